@@ -1,0 +1,93 @@
+"""Files that are either whole or absent, and locks that die with their process."""
+
+import contextlib
+import ctypes
+import fcntl
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from kareus.errors import ArtifactError
+
+
+def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
+    """Let `write` fill a temporary sibling of `path`, make it durable, then rename it into place.
+
+    A reader sees the old file or the new one, never a part; a kill leaves the old one.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        write(temporary)
+        with temporary.open("rb") as written:
+            os.fsync(written.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    sync_folder(path.parent)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write `text` to `path` atomically."""
+    write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write plain data to `path` as indented JSON, atomically."""
+    write_text(path, json.dumps(value, indent=1, allow_nan=False) + "\n")
+
+
+def read_text(path: Path) -> str:
+    """Read a text file.
+
+    Raises:
+        ArtifactError: the file is missing or is not text.
+    """
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not a text file"
+        raise ArtifactError(f"{path}: cannot be read ({reason}); check the path or rerun the stage that makes it.") from error
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file.
+
+    Raises:
+        ArtifactError: the file is missing or is not whole JSON.
+    """
+    try:
+        return json.loads(read_text(path))
+    except json.JSONDecodeError as error:
+        raise ArtifactError(
+            f"{path}: not valid JSON (line {error.lineno}, {error.msg}); delete it and rerun the stage that makes it."
+        ) from error
+
+
+def sync_folder(folder: Path) -> None:
+    """Make a rename or a new file in `folder` survive a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def exclusive_lock(path: Path) -> Iterator[None]:
+    """Hold the lock file `path`, waiting for whoever has it. The kernel frees it when its holder dies."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def die_with_parent() -> None:
+    """Ask Linux to terminate this process when its parent dies, so that no orphan writes after a `kill -9`."""
+    if sys.platform == "linux":
+        parent_death_signal = 1  # PR_SET_PDEATHSIG of <sys/prctl.h>
+        ctypes.CDLL(None).prctl(parent_death_signal, signal.SIGTERM)

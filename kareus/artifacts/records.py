@@ -1,0 +1,138 @@
+"""Records: frozen dataclasses that go to and from plain data (YAML, JSON, Parquet structs), strictly.
+
+A record is the only way in which a value crosses a file. Reading one checks every key and type, and
+says by its dotted path what is wrong; nothing is ever evaluated or unpickled.
+"""
+
+import dataclasses
+import difflib
+import hashlib
+import json
+import types
+import typing
+from collections.abc import Iterable, Mapping, Sequence
+from enum import Enum
+from typing import Any, TypeVar
+
+from kareus.errors import ConfigError
+
+Record = TypeVar("Record")
+
+
+def to_plain(value: Any) -> Any:
+    """Return `value` as dicts, lists and scalars. Records become dicts in field order, enums their values."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: to_plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, Mapping):
+        return {str(key): to_plain(item) for key, item in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [to_plain(item) for item in value]
+    return value
+
+
+def from_plain(cls: type[Record], data: Any, where: str = "") -> Record:
+    """Build the record `cls` from plain data.
+
+    Args:
+        where: dotted path of `data` in its file, the start of every message.
+
+    Raises:
+        ConfigError: an unknown or missing key, or a value of another type.
+    """
+    if not isinstance(data, Mapping):
+        raise ConfigError(f"{where or cls.__name__}: expected keys and values, got {data!r}.")
+    hints = typing.get_type_hints(cls)
+    fields = {f.name: f for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    for key in data:
+        if key not in fields:
+            raise ConfigError(f"{_join(where, str(key))}: unknown key; {suggest(str(key), fields)}.")
+    values = {}
+    for name, field in fields.items():
+        if name in data:
+            values[name] = _convert(hints[name], data[name], _join(where, name))
+        elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
+            raise ConfigError(f"{_join(where, name)}: missing; give it a value.")
+    try:
+        return cls(**values)
+    except ConfigError as error:  # raised by a __post_init__, which does not know where the record stands
+        raise type(error)(f"{where}: {error}" if where else str(error)) from error
+
+
+def suggest(name: str, allowed: Iterable[str]) -> str:
+    """Return "did you mean ...?" when one of `allowed` is close to `name`, else the allowed names."""
+    allowed = list(allowed)
+    close = difflib.get_close_matches(name, allowed, n=1)
+    return f"did you mean {close[0]}?" if close else f"allowed: {', '.join(sorted(allowed))}"
+
+
+def canonical_json(value: Any) -> str:
+    """Return the one JSON text of a record or plain value: sorted keys, no spaces, exact floats."""
+    return json.dumps(to_plain(value), sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def parse_json(text: str) -> Any:
+    """Parse JSON.
+
+    Raises:
+        ConfigError: the text is not JSON.
+    """
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"not valid JSON ({error.msg}, line {error.lineno})") from error
+
+
+def content_hash(value: Any) -> str:
+    """Return 16 hexadecimal digits that identify the content of a record or plain value."""
+    return hashlib.sha256(canonical_json(value).encode()).hexdigest()[:16]
+
+
+def _join(where: str, key: str) -> str:
+    return f"{where}.{key}" if where else key
+
+
+def _convert(hint: Any, value: Any, where: str) -> Any:
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (types.UnionType, typing.Union):
+        if value is None and type(None) in arguments:
+            return None
+        (only,) = (a for a in arguments if a is not type(None))
+        return _convert(only, value, where)
+    if origin is tuple:
+        return tuple(_convert(arguments[0], item, f"{where}[{i}]") for i, item in enumerate(_sequence(value, where)))
+    if origin is dict:
+        if not isinstance(value, Mapping):
+            raise ConfigError(f"{where}: expected keys and values, got {value!r}.")
+        return {
+            _convert(arguments[0], key, where): _convert(arguments[1], item, _join(where, str(key)))
+            for key, item in value.items()
+        }
+    if dataclasses.is_dataclass(hint):
+        return from_plain(typing.cast(type[Any], hint), value, where)
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return _enum(hint, value, where)
+    return _scalar(hint, value, where)
+
+
+def _sequence(value: Any, where: str) -> Sequence[Any]:
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        raise ConfigError(f"{where}: expected a list, got {value!r}.")
+    return value
+
+
+def _enum(hint: type[Enum], value: Any, where: str) -> Enum:
+    try:
+        return hint(value)
+    except ValueError:
+        allowed = [str(member.value) for member in hint]
+        raise ConfigError(f"{where}: {value!r} is not known; {suggest(str(value), allowed)}.") from None
+
+
+def _scalar(hint: Any, value: Any, where: str) -> Any:
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool):
+        raise ConfigError(f"{where}: expected {hint.__name__}, got {value!r}.")
+    return value

@@ -1,0 +1,23 @@
+"""The errors a user can act on. The command line prints one line for each and exits with 2."""
+
+
+class KareusError(Exception):
+    """Base of everything raised on purpose. The message says where, what, what is allowed, what to do."""
+
+
+class ConfigError(KareusError):
+    """A key, group or value of the configuration that cannot be used."""
+
+
+class RefusedWorkloadError(ConfigError):
+    """A well-formed combination that cannot run: something does not divide, or does not fit."""
+
+
+class ArtifactError(KareusError):
+    """A file that is missing, corrupt, of another schema, or of another workload."""
+
+
+class TestbedError(KareusError):
+    """A testbed that cannot do what was asked of it."""
+
+    __test__ = False  # the name starts with "Test": keep pytest from collecting it

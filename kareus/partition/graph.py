@@ -1,0 +1,137 @@
+"""The operator graph of a block: operators, collectives, and the segments that collectives cut it into.
+
+Plain records without torch: extraction writes them, every later stage reads them.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Direction(StrEnum):
+    """Direction of a pass through the model; with a stage and a microbatch, that of an instruction."""
+
+    FORWARD = "forward"
+    BACKWARD = "backward"
+
+
+class OperatorKind(StrEnum):
+    """What limits an operator, and so which law times it."""
+
+    GEMM = "gemm"
+    """Dense matrix product on tensor cores; shape (m, n, k)."""
+    ATTENTION = "attention"
+    """Fused attention; shape (batch, query heads, key-value heads, query length, key length, head dimension)."""
+    MEMORY = "memory"
+    """Bound by HBM bandwidth; shape of its largest output."""
+
+
+class CollectiveKind(StrEnum):
+    """Collectives that a block issues."""
+
+    ALL_REDUCE = "allreduce"
+    ALL_GATHER = "allgather"
+    REDUCE_SCATTER = "reducescatter"
+
+
+class Batch(StrEnum):
+    """How much of the batch a pass handles at once."""
+
+    MICROBATCH = "microbatch"
+    """All sequences of a microbatch: sequential execution."""
+    NANOBATCH = "nanobatch"
+    """Half of them: nanobatching and partitioned overlap."""
+
+
+class Scope(StrEnum):
+    """Which part of a stage a segment belongs to."""
+
+    BLOCK = "block"
+    """Repeated for every layer."""
+    EMBEDDING = "embedding"
+    """First stage only."""
+    HEAD = "head"
+    """Last stage only: final norm, LM head and loss."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operator:
+    """One computation launched on a GPU: a kernel, or a group of short memory-bound ones."""
+
+    name: str
+    """Unique within its segment: `norm`, `qkv`, `qkv.dgrad`, `qkv.wgrad`."""
+    kind: OperatorKind
+    shape: tuple[int, ...]
+    """Local shape on one GPU; see `OperatorKind`."""
+    flops: int
+    """Floating-point operations on one GPU, a multiply-add counted as two; the masked half of causal attention left out."""
+    bytes_read: int
+    """Bytes that a fused implementation reads from HBM, on one GPU."""
+    bytes_written: int
+    """Bytes that a fused implementation writes to HBM, on one GPU."""
+    kernels: int
+    """Kernels that it launches."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collective:
+    """One collective, or consecutive ones fused into one launch."""
+
+    kind: CollectiveKind
+    group: str
+    """The process group: `tp` or `cp`."""
+    group_size: int
+    message_bytes: int
+    """Bytes of the full buffer on one GPU: reduced (all-reduce), gathered (all-gather) or scattered (reduce-scatter)."""
+    fused: int
+    """How many collectives of the model this one stands for."""
+
+    @property
+    def bus_bytes(self) -> float:
+        """Bytes that one GPU sends over its links by a ring (and NCCL's definition of bus bandwidth)."""
+        rounds = 2 if self.kind is CollectiveKind.ALL_REDUCE else 1
+        return rounds * (self.group_size - 1) / self.group_size * self.message_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """The longest run of operators between two collectives, and the collective that ends it."""
+
+    name: str
+    """Named after what it computes: `attention`, `mlp`, `qkv`, `projection`, `embedding`, `loss`, ..."""
+    direction: Direction
+    scope: Scope
+    operators: tuple[Operator, ...]
+    collective: Collective | None
+    """None where no collective ends it (final norm, say)."""
+    independent_tail: int
+    """How many of the last operators the collective does not wait for (weight gradients); sequential execution
+    runs the collective beside them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Partition:
+    """One collective of a nanobatch and the segment of the other nanobatch that runs beside it (paper, section 4.2)."""
+
+    name: str
+    """`<direction>-<segment>-<collective>`, such as `forward-mlp-allreduce`."""
+    direction: Direction
+    operators: tuple[Operator, ...]
+    collective: Collective
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockGraph:
+    """Segments of one pass over one batch, as extracted.
+
+    The segments of a block are a cycle: what follows the last collective of a block (its residual add)
+    is the start of the first segment of the next one.
+    """
+
+    forward: tuple[Segment, ...]
+    """Of one block, in program order."""
+    backward: tuple[Segment, ...]
+    """Of one block, in program order."""
+    embedding_forward: tuple[Segment, ...]
+    embedding_backward: tuple[Segment, ...]
+    head_forward: tuple[Segment, ...]
+    head_backward: tuple[Segment, ...]

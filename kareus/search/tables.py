@@ -1,0 +1,41 @@
+"""Tables of a partition's search: every candidate it measured, and how each round went."""
+
+import polars as pl
+
+from kareus.artifacts.tables import Column, TableSchema
+
+CANDIDATES = TableSchema(
+    name="candidates",
+    version=1,
+    meaning="Candidates of one partition in the order of measuring: why each was chosen, predicted, and measured.",
+    columns=(
+        Column("candidate", pl.Int64, "number of the candidate in the partition's search space"),
+        Column("round", pl.Int64, "0 for the initial design, then from 1"),
+        Column("chosen_by", pl.String, "`initial`, `total`, `dynamic`, `static`, `uncertainty`, or `all` (exhaustive)"),
+        Column("frequency_mhz", pl.Int64, "SM clock"),
+        Column("sm_count", pl.Int64, "SMs given to the collective"),
+        Column("launch", pl.String, "operator beside which the collective is launched"),
+        Column("predicted_time_s", pl.Float64, "surrogate's prediction before measuring", nullable=True),
+        Column("predicted_dynamic_energy_j", pl.Float64, "surrogate's prediction before measuring", nullable=True),
+        Column("time_s", pl.Float64, "measured mean time of one execution"),
+        Column("energy_j", pl.Float64, "measured mean energy of one execution on one GPU"),
+        Column("dynamic_energy_j", pl.Float64, "energy_j less static power times time_s"),
+        Column("on_frontier", pl.Boolean, "whether no measured candidate has less time and less dynamic energy"),
+    ),
+    key=("candidate",),
+)
+
+ROUNDS = TableSchema(
+    name="rounds",
+    version=1,
+    meaning="Rounds of one partition's search.",
+    columns=(
+        Column("round", pl.Int64, "0 for the initial design, then from 1"),
+        Column("measured", pl.Int64, "candidates measured up to and with this round"),
+        Column("hypervolume", pl.Float64, "of the measured (time, total energy), each divided by its maximum so far"),
+        Column("improvement", pl.Float64, "relative improvement over the round before, on this round's scale"),
+        Column("measuring_s", pl.Float64, "testbed's clock spent on measuring in this round (virtual if simulated)"),
+        Column("stop", pl.String, "why the search ended after this round; empty if it went on"),
+    ),
+    key=("round",),
+)

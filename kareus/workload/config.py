@@ -1,0 +1,360 @@
+"""The resolved configuration of a workload: one frozen record for each Hydra group.
+
+Values live in `config/`; these records give them names, units and legal ranges. A record raises
+`ConfigError` with the key, the value and the allowed range as soon as it is made.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from kareus.errors import ConfigError
+
+
+def _positive(record: Any, *names: str) -> None:
+    for name in names:
+        value = getattr(record, name)
+        if value <= 0:
+            raise ConfigError(f"{name}={value}: must be greater than 0.")
+
+
+def _not_negative(record: Any, *names: str) -> None:
+    for name in names:
+        value = getattr(record, name)
+        if value < 0:
+            raise ConfigError(f"{name}={value}: must be 0 or more.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """A decoder-only transformer of the Llama/Qwen family: RMSNorm, RoPE, grouped-query attention, SwiGLU."""
+
+    name: str
+    hidden_size: int
+    intermediate_size: int
+    num_layers: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    head_dim: int
+    vocab_size: int
+    tie_embeddings: bool
+    """Whether the LM head shares the embedding's weights."""
+    qk_norm: bool
+    """Whether queries and keys are normalised per head (Qwen 3)."""
+    qkv_bias: bool
+    """Whether the QKV projection has a bias (Qwen 2)."""
+    layers_per_stage: dict[int, tuple[int, ...]]
+    """Known good splits, by number of pipeline stages; elsewhere the split is computed."""
+
+    def __post_init__(self) -> None:
+        _positive(self, "hidden_size", "intermediate_size", "num_layers", "num_attention_heads")
+        _positive(self, "num_key_value_heads", "head_dim", "vocab_size")
+        if self.num_attention_heads % self.num_key_value_heads:
+            raise ConfigError(
+                f"num_key_value_heads={self.num_key_value_heads}: must divide num_attention_heads "
+                f"({self.num_attention_heads})."
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parallelism:
+    """Degrees of parallelism; their product is the number of GPUs."""
+
+    dp: int
+    """Data-parallel replicas of the pipeline."""
+    pp: int
+    """Pipeline stages."""
+    tp: int
+    """GPUs that share every layer's weights (tensor parallelism, inside a node)."""
+    cp: int
+    """GPUs that share every sequence (context parallelism: keys and values are gathered)."""
+    layers_per_stage: tuple[int, ...] | None
+    """Blocks on each stage; null takes the model's split for `pp`, or computes one. Always set once resolved."""
+    shard_optimizer: bool
+    """Whether optimizer states are sharded over the data-parallel replicas."""
+
+    def __post_init__(self) -> None:
+        _positive(self, "dp", "pp", "tp", "cp")
+
+    @property
+    def gpus_per_stage(self) -> int:
+        """GPUs that run one stage, over all replicas."""
+        return self.dp * self.cp * self.tp
+
+    @property
+    def gpus(self) -> int:
+        """All GPUs of the job."""
+        return self.pp * self.gpus_per_stage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrequencyRange:
+    """SM clocks to search, both ends included."""
+
+    minimum_mhz: int
+    maximum_mhz: int
+    stride_mhz: int
+
+    def __post_init__(self) -> None:
+        _positive(self, "minimum_mhz", "stride_mhz")
+        if self.maximum_mhz < self.minimum_mhz:
+            raise ConfigError(f"maximum_mhz={self.maximum_mhz}: must be at least minimum_mhz ({self.minimum_mhz}).")
+
+    @property
+    def clocks_mhz(self) -> tuple[int, ...]:
+        """The clocks, ascending."""
+        return tuple(range(self.minimum_mhz, self.maximum_mhz + 1, self.stride_mhz))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuCoefficients:
+    """Coefficients of the GPU model; the laws that use them are in `kareus/testbed/simulated/`."""
+
+    gemm_efficiency: float
+    """Share of peak tensor-core throughput that a large GEMM reaches."""
+    gemm_inner_half: float
+    """Inner dimension k at which a GEMM reaches half of `gemm_efficiency` (pipeline fill)."""
+    attention_forward_efficiency: float
+    attention_backward_efficiency: float
+    hbm_efficiency: float
+    """Share of peak HBM bandwidth that a streaming kernel reaches."""
+    hbm_saturating_share: float
+    """Share of the SMs that suffices to saturate HBM."""
+    bus_efficiency: float
+    """Share of link bandwidth that a collective with many SMs reaches, at maximum clock."""
+    bus_half_sm_count: float
+    """SM count at which a collective reaches half of its bandwidth."""
+    bus_clock_share: float
+    """Share of a collective's time that scales with 1/f."""
+    collective_latency_s: float
+    hbm_bytes_per_bus_byte: float
+    """HBM traffic that a collective causes, in bytes per byte on its links."""
+    contention: float
+    """Slowdown of a memory-bound operator and a collective beside each other, beyond sharing bandwidth."""
+    kernel_overhead_s: float
+    """Launch gap and ramp of a kernel."""
+    isolation_overhead: float
+    """What isolated partitions miss of a whole instruction, as a share of their sum."""
+    instruction_overhead_s: float
+    """Host, pipeline and allocator work around a whole instruction."""
+    clock_power_w: float
+    """Power of the clock tree at maximum clock and voltage."""
+    gemm_j_per_flop: float
+    attention_j_per_flop: float
+    hbm_j_per_byte: float
+    """Part of HBM energy that does not scale with the core's voltage."""
+    hbm_core_j_per_byte: float
+    """Part that goes with the square of the core's voltage."""
+    link_j_per_byte: float
+    link_core_j_per_byte: float
+    voltage_slope: float
+    """Slope of the relative voltage at maximum clock: v = 1 - slope x + curvature x^2, x = 1 - f / f_max."""
+    voltage_curvature: float
+    voltage_floor: float
+    """Relative voltage below the knee."""
+    leakage_w_per_c: float
+    """Growth of static power with temperature."""
+    reference_temperature_c: float
+    """Temperature at which the other coefficients hold."""
+    thermal_resistance_c_per_w: float
+    thermal_time_s: float
+    """Time constant of heating and cooling."""
+    throttle_step_mhz: int
+    """Distance between the two clocks among which a power-limited GPU alternates."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """A GPU and the node around it. Sources of the numbers stand beside them in `config/gpu/`."""
+
+    name: str
+    sm_count: int
+    memory_gib: float
+    """Memory that an application can use."""
+    bf16_tflops: float
+    """Dense tensor-core peak at `maximum_clock_mhz`."""
+    hbm_gb_per_s: float
+    link_gb_per_s: float
+    """Bandwidth of one GPU to the others of its node, in one direction."""
+    node_gb_per_s: float
+    """Bandwidth of a node to other nodes, in one direction, shared by its GPUs."""
+    gpus_per_node: int
+    maximum_clock_mhz: int
+    power_limit_w: float
+    static_power_w: float
+    """Power in state P0 doing nothing of note: for the static/dynamic split and the search."""
+    blocking_power_w: float
+    """Power while waiting on point-to-point: what the pipeline charges for waiting."""
+    search_frequencies: FrequencyRange
+    coefficients: GpuCoefficients
+
+    def __post_init__(self) -> None:
+        _positive(self, "sm_count", "memory_gib", "bf16_tflops", "hbm_gb_per_s", "link_gb_per_s", "node_gb_per_s")
+        _positive(self, "gpus_per_node", "maximum_clock_mhz", "power_limit_w", "static_power_w", "blocking_power_w")
+
+
+class TestbedKind(StrEnum):
+    """Where candidates run."""
+
+    __test__ = False
+    SIMULATED = "simulated"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TestbedConfig:
+    """The testbed and its measuring instruments."""
+
+    __test__ = False
+    kind: TestbedKind
+    ambient_c: float
+    """Temperature that an idle GPU settles to."""
+    counter_period_s: float
+    """Update interval of the energy counter (NVML: about 0.1 s)."""
+    time_noise: float
+    """Relative standard deviation of one measured time."""
+    power_noise: float
+    """Relative standard deviation of one measured mean power."""
+    default_collective_sm_count: int
+    """SMs that the default (NCCL) collective takes: sequential execution and default nanobatching."""
+
+    def __post_init__(self) -> None:
+        _positive(self, "counter_period_s", "default_collective_sm_count")
+        _not_negative(self, "time_noise", "power_noise")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasurementProtocol:
+    """How one number is measured (paper, section 5.3): warm up, cool down, measure over a window."""
+
+    window_s: float
+    cooldown_s: float
+    warmup_s: float
+    """Repetitions before the cooldown, to estimate the time of one."""
+    predecessor_power_w: float
+    """Power of the standard predecessor, whose heat the cooldown has to take away."""
+
+    def __post_init__(self) -> None:
+        _positive(self, "window_s", "warmup_s", "predecessor_power_w")
+        _not_negative(self, "cooldown_s")
+
+
+class Strategy(StrEnum):
+    """How candidates of a partition are chosen."""
+
+    PAPER = "paper"
+    RANDOM = "random"
+    EXHAUSTIVE = "exhaustive"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchSpaceConfig:
+    """SM counts to search (paper, appendix on MBO hyperparameters); frequencies belong to the GPU."""
+
+    small_group_below: int
+    """Groups with fewer GPUs use the `small_group` range."""
+    small_group_sm_max: int
+    small_group_sm_stride: int
+    sm_max: int
+    sm_stride: int
+
+    def __post_init__(self) -> None:
+        _positive(self, "small_group_sm_max", "small_group_sm_stride", "sm_max", "sm_stride")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleSizes:
+    """Budget of a search for one class of partition."""
+
+    initial: int
+    """Random candidates measured first (N_init)."""
+    max_rounds: int
+    """Most rounds after those (B_max)."""
+    batch: int
+    """Candidates of a round (k)."""
+
+    def __post_init__(self) -> None:
+        _positive(self, "initial", "batch")
+        _not_negative(self, "max_rounds")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchConfig:
+    """Strategy and hyperparameters (paper, appendix on MBO hyperparameters)."""
+
+    strategy: Strategy
+    small: SampleSizes
+    """Partitions with one operator."""
+    medium: SampleSizes
+    """Partitions with two or three operators."""
+    large: SampleSizes
+    """Partitions with more."""
+    total_energy_share: float
+    """Share of a batch that the total-energy pass picks; likewise the next two, the rest is exploration."""
+    dynamic_energy_share: float
+    static_energy_share: float
+    ensemble_size: int
+    bootstrap_fraction: float
+    max_depth: int
+    learning_rate: float
+    boost_rounds: int
+    reference_margin: float
+    """Reference point of the hypervolume, as a multiple of the worst observation."""
+    stopping_window: int
+    """Rounds averaged by the stopping rule (R)."""
+    stopping_improvement: float
+    """Mean relative improvement of the hypervolume below which a search ends (epsilon)."""
+
+    def __post_init__(self) -> None:
+        shares = self.total_energy_share + self.dynamic_energy_share + self.static_energy_share
+        if not 0 <= shares <= 1:
+            raise ConfigError(f"pass shares add up to {shares}: must lie within [0, 1]; the rest is exploration.")
+        _positive(self, "ensemble_size", "bootstrap_fraction", "max_depth", "learning_rate", "boost_rounds")
+        _positive(self, "reference_margin", "stopping_window")
+
+
+class PipelineSchedule(StrEnum):
+    """Order of instructions on the stages."""
+
+    ONE_FORWARD_ONE_BACKWARD = "1f1b"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineConfig:
+    """The pipeline schedule and the resolution of its frontier."""
+
+    schedule: PipelineSchedule
+    deadlines: int
+    """Deadlines between the fastest and the most frugal iteration for which a plan is made."""
+
+    def __post_init__(self) -> None:
+        if self.deadlines < 2:
+            raise ConfigError(f"deadlines={self.deadlines}: must be 2 or more.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """Everything that decides what a plan is made for."""
+
+    model: Model
+    parallelism: Parallelism
+    gpu: Gpu
+    testbed: TestbedConfig
+    protocol: MeasurementProtocol
+    space: SearchSpaceConfig
+    search: SearchConfig
+    pipeline: PipelineConfig
+    microbatch_size: int
+    """Sequences of one microbatch."""
+    num_microbatches: int
+    """Microbatches of one pipeline in one iteration."""
+    sequence_length: int
+    """Tokens of a sequence."""
+    activation_checkpointing: bool
+    """Whether a backward recomputes its forward from the block's input."""
+    memory_reserve_gib: float
+    """The one calibrated term of the memory estimate: what CUDA, NCCL and fragmentation take."""
+    seed: int
+
+    def __post_init__(self) -> None:
+        _positive(self, "microbatch_size", "num_microbatches", "sequence_length")
+        _not_negative(self, "memory_reserve_gib", "seed")
