@@ -51,7 +51,9 @@ def read_text(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not a text file"
-        raise ArtifactError(f"{path}: cannot be read ({reason}); check the path or rerun the stage that makes it.") from error
+        raise ArtifactError(
+            f"{path}: cannot be read ({reason}); check the path or rerun the stage that makes it."
+        ) from error
 
 
 def read_json(path: Path) -> Any:

@@ -16,8 +16,6 @@ from kareus.errors import ArtifactError
 class TestbedIdentity:
     """The testbed on which something was measured."""
 
-    __test__ = False
-
     kind: str
     """`simulated`, or `cuda` for a real GPU."""
     gpu: str

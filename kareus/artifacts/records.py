@@ -100,20 +100,25 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
             return None
         (only,) = (a for a in arguments if a is not type(None))
         return _convert(only, value, where)
-    if origin is tuple:
-        return tuple(_convert(arguments[0], item, f"{where}[{i}]") for i, item in enumerate(_sequence(value, where)))
-    if origin is dict:
-        if not isinstance(value, Mapping):
-            raise ConfigError(f"{where}: expected keys and values, got {value!r}.")
-        return {
-            _convert(arguments[0], key, where): _convert(arguments[1], item, _join(where, str(key)))
-            for key, item in value.items()
-        }
+    if origin in (tuple, dict):
+        return _container(hint, value, where)
     if dataclasses.is_dataclass(hint):
         return from_plain(typing.cast(type[Any], hint), value, where)
     if isinstance(hint, type) and issubclass(hint, Enum):
         return _enum(hint, value, where)
     return _scalar(hint, value, where)
+
+
+def _container(hint: Any, value: Any, where: str) -> Any:
+    arguments = typing.get_args(hint)
+    if typing.get_origin(hint) is tuple:
+        return tuple(_convert(arguments[0], item, f"{where}[{i}]") for i, item in enumerate(_sequence(value, where)))
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{where}: expected keys and values, got {value!r}.")
+    return {
+        _convert(arguments[0], key, where): _convert(arguments[1], item, _join(where, str(key)))
+        for key, item in value.items()
+    }
 
 
 def _sequence(value: Any, where: str) -> Sequence[Any]:

@@ -21,6 +21,8 @@ class OperatorKind(StrEnum):
     """Dense matrix product on tensor cores; shape (m, n, k)."""
     ATTENTION = "attention"
     """Fused attention; shape (batch, query heads, key-value heads, query length, key length, head dimension)."""
+    ATTENTION_BACKWARD = "attention-backward"
+    """Its gradient: five matrix products instead of two; the same shape."""
     MEMORY = "memory"
     """Bound by HBM bandwidth; shape of its largest output."""
 

@@ -3,19 +3,9 @@
 from dataclasses import dataclass
 
 from kareus.artifacts.provenance import TestbedIdentity
+from kareus.schedule.choice import Choice
 
 PLAN_SCHEMA_VERSION = 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
-    """How one partition of an instruction runs."""
-
-    partition: str
-    sm_count: int
-    """SMs given to the collective."""
-    launch: str
-    """Operator beside which the collective is launched."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,11 @@ CANDIDATES = TableSchema(
     columns=(
         Column("candidate", pl.Int64, "number of the candidate in the partition's search space"),
         Column("round", pl.Int64, "0 for the initial design, then from 1"),
-        Column("chosen_by", pl.String, "`initial`, `total`, `dynamic`, `static`, `uncertainty`, or `all` (exhaustive)"),
+        Column(
+            "chosen_by",
+            pl.String,
+            "`initial`, `total`, `dynamic`, `static`, `uncertainty`, `random`, or `all` (exhaustive)",
+        ),
         Column("frequency_mhz", pl.Int64, "SM clock"),
         Column("sm_count", pl.Int64, "SMs given to the collective"),
         Column("launch", pl.String, "operator beside which the collective is launched"),

@@ -19,8 +19,6 @@ class Step:
     """Index of the operator beside which the collective starts; `len(operators)` starts it after all of them."""
     sm_count: int = 0
     """SMs given to the collective; 0 without a collective."""
-    repeat: int = 1
-    """How many times in a row the step runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

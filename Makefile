@@ -1,0 +1,44 @@
+# `make run` and `make test` set everything up on a machine that has only python3 and make.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+export PYTHONDONTWRITEBYTECODE := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help run test lint format clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
+
+run: $(VENV)/run.stamp ## set up, plan the default workload, say where the results are
+	@snakemake --quiet all
+	@kareus results
+
+test: lint $(VENV)/test.stamp ## set up, check the code, run all tests
+	pytest -n 2
+
+lint: $(VENV)/test.stamp ## ruff, mypy, import-linter, snakefmt, snakemake --lint
+	ruff check .
+	ruff format --check .
+	mypy
+	lint-imports
+	snakefmt --check Snakefile workflow
+	snakemake --lint
+
+format: $(VENV)/test.stamp ## format the code
+	ruff format .
+	ruff check --fix .
+	snakefmt Snakefile workflow
+
+clean: ## remove the environment and the caches, not the results
+	rm -rf $(VENV) .snakemake .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis *.egg-info
+
+$(VENV)/run.stamp: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable .
+	touch $@
+
+$(VENV)/test.stamp: $(VENV)/run.stamp
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test]'
+	touch $@

@@ -1,0 +1,46 @@
+"""Plan workloads: from a configuration to plans, a summary and a page. One rule file for each stage."""
+
+from snakemake.utils import min_version, validate
+
+min_version("9.20")
+
+
+configfile: "config/workflow.yaml"
+
+
+validate(config, "workflow/schemas/workflow.schema.yaml")
+
+
+include: "workflow/rules/common.smk"
+include: "workflow/rules/workload.smk"
+include: "workflow/rules/partition.smk"
+include: "workflow/rules/schedule.smk"
+include: "workflow/rules/profile.smk"
+include: "workflow/rules/search.smk"
+include: "workflow/rules/frontier.smk"
+include: "workflow/rules/pipeline.smk"
+include: "workflow/rules/plan.smk"
+include: "workflow/rules/report.smk"
+
+
+localrules:
+    all,
+    plans,
+    frontiers,
+
+
+rule all:
+    default_target: True
+    input:
+        "results/workloads.parquet",
+        expand("results/{workload}/report/page.html", workload=WORKLOADS),
+
+
+rule plans:
+    input:
+        expand("results/{workload}/plan/{selector}.json", workload=WORKLOADS, selector=config["select"]),
+
+
+rule frontiers:
+    input:
+        expand("results/{workload}/pipeline/iteration.parquet", workload=WORKLOADS),

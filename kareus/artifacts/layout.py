@@ -1,0 +1,52 @@
+"""Where things stand in the results folder of a workload, for commands that take the folder.
+
+The rules of the workflow name the same paths; a test holds both together.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from kareus.errors import ArtifactError
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadFolder:
+    """`results/<workload>`."""
+
+    path: Path
+
+    @property
+    def name(self) -> str:
+        """The workload's readable name."""
+        return self.path.resolve().name
+
+    def config(self, stage: str) -> Path:
+        """Slice of the configuration that a stage sees."""
+        return self._existing("config", f"{stage}.yaml")
+
+    @property
+    def microbatch(self) -> Path:
+        """Microbatch frontiers."""
+        return self._existing("frontier", "microbatch.parquet")
+
+    @property
+    def instructions(self) -> Path:
+        """Instructions of the pipeline."""
+        return self._existing("pipeline", "instructions.parquet")
+
+    @property
+    def iteration(self) -> Path:
+        """Iteration frontiers."""
+        return self._existing("pipeline", "iteration.parquet")
+
+    def plan(self, selector: str) -> Path:
+        """Plan file of a selector."""
+        return self.path / "plan" / f"{selector}.json"
+
+    def _existing(self, *parts: str) -> Path:
+        path = self.path.joinpath(*parts)
+        if not path.is_file():
+            raise ArtifactError(
+                f"{path}: no such file; is {self.path} the folder of a planned workload? Run snakemake."
+            )
+        return path

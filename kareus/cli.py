@@ -1,0 +1,66 @@
+"""The command line: one command for each stage, imported only when it is called.
+
+Whatever a user can act on ends in one line on standard error and exit code 2.
+"""
+
+import argparse
+import importlib
+import logging
+import sys
+from collections.abc import Sequence
+
+import kareus
+from kareus.artifacts.records import suggest
+from kareus.errors import KareusError
+
+COMMANDS = {
+    "resolve": ("kareus.workload.stage", "expand overrides into resolved workloads"),
+    "partition": ("kareus.partition.stage", "extract the operator graph of a block and its partitions"),
+    "schedule": ("kareus.schedule.stage", "enumerate the search space of every partition"),
+    "profile": ("kareus.profile.stage", "measure components and whole instructions"),
+    "search": ("kareus.search.stage", "search the candidates of one partition"),
+    "frontier": ("kareus.frontier.stage", "compose microbatch frontiers"),
+    "pipeline": ("kareus.pipeline.stage", "solve iteration frontiers"),
+    "select": ("kareus.plan.stage", "choose a point of the frontier and write its plan"),
+    "check-plan": ("kareus.plan.check_stage", "validate a plan file"),
+    "report": ("kareus.report.stage", "write the summary and the page"),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code."""
+    argv = sys.argv[1:] if argv is None else list(argv)
+    if not argv or argv[0] in ("-h", "--help"):
+        print(_overview())  # noqa: T201 - the command line speaks to people
+        return 0 if argv else 2
+    if argv[0] == "--version":
+        print(f"kareus {kareus.__version__}")  # noqa: T201
+        return 0
+    name, *rest = argv
+    if name not in COMMANDS:
+        print(f"kareus: unknown command '{name}'; {suggest(name, COMMANDS)}.", file=sys.stderr)  # noqa: T201
+        return 2
+    return _run(name, rest)
+
+
+def _run(name: str, argv: Sequence[str]) -> int:
+    logging.basicConfig(format="%(message)s", level=logging.INFO, stream=sys.stdout)
+    module, purpose = COMMANDS[name]
+    stage = importlib.import_module(module)
+    parser = argparse.ArgumentParser(prog=f"kareus {name}", description=purpose, allow_abbrev=False)
+    stage.add_arguments(parser)
+    try:
+        stage.run(parser.parse_args(argv))
+    except KareusError as error:
+        print(f"kareus {name}: {error}", file=sys.stderr)  # noqa: T201
+        return 2
+    except KeyboardInterrupt:
+        print(f"kareus {name}: interrupted; run it again to go on.", file=sys.stderr)  # noqa: T201
+        return 130
+    return 0
+
+
+def _overview() -> str:
+    width = max(len(name) for name in COMMANDS)
+    lines = [f"  {name:<{width}}  {purpose}" for name, (_, purpose) in COMMANDS.items()]
+    return "\n".join(["usage: kareus COMMAND [--help] ...", "", *lines])

@@ -1,0 +1,70 @@
+"""Composing partitions into the points of one instruction at one frequency: exact, without a Cartesian product.
+
+The sum over partitions is separable, so the Pareto set of the sum is the pruned Minkowski sum of the
+partitions' Pareto sets (design, section 4). Objectives are time and effective energy, which is energy less
+blocking power times time: what a pipeline can be charged for.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from kareus.pareto import Points, pareto_mask
+from kareus.schedule.choice import Choice
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """A measured way to run one partition at the frequency in question."""
+
+    time_s: float
+    energy_j: float
+    choice: Choice
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """A kind of partition of the instruction; all its occurrences run the same way (paper, section 4.4)."""
+
+    multiplicity: int
+    options: tuple[Option, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Composition:
+    """One non-dominated way to run all partitions."""
+
+    time_s: float
+    energy_j: float
+    choices: tuple[Choice, ...]
+
+
+def compose(parts: Sequence[Part], blocking_power_w: float) -> list[Composition]:
+    """Non-dominated sums over `parts`, by rising time; one option for each part.
+
+    Returns nothing if a part has no option.
+    """
+    costs = np.zeros((1, 2))
+    picks = np.zeros((1, 0), dtype=np.int64)
+    for part in parts:
+        own = part.multiplicity * np.array([(o.time_s, o.energy_j) for o in part.options]).reshape(-1, 2)
+        sums = (costs[:, None, :] + own[None, :, :]).reshape(-1, 2)
+        kept = np.flatnonzero(pareto_mask(effective(sums, blocking_power_w)))
+        costs = sums[kept]
+        before, option = np.divmod(kept, max(1, len(own)))
+        picks = np.column_stack((picks[before], option))
+    order = np.argsort(costs[:, 0])
+    return [
+        Composition(
+            time_s=float(costs[row, 0]),
+            energy_j=float(costs[row, 1]),
+            choices=tuple(part.options[pick].choice for part, pick in zip(parts, picks[row], strict=True)),
+        )
+        for row in order
+    ]
+
+
+def effective(costs: Points, blocking_power_w: float) -> Points:
+    """Turn (time_s, energy_j) rows into (time_s, effective_energy_j) rows."""
+    return np.column_stack((costs[:, 0], costs[:, 1] - blocking_power_w * costs[:, 0]))

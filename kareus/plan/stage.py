@@ -1,0 +1,64 @@
+"""Command `select`: pick a point of the iteration frontier and write its plan."""
+
+import argparse
+import logging
+from pathlib import Path
+
+import polars as pl
+
+from kareus.artifacts.files import write_json
+from kareus.artifacts.layout import WorkloadFolder
+from kareus.artifacts.records import suggest, to_plain
+from kareus.artifacts.tables import read_provenance, read_table
+from kareus.errors import ArtifactError, ConfigError
+from kareus.frontier.tables import MICROBATCH
+from kareus.pipeline.tables import INSTRUCTIONS, ITERATION
+from kareus.plan.build import build_plan
+from kareus.plan.selectors import parse_selector, select
+from kareus.workload.slices import PlanSlice, load_slice
+
+logger = logging.getLogger(__name__)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the request and the workload's folder."""
+    parser.add_argument("selector", help="fastest, min-energy, deadline=5.2s or energy=20kJ")
+    parser.add_argument("folder", type=Path, help="results folder of the workload")
+    parser.add_argument("--method", default="kareus", help="whose frontier to select from (default: kareus)")
+    parser.add_argument("--output", type=Path, help="plan file to write (default: FOLDER/plan/SELECTOR.json)")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Select, assemble and write the plan."""
+    selector = parse_selector(arguments.selector)
+    folder = WorkloadFolder(arguments.folder)
+    workload = load_slice(folder.config("plan"), PlanSlice).workload
+    iteration = read_table(folder.iteration, ITERATION)
+    provenance = read_provenance(folder.iteration, ITERATION)
+    if provenance.testbed is None:
+        raise ArtifactError(f"{folder.iteration}: does not say on which testbed it was measured; rerun.")
+    methods = iteration["method"].unique().to_list()
+    if arguments.method not in methods:
+        raise ConfigError(f"--method {arguments.method}: not planned; {suggest(arguments.method, methods)}.")
+    plans = iteration.filter(pl.col("method") == arguments.method)
+    plan = build_plan(
+        workload,
+        folder.name,
+        arguments.selector,
+        plans.row(select(selector, plans), named=True),
+        read_table(folder.instructions, INSTRUCTIONS),
+        read_table(folder.microbatch, MICROBATCH),
+        provenance.testbed,
+    )
+    output = arguments.output or folder.plan(arguments.selector)
+    write_json(output, to_plain(plan))
+    logger.info(
+        "%s: %s of %s: %.4f s, %.1f J (%.1f J dynamic) [%s]",
+        output,
+        plan.selector,
+        plan.method,
+        plan.prediction.time_s,
+        plan.prediction.energy_j,
+        plan.prediction.dynamic_energy_j,
+        plan.testbed.label,
+    )

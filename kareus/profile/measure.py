@@ -1,0 +1,122 @@
+"""Thermally stable measurement of one program at one clock (paper, sections 5.3 and 6.7).
+
+Warm up and time one execution, cool down, then execute over a window that is long against the update
+interval of the energy counter. The same code serves simulated and real testbeds.
+"""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kareus.artifacts import records
+from kareus.artifacts.provenance import Provenance
+from kareus.artifacts.store import Row, Shelf
+from kareus.profile.tables import MEASUREMENTS
+from kareus.testbed.program import Program
+from kareus.testbed.protocol import Session, Testbed
+from kareus.workload.config import Gpu, MeasurementProtocol, TestbedConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """One measured cost."""
+
+    time_s: float
+    energy_j: float
+    """Of one GPU."""
+    duration_s: float
+    """Testbed's clock spent to get it."""
+
+
+class Profiler:
+    """Measures programs, keeping every result on one shelf of the durable store."""
+
+    def __init__(self, testbed: Testbed, protocol: MeasurementProtocol, shelf: Shelf) -> None:
+        """Measure on `testbed`; `shelf` is open and shared by all that one job measures."""
+        self._testbed = testbed
+        self._protocol = protocol
+        self._shelf = shelf
+
+    def measure(self, program: Program, frequency_mhz: int, repeat: int = 0) -> Measurement:
+        """Return the cost of `program`, measuring it only if the store does not have it."""
+        identity = records.content_hash((program.steps, program.whole_instruction))
+        row = self._shelf.get((identity, frequency_mhz, repeat))
+        if row is None:
+            key: Row = {"program": identity, "frequency_mhz": frequency_mhz, "repeat": repeat}
+            with self._testbed.session(program, records.canonical_json(key)) as session:
+                row = key | {"name": program.name} | measure_once(session, frequency_mhz, self._protocol)
+            self._shelf.append(row)
+        return Measurement(time_s=row["time_s"], energy_j=row["energy_j"], duration_s=row["duration_s"])
+
+
+def measure_once(session: Session, frequency_mhz: int, protocol: MeasurementProtocol) -> Row:
+    """Measure the session's program; returns the columns of `MEASUREMENTS` that measuring fills."""
+    begin_s = session.now_s()
+    session.set_clock(frequency_mhz)
+    execution_s = _warm_up(session, protocol.warmup_s)
+    session.rest(protocol.cooldown_s)
+
+    repetitions = max(1, math.ceil(protocol.window_s / execution_s))
+    temperature_before_c = session.temperature_c()
+    start_s, start_j = session.now_s(), session.energy_j()
+    session.execute(repetitions)
+    window_s, energy_j = session.now_s() - start_s, session.energy_j() - start_j
+    clock = session.clock_report()
+    return {
+        "time_s": window_s / repetitions,
+        "energy_j": energy_j / repetitions,
+        "repetitions": repetitions,
+        "window_s": window_s,
+        "temperature_before_c": temperature_before_c,
+        "temperature_after_c": session.temperature_c(),
+        "clock_mean_mhz": clock.mean_mhz,
+        "throttle_reasons": list(clock.throttle_reasons),
+        "duration_s": session.now_s() - begin_s,
+    }
+
+
+def open_shelf(root: Path, subject: str, content: Any, testbed: Testbed, settings: "Settings") -> Shelf:
+    """The shelf of `subject` in the store at `root`.
+
+    Args:
+        root: folder of the store.
+        subject: readable name, such as the partition's.
+        content: record that identifies what is measured, such as the partition itself.
+        testbed: where it is measured.
+        settings: what else decides a measurement.
+    """
+    digest = records.content_hash((content, settings.identity))
+    place = root / f"{settings.gpu.name}_{testbed.identity.kind}" / f"{subject}_{digest}"
+    provenance = Provenance(config_hash=records.content_hash(settings), testbed=testbed.identity, seed=settings.seed)
+    return Shelf(place, MEASUREMENTS, provenance)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What, beside the program and its clock, decides a measurement."""
+
+    gpu: Gpu
+    testbed: TestbedConfig
+    protocol: MeasurementProtocol
+    seed: int
+    testbed_detail: str
+    """Version of the GPU model, or identity of the real GPUs."""
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """All of it but the range of clocks to search: a wider search reuses what a narrower one measured."""
+        plain: dict[str, Any] = records.to_plain(self)
+        del plain["gpu"]["search_frequencies"]
+        return plain
+
+
+def _warm_up(session: Session, warmup_s: float) -> float:
+    """Execute for about `warmup_s`; returns the time of one execution."""
+    start_s = session.now_s()
+    session.execute(1)
+    first_s = session.now_s() - start_s
+    repetitions = max(1, math.ceil(warmup_s / first_s))
+    start_s = session.now_s()
+    session.execute(repetitions)
+    return (session.now_s() - start_s) / repetitions

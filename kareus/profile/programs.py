@@ -1,0 +1,146 @@
+"""Programs of components and of whole instructions, built from the operator graph.
+
+The order of execution comes from `kareus.partition.interleave`, the one statement of what runs beside what.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from kareus.partition.graph import Batch, BlockGraph, Direction, Scope, Segment
+from kareus.partition.interleave import block_segments, interleave
+from kareus.testbed.program import Program, Step
+
+
+class Execution(StrEnum):
+    """How an instruction runs."""
+
+    SEQUENTIAL = "sequential"
+    """One microbatch, collectives exposed but for what hides behind weight gradients (Megatron-LM)."""
+    NANOBATCHING = "nanobatching"
+    """Two nanobatches, collectives as soon as possible on the default number of SMs."""
+    OVERLAP = "overlap"
+    """Two nanobatches, every partition under its own execution schedule."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageShape:
+    """What a pipeline stage holds."""
+
+    layers: int
+    first: bool
+    """Whether it has the embedding."""
+    last: bool
+    """Whether it has the final norm, the LM head and the loss."""
+
+
+def stage_shapes(layers_per_stage: Sequence[int]) -> tuple[StageShape, ...]:
+    """Shapes of all stages of a pipeline."""
+    last = len(layers_per_stage) - 1
+    return tuple(
+        StageShape(layers=layers, first=stage == 0, last=stage == last) for stage, layers in enumerate(layers_per_stage)
+    )
+
+
+def outer_segments(graph: BlockGraph, shape: StageShape, direction: Direction) -> tuple[Segment, ...]:
+    """Segments of a stage outside its blocks, in the order of the forward or backward pass."""
+    if direction is Direction.FORWARD:
+        return (*(graph.embedding_forward if shape.first else ()), *(graph.head_forward if shape.last else ()))
+    return (*(graph.head_backward if shape.last else ()), *(graph.embedding_backward if shape.first else ()))
+
+
+def component_programs(graphs: dict[Batch, BlockGraph], default_sm_count: int) -> dict[str, Program]:
+    """Programs of every non-partition component, by name.
+
+    What stands outside the blocks handles a whole microbatch. The edges of an overlapped instruction, its first
+    segment and its last collective, handle one nanobatch; there are none without collectives or nanobatches.
+    """
+    outer = graphs[Batch.MICROBATCH]
+    segments = (*outer.embedding_forward, *outer.head_forward, *outer.head_backward, *outer.embedding_backward)
+    programs = {component_name(s): _sequential_program(component_name(s), [s], default_sm_count) for s in segments}
+    if Batch.NANOBATCH in graphs:
+        inner = graphs[Batch.NANOBATCH]
+        for pass_segments in (inner.forward, inner.backward):
+            first, last = pass_segments[0], pass_segments[-1]
+            if last.collective is not None:
+                alone = Step(operators=first.operators)
+                tail = Step(collective=last.collective, sm_count=default_sm_count)
+                for name, step in ((first_edge(first), alone), (last_edge(last), tail)):
+                    programs[name] = Program(name=name, steps=(step,))
+    return programs
+
+
+def component_name(segment: Segment) -> str:
+    """Name of a segment outside the blocks as a component."""
+    return f"{segment.direction}-{segment.name}"
+
+
+def first_edge(segment: Segment) -> str:
+    """Name of the first segment of an instruction, which runs beside nothing."""
+    return f"{segment.direction}-{segment.name}-alone"
+
+
+def last_edge(segment: Segment) -> str:
+    """Name of the last collective of an instruction, which runs beside nothing."""
+    assert segment.collective is not None
+    return f"{segment.direction}-{segment.collective.kind}-alone"
+
+
+def instruction_program(
+    graphs: dict[Batch, BlockGraph],
+    shape: StageShape,
+    direction: Direction,
+    execution: Execution,
+    *,
+    recompute: bool,
+    default_sm_count: int,
+) -> Program:
+    """Program of a whole instruction under sequential or default nanobatching execution."""
+    outer = outer_segments(graphs[Batch.MICROBATCH], shape, direction)
+    before, after = _around(outer, direction)
+    batch = Batch.MICROBATCH if execution is Execution.SEQUENTIAL else Batch.NANOBATCH
+    segments = block_segments(graphs[batch], shape.layers, direction, recompute=recompute)
+    if execution is Execution.SEQUENTIAL:
+        middle = sequential_steps(segments, default_sm_count)
+    else:
+        middle = default_nanobatching_steps(segments, default_sm_count)
+    return Program(
+        name=f"{direction}-{execution}-{shape.layers}-layers",
+        steps=(*sequential_steps(before, default_sm_count), *middle, *sequential_steps(after, default_sm_count)),
+        whole_instruction=True,
+    )
+
+
+def sequential_steps(segments: Iterable[Segment], sm_count: int) -> list[Step]:
+    """Segments one after the other; a collective runs beside its own segment's independent tail only."""
+    return [
+        Step(
+            operators=s.operators,
+            collective=s.collective,
+            launch=len(s.operators) - s.independent_tail,
+            sm_count=sm_count if s.collective else 0,
+        )
+        for s in segments
+    ]
+
+
+def default_nanobatching_steps(segments: Sequence[Segment], sm_count: int) -> list[Step]:
+    """Two staggered nanobatches, every collective launched as soon as it can be."""
+    return [
+        Step(
+            operators=pair.segment.operators if pair.segment else (),
+            collective=pair.collective,
+            sm_count=sm_count if pair.collective else 0,
+        )
+        for pair in interleave(segments)
+    ]
+
+
+def _sequential_program(name: str, segments: Sequence[Segment], sm_count: int) -> Program:
+    return Program(name=name, steps=tuple(sequential_steps(segments, sm_count)))
+
+
+def _around(outer: Sequence[Segment], direction: Direction) -> tuple[list[Segment], list[Segment]]:
+    """Split what is outside the blocks into what runs before and after them."""
+    leading = Scope.EMBEDDING if direction is Direction.FORWARD else Scope.HEAD
+    return [s for s in outer if s.scope is leading], [s for s in outer if s.scope is not leading]

@@ -1,0 +1,88 @@
+"""Command `profile`: measure components and whole instructions at every frequency of the search."""
+
+import argparse
+import logging
+from pathlib import Path
+
+from kareus.artifacts.provenance import Provenance
+from kareus.artifacts.records import content_hash
+from kareus.artifacts.tables import write_table
+from kareus.partition.graph import Batch, BlockGraph, Direction
+from kareus.partition.read import read_graphs
+from kareus.profile.measure import Profiler, Settings, open_shelf
+from kareus.profile.programs import Execution, component_programs, instruction_program, stage_shapes
+from kareus.profile.tables import COMPONENTS, INSTRUCTIONS
+from kareus.testbed.factory import open_testbed
+from kareus.testbed.program import Program
+from kareus.workload.slices import ProfileSlice, load_slice
+
+logger = logging.getLogger(__name__)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the inputs, the store and the outputs."""
+    parser.add_argument("--config", type=Path, required=True, help="configuration slice (YAML)")
+    parser.add_argument("--segments", type=Path, required=True, help="operator graph (Parquet)")
+    parser.add_argument("--store", type=Path, required=True, help="folder of the measurement store")
+    parser.add_argument("--components", type=Path, required=True, help="costs of components to write (Parquet)")
+    parser.add_argument("--instructions", type=Path, required=True, help="costs of instructions to write (Parquet)")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Measure what the store does not have yet, then write both tables."""
+    config = load_slice(arguments.config, ProfileSlice)
+    graphs = read_graphs(arguments.segments)
+    testbed = open_testbed(config.testbed, config.gpu, config.protocol, config.seed)
+    settings = Settings(
+        gpu=config.gpu,
+        testbed=config.testbed,
+        protocol=config.protocol,
+        seed=config.seed,
+        testbed_detail=testbed.identity.detail,
+    )
+    provenance = Provenance(config_hash=content_hash(config), testbed=testbed.identity, seed=config.seed)
+    with open_shelf(arguments.store, "instructions", graphs, testbed, settings) as shelf:
+        profiler = Profiler(testbed, config.protocol, shelf)
+        components = [
+            {"component": name} | cost
+            for name, program in component_programs(graphs, config.testbed.default_collective_sm_count).items()
+            for cost in _costs(profiler, program, config)
+        ]
+        instructions = [
+            {"stage": stage, "direction": direction, "execution": execution} | cost
+            for (stage, direction, execution), program in _instruction_programs(graphs, config).items()
+            for cost in _costs(profiler, program, config)
+        ]
+    logger.info("profiled %d components and %d instructions", len(components), len(instructions))
+    write_table(arguments.components, COMPONENTS.frame(components), COMPONENTS, provenance)
+    write_table(arguments.instructions, INSTRUCTIONS.frame(instructions), INSTRUCTIONS, provenance)
+
+
+def _instruction_programs(
+    graphs: dict[Batch, BlockGraph], config: ProfileSlice
+) -> dict[tuple[int, Direction, Execution], Program]:
+    executions = [Execution.SEQUENTIAL]
+    if Batch.NANOBATCH in graphs:
+        executions.append(Execution.NANOBATCHING)
+    assert config.parallelism.layers_per_stage is not None  # resolving fills it
+    return {
+        (stage, direction, execution): instruction_program(
+            graphs,
+            shape,
+            direction,
+            execution,
+            recompute=config.activation_checkpointing,
+            default_sm_count=config.testbed.default_collective_sm_count,
+        )
+        for stage, shape in enumerate(stage_shapes(config.parallelism.layers_per_stage))
+        for direction in Direction
+        for execution in executions
+    }
+
+
+def _costs(profiler: Profiler, program: Program, config: ProfileSlice) -> list[dict[str, float]]:
+    costs = []
+    for frequency_mhz in config.gpu.search_frequencies.clocks_mhz:
+        measured = profiler.measure(program, frequency_mhz)
+        costs.append({"frequency_mhz": frequency_mhz, "time_s": measured.time_s, "energy_j": measured.energy_j})
+    return costs

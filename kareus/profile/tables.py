@@ -1,0 +1,57 @@
+"""Tables of the profiler: single measurements, and what they say of components and whole instructions."""
+
+import polars as pl
+
+from kareus.artifacts.tables import Column, TableSchema
+
+MEASUREMENTS = TableSchema(
+    name="measurements",
+    version=1,
+    meaning="Measurements of programs on one testbed, one row each; the shelf's folder names what they share.",
+    columns=(
+        Column("program", pl.String, "hash of the program that ran"),
+        Column("frequency_mhz", pl.Int64, "SM clock that was asked for"),
+        Column("repeat", pl.Int64, "number of the repeated measurement, from 0"),
+        Column("name", pl.String, "name of the program, for people"),
+        Column("time_s", pl.Float64, "mean time of one execution"),
+        Column("energy_j", pl.Float64, "mean energy of one execution on one GPU"),
+        Column("repetitions", pl.Int64, "executions within the window"),
+        Column("window_s", pl.Float64, "length of the window as measured"),
+        Column("temperature_before_c", pl.Float64, "GPU temperature at the start of the window"),
+        Column("temperature_after_c", pl.Float64, "GPU temperature at its end"),
+        Column("clock_mean_mhz", pl.Float64, "mean SM clock within the window"),
+        Column("throttle_reasons", pl.List(pl.String), "why the clock fell below what was asked for"),
+        Column("duration_s", pl.Float64, "testbed's clock spent, cooldown and warm-up included (virtual if simulated)"),
+    ),
+    key=("program", "frequency_mhz", "repeat"),
+)
+
+COST = (
+    Column("frequency_mhz", pl.Int64, "SM clock"),
+    Column("time_s", pl.Float64, "mean time of one execution"),
+    Column("energy_j", pl.Float64, "mean energy of one execution on one GPU"),
+)
+
+COMPONENTS = TableSchema(
+    name="components",
+    version=1,
+    meaning="Non-partition components, measured alone: what stands before, after and at the edges of the partitions.",
+    columns=(
+        Column("component", pl.String, "such as `forward-embedding`, `backward-loss`, `forward-first-segment`"),
+        *COST,
+    ),
+    key=("component", "frequency_mhz"),
+)
+
+INSTRUCTIONS = TableSchema(
+    name="profiled_instructions",
+    version=1,
+    meaning="Whole instructions, measured as one under each execution model that is not searched.",
+    columns=(
+        Column("stage", pl.Int64, "pipeline stage, from 0"),
+        Column("direction", pl.String, "`forward` or `backward`; a backward includes its recomputation"),
+        Column("execution", pl.String, "`sequential` or `nanobatching`"),
+        *COST,
+    ),
+    key=("stage", "direction", "execution", "frequency_mhz"),
+)

@@ -1,0 +1,63 @@
+"""The search space of a partition (paper, appendices "Global Solution Space" and "MBO Hyperparameters")."""
+
+from dataclasses import dataclass
+
+from kareus.partition.graph import Operator, OperatorKind, Partition
+from kareus.workload.config import Gpu, SearchSpaceConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutionSchedule:
+    """One candidate: how a partition may run."""
+
+    frequency_mhz: int
+    sm_count: int
+    """SMs given to the collective."""
+    launch: int
+    """Index of the operator beside which the collective is launched."""
+
+
+def search_space(partition: Partition, gpu: Gpu, space: SearchSpaceConfig) -> tuple[ExecutionSchedule, ...]:
+    """All candidates of `partition`, ordered by frequency, SM count and launch operator."""
+    sm_counts = sm_allocations(partition.collective.group_size, space)
+    launches = launch_operators(partition, gpu, sm_counts)
+    return tuple(
+        ExecutionSchedule(frequency_mhz=frequency_mhz, sm_count=sm_count, launch=launch)
+        for frequency_mhz in gpu.search_frequencies.clocks_mhz
+        for sm_count in sm_counts
+        for launch in launches
+    )
+
+
+def sm_allocations(group_size: int, space: SearchSpaceConfig) -> tuple[int, ...]:
+    """SM counts to search for a collective among `group_size` GPUs: multiples of the stride."""
+    small = group_size < space.small_group_below
+    stride = space.small_group_sm_stride if small else space.sm_stride
+    largest = space.small_group_sm_max if small else space.sm_max
+    return tuple(range(stride, largest + 1, stride))
+
+
+def launch_operators(partition: Partition, gpu: Gpu, sm_counts: tuple[int, ...]) -> tuple[int, ...]:
+    """Operators beside which the collective may start without being exposed for certain.
+
+    An operator is left out if from there on the collective takes longer than the remaining operators at every
+    frequency and SM count, each taken at its hardware bound. The first operator always stays: a collective that
+    nothing can hide still has to start somewhere.
+    """
+    collective_s = partition.collective.bus_bytes / (gpu.link_gb_per_s * 1e9)
+    longest = [
+        max(
+            sum(bound_time_s(gpu, o, frequency_mhz, gpu.sm_count - sm_count) for o in partition.operators[start:])
+            for frequency_mhz in gpu.search_frequencies.clocks_mhz
+            for sm_count in sm_counts
+        )
+        for start in range(len(partition.operators))
+    ]
+    return tuple(start for start, remaining_s in enumerate(longest) if start == 0 or remaining_s >= collective_s)
+
+
+def bound_time_s(gpu: Gpu, operator: Operator, frequency_mhz: int, sm_count: int) -> float:
+    """Least time that the hardware allows for `operator`: the larger of arithmetic and HBM time at peak."""
+    peak_flops = gpu.bf16_tflops * 1e12 * frequency_mhz / gpu.maximum_clock_mhz * sm_count / gpu.sm_count
+    compute_s = 0.0 if operator.kind is OperatorKind.MEMORY else operator.flops / peak_flops
+    return max(compute_s, (operator.bytes_read + operator.bytes_written) / (gpu.hbm_gb_per_s * 1e9))

@@ -1,0 +1,37 @@
+"""What a search knows: candidates as features, and the measurements taken so far."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kareus.pareto import Points
+
+Indices = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Dataset:
+    """Measured candidates, in the order of measuring."""
+
+    candidates: Indices
+    """Numbers of the candidates, shape (n,)."""
+    time_s: NDArray[np.float64]
+    energy_j: NDArray[np.float64]
+    """Total energy of one GPU."""
+    static_power_w: float
+
+    @property
+    def dynamic_energy_j(self) -> NDArray[np.float64]:
+        """Energy less static power times time (design, section 4)."""
+        return self.energy_j - self.static_power_w * self.time_s
+
+    @property
+    def dynamic(self) -> Points:
+        """(time, dynamic energy), shape (n, 2): the plane of the partition's frontier."""
+        return np.column_stack((self.time_s, self.dynamic_energy_j))
+
+    @property
+    def total(self) -> Points:
+        """(time, total energy), shape (n, 2)."""
+        return np.column_stack((self.time_s, self.energy_j))

@@ -1,0 +1,142 @@
+"""The search loop: propose, measure, look at the hypervolume, stop or go on."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from kareus.pareto import hypervolume
+from kareus.profile.measure import Measurement
+from kareus.search.dataset import Dataset
+from kareus.search.strategy import PROPOSERS, Problem, Proposal
+from kareus.workload.config import SearchConfig, Strategy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """One measured candidate."""
+
+    candidate: int
+    round: int
+    chosen_by: str
+    predicted_time_s: float | None
+    predicted_dynamic_energy_j: float | None
+    measurement: Measurement
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Round:
+    """How one round went."""
+
+    round: int
+    measured: int
+    hypervolume: float
+    improvement: float
+    measuring_s: float
+    stop: str
+
+
+@dataclass(slots=True)
+class Search:
+    """All trials and rounds of one partition."""
+
+    trials: list[Trial] = field(default_factory=list)
+    rounds: list[Round] = field(default_factory=list)
+
+    def dataset(self, static_power_w: float) -> Dataset:
+        """What has been measured."""
+        return Dataset(
+            candidates=np.array([t.candidate for t in self.trials], dtype=np.int64),
+            time_s=np.array([t.measurement.time_s for t in self.trials]),
+            energy_j=np.array([t.measurement.energy_j for t in self.trials]),
+            static_power_w=static_power_w,
+        )
+
+
+def run_search(
+    problem: Problem,
+    measure: Callable[[int], Measurement],
+    static_power_w: float,
+    report: Callable[[Round], None] = lambda _: None,
+) -> Search:
+    """Search until the strategy has nothing to propose, the budget is spent or the hypervolume stands still.
+
+    Args:
+        problem: what to search, how and with which budget.
+        measure: measures the candidate of a number.
+        static_power_w: splits measured energy into static and dynamic.
+        report: told of every round as it ends.
+    """
+    search = Search()
+    propose = PROPOSERS[problem.config.strategy]
+    proposal = propose(problem, search.dataset(static_power_w), 0)
+    while proposal is not None:
+        number = len(search.rounds)
+        before = search.dataset(static_power_w)
+        search.trials += _measure_all(proposal, number, measure)
+        measured_s = sum(t.measurement.duration_s for t in search.trials[len(before.candidates) :])
+        data = search.dataset(static_power_w)
+        volume, improvement = _progress(before, data, problem.config.reference_margin)
+        following = None
+        stop = _converged([*(r.improvement for r in search.rounds[1:]), improvement], number, problem.config)
+        if not stop:
+            following = propose(problem, data, number + 1)
+            stop = "" if following else "budget spent"
+        search.rounds.append(
+            Round(
+                round=number,
+                measured=len(data.candidates),
+                hypervolume=volume,
+                improvement=improvement,
+                measuring_s=measured_s,
+                stop=stop,
+            )
+        )
+        report(search.rounds[-1])
+        proposal = following
+    return search
+
+
+def _measure_all(proposal: Proposal, round_: int, measure: Callable[[int], Measurement]) -> list[Trial]:
+    trials = []
+    for chosen in proposal.passes:
+        for candidate in chosen.candidates.tolist():
+            time_s = dynamic_energy_j = None
+            if proposal.prediction is not None:
+                place = int(np.searchsorted(proposal.offered, candidate))
+                time_s = float(proposal.prediction.time_s[place])
+                dynamic_energy_j = float(proposal.prediction.dynamic_energy_j[place])
+            trials.append(
+                Trial(
+                    candidate=candidate,
+                    round=round_,
+                    chosen_by=chosen.chosen_by,
+                    predicted_time_s=time_s,
+                    predicted_dynamic_energy_j=dynamic_energy_j,
+                    measurement=measure(candidate),
+                )
+            )
+    return trials
+
+
+def _progress(before: Dataset, after: Dataset, margin: float) -> tuple[float, float]:
+    """Hypervolume of (time, total energy), each divided by its maximum so far, and its relative improvement.
+
+    Both hypervolumes are taken on the scale of the later data, so that a new worst point is no progress.
+    """
+    scale = after.total.max(axis=0)
+    reference = np.full(2, margin)
+    volume = hypervolume(after.total / scale, reference)
+    if not len(before.candidates):
+        return volume, 1.0
+    return volume, volume / hypervolume(before.total / scale, reference) - 1
+
+
+def _converged(improvements: list[float], round_: int, config: SearchConfig) -> str:
+    """Why the search has converged after this round, or nothing: the stopping rule of the paper."""
+    if config.strategy is not Strategy.PAPER or round_ < config.stopping_window:
+        return ""
+    mean = sum(improvements[-config.stopping_window :]) / config.stopping_window
+    if mean >= config.stopping_improvement:
+        return ""
+    return f"hypervolume grew {mean:.2%} a round over {config.stopping_window} rounds"

@@ -1,0 +1,128 @@
+"""Command `search`: run the rounds of one partition over the durable store."""
+
+import argparse
+import dataclasses
+import hashlib
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from kareus.artifacts.provenance import Provenance
+from kareus.artifacts.records import content_hash
+from kareus.artifacts.tables import read_table, write_table
+from kareus.errors import ArtifactError
+from kareus.pareto import pareto_mask
+from kareus.partition.graph import Partition
+from kareus.partition.read import read_partitions
+from kareus.profile.measure import Measurement, Profiler, Settings, open_shelf
+from kareus.schedule.tables import SPACE
+from kareus.search.rounds import Round, Search, run_search
+from kareus.search.strategy import Problem, sizes_of
+from kareus.search.tables import CANDIDATES, ROUNDS
+from kareus.testbed.factory import open_testbed
+from kareus.testbed.program import Program, Step
+from kareus.workload.slices import SearchSlice, load_slice
+
+logger = logging.getLogger(__name__)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the inputs, the store and the outputs."""
+    parser.add_argument("--config", type=Path, required=True, help="configuration slice (YAML)")
+    parser.add_argument("--partitions", type=Path, required=True, help="partitions (Parquet)")
+    parser.add_argument("--space", type=Path, required=True, help="search spaces (Parquet)")
+    parser.add_argument("--partition", required=True, help="name of the partition to search")
+    parser.add_argument("--store", type=Path, required=True, help="folder of the measurement store")
+    parser.add_argument("--candidates", type=Path, required=True, help="measured candidates to write (Parquet)")
+    parser.add_argument("--rounds", type=Path, required=True, help="rounds to write (Parquet)")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Search, measuring only what the store does not have."""
+    config = load_slice(arguments.config, SearchSlice)
+    partition = _find(read_partitions(arguments.partitions), arguments.partition, arguments.partitions)
+    space = read_table(arguments.space, SPACE).filter(pl.col("partition") == partition.name).sort("candidate")
+    launches = [next(i for i, o in enumerate(partition.operators) if o.name == name) for name in space["launch"]]
+    problem = Problem(
+        features=np.column_stack((space["frequency_mhz"], space["sm_count"], launches)).astype(np.float64),
+        sizes=sizes_of(len(partition.operators), config.search),
+        config=config.search,
+        generator=_generator(config.seed, partition.name),
+    )
+    testbed = open_testbed(config.testbed, config.gpu, config.protocol, config.seed)
+    settings = Settings(
+        gpu=config.gpu,
+        testbed=config.testbed,
+        protocol=config.protocol,
+        seed=config.seed,
+        testbed_detail=testbed.identity.detail,
+    )
+    with open_shelf(arguments.store, partition.name, partition, testbed, settings) as shelf:
+        profiler = Profiler(testbed, config.protocol, shelf)
+
+        def measure(candidate: int) -> Measurement:
+            frequency_mhz, sm_count, launch = problem.features[candidate].astype(int).tolist()
+            return profiler.measure(partition_program(partition, sm_count, launch), frequency_mhz)
+
+        search = run_search(problem, measure, config.gpu.static_power_w, report=_report)
+    provenance = Provenance(config_hash=content_hash(config), testbed=testbed.identity, seed=config.seed)
+    rows = _candidate_rows(search, space, config.gpu.static_power_w)
+    write_table(arguments.candidates, CANDIDATES.frame(rows), CANDIDATES, provenance)
+    rounds = [dataclasses.asdict(r) for r in search.rounds]
+    write_table(arguments.rounds, ROUNDS.frame(rounds), ROUNDS, provenance)
+
+
+def partition_program(partition: Partition, sm_count: int, launch: int) -> Program:
+    """The program of one candidate."""
+    step = Step(operators=partition.operators, collective=partition.collective, launch=launch, sm_count=sm_count)
+    return Program(name=partition.name, steps=(step,))
+
+
+def _find(partitions: tuple[Partition, ...], name: str, path: Path) -> Partition:
+    found = next((p for p in partitions if p.name == name), None)
+    if found is None:
+        names = ", ".join(p.name for p in partitions)
+        raise ArtifactError(f"{path}: no partition '{name}'; there are: {names}.")
+    return found
+
+
+def _generator(seed: int, name: str) -> np.random.Generator:
+    """Randomness of one partition's search, the same whatever else is searched."""
+    digest = hashlib.sha256(f"{seed}:{name}".encode()).digest()
+    return np.random.default_rng(np.frombuffer(digest, dtype=np.uint64))
+
+
+def _report(round_: Round) -> None:
+    logger.info(
+        "round %d: %d measured, hypervolume %.4f (%+.2f%%)%s",
+        round_.round,
+        round_.measured,
+        round_.hypervolume,
+        100 * round_.improvement,
+        f"; ends: {round_.stop}" if round_.stop else "",
+    )
+
+
+def _candidate_rows(search: Search, space: pl.DataFrame, static_power_w: float) -> list[dict[str, Any]]:
+    on_frontier = pareto_mask(search.dataset(static_power_w).dynamic).tolist()
+    candidates = space.rows(named=True)
+    return [
+        {
+            "candidate": trial.candidate,
+            "round": trial.round,
+            "chosen_by": trial.chosen_by,
+            "frequency_mhz": candidates[trial.candidate]["frequency_mhz"],
+            "sm_count": candidates[trial.candidate]["sm_count"],
+            "launch": candidates[trial.candidate]["launch"],
+            "predicted_time_s": trial.predicted_time_s,
+            "predicted_dynamic_energy_j": trial.predicted_dynamic_energy_j,
+            "time_s": trial.measurement.time_s,
+            "energy_j": trial.measurement.energy_j,
+            "dynamic_energy_j": trial.measurement.energy_j - static_power_w * trial.measurement.time_s,
+            "on_frontier": on_frontier[i],
+        }
+        for i, trial in enumerate(search.trials)
+    ]

@@ -1,0 +1,82 @@
+"""Surrogates: gradient-boosted trees that predict time and dynamic energy of a candidate (paper, section 4.3.2)."""
+
+import sys
+from dataclasses import dataclass
+from types import ModuleType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kareus.search.dataset import Dataset, Indices
+from kareus.workload.config import SearchConfig
+
+Features = NDArray[np.float64]
+"""Shape (n, 3): frequency, SM count, position of the launch operator."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """Predicted costs of candidates, each of shape (n,)."""
+
+    time_s: NDArray[np.float64]
+    dynamic_energy_j: NDArray[np.float64]
+
+
+def predict(train: Features, data: Dataset, query: Features, config: SearchConfig, seed: int) -> Prediction:
+    """Train both surrogates on `data` (features `train`, in its order) and predict `query`."""
+    return Prediction(
+        time_s=_fit_predict(train, data.time_s, query, config, seed),
+        dynamic_energy_j=_fit_predict(train, data.dynamic_energy_j, query, config, seed),
+    )
+
+
+def disagreement(
+    train: Features, data: Dataset, query: Features, config: SearchConfig, generator: np.random.Generator
+) -> NDArray[np.float64]:
+    """How much bootstrap ensembles disagree on `query`: the sum of both objectives' standard deviations, shape (n,).
+
+    Each member sees a resample of `bootstrap_fraction` of the data, drawn with replacement. Objectives are scaled
+    by their largest measurement, so that seconds and joules can be added.
+    """
+    size = max(1, round(config.bootstrap_fraction * len(train)))
+    resamples: list[Indices] = [generator.integers(len(train), size=size) for _ in range(config.ensemble_size)]
+    seeds = generator.integers(2**31, size=config.ensemble_size)
+    total = np.zeros(len(query))
+    for objective in (data.time_s, data.dynamic_energy_j):
+        members = [
+            _fit_predict(train[rows], objective[rows], query, config, int(seed))
+            for rows, seed in zip(resamples, seeds, strict=True)
+        ]
+        total += np.std(members, axis=0) / np.max(np.abs(objective))
+    return total
+
+
+def _fit_predict(
+    train: Features, target: NDArray[np.float64], query: Features, config: SearchConfig, seed: int
+) -> NDArray[np.float64]:
+    """Boosted trees on the target scaled by its mean, so that the default leaf regularisation suits any unit."""
+    xgboost = _import_xgboost()
+    scale = float(np.mean(np.abs(target))) or 1.0
+    parameters = {
+        "max_depth": config.max_depth,
+        "eta": config.learning_rate,
+        "seed": seed,
+        "nthread": 1,  # the data are small; and one thread adds in one order, so that reruns agree to the bit
+        "verbosity": 0,
+    }
+    booster = xgboost.train(parameters, xgboost.DMatrix(train, target / scale), config.boost_rounds)
+    prediction: NDArray[np.float64] = booster.predict(xgboost.DMatrix(query)).astype(np.float64)
+    return prediction * scale
+
+
+def _import_xgboost() -> ModuleType:
+    """Import xgboost without its optional scikit-learn and pandas interfaces, which take seconds to load."""
+    if "xgboost" not in sys.modules:
+        hidden = [name for name in ("sklearn", "pandas") if name not in sys.modules]
+        sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]  # None makes an import fail
+        try:
+            import xgboost  # noqa: F401, PLC0415
+        finally:
+            for name in hidden:
+                del sys.modules[name]
+    return sys.modules["xgboost"]

@@ -1,0 +1,63 @@
+"""The protocol between the profiler and whatever runs programs, simulated or real."""
+
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Protocol
+
+from kareus.artifacts.provenance import TestbedIdentity
+from kareus.testbed.program import Program
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClockReport:
+    """What the SM clock did since it was set."""
+
+    mean_mhz: float
+    """Mean over the time under load."""
+    throttle_reasons: tuple[str, ...]
+    """Why it fell below what was asked for, such as `power-limit`; empty if it did not."""
+
+
+class Session(Protocol):
+    """One program loaded on the GPUs of its group, with their clock and instruments at hand.
+
+    Readings are of one GPU, the mean over the group. Time is the testbed's own, virtual if simulated.
+    """
+
+    def set_clock(self, frequency_mhz: int) -> None:
+        """Lock the SM clock and wait until it holds."""
+
+    def execute(self, repetitions: int) -> None:
+        """Run the program that often, back to back, and wait for its end."""
+
+    def rest(self, duration_s: float) -> None:
+        """Leave the GPUs idle."""
+
+    def now_s(self) -> float:
+        """Reading of the testbed's clock."""
+
+    def energy_j(self) -> float:
+        """Reading of the energy counter, as old as its update interval."""
+
+    def temperature_c(self) -> float:
+        """Temperature of the GPU."""
+
+    def clock_report(self) -> ClockReport:
+        """What the clock did since `set_clock`."""
+
+
+class Testbed(Protocol):
+    """Something that can run programs."""
+
+    @property
+    def identity(self) -> TestbedIdentity:
+        """What provenance says of it."""
+
+    def session(self, program: Program, measurement: str) -> AbstractContextManager[Session]:
+        """Load `program`.
+
+        Args:
+            program: what `execute` will run.
+            measurement: identity of what will be measured. A simulated testbed draws its noise from it, so that
+                a measurement does not depend on what was measured before.
+        """

@@ -1,0 +1,134 @@
+"""The simulated testbed: sessions in virtual time, with the instruments of a real one and their flaws."""
+
+import contextlib
+import hashlib
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from kareus.artifacts.provenance import TestbedIdentity
+from kareus.testbed.program import Program
+from kareus.testbed.protocol import ClockReport, Session
+from kareus.testbed.simulated.model import Behaviour, GpuModel
+from kareus.testbed.simulated.thermal import Interval
+from kareus.workload.config import Gpu, TestbedConfig
+
+MODEL_VERSION = "1"
+"""Version of the laws; a change that moves numbers raises it, so that old measurements are not mixed in."""
+
+PREDECESSOR_S = 60.0
+"""Time for which the standard predecessor ran: long enough for its heat to have settled."""
+
+
+class SimulatedTestbed:
+    """Implements `kareus.testbed.protocol.Testbed` without a GPU.
+
+    A measurement is a pure function of its identity and the seed: noise is drawn from both, and every
+    session starts as hot as one standard predecessor left the GPU.
+    """
+
+    def __init__(self, *, config: TestbedConfig, gpu: Gpu, predecessor_power_w: float, seed: int) -> None:
+        """Make a testbed of GPUs like `gpu`."""
+        self.config = config
+        self.model = GpuModel(gpu)
+        self._predecessor_power_w = predecessor_power_w
+        self._seed = seed
+
+    @property
+    def identity(self) -> TestbedIdentity:
+        """Says that it is simulated, and by which version of the laws."""
+        return TestbedIdentity(kind="simulated", gpu=self.model.gpu.name, detail=f"GPU model version {MODEL_VERSION}")
+
+    @contextlib.contextmanager
+    def session(self, program: Program, measurement: str) -> Iterator[Session]:
+        """Load `program` on a GPU that the standard predecessor has just left."""
+        digest = hashlib.sha256(f"{self._seed}:{measurement}".encode()).digest()
+        noise = _draw_noise(self.config, np.random.default_rng(np.frombuffer(digest, dtype=np.uint64)))
+        yield SimulatedSession(self.model, program, self.config, noise, self._predecessor_power_w)
+
+
+@dataclass(frozen=True, slots=True)
+class _Noise:
+    """What makes two measurements of the same thing differ."""
+
+    time_factor: float
+    power_factor: float
+    counter_phase_s: float
+
+
+def _draw_noise(config: TestbedConfig, generator: np.random.Generator) -> _Noise:
+    return _Noise(
+        time_factor=1 + config.time_noise * float(generator.standard_normal()),
+        power_factor=1 + config.power_noise * float(generator.standard_normal()),
+        counter_phase_s=config.counter_period_s * float(generator.random()),
+    )
+
+
+class SimulatedSession:
+    """Implements `kareus.testbed.protocol.Session` in virtual time."""
+
+    def __init__(
+        self, model: GpuModel, program: Program, config: TestbedConfig, noise: _Noise, predecessor_power_w: float
+    ) -> None:
+        """Start where the standard predecessor ends."""
+        self._model = model
+        self._program = program
+        self._config = config
+        self._noise = noise
+        self._frequency_mhz = model.gpu.maximum_clock_mhz
+        self._now_s = 0.0
+        self._energy_j = 0.0
+        self._temperature_c = config.ambient_c
+        self._counter_j = 0.0
+        self._clock = ClockReport(mean_mhz=self._frequency_mhz, throttle_reasons=())
+        self._advance(PREDECESSOR_S, predecessor_power_w)
+
+    def set_clock(self, frequency_mhz: int) -> None:
+        """Lock the clock; takes no time."""
+        self._frequency_mhz = frequency_mhz
+        self._clock = ClockReport(mean_mhz=frequency_mhz, throttle_reasons=())
+
+    def execute(self, repetitions: int) -> None:
+        """Run the program back to back."""
+        behaviour = self._behaviour()
+        reasons = ("power-limit",) if behaviour.power_limited else ()
+        self._clock = ClockReport(mean_mhz=behaviour.mean_clock_mhz, throttle_reasons=reasons)
+        duration_s = repetitions * behaviour.time_s * self._noise.time_factor
+        self._advance(duration_s, behaviour.power_w * self._noise.power_factor)
+
+    def rest(self, duration_s: float) -> None:
+        """Idle at static power."""
+        self._advance(duration_s, self._model.gpu.static_power_w)
+
+    def now_s(self) -> float:
+        """Virtual time."""
+        return self._now_s
+
+    def energy_j(self) -> float:
+        """The counter: energy up to its last update."""
+        return self._counter_j
+
+    def temperature_c(self) -> float:
+        """Temperature of the chip."""
+        return self._temperature_c
+
+    def clock_report(self) -> ClockReport:
+        """What the last execution's clock did."""
+        return self._clock
+
+    def _behaviour(self) -> Behaviour:
+        return self._model.evaluate(self._program, self._frequency_mhz)
+
+    def _advance(self, duration_s: float, power_w: float) -> None:
+        interval = Interval(power_w, self._temperature_c, self._config.ambient_c, self._model.gpu.coefficients)
+        since_update_s = self._since_update_s(self._now_s + duration_s)
+        if since_update_s <= duration_s:  # else the counter has not ticked meanwhile
+            self._counter_j = self._energy_j + interval.energy_j(duration_s - since_update_s)
+        self._now_s += duration_s
+        self._energy_j += interval.energy_j(duration_s)
+        self._temperature_c = interval.temperature_c(duration_s)
+
+    def _since_update_s(self, now_s: float) -> float:
+        return math.fmod(now_s + self._noise.counter_phase_s, self._config.counter_period_s)

@@ -1,0 +1,73 @@
+import dataclasses
+from enum import StrEnum
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kareus.artifacts.records import canonical_json, content_hash, from_plain, to_plain
+from kareus.errors import ConfigError
+
+
+class Colour(StrEnum):
+    RED = "red"
+    BLUE = "blue"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Inner:
+    size: int
+    colour: Colour = Colour.RED
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Outer:
+    ratio: float
+    inner: Inner
+    many: tuple[Inner, ...] = ()
+    table: dict[int, tuple[int, ...]] = dataclasses.field(default_factory=dict)
+    note: str | None = None
+
+
+inners = st.builds(Inner, size=st.integers(), colour=st.sampled_from(Colour))
+outers = st.builds(
+    Outer,
+    ratio=st.floats(allow_nan=False, allow_infinity=False),
+    inner=inners,
+    many=st.lists(inners, max_size=3).map(tuple),
+    table=st.dictionaries(st.integers(), st.lists(st.integers(), max_size=3).map(tuple), max_size=3),
+    note=st.none() | st.text(),
+)
+
+
+@given(outers)
+def test_a_record_survives_the_way_through_plain_data(record):
+    assert from_plain(Outer, to_plain(record) | {"table": record.table}) == record
+
+
+@given(outers, outers)
+def test_equal_content_and_equal_hash_go_together(one, other):
+    assert (canonical_json(one) == canonical_json(other)) == (content_hash(one) == content_hash(other))
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({"ratio": 1.0, "inner": {"sise": 1}}, "file.inner.sise: unknown key; did you mean size?."),
+        ({"ratio": 1.0, "inner": {}}, "file.inner.size: missing; give it a value."),
+        ({"ratio": 1.0, "inner": {"size": 1.5}}, "file.inner.size: expected int, got 1.5."),
+        ({"ratio": 1.0, "inner": {"size": True}}, "file.inner.size: expected int, got True."),
+        ({"ratio": 1.0, "inner": {"size": 1, "colour": "bleu"}}, "file.inner.colour: 'bleu' is not known; did you mean blue?."),
+        ({"ratio": 1.0, "inner": {"size": 1}, "many": [{"size": "x"}]}, "file.many[0].size: expected int, got 'x'."),
+        ({"ratio": 1.0, "inner": {"size": 1}, "many": "ab"}, "file.many: expected a list, got 'ab'."),
+        ({"ratio": 1.0, "inner": 3}, "file.inner: expected keys and values, got 3."),
+    ],
+)
+def test_a_wrong_record_is_refused_by_the_path_of_what_is_wrong(data, message):
+    with pytest.raises(ConfigError) as caught:
+        from_plain(Outer, data, "file")
+    assert str(caught.value) == message
+
+
+def test_whole_numbers_are_accepted_where_fractions_are_expected():
+    assert from_plain(Outer, {"ratio": 2, "inner": {"size": 1}}).ratio == 2.0

@@ -1,0 +1,119 @@
+import os
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from kareus.artifacts.files import write_atomically, write_text
+from kareus.artifacts.provenance import Provenance, TestbedIdentity, derived
+from kareus.artifacts.tables import Column, TableSchema, read_provenance, read_table, write_table
+from kareus.errors import ArtifactError
+
+SCHEMA = TableSchema(
+    name="things",
+    version=2,
+    meaning="Things.",
+    columns=(
+        Column("name", pl.String, "name"),
+        Column("time_s", pl.Float64, "time"),
+        Column("note", pl.String, "note", nullable=True),
+    ),
+    key=("name",),
+)
+TESTBED = TestbedIdentity(kind="simulated", gpu="A100", detail="1")
+PROVENANCE = Provenance(config_hash="abc", testbed=TESTBED, seed=7)
+ROWS = [{"name": "a", "time_s": 1.0, "note": None}, {"name": "b", "time_s": 2.0, "note": "x"}]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "folder" / "things.parquet"
+    write_table(path, SCHEMA.frame(ROWS), SCHEMA, PROVENANCE)
+    return path
+
+
+def test_a_table_comes_back_with_its_provenance(path):
+    assert read_table(path, SCHEMA).to_dicts() == ROWS
+    provenance = read_provenance(path, SCHEMA)
+    assert (provenance.testbed, provenance.seed, provenance.config_hash) == (TESTBED, 7, "abc")
+    assert provenance.created_at
+
+
+def test_other_parquet_readers_see_rows_and_metadata(path):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    assert parquet.read_table(path).to_pylist() == ROWS
+    assert b'"kind":"simulated"' in parquet.read_schema(path).metadata[b"kareus"]
+
+
+def test_a_missing_table_is_named(tmp_path):
+    with pytest.raises(ArtifactError, match=r"none\.parquet: no such file; rerun the stage"):
+        read_table(tmp_path / "none.parquet", SCHEMA)
+
+
+@pytest.mark.parametrize("keep", [0, 3, 100, -1])
+def test_a_truncated_table_is_refused_and_left_alone(path, keep):
+    whole = path.read_bytes()
+    path.write_bytes(whole[:keep])
+    with pytest.raises(ArtifactError, match=r"things\.parquet: corrupt or truncated Parquet file .*; delete it and rerun"):
+        read_table(path, SCHEMA)
+    assert path.read_bytes() == whole[:keep]
+
+
+def test_a_table_of_another_schema_version_is_refused(path):
+    newer = TableSchema(**(vars(SCHEMA) | {"version": 3}))
+    with pytest.raises(ArtifactError, match=r"schema version 2 of 'things', this Kareus reads 3; delete it and rerun"):
+        read_table(path, newer)
+
+
+def test_another_table_in_its_place_is_refused(path):
+    other = TableSchema(**(vars(SCHEMA) | {"name": "others"}))
+    with pytest.raises(ArtifactError, match="holds the table 'things', expected 'others'"):
+        read_table(path, other)
+
+
+def test_a_parquet_file_of_someone_else_is_refused(tmp_path):
+    path = tmp_path / "foreign.parquet"
+    pl.DataFrame(ROWS).write_parquet(path)
+    with pytest.raises(ArtifactError, match="a Parquet file that Kareus did not write"):
+        read_table(path, SCHEMA)
+
+
+@pytest.mark.parametrize(
+    ("frame", "message"),
+    [
+        (pl.DataFrame(ROWS).drop("time_s"), "columns differ from the schema of 'things' at time_s"),
+        (pl.DataFrame(ROWS).with_columns(pl.lit(1).alias("extra")), "at extra"),
+        (pl.DataFrame(ROWS).with_columns(pl.col("time_s").cast(pl.Float32)), "at time_s"),
+        (SCHEMA.frame([ROWS[0] | {"time_s": None}]), "empty values in time_s"),
+        (SCHEMA.frame([ROWS[0], ROWS[0]]), r"repeated key \(name\)"),
+    ],
+)
+def test_a_frame_that_breaks_the_schema_is_not_written(tmp_path, frame, message):
+    with pytest.raises(ArtifactError, match=message):
+        write_table(tmp_path / "t.parquet", frame, SCHEMA, PROVENANCE)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_derives_from_two_testbeds_is_refused():
+    other = Provenance(config_hash="x", testbed=TestbedIdentity(kind="cuda", gpu="A100", detail="GPU-1"), seed=7)
+    with pytest.raises(ArtifactError, match="different testbeds: measured on A100 .*; simulated testbed, A100"):
+        derived("y", [PROVENANCE, other])
+
+
+def test_what_derives_from_a_simulated_table_says_so():
+    unmeasured = Provenance(config_hash="x")
+    assert derived("y", [unmeasured, PROVENANCE]).testbed == TESTBED
+
+
+def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path):
+    path = tmp_path / "f"
+    write_text(path, "old")
+
+    def fail(temporary: Path) -> None:
+        temporary.write_text("half")
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        write_atomically(path, fail)
+    assert path.read_text() == "old"
+    assert os.listdir(tmp_path) == ["f"]  # noqa: PTH208

@@ -1,0 +1,58 @@
+# Everything computed while the workflow is read: which workloads there are, and what their stages depend on.
+# The work is done by functions of the package; nothing here deserves a test of its own.
+
+import shlex
+
+from snakemake.exceptions import WorkflowError
+
+from kareus.artifacts.provenance import code_hash
+from kareus.cli import COMMANDS
+from kareus.errors import KareusError
+from kareus.partition.names import expected_partitions
+from kareus.plan.selectors import parse_selector
+from kareus.workload.resolve import resolve_accepted
+from kareus.workload.slices import SLICES, slice_text
+
+
+shell.executable("bash")
+shell.prefix("exec ")  # so that a stage's parent is Snakemake, and it dies with Snakemake
+
+
+for key in ("overrides", "select"):
+    if isinstance(config[key], str):
+        config[key] = shlex.split(config[key])
+
+try:
+    RESOLVED = resolve_accepted(config["overrides"])
+    for selector in config["select"]:
+        parse_selector(selector)
+except KareusError as error:
+    raise WorkflowError(str(error)) from None
+
+WORKLOADS = list(RESOLVED)
+
+
+wildcard_constraints:
+    workload=r"[A-Za-z0-9._-]+",
+    partition=r"[a-z0-9-]+",
+    stage="|".join(SLICES),
+    selector=r"[A-Za-z0-9=.-]+",
+
+
+def code(command):
+    """Hash of the code behind a command, so that editing the package reruns what it must."""
+    return code_hash(COMMANDS[command][0])
+
+
+def workload(wildcards):
+    """The resolved workload of a results folder."""
+    if wildcards.workload not in RESOLVED:
+        raise WorkflowError(
+            f"results/{wildcards.workload}: not a workload of this configuration; it has: {', '.join(WORKLOADS)}."
+        )
+    return RESOLVED[wildcards.workload]
+
+
+def partitions(wildcards):
+    """Names of a workload's partitions, known before extraction so that every job is."""
+    return expected_partitions(workload(wildcards))

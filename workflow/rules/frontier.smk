@@ -1,0 +1,30 @@
+def searches(wildcards):
+    """Candidates of every partition of a workload."""
+    return expand(
+        rules.search_partition.output.candidates, workload=wildcards.workload, partition=partitions(wildcards)
+    )
+
+
+rule compose_frontiers:
+    input:
+        config="results/{workload}/config/frontier.yaml",
+        segments=rules.extract_partitions.output.segments,
+        components=rules.profile_instructions.output.components,
+        instructions=rules.profile_instructions.output.instructions,
+        candidates=searches,
+    output:
+        microbatch="results/{workload}/frontier/microbatch.parquet",
+    log:
+        "results/{workload}/logs/frontier.log",
+    benchmark:
+        "results/{workload}/logs/frontier.benchmark.tsv"
+    conda:
+        "../../envs/kareus.yaml"
+    params:
+        code=code("frontier"),
+    message:
+        "Composing the microbatch frontiers of {wildcards.workload}"
+    shell:
+        "python -m kareus frontier --config {input.config} --segments {input.segments}"
+        " --components {input.components} --instructions {input.instructions}"
+        " --candidates {input.candidates} --microbatch {output.microbatch} > {log} 2>&1"

@@ -1,0 +1,20 @@
+rule solve_pipeline:
+    input:
+        config="results/{workload}/config/pipeline.yaml",
+        microbatch=rules.compose_frontiers.output.microbatch,
+    output:
+        instructions="results/{workload}/pipeline/instructions.parquet",
+        iteration="results/{workload}/pipeline/iteration.parquet",
+    log:
+        "results/{workload}/logs/pipeline.log",
+    benchmark:
+        "results/{workload}/logs/pipeline.benchmark.tsv"
+    conda:
+        "../../envs/kareus.yaml"
+    params:
+        code=code("pipeline"),
+    message:
+        "Solving the iteration frontiers of {wildcards.workload}"
+    shell:
+        "python -m kareus pipeline --config {input.config} --microbatch {input.microbatch}"
+        " --instructions {output.instructions} --iteration {output.iteration} > {log} 2>&1"

@@ -1,0 +1,19 @@
+rule select_plan:
+    input:
+        config="results/{workload}/config/plan.yaml",
+        microbatch=rules.compose_frontiers.output.microbatch,
+        instructions=rules.solve_pipeline.output.instructions,
+        iteration=rules.solve_pipeline.output.iteration,
+    output:
+        plan="results/{workload}/plan/{selector}.json",
+    log:
+        "results/{workload}/logs/plan/{selector}.log",
+    conda:
+        "../../envs/kareus.yaml"
+    params:
+        code=code("select"),
+    message:
+        "Selecting {wildcards.selector} of {wildcards.workload}"
+    shell:
+        "python -m kareus select {wildcards.selector} results/{wildcards.workload}"
+        " --output {output.plan} > {log} 2>&1"

@@ -1,0 +1,21 @@
+rule profile_instructions:
+    input:
+        config="results/{workload}/config/profile.yaml",
+        segments=rules.extract_partitions.output.segments,
+    output:
+        components="results/{workload}/profile/components.parquet",
+        instructions="results/{workload}/profile/instructions.parquet",
+    log:
+        "results/{workload}/logs/profile.log",
+    benchmark:
+        "results/{workload}/logs/profile.benchmark.tsv"
+    conda:
+        "../../envs/kareus.yaml"
+    params:
+        code=code("profile"),
+    message:
+        "Profiling components and whole instructions of {wildcards.workload}"
+    shell:
+        "python -m kareus profile --config {input.config} --segments {input.segments}"
+        " --store results/measurements"
+        " --components {output.components} --instructions {output.instructions} > {log} 2>&1"

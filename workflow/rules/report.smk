@@ -1,0 +1,36 @@
+def chosen_plans(wildcards):
+    """Plans that the report shows."""
+    return expand(rules.select_plan.output.plan, workload=wildcards.workload, selector=config["select"])
+
+
+def rounds(wildcards):
+    """Rounds of every partition's search."""
+    return expand(rules.search_partition.output.rounds, workload=wildcards.workload, partition=partitions(wildcards))
+
+
+rule write_report:
+    input:
+        microbatch=rules.compose_frontiers.output.microbatch,
+        instructions=rules.solve_pipeline.output.instructions,
+        iteration=rules.solve_pipeline.output.iteration,
+        candidates=searches,
+        rounds=rounds,
+        plans=chosen_plans,
+    output:
+        page="results/{workload}/report/page.html",
+        summary="results/{workload}/report/summary.txt",
+    log:
+        "results/{workload}/logs/report.log",
+    benchmark:
+        "results/{workload}/logs/report.benchmark.tsv"
+    conda:
+        "../../envs/kareus.yaml"
+    params:
+        code=code("report"),
+    message:
+        "Writing the summary and the page of {wildcards.workload}"
+    shell:
+        "python -m kareus report --workload {wildcards.workload}"
+        " --microbatch {input.microbatch} --instructions {input.instructions} --iteration {input.iteration}"
+        " --candidates {input.candidates} --rounds {input.rounds} --plans {input.plans}"
+        " --page {output.page} --summary {output.summary} > {log} 2>&1"

@@ -1,0 +1,19 @@
+rule enumerate_schedules:
+    input:
+        config="results/{workload}/config/schedule.yaml",
+        partitions=rules.extract_partitions.output.partitions,
+    output:
+        space="results/{workload}/schedule/space.parquet",
+    log:
+        "results/{workload}/logs/schedule.log",
+    benchmark:
+        "results/{workload}/logs/schedule.benchmark.tsv"
+    conda:
+        "../../envs/kareus.yaml"
+    params:
+        code=code("schedule"),
+    message:
+        "Enumerating the execution schedules of {wildcards.workload}"
+    shell:
+        "python -m kareus schedule --config {input.config} --partitions {input.partitions}"
+        " --space {output.space} > {log} 2>&1"

@@ -1,0 +1,23 @@
+rule search_partition:
+    input:
+        config="results/{workload}/config/search.yaml",
+        partitions=rules.extract_partitions.output.partitions,
+        space=rules.enumerate_schedules.output.space,
+    output:
+        candidates="results/{workload}/search/{partition}/candidates.parquet",
+        rounds="results/{workload}/search/{partition}/rounds.parquet",
+    log:
+        "results/{workload}/logs/search/{partition}.log",
+    benchmark:
+        "results/{workload}/logs/search/{partition}.benchmark.tsv"
+    conda:
+        "../../envs/kareus.yaml"
+    params:
+        code=code("search"),
+    message:
+        "Searching {wildcards.partition} of {wildcards.workload}"
+    shell:
+        "python -m kareus search --config {input.config}"
+        " --partitions {input.partitions} --space {input.space} --partition {wildcards.partition}"
+        " --store results/measurements"
+        " --candidates {output.candidates} --rounds {output.rounds} > {log} 2>&1"
