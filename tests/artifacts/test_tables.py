@@ -42,7 +42,7 @@ def test_a_table_comes_back_with_its_provenance(path):
 def test_other_parquet_readers_see_rows_and_metadata(path):
     parquet = pytest.importorskip("pyarrow.parquet")
     assert parquet.read_table(path).to_pylist() == ROWS
-    assert b'"kind":"simulated"' in parquet.read_schema(path).metadata[b"kareus"]
+    assert b'"kind":"simulated"' in parquet.read_metadata(path).metadata[b"kareus"]
 
 
 def test_a_missing_table_is_named(tmp_path):

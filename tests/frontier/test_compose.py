@@ -1,0 +1,66 @@
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kareus.frontier.compose import Option, Part, compose, effective
+from kareus.pareto import pareto_front
+from kareus.schedule.choice import Choice
+
+POWER_W = 85.0
+
+
+def option(name: str, number: int, time_s: float, energy_j: float) -> Option:
+    return Option(time_s=time_s, energy_j=energy_j, choice=Choice(partition=name, sm_count=number, launch="norm"))
+
+
+def part(name: str, multiplicity: int, costs: list[tuple[int, int]]) -> Part:
+    return Part(
+        multiplicity=multiplicity, options=tuple(option(name, i, t, 100.0 * e) for i, (t, e) in enumerate(costs))
+    )
+
+
+costs = st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9)), min_size=1, max_size=5)
+parts = st.lists(st.tuples(st.integers(1, 30), costs), min_size=1, max_size=4).map(
+    lambda drawn: [part(f"p{i}", n, c) for i, (n, c) in enumerate(drawn)]
+)
+
+
+def enumerated(parts: list[Part]) -> np.ndarray:
+    """Algorithm 2 of the paper: every combination, summed."""
+    combinations = itertools.product(*(p.options for p in parts))
+    return np.array(
+        [
+            np.sum([(p.multiplicity * o.time_s, p.multiplicity * o.energy_j) for p, o in zip(parts, c, strict=True)], axis=0)
+            for c in combinations
+        ]
+    )
+
+
+@given(parts)
+def test_composition_finds_the_frontier_of_the_cartesian_product(parts):
+    composed = compose(parts, POWER_W)
+    found = effective(np.array([(c.time_s, c.energy_j) for c in composed]), POWER_W)
+    assert found == pytest.approx(pareto_front(effective(enumerated(parts), POWER_W)))
+
+
+@given(parts)
+def test_a_composition_costs_what_its_choices_cost(parts):
+    for composed in compose(parts, POWER_W):
+        assert [c.partition for c in composed.choices] == [f"p{i}" for i in range(len(parts))]
+        chosen = [p.options[c.sm_count] for p, c in zip(parts, composed.choices, strict=True)]
+        assert composed.time_s == sum(p.multiplicity * o.time_s for p, o in zip(parts, chosen, strict=True))
+        assert composed.energy_j == sum(p.multiplicity * o.energy_j for p, o in zip(parts, chosen, strict=True))
+
+
+def test_a_part_without_options_leaves_nothing():
+    assert compose([part("p", 1, [(1, 1)]), Part(multiplicity=1, options=())], POWER_W) == []
+
+
+def test_a_point_that_total_energy_would_prune_is_kept():
+    # Slower and no cheaper in total, but cheaper once waiting is charged for: 2 s x 85 W more time for 100 J more.
+    fast, slow = (1, 3), (3, 4)
+    composed = compose([part("p", 1, [fast, slow])], POWER_W)
+    assert [c.time_s for c in composed] == [1, 3]

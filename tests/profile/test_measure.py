@@ -1,0 +1,96 @@
+import pytest
+from builders import a100, gemm, protocol, simulated
+
+from kareus.profile.measure import Profiler, Settings, open_shelf
+from kareus.profile.tables import MEASUREMENTS
+from kareus.testbed.factory import open_testbed
+from kareus.testbed.program import Program, Step
+from kareus.testbed.simulated.model import GpuModel
+
+LINEAR = gemm("linear", 16384, 4096, 3072)
+PROGRAM = Program(name="linear", steps=(Step(operators=(LINEAR,)),))
+
+
+class CountingTestbed:
+    """The simulated testbed, counting the sessions it opens."""
+
+    def __init__(self, seed=0, **changes):
+        self._inner = open_testbed(simulated(**changes), a100(), protocol(), seed)
+        self.sessions = 0
+
+    @property
+    def identity(self):
+        return self._inner.identity
+
+    def session(self, program, measurement):
+        self.sessions += 1
+        return self._inner.session(program, measurement)
+
+
+def settings(testbed, seed=0, **changes):
+    return Settings(
+        gpu=a100(**changes), testbed=simulated(), protocol=protocol(), seed=seed, testbed_detail=testbed.identity.detail
+    )
+
+
+def shelf(folder, testbed, content="x", **changes):
+    return open_shelf(folder, "linear", content, testbed, settings(testbed, **changes))
+
+
+def test_a_measurement_is_near_the_truth_and_says_how_it_was_taken(tmp_path):
+    testbed = CountingTestbed()
+    with shelf(tmp_path, testbed) as store:
+        measured = Profiler(testbed, protocol(), store).measure(PROGRAM, 1200)
+        (row,) = store._rows.values()
+    truth = GpuModel(a100()).evaluate(PROGRAM, 1200)
+    assert measured.time_s == pytest.approx(truth.time_s, rel=0.02)
+    assert measured.energy_j == pytest.approx(truth.energy_j, rel=0.08)
+    assert row["window_s"] >= protocol().window_s * 0.98
+    assert row["repetitions"] == pytest.approx(5 / truth.time_s, rel=0.05)
+    assert row["temperature_after_c"] > row["temperature_before_c"] > 0
+    assert row["clock_mean_mhz"] == 1200
+    assert row["throttle_reasons"] == []
+    assert 10 < row["duration_s"] < 15  # paper, section 5.3: about 13 s a candidate
+    assert set(row) == set(MEASUREMENTS.polars)
+
+
+def test_what_the_store_has_is_not_measured_again(tmp_path):
+    testbed = CountingTestbed()
+    results = []
+    for _ in range(2):
+        with shelf(tmp_path, testbed) as store:
+            profiler = Profiler(testbed, protocol(), store)
+            results.append([profiler.measure(PROGRAM, f) for f in (900, 1410, 900)])
+    assert testbed.sessions == 2
+    assert results[0] == results[1]
+    assert results[0][0] == results[0][2]
+
+
+def test_a_repeat_is_another_measurement_of_the_same(tmp_path):
+    testbed = CountingTestbed()
+    with shelf(tmp_path, testbed) as store:
+        profiler = Profiler(testbed, protocol(), store)
+        first, second = profiler.measure(PROGRAM, 1410), profiler.measure(PROGRAM, 1410, repeat=1)
+    assert first != second
+    assert first.time_s == pytest.approx(second.time_s, rel=0.03)
+
+
+def test_the_order_of_measuring_changes_nothing(tmp_path):
+    results = []
+    for name, order in (("one", [900, 1200, 1410]), ("two", [1410, 900, 1200])):
+        testbed = CountingTestbed()
+        with shelf(tmp_path / name, testbed) as store:
+            profiler = Profiler(testbed, protocol(), store)
+            results.append({f: profiler.measure(PROGRAM, f) for f in order})
+    assert results[0] == results[1]
+
+
+def test_shelves_differ_by_whatever_decides_a_measurement(tmp_path):
+    testbed = CountingTestbed()
+    wider = a100().search_frequencies.__class__(minimum_mhz=600, maximum_mhz=1410, stride_mhz=30)
+
+    def place(**changes):
+        return shelf(tmp_path, testbed, **changes)._folder
+
+    assert place() == place() == place(search_frequencies=wider)
+    assert len({place(), place(content="y"), place(seed=1), place(sm_count=100)}) == 4

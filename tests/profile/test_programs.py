@@ -1,0 +1,87 @@
+import pytest
+from builders import block_graph, graphs
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kareus.frontier.microbatch import overlap_makeup
+from kareus.partition.graph import Batch, Direction
+from kareus.profile.programs import (
+    Execution,
+    StageShape,
+    component_programs,
+    instruction_program,
+    outer_segments,
+    stage_shapes,
+)
+
+SHAPES = st.builds(StageShape, layers=st.integers(1, 6), first=st.booleans(), last=st.booleans())
+
+
+def make(shape, direction, execution, recompute=True):
+    return instruction_program(graphs(), shape, direction, execution, recompute=recompute, default_sm_count=24)
+
+
+def flops(program):
+    return sum(o.flops for step in program.steps for o in step.operators)
+
+
+def bus_bytes(program):
+    return sum(step.collective.bus_bytes for step in program.steps if step.collective)
+
+
+@given(SHAPES, st.sampled_from(Direction), st.booleans())
+def test_both_execution_models_do_the_same_arithmetic_and_communication(shape, direction, recompute):
+    sequential = make(shape, direction, Execution.SEQUENTIAL, recompute)
+    nanobatching = make(shape, direction, Execution.NANOBATCHING, recompute)
+    assert flops(nanobatching) == flops(sequential)
+    assert bus_bytes(nanobatching) == pytest.approx(bus_bytes(sequential))
+
+
+@given(SHAPES, st.sampled_from(Direction), st.booleans())
+def test_partitions_and_components_add_up_to_the_whole_instruction(shape, direction, recompute):
+    """The multiplicities of composition, and the program of the testbed, count the same work."""
+    both = graphs()
+    makeup = overlap_makeup(both[Batch.NANOBATCH], both[Batch.MICROBATCH], shape, direction, recompute=recompute)
+    components = component_programs(both, 24)
+    segments = {(s.direction, s.name): s for s in (*both[Batch.NANOBATCH].forward, *both[Batch.NANOBATCH].backward)}
+    counted = sum(n * flops(components[name]) for name, n in makeup.components.items())
+    reduced = sum(n * bus_bytes(components[name]) for name, n in makeup.components.items())
+    for name, n in makeup.partitions.items():
+        found_direction, segment_name, _ = name.split("-")
+        segment = segments[Direction(found_direction), segment_name]
+        counted += n * sum(o.flops for o in segment.operators)
+        reduced += n * segment.collective.bus_bytes  # all collectives of this block are alike
+    whole = make(shape, direction, Execution.NANOBATCHING, recompute)
+    assert counted == flops(whole)
+    assert reduced == pytest.approx(bus_bytes(whole))
+
+
+def test_a_backward_with_checkpointing_recomputes_the_forward_of_every_block():
+    shape = StageShape(layers=3, first=False, last=False)
+    forward = make(shape, Direction.FORWARD, Execution.SEQUENTIAL)
+    without = make(shape, Direction.BACKWARD, Execution.SEQUENTIAL, recompute=False)
+    assert flops(make(shape, Direction.BACKWARD, Execution.SEQUENTIAL)) == flops(forward) + flops(without)
+
+
+def test_sequential_execution_hides_a_collective_behind_weight_gradients_only():
+    program = make(StageShape(layers=1, first=False, last=False), Direction.BACKWARD, Execution.SEQUENTIAL, False)
+    assert [s.operators[s.launch].name for s in program.steps] == ["gate_up.wgrad", "qkv.wgrad"]
+    forward = make(StageShape(layers=1, first=False, last=False), Direction.FORWARD, Execution.SEQUENTIAL)
+    assert all(s.launch == len(s.operators) for s in forward.steps)
+
+
+def test_nanobatching_leaves_only_the_first_segment_and_the_last_collective_alone():
+    program = make(StageShape(layers=2, first=False, last=False), Direction.FORWARD, Execution.NANOBATCHING)
+    assert [s.collective is None for s in program.steps] == [True] + [False] * 8
+    assert [not s.operators for s in program.steps] == [False] * 8 + [True]
+
+
+def test_the_ends_of_the_model_belong_to_the_first_and_last_stage():
+    first, middle, last = stage_shapes([8, 8, 8])
+    graph = block_graph(1024)
+    names = {
+        shape.first * "first" + shape.last * "last": [s.name for s in outer_segments(graph, shape, Direction.BACKWARD)]
+        for shape in (first, middle, last)
+    }
+    assert names == {"first": ["embedding"], "": [], "last": ["head"]}
+    assert [s.name for s in outer_segments(graph, stage_shapes([28])[0], Direction.FORWARD)] == ["embedding", "head"]

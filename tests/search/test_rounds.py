@@ -1,0 +1,116 @@
+import numpy as np
+import pytest
+from builders import a100, graphs, protocol, search, simulated, space
+
+from kareus.pareto import hypervolume, pareto_front
+from kareus.partition.graph import Batch
+from kareus.partition.interleave import partition_of
+from kareus.profile.measure import Measurement, measure_once
+from kareus.schedule.space import search_space
+from kareus.search.rounds import run_search
+from kareus.search.stage import partition_program
+from kareus.search.strategy import Problem, sizes_of
+from kareus.testbed.factory import open_testbed
+from kareus.testbed.simulated.model import GpuModel
+
+MLP = graphs()[Batch.NANOBATCH].forward[1]
+PARTITION = partition_of(MLP, MLP.collective)
+CANDIDATES = search_space(PARTITION, a100(), space())
+FEATURES = np.array([(c.frequency_mhz, c.sm_count, c.launch) for c in CANDIDATES], dtype=float)
+STATIC_W = a100().static_power_w
+
+
+def problem(strategy="paper", seed=0, **changes):
+    config = search(strategy, **changes)
+    return Problem(FEATURES, sizes_of(len(PARTITION.operators), config), config, np.random.default_rng(seed))
+
+
+def truth(candidate):
+    schedule = CANDIDATES[candidate]
+    behaviour = GpuModel(a100()).evaluate(
+        partition_program(PARTITION, schedule.sm_count, schedule.launch), schedule.frequency_mhz
+    )
+    return Measurement(time_s=behaviour.time_s, energy_j=behaviour.energy_j, duration_s=13.0)
+
+
+def noisy(candidate):
+    testbed = open_testbed(simulated(), a100(), protocol(), 0)
+    schedule = CANDIDATES[candidate]
+    program = partition_program(PARTITION, schedule.sm_count, schedule.launch)
+    with testbed.session(program, str(candidate)) as session:
+        row = measure_once(session, schedule.frequency_mhz, protocol())
+    return Measurement(time_s=row["time_s"], energy_j=row["energy_j"], duration_s=row["duration_s"])
+
+
+def true_dynamic(candidates):
+    costs = [truth(c) for c in candidates]
+    return np.array([(c.time_s, c.energy_j - STATIC_W * c.time_s) for c in costs])
+
+
+def share_of_exhaustive(candidates):
+    """Hypervolume share as the design defines it: noise-free points, both axes scaled to [ideal, reference]."""
+    everything = true_dynamic(range(len(CANDIDATES)))
+    front = pareto_front(everything)
+    ideal, reference = front.min(axis=0), 1.1 * front.max(axis=0)
+    scaled = [(p - ideal) / (reference - ideal) for p in (true_dynamic(candidates), everything)]
+    return hypervolume(scaled[0], np.ones(2)) / hypervolume(scaled[1], np.ones(2))
+
+
+def test_the_budget_and_the_rounds_are_those_of_the_paper():
+    found = run_search(problem(stopping_improvement=0.0), truth, STATIC_W)
+    assert [r.measured for r in found.rounds] == [96, 128, 160, 192, 224]
+    assert found.rounds[-1].stop == "budget spent"
+    assert {t.chosen_by for t in found.trials if t.round == 0} == {"initial"}
+    assert {t.chosen_by for t in found.trials if t.round > 0} <= {"total", "dynamic", "static", "uncertainty"}
+
+
+def test_a_candidate_is_never_measured_twice():
+    found = run_search(problem(), truth, STATIC_W)
+    assert len({t.candidate for t in found.trials}) == len(found.trials)
+
+
+def test_the_search_ends_when_the_hypervolume_stands_still():
+    found = run_search(problem(stopping_improvement=0.5), truth, STATIC_W)
+    assert [r.measured for r in found.rounds] == [96, 128, 160]
+    assert "hypervolume grew" in found.rounds[-1].stop
+    assert found.rounds[0].stop == found.rounds[1].stop == ""
+
+
+def test_paper_finds_nearly_all_of_the_exhaustive_frontier_despite_noise():
+    shares = [
+        share_of_exhaustive([t.candidate for t in run_search(problem(seed=seed), noisy, STATIC_W).trials])
+        for seed in range(3)
+    ]
+    assert np.median(shares) > 0.97
+
+
+def test_paper_beats_random_at_equal_budget():
+    def median_share(strategy, **changes):
+        runs = [run_search(problem(strategy, seed, **changes), noisy, STATIC_W) for seed in range(3)]
+        return np.median([share_of_exhaustive([t.candidate for t in run.trials]) for run in runs])
+
+    assert median_share("paper", stopping_improvement=0.0) > median_share("random")
+
+
+def test_exhaustive_measures_everything_once():
+    found = run_search(problem("exhaustive"), truth, STATIC_W)
+    assert sorted(t.candidate for t in found.trials) == list(range(len(CANDIDATES)))
+    assert [r.stop for r in found.rounds] == ["budget spent"]
+
+
+@pytest.mark.parametrize("strategy", ["paper", "random"])
+def test_the_same_seed_searches_the_same_way(strategy):
+    assert run_search(problem(strategy, 5), truth, STATIC_W).trials == run_search(problem(strategy, 5), truth, STATIC_W).trials
+
+
+def test_predictions_are_made_before_measuring_and_come_close():
+    found = run_search(problem(stopping_improvement=0.0), noisy, STATIC_W)
+    predicted = [t for t in found.trials if t.predicted_time_s is not None]
+    assert {t.round for t in predicted} == {1, 2, 3, 4}
+    errors = [abs(t.predicted_time_s / t.measurement.time_s - 1) for t in predicted]
+    assert 0 < np.median(errors) < 0.05
+
+
+def test_rounds_report_the_time_spent_on_the_testbed():
+    found = run_search(problem(), truth, STATIC_W)
+    assert found.rounds[0].measuring_s == pytest.approx(96 * 13.0)

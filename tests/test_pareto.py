@@ -1,0 +1,61 @@
+import moocore
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as npst
+
+from kareus.pareto import hypervolume, hypervolume_improvement, pareto_front, pareto_mask
+
+# A coarse grid makes ties and repeated points common.
+values = st.integers(0, 12).map(lambda n: n / 4)
+points = st.integers(1, 25).flatmap(lambda n: npst.arrays(np.float64, (n, 2), elements=values))
+reference = np.array([2.5, 2.25])
+
+
+def dominates(one, other):
+    return all(one <= other) and any(one < other)
+
+
+@given(points)
+def test_the_mask_keeps_what_nothing_dominates_and_the_first_of_equals(points):
+    mask = pareto_mask(points)
+    for i, point in enumerate(points):
+        dominated = any(dominates(other, point) for other in points)
+        repeated = any(np.array_equal(earlier, point) for earlier in points[:i])
+        assert mask[i] == (not dominated and not repeated)
+
+
+@given(points)
+def test_the_mask_agrees_with_moocore(points):
+    assert np.array_equal(pareto_mask(points), moocore.is_nondominated(points, keep_weakly=False))
+
+
+@given(points)
+def test_the_front_rises_in_time_and_falls_in_energy(points):
+    front = pareto_front(points)
+    assert (np.diff(front[:, 0]) > 0).all()
+    assert (np.diff(front[:, 1]) < 0).all()
+
+
+@given(points)
+def test_the_hypervolume_is_that_of_moocore(points):
+    assert hypervolume(points, reference) == pytest.approx(moocore.hypervolume(points, ref=reference), abs=1e-12)
+
+
+@given(points, points)
+def test_the_closed_form_of_the_improvement_is_the_difference_of_hypervolumes(points, candidates):
+    before = moocore.hypervolume(points, ref=reference)
+    expected = [moocore.hypervolume(np.vstack((points, c)), ref=reference) - before for c in candidates]
+    assert hypervolume_improvement(candidates, points, reference) == pytest.approx(expected, abs=1e-12)
+
+
+def test_the_improvement_over_a_front_beyond_the_reference_is_a_rectangle():
+    far = np.array([[3.0, 3.0]])
+    assert hypervolume_improvement(np.array([[1.5, 1.25], [2.5, 0.0]]), far, reference) == pytest.approx([1.0, 0.0])
+
+
+@pytest.mark.parametrize("bad", [np.array([[np.nan, 1.0]]), np.zeros(3), np.zeros((2, 3))])
+def test_what_is_no_set_of_points_is_refused(bad):
+    with pytest.raises(ValueError, match=r"expected points of shape|NaN"):
+        pareto_mask(bad)

@@ -1,0 +1,172 @@
+import dataclasses
+import itertools
+
+import pytest
+from builders import a100, all_reduce, gemm, graphs, memory
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kareus.partition.graph import Batch, Direction
+from kareus.profile.programs import Execution, StageShape, instruction_program
+from kareus.testbed.program import Program, Step
+from kareus.testbed.simulated import laws
+from kareus.testbed.simulated.energy import relative_voltage
+from kareus.testbed.simulated.model import GpuModel
+from kareus.testbed.simulated.overlap import step_time_s
+
+TOKENS = 16384
+LINEAR = gemm("linear", TOKENS, 2048, 3072)
+NORM = memory("norm", TOKENS * 3072)
+REDUCE = all_reduce(TOKENS * 3072)
+CLOCKS_MHZ = st.integers(900, 1410)
+
+
+def step(operators, collective=None, launch=0, sm_count=0):
+    return Step(operators=tuple(operators), collective=collective, launch=launch, sm_count=sm_count)
+
+
+def program(*steps, whole=False):
+    return Program(name="test", steps=steps, whole_instruction=whole)
+
+
+def test_arithmetic_scales_with_the_clock_and_memory_traffic_does_not():
+    gpu = a100()
+    slow, fast = (laws.operator_time_s(gpu, LINEAR, f, gpu.sm_count) for f in (705, 1410))
+    assert slow / fast == pytest.approx(2, rel=0.05)
+    slow, fast = (laws.operator_time_s(gpu, NORM, f, gpu.sm_count) for f in (705, 1410))
+    assert slow == fast
+
+
+def test_a_large_gemm_stays_below_the_peak():
+    gpu = a100()
+    seconds = laws.operator_time_s(gpu, gemm("big", 16384, 16384, 16384), 1410, gpu.sm_count)
+    assert 0.5 < 2 * 16384**3 / seconds / (gpu.bf16_tflops * 1e12) < 0.9
+
+
+def test_a_collective_gains_from_sms_with_diminishing_returns():
+    gpu = a100()
+    times = [laws.collective_time_s(gpu, REDUCE, 1410, sm) for sm in range(3, 31, 3)]
+    gains = [a - b for a, b in itertools.pairwise(times)]
+    assert all(g > 0 for g in gains)
+    assert gains == sorted(gains, reverse=True)
+
+
+def test_a_collective_slows_down_with_the_clock_but_less_than_arithmetic():
+    gpu = a100()
+    slowdown = laws.collective_time_s(gpu, REDUCE, 705, 24) / laws.collective_time_s(gpu, REDUCE, 1410, 24)
+    assert 1.4 < slowdown < 1.9
+
+
+def test_voltage_falls_steeply_below_the_maximum_clock_and_is_flat_below_the_knee():
+    gpu = a100()
+    volts = [relative_voltage(gpu, f) for f in range(600, 1411, 30)]
+    assert volts == sorted(volts)
+    assert volts[-1] == 1
+    assert relative_voltage(gpu, 600) == relative_voltage(gpu, 800)
+    top, lower = 1 - relative_voltage(gpu, 1310), relative_voltage(gpu, 1210) - relative_voltage(gpu, 1110)
+    assert top > lower
+
+
+@given(CLOCKS_MHZ, st.integers(1, 10).map(lambda n: 3 * n), st.integers(0, 2))
+def test_overlap_lies_between_full_concurrency_and_one_after_the_other_with_contention(frequency_mhz, sm_count, launch):
+    gpu = a100()
+    operators = [NORM, LINEAR, LINEAR]
+    overlapped = step_time_s(gpu, step(operators, REDUCE, launch, sm_count), frequency_mhz)
+    computing = step_time_s(gpu, step(operators), frequency_mhz)
+    communicating = laws.collective_time_s(gpu, REDUCE, frequency_mhz, sm_count)
+    assert overlapped >= max(computing, communicating)
+    assert overlapped <= 1.5 * (computing + communicating)
+
+
+def test_a_collective_that_starts_after_everything_is_fully_exposed():
+    gpu = a100()
+    alone = step_time_s(gpu, step([NORM, LINEAR]), 1410) + laws.collective_time_s(gpu, REDUCE, 1410, 24)
+    assert step_time_s(gpu, step([NORM, LINEAR], REDUCE, 2, 24), 1410) == pytest.approx(alone)
+
+
+def test_there_is_a_sweet_spot_of_sms():
+    """Paper, section 3.2.1: too few expose the collective, too many starve the computation."""
+    gpu = a100()
+    operators = [LINEAR, LINEAR, LINEAR]
+    times = {sm: step_time_s(gpu, step(operators, REDUCE, 0, sm), 1410) for sm in range(1, 61)}
+    best = min(times, key=times.__getitem__)
+    assert 1 < best < 30
+    assert times[1] > times[best] < times[60]
+
+
+def test_launching_beside_a_memory_bound_operator_hurts():
+    """Paper, section 3.2.2."""
+    gpu = a100()
+    operators = [memory("norm", 8 * TOKENS * 3072), LINEAR, LINEAR, LINEAR]
+    assert step_time_s(gpu, step(operators, REDUCE, 0, 12), 1410) > step_time_s(gpu, step(operators, REDUCE, 1, 12), 1410)
+
+
+def whole(execution, gpu=None, frequency_mhz=1410):
+    shape = StageShape(layers=15, first=True, last=False)
+    made = instruction_program(
+        graphs(), shape, Direction.FORWARD, execution, recompute=True, default_sm_count=24
+    )
+    return GpuModel(gpu or a100()).evaluate(made, frequency_mhz)
+
+
+def test_nanobatching_hides_communication():
+    assert whole(Execution.NANOBATCHING).time_s < whole(Execution.SEQUENTIAL).time_s
+
+
+def test_a_lower_clock_saves_energy_down_to_the_knee_and_then_wastes_it():
+    energies = [whole(Execution.SEQUENTIAL, frequency_mhz=f).energy_j for f in range(600, 1411, 30)]
+    lowest = energies.index(min(energies))
+    assert 0 < lowest < len(energies) - 1
+    assert 840 <= 600 + 30 * lowest <= 1140
+
+
+def hot_gpu():
+    """A GPU whose power limit a GEMM exceeds at maximum clock."""
+    free = GpuModel(a100(power_limit_w=10_000)).evaluate(program(step([LINEAR])), 1410)
+    return a100(power_limit_w=0.93 * free.power_w)
+
+
+def test_the_power_limit_holds_and_lowers_the_mean_clock():
+    gpu = hot_gpu()
+    limited = GpuModel(gpu).evaluate(program(step([LINEAR])), 1410)
+    assert limited.power_limited
+    assert limited.power_w == pytest.approx(gpu.power_limit_w)
+    assert limited.mean_clock_mhz < 1410
+
+
+def test_a_fluctuating_clock_costs_more_than_a_steady_one_of_the_same_mean():
+    """Paper, appendix A."""
+    gpu = hot_gpu()
+    model = GpuModel(gpu)
+    limited = model.evaluate(program(step([LINEAR])), 1410)
+    steady = model.steady(program(step([LINEAR])), limited.mean_clock_mhz)
+    assert steady.energy_j < limited.energy_j
+    assert steady.time_s == pytest.approx(limited.time_s, rel=0.01)
+
+
+def test_no_clock_meets_an_absurd_limit_but_the_model_still_answers():
+    limited = GpuModel(a100(power_limit_w=30)).evaluate(program(step([LINEAR])), 1410)
+    assert limited.power_limited
+    assert limited.time_s > 0
+
+
+def test_a_whole_instruction_costs_more_than_the_sum_of_its_isolated_steps():
+    gpu = a100()
+    model, steps = GpuModel(gpu), [step([NORM, LINEAR], REDUCE, 0, 12)] * 4
+    isolated = model.steady(program(*steps), 1410)
+    instruction = model.steady(program(*steps, whole=True), 1410)
+    c = gpu.coefficients
+    assert instruction.time_s == pytest.approx(isolated.time_s * (1 + c.isolation_overhead) + c.instruction_overhead_s)
+
+
+def test_more_contention_never_helps():
+    gpu = a100()
+    rough = dataclasses.replace(gpu, coefficients=dataclasses.replace(gpu.coefficients, contention=1.0))
+    calm = dataclasses.replace(gpu, coefficients=dataclasses.replace(gpu.coefficients, contention=0.0))
+    both = step([NORM, LINEAR], REDUCE, 0, 12)
+    assert step_time_s(rough, both, 1410) > step_time_s(calm, both, 1410)
+
+
+def test_the_graph_of_a_nanobatch_is_half_of_a_microbatch():
+    whole_graph, half = graphs()[Batch.MICROBATCH], graphs()[Batch.NANOBATCH]
+    assert half.forward[0].operators[1].flops * 2 == whole_graph.forward[0].operators[1].flops
