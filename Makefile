@@ -16,7 +16,7 @@ run: $(VENV)/run.stamp ## set up, plan the default workload, say where the resul
 	@kareus results
 
 test: lint $(VENV)/test.stamp ## set up, check the code, run all tests
-	pytest -n 2
+	pytest -n 2 --dist loadfile
 
 lint: $(VENV)/test.stamp ## ruff, mypy, import-linter, snakefmt, snakemake --lint
 	ruff check .

@@ -24,6 +24,7 @@ COMMANDS = {
     "select": ("kareus.plan.stage", "choose a point of the frontier and write its plan"),
     "check-plan": ("kareus.plan.check_stage", "validate a plan file"),
     "report": ("kareus.report.stage", "write the summary and the page"),
+    "results": ("kareus.report.listing", "print the summaries and where everything is"),
 }
 
 

@@ -100,7 +100,11 @@ def block_graph(tokens: int) -> BlockGraph:
         segment(
             "attention",
             Direction.FORWARD,
-            [memory("norm", tokens * hidden), gemm("qkv", tokens, qkv, hidden), gemm("projection", tokens, hidden, 384)],
+            [
+                memory("norm", tokens * hidden),
+                gemm("qkv", tokens, qkv, hidden),
+                gemm("projection", tokens, hidden, 384),
+            ],
             collective=reduce,
         ),
         segment(
@@ -156,9 +160,7 @@ def block_graph(tokens: int) -> BlockGraph:
         embedding_backward=(
             segment("embedding", Direction.BACKWARD, [memory("embedding", tokens * hidden)], scope=Scope.EMBEDDING),
         ),
-        head_forward=(
-            segment("head", Direction.FORWARD, [gemm("lm_head", tokens, vocab, hidden)], scope=Scope.HEAD),
-        ),
+        head_forward=(segment("head", Direction.FORWARD, [gemm("lm_head", tokens, vocab, hidden)], scope=Scope.HEAD),),
         head_backward=(
             segment(
                 "head",

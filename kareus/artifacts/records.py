@@ -61,10 +61,10 @@ def from_plain(cls: type[Record], data: Any, where: str = "") -> Record:
 
 
 def suggest(name: str, allowed: Iterable[str]) -> str:
-    """Return "did you mean ...?" when one of `allowed` is close to `name`, else the allowed names."""
+    """Return "perhaps you meant ..." when one of `allowed` is close to `name`, else the allowed names."""
     allowed = list(allowed)
     close = difflib.get_close_matches(name, allowed, n=1)
-    return f"did you mean {close[0]}?" if close else f"allowed: {', '.join(sorted(allowed))}"
+    return f"perhaps you meant {close[0]}" if close else f"allowed: {', '.join(sorted(allowed))}"
 
 
 def canonical_json(value: Any) -> str:
@@ -116,9 +116,14 @@ def _container(hint: Any, value: Any, where: str) -> Any:
     if not isinstance(value, Mapping):
         raise ConfigError(f"{where}: expected keys and values, got {value!r}.")
     return {
-        _convert(arguments[0], key, where): _convert(arguments[1], item, _join(where, str(key)))
+        _key(arguments[0], key, where): _convert(arguments[1], item, _join(where, str(key)))
         for key, item in value.items()
     }
+
+
+def _key(hint: Any, key: Any, where: str) -> Any:
+    """A key of a mapping; JSON has only texts for keys, so a whole number may come as one."""
+    return int(key) if hint is int and isinstance(key, str) and key.isdecimal() else _convert(hint, key, where)
 
 
 def _sequence(value: Any, where: str) -> Sequence[Any]:

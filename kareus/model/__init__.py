@@ -1,0 +1,1 @@
+"""One definition of the model, for tracing and for training: sharded operators, a block, and its ends."""

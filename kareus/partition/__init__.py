@@ -1,0 +1,1 @@
+"""The operator graph of a block, forward and backward, and the partitions found in it."""

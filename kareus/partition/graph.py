@@ -65,7 +65,7 @@ class Operator:
     shape: tuple[int, ...]
     """Local shape on one GPU; see `OperatorKind`."""
     flops: int
-    """Floating-point operations on one GPU, a multiply-add counted as two; the masked half of causal attention left out."""
+    """Floating-point operations on one GPU, a multiply-add counted as two, causal attention's masked half left out."""
     bytes_read: int
     """Bytes that a fused implementation reads from HBM, on one GPU."""
     bytes_written: int
@@ -83,7 +83,7 @@ class Collective:
     """The process group: `tp` or `cp`."""
     group_size: int
     message_bytes: int
-    """Bytes of the full buffer on one GPU: reduced (all-reduce), gathered (all-gather) or scattered (reduce-scatter)."""
+    """Bytes of the full buffer on one GPU: reduced (all-reduce), gathered (all-gather), scattered (reduce-scatter)."""
     fused: int
     """How many collectives of the model this one stands for."""
 

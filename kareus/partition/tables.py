@@ -51,7 +51,11 @@ PARTITIONS = TableSchema(
         Column("direction", pl.String, "`forward` or `backward`"),
         Column("operators", pl.List(OPERATOR), "computation of the one nanobatch, in program order, per GPU"),
         Column("collective", COLLECTIVE, "collective of the other nanobatch"),
-        Column("multiplicity", pl.Int64, "how often it occurs in one pass of that direction over one inner block"),
+        Column(
+            "multiplicity",
+            pl.Int64,
+            "how often one pass of that direction has it in an inner block; 0 if only recomputation does",
+        ),
     ),
     key=("partition",),
 )

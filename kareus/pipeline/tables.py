@@ -14,7 +14,11 @@ INSTRUCTIONS = TableSchema(
         Column("position", pl.Int64, "place in the stage's order, from 0"),
         Column("direction", pl.String, "`forward` or `backward`"),
         Column("microbatch", pl.Int64, "microbatch, from 0"),
-        Column("depends_on", pl.List(pl.Int64), "instructions that must have ended (and sent, across stages) before it starts"),
+        Column(
+            "depends_on",
+            pl.List(pl.Int64),
+            "instructions that must have ended (and sent, across stages) before it starts",
+        ),
     ),
     key=("instruction",),
 )
@@ -24,7 +28,11 @@ ITERATION = TableSchema(
     version=1,
     meaning="Plans of an iteration, by method: the time-energy frontier, each plan made of real points only.",
     columns=(
-        Column("method", pl.String, "`sequential`, `sequential+perseus`, `nanobatching`, `nanobatching+perseus` or `kareus`"),
+        Column(
+            "method",
+            pl.String,
+            "`sequential`, `sequential+perseus`, `nanobatching`, `nanobatching+perseus` or `kareus`",
+        ),
         Column("plan", pl.Int64, "number of the plan within its method, by rising time"),
         Column("time_s", pl.Float64, "iteration time: the makespan of the pipeline"),
         Column("energy_j", pl.Float64, "energy of all GPUs over the iteration"),

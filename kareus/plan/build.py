@@ -1,7 +1,6 @@
 """Turning a row of the iteration frontier into a plan document."""
 
 import datetime
-from collections.abc import Sequence
 from typing import Any
 
 import polars as pl
@@ -10,10 +9,14 @@ import kareus
 from kareus.artifacts.provenance import TestbedIdentity
 from kareus.artifacts.records import content_hash
 from kareus.errors import ArtifactError
+from kareus.pipeline.dag import Dag, build_dag, earliest_starts
+from kareus.pipeline.instructions import pipeline_instructions
 from kareus.pipeline.methods import point_method
+from kareus.pipeline.transfers import transfers_s
 from kareus.plan.document import PLAN_SCHEMA_VERSION, Plan, PlannedInstruction, Prediction, StagePlan
 from kareus.schedule.choice import Choice
 from kareus.workload.config import Workload
+from kareus.workload.slices import cut
 
 
 def build_plan(
@@ -37,13 +40,13 @@ def build_plan(
         testbed: where the measurements were taken.
     """
     points = _points(microbatch, point_method(row["method"]))
+    chosen = [
+        _chosen(points, (i["stage"], i["direction"], number))
+        for i, number in zip(instructions.iter_rows(named=True), row["points"], strict=True)
+    ]
+    starts_s = earliest_starts(_dag(workload), [point["time_s"] for point in chosen])
     planned: list[list[PlannedInstruction]] = [[] for _ in range(workload.parallelism.pp)]
-    for instruction, start_s, number in zip(instructions.iter_rows(named=True), starts_s, row["points"], strict=True):
-        point = points.get((instruction["stage"], instruction["direction"], number))
-        if point is None:
-            raise ArtifactError(
-                f"the iteration frontier names point {number}, which the microbatch frontier lacks; rerun."
-            )
+    for instruction, point, start_s in zip(instructions.iter_rows(named=True), chosen, starts_s, strict=True):
         planned[instruction["stage"]].append(_planned(instruction, point, start_s))
     layers = workload.parallelism.layers_per_stage
     assert layers is not None  # resolving fills it
@@ -70,9 +73,26 @@ def build_plan(
     )
 
 
-def _points(microbatch: pl.DataFrame, method: str) -> dict[tuple[int, str, int], dict[str, Any]]:
+Key = tuple[int, str, int]
+"""Stage, direction and number of a point of a microbatch frontier."""
+
+
+def _points(microbatch: pl.DataFrame, method: str) -> dict[Key, dict[str, Any]]:
     rows = microbatch.filter(pl.col("method") == method).iter_rows(named=True)
     return {(r["stage"], r["direction"], r["point"]): r for r in rows}
+
+
+def _chosen(points: dict[Key, dict[str, Any]], key: Key) -> dict[str, Any]:
+    if key not in points:
+        raise ArtifactError(
+            f"the iteration frontier names point {key}, which the microbatch frontier lacks; rerun both."
+        )
+    return points[key]
+
+
+def _dag(workload: Workload) -> Dag:
+    instructions = pipeline_instructions(workload.pipeline.schedule, workload.parallelism.pp, workload.num_microbatches)
+    return build_dag(instructions, transfers_s(cut(workload, "pipeline")))
 
 
 def _planned(instruction: dict[str, Any], point: dict[str, Any], start_s: float) -> PlannedInstruction:

@@ -37,6 +37,13 @@ class Profiler:
         self._testbed = testbed
         self._protocol = protocol
         self._shelf = shelf
+        self._measured = 0
+        self._reused = 0
+
+    @property
+    def tally(self) -> str:
+        """How much was measured and how much the store already had, for a log line."""
+        return f"{self._measured} measured, {self._reused} from the store"
 
     def measure(self, program: Program, frequency_mhz: int, repeat: int = 0) -> Measurement:
         """Return the cost of `program`, measuring it only if the store does not have it."""
@@ -47,6 +54,9 @@ class Profiler:
             with self._testbed.session(program, records.canonical_json(key)) as session:
                 row = key | {"name": program.name} | measure_once(session, frequency_mhz, self._protocol)
             self._shelf.append(row)
+            self._measured += 1
+        else:
+            self._reused += 1
         return Measurement(time_s=row["time_s"], energy_j=row["energy_j"], duration_s=row["duration_s"])
 
 

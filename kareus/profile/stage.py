@@ -53,7 +53,7 @@ def run(arguments: argparse.Namespace) -> None:
             for (stage, direction, execution), program in _instruction_programs(graphs, config).items()
             for cost in _costs(profiler, program, config)
         ]
-    logger.info("profiled %d components and %d instructions", len(components), len(instructions))
+    logger.info("components and instructions at every clock: %s", profiler.tally)
     write_table(arguments.components, COMPONENTS.frame(components), COMPONENTS, provenance)
     write_table(arguments.instructions, INSTRUCTIONS.frame(instructions), INSTRUCTIONS, provenance)
 

@@ -31,7 +31,8 @@ class Round:
     round: int
     measured: int
     hypervolume: float
-    improvement: float
+    improvement: float | None
+    """None for the initial design."""
     measuring_s: float
     stop: str
 
@@ -78,7 +79,7 @@ def run_search(
         data = search.dataset(static_power_w)
         volume, improvement = _progress(before, data, problem.config.reference_margin)
         following = None
-        stop = _converged([*(r.improvement for r in search.rounds[1:]), improvement], number, problem.config)
+        stop = _converged([r.improvement for r in search.rounds] + [improvement], problem.config)
         if not stop:
             following = propose(problem, data, number + 1)
             stop = "" if following else "budget spent"
@@ -119,7 +120,7 @@ def _measure_all(proposal: Proposal, round_: int, measure: Callable[[int], Measu
     return trials
 
 
-def _progress(before: Dataset, after: Dataset, margin: float) -> tuple[float, float]:
+def _progress(before: Dataset, after: Dataset, margin: float) -> tuple[float, float | None]:
     """Hypervolume of (time, total energy), each divided by its maximum so far, and its relative improvement.
 
     Both hypervolumes are taken on the scale of the later data, so that a new worst point is no progress.
@@ -128,15 +129,16 @@ def _progress(before: Dataset, after: Dataset, margin: float) -> tuple[float, fl
     reference = np.full(2, margin)
     volume = hypervolume(after.total / scale, reference)
     if not len(before.candidates):
-        return volume, 1.0
+        return volume, None
     return volume, volume / hypervolume(before.total / scale, reference) - 1
 
 
-def _converged(improvements: list[float], round_: int, config: SearchConfig) -> str:
-    """Why the search has converged after this round, or nothing: the stopping rule of the paper."""
-    if config.strategy is not Strategy.PAPER or round_ < config.stopping_window:
+def _converged(improvements: list[float | None], config: SearchConfig) -> str:
+    """Why the search has converged, or nothing: the stopping rule of the paper, over the last rounds' improvements."""
+    known = [i for i in improvements if i is not None]
+    if config.strategy is not Strategy.PAPER or len(known) < config.stopping_window:
         return ""
-    mean = sum(improvements[-config.stopping_window :]) / config.stopping_window
+    mean = sum(known[-config.stopping_window :]) / config.stopping_window
     if mean >= config.stopping_improvement:
         return ""
     return f"hypervolume grew {mean:.2%} a round over {config.stopping_window} rounds"

@@ -68,6 +68,7 @@ def run(arguments: argparse.Namespace) -> None:
             return profiler.measure(partition_program(partition, sm_count, launch), frequency_mhz)
 
         search = run_search(problem, measure, config.gpu.static_power_w, report=_report)
+    logger.info("candidates: %s", profiler.tally)
     provenance = Provenance(config_hash=content_hash(config), testbed=testbed.identity, seed=config.seed)
     rows = _candidate_rows(search, space, config.gpu.static_power_w)
     write_table(arguments.candidates, CANDIDATES.frame(rows), CANDIDATES, provenance)
@@ -96,14 +97,12 @@ def _generator(seed: int, name: str) -> np.random.Generator:
 
 
 def _report(round_: Round) -> None:
-    logger.info(
-        "round %d: %d measured, hypervolume %.4f (%+.2f%%)%s",
-        round_.round,
-        round_.measured,
-        round_.hypervolume,
-        100 * round_.improvement,
-        f"; ends: {round_.stop}" if round_.stop else "",
-    )
+    progress = f"hypervolume {round_.hypervolume:.4f}"
+    if round_.improvement is not None:
+        progress += f" ({round_.improvement:+.2%})"
+    if round_.stop:
+        progress += f"; ends: {round_.stop}"
+    logger.info("round %d: %d measured, %s", round_.round, round_.measured, progress)
 
 
 def _candidate_rows(search: Search, space: pl.DataFrame, static_power_w: float) -> list[dict[str, Any]]:

@@ -37,7 +37,12 @@ ROUNDS = TableSchema(
         Column("round", pl.Int64, "0 for the initial design, then from 1"),
         Column("measured", pl.Int64, "candidates measured up to and with this round"),
         Column("hypervolume", pl.Float64, "of the measured (time, total energy), each divided by its maximum so far"),
-        Column("improvement", pl.Float64, "relative improvement over the round before, on this round's scale"),
+        Column(
+            "improvement",
+            pl.Float64,
+            "relative improvement over the round before, on this round's scale",
+            nullable=True,
+        ),
         Column("measuring_s", pl.Float64, "testbed's clock spent on measuring in this round (virtual if simulated)"),
         Column("stop", pl.String, "why the search ended after this round; empty if it went on"),
     ),

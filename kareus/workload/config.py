@@ -121,7 +121,7 @@ class GpuCoefficients:
     hbm_saturating_share: float
     """Share of the SMs that suffices to saturate HBM."""
     bus_efficiency: float
-    """Share of link bandwidth that a collective with many SMs reaches, at maximum clock."""
+    """Share of link bandwidth that a collective approaches with many SMs, at maximum clock."""
     bus_half_sm_count: float
     """SM count at which a collective reaches half of its bandwidth."""
     bus_clock_share: float
@@ -196,7 +196,6 @@ class Gpu:
 class TestbedKind(StrEnum):
     """Where candidates run."""
 
-    __test__ = False
     SIMULATED = "simulated"
 
 
@@ -204,7 +203,6 @@ class TestbedKind(StrEnum):
 class TestbedConfig:
     """The testbed and its measuring instruments."""
 
-    __test__ = False
     kind: TestbedKind
     ambient_c: float
     """Temperature that an idle GPU settles to."""

@@ -35,14 +35,14 @@ outers = st.builds(
     ratio=st.floats(allow_nan=False, allow_infinity=False),
     inner=inners,
     many=st.lists(inners, max_size=3).map(tuple),
-    table=st.dictionaries(st.integers(), st.lists(st.integers(), max_size=3).map(tuple), max_size=3),
+    table=st.dictionaries(st.integers(min_value=0), st.lists(st.integers(), max_size=3).map(tuple), max_size=3),
     note=st.none() | st.text(),
 )
 
 
 @given(outers)
 def test_a_record_survives_the_way_through_plain_data(record):
-    assert from_plain(Outer, to_plain(record) | {"table": record.table}) == record
+    assert from_plain(Outer, to_plain(record)) == record
 
 
 @given(outers, outers)
@@ -53,11 +53,14 @@ def test_equal_content_and_equal_hash_go_together(one, other):
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        ({"ratio": 1.0, "inner": {"sise": 1}}, "file.inner.sise: unknown key; did you mean size?."),
+        ({"ratio": 1.0, "inner": {"sise": 1}}, "file.inner.sise: unknown key; perhaps you meant size."),
         ({"ratio": 1.0, "inner": {}}, "file.inner.size: missing; give it a value."),
         ({"ratio": 1.0, "inner": {"size": 1.5}}, "file.inner.size: expected int, got 1.5."),
         ({"ratio": 1.0, "inner": {"size": True}}, "file.inner.size: expected int, got True."),
-        ({"ratio": 1.0, "inner": {"size": 1, "colour": "bleu"}}, "file.inner.colour: 'bleu' is not known; did you mean blue?."),
+        (
+            {"ratio": 1.0, "inner": {"size": 1, "colour": "bleu"}},
+            "file.inner.colour: 'bleu' is not known; perhaps you meant blue.",
+        ),
         ({"ratio": 1.0, "inner": {"size": 1}, "many": [{"size": "x"}]}, "file.many[0].size: expected int, got 'x'."),
         ({"ratio": 1.0, "inner": {"size": 1}, "many": "ab"}, "file.many: expected a list, got 'ab'."),
         ({"ratio": 1.0, "inner": 3}, "file.inner: expected keys and values, got 3."),

@@ -56,7 +56,7 @@ def test_no_row_is_lost_to_kill_9_but_the_one_in_flight(tmp_path):
         """
     )
     here = os.path.dirname(__file__)  # noqa: PTH120
-    done = subprocess.run([sys.executable, "-c", script, str(tmp_path), here], check=False)  # noqa: S603
+    done = subprocess.run([sys.executable, "-c", script, str(tmp_path), here], check=False)
     assert done.returncode == -signal.SIGKILL
     with shelf(tmp_path) as rows:
         assert [rows.get((key,)) for key in range(6)] == [{"key": k, "value": k / 3} for k in range(5)] + [None]

@@ -54,7 +54,9 @@ def test_a_missing_table_is_named(tmp_path):
 def test_a_truncated_table_is_refused_and_left_alone(path, keep):
     whole = path.read_bytes()
     path.write_bytes(whole[:keep])
-    with pytest.raises(ArtifactError, match=r"things\.parquet: corrupt or truncated Parquet file .*; delete it and rerun"):
+    with pytest.raises(
+        ArtifactError, match=r"things\.parquet: corrupt or truncated Parquet file .*; delete it and rerun"
+    ):
         read_table(path, SCHEMA)
     assert path.read_bytes() == whole[:keep]
 

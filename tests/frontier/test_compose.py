@@ -33,7 +33,10 @@ def enumerated(parts: list[Part]) -> np.ndarray:
     combinations = itertools.product(*(p.options for p in parts))
     return np.array(
         [
-            np.sum([(p.multiplicity * o.time_s, p.multiplicity * o.energy_j) for p, o in zip(parts, c, strict=True)], axis=0)
+            np.sum(
+                [(p.multiplicity * o.time_s, p.multiplicity * o.energy_j) for p, o in zip(parts, c, strict=True)],
+                axis=0,
+            )
             for c in combinations
         ]
     )

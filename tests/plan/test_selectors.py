@@ -26,7 +26,8 @@ def test_selectors_are_read_with_their_units(text, expected):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "fast", "fastest=1", "deadline", "deadline=", "deadline=5.2", "deadline=5.2kJ", "energy=20s", "deadline=..s"]
+    "text",
+    ["", "fast", "fastest=1", "deadline", "deadline=", "deadline=5.2", "deadline=5.2kJ", "energy=20s", "deadline=..s"],
 )
 def test_what_is_no_selector_is_refused_with_all_that_are(text):
     with pytest.raises(ConfigError, match=r"allowed: fastest, min-energy, deadline=<time>"):

@@ -36,7 +36,9 @@ def test_hyperparameters_are_those_of_the_appendix():
 
 
 def test_every_pass_looks_at_its_own_energy():
-    points = {name: plane(name, np.array([2.0]), np.array([100.0]), STATIC_W)[0] for name in ("total", "dynamic", "static")}
+    points = {
+        name: plane(name, np.array([2.0]), np.array([100.0]), STATIC_W)[0] for name in ("total", "dynamic", "static")
+    }
     assert {name: tuple(p) for name, p in points.items()} == {
         "total": (2.0, 220.0),
         "dynamic": (2.0, 100.0),
@@ -47,7 +49,13 @@ def test_every_pass_looks_at_its_own_energy():
 def test_the_static_pass_seeks_the_fastest_and_breaks_ties_by_time():
     data = dataset([(5, 50), (6, 40)])
     offered = [(5.5, 10), (5.2, 400), (4.9, 500), (7, 1)]
-    chosen = select(data, prediction(offered), np.zeros(4), search(static_energy_share=0.5, total_energy_share=0.0, dynamic_energy_share=0.0), 4)
+    chosen = select(
+        data,
+        prediction(offered),
+        np.zeros(4),
+        search(static_energy_share=0.5, total_energy_share=0.0, dynamic_energy_share=0.0),
+        4,
+    )
     assert chosen[2].chosen_by == "static"
     assert chosen[2].candidates.tolist() == [2, 1]
 

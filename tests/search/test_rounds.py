@@ -100,7 +100,10 @@ def test_exhaustive_measures_everything_once():
 
 @pytest.mark.parametrize("strategy", ["paper", "random"])
 def test_the_same_seed_searches_the_same_way(strategy):
-    assert run_search(problem(strategy, 5), truth, STATIC_W).trials == run_search(problem(strategy, 5), truth, STATIC_W).trials
+    assert (
+        run_search(problem(strategy, 5), truth, STATIC_W).trials
+        == run_search(problem(strategy, 5), truth, STATIC_W).trials
+    )
 
 
 def test_predictions_are_made_before_measuring_and_come_close():

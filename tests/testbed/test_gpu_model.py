@@ -98,14 +98,14 @@ def test_launching_beside_a_memory_bound_operator_hurts():
     """Paper, section 3.2.2."""
     gpu = a100()
     operators = [memory("norm", 8 * TOKENS * 3072), LINEAR, LINEAR, LINEAR]
-    assert step_time_s(gpu, step(operators, REDUCE, 0, 12), 1410) > step_time_s(gpu, step(operators, REDUCE, 1, 12), 1410)
+    assert step_time_s(gpu, step(operators, REDUCE, 0, 12), 1410) > step_time_s(
+        gpu, step(operators, REDUCE, 1, 12), 1410
+    )
 
 
 def whole(execution, gpu=None, frequency_mhz=1410):
     shape = StageShape(layers=15, first=True, last=False)
-    made = instruction_program(
-        graphs(), shape, Direction.FORWARD, execution, recompute=True, default_sm_count=24
-    )
+    made = instruction_program(graphs(), shape, Direction.FORWARD, execution, recompute=True, default_sm_count=24)
     return GpuModel(gpu or a100()).evaluate(made, frequency_mhz)
 
 

@@ -56,3 +56,25 @@ def workload(wildcards):
 def partitions(wildcards):
     """Names of a workload's partitions, known before extraction so that every job is."""
     return expected_partitions(workload(wildcards))
+
+
+def config_text(wildcards):
+    """Slice of a workload's configuration, as YAML; a change of it reruns its stage and no other."""
+    return slice_text(workload(wildcards), wildcards.stage)
+
+
+def searches(wildcards):
+    """Candidates of every partition of a workload."""
+    return expand(
+        rules.search_partition.output.candidates, workload=wildcards.workload, partition=partitions(wildcards)
+    )
+
+
+def chosen_plans(wildcards):
+    """Plans that the report shows."""
+    return expand(rules.select_plan.output.plan, workload=wildcards.workload, selector=config["select"])
+
+
+def rounds(wildcards):
+    """Rounds of every partition's search."""
+    return expand(rules.search_partition.output.rounds, workload=wildcards.workload, partition=partitions(wildcards))

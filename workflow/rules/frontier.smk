@@ -1,10 +1,3 @@
-def searches(wildcards):
-    """Candidates of every partition of a workload."""
-    return expand(
-        rules.search_partition.output.candidates, workload=wildcards.workload, partition=partitions(wildcards)
-    )
-
-
 rule compose_frontiers:
     input:
         config="results/{workload}/config/frontier.yaml",

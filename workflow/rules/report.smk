@@ -1,13 +1,3 @@
-def chosen_plans(wildcards):
-    """Plans that the report shows."""
-    return expand(rules.select_plan.output.plan, workload=wildcards.workload, selector=config["select"])
-
-
-def rounds(wildcards):
-    """Rounds of every partition's search."""
-    return expand(rules.search_partition.output.rounds, workload=wildcards.workload, partition=partitions(wildcards))
-
-
 rule write_report:
     input:
         microbatch=rules.compose_frontiers.output.microbatch,

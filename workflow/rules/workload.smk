@@ -1,8 +1,3 @@
-def config_text(wildcards):
-    """Slice of a workload's configuration, as YAML; a change of it reruns its stage and no other."""
-    return slice_text(workload(wildcards), wildcards.stage)
-
-
 rule resolve_workloads:
     output:
         table="results/workloads.parquet",

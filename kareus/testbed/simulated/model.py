@@ -1,5 +1,6 @@
 """The GPU model: what a program does at a requested clock, once the power limit has had its say."""
 
+import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -45,9 +46,11 @@ class GpuModel:
         if requested.power_w <= limit_w:
             return requested
         lower = self._under_limit(program, frequency_mhz)
+        if lower.power_w >= limit_w:
+            return dataclasses.replace(lower, power_limited=True)
         excess_j = requested.energy_j - limit_w * requested.time_s
         reserve_j = limit_w * lower.time_s - lower.energy_j
-        share = max(0.0, reserve_j / (excess_j + reserve_j))
+        share = reserve_j / (excess_j + reserve_j)
         time_s = share * requested.time_s + (1 - share) * lower.time_s
         clock_cycles = share * requested.time_s * frequency_mhz + (1 - share) * lower.time_s * lower.mean_clock_mhz
         return Behaviour(

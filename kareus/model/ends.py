@@ -1,0 +1,113 @@
+"""What stands around the blocks: the embedding before them, and final norm, LM head and loss after them.
+
+All are divided over the vocabulary. Where the LM head shares the embedding's weights and both stand on one stage,
+assign `head.lm_head.weight` and its gradient from the embedding's; on different stages each holds a copy.
+"""
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.autograd import Function
+from torch.nn import functional
+
+from kareus.model.communication import Mesh, all_reduce, group_rank, reduce_from_region
+from kareus.model.functions import apply
+from kareus.model.layers import INITIAL_STD, ColumnParallelLinear, Norm, add_weight
+from kareus.model.shards import Shard
+
+
+def _local(ids: Tensor, rows: int, group: dist.ProcessGroup | None) -> tuple[Tensor, Tensor]:
+    """Row of each id among this GPU's `rows` (0 where it is another's), and whether it is this GPU's."""
+    shifted = ids - rows * group_rank(group)
+    mine = (shifted >= 0) & (shifted < rows)
+    return shifted * mine, mine
+
+
+class _Lookup(Function):
+    @staticmethod
+    def forward(
+        ctx: Any, ids: Tensor, weight: Tensor, weight_gradient: Tensor, group: dist.ProcessGroup | None
+    ) -> Tensor:
+        ctx.save_for_backward(ids)
+        ctx.weight_gradient, ctx.group = weight_gradient, group
+        rows, mine = _local(ids, weight.shape[0], group)
+        return functional.embedding(rows, weight) * mine.unsqueeze(-1)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[None, ...]:
+        rows, mine = _local(ctx.saved_tensors[0], ctx.weight_gradient.shape[0], ctx.group)
+        update = (gradient * mine.unsqueeze(-1)).flatten(0, -2).float()
+        ctx.weight_gradient.index_add_(0, rows.flatten(), update)
+        return None, None, None, None
+
+
+class _CrossEntropy(Function):
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, labels: Tensor, group: dist.ProcessGroup | None) -> Tensor:
+        maximum = logits.amax(-1).float()
+        all_reduce(maximum, group, dist.ReduceOp.MAX)
+        rows, mine = _local(labels, logits.shape[-1], group)
+        total = (logits.float() - maximum.unsqueeze(-1)).exp().sum(-1)
+        labelled = logits.gather(-1, rows.unsqueeze(-1)).squeeze(-1).float() * mine
+        all_reduce(total, group)
+        all_reduce(labelled, group)
+        log_sum_exp = total.log() + maximum
+        ctx.save_for_backward(logits, labels, log_sum_exp)
+        ctx.group = group
+        return (log_sum_exp - labelled).mean()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        logits, labels, log_sum_exp = ctx.saved_tensors
+        rows, mine = _local(labels, logits.shape[-1], ctx.group)
+        softmax = (logits.float() - log_sum_exp.unsqueeze(-1)).exp()
+        softmax.scatter_add_(-1, rows.unsqueeze(-1), -mine.unsqueeze(-1).float())
+        return (softmax * (gradient / labels.numel())).to(logits.dtype), None, None
+
+
+class Embedding(nn.Module):
+    """Token embedding, its rows divided over the tensor-parallel group."""
+
+    weight: Tensor
+    weight_gradient: Tensor
+
+    def __init__(self, shard: Shard, mesh: Mesh, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.group = mesh.tp
+        add_weight(
+            self, "weight", torch.empty(shard.vocab_rows, shard.hidden_size, dtype=dtype).normal_(std=INITIAL_STD)
+        )
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """[batch, tokens] to [batch, tokens, hidden], all-reduced."""
+        found = apply(_Lookup, ids, self.weight, self.weight_gradient, self.group)
+        return reduce_from_region(found, self.group)
+
+
+class Loss(nn.Module):
+    """Cross-entropy over logits that are divided over the vocabulary; keeps the logits and one number per token."""
+
+    def __init__(self, mesh: Mesh) -> None:
+        super().__init__()
+        self.group = mesh.tp
+
+    def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Mean over this rank's tokens of [batch, tokens, vocabulary rows] against labels [batch, tokens]."""
+        return apply(_CrossEntropy, logits, labels, self.group)
+
+
+class Head(nn.Module):
+    """Final norm, LM head and loss."""
+
+    def __init__(self, shard: Shard, mesh: Mesh, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.norm = Norm(shard.hidden_size, dtype)
+        self.lm_head = ColumnParallelLinear(shard.hidden_size, shard.vocab_rows, dtype, mesh.tp)
+        self.loss = Loss(mesh)
+
+    def forward(self, hidden: Tensor, labels: Tensor) -> Tensor:
+        """[batch, tokens, hidden] and [batch, tokens] to the mean loss."""
+        loss: Tensor = self.loss(self.lm_head(self.norm(hidden)), labels)
+        return loss

@@ -1,0 +1,154 @@
+"""Cutting a program at its collectives, and finding the partitions that two staggered nanobatches make of it."""
+
+import itertools
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from kareus.errors import KareusError
+from kareus.partition.graph import BlockGraph, Direction, Operator, Partition, Scope, Segment
+from kareus.partition.interleave import block_segments, interleave, partition_of
+from kareus.partition.operators import (
+    WEIGHT_GRADIENT,
+    Exchange,
+    Run,
+    collective_of,
+    count_reads,
+    operator_of,
+    program_of,
+)
+from kareus.partition.trace import INNER_BLOCK, Trace
+
+_STEADY = 3
+"""Blocks after which one more adds what every inner block adds."""
+_NAMED_AFTER = {
+    "attention": "attention",
+    "gate_up": "mlp",
+    "projection": "projection",
+    "qkv": "qkv",
+    "lm_head": "head",
+    "embedding": "embedding",
+    "loss": "loss",
+    "norm": "norm",
+}
+"""What a segment is called: after the first of these operators that is in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """A segment before it is measured."""
+
+    runs: tuple[Run, ...]
+    exchange: Exchange | None
+
+
+def segments_of(trace: Trace, scope: Scope, direction: Direction) -> tuple[Segment, ...]:
+    """Segments of one direction of one scope, in program order.
+
+    Those of a block are the ones that end in the inner block of the trace: what follows its last collective is the
+    start of the next block's first segment.
+    """
+    root = "blocks" if scope is Scope.BLOCK else str(scope)
+    events = [e for e in trace.events if e.direction is direction and e.path.split(".")[0] == root]
+    program = program_of(events)
+    cuts = _inner(program) if scope is Scope.BLOCK else _cut(program)
+    reads = count_reads(trace.events)
+    segments = [_segment(cut, scope, direction, reads, trace.lasting) for cut in cuts]
+    names = _unique([segment.name for segment in segments])
+    return tuple(replace(segment, name=name) for segment, name in zip(segments, names, strict=True))
+
+
+def detect_partitions(graph: BlockGraph, *, recompute: bool) -> dict[Partition, int]:
+    """Find the kinds of partition by walking staggered nanobatches through blocks in the steady state.
+
+    Args:
+        graph: of a nanobatch.
+        recompute: whether a backward recomputes its forward.
+
+    Returns:
+        How often each kind occurs in one pass of its direction over one inner block; 0 if only recomputation makes it.
+
+    Raises:
+        KareusError: two kinds of partition would have the same name.
+    """
+    found: dict[str, Partition] = {}
+    counts: Counter[str] = Counter()
+    for direction in Direction:
+        more, fewer = (_walk(graph, layers, direction, recompute=recompute) for layers in (_STEADY + 1, _STEADY))
+        for partition in more:
+            if found.setdefault(partition.name, partition) != partition:
+                raise KareusError(f"{partition.name}: two different partitions have this name; the graph is ambiguous.")
+        per_block = Counter(p.name for p in more) - Counter(p.name for p in fewer)
+        counts.update({name: n for name, n in per_block.items() if found[name].direction is direction})
+    return {partition: counts[name] for name, partition in found.items()}
+
+
+def _walk(graph: BlockGraph, layers: int, direction: Direction, *, recompute: bool) -> list[Partition]:
+    pairs = interleave(block_segments(graph, layers, direction, recompute=recompute))
+    return [partition_of(pair.segment, pair.collective) for pair in pairs if pair.segment and pair.collective]
+
+
+def _cut(program: Iterable[Run | Exchange]) -> list[_Cut]:
+    cuts, runs = [], list[Run]()
+    for item in program:
+        if isinstance(item, Run):
+            runs.append(item)
+        else:
+            cuts.append(_Cut(tuple(runs), item))
+            runs = []
+    return [*cuts, _Cut(tuple(runs), None)] if runs else cuts
+
+
+def _inner(program: Sequence[Run | Exchange]) -> list[_Cut]:
+    """The cuts that end in the inner block; without collectives, what ends in it."""
+    cuts = [cut for cut in _cut(program) if cut.exchange and _is_inner(cut.exchange)]
+    return cuts or [_Cut(tuple(item for item in program if isinstance(item, Run) and _is_inner(item)), None)]
+
+
+def _is_inner(item: Run | Exchange) -> bool:
+    return item.events[-1].path.startswith(INNER_BLOCK)
+
+
+def _segment(cut: _Cut, scope: Scope, direction: Direction, reads: Counter[int], lasting: frozenset[int]) -> Segment:
+    operators = [operator_of(run, reads, lasting) for run in cut.runs]
+    names = _unique([o.name for o in operators])
+    return Segment(
+        name=_name(operators),
+        direction=direction,
+        scope=scope,
+        operators=tuple(replace(o, name=name) for o, name in zip(operators, names, strict=True)),
+        collective=collective_of(cut.exchange) if cut.exchange else None,
+        independent_tail=_independent_tail(cut),
+    )
+
+
+def _independent_tail(cut: _Cut) -> int:
+    """How many of the last runs are weight gradients, which nothing that the collective sends comes from."""
+    if cut.exchange is None:
+        return 0
+    sent = {region.buffer for event in cut.exchange.events for region in event.reads}
+    tail = itertools.takewhile(
+        lambda run: (
+            run.name.endswith(WEIGHT_GRADIENT)
+            and not any(region.buffer in sent for event in run.events for region in event.writes)
+        ),
+        reversed(cut.runs),
+    )
+    return len(list(tail))
+
+
+def _name(operators: Iterable[Operator]) -> str:
+    held = {o.name.removesuffix(".dgrad") for o in operators}
+    if {"attention", "gate_up"} <= held:
+        return "block"
+    return next(name for operator, name in _NAMED_AFTER.items() if operator in held)
+
+
+def _unique(names: Sequence[str]) -> list[str]:
+    """Number a name that occurs before: `norm`, then `norm.2`."""
+    seen: Counter[str] = Counter()
+    numbered = []
+    for name in names:
+        seen[name] += 1
+        numbered.append(name if seen[name] == 1 else f"{name}.{seen[name]}")
+    return numbered

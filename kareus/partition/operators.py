@@ -1,0 +1,175 @@
+"""From traced kernels to operators: what each computes, and how many bytes a fused implementation of it moves.
+
+Counted are the bytes that an operator reads from and writes to what outlives it; temporaries between its kernels
+count for nothing. A weight gradient reads and writes the fp32 buffer that it is added to (4 + 4 bytes a weight), as
+with Megatron-LM's gradient accumulation fusion. An embedding touches one row a token. Only matrix products and
+attention have their arithmetic counted; the others are bound by memory.
+"""
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from kareus.partition.graph import Collective, CollectiveKind, Direction, Operator, OperatorKind
+from kareus.partition.trace import Event, Region
+
+WEIGHT_GRADIENT = ".wgrad"
+"""Ends the names of operators that nothing but the optimizer waits for."""
+
+_MATMULS = {"mm", "addmm"}
+_ATTENTIONS = {
+    "_scaled_dot_product_flash_attention_for_cpu": (2, 0),
+    "_scaled_dot_product_flash_attention_for_cpu_backward": (5, 1),
+}
+"""Matrix products of each attention kernel, of which backward computes one anew (FlashAttention-2, section 3.1), and
+the place of the queries among its inputs; keys follow."""
+_COLLECTIVES = {
+    "allreduce_": CollectiveKind.ALL_REDUCE,
+    "_allgather_base_": CollectiveKind.ALL_GATHER,
+    "_reduce_scatter_base_": CollectiveKind.REDUCE_SCATTER,
+}
+_TELLING = ("loss", "embedding", "norm", "rope", "activation", "qk_norm", "residual", "attention")
+"""What a group of memory-bound operators is named after: the first of these that is in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Consecutive kernels of one operator, or of a group of operators."""
+
+    name: str
+    kind: OperatorKind
+    events: tuple[Event, ...]
+    kernels: int
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """Consecutive collectives of one kind over one process group."""
+
+    events: tuple[Event, ...]
+
+
+def program_of(events: Iterable[Event]) -> list[Run | Exchange]:
+    """Group kernels by operator, short memory-bound operators with their like, and collectives with theirs."""
+    program: list[Run | Exchange] = []
+    for (_, collective), consecutive in itertools.groupby(events, key=lambda e: (e.path, e.axis and e.kernel)):
+        for item in [Exchange(tuple(consecutive))] if collective else _runs(tuple(consecutive)):
+            joined = _joined(program[-1], item) if program else None
+            program[-1:] = [joined] if joined else [*program[-1:], item]
+    return program
+
+
+def operator_of(run: Run, trace_reads: Counter[int], lasting: frozenset[int]) -> Operator:
+    """Measure `run`.
+
+    Args:
+        run: what to measure.
+        trace_reads: how often each buffer is read in the whole trace, as `count_reads` gives it.
+        lasting: buffers that outlive the trace.
+    """
+    entering = _entering(run.events)
+    inside = count_reads(run.events)
+    leaving = {
+        (region.buffer, region.offset, region.size_bytes): region
+        for event in run.events
+        for region in event.writes
+        if region.buffer in lasting or trace_reads[region.buffer] > inside[region.buffer]
+    }
+    shape, flops = _shape_and_flops(run, leaving.values())
+    return Operator(
+        name=run.name,
+        kind=run.kind,
+        shape=shape,
+        flops=flops,
+        bytes_read=sum(region.size_bytes for region in entering),
+        bytes_written=sum(region.size_bytes for region in leaving.values()),
+        kernels=run.kernels,
+    )
+
+
+def collective_of(exchange: Exchange) -> Collective:
+    """Describe consecutive collectives as one."""
+    first = exchange.events[0]
+    return Collective(
+        kind=_COLLECTIVES[first.kernel],
+        group=first.axis,
+        group_size=first.axis_size,
+        message_bytes=sum(max(e.reads[0].size_bytes, e.writes[0].size_bytes) for e in exchange.events),
+        fused=len(exchange.events),
+    )
+
+
+def count_reads(events: Iterable[Event]) -> Counter[int]:
+    """How often each buffer is read."""
+    return Counter(region.buffer for event in events for region in event.reads)
+
+
+def _runs(events: tuple[Event, ...]) -> list[Run]:
+    """Split the consecutive kernels of one module; the backward of a matrix product is two operators."""
+    name = events[0].path.rpartition(".")[2]
+    products = [i for i, e in enumerate(events) if e.kernel in _MATMULS]
+    if products and events[0].direction is Direction.BACKWARD:
+        _, second = products  # gradient of the input first, then of the weights
+        return [
+            Run(f"{name}.dgrad", OperatorKind.GEMM, events[:second], 1),
+            Run(f"{name}{WEIGHT_GRADIENT}", OperatorKind.GEMM, events[second:], 1),
+        ]
+    attentions = sum(e.kernel in _ATTENTIONS for e in events)
+    if attentions:
+        forward = events[0].direction is Direction.FORWARD
+        kind = OperatorKind.ATTENTION if forward else OperatorKind.ATTENTION_BACKWARD
+        return [Run(name, kind, events, attentions)]
+    return [Run(name, OperatorKind.GEMM if products else OperatorKind.MEMORY, events, 1)]
+
+
+def _joined(before: Run | Exchange, after: Run | Exchange) -> Run | Exchange | None:
+    """The two as one group, or None if they do not belong together."""
+    if isinstance(before, Exchange) and isinstance(after, Exchange):
+        alike = (before.events[0].kernel, before.events[0].axis) == (after.events[0].kernel, after.events[0].axis)
+        return Exchange(before.events + after.events) if alike else None
+    if isinstance(before, Exchange) or isinstance(after, Exchange):
+        return None
+    if {before.kind, after.kind} != {OperatorKind.MEMORY}:
+        return None
+    name = min(before.name, after.name, key=_TELLING.index)
+    return replace(before, name=name, events=before.events + after.events, kernels=before.kernels + after.kernels)
+
+
+def _entering(events: Sequence[Event]) -> list[Region]:
+    """Regions that are read and were not written before by `events`, each once."""
+    written: set[int] = set()
+    entering: dict[tuple[int, int, int], Region] = {}
+    for event in events:
+        for region in event.reads:
+            if region.buffer not in written:
+                entering[region.buffer, region.offset, region.size_bytes] = region
+        written.update(region.buffer for region in event.writes)
+    return list(entering.values())
+
+
+def _shape_and_flops(run: Run, leaving: Iterable[Region]) -> tuple[tuple[int, ...], int]:
+    if run.kind is OperatorKind.GEMM:
+        product = next(e for e in run.events if e.kernel in _MATMULS)
+        (m, k), (_, n) = (region.shape for region in product.reads[-2:])
+        return (m, n, k), 2 * m * n * k
+    if run.kind is OperatorKind.MEMORY:
+        return max((region.shape for region in leaving), default=(), key=math.prod), 0
+    return _attention([e for e in run.events if e.kernel in _ATTENTIONS])
+
+
+def _attention(kernels: Sequence[Event]) -> tuple[tuple[int, ...], int]:
+    """Shape and FLOPs of attention, whose queries may come in chunks, each the last tokens of the keys it sees.
+
+    Of q queries and k keys, q k - q^2 / 2 pairs are not masked; a pair costs 2 d FLOPs a matrix product and head.
+    """
+    flops, query_length, key_length = 0, 0, 0
+    for event in kernels:
+        products, place = _ATTENTIONS[event.kernel]
+        (batch, heads, queries, dimension), (_, shared_heads, keys, _) = (
+            region.shape for region in event.reads[place : place + 2]
+        )
+        flops += products * batch * heads * dimension * (2 * queries * keys - queries**2)
+        query_length, key_length = query_length + queries, max(key_length, keys)
+    return (batch, heads, shared_heads, query_length, key_length, dimension), flops

@@ -1,0 +1,77 @@
+"""Reading the tables of the operator graph and of the partitions, without torch."""
+
+from pathlib import Path
+from typing import Any, TypeVar
+
+from kareus.artifacts import records
+from kareus.artifacts.tables import REDO, read_table
+from kareus.errors import ArtifactError, ConfigError
+from kareus.partition.graph import Batch, BlockGraph, Direction, Partition, Scope, Segment
+from kareus.partition.tables import PARTITIONS, SEGMENTS
+
+Record = TypeVar("Record")
+
+
+def read_graphs(path: Path) -> dict[Batch, BlockGraph]:
+    """Read the graph of a microbatch and, where there is one, of a nanobatch.
+
+    Raises:
+        ArtifactError: no such table, or its rows are no graph.
+    """
+    rows = read_table(path, SEGMENTS).sort("position").to_dicts()
+    batches = [batch for batch in Batch if any(row["batch"] == batch for row in rows)]
+    unknown = {row["batch"] for row in rows} - set(batches)
+    if unknown or Batch.MICROBATCH not in batches:
+        found = ", ".join(sorted({row["batch"] for row in rows})) or "no rows"
+        raise ArtifactError(f"{path}: batch: expected microbatch, and nanobatch if it is even; found {found}; {REDO}.")
+    return {batch: _graph([row for row in rows if row["batch"] == batch], path) for batch in batches}
+
+
+def read_partitions(path: Path) -> tuple[Partition, ...]:
+    """Read the partitions.
+
+    Raises:
+        ArtifactError: no such table, or its rows are no partitions.
+    """
+    rows = read_table(path, PARTITIONS).drop("multiplicity").rename({"partition": "name"}).to_dicts()
+    return tuple(_record(Partition, row, path) for row in rows)
+
+
+def read_multiplicities(path: Path) -> dict[str, int]:
+    """Read how often one pass over an inner block has each partition, by name.
+
+    Raises:
+        ArtifactError: no such table.
+    """
+    return dict(read_table(path, PARTITIONS).select("partition", "multiplicity").iter_rows())
+
+
+def _graph(rows: list[dict[str, Any]], path: Path) -> BlockGraph:
+    parts: dict[tuple[Scope, Direction], tuple[Segment, ...]] = {}
+    for row in rows:
+        position = row["position"]
+        segment = _record(Segment, {key: row[key] for key in row if key not in ("batch", "position")}, path)
+        before = parts.setdefault((segment.scope, segment.direction), ())
+        if position != len(before):
+            raise ArtifactError(
+                f"{path}: {segment.scope} {segment.direction}: position {position} follows {len(before)} rows; {REDO}."
+            )
+        parts[segment.scope, segment.direction] = (*before, segment)
+    missing = [f"{scope} {direction}" for scope in Scope for direction in Direction if (scope, direction) not in parts]
+    if missing:
+        raise ArtifactError(f"{path}: no segments of {', '.join(missing)}; {REDO}.")
+    return BlockGraph(
+        forward=parts[Scope.BLOCK, Direction.FORWARD],
+        backward=parts[Scope.BLOCK, Direction.BACKWARD],
+        embedding_forward=parts[Scope.EMBEDDING, Direction.FORWARD],
+        embedding_backward=parts[Scope.EMBEDDING, Direction.BACKWARD],
+        head_forward=parts[Scope.HEAD, Direction.FORWARD],
+        head_backward=parts[Scope.HEAD, Direction.BACKWARD],
+    )
+
+
+def _record(cls: type[Record], plain: dict[str, Any], path: Path) -> Record:
+    try:
+        return records.from_plain(cls, plain)
+    except ConfigError as error:
+        raise ArtifactError(f"{path}: {error} {REDO}.") from error

@@ -1,0 +1,246 @@
+"""Tracing the model without a device: every kernel and collective of forward and backward, and its operator.
+
+The modules that training runs are executed under fake tensors (shapes, no data) and a fake process group (no
+other ranks). What is recorded is dataflow: which bytes of which buffer each kernel reads and writes.
+"""
+
+import itertools
+import math
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from kareus.errors import KareusError
+from kareus.model.block import Block
+from kareus.model.communication import Mesh
+from kareus.model.ends import Embedding, Head
+from kareus.model.layers import rotary_table
+from kareus.model.shards import shard_of
+from kareus.partition.graph import Direction
+from kareus.workload.config import Model, Parallelism
+
+TRACED_BLOCKS = 3
+"""The one in the middle shows a block as it is between two others."""
+INNER_BLOCK = f"blocks.{TRACED_BLOCKS // 2}."
+"""Prefix of the paths of its operators."""
+DTYPE = torch.bfloat16
+"""Of weights and activations."""
+
+_ALLOCATIONS = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"}
+_FILLS = {"zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full"}  # read only a shape
+_SPARSE_READS = {"embedding", "gather", "index_select"}  # read as many elements of their first input as they return
+_SPARSE_WRITES = {"index_add_", "scatter_add_"}  # touch as many elements as their last input has
+
+
+class Region(NamedTuple):
+    """Part of a buffer that a kernel touches."""
+
+    buffer: int
+    """Identity of the storage."""
+    offset: int
+    size_bytes: int
+    shape: tuple[int, ...]
+    itemsize: int
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One kernel or collective."""
+
+    path: str
+    """Path of the module whose forward or backward it belongs to, such as `blocks.1.mlp.down`."""
+    direction: Direction
+    kernel: str
+    """Name of the operation, such as `mm`."""
+    reads: tuple[Region, ...]
+    writes: tuple[Region, ...]
+    axis: str = ""
+    """Process group of a collective, `tp` or `cp`; empty for a kernel."""
+    axis_size: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """A recording of the embedding, some blocks and the head, each forward and backward."""
+
+    events: tuple[Event, ...]
+    """In program order."""
+    lasting: frozenset[int]
+    """Buffers that outlive the recording: weights, their gradients, outputs."""
+
+
+def trace(model: Model, parallelism: Parallelism, batch: int, sequence_length: int) -> Trace:
+    """Record what rank 0 does for `batch` sequences.
+
+    Raises:
+        RefusedWorkloadError: the model does not divide over `parallelism`.
+        KareusError: this process already runs distributed training.
+    """
+    shard = shard_of(model, parallelism, sequence_length)
+    with _fake_mesh(parallelism) as mesh, FakeTensorMode():
+        embedding, head = Embedding(shard, mesh, DTYPE), Head(shard, mesh, DTYPE)
+        blocks = nn.ModuleList(Block(model, shard, mesh, DTYPE) for _ in range(TRACED_BLOCKS))
+        table = rotary_table(shard.tokens, shard.head_dim, mesh.cp)
+        ids = torch.empty(batch, shard.tokens, dtype=torch.long)
+        hidden = torch.empty(batch, shard.tokens, shard.hidden_size, dtype=DTYPE, requires_grad=True)
+        recorder = Recorder({"embedding": embedding, "blocks": blocks, "head": head})
+        recorder.run(lambda _: embedding(ids), None)
+        recorder.run(lambda x: _through(blocks, x, table), hidden)
+        recorder.run(lambda x: head(x, ids), hidden)
+    return Trace(tuple(recorder.events), frozenset(recorder.lasting))
+
+
+def _through(blocks: Iterable[nn.Module], hidden: Tensor, table: tuple[Tensor, Tensor]) -> Tensor:
+    for block in blocks:
+        hidden = block(hidden, table)
+    return hidden
+
+
+@contextmanager
+def _fake_mesh(parallelism: Parallelism) -> Iterator[Mesh]:
+    """Process groups of rank 0 whose collectives do nothing; torch knows only one set of groups at a time."""
+    tp, cp = parallelism.tp, parallelism.cp
+    if dist.is_initialized():
+        raise KareusError("tracing: this process already runs distributed training; extract partitions in another.")
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=tp * cp)
+    try:
+        yield Mesh(
+            tp=dist.new_group(list(range(tp)), group_desc="tp") if tp > 1 else None,
+            cp=dist.new_group(list(range(0, tp * cp, tp)), group_desc="cp") if cp > 1 else None,
+        )
+    finally:
+        dist.destroy_process_group()
+
+
+class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Records kernels while modules run, and the leaf module that each belongs to.
+
+    A kernel of backward belongs to the module during whose forward its autograd node was made. The sum of two
+    gradients, which no node makes, belongs to the node that ran last, as its epilogue.
+    """
+
+    def __init__(self, roots: dict[str, nn.Module]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.events: list[Event] = []
+        self.lasting: set[int] = set()
+        self._alive: list[Tensor] = []  # so that no two buffers share an identity
+        self._current = ("", Direction.FORWARD)
+        self._owned: set[Any] = set()
+        for root, module in roots.items():
+            self._keep(itertools.chain(module.parameters(), module.buffers()))
+            for path, leaf in module.named_modules(prefix=root):
+                if not list(leaf.children()):
+                    self._follow(path, leaf)
+
+    def run(self, forward: Callable[[Any], Tensor], hidden: Tensor | None) -> None:
+        """Record `forward` of `hidden` and its backward."""
+        with self:
+            output = forward(hidden)
+            upstream = torch.empty_like(output)
+            if hidden is None:
+                torch.autograd.backward(output, upstream)
+                gradients: tuple[Tensor, ...] = ()
+            else:
+                gradients = torch.autograd.grad(output, hidden, upstream)
+        self._keep((output, *gradients))
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run one operation and record it if it is a kernel."""
+        output = func(*args, **(kwargs or {}))
+        event = self._event(func, args, kwargs or {}, output)
+        if event is not None:
+            self.events.append(event)
+        return output
+
+    def _event(self, func: Any, args: Any, kwargs: Any, output: Any) -> Event | None:
+        space, _, kernel = func.name().split(".")[0].partition("::")
+        inputs, outputs = _tensors((args, kwargs)), _tensors(output)
+        self._alive += inputs + outputs
+        if space == "c10d":
+            group = next(g for g in map(_process_group, args) if g is not None)
+            target, source = _region(inputs[0]), _region(inputs[-1])  # one tensor where it works in place
+            return Event(*self._current, kernel, (source,), (target,), group.group_desc, group.size())
+        arguments = zip(args, func._schema.arguments, strict=False)
+        changed = _tensors([value for value, declared in arguments if declared.is_write])
+        known = {_buffer(t) for t in inputs}
+        reads = [_region(t) for t in inputs]
+        writes = [_region(t) for t in changed or outputs if changed or _buffer(t) not in known]
+        if not writes or kernel in _ALLOCATIONS:
+            return None  # a view, or memory without content
+        return Event(*self._current, kernel, *_exact(kernel, reads, writes))
+
+    def _keep(self, tensors: Iterable[Tensor]) -> None:
+        tensors = list(tensors)
+        self._alive += tensors
+        self.lasting.update(_buffer(t) for t in tensors)
+
+    def _follow(self, path: str, leaf: nn.Module) -> None:
+        def enter(_module: nn.Module, _inputs: Any) -> None:
+            self._current = (path, Direction.FORWARD)
+
+        def leave(_module: nn.Module, _inputs: Any, output: Any) -> None:
+            self._own([t.grad_fn for t in _tensors(output)], path)
+
+        leaf.register_forward_pre_hook(enter)
+        leaf.register_forward_hook(leave)
+
+    def _own(self, nodes: list[Any], path: str) -> None:
+        """Let `path` own the autograd nodes behind `nodes` that no module owns yet."""
+
+        def enter(_gradients: Any) -> None:
+            self._current = (path, Direction.BACKWARD)
+
+        while nodes:
+            node = nodes.pop()
+            if node is not None and node not in self._owned:
+                self._owned.add(node)
+                node.register_prehook(enter)
+                nodes += [following for following, _ in node.next_functions]
+
+
+def _tensors(tree: Any) -> list[Tensor]:
+    return [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, Tensor)]
+
+
+def _process_group(argument: Any) -> dist.ProcessGroup | None:
+    if not isinstance(argument, torch.ScriptObject) or "ProcessGroup" not in str(argument._type()):
+        return None
+    return dist.ProcessGroup.unbox(argument)
+
+
+def _buffer(tensor: Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)
+
+
+def _region(tensor: Tensor) -> Region:
+    """What `tensor` shows of its buffer; a dimension that is expanded is there once."""
+    elements = math.prod(n for n, stride in zip(tensor.shape, tensor.stride(), strict=True) if stride)
+    item = tensor.element_size()
+    return Region(_buffer(tensor), int(tensor.storage_offset()) * item, elements * item, tuple(tensor.shape), item)
+
+
+def _exact(kernel: str, reads: list[Region], writes: list[Region]) -> tuple[tuple[Region, ...], tuple[Region, ...]]:
+    """Leave out what `kernel` is given and does not touch."""
+    if kernel in _FILLS:
+        reads = []
+    elif kernel == "copy_":
+        reads = reads[1:]
+    elif kernel in _SPARSE_READS:
+        reads[0] = _touched(reads[0], writes[0])
+    elif kernel in _SPARSE_WRITES:
+        reads[0] = writes[0] = _touched(reads[0], reads[-1])
+    return tuple(reads), tuple(writes)
+
+
+def _touched(region: Region, like: Region) -> Region:
+    """As much of `region` as `like` has elements."""
+    return region._replace(size_bytes=math.prod(like.shape) * region.itemsize)

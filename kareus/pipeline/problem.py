@@ -1,0 +1,63 @@
+"""What the solver of iteration frontiers is given: instructions, and the real points each can run at."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kareus.pipeline.dag import Dag, makespan
+
+
+@dataclass(frozen=True, slots=True)
+class PointSet:
+    """Points of one instruction that no other dominates: times rise, energies fall. Index 0 is the fastest."""
+
+    points: tuple[int, ...]
+    """`point` of the microbatch frontier."""
+    times_s: tuple[float, ...]
+    energies_j: tuple[float, ...]
+    """Effective energy, of all GPUs of the stage."""
+
+    @property
+    def hull(self) -> tuple[int, ...]:
+        """Indices of the points on the lower convex hull, by rising time."""
+        kept: list[int] = []
+        for i in range(len(self.times_s)):
+            while len(kept) > 1 and self._slope_j_per_s(kept[-2], kept[-1]) >= self._slope_j_per_s(kept[-1], i):
+                kept.pop()
+            kept.append(i)
+        return tuple(kept)
+
+    def _slope_j_per_s(self, left: int, right: int) -> float:
+        return (self.energies_j[right] - self.energies_j[left]) / (self.times_s[right] - self.times_s[left])
+
+
+def point_set(points: Sequence[tuple[int, float, float]]) -> PointSet:
+    """Build a set of (point, seconds, joules of all GPUs of the stage), dropping what others dominate."""
+    kept: list[tuple[int, float, float]] = []
+    for point in sorted(points, key=lambda p: (p[1], p[2], p[0])):
+        if not kept or point[2] < kept[-1][2]:
+            kept.append(point)
+    return PointSet(*zip(*kept, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Choose one point for every instruction: the less energy the better, within a deadline."""
+
+    dag: Dag
+    point_sets: tuple[PointSet, ...]
+    """By instruction; equal instructions share one object."""
+    waiting_power_w: float
+    """Blocking power of all GPUs: what a second of iteration time costs besides effective energy (design, section 4)."""
+
+    def times_s(self, choice: Sequence[int]) -> list[float]:
+        """Seconds of each instruction under `choice`, an index into each instruction's point set."""
+        return [points.times_s[c] for points, c in zip(self.point_sets, choice, strict=True)]
+
+    def effective_energy_j(self, choice: Sequence[int]) -> float:
+        """Joules of all instructions over all GPUs, without what waiting costs."""
+        return sum(points.energies_j[c] for points, c in zip(self.point_sets, choice, strict=True))
+
+    def cost(self, choice: Sequence[int]) -> tuple[float, float]:
+        """Iteration time in seconds and energy of all GPUs in joules."""
+        time_s = makespan(self.dag, self.times_s(choice))
+        return time_s, self.effective_energy_j(choice) + self.waiting_power_w * time_s

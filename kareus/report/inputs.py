@@ -1,0 +1,140 @@
+"""What a report is made of: every table and plan of one workload, read, checked and of one testbed."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+
+from kareus.artifacts.files import read_json
+from kareus.artifacts.provenance import Provenance, TestbedIdentity, derived
+from kareus.artifacts.records import content_hash, from_plain
+from kareus.artifacts.tables import TableSchema, read_provenance, read_table
+from kareus.errors import ArtifactError, ConfigError
+from kareus.frontier.tables import MICROBATCH
+from kareus.pipeline.tables import INSTRUCTIONS, ITERATION
+from kareus.plan.document import Plan
+from kareus.search.tables import CANDIDATES, ROUNDS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Paths:
+    """Files to report on."""
+
+    instructions: Path
+    iteration: Path
+    microbatch: Path
+    candidates: Sequence[Path]
+    """One per partition, each in a folder that has the partition's name."""
+    rounds: Sequence[Path]
+    """One per partition, beside its candidates."""
+    plans: Sequence[Path]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Search:
+    """One partition's search."""
+
+    partition: str
+    candidates: pl.DataFrame
+    rounds: pl.DataFrame
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """One input and where it comes from, as the page lists it."""
+
+    name: str
+    provenance: Provenance
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportInputs:
+    """Everything that the summary and the page show."""
+
+    workload: str
+    testbed: TestbedIdentity
+    provenance: Provenance
+    """Of the report: its hash identifies the configurations of all inputs."""
+    sources: tuple[Source, ...]
+    instructions: pl.DataFrame
+    iteration: pl.DataFrame
+    microbatch: pl.DataFrame
+    searches: tuple[Search, ...]
+    plans: tuple[Plan, ...]
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of the whole job."""
+        return self.plans[0].gpus
+
+
+def load(workload: str, paths: Paths) -> ReportInputs:
+    """Read all inputs of a report.
+
+    Raises:
+        ArtifactError: a file that is missing, corrupt or of another workload, or inputs that were
+            measured on more than one testbed.
+    """
+    plans = tuple(_plan(path, workload) for path in paths.plans)
+    sources = _sources(paths)
+    parents = [source.provenance for source in sources]
+    tables = derived(content_hash([p.config_hash for p in parents]), parents)
+    if tables.testbed is None:
+        raise ArtifactError(f"{paths.iteration}: says no testbed; rerun the stage that makes it.")
+    for path, plan in zip(paths.plans, plans, strict=True):
+        if plan.testbed != tables.testbed:
+            raise ArtifactError(
+                f"{path}: planned from {plan.testbed.label} ({plan.testbed.detail}), the tables are from "
+                f"{tables.testbed.label} ({tables.testbed.detail}). Rerun all on one testbed."
+            )
+    return ReportInputs(
+        workload=workload,
+        testbed=tables.testbed,
+        provenance=tables.stamped(),
+        sources=sources,
+        instructions=read_table(paths.instructions, INSTRUCTIONS),
+        iteration=read_table(paths.iteration, ITERATION),
+        microbatch=read_table(paths.microbatch, MICROBATCH),
+        searches=_searches(paths),
+        plans=plans,
+    )
+
+
+def _sources(paths: Paths) -> tuple[Source, ...]:
+    tables: list[tuple[str, Path, TableSchema]] = [
+        ("instructions", paths.instructions, INSTRUCTIONS),
+        ("iteration", paths.iteration, ITERATION),
+        ("microbatch", paths.microbatch, MICROBATCH),
+        *((f"candidates of {p.parent.name}", p, CANDIDATES) for p in paths.candidates),
+        *((f"rounds of {p.parent.name}", p, ROUNDS) for p in paths.rounds),
+    ]
+    return tuple(Source(name=name, provenance=read_provenance(path, schema)) for name, path, schema in tables)
+
+
+def _searches(paths: Paths) -> tuple[Search, ...]:
+    rounds = {path.parent.name: path for path in paths.rounds}
+    names = [path.parent.name for path in paths.candidates]
+    if sorted(names) != sorted(rounds) or len(rounds) != len(paths.rounds):
+        raise ArtifactError(
+            f"candidates of {', '.join(sorted(names))} but rounds of {', '.join(sorted(rounds))}; "
+            "give one file of each, in a folder named after its partition."
+        )
+    return tuple(
+        Search(
+            partition=path.parent.name,
+            candidates=read_table(path, CANDIDATES),
+            rounds=read_table(rounds[path.parent.name], ROUNDS),
+        )
+        for path in paths.candidates
+    )
+
+
+def _plan(path: Path, workload: str) -> Plan:
+    try:
+        plan = from_plain(Plan, read_json(path))
+    except ConfigError as error:
+        raise ArtifactError(f"{path}: not a plan of this Kareus ({error}) Rerun the stage that makes it.") from error
+    if plan.workload != workload:
+        raise ArtifactError(f"{path}: a plan for {plan.workload}, expected {workload}; check the path.")
+    return plan

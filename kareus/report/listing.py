@@ -1,0 +1,38 @@
+"""Command `results`: print the summaries of what was planned, and where everything is."""
+
+import argparse
+import logging
+from pathlib import Path
+
+from kareus.artifacts.files import read_text
+from kareus.artifacts.tables import read_table
+from kareus.workload.tables import WORKLOADS
+
+logger = logging.getLogger(__name__)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the folder."""
+    parser.add_argument("results", type=Path, nargs="?", default=Path("results"), help="folder (default: results)")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Print one summary for each planned workload, then what was refused, then the places."""
+    workloads = read_table(arguments.results / "workloads.parquet", WORKLOADS).to_dicts()
+    for workload in workloads:
+        folder = arguments.results / workload["workload"]
+        if workload["accepted"]:
+            logger.info("%s\n%s\n", read_text(folder / "report/summary.txt").rstrip(), _places(folder))
+        else:
+            logger.info("%s: refused: %s\n", workload["workload"], workload["refusal"])
+
+
+def _places(folder: Path) -> str:
+    return "\n".join(
+        f"{what:<8} {place.resolve()}"
+        for what, place in (
+            ("page", folder / "report/page.html"),
+            ("plans", folder / "plan"),
+            ("tables", folder),
+        )
+    )

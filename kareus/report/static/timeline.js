@@ -1,0 +1,133 @@
+// The pipeline of a chosen plan: one lane for each stage, bars coloured by the mean power of a GPU.
+
+// Viridis, sampled at equal steps: even in lightness, so it reads without colour vision and in print.
+const VIRIDIS = [[68, 1, 84], [72, 40, 120], [62, 74, 137], [49, 104, 142], [38, 130, 142], [31, 158, 137], [53, 183, 121], [110, 206, 88], [181, 222, 43], [253, 231, 37]];
+
+function viridis(share) {
+  const at = Math.max(0, Math.min(1, share)) * (VIRIDIS.length - 1);
+  const i = Math.min(Math.floor(at), VIRIDIS.length - 2);
+  return VIRIDIS[i].map((from, channel) => Math.round(from + (VIRIDIS[i + 1][channel] - from) * (at - i)));
+}
+const rgb = (channels) => `rgb(${channels.join(" ")})`;
+const inkOn = ([r, g, b]) => (0.299 * r + 0.587 * g + 0.114 * b > 130 ? "#000" : "#fff");
+
+const power = (schedule) => schedule.energy_j / schedule.time_s;
+
+/** Powers that the colours span: the same for all plans of the page, so that plans can be compared. */
+function powerRange() {
+  const [low, high] = extent(data.plans.flatMap((plan) => plan.schedules.map(power)), 0);
+  const round = (value, to) => to(value / 20) * 20;
+  return [round(low, Math.floor), Math.max(round(high, Math.ceil), round(low, Math.floor) + 20)];
+}
+
+function timelineFigure(parent) {
+  const title = "Pipeline of the chosen plan, by mean power of a GPU";
+  const names = data.plans.map((plan, i) => `${i + 1}: ${plan.method}, ${plan.selector}`);
+  const select = html("select", { "aria-label": "Plan to show" }, ...names.map((name, i) => html("option", { value: i }, name)));
+  const facts = html("span", { class: "quiet" });
+  parent.append(html("p", { class: "line" }, data.plans.length > 1 ? select : html("strong", {}, names[0]), facts));
+  const body = figure(parent, title);
+  const scroll = html("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Pipeline timeline" });
+  body.append(scroll, powerScale());
+  const show = () => {
+    const plan = data.plans[Number(select.value)];
+    facts.textContent = `${seconds(plan.time_s)}, ${kilojoules(plan.energy_j)}, gap to the lower bound ${percent(plan.gap, 2)}`;
+    const chart = html("div", { class: "chart" });
+    scroll.replaceChildren(chart);
+    responsive(chart, (width) => drawTimeline(plan, width));
+  };
+  select.addEventListener("change", show);
+  show();
+}
+
+function powerScale() {
+  const [low, high] = powerRange();
+  const box = svg("svg", { width: 250, height: 30, viewBox: "0 0 250 30", role: "img", "aria-label": `Colours from ${watts(low)} to ${watts(high)}` });
+  for (let i = 0; i < 200; i += 1) {
+    box.append(svg("rect", { x: 20 + i, y: 0, width: 1.5, height: 11, style: `fill:${rgb(viridis(i / 199))}` }));
+  }
+  for (const value of [low, (low + high) / 2, high]) {
+    const x = scale([low, high], [20, 220])(value);
+    box.append(svg("text", { class: "tick", x, y: 25, "text-anchor": "middle" }, watts(value)));
+  }
+  const waiting = svg("svg", { width: 30, height: 14, viewBox: "0 0 30 14", "aria-hidden": "true" }, ...hatch(1, 1, 28, 12));
+  return html(
+    "p",
+    { class: "power-scale" },
+    html("span", { class: "line" }, "mean power of a GPU", box),
+    html("span", { class: "line" }, waiting, `waiting for other stages: ${watts(data.blocking_power_w)}`),
+  );
+}
+
+/** A hatched box: the stage waits. */
+function hatch(x, y, width, height) {
+  const lines = [];
+  for (let at = -height; at < width; at += 7) {
+    const from = Math.max(at, 0);
+    const to = Math.min(at + height, width);
+    lines.push(`M${(x + from).toFixed(1)} ${(y + height - (from - at)).toFixed(1)}L${(x + to).toFixed(1)} ${(y + height - (to - at)).toFixed(1)}`);
+  }
+  return [
+    svg("rect", { class: "waiting", x, y, width, height, style: "fill:var(--panel)" }),
+    svg("path", { class: "hatch", d: lines.join("") }),
+  ];
+}
+
+function drawTimeline(plan, available) {
+  const lane = 46;
+  const left = 62;
+  const longest = Math.max(...plan.stages.map((stage) => stage.instructions.length));
+  const width = Math.max(available, left + 14 + longest * 36);
+  const bottom = 8 + plan.stages.length * (lane + 8);
+  const height = bottom + 44;
+  const x = scale([0, plan.time_s], [left, width - 14]);
+  const name = `Pipeline of ${plan.method}, ${plan.selector} (${data.testbed.label})`;
+  const root = svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": name });
+  const bars = plan.stages.flatMap((stage, i) => drawLane(root, x, 8 + i * (lane + 8), lane, plan, stage));
+  timeAxis(root, x, bottom, left, width - 14);
+  hover(root, (px, py) => bars.find((bar) => px >= bar.x && px <= bar.x + bar.width && py >= bar.y && py <= bar.y + lane) ?? null);
+  return root;
+}
+
+function drawLane(root, x, y, lane, plan, stage) {
+  root.append(svg("text", { x: 2, y: y + lane / 2 + 4 }, `stage ${stage.stage}`));
+  root.append(...hatch(x(0), y, x(plan.time_s) - x(0), lane));
+  return stage.instructions.map((instruction) => {
+    const schedule = plan.schedules[instruction.schedule];
+    const bar = { x: x(instruction.start_s), y, width: x(instruction.start_s + schedule.time_s) - x(instruction.start_s) };
+    const color = viridis(scale(powerRange(), [0, 1])(power(schedule)));
+    root.append(svg("rect", { class: "bar", x: bar.x, y, width: bar.width, height: lane, style: `fill:${rgb(color)}` }));
+    const name = `${instruction.direction === "forward" ? "F" : "B"}${instruction.microbatch}`;
+    const at = { x: bar.x + bar.width / 2, style: `fill:${inkOn(color)}` };
+    if (bar.width > 18) root.append(svg("text", { ...at, class: "bar-text", y: y + (bar.width > 30 ? 21 : 27) }, name));
+    if (bar.width > 30) root.append(svg("text", { ...at, class: "bar-small", y: y + 34 }, String(schedule.frequency_mhz)));
+    const outline = svg("rect", { class: "focus", x: bar.x, y, width: bar.width, height: lane });
+    return { ...bar, title: `${name}, stage ${stage.stage}`, rows: barRows(instruction, schedule), outline };
+  });
+}
+
+function timeAxis(root, x, y, left, right) {
+  const { values, decimals } = ticks(x.domain, (right - left) / 90);
+  root.append(svg("line", { class: "axis", x1: left, x2: right, y1: y, y2: y }));
+  for (const value of values) {
+    root.append(
+      svg("line", { class: "axis", x1: x(value), x2: x(value), y1: y, y2: y + 5 }),
+      svg("text", { class: "tick", x: x(value), y: y + 18, "text-anchor": "middle" }, value.toFixed(decimals)),
+    );
+  }
+  root.append(svg("text", { x: (left + right) / 2, y: y + 36, "text-anchor": "middle" }, "time (s); in a bar: microbatch, MHz"));
+}
+
+function barRows(instruction, schedule) {
+  return [
+    ["direction", instruction.direction],
+    ["microbatch", String(instruction.microbatch)],
+    ["execution", schedule.execution],
+    ["frequency", `${schedule.frequency_mhz} MHz`],
+    ["power of a GPU", watts(power(schedule))],
+    ["energy of a GPU", joules(schedule.energy_j)],
+    ["start", seconds(instruction.start_s)],
+    ["duration", seconds(schedule.time_s)],
+    ...schedule.partitions.map((p) => [p.partition, `${p.sm_count} SMs, beside ${p.launch}`]),
+  ];
+}

@@ -1,0 +1,135 @@
+"""Models from Hugging Face: reads a `config.json` of a Llama-like architecture, without the transformers library.
+
+Field names and their defaults are those of the `LlamaConfig`, `MistralConfig`, `Qwen2Config` and `Qwen3Config` classes
+of transformers, which leave a field out of the file where it has its class's default.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from kareus.errors import ConfigError
+from kareus.workload.config import Model
+
+SUPPORTED = ("llama", "mistral", "qwen2", "qwen3")
+"""Values of `model_type` with the one block that the model room builds: dense, RMSNorm, RoPE, SwiGLU."""
+QWEN3_HEAD_DIM = 128
+"""Default of `Qwen3Config.head_dim`; elsewhere it is the hidden size over the heads."""
+
+
+def read_model(path: Path) -> Model:
+    """Read the architecture from a Hugging Face `config.json`, or from the folder that holds it.
+
+    Raises:
+        ConfigError: the file is missing or corrupt, or the architecture is none that Kareus can build.
+    """
+    file = path / "config.json" if path.is_dir() else path
+    config = _load(file)
+    _check_architecture(file, config)
+    try:
+        return _model(file, config)
+    except ConfigError as error:
+        raise error if str(error).startswith(str(file)) else ConfigError(f"{file}: {error}") from error
+
+
+def _load(file: Path) -> Mapping[str, Any]:
+    try:
+        config = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(
+            f"{file}: no such file; 'model' takes an option of config/model, or the path of a Hugging Face config.json "
+            "on this machine."
+        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not a text file"
+        raise ConfigError(f"{file}: cannot be read ({reason}).") from error
+    except json.JSONDecodeError as error:
+        raise ConfigError(
+            f"{file}: not valid JSON (line {error.lineno}, {error.msg}); download it from Hugging Face again."
+        ) from error
+    if not isinstance(config, Mapping) or "model_type" not in config:
+        raise ConfigError(f"{file}: has no 'model_type'; expected the config.json of a Hugging Face model.")
+    return config
+
+
+def _check_architecture(file: Path, config: Mapping[str, Any]) -> None:
+    """Refuse what would need another block than the one that Kareus builds."""
+    kind = config["model_type"]
+    if kind not in SUPPORTED:
+        raise ConfigError(
+            f"{file}: model_type '{kind}' is not supported; supported are the dense models {', '.join(SUPPORTED)}."
+        )
+    for key in ("num_experts", "num_local_experts", "n_routed_experts"):
+        if config.get(key):
+            raise ConfigError(f"{file}: {key}={config[key]}: mixtures of experts are not supported, only dense models.")
+    if _slides(config):
+        raise ConfigError(
+            f"{file}: sliding_window={config.get('sliding_window')}: sliding-window attention is not supported, only "
+            "full causal attention."
+        )
+    for key, allowed in (("hidden_act", "silu"), ("mlp_bias", False)):
+        if config.get(key, allowed) != allowed:
+            raise ConfigError(f"{file}: {key}={config[key]}: not supported; expected {allowed}.")
+    if config.get("attention_bias"):
+        raise ConfigError(
+            f"{file}: attention_bias=True: a bias on the output projection is not supported; of the biases, only that "
+            "of Qwen 2 on queries, keys and values is."
+        )
+
+
+def _slides(config: Mapping[str, Any]) -> bool:
+    """Whether any layer uses a sliding window: Qwen says so apart, Mistral by giving one."""
+    if "layer_types" in config:
+        return "sliding_attention" in (config["layer_types"] or ())
+    return bool(config.get("sliding_window")) and bool(
+        config.get("use_sliding_window", config["model_type"] == "mistral")
+    )
+
+
+def _model(file: Path, config: Mapping[str, Any]) -> Model:
+    kind = config["model_type"]
+    heads, hidden_size = _integer(file, config, "num_attention_heads"), _integer(file, config, "hidden_size")
+    if "head_dim" not in config and kind == "qwen3":
+        head_dim = QWEN3_HEAD_DIM
+    elif config.get("head_dim") is None:
+        if hidden_size % heads:
+            raise ConfigError(
+                f"hidden_size={hidden_size}: must be a multiple of num_attention_heads ({heads}), or head_dim be given."
+            )
+        head_dim = hidden_size // heads
+    else:
+        head_dim = _integer(file, config, "head_dim")
+    one_each = kind == "llama" and config.get("num_key_value_heads") is None  # multi-head attention, as in Llama 1
+    return Model(
+        name=_name(file, config),
+        hidden_size=hidden_size,
+        intermediate_size=_integer(file, config, "intermediate_size"),
+        num_layers=_integer(file, config, "num_hidden_layers"),
+        num_attention_heads=heads,
+        num_key_value_heads=heads if one_each else _integer(file, config, "num_key_value_heads"),
+        head_dim=head_dim,
+        vocab_size=_integer(file, config, "vocab_size"),
+        tie_embeddings=bool(config.get("tie_word_embeddings", False)),
+        qk_norm=kind == "qwen3",
+        qkv_bias=kind == "qwen2",
+        layers_per_stage={},
+    )
+
+
+def _integer(file: Path, config: Mapping[str, Any], key: str) -> int:
+    value = config.get(key)
+    if value is None:
+        raise ConfigError(f"{file}: '{key}' is missing; expected the config.json of a Hugging Face model.")
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ConfigError(f"{file}: {key}={value!r}: expected a whole number.")
+    return value
+
+
+def _name(file: Path, config: Mapping[str, Any]) -> str:
+    """Name of the model: what it says of itself, else its folder, else its file."""
+    file = file.resolve()
+    said = str(config.get("_name_or_path") or "").rstrip("/")
+    name = said or (file.parent.name if file.name == "config.json" else file.stem)
+    return re.sub(r"[^a-z0-9.-]+", "-", Path(name).name.lower()).strip("-.") or "model"

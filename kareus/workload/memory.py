@@ -1,0 +1,142 @@
+"""Memory estimate: what the fullest GPU of a pipeline holds at its peak, and whether that fits.
+
+Mixed precision as in Megatron-LM: bf16 weights and activations, fp32 gradients, fp32 master weights and Adam moments.
+Fused kernels: a norm keeps its input, attention its inputs and output, SwiGLU its two inputs. Without sequence
+parallelism, tensors of the hidden size are whole on every GPU of a tensor-parallel group.
+
+With activation checkpointing a stage keeps its input for each microbatch in flight, and a backward first recomputes
+the whole forward of its stage ("a recomputed forward plus a backward"), so that all blocks' activations of one
+microbatch are held at once. The out-of-memory rows of the paper (table 3) say so: with them held, any reserve from 2.8
+to 8.2 GiB separates the rows that ran from those that did not; with one checkpoint and recomputation for each block
+it would take 20.3 to 23.2 GiB, half of the GPU, and the paper's 70B pipeline would not fit.
+
+Nanobatching needs the same: its two nanobatches are halves of the microbatch and are both in flight.
+"""
+
+from dataclasses import dataclass
+
+from kareus.errors import RefusedWorkloadError
+from kareus.workload.config import Model, Parallelism, Workload
+
+GIB = 2**30
+BF16_BYTES = 2
+FP32_BYTES = 4
+LOGIT_BYTES = BF16_BYTES + FP32_BYTES
+"""Of one logit: the LM head's output and its fp32 copy, in which the vocabulary-parallel cross-entropy of Megatron-LM
+works in place; in backward the fp32 gradient (the same storage) and its bf16 copy."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryEstimate:
+    """Peak of one GPU of the stage that holds the most, in parts."""
+
+    stage: int
+    weights_gib: float
+    gradients_gib: float
+    optimizer_gib: float
+    """Master weights and both moments; sharded over data-parallel replicas if the configuration says so."""
+    in_flight_gib: float
+    """What waits for its backward: stage inputs with activation checkpointing, else all activations."""
+    transfers_gib: float
+    """Buffers of point-to-point communication: one tensor received ahead, one being sent."""
+    blocks_gib: float
+    """Working set of a backward through the blocks, with what it recomputes."""
+    head_gib: float
+    """Working set of the LM head and the loss; released before the blocks' backward, so that the larger one counts."""
+    reserve_gib: float
+    """The calibrated reserve: CUDA context, communicators, workspaces, fragmentation."""
+
+    @property
+    def total_gib(self) -> float:
+        """The peak."""
+        held = self.weights_gib + self.gradients_gib + self.optimizer_gib + self.in_flight_gib + self.transfers_gib
+        return held + max(self.blocks_gib, self.head_gib) + self.reserve_gib
+
+
+def estimate_memory(workload: Workload) -> MemoryEstimate:
+    """Estimate the peak of the fullest GPU, over all stages of a workload whose `layers_per_stage` is set."""
+    layers = workload.parallelism.layers_per_stage or ()
+    return max((_stage(workload, stage, count) for stage, count in enumerate(layers)), key=lambda e: e.total_gib)
+
+
+def check_memory(workload: Workload, estimate: MemoryEstimate) -> None:
+    """Check that `estimate` fits the GPU.
+
+    Raises:
+        RefusedWorkloadError: it does not; the message has both sizes, the largest parts and what would help.
+    """
+    limit_gib = workload.gpu.memory_gib
+    if estimate.total_gib > limit_gib:
+        states = estimate.weights_gib + estimate.gradients_gib + estimate.optimizer_gib
+        activations = estimate.in_flight_gib + max(estimate.blocks_gib, estimate.head_gib)
+        raise RefusedWorkloadError(
+            f"microbatch_size={workload.microbatch_size}, sequence_length={workload.sequence_length}: out of memory, "
+            f"needs {estimate.total_gib:.1f} GiB on stage {estimate.stage} (model states {states:.1f}, activations "
+            f"{activations:.1f}, reserve {estimate.reserve_gib:.1f}) but gpu.memory_gib is {limit_gib:.1f}; use "
+            "smaller ones, or more of parallelism.tp, cp or pp."
+        )
+
+
+def _stage(workload: Workload, stage: int, layers: int) -> MemoryEstimate:
+    model, parallelism = workload.model, workload.parallelism
+    tokens = workload.microbatch_size * workload.sequence_length // parallelism.cp
+    parameters = stage_parameters(model, parallelism, stage, layers)
+    boundary = BF16_BYTES * tokens * model.hidden_size
+    forward = layers * (boundary + block_activation_bytes(model, parallelism, tokens))
+    in_flight = min(parallelism.pp - stage, workload.num_microbatches)
+    if workload.activation_checkpointing:
+        waiting, working = in_flight * boundary, forward
+    else:
+        waiting, working = in_flight * forward, 0
+    is_last = stage == parallelism.pp - 1
+    return MemoryEstimate(
+        stage=stage,
+        weights_gib=BF16_BYTES * parameters / GIB,
+        gradients_gib=FP32_BYTES * parameters / GIB,
+        optimizer_gib=3 * FP32_BYTES * parameters / (parallelism.dp if parallelism.shard_optimizer else 1) / GIB,
+        in_flight_gib=waiting / GIB,
+        transfers_gib=(2 * boundary if parallelism.pp > 1 else 0) / GIB,
+        blocks_gib=(working + block_backward_bytes(model, parallelism, tokens)) / GIB,
+        head_gib=(head_bytes(model, parallelism, tokens) if is_last else 0) / GIB,
+        reserve_gib=workload.memory_reserve_gib,
+    )
+
+
+def stage_parameters(model: Model, parallelism: Parallelism, stage: int, layers: int) -> int:
+    """Parameters on one GPU of a stage. A tied embedding stands on the first stage and, as the LM head, on the last."""
+    query, key_value = model.num_attention_heads * model.head_dim, model.num_key_value_heads * model.head_dim
+    matrices = model.hidden_size * (2 * query + 2 * key_value + 3 * model.intermediate_size)
+    bias = query + 2 * key_value if model.qkv_bias else 0
+    norms = 2 * model.hidden_size + (2 * model.head_dim if model.qk_norm else 0)
+    is_first, is_last = stage == 0, stage == parallelism.pp - 1
+    tables = 1 if is_first and is_last and model.tie_embeddings else is_first + is_last
+    sharded = layers * (matrices + bias) + tables * model.vocab_size * model.hidden_size
+    return sharded // parallelism.tp + layers * norms + (model.hidden_size if is_last else 0)
+
+
+def block_activation_bytes(model: Model, parallelism: Parallelism, tokens: int) -> int:
+    """Bytes that one block keeps for its backward on one GPU, its input apart.
+
+    Whole: both norms' outputs and the sum after attention. Sharded: queries, keys and values (with norms on queries
+    and keys, also from before them), the output of attention, and SwiGLU's two inputs and its output.
+    """
+    query, key_value = model.num_attention_heads * model.head_dim, model.num_key_value_heads * model.head_dim
+    before_norm = query + key_value if model.qk_norm else 0
+    sharded = 2 * query + 2 * key_value + before_norm + 3 * model.intermediate_size
+    return BF16_BYTES * tokens * (3 * model.hidden_size + sharded // parallelism.tp)
+
+
+def block_backward_bytes(model: Model, parallelism: Parallelism, tokens: int) -> int:
+    """Bytes of gradients that the backward of one block holds at once on one GPU.
+
+    Whole: those of the block's output and of the norm's output. Sharded: those of SwiGLU's inputs and output. With
+    context parallelism, also the gathered keys and values (their gradients come when those of SwiGLU are gone).
+    """
+    gathered = 2 * model.num_key_value_heads * model.head_dim * parallelism.cp if parallelism.cp > 1 else 0
+    sharded = 3 * model.intermediate_size + gathered
+    return BF16_BYTES * tokens * (2 * model.hidden_size + sharded // parallelism.tp)
+
+
+def head_bytes(model: Model, parallelism: Parallelism, tokens: int) -> int:
+    """Bytes of logits, and of the final norm's output and its gradient, on one GPU of the last stage."""
+    return tokens * (LOGIT_BYTES * model.vocab_size // parallelism.tp + 2 * BF16_BYTES * model.hidden_size)

@@ -1,0 +1,94 @@
+"""Readable names of workloads, such as `llama3.2-3b_pp2-tp8_mbs8_seq4096_a100`.
+
+A name says everything in which a workload may differ from another of the same configuration folder: what is always
+shown, what is shown where it is unusual, and what else was overridden. It depends on nothing but the workload, so
+that it stays the same whatever is swept beside it, and keeps its results.
+"""
+
+import re
+from typing import Any
+
+from kareus.artifacts.records import content_hash
+from kareus.errors import RefusedWorkloadError
+from kareus.workload.compose import Composition
+from kareus.workload.config import Workload
+from kareus.workload.stages import usual_split
+
+ABBREVIATIONS = {"a100-sxm4-40gb": "a100", "h100-sxm5-80gb": "h100"}
+"""Options of `gpu` that names shorten."""
+USUAL_OPTIONS = {
+    "testbed": "simulated",
+    "protocol": "thermally_stable",
+    "space": "default",
+    "search": "paper",
+    "pipeline": "1f1b",
+}
+"""Options that names leave out; fixed here, so that editing the defaults of `config.yaml` renames nothing."""
+USUAL_NUM_MICROBATCHES = 8
+SHOWN = {"microbatch_size", "sequence_length", "num_microbatches", "seed", "activation_checkpointing"}
+"""Keys that a name shows by value, besides those of `parallelism`."""
+MOST_CHANGES = 2
+"""Changed values beyond which a name holds a hash of them all instead of each."""
+
+
+def workload_name(composition: Composition) -> str:
+    """Name of a composed workload; letters, digits, `.`, `-` and `_` only."""
+    workload, options = composition.workload, composition.options
+    gpu = options["gpu"]
+    parts = [
+        options["model"],
+        _degrees(workload),
+        f"mbs{workload.microbatch_size}",
+        f"seq{workload.sequence_length}",
+        ABBREVIATIONS.get(gpu, gpu),
+        *_unusual(workload),
+        *(f"{group}-{options[group]}" for group, usual in USUAL_OPTIONS.items() if options[group] != usual),
+        *_changes(composition),
+    ]
+    return "_".join(_safe(part) for part in parts)
+
+
+def _degrees(workload: Workload) -> str:
+    p = workload.parallelism
+    shown = [("dp", p.dp, p.dp > 1), ("pp", p.pp, True), ("cp", p.cp, p.cp > 1), ("tp", p.tp, True)]
+    return "-".join(f"{name}{degree}" for name, degree, is_shown in shown if is_shown)
+
+
+def _unusual(workload: Workload) -> list[str]:
+    """What most workloads share, where this one differs."""
+    split = workload.parallelism.layers_per_stage
+    shown = {
+        f"nmb{workload.num_microbatches}": workload.num_microbatches != USUAL_NUM_MICROBATCHES,
+        f"seed{workload.seed}": workload.seed != 0,
+        "nockpt": not workload.activation_checkpointing,
+        "shardopt": workload.parallelism.shard_optimizer,
+        f"layers{'-'.join(map(str, split or ()))}": split is not None and split != _usual_split(workload),
+    }
+    return [text for text, is_shown in shown.items() if is_shown]
+
+
+def _usual_split(workload: Workload) -> tuple[int, ...] | None:
+    try:
+        return usual_split(workload)
+    except RefusedWorkloadError:
+        return None
+
+
+def _changes(composition: Composition) -> list[str]:
+    """Other values that differ from what the chosen options say."""
+    changes = {
+        key: value
+        for key, value in composition.changes.items()
+        if key not in SHOWN and not key.startswith("parallelism.")
+    }
+    if len(changes) <= MOST_CHANGES and all(isinstance(value, bool | int | float) for value in changes.values()):
+        return [f"{key}-{_number(value)}" for key, value in changes.items()]
+    return [content_hash(changes)[:8]]
+
+
+def _number(value: Any) -> str:
+    return str(value).replace("+", "")
+
+
+def _safe(part: str) -> str:
+    return re.sub(r"[^A-Za-z0-9.-]", "-", part)

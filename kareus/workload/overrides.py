@@ -1,0 +1,170 @@
+"""Hydra overrides as a user writes them: parsed, checked against what exists, and expanded into combinations.
+
+Everything that a newcomer may get wrong is caught here, before Hydra composes, and answered in one line
+that names the override and what is allowed.
+"""
+
+import dataclasses
+import difflib
+import itertools
+import typing
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Glob, Override, OverrideType
+from hydra.errors import HydraException
+
+from kareus.artifacts.records import suggest
+from kareus.errors import ConfigError
+from kareus.workload.config import Workload
+
+EXAMPLE = "parallelism=tp8"
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """An override that gives one value."""
+
+    text: str
+    """As Hydra reads it: `key=value`."""
+    key: str
+    """A group, or a dotted key."""
+    value: Any
+
+
+def expand(texts: Sequence[str], config_dir: Path) -> list[tuple[Setting, ...]]:
+    """Expand overrides and sweeps into combinations, the last override varying fastest.
+
+    Args:
+        texts: overrides as on Hydra's command line: `key=value`, and the sweeps `a,b`, `choice()`, `range()`, `glob()`.
+        config_dir: folder of the groups.
+
+    Raises:
+        ConfigError: an override that is malformed, given twice, or of a key or option that does not exist.
+    """
+    overrides = [_parse(text, config_dir) for text in texts]
+    seen: dict[str, str] = {}
+    for text, override in zip(texts, overrides, strict=True):
+        _check_key(text, override)
+        key = override.key_or_group
+        if key in seen:
+            raise ConfigError(f"{text}: '{key}' is given twice; to sweep it, write its values once: {key}=a,b.")
+        seen[key] = text
+    return list(itertools.product(*(_settings(o, config_dir) for o in overrides)))
+
+
+@cache
+def groups() -> tuple[str, ...]:
+    """Names of the Hydra groups: the fields of a workload that are records themselves."""
+    return tuple(f.name for f in dataclasses.fields(Workload) if dataclasses.is_dataclass(f.type))
+
+
+def options(group: str, config_dir: Path) -> list[str]:
+    """Names of the options of `group`, sorted."""
+    return sorted(path.stem for path in (config_dir / group).glob("*.yaml"))
+
+
+def is_file(group: str, option: str) -> bool:
+    """Whether `option` is the path of a Hugging Face configuration rather than the name of an option."""
+    return group == "model" and (option.endswith(".json") or "/" in option)
+
+
+def _parse(text: str, config_dir: Path) -> Override:
+    if "=" not in text:
+        meant = [f"{group}={text}" for group in groups() if text in options(group, config_dir)]
+        hint = f"perhaps you meant {meant[0]}" if meant else f"write key=value, such as {EXAMPLE}"
+        raise ConfigError(f"'{text}': not an override; {hint}.")
+    try:
+        return OverridesParser.create().parse_override(text)
+    except HydraException as error:
+        reason = " ".join(str(error).split()).partition(" expecting ")[0]
+        raise ConfigError(
+            f"'{text}': not a valid override ({reason}); write key=value, and quote a value with spaces or signs: "
+            "\"key='a value'\"."
+        ) from error
+
+
+def _check_key(text: str, override: Override) -> None:
+    key = override.key_or_group
+    if override.type is OverrideType.DEL:
+        raise ConfigError(f"{text}: '{key}' cannot be deleted; give it another value: {key}=value.")
+    if override.type is not OverrideType.CHANGE:
+        raise ConfigError(f"{text}: no key can be added; to change one that exists, write it without '+'.")
+    if override.package is not None:
+        raise ConfigError(f"{text}: '@' has no meaning here; write {key}=option.")
+    known = _keys()
+    if key not in known:
+        raise ConfigError(f"{text}: unknown key; {_suggest_key(key, known)}.")
+
+
+@cache
+def _keys() -> tuple[str, ...]:
+    """Dotted paths of everything that can be overridden, groups included."""
+    return tuple(_paths(Workload))
+
+
+def _paths(record: Any) -> Iterator[str]:
+    hints = typing.get_type_hints(record)
+    for field in dataclasses.fields(record):
+        yield field.name
+        if dataclasses.is_dataclass(hints[field.name]):
+            yield from (f"{field.name}.{path}" for path in _paths(hints[field.name]))
+
+
+def _suggest_key(key: str, known: Sequence[str]) -> str:
+    """The key of that name deeper down, else the closest one, else the groups and keys at the top."""
+    by_leaf: Mapping[str, str] = {path.rpartition(".")[2]: path for path in reversed(known)}
+    leaf = key.rpartition(".")[2]
+    if leaf in by_leaf:
+        return f"perhaps you meant {by_leaf[leaf]}"
+    close = difflib.get_close_matches(key, known, n=1) or [
+        by_leaf[name] for name in difflib.get_close_matches(leaf, by_leaf, n=1)
+    ]
+    return f"perhaps you meant {close[0]}" if close else suggest(key, [path for path in known if "." not in path])
+
+
+def _settings(override: Override, config_dir: Path) -> list[Setting]:
+    """Settings that an override stands for."""
+    singles = [override]
+    if override.is_sweep_override():
+        singles = [_parse(f"{override.key_or_group}={value}", config_dir) for value in _swept(override, config_dir)]
+    if not singles:
+        raise ConfigError(f"{override.input_line}: the sweep is empty; check its bounds.")
+    settings = [Setting(str(one.input_line), one.key_or_group, one.value()) for one in singles]
+    for setting in settings:
+        if setting.key in groups():
+            _check_option(setting, config_dir)
+    return settings
+
+
+def _swept(override: Override, config_dir: Path) -> list[str]:
+    group, pattern = override.key_or_group, override.value()
+    if override.is_interval_sweep():
+        raise ConfigError(
+            f"{override.input_line}: an interval has no values to list; use range(start,stop,step) or a,b."
+        )
+    if not isinstance(pattern, Glob):
+        return list(override.sweep_string_iterator())
+    if group not in groups():
+        raise ConfigError(f"{override.input_line}: glob() is for groups ({', '.join(groups())}); list the values: a,b.")
+    matching: list[str] = pattern.filter(options(group, config_dir))
+    if not matching:
+        raise ConfigError(f"{override.input_line}: matches none; allowed: {', '.join(options(group, config_dir))}.")
+    return matching
+
+
+def _check_option(setting: Setting, config_dir: Path) -> None:
+    group, option = setting.key, setting.value
+    allowed = options(group, config_dir)
+    if not isinstance(option, str) or not option:
+        raise ConfigError(
+            f"{setting.text}: '{group}' takes the name of an option ({', '.join(allowed)}); "
+            f"to change one of its keys, write {group}.key=value."
+        )
+    if option not in allowed and not is_file(group, option):
+        or_file = ", or the path of a Hugging Face config.json" if group == "model" else ""
+        raise ConfigError(f"{setting.text}: unknown option; {suggest(option, allowed)}{or_file}.")

@@ -1,0 +1,111 @@
+"""Resolving: from overrides to named, feasible workloads, and the reasons why others were refused."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from kareus.errors import ConfigError, RefusedWorkloadError
+from kareus.workload.compose import Composition, compose
+from kareus.workload.config import Workload
+from kareus.workload.divisibility import check_divisibility
+from kareus.workload.memory import MemoryEstimate, check_memory, estimate_memory
+from kareus.workload.naming import workload_name
+from kareus.workload.stages import layers_per_stage
+
+CONFIG_DIR = Path("config")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resolved:
+    """One combination of a sweep, accepted or refused."""
+
+    name: str
+    """Readable and unique: its folder under `results/`."""
+    overrides: tuple[str, ...]
+    gpus: int
+    """GPUs of the whole job."""
+    workload: Workload | None
+    """With `layers_per_stage` filled in; None if refused."""
+    refusal: str | None
+    """Why it cannot run, in one line; None if accepted."""
+    memory: MemoryEstimate | None
+    """None if it was refused before memory could be estimated."""
+
+
+def resolve(overrides: Sequence[str], config_dir: Path = CONFIG_DIR) -> list[Resolved]:
+    """Resolve every combination of `overrides`, in the order of the sweep; repeated workloads once.
+
+    Raises:
+        ConfigError: an override or a file of the configuration that cannot be used. A combination that is well formed
+            but cannot run is no error: it is returned with its `refusal`.
+    """
+    resolved: dict[str, tuple[Resolved, Workload]] = {}
+    for composition in compose(overrides, config_dir):
+        name = workload_name(composition)
+        split = _with_split(composition.workload)
+        if name not in resolved:
+            resolved[name] = _resolved(name, composition), split
+        elif resolved[name][1] != split:
+            raise ConfigError(
+                f"{' '.join(composition.overrides)}: would share the name {name} with another workload; rename one of "
+                "the options that differ."
+            )
+    return [one for one, _ in resolved.values()]
+
+
+def resolve_accepted(overrides: Sequence[str], config_dir: Path = CONFIG_DIR) -> dict[str, Workload]:
+    """Resolve `overrides` into workloads that can run, by name.
+
+    Raises:
+        ConfigError: as `resolve`.
+        RefusedWorkloadError: none can run.
+    """
+    resolved = resolve(overrides, config_dir)
+    check_any_accepted(resolved)
+    return {one.name: one.workload for one in resolved if one.workload is not None}
+
+
+def check_any_accepted(resolved: Sequence[Resolved]) -> None:
+    """Check that something is left to plan.
+
+    Raises:
+        RefusedWorkloadError: all were refused; with the reason of the first.
+    """
+    refusals: Mapping[str, str] = {one.name: one.refusal for one in resolved if one.refusal is not None}
+    if len(refusals) == len(resolved):
+        name, reason = next(iter(refusals.items()))
+        prefix = "" if len(resolved) == 1 else f"all {len(resolved)} combinations are refused; the first, "
+        raise RefusedWorkloadError(f"{prefix}{name}: {reason}")
+
+
+def _resolved(name: str, composition: Composition) -> Resolved:
+    workload, estimate, refusal = composition.workload, None, None
+    try:
+        check_divisibility(workload)
+        workload = _filled(workload)
+        estimate = estimate_memory(workload)
+        check_memory(workload, estimate)
+    except RefusedWorkloadError as error:
+        refusal = str(error)
+    return Resolved(
+        name=name,
+        overrides=composition.overrides,
+        gpus=workload.parallelism.gpus,
+        workload=workload if refusal is None else None,
+        refusal=refusal,
+        memory=estimate,
+    )
+
+
+def _filled(workload: Workload) -> Workload:
+    """Set `layers_per_stage`; raises RefusedWorkloadError."""
+    split = layers_per_stage(workload)
+    return replace(workload, parallelism=replace(workload.parallelism, layers_per_stage=split))
+
+
+def _with_split(workload: Workload) -> Workload:
+    """The workload as it identifies itself: filled in where that can be done."""
+    try:
+        return _filled(workload)
+    except RefusedWorkloadError:
+        return workload

@@ -1,0 +1,154 @@
+"""The slice of the configuration that each stage sees.
+
+A rule reruns when the text of its slice changes, so a slice holds what its stage reads and nothing more.
+"""
+
+import dataclasses
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+
+from kareus.artifacts.files import read_text
+from kareus.artifacts.records import from_plain, suggest, to_plain
+from kareus.errors import ArtifactError, ConfigError
+from kareus.workload.config import (
+    Gpu,
+    MeasurementProtocol,
+    Model,
+    Parallelism,
+    PipelineConfig,
+    SearchConfig,
+    SearchSpaceConfig,
+    TestbedConfig,
+    Workload,
+)
+
+Slice = TypeVar("Slice")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionSlice:
+    """What extracting partitions sees."""
+
+    model: Model
+    parallelism: Parallelism
+    microbatch_size: int
+    sequence_length: int
+    activation_checkpointing: bool
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleSlice:
+    """What enumerating execution schedules sees."""
+
+    gpu: Gpu
+    space: SearchSpaceConfig
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileSlice:
+    """What profiling components and whole instructions sees."""
+
+    parallelism: Parallelism
+    gpu: Gpu
+    testbed: TestbedConfig
+    protocol: MeasurementProtocol
+    activation_checkpointing: bool
+    microbatch_size: int
+    seed: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SearchSlice:
+    """What searching a partition sees."""
+
+    gpu: Gpu
+    testbed: TestbedConfig
+    protocol: MeasurementProtocol
+    search: SearchConfig
+    seed: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class FrontierSlice:
+    """What composing microbatch frontiers sees."""
+
+    parallelism: Parallelism
+    gpu: Gpu
+    activation_checkpointing: bool
+    seed: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineSlice:
+    """What solving iteration frontiers sees."""
+
+    model: Model
+    parallelism: Parallelism
+    gpu: Gpu
+    pipeline: PipelineConfig
+    microbatch_size: int
+    num_microbatches: int
+    sequence_length: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class PlanSlice:
+    """What selecting and checking a plan sees: everything, since a plan is bound to its workload."""
+
+    workload: Workload
+
+
+SLICES: dict[str, type] = {
+    "partition": PartitionSlice,
+    "schedule": ScheduleSlice,
+    "profile": ProfileSlice,
+    "search": SearchSlice,
+    "frontier": FrontierSlice,
+    "pipeline": PipelineSlice,
+    "plan": PlanSlice,
+}
+"""The slice of each stage."""
+
+
+def cut(workload: Workload, stage: str) -> Any:
+    """Cut the slice of `stage` out of a workload.
+
+    Raises:
+        ConfigError: no such stage.
+    """
+    if stage not in SLICES:
+        raise ConfigError(f"no stage '{stage}' has a slice of the configuration; {suggest(stage, SLICES)}.")
+    cls = SLICES[stage]
+    if cls is PlanSlice:
+        return PlanSlice(workload=workload)
+    return cls(**{field.name: getattr(workload, field.name) for field in dataclasses.fields(cls)})
+
+
+def slice_text(workload: Workload, stage: str) -> str:
+    """Text of the slice of `stage`, in YAML; the same for equal workloads."""
+    return to_yaml(cut(workload, stage))
+
+
+def to_yaml(record: Any) -> str:
+    """YAML text of a record, keys in the order of its fields."""
+    text: str = yaml.safe_dump(to_plain(record), sort_keys=False, width=120, allow_unicode=True)
+    return text
+
+
+def load_slice(path: Path, cls: type[Slice]) -> Slice:
+    """Read a slice, or a whole workload (`Workload`), strictly.
+
+    Raises:
+        ArtifactError: the file is missing, is not YAML, or has an unknown or missing key or a value of another type.
+    """
+    text = read_text(path)
+    try:
+        return from_plain(cls, yaml.safe_load(text))
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f" (line {mark.line + 1})" if mark else ""
+        raise ArtifactError(f"{path}: not valid YAML{where}; delete it and rerun the stage that makes it.") from error
+    except ConfigError as error:
+        raise ArtifactError(f"{path}: {error} Delete it and rerun the stage that makes it.") from error

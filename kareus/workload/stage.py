@@ -1,0 +1,82 @@
+"""Command `resolve`: expand overrides, write the workloads that can run, and list those that cannot."""
+
+import argparse
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from kareus.artifacts.files import write_text
+from kareus.artifacts.provenance import Provenance
+from kareus.artifacts.records import content_hash
+from kareus.artifacts.tables import write_table
+from kareus.workload.resolve import CONFIG_DIR, Resolved, check_any_accepted, resolve
+from kareus.workload.slices import to_yaml
+from kareus.workload.tables import MEMORY_PARTS, WORKLOADS
+
+logger = logging.getLogger(__name__)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the overrides, the configuration and the output."""
+    parser.add_argument(
+        "overrides",
+        nargs="*",
+        metavar="KEY=VALUE",
+        help="Hydra overrides and sweeps, such as parallelism=tp8,cp2tp4 microbatch_size=8,16",
+    )
+    parser.add_argument(
+        "--config-dir", type=Path, default=CONFIG_DIR, help="folder of the Hydra groups (default: config)"
+    )
+    parser.add_argument("--output", type=Path, default=Path("results"), help="folder to write to (default: results)")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Resolve, print, write."""
+    resolved = resolve(arguments.overrides, arguments.config_dir)
+    check_any_accepted(resolved)
+    for line in _lines(resolved):
+        logger.info("%s", line)
+    for one in resolved:
+        if one.workload is not None:
+            _write(arguments.output / one.name / "config" / "workload.yaml", to_yaml(one.workload))
+    provenance = Provenance(config_hash=content_hash([one.workload for one in resolved]))
+    write_table(
+        arguments.output / "workloads.parquet", WORKLOADS.frame([_row(one) for one in resolved]), WORKLOADS, provenance
+    )
+
+
+def _write(path: Path, text: str) -> None:
+    """Names tell workloads apart, so other content means that the configuration's files were edited."""
+    if path.is_file() and path.read_text(encoding="utf-8") != text:
+        logger.info("%s: the configuration was edited since it was written; written anew.", path)
+    write_text(path, text)
+
+
+def _lines(resolved: Sequence[Resolved]) -> list[str]:
+    """One line for each combination, under a heading."""
+    width = max(len("workload"), *(len(one.name) for one in resolved))
+    lines = [f"{'workload':<{width}}  GPUs  layers   memory (GiB of each GPU)"]
+    for one in resolved:
+        text = f"refused: {one.refusal}"
+        if one.workload and one.memory:
+            split = "-".join(str(layers) for layers in one.workload.parallelism.layers_per_stage or ())
+            fit = f"{one.memory.total_gib:.1f} of {one.workload.gpu.memory_gib:.1f} on stage {one.memory.stage}"
+            text = f"{split:<7}  {fit}"
+        lines.append(f"{one.name:<{width}}  {one.gpus:>4}  {text}")
+    return lines
+
+
+def _row(one: Resolved) -> dict[str, Any]:
+    workload, memory = one.workload, one.memory
+    return {
+        "workload": one.name,
+        "accepted": workload is not None,
+        "refusal": one.refusal,
+        "overrides": list(one.overrides),
+        "gpus": one.gpus,
+        "layers_per_stage": list(workload.parallelism.layers_per_stage or ()) if workload else None,
+        "memory_stage": memory.stage if memory else None,
+        **{column.name: getattr(memory, column.name) if memory else None for column in MEMORY_PARTS},
+        "memory_gib": workload.gpu.memory_gib if workload else None,
+    }

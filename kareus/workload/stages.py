@@ -1,0 +1,92 @@
+"""Splitting a model's blocks over pipeline stages so that the slowest stage does as little as possible.
+
+Work is counted in FLOPs, as if every operation ran equally fast: good enough to place blocks, and independent of the
+GPU. The embedding is a look-up without FLOPs, so only the LM head weighs on top of the blocks, on the last stage.
+"""
+
+import heapq
+
+from kareus.errors import RefusedWorkloadError
+from kareus.workload.config import Model, Parallelism, Workload
+
+
+def layers_per_stage(workload: Workload) -> tuple[int, ...]:
+    """Blocks on each stage: as configured, else the model's known split for that `pp`, else the balanced one.
+
+    Raises:
+        RefusedWorkloadError: the split does not have one entry of at least 1 for each stage, or another sum.
+    """
+    model, parallelism = workload.model, workload.parallelism
+    given = parallelism.layers_per_stage
+    return (
+        usual_split(workload) if given is None else _checked("parallelism.layers_per_stage", given, model, parallelism)
+    )
+
+
+def usual_split(workload: Workload) -> tuple[int, ...]:
+    """Blocks on each stage where the configuration names none.
+
+    Raises:
+        RefusedWorkloadError: as `layers_per_stage`.
+    """
+    model, parallelism = workload.model, workload.parallelism
+    if parallelism.pp > model.num_layers:
+        raise RefusedWorkloadError(
+            f"parallelism.pp={parallelism.pp}: must be at most model.num_layers ({model.num_layers}), a block each."
+        )
+    known = model.layers_per_stage.get(parallelism.pp)
+    if known is not None:
+        return _checked(f"model.layers_per_stage.{parallelism.pp}", known, model, parallelism)
+    head = head_flops(model) / block_flops(model, workload.sequence_length, recompute=workload.activation_checkpointing)
+    return balanced_split(model.num_layers, parallelism.pp, head)
+
+
+def balanced_split(num_layers: int, stages: int, head_blocks: float) -> tuple[int, ...]:
+    """Split equal blocks so that the largest stage is as small as possible, then the second largest, and so on.
+
+    Every stage starts with one block; each further block goes where the result is smallest. Blocks being equal, that
+    is exact: were the largest stage avoidable, its last block would have fitted better elsewhere. Of equal stages the
+    later takes the block, since the earlier holds more microbatches in memory.
+
+    Args:
+        num_layers: blocks to place.
+        stages: pipeline stages, at most `num_layers`.
+        head_blocks: work of the LM head, in blocks; it stands on the last stage.
+    """
+    layers = [1] * stages
+    queue = [(2.0 + (head_blocks if stage == stages - 1 else 0.0), -stage) for stage in range(stages)]
+    heapq.heapify(queue)
+    for _ in range(num_layers - stages):
+        work, negative_stage = queue[0]
+        layers[-negative_stage] += 1
+        heapq.heapreplace(queue, (work + 1, negative_stage))
+    return tuple(layers)
+
+
+def block_flops(model: Model, sequence_length: int, *, recompute: bool) -> int:
+    """FLOPs of one block for one token of one iteration: forward, backward (twice that), and the forward once more.
+
+    A multiply-add counts as two, and causal attention as half of the full one: 2 x sequence_length x query width
+    for the products with keys and with values together.
+    """
+    query, key_value = model.num_attention_heads * model.head_dim, model.num_key_value_heads * model.head_dim
+    weights = 2 * model.hidden_size * (query + key_value) + 3 * model.hidden_size * model.intermediate_size
+    return (2 * weights + 2 * sequence_length * query) * (4 if recompute else 3)
+
+
+def head_flops(model: Model) -> int:
+    """FLOPs of the LM head for one token of one iteration: forward and backward; it is never recomputed."""
+    return 2 * model.hidden_size * model.vocab_size * 3
+
+
+def _checked(key: str, split: tuple[int, ...], model: Model, parallelism: Parallelism) -> tuple[int, ...]:
+    shown = f"{key}={list(split)}"
+    if len(split) != parallelism.pp:
+        raise RefusedWorkloadError(
+            f"{shown}: has {len(split)} entries; must have one for each stage (parallelism.pp={parallelism.pp})."
+        )
+    if min(split) < 1:
+        raise RefusedWorkloadError(f"{shown}: every stage must have 1 block or more.")
+    if sum(split) != model.num_layers:
+        raise RefusedWorkloadError(f"{shown}: adds up to {sum(split)}; must be model.num_layers ({model.num_layers}).")
+    return split

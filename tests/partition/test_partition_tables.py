@@ -1,0 +1,152 @@
+"""Tables of the graph and the partitions: what is written is what is read, and what is broken is refused."""
+
+import argparse
+import logging
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from kareus.artifacts.provenance import Provenance
+from kareus.artifacts.records import content_hash
+from kareus.artifacts.tables import TableSchema, read_provenance, read_table, write_table
+from kareus.errors import ArtifactError
+from kareus.partition import stage
+from kareus.partition.detect import detect_partitions
+from kareus.partition.extract import extract
+from kareus.partition.graph import Batch, BlockGraph
+from kareus.partition.names import expected_partitions
+from kareus.partition.read import read_graphs, read_multiplicities, read_partitions
+from kareus.partition.tables import PARTITIONS, SEGMENTS
+from kareus.partition.write import write_graphs, write_partitions
+from kareus.workload.config import Model, Parallelism
+from kareus.workload.slices import PartitionSlice, to_yaml
+
+PROVENANCE = Provenance(config_hash="0123456789abcdef")
+MODEL = Model(
+    name="small",
+    hidden_size=64,
+    intermediate_size=128,
+    num_layers=4,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    head_dim=16,
+    vocab_size=128,
+    tie_embeddings=False,
+    qk_norm=True,
+    qkv_bias=False,
+    layers_per_stage={},
+)
+
+
+@cache
+def graphs() -> dict[Batch, BlockGraph]:
+    parallelism = Parallelism(dp=1, pp=1, tp=2, cp=2, layers_per_stage=(4,), shard_optimizer=False)
+    return extract(MODEL, parallelism, 4, 32)
+
+
+@pytest.fixture
+def segments(tmp_path: Path) -> Path:
+    path = tmp_path / "segments.parquet"
+    write_graphs(path, graphs(), PROVENANCE)
+    return path
+
+
+@pytest.fixture
+def partitions(tmp_path: Path) -> Path:
+    path = tmp_path / "partitions.parquet"
+    write_partitions(path, detect_partitions(graphs()[Batch.NANOBATCH], recompute=True), PROVENANCE)
+    return path
+
+
+def spoil(path: Path, schema: TableSchema, change: pl.Expr | None = None, keep: pl.Expr | None = None) -> None:
+    """Rewrite a table so that it is whole but means nothing."""
+    frame = read_table(path, schema)
+    frame = frame if change is None else frame.with_columns(change)
+    write_table(path, frame if keep is None else frame.filter(keep), schema, PROVENANCE)
+
+
+def test_graphs_come_back_as_they_were(segments: Path) -> None:
+    assert read_graphs(segments) == graphs()
+    assert read_provenance(segments, SEGMENTS).config_hash == PROVENANCE.config_hash
+
+
+def test_partitions_come_back_as_they_were(partitions: Path) -> None:
+    found = detect_partitions(graphs()[Batch.NANOBATCH], recompute=True)
+    assert read_partitions(partitions) == tuple(found)
+    assert read_multiplicities(partitions) == {partition.name: n for partition, n in found.items()}
+
+
+def test_a_table_without_partitions_reads_as_none(tmp_path: Path) -> None:
+    write_partitions(tmp_path / "none.parquet", {}, PROVENANCE)
+    assert read_partitions(tmp_path / "none.parquet") == ()
+
+
+@pytest.mark.parametrize(
+    ("change", "keep", "complaint"),
+    [
+        (pl.col("batch").str.to_uppercase(), None, "found MICROBATCH, NANOBATCH"),
+        (None, pl.col("batch") == "nanobatch", "expected microbatch"),
+        (None, pl.col("scope") != "head", "no segments of head forward, head backward"),
+        (None, pl.col("position") != 0, "position 1 follows 0 rows"),
+        (pl.col("direction").str.to_uppercase(), None, "'FORWARD' is not known"),
+    ],
+)
+def test_segments_that_are_no_graph_are_refused_by_one_line(
+    segments: Path, change: pl.Expr | None, keep: pl.Expr | None, complaint: str
+) -> None:
+    spoil(segments, SEGMENTS, change, keep)
+    with pytest.raises(ArtifactError, match=complaint) as refusal:
+        read_graphs(segments)
+    assert str(refusal.value).startswith(f"{segments}: ")
+    assert "\n" not in str(refusal.value)
+
+
+def test_partitions_of_an_unknown_direction_are_refused(partitions: Path) -> None:
+    spoil(partitions, PARTITIONS, pl.lit("up").alias("direction"))
+    with pytest.raises(ArtifactError, match="direction: 'up' is not known"):
+        read_partitions(partitions)
+
+
+def test_tables_do_not_pass_for_one_another(segments: Path, partitions: Path) -> None:
+    with pytest.raises(ArtifactError, match="holds the table 'partitions'"):
+        read_graphs(partitions)
+    with pytest.raises(ArtifactError, match="holds the table 'segments'"):
+        read_partitions(segments)
+
+
+def test_stages_that_read_partitions_do_not_import_torch() -> None:
+    code = "import sys, kareus.partition.read, kareus.partition.names; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_the_command_writes_both_tables_and_a_line_for_each_partition(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config, segments, partitions = (tmp_path / name for name in ("slice.yaml", "s.parquet", "p.parquet"))
+    parallelism = Parallelism(dp=1, pp=1, tp=2, cp=1, layers_per_stage=(4,), shard_optimizer=False)
+    workload = PartitionSlice(
+        model=MODEL,
+        parallelism=parallelism,
+        microbatch_size=4,
+        sequence_length=32,
+        activation_checkpointing=True,
+    )
+    config.write_text(to_yaml(workload))
+    caplog.set_level(logging.INFO)
+    parser = argparse.ArgumentParser()
+    stage.add_arguments(parser)
+    stage.run(
+        parser.parse_args(["--config", str(config), "--segments", str(segments), "--partitions", str(partitions)])
+    )
+    assert {p.name for p in read_partitions(partitions)} == set(expected_partitions(workload))
+    assert read_graphs(segments) == extract(MODEL, parallelism, 4, 32)
+    assert read_provenance(partitions, PARTITIONS).config_hash == content_hash(workload)
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(lines) == 4
+    assert lines[1].startswith(
+        "forward-mlp-allreduce: norm gate_up activation down beside allreduce of 0.0 MB over tp of 2"
+    )

@@ -1,0 +1,172 @@
+"""The page as a browser draws it: headless Chromium runs it together with a probe that writes down what it sees."""
+
+import html
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from report_tables import FRONTIERS, PARTITIONS, Names, write_inputs
+
+from kareus.report.inputs import load
+from kareus.report.page import page_html
+
+CHROMIUM = shutil.which("chromium")
+pytestmark = pytest.mark.skipif(
+    CHROMIUM is None, reason='chromium not found: install it with "apt-get install chromium"'
+)
+LABEL = "simulated testbed, A100-SXM4-40GB"
+NASTY = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
+DARK, LIGHT = "--blink-settings=preferredColorScheme=0", "--blink-settings=preferredColorScheme=1"
+
+# Looks at every figure, then points at marks and chooses the second plan; tells the page around it, if any, and itself.
+PROBE = """
+<script type="module">
+const pointAt = (chart, mark) => {
+  const box = mark.getBoundingClientRect();
+  const at = { clientX: box.x + box.width / 2, clientY: box.y + box.height / 2, bubbles: true };
+  chart.dispatchEvent(new PointerEvent("pointermove", at));
+  return document.getElementById("tooltip").hidden ? null : document.getElementById("tooltip").innerText;
+};
+const bars = () => document.querySelectorAll("svg .bar");
+const charts = [...document.querySelectorAll('svg[role="img"]')];
+const of = (figure) => figure.querySelector('svg[role="img"]');
+const figures = [...document.querySelectorAll("figure")];
+const seen = {
+  figures: figures.map((f) => ({
+    label: f.querySelector("figcaption .label").textContent,
+    aria: f.getAttribute("aria-label"),
+    marks: f.querySelectorAll(".chart svg .mark").length,
+    steps: f.querySelectorAll(".chart svg .steps").length,
+    bars: f.querySelectorAll("svg .bar").length,
+    plans: f.querySelectorAll("svg .plan").length,
+  })),
+  header: document.querySelector("header").innerText,
+  tables: [...document.querySelectorAll("table")].map((t) => t.querySelectorAll("tbody tr").length),
+  charts: charts.map((c) => ({ aria: c.getAttribute("aria-label"), text: c.textContent, html: c.outerHTML })),
+  overflow: document.documentElement.scrollWidth - document.documentElement.clientWidth,
+  width: innerWidth,
+  background: getComputedStyle(document.body).backgroundColor,
+  plan_tip: pointAt(of(figures[0]), document.querySelector("svg .plan")),
+  point_tip: pointAt(of(figures[0]), figures[0].querySelectorAll(".chart .mark")[2]),
+  bar_tip: pointAt(of(figures[1]), bars()[0]),
+  candidate_tip: pointAt(of(figures[2]), figures[2].querySelectorAll(".chart .mark")[1]),
+  injected: document.images.length + document.querySelectorAll("script:not([type])").length,
+};
+const choice = document.querySelector("select");
+choice.value = "1";
+choice.dispatchEvent(new Event("change"));
+seen.second_plan = document.querySelector("section:nth-of-type(3) .line").innerText;
+seen.second_bars = bars().length;
+parent.postMessage(JSON.stringify(seen), "*");
+const output = document.createElement("output");
+output.textContent = JSON.stringify(seen);
+if (parent === window) document.body.append(output);
+console.log("probe ran");
+</script>
+"""
+FRAME = """<!doctype html><body style="margin:0">
+<iframe src="page.html" width="390" height="900" style="border:0"></iframe>
+<output></output><script>onmessage = (e) => { document.querySelector("output").textContent = e.data; };</script>"""
+
+
+def look(folder: Path, name: str, *flags: str) -> dict:
+    """What the probe saw in `name`, after checking that the console says nothing else."""
+    command = [
+        *(CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
+        *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+        *(f"--user-data-dir={folder / 'profile'}", "--virtual-time-budget=4000", "--enable-logging=stderr", "--v=0"),
+        *("--dump-dom", *flags, (folder / name).as_uri()),
+    ]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=90, check=True)
+    console = [line for line in ran.stderr.splitlines() if "CONSOLE" in line]
+    assert len(console) == 1, console
+    assert '"probe ran"' in console[0], console
+    (text,) = re.findall(r"<output>(.*?)</output>", ran.stdout, flags=re.DOTALL)
+    return json.loads(html.unescape(text))
+
+
+def write_page(folder: Path, names: Names) -> Path:
+    page = page_html(load(names.workload, write_inputs(folder / "results", names)))
+    (folder / "page.html").write_text(page.replace("</body>", PROBE + "</body>"), encoding="utf-8")
+    (folder / "frame.html").write_text(FRAME, encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory):
+    return look(write_page(tmp_path_factory.mktemp("wide"), Names()), "page.html", LIGHT, "--window-size=1280,900")
+
+
+@pytest.fixture(scope="module")
+def narrow(tmp_path_factory):
+    folder = write_page(tmp_path_factory.mktemp("narrow"), Names())
+    return look(folder, "frame.html", DARK, "--window-size=800,900")
+
+
+def test_every_figure_is_drawn(wide):
+    iteration, timeline, search, microbatch = wide["figures"]
+    plans = sum(map(len, FRONTIERS.values()))
+    assert (iteration["marks"], iteration["steps"], iteration["plans"]) == (plans, len(FRONTIERS), 2)
+    assert (timeline["bars"], wide["second_bars"]) == (8, 8)
+    assert (search["marks"], search["steps"]) == (4 * len(PARTITIONS), len(PARTITIONS))
+    assert (microbatch["marks"], microbatch["steps"]) == (4, 6)
+    assert wide["tables"] == [len(FRONTIERS), 2, 7]
+
+
+def test_nothing_is_drawn_at_no_number(wide):
+    for chart in wide["charts"]:
+        assert not re.search(r"NaN|Infinity|undefined|null", chart["html"]), chart["html"][:2000]
+
+
+def test_the_testbed_stands_in_the_header_and_on_every_figure(wide):
+    assert "SIMULATED TESTBED" in wide["header"]
+    assert LABEL in wide["header"]
+    assert [figure["label"] for figure in wide["figures"]] == [LABEL] * 4
+    assert all(LABEL in figure["aria"] for figure in wide["figures"])
+    drawings = [chart["aria"] for chart in wide["charts"] if not chart["aria"].startswith("Colours")]
+    assert len(drawings) == 6
+    assert all(LABEL in aria for aria in drawings)
+
+
+def test_axes_have_units(wide):
+    texts = [chart["text"] for chart in wide["charts"]]
+    assert "iteration time (s)" in texts[0]
+    assert "(kJ)" in texts[0]
+    assert all("time (ms)" in text and "(J)" in text for text in texts[-4:])
+
+
+def test_pointing_at_a_mark_tells_its_numbers(wide):
+    assert "1: kareus, fastest" in wide["plan_tip"]
+    assert "25.0\u00a0% less" in wide["plan_tip"]
+    assert "sequential+perseus" in wide["point_tip"]
+    assert "5.000 s" in wide["point_tip"]
+    assert "1.00\u00a0%" in wide["point_tip"]
+    assert "F0, stage 0" in wide["bar_tip"]
+    assert "340 W" in wide["bar_tip"]
+    assert "6 SMs, beside up" in wide["bar_tip"]
+    assert "predicted 1.515 ms" in wide["candidate_tip"]
+
+
+def test_another_plan_can_be_chosen(wide):
+    assert "4.000 s, 12.00 kJ" in wide["second_plan"]
+
+
+def test_a_narrow_screen_does_not_scroll_sideways(narrow):
+    assert narrow["width"] == 390
+    assert narrow["overflow"] <= 0
+    assert [figure["marks"] + figure["bars"] for figure in narrow["figures"]] == [9, 8, 8, 4]
+
+
+def test_the_page_follows_the_colour_scheme(wide, narrow):
+    assert wide["background"] == "rgb(255, 255, 255)"
+    assert narrow["background"] == "rgb(20, 23, 27)"
+    assert wide["overflow"] <= 0
+
+
+def test_names_stay_text_in_the_browser(tmp_path):
+    seen = look(write_page(tmp_path, Names(launch=NASTY, method=NASTY)), "page.html")
+    assert seen["injected"] == 0
+    assert NASTY in seen["plan_tip"]

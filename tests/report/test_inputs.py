@@ -1,0 +1,57 @@
+import dataclasses
+
+import pytest
+from report_tables import SIMULATED, WORKLOAD, write_inputs
+
+from kareus.artifacts.files import read_json, write_json
+from kareus.errors import ArtifactError
+from kareus.report.inputs import load
+
+OTHER = dataclasses.replace(SIMULATED, kind="cuda", detail="GPU-0")
+
+
+@pytest.fixture
+def paths(tmp_path):
+    return write_inputs(tmp_path / "one")
+
+
+def test_a_report_is_of_the_testbed_and_seed_of_its_tables(paths):
+    inputs = load(WORKLOAD, paths)
+    assert inputs.testbed == SIMULATED
+    assert inputs.provenance.seed == 7
+    assert inputs.provenance.created_at
+    assert inputs.gpus == 16
+
+
+def test_every_table_is_named_as_a_source(paths):
+    names = [source.name for source in load(WORKLOAD, paths).sources]
+    assert len(names) == len(set(names)) == 3 + len(paths.candidates) + len(paths.rounds)
+
+
+@pytest.mark.parametrize("name", ["instructions", "iteration", "microbatch", "candidates", "rounds", "plans"])
+def test_inputs_of_two_testbeds_are_refused(paths, tmp_path, name):
+    foreign = write_inputs(tmp_path / "two", testbed=OTHER)
+    with pytest.raises(ArtifactError, match=r"simulated testbed, A100-SXM4-40GB.*Rerun all on one") as error:
+        load(WORKLOAD, dataclasses.replace(paths, **{name: getattr(foreign, name)}))
+    assert "measured on A100-SXM4-40GB" in str(error.value)
+
+
+def test_a_plan_of_another_workload_is_refused(paths):
+    with pytest.raises(ArtifactError, match=rf"fastest\.json: a plan for {WORKLOAD}, expected another"):
+        load("another", paths)
+
+
+def test_a_file_that_is_no_plan_is_refused(paths):
+    write_json(paths.plans[0], {**read_json(paths.plans[0]), "methd": "kareus"})
+    with pytest.raises(ArtifactError, match=r"fastest\.json: not a plan of this Kareus \(methd: unknown key"):
+        load(WORKLOAD, paths)
+
+
+def test_a_partition_needs_both_its_tables(paths):
+    with pytest.raises(ArtifactError, match=r"candidates of backward.*forward.* but rounds of forward-mlp-allreduce;"):
+        load(WORKLOAD, dataclasses.replace(paths, rounds=paths.rounds[:1]))
+
+
+def test_searches_keep_their_partitions_whatever_the_order_of_files(paths):
+    turned = dataclasses.replace(paths, rounds=paths.rounds[::-1])
+    assert [s.partition for s in load(WORKLOAD, turned).searches] == ["forward-mlp-allreduce", "backward-mlp-allreduce"]

@@ -1,0 +1,121 @@
+import dataclasses
+import json
+import re
+from html.parser import HTMLParser
+
+import pytest
+from report_tables import PARTITIONS, WORKLOAD, Names, candidate_rows, iteration_rows, write_inputs
+
+from kareus.report.figures import page_data
+from kareus.report.inputs import load
+from kareus.report.page import page_html
+from kareus.report.summary import method_rows, summary_text
+
+NASTY = "</script><script>alert(1)</script><!--<b>&amp;\u2028"
+
+
+class Blocks(HTMLParser):
+    """What a browser takes for the data block, for text and for tags."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str | None]] = []
+        self.texts: dict[str, list[str]] = {}
+        self._open = ""
+        self.feed(page)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += attrs
+        self._open = dict(attrs).get("id") or tag
+
+    def handle_data(self, data):
+        self.texts.setdefault(self._open, []).append(data)
+
+    @property
+    def data(self):
+        return json.loads("".join(self.texts["data"]))
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory):
+    return load(WORKLOAD, write_inputs(tmp_path_factory.mktemp("results")))
+
+
+@pytest.fixture(scope="module")
+def page(inputs):
+    return page_html(inputs)
+
+
+def test_the_frontiers_of_the_page_are_those_of_the_table(page):
+    drawn = {
+        (line["method"], time_s, energy_j, gap)
+        for line in Blocks(page).data["iteration"]
+        for time_s, energy_j, gap in zip(
+            line["plans"]["time_s"], line["plans"]["energy_j"], line["plans"]["gap"], strict=True
+        )
+    }
+    assert drawn == {(row["method"], row["time_s"], row["energy_j"], row["gap"]) for row in iteration_rows()}
+
+
+def test_the_candidates_of_the_page_are_those_of_the_tables(page):
+    searches = Blocks(page).data["search"]
+    assert [search["partition"] for search in searches] == list(PARTITIONS)
+    for search in searches:
+        assert search["candidates"] == {name: [row[name] for row in candidate_rows()] for name in candidate_rows()[0]}
+
+
+def test_the_summary_of_the_page_is_that_of_the_terminal(page, inputs):
+    blocks = Blocks(page)
+    assert blocks.data["methods"] == [dataclasses.asdict(row) for row in method_rows(inputs.iteration)]
+    assert "".join(blocks.texts["pre"]).startswith(summary_text(inputs))
+
+
+def test_the_timeline_is_that_of_the_plan(inputs):
+    for plan, drawn in zip(inputs.plans, page_data(inputs)["plans"], strict=True):
+        bars = [
+            (stage["stage"], {**drawn["schedules"][i["schedule"]], **i})
+            for stage in drawn["stages"]
+            for i in stage["instructions"]
+        ]
+        planned = [(stage.stage, instruction) for stage in plan.stages for instruction in stage.instructions]
+        assert len(bars) == len(planned) == 8
+        for (stage, bar), (planned_stage, instruction) in zip(bars, planned, strict=True):
+            assert stage == planned_stage
+            for name in ("direction", "microbatch", "start_s", "time_s", "energy_j", "frequency_mhz", "execution"):
+                assert bar[name] == getattr(instruction, name)
+            assert [choice["sm_count"] for choice in bar["partitions"]] == [c.sm_count for c in instruction.partitions]
+
+
+def test_stages_that_cost_the_same_share_a_panel(inputs):
+    groups = page_data(inputs)["microbatch"]
+    assert [(group["direction"], group["stages"]) for group in groups] == [("forward", [0, 1]), ("backward", [0, 1])]
+    for group in groups:
+        assert [len(line["points"]["time_s"]) for line in group["methods"]] == [2, 2, 2]
+
+
+def test_waiting_costs_what_the_frontiers_left_out(inputs):
+    assert page_data(inputs)["blocking_power_w"] == pytest.approx(85.0)
+
+
+def test_the_page_asks_the_network_for_nothing(page):
+    blocks = Blocks(page)
+    assert {value for name, value in blocks.attributes if name in ("src", "href", "action", "srcset")} == {"data:,"}
+    assert set(re.findall(r"https?://[^\s\"'<>]+", page)) == {
+        "http://www.w3.org/2000/svg"
+    }  # the name of the SVG namespace
+    assert not re.search(r"@import|url\(|fetch\(|XMLHttpRequest|import\(|innerHTML|eval\(", page)
+
+
+def test_names_cannot_end_the_data_block_or_become_markup(tmp_path, page):
+    names = Names(workload=f"nasty {NASTY}", launch=NASTY, method=NASTY)
+    blocks = Blocks(page_html(load(names.workload, write_inputs(tmp_path, names))))
+    assert blocks.tags == Blocks(page).tags
+    assert blocks.data["workload"] == names.workload
+    assert blocks.data["plans"][0]["method"] == NASTY
+    assert "".join(blocks.texts["title"]).startswith(names.workload)
+
+
+def test_the_page_is_small(page):
+    assert len(page.encode()) < 200_000

@@ -1,0 +1,96 @@
+import dataclasses
+
+import pytest
+from report_tables import WORKLOAD, Names, iteration_rows, write_inputs
+
+from kareus.pipeline.tables import ITERATION
+from kareus.report.inputs import load
+from kareus.report.summary import method_rows, plan_rows, summary_text
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory):
+    return load(WORKLOAD, write_inputs(tmp_path_factory.mktemp("results")))
+
+
+def test_methods_are_compared_with_sequential_at_max_throughput(inputs):
+    rows = {row.method: row for row in method_rows(inputs.iteration)}
+    assert (rows["sequential"].time_s, rows["sequential"].energy_j) == (4.0, 20e3)
+    assert (rows["kareus"].time_s, rows["kareus"].energy_j) == (3.0, 14e3)
+    assert rows["kareus"].time_reduction == pytest.approx(0.25)
+    assert rows["kareus"].energy_reduction == pytest.approx(0.30)
+    assert rows["nanobatching"].time_reduction == pytest.approx(-0.1)
+    assert rows["nanobatching"].energy_reduction == pytest.approx(-0.05)
+    assert rows["sequential+perseus"].time_reduction == pytest.approx(0.0)
+
+
+def test_frontiers_are_compared_with_sequential_perseus(inputs):
+    rows = {row.method: row for row in method_rows(inputs.iteration)}
+    assert rows["kareus"].iso_time_energy_reduction == pytest.approx(1 - 12 / 18)
+    assert rows["kareus"].iso_energy_time_reduction == pytest.approx(1 - 3 / 5)
+
+
+def test_a_constraint_that_no_plan_satisfies_and_a_baseline_have_no_reduction(inputs):
+    rows = {row.method: row for row in method_rows(inputs.iteration)}
+    for method in ("nanobatching", "nanobatching+perseus"):
+        assert rows[method].iso_time_energy_reduction is None
+        assert rows[method].iso_energy_time_reduction is None
+    assert rows["sequential"].time_reduction is None
+    assert rows["sequential+perseus"].iso_time_energy_reduction is None
+
+
+def test_chosen_plans_are_compared_with_sequential_at_max_throughput(inputs):
+    fastest, deadline = plan_rows(inputs.iteration, inputs.plans)
+    assert (fastest.selector, fastest.time_reduction, fastest.energy_reduction) == ("fastest", 0.25, pytest.approx(0.3))
+    assert (deadline.selector, deadline.time_reduction, deadline.energy_reduction) == (
+        "deadline=4s",
+        0,
+        pytest.approx(0.4),
+    )
+    assert fastest.gap == pytest.approx(0.01)
+
+
+def test_static_and_dynamic_energy_add_up(inputs):
+    for row in (*method_rows(inputs.iteration), *plan_rows(inputs.iteration, inputs.plans)):
+        assert row.static_energy_j + row.dynamic_energy_j == pytest.approx(row.energy_j)
+
+
+def test_the_text_says_what_was_simulated_and_fits_the_terminal(inputs):
+    lines = summary_text(inputs).splitlines()
+    assert lines[:2] == [WORKLOAD, "simulated testbed, A100-SXM4-40GB, 16 GPUs"]
+    assert max(map(len, lines)) <= 100
+
+
+def test_the_text_stands_in_columns(inputs):
+    lines = summary_text(inputs).splitlines()
+    (start,) = (i for i, line in enumerate(lines) if line.startswith("method") and "static" in line)
+    ends = [i for i in range(len(lines[start])) if lines[start + 1][i : i + 2] in ("\u2500 ", "\u2500")]
+    for line in lines[start + 2 : start + 7]:
+        assert all(line[end] != " " for end in ends[1:]), line
+
+
+def test_the_text_shows_the_reductions(inputs):
+    lines = summary_text(inputs).splitlines()
+    kareus = [line.split() for line in lines if line.startswith("kareus")]
+    assert kareus[0] == ["kareus", "3.000", "14.00", "2.88", "11.12", "25.0", "%", "30.0", "%"]
+    assert kareus[1] == ["kareus", "33.3", "%", "40.0", "%"]
+    assert lines[-1].startswith("\u2013 no plan")
+
+
+def test_a_table_without_the_baselines_still_has_a_summary():
+    only = ITERATION.frame([row for row in iteration_rows() if row["method"] == "kareus"])
+    (row,) = method_rows(only)
+    reductions = [getattr(row, field.name) for field in dataclasses.fields(row) if "reduction" in field.name]
+    assert reductions == [None] * 4
+
+
+def test_the_order_of_rows_does_not_matter(inputs):
+    shuffled = inputs.iteration.sample(fraction=1.0, shuffle=True, seed=1)
+    by_name = lambda frame: sorted(method_rows(frame), key=lambda row: row.method)  # noqa: E731
+    assert by_name(shuffled) == by_name(inputs.iteration)
+
+
+def test_the_longest_method_fits_the_terminal(tmp_path):
+    names = Names(method="kareus-without-kernel-schedule")
+    text = summary_text(load(WORKLOAD, write_inputs(tmp_path, names)))
+    assert max(map(len, text.splitlines())) <= 100

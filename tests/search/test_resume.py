@@ -1,0 +1,119 @@
+"""A search that is killed goes on where it was."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+from builders import a100, graphs, protocol, search, simulated, space
+
+from kareus.artifacts.provenance import Provenance
+from kareus.artifacts.records import to_plain
+from kareus.artifacts.tables import read_table, write_table
+from kareus.cli import main
+from kareus.partition.graph import Batch
+from kareus.partition.interleave import partition_of
+from kareus.partition.write import write_partitions
+from kareus.schedule.space import search_space
+from kareus.schedule.tables import SPACE
+from kareus.search.tables import CANDIDATES, ROUNDS
+from kareus.workload.slices import SearchSlice
+
+PARTITION = "forward-mlp-allreduce"
+
+
+@pytest.fixture
+def inputs(tmp_path: Path) -> Path:
+    """Configuration slice, partitions and search space of one partition."""
+    mlp = graphs()[Batch.NANOBATCH].forward[1]
+    partition = partition_of(mlp, mlp.collective)
+    config = SearchSlice(gpu=a100(), testbed=simulated(), protocol=protocol(), search=search(), seed=0)
+    (tmp_path / "search.yaml").write_text(yaml.safe_dump(to_plain(config)))
+    provenance = Provenance(config_hash="test")
+    write_partitions(tmp_path / "partitions.parquet", {partition: 2}, provenance)
+    rows = [
+        {"partition": PARTITION, "candidate": n, **to_plain(c), "launch": partition.operators[c.launch].name}
+        for n, c in enumerate(search_space(partition, a100(), space()))
+    ]
+    write_table(tmp_path / "space.parquet", SPACE.frame(rows), SPACE, provenance)
+    return tmp_path
+
+
+def arguments(folder: Path, results: str) -> list[str]:
+    return [
+        "search",
+        f"--config={folder / 'search.yaml'}",
+        f"--partitions={folder / 'partitions.parquet'}",
+        f"--space={folder / 'space.parquet'}",
+        f"--partition={PARTITION}",
+        f"--store={folder / results / 'measurements'}",
+        f"--candidates={folder / results / 'candidates.parquet'}",
+        f"--rounds={folder / results / 'rounds.parquet'}",
+    ]
+
+
+def start(folder: Path, results: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "kareus", *arguments(folder, results)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+def kept(folder: Path, results: str) -> int:
+    """Measurements that would survive now: whole lines of the journal, which is folded only when a search ends."""
+    journals = list((folder / results).rglob("journal.jsonl"))
+    return sum(j.read_bytes().count(b"\n") for j in journals)
+
+
+@pytest.mark.parametrize("rows", [1, 40, 110])
+def test_a_killed_search_measures_only_what_is_missing(inputs, rows):
+    main(arguments(inputs, "whole"))
+    killed = start(inputs, "killed")
+    while kept(inputs, "killed") < rows:
+        time.sleep(0.001)
+        assert killed.poll() is None, "ended before it could be killed"
+    os.kill(killed.pid, signal.SIGKILL)
+    killed.communicate()
+    survived = kept(inputs, "killed")
+
+    resumed = start(inputs, "killed")
+    output, _ = resumed.communicate(timeout=60)
+    measured, reused = map(int, re.search(r"candidates: (\d+) measured, (\d+) from the store", output).groups())
+    assert reused == survived >= rows
+
+    whole, again = (read_table(inputs / r / "candidates.parquet", CANDIDATES) for r in ("whole", "killed"))
+    assert measured + reused == len(whole)
+    assert again.equals(whole)
+
+
+def test_a_search_repeated_measures_nothing_and_writes_the_same_rows(inputs, caplog):
+    tables = []
+    for _ in range(2):
+        caplog.clear()
+        with caplog.at_level("INFO"):
+            assert main(arguments(inputs, "again")) == 0
+        tables.append([read_table(inputs / "again" / f"{t.name}.parquet", t) for t in (CANDIDATES, ROUNDS)])
+    assert all(a.equals(b) for a, b in zip(*tables, strict=True))
+    assert "candidates: 0 measured" in caplog.text
+
+
+def test_a_corrupt_shelf_stops_the_search_with_one_line(inputs, capsys):
+    assert main(arguments(inputs, "bad")) == 0
+    (shelf,) = (inputs / "bad").rglob("measurements.parquet")
+    whole = shelf.read_bytes()
+    shelf.write_bytes(whole[: len(whole) // 2])
+    assert main(arguments(inputs, "bad")) == 2
+    line = capsys.readouterr().err
+    assert re.fullmatch(r"kareus search: .*measurements\.parquet: corrupt or truncated Parquet file .*\n", line)
+    assert shelf.stat().st_size == len(whole) // 2
+
+
+def test_an_unknown_partition_is_refused_with_those_that_exist(inputs, capsys):
+    wrong = [
+        a.replace(PARTITION, "forward-mpl-allreduce") if "--partition=" in a else a for a in arguments(inputs, "x")
+    ]
+    assert main(wrong) == 2
+    assert f"no partition 'forward-mpl-allreduce'; there are: {PARTITION}" in capsys.readouterr().err

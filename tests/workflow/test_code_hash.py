@@ -1,0 +1,37 @@
+from pathlib import Path
+
+import kareus
+from kareus.artifacts import provenance
+from kareus.artifacts.provenance import code_hash
+
+
+def hash_with(monkeypatch, module, edited, tmp_path):
+    """Hash of `module` in a copy of the package in which one file has another line."""
+    copy = tmp_path / edited.replace("/", "_")
+    for source in Path(kareus.__file__).parent.rglob("*.py"):
+        target = copy / "kareus" / source.relative_to(Path(kareus.__file__).parent)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(source.read_bytes())
+    file = copy / "kareus" / edited
+    file.write_text(file.read_text() + "\n# edited\n")
+    monkeypatch.setattr(provenance.kareus, "__file__", str(copy / "kareus" / "__init__.py"))
+    code_hash.cache_clear()
+    found = code_hash(module)
+    monkeypatch.undo()
+    code_hash.cache_clear()
+    return found
+
+
+def test_editing_what_a_stage_uses_changes_its_hash_and_no_other(monkeypatch, tmp_path):
+    search, schedule = code_hash("kareus.search.stage"), code_hash("kareus.schedule.stage")
+    for edited, changes_search, changes_schedule in [
+        ("search/acquisition.py", True, False),
+        ("testbed/simulated/laws.py", True, False),
+        ("schedule/space.py", False, True),
+        ("artifacts/tables.py", True, True),
+        ("report/stage.py", False, False),
+    ]:
+        assert (hash_with(monkeypatch, "kareus.search.stage", edited, tmp_path) != search) == changes_search, edited
+        assert (hash_with(monkeypatch, "kareus.schedule.stage", edited, tmp_path) != schedule) == changes_schedule, (
+            edited
+        )

@@ -1,0 +1,92 @@
+"""The rule that whoever knows one name knows all: rules, packages, commands and tests are named alike."""
+
+import ast
+import importlib
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kareus.artifacts.layout import WorkloadFolder
+from kareus.cli import COMMANDS
+
+ROOT = Path(__file__).parents[2]
+RULES = sorted((ROOT / "workflow/rules").glob("*.smk"))
+STAGES = [path.stem for path in RULES if path.stem != "common"]
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_rule_file_a_package_and_a_test_folder_have_the_same_name(stage):
+    assert (ROOT / "kareus" / stage / "stage.py").is_file()
+    assert (ROOT / "tests" / stage).is_dir()
+
+
+def test_the_snakefile_includes_every_rule_file_in_the_order_of_the_flow():
+    included = re.findall(r'include: "workflow/rules/(\w+)\.smk"', (ROOT / "Snakefile").read_text())
+    assert sorted(included) == sorted(p.stem for p in RULES)
+    assert included[0] == "common"
+
+
+def rules():
+    for path in RULES:
+        for name, body in re.findall(r"^rule (\w+):\n((?:    .*\n|\n)+)", path.read_text(), re.M):
+            yield pytest.param(path.stem, body, id=name)
+
+
+@pytest.mark.parametrize(("stage", "body"), rules())
+def test_a_rule_is_one_shell_line_that_calls_one_command_and_says_what_it_does(stage, body):
+    assert "shell:" in body
+    assert "run:" not in body
+    assert len(re.search(r'message:\s+"(.*)"', body)[1]) <= 80
+    commands = re.findall(r"python -m kareus (\S+)", body)
+    if commands:
+        (command,) = commands
+        assert COMMANDS[command][0].split(".")[1] == stage
+        assert f'code("{command}")' in body
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_starts_without_what_only_some_stages_need(command):
+    heavy = ("torch", "xgboost", "highspy", "pandas", "sklearn", "zeus", "snakemake", "matplotlib")
+    script = (
+        f"import sys, importlib; importlib.import_module({COMMANDS[command][0]!r}); "
+        f"print([m for m in {heavy} if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_the_layout_of_a_workload_folder_is_that_of_the_rules(tmp_path):
+    declared = {path for rule in RULES for path in re.findall(r'"results/\{workload\}/([^"{]+)"', rule.read_text())}
+    for place in ("frontier/microbatch.parquet", "pipeline/instructions.parquet", "pipeline/iteration.parquet"):
+        assert place in declared
+        (tmp_path / place).parent.mkdir(exist_ok=True)
+        (tmp_path / place).touch()
+    folder = WorkloadFolder(tmp_path)
+    assert {p.relative_to(tmp_path).as_posix() for p in (folder.microbatch, folder.instructions, folder.iteration)} == {
+        "frontier/microbatch.parquet",
+        "pipeline/instructions.parquet",
+        "pipeline/iteration.parquet",
+    }
+    assert folder.plan("fastest") == tmp_path / "plan/fastest.json"
+
+
+def test_every_module_says_what_it_is_for():
+    for path in sorted((ROOT / "kareus").rglob("*.py")):
+        assert ast.get_docstring(ast.parse(path.read_text())), f"{path} has no docstring"
+
+
+def test_the_tools_of_the_environment_are_pinned():
+    pinned = {
+        line.split("==")[0].lower() for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line
+    }
+    assert {"torch", "snakemake", "polars", "ruff", "mypy", "hydra-core", "highspy", "snakefmt"} <= pinned
+
+
+def test_commands_are_importable_and_complete():
+    for module, _ in COMMANDS.values():
+        stage = importlib.import_module(module)
+        assert callable(stage.add_arguments)
+        assert callable(stage.run)
