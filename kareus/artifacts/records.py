@@ -36,6 +36,8 @@ def from_plain(cls: type[Record], data: Any, where: str = "") -> Record:
     """Build the record `cls` from plain data.
 
     Args:
+        cls: the dataclass to build.
+        data: mapping of its fields.
         where: dotted path of `data` in its file, the start of every message.
 
     Raises:

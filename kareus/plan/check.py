@@ -88,8 +88,8 @@ def _check_instruction(instruction: PlannedInstruction, workload: Workload, wher
     clocks = gpu.search_frequencies
     if instruction.frequency_mhz not in clocks.clocks_mhz:
         raise ArtifactError(
-            f"{where}: frequency_mhz={instruction.frequency_mhz} is not among {clocks.minimum_mhz}-{clocks.maximum_mhz} "
-            f"by {clocks.stride_mhz}."
+            f"{where}: frequency_mhz={instruction.frequency_mhz} is not among "
+            f"{clocks.minimum_mhz}-{clocks.maximum_mhz} by {clocks.stride_mhz}."
         )
     if (instruction.execution == "overlap") != bool(instruction.partitions):
         raise ArtifactError(

@@ -325,7 +325,7 @@ class PipelineConfig:
     """Deadlines between the fastest and the most frugal iteration for which a plan is made."""
 
     def __post_init__(self) -> None:
-        if self.deadlines < 2:
+        if self.deadlines < 2:  # noqa: PLR2004 - both ends of the frontier
             raise ConfigError(f"deadlines={self.deadlines}: must be 2 or more.")
 
 

@@ -27,11 +27,11 @@ def read_model(path: Path) -> Model:
     """
     file = path / "config.json" if path.is_dir() else path
     config = _load(file)
-    _check_architecture(file, config)
     try:
-        return _model(file, config)
+        _check_architecture(config)
+        return _model(_name(file, config), config)
     except ConfigError as error:
-        raise error if str(error).startswith(str(file)) else ConfigError(f"{file}: {error}") from error
+        raise ConfigError(f"{file}: {error}") from error
 
 
 def _load(file: Path) -> Mapping[str, Any]:
@@ -54,27 +54,27 @@ def _load(file: Path) -> Mapping[str, Any]:
     return config
 
 
-def _check_architecture(file: Path, config: Mapping[str, Any]) -> None:
+def _check_architecture(config: Mapping[str, Any]) -> None:
     """Refuse what would need another block than the one that Kareus builds."""
     kind = config["model_type"]
     if kind not in SUPPORTED:
         raise ConfigError(
-            f"{file}: model_type '{kind}' is not supported; supported are the dense models {', '.join(SUPPORTED)}."
+            f"model_type '{kind}' is not supported; supported are the dense models {', '.join(SUPPORTED)}."
         )
     for key in ("num_experts", "num_local_experts", "n_routed_experts"):
         if config.get(key):
-            raise ConfigError(f"{file}: {key}={config[key]}: mixtures of experts are not supported, only dense models.")
+            raise ConfigError(f"{key}={config[key]}: mixtures of experts are not supported, only dense models.")
     if _slides(config):
         raise ConfigError(
-            f"{file}: sliding_window={config.get('sliding_window')}: sliding-window attention is not supported, only "
+            f"sliding_window={config.get('sliding_window')}: sliding-window attention is not supported, only "
             "full causal attention."
         )
     for key, allowed in (("hidden_act", "silu"), ("mlp_bias", False)):
         if config.get(key, allowed) != allowed:
-            raise ConfigError(f"{file}: {key}={config[key]}: not supported; expected {allowed}.")
+            raise ConfigError(f"{key}={config[key]}: not supported; expected {allowed}.")
     if config.get("attention_bias"):
         raise ConfigError(
-            f"{file}: attention_bias=True: a bias on the output projection is not supported; of the biases, only that "
+            "attention_bias=True: a bias on the output projection is not supported; of the biases, only that "
             "of Qwen 2 on queries, keys and values is."
         )
 
@@ -88,29 +88,18 @@ def _slides(config: Mapping[str, Any]) -> bool:
     )
 
 
-def _model(file: Path, config: Mapping[str, Any]) -> Model:
-    kind = config["model_type"]
-    heads, hidden_size = _integer(file, config, "num_attention_heads"), _integer(file, config, "hidden_size")
-    if "head_dim" not in config and kind == "qwen3":
-        head_dim = QWEN3_HEAD_DIM
-    elif config.get("head_dim") is None:
-        if hidden_size % heads:
-            raise ConfigError(
-                f"hidden_size={hidden_size}: must be a multiple of num_attention_heads ({heads}), or head_dim be given."
-            )
-        head_dim = hidden_size // heads
-    else:
-        head_dim = _integer(file, config, "head_dim")
+def _model(name: str, config: Mapping[str, Any]) -> Model:
+    kind, heads = config["model_type"], _integer(config, "num_attention_heads")
     one_each = kind == "llama" and config.get("num_key_value_heads") is None  # multi-head attention, as in Llama 1
     return Model(
-        name=_name(file, config),
-        hidden_size=hidden_size,
-        intermediate_size=_integer(file, config, "intermediate_size"),
-        num_layers=_integer(file, config, "num_hidden_layers"),
+        name=name,
+        hidden_size=_integer(config, "hidden_size"),
+        intermediate_size=_integer(config, "intermediate_size"),
+        num_layers=_integer(config, "num_hidden_layers"),
         num_attention_heads=heads,
-        num_key_value_heads=heads if one_each else _integer(file, config, "num_key_value_heads"),
-        head_dim=head_dim,
-        vocab_size=_integer(file, config, "vocab_size"),
+        num_key_value_heads=heads if one_each else _integer(config, "num_key_value_heads"),
+        head_dim=_head_dim(config),
+        vocab_size=_integer(config, "vocab_size"),
         tie_embeddings=bool(config.get("tie_word_embeddings", False)),
         qk_norm=kind == "qwen3",
         qkv_bias=kind == "qwen2",
@@ -118,12 +107,25 @@ def _model(file: Path, config: Mapping[str, Any]) -> Model:
     )
 
 
-def _integer(file: Path, config: Mapping[str, Any], key: str) -> int:
+def _head_dim(config: Mapping[str, Any]) -> int:
+    if config.get("head_dim") is not None:
+        return _integer(config, "head_dim")
+    if config["model_type"] == "qwen3":
+        return QWEN3_HEAD_DIM
+    hidden_size, heads = _integer(config, "hidden_size"), _integer(config, "num_attention_heads")
+    if hidden_size % heads:
+        raise ConfigError(
+            f"hidden_size={hidden_size}: must be a multiple of num_attention_heads ({heads}), or head_dim be given."
+        )
+    return hidden_size // heads
+
+
+def _integer(config: Mapping[str, Any], key: str) -> int:
     value = config.get(key)
     if value is None:
-        raise ConfigError(f"{file}: '{key}' is missing; expected the config.json of a Hugging Face model.")
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise ConfigError(f"{file}: {key}={value!r}: expected a whole number.")
+        raise ConfigError(f"'{key}' is missing; expected the config.json of a Hugging Face model.")
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ConfigError(f"{key}={value!r}: expected a whole number greater than 0.")
     return value
 
 

@@ -98,7 +98,7 @@ def test_a_frame_that_breaks_the_schema_is_not_written(tmp_path, frame, message)
 
 def test_what_derives_from_two_testbeds_is_refused():
     other = Provenance(config_hash="x", testbed=TestbedIdentity(kind="cuda", gpu="A100", detail="GPU-1"), seed=7)
-    with pytest.raises(ArtifactError, match="different testbeds: measured on A100 .*; simulated testbed, A100"):
+    with pytest.raises(ArtifactError, match=r"different testbeds: measured on A100 .*; simulated testbed, A100"):
         derived("y", [PROVENANCE, other])
 
 

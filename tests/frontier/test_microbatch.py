@@ -13,7 +13,7 @@ GPU = a100()
 INNER = StageShape(layers=3, first=False, last=False)
 
 
-def makeup(direction, recompute=True, shape=INNER):
+def makeup(direction, *, recompute=True, shape=INNER):
     both = graphs()
     return overlap_makeup(both[Batch.NANOBATCH], both[Batch.MICROBATCH], shape, direction, recompute=recompute)
 

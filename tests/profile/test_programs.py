@@ -17,7 +17,7 @@ from kareus.profile.programs import (
 SHAPES = st.builds(StageShape, layers=st.integers(1, 6), first=st.booleans(), last=st.booleans())
 
 
-def make(shape, direction, execution, recompute=True):
+def make(shape, direction, execution, *, recompute=True):
     return instruction_program(graphs(), shape, direction, execution, recompute=recompute, default_sm_count=24)
 
 
@@ -31,8 +31,8 @@ def bus_bytes(program):
 
 @given(SHAPES, st.sampled_from(Direction), st.booleans())
 def test_both_execution_models_do_the_same_arithmetic_and_communication(shape, direction, recompute):
-    sequential = make(shape, direction, Execution.SEQUENTIAL, recompute)
-    nanobatching = make(shape, direction, Execution.NANOBATCHING, recompute)
+    sequential = make(shape, direction, Execution.SEQUENTIAL, recompute=recompute)
+    nanobatching = make(shape, direction, Execution.NANOBATCHING, recompute=recompute)
     assert flops(nanobatching) == flops(sequential)
     assert bus_bytes(nanobatching) == pytest.approx(bus_bytes(sequential))
 
@@ -51,7 +51,7 @@ def test_partitions_and_components_add_up_to_the_whole_instruction(shape, direct
         segment = segments[Direction(found_direction), segment_name]
         counted += n * sum(o.flops for o in segment.operators)
         reduced += n * segment.collective.bus_bytes  # all collectives of this block are alike
-    whole = make(shape, direction, Execution.NANOBATCHING, recompute)
+    whole = make(shape, direction, Execution.NANOBATCHING, recompute=recompute)
     assert counted == flops(whole)
     assert reduced == pytest.approx(bus_bytes(whole))
 
@@ -64,7 +64,7 @@ def test_a_backward_with_checkpointing_recomputes_the_forward_of_every_block():
 
 
 def test_sequential_execution_hides_a_collective_behind_weight_gradients_only():
-    program = make(StageShape(layers=1, first=False, last=False), Direction.BACKWARD, Execution.SEQUENTIAL, False)
+    program = make(StageShape(layers=1, first=False, last=False), Direction.BACKWARD, Execution.SEQUENTIAL, recompute=False)
     assert [s.operators[s.launch].name for s in program.steps] == ["gate_up.wgrad", "qkv.wgrad"]
     forward = make(StageShape(layers=1, first=False, last=False), Direction.FORWARD, Execution.SEQUENTIAL)
     assert all(s.launch == len(s.operators) for s in forward.steps)

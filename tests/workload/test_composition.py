@@ -1,0 +1,130 @@
+import dataclasses
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+from builders import CONFIG
+
+from kareus.errors import ConfigError
+from kareus.workload.compose import compose
+from kareus.workload.config import Workload
+from kareus.workload.overrides import groups
+
+OPTIONS = sorted(path for path in CONFIG.glob("*/*.yaml") if path.parent.name in groups())
+
+
+def workload(*overrides: str, config_dir: Path = CONFIG) -> Workload:
+    (composition,) = compose(overrides, config_dir)
+    return composition.workload
+
+
+@pytest.mark.parametrize("option", OPTIONS, ids=lambda path: f"{path.parent.name}={path.stem}")
+def test_every_option_of_every_group_composes(option: Path) -> None:
+    (composition,) = compose([f"{option.parent.name}={option.stem}"], CONFIG)
+    assert composition.options[option.parent.name] == option.stem
+    assert composition.changes == {}
+
+
+@pytest.mark.parametrize("option", OPTIONS, ids=lambda path: f"{path.parent.name}={path.stem}")
+def test_a_name_inside_an_option_is_that_of_its_file(option: Path) -> None:
+    values = yaml.safe_load(option.read_text())
+    assert values.get("name", option.stem) == option.stem
+
+
+def test_every_group_folder_is_a_key_of_the_workload() -> None:
+    assert {path.name for path in CONFIG.iterdir() if path.is_dir()} == set(groups())
+
+
+def test_the_default_is_the_first_row_of_the_paper() -> None:
+    default = workload()
+    assert (default.model.name, default.gpu.name) == ("llama3.2-3b", "a100-sxm4-40gb")
+    assert (default.parallelism.pp, default.parallelism.tp, default.parallelism.cp) == (2, 8, 1)
+    assert (default.microbatch_size, default.num_microbatches, default.sequence_length) == (8, 8, 4096)
+    assert default.activation_checkpointing
+
+
+@pytest.mark.parametrize("gpu", ["a100-sxm4-40gb", "h100-sxm5-80gb", "h200"])
+def test_gpu_numbers_agree_with_each_other(gpu: str) -> None:
+    spec = workload(f"gpu={gpu}").gpu
+    flop_per_cycle = {108: 2048, 132: 4096}[spec.sm_count]  # A100 and H100 white papers: dense bf16, of one SM
+    assert spec.bf16_tflops == pytest.approx(spec.sm_count * flop_per_cycle * spec.maximum_clock_mhz * 1e-6, rel=1e-3)
+    assert spec.search_frequencies.clocks_mhz[-1] == spec.maximum_clock_mhz
+    assert all(clock % 15 == 0 for clock in spec.search_frequencies.clocks_mhz)  # the driver's steps
+    assert spec.static_power_w < spec.blocking_power_w < spec.power_limit_w
+
+
+def test_strategies_differ_in_nothing_but_the_strategy() -> None:
+    paper, random, exhaustive = (workload(f"search={name}").search for name in ("paper", "random", "exhaustive"))
+    assert dataclasses.replace(random, strategy=paper.strategy) == paper
+    assert dataclasses.replace(exhaustive, strategy=paper.strategy) == paper
+
+
+def test_changes_are_what_overrides_changed_and_nothing_else() -> None:
+    (composition,) = compose(["gpu=h200", "seed=0", "gpu.power_limit_w=500", "search.small.batch=8"], CONFIG)
+    assert composition.changes == {"gpu.power_limit_w": 500.0, "search.small.batch": 8}
+    assert composition.workload.gpu.power_limit_w == 500.0
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("microbatch_size=abc", "microbatch_size: expected int, got 'abc'."),
+        ("microbatch_size=8.5", "microbatch_size: expected int, got 8.5."),
+        ("microbatch_size=", "microbatch_size: expected int, got ''."),
+        ("microbatch_size=null", "microbatch_size: expected int, got None."),
+        ("microbatch_size=-8", "microbatch_size=-8: must be greater than 0."),
+        ("activation_checkpointing=yes please", "activation_checkpointing: expected bool, got 'yes please'."),
+        ("parallelism.tp=0", "parallelism: tp=0: must be greater than 0."),
+        ("parallelism.layers_per_stage=15", "parallelism.layers_per_stage: expected a list, got 15."),
+        ("search.strategy=papr", "search.strategy: 'papr' is not known; perhaps you meant paper."),
+        ("search.small=5", "search.small: expected keys and values, got 5."),
+    ],
+)
+def test_a_value_of_another_type_or_range_is_answered_in_one_line(override: str, message: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        compose([override], CONFIG)
+    assert str(raised.value) == message
+
+
+@pytest.fixture
+def edited(tmp_path: Path) -> Path:
+    """A copy of the configuration, to be spoilt."""
+    return Path(shutil.copytree(CONFIG, tmp_path / "config"))
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "message"),
+    [
+        (
+            "model/qwen3-1.7b.yaml",
+            "hidden_size",
+            "hiden_size",
+            "model.hiden_size: unknown key; perhaps you meant hidden_size.",
+        ),
+        ("model/qwen3-1.7b.yaml", "hidden_size: 2048\n", "", "model.hidden_size: missing; give it a value."),
+        ("gpu/h200.yaml", "4800.0", "fast", "gpu.hbm_gb_per_s: expected float, got 'fast'."),
+        ("config.yaml", "seed: 0", "sead: 0", "sead: unknown key; perhaps you meant seed."),
+        ("config.yaml", "seed: 0", "seed: ???", "{config}: cannot be composed: Missing mandatory value: seed"),
+        ("config.yaml", "- gpu: a100-sxm4-40gb", "- gpu: a100", "{config}: cannot be composed: In 'config': Could not"),
+        ("config.yaml", "seed: 0", "seed: ${no}", "{config}: cannot be composed: Interpolation key 'no' not found"),
+        ("model/qwen3-1.7b.yaml", "name: qwen3", "name: [qwen3", "{config}: cannot be composed: while parsing a flow"),
+    ],
+)
+def test_a_spoilt_file_is_answered_in_one_line(edited: Path, file: str, old: str, new: str, message: str) -> None:
+    path = edited / file
+    assert old in path.read_text()
+    path.write_text(path.read_text().replace(old, new, 1))
+    with pytest.raises(ConfigError) as raised:
+        compose(["model=qwen3-1.7b", *(["gpu=h200"] if "gpu" not in old else [])], edited)
+    assert str(raised.value).startswith(message.format(config=edited))
+    assert "\n" not in str(raised.value)
+
+
+def test_a_folder_without_a_configuration_says_what_to_pass(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as raised:
+        compose([], tmp_path)
+    assert str(raised.value) == (
+        f"{tmp_path}: not a configuration folder (no config.yaml); run from the top of the repository, or pass "
+        "--config-dir."
+    )

@@ -1,0 +1,98 @@
+import dataclasses
+from pathlib import Path
+
+import pytest
+from builders import CONFIG
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kareus.errors import ArtifactError, ConfigError
+from kareus.workload.config import Workload
+from kareus.workload.resolve import resolve_accepted
+from kareus.workload.slices import SLICES, SearchSlice, cut, load_slice, slice_text, to_yaml
+
+
+@pytest.fixture(scope="module")
+def workload() -> Workload:
+    (only,) = resolve_accepted([], CONFIG).values()
+    return only
+
+
+@pytest.mark.parametrize("stage", SLICES)
+def test_a_slice_comes_back_from_its_text(stage: str, workload: Workload, tmp_path: Path) -> None:
+    path = tmp_path / f"{stage}.yaml"
+    path.write_text(slice_text(workload, stage))
+    assert load_slice(path, SLICES[stage]) == cut(workload, stage)
+
+
+@given(number=st.floats(min_value=1e-30, max_value=1e30), seed=st.integers(0, 2**63))
+def test_every_number_comes_back_exactly(number: float, seed: int, tmp_path_factory: pytest.TempPathFactory) -> None:
+    (only,) = resolve_accepted_once()
+    changed = dataclasses.replace(only, memory_reserve_gib=number, seed=seed)
+    path = tmp_path_factory.getbasetemp() / "exact.yaml"
+    path.write_text(to_yaml(changed))
+    assert load_slice(path, Workload) == changed
+
+
+def resolve_accepted_once(cache: list[Workload] = []) -> list[Workload]:  # noqa: B006 - hypothesis shares no fixtures
+    cache[:] = cache or resolve_accepted([], CONFIG).values()
+    return cache
+
+
+def changed_stages(before: Workload, **changes: object) -> set[str]:
+    after = dataclasses.replace(before, **changes)
+    return {stage for stage in SLICES if slice_text(before, stage) != slice_text(after, stage)}
+
+
+def test_a_change_reaches_the_stages_that_read_it_and_no_others(workload: Workload) -> None:
+    assert changed_stages(workload, sequence_length=8192) == {"partition", "pipeline", "plan"}
+    assert changed_stages(workload, num_microbatches=16) == {"pipeline", "plan"}
+    assert changed_stages(workload, seed=1) == {"profile", "search", "frontier", "plan"}
+    assert changed_stages(workload, memory_reserve_gib=1.0) == {"plan"}
+    space = dataclasses.replace(workload.space, sm_max=27)
+    assert changed_stages(workload, space=space) == {"schedule", "plan"}
+    search = dataclasses.replace(workload.search, boost_rounds=50)
+    assert changed_stages(workload, search=search) == {"search", "plan"}
+
+
+def test_an_unknown_stage_is_answered_with_those_that_exist(workload: Workload) -> None:
+    with pytest.raises(ConfigError) as raised:
+        cut(workload, "serch")
+    assert str(raised.value) == "no stage 'serch' has a slice of the configuration; perhaps you meant search."
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("seed: 0", "sead: 0", "sead: unknown key; perhaps you meant seed."),
+        ("seed: 0\n", "", "seed: missing; give it a value."),
+        ("seed: 0", "seed: zero", "seed: expected int, got 'zero'."),
+        ("  max_depth: 6", "  max_depth: 6.5", "search.max_depth: expected int, got 6.5."),
+        ("  max_depth: 6", "  max_depth: -6", "search: max_depth=-6: must be greater than 0."),
+        ("seed: 0", "seed: [", "not valid YAML (line"),
+    ],
+)
+def test_a_spoilt_slice_names_its_file_and_key(
+    old: str, new: str, message: str, workload: Workload, tmp_path: Path
+) -> None:
+    path = tmp_path / "search.yaml"
+    text = slice_text(workload, "search")
+    assert old in text
+    path.write_text(text.replace(old, new))
+    with pytest.raises(ArtifactError) as raised:
+        load_slice(path, SearchSlice)
+    assert str(raised.value).startswith(f"{path}: {message}")
+    assert str(raised.value).lower().endswith("delete it and rerun the stage that makes it.")
+    assert "\n" not in str(raised.value)
+
+
+def test_a_slice_that_is_missing_empty_or_of_another_stage_is_refused(workload: Workload, tmp_path: Path) -> None:
+    path = tmp_path / "search.yaml"
+    with pytest.raises(ArtifactError, match="cannot be read"):
+        load_slice(path, SearchSlice)
+    path.write_text("")
+    with pytest.raises(ArtifactError, match="SearchSlice: expected keys and values, got None"):
+        load_slice(path, SearchSlice)
+    path.write_text(slice_text(workload, "schedule"))
+    with pytest.raises(ArtifactError, match="space: unknown key"):
+        load_slice(path, SearchSlice)

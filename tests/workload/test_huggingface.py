@@ -1,0 +1,201 @@
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from builders import CONFIG
+from hydra.core.config_store import ConfigStore
+
+from kareus.errors import ConfigError
+from kareus.workload.compose import compose
+from kareus.workload.huggingface import read_model
+
+# Architecture fields of the files on Hugging Face; those that Kareus does not read are there to be ignored.
+LLAMA_3_2_3B = {
+    "architectures": ["LlamaForCausalLM"],
+    "attention_bias": False,
+    "bos_token_id": 128000,
+    "head_dim": 128,
+    "hidden_act": "silu",
+    "hidden_size": 3072,
+    "intermediate_size": 8192,
+    "max_position_embeddings": 131072,
+    "mlp_bias": False,
+    "model_type": "llama",
+    "num_attention_heads": 24,
+    "num_hidden_layers": 28,
+    "num_key_value_heads": 8,
+    "rms_norm_eps": 1e-05,
+    "rope_scaling": {"factor": 32.0, "rope_type": "llama3"},
+    "tie_word_embeddings": True,
+    "torch_dtype": "bfloat16",
+    "vocab_size": 128256,
+}
+QWEN3_1_7B = {
+    "architectures": ["Qwen3ForCausalLM"],
+    "attention_bias": False,
+    "head_dim": 128,
+    "hidden_act": "silu",
+    "hidden_size": 2048,
+    "intermediate_size": 6144,
+    "max_window_layers": 28,
+    "model_type": "qwen3",
+    "num_attention_heads": 16,
+    "num_hidden_layers": 28,
+    "num_key_value_heads": 8,
+    "rope_scaling": None,
+    "sliding_window": None,
+    "tie_word_embeddings": True,
+    "use_sliding_window": False,
+    "vocab_size": 151936,
+}
+MISTRAL = {  # version 0.3 of Mistral 7B: no window, no head_dim, untied by default
+    "model_type": "mistral",
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_attention_heads": 32,
+    "num_hidden_layers": 32,
+    "num_key_value_heads": 8,
+    "sliding_window": None,
+    "vocab_size": 32768,
+}
+
+
+def write(folder: Path, config: Any) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "config.json"
+    path.write_text(json.dumps(config))
+    return path
+
+
+@pytest.mark.parametrize(("option", "config"), [("llama3.2-3b", LLAMA_3_2_3B), ("qwen3-1.7b", QWEN3_1_7B)])
+def test_what_is_published_equals_our_option(option: str, config: dict[str, Any], tmp_path: Path) -> None:
+    ours = compose([f"model={option}"], CONFIG)[0].workload.model
+    theirs = read_model(write(tmp_path, config))
+    assert dataclasses.replace(theirs, name=ours.name, layers_per_stage=ours.layers_per_stage) == ours
+
+
+def test_fields_left_out_have_the_defaults_of_their_class(tmp_path: Path) -> None:
+    mistral = read_model(write(tmp_path, MISTRAL))
+    assert (mistral.head_dim, mistral.tie_embeddings, mistral.qk_norm, mistral.qkv_bias) == (128, False, False, False)
+    qwen2 = read_model(
+        write(tmp_path, MISTRAL | {"model_type": "qwen2", "use_sliding_window": False, "sliding_window": 4})
+    )
+    assert qwen2.qkv_bias
+    without = {key: value for key, value in LLAMA_3_2_3B.items() if key != "num_key_value_heads"}
+    assert read_model(write(tmp_path, without)).num_key_value_heads == 24
+    narrow = {key: value for key, value in QWEN3_1_7B.items() if key != "head_dim"} | {"hidden_size": 1024}
+    assert read_model(write(tmp_path, narrow)).head_dim == 128
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"model_type": "gpt2"},
+            "model_type 'gpt2' is not supported; supported are the dense models llama, mistral, qwen2, qwen3.",
+        ),
+        (
+            {"model_type": "qwen3_moe"},
+            "model_type 'qwen3_moe' is not supported; supported are the dense models llama, mistral, qwen2, qwen3.",
+        ),
+        (
+            {"num_local_experts": 8},
+            "num_local_experts=8: mixtures of experts are not supported, only dense models.",
+        ),
+        (
+            {"sliding_window": 4096},
+            "sliding_window=4096: sliding-window attention is not supported, only full causal attention.",
+        ),
+        (
+            {"model_type": "qwen2", "sliding_window": 4096, "use_sliding_window": True},
+            "sliding_window=4096: sliding-window attention is not supported, only full causal attention.",
+        ),
+        (
+            {"layer_types": ["full_attention", "sliding_attention"], "sliding_window": 512},
+            "sliding_window=512: sliding-window attention is not supported, only full causal attention.",
+        ),
+        ({"hidden_act": "gelu"}, "hidden_act=gelu: not supported; expected silu."),
+        ({"mlp_bias": True}, "mlp_bias=True: not supported; expected False."),
+        (
+            {"attention_bias": True},
+            "attention_bias=True: a bias on the output projection is not supported; of the biases, only that of Qwen 2 "
+            "on queries, keys and values is.",
+        ),
+        (
+            {"num_hidden_layers": None},
+            "'num_hidden_layers' is missing; expected the config.json of a Hugging Face model.",
+        ),
+        (
+            {"num_key_value_heads": None},
+            "'num_key_value_heads' is missing; expected the config.json of a Hugging Face model.",
+        ),
+        ({"vocab_size": "32k"}, "vocab_size='32k': expected a whole number greater than 0."),
+        (
+            {"hidden_size": 4100},
+            "hidden_size=4100: must be a multiple of num_attention_heads (32), or head_dim be given.",
+        ),
+        ({"num_hidden_layers": 0}, "num_hidden_layers=0: expected a whole number greater than 0."),
+        ({"num_key_value_heads": 5}, "num_key_value_heads=5: must divide num_attention_heads (32)."),
+        ({"num_attention_heads": 0}, "num_attention_heads=0: expected a whole number greater than 0."),
+    ],
+)
+def test_an_architecture_that_cannot_be_built_is_answered_in_one_line(
+    change: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    path = write(tmp_path, MISTRAL | change)
+    with pytest.raises(ConfigError) as raised:
+        read_model(path)
+    assert str(raised.value) == f"{path}: {message}"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b'{"model_type": ', "not valid JSON (line 1, Expecting value); download it from Hugging Face again."),
+        (b"[]", "has no 'model_type'; expected the config.json of a Hugging Face model."),
+        (b"{}", "has no 'model_type'; expected the config.json of a Hugging Face model."),
+        (b"\xff\xfe\x00", "cannot be read (not a text file)."),
+    ],
+)
+def test_a_corrupt_file_is_answered_in_one_line(content: bytes, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError) as raised:
+        read_model(path)
+    assert str(raised.value) == f"{path}: {message}"
+
+
+def test_a_name_on_hugging_face_says_that_a_local_file_is_needed() -> None:
+    with pytest.raises(ConfigError) as raised:
+        compose(["model=meta-llama/Llama-3.2-3B"], CONFIG)
+    assert str(raised.value) == (
+        "meta-llama/Llama-3.2-3B: no such file; 'model' takes an option of config/model, or the path of a Hugging Face "
+        "config.json on this machine."
+    )
+
+
+def test_the_model_is_named_after_its_origin_then_its_folder_then_its_file(tmp_path: Path) -> None:
+    folder = tmp_path / "My Llama_3"
+    assert read_model(write(folder, MISTRAL)).name == "my-llama-3"
+    assert read_model(write(folder, MISTRAL | {"_name_or_path": "mistralai/Mistral-7B-v0.3"})).name == "mistral-7b-v0.3"
+    other = folder / "seven.json"
+    other.write_text(json.dumps(MISTRAL))
+    assert read_model(other).name == "seven"
+
+
+def test_files_and_options_sweep_together_and_take_overrides(tmp_path: Path) -> None:
+    file = write(tmp_path / "tiny", MISTRAL)
+    overrides = [f"model=qwen3-1.7b,{file},{file.parent}", "model.num_layers=4"]
+    compositions = compose(overrides, CONFIG)
+    assert [c.workload.model.name for c in compositions] == ["qwen3-1.7b", "tiny", "tiny"]
+    assert {c.workload.model.num_layers for c in compositions} == {4}
+    assert compositions[1].workload.model.layers_per_stage == {}  # nothing is left of the default model
+    assert compositions[1].changes == {"model.num_layers": 4}
+
+
+def test_a_file_leaves_no_option_behind(tmp_path: Path) -> None:
+    before = set(ConfigStore.instance().repo.get("model", {}))
+    compose([f"model={write(tmp_path, MISTRAL)}"], CONFIG)
+    assert set(ConfigStore.instance().repo["model"]) == before

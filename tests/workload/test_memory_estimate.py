@@ -1,0 +1,140 @@
+import dataclasses
+
+import pytest
+from builders import CONFIG
+
+from kareus.errors import RefusedWorkloadError
+from kareus.workload.compose import compose
+from kareus.workload.config import Workload
+from kareus.workload.memory import GIB, check_memory, estimate_memory, stage_parameters
+from kareus.workload.resolve import resolve
+from kareus.workload.stages import layers_per_stage
+
+LLAMA, QWEN = "llama3.2-3b", "qwen3-1.7b"
+RAN = [
+    (LLAMA, "tp8", 8, 4096),
+    (LLAMA, "cp2tp4", 8, 4096),
+    (LLAMA, "cp2tp4", 8, 8192),
+    (LLAMA, "cp2tp4", 16, 4096),
+    (QWEN, "tp8", 8, 4096),
+    (QWEN, "tp8", 8, 8192),
+    (QWEN, "tp8", 16, 4096),
+    (QWEN, "cp2tp4", 8, 4096),
+    (QWEN, "cp2tp4", 8, 8192),
+    (QWEN, "cp2tp4", 16, 4096),
+    (QWEN, "tp8", 12, 4096),
+    (QWEN, "tp8", 20, 4096),
+]
+"""Tables 3 and 8 of the paper, A100 40 GB: what has numbers, and what says OOM."""
+OUT_OF_MEMORY = [(LLAMA, "tp8", 8, 8192), (LLAMA, "tp8", 16, 4096)]
+Row = tuple[str, str, int, int]
+
+
+def overrides(row: Row) -> list[str]:
+    model, parallelism, microbatch_size, sequence_length = row
+    shape = [f"microbatch_size={microbatch_size}", f"sequence_length={sequence_length}"]
+    return [f"model={model}", f"parallelism={parallelism}", *shape]
+
+
+def workload(*changes: str) -> Workload:
+    bare = compose(changes, CONFIG)[0].workload
+    return dataclasses.replace(
+        bare, parallelism=dataclasses.replace(bare.parallelism, layers_per_stage=layers_per_stage(bare))
+    )
+
+
+@pytest.mark.parametrize("row", RAN, ids=str)
+def test_what_ran_in_the_paper_is_accepted(row: Row) -> None:
+    (resolved,) = resolve(overrides(row), CONFIG)
+    assert resolved.refusal is None
+
+
+@pytest.mark.parametrize("row", OUT_OF_MEMORY, ids=str)
+def test_what_ran_out_of_memory_in_the_paper_is_refused(row: Row) -> None:
+    (resolved,) = resolve(overrides(row), CONFIG)
+    assert resolved.workload is None
+    assert f"microbatch_size={row[2]}, sequence_length={row[3]}: out of memory, needs 42.1 GiB" in str(resolved.refusal)
+
+
+def test_the_reserve_is_in_the_middle_of_those_that_tell_the_rows_apart() -> None:
+    def without_reserve(row: Row) -> float:
+        return estimate_memory(workload(*overrides(row), "memory_reserve_gib=0")).total_gib
+
+    limit_gib = workload().gpu.memory_gib
+    least = limit_gib - min(without_reserve(row) for row in OUT_OF_MEMORY)
+    most = limit_gib - max(without_reserve(row) for row in RAN)
+    assert (least, most) == pytest.approx((2.8, 8.3), abs=0.05)
+    assert workload().memory_reserve_gib == pytest.approx((least + most) / 2, abs=0.1)
+
+
+def test_microbatches_beyond_those_of_the_sensitivity_study_do_not_fit() -> None:
+    """Footnote of section 6.5: larger ones were not evaluated, for want of memory."""
+    (resolved,) = resolve(overrides((QWEN, "tp8", 24, 4096)), CONFIG)
+    assert resolved.refusal is not None
+
+
+@pytest.mark.parametrize(("microbatch_size", "fits"), [(4, True), (8, False)])
+def test_the_emulated_70b_fits_with_the_papers_microbatch_size_and_no_larger(microbatch_size: int, fits: bool) -> None:
+    (resolved,) = resolve(overrides(("llama3.3-70b", "pp10tp8", microbatch_size, 4096)), CONFIG)
+    assert (resolved.refusal is None) == fits
+
+
+def test_parameters_of_all_stages_are_those_of_the_model() -> None:
+    """3,212,749,824 and 1,720,574,976 parameters on Hugging Face, where a tied embedding counts once."""
+    for name, published in ((LLAMA, 3_212_749_824), (QWEN, 1_720_574_976)):
+        one = workload(f"model={name}", "parallelism.pp=1", "parallelism.tp=1")
+        assert stage_parameters(one.model, one.parallelism, 0, 28) == published
+    big = workload("model=llama3.3-70b", "parallelism.pp=1", "parallelism.tp=1")
+    assert stage_parameters(big.model, big.parallelism, 0, 80) == 70_553_706_496
+
+
+def test_a_tied_embedding_stands_on_the_first_and_on_the_last_stage() -> None:
+    whole, split = workload("parallelism.pp=1", "parallelism.tp=1"), workload("parallelism.tp=1")
+    embedding = 128256 * 3072
+    halves = [stage_parameters(split.model, split.parallelism, stage, layers) for stage, layers in enumerate((15, 13))]
+    assert sum(halves) == stage_parameters(whole.model, whole.parallelism, 0, 28) + embedding
+
+
+def test_model_states_are_eighteen_bytes_a_parameter_and_sharding_spares_the_optimizers() -> None:
+    plain = workload("parallelism.dp=4")
+    parameters = stage_parameters(plain.model, plain.parallelism, 0, 15)
+    estimate = estimate_memory(plain)
+    states = estimate.weights_gib + estimate.gradients_gib + estimate.optimizer_gib
+    assert states == pytest.approx(18 * parameters / GIB)
+    sharded = estimate_memory(workload("parallelism.dp=4", "parallelism.shard_optimizer=true"))
+    assert sharded.optimizer_gib == pytest.approx(estimate.optimizer_gib / 4)
+    assert sharded.weights_gib == estimate.weights_gib
+
+
+def test_a_stage_holds_no_more_microbatches_than_there_are() -> None:
+    boundary_gib = 2 * 8 * 4096 * 3072 / GIB  # bf16, 8 sequences of 4096 tokens, hidden size 3072
+    for num_microbatches, held in ((1, 1), (2, 2), (3, 3), (8, 4)):
+        first = estimate_memory(workload("parallelism.pp=4", f"num_microbatches={num_microbatches}"))
+        assert first.stage == 1 or first.in_flight_gib == pytest.approx(held * boundary_gib)
+
+
+def test_checkpointing_trades_activations_of_microbatches_in_flight_for_one_recomputation() -> None:
+    with_it, without = workload(), workload("activation_checkpointing=false")
+    assert estimate_memory(without).in_flight_gib > 25 * estimate_memory(with_it).in_flight_gib
+    assert estimate_memory(without).blocks_gib < estimate_memory(with_it).blocks_gib / 5
+    assert estimate_memory(without).total_gib > estimate_memory(with_it).total_gib
+
+
+def test_the_larger_of_blocks_and_head_counts() -> None:
+    wide = workload("parallelism.pp=1", "model.vocab_size=2097152", "parallelism.layers_per_stage=[28]")
+    estimate = estimate_memory(wide)
+    # By hand: tokens x (6 bytes of a logit x vocabulary / tp + hidden state and its gradient in bf16).
+    assert estimate.head_gib == pytest.approx(8 * 4096 * (6 * 2097152 / 8 + 2 * 2 * 3072) / GIB)
+    held = estimate.weights_gib + estimate.gradients_gib + estimate.optimizer_gib + estimate.in_flight_gib
+    assert estimate.head_gib > estimate.blocks_gib
+    assert estimate.total_gib == pytest.approx(held + estimate.head_gib + estimate.reserve_gib)
+
+
+def test_the_refusal_names_both_sizes_and_what_helps() -> None:
+    large = workload("microbatch_size=16")
+    with pytest.raises(RefusedWorkloadError) as raised:
+        check_memory(large, estimate_memory(large))
+    assert str(raised.value) == (
+        "microbatch_size=16, sequence_length=4096: out of memory, needs 42.1 GiB on stage 0 (model states 4.0, "
+        "activations 31.9, reserve 5.5) but gpu.memory_gib is 39.4; use smaller ones, or more of parallelism.tp, cp or pp."
+    )

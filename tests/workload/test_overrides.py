@@ -1,0 +1,108 @@
+import pytest
+from builders import CONFIG
+
+from kareus.errors import ConfigError
+from kareus.workload.overrides import expand
+
+TOP = (
+    "activation_checkpointing, gpu, memory_reserve_gib, microbatch_size, model, num_microbatches, parallelism, "
+    "pipeline, protocol, search, seed, sequence_length, space, testbed"
+)
+
+
+def texts(*overrides: str) -> list[tuple[str, ...]]:
+    return [tuple(setting.text for setting in combination) for combination in expand(overrides, CONFIG)]
+
+
+def test_no_override_is_one_combination() -> None:
+    assert texts() == [()]
+
+
+def test_a_sweep_is_the_product_of_its_values_and_the_last_varies_fastest() -> None:
+    assert texts("parallelism=tp8,cp2tp4", "seed=3", "microbatch_size=8,16") == [
+        ("parallelism=tp8", "seed=3", "microbatch_size=8"),
+        ("parallelism=tp8", "seed=3", "microbatch_size=16"),
+        ("parallelism=cp2tp4", "seed=3", "microbatch_size=8"),
+        ("parallelism=cp2tp4", "seed=3", "microbatch_size=16"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("override", "values"),
+    [
+        ("microbatch_size=choice(8,16)", [8, 16]),
+        ("microbatch_size=range(4,13,4)", [4, 8, 12]),
+        ("parallelism=glob(*tp8)", ["pp10tp8", "tp8"]),
+        ("parallelism=glob(*,exclude=pp*)", ["cp2tp4", "tp8"]),
+        ("parallelism.layers_per_stage=[15,13],[14,14]", [[15, 13], [14, 14]]),
+        ("model='models/a b/config.json',qwen3-1.7b", ["models/a b/config.json", "qwen3-1.7b"]),
+        ("search.learning_rate=0.1,0.3", [0.1, 0.3]),
+    ],
+)
+def test_every_form_of_sweep_lists_its_values(override: str, values: list[object]) -> None:
+    assert [setting.value for (setting,) in expand([override], CONFIG)] == values
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("tp8", "'tp8': not an override; perhaps you meant parallelism=tp8."),
+        ("fast", "'fast': not an override; write key=value, such as parallelism=tp8."),
+        ("~gpu", "'~gpu': not an override; write key=value, such as parallelism=tp8."),
+        ("microbatch-size=4", "microbatch-size=4: unknown key; perhaps you meant microbatch_size."),
+        ("tp=4", "tp=4: unknown key; perhaps you meant parallelism.tp."),
+        ("model.hiden_size=4", "model.hiden_size=4: unknown key; perhaps you meant model.hidden_size."),
+        ("search.tp=4", "search.tp=4: unknown key; perhaps you meant parallelism.tp."),
+        ("qqq=4", f"qqq=4: unknown key; allowed: {TOP}."),
+        ("hydra.run.dir=x", f"hydra.run.dir=x: unknown key; allowed: {TOP}."),
+        (
+            "model.layers_per_stage.2=1",
+            "model.layers_per_stage.2=1: unknown key; perhaps you meant model.layers_per_stage.",
+        ),
+        ("gpu=a100", "gpu=a100: unknown option; allowed: a100-sxm4-40gb, h100-sxm5-80gb, h200."),
+        ("parallelism=tp8,tp9", "parallelism=tp9: unknown option; perhaps you meant tp8."),
+        (
+            "model=qwen3",
+            "model=qwen3: unknown option; perhaps you meant qwen3-1.7b, or the path of a Hugging Face config.json.",
+        ),
+        (
+            "parallelism={tp:4}",
+            "parallelism={tp:4}: 'parallelism' takes the name of an option (cp2tp4, pp10tp8, tp8); to change one of its "
+            "keys, write parallelism.key=value.",
+        ),
+        (
+            "pipeline=",
+            "pipeline=: 'pipeline' takes the name of an option (1f1b); to change one of its keys, write pipeline.key=value.",
+        ),
+        ("+seed=4", "+seed=4: no key can be added; to change one that exists, write it without '+'."),
+        ("++seed=4", "++seed=4: no key can be added; to change one that exists, write it without '+'."),
+        ("~gpu=h200", "~gpu=h200: 'gpu' cannot be deleted; give it another value: gpu=value."),
+        ("model@x=qwen3-1.7b", "model@x=qwen3-1.7b: '@' has no meaning here; write model=option."),
+        ("seed=range(8,4)", "seed=range(8,4): the sweep is empty; check its bounds."),
+        (
+            "seed=interval(4,8)",
+            "seed=interval(4,8): an interval has no values to list; use range(start,stop,step) or a,b.",
+        ),
+        (
+            "seed=glob(*)",
+            "seed=glob(*): glob() is for groups (model, parallelism, gpu, testbed, protocol, space, search, pipeline); "
+            "list the values: a,b.",
+        ),
+        ("gpu=glob(b*)", "gpu=glob(b*): matches none; allowed: a100-sxm4-40gb, h100-sxm5-80gb, h200."),
+        (
+            "seed=1,",
+            "'seed=1,': not a valid override (mismatched input '<EOF>'); write key=value, and quote a value with spaces "
+            "or signs: \"key='a value'\".",
+        ),
+    ],
+)
+def test_an_override_that_means_nothing_is_answered_in_one_line(override: str, message: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        expand([override], CONFIG)
+    assert str(raised.value) == message
+
+
+def test_a_key_given_twice_is_refused_instead_of_one_value_winning() -> None:
+    with pytest.raises(ConfigError) as raised:
+        expand(["seed=1", "microbatch_size=8", "seed=2"], CONFIG)
+    assert str(raised.value) == "seed=2: 'seed' is given twice; to sweep it, write its values once: seed=a,b."

@@ -1,0 +1,158 @@
+import argparse
+import json
+import logging
+import shutil
+from pathlib import Path
+
+import pytest
+from builders import CONFIG
+
+from kareus.artifacts.tables import read_table
+from kareus.errors import ConfigError, RefusedWorkloadError
+from kareus.workload import stage
+from kareus.workload.config import Workload
+from kareus.workload.resolve import resolve, resolve_accepted
+from kareus.workload.slices import load_slice
+from kareus.workload.tables import WORKLOADS
+
+DEFAULT = "llama3.2-3b_pp2-tp8_mbs8_seq4096_a100"
+TOO_LARGE = "llama3.2-3b_pp2-tp8_mbs16_seq4096_a100"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "refusal"),
+    [
+        (["parallelism.tp=5"], "parallelism.tp=5: must fit a node of 8 GPUs evenly; allowed: 1, 2, 4, 8."),
+        (["parallelism.tp=16"], "parallelism.tp=16: must fit a node of 8 GPUs evenly; allowed: 1, 2, 4, 8."),
+        (
+            ["parallelism=cp2tp4", "parallelism.cp=4"],
+            "parallelism.cp=4: together with parallelism.tp=4 it must fit a node of 8 GPUs evenly; allowed beside that "
+            "tp: 1, 2.",
+        ),
+        (
+            ["model.num_attention_heads=20", "model.num_key_value_heads=4"],
+            "parallelism.tp=8: must divide model.num_attention_heads (20); of a node's GPUs, 1, 2, 4, 5 do.",
+        ),
+        (
+            ["model.num_key_value_heads=4"],
+            "parallelism.tp=8: must divide model.num_key_value_heads (4); of a node's GPUs, 1, 2, 4 do.",
+        ),
+        (
+            ["model.intermediate_size=8196"],
+            "parallelism.tp=8: must divide model.intermediate_size (8196); of a node's GPUs, 1, 2, 3, 4, 6 do.",
+        ),
+        (
+            ["model.vocab_size=50257"],
+            "parallelism.tp=8: must divide model.vocab_size (50257); of a node's GPUs, 1 do.",
+        ),
+        (
+            ["parallelism=cp2tp4", "sequence_length=4098"],
+            "sequence_length=4098: must be a multiple of 4 (2 x parallelism.cp=2), the chunks that balance causal "
+            "attention.",
+        ),
+        (["microbatch_size=7"], "microbatch_size=7: must be even, because nanobatching halves it."),
+        (["parallelism.pp=29"], "parallelism.pp=29: must be at most model.num_layers (28), a block each."),
+    ],
+)
+def test_a_combination_that_cannot_run_says_why(overrides: list[str], refusal: str) -> None:
+    (resolved,) = resolve(overrides, CONFIG)
+    assert (resolved.workload, resolved.refusal) == (None, refusal)
+    with pytest.raises(RefusedWorkloadError) as raised:
+        resolve_accepted(overrides, CONFIG)
+    assert str(raised.value) == f"{resolved.name}: {refusal}"
+
+
+def test_a_sweep_keeps_what_can_run() -> None:
+    accepted, refused = resolve(["microbatch_size=8,16"], CONFIG)
+    assert (accepted.name, accepted.gpus, accepted.refusal) == (DEFAULT, 16, None)
+    assert accepted.workload is not None
+    assert accepted.workload.parallelism.layers_per_stage == (15, 13)
+    assert (refused.name, refused.workload) == (TOO_LARGE, None)
+    assert refused.memory is not None
+    assert list(resolve_accepted(["microbatch_size=8,16"], CONFIG)) == [DEFAULT]
+
+
+def test_a_workload_that_a_sweep_repeats_is_resolved_once() -> None:
+    assert [one.name for one in resolve(["seed=0,0", "parallelism.layers_per_stage=null,[15,13]"], CONFIG)] == [DEFAULT]
+
+
+def test_a_sweep_of_which_nothing_can_run_is_refused_with_the_first_reason() -> None:
+    with pytest.raises(RefusedWorkloadError) as raised:
+        resolve_accepted(["microbatch_size=7,9"], CONFIG)
+    assert str(raised.value) == (
+        "all 2 combinations are refused; the first, llama3.2-3b_pp2-tp8_mbs7_seq4096_a100: microbatch_size=7: must be "
+        "even, because nanobatching halves it."
+    )
+
+
+def test_two_workloads_never_share_a_name(tmp_path: Path) -> None:
+    config = Path(shutil.copytree(CONFIG, tmp_path / "config"))
+    text = (config / "gpu" / "a100-sxm4-40gb.yaml").read_text()
+    (config / "gpu" / "a100.yaml").write_text(text.replace("400.0", "300.0"))  # the name that names abbreviate to
+    with pytest.raises(ConfigError) as raised:
+        resolve(["gpu=a100-sxm4-40gb,a100"], config)
+    assert str(raised.value) == (
+        f"gpu=a100: would share the name {DEFAULT} with another workload; rename one of the options that differ."
+    )
+
+
+def run(output: Path, *overrides: str, config_dir: Path = CONFIG) -> None:
+    parser = argparse.ArgumentParser()
+    stage.add_arguments(parser)
+    stage.run(parser.parse_args([*overrides, "--config-dir", str(config_dir), "--output", str(output)]))
+
+
+def test_the_command_writes_accepted_workloads_and_the_table_of_all(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO):
+        run(tmp_path, "microbatch_size=8,16")
+    accepted, refused = read_table(tmp_path / "workloads.parquet", WORKLOADS).rows(named=True)
+    assert (accepted["workload"], accepted["accepted"], accepted["layers_per_stage"]) == (DEFAULT, True, [15, 13])
+    assert (refused["workload"], refused["accepted"], refused["overrides"]) == (
+        TOO_LARGE,
+        False,
+        ["microbatch_size=16"],
+    )
+    held = ("weights_gib", "gradients_gib", "optimizer_gib", "in_flight_gib", "transfers_gib", "reserve_gib")
+    assert accepted["total_gib"] == pytest.approx(sum(accepted[part] for part in held) + accepted["blocks_gib"])
+    assert [path.parent.parent.name for path in tmp_path.rglob("workload.yaml")] == [DEFAULT]
+    written = load_slice(tmp_path / DEFAULT / "config" / "workload.yaml", Workload)
+    assert written == resolve_accepted([], CONFIG)[DEFAULT]
+    assert [line.split()[0] for line in caplog.messages] == ["workload", DEFAULT, TOO_LARGE]
+    assert "refused: microbatch_size=16" in caplog.messages[2]
+
+
+def test_the_command_says_when_an_edited_configuration_replaces_a_workload(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = Path(shutil.copytree(CONFIG, tmp_path / "config"))
+    run(tmp_path / "results", config_dir=config)
+    with caplog.at_level(logging.INFO):
+        run(tmp_path / "results", config_dir=config)
+        assert not [line for line in caplog.messages if "edited" in line]
+        gpu = config / "gpu" / "a100-sxm4-40gb.yaml"
+        gpu.write_text(gpu.read_text().replace("power_limit_w: 400.0", "power_limit_w: 350.0"))
+        run(tmp_path / "results", config_dir=config)
+    path = tmp_path / "results" / DEFAULT / "config" / "workload.yaml"
+    assert f"{path}: the configuration was edited since it was written; written anew." in caplog.messages
+    assert load_slice(path, Workload).gpu.power_limit_w == 350.0
+
+
+def test_the_command_refuses_a_single_workload_that_cannot_run(tmp_path: Path) -> None:
+    with pytest.raises(RefusedWorkloadError, match="out of memory"):
+        run(tmp_path / "results", "microbatch_size=16")
+    assert not (tmp_path / "results").exists()
+
+
+def test_a_hugging_face_model_resolves_beside_an_option(tmp_path: Path) -> None:
+    file = tmp_path / "My Model" / "config.json"
+    file.parent.mkdir()
+    sizes = {"hidden_size": 2048, "intermediate_size": 8192, "vocab_size": 128256}
+    heads = {"num_hidden_layers": 16, "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 64}
+    file.write_text(json.dumps({"model_type": "llama", "tie_word_embeddings": True} | sizes | heads))
+    ours, theirs = resolve([f"model=qwen3-1.7b,'{file}'"], CONFIG)
+    assert ours.name == "qwen3-1.7b_pp2-tp8_mbs8_seq4096_a100"
+    assert theirs.name.startswith("my-model-")
+    assert theirs.workload is not None
+    assert theirs.workload.parallelism.layers_per_stage == (10, 6)

@@ -1,0 +1,90 @@
+import dataclasses
+import itertools
+
+import pytest
+from builders import CONFIG
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kareus.errors import RefusedWorkloadError
+from kareus.workload.compose import compose
+from kareus.workload.config import Workload
+from kareus.workload.stages import balanced_split, block_flops, head_flops, layers_per_stage
+
+
+def workload(*overrides: str) -> Workload:
+    return compose(overrides, CONFIG)[0].workload
+
+
+def brute_force(num_layers: int, stages: int, head_blocks: float) -> list[float]:
+    """The best work of all stages, largest first, over every split."""
+    splits = (
+        [*(b - a for a, b in itertools.pairwise((0, *cuts, num_layers)))]
+        for cuts in itertools.combinations(range(1, num_layers), stages - 1)
+    )
+    return min(sorted((*split[:-1], split[-1] + head_blocks), reverse=True) for split in splits)
+
+
+@given(st.integers(1, 4), st.integers(0, 8), st.floats(0, 12))
+def test_the_split_is_the_best_of_all(stages: int, more: int, head_blocks: float) -> None:
+    split = balanced_split(stages + more, stages, head_blocks)
+    assert (len(split), sum(split), min(split) >= 1) == (stages, stages + more, True)
+    work = sorted((*split[:-1], split[-1] + head_blocks), reverse=True)
+    assert work == pytest.approx(brute_force(stages + more, stages, head_blocks))
+
+
+def test_of_equal_stages_the_later_takes_the_block() -> None:
+    assert balanced_split(7, 3, 0.0) == (2, 2, 3)
+
+
+def test_flops_of_a_block_are_those_of_its_products() -> None:
+    model = workload().model
+    # By hand, for one token of Llama 3.2 3B: QKV 3072 x 5120, projection 3072 x 3072, three of 3072 x 8192; scores and
+    # their product with the values see 2048 of 4096 tokens on average, over 3072 query channels.
+    forward = 2 * (3072 * 5120 + 3072 * 3072 + 3 * 3072 * 8192) + 2 * 2 * 2048 * 3072
+    assert block_flops(model, 4096, recompute=False) == 3 * forward
+    assert block_flops(model, 4096, recompute=True) == 4 * forward
+    assert head_flops(model) == 3 * 2 * 3072 * 128256
+
+
+def test_the_known_splits_are_close_to_balanced() -> None:
+    for overrides in (["model=llama3.2-3b"], ["model=qwen3-1.7b"], ["model=llama3.3-70b", "parallelism=pp10tp8"]):
+        known = workload(*overrides)
+        bare = dataclasses.replace(known, model=dataclasses.replace(known.model, layers_per_stage={}))
+        pairs = zip(layers_per_stage(known), layers_per_stage(bare), strict=True)
+        assert max(abs(a - b) for a, b in pairs) <= 1
+
+
+def test_what_is_configured_comes_first_then_the_models_table_then_balance() -> None:
+    assert layers_per_stage(workload("parallelism.layers_per_stage=[20,8]")) == (20, 8)
+    assert layers_per_stage(workload()) == (15, 13)
+    assert layers_per_stage(workload("parallelism.pp=4")) == (7, 8, 8, 5)  # the LM head weighs 2.6 blocks
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["parallelism.layers_per_stage=[15,14]"], "=[15, 14]: adds up to 29; must be model.num_layers (28)."),
+        (
+            ["parallelism.layers_per_stage=[28]"],
+            "=[28]: has 1 entries; must have one for each stage (parallelism.pp=2).",
+        ),
+        (["parallelism.layers_per_stage=[28,0]"], "=[28, 0]: every stage must have 1 block or more."),
+    ],
+)
+def test_a_split_that_does_not_fit_the_model_is_refused(overrides: list[str], message: str) -> None:
+    with pytest.raises(RefusedWorkloadError) as raised:
+        layers_per_stage(workload(*overrides))
+    assert str(raised.value) == f"parallelism.layers_per_stage{message}"
+
+
+def test_the_models_own_table_is_checked_too() -> None:
+    with pytest.raises(RefusedWorkloadError) as raised:
+        layers_per_stage(workload("model.num_layers=30"))
+    assert str(raised.value) == "model.layers_per_stage.2=[15, 13]: adds up to 28; must be model.num_layers (30)."
+
+
+def test_more_stages_than_blocks_are_refused() -> None:
+    with pytest.raises(RefusedWorkloadError) as raised:
+        layers_per_stage(workload("parallelism.pp=29"))
+    assert str(raised.value) == "parallelism.pp=29: must be at most model.num_layers (28), a block each."
