@@ -1,5 +1,6 @@
 """Composing: Hydra merges the groups of `config/` with overrides into a `Workload` for each combination of a sweep."""
 
+import copy
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,7 +14,7 @@ from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
 from hydra.core.config_store import ConfigStore
 from hydra.errors import HydraException
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from kareus.artifacts.records import content_hash, from_plain, to_plain
@@ -23,9 +24,6 @@ from kareus.workload.huggingface import read_model
 from kareus.workload.overrides import Setting, expand, groups, is_file
 
 PRIMARY = "config"
-
-Merged = tuple[dict[str, str], dict[str, Any]]
-"""The chosen option of every group, and all values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,50 +55,61 @@ def compose(overrides: Sequence[str], config_dir: Path) -> list[Composition]:
             "pass --config-dir."
         )
     combinations = expand(overrides, config_dir)
-
-    @cache  # combinations share what they are compared with, and composing takes 0.07 s
-    def merged(overrides: tuple[str, ...]) -> Merged:
-        return _merged(overrides, config_dir)
-
-    with _hydra(config_dir), _stored_models(combinations) as stored:
+    merged = cache(_merged)  # Hydra takes 0.07 s, and most combinations of a sweep choose the same options
+    folder = os.path.abspath(config_dir)  # noqa: PTH100 - Hydra wants an absolute path, symbolic links may stay
+    with (
+        initialize_config_dir(version_base="1.3", config_dir=folder),
+        _stored_models(combinations) as stored,
+        _one_line(config_dir),
+    ):
         return [_composed(combination, stored, merged) for combination in combinations]
 
 
 def _composed(
-    combination: Sequence[Setting], stored: Mapping[str, str], merged: Callable[[tuple[str, ...]], Merged]
+    combination: Sequence[Setting],
+    stored: Mapping[str, str],
+    merged: Callable[[tuple[str, ...]], tuple[dict[str, str], DictConfig]],
 ) -> Composition:
-    chosen, changed = list[str](), list[str]()
+    choices, values = list[str](), dict[str, Any]()
     for setting in combination:
         if setting.key not in groups():
-            changed.append(setting.text)
+            values[setting.key] = setting.value
         elif is_file(setting.key, setting.value):
-            chosen.append(f"model={stored[setting.value]}")
+            choices.append(f"model={stored[setting.value]}")
         else:
-            chosen.append(setting.text)
-    options, values = merged((*chosen, *changed))
-    workload = from_plain(Workload, values)
+            choices.append(setting.text)
+    options, before = merged(tuple(choices))
+    after = copy.deepcopy(before)
+    for key, value in values.items():
+        OmegaConf.update(after, key, value, force_add=True)  # as Hydra does; that the key exists is known by now
+    workload = from_plain(Workload, OmegaConf.to_container(after, resolve=True, throw_on_missing=True))
     return Composition(
         overrides=tuple(setting.text for setting in combination),
         workload=workload,
         options=options,
-        changes=_differences(merged(tuple(chosen))[1], to_plain(workload)),
+        changes=differences(OmegaConf.to_container(before, resolve=True), to_plain(workload)) if values else {},
     )
 
 
-def _merged(overrides: tuple[str, ...], config_dir: Path) -> Merged:
-    """Chosen options and merged values. Every error of Hydra's is about a file, since overrides are checked by now."""
+def _merged(choices: tuple[str, ...]) -> tuple[dict[str, str], DictConfig]:
+    """The chosen option of every group, and the values that they and the primary file give."""
+    config = hydra_compose(PRIMARY, overrides=list(choices), return_hydra_config=True)
+    options: dict[str, str] = dict(config.hydra.runtime.choices)
+    values = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
+    return {group: options[group] for group in groups()}, values
+
+
+@contextmanager
+def _one_line(config_dir: Path) -> Iterator[None]:
+    """Say an error of Hydra's in one line. Overrides are checked by now, so it is about a file."""
     try:
-        config = hydra_compose(PRIMARY, overrides=list(overrides), return_hydra_config=True)
-        options: dict[str, str] = dict(config.hydra.runtime.choices)
-        values = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
-        plain: Any = OmegaConf.to_container(values, resolve=True, throw_on_missing=True)
+        yield
     except (HydraException, OmegaConfBaseException, yaml.YAMLError) as error:
         reason = " ".join(str(error).split())
         raise ConfigError(f"{config_dir}: cannot be composed: {reason}") from error
-    return {group: options[group] for group in groups()}, plain
 
 
-def _differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
+def differences(before: Any, after: Any) -> dict[str, Any]:
     """Leaves of `after`, by dotted key, that `before` does not hold."""
     old, new = dict(_leaves(before)), dict(_leaves(after))
     return {key: value for key, value in new.items() if key not in old or old[key] != value}
@@ -112,12 +121,6 @@ def _leaves(values: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, 
             yield from _leaves(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
-
-
-@contextmanager
-def _hydra(config_dir: Path) -> Iterator[None]:
-    with initialize_config_dir(version_base="1.3", config_dir=os.path.abspath(config_dir)):  # noqa: PTH100 - no symlinks resolved
-        yield
 
 
 @contextmanager

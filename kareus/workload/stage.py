@@ -25,9 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="KEY=VALUE",
         help="Hydra overrides and sweeps, such as parallelism=tp8,cp2tp4 microbatch_size=8,16",
     )
-    parser.add_argument(
-        "--config-dir", type=Path, default=CONFIG_DIR, help="folder of the Hydra groups (default: config)"
-    )
+    parser.add_argument("--config-dir", type=Path, default=CONFIG_DIR, help="Hydra groups (default: config)")
     parser.add_argument("--output", type=Path, default=Path("results"), help="folder to write to (default: results)")
 
 
@@ -41,9 +39,8 @@ def run(arguments: argparse.Namespace) -> None:
         if one.workload is not None:
             _write(arguments.output / one.name / "config" / "workload.yaml", to_yaml(one.workload))
     provenance = Provenance(config_hash=content_hash([one.workload for one in resolved]))
-    write_table(
-        arguments.output / "workloads.parquet", WORKLOADS.frame([_row(one) for one in resolved]), WORKLOADS, provenance
-    )
+    table = WORKLOADS.frame([_row(one) for one in resolved])
+    write_table(arguments.output / "workloads.parquet", table, WORKLOADS, provenance)
 
 
 def _write(path: Path, text: str) -> None:

@@ -1,5 +1,6 @@
 import dataclasses
 import shutil
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,9 @@ from kareus.workload.overrides import groups
 OPTIONS = sorted(path for path in CONFIG.glob("*/*.yaml") if path.parent.name in groups())
 
 
-def workload(*overrides: str, config_dir: Path = CONFIG) -> Workload:
-    (composition,) = compose(overrides, config_dir)
+@cache
+def workload(*overrides: str) -> Workload:
+    (composition,) = compose(overrides, CONFIG)
     return composition.workload
 
 
@@ -52,6 +54,11 @@ def test_gpu_numbers_agree_with_each_other(gpu: str) -> None:
     assert spec.search_frequencies.clocks_mhz[-1] == spec.maximum_clock_mhz
     assert all(clock % 15 == 0 for clock in spec.search_frequencies.clocks_mhz)  # the driver's steps
     assert spec.static_power_w < spec.blocking_power_w < spec.power_limit_w
+
+
+@pytest.mark.parametrize("gpu", ["h100-sxm5-80gb", "h200"])
+def test_gpus_without_a_fit_carry_the_coefficients_of_the_a100(gpu: str) -> None:
+    assert workload(f"gpu={gpu}").gpu.coefficients == workload().gpu.coefficients
 
 
 def test_strategies_differ_in_nothing_but_the_strategy() -> None:

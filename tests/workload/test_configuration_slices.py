@@ -1,21 +1,27 @@
 import dataclasses
+from functools import cache
 from pathlib import Path
 
 import pytest
 from builders import CONFIG
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kareus.errors import ArtifactError, ConfigError
 from kareus.workload.config import Workload
 from kareus.workload.resolve import resolve_accepted
-from kareus.workload.slices import SLICES, SearchSlice, cut, load_slice, slice_text, to_yaml
+from kareus.workload.slices import SLICES, PipelineSlice, SearchSlice, cut, load_slice, slice_text, to_yaml
 
 
-@pytest.fixture(scope="module")
-def workload() -> Workload:
+@cache
+def default() -> Workload:
     (only,) = resolve_accepted([], CONFIG).values()
     return only
+
+
+@pytest.fixture
+def workload() -> Workload:
+    return default()
 
 
 @pytest.mark.parametrize("stage", SLICES)
@@ -25,18 +31,19 @@ def test_a_slice_comes_back_from_its_text(stage: str, workload: Workload, tmp_pa
     assert load_slice(path, SLICES[stage]) == cut(workload, stage)
 
 
+def test_a_text_keeps_the_order_of_the_fields(workload: Workload) -> None:
+    keys = [line.partition(":")[0] for line in slice_text(workload, "pipeline").splitlines() if line[0].isalpha()]
+    assert keys == [field.name for field in dataclasses.fields(PipelineSlice)]
+
+
+@settings(deadline=None, max_examples=40)
 @given(number=st.floats(min_value=1e-30, max_value=1e30), seed=st.integers(0, 2**63))
 def test_every_number_comes_back_exactly(number: float, seed: int, tmp_path_factory: pytest.TempPathFactory) -> None:
-    (only,) = resolve_accepted_once()
+    only = default()
     changed = dataclasses.replace(only, memory_reserve_gib=number, seed=seed)
     path = tmp_path_factory.getbasetemp() / "exact.yaml"
     path.write_text(to_yaml(changed))
     assert load_slice(path, Workload) == changed
-
-
-def resolve_accepted_once(cache: list[Workload] = []) -> list[Workload]:  # noqa: B006 - hypothesis shares no fixtures
-    cache[:] = cache or resolve_accepted([], CONFIG).values()
-    return cache
 
 
 def changed_stages(before: Workload, **changes: object) -> set[str]:

@@ -1,4 +1,5 @@
 import dataclasses
+from functools import cache
 
 import pytest
 from builders import CONFIG
@@ -6,8 +7,15 @@ from builders import CONFIG
 from kareus.errors import RefusedWorkloadError
 from kareus.workload.compose import compose
 from kareus.workload.config import Workload
-from kareus.workload.memory import GIB, check_memory, estimate_memory, stage_parameters
-from kareus.workload.resolve import resolve
+from kareus.workload.memory import (
+    GIB,
+    block_activation_bytes,
+    block_backward_bytes,
+    check_memory,
+    estimate_memory,
+    stage_parameters,
+)
+from kareus.workload.resolve import Resolved, resolve
 from kareus.workload.stages import layers_per_stage
 
 LLAMA, QWEN = "llama3.2-3b", "qwen3-1.7b"
@@ -30,12 +38,15 @@ OUT_OF_MEMORY = [(LLAMA, "tp8", 8, 8192), (LLAMA, "tp8", 16, 4096)]
 Row = tuple[str, str, int, int]
 
 
-def overrides(row: Row) -> list[str]:
+@cache
+def resolved(row: Row) -> Resolved:
     model, parallelism, microbatch_size, sequence_length = row
     shape = [f"microbatch_size={microbatch_size}", f"sequence_length={sequence_length}"]
-    return [f"model={model}", f"parallelism={parallelism}", *shape]
+    (only,) = resolve([f"model={model}", f"parallelism={parallelism}", *shape], CONFIG)
+    return only
 
 
+@cache
 def workload(*changes: str) -> Workload:
     bare = compose(changes, CONFIG)[0].workload
     return dataclasses.replace(
@@ -45,20 +56,21 @@ def workload(*changes: str) -> Workload:
 
 @pytest.mark.parametrize("row", RAN, ids=str)
 def test_what_ran_in_the_paper_is_accepted(row: Row) -> None:
-    (resolved,) = resolve(overrides(row), CONFIG)
-    assert resolved.refusal is None
+    assert resolved(row).refusal is None
 
 
 @pytest.mark.parametrize("row", OUT_OF_MEMORY, ids=str)
 def test_what_ran_out_of_memory_in_the_paper_is_refused(row: Row) -> None:
-    (resolved,) = resolve(overrides(row), CONFIG)
-    assert resolved.workload is None
-    assert f"microbatch_size={row[2]}, sequence_length={row[3]}: out of memory, needs 42.1 GiB" in str(resolved.refusal)
+    refused = resolved(row)
+    assert refused.workload is None
+    assert f"microbatch_size={row[2]}, sequence_length={row[3]}: out of memory, needs 42.1 GiB" in str(refused.refusal)
 
 
 def test_the_reserve_is_in_the_middle_of_those_that_tell_the_rows_apart() -> None:
     def without_reserve(row: Row) -> float:
-        return estimate_memory(workload(*overrides(row), "memory_reserve_gib=0")).total_gib
+        estimate = resolved(row).memory
+        assert estimate is not None
+        return estimate.total_gib - estimate.reserve_gib
 
     limit_gib = workload().gpu.memory_gib
     least = limit_gib - min(without_reserve(row) for row in OUT_OF_MEMORY)
@@ -69,14 +81,12 @@ def test_the_reserve_is_in_the_middle_of_those_that_tell_the_rows_apart() -> Non
 
 def test_microbatches_beyond_those_of_the_sensitivity_study_do_not_fit() -> None:
     """Footnote of section 6.5: larger ones were not evaluated, for want of memory."""
-    (resolved,) = resolve(overrides((QWEN, "tp8", 24, 4096)), CONFIG)
-    assert resolved.refusal is not None
+    assert resolved((QWEN, "tp8", 24, 4096)).refusal is not None
 
 
 @pytest.mark.parametrize(("microbatch_size", "fits"), [(4, True), (8, False)])
 def test_the_emulated_70b_fits_with_the_papers_microbatch_size_and_no_larger(microbatch_size: int, fits: bool) -> None:
-    (resolved,) = resolve(overrides(("llama3.3-70b", "pp10tp8", microbatch_size, 4096)), CONFIG)
-    assert (resolved.refusal is None) == fits
+    assert (resolved(("llama3.3-70b", "pp10tp8", microbatch_size, 4096)).refusal is None) == fits
 
 
 def test_parameters_of_all_stages_are_those_of_the_model() -> None:
@@ -108,9 +118,21 @@ def test_model_states_are_eighteen_bytes_a_parameter_and_sharding_spares_the_opt
 
 def test_a_stage_holds_no_more_microbatches_than_there_are() -> None:
     boundary_gib = 2 * 8 * 4096 * 3072 / GIB  # bf16, 8 sequences of 4096 tokens, hidden size 3072
+    deep = workload("parallelism.pp=4", "parallelism.layers_per_stage=[10,6,6,6]")
     for num_microbatches, held in ((1, 1), (2, 2), (3, 3), (8, 4)):
-        first = estimate_memory(workload("parallelism.pp=4", f"num_microbatches={num_microbatches}"))
-        assert first.stage == 1 or first.in_flight_gib == pytest.approx(held * boundary_gib)
+        fullest = estimate_memory(dataclasses.replace(deep, num_microbatches=num_microbatches))
+        assert fullest.stage == 0
+        assert fullest.in_flight_gib == pytest.approx(held * boundary_gib)
+
+
+def test_what_a_block_holds_is_the_sum_of_its_tensors() -> None:
+    """By hand, one token of Llama 3.2 3B in bf16: hidden 3072, queries 3072, keys and values 1024 each, SwiGLU 8192."""
+    plain, sharded = workload("parallelism.tp=1"), workload("parallelism=cp2tp4")
+    kept, gradients = 3 * 3072 + (2 * 3072 + 2 * 1024 + 3 * 8192), 2 * 3072 + 3 * 8192
+    assert block_activation_bytes(plain.model, plain.parallelism, 1) == 2 * kept
+    assert block_backward_bytes(plain.model, plain.parallelism, 1) == 2 * gradients
+    gathered = 2 * 1024 * 2 // 4  # keys and values, of both ranks' tokens, of a quarter of the heads
+    assert block_backward_bytes(sharded.model, sharded.parallelism, 1) == 2 * (2 * 3072 + 3 * 8192 // 4 + gathered)
 
 
 def test_checkpointing_trades_activations_of_microbatches_in_flight_for_one_recomputation() -> None:
@@ -136,5 +158,6 @@ def test_the_refusal_names_both_sizes_and_what_helps() -> None:
         check_memory(large, estimate_memory(large))
     assert str(raised.value) == (
         "microbatch_size=16, sequence_length=4096: out of memory, needs 42.1 GiB on stage 0 (model states 4.0, "
-        "activations 31.9, reserve 5.5) but gpu.memory_gib is 39.4; use smaller ones, or more of parallelism.tp, cp or pp."
+        "activations 31.9, reserve 5.5) but gpu.memory_gib is 39.4; use smaller ones, or more of parallelism.tp, cp or "
+        "pp."
     )

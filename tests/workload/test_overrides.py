@@ -67,12 +67,13 @@ def test_every_form_of_sweep_lists_its_values(override: str, values: list[object
         ),
         (
             "parallelism={tp:4}",
-            "parallelism={tp:4}: 'parallelism' takes the name of an option (cp2tp4, pp10tp8, tp8); to change one of its "
-            "keys, write parallelism.key=value.",
+            "parallelism={tp:4}: 'parallelism' takes the name of an option (cp2tp4, pp10tp8, tp8); to change one of "
+            "its keys, write parallelism.key=value.",
         ),
         (
             "pipeline=",
-            "pipeline=: 'pipeline' takes the name of an option (1f1b); to change one of its keys, write pipeline.key=value.",
+            "pipeline=: 'pipeline' takes the name of an option (1f1b); to change one of its keys, write "
+            "pipeline.key=value.",
         ),
         ("+seed=4", "+seed=4: no key can be added; to change one that exists, write it without '+'."),
         ("++seed=4", "++seed=4: no key can be added; to change one that exists, write it without '+'."),
@@ -91,8 +92,8 @@ def test_every_form_of_sweep_lists_its_values(override: str, values: list[object
         ("gpu=glob(b*)", "gpu=glob(b*): matches none; allowed: a100-sxm4-40gb, h100-sxm5-80gb, h200."),
         (
             "seed=1,",
-            "'seed=1,': not a valid override (mismatched input '<EOF>'); write key=value, and quote a value with spaces "
-            "or signs: \"key='a value'\".",
+            "'seed=1,': not a valid override (mismatched input '<EOF>'); write key=value, and quote a value with "
+            "spaces or signs: \"key='a value'\".",
         ),
     ],
 )

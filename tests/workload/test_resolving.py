@@ -11,7 +11,7 @@ from kareus.artifacts.tables import read_table
 from kareus.errors import ConfigError, RefusedWorkloadError
 from kareus.workload import stage
 from kareus.workload.config import Workload
-from kareus.workload.resolve import resolve, resolve_accepted
+from kareus.workload.resolve import check_any_accepted, resolve, resolve_accepted
 from kareus.workload.slices import load_slice
 from kareus.workload.tables import WORKLOADS
 
@@ -58,7 +58,7 @@ def test_a_combination_that_cannot_run_says_why(overrides: list[str], refusal: s
     (resolved,) = resolve(overrides, CONFIG)
     assert (resolved.workload, resolved.refusal) == (None, refusal)
     with pytest.raises(RefusedWorkloadError) as raised:
-        resolve_accepted(overrides, CONFIG)
+        check_any_accepted([resolved])
     assert str(raised.value) == f"{resolved.name}: {refusal}"
 
 
@@ -155,4 +155,4 @@ def test_a_hugging_face_model_resolves_beside_an_option(tmp_path: Path) -> None:
     assert ours.name == "qwen3-1.7b_pp2-tp8_mbs8_seq4096_a100"
     assert theirs.name.startswith("my-model-")
     assert theirs.workload is not None
-    assert theirs.workload.parallelism.layers_per_stage == (10, 6)
+    assert theirs.workload.parallelism.layers_per_stage == (9, 7)  # the head weighs 2.8 blocks

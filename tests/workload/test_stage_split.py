@@ -1,5 +1,6 @@
 import dataclasses
 import itertools
+from functools import cache
 
 import pytest
 from builders import CONFIG
@@ -12,6 +13,7 @@ from kareus.workload.config import Workload
 from kareus.workload.stages import balanced_split, block_flops, head_flops, layers_per_stage
 
 
+@cache
 def workload(*overrides: str) -> Workload:
     return compose(overrides, CONFIG)[0].workload
 

@@ -1,12 +1,21 @@
+import dataclasses
+import functools
+import operator
 import re
+from functools import cache
+from typing import Any
 
 import pytest
 from builders import CONFIG
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kareus.workload.compose import Composition, compose
+from kareus.artifacts.records import from_plain, to_plain
+from kareus.errors import RefusedWorkloadError
+from kareus.workload.compose import Composition, compose, differences
+from kareus.workload.config import Workload
 from kareus.workload.naming import workload_name
+from kareus.workload.stages import layers_per_stage
 
 
 def name(*overrides: str) -> str:
@@ -44,51 +53,72 @@ def test_saying_what_is_so_anyway_changes_no_name() -> None:
     assert said == name()
 
 
-VALUES = {
-    "model": ["llama3.2-3b", "qwen3-1.7b"],
-    "parallelism": ["tp8", "cp2tp4"],
+GROUPS = {"model": ["llama3.2-3b", "qwen3-1.7b"], "gpu": ["a100-sxm4-40gb", "h200"], "search": ["paper", "random"]}
+VALUES: dict[str, list[Any]] = {
     "parallelism.dp": [1, 2],
-    "parallelism.layers_per_stage": ["null", "[14,14]", "[15,13]"],
-    "gpu": ["a100-sxm4-40gb", "h200"],
-    "search": ["paper", "random"],
+    "parallelism.pp": [2, 4],
+    "parallelism.layers_per_stage": [None, (14, 14), (15, 13)],
+    "parallelism.shard_optimizer": [False, True],
     "search.strategy": ["paper", "random"],
+    "search.small.batch": [16, 1, 11],
     "microbatch_size": [8, 16],
     "num_microbatches": [8, 16],
+    "sequence_length": [4096, 8192],
     "seed": [0, 1],
-    "activation_checkpointing": ["true", "false"],
-    "gpu.power_limit_w": [400, 300],
+    "activation_checkpointing": [True, False],
+    "gpu.power_limit_w": [400.0, 300.0],
+    "gpu.coefficients.contention": [0.25, 0.5],
     "model.num_layers": [28, 26],
-    "memory_reserve_gib": [5.5, 5],
+    "memory_reserve_gib": [5.5, 5.0],
 }
-OVERRIDES = st.fixed_dictionaries({}, optional={key: st.sampled_from(values) for key, values in VALUES.items()})
+CHOICES = st.fixed_dictionaries(
+    {group: st.sampled_from(options) for group, options in GROUPS.items()},
+    optional={key: st.sampled_from(values) for key, values in VALUES.items()},
+)
 
 
-def composed(choice: dict[str, object]) -> Composition:
-    (composition,) = compose([f"{key}={value}" for key, value in choice.items()], CONFIG)
-    return composition
+@cache
+def chosen() -> dict[tuple[str, ...], Composition]:
+    """Every choice of options, composed once: hypothesis has no patience for Hydra."""
+    sweep = [f"{group}={','.join(options)}" for group, options in GROUPS.items()]
+    return {tuple(c.options[group] for group in GROUPS): c for c in compose(sweep, CONFIG)}
 
 
-@settings(max_examples=20, deadline=None)
-@given(first=OVERRIDES, second=OVERRIDES)
-def test_different_workloads_have_different_names(first: dict[str, object], second: dict[str, object]) -> None:
+def composed(choice: dict[str, Any]) -> Composition:
+    """As `compose` would, with the values of `choice` written over its options."""
+    start = chosen()[tuple(choice[group] for group in GROUPS)]
+    before, after = to_plain(start.workload), to_plain(start.workload)
+    for key, value in choice.items():
+        if key not in GROUPS:
+            *path, leaf = key.split(".")
+            functools.reduce(operator.getitem, path, after)[leaf] = value
+    workload = from_plain(Workload, after)
+    return dataclasses.replace(start, workload=workload, changes=differences(before, to_plain(workload)))
+
+
+def identity(composition: Composition) -> Workload:
+    """The workload with its split as it will be resolved."""
+    workload = composition.workload
+    try:
+        split = layers_per_stage(workload)
+    except RefusedWorkloadError:
+        return workload
+    return dataclasses.replace(workload, parallelism=dataclasses.replace(workload.parallelism, layers_per_stage=split))
+
+
+@settings(deadline=None)  # the first example composes
+@given(first=CHOICES, second=CHOICES)
+def test_different_workloads_have_different_names(first: dict[str, Any], second: dict[str, Any]) -> None:
     one, other = composed(first), composed(second)
-    if one.workload != other.workload and workload_name(one) == workload_name(other):
-        # The same once resolved: a split may be given, or left to the model's table that gives the same.
-        splits = {one.workload.parallelism.layers_per_stage, other.workload.parallelism.layers_per_stage}
-        assert splits == {None, (15, 13)}
+    if identity(one) != identity(other):
+        assert workload_name(one) != workload_name(other)
     assert re.fullmatch(r"[A-Za-z0-9._-]+", workload_name(one))
 
 
-@settings(max_examples=15, deadline=None)
-@given(choice=OVERRIDES, key=st.sampled_from(sorted(VALUES)), data=st.data())
-def test_one_more_difference_makes_another_name(choice: dict[str, object], key: str, data: st.DataObject) -> None:
-    """Random pairs rarely differ in one thing only; these always do."""
-    one = composed(choice)
-    other = composed(choice | {key: data.draw(st.sampled_from(VALUES[key]))})
-    if one.workload == other.workload:
-        return
-    if key == "parallelism.layers_per_stage" and workload_name(one) == workload_name(other):
-        splits = {one.workload.parallelism.layers_per_stage, other.workload.parallelism.layers_per_stage}
-        assert splits == {None, (15, 13)}
-    else:
-        assert workload_name(one) != workload_name(other)
+@settings(deadline=None)
+@given(choice=CHOICES, change=st.sampled_from([(key, value) for key, values in VALUES.items() for value in values]))
+def test_one_more_difference_makes_another_name(choice: dict[str, Any], change: tuple[str, Any]) -> None:
+    """Random pairs rarely differ in one thing only; these do."""
+    key, value = change
+    one, other = composed(choice), composed(choice | {key: value})
+    assert (workload_name(one) == workload_name(other)) == (identity(one) == identity(other))
