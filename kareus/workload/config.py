@@ -348,7 +348,7 @@ class Workload:
     sequence_length: int
     """Tokens of a sequence."""
     activation_checkpointing: bool
-    """Whether a backward recomputes its forward from the block's input."""
+    """Whether a backward recomputes its forward instead of keeping activations."""
     memory_reserve_gib: float
     """The one calibrated term of the memory estimate: what CUDA, NCCL and fragmentation take."""
     seed: int

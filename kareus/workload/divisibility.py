@@ -1,4 +1,4 @@
-"""What has to divide for a workload to be cut into equal shards, microbatches and nanobatches."""
+"""What has to divide for a workload to be cut into equal shards."""
 
 from collections.abc import Iterator
 
@@ -31,8 +31,6 @@ def _problems(workload: Workload) -> Iterator[str]:
             f"sequence_length={workload.sequence_length}: must be a multiple of {2 * cp} (2 x parallelism.cp={cp}), "
             "the chunks that balance causal attention."
         )
-    if workload.microbatch_size % 2:
-        yield f"microbatch_size={workload.microbatch_size}: must be even, because nanobatching halves it."
 
 
 def _node_problems(workload: Workload) -> Iterator[str]:

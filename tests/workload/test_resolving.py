@@ -50,7 +50,6 @@ TOO_LARGE = "llama3.2-3b_pp2-tp8_mbs16_seq4096_a100"
             "sequence_length=4098: must be a multiple of 4 (2 x parallelism.cp=2), the chunks that balance causal "
             "attention.",
         ),
-        (["microbatch_size=7"], "microbatch_size=7: must be even, because nanobatching halves it."),
         (["parallelism.pp=29"], "parallelism.pp=29: must be at most model.num_layers (28), a block each."),
     ],
 )
@@ -78,11 +77,15 @@ def test_a_workload_that_a_sweep_repeats_is_resolved_once() -> None:
 
 def test_a_sweep_of_which_nothing_can_run_is_refused_with_the_first_reason() -> None:
     with pytest.raises(RefusedWorkloadError) as raised:
-        resolve_accepted(["microbatch_size=7,9"], CONFIG)
+        resolve_accepted(["parallelism.tp=5,7"], CONFIG)
     assert str(raised.value) == (
-        "all 2 combinations are refused; the first, llama3.2-3b_pp2-tp8_mbs7_seq4096_a100: microbatch_size=7: must be "
-        "even, because nanobatching halves it."
+        "all 2 combinations are refused; the first, llama3.2-3b_pp2-tp5_mbs8_seq4096_a100: parallelism.tp=5: must fit "
+        "a node of 8 GPUs evenly; allowed: 1, 2, 4, 8."
     )
+
+
+def test_a_microbatch_that_cannot_be_halved_is_planned_without_nanobatches() -> None:
+    assert list(resolve_accepted(["microbatch_size=7"], CONFIG)) == ["llama3.2-3b_pp2-tp8_mbs7_seq4096_a100"]
 
 
 def test_two_workloads_never_share_a_name(tmp_path: Path) -> None:

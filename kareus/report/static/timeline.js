@@ -115,7 +115,7 @@ function timeAxis(root, x, y, left, right) {
       svg("text", { class: "tick", x: x(value), y: y + 18, "text-anchor": "middle" }, value.toFixed(decimals)),
     );
   }
-  root.append(svg("text", { x: (left + right) / 2, y: y + 36, "text-anchor": "middle" }, "time (s); in a bar: microbatch, MHz"));
+  root.append(svg("text", { x: left, y: y + 36 }, "time (s); in a bar: microbatch, MHz"));
 }
 
 function barRows(instruction, schedule) {
