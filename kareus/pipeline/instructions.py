@@ -4,9 +4,11 @@ A schedule is one small module that orders the instructions of a stage; what an 
 order and from the flow of activations and gradients. To add a schedule, write its module and name it in `SCHEDULES`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from kareus.artifacts.records import to_plain
 from kareus.partition.graph import Direction
 from kareus.pipeline import one_forward_one_backward
 from kareus.workload.config import PipelineSchedule
@@ -49,6 +51,11 @@ def pipeline_instructions(schedule: PipelineSchedule, stages: int, microbatches:
         for slot, position in zip(slots, positions, strict=True)
         for stage, direction, microbatch in [slot]
     )
+
+
+def instruction_rows(instructions: Sequence[Instruction]) -> list[dict[str, Any]]:
+    """Rows of the table `INSTRUCTIONS`."""
+    return [{"instruction": number, **to_plain(instruction)} for number, instruction in enumerate(instructions)]
 
 
 def _depends_on(

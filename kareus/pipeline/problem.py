@@ -47,7 +47,7 @@ class Problem:
     point_sets: tuple[PointSet, ...]
     """By instruction; equal instructions share one object."""
     waiting_power_w: float
-    """Blocking power of all GPUs: what a second of iteration time costs besides effective energy (design, section 4)."""
+    """Blocking power of all GPUs: what a second of iteration time costs besides effective energy."""
 
     def times_s(self, choice: Sequence[int]) -> list[float]:
         """Seconds of each instruction under `choice`, an index into each instruction's point set."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import highspy
 import numpy as np
 
-from kareus.pipeline.formulation import formulate
+from kareus.pipeline.formulation import formulate, load
 from kareus.pipeline.problem import Problem
 
 
@@ -32,13 +32,9 @@ class Relaxation:
         hulls = [points.hull for points in problem.point_sets]
         self._formulation = formulate(problem, hulls)
         self._times_s = [
-            np.array([points.times_s[c] for c in hull])
-            for points, hull in zip(problem.point_sets, hulls, strict=True)
+            np.array([points.times_s[c] for c in hull]) for points, hull in zip(problem.point_sets, hulls, strict=True)
         ]
-        self._highs = highspy.Highs()
-        self._highs.setOptionValue("output_flag", False)  # noqa: FBT003 - HiGHS' own interface
-        self._highs.setOptionValue("threads", 1)
-        self._highs.passModel(self._formulation.model)
+        self._highs = load(self._formulation)
 
     def solve(self, deadline_s: float) -> Relaxed:
         """Minimise energy over all relaxed plans with a makespan of at most `deadline_s` (may be infinite).

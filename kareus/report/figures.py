@@ -10,7 +10,7 @@ import polars as pl
 from kareus.artifacts.records import to_plain
 from kareus.plan.document import Plan
 from kareus.report.inputs import ReportInputs
-from kareus.report.summary import method_rows, plan_rows, with_reductions
+from kareus.report.summary import COSTS, method_rows, plan_rows, with_reductions
 
 PLAN_COLUMNS = (
     "time_s",
@@ -25,7 +25,7 @@ POINT_COLUMNS = ("execution", "frequency_mhz", "time_s", "energy_j", "effective_
 
 
 def page_data(inputs: ReportInputs) -> dict[str, Any]:
-    """Everything that the page shows: times in seconds, energies in joules, reductions as fractions."""
+    """Everything that the page shows: times in seconds, energies in joules, reductions in percent, gaps as fractions."""
     return {
         "workload": inputs.workload,
         "gpus": inputs.gpus,
@@ -56,7 +56,9 @@ def _columns(frame: pl.DataFrame) -> dict[str, list[Any]]:
 
 
 def _iteration(iteration: pl.DataFrame) -> list[dict[str, Any]]:
-    plans = with_reductions(iteration).sort("time_s").partition_by("method", maintain_order=True, as_dict=True)
+    plans = (
+        with_reductions(iteration, iteration).sort("time_s").partition_by("method", maintain_order=True, as_dict=True)
+    )
     methods = iteration["method"].unique(maintain_order=True)
     return [{"method": method, "plans": _columns(plans[method,].select(PLAN_COLUMNS))} for method in methods]
 

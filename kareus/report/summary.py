@@ -2,35 +2,22 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import polars as pl
 
+from kareus.artifacts.records import to_plain
+from kareus.pipeline.compare import FRONTIER_BASELINE, THROUGHPUT_BASELINE, frontier_improvement, max_throughput
 from kareus.plan.document import Plan
 from kareus.report.inputs import ReportInputs
 
 DASH = "\u2013"
-
-TIME_BASELINE = "sequential"
-FRONTIER_BASELINE = "sequential+perseus"
-
-
-def _point(iteration, method):
-    rows = iteration.filter(pl.col("method") == method).sort("time_s")
-    return rows.row(0, named=True) if len(rows) else None
-
-
-def _iso(iteration, method, limit, bound, value):
-    base = iteration.filter(pl.col("method") == FRONTIER_BASELINE)
-    rows = iteration.filter((pl.col("method") == method) & (pl.col(limit) <= base[limit].min() * 1.0000001))
-    if method in (TIME_BASELINE, FRONTIER_BASELINE) or not len(rows):
-        return None
-    ref = base.sort(limit)[value][0]
-    return 1 - rows[value].min() / ref
+COSTS = ("time_s", "energy_j", "static_energy_j", "dynamic_energy_j")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MethodRow:
-    """One method at max throughput, and its frontier against that of `sequential+perseus` (paper, section 6.1)."""
+    """The fastest plan of a method against `sequential`, and its frontier against that of `sequential+perseus`."""
 
     method: str
     time_s: float
@@ -38,18 +25,18 @@ class MethodRow:
     """Of all GPUs, as the next two."""
     static_energy_j: float
     dynamic_energy_j: float
-    time_reduction: float | None
-    """Fraction less than `sequential` takes; None in a table without `sequential`."""
-    energy_reduction: float | None
-    iso_time_energy_reduction: float | None
-    """Fraction; None where no plan is fast enough, and for the baseline itself."""
-    iso_energy_time_reduction: float | None
-    """Fraction; None where no plan is frugal enough, and for the baseline itself."""
+    time_reduction_percent: float | None = None
+    """None for the baseline itself, as the next three."""
+    energy_reduction_percent: float | None = None
+    iso_time_energy_reduction_percent: float | None = None
+    """None also where no plan is fast enough."""
+    iso_energy_time_reduction_percent: float | None = None
+    """None also where no plan is frugal enough."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanRow:
-    """One chosen plan, against `sequential` at max throughput."""
+    """One chosen plan, against the fastest plan of `sequential`."""
 
     selector: str
     method: str
@@ -57,59 +44,50 @@ class PlanRow:
     energy_j: float
     static_energy_j: float
     dynamic_energy_j: float
-    time_reduction: float | None
-    energy_reduction: float | None
     gap: float
     """Certified gap of its energy to the lower bound, as a fraction."""
+    time_reduction_percent: float
+    energy_reduction_percent: float
 
 
 def method_rows(iteration: pl.DataFrame) -> list[MethodRow]:
-    """One row for each method of an `ITERATION` table, in its order."""
-    rows = []
-    base = _point(iteration, TIME_BASELINE)
-    for method in iteration["method"].unique(maintain_order=True):
-        p = _point(iteration, method)
-        rows.append(
-            MethodRow(
-                method=method,
-                time_s=p["time_s"],
-                energy_j=p["energy_j"],
-                static_energy_j=p["static_energy_j"],
-                dynamic_energy_j=p["dynamic_energy_j"],
-                time_reduction=None if p is base or method == TIME_BASELINE else 1 - p["time_s"] / base["time_s"],
-                energy_reduction=None if method == TIME_BASELINE else 1 - p["energy_j"] / base["energy_j"],
-                iso_time_energy_reduction=_iso(iteration, method, "time_s", None, "energy_j"),
-                iso_energy_time_reduction=_iso(iteration, method, "energy_j", None, "time_s"),
-            )
-        )
-    return rows
+    """One row for each method of an `ITERATION` table, in its order.
+
+    Raises:
+        ArtifactError: the table lacks one of the baselines.
+    """
+    compared: dict[str, dict[str, Any]] = {method: {"method": method} for method in iteration["method"]}
+    for record in (*max_throughput(iteration), *frontier_improvement(iteration)):
+        compared[record.method] |= to_plain(record)
+    return [MethodRow(**_fastest(iteration, method), **comparison) for method, comparison in compared.items()]
 
 
 def plan_rows(iteration: pl.DataFrame, plans: Sequence[Plan]) -> list[PlanRow]:
-    """One row for each plan, against the fastest `sequential` plan of an `ITERATION` table."""
-    base = _point(iteration, TIME_BASELINE)
-    return [
-        PlanRow(
-            selector=plan.selector,
-            method=plan.method,
-            time_s=plan.prediction.time_s,
-            energy_j=plan.prediction.energy_j,
-            static_energy_j=plan.prediction.static_energy_j,
-            dynamic_energy_j=plan.prediction.dynamic_energy_j,
-            time_reduction=1 - plan.prediction.time_s / base["time_s"],
-            energy_reduction=1 - plan.prediction.energy_j / base["energy_j"],
-            gap=plan.prediction.energy_j / plan.prediction.lower_bound_j - 1,
-        )
+    """One row for each chosen plan."""
+    costs = [
+        {
+            "selector": plan.selector,
+            "method": plan.method,
+            **{name: getattr(plan.prediction, name) for name in COSTS},
+            "gap": plan.prediction.energy_j / plan.prediction.lower_bound_j - 1,
+        }
         for plan in plans
     ]
+    return [PlanRow(**row) for row in with_reductions(pl.DataFrame(costs), iteration).to_dicts()]
 
 
-def with_reductions(iteration):
-    base = _point(iteration, TIME_BASELINE)
-    return iteration.with_columns(
-        time_reduction=1 - pl.col("time_s") / base["time_s"],
-        energy_reduction=1 - pl.col("energy_j") / base["energy_j"],
+def with_reductions(plans: pl.DataFrame, iteration: pl.DataFrame) -> pl.DataFrame:
+    """Append what each of `plans` saves against the fastest plan of `sequential`: `<time, energy>_reduction_percent`."""
+    baseline = _fastest(iteration, THROUGHPUT_BASELINE)
+    return plans.with_columns(
+        time_reduction_percent=100 * (1 - pl.col("time_s") / baseline["time_s"]),
+        energy_reduction_percent=100 * (1 - pl.col("energy_j") / baseline["energy_j"]),
     )
+
+
+def _fastest(iteration: pl.DataFrame, method: str) -> dict[str, Any]:
+    """Costs of the fastest plan of a method that the table has."""
+    return iteration.filter(pl.col("method") == method).sort("time_s", "energy_j").select(COSTS).row(0, named=True)
 
 
 def summary_text(inputs: ReportInputs) -> str:
@@ -117,11 +95,11 @@ def summary_text(inputs: ReportInputs) -> str:
     methods = method_rows(inputs.iteration)
     blocks = [
         [inputs.workload, f"{inputs.testbed.label}, {inputs.gpus} GPUs"],
-        [f"Max throughput: the fastest plan of each method; reductions against {TIME_BASELINE}"],
+        [f"Max throughput: the fastest plan of each method; reductions against {THROUGHPUT_BASELINE}"],
         _max_throughput(methods),
         [f"Frontier improvement: reductions against {FRONTIER_BASELINE}"],
         _frontier_improvement(methods),
-        [f"Chosen plans: reductions against {TIME_BASELINE} at max throughput"],
+        [f"Chosen plans: reductions against {THROUGHPUT_BASELINE} at max throughput"],
         _chosen_plans(plan_rows(inputs.iteration, inputs.plans)),
         [f"{DASH} no plan of the method satisfies the constraint, or the method is the baseline itself"],
     ]
@@ -136,16 +114,17 @@ def _max_throughput(rows: Sequence[MethodRow]) -> list[str]:
 
 def _frontier_improvement(rows: Sequence[MethodRow]) -> list[str]:
     cells = [
-        (row.method, _percent(row.iso_time_energy_reduction), _percent(row.iso_energy_time_reduction))
+        (row.method, _percent(row.iso_time_energy_reduction_percent), _percent(row.iso_energy_time_reduction_percent))
         for row in rows
-        if row.method not in (TIME_BASELINE, FRONTIER_BASELINE)
+        if row.method != FRONTIER_BASELINE
     ]
     return _table(("method", "iso-time energy less", "iso-energy time less"), cells)
 
 
 def _chosen_plans(rows: Sequence[PlanRow]) -> list[str]:
     cells = [
-        (row.selector, row.method, *_cost(row)[:2], *_reductions(row), _percent(row.gap, digits=2)) for row in rows
+        (row.selector, row.method, *_cost(row)[:2], *_reductions(row), _percent(100 * row.gap, digits=2))
+        for row in rows
     ]
     return _table(("selector", "method", "time s", "energy kJ", "time less", "energy less", "gap"), cells, texts=2)
 
@@ -156,7 +135,7 @@ def _cost(row: MethodRow | PlanRow) -> tuple[str, ...]:
 
 
 def _reductions(row: MethodRow | PlanRow) -> tuple[str, str]:
-    return _percent(row.time_reduction), _percent(row.energy_reduction)
+    return _percent(row.time_reduction_percent), _percent(row.energy_reduction_percent)
 
 
 def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, texts: int = 1) -> list[str]:
@@ -172,5 +151,5 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, texts: int = 
     ]
 
 
-def _percent(fraction: float | None, *, digits: int = 1) -> str:
-    return DASH if fraction is None else f"{fraction * 100:.{digits}f} %"
+def _percent(value: float | None, *, digits: int = 1) -> str:
+    return DASH if value is None else f"{round(value, digits) + 0.0:.{digits}f} %"  # + 0.0 turns -0.0 into 0.0

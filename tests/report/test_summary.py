@@ -17,32 +17,36 @@ def test_methods_are_compared_with_sequential_at_max_throughput(inputs):
     rows = {row.method: row for row in method_rows(inputs.iteration)}
     assert (rows["sequential"].time_s, rows["sequential"].energy_j) == (4.0, 20e3)
     assert (rows["kareus"].time_s, rows["kareus"].energy_j) == (3.0, 14e3)
-    assert rows["kareus"].time_reduction == pytest.approx(0.25)
-    assert rows["kareus"].energy_reduction == pytest.approx(0.30)
-    assert rows["nanobatching"].time_reduction == pytest.approx(-0.1)
-    assert rows["nanobatching"].energy_reduction == pytest.approx(-0.05)
-    assert rows["sequential+perseus"].time_reduction == pytest.approx(0.0)
+    assert rows["kareus"].time_reduction_percent == pytest.approx(0.25)
+    assert rows["kareus"].energy_reduction_percent == pytest.approx(0.30)
+    assert rows["nanobatching"].time_reduction_percent == pytest.approx(-0.1)
+    assert rows["nanobatching"].energy_reduction_percent == pytest.approx(-0.05)
+    assert rows["sequential+perseus"].time_reduction_percent == pytest.approx(0.0)
 
 
 def test_frontiers_are_compared_with_sequential_perseus(inputs):
     rows = {row.method: row for row in method_rows(inputs.iteration)}
-    assert rows["kareus"].iso_time_energy_reduction == pytest.approx(1 - 12 / 18)
-    assert rows["kareus"].iso_energy_time_reduction == pytest.approx(1 - 3 / 5)
+    assert rows["kareus"].iso_time_energy_reduction_percent == pytest.approx(1 - 12 / 18)
+    assert rows["kareus"].iso_energy_time_reduction_percent == pytest.approx(1 - 3 / 5)
 
 
 def test_a_constraint_that_no_plan_satisfies_and_a_baseline_have_no_reduction(inputs):
     rows = {row.method: row for row in method_rows(inputs.iteration)}
     for method in ("nanobatching", "nanobatching+perseus"):
-        assert rows[method].iso_time_energy_reduction is None
-        assert rows[method].iso_energy_time_reduction is None
-    assert rows["sequential"].time_reduction is None
-    assert rows["sequential+perseus"].iso_time_energy_reduction is None
+        assert rows[method].iso_time_energy_reduction_percent is None
+        assert rows[method].iso_energy_time_reduction_percent is None
+    assert rows["sequential"].time_reduction_percent is None
+    assert rows["sequential+perseus"].iso_time_energy_reduction_percent is None
 
 
 def test_chosen_plans_are_compared_with_sequential_at_max_throughput(inputs):
     fastest, deadline = plan_rows(inputs.iteration, inputs.plans)
-    assert (fastest.selector, fastest.time_reduction, fastest.energy_reduction) == ("fastest", 0.25, pytest.approx(0.3))
-    assert (deadline.selector, deadline.time_reduction, deadline.energy_reduction) == (
+    assert (fastest.selector, fastest.time_reduction_percent, fastest.energy_reduction_percent) == (
+        "fastest",
+        0.25,
+        pytest.approx(0.3),
+    )
+    assert (deadline.selector, deadline.time_reduction_percent, deadline.energy_reduction_percent) == (
         "deadline=4s",
         0,
         pytest.approx(0.4),

@@ -65,9 +65,9 @@ function planRows(plan) {
     ["time", seconds(plan.time_s)],
     ["energy", kilojoules(plan.energy_j)],
     ["static, dynamic", `${kilojoules(plan.static_energy_j)}, ${kilojoules(plan.dynamic_energy_j)}`],
-    ["against sequential: time", lessOrMore(plan.time_reduction)],
-    ["energy", lessOrMore(plan.energy_reduction)],
-    ["gap to lower bound", percent(plan.gap, 2)],
+    ["against sequential: time", lessOrMore(plan.time_reduction_percent)],
+    ["energy", lessOrMore(plan.energy_reduction_percent)],
+    ["gap to lower bound", percent(plan.gap * 100, 2)],
   ];
 }
 

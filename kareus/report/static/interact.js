@@ -6,9 +6,9 @@ const milliseconds = (value) => `${(value * 1e3).toFixed(3)} ms`;
 const kilojoules = (value) => `${(value / 1e3).toFixed(2)} kJ`;
 const joules = (value) => `${value.toPrecision(4)} J`;
 const watts = (value) => `${value.toFixed(0)} W`;
-/** A fraction as percent, with a true minus sign and no line break before the sign; a dash if there is none. */
+/** A percentage with a true minus sign and no line break before the sign; a dash if there is none. */
 const percent = (value, digits = 1) =>
-  value === null ? DASH : `${(value * 100).toFixed(digits).replace(/^-(0(?:\.0+)?)$/, "$1").replace("-", "\u2212")}\u00a0%`;
+  value === null ? DASH : `${value.toFixed(digits).replace(/^-(0(?:\.0+)?)$/, "$1").replace("-", "\u2212")}\u00a0%`;
 /** A reduction in words: "12.0 % less", or "3.0 % more" when it is negative. */
 const lessOrMore = (value) => (value === null ? DASH : `${percent(Math.abs(value))} ${value < 0 ? "more" : "less"}`);
 

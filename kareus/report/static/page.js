@@ -24,10 +24,10 @@ function tiles(parent) {
     html(
       "ul",
       { class: "tiles", "aria-label": "kareus in short" },
-      tile(ours.time_reduction, "time at max throughput, against sequential"),
-      tile(ours.energy_reduction, "energy at max throughput, against sequential"),
-      tile(ours.iso_time_energy_reduction, "energy in the same time as sequential+perseus"),
-      tile(ours.iso_energy_time_reduction, "time for the same energy as sequential+perseus"),
+      tile(ours.time_reduction_percent, "time at max throughput, against sequential"),
+      tile(ours.energy_reduction_percent, "energy at max throughput, against sequential"),
+      tile(ours.iso_time_energy_reduction_percent, "energy in the same time as sequential+perseus"),
+      tile(ours.iso_energy_time_reduction_percent, "time for the same energy as sequential+perseus"),
     ),
   );
 }
@@ -57,7 +57,7 @@ function summarySection(parent) {
       row.method,
       row.time_s.toFixed(3),
       ...[row.energy_j, row.static_energy_j, row.dynamic_energy_j].map((value) => (value / 1e3).toFixed(2)),
-      ...[row.time_reduction, row.energy_reduction, row.iso_time_energy_reduction, row.iso_energy_time_reduction].map((value) => percent(value)),
+      ...[row.time_reduction_percent, row.energy_reduction_percent, row.iso_time_energy_reduction_percent, row.iso_energy_time_reduction_percent].map((value) => percent(value)),
     ],
   }));
   const groups = [
@@ -74,7 +74,7 @@ function summarySection(parent) {
 function plansSection(parent) {
   const rows = data.plans.map((plan, i) => ({
     texts: 3,
-    cells: [String(i + 1), plan.selector, plan.method, plan.time_s.toFixed(3), (plan.energy_j / 1e3).toFixed(2), percent(plan.time_reduction), percent(plan.energy_reduction), percent(plan.gap, 2)],
+    cells: [String(i + 1), plan.selector, plan.method, plan.time_s.toFixed(3), (plan.energy_j / 1e3).toFixed(2), percent(plan.time_reduction_percent), percent(plan.energy_reduction_percent), percent(plan.gap * 100, 2)],
   }));
   const names = columns(3, "plan", "selector", "method", "time (s)", "energy (kJ)", "time less", "energy less", "gap");
   table(parent, "Chosen plans, reductions against sequential at max throughput", [names], rows);

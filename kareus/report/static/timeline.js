@@ -31,7 +31,7 @@ function timelineFigure(parent) {
   body.append(scroll, powerScale());
   const show = () => {
     const plan = data.plans[Number(select.value)];
-    facts.textContent = `${seconds(plan.time_s)}, ${kilojoules(plan.energy_j)}, gap to the lower bound ${percent(plan.gap, 2)}`;
+    facts.textContent = `${seconds(plan.time_s)}, ${kilojoules(plan.energy_j)}, gap to the lower bound ${percent(plan.gap * 100, 2)}`;
     const chart = html("div", { class: "chart" });
     scroll.replaceChildren(chart);
     responsive(chart, (width) => drawTimeline(plan, width));

@@ -1,0 +1,46 @@
+"""Command `pipeline`: solve the iteration frontiers of all methods."""
+
+import argparse
+import logging
+from pathlib import Path
+
+import polars as pl
+
+from kareus.artifacts.provenance import derived
+from kareus.artifacts.records import content_hash
+from kareus.artifacts.tables import read_provenance, read_table, write_table
+from kareus.frontier.tables import MICROBATCH
+from kareus.pipeline.instructions import instruction_rows, pipeline_instructions
+from kareus.pipeline.methods import iteration_rows
+from kareus.pipeline.tables import INSTRUCTIONS, ITERATION
+from kareus.workload.slices import PipelineSlice, load_slice
+
+logger = logging.getLogger(__name__)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the inputs and the outputs."""
+    parser.add_argument("--config", type=Path, required=True, help="configuration slice (YAML)")
+    parser.add_argument("--microbatch", type=Path, required=True, help="microbatch frontiers (Parquet)")
+    parser.add_argument("--instructions", type=Path, required=True, help="instructions to write (Parquet)")
+    parser.add_argument("--iteration", type=Path, required=True, help="iteration frontiers to write (Parquet)")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Solve and write."""
+    config = load_slice(arguments.config, PipelineSlice)
+    provenance = derived(content_hash(config), [read_provenance(arguments.microbatch, MICROBATCH)])
+    iteration = ITERATION.frame(iteration_rows(config, read_table(arguments.microbatch, MICROBATCH)))
+    instructions = pipeline_instructions(config.pipeline.schedule, config.parallelism.pp, config.num_microbatches)
+    write_table(arguments.instructions, INSTRUCTIONS.frame(instruction_rows(instructions)), INSTRUCTIONS, provenance)
+    write_table(arguments.iteration, iteration, ITERATION, provenance)
+    for (method,), plans in iteration.group_by("method", maintain_order=True):
+        logger.info(_summary(str(method), plans))
+
+
+def _summary(method: str, plans: pl.DataFrame) -> str:
+    fastest, gaps = plans.row(0, named=True), plans["gap"].to_list()
+    return (
+        f"{method}: {len(plans)} plan{'s' * (len(plans) > 1)}, fastest {fastest['time_s']:.4f} s with "
+        f"{fastest['energy_j']:.1f} J, largest gap {100 * max(gaps):.3f} %"
+    )
