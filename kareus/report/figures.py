@@ -12,20 +12,12 @@ from kareus.plan.document import Plan
 from kareus.report.inputs import ReportInputs
 from kareus.report.summary import COSTS, method_rows, plan_rows, with_reductions
 
-PLAN_COLUMNS = (
-    "time_s",
-    "energy_j",
-    "static_energy_j",
-    "dynamic_energy_j",
-    "gap",
-    "time_reduction",
-    "energy_reduction",
-)
+PLAN_COLUMNS = (*COSTS, "gap", "time_reduction_percent", "energy_reduction_percent")
 POINT_COLUMNS = ("execution", "frequency_mhz", "time_s", "energy_j", "effective_energy_j")
 
 
 def page_data(inputs: ReportInputs) -> dict[str, Any]:
-    """Everything that the page shows: times in seconds, energies in joules, reductions in percent, gaps as fractions."""
+    """Everything that the page shows, in the units that its keys end in; gaps are fractions."""
     return {
         "workload": inputs.workload,
         "gpus": inputs.gpus,

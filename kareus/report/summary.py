@@ -57,8 +57,9 @@ def method_rows(iteration: pl.DataFrame) -> list[MethodRow]:
         ArtifactError: the table lacks one of the baselines.
     """
     compared: dict[str, dict[str, Any]] = {method: {"method": method} for method in iteration["method"]}
-    for record in (*max_throughput(iteration), *frontier_improvement(iteration)):
-        compared[record.method] |= to_plain(record)
+    records = [*map(to_plain, max_throughput(iteration)), *map(to_plain, frontier_improvement(iteration))]
+    for record in records:
+        compared[record["method"]] |= record
     return [MethodRow(**_fastest(iteration, method), **comparison) for method, comparison in compared.items()]
 
 
@@ -77,7 +78,7 @@ def plan_rows(iteration: pl.DataFrame, plans: Sequence[Plan]) -> list[PlanRow]:
 
 
 def with_reductions(plans: pl.DataFrame, iteration: pl.DataFrame) -> pl.DataFrame:
-    """Append what each of `plans` saves against the fastest plan of `sequential`: `<time, energy>_reduction_percent`."""
+    """Append to `plans` what each saves against the fastest plan of `sequential`."""
     baseline = _fastest(iteration, THROUGHPUT_BASELINE)
     return plans.with_columns(
         time_reduction_percent=100 * (1 - pl.col("time_s") / baseline["time_s"]),

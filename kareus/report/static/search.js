@@ -13,7 +13,10 @@ const passStyle = (name) => PASSES[name] ?? { ...UNKNOWN, text: name };
 
 function searchFigure(parent) {
   const used = new Set(data.search.flatMap(({ candidates }) => candidates.map((c) => c.chosen_by)));
-  const order = [...Object.keys(PASSES).filter((name) => used.has(name)), ...[...used].filter((name) => !(name in PASSES))];
+  const order = [
+    ...Object.keys(PASSES).filter((name) => used.has(name)),
+    ...[...used].filter((name) => !(name in PASSES)),
+  ];
   const legend = order.map((name) => [passStyle(name).text, passStyle(name)]);
   legend.push(["measured frontier", { color: "ink", line: true }]);
   const body = figure(parent, "Measured candidates of each partition", legend);
@@ -22,7 +25,13 @@ function searchFigure(parent) {
   for (const search of data.search) {
     const chart = html("div", { class: "chart" });
     grid.append(
-      html("div", { class: "chart" }, html("h3", {}, search.partition), html("p", { class: "panel-note" }, effort(search)), chart),
+      html(
+        "div",
+        { class: "chart" },
+        html("h3", {}, search.partition),
+        html("p", { class: "panel-note" }, effort(search)),
+        chart,
+      ),
     );
     responsive(chart, (width) => drawSearch(search, width));
   }
@@ -49,11 +58,19 @@ function drawSearch({ partition, candidates }, width) {
   const points = candidates.map((c) => ({
     x: x(c.time_s * 1e3),
     y: y(c.dynamic_energy_j),
-    describe: () => ({ title: `${c.frequency_mhz} MHz, ${c.sm_count} SMs, beside ${c.launch}`, rows: candidateRows(c) }),
+    describe: () => ({
+      title: `${c.frequency_mhz} MHz, ${c.sm_count} SMs, beside ${c.launch}`,
+      rows: candidateRows(c),
+    }),
   }));
   points.forEach((p, i) => root.append(marker(passStyle(candidates[i].chosen_by), p.x, p.y, 2.8)));
   const frontier = points.filter((_, i) => candidates[i].on_frontier).sort((a, b) => a.x - b.x || a.y - b.y);
-  root.append(steps(frontier.map((p) => [p.x, p.y]), "ink"));
+  root.append(
+    steps(
+      frontier.map((p) => [p.x, p.y]),
+      "ink",
+    ),
+  );
   hover(root, nearest(points));
   return root;
 }

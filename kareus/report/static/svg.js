@@ -87,7 +87,11 @@ function plot({ width, height, x: xDomain, y: yDomain, xLabel, yLabel, title }) 
     const at = y(value);
     root.append(
       svg("line", { class: "grid", x1: margin.left, x2: right, y1: at, y2: at }),
-      svg("text", { class: "tick", x: margin.left - 7, y: at + 4, "text-anchor": "end" }, value.toFixed(yTicks.decimals)),
+      svg(
+        "text",
+        { class: "tick", x: margin.left - 7, y: at + 4, "text-anchor": "end" },
+        value.toFixed(yTicks.decimals),
+      ),
     );
   }
   for (const value of xTicks.values) {

@@ -1,7 +1,18 @@
 // The pipeline of a chosen plan: one lane for each stage, bars coloured by the mean power of a GPU.
 
 // Viridis, sampled at equal steps: even in lightness, so it reads without colour vision and in print.
-const VIRIDIS = [[68, 1, 84], [72, 40, 120], [62, 74, 137], [49, 104, 142], [38, 130, 142], [31, 158, 137], [53, 183, 121], [110, 206, 88], [181, 222, 43], [253, 231, 37]];
+const VIRIDIS = [
+  [68, 1, 84],
+  [72, 40, 120],
+  [62, 74, 137],
+  [49, 104, 142],
+  [38, 130, 142],
+  [31, 158, 137],
+  [53, 183, 121],
+  [110, 206, 88],
+  [181, 222, 43],
+  [253, 231, 37],
+];
 
 function viridis(share) {
   const at = Math.max(0, Math.min(1, share)) * (VIRIDIS.length - 1);
@@ -15,7 +26,10 @@ const power = (schedule) => schedule.energy_j / schedule.time_s;
 
 /** Powers that the colours span: the same for all plans of the page, so that plans can be compared. */
 function powerRange() {
-  const [low, high] = extent(data.plans.flatMap((plan) => plan.schedules.map(power)), 0);
+  const [low, high] = extent(
+    data.plans.flatMap((plan) => plan.schedules.map(power)),
+    0,
+  );
   const round = (value, to) => to(value / 20) * 20;
   return [round(low, Math.floor), Math.max(round(high, Math.ceil), round(low, Math.floor) + 20)];
 }
@@ -23,7 +37,11 @@ function powerRange() {
 function timelineFigure(parent) {
   const title = "Pipeline of the chosen plan, by mean power of a GPU";
   const names = data.plans.map((plan, i) => `${i + 1}: ${plan.method}, ${plan.selector}`);
-  const select = html("select", { "aria-label": "Plan to show" }, ...names.map((name, i) => html("option", { value: i }, name)));
+  const select = html(
+    "select",
+    { "aria-label": "Plan to show" },
+    ...names.map((name, i) => html("option", { value: i }, name)),
+  );
   const facts = html("span", { class: "quiet" });
   parent.append(html("p", { class: "line" }, data.plans.length > 1 ? select : html("strong", {}, names[0]), facts));
   const body = figure(parent, title);
@@ -42,7 +60,13 @@ function timelineFigure(parent) {
 
 function powerScale() {
   const [low, high] = powerRange();
-  const box = svg("svg", { width: 250, height: 30, viewBox: "0 0 250 30", role: "img", "aria-label": `Colours from ${watts(low)} to ${watts(high)}` });
+  const box = svg("svg", {
+    width: 250,
+    height: 30,
+    viewBox: "0 0 250 30",
+    role: "img",
+    "aria-label": `Colours from ${watts(low)} to ${watts(high)}`,
+  });
   for (let i = 0; i < 200; i += 1) {
     box.append(svg("rect", { x: 20 + i, y: 0, width: 1.5, height: 11, style: `fill:${rgb(viridis(i / 199))}` }));
   }
@@ -50,7 +74,11 @@ function powerScale() {
     const x = scale([low, high], [20, 220])(value);
     box.append(svg("text", { class: "tick", x, y: 25, "text-anchor": "middle" }, watts(value)));
   }
-  const waiting = svg("svg", { width: 30, height: 14, viewBox: "0 0 30 14", "aria-hidden": "true" }, ...hatch(1, 1, 28, 12));
+  const waiting = svg(
+    "svg",
+    { width: 30, height: 14, viewBox: "0 0 30 14", "aria-hidden": "true" },
+    ...hatch(1, 1, 28, 12),
+  );
   return html(
     "p",
     { class: "power-scale" },
@@ -65,7 +93,9 @@ function hatch(x, y, width, height) {
   for (let at = -height; at < width; at += 7) {
     const from = Math.max(at, 0);
     const to = Math.min(at + height, width);
-    lines.push(`M${(x + from).toFixed(1)} ${(y + height - (from - at)).toFixed(1)}L${(x + to).toFixed(1)} ${(y + height - (to - at)).toFixed(1)}`);
+    lines.push(
+      `M${(x + from).toFixed(1)} ${(y + height - (from - at)).toFixed(1)}L${(x + to).toFixed(1)} ${(y + height - (to - at)).toFixed(1)}`,
+    );
   }
   return [
     svg("rect", { class: "waiting", x, y, width, height, style: "fill:var(--panel)" }),
@@ -85,7 +115,10 @@ function drawTimeline(plan, available) {
   const root = svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": name });
   const bars = plan.stages.flatMap((stage, i) => drawLane(root, x, 8 + i * (lane + 8), lane, plan, stage));
   timeAxis(root, x, bottom, left, width - 14);
-  hover(root, (px, py) => bars.find((bar) => px >= bar.x && px <= bar.x + bar.width && py >= bar.y && py <= bar.y + lane) ?? null);
+  hover(
+    root,
+    (px, py) => bars.find((bar) => px >= bar.x && px <= bar.x + bar.width && py >= bar.y && py <= bar.y + lane) ?? null,
+  );
   return root;
 }
 
@@ -94,13 +127,20 @@ function drawLane(root, x, y, lane, plan, stage) {
   root.append(...hatch(x(0), y, x(plan.time_s) - x(0), lane));
   return stage.instructions.map((instruction) => {
     const schedule = plan.schedules[instruction.schedule];
-    const bar = { x: x(instruction.start_s), y, width: x(instruction.start_s + schedule.time_s) - x(instruction.start_s) };
+    const bar = {
+      x: x(instruction.start_s),
+      y,
+      width: x(instruction.start_s + schedule.time_s) - x(instruction.start_s),
+    };
     const color = viridis(scale(powerRange(), [0, 1])(power(schedule)));
-    root.append(svg("rect", { class: "bar", x: bar.x, y, width: bar.width, height: lane, style: `fill:${rgb(color)}` }));
+    root.append(
+      svg("rect", { class: "bar", x: bar.x, y, width: bar.width, height: lane, style: `fill:${rgb(color)}` }),
+    );
     const name = `${instruction.direction === "forward" ? "F" : "B"}${instruction.microbatch}`;
     const at = { x: bar.x + bar.width / 2, style: `fill:${inkOn(color)}` };
     if (bar.width > 18) root.append(svg("text", { ...at, class: "bar-text", y: y + (bar.width > 30 ? 21 : 27) }, name));
-    if (bar.width > 30) root.append(svg("text", { ...at, class: "bar-small", y: y + 34 }, String(schedule.frequency_mhz)));
+    if (bar.width > 30)
+      root.append(svg("text", { ...at, class: "bar-small", y: y + 34 }, String(schedule.frequency_mhz)));
     const outline = svg("rect", { class: "focus", x: bar.x, y, width: bar.width, height: lane });
     return { ...bar, title: `${name}, stage ${stage.stage}`, rows: barRows(instruction, schedule), outline };
   });
