@@ -1,14 +1,11 @@
 """Plan workloads: from a configuration to plans, a summary and a page. One rule file for each stage."""
 
-from snakemake.utils import min_version, validate
+from snakemake.utils import min_version
 
 min_version("9.20")
 
 
 configfile: "config/workflow.yaml"
-
-
-validate(config, "workflow/schemas/workflow.schema.yaml")
 
 
 include: "workflow/rules/common.smk"
@@ -38,7 +35,11 @@ rule all:
 
 rule plans:
     input:
-        expand("results/{workload}/plan/{selector}.json", workload=WORKLOADS, selector=config["select"]),
+        expand(
+            "results/{workload}/plan/{selector}.json",
+            workload=WORKLOADS,
+            selector=config["select"],
+        ),
 
 
 rule frontiers:

@@ -15,7 +15,7 @@ from kareus.pipeline.rounding import TOLERANCE, available_s, repair
 
 MOST_INSTRUCTIONS = 64
 """Pipelines with more instructions keep their rounded plan and its certified gap: the search would take minutes."""
-MOST_NODES = 500
+MOST_NODES = 100
 """Nodes of the search tree; a count and not a time, so that results do not depend on the machine."""
 SETTINGS = {
     "mip_max_nodes": MOST_NODES,

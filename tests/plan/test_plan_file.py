@@ -19,7 +19,7 @@ from kareus.workload.slices import slice_text
 
 ROOT = Path(__file__).parents[2]
 PROVENANCE = Provenance(
-    config_hash="test", testbed=TestbedIdentity(kind="simulated", gpu="a100-sxm4-40gb", detail="1"), seed=0
+    config_hash="test", testbed=TestbedIdentity(kind="simulated", gpu="A100-SXM4-40GB", detail="1"), seed=0
 )
 TIMES_S = {"forward": 0.1, "backward": 0.3}
 

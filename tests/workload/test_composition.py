@@ -31,7 +31,7 @@ def test_every_option_of_every_group_composes(option: Path) -> None:
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda path: f"{path.parent.name}={path.stem}")
 def test_a_name_inside_an_option_is_that_of_its_file(option: Path) -> None:
     values = yaml.safe_load(option.read_text())
-    assert values.get("name", option.stem) == option.stem
+    assert values.get("name", option.stem).lower() == option.stem
 
 
 def test_every_group_folder_is_a_key_of_the_workload() -> None:
@@ -40,7 +40,7 @@ def test_every_group_folder_is_a_key_of_the_workload() -> None:
 
 def test_the_default_is_the_first_row_of_the_paper() -> None:
     default = workload()
-    assert (default.model.name, default.gpu.name) == ("llama3.2-3b", "a100-sxm4-40gb")
+    assert (default.model.name, default.gpu.name) == ("llama3.2-3b", "A100-SXM4-40GB")
     assert (default.parallelism.pp, default.parallelism.tp, default.parallelism.cp) == (2, 8, 1)
     assert (default.microbatch_size, default.num_microbatches, default.sequence_length) == (8, 8, 4096)
     assert default.activation_checkpointing

@@ -4,6 +4,7 @@
 import shlex
 
 from snakemake.exceptions import WorkflowError
+from snakemake.utils import validate
 
 from kareus.artifacts.provenance import code_hash
 from kareus.cli import COMMANDS
@@ -13,10 +14,19 @@ from kareus.plan.selectors import parse_selector
 from kareus.workload.resolve import resolve_accepted
 from kareus.workload.slices import SLICES, slice_text
 
-
 shell.executable("bash")
-shell.prefix("exec ")  # so that a stage's parent is Snakemake, and it dies with Snakemake
+shell.prefix(
+    "exec "
+)  # so that a stage's parent is Snakemake, and it dies with Snakemake
 
+
+try:
+    validate(config, "../schemas/workflow.schema.yaml")
+except WorkflowError as error:
+    what = str(error).splitlines()[1].removeprefix("ValidationError: ")
+    raise WorkflowError(
+        f"--config or config/workflow.yaml: {what}; allowed: overrides, select."
+    ) from None
 
 for key in ("overrides", "select"):
     if isinstance(config[key], str):
@@ -66,15 +76,25 @@ def config_text(wildcards):
 def searches(wildcards):
     """Candidates of every partition of a workload."""
     return expand(
-        rules.search_partition.output.candidates, workload=wildcards.workload, partition=partitions(wildcards)
+        rules.search_partition.output.candidates,
+        workload=wildcards.workload,
+        partition=partitions(wildcards),
     )
 
 
 def chosen_plans(wildcards):
     """Plans that the report shows."""
-    return expand(rules.select_plan.output.plan, workload=wildcards.workload, selector=config["select"])
+    return expand(
+        rules.select_plan.output.plan,
+        workload=wildcards.workload,
+        selector=config["select"],
+    )
 
 
 def rounds(wildcards):
     """Rounds of every partition's search."""
-    return expand(rules.search_partition.output.rounds, workload=wildcards.workload, partition=partitions(wildcards))
+    return expand(
+        rules.search_partition.output.rounds,
+        workload=wildcards.workload,
+        partition=partitions(wildcards),
+    )
