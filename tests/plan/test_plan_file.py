@@ -26,7 +26,7 @@ TIMES_S = {"forward": 0.1, "backward": 0.3}
 
 def microbatch_rows():
     for stage in (0, 1):
-        for direction in TIMES_S:
+        for direction, time_s in TIMES_S.items():
             for point, (execution, mhz) in enumerate([("overlap", 1410), ("sequential", 900)]):
                 yield {
                     "method": "kareus",
@@ -35,7 +35,7 @@ def microbatch_rows():
                     "point": point,
                     "execution": execution,
                     "frequency_mhz": mhz,
-                    "time_s": TIMES_S[direction] * (1 + point),
+                    "time_s": time_s * (1 + point),
                     "energy_j": 10.0,
                     "dynamic_energy_j": 8.0,
                     "effective_energy_j": 7.0,
@@ -52,7 +52,9 @@ def folder_of(tmp_path, *overrides):
     folder = tmp_path / name
     (folder / "config").mkdir(parents=True)
     (folder / "config/plan.yaml").write_text(slice_text(workload, "plan"))
-    write_table(folder / "frontier/microbatch.parquet", MICROBATCH.frame(list(microbatch_rows())), MICROBATCH, PROVENANCE)
+    write_table(
+        folder / "frontier/microbatch.parquet", MICROBATCH.frame(list(microbatch_rows())), MICROBATCH, PROVENANCE
+    )
     order = [[("forward", 0), ("forward", 1), ("backward", 0), ("backward", 1)]] * 2
     order[1] = [("forward", 0), ("backward", 0), ("forward", 1), ("backward", 1)]
     rows = [
@@ -102,7 +104,9 @@ def test_a_plan_says_what_every_stage_runs_in_order(planned):
         ("backward", 1),
     ]
     assert [s["layers"] for s in plan["stages"]] == [15, 13]
-    assert first["instructions"][0]["partitions"] == [{"partition": "forward-mlp-allreduce", "sm_count": 6, "launch": "norm"}]
+    assert first["instructions"][0]["partitions"] == [
+        {"partition": "forward-mlp-allreduce", "sm_count": 6, "launch": "norm"}
+    ]
 
 
 def test_starts_respect_the_order_of_a_stage_and_the_way_between_stages(planned):
@@ -153,7 +157,10 @@ BROKEN = {
     ),
     "of another workload": (lambda p: p.update(workload_hash="0" * 16), "made for another workload"),
     "out of order": (swap, "stage 1 departs from the 1f1b order at instruction 1"),
-    "cut short": (lambda p: p["stages"][0]["instructions"].pop(), "stage 0 departs from the 1f1b order at instruction 3"),
+    "cut short": (
+        lambda p: p["stages"][0]["instructions"].pop(),
+        "stage 0 departs from the 1f1b order at instruction 3",
+    ),
     "without a stage": (lambda p: p["stages"].pop(), "has 1 stages, the workload 2"),
     "with an impossible clock": (
         lambda p: p["stages"][0]["instructions"][1].update(frequency_mhz=1411),

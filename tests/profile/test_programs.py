@@ -64,7 +64,9 @@ def test_a_backward_with_checkpointing_recomputes_the_forward_of_every_block():
 
 
 def test_sequential_execution_hides_a_collective_behind_weight_gradients_only():
-    program = make(StageShape(layers=1, first=False, last=False), Direction.BACKWARD, Execution.SEQUENTIAL, recompute=False)
+    program = make(
+        StageShape(layers=1, first=False, last=False), Direction.BACKWARD, Execution.SEQUENTIAL, recompute=False
+    )
     assert [s.operators[s.launch].name for s in program.steps] == ["gate_up.wgrad", "qkv.wgrad"]
     forward = make(StageShape(layers=1, first=False, last=False), Direction.FORWARD, Execution.SEQUENTIAL)
     assert all(s.launch == len(s.operators) for s in forward.steps)

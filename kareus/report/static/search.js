@@ -41,7 +41,7 @@ function effort({ rounds, candidates }) {
   const last = rounds.at(-1);
   const minutes = rounds.reduce((sum, round) => sum + round.measuring_s, 0) / 60;
   const clock = minutes < 90 ? `${minutes.toFixed(0)} min` : `${(minutes / 60).toFixed(1)} h`;
-  const measured = `${candidates.length} candidates in ${rounds.length} round${rounds.length === 1 ? "" : "s"}, ${clock} of measuring`;
+  const measured = `${candidates.length} candidates in ${rounds.length} round${rounds.length === 1 ? "" : "s"}, ${clock} of the testbed's clock`;
   return last?.stop ? `${measured}; ended: ${last.stop}` : measured;
 }
 
