@@ -27,8 +27,8 @@ lint: $(VENV)/test.stamp ## ruff, mypy, import-linter, snakefmt, snakemake --lin
 	snakemake --lint
 
 format: $(VENV)/test.stamp ## format the code
-	ruff format .
 	ruff check --fix .
+	ruff format .
 	snakefmt Snakefile workflow
 
 clean: ## remove the environment and the caches, not the results

@@ -39,9 +39,10 @@ class WorkloadFolder:
         """Iteration frontiers."""
         return self._existing("pipeline", "iteration.parquet")
 
-    def plan(self, selector: str) -> Path:
-        """Plan file of a selector."""
-        return self.path / "plan" / f"{selector}.json"
+    def plan(self, selector: str, method: str) -> Path:
+        """Plan file of a selector: of `kareus`, or marked with the method whose frontier it is from."""
+        suffix = "" if method == "kareus" else f"_{method}"
+        return self.path / "plan" / f"{selector}{suffix}.json"
 
     def _existing(self, *parts: str) -> Path:
         path = self.path.joinpath(*parts)

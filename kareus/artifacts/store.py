@@ -26,7 +26,7 @@ class Shelf:
 
     def __init__(self, folder: Path, schema: TableSchema, provenance: Provenance) -> None:
         """Name the shelf; nothing is touched before it is entered."""
-        self._folder = folder
+        self.folder = folder
         self._table = folder / f"{schema.name}.parquet"
         self._journal = folder / "journal.jsonl"
         self._schema = schema
@@ -40,7 +40,7 @@ class Shelf:
             ArtifactError: the table or the journal is corrupt, of another schema version, or was measured on
                 another testbed.
         """
-        self._lock = exclusive_lock(self._folder / "lock")
+        self._lock = exclusive_lock(self.folder / "lock")
         self._lock.__enter__()
         try:
             self._load()
@@ -121,4 +121,4 @@ class Shelf:
             frame = self._schema.frame(list(self._rows.values())).sort(*self._schema.key)
             write_table(self._table, frame, self._schema, self._provenance)
         self._journal.unlink()
-        sync_folder(self._folder)
+        sync_folder(self.folder)

@@ -83,23 +83,22 @@ def overlap_points(
         components: measured costs by component and frequency.
         gpu: whose powers and overheads apply.
     """
-    c = gpu.coefficients
     frequencies = set.intersection(*(set(options.get(name, {})) for name in makeup.partitions))
     points = []
     for frequency_mhz in sorted(frequencies):
         parts = [Part(multiplicity=n, options=options[name][frequency_mhz]) for name, n in makeup.partitions.items()]
         fixed_s, fixed_j = _component_cost(makeup, components, frequency_mhz)
-        points += [
-            Point(
-                execution=Execution.OVERLAP,
-                frequency_mhz=frequency_mhz,
-                time_s=(composed.time_s + fixed_s) * (1 + c.isolation_overhead) + c.instruction_overhead_s,
-                energy_j=(composed.energy_j + fixed_j) * (1 + c.isolation_overhead)
-                + c.instruction_overhead_s * gpu.blocking_power_w,
-                choices=composed.choices,
+        for composed in compose(parts, gpu.blocking_power_w):
+            time_s, energy_j = gpu.whole_instruction(composed.time_s + fixed_s, composed.energy_j + fixed_j)
+            points.append(
+                Point(
+                    execution=Execution.OVERLAP,
+                    frequency_mhz=frequency_mhz,
+                    time_s=time_s,
+                    energy_j=energy_j,
+                    choices=composed.choices,
+                )
             )
-            for composed in compose(parts, gpu.blocking_power_w)
-        ]
     return points
 
 

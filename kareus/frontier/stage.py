@@ -18,15 +18,13 @@ from kareus.frontier.tables import MICROBATCH
 from kareus.partition.graph import Batch, Direction
 from kareus.partition.read import read_graphs
 from kareus.profile.programs import Execution, stage_shapes
-from kareus.profile.tables import COMPONENTS, INSTRUCTIONS
+from kareus.profile.tables import COMPONENTS, PROFILED_INSTRUCTIONS
 from kareus.schedule.choice import Choice
 from kareus.search.tables import CANDIDATES
 from kareus.workload.config import Gpu
 from kareus.workload.slices import FrontierSlice, load_slice
 
 logger = logging.getLogger(__name__)
-
-METHODS = ("sequential", "nanobatching", "kareus")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,12 +44,11 @@ def run(arguments: argparse.Namespace) -> None:
     config = load_slice(arguments.config, FrontierSlice)
     graphs = read_graphs(arguments.segments)
     components = _components(read_table(arguments.components, COMPONENTS))
-    profiled = _profiled(read_table(arguments.instructions, INSTRUCTIONS))
+    profiled = _profiled(read_table(arguments.instructions, PROFILED_INSTRUCTIONS))
     options = {path.parent.name: _options(path) for path in arguments.candidates}
-    assert config.parallelism.layers_per_stage is not None  # resolving fills it
 
     rows = []
-    for stage, shape in enumerate(stage_shapes(config.parallelism.layers_per_stage)):
+    for stage, shape in enumerate(stage_shapes(config.parallelism.split)):
         for direction in Direction:
             known = {e: profiled[stage, direction, e] for e in Execution if (stage, direction, e) in profiled}
             overlapped = []
@@ -65,8 +62,15 @@ def run(arguments: argparse.Namespace) -> None:
                 )
                 overlapped = overlap_points(makeup, options, components, config.gpu)
             rows += _rows(stage, direction, known, overlapped, config.gpu)
-    logger.info("%d points on the frontiers of %d methods", sum(row["on_frontier"] for row in rows), len(METHODS))
-    parents = [read_provenance(arguments.components, COMPONENTS), read_provenance(arguments.instructions, INSTRUCTIONS)]
+    logger.info(
+        "%d points on the frontiers of %d methods",
+        sum(row["on_frontier"] for row in rows),
+        len({row["method"] for row in rows}),
+    )
+    parents = [
+        read_provenance(arguments.components, COMPONENTS),
+        read_provenance(arguments.instructions, PROFILED_INSTRUCTIONS),
+    ]
     parents += [read_provenance(path, CANDIDATES) for path in arguments.candidates]
     write_table(arguments.microbatch, MICROBATCH.frame(rows), MICROBATCH, derived(content_hash(config), parents))
 

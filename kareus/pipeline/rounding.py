@@ -1,7 +1,7 @@
 """From the relaxation to a plan: every instruction gets a real point, and the makespan stays within the deadline.
 
 Two roundings start: down, which keeps the deadline by itself, and to the nearest point, repaired where it is late. Then
-slack is reclaimed, and single instructions are sped up wherever others can use the time better. Every choice here is an
+slack is reclaimed, and single instructions are moved wherever the others can make more of it. Every choice here is an
 index into an instruction's point set: a higher index is slower and cheaper.
 """
 
@@ -16,7 +16,7 @@ TOLERANCE = 1e-11
 """Share of the deadline by which sums of floats may miss it."""
 SNAP = 1e-6
 """Relative distance below which the relaxation, solved to HiGHS' tolerances, means a real point."""
-EXCHANGE_EFFORT = 200_000
+EXCHANGE_EFFORT = 40_000
 """Attempts times instructions that `exchange` spends on one plan."""
 
 
@@ -37,12 +37,19 @@ def plan_within(problem: Problem, relaxed_s: Sequence[float], deadline_s: float)
     return exchange(problem, min(plans, key=problem.effective_energy_j), deadline_s)
 
 
-def repair(problem: Problem, choice: Sequence[int], deadline_s: float) -> list[int]:
-    """Speed up what is late, step by step where a second costs least, until the deadline is kept."""
+def repair(problem: Problem, choice: Sequence[int], deadline_s: float, held: int | None = None) -> list[int]:
+    """Speed up what is late, step by step where a second costs least, until the deadline is kept or nothing is left.
+
+    Args:
+        problem: what to plan.
+        choice: any plan.
+        deadline_s: bound on the makespan; kept for certain if it is at least that of the fastest plan and none is held.
+        held: an instruction to leave alone.
+    """
     choice = list(choice)
     while True:
         times_s, windows_s = problem.times_s(choice), available_s(problem, choice, deadline_s)
-        late = [i for i, time_s in enumerate(times_s) if choice[i] and time_s > windows_s[i]]
+        late = [i for i, time_s in enumerate(times_s) if time_s > windows_s[i] and choice[i] and i != held]
         if not late:
             return choice
         cheapest = min(late, key=lambda i: _loss_j_per_s(problem.point_sets[i], choice[i], times_s[i] - windows_s[i]))
@@ -74,21 +81,37 @@ def reclaim(problem: Problem, choice: Sequence[int], deadline_s: float, held: in
 
 
 def exchange(problem: Problem, choice: Sequence[int], deadline_s: float) -> list[int]:
-    """Speed up one instruction by one step where others, slowed into the time won, save more; until none is left.
+    """Move one instruction by one step wherever the others, adapting to it, then cost less; until no move helps.
 
     The number of attempts is bounded, so that long pipelines, whose gaps are small anyway, stay quick.
     """
-    choice, attempts, since_improved = list(choice), EXCHANGE_EFFORT // len(choice), 0
-    for i in islice(cycle(range(len(choice))), attempts):
-        if since_improved == len(choice):
+    choice = list(choice)
+    moves = [(i, step) for step in (-1, 1) for i in range(len(choice))]
+    failed = 0
+    for i, step in islice(cycle(moves), EXCHANGE_EFFORT // len(choice)):
+        trial = _moved(problem, choice, i, step, deadline_s)
+        if trial is not None and _saves(problem, trial, choice):
+            choice, failed = trial, 0
+        else:
+            failed += 1
+        if failed == len(moves):
             break
-        since_improved += 1
-        if choice[i]:
-            faster = [*choice[:i], choice[i] - 1, *choice[i + 1 :]]
-            trial = reclaim(problem, faster, deadline_s, held=i)
-            if problem.effective_energy_j(trial) < problem.effective_energy_j(choice) * (1 - TOLERANCE):
-                choice, since_improved = trial, 0
     return choice
+
+
+def _moved(problem: Problem, choice: Sequence[int], i: int, step: int, deadline_s: float) -> list[int] | None:
+    """The plan after moving one instruction and letting the others adapt, or None where it cannot move so."""
+    target = choice[i] + step
+    if not 0 <= target < len(problem.point_sets[i].times_s):
+        return None
+    adapted = repair(problem, [*choice[:i], target, *choice[i + 1 :]], deadline_s, held=i)
+    if problem.point_sets[i].times_s[target] > available_s(problem, adapted, deadline_s)[i]:
+        return None
+    return reclaim(problem, adapted, deadline_s, held=i)
+
+
+def _saves(problem: Problem, trial: Sequence[int], choice: Sequence[int]) -> bool:
+    return problem.effective_energy_j(trial) < problem.effective_energy_j(choice) * (1 - TOLERANCE)
 
 
 def available_s(problem: Problem, choice: Sequence[int], deadline_s: float) -> list[float]:

@@ -10,8 +10,8 @@ from kareus.artifacts.provenance import derived
 from kareus.artifacts.records import content_hash
 from kareus.artifacts.tables import read_provenance, read_table, write_table
 from kareus.frontier.tables import MICROBATCH
+from kareus.pipeline.frontiers import iteration_rows
 from kareus.pipeline.instructions import instruction_rows, pipeline_instructions
-from kareus.pipeline.methods import iteration_rows
 from kareus.pipeline.tables import INSTRUCTIONS, ITERATION
 from kareus.workload.slices import PipelineSlice, load_slice
 

@@ -39,7 +39,9 @@ ITERATION = TableSchema(
         Column("static_energy_j", pl.Float64, "static power times iteration time times GPUs"),
         Column("dynamic_energy_j", pl.Float64, "energy_j less static_energy_j"),
         Column("deadline_s", pl.Float64, "deadline for which the plan was solved"),
-        Column("lower_bound_j", pl.Float64, "energy that no plan with that deadline can undercut (linear program)"),
+        Column(
+            "lower_bound_j", pl.Float64, "energy that no plan of its method can undercut in its time (linear program)"
+        ),
         Column("gap", pl.Float64, "certified gap: energy_j / lower_bound_j - 1, at the plan's own time"),
         Column("points", pl.List(pl.Int64), "per instruction, the `point` of its microbatch frontier"),
     ),

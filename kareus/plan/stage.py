@@ -25,7 +25,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("selector", help="fastest, min-energy, deadline=5.2s or energy=20kJ")
     parser.add_argument("folder", type=Path, help="results folder of the workload")
     parser.add_argument("--method", default="kareus", help="whose frontier to select from (default: kareus)")
-    parser.add_argument("--output", type=Path, help="plan file to write (default: FOLDER/plan/SELECTOR.json)")
+    parser.add_argument(
+        "--output", type=Path, help="plan file to write (default: FOLDER/plan/SELECTOR.json, or SELECTOR_METHOD.json)"
+    )
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -50,7 +52,7 @@ def run(arguments: argparse.Namespace) -> None:
         read_table(folder.microbatch, MICROBATCH),
         provenance.testbed,
     )
-    output = arguments.output or folder.plan(arguments.selector)
+    output = arguments.output or folder.plan(arguments.selector, arguments.method)
     write_json(output, to_plain(plan))
     logger.info(
         "%s: %s of %s: %.4f s, %.1f J (%.1f J dynamic) [%s]",

@@ -6,16 +6,12 @@ interval of the energy counter. The same code serves simulated and real testbeds
 
 import math
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 from kareus.artifacts import records
-from kareus.artifacts.provenance import Provenance
 from kareus.artifacts.store import Row, Shelf
-from kareus.profile.tables import MEASUREMENTS
 from kareus.testbed.program import Program
 from kareus.testbed.protocol import Session, Testbed
-from kareus.workload.config import Gpu, MeasurementProtocol, TestbedConfig
+from kareus.workload.config import MeasurementProtocol
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,41 +80,6 @@ def measure_once(session: Session, frequency_mhz: int, protocol: MeasurementProt
         "throttle_reasons": list(clock.throttle_reasons),
         "duration_s": session.now_s() - begin_s,
     }
-
-
-def open_shelf(root: Path, subject: str, content: Any, testbed: Testbed, settings: "Settings") -> Shelf:
-    """The shelf of `subject` in the store at `root`.
-
-    Args:
-        root: folder of the store.
-        subject: readable name, such as the partition's.
-        content: record that identifies what is measured, such as the partition itself.
-        testbed: where it is measured.
-        settings: what else decides a measurement.
-    """
-    digest = records.content_hash((content, settings.identity))
-    place = root / f"{settings.gpu.name}_{testbed.identity.kind}" / f"{subject}_{digest}"
-    provenance = Provenance(config_hash=records.content_hash(settings), testbed=testbed.identity, seed=settings.seed)
-    return Shelf(place, MEASUREMENTS, provenance)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """What, beside the program and its clock, decides a measurement."""
-
-    gpu: Gpu
-    testbed: TestbedConfig
-    protocol: MeasurementProtocol
-    seed: int
-    testbed_detail: str
-    """Version of the GPU model, or identity of the real GPUs."""
-
-    @property
-    def identity(self) -> dict[str, Any]:
-        """All of it but the range of clocks to search: a wider search reuses what a narrower one measured."""
-        plain: dict[str, Any] = records.to_plain(self)
-        del plain["gpu"]["search_frequencies"]
-        return plain
 
 
 def _warm_up(session: Session, warmup_s: float) -> float:

@@ -4,15 +4,13 @@ import argparse
 import logging
 from pathlib import Path
 
-from kareus.artifacts.provenance import Provenance
-from kareus.artifacts.records import content_hash
 from kareus.artifacts.tables import write_table
 from kareus.partition.graph import Batch, BlockGraph, Direction
 from kareus.partition.read import read_graphs
-from kareus.profile.measure import Profiler, Settings, open_shelf
+from kareus.profile.bench import open_bench
+from kareus.profile.measure import Profiler
 from kareus.profile.programs import Execution, component_programs, instruction_program, stage_shapes
-from kareus.profile.tables import COMPONENTS, INSTRUCTIONS
-from kareus.testbed.factory import open_testbed
+from kareus.profile.tables import COMPONENTS, PROFILED_INSTRUCTIONS
 from kareus.testbed.program import Program
 from kareus.workload.slices import ProfileSlice, load_slice
 
@@ -32,17 +30,8 @@ def run(arguments: argparse.Namespace) -> None:
     """Measure what the store does not have yet, then write both tables."""
     config = load_slice(arguments.config, ProfileSlice)
     graphs = read_graphs(arguments.segments)
-    testbed = open_testbed(config.testbed, config.gpu, config.protocol, config.seed)
-    settings = Settings(
-        gpu=config.gpu,
-        testbed=config.testbed,
-        protocol=config.protocol,
-        seed=config.seed,
-        testbed_detail=testbed.identity.detail,
-    )
-    provenance = Provenance(config_hash=content_hash(config), testbed=testbed.identity, seed=config.seed)
-    with open_shelf(arguments.store, "instructions", graphs, testbed, settings) as shelf:
-        profiler = Profiler(testbed, config.protocol, shelf)
+    bench = open_bench(config)
+    with bench.profiler(arguments.store, "instructions", graphs) as profiler:
         components = [
             {"component": name} | cost
             for name, program in component_programs(graphs, config.testbed.default_collective_sm_count).items()
@@ -54,8 +43,10 @@ def run(arguments: argparse.Namespace) -> None:
             for cost in _costs(profiler, program, config)
         ]
     logger.info("components and instructions at every clock: %s", profiler.tally)
-    write_table(arguments.components, COMPONENTS.frame(components), COMPONENTS, provenance)
-    write_table(arguments.instructions, INSTRUCTIONS.frame(instructions), INSTRUCTIONS, provenance)
+    write_table(arguments.components, COMPONENTS.frame(components), COMPONENTS, bench.provenance)
+    write_table(
+        arguments.instructions, PROFILED_INSTRUCTIONS.frame(instructions), PROFILED_INSTRUCTIONS, bench.provenance
+    )
 
 
 def _instruction_programs(
@@ -64,7 +55,6 @@ def _instruction_programs(
     executions = [Execution.SEQUENTIAL]
     if Batch.NANOBATCH in graphs:
         executions.append(Execution.NANOBATCHING)
-    assert config.parallelism.layers_per_stage is not None  # resolving fills it
     return {
         (stage, direction, execution): instruction_program(
             graphs,
@@ -74,7 +64,7 @@ def _instruction_programs(
             recompute=config.activation_checkpointing,
             default_sm_count=config.testbed.default_collective_sm_count,
         )
-        for stage, shape in enumerate(stage_shapes(config.parallelism.layers_per_stage))
+        for stage, shape in enumerate(stage_shapes(config.parallelism.split))
         for direction in Direction
         for execution in executions
     }

@@ -37,13 +37,13 @@ COMPONENTS = TableSchema(
     version=1,
     meaning="Non-partition components, measured alone: what stands before, after and at the edges of the partitions.",
     columns=(
-        Column("component", pl.String, "such as `forward-embedding`, `backward-loss`, `forward-first-segment`"),
+        Column("component", pl.String, "such as `forward-embedding`, `backward-loss`, `forward-attention-alone`"),
         *COST,
     ),
     key=("component", "frequency_mhz"),
 )
 
-INSTRUCTIONS = TableSchema(
+PROFILED_INSTRUCTIONS = TableSchema(
     name="profiled_instructions",
     version=1,
     meaning="Whole instructions, measured as one under each execution model that is not searched.",

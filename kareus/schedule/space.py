@@ -58,6 +58,6 @@ def launch_operators(partition: Partition, gpu: Gpu, sm_counts: tuple[int, ...])
 
 def bound_time_s(gpu: Gpu, operator: Operator, frequency_mhz: int, sm_count: int) -> float:
     """Least time that the hardware allows for `operator`: the larger of arithmetic and HBM time at peak."""
-    peak_flops = gpu.bf16_tflops * 1e12 * frequency_mhz / gpu.maximum_clock_mhz * sm_count / gpu.sm_count
-    compute_s = 0.0 if operator.kind is OperatorKind.MEMORY else operator.flops / peak_flops
+    memory_bound = operator.kind is OperatorKind.MEMORY
+    compute_s = 0.0 if memory_bound else operator.flops / gpu.peak_flops(frequency_mhz, sm_count)
     return max(compute_s, (operator.bytes_read + operator.bytes_written) / (gpu.hbm_gb_per_s * 1e9))

@@ -23,7 +23,7 @@ class Dataset:
 
     @property
     def dynamic_energy_j(self) -> NDArray[np.float64]:
-        """Energy less static power times time (design, section 4)."""
+        """Energy less static power times time (`Gpu.static_power_w`)."""
         return self.energy_j - self.static_power_w * self.time_s
 
     @property

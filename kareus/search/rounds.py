@@ -8,7 +8,7 @@ import numpy as np
 from kareus.pareto import hypervolume
 from kareus.profile.measure import Measurement
 from kareus.search.dataset import Dataset
-from kareus.search.strategy import PROPOSERS, Problem, Proposal
+from kareus.search.strategy import PROPOSERS, Proposal, SearchProblem
 from kareus.workload.config import SearchConfig, Strategy
 
 
@@ -55,7 +55,7 @@ class Search:
 
 
 def run_search(
-    problem: Problem,
+    problem: SearchProblem,
     measure: Callable[[int], Measurement],
     static_power_w: float,
     report: Callable[[Round], None] = lambda _: None,

@@ -2,7 +2,6 @@
 
 import argparse
 import dataclasses
-import hashlib
 import logging
 from pathlib import Path
 from typing import Any
@@ -10,19 +9,18 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from kareus.artifacts.provenance import Provenance
-from kareus.artifacts.records import content_hash
+from kareus.artifacts.randomness import generator
 from kareus.artifacts.tables import read_table, write_table
 from kareus.errors import ArtifactError
 from kareus.pareto import pareto_mask
 from kareus.partition.graph import Partition
 from kareus.partition.read import read_partitions
-from kareus.profile.measure import Measurement, Profiler, Settings, open_shelf
+from kareus.profile.bench import open_bench
+from kareus.profile.measure import Measurement
 from kareus.schedule.tables import SPACE
 from kareus.search.rounds import Round, Search, run_search
-from kareus.search.strategy import Problem, sizes_of
+from kareus.search.strategy import SearchProblem, sizes_of
 from kareus.search.tables import CANDIDATES, ROUNDS
-from kareus.testbed.factory import open_testbed
 from kareus.testbed.program import Program, Step
 from kareus.workload.slices import SearchSlice, load_slice
 
@@ -46,22 +44,14 @@ def run(arguments: argparse.Namespace) -> None:
     partition = _find(read_partitions(arguments.partitions), arguments.partition, arguments.partitions)
     space = read_table(arguments.space, SPACE).filter(pl.col("partition") == partition.name).sort("candidate")
     launches = [next(i for i, o in enumerate(partition.operators) if o.name == name) for name in space["launch"]]
-    problem = Problem(
+    problem = SearchProblem(
         features=np.column_stack((space["frequency_mhz"], space["sm_count"], launches)).astype(np.float64),
         sizes=sizes_of(len(partition.operators), config.search),
         config=config.search,
-        generator=_generator(config.seed, partition.name),
+        generator=generator(config.seed, partition.name),
     )
-    testbed = open_testbed(config.testbed, config.gpu, config.protocol, config.seed)
-    settings = Settings(
-        gpu=config.gpu,
-        testbed=config.testbed,
-        protocol=config.protocol,
-        seed=config.seed,
-        testbed_detail=testbed.identity.detail,
-    )
-    with open_shelf(arguments.store, partition.name, partition, testbed, settings) as shelf:
-        profiler = Profiler(testbed, config.protocol, shelf)
+    bench = open_bench(config)
+    with bench.profiler(arguments.store, partition.name, partition) as profiler:
 
         def measure(candidate: int) -> Measurement:
             frequency_mhz, sm_count, launch = problem.features[candidate].astype(int).tolist()
@@ -69,11 +59,10 @@ def run(arguments: argparse.Namespace) -> None:
 
         search = run_search(problem, measure, config.gpu.static_power_w, report=_report)
     logger.info("candidates: %s", profiler.tally)
-    provenance = Provenance(config_hash=content_hash(config), testbed=testbed.identity, seed=config.seed)
     rows = _candidate_rows(search, space, config.gpu.static_power_w)
-    write_table(arguments.candidates, CANDIDATES.frame(rows), CANDIDATES, provenance)
+    write_table(arguments.candidates, CANDIDATES.frame(rows), CANDIDATES, bench.provenance)
     rounds = [dataclasses.asdict(r) for r in search.rounds]
-    write_table(arguments.rounds, ROUNDS.frame(rounds), ROUNDS, provenance)
+    write_table(arguments.rounds, ROUNDS.frame(rounds), ROUNDS, bench.provenance)
 
 
 def partition_program(partition: Partition, sm_count: int, launch: int) -> Program:
@@ -90,12 +79,6 @@ def _find(partitions: tuple[Partition, ...], name: str, path: Path) -> Partition
     return found
 
 
-def _generator(seed: int, name: str) -> np.random.Generator:
-    """Randomness of one partition's search, the same whatever else is searched."""
-    digest = hashlib.sha256(f"{seed}:{name}".encode()).digest()
-    return np.random.default_rng(np.frombuffer(digest, dtype=np.uint64))
-
-
 def _report(round_: Round) -> None:
     progress = f"hypervolume {round_.hypervolume:.4f}"
     if round_.improvement is not None:
@@ -106,7 +89,8 @@ def _report(round_: Round) -> None:
 
 
 def _candidate_rows(search: Search, space: pl.DataFrame, static_power_w: float) -> list[dict[str, Any]]:
-    on_frontier = pareto_mask(search.dataset(static_power_w).dynamic).tolist()
+    data = search.dataset(static_power_w)
+    dynamic_energy_j, on_frontier = data.dynamic_energy_j.tolist(), pareto_mask(data.dynamic).tolist()
     candidates = space.rows(named=True)
     return [
         {
@@ -120,7 +104,7 @@ def _candidate_rows(search: Search, space: pl.DataFrame, static_power_w: float) 
             "predicted_dynamic_energy_j": trial.predicted_dynamic_energy_j,
             "time_s": trial.measurement.time_s,
             "energy_j": trial.measurement.energy_j,
-            "dynamic_energy_j": trial.measurement.energy_j - static_power_w * trial.measurement.time_s,
+            "dynamic_energy_j": dynamic_energy_j[i],
             "on_frontier": on_frontier[i],
         }
         for i, trial in enumerate(search.trials)

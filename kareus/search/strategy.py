@@ -16,7 +16,7 @@ from kareus.workload.config import SampleSizes, SearchConfig, Strategy
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class SearchProblem:
     """One partition's search: its candidates, its budget, and where randomness comes from."""
 
     features: Features
@@ -37,7 +37,7 @@ class Proposal:
     prediction: Prediction | None
 
 
-Proposer = Callable[[Problem, Dataset, int], Proposal | None]
+Proposer = Callable[[SearchProblem, Dataset, int], Proposal | None]
 """Given the data and the round (0 first), what to measure next; None ends the search."""
 
 
@@ -48,7 +48,7 @@ def sizes_of(operators: int, config: SearchConfig) -> SampleSizes:
     return config.medium if operators <= 3 else config.large  # noqa: PLR2004 - the paper's classes
 
 
-def propose_paper(problem: Problem, data: Dataset, round_: int) -> Proposal | None:
+def propose_paper(problem: SearchProblem, data: Dataset, round_: int) -> Proposal | None:
     """Random initial design, then the four passes."""
     if round_ == 0:
         return _random(problem, data, problem.sizes.initial, "initial")
@@ -63,7 +63,7 @@ def propose_paper(problem: Problem, data: Dataset, round_: int) -> Proposal | No
     return Proposal([Chosen(p.chosen_by, offered[p.candidates]) for p in passes], offered, prediction)
 
 
-def propose_random(problem: Problem, data: Dataset, round_: int) -> Proposal | None:
+def propose_random(problem: SearchProblem, data: Dataset, round_: int) -> Proposal | None:
     """As many random candidates as `paper` may measure, in rounds of the same sizes."""
     if round_ > problem.sizes.max_rounds or not len(_unmeasured(problem, data)):
         return None
@@ -71,7 +71,7 @@ def propose_random(problem: Problem, data: Dataset, round_: int) -> Proposal | N
     return _random(problem, data, size, "random")
 
 
-def propose_exhaustive(problem: Problem, data: Dataset, round_: int) -> Proposal | None:
+def propose_exhaustive(problem: SearchProblem, data: Dataset, round_: int) -> Proposal | None:
     """Every candidate, in one round."""
     if round_ > 0:
         return None
@@ -85,11 +85,11 @@ PROPOSERS: dict[Strategy, Proposer] = {
 }
 
 
-def _random(problem: Problem, data: Dataset, size: int, chosen_by: str) -> Proposal:
+def _random(problem: SearchProblem, data: Dataset, size: int, chosen_by: str) -> Proposal:
     offered = _unmeasured(problem, data)
     chosen = problem.generator.choice(offered, size=min(size, len(offered)), replace=False)
     return Proposal([Chosen(chosen_by, chosen)], np.array([], dtype=np.int64), None)
 
 
-def _unmeasured(problem: Problem, data: Dataset) -> NDArray[np.int64]:
+def _unmeasured(problem: SearchProblem, data: Dataset) -> NDArray[np.int64]:
     return np.setdiff1d(np.arange(len(problem.features)), data.candidates)

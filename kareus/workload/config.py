@@ -77,6 +77,17 @@ class Parallelism:
         _positive(self, "dp", "pp", "tp", "cp")
 
     @property
+    def split(self) -> tuple[int, ...]:
+        """Blocks on each stage of a resolved workload.
+
+        Raises:
+            ConfigError: it was not resolved.
+        """
+        if self.layers_per_stage is None:
+            raise ConfigError("parallelism.layers_per_stage: null; use a configuration that `kareus resolve` wrote.")
+        return self.layers_per_stage
+
+    @property
     def gpus_per_stage(self) -> int:
         """GPUs that run one stage, over all replicas."""
         return self.dp * self.cp * self.tp
@@ -187,6 +198,17 @@ class Gpu:
     """Power while waiting on point-to-point: what the pipeline charges for waiting."""
     search_frequencies: FrequencyRange
     coefficients: GpuCoefficients
+
+    def peak_flops(self, frequency_mhz: float, sm_count: int) -> float:
+        """Dense tensor-core peak of `sm_count` SMs at a clock, in FLOP/s."""
+        return self.bf16_tflops * 1e12 * frequency_mhz / self.maximum_clock_mhz * sm_count / self.sm_count
+
+    def whole_instruction(self, time_s: float, energy_j: float) -> tuple[float, float]:
+        """Time and energy of an instruction whose isolated parts add up to `time_s` and `energy_j`."""
+        c = self.coefficients
+        scale = 1 + c.isolation_overhead
+        fixed_j = c.instruction_overhead_s * self.blocking_power_w
+        return time_s * scale + c.instruction_overhead_s, energy_j * scale + fixed_j
 
     def __post_init__(self) -> None:
         _positive(self, "sm_count", "memory_gib", "bf16_tflops", "hbm_gb_per_s", "link_gb_per_s", "node_gb_per_s")

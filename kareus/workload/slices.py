@@ -1,6 +1,6 @@
 """The slice of the configuration that each stage sees.
 
-A rule reruns when the text of its slice changes, so a slice holds what its stage reads and nothing more.
+A rule reruns when the text of its slice changes, so a slice holds the records that its stage reads.
 """
 
 import dataclasses
@@ -55,7 +55,6 @@ class ProfileSlice:
     testbed: TestbedConfig
     protocol: MeasurementProtocol
     activation_checkpointing: bool
-    microbatch_size: int
     seed: int
 
 
@@ -77,7 +76,6 @@ class FrontierSlice:
     parallelism: Parallelism
     gpu: Gpu
     activation_checkpointing: bool
-    seed: int
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

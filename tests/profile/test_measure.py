@@ -1,11 +1,14 @@
 import pytest
-from builders import a100, gemm, protocol, simulated
+from builders import a100, gemm, protocol, search, simulated
 
-from kareus.profile.measure import Profiler, Settings, open_shelf
+from kareus.profile.bench import Bench
+from kareus.profile.measure import Profiler
 from kareus.profile.tables import MEASUREMENTS
 from kareus.testbed.factory import open_testbed
 from kareus.testbed.program import Program, Step
 from kareus.testbed.simulated.model import GpuModel
+from kareus.workload.config import FrequencyRange
+from kareus.workload.slices import SearchSlice
 
 LINEAR = gemm("linear", 16384, 4096, 3072)
 PROGRAM = Program(name="linear", steps=(Step(operators=(LINEAR,)),))
@@ -27,14 +30,9 @@ class CountingTestbed:
         return self._inner.session(program, measurement)
 
 
-def settings(testbed, seed=0, **changes):
-    return Settings(
-        gpu=a100(**changes), testbed=simulated(), protocol=protocol(), seed=seed, testbed_detail=testbed.identity.detail
-    )
-
-
-def shelf(folder, testbed, content="x", **changes):
-    return open_shelf(folder, "linear", content, testbed, settings(testbed, **changes))
+def shelf(folder, testbed, content="x", seed=0, **changes):
+    config = SearchSlice(gpu=a100(**changes), testbed=simulated(), protocol=protocol(), search=search(), seed=seed)
+    return Bench(config, testbed).shelf(folder, "linear", content)
 
 
 def test_a_measurement_is_near_the_truth_and_says_how_it_was_taken(tmp_path):
@@ -87,10 +85,10 @@ def test_the_order_of_measuring_changes_nothing(tmp_path):
 
 def test_shelves_differ_by_whatever_decides_a_measurement(tmp_path):
     testbed = CountingTestbed()
-    wider = a100().search_frequencies.__class__(minimum_mhz=600, maximum_mhz=1410, stride_mhz=30)
+    wider = FrequencyRange(minimum_mhz=600, maximum_mhz=1410, stride_mhz=30)
 
     def place(**changes):
-        return shelf(tmp_path, testbed, **changes)._folder
+        return shelf(tmp_path, testbed, **changes).folder
 
     assert place() == place() == place(search_frequencies=wider)
     assert len({place(), place(content="y"), place(seed=1), place(sm_count=100)}) == 4

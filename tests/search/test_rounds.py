@@ -9,7 +9,7 @@ from kareus.profile.measure import Measurement, measure_once
 from kareus.schedule.space import search_space
 from kareus.search.rounds import run_search
 from kareus.search.stage import partition_program
-from kareus.search.strategy import Problem, sizes_of
+from kareus.search.strategy import SearchProblem, sizes_of
 from kareus.testbed.factory import open_testbed
 from kareus.testbed.simulated.model import GpuModel
 
@@ -22,7 +22,7 @@ STATIC_W = a100().static_power_w
 
 def problem(strategy="paper", seed=0, **changes):
     config = search(strategy, **changes)
-    return Problem(FEATURES, sizes_of(len(PARTITION.operators), config), config, np.random.default_rng(seed))
+    return SearchProblem(FEATURES, sizes_of(len(PARTITION.operators), config), config, np.random.default_rng(seed))
 
 
 def truth(candidate):

@@ -54,8 +54,7 @@ def collective_hbm_bytes(gpu: Gpu, collective: Collective) -> float:
 def _compute_time_s(gpu: Gpu, operator: Operator, frequency_mhz: float, sm_count: int) -> float:
     if operator.kind is OperatorKind.MEMORY:
         return 0.0
-    peak = gpu.bf16_tflops * 1e12 * frequency_mhz / gpu.maximum_clock_mhz * sm_count / gpu.sm_count
-    return operator.flops / (peak * _compute_efficiency(gpu, operator, sm_count))
+    return operator.flops / (gpu.peak_flops(frequency_mhz, sm_count) * _compute_efficiency(gpu, operator, sm_count))
 
 
 def _compute_efficiency(gpu: Gpu, operator: Operator, sm_count: int) -> float:

@@ -67,10 +67,7 @@ class GpuModel:
         power_w = self.gpu.static_power_w + energy.clock_power_w(self.gpu, frequency_mhz)
         energy_j = switching_j + power_w * time_s
         if program.whole_instruction:
-            c = self.gpu.coefficients
-            time_s, energy_j = (value * (1 + c.isolation_overhead) for value in (time_s, energy_j))
-            time_s += c.instruction_overhead_s
-            energy_j += c.instruction_overhead_s * self.gpu.blocking_power_w
+            time_s, energy_j = self.gpu.whole_instruction(time_s, energy_j)
         return Behaviour(time_s=time_s, energy_j=energy_j, mean_clock_mhz=frequency_mhz, power_limited=False)
 
     def _step(self, step: Step, frequency_mhz: float) -> tuple[float, float]:

@@ -1,7 +1,6 @@
 """The simulated testbed: sessions in virtual time, with the instruments of a real one and their flaws."""
 
 import contextlib
-import hashlib
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kareus.artifacts.provenance import TestbedIdentity
+from kareus.artifacts.randomness import generator
 from kareus.testbed.program import Program
 from kareus.testbed.protocol import ClockReport, Session
 from kareus.testbed.simulated.model import Behaviour, GpuModel
@@ -44,8 +44,7 @@ class SimulatedTestbed:
     @contextlib.contextmanager
     def session(self, program: Program, measurement: str) -> Iterator[Session]:
         """Load `program` on a GPU that the standard predecessor has just left."""
-        digest = hashlib.sha256(f"{self._seed}:{measurement}".encode()).digest()
-        noise = _draw_noise(self.config, np.random.default_rng(np.frombuffer(digest, dtype=np.uint64)))
+        noise = _draw_noise(self.config, generator(self._seed, measurement))
         yield SimulatedSession(self.model, program, self.config, noise, self._predecessor_power_w)
 
 
@@ -58,11 +57,11 @@ class _Noise:
     counter_phase_s: float
 
 
-def _draw_noise(config: TestbedConfig, generator: np.random.Generator) -> _Noise:
+def _draw_noise(config: TestbedConfig, random: np.random.Generator) -> _Noise:
     return _Noise(
-        time_factor=1 + config.time_noise * float(generator.standard_normal()),
-        power_factor=1 + config.power_noise * float(generator.standard_normal()),
-        counter_phase_s=config.counter_period_s * float(generator.random()),
+        time_factor=1 + config.time_noise * float(random.standard_normal()),
+        power_factor=1 + config.power_noise * float(random.standard_normal()),
+        counter_phase_s=config.counter_period_s * float(random.random()),
     )
 
 

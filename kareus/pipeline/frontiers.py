@@ -1,0 +1,86 @@
+"""The iteration frontier of every method, from the microbatch frontiers that it plans with."""
+
+from collections import defaultdict
+from typing import Any
+
+import polars as pl
+
+from kareus.errors import ArtifactError
+from kareus.partition.graph import Direction
+from kareus.pipeline.dag import build_dag
+from kareus.pipeline.instructions import Instruction, pipeline_instructions
+from kareus.pipeline.methods import METHODS, OPTIONAL, Method
+from kareus.pipeline.problem import PointSet, Problem, point_set
+from kareus.pipeline.solver import PlannedIteration, iteration_frontier
+from kareus.pipeline.transfers import transfers_s
+from kareus.workload.slices import PipelineSlice
+
+PointSets = dict[tuple[int, str], PointSet]
+"""By stage and direction."""
+
+
+def iteration_rows(config: PipelineSlice, microbatch: pl.DataFrame) -> list[dict[str, Any]]:
+    """Rows of `ITERATION`: the frontier of every method that has points.
+
+    Args:
+        config: the pipeline.
+        microbatch: a table `MICROBATCH` of its stages.
+
+    Raises:
+        ArtifactError: a stage or direction of a method has no points.
+    """
+    instructions = pipeline_instructions(config.pipeline.schedule, config.parallelism.pp, config.num_microbatches)
+    known = set(microbatch["method"])
+    rows: list[dict[str, Any]] = []
+    for method in METHODS:
+        if method.points_of == OPTIONAL and OPTIONAL not in known:
+            continue
+        problem = _problem(config, instructions, _point_sets(config, microbatch, method))
+        plans = iteration_frontier(problem, config.pipeline.deadlines if method.scales_frequency else 1)
+        rows += [_row(config, method, number, plan) for number, plan in enumerate(plans)]
+    return rows
+
+
+def _point_sets(config: PipelineSlice, microbatch: pl.DataFrame, method: Method) -> PointSets:
+    """What the instructions of each stage and direction may run at; energies of all GPUs of the stage."""
+    own = microbatch.filter(pl.col("method") == method.points_of)
+    if method.scales_frequency:
+        own = own.filter("on_frontier")
+    else:
+        own = own.filter(pl.col("frequency_mhz") == pl.col("frequency_mhz").max().over("stage", "direction"))
+    points = defaultdict(list)
+    for row in own.iter_rows(named=True):
+        energy_j = row["effective_energy_j"] * config.parallelism.gpus_per_stage
+        points[row["stage"], row["direction"]].append((row["point"], row["time_s"], energy_j))
+    for stage in range(config.parallelism.pp):
+        for direction in Direction:
+            if (stage, direction) not in points:
+                raise ArtifactError(
+                    f"the microbatch frontiers of '{method.points_of}' have no points for the {direction} of stage "
+                    f"{stage}, expected {config.parallelism.pp} stages; rerun the stage 'frontier'."
+                )
+    return {key: point_set(of_key) for key, of_key in points.items()}
+
+
+def _problem(config: PipelineSlice, instructions: tuple[Instruction, ...], sets: PointSets) -> Problem:
+    return Problem(
+        dag=build_dag(instructions, transfers_s(config)),
+        point_sets=tuple(sets[i.stage, i.direction] for i in instructions),
+        waiting_power_w=config.gpu.blocking_power_w * config.parallelism.gpus,
+    )
+
+
+def _row(config: PipelineSlice, method: Method, number: int, plan: PlannedIteration) -> dict[str, Any]:
+    static_energy_j = config.gpu.static_power_w * plan.time_s * config.parallelism.gpus
+    return {
+        "method": method.name,
+        "plan": number,
+        "time_s": plan.time_s,
+        "energy_j": plan.energy_j,
+        "static_energy_j": static_energy_j,
+        "dynamic_energy_j": plan.energy_j - static_energy_j,
+        "deadline_s": plan.deadline_s,
+        "lower_bound_j": plan.lower_bound_j,
+        "gap": plan.gap,
+        "points": plan.points,
+    }

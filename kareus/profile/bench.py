@@ -1,0 +1,88 @@
+"""The bench of one job: its testbed, its shelf of the durable store, and the provenance of what it measures."""
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from kareus.artifacts.provenance import Provenance
+from kareus.artifacts.records import content_hash, to_plain
+from kareus.artifacts.store import Shelf
+from kareus.profile.measure import Profiler
+from kareus.profile.tables import MEASUREMENTS
+from kareus.testbed.factory import open_testbed
+from kareus.testbed.protocol import Testbed
+from kareus.workload.config import Gpu, MeasurementProtocol, TestbedConfig
+
+
+class MeasuringConfig(Protocol):
+    """What decides a measurement beside the program and its clock; slices of stages that measure have it."""
+
+    @property
+    def gpu(self) -> Gpu:
+        """The GPU."""
+
+    @property
+    def testbed(self) -> TestbedConfig:
+        """Where programs run."""
+
+    @property
+    def protocol(self) -> MeasurementProtocol:
+        """How one number is measured."""
+
+    @property
+    def seed(self) -> int:
+        """Seed of a simulated testbed's noise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """A testbed, and the configuration that it was opened with."""
+
+    config: MeasuringConfig
+    testbed: Testbed
+
+    @property
+    def provenance(self) -> Provenance:
+        """Provenance of the tables made from what is measured here."""
+        return Provenance(config_hash=content_hash(self.config), testbed=self.testbed.identity, seed=self.config.seed)
+
+    @contextlib.contextmanager
+    def profiler(self, store: Path, subject: str, content: Any) -> Iterator[Profiler]:
+        """Open the shelf of `subject` and measure over it.
+
+        Args:
+            store: folder of the measurement store.
+            subject: readable name, such as the partition's.
+            content: record that identifies what is measured, such as the partition itself.
+        """
+        with self.shelf(store, subject, content) as shelf:
+            yield Profiler(self.testbed, self.config.protocol, shelf)
+
+    def shelf(self, store: Path, subject: str, content: Any) -> Shelf:
+        """The shelf of `subject`; whatever decides its measurements is part of its name."""
+        decisive = self._decisive
+        place = f"{self.config.gpu.name}_{self.testbed.identity.kind}/{subject}_{content_hash((content, decisive))}"
+        provenance = Provenance(
+            config_hash=content_hash(decisive), testbed=self.testbed.identity, seed=self.config.seed
+        )
+        return Shelf(store / place, MEASUREMENTS, provenance)
+
+    @property
+    def _decisive(self) -> dict[str, Any]:
+        """All but the range of clocks to search: a wider search reuses what a narrower one measured."""
+        gpu = to_plain(self.config.gpu)
+        del gpu["search_frequencies"]
+        return {
+            "gpu": gpu,
+            "testbed": to_plain(self.config.testbed),
+            "protocol": to_plain(self.config.protocol),
+            "seed": self.config.seed,
+            "identity": to_plain(self.testbed.identity),
+        }
+
+
+def open_bench(config: MeasuringConfig) -> Bench:
+    """Open the testbed that `config` names."""
+    return Bench(config, open_testbed(config.testbed, config.gpu, config.protocol, config.seed))

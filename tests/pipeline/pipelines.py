@@ -1,0 +1,55 @@
+"""Pipelines that the tests of this room share, and an oracle that enumerates their plans."""
+
+import itertools
+
+from hypothesis import strategies as st
+
+from kareus.partition.graph import Direction
+from kareus.pipeline.dag import build_dag
+from kareus.pipeline.instructions import Instruction, pipeline_instructions
+from kareus.pipeline.problem import Problem, point_set
+from kareus.workload.config import PipelineSchedule
+
+F, B = Direction.FORWARD, Direction.BACKWARD
+
+
+def one_f_one_b(stages: int, microbatches: int) -> tuple[Instruction, ...]:
+    return pipeline_instructions(PipelineSchedule.ONE_FORWARD_ONE_BACKWARD, stages, microbatches)
+
+
+def problem(stages: int, microbatches: int, points, transfer_s: float = 0.0, power_w: float = 0.0) -> Problem:
+    """A 1F1B pipeline; `points` gives (seconds, joules) of each point by stage and direction."""
+    instructions = one_f_one_b(stages, microbatches)
+    sets = {key: point_set([(n, *p) for n, p in enumerate(of_key)]) for key, of_key in points.items()}
+    return Problem(
+        dag=build_dag(instructions, [transfer_s] * (stages - 1)),
+        point_sets=tuple(sets[i.stage, i.direction] for i in instructions),
+        waiting_power_w=power_w,
+    )
+
+
+def makespan_by_passes(instructions, times_s, transfer_s: float) -> float:
+    """Iteration time without any order of dependency: relax all edges until nothing moves."""
+    starts = [0.0] * len(instructions)
+    for _ in instructions:
+        for number, instruction in enumerate(instructions):
+            for before in instruction.depends_on:
+                sent = transfer_s if instructions[before].stage != instruction.stage else 0.0
+                starts[number] = max(starts[number], starts[before] + times_s[before] + sent)
+    return max(start + time_s for start, time_s in zip(starts, times_s, strict=True))
+
+
+def all_plans(problem: Problem) -> list[tuple[float, float]]:
+    """Time and energy of every combination of points."""
+    return [problem.cost(choice) for choice in itertools.product(*(range(len(s.times_s)) for s in problem.point_sets))]
+
+
+points = st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9)), min_size=1, max_size=3)
+
+
+@st.composite
+def tiny_problems(draw):
+    """At most 2 stages x 2 microbatches x 3 points."""
+    stages, microbatches = draw(st.integers(1, 2)), draw(st.integers(1, 2))
+    sets = {(s, d): [(t / 10, 10.0 * e) for t, e in draw(points)] for s in range(stages) for d in (F, B)}
+    return problem(stages, microbatches, sets, draw(st.sampled_from([0.0, 0.05])), draw(st.sampled_from([0.0, 20.0])))

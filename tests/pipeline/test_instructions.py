@@ -1,0 +1,96 @@
+import graphlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pipelines import B, F, one_f_one_b
+
+from kareus.artifacts.records import to_plain
+from kareus.pipeline.dag import build_dag
+from kareus.pipeline.instructions import Instruction, instruction_rows
+from kareus.pipeline.tables import INSTRUCTIONS
+
+
+def orders(stages: int, microbatches: int) -> list[str]:
+    """One line for each stage, such as `F0 F1 B0 B1`."""
+    lines: list[list[str]] = [[] for _ in range(stages)]
+    for i in one_f_one_b(stages, microbatches):
+        assert i.position == len(lines[i.stage])
+        lines[i.stage].append(f"{i.direction[0].upper()}{i.microbatch}")
+    return [" ".join(line) for line in lines]
+
+
+def test_two_stages_and_two_microbatches_by_hand():
+    assert orders(2, 2) == ["F0 F1 B0 B1", "F0 B0 F1 B1"]
+
+
+def test_two_stages_and_four_microbatches_by_hand():
+    assert orders(2, 4) == ["F0 F1 B0 F2 B1 F3 B2 B3", "F0 B0 F1 B1 F2 B2 F3 B3"]
+
+
+def test_fewer_microbatches_than_stages_by_hand():
+    assert orders(4, 2) == ["F0 F1 B0 B1", "F0 F1 B0 B1", "F0 F1 B0 B1", "F0 B0 F1 B1"]
+
+
+def test_dependencies_of_two_stages_and_two_microbatches_by_hand():
+    # Numbers: stage 0 is F0=0 F1=1 B0=2 B1=3, stage 1 is F0=4 B0=5 F1=6 B1=7.
+    depends_on = [i.depends_on for i in one_f_one_b(2, 2)]
+    assert depends_on == [(), (0,), (1, 5), (2, 7), (0,), (4,), (1, 5), (6,)]
+
+
+sizes = (st.integers(1, 7), st.integers(1, 9))
+
+
+@given(*sizes)
+def test_every_stage_runs_each_microbatch_forward_and_backward_once(stages, microbatches):
+    done = [(i.stage, i.direction, i.microbatch) for i in one_f_one_b(stages, microbatches)]
+    expected = {(s, d, m) for s in range(stages) for d in (F, B) for m in range(microbatches)}
+    assert len(done) == len(expected)
+    assert set(done) == expected
+
+
+@given(*sizes)
+def test_no_instruction_waits_for_itself_in_a_circle(stages, microbatches):
+    graph = {n: i.depends_on for n, i in enumerate(one_f_one_b(stages, microbatches))}
+    assert sorted(graphlib.TopologicalSorter(graph).static_order()) == list(graph)
+
+
+@given(*sizes)
+def test_a_stage_never_holds_more_microbatches_than_stages_from_it_to_the_last(stages, microbatches):
+    held = dict.fromkeys(range(stages), 0)
+    for i in one_f_one_b(stages, microbatches):
+        held[i.stage] += 1 if i.direction is F else -1
+        assert 0 <= held[i.stage] <= stages - i.stage
+
+
+@given(*sizes)
+def test_an_instruction_waits_for_its_input_and_for_the_one_before_it_on_its_stage_and_nothing_else(
+    stages, microbatches
+):
+    instructions = one_f_one_b(stages, microbatches)
+    numbers = {(i.stage, i.direction, i.microbatch): n for n, i in enumerate(instructions)}
+    for number, i in enumerate(instructions):
+        inputs = {
+            F: [(i.stage - 1, F, i.microbatch)],
+            B: [(i.stage + 1, B, i.microbatch)] if i.stage < stages - 1 else [(i.stage, F, i.microbatch)],
+        }
+        expected = {numbers[key] for key in inputs[i.direction] if key in numbers}
+        expected |= {
+            n for n, other in enumerate(instructions) if (other.stage, other.position) == (i.stage, i.position - 1)
+        }
+        assert set(i.depends_on) == expected
+        assert list(i.depends_on) == sorted(expected)
+        assert number not in i.depends_on
+
+
+def test_a_schedule_that_waits_in_a_circle_is_refused():
+    circle = (Instruction(0, 0, F, 0, (1,)), Instruction(0, 1, B, 0, (0,)))
+    with pytest.raises(ValueError, match="circle"):
+        build_dag(circle, ())
+
+
+def test_instructions_fit_their_table():
+    instructions = one_f_one_b(3, 4)
+    frame = INSTRUCTIONS.frame(instruction_rows(instructions))
+    assert frame["instruction"].to_list() == list(range(24))
+    assert frame.drop("instruction").to_dicts() == [to_plain(i) for i in instructions]
