@@ -1,7 +1,9 @@
 """Pipelines that the tests of this room share, and an oracle that enumerates their plans."""
 
+import dataclasses
 import itertools
 
+from builders import CONFIG
 from hypothesis import strategies as st
 
 from kareus.partition.graph import Direction
@@ -9,8 +11,18 @@ from kareus.pipeline.dag import build_dag
 from kareus.pipeline.instructions import Instruction, pipeline_instructions
 from kareus.pipeline.problem import Problem, point_set
 from kareus.workload.config import PipelineSchedule
+from kareus.workload.resolve import resolve_accepted
+from kareus.workload.slices import PipelineSlice, cut
 
 F, B = Direction.FORWARD, Direction.BACKWARD
+
+
+def pipeline_slice(*, tp: int = 8, cp: int = 1, pp: int = 2, dp: int = 1, **changes: int) -> PipelineSlice:
+    """The default workload with another parallelism and other settings."""
+    (workload,) = resolve_accepted([], CONFIG).values()
+    own: PipelineSlice = cut(workload, "pipeline")
+    parallelism = dataclasses.replace(own.parallelism, tp=tp, cp=cp, pp=pp, dp=dp, layers_per_stage=(1,) * pp)
+    return dataclasses.replace(own, parallelism=parallelism, **changes)
 
 
 def one_f_one_b(stages: int, microbatches: int) -> tuple[Instruction, ...]:

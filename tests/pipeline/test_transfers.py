@@ -1,27 +1,19 @@
 import dataclasses
-from pathlib import Path
 
 import pytest
+from pipelines import pipeline_slice
 
 from kareus.pipeline.transfers import transfers_s
-from kareus.workload.resolve import resolve_accepted
-from kareus.workload.slices import PipelineSlice, cut
-
-ROOT = Path(__file__).parents[2]
+from kareus.workload.slices import PipelineSlice
 
 
-def config(tp: int, cp: int = 1, pp: int = 2, dp: int = 1) -> PipelineSlice:
-    """8 sequences of 4,096 tokens of 3,072 values: a tensor of 201,326,592 bytes."""
-    (workload,) = resolve_accepted(["microbatch_size=8"], ROOT / "config").values()
-    full: PipelineSlice = cut(workload, "pipeline")
-    return dataclasses.replace(
-        full,
-        parallelism=dataclasses.replace(full.parallelism, tp=tp, cp=cp, pp=pp, dp=dp, layers_per_stage=(1,) * pp),
-        gpu=dataclasses.replace(full.gpu, gpus_per_node=8, node_gb_per_s=50.0, link_gb_per_s=300.0),
-    )
+def config(**parallelism: int) -> PipelineSlice:
+    own = pipeline_slice(**parallelism)
+    gpu = dataclasses.replace(own.gpu, gpus_per_node=8, node_gb_per_s=50.0, link_gb_per_s=300.0)
+    return dataclasses.replace(own, gpu=gpu)
 
 
-TENSOR = 8 * 4096 * 3072 * 2
+TENSOR = 8 * 4096 * 3072 * 2  # bytes: 8 sequences of 4,096 tokens of 3,072 values
 
 
 def test_stages_on_different_nodes_share_the_node_bandwidth_and_gather_over_links():
