@@ -15,7 +15,3 @@ class RefusedWorkloadError(ConfigError):
 
 class ArtifactError(KareusError):
     """A file that is missing, corrupt, of another schema, or of another workload."""
-
-
-class TestbedError(KareusError):
-    """A testbed that cannot do what was asked of it."""

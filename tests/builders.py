@@ -1,7 +1,8 @@
 """Small records that the tests of several rooms share."""
 
 import dataclasses
-from functools import cache
+import operator
+from functools import cache, reduce
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,8 @@ CONFIG = Path(__file__).parent.parent / "config"
 @cache
 def _group(group: str, option: str) -> dict[str, Any]:
     loaded: dict[str, Any] = yaml.safe_load((CONFIG / group / f"{option}.yaml").read_text())
-    return loaded
+    inherited = [_group(group, parent) for parent in loaded.pop("defaults", []) if parent != "_self_"]
+    return reduce(operator.or_, [*inherited, loaded])
 
 
 def a100(**changes: Any) -> Gpu:

@@ -30,11 +30,6 @@ class WorkloadFolder:
         return self._existing("frontier", "microbatch.parquet")
 
     @property
-    def instructions(self) -> Path:
-        """Instructions of the pipeline."""
-        return self._existing("pipeline", "instructions.parquet")
-
-    @property
     def iteration(self) -> Path:
         """Iteration frontiers."""
         return self._existing("pipeline", "iteration.parquet")

@@ -1,12 +1,8 @@
 """Provenance: where an artifact comes from, carried in its metadata and handed on to all that derives from it."""
 
-import ast
 import datetime
-import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from functools import cache
-from pathlib import Path
 
 import kareus
 from kareus.errors import ArtifactError
@@ -60,40 +56,3 @@ def derived(config_hash: str, parents: Iterable[Provenance]) -> Provenance:
         raise ArtifactError(f"inputs of one stage come from different testbeds: {'; '.join(labels)}. Rerun all on one.")
     first = measured[0] if measured else Provenance(config_hash=config_hash)
     return Provenance(config_hash=config_hash, testbed=first.testbed, seed=first.seed)
-
-
-@cache
-def code_hash(module: str) -> str:
-    """Return a hash of the source of `module` and of every module of this package that it imports.
-
-    Snakemake does not see package code behind a `shell:` line; rules carry this hash among their
-    parameters, so that editing the package reruns what it must and nothing else.
-    """
-    root = Path(kareus.__file__).parent.parent
-    pending, sources = [module], dict[str, bytes]()
-    while pending:
-        path = _source(root, pending.pop())
-        if path is None or str(path) in sources:
-            continue
-        sources[str(path)] = path.read_bytes()
-        pending += _imported(ast.parse(sources[str(path)]))
-    digest = hashlib.sha256()
-    for name in sorted(sources):
-        digest.update(sources[name])
-    return digest.hexdigest()[:16]
-
-
-def _source(root: Path, module: str) -> Path | None:
-    """Path of the source of a dotted name, or None if it is no module (an imported function, say)."""
-    stem = root.joinpath(*module.split("."))
-    return next((p for p in (stem.with_suffix(".py"), stem / "__init__.py") if p.is_file()), None)
-
-
-def _imported(tree: ast.Module) -> list[str]:
-    names = []
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            names += [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            names += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
-    return [name for name in names if name.startswith("kareus.")]

@@ -1,7 +1,7 @@
 """Composing partitions into the points of one instruction at one frequency: exact, without a Cartesian product.
 
 The sum over partitions is separable, so the Pareto set of the sum is the pruned Minkowski sum of the
-partitions' Pareto sets (design, section 4). Objectives are time and effective energy, which is energy less
+partitions' Pareto sets. Objectives are time and effective energy, which is energy less
 blocking power times time: what a pipeline can be charged for.
 """
 

@@ -75,7 +75,7 @@ def overlap_points(
 ) -> list[Point]:
     """Points of partitioned overlap, at every frequency at which all partitions were measured.
 
-    The sum over isolated parts is scaled by what isolation misses, then fixed costs are added (design, section 4).
+    The sum over isolated parts is scaled by what isolation misses, then fixed costs are added.
 
     Args:
         makeup: what the instruction consists of.

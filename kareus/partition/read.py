@@ -37,15 +37,6 @@ def read_partitions(path: Path) -> tuple[Partition, ...]:
     return tuple(_record(Partition, row, path) for row in rows)
 
 
-def read_multiplicities(path: Path) -> dict[str, int]:
-    """Read how often one pass over an inner block has each partition, by name.
-
-    Raises:
-        ArtifactError: no such table.
-    """
-    return dict(read_table(path, PARTITIONS).select("partition", "multiplicity").iter_rows())
-
-
 def _graph(rows: list[dict[str, Any]], path: Path) -> BlockGraph:
     parts: dict[tuple[Scope, Direction], tuple[Segment, ...]] = {}
     for row in rows:

@@ -1,6 +1,7 @@
-"""The paper's two comparisons of iteration frontiers (section 6.1, "Metrics"), on rows of the table `ITERATION`."""
+"""The metrics by which methods are compared (paper, section 6.1, "Metrics"), on rows of the table `ITERATION`."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import polars as pl
 
@@ -8,86 +9,83 @@ from kareus.errors import ArtifactError
 
 THROUGHPUT_BASELINE = "sequential"
 FRONTIER_BASELINE = "sequential+perseus"
+COSTS = ("time_s", "energy_j", "static_energy_j", "dynamic_energy_j")
 TOLERANCE = 1e-9
 """Share by which a plan may exceed a budget: two methods with the same fastest points sum them in another order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MaxThroughput:
-    """A method's fastest plan against `sequential`."""
+class MethodComparison:
+    """The fastest plan of a method against `sequential`, and its frontier against that of `sequential+perseus`."""
 
     method: str
-    time_reduction_percent: float
-    energy_reduction_percent: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FrontierImprovement:
-    """A method's frontier against that of `sequential+perseus`."""
-
-    method: str
+    time_s: float
+    """Of its fastest plan, as the energies."""
+    energy_j: float
+    """Of all GPUs, as the next two."""
+    static_energy_j: float
+    dynamic_energy_j: float
+    time_reduction_percent: float | None
+    """None for the baseline itself, as the next three."""
+    energy_reduction_percent: float | None
     iso_time_energy_reduction_percent: float | None
-    """Within the least time of the baseline; None where no plan is that fast."""
+    """Energy saved within the least time of the baseline; None also where no plan is that fast."""
     iso_energy_time_reduction_percent: float | None
-    """Within the least energy of the baseline; None where no plan is that frugal."""
+    """Time saved within the least energy of the baseline; None also where no plan is that frugal."""
 
 
-def max_throughput(iteration: pl.DataFrame) -> list[MaxThroughput]:
-    """Compare the fastest plan of every other method with that of `sequential`, in the table's order.
+def compare_methods(iteration: pl.DataFrame) -> list[MethodComparison]:
+    """Compare every method of an `ITERATION` table, in its order.
 
     Raises:
-        ArtifactError: the table has no plan of `sequential`.
+        ArtifactError: the table lacks one of the baselines.
     """
+    return [_compared(iteration, method) for method in iteration["method"].unique(maintain_order=True)]
+
+
+def with_reductions(plans: pl.DataFrame, iteration: pl.DataFrame) -> pl.DataFrame:
+    """Append to `plans` what each saves against the fastest plan of `sequential`, in percent."""
     baseline = _fastest(_plans(iteration, THROUGHPUT_BASELINE))
-    records = []
-    for method in _others(iteration, THROUGHPUT_BASELINE):
-        time_s, energy_j = _fastest(_plans(iteration, method))
-        record = MaxThroughput(
-            method=method,
-            time_reduction_percent=_reduction_percent(time_s, baseline[0]),
-            energy_reduction_percent=_reduction_percent(energy_j, baseline[1]),
-        )
-        records.append(record)
-    return records
+    return plans.with_columns(
+        time_reduction_percent=_reduction_percent(pl.col("time_s"), baseline["time_s"]),
+        energy_reduction_percent=_reduction_percent(pl.col("energy_j"), baseline["energy_j"]),
+    )
 
 
-def frontier_improvement(iteration: pl.DataFrame) -> list[FrontierImprovement]:
-    """Compare the plans of every other method with the frontier of `sequential+perseus`, in the table's order.
-
-    Raises:
-        ArtifactError: the table has no plan of `sequential+perseus`.
-    """
-    baseline = _plans(iteration, FRONTIER_BASELINE)
-    fastest, frugal = _fastest(baseline), min(baseline, key=lambda plan: plan[1])
-    records = []
-    for method in _others(iteration, FRONTIER_BASELINE):
-        plans = _plans(iteration, method)
-        in_time = [energy_j for time_s, energy_j in plans if time_s <= fastest[0] * (1 + TOLERANCE)]
-        in_energy = [time_s for time_s, energy_j in plans if energy_j <= frugal[1] * (1 + TOLERANCE)]
-        record = FrontierImprovement(
-            method=method,
-            iso_time_energy_reduction_percent=_reduction_percent(min(in_time), fastest[1]) if in_time else None,
-            iso_energy_time_reduction_percent=_reduction_percent(min(in_energy), frugal[0]) if in_energy else None,
-        )
-        records.append(record)
-    return records
+def _compared(iteration: pl.DataFrame, method: str) -> MethodComparison:
+    own, baseline = _plans(iteration, method), _plans(iteration, FRONTIER_BASELINE)
+    fastest, throughput = _fastest(own), _fastest(_plans(iteration, THROUGHPUT_BASELINE))
+    is_first, is_frontier = method == THROUGHPUT_BASELINE, method == FRONTIER_BASELINE
+    return MethodComparison(
+        method=method,
+        **fastest,
+        time_reduction_percent=None if is_first else _reduction_percent(fastest["time_s"], throughput["time_s"]),
+        energy_reduction_percent=None if is_first else _reduction_percent(fastest["energy_j"], throughput["energy_j"]),
+        iso_time_energy_reduction_percent=None if is_frontier else _iso_reduction(own, baseline, "time_s", "energy_j"),
+        iso_energy_time_reduction_percent=None if is_frontier else _iso_reduction(own, baseline, "energy_j", "time_s"),
+    )
 
 
-def _plans(iteration: pl.DataFrame, method: str) -> list[tuple[float, float]]:
-    """Seconds and joules of each plan of `method`."""
-    plans = iteration.filter(pl.col("method") == method).select("time_s", "energy_j").rows()
-    if not plans:
+def _iso_reduction(own: pl.DataFrame, baseline: pl.DataFrame, budget: str, cost: str) -> float | None:
+    """Cost saved at the baseline's least budget, in percent; None where no plan keeps to it."""
+    least = baseline.sort(budget, cost).row(0, named=True)
+    within = own.filter(pl.col(budget) <= least[budget] * (1 + TOLERANCE))
+    if within.is_empty():
+        return None
+    return float(_reduction_percent(within.sort(cost).row(0, named=True)[cost], least[cost]))
+
+
+def _plans(iteration: pl.DataFrame, method: str) -> pl.DataFrame:
+    plans = iteration.filter(pl.col("method") == method)
+    if plans.is_empty():
         raise ArtifactError(f"the iteration frontiers have no plan of '{method}' to compare with; rerun 'pipeline'.")
     return plans
 
 
-def _others(iteration: pl.DataFrame, baseline: str) -> list[str]:
-    return [m for m in iteration["method"].unique(maintain_order=True) if m != baseline]
+def _fastest(plans: pl.DataFrame) -> dict[str, float]:
+    return plans.sort("time_s", "energy_j").select(COSTS).row(0, named=True)
 
 
-def _fastest(plans: list[tuple[float, float]]) -> tuple[float, float]:
-    return min(plans)
-
-
-def _reduction_percent(value: float, baseline: float) -> float:
+def _reduction_percent(value: Any, baseline: float) -> Any:
+    """Of a number or of a column."""
     return 100 * (1 - value / baseline)

@@ -1,6 +1,8 @@
 """Turning a row of the iteration frontier into a plan document."""
 
+import dataclasses
 import datetime
+from collections.abc import Sequence
 from typing import Any
 
 import polars as pl
@@ -9,8 +11,8 @@ import kareus
 from kareus.artifacts.provenance import TestbedIdentity
 from kareus.artifacts.records import content_hash
 from kareus.errors import ArtifactError
-from kareus.pipeline.dag import Dag, build_dag, earliest_starts
-from kareus.pipeline.instructions import pipeline_instructions
+from kareus.pipeline.dag import build_dag, earliest_starts
+from kareus.pipeline.instructions import Instruction, pipeline_instructions
 from kareus.pipeline.methods import point_method
 from kareus.pipeline.transfers import transfers_s
 from kareus.plan.document import PLAN_SCHEMA_VERSION, Plan, PlannedInstruction, Prediction, StagePlan
@@ -24,7 +26,6 @@ def build_plan(
     name: str,
     selector: str,
     row: dict[str, Any],
-    instructions: pl.DataFrame,
     microbatch: pl.DataFrame,
     testbed: TestbedIdentity,
 ) -> Plan:
@@ -35,21 +36,14 @@ def build_plan(
         name: its readable name.
         selector: the request that picked the row.
         row: a row of `ITERATION`.
-        instructions: the table `INSTRUCTIONS` of the pipeline.
         microbatch: the table `MICROBATCH`.
         testbed: where the measurements were taken.
+
+    Raises:
+        ArtifactError: the row names a point that the microbatch frontiers lack.
     """
-    points = _points(microbatch, point_method(row["method"]))
-    chosen = [
-        _chosen(points, (i["stage"], i["direction"], number))
-        for i, number in zip(instructions.iter_rows(named=True), row["points"], strict=True)
-    ]
-    starts_s = earliest_starts(_dag(workload), [point["time_s"] for point in chosen])
-    planned: list[list[PlannedInstruction]] = [[] for _ in range(workload.parallelism.pp)]
-    for instruction, point, start_s in zip(instructions.iter_rows(named=True), chosen, starts_s, strict=True):
-        planned[instruction["stage"]].append(_planned(instruction, point, start_s))
-    layers = workload.parallelism.layers_per_stage
-    assert layers is not None  # resolving fills it
+    instructions = pipeline_instructions(workload.pipeline.schedule, workload.parallelism.pp, workload.num_microbatches)
+    chosen = _chosen(microbatch, point_method(row["method"]), instructions, row["points"])
     return Plan(
         schema_version=PLAN_SCHEMA_VERSION,
         kareus_version=kareus.__version__,
@@ -60,45 +54,44 @@ def build_plan(
         selector=selector,
         testbed=testbed,
         gpus=workload.parallelism.gpus,
-        prediction=Prediction(
-            time_s=row["time_s"],
-            energy_j=row["energy_j"],
-            static_energy_j=row["static_energy_j"],
-            dynamic_energy_j=row["dynamic_energy_j"],
-            lower_bound_j=row["lower_bound_j"],
-        ),
-        stages=tuple(
-            StagePlan(stage=stage, layers=layers[stage], instructions=tuple(own)) for stage, own in enumerate(planned)
-        ),
+        prediction=Prediction(**{field.name: row[field.name] for field in dataclasses.fields(Prediction)}),
+        stages=_stages(workload, instructions, chosen),
     )
 
 
-Key = tuple[int, str, int]
-"""Stage, direction and number of a point of a microbatch frontier."""
-
-
-def _points(microbatch: pl.DataFrame, method: str) -> dict[Key, dict[str, Any]]:
+def _chosen(
+    microbatch: pl.DataFrame, method: str, instructions: Sequence[Instruction], numbers: Sequence[int]
+) -> list[dict[str, Any]]:
+    """Row of the microbatch frontiers that each instruction runs at."""
     rows = microbatch.filter(pl.col("method") == method).iter_rows(named=True)
-    return {(r["stage"], r["direction"], r["point"]): r for r in rows}
+    points = {(r["stage"], r["direction"], r["point"]): r for r in rows}
+    keys = [(i.stage, str(i.direction), n) for i, n in zip(instructions, numbers, strict=True)]
+    for key in keys:
+        if key not in points:
+            raise ArtifactError(
+                f"the iteration frontier names point {key}, which the microbatch frontier lacks; rerun both."
+            )
+    return [points[key] for key in keys]
 
 
-def _chosen(points: dict[Key, dict[str, Any]], key: Key) -> dict[str, Any]:
-    if key not in points:
-        raise ArtifactError(
-            f"the iteration frontier names point {key}, which the microbatch frontier lacks; rerun both."
-        )
-    return points[key]
+def _stages(
+    workload: Workload, instructions: Sequence[Instruction], chosen: Sequence[dict[str, Any]]
+) -> tuple[StagePlan, ...]:
+    dag = build_dag(instructions, transfers_s(cut(workload, "pipeline")))
+    starts_s = earliest_starts(dag, [point["time_s"] for point in chosen])
+    planned: list[list[PlannedInstruction]] = [[] for _ in workload.parallelism.split]
+    for instruction, point, start_s in zip(instructions, chosen, starts_s, strict=True):
+        planned[instruction.stage].append(_planned(instruction, point, start_s))
+    return tuple(
+        StagePlan(stage=stage, layers=layers, instructions=tuple(own))
+        for stage, (layers, own) in enumerate(zip(workload.parallelism.split, planned, strict=True))
+    )
 
 
-def _dag(workload: Workload) -> Dag:
-    instructions = pipeline_instructions(workload.pipeline.schedule, workload.parallelism.pp, workload.num_microbatches)
-    return build_dag(instructions, transfers_s(cut(workload, "pipeline")))
-
-
-def _planned(instruction: dict[str, Any], point: dict[str, Any], start_s: float) -> PlannedInstruction:
+def _planned(instruction: Instruction, point: dict[str, Any], start_s: float) -> PlannedInstruction:
     return PlannedInstruction(
-        direction=instruction["direction"],
-        microbatch=instruction["microbatch"],
+        direction=str(instruction.direction),
+        microbatch=instruction.microbatch,
         execution=point["execution"],
         frequency_mhz=point["frequency_mhz"],
         partitions=tuple(Choice(**choice) for choice in point["choices"]),

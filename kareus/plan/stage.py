@@ -12,7 +12,7 @@ from kareus.artifacts.records import suggest, to_plain
 from kareus.artifacts.tables import read_provenance, read_table
 from kareus.errors import ArtifactError, ConfigError
 from kareus.frontier.tables import MICROBATCH
-from kareus.pipeline.tables import INSTRUCTIONS, ITERATION
+from kareus.pipeline.tables import ITERATION
 from kareus.plan.build import build_plan
 from kareus.plan.selectors import parse_selector, select
 from kareus.workload.slices import PlanSlice, load_slice
@@ -48,7 +48,6 @@ def run(arguments: argparse.Namespace) -> None:
         folder.name,
         arguments.selector,
         plans.row(select(selector, plans), named=True),
-        read_table(folder.instructions, INSTRUCTIONS),
         read_table(folder.microbatch, MICROBATCH),
         provenance.testbed,
     )

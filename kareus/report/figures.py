@@ -8,9 +8,10 @@ from typing import Any
 import polars as pl
 
 from kareus.artifacts.records import to_plain
+from kareus.pipeline.compare import COSTS, compare_methods, with_reductions
 from kareus.plan.document import Plan
 from kareus.report.inputs import ReportInputs
-from kareus.report.summary import COSTS, method_rows, plan_rows, with_reductions
+from kareus.report.summary import plan_rows
 
 PLAN_COLUMNS = (*COSTS, "gap", "time_reduction_percent", "energy_reduction_percent")
 POINT_COLUMNS = ("execution", "frequency_mhz", "time_s", "energy_j", "effective_energy_j")
@@ -24,7 +25,7 @@ def page_data(inputs: ReportInputs) -> dict[str, Any]:
         "testbed": {"kind": inputs.testbed.kind, "label": inputs.testbed.label},
         "provenance": to_plain(inputs.provenance),
         "sources": [{"name": source.name, **to_plain(source.provenance)} for source in inputs.sources],
-        "methods": to_plain(method_rows(inputs.iteration)),
+        "methods": to_plain(compare_methods(inputs.iteration)),
         "iteration": _iteration(inputs.iteration),
         "plans": [
             {**to_plain(row), **_timeline(plan)}

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import polars as pl
 
-from kareus.artifacts.files import read_json
 from kareus.artifacts.provenance import Provenance, TestbedIdentity, derived
-from kareus.artifacts.records import content_hash, from_plain
+from kareus.artifacts.records import content_hash
 from kareus.artifacts.tables import TableSchema, read_provenance, read_table
-from kareus.errors import ArtifactError, ConfigError
+from kareus.errors import ArtifactError
 from kareus.frontier.tables import MICROBATCH
-from kareus.pipeline.tables import INSTRUCTIONS, ITERATION
+from kareus.pipeline.tables import ITERATION
+from kareus.plan.check import read_plan
 from kareus.plan.document import Plan
 from kareus.search.tables import CANDIDATES, ROUNDS
 
@@ -21,7 +21,6 @@ from kareus.search.tables import CANDIDATES, ROUNDS
 class Paths:
     """Files to report on."""
 
-    instructions: Path
     iteration: Path
     microbatch: Path
     candidates: Sequence[Path]
@@ -57,7 +56,6 @@ class ReportInputs:
     provenance: Provenance
     """Of the report: its hash identifies the configurations of all inputs."""
     sources: tuple[Source, ...]
-    instructions: pl.DataFrame
     iteration: pl.DataFrame
     microbatch: pl.DataFrame
     searches: tuple[Search, ...]
@@ -93,7 +91,6 @@ def load(workload: str, paths: Paths) -> ReportInputs:
         testbed=tables.testbed,
         provenance=tables.stamped(),
         sources=sources,
-        instructions=read_table(paths.instructions, INSTRUCTIONS),
         iteration=read_table(paths.iteration, ITERATION),
         microbatch=read_table(paths.microbatch, MICROBATCH),
         searches=_searches(paths),
@@ -103,7 +100,6 @@ def load(workload: str, paths: Paths) -> ReportInputs:
 
 def _sources(paths: Paths) -> tuple[Source, ...]:
     tables: list[tuple[str, Path, TableSchema]] = [
-        ("instructions", paths.instructions, INSTRUCTIONS),
         ("iteration", paths.iteration, ITERATION),
         ("microbatch", paths.microbatch, MICROBATCH),
         *((f"candidates of {p.parent.name}", p, CANDIDATES) for p in paths.candidates),
@@ -131,10 +127,7 @@ def _searches(paths: Paths) -> tuple[Search, ...]:
 
 
 def _plan(path: Path, workload: str) -> Plan:
-    try:
-        plan = from_plain(Plan, read_json(path))
-    except ConfigError as error:
-        raise ArtifactError(f"{path}: not a plan of this Kareus ({error}) Rerun the stage that makes it.") from error
+    plan = read_plan(path)
     if plan.workload != workload:
         raise ArtifactError(f"{path}: a plan for {plan.workload}, expected {workload}; check the path.")
     return plan

@@ -12,7 +12,6 @@ from kareus.report.summary import summary_text
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `kareus report`."""
     parser.add_argument("--workload", required=True, metavar="NAME", help="readable name of the workload")
-    parser.add_argument("--instructions", type=Path, required=True, metavar="FILE", help="table of instructions")
     parser.add_argument("--iteration", type=Path, required=True, metavar="FILE", help="table of iteration frontiers")
     parser.add_argument("--microbatch", type=Path, required=True, metavar="FILE", help="table of microbatch frontiers")
     parser.add_argument(
@@ -36,7 +35,6 @@ def run(arguments: argparse.Namespace) -> None:
     inputs = load(
         arguments.workload,
         Paths(
-            instructions=arguments.instructions,
             iteration=arguments.iteration,
             microbatch=arguments.microbatch,
             candidates=arguments.candidates,

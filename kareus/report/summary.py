@@ -2,36 +2,21 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import polars as pl
 
-from kareus.artifacts.records import to_plain
-from kareus.pipeline.compare import FRONTIER_BASELINE, THROUGHPUT_BASELINE, frontier_improvement, max_throughput
+from kareus.pipeline.compare import (
+    COSTS,
+    FRONTIER_BASELINE,
+    THROUGHPUT_BASELINE,
+    MethodComparison,
+    compare_methods,
+    with_reductions,
+)
 from kareus.plan.document import Plan
 from kareus.report.inputs import ReportInputs
 
 DASH = "\u2013"
-COSTS = ("time_s", "energy_j", "static_energy_j", "dynamic_energy_j")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MethodRow:
-    """The fastest plan of a method against `sequential`, and its frontier against that of `sequential+perseus`."""
-
-    method: str
-    time_s: float
-    energy_j: float
-    """Of all GPUs, as the next two."""
-    static_energy_j: float
-    dynamic_energy_j: float
-    time_reduction_percent: float | None = None
-    """None for the baseline itself, as the next three."""
-    energy_reduction_percent: float | None = None
-    iso_time_energy_reduction_percent: float | None = None
-    """None also where no plan is fast enough."""
-    iso_energy_time_reduction_percent: float | None = None
-    """None also where no plan is frugal enough."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,19 +35,6 @@ class PlanRow:
     energy_reduction_percent: float
 
 
-def method_rows(iteration: pl.DataFrame) -> list[MethodRow]:
-    """One row for each method of an `ITERATION` table, in its order.
-
-    Raises:
-        ArtifactError: the table lacks one of the baselines.
-    """
-    compared: dict[str, dict[str, Any]] = {method: {"method": method} for method in iteration["method"]}
-    records = [*map(to_plain, max_throughput(iteration)), *map(to_plain, frontier_improvement(iteration))]
-    for record in records:
-        compared[record["method"]] |= record
-    return [MethodRow(**_fastest(iteration, method), **comparison) for method, comparison in compared.items()]
-
-
 def plan_rows(iteration: pl.DataFrame, plans: Sequence[Plan]) -> list[PlanRow]:
     """One row for each chosen plan."""
     costs = [
@@ -77,23 +49,9 @@ def plan_rows(iteration: pl.DataFrame, plans: Sequence[Plan]) -> list[PlanRow]:
     return [PlanRow(**row) for row in with_reductions(pl.DataFrame(costs), iteration).to_dicts()]
 
 
-def with_reductions(plans: pl.DataFrame, iteration: pl.DataFrame) -> pl.DataFrame:
-    """Append to `plans` what each saves against the fastest plan of `sequential`."""
-    baseline = _fastest(iteration, THROUGHPUT_BASELINE)
-    return plans.with_columns(
-        time_reduction_percent=100 * (1 - pl.col("time_s") / baseline["time_s"]),
-        energy_reduction_percent=100 * (1 - pl.col("energy_j") / baseline["energy_j"]),
-    )
-
-
-def _fastest(iteration: pl.DataFrame, method: str) -> dict[str, Any]:
-    """Costs of the fastest plan of a method that the table has."""
-    return iteration.filter(pl.col("method") == method).sort("time_s", "energy_j").select(COSTS).row(0, named=True)
-
-
 def summary_text(inputs: ReportInputs) -> str:
     """The summary for a terminal of 100 columns: plain text, aligned, ending in a line feed."""
-    methods = method_rows(inputs.iteration)
+    methods = compare_methods(inputs.iteration)
     blocks = [
         [inputs.workload, f"{inputs.testbed.label}, {inputs.gpus} GPUs"],
         [f"Max throughput: the fastest plan of each method; reductions against {THROUGHPUT_BASELINE}"],
@@ -107,19 +65,19 @@ def summary_text(inputs: ReportInputs) -> str:
     return "\n\n".join("\n".join(block) for block in blocks) + "\n"
 
 
-def _max_throughput(rows: Sequence[MethodRow]) -> list[str]:
+def _max_throughput(rows: Sequence[MethodComparison]) -> list[str]:
     cells = [(row.method, *_cost(row), *_reductions(row)) for row in rows]
-    heads = ("method", "time s", "energy kJ", "static kJ", "dynamic kJ", "time less", "energy less")
+    heads = ("method", "time s", "energy kJ", "static kJ", "dynamic kJ", "time saved", "energy saved")
     return _table(heads, cells)
 
 
-def _frontier_improvement(rows: Sequence[MethodRow]) -> list[str]:
+def _frontier_improvement(rows: Sequence[MethodComparison]) -> list[str]:
     cells = [
         (row.method, _percent(row.iso_time_energy_reduction_percent), _percent(row.iso_energy_time_reduction_percent))
         for row in rows
         if row.method != FRONTIER_BASELINE
     ]
-    return _table(("method", "iso-time energy less", "iso-energy time less"), cells)
+    return _table(("method", "iso-time energy saved", "iso-energy time saved"), cells)
 
 
 def _chosen_plans(rows: Sequence[PlanRow]) -> list[str]:
@@ -127,15 +85,15 @@ def _chosen_plans(rows: Sequence[PlanRow]) -> list[str]:
         (row.selector, row.method, *_cost(row)[:2], *_reductions(row), _percent(100 * row.gap, digits=2))
         for row in rows
     ]
-    return _table(("selector", "method", "time s", "energy kJ", "time less", "energy less", "gap"), cells, texts=2)
+    return _table(("selector", "method", "time s", "energy kJ", "time saved", "energy saved", "gap"), cells, texts=2)
 
 
-def _cost(row: MethodRow | PlanRow) -> tuple[str, ...]:
+def _cost(row: MethodComparison | PlanRow) -> tuple[str, ...]:
     energies_j = (row.energy_j, row.static_energy_j, row.dynamic_energy_j)
     return f"{row.time_s:.3f}", *(f"{energy_j / 1e3:.2f}" for energy_j in energies_j)
 
 
-def _reductions(row: MethodRow | PlanRow) -> tuple[str, str]:
+def _reductions(row: MethodComparison | PlanRow) -> tuple[str, str]:
     return _percent(row.time_reduction_percent), _percent(row.energy_reduction_percent)
 
 

@@ -4,7 +4,7 @@ Values live in `config/`; these records give them names, units and legal ranges.
 `ConfigError` with the key, the value and the allowed range as soon as it is made.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Any
 
@@ -16,6 +16,13 @@ def _positive(record: Any, *names: str) -> None:
         value = getattr(record, name)
         if value <= 0:
             raise ConfigError(f"{name}={value}: must be greater than 0.")
+
+
+def _share(record: Any, *names: str) -> None:
+    for name in names:
+        value = getattr(record, name)
+        if not 0 < value <= 1:
+            raise ConfigError(f"{name}={value}: must be greater than 0 and at most 1.")
 
 
 def _not_negative(record: Any, *names: str) -> None:
@@ -173,6 +180,12 @@ class GpuCoefficients:
     throttle_step_mhz: int
     """Distance between the two clocks among which a power-limited GPU alternates."""
 
+    def __post_init__(self) -> None:
+        _not_negative(self, *(field.name for field in fields(self)))
+        _share(self, "gemm_efficiency", "attention_forward_efficiency", "attention_backward_efficiency")
+        _share(self, "hbm_efficiency", "hbm_saturating_share", "bus_efficiency", "voltage_floor")
+        _positive(self, "thermal_resistance_c_per_w", "thermal_time_s", "throttle_step_mhz")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
@@ -213,6 +226,11 @@ class Gpu:
     def __post_init__(self) -> None:
         _positive(self, "sm_count", "memory_gib", "bf16_tflops", "hbm_gb_per_s", "link_gb_per_s", "node_gb_per_s")
         _positive(self, "gpus_per_node", "maximum_clock_mhz", "power_limit_w", "static_power_w", "blocking_power_w")
+        if self.search_frequencies.maximum_mhz > self.maximum_clock_mhz:
+            raise ConfigError(
+                f"search_frequencies.maximum_mhz={self.search_frequencies.maximum_mhz}: must be at most "
+                f"maximum_clock_mhz ({self.maximum_clock_mhz})."
+            )
 
 
 class TestbedKind(StrEnum):
@@ -325,11 +343,14 @@ class SearchConfig:
     """Mean relative improvement of the hypervolume below which a search ends (epsilon)."""
 
     def __post_init__(self) -> None:
+        _not_negative(self, "total_energy_share", "dynamic_energy_share", "static_energy_share", "stopping_improvement")
         shares = self.total_energy_share + self.dynamic_energy_share + self.static_energy_share
-        if not 0 <= shares <= 1:
-            raise ConfigError(f"pass shares add up to {shares}: must lie within [0, 1]; the rest is exploration.")
-        _positive(self, "ensemble_size", "bootstrap_fraction", "max_depth", "learning_rate", "boost_rounds")
-        _positive(self, "reference_margin", "stopping_window")
+        if shares > 1:
+            raise ConfigError(f"pass shares add up to {shares}: must be at most 1; the rest is exploration.")
+        _share(self, "bootstrap_fraction")
+        _positive(self, "ensemble_size", "max_depth", "learning_rate", "boost_rounds", "stopping_window")
+        if self.reference_margin < 1:
+            raise ConfigError(f"reference_margin={self.reference_margin}: must be 1 or more, beyond the worst point.")
 
 
 class PipelineSchedule(StrEnum):
@@ -378,3 +399,11 @@ class Workload:
     def __post_init__(self) -> None:
         _positive(self, "microbatch_size", "num_microbatches", "sequence_length")
         _not_negative(self, "memory_reserve_gib", "seed")
+        sm_counts = {
+            "space.sm_max": self.space.sm_max,
+            "space.small_group_sm_max": self.space.small_group_sm_max,
+            "testbed.default_collective_sm_count": self.testbed.default_collective_sm_count,
+        }
+        for key, sm_count in sm_counts.items():
+            if sm_count >= self.gpu.sm_count:
+                raise ConfigError(f"{key}={sm_count}: must be less than gpu.sm_count ({self.gpu.sm_count}).")

@@ -55,7 +55,7 @@ class MemoryEstimate:
 
 def estimate_memory(workload: Workload) -> MemoryEstimate:
     """Estimate the peak of the fullest GPU, over all stages of a workload whose `layers_per_stage` is set."""
-    layers = workload.parallelism.layers_per_stage or ()
+    layers = workload.parallelism.split
     return max((_stage(workload, stage, count) for stage, count in enumerate(layers)), key=lambda e: e.total_gib)
 
 

@@ -12,7 +12,7 @@ from kareus.artifacts.records import content_hash
 from kareus.errors import RefusedWorkloadError
 from kareus.workload.compose import Composition
 from kareus.workload.config import Workload
-from kareus.workload.stages import usual_split
+from kareus.workload.split import usual_split
 
 ABBREVIATIONS = {"a100-sxm4-40gb": "a100", "h100-sxm5-80gb": "h100"}
 """Options of `gpu` that names shorten."""

@@ -10,7 +10,7 @@ from kareus.workload.config import Workload
 from kareus.workload.divisibility import check_divisibility
 from kareus.workload.memory import MemoryEstimate, check_memory, estimate_memory
 from kareus.workload.naming import workload_name
-from kareus.workload.stages import layers_per_stage
+from kareus.workload.split import layers_per_stage
 
 CONFIG_DIR = Path("config")
 

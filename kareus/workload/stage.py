@@ -57,7 +57,7 @@ def _lines(resolved: Sequence[Resolved]) -> list[str]:
     for one in resolved:
         text = f"refused: {one.refusal}"
         if one.workload and one.memory:
-            split = "-".join(str(layers) for layers in one.workload.parallelism.layers_per_stage or ())
+            split = "-".join(str(layers) for layers in one.workload.parallelism.split)
             fit = f"{one.memory.total_gib:.1f} of {one.workload.gpu.memory_gib:.1f} on stage {one.memory.stage}"
             text = f"{split:<7}  {fit}"
         lines.append(f"{one.name:<{width}}  {one.gpus:>4}  {text}")
@@ -72,7 +72,7 @@ def _row(one: Resolved) -> dict[str, Any]:
         "refusal": one.refusal,
         "overrides": list(one.overrides),
         "gpus": one.gpus,
-        "layers_per_stage": list(workload.parallelism.layers_per_stage or ()) if workload else None,
+        "layers_per_stage": list(workload.parallelism.split) if workload else None,
         "memory_stage": memory.stage if memory else None,
         **{column.name: getattr(memory, column.name) if memory else None for column in MEMORY_PARTS},
         "memory_gib": workload.gpu.memory_gib if workload else None,

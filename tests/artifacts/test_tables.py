@@ -3,6 +3,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from pyarrow import parquet
 
 from kareus.artifacts.files import write_atomically, write_text
 from kareus.artifacts.provenance import Provenance, TestbedIdentity, derived
@@ -40,7 +41,6 @@ def test_a_table_comes_back_with_its_provenance(path):
 
 
 def test_other_parquet_readers_see_rows_and_metadata(path):
-    parquet = pytest.importorskip("pyarrow.parquet")
     assert parquet.read_table(path).to_pylist() == ROWS
     assert b'"kind":"simulated"' in parquet.read_metadata(path).metadata[b"kareus"]
 

@@ -19,7 +19,7 @@ from kareus.partition.detect import detect_partitions
 from kareus.partition.extract import extract
 from kareus.partition.graph import Batch, BlockGraph
 from kareus.partition.names import expected_partitions
-from kareus.partition.read import read_graphs, read_multiplicities, read_partitions
+from kareus.partition.read import read_graphs, read_partitions
 from kareus.partition.tables import PARTITIONS, SEGMENTS
 from kareus.partition.write import write_graphs, write_partitions
 from kareus.workload.config import Model, Parallelism
@@ -77,7 +77,8 @@ def test_graphs_come_back_as_they_were(segments: Path) -> None:
 def test_partitions_come_back_as_they_were(partitions: Path) -> None:
     found = detect_partitions(graphs()[Batch.NANOBATCH], recompute=True)
     assert read_partitions(partitions) == tuple(found)
-    assert read_multiplicities(partitions) == {partition.name: n for partition, n in found.items()}
+    multiplicities = read_table(partitions, PARTITIONS).select("partition", "multiplicity").rows()
+    assert dict(multiplicities) == {partition.name: n for partition, n in found.items()}
 
 
 def test_a_table_without_partitions_reads_as_none(tmp_path: Path) -> None:

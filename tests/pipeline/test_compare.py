@@ -4,11 +4,15 @@ import polars as pl
 import pytest
 
 from kareus.errors import ArtifactError
-from kareus.pipeline.compare import frontier_improvement, max_throughput
+from kareus.pipeline.compare import compare_methods, with_reductions
 
 
 def iteration(*plans):
-    return pl.DataFrame(plans, schema=["method", "time_s", "energy_j"], orient="row")
+    """A quarter of the energy is static."""
+    frame = pl.DataFrame(plans, schema=["method", "time_s", "energy_j"], orient="row")
+    return frame.with_columns(
+        static_energy_j=0.25 * pl.col("energy_j"), dynamic_energy_j=0.75 * pl.col("energy_j"), gap=0.0
+    )
 
 
 PLANS = iteration(
@@ -22,31 +26,63 @@ PLANS = iteration(
 )
 
 
+def compared(method, plans=PLANS):
+    (row,) = [row for row in compare_methods(plans) if row.method == method]
+    return row
+
+
 def test_max_throughput_compares_the_fastest_plans_with_sequential():
-    perseus, kareus = max_throughput(PLANS)
-    assert (perseus.method, perseus.time_reduction_percent) == ("sequential+perseus", 0.0)
-    assert perseus.energy_reduction_percent == pytest.approx(10.0)
+    kareus = compared("kareus")
+    assert (kareus.time_s, kareus.energy_j, kareus.static_energy_j, kareus.dynamic_energy_j) == (8, 850, 212.5, 637.5)
     assert kareus.time_reduction_percent == pytest.approx(20.0)
     assert kareus.energy_reduction_percent == pytest.approx(15.0)
+    assert compared("sequential+perseus").time_reduction_percent == 0.0
+    assert compared("sequential+perseus").energy_reduction_percent == pytest.approx(10.0)
+
+
+def test_a_slower_method_has_a_negative_reduction():
+    slow = compared("nanobatching", PLANS.vstack(iteration(("nanobatching", 11.0, 1050.0))))
+    assert (slow.time_reduction_percent, slow.energy_reduction_percent) == pytest.approx((-10, -5))
 
 
 def test_iso_time_is_the_least_energy_within_the_least_time_of_the_baseline():
-    kareus = frontier_improvement(PLANS)[-1]
-    assert kareus.iso_time_energy_reduction_percent == pytest.approx(100 * (1 - 720 / 900))
+    assert compared("kareus").iso_time_energy_reduction_percent == pytest.approx(100 * (1 - 720 / 900))
+    assert compared("sequential").iso_time_energy_reduction_percent == pytest.approx(100 * (1 - 1000 / 900))
 
 
 def test_iso_energy_is_the_least_time_within_the_least_energy_of_the_baseline():
-    kareus = frontier_improvement(PLANS)[-1]
-    assert kareus.iso_energy_time_reduction_percent == pytest.approx(100 * (1 - 9 / 12))
+    assert compared("kareus").iso_energy_time_reduction_percent == pytest.approx(100 * (1 - 9 / 12))
 
 
-def test_a_method_that_meets_no_budget_has_no_figure():
-    slow = PLANS.vstack(iteration(("nanobatching", 11.0, 950.0)))
-    (record,) = [r for r in frontier_improvement(slow) if r.method == "nanobatching"]
-    assert record.iso_time_energy_reduction_percent is None
-    assert record.iso_energy_time_reduction_percent is None
+def test_a_method_that_keeps_to_no_budget_has_no_figure():
+    slow = compared("nanobatching", PLANS.vstack(iteration(("nanobatching", 11.0, 950.0))))
+    assert slow.iso_time_energy_reduction_percent is None
+    assert slow.iso_energy_time_reduction_percent is None
 
 
-def test_a_table_without_the_baseline_is_refused():
-    with pytest.raises(ArtifactError, match="no plan of 'sequential' to compare with"):
-        max_throughput(PLANS.filter(pl.col("method") != "sequential"))
+def test_a_budget_forgives_a_rounding_error():
+    late = compared("nanobatching", PLANS.vstack(iteration(("nanobatching", 10.0 + 1e-9, 810.0))))
+    assert late.iso_time_energy_reduction_percent == pytest.approx(10.0)
+
+
+def test_a_baseline_is_not_compared_with_itself():
+    assert compared("sequential").time_reduction_percent is None
+    assert compared("sequential").energy_reduction_percent is None
+    assert compared("sequential+perseus").iso_time_energy_reduction_percent is None
+    assert compared("sequential+perseus").iso_energy_time_reduction_percent is None
+
+
+def test_every_plan_can_be_set_against_the_fastest_of_sequential():
+    saved = with_reductions(PLANS, PLANS)["time_reduction_percent"].to_list()
+    assert saved == pytest.approx([0, 0, -20, 20, 10, 0, -10])
+
+
+def test_the_order_of_rows_does_not_matter():
+    shuffled = PLANS.sample(fraction=1.0, shuffle=True, seed=1)
+    assert sorted(map(repr, compare_methods(shuffled))) == sorted(map(repr, compare_methods(PLANS)))
+
+
+@pytest.mark.parametrize("baseline", ["sequential", "sequential+perseus"])
+def test_a_table_without_a_baseline_is_refused(baseline):
+    with pytest.raises(ArtifactError, match=rf"no plan of '{baseline.replace('+', '.')}' to compare with"):
+        compare_methods(PLANS.filter(pl.col("method") != baseline))

@@ -12,7 +12,7 @@ from kareus.artifacts.records import content_hash, to_plain
 from kareus.artifacts.tables import write_table
 from kareus.cli import main
 from kareus.frontier.tables import MICROBATCH
-from kareus.pipeline.tables import INSTRUCTIONS, ITERATION
+from kareus.pipeline.tables import ITERATION
 from kareus.plan.schema import plan_schema
 from kareus.workload.resolve import resolve_accepted
 from kareus.workload.slices import slice_text
@@ -55,15 +55,6 @@ def folder_of(tmp_path, *overrides):
     write_table(
         folder / "frontier/microbatch.parquet", MICROBATCH.frame(list(microbatch_rows())), MICROBATCH, PROVENANCE
     )
-    order = [[("forward", 0), ("forward", 1), ("backward", 0), ("backward", 1)]] * 2
-    order[1] = [("forward", 0), ("backward", 0), ("forward", 1), ("backward", 1)]
-    rows = [
-        {"stage": s, "position": p, "direction": d, "microbatch": m, "depends_on": []}
-        for s in (0, 1)
-        for p, (d, m) in enumerate(order[s])
-    ]
-    instructions = INSTRUCTIONS.frame([{"instruction": n} | row for n, row in enumerate(rows)])
-    write_table(folder / "pipeline/instructions.parquet", instructions, INSTRUCTIONS, PROVENANCE)
     plans = [
         {
             "method": "kareus",

@@ -8,7 +8,7 @@ from kareus.artifacts.provenance import Provenance, TestbedIdentity
 from kareus.artifacts.records import to_plain
 from kareus.artifacts.tables import TableSchema, write_table
 from kareus.frontier.tables import MICROBATCH
-from kareus.pipeline.tables import INSTRUCTIONS, ITERATION
+from kareus.pipeline.tables import ITERATION
 from kareus.plan.document import PLAN_SCHEMA_VERSION, Plan, PlannedInstruction, Prediction, StagePlan
 from kareus.report.inputs import Paths
 from kareus.schedule.choice import Choice
@@ -55,29 +55,12 @@ def write_inputs(folder: Path, names: Names = Names(), testbed: TestbedIdentity 
     for path, (selector, number) in zip(plans, selectors.items(), strict=True):
         write_json(path, to_plain(plan(selector, number, names, testbed)))
     return Paths(
-        instructions=table("pipeline/instructions.parquet", INSTRUCTIONS, instruction_rows()),
         iteration=table("pipeline/iteration.parquet", ITERATION, iteration_rows(names)),
         microbatch=table("frontier/microbatch.parquet", MICROBATCH, microbatch_rows()),
         candidates=[table(f"search/{p}/candidates.parquet", CANDIDATES, candidate_rows(names)) for p in PARTITIONS],
         rounds=[table(f"search/{p}/rounds.parquet", ROUNDS, round_rows()) for p in PARTITIONS],
         plans=plans,
     )
-
-
-def instruction_rows() -> list[dict]:
-    direction = {"F": "forward", "B": "backward"}
-    return [
-        {
-            "instruction": 4 * stage + position,
-            "stage": stage,
-            "position": position,
-            "direction": direction[name[0]],
-            "microbatch": int(name[1]),
-            "depends_on": [4 * stage + position - 1] if position else [],
-        }
-        for stage, order in ORDER.items()
-        for position, name in enumerate(order)
-    ]
 
 
 def iteration_rows(names: Names = Names()) -> list[dict]:

@@ -113,7 +113,7 @@ def test_every_figure_is_drawn(wide):
     assert (timeline["bars"], wide["second_bars"]) == (8, 8)
     assert (search["marks"], search["steps"]) == (4 * len(PARTITIONS), len(PARTITIONS))
     assert (microbatch["marks"], microbatch["steps"]) == (4, 6)
-    assert wide["tables"] == [len(FRONTIERS), 2, 7]
+    assert wide["tables"] == [len(FRONTIERS), 2, 6]
 
 
 def test_nothing_is_drawn_at_no_number(wide):

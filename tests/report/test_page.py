@@ -6,10 +6,11 @@ from html.parser import HTMLParser
 import pytest
 from report_tables import PARTITIONS, WORKLOAD, Names, candidate_rows, iteration_rows, write_inputs
 
+from kareus.pipeline.compare import compare_methods
 from kareus.report.figures import page_data
 from kareus.report.inputs import load
 from kareus.report.page import page_html
-from kareus.report.summary import method_rows, summary_text
+from kareus.report.summary import summary_text
 
 NASTY = "</script><script>alert(1)</script><!--<b>&amp;\u2028"
 
@@ -68,7 +69,7 @@ def test_the_candidates_of_the_page_are_those_of_the_tables(page):
 
 def test_the_summary_of_the_page_is_that_of_the_terminal(page, inputs):
     blocks = Blocks(page)
-    assert blocks.data["methods"] == [dataclasses.asdict(row) for row in method_rows(inputs.iteration)]
+    assert blocks.data["methods"] == [dataclasses.asdict(row) for row in compare_methods(inputs.iteration)]
     assert "".join(blocks.texts["pre"]).startswith(summary_text(inputs))
 
 

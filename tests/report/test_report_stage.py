@@ -7,7 +7,7 @@ from kareus.cli import main
 
 def arguments(paths, folder):
     many = {"--candidates": paths.candidates, "--rounds": paths.rounds, "--plans": paths.plans}
-    one = {"--instructions": paths.instructions, "--iteration": paths.iteration, "--microbatch": paths.microbatch}
+    one = {"--iteration": paths.iteration, "--microbatch": paths.microbatch}
     words = ["report", "--workload", WORKLOAD, "--page", folder / "page.html", "--summary", folder / "summary.txt"]
     words += [word for option, path in one.items() for word in (option, path)]
     words += [word for option, files in many.items() for word in (option, *files)]

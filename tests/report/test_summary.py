@@ -1,41 +1,14 @@
 import pytest
-from report_tables import WORKLOAD, Names, iteration_rows, write_inputs
+from report_tables import WORKLOAD, Names, write_inputs
 
-from kareus.errors import ArtifactError
-from kareus.pipeline.tables import ITERATION
+from kareus.pipeline.compare import compare_methods
 from kareus.report.inputs import load
-from kareus.report.summary import method_rows, plan_rows, summary_text
+from kareus.report.summary import plan_rows, summary_text
 
 
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory):
     return load(WORKLOAD, write_inputs(tmp_path_factory.mktemp("results")))
-
-
-def test_methods_are_compared_with_sequential_at_max_throughput(inputs):
-    rows = {row.method: row for row in method_rows(inputs.iteration)}
-    assert (rows["sequential"].time_s, rows["sequential"].energy_j) == (4.0, 20e3)
-    assert (rows["kareus"].time_s, rows["kareus"].energy_j) == (3.0, 14e3)
-    assert rows["kareus"].time_reduction_percent == pytest.approx(25)
-    assert rows["kareus"].energy_reduction_percent == pytest.approx(30)
-    assert rows["nanobatching"].time_reduction_percent == pytest.approx(-10)
-    assert rows["nanobatching"].energy_reduction_percent == pytest.approx(-5)
-    assert rows["sequential+perseus"].time_reduction_percent == pytest.approx(0.0)
-
-
-def test_frontiers_are_compared_with_sequential_perseus(inputs):
-    rows = {row.method: row for row in method_rows(inputs.iteration)}
-    assert rows["kareus"].iso_time_energy_reduction_percent == pytest.approx(100 * (1 - 12 / 18))
-    assert rows["kareus"].iso_energy_time_reduction_percent == pytest.approx(40)
-
-
-def test_a_constraint_that_no_plan_satisfies_and_a_baseline_have_no_reduction(inputs):
-    rows = {row.method: row for row in method_rows(inputs.iteration)}
-    for method in ("nanobatching", "nanobatching+perseus"):
-        assert rows[method].iso_time_energy_reduction_percent is None
-        assert rows[method].iso_energy_time_reduction_percent is None
-    assert rows["sequential"].time_reduction_percent is None
-    assert rows["sequential+perseus"].iso_time_energy_reduction_percent is None
 
 
 def test_chosen_plans_are_compared_with_sequential_at_max_throughput(inputs):
@@ -47,7 +20,7 @@ def test_chosen_plans_are_compared_with_sequential_at_max_throughput(inputs):
 
 
 def test_static_and_dynamic_energy_add_up(inputs):
-    for row in (*method_rows(inputs.iteration), *plan_rows(inputs.iteration, inputs.plans)):
+    for row in (*compare_methods(inputs.iteration), *plan_rows(inputs.iteration, inputs.plans)):
         assert row.static_energy_j + row.dynamic_energy_j == pytest.approx(row.energy_j)
 
 
@@ -71,18 +44,6 @@ def test_the_text_shows_the_reductions(inputs):
     assert kareus[0] == ["kareus", "3.000", "14.00", "2.88", "11.12", "25.0", "%", "30.0", "%"]
     assert kareus[1] == ["kareus", "33.3", "%", "40.0", "%"]
     assert lines[-1].startswith("\u2013 no plan")
-
-
-def test_a_table_without_its_baseline_is_refused():
-    only = ITERATION.frame([row for row in iteration_rows() if row["method"] == "kareus"])
-    with pytest.raises(ArtifactError, match="no plan of 'sequential'"):
-        method_rows(only)
-
-
-def test_the_order_of_rows_does_not_matter(inputs):
-    shuffled = inputs.iteration.sample(fraction=1.0, shuffle=True, seed=1)
-    by_name = lambda frame: sorted(method_rows(frame), key=lambda row: row.method)  # noqa: E731
-    assert by_name(shuffled) == by_name(inputs.iteration)
 
 
 def test_the_longest_method_fits_the_terminal(tmp_path):

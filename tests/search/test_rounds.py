@@ -48,7 +48,7 @@ def true_dynamic(candidates):
 
 
 def share_of_exhaustive(candidates):
-    """Hypervolume share as the design defines it: noise-free points, both axes scaled to [ideal, reference]."""
+    """Share of the exhaustive hypervolume: noise-free points, both axes scaled to [ideal, reference]."""
     everything = true_dynamic(range(len(CANDIDATES)))
     front = pareto_front(everything)
     ideal, reference = front.min(axis=0), 1.1 * front.max(axis=0)

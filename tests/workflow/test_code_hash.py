@@ -1,20 +1,21 @@
 from pathlib import Path
 
 import kareus
-from kareus.artifacts import provenance
-from kareus.artifacts.provenance import code_hash
+from kareus.artifacts import code
+from kareus.artifacts.code import code_hash
 
 
 def hash_with(monkeypatch, module, edited, tmp_path):
     """Hash of `module` in a copy of the package in which one file has another line."""
     copy = tmp_path / edited.replace("/", "_")
-    for source in Path(kareus.__file__).parent.rglob("*.py"):
+    sources = (path for path in Path(kareus.__file__).parent.rglob("*.*") if path.suffix != ".pyc")
+    for source in sources:
         target = copy / "kareus" / source.relative_to(Path(kareus.__file__).parent)
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(source.read_bytes())
     file = copy / "kareus" / edited
     file.write_text(file.read_text() + "\n# edited\n")
-    monkeypatch.setattr(provenance.kareus, "__file__", str(copy / "kareus" / "__init__.py"))
+    monkeypatch.setattr(code.kareus, "__file__", str(copy / "kareus" / "__init__.py"))
     code_hash.cache_clear()
     found = code_hash(module)
     monkeypatch.undo()
@@ -35,3 +36,9 @@ def test_editing_what_a_stage_uses_changes_its_hash_and_no_other(monkeypatch, tm
         assert (hash_with(monkeypatch, "kareus.schedule.stage", edited, tmp_path) != schedule) == changes_schedule, (
             edited
         )
+
+
+def test_editing_a_script_of_the_page_changes_the_hash_of_the_report_and_no_other(monkeypatch, tmp_path):
+    for module, changes in [("kareus.report.stage", True), ("kareus.plan.stage", False)]:
+        before = code_hash(module)
+        assert (hash_with(monkeypatch, module, "report/static/page.js", tmp_path / module) != before) == changes

@@ -86,6 +86,25 @@ def test_changes_are_what_overrides_changed_and_nothing_else() -> None:
         ("parallelism.layers_per_stage=15", "parallelism.layers_per_stage: expected a list, got 15."),
         ("search.strategy=papr", "search.strategy: 'papr' is not known; perhaps you meant paper."),
         ("search.small=5", "search.small: expected keys and values, got 5."),
+        ("space.sm_max=108", "space.sm_max=108: must be less than gpu.sm_count (108)."),
+        (
+            "testbed.default_collective_sm_count=200",
+            "testbed.default_collective_sm_count=200: must be less than gpu.sm_count (108).",
+        ),
+        (
+            "gpu.search_frequencies.maximum_mhz=2000",
+            "gpu: search_frequencies.maximum_mhz=2000: must be at most maximum_clock_mhz (1410).",
+        ),
+        (
+            "gpu.coefficients.hbm_efficiency=1.2",
+            "gpu.coefficients: hbm_efficiency=1.2: must be greater than 0 and at most 1.",
+        ),
+        ("gpu.coefficients.contention=-1", "gpu.coefficients: contention=-1.0: must be 0 or more."),
+        ("search.static_energy_share=-0.1", "search: static_energy_share=-0.1: must be 0 or more."),
+        (
+            "search.total_energy_share=0.9",
+            "search: pass shares add up to 1.3: must be at most 1; the rest is exploration.",
+        ),
     ],
 )
 def test_a_value_of_another_type_or_range_is_answered_in_one_line(override: str, message: str) -> None:

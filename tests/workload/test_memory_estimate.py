@@ -16,7 +16,7 @@ from kareus.workload.memory import (
     stage_parameters,
 )
 from kareus.workload.resolve import Resolved, resolve
-from kareus.workload.stages import layers_per_stage
+from kareus.workload.split import layers_per_stage
 
 LLAMA, QWEN = "llama3.2-3b", "qwen3-1.7b"
 RAN = [

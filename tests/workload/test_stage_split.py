@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from kareus.errors import RefusedWorkloadError
 from kareus.workload.compose import compose
 from kareus.workload.config import Workload
-from kareus.workload.stages import balanced_split, block_flops, head_flops, layers_per_stage
+from kareus.workload.split import balanced_split, block_flops, head_flops, layers_per_stage
 
 
 @cache

@@ -15,7 +15,7 @@ from kareus.errors import RefusedWorkloadError
 from kareus.workload.compose import Composition, compose, differences
 from kareus.workload.config import Workload
 from kareus.workload.naming import workload_name
-from kareus.workload.stages import layers_per_stage
+from kareus.workload.split import layers_per_stage
 
 
 def name(*overrides: str) -> str:

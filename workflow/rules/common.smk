@@ -6,7 +6,8 @@ import shlex
 from snakemake.exceptions import WorkflowError
 from snakemake.utils import validate
 
-from kareus.artifacts.provenance import code_hash
+from kareus.artifacts.code import code_hash
+from kareus.artifacts.records import content_hash
 from kareus.cli import COMMANDS
 from kareus.errors import KareusError
 from kareus.partition.names import expected_partitions

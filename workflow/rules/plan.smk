@@ -2,7 +2,6 @@ rule select_plan:
     input:
         config="results/{workload}/config/plan.yaml",
         microbatch=rules.compose_frontiers.output.microbatch,
-        instructions=rules.solve_pipeline.output.instructions,
         iteration=rules.solve_pipeline.output.iteration,
     output:
         plan="results/{workload}/plan/{selector}.json",

@@ -1,7 +1,6 @@
 rule write_report:
     input:
         microbatch=rules.compose_frontiers.output.microbatch,
-        instructions=rules.solve_pipeline.output.instructions,
         iteration=rules.solve_pipeline.output.iteration,
         candidates=searches,
         rounds=rounds,
@@ -21,6 +20,6 @@ rule write_report:
         "Writing the summary and the page of {wildcards.workload}"
     shell:
         "python -m kareus report --workload {wildcards.workload}"
-        " --microbatch {input.microbatch} --instructions {input.instructions} --iteration {input.iteration}"
+        " --microbatch {input.microbatch} --iteration {input.iteration}"
         " --candidates {input.candidates} --rounds {input.rounds} --plans {input.plans}"
         " --page {output.page} --summary {output.summary} > {log} 2>&1"

@@ -10,6 +10,7 @@ rule resolve_workloads:
         "../../envs/kareus.yaml"
     params:
         overrides=config["overrides"],
+        content=content_hash(RESOLVED),
         code=code("resolve"),
     message:
         "Resolving workloads"

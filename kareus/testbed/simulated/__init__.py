@@ -1,5 +1,5 @@
 """A GPU that exists only as a model: laws of time and energy, overlap, throttling, heat and instruments.
 
-First version: its coefficients are starting values, not yet fitted against reference data with a
-published error.
+Coefficients marked `[fit]` in `config/gpu/` come from frontiers planned on real A100s; what error the model makes on
+workloads that it was not fitted to has not been measured yet.
 """

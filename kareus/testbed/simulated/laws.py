@@ -37,8 +37,8 @@ def hbm_bytes_per_s(gpu: Gpu, sm_count: int) -> float:
 def collective_time_s(gpu: Gpu, collective: Collective, frequency_mhz: float, sm_count: int) -> float:
     """Time of `collective` alone on `sm_count` SMs.
 
-    Bus bytes over a bandwidth that saturates with the SM count; about two thirds of the time scale with
-    the SM clock, because SMs copy and reduce (design, section 4).
+    Bus bytes over a bandwidth that saturates with the SM count; a share of the time (`bus_clock_share`)
+    scales with the SM clock, because SMs copy and reduce.
     """
     c = gpu.coefficients
     bytes_per_s = gpu.link_gb_per_s * 1e9 * c.bus_efficiency * sm_count / (sm_count + c.bus_half_sm_count)
