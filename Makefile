@@ -31,8 +31,8 @@ format: $(VENV)/test.stamp ## format the code
 	ruff format .
 	snakefmt Snakefile workflow
 
-clean: ## remove the environment and the caches, not the results
-	rm -rf $(VENV) .snakemake .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis *.egg-info
+clean: ## remove the environment and the caches, not the results (and .snakemake, which says what they were made from)
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis *.egg-info
 
 $(VENV)/run.stamp: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)

@@ -29,7 +29,7 @@ localrules:
 rule all:
     default_target: True
     input:
-        "results/workloads.parquet",
+        rules.resolve_workloads.output,
         expand("results/{workload}/report/page.html", workload=WORKLOADS),
 
 

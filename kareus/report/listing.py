@@ -20,11 +20,16 @@ def run(arguments: argparse.Namespace) -> None:
     """Print one summary for each planned workload, then what was refused, then the places."""
     workloads = read_table(arguments.results / "workloads.parquet", WORKLOADS).to_dicts()
     for workload in workloads:
-        folder = arguments.results / workload["workload"]
-        if workload["accepted"]:
-            logger.info("%s\n%s\n", read_text(folder / "report/summary.txt").rstrip(), _places(folder))
-        else:
-            logger.info("%s: refused: %s\n", workload["workload"], workload["refusal"])
+        logger.info("%s\n", _entry(arguments.results / workload["workload"], workload["refusal"]))
+
+
+def _entry(folder: Path, refusal: str | None) -> str:
+    if refusal:
+        return f"{folder.name}: refused: {refusal}"
+    summary = folder / "report/summary.txt"
+    if not summary.is_file():
+        return f"{folder.name}: not planned yet; run snakemake."
+    return f"{read_text(summary).rstrip()}\n{_places(folder)}"
 
 
 def _places(folder: Path) -> str:

@@ -14,17 +14,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--workload", required=True, metavar="NAME", help="readable name of the workload")
     parser.add_argument("--iteration", type=Path, required=True, metavar="FILE", help="table of iteration frontiers")
     parser.add_argument("--microbatch", type=Path, required=True, metavar="FILE", help="table of microbatch frontiers")
-    parser.add_argument(
-        "--candidates",
-        type=Path,
-        required=True,
-        nargs="+",
-        metavar="FILE",
-        help="one per partition: .../PARTITION/NAME",
-    )
-    parser.add_argument(
-        "--rounds", type=Path, required=True, nargs="+", metavar="FILE", help="one per partition: .../PARTITION/NAME"
-    )
+    for name in ("candidates", "rounds"):
+        text = "one per partition: .../PARTITION/NAME; none if nothing was searched"
+        parser.add_argument(f"--{name}", type=Path, nargs="*", default=[], metavar="FILE", help=text)
     parser.add_argument("--plans", type=Path, required=True, nargs="+", metavar="FILE", help="chosen plans")
     parser.add_argument("--page", type=Path, required=True, metavar="OUT.html", help="page to write")
     parser.add_argument("--summary", type=Path, required=True, metavar="OUT.txt", help="summary to write")

@@ -1,5 +1,6 @@
 """The page as a browser draws it: headless Chromium runs it together with a probe that writes down what it sees."""
 
+import dataclasses
 import html
 import json
 import re
@@ -8,7 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from report_tables import FRONTIERS, PARTITIONS, Names, write_inputs
+from report_tables import FRONTIERS, PARTITIONS, WORKLOAD, Names, write_inputs
 
 from kareus.report.inputs import load
 from kareus.report.page import page_html
@@ -25,6 +26,7 @@ DARK, LIGHT = "--blink-settings=preferredColorScheme=0", "--blink-settings=prefe
 PROBE = """
 <script type="module">
 const pointAt = (chart, mark) => {
+  if (!mark) return null;
   const box = mark.getBoundingClientRect();
   const at = { clientX: box.x + box.width / 2, clientY: box.y + box.height / 2, bubbles: true };
   chart.dispatchEvent(new PointerEvent("pointermove", at));
@@ -114,6 +116,13 @@ def test_every_figure_is_drawn(wide):
     assert (search["marks"], search["steps"]) == (4 * len(PARTITIONS), len(PARTITIONS))
     assert (microbatch["marks"], microbatch["steps"]) == (4, 6)
     assert wide["tables"] == [len(FRONTIERS), 2, 6]
+
+
+def test_a_page_without_searches_says_so_and_draws_the_rest(tmp_path):
+    inputs = load(WORKLOAD, dataclasses.replace(write_inputs(tmp_path / "results"), candidates=[], rounds=[]))
+    (tmp_path / "page.html").write_text(page_html(inputs).replace("</body>", PROBE + "</body>"), encoding="utf-8")
+    iteration, timeline, search, _ = look(tmp_path, "page.html", LIGHT, "--window-size=1280,900")["figures"]
+    assert (iteration["plans"], timeline["bars"], search["marks"]) == (2, 8, 0)
 
 
 def test_nothing_is_drawn_at_no_number(wide):

@@ -23,6 +23,13 @@ def test_the_command_writes_both_and_prints_the_summary(tmp_path, capsys):
     assert capsys.readouterr().out == text
 
 
+def test_a_workload_without_partitions_has_a_report_too(tmp_path, capsys):
+    paths, out = write_inputs(tmp_path), tmp_path / "report"
+    assert main(arguments(dataclasses.replace(paths, candidates=[], rounds=[]), out)) == 0
+    assert "kareus" in capsys.readouterr().out
+    assert (out / "page.html").is_file()
+
+
 def test_mixed_testbeds_leave_nothing_behind(tmp_path, capsys):
     paths, out = write_inputs(tmp_path / "one"), tmp_path / "report"
     foreign = write_inputs(tmp_path / "two", testbed=dataclasses.replace(SIMULATED, gpu="H200"))

@@ -80,6 +80,7 @@ def test_another_deadline_reruns_only_selection_and_the_report(planned):
 def test_another_strategy_searches_anew_beside_the_old_results(planned):
     rules = would_run(planned, "--config", 'overrides=["search=random"]')
     assert rules["search_partition"] == 4
+    assert rules["resolve_workloads"] == 1  # or `kareus results` would go on listing the old ones
 
 
 def test_editing_the_budget_of_a_search_reruns_the_search_and_what_follows_but_not_extraction(planned, tmp_path):
@@ -176,8 +177,24 @@ def test_removing_one_table_remakes_it_without_measuring(planned, tmp_path):
     assert "candidates: 0 measured" in log
 
 
-@pytest.mark.parametrize(("sent", "after_s"), [(signal.SIGKILL, 12.0), (signal.SIGINT, 9.0)])
-def test_an_interrupted_run_completes_when_it_is_started_again(planned, tmp_path, sent, after_s):
+def wait_until(pattern: str, folder: Path) -> None:
+    """Until a file of that name is there."""
+    for _ in range(1200):
+        if next(folder.glob(pattern), None):
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"{pattern} did not come")
+
+
+@pytest.mark.parametrize(
+    ("sent", "moment"),
+    [
+        (signal.SIGKILL, "results/*/partition/partitions.parquet"),
+        (signal.SIGKILL, "results/*/search/*/rounds.parquet"),
+        (signal.SIGINT, "results/*/logs/search/*.log"),
+    ],
+)
+def test_an_interrupted_run_completes_when_it_is_started_again(planned, tmp_path, sent, moment):
     folder = checkout(tmp_path)
     running = subprocess.Popen(
         [sys.executable, "-m", "snakemake"],
@@ -186,18 +203,26 @@ def test_an_interrupted_run_completes_when_it_is_started_again(planned, tmp_path
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
-    time.sleep(after_s)
+    wait_until(moment, folder)
     if sent is signal.SIGINT:
         os.killpg(running.pid, sent)
     else:
         os.kill(running.pid, sent)
-    running.wait(timeout=60)
+    assert running.wait(timeout=60) != 0
     done = snakemake(folder)
     assert done.returncode == 0, done.stdout + done.stderr
     whole, again = (
         read_table(place / "results" / NAME / "pipeline/iteration.parquet", ITERATION) for place in (planned, folder)
     )
     assert again.equals(whole)
+
+
+def test_an_odd_microbatch_is_planned_without_nanobatches(tmp_path):
+    folder = checkout(tmp_path)
+    done = snakemake(folder, "--config", 'overrides=["microbatch_size=5"]')
+    assert done.returncode == 0, done.stdout + done.stderr
+    (summary,) = folder.glob("results/*_mbs5_*/report/summary.txt")
+    assert "nanobatching" not in summary.read_text()
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,9 @@ function searchFigure(parent) {
     ...[...used].filter((name) => !(name in PASSES)),
   ];
   const legend = order.map((name) => [passStyle(name).text, passStyle(name)]);
-  legend.push(["measured frontier", { color: "ink", line: true }]);
+  if (used.size) legend.push(["measured frontier", { color: "ink", line: true }]);
   const body = figure(parent, "Measured candidates of each partition", legend);
+  if (!data.search.length) body.append(html("p", {}, "None: a block has no collectives, or an odd microbatch no halves."));
   const grid = html("div", { class: "panels" });
   body.append(grid);
   for (const search of data.search) {
