@@ -20,6 +20,14 @@ include: "workflow/rules/plan.smk"
 include: "workflow/rules/report.smk"
 
 
+onstart:
+    # Unlike Snakemake's own lock, which the profile turns off, it is gone when its holder is killed.
+    try:
+        lock_until_exit(Path(".snakemake/kareus.lock"))
+    except KareusError as error:
+        raise WorkflowError(str(error)) from None
+
+
 localrules:
     all,
     plans,

@@ -88,6 +88,21 @@ def exclusive_lock(path: Path) -> Iterator[None]:
         yield
 
 
+def lock_until_exit(path: Path) -> None:
+    """Take the lock file `path` or fail at once. The kernel frees it when this process ends, however it does.
+
+    Raises:
+        ArtifactError: somebody else holds it.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise ArtifactError(f"{path}: another run is at work in this folder; wait until it has ended.") from None
+
+
 def die_with_parent() -> None:
     """Ask Linux to terminate this process when its parent dies, so that no orphan writes after a `kill -9`."""
     if sys.platform == "linux":

@@ -217,6 +217,16 @@ def test_an_interrupted_run_completes_when_it_is_started_again(planned, tmp_path
     assert again.equals(whole)
 
 
+def test_a_second_run_in_the_same_folder_is_told_to_wait_and_disturbs_nothing(tmp_path):
+    folder = checkout(tmp_path)
+    first = subprocess.Popen([sys.executable, "-m", "snakemake", "plans"], cwd=folder, stderr=subprocess.DEVNULL)
+    wait_until("results/*/partition/partitions.parquet", folder)
+    second = snakemake(folder)
+    assert second.returncode != 0
+    assert "another run is at work in this folder; wait until it has ended" in second.stderr
+    assert first.wait(timeout=120) == 0
+
+
 def test_an_odd_microbatch_is_planned_without_nanobatches(tmp_path):
     folder = checkout(tmp_path)
     done = snakemake(folder, "--config", 'overrides=["microbatch_size=5"]')

@@ -2,11 +2,13 @@
 # The work is done by functions of the package; nothing here deserves a test of its own.
 
 import shlex
+from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
 from snakemake.utils import validate
 
 from kareus.artifacts.code import code_hash
+from kareus.artifacts.files import lock_until_exit
 from kareus.artifacts.records import content_hash
 from kareus.cli import COMMANDS
 from kareus.errors import KareusError
