@@ -6,9 +6,15 @@ Values live in `config/`; these records give them names, units and legal ranges.
 
 from dataclasses import dataclass, fields
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from kareus.errors import ConfigError
+
+Numeric = TypeVar("Numeric", float, NDArray[np.float64])
+"""One number, or one for each of many candidates."""
 
 
 def _positive(record: Any, *names: str) -> None:
@@ -212,11 +218,11 @@ class Gpu:
     search_frequencies: FrequencyRange
     coefficients: GpuCoefficients
 
-    def peak_flops(self, frequency_mhz: float, sm_count: int) -> float:
+    def peak_flops(self, frequency_mhz: Numeric, sm_count: Numeric) -> Numeric:
         """Dense tensor-core peak of `sm_count` SMs at a clock, in FLOP/s."""
         return self.bf16_tflops * 1e12 * frequency_mhz / self.maximum_clock_mhz * sm_count / self.sm_count
 
-    def whole_instruction(self, time_s: float, energy_j: float) -> tuple[float, float]:
+    def whole_instruction(self, time_s: Numeric, energy_j: Numeric) -> tuple[Numeric, Numeric]:
         """Time and energy of an instruction whose isolated parts add up to `time_s` and `energy_j`."""
         c = self.coefficients
         scale = 1 + c.isolation_overhead

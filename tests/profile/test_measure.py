@@ -6,7 +6,7 @@ from kareus.profile.measure import Profiler
 from kareus.profile.tables import MEASUREMENTS
 from kareus.testbed.factory import open_testbed
 from kareus.testbed.program import Program, Step
-from kareus.testbed.simulated.model import GpuModel
+from kareus.testbed.simulated.model import run_program
 from kareus.workload.config import FrequencyRange
 from kareus.workload.slices import SearchSlice
 
@@ -40,7 +40,7 @@ def test_a_measurement_is_near_the_truth_and_says_how_it_was_taken(tmp_path):
     with shelf(tmp_path, testbed) as store:
         measured = Profiler(testbed, protocol(), store).measure(PROGRAM, 1200)
         (row,) = store._rows.values()
-    truth = GpuModel(a100()).evaluate(PROGRAM, 1200)
+    truth = run_program(a100(), PROGRAM, 1200)
     assert measured.time_s == pytest.approx(truth.time_s, rel=0.02)
     assert measured.energy_j == pytest.approx(truth.energy_j, rel=0.08)
     assert row["window_s"] >= protocol().window_s * 0.98

@@ -11,7 +11,7 @@ from kareus.search.rounds import run_search
 from kareus.search.stage import partition_program
 from kareus.search.strategy import SearchProblem, sizes_of
 from kareus.testbed.factory import open_testbed
-from kareus.testbed.simulated.model import GpuModel
+from kareus.testbed.simulated.model import run_program
 
 MLP = graphs()[Batch.NANOBATCH].forward[1]
 PARTITION = partition_of(MLP, MLP.collective)
@@ -27,10 +27,10 @@ def problem(strategy="paper", seed=0, **changes):
 
 def truth(candidate):
     schedule = CANDIDATES[candidate]
-    behaviour = GpuModel(a100()).evaluate(
-        partition_program(PARTITION, schedule.sm_count, schedule.launch), schedule.frequency_mhz
+    behaviour = run_program(
+        a100(), partition_program(PARTITION, schedule.sm_count, schedule.launch), schedule.frequency_mhz
     )
-    return Measurement(time_s=behaviour.time_s, energy_j=behaviour.energy_j, duration_s=13.0)
+    return Measurement(time_s=float(behaviour.time_s), energy_j=float(behaviour.energy_j), duration_s=13.0)
 
 
 def noisy(candidate):

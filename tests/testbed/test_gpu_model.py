@@ -1,24 +1,29 @@
 import dataclasses
 import itertools
 
+import numpy as np
 import pytest
 from builders import a100, all_reduce, gemm, graphs, memory
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kareus.partition.graph import Batch, Direction
+from kareus.partition.graph import Batch, Direction, Partition
 from kareus.profile.programs import Execution, StageShape, instruction_program
 from kareus.testbed.program import Program, Step
-from kareus.testbed.simulated import laws
+from kareus.testbed.simulated import laws, overlap
 from kareus.testbed.simulated.energy import relative_voltage
-from kareus.testbed.simulated.model import GpuModel
-from kareus.testbed.simulated.overlap import step_time_s
+from kareus.testbed.simulated.model import run_program, run_schedules, steady_program
 
 TOKENS = 16384
 LINEAR = gemm("linear", TOKENS, 2048, 3072)
 NORM = memory("norm", TOKENS * 3072)
 REDUCE = all_reduce(TOKENS * 3072)
 CLOCKS_MHZ = st.integers(900, 1410)
+
+
+def step_time_s(gpu, one, frequency_mhz):
+    clock = np.asarray(frequency_mhz, dtype=np.float64)
+    return float(overlap.step_time_s(gpu, one.operators, one.collective, clock, one.sm_count, one.launch))
 
 
 def step(operators, collective=None, launch=0, sm_count=0):
@@ -106,7 +111,7 @@ def test_launching_beside_a_memory_bound_operator_hurts():
 def whole(execution, gpu=None, frequency_mhz=1410):
     shape = StageShape(layers=15, first=True, last=False)
     made = instruction_program(graphs(), shape, Direction.FORWARD, execution, recompute=True, default_sm_count=24)
-    return GpuModel(gpu or a100()).evaluate(made, frequency_mhz)
+    return run_program(gpu or a100(), made, frequency_mhz)
 
 
 def test_nanobatching_hides_communication():
@@ -122,13 +127,13 @@ def test_a_lower_clock_saves_energy_down_to_the_knee_and_then_wastes_it():
 
 def hot_gpu():
     """A GPU whose power limit a GEMM exceeds at maximum clock."""
-    free = GpuModel(a100(power_limit_w=10_000)).evaluate(program(step([LINEAR])), 1410)
+    free = run_program(a100(power_limit_w=10_000), program(step([LINEAR])), 1410)
     return a100(power_limit_w=0.93 * free.power_w)
 
 
 def test_the_power_limit_holds_and_lowers_the_mean_clock():
     gpu = hot_gpu()
-    limited = GpuModel(gpu).evaluate(program(step([LINEAR])), 1410)
+    limited = run_program(gpu, program(step([LINEAR])), 1410)
     assert limited.power_limited
     assert limited.power_w == pytest.approx(gpu.power_limit_w)
     assert limited.mean_clock_mhz < 1410
@@ -137,26 +142,24 @@ def test_the_power_limit_holds_and_lowers_the_mean_clock():
 def test_a_fluctuating_clock_costs_more_than_a_steady_one_of_the_same_mean():
     """Paper, appendix A."""
     gpu = hot_gpu()
-    model = GpuModel(gpu)
-    limited = model.evaluate(program(step([LINEAR])), 1410)
-    steady = model.steady(program(step([LINEAR])), limited.mean_clock_mhz)
-    assert steady.energy_j < limited.energy_j
-    assert steady.time_s == pytest.approx(limited.time_s, rel=0.01)
+    limited = run_program(gpu, program(step([LINEAR])), 1410)
+    time_s, energy_j = steady_program(gpu, program(step([LINEAR])), limited.mean_clock_mhz)
+    assert energy_j < limited.energy_j
+    assert time_s == pytest.approx(limited.time_s, rel=0.01)
 
 
 def test_no_clock_meets_an_absurd_limit_but_the_model_still_answers():
-    limited = GpuModel(a100(power_limit_w=30)).evaluate(program(step([LINEAR])), 1410)
+    limited = run_program(a100(power_limit_w=30), program(step([LINEAR])), 1410)
     assert limited.power_limited
     assert limited.time_s > 0
 
 
 def test_a_whole_instruction_costs_more_than_the_sum_of_its_isolated_steps():
     gpu = a100()
-    model, steps = GpuModel(gpu), [step([NORM, LINEAR], REDUCE, 0, 12)] * 4
-    isolated = model.steady(program(*steps), 1410)
-    instruction = model.steady(program(*steps, whole=True), 1410)
-    c = gpu.coefficients
-    assert instruction.time_s == pytest.approx(isolated.time_s * (1 + c.isolation_overhead) + c.instruction_overhead_s)
+    steps, c = [step([NORM, LINEAR], REDUCE, 0, 12)] * 4, gpu.coefficients
+    isolated_s, _ = steady_program(gpu, program(*steps), 1410)
+    instruction_s, _ = steady_program(gpu, program(*steps, whole=True), 1410)
+    assert instruction_s == pytest.approx(isolated_s * (1 + c.isolation_overhead) + c.instruction_overhead_s)
 
 
 def test_more_contention_never_helps():
@@ -170,3 +173,21 @@ def test_more_contention_never_helps():
 def test_the_graph_of_a_nanobatch_is_half_of_a_microbatch():
     whole_graph, half = graphs()[Batch.MICROBATCH], graphs()[Batch.NANOBATCH]
     assert half.forward[0].operators[1].flops * 2 == whole_graph.forward[0].operators[1].flops
+
+
+@given(st.integers(0, 2**32 - 1))
+def test_all_schedules_at_once_cost_what_each_costs_alone(seed):
+    gpu, partition = (
+        hot_gpu(),
+        Partition(name="test", direction=Direction.FORWARD, operators=(NORM, LINEAR, NORM, LINEAR), collective=REDUCE),
+    )
+    random = np.random.default_rng(seed)
+    frequencies = random.integers(900, 1410, 20).astype(float)
+    sm_counts, launches = random.integers(1, 60, 20).astype(float), random.integers(0, 4, 20)
+    together = run_schedules(gpu, partition, frequencies, sm_counts, launches)
+    for n in range(20):
+        one = step(partition.operators, REDUCE, int(launches[n]), int(sm_counts[n]))
+        alone = run_program(gpu, program(one), frequencies[n])
+        assert together.time_s[n] == pytest.approx(float(alone.time_s), rel=1e-12)
+        assert together.energy_j[n] == pytest.approx(float(alone.energy_j), rel=1e-12)
+        assert together.power_limited[n] == alone.power_limited

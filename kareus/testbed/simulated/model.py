@@ -1,99 +1,116 @@
-"""The GPU model: what a program does at a requested clock, once the power limit has had its say."""
+"""The GPU model: what a program or a partition does at a requested clock, once the power limit has had its say."""
 
-import dataclasses
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
+from kareus.partition.graph import Partition
 from kareus.testbed.program import Program, Step
 from kareus.testbed.simulated import energy
+from kareus.testbed.simulated.laws import Array
 from kareus.testbed.simulated.overlap import step_time_s
 from kareus.workload.config import Gpu
+
+Cost = tuple[Array, Array]
+"""Time in seconds and energy in joules of one execution on one GPU, at each clock."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Behaviour:
-    """One execution of a program on one GPU, at the reference temperature, free of noise."""
+    """One execution on one GPU at each requested clock, at the reference temperature, free of noise."""
 
-    time_s: float
-    energy_j: float
-    mean_clock_mhz: float
+    time_s: Array
+    energy_j: Array
+    mean_clock_mhz: Array
     """Mean of the clock over time; below the requested one if the power limit pulled it down."""
-    power_limited: bool
+    power_limited: NDArray[np.bool_]
 
     @property
-    def power_w(self) -> float:
+    def power_w(self) -> Array:
         """Mean power."""
         return self.energy_j / self.time_s
 
 
-class GpuModel:
-    """Evaluates programs on one kind of GPU, remembering steps that it has seen."""
+def run_program(gpu: Gpu, program: Program, frequency_mhz: Array | float) -> Behaviour:
+    """What one execution of `program` does at each requested clock."""
+    steps = Counter(program.steps)
+    return within_power_limit(gpu, lambda clocks: _program_cost(gpu, steps, program, clocks), frequency_mhz)
 
-    def __init__(self, gpu: Gpu) -> None:
-        """Make a model of `gpu`."""
-        self.gpu = gpu
-        self._steps: dict[tuple[Step, float], tuple[float, float]] = {}
 
-    def evaluate(self, program: Program, frequency_mhz: float) -> Behaviour:
-        """What one execution of `program` does when `frequency_mhz` is asked for.
+def run_schedules(gpu: Gpu, partition: Partition, frequency_mhz: Array, sm_count: Array, launch: Array) -> Behaviour:
+    """What one execution of `partition` does under each of many execution schedules.
 
-        At the power limit the clock alternates between the requested one and a lower one so that mean power
-        meets the limit. Power is convex in the clock, so that costs more than a steady clock of the same
-        mean (paper, appendix A).
-        """
-        requested = self.steady(program, frequency_mhz)
-        limit_w = self.gpu.power_limit_w
-        if requested.power_w <= limit_w:
-            return requested
-        lower = self._under_limit(program, frequency_mhz)
-        if lower.power_w >= limit_w:
-            return dataclasses.replace(lower, power_limited=True)
-        excess_j = requested.energy_j - limit_w * requested.time_s
-        reserve_j = limit_w * lower.time_s - lower.energy_j
-        share = reserve_j / (excess_j + reserve_j)
-        time_s = share * requested.time_s + (1 - share) * lower.time_s
-        clock_cycles = share * requested.time_s * frequency_mhz + (1 - share) * lower.time_s * lower.mean_clock_mhz
-        return Behaviour(
-            time_s=time_s,
-            energy_j=share * requested.energy_j + (1 - share) * lower.energy_j,
-            mean_clock_mhz=clock_cycles / time_s,
-            power_limited=True,
-        )
+    Args:
+        gpu: what runs it.
+        partition: operators and their collective.
+        frequency_mhz: requested clock of each schedule, shape (n,).
+        sm_count: SMs of the collective, shape (n,).
+        launch: index of the operator with which the collective starts, shape (n,).
+    """
 
-    def steady(self, program: Program, frequency_mhz: float) -> Behaviour:
-        """What `program` does at a steady clock, with no power limit."""
-        results = [self._step(step, frequency_mhz) for step in program.steps]
-        time_s, switching_j = (sum(column) for column in zip(*results, strict=True))
-        power_w = self.gpu.static_power_w + energy.clock_power_w(self.gpu, frequency_mhz)
-        energy_j = switching_j + power_w * time_s
-        if program.whole_instruction:
-            time_s, energy_j = self.gpu.whole_instruction(time_s, energy_j)
-        return Behaviour(time_s=time_s, energy_j=energy_j, mean_clock_mhz=frequency_mhz, power_limited=False)
+    def steady(clocks: Array) -> Cost:
+        time_s = step_time_s(gpu, partition.operators, partition.collective, clocks, sm_count, launch)
+        switching_j = energy.switching_j(gpu, partition.operators, partition.collective, clocks)
+        return time_s, switching_j + energy.idle_power_w(gpu, clocks) * time_s
 
-    def _step(self, step: Step, frequency_mhz: float) -> tuple[float, float]:
-        """Time and switching energy of one step."""
-        if (step, frequency_mhz) not in self._steps:
-            switching_j = sum(energy.operator_energy_j(self.gpu, o, frequency_mhz) for o in step.operators)
-            if step.collective:
-                switching_j += energy.collective_energy_j(self.gpu, step.collective, frequency_mhz)
-            self._steps[step, frequency_mhz] = (step_time_s(self.gpu, step, frequency_mhz), switching_j)
-        return self._steps[step, frequency_mhz]
+    return within_power_limit(gpu, steady, frequency_mhz)
 
-    def _under_limit(self, program: Program, frequency_mhz: float) -> Behaviour:
-        """The first clock, in throttle steps down from the requested one, at which power is within the limit."""
-        lower = None
-        for clock_mhz in self._throttled_clocks(frequency_mhz):
-            lower = self.steady(program, clock_mhz)
-            if lower.power_w <= self.gpu.power_limit_w:
-                break
-        assert lower is not None
-        return lower
 
-    def _throttled_clocks(self, frequency_mhz: float) -> Iterable[float]:
-        step = self.gpu.coefficients.throttle_step_mhz
-        lowest = step  # a GPU never stops: below this it would exceed its limit for a while
-        clock_mhz = frequency_mhz - step
-        while clock_mhz > lowest:
-            yield clock_mhz
-            clock_mhz -= step
-        yield lowest
+def steady_program(gpu: Gpu, program: Program, frequency_mhz: Array | float) -> Cost:
+    """Time and energy of `program` at steady clocks, with no power limit."""
+    return _program_cost(gpu, Counter(program.steps), program, np.asarray(frequency_mhz, dtype=np.float64))
+
+
+def within_power_limit(gpu: Gpu, steady: Callable[[Array], Cost], frequency_mhz: Array | float) -> Behaviour:
+    """Apply the power limit to what happens at steady clocks.
+
+    At the limit the clock alternates between the requested one and a lower one so that mean power meets the limit.
+    Power is convex in the clock, so that costs more than a steady clock of the same mean (paper, appendix A).
+
+    Args:
+        gpu: whose limit applies.
+        steady: time and energy at steady clocks; called with arrays of the shape of `frequency_mhz`.
+        frequency_mhz: requested clocks.
+    """
+    requested_mhz = np.asarray(frequency_mhz, dtype=np.float64)
+    time_s, energy_j = steady(requested_mhz)
+    over = energy_j > gpu.power_limit_w * time_s
+    if not over.any():
+        return Behaviour(time_s=time_s, energy_j=energy_j, mean_clock_mhz=requested_mhz, power_limited=over)
+    lower_mhz, lower_s, lower_j = _first_clock_within_limit(gpu, steady, requested_mhz, time_s, energy_j)
+    excess_j = np.maximum(energy_j - gpu.power_limit_w * time_s, 0.0)
+    reserve_j = np.maximum(gpu.power_limit_w * lower_s - lower_j, 0.0)
+    share = np.where(over, reserve_j / np.where(over, excess_j + reserve_j, 1.0), 1.0)
+    mixed_s = share * time_s + (1 - share) * lower_s
+    return Behaviour(
+        time_s=mixed_s,
+        energy_j=share * energy_j + (1 - share) * lower_j,
+        mean_clock_mhz=(share * time_s * requested_mhz + (1 - share) * lower_s * lower_mhz) / mixed_s,
+        power_limited=over,
+    )
+
+
+def _first_clock_within_limit(
+    gpu: Gpu, steady: Callable[[Array], Cost], clock_mhz: Array, time_s: Array, energy_j: Array
+) -> tuple[Array, Array, Array]:
+    """Step down from each clock until power is within the limit; a GPU never stops, so one step is the lowest."""
+    step_mhz = gpu.coefficients.throttle_step_mhz
+    while True:
+        above = (energy_j > gpu.power_limit_w * time_s) & (clock_mhz > step_mhz)
+        if not above.any():
+            return clock_mhz, time_s, energy_j
+        clock_mhz = np.where(above, np.maximum(clock_mhz - step_mhz, step_mhz), clock_mhz)
+        time_s, energy_j = steady(clock_mhz)
+
+
+def _program_cost(gpu: Gpu, steps: Counter[Step], program: Program, frequency_mhz: Array) -> Cost:
+    time_s, energy_j = np.zeros_like(frequency_mhz), np.zeros_like(frequency_mhz)
+    for step, count in steps.items():
+        own_s = step_time_s(gpu, step.operators, step.collective, frequency_mhz, step.sm_count, step.launch)
+        time_s = time_s + count * own_s
+        energy_j = energy_j + count * energy.switching_j(gpu, step.operators, step.collective, frequency_mhz)
+    energy_j = energy_j + energy.idle_power_w(gpu, frequency_mhz) * time_s
+    return gpu.whole_instruction(time_s, energy_j) if program.whole_instruction else (time_s, energy_j)

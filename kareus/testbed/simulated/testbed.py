@@ -11,7 +11,7 @@ from kareus.artifacts.provenance import TestbedIdentity
 from kareus.artifacts.randomness import generator
 from kareus.testbed.program import Program
 from kareus.testbed.protocol import ClockReport, Session
-from kareus.testbed.simulated.model import Behaviour, GpuModel
+from kareus.testbed.simulated.model import Behaviour, run_program
 from kareus.testbed.simulated.thermal import Interval
 from kareus.workload.config import Gpu, TestbedConfig
 
@@ -32,20 +32,20 @@ class SimulatedTestbed:
     def __init__(self, *, config: TestbedConfig, gpu: Gpu, predecessor_power_w: float, seed: int) -> None:
         """Make a testbed of GPUs like `gpu`."""
         self.config = config
-        self.model = GpuModel(gpu)
+        self.gpu = gpu
         self._predecessor_power_w = predecessor_power_w
         self._seed = seed
 
     @property
     def identity(self) -> TestbedIdentity:
         """Says that it is simulated, and by which version of the laws."""
-        return TestbedIdentity(kind="simulated", gpu=self.model.gpu.name, detail=f"GPU model version {MODEL_VERSION}")
+        return TestbedIdentity(kind="simulated", gpu=self.gpu.name, detail=f"GPU model version {MODEL_VERSION}")
 
     @contextlib.contextmanager
     def session(self, program: Program, measurement: str) -> Iterator[Session]:
         """Load `program` on a GPU that the standard predecessor has just left."""
         noise = _draw_noise(self.config, generator(self._seed, measurement))
-        yield SimulatedSession(self.model, program, self.config, noise, self._predecessor_power_w)
+        yield SimulatedSession(self.gpu, program, self.config, noise, self._predecessor_power_w)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +69,15 @@ class SimulatedSession:
     """Implements `kareus.testbed.protocol.Session` in virtual time."""
 
     def __init__(
-        self, model: GpuModel, program: Program, config: TestbedConfig, noise: _Noise, predecessor_power_w: float
+        self, gpu: Gpu, program: Program, config: TestbedConfig, noise: _Noise, predecessor_power_w: float
     ) -> None:
         """Start where the standard predecessor ends."""
-        self._model = model
+        self._gpu = gpu
         self._program = program
         self._config = config
         self._noise = noise
-        self._frequency_mhz = model.gpu.maximum_clock_mhz
+        self._frequency_mhz = gpu.maximum_clock_mhz
+        self._behaviour: Behaviour | None = None  # at the clock that is set, once something ran
         self._now_s = 0.0
         self._energy_j = 0.0
         self._temperature_c = config.ambient_c
@@ -87,19 +88,20 @@ class SimulatedSession:
     def set_clock(self, frequency_mhz: int) -> None:
         """Lock the clock; takes no time."""
         self._frequency_mhz = frequency_mhz
+        self._behaviour = None
         self._clock = ClockReport(mean_mhz=frequency_mhz, throttle_reasons=())
 
     def execute(self, repetitions: int) -> None:
         """Run the program back to back."""
-        behaviour = self._behaviour()
+        behaviour = self._behaviour = self._behaviour or run_program(self._gpu, self._program, self._frequency_mhz)
         reasons = ("power-limit",) if behaviour.power_limited else ()
-        self._clock = ClockReport(mean_mhz=behaviour.mean_clock_mhz, throttle_reasons=reasons)
-        duration_s = repetitions * behaviour.time_s * self._noise.time_factor
-        self._advance(duration_s, behaviour.power_w * self._noise.power_factor)
+        self._clock = ClockReport(mean_mhz=float(behaviour.mean_clock_mhz), throttle_reasons=reasons)
+        duration_s = repetitions * float(behaviour.time_s) * self._noise.time_factor
+        self._advance(duration_s, float(behaviour.power_w) * self._noise.power_factor)
 
     def rest(self, duration_s: float) -> None:
         """Idle at static power."""
-        self._advance(duration_s, self._model.gpu.static_power_w)
+        self._advance(duration_s, self._gpu.static_power_w)
 
     def now_s(self) -> float:
         """Virtual time."""
@@ -117,11 +119,8 @@ class SimulatedSession:
         """What the last execution's clock did."""
         return self._clock
 
-    def _behaviour(self) -> Behaviour:
-        return self._model.evaluate(self._program, self._frequency_mhz)
-
     def _advance(self, duration_s: float, power_w: float) -> None:
-        interval = Interval(power_w, self._temperature_c, self._config.ambient_c, self._model.gpu.coefficients)
+        interval = Interval(power_w, self._temperature_c, self._config.ambient_c, self._gpu.coefficients)
         since_update_s = self._since_update_s(self._now_s + duration_s)
         if since_update_s <= duration_s:  # else the counter has not ticked meanwhile
             self._counter_j = self._energy_j + interval.energy_j(duration_s - since_update_s)
