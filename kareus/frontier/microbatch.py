@@ -5,7 +5,7 @@ the frontier of `kareus` is the Pareto set of the union.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -46,8 +46,10 @@ class Makeup:
 
     partitions: Mapping[str, int]
     """How often each kind of partition occurs."""
-    components: Mapping[str, int]
-    """How often each non-partition component occurs."""
+    edges: Mapping[str, int]
+    """How often each unpaired part of a block occurs: the first segment and the last collective."""
+    outer: Mapping[str, int]
+    """How often each component outside the blocks occurs."""
 
 
 def overlap_makeup(
@@ -56,15 +58,16 @@ def overlap_makeup(
     """Count partitions and components of an overlapped instruction by walking its staggered nanobatches."""
     segments = block_segments(nanobatch, shape.layers, direction, recompute=recompute)
     partitions: Counter[str] = Counter()
-    components = Counter(component_name(s) for s in outer_segments(microbatch, shape, direction))
+    edges: Counter[str] = Counter()
     for pair in interleave(segments):
         if pair.segment is None:
-            components[last_edge(segments[-1])] += 1
+            edges[last_edge(segments[-1])] += 1
         elif pair.collective is None:
-            components[first_edge(pair.segment)] += 1
+            edges[first_edge(pair.segment)] += 1
         else:
             partitions[partition_of(pair.segment, pair.collective).name] += 1
-    return Makeup(partitions=partitions, components=components)
+    outer = Counter(component_name(s) for s in outer_segments(microbatch, shape, direction))
+    return Makeup(partitions=partitions, edges=edges, outer=outer)
 
 
 def overlap_points(
@@ -75,7 +78,7 @@ def overlap_points(
 ) -> list[Point]:
     """Points of partitioned overlap, at every frequency at which all partitions were measured.
 
-    The sum over isolated parts is scaled by what isolation misses, then fixed costs are added.
+    The sum over the isolated parts of blocks is scaled by what isolation misses, then the rest is added.
 
     Args:
         makeup: what the instruction consists of.
@@ -87,9 +90,10 @@ def overlap_points(
     points = []
     for frequency_mhz in sorted(frequencies):
         parts = [Part(multiplicity=n, options=options[name][frequency_mhz]) for name, n in makeup.partitions.items()]
-        fixed_s, fixed_j = _component_cost(makeup, components, frequency_mhz)
+        edges_s, edges_j = _component_cost(makeup.edges, components, frequency_mhz)
+        outer = _component_cost(makeup.outer, components, frequency_mhz)
         for composed in compose(parts, gpu.blocking_power_w):
-            time_s, energy_j = gpu.whole_instruction(composed.time_s + fixed_s, composed.energy_j + fixed_j)
+            time_s, energy_j = gpu.whole_instruction((composed.time_s + edges_s, composed.energy_j + edges_j), outer)
             points.append(
                 Point(
                     execution=Execution.OVERLAP,
@@ -116,10 +120,7 @@ def frontier_mask(points: Sequence[Point], blocking_power_w: float) -> list[bool
 
 
 def _component_cost(
-    makeup: Makeup, components: Mapping[str, Mapping[int, Cost]], frequency_mhz: int
+    counts: Mapping[str, int], components: Mapping[str, Mapping[int, Cost]], frequency_mhz: int
 ) -> tuple[float, float]:
-    costs: Iterable[Cost] = [
-        (n * components[name][frequency_mhz][0], n * components[name][frequency_mhz][1])
-        for name, n in makeup.components.items()
-    ]
-    return sum(time_s for time_s, _ in costs), sum(energy_j for _, energy_j in costs)
+    costs = [(n, *components[name][frequency_mhz]) for name, n in counts.items()]
+    return sum(n * time_s for n, time_s, _ in costs), sum(n * energy_j for n, _, energy_j in costs)

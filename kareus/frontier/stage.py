@@ -3,17 +3,16 @@
 import argparse
 import logging
 from collections import defaultdict
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 
 from kareus.artifacts.provenance import derived
-from kareus.artifacts.records import content_hash, to_plain
+from kareus.artifacts.records import content_hash
 from kareus.artifacts.tables import read_provenance, read_table, write_table
 from kareus.frontier.compose import Option
-from kareus.frontier.microbatch import Cost, Point, frontier, frontier_mask, overlap_makeup, overlap_points
+from kareus.frontier.methods import microbatch_rows
+from kareus.frontier.microbatch import Cost, Point, overlap_makeup, overlap_points
 from kareus.frontier.tables import MICROBATCH
 from kareus.partition.graph import Batch, Direction
 from kareus.partition.read import read_graphs
@@ -21,7 +20,6 @@ from kareus.profile.programs import Execution, stage_shapes
 from kareus.profile.tables import COMPONENTS, PROFILED_INSTRUCTIONS
 from kareus.schedule.choice import Choice
 from kareus.search.tables import CANDIDATES
-from kareus.workload.config import Gpu
 from kareus.workload.slices import FrontierSlice, load_slice
 
 logger = logging.getLogger(__name__)
@@ -50,8 +48,7 @@ def run(arguments: argparse.Namespace) -> None:
     rows = []
     for stage, shape in enumerate(stage_shapes(config.parallelism.split)):
         for direction in Direction:
-            known = {e: profiled[stage, direction, e] for e in Execution if (stage, direction, e) in profiled}
-            overlapped = []
+            points = {e: profiled[stage, direction, e] for e in Execution if (stage, direction, e) in profiled}
             if options:
                 makeup = overlap_makeup(
                     graphs[Batch.NANOBATCH],
@@ -60,8 +57,8 @@ def run(arguments: argparse.Namespace) -> None:
                     direction,
                     recompute=config.activation_checkpointing,
                 )
-                overlapped = overlap_points(makeup, options, components, config.gpu)
-            rows += _rows(stage, direction, known, overlapped, config.gpu)
+                points[Execution.OVERLAP] = overlap_points(makeup, options, components, config.gpu)
+            rows += microbatch_rows(stage, direction, points, config.gpu)
     logger.info(
         "%d points on the frontiers of %d methods",
         sum(row["on_frontier"] for row in rows),
@@ -103,31 +100,3 @@ def _options(path: Path) -> dict[int, tuple[Option, ...]]:
         option = Option(time_s=row["time_s"], energy_j=row["energy_j"], choice=choice)
         options[row["frequency_mhz"]] += (option,)
     return options
-
-
-def _rows(
-    stage: int, direction: Direction, known: dict[Execution, list[Point]], overlapped: list[Point], gpu: Gpu
-) -> list[dict[str, Any]]:
-    """Rows of one stage and direction: all points of the baselines, the frontier of `kareus`."""
-    by_method: dict[str, Sequence[Point]] = {str(e): sorted(known[e], key=lambda p: p.time_s) for e in known}
-    by_method["kareus"] = frontier([*known[Execution.SEQUENTIAL], *overlapped], gpu.blocking_power_w)
-    return [
-        {
-            "method": method,
-            "stage": stage,
-            "direction": direction,
-            "point": number,
-            "execution": point.execution,
-            "frequency_mhz": point.frequency_mhz,
-            "time_s": point.time_s,
-            "energy_j": point.energy_j,
-            "dynamic_energy_j": point.energy_j - gpu.static_power_w * point.time_s,
-            "effective_energy_j": point.energy_j - gpu.blocking_power_w * point.time_s,
-            "on_frontier": on_frontier,
-            "choices": to_plain(point.choices),
-        }
-        for method, points in by_method.items()
-        for number, (point, on_frontier) in enumerate(
-            zip(points, frontier_mask(points, gpu.blocking_power_w), strict=True)
-        )
-    ]

@@ -12,7 +12,9 @@ MICROBATCH = TableSchema(
     meaning="Time-energy points of one instruction, by stage, direction and method.",
     columns=(
         Column(
-            "method", pl.String, "`sequential`, `nanobatching` or `kareus`: whose execution models the point may use"
+            "method",
+            pl.String,
+            "`sequential`, `nanobatching`, `kareus` or one of its ablations: what the point may use",
         ),
         Column("stage", pl.Int64, "pipeline stage, from 0"),
         Column("direction", pl.String, "`forward` or `backward`; a backward includes its recomputation"),

@@ -9,7 +9,7 @@ from kareus.errors import ArtifactError
 from kareus.partition.graph import Direction
 from kareus.pipeline.dag import build_dag
 from kareus.pipeline.instructions import Instruction, pipeline_instructions
-from kareus.pipeline.methods import METHODS, OPTIONAL, Method
+from kareus.pipeline.methods import METHODS, REQUIRED, Method
 from kareus.pipeline.problem import PointSet, Problem, point_set
 from kareus.pipeline.solver import PlannedIteration, iteration_frontier
 from kareus.pipeline.transfers import transfers_s
@@ -33,10 +33,10 @@ def iteration_rows(config: PipelineSlice, microbatch: pl.DataFrame) -> list[dict
     known = set(microbatch["method"])
     rows: list[dict[str, Any]] = []
     for method in METHODS:
-        if method.points_of == OPTIONAL and OPTIONAL not in known:
+        if method.points_of not in known and method.points_of not in REQUIRED:
             continue
         problem = _problem(config, instructions, _point_sets(config, microbatch, method))
-        plans = iteration_frontier(problem, config.pipeline.deadlines if method.scales_frequency else 1)
+        plans = iteration_frontier(problem, config.pipeline.deadlines if method.has_frontier else 1)
         rows += [_row(config, method, number, plan) for number, plan in enumerate(plans)]
     return rows
 
@@ -44,7 +44,7 @@ def iteration_rows(config: PipelineSlice, microbatch: pl.DataFrame) -> list[dict
 def _point_sets(config: PipelineSlice, microbatch: pl.DataFrame, method: Method) -> PointSets:
     """What the instructions of each stage and direction may run at; energies of all GPUs of the stage."""
     own = microbatch.filter(pl.col("method") == method.points_of)
-    if method.scales_frequency:
+    if method.has_frontier:
         own = own.filter("on_frontier")
     else:
         own = own.filter(pl.col("frequency_mhz") == pl.col("frequency_mhz").max().over("stage", "direction"))

@@ -12,19 +12,21 @@ class Method:
     name: str
     points_of: str
     """Method of the microbatch frontiers that it plans with."""
-    scales_frequency: bool
-    """Whether it plans over the frontier; otherwise everything runs at the maximum clock, and there is one plan."""
+    has_frontier: bool
+    """Whether it plans over its points' frontier; if not, it has one plan, all at the maximum clock."""
 
 
 METHODS = (
-    Method(name="sequential", points_of="sequential", scales_frequency=False),
-    Method(name="sequential+perseus", points_of="sequential", scales_frequency=True),
-    Method(name="nanobatching", points_of="nanobatching", scales_frequency=False),
-    Method(name="nanobatching+perseus", points_of="nanobatching", scales_frequency=True),
-    Method(name="kareus", points_of="kareus", scales_frequency=True),
+    Method(name="sequential", points_of="sequential", has_frontier=False),
+    Method(name="sequential+perseus", points_of="sequential", has_frontier=True),
+    Method(name="nanobatching", points_of="nanobatching", has_frontier=False),
+    Method(name="nanobatching+perseus", points_of="nanobatching", has_frontier=True),
+    Method(name="kareus", points_of="kareus", has_frontier=True),
+    Method(name="kareus-without-frequency", points_of="kareus-without-frequency", has_frontier=True),
+    Method(name="kareus-without-kernel-schedule", points_of="kareus-without-kernel-schedule", has_frontier=True),
 )
-OPTIONAL = "nanobatching"
-"""Microbatch frontiers that need not exist: an odd microbatch has no halves."""
+REQUIRED = ("sequential", "kareus")
+"""Microbatch frontiers that exist for every workload; an odd microbatch has no halves, so only these."""
 
 
 def point_method(method: str) -> str:

@@ -31,7 +31,7 @@ ITERATION = TableSchema(
         Column(
             "method",
             pl.String,
-            "`sequential`, `sequential+perseus`, `nanobatching`, `nanobatching+perseus` or `kareus`",
+            "`sequential`, `nanobatching`, each alone and with `+perseus`, `kareus` or one of its ablations",
         ),
         Column("plan", pl.Int64, "number of the plan within its method, by rising time"),
         Column("time_s", pl.Float64, "iteration time: the makespan of the pipeline"),

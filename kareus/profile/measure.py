@@ -43,7 +43,7 @@ class Profiler:
 
     def measure(self, program: Program, frequency_mhz: int, repeat: int = 0) -> Measurement:
         """Return the cost of `program`, measuring it only if the store does not have it."""
-        identity = records.content_hash((program.steps, program.whole_instruction))
+        identity = records.content_hash((program.steps, program.blocks))
         row = self._shelf.get((identity, frequency_mhz, repeat))
         if row is None:
             key: Row = {"program": identity, "frequency_mhz": frequency_mhz, "repeat": repeat}

@@ -107,7 +107,7 @@ def instruction_program(
     return Program(
         name=f"{direction}-{execution}-{shape.layers}-layers",
         steps=(*sequential_steps(before, default_sm_count), *middle, *sequential_steps(after, default_sm_count)),
-        whole_instruction=True,
+        blocks=(len(before), len(before) + len(middle)),
     )
 
 

@@ -28,5 +28,5 @@ class Program:
     name: str
     """For people: names a table row and a log line, and is not part of its identity."""
     steps: tuple[Step, ...]
-    whole_instruction: bool = False
-    """Whether this is a whole pipeline instruction, with the host, optimizer and allocator work around it."""
+    blocks: tuple[int, int] | None = None
+    """First step of the transformer blocks and the one after their last, if this is a whole pipeline instruction."""

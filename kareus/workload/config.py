@@ -158,7 +158,7 @@ class GpuCoefficients:
     kernel_overhead_s: float
     """Launch gap and ramp of a kernel."""
     isolation_overhead: float
-    """What isolated partitions miss of a whole instruction, as a share of their sum."""
+    """What isolated partitions miss of the blocks of a whole instruction, as a share of their sum."""
     instruction_overhead_s: float
     """Host, pipeline and allocator work around a whole instruction."""
     clock_power_w: float
@@ -222,12 +222,18 @@ class Gpu:
         """Dense tensor-core peak of `sm_count` SMs at a clock, in FLOP/s."""
         return self.bf16_tflops * 1e12 * frequency_mhz / self.maximum_clock_mhz * sm_count / self.sm_count
 
-    def whole_instruction(self, time_s: Numeric, energy_j: Numeric) -> tuple[Numeric, Numeric]:
-        """Time and energy of an instruction whose isolated parts add up to `time_s` and `energy_j`."""
+    def whole_instruction(
+        self, blocks: tuple[Numeric, Numeric], outer: tuple[Numeric, Numeric]
+    ) -> tuple[Numeric, Numeric]:
+        """Time and energy of an instruction whose isolated parts add up to `blocks` and, outside them, to `outer`.
+
+        Between the partitions of a block streams synchronise and the host keeps up; what stands outside the blocks is
+        a few long kernels, so isolating it misses nothing.
+        """
         c = self.coefficients
-        scale = 1 + c.isolation_overhead
-        fixed_j = c.instruction_overhead_s * self.blocking_power_w
-        return time_s * scale + c.instruction_overhead_s, energy_j * scale + fixed_j
+        scale, fixed_j = 1 + c.isolation_overhead, c.instruction_overhead_s * self.blocking_power_w
+        time_s = blocks[0] * scale + outer[0] + c.instruction_overhead_s
+        return time_s, blocks[1] * scale + outer[1] + fixed_j
 
     def __post_init__(self) -> None:
         _positive(self, "sm_count", "memory_gib", "bf16_tflops", "hbm_gb_per_s", "link_gb_per_s", "node_gb_per_s")

@@ -26,7 +26,7 @@ def test_a_forward_has_every_partition_twice_a_block_but_for_its_edges():
     """A.1 B.1 A.2 B.2 over 3 blocks is 12 segments; the first runs alone, and the last collective too."""
     found = makeup(Direction.FORWARD)
     assert dict(found.partitions) == {"forward-attention-allreduce": 5, "forward-mlp-allreduce": 6}
-    assert dict(found.components) == {"forward-attention-alone": 1, "forward-allreduce-alone": 1}
+    assert dict(found.edges) == {"forward-attention-alone": 1, "forward-allreduce-alone": 1}
 
 
 def test_a_backward_with_checkpointing_has_the_recomputed_partitions_too():
@@ -37,33 +37,34 @@ def test_a_backward_with_checkpointing_has_the_recomputed_partitions_too():
         "backward-mlp-allreduce": 6,
         "backward-attention-allreduce": 6,
     }
-    assert dict(found.components) == {"forward-attention-alone": 1, "backward-allreduce-alone": 1}
+    assert dict(found.edges) == {"forward-attention-alone": 1, "backward-allreduce-alone": 1}
 
 
 def test_without_checkpointing_a_backward_starts_with_its_own_first_segment():
     found = makeup(Direction.BACKWARD, recompute=False)
     assert dict(found.partitions) == {"backward-mlp-allreduce": 5, "backward-attention-allreduce": 6}
-    assert dict(found.components) == {"backward-mlp-alone": 1, "backward-allreduce-alone": 1}
+    assert dict(found.edges) == {"backward-mlp-alone": 1, "backward-allreduce-alone": 1}
 
 
 def test_the_last_stage_adds_the_head():
     found = makeup(Direction.FORWARD, shape=StageShape(layers=3, first=False, last=True))
-    assert found.components["forward-head"] == 1
+    assert found.outer["forward-head"] == 1
 
 
 def test_a_point_sums_its_parts_and_adds_what_isolation_misses():
-    parts = Makeup(partitions={"p": 4}, components={"c": 2})
-    (point,) = overlap_points(parts, {"p": {900: (option("p", 0.01, 3.0),)}}, {"c": {900: (0.005, 1.0)}}, GPU)
+    parts = Makeup(partitions={"p": 4}, edges={"e": 2}, outer={"o": 1})
+    costs = {"e": {900: (0.005, 1.0)}, "o": {900: (0.002, 0.5)}}
+    (point,) = overlap_points(parts, {"p": {900: (option("p", 0.01, 3.0),)}}, costs, GPU)
     c = GPU.coefficients
-    assert point.time_s == pytest.approx((4 * 0.01 + 2 * 0.005) * (1 + c.isolation_overhead) + c.instruction_overhead_s)
-    assert point.energy_j == pytest.approx(
-        (4 * 3.0 + 2 * 1.0) * (1 + c.isolation_overhead) + c.instruction_overhead_s * GPU.blocking_power_w
-    )
+    missed = 1 + c.isolation_overhead
+    assert point.time_s == pytest.approx((4 * 0.01 + 2 * 0.005) * missed + 0.002 + c.instruction_overhead_s)
+    fixed_j = c.instruction_overhead_s * GPU.blocking_power_w
+    assert point.energy_j == pytest.approx((4 * 3.0 + 2 * 1.0) * missed + 0.5 + fixed_j)
     assert (point.execution, point.frequency_mhz) == (Execution.OVERLAP, 900)
 
 
 def test_a_frequency_at_which_a_partition_was_not_measured_is_left_out():
-    parts = Makeup(partitions={"p": 1, "q": 1}, components={})
+    parts = Makeup(partitions={"p": 1, "q": 1}, edges={}, outer={})
     options = {
         "p": {900: (option("p", 1, 1),), 1200: (option("p", 1, 1),)},
         "q": {1200: (option("q", 1, 1),), 1410: (option("q", 1, 1),)},

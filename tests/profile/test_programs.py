@@ -44,8 +44,8 @@ def test_partitions_and_components_add_up_to_the_whole_instruction(shape, direct
     makeup = overlap_makeup(both[Batch.NANOBATCH], both[Batch.MICROBATCH], shape, direction, recompute=recompute)
     components = component_programs(both, 24)
     segments = {(s.direction, s.name): s for s in (*both[Batch.NANOBATCH].forward, *both[Batch.NANOBATCH].backward)}
-    counted = sum(n * flops(components[name]) for name, n in makeup.components.items())
-    reduced = sum(n * bus_bytes(components[name]) for name, n in makeup.components.items())
+    counted = sum(n * flops(components[name]) for name, n in (makeup.edges | makeup.outer).items())
+    reduced = sum(n * bus_bytes(components[name]) for name, n in (makeup.edges | makeup.outer).items())
     for name, n in makeup.partitions.items():
         found_direction, segment_name, _ = name.split("-")
         segment = segments[Direction(found_direction), segment_name]

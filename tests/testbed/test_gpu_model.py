@@ -31,7 +31,7 @@ def step(operators, collective=None, launch=0, sm_count=0):
 
 
 def program(*steps, whole=False):
-    return Program(name="test", steps=steps, whole_instruction=whole)
+    return Program(name="test", steps=steps, blocks=(0, len(steps)) if whole else None)
 
 
 def test_arithmetic_scales_with_the_clock_and_memory_traffic_does_not():

@@ -16,6 +16,8 @@ from kareus.workload.config import Gpu
 
 Cost = tuple[Array, Array]
 """Time in seconds and energy in joules of one execution on one GPU, at each clock."""
+KnownSteps = dict[tuple[Step, bytes], Cost]
+"""Costs by step and clocks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,10 +36,39 @@ class Behaviour:
         return self.energy_j / self.time_s
 
 
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """How often a program executes each step; nothing else about it decides its cost."""
+
+    blocks: Counter[Step]
+    """Steps in transformer blocks of a whole instruction."""
+    outer: Counter[Step]
+    """All others."""
+    whole_instruction: bool
+
+
+def tally(program: Program) -> Tally:
+    """Count the steps of `program`."""
+    first, last = program.blocks or (0, 0)
+    outer = Counter(program.steps[:first]) + Counter(program.steps[last:])
+    return Tally(Counter(program.steps[first:last]), outer, program.blocks is not None)
+
+
 def run_program(gpu: Gpu, program: Program, frequency_mhz: Array | float) -> Behaviour:
     """What one execution of `program` does at each requested clock."""
-    steps = Counter(program.steps)
-    return within_power_limit(gpu, lambda clocks: _program_cost(gpu, steps, program, clocks), frequency_mhz)
+    return run_tally(gpu, tally(program), frequency_mhz, {})
+
+
+def run_tally(gpu: Gpu, counted: Tally, frequency_mhz: Array | float, known: KnownSteps) -> Behaviour:
+    """As `run_program`, for a program that was counted before.
+
+    Args:
+        gpu: what runs it.
+        counted: the program.
+        frequency_mhz: requested clocks.
+        known: costs of steps on this GPU, taken from and added to; programs of one workload share most of theirs.
+    """
+    return within_power_limit(gpu, lambda clocks: _steady(gpu, counted, clocks, known), frequency_mhz)
 
 
 def run_schedules(gpu: Gpu, partition: Partition, frequency_mhz: Array, sm_count: Array, launch: Array) -> Behaviour:
@@ -61,7 +92,30 @@ def run_schedules(gpu: Gpu, partition: Partition, frequency_mhz: Array, sm_count
 
 def steady_program(gpu: Gpu, program: Program, frequency_mhz: Array | float) -> Cost:
     """Time and energy of `program` at steady clocks, with no power limit."""
-    return _program_cost(gpu, Counter(program.steps), program, np.asarray(frequency_mhz, dtype=np.float64))
+    return _steady(gpu, tally(program), np.asarray(frequency_mhz, dtype=np.float64), {})
+
+
+def _steady(gpu: Gpu, counted: Tally, frequency_mhz: Array, known: KnownSteps) -> Cost:
+    blocks = _sum(gpu, counted.blocks, frequency_mhz, known)
+    outer = _sum(gpu, counted.outer, frequency_mhz, known)
+    return gpu.whole_instruction(blocks, outer) if counted.whole_instruction else outer
+
+
+def _sum(gpu: Gpu, steps: Counter[Step], frequency_mhz: Array, known: KnownSteps) -> Cost:
+    time_s, energy_j = np.zeros_like(frequency_mhz), np.zeros_like(frequency_mhz)
+    for step, count in steps.items():
+        key = (step, frequency_mhz.tobytes())
+        if key not in known:
+            known[key] = _step(gpu, step, frequency_mhz)
+        own_s, own_j = known[key]
+        time_s, energy_j = time_s + count * own_s, energy_j + count * own_j
+    return time_s, energy_j
+
+
+def _step(gpu: Gpu, step: Step, frequency_mhz: Array) -> Cost:
+    time_s = step_time_s(gpu, step.operators, step.collective, frequency_mhz, step.sm_count, step.launch)
+    switching_j = energy.switching_j(gpu, step.operators, step.collective, frequency_mhz)
+    return time_s, switching_j + energy.idle_power_w(gpu, frequency_mhz) * time_s
 
 
 def within_power_limit(gpu: Gpu, steady: Callable[[Array], Cost], frequency_mhz: Array | float) -> Behaviour:
@@ -104,13 +158,3 @@ def _first_clock_within_limit(
             return clock_mhz, time_s, energy_j
         clock_mhz = np.where(above, np.maximum(clock_mhz - step_mhz, step_mhz), clock_mhz)
         time_s, energy_j = steady(clock_mhz)
-
-
-def _program_cost(gpu: Gpu, steps: Counter[Step], program: Program, frequency_mhz: Array) -> Cost:
-    time_s, energy_j = np.zeros_like(frequency_mhz), np.zeros_like(frequency_mhz)
-    for step, count in steps.items():
-        own_s = step_time_s(gpu, step.operators, step.collective, frequency_mhz, step.sm_count, step.launch)
-        time_s = time_s + count * own_s
-        energy_j = energy_j + count * energy.switching_j(gpu, step.operators, step.collective, frequency_mhz)
-    energy_j = energy_j + energy.idle_power_w(gpu, frequency_mhz) * time_s
-    return gpu.whole_instruction(time_s, energy_j) if program.whole_instruction else (time_s, energy_j)

@@ -1,0 +1,109 @@
+"""Planning without measuring: the points and iteration frontiers of every method, exhaustively and free of noise.
+
+What the workflow finds by measuring and searching on a testbed, taken from the GPU model behind a simulated one.
+"""
+
+from collections import defaultdict
+
+import numpy as np
+import polars as pl
+
+from kareus.fidelity.subject import Subject
+from kareus.frontier.compose import Option
+from kareus.frontier.methods import microbatch_rows
+from kareus.frontier.microbatch import Cost, Point, overlap_makeup, overlap_points
+from kareus.frontier.tables import MICROBATCH
+from kareus.pareto import pareto_mask
+from kareus.partition.detect import detect_partitions
+from kareus.partition.graph import Batch, Direction, Partition
+from kareus.profile.programs import Execution, component_programs, stage_shapes
+from kareus.schedule.choice import Choice
+from kareus.schedule.space import search_space
+from kareus.testbed.simulated.laws import Array
+from kareus.testbed.simulated.model import Behaviour, KnownSteps, run_program, run_schedules, run_tally
+
+Options = dict[int, tuple[Option, ...]]
+"""Ways to run a partition, by clock."""
+
+
+def clocks_of(subject: Subject) -> Array:
+    """Clocks in MHz that may be planned with."""
+    return np.array(subject.workload.gpu.search_frequencies.clocks_mhz, dtype=np.float64)
+
+
+def instruction_behaviours(subject: Subject, clocks_mhz: Array) -> dict[tuple[int, Direction, Execution], Behaviour]:
+    """What every whole instruction does at each clock, under sequential execution and default nanobatching."""
+    known: KnownSteps = {}
+    return {
+        key: run_tally(subject.workload.gpu, counted, clocks_mhz, known) for key, counted in subject.tallies.items()
+    }
+
+
+def microbatch_frontiers(subject: Subject) -> pl.DataFrame:
+    """The table `MICROBATCH` of a workload, from every candidate of every partition."""
+    workload, clocks = subject.workload, clocks_of(subject)
+    whole = instruction_behaviours(subject, clocks)
+    options = _options(subject)
+    components = _components(subject, clocks)
+    rows = []
+    for stage, shape in enumerate(stage_shapes(workload.parallelism.split)):
+        for direction in Direction:
+            points = {
+                execution: _points(whole[stage, direction, execution], execution, clocks)
+                for execution in (Execution.SEQUENTIAL, Execution.NANOBATCHING)
+                if (stage, direction, execution) in whole
+            }
+            if options:
+                makeup = overlap_makeup(
+                    subject.graphs[Batch.NANOBATCH],
+                    subject.graphs[Batch.MICROBATCH],
+                    shape,
+                    direction,
+                    recompute=workload.activation_checkpointing,
+                )
+                points[Execution.OVERLAP] = overlap_points(makeup, options, components, workload.gpu)
+            rows += microbatch_rows(stage, direction, points, workload.gpu)
+    return MICROBATCH.frame(rows)
+
+
+def _points(behaviour: Behaviour, execution: Execution, clocks_mhz: Array) -> list[Point]:
+    return [
+        Point(execution=execution, frequency_mhz=int(clock), time_s=float(time_s), energy_j=float(energy_j))
+        for clock, time_s, energy_j in zip(clocks_mhz, behaviour.time_s, behaviour.energy_j, strict=True)
+    ]
+
+
+def _components(subject: Subject, clocks_mhz: Array) -> dict[str, dict[int, Cost]]:
+    programs = component_programs(subject.graphs, subject.workload.testbed.default_collective_sm_count)
+    behaviours = {name: run_program(subject.workload.gpu, p, clocks_mhz) for name, p in programs.items()}
+    return {
+        name: {int(c): (float(t), float(e)) for c, t, e in zip(clocks_mhz, b.time_s, b.energy_j, strict=True)}
+        for name, b in behaviours.items()
+    }
+
+
+def _options(subject: Subject) -> dict[str, Options]:
+    """Non-dominated ways to run every partition."""
+    if Batch.NANOBATCH not in subject.graphs:
+        return {}
+    recompute = subject.workload.activation_checkpointing
+    partitions = detect_partitions(subject.graphs[Batch.NANOBATCH], recompute=recompute)
+    return {partition.name: _partition_options(subject, partition) for partition in partitions}
+
+
+def _partition_options(subject: Subject, partition: Partition) -> Options:
+    gpu = subject.workload.gpu
+    space = search_space(partition, gpu, subject.workload.space)
+    clocks = np.array([s.frequency_mhz for s in space], dtype=np.float64)
+    sm_counts, launches = np.array([s.sm_count for s in space], dtype=np.float64), np.array([s.launch for s in space])
+    behaviour = run_schedules(gpu, partition, clocks, sm_counts, launches)
+    effective_j = behaviour.energy_j - gpu.blocking_power_w * behaviour.time_s
+    options: dict[int, list[Option]] = defaultdict(list)
+    for clock in sorted(set(clocks)):
+        own = np.flatnonzero(clocks == clock)
+        for n in own[pareto_mask(np.column_stack((behaviour.time_s[own], effective_j[own])))]:
+            launch = partition.operators[space[n].launch].name
+            choice = Choice(partition=partition.name, sm_count=space[n].sm_count, launch=launch)
+            option = Option(time_s=float(behaviour.time_s[n]), energy_j=float(behaviour.energy_j[n]), choice=choice)
+            options[int(clock)].append(option)
+    return {clock: tuple(own) for clock, own in options.items()}

@@ -1,0 +1,197 @@
+"""Reference data: what real GPUs did, or what was planned from profiles of real GPUs, as CSV files in two formats.
+
+A *frontier* file has one row for each planned iteration: its time, its energy, and the clock of every instruction. A
+*reduction* file has one row for each workload and metric of a published table: what each method saved, in percent.
+"""
+
+import csv
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from kareus.errors import ArtifactError
+from kareus.partition.graph import Direction
+
+Value = TypeVar("Value", int, float)
+
+DIRECTIONS = {"F": Direction.FORWARD, "B": Direction.BACKWARD}
+METHODS = ("sequential+perseus", "nanobatching+perseus", "kareus")
+"""Methods that a reduction file has columns for."""
+METRICS = (
+    "time_reduction_pct",
+    "energy_reduction_pct",
+    "iso_time_energy_reduction_pct",
+    "iso_energy_time_reduction_pct",
+    "time_increase_pct",
+    "energy_increase_pct",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """The workload of a row; what it does not say is as in the default workload."""
+
+    model: str
+    """Option of the configuration group `model`."""
+    cp: int
+    tp: int
+    pp: int
+    num_microbatches: int
+    microbatch_size: int
+    seq_len: int
+
+    @property
+    def overrides(self) -> list[str]:
+        """What makes this workload of the default one."""
+        return [
+            f"model={self.model}",
+            *(f"parallelism.{name}={getattr(self, name)}" for name in ("cp", "tp", "pp")),
+            "parallelism.dp=1",
+            "parallelism.layers_per_stage=null",
+            f"num_microbatches={self.num_microbatches}",
+            f"microbatch_size={self.microbatch_size}",
+            f"sequence_length={self.seq_len}",
+        ]
+
+    @property
+    def label(self) -> str:
+        """Readable name for a table."""
+        ranks = f"CP{self.cp}TP{self.tp}" if self.cp > 1 else f"TP{self.tp}"
+        return f"{self.model} PP{self.pp} {ranks} {self.num_microbatches}x{self.microbatch_size}x{self.seq_len}"
+
+
+Clocks = tuple[tuple[tuple[Direction, int], ...], ...]
+"""By stage: direction and clock in MHz of every instruction, in order of execution."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrontierRow:
+    """One planned iteration."""
+
+    scenario: Scenario
+    method: str
+    point: int
+    time_s: float
+    energy_j: float
+    """Total energy of one GPU of each stage, summed over the stages."""
+    clocks: Clocks | None
+    """None where the schedule of the instructions is not listed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReductionRow:
+    """One row of a published table."""
+
+    scenario: Scenario
+    table: str
+    metric: str
+    given_percent: dict[str, float]
+    """By method; methods without a value are left out."""
+
+
+def read_reference(path: Path) -> list[FrontierRow] | list[ReductionRow]:
+    """Read a file of either format, told apart by its header.
+
+    Raises:
+        ArtifactError: missing, of neither format, or a value that cannot be used; names line and column.
+    """
+    try:
+        with path.open(newline="", encoding="utf-8") as handle:
+            reader = csv.DictReader(handle)
+            header, lines = reader.fieldnames or [], list(reader)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ArtifactError(f"{path}: cannot be read ({error}); give a CSV file.") from error
+    if "iteration_time_s" in header:
+        frontiers = [_frontier_row(_Line(path, n, line)) for n, line in enumerate(lines, start=2)]
+        return _filled(frontiers, path)
+    if "metric" in header:
+        reductions = [_reduction_row(_Line(path, n, line)) for n, line in enumerate(lines, start=2)]
+        return _filled(reductions, path)
+    raise ArtifactError(
+        f"{path}: has neither a column iteration_time_s (planned frontiers) nor a column metric (reductions); its "
+        f"columns are: {', '.join(header) or 'none'}."
+    )
+
+
+Row = TypeVar("Row", FrontierRow, ReductionRow)
+
+
+def _filled(rows: list[Row], path: Path) -> list[Row]:
+    if not rows:
+        raise ArtifactError(f"{path}: has a header and no rows; give a file with data.")
+    return rows
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """One line of a file, with its place for messages."""
+
+    path: Path
+    number: int
+    cells: dict[str, str]
+
+    def text(self, column: str) -> str:
+        value = self.cells.get(column)
+        if value is None:
+            raise ArtifactError(f"{self.path}: line {self.number}: no column {column}; complete the file.")
+        return value.strip()
+
+    def positive(self, column: str, parse: Callable[[str], Value]) -> Value:
+        text = self.text(column)
+        try:
+            value = parse(text)
+        except ValueError:
+            value = parse("0")
+        if not 0 < value < float("inf"):
+            raise ArtifactError(f"{self.path}: line {self.number}: {column}={text!r}: must be a number above 0.")
+        return value
+
+
+def _scenario(line: _Line) -> Scenario:
+    counts = {
+        name: line.positive(name, int) for name in ("cp", "tp", "pp", "num_microbatches", "microbatch_size", "seq_len")
+    }
+    return Scenario(model=line.text("model"), **counts)
+
+
+def _frontier_row(line: _Line) -> FrontierRow:
+    scenario = _scenario(line)
+    cells = [line.cells.get(f"stage{stage}_mhz") or "" for stage in range(scenario.pp)]
+    return FrontierRow(
+        scenario=scenario,
+        method=line.text("method"),
+        point=int(line.positive("point", lambda text: int(text) + 1)) - 1,
+        time_s=line.positive("iteration_time_s", float),
+        energy_j=line.positive("total_energy_j", float),
+        clocks=tuple(_clocks(cell, line, stage) for stage, cell in enumerate(cells)) if all(cells) else None,
+    )
+
+
+def _clocks(cell: str, line: _Line, stage: int) -> tuple[tuple[Direction, int], ...]:
+    """Parse `F1410;B1380;...`."""
+    words = [word.strip() for word in cell.split(";")]
+    for word in words:
+        if word[:1] not in DIRECTIONS or not word[1:].isdigit() or int(word[1:]) == 0:
+            raise ArtifactError(
+                f"{line.path}: line {line.number}: stage{stage}_mhz: {word!r} is no instruction; write F or B and its "
+                "clock in MHz, such as F1410."
+            )
+    return tuple((DIRECTIONS[word[0]], int(word[1:])) for word in words)
+
+
+def _reduction_row(line: _Line) -> ReductionRow:
+    metric = line.text("metric")
+    if metric not in METRICS:
+        raise ArtifactError(
+            f"{line.path}: line {line.number}: metric={metric!r} is not known; allowed: {', '.join(METRICS)}."
+        )
+    given = {}
+    for method in METHODS:
+        text = line.text(method)
+        if text:
+            try:
+                given[method] = float(text)
+            except ValueError:
+                raise ArtifactError(f"{line.path}: line {line.number}: {method}={text!r}: must be a number.") from None
+    return ReductionRow(scenario=_scenario(line), table=line.text("table"), metric=metric, given_percent=given)

@@ -1,0 +1,72 @@
+"""A workload made ready for prediction: its operator graphs, and what its instructions execute."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from kareus.fidelity.reference import Scenario
+from kareus.partition.graph import Batch, BlockGraph, Direction
+from kareus.profile.programs import Execution, instruction_program, stage_shapes
+from kareus.testbed.simulated.model import Tally, tally
+from kareus.workload.compose import compose
+from kareus.workload.config import Gpu, Workload
+from kareus.workload.divisibility import check_divisibility
+from kareus.workload.split import layers_per_stage
+
+InstructionKey = tuple[int, Direction, Execution]
+"""Stage, direction, and how it is executed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """One workload; compared by identity."""
+
+    workload: Workload
+    graphs: dict[Batch, BlockGraph]
+    tallies: dict[InstructionKey, Tally]
+    """What every whole instruction executes."""
+
+    def on(self, gpu: Gpu) -> "Subject":
+        """The same workload on another GPU."""
+        return replace(self, workload=replace(self.workload, gpu=gpu))
+
+
+def subject(scenario: Scenario, overrides: tuple[str, ...], config_dir: Path) -> Subject:
+    """Resolve and trace a workload; what it needs of memory is not checked.
+
+    Args:
+        scenario: the workload.
+        overrides: further Hydra overrides, such as of the GPU.
+        config_dir: Hydra groups.
+
+    Raises:
+        ConfigError: the scenario or an override cannot be used.
+    """
+    (composition,) = compose([*scenario.overrides, *overrides], config_dir)
+    workload = composition.workload
+    check_divisibility(workload)
+    split = layers_per_stage(workload)
+    workload = replace(workload, parallelism=replace(workload.parallelism, layers_per_stage=split))
+    graphs = _graphs(workload)
+    executions = [Execution.SEQUENTIAL] + [Execution.NANOBATCHING] * (Batch.NANOBATCH in graphs)
+    tallies = {
+        (stage, direction, execution): tally(
+            instruction_program(
+                graphs,
+                shape,
+                direction,
+                execution,
+                recompute=workload.activation_checkpointing,
+                default_sm_count=workload.testbed.default_collective_sm_count,
+            )
+        )
+        for stage, shape in enumerate(stage_shapes(split))
+        for direction in Direction
+        for execution in executions
+    }
+    return Subject(workload=workload, graphs=graphs, tallies=tallies)
+
+
+def _graphs(workload: Workload) -> dict[Batch, BlockGraph]:
+    from kareus.partition.extract import extract  # noqa: PLC0415 - torch takes two seconds to import
+
+    return extract(workload.model, workload.parallelism, workload.microbatch_size, workload.sequence_length)

@@ -1,0 +1,58 @@
+"""Which points of an instruction each method may use; the rows of the table `MICROBATCH`."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kareus.artifacts.records import to_plain
+from kareus.frontier.microbatch import Point, frontier, frontier_mask
+from kareus.partition.graph import Direction
+from kareus.profile.programs import Execution
+from kareus.workload.config import Gpu
+
+
+def points_by_method(points: Mapping[Execution, Sequence[Point]], gpu: Gpu) -> dict[str, list[Point]]:
+    """Points by method, by rising time: all of the baselines, the frontiers of `kareus` and of its ablations.
+
+    An odd microbatch has no nanobatches, so neither `nanobatching` nor the ablations.
+
+    Args:
+        points: every point of one instruction, by how it is executed.
+        gpu: whose blocking power and maximum clock apply.
+    """
+    sequential = points[Execution.SEQUENTIAL]
+    searched = [*sequential, *points.get(Execution.OVERLAP, ())]
+    sets: dict[str, Sequence[Point]] = {"sequential": sequential, "kareus": frontier(searched, gpu.blocking_power_w)}
+    if Execution.NANOBATCHING in points:
+        default = points[Execution.NANOBATCHING]
+        fastest_mhz = max(point.frequency_mhz for point in sequential)
+        at_fastest = [point for point in searched if point.frequency_mhz == fastest_mhz]
+        sets |= {
+            "nanobatching": default,
+            "kareus-without-frequency": frontier(at_fastest, gpu.blocking_power_w),
+            "kareus-without-kernel-schedule": frontier([*sequential, *default], gpu.blocking_power_w),
+        }
+    return {method: sorted(own, key=lambda p: p.time_s) for method, own in sets.items()}
+
+
+def microbatch_rows(
+    stage: int, direction: Direction, points: Mapping[Execution, Sequence[Point]], gpu: Gpu
+) -> list[dict[str, Any]]:
+    """Rows of one stage and direction."""
+    return [
+        {
+            "method": method,
+            "stage": stage,
+            "direction": direction,
+            "point": number,
+            "execution": point.execution,
+            "frequency_mhz": point.frequency_mhz,
+            "time_s": point.time_s,
+            "energy_j": point.energy_j,
+            "dynamic_energy_j": point.energy_j - gpu.static_power_w * point.time_s,
+            "effective_energy_j": point.energy_j - gpu.blocking_power_w * point.time_s,
+            "on_frontier": on_frontier,
+            "choices": to_plain(point.choices),
+        }
+        for method, own in points_by_method(points, gpu).items()
+        for number, (point, on_frontier) in enumerate(zip(own, frontier_mask(own, gpu.blocking_power_w), strict=True))
+    ]
