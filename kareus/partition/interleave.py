@@ -2,10 +2,10 @@
 
 Nanobatches A and B take turns, segment by segment: A.1 B.1 A.2 B.2 ... Each segment runs beside the
 collective that the other nanobatch has just reached, and a collective in flight passes from block to
-block. With recomputation a backward visits each block twice, forward then backward, in one such
-sequence, so that a recomputed segment too runs beside what the other nanobatch has just reached: the
-first one of a block beside the last collective of the block after it. Only the first segment of an
-instruction and its last collective have no partner.
+block. With recomputation a backward first runs all blocks of its stage forward again, from the stage's
+input, then backward, in one such sequence: a recomputed segment too runs beside what the other nanobatch
+has just reached. The memory estimate assumes the same. Only the first segment of an instruction and its
+last collective have no partner.
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ def block_segments(graph: BlockGraph, layers: int, direction: Direction, *, reco
     """Segments of one nanobatch through `layers` blocks of a stage, in the order of execution."""
     if direction is Direction.FORWARD:
         return list(graph.forward) * layers
-    return [*(graph.forward if recompute else ()), *graph.backward] * layers
+    return [*(list(graph.forward) * layers if recompute else ()), *list(graph.backward) * layers]
 
 
 def interleave(segments: Sequence[Segment]) -> list[Pair]:

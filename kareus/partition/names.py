@@ -53,7 +53,7 @@ def expected_partitions(workload: Extracted) -> tuple[str, ...]:
     forward = [(_FORWARD, *step) for step in cycles[_FORWARD]]
     backward = [(_BACKWARD, *step) for step in cycles[_BACKWARD]]
     names: dict[str, None] = {}
-    for cycle in (forward, [*(forward if workload.activation_checkpointing else ()), *backward]):
+    for cycle in (forward, backward):
         for (_, _, before), (direction, segment, own) in zip([cycle[-1], *cycle], cycle, strict=False):
             names.update({f"{direction}-{segment}-{collective}": None for collective in (before, own)})
     return tuple(names)

@@ -61,25 +61,39 @@ def measure_once(session: Session, frequency_mhz: int, protocol: MeasurementProt
     begin_s = session.now_s()
     session.set_clock(frequency_mhz)
     execution_s = _warm_up(session, protocol.warmup_s)
-    session.rest(protocol.cooldown_s)
+    idle_w = _cool_down(session, protocol)
 
     repetitions = max(1, math.ceil(protocol.window_s / execution_s))
     temperature_before_c = session.temperature_c()
     start_s, start_j = session.now_s(), session.energy_j()
     session.execute(repetitions)
-    window_s, energy_j = session.now_s() - start_s, session.energy_j() - start_j
-    clock = session.clock_report()
+    window_s, temperature_after_c, clock = session.now_s() - start_s, session.temperature_c(), session.clock_report()
+    session.rest(protocol.settle_s)
+    energy_j = session.energy_j() - start_j - idle_w * protocol.settle_s
     return {
         "time_s": window_s / repetitions,
         "energy_j": energy_j / repetitions,
         "repetitions": repetitions,
         "window_s": window_s,
         "temperature_before_c": temperature_before_c,
-        "temperature_after_c": session.temperature_c(),
+        "temperature_after_c": temperature_after_c,
         "clock_mean_mhz": clock.mean_mhz,
         "throttle_reasons": list(clock.throttle_reasons),
         "duration_s": session.now_s() - begin_s,
     }
+
+
+def _cool_down(session: Session, protocol: MeasurementProtocol) -> float:
+    """Rest; returns the idle power in watts.
+
+    A counter is as old as its update interval. Read while the GPU idles, before as after the window, what it misses is
+    idle power, which is known; read at the end of the load, it misses up to 2 % of a window of 5 s.
+    """
+    session.rest(protocol.settle_s)
+    start_s, start_j = session.now_s(), session.energy_j()
+    session.rest(max(protocol.cooldown_s, protocol.settle_s))
+    elapsed_s = session.now_s() - start_s
+    return (session.energy_j() - start_j) / elapsed_s if elapsed_s else 0.0
 
 
 def _warm_up(session: Session, warmup_s: float) -> float:

@@ -280,12 +280,14 @@ class MeasurementProtocol:
     cooldown_s: float
     warmup_s: float
     """Repetitions before the cooldown, to estimate the time of one."""
+    settle_s: float
+    """Rest before each reading of the energy counter, longer than its update interval."""
     predecessor_power_w: float
     """Power of the standard predecessor, whose heat the cooldown has to take away."""
 
     def __post_init__(self) -> None:
         _positive(self, "window_s", "warmup_s", "predecessor_power_w")
-        _not_negative(self, "cooldown_s")
+        _not_negative(self, "cooldown_s", "settle_s")
 
 
 class Strategy(StrEnum):

@@ -129,12 +129,7 @@ def test_context_parallelism_alone_overlaps_the_whole_block_with_the_gather() ->
         "backward-attention-allgather": 1,
         "backward-attention-reducescatter": 1,
     }
-    # Recomputation puts a forward segment before each backward: it runs beside the reduce-scatter, and the first
-    # segment of the backward beside its gather.
-    recomputing = partitions(1, 2, activation_checkpointing=True)
-    assert recomputing["backward-mlp-allgather"] == 2
-    assert recomputing["forward-block-reducescatter"] == 0
-    assert "backward-mlp-reducescatter" not in recomputing
+    assert partitions(1, 2, activation_checkpointing=True) == partitions(1, 2)
 
 
 def test_without_collectives_there_are_no_partitions() -> None:
@@ -346,7 +341,9 @@ def test_multiplicities_count_what_a_stage_runs_but_its_first_segment(
     assert run.total() == 2 * segments * layers - 1
     backward = {name: n for name, n in multiplicities.items() if name.startswith("backward")}
     missing = Counter({name: n * layers for name, n in backward.items()}) - run
-    assert missing.total() == (0 if recompute else 1)
+    # The first backward segment runs beside nothing, or beside the recomputed forward's last collective, which has the
+    # same kind as the backward's own unless there is context parallelism alone.
+    assert missing.total() == (0 if recompute and place[0] > 1 else 1)
 
 
 def test_what_stands_around_the_blocks_has_its_own_segments() -> None:

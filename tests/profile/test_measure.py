@@ -1,8 +1,10 @@
+import dataclasses
+
 import pytest
 from builders import a100, gemm, protocol, search, simulated
 
 from kareus.profile.bench import Bench
-from kareus.profile.measure import Profiler
+from kareus.profile.measure import Profiler, measure_once
 from kareus.profile.tables import MEASUREMENTS
 from kareus.testbed.factory import open_testbed
 from kareus.testbed.program import Program, Step
@@ -92,3 +94,19 @@ def test_shelves_differ_by_whatever_decides_a_measurement(tmp_path):
 
     assert place() == place() == place(search_frequencies=wider)
     assert len({place(), place(content="y"), place(seed=1), place(sm_count=100)}) == 4
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_age_of_the_counter_does_not_bias_the_energy(seed):
+    """Without other noise and at the reference temperature: idle power fills in what a stale counter misses."""
+    calm = a100(coefficients=dataclasses.replace(a100().coefficients, leakage_w_per_c=0.0))
+    testbed = open_testbed(simulated(time_noise=0.0, power_noise=0.0), calm, protocol(), seed)
+    with testbed.session(PROGRAM, "phase") as session:
+        row = measure_once(session, 1200, protocol())
+    assert row["energy_j"] == pytest.approx(float(run_program(calm, PROGRAM, 1200).energy_j), rel=0.003)
+
+
+def test_the_cooldown_brings_a_gpu_below_32_degrees():
+    """Paper, section 5.3."""
+    with open_testbed(simulated(), a100(), protocol(), 0).session(PROGRAM, "hot") as session:
+        assert measure_once(session, 1410, protocol())["temperature_before_c"] < 32
