@@ -155,6 +155,8 @@ class GpuCoefficients:
     """HBM traffic that a collective causes, in bytes per byte on its links."""
     contention: float
     """Slowdown of a memory-bound operator and a collective beside each other, beyond sharing bandwidth."""
+    crowding: float
+    """Slowdown of an operator beside a collective for the share of SMs that the collective takes, beyond losing them."""
     kernel_overhead_s: float
     """Launch gap and ramp of a kernel."""
     isolation_overhead: float

@@ -74,4 +74,5 @@ def _times_beside(
     fair_share = np.where(demand > 1, operator_demand / demand, 1.0)
     operator_s = laws.operator_time_s(gpu, operator, frequency_mhz, remaining, hbm_share=fair_share)
     conflict = 1 + gpu.coefficients.contention * np.minimum(1.0, operator_demand) * np.minimum(1.0, collective_demand)
-    return operator_s * conflict, collective_s * demand * conflict
+    crowding = 1 + gpu.coefficients.crowding * sm_count / gpu.sm_count
+    return operator_s * conflict * crowding, collective_s * demand * conflict
