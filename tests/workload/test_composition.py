@@ -147,6 +147,22 @@ def test_a_spoilt_file_is_answered_in_one_line(edited: Path, file: str, old: str
     assert "\n" not in str(raised.value)
 
 
+@pytest.mark.parametrize("file", ["config.yaml", "gpu/a100-sxm4-40gb.yaml"])
+def test_a_file_that_is_no_text_is_named_in_one_line(edited: Path, file: str) -> None:
+    (edited / file).write_bytes(b"seed: 0 # \xb5s\n")
+    with pytest.raises(ConfigError) as raised:
+        compose([], edited)
+    assert str(raised.value) == f"{edited / file}: not a text file; save it as UTF-8."
+
+
+@pytest.mark.parametrize("file", ["config.yaml", "gpu/a100-sxm4-40gb.yaml"])
+def test_brackets_in_brackets_without_end_are_answered_in_one_line(edited: Path, file: str) -> None:
+    (edited / file).write_text(f"seed: {'[' * 10_000}")
+    with pytest.raises(ConfigError) as raised:
+        compose([], edited)
+    assert str(raised.value) == f"{edited}: cannot be composed: lists in lists too deep."
+
+
 def test_a_folder_without_a_configuration_says_what_to_pass(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as raised:
         compose([], tmp_path)
