@@ -55,10 +55,20 @@ def _run(name: str, argv: Sequence[str]) -> int:
     except KareusError as error:
         print(f"kareus {name}: {error}", file=sys.stderr)  # noqa: T201
         return 2
+    except OSError as error:
+        print(f"kareus {name}: {_said(error)}", file=sys.stderr)  # noqa: T201
+        return 2
     except KeyboardInterrupt:
         print(f"kareus {name}: interrupted; run it again to go on.", file=sys.stderr)  # noqa: T201
         return 130
     return 0
+
+
+def _said(error: OSError) -> str:
+    """What the system refused, in one line; of a rename, the file that was meant and not the temporary one."""
+    where = error.filename2 or error.filename
+    reason = error.strerror or " ".join(str(error).split())
+    return f"{f'{where}: ' if where else ''}{reason}; check the path, its permissions and the space on its disk."
 
 
 def _overview() -> str:
