@@ -15,7 +15,7 @@ from typing import IO, Any, Self
 
 import polars as pl
 
-from kareus.artifacts.files import exclusive_lock, sync_folder
+from kareus.artifacts.files import exclusive_lock, remove_temporaries, sync_folder
 from kareus.artifacts.provenance import Provenance
 from kareus.artifacts.tables import TableSchema, read_provenance, read_table, write_table
 from kareus.errors import ArtifactError
@@ -36,7 +36,7 @@ class Shelf:
         self._rows: dict[tuple[Any, ...], Row] = {}
 
     def __enter__(self) -> Self:
-        """Take the lock and read what is there.
+        """Take the lock, clear away what a kill left half written, and read what is there.
 
         Raises:
             ArtifactError: the table or the journal is corrupt, of another schema version, or was measured on
@@ -45,6 +45,7 @@ class Shelf:
         self._lock = exclusive_lock(self.folder / "lock")
         self._lock.__enter__()
         try:
+            remove_temporaries(self._table)
             self._load()
             self._handle: IO[bytes] = self._journal.open("ab")
         except BaseException:

@@ -64,6 +64,19 @@ def test_no_row_is_lost_to_kill_9_but_the_one_in_flight(tmp_path):
     assert read_table(tmp_path / "rows.parquet", SCHEMA)["key"].to_list() == [0, 1, 2, 3, 4, 5]
 
 
+def test_what_a_kill_during_a_fold_left_is_removed_and_nothing_else(tmp_path):
+    with shelf(tmp_path) as rows:
+        rows.append({"key": 1, "value": 1.0})
+    left = tmp_path / ".rows.parquet.4711.tmp"
+    left.write_bytes(b"PAR1")
+    others = tmp_path / ".other.parquet.4711.tmp", tmp_path / "rows.parquet"
+    others[0].touch()
+    with shelf(tmp_path) as rows:
+        assert not left.exists()
+        assert all(other.exists() for other in others)
+        assert rows.get((1,)) == {"key": 1, "value": 1.0}
+
+
 def test_rows_are_kept_when_the_work_fails(tmp_path):
     with pytest.raises(RuntimeError), shelf(tmp_path) as rows:
         rows.append({"key": 1, "value": 1.0})
