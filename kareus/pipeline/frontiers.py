@@ -47,17 +47,18 @@ def _point_sets(config: PipelineSlice, microbatch: pl.DataFrame, method: Method)
     if method.has_frontier:
         own = own.filter("on_frontier")
     else:
-        own = own.filter(pl.col("frequency_mhz") == pl.col("frequency_mhz").max().over("stage", "direction"))
+        own = own.filter(pl.col("frequency_mhz") == config.gpu.maximum_clock_mhz)
     points = defaultdict(list)
     for row in own.iter_rows(named=True):
         energy_j = row["effective_energy_j"] * config.parallelism.gpus_per_stage
         points[row["stage"], row["direction"]].append((row["point"], row["time_s"], energy_j))
+    clock = "" if method.has_frontier else f" at {config.gpu.maximum_clock_mhz} MHz"
     for stage in range(config.parallelism.pp):
         for direction in Direction:
             if (stage, direction) not in points:
                 raise ArtifactError(
                     f"the microbatch frontiers of '{method.points_of}' have no points for the {direction} of stage "
-                    f"{stage}, expected {config.parallelism.pp} stages; rerun the stage 'frontier'."
+                    f"{stage}{clock}, expected {config.parallelism.pp} stages; rerun the stage 'frontier'."
                 )
     return {key: point_set(of_key) for key, of_key in points.items()}
 

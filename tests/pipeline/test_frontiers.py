@@ -5,6 +5,7 @@ import itertools
 import subprocess
 import sys
 
+import polars as pl
 import pytest
 from pipelines import B, F
 from pipelines import pipeline_slice as config
@@ -72,6 +73,12 @@ def test_methods_without_frequency_scaling_have_one_plan_at_the_maximum_clock():
     assert len(plans_of(rows, "sequential+perseus")) > 1
 
 
+def test_methods_without_frequency_scaling_are_not_planned_at_a_lower_clock():
+    slower = microbatch().filter((pl.col("frequency_mhz") < 1410) | (pl.col("method") == "kareus"))
+    with pytest.raises(ArtifactError, match="'sequential' have no points for the forward of stage 0 at 1410 MHz"):
+        iteration_rows(config(), slower)
+
+
 def test_a_point_that_is_not_on_its_microbatch_frontier_is_in_no_plan():
     for row in iteration_rows(config(), microbatch()):
         assert 2 not in row["points"]
@@ -93,7 +100,9 @@ def test_methods_that_could_not_run_are_left_out_but_sequential_is_demanded():
 
 
 def test_a_stage_too_few_is_refused_by_name():
-    with pytest.raises(ArtifactError, match="forward of stage 1, expected 2 stages; rerun the stage 'frontier'"):
+    with pytest.raises(
+        ArtifactError, match="forward of stage 1 at 1410 MHz, expected 2 stages; rerun the stage 'frontier'"
+    ):
         iteration_rows(config(), microbatch(stages=1))
 
 

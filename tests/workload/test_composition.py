@@ -100,6 +100,16 @@ def test_changes_are_what_overrides_changed_and_nothing_else() -> None:
             "gpu: search_frequencies.maximum_mhz=2000: must be at most maximum_clock_mhz (1410).",
         ),
         (
+            "gpu.search_frequencies.maximum_mhz=1200",
+            "gpu: search_frequencies=900-1200 by 30: must contain maximum_clock_mhz (1410), at which the baselines "
+            "run; set maximum_mhz to 1410 and stride_mhz to a divisor of 510.",
+        ),
+        (
+            "gpu.search_frequencies.stride_mhz=40",
+            "gpu: search_frequencies=900-1410 by 40: must contain maximum_clock_mhz (1410), at which the baselines "
+            "run; set maximum_mhz to 1410 and stride_mhz to a divisor of 510.",
+        ),
+        (
             "gpu.coefficients.hbm_efficiency=1.2",
             "gpu.coefficients: hbm_efficiency=1.2: must be greater than 0 and at most 1.",
         ),
