@@ -51,7 +51,7 @@ def _run(name: str, argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog=f"kareus {name}", description=purpose, allow_abbrev=False)
     stage.add_arguments(parser)
     try:
-        stage.run(parser.parse_args(argv))
+        stage.run(parser.parse_intermixed_args(argv))
     except KareusError as error:
         print(f"kareus {name}: {error}", file=sys.stderr)  # noqa: T201
         return 2
