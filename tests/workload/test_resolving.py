@@ -168,10 +168,17 @@ def test_the_command_says_when_an_edited_configuration_replaces_a_workload(
     assert load_slice(path, Workload).gpu.power_limit_w == 350.0
 
 
-def test_the_command_refuses_a_single_workload_that_cannot_run(tmp_path: Path) -> None:
-    with pytest.raises(RefusedWorkloadError, match="out of memory"):
-        run(tmp_path / "results", "microbatch_size=16")
-    assert not (tmp_path / "results").exists()
+@pytest.mark.parametrize("sizes", ["16", "16,32"])
+def test_the_command_records_what_it_refused_before_it_says_that_nothing_is_left(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, sizes: str
+) -> None:
+    with caplog.at_level(logging.INFO), pytest.raises(RefusedWorkloadError, match="out of memory"):
+        run(tmp_path, f"microbatch_size={sizes}")
+    rows = read_table(tmp_path / "workloads.parquet", WORKLOADS).to_dicts()
+    assert [row["overrides"] for row in rows] == [[f"microbatch_size={size}"] for size in sizes.split(",")]
+    assert all(not row["accepted"] and "out of memory" in row["refusal"] for row in rows)
+    assert len(caplog.messages) == 1 + len(rows)
+    assert not list(tmp_path.rglob("workload.yaml"))
 
 
 def test_a_hugging_face_model_resolves_beside_an_option(tmp_path: Path) -> None:
