@@ -8,7 +8,7 @@ import polars as pl
 from kareus.errors import ArtifactError
 from kareus.partition.graph import Direction
 from kareus.pipeline.dag import build_dag
-from kareus.pipeline.instructions import Instruction, pipeline_instructions
+from kareus.pipeline.instructions import pipeline_instructions
 from kareus.pipeline.methods import METHODS, REQUIRED, Method
 from kareus.pipeline.problem import PointSet, Problem, point_set
 from kareus.pipeline.solver import PlannedIteration, iteration_frontier
@@ -29,16 +29,48 @@ def iteration_rows(config: PipelineSlice, microbatch: pl.DataFrame) -> list[dict
     Raises:
         ArtifactError: a stage or direction of a method has no points.
     """
-    instructions = pipeline_instructions(config.pipeline.schedule, config.parallelism.pp, config.num_microbatches)
     known = set(microbatch["method"])
     rows: list[dict[str, Any]] = []
     for method in METHODS:
         if method.points_of not in known and method.points_of not in REQUIRED:
             continue
-        problem = _problem(config, instructions, _point_sets(config, microbatch, method))
-        plans = iteration_frontier(problem, config.pipeline.deadlines if method.has_frontier else 1)
-        rows += [_row(config, method, number, plan) for number, plan in enumerate(plans)]
+        plans = iteration_frontier(
+            method_problem(config, microbatch, method), config.pipeline.deadlines if method.has_frontier else 1
+        )
+        rows += [
+            {"method": method.name, "plan": number, **plan_columns(config, plan)} for number, plan in enumerate(plans)
+        ]
     return rows
+
+
+def method_problem(config: PipelineSlice, microbatch: pl.DataFrame, method: Method) -> Problem:
+    """What `method` plans: the instructions of an iteration, and the points that each may run at.
+
+    Raises:
+        ArtifactError: a stage or direction has no points.
+    """
+    instructions = pipeline_instructions(config.pipeline.schedule, config.parallelism.pp, config.num_microbatches)
+    sets = _point_sets(config, microbatch, method)
+    return Problem(
+        dag=build_dag(instructions, transfers_s(config)),
+        point_sets=tuple(sets[i.stage, i.direction] for i in instructions),
+        waiting_power_w=config.gpu.blocking_power_w * config.parallelism.gpus,
+    )
+
+
+def plan_columns(config: PipelineSlice, plan: PlannedIteration) -> dict[str, Any]:
+    """Columns of `ITERATION` that say what a plan is and costs: all but its method and its number."""
+    static_energy_j = config.gpu.static_power_w * plan.time_s * config.parallelism.gpus
+    return {
+        "time_s": plan.time_s,
+        "energy_j": plan.energy_j,
+        "static_energy_j": static_energy_j,
+        "dynamic_energy_j": plan.energy_j - static_energy_j,
+        "deadline_s": plan.deadline_s,
+        "lower_bound_j": plan.lower_bound_j,
+        "gap": plan.gap,
+        "points": plan.points,
+    }
 
 
 def _point_sets(config: PipelineSlice, microbatch: pl.DataFrame, method: Method) -> PointSets:
@@ -61,27 +93,3 @@ def _point_sets(config: PipelineSlice, microbatch: pl.DataFrame, method: Method)
                     f"{stage}{clock}, expected {config.parallelism.pp} stages; rerun the stage 'frontier'."
                 )
     return {key: point_set(of_key) for key, of_key in points.items()}
-
-
-def _problem(config: PipelineSlice, instructions: tuple[Instruction, ...], sets: PointSets) -> Problem:
-    return Problem(
-        dag=build_dag(instructions, transfers_s(config)),
-        point_sets=tuple(sets[i.stage, i.direction] for i in instructions),
-        waiting_power_w=config.gpu.blocking_power_w * config.parallelism.gpus,
-    )
-
-
-def _row(config: PipelineSlice, method: Method, number: int, plan: PlannedIteration) -> dict[str, Any]:
-    static_energy_j = config.gpu.static_power_w * plan.time_s * config.parallelism.gpus
-    return {
-        "method": method.name,
-        "plan": number,
-        "time_s": plan.time_s,
-        "energy_j": plan.energy_j,
-        "static_energy_j": static_energy_j,
-        "dynamic_energy_j": plan.energy_j - static_energy_j,
-        "deadline_s": plan.deadline_s,
-        "lower_bound_j": plan.lower_bound_j,
-        "gap": plan.gap,
-        "points": plan.points,
-    }
