@@ -12,6 +12,7 @@ from pipelines import pipeline_slice as config
 
 from kareus.artifacts.provenance import Provenance, TestbedIdentity
 from kareus.artifacts.tables import read_provenance, read_table, write_table
+from kareus.cli import main
 from kareus.errors import ArtifactError
 from kareus.frontier.tables import MICROBATCH
 from kareus.pipeline.frontiers import iteration_rows
@@ -107,6 +108,18 @@ def test_a_stage_too_few_is_refused_by_name():
 
 
 SIMULATED = TestbedIdentity(kind="simulated", gpu="A100-SXM4-40GB", detail="by hand")
+
+
+@pytest.mark.parametrize(("dp", "said"), [(1, False), (2, True)])
+def test_the_command_says_that_replicas_are_planned_without_their_synchronisation(tmp_path, caplog, dp, said):
+    (tmp_path / "pipeline.yaml").write_text(to_yaml(config(dp=dp)))
+    origin = Provenance(config_hash="0123456789abcdef", testbed=SIMULATED)
+    write_table(tmp_path / "microbatch.parquet", microbatch(), MICROBATCH, origin)
+    arguments = [f"--{name}={tmp_path / name}.parquet" for name in ("microbatch", "instructions", "iteration")]
+    with caplog.at_level("INFO"):
+        assert main(["pipeline", f"--config={tmp_path / 'pipeline.yaml'}", *arguments]) == 0
+    note = f"gradient synchronisation over dp={dp} replicas is not part of the iteration"
+    assert (note in caplog.messages) == said
 
 
 def test_the_command_writes_both_tables_with_their_origin(tmp_path):
