@@ -51,14 +51,24 @@ def _run(name: str, argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog=f"kareus {name}", description=purpose, allow_abbrev=False)
     stage.add_arguments(parser)
     try:
-        stage.run(parser.parse_args(argv))
+        stage.run(parser.parse_intermixed_args(argv))
     except KareusError as error:
         print(f"kareus {name}: {error}", file=sys.stderr)  # noqa: T201
+        return 2
+    except OSError as error:
+        print(f"kareus {name}: {_said(error)}", file=sys.stderr)  # noqa: T201
         return 2
     except KeyboardInterrupt:
         print(f"kareus {name}: interrupted; run it again to go on.", file=sys.stderr)  # noqa: T201
         return 130
     return 0
+
+
+def _said(error: OSError) -> str:
+    """What the system refused, in one line; of a rename, the file that was meant and not the temporary one."""
+    where = error.filename2 or error.filename
+    reason = error.strerror or " ".join(str(error).split())
+    return f"{f'{where}: ' if where else ''}{reason}; check the path, its permissions and the space on its disk."
 
 
 def _overview() -> str:

@@ -20,7 +20,7 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     A reader sees the old file or the new one, never a part; a kill leaves the old one.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = _temporary(path, os.getpid())
     try:
         write(temporary)
         with temporary.open("rb") as written:
@@ -29,6 +29,16 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     finally:
         temporary.unlink(missing_ok=True)
     sync_folder(path.parent)
+
+
+def remove_temporaries(path: Path) -> None:
+    """Remove temporary siblings of `path` that kills left; call it only where nobody else can be writing `path`."""
+    for temporary in path.parent.glob(_temporary(path, "*").name):
+        temporary.unlink(missing_ok=True)
+
+
+def _temporary(path: Path, process: int | str) -> Path:
+    return path.with_name(f".{path.name}.{process}.tmp")
 
 
 def write_text(path: Path, text: str) -> None:

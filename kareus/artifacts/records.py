@@ -8,6 +8,7 @@ import dataclasses
 import difflib
 import hashlib
 import json
+import sys
 import types
 import typing
 from collections.abc import Iterable, Mapping, Sequence
@@ -143,8 +144,14 @@ def _enum(hint: type[Enum], value: Any, where: str) -> Enum:
 
 
 def _scalar(hint: Any, value: Any, where: str) -> Any:
-    if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
+    if hint is float and isinstance(value, (int, float)) and not isinstance(value, bool):
+        return _finite(value, where)
     if not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool):
         raise ConfigError(f"{where}: expected {hint.__name__}, got {value!r}.")
     return value
+
+
+def _finite(value: float, where: str) -> float:
+    if not abs(value) <= sys.float_info.max:  # so written, it refuses NaN too
+        raise ConfigError(f"{where}: expected a finite number, got {value!r}.")
+    return float(value)

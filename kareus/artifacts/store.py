@@ -13,7 +13,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
-from kareus.artifacts.files import exclusive_lock, sync_folder
+import polars as pl
+
+from kareus.artifacts.files import exclusive_lock, remove_temporaries, sync_folder
 from kareus.artifacts.provenance import Provenance
 from kareus.artifacts.tables import TableSchema, read_provenance, read_table, write_table
 from kareus.errors import ArtifactError
@@ -34,7 +36,7 @@ class Shelf:
         self._rows: dict[tuple[Any, ...], Row] = {}
 
     def __enter__(self) -> Self:
-        """Take the lock and read what is there.
+        """Take the lock, clear away what a kill left half written, and read what is there.
 
         Raises:
             ArtifactError: the table or the journal is corrupt, of another schema version, or was measured on
@@ -43,6 +45,7 @@ class Shelf:
         self._lock = exclusive_lock(self.folder / "lock")
         self._lock.__enter__()
         try:
+            remove_temporaries(self._table)
             self._load()
             self._handle: IO[bytes] = self._journal.open("ab")
         except BaseException:
@@ -100,21 +103,24 @@ class Shelf:
                 handle.truncate(self._journal.stat().st_size - len(torn))
 
     def _parse(self, line: bytes, number: int) -> Row:
-        try:
-            row: Row = json.loads(line)
-            version = row.pop("schema_version")
-        except (ValueError, KeyError, AttributeError) as error:
-            raise ArtifactError(
-                f"{self._journal}: line {number} is corrupt; remove that line to measure its row again."
-            ) from error
+        row = _row(line)
+        if row is None or "schema_version" not in row:
+            raise self._spoilt(number, "is corrupt")
+        version = row.pop("schema_version")
         if version != self._schema.version:
             raise ArtifactError(
                 f"{self._journal}: schema version {version} of '{self._schema.name}', this Kareus reads "
                 f"{self._schema.version}; move the folder away to measure anew."
             )
         if set(row) != set(self._schema.polars):
-            raise ArtifactError(f"{self._journal}: line {number} lacks columns; remove that line.")
+            raise self._spoilt(number, "lacks columns")
+        for column in self._schema.columns:
+            if not _fits(row[column.name], column.dtype) and not (column.nullable and row[column.name] is None):
+                raise self._spoilt(number, f"has {row[column.name]!r} for {column.name}")
         return row
+
+    def _spoilt(self, number: int, problem: str) -> ArtifactError:
+        return ArtifactError(f"{self._journal}: line {number} {problem}; remove that line to measure its row again.")
 
     def _fold(self) -> None:
         if self._journal.stat().st_size:
@@ -122,3 +128,24 @@ class Shelf:
             write_table(self._table, frame, self._schema, self._provenance)
         self._journal.unlink()
         sync_folder(self.folder)
+
+
+def _row(line: bytes) -> Row | None:
+    """The row of a line, with its schema version; None if it is none, or has numbers that no row is written with."""
+    try:
+        row = json.loads(line, parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        return None
+    return row if isinstance(row, dict) else None
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is not a number of JSON")
+
+
+def _fits(value: Any, dtype: Any) -> bool:
+    """Whether `value`, from JSON, is of a polars data type; JSON may write a float without a point."""
+    if isinstance(dtype, pl.List):
+        return isinstance(value, list) and all(_fits(item, dtype.inner) for item in value)
+    kind = dtype.to_python()
+    return type(value) is kind or (kind is float and type(value) is int)

@@ -8,7 +8,7 @@ import polars as pl
 from kareus.errors import ArtifactError
 from kareus.partition.graph import Direction
 from kareus.pipeline.dag import build_dag
-from kareus.pipeline.instructions import Instruction, pipeline_instructions
+from kareus.pipeline.instructions import pipeline_instructions
 from kareus.pipeline.methods import METHODS, REQUIRED, Method
 from kareus.pipeline.problem import PointSet, Problem, point_set
 from kareus.pipeline.solver import PlannedIteration, iteration_frontier
@@ -29,40 +29,28 @@ def iteration_rows(config: PipelineSlice, microbatch: pl.DataFrame) -> list[dict
     Raises:
         ArtifactError: a stage or direction of a method has no points.
     """
-    instructions = pipeline_instructions(config.pipeline.schedule, config.parallelism.pp, config.num_microbatches)
     known = set(microbatch["method"])
     rows: list[dict[str, Any]] = []
     for method in METHODS:
         if method.points_of not in known and method.points_of not in REQUIRED:
             continue
-        problem = _problem(config, instructions, _point_sets(config, microbatch, method))
-        plans = iteration_frontier(problem, config.pipeline.deadlines if method.has_frontier else 1)
-        rows += [_row(config, method, number, plan) for number, plan in enumerate(plans)]
+        plans = iteration_frontier(
+            method_problem(config, microbatch, method), config.pipeline.deadlines if method.has_frontier else 1
+        )
+        rows += [
+            {"method": method.name, "plan": number, **plan_columns(config, plan)} for number, plan in enumerate(plans)
+        ]
     return rows
 
 
-def _point_sets(config: PipelineSlice, microbatch: pl.DataFrame, method: Method) -> PointSets:
-    """What the instructions of each stage and direction may run at; energies of all GPUs of the stage."""
-    own = microbatch.filter(pl.col("method") == method.points_of)
-    if method.has_frontier:
-        own = own.filter("on_frontier")
-    else:
-        own = own.filter(pl.col("frequency_mhz") == pl.col("frequency_mhz").max().over("stage", "direction"))
-    points = defaultdict(list)
-    for row in own.iter_rows(named=True):
-        energy_j = row["effective_energy_j"] * config.parallelism.gpus_per_stage
-        points[row["stage"], row["direction"]].append((row["point"], row["time_s"], energy_j))
-    for stage in range(config.parallelism.pp):
-        for direction in Direction:
-            if (stage, direction) not in points:
-                raise ArtifactError(
-                    f"the microbatch frontiers of '{method.points_of}' have no points for the {direction} of stage "
-                    f"{stage}, expected {config.parallelism.pp} stages; rerun the stage 'frontier'."
-                )
-    return {key: point_set(of_key) for key, of_key in points.items()}
+def method_problem(config: PipelineSlice, microbatch: pl.DataFrame, method: Method) -> Problem:
+    """What `method` plans: the instructions of an iteration, and the points that each may run at.
 
-
-def _problem(config: PipelineSlice, instructions: tuple[Instruction, ...], sets: PointSets) -> Problem:
+    Raises:
+        ArtifactError: a stage or direction has no points.
+    """
+    instructions = pipeline_instructions(config.pipeline.schedule, config.parallelism.pp, config.num_microbatches)
+    sets = _point_sets(config, microbatch, method)
     return Problem(
         dag=build_dag(instructions, transfers_s(config)),
         point_sets=tuple(sets[i.stage, i.direction] for i in instructions),
@@ -70,11 +58,10 @@ def _problem(config: PipelineSlice, instructions: tuple[Instruction, ...], sets:
     )
 
 
-def _row(config: PipelineSlice, method: Method, number: int, plan: PlannedIteration) -> dict[str, Any]:
+def plan_columns(config: PipelineSlice, plan: PlannedIteration) -> dict[str, Any]:
+    """Columns of `ITERATION` that say what a plan is and costs: all but its method and its number."""
     static_energy_j = config.gpu.static_power_w * plan.time_s * config.parallelism.gpus
     return {
-        "method": method.name,
-        "plan": number,
         "time_s": plan.time_s,
         "energy_j": plan.energy_j,
         "static_energy_j": static_energy_j,
@@ -84,3 +71,25 @@ def _row(config: PipelineSlice, method: Method, number: int, plan: PlannedIterat
         "gap": plan.gap,
         "points": plan.points,
     }
+
+
+def _point_sets(config: PipelineSlice, microbatch: pl.DataFrame, method: Method) -> PointSets:
+    """What the instructions of each stage and direction may run at; energies of all GPUs of the stage."""
+    own = microbatch.filter(pl.col("method") == method.points_of)
+    if method.has_frontier:
+        own = own.filter("on_frontier")
+    else:
+        own = own.filter(pl.col("frequency_mhz") == config.gpu.maximum_clock_mhz)
+    points = defaultdict(list)
+    for row in own.iter_rows(named=True):
+        energy_j = row["effective_energy_j"] * config.parallelism.gpus_per_stage
+        points[row["stage"], row["direction"]].append((row["point"], row["time_s"], energy_j))
+    clock = "" if method.has_frontier else f" at {config.gpu.maximum_clock_mhz} MHz"
+    for stage in range(config.parallelism.pp):
+        for direction in Direction:
+            if (stage, direction) not in points:
+                raise ArtifactError(
+                    f"the microbatch frontiers of '{method.points_of}' have no points for the {direction} of stage "
+                    f"{stage}{clock}, expected {config.parallelism.pp} stages; rerun the stage 'frontier'."
+                )
+    return {key: point_set(of_key) for key, of_key in points.items()}

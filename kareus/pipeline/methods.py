@@ -29,13 +29,22 @@ REQUIRED = ("sequential", "kareus")
 """Microbatch frontiers that exist for every workload; an odd microbatch has no halves, so only these."""
 
 
+def method_named(name: str) -> Method:
+    """The method of this name.
+
+    Raises:
+        ArtifactError: no such method.
+    """
+    for method in METHODS:
+        if method.name == name:
+            return method
+    raise ArtifactError(f"method '{name}' is not known; allowed: {', '.join(method.name for method in METHODS)}.")
+
+
 def point_method(method: str) -> str:
     """The method of the microbatch frontiers whose points the plans of `method` name.
 
     Raises:
         ArtifactError: no such method.
     """
-    for known in METHODS:
-        if known.name == method:
-            return known.points_of
-    raise ArtifactError(f"method '{method}' is not known; allowed: {', '.join(m.name for m in METHODS)}.")
+    return method_named(method).points_of

@@ -34,6 +34,8 @@ def run(arguments: argparse.Namespace) -> None:
     instructions = pipeline_instructions(config.pipeline.schedule, config.parallelism.pp, config.num_microbatches)
     write_table(arguments.instructions, INSTRUCTIONS.frame(instruction_rows(instructions)), INSTRUCTIONS, provenance)
     write_table(arguments.iteration, iteration, ITERATION, provenance)
+    if config.parallelism.dp > 1:
+        logger.info("gradient synchronisation over dp=%d replicas is not part of the iteration", config.parallelism.dp)
     for (method,), plans in iteration.group_by("method", maintain_order=True):
         logger.info(_summary(str(method), plans))
 

@@ -46,7 +46,7 @@ class Prediction:
     static_energy_j: float
     dynamic_energy_j: float
     lower_bound_j: float
-    """Energy that no plan of this method can undercut in this time."""
+    """Energy that no plan of this method can undercut in this time; if a deadline was asked for, within that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

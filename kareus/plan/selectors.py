@@ -62,7 +62,7 @@ def parse_selector(text: str) -> Selector:
 
 
 def select(selector: Selector, plans: pl.DataFrame) -> int:
-    """Return the row of `plans` (time_s, energy_j; a frontier) that `selector` asks for.
+    """Return the row of `plans` (time_s, energy_j; a frontier) that `selector` asks for; `limits` plans between rows.
 
     Raises:
         ConfigError: no plan is within the limit; the message says what can be reached.

@@ -3,6 +3,7 @@
 import argparse
 import logging
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
@@ -14,8 +15,9 @@ from kareus.errors import ArtifactError, ConfigError
 from kareus.frontier.tables import MICROBATCH
 from kareus.pipeline.tables import ITERATION
 from kareus.plan.build import build_plan
-from kareus.plan.selectors import parse_selector, select
-from kareus.workload.slices import PlanSlice, load_slice
+from kareus.plan.selectors import Goal, Selector, parse_selector, select
+from kareus.workload.config import Workload
+from kareus.workload.slices import PlanSlice, cut, load_slice
 
 logger = logging.getLogger(__name__)
 
@@ -43,23 +45,30 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.method not in methods:
         raise ConfigError(f"--method {arguments.method}: not planned; {suggest(arguments.method, methods)}.")
     plans = iteration.filter(pl.col("method") == arguments.method)
-    plan = build_plan(
-        workload,
-        folder.name,
-        arguments.selector,
-        plans.row(select(selector, plans), named=True),
-        read_table(folder.microbatch, MICROBATCH),
-        provenance.testbed,
-    )
+    microbatch = read_table(folder.microbatch, MICROBATCH)
+    row = _chosen(selector, plans, microbatch, workload)
+    plan = build_plan(workload, folder.name, arguments.selector, row, microbatch, provenance.testbed)
     output = arguments.output or folder.plan(arguments.selector, arguments.method)
     write_json(output, to_plain(plan))
     logger.info(
-        "%s: %s of %s: %.4f s, %.1f J (%.1f J dynamic) [%s]",
+        "%s: %s of %s: %.4f s, %.1f J (%.1f J dynamic), certified gap %.3f %% at %s [%s]",
         output,
         plan.selector,
         plan.method,
         plan.prediction.time_s,
         plan.prediction.energy_j,
         plan.prediction.dynamic_energy_j,
+        100 * row["gap"],
+        "the deadline" if selector.goal is Goal.DEADLINE else "its own time",
         plan.testbed.label,
     )
+
+
+def _chosen(selector: Selector, plans: pl.DataFrame, microbatch: pl.DataFrame, workload: Workload) -> dict[str, Any]:
+    """Row of `ITERATION` that `selector` asks for: precomputed, or solved for where it gives a limit."""
+    row = plans.row(select(selector, plans), named=True)
+    if selector.limit is None:
+        return row
+    from kareus.plan.limits import row_within  # noqa: PLC0415 - the solver, which only limits need
+
+    return row_within(selector.goal, selector.limit, plans, row, microbatch, cut(workload, "pipeline"))

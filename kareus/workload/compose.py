@@ -107,6 +107,20 @@ def _one_line(config_dir: Path) -> Iterator[None]:
     except (HydraException, OmegaConfBaseException, yaml.YAMLError) as error:
         reason = " ".join(str(error).split())
         raise ConfigError(f"{config_dir}: cannot be composed: {reason}") from error
+    except RecursionError as error:
+        raise ConfigError(f"{config_dir}: cannot be composed: lists in lists too deep.") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{_not_text(config_dir)}: not a text file; save it as UTF-8.") from error
+
+
+def _not_text(config_dir: Path) -> Path:
+    """The first file of the configuration that is not text; the folder where none is found any more."""
+    for path in sorted(config_dir.rglob("*.yaml")):
+        try:
+            path.read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            return path
+    return config_dir
 
 
 def differences(before: Any, after: Any) -> dict[str, Any]:

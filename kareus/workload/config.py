@@ -218,6 +218,7 @@ class Gpu:
     blocking_power_w: float
     """Power while waiting on point-to-point: what the pipeline charges for waiting."""
     search_frequencies: FrequencyRange
+    """Contains `maximum_clock_mhz`, at which the baselines run."""
     coefficients: GpuCoefficients
 
     def peak_flops(self, frequency_mhz: Numeric, sm_count: Numeric) -> Numeric:
@@ -244,6 +245,14 @@ class Gpu:
             raise ConfigError(
                 f"search_frequencies.maximum_mhz={self.search_frequencies.maximum_mhz}: must be at most "
                 f"maximum_clock_mhz ({self.maximum_clock_mhz})."
+            )
+        if self.maximum_clock_mhz not in self.search_frequencies.clocks_mhz:
+            clocks = self.search_frequencies
+            raise ConfigError(
+                f"search_frequencies={clocks.minimum_mhz}-{clocks.maximum_mhz} by {clocks.stride_mhz}: must contain "
+                f"maximum_clock_mhz ({self.maximum_clock_mhz}), at which the baselines run; set maximum_mhz to "
+                f"{self.maximum_clock_mhz} and stride_mhz to a divisor of "
+                f"{self.maximum_clock_mhz - clocks.minimum_mhz}."
             )
 
 

@@ -5,6 +5,9 @@ from collections.abc import Iterator
 from kareus.errors import RefusedWorkloadError
 from kareus.workload.config import Workload
 
+SHARDED = ("num_attention_heads", "num_key_value_heads", "intermediate_size", "vocab_size")
+"""Keys of the model that a tensor-parallel group cuts."""
+
 
 def check_divisibility(workload: Workload) -> None:
     """Check that every GPU of a group gets an equal part.
@@ -17,32 +20,44 @@ def check_divisibility(workload: Workload) -> None:
 
 
 def _problems(workload: Workload) -> Iterator[str]:
-    model, tp, cp = workload.model, workload.parallelism.tp, workload.parallelism.cp
-    yield from _node_problems(workload)
-    for key in ("num_attention_heads", "num_key_value_heads", "intermediate_size", "vocab_size"):
-        value = getattr(model, key)
+    """Tensor and context groups stay inside a node: their collectives are priced on the links of one."""
+    tp, cp, node = workload.parallelism.tp, workload.parallelism.cp, workload.gpu.gpus_per_node
+    if node % tp:
+        yield f"parallelism.tp={tp}: must fit a node of {node} GPUs evenly; allowed: {_listed(_allowed_tp(workload))}."
+    for key in SHARDED:
+        value = getattr(workload.model, key)
         if value % tp:
-            fitting = [d for d in range(1, workload.gpu.gpus_per_node + 1) if value % d == 0]
-            yield f"parallelism.tp={tp}: must divide model.{key} ({value}); of a node's GPUs, {_listed(fitting)} do."
-    if cp > 1 and workload.sequence_length % (2 * cp):
-        # Each rank takes chunks r and 2 cp - 1 - r of the sequence, so that causal attention is the same work on all
-        # (Llama 3 technical report, section 3.3.2).
+            yield f"parallelism.tp={tp}: must divide model.{key} ({value}); allowed: {_listed(_allowed_tp(workload))}."
+    if node % (tp * cp):
+        yield (
+            f"parallelism.cp={cp}: together with parallelism.tp={tp} it must fit a node of {node} GPUs evenly; allowed "
+            f"beside that tp: {_listed(_allowed_cp(workload))}."
+        )
+    if _unbalanced(workload, cp):
         yield (
             f"sequence_length={workload.sequence_length}: must be a multiple of {2 * cp} (2 x parallelism.cp={cp}), "
             "the chunks that balance causal attention."
         )
 
 
-def _node_problems(workload: Workload) -> Iterator[str]:
-    """Tensor and context groups stay inside a node: their collectives are priced on the links of one."""
-    tp, cp, node = workload.parallelism.tp, workload.parallelism.cp, workload.gpu.gpus_per_node
-    if node % tp:
-        yield f"parallelism.tp={tp}: must fit a node of {node} GPUs evenly; allowed: {_listed(_divisors(node))}."
-    elif node % (tp * cp):
-        yield (
-            f"parallelism.cp={cp}: together with parallelism.tp={tp} it must fit a node of {node} GPUs evenly; allowed "
-            f"beside that tp: {_listed(_divisors(node // tp))}."
-        )
+def _unbalanced(workload: Workload, cp: int) -> bool:
+    """Whether the sequence cannot be cut so that causal attention is the same work on all ranks.
+
+    Each rank takes chunks r and 2 cp - 1 - r of the sequence (Llama 3 technical report, section 3.3.2).
+    """
+    return cp > 1 and bool(workload.sequence_length % (2 * cp))
+
+
+def _allowed_tp(workload: Workload) -> list[int]:
+    """Degrees that meet every condition; that on the node together with `cp` only where some meets it."""
+    node, cp = workload.gpu.gpus_per_node, workload.parallelism.cp
+    alone = [d for d in _divisors(node) if not any(getattr(workload.model, key) % d for key in SHARDED)]
+    return [d for d in alone if node % (d * cp) == 0] or alone
+
+
+def _allowed_cp(workload: Workload) -> list[int]:
+    """Degrees that meet every condition beside a `tp` that fits the node."""
+    return [d for d in _divisors(workload.gpu.gpus_per_node // workload.parallelism.tp) if not _unbalanced(workload, d)]
 
 
 def _divisors(number: int) -> list[int]:

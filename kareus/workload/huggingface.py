@@ -49,6 +49,11 @@ def _load(file: Path) -> Mapping[str, Any]:
         raise ConfigError(
             f"{file}: not valid JSON (line {error.lineno}, {error.msg}); download it from Hugging Face again."
         ) from error
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits, or as many brackets
+        raise ConfigError(
+            f"{file}: no configuration of a model (numbers too long, or lists in lists too deep); download it from "
+            "Hugging Face again."
+        ) from error
     if not isinstance(config, Mapping) or "model_type" not in config:
         raise ConfigError(f"{file}: has no 'model_type'; expected the config.json of a Hugging Face model.")
     return config
@@ -69,10 +74,11 @@ def _check_architecture(config: Mapping[str, Any]) -> None:
             f"sliding_window={config.get('sliding_window')}: sliding-window attention is not supported, only "
             "full causal attention."
         )
-    for key, allowed in (("hidden_act", "silu"), ("mlp_bias", False)):
-        if config.get(key, allowed) != allowed:
-            raise ConfigError(f"{key}={config[key]}: not supported; expected {allowed}.")
-    if config.get("attention_bias"):
+    if config.get("hidden_act", "silu") != "silu":
+        raise ConfigError(f"hidden_act={config['hidden_act']}: not supported; expected silu.")
+    if _boolean(config, "mlp_bias"):
+        raise ConfigError("mlp_bias=True: not supported; expected False.")
+    if _boolean(config, "attention_bias"):
         raise ConfigError(
             "attention_bias=True: a bias on the output projection is not supported; of the biases, only that "
             "of Qwen 2 on queries, keys and values is."
@@ -82,10 +88,9 @@ def _check_architecture(config: Mapping[str, Any]) -> None:
 def _slides(config: Mapping[str, Any]) -> bool:
     """Whether any layer uses a sliding window: Qwen says so apart, Mistral by giving one."""
     if "layer_types" in config:
-        return "sliding_attention" in (config["layer_types"] or ())
-    return bool(config.get("sliding_window")) and bool(
-        config.get("use_sliding_window", config["model_type"] == "mistral")
-    )
+        return "sliding_attention" in _list(config, "layer_types")
+    said = _boolean(config, "use_sliding_window", default=config["model_type"] == "mistral")
+    return said and bool(config.get("sliding_window"))
 
 
 def _model(name: str, config: Mapping[str, Any]) -> Model:
@@ -100,7 +105,7 @@ def _model(name: str, config: Mapping[str, Any]) -> Model:
         num_key_value_heads=heads if one_each else _integer(config, "num_key_value_heads"),
         head_dim=_head_dim(config),
         vocab_size=_integer(config, "vocab_size"),
-        tie_embeddings=bool(config.get("tie_word_embeddings", False)),
+        tie_embeddings=_boolean(config, "tie_word_embeddings"),
         qk_norm=kind == "qwen3",
         qkv_bias=kind == "qwen2",
         layers_per_stage={},
@@ -126,6 +131,24 @@ def _integer(config: Mapping[str, Any], key: str) -> int:
         raise ConfigError(f"'{key}' is missing; expected the config.json of a Hugging Face model.")
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise ConfigError(f"{key}={value!r}: expected a whole number greater than 0.")
+    return value
+
+
+def _boolean(config: Mapping[str, Any], key: str, *, default: bool = False) -> bool:
+    value = config.get(key)
+    if value is None:
+        return default
+    if not isinstance(value, bool):
+        raise ConfigError(f"{key}={value!r}: expected true or false, without quotes.")
+    return value
+
+
+def _list(config: Mapping[str, Any], key: str) -> list[Any]:
+    value = config[key]
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise ConfigError(f"{key}={value!r}: expected a list.")
     return value
 
 

@@ -30,9 +30,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Resolve, print, write."""
+    """Resolve, print, write.
+
+    Raises:
+        RefusedWorkloadError: none can run; the table of all is written first, so that the reasons are kept.
+    """
     resolved = resolve(arguments.overrides, arguments.config_dir)
-    check_any_accepted(resolved)
     for line in _lines(resolved):
         logger.info("%s", line)
     for one in resolved:
@@ -41,6 +44,7 @@ def run(arguments: argparse.Namespace) -> None:
     provenance = Provenance(config_hash=content_hash([one.workload for one in resolved]))
     table = WORKLOADS.frame([_row(one) for one in resolved])
     write_table(arguments.output / "workloads.parquet", table, WORKLOADS, provenance)
+    check_any_accepted(resolved)
 
 
 def _write(path: Path, text: str) -> None:

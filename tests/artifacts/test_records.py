@@ -56,6 +56,9 @@ def test_equal_content_and_equal_hash_go_together(one, other):
         ({"ratio": 1.0, "inner": {"sise": 1}}, "file.inner.sise: unknown key; perhaps you meant size."),
         ({"ratio": 1.0, "inner": {}}, "file.inner.size: missing; give it a value."),
         ({"ratio": 1.0, "inner": {"size": 1.5}}, "file.inner.size: expected int, got 1.5."),
+        ({"ratio": float("inf"), "inner": {"size": 1}}, "file.ratio: expected a finite number, got inf."),
+        ({"ratio": float("nan"), "inner": {"size": 1}}, "file.ratio: expected a finite number, got nan."),
+        ({"ratio": 10**309, "inner": {"size": 1}}, f"file.ratio: expected a finite number, got {10**309}."),
         ({"ratio": 1.0, "inner": {"size": True}}, "file.inner.size: expected int, got True."),
         (
             {"ratio": 1.0, "inner": {"size": 1, "colour": "bleu"}},

@@ -64,6 +64,19 @@ def test_no_row_is_lost_to_kill_9_but_the_one_in_flight(tmp_path):
     assert read_table(tmp_path / "rows.parquet", SCHEMA)["key"].to_list() == [0, 1, 2, 3, 4, 5]
 
 
+def test_what_a_kill_during_a_fold_left_is_removed_and_nothing_else(tmp_path):
+    with shelf(tmp_path) as rows:
+        rows.append({"key": 1, "value": 1.0})
+    left = tmp_path / ".rows.parquet.4711.tmp"
+    left.write_bytes(b"PAR1")
+    others = tmp_path / ".other.parquet.4711.tmp", tmp_path / "rows.parquet"
+    others[0].touch()
+    with shelf(tmp_path) as rows:
+        assert not left.exists()
+        assert all(other.exists() for other in others)
+        assert rows.get((1,)) == {"key": 1, "value": 1.0}
+
+
 def test_rows_are_kept_when_the_work_fails(tmp_path):
     with pytest.raises(RuntimeError), shelf(tmp_path) as rows:
         rows.append({"key": 1, "value": 1.0})
@@ -71,12 +84,47 @@ def test_rows_are_kept_when_the_work_fails(tmp_path):
     assert read_table(tmp_path / "rows.parquet", SCHEMA)["key"].to_list() == [1]
 
 
-def test_a_corrupt_line_is_named_and_nothing_is_overwritten(tmp_path):
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("rubbish", "is corrupt"),
+        ("[1, 2]", "is corrupt"),
+        ("5", "is corrupt"),
+        ("null", "is corrupt"),
+        ("[" * 100_000, "is corrupt"),
+        ('{"key": 2, "value": 2.0}', "is corrupt"),
+        ('{"schema_version": 1, "key": 2, "value": NaN}', "is corrupt"),
+        ('{"schema_version": 1, "key": 2}', "lacks columns"),
+        ('{"schema_version": 1, "key": 2, "value": null}', "has None for value"),
+        ('{"schema_version": 1, "key": [2], "value": 2.0}', "has [2] for key"),
+        ('{"schema_version": 1, "key": 2.5, "value": 2.0}', "has 2.5 for key"),
+        ('{"schema_version": 1, "key": true, "value": 2.0}', "has True for key"),
+        ('{"schema_version": 1, "key": 2, "value": "2.0"}', "has '2.0' for value"),
+    ],
+)
+def test_a_line_that_is_no_row_is_named_and_nothing_is_overwritten(tmp_path, line, problem):
     journal = tmp_path / "journal.jsonl"
-    journal.write_text('{"schema_version": 1, "key": 1, "value": 1.0}\nrubbish\n')
-    with pytest.raises(ArtifactError, match="line 2 is corrupt; remove that line"), shelf(tmp_path):
+    journal.write_text(f'{{"schema_version": 1, "key": 1, "value": 1}}\n{line}\n')
+    with pytest.raises(ArtifactError) as raised, shelf(tmp_path):
         pass
-    assert "rubbish" in journal.read_text()
+    assert str(raised.value) == f"{journal}: line 2 {problem}; remove that line to measure its row again."
+    assert line in journal.read_text()
+
+
+def test_lists_are_checked_item_by_item_and_what_may_be_empty_may_be(tmp_path):
+    columns = (
+        Column("key", pl.Int64, "key"),
+        Column("names", pl.List(pl.String), "names"),
+        Column("note", pl.String, "note", nullable=True),
+    )
+    schema = TableSchema(name="rows", version=1, meaning="Rows.", columns=columns, key=("key",))
+    journal = tmp_path / "journal.jsonl"
+    journal.write_text('{"schema_version": 1, "key": 1, "names": ["a", "b"], "note": null}\n')
+    with Shelf(tmp_path, schema, PROVENANCE) as rows:
+        assert rows.get((1,)) == {"key": 1, "names": ["a", "b"], "note": None}
+    journal.write_text('{"schema_version": 1, "key": 2, "names": ["a", 3], "note": null}\n')
+    with pytest.raises(ArtifactError, match=r"line 1 has \['a', 3\] for names"), Shelf(tmp_path, schema, PROVENANCE):
+        pass
 
 
 def test_a_journal_of_another_schema_version_is_refused(tmp_path):

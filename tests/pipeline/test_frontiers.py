@@ -5,12 +5,14 @@ import itertools
 import subprocess
 import sys
 
+import polars as pl
 import pytest
 from pipelines import B, F
 from pipelines import pipeline_slice as config
 
 from kareus.artifacts.provenance import Provenance, TestbedIdentity
 from kareus.artifacts.tables import read_provenance, read_table, write_table
+from kareus.cli import main
 from kareus.errors import ArtifactError
 from kareus.frontier.tables import MICROBATCH
 from kareus.pipeline.frontiers import iteration_rows
@@ -72,6 +74,12 @@ def test_methods_without_frequency_scaling_have_one_plan_at_the_maximum_clock():
     assert len(plans_of(rows, "sequential+perseus")) > 1
 
 
+def test_methods_without_frequency_scaling_are_not_planned_at_a_lower_clock():
+    slower = microbatch().filter((pl.col("frequency_mhz") < 1410) | (pl.col("method") == "kareus"))
+    with pytest.raises(ArtifactError, match="'sequential' have no points for the forward of stage 0 at 1410 MHz"):
+        iteration_rows(config(), slower)
+
+
 def test_a_point_that_is_not_on_its_microbatch_frontier_is_in_no_plan():
     for row in iteration_rows(config(), microbatch()):
         assert 2 not in row["points"]
@@ -93,11 +101,25 @@ def test_methods_that_could_not_run_are_left_out_but_sequential_is_demanded():
 
 
 def test_a_stage_too_few_is_refused_by_name():
-    with pytest.raises(ArtifactError, match="forward of stage 1, expected 2 stages; rerun the stage 'frontier'"):
+    with pytest.raises(
+        ArtifactError, match="forward of stage 1 at 1410 MHz, expected 2 stages; rerun the stage 'frontier'"
+    ):
         iteration_rows(config(), microbatch(stages=1))
 
 
 SIMULATED = TestbedIdentity(kind="simulated", gpu="A100-SXM4-40GB", detail="by hand")
+
+
+@pytest.mark.parametrize(("dp", "said"), [(1, False), (2, True)])
+def test_the_command_says_that_replicas_are_planned_without_their_synchronisation(tmp_path, caplog, dp, said):
+    (tmp_path / "pipeline.yaml").write_text(to_yaml(config(dp=dp)))
+    origin = Provenance(config_hash="0123456789abcdef", testbed=SIMULATED)
+    write_table(tmp_path / "microbatch.parquet", microbatch(), MICROBATCH, origin)
+    arguments = [f"--{name}={tmp_path / name}.parquet" for name in ("microbatch", "instructions", "iteration")]
+    with caplog.at_level("INFO"):
+        assert main(["pipeline", f"--config={tmp_path / 'pipeline.yaml'}", *arguments]) == 0
+    note = f"gradient synchronisation over dp={dp} replicas is not part of the iteration"
+    assert (note in caplog.messages) == said
 
 
 def test_the_command_writes_both_tables_with_their_origin(tmp_path):

@@ -8,7 +8,7 @@ from pipelines import B, F, all_plans, problem, tiny_problems
 from kareus.pareto import pareto_mask
 from kareus.pipeline.problem import Problem
 from kareus.pipeline.rounding import TOLERANCE, available_s, plan_within, repair
-from kareus.pipeline.solver import PlannedIteration, iteration_frontier
+from kareus.pipeline.solver import PlannedIteration, cheapest_within, fastest_within, iteration_frontier
 
 CLOSE = 1e-9
 
@@ -88,16 +88,61 @@ def test_no_instruction_of_a_plan_is_faster_than_its_slack_demands(problem, shar
         assert now + 1 == len(points.times_s) or points.times_s[now + 1] > window_s * (1 - TOLERANCE)
 
 
+@settings(max_examples=80, deadline=None)
+@given(tiny_problems(), st.floats(0, 1.5))
+def test_a_plan_for_a_deadline_keeps_it_and_its_bound_is_that_of_the_deadline(problem, share):
+    plans = all_plans(problem)
+    deadline_s = min(time_s for time_s, _ in plans) * (1 + share)
+    plan = cheapest_within(problem, deadline_s)
+    assert plan.time_s <= deadline_s * (1 + CLOSE)
+    assert problem.cost(choice_of(problem, plan)) == (plan.time_s, plan.energy_j)
+    assert plan.lower_bound_j <= best_within(plans, deadline_s) * (1 + CLOSE)
+    assert plan.energy_j >= best_within(plans, plan.time_s) * (1 - CLOSE)
+
+
+@settings(max_examples=80, deadline=None)
+@given(tiny_problems(), st.floats(0, 1))
+def test_a_plan_for_an_energy_keeps_it_and_is_faster_than_the_plan_it_starts_from(problem, share):
+    known = iteration_frontier(problem, 2)
+    slow_s, energy_j = known[-1].time_s, known[-1].energy_j * (1 + share)
+    plan = fastest_within(problem, energy_j, (known[0].time_s, slow_s))
+    if plan is not None:
+        assert plan.energy_j <= energy_j
+        assert plan.time_s < slow_s
+        assert problem.cost(choice_of(problem, plan)) == (plan.time_s, plan.energy_j)
+
+
 def convex(fastest_s: float, energy_j: float) -> list[tuple[float, float]]:
     """Seventeen points that fall less and less, as frontiers over clocks do."""
     return [(fastest_s * (1 + k / 20), energy_j * (0.7 + 0.3 / (1 + k / 4))) for k in range(17)]
 
 
-def test_a_realistic_pipeline_is_planned_within_a_hundredth_of_its_bound():
+def realistic() -> Problem:
     points = {(s, F): convex(1.0 + s / 10, 300.0) for s in range(3)} | {(s, B): convex(2.1, 650.0) for s in range(3)}
-    plans = iteration_frontier(problem(3, 6, points, transfer_s=0.01, power_w=100.0), 10)
+    return problem(3, 6, points, transfer_s=0.01, power_w=100.0)
+
+
+def test_a_realistic_pipeline_is_planned_within_a_hundredth_of_its_bound():
+    plans = iteration_frontier(realistic(), 10)
     assert len(plans) == 10
     assert max(plan.gap for plan in plans) < 0.01
+
+
+def test_a_deadline_between_two_plans_costs_hardly_more_than_its_bound():
+    coarse = iteration_frontier(realistic(), 4)
+    deadline_s = coarse[2].time_s * (1 - 1e-6)
+    plan = cheapest_within(realistic(), deadline_s)
+    assert plan.energy_j < coarse[1].energy_j * 0.98
+    assert plan.gap < 0.01
+
+
+def test_an_energy_between_two_plans_is_spent_in_hardly_more_time_than_the_next_deadline_takes():
+    coarse = iteration_frontier(realistic(), 4)
+    energy_j = coarse[1].energy_j * (1 - 1e-6)
+    plan = fastest_within(realistic(), energy_j, (coarse[1].time_s, coarse[2].time_s))
+    assert plan is not None
+    assert plan.energy_j <= energy_j
+    assert plan.time_s < coarse[1].time_s + 0.1 * (coarse[2].time_s - coarse[1].time_s)
 
 
 def test_waiting_that_costs_more_than_slowness_saves_leaves_one_plan():

@@ -82,6 +82,10 @@ def test_changes_are_what_overrides_changed_and_nothing_else() -> None:
         ("microbatch_size=null", "microbatch_size: expected int, got None."),
         ("microbatch_size=-8", "microbatch_size=-8: must be greater than 0."),
         ("activation_checkpointing=yes please", "activation_checkpointing: expected bool, got 'yes please'."),
+        ("gpu.power_limit_w=inf", "gpu.power_limit_w: expected a finite number, got inf."),
+        ("gpu.power_limit_w=-inf", "gpu.power_limit_w: expected a finite number, got -inf."),
+        ("gpu.coefficients.contention=nan", "gpu.coefficients.contention: expected a finite number, got nan."),
+        ("search.reference_margin=1e999", "search.reference_margin: expected a finite number, got inf."),
         ("parallelism.tp=0", "parallelism: tp=0: must be greater than 0."),
         ("parallelism.layers_per_stage=15", "parallelism.layers_per_stage: expected a list, got 15."),
         ("search.strategy=papr", "search.strategy: 'papr' is not known; perhaps you meant paper."),
@@ -94,6 +98,16 @@ def test_changes_are_what_overrides_changed_and_nothing_else() -> None:
         (
             "gpu.search_frequencies.maximum_mhz=2000",
             "gpu: search_frequencies.maximum_mhz=2000: must be at most maximum_clock_mhz (1410).",
+        ),
+        (
+            "gpu.search_frequencies.maximum_mhz=1200",
+            "gpu: search_frequencies=900-1200 by 30: must contain maximum_clock_mhz (1410), at which the baselines "
+            "run; set maximum_mhz to 1410 and stride_mhz to a divisor of 510.",
+        ),
+        (
+            "gpu.search_frequencies.stride_mhz=40",
+            "gpu: search_frequencies=900-1410 by 40: must contain maximum_clock_mhz (1410), at which the baselines "
+            "run; set maximum_mhz to 1410 and stride_mhz to a divisor of 510.",
         ),
         (
             "gpu.coefficients.hbm_efficiency=1.2",
@@ -145,6 +159,22 @@ def test_a_spoilt_file_is_answered_in_one_line(edited: Path, file: str, old: str
         compose(["model=qwen3-1.7b", *(["gpu=h200"] if "gpu" not in old else [])], edited)
     assert str(raised.value).startswith(message.format(config=edited))
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("file", ["config.yaml", "gpu/a100-sxm4-40gb.yaml"])
+def test_a_file_that_is_no_text_is_named_in_one_line(edited: Path, file: str) -> None:
+    (edited / file).write_bytes(b"seed: 0 # \xb5s\n")
+    with pytest.raises(ConfigError) as raised:
+        compose([], edited)
+    assert str(raised.value) == f"{edited / file}: not a text file; save it as UTF-8."
+
+
+@pytest.mark.parametrize("file", ["config.yaml", "gpu/a100-sxm4-40gb.yaml"])
+def test_brackets_in_brackets_without_end_are_answered_in_one_line(edited: Path, file: str) -> None:
+    (edited / file).write_text(f"seed: {'[' * 10_000}")
+    with pytest.raises(ConfigError) as raised:
+        compose([], edited)
+    assert str(raised.value) == f"{edited}: cannot be composed: lists in lists too deep."
 
 
 def test_a_folder_without_a_configuration_says_what_to_pass(tmp_path: Path) -> None:

@@ -139,6 +139,12 @@ def test_fields_left_out_have_the_defaults_of_their_class(tmp_path: Path) -> Non
         ({"num_hidden_layers": 0}, "num_hidden_layers=0: expected a whole number greater than 0."),
         ({"num_key_value_heads": 5}, "num_key_value_heads=5: must divide num_attention_heads (32)."),
         ({"num_attention_heads": 0}, "num_attention_heads=0: expected a whole number greater than 0."),
+        ({"layer_types": 5}, "layer_types=5: expected a list."),
+        ({"layer_types": "sliding_attention"}, "layer_types='sliding_attention': expected a list."),
+        ({"tie_word_embeddings": "false"}, "tie_word_embeddings='false': expected true or false, without quotes."),
+        ({"attention_bias": "false"}, "attention_bias='false': expected true or false, without quotes."),
+        ({"mlp_bias": 1}, "mlp_bias=1: expected true or false, without quotes."),
+        ({"use_sliding_window": "no"}, "use_sliding_window='no': expected true or false, without quotes."),
     ],
 )
 def test_an_architecture_that_cannot_be_built_is_answered_in_one_line(
@@ -157,6 +163,16 @@ def test_an_architecture_that_cannot_be_built_is_answered_in_one_line(
         (b"[]", "has no 'model_type'; expected the config.json of a Hugging Face model."),
         (b"{}", "has no 'model_type'; expected the config.json of a Hugging Face model."),
         (b"\xff\xfe\x00", "cannot be read (not a text file)."),
+        (
+            b"[" * 100_000,
+            "no configuration of a model (numbers too long, or lists in lists too deep); download it from Hugging Face "
+            "again.",
+        ),
+        (
+            b'{"hidden_size": ' + b"9" * 5000 + b"}",
+            "no configuration of a model (numbers too long, or lists in lists too deep); download it from Hugging Face "
+            "again.",
+        ),
     ],
 )
 def test_a_corrupt_file_is_answered_in_one_line(content: bytes, message: str, tmp_path: Path) -> None:

@@ -30,20 +30,46 @@ TOO_LARGE = "llama3.2-3b_pp2-tp8_mbs16_seq4096_a100"
             "tp: 1, 2.",
         ),
         (
+            ["model.num_attention_heads=28", "model.num_key_value_heads=4"],
+            "parallelism.tp=8: must divide model.num_attention_heads (28); allowed: 1, 2, 4.",
+        ),
+        (
+            ["model.num_key_value_heads=4", "parallelism.tp=5"],
+            "parallelism.tp=5: must fit a node of 8 GPUs evenly; allowed: 1, 2, 4.",
+        ),
+        (
+            ["parallelism=cp2tp4", "parallelism.tp=8", "model.vocab_size=128260"],
+            "parallelism.tp=8: must divide model.vocab_size (128260); allowed: 1, 2, 4.",
+        ),
+        (
+            ["parallelism=cp2tp4", "parallelism.cp=8", "sequence_length=4100"],
+            "parallelism.cp=8: together with parallelism.tp=4 it must fit a node of 8 GPUs evenly; allowed beside that "
+            "tp: 1, 2.",
+        ),
+        (
+            ["parallelism=cp2tp4", "parallelism.tp=1", "parallelism.cp=3", "sequence_length=4100"],
+            "parallelism.cp=3: together with parallelism.tp=1 it must fit a node of 8 GPUs evenly; allowed beside that "
+            "tp: 1, 2.",
+        ),
+        (
+            ["parallelism.cp=3", "parallelism.tp=5"],
+            "parallelism.tp=5: must fit a node of 8 GPUs evenly; allowed: 1, 2, 4, 8.",
+        ),
+        (
             ["model.num_attention_heads=20", "model.num_key_value_heads=4"],
-            "parallelism.tp=8: must divide model.num_attention_heads (20); of a node's GPUs, 1, 2, 4, 5 do.",
+            "parallelism.tp=8: must divide model.num_attention_heads (20); allowed: 1, 2, 4.",
         ),
         (
             ["model.num_key_value_heads=4"],
-            "parallelism.tp=8: must divide model.num_key_value_heads (4); of a node's GPUs, 1, 2, 4 do.",
+            "parallelism.tp=8: must divide model.num_key_value_heads (4); allowed: 1, 2, 4.",
         ),
         (
             ["model.intermediate_size=8196"],
-            "parallelism.tp=8: must divide model.intermediate_size (8196); of a node's GPUs, 1, 2, 3, 4, 6 do.",
+            "parallelism.tp=8: must divide model.intermediate_size (8196); allowed: 1, 2, 4.",
         ),
         (
             ["model.vocab_size=50257"],
-            "parallelism.tp=8: must divide model.vocab_size (50257); of a node's GPUs, 1 do.",
+            "parallelism.tp=8: must divide model.vocab_size (50257); allowed: 1.",
         ),
         (
             ["parallelism=cp2tp4", "sequence_length=4098"],
@@ -142,10 +168,17 @@ def test_the_command_says_when_an_edited_configuration_replaces_a_workload(
     assert load_slice(path, Workload).gpu.power_limit_w == 350.0
 
 
-def test_the_command_refuses_a_single_workload_that_cannot_run(tmp_path: Path) -> None:
-    with pytest.raises(RefusedWorkloadError, match="out of memory"):
-        run(tmp_path / "results", "microbatch_size=16")
-    assert not (tmp_path / "results").exists()
+@pytest.mark.parametrize("sizes", ["16", "16,32"])
+def test_the_command_records_what_it_refused_before_it_says_that_nothing_is_left(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, sizes: str
+) -> None:
+    with caplog.at_level(logging.INFO), pytest.raises(RefusedWorkloadError, match="out of memory"):
+        run(tmp_path, f"microbatch_size={sizes}")
+    rows = read_table(tmp_path / "workloads.parquet", WORKLOADS).to_dicts()
+    assert [row["overrides"] for row in rows] == [[f"microbatch_size={size}"] for size in sizes.split(",")]
+    assert all(not row["accepted"] and "out of memory" in row["refusal"] for row in rows)
+    assert len(caplog.messages) == 1 + len(rows)
+    assert not list(tmp_path.rglob("workload.yaml"))
 
 
 def test_a_hugging_face_model_resolves_beside_an_option(tmp_path: Path) -> None:
@@ -159,3 +192,20 @@ def test_a_hugging_face_model_resolves_beside_an_option(tmp_path: Path) -> None:
     assert theirs.name.startswith("my-model-")
     assert theirs.workload is not None
     assert theirs.workload.parallelism.layers_per_stage == (9, 7)  # the head weighs 2.8 blocks
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["parallelism.tp=7", "model.num_attention_heads=28", "model.num_key_value_heads=4"],
+        ["parallelism.tp=3", "model.intermediate_size=8196", "parallelism.cp=2"],
+        ["parallelism.tp=2", "parallelism.cp=8", "sequence_length=4100"],
+    ],
+)
+def test_what_is_suggested_is_not_refused_next(overrides: list[str]) -> None:
+    (refused,) = resolve(overrides, CONFIG)
+    assert refused.refusal is not None
+    key, allowed = refused.refusal.partition("=")[0], refused.refusal.rstrip(".").rpartition(": ")[2]
+    others = [override for override in overrides if not override.startswith(key)]
+    for one in resolve([*others, f"{key}={allowed.replace(' ', '')}"], CONFIG):
+        assert one.refusal is None or "must" not in one.refusal  # memory may still be short

@@ -1,0 +1,135 @@
+"""Deadlines and energies between the precomputed plans, on frontiers that the solver made."""
+
+import json
+import re
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from kareus.artifacts.provenance import Provenance, TestbedIdentity
+from kareus.artifacts.tables import read_table, write_table
+from kareus.cli import main
+from kareus.frontier.tables import MICROBATCH
+from kareus.pipeline.frontiers import iteration_rows, method_problem
+from kareus.pipeline.methods import method_named
+from kareus.pipeline.relaxation import Relaxation
+from kareus.pipeline.tables import ITERATION
+from kareus.workload.resolve import resolve_accepted
+from kareus.workload.slices import PlanSlice, cut, load_slice, slice_text
+
+ROOT = Path(__file__).parents[2]
+PROVENANCE = Provenance(
+    config_hash="test", testbed=TestbedIdentity(kind="simulated", gpu="A100-SXM4-40GB", detail="1"), seed=0
+)
+CLOCKS_MHZ = range(1410, 899, -30)
+
+
+def microbatch_rows():
+    """Seventeen clocks, slower and more frugal one after the other, the less so the lower."""
+    for method, stage, (direction, time_s) in (
+        (m, s, d) for m in ("sequential", "kareus") for s in (0, 1) for d in (("forward", 0.1), ("backward", 0.31))
+    ):
+        for point, frequency_mhz in enumerate(CLOCKS_MHZ):
+            slow_s = time_s * (1 + point / 20) * (1.0 if method == "kareus" else 1.1)
+            effective_energy_j = 250 * time_s * (0.6 + 0.4 / (1 + point / 4))
+            yield {
+                "method": method,
+                "stage": stage,
+                "direction": direction,
+                "point": point,
+                "execution": "sequential",
+                "frequency_mhz": frequency_mhz,
+                "time_s": slow_s,
+                "energy_j": effective_energy_j + 85 * slow_s,
+                "dynamic_energy_j": effective_energy_j + 25 * slow_s,
+                "effective_energy_j": effective_energy_j,
+                "on_frontier": True,
+                "choices": [],
+            }
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The results folder of a workload whose frontiers are coarse."""
+    ((name, workload),) = resolve_accepted(["num_microbatches=4", "pipeline.deadlines=5"], ROOT / "config").items()
+    place = tmp_path / name
+    (place / "config").mkdir(parents=True)
+    (place / "config/plan.yaml").write_text(slice_text(workload, "plan"))
+    microbatch = MICROBATCH.frame(list(microbatch_rows()))
+    iteration = ITERATION.frame(iteration_rows(cut(workload, "pipeline"), microbatch))
+    write_table(place / "frontier/microbatch.parquet", microbatch, MICROBATCH, PROVENANCE)
+    write_table(place / "pipeline/iteration.parquet", iteration, ITERATION, PROVENANCE)
+    return place
+
+
+def plans_of(folder, method="kareus"):
+    return read_table(folder / "pipeline/iteration.parquet", ITERATION).filter(pl.col("method") == method)
+
+
+def predicted(folder, selector, *arguments):
+    """What the plan of a selector is predicted to cost; the plan passes its check."""
+    output = folder / "plan/asked.json"
+    assert main(["select", selector, str(folder), "--output", str(output), *arguments]) == 0
+    assert main(["check-plan", str(output)]) == 0
+    return json.loads(output.read_text())["prediction"]
+
+
+def test_a_deadline_just_below_a_plan_is_used_up(folder):
+    slower, faster = plans_of(folder).row(2, named=True), plans_of(folder).row(1, named=True)
+    deadline_s = slower["time_s"] * (1 - 1e-6)
+    found = predicted(folder, f"deadline={deadline_s!r}s")
+    assert found["time_s"] <= deadline_s
+    assert found["energy_j"] < 0.5 * (slower["energy_j"] + faster["energy_j"])
+    assert found["static_energy_j"] + found["dynamic_energy_j"] == pytest.approx(found["energy_j"])
+
+
+def test_the_gap_is_certified_at_the_deadline_that_was_asked_for(folder, caplog):
+    workload = load_slice(folder / "config/plan.yaml", PlanSlice).workload
+    microbatch = read_table(folder / "frontier/microbatch.parquet", MICROBATCH)
+    problem = method_problem(cut(workload, "pipeline"), microbatch, method_named("kareus"))
+    for plan in plans_of(folder).rows(named=True):
+        deadline_s = 1.003 * plan["time_s"]
+        with caplog.at_level("INFO"):
+            found = predicted(folder, f"deadline={deadline_s!r}s")
+        bound_j = Relaxation(problem).solve(deadline_s).energy_j
+        assert found["lower_bound_j"] == pytest.approx(bound_j)
+        said = re.findall(r"certified gap ([0-9.]+) % at the deadline", caplog.text)[-1]
+        assert float(said) == pytest.approx(100 * (found["energy_j"] / bound_j - 1), abs=6e-4)
+
+
+def test_an_energy_just_below_that_of_a_plan_costs_hardly_more_time(folder):
+    frugal, thirsty = plans_of(folder).row(2, named=True), plans_of(folder).row(1, named=True)
+    energy_j = thirsty["energy_j"] * (1 - 1e-4)
+    found = predicted(folder, f"energy={energy_j!r}J")
+    assert found["energy_j"] <= energy_j
+    assert found["time_s"] < thirsty["time_s"] + 0.2 * (frugal["time_s"] - thirsty["time_s"])
+
+
+@pytest.mark.parametrize("method", ["sequential", "sequential+perseus", "kareus"])
+@pytest.mark.parametrize("factor", [1.0, 1.001, 1.02, 1.1, 3.0])
+def test_nothing_is_worse_than_the_best_plan_already_there(folder, method, factor):
+    plans = plans_of(folder, method)
+    for plan in plans.rows(named=True):
+        deadline_s, energy_j = factor * plan["time_s"], factor * plan["energy_j"]
+        found = predicted(folder, f"deadline={deadline_s!r}s", f"--method={method}")
+        assert found["time_s"] <= deadline_s
+        assert found["energy_j"] <= plans.filter(pl.col("time_s") <= deadline_s)["energy_j"].min()
+        found = predicted(folder, f"energy={energy_j!r}J", f"--method={method}")
+        assert found["energy_j"] <= energy_j
+        assert found["time_s"] <= plans.filter(pl.col("energy_j") <= energy_j)["time_s"].min()
+
+
+def test_what_the_precomputed_plans_cannot_reach_is_refused(folder, capsys):
+    plans = plans_of(folder)
+    for selector in (f"deadline={plans['time_s'].min() * 0.999}s", f"energy={plans['energy_j'].min() * 0.999}J"):
+        assert main(["select", selector, str(folder)]) == 2
+        assert "no plan is within it; the least that can be reached is" in capsys.readouterr().err
+
+
+def test_frontiers_that_do_not_belong_together_are_refused(folder, capsys):
+    slower = MICROBATCH.frame(list(microbatch_rows())).with_columns(pl.col("time_s") * 2)
+    write_table(folder / "frontier/microbatch.parquet", slower, MICROBATCH, PROVENANCE)
+    deadline_s = 1.001 * plans_of(folder)["time_s"].min()
+    assert main(["select", f"deadline={deadline_s}s", str(folder)]) == 2
+    assert "the microbatch frontiers allow none below" in capsys.readouterr().err

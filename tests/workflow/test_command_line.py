@@ -1,0 +1,55 @@
+"""What every command does alike: one line on standard error for whatever a user can act on."""
+
+from pathlib import Path
+
+import pytest
+
+from kareus.artifacts.tables import read_table
+from kareus.cli import COMMANDS, main
+from kareus.workload.tables import WORKLOADS
+
+
+def test_a_folder_that_cannot_be_written_is_answered_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    assert main(["resolve", "--output", str(file)]) == 2
+    assert capsys.readouterr().err == (
+        f"kareus resolve: {file}/llama3.2-3b_pp2-tp8_mbs8_seq4096_a100/config: Not a directory; check the path, its "
+        "permissions and the space on its disk.\n"
+    )
+
+
+def test_a_file_in_the_place_of_a_folder_is_named_and_not_its_temporary_sibling(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "workloads.parquet").mkdir()
+    assert main(["resolve", "--output", str(tmp_path)]) == 2
+    assert capsys.readouterr().err == (
+        f"kareus resolve: {tmp_path}/workloads.parquet: Is a directory; check the path, its permissions and the space "
+        "on its disk.\n"
+    )
+
+
+def test_overrides_stand_on_both_sides_of_an_option(tmp_path: Path) -> None:
+    assert main(["resolve", "model=qwen3-1.7b", "--output", str(tmp_path), "gpu=h100-sxm5-80gb"]) == 0
+    (row,) = read_table(tmp_path / "workloads.parquet", WORKLOADS).to_dicts()
+    assert row["overrides"] == ["model=qwen3-1.7b", "gpu=h100-sxm5-80gb"]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_says_what_it_takes(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for argument, code in (("--help", 0), ("--no-such-option", 2)):
+        with pytest.raises(SystemExit) as ended:
+            main([command, argument])
+        assert ended.value.code == code
+        said = capsys.readouterr()
+        assert f"usage: kareus {command}" in said.out + said.err
+
+
+def test_a_place_is_optional_where_it_has_a_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert main(["resolve", "--output", str(tmp_path / "results")]) == 0
+    assert main(["results", str(tmp_path / "results")]) == 0
+    monkeypatch.chdir(tmp_path)
+    assert main(["results"]) == 0
