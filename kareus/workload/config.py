@@ -156,7 +156,7 @@ class GpuCoefficients:
     contention: float
     """Slowdown of a memory-bound operator and a collective beside each other, beyond sharing bandwidth."""
     crowding: float
-    """Slowdown of an operator beside a collective for the share of SMs that the collective takes, beyond losing them."""
+    """Slowdown of an operator for the share of SMs that a collective beside it takes, beyond losing them."""
     kernel_overhead_s: float
     """Launch gap and ramp of a kernel."""
     isolation_overhead: float

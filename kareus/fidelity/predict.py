@@ -1,0 +1,191 @@
+"""Predictions in the terms of reference data: planned iterations at given clocks, and what methods save."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import polars as pl
+
+from kareus.errors import ArtifactError
+from kareus.fidelity.plans import instruction_behaviours, microbatch_frontiers
+from kareus.fidelity.reference import FrontierRow, ReductionRow, Scenario
+from kareus.fidelity.subject import Subject
+from kareus.partition.graph import Direction
+from kareus.pipeline.dag import build_dag, makespan
+from kareus.pipeline.frontiers import method_problem
+from kareus.pipeline.instructions import Instruction, pipeline_instructions
+from kareus.pipeline.methods import METHODS
+from kareus.profile.programs import Execution
+from kareus.testbed.simulated.laws import Array
+from kareus.workload.slices import PipelineSlice, cut
+
+EXECUTIONS = {"sequential+perseus": Execution.SEQUENTIAL, "nanobatching+perseus": Execution.NANOBATCHING}
+"""Methods whose planned rows can be evaluated instruction by instruction."""
+ABLATIONS = {
+    "ablation_without_frequency": "kareus-without-frequency",
+    "ablation_without_kernel_schedule": "kareus-without-kernel-schedule",
+    "ablation_nanobatching": "nanobatching",
+}
+"""Method that each ablation table is about."""
+
+Subjects = Mapping[Scenario, Subject]
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedCost:
+    """Predicted cost of one row of planned instructions."""
+
+    time_s: float
+    energy_j: float
+    """Of one GPU of each stage, summed over the stages."""
+    balance: float
+    """Busy time of the last stage between warm-up and drain, relative to the first's: 1 if no stage has slack."""
+
+
+def planned_costs(rows: Sequence[FrontierRow], subjects: Subjects) -> list[PlannedCost]:
+    """Time and energy of rows at their listed clocks; point-to-point takes no time in them.
+
+    Raises:
+        ArtifactError: a row's instructions are not those of its pipeline.
+    """
+    costs: dict[int, PlannedCost] = {}
+    for scenario in dict.fromkeys(row.scenario for row in rows):
+        own = [(n, row) for n, row in enumerate(rows) if row.scenario == scenario]
+        listed = {mhz for _, row in own for stage in row.clocks or () for _, mhz in stage}
+        clocks = np.array(sorted(listed), dtype=np.float64)
+        place = {int(clock): n for n, clock in enumerate(clocks)}
+        behaviours = instruction_behaviours(subjects[scenario], clocks)
+        table = {key: (b.time_s.tolist(), b.energy_j.tolist()) for key, b in behaviours.items()}
+        costs |= {n: _planned_cost(row, subjects[scenario], table, place) for n, row in own}
+    return [costs[n] for n in range(len(rows))]
+
+
+Table = Mapping[tuple[int, Direction, Execution], tuple[list[float], list[float]]]
+
+
+def _planned_cost(row: FrontierRow, subject: Subject, table: Table, place: Mapping[int, int]) -> PlannedCost:
+    workload = subject.workload
+    instructions = pipeline_instructions(workload.pipeline.schedule, row.scenario.pp, row.scenario.num_microbatches)
+    listed = [work for stage in row.clocks or () for work in stage]
+    if [direction for direction, _ in listed] != [i.direction for i in instructions]:
+        raise ArtifactError(
+            f"{row.scenario.label}, {row.method}, point {row.point}: its instructions are not those of a "
+            f"{workload.pipeline.schedule} pipeline; correct the columns stageN_mhz."
+        )
+    execution = EXECUTIONS[row.method]
+    times_s, effective_j = [], 0.0
+    for instruction, (direction, mhz) in zip(instructions, listed, strict=True):
+        all_times_s, all_energies_j = table[instruction.stage, direction, execution]
+        times_s.append(all_times_s[place[mhz]])
+        effective_j += all_energies_j[place[mhz]] - workload.gpu.blocking_power_w * times_s[-1]
+    time_s = makespan(build_dag(instructions, (0.0,) * (row.scenario.pp - 1)), times_s)
+    waiting_j = row.scenario.pp * workload.gpu.blocking_power_w * time_s
+    return PlannedCost(time_s, effective_j + waiting_j, _balance(instructions, times_s, row.scenario))
+
+
+def _balance(instructions: Sequence[Instruction], times_s: Sequence[float], scenario: Scenario) -> float:
+    """Over the positions at which every stage alternates between forward and backward."""
+    steady = range(scenario.pp, 2 * scenario.num_microbatches - scenario.pp)
+    busy_s = dict.fromkeys(range(scenario.pp), 0.0)
+    for instruction, time_s in zip(instructions, times_s, strict=True):
+        if instruction.position in steady:
+            busy_s[instruction.stage] += time_s
+    return busy_s[scenario.pp - 1] / busy_s[0] if busy_s[0] else 1.0
+
+
+class Curve:
+    """The iteration frontier of one method, as the linear program bounds it; plans reach it within about 0.5 %."""
+
+    def __init__(self, config: PipelineSlice, microbatch: pl.DataFrame, method: str) -> None:
+        """Prepare the curve; nothing is solved before it is asked for."""
+        from kareus.pipeline.relaxation import Relaxation  # noqa: PLC0415 - HiGHS is loaded where it is used
+
+        spec = next(m for m in METHODS if m.name == method)
+        problem = method_problem(config, microbatch, spec)
+        self._relaxation = Relaxation(problem)
+        self.fastest_s, _ = problem.cost([0] * len(problem.point_sets))
+
+    @cached_property
+    def frugal(self) -> tuple[float, float]:
+        """Seconds and joules of the plan of least energy."""
+        solved = self._relaxation.solve(float("inf"))
+        return max(solved.time_s, self.fastest_s), solved.energy_j
+
+    def energy_j(self, time_s: float) -> float | None:
+        """Least energy within a time, or None if no plan is that fast."""
+        if time_s < self.fastest_s * (1 - 1e-9):
+            return None
+        return self._relaxation.solve(max(time_s, self.fastest_s) * (1 + 1e-9)).energy_j
+
+    def time_s(self, energy_j: float) -> float | None:
+        """Least time within an energy, or None if no plan is that frugal."""
+        late_s, least_j = self.frugal
+        if energy_j < least_j * (1 - 1e-9):
+            return None
+        early_s = self.fastest_s
+        if (self.energy_j(early_s) or 0.0) <= energy_j:
+            return early_s
+        while late_s - early_s > 1e-4 * late_s:
+            middle_s = (early_s + late_s) / 2
+            if (self.energy_j(middle_s) or 0.0) <= energy_j:
+                late_s = middle_s
+            else:
+                early_s = middle_s
+        return late_s
+
+
+class Planned:
+    """What the methods reach on one workload, planned exhaustively in the model."""
+
+    def __init__(self, subject: Subject) -> None:
+        """Compose the microbatch frontiers; curves are made where they are asked for."""
+        self._config: PipelineSlice = cut(subject.workload, "pipeline")
+        self._microbatch = microbatch_frontiers(subject)
+        self._curves: dict[str, Curve] = {}
+
+    def curve(self, method: str) -> Curve:
+        """The iteration frontier of `method`."""
+        if method not in self._curves:
+            self._curves[method] = Curve(self._config, self._microbatch, method)
+        return self._curves[method]
+
+    def at_max_throughput(self, method: str) -> tuple[float, float]:
+        """Seconds and joules of the fastest plan."""
+        curve = self.curve(method)
+        return curve.fastest_s, curve.energy_j(curve.fastest_s) or 0.0
+
+
+def predicted_percent(planned: Planned, row: ReductionRow) -> dict[str, float | None]:
+    """What the methods of a row save, or the ablation of its table costs; None where a method has no such point."""
+    if row.table in ABLATIONS:
+        base, other = (planned.at_max_throughput(m) for m in ("kareus", ABLATIONS[row.table]))
+        axis = 0 if row.metric.startswith("time") else 1
+        return {"kareus": 100 * (other[axis] / base[axis] - 1)}
+    return {method: _saved_percent(planned, row.metric, method) for method in row.given_percent}
+
+
+def _saved_percent(planned: Planned, metric: str, method: str) -> float | None:
+    if metric in ("time_reduction_pct", "energy_reduction_pct"):
+        axis = 0 if metric.startswith("time") else 1
+        value, base = (planned.at_max_throughput(m)[axis] for m in (method, "sequential"))
+        return 100 * (1 - value / base)
+    curve, baseline = planned.curve(method), planned.curve("sequential+perseus")
+    if metric == "iso_time_energy_reduction_pct":
+        time_s, base_j = planned.at_max_throughput("sequential+perseus")
+        energy_j = curve.energy_j(time_s)
+        return None if energy_j is None else 100 * (1 - energy_j / base_j)
+    base_s, least_j = baseline.frugal
+    time_needed_s = curve.time_s(least_j)
+    return None if time_needed_s is None else 100 * (1 - time_needed_s / base_s)
+
+
+def undominated(rows: Sequence[FrontierRow]) -> Array:
+    """Whether each row is not dominated in (time, energy) by another of its own curve; shape (rows,)."""
+
+    def beats(other: FrontierRow, row: FrontierRow) -> bool:
+        same = (other.scenario, other.method) == (row.scenario, row.method)
+        no_worse = other.time_s <= row.time_s and other.energy_j <= row.energy_j
+        return same and no_worse and (other.time_s, other.energy_j) != (row.time_s, row.energy_j)
+
+    return np.array([not any(beats(other, row) for other in rows) for row in rows])
