@@ -13,9 +13,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
+import polars as pl
+
 from kareus.artifacts.files import exclusive_lock, sync_folder
 from kareus.artifacts.provenance import Provenance
-from kareus.artifacts.tables import TableSchema, read_provenance, read_table, write_table
+from kareus.artifacts.tables import TableSchema, problem_of, read_provenance, read_table, write_table
 from kareus.errors import ArtifactError
 
 Row = dict[str, Any]
@@ -65,7 +67,14 @@ class Shelf:
         return self._rows.get(tuple(key))
 
     def append(self, row: Row) -> None:
-        """Add a row; when this returns, a kill cannot lose it."""
+        """Add a row; when this returns, a kill cannot lose it.
+
+        Raises:
+            ArtifactError: the row does not follow the schema; it is not added.
+        """
+        problem = self._problem(row)
+        if problem:
+            raise ArtifactError(f"{self._journal}: a row was not added, {problem}; measure it again.")
         line = json.dumps({"schema_version": self._schema.version, **row}, allow_nan=False)
         self._handle.write(line.encode() + b"\n")
         self._handle.flush()
@@ -103,7 +112,7 @@ class Shelf:
         try:
             row: Row = json.loads(line)
             version = row.pop("schema_version")
-        except (ValueError, KeyError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ArtifactError(
                 f"{self._journal}: line {number} is corrupt; remove that line to measure its row again."
             ) from error
@@ -112,9 +121,22 @@ class Shelf:
                 f"{self._journal}: schema version {version} of '{self._schema.name}', this Kareus reads "
                 f"{self._schema.version}; move the folder away to measure anew."
             )
-        if set(row) != set(self._schema.polars):
-            raise ArtifactError(f"{self._journal}: line {number} lacks columns; remove that line.")
+        problem = self._problem(row)
+        if problem:
+            raise ArtifactError(
+                f"{self._journal}: line {number}: {problem}; remove that line to measure its row again."
+            )
         return row
+
+    def _problem(self, row: Row) -> str | None:
+        """What keeps `row` from being one of the schema, or None."""
+        different = sorted(set(row) ^ set(self._schema.polars))
+        if different:
+            return f"columns differ from the schema of '{self._schema.name}' at {', '.join(different)}"
+        try:
+            return problem_of(self._schema.frame([row]), self._schema)
+        except (pl.exceptions.PolarsError, TypeError) as error:
+            return str(error).partition("\n")[0]
 
     def _fold(self) -> None:
         if self._journal.stat().st_size:
