@@ -7,13 +7,16 @@ from dataclasses import dataclass, replace
 import kareus
 from kareus.errors import ArtifactError
 
+TESTBED_KINDS = ("simulated", "cuda")
+"""What a testbed may be: a GPU model, or a real GPU."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TestbedIdentity:
     """The testbed on which something was measured."""
 
     kind: str
-    """`simulated`, or `cuda` for a real GPU."""
+    """One of `TESTBED_KINDS`."""
     gpu: str
     """Name of the GPU, such as `A100-SXM4-40GB`."""
     detail: str
