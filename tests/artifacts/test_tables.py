@@ -1,3 +1,4 @@
+import dataclasses
 import math
 import os
 import re
@@ -8,7 +9,7 @@ import pytest
 from pyarrow import parquet
 
 from kareus.artifacts.files import write_atomically, write_text
-from kareus.artifacts.provenance import Provenance, TestbedIdentity, derived
+from kareus.artifacts.provenance import Provenance, TestbedIdentity, check_config, check_subject, derived
 from kareus.artifacts.tables import Column, TableSchema, read_provenance, read_table, write_table
 from kareus.errors import ArtifactError
 
@@ -147,12 +148,29 @@ def test_bounds_hold_for_what_is_read_too(path):
 def test_what_derives_from_two_testbeds_is_refused():
     other = Provenance(config_hash="x", testbed=TestbedIdentity(kind="cuda", gpu="A100", detail="GPU-1"), seed=7)
     with pytest.raises(ArtifactError, match=r"different testbeds: measured on A100 .*; simulated testbed, A100"):
-        derived("y", [PROVENANCE, other])
+        derived("y", {"a": PROVENANCE, "b": other})
 
 
 def test_what_derives_from_a_simulated_table_says_so():
     unmeasured = Provenance(config_hash="x")
-    assert derived("y", [unmeasured, PROVENANCE]).testbed == TESTBED
+    assert derived("y", {"a": unmeasured, "b": PROVENANCE}).testbed == TESTBED
+
+
+def test_what_derives_from_two_workloads_is_refused_by_the_names_of_both():
+    one, two = (dataclasses.replace(PROVENANCE, subject=subject) for subject in ("1" * 16, "2" * 16))
+    with pytest.raises(ArtifactError, match=r"b\.parquet: made for another workload than a\.parquet .subject 2222"):
+        derived("y", {"a.parquet": one, "b.parquet": two})
+    assert derived("y", {"a.parquet": one, "b.parquet": one}).subject == "1" * 16
+
+
+def test_a_table_of_another_subject_or_configuration_is_named():
+    found = {"t.parquet": dataclasses.replace(PROVENANCE, subject="1" * 16)}
+    check_subject("1" * 16, found)
+    check_config("abc", "t.parquet", PROVENANCE)
+    with pytest.raises(ArtifactError, match=r"t\.parquet: made for another workload .subject 1+, the config"):
+        check_subject("2" * 16, found)
+    with pytest.raises(ArtifactError, match=r"t\.parquet: made with another configuration .hash abc, expected abd"):
+        check_config("abd", "t.parquet", PROVENANCE)
 
 
 def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path):

@@ -21,12 +21,10 @@ from kareus.plan.check import check_plan, read_plan
 from kareus.plan.schema import plan_schema
 from kareus.schedule.tables import SPACE
 from kareus.workload.resolve import resolve_accepted
-from kareus.workload.slices import cut, slice_text
+from kareus.workload.slices import cut, slice_text, subject_of
 
 ROOT = Path(__file__).parents[2]
-PROVENANCE = Provenance(
-    config_hash="test", testbed=TestbedIdentity(kind="simulated", gpu="A100-SXM4-40GB", detail="1"), seed=0
-)
+TESTBED = TestbedIdentity(kind="simulated", gpu="A100-SXM4-40GB", detail="1")
 TIMES_S = {"forward": 0.1, "backward": 0.3}
 ENERGIES_J = {"forward": 30.0, "backward": 80.0}
 FORWARD = ("forward-attention-allreduce", "forward-mlp-allreduce")
@@ -79,15 +77,19 @@ def space_rows():
             yield row | {"launch": launch}
 
 
+def origin(workload, stage):
+    config_hash = content_hash(cut(workload, stage))
+    return Provenance(config_hash=config_hash, testbed=TESTBED, seed=workload.seed, subject=subject_of(workload))
+
+
 def folder_of(tmp_path, *overrides):
     """The results folder of a small workload whose frontier has two plans."""
     ((name, workload),) = resolve_accepted(["num_microbatches=2", *overrides], ROOT / "config").items()
     folder = tmp_path / name
     (folder / "config").mkdir(parents=True)
     (folder / "config/plan.yaml").write_text(slice_text(workload, "plan"))
-    write_table(
-        folder / "frontier/microbatch.parquet", MICROBATCH.frame(list(microbatch_rows())), MICROBATCH, PROVENANCE
-    )
+    microbatch = MICROBATCH.frame(list(microbatch_rows()))
+    write_table(folder / "frontier/microbatch.parquet", microbatch, MICROBATCH, origin(workload, "frontier"))
     plans = [
         {
             "method": "kareus",
@@ -99,8 +101,8 @@ def folder_of(tmp_path, *overrides):
         }
         for plan, scale in enumerate([1, 2])
     ]
-    write_table(folder / "schedule/space.parquet", SPACE.frame(list(space_rows())), SPACE, PROVENANCE)
-    write_table(folder / "pipeline/iteration.parquet", ITERATION.frame(plans), ITERATION, PROVENANCE)
+    write_table(folder / "schedule/space.parquet", SPACE.frame(list(space_rows())), SPACE, origin(workload, "schedule"))
+    write_table(folder / "pipeline/iteration.parquet", ITERATION.frame(plans), ITERATION, origin(workload, "pipeline"))
     return folder, workload
 
 
@@ -326,6 +328,43 @@ def test_a_plan_is_refused_for_another_workload_of_the_same_shape(planned, tmp_p
 def test_selecting_from_a_folder_without_results_says_so(tmp_path, capsys):
     assert main(["select", "fastest", str(tmp_path)]) == 2
     assert "is the folder of a planned workload?" in capsys.readouterr().err.replace(f"{tmp_path} ", "")
+
+
+FOREIGN = {
+    "iteration of another model size": ("pipeline/iteration.parquet", "sequence_length=2048", "made for another workl"),
+    "microbatch of another model size": ("frontier/microbatch.parquet", "sequence_length=2048", "made for another wo"),
+    "iteration of another pipeline": ("pipeline/iteration.parquet", "pipeline.deadlines=7", "another configuration"),
+    "microbatch of another GPU": ("frontier/microbatch.parquet", "gpu=h200", "made with another configuration"),
+    "iteration of another seed": ("pipeline/iteration.parquet", "seed=1", "inputs of one stage come from different"),
+}
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_selecting_from_tables_of_another_workload_is_refused_in_one_line(planned, tmp_path, capsys, name):
+    place, override, message = FOREIGN[name]
+    other, _ = folder_of(tmp_path / "other", override)
+    (planned[0] / place).write_bytes((other / place).read_bytes())
+    assert main(["select", "min-energy", str(planned[0])]) == 2
+    line = capsys.readouterr().err
+    assert message in line
+    assert line.count("\n") == 1
+    assert not (planned[0] / "plan/min-energy.json").exists()
+
+
+def test_tables_of_another_seed_than_the_workloads_are_refused(planned, tmp_path, capsys):
+    other, _ = folder_of(tmp_path / "other", "seed=1")
+    for place in ("pipeline/iteration.parquet", "frontier/microbatch.parquet"):
+        (planned[0] / place).write_bytes((other / place).read_bytes())
+    assert main(["select", "min-energy", str(planned[0])]) == 2
+    assert "iteration.parquet: measured with seed 1, the workload has 0; rerun." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("override", ["sequence_length=2048", "gpu=h200"])
+def test_a_search_space_of_another_workload_does_not_vouch_for_a_plan(planned, tmp_path, capsys, override):
+    other, _ = folder_of(tmp_path / "other", override)
+    (planned[0] / "schedule/space.parquet").write_bytes((other / "schedule/space.parquet").read_bytes())
+    assert main(["check-plan", str(planned[2])]) == 2
+    assert "space.parquet: made " in capsys.readouterr().err
 
 
 def test_an_unknown_method_is_refused_with_those_that_were_planned(planned, capsys):
