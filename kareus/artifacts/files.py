@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from kareus.errors import ArtifactError
+from kareus.artifacts.records import parse_json
+from kareus.errors import ArtifactError, ConfigError
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
@@ -70,14 +71,12 @@ def read_json(path: Path) -> Any:
     """Read a JSON file.
 
     Raises:
-        ArtifactError: the file is missing or is not whole JSON.
+        ArtifactError: the file is missing, is not whole JSON, or has a number that is not finite.
     """
     try:
-        return json.loads(read_text(path))
-    except json.JSONDecodeError as error:
-        raise ArtifactError(
-            f"{path}: not valid JSON (line {error.lineno}, {error.msg}); delete it and rerun the stage that makes it."
-        ) from error
+        return parse_json(read_text(path))
+    except ConfigError as error:
+        raise ArtifactError(f"{path}: {error}; delete it and rerun the stage that makes it.") from error
 
 
 def sync_folder(folder: Path) -> None:

@@ -25,6 +25,11 @@ class WorkloadFolder:
         return self._existing("config", f"{stage}.yaml")
 
     @property
+    def space(self) -> Path:
+        """Search spaces."""
+        return self._existing("schedule", "space.parquet")
+
+    @property
     def microbatch(self) -> Path:
         """Microbatch frontiers."""
         return self._existing("frontier", "microbatch.parquet")

@@ -8,6 +8,7 @@ import dataclasses
 import difflib
 import hashlib
 import json
+import math
 import sys
 import types
 import typing
@@ -79,17 +80,24 @@ def parse_json(text: str) -> Any:
     """Parse JSON.
 
     Raises:
-        ConfigError: the text is not JSON.
+        ConfigError: the text is not JSON, or has a number that is infinite or none at all (NaN).
     """
     try:
-        return json.loads(text)
+        return json.loads(text, parse_constant=_json_number, parse_float=_json_number)
     except json.JSONDecodeError as error:
-        raise ConfigError(f"not valid JSON ({error.msg}, line {error.lineno})") from error
+        raise ConfigError(f"not valid JSON (line {error.lineno}, {error.msg})") from error
 
 
 def content_hash(value: Any) -> str:
     """Return 16 hexadecimal digits that identify the content of a record or plain value."""
     return hashlib.sha256(canonical_json(value).encode()).hexdigest()[:16]
+
+
+def _json_number(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ConfigError(f"not valid JSON ({text} is not a finite number)")
+    return value
 
 
 def _join(where: str, key: str) -> str:

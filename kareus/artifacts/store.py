@@ -17,7 +17,7 @@ import polars as pl
 
 from kareus.artifacts.files import exclusive_lock, remove_temporaries, sync_folder
 from kareus.artifacts.provenance import Provenance
-from kareus.artifacts.tables import TableSchema, read_provenance, read_table, write_table
+from kareus.artifacts.tables import TableSchema, problem_of, read_provenance, read_table, write_table
 from kareus.errors import ArtifactError
 
 Row = dict[str, Any]
@@ -68,7 +68,14 @@ class Shelf:
         return self._rows.get(tuple(key))
 
     def append(self, row: Row) -> None:
-        """Add a row; when this returns, a kill cannot lose it."""
+        """Add a row; when this returns, a kill cannot lose it.
+
+        Raises:
+            ArtifactError: the row does not follow the schema; it is not added.
+        """
+        problem = self._problem(row)
+        if problem:
+            raise ArtifactError(f"{self._journal}: a row was not added, {problem}; measure it again.")
         line = json.dumps({"schema_version": self._schema.version, **row}, allow_nan=False)
         self._handle.write(line.encode() + b"\n")
         self._handle.flush()
@@ -117,10 +124,23 @@ class Shelf:
         for column in self._schema.columns:
             if not _fits(row[column.name], column.dtype) and not (column.nullable and row[column.name] is None):
                 raise self._spoilt(number, f"has {row[column.name]!r} for {column.name}")
+        problem = self._problem(row)
+        if problem:
+            raise self._spoilt(number, f"cannot be right: {problem}")
         return row
 
     def _spoilt(self, number: int, problem: str) -> ArtifactError:
         return ArtifactError(f"{self._journal}: line {number} {problem}; remove that line to measure its row again.")
+
+    def _problem(self, row: Row) -> str | None:
+        """What keeps `row` from being one of the schema, or None."""
+        different = sorted(set(row) ^ set(self._schema.polars))
+        if different:
+            return f"columns differ from the schema of '{self._schema.name}' at {', '.join(different)}"
+        try:
+            return problem_of(self._schema.frame([row]), self._schema)
+        except (pl.exceptions.PolarsError, TypeError) as error:
+            return str(error).partition("\n")[0]
 
     def _fold(self) -> None:
         if self._journal.stat().st_size:

@@ -1,9 +1,12 @@
 """Tables: Parquet files with one declared schema each, checked when written and when read.
 
 A schema is declared once, as a `TableSchema` in the `tables.py` of the room that writes it. Provenance
-and the schema's version travel in the file's key-value metadata under the key `kareus`.
+and the schema's version travel in the file's key-value metadata under the key `kareus`, with a hash of the
+file's bytes: Parquet itself does not notice a flipped bit, and reads other numbers.
 """
 
+import hashlib
+import io
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +21,12 @@ from kareus.errors import ArtifactError, ConfigError
 METADATA_KEY = "kareus"
 REDO = "delete it and rerun the stage that makes it"
 
+UNSEALED = "0" * 64
+"""Stands in the metadata for the hash while the bytes that it is of are hashed; as long as the hash."""
+_SEAL = b'"content_hash":"'
+
+_UNREADABLE = (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError)
+
 
 @dataclass(frozen=True)
 class Column:
@@ -28,6 +37,8 @@ class Column:
     """A polars data type; structs and lists for nested choices."""
     meaning: str
     nullable: bool = False
+    positive: bool = False
+    """Whether every number must be greater than 0: times and energies of what ran."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +69,8 @@ class _Header:
     table: str
     schema_version: int
     provenance: Provenance
+    content_hash: str
+    """SHA-256 of the file's bytes with `UNSEALED` in its place."""
 
 
 def write_table(path: Path, frame: pl.DataFrame, schema: TableSchema, provenance: Provenance) -> None:
@@ -66,12 +79,19 @@ def write_table(path: Path, frame: pl.DataFrame, schema: TableSchema, provenance
     Raises:
         ArtifactError: the frame does not follow `schema` (a fault of the caller; nothing is written).
     """
-    problem = _problem(frame, schema)
+    problem = problem_of(frame, schema)
     if problem:
         raise ArtifactError(f"{path}: not written, {problem}.")
-    header = _Header(table=schema.name, schema_version=schema.version, provenance=provenance.stamped())
-    metadata = {METADATA_KEY: records.canonical_json(header)}
-    write_atomically(path, lambda temporary: frame.write_parquet(temporary, metadata=metadata))
+    header = _Header(
+        table=schema.name,
+        schema_version=schema.version,
+        provenance=provenance.stamped(),
+        content_hash=UNSEALED,
+    )
+    written = io.BytesIO()
+    frame.write_parquet(written, metadata={METADATA_KEY: records.canonical_json(header)})
+    content = _with_hash(written.getvalue(), _content_hash(written.getvalue()))
+    write_atomically(path, lambda temporary: temporary.write_bytes(content))
 
 
 def read_table(path: Path, schema: TableSchema) -> pl.DataFrame:
@@ -79,14 +99,15 @@ def read_table(path: Path, schema: TableSchema) -> pl.DataFrame:
 
     Raises:
         ArtifactError: missing, corrupt or truncated, of another table or schema version, or with
-            wrong columns, nulls or repeated keys.
+            wrong columns, nulls, numbers out of bounds or repeated keys.
     """
-    _check_header(path, schema)
+    content = _read(path)
+    _check_header(path, content, schema)
     try:
-        frame = pl.read_parquet(path)
-    except (pl.exceptions.PolarsError, OSError) as error:
-        raise _unreadable(path, error) from error
-    problem = _problem(frame, schema)
+        frame = pl.read_parquet(io.BytesIO(content))
+    except _UNREADABLE as error:
+        raise _unreadable(path, str(error)) from error
+    problem = problem_of(frame, schema)
     if problem:
         raise ArtifactError(f"{path}: {problem}; {REDO}.")
     return frame
@@ -98,16 +119,39 @@ def read_provenance(path: Path, schema: TableSchema) -> Provenance:
     Raises:
         ArtifactError: as `read_table`, for what the metadata can tell.
     """
-    return _check_header(path, schema).provenance
+    return _check_header(path, _read(path), schema).provenance
 
 
-def _check_header(path: Path, schema: TableSchema) -> _Header:
+def _read(path: Path) -> bytes:
+    """Bytes of the file, unless they are not those that were written; a file without a hash is passed on."""
     if not path.is_file():
         raise ArtifactError(f"{path}: no such file; rerun the stage that makes it.")
     try:
-        text = pl.read_parquet_metadata(path).get(METADATA_KEY)
-    except (pl.exceptions.PolarsError, OSError) as error:
-        raise _unreadable(path, error) from error
+        content = path.read_bytes()
+    except OSError as error:
+        raise _unreadable(path, str(error)) from error
+    place = content.rfind(_SEAL)
+    found = content[place + len(_SEAL) :][: len(UNSEALED)]
+    if place >= 0 and found != _content_hash(content).encode():
+        raise _unreadable(path, "its bytes are not those that were written")
+    return content
+
+
+def _content_hash(content: bytes) -> str:
+    return hashlib.sha256(_with_hash(content, UNSEALED)).hexdigest()
+
+
+def _with_hash(content: bytes, content_hash: str) -> bytes:
+    """The bytes of a table's file with another hash in its metadata, which stands at the end of the file."""
+    start = content.rindex(_SEAL) + len(_SEAL)
+    return content[:start] + content_hash.encode() + content[start + len(content_hash) :]
+
+
+def _check_header(path: Path, content: bytes, schema: TableSchema) -> _Header:
+    try:
+        text = pl.read_parquet_metadata(io.BytesIO(content)).get(METADATA_KEY)
+    except _UNREADABLE as error:
+        raise _unreadable(path, str(error)) from error
     if text is None:
         raise ArtifactError(f"{path}: a Parquet file that Kareus did not write; expected the table '{schema.name}'.")
     try:
@@ -124,12 +168,12 @@ def _check_header(path: Path, schema: TableSchema) -> _Header:
     return header
 
 
-def _unreadable(path: Path, error: Exception) -> ArtifactError:
-    reason = str(error).splitlines()[0]
-    return ArtifactError(f"{path}: corrupt or truncated Parquet file ({reason}); {REDO}.")
+def _unreadable(path: Path, reason: str) -> ArtifactError:
+    first_line = reason.partition("\n")[0]
+    return ArtifactError(f"{path}: corrupt or truncated Parquet file ({first_line}); {REDO}.")
 
 
-def _problem(frame: pl.DataFrame, schema: TableSchema) -> str | None:
+def problem_of(frame: pl.DataFrame, schema: TableSchema) -> str | None:
     """What keeps `frame` from being a table of `schema`, or None."""
     expected = schema.polars
     if frame.schema != expected:
@@ -140,6 +184,12 @@ def _problem(frame: pl.DataFrame, schema: TableSchema) -> str | None:
     with_nulls = [c.name for c in schema.columns if not c.nullable and frame[c.name].null_count()]
     if with_nulls:
         return f"empty values in {', '.join(with_nulls)}"
+    endless = [c.name for c in schema.columns if c.dtype.is_float() and not frame[c.name].is_finite().all()]
+    if endless:
+        return f"infinite numbers or none at all (NaN) in {', '.join(endless)}"
+    too_small = [c.name for c in schema.columns if c.positive and not (frame[c.name] > 0).all()]
+    if too_small:
+        return f"numbers that are not greater than 0 in {', '.join(too_small)}"
     if frame.select(schema.key).is_duplicated().any():
         return f"repeated key ({', '.join(schema.key)})"
     return None

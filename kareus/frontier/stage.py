@@ -2,25 +2,29 @@
 
 import argparse
 import logging
-from collections import defaultdict
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import polars as pl
 
-from kareus.artifacts.provenance import derived
+from kareus.artifacts.provenance import Provenance, check_subject, derived
 from kareus.artifacts.records import content_hash
 from kareus.artifacts.tables import read_provenance, read_table, write_table
+from kareus.errors import ArtifactError
 from kareus.frontier.compose import Option
 from kareus.frontier.methods import microbatch_rows
-from kareus.frontier.microbatch import Cost, Point, overlap_makeup, overlap_points
+from kareus.frontier.microbatch import Cost, Makeup, Point, overlap_makeup, overlap_points
 from kareus.frontier.tables import MICROBATCH
-from kareus.partition.graph import Batch, Direction
+from kareus.partition.graph import Batch, BlockGraph, Direction
+from kareus.partition.names import expected_partitions
 from kareus.partition.read import read_graphs
-from kareus.profile.programs import Execution, stage_shapes
+from kareus.partition.tables import SEGMENTS
+from kareus.profile.programs import Execution, StageShape, stage_shapes
 from kareus.profile.tables import COMPONENTS, PROFILED_INSTRUCTIONS
 from kareus.schedule.choice import Choice
 from kareus.search.tables import CANDIDATES
-from kareus.workload.slices import FrontierSlice, load_slice
+from kareus.workload.slices import FrontierSlice, load_slice, subject_of
 
 logger = logging.getLogger(__name__)
 
@@ -40,23 +44,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Compose, prune and write."""
     config = load_slice(arguments.config, FrontierSlice)
+    provenance = _provenance(arguments, config)
+    _check_partitions(arguments.candidates, config)
     graphs = read_graphs(arguments.segments)
     components = _components(read_table(arguments.components, COMPONENTS))
     profiled = _profiled(read_table(arguments.instructions, PROFILED_INSTRUCTIONS))
-    options = {path.parent.name: _options(path) for path in arguments.candidates}
+    options = {path.parent.name: _options(path, config) for path in arguments.candidates}
 
     rows = []
     for stage, shape in enumerate(stage_shapes(config.parallelism.split)):
         for direction in Direction:
-            points = {e: profiled[stage, direction, e] for e in Execution if (stage, direction, e) in profiled}
+            points = {e: profiled[stage, direction, e] for e in _profiled_executions(graphs)}
+            for execution, own in points.items():
+                what = f"stage {stage}, {direction}, {execution}"
+                _check_clocks(arguments.instructions, what, [point.frequency_mhz for point in own], config)
             if options:
-                makeup = overlap_makeup(
-                    graphs[Batch.NANOBATCH],
-                    graphs[Batch.MICROBATCH],
-                    shape,
-                    direction,
-                    recompute=config.activation_checkpointing,
-                )
+                makeup = _makeup(graphs, shape, direction, config)
+                for name in (*makeup.edges, *makeup.outer):
+                    _check_clocks(arguments.components, name, components[name], config)
                 points[Execution.OVERLAP] = overlap_points(makeup, options, components, config.gpu)
             rows += microbatch_rows(stage, direction, points, config.gpu)
     logger.info(
@@ -64,12 +69,60 @@ def run(arguments: argparse.Namespace) -> None:
         sum(row["on_frontier"] for row in rows),
         len({row["method"] for row in rows}),
     )
-    parents = [
-        read_provenance(arguments.components, COMPONENTS),
-        read_provenance(arguments.instructions, PROFILED_INSTRUCTIONS),
+    write_table(arguments.microbatch, MICROBATCH.frame(rows), MICROBATCH, provenance)
+
+
+def _provenance(arguments: argparse.Namespace, config: FrontierSlice) -> Provenance:
+    """Where all inputs come from: one workload, which is the configuration's, and one testbed with its GPU."""
+    tables = [
+        (arguments.segments, SEGMENTS),
+        (arguments.components, COMPONENTS),
+        (arguments.instructions, PROFILED_INSTRUCTIONS),
+        *((path, CANDIDATES) for path in arguments.candidates),
     ]
-    parents += [read_provenance(path, CANDIDATES) for path in arguments.candidates]
-    write_table(arguments.microbatch, MICROBATCH.frame(rows), MICROBATCH, derived(content_hash(config), parents))
+    parents = {str(path): read_provenance(path, schema) for path, schema in tables}
+    check_subject(subject_of(config), parents)
+    provenance = derived(content_hash(config), parents)
+    if provenance.testbed is None or provenance.testbed.gpu != config.gpu.name:
+        found = provenance.testbed.gpu if provenance.testbed else "no GPU"
+        raise ArtifactError(
+            f"{arguments.components}: measured on {found}, the configuration has {config.gpu.name}; "
+            f"give the tables of this one, or rerun the stages 'profile' and 'search'."
+        )
+    return provenance
+
+
+def _check_partitions(candidates: Sequence[Path], config: FrontierSlice) -> None:
+    """Searches are of the workload's partitions, each once: without one of them there is no overlap to compose."""
+    found, expected = Counter(path.parent.name for path in candidates), Counter(expected_partitions(config))
+    if found != expected:
+        missing, superfluous = ", ".join(expected - found), ", ".join(found - expected)
+        raise ArtifactError(
+            f"--candidates: partitions missing: {missing or 'none'}, superfluous: {superfluous or 'none'}; "
+            f"give one search for each partition, in a folder of its name."
+        )
+
+
+def _makeup(
+    graphs: Mapping[Batch, BlockGraph], shape: StageShape, direction: Direction, config: FrontierSlice
+) -> Makeup:
+    recompute = config.activation_checkpointing
+    return overlap_makeup(graphs[Batch.NANOBATCH], graphs[Batch.MICROBATCH], shape, direction, recompute=recompute)
+
+
+def _profiled_executions(graphs: Mapping[Batch, BlockGraph]) -> tuple[Execution, ...]:
+    """How whole instructions are profiled; an odd microbatch has no nanobatches."""
+    return (Execution.SEQUENTIAL, *([Execution.NANOBATCHING] if Batch.NANOBATCH in graphs else []))
+
+
+def _check_clocks(path: Path, what: str, measured_mhz: Iterable[int], config: FrontierSlice) -> None:
+    """What is not searched is measured at every clock of the search."""
+    different = sorted(set(measured_mhz) ^ set(config.gpu.search_frequencies.clocks_mhz))
+    if different:
+        raise ArtifactError(
+            f"{path}: {what}: not measured at the clocks of the configuration, they differ at "
+            f"{', '.join(map(str, different))} MHz; rerun the stage 'profile'."
+        )
 
 
 def _components(table: pl.DataFrame) -> dict[str, dict[int, Cost]]:
@@ -92,11 +145,17 @@ def _profiled(table: pl.DataFrame) -> dict[tuple[int, str, str], list[Point]]:
     return points
 
 
-def _options(path: Path) -> dict[int, tuple[Option, ...]]:
-    """Measured options of the partition whose search is at `path`, by frequency."""
+def _options(path: Path, config: FrontierSlice) -> dict[int, tuple[Option, ...]]:
+    """Measured options of the partition whose search is at `path`, by frequency; not all need be there."""
     options: dict[int, tuple[Option, ...]] = defaultdict(tuple)
     for row in read_table(path, CANDIDATES).iter_rows(named=True):
         choice = Choice(partition=path.parent.name, sm_count=row["sm_count"], launch=row["launch"])
         option = Option(time_s=row["time_s"], energy_j=row["energy_j"], choice=choice)
         options[row["frequency_mhz"]] += (option,)
+    unknown = sorted(set(options) - set(config.gpu.search_frequencies.clocks_mhz))
+    if unknown:
+        raise ArtifactError(
+            f"{path}: searched at {', '.join(map(str, unknown))} MHz, which the configuration lacks; "
+            f"rerun the stage 'search'."
+        )
     return options

@@ -20,9 +20,9 @@ MICROBATCH = TableSchema(
         Column("direction", pl.String, "`forward` or `backward`; a backward includes its recomputation"),
         Column("point", pl.Int64, "number of the point within (method, stage, direction), by rising time"),
         Column("execution", pl.String, "`sequential`, `nanobatching` or `overlap` (partitioned overlap)"),
-        Column("frequency_mhz", pl.Int64, "SM clock during the whole instruction"),
-        Column("time_s", pl.Float64, "duration of the instruction"),
-        Column("energy_j", pl.Float64, "energy of one GPU of the stage"),
+        Column("frequency_mhz", pl.Int64, "SM clock during the whole instruction", positive=True),
+        Column("time_s", pl.Float64, "duration of the instruction", positive=True),
+        Column("energy_j", pl.Float64, "energy of one GPU of the stage", positive=True),
         Column("dynamic_energy_j", pl.Float64, "energy_j less static power times time_s"),
         Column(
             "effective_energy_j", pl.Float64, "energy_j less blocking power times time_s: what the pipeline minimises"

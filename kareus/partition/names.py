@@ -46,14 +46,33 @@ class Extracted(Protocol):
 
 def expected_partitions(workload: Extracted) -> tuple[str, ...]:
     """Names of all kinds of partition: each segment beside the collective before it and beside its own."""
+    several = 2
+    names = [name for direction in Direction for name in instruction_partitions(workload, direction, several)]
+    return tuple(dict.fromkeys(names))
+
+
+def instruction_partitions(workload: Extracted, direction: Direction, layers: int) -> tuple[str, ...]:
+    """Names of the partitions of an overlapped instruction of a stage with `layers` blocks; none if it has none.
+
+    The first segment of a block runs beside the last collective of the block before it, which a single block lacks.
+    """
     parallelism = workload.parallelism
     cycles = _CYCLES.get((parallelism.tp > 1, parallelism.cp > 1))
     if cycles is None or workload.microbatch_size % 2:
         return ()
-    forward = [(_FORWARD, *step) for step in cycles[_FORWARD]]
-    backward = [(_BACKWARD, *step) for step in cycles[_BACKWARD]]
-    names: dict[str, None] = {}
-    for cycle in (forward, backward):
-        for (_, _, before), (direction, segment, own) in zip([cycle[-1], *cycle], cycle, strict=False):
-            names.update({f"{direction}-{segment}-{collective}": None for collective in (before, own)})
-    return tuple(names)
+    recomputes = direction is _BACKWARD and workload.activation_checkpointing
+    passes = (_FORWARD, direction) if recomputes else (direction,)
+    steps = [(d, *step) for d in passes for step in cycles[d] * min(layers, 2)]
+    in_flight = [None, *(own for _, _, own in steps)]
+    names = [
+        f"{d}-{segment}-{collective}"
+        for before, (d, segment, own) in zip(in_flight, steps, strict=False)
+        for collective in (before, own)
+        if collective is not None
+    ]
+    return tuple(dict.fromkeys(names))
+
+
+def collective_group_size(partition: str, parallelism: Parallelism) -> int:
+    """GPUs among which the collective of a partition runs: tensor parallelism all-reduces, context parallelism not."""
+    return parallelism.tp if partition.endswith(f"-{_AR}") else parallelism.cp

@@ -26,7 +26,7 @@ def run(arguments: argparse.Namespace) -> None:
     config = load_slice(arguments.config, PartitionSlice)
     graphs = extract(config.model, config.parallelism, config.microbatch_size, config.sequence_length)
     multiplicities = partitions_of(graphs, config)
-    provenance = Provenance(config_hash=content_hash(config))
+    provenance = Provenance(config_hash=content_hash(config), subject=content_hash(config))
     write_graphs(arguments.segments, graphs, provenance)
     write_partitions(arguments.partitions, multiplicities, provenance)
     for partition, multiplicity in multiplicities.items():

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import polars as pl
 
-from kareus.artifacts.provenance import derived
+from kareus.artifacts.provenance import check_config, check_subject, derived
 from kareus.artifacts.records import content_hash
 from kareus.artifacts.tables import read_provenance, read_table, write_table
 from kareus.frontier.tables import MICROBATCH
 from kareus.pipeline.frontiers import iteration_rows
 from kareus.pipeline.instructions import instruction_rows, pipeline_instructions
 from kareus.pipeline.tables import INSTRUCTIONS, ITERATION
-from kareus.workload.slices import PipelineSlice, load_slice
+from kareus.workload.slices import PipelineSlice, frontier_hash, load_slice, subject_of
 
 logger = logging.getLogger(__name__)
 
@@ -29,7 +29,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Solve and write."""
     config = load_slice(arguments.config, PipelineSlice)
-    provenance = derived(content_hash(config), [read_provenance(arguments.microbatch, MICROBATCH)])
+    origin = read_provenance(arguments.microbatch, MICROBATCH)
+    check_subject(subject_of(config), {str(arguments.microbatch): origin})
+    check_config(frontier_hash(config), str(arguments.microbatch), origin)
+    provenance = derived(content_hash(config), {str(arguments.microbatch): origin})
     iteration = ITERATION.frame(iteration_rows(config, read_table(arguments.microbatch, MICROBATCH)))
     instructions = pipeline_instructions(config.pipeline.schedule, config.parallelism.pp, config.num_microbatches)
     write_table(arguments.instructions, INSTRUCTIONS.frame(instruction_rows(instructions)), INSTRUCTIONS, provenance)

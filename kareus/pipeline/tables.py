@@ -34,11 +34,11 @@ ITERATION = TableSchema(
             "`sequential`, `nanobatching`, each alone and with `+perseus`, `kareus` or one of its ablations",
         ),
         Column("plan", pl.Int64, "number of the plan within its method, by rising time"),
-        Column("time_s", pl.Float64, "iteration time: the makespan of the pipeline"),
-        Column("energy_j", pl.Float64, "energy of all GPUs over the iteration"),
+        Column("time_s", pl.Float64, "iteration time: the makespan of the pipeline", positive=True),
+        Column("energy_j", pl.Float64, "energy of all GPUs over the iteration", positive=True),
         Column("static_energy_j", pl.Float64, "static power times iteration time times GPUs"),
         Column("dynamic_energy_j", pl.Float64, "energy_j less static_energy_j"),
-        Column("deadline_s", pl.Float64, "deadline for which the plan was solved"),
+        Column("deadline_s", pl.Float64, "deadline for which the plan was solved", positive=True),
         Column(
             "lower_bound_j", pl.Float64, "energy that no plan of its method can undercut in its time (linear program)"
         ),

@@ -16,6 +16,7 @@ from kareus.pipeline.instructions import Instruction, pipeline_instructions
 from kareus.pipeline.methods import point_method
 from kareus.pipeline.transfers import transfers_s
 from kareus.plan.document import PLAN_SCHEMA_VERSION, Plan, PlannedInstruction, Prediction, StagePlan
+from kareus.profile.programs import Execution
 from kareus.schedule.choice import Choice
 from kareus.workload.config import Workload
 from kareus.workload.slices import cut
@@ -90,9 +91,9 @@ def _stages(
 
 def _planned(instruction: Instruction, point: dict[str, Any], start_s: float) -> PlannedInstruction:
     return PlannedInstruction(
-        direction=str(instruction.direction),
+        direction=instruction.direction,
         microbatch=instruction.microbatch,
-        execution=point["execution"],
+        execution=Execution(point["execution"]),
         frequency_mhz=point["frequency_mhz"],
         partitions=tuple(Choice(**choice) for choice in point["choices"]),
         start_s=start_s,

@@ -1,5 +1,6 @@
-"""Checking a plan file: against its schema, its workload, and the order of the pipeline."""
+"""Checking a plan file: against its schema, its workload, the order of the pipeline, and what follows from it."""
 
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,10 +9,24 @@ import jsonschema
 from kareus.artifacts import records
 from kareus.artifacts.files import read_json
 from kareus.errors import ArtifactError
-from kareus.pipeline.instructions import pipeline_instructions
+from kareus.partition.graph import Direction
+from kareus.partition.names import collective_group_size, expected_partitions, instruction_partitions
+from kareus.pipeline.dag import build_dag, earliest_starts, makespan
+from kareus.pipeline.instructions import Instruction, pipeline_instructions
+from kareus.pipeline.transfers import transfers_s
 from kareus.plan.document import PLAN_SCHEMA_VERSION, Plan, PlannedInstruction
 from kareus.plan.schema import plan_schema
+from kareus.profile.programs import Execution
+from kareus.schedule.choice import Choice
+from kareus.schedule.space import sm_allocations
 from kareus.workload.config import Workload
+from kareus.workload.slices import cut
+
+TOLERANCE = 1e-6
+"""Share by which a predicted number may depart from what follows from the instructions."""
+
+Launches = Mapping[str, Collection[str]]
+"""By partition, operators beside which its collective may be launched."""
 
 
 def read_plan(path: Path) -> Plan:
@@ -30,12 +45,19 @@ def read_plan(path: Path) -> Plan:
     return records.from_plain(Plan, document, str(path))
 
 
-def check_plan(plan: Plan, workload: Workload, path: Path) -> None:
-    """Check that `plan` can be run for `workload`.
+def check_plan(plan: Plan, workload: Workload, name: str, path: Path, launches: Launches) -> None:
+    """Check that `plan` can be run for `workload`, and that it is predicted to cost what its instructions cost.
+
+    Args:
+        plan: what was read.
+        workload: what it should be for.
+        name: the workload's readable name.
+        path: where the plan was read, the start of every message.
+        launches: what the search space allows.
 
     Raises:
-        ArtifactError: it was made for another workload, an instruction is missing or out of order, a clock is not
-            the GPU's, or its own sums do not hold.
+        ArtifactError: it was made for another workload; an instruction is missing, out of order or cannot run so; or
+            a start or the prediction does not follow from the instructions.
     """
     expected = records.content_hash(workload)
     if plan.workload_hash != expected:
@@ -43,14 +65,17 @@ def check_plan(plan: Plan, workload: Workload, path: Path) -> None:
             f"{path}: made for another workload ({plan.workload}, hash {plan.workload_hash}; expected {expected}); "
             f"select a plan for this one."
         )
-    _check_order(plan, workload, path)
+    instructions = pipeline_instructions(workload.pipeline.schedule, workload.parallelism.pp, workload.num_microbatches)
+    _check_order(plan, workload, instructions, path)
+    _check_statements(plan, workload, name, path)
     for stage in plan.stages:
         for instruction in stage.instructions:
-            _check_instruction(instruction, workload, f"{path}: stage {stage.stage}")
-    prediction = plan.prediction
-    parts = prediction.static_energy_j + prediction.dynamic_energy_j
-    if abs(parts - prediction.energy_j) > 1e-6 * prediction.energy_j:
-        raise ArtifactError(f"{path}: static and dynamic energy do not add up to energy_j; the file was edited.")
+            where = f"{path}: stage {stage.stage}, {instruction.direction} of microbatch {instruction.microbatch}"
+            _check_instruction(instruction, stage.layers, workload, where)
+            for choice in instruction.partitions:
+                _check_choice(choice, workload, launches, where)
+    _check_timing(plan, workload, instructions, path)
+    _check_energy(plan, workload, path)
 
 
 def _validate(document: Any, path: Path) -> None:
@@ -61,10 +86,10 @@ def _validate(document: Any, path: Path) -> None:
         raise ArtifactError(f"{path}: {place}: {error.message}; select the plan anew.")
 
 
-def _check_order(plan: Plan, workload: Workload, path: Path) -> None:
-    expected: dict[int, list[tuple[str, int]]] = {stage: [] for stage in range(workload.parallelism.pp)}
-    for i in pipeline_instructions(workload.pipeline.schedule, workload.parallelism.pp, workload.num_microbatches):
-        expected[i.stage].append((str(i.direction), i.microbatch))
+def _check_order(plan: Plan, workload: Workload, instructions: Sequence[Instruction], path: Path) -> None:
+    expected: dict[int, list[tuple[Direction, int]]] = {stage: [] for stage in range(workload.parallelism.pp)}
+    for i in instructions:
+        expected[i.stage].append((i.direction, i.microbatch))
     if [s.stage for s in plan.stages] != list(expected):
         raise ArtifactError(
             f"{path}: has {len(plan.stages)} stages, the workload {len(expected)}; select the plan anew."
@@ -82,21 +107,100 @@ def _check_order(plan: Plan, workload: Workload, path: Path) -> None:
             )
 
 
-def _check_instruction(instruction: PlannedInstruction, workload: Workload, where: str) -> None:
-    gpu = workload.gpu
-    where = f"{where}, {instruction.direction} of microbatch {instruction.microbatch}"
-    clocks = gpu.search_frequencies
+def _check_statements(plan: Plan, workload: Workload, name: str, path: Path) -> None:
+    """What a plan says of its workload for people."""
+    for key, stated, expected in (
+        ("workload", plan.workload, name),
+        ("gpus", plan.gpus, workload.parallelism.gpus),
+        ("testbed.kind", plan.testbed.kind, str(workload.testbed.kind)),
+        ("testbed.gpu", plan.testbed.gpu, workload.gpu.name),
+        ("layers of the stages", [stage.layers for stage in plan.stages], list(workload.parallelism.split)),
+    ):
+        if stated != expected:
+            raise ArtifactError(f"{path}: {key}: {stated!r}, the workload has {expected!r}; select the plan anew.")
+
+
+def _check_instruction(instruction: PlannedInstruction, layers: int, workload: Workload, where: str) -> None:
+    clocks = workload.gpu.search_frequencies
     if instruction.frequency_mhz not in clocks.clocks_mhz:
         raise ArtifactError(
             f"{where}: frequency_mhz={instruction.frequency_mhz} is not among "
             f"{clocks.minimum_mhz}-{clocks.maximum_mhz} by {clocks.stride_mhz}."
         )
-    if (instruction.execution == "overlap") != bool(instruction.partitions):
+    possible = _executions(workload)
+    if instruction.execution not in possible:
         raise ArtifactError(
-            f"{where}: execution '{instruction.execution}' with {len(instruction.partitions)} partitions."
+            f"{where}: execution '{instruction.execution}' is not possible for the workload; "
+            f"allowed: {', '.join(possible)}."
         )
-    for choice in instruction.partitions:
-        if not 0 < choice.sm_count < gpu.sm_count:
+    overlaps = instruction.execution is Execution.OVERLAP
+    needed = instruction_partitions(workload, instruction.direction, layers) if overlaps else ()
+    planned = [choice.partition for choice in instruction.partitions]
+    if sorted(planned) != sorted(needed):
+        raise ArtifactError(
+            f"{where}: execution '{instruction.execution}' with the partitions {', '.join(planned) or 'none'}; "
+            f"expected {', '.join(needed) or 'none'}."
+        )
+
+
+def _executions(workload: Workload) -> tuple[Execution, ...]:
+    """How instructions of the workload may run; an odd microbatch has no nanobatches."""
+    if workload.microbatch_size % 2:
+        return (Execution.SEQUENTIAL,)
+    return tuple(Execution) if expected_partitions(workload) else (Execution.SEQUENTIAL, Execution.NANOBATCHING)
+
+
+def _check_choice(choice: Choice, workload: Workload, launches: Launches, where: str) -> None:
+    sm_counts = sm_allocations(collective_group_size(choice.partition, workload.parallelism), workload.space)
+    if choice.sm_count not in sm_counts:
+        raise ArtifactError(
+            f"{where}: {choice.partition}: sm_count={choice.sm_count} is not in the search space; "
+            f"allowed: {', '.join(map(str, sm_counts))}."
+        )
+    if choice.launch not in launches.get(choice.partition, ()):
+        raise ArtifactError(
+            f"{where}: {choice.partition}: launch '{choice.launch}' is not in the search space; "
+            f"allowed: {', '.join(launches.get(choice.partition, ())) or 'none'}."
+        )
+
+
+def _check_timing(plan: Plan, workload: Workload, instructions: Sequence[Instruction], path: Path) -> None:
+    planned = [(stage.stage, i) for stage in plan.stages for i in stage.instructions]
+    dag = build_dag(instructions, transfers_s(cut(workload, "pipeline")))
+    times_s = [i.time_s for _, i in planned]
+    time_s = makespan(dag, times_s)
+    for (stage, i), start_s in zip(planned, earliest_starts(dag, times_s), strict=True):
+        if abs(i.start_s - start_s) > TOLERANCE * time_s:
             raise ArtifactError(
-                f"{where}: {choice.partition}: sm_count={choice.sm_count} is not within 1-{gpu.sm_count - 1}."
+                f"{path}: stage {stage}, {i.direction} of microbatch {i.microbatch}: start_s={i.start_s:.6g}, it can "
+                f"start at {start_s:.6g}; the file was edited, select the plan anew."
             )
+    _check_prediction(path, "time_s", plan.prediction.time_s, time_s, TOLERANCE * time_s)
+
+
+def _check_energy(plan: Plan, workload: Workload, path: Path) -> None:
+    """Instructions cost their energy, whoever waits blocking power; static energy is a part of both."""
+    gpu, parallelism, prediction = workload.gpu, workload.parallelism, plan.prediction
+    effective_j = sum(i.energy_j - gpu.blocking_power_w * i.time_s for s in plan.stages for i in s.instructions)
+    waiting_j = gpu.blocking_power_w * prediction.time_s * parallelism.gpus
+    energy_j = effective_j * parallelism.gpus_per_stage + waiting_j
+    static_energy_j = gpu.static_power_w * prediction.time_s * parallelism.gpus
+    for name, expected_j in (
+        ("energy_j", energy_j),
+        ("static_energy_j", static_energy_j),
+        ("dynamic_energy_j", energy_j - static_energy_j),
+    ):
+        _check_prediction(path, name, getattr(prediction, name), expected_j, TOLERANCE * energy_j)
+    if prediction.lower_bound_j > energy_j * (1 + TOLERANCE):
+        raise ArtifactError(
+            f"{path}: prediction.lower_bound_j={prediction.lower_bound_j:.6g} is above energy_j ({energy_j:.6g}); "
+            f"the file was edited, select the plan anew."
+        )
+
+
+def _check_prediction(path: Path, name: str, predicted: float, expected: float, tolerance: float) -> None:
+    if abs(predicted - expected) > tolerance:
+        raise ArtifactError(
+            f"{path}: prediction.{name}={predicted:.6g}, its instructions make it {expected:.6g}; "
+            f"the file was edited, select the plan anew."
+        )

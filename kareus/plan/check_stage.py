@@ -2,11 +2,18 @@
 
 import argparse
 import logging
+from collections import defaultdict
 from pathlib import Path
 
 from kareus.artifacts.layout import WorkloadFolder
-from kareus.plan.check import check_plan, read_plan
-from kareus.workload.slices import PlanSlice, load_slice
+from kareus.artifacts.provenance import check_config, check_subject
+from kareus.artifacts.records import content_hash
+from kareus.artifacts.tables import read_provenance, read_table
+from kareus.partition.names import expected_partitions
+from kareus.plan.check import Launches, check_plan, read_plan
+from kareus.schedule.tables import SPACE
+from kareus.workload.config import Workload
+from kareus.workload.slices import PlanSlice, cut, load_slice, subject_of
 
 logger = logging.getLogger(__name__)
 
@@ -21,6 +28,19 @@ def run(arguments: argparse.Namespace) -> None:
     """Read and check; say so if all is well."""
     folder = WorkloadFolder(arguments.folder or arguments.plan.resolve().parent.parent)
     plan = read_plan(arguments.plan)
-    check_plan(plan, load_slice(folder.config("plan"), PlanSlice).workload, arguments.plan)
+    workload = load_slice(folder.config("plan"), PlanSlice).workload
+    launches = _launches(folder, workload) if expected_partitions(workload) else {}
+    check_plan(plan, workload, folder.name, arguments.plan, launches)
     instructions = sum(len(stage.instructions) for stage in plan.stages)
     logger.info("%s: a valid plan of %d instructions for %s", arguments.plan, instructions, plan.workload)
+
+
+def _launches(folder: WorkloadFolder, workload: Workload) -> Launches:
+    """Launch operators in the search space of every partition, in the order of execution."""
+    launches: dict[str, dict[str, None]] = defaultdict(dict)
+    provenance = read_provenance(folder.space, SPACE)
+    check_subject(subject_of(workload), {str(folder.space): provenance})
+    check_config(content_hash(cut(workload, "schedule")), str(folder.space), provenance)
+    for partition, launch in read_table(folder.space, SPACE).select("partition", "launch").iter_rows():
+        launches[partition][launch] = None
+    return launches

@@ -1,29 +1,34 @@
 """The plan file: what every stage runs, instruction by instruction, and what that is predicted to cost."""
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from kareus.artifacts.provenance import TestbedIdentity
+from kareus.partition.graph import Direction
+from kareus.profile.programs import Execution
 from kareus.schedule.choice import Choice
 
 PLAN_SCHEMA_VERSION = 1
+
+NotNegative = Annotated[float, {"minimum": 0}]
+"""With what the published schema says of it; likewise the next."""
+Positive = Annotated[float, {"exclusiveMinimum": 0}]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedInstruction:
     """One instruction of a stage."""
 
-    direction: str
-    """`forward` or `backward`."""
+    direction: Direction
     microbatch: int
-    execution: str
-    """`sequential`, `nanobatching`, or `overlap` with a choice for each partition."""
+    execution: Execution
     frequency_mhz: int
     partitions: tuple[Choice, ...]
-    """Empty unless `execution` is `overlap`."""
-    start_s: float
+    """A choice for each partition under `overlap`, else empty."""
+    start_s: NotNegative
     """Earliest start in the planned iteration."""
-    time_s: float
-    energy_j: float
+    time_s: Positive
+    energy_j: Positive
     """Of one GPU of the stage."""
 
 
@@ -40,12 +45,12 @@ class StagePlan:
 class Prediction:
     """Predicted cost of one iteration."""
 
-    time_s: float
-    energy_j: float
+    time_s: Positive
+    energy_j: Positive
     """Of all GPUs."""
-    static_energy_j: float
+    static_energy_j: Positive
     dynamic_energy_j: float
-    lower_bound_j: float
+    lower_bound_j: Positive
     """Energy that no plan of this method can undercut in this time; if a deadline was asked for, within that."""
 
 

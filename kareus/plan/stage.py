@@ -9,7 +9,8 @@ import polars as pl
 
 from kareus.artifacts.files import write_json
 from kareus.artifacts.layout import WorkloadFolder
-from kareus.artifacts.records import suggest, to_plain
+from kareus.artifacts.provenance import TestbedIdentity, check_config, check_subject, derived
+from kareus.artifacts.records import content_hash, suggest, to_plain
 from kareus.artifacts.tables import read_provenance, read_table
 from kareus.errors import ArtifactError, ConfigError
 from kareus.frontier.tables import MICROBATCH
@@ -17,7 +18,7 @@ from kareus.pipeline.tables import ITERATION
 from kareus.plan.build import build_plan
 from kareus.plan.selectors import Goal, Selector, parse_selector, select
 from kareus.workload.config import Workload
-from kareus.workload.slices import PlanSlice, cut, load_slice
+from kareus.workload.slices import PlanSlice, cut, frontier_hash, load_slice, subject_of
 
 logger = logging.getLogger(__name__)
 
@@ -38,16 +39,14 @@ def run(arguments: argparse.Namespace) -> None:
     folder = WorkloadFolder(arguments.folder)
     workload = load_slice(folder.config("plan"), PlanSlice).workload
     iteration = read_table(folder.iteration, ITERATION)
-    provenance = read_provenance(folder.iteration, ITERATION)
-    if provenance.testbed is None:
-        raise ArtifactError(f"{folder.iteration}: does not say on which testbed it was measured; rerun.")
+    testbed = _testbed(folder, workload)
     methods = iteration["method"].unique().to_list()
     if arguments.method not in methods:
         raise ConfigError(f"--method {arguments.method}: not planned; {suggest(arguments.method, methods)}.")
     plans = iteration.filter(pl.col("method") == arguments.method)
     microbatch = read_table(folder.microbatch, MICROBATCH)
     row = _chosen(selector, plans, microbatch, workload)
-    plan = build_plan(workload, folder.name, arguments.selector, row, microbatch, provenance.testbed)
+    plan = build_plan(workload, folder.name, arguments.selector, row, microbatch, testbed)
     output = arguments.output or folder.plan(arguments.selector, arguments.method)
     write_json(output, to_plain(plan))
     logger.info(
@@ -72,3 +71,21 @@ def _chosen(selector: Selector, plans: pl.DataFrame, microbatch: pl.DataFrame, w
     from kareus.plan.limits import row_within  # noqa: PLC0415 - the solver, which only limits need
 
     return row_within(selector.goal, selector.limit, plans, row, microbatch, cut(workload, "pipeline"))
+
+
+def _testbed(folder: WorkloadFolder, workload: Workload) -> TestbedIdentity:
+    """The testbed of both frontiers, once they are the workload's."""
+    iteration, microbatch = str(folder.iteration), str(folder.microbatch)
+    origins = {
+        iteration: read_provenance(folder.iteration, ITERATION),
+        microbatch: read_provenance(folder.microbatch, MICROBATCH),
+    }
+    check_subject(subject_of(workload), origins)
+    check_config(content_hash(cut(workload, "pipeline")), iteration, origins[iteration])
+    check_config(frontier_hash(workload), microbatch, origins[microbatch])
+    origin = derived(content_hash(workload), origins)
+    if origin.testbed is None:
+        raise ArtifactError(f"{iteration}: does not say on which testbed it was measured; rerun.")
+    if origin.seed != workload.seed:
+        raise ArtifactError(f"{iteration}: measured with seed {origin.seed}, the workload has {workload.seed}; rerun.")
+    return origin.testbed

@@ -43,10 +43,14 @@ class Bench:
     config: MeasuringConfig
     testbed: Testbed
 
-    @property
-    def provenance(self) -> Provenance:
-        """Provenance of the tables made from what is measured here."""
-        return Provenance(config_hash=content_hash(self.config), testbed=self.testbed.identity, seed=self.config.seed)
+    def provenance(self, subject: str) -> Provenance:
+        """Provenance of the tables made from what is measured here, about the `subject` of the stage's inputs."""
+        return Provenance(
+            config_hash=content_hash(self.config),
+            testbed=self.testbed.identity,
+            seed=self.config.seed,
+            subject=subject,
+        )
 
     @contextlib.contextmanager
     def profiler(self, store: Path, subject: str, content: Any) -> Iterator[Profiler]:

@@ -4,15 +4,17 @@ import argparse
 import logging
 from pathlib import Path
 
-from kareus.artifacts.tables import write_table
+from kareus.artifacts.provenance import check_subject
+from kareus.artifacts.tables import read_provenance, write_table
 from kareus.partition.graph import Batch, BlockGraph, Direction
 from kareus.partition.read import read_graphs
+from kareus.partition.tables import SEGMENTS
 from kareus.profile.bench import open_bench
 from kareus.profile.measure import Profiler
 from kareus.profile.programs import Execution, component_programs, instruction_program, stage_shapes
 from kareus.profile.tables import COMPONENTS, PROFILED_INSTRUCTIONS
 from kareus.testbed.program import Program
-from kareus.workload.slices import ProfileSlice, load_slice
+from kareus.workload.slices import ProfileSlice, load_slice, subject_of
 
 logger = logging.getLogger(__name__)
 
@@ -29,6 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Measure what the store does not have yet, then write both tables."""
     config = load_slice(arguments.config, ProfileSlice)
+    check_subject(subject_of(config), {str(arguments.segments): read_provenance(arguments.segments, SEGMENTS)})
     graphs = read_graphs(arguments.segments)
     bench = open_bench(config)
     with bench.profiler(arguments.store, "instructions", graphs) as profiler:
@@ -43,10 +46,9 @@ def run(arguments: argparse.Namespace) -> None:
             for cost in _costs(profiler, program, config)
         ]
     logger.info("components and instructions at every clock: %s", profiler.tally)
-    write_table(arguments.components, COMPONENTS.frame(components), COMPONENTS, bench.provenance)
-    write_table(
-        arguments.instructions, PROFILED_INSTRUCTIONS.frame(instructions), PROFILED_INSTRUCTIONS, bench.provenance
-    )
+    provenance = bench.provenance(subject_of(config))
+    write_table(arguments.components, COMPONENTS.frame(components), COMPONENTS, provenance)
+    write_table(arguments.instructions, PROFILED_INSTRUCTIONS.frame(instructions), PROFILED_INSTRUCTIONS, provenance)
 
 
 def _instruction_programs(

@@ -10,26 +10,31 @@ MEASUREMENTS = TableSchema(
     meaning="Measurements of programs on one testbed, one row each; the shelf's folder names what they share.",
     columns=(
         Column("program", pl.String, "hash of the program that ran"),
-        Column("frequency_mhz", pl.Int64, "SM clock that was asked for"),
+        Column("frequency_mhz", pl.Int64, "SM clock that was asked for", positive=True),
         Column("repeat", pl.Int64, "number of the repeated measurement, from 0"),
         Column("name", pl.String, "name of the program, for people"),
-        Column("time_s", pl.Float64, "mean time of one execution"),
-        Column("energy_j", pl.Float64, "mean energy of one execution on one GPU"),
-        Column("repetitions", pl.Int64, "executions within the window"),
-        Column("window_s", pl.Float64, "length of the window as measured"),
+        Column("time_s", pl.Float64, "mean time of one execution", positive=True),
+        Column("energy_j", pl.Float64, "mean energy of one execution on one GPU", positive=True),
+        Column("repetitions", pl.Int64, "executions within the window", positive=True),
+        Column("window_s", pl.Float64, "length of the window as measured", positive=True),
         Column("temperature_before_c", pl.Float64, "GPU temperature at the start of the window"),
         Column("temperature_after_c", pl.Float64, "GPU temperature at its end"),
-        Column("clock_mean_mhz", pl.Float64, "mean SM clock within the window"),
+        Column("clock_mean_mhz", pl.Float64, "mean SM clock within the window", positive=True),
         Column("throttle_reasons", pl.List(pl.String), "why the clock fell below what was asked for"),
-        Column("duration_s", pl.Float64, "testbed's clock spent, cooldown and warm-up included (virtual if simulated)"),
+        Column(
+            "duration_s",
+            pl.Float64,
+            "testbed's clock spent, cooldown and warm-up included (virtual if simulated)",
+            positive=True,
+        ),
     ),
     key=("program", "frequency_mhz", "repeat"),
 )
 
 COST = (
-    Column("frequency_mhz", pl.Int64, "SM clock"),
-    Column("time_s", pl.Float64, "mean time of one execution"),
-    Column("energy_j", pl.Float64, "mean energy of one execution on one GPU"),
+    Column("frequency_mhz", pl.Int64, "SM clock", positive=True),
+    Column("time_s", pl.Float64, "mean time of one execution", positive=True),
+    Column("energy_j", pl.Float64, "mean energy of one execution on one GPU", positive=True),
 )
 
 COMPONENTS = TableSchema(

@@ -76,8 +76,8 @@ def load(workload: str, paths: Paths) -> ReportInputs:
     """
     plans = tuple(_plan(path, workload) for path in paths.plans)
     sources = _sources(paths)
-    parents = [source.provenance for source in sources]
-    tables = derived(content_hash([p.config_hash for p in parents]), parents)
+    parents = {source.name: source.provenance for source in sources}
+    tables = derived(content_hash([p.config_hash for p in parents.values()]), parents)
     if tables.testbed is None:
         raise ArtifactError(f"{paths.iteration}: says no testbed; rerun the stage that makes it.")
     for path, plan in zip(paths.plans, plans, strict=True):

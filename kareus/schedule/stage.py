@@ -4,10 +4,11 @@ import argparse
 import logging
 from pathlib import Path
 
-from kareus.artifacts.provenance import Provenance
+from kareus.artifacts.provenance import derived
 from kareus.artifacts.records import content_hash
-from kareus.artifacts.tables import write_table
+from kareus.artifacts.tables import read_provenance, write_table
 from kareus.partition.read import read_partitions
+from kareus.partition.tables import PARTITIONS
 from kareus.schedule.space import search_space
 from kareus.schedule.tables import SPACE
 from kareus.workload.slices import ScheduleSlice, load_slice
@@ -48,4 +49,5 @@ def run(arguments: argparse.Namespace) -> None:
             }
             for number, candidate in enumerate(candidates)
         ]
-    write_table(arguments.space, SPACE.frame(rows), SPACE, Provenance(config_hash=content_hash(config)))
+    parents = {str(arguments.partitions): read_provenance(arguments.partitions, PARTITIONS)}
+    write_table(arguments.space, SPACE.frame(rows), SPACE, derived(content_hash(config), parents))

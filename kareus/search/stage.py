@@ -9,12 +9,14 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from kareus.artifacts.provenance import common_subject
 from kareus.artifacts.randomness import generator
-from kareus.artifacts.tables import read_table, write_table
+from kareus.artifacts.tables import read_provenance, read_table, write_table
 from kareus.errors import ArtifactError
 from kareus.pareto import pareto_mask
 from kareus.partition.graph import Partition
 from kareus.partition.read import read_partitions
+from kareus.partition.tables import PARTITIONS
 from kareus.profile.bench import open_bench
 from kareus.profile.measure import Measurement
 from kareus.schedule.tables import SPACE
@@ -51,6 +53,7 @@ def run(arguments: argparse.Namespace) -> None:
         generator=generator(config.seed, partition.name),
     )
     bench = open_bench(config)
+    provenance = bench.provenance(_subject(arguments.partitions, arguments.space))
     with bench.profiler(arguments.store, partition.name, partition) as profiler:
 
         def measure(candidate: int) -> Measurement:
@@ -60,9 +63,9 @@ def run(arguments: argparse.Namespace) -> None:
         search = run_search(problem, measure, config.gpu.static_power_w, report=_report)
     logger.info("candidates: %s", profiler.tally)
     rows = _candidate_rows(search, space, config.gpu.static_power_w)
-    write_table(arguments.candidates, CANDIDATES.frame(rows), CANDIDATES, bench.provenance)
+    write_table(arguments.candidates, CANDIDATES.frame(rows), CANDIDATES, provenance)
     rounds = [dataclasses.asdict(r) for r in search.rounds]
-    write_table(arguments.rounds, ROUNDS.frame(rounds), ROUNDS, bench.provenance)
+    write_table(arguments.rounds, ROUNDS.frame(rounds), ROUNDS, provenance)
 
 
 def partition_program(partition: Partition, sm_count: int, launch: int) -> Program:
@@ -77,6 +80,13 @@ def _find(partitions: tuple[Partition, ...], name: str, path: Path) -> Partition
         names = ", ".join(p.name for p in partitions)
         raise ArtifactError(f"{path}: no partition '{name}'; there are: {names}.")
     return found
+
+
+def _subject(partitions: Path, space: Path) -> str:
+    """What both inputs are about."""
+    return common_subject(
+        {str(partitions): read_provenance(partitions, PARTITIONS), str(space): read_provenance(space, SPACE)}
+    )
 
 
 def _report(round_: Round) -> None:

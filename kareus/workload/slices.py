@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import yaml
 
 from kareus.artifacts.files import read_text
-from kareus.artifacts.records import from_plain, suggest, to_plain
+from kareus.artifacts.records import content_hash, from_plain, suggest, to_plain
 from kareus.errors import ArtifactError, ConfigError
 from kareus.workload.config import (
     Gpu,
@@ -50,10 +50,13 @@ class ScheduleSlice:
 class ProfileSlice:
     """What profiling components and whole instructions sees."""
 
+    model: Model
     parallelism: Parallelism
     gpu: Gpu
     testbed: TestbedConfig
     protocol: MeasurementProtocol
+    microbatch_size: int
+    sequence_length: int
     activation_checkpointing: bool
     seed: int
 
@@ -73,8 +76,11 @@ class SearchSlice:
 class FrontierSlice:
     """What composing microbatch frontiers sees."""
 
+    model: Model
     parallelism: Parallelism
     gpu: Gpu
+    microbatch_size: int
+    sequence_length: int
     activation_checkpointing: bool
 
 
@@ -89,6 +95,7 @@ class PipelineSlice:
     microbatch_size: int
     num_microbatches: int
     sequence_length: int
+    activation_checkpointing: bool
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,14 +126,26 @@ def cut(workload: Workload, stage: str) -> Any:
     if stage not in SLICES:
         raise ConfigError(f"no stage '{stage}' has a slice of the configuration; {suggest(stage, SLICES)}.")
     cls = SLICES[stage]
-    if cls is PlanSlice:
-        return PlanSlice(workload=workload)
-    return cls(**{field.name: getattr(workload, field.name) for field in dataclasses.fields(cls)})
+    return PlanSlice(workload=workload) if cls is PlanSlice else _narrowed(workload, cls)
+
+
+def subject_of(config: Workload | ProfileSlice | FrontierSlice | PipelineSlice) -> str:
+    """What the tables of a configuration are about: the hash of the slice that extraction sees."""
+    return content_hash(_narrowed(config, PartitionSlice))
+
+
+def frontier_hash(config: Workload | PipelineSlice) -> str:
+    """Hash of the slice with which the microbatch frontiers of a configuration are composed."""
+    return content_hash(_narrowed(config, FrontierSlice))
 
 
 def slice_text(workload: Workload, stage: str) -> str:
     """Text of the slice of `stage`, in YAML; the same for equal workloads."""
     return to_yaml(cut(workload, stage))
+
+
+def _narrowed(config: object, cls: type[Slice]) -> Slice:
+    return cls(**{field.name: getattr(config, field.name) for field in dataclasses.fields(cls)})  # type: ignore[arg-type]
 
 
 def to_yaml(record: Any) -> str:

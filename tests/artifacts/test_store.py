@@ -17,7 +17,7 @@ SCHEMA = TableSchema(
     name="rows",
     version=1,
     meaning="Rows.",
-    columns=(Column("key", pl.Int64, "key"), Column("value", pl.Float64, "value")),
+    columns=(Column("key", pl.Int64, "key"), Column("value", pl.Float64, "value", positive=True)),
     key=("key",),
 )
 PROVENANCE = Provenance(config_hash="x", testbed=TestbedIdentity(kind="simulated", gpu="A100", detail="1"), seed=0)
@@ -49,7 +49,7 @@ def test_no_row_is_lost_to_kill_9_but_the_one_in_flight(tmp_path):
         from test_store import shelf
         with shelf(Path(sys.argv[1])) as rows:
             for key in range(5):
-                rows.append({"key": key, "value": key / 3})
+                rows.append({"key": key, "value": (key + 1) / 3})
             rows._handle.write(b'{"schema_version": 1, "key": 5, "va')
             rows._handle.flush()
             os.kill(os.getpid(), signal.SIGKILL)
@@ -59,7 +59,7 @@ def test_no_row_is_lost_to_kill_9_but_the_one_in_flight(tmp_path):
     done = subprocess.run([sys.executable, "-c", script, str(tmp_path), here], check=False)
     assert done.returncode == -signal.SIGKILL
     with shelf(tmp_path) as rows:
-        assert [rows.get((key,)) for key in range(6)] == [{"key": k, "value": k / 3} for k in range(5)] + [None]
+        assert [rows.get((key,)) for key in range(6)] == [{"key": k, "value": (k + 1) / 3} for k in range(5)] + [None]
         rows.append({"key": 5, "value": 9.0})
     assert read_table(tmp_path / "rows.parquet", SCHEMA)["key"].to_list() == [0, 1, 2, 3, 4, 5]
 
@@ -100,6 +100,10 @@ def test_rows_are_kept_when_the_work_fails(tmp_path):
         ('{"schema_version": 1, "key": 2.5, "value": 2.0}', "has 2.5 for key"),
         ('{"schema_version": 1, "key": true, "value": 2.0}', "has True for key"),
         ('{"schema_version": 1, "key": 2, "value": "2.0"}', "has '2.0' for value"),
+        (
+            '{"schema_version": 1, "key": 2, "value": -1.0}',
+            "cannot be right: numbers that are not greater than 0 in value",
+        ),
     ],
 )
 def test_a_line_that_is_no_row_is_named_and_nothing_is_overwritten(tmp_path, line, problem):
@@ -125,6 +129,14 @@ def test_lists_are_checked_item_by_item_and_what_may_be_empty_may_be(tmp_path):
     journal.write_text('{"schema_version": 1, "key": 2, "names": ["a", 3], "note": null}\n')
     with pytest.raises(ArtifactError, match=r"line 1 has \['a', 3\] for names"), Shelf(tmp_path, schema, PROVENANCE):
         pass
+
+
+def test_a_row_that_cannot_be_is_not_added_and_spoils_nothing(tmp_path):
+    with shelf(tmp_path) as rows:
+        rows.append({"key": 1, "value": 1.0})
+        with pytest.raises(ArtifactError, match="a row was not added, numbers that are not greater than 0 in value"):
+            rows.append({"key": 2, "value": 0.0})
+    assert read_table(tmp_path / "rows.parquet", SCHEMA)["key"].to_list() == [1]
 
 
 def test_a_journal_of_another_schema_version_is_refused(tmp_path):

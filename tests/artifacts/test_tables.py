@@ -1,4 +1,7 @@
+import dataclasses
+import math
 import os
+import re
 from pathlib import Path
 
 import polars as pl
@@ -6,7 +9,7 @@ import pytest
 from pyarrow import parquet
 
 from kareus.artifacts.files import write_atomically, write_text
-from kareus.artifacts.provenance import Provenance, TestbedIdentity, derived
+from kareus.artifacts.provenance import Provenance, TestbedIdentity, check_config, check_subject, derived
 from kareus.artifacts.tables import Column, TableSchema, read_provenance, read_table, write_table
 from kareus.errors import ArtifactError
 
@@ -16,14 +19,19 @@ SCHEMA = TableSchema(
     meaning="Things.",
     columns=(
         Column("name", pl.String, "name"),
-        Column("time_s", pl.Float64, "time"),
+        Column("time_s", pl.Float64, "time", positive=True),
+        Column("gain", pl.Float64, "gain", nullable=True),
         Column("note", pl.String, "note", nullable=True),
     ),
     key=("name",),
 )
 TESTBED = TestbedIdentity(kind="simulated", gpu="A100", detail="1")
 PROVENANCE = Provenance(config_hash="abc", testbed=TESTBED, seed=7)
-ROWS = [{"name": "a", "time_s": 1.0, "note": None}, {"name": "b", "time_s": 2.0, "note": "x"}]
+ROWS = [
+    {"name": "a", "time_s": 1.0, "gain": -1.0, "note": None},
+    {"name": "b", "time_s": 2.0, "gain": None, "note": "x"},
+]
+BOUNDED_GAIN = Column("gain", pl.Float64, "gain", nullable=True, positive=True)
 
 
 @pytest.fixture
@@ -61,6 +69,38 @@ def test_a_truncated_table_is_refused_and_left_alone(path, keep):
     assert path.read_bytes() == whole[:keep]
 
 
+def test_no_flipped_bit_is_read_as_other_numbers(path):
+    whole = path.read_bytes()
+    for place, byte in enumerate(whole):
+        path.write_bytes(whole[:place] + bytes([byte ^ 1 << place % 8]) + whole[place + 1 :])
+        with pytest.raises(ArtifactError) as refusal:
+            read_table(path, SCHEMA)
+        assert "\n" not in str(refusal.value)
+
+
+def test_a_change_of_the_metadata_alone_is_noticed(path):
+    path.write_bytes(path.read_bytes().replace(b'"seed":7', b'"seed":8'))
+    with pytest.raises(ArtifactError, match=r"Parquet file \(its bytes are not those that were written\); delete"):
+        read_provenance(path, SCHEMA)
+
+
+def test_a_table_without_a_hash_is_refused(path, tmp_path):
+    metadata = parquet.read_metadata(path).metadata[b"kareus"].decode()
+    unsealed = re.sub('"content_hash":"[0-9a-f]*",', "", metadata)
+    pl.DataFrame(ROWS).write_parquet(tmp_path / "old.parquet", metadata={"kareus": unsealed})
+    with pytest.raises(ArtifactError, match=r"metadata of another version of Kareus \(content_hash: missing"):
+        read_table(tmp_path / "old.parquet", SCHEMA)
+
+
+def test_a_panic_of_the_reader_is_one_line(path, monkeypatch):
+    def panic(_):
+        raise pl.exceptions.PanicException("assertion failed\n left: 1\n right: 2")
+
+    monkeypatch.setattr(pl, "read_parquet", panic)
+    with pytest.raises(ArtifactError, match=r"corrupt or truncated Parquet file \(assertion failed\); delete it"):
+        read_table(path, SCHEMA)
+
+
 def test_a_table_of_another_schema_version_is_refused(path):
     newer = TableSchema(**(vars(SCHEMA) | {"version": 3}))
     with pytest.raises(ArtifactError, match=r"schema version 2 of 'things', this Kareus reads 3; delete it and rerun"):
@@ -88,6 +128,9 @@ def test_a_parquet_file_of_someone_else_is_refused(tmp_path):
         (pl.DataFrame(ROWS).with_columns(pl.col("time_s").cast(pl.Float32)), "at time_s"),
         (SCHEMA.frame([ROWS[0] | {"time_s": None}]), "empty values in time_s"),
         (SCHEMA.frame([ROWS[0], ROWS[0]]), r"repeated key \(name\)"),
+        (SCHEMA.frame([ROWS[0] | {"time_s": 0.0}]), "numbers that are not greater than 0 in time_s"),
+        (SCHEMA.frame([ROWS[0] | {"gain": math.nan}]), r"infinite numbers or none at all \(NaN\) in gain"),
+        (SCHEMA.frame([ROWS[0] | {"time_s": math.inf}]), r"infinite numbers or none at all \(NaN\) in time_s"),
     ],
 )
 def test_a_frame_that_breaks_the_schema_is_not_written(tmp_path, frame, message):
@@ -96,15 +139,38 @@ def test_a_frame_that_breaks_the_schema_is_not_written(tmp_path, frame, message)
     assert list(tmp_path.iterdir()) == []
 
 
+def test_bounds_hold_for_what_is_read_too(path):
+    bounded = TableSchema(**(vars(SCHEMA) | {"columns": (*SCHEMA.columns[:2], BOUNDED_GAIN, SCHEMA.columns[3])}))
+    with pytest.raises(ArtifactError, match="numbers that are not greater than 0 in gain; delete it and rerun"):
+        read_table(path, bounded)
+
+
 def test_what_derives_from_two_testbeds_is_refused():
     other = Provenance(config_hash="x", testbed=TestbedIdentity(kind="cuda", gpu="A100", detail="GPU-1"), seed=7)
     with pytest.raises(ArtifactError, match=r"different testbeds: measured on A100 .*; simulated testbed, A100"):
-        derived("y", [PROVENANCE, other])
+        derived("y", {"a": PROVENANCE, "b": other})
 
 
 def test_what_derives_from_a_simulated_table_says_so():
     unmeasured = Provenance(config_hash="x")
-    assert derived("y", [unmeasured, PROVENANCE]).testbed == TESTBED
+    assert derived("y", {"a": unmeasured, "b": PROVENANCE}).testbed == TESTBED
+
+
+def test_what_derives_from_two_workloads_is_refused_by_the_names_of_both():
+    one, two = (dataclasses.replace(PROVENANCE, subject=subject) for subject in ("1" * 16, "2" * 16))
+    with pytest.raises(ArtifactError, match=r"b\.parquet: made for another workload than a\.parquet .subject 2222"):
+        derived("y", {"a.parquet": one, "b.parquet": two})
+    assert derived("y", {"a.parquet": one, "b.parquet": one}).subject == "1" * 16
+
+
+def test_a_table_of_another_subject_or_configuration_is_named():
+    found = {"t.parquet": dataclasses.replace(PROVENANCE, subject="1" * 16)}
+    check_subject("1" * 16, found)
+    check_config("abc", "t.parquet", PROVENANCE)
+    with pytest.raises(ArtifactError, match=r"t\.parquet: made for another workload .subject 1+, the config"):
+        check_subject("2" * 16, found)
+    with pytest.raises(ArtifactError, match=r"t\.parquet: made with another configuration .hash abc, expected abd"):
+        check_config("abd", "t.parquet", PROVENANCE)
 
 
 def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path):

@@ -22,7 +22,7 @@ from kareus.model.shards import shard_of
 from kareus.partition.extract import extract, partitions_of
 from kareus.partition.graph import Batch, BlockGraph, Direction, Operator, OperatorKind, Segment
 from kareus.partition.interleave import block_segments, interleave, partition_of
-from kareus.partition.names import expected_partitions
+from kareus.partition.names import collective_group_size, expected_partitions, instruction_partitions
 from kareus.partition.trace import trace
 from kareus.workload.config import Model, Parallelism
 
@@ -150,6 +150,20 @@ def test_the_predicted_names_are_those_that_are_found(model: Model, tp: int, cp:
     workload = Extracted(degrees(tp, cp), activation_checkpointing=recompute)
     found = partitions_of(graphs(model, tp, cp), workload)
     assert {p.name for p in found} == set(expected_partitions(workload))
+    assert all(collective_group_size(p.name, workload.parallelism) == p.collective.group_size for p in found)
+
+
+@pytest.mark.parametrize(("tp", "cp"), DEGREES)
+@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize("layers", [1, 2, 3])
+@pytest.mark.parametrize("direction", Direction)
+def test_the_predicted_partitions_of_an_instruction_are_those_of_its_staggered_nanobatches(
+    tp: int, cp: int, recompute: bool, layers: int, direction: Direction
+) -> None:
+    workload = Extracted(degrees(tp, cp), activation_checkpointing=recompute)
+    pairs = interleave(block_segments(nanobatch(LLAMA, tp, cp), layers, direction, recompute=recompute))
+    walked = [partition_of(pair.segment, pair.collective).name for pair in pairs if pair.segment and pair.collective]
+    assert sorted(instruction_partitions(workload, direction, layers)) == sorted(set(walked))
 
 
 def test_a_wrong_prediction_stops_extraction() -> None:

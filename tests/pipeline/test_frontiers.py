@@ -17,7 +17,7 @@ from kareus.errors import ArtifactError
 from kareus.frontier.tables import MICROBATCH
 from kareus.pipeline.frontiers import iteration_rows
 from kareus.pipeline.tables import INSTRUCTIONS, ITERATION
-from kareus.workload.slices import to_yaml
+from kareus.workload.slices import frontier_hash, subject_of, to_yaml
 
 BLOCKING_W = config().gpu.blocking_power_w
 STATIC_W = config().gpu.static_power_w
@@ -110,11 +110,14 @@ def test_a_stage_too_few_is_refused_by_name():
 SIMULATED = TestbedIdentity(kind="simulated", gpu="A100-SXM4-40GB", detail="by hand")
 
 
+def origin_of(own):
+    return Provenance(config_hash=frontier_hash(own), testbed=SIMULATED, subject=subject_of(own))
+
+
 @pytest.mark.parametrize(("dp", "said"), [(1, False), (2, True)])
 def test_the_command_says_that_replicas_are_planned_without_their_synchronisation(tmp_path, caplog, dp, said):
     (tmp_path / "pipeline.yaml").write_text(to_yaml(config(dp=dp)))
-    origin = Provenance(config_hash="0123456789abcdef", testbed=SIMULATED)
-    write_table(tmp_path / "microbatch.parquet", microbatch(), MICROBATCH, origin)
+    write_table(tmp_path / "microbatch.parquet", microbatch(), MICROBATCH, origin_of(config(dp=dp)))
     arguments = [f"--{name}={tmp_path / name}.parquet" for name in ("microbatch", "instructions", "iteration")]
     with caplog.at_level("INFO"):
         assert main(["pipeline", f"--config={tmp_path / 'pipeline.yaml'}", *arguments]) == 0
@@ -122,9 +125,30 @@ def test_the_command_says_that_replicas_are_planned_without_their_synchronisatio
     assert (note in caplog.messages) == said
 
 
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        (config(sequence_length=8192), "microbatch.parquet: made for another workload (subject"),
+        (
+            dataclasses.replace(config(), gpu=dataclasses.replace(config().gpu, name="H200")),
+            "microbatch.parquet: made with another configuration (hash",
+        ),
+    ],
+)
+def test_microbatch_frontiers_of_another_workload_are_refused_in_one_line(tmp_path, capsys, other, message):
+    (tmp_path / "pipeline.yaml").write_text(to_yaml(config()))
+    write_table(tmp_path / "microbatch.parquet", microbatch(), MICROBATCH, origin_of(other))
+    arguments = [f"--{name}={tmp_path / name}.parquet" for name in ("microbatch", "instructions", "iteration")]
+    assert main(["pipeline", f"--config={tmp_path / 'pipeline.yaml'}", *arguments]) == 2
+    line = capsys.readouterr().err
+    assert message in line
+    assert line.count("\n") == 1
+    assert not (tmp_path / "iteration.parquet").exists()
+
+
 def test_the_command_writes_both_tables_with_their_origin(tmp_path):
     (tmp_path / "pipeline.yaml").write_text(to_yaml(config()))
-    origin = Provenance(config_hash="0123456789abcdef", testbed=SIMULATED).stamped()
+    origin = origin_of(config())
     write_table(tmp_path / "microbatch.parquet", microbatch(), MICROBATCH, origin)
     arguments = [f"--{name}={tmp_path / name}.parquet" for name in ("microbatch", "instructions", "iteration")]
     command = [sys.executable, "-m", "kareus", "pipeline", f"--config={tmp_path / 'pipeline.yaml'}", *arguments]

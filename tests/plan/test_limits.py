@@ -8,20 +8,20 @@ import polars as pl
 import pytest
 
 from kareus.artifacts.provenance import Provenance, TestbedIdentity
-from kareus.artifacts.tables import read_table, write_table
+from kareus.artifacts.records import content_hash
+from kareus.artifacts.tables import read_provenance, read_table, write_table
 from kareus.cli import main
 from kareus.frontier.tables import MICROBATCH
 from kareus.pipeline.frontiers import iteration_rows, method_problem
 from kareus.pipeline.methods import method_named
 from kareus.pipeline.relaxation import Relaxation
 from kareus.pipeline.tables import ITERATION
+from kareus.schedule.tables import SPACE
 from kareus.workload.resolve import resolve_accepted
-from kareus.workload.slices import PlanSlice, cut, load_slice, slice_text
+from kareus.workload.slices import PlanSlice, cut, load_slice, slice_text, subject_of
 
 ROOT = Path(__file__).parents[2]
-PROVENANCE = Provenance(
-    config_hash="test", testbed=TestbedIdentity(kind="simulated", gpu="A100-SXM4-40GB", detail="1"), seed=0
-)
+TESTBED = TestbedIdentity(kind="simulated", gpu="A100-SXM4-40GB", detail="1")
 CLOCKS_MHZ = range(1410, 899, -30)
 
 
@@ -49,6 +49,11 @@ def microbatch_rows():
             }
 
 
+def origin(workload, stage):
+    config_hash = content_hash(cut(workload, stage))
+    return Provenance(config_hash=config_hash, testbed=TESTBED, seed=workload.seed, subject=subject_of(workload))
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """The results folder of a workload whose frontiers are coarse."""
@@ -58,8 +63,12 @@ def folder(tmp_path: Path) -> Path:
     (place / "config/plan.yaml").write_text(slice_text(workload, "plan"))
     microbatch = MICROBATCH.frame(list(microbatch_rows()))
     iteration = ITERATION.frame(iteration_rows(cut(workload, "pipeline"), microbatch))
-    write_table(place / "frontier/microbatch.parquet", microbatch, MICROBATCH, PROVENANCE)
-    write_table(place / "pipeline/iteration.parquet", iteration, ITERATION, PROVENANCE)
+    write_table(place / "frontier/microbatch.parquet", microbatch, MICROBATCH, origin(workload, "frontier"))
+    space = SPACE.frame(
+        [{"partition": "forward-mlp-allreduce", "candidate": 0, "frequency_mhz": 1410, "sm_count": 6, "launch": "norm"}]
+    )
+    write_table(place / "schedule/space.parquet", space, SPACE, origin(workload, "schedule"))
+    write_table(place / "pipeline/iteration.parquet", iteration, ITERATION, origin(workload, "pipeline"))
     return place
 
 
@@ -129,7 +138,8 @@ def test_what_the_precomputed_plans_cannot_reach_is_refused(folder, capsys):
 
 def test_frontiers_that_do_not_belong_together_are_refused(folder, capsys):
     slower = MICROBATCH.frame(list(microbatch_rows())).with_columns(pl.col("time_s") * 2)
-    write_table(folder / "frontier/microbatch.parquet", slower, MICROBATCH, PROVENANCE)
+    path = folder / "frontier/microbatch.parquet"
+    write_table(path, slower, MICROBATCH, read_provenance(path, MICROBATCH))
     deadline_s = 1.001 * plans_of(folder)["time_s"].min()
     assert main(["select", f"deadline={deadline_s}s", str(folder)]) == 2
     assert "the microbatch frontiers allow none below" in capsys.readouterr().err

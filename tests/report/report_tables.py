@@ -39,6 +39,7 @@ class Names:
     workload: str = WORKLOAD
     launch: str = "up"
     method: str = "kareus"
+    selector: str = "fastest"
 
 
 def write_inputs(folder: Path, names: Names = Names(), testbed: TestbedIdentity = SIMULATED) -> Paths:
@@ -50,9 +51,8 @@ def write_inputs(folder: Path, names: Names = Names(), testbed: TestbedIdentity 
         write_table(path, schema.frame(rows), schema, provenance)
         return path
 
-    selectors = {"fastest": 0, "deadline=4s": 1}
-    plans = [folder / "plan" / f"{selector}.json" for selector in selectors]
-    for path, (selector, number) in zip(plans, selectors.items(), strict=True):
+    plans = [folder / "plan" / f"{selector}.json" for selector in ("fastest", "deadline=4s")]
+    for number, (path, selector) in enumerate(zip(plans, (names.selector, "deadline=4s"), strict=True)):
         write_json(path, to_plain(plan(selector, number, names, testbed)))
     return Paths(
         iteration=table("pipeline/iteration.parquet", ITERATION, iteration_rows(names)),

@@ -176,6 +176,6 @@ def test_the_page_follows_the_colour_scheme(wide, narrow):
 
 
 def test_names_stay_text_in_the_browser(tmp_path):
-    seen = look(write_page(tmp_path, Names(launch=NASTY, method=NASTY)), "page.html")
+    seen = look(write_page(tmp_path, Names(launch=NASTY, selector=NASTY)), "page.html")
     assert seen["injected"] == 0
     assert NASTY in seen["plan_tip"]

@@ -4,8 +4,10 @@ import pytest
 from report_tables import SIMULATED, WORKLOAD, write_inputs
 
 from kareus.artifacts.files import read_json, write_json
+from kareus.artifacts.tables import read_provenance, read_table, write_table
 from kareus.errors import ArtifactError
 from kareus.report.inputs import load
+from kareus.search.tables import ROUNDS
 
 OTHER = dataclasses.replace(SIMULATED, kind="cuda", detail="GPU-0")
 
@@ -34,6 +36,13 @@ def test_inputs_of_two_testbeds_are_refused(paths, tmp_path, name):
     with pytest.raises(ArtifactError, match=r"simulated testbed, A100-SXM4-40GB.*Rerun all on one") as error:
         load(WORKLOAD, dataclasses.replace(paths, **{name: getattr(foreign, name)}))
     assert "measured on A100-SXM4-40GB" in str(error.value)
+
+
+def test_a_table_of_another_workload_is_refused(paths):
+    table, origin = read_table(paths.rounds[0], ROUNDS), read_provenance(paths.rounds[0], ROUNDS)
+    write_table(paths.rounds[0], table, ROUNDS, dataclasses.replace(origin, subject="other"))
+    with pytest.raises(ArtifactError, match="rounds of forward-mlp-allreduce: made for another workload than"):
+        load(WORKLOAD, paths)
 
 
 def test_a_plan_of_another_workload_is_refused(paths):

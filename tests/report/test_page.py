@@ -110,11 +110,11 @@ def test_the_page_asks_the_network_for_nothing(page):
 
 
 def test_names_cannot_end_the_data_block_or_become_markup(tmp_path, page):
-    names = Names(workload=f"nasty {NASTY}", launch=NASTY, method=NASTY)
+    names = Names(workload=f"nasty {NASTY}", launch=NASTY, selector=NASTY)
     blocks = Blocks(page_html(load(names.workload, write_inputs(tmp_path, names))))
     assert blocks.tags == Blocks(page).tags
     assert blocks.data["workload"] == names.workload
-    assert blocks.data["plans"][0]["method"] == NASTY
+    assert blocks.data["plans"][0]["selector"] == NASTY
     assert "".join(blocks.texts["title"]).startswith(names.workload)
 
 

@@ -14,10 +14,12 @@ import numpy as np
 import polars as pl
 import pytest
 
+from kareus.artifacts.records import content_hash
 from kareus.artifacts.tables import read_provenance, read_table
 from kareus.frontier.tables import MICROBATCH
 from kareus.pipeline.tables import ITERATION
 from kareus.search.tables import CANDIDATES
+from kareus.workload.slices import PartitionSlice, load_slice
 
 ROOT = Path(__file__).parents[2]
 NAME = "llama3.2-3b_pp2-tp8_mbs8_seq4096_a100"
@@ -153,6 +155,15 @@ def test_everything_measured_says_that_it_was_simulated(planned):
     assert json.loads((folder / "plan/fastest.json").read_text())["testbed"]["kind"] == "simulated"
     assert "simulated testbed" in (folder / "report/summary.txt").read_text()
     assert "simulated testbed" in (folder / "report/page.html").read_text().lower()
+
+
+def test_every_table_of_the_workload_is_about_the_same(planned):
+    folder = planned / "results" / NAME
+    slices = load_slice(folder / "config/partition.yaml", PartitionSlice)
+    tables = list(folder.rglob("*.parquet"))
+    assert len(tables) == 2 + 1 + 2 + 4 * 2 + 1 + 2
+    origins = [json.loads(pl.read_parquet_metadata(path)["kareus"])["provenance"] for path in tables]
+    assert {origin["subject"] for origin in origins} == {content_hash(slices)}
 
 
 def test_a_plan_written_by_the_workflow_passes_its_check(planned):

@@ -63,15 +63,14 @@ def test_every_command_starts_without_what_only_some_stages_need(command):
 
 def test_the_layout_of_a_workload_folder_is_that_of_the_rules(tmp_path):
     declared = {path for rule in RULES for path in re.findall(r'"results/\{workload\}/([^"{]+)"', rule.read_text())}
-    for place in ("frontier/microbatch.parquet", "pipeline/iteration.parquet"):
+    places = ("schedule/space.parquet", "frontier/microbatch.parquet", "pipeline/iteration.parquet")
+    for place in places:
         assert place in declared
         (tmp_path / place).parent.mkdir(exist_ok=True)
         (tmp_path / place).touch()
     folder = WorkloadFolder(tmp_path)
-    assert {p.relative_to(tmp_path).as_posix() for p in (folder.microbatch, folder.iteration)} == {
-        "frontier/microbatch.parquet",
-        "pipeline/iteration.parquet",
-    }
+    named = (folder.space, folder.microbatch, folder.iteration)
+    assert tuple(p.relative_to(tmp_path).as_posix() for p in named) == places
     assert folder.plan("fastest", "kareus") == tmp_path / "plan/fastest.json"
 
 

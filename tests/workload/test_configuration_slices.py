@@ -7,10 +7,21 @@ from builders import CONFIG
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kareus.artifacts.records import content_hash
 from kareus.errors import ArtifactError, ConfigError
 from kareus.workload.config import Workload
 from kareus.workload.resolve import resolve_accepted
-from kareus.workload.slices import SLICES, PipelineSlice, SearchSlice, cut, load_slice, slice_text, to_yaml
+from kareus.workload.slices import (
+    SLICES,
+    PipelineSlice,
+    SearchSlice,
+    cut,
+    frontier_hash,
+    load_slice,
+    slice_text,
+    subject_of,
+    to_yaml,
+)
 
 
 @cache
@@ -52,7 +63,7 @@ def changed_stages(before: Workload, **changes: object) -> set[str]:
 
 
 def test_a_change_reaches_the_stages_that_read_it_and_no_others(workload: Workload) -> None:
-    assert changed_stages(workload, sequence_length=8192) == {"partition", "pipeline", "plan"}
+    assert changed_stages(workload, sequence_length=8192) == {"partition", "profile", "frontier", "pipeline", "plan"}
     assert changed_stages(workload, num_microbatches=16) == {"pipeline", "plan"}
     assert changed_stages(workload, seed=1) == {"profile", "search", "plan"}
     assert changed_stages(workload, memory_reserve_gib=1.0) == {"plan"}
@@ -60,6 +71,19 @@ def test_a_change_reaches_the_stages_that_read_it_and_no_others(workload: Worklo
     assert changed_stages(workload, space=space) == {"schedule", "plan"}
     search = dataclasses.replace(workload.search, boost_rounds=50)
     assert changed_stages(workload, search=search) == {"search", "plan"}
+
+
+def test_what_extraction_sees_and_nothing_else_makes_another_subject(workload: Workload) -> None:
+    subject = content_hash(cut(workload, "partition"))
+    slices = [cut(workload, stage) for stage in ("profile", "frontier", "pipeline")]
+    assert {subject_of(config) for config in (workload, *slices)} == {subject}
+    assert subject_of(dataclasses.replace(workload, sequence_length=8192)) != subject
+    assert subject_of(dataclasses.replace(workload, num_microbatches=16, seed=1)) == subject
+
+
+def test_the_pipeline_knows_with_what_its_microbatch_frontiers_were_composed(workload: Workload) -> None:
+    composed = content_hash(cut(workload, "frontier"))
+    assert frontier_hash(workload) == frontier_hash(cut(workload, "pipeline")) == composed
 
 
 def test_an_unknown_stage_is_answered_with_those_that_exist(workload: Workload) -> None:

@@ -1,0 +1,163 @@
+"""The command `frontier`: what it composes, and which tables it refuses."""
+
+import dataclasses
+import shutil
+from pathlib import Path
+
+import polars as pl
+import pytest
+from builders import CONFIG, a100, graphs
+
+from kareus.artifacts.provenance import Provenance, TestbedIdentity
+from kareus.artifacts.tables import read_provenance, read_table, write_table
+from kareus.cli import main
+from kareus.frontier.tables import MICROBATCH
+from kareus.partition.graph import Direction
+from kareus.partition.names import expected_partitions
+from kareus.partition.write import write_graphs
+from kareus.profile.programs import component_programs
+from kareus.profile.tables import COMPONENTS, PROFILED_INSTRUCTIONS
+from kareus.search.tables import CANDIDATES
+from kareus.workload.resolve import resolve_accepted
+from kareus.workload.slices import FrontierSlice, cut, subject_of, to_yaml
+
+CLOCKS_MHZ = a100().search_frequencies.clocks_mhz
+TESTBED = TestbedIdentity(kind="simulated", gpu="A100-SXM4-40GB", detail="1")
+
+
+def config(*overrides: str) -> FrontierSlice:
+    (workload,) = resolve_accepted(list(overrides), CONFIG).values()
+    return cut(workload, "frontier")
+
+
+def costs(scale: float) -> list[dict]:
+    return [{"frequency_mhz": mhz, "time_s": scale / mhz, "energy_j": 0.1 * scale} for mhz in CLOCKS_MHZ]
+
+
+def candidate_rows() -> list[dict]:
+    common = {"round": 0, "chosen_by": "all", "sm_count": 6, "launch": "norm", "on_frontier": True}
+    common |= {"predicted_time_s": None, "predicted_dynamic_energy_j": None, "dynamic_energy_j": 0.1}
+    return [{"candidate": n, **common, **cost} for n, cost in enumerate(costs(1.0))]
+
+
+def write_inputs(folder: Path, own: FrontierSlice) -> Path:
+    origin = Provenance(config_hash="test", testbed=TESTBED, seed=0, subject=subject_of(own))
+    write_graphs(folder / "segments.parquet", graphs(), origin)
+    components = [{"component": name} | cost for name in component_programs(graphs(), 6) for cost in costs(1.0)]
+    write_table(folder / "components.parquet", COMPONENTS.frame(components), COMPONENTS, origin)
+    instructions = [
+        {"stage": stage, "direction": direction, "execution": execution} | cost
+        for stage in range(own.parallelism.pp)
+        for direction in Direction
+        for execution in ("sequential", "nanobatching")
+        for cost in costs(200.0)
+    ]
+    table = PROFILED_INSTRUCTIONS.frame(instructions)
+    write_table(folder / "instructions.parquet", table, PROFILED_INSTRUCTIONS, origin)
+    for partition in expected_partitions(own):
+        path = folder / "search" / partition / "candidates.parquet"
+        write_table(path, CANDIDATES.frame(candidate_rows()), CANDIDATES, origin)
+    (folder / "frontier.yaml").write_text(to_yaml(own))
+    return folder
+
+
+@pytest.fixture
+def inputs(tmp_path: Path) -> Path:
+    return write_inputs(tmp_path / "own", config())
+
+
+def compose(folder: Path) -> int:
+    names = ("segments", "components", "instructions", "microbatch")
+    tables = [f"--{name}={folder / name}.parquet" for name in names]
+    candidates = [str(path) for path in sorted(folder.glob("search/*/candidates.parquet"))]
+    return main(["frontier", f"--config={folder / 'frontier.yaml'}", *tables, "--candidates", *candidates])
+
+
+def refusal(folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    """The one line that refuses to compose what is in `folder`."""
+    assert compose(folder) == 2
+    line = capsys.readouterr().err
+    assert line.count("\n") == 1
+    assert not (folder / "microbatch.parquet").exists()
+    return line
+
+
+def test_overlap_is_composed_for_every_instruction_and_the_subject_handed_on(inputs):
+    assert compose(inputs) == 0
+    overlaps = read_table(inputs / "microbatch.parquet", MICROBATCH).filter(execution="overlap", method="kareus")
+    assert overlaps.select("stage", "direction").unique().height == 4
+    assert read_provenance(inputs / "microbatch.parquet", MICROBATCH).subject == subject_of(config())
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "segments.parquet",
+        "components.parquet",
+        "instructions.parquet",
+        "search/forward-mlp-allreduce/candidates.parquet",
+    ],
+)
+def test_a_table_of_another_workload_is_refused_by_name(inputs, tmp_path, capsys, place):
+    other = write_inputs(tmp_path / "other", config("sequence_length=2048"))
+    shutil.copy(other / place, inputs / place)
+    assert f"{place}: made for another workload (subject " in refusal(inputs, capsys)
+
+
+def test_tables_that_agree_among_themselves_but_not_with_the_configuration_are_refused(inputs, tmp_path, capsys):
+    (inputs / "frontier.yaml").write_text(to_yaml(config("parallelism=cp2tp4")))
+    assert "segments.parquet: made for another workload" in refusal(inputs, capsys)
+
+
+def test_a_missing_search_is_named(inputs, capsys):
+    shutil.rmtree(inputs / "search/backward-mlp-allreduce")
+    assert "--candidates: partitions missing: backward-mlp-allreduce, superfluous: none;" in refusal(inputs, capsys)
+
+
+def test_a_superfluous_search_is_named(inputs, capsys):
+    shutil.copytree(inputs / "search/backward-mlp-allreduce", inputs / "search/backward-qkv-allgather")
+    assert "partitions missing: none, superfluous: backward-qkv-allgather; give one" in refusal(inputs, capsys)
+
+
+@pytest.mark.parametrize(
+    ("name", "schema", "dropped", "message"),
+    [
+        (
+            "components",
+            COMPONENTS,
+            pl.col("component") == "forward-attention-alone",
+            "components.parquet: forward-attention-alone: not measured at the clocks of the configuration",
+        ),
+        (
+            "components",
+            COMPONENTS,
+            pl.col("frequency_mhz") == 1200,
+            "components.parquet: forward-attention-alone: not measured at the clocks of the configuration, they differ "
+            "at 1200 MHz; rerun the stage 'profile'.",
+        ),
+        (
+            "instructions",
+            PROFILED_INSTRUCTIONS,
+            pl.col("stage") == 1,
+            "instructions.parquet: stage 1, forward, sequential: not measured at the clocks",
+        ),
+    ],
+)
+def test_what_was_not_measured_is_named(inputs, capsys, name, schema, dropped, message):
+    path = inputs / f"{name}.parquet"
+    origin = read_provenance(path, schema)
+    write_table(path, read_table(path, schema).filter(~dropped), schema, origin)
+    assert message in refusal(inputs, capsys)
+
+
+def test_a_search_at_clocks_that_the_configuration_lacks_is_refused(inputs, capsys):
+    path = inputs / "search/forward-mlp-allreduce/candidates.parquet"
+    shifted = read_table(path, CANDIDATES).with_columns(pl.col("frequency_mhz") - 15)
+    write_table(path, shifted.head(1), CANDIDATES, read_provenance(path, CANDIDATES))
+    assert "candidates.parquet: searched at 885 MHz, which the configuration lacks" in refusal(inputs, capsys)
+
+
+def test_tables_measured_on_another_gpu_are_refused(inputs, capsys):
+    other = dataclasses.replace(config(), gpu=a100(name="H200"))
+    (inputs / "frontier.yaml").write_text(to_yaml(other))
+    assert "components.parquet: measured on A100-SXM4-40GB, the configuration has H200" in refusal(inputs, capsys)
