@@ -6,6 +6,7 @@ Whatever a user can act on ends in one line on standard error and exit code 2.
 import argparse
 import importlib
 import logging
+import os
 import sys
 from collections.abc import Sequence
 
@@ -23,6 +24,8 @@ COMMANDS = {
     "pipeline": ("kareus.pipeline.stage", "solve iteration frontiers"),
     "select": ("kareus.plan.stage", "choose a point of the frontier and write its plan"),
     "check-plan": ("kareus.plan.check_stage", "validate a plan file"),
+    "validate": ("kareus.fidelity.stage", "predict what a reference file gives, and say how far off that is"),
+    "fit": ("kareus.fidelity.fit_stage", "fit a GPU's coefficients to reference data"),
     "report": ("kareus.report.stage", "write the summary and the page"),
     "results": ("kareus.report.listing", "print the summaries and where everything is"),
 }
@@ -55,6 +58,9 @@ def _run(name: str, argv: Sequence[str]) -> int:
     except KareusError as error:
         print(f"kareus {name}: {error}", file=sys.stderr)  # noqa: T201
         return 2
+    except BrokenPipeError:  # whoever read the output, such as `head`, has had enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except OSError as error:
         print(f"kareus {name}: {_said(error)}", file=sys.stderr)  # noqa: T201
         return 2

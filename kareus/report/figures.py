@@ -22,7 +22,7 @@ def page_data(inputs: ReportInputs) -> dict[str, Any]:
     return {
         "workload": inputs.workload,
         "gpus": inputs.gpus,
-        "testbed": {"kind": inputs.testbed.kind, "label": inputs.testbed.label},
+        "testbed": {"kind": inputs.testbed.kind, "label": inputs.testbed.label, "detail": inputs.testbed.detail},
         "provenance": to_plain(inputs.provenance),
         "sources": [{"name": source.name, **to_plain(source.provenance)} for source in inputs.sources],
         "methods": to_plain(compare_methods(inputs.iteration)),

@@ -53,7 +53,7 @@ def summary_text(inputs: ReportInputs) -> str:
     """The summary for a terminal of 100 columns: plain text, aligned, ending in a line feed."""
     methods = compare_methods(inputs.iteration)
     blocks = [
-        [inputs.workload, f"{inputs.testbed.label}, {inputs.gpus} GPUs"],
+        [inputs.workload, f"{inputs.testbed.label}, {inputs.gpus} GPUs", inputs.testbed.detail],
         [f"Max throughput: the fastest plan of each method; reductions against {THROUGHPUT_BASELINE}"],
         _max_throughput(methods),
         [f"Frontier improvement: reductions against {FRONTIER_BASELINE}"],

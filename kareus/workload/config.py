@@ -185,14 +185,27 @@ class GpuCoefficients:
     thermal_resistance_c_per_w: float
     thermal_time_s: float
     """Time constant of heating and cooling."""
+    throttle_share: float
+    """Mean power at which bursts reach the power limit and the clock begins to fluctuate, as a share of that limit."""
     throttle_step_mhz: int
     """Distance between the two clocks among which a power-limited GPU alternates."""
 
     def __post_init__(self) -> None:
         _not_negative(self, *(field.name for field in fields(self)))
         _share(self, "gemm_efficiency", "attention_forward_efficiency", "attention_backward_efficiency")
-        _share(self, "hbm_efficiency", "hbm_saturating_share", "bus_efficiency", "voltage_floor")
+        _share(self, "hbm_efficiency", "hbm_saturating_share", "bus_efficiency", "voltage_floor", "throttle_share")
         _positive(self, "thermal_resistance_c_per_w", "thermal_time_s", "throttle_step_mhz")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Uncertainty:
+    """What 90 % of the model's predictions keep to, on workloads that were left out of its fit."""
+
+    time_percent: float
+    energy_percent: float
+
+    def __post_init__(self) -> None:
+        _positive(self, "time_percent", "energy_percent")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,6 +233,13 @@ class Gpu:
     search_frequencies: FrequencyRange
     """Contains `maximum_clock_mhz`, at which the baselines run."""
     coefficients: GpuCoefficients
+    uncertainty: Uncertainty | None
+    """Of the GPU model with these coefficients; null where it was not measured."""
+
+    @property
+    def throttling_power_w(self) -> float:
+        """Mean power above which the clock fluctuates."""
+        return self.power_limit_w * self.coefficients.throttle_share
 
     def peak_flops(self, frequency_mhz: Numeric, sm_count: Numeric) -> Numeric:
         """Dense tensor-core peak of `sm_count` SMs at a clock, in FLOP/s."""

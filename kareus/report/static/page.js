@@ -21,6 +21,7 @@ function headline(parent) {
         html("span", { class: "badge" }, badge),
         html("span", {}, `${testbed.label}, ${data.gpus} GPUs`),
       ),
+      html("p", { class: "quiet" }, testbed.detail),
       html("p", { class: "quiet" }, facts.join(" \u00b7 ")),
     ),
   );

@@ -131,12 +131,12 @@ def within_power_limit(gpu: Gpu, steady: Callable[[Array], Cost], frequency_mhz:
     """
     requested_mhz = np.asarray(frequency_mhz, dtype=np.float64)
     time_s, energy_j = steady(requested_mhz)
-    over = energy_j > gpu.power_limit_w * time_s
+    over = energy_j > gpu.throttling_power_w * time_s
     if not over.any():
         return Behaviour(time_s=time_s, energy_j=energy_j, mean_clock_mhz=requested_mhz, power_limited=over)
     lower_mhz, lower_s, lower_j = _first_clock_within_limit(gpu, steady, requested_mhz, time_s, energy_j)
-    excess_j = np.maximum(energy_j - gpu.power_limit_w * time_s, 0.0)
-    reserve_j = np.maximum(gpu.power_limit_w * lower_s - lower_j, 0.0)
+    excess_j = np.maximum(energy_j - gpu.throttling_power_w * time_s, 0.0)
+    reserve_j = np.maximum(gpu.throttling_power_w * lower_s - lower_j, 0.0)
     share = np.where(over, reserve_j / np.where(over, excess_j + reserve_j, 1.0), 1.0)
     mixed_s = share * time_s + (1 - share) * lower_s
     return Behaviour(
@@ -153,7 +153,7 @@ def _first_clock_within_limit(
     """Step down from each clock until power is within the limit; a GPU never stops, so one step is the lowest."""
     step_mhz = gpu.coefficients.throttle_step_mhz
     while True:
-        above = (energy_j > gpu.power_limit_w * time_s) & (clock_mhz > step_mhz)
+        above = (energy_j > gpu.throttling_power_w * time_s) & (clock_mhz > step_mhz)
         if not above.any():
             return clock_mhz, time_s, energy_j
         clock_mhz = np.where(above, np.maximum(clock_mhz - step_mhz, step_mhz), clock_mhz)

@@ -1,0 +1,244 @@
+"""Fitting the coefficients of a GPU: first to planned frontiers, then a few of them to measured reductions.
+
+Least squares with a weak prior on every coefficient, in logarithms. What planned frontiers of baselines cannot tell
+(how tuned schedules differ from default ones, when the clock fluctuates) is fitted to tables of measured reductions,
+with the rest refitted each time. Held-out errors and bootstrap intervals say how much of it carries over.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from kareus.fidelity.predict import PlannedCost, Subjects, planned_costs, undominated
+from kareus.fidelity.reference import FrontierRow, ReductionRow, Scenario
+from kareus.fidelity.score import score_reductions
+from kareus.testbed.simulated.laws import Array
+from kareus.workload.config import Gpu
+
+
+@dataclass(frozen=True, slots=True)
+class Prior:
+    """Where a coefficient is expected, and within which bounds it makes physical sense."""
+
+    value: float
+    lower: float
+    upper: float
+    spread: float
+    """Standard deviation of its logarithm."""
+
+
+TO_FRONTIERS: Mapping[str, Prior] = {
+    "gemm_efficiency": Prior(0.8, 0.6, 0.95, 0.1),
+    "gemm_inner_half": Prior(200, 20, 800, 0.5),
+    "attention_forward_efficiency": Prior(0.55, 0.3, 0.75, 0.2),
+    "attention_backward_efficiency": Prior(0.45, 0.25, 0.65, 0.2),
+    "hbm_efficiency": Prior(0.85, 0.7, 0.93, 0.05),
+    "bus_efficiency": Prior(0.8, 0.5, 0.97, 0.15),
+    "bus_clock_share": Prior(0.6, 0.2, 0.95, 0.2),
+    "hbm_bytes_per_bus_byte": Prior(2.0, 1.0, 3.0, 0.2),
+    "collective_latency_s": Prior(3e-5, 5e-6, 3e-4, 1.0),
+    "contention": Prior(0.3, 0.01, 3.0, 0.7),
+    "kernel_overhead_s": Prior(8e-6, 2e-6, 6e-5, 0.5),
+    "instruction_overhead_s": Prior(9e-3, 1e-3, 3e-2, 0.5),
+    "isolation_overhead": Prior(0.13, 0.03, 0.35, 0.2),
+    "clock_power_w": Prior(100, 30, 180, 0.2),
+    "gemm_j_per_flop": Prior(1.0e-12, 0.2e-12, 2.5e-12, 0.3),
+    "attention_j_per_flop": Prior(1.3e-12, 0.2e-12, 4e-12, 0.3),
+    "hbm_j_per_byte": Prior(60e-12, 20e-12, 130e-12, 0.3),
+    "link_j_per_byte": Prior(80e-12, 20e-12, 300e-12, 0.3),
+    "voltage_slope": Prior(1.2, 0.6, 2.4, 0.2),
+    "voltage_curvature": Prior(1.2, 0.3, 3.0, 0.3),
+    "voltage_floor": Prior(0.78, 0.65, 0.9, 0.05),
+}
+"""Identified by planned frontiers; values are those of earlier measurements of such GPUs, or what is usual."""
+
+TO_TABLES: Mapping[str, Prior] = {
+    "crowding": Prior(1.0, 0.1, 4.0, 1.0),
+    "throttle_share": Prior(0.8625, 0.7, 1.0, 0.1),
+    "bus_half_sm_count": Prior(6.0, 1.0, 12.0, 1.0),
+}
+"""Not identified by planned frontiers of baselines; fitted to measured reductions of tuned schedules."""
+
+ERROR_SCALE = 0.01
+"""Relative error of a planned time or energy that weighs as much as one standard deviation of a prior."""
+BALANCE = 0.975
+"""Planned clocks slow every stage into its slack, and are then rounded up by half a step of 30 MHz on average, 1 %; what
+curves fitted through the profiled points smooth away leaves about as much again."""
+BALANCE_SCALE = 0.01
+SAMPLES = 200
+"""Of the bootstrap."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """Coefficients fitted to planned frontiers."""
+
+    gpu: Gpu
+    logarithms: Array
+    """Of the coefficients in `TO_FRONTIERS`, in its order."""
+    residuals: Array
+    jacobian: Array
+    """Of the residuals, the priors' included, with respect to `logarithms`."""
+    curves: tuple[tuple[Scenario, str], ...]
+    """Scenario and method of each row that was fitted to; it has three residuals."""
+
+
+def with_coefficients(gpu: Gpu, values: Mapping[str, float]) -> Gpu:
+    """The GPU with other coefficients."""
+    known: dict[str, Any] = dict(values)
+    return replace(gpu, coefficients=replace(gpu.coefficients, **known))
+
+
+def fit_frontiers(
+    rows: Sequence[FrontierRow], subjects: Subjects, gpu: Gpu, start: Array | None = None, evaluations: int = 40
+) -> Fit:
+    """Fit `TO_FRONTIERS` to the rows that no other of their curve dominates.
+
+    Args:
+        rows: planned rows with listed clocks.
+        subjects: their workloads.
+        gpu: all other numbers.
+        start: logarithms to start from, such as those of an earlier fit; the priors' values by default.
+        evaluations: most steps of the optimiser.
+    """
+    from scipy.optimize import least_squares  # noqa: PLC0415 - only fitting needs it
+
+    kept = [row for row, counts in zip(rows, undominated(rows), strict=True) if counts]
+    priors = list(TO_FRONTIERS.values())
+    expected = np.log([p.value for p in priors])
+    bounds = np.log([p.lower for p in priors]), np.log([p.upper for p in priors])
+    spreads = np.array([p.spread for p in priors])
+
+    def residuals(x: Array) -> Array:
+        errors = _row_residuals(kept, planned_costs(kept, _on(subjects, _gpu(gpu, x))))
+        return np.concatenate([errors, (x - expected) / spreads])
+
+    first = expected if start is None else np.clip(start, bounds[0] + 1e-9, bounds[1] - 1e-9)
+    solved = least_squares(residuals, first, bounds=bounds, loss="soft_l1", max_nfev=evaluations)
+    curves = tuple((row.scenario, row.method) for row in kept)
+    return Fit(_gpu(gpu, solved.x), solved.x, solved.fun, solved.jac, curves)
+
+
+def fit_tables(
+    rows: Sequence[FrontierRow], tables: Sequence[ReductionRow], subjects: Subjects, gpu: Gpu, trials: int = 30
+) -> Fit:
+    """Fit `TO_TABLES` to measured reductions, refitting all others for each trial; the errors of both weigh.
+
+    Args:
+        rows: planned rows with listed clocks.
+        tables: measured reductions.
+        subjects: workloads of both.
+        gpu: all other numbers.
+        trials: most trials of the simplex search.
+    """
+    from scipy.optimize import minimize  # noqa: PLC0415 - only fitting needs it
+
+    names, priors = list(TO_TABLES), list(TO_TABLES.values())
+    lower, upper = (np.log([getattr(p, side) for p in priors]) for side in ("lower", "upper"))
+    last: list[Array | None] = [None]
+
+    def trial(x: Array) -> Fit:
+        values = dict(zip(names, np.exp(np.clip(x, lower, upper)).tolist(), strict=True))
+        fit = fit_frontiers(rows, subjects, with_coefficients(gpu, values), last[0], 40 if last[0] is None else 15)
+        last[0] = fit.logarithms
+        return fit
+
+    def objective(x: Array) -> float:
+        fit = trial(x)
+        points = score_reductions(tables, _on(subjects, fit.gpu)).reduction_mae_points
+        outside = float(np.sum(np.maximum(lower - x, 0) + np.maximum(x - upper, 0)))
+        return points + 0.2 * sum(errors_pct(rows, subjects, fit.gpu)) + 10 * outside
+
+    start = np.log([p.value for p in priors])
+    simplex = np.vstack([start, *(start + 0.25 * np.eye(len(start)) * [1, -0.2, 1])])
+    options = {"maxfev": trials, "xatol": 0.02, "fatol": 0.01, "initial_simplex": simplex}
+    return trial(minimize(objective, start, method="Nelder-Mead", options=options).x)
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOut:
+    """Errors on a workload whose rows were left out of the fit."""
+
+    scenario: Scenario
+    time_errors: Array
+    """Relative, by row."""
+    energy_errors: Array
+
+    @property
+    def time_mape_pct(self) -> float:
+        """Mean absolute percentage error of time."""
+        return 100 * float(np.abs(self.time_errors).mean())
+
+    @property
+    def energy_mape_pct(self) -> float:
+        """Mean absolute percentage error of energy."""
+        return 100 * float(np.abs(self.energy_errors).mean())
+
+
+def held_out(rows: Sequence[FrontierRow], subjects: Subjects, fit: Fit) -> list[HeldOut]:
+    """Fit to all workloads but one, for each of them, and predict that one."""
+    found = []
+    for scenario in dict.fromkeys(row.scenario for row in rows):
+        others = [row for row in rows if row.scenario != scenario]
+        gpu = fit_frontiers(others, subjects, fit.gpu, fit.logarithms, 15).gpu
+        own = [row for row in rows if row.scenario == scenario]
+        found.append(HeldOut(scenario, *_relative_errors(own, subjects, gpu)))
+    return found
+
+
+def errors_pct(rows: Sequence[FrontierRow], subjects: Subjects, gpu: Gpu) -> tuple[float, float]:
+    """Mean absolute percentage errors of time and energy over the rows that are not dominated."""
+    time, energy = _relative_errors(rows, subjects, gpu)
+    return 100 * float(np.abs(time).mean()), 100 * float(np.abs(energy).mean())
+
+
+def bootstrap(fit: Fit, seed: int = 0) -> list[Gpu]:
+    """Coefficients fitted to resampled curves, one Gauss-Newton step from the optimum each.
+
+    Whole curves are drawn, because the rows of one curve err together.
+    """
+    random = np.random.default_rng(seed)
+    known = sorted(set(fit.curves), key=str)
+    gpus = []
+    for _ in range(SAMPLES):
+        drawn = random.integers(0, len(known), len(known))
+        times = {curve: int((drawn == n).sum()) for n, curve in enumerate(known)}
+        weights = np.repeat([times[curve] for curve in fit.curves], 3)
+        weights = np.concatenate([weights, np.ones(len(fit.logarithms))])
+        scaled = fit.jacobian * weights[:, None]
+        step = np.linalg.solve(scaled.T @ fit.jacobian, scaled.T @ fit.residuals)
+        priors = list(TO_FRONTIERS.values())
+        bounds = np.log([p.lower for p in priors]), np.log([p.upper for p in priors])
+        gpus.append(_gpu(fit.gpu, np.clip(fit.logarithms - step, *bounds)))
+    return gpus
+
+
+def _row_residuals(rows: Sequence[FrontierRow], costs: Sequence[PlannedCost]) -> Array:
+    """Time, energy and balance of each row, shape (3 rows,)."""
+    residuals = [
+        (
+            np.log(cost.time_s / row.time_s) / ERROR_SCALE,
+            np.log(cost.energy_j / row.energy_j) / ERROR_SCALE,
+            np.log(cost.balance / BALANCE) / BALANCE_SCALE,
+        )
+        for row, cost in zip(rows, costs, strict=True)
+    ]
+    return np.array(residuals, dtype=np.float64).ravel()
+
+
+def _gpu(gpu: Gpu, logarithms: Array) -> Gpu:
+    return with_coefficients(gpu, dict(zip(TO_FRONTIERS, np.exp(logarithms).tolist(), strict=True)))
+
+
+def _on(subjects: Subjects, gpu: Gpu) -> Subjects:
+    return {scenario: subject.on(gpu) for scenario, subject in subjects.items()}
+
+
+def _relative_errors(rows: Sequence[FrontierRow], subjects: Subjects, gpu: Gpu) -> tuple[Array, Array]:
+    """Of time and energy, by row that is not dominated."""
+    kept = [row for row, counts in zip(rows, undominated(rows), strict=True) if counts]
+    costs = planned_costs(kept, _on(subjects, gpu))
+    time = np.array([c.time_s / row.time_s - 1 for c, row in zip(costs, kept, strict=True)])
+    return time, np.array([c.energy_j / row.energy_j - 1 for c, row in zip(costs, kept, strict=True)])

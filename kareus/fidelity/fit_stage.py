@@ -1,0 +1,149 @@
+"""Command `fit`: fit a GPU's coefficients to reference data and write them, with their errors, to its configuration."""
+
+import argparse
+import logging
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import yaml
+
+from kareus.artifacts.files import read_text, write_text
+from kareus.errors import ArtifactError
+from kareus.fidelity.fit import (
+    TO_FRONTIERS,
+    TO_TABLES,
+    Fit,
+    HeldOut,
+    bootstrap,
+    errors_pct,
+    fit_frontiers,
+    fit_tables,
+    held_out,
+)
+from kareus.fidelity.predict import EXECUTIONS, Planned, Subjects
+from kareus.fidelity.reference import FrontierRow, ReductionRow, Scenario, read_reference
+from kareus.fidelity.subject import subject
+from kareus.workload.config import Uncertainty
+from kareus.workload.resolve import CONFIG_DIR
+
+logger = logging.getLogger(__name__)
+
+FITTED = "[fit to planned frontiers]"
+FITTED_TO_TABLES = "[fit to measured reductions]"
+INTERVAL_PERCENT = 90.0
+SHOWN_SAMPLES = 40
+"""Bootstrap samples that predictions are made with: planning takes longer than resampling."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the GPU, the data and the output."""
+    parser.add_argument("--gpu", default="a100-sxm4-40gb", help="option of the group gpu (default: a100-sxm4-40gb)")
+    parser.add_argument("--reference", type=Path, required=True, help="planned frontiers (CSV)")
+    parser.add_argument("--tables", type=Path, help="measured reductions (CSV), for what frontiers do not tell")
+    parser.add_argument("--output", type=Path, help="GPU configuration to write (YAML); by default nothing is written")
+    parser.add_argument("--config-dir", type=Path, default=CONFIG_DIR, help="Hydra groups (default: config)")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Fit, print errors and intervals, write."""
+    rows = _frontier_rows(arguments.reference)
+    tables = _reduction_rows(arguments.tables)
+    overrides = (f"gpu={arguments.gpu}",)
+    scenarios = dict.fromkeys([*(r.scenario for r in rows), *(r.scenario for r in tables)])
+    subjects = {s: subject(s, overrides, arguments.config_dir) for s in scenarios}
+    gpu = next(iter(subjects.values())).workload.gpu
+    fit = fit_tables(rows, tables, subjects, gpu) if tables else fit_frontiers(rows, subjects, gpu)
+    left_out = held_out(rows, subjects, fit)
+    uncertainty = _uncertainty(left_out)
+    for line in [*_error_lines(rows, subjects, fit, left_out, uncertainty), *_interval_lines(rows, subjects, fit)]:
+        logger.info("%s", line)
+    if arguments.output:
+        source = arguments.config_dir / "gpu" / f"{arguments.gpu}.yaml"
+        written = _documented(read_text(source), fit, uncertainty, with_tables=bool(tables))
+        write_text(arguments.output, written)
+        logger.info("%s: written", arguments.output)
+
+
+def _frontier_rows(path: Path) -> list[FrontierRow]:
+    rows = [r for r in read_reference(path) if isinstance(r, FrontierRow) and r.method in EXECUTIONS and r.clocks]
+    if len({row.scenario for row in rows}) < 2:  # noqa: PLR2004 - one is left out at a time
+        raise ArtifactError(f"{path}: has planned frontiers of fewer than 2 workloads; a fit needs more.")
+    return rows
+
+
+def _reduction_rows(path: Path | None) -> list[ReductionRow]:
+    rows = [r for r in read_reference(path) if isinstance(r, ReductionRow)] if path else []
+    if path and not rows:
+        raise ArtifactError(f"{path}: has no reductions; give it as --reference if it has planned frontiers.")
+    return rows
+
+
+def _uncertainty(left_out: Sequence[HeldOut]) -> Uncertainty:
+    times, energies = (np.concatenate([getattr(h, n) for h in left_out]) for n in ("time_errors", "energy_errors"))
+    return Uncertainty(
+        time_percent=round(100 * float(np.percentile(np.abs(times), INTERVAL_PERCENT)), 1),
+        energy_percent=round(100 * float(np.percentile(np.abs(energies), INTERVAL_PERCENT)), 1),
+    )
+
+
+def _error_lines(
+    rows: Sequence[FrontierRow], subjects: Subjects, fit: Fit, left_out: Sequence[HeldOut], uncertainty: Uncertainty
+) -> list[str]:
+    time_pct, energy_pct = errors_pct(rows, subjects, fit.gpu)
+    lines = [f"fitted to all: time {time_pct:.2f} %, energy {energy_pct:.2f} % (mean absolute errors)"]
+    lines += [
+        f"left out, {h.scenario.label}: time {h.time_mape_pct:.2f} %, energy {h.energy_mape_pct:.2f} %"
+        for h in left_out
+    ]
+    mean_time = float(np.mean([h.time_mape_pct for h in left_out]))
+    mean_energy = float(np.mean([h.energy_mape_pct for h in left_out]))
+    lines.append(f"left out, mean: time {mean_time:.2f} %, energy {mean_energy:.2f} %")
+    lines.append(
+        f"left out, 90 % of rows: time within {uncertainty.time_percent} %, "
+        f"energy within {uncertainty.energy_percent} %"
+    )
+    return lines
+
+
+def _interval_lines(rows: Sequence[FrontierRow], subjects: Subjects, fit: Fit) -> list[str]:
+    """Bootstrap intervals of what planning is about: each method's least time and the energy there."""
+    samples = bootstrap(fit)[:SHOWN_SAMPLES]
+    lines = [f"{INTERVAL_PERCENT:.0f} % bootstrap intervals of the fastest plans:"]
+    for scenario in dict.fromkeys(row.scenario for row in rows):
+        fastest = [_fastest(subjects, scenario, replace(fit, gpu=gpu)) for gpu in samples]
+        for n, method in enumerate((*EXECUTIONS, "kareus")):
+            low, high = np.percentile([f[n] for f in fastest], [5, 95], axis=0)
+            lines.append(
+                f"  {scenario.label}, {method}: {low[0]:.3f}-{high[0]:.3f} s, {low[1] / 1e3:.2f}-{high[1] / 1e3:.2f} kJ"
+            )
+    return lines
+
+
+def _fastest(subjects: Subjects, scenario: Scenario, fit: Fit) -> list[tuple[float, float]]:
+    planned = Planned(subjects[scenario].on(fit.gpu))
+    return [planned.at_max_throughput(method) for method in (*EXECUTIONS, "kareus")]
+
+
+def _documented(text: str, fit: Fit, uncertainty: Uncertainty, *, with_tables: bool) -> str:
+    """The configuration with new values, each marked as fitted; everything else stays as it is."""
+    sources = dict.fromkeys(TO_FRONTIERS, FITTED) | (dict.fromkeys(TO_TABLES, FITTED_TO_TABLES) if with_tables else {})
+    lines = []
+    for line in text.splitlines():
+        name = line.strip().partition(":")[0]
+        if name in sources and line.startswith("  "):
+            value = getattr(fit.gpu.coefficients, name)
+            bound = _at_bound(name, value)
+            lines.append(f"  {name}: {value:.4g} # {sources[name]}{bound}")
+        else:
+            lines.append(line)
+    block = yaml.safe_dump({"uncertainty": {f: getattr(uncertainty, f) for f in ("time_percent", "energy_percent")}})
+    return re.sub(r"^uncertainty:(?:.*\n)(?:  .*\n)*", block, "\n".join(lines) + "\n", flags=re.MULTILINE)
+
+
+def _at_bound(name: str, value: float) -> str:
+    prior = {**TO_FRONTIERS, **TO_TABLES}[name]
+    near = min(abs(np.log(value / prior.lower)), abs(np.log(value / prior.upper)))
+    return ", at the bound of its range" if near < 0.005 else ""  # noqa: PLR2004 - half a percent

@@ -1,0 +1,111 @@
+"""Command `validate`: predict what a reference file gives, and print how far off that is."""
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from kareus.artifacts.records import to_plain
+from kareus.fidelity.predict import Subjects
+from kareus.fidelity.reference import FrontierRow, ReductionRow, read_reference
+from kareus.fidelity.score import FrontierScore, ReductionScore, score_frontiers, score_reductions
+from kareus.fidelity.subject import subject
+from kareus.fidelity.trivial import TrivialErrors, trivial_errors
+from kareus.testbed.simulated.testbed import trust
+from kareus.workload.resolve import CONFIG_DIR
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the reference and the configuration."""
+    parser.add_argument(
+        "overrides", nargs="*", metavar="KEY=VALUE", help="Hydra overrides, such as gpu=h200 (default: the A100)"
+    )
+    parser.add_argument("--reference", type=Path, required=True, help="planned frontiers or reductions (CSV)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
+    parser.add_argument("--config-dir", type=Path, default=CONFIG_DIR, help="Hydra groups (default: config)")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Read, predict, print."""
+    rows = read_reference(arguments.reference)
+    subjects = {
+        scenario: subject(scenario, tuple(arguments.overrides), arguments.config_dir)
+        for scenario in dict.fromkeys(row.scenario for row in rows)
+    }
+    gpu = next(iter(subjects.values())).workload.gpu
+    frontiers = [row for row in rows if isinstance(row, FrontierRow)]
+    reductions = [row for row in rows if isinstance(row, ReductionRow)]
+    if frontiers:
+        answer, lines = _frontiers(frontiers, subjects)
+    else:
+        answer, lines = _reductions(reductions, subjects)
+    header = f"simulated {gpu.name} against {arguments.reference}"
+    if arguments.json:
+        print(json.dumps({"testbed": "simulated", "gpu": gpu.name, **answer}, allow_nan=False))  # noqa: T201
+    else:
+        print("\n".join([header, trust(gpu.uncertainty), "", *lines]))  # noqa: T201 - the answer of the command
+
+
+def _frontiers(rows: Sequence[FrontierRow], subjects: Subjects) -> tuple[dict[str, Any], list[str]]:
+    score, trivial = score_frontiers(rows, subjects), trivial_errors(rows, subjects)
+    return to_plain(score) | {"trivial": to_plain(trivial)}, _frontier_lines(score, trivial)
+
+
+def _reductions(rows: Sequence[ReductionRow], subjects: Subjects) -> tuple[dict[str, Any], list[str]]:
+    score = score_reductions(rows, subjects)
+    return to_plain(score), _reduction_lines(score)
+
+
+def _frontier_lines(score: FrontierScore, trivial: TrivialErrors | None) -> list[str]:
+    lines = [f"{'workload':<38} {'method':<22} {'row':>3} {'time s':>15} {'error':>7} {'energy J':>15} {'error':>7}"]
+    for row in score.rows:
+        times = f"{row.given_time_s:7.3f} {row.predicted_time_s:7.3f}"
+        energies = f"{row.given_energy_j:7.0f} {row.predicted_energy_j:7.0f}"
+        errors = [100 * (row.predicted_time_s / row.given_time_s - 1)]
+        errors += [100 * (row.predicted_energy_j / row.given_energy_j - 1)]
+        note = "" if row.scored else "  dominated, not scored"
+        lines.append(
+            f"{row.workload:<38} {row.method:<22} {row.point:>3} {times:>15} {errors[0]:>6.1f}% {energies:>15} "
+            f"{errors[1]:>6.1f}%{note}"
+        )
+    lines += [
+        "",
+        f"{'workload':<38} {'method':<22} {'least time':>10} {'energy there':>13} {'energy at equal time':>21}",
+    ]
+    for curve in score.curves:
+        cells = (curve.least_time_pct, curve.energy_there_pct, curve.energy_at_equal_time_mape_pct)
+        least, there, along = ("-" if cell is None else f"{cell:.1f}%" for cell in cells)
+        lines.append(f"{curve.workload:<38} {curve.method:<22} {least:>10} {there:>13} {along:>21}")
+    lines += ["", *_means(score)]
+    if trivial:
+        lines += [
+            f"for comparison, constant FLOP/s: {trivial.constant_throughput_time_mape_pct:.1f} % of least time",
+            f"for comparison, constant power: {trivial.constant_power_energy_mape_pct:.1f} % of energy at least time",
+        ]
+    return lines
+
+
+def _means(score: FrontierScore) -> list[str]:
+    named = {
+        "time at the listed clocks": score.time_mape_pct,
+        "energy at the listed clocks": score.energy_mape_pct,
+        "least time, planned by us": score.least_time_mape_pct,
+        "energy at least time, planned by us": score.energy_there_mape_pct,
+        "energy at equal time, planned by us": score.energy_at_equal_time_mape_pct,
+        "energy of kareus at the given times": score.kareus_energy_mape_pct,
+    }
+    return [f"mean absolute error, {what}: {value:.2f} %" for what, value in named.items() if value is not None]
+
+
+def _reduction_lines(score: ReductionScore) -> list[str]:
+    lines = [f"{'table':<33} {'workload':<38} {'metric':<31} {'method':<21} {'given':>6} {'ours':>6} {'error':>6}"]
+    for row in score.rows:
+        note = "" if row.reached else "  no such point, counts as 0"
+        lines.append(
+            f"{row.table:<33} {row.workload:<38} {row.metric:<31} {row.method:<21} {row.given_pct:>6.1f} "
+            f"{row.predicted_pct:>6.1f} {row.predicted_pct - row.given_pct:>6.1f}{note}"
+        )
+    lines += ["", f"mean absolute error: {score.reduction_mae_points:.2f} points over {len(score.rows)} values"]
+    lines += [f"wrong order: {order}" for order in score.wrong_orders]
+    return lines
