@@ -147,6 +147,14 @@ class _Line:
             raise ArtifactError(f"{self.path}: line {self.number}: {column}={text!r}: must be a number above 0.")
         return value
 
+    def count(self, column: str) -> int:
+        text = self.text(column)
+        if not text.isdecimal():
+            raise ArtifactError(
+                f"{self.path}: line {self.number}: {column}={text!r}: must be a whole number, 0 or more."
+            )
+        return int(text)
+
 
 def _scenario(line: _Line) -> Scenario:
     counts = {
@@ -161,7 +169,7 @@ def _frontier_row(line: _Line) -> FrontierRow:
     return FrontierRow(
         scenario=scenario,
         method=line.text("method"),
-        point=int(line.positive("point", lambda text: int(text) + 1)) - 1,
+        point=line.count("point"),
         time_s=line.positive("iteration_time_s", float),
         energy_j=line.positive("total_energy_j", float),
         clocks=tuple(_clocks(cell, line, stage) for stage, cell in enumerate(cells)) if all(cells) else None,

@@ -86,6 +86,12 @@ def test_a_number_that_is_none_or_not_above_0_is_named_with_its_place(path, colu
     assert said == f"line 3: {column}={text!r}: must be a number above 0."
 
 
+@pytest.mark.parametrize("text", ["", "x", "-1", "1.5"])
+def test_a_point_that_is_no_number_is_named_with_its_place(path, text):
+    said = refusal(write_csv(path, FRONTIER, FRONTIER | {"point": text}))
+    assert said == f"line 3: point={text!r}: must be a whole number, 0 or more."
+
+
 @pytest.mark.parametrize("column", ["method", "model", "point", "total_energy_j", "tp", "seq_len"])
 def test_a_column_that_a_frontier_lacks_is_named(path, column):
     (less := dict(FRONTIER)).pop(column)
