@@ -99,14 +99,15 @@ def read_reference(path: Path) -> list[FrontierRow] | list[ReductionRow]:
     try:
         with path.open(newline="", encoding="utf-8") as handle:
             reader = csv.DictReader(handle)
-            header, lines = reader.fieldnames or [], list(reader)
-    except (OSError, UnicodeDecodeError) as error:
+            header = reader.fieldnames or []
+            lines = [_Line(path, reader.reader.line_num, line) for line in reader]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise ArtifactError(f"{path}: cannot be read ({error}); give a CSV file.") from error
     if "iteration_time_s" in header:
-        frontiers = [_frontier_row(_Line(path, n, line)) for n, line in enumerate(lines, start=2)]
+        frontiers = [_frontier_row(line) for line in lines]
         return _filled(frontiers, path)
     if "metric" in header:
-        reductions = [_reduction_row(_Line(path, n, line)) for n, line in enumerate(lines, start=2)]
+        reductions = [_reduction_row(line) for line in lines]
         return _filled(reductions, path)
     raise ArtifactError(
         f"{path}: has neither a column iteration_time_s (planned frontiers) nor a column metric (reductions); its "
@@ -130,6 +131,10 @@ class _Line:
     path: Path
     number: int
     cells: dict[str, str]
+
+    def __post_init__(self) -> None:
+        if None in self.cells:  # where `csv` puts what no column is for
+            raise ArtifactError(f"{self.path}: line {self.number}: more values than columns; quote values with commas.")
 
     def text(self, column: str) -> str:
         value = self.cells.get(column)

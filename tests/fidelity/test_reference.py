@@ -110,6 +110,19 @@ def test_a_line_that_stops_short_names_the_column_that_it_lacks(path):
     assert refusal(path) == "line 3: no column kareus; complete the file."
 
 
+def test_a_line_with_more_values_than_columns_is_refused(path):
+    """Such as one with decimal commas, whose values all stand in the wrong columns."""
+    header, line = ",".join(REDUCTION), ",".join(REDUCTION.values())
+    path.write_text(f"{header}\n{line}\n{line.replace('.', ',')}\n")
+    assert refusal(path).startswith("line 3: more values than columns")
+
+
+def test_empty_lines_do_not_shift_the_line_that_is_named(path):
+    header, line = ",".join(REDUCTION), ",".join(REDUCTION.values())
+    path.write_text(f"{header}\n\n{line}\n\n{line.replace('12.25', 'x')}\n")
+    assert refusal(path) == "line 5: kareus='x': must be a number."
+
+
 @pytest.mark.parametrize("word", ["1410", "G1410", "F", "F0", "F-1", "F12.5", "f1410", "F1410 B1410", ""])
 @pytest.mark.parametrize("stage", [0, 1])
 def test_a_word_that_is_no_instruction_is_named_with_its_place(path, stage, word):
@@ -153,3 +166,8 @@ def test_a_missing_file_a_folder_and_a_binary_file_cannot_be_read(path, tmp_path
     assert refusal(tmp_path).startswith("cannot be read ([Errno 21]")
     path.write_bytes(b"PAR1\xff\xfe\x00\x80")
     assert refusal(path).startswith("cannot be read ('utf-8' codec")
+
+
+def test_a_cell_without_end_cannot_be_read(path):
+    path.write_text(f'metric,kareus\n"{"x" * 200_000}\n')
+    assert refusal(path).startswith("cannot be read (field larger than")
