@@ -5,6 +5,7 @@ A *frontier* file has one row for each planned iteration: its time, its energy, 
 """
 
 import csv
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -152,6 +153,16 @@ class _Line:
             raise ArtifactError(f"{self.path}: line {self.number}: {column}={text!r}: must be a number above 0.")
         return value
 
+    def percent(self, column: str) -> float:
+        text = self.text(column)
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not math.isfinite(value):
+            raise ArtifactError(f"{self.path}: line {self.number}: {column}={text!r}: must be a number.")
+        return value
+
     def count(self, column: str) -> int:
         text = self.text(column)
         if not text.isdecimal():
@@ -185,7 +196,7 @@ def _clocks(cell: str, line: _Line, stage: int) -> tuple[tuple[Direction, int], 
     """Parse `F1410;B1380;...`."""
     words = [word.strip() for word in cell.split(";")]
     for word in words:
-        if word[:1] not in DIRECTIONS or not word[1:].isdigit() or int(word[1:]) == 0:
+        if word[:1] not in DIRECTIONS or not word[1:].isdecimal() or int(word[1:]) == 0:
             raise ArtifactError(
                 f"{line.path}: line {line.number}: stage{stage}_mhz: {word!r} is no instruction; write F or B and its "
                 "clock in MHz, such as F1410."
@@ -201,10 +212,6 @@ def _reduction_row(line: _Line) -> ReductionRow:
         )
     given = {}
     for method in METHODS:
-        text = line.text(method)
-        if text:
-            try:
-                given[method] = float(text)
-            except ValueError:
-                raise ArtifactError(f"{line.path}: line {line.number}: {method}={text!r}: must be a number.") from None
+        if line.text(method):
+            given[method] = line.percent(method)
     return ReductionRow(scenario=_scenario(line), table=line.text("table"), metric=metric, given_percent=given)

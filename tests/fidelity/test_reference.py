@@ -123,7 +123,7 @@ def test_empty_lines_do_not_shift_the_line_that_is_named(path):
     assert refusal(path) == "line 5: kareus='x': must be a number."
 
 
-@pytest.mark.parametrize("word", ["1410", "G1410", "F", "F0", "F-1", "F12.5", "f1410", "F1410 B1410", ""])
+@pytest.mark.parametrize("word", ["1410", "G1410", "F", "F0", "F-1", "F12.5", "f1410", "F1410 B1410", "", "F²"])
 @pytest.mark.parametrize("stage", [0, 1])
 def test_a_word_that_is_no_instruction_is_named_with_its_place(path, stage, word):
     said = refusal(write_csv(path, FRONTIER | {f"stage{stage}_mhz": f"F1410;{word};B1410"}))
@@ -137,7 +137,7 @@ def test_an_unknown_metric_is_answered_with_all_that_are_known(path):
     assert said == f"line 2: metric='time_saved_pct' is not known; allowed: {', '.join(METRICS)}."
 
 
-@pytest.mark.parametrize("text", ["x", "12 %"])
+@pytest.mark.parametrize("text", ["x", "12 %", "nan", "inf"])
 def test_a_reduction_that_is_no_number_is_named_with_its_place(path, text):
     said = refusal(write_csv(path, REDUCTION, REDUCTION | {"kareus": text}))
     assert said == f"line 3: kareus={text!r}: must be a number."
