@@ -181,18 +181,29 @@ def _scenario(line: _Line) -> Scenario:
 
 def _frontier_row(line: _Line) -> FrontierRow:
     scenario = _scenario(line)
-    cells = [line.cells.get(f"stage{stage}_mhz") or "" for stage in range(scenario.pp)]
     return FrontierRow(
         scenario=scenario,
         method=line.text("method"),
         point=line.count("point"),
         time_s=line.positive("iteration_time_s", float),
         energy_j=line.positive("total_energy_j", float),
-        clocks=tuple(_clocks(cell, line, stage) for stage, cell in enumerate(cells)) if all(cells) else None,
+        clocks=_clocks(line, scenario.pp),
     )
 
 
-def _clocks(cell: str, line: _Line, stage: int) -> tuple[tuple[Direction, int], ...]:
+def _clocks(line: _Line, stages: int) -> Clocks | None:
+    cells = [(line.cells.get(f"stage{stage}_mhz") or "").strip() for stage in range(stages)]
+    if not any(cells):
+        return None
+    if not all(cells):
+        raise ArtifactError(
+            f"{line.path}: line {line.number}: stage{cells.index('')}_mhz: missing; list the clocks of all {stages} "
+            "stages or of none."
+        )
+    return tuple(_stage_clocks(cell, line, stage) for stage, cell in enumerate(cells))
+
+
+def _stage_clocks(cell: str, line: _Line, stage: int) -> tuple[tuple[Direction, int], ...]:
     """Parse `F1410;B1380;...`."""
     words = [word.strip() for word in cell.split(";")]
     for word in words:

@@ -132,6 +132,12 @@ def test_a_word_that_is_no_instruction_is_named_with_its_place(path, stage, word
     )
 
 
+@pytest.mark.parametrize("stage", [0, 1])
+def test_clocks_of_some_stages_only_are_refused(path, stage):
+    said = refusal(write_csv(path, FRONTIER | {f"stage{stage}_mhz": ""}))
+    assert said.startswith(f"line 2: stage{stage}_mhz: ")
+
+
 def test_an_unknown_metric_is_answered_with_all_that_are_known(path):
     said = refusal(write_csv(path, REDUCTION | {"metric": "time_saved_pct"}))
     assert said == f"line 2: metric='time_saved_pct' is not known; allowed: {', '.join(METRICS)}."
