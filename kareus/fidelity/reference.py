@@ -13,12 +13,15 @@ from typing import TypeVar
 
 from kareus.errors import ArtifactError
 from kareus.partition.graph import Direction
+from kareus.pipeline import methods as pipeline
 
 Value = TypeVar("Value", int, float)
 
 DIRECTIONS = {"F": Direction.FORWARD, "B": Direction.BACKWARD}
 METHODS = ("sequential+perseus", "nanobatching+perseus", "kareus")
 """Methods that a reduction file has columns for."""
+PLANNED_METHODS = tuple(method.name for method in pipeline.METHODS)
+"""Methods that a frontier file may have rows of."""
 METRICS = (
     "time_reduction_pct",
     "energy_reduction_pct",
@@ -183,12 +186,21 @@ def _frontier_row(line: _Line) -> FrontierRow:
     scenario = _scenario(line)
     return FrontierRow(
         scenario=scenario,
-        method=line.text("method"),
+        method=_method(line),
         point=line.count("point"),
         time_s=line.positive("iteration_time_s", float),
         energy_j=line.positive("total_energy_j", float),
         clocks=_clocks(line, scenario.pp),
     )
+
+
+def _method(line: _Line) -> str:
+    method = line.text("method")
+    if method not in PLANNED_METHODS:
+        raise ArtifactError(
+            f"{line.path}: line {line.number}: method={method!r} is not known; allowed: {', '.join(PLANNED_METHODS)}."
+        )
+    return method
 
 
 def _clocks(line: _Line, stages: int) -> Clocks | None:

@@ -138,6 +138,12 @@ def test_clocks_of_some_stages_only_are_refused(path, stage):
     assert said.startswith(f"line 2: stage{stage}_mhz: ")
 
 
+def test_a_method_that_cannot_be_planned_is_named_with_its_place(path):
+    said = refusal(write_csv(path, FRONTIER, FRONTIER | {"method": "sequental+perseus"}))
+    assert said.startswith("line 3: method='sequental+perseus'")
+    assert "sequential+perseus" in said.partition("allowed: ")[2]
+
+
 def test_an_unknown_metric_is_answered_with_all_that_are_known(path):
     said = refusal(write_csv(path, REDUCTION | {"metric": "time_saved_pct"}))
     assert said == f"line 2: metric='time_saved_pct' is not known; allowed: {', '.join(METRICS)}."
