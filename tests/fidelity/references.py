@@ -9,9 +9,9 @@ from kareus.partition.graph import Direction
 
 F, B = Direction.FORWARD, Direction.BACKWARD
 
-SMALL = Scenario(model="qwen3-1.7b", cp=1, tp=8, pp=2, num_microbatches=3, microbatch_size=2, seq_len=1024)
-"""A workload that is quickly planned."""
-ODD = Scenario(model="qwen3-1.7b", cp=1, tp=8, pp=2, num_microbatches=3, microbatch_size=1, seq_len=1024)
+SMALL = Scenario(model="qwen3-1.7b", cp=1, tp=8, pp=2, num_microbatches=3, microbatch_size=8, seq_len=4096)
+"""Of three microbatches, so that an iteration can be written out by hand."""
+ODD = Scenario(model="qwen3-1.7b", cp=1, tp=8, pp=2, num_microbatches=3, microbatch_size=7, seq_len=4096)
 """The same with microbatches that cannot be halved."""
 
 WORKLOAD = {
@@ -20,8 +20,8 @@ WORKLOAD = {
     "tp": "8",
     "pp": "2",
     "num_microbatches": "3",
-    "microbatch_size": "2",
-    "seq_len": "1024",
+    "microbatch_size": "8",
+    "seq_len": "4096",
 }
 FRONTIER = {
     "method": "sequential+perseus",
