@@ -136,6 +136,16 @@ def test_instructions_in_another_order_or_number_are_refused_in_one_line(small, 
     )
 
 
+def test_nanobatching_of_an_odd_microbatch_is_refused_in_one_line():
+    row = frontier_row(ODD, method="nanobatching+perseus", clocks=one_f_one_b_clocks(ODD, 1410))
+    with pytest.raises(ArtifactError) as raised:
+        planned_costs([row], {ODD: subject(ODD, (), CONFIG)})
+    assert str(raised.value) == (
+        f"{ODD.label}, nanobatching+perseus, point 0: an odd microbatch has no nanobatches; correct the columns method "
+        "or microbatch_size."
+    )
+
+
 METHODS = ("sequential+perseus", "nanobatching+perseus", "kareus", "kareus-without-frequency")
 shares = st.floats(0, 1)
 
