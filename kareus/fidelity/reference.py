@@ -237,4 +237,9 @@ def _reduction_row(line: _Line) -> ReductionRow:
     for method in METHODS:
         if line.text(method):
             given[method] = line.percent(method)
+    if not given:
+        raise ArtifactError(
+            f"{line.path}: line {line.number}: no value in any of the columns {', '.join(METHODS)}; give one or delete "
+            "the line."
+        )
     return ReductionRow(scenario=_scenario(line), table=line.text("table"), metric=metric, given_percent=given)

@@ -155,6 +155,11 @@ def test_a_reduction_that_is_no_number_is_named_with_its_place(path, text):
     assert said == f"line 3: kareus={text!r}: must be a number."
 
 
+def test_a_reduction_without_any_value_is_refused(path):
+    said = refusal(write_csv(path, REDUCTION, REDUCTION | {"sequential+perseus": "", "kareus": " "}))
+    assert said.startswith("line 3: no value in any of the columns sequential+perseus, nanobatching+perseus, kareus;")
+
+
 def test_a_file_of_neither_format_is_answered_with_its_columns(path):
     path.write_text("gpu,locked_mhz,power_w\nA100,1410,250\n")
     said = refusal(path)
