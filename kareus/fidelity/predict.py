@@ -47,7 +47,7 @@ def planned_costs(rows: Sequence[FrontierRow], subjects: Subjects) -> list[Plann
     """Time and energy of rows at their listed clocks; point-to-point takes no time in them.
 
     Raises:
-        ArtifactError: a row's instructions are not those of its pipeline.
+        ArtifactError: a row's instructions are not those of its pipeline, or its microbatch cannot be halved.
     """
     costs: dict[int, PlannedCost] = {}
     for scenario in dict.fromkeys(row.scenario for row in rows):
@@ -74,6 +74,11 @@ def _planned_cost(row: FrontierRow, subject: Subject, table: Table, place: Mappi
             f"{workload.pipeline.schedule} pipeline; correct the columns stageN_mhz."
         )
     execution = EXECUTIONS[row.method]
+    if (0, Direction.FORWARD, execution) not in table:
+        raise ArtifactError(
+            f"{row.scenario.label}, {row.method}, point {row.point}: an odd microbatch has no nanobatches; correct the "
+            "columns method or microbatch_size."
+        )
     times_s, effective_j = [], 0.0
     for instruction, (direction, mhz) in zip(instructions, listed, strict=True):
         all_times_s, all_energies_j = table[instruction.stage, direction, execution]

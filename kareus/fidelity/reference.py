@@ -5,6 +5,7 @@ A *frontier* file has one row for each planned iteration: its time, its energy, 
 """
 
 import csv
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,12 +13,15 @@ from typing import TypeVar
 
 from kareus.errors import ArtifactError
 from kareus.partition.graph import Direction
+from kareus.pipeline import methods as pipeline
 
 Value = TypeVar("Value", int, float)
 
 DIRECTIONS = {"F": Direction.FORWARD, "B": Direction.BACKWARD}
 METHODS = ("sequential+perseus", "nanobatching+perseus", "kareus")
 """Methods that a reduction file has columns for."""
+PLANNED_METHODS = tuple(method.name for method in pipeline.METHODS)
+"""Methods that a frontier file may have rows of."""
 METRICS = (
     "time_reduction_pct",
     "energy_reduction_pct",
@@ -99,14 +103,15 @@ def read_reference(path: Path) -> list[FrontierRow] | list[ReductionRow]:
     try:
         with path.open(newline="", encoding="utf-8") as handle:
             reader = csv.DictReader(handle)
-            header, lines = reader.fieldnames or [], list(reader)
-    except (OSError, UnicodeDecodeError) as error:
+            header = reader.fieldnames or []
+            lines = [_Line(path, reader.reader.line_num, line) for line in reader]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise ArtifactError(f"{path}: cannot be read ({error}); give a CSV file.") from error
     if "iteration_time_s" in header:
-        frontiers = [_frontier_row(_Line(path, n, line)) for n, line in enumerate(lines, start=2)]
+        frontiers = [_frontier_row(line) for line in lines]
         return _filled(frontiers, path)
     if "metric" in header:
-        reductions = [_reduction_row(_Line(path, n, line)) for n, line in enumerate(lines, start=2)]
+        reductions = [_reduction_row(line) for line in lines]
         return _filled(reductions, path)
     raise ArtifactError(
         f"{path}: has neither a column iteration_time_s (planned frontiers) nor a column metric (reductions); its "
@@ -131,6 +136,10 @@ class _Line:
     number: int
     cells: dict[str, str]
 
+    def __post_init__(self) -> None:
+        if None in self.cells:  # where `csv` puts what no column is for
+            raise ArtifactError(f"{self.path}: line {self.number}: more values than columns; quote values with commas.")
+
     def text(self, column: str) -> str:
         value = self.cells.get(column)
         if value is None:
@@ -147,6 +156,24 @@ class _Line:
             raise ArtifactError(f"{self.path}: line {self.number}: {column}={text!r}: must be a number above 0.")
         return value
 
+    def percent(self, column: str) -> float:
+        text = self.text(column)
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not math.isfinite(value):
+            raise ArtifactError(f"{self.path}: line {self.number}: {column}={text!r}: must be a number.")
+        return value
+
+    def count(self, column: str) -> int:
+        text = self.text(column)
+        if not text.isdecimal():
+            raise ArtifactError(
+                f"{self.path}: line {self.number}: {column}={text!r}: must be a whole number, 0 or more."
+            )
+        return int(text)
+
 
 def _scenario(line: _Line) -> Scenario:
     counts = {
@@ -157,22 +184,42 @@ def _scenario(line: _Line) -> Scenario:
 
 def _frontier_row(line: _Line) -> FrontierRow:
     scenario = _scenario(line)
-    cells = [line.cells.get(f"stage{stage}_mhz") or "" for stage in range(scenario.pp)]
     return FrontierRow(
         scenario=scenario,
-        method=line.text("method"),
-        point=int(line.positive("point", lambda text: int(text) + 1)) - 1,
+        method=_method(line),
+        point=line.count("point"),
         time_s=line.positive("iteration_time_s", float),
         energy_j=line.positive("total_energy_j", float),
-        clocks=tuple(_clocks(cell, line, stage) for stage, cell in enumerate(cells)) if all(cells) else None,
+        clocks=_clocks(line, scenario.pp),
     )
 
 
-def _clocks(cell: str, line: _Line, stage: int) -> tuple[tuple[Direction, int], ...]:
+def _method(line: _Line) -> str:
+    method = line.text("method")
+    if method not in PLANNED_METHODS:
+        raise ArtifactError(
+            f"{line.path}: line {line.number}: method={method!r} is not known; allowed: {', '.join(PLANNED_METHODS)}."
+        )
+    return method
+
+
+def _clocks(line: _Line, stages: int) -> Clocks | None:
+    cells = [(line.cells.get(f"stage{stage}_mhz") or "").strip() for stage in range(stages)]
+    if not any(cells):
+        return None
+    if not all(cells):
+        raise ArtifactError(
+            f"{line.path}: line {line.number}: stage{cells.index('')}_mhz: missing; list the clocks of all {stages} "
+            "stages or of none."
+        )
+    return tuple(_stage_clocks(cell, line, stage) for stage, cell in enumerate(cells))
+
+
+def _stage_clocks(cell: str, line: _Line, stage: int) -> tuple[tuple[Direction, int], ...]:
     """Parse `F1410;B1380;...`."""
     words = [word.strip() for word in cell.split(";")]
     for word in words:
-        if word[:1] not in DIRECTIONS or not word[1:].isdigit() or int(word[1:]) == 0:
+        if word[:1] not in DIRECTIONS or not word[1:].isdecimal() or int(word[1:]) == 0:
             raise ArtifactError(
                 f"{line.path}: line {line.number}: stage{stage}_mhz: {word!r} is no instruction; write F or B and its "
                 "clock in MHz, such as F1410."
@@ -188,10 +235,11 @@ def _reduction_row(line: _Line) -> ReductionRow:
         )
     given = {}
     for method in METHODS:
-        text = line.text(method)
-        if text:
-            try:
-                given[method] = float(text)
-            except ValueError:
-                raise ArtifactError(f"{line.path}: line {line.number}: {method}={text!r}: must be a number.") from None
+        if line.text(method):
+            given[method] = line.percent(method)
+    if not given:
+        raise ArtifactError(
+            f"{line.path}: line {line.number}: no value in any of the columns {', '.join(METHODS)}; give one or delete "
+            "the line."
+        )
     return ReductionRow(scenario=_scenario(line), table=line.text("table"), metric=metric, given_percent=given)

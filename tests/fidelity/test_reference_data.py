@@ -1,0 +1,70 @@
+"""The published data, where they lie beside the repository."""
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from references import B, F
+
+from kareus.fidelity.reference import METHODS, FrontierRow, ReductionRow, Scenario, read_reference
+
+FOLDER = Path(__file__).parents[2].parent / "shared" / "reference"
+FIRST = Scenario(model="llama3.2-3b", cp=1, tp=8, pp=2, num_microbatches=8, microbatch_size=8, seq_len=4096)
+
+
+def published(name):
+    path = FOLDER / name
+    if not path.is_file():
+        pytest.skip(f"{path}: the published data are not part of the repository")
+    return read_reference(path)
+
+
+def test_planned_frontiers_of_five_workloads_list_the_clock_of_every_instruction():
+    rows = published("a100_planned_frontiers.csv")
+    assert len(rows) == 105
+    assert Counter(row.method for row in rows) == {"sequential+perseus": 55, "nanobatching+perseus": 50}
+    assert len({row.scenario for row in rows}) == 5
+    for row in rows:
+        for stage in row.clocks:
+            assert Counter(direction for direction, _ in stage) == {F: 8, B: 8}
+            assert all(900 <= mhz <= 1410 for _, mhz in stage)
+
+
+def test_the_first_planned_iteration_is_that_of_its_line():
+    fast = ((F, 1410), (B, 1410))
+    first = FrontierRow(
+        scenario=FIRST,
+        method="sequential+perseus",
+        point=0,
+        time_s=5.113,
+        energy_j=2814.24,
+        clocks=(
+            ((F, 1410), (F, 930), *((B, 1410), (F, 1410)) * 6, (B, 1020), (B, 1410)),
+            (*fast, *((F, 1290), (B, 1260)) * 6, *fast),
+        ),
+    )
+    assert published("a100_planned_frontiers.csv")[0] == first
+
+
+def test_the_published_tables_have_every_row():
+    rows = published("paper_rows.csv")
+    assert Counter(row.table for row in rows) == {
+        "max_throughput": 10,
+        "frontier": 10,
+        "ablation_without_frequency": 2,
+        "ablation_without_kernel_schedule": 2,
+        "ablation_nanobatching": 2,
+        "emulation": 2,
+    }
+    assert Counter(method for row in rows for method in row.given_percent) == dict(
+        zip(METHODS, (12, 19, 28), strict=True)
+    )
+
+
+def test_the_first_published_row_is_that_of_its_line():
+    assert published("paper_rows.csv")[0] == ReductionRow(
+        scenario=FIRST,
+        table="max_throughput",
+        metric="time_reduction_pct",
+        given_percent={"sequential+perseus": -0.3, "nanobatching+perseus": 8.5, "kareus": 12.3},
+    )
