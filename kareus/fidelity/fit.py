@@ -64,8 +64,8 @@ TO_TABLES: Mapping[str, Prior] = {
 ERROR_SCALE = 0.01
 """Relative error of a planned time or energy that weighs as much as one standard deviation of a prior."""
 BALANCE = 0.975
-"""Planned clocks slow every stage into its slack, and are then rounded up by half a step of 30 MHz on average, 1 %; what
-curves fitted through the profiled points smooth away leaves about as much again."""
+"""Planned clocks slow every stage into its slack, and are then rounded up by half a step of 30 MHz on average, 1 %;
+what curves fitted through the profiled points smooth away leaves about as much again."""
 BALANCE_SCALE = 0.01
 SAMPLES = 200
 """Of the bootstrap."""

@@ -62,7 +62,7 @@ def run(arguments: argparse.Namespace) -> None:
         logger.info("%s", line)
     if arguments.output:
         source = arguments.config_dir / "gpu" / f"{arguments.gpu}.yaml"
-        written = _documented(read_text(source), fit, uncertainty, with_tables=bool(tables))
+        written = documented(read_text(source), fit, uncertainty, with_tables=bool(tables))
         write_text(arguments.output, written)
         logger.info("%s: written", arguments.output)
 
@@ -127,7 +127,7 @@ def _fastest(subjects: Subjects, scenario: Scenario, fit: Fit) -> list[tuple[flo
     return [planned.at_max_throughput(method) for method in (*EXECUTIONS, "kareus")]
 
 
-def _documented(text: str, fit: Fit, uncertainty: Uncertainty, *, with_tables: bool) -> str:
+def documented(text: str, fit: Fit, uncertainty: Uncertainty, *, with_tables: bool) -> str:
     """The configuration with new values, each marked as fitted; everything else stays as it is."""
     sources = dict.fromkeys(TO_FRONTIERS, FITTED) | (dict.fromkeys(TO_TABLES, FITTED_TO_TABLES) if with_tables else {})
     lines = []

@@ -9,7 +9,7 @@ import polars as pl
 
 from kareus.errors import ArtifactError
 from kareus.fidelity.plans import instruction_behaviours, microbatch_frontiers
-from kareus.fidelity.reference import FrontierRow, ReductionRow, Scenario
+from kareus.fidelity.reference import ABLATIONS, FrontierRow, ReductionRow, Scenario
 from kareus.fidelity.subject import Subject
 from kareus.partition.graph import Direction
 from kareus.pipeline.dag import build_dag, makespan
@@ -22,13 +22,6 @@ from kareus.workload.slices import PipelineSlice, cut
 
 EXECUTIONS = {"sequential+perseus": Execution.SEQUENTIAL, "nanobatching+perseus": Execution.NANOBATCHING}
 """Methods whose planned rows can be evaluated instruction by instruction."""
-ABLATIONS = {
-    "ablation_without_frequency": "kareus-without-frequency",
-    "ablation_without_kernel_schedule": "kareus-without-kernel-schedule",
-    "ablation_nanobatching": "nanobatching",
-}
-"""Method that each ablation table is about."""
-
 Subjects = Mapping[Scenario, Subject]
 
 

@@ -22,6 +22,12 @@ METHODS = ("sequential+perseus", "nanobatching+perseus", "kareus")
 """Methods that a reduction file has columns for."""
 PLANNED_METHODS = tuple(method.name for method in pipeline.METHODS)
 """Methods that a frontier file may have rows of."""
+ABLATIONS = {
+    "ablation_without_frequency": "kareus-without-frequency",
+    "ablation_without_kernel_schedule": "kareus-without-kernel-schedule",
+    "ablation_nanobatching": "nanobatching",
+}
+"""Method that each ablation table is about; its column `kareus` says by how much that method exceeds kareus."""
 METRICS = (
     "time_reduction_pct",
     "energy_reduction_pct",
@@ -112,7 +118,7 @@ def read_reference(path: Path) -> list[FrontierRow] | list[ReductionRow]:
         return _filled(frontiers, path)
     if "metric" in header:
         reductions = [_reduction_row(line) for line in lines]
-        return _filled(reductions, path)
+        return _filled([row for row in reductions if row.given_percent], path)
     raise ArtifactError(
         f"{path}: has neither a column iteration_time_s (planned frontiers) nor a column metric (reductions); its "
         f"columns are: {', '.join(header) or 'none'}."
@@ -233,13 +239,13 @@ def _reduction_row(line: _Line) -> ReductionRow:
         raise ArtifactError(
             f"{line.path}: line {line.number}: metric={metric!r} is not known; allowed: {', '.join(METRICS)}."
         )
-    given = {}
-    for method in METHODS:
-        if line.text(method):
-            given[method] = line.percent(method)
-    if not given:
+    table = line.text("table")
+    if (table in ABLATIONS) != metric.endswith("increase_pct"):
         raise ArtifactError(
-            f"{line.path}: line {line.number}: no value in any of the columns {', '.join(METHODS)}; give one or delete "
-            "the line."
+            f"{line.path}: line {line.number}: table={table!r} with metric={metric!r}: increases belong to the tables "
+            f"{', '.join(ABLATIONS)}, and nothing else does."
         )
-    return ReductionRow(scenario=_scenario(line), table=line.text("table"), metric=metric, given_percent=given)
+    given = {method: line.percent(method) for method in METHODS if line.text(method)}
+    if table in ABLATIONS and not set(given) <= {"kareus"}:
+        raise ArtifactError(f"{line.path}: line {line.number}: {table}: only the column kareus may have a value.")
+    return ReductionRow(scenario=_scenario(line), table=table, metric=metric, given_percent=given)

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 
 from kareus.fidelity.predict import (
-    ABLATIONS,
     EXECUTIONS,
     Planned,
     Subjects,
@@ -14,7 +13,7 @@ from kareus.fidelity.predict import (
     predicted_percent,
     undominated,
 )
-from kareus.fidelity.reference import FrontierRow, ReductionRow, Scenario
+from kareus.fidelity.reference import ABLATIONS, FrontierRow, ReductionRow, Scenario
 from kareus.fidelity.subject import Subject
 
 

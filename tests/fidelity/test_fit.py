@@ -1,0 +1,93 @@
+"""Fitting, on rows that the model itself made: what was put in must come out."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import yaml
+from builders import CONFIG, a100
+
+from kareus.fidelity.fit import TO_FRONTIERS, bootstrap, errors_pct, fit_frontiers, held_out, with_coefficients
+from kareus.fidelity.fit_stage import documented
+from kareus.fidelity.predict import planned_costs
+from kareus.fidelity.reference import FrontierRow, Scenario
+from kareus.fidelity.subject import subject
+from kareus.partition.graph import Direction
+from kareus.workload.config import Uncertainty
+
+SCENARIOS = [
+    Scenario(model=model, cp=1, tp=tp, pp=2, num_microbatches=2, microbatch_size=size, seq_len=1024)
+    for model, tp, size in (("qwen3-1.7b", 4, 2), ("llama3.2-3b", 8, 4))
+]
+ORDER = ["FFBB", "FBFB"]
+DIRECTIONS = {"F": Direction.FORWARD, "B": Direction.BACKWARD}
+TRUTH = {"gemm_efficiency": 0.7, "clock_power_w": 120.0, "bus_efficiency": 0.7}
+
+
+def row(scenario, method, mhz):
+    clocks = tuple(tuple((DIRECTIONS[d], mhz) for d in order) for order in ORDER)
+    return FrontierRow(scenario=scenario, method=method, point=mhz, time_s=1.0, energy_j=1.0, clocks=clocks)
+
+
+@pytest.fixture(scope="module")
+def subjects():
+    return {scenario: subject(scenario, (), CONFIG) for scenario in SCENARIOS}
+
+
+@pytest.fixture(scope="module")
+def rows(subjects):
+    truth = with_coefficients(a100(), TRUTH)
+    blank = [
+        row(scenario, method, mhz)
+        for scenario in SCENARIOS
+        for method in ("sequential+perseus", "nanobatching+perseus")
+        for mhz in (1410, 1290, 1170, 1050)
+    ]
+    costs = planned_costs(blank, {s: own.on(truth) for s, own in subjects.items()})
+    return [dataclasses.replace(r, time_s=c.time_s, energy_j=c.energy_j) for r, c in zip(blank, costs, strict=True)]
+
+
+@pytest.fixture(scope="module")
+def fit(rows, subjects):
+    return fit_frontiers(rows, subjects, a100())
+
+
+def test_a_fit_reproduces_what_the_model_made(rows, subjects, fit):
+    before = errors_pct(rows, subjects, with_coefficients(a100(), {n: p.value for n, p in TO_FRONTIERS.items()}))
+    after = errors_pct(rows, subjects, fit.gpu)
+    assert max(after) < 1.0
+    assert after[0] < before[0] / 3
+    assert after[1] < before[1] / 3
+
+
+def test_fitted_coefficients_stay_within_their_physical_bounds(fit):
+    for name, prior in TO_FRONTIERS.items():
+        assert prior.lower * 0.999 <= getattr(fit.gpu.coefficients, name) <= prior.upper * 1.001
+
+
+def test_a_workload_that_is_left_out_is_predicted_from_the_others(rows, subjects, fit):
+    left_out = held_out(rows, subjects, fit)
+    assert [h.scenario for h in left_out] == SCENARIOS
+    for h in left_out:
+        assert h.time_mape_pct == pytest.approx(100 * np.abs(h.time_errors).mean())
+        assert h.time_mape_pct < 10
+
+
+def test_the_bootstrap_scatters_around_the_fit(fit):
+    drawn = [gpu.coefficients.clock_power_w for gpu in bootstrap(fit)]
+    assert min(drawn) < fit.gpu.coefficients.clock_power_w < max(drawn)
+    assert [g.coefficients for g in bootstrap(fit)] == [g.coefficients for g in bootstrap(fit)]
+
+
+def test_a_fit_is_written_into_the_configuration_and_changes_nothing_else(fit):
+    text = (CONFIG / "gpu/a100-sxm4-40gb.yaml").read_text()
+    written = documented(text, fit, Uncertainty(time_percent=7.5, energy_percent=3.0), with_tables=False)
+    before, after = yaml.safe_load(text), yaml.safe_load(written)
+    assert after.pop("uncertainty") == {"time_percent": 7.5, "energy_percent": 3.0}
+    before.pop("uncertainty")
+    coefficients = after.pop("coefficients")
+    for name, value in before.pop("coefficients").items():
+        expected = getattr(fit.gpu.coefficients, name) if name in TO_FRONTIERS else value
+        assert coefficients[name] == pytest.approx(expected, rel=1e-3)
+    assert after == before
+    assert written.count("[fit to planned frontiers]") == len(TO_FRONTIERS)
