@@ -110,3 +110,23 @@ def test_the_cooldown_brings_a_gpu_below_32_degrees():
     """Paper, section 5.3."""
     with open_testbed(simulated(), a100(), protocol(), 0).session(PROGRAM, "hot") as session:
         assert measure_once(session, 1410, protocol())["temperature_before_c"] < 32
+
+
+def energy_with(**changes):
+    calm = simulated(time_noise=0.0, power_noise=0.0)
+    with open_testbed(calm, a100(), protocol(), 0).session(PROGRAM, "bias") as session:
+        return measure_once(session, 1410, protocol(**changes))["energy_j"]
+
+
+def test_too_short_a_window_reads_less_energy_because_the_gpu_has_not_warmed_up():
+    """Paper, section 6.7."""
+    windows = [energy_with(window_s=window_s) for window_s in (0.5, 1, 2, 5, 10)]
+    assert windows == sorted(windows)
+    assert windows[-1] / windows[0] > 1.02
+
+
+def test_too_short_a_cooldown_reads_more_energy_because_the_gpu_is_still_hot():
+    """Paper, section 6.7."""
+    cooldowns = [energy_with(cooldown_s=cooldown_s) for cooldown_s in (0, 1, 2, 5, 10)]
+    assert cooldowns == sorted(cooldowns, reverse=True)
+    assert cooldowns[0] / cooldowns[-1] > 1.02
