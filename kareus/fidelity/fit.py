@@ -67,7 +67,9 @@ BALANCE = 0.975
 """Planned clocks slow every stage into its slack, and are then rounded up by half a step of 30 MHz on average, 1 %;
 what curves fitted through the profiled points smooth away leaves about as much again."""
 BALANCE_SCALE = 0.01
-SAMPLES = 200
+REFIT_EVALUATIONS = 10
+"""Steps of a fit that starts from another one."""
+SAMPLES = 20
 """Of the bootstrap."""
 
 
@@ -78,11 +80,6 @@ class Fit:
     gpu: Gpu
     logarithms: Array
     """Of the coefficients in `TO_FRONTIERS`, in its order."""
-    residuals: Array
-    jacobian: Array
-    """Of the residuals, the priors' included, with respect to `logarithms`."""
-    curves: tuple[tuple[Scenario, str], ...]
-    """Scenario and method of each row that was fitted to; it has three residuals."""
 
 
 def with_coefficients(gpu: Gpu, values: Mapping[str, float]) -> Gpu:
@@ -117,8 +114,7 @@ def fit_frontiers(
 
     first = expected if start is None else np.clip(start, bounds[0] + 1e-9, bounds[1] - 1e-9)
     solved = least_squares(residuals, first, bounds=bounds, loss="soft_l1", max_nfev=evaluations)
-    curves = tuple((row.scenario, row.method) for row in kept)
-    return Fit(_gpu(gpu, solved.x), solved.x, solved.fun, solved.jac, curves)
+    return Fit(_gpu(gpu, solved.x), solved.x)
 
 
 def fit_tables(
@@ -194,24 +190,17 @@ def errors_pct(rows: Sequence[FrontierRow], subjects: Subjects, gpu: Gpu) -> tup
     return 100 * float(np.abs(time).mean()), 100 * float(np.abs(energy).mean())
 
 
-def bootstrap(fit: Fit, seed: int = 0) -> list[Gpu]:
-    """Coefficients fitted to resampled curves, one Gauss-Newton step from the optimum each.
-
-    Whole curves are drawn, because the rows of one curve err together.
-    """
+def bootstrap(rows: Sequence[FrontierRow], subjects: Subjects, fit: Fit, seed: int = 0) -> list[Gpu]:
+    """Refit to resampled curves; whole curves are drawn, because the rows of one curve err together."""
     random = np.random.default_rng(seed)
-    known = sorted(set(fit.curves), key=str)
+    curves: dict[tuple[Scenario, str], list[FrontierRow]] = {}
+    for row in rows:
+        curves.setdefault((row.scenario, row.method), []).append(row)
+    groups = list(curves.values())
     gpus = []
     for _ in range(SAMPLES):
-        drawn = random.integers(0, len(known), len(known))
-        times = {curve: int((drawn == n).sum()) for n, curve in enumerate(known)}
-        weights = np.repeat([times[curve] for curve in fit.curves], 3)
-        weights = np.concatenate([weights, np.ones(len(fit.logarithms))])
-        scaled = fit.jacobian * weights[:, None]
-        step = np.linalg.solve(scaled.T @ fit.jacobian, scaled.T @ fit.residuals)
-        priors = list(TO_FRONTIERS.values())
-        bounds = np.log([p.lower for p in priors]), np.log([p.upper for p in priors])
-        gpus.append(_gpu(fit.gpu, np.clip(fit.logarithms - step, *bounds)))
+        drawn = [row for n in random.integers(0, len(groups), len(groups)) for row in groups[n]]
+        gpus.append(fit_frontiers(drawn, subjects, fit.gpu, fit.logarithms, REFIT_EVALUATIONS).gpu)
     return gpus
 
 

@@ -4,7 +4,6 @@ import argparse
 import logging
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -23,8 +22,8 @@ from kareus.fidelity.fit import (
     fit_tables,
     held_out,
 )
-from kareus.fidelity.predict import EXECUTIONS, Planned, Subjects
-from kareus.fidelity.reference import FrontierRow, ReductionRow, Scenario, read_reference
+from kareus.fidelity.predict import EXECUTIONS, Subjects, planned_costs
+from kareus.fidelity.reference import FrontierRow, ReductionRow, read_reference
 from kareus.fidelity.subject import subject
 from kareus.workload.config import Uncertainty
 from kareus.workload.resolve import CONFIG_DIR
@@ -34,8 +33,8 @@ logger = logging.getLogger(__name__)
 FITTED = "[fit to planned frontiers]"
 FITTED_TO_TABLES = "[fit to measured reductions]"
 INTERVAL_PERCENT = 90.0
-SHOWN_SAMPLES = 40
-"""Bootstrap samples that predictions are made with: planning takes longer than resampling."""
+AT_BOUND = 0.005
+"""Distance to a bound, in logarithms, below which a coefficient counts as held by it."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -109,22 +108,22 @@ def _error_lines(
 
 
 def _interval_lines(rows: Sequence[FrontierRow], subjects: Subjects, fit: Fit) -> list[str]:
-    """Bootstrap intervals of what planning is about: each method's least time and the energy there."""
-    samples = bootstrap(fit)[:SHOWN_SAMPLES]
-    lines = [f"{INTERVAL_PERCENT:.0f} % bootstrap intervals of the fastest plans:"]
-    for scenario in dict.fromkeys(row.scenario for row in rows):
-        fastest = [_fastest(subjects, scenario, replace(fit, gpu=gpu)) for gpu in samples]
-        for n, method in enumerate((*EXECUTIONS, "kareus")):
-            low, high = np.percentile([f[n] for f in fastest], [5, 95], axis=0)
-            lines.append(
-                f"  {scenario.label}, {method}: {low[0]:.3f}-{high[0]:.3f} s, {low[1] / 1e3:.2f}-{high[1] / 1e3:.2f} kJ"
-            )
+    """Bootstrap intervals of the fastest plan of every curve, at its listed clocks."""
+    curves = dict.fromkeys((row.scenario, row.method) for row in rows)
+    fastest = [min((r for r in rows if (r.scenario, r.method) == key), key=lambda r: r.time_s) for key in curves]
+    samples = [
+        planned_costs(fastest, {s: own.on(gpu) for s, own in subjects.items()})
+        for gpu in bootstrap(rows, subjects, fit)
+    ]
+    lines = [f"{INTERVAL_PERCENT:.0f} % bootstrap intervals of the fastest plans, given in brackets:"]
+    for n, row in enumerate(fastest):
+        times = np.percentile([costs[n].time_s for costs in samples], [5, 95])
+        energies = np.percentile([costs[n].energy_j for costs in samples], [5, 95])
+        lines.append(
+            f"  {row.scenario.label}, {row.method}: {times[0]:.3f}-{times[1]:.3f} s ({row.time_s:.3f}), "
+            f"{energies[0]:.0f}-{energies[1]:.0f} J ({row.energy_j:.0f})"
+        )
     return lines
-
-
-def _fastest(subjects: Subjects, scenario: Scenario, fit: Fit) -> list[tuple[float, float]]:
-    planned = Planned(subjects[scenario].on(fit.gpu))
-    return [planned.at_max_throughput(method) for method in (*EXECUTIONS, "kareus")]
 
 
 def documented(text: str, fit: Fit, uncertainty: Uncertainty, *, with_tables: bool) -> str:
@@ -146,4 +145,4 @@ def documented(text: str, fit: Fit, uncertainty: Uncertainty, *, with_tables: bo
 def _at_bound(name: str, value: float) -> str:
     prior = {**TO_FRONTIERS, **TO_TABLES}[name]
     near = min(abs(np.log(value / prior.lower)), abs(np.log(value / prior.upper)))
-    return ", at the bound of its range" if near < 0.005 else ""  # noqa: PLR2004 - half a percent
+    return ", at the bound of its range" if near < AT_BOUND else ""

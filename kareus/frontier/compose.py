@@ -9,9 +9,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kareus.pareto import Points, pareto_mask
 from kareus.schedule.choice import Choice
+
+MOST_POINTS = 500
+"""Non-dominated sums kept after each part. Where running costs less power than waiting, every combination of options is
+one, and their number would be the product over all parts; elsewhere it stays far below."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +55,7 @@ def compose(parts: Sequence[Part], blocking_power_w: float) -> list[Composition]
     for part in parts:
         own = part.multiplicity * np.array([(o.time_s, o.energy_j) for o in part.options]).reshape(-1, 2)
         sums = (costs[:, None, :] + own[None, :, :]).reshape(-1, 2)
-        kept = np.flatnonzero(pareto_mask(effective(sums, blocking_power_w)))
+        kept = _thinned(np.flatnonzero(pareto_mask(effective(sums, blocking_power_w))), sums)
         costs = sums[kept]
         before, option = np.divmod(kept, max(1, len(own)))
         picks = np.column_stack((picks[before], option))
@@ -63,6 +68,15 @@ def compose(parts: Sequence[Part], blocking_power_w: float) -> list[Composition]
         )
         for row in order
     ]
+
+
+def _thinned(kept: NDArray[np.int64], sums: Points) -> NDArray[np.int64]:
+    """At most `MOST_POINTS` of the rows `kept`, evenly by rank in time, both ends among them."""
+    if len(kept) <= MOST_POINTS:
+        return kept
+    by_time = kept[np.argsort(sums[kept, 0])]
+    ranks = np.linspace(0, len(by_time) - 1, MOST_POINTS).round().astype(np.int64)
+    return np.asarray(by_time[ranks], dtype=np.int64)
 
 
 def effective(costs: Points, blocking_power_w: float) -> Points:

@@ -73,10 +73,12 @@ def test_a_workload_that_is_left_out_is_predicted_from_the_others(rows, subjects
         assert h.time_mape_pct < 10
 
 
-def test_the_bootstrap_scatters_around_the_fit(fit):
-    drawn = [gpu.coefficients.clock_power_w for gpu in bootstrap(fit)]
-    assert min(drawn) < fit.gpu.coefficients.clock_power_w < max(drawn)
-    assert [g.coefficients for g in bootstrap(fit)] == [g.coefficients for g in bootstrap(fit)]
+def test_the_bootstrap_scatters_around_the_fit_and_repeats(rows, subjects, fit, monkeypatch):
+    monkeypatch.setattr("kareus.fidelity.fit.SAMPLES", 3)
+    drawn = [gpu.coefficients for gpu in bootstrap(rows, subjects, fit)]
+    assert len({c.clock_power_w for c in drawn}) == 3
+    assert all(c.clock_power_w == pytest.approx(fit.gpu.coefficients.clock_power_w, rel=0.2) for c in drawn)
+    assert [gpu.coefficients for gpu in bootstrap(rows, subjects, fit)] == drawn
 
 
 def test_a_fit_is_written_into_the_configuration_and_changes_nothing_else(fit):

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kareus.frontier.compose import Option, Part, compose, effective
+from kareus.frontier.compose import MOST_POINTS, Option, Part, compose, effective
 from kareus.pareto import pareto_front
 from kareus.schedule.choice import Choice
 
@@ -67,3 +67,17 @@ def test_a_point_that_total_energy_would_prune_is_kept():
     fast, slow = (1, 3), (3, 4)
     composed = compose([part("p", 1, [fast, slow])], POWER_W)
     assert [c.time_s for c in composed] == [1, 3]
+
+
+def test_where_slowness_pays_every_combination_is_a_point_and_they_are_thinned():
+    """Waiting at more power than running costs makes all sums non-dominated: 12 parts of 40 options, 40^12 of them."""
+    options = [(1 + n / 97, 10.0 + n / 97) for n in range(40)]
+    parts = [
+        Part(multiplicity=m, options=tuple(option("p", n, t, e) for n, (t, e) in enumerate(options)))
+        for m in range(3, 15)
+    ]
+    found = compose(parts, blocking_power_w=100.0)
+    assert 2 <= len(found) <= MOST_POINTS
+    times_s = [point.time_s for point in found]
+    assert times_s[0] == pytest.approx(sum(range(3, 15)) * options[0][0])
+    assert times_s[-1] == pytest.approx(sum(range(3, 15)) * options[-1][0])

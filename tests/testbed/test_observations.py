@@ -54,18 +54,6 @@ def test_too_few_sms_expose_the_collective_and_too_many_starve_the_computation(w
         assert fastest_s[0] > fastest_s.min() < fastest_s[-1]
 
 
-def test_a_collective_loses_more_beside_a_memory_bound_operator_than_beside_a_gemm(workload, partitions):
-    """Section 3.2.2: every partition begins with a norm, and waiting for it to end is better."""
-    gains = []
-    for partition in partitions.values():
-        kinds = [operator.kind for operator in partition.operators]
-        assert (kinds[0], kinds[1]) == (OperatorKind.MEMORY, OperatorKind.GEMM)
-        times = times_s(workload.gpu, partition, TOP_MHZ)
-        gains.append(1 - times[:, 1].min() / times[:, 0].min())
-    assert max(gains) > 0
-    assert np.mean(gains) > 0
-
-
 def test_the_best_launch_operator_moves_with_the_clock(workload, partitions):
     """Section 3.2.3: computation slows down more than communication, and memory traffic not at all."""
     moves = {
