@@ -20,7 +20,7 @@ from kareus.partition.graph import (
     Scope,
     Segment,
 )
-from kareus.workload.config import Gpu, MeasurementProtocol, SearchConfig, SearchSpaceConfig, TestbedConfig
+from kareus.workload.config import Gpu, MeasurementProtocol, Model, SearchConfig, SearchSpaceConfig, TestbedConfig
 
 CONFIG = Path(__file__).parent.parent / "config"
 
@@ -50,6 +50,25 @@ def space() -> SearchSpaceConfig:
 
 def search(option: str = "paper", **changes: Any) -> SearchConfig:
     return dataclasses.replace(from_plain(SearchConfig, _group("search", option)), **changes)
+
+
+def small_model(**changes: Any) -> Model:
+    """A model that real tensors of run in milliseconds."""
+    values = {
+        "name": "small",
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 16,
+        "vocab_size": 40,
+        "tie_embeddings": False,
+        "qk_norm": False,
+        "qkv_bias": False,
+        "layers_per_stage": {},
+    }
+    return Model(**(values | changes))
 
 
 def gemm(name: str, m: int, n: int, k: int) -> Operator:

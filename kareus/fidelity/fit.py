@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from kareus.fidelity.predict import PlannedCost, Subjects, planned_costs, undominated
-from kareus.fidelity.reference import FrontierRow, ReductionRow, Scenario
+from kareus.fidelity.predict import PlannedCost, planned_costs, undominated
+from kareus.fidelity.reference import FrontierRow, ReductionRow, Scenario, by_curve
 from kareus.fidelity.score import score_reductions
+from kareus.fidelity.subject import Subjects, on_gpu
 from kareus.testbed.simulated.laws import Array
 from kareus.workload.config import Gpu
 
@@ -109,7 +110,7 @@ def fit_frontiers(
     spreads = np.array([p.spread for p in priors])
 
     def residuals(x: Array) -> Array:
-        errors = _row_residuals(kept, planned_costs(kept, _on(subjects, _gpu(gpu, x))))
+        errors = _row_residuals(kept, planned_costs(kept, on_gpu(subjects, _gpu(gpu, x))))
         return np.concatenate([errors, (x - expected) / spreads])
 
     first = expected if start is None else np.clip(start, bounds[0] + 1e-9, bounds[1] - 1e-9)
@@ -143,7 +144,7 @@ def fit_tables(
 
     def objective(x: Array) -> float:
         fit = trial(x)
-        points = score_reductions(tables, _on(subjects, fit.gpu)).reduction_mae_points
+        points = score_reductions(tables, on_gpu(subjects, fit.gpu)).reduction_mae_points
         outside = float(np.sum(np.maximum(lower - x, 0) + np.maximum(x - upper, 0)))
         return points + 0.2 * sum(errors_pct(rows, subjects, fit.gpu)) + 10 * outside
 
@@ -193,10 +194,7 @@ def errors_pct(rows: Sequence[FrontierRow], subjects: Subjects, gpu: Gpu) -> tup
 def bootstrap(rows: Sequence[FrontierRow], subjects: Subjects, fit: Fit, seed: int = 0) -> list[Gpu]:
     """Refit to resampled curves; whole curves are drawn, because the rows of one curve err together."""
     random = np.random.default_rng(seed)
-    curves: dict[tuple[Scenario, str], list[FrontierRow]] = {}
-    for row in rows:
-        curves.setdefault((row.scenario, row.method), []).append(row)
-    groups = list(curves.values())
+    groups = list(by_curve(rows).values())
     gpus = []
     for _ in range(SAMPLES):
         drawn = [row for n in random.integers(0, len(groups), len(groups)) for row in groups[n]]
@@ -221,13 +219,9 @@ def _gpu(gpu: Gpu, logarithms: Array) -> Gpu:
     return with_coefficients(gpu, dict(zip(TO_FRONTIERS, np.exp(logarithms).tolist(), strict=True)))
 
 
-def _on(subjects: Subjects, gpu: Gpu) -> Subjects:
-    return {scenario: subject.on(gpu) for scenario, subject in subjects.items()}
-
-
 def _relative_errors(rows: Sequence[FrontierRow], subjects: Subjects, gpu: Gpu) -> tuple[Array, Array]:
     """Of time and energy, by row that is not dominated."""
     kept = [row for row, counts in zip(rows, undominated(rows), strict=True) if counts]
-    costs = planned_costs(kept, _on(subjects, gpu))
+    costs = planned_costs(kept, on_gpu(subjects, gpu))
     time = np.array([c.time_s / row.time_s - 1 for c, row in zip(costs, kept, strict=True)])
     return time, np.array([c.energy_j / row.energy_j - 1 for c, row in zip(costs, kept, strict=True)])

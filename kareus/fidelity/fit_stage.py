@@ -22,9 +22,9 @@ from kareus.fidelity.fit import (
     fit_tables,
     held_out,
 )
-from kareus.fidelity.predict import EXECUTIONS, Subjects, planned_costs
-from kareus.fidelity.reference import FrontierRow, ReductionRow, read_reference
-from kareus.fidelity.subject import subject
+from kareus.fidelity.predict import EXECUTIONS, planned_costs
+from kareus.fidelity.reference import FrontierRow, ReductionRow, fastest_rows, read_reference
+from kareus.fidelity.subject import Subjects, on_gpu, subjects_of
 from kareus.workload.config import Uncertainty
 from kareus.workload.resolve import CONFIG_DIR
 
@@ -51,8 +51,7 @@ def run(arguments: argparse.Namespace) -> None:
     rows = _frontier_rows(arguments.reference)
     tables = _reduction_rows(arguments.tables)
     overrides = (f"gpu={arguments.gpu}",)
-    scenarios = dict.fromkeys([*(r.scenario for r in rows), *(r.scenario for r in tables)])
-    subjects = {s: subject(s, overrides, arguments.config_dir) for s in scenarios}
+    subjects = subjects_of([*rows, *tables], overrides, arguments.config_dir)
     gpu = next(iter(subjects.values())).workload.gpu
     fit = fit_tables(rows, tables, subjects, gpu) if tables else fit_frontiers(rows, subjects, gpu)
     left_out = held_out(rows, subjects, fit)
@@ -109,12 +108,8 @@ def _error_lines(
 
 def _interval_lines(rows: Sequence[FrontierRow], subjects: Subjects, fit: Fit) -> list[str]:
     """Bootstrap intervals of the fastest plan of every curve, at its listed clocks."""
-    curves = dict.fromkeys((row.scenario, row.method) for row in rows)
-    fastest = [min((r for r in rows if (r.scenario, r.method) == key), key=lambda r: r.time_s) for key in curves]
-    samples = [
-        planned_costs(fastest, {s: own.on(gpu) for s, own in subjects.items()})
-        for gpu in bootstrap(rows, subjects, fit)
-    ]
+    fastest = fastest_rows(rows)
+    samples = [planned_costs(fastest, on_gpu(subjects, gpu)) for gpu in bootstrap(rows, subjects, fit)]
     lines = [f"{INTERVAL_PERCENT:.0f} % bootstrap intervals of the fastest plans, given in brackets:"]
     for n, row in enumerate(fastest):
         times = np.percentile([costs[n].time_s for costs in samples], [5, 95])

@@ -10,19 +10,19 @@ import polars as pl
 from kareus.errors import ArtifactError
 from kareus.fidelity.plans import instruction_behaviours, microbatch_frontiers
 from kareus.fidelity.reference import ABLATIONS, FrontierRow, ReductionRow, Scenario
-from kareus.fidelity.subject import Subject
+from kareus.fidelity.subject import Subject, Subjects
 from kareus.partition.graph import Direction
-from kareus.pipeline.dag import build_dag, makespan
+from kareus.pipeline.dag import Dag, build_dag, makespan
 from kareus.pipeline.frontiers import method_problem
 from kareus.pipeline.instructions import Instruction, pipeline_instructions
 from kareus.pipeline.methods import METHODS
 from kareus.profile.programs import Execution
 from kareus.testbed.simulated.laws import Array
+from kareus.workload.config import Workload
 from kareus.workload.slices import PipelineSlice, cut
 
 EXECUTIONS = {"sequential+perseus": Execution.SEQUENTIAL, "nanobatching+perseus": Execution.NANOBATCHING}
 """Methods whose planned rows can be evaluated instruction by instruction."""
-Subjects = Mapping[Scenario, Subject]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,20 +48,31 @@ def planned_costs(rows: Sequence[FrontierRow], subjects: Subjects) -> list[Plann
         listed = {mhz for _, row in own for stage in row.clocks or () for _, mhz in stage}
         clocks = np.array(sorted(listed), dtype=np.float64)
         place = {int(clock): n for n, clock in enumerate(clocks)}
+        workload = subjects[scenario].workload
+        instructions = pipeline_instructions(workload.pipeline.schedule, scenario.pp, scenario.num_microbatches)
+        pipeline = Pipeline(instructions, build_dag(instructions, (0.0,) * (scenario.pp - 1)))
         behaviours = instruction_behaviours(subjects[scenario], clocks)
         table = {key: (b.time_s.tolist(), b.energy_j.tolist()) for key, b in behaviours.items()}
-        costs |= {n: _planned_cost(row, subjects[scenario], table, place) for n, row in own}
+        costs |= {n: _planned_cost(row, workload, pipeline, table, place) for n, row in own}
     return [costs[n] for n in range(len(rows))]
 
 
 Table = Mapping[tuple[int, Direction, Execution], tuple[list[float], list[float]]]
 
 
-def _planned_cost(row: FrontierRow, subject: Subject, table: Table, place: Mapping[int, int]) -> PlannedCost:
-    workload = subject.workload
-    instructions = pipeline_instructions(workload.pipeline.schedule, row.scenario.pp, row.scenario.num_microbatches)
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """Instructions of a scenario's iteration and their order; point-to-point takes no time."""
+
+    instructions: tuple[Instruction, ...]
+    dag: Dag
+
+
+def _planned_cost(
+    row: FrontierRow, workload: Workload, pipeline: Pipeline, table: Table, place: Mapping[int, int]
+) -> PlannedCost:
     listed = [work for stage in row.clocks or () for work in stage]
-    if [direction for direction, _ in listed] != [i.direction for i in instructions]:
+    if [direction for direction, _ in listed] != [i.direction for i in pipeline.instructions]:
         raise ArtifactError(
             f"{row.scenario.label}, {row.method}, point {row.point}: its instructions are not those of a "
             f"{workload.pipeline.schedule} pipeline; correct the columns stageN_mhz."
@@ -73,13 +84,13 @@ def _planned_cost(row: FrontierRow, subject: Subject, table: Table, place: Mappi
             "columns method or microbatch_size."
         )
     times_s, effective_j = [], 0.0
-    for instruction, (direction, mhz) in zip(instructions, listed, strict=True):
+    for instruction, (direction, mhz) in zip(pipeline.instructions, listed, strict=True):
         all_times_s, all_energies_j = table[instruction.stage, direction, execution]
         times_s.append(all_times_s[place[mhz]])
         effective_j += all_energies_j[place[mhz]] - workload.gpu.blocking_power_w * times_s[-1]
-    time_s = makespan(build_dag(instructions, (0.0,) * (row.scenario.pp - 1)), times_s)
+    time_s = makespan(pipeline.dag, times_s)
     waiting_j = row.scenario.pp * workload.gpu.blocking_power_w * time_s
-    return PlannedCost(time_s, effective_j + waiting_j, _balance(instructions, times_s, row.scenario))
+    return PlannedCost(time_s, effective_j + waiting_j, _balance(pipeline.instructions, times_s, row.scenario))
 
 
 def _balance(instructions: Sequence[Instruction], times_s: Sequence[float], scenario: Scenario) -> float:

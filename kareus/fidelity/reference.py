@@ -6,7 +6,7 @@ A *frontier* file has one row for each planned iteration: its time, its energy, 
 
 import csv
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -98,6 +98,23 @@ class ReductionRow:
     metric: str
     given_percent: dict[str, float]
     """By method; methods without a value are left out."""
+
+
+Curve = tuple[Scenario, str]
+"""Workload and method."""
+
+
+def by_curve(rows: Sequence[FrontierRow]) -> dict[Curve, list[FrontierRow]]:
+    """Rows of each curve, in their order."""
+    curves: dict[Curve, list[FrontierRow]] = {}
+    for row in rows:
+        curves.setdefault((row.scenario, row.method), []).append(row)
+    return curves
+
+
+def fastest_rows(rows: Sequence[FrontierRow]) -> list[FrontierRow]:
+    """The fastest row of each curve."""
+    return [min(own, key=lambda row: row.time_s) for own in by_curve(rows).values()]
 
 
 def read_reference(path: Path) -> list[FrontierRow] | list[ReductionRow]:

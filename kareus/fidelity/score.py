@@ -8,13 +8,12 @@ from statistics import fmean
 from kareus.fidelity.predict import (
     EXECUTIONS,
     Planned,
-    Subjects,
     planned_costs,
     predicted_percent,
     undominated,
 )
-from kareus.fidelity.reference import ABLATIONS, FrontierRow, ReductionRow, Scenario
-from kareus.fidelity.subject import Subject
+from kareus.fidelity.reference import ABLATIONS, FrontierRow, ReductionRow, by_curve
+from kareus.fidelity.subject import Subject, Subjects
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +28,17 @@ class FrontierError:
     predicted_time_s: float
     predicted_energy_j: float
     scored: bool
-    """False if another row of its curve dominates it, or if its clocks are not listed (`kareus`, scored apart)."""
+    """False if another row of its curve dominates it."""
+
+    @property
+    def time_error_pct(self) -> float:
+        """Predicted less given."""
+        return _error_pct(self.predicted_time_s, self.given_time_s)
+
+    @property
+    def energy_error_pct(self) -> float:
+        """Predicted less given."""
+        return _error_pct(self.predicted_energy_j, self.given_energy_j)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,8 +118,8 @@ def score_frontiers(rows: Sequence[FrontierRow], subjects: Subjects) -> Frontier
     curves = _curve_errors(rows, subjects)
     baselines = [c for c in curves if c.method in EXECUTIONS]
     return FrontierScore(
-        time_mape_pct=_mape([(e.predicted_time_s, e.given_time_s) for e in scored]),
-        energy_mape_pct=_mape([(e.predicted_energy_j, e.given_energy_j) for e in scored]),
+        time_mape_pct=_mean_size([e.time_error_pct for e in scored]),
+        energy_mape_pct=_mean_size([e.energy_error_pct for e in scored]),
         least_time_mape_pct=_mean_size([c.least_time_pct for c in baselines]),
         energy_there_mape_pct=_mean_size([c.energy_there_pct for c in baselines]),
         energy_at_equal_time_mape_pct=_mean_size([c.energy_at_equal_time_mape_pct for c in baselines]),
@@ -146,10 +155,7 @@ def score_reductions(rows: Sequence[ReductionRow], subjects: Subjects) -> Reduct
 
 
 def _curve_errors(rows: Sequence[FrontierRow], subjects: Subjects) -> list[CurveError]:
-    groups: dict[tuple[Scenario, str], list[FrontierRow]] = defaultdict(list)
-    for row, counts in zip(rows, undominated(rows), strict=True):
-        if counts:
-            groups[row.scenario, row.method].append(row)
+    groups = by_curve([row for row, counts in zip(rows, undominated(rows), strict=True) if counts])
     planned = {scenario: Planned(subjects[scenario]) for scenario, _ in groups}
     return [_curve_error(planned[key[0]], own, subjects[key[0]]) for key, own in groups.items()]
 
@@ -165,7 +171,9 @@ def _curve_error(planned: Planned, rows: Sequence[FrontierRow], subject: Subject
         method=first.method,
         least_time_pct=_error_pct(curve.fastest_s, first.time_s) if listed else None,
         energy_there_pct=_error_pct(fastest_j, first.energy_j) if listed else None,
-        energy_at_equal_time_mape_pct=_mape([(mine / gpus, given) for mine, given in energies if mine is not None]),
+        energy_at_equal_time_mape_pct=_mean_size(
+            [_error_pct(j / gpus, given) for j, given in energies if j is not None]
+        ),
     )
 
 
@@ -194,11 +202,6 @@ def _ablation_disagreements(errors: Sequence[ReductionError]) -> list[str]:
 
 def _error_pct(predicted: float, given: float) -> float:
     return 100 * (predicted / given - 1)
-
-
-def _mape(pairs: Sequence[tuple[float, float]]) -> float | None:
-    """Mean absolute percentage error of (predicted, given)."""
-    return _mean_size([_error_pct(*pair) for pair in pairs])
 
 
 def _mean_size(errors_pct: Sequence[float | None]) -> float | None:

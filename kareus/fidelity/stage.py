@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from kareus.artifacts.records import to_plain
-from kareus.fidelity.predict import Subjects
 from kareus.fidelity.reference import FrontierRow, ReductionRow, read_reference
 from kareus.fidelity.score import FrontierScore, ReductionScore, score_frontiers, score_reductions
-from kareus.fidelity.subject import subject
+from kareus.fidelity.subject import Subjects, subjects_of
 from kareus.fidelity.trivial import TrivialErrors, trivial_errors
 from kareus.testbed.simulated.testbed import trust
 from kareus.workload.resolve import CONFIG_DIR
@@ -29,10 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Read, predict, print."""
     rows = read_reference(arguments.reference)
-    subjects = {
-        scenario: subject(scenario, tuple(arguments.overrides), arguments.config_dir)
-        for scenario in dict.fromkeys(row.scenario for row in rows)
-    }
+    subjects = subjects_of(rows, tuple(arguments.overrides), arguments.config_dir)
     gpu = next(iter(subjects.values())).workload.gpu
     frontiers = [row for row in rows if isinstance(row, FrontierRow)]
     reductions = [row for row in rows if isinstance(row, ReductionRow)]
@@ -62,12 +58,10 @@ def _frontier_lines(score: FrontierScore, trivial: TrivialErrors | None) -> list
     for row in score.rows:
         times = f"{row.given_time_s:7.3f} {row.predicted_time_s:7.3f}"
         energies = f"{row.given_energy_j:7.0f} {row.predicted_energy_j:7.0f}"
-        errors = [100 * (row.predicted_time_s / row.given_time_s - 1)]
-        errors += [100 * (row.predicted_energy_j / row.given_energy_j - 1)]
         note = "" if row.scored else "  dominated, not scored"
         lines.append(
-            f"{row.workload:<38} {row.method:<22} {row.point:>3} {times:>15} {errors[0]:>6.1f}% {energies:>15} "
-            f"{errors[1]:>6.1f}%{note}"
+            f"{row.workload:<38} {row.method:<22} {row.point:>3} {times:>15} {row.time_error_pct:>6.1f}% "
+            f"{energies:>15} {row.energy_error_pct:>6.1f}%{note}"
         )
     lines += [
         "",

@@ -1,16 +1,18 @@
 """A workload made ready for prediction: its operator graphs, and what its instructions execute."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from kareus.fidelity.reference import Scenario
+from kareus.fidelity.reference import FrontierRow, ReductionRow, Scenario
+from kareus.partition.extract import extract
 from kareus.partition.graph import Batch, BlockGraph, Direction
 from kareus.profile.programs import Execution, instruction_program, stage_shapes
 from kareus.testbed.simulated.model import Tally, tally
 from kareus.workload.compose import compose
 from kareus.workload.config import Gpu, Workload
 from kareus.workload.divisibility import check_divisibility
-from kareus.workload.split import layers_per_stage
+from kareus.workload.resolve import with_split
 
 InstructionKey = tuple[int, Direction, Execution]
 """Stage, direction, and how it is executed."""
@@ -30,6 +32,21 @@ class Subject:
         return replace(self, workload=replace(self.workload, gpu=gpu))
 
 
+Subjects = Mapping[Scenario, Subject]
+
+
+def subjects_of(
+    rows: Sequence[FrontierRow | ReductionRow], overrides: tuple[str, ...], config_dir: Path
+) -> dict[Scenario, Subject]:
+    """Resolve and trace every workload of `rows`; arguments and errors as of `subject`."""
+    return {s: subject(s, overrides, config_dir) for s in dict.fromkeys(row.scenario for row in rows)}
+
+
+def on_gpu(subjects: Subjects, gpu: Gpu) -> Subjects:
+    """The same workloads on another GPU."""
+    return {scenario: own.on(gpu) for scenario, own in subjects.items()}
+
+
 def subject(scenario: Scenario, overrides: tuple[str, ...], config_dir: Path) -> Subject:
     """Resolve and trace a workload; what it needs of memory is not checked.
 
@@ -44,9 +61,8 @@ def subject(scenario: Scenario, overrides: tuple[str, ...], config_dir: Path) ->
     (composition,) = compose([*scenario.overrides, *overrides], config_dir)
     workload = composition.workload
     check_divisibility(workload)
-    split = layers_per_stage(workload)
-    workload = replace(workload, parallelism=replace(workload.parallelism, layers_per_stage=split))
-    graphs = _graphs(workload)
+    workload = with_split(workload)
+    graphs = extract(workload.model, workload.parallelism, workload.microbatch_size, workload.sequence_length)
     executions = [Execution.SEQUENTIAL] + [Execution.NANOBATCHING] * (Batch.NANOBATCH in graphs)
     tallies = {
         (stage, direction, execution): tally(
@@ -59,14 +75,8 @@ def subject(scenario: Scenario, overrides: tuple[str, ...], config_dir: Path) ->
                 default_sm_count=workload.testbed.default_collective_sm_count,
             )
         )
-        for stage, shape in enumerate(stage_shapes(split))
+        for stage, shape in enumerate(stage_shapes(workload.parallelism.split))
         for direction in Direction
         for execution in executions
     }
     return Subject(workload=workload, graphs=graphs, tallies=tallies)
-
-
-def _graphs(workload: Workload) -> dict[Batch, BlockGraph]:
-    from kareus.partition.extract import extract  # noqa: PLC0415 - torch takes two seconds to import
-
-    return extract(workload.model, workload.parallelism, workload.microbatch_size, workload.sequence_length)

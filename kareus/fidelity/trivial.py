@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from kareus.fidelity.predict import EXECUTIONS, Subjects
-from kareus.fidelity.reference import FrontierRow
-from kareus.fidelity.subject import Subject
+from kareus.fidelity.predict import EXECUTIONS
+from kareus.fidelity.reference import FrontierRow, fastest_rows
+from kareus.fidelity.subject import Subject, Subjects
 from kareus.profile.programs import Execution
 
 
@@ -22,10 +22,7 @@ class TrivialErrors:
 
 def trivial_errors(rows: Sequence[FrontierRow], subjects: Subjects) -> TrivialErrors | None:
     """Errors of the best constant of each kind, or None without rows of the baselines."""
-    curves = dict.fromkeys((row.scenario, row.method) for row in rows if row.method in EXECUTIONS)
-    fastest = [
-        min((r for r in rows if (r.scenario, r.method) == curve), key=lambda row: row.time_s) for curve in curves
-    ]
+    fastest = fastest_rows([row for row in rows if row.method in EXECUTIONS])
     if not fastest:
         return None
     return TrivialErrors(

@@ -42,7 +42,7 @@ def resolve(overrides: Sequence[str], config_dir: Path = CONFIG_DIR) -> list[Res
     resolved: dict[str, tuple[Resolved, Workload]] = {}
     for composition in compose(overrides, config_dir):
         name = workload_name(composition)
-        split = _with_split(composition.workload)
+        split = _with_split_if_any(composition.workload)
         if name not in resolved:
             resolved[name] = _resolved(name, composition), split
         elif resolved[name][1] != split:
@@ -82,7 +82,7 @@ def _resolved(name: str, composition: Composition) -> Resolved:
     workload, estimate, refusal = composition.workload, None, None
     try:
         check_divisibility(workload)
-        workload = _filled(workload)
+        workload = with_split(workload)
         estimate = estimate_memory(workload)
         check_memory(workload, estimate)
     except RefusedWorkloadError as error:
@@ -97,15 +97,19 @@ def _resolved(name: str, composition: Composition) -> Resolved:
     )
 
 
-def _filled(workload: Workload) -> Workload:
-    """Set `layers_per_stage`; raises RefusedWorkloadError."""
+def with_split(workload: Workload) -> Workload:
+    """The workload with `layers_per_stage` set: as given, as usual for its model, or balanced.
+
+    Raises:
+        RefusedWorkloadError: no split fits, or the one given does not.
+    """
     split = layers_per_stage(workload)
     return replace(workload, parallelism=replace(workload.parallelism, layers_per_stage=split))
 
 
-def _with_split(workload: Workload) -> Workload:
+def _with_split_if_any(workload: Workload) -> Workload:
     """The workload as it identifies itself: filled in where that can be done."""
     try:
-        return _filled(workload)
+        return with_split(workload)
     except RefusedWorkloadError:
         return workload

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from builders import small_model
 from torch import Tensor
 from torch.nn import functional
 
@@ -17,20 +18,7 @@ from kareus.model.shards import shard_of
 from kareus.workload.config import Model, Parallelism
 
 TOKENS = 12
-SMALL = Model(
-    name="small",
-    hidden_size=32,
-    intermediate_size=48,
-    num_layers=2,
-    num_attention_heads=4,
-    num_key_value_heads=2,
-    head_dim=16,
-    vocab_size=40,
-    tie_embeddings=False,
-    qk_norm=False,
-    qkv_bias=False,
-    layers_per_stage={},
-)
+SMALL = small_model()
 ALONE = Parallelism(dp=1, pp=1, tp=1, cp=1, layers_per_stage=(2,), shard_optimizer=False)
 
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import pytest
 import torch
 import torch.distributed as dist
+from builders import small_model
 from torch import Tensor
 
 from kareus.errors import RefusedWorkloadError
@@ -17,24 +18,11 @@ from kareus.model.communication import Mesh
 from kareus.model.ends import Embedding, Head
 from kareus.model.layers import rotary_table
 from kareus.model.shards import Shard, shard_of
-from kareus.workload.config import Model, Parallelism
+from kareus.workload.config import Parallelism
 
 RANKS = 2
 BATCH, TOKENS = 2, 16
-MODEL = Model(
-    name="small",
-    hidden_size=32,
-    intermediate_size=48,
-    num_layers=2,
-    num_attention_heads=4,
-    num_key_value_heads=2,
-    head_dim=16,
-    vocab_size=40,
-    tie_embeddings=False,
-    qk_norm=True,
-    qkv_bias=True,
-    layers_per_stage={},
-)
+MODEL = small_model(qk_norm=True, qkv_bias=True)
 
 
 def degrees(tp: int, cp: int) -> Parallelism:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from builders import small_model
 
 from kareus.artifacts.provenance import Provenance
 from kareus.artifacts.records import content_hash
@@ -22,24 +23,11 @@ from kareus.partition.names import expected_partitions
 from kareus.partition.read import read_graphs, read_partitions
 from kareus.partition.tables import PARTITIONS, SEGMENTS
 from kareus.partition.write import write_graphs, write_partitions
-from kareus.workload.config import Model, Parallelism
+from kareus.workload.config import Parallelism
 from kareus.workload.slices import PartitionSlice, to_yaml
 
 PROVENANCE = Provenance(config_hash="0123456789abcdef")
-MODEL = Model(
-    name="small",
-    hidden_size=64,
-    intermediate_size=128,
-    num_layers=4,
-    num_attention_heads=4,
-    num_key_value_heads=2,
-    head_dim=16,
-    vocab_size=128,
-    tie_embeddings=False,
-    qk_norm=True,
-    qkv_bias=False,
-    layers_per_stage={},
-)
+MODEL = small_model(hidden_size=64, intermediate_size=128, num_layers=4, vocab_size=128, qk_norm=True)
 
 
 @cache
