@@ -20,7 +20,8 @@ from kareus.partition.graph import (
     Scope,
     Segment,
 )
-from kareus.workload.config import Gpu, MeasurementProtocol, Model, SearchConfig, SearchSpaceConfig, TestbedConfig
+from kareus.workload.config import MeasurementProtocol, Model, SearchConfig, SearchSpaceConfig, TestbedConfig
+from kareus.workload.gpu import Gpu
 
 CONFIG = Path(__file__).parent.parent / "config"
 

@@ -16,7 +16,7 @@ from kareus.fidelity.reference import FrontierRow, ReductionRow, Scenario, by_cu
 from kareus.fidelity.score import score_reductions
 from kareus.fidelity.subject import Subjects, on_gpu
 from kareus.testbed.simulated.laws import Array
-from kareus.workload.config import Gpu
+from kareus.workload.gpu import Gpu
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from kareus.fidelity.fit import (
 from kareus.fidelity.predict import EXECUTIONS, planned_costs
 from kareus.fidelity.reference import FrontierRow, ReductionRow, fastest_rows, read_reference
 from kareus.fidelity.subject import Subjects, on_gpu, subjects_of
-from kareus.workload.config import Uncertainty
+from kareus.workload.gpu import Uncertainty
 from kareus.workload.resolve import CONFIG_DIR
 
 logger = logging.getLogger(__name__)

@@ -10,8 +10,9 @@ from kareus.partition.graph import Batch, BlockGraph, Direction
 from kareus.profile.programs import Execution, instruction_program, stage_shapes
 from kareus.testbed.simulated.model import Tally, tally
 from kareus.workload.compose import compose
-from kareus.workload.config import Gpu, Workload
+from kareus.workload.config import Workload
 from kareus.workload.divisibility import check_divisibility
+from kareus.workload.gpu import Gpu
 from kareus.workload.resolve import with_split
 
 InstructionKey = tuple[int, Direction, Execution]

@@ -7,7 +7,7 @@ from kareus.artifacts.records import to_plain
 from kareus.frontier.microbatch import Point, frontier, frontier_mask
 from kareus.partition.graph import Direction
 from kareus.profile.programs import Execution
-from kareus.workload.config import Gpu
+from kareus.workload.gpu import Gpu
 
 
 def points_by_method(points: Mapping[Execution, Sequence[Point]], gpu: Gpu) -> dict[str, list[Point]]:

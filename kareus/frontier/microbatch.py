@@ -23,7 +23,7 @@ from kareus.profile.programs import (
     outer_segments,
 )
 from kareus.schedule.choice import Choice
-from kareus.workload.config import Gpu
+from kareus.workload.gpu import Gpu
 
 Cost = tuple[float, float]
 """Time in seconds and energy in joules of one execution on one GPU."""

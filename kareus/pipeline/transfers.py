@@ -1,6 +1,7 @@
 """Point-to-point time between consecutive pipeline stages."""
 
-from kareus.workload.config import Gpu, Parallelism
+from kareus.workload.config import Parallelism
+from kareus.workload.gpu import Gpu
 from kareus.workload.slices import PipelineSlice
 
 BYTES_PER_VALUE = 2

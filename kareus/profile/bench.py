@@ -13,7 +13,8 @@ from kareus.profile.measure import Profiler
 from kareus.profile.tables import MEASUREMENTS
 from kareus.testbed.factory import open_testbed
 from kareus.testbed.protocol import Testbed
-from kareus.workload.config import Gpu, MeasurementProtocol, TestbedConfig
+from kareus.workload.config import MeasurementProtocol, TestbedConfig
+from kareus.workload.gpu import Gpu
 
 
 class MeasuringConfig(Protocol):

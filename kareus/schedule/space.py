@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 
 from kareus.partition.graph import Operator, OperatorKind, Partition
-from kareus.workload.config import Gpu, SearchSpaceConfig
+from kareus.workload.config import SearchSpaceConfig
+from kareus.workload.gpu import Gpu
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,8 @@
 """Opening the testbed that a configuration names."""
 
 from kareus.testbed.protocol import Testbed
-from kareus.workload.config import Gpu, MeasurementProtocol, TestbedConfig
+from kareus.workload.config import MeasurementProtocol, TestbedConfig
+from kareus.workload.gpu import Gpu
 
 
 def open_testbed(config: TestbedConfig, gpu: Gpu, protocol: MeasurementProtocol, seed: int) -> Testbed:

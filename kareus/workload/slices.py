@@ -13,7 +13,6 @@ from kareus.artifacts.files import read_text
 from kareus.artifacts.records import content_hash, from_plain, suggest, to_plain
 from kareus.errors import ArtifactError, ConfigError
 from kareus.workload.config import (
-    Gpu,
     MeasurementProtocol,
     Model,
     Parallelism,
@@ -23,6 +22,7 @@ from kareus.workload.config import (
     TestbedConfig,
     Workload,
 )
+from kareus.workload.gpu import Gpu
 
 Slice = TypeVar("Slice")
 

@@ -13,7 +13,7 @@ from kareus.fidelity.predict import planned_costs
 from kareus.fidelity.reference import FrontierRow, Scenario
 from kareus.fidelity.subject import subject
 from kareus.partition.graph import Direction
-from kareus.workload.config import Uncertainty
+from kareus.workload.gpu import Uncertainty
 
 SCENARIOS = [
     Scenario(model=model, cp=1, tp=tp, pp=2, num_microbatches=2, microbatch_size=size, seq_len=1024)

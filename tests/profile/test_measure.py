@@ -9,7 +9,7 @@ from kareus.profile.tables import MEASUREMENTS
 from kareus.testbed.factory import open_testbed
 from kareus.testbed.program import Program, Step
 from kareus.testbed.simulated.model import run_program
-from kareus.workload.config import FrequencyRange
+from kareus.workload.gpu import FrequencyRange
 from kareus.workload.slices import SearchSlice
 
 LINEAR = gemm("linear", 16384, 4096, 3072)

@@ -10,7 +10,7 @@ import numpy as np
 
 from kareus.partition.graph import Collective, Operator, OperatorKind
 from kareus.testbed.simulated.laws import Array, collective_hbm_bytes, hbm_bytes
-from kareus.workload.config import Gpu
+from kareus.workload.gpu import Gpu
 
 
 def relative_voltage(gpu: Gpu, frequency_mhz: Array) -> Array:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kareus.partition.graph import Collective, Operator, OperatorKind
-from kareus.workload.config import Gpu
+from kareus.workload.gpu import Gpu
 
 Array = NDArray[np.float64]
 

@@ -12,7 +12,7 @@ from kareus.testbed.program import Program, Step
 from kareus.testbed.simulated import energy
 from kareus.testbed.simulated.laws import Array
 from kareus.testbed.simulated.overlap import step_time_s
-from kareus.workload.config import Gpu
+from kareus.workload.gpu import Gpu
 
 Cost = tuple[Array, Array]
 """Time in seconds and energy in joules of one execution on one GPU, at each clock."""

@@ -13,7 +13,7 @@ import numpy as np
 from kareus.partition.graph import Collective, Operator
 from kareus.testbed.simulated import laws
 from kareus.testbed.simulated.laws import Array
-from kareus.workload.config import Gpu
+from kareus.workload.gpu import Gpu
 
 _DONE = 1e-12
 """Share of work left below which it counts as done (rounding)."""

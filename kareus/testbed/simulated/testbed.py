@@ -13,7 +13,8 @@ from kareus.testbed.program import Program
 from kareus.testbed.protocol import ClockReport, Session
 from kareus.testbed.simulated.model import Behaviour, run_program
 from kareus.testbed.simulated.thermal import Interval
-from kareus.workload.config import Gpu, TestbedConfig, Uncertainty
+from kareus.workload.config import TestbedConfig
+from kareus.workload.gpu import Gpu, Uncertainty
 
 MODEL_VERSION = "2"
 """Version of the laws; a change that moves numbers raises it, so that old measurements are not mixed in."""

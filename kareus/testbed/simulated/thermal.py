@@ -7,7 +7,7 @@ dT/dt = (ambient + R (P + l (T - T_ref)) - T) / tau.
 import math
 from dataclasses import dataclass
 
-from kareus.workload.config import GpuCoefficients
+from kareus.workload.gpu import GpuCoefficients
 
 
 @dataclass(frozen=True, slots=True)
