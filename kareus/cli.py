@@ -24,6 +24,7 @@ COMMANDS = {
     "pipeline": ("kareus.pipeline.stage", "solve iteration frontiers"),
     "select": ("kareus.plan.stage", "choose a point of the frontier and write its plan"),
     "check-plan": ("kareus.plan.check_stage", "validate a plan file"),
+    "export": ("kareus.export.stage", "write a plan in the format of another tool"),
     "validate": ("kareus.fidelity.stage", "predict what a reference file gives, and say how far off that is"),
     "fit": ("kareus.fidelity.fit_stage", "fit a GPU's coefficients to reference data"),
     "report": ("kareus.report.stage", "write the summary and the page"),

@@ -11,6 +11,7 @@ from kareus.artifacts.records import content_hash
 from kareus.artifacts.tables import read_provenance, read_table
 from kareus.partition.names import expected_partitions
 from kareus.plan.check import Launches, check_plan, read_plan
+from kareus.plan.document import Plan
 from kareus.schedule.tables import SPACE
 from kareus.workload.config import Workload
 from kareus.workload.slices import PlanSlice, cut, load_slice, subject_of
@@ -26,13 +27,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Read and check; say so if all is well."""
-    folder = WorkloadFolder(arguments.folder or arguments.plan.resolve().parent.parent)
-    plan = read_plan(arguments.plan)
-    workload = load_slice(folder.config("plan"), PlanSlice).workload
-    launches = _launches(folder, workload) if expected_partitions(workload) else {}
-    check_plan(plan, workload, folder.name, arguments.plan, launches)
+    plan, _ = read_checked_plan(arguments.plan, arguments.folder)
     instructions = sum(len(stage.instructions) for stage in plan.stages)
     logger.info("%s: a valid plan of %d instructions for %s", arguments.plan, instructions, plan.workload)
+
+
+def read_checked_plan(path: Path, folder: Path | None) -> tuple[Plan, Workload]:
+    """Read the plan at `path` and the workload that it is for; `folder` is the workload's if the plan is elsewhere.
+
+    Raises:
+        ArtifactError: as `read_plan` and `check_plan`.
+    """
+    home = WorkloadFolder(folder or path.resolve().parent.parent)
+    plan = read_plan(path)
+    workload = load_slice(home.config("plan"), PlanSlice).workload
+    launches = _launches(home, workload) if expected_partitions(workload) else {}
+    check_plan(plan, workload, home.name, path, launches)
+    return plan, workload
 
 
 def _launches(folder: WorkloadFolder, workload: Workload) -> Launches:

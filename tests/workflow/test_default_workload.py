@@ -16,6 +16,7 @@ import pytest
 
 from kareus.artifacts.records import content_hash
 from kareus.artifacts.tables import read_provenance, read_table
+from kareus.export.dataset import open_results
 from kareus.frontier.tables import MICROBATCH
 from kareus.pipeline.tables import ITERATION
 from kareus.search.tables import CANDIDATES
@@ -173,6 +174,22 @@ def test_a_plan_written_by_the_workflow_passes_its_check(planned):
     )
     assert done.returncode == 0, done.stderr
     assert "a valid plan of 32 instructions" in done.stdout
+
+
+@pytest.mark.parametrize("name", ["zeus", "ranks"])
+def test_a_plan_written_by_the_workflow_is_exported(planned, name, tmp_path):
+    plan = planned / "results" / NAME / "plan/fastest.json"
+    output = tmp_path / "exported"
+    command = [sys.executable, "-m", "kareus", "export", str(plan), "--format", name, "--output", str(output)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert output.read_text().count("forward") >= 16
+
+
+def test_all_tables_of_the_workflow_open_as_one(planned):
+    tables = open_results(planned / "results")
+    rows = tables["candidates"].group_by("workload", "testbed").agg(pl.col("partition").n_unique()).collect().rows()
+    assert rows == [(NAME, "simulated testbed, A100-SXM4-40GB", 4)]
 
 
 def test_removing_one_table_remakes_it_without_measuring(planned, tmp_path):

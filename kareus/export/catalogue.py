@@ -1,0 +1,47 @@
+"""Every table of a results folder: its schema, and where it stands.
+
+The one list behind `kareus.open_results` and the reference page of the schemas.
+"""
+
+from dataclasses import dataclass
+
+from kareus.artifacts.tables import TableSchema
+from kareus.frontier.tables import MICROBATCH
+from kareus.partition.tables import PARTITIONS, SEGMENTS
+from kareus.pipeline.tables import INSTRUCTIONS, ITERATION
+from kareus.profile.tables import COMPONENTS, PROFILED_INSTRUCTIONS
+from kareus.schedule.tables import SPACE
+from kareus.search.tables import CANDIDATES, ROUNDS
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One kind of table."""
+
+    schema: TableSchema
+    pattern: str
+    """Path below the folder of a workload; a part in braces is a column that the path holds."""
+
+    @property
+    def glob(self) -> str:
+        """The pattern for `Path.glob`."""
+        return "/".join("*" if part.startswith("{") else part for part in self.pattern.split("/"))
+
+    def columns_of(self, path: str) -> dict[str, str]:
+        """Columns that the path below the workload's folder holds, such as `partition`."""
+        parts = zip(self.pattern.split("/"), path.split("/"), strict=True)
+        return {name.strip("{}"): value for name, value in parts if name.startswith("{")}
+
+
+CATALOGUE = (
+    Entry(PARTITIONS, "partition/partitions.parquet"),
+    Entry(SEGMENTS, "partition/segments.parquet"),
+    Entry(SPACE, "schedule/space.parquet"),
+    Entry(COMPONENTS, "profile/components.parquet"),
+    Entry(PROFILED_INSTRUCTIONS, "profile/instructions.parquet"),
+    Entry(CANDIDATES, "search/{partition}/candidates.parquet"),
+    Entry(ROUNDS, "search/{partition}/rounds.parquet"),
+    Entry(MICROBATCH, "frontier/microbatch.parquet"),
+    Entry(INSTRUCTIONS, "pipeline/instructions.parquet"),
+    Entry(ITERATION, "pipeline/iteration.parquet"),
+)

@@ -1,0 +1,48 @@
+"""Command `export`: check a plan and write it in the format of another tool."""
+
+import argparse
+import json
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+from kareus.artifacts.files import write_text
+from kareus.export.ranks import rank_schedules
+from kareus.export.zeus import frequency_schedule
+from kareus.plan.check_stage import read_checked_plan
+from kareus.plan.document import Plan
+from kareus.workload.config import Workload
+
+logger = logging.getLogger(__name__)
+
+FORMATS: dict[str, tuple[str, Callable[[Plan, Workload], str]]] = {
+    "zeus": (".zeus.py", lambda plan, _: frequency_schedule(plan)),
+    "ranks": (
+        ".ranks.json",
+        lambda plan, workload: json.dumps(rank_schedules(plan, workload.parallelism), indent=1) + "\n",
+    ),
+}
+"""Suffix of the file, and its text."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the plan, the format and the output."""
+    parser.add_argument("plan", type=Path, help="plan file")
+    parser.add_argument(
+        "--format",
+        choices=sorted(FORMATS),
+        required=True,
+        help="zeus: frequency schedule of Zeus' pipeline frequency optimizer; "
+        "ranks: steps of every rank, numbered and named as in Megatron-LM (JSON)",
+    )
+    parser.add_argument("--folder", type=Path, help="results folder of the workload (default: the one the plan is in)")
+    parser.add_argument("--output", type=Path, help="file to write (default: beside the plan, with another suffix)")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Read, check, convert, write."""
+    plan, workload = read_checked_plan(arguments.plan, arguments.folder)
+    suffix, text = FORMATS[arguments.format]
+    output = arguments.output or arguments.plan.with_name(arguments.plan.name.removesuffix(".json") + suffix)
+    write_text(output, text(plan, workload))
+    logger.info("%s: written [%s]", output, plan.testbed.label)

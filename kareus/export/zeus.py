@@ -1,0 +1,15 @@
+"""A plan as the frequency schedule of Zeus' pipeline frequency optimizer.
+
+Its server, with `ZEUS_PFO_SCHEDULER=PointSolution3D`, reads a file with one Python literal: for each pipeline stage the
+list of (instruction, MHz) in order of execution (`zeus.optimizer.pipeline_frequency.server.scheduler`, Zeus 0.16). The
+launch operators and SM counts of a plan have no place in it.
+"""
+
+from kareus.plan.document import Plan
+
+
+def frequency_schedule(plan: Plan) -> str:
+    """Text of the file: a literal and nothing else."""
+    stages = [[(str(i.direction), i.frequency_mhz) for i in stage.instructions] for stage in plan.stages]
+    lines = [f"    [{', '.join(f'({name!r}, {mhz})' for name, mhz in own)}],\n" for own in stages]
+    return f"[\n{''.join(lines)}]\n"

@@ -1,0 +1,82 @@
+"""Plans in the formats of other tools."""
+
+import ast
+import json
+
+import pytest
+
+from kareus.artifacts.provenance import TestbedIdentity
+from kareus.export.ranks import rank_schedules
+from kareus.export.zeus import frequency_schedule
+from kareus.partition.graph import Direction
+from kareus.plan.document import Plan, PlannedInstruction, Prediction, StagePlan
+from kareus.profile.programs import Execution
+from kareus.schedule.choice import Choice
+from kareus.workload.config import Parallelism
+
+CHOICES = (Choice(partition="forward-mlp-allreduce", sm_count=6, launch="up"),)
+
+
+def instruction(direction, microbatch, frequency_mhz):
+    overlaps = direction is Direction.FORWARD
+    return PlannedInstruction(
+        direction=direction,
+        microbatch=microbatch,
+        execution=Execution.OVERLAP if overlaps else Execution.SEQUENTIAL,
+        frequency_mhz=frequency_mhz,
+        partitions=CHOICES if overlaps else (),
+        start_s=0.0,
+        time_s=1.0,
+        energy_j=100.0,
+    )
+
+
+@pytest.fixture
+def plan():
+    order = {0: ((1410, 1200), (900, 900)), 1: ((1410, 900), (1200, 1410))}
+    stages = [
+        [instruction(d, m, mhz) for m, clocks in enumerate(own) for d, mhz in zip(Direction, clocks, strict=True)]
+        for own in order.values()
+    ]
+    return Plan(
+        schema_version=1,
+        kareus_version="0",
+        created_at="",
+        workload="tiny",
+        workload_hash="",
+        method="kareus",
+        selector="fastest",
+        testbed=TestbedIdentity(kind="simulated", gpu="A100-SXM4-40GB", detail="2"),
+        gpus=4,
+        prediction=Prediction(time_s=4.0, energy_j=9.0, static_energy_j=3.0, dynamic_energy_j=6.0, lower_bound_j=9.0),
+        stages=tuple(StagePlan(stage=n, layers=2, instructions=tuple(own)) for n, own in enumerate(stages)),
+    )
+
+
+def test_the_frequency_schedule_for_zeus_is_a_literal_of_one_list_for_each_stage(plan):
+    first = [("forward", 1410), ("backward", 1200), ("forward", 900), ("backward", 900)]
+    last = [("forward", 1410), ("backward", 900), ("forward", 1200), ("backward", 1410)]
+    assert ast.literal_eval(frequency_schedule(plan)) == [first, last]
+
+
+def test_ranks_count_tensor_parallelism_fastest_and_the_pipeline_slowest(plan):
+    parallelism = Parallelism(dp=2, pp=2, tp=2, cp=1, layers_per_stage=(2, 2), shard_optimizer=False)
+    ranks = rank_schedules(plan, parallelism)["ranks"]
+    assert [r["rank"] for r in ranks] == list(range(8))
+    assert [(r["pp_rank"], r["dp_rank"], r["tp_rank"]) for r in ranks[:5]] == [
+        (0, 0, 0),
+        (0, 0, 1),
+        (0, 1, 0),
+        (0, 1, 1),
+        (1, 0, 0),
+    ]
+
+
+def test_steps_name_the_function_its_clock_and_what_it_overlaps(plan):
+    parallelism = Parallelism(dp=1, pp=2, tp=2, cp=1, layers_per_stage=(2, 2), shard_optimizer=False)
+    document = json.loads(json.dumps(rank_schedules(plan, parallelism)))
+    forward, backward, *_ = document["stages"][1]["steps"]
+    assert (forward["function"], forward["frequency_mhz"], forward["execution"]) == ("forward_step", 1410, "overlap")
+    assert forward["overlaps"] == [{"partition": "forward-mlp-allreduce", "launch_with": "up", "sm_count": 6}]
+    assert (backward["function"], backward["overlaps"]) == ("backward_step", [])
+    assert "simulated" in document["testbed"]
