@@ -6,7 +6,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 export PYTHONDONTWRITEBYTECODE := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint format clean
+.PHONY: help run test lint format docs clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -30,6 +30,10 @@ format: $(VENV)/test.stamp ## format the code
 	ruff check --fix .
 	ruff format .
 	snakefmt Snakefile workflow
+
+docs: $(VENV)/test.stamp ## build the documentation site into site/
+	NO_MKDOCS_2_WARNING=1 mkdocs build --quiet
+	@echo "$(CURDIR)/site/index.html"
 
 clean: ## remove the environment and the caches, not the results (and .snakemake, which says what they were made from)
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis *.egg-info
