@@ -61,6 +61,7 @@ class Extracted:
     parallelism: Parallelism
     microbatch_size: int = 8
     activation_checkpointing: bool = False
+    split_backward: bool = False
 
 
 def degrees(tp: int, cp: int) -> Parallelism:
@@ -132,6 +133,13 @@ def test_context_parallelism_alone_overlaps_the_whole_block_with_the_gather() ->
     assert partitions(1, 2, activation_checkpointing=True) == partitions(1, 2)
 
 
+def test_the_input_gradients_of_a_split_backward_have_the_partitions_of_the_whole_one() -> None:
+    for tp, cp in DEGREES:
+        whole = partitions(tp, cp, activation_checkpointing=True)
+        split = partitions(tp, cp, activation_checkpointing=True, split_backward=True)
+        assert split == {name.replace("backward", "input-gradient"): n for name, n in whole.items()}
+
+
 def test_without_collectives_there_are_no_partitions() -> None:
     assert partitions(1, 1) == {}
     assert [s.collective for s in nanobatch(LLAMA, 1, 1).forward] == [None]
@@ -145,9 +153,12 @@ def test_an_odd_microbatch_has_no_nanobatches_and_no_partitions() -> None:
 
 @pytest.mark.parametrize(("tp", "cp"), DEGREES)
 @pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize("split", [False, True])
 @pytest.mark.parametrize("model", [LLAMA, QWEN], ids=lambda m: m.name)
-def test_the_predicted_names_are_those_that_are_found(model: Model, tp: int, cp: int, recompute: bool) -> None:
-    workload = Extracted(degrees(tp, cp), activation_checkpointing=recompute)
+def test_the_predicted_names_are_those_that_are_found(
+    model: Model, tp: int, cp: int, recompute: bool, split: bool
+) -> None:
+    workload = Extracted(degrees(tp, cp), activation_checkpointing=recompute, split_backward=split)
     found = partitions_of(graphs(model, tp, cp), workload)
     assert {p.name for p in found} == set(expected_partitions(workload))
     assert all(collective_group_size(p.name, workload.parallelism) == p.collective.group_size for p in found)

@@ -1,13 +1,11 @@
 import graphlib
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pipelines import B, F, one_f_one_b
 
 from kareus.artifacts.records import to_plain
-from kareus.pipeline.dag import build_dag
-from kareus.pipeline.instructions import Instruction, instruction_rows
+from kareus.pipeline.instructions import instruction_rows
 from kareus.pipeline.tables import INSTRUCTIONS
 
 
@@ -81,12 +79,6 @@ def test_an_instruction_waits_for_its_input_and_for_the_one_before_it_on_its_sta
         assert set(i.depends_on) == expected
         assert list(i.depends_on) == sorted(expected)
         assert number not in i.depends_on
-
-
-def test_a_schedule_that_waits_in_a_circle_is_refused():
-    circle = (Instruction(0, 0, F, 0, (1,)), Instruction(0, 1, B, 0, (0,)))
-    with pytest.raises(ValueError, match="circle"):
-        build_dag(circle, ())
 
 
 def test_instructions_fit_their_table():

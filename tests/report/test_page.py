@@ -91,7 +91,10 @@ def test_the_timeline_is_that_of_the_plan(inputs):
 
 def test_stages_that_cost_the_same_share_a_panel(inputs):
     groups = page_data(inputs)["microbatch"]
-    assert [(group["direction"], group["stages"]) for group in groups] == [("forward", [0, 1]), ("backward", [0, 1])]
+    assert [(group["direction"], group["stages"]) for group in groups] == [
+        ("forward", ["0", "1"]),
+        ("backward", ["0", "1"]),
+    ]
     for group in groups:
         assert [len(line["points"]["time_s"]) for line in group["methods"]] == [2, 2, 2]
 
