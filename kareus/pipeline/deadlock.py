@@ -23,7 +23,7 @@ def order_of_dependency(depends_on: DependsOn, name: Callable[[int], str]) -> tu
     try:
         return tuple(graphlib.TopologicalSorter(dict(enumerate(depends_on))).static_order())
     except graphlib.CycleError as error:
-        circle = min((_shortest_circle(depends_on, number) for number in set(error.args[1])), key=len)
+        circle = min((_shortest_circle(depends_on, number) for number in sorted(set(error.args[1]))), key=len)
         waits = ", which waits for ".join(name(number) for number in (*circle, circle[0]))
         raise ScheduleError(f"the pipeline's order can never run: {waits}; put one of them elsewhere.") from error
 

@@ -2,7 +2,7 @@ import graphlib
 
 from hypothesis import given
 from hypothesis import strategies as st
-from pipelines import B, F, one_f_one_b
+from pipelines import B, F, one_f_one_b, order_text
 
 from kareus.artifacts.records import to_plain
 from kareus.pipeline.instructions import instruction_rows
@@ -10,12 +10,7 @@ from kareus.pipeline.tables import INSTRUCTIONS
 
 
 def orders(stages: int, microbatches: int) -> list[str]:
-    """One line for each stage, such as `F0 F1 B0 B1`."""
-    lines: list[list[str]] = [[] for _ in range(stages)]
-    for i in one_f_one_b(stages, microbatches):
-        assert i.position == len(lines[i.stage])
-        lines[i.stage].append(f"{i.direction[0].upper()}{i.microbatch}")
-    return [" ".join(line) for line in lines]
+    return order_text(one_f_one_b(stages, microbatches))
 
 
 def test_two_stages_and_two_microbatches_by_hand():
