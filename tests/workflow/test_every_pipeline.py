@@ -99,6 +99,24 @@ def test_the_page_draws_the_plan_of_every_pipeline(folders, pipeline):
     assert "simulated testbed" in page
 
 
+@pytest.mark.parametrize(
+    ("pipeline", "number", "change", "message"),
+    [
+        ("interleaved", 1, {"chunk": 1}, "stage 0 departs from the interleaved order at instruction 1"),
+        ("gpipe", 1, {"microbatch": 2}, "stage 0 departs from the gpipe order at instruction 1"),
+        ("zb-h1", -1, {"execution": "overlap"}, "weight-gradient of microbatch 3: execution 'overlap' is not possible"),
+    ],
+)
+def test_a_plan_that_departs_from_its_pipeline_is_refused(folders, tmp_path, capsys, pipeline, number, change, message):
+    plan = json.loads((folders[pipeline] / "plan/fastest.json").read_text())
+    plan["stages"][0]["instructions"][number].update(change)
+    (tmp_path / "plan.json").write_text(json.dumps(plan))
+    assert main(["check-plan", str(tmp_path / "plan.json"), f"--folder={folders[pipeline]}"]) == 2
+    line = capsys.readouterr().err
+    assert message in line
+    assert line.count("\n") == 1
+
+
 def fastest_s(folder: Path, method: str) -> float:
     iteration = read_table(folder / "pipeline/iteration.parquet", ITERATION)
     return min(iteration.filter(pl.col("method") == method)["time_s"])

@@ -110,7 +110,7 @@ function drawTimeline(plan, available) {
   const lane = 46;
   const left = 62;
   const longest = Math.max(...plan.stages.map((stage) => stage.instructions.length));
-  const width = Math.max(available, left + 14 + longest * 36);
+  const width = Math.max(available, left + 14 + longest * (plan.chunks > 1 ? 44 : 36));
   const bottom = 8 + plan.stages.length * (lane + 8);
   const height = bottom + 44;
   const x = scale([0, plan.time_s], [left, width - 14]);
@@ -142,7 +142,7 @@ function drawLane(root, x, y, lane, plan, stage) {
     const chunk = plan.chunks > 1 ? `.${instruction.chunk}` : "";
     const name = `${LETTERS[instruction.direction]}${instruction.microbatch}${chunk}`;
     const at = { x: bar.x + bar.width / 2, style: `fill:${inkOn(color)}` };
-    if (bar.width > 18) root.append(svg("text", { ...at, class: "bar-text", y: y + (bar.width > 30 ? 21 : 27) }, name));
+    if (bar.width > 7 * name.length + 4) root.append(svg("text", { ...at, class: "bar-text", y: y + (bar.width > 30 ? 21 : 27) }, name));
     if (bar.width > 30)
       root.append(svg("text", { ...at, class: "bar-small", y: y + 34 }, String(schedule.frequency_mhz)));
     const outline = svg("rect", { class: "focus", x: bar.x, y, width: bar.width, height: lane });
