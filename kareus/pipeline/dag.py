@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from kareus.pipeline.deadlock import order_of_dependency
 from kareus.pipeline.instructions import Instruction
+from kareus.pipeline.work import Work, described
 
 Times = Sequence[float]
 """One number of seconds for each instruction."""
@@ -32,7 +33,8 @@ def build_dag(instructions: Sequence[Instruction], transfers_s: Sequence[float])
     Raises:
         ScheduleError: they wait for one another in a circle.
     """
-    order = order_of_dependency([i.depends_on for i in instructions], lambda number: f"instruction {number}")
+    works = [(i.stage, Work(i.direction, i.microbatch, i.chunk)) for i in instructions]
+    order = order_of_dependency([i.depends_on for i in instructions], lambda number: described(*works[number]))
     predecessors: list[tuple[tuple[int, float], ...]] = []
     successors: list[list[tuple[int, float]]] = [[] for _ in instructions]
     for number, instruction in enumerate(instructions):

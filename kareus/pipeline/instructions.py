@@ -13,7 +13,7 @@ from kareus.errors import ScheduleError
 from kareus.partition.graph import Direction
 from kareus.pipeline import gpipe, interleaved, one_forward_one_backward, zero_bubble_h1
 from kareus.pipeline.deadlock import order_of_dependency
-from kareus.pipeline.work import Extent, StageOrder, Work
+from kareus.pipeline.work import Extent, StageOrder, Work, described
 from kareus.workload.config import Parallelism, PipelineConfig, PipelineSchedule
 
 SCHEDULES: dict[PipelineSchedule, Callable[[int, Extent], StageOrder]] = {
@@ -94,7 +94,7 @@ def instructions_in(orders: Sequence[StageOrder]) -> tuple[Instruction, ...]:
     numbers = {slot: number for number, slot in enumerate(slots)}
     if len(numbers) < len(slots):
         twice = next(slot for number, slot in enumerate(slots) if numbers[slot] != number)
-        raise ScheduleError(f"the pipeline's order has {_named(twice)} twice; keep one of them.")
+        raise ScheduleError(f"the pipeline's order has {described(*twice)} twice; keep one of them.")
     last = len(orders) - 1, max((work.chunk for _, work in slots), default=0)
     positions = [position for order in orders for position in range(len(order))]
     instructions = tuple(
@@ -108,7 +108,7 @@ def instructions_in(orders: Sequence[StageOrder]) -> tuple[Instruction, ...]:
         )
         for (stage, work), position in zip(slots, positions, strict=True)
     )
-    order_of_dependency([i.depends_on for i in instructions], lambda number: _named(slots[number]))
+    order_of_dependency([i.depends_on for i in instructions], lambda number: described(*slots[number]))
     return instructions
 
 
@@ -123,7 +123,9 @@ def _depends_on(numbers: Mapping[Slot, int], slot: Slot, position: int, last: tu
     source = _input_of(slot, last)
     if source is not None:
         if source not in numbers:
-            raise ScheduleError(f"{_named(slot)} waits for {_named(source)}, which the pipeline's order lacks; add it.")
+            raise ScheduleError(
+                f"{described(*slot)} waits for {described(*source)}, which the pipeline's order lacks; add it."
+            )
         waits.add(numbers[source])
     return tuple(sorted(waits))
 
@@ -148,9 +150,3 @@ def _input_of(slot: Slot, last: tuple[int, int]) -> Slot | None:
     if work.chunk < last_chunk:
         return 0, work._replace(chunk=work.chunk + 1)
     return stage, work._replace(direction=Direction.FORWARD)
-
-
-def _named(slot: Slot) -> str:
-    stage, work = slot
-    chunk = f", chunk {work.chunk}" * bool(work.chunk)
-    return f"{work.direction} of microbatch {work.microbatch} on stage {stage}{chunk}"

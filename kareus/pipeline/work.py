@@ -30,3 +30,9 @@ class Extent:
 
 StageOrder = Sequence[Work]
 """The instructions of one stage, in order of execution."""
+
+
+def described(stage: int, work: Work) -> str:
+    """What an instruction is, for people."""
+    chunk = f", chunk {work.chunk}" * bool(work.chunk)
+    return f"{work.direction} of microbatch {work.microbatch} on stage {stage}{chunk}"

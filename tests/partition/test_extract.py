@@ -23,6 +23,7 @@ from kareus.partition.extract import extract, partitions_of
 from kareus.partition.graph import Batch, BlockGraph, Direction, Operator, OperatorKind, Segment
 from kareus.partition.interleave import block_segments, interleave, partition_of
 from kareus.partition.names import collective_group_size, expected_partitions, instruction_partitions
+from kareus.partition.split import pass_segments
 from kareus.partition.trace import trace
 from kareus.workload.config import Model, Parallelism
 
@@ -138,6 +139,24 @@ def test_the_input_gradients_of_a_split_backward_have_the_partitions_of_the_whol
         whole = partitions(tp, cp, activation_checkpointing=True)
         split = partitions(tp, cp, activation_checkpointing=True, split_backward=True)
         assert split == {name.replace("backward", "input-gradient"): n for name, n in whole.items()}
+
+
+def test_weight_gradients_are_the_products_of_the_forward_once_more_and_the_embeddings_whole_backward() -> None:
+    graph = graphs(QWEN, 4, 2)[Batch.MICROBATCH]
+    scopes = (
+        (graph.forward, graph.backward),
+        (graph.embedding_forward, graph.embedding_backward),
+        (graph.head_forward, graph.head_backward),
+    )
+    for forward, backward in scopes:
+        weights, inputs = (
+            [o for s in pass_segments(forward, backward, direction) for o in s.operators]
+            for direction in (Direction.WEIGHT_GRADIENT, Direction.INPUT_GRADIENT)
+        )
+        products = [o for s in forward for o in s.operators if o.kind is OperatorKind.GEMM]
+        assert sum(o.flops for o in weights) == sum(o.flops for o in products)
+        assert len(weights) + len(inputs) == sum(len(s.operators) for s in backward)
+    assert pass_segments(graph.embedding_forward, graph.embedding_backward, Direction.INPUT_GRADIENT) == ()
 
 
 def test_without_collectives_there_are_no_partitions() -> None:

@@ -190,6 +190,29 @@ def test_the_bubble_of_zero_bubble_follows_from_its_costs(drawn, forward, inputs
     assert left_s == pytest.approx((stages - 1) * (forward + inputs - weights))
 
 
+def test_instructions_that_wait_in_a_circle_have_no_dag():
+    circle = (Instruction(0, 0, F, 0, (1,)), Instruction(0, 1, B, 0, (0,)))
+    with pytest.raises(ScheduleError, match="forward of microbatch 0 on stage 0, which waits for backward of microb"):
+        build_dag(circle, ())
+
+
+@pytest.mark.parametrize(
+    ("orders", "message"),
+    [
+        (["F0 F0 B0"], "the pipeline's order has forward of microbatch 0 on stage 0 twice; keep one of them."),
+        (
+            ["F0 B0", "B0"],
+            "backward of microbatch 0 on stage 1 waits for forward of microbatch 0 on stage 1, which the pipeline's "
+            "order lacks; add it.",
+        ),
+    ],
+)
+def test_an_order_that_is_not_whole_is_refused(orders, message):
+    with pytest.raises(ScheduleError) as raised:
+        instructions_in([parsed(order) for order in orders])
+    assert str(raised.value) == message
+
+
 def test_an_order_by_hand_runs_as_the_generated_one():
     by_hand = instructions_in([parsed("F0 F1 B0 B1"), parsed("F0 B0 F1 B1")])
     assert by_hand == pipeline_instructions(ONE_F_ONE_B, 2, 2)
