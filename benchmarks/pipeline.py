@@ -13,7 +13,7 @@ from pathlib import Path
 from kareus.artifacts.layout import WorkloadFolder
 from kareus.artifacts.tables import read_provenance, read_table
 from kareus.frontier.tables import MICROBATCH
-from kareus.partition.graph import TRACED
+from kareus.partition.graph import Direction
 from kareus.pipeline.dag import build_dag
 from kareus.pipeline.instructions import pipeline_instructions
 from kareus.pipeline.problem import PointSet, Problem, point_set
@@ -54,7 +54,7 @@ def point_sets(folder: WorkloadFolder, config: PipelineSlice) -> dict[tuple[int,
             ]
         )
         for stage in range(config.parallelism.pp)
-        for direction in TRACED
+        for direction in Direction
     }
 
 
