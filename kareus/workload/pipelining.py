@@ -11,7 +11,7 @@ def check_pipeline(workload: Workload) -> None:
     """Check that the schedule can run with the stages and microbatches of a workload.
 
     Raises:
-        RefusedWorkloadError: it cannot, or it would have nothing to do what it is for with.
+        RefusedWorkloadError: it cannot, or could not do what it is for.
     """
     schedule, stages, microbatches = workload.pipeline.schedule, workload.parallelism.pp, workload.num_microbatches
     if schedule is PipelineSchedule.INTERLEAVED:
