@@ -13,5 +13,9 @@ class RefusedWorkloadError(ConfigError):
     """A well-formed combination that cannot run: something does not divide, or does not fit."""
 
 
+class ScheduleError(KareusError):
+    """An order of a pipeline's instructions that cannot run."""
+
+
 class ArtifactError(KareusError):
     """A file that is missing, corrupt, of another schema, or of another workload."""

@@ -15,7 +15,7 @@ from kareus.frontier.microbatch import Cost, Point, overlap_makeup, overlap_poin
 from kareus.frontier.tables import MICROBATCH
 from kareus.pareto import pareto_mask
 from kareus.partition.detect import detect_partitions
-from kareus.partition.graph import Batch, Direction, Partition
+from kareus.partition.graph import TRACED, Batch, Direction, Partition
 from kareus.profile.programs import Execution, component_programs, stage_shapes
 from kareus.schedule.choice import Choice
 from kareus.schedule.space import search_space
@@ -47,7 +47,7 @@ def microbatch_frontiers(subject: Subject) -> pl.DataFrame:
     components = _components(subject, clocks)
     rows = []
     for stage, shape in enumerate(stage_shapes(workload.parallelism.split)):
-        for direction in Direction:
+        for direction in TRACED:
             points = {
                 execution: _points(whole[stage, direction, execution], execution, clocks)
                 for execution in (Execution.SEQUENTIAL, Execution.NANOBATCHING)
@@ -62,7 +62,7 @@ def microbatch_frontiers(subject: Subject) -> pl.DataFrame:
                     recompute=workload.activation_checkpointing,
                 )
                 points[Execution.OVERLAP] = overlap_points(makeup, options, components, workload.gpu)
-            rows += microbatch_rows(stage, direction, points, workload.gpu)
+            rows += microbatch_rows(stage, 0, direction, points, workload.gpu)
     return MICROBATCH.frame(rows)
 
 

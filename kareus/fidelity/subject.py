@@ -6,7 +6,7 @@ from pathlib import Path
 
 from kareus.fidelity.reference import FrontierRow, ReductionRow, Scenario
 from kareus.partition.extract import extract
-from kareus.partition.graph import Batch, BlockGraph, Direction
+from kareus.partition.graph import TRACED, Batch, BlockGraph, Direction
 from kareus.profile.programs import Execution, instruction_program, stage_shapes
 from kareus.testbed.simulated.model import Tally, tally
 from kareus.workload.compose import compose
@@ -77,7 +77,7 @@ def subject(scenario: Scenario, overrides: tuple[str, ...], config_dir: Path) ->
             )
         )
         for stage, shape in enumerate(stage_shapes(workload.parallelism.split))
-        for direction in Direction
+        for direction in TRACED
         for execution in executions
     }
     return Subject(workload=workload, graphs=graphs, tallies=tallies)

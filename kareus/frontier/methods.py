@@ -29,19 +29,22 @@ def points_by_method(points: Mapping[Execution, Sequence[Point]], gpu: Gpu) -> d
         sets |= {
             "nanobatching": default,
             "kareus-without-frequency": frontier(at_fastest, gpu.blocking_power_w),
-            "kareus-without-kernel-schedule": frontier([*sequential, *default], gpu.blocking_power_w),
+            "kareus-without-kernel-schedule": frontier(
+                list(dict.fromkeys((*sequential, *default))), gpu.blocking_power_w
+            ),
         }
     return {method: sorted(own, key=lambda p: p.time_s) for method, own in sets.items()}
 
 
 def microbatch_rows(
-    stage: int, direction: Direction, points: Mapping[Execution, Sequence[Point]], gpu: Gpu
+    stage: int, chunk: int, direction: Direction, points: Mapping[Execution, Sequence[Point]], gpu: Gpu
 ) -> list[dict[str, Any]]:
-    """Rows of one stage and direction."""
+    """Rows of one direction of one chunk of a stage."""
     return [
         {
             "method": method,
             "stage": stage,
+            "chunk": chunk,
             "direction": direction,
             "point": number,
             "execution": point.execution,

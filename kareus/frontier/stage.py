@@ -16,11 +16,11 @@ from kareus.frontier.compose import Option
 from kareus.frontier.methods import microbatch_rows
 from kareus.frontier.microbatch import Cost, Makeup, Point, overlap_makeup, overlap_points
 from kareus.frontier.tables import MICROBATCH
-from kareus.partition.graph import Batch, BlockGraph, Direction
+from kareus.partition.graph import Batch, BlockGraph, Direction, instruction_directions
 from kareus.partition.names import expected_partitions
 from kareus.partition.read import read_graphs
 from kareus.partition.tables import SEGMENTS
-from kareus.profile.programs import Execution, StageShape, stage_shapes
+from kareus.profile.programs import Execution, StageShape, chunk_shapes, profiled_executions
 from kareus.profile.tables import COMPONENTS, PROFILED_INSTRUCTIONS
 from kareus.schedule.choice import Choice
 from kareus.search.tables import CANDIDATES
@@ -52,18 +52,20 @@ def run(arguments: argparse.Namespace) -> None:
     options = {path.parent.name: _options(path, config) for path in arguments.candidates}
 
     rows = []
-    for stage, shape in enumerate(stage_shapes(config.parallelism.split)):
-        for direction in Direction:
-            points = {e: profiled[stage, direction, e] for e in _profiled_executions(graphs)}
+    for (stage, chunk), shape in chunk_shapes(config.parallelism.split, config.chunks).items():
+        for direction in instruction_directions(split_backward=config.split_backward):
+            points = {e: profiled[stage, chunk, direction, e] for e in profiled_executions(graphs, direction)}
             for execution, own in points.items():
-                what = f"stage {stage}, {direction}, {execution}"
+                what = f"stage {stage}, {f'chunk {chunk}, ' * (config.chunks > 1)}{direction}, {execution}"
                 _check_clocks(arguments.instructions, what, [point.frequency_mhz for point in own], config)
-            if options:
+            if direction is Direction.WEIGHT_GRADIENT and Batch.NANOBATCH in graphs:
+                points[Execution.NANOBATCHING] = points[Execution.SEQUENTIAL]  # there is nothing to run it beside
+            elif options:
                 makeup = _makeup(graphs, shape, direction, config)
                 for name in (*makeup.edges, *makeup.outer):
                     _check_clocks(arguments.components, name, components[name], config)
                 points[Execution.OVERLAP] = overlap_points(makeup, options, components, config.gpu)
-            rows += microbatch_rows(stage, direction, points, config.gpu)
+            rows += microbatch_rows(stage, chunk, direction, points, config.gpu)
     logger.info(
         "%d points on the frontiers of %d methods",
         sum(row["on_frontier"] for row in rows),
@@ -110,11 +112,6 @@ def _makeup(
     return overlap_makeup(graphs[Batch.NANOBATCH], graphs[Batch.MICROBATCH], shape, direction, recompute=recompute)
 
 
-def _profiled_executions(graphs: Mapping[Batch, BlockGraph]) -> tuple[Execution, ...]:
-    """How whole instructions are profiled; an odd microbatch has no nanobatches."""
-    return (Execution.SEQUENTIAL, *([Execution.NANOBATCHING] if Batch.NANOBATCH in graphs else []))
-
-
 def _check_clocks(path: Path, what: str, measured_mhz: Iterable[int], config: FrontierSlice) -> None:
     """What is not searched is measured at every clock of the search."""
     different = sorted(set(measured_mhz) ^ set(config.gpu.search_frequencies.clocks_mhz))
@@ -132,8 +129,8 @@ def _components(table: pl.DataFrame) -> dict[str, dict[int, Cost]]:
     return costs
 
 
-def _profiled(table: pl.DataFrame) -> dict[tuple[int, str, str], list[Point]]:
-    points: dict[tuple[int, str, str], list[Point]] = defaultdict(list)
+def _profiled(table: pl.DataFrame) -> dict[tuple[int, int, str, str], list[Point]]:
+    points: dict[tuple[int, int, str, str], list[Point]] = defaultdict(list)
     for row in table.iter_rows(named=True):
         point = Point(
             execution=Execution(row["execution"]),
@@ -141,7 +138,7 @@ def _profiled(table: pl.DataFrame) -> dict[tuple[int, str, str], list[Point]]:
             time_s=row["time_s"],
             energy_j=row["energy_j"],
         )
-        points[row["stage"], row["direction"], row["execution"]].append(point)
+        points[row["stage"], row["chunk"], row["direction"], row["execution"]].append(point)
     return points
 
 

@@ -3,13 +3,14 @@
 import polars as pl
 
 from kareus.artifacts.tables import Column, TableSchema
+from kareus.profile.tables import DIRECTION_MEANING
 
 CHOICE = pl.Struct({"partition": pl.String, "sm_count": pl.Int64, "launch": pl.String})
 
 MICROBATCH = TableSchema(
     name="microbatch",
-    version=1,
-    meaning="Time-energy points of one instruction, by stage, direction and method.",
+    version=2,
+    meaning="Time-energy points of one instruction, by stage, chunk, direction and method.",
     columns=(
         Column(
             "method",
@@ -17,8 +18,9 @@ MICROBATCH = TableSchema(
             "`sequential`, `nanobatching`, `kareus` or one of its ablations: what the point may use",
         ),
         Column("stage", pl.Int64, "pipeline stage, from 0"),
-        Column("direction", pl.String, "`forward` or `backward`; a backward includes its recomputation"),
-        Column("point", pl.Int64, "number of the point within (method, stage, direction), by rising time"),
+        Column("chunk", pl.Int64, "chunk of the stage's layers, from 0; always 0 unless the pipeline is interleaved"),
+        Column("direction", pl.String, DIRECTION_MEANING),
+        Column("point", pl.Int64, "number of the point within (method, stage, chunk, direction), by rising time"),
         Column("execution", pl.String, "`sequential`, `nanobatching` or `overlap` (partitioned overlap)"),
         Column("frequency_mhz", pl.Int64, "SM clock during the whole instruction", positive=True),
         Column("time_s", pl.Float64, "duration of the instruction", positive=True),
@@ -32,5 +34,5 @@ MICROBATCH = TableSchema(
         ),
         Column("choices", pl.List(CHOICE), "per partition, SMs and launch operator; empty unless `overlap`"),
     ),
-    key=("method", "stage", "direction", "point"),
+    key=("method", "stage", "chunk", "direction", "point"),
 )

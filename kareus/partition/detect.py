@@ -6,10 +6,18 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from kareus.errors import KareusError
-from kareus.partition.graph import BlockGraph, Direction, Operator, Partition, Scope, Segment
+from kareus.partition.graph import (
+    WEIGHT_GRADIENT_SUFFIX,
+    BlockGraph,
+    Direction,
+    Operator,
+    Partition,
+    Scope,
+    Segment,
+    instruction_directions,
+)
 from kareus.partition.interleave import block_segments, interleave, partition_of
 from kareus.partition.operators import (
-    WEIGHT_GRADIENT,
     Exchange,
     Run,
     collective_of,
@@ -58,12 +66,13 @@ def segments_of(trace: Trace, scope: Scope, direction: Direction) -> tuple[Segme
     return tuple(replace(segment, name=name) for segment, name in zip(segments, names, strict=True))
 
 
-def detect_partitions(graph: BlockGraph, *, recompute: bool) -> dict[Partition, int]:
+def detect_partitions(graph: BlockGraph, *, recompute: bool, split_backward: bool = False) -> dict[Partition, int]:
     """Find the kinds of partition by walking staggered nanobatches through blocks in the steady state.
 
     Args:
         graph: of a nanobatch.
         recompute: whether a backward recomputes its forward.
+        split_backward: whether input and weight gradients are separate passes.
 
     Returns:
         How often each kind occurs in one pass of its direction over one inner block; 0 if only recomputation makes it.
@@ -73,7 +82,7 @@ def detect_partitions(graph: BlockGraph, *, recompute: bool) -> dict[Partition, 
     """
     found: dict[str, Partition] = {}
     counts: Counter[str] = Counter()
-    for direction in Direction:
+    for direction in instruction_directions(split_backward=split_backward):
         more, fewer = (_walk(graph, layers, direction, recompute=recompute) for layers in (_STEADY + 1, _STEADY))
         for partition in more:
             if found.setdefault(partition.name, partition) != partition:
@@ -129,7 +138,7 @@ def _independent_tail(cut: _Cut) -> int:
     sent = {region.buffer for event in cut.exchange.events for region in event.reads}
     tail = itertools.takewhile(
         lambda run: (
-            run.name.endswith(WEIGHT_GRADIENT)
+            run.name.endswith(WEIGHT_GRADIENT_SUFFIX)
             and not any(region.buffer in sent for event in run.events for region in event.writes)
         ),
         reversed(cut.runs),

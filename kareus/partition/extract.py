@@ -30,7 +30,11 @@ def partitions_of(graphs: dict[Batch, BlockGraph], workload: Extracted) -> dict[
     """
     found: dict[Partition, int] = {}
     if Batch.NANOBATCH in graphs:
-        found = detect_partitions(graphs[Batch.NANOBATCH], recompute=workload.activation_checkpointing)
+        found = detect_partitions(
+            graphs[Batch.NANOBATCH],
+            recompute=workload.activation_checkpointing,
+            split_backward=workload.split_backward,
+        )
     names, expected = {partition.name for partition in found}, set(expected_partitions(workload))
     if names != expected:
         raise KareusError(

@@ -12,6 +12,22 @@ class Direction(StrEnum):
 
     FORWARD = "forward"
     BACKWARD = "backward"
+    """The whole backward; what extraction records, and where it is split the next two are cut from."""
+    INPUT_GRADIENT = "input-gradient"
+    """Of a split backward, what the stage before waits for, with every collective."""
+    WEIGHT_GRADIENT = "weight-gradient"
+    """Of a split backward, what nothing but the optimizer waits for; without collectives."""
+
+
+TRACED = (Direction.FORWARD, Direction.BACKWARD)
+"""Directions of which segments are extracted."""
+RECOMPUTING = (Direction.BACKWARD, Direction.INPUT_GRADIENT)
+"""Directions that run their forward again first, with activation checkpointing."""
+
+
+def instruction_directions(*, split_backward: bool) -> tuple[Direction, ...]:
+    """Directions of the instructions of a pipeline, in the order in which a microbatch passes them."""
+    return (Direction.FORWARD, Direction.INPUT_GRADIENT, Direction.WEIGHT_GRADIENT) if split_backward else TRACED
 
 
 class OperatorKind(StrEnum):
@@ -55,6 +71,10 @@ class Scope(StrEnum):
     """Last stage only: final norm, LM head and loss."""
 
 
+WEIGHT_GRADIENT_SUFFIX = ".wgrad"
+"""Ends the names of operators that are gradients of weight matrices."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operator:
     """One computation launched on a GPU: a kernel, or a group of short memory-bound ones."""
@@ -72,6 +92,11 @@ class Operator:
     """Bytes that a fused implementation writes to HBM, on one GPU."""
     kernels: int
     """Kernels that it launches."""
+
+    @property
+    def is_weight_gradient(self) -> bool:
+        """Whether it is the gradient of a weight matrix, which nothing but the optimizer waits for."""
+        return self.name.endswith(WEIGHT_GRADIENT_SUFFIX)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

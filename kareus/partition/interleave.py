@@ -2,16 +2,17 @@
 
 Nanobatches A and B take turns, segment by segment: A.1 B.1 A.2 B.2 ... Each segment runs beside the
 collective that the other nanobatch has just reached, and a collective in flight passes from block to
-block. With recomputation a backward first runs all blocks of its stage forward again, from the stage's
-input, then backward, in one such sequence: a recomputed segment too runs beside what the other nanobatch
-has just reached. The memory estimate assumes the same. Only the first segment of an instruction and its
-last collective have no partner.
+block. With recomputation a backward (of a split one, the input-gradient pass) first runs all blocks of
+its stage forward again, from the stage's input, then backward, in one such sequence: a recomputed segment
+too runs beside what the other nanobatch has just reached. The memory estimate assumes the same. Only the
+first segment of an instruction and its last collective have no partner.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kareus.partition.graph import BlockGraph, Collective, Direction, Partition, Segment
+from kareus.partition.graph import RECOMPUTING, BlockGraph, Collective, Direction, Partition, Segment
+from kareus.partition.split import pass_segments
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +27,8 @@ class Pair:
 
 def block_segments(graph: BlockGraph, layers: int, direction: Direction, *, recompute: bool) -> list[Segment]:
     """Segments of one nanobatch through `layers` blocks of a stage, in the order of execution."""
-    if direction is Direction.FORWARD:
-        return list(graph.forward) * layers
-    return [*(list(graph.forward) * layers if recompute else ()), *list(graph.backward) * layers]
+    recomputed = graph.forward if recompute and direction in RECOMPUTING else ()
+    return [*recomputed * layers, *pass_segments(graph.forward, graph.backward, direction) * layers]
 
 
 def interleave(segments: Sequence[Segment]) -> list[Pair]:

@@ -5,13 +5,14 @@ Extraction finds the partitions in the operator graph and refuses to go on if th
 
 from typing import Protocol
 
-from kareus.partition.graph import CollectiveKind, Direction
+from kareus.partition.graph import RECOMPUTING, CollectiveKind, Direction, instruction_directions
 from kareus.workload.config import Parallelism
 
 _AR, _AG, _RS = CollectiveKind.ALL_REDUCE, CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER
 _FORWARD, _BACKWARD = Direction.FORWARD, Direction.BACKWARD
 
-_CYCLES: dict[tuple[bool, bool], dict[Direction, tuple[tuple[str, CollectiveKind], ...]]] = {
+Cycle = tuple[tuple[str, CollectiveKind], ...]
+_CYCLES: dict[tuple[bool, bool], dict[Direction, Cycle]] = {
     (True, False): {
         _FORWARD: (("attention", _AR), ("mlp", _AR)),
         _BACKWARD: (("mlp", _AR), ("attention", _AR)),
@@ -25,7 +26,8 @@ _CYCLES: dict[tuple[bool, bool], dict[Direction, tuple[tuple[str, CollectiveKind
         _BACKWARD: (("mlp", _AR), ("projection", _AG), ("attention", _RS), ("qkv", _AR)),
     },
 }
-"""Segments of a block and the collectives that end them, by whether there is (tensor, context) parallelism."""
+"""Segments of a block and the collectives that end them, by whether there is (tensor, context) parallelism. The input
+gradients of a split backward have those of the whole one, weight gradients have none."""
 
 
 class Extracted(Protocol):
@@ -43,11 +45,16 @@ class Extracted(Protocol):
     def activation_checkpointing(self) -> bool:
         """Whether a backward recomputes its forward."""
 
+    @property
+    def split_backward(self) -> bool:
+        """Whether a backward is two instructions, of input and of weight gradients."""
+
 
 def expected_partitions(workload: Extracted) -> tuple[str, ...]:
     """Names of all kinds of partition: each segment beside the collective before it and beside its own."""
     several = 2
-    names = [name for direction in Direction for name in instruction_partitions(workload, direction, several)]
+    directions = instruction_directions(split_backward=workload.split_backward)
+    names = [name for direction in directions for name in instruction_partitions(workload, direction, several)]
     return tuple(dict.fromkeys(names))
 
 
@@ -58,11 +65,11 @@ def instruction_partitions(workload: Extracted, direction: Direction, layers: in
     """
     parallelism = workload.parallelism
     cycles = _CYCLES.get((parallelism.tp > 1, parallelism.cp > 1))
-    if cycles is None or workload.microbatch_size % 2:
+    if cycles is None or workload.microbatch_size % 2 or direction is Direction.WEIGHT_GRADIENT:
         return ()
-    recomputes = direction is _BACKWARD and workload.activation_checkpointing
+    recomputes = direction in RECOMPUTING and workload.activation_checkpointing
     passes = (_FORWARD, direction) if recomputes else (direction,)
-    steps = [(d, *step) for d in passes for step in cycles[d] * min(layers, 2)]
+    steps = [(d, *step) for d in passes for step in _cycle(cycles, d) * min(layers, 2)]
     in_flight = [None, *(own for _, _, own in steps)]
     names = [
         f"{d}-{segment}-{collective}"
@@ -71,6 +78,10 @@ def instruction_partitions(workload: Extracted, direction: Direction, layers: in
         if collective is not None
     ]
     return tuple(dict.fromkeys(names))
+
+
+def _cycle(cycles: dict[Direction, Cycle], direction: Direction) -> Cycle:
+    return cycles[_BACKWARD if direction is Direction.INPUT_GRADIENT else direction]
 
 
 def collective_group_size(partition: str, parallelism: Parallelism) -> int:

@@ -12,11 +12,15 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from kareus.partition.graph import Collective, CollectiveKind, Direction, Operator, OperatorKind
+from kareus.partition.graph import (
+    WEIGHT_GRADIENT_SUFFIX,
+    Collective,
+    CollectiveKind,
+    Direction,
+    Operator,
+    OperatorKind,
+)
 from kareus.partition.trace import Event, Region
-
-WEIGHT_GRADIENT = ".wgrad"
-"""Ends the names of operators that nothing but the optimizer waits for."""
 
 _MATMULS = {"mm", "addmm"}
 _ATTENTIONS = {
@@ -114,7 +118,7 @@ def _runs(events: tuple[Event, ...]) -> list[Run]:
         _, second = products  # gradient of the input first, then of the weights
         return [
             Run(f"{name}.dgrad", OperatorKind.GEMM, events[:second], 1),
-            Run(f"{name}{WEIGHT_GRADIENT}", OperatorKind.GEMM, events[second:], 1),
+            Run(f"{name}{WEIGHT_GRADIENT_SUFFIX}", OperatorKind.GEMM, events[second:], 1),
         ]
     attentions = sum(e.kernel in _ATTENTIONS for e in events)
     if attentions:

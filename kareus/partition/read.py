@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 from kareus.artifacts import records
 from kareus.artifacts.tables import REDO, read_table
 from kareus.errors import ArtifactError, ConfigError
-from kareus.partition.graph import Batch, BlockGraph, Direction, Partition, Scope, Segment
+from kareus.partition.graph import TRACED, Batch, BlockGraph, Direction, Partition, Scope, Segment
 from kareus.partition.tables import PARTITIONS, SEGMENTS
 
 Record = TypeVar("Record")
@@ -48,7 +48,7 @@ def _graph(rows: list[dict[str, Any]], path: Path) -> BlockGraph:
                 f"{path}: {segment.scope} {segment.direction}: position {position} follows {len(before)} rows; {REDO}."
             )
         parts[segment.scope, segment.direction] = (*before, segment)
-    missing = [f"{scope} {direction}" for scope in Scope for direction in Direction if (scope, direction) not in parts]
+    missing = [f"{scope} {direction}" for scope in Scope for direction in TRACED if (scope, direction) not in parts]
     if missing:
         raise ArtifactError(f"{path}: no segments of {', '.join(missing)}; {REDO}.")
     return BlockGraph(

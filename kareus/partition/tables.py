@@ -44,11 +44,11 @@ SEGMENTS = TableSchema(
 
 PARTITIONS = TableSchema(
     name="partitions",
-    version=1,
+    version=2,
     meaning="The kinds of partition of a block under two staggered nanobatches.",
     columns=(
         Column("partition", pl.String, "`<direction>-<segment>-<collective>`"),
-        Column("direction", pl.String, "`forward` or `backward`"),
+        Column("direction", pl.String, "`forward`, `backward`, or `input-gradient` where the backward is split"),
         Column("operators", pl.List(OPERATOR), "computation of the one nanobatch, in program order, per GPU"),
         Column("collective", COLLECTIVE, "collective of the other nanobatch"),
         Column(

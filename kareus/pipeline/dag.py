@@ -1,10 +1,11 @@
 """Timing of an instruction DAG: when each instruction can start, and by when it must have ended."""
 
-import graphlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from kareus.pipeline.deadlock import order_of_dependency
 from kareus.pipeline.instructions import Instruction
+from kareus.pipeline.work import Work, described
 
 Times = Sequence[float]
 """One number of seconds for each instruction."""
@@ -30,12 +31,10 @@ def build_dag(instructions: Sequence[Instruction], transfers_s: Sequence[float])
         transfers_s: seconds over each boundary between stages, as `transfers_s` computes them.
 
     Raises:
-        ValueError: they wait for one another in a circle (a fault of the schedule's module).
+        ScheduleError: they wait for one another in a circle.
     """
-    try:
-        order = tuple(graphlib.TopologicalSorter({n: i.depends_on for n, i in enumerate(instructions)}).static_order())
-    except graphlib.CycleError as error:
-        raise ValueError(f"instructions wait for one another in a circle: {error.args[1]}") from error
+    works = [(i.stage, Work(i.direction, i.microbatch, i.chunk)) for i in instructions]
+    order = order_of_dependency([i.depends_on for i in instructions], lambda number: described(*works[number]))
     predecessors: list[tuple[tuple[int, float], ...]] = []
     successors: list[list[tuple[int, float]]] = [[] for _ in instructions]
     for number, instruction in enumerate(instructions):
@@ -80,4 +79,7 @@ def makespan(dag: Dag, times_s: Times) -> float:
 
 
 def _transfer_s(sender: int, receiver: int, transfers_s: Sequence[float]) -> float:
-    return 0.0 if sender == receiver else transfers_s[min(sender, receiver)]
+    """Over the boundary between two neighbours, or over the one from the last stage back to the first."""
+    if sender == receiver:
+        return 0.0
+    return transfers_s[min(sender, receiver) if abs(sender - receiver) == 1 else max(sender, receiver)]

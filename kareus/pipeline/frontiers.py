@@ -1,22 +1,23 @@
 """The iteration frontier of every method, from the microbatch frontiers that it plans with."""
 
+import itertools
 from collections import defaultdict
 from typing import Any
 
 import polars as pl
 
 from kareus.errors import ArtifactError
-from kareus.partition.graph import Direction
+from kareus.partition.graph import instruction_directions
 from kareus.pipeline.dag import build_dag
-from kareus.pipeline.instructions import pipeline_instructions
+from kareus.pipeline.instructions import instructions_of
 from kareus.pipeline.methods import METHODS, REQUIRED, Method
 from kareus.pipeline.problem import PointSet, Problem, point_set
 from kareus.pipeline.solver import PlannedIteration, iteration_frontier
 from kareus.pipeline.transfers import transfers_s
 from kareus.workload.slices import PipelineSlice
 
-PointSets = dict[tuple[int, str], PointSet]
-"""By stage and direction."""
+PointSets = dict[tuple[int, int, str], PointSet]
+"""By stage, chunk and direction."""
 
 
 def iteration_rows(config: PipelineSlice, microbatch: pl.DataFrame) -> list[dict[str, Any]]:
@@ -49,11 +50,11 @@ def method_problem(config: PipelineSlice, microbatch: pl.DataFrame, method: Meth
     Raises:
         ArtifactError: a stage or direction has no points.
     """
-    instructions = pipeline_instructions(config.pipeline.schedule, config.parallelism.pp, config.num_microbatches)
+    instructions = instructions_of(config)
     sets = _point_sets(config, microbatch, method)
     return Problem(
         dag=build_dag(instructions, transfers_s(config)),
-        point_sets=tuple(sets[i.stage, i.direction] for i in instructions),
+        point_sets=tuple(sets[i.stage, i.chunk, i.direction] for i in instructions),
         waiting_power_w=config.gpu.blocking_power_w * config.parallelism.gpus,
     )
 
@@ -74,7 +75,7 @@ def plan_columns(config: PipelineSlice, plan: PlannedIteration) -> dict[str, Any
 
 
 def _point_sets(config: PipelineSlice, microbatch: pl.DataFrame, method: Method) -> PointSets:
-    """What the instructions of each stage and direction may run at; energies of all GPUs of the stage."""
+    """What the instructions of each chunk and direction may run at; energies of all GPUs of the stage."""
     own = microbatch.filter(pl.col("method") == method.points_of)
     if method.has_frontier:
         own = own.filter("on_frontier")
@@ -83,13 +84,16 @@ def _point_sets(config: PipelineSlice, microbatch: pl.DataFrame, method: Method)
     points = defaultdict(list)
     for row in own.iter_rows(named=True):
         energy_j = row["effective_energy_j"] * config.parallelism.gpus_per_stage
-        points[row["stage"], row["direction"]].append((row["point"], row["time_s"], energy_j))
+        points[row["stage"], row["chunk"], row["direction"]].append((row["point"], row["time_s"], energy_j))
     clock = "" if method.has_frontier else f" at {config.gpu.maximum_clock_mhz} MHz"
-    for stage in range(config.parallelism.pp):
-        for direction in Direction:
-            if (stage, direction) not in points:
-                raise ArtifactError(
-                    f"the microbatch frontiers of '{method.points_of}' have no points for the {direction} of stage "
-                    f"{stage}{clock}, expected {config.parallelism.pp} stages; rerun the stage 'frontier'."
-                )
+    places = itertools.product(range(config.parallelism.pp), range(config.chunks))
+    for (stage, chunk), direction in itertools.product(
+        places, instruction_directions(split_backward=config.split_backward)
+    ):
+        if (stage, chunk, direction) not in points:
+            place = f"stage {stage}{f', chunk {chunk}' * (config.chunks > 1)}"
+            raise ArtifactError(
+                f"the microbatch frontiers of '{method.points_of}' have no points for the {direction} of {place}{clock}"
+                f", expected {config.parallelism.pp} stages; rerun the stage 'frontier'."
+            )
     return {key: point_set(of_key) for key, of_key in points.items()}

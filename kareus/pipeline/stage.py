@@ -11,7 +11,7 @@ from kareus.artifacts.records import content_hash
 from kareus.artifacts.tables import read_provenance, read_table, write_table
 from kareus.frontier.tables import MICROBATCH
 from kareus.pipeline.frontiers import iteration_rows
-from kareus.pipeline.instructions import instruction_rows, pipeline_instructions
+from kareus.pipeline.instructions import instruction_rows, instructions_of
 from kareus.pipeline.tables import INSTRUCTIONS, ITERATION
 from kareus.workload.slices import PipelineSlice, frontier_hash, load_slice, subject_of
 
@@ -34,8 +34,8 @@ def run(arguments: argparse.Namespace) -> None:
     check_config(frontier_hash(config), str(arguments.microbatch), origin)
     provenance = derived(content_hash(config), {str(arguments.microbatch): origin})
     iteration = ITERATION.frame(iteration_rows(config, read_table(arguments.microbatch, MICROBATCH)))
-    instructions = pipeline_instructions(config.pipeline.schedule, config.parallelism.pp, config.num_microbatches)
-    write_table(arguments.instructions, INSTRUCTIONS.frame(instruction_rows(instructions)), INSTRUCTIONS, provenance)
+    instructions = INSTRUCTIONS.frame(instruction_rows(instructions_of(config)))
+    write_table(arguments.instructions, instructions, INSTRUCTIONS, provenance)
     write_table(arguments.iteration, iteration, ITERATION, provenance)
     if config.parallelism.dp > 1:
         logger.info("gradient synchronisation over dp=%d replicas is not part of the iteration", config.parallelism.dp)

@@ -6,19 +6,24 @@ from kareus.artifacts.tables import Column, TableSchema
 
 INSTRUCTIONS = TableSchema(
     name="instructions",
-    version=1,
+    version=2,
     meaning="Instructions of one iteration of one pipeline, and what each waits for.",
     columns=(
         Column("instruction", pl.Int64, "number of the instruction, from 0, stage by stage in order of execution"),
         Column("stage", pl.Int64, "pipeline stage, from 0"),
         Column("position", pl.Int64, "place in the stage's order, from 0"),
-        Column("direction", pl.String, "`forward` or `backward`"),
+        Column(
+            "direction",
+            pl.String,
+            "`forward`, `backward`, or its parts `input-gradient` and `weight-gradient`",
+        ),
         Column("microbatch", pl.Int64, "microbatch, from 0"),
         Column(
             "depends_on",
             pl.List(pl.Int64),
             "instructions that must have ended (and sent, across stages) before it starts",
         ),
+        Column("chunk", pl.Int64, "chunk of the stage's layers, from 0; always 0 unless the pipeline is interleaved"),
     ),
     key=("instruction",),
 )

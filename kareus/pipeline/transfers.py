@@ -1,4 +1,4 @@
-"""Point-to-point time between consecutive pipeline stages."""
+"""Point-to-point time between consecutive pipeline stages, and back from the last to the first where chunks follow."""
 
 from kareus.workload.config import Parallelism
 from kareus.workload.gpu import Gpu
@@ -16,25 +16,30 @@ def transfers_s(config: PipelineSlice) -> tuple[float, ...]:
     the least times possible.
 
     Returns:
-        One time for each boundary, `pp - 1` in all; the boundary `n` lies between the stages `n` and `n + 1`.
+        One time for each boundary, `pp - 1` in all; the boundary `n` lies between the stages `n` and `n + 1`. With
+        several chunks on a stage one more, between the last stage and the first: there a microbatch goes from one chunk
+        to the next.
     """
     parallelism, gpu = config.parallelism, config.gpu
     tokens = config.microbatch_size * config.sequence_length / parallelism.cp
     tensor_bytes = tokens * config.model.hidden_size * BYTES_PER_VALUE
     share_bytes = tensor_bytes / parallelism.tp
     gather_s = (tensor_bytes - share_bytes) / (gpu.link_gb_per_s * 1e9)
+    boundaries = parallelism.pp - (config.chunks == 1)
     return tuple(
-        share_bytes / (_gb_per_s(gpu, parallelism, boundary) * 1e9) + gather_s for boundary in range(parallelism.pp - 1)
+        share_bytes / (_gb_per_s(gpu, parallelism, boundary) * 1e9) + gather_s for boundary in range(boundaries)
     )
 
 
 def _gb_per_s(gpu: Gpu, parallelism: Parallelism, boundary: int) -> float:
     """Bandwidth from one GPU of stage `boundary` to its counterpart on the next one, the slowest pair deciding.
 
-    Stages take up consecutive ranks (pipeline parallelism is the outermost dimension, as in Megatron-LM).
+    After the last stage comes the first. Stages take up consecutive ranks (pipeline parallelism is the outermost
+    dimension, as in Megatron-LM).
     """
     size = parallelism.gpus_per_stage
     ranks = range(boundary * size, (boundary + 1) * size)
-    if any(rank // gpu.gpus_per_node != (rank + size) // gpu.gpus_per_node for rank in ranks):
+    total = parallelism.gpus
+    if any(rank // gpu.gpus_per_node != (rank + size) % total // gpu.gpus_per_node for rank in ranks):
         return gpu.node_gb_per_s / gpu.gpus_per_node
     return gpu.link_gb_per_s

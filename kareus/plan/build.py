@@ -12,7 +12,7 @@ from kareus.artifacts.provenance import TestbedIdentity
 from kareus.artifacts.records import content_hash
 from kareus.errors import ArtifactError
 from kareus.pipeline.dag import build_dag, earliest_starts
-from kareus.pipeline.instructions import Instruction, pipeline_instructions
+from kareus.pipeline.instructions import Instruction, instructions_of
 from kareus.pipeline.methods import point_method
 from kareus.pipeline.transfers import transfers_s
 from kareus.plan.document import PLAN_SCHEMA_VERSION, Plan, PlannedInstruction, Prediction, StagePlan
@@ -43,7 +43,7 @@ def build_plan(
     Raises:
         ArtifactError: the row names a point that the microbatch frontiers lack.
     """
-    instructions = pipeline_instructions(workload.pipeline.schedule, workload.parallelism.pp, workload.num_microbatches)
+    instructions = instructions_of(workload)
     chosen = _chosen(microbatch, point_method(row["method"]), instructions, row["points"])
     return Plan(
         schema_version=PLAN_SCHEMA_VERSION,
@@ -65,8 +65,8 @@ def _chosen(
 ) -> list[dict[str, Any]]:
     """Row of the microbatch frontiers that each instruction runs at."""
     rows = microbatch.filter(pl.col("method") == method).iter_rows(named=True)
-    points = {(r["stage"], r["direction"], r["point"]): r for r in rows}
-    keys = [(i.stage, str(i.direction), n) for i, n in zip(instructions, numbers, strict=True)]
+    points = {(r["stage"], r["chunk"], r["direction"], r["point"]): r for r in rows}
+    keys = [(i.stage, i.chunk, str(i.direction), n) for i, n in zip(instructions, numbers, strict=True)]
     for key in keys:
         if key not in points:
             raise ArtifactError(
@@ -93,6 +93,7 @@ def _planned(instruction: Instruction, point: dict[str, Any], start_s: float) ->
     return PlannedInstruction(
         direction=instruction.direction,
         microbatch=instruction.microbatch,
+        chunk=instruction.chunk,
         execution=Execution(point["execution"]),
         frequency_mhz=point["frequency_mhz"],
         partitions=tuple(Choice(**choice) for choice in point["choices"]),

@@ -12,8 +12,9 @@ from kareus.errors import ArtifactError
 from kareus.partition.graph import Direction
 from kareus.partition.names import collective_group_size, expected_partitions, instruction_partitions
 from kareus.pipeline.dag import build_dag, earliest_starts, makespan
-from kareus.pipeline.instructions import Instruction, pipeline_instructions
+from kareus.pipeline.instructions import Instruction, instructions_of
 from kareus.pipeline.transfers import transfers_s
+from kareus.pipeline.work import Work
 from kareus.plan.document import PLAN_SCHEMA_VERSION, Plan, PlannedInstruction
 from kareus.plan.schema import plan_schema
 from kareus.profile.programs import Execution
@@ -65,13 +66,13 @@ def check_plan(plan: Plan, workload: Workload, name: str, path: Path, launches: 
             f"{path}: made for another workload ({plan.workload}, hash {plan.workload_hash}; expected {expected}); "
             f"select a plan for this one."
         )
-    instructions = pipeline_instructions(workload.pipeline.schedule, workload.parallelism.pp, workload.num_microbatches)
+    instructions = instructions_of(workload)
     _check_order(plan, workload, instructions, path)
     _check_statements(plan, workload, name, path)
     for stage in plan.stages:
         for instruction in stage.instructions:
-            where = f"{path}: stage {stage.stage}, {instruction.direction} of microbatch {instruction.microbatch}"
-            _check_instruction(instruction, stage.layers, workload, where)
+            where = f"{path}: {_place(stage.stage, instruction)}"
+            _check_instruction(instruction, stage.layers // workload.chunks, workload, where)
             for choice in instruction.partitions:
                 _check_choice(choice, workload, launches, where)
     _check_timing(plan, workload, instructions, path)
@@ -87,15 +88,15 @@ def _validate(document: Any, path: Path) -> None:
 
 
 def _check_order(plan: Plan, workload: Workload, instructions: Sequence[Instruction], path: Path) -> None:
-    expected: dict[int, list[tuple[Direction, int]]] = {stage: [] for stage in range(workload.parallelism.pp)}
+    expected: dict[int, list[Work]] = {stage: [] for stage in range(workload.parallelism.pp)}
     for i in instructions:
-        expected[i.stage].append((i.direction, i.microbatch))
+        expected[i.stage].append(Work(i.direction, i.microbatch, i.chunk))
     if [s.stage for s in plan.stages] != list(expected):
         raise ArtifactError(
             f"{path}: has {len(plan.stages)} stages, the workload {len(expected)}; select the plan anew."
         )
     for stage in plan.stages:
-        planned = [(i.direction, i.microbatch) for i in stage.instructions]
+        planned = [Work(i.direction, i.microbatch, i.chunk) for i in stage.instructions]
         if planned != expected[stage.stage]:
             wrong = next(
                 (n for n, (a, b) in enumerate(zip(planned, expected[stage.stage], strict=False)) if a != b),
@@ -127,7 +128,7 @@ def _check_instruction(instruction: PlannedInstruction, layers: int, workload: W
             f"{where}: frequency_mhz={instruction.frequency_mhz} is not among "
             f"{clocks.minimum_mhz}-{clocks.maximum_mhz} by {clocks.stride_mhz}."
         )
-    possible = _executions(workload)
+    possible = _executions(workload, instruction.direction)
     if instruction.execution not in possible:
         raise ArtifactError(
             f"{where}: execution '{instruction.execution}' is not possible for the workload; "
@@ -143,9 +144,9 @@ def _check_instruction(instruction: PlannedInstruction, layers: int, workload: W
         )
 
 
-def _executions(workload: Workload) -> tuple[Execution, ...]:
-    """How instructions of the workload may run; an odd microbatch has no nanobatches."""
-    if workload.microbatch_size % 2:
+def _executions(workload: Workload, direction: Direction) -> tuple[Execution, ...]:
+    """How instructions of the workload may run; an odd microbatch has no nanobatches, weight gradients need none."""
+    if workload.microbatch_size % 2 or direction is Direction.WEIGHT_GRADIENT:
         return (Execution.SEQUENTIAL,)
     return tuple(Execution) if expected_partitions(workload) else (Execution.SEQUENTIAL, Execution.NANOBATCHING)
 
@@ -172,10 +173,15 @@ def _check_timing(plan: Plan, workload: Workload, instructions: Sequence[Instruc
     for (stage, i), start_s in zip(planned, earliest_starts(dag, times_s), strict=True):
         if abs(i.start_s - start_s) > TOLERANCE * time_s:
             raise ArtifactError(
-                f"{path}: stage {stage}, {i.direction} of microbatch {i.microbatch}: start_s={i.start_s:.6g}, it can "
-                f"start at {start_s:.6g}; the file was edited, select the plan anew."
+                f"{path}: {_place(stage, i)}: start_s={i.start_s:.6g}, it can start "
+                f"at {start_s:.6g}; the file was edited, select the plan anew."
             )
     _check_prediction(path, "time_s", plan.prediction.time_s, time_s, TOLERANCE * time_s)
+
+
+def _place(stage: int, instruction: PlannedInstruction) -> str:
+    chunk = f", chunk {instruction.chunk}" * bool(instruction.chunk)
+    return f"stage {stage}{chunk}, {instruction.direction} of microbatch {instruction.microbatch}"
 
 
 def _check_energy(plan: Plan, workload: Workload, path: Path) -> None:

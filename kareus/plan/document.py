@@ -8,7 +8,7 @@ from kareus.partition.graph import Direction
 from kareus.profile.programs import Execution
 from kareus.schedule.choice import Choice
 
-PLAN_SCHEMA_VERSION = 1
+PLAN_SCHEMA_VERSION = 2
 
 NotNegative = Annotated[float, {"minimum": 0}]
 """With what the published schema says of it; likewise the next."""
@@ -21,6 +21,8 @@ class PlannedInstruction:
 
     direction: Direction
     microbatch: int
+    chunk: int
+    """Chunk of the stage's layers that it passes; always 0 unless the pipeline is interleaved."""
     execution: Execution
     frequency_mhz: int
     partitions: tuple[Choice, ...]
@@ -38,6 +40,7 @@ class StagePlan:
 
     stage: int
     layers: int
+    """Of all its chunks."""
     instructions: tuple[PlannedInstruction, ...]
 
 

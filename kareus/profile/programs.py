@@ -3,12 +3,13 @@
 The order of execution comes from `kareus.partition.interleave`, the one statement of what runs beside what.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from kareus.partition.graph import Batch, BlockGraph, Direction, Scope, Segment
+from kareus.partition.graph import TRACED, Batch, BlockGraph, Direction, Scope, Segment
 from kareus.partition.interleave import block_segments, interleave
+from kareus.partition.split import pass_segments
 from kareus.testbed.program import Program, Step
 
 
@@ -25,7 +26,7 @@ class Execution(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageShape:
-    """What a pipeline stage holds."""
+    """What a pipeline stage holds, or one of its chunks."""
 
     layers: int
     first: bool
@@ -34,34 +35,61 @@ class StageShape:
     """Whether it has the final norm, the LM head and the loss."""
 
 
+def chunk_shapes(layers_per_stage: Sequence[int], chunks: int) -> dict[tuple[int, int], StageShape]:
+    """Shapes by stage and chunk. A microbatch passes the first chunk of every stage, then the second of every stage.
+
+    Args:
+        layers_per_stage: blocks on each stage, a multiple of `chunks`.
+        chunks: equal parts into which every stage is cut; 1 where stages are whole.
+    """
+    stages = len(layers_per_stage)
+    ends = (0, 0), (stages - 1, chunks - 1)
+    return {
+        place: StageShape(layers=layers // chunks, first=place == ends[0], last=place == ends[1])
+        for stage, layers in enumerate(layers_per_stage)
+        for place in [(stage, chunk) for chunk in range(chunks)]
+    }
+
+
 def stage_shapes(layers_per_stage: Sequence[int]) -> tuple[StageShape, ...]:
-    """Shapes of all stages of a pipeline."""
-    last = len(layers_per_stage) - 1
-    return tuple(
-        StageShape(layers=layers, first=stage == 0, last=stage == last) for stage, layers in enumerate(layers_per_stage)
-    )
+    """Shapes of all stages of a pipeline whose stages are whole."""
+    return tuple(chunk_shapes(layers_per_stage, 1).values())
 
 
 def outer_segments(graph: BlockGraph, shape: StageShape, direction: Direction) -> tuple[Segment, ...]:
     """Segments of a stage outside its blocks, in the order of the forward or backward pass."""
-    if direction is Direction.FORWARD:
-        return (*(graph.embedding_forward if shape.first else ()), *(graph.head_forward if shape.last else ()))
-    return (*(graph.head_backward if shape.last else ()), *(graph.embedding_backward if shape.first else ()))
+    embedding = pass_segments(graph.embedding_forward, graph.embedding_backward, direction) if shape.first else ()
+    head = pass_segments(graph.head_forward, graph.head_backward, direction) if shape.last else ()
+    return (*embedding, *head) if direction is Direction.FORWARD else (*head, *embedding)
 
 
-def component_programs(graphs: dict[Batch, BlockGraph], default_sm_count: int) -> dict[str, Program]:
+def profiled_executions(graphs: Mapping[Batch, BlockGraph], direction: Direction) -> tuple[Execution, ...]:
+    """How whole instructions are profiled.
+
+    An odd microbatch has no nanobatches, and a weight-gradient pass has no collectives to run beside one.
+    """
+    halves = Batch.NANOBATCH in graphs and direction is not Direction.WEIGHT_GRADIENT
+    return (Execution.SEQUENTIAL, Execution.NANOBATCHING) if halves else (Execution.SEQUENTIAL,)
+
+
+def component_programs(
+    graphs: Mapping[Batch, BlockGraph], default_sm_count: int, directions: Sequence[Direction] = TRACED
+) -> dict[str, Program]:
     """Programs of every non-partition component, by name.
 
     What stands outside the blocks handles a whole microbatch. The edges of an overlapped instruction, its first
-    segment and its last collective, handle one nanobatch; there are none without collectives or nanobatches.
+    segment and its last collective, handle one nanobatch; there are none without collectives or nanobatches. A
+    weight-gradient pass is only ever measured whole, so it has none.
     """
-    outer = graphs[Batch.MICROBATCH]
-    segments = (*outer.embedding_forward, *outer.head_forward, *outer.head_backward, *outer.embedding_backward)
+    composed = [direction for direction in directions if direction is not Direction.WEIGHT_GRADIENT]
+    ends = StageShape(layers=0, first=True, last=True)
+    segments = [s for direction in composed for s in outer_segments(graphs[Batch.MICROBATCH], ends, direction)]
     programs = {component_name(s): _sequential_program(component_name(s), [s], default_sm_count) for s in segments}
     if Batch.NANOBATCH in graphs:
         inner = graphs[Batch.NANOBATCH]
-        for pass_segments in (inner.forward, inner.backward):
-            first, last = pass_segments[0], pass_segments[-1]
+        for direction in composed:
+            own = pass_segments(inner.forward, inner.backward, direction)
+            first, last = own[0], own[-1]
             if last.collective is not None:
                 alone = Step(operators=first.operators)
                 tail = Step(collective=last.collective, sm_count=default_sm_count)

@@ -6,12 +6,18 @@ from pathlib import Path
 
 from kareus.artifacts.provenance import check_subject
 from kareus.artifacts.tables import read_provenance, write_table
-from kareus.partition.graph import Batch, BlockGraph, Direction
+from kareus.partition.graph import Batch, BlockGraph, Direction, instruction_directions
 from kareus.partition.read import read_graphs
 from kareus.partition.tables import SEGMENTS
 from kareus.profile.bench import open_bench
 from kareus.profile.measure import Profiler
-from kareus.profile.programs import Execution, component_programs, instruction_program, stage_shapes
+from kareus.profile.programs import (
+    Execution,
+    chunk_shapes,
+    component_programs,
+    instruction_program,
+    profiled_executions,
+)
 from kareus.profile.tables import COMPONENTS, PROFILED_INSTRUCTIONS
 from kareus.testbed.program import Program
 from kareus.workload.slices import ProfileSlice, load_slice, subject_of
@@ -33,16 +39,17 @@ def run(arguments: argparse.Namespace) -> None:
     config = load_slice(arguments.config, ProfileSlice)
     check_subject(subject_of(config), {str(arguments.segments): read_provenance(arguments.segments, SEGMENTS)})
     graphs = read_graphs(arguments.segments)
+    sm_count, directions = config.testbed.default_collective_sm_count, _directions(config)
     bench = open_bench(config)
     with bench.profiler(arguments.store, "instructions", graphs) as profiler:
         components = [
             {"component": name} | cost
-            for name, program in component_programs(graphs, config.testbed.default_collective_sm_count).items()
+            for name, program in component_programs(graphs, sm_count, directions).items()
             for cost in _costs(profiler, program, config)
         ]
         instructions = [
-            {"stage": stage, "direction": direction, "execution": execution} | cost
-            for (stage, direction, execution), program in _instruction_programs(graphs, config).items()
+            {"stage": stage, "chunk": chunk, "direction": direction, "execution": execution} | cost
+            for (stage, chunk, direction, execution), program in _instruction_programs(graphs, config).items()
             for cost in _costs(profiler, program, config)
         ]
     logger.info("components and instructions at every clock: %s", profiler.tally)
@@ -51,14 +58,15 @@ def run(arguments: argparse.Namespace) -> None:
     write_table(arguments.instructions, PROFILED_INSTRUCTIONS.frame(instructions), PROFILED_INSTRUCTIONS, provenance)
 
 
+def _directions(config: ProfileSlice) -> tuple[Direction, ...]:
+    return instruction_directions(split_backward=config.split_backward)
+
+
 def _instruction_programs(
     graphs: dict[Batch, BlockGraph], config: ProfileSlice
-) -> dict[tuple[int, Direction, Execution], Program]:
-    executions = [Execution.SEQUENTIAL]
-    if Batch.NANOBATCH in graphs:
-        executions.append(Execution.NANOBATCHING)
+) -> dict[tuple[int, int, Direction, Execution], Program]:
     return {
-        (stage, direction, execution): instruction_program(
+        (stage, chunk, direction, execution): instruction_program(
             graphs,
             shape,
             direction,
@@ -66,9 +74,9 @@ def _instruction_programs(
             recompute=config.activation_checkpointing,
             default_sm_count=config.testbed.default_collective_sm_count,
         )
-        for stage, shape in enumerate(stage_shapes(config.parallelism.split))
-        for direction in Direction
-        for execution in executions
+        for (stage, chunk), shape in chunk_shapes(config.parallelism.split, config.chunks).items()
+        for direction in _directions(config)
+        for execution in profiled_executions(graphs, direction)
     }
 
 

@@ -31,6 +31,10 @@ MEASUREMENTS = TableSchema(
     key=("program", "frequency_mhz", "repeat"),
 )
 
+DIRECTION_MEANING = (
+    "`forward`, `backward`, or its parts `input-gradient` and `weight-gradient`; a backward or input gradient includes "
+    "its recomputation"
+)
 COST = (
     Column("frequency_mhz", pl.Int64, "SM clock", positive=True),
     Column("time_s", pl.Float64, "mean time of one execution", positive=True),
@@ -50,13 +54,14 @@ COMPONENTS = TableSchema(
 
 PROFILED_INSTRUCTIONS = TableSchema(
     name="profiled_instructions",
-    version=1,
+    version=2,
     meaning="Whole instructions, measured as one under each execution model that is not searched.",
     columns=(
         Column("stage", pl.Int64, "pipeline stage, from 0"),
-        Column("direction", pl.String, "`forward` or `backward`; a backward includes its recomputation"),
+        Column("chunk", pl.Int64, "chunk of the stage's layers, from 0; always 0 unless the pipeline is interleaved"),
+        Column("direction", pl.String, DIRECTION_MEANING),
         Column("execution", pl.String, "`sequential` or `nanobatching`"),
         *COST,
     ),
-    key=("stage", "direction", "execution", "frequency_mhz"),
+    key=("stage", "chunk", "direction", "execution", "frequency_mhz"),
 )

@@ -8,6 +8,7 @@ from typing import Any
 import polars as pl
 
 from kareus.artifacts.records import to_plain
+from kareus.partition.graph import Direction
 from kareus.pipeline.compare import COSTS, compare_methods, with_reductions
 from kareus.plan.document import Plan
 from kareus.report.inputs import ReportInputs
@@ -65,22 +66,26 @@ def _timeline(plan: Plan) -> dict[str, Any]:
         instructions = []
         for instruction in stage.instructions:
             schedule = to_plain(instruction)
-            placed = {key: schedule.pop(key) for key in ("direction", "microbatch", "start_s")}
+            placed = {key: schedule.pop(key) for key in ("direction", "microbatch", "chunk", "start_s")}
             if (text := repr(schedule)) not in numbers:
                 numbers[text] = len(schedules)
                 schedules.append(schedule)
             instructions.append({**placed, "schedule": numbers[text]})
         stages.append({"stage": stage.stage, "instructions": instructions})
-    return {"schedules": schedules, "stages": stages}
+    chunks = 1 + max(i.chunk for stage in plan.stages for i in stage.instructions)
+    return {"schedules": schedules, "stages": stages, "chunks": chunks}
 
 
 def _microbatch(microbatch: pl.DataFrame) -> list[dict[str, Any]]:
-    """Frontiers by direction and stage; stages whose frontiers are equal share one entry."""
+    """Frontiers by direction and stage; stages, or chunks of them, whose frontiers are equal share one entry."""
     groups: list[dict[str, Any]] = []
-    frontier = microbatch.filter("on_frontier").sort("time_s")
-    for (_, stage), rows in frontier.sort("direction", "stage", descending=(True, False), maintain_order=True).group_by(
-        "direction", "stage", maintain_order=True
+    passed = pl.Enum([str(direction) for direction in Direction])  # which sorts as a microbatch passes them
+    frontier = microbatch.filter("on_frontier").with_columns(pl.col("direction").cast(passed))
+    order, is_chunked = ("direction", "stage", "chunk"), microbatch["chunk"].max() != 0
+    for (_, stage, chunk), rows in frontier.sort(*order, "time_s", maintain_order=True).group_by(
+        *order, maintain_order=True
     ):
+        place = f"{stage} chunk {chunk}" if is_chunked else str(stage)
         methods = [
             {"method": method, "points": _columns(points.select(POINT_COLUMNS))}
             for (method,), points in rows.group_by("method", maintain_order=True)
@@ -88,9 +93,9 @@ def _microbatch(microbatch: pl.DataFrame) -> list[dict[str, Any]]:
         direction = rows["direction"][0]
         equal = next((g for g in groups if g["direction"] == direction and g["methods"] == methods), None)
         if equal is None:
-            groups.append({"direction": direction, "stages": [stage], "methods": methods})
+            groups.append({"direction": direction, "stages": [place], "methods": methods})
         else:
-            equal["stages"].append(stage)
+            equal["stages"].append(place)
     return groups
 
 

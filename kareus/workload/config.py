@@ -211,6 +211,15 @@ class PipelineSchedule(StrEnum):
     """Order of instructions on the stages."""
 
     ONE_FORWARD_ONE_BACKWARD = "1f1b"
+    GPIPE = "gpipe"
+    INTERLEAVED = "interleaved"
+    """1F1B over several chunks of layers on each stage."""
+    ZERO_BUBBLE_H1 = "zb-h1"
+
+    @property
+    def splits_backward(self) -> bool:
+        """Whether a backward is two instructions: input gradients, and weight gradients later."""
+        return self is PipelineSchedule.ZERO_BUBBLE_H1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,12 +227,21 @@ class PipelineConfig:
     """The pipeline schedule and the resolution of its frontier."""
 
     schedule: PipelineSchedule
+    chunks: int
+    """Parts into which each stage's layers are cut (virtual stages); more than 1 only if interleaved."""
     deadlines: int
     """Deadlines between the fastest and the most frugal iteration for which a plan is made."""
 
     def __post_init__(self) -> None:
         if self.deadlines < 2:  # noqa: PLR2004 - both ends of the frontier
             raise ConfigError(f"deadlines={self.deadlines}: must be 2 or more.")
+        positive(self, "chunks")
+        interleaves = self.schedule is PipelineSchedule.INTERLEAVED
+        if interleaves != (self.chunks > 1):
+            raise ConfigError(
+                f"chunks={self.chunks}: must be {'2 or more' if interleaves else '1'} with "
+                f"schedule={self.schedule}; choose the schedule as a whole, by pipeline=interleaved say."
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,6 +267,16 @@ class Workload:
     memory_reserve_gib: float
     """The one calibrated term of the memory estimate: what CUDA, NCCL and fragmentation take."""
     seed: int
+
+    @property
+    def split_backward(self) -> bool:
+        """Whether a backward is two instructions; what the stages before the pipeline see of its schedule."""
+        return self.pipeline.schedule.splits_backward
+
+    @property
+    def chunks(self) -> int:
+        """Chunks of each stage's layers; seen like `split_backward`."""
+        return self.pipeline.chunks
 
     def __post_init__(self) -> None:
         positive(self, "microbatch_size", "num_microbatches", "sequence_length")

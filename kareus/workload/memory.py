@@ -11,12 +11,18 @@ to 8.2 GiB separates the rows that ran from those that did not; with one checkpo
 it would take 20.3 to 23.2 GiB, half of the GPU, and the paper's 70B pipeline would not fit.
 
 Nanobatching needs the same: its two nanobatches are halves of the microbatch and are both in flight.
+
+How many microbatches (chunks of them, if interleaved) are in flight is the schedule's, in `kareus.workload.pipelining`.
+A split backward (`kareus.partition.split`) keeps, from the input gradients of a microbatch to its weight gradients, the
+input and the output gradient of every matrix product. The input-gradient pass itself peaks where it starts: block by
+block it frees at least as much as it adds for the weight gradients.
 """
 
 from dataclasses import dataclass
 
 from kareus.errors import RefusedWorkloadError
 from kareus.workload.config import Model, Parallelism, Workload
+from kareus.workload.pipelining import most_delayed, most_in_flight
 
 GIB = 2**30
 BF16_BYTES = 2
@@ -36,7 +42,8 @@ class MemoryEstimate:
     optimizer_gib: float
     """Master weights and both moments; sharded over data-parallel replicas if the configuration says so."""
     in_flight_gib: float
-    """What waits for its backward: stage inputs with activation checkpointing, else all activations."""
+    """What waits for its backward: stage inputs with activation checkpointing, else all activations; and what waits for
+    its weight gradients, where they are computed later."""
     transfers_gib: float
     """Buffers of point-to-point communication: one tensor received ahead, one being sent."""
     blocks_gib: float
@@ -82,13 +89,17 @@ def _stage(workload: Workload, stage: int, layers: int) -> MemoryEstimate:
     tokens = workload.microbatch_size * workload.sequence_length // parallelism.cp
     parameters = stage_parameters(model, parallelism, stage, layers)
     boundary = BF16_BYTES * tokens * model.hidden_size
-    forward = layers * (boundary + block_activation_bytes(model, parallelism, tokens))
-    in_flight = min(parallelism.pp - stage, workload.num_microbatches)
+    forward = layers // workload.chunks * (boundary + block_activation_bytes(model, parallelism, tokens))
+    is_last = stage == parallelism.pp - 1
+    in_flight = most_in_flight(workload, stage)
     if workload.activation_checkpointing:
         waiting, working = in_flight * boundary, forward
     else:
         waiting, working = in_flight * forward, 0
-    is_last = stage == parallelism.pp - 1
+    if workload.split_backward:
+        head = head_split_bytes(model, parallelism, tokens) if is_last else 0
+        waiting += most_delayed(workload, stage) * (layers * block_split_bytes(model, parallelism, tokens) + head)
+        working += head
     return MemoryEstimate(
         stage=stage,
         weights_gib=BF16_BYTES * parameters / GIB,
@@ -135,6 +146,22 @@ def block_backward_bytes(model: Model, parallelism: Parallelism, tokens: int) ->
     gathered = 2 * model.num_key_value_heads * model.head_dim * parallelism.cp if parallelism.cp > 1 else 0
     sharded = 3 * model.intermediate_size + gathered
     return BF16_BYTES * tokens * (2 * model.hidden_size + sharded // parallelism.tp)
+
+
+def block_split_bytes(model: Model, parallelism: Parallelism, tokens: int) -> int:
+    """Bytes that one block keeps for its weight gradients on one GPU: of every product its input and output gradient.
+
+    Inputs: both norms' outputs whole; the outputs of attention and of SwiGLU sharded. Output gradients: those of the
+    projection and of the block whole; those of queries, keys and values and of SwiGLU's two inputs sharded.
+    """
+    query, key_value = model.num_attention_heads * model.head_dim, model.num_key_value_heads * model.head_dim
+    sharded = query + model.intermediate_size + query + 2 * key_value + 2 * model.intermediate_size
+    return BF16_BYTES * tokens * (4 * model.hidden_size + sharded // parallelism.tp)
+
+
+def head_split_bytes(model: Model, parallelism: Parallelism, tokens: int) -> int:
+    """Bytes that the LM head keeps for its weight gradients on one GPU: its input and the gradient of the logits."""
+    return BF16_BYTES * tokens * (model.hidden_size + model.vocab_size // parallelism.tp)
 
 
 def head_bytes(model: Model, parallelism: Parallelism, tokens: int) -> int:

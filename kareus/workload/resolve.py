@@ -10,6 +10,7 @@ from kareus.workload.config import Workload
 from kareus.workload.divisibility import check_divisibility
 from kareus.workload.memory import MemoryEstimate, check_memory, estimate_memory
 from kareus.workload.naming import workload_name
+from kareus.workload.pipelining import check_pipeline
 from kareus.workload.split import layers_per_stage
 
 CONFIG_DIR = Path("config")
@@ -82,6 +83,7 @@ def _resolved(name: str, composition: Composition) -> Resolved:
     workload, estimate, refusal = composition.workload, None, None
     try:
         check_divisibility(workload)
+        check_pipeline(workload)
         workload = with_split(workload)
         estimate = estimate_memory(workload)
         check_memory(workload, estimate)

@@ -36,6 +36,7 @@ class PartitionSlice:
     microbatch_size: int
     sequence_length: int
     activation_checkpointing: bool
+    split_backward: bool
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +59,8 @@ class ProfileSlice:
     microbatch_size: int
     sequence_length: int
     activation_checkpointing: bool
+    split_backward: bool
+    chunks: int
     seed: int
 
 
@@ -82,6 +85,8 @@ class FrontierSlice:
     microbatch_size: int
     sequence_length: int
     activation_checkpointing: bool
+    split_backward: bool
+    chunks: int
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +101,16 @@ class PipelineSlice:
     num_microbatches: int
     sequence_length: int
     activation_checkpointing: bool
+
+    @property
+    def split_backward(self) -> bool:
+        """Whether a backward is two instructions."""
+        return self.pipeline.schedule.splits_backward
+
+    @property
+    def chunks(self) -> int:
+        """Chunks of each stage's layers."""
+        return self.pipeline.chunks
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,13 +14,19 @@ def layers_per_stage(workload: Workload) -> tuple[int, ...]:
     """Blocks on each stage: as configured, else the model's known split for that `pp`, else the balanced one.
 
     Raises:
-        RefusedWorkloadError: the split does not have one entry of at least 1 for each stage, or another sum.
+        RefusedWorkloadError: the split does not have one entry of at least 1 for each stage, has another sum, or a
+            stage cannot be cut into equal chunks.
     """
-    model, parallelism = workload.model, workload.parallelism
-    given = parallelism.layers_per_stage
-    return (
-        usual_split(workload) if given is None else _checked("parallelism.layers_per_stage", given, model, parallelism)
-    )
+    given, chunks = workload.parallelism.layers_per_stage, workload.chunks
+    if given is None:
+        return usual_split(workload)
+    split = _checked("parallelism.layers_per_stage", given, workload.model, workload.parallelism)
+    if not _cuts_into(split, chunks):
+        raise RefusedWorkloadError(
+            f"parallelism.layers_per_stage={list(split)}: every stage must have a multiple of pipeline.chunks "
+            f"({chunks}) blocks; leave it null to have a split computed."
+        )
+    return split
 
 
 def usual_split(workload: Workload) -> tuple[int, ...]:
@@ -30,15 +36,23 @@ def usual_split(workload: Workload) -> tuple[int, ...]:
         RefusedWorkloadError: as `layers_per_stage`.
     """
     model, parallelism = workload.model, workload.parallelism
+    chunks = workload.chunks
     if parallelism.pp > model.num_layers:
         raise RefusedWorkloadError(
             f"parallelism.pp={parallelism.pp}: must be at most model.num_layers ({model.num_layers}), a block each."
         )
     known = model.layers_per_stage.get(parallelism.pp)
     if known is not None:
-        return _checked(f"model.layers_per_stage.{parallelism.pp}", known, model, parallelism)
+        checked = _checked(f"model.layers_per_stage.{parallelism.pp}", known, model, parallelism)
+        if _cuts_into(checked, chunks):
+            return checked
+    if model.num_layers % chunks or model.num_layers < parallelism.pp * chunks:
+        raise RefusedWorkloadError(
+            f"pipeline.chunks={chunks}: model.num_layers ({model.num_layers}) must be a multiple of it, with a block "
+            f"for each chunk of each stage (parallelism.pp={parallelism.pp}); use another number of chunks."
+        )
     head = head_flops(model) / block_flops(model, workload.sequence_length, recompute=workload.activation_checkpointing)
-    return balanced_split(model.num_layers, parallelism.pp, head)
+    return tuple(chunks * n for n in balanced_split(model.num_layers // chunks, parallelism.pp, head / chunks))
 
 
 def balanced_split(num_layers: int, stages: int, head_blocks: float) -> tuple[int, ...]:
@@ -90,3 +104,8 @@ def _checked(key: str, split: tuple[int, ...], model: Model, parallelism: Parall
     if sum(split) != model.num_layers:
         raise RefusedWorkloadError(f"{shown}: adds up to {sum(split)}; must be model.num_layers ({model.num_layers}).")
     return split
+
+
+def _cuts_into(split: tuple[int, ...], chunks: int) -> bool:
+    """Whether every stage's blocks divide into equal chunks."""
+    return not any(layers % chunks for layers in split)

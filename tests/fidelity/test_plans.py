@@ -10,7 +10,7 @@ from references import ODD, SMALL
 
 from kareus.fidelity.plans import clocks_of, instruction_behaviours, microbatch_frontiers
 from kareus.fidelity.subject import subject
-from kareus.partition.graph import Batch, Direction, Partition
+from kareus.partition.graph import TRACED, Batch, Direction, Partition
 from kareus.profile.programs import Execution, instruction_program, stage_shapes
 from kareus.schedule.space import search_space
 from kareus.testbed.program import Program, Step
@@ -24,7 +24,7 @@ COARSE = (
 )
 DEFAULT_SM_COUNT = 24
 """SMs of a collective where none are searched; one of the coarse candidates."""
-KEYS = list(itertools.product((0, 1), Direction))
+KEYS = list(itertools.product((0, 1), TRACED))
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from kareus.artifacts.provenance import Provenance, TestbedIdentity
 from kareus.artifacts.tables import read_provenance, read_table, write_table
 from kareus.cli import main
 from kareus.frontier.tables import MICROBATCH
-from kareus.partition.graph import Direction
+from kareus.partition.graph import TRACED
 from kareus.partition.names import expected_partitions
 from kareus.partition.write import write_graphs
 from kareus.profile.programs import component_programs
@@ -46,9 +46,9 @@ def write_inputs(folder: Path, own: FrontierSlice) -> Path:
     components = [{"component": name} | cost for name in component_programs(graphs(), 6) for cost in costs(1.0)]
     write_table(folder / "components.parquet", COMPONENTS.frame(components), COMPONENTS, origin)
     instructions = [
-        {"stage": stage, "direction": direction, "execution": execution} | cost
+        {"stage": stage, "chunk": 0, "direction": direction, "execution": execution} | cost
         for stage in range(own.parallelism.pp)
-        for direction in Direction
+        for direction in TRACED
         for execution in ("sequential", "nanobatching")
         for cost in costs(200.0)
     ]

@@ -23,6 +23,7 @@ from kareus.partition.extract import extract, partitions_of
 from kareus.partition.graph import Batch, BlockGraph, Direction, Operator, OperatorKind, Segment
 from kareus.partition.interleave import block_segments, interleave, partition_of
 from kareus.partition.names import collective_group_size, expected_partitions, instruction_partitions
+from kareus.partition.split import pass_segments
 from kareus.partition.trace import trace
 from kareus.workload.config import Model, Parallelism
 
@@ -61,6 +62,7 @@ class Extracted:
     parallelism: Parallelism
     microbatch_size: int = 8
     activation_checkpointing: bool = False
+    split_backward: bool = False
 
 
 def degrees(tp: int, cp: int) -> Parallelism:
@@ -132,6 +134,31 @@ def test_context_parallelism_alone_overlaps_the_whole_block_with_the_gather() ->
     assert partitions(1, 2, activation_checkpointing=True) == partitions(1, 2)
 
 
+def test_the_input_gradients_of_a_split_backward_have_the_partitions_of_the_whole_one() -> None:
+    for tp, cp in DEGREES:
+        whole = partitions(tp, cp, activation_checkpointing=True)
+        split = partitions(tp, cp, activation_checkpointing=True, split_backward=True)
+        assert split == {name.replace("backward", "input-gradient"): n for name, n in whole.items()}
+
+
+def test_weight_gradients_are_the_products_of_the_forward_once_more_and_the_embeddings_whole_backward() -> None:
+    graph = graphs(QWEN, 4, 2)[Batch.MICROBATCH]
+    scopes = (
+        (graph.forward, graph.backward),
+        (graph.embedding_forward, graph.embedding_backward),
+        (graph.head_forward, graph.head_backward),
+    )
+    for forward, backward in scopes:
+        weights, inputs = (
+            [o for s in pass_segments(forward, backward, direction) for o in s.operators]
+            for direction in (Direction.WEIGHT_GRADIENT, Direction.INPUT_GRADIENT)
+        )
+        products = [o for s in forward for o in s.operators if o.kind is OperatorKind.GEMM]
+        assert sum(o.flops for o in weights) == sum(o.flops for o in products)
+        assert len(weights) + len(inputs) == sum(len(s.operators) for s in backward)
+    assert pass_segments(graph.embedding_forward, graph.embedding_backward, Direction.INPUT_GRADIENT) == ()
+
+
 def test_without_collectives_there_are_no_partitions() -> None:
     assert partitions(1, 1) == {}
     assert [s.collective for s in nanobatch(LLAMA, 1, 1).forward] == [None]
@@ -145,9 +172,12 @@ def test_an_odd_microbatch_has_no_nanobatches_and_no_partitions() -> None:
 
 @pytest.mark.parametrize(("tp", "cp"), DEGREES)
 @pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize("split", [False, True])
 @pytest.mark.parametrize("model", [LLAMA, QWEN], ids=lambda m: m.name)
-def test_the_predicted_names_are_those_that_are_found(model: Model, tp: int, cp: int, recompute: bool) -> None:
-    workload = Extracted(degrees(tp, cp), activation_checkpointing=recompute)
+def test_the_predicted_names_are_those_that_are_found(
+    model: Model, tp: int, cp: int, recompute: bool, split: bool
+) -> None:
+    workload = Extracted(degrees(tp, cp), activation_checkpointing=recompute, split_backward=split)
     found = partitions_of(graphs(model, tp, cp), workload)
     assert {p.name for p in found} == set(expected_partitions(workload))
     assert all(collective_group_size(p.name, workload.parallelism) == p.collective.group_size for p in found)

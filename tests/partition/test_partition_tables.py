@@ -123,6 +123,7 @@ def test_the_command_writes_both_tables_and_a_line_for_each_partition(
         microbatch_size=4,
         sequence_length=32,
         activation_checkpointing=True,
+        split_backward=False,
     )
     config.write_text(to_yaml(workload))
     caplog.set_level(logging.INFO)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+from collections.abc import Sequence
 
 from builders import CONFIG
 from hypothesis import strategies as st
@@ -10,11 +11,12 @@ from kareus.partition.graph import Direction
 from kareus.pipeline.dag import build_dag
 from kareus.pipeline.instructions import Instruction, pipeline_instructions
 from kareus.pipeline.problem import Problem, point_set
+from kareus.pipeline.work import Work
 from kareus.workload.config import PipelineSchedule
 from kareus.workload.resolve import resolve_accepted
 from kareus.workload.slices import PipelineSlice, cut
 
-F, B = Direction.FORWARD, Direction.BACKWARD
+F, B, BI, BW = Direction
 
 
 def pipeline_slice(*, tp: int = 8, cp: int = 1, pp: int = 2, dp: int = 1, **changes: int) -> PipelineSlice:
@@ -23,6 +25,26 @@ def pipeline_slice(*, tp: int = 8, cp: int = 1, pp: int = 2, dp: int = 1, **chan
     own: PipelineSlice = cut(workload, "pipeline")
     parallelism = dataclasses.replace(own.parallelism, tp=tp, cp=cp, pp=pp, dp=dp, layers_per_stage=(1,) * pp)
     return dataclasses.replace(own, parallelism=parallelism, **changes)
+
+
+LETTERS = {F: "F", B: "B", BI: "I", BW: "W"}
+
+
+def order_text(instructions: Sequence[Instruction]) -> list[str]:
+    """One line for each stage, such as `F0 F1 B0 B1`; a chunk stands after a dot."""
+    lines: list[list[str]] = [[] for _ in range(1 + instructions[-1].stage)]
+    dotted = any(i.chunk for i in instructions)
+    for i in instructions:
+        assert i.position == len(lines[i.stage])
+        lines[i.stage].append(f"{LETTERS[i.direction]}{i.microbatch}{f'.{i.chunk}' * dotted}")
+    return [" ".join(line) for line in lines]
+
+
+def parsed(line: str) -> list[Work]:
+    """The order of a stage from its text."""
+    directions = {letter: direction for direction, letter in LETTERS.items()}
+    numbers = [(name[0], *map(int, name[1:].split("."))) for name in line.split()]
+    return [Work(directions[letter], *rest) for letter, *rest in numbers]
 
 
 def one_f_one_b(stages: int, microbatches: int) -> tuple[Instruction, ...]:

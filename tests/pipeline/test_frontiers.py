@@ -34,7 +34,14 @@ def microbatch(stages=2, methods=COSTS):
             [(1.0, 1.0, 1410), (1.2, 0.9, 1170), (1.5, 0.95, 900)]
         ):
             time_s, energy_j = COSTS[method][0] * scale * slower, COSTS[method][1] * scale * cheaper
-            row = {"method": method, "stage": stage, "direction": direction, "point": point, "execution": "sequential"}
+            row = {
+                "method": method,
+                "stage": stage,
+                "chunk": 0,
+                "direction": direction,
+                "point": point,
+                "execution": "sequential",
+            }
             row |= {"frequency_mhz": frequency_mhz, "time_s": time_s, "energy_j": energy_j, "choices": []}
             row |= {"dynamic_energy_j": energy_j - STATIC_W * time_s}
             row |= {"effective_energy_j": energy_j - BLOCKING_W * time_s, "on_frontier": point < 2}

@@ -3,7 +3,10 @@ import dataclasses
 import pytest
 from pipelines import pipeline_slice
 
+from kareus.pipeline.dag import build_dag, makespan
+from kareus.pipeline.instructions import pipeline_instructions
 from kareus.pipeline.transfers import transfers_s
+from kareus.workload.config import PipelineConfig, PipelineSchedule
 from kareus.workload.slices import PipelineSlice
 
 
@@ -11,6 +14,10 @@ def config(**parallelism: int) -> PipelineSlice:
     own = pipeline_slice(**parallelism)
     gpu = dataclasses.replace(own.gpu, gpus_per_node=8, node_gb_per_s=50.0, link_gb_per_s=300.0)
     return dataclasses.replace(own, gpu=gpu)
+
+
+def replace_chunks(pipeline: PipelineConfig) -> PipelineConfig:
+    return dataclasses.replace(pipeline, schedule=PipelineSchedule.INTERLEAVED, chunks=2)
 
 
 TENSOR = 8 * 4096 * 3072 * 2  # bytes: 8 sequences of 4,096 tokens of 3,072 values
@@ -37,6 +44,19 @@ def test_replicas_of_a_stage_push_the_next_stage_to_another_node():
     (alone,), (replicated,) = transfers_s(config(tp=4)), transfers_s(config(tp=4, dp=2))
     assert alone == pytest.approx(TENSOR / 300e9)
     assert replicated == pytest.approx(TENSOR / 4 / (50e9 / 8) + TENSOR * 3 / 4 / 300e9)
+
+
+def test_chunks_close_the_ring_from_the_last_stage_to_the_first():
+    own = config(tp=4, pp=3)
+    ring = dataclasses.replace(own, pipeline=replace_chunks(own.pipeline))
+    near, far, back = transfers_s(ring)
+    assert (near, far) == transfers_s(own)  # two stages on the first node, one on the second
+    assert back == far
+    instructions = pipeline_instructions(PipelineSchedule.INTERLEAVED, 3, 3, chunks=2)
+    dag = build_dag(instructions, (near, far, back))
+    up, down = near + far, far + near
+    alone = makespan(dag, [1e-9 if i.microbatch else 1.0 for i in instructions])
+    assert alone == pytest.approx(12 + up + back + up + down + back + down, rel=1e-6)
 
 
 def test_one_stage_sends_nothing():

@@ -36,6 +36,7 @@ def microbatch_rows():
             yield {
                 "method": method,
                 "stage": stage,
+                "chunk": 0,
                 "direction": direction,
                 "point": point,
                 "execution": "sequential",

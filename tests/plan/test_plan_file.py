@@ -39,6 +39,7 @@ def microbatch_rows():
                 yield {
                     "method": "kareus",
                     "stage": stage,
+                    "chunk": 0,
                     "direction": direction,
                     "point": point,
                     "execution": execution,
@@ -175,7 +176,7 @@ def swap(plan):
 BROKEN = {
     "of another schema version": (
         lambda p: p.update(schema_version=99),
-        "plan schema version 99, this Kareus reads 1; select the plan anew",
+        "plan schema version 99, this Kareus reads 2; select the plan anew",
     ),
     "with a key missing": (lambda p: p.pop("method"), "the document: 'method' is a required property"),
     "with a key too many": (

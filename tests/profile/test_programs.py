@@ -5,15 +5,19 @@ from hypothesis import strategies as st
 
 from kareus.frontier.microbatch import overlap_makeup
 from kareus.partition.graph import Batch, Direction
+from kareus.partition.split import pass_segments
 from kareus.profile.programs import (
     Execution,
     StageShape,
+    chunk_shapes,
     component_programs,
     instruction_program,
     outer_segments,
+    profiled_executions,
     stage_shapes,
 )
 
+OVERLAPPED = [Direction.FORWARD, Direction.BACKWARD, Direction.INPUT_GRADIENT]
 SHAPES = st.builds(StageShape, layers=st.integers(1, 6), first=st.booleans(), last=st.booleans())
 
 
@@ -37,18 +41,20 @@ def test_both_execution_models_do_the_same_arithmetic_and_communication(shape, d
     assert bus_bytes(nanobatching) == pytest.approx(bus_bytes(sequential))
 
 
-@given(SHAPES, st.sampled_from(Direction), st.booleans())
+@given(SHAPES, st.sampled_from(OVERLAPPED), st.booleans())
 def test_partitions_and_components_add_up_to_the_whole_instruction(shape, direction, recompute):
     """The multiplicities of composition, and the program of the testbed, count the same work."""
     both = graphs()
     makeup = overlap_makeup(both[Batch.NANOBATCH], both[Batch.MICROBATCH], shape, direction, recompute=recompute)
-    components = component_programs(both, 24)
-    segments = {(s.direction, s.name): s for s in (*both[Batch.NANOBATCH].forward, *both[Batch.NANOBATCH].backward)}
+    components = component_programs(both, 24, OVERLAPPED)
+    inner = both[Batch.NANOBATCH]
+    segments = {
+        f"{s.direction}-{s.name}": s for d in OVERLAPPED for s in pass_segments(inner.forward, inner.backward, d)
+    }
     counted = sum(n * flops(components[name]) for name, n in (makeup.edges | makeup.outer).items())
     reduced = sum(n * bus_bytes(components[name]) for name, n in (makeup.edges | makeup.outer).items())
     for name, n in makeup.partitions.items():
-        found_direction, segment_name, _ = name.split("-")
-        segment = segments[Direction(found_direction), segment_name]
+        segment = segments[name.rpartition("-")[0]]
         counted += n * sum(o.flops for o in segment.operators)
         reduced += n * segment.collective.bus_bytes  # all collectives of this block are alike
     whole = make(shape, direction, Execution.NANOBATCHING, recompute=recompute)
@@ -76,6 +82,39 @@ def test_nanobatching_leaves_only_the_first_segment_and_the_last_collective_alon
     program = make(StageShape(layers=2, first=False, last=False), Direction.FORWARD, Execution.NANOBATCHING)
     assert [s.collective is None for s in program.steps] == [True] + [False] * 8
     assert [not s.operators for s in program.steps] == [False] * 8 + [True]
+
+
+@given(SHAPES, st.booleans())
+def test_input_and_weight_gradients_together_do_what_a_whole_backward_does(shape, recompute):
+    whole = make(shape, Direction.BACKWARD, Execution.SEQUENTIAL, recompute=recompute)
+    inputs = make(shape, Direction.INPUT_GRADIENT, Execution.SEQUENTIAL, recompute=recompute)
+    weights = make(shape, Direction.WEIGHT_GRADIENT, Execution.SEQUENTIAL, recompute=recompute)
+    assert flops(inputs) + flops(weights) == flops(whole)
+    assert bus_bytes(inputs) == bus_bytes(whole)
+    assert all(step.collective is None for step in weights.steps)
+
+
+def test_weight_gradients_recompute_nothing_and_are_profiled_in_sequence_only():
+    shape = StageShape(layers=2, first=True, last=True)
+    assert make(shape, Direction.WEIGHT_GRADIENT, Execution.SEQUENTIAL) == make(
+        shape, Direction.WEIGHT_GRADIENT, Execution.SEQUENTIAL, recompute=False
+    )
+    assert profiled_executions(graphs(), Direction.WEIGHT_GRADIENT) == (Execution.SEQUENTIAL,)
+    assert len(profiled_executions(graphs(), Direction.INPUT_GRADIENT)) == 2
+
+
+def test_without_weight_gradients_beside_it_a_collective_runs_after_its_whole_segment():
+    shape = StageShape(layers=1, first=False, last=False)
+    program = make(shape, Direction.INPUT_GRADIENT, Execution.SEQUENTIAL, recompute=False)
+    assert [step.launch == len(step.operators) for step in program.steps] == [True, True]
+    assert [o.name for o in program.steps[0].operators] == ["norm", "down.dgrad", "gate_up.dgrad"]
+
+
+def test_chunks_take_turns_over_the_stages_and_the_ends_of_the_model_stand_at_their_ends():
+    shapes = chunk_shapes([4, 6], 2)
+    assert {place: shape.layers for place, shape in shapes.items()} == {(0, 0): 2, (0, 1): 2, (1, 0): 3, (1, 1): 3}
+    assert [place for place, shape in shapes.items() if shape.first] == [(0, 0)]
+    assert [place for place, shape in shapes.items() if shape.last] == [(1, 1)]
 
 
 def test_the_ends_of_the_model_belong_to_the_first_and_last_stage():

@@ -90,6 +90,7 @@ def microbatch_rows() -> list[dict]:
         {
             "method": method,
             "stage": stage,
+            "chunk": 0,
             "direction": direction,
             "point": point,
             "execution": execution,
@@ -170,6 +171,7 @@ def _planned(order: tuple[str, ...], names: Names) -> list[PlannedInstruction]:
     forward = PlannedInstruction(
         direction="forward",
         microbatch=0,
+        chunk=0,
         execution="overlap",
         frequency_mhz=1410,
         partitions=(Choice(partition=PARTITIONS[0], sm_count=6, launch=names.launch),),

@@ -125,6 +125,30 @@ def test_a_page_without_searches_says_so_and_draws_the_rest(tmp_path):
     assert (iteration["plans"], timeline["bars"], search["marks"]) == (2, 8, 0)
 
 
+def test_chunks_and_the_parts_of_a_split_backward_have_names_of_their_own(tmp_path):
+    def split(instruction):
+        if instruction.direction == "forward":
+            return instruction
+        return dataclasses.replace(instruction, direction=("input-gradient", "weight-gradient")[instruction.microbatch])
+
+    def cut(plan):
+        first, second = (
+            dataclasses.replace(stage, instructions=tuple(map(split, stage.instructions))) for stage in plan.stages
+        )
+        last = dataclasses.replace(second.instructions[-1], chunk=1)
+        return dataclasses.replace(
+            plan, stages=(first, dataclasses.replace(second, instructions=(*second.instructions[:-1], last)))
+        )
+
+    inputs = load(WORKLOAD, write_inputs(tmp_path / "results"))
+    inputs = dataclasses.replace(inputs, plans=tuple(map(cut, inputs.plans)))
+    (tmp_path / "page.html").write_text(page_html(inputs).replace("</body>", PROBE + "</body>"), encoding="utf-8")
+    seen = look(tmp_path, "page.html", LIGHT, "--window-size=1280,900")
+    (drawn,) = [chart["text"] for chart in seen["charts"] if "stage 0" in chart["text"]]
+    assert all(name in drawn for name in ("F0.0", "B0.0", "W1.0", "W1.1"))
+    assert "microbatch.chunk (B: input gradients, W: weight gradients), MHz" in drawn
+
+
 def test_nothing_is_drawn_at_no_number(wide):
     for chart in wide["charts"]:
         assert not re.search(r"NaN|Infinity|undefined|null", chart["html"]), chart["html"][:2000]

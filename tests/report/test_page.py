@@ -3,6 +3,7 @@ import json
 import re
 from html.parser import HTMLParser
 
+import polars as pl
 import pytest
 from report_tables import PARTITIONS, WORKLOAD, Names, candidate_rows, iteration_rows, write_inputs
 
@@ -84,16 +85,41 @@ def test_the_timeline_is_that_of_the_plan(inputs):
         assert len(bars) == len(planned) == 8
         for (stage, bar), (planned_stage, instruction) in zip(bars, planned, strict=True):
             assert stage == planned_stage
-            for name in ("direction", "microbatch", "start_s", "time_s", "energy_j", "frequency_mhz", "execution"):
+            for name in (
+                "direction",
+                "microbatch",
+                "chunk",
+                "start_s",
+                "time_s",
+                "energy_j",
+                "frequency_mhz",
+                "execution",
+            ):
                 assert bar[name] == getattr(instruction, name)
             assert [choice["sm_count"] for choice in bar["partitions"]] == [c.sm_count for c in instruction.partitions]
 
 
 def test_stages_that_cost_the_same_share_a_panel(inputs):
     groups = page_data(inputs)["microbatch"]
-    assert [(group["direction"], group["stages"]) for group in groups] == [("forward", [0, 1]), ("backward", [0, 1])]
+    assert [(group["direction"], group["stages"]) for group in groups] == [
+        ("forward", ["0", "1"]),
+        ("backward", ["0", "1"]),
+    ]
     for group in groups:
         assert [len(line["points"]["time_s"]) for line in group["methods"]] == [2, 2, 2]
+
+
+def test_chunks_of_a_stage_have_panels_of_their_own_in_the_order_in_which_they_are_passed(inputs):
+    second = inputs.microbatch.with_columns(chunk=pl.lit(1, pl.Int64), time_s=pl.col("time_s") * 2)
+    split = pl.concat([inputs.microbatch, second]).with_columns(
+        pl.col("direction").replace("backward", "input-gradient")
+    )
+    groups = page_data(dataclasses.replace(inputs, microbatch=split))["microbatch"]
+    assert [(group["direction"], group["stages"]) for group in groups] == [
+        (direction, [f"0 chunk {chunk}", f"1 chunk {chunk}"])
+        for direction in ("forward", "input-gradient")
+        for chunk in (0, 1)
+    ]
 
 
 def test_waiting_costs_what_the_frontiers_left_out(inputs):

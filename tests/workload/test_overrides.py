@@ -72,8 +72,8 @@ def test_every_form_of_sweep_lists_its_values(override: str, values: list[object
         ),
         (
             "pipeline=",
-            "pipeline=: 'pipeline' takes the name of an option (1f1b); to change one of its keys, write "
-            "pipeline.key=value.",
+            "pipeline=: 'pipeline' takes the name of an option (1f1b, gpipe, interleaved, zb-h1); to change one of its "
+            "keys, write pipeline.key=value.",
         ),
         ("+seed=4", "+seed=4: no key can be added; to change one that exists, write it without '+'."),
         ("++seed=4", "++seed=4: no key can be added; to change one that exists, write it without '+'."),

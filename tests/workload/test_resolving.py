@@ -76,6 +76,20 @@ TOO_LARGE = "llama3.2-3b_pp2-tp8_mbs16_seq4096_a100"
             "sequence_length=4098: must be a multiple of 4 (2 x parallelism.cp=2), the chunks that balance causal "
             "attention.",
         ),
+        (
+            ["pipeline=interleaved", "num_microbatches=7"],
+            "num_microbatches=7: must be a multiple of parallelism.pp (2) with pipeline.schedule=interleaved, which "
+            "takes them through its chunks in groups of that many.",
+        ),
+        (
+            ["pipeline=interleaved", "parallelism.pp=1"],
+            "parallelism.pp=1: must be 2 or more with pipeline.schedule=interleaved.",
+        ),
+        (
+            ["pipeline=zb-h1", "parallelism.pp=4", "num_microbatches=3"],
+            "num_microbatches=3: must be at least parallelism.pp (4) with pipeline.schedule=zb-h1, which fills the "
+            "drain with as many weight gradients; use more, or pipeline=1f1b.",
+        ),
         (["parallelism.pp=29"], "parallelism.pp=29: must be at most model.num_layers (28), a block each."),
     ],
 )

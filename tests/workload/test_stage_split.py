@@ -72,12 +72,35 @@ def test_what_is_configured_comes_first_then_the_models_table_then_balance() -> 
             "=[28]: has 1 entries; must have one for each stage (parallelism.pp=2).",
         ),
         (["parallelism.layers_per_stage=[28,0]"], "=[28, 0]: every stage must have 1 block or more."),
+        (
+            ["parallelism.layers_per_stage=[15,13]", "pipeline=interleaved"],
+            "=[15, 13]: every stage must have a multiple of pipeline.chunks (2) blocks; leave it null to have a split "
+            "computed.",
+        ),
     ],
 )
 def test_a_split_that_does_not_fit_the_model_is_refused(overrides: list[str], message: str) -> None:
     with pytest.raises(RefusedWorkloadError) as raised:
         layers_per_stage(workload(*overrides))
     assert str(raised.value) == f"parallelism.layers_per_stage{message}"
+
+
+def test_chunks_are_equal_whatever_the_models_table_says() -> None:
+    assert layers_per_stage(workload("pipeline=interleaved")) == (16, 12)
+    assert layers_per_stage(workload("pipeline=interleaved", "parallelism.layers_per_stage=[14,14]")) == (14, 14)
+    seventy = ["model=llama3.3-70b", "parallelism=pp10tp8", "pipeline=interleaved", "pipeline.chunks=4"]
+    assert layers_per_stage(workload(*seventy)) == (8,) * 10
+
+
+@pytest.mark.parametrize(("chunks", "stages"), [(3, 2), (14, 4)])
+def test_layers_that_cannot_be_cut_into_the_chunks_are_refused(chunks: int, stages: int) -> None:
+    cut = workload("pipeline=interleaved", f"pipeline.chunks={chunks}", f"parallelism.pp={stages}")
+    with pytest.raises(RefusedWorkloadError) as raised:
+        layers_per_stage(cut)
+    assert str(raised.value) == (
+        f"pipeline.chunks={chunks}: model.num_layers (28) must be a multiple of it, with a block for each chunk of "
+        f"each stage (parallelism.pp={stages}); use another number of chunks."
+    )
 
 
 def test_the_models_own_table_is_checked_too() -> None:

@@ -36,6 +36,11 @@ def name(*overrides: str) -> str:
         (["activation_checkpointing=false"], "llama3.2-3b_pp2-tp8_mbs8_seq4096_a100_nockpt"),
         (["parallelism.shard_optimizer=true"], "llama3.2-3b_pp2-tp8_mbs8_seq4096_a100_shardopt"),
         (["parallelism.layers_per_stage=[14,14]"], "llama3.2-3b_pp2-tp8_mbs8_seq4096_a100_layers14-14"),
+        (["pipeline=zb-h1"], "llama3.2-3b_pp2-tp8_mbs8_seq4096_a100_pipeline-zb-h1"),
+        (
+            ["pipeline=interleaved", "pipeline.chunks=4"],
+            "llama3.2-3b_pp2-tp8_mbs8_seq4096_a100_pipeline-interleaved_pipeline.chunks-4",
+        ),
         (["gpu.power_limit_w=300"], "llama3.2-3b_pp2-tp8_mbs8_seq4096_a100_gpu.power-limit-w-300.0"),
     ],
 )

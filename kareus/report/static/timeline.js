@@ -22,6 +22,9 @@ function viridis(share) {
 const rgb = (channels) => `rgb(${channels.join(" ")})`;
 const inkOn = ([r, g, b]) => (0.299 * r + 0.587 * g + 0.114 * b > 130 ? "#000" : "#fff");
 
+/** What a bar is called; B is a whole backward or, where it is split, that of inputs. */
+const LETTERS = { forward: "F", backward: "B", "input-gradient": "B", "weight-gradient": "W" };
+
 const power = (schedule) => schedule.energy_j / schedule.time_s;
 
 /** Powers that the colours span: the same for all plans of the page, so that plans can be compared. */
@@ -107,14 +110,14 @@ function drawTimeline(plan, available) {
   const lane = 46;
   const left = 62;
   const longest = Math.max(...plan.stages.map((stage) => stage.instructions.length));
-  const width = Math.max(available, left + 14 + longest * 36);
+  const width = Math.max(available, left + 14 + longest * (plan.chunks > 1 ? 44 : 36));
   const bottom = 8 + plan.stages.length * (lane + 8);
   const height = bottom + 44;
   const x = scale([0, plan.time_s], [left, width - 14]);
   const name = `Pipeline of ${plan.method}, ${plan.selector} (${data.testbed.label})`;
   const root = svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": name });
   const bars = plan.stages.flatMap((stage, i) => drawLane(root, x, 8 + i * (lane + 8), lane, plan, stage));
-  timeAxis(root, x, bottom, left, width - 14);
+  timeAxis(root, x, bottom, left, width - 14, plan);
   hover(
     root,
     (px, py) => bars.find((bar) => px >= bar.x && px <= bar.x + bar.width && py >= bar.y && py <= bar.y + lane) ?? null,
@@ -136,17 +139,18 @@ function drawLane(root, x, y, lane, plan, stage) {
     root.append(
       svg("rect", { class: "bar", x: bar.x, y, width: bar.width, height: lane, style: `fill:${rgb(color)}` }),
     );
-    const name = `${instruction.direction === "forward" ? "F" : "B"}${instruction.microbatch}`;
+    const chunk = plan.chunks > 1 ? `.${instruction.chunk}` : "";
+    const name = `${LETTERS[instruction.direction]}${instruction.microbatch}${chunk}`;
     const at = { x: bar.x + bar.width / 2, style: `fill:${inkOn(color)}` };
-    if (bar.width > 18) root.append(svg("text", { ...at, class: "bar-text", y: y + (bar.width > 30 ? 21 : 27) }, name));
+    if (bar.width > 7 * name.length + 4) root.append(svg("text", { ...at, class: "bar-text", y: y + (bar.width > 30 ? 21 : 27) }, name));
     if (bar.width > 30)
       root.append(svg("text", { ...at, class: "bar-small", y: y + 34 }, String(schedule.frequency_mhz)));
     const outline = svg("rect", { class: "focus", x: bar.x, y, width: bar.width, height: lane });
-    return { ...bar, title: `${name}, stage ${stage.stage}`, rows: barRows(instruction, schedule), outline };
+    return { ...bar, title: `${name}, stage ${stage.stage}`, rows: barRows(plan, instruction, schedule), outline };
   });
 }
 
-function timeAxis(root, x, y, left, right) {
+function timeAxis(root, x, y, left, right, plan) {
   const { values, decimals } = ticks(x.domain, (right - left) / 90);
   root.append(svg("line", { class: "axis", x1: left, x2: right, y1: y, y2: y }));
   for (const value of values) {
@@ -155,13 +159,20 @@ function timeAxis(root, x, y, left, right) {
       svg("text", { class: "tick", x: x(value), y: y + 18, "text-anchor": "middle" }, value.toFixed(decimals)),
     );
   }
-  root.append(svg("text", { x: left, y: y + 36 }, "time (s); in a bar: microbatch, MHz"));
+  root.append(svg("text", { x: left, y: y + 36 }, `time (s); in a bar: ${barText(plan)}, MHz`));
 }
 
-function barRows(instruction, schedule) {
+function barText(plan) {
+  const directions = new Set(plan.stages.flatMap((stage) => stage.instructions.map((i) => i.direction)));
+  const parts = directions.has("weight-gradient") ? " (B: input gradients, W: weight gradients)" : "";
+  return `microbatch${plan.chunks > 1 ? ".chunk" : ""}${parts}`;
+}
+
+function barRows(plan, instruction, schedule) {
   return [
     ["direction", instruction.direction],
     ["microbatch", String(instruction.microbatch)],
+    ...(plan.chunks > 1 ? [["chunk", String(instruction.chunk)]] : []),
     ["execution", schedule.execution],
     ["frequency", `${schedule.frequency_mhz} MHz`],
     ["power of a GPU", watts(power(schedule))],

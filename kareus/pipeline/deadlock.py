@@ -1,0 +1,44 @@
+"""Whether instructions can all run: an order in which none comes before what it waits for, or the circle in the way."""
+
+import graphlib
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from kareus.errors import ScheduleError
+
+DependsOn = Sequence[Sequence[int]]
+"""By instruction, the numbers of those that it waits for."""
+
+
+def order_of_dependency(depends_on: DependsOn, name: Callable[[int], str]) -> tuple[int, ...]:
+    """Every instruction after all that it waits for.
+
+    Args:
+        depends_on: what waits for what.
+        name: of an instruction, for people.
+
+    Raises:
+        ScheduleError: some wait for one another in a circle, which the message names.
+    """
+    try:
+        return tuple(graphlib.TopologicalSorter(dict(enumerate(depends_on))).static_order())
+    except graphlib.CycleError as error:
+        circle = min((_shortest_circle(depends_on, number) for number in sorted(set(error.args[1]))), key=len)
+        waits = ", which waits for ".join(name(number) for number in (*circle, circle[0]))
+        raise ScheduleError(f"the pipeline's order can never run: {waits}; put one of them elsewhere.") from error
+
+
+def _shortest_circle(depends_on: DependsOn, start: int) -> tuple[int, ...]:
+    """The shortest way from an instruction on a circle over those that it waits for back to it, in that order."""
+    came_from: dict[int, int] = {}
+    queue = deque([start])
+    while start not in came_from:
+        number = queue.popleft()
+        for before in depends_on[number]:
+            if before not in came_from:
+                came_from[before] = number
+                queue.append(before)
+    way = [start]
+    while came_from[way[-1]] != start:
+        way.append(came_from[way[-1]])
+    return (start, *reversed(way[1:]))

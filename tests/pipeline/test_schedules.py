@@ -1,0 +1,238 @@
+"""The orders that schedules generate: against small ones written by hand, and what must hold of any size."""
+
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from pipelines import BI, BW, B, F, order_text, parsed
+
+from kareus.errors import ScheduleError
+from kareus.pipeline.dag import build_dag, makespan
+from kareus.pipeline.instructions import Instruction, instructions_in, pipeline_instructions
+from kareus.workload.config import PipelineSchedule
+from kareus.workload.pipelining import most_delayed, most_in_flight
+
+ONE_F_ONE_B, GPIPE, INTERLEAVED, ZB_H1 = PipelineSchedule
+
+
+def generated(schedule: PipelineSchedule, stages: int, microbatches: int, chunks: int = 1) -> list[str]:
+    return order_text(pipeline_instructions(schedule, stages, microbatches, chunks=chunks))
+
+
+def test_gpipe_by_hand():
+    assert generated(GPIPE, 2, 3) == ["F0 F1 F2 B0 B1 B2"] * 2
+
+
+def test_zero_bubble_of_two_stages_by_hand():
+    assert generated(ZB_H1, 2, 3) == [
+        "F0 F1 I0 W0 F2 I1 W1 I2 W2",
+        "F0 I0 F1 I1 W0 F2 I2 W1 W2",
+    ]
+
+
+def test_zero_bubble_of_three_stages_by_hand():
+    assert generated(ZB_H1, 3, 4) == [
+        "F0 F1 F2 I0 W0 F3 I1 W1 I2 W2 I3 W3",
+        "F0 F1 I0 F2 I1 W0 F3 I2 W1 I3 W2 W3",
+        "F0 I0 F1 I1 F2 I2 W0 F3 I3 W1 W2 W3",
+    ]
+
+
+def test_interleaving_of_two_chunks_on_two_stages_by_hand():
+    """As Megatron-LM orders it; the chunk stands after the dot."""
+    assert generated(INTERLEAVED, 2, 4, 2) == [
+        "F0.0 F1.0 F0.1 F1.1 F2.0 B0.1 F3.0 B1.1 F2.1 B0.0 F3.1 B1.0 B2.1 B3.1 B2.0 B3.0",
+        "F0.0 F1.0 F0.1 B0.1 F1.1 B1.1 F2.0 B0.0 F3.0 B1.0 F2.1 B2.1 F3.1 B3.1 B2.0 B3.0",
+    ]
+
+
+def sized(schedule: PipelineSchedule, stages: int, microbatches: int, chunks: int) -> SimpleNamespace:
+    """As much of a workload as decides what is in flight."""
+    return SimpleNamespace(
+        pipeline=SimpleNamespace(schedule=schedule),
+        parallelism=SimpleNamespace(pp=stages),
+        num_microbatches=microbatches,
+        chunks=chunks,
+        split_backward=schedule.splits_backward,
+    )
+
+
+unhurried = settings(deadline=None, max_examples=50)
+
+
+@st.composite
+def pipelines(draw, schedules=tuple(PipelineSchedule)):
+    """A schedule, stages, microbatches and chunks that resolving accepts."""
+    schedule = draw(st.sampled_from(schedules))
+    stages = draw(st.integers(2 if schedule is INTERLEAVED else 1, 5))
+    if schedule is INTERLEAVED:
+        return schedule, stages, stages * draw(st.integers(1, 4)), draw(st.integers(2, 4))
+    return schedule, stages, draw(st.integers(stages if schedule is ZB_H1 else 1, 12)), 1
+
+
+def instructions_of(drawn) -> tuple[Instruction, ...]:
+    schedule, stages, microbatches, chunks = drawn
+    return pipeline_instructions(schedule, stages, microbatches, chunks=chunks)
+
+
+@unhurried
+@given(pipelines())
+def test_every_chunk_of_every_stage_passes_each_microbatch_once_in_each_direction(drawn):
+    schedule, stages, microbatches, chunks = drawn
+    done = [(i.stage, i.chunk, i.microbatch, i.direction) for i in instructions_of(drawn)]
+    directions = (F, BI, BW) if schedule is ZB_H1 else (F, B)
+    assert len(done) == len(set(done)) == stages * chunks * microbatches * len(directions)
+    assert set(done) == {
+        (s, c, m, d) for s in range(stages) for c in range(chunks) for m in range(microbatches) for d in directions
+    }
+
+
+@unhurried
+@given(pipelines())
+def test_a_microbatch_passes_all_chunks_forward_then_backward_and_weights_come_last(drawn):
+    """Simulated, since an instruction starts only when everything that it waits for has ended."""
+    _, stages, microbatches, chunks = drawn
+    instructions = instructions_of(drawn)
+    dag = build_dag(instructions, [0.0] * stages)
+    place = {number: n for n, number in enumerate(dag.order)}
+    up = [(s, c) for c in range(chunks) for s in range(stages)]
+    for m in range(microbatches):
+        at = {(i.direction, i.stage, i.chunk): place[n] for n, i in enumerate(instructions) if i.microbatch == m}
+        down = B if (B, 0, 0) in at else BI
+        way = [at[F, s, c] for s, c in up] + [at[down, s, c] for s, c in reversed(up)]
+        assert way == sorted(way)
+        if down is BI:
+            assert all(at[BI, s, c] < at[BW, s, c] for s, c in up)
+
+
+def held(instructions, stages, opening, closing) -> list[int]:
+    """By stage, the most passes that have begun `opening` and not ended any of `closing`."""
+    now, most = [0] * stages, [0] * stages
+    for i in instructions:
+        now[i.stage] += i.direction is opening
+        most[i.stage] = max(most[i.stage], now[i.stage])
+        now[i.stage] -= i.direction in closing
+    return most
+
+
+@unhurried
+@given(pipelines())
+def test_what_is_in_flight_is_what_the_memory_estimate_counts(drawn):
+    schedule, stages, microbatches, _ = drawn
+    most = held(instructions_of(drawn), stages, F, (B, BI))
+    assert most == [most_in_flight(sized(*drawn), stage) for stage in range(stages)]
+    if schedule in (ONE_F_ONE_B, ZB_H1):
+        assert all(n <= stages - stage for stage, n in enumerate(most))
+    elif schedule is GPIPE:
+        assert most == [microbatches] * stages
+
+
+@unhurried
+@given(pipelines((ZB_H1,)))
+def test_zero_bubble_never_holds_more_microbatches_than_the_first_stage_of_1f1b(drawn):
+    _, stages, microbatches, _ = drawn
+    instructions = instructions_of(drawn)
+    assert max(held(instructions, stages, F, (BW,))) <= min(stages, microbatches)
+    for stage in range(stages):
+        delayed, most = 0, 0
+        for i in (i for i in instructions if i.stage == stage):
+            most = max(most, delayed * (i.direction is BI))
+            delayed += (i.direction is BI) - (i.direction is BW)
+        assert most == most_delayed(sized(*drawn), stage)
+
+
+def bubble_s(drawn, **seconds: float) -> float:
+    """Iteration time less the work of a stage, for these seconds of a direction over all chunks of a stage."""
+    _, stages, _, chunks = drawn
+    instructions = instructions_of(drawn)
+    times_s = [seconds[i.direction.replace("-", "_")] / chunks for i in instructions]
+    return makespan(build_dag(instructions, [0.0] * stages), times_s) - sum(times_s) / stages
+
+
+quarters = st.integers(1, 12).map(lambda n: n / 4)
+
+
+@unhurried
+@given(pipelines((ONE_F_ONE_B, GPIPE)), quarters, quarters)
+def test_the_bubble_of_1f1b_and_gpipe_is_a_pass_of_every_other_stage(drawn, forward, backward):
+    """(p - 1) (tF + tB): of m (tF + tB) of work, a share of (p - 1) / m (Narayanan et al., section 2.2)."""
+    _, stages, _, _ = drawn
+    assert bubble_s(drawn, forward=forward, backward=backward) == pytest.approx((stages - 1) * (forward + backward))
+
+
+@unhurried
+@given(pipelines((INTERLEAVED,)), quarters)
+def test_interleaving_divides_the_bubble_by_the_chunks(drawn, time_s):
+    _, stages, _, chunks = drawn
+    assert bubble_s(drawn, forward=time_s, backward=time_s) == pytest.approx((stages - 1) * 2 * time_s / chunks)
+    assert bubble_s(drawn, forward=time_s, backward=2 * time_s) == pytest.approx((stages - 1) * 3 * time_s / chunks)
+
+
+@unhurried
+@given(pipelines((ZB_H1,)), quarters)
+def test_with_equal_costs_zero_bubble_leaves_a_third_of_the_bubble_of_1f1b(drawn, time_s):
+    """(p - 1) (tF + tB - tW) instead of (p - 1) (tF + tB + tW) (Qi et al., table 2)."""
+    _, stages, microbatches, _ = drawn
+    left_s = bubble_s(drawn, forward=time_s, input_gradient=time_s, weight_gradient=time_s)
+    assert left_s == pytest.approx((stages - 1) * time_s)
+    usual_s = bubble_s((ONE_F_ONE_B, stages, microbatches, 1), forward=time_s, backward=2 * time_s)
+    assert usual_s == pytest.approx(3 * left_s)
+
+
+@unhurried
+@given(pipelines((ZB_H1,)), quarters, quarters, quarters)
+def test_the_bubble_of_zero_bubble_follows_from_its_costs(drawn, forward, inputs, weights):
+    """(p - 1) (tF + tB - tW), as long as weight gradients are the shortest: what is delayed then holds nothing up."""
+    _, stages, _, _ = drawn
+    assume(weights <= min(inputs, forward))
+    left_s = bubble_s(drawn, forward=forward, input_gradient=inputs, weight_gradient=weights)
+    assert left_s == pytest.approx((stages - 1) * (forward + inputs - weights))
+
+
+def test_instructions_that_wait_in_a_circle_have_no_dag():
+    circle = (Instruction(0, 0, F, 0, (1,)), Instruction(0, 1, B, 0, (0,)))
+    with pytest.raises(ScheduleError, match="forward of microbatch 0 on stage 0, which waits for backward of microb"):
+        build_dag(circle, ())
+
+
+@pytest.mark.parametrize(
+    ("orders", "message"),
+    [
+        (["F0 F0 B0"], "the pipeline's order has forward of microbatch 0 on stage 0 twice; keep one of them."),
+        (
+            ["F0 B0", "B0"],
+            "backward of microbatch 0 on stage 1 waits for forward of microbatch 0 on stage 1, which the pipeline's "
+            "order lacks; add it.",
+        ),
+    ],
+)
+def test_an_order_that_is_not_whole_is_refused(orders, message):
+    with pytest.raises(ScheduleError) as raised:
+        instructions_in([parsed(order) for order in orders])
+    assert str(raised.value) == message
+
+
+def test_an_order_by_hand_runs_as_the_generated_one():
+    by_hand = instructions_in([parsed("F0 F1 B0 B1"), parsed("F0 B0 F1 B1")])
+    assert by_hand == pipeline_instructions(ONE_F_ONE_B, 2, 2)
+
+
+@pytest.mark.parametrize(
+    ("orders", "message"),
+    [
+        (
+            ["F0 B0 F1 B1", "F0 F1 B0 B1"],
+            "the pipeline's order can never run: backward of microbatch 0 on stage 0, which waits for backward of "
+            "microbatch 0 on stage 1, which waits for forward of microbatch 1 on stage 1, which waits for forward of "
+            "microbatch 1 on stage 0, which waits for backward of microbatch 0 on stage 0; put one of them elsewhere.",
+        ),
+        (["F1 B0 F0 B1"], "forward of microbatch 0 on stage 0, which waits for backward of microbatch 0 on stage 0"),
+        (["F0 W0 I0"], "weight-gradient of microbatch 0 on stage 0, which waits for input-gradient of microbatch 0"),
+    ],
+)
+def test_an_order_that_waits_in_a_circle_is_refused_with_the_circle(orders, message):
+    with pytest.raises(ScheduleError) as raised:
+        instructions_in([parsed(order) for order in orders])
+    assert message in str(raised.value)
+    assert "\n" not in str(raised.value)

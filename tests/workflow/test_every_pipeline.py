@@ -1,0 +1,144 @@
+"""Every pipeline, planned through all stages for a small workload, from configuration to checked plan and page."""
+
+import json
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from kareus.artifacts.tables import read_table
+from kareus.cli import main
+from kareus.frontier.tables import MICROBATCH
+from kareus.partition.names import expected_partitions
+from kareus.pipeline.tables import INSTRUCTIONS, ITERATION
+from kareus.workload.config import PipelineSchedule
+from kareus.workload.resolve import CONFIG_DIR, resolve_accepted
+from kareus.workload.slices import SLICES, slice_text
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[2]
+STAGES, MICROBATCHES = 4, 4
+SMALL = (
+    *(f"parallelism.{key}" for key in (f"pp={STAGES}", "tp=4")),
+    *(f"model.{key}" for key in ("num_layers=8", "vocab_size=8192")),
+    *(f"search.{size}.{key}" for size in ("medium", "large") for key in ("initial=6", "max_rounds=0")),
+    f"num_microbatches={MICROBATCHES}",
+    "microbatch_size=2",
+    "search=random",
+    "gpu.search_frequencies.stride_mhz=255",
+    "pipeline.deadlines=3",
+)
+"""Three clocks, a few candidates of each partition, three plans."""
+
+
+def run(command: str, *arguments: str | Path, **files: Path) -> None:
+    assert main([command, *map(str, arguments), *(f"--{name}={path}" for name, path in files.items())]) == 0
+
+
+def planned(results: Path, pipeline: str) -> Path:
+    """Run every stage as the rules do; the folder of the workload."""
+    ((name, workload),) = resolve_accepted([f"pipeline={pipeline}", *SMALL], ROOT / CONFIG_DIR).items()
+    folder, store = results / name, results / "measurements"
+    config = {stage: folder / "config" / f"{stage}.yaml" for stage in SLICES}
+    (folder / "config").mkdir(parents=True)
+    for stage, path in config.items():
+        path.write_text(slice_text(workload, stage))
+    segments, partitions = (folder / "partition" / f"{table}.parquet" for table in ("segments", "partitions"))
+    space, microbatch = folder / "schedule/space.parquet", folder / "frontier/microbatch.parquet"
+    components, whole = (folder / "profile" / f"{table}.parquet" for table in ("components", "instructions"))
+    instructions, iteration = (folder / "pipeline" / f"{table}.parquet" for table in ("instructions", "iteration"))
+    searches = [folder / "search" / partition for partition in expected_partitions(workload)]
+    candidates, rounds = ([path / f"{table}.parquet" for path in searches] for table in ("candidates", "rounds"))
+    plan, report = folder / "plan/fastest.json", folder / "report"
+
+    run("partition", config=config["partition"], segments=segments, partitions=partitions)
+    run("schedule", config=config["schedule"], partitions=partitions, space=space)
+    run("profile", config=config["profile"], segments=segments, store=store, components=components, instructions=whole)
+    for path, found, in_rounds in zip(searches, candidates, rounds, strict=True):
+        inputs = {"config": config["search"], "partitions": partitions, "space": space, "store": store}
+        run("search", f"--partition={path.name}", **inputs, candidates=found, rounds=in_rounds)
+    inputs = {"config": config["frontier"], "segments": segments, "components": components, "instructions": whole}
+    run("frontier", "--candidates", *candidates, **inputs, microbatch=microbatch)
+    run("pipeline", config=config["pipeline"], microbatch=microbatch, instructions=instructions, iteration=iteration)
+    run("select", "fastest", folder)
+    run("check-plan", plan)
+    tables = {"iteration": iteration, "microbatch": microbatch, "plans": plan}
+    outputs = {"page": report / "page.html", "summary": report / "summary.txt"}
+    run("report", f"--workload={name}", "--candidates", *candidates, "--rounds", *rounds, **tables, **outputs)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    results = tmp_path_factory.mktemp("results")
+    return {str(schedule): planned(results, schedule) for schedule in PipelineSchedule}
+
+
+@pytest.mark.parametrize("pipeline", PipelineSchedule)
+def test_every_instruction_is_planned_with_points_of_its_own(folders, pipeline):
+    folder, chunks = folders[pipeline], 2 if pipeline == "interleaved" else 1
+    directions = ("forward", "input-gradient", "weight-gradient") if pipeline == "zb-h1" else ("forward", "backward")
+    instructions = read_table(folder / "pipeline/instructions.parquet", INSTRUCTIONS)
+    assert len(instructions) == STAGES * chunks * MICROBATCHES * len(directions)
+    iteration = read_table(folder / "pipeline/iteration.parquet", ITERATION)
+    assert iteration["points"].list.len().unique().to_list() == [len(instructions)]
+    microbatch = read_table(folder / "frontier/microbatch.parquet", MICROBATCH)
+    for (method,), points in microbatch.group_by("method"):
+        kinds = points.select("stage", "chunk", "direction").unique()
+        assert len(kinds) == STAGES * chunks * len(directions), method
+    assert set(microbatch["direction"]) == set(directions)
+
+
+@pytest.mark.parametrize("pipeline", PipelineSchedule)
+def test_the_page_draws_the_plan_of_every_pipeline(folders, pipeline):
+    page = (folders[pipeline] / "report/page.html").read_text()
+    plan = json.loads((folders[pipeline] / "plan/fastest.json").read_text())
+    drawn = {instruction["direction"] for stage in plan["stages"] for instruction in stage["instructions"]}
+    assert all(f'"direction":"{direction}"' in page for direction in drawn)
+    assert "simulated testbed" in page
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "number", "change", "message"),
+    [
+        ("interleaved", 1, {"chunk": 1}, "stage 0 departs from the interleaved order at instruction 1"),
+        ("gpipe", 1, {"microbatch": 2}, "stage 0 departs from the gpipe order at instruction 1"),
+        ("zb-h1", -1, {"execution": "overlap"}, "weight-gradient of microbatch 3: execution 'overlap' is not possible"),
+    ],
+)
+def test_a_plan_that_departs_from_its_pipeline_is_refused(folders, tmp_path, capsys, pipeline, number, change, message):
+    plan = json.loads((folders[pipeline] / "plan/fastest.json").read_text())
+    plan["stages"][0]["instructions"][number].update(change)
+    (tmp_path / "plan.json").write_text(json.dumps(plan))
+    assert main(["check-plan", str(tmp_path / "plan.json"), f"--folder={folders[pipeline]}"]) == 2
+    line = capsys.readouterr().err
+    assert message in line
+    assert line.count("\n") == 1
+
+
+def fastest_s(folder: Path, method: str) -> float:
+    iteration = read_table(folder / "pipeline/iteration.parquet", ITERATION)
+    return min(iteration.filter(pl.col("method") == method)["time_s"])
+
+
+def test_schedules_with_smaller_bubbles_are_faster(folders):
+    """Four microbatches on four stages wait much."""
+    kareus = {pipeline: fastest_s(folder, "kareus") for pipeline, folder in folders.items()}
+    assert kareus["zb-h1"] < kareus["1f1b"]
+    assert kareus["interleaved"] < kareus["1f1b"]
+    assert kareus["gpipe"] == pytest.approx(kareus["1f1b"], rel=0.05)
+
+
+def test_a_split_backward_takes_as_long_as_a_whole_one_and_what_its_collectives_hid_behind(folders):
+    """Sequentially, the collectives of a whole backward run beside its weight gradients, those of a split one alone."""
+
+    def seconds(pipeline: str, *directions: str) -> float:
+        points = read_table(folders[pipeline] / "frontier/microbatch.parquet", MICROBATCH)
+        own = points.filter(
+            (pl.col("method") == "sequential") & (pl.col("stage") == 1) & (pl.col("frequency_mhz") == 1410)
+        )
+        return sum(own.filter(pl.col("direction").is_in(directions))["time_s"])
+
+    whole_s, split_s = seconds("1f1b", "backward"), seconds("zb-h1", "input-gradient", "weight-gradient")
+    assert whole_s < split_s < 1.5 * whole_s
