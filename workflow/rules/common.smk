@@ -49,7 +49,7 @@ wildcard_constraints:
     workload=r"[A-Za-z0-9._-]+",
     partition=r"[a-z0-9-]+",
     stage="|".join(SLICES),
-    selector=r"[A-Za-z0-9=.-]+",
+    selector=r"[A-Za-z0-9=.+-]+",
 
 
 def code(command):
