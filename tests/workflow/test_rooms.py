@@ -51,6 +51,7 @@ HEAVY = {"torch", "xgboost", "highspy", "pandas", "sklearn", "zeus", "snakemake"
 NEEDED = {
     "partition": {"torch"},
     "pipeline": {"highspy"},
+    "emulate": {"highspy"},
     "validate": {"highspy", "torch"},
     "fit": {"highspy", "torch"},
 }
