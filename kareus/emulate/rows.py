@@ -8,11 +8,13 @@ import polars as pl
 
 from kareus.emulate.fleet import Scale, fleet_columns, identity, scale_of
 from kareus.emulate.hours import Slot, Work, charge_of, energy_j, hourly, iterations, reachable, steady
+from kareus.emulate.iso import with_iso_plans
 from kareus.emulate.power_caps import power_cap_columns
 from kareus.emulate.resolve import Fleet
 from kareus.emulate.series import Series
 from kareus.emulate.stragglers import straggler_columns
 from kareus.errors import ConfigError
+from kareus.pipeline.compare import FRONTIER_BASELINE
 from kareus.pipeline.frontiers import method_problem
 from kareus.pipeline.methods import method_named
 from kareus.pipeline.problem import Problem
@@ -33,17 +35,20 @@ class Planned:
 
 
 def planned(fleet: Fleet, microbatch: pl.DataFrame) -> list[Planned]:
-    """Frontiers of one pipeline, by method.
+    """Frontiers of one pipeline, by method, with the plans by which they are compared.
 
     Raises:
         ArtifactError: a stage or direction of a method has no points.
     """
-    config, found = cut(fleet.pipeline, "pipeline"), []
-    for method in map(method_named, fleet.emulation.methods):
-        problem = method_problem(config, microbatch, method)
-        deadlines = fleet.emulation.deadlines if method.has_frontier else 1
-        found.append(Planned(method.name, problem, tuple(iteration_frontier(problem, deadlines))))
-    return found
+    methods = [method_named(name) for name in fleet.emulation.methods]
+    config = cut(fleet.pipeline, "pipeline")
+    problems = {method.name: method_problem(config, microbatch, method) for method in methods}
+    plans = {
+        method.name: iteration_frontier(problems[method.name], fleet.emulation.deadlines if method.has_frontier else 1)
+        for method in methods
+    }
+    baseline = plans[FRONTIER_BASELINE]
+    return [Planned(name, problems[name], with_iso_plans(own, problems[name], baseline)) for name, own in plans.items()]
 
 
 def fleet_rows(fleet: Fleet, frontiers: Iterable[Planned]) -> list[Row]:

@@ -8,7 +8,9 @@ from fleets import all_plans, fleet, microbatch
 from kareus.emulate.fleet import scale_of
 from kareus.emulate.reduction import reduction_s
 from kareus.emulate.rows import fleet_rows, planned, power_cap_rows, straggler_rows
+from kareus.emulate.tables import FLEET
 from kareus.errors import ConfigError
+from kareus.pipeline.compare import compare_methods
 
 BLOCKING_W, STATIC_W = 85.0, 60.0
 
@@ -32,6 +34,16 @@ def test_a_fleet_costs_its_pipelines():
         assert row["static_energy_j"] == pytest.approx(STATIC_W * 64 * plan.time_s)
         assert row["power_w"] == pytest.approx(4 * plan.energy_j / plan.time_s)
         assert row["gap"] == pytest.approx(plan.gap)
+
+
+def test_the_comparison_at_equal_time_or_energy_does_not_depend_on_the_grid():
+    reductions = []
+    for deadlines in (3, 40):
+        one = fleet(f"emulation.deadlines={deadlines}", "emulation.num_microbatches=6")
+        rows = fleet_rows(one, planned(one, microbatch(points=12)))
+        (kareus,) = (row for row in compare_methods(FLEET.frame(rows)) if row.method == "kareus")
+        reductions.append((kareus.iso_time_energy_reduction_percent, kareus.iso_energy_time_reduction_percent))
+    assert reductions[0] == pytest.approx(reductions[1], abs=0.3)
 
 
 def test_gradients_travel_a_ring_between_nodes():
@@ -114,7 +126,7 @@ def test_a_power_cap_is_kept_by_a_plan_as_fast_as_almost_any(reduction):
 def test_a_cap_between_two_plans_is_used_up():
     one = fleet("emulation.deadlines=2", "emulation.num_microbatches=8")
     frontiers = planned(one, microbatch(points=12))
-    fast, slow = of(fleet_rows(one, frontiers))
+    fast, slow = of(fleet_rows(one, frontiers))[:2]
     cap_w = (fast["power_w"] + slow["power_w"]) / 2 / 64
     capped = dataclasses.replace(one, emulation=dataclasses.replace(one.emulation, power_caps_w=(cap_w,)))
     (row,) = of(power_cap_rows(capped, frontiers))
