@@ -131,3 +131,36 @@ def test_no_other_plan_within_the_deadline_uses_less_energy(rows, limit):
     within = [row for row in rows if row[0] <= limit]
     if within:
         assert rows[select(Selector(Goal.DEADLINE, limit), frame, GPUS)][1] == min(energy for _, energy in within)
+
+
+LIMITS = {
+    Goal.DEADLINE: ("energy_j", 9.0),
+    Goal.STRAGGLER: ("energy_j", 9.0),
+    Goal.ENERGY: ("time_s", 9.0),
+    Goal.POWER: ("time_s", 9.0),
+}
+"""What each goal minimises, and a limit that every plan keeps."""
+
+
+@pytest.mark.parametrize("goal", LIMITS)
+@given(plans, st.floats(0, 1), st.floats(0, 1))
+def test_a_tighter_limit_never_gives_a_better_plan(goal, rows, share, tighter):
+    frame = pl.DataFrame(rows, schema={"time_s": pl.Float64, "energy_j": pl.Float64}, orient="row")
+    minimised, loose = LIMITS[goal]
+    found = []
+    for limit in (max(1.0, loose * share), max(1.0, loose * share * tighter)):
+        try:
+            found.append(frame[minimised][select(Selector(goal, limit), frame, GPUS)])
+        except ConfigError:
+            found.append(float("inf"))
+    assert found[0] <= found[1]
+
+
+@given(plans, st.floats(0, 5), st.floats(0, 5))
+def test_no_other_plan_has_a_smaller_product_or_costs_less(rows, per_kwh, per_gpu_hour):
+    frame = pl.DataFrame(rows, schema={"time_s": pl.Float64, "energy_j": pl.Float64}, orient="row")
+    time_s, energy_j = rows[select(Selector(Goal.EDP), frame, GPUS)]
+    assert time_s * energy_j == min(t * e for t, e in rows)
+    prices = Prices(per_kwh, per_gpu_hour)
+    chosen = rows[select(Selector(Goal.COST, prices=prices), frame, GPUS)]
+    assert prices.cost(*chosen, GPUS) == min(prices.cost(t, e, GPUS) for t, e in rows)
