@@ -155,6 +155,16 @@ def test_what_was_not_asked_for_is_left_out(tmp_path):
     assert json.loads(re.search(r'id="data">(.*?)</script>', html)[1])["charges"] == []
 
 
+def test_fleets_are_listed_where_nothing_else_was_planned(tmp_path, caplog):
+    folder = tmp_path / "tiny/report"
+    folder.mkdir(parents=True)
+    (folder / "fleets.txt").write_text("tiny: emulated fleets\n")
+    with caplog.at_level("INFO"):
+        assert main(["results", str(tmp_path)]) == 0
+    assert "tiny: emulated fleets" in caplog.text
+    assert str(folder / "fleets.html") in caplog.text
+
+
 @pytest.mark.skipif(CHROMIUM is None, reason='chromium not found: install it with "apt-get install chromium"')
 @pytest.mark.parametrize(("scheme", "background"), [(LIGHT, "rgb(255, 255, 255)"), (DARK, "rgb(20, 23, 27)")])
 def test_the_page_draws_every_fleet_and_labels_everything(page, scheme, background):
