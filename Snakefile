@@ -17,6 +17,7 @@ include: "workflow/rules/search.smk"
 include: "workflow/rules/frontier.smk"
 include: "workflow/rules/pipeline.smk"
 include: "workflow/rules/plan.smk"
+include: "workflow/rules/emulate.smk"
 include: "workflow/rules/report.smk"
 
 
@@ -32,6 +33,7 @@ localrules:
     all,
     plans,
     frontiers,
+    fleets,
 
 
 rule all:
@@ -48,6 +50,11 @@ rule plans:
             workload=WORKLOADS,
             selector=config["select"],
         ),
+
+
+rule fleets:
+    input:
+        expand("results/{workload}/report/fleets.html", workload=EMULATED),
 
 
 rule frontiers:

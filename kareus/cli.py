@@ -25,9 +25,11 @@ COMMANDS = {
     "select": ("kareus.plan.stage", "choose a point of the frontier and write its plan"),
     "check-plan": ("kareus.plan.check_stage", "validate a plan file"),
     "export": ("kareus.export.stage", "write a plan in the format of another tool"),
+    "emulate": ("kareus.emulate.stage", "emulate fleets of pipelines: scaling, stragglers, power caps, hours"),
     "validate": ("kareus.fidelity.stage", "predict what a reference file gives, and say how far off that is"),
     "fit": ("kareus.fidelity.fit_stage", "fit a GPU's coefficients to reference data"),
     "report": ("kareus.report.stage", "write the summary and the page"),
+    "report-fleets": ("kareus.report.fleets_stage", "write the summary and the page of emulated fleets"),
     "results": ("kareus.report.listing", "print the summaries and where everything is"),
 }
 

@@ -44,6 +44,10 @@ class WorkloadFolder:
         suffix = "" if method == "kareus" else f"_{method}"
         return self.path / "plan" / f"{selector}{suffix}.json"
 
+    def fleet(self, name: str) -> Path:
+        """Folder of an emulated fleet."""
+        return self.path / "emulate" / name
+
     def _existing(self, *parts: str) -> Path:
         path = self.path.joinpath(*parts)
         if not path.is_file():

@@ -6,6 +6,7 @@ The one list behind `kareus.open_results` and the reference page of the schemas.
 from dataclasses import dataclass
 
 from kareus.artifacts.tables import TableSchema
+from kareus.emulate.tables import FLEET, HOURS, POWER_CAPS, STRAGGLERS
 from kareus.frontier.tables import MICROBATCH
 from kareus.partition.tables import PARTITIONS, SEGMENTS
 from kareus.pipeline.tables import INSTRUCTIONS, ITERATION
@@ -20,7 +21,7 @@ class Entry:
 
     schema: TableSchema
     pattern: str
-    """Path below the folder of a workload; a part in braces is a column that the path holds."""
+    """Path below the folder of a workload; a part in braces is a column that only the path holds."""
 
     @property
     def glob(self) -> str:
@@ -44,4 +45,8 @@ CATALOGUE = (
     Entry(MICROBATCH, "frontier/microbatch.parquet"),
     Entry(INSTRUCTIONS, "pipeline/instructions.parquet"),
     Entry(ITERATION, "pipeline/iteration.parquet"),
+    Entry(FLEET, "emulate/*/fleet.parquet"),
+    Entry(STRAGGLERS, "emulate/*/stragglers.parquet"),
+    Entry(POWER_CAPS, "emulate/*/power_caps.parquet"),
+    Entry(HOURS, "emulate/*/hours.parquet"),
 )

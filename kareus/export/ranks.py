@@ -52,6 +52,7 @@ def _step(instruction: PlannedInstruction) -> dict[str, Any]:
     return {
         "function": FUNCTIONS.get(direction, direction),
         "microbatch": instruction.microbatch,
+        "model_chunk": instruction.chunk,
         "frequency_mhz": instruction.frequency_mhz,
         "execution": str(instruction.execution),
         "overlaps": [

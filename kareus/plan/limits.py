@@ -1,6 +1,6 @@
-"""Planning for exactly the limit that a selector gives, between the precomputed plans.
+"""Planning for exactly what a selector asks for, between the precomputed plans.
 
-Imported only where there is a limit, since it needs the solver.
+Imported only where a selector needs it, since it needs the solver.
 """
 
 from collections.abc import Mapping
@@ -12,27 +12,33 @@ from kareus.errors import ArtifactError
 from kareus.pipeline.frontiers import method_problem, plan_columns
 from kareus.pipeline.methods import method_named
 from kareus.pipeline.problem import Problem
-from kareus.pipeline.solver import cheapest_within, fastest_within
-from kareus.plan.selectors import Goal
+from kareus.pipeline.solver import PlannedIteration, cheapest_within, fastest_within
+from kareus.plan.objectives import least_cost, least_product
+from kareus.plan.selectors import Goal, Prices, Selector, absolute_limit
 from kareus.workload.slices import PipelineSlice
 
 TOLERANCE = 1e-9
 """Share by which sums of floats may differ."""
+HEADROOM = 1e-5
+"""Share of an allowance that `fastest_under` may leave unused."""
+MOST_STEPS = 20
+"""Of `fastest_under`, which usually takes three or four."""
 
 Row = dict[str, Any]
 """Of `ITERATION`."""
+Cost = tuple[float, float]
+"""Seconds and joules of a plan."""
 
 
-def row_within(
-    goal: Goal, limit: float, plans: pl.DataFrame, row: Row, microbatch: pl.DataFrame, config: PipelineSlice
+def exact_row(
+    selector: Selector, plans: pl.DataFrame, row: Row, microbatch: pl.DataFrame, config: PipelineSlice
 ) -> Row:
-    """Plan for a deadline or an energy.
+    """Plan for exactly what a selector asks for.
 
     Args:
-        goal: `DEADLINE` or `ENERGY`.
-        limit: seconds or joules.
+        selector: any but `fastest` and `min-energy`, which are precomputed.
         plans: rows of `ITERATION` of one method.
-        row: the best of them within the limit.
+        row: the best of them for the selector.
         microbatch: the table `MICROBATCH`.
         config: the pipeline.
 
@@ -44,9 +50,57 @@ def row_within(
     """
     problem = method_problem(config, microbatch, method_named(row["method"]))
     _check_fastest(problem, row)
-    if goal is Goal.DEADLINE:
-        return _within_deadline(limit, row, problem, config)
-    return _within_energy(limit, plans, row, problem, config)
+    limit = absolute_limit(selector, plans)
+    match selector.goal:
+        case Goal.DEADLINE | Goal.STRAGGLER if limit is not None:
+            return _within_deadline(limit, row, problem, config)
+        case Goal.ENERGY if limit is not None:
+            return _within_energy(limit, plans, row, problem, config)
+        case Goal.POWER if limit is not None:
+            return _within_power(limit, plans, row, problem, config)
+        case Goal.COST if selector.prices is not None:
+            return _least_cost(selector.prices, row, problem, config)
+        case Goal.EDP:
+            return _least_product(plans, row, problem, config)
+        case _:
+            return row
+
+
+def fastest_under(
+    problem: Problem, allowance: tuple[float, float], thirsty: Cost, frugal: Cost
+) -> PlannedIteration | None:
+    """The fastest plan found that uses at most an energy which grows with its time; None where there is none.
+
+    Along a frontier energy falls with time, and the allowance does not, so that the two cross once. The crossing is
+    found by regula falsi with the Illinois rule, on plans for exact deadlines.
+
+    Args:
+        problem: what to plan.
+        allowance: joules, and joules more for each second of iteration time: (0, watts) is a limit on mean power.
+        thirsty: a plan that uses more than it may.
+        frugal: a slower plan that does not.
+    """
+
+    def excess_j(cost: Cost) -> float:
+        return cost[1] - (allowance[0] + allowance[1] * cost[0])
+
+    best, (low_s, high_s) = None, (thirsty[0], frugal[0])
+    above_j, below_j = excess_j(thirsty), excess_j(frugal)
+    for _ in range(MOST_STEPS):
+        if high_s - low_s <= HEADROOM * high_s:
+            break
+        deadline_s = low_s + (high_s - low_s) * above_j / (above_j - below_j)
+        planned = cheapest_within(problem, deadline_s)
+        excess = excess_j((planned.time_s, planned.energy_j))
+        if excess <= 0:
+            if planned.time_s >= high_s:
+                break
+            best, high_s, below_j, above_j = planned, planned.time_s, excess, above_j / 2
+            if -excess <= HEADROOM * planned.energy_j:
+                break
+        else:
+            low_s, above_j, below_j = deadline_s, excess, below_j / 2
+    return best
 
 
 def _within_deadline(deadline_s: float, row: Row, problem: Problem, config: PipelineSlice) -> Row:
@@ -65,6 +119,30 @@ def _within_energy(energy_j: float, plans: pl.DataFrame, row: Row, problem: Prob
         return row
     planned = fastest_within(problem, energy_j, (max(faster_s), row["time_s"]))
     return row if planned is None else {**row, **plan_columns(config, planned)}
+
+
+def _within_power(power_w: float, plans: pl.DataFrame, row: Row, problem: Problem, config: PipelineSlice) -> Row:
+    """A plan faster than `row`, slower than the next plan, which draws more; `row` where none is found."""
+    faster = plans.filter(pl.col("time_s") < row["time_s"]).sort("time_s").select("time_s", "energy_j")
+    if faster.is_empty():
+        return row
+    planned = fastest_under(problem, (0.0, power_w), faster.row(-1), (row["time_s"], row["energy_j"]))
+    return row if planned is None else {**row, **plan_columns(config, planned)}
+
+
+def _least_cost(prices: Prices, row: Row, problem: Problem, config: PipelineSlice) -> Row:
+    gpus = config.parallelism.gpus
+    planned = least_cost(problem, prices, gpus)
+    better = prices.cost(planned.time_s, planned.energy_j, gpus) < prices.cost(row["time_s"], row["energy_j"], gpus)
+    return {**row, **plan_columns(config, planned)} if better else row
+
+
+def _least_product(plans: pl.DataFrame, row: Row, problem: Problem, config: PipelineSlice) -> Row:
+    times_s = sorted(plans["time_s"].to_list())
+    at = times_s.index(row["time_s"])
+    planned = least_product(problem, (times_s[max(at - 1, 0)], times_s[min(at + 1, len(times_s) - 1)]))
+    better = planned is not None and planned.time_s * planned.energy_j < row["time_s"] * row["energy_j"]
+    return {**row, **plan_columns(config, planned)} if planned is not None and better else row
 
 
 def _check_fastest(problem: Problem, row: Mapping[str, Any]) -> None:

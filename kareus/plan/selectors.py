@@ -1,6 +1,7 @@
 """Selectors: how a user names the point of the frontier that they want.
 
-The same text on the command line and in file names: `fastest`, `min-energy`, `deadline=5.2s`, `energy=20kJ`.
+The same text on the command line and in file names: `fastest`, `min-energy`, `edp`, `deadline=5.2s`, `straggler=1.15x`,
+`energy=20kJ`, `power=4kW`, `cost=0.12perkWh+2.5perGPUh`.
 """
 
 import math
@@ -12,9 +13,19 @@ import polars as pl
 
 from kareus.errors import ConfigError
 
-ALLOWED = "allowed: fastest, min-energy, deadline=<time> (such as 5.2s or 900ms), energy=<energy> (such as 20kJ)"
-
-UNITS = {"deadline": {"ms": 1e-3, "s": 1.0, "min": 60.0}, "energy": {"J": 1.0, "kJ": 1e3, "MJ": 1e6}}
+ALLOWED = (
+    "allowed: fastest, min-energy, edp, deadline=<time> (such as 5.2s or 900ms), straggler=<factor> (such as 1.15x), "
+    "energy=<energy> (such as 20kJ), power=<power of all GPUs> (such as 4kW), cost=<price>perkWh+<price>perGPUh"
+)
+UNITS = {
+    "deadline": {"ms": 1e-3, "s": 1.0, "min": 60.0},
+    "straggler": {"x": 1.0},
+    "energy": {"J": 1.0, "kJ": 1e3, "MJ": 1e6},
+    "power": {"W": 1.0, "kW": 1e3, "MW": 1e6},
+}
+NUMBER = r"[0-9.]+(?:[eE][+-]?[0-9]+)?"
+JOULES_PER_KWH = 3.6e6
+SECONDS_PER_HOUR = 3600.0
 
 
 class Goal(StrEnum):
@@ -24,10 +35,50 @@ class Goal(StrEnum):
     """The least time, whatever the energy."""
     MIN_ENERGY = "min-energy"
     """The least energy, whatever the time."""
+    EDP = "edp"
+    """The least product of energy and time (energy-delay product)."""
     DEADLINE = "deadline"
     """The least energy within a time."""
+    STRAGGLER = "straggler"
+    """The least energy within a multiple of the least time: what a slower pipeline elsewhere allows (Perseus)."""
     ENERGY = "energy"
     """The least time within an energy."""
+    POWER = "power"
+    """The least time within a mean power of all GPUs."""
+    COST = "cost"
+    """The least cost of energy and GPU time together."""
+
+
+MEASURES = {
+    Goal.FASTEST: "time_s",
+    Goal.MIN_ENERGY: "energy_j",
+    Goal.EDP: "product_js",
+    Goal.DEADLINE: "energy_j",
+    Goal.STRAGGLER: "energy_j",
+    Goal.ENERGY: "time_s",
+    Goal.POWER: "time_s",
+    Goal.COST: "cost",
+}
+"""What each goal minimises."""
+LIMITED = {
+    Goal.DEADLINE: ("time_s", "s"),
+    Goal.STRAGGLER: ("time_s", "s"),
+    Goal.ENERGY: ("energy_j", "J"),
+    Goal.POWER: ("power_w", "W"),
+}
+"""What each goal with a limit limits, and its unit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """What a training run is paid by, in any one currency; one of both may be 0."""
+
+    per_kwh: float
+    per_gpu_hour: float
+
+    def cost(self, time_s: float, energy_j: float, gpus: int) -> float:
+        """Cost of `gpus` GPUs that take this time and, together, this energy."""
+        return energy_j / JOULES_PER_KWH * self.per_kwh + time_s / SECONDS_PER_HOUR * gpus * self.per_gpu_hour
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +87,9 @@ class Selector:
 
     goal: Goal
     limit: float | None = None
-    """Seconds for `deadline`, joules for `energy`."""
+    """Seconds for `deadline`, joules for `energy`, watts for `power`, a multiple of the least time for `straggler`."""
+    prices: Prices | None = None
+    """For `cost`."""
 
 
 def parse_selector(text: str) -> Selector:
@@ -46,39 +99,81 @@ def parse_selector(text: str) -> Selector:
         ConfigError: it is not one, or its limit is not a positive number with a unit.
     """
     name, equals, value = text.partition("=")
-    if name in (Goal.FASTEST, Goal.MIN_ENERGY) and not equals:
+    if name in (Goal.FASTEST, Goal.MIN_ENERGY, Goal.EDP) and not equals:
         return Selector(Goal(name))
+    if name == Goal.COST:
+        return Selector(Goal.COST, prices=_prices(text, value))
     match = re.fullmatch(r"([0-9.eE+-]+)([a-zA-Z]+)", value)
     unit = UNITS.get(name, {}).get(match[2]) if match else None
     if match is None or unit is None:
         raise ConfigError(f"selector '{text}': not understood; {ALLOWED}.")
-    try:
-        limit = float(match[1]) * unit
-    except ValueError:
-        limit = math.nan
+    limit = _number(match[1]) * unit
     if not 0 < limit < math.inf:
         raise ConfigError(f"selector '{text}': '{match[1]}' is not a positive number; {ALLOWED}.")
+    if name == Goal.STRAGGLER and limit < 1:
+        raise ConfigError(f"selector '{text}': no plan is faster than the fastest; give 1x or more, such as 1.15x.")
     return Selector(Goal(name), limit)
 
 
-def select(selector: Selector, plans: pl.DataFrame) -> int:
+def select(selector: Selector, plans: pl.DataFrame, gpus: int) -> int:
     """Return the row of `plans` (time_s, energy_j; a frontier) that `selector` asks for; `limits` plans between rows.
+
+    Args:
+        selector: the request.
+        plans: rows of one method.
+        gpus: GPUs of the whole job, for what a cost is.
 
     Raises:
         ConfigError: no plan is within the limit; the message says what can be reached.
     """
-    measure, limited, unit = (
-        ("time_s", "energy_j", "J") if selector.goal is Goal.ENERGY else ("energy_j", "time_s", "s")
-    )
-    if selector.goal is Goal.FASTEST:
-        measure = "time_s"
-    indexed = plans.with_row_index("row")
-    if selector.limit is not None:
-        within = indexed.filter(pl.col(limited) <= selector.limit)
-        if within.is_empty():
-            raise ConfigError(
-                f"{selector.goal}={selector.limit:g}{unit}: no plan is within it; "
-                f"the least that can be reached is {min(plans[limited].to_list()):.6g}{unit}."
-            )
-        indexed = within
-    return int(indexed.sort(measure, "time_s")["row"][0])
+    measured = plans.with_columns(
+        power_w=pl.col("energy_j") / pl.col("time_s"), product_js=pl.col("energy_j") * pl.col("time_s")
+    ).with_row_index("row")
+    if selector.prices is not None:
+        costs = [selector.prices.cost(row["time_s"], row["energy_j"], gpus) for row in plans.iter_rows(named=True)]
+        measured = measured.with_columns(cost=pl.Series(costs))
+    limit = absolute_limit(selector, plans)
+    if limit is not None:
+        measured = _within(selector.goal, limit, measured)
+    return int(measured.sort(MEASURES[selector.goal], "time_s")["row"][0])
+
+
+def absolute_limit(selector: Selector, plans: pl.DataFrame) -> float | None:
+    """The limit in seconds, joules or watts; None where there is none."""
+    if selector.limit is None or selector.goal is not Goal.STRAGGLER:
+        return selector.limit
+    return selector.limit * min(map(float, plans["time_s"]))
+
+
+def _within(goal: Goal, limit: float, measured: pl.DataFrame) -> pl.DataFrame:
+    limited, unit = LIMITED[goal]
+    within = measured.filter(pl.col(limited) <= limit)
+    if within.is_empty():
+        least, most = min(measured[limited].to_list()), max(measured[limited].to_list())
+        raise ConfigError(
+            f"{goal}={limit:g}{unit}: no plan is within it; the least that can be reached is {least:.6g}{unit} "
+            f"(the frontier ends at {most:.6g}{unit})."
+        )
+    return within
+
+
+def _prices(text: str, value: str) -> Prices:
+    """Prices such as `0.12perkWh+2.5perGPUh`, or one of both alone."""
+    match = re.fullmatch(rf"(?:({NUMBER})perkWh)?(\+)?(?:({NUMBER})perGPUh)?", value)
+    if match is None or bool(match[2]) != bool(match[1] and match[3]) or not (match[1] or match[3]):
+        raise ConfigError(
+            f"selector '{text}': not understood; write cost=<price>perkWh+<price>perGPUh, such as "
+            "cost=0.12perkWh+2.5perGPUh, or one of both prices alone."
+        )
+    prices = Prices(_number(match[1] or "0"), _number(match[3] or "0"))
+    if not 0 < prices.per_kwh + prices.per_gpu_hour < math.inf:
+        raise ConfigError(f"selector '{text}': prices must be positive numbers, such as cost=0.12perkWh+2.5perGPUh.")
+    return prices
+
+
+def _number(text: str) -> float:
+    """A number, or NaN, which is in no range."""
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan

@@ -16,7 +16,8 @@ from kareus.errors import ArtifactError, ConfigError
 from kareus.frontier.tables import MICROBATCH
 from kareus.pipeline.tables import ITERATION
 from kareus.plan.build import build_plan
-from kareus.plan.selectors import Goal, Selector, parse_selector, select
+from kareus.plan.run_totals import run_totals
+from kareus.plan.selectors import ALLOWED, Goal, Selector, parse_selector, select
 from kareus.workload.config import Workload
 from kareus.workload.slices import PlanSlice, cut, frontier_hash, load_slice, subject_of
 
@@ -25,9 +26,10 @@ logger = logging.getLogger(__name__)
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the request and the workload's folder."""
-    parser.add_argument("selector", help="fastest, min-energy, deadline=5.2s or energy=20kJ")
+    parser.add_argument("selector", help=ALLOWED.removeprefix("allowed: "))
     parser.add_argument("folder", type=Path, help="results folder of the workload")
     parser.add_argument("--method", default="kareus", help="whose frontier to select from (default: kareus)")
+    parser.add_argument("--tokens", type=float, help="also print what training on so many tokens takes")
     parser.add_argument(
         "--output", type=Path, help="plan file to write (default: FOLDER/plan/SELECTOR.json, or SELECTOR_METHOD.json)"
     )
@@ -58,19 +60,21 @@ def run(arguments: argparse.Namespace) -> None:
         plan.prediction.energy_j,
         plan.prediction.dynamic_energy_j,
         100 * row["gap"],
-        "the deadline" if selector.goal is Goal.DEADLINE else "its own time",
+        "the deadline" if selector.goal in (Goal.DEADLINE, Goal.STRAGGLER) else "its own time",
         plan.testbed.label,
     )
+    if arguments.tokens is not None:
+        logger.info(run_totals(plan.prediction, workload, arguments.tokens, selector.prices))
 
 
 def _chosen(selector: Selector, plans: pl.DataFrame, microbatch: pl.DataFrame, workload: Workload) -> dict[str, Any]:
-    """Row of `ITERATION` that `selector` asks for: precomputed, or solved for where it gives a limit."""
-    row = plans.row(select(selector, plans), named=True)
-    if selector.limit is None:
+    """Row of `ITERATION` that `selector` asks for: precomputed, or solved for where it may lie between the plans."""
+    row = plans.row(select(selector, plans, workload.parallelism.gpus), named=True)
+    if selector.goal in (Goal.FASTEST, Goal.MIN_ENERGY):
         return row
-    from kareus.plan.limits import row_within  # noqa: PLC0415 - the solver, which only limits need
+    from kareus.plan.limits import exact_row  # noqa: PLC0415 - the solver, which only these need
 
-    return row_within(selector.goal, selector.limit, plans, row, microbatch, cut(workload, "pipeline"))
+    return exact_row(selector, plans, row, microbatch, cut(workload, "pipeline"))
 
 
 def _testbed(folder: WorkloadFolder, workload: Workload) -> TestbedIdentity:

@@ -17,10 +17,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Print one summary for each planned workload, then what was refused, then the places."""
-    workloads = read_table(arguments.results / "workloads.parquet", WORKLOADS).to_dicts()
-    for workload in workloads:
-        logger.info("%s\n", _entry(arguments.results / workload["workload"], workload["refusal"]))
+    """Print one summary for each workload, planned or refused, and one for its emulated fleets, with the places."""
+    workloads, fleets = arguments.results / "workloads.parquet", sorted(arguments.results.glob("*/report/fleets.txt"))
+    if workloads.is_file() or not fleets:
+        for workload in read_table(workloads, WORKLOADS).to_dicts():
+            logger.info("%s\n", _entry(arguments.results / workload["workload"], workload["refusal"]))
+    for summary in fleets:
+        logger.info("%s\npage     %s\n", read_text(summary).rstrip(), summary.with_suffix(".html").resolve())
 
 
 def _entry(folder: Path, refusal: str | None) -> str:

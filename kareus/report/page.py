@@ -2,25 +2,42 @@
 
 import html
 import json
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from string import Template
+from typing import Any
 
 from kareus.report.figures import page_data
 from kareus.report.inputs import ReportInputs
 from kareus.report.summary import summary_text
 
-SCRIPTS = ("data.js", "svg.js", "interact.js", "frontiers.js", "search.js", "timeline.js", "page.js")
-"""In the order in which they are joined: each uses only what stands before it."""
+SHARED = ("data.js", "svg.js", "interact.js", "layout.js", "frontiers.js")
+"""Scripts of every page, in the order in which they are joined: each uses only what stands before it."""
+SCRIPTS = (*SHARED, "search.js", "timeline.js", "page.js")
+FLEET_SCRIPTS = (*SHARED, "fleets.js")
 
 
 def page_html(inputs: ReportInputs) -> str:
-    """Return the page as text."""
+    """Return the page of a workload as text."""
+    title = f"{inputs.workload} ({inputs.testbed.label})"
+    return html_page(title, summary_text(inputs), page_data(inputs), SCRIPTS)
+
+
+def html_page(title: str, summary: str, data: Mapping[str, Any], scripts: Sequence[str]) -> str:
+    """Return a page as text.
+
+    Args:
+        title: of the document.
+        summary: what the page says, as text.
+        data: what its figures draw.
+        scripts: assets that draw them.
+    """
     return Template(_asset("page.html")).substitute(
-        title=html.escape(f"{inputs.workload} ({inputs.testbed.label})"),
+        title=html.escape(title),
         style=_asset("page.css"),
-        summary=html.escape(summary_text(inputs)),
-        data=_embedded(page_data(inputs)),
-        script="\n".join(_asset(name) for name in SCRIPTS),
+        summary=html.escape(summary),
+        data=_embedded(data),
+        script="\n".join(_asset(name) for name in scripts),
     )
 
 

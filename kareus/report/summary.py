@@ -15,8 +15,7 @@ from kareus.pipeline.compare import (
 )
 from kareus.plan.document import Plan
 from kareus.report.inputs import ReportInputs
-
-DASH = "\u2013"
+from kareus.report.text import DASH, percent, table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,24 +67,23 @@ def summary_text(inputs: ReportInputs) -> str:
 def _max_throughput(rows: Sequence[MethodComparison]) -> list[str]:
     cells = [(row.method, *_cost(row), *_reductions(row)) for row in rows]
     heads = ("method", "time s", "energy kJ", "static kJ", "dynamic kJ", "time saved", "energy saved")
-    return _table(heads, cells)
+    return table(heads, cells)
 
 
 def _frontier_improvement(rows: Sequence[MethodComparison]) -> list[str]:
     cells = [
-        (row.method, _percent(row.iso_time_energy_reduction_percent), _percent(row.iso_energy_time_reduction_percent))
+        (row.method, percent(row.iso_time_energy_reduction_percent), percent(row.iso_energy_time_reduction_percent))
         for row in rows
         if row.method != FRONTIER_BASELINE
     ]
-    return _table(("method", "iso-time energy saved", "iso-energy time saved"), cells)
+    return table(("method", "iso-time energy saved", "iso-energy time saved"), cells)
 
 
 def _chosen_plans(rows: Sequence[PlanRow]) -> list[str]:
     cells = [
-        (row.selector, row.method, *_cost(row)[:2], *_reductions(row), _percent(100 * row.gap, digits=2))
-        for row in rows
+        (row.selector, row.method, *_cost(row)[:2], *_reductions(row), percent(100 * row.gap, digits=2)) for row in rows
     ]
-    return _table(("selector", "method", "time s", "energy kJ", "time saved", "energy saved", "gap"), cells, texts=2)
+    return table(("selector", "method", "time s", "energy kJ", "time saved", "energy saved", "gap"), cells, texts=2)
 
 
 def _cost(row: MethodComparison | PlanRow) -> tuple[str, ...]:
@@ -94,21 +92,4 @@ def _cost(row: MethodComparison | PlanRow) -> tuple[str, ...]:
 
 
 def _reductions(row: MethodComparison | PlanRow) -> tuple[str, str]:
-    return _percent(row.time_reduction_percent), _percent(row.energy_reduction_percent)
-
-
-def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, texts: int = 1) -> list[str]:
-    """Lay out cells in columns: the first `texts` to the left, numbers to the right, under a rule."""
-    widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
-    rule = ["\u2500" * width for width in widths]
-    return [
-        "  ".join(
-            cell.ljust(width) if i < texts else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in (heads, rule, *rows)
-    ]
-
-
-def _percent(value: float | None, *, digits: int = 1) -> str:
-    return DASH if value is None else f"{round(value, digits) + 0.0:.{digits}f} %"  # + 0.0 turns -0.0 into 0.0
+    return percent(row.time_reduction_percent), percent(row.energy_reduction_percent)

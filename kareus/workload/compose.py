@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -39,40 +39,46 @@ class Composition:
     """Values, by dotted key, that differ from what the chosen options and the primary file say."""
 
 
-def compose(overrides: Sequence[str], config_dir: Path) -> list[Composition]:
+def compose(
+    overrides: Sequence[str], config_dir: Path, record: type[Workload] = Workload, primary: str = PRIMARY
+) -> list[Composition]:
     """Expand `overrides` and compose each combination, in the order of the sweep.
 
     Args:
         overrides: Hydra overrides and sweeps; `model=path/to/config.json` reads a Hugging Face model.
-        config_dir: folder of the groups and of the primary file `config.yaml`.
+        config_dir: folder of the groups and of the primary file.
+        record: what is composed: a workload, or what extends it.
+        primary: name of the primary file, which says what is composed where nothing is overridden.
 
     Raises:
         ConfigError: an override or a file under `config_dir` that cannot be used, in one line.
     """
-    if not (config_dir / f"{PRIMARY}.yaml").is_file():
+    if not (config_dir / f"{primary}.yaml").is_file():
         raise ConfigError(
-            f"{config_dir}: not a configuration folder (no {PRIMARY}.yaml); run from the top of the repository, or "
+            f"{config_dir}: not a configuration folder (no {primary}.yaml); run from the top of the repository, or "
             "pass --config-dir."
         )
-    combinations = expand(overrides, config_dir)
-    merged = cache(_merged)  # Hydra takes 0.07 s, and most combinations of a sweep choose the same options
+    combinations = expand(overrides, config_dir, record)
+    # Hydra takes 0.07 s, and most combinations of a sweep choose the same options.
+    merged = cache(partial(_merged, primary, groups(record)))
     folder = os.path.abspath(config_dir)  # noqa: PTH100 - Hydra wants an absolute path, symbolic links may stay
     with (
         initialize_config_dir(version_base="1.3", config_dir=folder),
         _stored_models(combinations) as stored,
         _one_line(config_dir),
     ):
-        return [_composed(combination, stored, merged) for combination in combinations]
+        return [_composed(combination, stored, merged, record) for combination in combinations]
 
 
 def _composed(
     combination: Sequence[Setting],
     stored: Mapping[str, str],
     merged: Callable[[tuple[str, ...]], tuple[dict[str, str], DictConfig]],
+    record: type[Workload],
 ) -> Composition:
     choices, values = list[str](), dict[str, Any]()
     for setting in combination:
-        if setting.key not in groups():
+        if setting.key not in groups(record):
             values[setting.key] = setting.value
         elif is_file(setting.key, setting.value):
             choices.append(f"model={stored[setting.value]}")
@@ -82,7 +88,7 @@ def _composed(
     after = copy.deepcopy(before)
     for key, value in values.items():
         OmegaConf.update(after, key, value, force_add=True)  # as Hydra does; that the key exists is known by now
-    workload = from_plain(Workload, OmegaConf.to_container(after, resolve=True, throw_on_missing=True))
+    workload = from_plain(record, OmegaConf.to_container(after, resolve=True, throw_on_missing=True))
     return Composition(
         overrides=tuple(setting.text for setting in combination),
         workload=workload,
@@ -91,12 +97,12 @@ def _composed(
     )
 
 
-def _merged(choices: tuple[str, ...]) -> tuple[dict[str, str], DictConfig]:
+def _merged(primary: str, own: tuple[str, ...], choices: tuple[str, ...]) -> tuple[dict[str, str], DictConfig]:
     """The chosen option of every group, and the values that they and the primary file give."""
-    config = hydra_compose(PRIMARY, overrides=list(choices), return_hydra_config=True)
+    config = hydra_compose(primary, overrides=list(choices), return_hydra_config=True)
     options: dict[str, str] = dict(config.hydra.runtime.choices)
     values = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
-    return {group: options[group] for group in groups()}, values
+    return {group: options[group] for group in own}, values
 
 
 @contextmanager

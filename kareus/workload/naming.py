@@ -6,6 +6,7 @@ that it stays the same whatever is swept beside it, and keeps its results.
 """
 
 import re
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kareus.artifacts.records import content_hash
@@ -43,9 +44,20 @@ def workload_name(composition: Composition) -> str:
         ABBREVIATIONS.get(gpu, gpu),
         *_unusual(workload),
         *(f"{group}-{options[group]}" for group, usual in USUAL_OPTIONS.items() if options[group] != usual),
-        *_changes(composition),
+        *changed(
+            {
+                key: value
+                for key, value in composition.changes.items()
+                if key not in SHOWN and not key.startswith("parallelism.")
+            }
+        ),
     ]
-    return "_".join(_safe(part) for part in parts)
+    return joined(parts)
+
+
+def joined(parts: Iterable[str]) -> str:
+    """Parts of a name as one, safe in a path."""
+    return "_".join(re.sub(r"[^A-Za-z0-9.-]", "-", part) for part in parts)
 
 
 def _degrees(workload: Workload) -> str:
@@ -74,13 +86,8 @@ def _usual_split(workload: Workload) -> tuple[int, ...] | None:
         return None
 
 
-def _changes(composition: Composition) -> list[str]:
-    """Other values that differ from what the chosen options say."""
-    changes = {
-        key: value
-        for key, value in composition.changes.items()
-        if key not in SHOWN and not key.startswith("parallelism.")
-    }
+def changed(changes: Mapping[str, Any]) -> list[str]:
+    """Parts of a name for values that differ from what the chosen options say: few numbers as they are, else a hash."""
     if len(changes) <= MOST_CHANGES and all(isinstance(value, bool | int | float) for value in changes.values()):
         return [f"{key}-{_number(value)}" for key, value in changes.items()]
     return [content_hash(changes)[:8]]
@@ -88,7 +95,3 @@ def _changes(composition: Composition) -> list[str]:
 
 def _number(value: Any) -> str:
     return str(value).replace("+", "")
-
-
-def _safe(part: str) -> str:
-    return re.sub(r"[^A-Za-z0-9.-]", "-", part)

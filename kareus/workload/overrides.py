@@ -10,7 +10,6 @@ import itertools
 import typing
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -36,31 +35,31 @@ class Setting:
     value: Any
 
 
-def expand(texts: Sequence[str], config_dir: Path) -> list[tuple[Setting, ...]]:
+def expand(texts: Sequence[str], config_dir: Path, record: type[Workload] = Workload) -> list[tuple[Setting, ...]]:
     """Expand overrides and sweeps into combinations, the last override varying fastest.
 
     Args:
         texts: overrides as on Hydra's command line: `key=value`, and the sweeps `a,b`, `choice()`, `range()`, `glob()`.
         config_dir: folder of the groups.
+        record: what they configure.
 
     Raises:
         ConfigError: an override that is malformed, given twice, or of a key or option that does not exist.
     """
-    overrides = [_parse(text, config_dir) for text in texts]
+    overrides = [_parse(text, config_dir, record) for text in texts]
     seen: dict[str, str] = {}
     for text, override in zip(texts, overrides, strict=True):
-        _check_key(text, override)
+        _check_key(text, override, record)
         key = override.key_or_group
         if key in seen:
             raise ConfigError(f"{text}: '{key}' is given twice; to sweep it, write its values once: {key}=a,b.")
         seen[key] = text
-    return list(itertools.product(*(_settings(o, config_dir) for o in overrides)))
+    return list(itertools.product(*(_settings(o, config_dir, record) for o in overrides)))
 
 
-@cache
-def groups() -> tuple[str, ...]:
-    """Names of the Hydra groups: the fields of a workload that are records themselves."""
-    return tuple(f.name for f in dataclasses.fields(Workload) if dataclasses.is_dataclass(f.type))
+def groups(record: type[Workload] = Workload) -> tuple[str, ...]:
+    """Names of the Hydra groups: the fields of a workload, or of what extends it, that are records themselves."""
+    return tuple(f.name for f in dataclasses.fields(record) if dataclasses.is_dataclass(f.type))
 
 
 def options(group: str, config_dir: Path) -> list[str]:
@@ -73,9 +72,9 @@ def is_file(group: str, option: str) -> bool:
     return group == "model" and (option.endswith(".json") or "/" in option)
 
 
-def _parse(text: str, config_dir: Path) -> Override:
+def _parse(text: str, config_dir: Path, record: type[Workload]) -> Override:
     if "=" not in text:
-        meant = [f"{group}={text}" for group in groups() if text in options(group, config_dir)]
+        meant = [f"{group}={text}" for group in groups(record) if text in options(group, config_dir)]
         hint = f"perhaps you meant {meant[0]}" if meant else f"write key=value, such as {EXAMPLE}"
         raise ConfigError(f"'{text}': not an override; {hint}.")
     try:
@@ -88,7 +87,7 @@ def _parse(text: str, config_dir: Path) -> Override:
         ) from error
 
 
-def _check_key(text: str, override: Override) -> None:
+def _check_key(text: str, override: Override, record: type[Workload]) -> None:
     key = override.key_or_group
     if override.type is OverrideType.DEL:
         raise ConfigError(f"{text}: '{key}' cannot be deleted; give it another value: {key}=value.")
@@ -96,15 +95,14 @@ def _check_key(text: str, override: Override) -> None:
         raise ConfigError(f"{text}: no key can be added; to change one that exists, write it without '+'.")
     if override.package is not None:
         raise ConfigError(f"{text}: '@' has no meaning here; write {key}=option.")
-    known = _keys()
+    known = _keys(record)
     if key not in known:
         raise ConfigError(f"{text}: unknown key; {_suggest_key(key, known)}.")
 
 
-@cache
-def _keys() -> tuple[str, ...]:
+def _keys(record: type[Workload]) -> tuple[str, ...]:
     """Dotted paths of everything that can be overridden, groups included."""
-    return tuple(_paths(Workload))
+    return tuple(_paths(record))
 
 
 def _paths(record: Any) -> Iterator[str]:
@@ -127,21 +125,22 @@ def _suggest_key(key: str, known: Sequence[str]) -> str:
     return f"perhaps you meant {close[0]}" if close else suggest(key, [path for path in known if "." not in path])
 
 
-def _settings(override: Override, config_dir: Path) -> list[Setting]:
+def _settings(override: Override, config_dir: Path, record: type[Workload]) -> list[Setting]:
     """Settings that an override stands for."""
     singles = [override]
     if override.is_sweep_override():
-        singles = [_parse(f"{override.key_or_group}={value}", config_dir) for value in _swept(override, config_dir)]
+        values = _swept(override, config_dir, record)
+        singles = [_parse(f"{override.key_or_group}={value}", config_dir, record) for value in values]
     if not singles:
         raise ConfigError(f"{override.input_line}: the sweep is empty; check its bounds.")
     settings = [Setting(str(one.input_line), one.key_or_group, one.value()) for one in singles]
     for setting in settings:
-        if setting.key in groups():
+        if setting.key in groups(record):
             _check_option(setting, config_dir)
     return settings
 
 
-def _swept(override: Override, config_dir: Path) -> list[str]:
+def _swept(override: Override, config_dir: Path, record: type[Workload]) -> list[str]:
     group, pattern = override.key_or_group, override.value()
     if override.is_interval_sweep():
         raise ConfigError(
@@ -149,8 +148,9 @@ def _swept(override: Override, config_dir: Path) -> list[str]:
         )
     if not isinstance(pattern, Glob):
         return list(override.sweep_string_iterator())
-    if group not in groups():
-        raise ConfigError(f"{override.input_line}: glob() is for groups ({', '.join(groups())}); list the values: a,b.")
+    if group not in groups(record):
+        known = ", ".join(groups(record))
+        raise ConfigError(f"{override.input_line}: glob() is for groups ({known}); list the values: a,b.")
     matching: list[str] = pattern.filter(options(group, config_dir))
     if not matching:
         raise ConfigError(f"{override.input_line}: matches none; allowed: {', '.join(options(group, config_dir))}.")

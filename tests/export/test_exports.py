@@ -8,7 +8,7 @@ import pytest
 from kareus.artifacts.provenance import TestbedIdentity
 from kareus.export.ranks import rank_schedules
 from kareus.export.zeus import frequency_schedule
-from kareus.partition.graph import Direction
+from kareus.partition.graph import TRACED, Direction
 from kareus.plan.document import Plan, PlannedInstruction, Prediction, StagePlan
 from kareus.profile.programs import Execution
 from kareus.schedule.choice import Choice
@@ -22,6 +22,7 @@ def instruction(direction, microbatch, frequency_mhz):
     return PlannedInstruction(
         direction=direction,
         microbatch=microbatch,
+        chunk=0,
         execution=Execution.OVERLAP if overlaps else Execution.SEQUENTIAL,
         frequency_mhz=frequency_mhz,
         partitions=CHOICES if overlaps else (),
@@ -35,7 +36,7 @@ def instruction(direction, microbatch, frequency_mhz):
 def plan():
     order = {0: ((1410, 1200), (900, 900)), 1: ((1410, 900), (1200, 1410))}
     stages = [
-        [instruction(d, m, mhz) for m, clocks in enumerate(own) for d, mhz in zip(Direction, clocks, strict=True)]
+        [instruction(d, m, mhz) for m, clocks in enumerate(own) for d, mhz in zip(TRACED, clocks, strict=True)]
         for own in order.values()
     ]
     return Plan(

@@ -15,7 +15,9 @@ from kareus.frontier.tables import MICROBATCH
 from kareus.pipeline.frontiers import iteration_rows, method_problem
 from kareus.pipeline.methods import method_named
 from kareus.pipeline.relaxation import Relaxation
+from kareus.pipeline.solver import iteration_frontier
 from kareus.pipeline.tables import ITERATION
+from kareus.plan.selectors import Prices
 from kareus.schedule.tables import SPACE
 from kareus.workload.resolve import resolve_accepted
 from kareus.workload.slices import PlanSlice, cut, load_slice, slice_text, subject_of
@@ -144,3 +146,75 @@ def test_frontiers_that_do_not_belong_together_are_refused(folder, capsys):
     deadline_s = 1.001 * plans_of(folder)["time_s"].min()
     assert main(["select", f"deadline={deadline_s}s", str(folder)]) == 2
     assert "the microbatch frontiers allow none below" in capsys.readouterr().err
+
+
+def costs(folder, method="kareus"):
+    return plans_of(folder, method).select("time_s", "energy_j").rows()
+
+
+def test_a_power_just_below_that_of_a_plan_costs_hardly_more_time(folder):
+    (thirsty_s, thirsty_j), (frugal_s, _) = costs(folder)[1:3]
+    power_w = thirsty_j / thirsty_s * (1 - 1e-4)
+    found = predicted(folder, f"power={power_w!r}W")
+    assert found["energy_j"] / found["time_s"] <= power_w
+    assert found["time_s"] < thirsty_s + 0.2 * (frugal_s - thirsty_s)
+
+
+@pytest.mark.parametrize("method", ["sequential", "kareus"])
+def test_a_tighter_power_is_never_faster_and_always_kept(folder, method):
+    ends_w = [energy_j / time_s for time_s, energy_j in costs(folder, method)]
+    before_s = 0.0
+    for step in range(7):
+        power_w = max(ends_w) + (min(ends_w) - max(ends_w)) * step / 6
+        found = predicted(folder, f"power={power_w * (1 + 1e-9)!r}W", f"--method={method}")
+        assert found["energy_j"] / found["time_s"] <= power_w * (1 + 1e-8)
+        assert found["time_s"] >= before_s * (1 - 1e-3)  # rounding to real points is not exactly monotone
+        before_s = found["time_s"]
+
+
+def test_a_straggler_is_the_deadline_that_it_sets(folder):
+    deadline_s = 1.07 * plans_of(folder)["time_s"].min()
+    assert predicted(folder, "straggler=1.07x") == predicted(folder, f"deadline={deadline_s!r}s")
+
+
+def fine_plans(folder):
+    """Plans for many deadlines: what a search along the frontier can at most find."""
+    workload = load_slice(folder / "config/plan.yaml", PlanSlice).workload
+    microbatch = read_table(folder / "frontier/microbatch.parquet", MICROBATCH)
+    problem = method_problem(cut(workload, "pipeline"), microbatch, method_named("kareus"))
+    return [(plan.time_s, plan.energy_j) for plan in iteration_frontier(problem, 60)]
+
+
+def test_the_least_product_is_that_of_a_fine_frontier_and_not_above_any_plan(folder):
+    found = predicted(folder, "edp")
+    product_js = found["time_s"] * found["energy_j"]
+    assert product_js <= min(time_s * energy_j for time_s, energy_j in costs(folder)) * (1 + 1e-9)
+    assert product_js <= min(time_s * energy_j for time_s, energy_j in fine_plans(folder)) * (1 + 2e-3)
+
+
+@pytest.mark.parametrize("per_gpu_hour", [0.0, 0.01, 0.05, 0.2, 3.0])
+def test_the_least_cost_is_that_of_a_fine_frontier_and_not_above_any_plan(folder, per_gpu_hour):
+    prices = Prices(0.12, per_gpu_hour)
+    found = predicted(folder, f"cost=0.12perkWh+{per_gpu_hour!r}perGPUh")
+    cost = prices.cost(found["time_s"], found["energy_j"], 16)
+    assert cost <= min(prices.cost(*plan, 16) for plan in costs(folder)) * (1 + 1e-9)
+    assert cost <= min(prices.cost(*plan, 16) for plan in fine_plans(folder)) * (1 + 2e-3)
+
+
+def test_paying_only_for_time_buys_the_fastest_plan(folder):
+    assert predicted(folder, "cost=2perGPUh")["time_s"] == pytest.approx(plans_of(folder)["time_s"].min())
+
+
+def test_the_tokens_of_a_run_scale_what_it_takes_and_costs(folder, caplog):
+    found = predicted(folder, "fastest")
+    with caplog.at_level("INFO"):
+        assert main(["select", "cost=2perGPUh", str(folder), "--tokens", "1e12"]) == 0
+    iterations = 1e12 / (4 * 8 * 4096)  # microbatches x sequences x tokens
+    hours = iterations * found["time_s"] / 3600
+    assert f"1e+12 tokens: {iterations:,.0f} iterations, {hours:,.1f} h on 16 GPUs" in caplog.text
+    assert f"cost {hours * 16 * 2:,.2f}" in caplog.text
+
+
+def test_no_tokens_at_all_are_refused(folder, capsys):
+    assert main(["select", "fastest", str(folder), "--tokens", "0"]) == 2
+    assert "--tokens 0: must be a positive number" in capsys.readouterr().err

@@ -51,6 +51,7 @@ HEAVY = {"torch", "xgboost", "highspy", "pandas", "sklearn", "zeus", "snakemake"
 NEEDED = {
     "partition": {"torch"},
     "pipeline": {"highspy"},
+    "emulate": {"highspy"},
     "validate": {"highspy", "torch"},
     "fit": {"highspy", "torch"},
 }
@@ -77,6 +78,8 @@ def test_the_layout_of_a_workload_folder_is_that_of_the_rules(tmp_path):
     named = (folder.space, folder.microbatch, folder.iteration)
     assert tuple(p.relative_to(tmp_path).as_posix() for p in named) == places
     assert folder.plan("fastest", "kareus") == tmp_path / "plan/fastest.json"
+    fleets = "|".join(rule.read_text() for rule in RULES if rule.stem == "emulate")
+    assert f"results/{{workload}}/{folder.fleet('{fleet}').relative_to(tmp_path).as_posix()}/fleet.parquet" in fleets
 
 
 def test_every_module_says_what_it_is_for():

@@ -11,6 +11,7 @@ from kareus.artifacts.code import code_hash
 from kareus.artifacts.files import lock_until_exit
 from kareus.artifacts.records import content_hash
 from kareus.cli import COMMANDS
+from kareus.emulate.resolve import resolve_fleets
 from kareus.errors import KareusError
 from kareus.partition.names import expected_partitions
 from kareus.plan.selectors import parse_selector
@@ -28,28 +29,31 @@ try:
 except WorkflowError as error:
     what = str(error).splitlines()[1].removeprefix("ValidationError: ")
     raise WorkflowError(
-        f"--config or config/workflow.yaml: {what}; allowed: overrides, select."
+        f"--config or config/workflow.yaml: {what}; allowed: overrides, select, emulation."
     ) from None
 
-for key in ("overrides", "select"):
+for key in ("overrides", "select", "emulation"):
     if isinstance(config[key], str):
         config[key] = shlex.split(config[key])
 
 try:
     RESOLVED = resolve_accepted(config["overrides"])
+    FLEETS = {(f.workload_name, f.name): f for f in resolve_fleets(config["emulation"])}
     for selector in config["select"]:
         parse_selector(selector)
 except KareusError as error:
     raise WorkflowError(str(error)) from None
 
 WORKLOADS = list(RESOLVED)
+EMULATED = {f.workload_name: f.workload for f in FLEETS.values()}
 
 
 wildcard_constraints:
     workload=r"[A-Za-z0-9._-]+",
     partition=r"[a-z0-9-]+",
     stage="|".join(SLICES),
-    selector=r"[A-Za-z0-9=.-]+",
+    selector=r"[A-Za-z0-9=.+-]+",
+    fleet=r"[A-Za-z0-9._-]+",
 
 
 def code(command):
@@ -59,11 +63,47 @@ def code(command):
 
 def workload(wildcards):
     """The resolved workload of a results folder."""
-    if wildcards.workload not in RESOLVED:
+    known = EMULATED | RESOLVED
+    if wildcards.workload not in known:
         raise WorkflowError(
-            f"results/{wildcards.workload}: not a workload of this configuration; it has: {', '.join(WORKLOADS)}."
+            f"results/{wildcards.workload}: not a workload of this configuration; it has: {', '.join(known)}."
         )
-    return RESOLVED[wildcards.workload]
+    return known[wildcards.workload]
+
+
+def fleet(wildcards):
+    """The emulated fleet of a results folder."""
+    key = (wildcards.workload, wildcards.fleet)
+    if key not in FLEETS:
+        raise WorkflowError(
+            f"results/{wildcards.workload}/emulate/{wildcards.fleet}: not a fleet of this configuration; it has: "
+            f"{', '.join(name for _, name in FLEETS)}."
+        )
+    return FLEETS[key]
+
+
+def fleet_overrides(wildcards):
+    """Overrides that give a fleet."""
+    return list(fleet(wildcards).overrides)
+
+
+def fleet_content(wildcards):
+    """Hash of a fleet and its workload, so that editing the configuration reruns it."""
+    return content_hash([fleet(wildcards).workload, fleet(wildcards).emulation])
+
+
+def fleet_series(wildcards):
+    """The CSV file of a fleet, if it has one."""
+    return fleet(wildcards).emulation.series or []
+
+
+def fleets_of(pattern):
+    """Files of all fleets of a workload."""
+    return lambda wildcards: expand(
+        pattern,
+        workload=wildcards.workload,
+        fleet=[name for workload, name in FLEETS if workload == wildcards.workload],
+    )
 
 
 def partitions(wildcards):

@@ -23,3 +23,27 @@ rule write_report:
         " --microbatch {input.microbatch} --iteration {input.iteration}"
         " --candidates {input.candidates} --rounds {input.rounds} --plans {input.plans}"
         " --page {output.page} --summary {output.summary} > {log} 2>&1"
+
+
+rule report_fleets:
+    input:
+        fleet=fleets_of(rules.emulate_fleet.output.fleet),
+        stragglers=fleets_of(rules.emulate_fleet.output.stragglers),
+        power_caps=fleets_of(rules.emulate_fleet.output.power_caps),
+        hours=fleets_of(rules.emulate_fleet.output.hours),
+    output:
+        page="results/{workload}/report/fleets.html",
+        summary="results/{workload}/report/fleets.txt",
+    log:
+        "results/{workload}/logs/report-fleets.log",
+    conda:
+        "../../envs/kareus.yaml"
+    params:
+        code=code("report-fleets"),
+    message:
+        "Writing the summary and the page of the fleets of {wildcards.workload}"
+    shell:
+        "python -m kareus report-fleets --workload {wildcards.workload}"
+        " --fleet {input.fleet} --stragglers {input.stragglers}"
+        " --power-caps {input.power_caps} --hours {input.hours}"
+        " --page {output.page} --summary {output.summary} > {log} 2>&1"

@@ -1,30 +1,12 @@
-// Puts the page together from the data block.
+// Puts the page of a workload together from the data block.
 
-function headline(parent) {
-  const { testbed, provenance } = data;
-  const badge = testbed.kind === "simulated" ? "SIMULATED TESTBED" : "MEASURED";
-  const hash = provenance.config_hash;
-  const facts = [
-    `kareus ${provenance.kareus_version}`,
-    `configuration ${hash}`,
-    `seed ${provenance.seed ?? DASH}`,
-    `created ${provenance.created_at}`,
-  ];
-  parent.append(
-    html(
-      "header",
-      {},
-      html("h1", {}, data.workload),
-      html(
-        "p",
-        { class: "line" },
-        html("span", { class: "badge" }, badge),
-        html("span", {}, `${testbed.label}, ${data.gpus} GPUs`),
-      ),
-      html("p", { class: "quiet" }, testbed.detail),
-      html("p", { class: "quiet" }, facts.join(" \u00b7 ")),
-    ),
-  );
+for (const line of data.iteration) line.plans = rowsOf(line.plans);
+for (const search of data.search) {
+  search.candidates = rowsOf(search.candidates);
+  search.rounds = rowsOf(search.rounds);
+}
+for (const { methods } of data.microbatch) {
+  for (const line of methods) line.points = rowsOf(line.points);
 }
 
 function tiles(parent) {
@@ -42,41 +24,6 @@ function tiles(parent) {
     ),
   );
 }
-
-function table(parent, caption, heads, rows) {
-  const head = heads.map((cells) =>
-    html(
-      "tr",
-      {},
-      ...cells.map(({ text, span, kind }) =>
-        html("th", { scope: span > 1 ? "colgroup" : "col", colspan: span, class: kind }, text),
-      ),
-    ),
-  );
-  const body = rows.map(({ cells, kind, texts = 1 }) =>
-    html(
-      "tr",
-      { class: kind },
-      html("th", { scope: "row" }, cells[0]),
-      ...cells.slice(1).map((cell, i) => html("td", { class: i + 1 < texts ? "text" : null }, cell)),
-    ),
-  );
-  parent.append(
-    html(
-      "div",
-      { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
-      html(
-        "table",
-        {},
-        html("caption", {}, html("span", {}, `${caption} (${data.testbed.label})`)),
-        html("thead", {}, ...head),
-        html("tbody", {}, ...body),
-      ),
-    ),
-  );
-}
-
-const columns = (texts, ...names) => names.map((text, i) => ({ text, kind: i < texts ? "text" : null }));
 
 function summarySection(parent) {
   const rows = data.methods.map((row) => ({
@@ -146,15 +93,9 @@ function sourcesSection(parent) {
   table(details, "Inputs of this report", [columns(4, "table", "configuration", "kareus", "created (UTC)")], rows);
 }
 
-function section(parent, title, text, ...builders) {
-  const box = html("section", {}, html("h2", {}, title), text ? html("p", { class: "quiet" }, text) : null);
-  parent.append(box);
-  for (const build of builders) build(box);
-}
-
 const report = document.getElementById("report");
 document.body.append(tooltip);
-headline(report);
+headline(report, `${data.gpus} GPUs`);
 tiles(report);
 section(report, "Summary", "", summarySection, plansSection);
 section(

@@ -1,0 +1,80 @@
+"""What is emulated: a workload, and the fleet that trains it. The record of Hydra group `emulation`.
+
+`config/emulation.yaml` composes it as `config/config.yaml` composes a workload; an option of `config/emulation/` is a
+fleet.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from kareus.errors import ConfigError
+from kareus.pipeline.compare import FRONTIER_BASELINE, THROUGHPUT_BASELINE
+from kareus.pipeline.methods import METHODS
+from kareus.workload.config import Workload
+from kareus.workload.ranges import positive
+
+
+class GradientReduction(StrEnum):
+    """How the reduction of gradients over the replicas meets the iteration."""
+
+    HIDDEN = "hidden"
+    """Behind backwards, at no time and no energy: the iteration is the pipeline's, as the paper's emulation counts."""
+    EXPOSED = "exposed"
+    """After the last backward; all GPUs draw blocking power meanwhile."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Emulation:
+    """A fleet of equal pipelines, and what happens to it."""
+
+    pipelines: int
+    """Data-parallel replicas of the workload's pipeline."""
+    num_microbatches: int
+    """Microbatches of one pipeline in one iteration."""
+    methods: tuple[str, ...]
+    """Whose frontiers are compared; both baselines are among them."""
+    deadlines: int
+    """Deadlines between the fastest and the most frugal iteration for which a plan is made."""
+    gradient_reduction: GradientReduction
+    stragglers: tuple[float, ...]
+    """How much slower one pipeline is than the others' fastest plan: 1.1 is 10 %."""
+    power_caps_w: tuple[float, ...]
+    """Mean power that a GPU of the fleet may draw; the cap of the fleet is that times its GPUs."""
+    series: str | None
+    """CSV file of a price or carbon intensity by the hour; null plans no hours."""
+    iterations: int | None
+    """Iterations to finish by the end of the series."""
+
+    def __post_init__(self) -> None:
+        positive(self, "pipelines", "num_microbatches")
+        if self.deadlines < 2:  # noqa: PLR2004 - both ends of the frontier
+            raise ConfigError(f"deadlines={self.deadlines}: must be 2 or more.")
+        _check_methods(self.methods)
+        for factor in self.stragglers:
+            if factor < 1:
+                raise ConfigError(f"stragglers: {factor:g} is faster than the others; give 1 or more, such as 1.1.")
+        for cap_w in self.power_caps_w:
+            if cap_w <= 0:
+                raise ConfigError(f"power_caps_w: {cap_w:g} must be greater than 0 (watts of each GPU).")
+        if (self.series is None) != (self.iterations is None):
+            raise ConfigError("series, iterations: give both (a CSV file, and what to finish by its end) or neither.")
+        if self.iterations is not None:
+            positive(self, "iterations")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmulatedWorkload(Workload):
+    """A workload and the fleet that trains it; its own `num_microbatches` has no meaning here."""
+
+    emulation: Emulation
+
+
+def _check_methods(methods: Sequence[str]) -> None:
+    known = [method.name for method in METHODS]
+    for method in methods:
+        if method not in known:
+            raise ConfigError(f"methods: '{method}' is not known; allowed: {', '.join(known)}.")
+    for baseline in (THROUGHPUT_BASELINE, FRONTIER_BASELINE):
+        if baseline not in methods:
+            raise ConfigError(f"methods: reductions are against '{baseline}'; add it.")

@@ -1,0 +1,82 @@
+"""The frontier of a fleet: that of one pipeline, times the pipelines, with the reduction of gradients after it."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from kareus.emulate.config import GradientReduction
+from kareus.emulate.reduction import reduction_s
+from kareus.emulate.resolve import Fleet
+from kareus.pipeline.solver import PlannedIteration
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scale:
+    """What turns costs of one pipeline into those of the fleet."""
+
+    pipelines: int
+    pipeline_gpus: int
+    reduction_s: float
+    """Of the gradients, hidden or exposed."""
+    exposed_s: float
+    """What the reduction adds to the iteration."""
+    blocking_power_w: float
+    """Of one GPU, also during the reduction."""
+    static_power_w: float
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of all pipelines."""
+        return self.pipelines * self.pipeline_gpus
+
+    @property
+    def reduction_energy_j(self) -> float:
+        """Energy of one pipeline's GPUs during what is exposed of the reduction."""
+        return self.exposed_s * self.blocking_power_w * self.pipeline_gpus
+
+    def cost(self, pipeline_time_s: float, pipeline_energy_j: float) -> tuple[float, float]:
+        """Seconds and joules of the fleet's iteration, from those of each of its equal pipelines."""
+        return pipeline_time_s + self.exposed_s, self.pipelines * (pipeline_energy_j + self.reduction_energy_j)
+
+
+def scale_of(fleet: Fleet) -> Scale:
+    """The scale of a fleet."""
+    gpu, duration_s = fleet.workload.gpu, reduction_s(fleet.workload, fleet.emulation.pipelines)
+    exposed = fleet.emulation.gradient_reduction is GradientReduction.EXPOSED
+    return Scale(
+        pipelines=fleet.emulation.pipelines,
+        pipeline_gpus=fleet.workload.parallelism.gpus,
+        reduction_s=duration_s,
+        exposed_s=duration_s if exposed else 0.0,
+        blocking_power_w=gpu.blocking_power_w,
+        static_power_w=gpu.static_power_w,
+    )
+
+
+def identity(fleet: Fleet, method: str) -> dict[str, Any]:
+    """Columns that all tables begin with."""
+    return {
+        "fleet": fleet.name,
+        "pipelines": fleet.emulation.pipelines,
+        "num_microbatches": fleet.emulation.num_microbatches,
+        "gpus": fleet.gpus,
+        "method": method,
+    }
+
+
+def fleet_columns(scale: Scale, plan: PlannedIteration) -> dict[str, Any]:
+    """Columns of `FLEET` that say what a plan is and costs."""
+    time_s, energy_j = scale.cost(plan.time_s, plan.energy_j)
+    _, bound_j = scale.cost(plan.time_s, plan.lower_bound_j)
+    static_energy_j = scale.static_power_w * time_s * scale.gpus
+    return {
+        "time_s": time_s,
+        "pipeline_time_s": plan.time_s,
+        "reduction_s": scale.reduction_s,
+        "energy_j": energy_j,
+        "static_energy_j": static_energy_j,
+        "dynamic_energy_j": energy_j - static_energy_j,
+        "power_w": energy_j / time_s,
+        "lower_bound_j": bound_j,
+        "gap": energy_j / bound_j - 1,
+        "points": plan.points,
+    }

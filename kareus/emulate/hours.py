@@ -1,0 +1,126 @@
+"""Plans by the hour: which plans of a frontier to run when, so that a number of iterations is done by the end.
+
+Time within an hour may be shared among plans, so that the least charge is a linear program over shares of hours. A
+fleet that waits draws static power.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from kareus.emulate.series import Series
+from kareus.errors import ConfigError
+
+HOUR_S = 3600.0
+JOULES_PER_KWH = 3.6e6
+NEGLIGIBLE = 1e-9
+"""Share of an hour that is a rounding error of the linear program."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What is to be done, and what it can be done with."""
+
+    times_s: tuple[float, ...]
+    """Iteration time of each plan."""
+    energies_j: tuple[float, ...]
+    """Energy of all GPUs over an iteration of each plan."""
+    idle_power_w: float
+    """Of all GPUs while they wait."""
+    iterations: int
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A share of an hour that is spent with one plan, or waiting (None)."""
+
+    hour: int
+    plan: int | None
+    share: float
+
+
+def reachable(work: Work, series: Series) -> float:
+    """Most iterations that can be done in the hours of the series."""
+    return len(series.values) * HOUR_S / min(work.times_s)
+
+
+def hourly(work: Work, series: Series) -> list[Slot]:
+    """Plans by the hour at the least charge, in the order of the hours.
+
+    Raises:
+        ConfigError: not even the fastest plan does so many iterations.
+    """
+    from scipy.optimize import linprog  # noqa: PLC0415 - only where a series is given
+
+    _check(work, series)
+    hours, ways = len(series.values), len(work.times_s) + 1
+    powers_w = [*(e / t for t, e in zip(work.times_s, work.energies_j, strict=True)), work.idle_power_w]
+    pace = [*(HOUR_S / time_s for time_s in work.times_s), 0.0]
+    solved = linprog(
+        np.outer(series.values, powers_w).ravel(),
+        A_ub=-np.tile(pace, hours)[None, :],
+        b_ub=[-work.iterations],
+        A_eq=np.kron(np.eye(hours), np.ones(ways)),
+        b_eq=np.ones(hours),
+        method="highs",
+    )
+    if not solved.success:
+        raise ConfigError(f"no plan by the hour was found: {solved.message}")
+    shares = solved.x.reshape(hours, ways)
+    return [
+        Slot(hour, way if way < ways - 1 else None, float(shares[hour, way]))
+        for hour in range(hours)
+        for way in range(ways)
+        if shares[hour, way] > NEGLIGIBLE
+    ]
+
+
+def steady(work: Work, series: Series) -> list[Slot]:
+    """The one plan that, run from the start until the iterations are done, has the least charge.
+
+    Raises:
+        ConfigError: not even the fastest plan does so many iterations.
+    """
+    _check(work, series)
+    in_time = [n for n, time_s in enumerate(work.times_s) if work.iterations <= len(series.values) * HOUR_S / time_s]
+    return min((_from_start(work, series, plan) for plan in in_time), key=lambda slots: charge(work, series, slots))
+
+
+def charge(work: Work, series: Series, slots: Sequence[Slot]) -> float:
+    """What the energy of `slots` costs, or emits."""
+    return sum(charge_of(work, series, slot) for slot in slots)
+
+
+def charge_of(work: Work, series: Series, slot: Slot) -> float:
+    """What the energy of one slot costs, or emits."""
+    return energy_j(work, slot) / JOULES_PER_KWH * series.values[slot.hour]
+
+
+def iterations(work: Work, slot: Slot) -> float:
+    """Iterations done in a slot."""
+    return 0.0 if slot.plan is None else slot.share * HOUR_S / work.times_s[slot.plan]
+
+
+def energy_j(work: Work, slot: Slot) -> float:
+    """Joules of all GPUs in a slot."""
+    if slot.plan is None:
+        return slot.share * HOUR_S * work.idle_power_w
+    return iterations(work, slot) * work.energies_j[slot.plan]
+
+
+def _from_start(work: Work, series: Series, plan: int) -> list[Slot]:
+    needed = work.times_s[plan] * work.iterations / HOUR_S
+    slots = []
+    for hour in range(len(series.values)):
+        busy = min(max(needed - hour, 0.0), 1.0)
+        slots += [Slot(hour, plan, busy)] * (busy > 0) + [Slot(hour, None, 1 - busy)] * (busy < 1)
+    return slots
+
+
+def _check(work: Work, series: Series) -> None:
+    most = reachable(work, series)
+    if work.iterations > most:
+        raise ConfigError(
+            f"iterations={work.iterations}: {len(series.values)} hours allow 1 to {int(most)} with the fastest plan."
+        )

@@ -1,0 +1,99 @@
+"""Resolving: from overrides to fleets, each with the workload whose microbatch frontiers it plans with."""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+from kareus.emulate.config import EmulatedWorkload, Emulation
+from kareus.errors import ConfigError, RefusedWorkloadError
+from kareus.workload.compose import Composition, compose
+from kareus.workload.config import Workload
+from kareus.workload.divisibility import check_divisibility
+from kareus.workload.memory import check_memory, estimate_memory
+from kareus.workload.naming import changed, joined, workload_name
+from kareus.workload.resolve import CONFIG_DIR, with_split
+
+GROUP = "emulation"
+PRIMARY = "emulation"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Fleet:
+    """One combination of a sweep."""
+
+    workload_name: str
+    """Whose microbatch frontiers it plans with: its folder under `results/`."""
+    name: str
+    """Its folder under `results/<workload>/emulate/`."""
+    overrides: tuple[str, ...]
+    """That give it alone."""
+    workload: Workload
+    """One pipeline, as its microbatch frontiers are made."""
+    emulation: Emulation
+
+    @property
+    def pipeline(self) -> Workload:
+        """One pipeline of the fleet, with the fleet's number of microbatches."""
+        return dataclasses.replace(self.workload, num_microbatches=self.emulation.num_microbatches)
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of all pipelines."""
+        return self.emulation.pipelines * self.workload.parallelism.gpus
+
+
+def resolve_fleets(overrides: Sequence[str], config_dir: Path = CONFIG_DIR) -> list[Fleet]:
+    """Resolve every combination of `overrides`, in the order of the sweep; repeated fleets once.
+
+    Args:
+        overrides: Hydra overrides and sweeps of a workload and of `emulation`; a text without `=` names options of the
+            group `emulation`.
+        config_dir: folder of the groups.
+
+    Raises:
+        ConfigError: an override or a file of the configuration that cannot be used.
+        RefusedWorkloadError: a combination cannot run.
+    """
+    texts = [text if "=" in text else f"{GROUP}={text}" for text in overrides]
+    fleets = [_fleet(composition) for composition in compose(texts, config_dir, EmulatedWorkload, PRIMARY)]
+    return list({(fleet.workload_name, fleet.name): fleet for fleet in fleets}.values())
+
+
+def _fleet(composition: Composition) -> Fleet:
+    values = {f.name: getattr(composition.workload, f.name) for f in dataclasses.fields(composition.workload)}
+    emulation: Emulation = values.pop(GROUP)
+    own, of_workload = _parted(composition.changes)
+    _check_counts(of_workload)
+    name = workload_name(dataclasses.replace(composition, changes=of_workload))
+    fleet = Fleet(
+        workload_name=name,
+        name=joined([composition.options[GROUP], *changed(own)]),
+        overrides=composition.overrides,
+        workload=_feasible(Workload(**values), name),
+        emulation=emulation,
+    )
+    _feasible(fleet.pipeline, f"{name}, {fleet.name}")
+    return fleet
+
+
+def _parted(changes: dict[str, object]) -> tuple[dict[str, object], dict[str, object]]:
+    """Changed values of the fleet, by their names in the group, and of the workload."""
+    prefix = f"{GROUP}."
+    own = {key.removeprefix(prefix): value for key, value in changes.items() if key.startswith(prefix)}
+    return own, {key: value for key, value in changes.items() if not key.startswith(prefix)}
+
+
+def _check_counts(changes: dict[str, object]) -> None:
+    for key, instead in (("num_microbatches", "num_microbatches"), ("parallelism.dp", "pipelines")):
+        if key in changes:
+            raise ConfigError(f"{key}={changes[key]}: a fleet says that itself; set {GROUP}.{instead}.")
+
+
+def _feasible(workload: Workload, name: str) -> Workload:
+    try:
+        check_divisibility(workload)
+        workload = with_split(workload)
+        check_memory(workload, estimate_memory(workload))
+    except RefusedWorkloadError as error:
+        raise RefusedWorkloadError(f"{name}: {error}") from error
+    return workload

@@ -1,0 +1,61 @@
+"""A price of energy, or its carbon intensity, by the hour: read from a CSV file of two columns."""
+
+import csv
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from kareus.artifacts.files import read_text
+from kareus.errors import ConfigError
+
+
+class Unit(StrEnum):
+    """What a series is of: the name of its column."""
+
+    PRICE = "price_per_kwh"
+    CARBON = "carbon_g_per_kwh"
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One value for each hour, from hour 0."""
+
+    unit: Unit
+    values: tuple[float, ...]
+
+
+def read_series(path: Path) -> Series:
+    """Read a CSV file with the columns `hour` (0, 1, 2, ...) and `price_per_kwh` or `carbon_g_per_kwh`.
+
+    Prices may be negative, as they are on some markets.
+
+    Raises:
+        ArtifactError: the file cannot be read.
+        ConfigError: it is not such a series.
+    """
+    rows = list(csv.reader(read_text(path).splitlines()))
+    header = [name.strip() for name in rows[0]] if rows else []
+    units = [unit for unit in Unit if header == ["hour", unit]]
+    if not units:
+        raise ConfigError(
+            f"{path}: columns {','.join(header) or 'none'}; expected hour,price_per_kwh or hour,carbon_g_per_kwh."
+        )
+    body = [row for row in rows[1:] if row]
+    if not body:
+        raise ConfigError(f"{path}: has no hours; give one row for each.")
+    return Series(units[0], tuple(_value(path, hour, row) for hour, row in enumerate(body)))
+
+
+def _value(path: Path, hour: int, row: list[str]) -> float:
+    try:
+        found, value = int(row[0]), float(row[1])
+    except (ValueError, IndexError):
+        raise ConfigError(f"{path}: row {hour + 1}: '{','.join(row)}' is not an hour and a number.") from None
+    if found != hour:
+        raise ConfigError(
+            f"{path}: row {hour + 1}: hour {found}, expected {hour}; hours count up from 0 without a gap."
+        )
+    if not math.isfinite(value):
+        raise ConfigError(f"{path}: row {hour + 1}: {row[1].strip()} is not a finite number.")
+    return value

@@ -1,0 +1,77 @@
+"""Command `emulate`: what fleets of a workload's pipeline take, from its microbatch frontiers."""
+
+import argparse
+import logging
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from kareus.artifacts.layout import WorkloadFolder
+from kareus.artifacts.provenance import Provenance, check_config, check_subject, derived
+from kareus.artifacts.records import content_hash, to_plain
+from kareus.artifacts.tables import TableSchema, read_provenance, read_table, write_table
+from kareus.emulate.resolve import Fleet, resolve_fleets
+from kareus.emulate.rows import fleet_rows, hour_rows, planned, power_cap_rows, straggler_rows
+from kareus.emulate.series import read_series
+from kareus.emulate.tables import FLEET, HOURS, POWER_CAPS, STRAGGLERS
+from kareus.frontier.tables import MICROBATCH
+from kareus.workload.resolve import CONFIG_DIR
+from kareus.workload.slices import frontier_hash, subject_of
+
+logger = logging.getLogger(__name__)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the overrides and the folders."""
+    parser.add_argument(
+        "overrides",
+        nargs="*",
+        metavar="KEY=VALUE",
+        help="options of config/emulation/, and Hydra overrides and sweeps, such as 1280gpus,2560gpus "
+        "emulation.stragglers=[1.1] microbatch_size=2,4",
+    )
+    parser.add_argument("--config-dir", type=Path, default=CONFIG_DIR, help="Hydra groups (default: config)")
+    parser.add_argument("--results", type=Path, default=Path("results"), help="results folder (default: results)")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Emulate every fleet and write its tables."""
+    for fleet in resolve_fleets(arguments.overrides, arguments.config_dir):
+        _emulate(fleet, WorkloadFolder(arguments.results / fleet.workload_name))
+
+
+def _emulate(fleet: Fleet, folder: WorkloadFolder) -> None:
+    series = read_series(Path(fleet.emulation.series)) if fleet.emulation.series else None
+    provenance = _provenance(fleet, folder.microbatch)
+    frontiers = planned(fleet, read_table(folder.microbatch, MICROBATCH))
+    rows: tuple[tuple[TableSchema, list[dict[str, Any]]], ...] = (
+        (FLEET, fleet_rows(fleet, frontiers)),
+        (STRAGGLERS, straggler_rows(fleet, frontiers)),
+        (POWER_CAPS, power_cap_rows(fleet, frontiers)),
+        (HOURS, hour_rows(fleet, frontiers, series) if series else []),
+    )
+    for schema, of_table in rows:
+        write_table(folder.fleet(fleet.name) / f"{schema.name}.parquet", schema.frame(of_table), schema, provenance)
+    label = provenance.testbed.label if provenance.testbed else "no testbed"
+    logger.info(
+        "%s: %d GPUs, %d pipelines [%s]", folder.fleet(fleet.name), fleet.gpus, fleet.emulation.pipelines, label
+    )
+    for line in _lines(FLEET.frame(rows[0][1])):
+        logger.info("%s", line)
+
+
+def _provenance(fleet: Fleet, microbatch: Path) -> Provenance:
+    """Of the fleet's tables, once the microbatch frontiers are the workload's."""
+    origins = {str(microbatch): read_provenance(microbatch, MICROBATCH)}
+    check_subject(subject_of(fleet.workload), origins)
+    check_config(frontier_hash(fleet.workload), str(microbatch), origins[str(microbatch)])
+    return derived(content_hash([to_plain(fleet.workload), to_plain(fleet.emulation)]), origins)
+
+
+def _lines(frontier: pl.DataFrame) -> list[str]:
+    return [
+        f"  {method}: fastest {plans['time_s'][0]:.3f} s with {plans['energy_j'][0] / 1e6:.3f} MJ and "
+        f"{plans['power_w'][0] / 1e6:.3f} MW, largest gap {100 * max(plans['gap']):.3f} %"
+        for (method,), plans in frontier.group_by("method", maintain_order=True)
+    ]

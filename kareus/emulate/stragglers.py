@@ -1,0 +1,46 @@
+"""Stragglers: one pipeline is slow, and the others take the plan that just meets it (the use case of Perseus)."""
+
+import dataclasses
+from typing import Any
+
+from kareus.emulate.fleet import Scale
+from kareus.pipeline.problem import Problem
+from kareus.pipeline.solver import PlannedIteration, cheapest_within
+
+
+def straggler_columns(slowdown: float, fastest: PlannedIteration, problem: Problem, scale: Scale) -> dict[str, Any]:
+    """Columns of `STRAGGLERS`.
+
+    Whoever is done before the slow pipeline draws blocking power until it is done too. That is paid for in any case, so
+    that the others take the plan of least effective energy within its time, which is slower than the plan of least
+    total energy where the time allows. The slow pipeline does the work of the fastest plan at that plan's energy, and
+    draws blocking power for the time that it loses.
+
+    Args:
+        slowdown: time of the slow pipeline over that of the fastest plan, 1 or more.
+        fastest: plan of all pipelines where none is slow.
+        problem: what one pipeline plans.
+        scale: of the fleet.
+    """
+    time_s, others = slowdown * fastest.time_s, scale.pipelines - 1
+    waiting_power_w = scale.blocking_power_w * scale.pipeline_gpus
+    waited_j = fastest.energy_j + waiting_power_w * (time_s - fastest.time_s)
+    effective = cheapest_within(dataclasses.replace(problem, waiting_power_w=0.0), time_s)
+    adapted_j = effective.energy_j + waiting_power_w * time_s
+    bound_j = effective.lower_bound_j + waiting_power_w * time_s
+    if adapted_j > waited_j:  # both are of real points, and rounding may find a worse one than the fastest plan
+        effective, adapted_j = fastest, waited_j
+    fleet_time_s, waiting_j = scale.cost(time_s, waited_j)
+    energy_j, least_j = (
+        waited_j + others * each_j + scale.pipelines * scale.reduction_energy_j for each_j in (adapted_j, bound_j)
+    )
+    return {
+        "slowdown": slowdown,
+        "time_s": fleet_time_s,
+        "plan_time_s": effective.time_s,
+        "waiting_energy_j": waiting_j,
+        "energy_j": energy_j,
+        "saving_percent": 100 * (1 - energy_j / waiting_j),
+        "gap": max(energy_j / least_j - 1, 0.0),
+        "points": effective.points,
+    }

@@ -1,0 +1,70 @@
+// What pages are put together from: the header, tables and sections.
+
+/** What the page is about: `scale` says how large the job is. */
+function headline(parent, scale) {
+  const { testbed, provenance } = data;
+  const badge = testbed.kind === "simulated" ? "SIMULATED TESTBED" : "MEASURED";
+  const hash = provenance.config_hash;
+  const facts = [
+    `kareus ${provenance.kareus_version}`,
+    `configuration ${hash}`,
+    `seed ${provenance.seed ?? DASH}`,
+    `created ${provenance.created_at}`,
+  ];
+  parent.append(
+    html(
+      "header",
+      {},
+      html("h1", {}, data.workload),
+      html(
+        "p",
+        { class: "line" },
+        html("span", { class: "badge" }, badge),
+        html("span", {}, `${testbed.label}, ${scale}`),
+      ),
+      html("p", { class: "quiet" }, testbed.detail),
+      html("p", { class: "quiet" }, facts.join(" \u00b7 ")),
+    ),
+  );
+}
+
+function table(parent, caption, heads, rows) {
+  const head = heads.map((cells) =>
+    html(
+      "tr",
+      {},
+      ...cells.map(({ text, span, kind }) =>
+        html("th", { scope: span > 1 ? "colgroup" : "col", colspan: span, class: kind }, text),
+      ),
+    ),
+  );
+  const body = rows.map(({ cells, kind, texts = 1 }) =>
+    html(
+      "tr",
+      { class: kind },
+      html("th", { scope: "row" }, cells[0]),
+      ...cells.slice(1).map((cell, i) => html("td", { class: i + 1 < texts ? "text" : null }, cell)),
+    ),
+  );
+  parent.append(
+    html(
+      "div",
+      { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
+      html(
+        "table",
+        {},
+        html("caption", {}, html("span", {}, `${caption} (${data.testbed.label})`)),
+        html("thead", {}, ...head),
+        html("tbody", {}, ...body),
+      ),
+    ),
+  );
+}
+
+const columns = (texts, ...names) => names.map((text, i) => ({ text, kind: i < texts ? "text" : null }));
+
+function section(parent, title, text, ...builders) {
+  const box = html("section", {}, html("h2", {}, title), text ? html("p", { class: "quiet" }, text) : null);
+  parent.append(box);
+  for (const build of builders) build(box);
+}

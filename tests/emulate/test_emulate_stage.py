@@ -1,0 +1,133 @@
+"""`kareus emulate` on the command line: Hydra overrides and sweeps in, tables out, one line for what is wrong."""
+
+import pytest
+import yaml
+from fleets import CONFIG, fleet, with_small, write_microbatch
+
+from kareus.artifacts.tables import read_provenance, read_table
+from kareus.cli import main
+from kareus.emulate.resolve import resolve_fleets
+from kareus.emulate.tables import FLEET, HOURS, POWER_CAPS, STRAGGLERS
+from kareus.errors import ConfigError, RefusedWorkloadError
+
+SIZES = "10240gpus,5120gpus,2560gpus,1280gpus"
+
+
+def emulate(results, *overrides):
+    return main(["emulate", *with_small(*overrides), "--results", str(results), "--config-dir", str(CONFIG)])
+
+
+@pytest.fixture
+def results(tmp_path):
+    write_microbatch(tmp_path, fleet())
+    return tmp_path
+
+
+def test_the_sizes_are_the_rows_of_the_paper():
+    fleets = resolve_fleets([SIZES], CONFIG)
+    found = [(f.gpus, f.emulation.pipelines, f.emulation.num_microbatches, f.workload.microbatch_size) for f in fleets]
+    assert found == [(10240, 128, 16, 4), (5120, 64, 32, 4), (2560, 32, 64, 4), (1280, 16, 128, 4)]
+    assert {f.workload_name for f in fleets} == {"llama3.3-70b_pp10-tp8_mbs4_seq4096_a100"}
+    assert {f.workload.model.name for f in fleets} == {"llama3.3-70b"}
+    assert {(f.pipeline.num_microbatches, f.pipeline.parallelism.dp) for f in fleets} == {
+        (n, 1) for n in (16, 32, 64, 128)
+    }
+
+
+def test_every_option_composes_alone():
+    for path in (CONFIG / "emulation").glob("*.yaml"):
+        assert yaml.safe_load(path.read_text())
+        (one,) = resolve_fleets([path.stem], CONFIG)
+        assert one.name == path.stem
+
+
+def test_a_fleet_is_named_after_what_differs_from_its_option():
+    names = [
+        f.name
+        for f in resolve_fleets(["1280gpus", "emulation.pipelines=16,8", "emulation.stragglers=[],[1.5]"], CONFIG)
+    ]
+    assert len(set(names)) == 4
+    assert all(name.startswith("1280gpus_") for name in names)
+    (one,) = resolve_fleets(["1280gpus", "emulation.deadlines=30"], CONFIG)
+    assert one.name == "1280gpus_deadlines-30"
+
+
+def test_a_sweep_writes_the_tables_of_every_fleet(results, tmp_path):
+    path = tmp_path / "prices.csv"
+    path.write_text("hour,price_per_kwh\n0,0.3\n1,0.1\n")
+    write_microbatch(results, fleet())
+    caps = ("emulation.stragglers=[1.05,1.1]", "emulation.power_caps_w=[300]")
+    assert emulate(results, *caps, f"emulation.series={path}", "emulation.iterations=900", "seed=0") == 0
+    assert emulate(results, *caps, "emulation.gradient_reduction=hidden,exposed") == 0
+    folders = sorted((results / fleet().workload_name / "emulate").iterdir())
+    assert len(folders) == 3
+    hours = 0
+    for folder in folders:
+        plans = read_table(folder / "fleet.parquet", FLEET)
+        assert set(plans["fleet"]) == {folder.name}
+        assert plans["method"].unique(maintain_order=True).to_list() == ["sequential", "sequential+perseus", "kareus"]
+        assert len(read_table(folder / "stragglers.parquet", STRAGGLERS)) == 3 * 2
+        assert len(read_table(folder / "power_caps.parquet", POWER_CAPS)) == 3
+        hours += len(read_table(folder / "hours.parquet", HOURS))
+        assert read_provenance(folder / "fleet.parquet", FLEET).testbed.kind == "simulated"
+    assert hours > 0
+
+
+def test_nothing_else_changes_when_the_reduction_is_exposed(results):
+    assert emulate(results, "emulation.gradient_reduction=hidden,exposed") == 0
+    hidden, exposed = (
+        read_table(folder / "fleet.parquet", FLEET)
+        for folder in sorted((results / fleet().workload_name / "emulate").iterdir(), key=lambda f: "exposed" in f.name)
+    )
+    assert hidden["points"].to_list() == exposed["points"].to_list()
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["emulation=1000gpus"], "emulation=1000gpus: unknown option; perhaps you meant 10240gpus"),
+        (["emulation.straglers=[1.1]"], "unknown key; perhaps you meant emulation.stragglers"),
+        (["emulation.stragglers=[0.9]"], "stragglers: 0.9 is faster than the others; give 1 or more"),
+        (["emulation.power_caps_w=[0]"], "power_caps_w: 0 must be greater than 0"),
+        (["emulation.power_caps_w=[90]"], "emulation.power_caps_w: 90: no plan draws so little; the frontiers reach"),
+        (["emulation.methods=[kareus]"], "methods: reductions are against 'sequential'; add it"),
+        (["emulation.methods=[karius]"], "methods: 'karius' is not known"),
+        (["emulation.series=none.csv", "emulation.iterations=5"], "none.csv: cannot be read"),
+        (["emulation.iterations=5"], "series, iterations: give both"),
+        (["emulation.deadlines=1"], "deadlines=1: must be 2 or more"),
+        (["num_microbatches=16"], "num_microbatches=16: a fleet says that itself; set emulation.num_microbatches"),
+        (["parallelism.dp=2"], "parallelism.dp=2: a fleet says that itself; set emulation.pipelines"),
+        (["sequence_length=2048"], "microbatch.parquet: no such file"),
+    ],
+)
+def test_what_cannot_be_emulated_is_refused_in_one_line(results, capsys, overrides, message):
+    assert emulate(results, *overrides) == 2
+    said = capsys.readouterr().err
+    assert message in said
+    assert said.count("\n") == 1
+
+
+def test_hours_that_are_too_few_are_refused_with_what_can_be_done(results, tmp_path, capsys):
+    path = tmp_path / "prices.csv"
+    path.write_text("hour,price_per_kwh\n0,0.3\n")
+    assert emulate(results, f"emulation.series={path}", "emulation.iterations=9999999") == 2
+    assert "hours of the series" in capsys.readouterr().err
+
+
+def test_a_pipeline_that_does_not_fit_is_refused():
+    with pytest.raises(RefusedWorkloadError, match=r"mbs64_.*out of memory"):
+        resolve_fleets(["microbatch_size=64"], CONFIG)
+
+
+def test_microbatch_frontiers_of_another_workload_are_refused(tmp_path, capsys):
+    own, other = fleet(), fleet("seed=3", "gpu.power_limit_w=300")
+    write_microbatch(tmp_path, other)
+    (tmp_path / other.workload_name).rename(tmp_path / own.workload_name)
+    assert emulate(tmp_path) == 2
+    assert "made with another configuration" in capsys.readouterr().err
+
+
+def test_a_bare_text_is_an_option_and_anything_else_an_override():
+    assert resolve_fleets(["1280gpus"], CONFIG) == resolve_fleets(["emulation=1280gpus"], CONFIG)
+    with pytest.raises(ConfigError, match="unknown option"):
+        resolve_fleets(["tp8"], CONFIG)

@@ -1,0 +1,129 @@
+"""Plans by the hour against all vertices of the linear program, enumerated."""
+
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kareus.emulate.hours import HOUR_S, Slot, Work, charge, hourly, iterations, reachable, steady
+from kareus.emulate.series import Series, Unit, read_series
+from kareus.errors import ArtifactError, ConfigError
+
+WORK = Work(times_s=(10.0, 12.0), energies_j=(1000e3, 900e3), idle_power_w=20e3, iterations=600)
+
+
+def series(*values):
+    return Series(Unit.PRICE, values)
+
+
+def by_vertices(work, prices):
+    """Least charge over all solutions in which one hour at most is shared, by two ways: an optimum is among them."""
+    ways = [*range(len(work.times_s)), None]
+    pace = [HOUR_S / work.times_s[way] if way is not None else 0.0 for way in ways]
+    best = float("inf")
+    hours = range(len(prices.values))
+    for pure in itertools.product(ways, repeat=len(hours)):
+        slots = [Slot(hour, way, 1.0) for hour, way in zip(hours, pure, strict=True)]
+        if sum(iterations(work, slot) for slot in slots) >= work.iterations - 1e-9:
+            best = min(best, charge(work, prices, slots))
+        for shared, (a, b) in itertools.product(hours, itertools.combinations(range(len(ways)), 2)):
+            others = [slot for slot in slots if slot.hour != shared]
+            missing = work.iterations - sum(iterations(work, slot) for slot in others)
+            share = (missing - pace[b]) / (pace[a] - pace[b]) if pace[a] != pace[b] else -1.0
+            if 0 <= share <= 1:
+                mixed = [*others, Slot(shared, ways[a], share), Slot(shared, ways[b], 1 - share)]
+                best = min(best, charge(work, prices, mixed))
+    return best
+
+
+def test_dear_hours_are_spent_waiting():
+    slots = hourly(WORK, series(1.0, 100.0))
+    assert (slots[0].hour, slots[0].plan) == (0, 0)
+    second = {slot.plan: slot.share for slot in slots if slot.hour == 1}
+    assert second[None] == pytest.approx(1 - (600 - 360) * 12 / 3600)
+
+
+def test_a_flat_price_needs_no_hours():
+    flat = series(0.1, 0.1, 0.1)
+    assert charge(WORK, flat, hourly(WORK, flat)) == pytest.approx(by_vertices(WORK, flat))
+
+
+def test_one_plan_from_the_start_by_hand():
+    """600 iterations of 12 s take two hours at 75 kW, then one of waiting at 20 kW; of 10 s, 100 kW for 5/3 hours."""
+    slots = steady(WORK, series(0.1, 0.1, 0.2))
+    assert [(slot.hour, slot.plan, slot.share) for slot in slots] == [(0, 1, 1.0), (1, 1, 1.0), (2, None, 1.0)]
+    assert charge(WORK, series(0.1, 0.1, 0.2), slots) == pytest.approx(2 * 75 * 0.1 + 20 * 0.2)
+
+
+works = st.builds(
+    Work,
+    times_s=st.tuples(st.floats(8, 10), st.floats(10, 14)),
+    energies_j=st.tuples(st.floats(8e5, 2e6), st.floats(4e5, 8e5)),
+    idle_power_w=st.floats(0, 3e4),
+    iterations=st.integers(1, 700),
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(works, st.lists(st.floats(-1, 5), min_size=2, max_size=3))
+def test_no_vertex_is_cheaper_and_all_iterations_are_done(work, values):
+    prices = series(*values)
+    slots = hourly(work, prices)
+    expected = by_vertices(work, prices)
+    assert charge(work, prices, slots) == pytest.approx(expected, rel=1e-6, abs=1e-6)
+    assert sum(iterations(work, slot) for slot in slots) >= work.iterations * (1 - 1e-6)
+    assert charge(work, prices, slots) <= charge(work, prices, steady(work, prices)) + 1e-6
+    for hour in range(len(values)):
+        assert sum(slot.share for slot in slots if slot.hour == hour) == pytest.approx(1)
+
+
+@settings(max_examples=20, deadline=None)
+@given(works, st.integers(1, 300))
+def test_more_iterations_never_cost_less(work, more):
+    prices = series(1.0, 3.0)
+    larger = Work(
+        times_s=work.times_s,
+        energies_j=work.energies_j,
+        idle_power_w=work.idle_power_w,
+        iterations=min(work.iterations + more, int(reachable(work, prices))),
+    )
+    assert charge(work, prices, hourly(work, prices)) <= charge(larger, prices, hourly(larger, prices)) + 1e-6
+
+
+def test_more_than_the_fastest_plan_can_do_is_refused():
+    work = Work(times_s=WORK.times_s, energies_j=WORK.energies_j, idle_power_w=0.0, iterations=721)
+    for plan in (hourly, steady):
+        with pytest.raises(ConfigError, match=r"iterations=721: 2 hours allow 1 to 720 with the fastest plan"):
+            plan(work, series(1.0, 1.0))
+
+
+def test_a_series_is_read_from_its_columns(tmp_path):
+    path = tmp_path / "carbon.csv"
+    path.write_text("hour,carbon_g_per_kwh\n0,300\n1,-2.5\n\n")
+    assert read_series(path) == Series(Unit.CARBON, (300.0, -2.5))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "columns none; expected hour,price_per_kwh or hour,carbon_g_per_kwh"),
+        ("hour,price\n0,1\n", "columns hour,price; expected"),
+        ("hour,price_per_kwh\n", "has no hours"),
+        ("hour,price_per_kwh\n0,1\n2,1\n", "row 2: hour 2, expected 1"),
+        ("hour,price_per_kwh\n0,cheap\n", "row 1: '0,cheap' is not an hour and a number"),
+        ("hour,price_per_kwh\n0\n", "row 1: '0' is not an hour and a number"),
+        ("hour,price_per_kwh\n0,nan\n", "row 1: nan is not a finite number"),
+    ],
+)
+def test_what_is_no_series_is_refused(tmp_path, text, message):
+    path = tmp_path / "series.csv"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as refused:
+        read_series(path)
+    assert message in str(refused.value)
+
+
+def test_a_series_that_is_not_there_is_refused(tmp_path):
+    with pytest.raises(ArtifactError, match=r"none\.csv: cannot be read"):
+        read_series(tmp_path / "none.csv")

@@ -1,0 +1,73 @@
+"""Fleets by the workflow: the sizes share one search, and the smallest pipeline gains what the paper says it does."""
+
+import pytest
+from test_default_workload import checkout, snakemake, would_run
+
+from kareus.artifacts.tables import read_table
+from kareus.emulate.tables import FLEET, HOURS
+from kareus.pipeline.compare import compare_methods
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+NAME = "llama3.3-70b_pp10-tp8_mbs4_seq4096_a100"
+
+
+@pytest.fixture(scope="module")
+def emulated(tmp_path_factory):
+    """The fleet with the fewest microbatches; `folder` has everything but the other sizes."""
+    folder = checkout(tmp_path_factory.mktemp("emulated"))
+    done = snakemake(folder, "fleets", "--config", "emulation=10240gpus")
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+def test_four_sizes_are_four_jobs_and_one_search_of_each_partition(tmp_path):
+    rules = would_run(checkout(tmp_path), "fleets")
+    assert (rules["emulate_fleet"], rules["report_fleets"]) == (4, 1)
+    assert (rules["search_partition"], rules["extract_partitions"], rules["compose_frontiers"]) == (4, 1, 1)
+    assert "solve_pipeline" not in rules
+
+
+def test_other_sizes_need_no_search(emulated):
+    assert would_run(emulated, "fleets") == {"emulate_fleet": 3, "report_fleets": 1, "fleets": 1}
+
+
+def test_another_straggler_reruns_emulation_alone(emulated):
+    rules = would_run(emulated, "fleets", "--config", 'emulation=["10240gpus","emulation.stragglers=[1.3]"]')
+    assert rules == {"emulate_fleet": 1, "report_fleets": 1, "fleets": 1}
+
+
+def test_nothing_is_left_to_do_afterwards(emulated):
+    assert would_run(emulated, "fleets", "--config", "emulation=10240gpus") == {}
+
+
+def test_gains_are_of_the_size_that_the_paper_emulated(emulated):
+    """Paper, section 6.3, 16 microbatches: M+P 0.0 % of time and 15.0 % of energy, Kareus 9.3 % and 20.2 %."""
+    plans = read_table(emulated / "results" / NAME / "emulate/10240gpus/fleet.parquet", FLEET)
+    found = {row.method: (row.time_reduction_percent, row.energy_reduction_percent) for row in compare_methods(plans)}
+    assert found["sequential+perseus"] == (pytest.approx(0.0, abs=4), pytest.approx(15.0, abs=4))
+    assert found["kareus"] == (pytest.approx(9.3, abs=4), pytest.approx(20.2, abs=4))
+    assert "simulated testbed" in (emulated / "results" / NAME / "report/fleets.txt").read_text()
+
+
+def test_editing_a_series_reruns_its_fleet(emulated):
+    (emulated / "prices.csv").write_text("hour,price_per_kwh\n0,0.3\n1,0.1\n")
+    overrides = "emulation.series=prices.csv", "emulation.iterations=200", "emulation.deadlines=3"
+    short = "emulation.stragglers=[]", "emulation.power_caps_w=[]", "emulation.num_microbatches=2"
+    config = f"emulation={['10240gpus', *overrides, *short]}"
+    done = snakemake(emulated, "fleets", "--config", config)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (hours,) = (emulated / "results" / NAME / "emulate").glob("10240gpus_*/hours.parquet")
+    assert set(read_table(hours, HOURS)["policy"]) == {"hourly", "steady"}
+    (emulated / "prices.csv").write_text("hour,price_per_kwh\n0,0.1\n1,0.3\n")
+    assert would_run(emulated, "fleets", "--config", config)["emulate_fleet"] == 1
+
+
+@pytest.mark.parametrize(
+    ("emulation", "message"),
+    [("10241gpus", "perhaps you meant 10240gpus"), ("emulation.pipelines=0", "pipelines=0: must be greater than 0")],
+)
+def test_a_fleet_that_cannot_be_emulated_is_refused_in_one_line(tmp_path, emulation, message):
+    done = snakemake(checkout(tmp_path), "-n", "fleets", "--config", f"emulation={emulation}")
+    assert done.returncode != 0
+    assert message in done.stderr + done.stdout
+    assert "Traceback" not in done.stderr
