@@ -11,7 +11,7 @@ from kareus.pareto import pareto_front
 from kareus.pipeline.problem import Problem
 from kareus.pipeline.solver import plans_within
 
-DEADLINES = 24
+DEADLINES = 20
 """Planned for in the time that is reported, evenly spaced from lowtime's fastest plan to its most frugal one."""
 
 Array = NDArray[np.float64]

@@ -28,12 +28,15 @@ def exchange(problem: Problem, choices: Choices, deadlines_s: Array) -> Choices:
         deadlines_s: by plan, the bound on its makespan.
     """
     cells = 2 * len(choices) ** 2
+    choices, improving = choices.copy(), np.arange(len(deadlines_s))
     for _ in range(EFFORT // cells):
-        own = parts(len(deadlines_s), cells)
-        moved = np.hstack([_best_move(problem, choices[:, part], deadlines_s[part]) for part in own])
-        if (moved == choices).all():
+        own = [improving[part] for part in parts(len(improving), cells)]
+        moved = np.hstack([_best_move(problem, choices[:, plans], deadlines_s[plans]) for plans in own])
+        changed = (moved != choices[:, improving]).any(axis=0)
+        choices[:, improving] = moved
+        improving = improving[changed]
+        if not len(improving):
             break
-        choices = moved
     return choices
 
 

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from kareus.pipeline.exchange import exchange
 from kareus.pipeline.lanes import (
     TOLERANCE,
     Choices,
@@ -44,8 +43,7 @@ def round_plans(problem: Problem, relaxed_s: Array, deadlines_s: Array) -> Choic
         One plan for each deadline; shape (instructions, deadlines).
     """
     own = parts(len(deadlines_s), len(relaxed_s) * len(LATENESS))
-    choices = np.hstack([_cheapest(problem, relaxed_s[:, part], deadlines_s[part]) for part in own])
-    return exchange(problem, choices, deadlines_s)
+    return np.hstack([_cheapest(problem, relaxed_s[:, part], deadlines_s[part]) for part in own])
 
 
 def reclaim(problem: Problem, choices: Choices, deadlines_s: Array) -> Choices:

@@ -11,14 +11,17 @@ import numpy as np
 
 from kareus.errors import ConfigError
 from kareus.pareto import pareto_mask
-from kareus.pipeline.exact import least_energy_plan
-from kareus.pipeline.lanes import TOLERANCE
+from kareus.pipeline.exact import MOST_INSTRUCTIONS, least_energy_plan
+from kareus.pipeline.exchange import exchange
+from kareus.pipeline.lanes import TOLERANCE, energies_in_time_j
 from kareus.pipeline.problem import Array, Problem
 from kareus.pipeline.relaxation import Relaxation, Relaxed
 from kareus.pipeline.rounding import round_plans
 
 RESOLUTION = 1e-5
 """Share of the iteration time to which `fastest_within` finds the deadline."""
+EARLIER = (0.0, 0.002, 0.0025)
+"""Shares by which short pipelines aim earlier than a deadline: close by, the relaxation may have fewer fractions."""
 ATTEMPTS = 24
 """Deadlines that `fastest_within` plans for."""
 
@@ -128,11 +131,20 @@ def _range_s(relaxation: Relaxation) -> tuple[float, float]:
 
 def _plan(problem: Problem, relaxation: Relaxation, deadlines_s: Array) -> tuple[list[list[int]], list[Relaxed]]:
     """A plan for each deadline, by rising deadline, and the optima of the relaxation that they come from."""
-    relaxed = [relaxation.solve(deadline_s * (1 + TOLERANCE)) for deadline_s in deadlines_s[::-1]][::-1]
-    choices = round_plans(problem, np.column_stack([r.times_s for r in relaxed]), deadlines_s).T.tolist()
+    short = len(problem.point_sets) <= MOST_INSTRUCTIONS
+    aims_s = [np.maximum(deadlines_s * (1 - share), relaxation.fastest_s) for share in (EARLIER if short else (0.0,))]
+    relaxed = [[relaxation.solve(aim_s * (1 + TOLERANCE)) for aim_s in own_s[::-1]][::-1] for own_s in aims_s]
+    rounded = [
+        round_plans(problem, np.column_stack([r.times_s for r in own]), own_s)
+        for own, own_s in zip(relaxed, aims_s, strict=True)
+    ]
+    lanes_s = np.tile(deadlines_s, len(aims_s))
+    tried = exchange(problem, np.hstack(rounded), lanes_s)
+    best = energies_in_time_j(problem, tried, lanes_s).reshape(len(aims_s), -1).argmin(axis=0)
+    choices = tried[:, best * len(deadlines_s) + np.arange(len(deadlines_s))].T.tolist()
     if deadlines_s[0] <= relaxation.fastest_s:
         choices[0] = least_energy_plan(problem, choices[0], relaxation.fastest_s)
-    return choices, relaxed
+    return choices, [solved for own in relaxed for solved in own]
 
 
 def _planned(
