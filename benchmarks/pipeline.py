@@ -1,92 +1,88 @@
-"""Time and certified gaps of the solver of iteration frontiers, on pipelines of growing size.
+"""The solver of iteration frontiers against lowtime, the solver of Perseus, and its growth with the pipeline.
 
-    python benchmarks/pipeline.py [results/<workload>]
+    python benchmarks/pipeline.py [--quick] [--json]
 
-Points are those of a planned workload's microbatch frontiers (the default one, if none is named), its stages repeated
-as often as a pipeline needs.
+Needs the extra `bench` and no results: instruction frontiers come from the simulated testbed, searched exhaustively.
+
+The protocol. lowtime runs to its end, in steps of 1 ms, from the slowest iteration to the fastest; counted is the CPU
+time of its steps alone, not of fitting its cost curves or building its graph. After each step every instruction takes
+the slowest real point that is not slower than planned (in whole milliseconds, rounded down, as lowtime and Perseus do);
+time and energy of the plan are those of its real points. From its plans that no other dominates, 20 are picked at even
+distances in time, from the fastest to the most frugal. Ours is timed on all 20 at once, each with exactly the makespan
+that lowtime reached as its deadline, and includes building its linear program. Energy is that of the whole iteration,
+with what waiting costs; the gap is (plan - bound) / bound at the deadline. Both run on one core, and CPU times compare
+within one run only. To see that the 20 were not picked with luck, energies are compared at every plan of lowtime, too.
 """
 
 import argparse
-import time
-from pathlib import Path
+import json
+import sys
+from collections.abc import Mapping
+from typing import Any, TextIO
 
-from kareus.artifacts.layout import WorkloadFolder
-from kareus.artifacts.tables import read_provenance, read_table
-from kareus.frontier.tables import MICROBATCH
-from kareus.partition.graph import Direction
-from kareus.pipeline.dag import build_dag
-from kareus.pipeline.instructions import pipeline_instructions
-from kareus.pipeline.problem import PointSet, Problem, point_set
-from kareus.pipeline.relaxation import Relaxation
-from kareus.pipeline.solver import iteration_frontier
-from kareus.workload.config import PipelineSchedule
-from kareus.workload.slices import PipelineSlice, load_slice
+from iteration.compare import Comparison, compare
+from iteration.growth import DEADLINES, solve_each
+from iteration.instances import Instances
 
-DEFAULT = Path("results/llama3.2-3b_pp2-tp8_mbs8_seq4096_a100")
-SIZES = ((2, 8), (4, 16), (10, 16), (10, 64))
-DEADLINES = 10
+COMPARED = ((2, 8), (4, 16), (10, 16))
+GROWING = ((10, 16), (10, 32), (10, 64), (10, 128))
 
 
 def main() -> None:
-    """Print one line for each size."""
+    """Print a table, or one JSON object."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("folder", type=Path, nargs="?", default=DEFAULT, help="results folder of a planned workload")
-    folder = WorkloadFolder(parser.parse_args().folder)
-    config = load_slice(folder.config("pipeline"), PipelineSlice)
-    sets = point_sets(folder, config)
-    testbed = read_provenance(folder.microbatch, MICROBATCH).testbed
-    print(f"{folder.name}, points of kareus: {testbed.label if testbed else 'nothing measured'}")
-    print("stages x microbatches  points  relaxation s  frontier s  ratio  mean gap %  largest gap %")
-    for stages, microbatches in SIZES:
-        print(line(problem(config, sets, stages, microbatches), f"{stages} x {microbatches}"))
+    parser.add_argument("--quick", action="store_true", help="only compare, do not grow (under 5 minutes)")
+    parser.add_argument("--json", action="store_true", help="print the comparison as one JSON object")
+    arguments = parser.parse_args()
+    instances = Instances()
+    output = sys.stderr if arguments.json else sys.stdout
+    print(f"{instances.label}; stages x microbatches, 1F1B", file=output)
+    print("         lowtime s  ours s  speedup  excess %: largest  at all its plans  gap %: mean  largest", file=output)
+    compared = {}
+    for stages, microbatches in COMPARED:
+        name = f"{stages}x{microbatches}"
+        compared[name] = compare(instances.problem(stages, microbatches))
+        print(f"{name:>7}  {_line(compared[name])}", file=output, flush=True)
+    if not arguments.quick:
+        _grow(instances, output)
+    if arguments.json:
+        print(json.dumps(_summary(instances.label, compared)))
 
 
-def point_sets(folder: WorkloadFolder, config: PipelineSlice) -> dict[tuple[int, str], PointSet]:
-    """Points of `kareus` by stage and direction."""
-    rows = read_table(folder.microbatch, MICROBATCH).filter(method="kareus", on_frontier=True).rows(named=True)
-    gpus = config.parallelism.gpus_per_stage
-    return {
-        (stage, direction): point_set(
-            [
-                (row["point"], row["time_s"], row["effective_energy_j"] * gpus)
-                for row in rows
-                if (row["stage"], row["direction"]) == (stage, direction)
-            ]
-        )
-        for stage in range(config.parallelism.pp)
-        for direction in Direction
-    }
-
-
-def problem(config: PipelineSlice, sets: dict[tuple[int, str], PointSet], stages: int, microbatches: int) -> Problem:
-    """A 1F1B pipeline whose last stage is the workload's last and whose others are its first."""
-    instructions = pipeline_instructions(PipelineSchedule.ONE_FORWARD_ONE_BACKWARD, stages, microbatches)
-    last = config.parallelism.pp - 1
-    return Problem(
-        dag=build_dag(instructions, [0.001] * (stages - 1)),
-        point_sets=tuple(sets[last if i.stage == stages - 1 else 0, i.direction] for i in instructions),
-        waiting_power_w=config.gpu.blocking_power_w * config.parallelism.gpus_per_stage * stages,
-    )
-
-
-def line(problem: Problem, size: str) -> str:
-    """Solve the bound alone, then the frontier."""
-    began = time.perf_counter()
-    relaxation = Relaxation(problem)
-    fastest_s, _ = problem.cost([0] * len(problem.point_sets))
-    frugal_s = relaxation.solve(float("inf")).time_s
-    for n in range(DEADLINES):
-        relaxation.solve(fastest_s * (1 + 1e-11) + n / (DEADLINES - 1) * (frugal_s - fastest_s))
-    bound_s = time.perf_counter() - began
-    began = time.perf_counter()
-    plans = iteration_frontier(problem, DEADLINES)
-    frontier_s = time.perf_counter() - began
-    gaps = [100 * plan.gap for plan in plans]
-    points = max(len(points.points) for points in problem.point_sets)
+def _line(c: Comparison) -> str:
     return (
-        f"{size:>21}  {points:>6}  {bound_s:>12.2f}  {frontier_s:>10.2f}  {frontier_s / bound_s:>5.1f}"
-        f"  {sum(gaps) / len(gaps):>10.3f}  {max(gaps):>13.3f}"
+        f"{c.peer_cpu_s:>9.2f}  {c.cpu_s:>6.3f}  {c.speedup:>7.0f}  {100 * c.excesses.max():>18.3f}"
+        f"  {100 * c.everywhere.max():>16.3f}  {100 * c.gaps.mean():>11.3f}  {100 * c.gaps.max():>7.3f}"
     )
+
+
+def _grow(instances: Instances, output: TextIO) -> None:
+    """Print one line for each size."""
+    header = "instructions  CPU s  wall s  bounds alone  peak GiB  gap %: mean  largest"
+    print(f"\n         {header}  ({DEADLINES} deadlines)", file=output)
+    problems = (instances.problem(*size) for size in GROWING)
+    for (stages, microbatches), solved in zip(GROWING, solve_each(problems), strict=True):
+        print(
+            f"{f'{stages}x{microbatches}':>7}  {solved.instructions:>12}  {solved.cpu_s:>5.2f}  {solved.wall_s:>6.2f}"
+            f"  {solved.relaxation_cpu_s:>12.2f}  {solved.peak_gib:>8.2f}"
+            f"  {100 * sum(solved.gaps) / len(solved.gaps):>11.3f}  {100 * max(solved.gaps):>7.3f}",
+            file=output,
+            flush=True,
+        )
+
+
+def _summary(label: str, compared: Mapping[str, Comparison]) -> dict[str, Any]:
+    """What was found, over all pipelines; shares, not percent."""
+    return {
+        "instances": label,
+        "deadlines": {name: len(c.gaps) for name, c in compared.items()},
+        "speedup": {name: c.speedup for name, c in compared.items()},
+        "cpu_s": {name: c.cpu_s for name, c in compared.items()},
+        "lowtime_cpu_s": {name: c.peer_cpu_s for name, c in compared.items()},
+        "energy_excess_vs_lowtime_max": max(float(c.excesses.max()) for c in compared.values()),
+        "energy_excess_at_all_plans_of_lowtime_max": max(float(c.everywhere.max()) for c in compared.values()),
+        "certified_gap_max": max(float(c.gaps.max()) for c in compared.values()),
+    }
 
 
 if __name__ == "__main__":

@@ -113,7 +113,7 @@ class Curve:
         spec = next(m for m in METHODS if m.name == method)
         problem = method_problem(config, microbatch, spec)
         self._relaxation = Relaxation(problem)
-        self.fastest_s, _ = problem.cost([0] * len(problem.point_sets))
+        self.fastest_s = self._relaxation.fastest_s
 
     @cached_property
     def frugal(self) -> tuple[float, float]:
@@ -129,19 +129,7 @@ class Curve:
 
     def time_s(self, energy_j: float) -> float | None:
         """Least time within an energy, or None if no plan is that frugal."""
-        late_s, least_j = self.frugal
-        if energy_j < least_j * (1 - 1e-9):
-            return None
-        early_s = self.fastest_s
-        if (self.energy_j(early_s) or 0.0) <= energy_j:
-            return early_s
-        while late_s - early_s > 1e-4 * late_s:
-            middle_s = (early_s + late_s) / 2
-            if (self.energy_j(middle_s) or 0.0) <= energy_j:
-                late_s = middle_s
-            else:
-                early_s = middle_s
-        return late_s
+        return self._relaxation.time_s(energy_j)
 
 
 class Planned:

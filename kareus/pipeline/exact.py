@@ -4,14 +4,13 @@ At the least makespan most instructions are critical and have no choice, which l
 on the frontier the search is long and gains hundredths of a percent over rounding.
 """
 
-from collections.abc import Sequence
-
 import highspy
 import numpy as np
 
-from kareus.pipeline.formulation import Options, formulate, load
+from kareus.pipeline.formulation import formulate, load
+from kareus.pipeline.lanes import TOLERANCE, Choices, latest_ends, mirrored
 from kareus.pipeline.problem import Problem
-from kareus.pipeline.rounding import TOLERANCE, available_s, repair
+from kareus.pipeline.rounding import reclaim
 
 MOST_INSTRUCTIONS = 64
 """Pipelines with more instructions keep their rounded plan and its certified gap: the search would take minutes."""
@@ -26,41 +25,48 @@ SETTINGS = {
 """For HiGHS; its default tolerances are too coarse for seconds."""
 
 
-def least_energy_plan(problem: Problem, choice: Sequence[int], deadline_s: float) -> list[int]:
+def least_energy_plan(problem: Problem, choice: list[int], deadline_s: float) -> list[int]:
     """The plan of least energy within the deadline; where the search is cut short, the best known.
 
     Args:
         problem: what to plan.
-        choice: a plan within the deadline: the one to improve on.
+        choice: a plan within the deadline, the one to improve on.
         deadline_s: bound on the makespan; at least that of the fastest plan.
     """
     if len(choice) > MOST_INSTRUCTIONS:
-        return list(choice)
-    windows_s = available_s(problem, [0] * len(choice), deadline_s)
-    options = [
-        [c for c, time_s in enumerate(points.times_s) if c == 0 or time_s <= window_s]
-        for points, window_s in zip(problem.point_sets, windows_s, strict=True)
-    ]
-    found = _search(problem, options, deadline_s)
+        return choice
+    found = _search(problem, _options(problem, deadline_s), deadline_s)
     if found is None:
-        return list(choice)
+        return choice
     # HiGHS solves to its tolerances, so what it finds may be late by a rounding error.
-    return min(list(choice), repair(problem, found, deadline_s), key=problem.effective_energy_j)
+    in_time = reclaim(problem, found[:, np.newaxis], np.array([deadline_s * (1 + TOLERANCE)]))[:, 0].tolist()
+    return min(choice, in_time, key=problem.effective_energy_j)
 
 
-def _search(problem: Problem, options: Options, deadline_s: float) -> list[int] | None:
+def _options(problem: Problem, deadline_s: float) -> list[list[int]]:
+    """By instruction, the points that leave time for all others at their fastest."""
+    fastest_s = np.array([[points.times_s[0]] for points in problem.point_sets])
+    latest_s = latest_ends(problem.dag, fastest_s, np.array([deadline_s * (1 + TOLERANCE)]))
+    windows_s = latest_s + latest_ends(mirrored(problem).dag, fastest_s, np.zeros(1))
+    return [
+        [c for c, time_s in enumerate(points.times_s) if c == 0 or time_s <= window_s]
+        for points, window_s in zip(problem.point_sets, windows_s[:, 0], strict=True)
+    ]
+
+
+def _search(problem: Problem, options: list[list[int]], deadline_s: float) -> Choices | None:
     """The best choice among `options` that HiGHS finds, or None."""
     formulation = formulate(problem, options)
-    weights = np.concatenate([np.asarray(own, dtype=np.int32) for own in formulation.weights])
+    first, count = formulation.makespan + 1, len(formulation.owners)
     highs = load(formulation, **SETTINGS)
-    integer = np.full(len(weights), int(highspy.HighsVarType.kInteger), dtype=np.uint8)
-    highs.changeColsIntegrality(len(weights), weights, integer)
+    integer = np.full(count, int(highspy.HighsVarType.kInteger), dtype=np.uint8)
+    highs.changeColsIntegrality(count, np.arange(first, first + count, dtype=np.int32), integer)
+    for step in np.flatnonzero(formulation.owners[1:] == formulation.owners[:-1]):
+        highs.addRow(0.0, highspy.kHighsInf, 2, np.array([0, 1], dtype=np.int32) + first + step, np.array([1.0, -1.0]))
     highs.changeColBounds(formulation.makespan, 0.0, deadline_s * (1 + TOLERANCE))
     highs.run()
     if highs.getInfo().primal_solution_status != highspy.SolutionStatus.kSolutionStatusFeasible:
         return None
-    values = highs.getSolution().col_value
-    return [
-        max(zip(own, at, strict=True), key=lambda option: values[option[1]])[0]
-        for own, at in zip(options, formulation.weights, strict=True)
-    ]
+    taken = formulation.shares(np.asarray(highs.getSolution().col_value)).round()
+    # The options of an instruction are its fastest points, so an index into them is one into its point set.
+    return np.bincount(formulation.owners, weights=taken, minlength=len(options)).astype(np.int64)

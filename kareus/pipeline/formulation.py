@@ -1,72 +1,83 @@
 """The linear formulation of a problem, for HiGHS: relaxed it bounds the frontier from below, integral it is exact.
 
-Columns: the start of each instruction; the weight of each of its options, which add up to 1; the makespan. Rows: the
-weights of an instruction, then one for every edge, "starts after the other has ended and sent".
+Columns: the start of each instruction; the makespan; then one for every step from an option of an instruction to its
+next slower one, the share of that step that is taken. Rows: one for every edge, "starts after the other has ended and
+sent". On a convex hull a share of a step saves more than one of the next, so steps are taken in order by themselves.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import highspy
 import numpy as np
+from numpy.typing import NDArray
 
-from kareus.pipeline.problem import Problem
+from kareus.pipeline.problem import Array, Problem
 
 Options = Sequence[Sequence[int]]
-"""By instruction, which points of its set may be chosen (indices)."""
-
-
-@dataclass(slots=True)
-class _Rows:
-    """Rows of a matrix under construction, in compressed form."""
-
-    starts: list[int] = field(default_factory=lambda: [0])
-    columns: list[int] = field(default_factory=list)
-    values: list[float] = field(default_factory=list)
-    lower: list[float] = field(default_factory=list)
-    upper: list[float] = field(default_factory=list)
-
-    def add(self, columns: Sequence[int], values: Sequence[float], lower: float, upper: float) -> None:
-        """Append `lower <= sum of values x columns <= upper`."""
-        self.columns += columns
-        self.values += values
-        self.starts.append(len(self.columns))
-        self.lower.append(lower)
-        self.upper.append(upper)
+"""By instruction, which points of its set may be chosen: indices, ascending."""
+Indices = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class Formulation:
-    """A model, and where its columns stand."""
+    """Columns and rows of a linear program, and what its steps mean."""
 
-    model: highspy.HighsLp
-    weights: tuple[range, ...]
-    """By instruction, the columns of its options, in their order."""
-    makespan: int
-    """Column of the makespan in seconds: bound it from above to set a deadline."""
+    fastest_s: Array
+    """Seconds of each instruction's first option."""
+    owners: Indices
+    """By step, its instruction."""
+    steps_s: Array
+    """By step, by how many seconds it slows its instruction."""
+    cost: Array
+    """By column, joules for one of it."""
+    offset_j: float
+    """Effective energy of the first options."""
+    rows: Indices
+    """By entry of the matrix, its row, ascending; so are `columns` and `values`."""
+    columns: Indices
+    values: Array
+    lower: Array
+    """By row, the least value; there is no largest."""
+
+    @property
+    def makespan(self) -> int:
+        """Column of the makespan in seconds: bound it from above to set a deadline. The steps come after it."""
+        return len(self.fastest_s)
+
+    def shares(self, values: Array) -> Array:
+        """The part of one number for each column that is about the steps."""
+        return values[self.makespan + 1 :]
+
+    def times_s(self, shares: Array) -> Array:
+        """Seconds of each instruction, from the share that is taken of each step."""
+        slower_s = np.bincount(self.owners, weights=shares * self.steps_s, minlength=len(self.fastest_s))
+        return np.asarray(self.fastest_s + slower_s)
 
 
 def formulate(problem: Problem, options: Options) -> Formulation:
-    """Minimise energy over the weights of `options`; waiting is charged on the makespan, which is not bounded yet."""
-    count = len(options)
-    ends = count + np.cumsum([len(own) for own in options])
-    weights = tuple(range(int(end) - len(own), int(end)) for own, end in zip(options, ends, strict=True))
-    makespan = int(ends[-1])
-    energies_j = [points.energies_j[c] for points, own in zip(problem.point_sets, options, strict=True) for c in own]
-
-    model = highspy.HighsLp()
-    model.num_col_ = makespan + 1
-    model.col_cost_ = np.array([*np.zeros(count), *energies_j, problem.waiting_power_w])
-    model.col_lower_ = np.zeros(makespan + 1)
-    model.col_upper_ = np.full(makespan + 1, highspy.kHighsInf)
-    rows = _rows(problem, options, weights, makespan)
-    model.num_row_ = len(rows.lower)
-    model.row_lower_, model.row_upper_ = np.array(rows.lower), np.array(rows.upper)
-    model.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
-    model.a_matrix_.start_ = np.array(rows.starts, dtype=np.int32)
-    model.a_matrix_.index_ = np.array(rows.columns, dtype=np.int32)
-    model.a_matrix_.value_ = np.array(rows.values)
-    return Formulation(model, weights, makespan)
+    """Minimise energy over `options`; waiting is charged on the makespan, which is not bounded yet."""
+    point_sets, count = problem.point_sets, len(options)
+    times_s = [np.array(points.times_s)[list(own)] for points, own in zip(point_sets, options, strict=True)]
+    energies_j = [np.array(points.energies_j)[list(own)] for points, own in zip(point_sets, options, strict=True)]
+    steps = [np.diff(own_s) for own_s in times_s]
+    ends = count + 1 + np.cumsum([len(own) for own in steps])
+    edges = [
+        (i, after, transfer_s)
+        for i in range(count)
+        for after, transfer_s in problem.dag.successors[i] or ((count, 0.0),)
+    ]
+    return Formulation(
+        fastest_s=np.array([own_s[0] for own_s in times_s]),
+        owners=np.repeat(np.arange(count), [len(own) for own in steps]),
+        steps_s=np.concatenate(steps),
+        cost=np.concatenate([np.zeros(count), [problem.waiting_power_w], *(np.diff(own_j) for own_j in energies_j)]),
+        offset_j=float(sum(own_j[0] for own_j in energies_j)),
+        rows=np.repeat(np.arange(len(edges)), [2 + len(steps[i]) for i, _, _ in edges]),
+        columns=np.concatenate([[after, i, *range(ends[i] - len(steps[i]), ends[i])] for i, after, _ in edges]),
+        values=np.concatenate([[1.0, -1.0, *-steps[i]] for i, _, _ in edges]),
+        lower=np.array([times_s[i][0] + transfer_s for i, _, transfer_s in edges]),
+    )
 
 
 def load(formulation: Formulation, **settings: float) -> highspy.Highs:
@@ -76,18 +87,20 @@ def load(formulation: Formulation, **settings: float) -> highspy.Highs:
         formulation: the model.
         settings: options of HiGHS.
     """
+    model = highspy.HighsLp()
+    model.num_col_, model.num_row_ = len(formulation.cost), len(formulation.lower)
+    model.col_cost_, model.offset_ = formulation.cost, formulation.offset_j
+    model.col_lower_ = np.zeros(len(formulation.cost))
+    free = np.full(formulation.makespan + 1, highspy.kHighsInf)
+    model.col_upper_ = np.concatenate([free, np.ones(len(formulation.owners))])
+    model.row_lower_, model.row_upper_ = formulation.lower, np.full(len(formulation.lower), highspy.kHighsInf)
+    model.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
+    entries = np.bincount(formulation.rows, minlength=model.num_row_)
+    model.a_matrix_.start_ = np.append(0, np.cumsum(entries)).astype(np.int32)
+    model.a_matrix_.index_ = formulation.columns.astype(np.int32)
+    model.a_matrix_.value_ = formulation.values
     highs = highspy.Highs()  # type: ignore[no-untyped-call]
     for name, value in {"output_flag": False, "threads": 1, **settings}.items():
         highs.setOptionValue(name, value)
-    highs.passModel(formulation.model)
+    highs.passModel(model)
     return highs
-
-
-def _rows(problem: Problem, options: Options, weights: Sequence[range], makespan: int) -> _Rows:
-    rows = _Rows()
-    for i, own in enumerate(options):
-        rows.add([*weights[i]], [1.0] * len(own), 1.0, 1.0)
-        times_s = [-problem.point_sets[i].times_s[c] for c in own]
-        for after, transfer_s in problem.dag.successors[i] or ((makespan, 0.0),):
-            rows.add([after, i, *weights[i]], [1.0, -1.0, *times_s], transfer_s, highspy.kHighsInf)
-    return rows

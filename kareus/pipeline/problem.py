@@ -1,9 +1,16 @@
 """What the solver of iteration frontiers is given: instructions, and the real points each can run at."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
+from kareus.errors import ArtifactError
 from kareus.pipeline.dag import Dag, makespan
+
+Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +38,19 @@ class PointSet:
 
 
 def point_set(points: Sequence[tuple[int, float, float]]) -> PointSet:
-    """Build a set of (point, seconds, joules of all GPUs of the stage), dropping what others dominate."""
+    """Build a set of (point, seconds, joules of all GPUs of the stage), dropping what others dominate.
+
+    Raises:
+        ArtifactError: there are no points, or one has a time or an energy that nothing can have.
+    """
+    if not points:
+        raise ArtifactError("an instruction has no points; every one needs at least one; rerun the stage 'frontier'.")
+    for number, time_s, energy_j in points:
+        if not (math.isfinite(time_s) and time_s >= 0 and math.isfinite(energy_j)):
+            raise ArtifactError(
+                f"point {number} of an instruction takes {time_s} s and {energy_j} J; times must be finite and not "
+                f"negative, energies finite; rerun the stage 'frontier'."
+            )
     kept: list[tuple[int, float, float]] = []
     for point in sorted(points, key=lambda p: (p[1], p[2], p[0])):
         if not kept or point[2] < kept[-1][2]:

@@ -9,31 +9,44 @@ from dataclasses import dataclass
 import highspy
 import numpy as np
 
+from kareus.pipeline.dag import makespan
 from kareus.pipeline.formulation import formulate, load
-from kareus.pipeline.problem import Problem
+from kareus.pipeline.problem import Array, Problem
+
+CLOSE = 1e-9
+"""Relative difference that `Relaxation.time_s` does not resolve."""
 
 
 @dataclass(frozen=True, slots=True)
 class Relaxed:
-    """Optimum of the relaxation for one deadline."""
+    """Optimum of the relaxation for one deadline, and the line that supports the bound there."""
 
     energy_j: float
-    """Of all GPUs over the iteration: the lower bound."""
+    """Of all GPUs over the iteration: no plan within the deadline uses less."""
     time_s: float
     """Makespan."""
-    times_s: tuple[float, ...]
+    times_s: Array
     """Of each instruction."""
+    intercept_j: float
+    """Value of the supporting line at a makespan of 0."""
+    slope_w: float
+    """Of the supporting line: never above 0."""
+
+    def bound_j(self, time_s: float) -> float:
+        """Energy that no plan with this makespan or less undercuts; tight where the relaxation was solved."""
+        return self.intercept_j + self.slope_w * time_s
 
 
 class Relaxation:
     """The linear program of a problem, kept warm between deadlines."""
 
     def __init__(self, problem: Problem) -> None:
-        hulls = [points.hull for points in problem.point_sets]
-        self._formulation = formulate(problem, hulls)
-        self._times_s = [
-            np.array([points.times_s[c] for c in hull]) for points, hull in zip(problem.point_sets, hulls, strict=True)
-        ]
+        self._dag = problem.dag
+        self.fastest_s = makespan(problem.dag, [points.times_s[0] for points in problem.point_sets])
+        """Makespan that no plan undercuts."""
+        self.slowest_s = makespan(problem.dag, [points.times_s[-1] for points in problem.point_sets])
+        """Makespan that no plan without needless waiting exceeds."""
+        self._formulation = formulate(problem, [points.hull for points in problem.point_sets])
         self._highs = load(self._formulation)
 
     def solve(self, deadline_s: float) -> Relaxed:
@@ -42,17 +55,49 @@ class Relaxation:
         Raises:
             ValueError: no plan is that fast.
         """
+        deadline_s = min(deadline_s, self.slowest_s)
         self._highs.changeColBounds(self._formulation.makespan, 0.0, deadline_s)
         self._highs.run()
         status = self._highs.getModelStatus()
         if status != highspy.HighsModelStatus.kOptimal:
             raise ValueError(f"no plan within {deadline_s} s: {self._highs.modelStatusToString(status)}")
-        values = np.asarray(self._highs.getSolution().col_value)
+        solution = self._highs.getSolution()
+        times_s = self._formulation.times_s(self._formulation.shares(np.asarray(solution.col_value)))
+        intercept_j, slope_w = self._supporting_line(np.asarray(solution.row_dual))
         return Relaxed(
-            energy_j=self._highs.getObjectiveValue(),
-            time_s=float(values[self._formulation.makespan]),
-            times_s=tuple(
-                float(times_s @ values[own.start : own.stop])
-                for times_s, own in zip(self._times_s, self._formulation.weights, strict=True)
-            ),
+            energy_j=intercept_j + slope_w * deadline_s,
+            time_s=makespan(self._dag, times_s.tolist()),
+            times_s=times_s,
+            intercept_j=intercept_j,
+            slope_w=slope_w,
         )
+
+    def time_s(self, energy_j: float) -> float | None:
+        """Least makespan of a relaxed plan within an energy, which no plan undercuts; None if none is that frugal.
+
+        Newton's method: the bound is convex and falls with time, so the supporting line of a time that is too short
+        reaches the energy at a longer one that is not too long.
+        """
+        if energy_j < self.solve(self.slowest_s).energy_j * (1 - CLOSE):
+            return None
+        time_s = self.fastest_s
+        while True:
+            relaxed = self.solve(time_s * (1 + CLOSE))
+            if relaxed.energy_j <= energy_j * (1 + CLOSE):
+                return time_s
+            longer_s = (energy_j - relaxed.intercept_j) / relaxed.slope_w
+            if longer_s <= time_s * (1 + CLOSE):
+                return time_s
+            time_s = longer_s
+
+    def _supporting_line(self, prices: Array) -> tuple[float, float]:
+        """Intercept and slope of a line that bounds energy over time from below, by weak duality.
+
+        Whatever the prices of the rows are, as long as none is negative: so a solution within HiGHS' tolerances gives
+        a bound that needs none. Starts and makespan lie between 0 and the deadline, shares between 0 and 1.
+        """
+        own, prices = self._formulation, np.maximum(prices, 0.0)
+        earned = np.bincount(own.columns, weights=own.values * prices[own.rows], minlength=len(own.cost))
+        negative = np.minimum(own.cost - earned, 0.0)
+        intercept_j = own.offset_j + prices @ own.lower + own.shares(negative).sum()
+        return float(intercept_j), float(negative[: own.makespan + 1].sum())

@@ -1,136 +1,101 @@
-"""From the relaxation to a plan: every instruction gets a real point, and the makespan stays within the deadline.
+"""From the relaxation to plans: every instruction gets a real point, and the makespan stays within the deadline.
 
-Two roundings start: down, which keeps the deadline by itself, and to the nearest point, repaired where it is late. Then
-slack is reclaimed, and single instructions are moved wherever the others can make more of it. Every choice here is an
-index into an instruction's point set: a higher index is slower and cheaper.
+The relaxation says when each instruction should end. Going through the instructions in order of dependency, each takes
+the slowest real point that ends about then, so that what one loses or gains by rounding is made up by the next ones.
+How late one may end, and whether one goes forwards or backwards through time, makes several plans of each deadline;
+slack that is left in them is reclaimed, and the cheapest is kept. All of them are made at once.
 """
 
-from bisect import bisect_right
-from collections.abc import Sequence
-from itertools import cycle, islice
+from collections.abc import Iterator
 
-from kareus.pipeline.dag import earliest_starts, latest_ends
-from kareus.pipeline.problem import PointSet, Problem
+import numpy as np
 
-TOLERANCE = 1e-11
-"""Share of the deadline by which sums of floats may miss it."""
-SNAP = 1e-6
-"""Relative distance below which the relaxation, solved to HiGHS' tolerances, means a real point."""
-EXCHANGE_EFFORT = 40_000
-"""Attempts times instructions that `exchange` spends on one plan."""
+from kareus.pipeline.lanes import (
+    TOLERANCE,
+    Choices,
+    energies_in_time_j,
+    latest_ends,
+    mirrored,
+    parts,
+    slowest_within,
+    sweep,
+    times_s,
+)
+from kareus.pipeline.problem import Array, Problem
+
+SNAP = 1e-9
+"""Share of the deadline within which the relaxation, solved to HiGHS' tolerances, means a real point."""
+LATENESS = np.array([0.0, *np.linspace(0.0, 0.6, 13)])
+"""Shares of a step by which instructions may end later than in the relaxation; more than 0.6 never was the best."""
+MARGIN = np.array([-TOLERANCE, *np.full(13, TOLERANCE)])
+"""Share of the deadline that is added to it: the first plan is in time for certain, the others may use all of it."""
 
 
-def plan_within(problem: Problem, relaxed_s: Sequence[float], deadline_s: float) -> list[int]:
-    """Choose a point for every instruction, near the relaxed times and within the deadline.
+def round_plans(problem: Problem, relaxed_s: Array, deadlines_s: Array) -> Choices:
+    """Choose a point for every instruction, near the relaxed times and within each deadline.
 
     Args:
         problem: what to plan.
-        relaxed_s: seconds of each instruction in the relaxation's optimum for this deadline.
-        deadline_s: bound on the makespan; at least that of the fastest plan.
+        relaxed_s: seconds of each instruction in the relaxation's optimum; shape (instructions, deadlines).
+        deadlines_s: bounds on the makespan; none below that of the fastest plan.
 
     Returns:
-        Index into each instruction's point set; never more energy than rounding down alone.
+        One plan for each deadline; shape (instructions, deadlines).
     """
-    down = [_at_most(points, t) for points, t in zip(problem.point_sets, relaxed_s, strict=True)]
-    nearest = [_nearest(points, t) for points, t in zip(problem.point_sets, relaxed_s, strict=True)]
-    plans = [reclaim(problem, repair(problem, start, deadline_s), deadline_s) for start in (down, nearest)]
-    return exchange(problem, min(plans, key=problem.effective_energy_j), deadline_s)
+    own = parts(len(deadlines_s), len(relaxed_s) * len(LATENESS))
+    return np.hstack([_cheapest(problem, relaxed_s[:, part], deadlines_s[part]) for part in own])
 
 
-def repair(problem: Problem, choice: Sequence[int], deadline_s: float, held: int | None = None) -> list[int]:
-    """Speed up what is late, step by step where a second costs least, until the deadline is kept or nothing is left.
+def reclaim(problem: Problem, choices: Choices, deadlines_s: Array) -> Choices:
+    """Slow instructions into the slack around them, in order of dependency, until no single one can be slowed.
 
     Args:
         problem: what to plan.
-        choice: any plan.
-        deadline_s: bound on the makespan; kept for certain if it is at least that of the fastest plan and none is held.
-        held: an instruction to leave alone.
+        choices: plans; where one misses its deadline, instructions are sped up, and slack may be left.
+        deadlines_s: by plan, the bound on its makespan; at least that of the fastest plan.
     """
-    choice = list(choice)
-    while True:
-        times_s, windows_s = problem.times_s(choice), available_s(problem, choice, deadline_s)
-        late = [i for i, time_s in enumerate(times_s) if time_s > windows_s[i] and choice[i] and i != held]
-        if not late:
-            return choice
-        cheapest = min(late, key=lambda i: _loss_j_per_s(problem.point_sets[i], choice[i], times_s[i] - windows_s[i]))
-        choice[cheapest] -= 1
+    ends_s = latest_ends(problem.dag, times_s(problem, choices), deadlines_s)
+    return sweep(
+        problem, len(deadlines_s), lambda i, start_s: slowest_within(problem.point_sets[i], ends_s[i] - start_s)
+    )
 
 
-def reclaim(problem: Problem, choice: Sequence[int], deadline_s: float, held: int | None = None) -> list[int]:
-    """Slow instructions into the slack around them, the largest saving first, until nothing fits any more.
-
-    Args:
-        problem: what to plan.
-        choice: a plan within the deadline.
-        deadline_s: bound on the makespan.
-        held: an instruction to leave alone.
-    """
-    choice = list(choice)
-    while True:
-        best, saving_j = None, 0.0
-        for i, window_s in enumerate(available_s(problem, choice, deadline_s)):
-            points, now = problem.point_sets[i], choice[i]
-            if i == held or now + 1 == len(points.times_s) or points.times_s[now + 1] > window_s:
-                continue
-            slower = bisect_right(points.times_s, window_s) - 1
-            if points.energies_j[now] - points.energies_j[slower] > saving_j:
-                best, saving_j = (i, slower), points.energies_j[now] - points.energies_j[slower]
-        if best is None:
-            return choice
-        choice[best[0]] = best[1]
+def _cheapest(problem: Problem, relaxed_s: Array, deadlines_s: Array) -> Choices:
+    """The cheapest plan of each deadline, of all that are tried."""
+    candidates = list(_candidates(problem, relaxed_s, deadlines_s))
+    lanes_s = deadlines_s.repeat(len(LATENESS))
+    costs_j = [energies_in_time_j(problem, own, lanes_s).reshape(len(deadlines_s), -1) for own in candidates]
+    best = np.hstack(costs_j).argmin(axis=1)
+    plans = [own.reshape(*relaxed_s.shape, -1) for own in candidates]
+    return np.concatenate(plans, axis=2)[:, np.arange(len(deadlines_s)), best]
 
 
-def exchange(problem: Problem, choice: Sequence[int], deadline_s: float) -> list[int]:
-    """Move one instruction by one step wherever the others, adapting to it, then cost less; until no move helps.
-
-    The number of attempts is bounded, so that long pipelines, whose gaps are small anyway, stay quick.
-    """
-    choice = list(choice)
-    moves = [(i, step) for step in (-1, 1) for i in range(len(choice))]
-    failed = 0
-    for i, step in islice(cycle(moves), EXCHANGE_EFFORT // len(choice)):
-        trial = _moved(problem, choice, i, step, deadline_s)
-        if trial is not None and _saves(problem, trial, choice):
-            choice, failed = trial, 0
-        else:
-            failed += 1
-        if failed == len(moves):
-            break
-    return choice
+def _candidates(problem: Problem, relaxed_s: Array, deadlines_s: Array) -> Iterator[Choices]:
+    """Plans of every deadline, one after the other; shape (instructions, deadlines x lateness)."""
+    lanes_s = (deadlines_s[:, np.newaxis] * (1 + MARGIN)).ravel()
+    for rounded in (problem, mirrored(problem)):
+        choices = _rounded(rounded, relaxed_s, deadlines_s)
+        for reclaimed in (problem, mirrored(problem)):
+            yield reclaim(reclaimed, choices, lanes_s)
 
 
-def _moved(problem: Problem, choice: Sequence[int], i: int, step: int, deadline_s: float) -> list[int] | None:
-    """The plan after moving one instruction and letting the others adapt, or None where it cannot move so."""
-    target = choice[i] + step
-    if not 0 <= target < len(problem.point_sets[i].times_s):
-        return None
-    adapted = repair(problem, [*choice[:i], target, *choice[i + 1 :]], deadline_s, held=i)
-    if problem.point_sets[i].times_s[target] > available_s(problem, adapted, deadline_s)[i]:
-        return None
-    return reclaim(problem, adapted, deadline_s, held=i)
+def _rounded(problem: Problem, relaxed_s: Array, deadlines_s: Array) -> Choices:
+    """Go through time once, each instruction ending about when it does in the relaxation, if as late as it can."""
+    lateness = np.tile(LATENESS, len(deadlines_s))
+    fastest_s = np.array([[points.times_s[0]] for points in problem.point_sets]).repeat(len(deadlines_s), axis=1)
+    limits_s = latest_ends(problem.dag, fastest_s, deadlines_s)
+    ends_s = np.minimum(latest_ends(problem.dag, relaxed_s, deadlines_s * (1 + SNAP)), limits_s)
+    limits_s, ends_s = (
+        (each[:, :, np.newaxis] + deadlines_s[:, np.newaxis] * MARGIN).reshape(len(relaxed_s), -1)
+        for each in (limits_s, ends_s)
+    )
 
+    def pick(i: int, start_s: Array) -> Choices:
+        window_s, seconds = ends_s[i] - start_s, np.array(problem.point_sets[i].times_s)
+        chosen = slowest_within(problem.point_sets[i], window_s)
+        slower = np.minimum(chosen + 1, len(seconds) - 1)
+        slower_s = seconds[slower]
+        almost = slower_s - window_s <= lateness * (slower_s - seconds[chosen])
+        return np.where(almost & (slower_s <= limits_s[i] - start_s), slower, chosen)
 
-def _saves(problem: Problem, trial: Sequence[int], choice: Sequence[int]) -> bool:
-    return problem.effective_energy_j(trial) < problem.effective_energy_j(choice) * (1 - TOLERANCE)
-
-
-def available_s(problem: Problem, choice: Sequence[int], deadline_s: float) -> list[float]:
-    """Longest time each instruction may take while all others stay as they are."""
-    times_s = problem.times_s(choice)
-    starts = earliest_starts(problem.dag, times_s)
-    ends = latest_ends(problem.dag, times_s, deadline_s * (1 + TOLERANCE))
-    return [end - start for start, end in zip(starts, ends, strict=True)]
-
-
-def _at_most(points: PointSet, time_s: float) -> int:
-    return max(bisect_right(points.times_s, time_s * (1 + SNAP)) - 1, 0)
-
-
-def _nearest(points: PointSet, time_s: float) -> int:
-    return min(range(len(points.times_s)), key=lambda c: abs(points.times_s[c] - time_s))
-
-
-def _loss_j_per_s(points: PointSet, now: int, late_s: float) -> float:
-    """Energy of one step faster, for each second by which it makes up lateness."""
-    gained_s = min(points.times_s[now] - points.times_s[now - 1], late_s)
-    return (points.energies_j[now - 1] - points.energies_j[now]) / gained_s
+    return sweep(problem, len(lateness), pick)

@@ -9,14 +9,21 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from kareus.errors import ConfigError
 from kareus.pareto import pareto_mask
-from kareus.pipeline.exact import least_energy_plan
-from kareus.pipeline.problem import Problem
-from kareus.pipeline.relaxation import Relaxation
-from kareus.pipeline.rounding import TOLERANCE, plan_within
+from kareus.pipeline.exact import MOST_INSTRUCTIONS, least_energy_plan
+from kareus.pipeline.exchange import exchange
+from kareus.pipeline.lanes import TOLERANCE, energies_in_time_j
+from kareus.pipeline.problem import Array, Problem
+from kareus.pipeline.relaxation import Relaxation, Relaxed
+from kareus.pipeline.rounding import round_plans
 
 RESOLUTION = 1e-5
 """Share of the iteration time to which `fastest_within` finds the deadline."""
+EARLIER = (0.0, 0.002, 0.0025)
+"""Shares by which short pipelines aim earlier than a deadline: close by, the relaxation may have fewer fractions."""
+ATTEMPTS = 24
+"""Deadlines that `fastest_within` plans for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +37,7 @@ class PlannedIteration:
     deadline_s: float
     """Deadline for which it was solved."""
     lower_bound_j: float
-    """Energy that no plan with this makespan or less can undercut; of `cheapest_within`, none within the deadline."""
+    """Energy that no plan with this makespan or less can undercut; of `plans_within`, none within the deadline."""
     points: tuple[int, ...]
     """Per instruction, the `point` of its microbatch frontier."""
 
@@ -47,66 +54,105 @@ def iteration_frontier(problem: Problem, deadlines: int) -> list[PlannedIteratio
     total energy.
     """
     relaxation = Relaxation(problem)
-    fastest_s, frugal_s = _range_s(problem, relaxation)
-    deadlines_s = np.unique(np.linspace(fastest_s, frugal_s, deadlines)).tolist()
-    choices = [_plan(problem, relaxation, deadline_s) for deadline_s in deadlines_s]
-    choices[0] = least_energy_plan(problem, choices[0], fastest_s)
+    deadlines_s = np.unique(np.linspace(*_range_s(relaxation), deadlines))
+    choices, relaxed = _plan(problem, relaxation, deadlines_s)
     costs = np.array([problem.cost(choice) for choice in choices])
     kept = sorted(np.flatnonzero(pareto_mask(costs)), key=lambda n: costs[n, 0])
-    return [_planned(problem, relaxation, choices[n], deadlines_s[n], bound_at_s=costs[n, 0]) for n in kept]
+    return [_planned(problem, choices[n], float(deadlines_s[n]), relaxed, certified_s=costs[n, 0]) for n in kept]
 
 
-def cheapest_within(problem: Problem, deadline_s: float) -> PlannedIteration:
-    """Plan for exactly this deadline, and certify the gap to all plans within it.
+def plans_within(problem: Problem, deadlines_s: Sequence[float]) -> list[PlannedIteration]:
+    """Plan for exactly these deadlines, and certify the gap of each plan to all plans within its deadline.
 
     Args:
         problem: what to plan.
-        deadline_s: bound on the makespan; at least that of the fastest plan.
+        deadlines_s: bounds on the makespan, in any order.
+
+    Returns:
+        One plan for each deadline, in their order; a later deadline never costs more.
+
+    Raises:
+        ConfigError: no plan keeps one of the deadlines.
     """
     relaxation = Relaxation(problem)
-    fastest_s, frugal_s = _range_s(problem, relaxation)
-    useful_s = min(deadline_s * (1 - 2 * TOLERANCE), frugal_s)  # in time by every digit; beyond, waiting only costs
-    choice = _plan(problem, relaxation, max(useful_s, fastest_s))
-    return _planned(problem, relaxation, choice, deadline_s, bound_at_s=deadline_s)
+    fastest_s, frugal_s = _range_s(relaxation)
+    for deadline_s in deadlines_s:
+        if not deadline_s >= fastest_s * (1 - TOLERANCE):
+            raise ConfigError(
+                f"no plan keeps a deadline of {deadline_s:.6g} s: the fastest takes {fastest_s:.6g} s, and after "
+                f"{frugal_s:.6g} s no plan uses less energy; choose a deadline between the two."
+            )
+    useful_s, inverse = np.unique(np.clip(deadlines_s, fastest_s, frugal_s), return_inverse=True)
+    choices, relaxed = _plan(problem, relaxation, useful_s)
+    costs_j = [problem.cost(choice)[1] for choice in choices]
+    best = [min(range(n + 1), key=costs_j.__getitem__) for n in range(len(choices))]
+    return [
+        _planned(problem, choices[best[n]], deadline_s, relaxed, certified_s=min(deadline_s, relaxation.slowest_s))
+        for n, deadline_s in zip(inverse, deadlines_s, strict=True)
+    ]
+
+
+def cheapest_within(problem: Problem, deadline_s: float) -> PlannedIteration:
+    """As `plans_within`, for one deadline."""
+    return plans_within(problem, [deadline_s])[0]
 
 
 def fastest_within(problem: Problem, energy_j: float, between_s: tuple[float, float]) -> PlannedIteration | None:
-    """The fastest plan found that uses at most this energy, by bisection on the deadline; None where there is none.
+    """The fastest plan found that uses at most this energy; None where there is none.
+
+    The relaxation says which deadlines are too early for any plan. Those after it are tried, the closer the denser.
 
     Args:
         problem: what to plan.
         energy_j: of all GPUs over the iteration.
         between_s: makespans to search between: at the lower no plan is known to be that frugal, at the upper one is.
     """
-    relaxation, best = Relaxation(problem), None
-    low_s, high_s = between_s
-    while high_s - low_s > RESOLUTION * high_s:
-        middle_s = (low_s + high_s) / 2
-        choice = _plan(problem, relaxation, middle_s)
-        time_s, used_j = problem.cost(choice)
-        if used_j <= energy_j:
-            best, high_s = _planned(problem, relaxation, choice, middle_s, bound_at_s=time_s), min(time_s, middle_s)
-        else:
-            low_s = middle_s
-    return best
+    relaxation, (low_s, high_s) = Relaxation(problem), between_s
+    reached_s = relaxation.time_s(energy_j)
+    if reached_s is None:
+        return None
+    low_s, closest_s = max(low_s, reached_s), RESOLUTION * high_s
+    if low_s + closest_s >= high_s:
+        return None
+    deadlines_s = low_s + np.geomspace(closest_s, high_s - low_s, ATTEMPTS)[:-1]
+    choices, relaxed = _plan(problem, relaxation, deadlines_s)
+    costs = [problem.cost(choice) for choice in choices]
+    frugal = [n for n, (_, used_j) in enumerate(costs) if used_j <= energy_j]
+    if not frugal:
+        return None
+    best = min(frugal, key=costs.__getitem__)
+    return _planned(problem, choices[best], float(deadlines_s[best]), relaxed, certified_s=costs[best][0])
 
 
-def _range_s(problem: Problem, relaxation: Relaxation) -> tuple[float, float]:
+def _range_s(relaxation: Relaxation) -> tuple[float, float]:
     """The least makespan there is, and that of the least total energy."""
-    fastest_s, _ = problem.cost([0] * len(problem.point_sets))
-    return fastest_s, max(relaxation.solve(float("inf")).time_s, fastest_s)
+    return relaxation.fastest_s, max(relaxation.solve(relaxation.slowest_s).time_s, relaxation.fastest_s)
 
 
-def _plan(problem: Problem, relaxation: Relaxation, deadline_s: float) -> list[int]:
-    relaxed = relaxation.solve(deadline_s * (1 + TOLERANCE))
-    return plan_within(problem, relaxed.times_s, deadline_s)
+def _plan(problem: Problem, relaxation: Relaxation, deadlines_s: Array) -> tuple[list[list[int]], list[Relaxed]]:
+    """A plan for each deadline, by rising deadline, and the optima of the relaxation that they come from."""
+    short = len(problem.point_sets) <= MOST_INSTRUCTIONS
+    aims_s = [np.maximum(deadlines_s * (1 - share), relaxation.fastest_s) for share in (EARLIER if short else (0.0,))]
+    relaxed = [[relaxation.solve(aim_s * (1 + TOLERANCE)) for aim_s in own_s[::-1]][::-1] for own_s in aims_s]
+    rounded = [
+        round_plans(problem, np.column_stack([r.times_s for r in own]), own_s)
+        for own, own_s in zip(relaxed, aims_s, strict=True)
+    ]
+    lanes_s = np.tile(deadlines_s, len(aims_s))
+    tried = exchange(problem, np.hstack(rounded), lanes_s)
+    best = energies_in_time_j(problem, tried, lanes_s).reshape(len(aims_s), -1).argmin(axis=0)
+    choices = tried[:, best * len(deadlines_s) + np.arange(len(deadlines_s))].T.tolist()
+    if deadlines_s[0] <= relaxation.fastest_s:
+        choices[0] = least_energy_plan(problem, choices[0], relaxation.fastest_s)
+    return choices, [solved for own in relaxed for solved in own]
 
 
 def _planned(
-    problem: Problem, relaxation: Relaxation, choice: Sequence[int], deadline_s: float, bound_at_s: float
+    problem: Problem, choice: Sequence[int], deadline_s: float, relaxed: Sequence[Relaxed], certified_s: float
 ) -> PlannedIteration:
+    """A plan, and the bound on all plans with a makespan of at most `certified_s`."""
     time_s, energy_j = problem.cost(choice)
-    bound_j = relaxation.solve(bound_at_s * (1 + TOLERANCE)).energy_j
+    bound_j = max(solved.bound_j(certified_s * (1 + TOLERANCE)) for solved in relaxed)
     return PlannedIteration(
         time_s=time_s,
         energy_j=energy_j,

@@ -75,7 +75,7 @@ def test_a_deadline_below_the_least_makespan_is_refused():
 def test_half_way_between_two_points_costs_half_way():
     pipeline = problem(1, 1, {(0, F): [(1.0, 5.0), (3.0, 1.0)], (0, B): [(2.0, 5.0)]}, power_w=1.5)
     relaxed = Relaxation(pipeline).solve(4.0)
-    assert relaxed.times_s == pytest.approx((2.0, 2.0))
+    assert relaxed.times_s.tolist() == pytest.approx([2.0, 2.0])
     assert relaxed.energy_j == pytest.approx(3.0 + 5.0 + 1.5 * 4.0)  # a second saves 2 J and costs 1.5 J of waiting
 
 
@@ -90,3 +90,33 @@ def test_a_point_set_keeps_exactly_what_no_other_point_dominates(costs):
     undominated = {c for c in costs if not any(o != c and o[0] <= c[0] and o[1] <= c[1] for o in costs)}
     assert list(zip(kept.times_s, kept.energies_j, strict=True)) == sorted(undominated)
     assert [costs[n] for n in kept.points] == sorted(undominated)
+
+
+@settings(max_examples=60, deadline=None)
+@given(tiny_problems(), st.floats(0, 1), st.floats(0, 1))
+def test_a_line_that_supports_the_bound_at_one_deadline_is_below_it_at_every_other(problem, share, other):
+    relaxation = Relaxation(problem)
+    solved_s, other_s = (
+        relaxation.fastest_s + s * (relaxation.slowest_s - relaxation.fastest_s) + 1e-9 for s in (share, other)
+    )
+    relaxed = relaxation.solve(solved_s)
+    least_j = linprog_energy(problem, solved_s)
+    assert relaxed.bound_j(solved_s) == pytest.approx(least_j, rel=1e-6)
+    assert relaxed.bound_j(other_s) <= linprog_energy(problem, other_s) + 1e-6 * least_j
+    assert relaxed.slope_w <= 0
+
+
+@settings(max_examples=60, deadline=None)
+@given(tiny_problems(), st.floats(0, 1))
+def test_the_least_time_of_an_energy_is_where_the_bound_reaches_it(problem, share):
+    relaxation = Relaxation(problem)
+    most_j = relaxation.solve(relaxation.fastest_s * (1 + 1e-9)).energy_j
+    least_j = relaxation.solve(math.inf).energy_j
+    energy_j = least_j + share * (most_j - least_j)
+    time_s = relaxation.time_s(energy_j)
+    assert time_s is not None
+    assert linprog_energy(problem, time_s * (1 + 1e-6)) <= energy_j * (1 + 1e-6)
+    if time_s > relaxation.fastest_s * (1 + 1e-4):
+        assert linprog_energy(problem, time_s * (1 - 1e-4)) > energy_j * (1 - 1e-6)
+    assert relaxation.time_s(least_j * 0.99) is None
+    assert relaxation.time_s(most_j * 1.01) == relaxation.fastest_s

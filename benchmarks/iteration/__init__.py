@@ -1,0 +1,1 @@
+"""What `benchmarks/pipeline.py` is made of: the pipelines, the peer, and the comparison of the two."""

@@ -1,0 +1,63 @@
+"""Ours and lowtime on one pipeline: both scored on the same real points, at the same deadlines."""
+
+import time
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from iteration.peer import run_lowtime
+from kareus.pareto import pareto_front
+from kareus.pipeline.problem import Problem
+from kareus.pipeline.solver import plans_within
+
+DEADLINES = 20
+"""Planned for in the time that is reported, evenly spaced from lowtime's fastest plan to its most frugal one."""
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """One pipeline."""
+
+    peer_cpu_s: float
+    """lowtime's whole run."""
+    cpu_s: float
+    """Ours, for `DEADLINES` deadlines."""
+    gaps: Array
+    """Certified gap of each of our plans."""
+    excesses: Array
+    """Our energy over lowtime's, less 1, at each deadline."""
+    everywhere: Array
+    """The same at the makespan of every plan of lowtime that no other of its plans dominates."""
+    peer_gaps: Array
+    """Of lowtime's plans at the deadlines, to the same bounds."""
+
+    @property
+    def speedup(self) -> float:
+        """How many times faster ours is."""
+        return self.peer_cpu_s / self.cpu_s
+
+
+def compare(problem: Problem) -> Comparison:
+    """Run both.
+
+    A deadline is the makespan of a plan of lowtime, so that none of its time is wasted.
+    """
+    run = run_lowtime(problem)
+    peer = pareto_front([problem.cost(choice) for choice in run.choices])
+    targets_s = np.linspace(peer[0, 0], peer[-1, 0], DEADLINES)
+    own = peer[np.unique(peer[:, 0].searchsorted(targets_s, side="right") - 1)]
+    began_s = time.process_time()
+    plans = plans_within(problem, own[:, 0].tolist())
+    cpu_s = time.process_time() - began_s
+    everywhere = plans_within(problem, peer[:, 0].tolist())
+    return Comparison(
+        peer_cpu_s=run.cpu_s,
+        cpu_s=cpu_s,
+        gaps=np.array([plan.gap for plan in plans]),
+        excesses=np.array([plan.energy_j for plan in plans]) / own[:, 1] - 1,
+        everywhere=np.array([plan.energy_j for plan in everywhere]) / peer[:, 1] - 1,
+        peer_gaps=own[:, 1] / np.array([plan.lower_bound_j for plan in plans]) - 1,
+    )
