@@ -26,6 +26,7 @@ COMMANDS = {
     "check-plan": ("kareus.plan.check_stage", "validate a plan file"),
     "validate": ("kareus.fidelity.stage", "predict what a reference file gives, and say how far off that is"),
     "fit": ("kareus.fidelity.fit_stage", "fit a GPU's coefficients to reference data"),
+    "clocks": ("kareus.device.stage", "show the GPUs' clocks, or restore those that a killed run left locked"),
     "report": ("kareus.report.stage", "write the summary and the page"),
     "results": ("kareus.report.listing", "print the summaries and where everything is"),
 }

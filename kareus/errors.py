@@ -15,3 +15,7 @@ class RefusedWorkloadError(ConfigError):
 
 class ArtifactError(KareusError):
     """A file that is missing, corrupt, of another schema, or of another workload."""
+
+
+class DeviceError(KareusError):
+    """A GPU, or its driver, that refuses what was asked of it, or is in use by somebody else."""
