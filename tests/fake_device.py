@@ -2,6 +2,7 @@
 
 import dataclasses
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -19,12 +20,20 @@ class FakeDevice:
     name: str = "Fake"
     driver: str = "1.0"
     clocks_mhz: tuple[int, ...] = (900, 1200, 1410)
-    allowed: bool = True
-    """Whether this user may set clocks."""
     lock_s: float = 0.0
     """How long the driver takes."""
     capped_mhz: int = 1410
     """The clock never gets above it, as under a power limit."""
+
+    @property
+    def allowed(self) -> bool:
+        """Whether this user may set clocks."""
+        return not (self.folder / "forbidden").exists()
+
+    @allowed.setter
+    def allowed(self, allowed: bool) -> None:
+        forbidden = self.folder / "forbidden"
+        forbidden.unlink(missing_ok=True) if allowed else forbidden.touch()
 
     @property
     def locked(self) -> Path:
@@ -82,6 +91,28 @@ def hold(folder: Path, blocking: str) -> None:
             # A handler may not run before this returns: signals are blocked in the main thread while it sleeps.
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         time.sleep(60)
+
+
+def start(device: FakeDevice, blocking: str) -> subprocess.Popen[str]:
+    command = [sys.executable, __file__, str(device.folder), blocking]
+    holder = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    with holder.stdout as out:
+        assert out.readline() == "held\n"
+    return holder
+
+
+def kill(device: FakeDevice) -> int:
+    holder = start(device, "python")
+    holder.kill()
+    holder.wait()
+    return holder.pid
+
+
+def wait_until(holds, limit_s: float = 20.0) -> None:
+    deadline_s = time.monotonic() + limit_s
+    while not holds():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
 
 
 if __name__ == "__main__":

@@ -1,15 +1,12 @@
 """Clocks: what is asked for, what is really set, and that it is undone however the process ends."""
 
 import signal
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
 
-import fake_device
 import pytest
-from fake_device import FakeDevice
+from fake_device import FakeDevice, kill, start, wait_until
 
 from kareus.device.claims import FOLDER_VARIABLE, claim, setting_of
 from kareus.device.controller import DryClocks, controlled_clocks
@@ -209,25 +206,3 @@ def test_dry_clocks_say_what_would_be_set_once():
         assert clocks.request(frequency_mhz).result().locked_s is None
     assert said == ["would lock the SM clock to 1200 MHz", "would lock the SM clock to 900 MHz"]
     assert clocks.drain() == []
-
-
-def start(device: FakeDevice, blocking: str) -> subprocess.Popen[str]:
-    command = [sys.executable, fake_device.__file__, str(device.folder), blocking]
-    holder = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-    with holder.stdout as out:
-        assert out.readline() == "held\n"
-    return holder
-
-
-def kill(device: FakeDevice) -> int:
-    holder = start(device, "python")
-    holder.kill()
-    holder.wait()
-    return holder.pid
-
-
-def wait_until(holds, limit_s: float = 20.0) -> None:
-    deadline_s = time.monotonic() + limit_s
-    while not holds():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.01)
