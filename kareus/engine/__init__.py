@@ -1,0 +1,1 @@
+"""Running a plan for real: partitioned overlap, clocks, pipeline and training."""
