@@ -6,9 +6,11 @@ from pathlib import Path
 
 import cuda_worker
 import pytest
-from builders import a100, all_reduce, gemm, memory, protocol
+from builders import a100, all_reduce, gemm, memory, protocol, simulated
+from zeus.device.gpu import ZeusGPUInitError
 
 from kareus.artifacts.records import to_plain
+from kareus.device import nvml
 from kareus.device.claims import FOLDER_VARIABLE, setting_of
 from kareus.errors import DeviceError
 from kareus.partition.graph import Collective, CollectiveKind
@@ -17,8 +19,9 @@ from kareus.testbed.cuda.collectives import GroupCollectives, LoopbackCollective
 from kareus.testbed.cuda.executor import Executor
 from kareus.testbed.cuda.rank import Rank
 from kareus.testbed.cuda.testbed import CudaTestbed
+from kareus.testbed.factory import open_testbed as open_testbed_of
 from kareus.testbed.program import Program, Step
-from kareus.workload.config import ClockPolicy, CudaCollectives, CudaConfig
+from kareus.workload.config import ClockPolicy, CudaCollectives, CudaConfig, TestbedKind
 from kareus.workload.gpu import FrequencyRange
 
 GPU = a100(search_frequencies=FrequencyRange(minimum_mhz=900, maximum_mhz=1410, stride_mhz=510))
@@ -157,6 +160,19 @@ def test_a_gpu_of_another_kind_is_refused(open_testbed):
 def test_clocks_that_the_gpu_does_not_have_are_refused_before_anything_runs(open_testbed):
     with pytest.raises(DeviceError, match="Fake has no clock of 930 MHz"):
         open_testbed(gpu=a100())
+
+
+def test_a_machine_without_gpus_is_told_in_one_line(monkeypatch):
+    monkeypatch.setattr(nvml, "get_gpus", _no_gpus)
+    real = simulated(
+        kind=TestbedKind.CUDA, cuda=CudaConfig(collectives=CudaCollectives.NCCL, clocks=ClockPolicy.LOCKED)
+    )
+    with pytest.raises(DeviceError, match="no GPU can be used here"):
+        open_testbed_of(real, GPU, QUICK, 0)
+
+
+def _no_gpus():
+    raise ZeusGPUInitError("NVML unavailable.")
 
 
 def test_an_environment_that_overrules_sm_counts_is_refused(monkeypatch):

@@ -1,11 +1,12 @@
 """Starting the workers of a group, calling them, and ending them all when one fails."""
 
+import contextlib
 import selectors
 import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,26 +44,35 @@ class WorkerGroup:
         }
         for rank, channel in enumerate(self._channels):
             channel.send({"rank": rank, **settings})
-        self._receive(range(workers))
-        self._claiming_order = _order(self.call("identify"))
+        try:
+            self._receive(range(workers))
+            self._claiming_order = _order(self.call("identify"))
+        except BaseException:
+            self._end()
+            raise
 
     def call(self, name: str, *arguments: Any) -> list[Any]:
         """Call all workers at once; returns their answers, by rank.
 
         Raises:
-            DeviceError: one refused, with its reason, or died. The group is closed then.
+            DeviceError: one refused, with its reason, or died.
         """
         return self._call(range(len(self._channels)), name, *arguments)
 
-    def claim(self) -> None:
-        """Have all GPUs, one after the other in an order that all groups of a machine share: none waits in a circle."""
-        for rank in self._claiming_order:
-            self._call([rank], "claim")
+    @contextlib.contextmanager
+    def claimed(self) -> Iterator[None]:
+        """Have all GPUs to ourselves; an error ends the workers, which may be at work or wait for each other.
 
-    def release(self) -> None:
-        """Let go of all GPUs, unless the group is closed, which did."""
-        if self.alive:
+        They are claimed one after the other, in an order that all groups of a machine share: none waits in a circle.
+        """
+        try:
+            for rank in self._claiming_order:
+                self._call([rank], "claim")
+            yield
             self.call("release")
+        except BaseException:
+            self._end()
+            raise
 
     @property
     def alive(self) -> bool:
@@ -91,7 +101,7 @@ class WorkerGroup:
         return self._receive(ranks)
 
     def _receive(self, ranks: Sequence[int]) -> list[Any]:
-        """Wait for all answers; when one worker fails, the others may wait for it for ever, so end them."""
+        """Wait for all answers, or the first error: when one worker fails, the others may wait for it for ever."""
         answers: dict[int, Any] = {}
         with selectors.DefaultSelector() as selector:
             for rank in ranks:
@@ -107,12 +117,10 @@ class WorkerGroup:
             reply = self._channels[rank].receive()
         except (EOFError, ConnectionResetError):
             code = self._processes[rank].wait()
-            self._end()
             raise DeviceError(
                 f"GPU {rank}: its worker ended unexpectedly (exit code {code}); its last words are above."
             ) from None
         if "error" in reply:
-            self._end()
             raise DeviceError(reply["error"])
         return reply["answer"]
 
@@ -126,7 +134,10 @@ class WorkerGroup:
         ours, theirs = socket.socketpair()
         with theirs:
             descriptor = theirs.fileno()
-            self._processes.append(subprocess.Popen([*command, str(descriptor)], pass_fds=[descriptor]))
+            # In a process group of its own, so that Ctrl-C reaches this process only, which then ends its workers.
+            self._processes.append(
+                subprocess.Popen([*command, str(descriptor)], pass_fds=[descriptor], process_group=0)
+            )
         self._channels.append(Channel(ours))
 
 

@@ -50,12 +50,9 @@ class CudaTestbed:
     def session(self, program: Program, measurement: str) -> Iterator[Session]:
         """Have the GPUs to ourselves, load `program`, and restore the clocks in the end."""
         group = self._workers(program)
-        group.claim()
-        group.call("load", program)
-        try:
+        with group.claimed():
+            group.call("load", program)
             yield CudaSession(group)
-        finally:
-            group.release()
 
     def close(self) -> None:
         """End the workers, if there are any."""
