@@ -95,6 +95,13 @@ def test_a_refusal_that_nobody_waited_for_is_raised_in_the_end(device):
         device.allowed = True
 
 
+def test_a_clock_that_cannot_be_restored_is_an_error_and_the_claim_goes_on_saying_what_is_set(device):
+    with pytest.raises(DeviceError, match="no right to set clocks"), controlled_clocks(device) as clocks:
+        clocks.request(1200).result()
+        device.allowed = False
+    assert setting_of(device.uuid).frequency_mhz == 1200
+
+
 def test_nothing_is_touched_unless_a_clock_is_asked_for(device):
     with controlled_clocks(device):
         assert setting_of(device.uuid) is None
