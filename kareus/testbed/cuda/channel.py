@@ -1,7 +1,11 @@
 """Lines of JSON between the process that measures and its workers: nothing that crosses it can run."""
 
 import json
+import os
+import select
 import socket
+import threading
+import time
 from typing import Any
 
 from kareus.artifacts.records import to_plain
@@ -38,3 +42,16 @@ class Channel:
         """Hang up."""
         self._lines.close()
         self._connection.close()
+
+
+def exit_after_hangup(channel: Channel, grace_s: float) -> None:
+    """End this process, whatever it hangs in, `grace_s` after the other end has gone; returns at once."""
+
+    def wait() -> None:
+        poll = select.poll()
+        poll.register(channel, select.POLLRDHUP)
+        poll.poll()
+        time.sleep(grace_s)
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()

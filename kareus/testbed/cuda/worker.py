@@ -18,7 +18,7 @@ import torch.distributed as dist
 from kareus.artifacts.files import die_with_parent
 from kareus.artifacts.records import from_plain
 from kareus.errors import DeviceError, KareusError
-from kareus.testbed.cuda.channel import Channel
+from kareus.testbed.cuda.channel import Channel, exit_after_hangup
 from kareus.testbed.cuda.collectives import Collectives, GroupCollectives, LoopbackCollectives
 from kareus.testbed.cuda.executor import Executor
 from kareus.testbed.cuda.rank import Rank
@@ -26,6 +26,9 @@ from kareus.workload.config import ClockPolicy, CudaCollectives
 
 CALLS = ("identify", "claim", "load", "set_clock", "execute", "read", "release")
 """What may be asked of a rank."""
+
+_GRACE_S = 20.0
+"""From the end of whoever started this process to its own, if it hangs in a collective whose peer has gone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +50,9 @@ def main() -> None:
     die_with_parent()
     os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # NVML's order; CUDA's own begins with the fastest
     with contextlib.suppress(KeyboardInterrupt):  # whoever started this says so
-        serve(Channel(socket.socket(fileno=int(sys.argv[1]))), cuda_rank)
+        channel = Channel(socket.socket(fileno=int(sys.argv[1])))
+        exit_after_hangup(channel, _GRACE_S)
+        serve(channel, cuda_rank)
         if dist.is_initialized():
             dist.destroy_process_group()
 
