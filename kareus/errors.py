@@ -13,9 +13,9 @@ class RefusedWorkloadError(ConfigError):
     """A well-formed combination that cannot run: something does not divide, or does not fit."""
 
 
-class ArtifactError(KareusError):
-    """A file that is missing, corrupt, of another schema, or of another workload."""
-
-
 class DeviceError(KareusError):
     """A GPU, or its driver, that refuses what was asked of it, or is in use by somebody else."""
+
+
+class ArtifactError(KareusError):
+    """A file that is missing, corrupt, of another schema, or of another workload."""

@@ -1,1 +1,1 @@
-"""Running a plan for real: partitioned overlap, clocks, pipeline and training."""
+"""Runs a plan: partitioned overlap of two nanobatches, stage by stage, and the training around it."""
