@@ -28,6 +28,7 @@ COMMANDS = {
     "emulate": ("kareus.emulate.stage", "emulate fleets of pipelines: scaling, stragglers, power caps, hours"),
     "validate": ("kareus.fidelity.stage", "predict what a reference file gives, and say how far off that is"),
     "fit": ("kareus.fidelity.fit_stage", "fit a GPU's coefficients to reference data"),
+    "clocks": ("kareus.device.stage", "show the GPUs' clocks, or restore those that a killed run left locked"),
     "report": ("kareus.report.stage", "write the summary and the page"),
     "report-fleets": ("kareus.report.fleets_stage", "write the summary and the page of emulated fleets"),
     "results": ("kareus.report.listing", "print the summaries and where everything is"),

@@ -17,5 +17,9 @@ class ScheduleError(KareusError):
     """An order of a pipeline's instructions that cannot run."""
 
 
+class DeviceError(KareusError):
+    """A GPU, or its driver, that refuses what was asked of it, or is in use by somebody else."""
+
+
 class ArtifactError(KareusError):
     """A file that is missing, corrupt, of another schema, or of another workload."""

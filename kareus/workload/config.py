@@ -89,6 +89,33 @@ class TestbedKind(StrEnum):
     """Where candidates run."""
 
     SIMULATED = "simulated"
+    CUDA = "cuda"
+
+
+class CudaCollectives(StrEnum):
+    """What a program's collectives are on real GPUs."""
+
+    NCCL = "nccl"
+    """Real ones among as many GPUs of this machine as the program's groups have; limited to their SMs."""
+    LOOPBACK = "loopback"
+    """On one GPU: a kernel on the collective's SMs that moves its bytes through HBM, as links would."""
+
+
+class ClockPolicy(StrEnum):
+    """What is done to the SM clocks of real GPUs."""
+
+    LOCKED = "locked"
+    """Locked for every measurement; needs the right to."""
+    DEFAULT = "default"
+    """Left to the driver; only the maximum clock is planned with."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CudaConfig:
+    """How real GPUs are measured."""
+
+    collectives: CudaCollectives
+    clocks: ClockPolicy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,10 +133,15 @@ class TestbedConfig:
     """Relative standard deviation of one measured mean power."""
     default_collective_sm_count: int
     """SMs that the default (NCCL) collective takes: sequential execution and default nanobatching."""
+    cuda: CudaConfig | None
+    """Only where `kind` is `cuda`, and there it must be given."""
 
     def __post_init__(self) -> None:
         positive(self, "counter_period_s", "default_collective_sm_count")
         not_negative(self, "time_noise", "power_noise")
+        if (self.kind is TestbedKind.CUDA) != (self.cuda is not None):
+            needed = "give collectives and clocks" if self.cuda is None else "must be null"
+            raise ConfigError(f"cuda: {needed} where kind is {self.kind}.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -277,6 +309,14 @@ class Workload:
     def chunks(self) -> int:
         """Chunks of each stage's layers; seen like `split_backward`."""
         return self.pipeline.chunks
+
+    @property
+    def gpus_to_measure(self) -> int:
+        """GPUs of one machine that a job that measures takes; none on a simulated testbed."""
+        if self.testbed.cuda is None:
+            return 0
+        real = self.testbed.cuda.collectives is CudaCollectives.NCCL
+        return self.parallelism.cp * self.parallelism.tp if real else 1
 
     def __post_init__(self) -> None:
         positive(self, "microbatch_size", "num_microbatches", "sequence_length")

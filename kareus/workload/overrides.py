@@ -109,8 +109,10 @@ def _paths(record: Any) -> Iterator[str]:
     hints = typing.get_type_hints(record)
     for field in dataclasses.fields(record):
         yield field.name
-        if dataclasses.is_dataclass(hints[field.name]):
-            yield from (f"{field.name}.{path}" for path in _paths(hints[field.name]))
+        hint = hints[field.name]
+        for inner in typing.get_args(hint) or (hint,):  # a record that may be null is one of two
+            if dataclasses.is_dataclass(inner):
+                yield from (f"{field.name}.{path}" for path in _paths(inner))
 
 
 def _suggest_key(key: str, known: Sequence[str]) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from kareus.errors import ConfigError, RefusedWorkloadError
 from kareus.workload.compose import Composition, compose
-from kareus.workload.config import Workload
+from kareus.workload.config import ClockPolicy, Workload
 from kareus.workload.divisibility import check_divisibility
 from kareus.workload.memory import MemoryEstimate, check_memory, estimate_memory
 from kareus.workload.naming import workload_name
@@ -26,7 +26,7 @@ class Resolved:
     gpus: int
     """GPUs of the whole job."""
     workload: Workload | None
-    """With `layers_per_stage` filled in; None if refused."""
+    """With `layers_per_stage` filled in, and only clocks that its testbed can set; None if refused."""
     refusal: str | None
     """Why it cannot run, in one line; None if accepted."""
     memory: MemoryEstimate | None
@@ -84,7 +84,7 @@ def _resolved(name: str, composition: Composition) -> Resolved:
     try:
         check_divisibility(workload)
         check_pipeline(workload)
-        workload = with_split(workload)
+        workload = with_settable_clocks(with_split(workload))
         estimate = estimate_memory(workload)
         check_memory(workload, estimate)
     except RefusedWorkloadError as error:
@@ -107,6 +107,15 @@ def with_split(workload: Workload) -> Workload:
     """
     split = layers_per_stage(workload)
     return replace(workload, parallelism=replace(workload.parallelism, layers_per_stage=split))
+
+
+def with_settable_clocks(workload: Workload) -> Workload:
+    """The workload with no clock to search but the maximum, where its testbed leaves clocks alone."""
+    cuda, gpu = workload.testbed.cuda, workload.gpu
+    if cuda is None or cuda.clocks is ClockPolicy.LOCKED:
+        return workload
+    maximum = replace(gpu.search_frequencies, minimum_mhz=gpu.maximum_clock_mhz, maximum_mhz=gpu.maximum_clock_mhz)
+    return replace(workload, gpu=replace(gpu, search_frequencies=maximum))
 
 
 def _with_split_if_any(workload: Workload) -> Workload:

@@ -116,6 +116,11 @@ def config_text(wildcards):
     return slice_text(workload(wildcards), wildcards.stage)
 
 
+def gpus(wildcards):
+    """GPUs that a job that measures takes."""
+    return workload(wildcards).gpus_to_measure
+
+
 def searches(wildcards):
     """Candidates of every partition of a workload."""
     return expand(

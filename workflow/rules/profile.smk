@@ -11,6 +11,8 @@ rule profile_instructions:
         "results/{workload}/logs/profile.benchmark.tsv"
     conda:
         "../../envs/kareus.yaml"
+    resources:
+        gpu=gpus,
     params:
         code=code("profile"),
     message:

@@ -12,6 +12,8 @@ rule search_partition:
         "results/{workload}/logs/search/{partition}.benchmark.tsv"
     conda:
         "../../envs/kareus.yaml"
+    resources:
+        gpu=gpus,
     params:
         code=code("search"),
     message:

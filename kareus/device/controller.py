@@ -1,0 +1,220 @@
+"""Locking SM clocks: asynchronously, with acknowledgement, and undone however the process ends.
+
+A training loop asks for the clock of its next microbatch and goes on; a thread tells the driver, which takes
+milliseconds, and reads back what the clock does. Nothing is ever silent: an answer can be waited for, a refusal is
+raised by the next request, and everything that was really set is logged.
+"""
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Protocol
+
+from kareus.device.claims import Claim, claim
+from kareus.device.protocol import Device
+from kareus.device.termination import on_termination
+from kareus.errors import DeviceError
+
+logger = logging.getLogger(__name__)
+
+_POLL_S = 0.002
+_SETTLE_S = 0.1
+"""How long to watch for the clock to arrive. Moving takes milliseconds; an idle GPU may not move at all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClockChange:
+    """What became of one request. Times are seconds since the epoch, as `time.time` gives them."""
+
+    frequency_mhz: int
+    """What was asked for."""
+    requested_s: float
+    locked_s: float | None
+    """When the driver had accepted it; None if a later request came first, and it was never set."""
+    observed_mhz: int | None
+    """The SM clock that was read back at `observed_s`; None without one."""
+    observed_s: float | None
+
+    @property
+    def holds(self) -> bool:
+        """Whether the clock was seen where it was asked to be."""
+        return self.observed_mhz == self.frequency_mhz
+
+
+class Clocks(Protocol):
+    """Where the frequencies of a plan are sent: a GPU's clock, or nowhere."""
+
+    def request(self, frequency_mhz: int) -> Future[ClockChange]:
+        """Ask for a clock without waiting.
+
+        Raises:
+            DeviceError: the GPU has no such clock, or an earlier request failed.
+        """
+
+    def drain(self) -> list[ClockChange]:
+        """What became of requests since the last call, in order."""
+
+
+class ClockController:
+    """Implements `Clocks` for a claimed GPU. Made by `controlled_clocks`."""
+
+    def __init__(self, device: Device, claimed: Claim) -> None:
+        """Control `device`; nothing is set before the first request."""
+        self._device = device
+        self._claim = claimed
+        self._supported_mhz = device.supported_clocks_mhz()
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="clocks")
+        self._driver = threading.Lock()  # held while the driver is told something
+        self._ended = False
+        self._requests = 0
+        self._last: tuple[int, Future[ClockChange]] | None = None
+        self._changes: list[ClockChange] = []
+
+    def request(self, frequency_mhz: int) -> Future[ClockChange]:
+        """Ask for a clock without waiting; one that was asked for last is not asked for again."""
+        self.check()
+        if self._last is not None and self._last[0] == frequency_mhz:
+            return self._last[1]
+        if frequency_mhz not in self._supported_mhz:
+            near = sorted(self._supported_mhz, key=lambda clock: abs(clock - frequency_mhz))[:2]
+            raise DeviceError(
+                f"{self._device.uuid}: {self._device.name} has no SM clock of {frequency_mhz} MHz; the nearest are "
+                f"{' and '.join(map(str, sorted(near)))} (`nvidia-smi -q -d SUPPORTED_CLOCKS`)."
+            )
+        self._requests += 1
+        answer = self._thread.submit(self._apply, self._requests, frequency_mhz, time.time())
+        self._last = frequency_mhz, answer
+        return answer
+
+    def check(self) -> None:
+        """Raise what the last request failed with, if it did."""
+        if self._last is not None and self._last[1].done():
+            self._last[1].result()
+
+    def drain(self) -> list[ClockChange]:
+        """What became of requests since the last call, in order."""
+        drained, self._changes = self._changes, []
+        return drained
+
+    def restore(self) -> None:
+        """Reset the clock and set no other; may be called from any thread, and more than once.
+
+        Raises:
+            DeviceError: the driver refuses. The claim's file goes on saying what is set.
+        """
+        with self._driver:
+            self._ended = True
+            if self._claim.setting() is not None:
+                self._device.reset_clock()
+                self._claim.clear()
+
+    def close(self) -> None:
+        """Wait for what was asked for, then restore."""
+        try:
+            self._thread.shutdown()
+        finally:
+            self.restore()
+
+    def _apply(self, number: int, frequency_mhz: int, requested_s: float) -> ClockChange:
+        locked_s: float | None = None
+        observed: tuple[int, float] | tuple[None, None] = (None, None)
+        if number == self._requests:
+            with self._driver:
+                if self._ended:
+                    raise DeviceError(f"{self._device.uuid}: its clock was restored, as this process is ending.")
+                self._claim.note(frequency_mhz)
+                self._device.lock_clock(frequency_mhz)
+            locked_s = time.time()
+            observed = self._observe(number, frequency_mhz)
+        change = ClockChange(
+            frequency_mhz=frequency_mhz,
+            requested_s=requested_s,
+            locked_s=locked_s,
+            observed_mhz=observed[0],
+            observed_s=observed[1],
+        )
+        self._changes.append(change)
+        return change
+
+    def _observe(self, number: int, frequency_mhz: int) -> tuple[int, float]:
+        """Read the clock until it is where it should be, time is up, or another request waits."""
+        deadline_s = time.monotonic() + _SETTLE_S
+        while True:
+            observed_mhz, observed_s = self._device.clock_mhz(), time.time()
+            if observed_mhz == frequency_mhz or time.monotonic() >= deadline_s or number != self._requests:
+                return observed_mhz, observed_s
+            time.sleep(_POLL_S)
+
+
+class DryClocks:
+    """Implements `Clocks` without a GPU: sets nothing, and says what it would set."""
+
+    def __init__(self, say: Callable[[str], None] = logger.debug) -> None:
+        """Say it with `say`."""
+        self._say = say
+        self._frequency_mhz: int | None = None
+
+    def request(self, frequency_mhz: int) -> Future[ClockChange]:
+        """Say that the clock would change, if it would."""
+        if frequency_mhz != self._frequency_mhz:
+            self._say(f"would lock the SM clock to {frequency_mhz} MHz")
+        self._frequency_mhz = frequency_mhz
+        answer: Future[ClockChange] = Future()
+        answer.set_result(
+            ClockChange(
+                frequency_mhz=frequency_mhz,
+                requested_s=time.time(),
+                locked_s=None,
+                observed_mhz=None,
+                observed_s=None,
+            )
+        )
+        return answer
+
+    def drain(self) -> list[ClockChange]:
+        """Nothing, as nothing was set."""
+        return []
+
+
+@contextlib.contextmanager
+def controlled_clocks(device: Device, *, patience_s: float = 0.0) -> Iterator[ClockController]:
+    """Claim `device`, control its clock, and restore it however this ends: normally, by an exception or a signal.
+
+    What a killed process left set is restored first. Call it from the main thread.
+
+    Args:
+        device: the GPU.
+        patience_s: how long to wait for another process that has the GPU; may be infinite.
+
+    Raises:
+        DeviceError: the GPU is in use, or the driver refuses.
+    """
+    with claim(device.uuid, patience_s=patience_s) as claimed:
+        restore_left_behind(device, claimed)
+        controller = ClockController(device, claimed)
+        with on_termination(lambda: _restore_or_say(controller)):
+            try:
+                yield controller
+            finally:
+                controller.close()
+        controller.check()
+
+
+def restore_left_behind(device: Device, claimed: Claim) -> None:
+    """Reset the clock of `device` if its last owner died before doing so."""
+    left = claimed.setting()
+    if left is not None:
+        device.reset_clock()
+        claimed.clear()
+        logger.warning("%s: restored the clock, which was left locked to %s", device.uuid, left)
+
+
+def _restore_or_say(controller: ClockController) -> None:
+    try:
+        controller.restore()
+    except DeviceError as error:  # nobody waits for this thread; the claim keeps saying what is set
+        logger.error("%s Run `kareus clocks reset`.", error)

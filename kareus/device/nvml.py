@@ -1,0 +1,108 @@
+"""NVIDIA GPUs: what needs rights goes through Zeus' device layer, what only reads through NVML.
+
+Zeus sends locks to its daemon (zeusd) where `ZEUSD_SOCK_PATH` or `ZEUSD_HOST_PORT` names one, so that an ordinary user
+can set clocks; else it calls NVML, which asks for root. Importing Zeus takes seconds: import this module late.
+"""
+
+import warnings
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import pynvml
+from zeus.device import get_gpus
+from zeus.device.exception import ZeusBaseGPUError
+from zeus.device.gpu import ZeusGPUInitError, ZeusGPUNoPermissionError
+from zeus.device.gpu.nvidia import NVIDIAGPU, NVIDIAGPUs
+from zeus.exception import ZeusBaseError
+
+from kareus.errors import DeviceError
+
+Answer = TypeVar("Answer")
+
+_REASONS = {
+    pynvml.nvmlClocksEventReasonGpuIdle: "idle",
+    pynvml.nvmlClocksEventReasonSwPowerCap: "power-limit",
+    pynvml.nvmlClocksThrottleReasonHwSlowdown: "hardware-slowdown",
+    pynvml.nvmlClocksEventReasonSyncBoost: "sync-boost",
+    pynvml.nvmlClocksEventReasonSwThermalSlowdown: "thermal-limit",
+    pynvml.nvmlClocksThrottleReasonHwThermalSlowdown: "hardware-thermal-limit",
+    pynvml.nvmlClocksThrottleReasonHwPowerBrakeSlowdown: "power-brake",
+}
+"""Bits that NVML sets while something other than a locked clock holds the clock down (NVML, nvmlClocksEventReasons)."""
+
+
+class NvmlDevice:
+    """Implements `kareus.device.protocol.Device`."""
+
+    def __init__(self, gpu: NVIDIAGPU) -> None:
+        """Stand for `gpu`."""
+        self._gpu = gpu
+        self.uuid: str = self._ask(pynvml.nvmlDeviceGetUUID, gpu.handle)
+        self.name: str = self._ask(gpu.get_name)
+        self.driver: str = self._ask(pynvml.nvmlSystemGetDriverVersion)
+
+    def supported_clocks_mhz(self) -> tuple[int, ...]:
+        """Clocks at the highest memory clock, which is the one in use under load."""
+        memory_mhz = max(self._ask(self._gpu.get_supported_memory_clocks))
+        return tuple(sorted(self._ask(self._gpu.get_supported_graphics_clocks, memory_mhz)))
+
+    def lock_clock(self, frequency_mhz: int) -> None:
+        """Lock both ends of the range."""
+        self._ask(self._gpu.set_gpu_locked_clocks, frequency_mhz, frequency_mhz)
+
+    def reset_clock(self) -> None:
+        """Unlock."""
+        self._ask(self._gpu.reset_gpu_locked_clocks)
+
+    def clock_mhz(self) -> int:
+        """The SM clock now."""
+        return int(self._ask(pynvml.nvmlDeviceGetClockInfo, self._gpu.handle, pynvml.NVML_CLOCK_SM))
+
+    def throttle_reasons(self) -> tuple[str, ...]:
+        """Names of the bits that are set."""
+        bits = self._ask(pynvml.nvmlDeviceGetCurrentClocksEventReasons, self._gpu.handle)
+        return tuple(name for bit, name in _REASONS.items() if bits & bit)
+
+    def energy_j(self) -> float:
+        """Energy since the driver was loaded."""
+        return float(self._ask(self._gpu.get_total_energy_consumption)) / 1e3
+
+    def temperature_c(self) -> float:
+        """Temperature of the chip."""
+        return float(self._ask(self._gpu.get_gpu_temperature))
+
+    def _ask(self, call: Callable[..., Answer], *arguments: Any) -> Answer:
+        """Call the driver; a refusal becomes one line."""
+        where = f"GPU {self._gpu.gpu_index}"
+        try:
+            return call(*arguments)
+        except ZeusGPUNoPermissionError:
+            raise DeviceError(
+                f"{where}: no right to set clocks; run as root, or have zeusd started and name its socket in "
+                "ZEUSD_SOCK_PATH."
+            ) from None
+        except (ZeusBaseError, pynvml.NVMLError, OSError) as error:
+            raise DeviceError(f"{where}: {call.__name__} failed ({_line(error)}); see `nvidia-smi -q`.") from error
+
+
+def open_devices() -> tuple[NvmlDevice, ...]:
+    """The NVIDIA GPUs of this machine that `CUDA_VISIBLE_DEVICES` leaves visible, in its order.
+
+    Raises:
+        DeviceError: there are none, the driver is missing, or zeusd does not answer.
+    """
+    # Said once more, and better, if the driver refuses.
+    warnings.filterwarnings("ignore", message="You are about to call a GPU management API", category=UserWarning)
+    try:
+        gpus = get_gpus()
+    except (ZeusGPUInitError, ZeusBaseGPUError, ImportError) as error:
+        raise DeviceError(f"no GPU can be used here ({_line(error)}); check `nvidia-smi` on this machine.") from error
+    except ValueError as error:  # Zeus reads the variable as numbers
+        raise DeviceError("CUDA_VISIBLE_DEVICES: must list indices such as 0,1, not UUIDs; set it so.") from error
+    if not isinstance(gpus, NVIDIAGPUs):
+        raise DeviceError("only NVIDIA GPUs can be controlled and measured; check `nvidia-smi` on this machine.")
+    return tuple(NvmlDevice(gpu) for gpu in gpus.gpus)
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split()).rstrip(".")

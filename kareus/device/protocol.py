@@ -1,0 +1,40 @@
+"""What a GPU's driver offers, and who implements it."""
+
+from typing import Protocol
+
+
+class Device(Protocol):
+    """One GPU. `kareus.device.nvml.NvmlDevice` is a real one; every call may raise a `DeviceError`."""
+
+    @property
+    def uuid(self) -> str:
+        """The driver's name of this very GPU, such as `GPU-8f6c...`."""
+
+    @property
+    def name(self) -> str:
+        """Its model, such as `NVIDIA H200`."""
+
+    @property
+    def driver(self) -> str:
+        """Version of the driver."""
+
+    def supported_clocks_mhz(self) -> tuple[int, ...]:
+        """SM clocks that can be locked, ascending."""
+
+    def lock_clock(self, frequency_mhz: int) -> None:
+        """Lock the SM clock; returns when the driver has accepted it, which is before the clock has moved."""
+
+    def reset_clock(self) -> None:
+        """Let the driver choose the SM clock again, as after boot."""
+
+    def clock_mhz(self) -> int:
+        """The SM clock now."""
+
+    def throttle_reasons(self) -> tuple[str, ...]:
+        """What holds the clock below what was asked for now, such as `power-limit`; `idle` if nothing runs."""
+
+    def energy_j(self) -> float:
+        """Reading of the energy counter, which the driver updates about every 0.1 s."""
+
+    def temperature_c(self) -> float:
+        """Temperature of the chip."""

@@ -1,0 +1,58 @@
+"""Gradient clipping by the norm of the whole model's gradient, of which each rank holds a shard."""
+
+from collections.abc import Iterable
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from kareus.errors import KareusError
+
+_TINY = 1e-6
+"""Added to the norm, as `torch.nn.utils.clip_grad_norm_` does."""
+
+
+def gradient_norm(
+    sharded: Iterable[Tensor],
+    replicated: Iterable[Tensor],
+    *,
+    tp: dist.ProcessGroup | None,
+    pp: dist.ProcessGroup | None,
+) -> Tensor:
+    """Euclidean norm of the model's gradient, fp32, the same on every rank.
+
+    Args:
+        sharded: gradients of weights that are divided over `tp`.
+        replicated: gradients of weights that all ranks of `tp` hold alike (norms), summed over it already; they count
+            once. A weight that two stages hold (tied embeddings) is to be given on one of them.
+        tp: ranks that share every layer; None if there is one.
+        pp: ranks that hold the stages; None if there is one.
+    """
+    squares = _squares(sharded)
+    if tp is not None:
+        dist.all_reduce(squares, group=tp)
+    squares = squares + _squares(replicated).to(squares.device)
+    if pp is not None:
+        dist.all_reduce(squares, group=pp)
+    return squares.sqrt()
+
+
+def clip(gradients: Iterable[Tensor], norm: Tensor, largest: float) -> None:
+    """Scale `gradients` in place so that the norm of the whole model's is at most `largest`.
+
+    Raises:
+        KareusError: the norm is infinite or not a number.
+    """
+    if not torch.isfinite(norm):
+        raise KareusError(
+            f"gradient: its norm is {norm.item()}; lower the learning rate, or resume from an earlier checkpoint."
+        )
+    scale = (largest / (norm + _TINY)).clamp(max=1.0)
+    for gradient in gradients:
+        gradient.mul_(scale.to(gradient.device))
+
+
+def _squares(gradients: Iterable[Tensor]) -> Tensor:
+    """Sum of squares, fp32; a scalar on the gradients' device."""
+    norms = [torch.linalg.vector_norm(gradient, dtype=torch.float32) for gradient in gradients]
+    return torch.stack(norms).square().sum() if norms else torch.zeros(())

@@ -1,0 +1,89 @@
+"""From text to token ids: bytes, or a tokenizer file of the Hugging Face library, imported only when chosen."""
+
+from pathlib import Path
+from typing import Any, Protocol
+
+from kareus.artifacts.records import suggest
+from kareus.errors import ConfigError
+
+BYTES = "bytes"
+"""Name of the tokenizer that needs no file."""
+
+_END_OF_TEXT = ("<|end_of_text|>", "<|endoftext|>", "<|im_end|>", "</s>", "<eos>")
+"""What models call the token that ends a document: Llama 3, Qwen and GPT-2, chat variants, Llama 2, Gemma."""
+
+
+class Tokenizer(Protocol):
+    """Turns documents into token ids."""
+
+    @property
+    def vocab_size(self) -> int:
+        """Ids are below it."""
+
+    @property
+    def end_of_text(self) -> int:
+        """Id that ends a document."""
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of `text`, without any that begins or ends it."""
+
+
+class ByteTokenizer:
+    """Every byte of UTF-8 is a token."""
+
+    vocab_size = 257
+    end_of_text = 256
+
+    def encode(self, text: str) -> list[int]:
+        """Bytes of `text`."""
+        return list(text.encode())
+
+
+class FileTokenizer:
+    """A `tokenizer.json` of the Hugging Face tokenizers library."""
+
+    def __init__(self, path: Path) -> None:
+        """Read `path`.
+
+        Raises:
+            ConfigError: it is missing or no tokenizer, or has no token that ends a document.
+        """
+        self._tokenizer = _load(path)
+        self.vocab_size: int = self._tokenizer.get_vocab_size(with_added_tokens=True)
+        ends = [end for name in _END_OF_TEXT if (end := self._tokenizer.token_to_id(name)) is not None]
+        if not ends:
+            raise ConfigError(f"{path}: has no token that ends a document; allowed: {', '.join(_END_OF_TEXT)}.")
+        self.end_of_text: int = ends[0]
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of `text`."""
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        return ids
+
+
+def open_tokenizer(name: str) -> Tokenizer:
+    """Return the tokenizer `name`: `bytes`, or the path of a `tokenizer.json` or of a folder that has one.
+
+    Raises:
+        ConfigError: there is no such file, or it is no tokenizer.
+    """
+    if name == BYTES:
+        return ByteTokenizer()
+    path = Path(name).expanduser()
+    path = path / "tokenizer.json" if path.is_dir() else path
+    if not path.is_file():
+        raise ConfigError(
+            f"tokenizer={name}: no such file; {suggest(name, [BYTES])}, or the path of a model's tokenizer.json."
+        )
+    return FileTokenizer(path)
+
+
+def _load(path: Path) -> Any:
+    try:
+        import tokenizers  # noqa: PLC0415 - only who names a file needs the library
+    except ImportError:
+        raise ConfigError(f"tokenizer={path}: needs the package tokenizers; `pip install tokenizers`.") from None
+    try:
+        return tokenizers.Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises nothing more precise
+        raise ConfigError(f"{path}: not a tokenizer ({' '.join(str(error).split())}); give another file.") from error

@@ -1,0 +1,110 @@
+"""Token files: ids end to end, two or four bytes each, beside a JSON file that says what they are.
+
+They are mapped into memory, so that reading a sample reads its pages only, and all processes of a node share them.
+The JSON file is written last: without it a token file does not exist.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kareus.artifacts.files import read_json, write_atomically, write_json
+from kareus.artifacts.records import from_plain, to_plain
+from kareus.errors import ArtifactError, ConfigError
+
+SCHEMA_VERSION = 1
+
+_DTYPES: dict[str, np.dtype[Any]] = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u4")}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenFileHeader:
+    """What the JSON file says."""
+
+    schema_version: int
+    dtype: str
+    """`uint16` or `uint32`, least significant byte first."""
+    tokens: int
+    vocab_size: int
+    """Ids are below it."""
+    tokenizer: str
+    """Where the ids come from, for people."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenFile:
+    """An open token file."""
+
+    path: Path
+    header: TokenFileHeader
+    ids: NDArray[Any]
+    """All of them, mapped."""
+
+
+def write_tokens(path: Path, documents: Iterable[Sequence[int]], *, vocab_size: int, tokenizer: str) -> None:
+    """Write the ids of `documents`, end to end, with the JSON file `<path>.json`; both are whole or absent.
+
+    Raises:
+        ArtifactError: an id is not below `vocab_size`.
+    """
+    dtype = "uint16" if vocab_size <= 1 << 16 else "uint32"
+    path.with_name(f"{path.name}.json").unlink(missing_ok=True)
+    written = 0
+
+    def write(temporary: Path) -> None:
+        nonlocal written
+        with temporary.open("wb") as handle:
+            for document in documents:
+                ids = np.asarray(document, dtype=np.int64)
+                _check(path, ids, vocab_size)
+                handle.write(ids.astype(_DTYPES[dtype]).tobytes())
+                written += len(ids)
+
+    write_atomically(path, write)
+    header = TokenFileHeader(
+        schema_version=SCHEMA_VERSION, dtype=dtype, tokens=written, vocab_size=vocab_size, tokenizer=tokenizer
+    )
+    write_json(path.with_name(f"{path.name}.json"), to_plain(header))
+
+
+def open_tokens(path: Path) -> TokenFile:
+    """Map a token file.
+
+    Raises:
+        ArtifactError: it or its JSON file is missing, of another version, or not whole.
+    """
+    described = path.with_name(f"{path.name}.json")
+    try:
+        header = from_plain(TokenFileHeader, read_json(described))
+    except ConfigError as error:
+        raise ArtifactError(f"{described}: {error} Write the token file again.") from error
+    if header.schema_version != SCHEMA_VERSION or header.dtype not in _DTYPES:
+        raise ArtifactError(
+            f"{described}: version {header.schema_version} of {header.dtype}, this Kareus reads {SCHEMA_VERSION} of "
+            f"{' or '.join(_DTYPES)}; write the token file again."
+        )
+    size, expected = path.stat().st_size, header.tokens * _DTYPES[header.dtype].itemsize
+    if size != expected or not header.tokens:
+        raise ArtifactError(f"{path}: has {size} bytes, {described.name} says {expected}; write the token file again.")
+    return TokenFile(path, header, np.memmap(path, dtype=_DTYPES[header.dtype], mode="r"))
+
+
+def read_ids(file: TokenFile, start: int, end: int) -> NDArray[np.int64]:
+    """Ids from `start` up to `end`, [end - start].
+
+    Raises:
+        ArtifactError: one is not below the vocabulary's size.
+    """
+    ids = file.ids[start:end].astype(np.int64)
+    _check(file.path, ids, file.header.vocab_size)
+    return ids
+
+
+def _check(path: Path, ids: NDArray[np.int64], vocab_size: int) -> None:
+    if ids.size and not 0 <= ids.min() <= ids.max() < vocab_size:
+        wrong = ids.max() if ids.max() >= vocab_size else ids.min()
+        raise ArtifactError(f"{path}: has the id {wrong}, the vocabulary ends at {vocab_size}; write it again.")

@@ -1,0 +1,119 @@
+"""One GPU of a group: the program on it, its clock, and its instruments."""
+
+import contextlib
+import math
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from kareus.artifacts.records import from_plain
+from kareus.device.controller import ClockController, controlled_clocks
+from kareus.device.protocol import Device
+from kareus.errors import DeviceError
+from kareus.testbed.cuda.executor import Executor
+from kareus.testbed.program import Program
+from kareus.workload.config import ClockPolicy
+
+_SAMPLE_S = 0.02
+"""Between two looks at the clock: NVML's own values change at about this rate."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What the instruments say."""
+
+    energy_j: float
+    temperature_c: float
+    clock_mean_mhz: float
+    """Over the last execution."""
+    throttle_reasons: tuple[str, ...]
+    """Seen during the last execution."""
+
+
+class Rank:
+    """Answers what `kareus.testbed.cuda.worker` is asked; arguments and answers are plain data."""
+
+    def __init__(self, device: Device, policy: ClockPolicy, executor: Callable[[Program], Executor]) -> None:
+        """Run programs on `device`, which `executor` prepares them for."""
+        self._device = device
+        self._policy = policy
+        self._prepare = executor
+        self._claimed = contextlib.ExitStack()
+        self._clocks: ClockController | None = None
+        self._executor: Executor | None = None
+        self._samples = [(float(device.clock_mhz()), frozenset[str]())]
+
+    def identify(self) -> str:
+        """UUID of the GPU."""
+        return self._device.uuid
+
+    def claim(self) -> None:
+        """Have the GPU to itself; waits for whoever has it."""
+        self._clocks = self._claimed.enter_context(controlled_clocks(self._device, patience_s=math.inf))
+
+    def load(self, program: Any) -> None:
+        """Prepare a program.
+
+        Raises:
+            DeviceError: it does not fit into the GPU's memory.
+        """
+        loaded = from_plain(Program, program)
+        try:
+            self._executor = self._prepare(loaded)
+        except torch.OutOfMemoryError as error:
+            raise DeviceError(
+                f"{self._device.uuid}: {loaded.name} does not fit into the memory of {self._device.name}; end what "
+                "else runs on it, or plan a smaller microbatch."
+            ) from error
+
+    def set_clock(self, frequency_mhz: int) -> None:
+        """Lock the clock, or check that it is the one that the driver leaves alone."""
+        assert self._clocks is not None
+        if self._policy is ClockPolicy.LOCKED:
+            self._clocks.request(frequency_mhz).result()
+        elif frequency_mhz != self._device.supported_clocks_mhz()[-1]:
+            raise DeviceError(
+                f"{self._device.uuid}: asked for {frequency_mhz} MHz with clocks left alone; only the maximum can be "
+                "measured so."
+            )
+
+    def execute(self, repetitions: int) -> None:
+        """Run the program, looking at the clock meanwhile."""
+        assert self._executor is not None
+        ended = threading.Event()
+        self._samples = []
+        sampler = threading.Thread(target=self._sample, args=(ended,))
+        sampler.start()
+        try:
+            self._executor.run(repetitions)
+        finally:
+            ended.set()
+            sampler.join()
+
+    def read(self) -> Reading:
+        """Read the instruments."""
+        clocks, reasons = zip(*self._samples, strict=True)
+        return Reading(
+            energy_j=self._device.energy_j(),
+            temperature_c=self._device.temperature_c(),
+            clock_mean_mhz=sum(clocks) / len(clocks),
+            throttle_reasons=tuple(sorted(frozenset().union(*reasons) - {"idle"})),
+        )
+
+    def release(self) -> None:
+        """Let go of program, clock and GPU."""
+        self._executor = None
+        self._claimed.close()
+        self._clocks = None
+
+    close = release
+    """So that leaving `contextlib.closing` lets go of everything."""
+
+    def _sample(self, ended: threading.Event) -> None:
+        while True:
+            self._samples.append((float(self._device.clock_mhz()), frozenset(self._device.throttle_reasons())))
+            if ended.wait(_SAMPLE_S):
+                return

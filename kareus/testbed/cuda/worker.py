@@ -1,0 +1,114 @@
+"""The process that has one GPU; started by `kareus.testbed.cuda.group`, and gone when its starter is.
+
+Reads its settings, then calls of the methods of `Rank` by name, from a socket that it inherits.
+"""
+
+import contextlib
+import os
+import socket
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from kareus.artifacts.files import die_with_parent
+from kareus.artifacts.records import from_plain
+from kareus.errors import DeviceError, KareusError
+from kareus.testbed.cuda.channel import Channel, exit_after_hangup
+from kareus.testbed.cuda.collectives import Collectives, GroupCollectives, LoopbackCollectives
+from kareus.testbed.cuda.executor import Executor
+from kareus.testbed.cuda.rank import Rank
+from kareus.workload.config import ClockPolicy, CudaCollectives
+
+CALLS = ("identify", "claim", "load", "set_clock", "execute", "read", "release")
+"""What may be asked of a rank."""
+
+_GRACE_S = 20.0
+"""From the end of whoever started this process to its own, if it hangs in a collective whose peer has gone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSettings:
+    """What a worker is told first."""
+
+    rank: int
+    axes: dict[str, int]
+    """Process groups and their sizes, which lay out the workers; none for one that is alone."""
+    workers: int
+    collectives: CudaCollectives
+    clocks: ClockPolicy
+    rendezvous: str
+    """Path of a file that does not exist yet, by which the workers find each other."""
+
+
+def main() -> None:
+    """Serve on the descriptor that is the only argument."""
+    die_with_parent()
+    os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # NVML's order; CUDA's own begins with the fastest
+    with contextlib.suppress(KeyboardInterrupt):  # whoever started this says so
+        channel = Channel(socket.socket(fileno=int(sys.argv[1])))
+        exit_after_hangup(channel, _GRACE_S)
+        serve(channel, cuda_rank)
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+
+def serve(channel: Channel, make_rank: Callable[[WorkerSettings], Rank]) -> None:
+    """Make the rank that the settings ask for, then answer calls until the other end hangs up."""
+    with contextlib.suppress(EOFError):
+        made = list[Rank]()
+        _answer(channel, lambda settings: made.append(make_rank(from_plain(WorkerSettings, settings))))
+        for rank in made:  # one, unless it could not be made
+            with contextlib.closing(rank):
+                while True:
+                    _answer(channel, partial(_called, rank))
+
+
+def _called(rank: Rank, call: Sequence[Any]) -> Any:
+    name, *arguments = call
+    assert name in CALLS, name
+    return getattr(rank, name)(*arguments)
+
+
+def _answer(channel: Channel, act: Callable[[Any], Any]) -> None:
+    """Act on what is received and send what comes of it; an error that a user can act on is an answer too."""
+    received = channel.receive()
+    try:
+        answer = {"answer": act(received)}
+    except KareusError as error:
+        answer = {"error": str(error)}
+    channel.send(answer)
+
+
+def cuda_rank(settings: WorkerSettings) -> Rank:
+    """The rank on the GPU of its number."""
+    from kareus.device import nvml  # noqa: PLC0415 - Zeus takes seconds to import
+
+    device = nvml.open_devices()[settings.rank]
+    torch_device = torch.device("cuda", settings.rank)
+    torch.cuda.set_device(torch_device)
+    if str(torch.cuda.get_device_properties(torch_device).uuid) not in device.uuid:
+        raise DeviceError(
+            f"{device.uuid}: PyTorch numbers GPUs in another order than the driver; unset CUDA_DEVICE_ORDER."
+        )
+    collectives = connect(settings, torch_device, "nccl")
+    return Rank(device, settings.clocks, lambda program: Executor(program, collectives, torch_device))
+
+
+def connect(settings: WorkerSettings, device: torch.device, backend: str) -> Collectives:
+    """Find the other workers, if there are any."""
+    if settings.collectives is CudaCollectives.LOOPBACK:
+        return LoopbackCollectives(device)
+    if settings.workers > 1:
+        dist.init_process_group(
+            backend, init_method=f"file://{settings.rendezvous}", rank=settings.rank, world_size=settings.workers
+        )
+    return GroupCollectives(settings.axes, device)
+
+
+if __name__ == "__main__":
+    main()

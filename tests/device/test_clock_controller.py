@@ -1,0 +1,215 @@
+"""Clocks: what is asked for, what is really set, and that it is undone however the process ends."""
+
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from fake_device import FakeDevice, kill, start, wait_until
+
+from kareus.device.claims import FOLDER_VARIABLE, claim, setting_of
+from kareus.device.controller import DryClocks, controlled_clocks
+from kareus.errors import DeviceError
+
+
+@pytest.fixture(autouse=True)
+def _own_claims(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path / "claims"))
+
+
+@pytest.fixture
+def device(tmp_path: Path) -> FakeDevice:
+    return FakeDevice(tmp_path)
+
+
+def test_a_request_is_acknowledged_with_the_clock_that_was_read_back(device):
+    with controlled_clocks(device) as clocks:
+        change = clocks.request(1200).result()
+        assert change.holds
+        assert change.requested_s <= change.locked_s <= change.observed_s
+        assert device.clock_mhz() == 1200
+
+
+def test_a_clock_that_does_not_arrive_is_reported_as_it_is(device):
+    device.capped_mhz = 1000
+    with controlled_clocks(device) as clocks:
+        change = clocks.request(1410).result()
+    assert change.locked_s is not None
+    assert (change.observed_mhz, change.holds) == (1000, False)
+
+
+def test_asking_does_not_wait_for_the_driver(device):
+    device.lock_s = 0.5
+    with controlled_clocks(device) as clocks:
+        answer = clocks.request(1200)
+        assert not answer.done()
+        assert answer.result().holds
+
+
+def test_a_request_that_another_one_overtakes_is_never_set_and_the_log_says_so(device):
+    device.lock_s = 0.1
+    with controlled_clocks(device) as clocks:
+        for frequency_mhz in (900, 1200, 1410):
+            clocks.request(frequency_mhz)
+        clocks.request(1410).result()
+        changes = clocks.drain()
+        assert clocks.drain() == []
+    assert [c.frequency_mhz for c in changes] == [900, 1200, 1410]
+    assert changes[1].locked_s is None
+    assert "lock 1200" not in device.calls()
+    assert [f"lock {c.frequency_mhz}" for c in changes if c.locked_s] == device.calls()[:-1]
+
+
+def test_the_clock_that_is_set_already_is_not_set_again(device):
+    with controlled_clocks(device) as clocks:
+        first = clocks.request(1200)
+        assert clocks.request(1200) is first
+        first.result()
+    assert device.calls() == ["lock 1200", "reset"]
+
+
+def test_a_clock_that_the_gpu_does_not_have_is_refused_with_its_neighbours(device):
+    with controlled_clocks(device) as clocks, pytest.raises(DeviceError) as refused:
+        clocks.request(1000)
+    assert str(refused.value) == (
+        "GPU-fake: Fake has no SM clock of 1000 MHz; the nearest are 900 and 1200 "
+        "(`nvidia-smi -q -d SUPPORTED_CLOCKS`)."
+    )
+    assert device.calls() == []
+
+
+def test_a_driver_that_refuses_is_heard_at_the_next_request(device):
+    device.allowed = False
+    with pytest.raises(DeviceError, match="no right to set clocks"), controlled_clocks(device) as clocks:
+        answer = clocks.request(1200)
+        assert isinstance(answer.exception(), DeviceError)
+        device.allowed = True  # so that only the request is refused
+        clocks.request(1200)
+
+
+def test_a_refusal_that_nobody_waited_for_is_raised_in_the_end(device):
+    with pytest.raises(DeviceError, match="no right to set clocks"), controlled_clocks(device) as clocks:
+        device.allowed = False
+        clocks.request(1200).exception()
+        device.allowed = True
+
+
+def test_a_clock_that_cannot_be_restored_is_an_error_and_the_claim_goes_on_saying_what_is_set(device):
+    with pytest.raises(DeviceError, match="no right to set clocks"), controlled_clocks(device) as clocks:
+        clocks.request(1200).result()
+        device.allowed = False
+    assert setting_of(device.uuid).frequency_mhz == 1200
+
+
+def test_nothing_is_touched_unless_a_clock_is_asked_for(device):
+    with controlled_clocks(device):
+        assert setting_of(device.uuid) is None
+    assert device.calls() == []
+
+
+def test_an_exception_restores_the_clock(device):
+    with pytest.raises(ZeroDivisionError), controlled_clocks(device) as clocks:
+        clocks.request(1200).result()
+        raise ZeroDivisionError
+    assert device.calls() == ["lock 1200", "reset"]
+    assert setting_of(device.uuid) is None
+
+
+def test_what_will_be_set_is_noted_before_it_is_set(device, monkeypatch):
+    noted = []
+    lock = FakeDevice.lock_clock
+    monkeypatch.setattr(
+        FakeDevice, "lock_clock", lambda self, f: (noted.append(setting_of(self.uuid).frequency_mhz), lock(self, f))
+    )
+    with controlled_clocks(device) as clocks:
+        clocks.request(1200).result()
+        clocks.request(900).result()
+    assert noted == [1200, 900]
+
+
+def test_two_processes_do_not_share_a_clock(device):
+    holder = start(device, "python")
+    try:
+        with pytest.raises(DeviceError) as refused, controlled_clocks(device):
+            pass
+        assert str(refused.value).startswith(
+            f"GPU-fake: in use, its clock is locked to 1200 MHz by process {holder.pid}"
+        )
+    finally:
+        holder.kill()
+        holder.wait()
+
+
+def test_one_that_may_wait_gets_the_clock_when_it_is_free(device):
+    order = []
+
+    def wait() -> None:
+        with claim(device.uuid, patience_s=60):
+            order.append("second")
+
+    with claim(device.uuid):
+        waiting = threading.Thread(target=wait)
+        waiting.start()
+        time.sleep(0.3)
+        order.append("first")
+    waiting.join()
+    assert order == ["first", "second"]
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGINT, None)])
+def test_a_signal_restores_the_clock_and_ends_the_process(device, number, code):
+    holder = start(device, "python")
+    assert device.clock_mhz() == 1200
+    holder.send_signal(number)
+    assert holder.wait() == (code or -signal.SIGINT)
+    assert device.calls() == ["lock 1200", "reset"]
+    assert setting_of(device.uuid) is None
+
+
+def test_a_signal_restores_the_clock_even_while_the_main_thread_does_not_come_back_from_c(device):
+    holder = start(device, "c")
+    try:
+        holder.send_signal(signal.SIGTERM)
+        wait_until(lambda: not device.locked.exists())
+        assert holder.poll() is None
+        assert setting_of(device.uuid) is None
+    finally:
+        holder.kill()
+        holder.wait()
+
+
+def test_the_run_after_a_kill_restores_what_was_left(device, caplog):
+    killed = kill(device)
+    assert device.clock_mhz() == 1200
+    with controlled_clocks(device):
+        assert device.calls() == ["lock 1200", "reset"]
+    (record,) = caplog.records
+    assert record.getMessage().startswith(
+        f"GPU-fake: restored the clock, which was left locked to 1200 MHz by process {killed}"
+    )
+
+
+def test_a_claim_that_cannot_be_read_counts_as_something_left_set(device, tmp_path):
+    (tmp_path / "claims").mkdir()
+    (tmp_path / "claims" / "GPU-fake.claim").write_bytes(b"\xff{")
+    with controlled_clocks(device):
+        pass
+    assert device.calls() == ["reset"]
+
+
+def test_a_claim_in_the_place_of_a_link_is_not_followed(device, tmp_path):
+    (tmp_path / "claims").mkdir()
+    (tmp_path / "claims" / "GPU-fake.claim").symlink_to(tmp_path / "victim")
+    with pytest.raises(DeviceError, match="cannot be used"), controlled_clocks(device):
+        pass
+    assert not (tmp_path / "victim").exists()
+
+
+def test_dry_clocks_say_what_would_be_set_once():
+    said = []
+    clocks = DryClocks(said.append)
+    for frequency_mhz in (1200, 1200, 900):
+        assert clocks.request(frequency_mhz).result().locked_s is None
+    assert said == ["would lock the SM clock to 1200 MHz", "would lock the SM clock to 900 MHz"]
+    assert clocks.drain() == []

@@ -1,0 +1,85 @@
+"""`kareus clocks`: what a user sees and does after a run was killed."""
+
+import pytest
+from fake_device import FakeDevice, kill, start
+from zeus.device.gpu import ZeusGPUInitError
+
+from kareus.cli import main
+from kareus.device import nvml, stage
+from kareus.device.claims import FOLDER_VARIABLE, setting_of
+
+
+@pytest.fixture
+def device(tmp_path, monkeypatch):
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path / "claims"))
+    fake = FakeDevice(tmp_path)
+    monkeypatch.setattr(stage, "open_devices", lambda: (fake,))
+    return fake
+
+
+def test_reset_restores_what_a_killed_run_left(device, capsys):
+    kill(device)
+    assert main(["clocks", "reset", "--dry-run"]) == 0
+    assert capsys.readouterr().out == "would reset the SM clock of GPU-fake\n"
+    assert device.clock_mhz() == 1200
+    assert main(["clocks", "reset"]) == 0
+    assert capsys.readouterr().out == "reset the SM clock of GPU-fake\n"
+    assert device.calls() == ["lock 1200", "reset"]
+    assert setting_of(device.uuid) is None
+    assert main(["clocks", "reset"]) == 0
+    assert capsys.readouterr().out == "no GPU of this machine has a clock that Kareus left locked.\n"
+
+
+def test_reset_of_a_gpu_by_name_does_not_ask_who_locked_it(device, capsys):
+    device.lock_clock(900)
+    assert main(["clocks", "reset", "0"]) == 0
+    assert device.calls() == ["lock 900", "reset"]
+
+
+def test_reset_leaves_the_clock_of_a_run_at_work_alone(device, capsys):
+    holder = start(device, "python")
+    try:
+        assert main(["clocks", "reset"]) == 2
+        assert f"in use, its clock is locked to 1200 MHz by process {holder.pid}" in capsys.readouterr().err
+        assert device.calls() == ["lock 1200"]
+    finally:
+        holder.kill()
+        holder.wait()
+
+
+def test_a_user_without_rights_gets_one_line_and_the_claim_stays(device, capsys):
+    kill(device)
+    device.allowed = False
+    assert main(["clocks", "reset"]) == 2
+    assert capsys.readouterr().err == "kareus clocks: GPU-fake: no right to set clocks; run as root.\n"
+    assert setting_of(device.uuid) is not None
+
+
+def test_show_says_where_the_clock_is_and_what_was_set(device, capsys):
+    assert main(["clocks", "show"]) == 0
+    assert capsys.readouterr().out == (
+        "0  Fake  GPU-fake  now 1410 MHz (nothing holds it down), can be locked from 900 to 1410 MHz; "
+        "Kareus has set nothing\n"
+    )
+    pid = kill(device)
+    assert main(["clocks", "show", "GPU-fake"]) == 0
+    shown = capsys.readouterr().out
+    assert "now 1200 MHz" in shown
+    assert f"Kareus has locked it to 1200 MHz by process {pid} since" in shown
+
+
+def test_a_gpu_that_is_not_there_is_refused_with_those_that_are(device, capsys):
+    assert main(["clocks", "show", "7"]) == 2
+    assert capsys.readouterr().err == "kareus clocks: 7: no such GPU; this machine has 0 (GPU-fake).\n"
+
+
+def test_a_machine_without_gpus_says_so_in_one_line(capsys, monkeypatch):
+    monkeypatch.setattr(nvml, "get_gpus", _no_gpus)
+    assert main(["clocks", "show"]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("kareus clocks: no GPU can be used here (")
+    assert err.count("\n") == 1
+
+
+def _no_gpus():
+    raise ZeusGPUInitError("NVML unavailable.")

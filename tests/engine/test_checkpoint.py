@@ -1,0 +1,207 @@
+"""Checkpoints: exact, found again after any kill, and refused when they cannot be right."""
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from kareus.engine.checkpoint import (
+    Checkpoint,
+    Place,
+    latest,
+    load,
+    prune,
+    random_state,
+    restore_random_state,
+    save,
+)
+from kareus.engine.data.batches import DataPosition
+from kareus.engine.state import from_parts, to_parts
+from kareus.errors import ArtifactError
+
+DATA = DataPosition(samples=7, source="0123456789abcdef")
+
+
+def place(folder, rank=0, ranks=1, run="a", subject="model"):
+    return Place(folder=folder, rank=rank, ranks=ranks, run=run, subject=subject)
+
+
+def checkpoint(iteration=1, **changes):
+    values = {
+        "iteration": iteration,
+        "model": {"weight": torch.full((3,), float(iteration))},
+        "optimizer": {"state": {}, "param_groups": []},
+        "random": {"cpu": torch.get_rng_state()},
+        "data": DATA,
+    }
+    return Checkpoint(**(values | changes))
+
+
+def trained(model, optimizer, iterations):
+    for _ in range(iterations):
+        optimizer.zero_grad()
+        model(torch.randn(8, 4)).square().sum().backward()
+        optimizer.step()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_training_goes_on_to_the_very_same_weights(tmp_path, dtype):
+    torch.manual_seed(0)
+    model = torch.nn.Linear(4, 4)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, betas=(0.9, 0.95))
+    trained(model, optimizer, 3)
+    extra = torch.randn(5).to(dtype)
+    save(
+        place(tmp_path),
+        Checkpoint(
+            iteration=3,
+            model={**model.state_dict(), "extra": extra},
+            optimizer=optimizer.state_dict(),
+            random=random_state(),
+            data=DATA,
+        ),
+    )
+    trained(model, optimizer, 3)
+
+    torch.manual_seed(1)
+    other = torch.nn.Linear(4, 4)
+    resumed = torch.optim.AdamW(other.parameters(), lr=0.5)
+    found = load(place(tmp_path), latest(place(tmp_path)))
+    assert (found.iteration, found.data) == (3, DATA)
+    weights = dict(found.model)
+    assert torch.equal(weights.pop("extra"), extra)
+    other.load_state_dict(weights)
+    resumed.load_state_dict(found.optimizer)
+    restore_random_state(found.random)
+    trained(other, resumed, 3)
+    assert resumed.param_groups[0]["betas"] == (0.9, 0.95)
+    for one, two in zip(model.parameters(), other.parameters(), strict=True):
+        assert torch.equal(one, two)
+
+
+def test_state_of_any_nesting_comes_back():
+    state = {0: [1, None, True, "x", (2.5, float("inf"))], "t": {"a.b": torch.arange(3), "a": {"b": torch.ones(2)}}}
+    tensors, plain = to_parts(state)
+    back = from_parts(tensors, json.loads(json.dumps(plain, allow_nan=False)))
+    assert back[0] == state[0]
+    assert torch.equal(back["t"]["a.b"], state["t"]["a.b"])
+    assert torch.equal(back["t"]["a"]["b"], state["t"]["a"]["b"])
+
+
+def test_tied_weights_are_saved_though_they_share_memory():
+    weight = torch.ones(2)
+    tensors, _ = to_parts({"embedding": weight, "head": weight})
+    assert tensors["embedding"].data_ptr() != tensors["head"].data_ptr()
+
+
+def test_what_json_and_tensors_cannot_hold_is_refused():
+    with pytest.raises(TypeError, match="a/b: object cannot be part of a checkpoint"):
+        to_parts({"a": {"b": object()}})
+
+
+def test_a_checkpoint_counts_once_all_ranks_have_written_it(tmp_path):
+    for iteration in (10, 20):
+        for rank in (1, 0):
+            assert latest(place(tmp_path, rank, 2)) == (iteration - 10 or None)
+            save(place(tmp_path, rank, 2), checkpoint(iteration))
+    assert latest(place(tmp_path, 0, 2)) == 20
+    assert load(place(tmp_path, 1, 2), 20).model["weight"].tolist() == [20.0] * 3
+
+
+def test_files_of_two_starts_do_not_make_one_checkpoint(tmp_path):
+    for rank in range(2):
+        save(place(tmp_path, rank, 2), checkpoint(10))
+    save(place(tmp_path, 1, 2), checkpoint(20))  # rank 0 was killed before it wrote its own
+    save(place(tmp_path, 0, 2, run="b"), checkpoint(20))
+    assert latest(place(tmp_path, 0, 2, run="b")) == 10
+    save(place(tmp_path, 1, 2, run="b"), checkpoint(20))
+    assert latest(place(tmp_path, 0, 2, run="c")) == 20
+
+
+def test_nothing_is_found_where_nothing_is(tmp_path):
+    assert latest(place(tmp_path / "none")) is None
+
+
+def spoil_tensors(folder):
+    path = folder / "iteration-00000001" / "rank-00000.safetensors"
+    path.write_bytes(path.read_bytes()[:-1] + b"\x01")
+
+
+def lose_tensors(folder):
+    (folder / "iteration-00000001" / "rank-00000.safetensors").unlink()
+
+
+@pytest.mark.parametrize("spoil", [spoil_tensors, lose_tensors])
+def test_tensors_that_are_not_those_that_were_written_are_refused(tmp_path, spoil):
+    save(place(tmp_path), checkpoint())
+    spoil(tmp_path)
+    with pytest.raises(ArtifactError) as refused:
+        load(place(tmp_path), 1)
+    folder = tmp_path / "iteration-00000001"
+    assert str(refused.value) == (
+        f"{folder}/rank-00000.safetensors: missing or corrupt; delete {folder} to resume from the checkpoint before it."
+    )
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"header": {"run": 1}, "state": 0}', "[1]"])
+def test_a_header_that_is_none_is_refused_in_one_line(tmp_path, text):
+    save(place(tmp_path), checkpoint())
+    (tmp_path / "iteration-00000001" / "rank-00000.json").write_text(text)
+    with pytest.raises(ArtifactError) as refused:
+        latest(place(tmp_path))
+    assert "rank-00000.json: not" in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [({"subject": "another"}, "of another model, plan or parallelism"), ({"ranks": 2}, "written by 1 ranks")],
+)
+def test_a_checkpoint_of_another_training_is_refused(tmp_path, other, said):
+    save(place(tmp_path), checkpoint())
+    with pytest.raises(ArtifactError, match=said):
+        latest(place(tmp_path, **other))
+
+
+def test_pruning_keeps_the_last_complete_ones_and_what_is_being_written(tmp_path):
+    for iteration in (1, 2, 3):
+        save(place(tmp_path), checkpoint(iteration))
+    (tmp_path / "iteration-00000004").mkdir()
+    prune(place(tmp_path), keep=2)
+    assert sorted(p.name[-1] for p in tmp_path.iterdir()) == ["2", "3", "4"]
+
+
+SAVING = """
+import sys
+import torch
+from pathlib import Path
+from test_checkpoint import checkpoint, place
+from kareus.engine.checkpoint import save
+for iteration in range(1, 100_000):
+    save(place(Path(sys.argv[1])), checkpoint(iteration, model={"weight": torch.full((200_000,), float(iteration))}))
+"""
+
+
+def test_a_kill_at_any_moment_leaves_a_checkpoint_that_loads(tmp_path):
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([*sys.path, str(Path(__file__).parent)])}
+    saving = subprocess.Popen([sys.executable, "-c", SAVING, str(tmp_path)], env=environment)
+    while latest(place(tmp_path)) is None:
+        time.sleep(0.02)
+    for _ in range(3):
+        saving.send_signal(signal.SIGSTOP)  # a process that is stopped here and killed later never gets further
+        found = latest(place(tmp_path))
+        assert torch.equal(load(place(tmp_path), found).model["weight"], torch.full((200_000,), float(found)))
+        saving.send_signal(signal.SIGCONT)
+        time.sleep(0.03)
+    saving.kill()
+    saving.wait()
+    found = latest(place(tmp_path))
+    assert torch.equal(load(place(tmp_path), found).model["weight"], torch.full((200_000,), float(found)))
+    assert dataclasses.replace(load(place(tmp_path), found), model={}).data == DATA

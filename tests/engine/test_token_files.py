@@ -1,0 +1,120 @@
+"""Token files: whole or absent, and read as they were written."""
+
+import json
+
+import numpy as np
+import pytest
+import tokenizers as library
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kareus.engine.data.text import tokenised
+from kareus.engine.data.tokenizers import open_tokenizer
+from kareus.engine.data.tokens import open_tokens, read_ids, write_tokens
+from kareus.errors import ArtifactError, ConfigError
+
+
+@given(
+    documents=st.lists(st.lists(st.integers(0, 69_999), max_size=20), max_size=5).filter(any),
+    wide=st.booleans(),
+)
+def test_ids_come_back_as_they_were_written_in_two_or_four_bytes(tmp_path_factory, documents, wide):
+    vocab_size = 70_000 if wide else 60_000
+    documents = [[i % vocab_size for i in document] for document in documents]
+    path = tmp_path_factory.mktemp("tokens") / "t.bin"
+    write_tokens(path, documents, vocab_size=vocab_size, tokenizer="x")
+    file = open_tokens(path)
+    everything = [i for document in documents for i in document]
+    assert read_ids(file, 0, len(everything)).tolist() == everything
+    assert path.stat().st_size == len(everything) * (4 if wide else 2)
+
+
+def test_a_token_file_can_be_written_by_other_programs(tmp_path):
+    np.array([1, 2, 3], dtype="<u2").tofile(tmp_path / "t.bin")
+    header = {"schema_version": 1, "dtype": "uint16", "tokens": 3, "vocab_size": 4, "tokenizer": "mine"}
+    (tmp_path / "t.bin.json").write_text(json.dumps(header))
+    assert read_ids(open_tokens(tmp_path / "t.bin"), 1, 3).tolist() == [2, 3]
+
+
+def test_a_write_that_fails_leaves_nothing_to_open(tmp_path):
+    path = tmp_path / "t.bin"
+    write_tokens(path, [[1, 2]], vocab_size=4, tokenizer="x")
+
+    def broken():
+        yield [1]
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_tokens(path, broken(), vocab_size=4, tokenizer="x")
+    with pytest.raises(ArtifactError, match=r"t\.bin\.json: cannot be read"):
+        open_tokens(path)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (lambda path: path.write_bytes(b"\0\0"), "has 2 bytes, t.bin.json says 6"),
+        (lambda path: path.with_name("t.bin.json").write_text("{}"), "schema_version: missing"),
+        (
+            lambda path: path.with_name("t.bin.json").write_text(
+                path.with_name("t.bin.json").read_text().replace("uint16", "int8")
+            ),
+            "version 1 of int8, this Kareus reads 1 of uint16 or uint32",
+        ),
+    ],
+)
+def test_a_spoilt_token_file_is_refused(tmp_path, spoil, said):
+    path = tmp_path / "t.bin"
+    write_tokens(path, [[1, 2, 3]], vocab_size=4, tokenizer="x")
+    spoil(path)
+    with pytest.raises(ArtifactError) as refused:
+        open_tokens(path)
+    assert said in str(refused.value)
+
+
+def test_an_id_beyond_the_vocabulary_is_refused_when_written_and_when_read(tmp_path):
+    path = tmp_path / "t.bin"
+    with pytest.raises(ArtifactError, match="has the id 4, the vocabulary ends at 4"):
+        write_tokens(path, [[4]], vocab_size=4, tokenizer="x")
+    write_tokens(path, [[1, 3]], vocab_size=4, tokenizer="x")
+    np.array([1, 9], dtype="<u2").tofile(path)
+    with pytest.raises(ArtifactError, match="has the id 9"):
+        read_ids(open_tokens(path), 0, 2)
+
+
+def test_text_becomes_documents_that_end_and_is_tokenised_once(tmp_path):
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "b.txt").write_text("é")
+    (tmp_path / "texts" / "a.txt").write_text("hi")
+    file = tokenised([tmp_path / "texts"], "bytes", tmp_path / "cache")
+    assert read_ids(file, 0, 6).tolist() == [104, 105, 256, 195, 169, 256]
+    written = file.path.stat().st_mtime_ns
+    assert tokenised([tmp_path / "texts"], "bytes", tmp_path / "cache").path.stat().st_mtime_ns == written
+    (tmp_path / "texts" / "a.txt").write_text("ho!")
+    assert tokenised([tmp_path / "texts"], "bytes", tmp_path / "cache").header.tokens == 7
+
+
+@pytest.mark.parametrize(("path", "said"), [("empty", "no text files there"), ("gone.txt", "no such file")])
+def test_text_that_is_not_there_is_refused(tmp_path, path, said):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ConfigError, match=said):
+        tokenised([tmp_path / path], "bytes", tmp_path / "cache")
+
+
+def test_a_tokenizer_file_gives_the_ids_of_its_library(tmp_path):
+    words = {"<unk>": 0, "<|endoftext|>": 1, "time": 2, "energy": 3}
+    tokenizer = library.Tokenizer(library.models.WordLevel(words, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = library.pre_tokenizers.Whitespace()
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    opened = open_tokenizer(str(tmp_path))
+    assert opened.encode("time energy work") == [2, 3, 0]
+    assert (opened.vocab_size, opened.end_of_text) == (4, 1)
+
+
+def test_what_is_no_tokenizer_is_refused_in_one_line(tmp_path):
+    (tmp_path / "tokenizer.json").write_text("{}")
+    for name, said in ((str(tmp_path), "not a tokenizer"), ("byte", "perhaps you meant bytes")):
+        with pytest.raises(ConfigError) as refused:
+            open_tokenizer(name)
+        assert said in str(refused.value)
+        assert "\n" not in str(refused.value)

@@ -1,0 +1,119 @@
+"""A GPU that is a folder: what is locked stands in a file, so that other processes can look."""
+
+import dataclasses
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from kareus.device.controller import controlled_clocks
+from kareus.errors import DeviceError
+
+
+@dataclasses.dataclass
+class FakeDevice:
+    """Implements `kareus.device.protocol.Device`."""
+
+    folder: Path
+    uuid: str = "GPU-fake"
+    name: str = "Fake"
+    driver: str = "1.0"
+    clocks_mhz: tuple[int, ...] = (900, 1200, 1410)
+    lock_s: float = 0.0
+    """How long the driver takes."""
+    capped_mhz: int = 1410
+    """The clock never gets above it, as under a power limit."""
+
+    @property
+    def allowed(self) -> bool:
+        """Whether this user may set clocks."""
+        return not (self.folder / "forbidden").exists()
+
+    @allowed.setter
+    def allowed(self, allowed: bool) -> None:
+        forbidden = self.folder / "forbidden"
+        forbidden.unlink(missing_ok=True) if allowed else forbidden.touch()
+
+    @property
+    def locked(self) -> Path:
+        return self.folder / "locked"
+
+    def supported_clocks_mhz(self):
+        return self.clocks_mhz
+
+    def lock_clock(self, frequency_mhz):
+        if not self.allowed:
+            raise DeviceError(f"{self.uuid}: no right to set clocks; run as root.")
+        time.sleep(self.lock_s)
+        self._log(f"lock {frequency_mhz}")
+        self.locked.write_text(str(frequency_mhz))
+
+    def reset_clock(self):
+        if not self.allowed:
+            raise DeviceError(f"{self.uuid}: no right to set clocks; run as root.")
+        self._log("reset")
+        self.locked.unlink(missing_ok=True)
+
+    def clock_mhz(self):
+        return min(int(self.locked.read_text()) if self.locked.exists() else 1410, self.capped_mhz)
+
+    def throttle_reasons(self):
+        return ("power-limit",) if self.capped_mhz < self.clocks_mhz[-1] else ()
+
+    def energy_j(self):
+        return time.perf_counter() * 100.0  # a steady 100 W
+
+    def temperature_c(self):
+        return 40.0
+
+    def calls(self):
+        log = self.folder / "log"
+        return log.read_text().split("\n")[:-1] if log.exists() else []
+
+    def _log(self, line):
+        with (self.folder / "log").open("a") as log:
+            log.write(line + "\n")
+
+
+def hold(folder: Path, blocking: str) -> None:
+    """Lock a clock, say so, and go on until somebody ends this process.
+
+    Args:
+        folder: of the device.
+        blocking: `python` to wait between bytecodes, `c` to wait in C code that swallows interrupts.
+    """
+    with controlled_clocks(FakeDevice(folder)) as clocks:
+        clocks.request(1200).result()
+        sys.stdout.write("held\n")
+        sys.stdout.flush()
+        if blocking == "c":
+            # A handler may not run before this returns: signals are blocked in the main thread while it sleeps.
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        time.sleep(60)
+
+
+def start(device: FakeDevice, blocking: str) -> subprocess.Popen[str]:
+    command = [sys.executable, __file__, str(device.folder), blocking]
+    holder = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    with holder.stdout as out:
+        assert out.readline() == "held\n"
+    return holder
+
+
+def kill(device: FakeDevice) -> int:
+    holder = start(device, "python")
+    holder.kill()
+    holder.wait()
+    return holder.pid
+
+
+def wait_until(holds, limit_s: float = 20.0) -> None:
+    deadline_s = time.monotonic() + limit_s
+    while not holds():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+
+
+if __name__ == "__main__":
+    hold(Path(sys.argv[1]), sys.argv[2])

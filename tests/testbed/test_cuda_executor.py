@@ -1,0 +1,127 @@
+"""Programs on one device: every operator of a real graph runs, in the program's order."""
+
+from functools import cache
+
+import pytest
+import torch
+from builders import all_reduce, gemm, memory, small_model
+
+from kareus.errors import KareusError
+from kareus.partition.extract import extract
+from kareus.partition.graph import Direction, Operator, OperatorKind
+from kareus.profile.programs import Execution, StageShape, component_programs, instruction_program
+from kareus.testbed.cuda import executor
+from kareus.testbed.cuda.collectives import LoopbackCollectives
+from kareus.testbed.cuda.executor import Executor
+from kareus.testbed.cuda.operators import prepare
+from kareus.testbed.cuda.scratch import Scratch
+from kareus.testbed.program import Program, Step
+from kareus.workload.config import Parallelism
+
+CPU = torch.device("cpu")
+
+
+@cache
+def small_graphs(tp, cp):
+    degrees = Parallelism(dp=1, pp=1, tp=tp, cp=cp, layers_per_stage=(2,), shard_optimizer=False)
+    return extract(small_model(qk_norm=True), degrees, 2, 16)
+
+
+def programs(tp, cp):
+    graphs = small_graphs(tp, cp)
+    shape = StageShape(layers=2, first=True, last=True)
+    yield from component_programs(graphs, 4).values()
+    for direction in Direction:
+        for execution in (Execution.SEQUENTIAL, Execution.NANOBATCHING):
+            yield instruction_program(graphs, shape, direction, execution, recompute=True, default_sm_count=4)
+
+
+@pytest.mark.parametrize(("tp", "cp"), [(2, 1), (1, 2), (2, 2)])
+def test_every_program_of_a_model_runs(tp, cp):
+    for program in programs(tp, cp):
+        Executor(program, LoopbackCollectives(CPU), CPU).run(2)
+
+
+def test_a_collective_starts_beside_its_operator_and_the_step_waits_for_it(monkeypatch):
+    log = []
+
+    class Collectives:
+        def prepare(self, collective, sm_count):
+            return lambda: (log.append(f"start on {sm_count}"), self)[1]
+
+        def wait(self):
+            log.append("wait")
+
+    monkeypatch.setattr(executor, "prepare", lambda operator, scratch: lambda: log.append(operator.name))
+    operators = (memory("norm", 64), gemm("qkv", 16, 8, 32), gemm("projection", 16, 8, 32))
+    steps = [Step(operators=operators, collective=all_reduce(8), launch=launch, sm_count=3) for launch in (1, 3)]
+    Executor(Program(name="p", steps=(*steps, Step(operators=operators[:1]))), Collectives(), CPU).run(2)
+    once = [
+        "norm",
+        "start on 3",
+        "qkv",
+        "projection",
+        "wait",
+        "norm",
+        "qkv",
+        "projection",
+        "start on 3",
+        "wait",
+        "norm",
+    ]
+    assert log == once * 2
+
+
+@pytest.mark.parametrize("name", ["qkv", "qkv.dgrad", "qkv.wgrad", "qkv.wgrad.2"])
+def test_a_matrix_product_reads_and_writes_what_its_record_counts(name):
+    """The result of a weight gradient is read and written once more, in fp32, where it is added up."""
+    m, n, k = 16, 8, 32
+    scratch = Scratch(CPU)
+    launch = prepare(gemm(name, m, n, k), scratch)
+    launch()
+    (result,) = scratch.results((m, n))
+    if "wgrad" in name:
+        gradient, rows = scratch.operands((k, m), (k, n))
+        expected = gradient.float().t() @ rows.float()
+        launch()
+        torch.testing.assert_close(scratch.sums((m, n)), 2 * result.float())
+    elif name == "qkv":
+        rows, weight = scratch.operands((m, k), (n, k))
+        expected = torch.nn.functional.linear(rows.float(), weight.float())
+    else:
+        gradient, weight = scratch.operands((m, k), (k, n))
+        expected = gradient.float() @ weight.float()
+    torch.testing.assert_close(result.float(), expected, rtol=2e-2, atol=2e-2)
+
+
+def test_memory_bound_operators_write_their_bytes_only():
+    scratch = Scratch(CPU)
+    (result,) = scratch.results((256,))
+    operator = Operator(
+        name="norm", kind=OperatorKind.MEMORY, shape=(64,), flops=0, bytes_read=256, bytes_written=128, kernels=2
+    )
+    prepare(operator, scratch)()
+    (source,) = scratch.operands((32,))
+    assert torch.equal(result[:32], source)  # 64 bytes in each of two kernels
+    assert not result[32:].any()
+
+
+def test_attention_that_does_not_explain_its_flops_is_refused():
+    operator = Operator(
+        name="attention",
+        kind=OperatorKind.ATTENTION,
+        shape=(1, 2, 1, 16, 16, 8),
+        flops=1,
+        bytes_read=4,
+        bytes_written=4,
+        kernels=1,
+    )
+    with pytest.raises(KareusError, match="are not those of causal attention in 1 kernels"):
+        prepare(operator, Scratch(CPU))
+
+
+def test_operands_are_random_numbers_that_do_not_overlap():
+    first, second = Scratch(CPU).operands((8, 8), (8, 8))
+    assert not torch.equal(first, second)
+    assert 0.5 < first.float().std() < 1.5
+    assert second.data_ptr() % 256 == first.data_ptr() % 256

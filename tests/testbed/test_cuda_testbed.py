@@ -1,0 +1,185 @@
+"""The testbed of real GPUs, with workers that are real processes on CPUs and devices that are not real."""
+
+import os
+import sys
+from pathlib import Path
+
+import cuda_worker
+import pytest
+from builders import a100, all_reduce, gemm, memory, protocol, simulated
+from zeus.device.gpu import ZeusGPUInitError
+
+from kareus.artifacts.records import to_plain
+from kareus.device import nvml
+from kareus.device.claims import FOLDER_VARIABLE, setting_of
+from kareus.errors import DeviceError
+from kareus.partition.graph import Collective, CollectiveKind
+from kareus.profile.measure import measure_once
+from kareus.testbed.cuda.collectives import GroupCollectives, LoopbackCollectives
+from kareus.testbed.cuda.executor import Executor
+from kareus.testbed.cuda.rank import Rank
+from kareus.testbed.cuda.testbed import CudaTestbed
+from kareus.testbed.factory import open_testbed as open_testbed_of
+from kareus.testbed.program import Program, Step
+from kareus.workload.config import ClockPolicy, CudaCollectives, CudaConfig, TestbedKind
+from kareus.workload.gpu import FrequencyRange
+
+GPU = a100(search_frequencies=FrequencyRange(minimum_mhz=900, maximum_mhz=1410, stride_mhz=510))
+QUICK = protocol(window_s=0.1, cooldown_s=0.02, warmup_s=0.02, settle_s=0.01)
+ALONE = Program(name="alone", steps=(Step(operators=(gemm("linear", 16, 8, 32), memory("norm", 64))),))
+TOGETHER = Program(
+    name="together",
+    steps=(
+        Step(
+            operators=(memory("norm", 64), gemm("linear", 16, 8, 32)),
+            collective=all_reduce(64, 2),
+            launch=1,
+            sm_count=4,
+        ),
+        Step(
+            collective=Collective(kind=CollectiveKind.ALL_GATHER, group="tp", group_size=2, message_bytes=256, fused=2),
+            sm_count=4,
+        ),
+    ),
+)
+
+
+@pytest.fixture
+def open_testbed(tmp_path, monkeypatch):
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path / "claims"))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([*sys.path]))
+    opened = []
+
+    def open_(collectives="loopback", clocks="locked", gpus=1, gpu=GPU):
+        devices = [cuda_worker.fake_device(tmp_path, rank) for rank in range(gpus)]
+        command = (sys.executable, cuda_worker.__file__, str(tmp_path))
+        opened.append(
+            CudaTestbed(
+                CudaConfig(collectives=CudaCollectives(collectives), clocks=ClockPolicy(clocks)), gpu, devices, command
+            )
+        )
+        return opened[-1]
+
+    yield open_
+    for testbed in opened:
+        testbed.close()
+
+
+def calls(folder: Path, rank: int = 0) -> list[str]:
+    return cuda_worker.fake_device(folder, rank).calls()
+
+
+def test_one_worker_measures_one_program_after_the_other_and_restores_the_clock_each_time(open_testbed, tmp_path):
+    testbed = open_testbed()
+    with testbed.session(TOGETHER, "m") as session:
+        row = measure_once(session, 900, QUICK)
+        worker = setting_of("GPU-0").process
+    assert row["clock_mean_mhz"] == 900
+    assert row["throttle_reasons"] == []
+    assert row["energy_j"] == pytest.approx(row["time_s"] * 100, rel=0.5)  # the fake draws 100 W
+    assert setting_of("GPU-0") is None
+    with testbed.session(ALONE, "m") as session:
+        session.set_clock(1410)
+        session.execute(1)
+        assert setting_of("GPU-0").process == worker
+    assert calls(tmp_path) == ["lock 900", "reset", "lock 1410", "reset"]
+    (tmp_path / "0" / "forbidden").touch()
+    with pytest.raises(DeviceError) as refused, testbed.session(ALONE, "m") as session:
+        session.set_clock(900)
+    assert str(refused.value) == (
+        "GPU-0: no right to set clocks; run as root. To measure at the driver's clock: testbed.cuda.clocks=default."
+    )
+
+
+def test_a_group_measures_together_and_ends_together_when_one_worker_dies_in_a_collective(
+    open_testbed, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("KAREUS_TEST_DIE", str(tmp_path / "die"))
+    testbed = open_testbed("nccl", gpus=2)
+    with testbed.session(TOGETHER, "m") as session:
+        row = measure_once(session, 900, QUICK)
+        assert len({setting_of(f"GPU-{rank}").process for rank in range(2)}) == 2
+    assert row["temperature_before_c"] == 40
+    assert [calls(tmp_path, rank) for rank in range(2)] == [["lock 900", "reset"]] * 2
+    (tmp_path / "die").touch()
+    with pytest.raises(DeviceError) as died, testbed.session(TOGETHER, "m") as session:
+        session.set_clock(900)
+        session.execute(1)
+    assert str(died.value).startswith("GPU 1: its worker ended unexpectedly (exit code -9)")
+    assert calls(tmp_path, 0) == ["lock 900", "reset"] * 2
+    assert setting_of("GPU-1").frequency_mhz == 900  # for its next owner to restore
+
+
+def test_at_default_clocks_none_is_set_and_the_provenance_says_so(open_testbed, tmp_path):
+    testbed = open_testbed(clocks="default")
+    assert testbed.identity.detail == "GPU-0; driver 1.0; default clocks, not locked; collectives: loopback"
+    assert testbed.identity.label == "measured on Fake"
+    rank = Rank(cuda_worker.fake_device(tmp_path, 0), ClockPolicy.DEFAULT, cpu_executor)
+    rank.claim()
+    rank.set_clock(1410)
+    with pytest.raises(DeviceError, match="only the maximum can be measured so"):
+        rank.set_clock(900)
+    rank.release()
+    assert calls(tmp_path) == []
+
+
+def test_what_holds_the_clock_down_is_reported_with_the_clock_that_was_seen(open_testbed, tmp_path):
+    device = cuda_worker.fake_device(tmp_path, 0)
+    device.capped_mhz = 1000
+    rank = Rank(device, ClockPolicy.LOCKED, cpu_executor)
+    rank.claim()
+    rank.load(to_plain(ALONE))
+    rank.set_clock(1410)
+    rank.execute(1)
+    reading = rank.read()
+    rank.release()
+    assert (reading.clock_mean_mhz, reading.throttle_reasons) == (1000, ("power-limit",))
+
+
+def test_a_group_larger_than_the_machine_is_refused(open_testbed):
+    with pytest.raises(DeviceError, match="communicates among 2 GPUs and this machine shows 1"):
+        open_testbed("nccl").session(TOGETHER, "m").__enter__()
+
+
+def test_the_provenance_names_every_gpu_that_may_take_part(open_testbed):
+    detail = open_testbed("nccl", gpus=2).identity.detail
+    assert detail == "GPU-0, GPU-1; driver 1.0; locked clocks; collectives: nccl"
+
+
+def test_a_gpu_of_another_kind_is_refused(open_testbed):
+    with pytest.raises(DeviceError) as refused:
+        open_testbed(
+            gpu=a100(
+                maximum_clock_mhz=1380,
+                search_frequencies=FrequencyRange(minimum_mhz=900, maximum_mhz=1380, stride_mhz=480),
+            )
+        )
+    assert "has a maximum clock of 1380 MHz, and Fake has one of 1410 MHz" in str(refused.value)
+
+
+def test_clocks_that_the_gpu_does_not_have_are_refused_before_anything_runs(open_testbed):
+    with pytest.raises(DeviceError, match="Fake has no clock of 930 MHz"):
+        open_testbed(gpu=a100())
+
+
+def test_a_machine_without_gpus_is_told_in_one_line(monkeypatch):
+    monkeypatch.setattr(nvml, "get_gpus", _no_gpus)
+    real = simulated(
+        kind=TestbedKind.CUDA, cuda=CudaConfig(collectives=CudaCollectives.NCCL, clocks=ClockPolicy.LOCKED)
+    )
+    with pytest.raises(DeviceError, match="no GPU can be used here"):
+        open_testbed_of(real, GPU, QUICK, 0)
+
+
+def _no_gpus():
+    raise ZeusGPUInitError("NVML unavailable.")
+
+
+def test_an_environment_that_overrules_sm_counts_is_refused(monkeypatch):
+    monkeypatch.setenv("NCCL_MAX_CTAS", "8")
+    with pytest.raises(DeviceError, match="NCCL_MAX_CTAS: is set and would overrule every SM count; unset it"):
+        GroupCollectives({"tp": 2}, cuda_worker.CPU)
+
+
+def cpu_executor(program: Program) -> Executor:
+    return Executor(program, LoopbackCollectives(cuda_worker.CPU), cuda_worker.CPU)
