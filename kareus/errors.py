@@ -15,3 +15,7 @@ class RefusedWorkloadError(ConfigError):
 
 class ArtifactError(KareusError):
     """A file that is missing, corrupt, of another schema, or of another workload."""
+
+
+class EngineError(KareusError):
+    """A run that cannot start or go on: a schedule of another workload, a missing library, ranks that disagree."""

@@ -18,6 +18,8 @@ from kareus.workload.config import Model, RotaryScaling
 
 INITIAL_STD = 0.02
 """Of every weight matrix, as in GPT-2 and Megatron-LM's default."""
+WEIGHT_GRADIENT_SUFFIX = "_gradient"
+"""Ends the name of the buffer of a weight's gradient."""
 
 RotaryTable = tuple[Tensor, Tensor]
 """Cosines and sines of a rank's tokens, each [tokens, 1, head_dim / 2], fp32."""
@@ -47,7 +49,9 @@ class Operator(nn.Module):
 def add_weight(module: nn.Module, name: str, value: Tensor) -> None:
     """Give `module` the parameter `name` and the fp32 buffer `<name>_gradient` that backward adds to."""
     module.register_parameter(name, nn.Parameter(value))
-    module.register_buffer(f"{name}_gradient", torch.zeros_like(value, dtype=torch.float32), persistent=False)
+    module.register_buffer(
+        f"{name}{WEIGHT_GRADIENT_SUFFIX}", torch.zeros_like(value, dtype=torch.float32), persistent=False
+    )
 
 
 class Linear(Operator):
@@ -203,7 +207,7 @@ class HeadSplit:
     def compute(self, qkv: Tensor) -> tuple[Tensor, ...]:
         """[batch, tokens, heads * head_dim] to three of [batch, tokens, heads, head_dim]."""
         heads = qkv.view(*qkv.shape[:-1], -1, self.head_dim)
-        return tuple(heads.split(self.heads, dim=2))
+        return tuple(torch.split(heads, self.heads, dim=2))
 
     __call__ = compute
 
