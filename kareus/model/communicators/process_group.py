@@ -3,12 +3,14 @@
 Work handles are asynchronous: on CPUs a thread of gloo communicates while this one computes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.distributed_c10d import _coalescing_manager
 
 from kareus.model.communication import SUM, Tensors
 
@@ -38,6 +40,8 @@ class ProcessGroupCommunicator:
 
     axis: str
     group: dist.ProcessGroup
+    fuses: bool = False
+    """Whether the backend can launch several collectives at once."""
     size: int = field(init=False)
     rank: int = field(init=False)
 
@@ -47,21 +51,26 @@ class ProcessGroupCommunicator:
 
     def all_reduce(self, tensors: Sequence[Tensor], sm_count: int | None = None, operation: Any = SUM) -> Works:
         """As `Communicator.all_reduce`."""
-        works = [dist.all_reduce(t, op=operation, group=self.group, async_op=True) for t in tensors]
-        return Works(works, tuple(tensors))
+        calls = [partial(dist.all_reduce, t, op=operation) for t in tensors]
+        return Works(self._launched(calls), tuple(tensors))
 
     def all_gather(self, tensors: Sequence[Tensor], sm_count: int | None = None) -> Works:
         """As `Communicator.all_gather`."""
         flat = [t.new_empty(self.size * t.shape[0], *t.shape[1:]) for t in tensors]
-        works = [_all_gather(whole, t, group=self.group, async_op=True) for whole, t in zip(flat, tensors, strict=True)]
+        works = self._launched([partial(_all_gather, whole, t) for whole, t in zip(flat, tensors, strict=True)])
         results = tuple(whole.view(self.size, *t.shape) for whole, t in zip(flat, tensors, strict=True))
         return Works(works, results, tensors)
 
     def reduce_scatter(self, tensors: Sequence[Tensor], sm_count: int | None = None) -> Works:
         """As `Communicator.reduce_scatter`."""
         parts = tuple(t.new_empty(t.shape[1:]) for t in tensors)
-        works = [
-            _reduce_scatter(part, t.flatten(0, 1), group=self.group, async_op=True)
-            for part, t in zip(parts, tensors, strict=True)
-        ]
-        return Works(works, parts, tensors)
+        calls = [partial(_reduce_scatter, part, t.flatten(0, 1)) for part, t in zip(parts, tensors, strict=True)]
+        return Works(self._launched(calls), parts, tensors)
+
+    def _launched(self, calls: Sequence[Callable[..., Any]]) -> list[dist.Work]:
+        if self.fuses and len(calls) > 1:
+            with _coalescing_manager(group=self.group, async_ops=True) as manager:
+                for call in calls:
+                    call(group=self.group, async_op=True)
+            return list(manager.works)
+        return [call(group=self.group, async_op=True) for call in calls]
