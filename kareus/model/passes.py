@@ -5,19 +5,19 @@ at every collective; who drives it launches the collective whenever it likes, an
 Backward has no formulas: autograd is asked for the gradients of one operator at a time.
 """
 
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd import Function
-from torch.autograd.graph import GradientEdge
+from torch.autograd.graph import GradientEdge, _engine_run_backward
 
 from kareus.model.block import INPUT, OUTPUT, TABLE, Block, Layer, Wire
 from kareus.model.collectives import CollectiveKind
 from kareus.model.communication import Boundary, Communicator, Handle, Tensors, launch
 from kareus.model.functions import apply, weight_gradients_put_off
-from kareus.model.layers import HeadSplit, Linear, Residual, RotaryTable
+from kareus.model.layers import HeadSplit, Linear, Operator, Residual, RotaryTable
 
 
 class Start(NamedTuple):
@@ -64,12 +64,13 @@ Pass = Generator[Event, None, Tensor]
 
 
 class Step(NamedTuple):
-    """A wire with what can be said of it before anything runs."""
+    """One operator, or memory-bound neighbours that the operator graph counts as one, and what is known beforehand."""
 
-    wire: Wire
-    forward: Start | None
-    """None for views, which launch nothing; likewise in backward."""
-    backward: Start | None
+    operator: "Operator | _Group"
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+    forward: Start
+    backward: Start
     weight_gradient: Start | None
     """Of matrix products, which compute it apart."""
     finished: tuple[str, ...]
@@ -121,8 +122,12 @@ def backward_pass(tape: Tape, gradient: Tensor) -> Pass:
     while tape:
         records = tape.pop()
         gradients = {OUTPUT: gradient}
+        gathering: Exchange | None = None
         while records:
-            yield from _backward(records.pop(), gradients)
+            record = records.pop()
+            following = _regathering(records[-1]) if records else None
+            yield from _backward(record, gradients, gathering, following)
+            gathering = following
         gradient = gradients[INPUT]
     return gradient
 
@@ -134,19 +139,53 @@ def recomputed_pass(layers: Sequence[Sequence[Step]], hidden: Tensor, table: Rot
     return (yield from backward_pass(tape, gradient))
 
 
+class _Group:
+    """Memory-bound neighbours, which share one graph."""
+
+    before = after = None
+
+    def __init__(self, wires: Sequence[Wire], reads: Sequence[str], writes: Sequence[str]) -> None:
+        self.wires = wires
+        self.reads = reads
+        self.writes = writes
+
+    def compute(self, *inputs: Any) -> Tensors:
+        """Run them in order."""
+        values = dict(zip(self.reads, inputs, strict=True))
+        for wire in self.wires:
+            written = wire.operator.compute(*[values[name] for name in wire.reads])
+            values.update(zip(wire.writes, _tuple(written), strict=True))
+        return tuple([values[name] for name in self.writes])
+
+
 def _steps(layer: Layer) -> tuple[Step, ...]:
     later: set[str] = {OUTPUT, TABLE}
     steps = []
-    for wire in reversed(layer.wires):
-        finished = tuple(name for name in wire.reads if name not in later)
-        later.update(wire.reads)
-        steps.append(Step(wire, *_starts(wire), finished))
+    for wires in reversed(_grouped(layer.wires)):
+        own = [name for wire in wires for name in wire.writes]
+        reads = tuple(dict.fromkeys(name for wire in wires for name in wire.reads if name not in own))
+        writes = tuple(name for name in own if name in later)
+        operator = wires[0].operator if len(wires) == 1 else _Group(wires, reads, writes)
+        assert not isinstance(operator, HeadSplit), "views have a neighbour"
+        steps.append(Step(operator, reads, writes, *_starts(wires[-1]), tuple(n for n in reads if n not in later)))
+        later.update(reads)
     return tuple(reversed(steps))
 
 
-def _starts(wire: Wire) -> tuple[Start | None, Start | None, Start | None]:
-    if isinstance(wire.operator, HeadSplit):
-        return None, None, None
+def _grouped(wires: Iterable[Wire]) -> list[list[Wire]]:
+    groups: list[list[Wire]] = []
+    for wire in wires:
+        joins = groups and all(_is_elementwise(w) for w in (groups[-1][-1], wire))
+        groups[-1:] = [[*groups[-1], wire]] if joins else [*groups[-1:], [wire]]
+    return groups
+
+
+def _is_elementwise(wire: Wire) -> bool:
+    """Whether a wire may share a graph; the residual addition has none."""
+    return wire.operator.memory_bound and not isinstance(wire.operator, Residual)
+
+
+def _starts(wire: Wire) -> tuple[Start, Start, Start | None]:
     plain = Start(wire.name, wire.operator.memory_bound)
     if isinstance(wire.operator, Linear):
         return plain, Start(f"{wire.name}.dgrad", memory_bound=False), Start(f"{wire.name}.wgrad", memory_bound=False)
@@ -154,15 +193,14 @@ def _starts(wire: Wire) -> tuple[Start | None, Start | None, Start | None]:
 
 
 def _forward(step: Step, values: dict[str, Any], records: list[_Record] | None) -> Generator[Event, None, None]:
-    operator = step.wire.operator
-    inputs = [values[name] for name in step.wire.reads]
+    operator = step.operator
+    inputs = [values[name] for name in step.reads]
     shards: Tensors = ()
     before, after = operator.before, operator.after
     if before is not None and before.forward is not None:
         shards = tuple(t.contiguous() for t in inputs[before.first :])
         inputs[before.first :] = yield from _exchanged(before, before.forward, shards)
-    if step.forward is not None:
-        yield step.forward
+    yield step.forward
     if records is not None:
         outputs, record = _recorded(step, inputs, shards)
         records.append(record)
@@ -170,12 +208,12 @@ def _forward(step: Step, values: dict[str, Any], records: list[_Record] | None) 
         outputs = _tuple(operator.compute(*inputs, *([_nothing] if shards else ())))
     if after is not None and after.forward is not None:
         outputs = yield from _exchanged(after, after.forward, outputs)
-    values.update(zip(step.wire.writes, outputs, strict=True))
+    values.update(zip(step.writes, outputs, strict=True))
 
 
 def _recorded(step: Step, inputs: list[Any], shards: Tensors) -> tuple[Tensors, _Record]:
     """Compute with a graph that begins at `inputs` and ends at the outputs, which it does not keep alive."""
-    operator, reads = step.wire.operator, step.wire.reads
+    operator, reads = step.operator, step.reads
     if isinstance(operator, Residual):  # its gradient is that of both inputs: nothing to record, or to keep
         return (operator.compute(*inputs),), _Record(step, (), reads, (), (), [])
     local = len(inputs) - len(shards)
@@ -196,30 +234,50 @@ def _recorded(step: Step, inputs: list[Any], shards: Tensors) -> tuple[Tensors, 
     return tuple(t.detach() for t in outputs), record
 
 
-def _backward(record: _Record, gradients: dict[str, Tensor]) -> Generator[Event, None, None]:
+def _regathering(record: _Record) -> Exchange | None:
+    """What gathers again the inputs that `record` did not keep."""
+    before = record.step.operator.before
+    if before is None or not record.shards:
+        return None
+    return Exchange(CollectiveKind.ALL_GATHER, before.communicator, record.shards)
+
+
+def _backward(
+    record: _Record, gradients: dict[str, Tensor], gathering: Exchange | None, following: Exchange | None
+) -> Generator[Event, None, None]:
+    """Run one operator backward.
+
+    Args:
+        record: of the operator.
+        gradients: by name of the value; taken from and added to.
+        gathering: gathers inputs that were not kept, if there are any.
+        following: does so for the operator that is next in backward.
+    """
     step = record.step
-    operator = step.wire.operator
-    arriving = [gradients.pop(name) for name in step.wire.writes]
+    operator = step.operator
+    arriving = [gradients.pop(name) for name in step.writes]
     before = operator.before
-    if record.shards:
-        assert before is not None
-        record.gathered.extend((yield from _exchanged(before, CollectiveKind.ALL_GATHER, record.shards)))
-    if step.backward is not None:
-        yield step.backward
+    if gathering is not None:
+        yield gathering
+        record.gathered.extend(gathering.wait())
+    yield step.backward
+    later: list[Callable[[], None]] = []
     if isinstance(operator, Residual):
         leaving = arriving * len(record.reads)
-        later = []
+    elif step.weight_gradient is None:
+        leaving = _gradients(record, arriving)
+        record.gathered.clear()
     else:
         with weight_gradients_put_off() as later:
-            leaving = list(torch.autograd.grad(record.outputs, record.inputs, arriving))  # type: ignore[arg-type]
-        record.gathered.clear()
+            leaving = _gradients(record, arriving)
     exchange = None
     if before is not None and before.backward is not None:
         passing = [g.contiguous() for g in leaving[before.first :]]
         exchange = Exchange(before.backward, before.communicator, passing)
     if step.weight_gradient is not None:
-        if exchange is not None:
-            yield Ready(exchange)
+        upcoming = exchange or following
+        if upcoming is not None:
+            yield Ready(upcoming)
         yield step.weight_gradient
         for add in later:
             add()
@@ -228,6 +286,21 @@ def _backward(record: _Record, gradients: dict[str, Tensor]) -> Generator[Event,
         leaving[before.first :] = exchange.wait()
     for name, gradient in zip(record.reads, leaving, strict=True):
         gradients[name] = gradients[name] + gradient if name in gradients else gradient
+
+
+def _gradients(record: _Record, arriving: Sequence[Tensor]) -> list[Tensor]:
+    """As `torch.autograd.grad`, whose checks of its arguments take a third of its time."""
+    return list(
+        _engine_run_backward(
+            record.outputs,
+            tuple(arriving),
+            False,  # noqa: FBT003 - the graph is used up
+            False,  # noqa: FBT003 - and no graph is made
+            record.inputs,
+            allow_unreachable=False,
+            accumulate_grad=False,
+        )
+    )
 
 
 def _exchanged(boundary: Boundary, kind: CollectiveKind, tensors: Tensors) -> Generator[Event, None, Tensors]:

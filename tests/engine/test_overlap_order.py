@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from worlds import LLAMA, QWEN, TOKENS, degrees, graph_of
 
-from kareus.engine.overlap import run_staggered
+from kareus.engine.overlap import run_alone, run_staggered
 from kareus.engine.schedules import Schedule, turns_of
 from kareus.errors import EngineError
 from kareus.model.block import Block
@@ -80,15 +80,21 @@ def noted(running: Pass, nanobatch: int, lines: list[Launched | Ran]) -> Pass:
             lines.append(Ran(nanobatch, event.name, event.memory_bound))
 
 
-def journal(
-    model: Model, tp: int, cp: int, graph: BlockGraph, schedule: Schedule, direction: Direction, *, recompute: bool
-) -> list[Launched | Ran]:
+def small_stage(model: Model, tp: int, cp: int) -> tuple[Any, Tensor, Any, list[Launched | Ran]]:
+    """Steps of some blocks, what enters them, their rotary table, and the journal of their communicators."""
     lines: list[Launched | Ran] = []
     mesh = Mesh(tp=Journal("tp", lines) if tp > 1 else None, cp=Journal("cp", lines) if cp > 1 else None)
     shard = shard_of(model, degrees(tp, cp), TOKENS)
     steps = steps_of([Block(model, shard, mesh, torch.float32) for _ in range(LAYERS)])
-    table = rotary_table(model, shard.tokens, mesh.cp)
-    hidden = [torch.randn(n, shard.tokens, shard.hidden_size) for n in (2, 1)]
+    hidden = torch.randn(3, shard.tokens, shard.hidden_size)
+    return steps, hidden, rotary_table(model, shard.tokens, mesh.cp), lines
+
+
+def journal(
+    model: Model, tp: int, cp: int, graph: BlockGraph, schedule: Schedule, direction: Direction, *, recompute: bool
+) -> list[Launched | Ran]:
+    steps, whole, table, lines = small_stage(model, tp, cp)
+    hidden = whole.split([2, 1])
     tapes: list[Tape] = [[], []]
     forward = [forward_pass(steps, h, table, tape) for h, tape in zip(hidden, tapes, strict=True)]
 
@@ -187,6 +193,30 @@ def test_engine_multiplicities_and_gpu_model_agree(
         per_block[partition.name] -= by_sm_count[choices[partition.name].sm_count]
         if partition.direction is direction:
             assert per_block[partition.name] == multiplicity, partition.name
+
+
+@pytest.mark.parametrize(("model", "tp", "cp"), [(LLAMA, 2, 1), (QWEN, 2, 2), (LLAMA, 1, 2)], ids=["tp", "cp+tp", "cp"])
+def test_sequential_collectives_run_beside_their_own_weight_gradients(model: Model, tp: int, cp: int) -> None:
+    graph = graph_of(model, degrees(tp, cp))
+    steps, hidden, table, lines = small_stage(model, tp, cp)
+    tape: Tape = []
+    run_alone(forward_pass(steps, hidden, table, tape), LAST)
+    lines.clear()
+    with torch.no_grad():
+        run_alone(noted(backward_pass(tape, torch.randn_like(hidden)), 0, lines), LAST)
+    found = [line.kind if isinstance(line, Launched) else line.name for line in lines if not is_memory_bound(line)]
+    expected = []
+    for segment in list(graph.backward) * LAYERS:
+        launch = len(segment.operators) - segment.independent_tail
+        expected += products(segment.operators[:launch])
+        expected += [str(segment.collective.kind), *products(segment.operators[launch:])]
+    begins = expected.index(found[0])  # under context parallelism alone a block begins amid a segment
+    assert found[: len(expected) - begins] == expected[begins:]
+    assert begins == (2 if tp == 1 else 0)
+
+
+def is_memory_bound(line: Launched | Ran) -> bool:
+    return isinstance(line, Ran) and line.memory_bound
 
 
 def split_turn(turn: Sequence[str | Launched]) -> tuple[list[str], str | None]:
