@@ -22,8 +22,9 @@ from kareus.engine.schedules import Schedule, turns_of
 from kareus.model.block import Block
 from kareus.model.communication import SUM, Mesh
 from kareus.model.layers import rotary_table
-from kareus.model.passes import Tape, backward_pass, forward_pass, steps_of
+from kareus.model.passes import Tape, backward_pass, forward_pass
 from kareus.model.shards import Shard
+from kareus.model.steps import steps_of
 from kareus.partition.detect import detect_partitions
 from kareus.partition.extract import extract
 from kareus.partition.graph import Batch, BlockGraph, Direction

@@ -6,7 +6,8 @@ from torch import Tensor
 
 from kareus.engine.schedules import Turn
 from kareus.errors import EngineError
-from kareus.model.passes import Event, Exchange, Pass, Ready, Start
+from kareus.model.passes import Event, Exchange, Pass, Ready
+from kareus.model.steps import Start
 
 
 def run_alone(running: Pass, sm_count: int | None) -> Tensor:

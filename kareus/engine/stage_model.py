@@ -14,8 +14,9 @@ from kareus.model.communication import Mesh
 from kareus.model.ends import Embedding, Head
 from kareus.model.functions import apply
 from kareus.model.layers import rotary_table
-from kareus.model.passes import Pass, Tape, backward_pass, forward_pass, recomputed_pass, steps_of
+from kareus.model.passes import Pass, Tape, backward_pass, forward_pass, recomputed_pass
 from kareus.model.shards import Shard
+from kareus.model.steps import steps_of
 from kareus.partition.graph import BlockGraph, Direction
 from kareus.profile.programs import StageShape
 from kareus.workload.config import Model
@@ -73,9 +74,8 @@ class StageModel(nn.Module):
         self.embedding = Embedding(shard, mesh, dtype) if shape.first else None
         self.blocks = nn.ModuleList(Block(model, shard, mesh, dtype) for _ in range(shape.layers))
         self.head = Head(model, shard, mesh, dtype) if shape.last else None
-        if model.tie_embeddings and self.embedding is not None and self.head is not None:
-            self.head.lm_head.weight = self.embedding.weight
-            self.head.lm_head.weight_gradient = self.embedding.weight_gradient
+        self._ties = model.tie_embeddings
+        self._tie()
         cosine, sine = rotary_table(model, shard.tokens, mesh.cp)
         self.register_buffer("cosine", cosine, persistent=False)
         self.register_buffer("sine", sine, persistent=False)
@@ -140,6 +140,17 @@ class StageModel(nn.Module):
             gradients = torch.split(gradient, [len(part) for part in _parts(held.hidden, splits=len(held.tapes) > 1)])
             passes = [backward_pass(tape, own) for tape, own in zip(held.tapes, gradients, strict=True)]
         return self._run(passes, Direction.BACKWARD, held.schedule)
+
+    def _tie(self) -> None:
+        if self._ties and self.embedding is not None and self.head is not None:
+            self.head.lm_head.weight = self.embedding.weight
+            self.head.lm_head.weight_gradient = self.embedding.weight_gradient
+
+    def _apply(self, *arguments: Any, **options: Any) -> "StageModel":
+        """Move to another device, say; that copies buffers, shared ones too."""
+        super()._apply(*arguments, **options)  # type: ignore[no-untyped-call]
+        self._tie()
+        return self
 
     def _run(self, passes: list[Pass], direction: Direction, schedule: Schedule) -> Tensor:
         if len(passes) > 1 and schedule.splits:

@@ -5,7 +5,7 @@ at every collective; who drives it launches the collective whenever it likes, an
 Backward has no formulas: autograd is asked for the gradients of one operator at a time.
 """
 
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -13,19 +13,12 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.graph import GradientEdge, _engine_run_backward
 
-from kareus.model.block import INPUT, OUTPUT, TABLE, Block, Layer, Wire
+from kareus.model.block import INPUT, OUTPUT, TABLE
 from kareus.model.collectives import CollectiveKind
 from kareus.model.communication import Boundary, Communicator, Handle, Tensors, launch
 from kareus.model.functions import apply, weight_gradients_put_off
-from kareus.model.layers import HeadSplit, Linear, Operator, Residual, RotaryTable
-
-
-class Start(NamedTuple):
-    """An operator is about to be launched."""
-
-    name: str
-    """As in the operator graph: `qkv`, and in backward `qkv.dgrad` and `qkv.wgrad`."""
-    memory_bound: bool
+from kareus.model.layers import Residual, RotaryTable
+from kareus.model.steps import Start, Step, as_tuple
 
 
 class Exchange:
@@ -63,20 +56,6 @@ Pass = Generator[Event, None, Tensor]
 """Returns the hidden states that leave the layers, or the gradient of those that entered."""
 
 
-class Step(NamedTuple):
-    """One operator, or memory-bound neighbours that the operator graph counts as one, and what is known beforehand."""
-
-    operator: "Operator | _Group"
-    reads: tuple[str, ...]
-    writes: tuple[str, ...]
-    forward: Start
-    backward: Start
-    weight_gradient: Start | None
-    """Of matrix products, which compute it apart."""
-    finished: tuple[str, ...]
-    """Values that are read for the last time."""
-
-
 class _Record(NamedTuple):
     """What backward needs of one operator."""
 
@@ -93,11 +72,6 @@ class _Record(NamedTuple):
 
 Tape = list[list[_Record]]
 """By layer, in the order of forward."""
-
-
-def steps_of(blocks: Iterable[Block]) -> tuple[tuple[Step, ...], ...]:
-    """Steps of every layer of `blocks`."""
-    return tuple(_steps(layer) for block in blocks for layer in (block.attention, block.mlp))
 
 
 def forward_pass(
@@ -139,59 +113,6 @@ def recomputed_pass(layers: Sequence[Sequence[Step]], hidden: Tensor, table: Rot
     return (yield from backward_pass(tape, gradient))
 
 
-class _Group:
-    """Memory-bound neighbours, which share one graph."""
-
-    before = after = None
-
-    def __init__(self, wires: Sequence[Wire], reads: Sequence[str], writes: Sequence[str]) -> None:
-        self.wires = wires
-        self.reads = reads
-        self.writes = writes
-
-    def compute(self, *inputs: Any) -> Tensors:
-        """Run them in order."""
-        values = dict(zip(self.reads, inputs, strict=True))
-        for wire in self.wires:
-            written = wire.operator.compute(*[values[name] for name in wire.reads])
-            values.update(zip(wire.writes, _tuple(written), strict=True))
-        return tuple([values[name] for name in self.writes])
-
-
-def _steps(layer: Layer) -> tuple[Step, ...]:
-    later: set[str] = {OUTPUT, TABLE}
-    steps = []
-    for wires in reversed(_grouped(layer.wires)):
-        own = [name for wire in wires for name in wire.writes]
-        reads = tuple(dict.fromkeys(name for wire in wires for name in wire.reads if name not in own))
-        writes = tuple(name for name in own if name in later)
-        operator = wires[0].operator if len(wires) == 1 else _Group(wires, reads, writes)
-        assert not isinstance(operator, HeadSplit), "views have a neighbour"
-        steps.append(Step(operator, reads, writes, *_starts(wires[-1]), tuple(n for n in reads if n not in later)))
-        later.update(reads)
-    return tuple(reversed(steps))
-
-
-def _grouped(wires: Iterable[Wire]) -> list[list[Wire]]:
-    groups: list[list[Wire]] = []
-    for wire in wires:
-        joins = groups and all(_is_elementwise(w) for w in (groups[-1][-1], wire))
-        groups[-1:] = [[*groups[-1], wire]] if joins else [*groups[-1:], [wire]]
-    return groups
-
-
-def _is_elementwise(wire: Wire) -> bool:
-    """Whether a wire may share a graph; the residual addition has none."""
-    return wire.operator.memory_bound and not isinstance(wire.operator, Residual)
-
-
-def _starts(wire: Wire) -> tuple[Start, Start, Start | None]:
-    plain = Start(wire.name, wire.operator.memory_bound)
-    if isinstance(wire.operator, Linear):
-        return plain, Start(f"{wire.name}.dgrad", memory_bound=False), Start(f"{wire.name}.wgrad", memory_bound=False)
-    return plain, plain, None
-
-
 def _forward(step: Step, values: dict[str, Any], records: list[_Record] | None) -> Generator[Event, None, None]:
     operator = step.operator
     inputs = [values[name] for name in step.reads]
@@ -205,7 +126,7 @@ def _forward(step: Step, values: dict[str, Any], records: list[_Record] | None) 
         outputs, record = _recorded(step, inputs, shards)
         records.append(record)
     else:
-        outputs = _tuple(operator.compute(*inputs, *([_nothing] if shards else ())))
+        outputs = as_tuple(operator.compute(*inputs, *([_nothing] if shards else ())))
     if after is not None and after.forward is not None:
         outputs = yield from _exchanged(after, after.forward, outputs)
     values.update(zip(step.writes, outputs, strict=True))
@@ -221,7 +142,7 @@ def _recorded(step: Step, inputs: list[Any], shards: Tensors) -> tuple[Tensors, 
     with torch.enable_grad():
         given = [t.detach().requires_grad_() if isinstance(t, Tensor) else t for t in inputs[:local]]
         given += [apply(_Unkept, t, torch.empty(0, requires_grad=True)) for t in inputs[local:]]
-        outputs = _tuple(operator.compute(*given, *([lambda: tuple(gathered)] if shards else ())))
+        outputs = as_tuple(operator.compute(*given, *([lambda: tuple(gathered)] if shards else ())))
     tensors = [(name, t) for name, t in zip(reads, given, strict=True) if isinstance(t, Tensor)]
     record = _Record(
         step,
@@ -329,7 +250,3 @@ def _edge(tensor: Tensor) -> GradientEdge:
 def _nothing() -> Tensors:
     """What a pass without backward gathers again."""
     return ()
-
-
-def _tuple(outputs: Any) -> Tensors:
-    return outputs if isinstance(outputs, tuple) else (outputs,)

@@ -13,7 +13,8 @@ from kareus.engine.overlap import run_alone, run_staggered
 from kareus.engine.schedules import Schedule, turns_of
 from kareus.model.collectives import CollectiveKind
 from kareus.model.communicators.loopback import LoopbackCommunicator
-from kareus.model.passes import Exchange, Pass, Start
+from kareus.model.passes import Exchange, Pass
+from kareus.model.steps import Start
 from kareus.partition.detect import detect_partitions
 from kareus.partition.graph import BlockGraph, Direction, OperatorKind
 from kareus.partition.interleave import block_segments

@@ -1,5 +1,6 @@
 """Partitioned overlap computes what sequential execution does, whatever the plan."""
 
+import dataclasses
 from pathlib import Path
 from typing import NamedTuple
 
@@ -175,6 +176,21 @@ def test_stages_of_a_pipeline_together_are_the_whole() -> None:
     expected = gradients_of(whole)
     found = gradients_of(first) | {n.replace("blocks.0.", "blocks.1."): t for n, t in gradients_of(last).items()}
     assert departure(found, expected) <= TOLERANCE
+
+
+def test_tied_embeddings_have_one_gradient_wherever_the_stage_is_moved() -> None:
+    tied = dataclasses.replace(LLAMA, tie_embeddings=True)
+    case = Case(tied, 1, 1, graph_of(LLAMA, degrees()))
+    stage = make(case, Mesh(), WHOLE, recompute=False).to(torch.float64).to(torch.float32)
+    assert stage.head.lm_head.weight is stage.embedding.weight
+    separate = make(Case(LLAMA, 1, 1, case.graph), Mesh(), WHOLE, recompute=False)
+    separate.load_state_dict(stage.state_dict())
+    ids = torch.randint(40, (2, TOKENS), generator=torch.Generator().manual_seed(3))
+    for each in (stage, separate):
+        each(ids, ids).backward()
+    expected = gradients_of(separate)
+    expected["embedding.weight_gradient"] += expected.pop("head.lm_head.weight_gradient")
+    assert departure(gradients_of(stage), expected) <= TOLERANCE
 
 
 def test_evaluation_keeps_nothing_and_gives_logits() -> None:

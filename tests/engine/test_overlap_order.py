@@ -17,8 +17,9 @@ from kareus.model.block import Block
 from kareus.model.communication import Mesh
 from kareus.model.communicators.loopback import LoopbackCommunicator
 from kareus.model.layers import rotary_table
-from kareus.model.passes import Pass, Start, Tape, backward_pass, forward_pass, recomputed_pass, steps_of
+from kareus.model.passes import Pass, Tape, backward_pass, forward_pass, recomputed_pass
 from kareus.model.shards import shard_of
+from kareus.model.steps import Start, steps_of
 from kareus.partition.detect import detect_partitions
 from kareus.partition.graph import BlockGraph, Collective, Direction, Operator, OperatorKind
 from kareus.partition.interleave import block_segments, interleave, partition_of

@@ -13,8 +13,9 @@ from kareus.model.block import Block
 from kareus.model.communication import Mesh
 from kareus.model.communicators.loopback import LoopbackCommunicator
 from kareus.model.layers import rotary_table
-from kareus.model.passes import Exchange, Pass, Tape, backward_pass, forward_pass, steps_of
+from kareus.model.passes import Exchange, Pass, Tape, backward_pass, forward_pass
 from kareus.model.shards import shard_of
+from kareus.model.steps import steps_of
 from kareus.workload.config import Parallelism
 
 MODEL = small_model(qk_norm=True)
