@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from builders import small_model
+from safetensors.torch import load_file
 from torch import Tensor
 
 from kareus.errors import RefusedWorkloadError
@@ -19,6 +20,7 @@ from kareus.model.communicators.process_group import ProcessGroupCommunicator
 from kareus.model.ends import Embedding, Head
 from kareus.model.layers import rotary_table
 from kareus.model.shards import Shard, shard_of
+from kareus.model.weights import SINGLE, load_weights, save_weights
 from kareus.workload.config import Parallelism
 
 RANKS = 2
@@ -120,12 +122,40 @@ def context_parallel_block(rank: int, group: ProcessGroupCommunicator) -> None:
     assert all(t.shape[1] == shard.tokens for t in saved if t.dim() == 4), "whole keys or values are kept"
 
 
+class Ends(torch.nn.Module):
+    """A block between embedding and head, under the names that checkpoints are read by."""
+
+    def __init__(self, shard: Shard, mesh: Mesh) -> None:
+        super().__init__()
+        self.embedding = Embedding(shard, mesh, torch.float32)
+        self.blocks = torch.nn.ModuleList([Block(MODEL, shard, mesh, torch.float32)])
+        self.head = Head(MODEL, shard, mesh, torch.float32)
+
+
+def tensor_parallel_checkpoint(rank: int, group: ProcessGroupCommunicator, folder: Path) -> None:
+    """Shards that are read, gathered and written are the checkpoint again."""
+    full = whole(Ends)
+    if rank == 0:
+        save_weights(full, MODEL, folder / SINGLE, first_layer=0)
+    dist.barrier()
+    stage = Ends(shard_of(MODEL, degrees(RANKS, 1), TOKENS), Mesh(tp=group))
+    load_weights(stage, MODEL, folder, first_layer=0, group=group)
+    for name, parameter in stage.named_parameters():
+        assert torch.equal(parameter, own_rows(name, full.get_parameter(name), rank)), name
+    save_weights(stage, MODEL, folder / "again.safetensors", first_layer=0, group=group)
+    if rank == 0:
+        saved, expected = load_file(folder / "again.safetensors"), load_file(folder / SINGLE)
+        assert saved.keys() == expected.keys()
+        assert all(torch.equal(saved[name], tensor) for name, tensor in expected.items())
+
+
 def run_rank(rank: int, store: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=RANKS)
     try:
         for check in (tensor_parallel_block, tensor_parallel_ends, context_parallel_block):
             check(rank, ProcessGroupCommunicator("any", dist.group.WORLD))
+        tensor_parallel_checkpoint(rank, ProcessGroupCommunicator("tp", dist.group.WORLD), Path(store).parent)
     finally:
         dist.destroy_process_group()
 
