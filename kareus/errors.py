@@ -23,3 +23,7 @@ class DeviceError(KareusError):
 
 class ArtifactError(KareusError):
     """A file that is missing, corrupt, of another schema, or of another workload."""
+
+
+class EngineError(KareusError):
+    """A run that cannot start or go on: a schedule of another workload, a missing library, ranks that disagree."""

@@ -9,11 +9,11 @@ from typing import Any
 import yaml
 
 from kareus.artifacts.records import from_plain
+from kareus.model.collectives import CollectiveKind
 from kareus.partition.graph import (
     Batch,
     BlockGraph,
     Collective,
-    CollectiveKind,
     Direction,
     Operator,
     OperatorKind,
@@ -67,6 +67,9 @@ def small_model(**changes: Any) -> Model:
         "tie_embeddings": False,
         "qk_norm": False,
         "qkv_bias": False,
+        "norm_epsilon": 1e-6,
+        "rotary_base": 500_000.0,
+        "rotary_scaling": None,
         "layers_per_stage": {},
     }
     return Model(**(values | changes))

@@ -1,19 +1,21 @@
 """Causal grouped-query attention over a sequence that context parallelism shards, as in Llama 3 (section 3.3.2).
 
-Each rank holds the queries, keys and values of two chunks of the sequence and gathers all keys and values
-before it attends. Only its own shard is kept: backward gathers once more, and reduce-scatters the gradients.
+Each rank holds the queries, keys and values of two chunks of the sequence and attends to all keys and values, gathered
+before. Only its own shard is kept: backward asks for them once more, and gives their gradients to be reduce-scattered.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 from torch.autograd import Function
 
-from kareus.model.communication import all_gather, group_rank, group_size, reduce_scatter
+from kareus.model.communication import Communicator, Tensors, group_rank, group_size
 from kareus.model.functions import apply
+
+Gather = Callable[[], Tensors]
+"""Gathers the keys and values of all ranks, each [cp, batch, tokens, heads, head_dim]."""
 
 
 class Chunk(NamedTuple):
@@ -34,7 +36,7 @@ class Attended(NamedTuple):
     """What else the backward of a CUDA kernel asks for: lengths, and the random state of a dropout of 0."""
 
 
-def chunks(tokens: int, group: dist.ProcessGroup | None) -> tuple[Chunk, ...]:
+def chunks(tokens: int, group: Communicator | None) -> tuple[Chunk, ...]:
     """Chunks of this rank, which holds `tokens` of each sequence: of 2 cp, chunks r and 2 cp - 1 - r."""
     size, rank = group_size(group), group_rank(group)
     if size == 1:
@@ -43,7 +45,7 @@ def chunks(tokens: int, group: dist.ProcessGroup | None) -> tuple[Chunk, ...]:
     return Chunk(slice(0, half), half * (rank + 1)), Chunk(slice(half, tokens), half * (2 * size - rank))
 
 
-def positions(tokens: int, group: dist.ProcessGroup | None) -> Tensor:
+def positions(tokens: int, group: Communicator | None) -> Tensor:
     """Positions in the sequence of this rank's tokens, [tokens]."""
     held = chunks(tokens, group)
     return torch.cat([torch.arange(c.end - (c.local.stop - c.local.start), c.end) for c in held])
@@ -51,68 +53,60 @@ def positions(tokens: int, group: dist.ProcessGroup | None) -> Tensor:
 
 class _Attention(Function):
     @staticmethod
-    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, group: dist.ProcessGroup | None) -> Tensor:
-        if group_size(group) > 1:
-            key, value = key.contiguous(), value.contiguous()  # sent twice, and all that is kept
-        keys, values = _gathered((key, value), group)
+    def forward(
+        ctx: Any, query: Tensor, key: Tensor, value: Tensor, group: Communicator | None, gather: Gather | None
+    ) -> Tensor:
+        keys, values = (key, value) if gather is None else (_in_order(key), _in_order(value))
         parts = [
             _attend(query[:, c.local], keys[:, : c.end], values[:, : c.end]) for c in chunks(query.shape[1], group)
         ]
         output = _joined([p.output for p in parts])
-        ctx.save_for_backward(query, key, value, output, *(p.log_sum_exp for p in parts))
-        ctx.group, ctx.states = group, [p.state for p in parts]
+        kept = (key, value) if gather is None else ()
+        ctx.save_for_backward(query, output, *(p.log_sum_exp for p in parts), *kept)
+        ctx.group, ctx.gather, ctx.states = group, gather, [p.state for p in parts]
         return output
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        query, key, value, output, *log_sum_exps = ctx.saved_tensors
-        keys, values = _gathered((key, value), ctx.group)
-        parts = []
+        query, output, *saved = ctx.saved_tensors
         held = chunks(query.shape[1], ctx.group)
+        log_sum_exps, kept = saved[: len(held)], saved[len(held) :]
+        keys, values = kept if ctx.gather is None else (_in_order(shards) for shards in ctx.gather())
+        parts = []
         for chunk, log_sum_exp, state in zip(held, log_sum_exps, ctx.states, strict=True):
             attending = (query[:, chunk.local], keys[:, : chunk.end], values[:, : chunk.end])
             attended = Attended(output[:, chunk.local], log_sum_exp, state)
             parts.append(_attend_backward(gradient[:, chunk.local], attending, attended))
         query_parts, *prefixes = zip(*parts, strict=True)
-        key_gradient, value_gradient = _scattered([_prefix_sum(p, keys) for p in prefixes], ctx.group)
-        return _joined(query_parts), key_gradient, value_gradient, None
+        whole = [_prefix_sum(p, keys) for p in prefixes]
+        if ctx.gather is not None:
+            whole = [_by_rank(g, group_size(ctx.group)) for g in whole]
+        return _joined(query_parts), *whole, None, None
 
 
-def attention(query: Tensor, key: Tensor, value: Tensor, group: dist.ProcessGroup | None) -> Tensor:
+def attention(
+    query: Tensor, key: Tensor, value: Tensor, group: Communicator | None, gather: Gather | None = None
+) -> Tensor:
     """Attend causally.
 
     Args:
         query: [batch, tokens, query heads, head_dim], the rank's tokens.
-        key: [batch, tokens, key-value heads, head_dim]; heads of queries share them in groups.
+        key: [batch, tokens, key-value heads, head_dim], or gathered, [cp, batch, tokens, key-value heads, head_dim];
+            heads of queries share them in groups.
         value: as `key`.
         group: ranks that share the sequence.
+        gather: called in backward, where keys and values are gathered; they are not kept.
 
     Returns:
         [batch, tokens, query heads, head_dim].
     """
-    return apply(_Attention, query, key, value, group)
-
-
-def _gathered(shards: Sequence[Tensor], group: dist.ProcessGroup | None) -> Sequence[Tensor]:
-    """Gather shards, [batch, tokens, ...], to whole sequences in order, [batch, cp tokens, ...]."""
-    if group is None or group_size(group) == 1:
-        return shards
-    by_rank = [all_gather(shard, group) for shard in shards]  # both before any copy, so that they can be fused
-    return [_in_order(gathered) for gathered in by_rank]
+    return apply(_Attention, query, key, value, group, gather)
 
 
 def _in_order(gathered: Tensor) -> Tensor:
     """[cp, batch, tokens, ...], a rank's chunk of the front before its one of the back, to [batch, cp tokens, ...]."""
     front, back = gathered.chunk(2, dim=2)
     return torch.cat((front, back.flip(0))).movedim(0, 1).flatten(1, 2)
-
-
-def _scattered(gradients: Sequence[Tensor], group: dist.ProcessGroup | None) -> Sequence[Tensor]:
-    """Sum gradients of whole sequences over the ranks and return this rank's tokens: the transpose of `_gathered`."""
-    if group is None or group_size(group) == 1:
-        return gradients
-    by_rank = [_by_rank(g, group_size(group)) for g in gradients]  # before both collectives, so that they can be fused
-    return [reduce_scatter(gradient, group) for gradient in by_rank]
 
 
 def _by_rank(ordered: Tensor, size: int) -> Tensor:

@@ -1,93 +1,141 @@
-"""Collectives of a block over explicit process groups, and the two regions of tensor parallelism.
+"""What the model asks of communication: a communicator for each axis, and where tensors cross to other GPUs.
 
-A group of None is a group of one GPU: its collectives do not exist.
+A communicator of None is a group of one GPU: its collectives do not exist.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch.distributed as dist
 from torch import Tensor
 from torch.autograd import Function
 
-from kareus.model.functions import apply
+from kareus.model.collectives import CollectiveKind
 
-# torch 2.13 renamed these two and warns about the old names.
-_all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-_reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+SUM = dist.ReduceOp.SUM
+
+Tensors = tuple[Tensor, ...]
+
+
+class Handle(Protocol):
+    """A collective in flight."""
+
+    def wait(self) -> Tensors:
+        """Let what is computed from now on see the results, and return them."""
+
+
+class Communicator(Protocol):
+    """Collectives among the GPUs of one axis; several tensors at once go in one launch where the library can.
+
+    `sm_count` is what the collective may take of the SMs; None leaves it to the library, and so do CPUs. Tensors are
+    contiguous; every GPU launches the same collectives in the same order.
+    """
+
+    @property
+    def axis(self) -> str:
+        """`tp` or `cp`."""
+
+    @property
+    def size(self) -> int:
+        """GPUs in the group."""
+
+    @property
+    def rank(self) -> int:
+        """Place of this process among them."""
+
+    def all_reduce(self, tensors: Sequence[Tensor], sm_count: int | None = None, operation: Any = SUM) -> Handle:
+        """Reduce each tensor over the group, in place."""
+
+    def all_gather(self, tensors: Sequence[Tensor], sm_count: int | None = None) -> Handle:
+        """Collect the tensors of all ranks, each [size, *shape]."""
+
+    def reduce_scatter(self, tensors: Sequence[Tensor], sm_count: int | None = None) -> Handle:
+        """Sum each tensor, [size, *shape], over the ranks and return this rank's part, [*shape]."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mesh:
-    """The process groups that one block communicates in."""
+    """The axes that one block communicates along."""
 
-    tp: dist.ProcessGroup | None = None
+    tp: Communicator | None = None
     """GPUs that share every layer's weights."""
-    cp: dist.ProcessGroup | None = None
+    cp: Communicator | None = None
     """GPUs that share every sequence."""
 
 
-def group_size(group: dist.ProcessGroup | None) -> int:
-    """Number of GPUs in `group`."""
-    return 1 if group is None else group.size()
+def group_size(communicator: Communicator | None) -> int:
+    """Number of GPUs in a group."""
+    return 1 if communicator is None else communicator.size
 
 
-def group_rank(group: dist.ProcessGroup | None) -> int:
-    """Place of this process in `group`."""
-    return 0 if group is None else group.rank()
+def group_rank(communicator: Communicator | None) -> int:
+    """Place of this process in a group."""
+    return 0 if communicator is None else communicator.rank
 
 
-def all_reduce(tensor: Tensor, group: dist.ProcessGroup | None, operation: Any = dist.ReduceOp.SUM) -> None:
-    """Reduce `tensor` over `group`, in place."""
-    if group_size(group) > 1:
-        dist.all_reduce(tensor, op=operation, group=group)
+def launch(
+    kind: CollectiveKind, communicator: Communicator, tensors: Sequence[Tensor], sm_count: int | None = None
+) -> Handle:
+    """Launch a collective of `kind`."""
+    if kind is CollectiveKind.ALL_REDUCE:
+        return communicator.all_reduce(tensors, sm_count)
+    if kind is CollectiveKind.ALL_GATHER:
+        return communicator.all_gather(tensors, sm_count)
+    return communicator.reduce_scatter(tensors, sm_count)
 
 
-def all_gather(tensor: Tensor, group: dist.ProcessGroup) -> Tensor:
-    """Return the tensors of all ranks, [size, *shape]."""
-    size = group_size(group)
-    gathered = tensor.new_empty(size * tensor.shape[0], *tensor.shape[1:])
-    _all_gather(gathered, tensor.contiguous(), group=group)
-    return gathered.view(size, *tensor.shape)
+def all_reduce(tensor: Tensor, communicator: Communicator | None, operation: Any = SUM) -> None:
+    """Reduce `tensor` in place and wait."""
+    if communicator is not None:
+        communicator.all_reduce((tensor,), operation=operation).wait()
 
 
-def reduce_scatter(tensor: Tensor, group: dist.ProcessGroup) -> Tensor:
-    """Sum `tensor`, [size, *shape], over the ranks and return this rank's part, [*shape]."""
-    scattered = tensor.new_empty(tensor.shape[1:])
-    _reduce_scatter(scattered, tensor.flatten(0, 1).contiguous(), group=group)
-    return scattered
+@dataclass(frozen=True, slots=True)
+class Boundary:
+    """Where tensors pass between an operator and the GPUs that it shares them with."""
+
+    communicator: Communicator
+    forward: CollectiveKind | None
+    backward: CollectiveKind | None
+    first: int = 0
+    """Place of the first of the operator's tensors that passes; all after it pass too."""
+
+    def cross(self, tensors: Sequence[Tensor]) -> Tensors:
+        """Pass `tensors` and wait; backward passes their gradients."""
+        crossed: Tensors = _Cross.apply(self, *tensors)  # type: ignore[no-untyped-call]
+        return crossed
+
+    def collect(self, tensors: Sequence[Tensor]) -> Tensors:
+        """Pass `tensors` forward and wait, outside of autograd."""
+        return _exchanged(self.forward, self.communicator, tensors)
 
 
-class _CopyToRegion(Function):
+def entering(communicator: Communicator | None) -> Boundary | None:
+    """Into a tensor-parallel region: identity forward, all-reduce of the gradient backward (Megatron-LM's f)."""
+    return Boundary(communicator, None, CollectiveKind.ALL_REDUCE) if communicator else None
+
+
+def leaving(communicator: Communicator | None) -> Boundary | None:
+    """Out of a tensor-parallel region: all-reduce forward, in place, identity backward (Megatron-LM's g)."""
+    return Boundary(communicator, CollectiveKind.ALL_REDUCE, None) if communicator else None
+
+
+class _Cross(Function):
     @staticmethod
-    def forward(ctx: Any, tensor: Tensor, group: dist.ProcessGroup) -> Tensor:
-        ctx.group = group
-        return tensor.view_as(tensor)
+    def forward(ctx: Any, boundary: Boundary, *tensors: Tensor) -> Tensors:
+        ctx.boundary = boundary
+        if boundary.forward is None:
+            return tuple(t.view_as(t) for t in tensors)
+        if boundary.forward is CollectiveKind.ALL_REDUCE:
+            ctx.mark_dirty(*tensors)
+        return _exchanged(boundary.forward, boundary.communicator, tensors)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        gradient = gradient.contiguous()
-        all_reduce(gradient, ctx.group)
-        return gradient, None
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        gradients = tuple(g.contiguous() for g in gradients)
+        return None, *_exchanged(ctx.boundary.backward, ctx.boundary.communicator, gradients)
 
 
-class _ReduceFromRegion(Function):
-    @staticmethod
-    def forward(ctx: Any, tensor: Tensor, group: dist.ProcessGroup) -> Tensor:
-        ctx.mark_dirty(tensor)
-        all_reduce(tensor, group)
-        return tensor
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        return gradient, None
-
-
-def copy_to_region(tensor: Tensor, group: dist.ProcessGroup | None) -> Tensor:
-    """Enter a tensor-parallel region: identity forward, all-reduce of the gradient backward (Megatron-LM's f)."""
-    return tensor if group_size(group) == 1 else apply(_CopyToRegion, tensor, group)
-
-
-def reduce_from_region(tensor: Tensor, group: dist.ProcessGroup | None) -> Tensor:
-    """Leave a tensor-parallel region: all-reduce forward, in place, identity backward (Megatron-LM's g)."""
-    return tensor if group_size(group) == 1 else apply(_ReduceFromRegion, tensor, group)
+def _exchanged(kind: CollectiveKind | None, communicator: Communicator, tensors: Sequence[Tensor]) -> Tensors:
+    return tuple(tensors) if kind is None else launch(kind, communicator, tensors).wait()

@@ -12,13 +12,14 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torch.nn import functional
 
-from kareus.model.communication import Mesh, all_reduce, group_rank, reduce_from_region
+from kareus.model.communication import Communicator, Mesh, all_reduce, group_rank, leaving
 from kareus.model.functions import apply
-from kareus.model.layers import INITIAL_STD, ColumnParallelLinear, Norm, add_weight
+from kareus.model.layers import INITIAL_STD, ColumnParallelLinear, Norm, Operator, add_weight
 from kareus.model.shards import Shard
+from kareus.workload.config import Model
 
 
-def _local(ids: Tensor, rows: int, group: dist.ProcessGroup | None) -> tuple[Tensor, Tensor]:
+def _local(ids: Tensor, rows: int, group: Communicator | None) -> tuple[Tensor, Tensor]:
     """Row of each id among this GPU's `rows` (0 where it is another's), and whether it is this GPU's."""
     shifted = ids - rows * group_rank(group)
     mine = (shifted >= 0) & (shifted < rows)
@@ -27,9 +28,7 @@ def _local(ids: Tensor, rows: int, group: dist.ProcessGroup | None) -> tuple[Ten
 
 class _Lookup(Function):
     @staticmethod
-    def forward(
-        ctx: Any, ids: Tensor, weight: Tensor, weight_gradient: Tensor, group: dist.ProcessGroup | None
-    ) -> Tensor:
+    def forward(ctx: Any, ids: Tensor, weight: Tensor, weight_gradient: Tensor, group: Communicator | None) -> Tensor:
         ctx.save_for_backward(ids)
         ctx.weight_gradient, ctx.group = weight_gradient, group
         rows, mine = _local(ids, weight.shape[0], group)
@@ -45,7 +44,7 @@ class _Lookup(Function):
 
 class _CrossEntropy(Function):
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, labels: Tensor, group: dist.ProcessGroup | None) -> Tensor:
+    def forward(ctx: Any, logits: Tensor, labels: Tensor, group: Communicator | None) -> Tensor:
         maximum = logits.amax(-1).float()
         all_reduce(maximum, group, dist.ReduceOp.MAX)
         rows, mine = _local(labels, logits.shape[-1], group)
@@ -67,23 +66,22 @@ class _CrossEntropy(Function):
         return (softmax * (gradient / labels.numel())).to(logits.dtype), None, None
 
 
-class Embedding(nn.Module):
+class Embedding(Operator):
     """Token embedding, its rows divided over the tensor-parallel group."""
 
     weight: Tensor
     weight_gradient: Tensor
 
     def __init__(self, shard: Shard, mesh: Mesh, dtype: torch.dtype) -> None:
-        super().__init__()
+        super().__init__(after=leaving(mesh.tp))
         self.group = mesh.tp
         add_weight(
             self, "weight", torch.empty(shard.vocab_rows, shard.hidden_size, dtype=dtype).normal_(std=INITIAL_STD)
         )
 
-    def forward(self, ids: Tensor) -> Tensor:
-        """[batch, tokens] to [batch, tokens, hidden], all-reduced."""
-        found = apply(_Lookup, ids, self.weight, self.weight_gradient, self.group)
-        return reduce_from_region(found, self.group)
+    def compute(self, ids: Tensor) -> Tensor:
+        """[batch, tokens] to [batch, tokens, hidden], zero where another GPU has the row."""
+        return apply(_Lookup, ids, self.weight, self.weight_gradient, self.group)
 
 
 class Loss(nn.Module):
@@ -101,13 +99,18 @@ class Loss(nn.Module):
 class Head(nn.Module):
     """Final norm, LM head and loss."""
 
-    def __init__(self, shard: Shard, mesh: Mesh, dtype: torch.dtype) -> None:
+    def __init__(self, model: Model, shard: Shard, mesh: Mesh, dtype: torch.dtype) -> None:
         super().__init__()
-        self.norm = Norm(shard.hidden_size, dtype)
+        self.norm = Norm(shard.hidden_size, dtype, model.norm_epsilon)
         self.lm_head = ColumnParallelLinear(shard.hidden_size, shard.vocab_rows, dtype, mesh.tp)
         self.loss = Loss(mesh)
 
+    def logits(self, hidden: Tensor) -> Tensor:
+        """[batch, tokens, hidden] to [batch, tokens, vocabulary rows of this GPU]."""
+        logits: Tensor = self.lm_head(self.norm(hidden))
+        return logits
+
     def forward(self, hidden: Tensor, labels: Tensor) -> Tensor:
         """[batch, tokens, hidden] and [batch, tokens] to the mean loss."""
-        loss: Tensor = self.loss(self.lm_head(self.norm(hidden)), labels)
+        loss: Tensor = self.loss(self.logits(hidden), labels)
         return loss

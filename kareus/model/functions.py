@@ -1,9 +1,12 @@
 """Operators with their own backward, each keeping for it only what a fused implementation keeps.
 
 Weight gradients are added to fp32 buffers where they arise (gradient accumulation fused into the weight
-gradient, as in Megatron-LM), so that backward returns gradients of activations only.
+gradient, as in Megatron-LM), so that backward returns gradients of activations only. Those of matrix products can
+be put off, so that a collective starts before them.
 """
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -11,8 +14,19 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.nn import functional
 
-NORM_EPSILON = 1e-6
-"""Added to the mean square; the value of Qwen 3."""
+_put_off: list[list[Callable[[], None]]] = []
+"""Where to put weight gradients for later, the innermost place last; backward may run on another thread."""
+
+
+@contextmanager
+def weight_gradients_put_off() -> Iterator[list[Callable[[], None]]]:
+    """Collect what adds the weight gradients of matrix products, instead of adding them."""
+    later: list[Callable[[], None]] = []
+    _put_off.append(later)
+    try:
+        yield later
+    finally:
+        _put_off.pop()
 
 
 def apply(function: type[Function], *inputs: Any) -> Tensor:
@@ -33,17 +47,25 @@ class _Linear(Function):
         x, weight = ctx.saved_tensors
         rows = gradient.reshape(-1, gradient.shape[-1])
         x_gradient = (rows @ weight).view_as(x)  # first, because a collective waits for it
-        ctx.weight_gradient += rows.t() @ x.reshape(-1, x.shape[-1])
-        for bias_gradient in ctx.bias_gradients:
-            bias_gradient.add_(rows.sum(0))
+        weight_gradient, bias_gradients = ctx.weight_gradient, ctx.bias_gradients
+
+        def add() -> None:
+            weight_gradient.add_(rows.t() @ x.reshape(-1, x.shape[-1]))
+            for bias_gradient in bias_gradients:
+                bias_gradient.add_(rows.sum(0))
+
+        if _put_off:
+            _put_off[-1].append(add)
+        else:
+            add()
         return x_gradient, None, None, *(None for _ in ctx.needs_input_grad[3:])
 
 
 class _RmsNorm(Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, weight_gradient: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, weight_gradient: Tensor, epsilon: float) -> Tensor:
         wide = x.float()
-        scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + NORM_EPSILON)
+        scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + epsilon)
         ctx.save_for_backward(x, weight, scale)
         ctx.weight_gradient = weight_gradient
         return (wide * scale).to(x.dtype) * weight
@@ -56,7 +78,7 @@ class _RmsNorm(Function):
         ctx.weight_gradient += (wide * normed).flatten(0, -2).sum(0)
         inner = wide * weight
         x_gradient = (inner - normed * (inner * normed).mean(-1, keepdim=True)) * scale
-        return x_gradient.to(x.dtype), None, None
+        return x_gradient.to(x.dtype), None, None, None
 
 
 class _Rotate(Function):
@@ -103,9 +125,9 @@ def linear(x: Tensor, weight: Tensor, weight_gradient: Tensor, *bias: Tensor) ->
     return apply(_Linear, x, weight, weight_gradient, *bias)
 
 
-def rms_norm(x: Tensor, weight: Tensor, weight_gradient: Tensor) -> Tensor:
-    """Return x / rms(x) * weight over the last dimension; keeps x and one scale per row."""
-    return apply(_RmsNorm, x, weight, weight_gradient)
+def rms_norm(x: Tensor, weight: Tensor, weight_gradient: Tensor, epsilon: float) -> Tensor:
+    """Return x / sqrt(mean(x^2) + epsilon) * weight over the last dimension; keeps x and one scale per row."""
+    return apply(_RmsNorm, x, weight, weight_gradient, epsilon)
 
 
 def rotate(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:

@@ -1,90 +1,123 @@
-"""The operators of a block as modules: each leaf module is one operator, named by the attribute that holds it."""
+"""The operators of a block as modules: each leaf module is one operator, named by the attribute that holds it.
+
+An operator is a computation on one GPU between the boundaries where its tensors pass to the others. Called, it does
+all three in order; an engine that overlaps communication with computation runs them apart.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.distributed import ProcessGroup
 
 from kareus.model import attention, functions
-from kareus.model.communication import copy_to_region, reduce_from_region
+from kareus.model.collectives import CollectiveKind
+from kareus.model.communication import Boundary, Communicator, entering, leaving
+from kareus.workload.config import Model, RotaryScaling
 
 INITIAL_STD = 0.02
 """Of every weight matrix, as in GPT-2 and Megatron-LM's default."""
-ROTARY_BASE = 500_000.0
-"""Base of the rotary frequencies (Llama 3)."""
+WEIGHT_GRADIENT_SUFFIX = "_gradient"
+"""Ends the name of the buffer of a weight's gradient."""
 
 RotaryTable = tuple[Tensor, Tensor]
 """Cosines and sines of a rank's tokens, each [tokens, 1, head_dim / 2], fp32."""
 
 
+class Operator(nn.Module):
+    """Base of all operators."""
+
+    memory_bound: ClassVar[bool] = True
+    """Whether it computes no matrix product; neighbours that do not are one operator to whoever schedules."""
+    compute: Callable[..., Any]
+    """The computation: tensors to a tensor, or to a tuple of them."""
+
+    def __init__(self, before: Boundary | None = None, after: Boundary | None = None) -> None:
+        super().__init__()
+        self.before = before
+        self.after = after
+
+    def forward(self, *inputs: Any) -> Any:
+        """Cross the boundary before, compute, cross the one after."""
+        if self.before is not None:
+            inputs = self.before.cross(inputs)
+        output = self.compute(*inputs)
+        return output if self.after is None else self.after.cross((output,))[0]
+
+
 def add_weight(module: nn.Module, name: str, value: Tensor) -> None:
     """Give `module` the parameter `name` and the fp32 buffer `<name>_gradient` that backward adds to."""
     module.register_parameter(name, nn.Parameter(value))
-    module.register_buffer(f"{name}_gradient", torch.zeros_like(value, dtype=torch.float32), persistent=False)
+    module.register_buffer(
+        f"{name}{WEIGHT_GRADIENT_SUFFIX}", torch.zeros_like(value, dtype=torch.float32), persistent=False
+    )
 
 
-class Linear(nn.Module):
+class Linear(Operator):
     """A matrix product with the weight [outputs, inputs] that this GPU holds."""
 
+    memory_bound = False
     weight: Tensor
     weight_gradient: Tensor
     bias: Tensor
     bias_gradient: Tensor
 
-    def __init__(self, inputs: int, outputs: int, dtype: torch.dtype, *, bias: bool = False) -> None:
-        super().__init__()
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        dtype: torch.dtype,
+        *,
+        bias: bool = False,
+        before: Boundary | None = None,
+        after: Boundary | None = None,
+    ) -> None:
+        super().__init__(before, after)
         self.has_bias = bias
         add_weight(self, "weight", torch.empty(outputs, inputs, dtype=dtype).normal_(std=INITIAL_STD))
         if bias:
             add_weight(self, "bias", torch.zeros(outputs, dtype=dtype))
 
-    def product(self, x: Tensor) -> Tensor:
-        """Return x weight^T + bias, of this GPU's weight alone."""
+    def compute(self, x: Tensor) -> Tensor:
+        """Return x weight^T + bias, [..., inputs] to [..., outputs], of this GPU's weight alone."""
         bias = (self.bias, self.bias_gradient) if self.has_bias else ()
         return functions.linear(x, self.weight, self.weight_gradient, *bias)
 
 
 class ColumnParallelLinear(Linear):
-    """Outputs are divided over the group, inputs are whole on every GPU."""
+    """Outputs are divided over the group, inputs are whole on every GPU; backward all-reduces their gradient."""
 
     def __init__(
-        self, inputs: int, outputs: int, dtype: torch.dtype, group: ProcessGroup | None, *, bias: bool = False
+        self, inputs: int, outputs: int, dtype: torch.dtype, group: Communicator | None, *, bias: bool = False
     ) -> None:
-        super().__init__(inputs, outputs, dtype, bias=bias)
-        self.group = group
-
-    def forward(self, x: Tensor) -> Tensor:
-        """[..., inputs] to [..., outputs]; backward all-reduces the gradient of x."""
-        return self.product(copy_to_region(x, self.group))
+        super().__init__(inputs, outputs, dtype, bias=bias, before=entering(group))
 
 
 class RowParallelLinear(Linear):
     """Inputs are divided over the group, outputs are summed over it."""
 
-    def __init__(self, inputs: int, outputs: int, dtype: torch.dtype, group: ProcessGroup | None) -> None:
-        super().__init__(inputs, outputs, dtype)
-        self.group = group
-
-    def forward(self, x: Tensor) -> Tensor:
-        """[..., inputs] to [..., outputs], all-reduced."""
-        return reduce_from_region(self.product(x), self.group)
+    def __init__(self, inputs: int, outputs: int, dtype: torch.dtype, group: Communicator | None) -> None:
+        super().__init__(inputs, outputs, dtype, after=leaving(group))
 
 
-class Norm(nn.Module):
+class Norm(Operator):
     """RMSNorm over the last dimension."""
 
     weight: Tensor
     weight_gradient: Tensor
 
-    def __init__(self, size: int, dtype: torch.dtype) -> None:
+    def __init__(self, size: int, dtype: torch.dtype, epsilon: float) -> None:
         super().__init__()
+        self.epsilon = epsilon
         add_weight(self, "weight", torch.ones(size, dtype=dtype))
 
-    def forward(self, x: Tensor) -> Tensor:
+    def compute(self, x: Tensor) -> Tensor:
         """Normalise x, [..., size]."""
-        return functions.rms_norm(x, self.weight, self.weight_gradient)
+        return functions.rms_norm(x, self.weight, self.weight_gradient, self.epsilon)
 
 
-class QueryKeyNorm(nn.Module):
+class QueryKeyNorm(Operator):
     """RMSNorm of every query and key head (Qwen 3).
 
     A GPU sees its own heads only: the gradients of both weights have to be summed over the tensor-parallel group
@@ -96,57 +129,105 @@ class QueryKeyNorm(nn.Module):
     key_weight: Tensor
     key_weight_gradient: Tensor
 
-    def __init__(self, head_dim: int, dtype: torch.dtype) -> None:
+    def __init__(self, head_dim: int, dtype: torch.dtype, epsilon: float) -> None:
         super().__init__()
+        self.epsilon = epsilon
         add_weight(self, "query_weight", torch.ones(head_dim, dtype=dtype))
         add_weight(self, "key_weight", torch.ones(head_dim, dtype=dtype))
 
-    def forward(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
+    def compute(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
         """Normalise both, [batch, tokens, heads, head_dim]."""
         return (
-            functions.rms_norm(query, self.query_weight, self.query_weight_gradient),
-            functions.rms_norm(key, self.key_weight, self.key_weight_gradient),
+            functions.rms_norm(query, self.query_weight, self.query_weight_gradient, self.epsilon),
+            functions.rms_norm(key, self.key_weight, self.key_weight_gradient, self.epsilon),
         )
 
 
-class Rotary(nn.Module):
+class Rotary(Operator):
     """Rotary position embedding of queries and keys."""
 
-    def forward(self, query: Tensor, key: Tensor, table: RotaryTable) -> tuple[Tensor, Tensor]:
+    def compute(self, query: Tensor, key: Tensor, table: RotaryTable) -> tuple[Tensor, Tensor]:
         """Rotate both, [batch, tokens, heads, head_dim]."""
         return functions.rotate(query, *table), functions.rotate(key, *table)
 
 
-class CausalAttention(nn.Module):
-    """Grouped-query attention; gathers keys and values over the ranks that share a sequence."""
+class CausalAttention(Operator):
+    """Grouped-query attention; gathers keys and values over the ranks that share a sequence, and again in backward."""
 
-    def __init__(self, group: ProcessGroup | None) -> None:
-        super().__init__()
+    memory_bound = False
+
+    def __init__(self, group: Communicator | None) -> None:
+        gathers = (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER)
+        super().__init__(before=Boundary(group, *gathers, first=1) if group else None)
         self.group = group
 
+    def compute(
+        self, query: Tensor, key: Tensor, value: Tensor, gather: Callable[[], tuple[Tensor, ...]] | None = None
+    ) -> Tensor:
+        """[batch, tokens, heads, head_dim] to [batch, tokens, query heads * head_dim]; see `attention.attention`."""
+        return attention.attention(query, key, value, self.group, gather).flatten(2)
+
     def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """[batch, tokens, heads, head_dim] to [batch, tokens, query heads * head_dim]."""
-        return attention.attention(query, key, value, self.group).flatten(2)
+        """As `compute`, of this rank's keys and values."""
+        boundary = self.before
+        if boundary is None:
+            return self.compute(query, key, value)
+        key, value = key.contiguous(), value.contiguous()  # sent twice, and all that is kept
+        kept = (key.detach(), value.detach())
+        keys, values = boundary.cross((key, value))
+        return self.compute(query, keys, values, lambda: boundary.collect(kept))
 
 
-class SwiGlu(nn.Module):
+class SwiGlu(Operator):
     """The gated activation."""
 
-    def forward(self, gate_up: Tensor) -> Tensor:
+    def compute(self, gate_up: Tensor) -> Tensor:
         """[..., 2 n], gate first, to [..., n]."""
         return functions.swiglu(gate_up)
 
 
-class Residual(nn.Module):
+class Residual(Operator):
     """Addition to the residual stream."""
 
-    def forward(self, stream: Tensor, update: Tensor) -> Tensor:
+    def compute(self, stream: Tensor, update: Tensor) -> Tensor:
         """Return their sum, [batch, tokens, hidden]."""
         return stream + update
 
 
-def rotary_table(tokens: int, head_dim: int, group: ProcessGroup | None) -> RotaryTable:
+class HeadSplit:
+    """Queries, keys and values as views of what QKV makes; launches nothing, so that it is no operator."""
+
+    before = after = None
+    memory_bound = True
+
+    def __init__(self, head_dim: int, heads: list[int]) -> None:
+        self.head_dim = head_dim
+        self.heads = heads
+
+    def compute(self, qkv: Tensor) -> tuple[Tensor, ...]:
+        """[batch, tokens, heads * head_dim] to three of [batch, tokens, heads, head_dim]."""
+        heads = qkv.view(*qkv.shape[:-1], -1, self.head_dim)
+        return tuple(torch.split(heads, self.heads, dim=2))
+
+    __call__ = compute
+
+
+def rotary_table(model: Model, tokens: int, group: Communicator | None) -> RotaryTable:
     """Angles of the tokens that this rank holds of each sequence."""
-    frequencies = ROTARY_BASE ** -(torch.arange(0, head_dim, 2) / head_dim)
+    frequencies = model.rotary_base ** -(torch.arange(0, model.head_dim, 2) / model.head_dim)
+    if model.rotary_scaling is not None:
+        frequencies = _stretched(frequencies, model.rotary_scaling)
     angles = (attention.positions(tokens, group)[:, None] * frequencies)[:, None, :]
     return angles.cos(), angles.sin()
+
+
+def _stretched(frequencies: Tensor, scaling: RotaryScaling) -> Tensor:
+    """Slow down what turns seldom within the original context, as Llama 3.1 does to attend further (its model card).
+
+    A frequency that turns `high_frequency_factor` times or more within `original_sequence_length` stays, one that
+    turns `low_frequency_factor` times or less is divided by `factor`, and those between are blended.
+    """
+    turns = scaling.original_sequence_length * frequencies / (2 * math.pi)
+    low, high = scaling.low_frequency_factor, scaling.high_frequency_factor
+    kept = ((turns - low) / (high - low)).clamp(0, 1)
+    return frequencies * (kept + (1 - kept) / scaling.factor)

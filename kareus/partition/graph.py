@@ -6,6 +6,8 @@ Plain records without torch: extraction writes them, every later stage reads the
 from dataclasses import dataclass
 from enum import StrEnum
 
+from kareus.model.collectives import CollectiveKind
+
 
 class Direction(StrEnum):
     """Direction of a pass through the model; with a stage and a microbatch, that of an instruction."""
@@ -41,14 +43,6 @@ class OperatorKind(StrEnum):
     """Its gradient: five matrix products instead of two; the same shape."""
     MEMORY = "memory"
     """Bound by HBM bandwidth; shape of its largest output."""
-
-
-class CollectiveKind(StrEnum):
-    """Collectives that a block issues."""
-
-    ALL_REDUCE = "allreduce"
-    ALL_GATHER = "allgather"
-    REDUCE_SCATTER = "reducescatter"
 
 
 class Batch(StrEnum):

@@ -22,6 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from kareus.errors import KareusError
 from kareus.model.block import Block
 from kareus.model.communication import Mesh
+from kareus.model.communicators.process_group import ProcessGroupCommunicator
 from kareus.model.ends import Embedding, Head
 from kareus.model.layers import rotary_table
 from kareus.model.shards import shard_of
@@ -87,9 +88,9 @@ def trace(model: Model, parallelism: Parallelism, batch: int, sequence_length: i
     """
     shard = shard_of(model, parallelism, sequence_length)
     with _fake_mesh(parallelism) as mesh, FakeTensorMode():
-        embedding, head = Embedding(shard, mesh, DTYPE), Head(shard, mesh, DTYPE)
+        embedding, head = Embedding(shard, mesh, DTYPE), Head(model, shard, mesh, DTYPE)
         blocks = nn.ModuleList(Block(model, shard, mesh, DTYPE) for _ in range(TRACED_BLOCKS))
-        table = rotary_table(shard.tokens, shard.head_dim, mesh.cp)
+        table = rotary_table(model, shard.tokens, mesh.cp)
         ids = torch.empty(batch, shard.tokens, dtype=torch.long)
         hidden = torch.empty(batch, shard.tokens, shard.hidden_size, dtype=DTYPE, requires_grad=True)
         recorder = Recorder({"embedding": embedding, "blocks": blocks, "head": head})
@@ -114,11 +115,15 @@ def _fake_mesh(parallelism: Parallelism) -> Iterator[Mesh]:
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=tp * cp)
     try:
         yield Mesh(
-            tp=dist.new_group(list(range(tp)), group_desc="tp") if tp > 1 else None,
-            cp=dist.new_group(list(range(0, tp * cp, tp)), group_desc="cp") if cp > 1 else None,
+            tp=_fake_communicator("tp", range(tp)) if tp > 1 else None,
+            cp=_fake_communicator("cp", range(0, tp * cp, tp)) if cp > 1 else None,
         )
     finally:
         dist.destroy_process_group()
+
+
+def _fake_communicator(axis: str, ranks: Iterable[int]) -> ProcessGroupCommunicator:
+    return ProcessGroupCommunicator(axis, dist.new_group(list(ranks), group_desc=axis))
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]

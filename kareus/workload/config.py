@@ -13,6 +13,28 @@ from kareus.workload.ranges import not_negative, positive, share
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RotaryScaling:
+    """How Llama 3.1 and later stretch rotary position embeddings to longer sequences (`rope_type: llama3`)."""
+
+    factor: float
+    """By how much the slowest frequencies are slowed down."""
+    low_frequency_factor: float
+    """Turns within the original length at or below which a frequency is slowed down fully."""
+    high_frequency_factor: float
+    """Turns within the original length at or above which a frequency is left alone."""
+    original_sequence_length: int
+    """Longest sequence of pre-training, in tokens."""
+
+    def __post_init__(self) -> None:
+        positive(self, "factor", "low_frequency_factor", "original_sequence_length")
+        if self.high_frequency_factor <= self.low_frequency_factor:
+            raise ConfigError(
+                f"high_frequency_factor={self.high_frequency_factor}: must be above low_frequency_factor "
+                f"({self.low_frequency_factor})."
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
     """A decoder-only transformer of the Llama/Qwen family: RMSNorm, RoPE, grouped-query attention, SwiGLU."""
 
@@ -30,12 +52,18 @@ class Model:
     """Whether queries and keys are normalised per head (Qwen 3)."""
     qkv_bias: bool
     """Whether the QKV projection has a bias (Qwen 2)."""
+    norm_epsilon: float
+    """Added to the mean square by every RMSNorm."""
+    rotary_base: float
+    """Base of the frequencies of rotary position embeddings (`rope_theta`)."""
+    rotary_scaling: RotaryScaling | None
+    """Null where rotary position embeddings are plain."""
     layers_per_stage: dict[int, tuple[int, ...]]
     """Known good splits, by number of pipeline stages; elsewhere the split is computed."""
 
     def __post_init__(self) -> None:
         positive(self, "hidden_size", "intermediate_size", "num_layers", "num_attention_heads")
-        positive(self, "num_key_value_heads", "head_dim", "vocab_size")
+        positive(self, "num_key_value_heads", "head_dim", "vocab_size", "norm_epsilon", "rotary_base")
         if self.num_attention_heads % self.num_key_value_heads:
             raise ConfigError(
                 f"num_key_value_heads={self.num_key_value_heads}: must divide num_attention_heads "

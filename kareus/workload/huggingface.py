@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from kareus.errors import ConfigError
-from kareus.workload.config import Model
+from kareus.workload.config import Model, RotaryScaling
 
 SUPPORTED = ("llama", "mistral", "qwen2", "qwen3")
 """Values of `model_type` with the one block that the model room builds: dense, RMSNorm, RoPE, SwiGLU."""
@@ -108,8 +108,44 @@ def _model(name: str, config: Mapping[str, Any]) -> Model:
         tie_embeddings=_boolean(config, "tie_word_embeddings"),
         qk_norm=kind == "qwen3",
         qkv_bias=kind == "qwen2",
+        norm_epsilon=_number(config, "rms_norm_eps", 1e-6),
+        rotary_base=_number(_rotary(config), "rope_theta", 10_000.0),
+        rotary_scaling=_rotary_scaling(_rotary(config)),
         layers_per_stage={},
     )
+
+
+def _rotary(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What the file says of rotary embeddings: `rope_parameters`, or before transformers 5 two keys."""
+    found = config.get("rope_parameters") or {**(config.get("rope_scaling") or {}), **_given(config, "rope_theta")}
+    if not isinstance(found, Mapping):
+        raise ConfigError(f"rope_parameters={found!r}: expected keys and values.")
+    return found
+
+
+def _rotary_scaling(rotary: Mapping[str, Any]) -> RotaryScaling | None:
+    kind = rotary.get("rope_type", rotary.get("type", "default"))
+    if kind == "default":
+        return None
+    if kind != "llama3":
+        raise ConfigError(f"rope_type '{kind}' is not supported; supported are default and llama3.")
+    return RotaryScaling(
+        factor=_number(rotary, "factor"),
+        low_frequency_factor=_number(rotary, "low_freq_factor"),
+        high_frequency_factor=_number(rotary, "high_freq_factor"),
+        original_sequence_length=_integer(rotary, "original_max_position_embeddings"),
+    )
+
+
+def _given(config: Mapping[str, Any], key: str) -> dict[str, Any]:
+    return {key: config[key]} if config.get(key) is not None else {}
+
+
+def _number(config: Mapping[str, Any], key: str, default: float | None = None) -> float:
+    value = config.get(key, default)
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value < float("inf"):
+        raise ConfigError(f"{key}={value!r}: expected a number greater than 0.")
+    return float(value)
 
 
 def _head_dim(config: Mapping[str, Any]) -> int:

@@ -12,8 +12,7 @@ from torch.nn import functional
 from kareus.model.block import Block
 from kareus.model.communication import Mesh
 from kareus.model.ends import Embedding, Head
-from kareus.model.functions import NORM_EPSILON
-from kareus.model.layers import ROTARY_BASE, rotary_table
+from kareus.model.layers import rotary_table
 from kareus.model.shards import shard_of
 from kareus.workload.config import Model, Parallelism
 
@@ -30,12 +29,14 @@ def seeded() -> Iterator[None]:
 
 
 def reference_norm(x: Tensor, weight: Tensor) -> Tensor:
-    return functional.rms_norm(x, (x.shape[-1],), weight, NORM_EPSILON)
+    return functional.rms_norm(x, (x.shape[-1],), weight, SMALL.norm_epsilon)
 
 
 def reference_rope(x: Tensor) -> Tensor:
     """Rotation as multiplication of complex numbers."""
-    angles = torch.arange(x.shape[1])[:, None] * ROTARY_BASE ** -(torch.arange(x.shape[-1] // 2) / (x.shape[-1] // 2))
+    angles = torch.arange(x.shape[1])[:, None] * SMALL.rotary_base ** -(
+        torch.arange(x.shape[-1] // 2) / (x.shape[-1] // 2)
+    )
     turned = torch.complex(*x.chunk(2, -1)) * torch.polar(torch.ones_like(angles), angles)[:, None]
     return torch.cat((turned.real, turned.imag), -1)
 
@@ -92,7 +93,7 @@ def test_a_block_equals_plain_torch_forward_and_backward(variant: dict[str, obje
     x_reference = x.detach().clone().requires_grad_()
     upstream = torch.randn(2, TOKENS, model.hidden_size)
 
-    out = block(x, rotary_table(TOKENS, model.head_dim, None))
+    out = block(x, rotary_table(model, TOKENS, None))
     expected = reference_block(model, weights, x_reference)
     out.backward(upstream)
     expected.backward(upstream)
@@ -104,7 +105,7 @@ def test_a_block_equals_plain_torch_forward_and_backward(variant: dict[str, obje
 
 def test_weight_gradients_add_up_over_microbatches() -> None:
     block = Block(SMALL, shard_of(SMALL, ALONE, TOKENS), Mesh(), torch.float32)
-    table = rotary_table(TOKENS, SMALL.head_dim, None)
+    table = rotary_table(SMALL, TOKENS, None)
     x = torch.randn(2, TOKENS, SMALL.hidden_size)
     block(x.clone().requires_grad_(), table).sum().backward()
     whole = block.mlp.down.weight_gradient.clone()
@@ -128,7 +129,7 @@ def test_embedding_and_its_gradient_equal_plain_torch() -> None:
 
 
 def test_head_and_loss_equal_plain_torch() -> None:
-    head = Head(shard_of(SMALL, ALONE, TOKENS), Mesh(), torch.float32)
+    head = Head(SMALL, shard_of(SMALL, ALONE, TOKENS), Mesh(), torch.float32)
     randomise(head)
     weights = {name: p.detach().clone().requires_grad_() for name, p in head.named_parameters()}
     x = torch.randn(2, TOKENS, SMALL.hidden_size, requires_grad=True)
@@ -151,7 +152,7 @@ def test_a_block_in_bf16_stays_close_to_fp32() -> None:
     wide, narrow = (Block(SMALL, shard, Mesh(), dtype) for dtype in (torch.float32, torch.bfloat16))
     narrow.load_state_dict(wide.state_dict())
     x = torch.randn(2, TOKENS, SMALL.hidden_size)
-    table = rotary_table(TOKENS, SMALL.head_dim, None)
+    table = rotary_table(SMALL, TOKENS, None)
     out = narrow(x.bfloat16().requires_grad_(), table)
     out.sum().backward()
     assert out.dtype is torch.bfloat16

@@ -9,15 +9,18 @@ import pytest
 import torch
 import torch.distributed as dist
 from builders import small_model
+from safetensors.torch import load_file
 from torch import Tensor
 
 from kareus.errors import RefusedWorkloadError
 from kareus.model.attention import chunks, positions
 from kareus.model.block import Block
 from kareus.model.communication import Mesh
+from kareus.model.communicators.process_group import ProcessGroupCommunicator
 from kareus.model.ends import Embedding, Head
 from kareus.model.layers import rotary_table
 from kareus.model.shards import Shard, shard_of
+from kareus.model.weights import SINGLE, load_weights, save_weights
 from kareus.workload.config import Parallelism
 
 RANKS = 2
@@ -62,11 +65,11 @@ def check_gradients(module: torch.nn.Module, full: torch.nn.Module, part: Callab
         torch.testing.assert_close(gradient, part(name, expected[name]), rtol=1e-4, atol=1e-4, msg=name)
 
 
-def tensor_parallel_block(rank: int, group: dist.ProcessGroup) -> None:
+def tensor_parallel_block(rank: int, group: ProcessGroupCommunicator) -> None:
     full = whole(lambda shard, mesh: Block(MODEL, shard, mesh, torch.float32))
     block = Block(MODEL, shard_of(MODEL, degrees(RANKS, 1), TOKENS), Mesh(tp=group), torch.float32)
     sharded_over_tp(block, full, rank)
-    table = rotary_table(TOKENS, MODEL.head_dim, None)
+    table = rotary_table(MODEL, TOKENS, None)
     x = torch.randn(BATCH, TOKENS, MODEL.hidden_size)
     upstream = torch.randn_like(x)
     mine, wanted = x.clone().requires_grad_(), x.clone().requires_grad_()
@@ -76,16 +79,16 @@ def tensor_parallel_block(rank: int, group: dist.ProcessGroup) -> None:
     torch.testing.assert_close(out, expected, rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(mine.grad, wanted.grad, rtol=1e-4, atol=1e-4)
     for buffer in block.attention.qk_norm.buffers():
-        dist.all_reduce(buffer, group=group)  # of this rank's heads only
+        dist.all_reduce(buffer)  # of this rank's heads only
     check_gradients(block, full, lambda name, t: own_rows(name, t, rank))
 
 
-def tensor_parallel_ends(rank: int, group: dist.ProcessGroup) -> None:
+def tensor_parallel_ends(rank: int, group: ProcessGroupCommunicator) -> None:
     shard = shard_of(MODEL, degrees(RANKS, 1), TOKENS)
     ids = torch.randint(MODEL.vocab_size, (BATCH, TOKENS), generator=torch.Generator().manual_seed(1))
     full_embedding = whole(lambda s, mesh: Embedding(s, mesh, torch.float32))
-    full_head = whole(lambda s, mesh: Head(s, mesh, torch.float32))
-    embedding, head = Embedding(shard, Mesh(tp=group), torch.float32), Head(shard, Mesh(tp=group), torch.float32)
+    full_head = whole(lambda s, mesh: Head(MODEL, s, mesh, torch.float32))
+    embedding, head = Embedding(shard, Mesh(tp=group), torch.float32), Head(MODEL, shard, Mesh(tp=group), torch.float32)
     sharded_over_tp(embedding, full_embedding, rank)
     sharded_over_tp(head, full_head, rank)
     loss, expected = head(embedding(ids), ids), full_head(full_embedding(ids), ids)
@@ -96,7 +99,7 @@ def tensor_parallel_ends(rank: int, group: dist.ProcessGroup) -> None:
         check_gradients(sharded, unsharded, lambda name, t: own_rows(name, t, rank))
 
 
-def context_parallel_block(rank: int, group: dist.ProcessGroup) -> None:
+def context_parallel_block(rank: int, group: ProcessGroupCommunicator) -> None:
     full = whole(lambda shard, mesh: Block(MODEL, shard, mesh, torch.float32))
     shard = shard_of(MODEL, degrees(1, RANKS), TOKENS)
     block = Block(MODEL, shard, Mesh(cp=group), torch.float32)
@@ -107,16 +110,43 @@ def context_parallel_block(rank: int, group: dist.ProcessGroup) -> None:
     mine, wanted = x[:, held].clone().requires_grad_(), x.clone().requires_grad_()
     saved: list[Tensor] = []
     with torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t) or t, lambda t: t):
-        out = block(mine, rotary_table(shard.tokens, MODEL.head_dim, group))
-    expected = full(wanted, rotary_table(TOKENS, MODEL.head_dim, None))
+        out = block(mine, rotary_table(MODEL, shard.tokens, group))
+    expected = full(wanted, rotary_table(MODEL, TOKENS, None))
     out.backward(upstream[:, held])
     expected.backward(upstream)
     torch.testing.assert_close(out, expected[:, held], rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(mine.grad, wanted.grad[:, held], rtol=1e-4, atol=1e-4)
     for buffer in block.buffers():
-        dist.all_reduce(buffer, group=group)  # of this rank's tokens only
+        dist.all_reduce(buffer)  # of this rank's tokens only
     check_gradients(block, full, lambda _, t: t)
     assert all(t.shape[1] == shard.tokens for t in saved if t.dim() == 4), "whole keys or values are kept"
+
+
+class Ends(torch.nn.Module):
+    """A block between embedding and head, under the names that checkpoints are read by."""
+
+    def __init__(self, shard: Shard, mesh: Mesh) -> None:
+        super().__init__()
+        self.embedding = Embedding(shard, mesh, torch.float32)
+        self.blocks = torch.nn.ModuleList([Block(MODEL, shard, mesh, torch.float32)])
+        self.head = Head(MODEL, shard, mesh, torch.float32)
+
+
+def tensor_parallel_checkpoint(rank: int, group: ProcessGroupCommunicator, folder: Path) -> None:
+    """Shards that are read, gathered and written are the checkpoint again."""
+    full = whole(Ends)
+    if rank == 0:
+        save_weights(full, MODEL, folder / SINGLE, first_layer=0)
+    dist.barrier()
+    stage = Ends(shard_of(MODEL, degrees(RANKS, 1), TOKENS), Mesh(tp=group))
+    load_weights(stage, MODEL, folder, first_layer=0, group=group)
+    for name, parameter in stage.named_parameters():
+        assert torch.equal(parameter, own_rows(name, full.get_parameter(name), rank)), name
+    save_weights(stage, MODEL, folder / "again.safetensors", first_layer=0, group=group)
+    if rank == 0:
+        saved, expected = load_file(folder / "again.safetensors"), load_file(folder / SINGLE)
+        assert saved.keys() == expected.keys()
+        assert all(torch.equal(saved[name], tensor) for name, tensor in expected.items())
 
 
 def run_rank(rank: int, store: str) -> None:
@@ -124,7 +154,8 @@ def run_rank(rank: int, store: str) -> None:
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=RANKS)
     try:
         for check in (tensor_parallel_block, tensor_parallel_ends, context_parallel_block):
-            check(rank, dist.group.WORLD)
+            check(rank, ProcessGroupCommunicator("any", dist.group.WORLD))
+        tensor_parallel_checkpoint(rank, ProcessGroupCommunicator("tp", dist.group.WORLD), Path(store).parent)
     finally:
         dist.destroy_process_group()
 
@@ -134,15 +165,10 @@ def test_two_ranks_compute_what_one_does(tmp_path: Path) -> None:
 
 
 class OneOfFour(NamedTuple):
-    """What `positions` asks of a process group."""
+    """What `positions` asks of a communicator."""
 
-    place: int
-
-    def rank(self) -> int:
-        return self.place
-
-    def size(self) -> int:
-        return 4
+    rank: int
+    size: int = 4
 
 
 def test_chunks_of_all_ranks_cover_a_sequence_once_and_attend_over_equally_many_pairs() -> None:

@@ -40,6 +40,9 @@ LLAMA = Model(
     tie_embeddings=True,
     qk_norm=False,
     qkv_bias=False,
+    norm_epsilon=1e-5,
+    rotary_base=500_000.0,
+    rotary_scaling=None,
     layers_per_stage={},
 )
 QWEN = dataclasses.replace(
@@ -346,7 +349,7 @@ def flops_by_torch(model: Model) -> Counter[str]:
         block = Block(model, shard, Mesh(), torch.bfloat16)
         hidden = torch.empty(4, SEQUENCE, model.hidden_size, dtype=torch.bfloat16, requires_grad=True)
         with counter:
-            out = block(hidden, rotary_table(SEQUENCE, model.head_dim, None))
+            out = block(hidden, rotary_table(model, SEQUENCE, None))
             out.backward(torch.empty_like(out))
     return Counter({str(op).split(".")[-1]: n for op, n in counter.get_flop_counts()["Global"].items()})
 

@@ -27,7 +27,14 @@ LLAMA_3_2_3B = {
     "num_hidden_layers": 28,
     "num_key_value_heads": 8,
     "rms_norm_eps": 1e-05,
-    "rope_scaling": {"factor": 32.0, "rope_type": "llama3"},
+    "rope_scaling": {
+        "factor": 32.0,
+        "high_freq_factor": 4.0,
+        "low_freq_factor": 1.0,
+        "original_max_position_embeddings": 8192,
+        "rope_type": "llama3",
+    },
+    "rope_theta": 500000.0,
     "tie_word_embeddings": True,
     "torch_dtype": "bfloat16",
     "vocab_size": 128256,
@@ -44,7 +51,9 @@ QWEN3_1_7B = {
     "num_attention_heads": 16,
     "num_hidden_layers": 28,
     "num_key_value_heads": 8,
+    "rms_norm_eps": 1e-06,
     "rope_scaling": None,
+    "rope_theta": 1000000,
     "sliding_window": None,
     "tie_word_embeddings": True,
     "use_sliding_window": False,
@@ -74,6 +83,28 @@ def test_what_is_published_equals_our_option(option: str, config: dict[str, Any]
     ours = compose([f"model={option}"], CONFIG)[0].workload.model
     theirs = read_model(write(tmp_path, config))
     assert dataclasses.replace(theirs, name=ours.name, layers_per_stage=ours.layers_per_stage) == ours
+
+
+def test_rotary_embeddings_of_either_format_are_read(tmp_path: Path) -> None:
+    scaling = {**LLAMA_3_2_3B["rope_scaling"], "rope_theta": 500000.0}
+    older = {k: v for k, v in LLAMA_3_2_3B.items() if k not in ("rope_scaling", "rope_theta")}
+    newer = read_model(write(tmp_path / "newer", {**older, "rope_parameters": scaling}))
+    assert newer == dataclasses.replace(read_model(write(tmp_path / "older", LLAMA_3_2_3B)), name=newer.name)
+    assert newer.rotary_scaling is not None
+    assert newer.rotary_scaling.factor == 32
+
+
+@pytest.mark.parametrize(
+    ("rotary", "message"),
+    [
+        ({"rope_type": "yarn"}, "rope_type 'yarn' is not supported; supported are default and llama3"),
+        ({"rope_type": "llama3", "factor": "much"}, "factor='much': expected a number greater than 0"),
+        ([1], r"rope_parameters=\[1\]: expected keys and values"),
+    ],
+)
+def test_rotary_embeddings_that_cannot_be_computed_are_refused(rotary: Any, message: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=message):
+        read_model(write(tmp_path, {**MISTRAL, "rope_parameters": rotary}))
 
 
 def test_fields_left_out_have_the_defaults_of_their_class(tmp_path: Path) -> None:

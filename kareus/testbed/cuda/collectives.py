@@ -16,7 +16,8 @@ import torch
 import torch.distributed as dist
 
 from kareus.errors import DeviceError
-from kareus.partition.graph import Collective, CollectiveKind
+from kareus.model.collectives import CollectiveKind
+from kareus.partition.graph import Collective
 from kareus.testbed.cuda.operators import Launch, stream_on_cpu
 from kareus.testbed.cuda.scratch import DTYPE
 

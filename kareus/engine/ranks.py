@@ -1,0 +1,83 @@
+"""Which rank stands where: tensor parallelism varies fastest, then context, data and pipeline, as in Megatron-LM.
+
+So the ranks of a tensor-parallel group share a node.
+"""
+
+from dataclasses import dataclass
+
+from kareus.errors import EngineError
+from kareus.model.communication import Communicator, Mesh
+from kareus.model.communicators.choice import Library, make_communicator
+from kareus.workload.config import Parallelism
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where one rank stands on each axis."""
+
+    stage: int
+    replica: int
+    cp: int
+    tp: int
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """Whom one rank communicates with."""
+
+    mesh: Mesh
+    """About operators."""
+    replicas: Communicator | None
+    """About weight gradients, with the same place of the other replicas; None if there is one replica."""
+
+
+def place_of(rank: int, parallelism: Parallelism, world_size: int) -> Place:
+    """Where `rank` stands.
+
+    Raises:
+        EngineError: the job has another number of ranks than the workload has GPUs.
+    """
+    if world_size != parallelism.gpus:
+        raise EngineError(
+            f"world size {world_size}: the workload runs on {parallelism.gpus} ranks (dp {parallelism.dp} x pp "
+            f"{parallelism.pp} x cp {parallelism.cp} x tp {parallelism.tp}); start as many."
+        )
+    rest, tp = divmod(rank, parallelism.tp)
+    rest, cp = divmod(rest, parallelism.cp)
+    stage, replica = divmod(rest, parallelism.dp)
+    return Place(stage=stage, replica=replica, cp=cp, tp=tp)
+
+
+def rank_of(place: Place, parallelism: Parallelism) -> int:
+    """The rank that stands at `place`."""
+    row = (place.stage * parallelism.dp + place.replica) * parallelism.cp + place.cp
+    return row * parallelism.tp + place.tp
+
+
+def groups_of(place: Place, parallelism: Parallelism, library: Library, scratch_bytes: int) -> Groups:
+    """Make the groups of the rank at `place`; every rank calls this once its process group is initialised.
+
+    Args:
+        place: of this rank.
+        parallelism: of the workload.
+        library: who communicates about operators; about weight gradients NCCL does, or gloo on CPUs.
+        scratch_bytes: the largest message.
+
+    Raises:
+        EngineError: the library is missing.
+    """
+    first = rank_of(place, parallelism)
+    tensor = range(first - place.tp, first - place.tp + parallelism.tp)
+    along_cp = first - place.cp * parallelism.tp
+    context = range(along_cp, along_cp + parallelism.cp * parallelism.tp, parallelism.tp)
+    width = parallelism.cp * parallelism.tp
+    along_dp = first - place.replica * width
+    replicas = range(along_dp, along_dp + parallelism.dp * width, width)
+    of_weights = Library.NCCL if library is Library.MSCCLPP else library
+    return Groups(
+        Mesh(
+            tp=make_communicator(library, "tp", tensor, scratch_bytes),
+            cp=make_communicator(library, "cp", context, scratch_bytes),
+        ),
+        make_communicator(of_weights, "dp", replicas, scratch_bytes),
+    )

@@ -1,0 +1,1 @@
+"""The libraries behind `kareus.model.communication.Communicator`, one module each."""

@@ -1,0 +1,126 @@
+"""MSCCL++, whose kernels take the number of blocks of each call; imported only when chosen.
+
+Inside one NVLink domain. Its algorithms run on a stream of their own and share one scratch buffer, so that they
+follow one another. It has no reduce-scatter of its own: an all-reduce stands in, which moves twice as much.
+"""
+
+import importlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from kareus.errors import EngineError
+from kareus.model.communication import SUM, Tensors
+
+THREADS = 1024
+"""Of a block."""
+DEFAULT_SM_COUNT = 20
+"""Blocks where nobody chose."""
+ALL_REDUCE, ALL_GATHER = "default_allreduce_rsag", "default_allgather_fullmesh"
+"""Algorithms that copy through the scratch buffer, so that no tensor has to be registered with the other GPUs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """Kernels on the communication stream, what they leave, and what they read."""
+
+    event: torch.cuda.Event
+    results: Tensors
+    sources: Sequence[Tensor]
+
+    def wait(self) -> Tensors:
+        """As `Handle.wait`."""
+        torch.cuda.current_stream().wait_event(self.event)
+        return self.results
+
+
+class MscclppCommunicator:
+    """A `Communicator` over MSCCL++."""
+
+    def __init__(self, axis: str, group: dist.ProcessGroup, scratch_bytes: int) -> None:
+        """Connect the ranks of a group.
+
+        Args:
+            axis: `tp` or `cp`.
+            group: of gloo, or with gloo for CPU tensors; it also reduces what is no sum.
+            scratch_bytes: the largest message.
+
+        Raises:
+            EngineError: the library is not installed.
+        """
+        library = _library()
+        self.axis = axis
+        self.size = group.size()
+        self.rank = group.rank()
+        self._group = group
+        self._library = library
+        connected = library.CommGroup(torch_group=group)
+        self._communicator = connected.communicator
+        self._scratch = library.RawGpuBuffer(scratch_bytes)
+        builder = library.ext.AlgorithmCollectionBuilder()
+        made = builder.build_default_algorithms(self._scratch.data(), self._scratch.bytes(), connected.my_rank)
+        self._algorithms = {algorithm.name: algorithm for algorithm in made}
+        self._stream = torch.cuda.Stream(priority=-1)  # type: ignore[no-untyped-call]
+
+    def all_reduce(self, tensors: Sequence[Tensor], sm_count: int | None = None, operation: Any = SUM) -> Launched:
+        """As `Communicator.all_reduce`."""
+        if operation != SUM:
+            for t in tensors:
+                dist.all_reduce(t, op=operation, group=self._group)
+            return self._launched(ALL_REDUCE, [], tuple(tensors), sm_count)
+        return self._launched(ALL_REDUCE, [(t, t) for t in tensors], tuple(tensors), sm_count)
+
+    def all_gather(self, tensors: Sequence[Tensor], sm_count: int | None = None) -> Launched:
+        """As `Communicator.all_gather`."""
+        results = tuple(t.new_empty(self.size, *t.shape) for t in tensors)
+        return self._launched(ALL_GATHER, list(zip(tensors, results, strict=True)), results, sm_count)
+
+    def reduce_scatter(self, tensors: Sequence[Tensor], sm_count: int | None = None) -> Launched:
+        """As `Communicator.reduce_scatter`; uses up the tensors."""
+        parts = tuple(t[self.rank] for t in tensors)
+        return self._launched(ALL_REDUCE, [(t, t) for t in tensors], parts, sm_count)
+
+    def _launched(
+        self, name: str, moves: Sequence[tuple[Tensor, Tensor]], results: Tensors, sm_count: int | None
+    ) -> Launched:
+        self._stream.wait_stream(torch.cuda.current_stream())
+        for source, target in moves:
+            self._execute(name, source, target, sm_count or DEFAULT_SM_COUNT)
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        event.record(self._stream)
+        return Launched(event, results, [t for move in moves for t in move])
+
+    def _execute(self, name: str, source: Tensor, target: Tensor, sm_count: int) -> None:
+        failure = self._algorithms[name].execute(
+            self._communicator,
+            source.data_ptr(),
+            target.data_ptr(),
+            source.nbytes,
+            target.nbytes,
+            self._library.utils.torch_dtype_to_mscclpp_dtype(source.dtype),
+            op=self._library.ReduceOp.SUM if name == ALL_REDUCE else self._library.ReduceOp.NOP,
+            stream=self._stream.cuda_stream,
+            nblocks=sm_count,
+            nthreads_per_block=THREADS,
+        )
+        if failure:
+            raise EngineError(
+                f"communicator 'mscclpp': {name} of {source.nbytes} bytes on {sm_count} blocks failed ({failure}); "
+                f"messages may have up to {self._scratch.bytes()} bytes."
+            )
+
+
+def _library() -> Any:
+    try:
+        library = importlib.import_module("mscclpp")
+        importlib.import_module("mscclpp.ext")
+        importlib.import_module("mscclpp.utils")
+    except ImportError as error:
+        raise EngineError(
+            f"communicator 'mscclpp': cannot be imported ({error}); build it as envs/README.md says, or choose 'nccl'."
+        ) from error
+    return library

@@ -1,0 +1,78 @@
+"""NCCL with an SM budget: a communicator for each number of SMs, since NCCL takes the limit when one is made.
+
+NCCL runs each CTA on an SM of its own, so that a limit on CTAs is one on SMs (its maintainers, issue 689). For small
+messages it takes fewer.
+"""
+
+import os
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from kareus.errors import EngineError
+from kareus.model.communication import SUM
+from kareus.model.communicators.process_group import ProcessGroupCommunicator, Works
+
+OVERRIDES = ("NCCL_MIN_CTAS", "NCCL_MAX_CTAS", "NCCL_MAX_NCHANNELS")
+"""Environment variables that NCCL heeds before the limits of a communicator."""
+
+
+class NcclCommunicator:
+    """A `Communicator` over NCCL; makes a group for a number of SMs when it is first asked for.
+
+    Every rank of the group asks for the same numbers in the same order, as it does for collectives.
+    """
+
+    def __init__(self, axis: str, group: dist.ProcessGroup) -> None:
+        """Wrap a group of NCCL, which serves what no number of SMs is given for.
+
+        Raises:
+            EngineError: torch has no NCCL, or the environment overrides what a group is made with.
+        """
+        if not dist.is_nccl_available():
+            raise EngineError("communicator 'nccl': this torch has no NCCL; choose 'gloo', or install torch for CUDA.")
+        override = next((name for name in OVERRIDES if name in os.environ), None)
+        if override:
+            raise EngineError(f"{override}={os.environ[override]}: overrides the SM counts of a plan; unset it.")
+        self.axis = axis
+        self.size = group.size()
+        self.rank = group.rank()
+        self._ranks = dist.get_process_group_ranks(group)
+        self._default = ProcessGroupCommunicator(axis, group, fuses=True)
+        self._by_sm_count: dict[int, ProcessGroupCommunicator] = {}
+
+    def prepare(self, sm_counts: Iterable[int]) -> None:
+        """Make the groups and connect them, which takes seconds, before anything is timed."""
+        for sm_count in sorted(set(sm_counts)):
+            self._limited(sm_count).all_reduce((torch.zeros(1, device="cuda"),)).wait()
+
+    def all_reduce(self, tensors: Sequence[Tensor], sm_count: int | None = None, operation: Any = SUM) -> Works:
+        """As `Communicator.all_reduce`."""
+        return self._limited(sm_count).all_reduce(tensors, operation=operation)
+
+    def all_gather(self, tensors: Sequence[Tensor], sm_count: int | None = None) -> Works:
+        """As `Communicator.all_gather`."""
+        return self._limited(sm_count).all_gather(tensors)
+
+    def reduce_scatter(self, tensors: Sequence[Tensor], sm_count: int | None = None) -> Works:
+        """As `Communicator.reduce_scatter`."""
+        return self._limited(sm_count).reduce_scatter(tensors)
+
+    def _limited(self, sm_count: int | None) -> ProcessGroupCommunicator:
+        if sm_count is None:
+            return self._default
+        if sm_count not in self._by_sm_count:
+            options = dist.ProcessGroupNCCL.Options(is_high_priority_stream=True)
+            options.config.min_ctas = options.config.max_ctas = sm_count
+            group = dist.new_group(
+                self._ranks,
+                backend="nccl",
+                pg_options=options,
+                use_local_synchronization=True,  # other groups of the job need other numbers
+                group_desc=f"{self.axis}-{sm_count}-sms",
+            )
+            self._by_sm_count[sm_count] = ProcessGroupCommunicator(self.axis, group, fuses=True)
+        return self._by_sm_count[sm_count]

@@ -1,0 +1,252 @@
+"""Running layers operator by operator, each with a graph of its own, so that whoever drives decides what runs when.
+
+A pass is a generator over the operators of one nanobatch (or microbatch). It says what it is about to launch and stops
+at every collective; who drives it launches the collective whenever it likes, and resumes the pass, which then waits.
+Backward has no formulas: autograd is asked for the gradients of one operator at a time.
+"""
+
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+from torch.autograd.graph import GradientEdge, _engine_run_backward
+
+from kareus.model.block import INPUT, OUTPUT, TABLE
+from kareus.model.collectives import CollectiveKind
+from kareus.model.communication import Boundary, Communicator, Handle, Tensors, launch
+from kareus.model.functions import apply, weight_gradients_put_off
+from kareus.model.layers import Residual, RotaryTable
+from kareus.model.steps import Start, Step, as_tuple
+
+
+class Exchange:
+    """A collective that a pass has reached; here a segment ends."""
+
+    def __init__(self, kind: CollectiveKind, communicator: Communicator, tensors: Sequence[Tensor]) -> None:
+        self.kind = kind
+        self.communicator = communicator
+        self._tensors = tensors
+        self._handle: Handle | None = None
+
+    @property
+    def launched(self) -> bool:
+        """Whether it is in flight."""
+        return self._handle is not None
+
+    def launch(self, sm_count: int | None) -> None:
+        """Start it beside whatever is launched from now on."""
+        self._handle = launch(self.kind, self.communicator, self._tensors, sm_count)
+
+    def wait(self) -> Tensors:
+        """Let what is launched from now on see the results; called by the pass when it is resumed."""
+        assert self._handle is not None, "whoever drives a pass launches its collectives before resuming it"
+        return self._handle.wait()
+
+
+class Ready(NamedTuple):
+    """What the next exchange sends is there, while weight gradients of its segment are still to come."""
+
+    exchange: Exchange
+
+
+Event = Start | Ready | Exchange
+Pass = Generator[Event, None, Tensor]
+"""Returns the hidden states that leave the layers, or the gradient of those that entered."""
+
+
+class _Record(NamedTuple):
+    """What backward needs of one operator."""
+
+    step: Step
+    outputs: tuple[GradientEdge, ...]
+    reads: tuple[str, ...]
+    """Names of the inputs that have a gradient, in order."""
+    inputs: tuple[Tensor | GradientEdge, ...]
+    shards: Tensors
+    """This rank's part of gathered inputs, to be gathered again."""
+    gathered: list[Tensor]
+    """Where the operator's backward looks for them."""
+
+
+Tape = list[list[_Record]]
+"""By layer, in the order of forward."""
+
+
+def forward_pass(
+    layers: Sequence[Sequence[Step]], hidden: Tensor, table: RotaryTable, tape: Tape | None = None
+) -> Pass:
+    """Run layers forward, [batch, tokens, hidden] to the same; record them if there is a tape."""
+    for steps in layers:
+        values: dict[str, Any] = {INPUT: hidden, TABLE: table}
+        records: list[_Record] = []
+        for step in steps:
+            yield from _forward(step, values, None if tape is None else records)
+            for name in step.finished:
+                del values[name]
+        hidden = values[OUTPUT]
+        if tape is not None:
+            tape.append(records)
+    return hidden
+
+
+def backward_pass(tape: Tape, gradient: Tensor) -> Pass:
+    """Run a tape backward, using it up; from the gradient of what left the layers to that of what entered."""
+    while tape:
+        records = tape.pop()
+        gradients = {OUTPUT: gradient}
+        gathering: Exchange | None = None
+        while records:
+            record = records.pop()
+            following = _regathering(records[-1]) if records else None
+            yield from _backward(record, gradients, gathering, following)
+            gathering = following
+        gradient = gradients[INPUT]
+    return gradient
+
+
+def recomputed_pass(layers: Sequence[Sequence[Step]], hidden: Tensor, table: RotaryTable, gradient: Tensor) -> Pass:
+    """Run layers forward again from what entered them, recording, then backward."""
+    tape: Tape = []
+    yield from forward_pass(layers, hidden, table, tape)
+    return (yield from backward_pass(tape, gradient))
+
+
+def _forward(step: Step, values: dict[str, Any], records: list[_Record] | None) -> Generator[Event, None, None]:
+    operator = step.operator
+    inputs = [values[name] for name in step.reads]
+    shards: Tensors = ()
+    before, after = operator.before, operator.after
+    if before is not None and before.forward is not None:
+        shards = tuple(t.contiguous() for t in inputs[before.first :])
+        inputs[before.first :] = yield from _exchanged(before, before.forward, shards)
+    yield step.forward
+    if records is not None:
+        outputs, record = _recorded(step, inputs, shards)
+        records.append(record)
+    else:
+        outputs = as_tuple(operator.compute(*inputs, *([_nothing] if shards else ())))
+    if after is not None and after.forward is not None:
+        outputs = yield from _exchanged(after, after.forward, outputs)
+    values.update(zip(step.writes, outputs, strict=True))
+
+
+def _recorded(step: Step, inputs: list[Any], shards: Tensors) -> tuple[Tensors, _Record]:
+    """Compute with a graph that begins at `inputs` and ends at the outputs, which it does not keep alive."""
+    operator, reads = step.operator, step.reads
+    if isinstance(operator, Residual):  # its gradient is that of both inputs: nothing to record, or to keep
+        return (operator.compute(*inputs),), _Record(step, (), reads, (), (), [])
+    local = len(inputs) - len(shards)
+    gathered: list[Tensor] = []
+    with torch.enable_grad():
+        given = [t.detach().requires_grad_() if isinstance(t, Tensor) else t for t in inputs[:local]]
+        given += [apply(_Unkept, t, torch.empty(0, requires_grad=True)) for t in inputs[local:]]
+        outputs = as_tuple(operator.compute(*given, *([lambda: tuple(gathered)] if shards else ())))
+    tensors = [(name, t) for name, t in zip(reads, given, strict=True) if isinstance(t, Tensor)]
+    record = _Record(
+        step,
+        outputs=tuple(_edge(t) for t in outputs),
+        reads=tuple(name for name, _ in tensors),
+        inputs=tuple(t if t.is_leaf else _edge(t) for _, t in tensors),
+        shards=shards,
+        gathered=gathered,
+    )
+    return tuple(t.detach() for t in outputs), record
+
+
+def _regathering(record: _Record) -> Exchange | None:
+    """What gathers again the inputs that `record` did not keep."""
+    before = record.step.operator.before
+    if before is None or not record.shards:
+        return None
+    return Exchange(CollectiveKind.ALL_GATHER, before.communicator, record.shards)
+
+
+def _backward(
+    record: _Record, gradients: dict[str, Tensor], gathering: Exchange | None, following: Exchange | None
+) -> Generator[Event, None, None]:
+    """Run one operator backward.
+
+    Args:
+        record: of the operator.
+        gradients: by name of the value; taken from and added to.
+        gathering: gathers inputs that were not kept, if there are any.
+        following: does so for the operator that is next in backward.
+    """
+    step = record.step
+    operator = step.operator
+    arriving = [gradients.pop(name) for name in step.writes]
+    before = operator.before
+    if gathering is not None:
+        yield gathering
+        record.gathered.extend(gathering.wait())
+    yield step.backward
+    later: list[Callable[[], None]] = []
+    if isinstance(operator, Residual):
+        leaving = arriving * len(record.reads)
+    elif step.weight_gradient is None:
+        leaving = _gradients(record, arriving)
+        record.gathered.clear()
+    else:
+        with weight_gradients_put_off() as later:
+            leaving = _gradients(record, arriving)
+    exchange = None
+    if before is not None and before.backward is not None:
+        passing = [g.contiguous() for g in leaving[before.first :]]
+        exchange = Exchange(before.backward, before.communicator, passing)
+    if step.weight_gradient is not None:
+        upcoming = exchange or following
+        if upcoming is not None:
+            yield Ready(upcoming)
+        yield step.weight_gradient
+        for add in later:
+            add()
+    if exchange is not None and before is not None:
+        yield exchange
+        leaving[before.first :] = exchange.wait()
+    for name, gradient in zip(record.reads, leaving, strict=True):
+        gradients[name] = gradients[name] + gradient if name in gradients else gradient
+
+
+def _gradients(record: _Record, arriving: Sequence[Tensor]) -> list[Tensor]:
+    """As `torch.autograd.grad`, whose checks of its arguments take a third of its time."""
+    return list(
+        _engine_run_backward(
+            record.outputs,
+            tuple(arriving),
+            False,  # noqa: FBT003 - the graph is used up
+            False,  # noqa: FBT003 - and no graph is made
+            record.inputs,
+            allow_unreachable=False,
+            accumulate_grad=False,
+        )
+    )
+
+
+def _exchanged(boundary: Boundary, kind: CollectiveKind, tensors: Tensors) -> Generator[Event, None, Tensors]:
+    exchange = Exchange(kind, boundary.communicator, tensors)
+    yield exchange
+    return exchange.wait()
+
+
+class _Unkept(Function):
+    """The same tensor, for a graph that does not keep it alive as it would keep a leaf."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, anchor: Tensor) -> Tensor:
+        return tensor.view_as(tensor)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[None, None]:
+        return None, None
+
+
+def _edge(tensor: Tensor) -> GradientEdge:
+    assert tensor.grad_fn is not None
+    return GradientEdge(tensor.grad_fn, tensor.output_nr)
+
+
+def _nothing() -> Tensors:
+    """What a pass without backward gathers again."""
+    return ()

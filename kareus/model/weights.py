@@ -1,0 +1,187 @@
+"""Weights to and from Hugging Face checkpoints of Llama, Mistral and Qwen (safetensors), sharded as they are read.
+
+Names are those of transformers' `LlamaForCausalLM` and `Qwen3ForCausalLM`. A weight of ours may hold several of theirs,
+one below the other: queries, keys and values; gate and up.
+"""
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from kareus.artifacts.files import read_json, write_atomically, write_json
+from kareus.errors import ArtifactError
+from kareus.model.communication import Communicator, group_rank, group_size
+from kareus.workload.config import Model
+
+INDEX = "model.safetensors.index.json"
+SINGLE = "model.safetensors"
+EMBEDDING, LM_HEAD = "model.embed_tokens.weight", "lm_head.weight"
+
+
+class Piece(NamedTuple):
+    """One of their weights within one of ours."""
+
+    name: str
+    shape: tuple[int, ...]
+    """Of the whole weight."""
+    divided: int | None = None
+    """Dimension that is divided over the tensor-parallel group; None if every GPU holds all of it."""
+
+
+def pieces(model: Model, name: str, first_layer: int) -> tuple[Piece, ...]:
+    """What of a checkpoint our parameter `name` holds.
+
+    Args:
+        model: the architecture.
+        name: of a parameter of a stage, such as `blocks.0.mlp.down.weight`.
+        first_layer: number of the stage's first block in the model.
+    """
+    hidden, vocabulary = model.hidden_size, model.vocab_size
+    if not name.startswith("blocks."):
+        ends = {
+            "embedding.weight": Piece(EMBEDDING, (vocabulary, hidden), 0),
+            "head.norm.weight": Piece("model.norm.weight", (hidden,)),
+            "head.lm_head.weight": Piece(EMBEDDING if model.tie_embeddings else LM_HEAD, (vocabulary, hidden), 0),
+        }
+        return (ends[name],)
+    _, block, rest = name.split(".", 2)
+    return tuple(
+        piece._replace(name=f"model.layers.{first_layer + int(block)}.{piece.name}")
+        for piece in _block_pieces(model)[rest]
+    )
+
+
+def load_weights(
+    stage: nn.Module, model: Model, folder: Path, first_layer: int, group: Communicator | None = None
+) -> None:
+    """Read this GPU's shards of a stage's weights.
+
+    Args:
+        stage: with parameters named `embedding`, `blocks.<n>`, `head`; their dtype stays.
+        model: the architecture.
+        folder: of the checkpoint.
+        first_layer: number of the stage's first block in the model.
+        group: the tensor-parallel group.
+
+    Raises:
+        ArtifactError: a file or a weight is missing, or has another shape.
+    """
+    files = _files_by_weight(folder)
+    with ExitStack() as stack:
+        opened = {path: stack.enter_context(_opened(path)) for path in sorted(set(files.values()))}
+        for name, parameter in stage.named_parameters():
+            shards = []
+            for piece in pieces(model, name, first_layer):
+                if piece.name not in files:
+                    raise ArtifactError(
+                        f"{folder}: has no weight '{piece.name}'; choose the checkpoint of {model.name}."
+                    )
+                shards.append(_shard(opened[files[piece.name]], piece, files[piece.name], group))
+            parameter.data.copy_(torch.cat(shards))
+
+
+def save_weights(
+    stage: nn.Module, model: Model, path: Path, first_layer: int, group: Communicator | None = None
+) -> tuple[str, ...]:
+    """Write a stage's weights, whole; every rank of the tensor-parallel group calls this, its first one writes.
+
+    Args:
+        stage: as in `load_weights`; likewise the next, `first_layer` and `group`.
+        model: the architecture.
+        path: the file to write, in the folder of the checkpoint.
+        first_layer: see `stage`.
+        group: see `stage`.
+
+    Returns:
+        Names of the weights in the file, for `save_index`.
+    """
+    whole: dict[str, Tensor] = {}
+    for name, parameter in stage.named_parameters():
+        held = pieces(model, name, first_layer)
+        rows = [p.shape[0] // (group_size(group) if p.divided == 0 else 1) for p in held]
+        for piece, shard in zip(held, torch.split(parameter.detach(), rows), strict=True):
+            whole[piece.name] = _whole(shard, piece, group).cpu()
+    if group_rank(group) == 0:
+        write_atomically(path, lambda partial: save_file(whole, partial, metadata={"format": "pt"}))
+    return tuple(whole)
+
+
+def save_index(folder: Path, files: Mapping[str, tuple[str, ...]]) -> None:
+    """Write which file of `folder` has which weights; the last step of writing a checkpoint of several files."""
+    weight_map = {name: file for file, names in files.items() for name in names}
+    write_json(folder / INDEX, {"metadata": {}, "weight_map": weight_map})
+
+
+def _block_pieces(model: Model) -> dict[str, tuple[Piece, ...]]:
+    hidden, inner = model.hidden_size, model.intermediate_size
+    query, key_value = model.num_attention_heads * model.head_dim, model.num_key_value_heads * model.head_dim
+    projections = (("q", query), ("k", key_value), ("v", key_value))
+    return {
+        "attention.norm.weight": (Piece("input_layernorm.weight", (hidden,)),),
+        "attention.qkv.weight": tuple(
+            Piece(f"self_attn.{n}_proj.weight", (rows, hidden), 0) for n, rows in projections
+        ),
+        "attention.qkv.bias": tuple(Piece(f"self_attn.{n}_proj.bias", (rows,), 0) for n, rows in projections),
+        "attention.qk_norm.query_weight": (Piece("self_attn.q_norm.weight", (model.head_dim,)),),
+        "attention.qk_norm.key_weight": (Piece("self_attn.k_norm.weight", (model.head_dim,)),),
+        "attention.projection.weight": (Piece("self_attn.o_proj.weight", (hidden, query), 1),),
+        "mlp.norm.weight": (Piece("post_attention_layernorm.weight", (hidden,)),),
+        "mlp.gate_up.weight": tuple(Piece(f"mlp.{n}_proj.weight", (inner, hidden), 0) for n in ("gate", "up")),
+        "mlp.down.weight": (Piece("mlp.down_proj.weight", (hidden, inner), 1),),
+    }
+
+
+def _files_by_weight(folder: Path) -> dict[str, Path]:
+    if (folder / INDEX).exists():
+        index = read_json(folder / INDEX)
+        weight_map = index.get("weight_map") if isinstance(index, dict) else None
+        if not isinstance(weight_map, dict):
+            raise ArtifactError(f"{folder / INDEX}: has no 'weight_map'; download the checkpoint again.")
+        return {str(name): folder / Path(str(file)).name for name, file in weight_map.items()}
+    with _opened(folder / SINGLE) as file:
+        return dict.fromkeys(file.keys(), folder / SINGLE)
+
+
+def _opened(path: Path) -> Any:
+    if not path.is_file():
+        raise ArtifactError(f"{path}: no such file; expected a checkpoint with {SINGLE} or {INDEX}.")
+    try:
+        return safe_open(path, framework="pt")
+    except SafetensorError as error:
+        raise ArtifactError(f"{path}: not a safetensors file ({error}); download the checkpoint again.") from error
+
+
+def _shard(file: Any, piece: Piece, path: Path, group: Communicator | None) -> Tensor:
+    try:
+        stored = file.get_slice(piece.name)
+    except SafetensorError as error:
+        raise ArtifactError(f"{path}: has no weight '{piece.name}'; download the checkpoint again.") from error
+    found = tuple(stored.get_shape())
+    if found != piece.shape:
+        raise ArtifactError(
+            f"{path}: {piece.name} has the shape {found}, the model {piece.shape}; choose its checkpoint."
+        )
+    if piece.divided is None:
+        return _tensor(stored[:])
+    size = piece.shape[piece.divided] // group_size(group)
+    own = slice(size * group_rank(group), size * (group_rank(group) + 1))
+    return _tensor(stored[own] if piece.divided == 0 else stored[:, own])
+
+
+def _tensor(value: Any) -> Tensor:
+    assert isinstance(value, Tensor)
+    return value
+
+
+def _whole(shard: Tensor, piece: Piece, group: Communicator | None) -> Tensor:
+    shard = shard.contiguous()
+    if group is None or piece.divided is None:
+        return shard.clone()
+    (by_rank,) = group.all_gather((shard,)).wait()
+    return torch.cat(tuple(by_rank), dim=piece.divided)

@@ -1,0 +1,84 @@
+"""Several ranks on this machine over gloo, and the tiny models that they run."""
+
+import datetime
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from builders import small_model
+
+from kareus.model.communication import Mesh
+from kareus.model.communicators.process_group import ProcessGroupCommunicator
+from kareus.partition.extract import extract
+from kareus.partition.graph import Batch, BlockGraph
+from kareus.workload.config import Model, Parallelism
+
+LLAMA = small_model(name="tiny-llama", vocab_size=40)
+QWEN = small_model(name="tiny-qwen", qk_norm=True, qkv_bias=True, num_key_value_heads=4)
+LAYERS, TOKENS = 2, 16
+
+
+def degrees(tp: int = 1, cp: int = 1) -> Parallelism:
+    return Parallelism(dp=1, pp=1, tp=tp, cp=cp, layers_per_stage=(LAYERS,), shard_optimizer=False)
+
+
+def graph_of(model: Model, parallelism: Parallelism) -> BlockGraph:
+    return extract(model, parallelism, 2, TOKENS)[Batch.NANOBATCH]
+
+
+def spawn(world_size: int, check: Callable[..., None], folder: Path, *arguments: Any) -> None:
+    """Run `check(rank, *arguments)` on every rank of a world of gloo."""
+    store = folder / "store"
+    torch.multiprocessing.spawn(_run, (check, world_size, str(store), arguments), nprocs=world_size)
+
+
+def mesh_of(rank: int, tp: int, cp: int) -> Mesh:
+    """Groups of consecutive ranks for tp, of every tp-th for cp, as in Megatron-LM; called by every rank."""
+    ranks = range(dist.get_world_size())
+    return Mesh(
+        tp=_own_group("tp", rank, [[r for r in ranks if r // tp == n] for n in range(cp)]) if tp > 1 else None,
+        cp=_own_group("cp", rank, [[r for r in ranks if r % tp == n] for n in range(tp)]) if cp > 1 else None,
+    )
+
+
+def randomise(module: torch.nn.Module, seed: int = 0) -> None:
+    """Give every weight, norms and biases too, values that show a mistake; the same on every rank."""
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in module.parameters():
+        spread = 0.3 if parameter.dim() > 1 else 1.0
+        parameter.data = torch.randn(parameter.shape, generator=generator) * spread
+
+
+def gradients_of(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Gradients of all weights, taken out: the buffers are zero afterwards."""
+    taken = {name: b.clone() for name, b in module.named_buffers() if name.endswith("_gradient")}
+    for name in taken:
+        module.get_buffer(name).zero_()
+    return taken
+
+
+def departure(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> float:
+    """Largest max|difference| / max|expected| over the tensors, on any rank, so that all ranks fail together."""
+    assert found.keys() == expected.keys()
+    worst = max(float((found[n] - e).abs().max() / e.abs().max()) for n, e in expected.items())
+    over_ranks = torch.tensor(worst, dtype=torch.float64)
+    if dist.is_initialized():
+        dist.all_reduce(over_ranks, op=dist.ReduceOp.MAX)
+    return float(over_ranks)
+
+
+def _own_group(axis: str, rank: int, groups: list[list[int]]) -> ProcessGroupCommunicator:
+    made = [(ranks, dist.new_group(ranks)) for ranks in groups]
+    return next(ProcessGroupCommunicator(axis, group) for ranks, group in made if rank in ranks)
+
+
+def _run(rank: int, check: Callable[..., None], world_size: int, store: str, arguments: tuple[Any, ...]) -> None:
+    torch.set_num_threads(1)
+    timeout = datetime.timedelta(seconds=100)  # ranks that disagree end before the test is stopped
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world_size, timeout=timeout)
+    try:
+        check(rank, *arguments)
+    finally:
+        dist.destroy_process_group()

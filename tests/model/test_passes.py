@@ -1,0 +1,71 @@
+"""What a recorded pass keeps for its backward, and what it does not."""
+
+import gc
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from builders import small_model
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from kareus.model.block import Block
+from kareus.model.communication import Mesh
+from kareus.model.communicators.loopback import LoopbackCommunicator
+from kareus.model.layers import rotary_table
+from kareus.model.passes import Exchange, Pass, Tape, backward_pass, forward_pass
+from kareus.model.shards import shard_of
+from kareus.model.steps import steps_of
+from kareus.workload.config import Parallelism
+
+MODEL = small_model(qk_norm=True)
+TWO_BY_TWO = Parallelism(dp=1, pp=1, tp=2, cp=2, layers_per_stage=(2,), shard_optimizer=False)
+
+
+class Watched(LoopbackCommunicator):
+    """Remembers the memory of what it reduced and gathered, without keeping it."""
+
+    def __init__(self, axis: str) -> None:
+        super().__init__(axis, 2)
+        self.seen: list[StorageWeakRef] = []
+
+    def all_reduce(self, tensors: Sequence[Tensor], sm_count: int | None = None, operation: Any = None) -> Any:
+        return self._watch(super().all_reduce(tensors, sm_count))
+
+    def all_gather(self, tensors: Sequence[Tensor], sm_count: int | None = None) -> Any:
+        return self._watch(super().all_gather(tensors, sm_count))
+
+    def _watch(self, transfer: Any) -> Any:
+        self.seen += [StorageWeakRef(t.untyped_storage()) for t in transfer.results]
+        return transfer
+
+
+def drive(running: Pass) -> Tensor:
+    while True:
+        try:
+            event = next(running)
+        except StopIteration as end:
+            return end.value
+        if isinstance(event, Exchange):
+            event.launch(None)
+        del event
+
+
+def test_neither_gathered_keys_and_values_nor_reduced_updates_are_kept() -> None:
+    tp, cp = Watched("tp"), Watched("cp")
+    shard = shard_of(MODEL, TWO_BY_TWO, 16)
+    steps = steps_of([Block(MODEL, shard, Mesh(tp=tp, cp=cp), torch.float32) for _ in range(2)])
+    tape: Tape = []
+    hidden = torch.randn(1, shard.tokens, shard.hidden_size)
+    out = drive(forward_pass(steps, hidden, rotary_table(MODEL, shard.tokens, cp), tape))
+    gc.collect()
+    assert len(tp.seen) == len(cp.seen) == 4
+    assert all(seen.expired() for seen in tp.seen + cp.seen)
+
+    cp.seen.clear()
+    with torch.no_grad():
+        drive(backward_pass(tape, torch.ones_like(out)))
+    gc.collect()
+    assert len(cp.seen) == 4, "gathered once more"
+    assert all(seen.expired() for seen in cp.seen)
+    assert not tape, "a tape is used up"
