@@ -6,10 +6,10 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 export PYTHONDONTWRITEBYTECODE := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint format docs clean
+.PHONY: help run test lint format docs bench-pipeline clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
 
 run: $(VENV)/run.stamp ## set up, plan the default workload, say where the results are
 	@snakemake --quiet reason host
@@ -35,6 +35,9 @@ docs: $(VENV)/test.stamp ## build the documentation site into site/
 	NO_MKDOCS_2_WARNING=1 mkdocs build --quiet
 	@echo "$(CURDIR)/site/index.html"
 
+bench-pipeline: $(VENV)/bench.stamp ## compare the solver of iteration frontiers with lowtime (minutes)
+	python benchmarks/pipeline.py
+
 clean: ## remove the environment and the caches, not the results (and .snakemake, which says what they were made from)
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis *.egg-info
 
@@ -45,4 +48,8 @@ $(VENV)/run.stamp: pyproject.toml constraints.txt
 
 $(VENV)/test.stamp: $(VENV)/run.stamp
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test]'
+	touch $@
+
+$(VENV)/bench.stamp: $(VENV)/run.stamp
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[bench]'
 	touch $@
