@@ -13,7 +13,7 @@ import numpy as np
 
 from kareus.fidelity.predict import PlannedCost, planned_costs, undominated
 from kareus.fidelity.reference import FrontierRow, ReductionRow, Scenario, by_curve
-from kareus.fidelity.score import score_reductions
+from kareus.fidelity.score import score_frontiers, score_reductions
 from kareus.fidelity.subject import Subjects, on_gpu
 from kareus.testbed.simulated.laws import Array
 from kareus.workload.gpu import Gpu
@@ -55,10 +55,10 @@ TO_FRONTIERS: Mapping[str, Prior] = {
 """Identified by planned frontiers; values are those of earlier measurements of such GPUs, or what is usual."""
 
 TO_TABLES: Mapping[str, Prior] = {
-    "crowding": Prior(1.25, 0.1, 4.0, 1.0),
+    "crowding": Prior(1.2, 0.1, 4.0, 1.0),
     "throttle_share": Prior(0.8625, 0.7, 1.0, 0.1),
     "throttle_step_mhz": Prior(500, 120, 900, 0.5),
-    "bus_half_sm_count": Prior(6.0, 1.0, 12.0, 1.0),
+    "bus_half_sm_count": Prior(5.5, 1.0, 12.0, 1.0),
 }
 """Not identified by planned frontiers of baselines; fitted to measured reductions of tuned schedules."""
 
@@ -129,7 +129,7 @@ def fit_frontiers(
 
 
 def fit_tables(
-    rows: Sequence[FrontierRow], tables: Sequence[ReductionRow], subjects: Subjects, gpu: Gpu, trials: int = 8
+    rows: Sequence[FrontierRow], tables: Sequence[ReductionRow], subjects: Subjects, gpu: Gpu, trials: int = 6
 ) -> Fit:
     """Fit `TO_TABLES` to measured reductions, refitting all others for each trial; the errors of both weigh.
 
@@ -158,7 +158,7 @@ def fit_tables(
         score = score_reductions(tables, on_gpu(subjects, fit.gpu))
         points = score.reduction_mae_points + WRONG_ORDER_POINTS * len(score.wrong_orders)
         outside = float(np.sum(np.maximum(lower - x, 0) + np.maximum(x - upper, 0)))
-        return points + 0.2 * sum(errors_pct(rows, subjects, fit.gpu)) + 10 * outside
+        return points + 0.2 * sum(_all_errors_pct(rows, on_gpu(subjects, fit.gpu))) + 10 * outside
 
     start = np.log([p.value for p in priors])
     simplex = np.vstack([start, *(start + np.diag([0.1 * p.spread for p in priors]))])
@@ -227,6 +227,19 @@ def _row_residuals(rows: Sequence[FrontierRow], costs: Sequence[PlannedCost]) ->
         for row, cost in zip(rows, costs, strict=True)
     ]
     return np.array(residuals, dtype=np.float64).ravel()
+
+
+def _all_errors_pct(rows: Sequence[FrontierRow], subjects: Subjects) -> list[float]:
+    """Of the listed plans, and of the curves that we plan."""
+    score = score_frontiers(rows, subjects)
+    errors = (
+        score.time_mape_pct,
+        score.energy_mape_pct,
+        score.least_time_mape_pct,
+        score.energy_there_mape_pct,
+        score.energy_at_equal_time_mape_pct,
+    )
+    return [error for error in errors if error is not None]
 
 
 def _gpu(gpu: Gpu, logarithms: Array) -> Gpu:
