@@ -24,6 +24,7 @@ from kareus.fidelity.fit import (
 )
 from kareus.fidelity.predict import EXECUTIONS, planned_costs
 from kareus.fidelity.reference import FrontierRow, ReductionRow, fastest_rows, read_reference
+from kareus.fidelity.score import score_reductions
 from kareus.fidelity.subject import Subjects, on_gpu, subjects_of
 from kareus.workload.gpu import Uncertainty
 from kareus.workload.resolve import CONFIG_DIR
@@ -56,7 +57,8 @@ def run(arguments: argparse.Namespace) -> None:
     fit = fit_tables(rows, tables, subjects, gpu) if tables else fit_frontiers(rows, subjects, gpu)
     left_out = held_out(rows, subjects, fit)
     uncertainty = _uncertainty(left_out)
-    for line in [*_error_lines(rows, subjects, fit, left_out, uncertainty), *_interval_lines(rows, subjects, fit)]:
+    lines = _error_lines(rows, subjects, fit, left_out, uncertainty) + _reduction_lines(tables, subjects, fit, left_out)
+    for line in [*lines, *_interval_lines(rows, subjects, fit)]:
         logger.info("%s", line)
     if arguments.output:
         source = arguments.config_dir / "gpu" / f"{arguments.gpu}.yaml"
@@ -103,6 +105,24 @@ def _error_lines(
         f"left out, 90 % of rows: time within {uncertainty.time_percent} %, "
         f"energy within {uncertainty.energy_percent} %"
     )
+    return lines
+
+
+def _reduction_lines(
+    tables: Sequence[ReductionRow], subjects: Subjects, fit: Fit, left_out: Sequence[HeldOut]
+) -> list[str]:
+    """Errors of measured reductions: of all, and of each workload predicted by a fit to the frontiers of the others."""
+    if not tables:
+        return []
+    score = score_reductions(tables, on_gpu(subjects, fit.gpu))
+    lines = [
+        f"reductions, fitted to all: {score.reduction_mae_points:.2f} points, {len(score.wrong_orders)} wrong orders"
+    ]
+    for h in left_out:
+        own = [row for row in tables if row.scenario == h.scenario]
+        if own:
+            points = score_reductions(own, on_gpu(subjects, h.gpu)).reduction_mae_points
+            lines.append(f"reductions, frontiers left out, {h.scenario.label}: {points:.2f} points")
     return lines
 
 

@@ -61,6 +61,8 @@ class GpuCoefficients:
     """Slowdown of an operator for the share of SMs that a collective beside it takes, beyond losing them."""
     kernel_overhead_s: float
     """Launch gap and ramp of a kernel."""
+    host_launch_s: float
+    """Time of the host for each kernel; it launches ahead, so it shows where kernels are as short as that."""
     isolation_overhead: float
     """What isolated partitions miss of the blocks of a whole instruction, as a share of their sum."""
     instruction_overhead_s: float
@@ -89,7 +91,7 @@ class GpuCoefficients:
     """Time constant of heating and cooling."""
     throttle_share: float
     """Mean power at which bursts reach the power limit and the clock begins to fluctuate, as a share of that limit."""
-    throttle_step_mhz: int
+    throttle_step_mhz: float
     """Distance between the two clocks among which a power-limited GPU alternates."""
 
     def __post_init__(self) -> None:

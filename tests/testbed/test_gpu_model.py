@@ -1,5 +1,6 @@
 import dataclasses
 import itertools
+import time
 
 import numpy as np
 import pytest
@@ -84,7 +85,7 @@ def test_overlap_lies_between_full_concurrency_and_one_after_the_other_with_cont
 
 
 def test_a_collective_that_starts_after_everything_is_fully_exposed():
-    gpu = a100()
+    gpu = a100(coefficients=dataclasses.replace(a100().coefficients, host_launch_s=0.0))
     alone = step_time_s(gpu, step([NORM, LINEAR]), 1410) + laws.collective_time_s(gpu, REDUCE, 1410, 24)
     assert step_time_s(gpu, step([NORM, LINEAR], REDUCE, 2, 24), 1410) == pytest.approx(alone)
 
@@ -152,6 +153,46 @@ def test_no_clock_meets_an_absurd_limit_but_the_model_still_answers():
     limited = run_program(a100(power_limit_w=30), program(step([LINEAR])), 1410)
     assert limited.power_limited
     assert limited.time_s > 0
+
+
+def fastest_s(evaluate):
+    """Least processor time of ten evaluations."""
+    took_s = []
+    for _ in range(10):
+        began_s = time.process_time()
+        evaluate()
+        took_s.append(time.process_time() - began_s)
+    return min(took_s)
+
+
+def test_a_thousand_schedules_at_once_take_far_less_than_one_after_the_other():
+    """Vectorised: 720 schedules within 0.2 s on one core stay possible (`benchmarks/test_gpu_model.py` times them)."""
+    gpu = hot_gpu()
+    operators = (NORM, LINEAR, NORM, LINEAR)
+    partition = Partition(name="test", direction=Direction.FORWARD, operators=operators, collective=REDUCE)
+    grid = np.meshgrid(np.linspace(900, 1410, 25), np.arange(3.0, 31.0, 3.0), range(4), indexing="ij")
+    clocks, sm_counts, launches = (axis.ravel() for axis in grid)
+    all_s = fastest_s(lambda: run_schedules(gpu, partition, clocks, sm_counts, launches))
+    one_s = fastest_s(lambda: run_schedules(gpu, partition, clocks[-1:], sm_counts[-1:], launches[-1:]))
+    assert all_s < 100 * one_s
+
+
+def test_short_kernels_wait_for_the_host_at_any_clock():
+    """Why a small workload gains neither from a higher clock nor from nanobatches."""
+    slow_host = dataclasses.replace(a100().coefficients, host_launch_s=0.1)
+    gpu = a100(coefficients=slow_host)
+    small = step([gemm("small", 128, 256, 128)] * 3)
+    assert step_time_s(gpu, small, 900) == pytest.approx(0.3)
+    assert step_time_s(gpu, small, 1410) == pytest.approx(0.3)
+
+
+def test_long_kernels_hide_the_host():
+    prompt, slow = (
+        a100(coefficients=dataclasses.replace(a100().coefficients, host_launch_s=host_s)) for host_s in (0.0, 1e-5)
+    )
+    assert step_time_s(slow, step([LINEAR] * 4), 1410) == pytest.approx(
+        step_time_s(prompt, step([LINEAR] * 4), 1410), rel=1e-3
+    )
 
 
 def test_a_whole_instruction_costs_more_than_the_sum_of_its_isolated_steps():

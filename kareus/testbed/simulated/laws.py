@@ -29,9 +29,14 @@ def operator_time_s(
         compute_s = operator.flops / (
             gpu.peak_flops(frequency_mhz, sm_count) * _compute_efficiency(gpu, operator, sm_count)
         )
-        longer_s, shorter_s = np.maximum(compute_s, busy_s), np.minimum(compute_s, busy_s)
-        busy_s = longer_s * (1 + (shorter_s / longer_s) ** ROOFLINE_NORM) ** (1 / ROOFLINE_NORM)
+        busy_s = longer_s(compute_s, busy_s)
     return busy_s + operator.kernels * gpu.coefficients.kernel_overhead_s
+
+
+def longer_s(one_s: Array, other_s: Array | float) -> Array:
+    """The longer of two times that overlap almost entirely: their 4-norm."""
+    long_s, short_s = np.maximum(one_s, other_s), np.minimum(one_s, other_s)
+    return long_s * (1 + (short_s / long_s) ** ROOFLINE_NORM) ** (1 / ROOFLINE_NORM)
 
 
 def hbm_bytes(operator: Operator) -> int:

@@ -3,7 +3,8 @@
 Between two events (an operator ends, the collective starts or ends) everything progresses at a constant rate: while the
 collective runs, operators keep the SMs that it leaves; when both together want more HBM bandwidth than there is, each
 gets a share in proportion to its demand; and traffic of both kinds at once costs both something on top (row-buffer and
-L2 conflicts). All candidates of a partition take their events together, as elements of arrays.
+L2 conflicts). The host launches ahead, at a rate that no clock of the GPU changes, and short kernels wait for it. All
+candidates of a partition take their events together, as elements of arrays.
 """
 
 from collections.abc import Sequence
@@ -40,7 +41,8 @@ def step_time_s(
     every_sm = np.asarray(gpu.sm_count, dtype=np.float64)
     elapsed_s = np.zeros_like(frequency_mhz)
     if collective is None:
-        return sum((laws.operator_time_s(gpu, o, frequency_mhz, every_sm) for o in operators), elapsed_s)
+        alone_s = sum((laws.operator_time_s(gpu, o, frequency_mhz, every_sm) for o in operators), elapsed_s)
+        return _fed(gpu, operators, None, alone_s)
     taken = np.asarray(sm_count, dtype=np.float64)
     left = np.ones_like(frequency_mhz)
     """Share of the collective that is still to do."""
@@ -57,7 +59,13 @@ def step_time_s(
         elapsed_s = elapsed_s + np.where(running, shared_s, alone_s)
         left = np.where(running, np.where(outlasts, left - beside_s / collective_s, 0.0), left)
     exposed_s = np.maximum(left, 0.0) * laws.collective_time_s(gpu, collective, frequency_mhz, taken)
-    return elapsed_s + np.where(left > _DONE, exposed_s, 0.0)
+    return _fed(gpu, operators, collective, elapsed_s + np.where(left > _DONE, exposed_s, 0.0))
+
+
+def _fed(gpu: Gpu, operators: Sequence[Operator], collective: Collective | None, device_s: Array) -> Array:
+    """Time of work that takes `device_s` once launched, as fast as the host launches its kernels."""
+    launches = sum(o.kernels for o in operators) + (collective is not None)
+    return laws.longer_s(device_s, launches * gpu.coefficients.host_launch_s)
 
 
 def _times_beside(
