@@ -6,10 +6,10 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 export PYTHONDONTWRITEBYTECODE := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint format clean
+.PHONY: help run test lint format bench-search clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
 
 run: $(VENV)/run.stamp ## set up, plan the default workload, say where the results are
 	@snakemake --quiet reason host
@@ -31,6 +31,9 @@ format: $(VENV)/test.stamp ## format the code
 	ruff format .
 	snakefmt Snakefile workflow
 
+bench-search: $(VENV)/bench.stamp ## compare strategies of the search on simulated partitions (under 20 minutes on 2 cores)
+	python benchmarks/search.py
+
 clean: ## remove the environment and the caches, not the results (and .snakemake, which says what they were made from)
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis *.egg-info
 
@@ -41,4 +44,8 @@ $(VENV)/run.stamp: pyproject.toml constraints.txt
 
 $(VENV)/test.stamp: $(VENV)/run.stamp
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test]'
+	touch $@
+
+$(VENV)/bench.stamp: $(VENV)/run.stamp
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[bench]'
 	touch $@

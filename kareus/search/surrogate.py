@@ -55,7 +55,7 @@ def _fit_predict(
     train: Features, target: NDArray[np.float64], query: Features, config: SearchConfig, seed: int
 ) -> NDArray[np.float64]:
     """Boosted trees on the target scaled by its mean, so that the default leaf regularisation suits any unit."""
-    xgboost = _import_xgboost()
+    xgboost = import_xgboost()
     scale = float(np.mean(np.abs(target))) or 1.0
     parameters = {
         "max_depth": config.max_depth,
@@ -69,7 +69,7 @@ def _fit_predict(
     return prediction * scale
 
 
-def _import_xgboost() -> ModuleType:
+def import_xgboost() -> ModuleType:
     """Import xgboost without its optional scikit-learn and pandas interfaces, which take seconds to load."""
     if "xgboost" not in sys.modules:
         hidden = [name for name in ("sklearn", "pandas") if name not in sys.modules]
