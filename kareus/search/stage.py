@@ -20,8 +20,9 @@ from kareus.partition.tables import PARTITIONS
 from kareus.profile.bench import open_bench
 from kareus.profile.measure import Measurement
 from kareus.schedule.tables import SPACE
+from kareus.search.prior import textbook
 from kareus.search.rounds import Round, Search, run_search
-from kareus.search.strategy import SearchProblem, sizes_of
+from kareus.search.strategy import SearchProblem
 from kareus.search.tables import CANDIDATES, ROUNDS
 from kareus.testbed.program import Program, Step
 from kareus.workload.slices import SearchSlice, load_slice
@@ -47,8 +48,9 @@ def run(arguments: argparse.Namespace) -> None:
     space = read_table(arguments.space, SPACE).filter(pl.col("partition") == partition.name).sort("candidate")
     launches = [next(i for i, o in enumerate(partition.operators) if o.name == name) for name in space["launch"]]
     problem = SearchProblem(
+        partition=partition,
         features=np.column_stack((space["frequency_mhz"], space["sm_count"], launches)).astype(np.float64),
-        sizes=sizes_of(len(partition.operators), config.search),
+        prior=textbook(config.gpu),
         config=config.search,
         generator=generator(config.seed, partition.name),
     )

@@ -9,19 +9,23 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from kareus.partition.graph import Partition
 from kareus.search.acquisition import Chosen, select
 from kareus.search.dataset import Dataset, Indices
 from kareus.search.surrogate import Features, Prediction, disagreement, predict
 from kareus.workload.config import SampleSizes, SearchConfig, Strategy
+from kareus.workload.gpu import Gpu
 
 
 @dataclass(frozen=True, slots=True)
 class SearchProblem:
-    """One partition's search: its candidates, its budget, and where randomness comes from."""
+    """One partition's search: its candidates, what is known beforehand, and where randomness comes from."""
 
+    partition: Partition
     features: Features
     """Of every candidate, shape (candidates, 3)."""
-    sizes: SampleSizes
+    prior: Gpu
+    """A GPU whose model is what `informed` expects before it has measured; never the one that is searched."""
     config: SearchConfig
     generator: np.random.Generator
 
@@ -50,24 +54,26 @@ def sizes_of(operators: int, config: SearchConfig) -> SampleSizes:
 
 def propose_paper(problem: SearchProblem, data: Dataset, round_: int) -> Proposal | None:
     """Random initial design, then the four passes."""
+    sizes = sizes_of(len(problem.partition.operators), problem.config)
     if round_ == 0:
-        return _random(problem, data, problem.sizes.initial, "initial")
+        return _random(problem, data, sizes.initial, "initial")
     offered = _unmeasured(problem, data)
-    if round_ > problem.sizes.max_rounds or not len(offered):
+    if round_ > sizes.max_rounds or not len(offered):
         return None
     train, query = problem.features[data.candidates], problem.features[offered]
     seed = int(problem.generator.integers(2**31))
     prediction = predict(train, data, query, problem.config, seed)
     uncertainty = disagreement(train, data, query, problem.config, problem.generator)
-    passes = select(data, prediction, uncertainty, problem.config, problem.sizes.batch)
+    passes = select(data, prediction, uncertainty, problem.config, sizes.batch)
     return Proposal([Chosen(p.chosen_by, offered[p.candidates]) for p in passes], offered, prediction)
 
 
 def propose_random(problem: SearchProblem, data: Dataset, round_: int) -> Proposal | None:
     """As many random candidates as `paper` may measure, in rounds of the same sizes."""
-    if round_ > problem.sizes.max_rounds or not len(_unmeasured(problem, data)):
+    sizes = sizes_of(len(problem.partition.operators), problem.config)
+    if round_ > sizes.max_rounds or not len(_unmeasured(problem, data)):
         return None
-    size = problem.sizes.initial if round_ == 0 else problem.sizes.batch
+    size = sizes.initial if round_ == 0 else sizes.batch
     return _random(problem, data, size, "random")
 
 
