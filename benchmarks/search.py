@@ -2,8 +2,8 @@
 
     python benchmarks/search.py [--quick] [--json]
 
-Every partition of four workloads, under ten truths (`yardstick/truths.py`), with noise, the profiler and the protocol of
-planning. Writes a table of every measurement and a figure, prints a summary. Nothing of this was measured on a GPU.
+Every partition of four workloads under ten truths (`yardstick/truths.py`), with noise, and with the profiler and the
+protocol of planning. Writes a table of every measurement and a figure, prints a summary. Nothing was measured on a GPU.
 """
 
 import argparse

@@ -11,9 +11,10 @@ from kareus.artifacts.randomness import generator
 from kareus.artifacts.store import Row
 from kareus.pareto import Points
 from kareus.profile.measure import Measurement, Profiler
+from kareus.search.prior import textbook
 from kareus.search.rounds import Trial, run_search
 from kareus.search.stage import partition_program
-from kareus.search.strategy import SearchProblem, sizes_of
+from kareus.search.strategy import SearchProblem
 from kareus.testbed.simulated.testbed import SimulatedTestbed
 from kareus.workload.config import Strategy
 from yardstick.score import hypervolume_shares
@@ -82,11 +83,11 @@ def searched(subject: Subject, strategy: str, seed: int, measure: Callable[[int]
 
 def search_problem(subject: Subject, strategy: Strategy, seed: int) -> SearchProblem:
     """The problem that planning poses."""
-    config = dataclasses.replace(subject.workload.search, strategy=strategy)
     return SearchProblem(
+        partition=subject.partition,
         features=subject.features,
-        sizes=sizes_of(len(subject.partition.operators), config),
-        config=config,
+        prior=textbook(subject.workload.gpu),
+        config=dataclasses.replace(subject.workload.search, strategy=strategy),
         generator=generator(seed, f"{subject.name} {subject.partition.name}"),
     )
 
