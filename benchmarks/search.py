@@ -20,14 +20,23 @@ import polars as pl
 from kareus.artifacts.provenance import Provenance, TestbedIdentity
 from kareus.artifacts.records import content_hash
 from kareus.artifacts.tables import write_table
+from yardstick.figure import draw
 from yardstick.overhead import MEASURED, Overhead, round_overhead
+from yardstick.peers import PEERS
 from yardstick.runs import Job, run
 from yardstick.subjects import Subject, all_subjects
 from yardstick.summary import figures, finite, partition_lines, read_runs, strategy_lines
 from yardstick.tables import RUNS
 
 STRATEGIES = ("random", "paper")
-SEEDS, QUICK_SEEDS = 10, 2
+PEER_PARTITIONS = (
+    ("llama3.2-3b_pp2-tp8_mbs8_seq4096_a100", "forward-mlp-allreduce"),
+    ("llama3.2-3b_pp2-cp2-tp4_mbs8_seq4096_a100", "backward-projection-allreduce"),
+    ("qwen3-1.7b_pp2-tp8_mbs8_seq4096_a100", "backward-attention-allreduce"),
+    ("qwen3-1.7b_pp2-cp2-tp4_mbs8_seq4096_a100", "forward-qkv-allgather"),
+)
+"""Those that peers search, too: large and medium, of every workload one."""
+SEEDS, QUICK_SEEDS, PEER_SEEDS = 10, 2, 3
 OUT = Path("results/benchmarks/search")
 LARGE = "forward-attention-allreduce"
 """The partition of the first workload on which overhead is measured: large, 720 candidates."""
@@ -36,7 +45,7 @@ LARGE = "forward-attention-allreduce"
 def main() -> None:
     """Run, write, print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help=f"{QUICK_SEEDS} seeds, planning's own strategies only")
+    parser.add_argument("--quick", action="store_true", help=f"{QUICK_SEEDS} seeds and no peers")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of the summary")
     parser.add_argument("--seeds", type=int, help=f"truths, alternately of both kinds (default: {SEEDS})")
     parser.add_argument("--partitions", nargs="+", metavar="NAME", help="partitions to search (default: all)")
@@ -51,9 +60,11 @@ def main() -> None:
         names = ", ".join(sorted({s.partition.name for s in subjects}))
         parser.error(f"--partitions: no partition {', '.join(arguments.partitions)}; there are {names}.")
     seeds = arguments.seeds or (QUICK_SEEDS if arguments.quick else SEEDS)
-    frame = run_all(jobs(chosen, seeds), arguments.processes)
+    planned = jobs(chosen, seeds, 0 if arguments.quick else PEER_SEEDS)
+    frame = run_all(planned, arguments.processes)
     write_table(arguments.out / "runs.parquet", frame, RUNS, provenance(chosen, seeds))
     runs = read_runs(frame)
+    draw(runs, arguments.out / "shares.svg", f"{chosen[0].workload.gpu.name}, {seeds} seeds")
     found = dataclasses.asdict(figures(runs)) | {"round_overhead_s": overhead.round_s}
     if arguments.json:
         print(json.dumps({key: finite(value) for key, value in found.items()}))
@@ -64,10 +75,13 @@ def main() -> None:
     print(f"simulated testbed; {time.perf_counter() - began_s:.0f} s; {arguments.out}")
 
 
-def jobs(subjects: list[Subject], seeds: int) -> list[Job]:
-    """One for each partition and seed, the large ones first, so that no core ends long after the others."""
+def jobs(subjects: list[Subject], seeds: int, peer_seeds: int) -> list[Job]:
+    """One for each partition and seed, and for each peer; long ones first, so that no core ends long after others."""
     by_size = sorted(subjects, key=lambda s: -len(s.partition.operators))
-    return [Job(subject, seed, STRATEGIES) for subject in by_size for seed in range(seeds)]
+    own = [Job(subject, seed, STRATEGIES) for subject in by_size for seed in range(seeds)]
+    shared = [s for s in by_size if (s.name, s.partition.name) in PEER_PARTITIONS]
+    peers = [Job(s, seed, (peer,)) for peer in PEERS for s in shared for seed in range(min(seeds, peer_seeds))]
+    return peers[::-1] + own
 
 
 def run_all(jobs: list[Job], processes: int) -> pl.DataFrame:

@@ -17,6 +17,7 @@ from kareus.search.stage import partition_program
 from kareus.search.strategy import SearchProblem
 from kareus.testbed.simulated.testbed import SimulatedTestbed
 from kareus.workload.config import Strategy
+from yardstick.peers import PEERS, search_with_peer
 from yardstick.score import hypervolume_shares
 from yardstick.subjects import Subject
 from yardstick.truths import Truth, truth_of
@@ -76,9 +77,11 @@ def measuring(subject: Subject, truth: Truth, seed: int) -> Callable[[int], Meas
 
 
 def searched(subject: Subject, strategy: str, seed: int, measure: Callable[[int], Measurement]) -> Sequence[Trial]:
-    """Trials of one search, by the same call as planning makes."""
-    problem = search_problem(subject, Strategy(strategy), seed)
-    return run_search(problem, measure, subject.workload.gpu.static_power_w).trials
+    """Trials of one search; planning's own strategies by the same call as planning makes."""
+    static_power_w = subject.workload.gpu.static_power_w
+    if strategy in PEERS:
+        return search_with_peer(strategy, search_problem(subject, Strategy.PAPER, seed), measure, static_power_w)
+    return run_search(search_problem(subject, Strategy(strategy), seed), measure, static_power_w).trials
 
 
 def search_problem(subject: Subject, strategy: Strategy, seed: int) -> SearchProblem:

@@ -11,6 +11,8 @@ from yardstick.score import Trajectory, gpu_time_ratio, gpu_time_ratio_to_end
 from yardstick.truths import TruthKind
 
 OURS = "informed"
+STRATEGIES = ("random", "paper", OURS, "nsga2", "qlognehvi")
+"""In the order of tables."""
 RUN = ("workload", "partition", "truth", "seed")
 Runs = dict[tuple[str, str, str, int], dict[str, Trajectory]]
 """Trajectories by run (partition and seed) and strategy."""
@@ -52,7 +54,7 @@ def figures(runs: Runs) -> Figures:
         gpu_time_ratio_to_end_median=median_ratio(runs, TruthKind.PERTURBED, gpu_time_ratio_to_end),
         gpu_time_ratio_to_end_wrong_prior=median_ratio(runs, TruthKind.OTHER_LAWS, gpu_time_ratio_to_end),
         final_hypervolume_share_min=min(lowest, default=None),
-        paper_hypervolume_share_median=statistics.median(r["paper"].shares[-1] for r in runs.values()),
+        paper_hypervolume_share_median=statistics.median(float(r["paper"].shares[-1]) for r in runs.values()),
     )
 
 
@@ -77,7 +79,7 @@ def strategy_lines(runs: Runs) -> list[str]:
     lines = [f"{'truth':<11} {'strategy':<10} runs  measured  GPU-seconds  share of exhaustive hypervolume %"]
     for truth in TruthKind:
         chosen = [strategies for (*_, kind, _), strategies in runs.items() if kind == truth]
-        for strategy in dict.fromkeys(name for strategies in chosen for name in strategies):
+        for strategy in _present(chosen):
             found = [strategies[strategy] for strategies in chosen if strategy in strategies]
             shares = [100 * float(t.shares[-1]) for t in found]
             lines.append(
@@ -89,7 +91,7 @@ def strategy_lines(runs: Runs) -> list[str]:
 
 def partition_lines(runs: Runs) -> list[str]:
     """One line for each partition: medians over seeds of the final shares, and of the ratio of GPU-seconds."""
-    strategies = list(dict.fromkeys(name for found in runs.values() for name in found))
+    strategies = _present(runs.values())
     medians = {strategy: final_share_medians(runs, strategy) for strategy in strategies}
     lines = [f"{'partition (final share %, median over seeds)':<78}" + "".join(f"{s:>11}" for s in strategies)]
     for place in dict.fromkeys(run[:2] for run in runs):
@@ -99,6 +101,11 @@ def partition_lines(runs: Runs) -> list[str]:
         tail = f"  GPU-seconds to paper's end x {statistics.median(ratios):.2f}" if ratios else ""
         lines.append(f"{' '.join(place):<78}{row}{tail}")
     return lines
+
+
+def _present(runs: Iterable[dict[str, Trajectory]]) -> list[str]:
+    everyone = {name for strategies in runs for name in strategies}
+    return [name for name in STRATEGIES if name in everyone]
 
 
 def _median(values: Iterable[float]) -> float:
