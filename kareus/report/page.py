@@ -9,7 +9,7 @@ from kareus.report.figures import page_data
 from kareus.report.inputs import ReportInputs
 from kareus.report.summary import summary_text
 
-SCRIPTS = ("data.js", "svg.js", "interact.js", "frontiers.js", "search.js", "timeline.js", "page.js")
+SCRIPTS = ("data.js", "svg.js", "interact.js", "frontiers.js", "search.js", "effort.js", "timeline.js", "page.js")
 """In the order in which they are joined: each uses only what stands before it."""
 
 

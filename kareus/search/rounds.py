@@ -1,5 +1,6 @@
 """The search loop: propose, measure, look at the hypervolume, stop or go on."""
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -43,6 +44,8 @@ class Search:
 
     trials: list[Trial] = field(default_factory=list)
     rounds: list[Round] = field(default_factory=list)
+    proposing_s: list[float] = field(default_factory=list)
+    """Wall clock spent on each proposal, by round; one more than rounds if the last proposal was to end."""
 
     def dataset(self, static_power_w: float) -> Dataset:
         """What has been measured."""
@@ -69,8 +72,7 @@ def run_search(
         report: told of every round as it ends.
     """
     search = Search()
-    propose = PROPOSERS[problem.config.strategy]
-    proposal = propose(problem, search.dataset(static_power_w), 0)
+    proposal = _propose(problem, search, static_power_w)
     while proposal is not None:
         number = len(search.rounds)
         before = search.dataset(static_power_w)
@@ -81,7 +83,7 @@ def run_search(
         following = None
         stop = _converged([r.improvement for r in search.rounds] + [improvement], problem.config)
         if not stop:
-            following = propose(problem, data, number + 1)
+            following = _propose(problem, search, static_power_w)
             stop = "" if following else "budget spent"
         search.rounds.append(
             Round(
@@ -96,6 +98,13 @@ def run_search(
         report(search.rounds[-1])
         proposal = following
     return search
+
+
+def _propose(problem: SearchProblem, search: Search, static_power_w: float) -> Proposal | None:
+    began_s = time.perf_counter()
+    proposal = PROPOSERS[problem.config.strategy](problem, search.dataset(static_power_w), len(search.proposing_s))
+    search.proposing_s.append(time.perf_counter() - began_s)
+    return proposal
 
 
 def _measure_all(proposal: Proposal, round_: int, measure: Callable[[int], Measurement]) -> list[Trial]:

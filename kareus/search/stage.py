@@ -23,7 +23,7 @@ from kareus.schedule.tables import SPACE
 from kareus.search.prior import textbook
 from kareus.search.rounds import Round, Search, run_search
 from kareus.search.strategy import SearchProblem
-from kareus.search.tables import CANDIDATES, ROUNDS
+from kareus.search.tables import CANDIDATES, PROPOSALS, ROUNDS
 from kareus.testbed.program import Program, Step
 from kareus.workload.slices import SearchSlice, load_slice
 
@@ -39,6 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--store", type=Path, required=True, help="folder of the measurement store")
     parser.add_argument("--candidates", type=Path, required=True, help="measured candidates to write (Parquet)")
     parser.add_argument("--rounds", type=Path, required=True, help="rounds to write (Parquet)")
+    parser.add_argument("--proposals", type=Path, required=True, help="times of choosing to write (Parquet)")
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -68,6 +69,8 @@ def run(arguments: argparse.Namespace) -> None:
     write_table(arguments.candidates, CANDIDATES.frame(rows), CANDIDATES, provenance)
     rounds = [dataclasses.asdict(r) for r in search.rounds]
     write_table(arguments.rounds, ROUNDS.frame(rounds), ROUNDS, provenance)
+    proposals = [{"round": round_, "proposing_s": spent_s} for round_, spent_s in enumerate(search.proposing_s)]
+    write_table(arguments.proposals, PROPOSALS.frame(proposals), PROPOSALS, provenance)
 
 
 def partition_program(partition: Partition, sm_count: int, launch: int) -> Program:
