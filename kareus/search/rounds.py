@@ -8,8 +8,9 @@ import numpy as np
 from kareus.pareto import hypervolume
 from kareus.profile.measure import Measurement
 from kareus.search.dataset import Dataset
-from kareus.search.strategy import PROPOSERS, Proposal, SearchProblem
-from kareus.workload.config import SearchConfig, Strategy
+from kareus.search.problem import Proposal, SearchProblem, Stop
+from kareus.search.strategy import proposer_of
+from kareus.workload.config import PaperSearch, SearchConfig, Strategy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,20 +70,18 @@ def run_search(
         report: told of every round as it ends.
     """
     search = Search()
-    propose = PROPOSERS[problem.config.strategy]
-    proposal = propose(problem, search.dataset(static_power_w), 0)
-    while proposal is not None:
+    propose = proposer_of(problem)
+    proposal = propose(search.dataset(static_power_w), 0)
+    while isinstance(proposal, Proposal):
         number = len(search.rounds)
         before = search.dataset(static_power_w)
         search.trials += _measure_all(proposal, number, measure)
         measured_s = sum(t.measurement.duration_s for t in search.trials[len(before.candidates) :])
         data = search.dataset(static_power_w)
         volume, improvement = _progress(before, data, problem.config.reference_margin)
-        following = None
-        stop = _converged([r.improvement for r in search.rounds] + [improvement], problem.config)
-        if not stop:
-            following = propose(problem, data, number + 1)
-            stop = "" if following else "budget spent"
+        proposal = _converged([r.improvement for r in search.rounds] + [improvement], problem.config) or propose(
+            data, number + 1
+        )
         search.rounds.append(
             Round(
                 round=number,
@@ -90,11 +89,10 @@ def run_search(
                 hypervolume=volume,
                 improvement=improvement,
                 measuring_s=measured_s,
-                stop=stop,
+                stop=proposal.why if isinstance(proposal, Stop) else "",
             )
         )
         report(search.rounds[-1])
-        proposal = following
     return search
 
 
@@ -133,12 +131,14 @@ def _progress(before: Dataset, after: Dataset, margin: float) -> tuple[float, fl
     return volume, volume / hypervolume(before.total / scale, reference) - 1
 
 
-def _converged(improvements: list[float | None], config: SearchConfig) -> str:
-    """Why the search has converged, or nothing: the stopping rule of the paper, over the last rounds' improvements."""
+def _converged(improvements: list[float | None], config: SearchConfig) -> Stop | None:
+    """The stopping rule of `paper`, over the last rounds' improvements of the hypervolume."""
     known = [i for i in improvements if i is not None]
-    if config.strategy is not Strategy.PAPER or len(known) < config.stopping_window:
-        return ""
+    if not isinstance(config, PaperSearch) or config.strategy is not Strategy.PAPER:
+        return None
+    if len(known) < config.stopping_window:
+        return None
     mean = sum(known[-config.stopping_window :]) / config.stopping_window
     if mean >= config.stopping_improvement:
-        return ""
-    return f"hypervolume grew {mean:.2%} a round over {config.stopping_window} rounds"
+        return None
+    return Stop(f"hypervolume grew {mean:.2%} a round over {config.stopping_window} rounds")
