@@ -44,7 +44,7 @@ def _fit_predict(
     train: Features, target: NDArray[np.float64], query: Features, config: PaperSearch, seed: int
 ) -> NDArray[np.float64]:
     """Boosted trees on the target scaled by its mean, so that the default leaf regularisation suits any unit."""
-    xgboost = _import_xgboost()
+    xgboost = import_xgboost()
     scale = float(np.mean(np.abs(target))) or 1.0
     parameters = {
         "max_depth": config.max_depth,
@@ -53,12 +53,16 @@ def _fit_predict(
         "nthread": 1,  # the data are small; and one thread adds in one order, so that reruns agree to the bit
         "verbosity": 0,
     }
-    booster = xgboost.train(parameters, xgboost.DMatrix(train, target / scale), config.boost_rounds)
-    prediction: NDArray[np.float64] = booster.predict(xgboost.DMatrix(query)).astype(np.float64)
+    # One thread for the matrix too: starting a pool of threads takes longer than training on a few hundred rows.
+    matrix = xgboost.DMatrix(train, target / scale, nthread=1)
+    booster = xgboost.Booster(parameters, [matrix])
+    for iteration in range(config.boost_rounds):  # what `xgboost.train` does, less its callbacks
+        booster.update(matrix, iteration)
+    prediction: NDArray[np.float64] = booster.inplace_predict(query).astype(np.float64)
     return prediction * scale
 
 
-def _import_xgboost() -> ModuleType:
+def import_xgboost() -> ModuleType:
     """Import xgboost without its optional scikit-learn and pandas interfaces, which take seconds to load."""
     if "xgboost" not in sys.modules:
         hidden = [name for name in ("sklearn", "pandas") if name not in sys.modules]
