@@ -24,18 +24,18 @@ from yardstick.figure import draw
 from yardstick.overhead import MEASURED, Overhead, round_overhead
 from yardstick.peers import PEERS
 from yardstick.runs import Job, run
-from yardstick.subjects import Subject, all_subjects
+from yardstick.subjects import Subject, all_subjects, search_config
 from yardstick.summary import figures, finite, partition_lines, read_runs, strategy_lines
 from yardstick.tables import RUNS
 
-STRATEGIES = ("random", "paper")
+STRATEGIES = ("random", "paper", "informed")
 PEER_PARTITIONS = (
-    ("llama3.2-3b_pp2-tp8_mbs8_seq4096_a100", "forward-mlp-allreduce"),
-    ("llama3.2-3b_pp2-cp2-tp4_mbs8_seq4096_a100", "backward-projection-allreduce"),
-    ("qwen3-1.7b_pp2-tp8_mbs8_seq4096_a100", "backward-attention-allreduce"),
-    ("qwen3-1.7b_pp2-cp2-tp4_mbs8_seq4096_a100", "forward-qkv-allgather"),
+    ("llama3.2-3b_pp2-tp8_", "forward-mlp-allreduce"),
+    ("llama3.2-3b_pp2-cp2-tp4_", "backward-projection-allreduce"),
+    ("qwen3-1.7b_pp2-tp8_", "backward-attention-allreduce"),
+    ("qwen3-1.7b_pp2-cp2-tp4_", "forward-qkv-allgather"),
 )
-"""Those that peers search, too: large and medium, of every workload one."""
+"""Those that peers search, too, by the start of the workload's name: large and medium, of every workload one."""
 SEEDS, QUICK_SEEDS, PEER_SEEDS = 10, 2, 3
 OUT = Path("results/benchmarks/search")
 LARGE = "forward-attention-allreduce"
@@ -78,9 +78,15 @@ def main() -> None:
 def jobs(subjects: list[Subject], seeds: int, peer_seeds: int) -> list[Job]:
     """One for each partition and seed, and for each peer; long ones first, so that no core ends long after others."""
     by_size = sorted(subjects, key=lambda s: -len(s.partition.operators))
-    own = [Job(subject, seed, STRATEGIES) for subject in by_size for seed in range(seeds)]
-    shared = [s for s in by_size if (s.name, s.partition.name) in PEER_PARTITIONS]
-    peers = [Job(s, seed, (peer,)) for peer in PEERS for s in shared for seed in range(min(seeds, peer_seeds))]
+    configs = {strategy: search_config(strategy) for strategy in STRATEGIES}
+    own = [Job(subject, seed, configs) for subject in by_size for seed in range(seeds)]
+    shared = [s for s in by_size for start, name in PEER_PARTITIONS if s.partition.name == name and start in s.name]
+    peers = [
+        Job(s, seed, {peer: configs["paper"]})
+        for peer in PEERS
+        for s in shared
+        for seed in range(min(seeds, peer_seeds))
+    ]
     return peers[::-1] + own
 
 

@@ -9,11 +9,11 @@ from unittest import mock
 import numpy as np
 
 from kareus.search.dataset import Dataset
-from kareus.search.strategy import PROPOSERS, SearchProblem
+from kareus.search.problem import SearchProblem
+from kareus.search.strategy import proposer_of
 from kareus.search.surrogate import import_xgboost
-from kareus.workload.config import Strategy
 from yardstick.runs import measuring, search_problem
-from yardstick.subjects import Subject
+from yardstick.subjects import Subject, search_config
 from yardstick.truths import truth_of
 
 MEASURED = 224
@@ -27,22 +27,22 @@ class Overhead:
 
     round_s: float
     training_s: float
-    """Of that, within XGBoost's training."""
+    """Of that, within XGBoost's boosting rounds."""
     offered: int
     """Candidates that were scored."""
 
 
 def round_overhead(subject: Subject) -> Overhead:
     """Time rounds of `paper` on a partition of which `MEASURED` candidates are measured."""
-    problem = search_problem(subject, Strategy.PAPER, 0)
+    problem = search_problem(subject, search_config("paper"), 0)
     data = random_dataset(subject, problem)
     xgboost = import_xgboost()
     rounds, trainings = [], []
     for _ in range(REPEATS + 1):
         spent = [0.0]
-        with mock.patch.object(xgboost, "train", _timed(xgboost.train, spent)):
+        with mock.patch.object(xgboost.Booster, "update", _timed(xgboost.Booster.update, spent)):
             began_s = time.process_time()
-            PROPOSERS[Strategy.PAPER](problem, data, 1)
+            proposer_of(problem)(data, 1)
             rounds.append(time.process_time() - began_s)
         trainings.append(spent[0])
     return Overhead(

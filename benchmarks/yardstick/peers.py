@@ -15,8 +15,10 @@ from numpy.typing import NDArray
 from kareus.pareto import Points
 from kareus.profile.measure import Measurement
 from kareus.search.dataset import Indices
+from kareus.search.problem import SearchProblem
 from kareus.search.rounds import Trial
-from kareus.search.strategy import SearchProblem, sizes_of
+from kareus.search.strategy import sizes_of
+from kareus.workload.config import PaperSearch
 
 Cube = NDArray[np.float64]
 """Places in the cube, shape (n, 3)."""
@@ -163,5 +165,6 @@ def first_candidates(problem: SearchProblem) -> Indices:
 
 def batch_sizes(problem: SearchProblem) -> list[int]:
     """Sizes of the rounds of `paper`: the initial design, then its batches."""
+    assert isinstance(problem.config, PaperSearch)
     sizes = sizes_of(len(problem.partition.operators), problem.config)
     return [sizes.initial, *[sizes.batch] * sizes.max_rounds]

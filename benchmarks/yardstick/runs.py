@@ -1,6 +1,5 @@
 """Runs: one partition under one truth, searched by several strategies with the profiler and protocol of planning."""
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,11 +11,11 @@ from kareus.artifacts.store import Row
 from kareus.pareto import Points
 from kareus.profile.measure import Measurement, Profiler
 from kareus.search.prior import textbook
+from kareus.search.problem import SearchProblem
 from kareus.search.rounds import Trial, run_search
 from kareus.search.stage import partition_program
-from kareus.search.strategy import SearchProblem
 from kareus.testbed.simulated.testbed import SimulatedTestbed
-from kareus.workload.config import Strategy
+from kareus.workload.config import SearchConfig
 from yardstick.peers import PEERS, search_with_peer
 from yardstick.score import hypervolume_shares
 from yardstick.subjects import Subject
@@ -37,7 +36,8 @@ class Job:
 
     subject: Subject
     seed: int
-    strategies: tuple[str, ...]
+    strategies: dict[str, SearchConfig]
+    """Strategies by name, with their configurations; a peer's is that of `paper`, whose sizes it keeps to."""
 
 
 def run(job: Job) -> list[Row]:
@@ -46,8 +46,8 @@ def run(job: Job) -> list[Row]:
     costs, measure = true_costs(subject, truth), measuring(subject, truth, job.seed)
     return [
         row
-        for strategy in job.strategies
-        for row in _rows(job, truth, strategy, costs, searched(subject, strategy, job.seed, measure))
+        for strategy, config in job.strategies.items()
+        for row in _rows(job, truth, strategy, costs, searched(strategy, _problem(job, config), measure))
     ]
 
 
@@ -76,23 +76,27 @@ def measuring(subject: Subject, truth: Truth, seed: int) -> Callable[[int], Meas
     return measure
 
 
-def searched(subject: Subject, strategy: str, seed: int, measure: Callable[[int], Measurement]) -> Sequence[Trial]:
+def searched(strategy: str, problem: SearchProblem, measure: Callable[[int], Measurement]) -> Sequence[Trial]:
     """Trials of one search; planning's own strategies by the same call as planning makes."""
-    static_power_w = subject.workload.gpu.static_power_w
+    static_power_w = problem.prior.static_power_w
     if strategy in PEERS:
-        return search_with_peer(strategy, search_problem(subject, Strategy.PAPER, seed), measure, static_power_w)
-    return run_search(search_problem(subject, Strategy(strategy), seed), measure, static_power_w).trials
+        return search_with_peer(strategy, problem, measure, static_power_w)
+    return run_search(problem, measure, static_power_w).trials
 
 
-def search_problem(subject: Subject, strategy: Strategy, seed: int) -> SearchProblem:
+def search_problem(subject: Subject, config: SearchConfig, seed: int) -> SearchProblem:
     """The problem that planning poses."""
     return SearchProblem(
         partition=subject.partition,
         features=subject.features,
         prior=textbook(subject.workload.gpu),
-        config=dataclasses.replace(subject.workload.search, strategy=strategy),
+        config=config,
         generator=generator(seed, f"{subject.name} {subject.partition.name}"),
     )
+
+
+def _problem(job: Job, config: SearchConfig) -> SearchProblem:
+    return search_problem(job.subject, config, job.seed)
 
 
 def _rows(job: Job, truth: Truth, strategy: str, costs: Points, trials: Sequence[Trial]) -> list[Row]:

@@ -8,11 +8,11 @@ from numpy.typing import NDArray
 from kareus.partition.extract import extract, partitions_of
 from kareus.partition.graph import Partition
 from kareus.schedule.space import search_space
-from kareus.workload.config import Workload
+from kareus.workload.config import SearchConfig, Workload
 from kareus.workload.resolve import resolve_accepted
 from kareus.workload.slices import cut
 
-WORKLOADS = ("model=llama3.2-3b,qwen3-1.7b", "parallelism=tp8,cp2tp4")
+WORKLOADS = ("model=llama3.2-3b,qwen3-1.7b", "parallelism=tp8,cp2tp4", "search=paper")
 """A sweep of four workloads, on 16 A100 each."""
 
 
@@ -35,6 +35,12 @@ def all_subjects() -> list[Subject]:
         for name, workload in resolve_accepted(WORKLOADS).items()
         for partition in _partitions(workload)
     ]
+
+
+def search_config(strategy: str) -> SearchConfig:
+    """The configuration with which planning runs a strategy."""
+    (workload,) = resolve_accepted([f"search={strategy}"]).values()
+    return workload.search
 
 
 def features(partition: Partition, workload: Workload) -> NDArray[np.float64]:

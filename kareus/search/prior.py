@@ -9,6 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from kareus.partition.graph import Partition
+from kareus.search.problem import Features
+from kareus.testbed.simulated.model import run_schedules
 from kareus.workload.gpu import Gpu
 
 
@@ -52,9 +58,49 @@ EXPECTED: Mapping[str, Expectation] = {
     "throttle_share": Expectation(0.95, 0.1),
 }
 
+SHARES = {
+    "gemm_efficiency",
+    "attention_forward_efficiency",
+    "attention_backward_efficiency",
+    "hbm_efficiency",
+    "bus_efficiency",
+    "bus_clock_share",
+    "voltage_floor",
+    "throttle_share",
+}
+"""Coefficients that cannot exceed 1."""
+TINY = 1e-30
+"""Stands in for a coefficient of 0, which has no logarithm."""
+
 
 def textbook(gpu: Gpu) -> Gpu:
     """`gpu` with the expected coefficients in place of its own, and its measured uncertainty forgotten."""
     values: dict[str, Any] = {name: e.value for name, e in EXPECTED.items()}
     values |= {"hbm_saturating_share": 0.5, "throttle_step_mhz": 150}  # never recalibrated: they shape a search little
     return replace(gpu, coefficients=replace(gpu.coefficients, **values), uncertainty=None)
+
+
+def imagine(
+    gpu: Gpu, partition: Partition, features: Features, draws: int, generator: np.random.Generator
+) -> NDArray[np.float64]:
+    """Log time and log power of all candidates on GPUs that `gpu` might be, shape (draws, 2 candidates).
+
+    Args:
+        gpu: has the most likely coefficients; others are log-normal around them (`EXPECTED`), shares at most 1.
+        partition: what runs.
+        features: of every candidate, shape (candidates, 3).
+        draws: GPUs to imagine; the first has the most likely coefficients.
+        generator: draws their coefficients.
+    """
+    likely = np.log([max(getattr(gpu.coefficients, name), TINY) for name in EXPECTED])
+    spreads = np.array([e.spread for e in EXPECTED.values()])
+    deviations = generator.standard_normal((draws, len(EXPECTED))) * spreads
+    deviations[0] = 0
+    ensemble = np.empty((draws, 2 * len(features)))
+    for place, logarithms in enumerate(likely + deviations):
+        values = dict(zip(EXPECTED, np.exp(logarithms).tolist(), strict=True))
+        known: dict[str, Any] = {name: min(value, 1.0) if name in SHARES else value for name, value in values.items()}
+        imagined = replace(gpu, coefficients=replace(gpu.coefficients, **known))
+        behaviour = run_schedules(imagined, partition, *features.T)
+        ensemble[place] = np.log(np.concatenate((behaviour.time_s, behaviour.power_w)))
+    return ensemble

@@ -21,8 +21,8 @@ from kareus.profile.bench import open_bench
 from kareus.profile.measure import Measurement
 from kareus.schedule.tables import SPACE
 from kareus.search.prior import textbook
+from kareus.search.problem import SearchProblem
 from kareus.search.rounds import Round, Search, run_search
-from kareus.search.strategy import SearchProblem
 from kareus.search.tables import CANDIDATES, PROPOSALS, ROUNDS
 from kareus.testbed.program import Program, Step
 from kareus.workload.slices import SearchSlice, load_slice

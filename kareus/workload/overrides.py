@@ -18,7 +18,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Glob, Override, OverrideType
 from hydra.errors import HydraException
 
-from kareus.artifacts.records import suggest
+from kareus.artifacts.records import record_types, suggest
 from kareus.errors import ConfigError
 from kareus.workload.config import Workload
 
@@ -60,7 +60,7 @@ def expand(texts: Sequence[str], config_dir: Path) -> list[tuple[Setting, ...]]:
 @cache
 def groups() -> tuple[str, ...]:
     """Names of the Hydra groups: the fields of a workload that are records themselves."""
-    return tuple(f.name for f in dataclasses.fields(Workload) if dataclasses.is_dataclass(f.type))
+    return tuple(f.name for f in dataclasses.fields(Workload) if record_types(f.type))
 
 
 def options(group: str, config_dir: Path) -> list[str]:
@@ -111,8 +111,8 @@ def _paths(record: Any) -> Iterator[str]:
     hints = typing.get_type_hints(record)
     for field in dataclasses.fields(record):
         yield field.name
-        if dataclasses.is_dataclass(hints[field.name]):
-            yield from (f"{field.name}.{path}" for path in _paths(hints[field.name]))
+        for inner in record_types(hints[field.name]):
+            yield from (f"{field.name}.{path}" for path in _paths(inner))
 
 
 def _suggest_key(key: str, known: Sequence[str]) -> str:
