@@ -18,7 +18,8 @@ CANDIDATES = TableSchema(
         Column(
             "chosen_by",
             pl.String,
-            "`initial`, `total`, `dynamic`, `static`, `uncertainty`, `random`, or `all` (exhaustive)",
+            "`initial`; `improvement` (informed); `total`, `dynamic`, `static`, `uncertainty` (paper); `random`; `all` "
+            "(exhaustive)",
         ),
         Column("frequency_mhz", pl.Int64, "SM clock", positive=True),
         Column("sm_count", pl.Int64, "SMs given to the collective", positive=True),
