@@ -12,7 +12,7 @@ from kareus.workload.config import SearchConfig, Workload
 from kareus.workload.resolve import resolve_accepted
 from kareus.workload.slices import cut
 
-WORKLOADS = ("model=llama3.2-3b,qwen3-1.7b", "parallelism=tp8,cp2tp4", "search=paper")
+WORKLOADS = ("model=llama3.2-3b,qwen3-1.7b", "parallelism=tp8,cp2tp4")
 """A sweep of four workloads, on 16 A100 each."""
 
 
