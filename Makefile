@@ -6,7 +6,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 export PYTHONDONTWRITEBYTECODE := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint format docs bench-pipeline clean
+.PHONY: help run test lint format docs bench-pipeline bench-search clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -37,6 +37,9 @@ docs: $(VENV)/test.stamp ## build the documentation site into site/
 
 bench-pipeline: $(VENV)/bench.stamp ## compare the solver of iteration frontiers with lowtime (minutes)
 	python benchmarks/pipeline.py
+
+bench-search: $(VENV)/bench.stamp ## compare strategies of the search on simulated partitions (under 20 minutes on 2 cores)
+	python benchmarks/search.py
 
 clean: ## remove the environment and the caches, not the results (and .snakemake, which says what they were made from)
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis *.egg-info

@@ -20,7 +20,14 @@ from kareus.partition.graph import (
     Scope,
     Segment,
 )
-from kareus.workload.config import MeasurementProtocol, Model, SearchConfig, SearchSpaceConfig, TestbedConfig
+from kareus.workload.config import (
+    InformedSearch,
+    MeasurementProtocol,
+    Model,
+    PaperSearch,
+    SearchSpaceConfig,
+    TestbedConfig,
+)
 from kareus.workload.gpu import Gpu
 
 CONFIG = Path(__file__).parent.parent / "config"
@@ -49,8 +56,12 @@ def space() -> SearchSpaceConfig:
     return from_plain(SearchSpaceConfig, _group("space", "default"))
 
 
-def search(option: str = "paper", **changes: Any) -> SearchConfig:
-    return dataclasses.replace(from_plain(SearchConfig, _group("search", option)), **changes)
+def search(option: str = "paper", **changes: Any) -> PaperSearch:
+    return dataclasses.replace(from_plain(PaperSearch, _group("search", option)), **changes)
+
+
+def informed_search(**changes: Any) -> InformedSearch:
+    return dataclasses.replace(from_plain(InformedSearch, _group("search", "informed")), **changes)
 
 
 def small_model(**changes: Any) -> Model:

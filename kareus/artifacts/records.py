@@ -64,6 +64,13 @@ def from_plain(cls: type[Record], data: Any, where: str = "") -> Record:
         raise type(error)(f"{where}: {error}" if where else str(error)) from error
 
 
+def record_types(hint: Any) -> tuple[type[Any], ...]:
+    """The records that a field of type `hint` may hold: one, several (a union of records), or none."""
+    union = typing.get_origin(hint) in (types.UnionType, typing.Union)
+    members: tuple[Any, ...] = typing.get_args(hint) if union else (hint,)
+    return tuple(member for member in members if dataclasses.is_dataclass(member) and isinstance(member, type))
+
+
 def suggest(name: str, allowed: Iterable[str]) -> str:
     """Return "perhaps you meant ..." when one of `allowed` is close to `name`, else the allowed names."""
     allowed = list(allowed)
@@ -109,8 +116,7 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
     if origin in (types.UnionType, typing.Union):
         if value is None and type(None) in arguments:
             return None
-        (only,) = (a for a in arguments if a is not type(None))
-        return _convert(only, value, where)
+        return _convert(_member(arguments, value), value, where)
     if origin in (tuple, dict):
         return _container(hint, value, where)
     if dataclasses.is_dataclass(hint):
@@ -118,6 +124,15 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
     if isinstance(hint, type) and issubclass(hint, Enum):
         return _enum(hint, value, where)
     return _scalar(hint, value, where)
+
+
+def _member(union: Sequence[Any], value: Any) -> Any:
+    """The type of a union that `value` is read as: of several records, the one whose fields are most like its keys."""
+    members = [member for member in union if member is not type(None)]
+    if len(members) == 1:
+        return members[0]
+    keys = set(value) if isinstance(value, Mapping) else set()
+    return min(members, key=lambda record: len(keys ^ {field.name for field in dataclasses.fields(record)}))
 
 
 def _container(hint: Any, value: Any, where: str) -> Any:

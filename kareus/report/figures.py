@@ -11,6 +11,7 @@ from kareus.artifacts.records import to_plain
 from kareus.partition.graph import Direction
 from kareus.pipeline.compare import COSTS, compare_methods, with_reductions
 from kareus.plan.document import Plan
+from kareus.report.effort import search_efforts
 from kareus.report.inputs import ReportInputs
 from kareus.report.summary import plan_rows
 
@@ -40,6 +41,7 @@ def page_data(inputs: ReportInputs) -> dict[str, Any]:
             }
             for search in inputs.searches
         ],
+        "efforts": to_plain(search_efforts(inputs.searches)),
         "microbatch": _microbatch(inputs.microbatch),
         "blocking_power_w": _blocking_power_w(inputs.microbatch),
     }

@@ -14,7 +14,7 @@ from kareus.frontier.tables import MICROBATCH
 from kareus.pipeline.tables import ITERATION
 from kareus.plan.check import read_plan
 from kareus.plan.document import Plan
-from kareus.search.tables import CANDIDATES, ROUNDS
+from kareus.search.tables import CANDIDATES, PROPOSALS, ROUNDS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +27,8 @@ class Paths:
     """One per partition, each in a folder that has the partition's name."""
     rounds: Sequence[Path]
     """One per partition, beside its candidates."""
+    proposals: Sequence[Path]
+    """One per partition, beside its candidates."""
     plans: Sequence[Path]
 
 
@@ -37,6 +39,7 @@ class Search:
     partition: str
     candidates: pl.DataFrame
     rounds: pl.DataFrame
+    proposals: pl.DataFrame
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,23 +107,27 @@ def _sources(paths: Paths) -> tuple[Source, ...]:
         ("microbatch", paths.microbatch, MICROBATCH),
         *((f"candidates of {p.parent.name}", p, CANDIDATES) for p in paths.candidates),
         *((f"rounds of {p.parent.name}", p, ROUNDS) for p in paths.rounds),
+        *((f"proposals of {p.parent.name}", p, PROPOSALS) for p in paths.proposals),
     ]
     return tuple(Source(name=name, provenance=read_provenance(path, schema)) for name, path, schema in tables)
 
 
 def _searches(paths: Paths) -> tuple[Search, ...]:
-    rounds = {path.parent.name: path for path in paths.rounds}
     names = [path.parent.name for path in paths.candidates]
-    if sorted(names) != sorted(rounds) or len(rounds) != len(paths.rounds):
-        raise ArtifactError(
-            f"candidates of {', '.join(sorted(names))} but rounds of {', '.join(sorted(rounds))}; "
-            "give one file of each, in a folder named after its partition."
-        )
+    for what, given in (("rounds", paths.rounds), ("proposals", paths.proposals)):
+        if sorted(names) != sorted(path.parent.name for path in given):
+            raise ArtifactError(
+                f"candidates of {', '.join(sorted(names))} but {what} of "
+                f"{', '.join(sorted(path.parent.name for path in given))}; "
+                "give one file of each, in a folder named after its partition."
+            )
+    rounds, proposals = ({path.parent.name: path for path in given} for given in (paths.rounds, paths.proposals))
     return tuple(
         Search(
             partition=path.parent.name,
             candidates=read_table(path, CANDIDATES),
             rounds=read_table(rounds[path.parent.name], ROUNDS),
+            proposals=read_table(proposals[path.parent.name], PROPOSALS),
         )
         for path in paths.candidates
     )

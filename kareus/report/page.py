@@ -13,7 +13,7 @@ from kareus.report.summary import summary_text
 
 SHARED = ("data.js", "svg.js", "interact.js", "layout.js", "frontiers.js")
 """Scripts of every page, in the order in which they are joined: each uses only what stands before it."""
-SCRIPTS = (*SHARED, "search.js", "timeline.js", "page.js")
+SCRIPTS = (*SHARED, "search.js", "effort.js", "timeline.js", "page.js")
 FLEET_SCRIPTS = (*SHARED, "fleets.js")
 
 

@@ -14,7 +14,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--workload", required=True, metavar="NAME", help="readable name of the workload")
     parser.add_argument("--iteration", type=Path, required=True, metavar="FILE", help="table of iteration frontiers")
     parser.add_argument("--microbatch", type=Path, required=True, metavar="FILE", help="table of microbatch frontiers")
-    for name in ("candidates", "rounds"):
+    for name in ("candidates", "rounds", "proposals"):
         text = "one per partition: .../PARTITION/NAME; none if nothing was searched"
         parser.add_argument(f"--{name}", type=Path, nargs="*", default=[], metavar="FILE", help=text)
     parser.add_argument("--plans", type=Path, required=True, nargs="+", metavar="FILE", help="chosen plans")
@@ -31,6 +31,7 @@ def run(arguments: argparse.Namespace) -> None:
             microbatch=arguments.microbatch,
             candidates=arguments.candidates,
             rounds=arguments.rounds,
+            proposals=arguments.proposals,
             plans=arguments.plans,
         ),
     )

@@ -1,5 +1,6 @@
 """The summary of a workload: what every method costs, and what the chosen plans save; as rows and as text."""
 
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,8 +15,12 @@ from kareus.pipeline.compare import (
     with_reductions,
 )
 from kareus.plan.document import Plan
+from kareus.report.effort import SearchEffort, search_efforts
 from kareus.report.inputs import ReportInputs
 from kareus.report.text import DASH, percent, table
+
+WIDTH = 100
+"""Columns of the terminal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +64,7 @@ def summary_text(inputs: ReportInputs) -> str:
         _frontier_improvement(methods),
         [f"Chosen plans: reductions against {THROUGHPUT_BASELINE} at max throughput"],
         _chosen_plans(plan_rows(inputs.iteration, inputs.plans)),
+        *(_search(effort) for effort in search_efforts(inputs.searches)[:1]),
         [f"{DASH} no plan of the method satisfies the constraint, or the method is the baseline itself"],
     ]
     return "\n\n".join("\n".join(block) for block in blocks) + "\n"
@@ -84,6 +90,16 @@ def _chosen_plans(rows: Sequence[PlanRow]) -> list[str]:
         (row.selector, row.method, *_cost(row)[:2], *_reductions(row), percent(100 * row.gap, digits=2)) for row in rows
     ]
     return table(("selector", "method", "time s", "energy kJ", "time saved", "energy saved", "gap"), cells, texts=2)
+
+
+def _search(effort: SearchEffort) -> list[str]:
+    passes = ", ".join(f"{p.name} {percent(100 * p.on_frontier / effort.on_frontier)}" for p in effort.passes)
+    hours = effort.profiling_s / 3600
+    return [
+        *textwrap.wrap(f"Search: of {effort.on_frontier} candidates on the frontiers, found by {passes}", WIDTH),
+        f"Search time: profiling {hours:.2f} h of the testbed's clock "
+        f"({percent(100 * effort.profiling_share)}), optimisation {effort.optimisation_s:.1f} s",
+    ]
 
 
 def _cost(row: MethodComparison | PlanRow) -> tuple[str, ...]:

@@ -5,27 +5,16 @@ static energy. The fourth explores where the ensembles disagree most. Energies o
 surrogates: total = dynamic + static power x time, static = static power x time.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
 from kareus.pareto import Points, hypervolume_improvement
-from kareus.search.dataset import Dataset, Indices
-from kareus.search.surrogate import Prediction
-from kareus.workload.config import SearchConfig
+from kareus.search.dataset import Dataset
+from kareus.search.problem import Chosen, Prediction
+from kareus.workload.config import PaperSearch
 
 
-@dataclass(frozen=True, slots=True)
-class Chosen:
-    """Candidates that one pass chose."""
-
-    chosen_by: str
-    candidates: Indices
-    """Positions among the candidates offered."""
-
-
-def pass_sizes(config: SearchConfig, batch: int) -> dict[str, int]:
+def pass_sizes(config: PaperSearch, batch: int) -> dict[str, int]:
     """Sizes of the exploitation passes: floors of their shares; what remains of the batch is exploration."""
     shares = {
         "total": config.total_energy_share,
@@ -37,7 +26,7 @@ def pass_sizes(config: SearchConfig, batch: int) -> dict[str, int]:
 
 
 def select(
-    data: Dataset, prediction: Prediction, uncertainty: NDArray[np.float64], config: SearchConfig, batch: int
+    data: Dataset, prediction: Prediction, uncertainty: NDArray[np.float64], config: PaperSearch, batch: int
 ) -> list[Chosen]:
     """Choose the next batch among the candidates that `prediction` and `uncertainty` describe.
 

@@ -1,5 +1,6 @@
 """The search loop: propose, measure, look at the hypervolume, stop or go on."""
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -8,8 +9,9 @@ import numpy as np
 from kareus.pareto import hypervolume
 from kareus.profile.measure import Measurement
 from kareus.search.dataset import Dataset
-from kareus.search.strategy import PROPOSERS, Proposal, SearchProblem
-from kareus.workload.config import SearchConfig, Strategy
+from kareus.search.problem import Proposal, Proposer, SearchProblem, Stop
+from kareus.search.strategy import proposer_of
+from kareus.workload.config import PaperSearch, SearchConfig, Strategy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +45,8 @@ class Search:
 
     trials: list[Trial] = field(default_factory=list)
     rounds: list[Round] = field(default_factory=list)
+    proposing_s: list[float] = field(default_factory=list)
+    """Wall clock spent on each proposal, by round; one more than rounds if the last proposal was to end."""
 
     def dataset(self, static_power_w: float) -> Dataset:
         """What has been measured."""
@@ -69,20 +73,18 @@ def run_search(
         report: told of every round as it ends.
     """
     search = Search()
-    propose = PROPOSERS[problem.config.strategy]
-    proposal = propose(problem, search.dataset(static_power_w), 0)
-    while proposal is not None:
+    propose = _timed(proposer_of(problem), search.proposing_s)
+    proposal = propose(search.dataset(static_power_w), 0)
+    while isinstance(proposal, Proposal):
         number = len(search.rounds)
         before = search.dataset(static_power_w)
         search.trials += _measure_all(proposal, number, measure)
         measured_s = sum(t.measurement.duration_s for t in search.trials[len(before.candidates) :])
         data = search.dataset(static_power_w)
         volume, improvement = _progress(before, data, problem.config.reference_margin)
-        following = None
-        stop = _converged([r.improvement for r in search.rounds] + [improvement], problem.config)
-        if not stop:
-            following = propose(problem, data, number + 1)
-            stop = "" if following else "budget spent"
+        proposal = _converged([r.improvement for r in search.rounds] + [improvement], problem.config) or propose(
+            data, number + 1
+        )
         search.rounds.append(
             Round(
                 round=number,
@@ -90,12 +92,23 @@ def run_search(
                 hypervolume=volume,
                 improvement=improvement,
                 measuring_s=measured_s,
-                stop=stop,
+                stop=proposal.why if isinstance(proposal, Stop) else "",
             )
         )
         report(search.rounds[-1])
-        proposal = following
     return search
+
+
+def _timed(propose: Proposer, spent_s: list[float]) -> Proposer:
+    """As `propose`; adds to `spent_s` what each proposal took."""
+
+    def timed(data: Dataset, round_: int) -> Proposal | Stop:
+        began_s = time.perf_counter()
+        answer = propose(data, round_)
+        spent_s.append(time.perf_counter() - began_s)
+        return answer
+
+    return timed
 
 
 def _measure_all(proposal: Proposal, round_: int, measure: Callable[[int], Measurement]) -> list[Trial]:
@@ -133,12 +146,14 @@ def _progress(before: Dataset, after: Dataset, margin: float) -> tuple[float, fl
     return volume, volume / hypervolume(before.total / scale, reference) - 1
 
 
-def _converged(improvements: list[float | None], config: SearchConfig) -> str:
-    """Why the search has converged, or nothing: the stopping rule of the paper, over the last rounds' improvements."""
+def _converged(improvements: list[float | None], config: SearchConfig) -> Stop | None:
+    """The stopping rule of `paper`, over the last rounds' improvements of the hypervolume."""
     known = [i for i in improvements if i is not None]
-    if config.strategy is not Strategy.PAPER or len(known) < config.stopping_window:
-        return ""
+    if not isinstance(config, PaperSearch) or config.strategy is not Strategy.PAPER:
+        return None
+    if len(known) < config.stopping_window:
+        return None
     mean = sum(known[-config.stopping_window :]) / config.stopping_window
     if mean >= config.stopping_improvement:
-        return ""
-    return f"hypervolume grew {mean:.2%} a round over {config.stopping_window} rounds"
+        return None
+    return Stop(f"hypervolume grew {mean:.2%} a round over {config.stopping_window} rounds")

@@ -20,9 +20,10 @@ from kareus.partition.tables import PARTITIONS
 from kareus.profile.bench import open_bench
 from kareus.profile.measure import Measurement
 from kareus.schedule.tables import SPACE
+from kareus.search.prior import textbook
+from kareus.search.problem import SearchProblem
 from kareus.search.rounds import Round, Search, run_search
-from kareus.search.strategy import SearchProblem, sizes_of
-from kareus.search.tables import CANDIDATES, ROUNDS
+from kareus.search.tables import CANDIDATES, PROPOSALS, ROUNDS
 from kareus.testbed.program import Program, Step
 from kareus.workload.slices import SearchSlice, load_slice
 
@@ -38,6 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--store", type=Path, required=True, help="folder of the measurement store")
     parser.add_argument("--candidates", type=Path, required=True, help="measured candidates to write (Parquet)")
     parser.add_argument("--rounds", type=Path, required=True, help="rounds to write (Parquet)")
+    parser.add_argument("--proposals", type=Path, required=True, help="times of choosing to write (Parquet)")
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -47,8 +49,9 @@ def run(arguments: argparse.Namespace) -> None:
     space = read_table(arguments.space, SPACE).filter(pl.col("partition") == partition.name).sort("candidate")
     launches = [next(i for i, o in enumerate(partition.operators) if o.name == name) for name in space["launch"]]
     problem = SearchProblem(
+        partition=partition,
         features=np.column_stack((space["frequency_mhz"], space["sm_count"], launches)).astype(np.float64),
-        sizes=sizes_of(len(partition.operators), config.search),
+        prior=textbook(config.gpu),
         config=config.search,
         generator=generator(config.seed, partition.name),
     )
@@ -66,6 +69,8 @@ def run(arguments: argparse.Namespace) -> None:
     write_table(arguments.candidates, CANDIDATES.frame(rows), CANDIDATES, provenance)
     rounds = [dataclasses.asdict(r) for r in search.rounds]
     write_table(arguments.rounds, ROUNDS.frame(rounds), ROUNDS, provenance)
+    proposals = [{"round": round_, "proposing_s": spent_s} for round_, spent_s in enumerate(search.proposing_s)]
+    write_table(arguments.proposals, PROPOSALS.frame(proposals), PROPOSALS, provenance)
 
 
 def partition_program(partition: Partition, sm_count: int, launch: int) -> Program:

@@ -1,95 +1,76 @@
 """Strategies: which candidates a round measures.
 
-`paper` follows Algorithm 1 of the paper; `random` and `exhaustive` are yardsticks.
+`informed` starts from what a GPU model expects; `paper` follows Algorithm 1 of the paper; `random` and `exhaustive` are
+yardsticks.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
-from kareus.search.acquisition import Chosen, select
-from kareus.search.dataset import Dataset, Indices
-from kareus.search.surrogate import Features, Prediction, disagreement, predict
-from kareus.workload.config import SampleSizes, SearchConfig, Strategy
-
-
-@dataclass(frozen=True, slots=True)
-class SearchProblem:
-    """One partition's search: its candidates, its budget, and where randomness comes from."""
-
-    features: Features
-    """Of every candidate, shape (candidates, 3)."""
-    sizes: SampleSizes
-    config: SearchConfig
-    generator: np.random.Generator
+from kareus.search.acquisition import select
+from kareus.search.dataset import Dataset
+from kareus.search.informed import informed
+from kareus.search.problem import BUDGET_SPENT, Chosen, Proposal, Proposer, SearchProblem, Stop
+from kareus.search.surrogate import disagreement, predict
+from kareus.workload.config import InformedSearch, PaperSearch, SampleSizes, Strategy
 
 
-@dataclass(frozen=True, slots=True)
-class Proposal:
-    """Candidates of one round by the pass that chose them, and what was predicted for all that were on offer."""
-
-    passes: list[Chosen]
-    """Positions are numbers of candidates."""
-    offered: Indices
-    """Numbers of the candidates that `prediction` is about, ascending."""
-    prediction: Prediction | None
+def proposer_of(problem: SearchProblem) -> Proposer:
+    """The proposer of the problem's strategy, at the start of a search."""
+    if isinstance(problem.config, InformedSearch):
+        return informed(problem, problem.config)
+    return partial(PROPOSERS[problem.config.strategy], problem, problem.config)
 
 
-Proposer = Callable[[SearchProblem, Dataset, int], Proposal | None]
-"""Given the data and the round (0 first), what to measure next; None ends the search."""
-
-
-def sizes_of(operators: int, config: SearchConfig) -> SampleSizes:
+def sizes_of(operators: int, config: PaperSearch) -> SampleSizes:
     """Sample sizes by class of partition: one operator, two or three, more (paper, appendix on hyperparameters)."""
     if operators == 1:
         return config.small
     return config.medium if operators <= 3 else config.large  # noqa: PLR2004 - the paper's classes
 
 
-def propose_paper(problem: SearchProblem, data: Dataset, round_: int) -> Proposal | None:
+def propose_paper(problem: SearchProblem, config: PaperSearch, data: Dataset, round_: int) -> Proposal | Stop:
     """Random initial design, then the four passes."""
+    sizes = sizes_of(len(problem.partition.operators), config)
     if round_ == 0:
-        return _random(problem, data, problem.sizes.initial, "initial")
-    offered = _unmeasured(problem, data)
-    if round_ > problem.sizes.max_rounds or not len(offered):
-        return None
+        return _random(problem, data, sizes.initial, "initial")
+    offered = problem.unmeasured(data)
+    if round_ > sizes.max_rounds or not len(offered):
+        return BUDGET_SPENT
     train, query = problem.features[data.candidates], problem.features[offered]
     seed = int(problem.generator.integers(2**31))
-    prediction = predict(train, data, query, problem.config, seed)
-    uncertainty = disagreement(train, data, query, problem.config, problem.generator)
-    passes = select(data, prediction, uncertainty, problem.config, problem.sizes.batch)
+    prediction = predict(train, data, query, config, seed)
+    uncertainty = disagreement(train, data, query, config, problem.generator)
+    passes = select(data, prediction, uncertainty, config, sizes.batch)
     return Proposal([Chosen(p.chosen_by, offered[p.candidates]) for p in passes], offered, prediction)
 
 
-def propose_random(problem: SearchProblem, data: Dataset, round_: int) -> Proposal | None:
+def propose_random(problem: SearchProblem, config: PaperSearch, data: Dataset, round_: int) -> Proposal | Stop:
     """As many random candidates as `paper` may measure, in rounds of the same sizes."""
-    if round_ > problem.sizes.max_rounds or not len(_unmeasured(problem, data)):
-        return None
-    size = problem.sizes.initial if round_ == 0 else problem.sizes.batch
-    return _random(problem, data, size, "random")
+    sizes = sizes_of(len(problem.partition.operators), config)
+    if round_ > sizes.max_rounds or not len(problem.unmeasured(data)):
+        return BUDGET_SPENT
+    return _random(problem, data, sizes.batch if round_ else sizes.initial, "random")
 
 
-def propose_exhaustive(problem: SearchProblem, data: Dataset, round_: int) -> Proposal | None:
+def propose_exhaustive(problem: SearchProblem, config: PaperSearch, data: Dataset, round_: int) -> Proposal | Stop:
     """Every candidate, in one round."""
     if round_ > 0:
-        return None
-    return Proposal([Chosen("all", _unmeasured(problem, data))], np.array([], dtype=np.int64), None)
+        return BUDGET_SPENT
+    return Proposal([Chosen("all", problem.unmeasured(data))], np.array([], dtype=np.int64), None)
 
 
-PROPOSERS: dict[Strategy, Proposer] = {
+PROPOSERS: dict[Strategy, Callable[[SearchProblem, PaperSearch, Dataset, int], Proposal | Stop]] = {
     Strategy.PAPER: propose_paper,
     Strategy.RANDOM: propose_random,
     Strategy.EXHAUSTIVE: propose_exhaustive,
 }
+"""Strategies that keep to the paper's sizes."""
 
 
 def _random(problem: SearchProblem, data: Dataset, size: int, chosen_by: str) -> Proposal:
-    offered = _unmeasured(problem, data)
+    offered = problem.unmeasured(data)
     chosen = problem.generator.choice(offered, size=min(size, len(offered)), replace=False)
     return Proposal([Chosen(chosen_by, chosen)], np.array([], dtype=np.int64), None)
-
-
-def _unmeasured(problem: SearchProblem, data: Dataset) -> NDArray[np.int64]:
-    return np.setdiff1d(np.arange(len(problem.features)), data.candidates)

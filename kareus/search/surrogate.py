@@ -1,28 +1,17 @@
 """Surrogates: gradient-boosted trees that predict time and dynamic energy of a candidate (paper, section 4.3.2)."""
 
 import sys
-from dataclasses import dataclass
 from types import ModuleType
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kareus.search.dataset import Dataset, Indices
-from kareus.workload.config import SearchConfig
-
-Features = NDArray[np.float64]
-"""Shape (n, 3): frequency, SM count, position of the launch operator."""
+from kareus.search.problem import Features, Prediction
+from kareus.workload.config import PaperSearch
 
 
-@dataclass(frozen=True, slots=True)
-class Prediction:
-    """Predicted costs of candidates, each of shape (n,)."""
-
-    time_s: NDArray[np.float64]
-    dynamic_energy_j: NDArray[np.float64]
-
-
-def predict(train: Features, data: Dataset, query: Features, config: SearchConfig, seed: int) -> Prediction:
+def predict(train: Features, data: Dataset, query: Features, config: PaperSearch, seed: int) -> Prediction:
     """Train both surrogates on `data` (features `train`, in its order) and predict `query`."""
     return Prediction(
         time_s=_fit_predict(train, data.time_s, query, config, seed),
@@ -31,7 +20,7 @@ def predict(train: Features, data: Dataset, query: Features, config: SearchConfi
 
 
 def disagreement(
-    train: Features, data: Dataset, query: Features, config: SearchConfig, generator: np.random.Generator
+    train: Features, data: Dataset, query: Features, config: PaperSearch, generator: np.random.Generator
 ) -> NDArray[np.float64]:
     """How much bootstrap ensembles disagree on `query`: the sum of both objectives' standard deviations, shape (n,).
 
@@ -52,10 +41,10 @@ def disagreement(
 
 
 def _fit_predict(
-    train: Features, target: NDArray[np.float64], query: Features, config: SearchConfig, seed: int
+    train: Features, target: NDArray[np.float64], query: Features, config: PaperSearch, seed: int
 ) -> NDArray[np.float64]:
     """Boosted trees on the target scaled by its mean, so that the default leaf regularisation suits any unit."""
-    xgboost = _import_xgboost()
+    xgboost = import_xgboost()
     scale = float(np.mean(np.abs(target))) or 1.0
     parameters = {
         "max_depth": config.max_depth,
@@ -64,12 +53,16 @@ def _fit_predict(
         "nthread": 1,  # the data are small; and one thread adds in one order, so that reruns agree to the bit
         "verbosity": 0,
     }
-    booster = xgboost.train(parameters, xgboost.DMatrix(train, target / scale), config.boost_rounds)
-    prediction: NDArray[np.float64] = booster.predict(xgboost.DMatrix(query)).astype(np.float64)
+    # One thread for the matrix too: starting a pool of threads takes longer than training on a few hundred rows.
+    matrix = xgboost.DMatrix(train, target / scale, nthread=1)
+    booster = xgboost.Booster(parameters, [matrix])
+    for iteration in range(config.boost_rounds):  # what `xgboost.train` does, less its callbacks
+        booster.update(matrix, iteration)
+    prediction: NDArray[np.float64] = booster.inplace_predict(query).astype(np.float64)
     return prediction * scale
 
 
-def _import_xgboost() -> ModuleType:
+def import_xgboost() -> ModuleType:
     """Import xgboost without its optional scikit-learn and pandas interfaces, which take seconds to load."""
     if "xgboost" not in sys.modules:
         hidden = [name for name in ("sklearn", "pandas") if name not in sys.modules]

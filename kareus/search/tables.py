@@ -1,4 +1,8 @@
-"""Tables of a partition's search: every candidate it measured, and how each round went."""
+"""Tables of a partition's search: every candidate it measured, how each round went, and what choosing took.
+
+The last is the one table of planning that is not the same when it is made again: its numbers are of the machine that
+planned, not of the testbed. They stand in a table of their own so that all others are the same.
+"""
 
 import polars as pl
 
@@ -14,7 +18,8 @@ CANDIDATES = TableSchema(
         Column(
             "chosen_by",
             pl.String,
-            "`initial`, `total`, `dynamic`, `static`, `uncertainty`, `random`, or `all` (exhaustive)",
+            "`initial`; `improvement` (informed); `total`, `dynamic`, `static`, `uncertainty` (paper); `random`; `all` "
+            "(exhaustive)",
         ),
         Column("frequency_mhz", pl.Int64, "SM clock", positive=True),
         Column("sm_count", pl.Int64, "SMs given to the collective", positive=True),
@@ -45,6 +50,17 @@ ROUNDS = TableSchema(
         ),
         Column("measuring_s", pl.Float64, "testbed's clock spent on measuring in this round (virtual if simulated)"),
         Column("stop", pl.String, "why the search ended after this round; empty if it went on"),
+    ),
+    key=("round",),
+)
+
+PROPOSALS = TableSchema(
+    name="proposals",
+    version=1,
+    meaning="What choosing candidates took in each round of one partition's search; differs from run to run.",
+    columns=(
+        Column("round", pl.Int64, "round that was proposed; one after the last if it was decided there to end"),
+        Column("proposing_s", pl.Float64, "wall clock of the planning machine spent on surrogates and acquisition"),
     ),
     key=("round",),
 )

@@ -196,6 +196,7 @@ class Strategy(StrEnum):
     PAPER = "paper"
     RANDOM = "random"
     EXHAUSTIVE = "exhaustive"
+    INFORMED = "informed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,8 +231,8 @@ class SampleSizes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SearchConfig:
-    """Strategy and hyperparameters (paper, appendix on MBO hyperparameters)."""
+class PaperSearch:
+    """Strategy `paper` and its hyperparameters (paper, appendix on MBO hyperparameters), or a yardstick."""
 
     strategy: Strategy
     small: SampleSizes
@@ -257,6 +258,8 @@ class SearchConfig:
     """Mean relative improvement of the hypervolume below which a search ends (epsilon)."""
 
     def __post_init__(self) -> None:
+        if self.strategy is Strategy.INFORMED:
+            raise ConfigError("strategy=informed: has other hyperparameters than these; choose it by search=informed.")
         not_negative(self, "total_energy_share", "dynamic_energy_share", "static_energy_share", "stopping_improvement")
         shares = self.total_energy_share + self.dynamic_energy_share + self.static_energy_share
         if shares > 1:
@@ -265,6 +268,44 @@ class SearchConfig:
         positive(self, "ensemble_size", "max_depth", "learning_rate", "boost_rounds", "stopping_window")
         if self.reference_margin < 1:
             raise ConfigError(f"reference_margin={self.reference_margin}: must be 1 or more, beyond the worst point.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InformedSearch:
+    """Strategy `informed` and its hyperparameters (docs/search.md)."""
+
+    strategy: Strategy
+    draws: int
+    """GPUs imagined: draws of the GPU model's coefficients, which are the prior of the belief."""
+    samples: int
+    """Joint samples of the belief over which improvements are averaged."""
+    plausible: int
+    """Most candidates that are sampled in a round."""
+    initial: int
+    """Candidates of the first round, chosen by the prior alone."""
+    batch: int
+    """Candidates of a later round."""
+    most: int
+    """Candidates after which a search ends in any case."""
+    enough: float
+    """Share of the hypervolume that all unmeasured candidates are predicted to add, below which a search ends."""
+    noise: float
+    """Relative standard deviation of one measured time or power."""
+    reference_margin: float
+    """Reference point of the hypervolume, as a multiple of the frontier's maxima."""
+
+    def __post_init__(self) -> None:
+        if self.strategy is not Strategy.INFORMED:
+            raise ConfigError(
+                f"strategy={self.strategy}: has other hyperparameters than these; choose it by search={self.strategy}."
+            )
+        positive(self, "draws", "samples", "plausible", "initial", "batch", "most", "noise")
+        share(self, "enough")
+        if self.reference_margin <= 1:
+            raise ConfigError(f"reference_margin={self.reference_margin}: must be more than 1, beyond the frontier.")
+
+
+SearchConfig = PaperSearch | InformedSearch
 
 
 class PipelineSchedule(StrEnum):

@@ -21,7 +21,7 @@ USUAL_OPTIONS = {
     "testbed": "simulated",
     "protocol": "thermally_stable",
     "space": "default",
-    "search": "paper",
+    "search": "informed",
     "pipeline": "1f1b",
 }
 """Options that names leave out; fixed here, so that editing the defaults of `config.yaml` renames nothing."""

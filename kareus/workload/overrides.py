@@ -17,7 +17,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Glob, Override, OverrideType
 from hydra.errors import HydraException
 
-from kareus.artifacts.records import suggest
+from kareus.artifacts.records import record_types, suggest
 from kareus.errors import ConfigError
 from kareus.workload.config import Workload
 
@@ -59,7 +59,7 @@ def expand(texts: Sequence[str], config_dir: Path, record: type[Workload] = Work
 
 def groups(record: type[Workload] = Workload) -> tuple[str, ...]:
     """Names of the Hydra groups: the fields of a workload, or of what extends it, that are records themselves."""
-    return tuple(f.name for f in dataclasses.fields(record) if dataclasses.is_dataclass(f.type))
+    return tuple(f.name for f in dataclasses.fields(record) if record_types(f.type))
 
 
 def options(group: str, config_dir: Path) -> list[str]:
@@ -109,10 +109,8 @@ def _paths(record: Any) -> Iterator[str]:
     hints = typing.get_type_hints(record)
     for field in dataclasses.fields(record):
         yield field.name
-        hint = hints[field.name]
-        for inner in typing.get_args(hint) or (hint,):  # a record that may be null is one of two
-            if dataclasses.is_dataclass(inner):
-                yield from (f"{field.name}.{path}" for path in _paths(inner))
+        for inner in record_types(hints[field.name]):
+            yield from (f"{field.name}.{path}" for path in _paths(inner))
 
 
 def _suggest_key(key: str, known: Sequence[str]) -> str:

@@ -12,7 +12,7 @@ from kareus.pipeline.tables import ITERATION
 from kareus.plan.document import PLAN_SCHEMA_VERSION, Plan, PlannedInstruction, Prediction, StagePlan
 from kareus.report.inputs import Paths
 from kareus.schedule.choice import Choice
-from kareus.search.tables import CANDIDATES, ROUNDS
+from kareus.search.tables import CANDIDATES, PROPOSALS, ROUNDS
 
 SIMULATED = TestbedIdentity(kind="simulated", gpu="A100-SXM4-40GB", detail="GPU model 1")
 WORKLOAD = "tiny_pp2-tp8"
@@ -59,6 +59,7 @@ def write_inputs(folder: Path, names: Names = Names(), testbed: TestbedIdentity 
         microbatch=table("frontier/microbatch.parquet", MICROBATCH, microbatch_rows()),
         candidates=[table(f"search/{p}/candidates.parquet", CANDIDATES, candidate_rows(names)) for p in PARTITIONS],
         rounds=[table(f"search/{p}/rounds.parquet", ROUNDS, round_rows()) for p in PARTITIONS],
+        proposals=[table(f"search/{p}/proposals.parquet", PROPOSALS, proposal_rows()) for p in PARTITIONS],
         plans=plans,
     )
 
@@ -138,6 +139,11 @@ def round_rows() -> list[dict]:
         {"round": 0, "measured": 1, **common, "stop": ""},
         {"round": 1, "measured": 4, **common, "stop": "the most rounds allowed"},
     ]
+
+
+def proposal_rows() -> list[dict]:
+    """A third is spent on deciding to end."""
+    return [{"round": round_, "proposing_s": 0.5} for round_ in range(3)]
 
 
 def plan(selector: str, number: int, names: Names = Names(), testbed: TestbedIdentity = SIMULATED) -> Plan:

@@ -43,6 +43,7 @@ const seen = {
     marks: f.querySelectorAll(".chart svg .mark").length,
     steps: f.querySelectorAll(".chart svg .steps").length,
     bars: f.querySelectorAll("svg .bar").length,
+    parts: f.querySelectorAll("svg .part").length,
     plans: f.querySelectorAll("svg .plan").length,
   })),
   header: document.querySelector("header").innerText,
@@ -55,6 +56,7 @@ const seen = {
   point_tip: pointAt(of(figures[0]), figures[0].querySelectorAll(".chart .mark")[2]),
   bar_tip: pointAt(of(figures[1]), bars()[0]),
   candidate_tip: pointAt(of(figures[2]), figures[2].querySelectorAll(".chart .mark")[1]),
+  part_tip: pointAt(of(figures[3]), figures[3].querySelector("svg .part")),
   injected: document.images.length + document.querySelectorAll("script:not([type])").length,
 };
 const choice = document.querySelector("select");
@@ -109,17 +111,20 @@ def narrow(tmp_path_factory):
 
 
 def test_every_figure_is_drawn(wide):
-    iteration, timeline, search, microbatch = wide["figures"]
+    iteration, timeline, search, effort, microbatch = wide["figures"]
     plans = sum(map(len, FRONTIERS.values()))
     assert (iteration["marks"], iteration["steps"], iteration["plans"]) == (plans, len(FRONTIERS), 2)
     assert (timeline["bars"], wide["second_bars"]) == (8, 8)
     assert (search["marks"], search["steps"]) == (4 * len(PARTITIONS), len(PARTITIONS))
+    assert effort["parts"] == 3 * (len(PARTITIONS) + 1)
     assert (microbatch["marks"], microbatch["steps"]) == (4, 6)
-    assert wide["tables"] == [len(FRONTIERS), 2, 6]
+    assert wide["tables"] == [len(FRONTIERS), 2, 1 + len(PARTITIONS), 8]
 
 
 def test_a_page_without_searches_says_so_and_draws_the_rest(tmp_path):
-    inputs = load(WORKLOAD, dataclasses.replace(write_inputs(tmp_path / "results"), candidates=[], rounds=[]))
+    inputs = load(
+        WORKLOAD, dataclasses.replace(write_inputs(tmp_path / "results"), candidates=[], rounds=[], proposals=[])
+    )
     (tmp_path / "page.html").write_text(page_html(inputs).replace("</body>", PROBE + "</body>"), encoding="utf-8")
     iteration, timeline, search, _ = look(tmp_path, "page.html", LIGHT, "--window-size=1280,900")["figures"]
     assert (iteration["plans"], timeline["bars"], search["marks"]) == (2, 8, 0)
@@ -157,10 +162,10 @@ def test_nothing_is_drawn_at_no_number(wide):
 def test_the_testbed_stands_in_the_header_and_on_every_figure(wide):
     assert "SIMULATED TESTBED" in wide["header"]
     assert LABEL in wide["header"]
-    assert [figure["label"] for figure in wide["figures"]] == [LABEL] * 4
+    assert [figure["label"] for figure in wide["figures"]] == [LABEL] * 5
     assert all(LABEL in figure["aria"] for figure in wide["figures"])
     drawings = [chart["aria"] for chart in wide["charts"] if not chart["aria"].startswith("Colours")]
-    assert len(drawings) == 6
+    assert len(drawings) == 7
     assert all(LABEL in aria for aria in drawings)
 
 
@@ -168,7 +173,7 @@ def test_axes_have_units(wide):
     texts = [chart["text"] for chart in wide["charts"]]
     assert "iteration time (s)" in texts[0]
     assert "(kJ)" in texts[0]
-    assert all("time (ms)" in text and "(J)" in text for text in texts[-4:])
+    assert all("time (ms)" in text and "(J)" in text for text in (*texts[-5:-3], *texts[-2:]))
 
 
 def test_pointing_at_a_mark_tells_its_numbers(wide):
@@ -181,6 +186,8 @@ def test_pointing_at_a_mark_tells_its_numbers(wide):
     assert "340 W" in wide["bar_tip"]
     assert "6 SMs, beside up" in wide["bar_tip"]
     assert "predicted 1.515 ms" in wide["candidate_tip"]
+    assert "total-energy pass, all partitions" in wide["part_tip"]
+    assert "33\u00a0% (2)" in wide["part_tip"]
 
 
 def test_another_plan_can_be_chosen(wide):
@@ -190,7 +197,7 @@ def test_another_plan_can_be_chosen(wide):
 def test_a_narrow_screen_does_not_scroll_sideways(narrow):
     assert narrow["width"] == 390
     assert narrow["overflow"] <= 0
-    assert [figure["marks"] + figure["bars"] for figure in narrow["figures"]] == [9, 8, 8, 4]
+    assert [figure["marks"] + figure["bars"] for figure in narrow["figures"]] == [9, 8, 8, 0, 4]
 
 
 def test_the_page_follows_the_colour_scheme(wide, narrow):

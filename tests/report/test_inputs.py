@@ -27,10 +27,10 @@ def test_a_report_is_of_the_testbed_and_seed_of_its_tables(paths):
 
 def test_every_table_is_named_as_a_source(paths):
     names = [source.name for source in load(WORKLOAD, paths).sources]
-    assert len(names) == len(set(names)) == 2 + len(paths.candidates) + len(paths.rounds)
+    assert len(names) == len(set(names)) == 2 + 3 * len(paths.candidates)
 
 
-@pytest.mark.parametrize("name", ["iteration", "microbatch", "candidates", "rounds", "plans"])
+@pytest.mark.parametrize("name", ["iteration", "microbatch", "candidates", "rounds", "proposals", "plans"])
 def test_inputs_of_two_testbeds_are_refused(paths, tmp_path, name):
     foreign = write_inputs(tmp_path / "two", testbed=OTHER)
     with pytest.raises(ArtifactError, match=r"simulated testbed, A100-SXM4-40GB.*Rerun all on one") as error:

@@ -6,7 +6,12 @@ from kareus.cli import main
 
 
 def arguments(paths, folder):
-    many = {"--candidates": paths.candidates, "--rounds": paths.rounds, "--plans": paths.plans}
+    many = {
+        "--candidates": paths.candidates,
+        "--rounds": paths.rounds,
+        "--proposals": paths.proposals,
+        "--plans": paths.plans,
+    }
     one = {"--iteration": paths.iteration, "--microbatch": paths.microbatch}
     words = ["report", "--workload", WORKLOAD, "--page", folder / "page.html", "--summary", folder / "summary.txt"]
     words += [word for option, path in one.items() for word in (option, path)]
@@ -25,7 +30,7 @@ def test_the_command_writes_both_and_prints_the_summary(tmp_path, capsys):
 
 def test_a_workload_without_partitions_has_a_report_too(tmp_path, capsys):
     paths, out = write_inputs(tmp_path), tmp_path / "report"
-    assert main(arguments(dataclasses.replace(paths, candidates=[], rounds=[]), out)) == 0
+    assert main(arguments(dataclasses.replace(paths, candidates=[], rounds=[], proposals=[]), out)) == 0
     assert "kareus" in capsys.readouterr().out
     assert (out / "page.html").is_file()
 

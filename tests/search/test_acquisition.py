@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from kareus.search.acquisition import normalised_improvement, pass_sizes, plane, select
 from kareus.search.dataset import Dataset
-from kareus.search.surrogate import Prediction
+from kareus.search.problem import Prediction
 
 STATIC_W = 60.0
 

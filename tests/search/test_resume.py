@@ -54,6 +54,7 @@ def arguments(folder: Path, results: str) -> list[str]:
         f"--store={folder / results / 'measurements'}",
         f"--candidates={folder / results / 'candidates.parquet'}",
         f"--rounds={folder / results / 'rounds.parquet'}",
+        f"--proposals={folder / results / 'proposals.parquet'}",
     ]
 
 

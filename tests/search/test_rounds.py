@@ -7,9 +7,10 @@ from kareus.partition.graph import Batch
 from kareus.partition.interleave import partition_of
 from kareus.profile.measure import Measurement, measure_once
 from kareus.schedule.space import search_space
+from kareus.search.prior import textbook
+from kareus.search.problem import SearchProblem
 from kareus.search.rounds import run_search
 from kareus.search.stage import partition_program
-from kareus.search.strategy import SearchProblem, sizes_of
 from kareus.testbed.factory import open_testbed
 from kareus.testbed.simulated.model import run_program
 
@@ -22,7 +23,7 @@ STATIC_W = a100().static_power_w
 
 def problem(strategy="paper", seed=0, **changes):
     config = search(strategy, **changes)
-    return SearchProblem(FEATURES, sizes_of(len(PARTITION.operators), config), config, np.random.default_rng(seed))
+    return SearchProblem(PARTITION, FEATURES, textbook(a100()), config, np.random.default_rng(seed))
 
 
 def truth(candidate):

@@ -89,8 +89,8 @@ def test_another_strategy_searches_anew_beside_the_old_results(planned):
 def test_editing_the_budget_of_a_search_reruns_the_search_and_what_follows_but_not_extraction(planned, tmp_path):
     copy = tmp_path / "copy"
     shutil.copytree(planned, copy)
-    paper = copy / "config/search/paper.yaml"
-    paper.write_text(paper.read_text().replace("max_rounds: 4", "max_rounds: 3"))
+    informed = copy / "config/search/informed.yaml"
+    informed.write_text(informed.read_text().replace("most: 64", "most: 48"))
     rules = would_run(copy)
     assert rules["search_partition"] == 4
     assert {"compose_frontiers", "solve_pipeline", "select_plan", "write_report"} <= set(rules)

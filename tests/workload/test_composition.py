@@ -63,14 +63,21 @@ def test_gpus_without_a_fit_carry_the_coefficients_of_the_a100(gpu: str) -> None
     assert workload(f"gpu={gpu}").gpu.coefficients == workload().gpu.coefficients
 
 
-def test_strategies_differ_in_nothing_but_the_strategy() -> None:
+def test_the_default_strategy_is_informed() -> None:
+    assert workload().search == workload("search=informed").search
+    assert workload().search.strategy == "informed"
+
+
+def test_yardsticks_differ_from_the_paper_in_nothing_but_the_strategy() -> None:
     paper, random, exhaustive = (workload(f"search={name}").search for name in ("paper", "random", "exhaustive"))
     assert dataclasses.replace(random, strategy=paper.strategy) == paper
     assert dataclasses.replace(exhaustive, strategy=paper.strategy) == paper
 
 
 def test_changes_are_what_overrides_changed_and_nothing_else() -> None:
-    (composition,) = compose(["gpu=h200", "seed=0", "gpu.power_limit_w=500", "search.small.batch=8"], CONFIG)
+    (composition,) = compose(
+        ["gpu=h200", "seed=0", "gpu.power_limit_w=500", "search=paper", "search.small.batch=8"], CONFIG
+    )
     assert composition.changes == {"gpu.power_limit_w": 500.0, "search.small.batch": 8}
     assert composition.workload.gpu.power_limit_w == 500.0
 
@@ -90,8 +97,17 @@ def test_changes_are_what_overrides_changed_and_nothing_else() -> None:
         ("search.reference_margin=1e999", "search.reference_margin: expected a finite number, got inf."),
         ("parallelism.tp=0", "parallelism: tp=0: must be greater than 0."),
         ("parallelism.layers_per_stage=15", "parallelism.layers_per_stage: expected a list, got 15."),
+        (
+            "search.strategy=paper",
+            "search: strategy=paper: has other hyperparameters than these; choose it by search=paper.",
+        ),
+        (
+            "search=paper;search.strategy=informed",
+            "search: strategy=informed: has other hyperparameters than these; choose it by search=informed.",
+        ),
+        ("search.enough=0", "search: enough=0.0: must be greater than 0 and at most 1."),
         ("search.strategy=papr", "search.strategy: 'papr' is not known; perhaps you meant paper."),
-        ("search.small=5", "search.small: expected keys and values, got 5."),
+        ("search=paper;search.small=5", "search.small: expected keys and values, got 5."),
         ("space.sm_max=108", "space.sm_max=108: must be less than gpu.sm_count (108)."),
         (
             "testbed.default_collective_sm_count=200",
@@ -116,16 +132,16 @@ def test_changes_are_what_overrides_changed_and_nothing_else() -> None:
             "gpu.coefficients: hbm_efficiency=1.2: must be greater than 0 and at most 1.",
         ),
         ("gpu.coefficients.contention=-1", "gpu.coefficients: contention=-1.0: must be 0 or more."),
-        ("search.static_energy_share=-0.1", "search: static_energy_share=-0.1: must be 0 or more."),
+        ("search=paper;search.static_energy_share=-0.1", "search: static_energy_share=-0.1: must be 0 or more."),
         (
-            "search.total_energy_share=0.9",
+            "search=paper;search.total_energy_share=0.9",
             "search: pass shares add up to 1.3: must be at most 1; the rest is exploration.",
         ),
     ],
 )
 def test_a_value_of_another_type_or_range_is_answered_in_one_line(override: str, message: str) -> None:
     with pytest.raises(ConfigError) as raised:
-        compose([override], CONFIG)
+        compose(override.split(";"), CONFIG)
     assert str(raised.value) == message
 
 

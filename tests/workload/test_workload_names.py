@@ -54,7 +54,7 @@ def test_many_changes_become_one_hash() -> None:
 
 
 def test_saying_what_is_so_anyway_changes_no_name() -> None:
-    said = name("parallelism.layers_per_stage=[15,13]", "gpu.power_limit_w=400", "seed=0", "search=paper")
+    said = name("parallelism.layers_per_stage=[15,13]", "gpu.power_limit_w=400", "seed=0", "search=informed")
     assert said == name()
 
 

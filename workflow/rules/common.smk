@@ -146,3 +146,12 @@ def rounds(wildcards):
         workload=wildcards.workload,
         partition=partitions(wildcards),
     )
+
+
+def proposals(wildcards):
+    """What choosing candidates took, of every partition's search."""
+    return expand(
+        rules.search_partition.output.proposals,
+        workload=wildcards.workload,
+        partition=partitions(wildcards),
+    )

@@ -4,6 +4,7 @@ rule write_report:
         iteration=rules.solve_pipeline.output.iteration,
         candidates=searches,
         rounds=rounds,
+        proposals=proposals,
         plans=chosen_plans,
     output:
         page="results/{workload}/report/page.html",
@@ -21,7 +22,8 @@ rule write_report:
     shell:
         "python -m kareus report --workload {wildcards.workload}"
         " --microbatch {input.microbatch} --iteration {input.iteration}"
-        " --candidates {input.candidates} --rounds {input.rounds} --plans {input.plans}"
+        " --candidates {input.candidates} --rounds {input.rounds} --proposals {input.proposals}"
+        " --plans {input.plans}"
         " --page {output.page} --summary {output.summary} > {log} 2>&1"
 
 

@@ -6,6 +6,7 @@ rule search_partition:
     output:
         candidates="results/{workload}/search/{partition}/candidates.parquet",
         rounds="results/{workload}/search/{partition}/rounds.parquet",
+        proposals="results/{workload}/search/{partition}/proposals.parquet",
     log:
         "results/{workload}/logs/search/{partition}.log",
     benchmark:
@@ -22,4 +23,5 @@ rule search_partition:
         "python -m kareus search --config {input.config}"
         " --partitions {input.partitions} --space {input.space} --partition {wildcards.partition}"
         " --store results/measurements"
-        " --candidates {output.candidates} --rounds {output.rounds} > {log} 2>&1"
+        " --candidates {output.candidates} --rounds {output.rounds}"
+        " --proposals {output.proposals} > {log} 2>&1"

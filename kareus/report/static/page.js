@@ -115,6 +115,8 @@ section(
   "Search",
   "Candidates that were measured for every partition. Prediction and measurement appear on hover.",
   searchFigure,
+  effortFigure,
+  effortTable,
 );
 section(
   report,

@@ -7,6 +7,7 @@ const PASSES = {
   total: { color: "blue", shape: "circle", text: "total-energy pass" },
   dynamic: { color: "orange", shape: "square", text: "dynamic-energy pass" },
   static: { color: "green", shape: "triangle", text: "static-energy pass" },
+  improvement: { color: "blue", shape: "circle", text: "expected improvement" },
   uncertainty: { color: "purple", shape: "diamond", text: "exploration (uncertainty)" },
 };
 const passStyle = (name) => PASSES[name] ?? { ...UNKNOWN, text: name };

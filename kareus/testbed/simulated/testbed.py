@@ -2,7 +2,7 @@
 
 import contextlib
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +18,9 @@ from kareus.workload.gpu import Gpu, Uncertainty
 
 MODEL_VERSION = "3"
 """Version of the laws; a change that moves numbers raises it, so that old measurements are not mixed in."""
+
+RunProgram = Callable[[Gpu, Program, float], Behaviour]
+"""The laws of a GPU: what one execution of a program does at a requested clock."""
 
 PREDECESSOR_S = 60.0
 """Time for which the standard predecessor ran: long enough for its heat to have settled."""
@@ -40,12 +43,15 @@ class SimulatedTestbed:
     session starts as hot as one standard predecessor left the GPU.
     """
 
-    def __init__(self, *, config: TestbedConfig, gpu: Gpu, predecessor_power_w: float, seed: int) -> None:
-        """Make a testbed of GPUs like `gpu`."""
+    def __init__(
+        self, *, config: TestbedConfig, gpu: Gpu, predecessor_power_w: float, seed: int, run: RunProgram = run_program
+    ) -> None:
+        """Make a testbed of GPUs like `gpu` that follow the laws `run`."""
         self.config = config
         self.gpu = gpu
         self._predecessor_power_w = predecessor_power_w
         self._seed = seed
+        self._run = run
 
     @property
     def identity(self) -> TestbedIdentity:
@@ -57,7 +63,7 @@ class SimulatedTestbed:
     def session(self, program: Program, measurement: str) -> Iterator[Session]:
         """Load `program` on a GPU that the standard predecessor has just left."""
         noise = _draw_noise(self.config, generator(self._seed, measurement))
-        yield SimulatedSession(self.gpu, program, self.config, noise, self._predecessor_power_w)
+        yield SimulatedSession(self.gpu, program, self.config, noise, self._predecessor_power_w, self._run)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,13 +87,20 @@ class SimulatedSession:
     """Implements `kareus.testbed.protocol.Session` in virtual time."""
 
     def __init__(
-        self, gpu: Gpu, program: Program, config: TestbedConfig, noise: _Noise, predecessor_power_w: float
+        self,
+        gpu: Gpu,
+        program: Program,
+        config: TestbedConfig,
+        noise: _Noise,
+        predecessor_power_w: float,
+        run: RunProgram,
     ) -> None:
         """Start where the standard predecessor ends."""
         self._gpu = gpu
         self._program = program
         self._config = config
         self._noise = noise
+        self._run = run
         self._frequency_mhz = gpu.maximum_clock_mhz
         self._behaviour: Behaviour | None = None  # at the clock that is set, once something ran
         self._now_s = 0.0
@@ -105,7 +118,7 @@ class SimulatedSession:
 
     def execute(self, repetitions: int) -> None:
         """Run the program back to back."""
-        behaviour = self._behaviour = self._behaviour or run_program(self._gpu, self._program, self._frequency_mhz)
+        behaviour = self._behaviour = self._behaviour or self._run(self._gpu, self._program, self._frequency_mhz)
         reasons = ("power-limit",) if behaviour.power_limited else ()
         self._clock = ClockReport(mean_mhz=float(behaviour.mean_clock_mhz), throttle_reasons=reasons)
         duration_s = repetitions * float(behaviour.time_s) * self._noise.time_factor

@@ -1,0 +1,71 @@
+"""What strategies are asked, and what they answer."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kareus.partition.graph import Partition
+from kareus.search.dataset import Dataset, Indices
+from kareus.workload.config import SearchConfig
+from kareus.workload.gpu import Gpu
+
+Features = NDArray[np.float64]
+"""Shape (n, 3): frequency, SM count, position of the launch operator."""
+
+
+@dataclass(frozen=True, slots=True)
+class SearchProblem:
+    """One partition's search: its candidates, what is known beforehand, and where randomness comes from."""
+
+    partition: Partition
+    features: Features
+    """Of every candidate, shape (candidates, 3)."""
+    prior: Gpu
+    """A GPU whose model is what `informed` expects before it has measured; never the one that is searched."""
+    config: SearchConfig
+    generator: np.random.Generator
+
+    def unmeasured(self, data: Dataset) -> Indices:
+        """Numbers of the candidates that `data` lacks, ascending."""
+        return np.setdiff1d(np.arange(len(self.features)), data.candidates)
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """Predicted costs of candidates, each of shape (n,)."""
+
+    time_s: NDArray[np.float64]
+    dynamic_energy_j: NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """Candidates that one pass chose."""
+
+    chosen_by: str
+    candidates: Indices
+    """Positions among the candidates offered; in a proposal, numbers of candidates."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """Candidates of one round by the pass that chose them, and what was predicted for all that were on offer."""
+
+    passes: list[Chosen]
+    offered: Indices
+    """Numbers of the candidates that `prediction` is about, ascending."""
+    prediction: Prediction | None
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Nothing more is worth measuring."""
+
+    why: str
+
+
+Proposer = Callable[[Dataset, int], Proposal | Stop]
+"""Given the data and the round (0 first), what to measure next."""
+BUDGET_SPENT = Stop("budget spent")

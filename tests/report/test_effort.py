@@ -1,0 +1,46 @@
+import pytest
+from report_tables import PARTITIONS, WORKLOAD, write_inputs
+
+from kareus.report.effort import ALL, search_efforts
+from kareus.report.inputs import load
+from kareus.report.summary import summary_text
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory):
+    return load(WORKLOAD, write_inputs(tmp_path_factory.mktemp("results")))
+
+
+def test_every_candidate_on_a_frontier_is_found_by_one_pass(inputs):
+    together, *each = search_efforts(inputs.searches)
+    assert [effort.partition for effort in (together, *each)] == [ALL, *(s.partition for s in inputs.searches)]
+    for effort, search in zip(each, inputs.searches, strict=True):
+        assert effort.on_frontier == search.candidates["on_frontier"].sum() == 3
+        assert {p.name: (p.measured, p.on_frontier) for p in effort.passes} == {
+            "initial": (1, 0),
+            "total": (1, 1),
+            "dynamic": (1, 1),
+            "static": (1, 1),
+        }
+    assert together.on_frontier == 3 * len(PARTITIONS)
+    assert [(p.name, p.measured) for p in together.passes] == [(p.name, 2) for p in each[0].passes]
+
+
+def test_time_is_split_into_profiling_and_optimisation(inputs):
+    together, *each = search_efforts(inputs.searches)
+    assert [(e.profiling_s, e.optimisation_s) for e in each] == [(120.0, 1.5)] * len(PARTITIONS)
+    assert (together.profiling_s, together.optimisation_s) == (240.0, 3.0)
+    assert together.profiling_share == pytest.approx(240 / 243)
+
+
+def test_nothing_searched_took_nothing():
+    assert search_efforts([]) == []
+
+
+def test_the_summary_says_who_found_the_frontiers_and_where_the_time_went(inputs):
+    lines = summary_text(inputs).splitlines()
+    (found,) = (i for i, line in enumerate(lines) if line.startswith("Search: "))
+    assert " ".join(lines[found : found + 2]) == (
+        "Search: of 6 candidates on the frontiers, found by initial 0.0 %, total 33.3 %, dynamic 33.3 %, static 33.3 %"
+    )
+    assert "Search time: profiling 0.07 h of the testbed's clock (98.8 %), optimisation 3.0 s" in lines
