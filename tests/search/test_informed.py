@@ -142,7 +142,7 @@ def test_constant_measurements_end_the_search():
 
 
 def test_a_search_ends_once_little_is_predicted_to_be_left():
-    found, candidates = searched(Truth(a100()), enough=0.2)
+    found, candidates = searched(Truth(a100()), enough=0.2, least=8)
     assert len(candidates) < informed_search().most
     assert "predicted to lack" in found.rounds[-1].stop
 
