@@ -12,7 +12,7 @@ from kareus.partition.tables import PARTITIONS, SEGMENTS
 from kareus.pipeline.tables import INSTRUCTIONS, ITERATION
 from kareus.profile.tables import COMPONENTS, PROFILED_INSTRUCTIONS
 from kareus.schedule.tables import SPACE
-from kareus.search.tables import CANDIDATES, ROUNDS
+from kareus.search.tables import CANDIDATES, PROPOSALS, ROUNDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +41,7 @@ CATALOGUE = (
     Entry(COMPONENTS, "profile/components.parquet"),
     Entry(PROFILED_INSTRUCTIONS, "profile/instructions.parquet"),
     Entry(CANDIDATES, "search/{partition}/candidates.parquet"),
+    Entry(PROPOSALS, "search/{partition}/proposals.parquet"),
     Entry(ROUNDS, "search/{partition}/rounds.parquet"),
     Entry(MICROBATCH, "frontier/microbatch.parquet"),
     Entry(INSTRUCTIONS, "pipeline/instructions.parquet"),

@@ -39,7 +39,7 @@ def informed(problem: SearchProblem, config: InformedSearch) -> Proposer:
         samples = costs(believed.sample(rows, config.samples, problem.generator), data.static_power_w)
         futures = [_Future(sample, len(plausible), config.reference_margin) for sample in samples]
         remaining = float(np.mean([future.remaining for future in futures]))
-        if len(data.candidates) and remaining < config.enough:
+        if len(data.candidates) >= config.least and remaining < config.enough:
             return Stop(f"predicted to lack {remaining:.2%} of the hypervolume")
         chosen = _greedy(futures, room)
         prediction = Prediction(expected[offered, 0], expected[offered, 1])
@@ -71,7 +71,7 @@ class _Future:
 
 
 def _greedy(futures: list[_Future], size: int) -> list[int]:
-    """Choose, one after the other, the candidates of the largest mean improvement."""
+    """Choose, one after the other, the candidates of the largest mean improvement; of equal ones the most plausible."""
     chosen: list[int] = []
     for _ in range(size):
         gain = np.sum([future.improvements() for future in futures], axis=0)

@@ -285,6 +285,8 @@ class InformedSearch:
     """Candidates of the first round, chosen by the prior alone."""
     batch: int
     """Candidates of a later round."""
+    least: int
+    """Candidates before which a search does not end for want of improvement: a belief may be sure and wrong."""
     most: int
     """Candidates after which a search ends in any case."""
     enough: float
@@ -299,7 +301,7 @@ class InformedSearch:
             raise ConfigError(
                 f"strategy={self.strategy}: has other hyperparameters than these; choose it by search={self.strategy}."
             )
-        positive(self, "draws", "samples", "plausible", "initial", "batch", "most", "noise")
+        positive(self, "draws", "samples", "plausible", "initial", "batch", "least", "most", "noise")
         share(self, "enough")
         if self.reference_margin <= 1:
             raise ConfigError(f"reference_margin={self.reference_margin}: must be more than 1, beyond the frontier.")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from builders import a100, graphs, protocol, search, simulated, space
+from builders import a100, graphs, informed_search, protocol, search, simulated, space
 
 from kareus.artifacts.provenance import Provenance
 from kareus.artifacts.records import to_plain
@@ -22,9 +22,15 @@ from kareus.partition.write import write_partitions
 from kareus.schedule.space import search_space
 from kareus.schedule.tables import SPACE
 from kareus.search.tables import CANDIDATES, ROUNDS
+from kareus.workload.config import SearchConfig
 from kareus.workload.slices import SearchSlice
 
 PARTITION = "forward-mlp-allreduce"
+
+
+def write_config(folder: Path, strategy: SearchConfig) -> None:
+    config = SearchSlice(gpu=a100(), testbed=simulated(), protocol=protocol(), search=strategy, seed=0)
+    (folder / "search.yaml").write_text(yaml.safe_dump(to_plain(config)))
 
 
 @pytest.fixture
@@ -32,8 +38,7 @@ def inputs(tmp_path: Path) -> Path:
     """Configuration slice, partitions and search space of one partition."""
     mlp = graphs()[Batch.NANOBATCH].forward[1]
     partition = partition_of(mlp, mlp.collective)
-    config = SearchSlice(gpu=a100(), testbed=simulated(), protocol=protocol(), search=search(), seed=0)
-    (tmp_path / "search.yaml").write_text(yaml.safe_dump(to_plain(config)))
+    write_config(tmp_path, search())
     provenance = Provenance(config_hash="test")
     write_partitions(tmp_path / "partitions.parquet", {partition: 2}, provenance)
     rows = [
@@ -69,8 +74,11 @@ def kept(folder: Path, results: str) -> int:
     return sum(j.read_bytes().count(b"\n") for j in journals)
 
 
-@pytest.mark.parametrize("rows", [1, 40, 110])
-def test_a_killed_search_measures_only_what_is_missing(inputs, rows):
+@pytest.mark.parametrize(
+    ("strategy", "rows"), [(search(), 1), (search(), 40), (search(), 110), (informed_search(most=24), 13)]
+)
+def test_a_killed_search_measures_only_what_is_missing(inputs, strategy, rows):
+    write_config(inputs, strategy)
     main(arguments(inputs, "whole"))
     killed = start(inputs, "killed")
     while kept(inputs, "killed") < rows:

@@ -1,0 +1,167 @@
+"""Strategy `informed`, on truths that its prior does not know."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from builders import a100, graphs, informed_search, space
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kareus.pareto import hypervolume, pareto_front
+from kareus.partition.graph import Batch
+from kareus.partition.interleave import partition_of
+from kareus.profile.measure import Measurement
+from kareus.schedule.space import search_space
+from kareus.search.belief import Belief
+from kareus.search.dataset import Dataset
+from kareus.search.prior import EXPECTED, imagine, textbook
+from kareus.search.problem import SearchProblem
+from kareus.search.rounds import run_search
+from kareus.testbed.simulated.model import run_schedules
+
+MLP = graphs()[Batch.NANOBATCH].forward[1]
+PARTITION = partition_of(MLP, MLP.collective)
+FEATURES = np.array(
+    [(c.frequency_mhz, c.sm_count, c.launch) for c in search_space(PARTITION, a100(), space())], dtype=float
+)
+STATIC_W = a100().static_power_w
+
+
+def problem(seed=0, prior=None, features=FEATURES, **changes):
+    config = informed_search(**changes)
+    return SearchProblem(PARTITION, features, prior or textbook(a100()), config, np.random.default_rng(seed))
+
+
+def scaled(gpu, factors):
+    """The GPU with coefficients multiplied, shares kept at most 1."""
+    values = {
+        name: min(getattr(gpu.coefficients, name) * factor, 1.0 if "share" in name or "efficiency" in name else np.inf)
+        for name, factor in factors.items()
+    }
+    values["voltage_floor"] = min(values["voltage_floor"], 1.0)
+    return dataclasses.replace(gpu, coefficients=dataclasses.replace(gpu.coefficients, **values))
+
+
+def perturbed(seed):
+    """An A100 whose coefficients are off by up to 30 %."""
+    factors = np.random.default_rng(seed).uniform(0.7, 1.3, len(EXPECTED))
+    return scaled(a100(), dict(zip(EXPECTED, factors.tolist(), strict=True)))
+
+
+class Truth:
+    """Noise-free costs of every candidate, measured with the noise of the simulated testbed."""
+
+    def __init__(self, gpu, features=FEATURES, noise=0.004):
+        behaviour = run_schedules(gpu, PARTITION, *features.T)
+        self.time_s, self.energy_j, self.noise = behaviour.time_s, behaviour.energy_j, noise
+        self.points = np.column_stack((self.time_s, self.energy_j - STATIC_W * self.time_s))
+
+    def measure(self, candidate):
+        time_factor, power_factor = 1 + self.noise * np.random.default_rng(candidate).standard_normal(2)
+        time_s = float(self.time_s[candidate]) * time_factor
+        energy_j = float(self.energy_j[candidate]) * time_factor * power_factor
+        return Measurement(time_s=time_s, energy_j=energy_j, duration_s=11.4)
+
+    def share(self, candidates):
+        front = pareto_front(self.points)
+        ideal, reference = front.min(axis=0), 1.1 * front.max(axis=0)
+        axes = (self.points - ideal) / (reference - ideal)
+        return hypervolume(axes[candidates], np.ones(2)) / hypervolume(axes, np.ones(2))
+
+
+def searched(truth, **options):
+    found = run_search(problem(**options), truth.measure, STATIC_W)
+    return found, [t.candidate for t in found.trials]
+
+
+def test_the_prior_is_not_what_the_simulated_testbed_runs():
+    """A model that is the prior must never be the truth that is searched."""
+    prior, truth = textbook(a100()).coefficients, a100().coefficients
+    assert [name for name in EXPECTED if getattr(prior, name) == getattr(truth, name)] == []
+
+
+def test_the_prior_is_the_same_for_every_gpu():
+    other = scaled(a100(), dict.fromkeys(EXPECTED, 0.9))
+    assert textbook(other).coefficients == textbook(a100()).coefficients
+
+
+@pytest.mark.parametrize("truth", [a100(), perturbed(1), perturbed(2)], ids=["a100", "perturbed-1", "perturbed-2"])
+def test_nearly_all_of_the_frontier_is_found_with_few_measurements(truth):
+    found, candidates = searched(Truth(truth))
+    assert Truth(truth).share(candidates) > 0.99
+    assert len(candidates) <= informed_search().most < len(FEATURES) / 10
+    assert {t.chosen_by for t in found.trials} == {"initial", "improvement"}
+
+
+def test_it_beats_random_at_equal_budget():
+    truth = Truth(perturbed(3))
+    shares = []
+    for seed in range(3):
+        _, candidates = searched(truth, seed=seed, most=24)
+        drawn = np.random.default_rng(seed).choice(len(FEATURES), size=len(candidates), replace=False)
+        shares.append((truth.share(candidates), truth.share(drawn)))
+    informed, random = np.median(shares, axis=0)
+    assert 1 - informed < (1 - random) / 2
+
+
+def test_a_candidate_is_measured_once_and_the_same_seed_searches_the_same_way():
+    first, candidates = searched(Truth(a100()), seed=4, most=20)
+    assert len(set(candidates)) == len(candidates)
+    assert searched(Truth(a100()), seed=4, most=20)[0].trials == first.trials
+
+
+@pytest.mark.parametrize("factor", [10.0, 0.1])
+def test_a_prior_that_is_nonsense_is_overcome(factor):
+    nonsense = scaled(textbook(a100()), dict.fromkeys(EXPECTED, factor))
+    truth = Truth(a100())
+    _, candidates = searched(truth, prior=nonsense)
+    assert truth.share(candidates) > 0.95
+
+
+def test_an_inverted_prior_is_overcome():
+    """SM counts and clocks in reverse: the prior expects the best where the worst is."""
+    truth = Truth(a100())
+    extremes = FEATURES.min(axis=0) + FEATURES.max(axis=0)
+    flipped = np.column_stack((extremes[0] - FEATURES[:, 0], extremes[1] - FEATURES[:, 1], FEATURES[:, 2]))
+    _, candidates = searched(truth, features=flipped)
+    assert truth.share(candidates) > 0.95
+
+
+@pytest.mark.parametrize("size", [1, 2, 5])
+def test_a_search_of_very_few_candidates_ends(size):
+    features = FEATURES[:size]
+    found, candidates = searched(Truth(a100(), features), features=features)
+    assert len(set(candidates)) == len(candidates) <= size
+    assert found.rounds[-1].stop
+
+
+def test_constant_measurements_end_the_search():
+    found = run_search(problem(most=16), lambda _: Measurement(time_s=1e-3, energy_j=0.3, duration_s=11.4), STATIC_W)
+    assert found.rounds[-1].stop
+
+
+def test_a_search_ends_once_little_is_predicted_to_be_left():
+    found, candidates = searched(Truth(a100()), enough=0.2, least=8)
+    assert len(candidates) < informed_search().most
+    assert "predicted to lack" in found.rounds[-1].stop
+
+
+ENSEMBLE = imagine(textbook(a100()), PARTITION, FEATURES, 30, np.random.default_rng(0))
+
+
+@settings(deadline=None, max_examples=15)
+@given(
+    measured=st.lists(st.integers(0, len(FEATURES) - 1), min_size=1, max_size=12, unique=True),
+    factor=st.floats(0.2, 5.0),
+)
+def test_measuring_never_makes_a_belief_less_certain(measured, factor):
+    belief = Belief(FEATURES, ENSEMBLE, noise=0.005)
+    truth = Truth(a100(), noise=0.0)
+    data = Dataset(np.array(measured), truth.time_s[measured] * factor, truth.energy_j[measured] * factor, STATIC_W)
+    after = belief.given(data)
+    rows = np.concatenate((data.candidates, len(FEATURES) + data.candidates))
+    prior = np.diag(belief.covariance(data.candidates, data.candidates, after.hyperparameters))
+    assert (after.deviation[rows] ** 2 <= prior + 1e-9).all()
+    assert (after.deviation[rows] <= 0.005 * 1.01).all()
+    assert np.exp(after.mean[data.candidates]) == pytest.approx(data.time_s, rel=0.1)
