@@ -9,14 +9,25 @@ import torch
 import torch.distributed as dist
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from worlds import LAYERS, LLAMA, QWEN, TOKENS, degrees, departure, gradients_of, graph_of, mesh_of, randomise, spawn
+from worlds import (
+    LAYERS,
+    LLAMA,
+    QWEN,
+    TOKENS,
+    degrees,
+    departure,
+    gloo_groups,
+    gradients_of,
+    graph_of,
+    randomise,
+    spawn,
+)
 
 from kareus.engine.gradients import sum_weight_gradients
 from kareus.engine.schedules import MicrobatchSchedule, Schedule
 from kareus.engine.stage_model import SEQUENTIAL, StageModel
 from kareus.errors import EngineError
 from kareus.model.communication import Mesh
-from kareus.model.communicators.process_group import ProcessGroupCommunicator
 from kareus.model.shards import shard_of
 from kareus.partition.detect import detect_partitions
 from kareus.partition.graph import BlockGraph
@@ -89,7 +100,7 @@ def ran(stage: StageModel, batch: int, schedule: MicrobatchSchedule, seed: int =
 
 def check_any_plan(rank: int, drawn: list[Case], examples: int) -> None:
     for case in drawn:
-        mesh = mesh_of(rank, case.tp, case.cp)
+        mesh = gloo_groups(rank, degrees(case.tp, case.cp)).mesh
         for recompute in (False, True):
             check_stage(make(case, mesh, WHOLE, recompute=recompute), case, examples)
         check_stage(make(case, mesh, MIDDLE, recompute=True), case, 2)
@@ -112,7 +123,7 @@ def check_stage(stage: StageModel, case: Case, examples: int) -> None:
 
 def check_replicas(rank: int, case: Case) -> None:
     """Two replicas with batches of different sizes together compute what one does with both."""
-    replicas = ProcessGroupCommunicator("dp", dist.group.WORLD)
+    replicas = gloo_groups(rank, degrees(dp=2)).replicas
     stage = make(case, Mesh(), WHOLE, recompute=False)
     ids = torch.randint(40, (5, TOKENS), generator=torch.Generator().manual_seed(1))
     stage(ids, ids).backward()
@@ -127,7 +138,7 @@ def check_replicas(rank: int, case: Case) -> None:
 
 def check_divided_sums(rank: int, case: Case) -> None:
     """After the sums over ranks, weights that ranks share have one gradient."""
-    mesh = mesh_of(rank, case.tp, case.cp)
+    mesh = gloo_groups(rank, degrees(case.tp, case.cp)).mesh
     stage = make(case, mesh, WHOLE, recompute=False)
     for name, parameter in stage.named_parameters():
         if "norm" in name:

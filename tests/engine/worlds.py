@@ -9,8 +9,8 @@ import torch
 import torch.distributed as dist
 from builders import small_model
 
-from kareus.model.communication import Mesh
-from kareus.model.communicators.process_group import ProcessGroupCommunicator
+from kareus.engine.ranks import Groups, groups_of, place_of
+from kareus.model.communicators.choice import Library
 from kareus.partition.extract import extract
 from kareus.partition.graph import Batch, BlockGraph
 from kareus.workload.config import Model, Parallelism
@@ -20,8 +20,8 @@ QWEN = small_model(name="tiny-qwen", qk_norm=True, qkv_bias=True, num_key_value_
 LAYERS, TOKENS = 2, 16
 
 
-def degrees(tp: int = 1, cp: int = 1) -> Parallelism:
-    return Parallelism(dp=1, pp=1, tp=tp, cp=cp, layers_per_stage=(LAYERS,), shard_optimizer=False)
+def degrees(tp: int = 1, cp: int = 1, dp: int = 1) -> Parallelism:
+    return Parallelism(dp=dp, pp=1, tp=tp, cp=cp, layers_per_stage=(LAYERS,), shard_optimizer=False)
 
 
 def graph_of(model: Model, parallelism: Parallelism) -> BlockGraph:
@@ -34,13 +34,9 @@ def spawn(world_size: int, check: Callable[..., None], folder: Path, *arguments:
     torch.multiprocessing.spawn(_run, (check, world_size, str(store), arguments), nprocs=world_size)
 
 
-def mesh_of(rank: int, tp: int, cp: int) -> Mesh:
-    """Groups of consecutive ranks for tp, of every tp-th for cp, as in Megatron-LM; called by every rank."""
-    ranks = range(dist.get_world_size())
-    return Mesh(
-        tp=_own_group("tp", rank, [[r for r in ranks if r // tp == n] for n in range(cp)]) if tp > 1 else None,
-        cp=_own_group("cp", rank, [[r for r in ranks if r % tp == n] for n in range(tp)]) if cp > 1 else None,
-    )
+def gloo_groups(rank: int, parallelism: Parallelism) -> Groups:
+    """The communicators of `rank`; every rank calls this."""
+    return groups_of(place_of(rank, parallelism, dist.get_world_size()), parallelism, Library.GLOO, scratch_bytes=0)
 
 
 def randomise(module: torch.nn.Module, seed: int = 0) -> None:
@@ -67,11 +63,6 @@ def departure(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor])
     if dist.is_initialized():
         dist.all_reduce(over_ranks, op=dist.ReduceOp.MAX)
     return float(over_ranks)
-
-
-def _own_group(axis: str, rank: int, groups: list[list[int]]) -> ProcessGroupCommunicator:
-    made = [(ranks, dist.new_group(ranks)) for ranks in groups]
-    return next(ProcessGroupCommunicator(axis, group) for ranks, group in made if rank in ranks)
 
 
 def _run(rank: int, check: Callable[..., None], world_size: int, store: str, arguments: tuple[Any, ...]) -> None:
