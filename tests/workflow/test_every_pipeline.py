@@ -49,15 +49,17 @@ def planned(results: Path, pipeline: str) -> Path:
     components, whole = (folder / "profile" / f"{table}.parquet" for table in ("components", "instructions"))
     instructions, iteration = (folder / "pipeline" / f"{table}.parquet" for table in ("instructions", "iteration"))
     searches = [folder / "search" / partition for partition in expected_partitions(workload)]
-    candidates, rounds = ([path / f"{table}.parquet" for path in searches] for table in ("candidates", "rounds"))
+    candidates, rounds, proposals = (
+        [path / f"{table}.parquet" for path in searches] for table in ("candidates", "rounds", "proposals")
+    )
     plan, report = folder / "plan/fastest.json", folder / "report"
 
     run("partition", config=config["partition"], segments=segments, partitions=partitions)
     run("schedule", config=config["schedule"], partitions=partitions, space=space)
     run("profile", config=config["profile"], segments=segments, store=store, components=components, instructions=whole)
-    for path, found, in_rounds in zip(searches, candidates, rounds, strict=True):
+    for path, found, in_rounds, proposed in zip(searches, candidates, rounds, proposals, strict=True):
         inputs = {"config": config["search"], "partitions": partitions, "space": space, "store": store}
-        run("search", f"--partition={path.name}", **inputs, candidates=found, rounds=in_rounds)
+        run("search", f"--partition={path.name}", **inputs, candidates=found, rounds=in_rounds, proposals=proposed)
     inputs = {"config": config["frontier"], "segments": segments, "components": components, "instructions": whole}
     run("frontier", "--candidates", *candidates, **inputs, microbatch=microbatch)
     run("pipeline", config=config["pipeline"], microbatch=microbatch, instructions=instructions, iteration=iteration)
@@ -65,7 +67,18 @@ def planned(results: Path, pipeline: str) -> Path:
     run("check-plan", plan)
     tables = {"iteration": iteration, "microbatch": microbatch, "plans": plan}
     outputs = {"page": report / "page.html", "summary": report / "summary.txt"}
-    run("report", f"--workload={name}", "--candidates", *candidates, "--rounds", *rounds, **tables, **outputs)
+    run(
+        "report",
+        f"--workload={name}",
+        "--candidates",
+        *candidates,
+        "--rounds",
+        *rounds,
+        "--proposals",
+        *proposals,
+        **tables,
+        **outputs,
+    )
     return folder
 
 
