@@ -23,7 +23,7 @@ def launch(arguments: Sequence[str], ranks: int) -> None:
     """Run `python -m kareus` with `arguments` on every rank and wait for all.
 
     Raises:
-        SystemExit: one of them failed, and rank 0 has said why.
+        SystemExit: one of them failed, and said why.
         EngineError: one of them failed and nobody could say why.
     """
     with socket.socket() as probe:
@@ -45,8 +45,8 @@ def launch(arguments: Sequence[str], ranks: int) -> None:
             process.wait()
     codes = [process.returncode for process in processes]
     if any(codes):
-        if codes[0] > 0:
-            raise SystemExit(codes[0])
+        if max(codes) > 0:  # whoever ended by itself has said why
+            raise SystemExit(max(codes))
         rank = next(rank for rank, code in enumerate(codes) if code)
         raise EngineError(f"rank {rank}: ended with code {codes[rank]} and said nothing; see the system's log.")
 

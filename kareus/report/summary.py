@@ -59,6 +59,7 @@ def summary_text(inputs: ReportInputs) -> str:
         _frontier_improvement(methods),
         [f"Chosen plans: reductions against {THROUGHPUT_BASELINE} at max throughput"],
         _chosen_plans(plan_rows(inputs.iteration, inputs.plans)),
+        *_runs(inputs),
         [f"{DASH} no plan of the method satisfies the constraint, or the method is the baseline itself"],
     ]
     return "\n\n".join("\n".join(block) for block in blocks) + "\n"
@@ -84,6 +85,28 @@ def _chosen_plans(rows: Sequence[PlanRow]) -> list[str]:
         (row.selector, row.method, *_cost(row)[:2], *_reductions(row), percent(100 * row.gap, digits=2)) for row in rows
     ]
     return table(("selector", "method", "time s", "energy kJ", "time saved", "energy saved", "gap"), cells, texts=2)
+
+
+def _runs(inputs: ReportInputs) -> list[list[str]]:
+    """What ran beside what was predicted, if anything ran."""
+    if not inputs.runs:
+        return []
+    verb = "played back" if inputs.testbed.kind == "simulated" else "run"
+    head = f"End to end: the fastest plan of each method, {verb} for {inputs.runs[0].iterations} iterations"
+    heads = ("method", "predicted s", f"{verb} s", "off", "predicted kJ", f"{verb} kJ", "off")
+    cells = [
+        (
+            row.method,
+            f"{row.predicted_time_s:.3f}",
+            f"{row.time_s:.3f}",
+            f"{row.time_percent:+.1f} %",
+            f"{row.predicted_energy_j / 1e3:.2f}",
+            DASH if row.energy_j is None else f"{row.energy_j / 1e3:.2f}",
+            DASH if row.energy_percent is None else f"{row.energy_percent:+.1f} %",
+        )
+        for row in inputs.runs
+    ]
+    return [[head], table(heads, cells)]
 
 
 def _cost(row: MethodComparison | PlanRow) -> tuple[str, ...]:

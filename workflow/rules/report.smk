@@ -5,6 +5,7 @@ rule write_report:
         candidates=searches,
         rounds=rounds,
         plans=chosen_plans,
+        runs=runs,
     output:
         page="results/{workload}/report/page.html",
         summary="results/{workload}/report/summary.txt",
@@ -22,6 +23,7 @@ rule write_report:
         "python -m kareus report --workload {wildcards.workload}"
         " --microbatch {input.microbatch} --iteration {input.iteration}"
         " --candidates {input.candidates} --rounds {input.rounds} --plans {input.plans}"
+        " --runs {input.runs}"
         " --page {output.page} --summary {output.summary} > {log} 2>&1"
 
 
