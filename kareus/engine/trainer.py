@@ -5,6 +5,7 @@ import math
 import time
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from kareus.device.controller import Clocks
@@ -79,6 +80,7 @@ class Trainer:
             KareusError: weights or a checkpoint cannot be read or are of something else.
         """
         self._setup = setup
+        torch.manual_seed(setup.seed)
         workload, place = setup.job.workload, setup.standing.place
         parallelism, mesh = workload.parallelism, setup.standing.groups.mesh
         self.stage = make_stage(setup)
@@ -141,7 +143,7 @@ class Trainer:
             )
         sum_weight_gradients(self.stage, mesh, setup.standing.groups.replicas)
         if lines.ends is not None:
-            lines.ends.all_reduce([_tied_gradient(self.stage)]).wait()
+            lines.ends.all_reduce([tied_gradient(self.stage)]).wait()
         norm = whole_norm(self.stage, setup.job.workload.model, lines, counts_head=self._counts_head)
         rate = setup.learning_rate.at(self.iteration)
         self._optimizer.step(norm, rate)
@@ -260,7 +262,7 @@ def _pipeline(setup: Setup, stage: StageModel) -> Pipeline:
     )
 
 
-def _tied_gradient(stage: StageModel) -> Tensor:
+def tied_gradient(stage: StageModel) -> Tensor:
     """Gradient of the embedding, or of the head that is a copy of it."""
     if stage.embedding is not None:
         return stage.embedding.weight_gradient
