@@ -93,7 +93,7 @@ def _runs(inputs: ReportInputs) -> list[list[str]]:
         return []
     verb = "played back" if inputs.testbed.kind == "simulated" else "run"
     head = f"End to end: the fastest plan of each method, {verb} for {inputs.runs[0].iterations} iterations"
-    heads = ("method", "predicted s", f"{verb} s", "off", "predicted kJ", f"{verb} kJ", "off")
+    heads = ("method", "predicted s", "ran s", "off by", "predicted kJ", "ran kJ", "off by")
     cells = [
         (
             row.method,

@@ -6,7 +6,7 @@ from kareus.cli import main
 
 
 def arguments(paths, folder):
-    many = {"--candidates": paths.candidates, "--rounds": paths.rounds, "--plans": paths.plans}
+    many = {"--candidates": paths.candidates, "--rounds": paths.rounds, "--plans": paths.plans, "--runs": paths.runs}
     one = {"--iteration": paths.iteration, "--microbatch": paths.microbatch}
     words = ["report", "--workload", WORKLOAD, "--page", folder / "page.html", "--summary", folder / "summary.txt"]
     words += [word for option, path in one.items() for word in (option, path)]
