@@ -5,6 +5,7 @@ what the GPU model makes of whole instructions on a chip that stays warm, and wh
 nothing of how right the GPU model is. One GPU stands for all of its stage.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -27,6 +28,9 @@ from kareus.workload.slices import cut
 Array = NDArray[np.float64]
 Cost = tuple[float, float]
 """Seconds and watts."""
+
+_SETTLING_S = 20.0
+"""What a chip is given to warm up; its temperature settles within seconds."""
 
 
 def play_back(
@@ -104,7 +108,7 @@ def _starts(workload: Workload, times_s: Array) -> Array:
 def _energies_j(
     workload: Workload, times_s: Array, powers_w: Array, starts_s: Array, iteration_s: Array
 ) -> list[float]:
-    """Energy of one GPU of a stage in every iteration, its chip as warm as the one before left it.
+    """Energy of one GPU of a stage in every iteration, its chip as warm as a long training leaves it.
 
     Args:
         workload: whose GPU and testbed it is.
@@ -113,21 +117,34 @@ def _energies_j(
         starts_s: from the start of the iteration.
         iteration_s: of each iteration; whoever waits draws the blocking power.
     """
-    gpu, ambient_c = workload.gpu, workload.testbed.ambient_c
-    temperature_c, energies_j = ambient_c, []
-    for times, powers, starts, whole_s in zip(times_s.T, powers_w.T, starts_s.T, iteration_s, strict=True):
-        now_s = energy_j = 0.0
-        for time_s, power_w, start_s in zip(times.tolist(), powers.tolist(), starts.tolist(), strict=True):
-            waiting = Interval(gpu.blocking_power_w, temperature_c, ambient_c, gpu.coefficients)
-            temperature_c = waiting.temperature_c(start_s - now_s)
-            working = Interval(power_w, temperature_c, ambient_c, gpu.coefficients)
-            temperature_c = working.temperature_c(time_s)
-            energy_j += gpu.blocking_power_w * (start_s - now_s) + working.energy_j(time_s)
-            now_s = start_s + time_s
-        rest = Interval(gpu.blocking_power_w, temperature_c, ambient_c, gpu.coefficients)
-        temperature_c = rest.temperature_c(float(whole_s) - now_s)
-        energies_j.append(energy_j + gpu.blocking_power_w * (float(whole_s) - now_s))
+    laps = list(zip(times_s.T.tolist(), powers_w.T.tolist(), starts_s.T.tolist(), iteration_s.tolist(), strict=True))
+    temperature_c = workload.testbed.ambient_c
+    for _ in range(math.ceil(_SETTLING_S / float(iteration_s[0]))):
+        _, temperature_c = _lap(workload, temperature_c, *laps[0])
+    energies_j = []
+    for lap in laps:
+        energy_j, temperature_c = _lap(workload, temperature_c, *lap)
+        energies_j.append(energy_j)
     return energies_j
+
+
+def _lap(
+    workload: Workload,
+    temperature_c: float,
+    times_s: Sequence[float],
+    powers_w: Sequence[float],
+    starts_s: Sequence[float],
+    iteration_s: float,
+) -> tuple[float, float]:
+    """Energy of one iteration that begins at `temperature_c`, and the temperature at its end."""
+    gpu, ambient_c = workload.gpu, workload.testbed.ambient_c
+    now_s = energy_j = 0.0
+    for time_s, power_w, start_s in zip((*times_s, 0.0), (*powers_w, 0.0), (*starts_s, iteration_s), strict=True):
+        waiting = Interval(gpu.blocking_power_w, temperature_c, ambient_c, gpu.coefficients)
+        working = Interval(power_w, waiting.temperature_c(start_s - now_s), ambient_c, gpu.coefficients)
+        energy_j += gpu.blocking_power_w * (start_s - now_s) + working.energy_j(time_s)
+        temperature_c, now_s = working.temperature_c(time_s), start_s + time_s
+    return energy_j, temperature_c
 
 
 def _row(plan: Plan, workload: Workload, stage: int, iteration: int, time_s: float, energy_j: float) -> dict[str, Any]:

@@ -100,11 +100,14 @@ def test_it_is_a_function_of_the_plan_and_the_seed(folder: Path) -> None:
     assert first["time_s"].n_unique() == 5
 
 
-def test_a_chip_that_has_warmed_up_draws_more(folder: Path) -> None:
-    quiet = dataclasses.replace(DIVIDED, testbed=simulated(time_noise=0.0, power_noise=0.0, ambient_c=25.0))
-    by_iteration = played(folder, quiet, 3).filter(pl.col("stage") == 0)["energy_j"].to_list()
-    assert by_iteration == sorted(by_iteration)
-    assert by_iteration[0] < by_iteration[-1]
+def test_chips_are_as_warm_as_a_long_training_leaves_them(folder: Path) -> None:
+    def energies_j(ambient_c: float) -> list[float]:
+        testbed = simulated(time_noise=0.0, power_noise=0.0, ambient_c=ambient_c)
+        rows = played(folder, dataclasses.replace(DIVIDED, testbed=testbed))
+        return rows.filter(pl.col("stage") == 0)["energy_j"].to_list()
+
+    assert energies_j(25.0) == pytest.approx([energies_j(25.0)[0]] * 5)
+    assert energies_j(45.0)[0] > energies_j(25.0)[0]
 
 
 def test_clocks_change_where_the_plan_says(folder: Path) -> None:
