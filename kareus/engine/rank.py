@@ -23,7 +23,7 @@ from kareus.engine.recorder import Recorder, identity
 from kareus.engine.settings import OptimizerSettings, TrainingSettings
 from kareus.engine.trainer import Setup, Trainer
 from kareus.engine.watch import Watch, watched
-from kareus.engine.world import World, find_world, join
+from kareus.engine.world import World, join, meet, world_of
 from kareus.errors import ConfigError
 from kareus.model.communicators.choice import Library
 from kareus.model.communicators.nccl import NcclCommunicator
@@ -54,9 +54,10 @@ def train(
     Raises:
         KareusError: it cannot start, or go on. With several ranks, rank 0 says it and all end.
     """
-    world = find_world(Library(communicator))
+    met = meet()
     try:
-        with watched(world.store, world.rank, world.size, "kareus train") as watch:
+        with watched(met.store, met.rank, met.size, "kareus train") as watch:
+            world = world_of(met, Library(communicator))
             job = make_job()
             standing = join(world, job.workload)
             if world.rank == 0:
@@ -78,7 +79,7 @@ def train(
                 _connect(setup)
                 Trainer(setup).run()
     finally:
-        if world.size == 1 and dist.is_initialized():
+        if met.size == 1 and dist.is_initialized():
             dist.destroy_process_group()
 
 

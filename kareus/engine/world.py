@@ -47,11 +47,28 @@ class Standing:
     lines: Lines
 
 
-def find_world(library: Library) -> World:
-    """Find the store that all ranks share, as torchrun says in the environment; without it, be alone.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Meeting:
+    """How ranks found each other, before any of them can do something."""
+
+    rank: int
+    size: int
+    store: Store
+
+
+def meet() -> Meeting:
+    """Find the store that all ranks share, as torchrun says in the environment; without it, be alone."""
+    if "RANK" not in os.environ:
+        return Meeting(rank=0, size=1, store=dist.HashStore())  # type: ignore[attr-defined]
+    store, rank, size = next(rendezvous("env://"))
+    return Meeting(rank=rank, size=size, store=store)
+
+
+def world_of(meeting: Meeting, library: Library) -> World:
+    """The world in which `library` communicates.
 
     Raises:
-        EngineError: there is no GPU for the library.
+        EngineError: there is no GPU for it.
     """
     device = torch.device("cpu")
     if library is not Library.GLOO:
@@ -63,10 +80,7 @@ def find_world(library: Library) -> World:
             )
         device = torch.device("cuda", local)
         torch.cuda.set_device(device)
-    if "RANK" not in os.environ:
-        return World(rank=0, size=1, store=dist.HashStore(), device=device, library=library)  # type: ignore[attr-defined]
-    store, rank, size = next(rendezvous("env://"))
-    return World(rank=rank, size=size, store=store, device=device, library=library)
+    return World(rank=meeting.rank, size=meeting.size, store=meeting.store, device=device, library=library)
 
 
 def join(world: World, workload: Workload) -> Standing:

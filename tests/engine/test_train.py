@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from trainings import command, environment, losses, planned, tiny_workload, train
+from trainings import command, environment, here, losses, planned, tiny_workload, train
 
 from kareus.artifacts.tables import read_provenance, read_table
 from kareus.cli import main
@@ -39,11 +39,6 @@ def two_stages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("planned") / "two-stages"
     planned(folder, tiny_workload(pp=2))
     return folder
-
-
-def here(*arguments: object) -> int:
-    """`kareus train` of one rank, in this process."""
-    return main(["train", *map(str, arguments), "--communicator", "gloo"])
 
 
 def weights_of(output: Path, iteration: int) -> dict[str, bytes]:
@@ -114,18 +109,14 @@ def test_a_training_that_diverges_ends_on_all_ranks_in_one_line(two_stages: Path
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("parallelism", [{"pp": 2}, {"tp": 2, "pp": 2}])
 def test_two_hundred_steps_on_text_follow_the_curve_of_sequential_execution(
-    tmp_path: Path, parallelism: dict[str, int]
+    alone: Path, two_stages: Path, tmp_path: Path
 ) -> None:
-    folder, text = tmp_path / "planned", tmp_path / "text.txt"
-    plan = planned(folder, tiny_workload(**parallelism))
+    text = tmp_path / "text.txt"
     text.write_text(TEXT.read_text())
     options = ("--iterations", 200, "--data", text, "--warmup", 10, *FAST)
-    one = tmp_path / "one.yaml"
-    one.write_text(to_yaml(tiny_workload()))
-    assert here("--workload", one, *options, "--output", tmp_path / "sequential") == 0
-    done = train(plan, *options, "--output", tmp_path / "plan")
+    assert here("--workload", alone / "config/workload.yaml", *options, "--output", tmp_path / "sequential") == 0
+    done = train(two_stages / "plan/fastest.json", *options, "--output", tmp_path / "plan")
     assert done.returncode == 0, done.stderr
     expected = losses(tmp_path / "sequential")
     assert losses(tmp_path / "plan") == pytest.approx(expected, rel=1e-3)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import torch
 from builders import a100, protocol, search, simulated, small_model, space
 
 from kareus.artifacts.files import write_text
@@ -77,6 +78,16 @@ def train(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str
     return subprocess.run(
         command(*arguments), capture_output=True, text=True, check=False, env=environment(), **options
     )
+
+
+def here(*arguments: object) -> int:
+    """`kareus train` of one rank, in this process and on one core, as `train` has it."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return main(["train", *map(str, arguments), "--communicator", "gloo"])
+    finally:
+        torch.set_num_threads(threads)
 
 
 def command(*arguments: object) -> list[str]:
