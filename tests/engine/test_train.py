@@ -19,7 +19,7 @@ from kareus.workload.config import PipelineConfig, PipelineSchedule
 from kareus.workload.slices import to_yaml
 
 ROOT = Path(__file__).parents[2]
-TEXT = ROOT / "docs" / "engine.md"
+TEXT = ROOT / "LICENSE"
 """A text that a model can learn."""
 FAST = ("--learning-rate", 0.01)
 ZERO_BUBBLE = PipelineConfig(schedule=PipelineSchedule.ZERO_BUBBLE_H1, chunks=1, deadlines=2)
@@ -50,9 +50,7 @@ def weights_of(output: Path, iteration: int) -> dict[str, bytes]:
 def test_a_plan_trains_as_sequential_execution_does(
     alone: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    text = tmp_path / "text.txt"
-    text.write_text(TEXT.read_text())
-    options = ("--iterations", 6, "--data", text, *FAST)
+    options = ("--iterations", 6, "--data", TEXT, *FAST)
     assert here("--workload", alone / "config/workload.yaml", *options, "--output", tmp_path / "sequential") == 0
     caplog.set_level("INFO")
     assert here(alone / "plan/fastest.json", *options, "--output", tmp_path / "plan", "--clocks", "dry") == 0
@@ -112,15 +110,13 @@ def test_a_training_that_diverges_ends_on_all_ranks_in_one_line(two_stages: Path
 def test_two_hundred_steps_on_text_follow_the_curve_of_sequential_execution(
     alone: Path, two_stages: Path, tmp_path: Path
 ) -> None:
-    text = tmp_path / "text.txt"
-    text.write_text(TEXT.read_text())
-    options = ("--iterations", 200, "--data", text, "--warmup", 10, *FAST)
+    options = ("--iterations", 200, "--data", TEXT, "--warmup", 10, "--learning-rate", 0.003)
     assert here("--workload", alone / "config/workload.yaml", *options, "--output", tmp_path / "sequential") == 0
     done = train(two_stages / "plan/fastest.json", *options, "--output", tmp_path / "plan")
     assert done.returncode == 0, done.stderr
     expected = losses(tmp_path / "sequential")
-    assert losses(tmp_path / "plan") == pytest.approx(expected, rel=1e-3)
-    assert expected[-1] < expected[0] - 1.0
+    assert losses(tmp_path / "plan") == pytest.approx(expected, rel=1e-4)
+    assert expected[-1] < expected[0] - 2.0
 
 
 @pytest.mark.parametrize(
