@@ -17,6 +17,7 @@ include: "workflow/rules/search.smk"
 include: "workflow/rules/frontier.smk"
 include: "workflow/rules/pipeline.smk"
 include: "workflow/rules/plan.smk"
+include: "workflow/rules/engine.smk"
 include: "workflow/rules/emulate.smk"
 include: "workflow/rules/report.smk"
 
@@ -33,6 +34,7 @@ localrules:
     all,
     plans,
     frontiers,
+    end_to_end,
     fleets,
 
 
@@ -49,6 +51,14 @@ rule plans:
             "results/{workload}/plan/{selector}.json",
             workload=WORKLOADS,
             selector=config["select"],
+        ),
+
+
+rule end_to_end:
+    input:
+        expand(
+            "results/{workload}/engine/end-to-end/iterations.parquet",
+            workload=WORKLOADS,
         ),
 
 

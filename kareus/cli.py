@@ -25,6 +25,8 @@ COMMANDS = {
     "select": ("kareus.plan.stage", "choose a point of the frontier and write its plan"),
     "check-plan": ("kareus.plan.check_stage", "validate a plan file"),
     "export": ("kareus.export.stage", "write a plan in the format of another tool"),
+    "train": ("kareus.engine.stage", "train a workload, by a plan or without"),
+    "end-to-end": ("kareus.engine.end_to_end_stage", "run the fastest plan of every method"),
     "emulate": ("kareus.emulate.stage", "emulate fleets of pipelines: scaling, stragglers, power caps, hours"),
     "validate": ("kareus.fidelity.stage", "predict what a reference file gives, and say how far off that is"),
     "fit": ("kareus.fidelity.fit_stage", "fit a GPU's coefficients to reference data"),

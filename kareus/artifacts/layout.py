@@ -25,6 +25,11 @@ class WorkloadFolder:
         return self._existing("config", f"{stage}.yaml")
 
     @property
+    def segments(self) -> Path:
+        """Operator graphs of a block."""
+        return self._existing("partition", "segments.parquet")
+
+    @property
     def space(self) -> Path:
         """Search spaces."""
         return self._existing("schedule", "space.parquet")

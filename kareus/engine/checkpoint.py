@@ -99,7 +99,8 @@ def latest(place: Place) -> int | None:
         if header is not None:
             if header.subject != place.subject:
                 raise ArtifactError(
-                    f"{place.folder}: holds checkpoints of another model, plan or parallelism; begin in a new folder."
+                    f"{place.folder}: holds checkpoints of another model, parallelism, sequence length or seed; "
+                    "begin in a new folder."
                 )
             return iteration
     return None

@@ -3,7 +3,9 @@
 So the ranks of a tensor-parallel group share a node.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import torch.distributed as dist
 
 from kareus.errors import EngineError
 from kareus.model.communication import Communicator, Mesh
@@ -29,6 +31,18 @@ class Groups:
     """About operators."""
     replicas: Communicator | None
     """About weight gradients, with the same place of the other replicas; None if there is one replica."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """With whom one rank agrees on what is not about operators."""
+
+    stages: dist.ProcessGroup
+    """The same place of all stages, in order."""
+    tensor: dist.ProcessGroup | None
+    """The tensor-parallel group, for small sums that no plan speaks of; None if it is this rank alone."""
+    ends: Communicator | None
+    """First and last stage, where both hold a copy of tied embeddings; None elsewhere."""
 
 
 def place_of(rank: int, parallelism: Parallelism, world_size: int) -> Place:
@@ -81,3 +95,29 @@ def groups_of(place: Place, parallelism: Parallelism, library: Library, scratch_
         ),
         make_communicator(of_weights, "dp", replicas, scratch_bytes),
     )
+
+
+def lines_of(place: Place, parallelism: Parallelism, library: Library, *, ties_ends: bool) -> Lines:
+    """Make the further groups of the rank at `place`; every rank calls this after `groups_of`.
+
+    Args:
+        place: of this rank.
+        parallelism: of the workload.
+        library: as for `groups_of`.
+        ties_ends: whether the embedding of the first stage and the head of the last share their weights.
+    """
+    of_weights = Library.GLOO if library is Library.GLOO else Library.NCCL
+    stages = [rank_of(replace(place, stage=stage), parallelism) for stage in range(parallelism.pp)]
+    tensor = [rank_of(replace(place, tp=tp), parallelism) for tp in range(parallelism.tp)]
+    tied = ties_ends and parallelism.pp > 1 and place.stage in (0, parallelism.pp - 1)
+    return Lines(
+        _group(stages, of_weights, "pp"),
+        _group(tensor, of_weights, "tp-sums") if parallelism.tp > 1 else None,
+        make_communicator(of_weights, "ends", [stages[0], stages[-1]], 0) if tied else None,
+    )
+
+
+def _group(ranks: list[int], library: Library, name: str) -> dist.ProcessGroup:
+    group = dist.new_group(ranks, backend=str(library), use_local_synchronization=True, group_desc=name)
+    assert isinstance(group, dist.ProcessGroup)
+    return group

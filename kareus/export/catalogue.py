@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from kareus.artifacts.tables import TableSchema
 from kareus.emulate.tables import FLEET, HOURS, POWER_CAPS, STRAGGLERS
+from kareus.engine.tables import ITERATIONS
 from kareus.frontier.tables import MICROBATCH
 from kareus.partition.tables import PARTITIONS, SEGMENTS
 from kareus.pipeline.tables import INSTRUCTIONS, ITERATION
@@ -46,6 +47,7 @@ CATALOGUE = (
     Entry(MICROBATCH, "frontier/microbatch.parquet"),
     Entry(INSTRUCTIONS, "pipeline/instructions.parquet"),
     Entry(ITERATION, "pipeline/iteration.parquet"),
+    Entry(ITERATIONS, "engine/*/*.parquet"),
     Entry(FLEET, "emulate/*/fleet.parquet"),
     Entry(STRAGGLERS, "emulate/*/stragglers.parquet"),
     Entry(POWER_CAPS, "emulate/*/power_caps.parquet"),

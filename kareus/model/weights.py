@@ -118,6 +118,15 @@ def save_index(folder: Path, files: Mapping[str, tuple[str, ...]]) -> None:
     write_json(folder / INDEX, {"metadata": {}, "weight_map": weight_map})
 
 
+def own_part(piece: Piece, group: Communicator | None) -> tuple[slice, ...]:
+    """Which part of a whole weight this GPU holds."""
+    sizes = [slice(0, length) for length in piece.shape]
+    if piece.divided is not None:
+        size = piece.shape[piece.divided] // group_size(group)
+        sizes[piece.divided] = slice(size * group_rank(group), size * (group_rank(group) + 1))
+    return tuple(sizes)
+
+
 def _block_pieces(model: Model) -> dict[str, tuple[Piece, ...]]:
     hidden, inner = model.hidden_size, model.intermediate_size
     query, key_value = model.num_attention_heads * model.head_dim, model.num_key_value_heads * model.head_dim
@@ -167,11 +176,7 @@ def _shard(file: Any, piece: Piece, path: Path, group: Communicator | None) -> T
         raise ArtifactError(
             f"{path}: {piece.name} has the shape {found}, the model {piece.shape}; choose its checkpoint."
         )
-    if piece.divided is None:
-        return _tensor(stored[:])
-    size = piece.shape[piece.divided] // group_size(group)
-    own = slice(size * group_rank(group), size * (group_rank(group) + 1))
-    return _tensor(stored[own] if piece.divided == 0 else stored[:, own])
+    return _tensor(stored[own_part(piece, group)])
 
 
 def _tensor(value: Any) -> Tensor:

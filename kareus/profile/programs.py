@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from kareus.partition.graph import TRACED, Batch, BlockGraph, Direction, Scope, Segment
-from kareus.partition.interleave import block_segments, interleave
+from kareus.partition.interleave import Pair, block_segments, interleave, partition_of
 from kareus.partition.split import pass_segments
+from kareus.schedule.choice import Choice
 from kareus.testbed.program import Program, Step
 
 
@@ -122,8 +123,19 @@ def instruction_program(
     *,
     recompute: bool,
     default_sm_count: int,
+    choices: Sequence[Choice] = (),
 ) -> Program:
-    """Program of a whole instruction under sequential or default nanobatching execution."""
+    """Program of a whole instruction.
+
+    Args:
+        graphs: operator graphs of a block.
+        shape: of the stage, or of its chunk.
+        direction: of the instruction.
+        execution: how it runs.
+        recompute: whether a backward recomputes its forward.
+        default_sm_count: SMs of collectives that nothing is chosen for.
+        choices: one for each partition under `overlap`.
+    """
     outer = outer_segments(graphs[Batch.MICROBATCH], shape, direction)
     before, after = _around(outer, direction)
     batch = Batch.MICROBATCH if execution is Execution.SEQUENTIAL else Batch.NANOBATCH
@@ -131,7 +143,7 @@ def instruction_program(
     if execution is Execution.SEQUENTIAL:
         middle = sequential_steps(segments, default_sm_count)
     else:
-        middle = default_nanobatching_steps(segments, default_sm_count)
+        middle = staggered_steps(segments, default_sm_count, {choice.partition: choice for choice in choices})
     return Program(
         name=f"{direction}-{execution}-{shape.layers}-layers",
         steps=(*sequential_steps(before, default_sm_count), *middle, *sequential_steps(after, default_sm_count)),
@@ -152,16 +164,22 @@ def sequential_steps(segments: Iterable[Segment], sm_count: int) -> list[Step]:
     ]
 
 
-def default_nanobatching_steps(segments: Sequence[Segment], sm_count: int) -> list[Step]:
-    """Two staggered nanobatches, every collective launched as soon as it can be."""
-    return [
-        Step(
-            operators=pair.segment.operators if pair.segment else (),
-            collective=pair.collective,
-            sm_count=sm_count if pair.collective else 0,
-        )
-        for pair in interleave(segments)
-    ]
+def staggered_steps(segments: Sequence[Segment], sm_count: int, choices: Mapping[str, Choice]) -> list[Step]:
+    """Two staggered nanobatches; a collective without a choice starts as soon as it can, on `sm_count` SMs."""
+    return [_beside(pair, sm_count, choices) for pair in interleave(segments)]
+
+
+def _beside(pair: Pair, sm_count: int, choices: Mapping[str, Choice]) -> Step:
+    if pair.collective is None:
+        return Step(operators=pair.segment.operators if pair.segment else ())
+    if pair.segment is None:
+        return Step(collective=pair.collective, sm_count=sm_count)
+    choice = choices.get(partition_of(pair.segment, pair.collective).name)
+    operators = pair.segment.operators
+    if choice is None:
+        return Step(operators=operators, collective=pair.collective, sm_count=sm_count)
+    launch = [operator.name for operator in operators].index(choice.launch)
+    return Step(operators=operators, collective=pair.collective, launch=launch, sm_count=choice.sm_count)
 
 
 def _sequential_program(name: str, segments: Sequence[Segment], sm_count: int) -> Program:

@@ -33,6 +33,7 @@ def page_data(inputs: ReportInputs) -> dict[str, Any]:
             {**to_plain(row), **_timeline(plan)}
             for row, plan in zip(plan_rows(inputs.iteration, inputs.plans), inputs.plans, strict=True)
         ],
+        "runs": to_plain(inputs.runs),
         "search": [
             {
                 "partition": search.partition,

@@ -9,6 +9,8 @@ import polars as pl
 from kareus.artifacts.provenance import Provenance, TestbedIdentity, derived
 from kareus.artifacts.records import content_hash
 from kareus.artifacts.tables import TableSchema, read_provenance, read_table
+from kareus.engine.comparison import RunComparison, compare_runs
+from kareus.engine.tables import ITERATIONS
 from kareus.errors import ArtifactError
 from kareus.frontier.tables import MICROBATCH
 from kareus.pipeline.tables import ITERATION
@@ -30,6 +32,8 @@ class Paths:
     proposals: Sequence[Path]
     """One per partition, beside its candidates."""
     plans: Sequence[Path]
+    runs: Sequence[Path] = ()
+    """Iterations that were run; none, or one table."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +67,8 @@ class ReportInputs:
     microbatch: pl.DataFrame
     searches: tuple[Search, ...]
     plans: tuple[Plan, ...]
+    runs: tuple[RunComparison, ...]
+    """Of the methods that were run; none if nothing was."""
 
     @property
     def gpus(self) -> int:
@@ -89,15 +95,17 @@ def load(workload: str, paths: Paths) -> ReportInputs:
                 f"{path}: planned from {plan.testbed.label} ({plan.testbed.detail}), the tables are from "
                 f"{tables.testbed.label} ({tables.testbed.detail}). Rerun all on one testbed."
             )
+    iteration = read_table(paths.iteration, ITERATION)
     return ReportInputs(
         workload=workload,
         testbed=tables.testbed,
         provenance=tables.stamped(),
         sources=sources,
-        iteration=read_table(paths.iteration, ITERATION),
+        iteration=iteration,
         microbatch=read_table(paths.microbatch, MICROBATCH),
         searches=_searches(paths),
         plans=plans,
+        runs=tuple(row for path in paths.runs for row in compare_runs(read_table(path, ITERATIONS), iteration)),
     )
 
 
@@ -108,6 +116,7 @@ def _sources(paths: Paths) -> tuple[Source, ...]:
         *((f"candidates of {p.parent.name}", p, CANDIDATES) for p in paths.candidates),
         *((f"rounds of {p.parent.name}", p, ROUNDS) for p in paths.rounds),
         *((f"proposals of {p.parent.name}", p, PROPOSALS) for p in paths.proposals),
+        *((f"iterations of {p.parent.name}", p, ITERATIONS) for p in paths.runs),
     ]
     return tuple(Source(name=name, provenance=read_provenance(path, schema)) for name, path, schema in tables)
 

@@ -18,6 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         text = "one per partition: .../PARTITION/NAME; none if nothing was searched"
         parser.add_argument(f"--{name}", type=Path, nargs="*", default=[], metavar="FILE", help=text)
     parser.add_argument("--plans", type=Path, required=True, nargs="+", metavar="FILE", help="chosen plans")
+    parser.add_argument("--runs", type=Path, nargs="*", default=[], metavar="FILE", help="iterations that were run")
     parser.add_argument("--page", type=Path, required=True, metavar="OUT.html", help="page to write")
     parser.add_argument("--summary", type=Path, required=True, metavar="OUT.txt", help="summary to write")
 
@@ -33,6 +34,7 @@ def run(arguments: argparse.Namespace) -> None:
             rounds=arguments.rounds,
             proposals=arguments.proposals,
             plans=arguments.plans,
+            runs=arguments.runs,
         ),
     )
     text = summary_text(inputs)

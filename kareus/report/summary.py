@@ -65,6 +65,7 @@ def summary_text(inputs: ReportInputs) -> str:
         [f"Chosen plans: reductions against {THROUGHPUT_BASELINE} at max throughput"],
         _chosen_plans(plan_rows(inputs.iteration, inputs.plans)),
         *(_search(effort) for effort in search_efforts(inputs.searches)[:1]),
+        *_runs(inputs),
         [f"{DASH} no plan of the method satisfies the constraint, or the method is the baseline itself"],
     ]
     return "\n\n".join("\n".join(block) for block in blocks) + "\n"
@@ -100,6 +101,28 @@ def _search(effort: SearchEffort) -> list[str]:
         f"Search time: profiling {hours:.2f} h of the testbed's clock "
         f"({percent(100 * effort.profiling_share)}), optimisation {effort.optimisation_s:.1f} s",
     ]
+
+
+def _runs(inputs: ReportInputs) -> list[list[str]]:
+    """What ran beside what was predicted, if anything ran."""
+    if not inputs.runs:
+        return []
+    verb = "played back" if inputs.testbed.kind == "simulated" else "run"
+    head = f"End to end: the fastest plan of each method, {verb} for {inputs.runs[0].iterations} iterations"
+    heads = ("method", "predicted s", "ran s", "off by", "predicted kJ", "ran kJ", "off by")
+    cells = [
+        (
+            row.method,
+            f"{row.predicted_time_s:.3f}",
+            f"{row.time_s:.3f}",
+            f"{row.time_percent:+.1f} %",
+            f"{row.predicted_energy_j / 1e3:.2f}",
+            DASH if row.energy_j is None else f"{row.energy_j / 1e3:.2f}",
+            DASH if row.energy_percent is None else f"{row.energy_percent:+.1f} %",
+        )
+        for row in inputs.runs
+    ]
+    return [[head], table(heads, cells)]
 
 
 def _cost(row: MethodComparison | PlanRow) -> tuple[str, ...]:

@@ -162,7 +162,10 @@ def test_a_header_that_is_none_is_refused_in_one_line(tmp_path, text):
 
 @pytest.mark.parametrize(
     ("other", "said"),
-    [({"subject": "another"}, "of another model, plan or parallelism"), ({"ranks": 2}, "written by 1 ranks")],
+    [
+        ({"subject": "another"}, "of another model, parallelism, sequence length or seed"),
+        ({"ranks": 2}, "written by 1 ranks"),
+    ],
 )
 def test_a_checkpoint_of_another_training_is_refused(tmp_path, other, said):
     save(place(tmp_path), checkpoint())

@@ -23,7 +23,7 @@ from kareus.model.steps import Start, steps_of
 from kareus.partition.detect import detect_partitions
 from kareus.partition.graph import BlockGraph, Collective, Direction, Operator, OperatorKind
 from kareus.partition.interleave import block_segments, interleave, partition_of
-from kareus.profile.programs import Execution, default_nanobatching_steps
+from kareus.profile.programs import Execution, staggered_steps
 from kareus.schedule.choice import Choice
 from kareus.workload.config import Model
 
@@ -183,7 +183,7 @@ def test_engine_multiplicities_and_gpu_model_agree(
 
     modelled = [
         (products(step.operators), str(step.collective.kind) if step.collective else None)
-        for step in default_nanobatching_steps(segments, LAST)
+        for step in staggered_steps(segments, LAST, {})
     ]
     assert [split_turn(turn) for turn in found[: len(modelled)]] == modelled
 

@@ -1,5 +1,6 @@
 """A small workload's tables and plans on disk, with numbers whose reductions are easy to work out by hand."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -7,6 +8,7 @@ from kareus.artifacts.files import write_json
 from kareus.artifacts.provenance import Provenance, TestbedIdentity
 from kareus.artifacts.records import to_plain
 from kareus.artifacts.tables import TableSchema, write_table
+from kareus.engine.tables import ITERATIONS
 from kareus.frontier.tables import MICROBATCH
 from kareus.pipeline.tables import ITERATION
 from kareus.plan.document import PLAN_SCHEMA_VERSION, Plan, PlannedInstruction, Prediction, StagePlan
@@ -62,6 +64,35 @@ def write_inputs(folder: Path, names: Names = Names(), testbed: TestbedIdentity 
         proposals=[table(f"search/{p}/proposals.parquet", PROPOSALS, proposal_rows()) for p in PARTITIONS],
         plans=plans,
     )
+
+
+def with_runs(paths: Paths, folder: Path, testbed: TestbedIdentity = SIMULATED) -> Paths:
+    """Also say that two methods ran, each a tenth slower than planned, and `kareus` with a tenth less energy."""
+    provenance = Provenance(config_hash="0123456789abcdef", testbed=testbed, seed=7)
+    path = folder / "engine/end-to-end/iterations.parquet"
+    write_table(path, ITERATIONS.frame(list(run_rows())), ITERATIONS, provenance)
+    return replace(paths, runs=[path])
+
+
+def run_rows() -> Iterator[dict]:
+    for method, energy_share in (("sequential", 1.0), ("kareus", 0.9)):
+        time_s, energy_j = FRONTIERS[method][0]
+        for iteration in range(5):
+            yield {
+                "method": method,
+                "selector": "fastest",
+                "rank": 0,
+                "gpus": GPUS,
+                "stage": 0,
+                "iteration": iteration,
+                "pipeline_time_s": 1.1 * time_s,
+                "pipeline_energy_j": energy_share * energy_j / GPUS,
+                "time_s": 1.2 * time_s,
+                "energy_j": energy_j / GPUS,
+                "tokens": 1024,
+                "loss": None,
+                "clocks": [],
+            }
 
 
 def iteration_rows(names: Names = Names()) -> list[dict]:

@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from report_tables import FRONTIERS, PARTITIONS, WORKLOAD, Names, write_inputs
+from report_tables import FRONTIERS, PARTITIONS, WORKLOAD, Names, with_runs, write_inputs
 
 from kareus.report.inputs import load
 from kareus.report.page import page_html
@@ -119,6 +119,15 @@ def test_every_figure_is_drawn(wide):
     assert effort["parts"] == 3 * (len(PARTITIONS) + 1)
     assert (microbatch["marks"], microbatch["steps"]) == (4, 6)
     assert wide["tables"] == [len(FRONTIERS), 2, 1 + len(PARTITIONS), 8]
+
+
+def test_what_ran_has_a_table_of_its_own(tmp_path):
+    results = tmp_path / "results"
+    inputs = load(WORKLOAD, with_runs(write_inputs(results), results))
+    (tmp_path / "page.html").write_text(page_html(inputs).replace("</body>", PROBE + "</body>"), encoding="utf-8")
+    seen = look(tmp_path, "page.html", LIGHT, "--window-size=1280,900")
+    assert seen["tables"] == [len(FRONTIERS), 2, 2, 7]
+    assert seen["overflow"] <= 0
 
 
 def test_a_page_without_searches_says_so_and_draws_the_rest(tmp_path):

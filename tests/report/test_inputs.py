@@ -1,7 +1,7 @@
 import dataclasses
 
 import pytest
-from report_tables import SIMULATED, WORKLOAD, write_inputs
+from report_tables import SIMULATED, WORKLOAD, with_runs, write_inputs
 
 from kareus.artifacts.files import read_json, write_json
 from kareus.artifacts.tables import read_provenance, read_table, write_table
@@ -36,6 +36,13 @@ def test_inputs_of_two_testbeds_are_refused(paths, tmp_path, name):
     with pytest.raises(ArtifactError, match=r"simulated testbed, A100-SXM4-40GB.*Rerun all on one") as error:
         load(WORKLOAD, dataclasses.replace(paths, **{name: getattr(foreign, name)}))
     assert "measured on A100-SXM4-40GB" in str(error.value)
+
+
+def test_runs_are_of_the_same_testbed_and_named_as_a_source(paths, tmp_path):
+    inputs = load(WORKLOAD, with_runs(paths, tmp_path))
+    assert inputs.sources[-1].name == "iterations of end-to-end"
+    with pytest.raises(ArtifactError, match="Rerun all on one"):
+        load(WORKLOAD, with_runs(paths, tmp_path, OTHER))
 
 
 def test_a_table_of_another_workload_is_refused(paths):

@@ -11,6 +11,7 @@ def arguments(paths, folder):
         "--rounds": paths.rounds,
         "--proposals": paths.proposals,
         "--plans": paths.plans,
+        "--runs": paths.runs,
     }
     one = {"--iteration": paths.iteration, "--microbatch": paths.microbatch}
     words = ["report", "--workload", WORKLOAD, "--page", folder / "page.html", "--summary", folder / "summary.txt"]

@@ -1,5 +1,5 @@
 import pytest
-from report_tables import WORKLOAD, Names, write_inputs
+from report_tables import WORKLOAD, Names, with_runs, write_inputs
 
 from kareus.pipeline.compare import compare_methods
 from kareus.report.inputs import load
@@ -49,4 +49,14 @@ def test_the_text_shows_the_reductions(inputs):
 def test_the_longest_method_fits_the_terminal(tmp_path):
     names = Names(method="kareus-without-kernel-schedule")
     text = summary_text(load(WORKLOAD, write_inputs(tmp_path, names)))
+    assert max(map(len, text.splitlines())) <= 100
+
+
+def test_what_ran_stands_beside_what_was_predicted(tmp_path, inputs):
+    assert "End to end" not in summary_text(inputs)
+    text = summary_text(load(WORKLOAD, with_runs(write_inputs(tmp_path), tmp_path)))
+    (head,) = [line for line in text.splitlines() if line.startswith("End to end")]
+    assert head == "End to end: the fastest plan of each method, played back for 2 iterations"
+    kareus = [line.split() for line in text.splitlines() if line.startswith("kareus")][-1]
+    assert kareus == ["kareus", "3.000", "3.300", "+10.0", "%", "14.00", "12.60", "-10.0", "%"]
     assert max(map(len, text.splitlines())) <= 100

@@ -16,6 +16,8 @@ import pytest
 
 from kareus.artifacts.records import content_hash
 from kareus.artifacts.tables import read_provenance, read_table
+from kareus.engine.comparison import compare_runs
+from kareus.engine.tables import ITERATIONS
 from kareus.export.dataset import open_results
 from kareus.frontier.tables import MICROBATCH
 from kareus.pipeline.tables import ITERATION
@@ -68,7 +70,18 @@ def iteration(planned) -> pl.DataFrame:
 def test_a_dry_run_names_the_stages(tmp_path):
     rules = would_run(checkout(tmp_path))
     assert rules["search_partition"] == 4
-    stages = ("resolve", "extract", "enumerate", "profile", "search", "compose", "solve", "select", "write_report")
+    stages = (
+        "resolve",
+        "extract",
+        "enumerate",
+        "profile",
+        "search",
+        "compose",
+        "solve",
+        "select",
+        "run",
+        "write_report",
+    )
     assert all(any(rule.startswith(stage) for rule in rules) for stage in stages), rules
 
 
@@ -95,6 +108,16 @@ def test_editing_the_budget_of_a_search_reruns_the_search_and_what_follows_but_n
     assert rules["search_partition"] == 4
     assert {"compose_frontiers", "solve_pipeline", "select_plan", "write_report"} <= set(rules)
     assert not {"extract_partitions", "enumerate_schedules", "profile_instructions"} & set(rules)
+
+
+def test_every_method_is_played_back_and_close_to_its_prediction(planned, iteration):
+    table = read_table(planned / "results" / NAME / "engine/end-to-end/iterations.parquet", ITERATIONS)
+    rows = compare_runs(table, iteration)
+    assert [row.method for row in rows] == iteration["method"].unique(maintain_order=True).to_list()
+    for row in rows:
+        assert abs(row.time_percent) < 3, row
+        assert abs(row.energy_percent) < 12, row
+    assert "End to end" in (planned / "results" / NAME / "report/summary.txt").read_text()
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -121,6 +121,19 @@ def gpus(wildcards):
     return workload(wildcards).gpus_to_measure
 
 
+def all_gpus(wildcards):
+    """GPUs that a job that trains takes."""
+    own = workload(wildcards)
+    return own.parallelism.gpus if own.gpus_to_measure else 0
+
+
+def runs(wildcards):
+    """Runs that the report shows: played back as a matter of course, on real GPUs those that were asked for."""
+    table = f"results/{wildcards.workload}/engine/end-to-end/iterations.parquet"
+    is_wanted = not workload(wildcards).gpus_to_measure or Path(table).exists()
+    return [table] if is_wanted else []
+
+
 def searches(wildcards):
     """Candidates of every partition of a workload."""
     return expand(

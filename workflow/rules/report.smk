@@ -6,6 +6,7 @@ rule write_report:
         rounds=rounds,
         proposals=proposals,
         plans=chosen_plans,
+        runs=runs,
     output:
         page="results/{workload}/report/page.html",
         summary="results/{workload}/report/summary.txt",
@@ -23,7 +24,7 @@ rule write_report:
         "python -m kareus report --workload {wildcards.workload}"
         " --microbatch {input.microbatch} --iteration {input.iteration}"
         " --candidates {input.candidates} --rounds {input.rounds} --proposals {input.proposals}"
-        " --plans {input.plans}"
+        " --plans {input.plans} --runs {input.runs}"
         " --page {output.page} --summary {output.summary} > {log} 2>&1"
 
 

@@ -86,6 +86,25 @@ function plansSection(parent) {
   table(parent, "Chosen plans, reductions against sequential at max throughput", [names], rows);
 }
 
+function runsSection(parent) {
+  const above = (value) => (value === null ? DASH : `${value < 0 ? "\u2212" : "+"}${Math.abs(value).toFixed(1)} %`);
+  const rows = data.runs.map((row) => ({
+    kind: row.method === "kareus" ? "ours" : null,
+    cells: [
+      row.method,
+      row.predicted_time_s.toFixed(3),
+      row.time_s.toFixed(3),
+      above(row.time_percent),
+      (row.predicted_energy_j / 1e3).toFixed(2),
+      row.energy_j === null ? DASH : (row.energy_j / 1e3).toFixed(2),
+      above(row.energy_percent),
+    ],
+  }));
+  const groups = [{ text: "" }, { text: "time (s)", span: 3 }, { text: "energy (kJ)", span: 3 }];
+  const names = columns(1, "method", "predicted", "ran", "off by", "predicted", "ran", "off by");
+  table(parent, `Means of ${data.runs[0].iterations} iterations`, [groups, names], rows);
+}
+
 function sourcesSection(parent) {
   const details = html("details", {}, html("summary", {}, `The ${data.sources.length} tables behind this page`));
   parent.append(details);
@@ -110,6 +129,16 @@ section(
   "When every instruction of a chosen plan runs, and what it draws. Hatched: the stage waits.",
   timelineFigure,
 );
+if (data.runs.length) {
+  section(
+    report,
+    "End to end",
+    data.testbed.kind === "simulated"
+      ? "The fastest plan of each method, played back on the simulated testbed: whole instructions, with noise, on chips that stay warm. Predictions are put together from partitions that were measured one by one, each on a chip that had cooled down."
+      : "The fastest plan of each method, run by the engine, beside what was predicted.",
+    runsSection,
+  );
+}
 section(
   report,
   "Search",

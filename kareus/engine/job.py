@@ -1,0 +1,89 @@
+"""What is trained: a workload, and the plan that its microbatches follow, if there is one."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from kareus.artifacts.layout import WorkloadFolder
+from kareus.artifacts.provenance import check_subject
+from kareus.artifacts.records import content_hash
+from kareus.artifacts.tables import read_provenance
+from kareus.engine.pipelining import check_runnable
+from kareus.engine.schedules import MicrobatchSchedule, planned_schedules
+from kareus.errors import EngineError
+from kareus.partition.graph import Batch, BlockGraph
+from kareus.partition.read import read_graphs
+from kareus.partition.tables import SEGMENTS
+from kareus.plan.check_stage import read_checked_plan
+from kareus.plan.document import Plan
+from kareus.profile.programs import Execution
+from kareus.workload.config import Workload
+from kareus.workload.slices import load_slice, subject_of
+
+UNPLANNED = "none"
+"""Method and selector of a run without a plan."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A workload to be trained."""
+
+    workload: Workload
+    plan: Plan | None = None
+    graph: BlockGraph | None = None
+    """Of a nanobatch's block; None if no instruction is split."""
+
+    @property
+    def method(self) -> str:
+        """Of the plan."""
+        return self.plan.method if self.plan else UNPLANNED
+
+    @property
+    def selector(self) -> str:
+        """Of the plan."""
+        return self.plan.selector if self.plan else UNPLANNED
+
+    def schedules(self, stage: int) -> dict[int, MicrobatchSchedule]:
+        """How the microbatches of a stage run; none are said to where all are sequential."""
+        return planned_schedules(self.plan, stage) if self.plan else {}
+
+    def checkpoint_subject(self, seed: int) -> str:
+        """What a checkpoint has to agree with: plans may change from one to the next, weights' shapes may not."""
+        w = self.workload
+        return content_hash((w.model, w.parallelism, w.sequence_length, seed))
+
+
+def planned_job(path: Path, folder: Path | None) -> Job:
+    """The job of the plan at `path`; `folder` is its workload's if the plan is elsewhere.
+
+    Raises:
+        ArtifactError: the plan is not one of this workload, or tables are missing.
+        EngineError: its pipeline cannot be run.
+    """
+    plan, workload = read_checked_plan(path, folder)
+    _check(workload)
+    if all(i.execution is Execution.SEQUENTIAL for stage in plan.stages for i in stage.instructions):
+        return Job(workload=workload, plan=plan)
+    home = WorkloadFolder(folder or path.resolve().parent.parent)
+    check_subject(subject_of(workload), {str(home.segments): read_provenance(home.segments, SEGMENTS)})
+    return Job(workload=workload, plan=plan, graph=read_graphs(home.segments)[Batch.NANOBATCH])
+
+
+def unplanned_job(path: Path) -> Job:
+    """The job of a resolved workload (`results/<workload>/config/workload.yaml`), sequential at the driver's clocks.
+
+    Raises:
+        ArtifactError: the file is missing or no workload.
+        EngineError: its pipeline cannot be run.
+    """
+    workload = load_slice(path, Workload)
+    _check(workload)
+    return Job(workload=workload)
+
+
+def _check(workload: Workload) -> None:
+    check_runnable(workload.pipeline, workload.num_microbatches, workload.parallelism.pp)
+    if workload.parallelism.shard_optimizer and workload.parallelism.dp > 1:
+        raise EngineError(
+            "parallelism.shard_optimizer=true: the engine keeps the optimizer's states whole on every replica; plan "
+            "with parallelism.shard_optimizer=false."
+        )

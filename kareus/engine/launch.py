@@ -1,0 +1,62 @@
+"""Starting all ranks of a training on this machine, as torchrun does; on several machines torchrun is needed."""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+
+from kareus.errors import EngineError
+
+_PATIENCE_S = 15.0
+"""From the failure of one rank until those that have not ended are killed; they end each other sooner."""
+_POLL_S = 0.05
+
+
+def is_rank(environment: Mapping[str, str]) -> bool:
+    """Whether torchrun, or `launch`, has started this process."""
+    return "RANK" in environment
+
+
+def launch(arguments: Sequence[str], ranks: int) -> None:
+    """Run `python -m kareus` with `arguments` on every rank and wait for all.
+
+    Raises:
+        SystemExit: one of them failed, and said why.
+        EngineError: one of them failed and nobody could say why.
+    """
+    with socket.socket() as probe:
+        probe.bind(("localhost", 0))
+        port = probe.getsockname()[1]
+    common = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "localhost", "MASTER_PORT": str(port)}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-m", "kareus", *arguments],
+            env={"OMP_NUM_THREADS": "1", **os.environ, **common, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+        )
+        for rank in range(ranks)
+    ]
+    try:
+        _wait(processes)
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    codes = [process.returncode for process in processes]
+    if any(codes):
+        if max(codes) > 0:  # whoever ended by itself has said why
+            raise SystemExit(max(codes))
+        rank = next(rank for rank, code in enumerate(codes) if code)
+        raise EngineError(f"rank {rank}: ended with code {codes[rank]} and said nothing; see the system's log.")
+
+
+def _wait(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+    """Wait for all, or for a while after the first that fails."""
+    deadline_s: float | None = None
+    while any(process.poll() is None for process in processes):
+        if deadline_s is None and any(process.returncode for process in processes):
+            deadline_s = time.monotonic() + _PATIENCE_S
+        if deadline_s is not None and time.monotonic() > deadline_s:
+            return
+        time.sleep(_POLL_S)

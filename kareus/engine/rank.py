@@ -1,0 +1,153 @@
+"""One rank of a training, from finding the others to the last checkpoint."""
+
+import contextlib
+import logging
+import secrets
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import torch.distributed as dist
+
+from kareus.artifacts.files import lock_until_exit
+from kareus.artifacts.provenance import Provenance
+from kareus.artifacts.records import content_hash
+from kareus.device.controller import Clocks, DryClocks, controlled_clocks
+from kareus.device.protocol import Device
+from kareus.engine.checkpoint import Place
+from kareus.engine.data.samples import FileSamples, Samples, SyntheticSamples
+from kareus.engine.data.text import tokenised
+from kareus.engine.data.tokens import open_tokens
+from kareus.engine.job import Job
+from kareus.engine.learning_rate import LearningRateSchedule
+from kareus.engine.recorder import Recorder, identity
+from kareus.engine.settings import OptimizerSettings, TrainingSettings
+from kareus.engine.trainer import Setup, Trainer
+from kareus.engine.watch import Watch, watched
+from kareus.engine.world import World, join, meet, world_of
+from kareus.errors import ConfigError
+from kareus.model.communicators.choice import Library
+from kareus.model.communicators.nccl import NcclCommunicator
+from kareus.workload.config import Workload
+from kareus.workload.slices import subject_of
+
+logger = logging.getLogger(__name__)
+
+
+def train(
+    make_job: Callable[[], Job],
+    settings: TrainingSettings,
+    optimizer: OptimizerSettings,
+    learning_rate: LearningRateSchedule,
+    communicator: str,
+    clocks: str,
+) -> None:
+    """Train as one rank; all ranks call this with the same arguments.
+
+    Args:
+        make_job: reads what is trained.
+        settings: of the training.
+        optimizer: see `settings`.
+        learning_rate: see `settings`.
+        communicator: a `Library`.
+        clocks: `planned`, `dry` to say what would be set, or `default` to leave them alone.
+
+    Raises:
+        KareusError: it cannot start, or go on. With several ranks, rank 0 says it and all end.
+    """
+    met = meet()
+    try:
+        with watched(met.store, met.rank, met.size, "kareus train") as watch:
+            world = world_of(met, Library(communicator))
+            job = make_job()
+            standing = join(world, job.workload)
+            if world.rank == 0:
+                lock_until_exit(settings.output / "lock")
+            with _device(job, world, watch, clocks) as (sent_to, device):
+                setup = Setup(
+                    job=job,
+                    settings=settings,
+                    optimizer=optimizer,
+                    learning_rate=learning_rate,
+                    world=world,
+                    standing=standing,
+                    samples=_samples(job.workload, settings),
+                    clocks=sent_to,
+                    device=device,
+                    recorder=_recorder(job, settings, world, device),
+                    checkpoints=_checkpoints(job, settings, world),
+                )
+                _connect(setup)
+                Trainer(setup).run()
+    finally:
+        if met.size == 1 and dist.is_initialized():
+            dist.destroy_process_group()
+
+
+@contextlib.contextmanager
+def _device(job: Job, world: World, watch: Watch, clocks: str) -> Iterator[tuple[Clocks, Device | None]]:
+    """Where frequencies are sent, and the GPU; its clock is restored however this ends."""
+    said = logger.info if clocks == "dry" and world.rank == 0 else logger.debug
+    if world.device.type == "cpu":
+        yield DryClocks(said), None
+        return
+    from kareus.device import nvml  # noqa: PLC0415 - Zeus takes seconds to import
+
+    device = nvml.open_devices()[world.device.index]
+    if job.plan is None or clocks != "planned":
+        yield DryClocks(said), device
+        return
+    with controlled_clocks(device) as controller:
+        watch.before_end(controller.restore)
+        yield controller, device
+
+
+def _samples(workload: Workload, settings: TrainingSettings) -> Samples:
+    vocab_size, seed = workload.model.vocab_size, _seed(workload, settings)
+    if settings.data == "synthetic":
+        return SyntheticSamples(vocab_size, workload.sequence_length, seed)
+    path = Path(settings.data)
+    tokens = path.suffix == ".bin"
+    file = open_tokens(path) if tokens else tokenised([path], settings.tokenizer, settings.output / "tokens")
+    if file.header.vocab_size > vocab_size:
+        raise ConfigError(
+            f"--data {settings.data}: has a vocabulary of {file.header.vocab_size} ({file.header.tokenizer}), "
+            f"{workload.model.name} one of {vocab_size}; take the model's own tokenizer."
+        )
+    return FileSamples(file, workload.sequence_length, seed)
+
+
+def _recorder(job: Job, settings: TrainingSettings, world: World, device: Device | None) -> Recorder:
+    provenance = Provenance(
+        config_hash=content_hash(job.workload),
+        testbed=identity(device),
+        seed=_seed(job.workload, settings),
+        subject=subject_of(job.workload),
+    )
+    return Recorder(settings.output / f"rank-{world.rank:05d}.parquet", provenance)
+
+
+def _checkpoints(job: Job, settings: TrainingSettings, world: World) -> Place:
+    if world.rank == 0:
+        world.store.set("run", secrets.token_hex(8))
+    return Place(
+        folder=settings.output / "checkpoints",
+        rank=world.rank,
+        ranks=world.size,
+        run=world.store.get("run").decode(),
+        subject=job.checkpoint_subject(_seed(job.workload, settings)),
+    )
+
+
+def _connect(setup: Setup) -> None:
+    """Make NCCL's communicators for all numbers of SMs of the plan, which takes seconds, before anything is timed."""
+    plan, mesh = setup.job.plan, setup.standing.groups.mesh
+    if plan is not None:
+        own = plan.stages[setup.standing.place.stage].instructions
+        sm_counts = {choice.sm_count for instruction in own for choice in instruction.partitions}
+        for communicator in (mesh.tp, mesh.cp):
+            if isinstance(communicator, NcclCommunicator):
+                communicator.prepare(sm_counts)
+
+
+def _seed(workload: Workload, settings: TrainingSettings) -> int:
+    return workload.seed if settings.seed is None else settings.seed

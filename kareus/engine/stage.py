@@ -1,0 +1,90 @@
+"""Command `train`: train a workload, by a plan or without, on all its ranks.
+
+Called by a person it starts the ranks of this machine; started by torchrun it is one of them.
+"""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from kareus.engine.job import Job, planned_job, unplanned_job
+from kareus.engine.launch import is_rank, launch
+from kareus.engine.learning_rate import LearningRateSchedule
+from kareus.engine.settings import OptimizerSettings, TrainingSettings
+from kareus.errors import ConfigError
+
+COMMUNICATORS = ("gloo", "nccl", "mscclpp")
+CLOCKS = ("planned", "dry", "default")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what is trained, on what, and how."""
+    parser.add_argument("plan", type=Path, nargs="?", help="plan file; none trains sequentially, see --workload")
+    parser.add_argument("--folder", type=Path, help="results folder of the workload (default: the one the plan is in)")
+    parser.add_argument("--workload", type=Path, help="resolved workload (YAML) to train without a plan")
+    parser.add_argument(
+        "--iterations", type=int, required=True, help="iterations in all, those before a resumption too"
+    )
+    parser.add_argument("--output", type=Path, required=True, help="folder of checkpoints and measurements")
+    data = parser.add_argument_group("data")
+    data.add_argument(
+        "--data", default="synthetic", help="`synthetic`, a token file (*.bin), or texts: a file or folder"
+    )
+    data.add_argument("--tokenizer", default="bytes", help="of texts: `bytes` (default) or a tokenizer.json")
+    data.add_argument("--weights", type=Path, help="Hugging Face checkpoint to begin with (default: drawn)")
+    data.add_argument("--seed", type=int, help="of weights and of the order of the data (default: the workload's)")
+    optimizer = parser.add_argument_group("optimizer")
+    optimizer.add_argument("--learning-rate", type=float, default=3e-4, help="largest rate (default: 3e-4)")
+    optimizer.add_argument("--final-rate", type=float, help="rate that it falls to (default: a tenth)")
+    optimizer.add_argument("--warmup", type=int, default=0, metavar="N", help="iterations to reach it (default: 0)")
+    optimizer.add_argument("--weight-decay", type=float, default=0.1, help="of AdamW (default: 0.1)")
+    optimizer.add_argument("--clip", type=float, default=1.0, help="largest norm of the gradient (default: 1)")
+    checkpoints = parser.add_argument_group("checkpoints")
+    checkpoints.add_argument(
+        "--checkpoint-every", type=int, default=0, metavar="N", help="iterations between them (default: 0, at the end)"
+    )
+    checkpoints.add_argument("--keep", type=int, default=2, help="checkpoints to keep (default: 2)")
+    device = parser.add_argument_group("device")
+    device.add_argument(
+        "--communicator", choices=COMMUNICATORS, default="nccl", help="gloo trains on CPUs (default: nccl)"
+    )
+    device.add_argument(
+        "--clocks", choices=CLOCKS, default="planned", help="dry prints what would be set (default: planned)"
+    )
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Be a rank, or start them all."""
+    if (arguments.plan is None) == (arguments.workload is None):
+        raise ConfigError("train: give a plan, or --workload and a resolved workload; not both.")
+    settings = TrainingSettings(
+        iterations=arguments.iterations,
+        data=arguments.data,
+        tokenizer=arguments.tokenizer,
+        output=arguments.output,
+        weights=arguments.weights,
+        seed=arguments.seed,
+        checkpoint_every=arguments.checkpoint_every,
+        keep=arguments.keep,
+    )
+    optimizer = OptimizerSettings(weight_decay=arguments.weight_decay, largest_norm=arguments.clip)
+    rate = arguments.learning_rate
+    schedule = LearningRateSchedule(
+        peak=rate,
+        final=rate / 10 if arguments.final_rate is None else arguments.final_rate,
+        warmup_iterations=arguments.warmup,
+        decay_iterations=max(0, arguments.iterations - arguments.warmup),
+    )
+    if not is_rank(os.environ):
+        ranks = _job(arguments).workload.parallelism.gpus
+        if ranks > 1:
+            launch(sys.argv[1:], ranks)
+            return
+    from kareus.engine.rank import train  # noqa: PLC0415 - torch, which whoever starts ranks does not need
+
+    train(lambda: _job(arguments), settings, optimizer, schedule, arguments.communicator, arguments.clocks)
+
+
+def _job(arguments: argparse.Namespace) -> Job:
+    return planned_job(arguments.plan, arguments.folder) if arguments.plan else unplanned_job(arguments.workload)

@@ -1,0 +1,271 @@
+"""The training loop of one rank."""
+
+import logging
+import math
+import time
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from kareus.device.controller import Clocks
+from kareus.device.protocol import Device
+from kareus.engine import checkpoint
+from kareus.engine.conductor import Conductor, cues_of
+from kareus.engine.data.batches import Batches, Share
+from kareus.engine.data.samples import Samples
+from kareus.engine.gradients import sum_weight_gradients
+from kareus.engine.job import Job
+from kareus.engine.learning_rate import LearningRateSchedule
+from kareus.engine.optimizer import Optimizer, whole_norm
+from kareus.engine.pipeline import Pipeline, Shapes, StagePlace
+from kareus.engine.recorder import Recorder, clock_rows
+from kareus.engine.settings import OptimizerSettings, TrainingSettings
+from kareus.engine.stage_model import StageModel
+from kareus.engine.world import Standing, World, over_all_ranks
+from kareus.errors import EngineError
+from kareus.model.initial import draw_weights
+from kareus.model.shards import shard_of
+from kareus.model.weights import load_weights
+from kareus.plan.run_totals import tokens_per_iteration
+from kareus.profile.programs import stage_shapes
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """What a rank trains with."""
+
+    job: Job
+    settings: TrainingSettings
+    optimizer: OptimizerSettings
+    learning_rate: LearningRateSchedule
+    world: World
+    standing: Standing
+    samples: Samples
+    clocks: Clocks
+    device: Device | None
+    """Whose energy is read; None where nothing measures it."""
+    recorder: Recorder
+    checkpoints: checkpoint.Place
+
+    @property
+    def seed(self) -> int:
+        """Of weights and of the order of the data."""
+        seed = self.settings.seed
+        return self.job.workload.seed if seed is None else seed
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """Instruments at one moment."""
+
+    time_s: float
+    energy_j: float | None
+
+    def since(self, before: "_Reading") -> "_Reading":
+        """What passed."""
+        energy_j = None if self.energy_j is None or before.energy_j is None else self.energy_j - before.energy_j
+        return _Reading(self.time_s - before.time_s, energy_j)
+
+
+class Trainer:
+    """One rank's share of a training."""
+
+    def __init__(self, setup: Setup) -> None:
+        """Make the stage and everything around it, at the beginning or where the last checkpoint left off.
+
+        Raises:
+            KareusError: weights or a checkpoint cannot be read or are of something else.
+        """
+        self._setup = setup
+        torch.manual_seed(setup.seed)
+        workload, place = setup.job.workload, setup.standing.place
+        parallelism, mesh = workload.parallelism, setup.standing.groups.mesh
+        self.stage = make_stage(setup)
+        self._pipeline = _pipeline(setup, self.stage)
+        self._share = 1 / (workload.num_microbatches * parallelism.dp * parallelism.cp)
+        self._tokens = tokens_per_iteration(workload)
+        self._data_share = Share(
+            microbatch_size=workload.microbatch_size,
+            num_microbatches=workload.num_microbatches,
+            dp_rank=place.replica,
+            dp=parallelism.dp,
+            cp_rank=place.cp,
+            cp=parallelism.cp,
+        )
+        self._counts_head = not (workload.model.tie_embeddings and parallelism.pp > 1)
+        found = checkpoint.latest(setup.checkpoints)
+        if found is None:
+            first_layer = sum(parallelism.split[: place.stage])
+            if setup.settings.weights is None:
+                draw_weights(self.stage, workload.model, setup.seed, first_layer, mesh.tp)
+            else:
+                load_weights(self.stage, workload.model, setup.settings.weights, first_layer, mesh.tp)
+        self._optimizer = Optimizer(self.stage, setup.optimizer)
+        self.iteration = 0
+        self._batches = Batches(setup.samples, self._data_share)
+        if found is not None:
+            self._resume(found)
+
+    def run(self) -> None:
+        """Train to the last iteration.
+
+        Raises:
+            EngineError: the loss is not a number.
+            KareusError: as the parts raise.
+        """
+        settings = self._setup.settings
+        saved = self.iteration
+        try:
+            while self.iteration < settings.iterations:
+                self._iterate(saved)
+                due = settings.checkpoint_every and self.iteration % settings.checkpoint_every == 0
+                if due or self.iteration == settings.iterations:
+                    self._save()
+                    saved = self.iteration
+        finally:
+            self._setup.recorder.write()
+
+    def _iterate(self, saved: int) -> None:
+        setup = self._setup
+        mesh, lines = setup.standing.groups.mesh, setup.standing.lines
+        started_s, start = time.time(), self._read()
+        loss = self._pipeline.run(self._batches.next_iteration(), self._share)
+        setup.world.wait()
+        (mean_loss,) = over_all_ranks(self._own_loss(loss))
+        done = self._read().since(start)
+        if not math.isfinite(mean_loss):
+            raise EngineError(
+                f"iteration {self.iteration}: the loss is {mean_loss}; lower --learning-rate and start again, which "
+                f"goes on after iteration {saved}."
+            )
+        sum_weight_gradients(self.stage, mesh, setup.standing.groups.replicas)
+        if lines.ends is not None:
+            lines.ends.all_reduce([tied_gradient(self.stage)]).wait()
+        norm = whole_norm(self.stage, setup.job.workload.model, lines, counts_head=self._counts_head)
+        rate = setup.learning_rate.at(self.iteration)
+        self._optimizer.step(norm, rate)
+        setup.world.wait()
+        whole = self._read().since(start)
+        setup.recorder.rows.append(
+            {
+                "method": setup.job.method,
+                "selector": setup.job.selector,
+                "rank": setup.world.rank,
+                "gpus": 1,
+                "stage": setup.standing.place.stage,
+                "iteration": self.iteration,
+                "pipeline_time_s": done.time_s,
+                "pipeline_energy_j": done.energy_j,
+                "time_s": whole.time_s,
+                "energy_j": whole.energy_j,
+                "tokens": self._tokens,
+                "loss": mean_loss,
+                "clocks": clock_rows(setup.clocks.drain(), started_s),
+            }
+        )
+        self._say(mean_loss, float(norm), rate, whole)
+        self.iteration += 1
+
+    def _say(self, loss: float, norm: float, rate: float, whole: _Reading) -> None:
+        """The progress line, on rank 0."""
+        energy = ""
+        if self._setup.device is not None:
+            (energy_j,) = over_all_ranks(whole.energy_j or 0.0)
+            energy = f"  {energy_j:,.1f} J"
+        if self._setup.world.rank == 0:
+            logger.info(
+                "iteration %d/%d  loss %.4f  norm %.3f  rate %.2e  %s tokens/s  %.3f s%s",
+                self.iteration + 1,
+                self._setup.settings.iterations,
+                loss,
+                norm,
+                rate,
+                f"{self._tokens / whole.time_s:,.0f}",
+                whole.time_s,
+                energy,
+            )
+
+    def _own_loss(self, loss: Tensor | None) -> float:
+        """This rank's part of the mean loss; the ranks of a tensor-parallel group all know the same one."""
+        return 0.0 if loss is None or self._setup.standing.place.tp else float(loss)
+
+    def _read(self) -> _Reading:
+        device = self._setup.device
+        return _Reading(time.perf_counter(), None if device is None else device.energy_j())
+
+    def _save(self) -> None:
+        self._setup.recorder.write()
+        state = checkpoint.Checkpoint(
+            iteration=self.iteration,
+            model=self._optimizer.weights(),
+            optimizer=self._optimizer.state(),
+            random=checkpoint.random_state(),
+            data=self._batches.position,
+        )
+        checkpoint.save(self._setup.checkpoints, state)
+        over_all_ranks(0.0)  # all have written theirs
+        if self._setup.world.rank == 0:
+            checkpoint.prune(self._setup.checkpoints, self._setup.settings.keep)
+
+    def _resume(self, iteration: int) -> None:
+        state = checkpoint.load(self._setup.checkpoints, iteration)
+        self._optimizer.load(state.model, state.optimizer)
+        checkpoint.restore_random_state(state.random)
+        self._batches = Batches(self._setup.samples, self._data_share, state.data)
+        self._setup.recorder.resume(iteration)
+        self.iteration = iteration
+        if self._setup.world.rank == 0:
+            logger.info("resumed after iteration %d of %s", iteration, self._setup.checkpoints.folder)
+
+
+def make_stage(setup: Setup) -> StageModel:
+    """This rank's part of the model, with weights that mean nothing yet."""
+    job, standing, world = setup.job, setup.standing, setup.world
+    workload = job.workload
+    stage = StageModel(
+        workload.model,
+        shard_of(workload.model, workload.parallelism, workload.sequence_length),
+        standing.groups.mesh,
+        stage_shapes(workload.parallelism.split)[standing.place.stage],
+        world.dtype,
+        recompute=workload.activation_checkpointing,
+        graph=job.graph,
+        default_sm_count=workload.testbed.default_collective_sm_count,
+    )
+    return stage.to(world.device)
+
+
+def _pipeline(setup: Setup, stage: StageModel) -> Pipeline:
+    job, standing, world = setup.job, setup.standing, setup.world
+    workload = job.workload
+    return Pipeline(
+        stage,
+        StagePlace(
+            stage=standing.place.stage,
+            stages=workload.parallelism.pp,
+            group=standing.lines.stages,
+            device=world.device,
+        ),
+        Shapes(
+            num_microbatches=workload.num_microbatches,
+            microbatch_size=workload.microbatch_size,
+            tokens=workload.sequence_length // workload.parallelism.cp,
+            hidden_size=workload.model.hidden_size,
+            dtype=world.dtype,
+        ),
+        workload.pipeline.schedule,
+        job.schedules(standing.place.stage),
+        Conductor(standing.place.stage, cues_of(workload, job.plan, standing.place.stage), setup.clocks, world.wait),
+    )
+
+
+def tied_gradient(stage: StageModel) -> Tensor:
+    """Gradient of the embedding, or of the head that is a copy of it."""
+    if stage.embedding is not None:
+        return stage.embedding.weight_gradient
+    assert stage.head is not None
+    gradient: Tensor = stage.head.lm_head.weight_gradient
+    return gradient

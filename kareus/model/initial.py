@@ -1,0 +1,37 @@
+"""Weights before training, drawn so that they depend on the seed alone and not on how the model is divided."""
+
+import torch
+from torch import Tensor, nn
+
+from kareus.artifacts.records import content_hash
+from kareus.model.communication import Communicator
+from kareus.model.layers import INITIAL_STD
+from kareus.model.weights import Piece, own_part, pieces
+from kareus.workload.config import Model
+
+_MATRIX = 2
+"""Dimensions of the weights that are drawn; norms start at one and biases at zero."""
+
+
+def draw_weights(
+    stage: nn.Module, model: Model, seed: int, first_layer: int, group: Communicator | None = None
+) -> None:
+    """Draw a stage's matrices anew, each whole from a generator of its own, of which this GPU keeps its shard.
+
+    Args:
+        stage: as `kareus.model.weights.load_weights` takes it; likewise the others.
+        model: the architecture.
+        seed: of the training.
+        first_layer: number of the stage's first block in the model.
+        group: the tensor-parallel group.
+    """
+    with torch.no_grad():
+        for name, parameter in stage.named_parameters():
+            if parameter.dim() == _MATRIX:
+                shards = [_drawn(piece, seed, group) for piece in pieces(model, name, first_layer)]
+                parameter.copy_(torch.cat(shards))
+
+
+def _drawn(piece: Piece, seed: int, group: Communicator | None) -> Tensor:
+    generator = torch.Generator().manual_seed(int(content_hash((seed, piece.name)), 16) >> 1)
+    return torch.empty(piece.shape).normal_(std=INITIAL_STD, generator=generator)[own_part(piece, group)]

@@ -1,0 +1,43 @@
+"""On real GPUs every method's plan is trained, and what its ranks took becomes one table."""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+import polars as pl
+import pytest
+import trainings
+from trainings import here, planned, tiny_workload
+
+from kareus.artifacts.tables import read_table
+from kareus.cli import main
+from kareus.engine import end_to_end_stage
+from kareus.engine.tables import ITERATIONS
+from kareus.workload.config import ClockPolicy, CudaCollectives, CudaConfig, TestbedKind
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A workload of one GPU that was measured on a real one."""
+    cuda = CudaConfig(collectives=CudaCollectives.LOOPBACK, clocks=ClockPolicy.DEFAULT)
+    testbed = dataclasses.replace(tiny_workload().testbed, kind=TestbedKind.CUDA, cuda=cuda)
+    monkeypatch.setattr(trainings, "TESTBED", dataclasses.replace(trainings.TESTBED, kind="cuda"))
+    planned(tmp_path / "real", tiny_workload(testbed=testbed))
+    return tmp_path / "real"
+
+
+def test_ranks_of_every_plan_are_joined_in_one_table(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[int] = []
+
+    def launch(arguments: Sequence[str], ranks: int) -> None:
+        started.append(ranks)
+        assert here(*arguments[1:]) == 0
+
+    monkeypatch.setattr(end_to_end_stage, "launch", launch)
+    monkeypatch.setattr(end_to_end_stage, "ITERATIONS_OF_A_RUN", 4)
+    output = folder / "engine/end-to-end/iterations.parquet"
+    assert main(["end-to-end", str(folder), "--iterations", str(output)]) == 0
+    assert started == [1, 1]
+    rows = read_table(output, ITERATIONS)
+    assert rows.group_by("method", maintain_order=True).agg(pl.len()).rows() == [("sequential", 4), ("kareus", 4)]
+    assert rows["loss"].is_finite().all()

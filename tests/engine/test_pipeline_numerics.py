@@ -1,0 +1,214 @@
+"""Gradients of a pipeline, divided in any way and run by any plan, are those of the whole model on one GPU."""
+
+import dataclasses
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import torch
+import torch.distributed as dist
+from trainings import tiny_workload
+from worlds import QWEN, departure, gradients_of, graph_of, spawn
+
+from kareus.device.controller import DryClocks
+from kareus.engine.conductor import Conductor, Cue, cues_of
+from kareus.engine.data.batches import Batches, Microbatch, Share
+from kareus.engine.data.samples import SyntheticSamples
+from kareus.engine.gradients import sum_weight_gradients
+from kareus.engine.pipeline import Pipeline, Shapes, StagePlace
+from kareus.engine.ranks import groups_of, lines_of, place_of
+from kareus.engine.schedules import MicrobatchSchedule, Schedule
+from kareus.engine.stage_model import StageModel
+from kareus.engine.trainer import tied_gradient
+from kareus.errors import EngineError
+from kareus.model.communication import Communicator, Mesh
+from kareus.model.communicators.choice import Library
+from kareus.model.initial import draw_weights
+from kareus.model.shards import shard_of
+from kareus.model.weights import own_part, pieces
+from kareus.partition.detect import detect_partitions
+from kareus.partition.graph import BlockGraph, Direction
+from kareus.profile.programs import Execution, stage_shapes
+from kareus.schedule.choice import Choice
+from kareus.workload.config import PipelineConfig, PipelineSchedule, Workload
+
+TOLERANCE = 1e-5
+ITERATIONS = 2
+"""More than one, since buffers that receive are used again."""
+
+
+class Case(NamedTuple):
+    """A workload, and the graph of its block."""
+
+    workload: Workload
+    graph: BlockGraph
+
+
+def case(dp: int = 1, pp: int = 1, tp: int = 1, cp: int = 1, **changes: object) -> Case:
+    workload = tiny_workload(dp, pp, tp, cp, **changes)
+    return Case(workload, graph_of(workload.model, workload.parallelism))
+
+
+def overlapped(of: Case) -> MicrobatchSchedule:
+    """Every collective launched beside the last operator of its partition; nanobatching where there is none."""
+    recompute = of.workload.activation_checkpointing
+    choices = tuple(
+        Choice(partition=p.name, sm_count=3, launch=p.operators[-1].name)
+        for p in detect_partitions(of.graph, recompute=recompute)
+    )
+    schedule = Schedule(Execution.OVERLAP, choices) if choices else Schedule(Execution.NANOBATCHING)
+    return MicrobatchSchedule(schedule, schedule)
+
+
+def microbatches(workload: Workload, dp_rank: int, cp_rank: int, cp: int) -> list[Microbatch]:
+    share = Share(
+        microbatch_size=workload.microbatch_size,
+        num_microbatches=workload.num_microbatches,
+        dp_rank=dp_rank,
+        dp=workload.parallelism.dp,
+        cp_rank=cp_rank,
+        cp=cp,
+    )
+    samples = SyntheticSamples(workload.model.vocab_size, workload.sequence_length, seed=1)
+    return Batches(samples, share).next_iteration()
+
+
+def reference(of: Case) -> dict[str, torch.Tensor]:
+    """Loss and gradients of the whole model, one microbatch after the other in one process."""
+    workload = of.workload
+    alone = dataclasses.replace(
+        workload.parallelism, dp=1, pp=1, tp=1, cp=1, layers_per_stage=(workload.model.num_layers,)
+    )
+    shard = shard_of(workload.model, alone, workload.sequence_length)
+    (shape,) = stage_shapes(alone.split)
+    whole = StageModel(workload.model, shard, Mesh(), shape, torch.float32, recompute=False)
+    draw_weights(whole, workload.model, 0, 0)
+    replicas = workload.parallelism.dp
+    for replica in range(replicas):
+        for ids, labels in ((m.ids, m.labels) for m in microbatches(workload, replica, 0, 1)):
+            loss = whole(torch.from_numpy(ids), torch.from_numpy(labels))
+            (loss / (workload.num_microbatches * replicas)).backward()
+    return gradients_of(whole)
+
+
+def own_shard(gradient: torch.Tensor, workload: Workload, name: str, group: Communicator | None) -> torch.Tensor:
+    held = pieces(workload.model, name, 0)
+    parts = torch.split(gradient, [piece.shape[0] for piece in held])
+    return torch.cat([part[own_part(piece, group)] for piece, part in zip(held, parts, strict=True)])
+
+
+def check_case(rank: int, of: Case) -> None:
+    workload = of.workload
+    parallelism = workload.parallelism
+    place = place_of(rank, parallelism, dist.get_world_size())
+    groups = groups_of(place, parallelism, Library.GLOO, 0)
+    lines = lines_of(place, parallelism, Library.GLOO, ties_ends=workload.model.tie_embeddings)
+    shard = shard_of(workload.model, parallelism, workload.sequence_length)
+    stage = StageModel(
+        workload.model,
+        shard,
+        groups.mesh,
+        stage_shapes(parallelism.split)[place.stage],
+        torch.float32,
+        recompute=workload.activation_checkpointing,
+        graph=of.graph,
+        default_sm_count=20,
+    )
+    first_layer = sum(parallelism.split[: place.stage])
+    draw_weights(stage, workload.model, 0, first_layer, groups.mesh.tp)
+    pipeline = Pipeline(
+        stage,
+        StagePlace(stage=place.stage, stages=parallelism.pp, group=lines.stages, device=torch.device("cpu")),
+        Shapes(
+            num_microbatches=workload.num_microbatches,
+            microbatch_size=workload.microbatch_size,
+            tokens=workload.sequence_length // parallelism.cp,
+            hidden_size=workload.model.hidden_size,
+            dtype=torch.float32,
+        ),
+        workload.pipeline.schedule,
+        {0: MicrobatchSchedule(), 1: overlapped(of)},  # and what nothing is said of runs sequentially
+        Conductor(place.stage, cues_of(workload, None, place.stage), DryClocks(), lambda: None),
+    )
+    expected = reference(of)
+    own = microbatches(workload, place.replica, place.cp, parallelism.cp)
+    for _ in range(ITERATIONS):
+        pipeline.run(own, 1 / (workload.num_microbatches * parallelism.dp * parallelism.cp))
+        sum_weight_gradients(stage, groups.mesh, groups.replicas)
+        if lines.ends is not None:
+            lines.ends.all_reduce([tied_gradient(stage)]).wait()
+        found, matching = gradients_of(stage), {}
+        for name in found:
+            weight = name.removesuffix("_gradient")
+            at = name.replace(weight, _in_whole(weight, first_layer, workload))
+            matching[name] = own_shard(expected[at], workload, weight, groups.mesh.tp)
+        assert departure(found, matching) <= TOLERANCE
+
+
+def _in_whole(name: str, first_layer: int, workload: Workload) -> str:
+    """Name in the whole model of a weight of a stage."""
+    if name == "head.lm_head.weight" and workload.model.tie_embeddings:
+        return "embedding.weight"
+    if not name.startswith("blocks."):
+        return name
+    _, block, rest = name.split(".", 2)
+    return f"blocks.{first_layer + int(block)}.{rest}"
+
+
+def check_cases(rank: int, cases: list[Case]) -> None:
+    for each in cases:
+        check_case(rank, each)
+
+
+TIED = dataclasses.replace(QWEN, vocab_size=264, tie_embeddings=True)
+GPIPE = PipelineConfig(schedule=PipelineSchedule.GPIPE, chunks=1, deadlines=2)
+
+
+def test_two_ranks_compute_the_gradients_of_one(tmp_path: Path) -> None:
+    cases = [
+        case(pp=2, microbatch_size=3),
+        case(pp=2, model=TIED, activation_checkpointing=False),
+        case(pp=2, pipeline=GPIPE, num_microbatches=2),
+        case(dp=2, microbatch_size=1),
+        case(tp=2),
+        case(cp=2, model=TIED),
+    ]
+    spawn(2, check_cases, tmp_path, cases)
+
+
+@pytest.mark.slow
+def test_four_ranks_compute_the_gradients_of_one(tmp_path: Path) -> None:
+    cases = [
+        case(tp=2, pp=2),
+        case(tp=2, pp=2, model=TIED, microbatch_size=3, activation_checkpointing=False),
+        case(cp=2, pp=2),
+        case(dp=2, pp=2, model=TIED),
+    ]
+    spawn(4, check_cases, tmp_path, cases)
+
+
+def test_an_instruction_out_of_the_planned_order_stops_the_run() -> None:
+    workload = tiny_workload(num_microbatches=2)
+    forward, backward = Direction.FORWARD, Direction.BACKWARD
+    conductor = Conductor(0, cues_of(workload, None, 0), DryClocks(), lambda: None)
+    conductor.begin(forward, 0)
+    with pytest.raises(EngineError, match="forward of microbatch 1 on stage 0: the plan has backward of microbatch 0"):
+        conductor.begin(forward, 1)
+    conductor.begin(backward, 0)
+    with pytest.raises(EngineError, match="forward of microbatch 1 on stage 0: planned and did not run"):
+        conductor.end_iteration()
+
+
+def test_a_clock_is_asked_for_once_what_was_launched_before_has_run() -> None:
+    workload = tiny_workload(num_microbatches=2)
+    happened: list[str] = []
+    cues = tuple(
+        Cue(cue.work, 1410 if cue.work.direction is Direction.FORWARD else 1200) for cue in cues_of(workload, None, 0)
+    )
+    conductor = Conductor(0, cues, DryClocks(happened.append), lambda: happened.append("wait"))
+    for _ in range(2):
+        for cue in cues:
+            conductor.begin(cue.work.direction, cue.work.microbatch)
+        conductor.end_iteration()
+    said = ["wait", "would lock the SM clock to 1410 MHz", "wait", "would lock the SM clock to 1200 MHz"]
+    assert happened == said * 4

@@ -1,0 +1,220 @@
+"""`kareus train` on CPUs: as sequential execution does, resumed exactly, and ended on all ranks when one fails."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from trainings import command, environment, here, losses, planned, tiny_workload, train
+
+from kareus.artifacts.tables import read_provenance, read_table
+from kareus.cli import main
+from kareus.engine.tables import ITERATIONS
+from kareus.workload.config import PipelineConfig, PipelineSchedule
+from kareus.workload.slices import to_yaml
+
+ROOT = Path(__file__).parents[2]
+TEXT = ROOT / "LICENSE"
+"""A text that a model can learn."""
+FAST = ("--learning-rate", 0.01)
+ZERO_BUBBLE = PipelineConfig(schedule=PipelineSchedule.ZERO_BUBBLE_H1, chunks=1, deadlines=2)
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A planned workload of one rank."""
+    folder = tmp_path_factory.mktemp("planned") / "alone"
+    planned(folder, tiny_workload())
+    return folder
+
+
+@pytest.fixture(scope="module")
+def two_stages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A planned workload of two stages."""
+    folder = tmp_path_factory.mktemp("planned") / "two-stages"
+    planned(folder, tiny_workload(pp=2))
+    return folder
+
+
+def weights_of(output: Path, iteration: int) -> dict[str, bytes]:
+    """Tensors of a checkpoint, file by file."""
+    folder = output / f"checkpoints/iteration-{iteration:08d}"
+    return {path.name: path.read_bytes() for path in sorted(folder.glob("*.safetensors"))}
+
+
+def test_a_plan_trains_as_sequential_execution_does(
+    alone: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    options = ("--iterations", 6, "--data", TEXT, *FAST)
+    assert here("--workload", alone / "config/workload.yaml", *options, "--output", tmp_path / "sequential") == 0
+    caplog.set_level("INFO")
+    assert here(alone / "plan/fastest.json", *options, "--output", tmp_path / "plan", "--clocks", "dry") == 0
+    expected = losses(tmp_path / "sequential")
+    assert losses(tmp_path / "plan") == pytest.approx(expected, rel=1e-5)
+    assert expected[-1] < expected[0] - 0.1
+    assert caplog.text.count("would lock the SM clock to 1410 MHz") == 6 * 3
+    assert re.search(r"iteration 6/6  loss [\d.]+  norm [\d.]+  rate \S+  [\d,]+ tokens/s  [\d.]+ s", caplog.text)
+
+
+def test_when_a_rank_is_killed_all_end_and_the_next_start_goes_on_to_the_very_same_weights(
+    two_stages: Path, tmp_path: Path
+) -> None:
+    plan, output = two_stages / "plan/fastest.json", tmp_path / "killed"
+    options = ("--iterations", 30, "--checkpoint-every", 5, *FAST)
+    said, code = kill_a_rank(1, output, plan, *options)
+    assert said == "kareus train: rank 1 died; all others end, the last checkpoint is whole.\n"
+    assert code == 2
+    resumed = train(plan, *options, "--output", output)
+    assert re.search(r"resumed after iteration \d+ of", resumed.stdout), resumed.stderr
+    whole = train(plan, *options, "--output", tmp_path / "whole")
+    assert whole.returncode == 0, whole.stderr
+    assert weights_of(output, 30) == weights_of(tmp_path / "whole", 30)
+    assert len(weights_of(output, 30)) == 2
+    assert losses(output) == losses(tmp_path / "whole")
+    check_records(tmp_path / "whole")
+
+
+def check_records(output: Path) -> None:
+    """What each rank took, and that no GPU ran it."""
+    for rank in range(2):
+        path = output / f"rank-{rank:05d}.parquet"
+        for row in read_table(path, ITERATIONS).to_dicts():
+            assert (row["method"], row["selector"], row["rank"], row["stage"]) == ("kareus", "fastest", rank, rank)
+            assert row["tokens"] == 3 * 2 * 16
+            assert 0 < row["pipeline_time_s"] < row["time_s"]
+            assert row["energy_j"] is None
+        assert read_provenance(path, ITERATIONS).testbed.label == "measured on CPU"
+
+
+@pytest.mark.slow
+def test_when_rank_0_is_killed_another_says_so(two_stages: Path, tmp_path: Path) -> None:
+    plan = two_stages / "plan/fastest.json"
+    said, code = kill_a_rank(0, tmp_path, plan, "--iterations", 10**6, "--checkpoint-every", 5)
+    assert said == "kareus train: rank 0 died; all others end, the last checkpoint is whole.\n"
+    assert code == 2
+
+
+def test_a_training_that_diverges_ends_on_all_ranks_in_one_line(two_stages: Path, tmp_path: Path) -> None:
+    options = ("--iterations", 50, "--output", tmp_path, "--learning-rate", 1e30, "--clip", 1e30)
+    done = train(two_stages / "plan/fastest.json", *options, timeout=60)
+    assert done.returncode == 2
+    assert re.fullmatch(r"kareus train: (iteration \d+: the loss|gradient: its norm) is (nan|inf).*\n", done.stderr)
+
+
+@pytest.mark.slow
+def test_two_hundred_steps_on_text_follow_the_curve_of_sequential_execution(
+    alone: Path, two_stages: Path, tmp_path: Path
+) -> None:
+    options = ("--iterations", 200, "--data", TEXT, "--warmup", 10, "--learning-rate", 0.003)
+    assert here("--workload", alone / "config/workload.yaml", *options, "--output", tmp_path / "sequential") == 0
+    done = train(two_stages / "plan/fastest.json", *options, "--output", tmp_path / "plan")
+    assert done.returncode == 0, done.stderr
+    expected = losses(tmp_path / "sequential")
+    assert losses(tmp_path / "plan") == pytest.approx(expected, rel=1e-4)
+    assert expected[-1] < expected[0] - 2.0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((), "give a plan, or --workload"),
+        (("--iterations", 0), "iterations=0: must be greater than 0"),
+        (("--communicator", "nccl"), "--communicator nccl: needs a GPU for each rank"),
+        (("--data", "missing.bin"), "missing.bin.json: cannot be read"),
+        (("--weights", "missing"), "no such file; expected a checkpoint"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused_in_one_line(
+    alone: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: tuple[object, ...],
+    said: str,
+) -> None:
+    monkeypatch.setenv("LOCAL_RANK", "99")  # no machine has so many GPUs
+    workload = ("--workload", alone / "config/workload.yaml") if arguments else ()
+    base = ("train", "--communicator", "gloo", "--output", tmp_path, "--iterations", 1)
+    assert main([*map(str, (*base, *workload, *arguments))]) == 2
+    refused = capsys.readouterr().err
+    assert said in refused
+    assert refused.startswith("kareus train: ")
+    assert refused.count("\n") == 1
+
+
+def test_a_plan_of_another_model_is_refused(
+    alone: Path, two_stages: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = two_stages / "plan/fastest.json"
+    assert here(plan, "--folder", alone, "--iterations", 1, "--output", tmp_path) == 2
+    refused = capsys.readouterr().err
+    assert "made for another workload" in refused
+    assert refused.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"pp": 2, "num_microbatches": 1}, "num_microbatches=1: PyTorch's 1F1B needs as many as stages (2)"),
+        (
+            {"pp": 2, "pipeline": ZERO_BUBBLE},
+            "pipeline=zb-h1: can be planned, not run; plan with pipeline=1f1b or gpipe",
+        ),
+    ],
+)
+def test_a_pipeline_that_cannot_be_run_is_refused_before_any_rank_starts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], changes: dict[str, Any], said: str
+) -> None:
+    path = tmp_path / "workload.yaml"
+    path.write_text(to_yaml(tiny_workload(**changes)))
+    assert here("--workload", path, "--iterations", 1, "--output", tmp_path) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_world_of_another_size_is_refused(
+    two_stages: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket() as probe:
+        probe.bind(("localhost", 0))
+        port = probe.getsockname()[1]
+    for name, value in {"RANK": 0, "WORLD_SIZE": 1, "MASTER_ADDR": "localhost", "MASTER_PORT": port}.items():
+        monkeypatch.setenv(name, str(value))
+    assert here(two_stages / "plan/fastest.json", "--iterations", 1, "--output", tmp_path) == 2
+    assert capsys.readouterr().err == (
+        "kareus train: world size 1: the workload runs on 2 ranks (dp 1 x pp 2 x cp 1 x tp 1); start as many.\n"
+    )
+
+
+def kill_a_rank(victim: int, output: Path, *arguments: object) -> tuple[str, int]:
+    """Kill a rank once there is a checkpoint; returns what the others say, and how the command ends."""
+    whole_command = command(*arguments, "--output", output)
+    with subprocess.Popen(
+        whole_command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment()
+    ) as running:
+        wait_for(output / "checkpoints/iteration-00000005/rank-00001.json")
+        ranks = ranks_of(running.pid)
+        os.kill(ranks[victim], signal.SIGKILL)
+        _, said = running.communicate(timeout=30)
+    assert not any(Path(f"/proc/{rank}").exists() for rank in ranks)
+    return said, running.returncode
+
+
+def ranks_of(process: int) -> list[int]:
+    """Processes of the ranks that `process` started, in order."""
+    found = {}
+    for child in Path(f"/proc/{process}/task/{process}/children").read_text().split():
+        variables = Path(f"/proc/{child}/environ").read_text().split("\0")
+        found[next(int(v.removeprefix("RANK=")) for v in variables if v.startswith("RANK="))] = int(child)
+    return [found[rank] for rank in sorted(found)]
+
+
+def wait_for(path: Path, limit_s: float = 60.0) -> None:
+    deadline_s = time.monotonic() + limit_s
+    while not path.exists():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.02)

@@ -1,0 +1,24 @@
+rule run_end_to_end:
+    input:
+        config="results/{workload}/config/plan.yaml",
+        segments=rules.extract_partitions.output.segments,
+        space=rules.enumerate_schedules.output.space,
+        microbatch=rules.compose_frontiers.output.microbatch,
+        iteration=rules.solve_pipeline.output.iteration,
+    output:
+        iterations="results/{workload}/engine/end-to-end/iterations.parquet",
+    log:
+        "results/{workload}/logs/end-to-end.log",
+    benchmark:
+        "results/{workload}/logs/end-to-end.benchmark.tsv"
+    conda:
+        "../../envs/kareus.yaml"
+    resources:
+        gpu=all_gpus,
+    params:
+        code=code("end-to-end"),
+    message:
+        "Running the fastest plan of every method of {wildcards.workload}"
+    shell:
+        "python -m kareus end-to-end results/{wildcards.workload}"
+        " --iterations {output.iterations} > {log} 2>&1"
