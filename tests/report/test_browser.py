@@ -126,7 +126,7 @@ def test_what_ran_has_a_table_of_its_own(tmp_path):
     inputs = load(WORKLOAD, with_runs(write_inputs(results), results))
     (tmp_path / "page.html").write_text(page_html(inputs).replace("</body>", PROBE + "</body>"), encoding="utf-8")
     seen = look(tmp_path, "page.html", LIGHT, "--window-size=1280,900")
-    assert seen["tables"] == [len(FRONTIERS), 2, 2, 7]
+    assert seen["tables"] == [len(FRONTIERS), 2, 2, 1 + len(PARTITIONS), 9]
     assert seen["overflow"] <= 0
 
 
