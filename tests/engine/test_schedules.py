@@ -14,6 +14,7 @@ def planned(direction: Direction, microbatch: int, execution: Execution, *choice
     return PlannedInstruction(
         direction=direction,
         microbatch=microbatch,
+        chunk=0,
         execution=execution,
         frequency_mhz=1410,
         partitions=choices,
