@@ -9,8 +9,9 @@ from collections.abc import Mapping, Sequence
 
 from kareus.errors import EngineError
 
-_PATIENCE_S = 15.0
-"""From the failure of one rank until those that have not ended are killed; they end each other sooner."""
+_PATIENCE_S = 10.0
+"""From the failure of one rank until those that have not ended are told to, and from then until they are killed; they
+end each other sooner."""
 _POLL_S = 0.05
 
 
@@ -40,9 +41,7 @@ def launch(arguments: Sequence[str], ranks: int) -> None:
     try:
         _wait(processes)
     finally:
-        for process in processes:
-            process.kill()
-            process.wait()
+        _end(processes)
     codes = [process.returncode for process in processes]
     if any(codes):
         if max(codes) > 0:  # whoever ended by itself has said why
@@ -60,3 +59,15 @@ def _wait(processes: Sequence[subprocess.Popen[bytes]]) -> None:
         if deadline_s is not None and time.monotonic() > deadline_s:
             return
         time.sleep(_POLL_S)
+
+
+def _end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+    """End those that have not, with time to restore their clocks."""
+    for process in processes:
+        process.terminate()
+    for process in processes:
+        try:
+            process.wait(_PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()

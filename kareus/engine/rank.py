@@ -21,7 +21,8 @@ from kareus.engine.job import Job
 from kareus.engine.learning_rate import LearningRateSchedule
 from kareus.engine.recorder import Recorder, identity
 from kareus.engine.settings import OptimizerSettings, TrainingSettings
-from kareus.engine.trainer import Setup, Trainer
+from kareus.engine.setup import Setup
+from kareus.engine.trainer import Trainer
 from kareus.engine.watch import Watch, watched
 from kareus.engine.world import World, join, meet, world_of
 from kareus.errors import ConfigError

@@ -8,53 +8,20 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kareus.device.controller import Clocks
-from kareus.device.protocol import Device
 from kareus.engine import checkpoint
-from kareus.engine.conductor import Conductor, cues_of
 from kareus.engine.data.batches import Batches, Share
-from kareus.engine.data.samples import Samples
 from kareus.engine.gradients import sum_weight_gradients
-from kareus.engine.job import Job
-from kareus.engine.learning_rate import LearningRateSchedule
 from kareus.engine.optimizer import Optimizer, whole_norm
-from kareus.engine.pipeline import Pipeline, Shapes, StagePlace
-from kareus.engine.recorder import Recorder, clock_rows
-from kareus.engine.settings import OptimizerSettings, TrainingSettings
+from kareus.engine.recorder import clock_rows
+from kareus.engine.setup import Setup, make_pipeline, make_stage
 from kareus.engine.stage_model import StageModel
-from kareus.engine.world import Standing, World, over_all_ranks
+from kareus.engine.world import over_all_ranks
 from kareus.errors import EngineError
 from kareus.model.initial import draw_weights
-from kareus.model.shards import shard_of
 from kareus.model.weights import load_weights
 from kareus.plan.run_totals import tokens_per_iteration
-from kareus.profile.programs import stage_shapes
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setup:
-    """What a rank trains with."""
-
-    job: Job
-    settings: TrainingSettings
-    optimizer: OptimizerSettings
-    learning_rate: LearningRateSchedule
-    world: World
-    standing: Standing
-    samples: Samples
-    clocks: Clocks
-    device: Device | None
-    """Whose energy is read; None where nothing measures it."""
-    recorder: Recorder
-    checkpoints: checkpoint.Place
-
-    @property
-    def seed(self) -> int:
-        """Of weights and of the order of the data."""
-        seed = self.settings.seed
-        return self.job.workload.seed if seed is None else seed
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +51,7 @@ class Trainer:
         workload, place = setup.job.workload, setup.standing.place
         parallelism, mesh = workload.parallelism, setup.standing.groups.mesh
         self.stage = make_stage(setup)
-        self._pipeline = _pipeline(setup, self.stage)
+        self._pipeline = make_pipeline(setup, self.stage)
         self._share = 1 / (workload.num_microbatches * parallelism.dp * parallelism.cp)
         self._tokens = tokens_per_iteration(workload)
         self._data_share = Share(
@@ -219,47 +186,6 @@ class Trainer:
         self.iteration = iteration
         if self._setup.world.rank == 0:
             logger.info("resumed after iteration %d of %s", iteration, self._setup.checkpoints.folder)
-
-
-def make_stage(setup: Setup) -> StageModel:
-    """This rank's part of the model, with weights that mean nothing yet."""
-    job, standing, world = setup.job, setup.standing, setup.world
-    workload = job.workload
-    stage = StageModel(
-        workload.model,
-        shard_of(workload.model, workload.parallelism, workload.sequence_length),
-        standing.groups.mesh,
-        stage_shapes(workload.parallelism.split)[standing.place.stage],
-        world.dtype,
-        recompute=workload.activation_checkpointing,
-        graph=job.graph,
-        default_sm_count=workload.testbed.default_collective_sm_count,
-    )
-    return stage.to(world.device)
-
-
-def _pipeline(setup: Setup, stage: StageModel) -> Pipeline:
-    job, standing, world = setup.job, setup.standing, setup.world
-    workload = job.workload
-    return Pipeline(
-        stage,
-        StagePlace(
-            stage=standing.place.stage,
-            stages=workload.parallelism.pp,
-            group=standing.lines.stages,
-            device=world.device,
-        ),
-        Shapes(
-            num_microbatches=workload.num_microbatches,
-            microbatch_size=workload.microbatch_size,
-            tokens=workload.sequence_length // workload.parallelism.cp,
-            hidden_size=workload.model.hidden_size,
-            dtype=world.dtype,
-        ),
-        workload.pipeline.schedule,
-        job.schedules(standing.place.stage),
-        Conductor(standing.place.stage, cues_of(workload, job.plan, standing.place.stage), setup.clocks, world.wait),
-    )
 
 
 def tied_gradient(stage: StageModel) -> Tensor:

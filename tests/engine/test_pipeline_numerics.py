@@ -181,7 +181,6 @@ def test_four_ranks_compute_the_gradients_of_one(tmp_path: Path) -> None:
     cases = [
         case(tp=2, pp=2),
         case(tp=2, pp=2, model=TIED, microbatch_size=3, activation_checkpointing=False),
-        case(cp=2, pp=2),
         case(dp=2, pp=2, model=TIED),
     ]
     spawn(4, check_cases, tmp_path, cases)

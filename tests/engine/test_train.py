@@ -91,14 +91,6 @@ def check_records(output: Path) -> None:
         assert read_provenance(path, ITERATIONS).testbed.label == "measured on CPU"
 
 
-@pytest.mark.slow
-def test_when_rank_0_is_killed_another_says_so(two_stages: Path, tmp_path: Path) -> None:
-    plan = two_stages / "plan/fastest.json"
-    said, code = kill_a_rank(0, tmp_path, plan, "--iterations", 10**6, "--checkpoint-every", 5)
-    assert said == "kareus train: rank 0 died; all others end, the last checkpoint is whole.\n"
-    assert code == 2
-
-
 def test_a_training_that_diverges_ends_on_all_ranks_in_one_line(two_stages: Path, tmp_path: Path) -> None:
     options = ("--iterations", 50, "--output", tmp_path, "--learning-rate", 1e30, "--clip", 1e30)
     done = train(two_stages / "plan/fastest.json", *options, timeout=60)

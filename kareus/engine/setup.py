@@ -1,0 +1,84 @@
+"""What a rank trains with, and the stage and pipeline that are made of it."""
+
+from dataclasses import dataclass
+
+from kareus.device.controller import Clocks
+from kareus.device.protocol import Device
+from kareus.engine import checkpoint
+from kareus.engine.conductor import Conductor, cues_of
+from kareus.engine.data.samples import Samples
+from kareus.engine.job import Job
+from kareus.engine.learning_rate import LearningRateSchedule
+from kareus.engine.pipeline import Pipeline, Shapes, StagePlace
+from kareus.engine.recorder import Recorder
+from kareus.engine.settings import OptimizerSettings, TrainingSettings
+from kareus.engine.stage_model import StageModel
+from kareus.engine.world import Standing, World
+from kareus.model.shards import shard_of
+from kareus.profile.programs import stage_shapes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """What a rank trains with."""
+
+    job: Job
+    settings: TrainingSettings
+    optimizer: OptimizerSettings
+    learning_rate: LearningRateSchedule
+    world: World
+    standing: Standing
+    samples: Samples
+    clocks: Clocks
+    device: Device | None
+    """Whose energy is read; None where nothing measures it."""
+    recorder: Recorder
+    checkpoints: checkpoint.Place
+
+    @property
+    def seed(self) -> int:
+        """Of weights and of the order of the data."""
+        seed = self.settings.seed
+        return self.job.workload.seed if seed is None else seed
+
+
+def make_stage(setup: Setup) -> StageModel:
+    """This rank's part of the model, with weights that mean nothing yet."""
+    job, standing, world = setup.job, setup.standing, setup.world
+    workload = job.workload
+    stage = StageModel(
+        workload.model,
+        shard_of(workload.model, workload.parallelism, workload.sequence_length),
+        standing.groups.mesh,
+        stage_shapes(workload.parallelism.split)[standing.place.stage],
+        world.dtype,
+        recompute=workload.activation_checkpointing,
+        graph=job.graph,
+        default_sm_count=workload.testbed.default_collective_sm_count,
+    )
+    return stage.to(world.device)
+
+
+def make_pipeline(setup: Setup, stage: StageModel) -> Pipeline:
+    """The pipeline that `stage` is a part of."""
+    job, standing, world = setup.job, setup.standing, setup.world
+    workload = job.workload
+    return Pipeline(
+        stage,
+        StagePlace(
+            stage=standing.place.stage,
+            stages=workload.parallelism.pp,
+            group=standing.lines.stages,
+            device=world.device,
+        ),
+        Shapes(
+            num_microbatches=workload.num_microbatches,
+            microbatch_size=workload.microbatch_size,
+            tokens=workload.sequence_length // workload.parallelism.cp,
+            hidden_size=workload.model.hidden_size,
+            dtype=world.dtype,
+        ),
+        workload.pipeline.schedule,
+        job.schedules(standing.place.stage),
+        Conductor(standing.place.stage, cues_of(workload, job.plan, standing.place.stage), setup.clocks, world.wait),
+    )
