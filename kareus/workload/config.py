@@ -285,8 +285,14 @@ class InformedSearch:
     """Candidates of the first round, chosen by the prior alone."""
     batch: int
     """Candidates of a later round."""
-    least: int
-    """Candidates before which a search does not end for want of improvement: a belief may be sure and wrong."""
+    looks: int
+    """Most candidates that a round considers, measuring or looking at them."""
+    doubtful: int
+    """Looks of a round at the candidates of the least certain time."""
+    judged: int
+    """Latest looks by which a belief is judged before a search ends: it may be sure and wrong."""
+    surprise: float
+    """Mean square of their standardised errors above which a search does not end."""
     most: int
     """Candidates after which a search ends in any case."""
     enough: float
@@ -301,7 +307,7 @@ class InformedSearch:
             raise ConfigError(
                 f"strategy={self.strategy}: has other hyperparameters than these; choose it by search={self.strategy}."
             )
-        positive(self, "draws", "samples", "plausible", "initial", "batch", "least", "most", "noise")
+        positive(self, "draws", "samples", "plausible", "initial", "batch", "looks", "judged", "surprise", "most", "noise")
         share(self, "enough")
         if self.reference_margin <= 1:
             raise ConfigError(f"reference_margin={self.reference_margin}: must be more than 1, beyond the frontier.")
