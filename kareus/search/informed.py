@@ -63,11 +63,12 @@ def informed(problem: SearchProblem, config: InformedSearch) -> Proposer:
         unknown = believed.deviation[:len(believed.mean)//2][plausible] > config.noise * UNKNOWN
         unknown &= ~np.isin(plausible, data.looked)
         if round_ == 0:
-            clocks = problem.features[plausible, 0]
+            clocks = problem.features[:, 0]
             anchors = np.linspace(clocks.min(), clocks.max(), room)
-            best = np.sum([f for f in (costs(believed.mean, data.static_power_w)[plausible] / expected.min(axis=0)).T], axis=0)
+            best = np.sum(expected / expected.min(axis=0), axis=1)
             measured = np.array(sorted({int(np.argmin(best + 1e3 * np.abs(clocks - anchor))) for anchor in anchors}))
-            looked = picks[~np.isin(picks, measured)]
+            looks0 = picks[~np.isin(plausible[picks], measured)]
+            looked = looks0
         else:
             known = picks[~unknown[picks]]
             looked = picks[unknown[picks]]
@@ -84,7 +85,7 @@ def informed(problem: SearchProblem, config: InformedSearch) -> Proposer:
             if not len(measured):
                 return Stop("nothing left that may widen the frontier")
         prediction = Prediction(expected[offered, 0], expected[offered, 1])
-        chosen = Chosen("improvement" if round_ else "initial", plausible[measured])
+        chosen = Chosen("improvement" if round_ else "initial", plausible[measured] if round_ else measured)
         return Proposal([chosen], offered, prediction, looks)
 
     return propose
