@@ -40,24 +40,15 @@ USUAL_SCALE = 0.01
 """The likeliest before there are data."""
 SCALE_PENALTY = 0.1
 """On the squared logarithm of a scale over the usual one: with few data, likelihood alone overfits."""
-TRUSTS = (1.0,)
-"""Factors on the ensemble's spread among which likelihood chooses: its coefficients may be nearly right."""
 SWEEPS = 3
 """Of the coordinate search for the largest likelihood."""
 LEAST_DYNAMIC_W = 1e-3
 """Below any: a prior that is far off may predict less than static power."""
 
 
-@dataclass(frozen=True, slots=True)
-class Hyperparameters:
-    """Of the prior; chosen by likelihood."""
-
-    scales: tuple[float, ...]
-    """Residuals of time: by clock, by schedule; then of power, likewise."""
-    trust: float
-
-
-UNMEASURED = Hyperparameters((2 * USUAL_SCALE,) * 4, 1.0)
+Scales = tuple[float, ...]
+"""Standard deviations of residuals: of time by clock and by schedule; then of power, likewise."""
+UNMEASURED: Scales = (2 * USUAL_SCALE,) * 4
 
 
 class Belief:
@@ -86,16 +77,16 @@ class Belief:
         seen = np.log(np.concatenate((data.time_s, data.looked_time_s, data.energy_j / data.time_s)))
         surprise = seen - self.mean[places]
         terms = self._terms(places, places)
-        hyperparameters = self._likeliest(terms, surprise)
-        factor = np.linalg.cholesky(self._observed(terms, hyperparameters))
-        cross = self._terms(places, np.arange(2 * size)).covariance(hyperparameters)
+        scales = self._likeliest(terms, surprise)
+        factor = np.linalg.cholesky(self._observed(terms, scales))
+        cross = self._terms(places, np.arange(2 * size)).covariance(scales)
         solved = np.linalg.solve(factor, np.column_stack((cross, surprise)))
         explained, white = solved[:, :-1], solved[:, -1]
-        return Conditioned(self, hyperparameters, explained, self.mean + explained.T @ white)
+        return Conditioned(self, scales, explained, self.mean + explained.T @ white)
 
-    def covariance(self, rows: Places, columns: Places, hyperparameters: Hyperparameters) -> Array:
+    def covariance(self, rows: Places, columns: Places, scales: Scales) -> Array:
         """Prior covariance of places, shape (rows, columns)."""
-        return self._terms(rows, columns).covariance(hyperparameters)
+        return self._terms(rows, columns).covariance(scales)
 
     def _terms(self, rows: Places, columns: Places) -> "_Terms":
         size = len(self.mean) // 2
@@ -109,29 +100,27 @@ class Belief:
             times=(int((rows < size).sum()), int((columns < size).sum())),
         )
 
-    def _observed(self, terms: "_Terms", hyperparameters: Hyperparameters) -> Array:
+    def _observed(self, terms: "_Terms", scales: Scales) -> Array:
         """Covariance of observations, noise included."""
-        covariance = terms.covariance(hyperparameters)
+        covariance = terms.covariance(scales)
         covariance[np.diag_indices_from(covariance)] += self._noise**2
         return covariance
 
-    def _likeliest(self, terms: "_Terms", surprise: Array) -> Hyperparameters:
-        """Maximise the marginal likelihood, one hyperparameter at a time."""
+    def _likeliest(self, terms: "_Terms", surprise: Array) -> Scales:
+        """Maximise the marginal likelihood, one scale at a time."""
 
         @functools.cache
-        def score(candidate: Hyperparameters) -> float:
+        def score(candidate: Scales) -> float:
             factor = np.linalg.cholesky(self._observed(terms, candidate))
             white = np.linalg.solve(factor, surprise)
-            unusual = np.sum(np.log(np.array(candidate.scales) / USUAL_SCALE) ** 2)
+            unusual = np.sum(np.log(np.array(candidate) / USUAL_SCALE) ** 2)
             return float(-white @ white / 2 - np.log(np.diag(factor)).sum() - SCALE_PENALTY * unusual)
 
-        best = Hyperparameters((USUAL_SCALE,) * 4, TRUSTS[-1])
+        best: Scales = (USUAL_SCALE,) * 4
         for _ in range(SWEEPS):
             before = best
             for place in range(4):
-                changed = [(*best.scales[:place], scale, *best.scales[place + 1 :]) for scale in SCALES]
-                best = max((Hyperparameters(scales, best.trust) for scales in changed), key=score)
-            best = max((Hyperparameters(best.scales, trust) for trust in TRUSTS), key=score)
+                best = max(((*best[:place], scale, *best[place + 1 :]) for scale in SCALES), key=score)
             if best == before:
                 break
         return best
@@ -151,11 +140,11 @@ class _Terms:
     times: tuple[int, int]
     """Rows and columns that are times."""
 
-    def covariance(self, hyperparameters: Hyperparameters) -> Array:
+    def covariance(self, scales: Scales) -> Array:
         """Their weighted sum."""
-        covariance = hyperparameters.trust**2 * self.imagined + self.drift
+        covariance = self.imagined + self.drift
         rows, columns = self.times
-        time_clock, time_schedule, power_clock, power_schedule = np.square(hyperparameters.scales)
+        time_clock, time_schedule, power_clock, power_schedule = np.square(scales)
         time, power = np.s_[:rows, :columns], np.s_[rows:, columns:]
         covariance[time] += time_clock * self.by_clock[time] + time_schedule * self.by_schedule[time]
         covariance[power] += power_clock * self.by_clock[power] + power_schedule * self.by_schedule[power]
@@ -167,7 +156,7 @@ class Conditioned:
     """What is believed of every candidate after measuring and looking at some."""
 
     prior: Belief
-    hyperparameters: Hyperparameters
+    scales: Scales
     explained: Array
     """Whitened covariance of the observations with every candidate, shape (observations, 2 candidates)."""
     mean: Array
@@ -178,17 +167,22 @@ class Conditioned:
         """Standard deviations, shape (2 candidates,)."""
         size = len(self.mean) // 2
         prior = self.prior
-        time_scales, power_scales = np.square(self.hyperparameters.scales).reshape(2, 2).sum(axis=1)
-        variance = self.hyperparameters.trust**2 * np.square(prior._spread).sum(axis=1)
-        variance += np.square(prior._drift).sum(axis=1) + np.repeat((time_scales, power_scales), size)
+        time_scales, power_scales = np.square(self.scales).reshape(2, 2).sum(axis=1)
+        variance = np.square(prior._spread).sum(axis=1) + np.square(prior._drift).sum(axis=1)
+        variance += np.repeat((time_scales, power_scales), size)
         deviation: Array = np.sqrt(np.maximum(variance - np.square(self.explained).sum(axis=0), 1e-12))
         return deviation
+
+    @property
+    def time_deviation(self) -> Array:
+        """Standard deviations of log time, shape (candidates,)."""
+        return self.deviation[: len(self.mean) // 2]
 
     def sample(self, rows: Indices, count: int, generator: np.random.Generator) -> Array:
         """Draw log time and log power of candidates jointly, shape (count, 2 rows)."""
         places = np.concatenate((rows, len(self.mean) // 2 + rows))
         explained = self.explained[:, places]
-        covariance = self.prior.covariance(places, places, self.hyperparameters) - explained.T @ explained
+        covariance = self.prior.covariance(places, places, self.scales) - explained.T @ explained
         factor = np.linalg.cholesky(covariance + 1e-7 * np.eye(len(places)))
         drawn: Array = self.mean[places] + generator.standard_normal((count, len(places))) @ factor.T
         return drawn

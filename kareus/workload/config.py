@@ -285,8 +285,8 @@ class InformedSearch:
     """Candidates of the first round, chosen by the prior alone."""
     batch: int
     """Candidates of a later round."""
-    looks: int
-    """Most candidates that a round considers, measuring or looking at them."""
+    picks: int
+    """Candidates that a round picks for what they may add; it looks at or measures them."""
     doubtful: int
     """Looks of a round at the candidates of the least certain time."""
     judged: int
@@ -307,7 +307,7 @@ class InformedSearch:
             raise ConfigError(
                 f"strategy={self.strategy}: has other hyperparameters than these; choose it by search={self.strategy}."
             )
-        positive(self, "draws", "samples", "plausible", "initial", "batch", "looks", "judged", "surprise", "most", "noise")
+        positive(self, "draws", "samples", "plausible", "initial", "batch", "picks", "judged", "surprise", "most", "noise")
         share(self, "enough")
         if self.reference_margin <= 1:
             raise ConfigError(f"reference_margin={self.reference_margin}: must be more than 1, beyond the frontier.")
