@@ -1,7 +1,5 @@
 """Futures: joint samples of what all candidates cost, and what measuring some of them would bring on average."""
 
-from collections.abc import Sequence
-
 import numpy as np
 from numpy.typing import NDArray
 

@@ -1,4 +1,4 @@
-"""Strategy `informed`: believe the GPU model as far as data bear it out, look at what may widen the frontier, measure it.
+"""Strategy `informed`: believe the GPU model as far as data bear it out; look first, then measure what is promising.
 
 A round conditions the belief (`kareus.search.belief`) on all data, draws joint samples of all plausible candidates, and
 picks, one after the other, the candidates that add most hypervolume on average over the samples, each counting what

@@ -307,7 +307,9 @@ class InformedSearch:
             raise ConfigError(
                 f"strategy={self.strategy}: has other hyperparameters than these; choose it by search={self.strategy}."
             )
-        positive(self, "draws", "samples", "plausible", "initial", "batch", "picks", "judged", "surprise", "most", "noise")
+        positive(
+            self, "draws", "samples", "plausible", "initial", "batch", "picks", "judged", "surprise", "most", "noise"
+        )
         share(self, "enough")
         if self.reference_margin <= 1:
             raise ConfigError(f"reference_margin={self.reference_margin}: must be more than 1, beyond the frontier.")
