@@ -3,8 +3,8 @@
 A round conditions the belief (`kareus.search.belief`) on all data, draws joint samples of all plausible candidates, and
 picks, one after the other, the candidates that add most hypervolume on average over the samples, each counting what
 the ones before it will have added. It looks at those whose time is in doubt, and measures those whose time is known and
-that are likely to stay on the frontier. The search ends once the next candidates would add little and the belief has
-been right about the latest looks. docs/search.md says more.
+that are likely to stay on the frontier; the first round only looks. The search ends once its picks together would add
+little and the belief has been right about the latest looks. docs/search.md says more.
 """
 
 import numpy as np
@@ -32,7 +32,9 @@ def informed(problem: SearchProblem, config: InformedSearch) -> Proposer:
 
     def propose(data: Dataset, round_: int) -> Proposal | Stop:
         offered = problem.unmeasured(data)
-        room = min(config.batch if round_ else config.initial, config.most - len(data.candidates), len(offered))
+        room = min(
+            config.batch if len(data.candidates) else config.initial, config.most - len(data.candidates), len(offered)
+        )
         if room <= 0:
             return BUDGET_SPENT
         believed = belief.given(data)
@@ -43,20 +45,19 @@ def informed(problem: SearchProblem, config: InformedSearch) -> Proposer:
         samples = costs(believed.sample(rows, config.samples, problem.generator), data.static_power_w)
         futures = Futures(samples, len(plausible), config.reference_margin)
         picks, added = futures.best(config.picks)
-        if added[:room].sum() < config.enough and record.surprise(config.judged) < config.surprise:
-            return Stop(f"the next {room} are predicted to add {added[:room].sum():.2%} of the hypervolume")
-        unknown = ~np.isin(plausible, data.looked) & (believed.time_deviation[plausible] > config.noise)
+        if added.sum() < config.enough and record.surprise(config.judged) < config.surprise:
+            return Stop(f"the {len(picks)} best are predicted to add {added.sum():.2%} of the hypervolume")
+        unknown = ~np.isin(plausible, data.looked) & (believed.time_deviation[plausible] > config.noise / 2)
         doubtful = _doubtful(believed.time_deviation[plausible] * unknown, picks, config.doubtful)
         looks = plausible[np.concatenate((picks[unknown[picks]], doubtful))]
         if not len(picks) and not len(looks):
             return Stop("nothing is predicted to widen the frontier")
-        if round_:
-            chosen_by = "improvement"
+        chosen_by = "improvement" if len(data.candidates) else "initial"
+        if len(data.candidates):
             known = picks[~unknown[picks]]
             measured = plausible[known[futures.chances[known] >= LIKELY] if len(looks) else picks][:room]
         else:
-            chosen_by = "initial"
-            measured = _anchors(problem.features[:, 0], expected, room)
+            measured = _anchors(problem.features[:, 0], expected, room if round_ or not len(looks) else 0)
         record.expect(believed.mean[looks], believed.time_deviation[looks])
         prediction = Prediction(expected[offered, 0], expected[offered, 1])
         return Proposal([Chosen(chosen_by, measured)], offered, prediction, looks)

@@ -43,7 +43,7 @@ class Round:
     measured: int
     hypervolume: float
     improvement: float | None
-    """None for the initial design."""
+    """None for the first measurements, and as long as there are none."""
     looked: int
     """Looks up to and with this round."""
     measuring_s: float
@@ -161,6 +161,8 @@ def _progress(before: Dataset, after: Dataset, margin: float) -> tuple[float, fl
 
     Both hypervolumes are taken on the scale of the later data, so that a new worst point is no progress.
     """
+    if not len(after.candidates):
+        return 0.0, None
     scale = after.total.max(axis=0)
     reference = np.full(2, margin)
     volume = hypervolume(after.total / scale, reference)

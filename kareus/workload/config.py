@@ -296,7 +296,7 @@ class InformedSearch:
     most: int
     """Candidates after which a search ends in any case."""
     enough: float
-    """Share of the hypervolume that all unmeasured candidates are predicted to add, below which a search ends."""
+    """Share of the hypervolume that all picks of a round are predicted to add, below which a search ends."""
     noise: float
     """Relative standard deviation of one measured time or power."""
     reference_margin: float
