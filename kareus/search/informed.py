@@ -48,6 +48,8 @@ def informed(problem: SearchProblem, config: InformedSearch) -> Proposer:
         if added.sum() < config.enough and record.surprise(config.judged) < config.surprise:
             return Stop(f"the {len(picks)} best are predicted to add {added.sum():.2%} of the hypervolume")
         unknown = ~np.isin(plausible, data.looked) & (believed.time_deviation[plausible] > config.noise / 2)
+        if len(data.looked) >= config.most_looks:
+            unknown[:] = False
         doubtful = _doubtful(believed.time_deviation[plausible] * unknown, picks, config.doubtful)
         looks = plausible[np.concatenate((picks[unknown[picks]], doubtful))]
         if not len(picks) and not len(looks):
@@ -55,7 +57,7 @@ def informed(problem: SearchProblem, config: InformedSearch) -> Proposer:
         chosen_by = "improvement" if len(data.candidates) else "initial"
         if len(data.candidates):
             known = picks[~unknown[picks]]
-            measured = plausible[known[futures.chances[known] >= LIKELY] if len(looks) else picks][:room]
+            measured = plausible[known[futures.chances[known] >= LIKELY] if unknown[picks].any() else picks][:room]
         else:
             measured = _anchors(problem.features[:, 0], expected, room if round_ or not len(looks) else 0)
         record.expect(believed.mean[looks], believed.time_deviation[looks])

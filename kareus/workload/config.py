@@ -293,6 +293,8 @@ class InformedSearch:
     """Latest looks by which a belief is judged before a search ends: it may be sure and wrong."""
     surprise: float
     """Mean square of their standardised errors above which a search does not end."""
+    most_looks: int
+    """Looks after which a search only measures; the last round may go beyond it."""
     most: int
     """Candidates after which a search ends in any case."""
     enough: float
@@ -308,7 +310,18 @@ class InformedSearch:
                 f"strategy={self.strategy}: has other hyperparameters than these; choose it by search={self.strategy}."
             )
         positive(
-            self, "draws", "samples", "plausible", "initial", "batch", "picks", "judged", "surprise", "most", "noise"
+            self,
+            "draws",
+            "samples",
+            "plausible",
+            "initial",
+            "batch",
+            "picks",
+            "judged",
+            "surprise",
+            "most_looks",
+            "most",
+            "noise",
         )
         share(self, "enough")
         if self.reference_margin <= 1:

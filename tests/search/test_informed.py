@@ -119,7 +119,7 @@ def test_a_candidate_is_measured_once_and_the_same_seed_searches_the_same_way():
 def test_a_prior_that_is_nonsense_is_overcome(factor):
     nonsense = scaled(textbook(a100()), dict.fromkeys(EXPECTED, factor))
     truth = Truth(a100())
-    _, candidates = searched(truth, prior=nonsense)
+    _, candidates = searched(truth, prior=nonsense, most=40, most_looks=80)
     assert truth.share(candidates) > 0.95
 
 
@@ -128,7 +128,7 @@ def test_an_inverted_prior_is_overcome():
     truth = Truth(a100())
     extremes = FEATURES.min(axis=0) + FEATURES.max(axis=0)
     flipped = np.column_stack((extremes[0] - FEATURES[:, 0], extremes[1] - FEATURES[:, 1], FEATURES[:, 2]))
-    _, candidates = searched(truth, features=flipped)
+    _, candidates = searched(truth, features=flipped, most=40, most_looks=80)
     assert truth.share(candidates) > 0.95
 
 
@@ -142,7 +142,7 @@ def test_a_search_of_very_few_candidates_ends(size):
 
 def test_constant_measurements_end_the_search():
     found = run_search(
-        problem(most=16),
+        problem(most=12, most_looks=20),
         lambda _: Measurement(time_s=1e-3, energy_j=0.3, duration_s=11.4),
         lambda _: Look(time_s=1e-3, duration_s=1.0),
         STATIC_W,
@@ -158,7 +158,7 @@ def test_a_search_ends_once_little_is_predicted_to_be_left():
 
 def test_a_search_goes_on_while_looks_surprise_it():
     """However little it expects: a belief whose latest predictions were wrong does not know what is left."""
-    found, candidates = searched(Truth(a100()), enough=0.5, surprise=1e-6, most=16)
+    found, candidates = searched(Truth(a100()), enough=0.5, surprise=1e-6, most=16, most_looks=40)
     assert len(candidates) == 16
     assert found.rounds[-1].stop == BUDGET_SPENT.why
 
