@@ -91,7 +91,8 @@ def jobs(subjects: list[Subject], seeds: int, peer_seeds: int) -> list[Job]:
 
 
 def run_all(jobs: list[Job], processes: int) -> pl.DataFrame:
-    """Run the jobs, each in one of so many processes."""
+    """Run the jobs, each in one of so many processes, whose linear algebra has one thread: more get in their way."""
+    os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"))
     with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
         return RUNS.frame([row for rows in pool.map(run, jobs) for row in rows])
 

@@ -12,7 +12,7 @@ from kareus.search.dataset import Dataset
 from kareus.search.problem import SearchProblem
 from kareus.search.strategy import proposer_of
 from kareus.search.surrogate import import_xgboost
-from yardstick.runs import measuring, search_problem
+from yardstick.runs import Instruments, search_problem
 from yardstick.subjects import Subject, search_config
 from yardstick.truths import truth_of
 
@@ -54,7 +54,7 @@ def round_overhead(subject: Subject) -> Overhead:
 
 def random_dataset(subject: Subject, problem: SearchProblem) -> Dataset:
     """Measurements of random candidates."""
-    measure = measuring(subject, truth_of(subject.workload.gpu, 0), 0)
+    measure = Instruments(subject, truth_of(subject.workload.gpu, 0), 0).measure
     candidates = problem.generator.choice(len(subject.features), size=MEASURED, replace=False)
     measured = [measure(candidate) for candidate in candidates.tolist()]
     return Dataset(

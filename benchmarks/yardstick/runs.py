@@ -1,19 +1,20 @@
 """Runs: one partition under one truth, searched by several strategies with the profiler and protocol of planning."""
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kareus.artifacts.randomness import generator
 from kareus.artifacts.store import Row
 from kareus.pareto import Points
-from kareus.profile.measure import Measurement, Profiler
+from kareus.profile.measure import Look, Looker, Measurement, Profiler
+from kareus.profile.tables import LOOKS, MEASUREMENTS
 from kareus.search.prior import textbook
 from kareus.search.problem import SearchProblem
-from kareus.search.rounds import Trial, run_search
-from kareus.search.stage import partition_program
+from kareus.search.rounds import Search, run_search
+from kareus.search.stage import candidate_program
 from kareus.testbed.simulated.testbed import SimulatedTestbed
 from kareus.workload.config import SearchConfig
 from yardstick.peers import PEERS, search_with_peer
@@ -23,11 +24,16 @@ from yardstick.truths import Truth, truth_of
 
 
 class MemoryShelf(dict[tuple[Any, ...], Row]):
-    """Keeps measurements for as long as one run lasts, so that strategies do not simulate the same one twice."""
+    """Keeps rows for as long as one run lasts, so that strategies do not simulate the same measurement twice."""
+
+    def __init__(self, key: tuple[str, ...]) -> None:
+        """Take the columns that identify a row."""
+        super().__init__()
+        self._key = key
 
     def append(self, row: Row) -> None:
-        """Add a row of the table of measurements."""
-        self[row["program"], row["frequency_mhz"], row["repeat"]] = row
+        """Add a row."""
+        self[tuple(row[column] for column in self._key)] = row
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +49,11 @@ class Job:
 def run(job: Job) -> list[Row]:
     """Search the job's partition with each strategy; returns one row of `RUNS` for each measurement."""
     subject, truth = job.subject, truth_of(job.subject.workload.gpu, job.seed)
-    costs, measure = true_costs(subject, truth), measuring(subject, truth, job.seed)
+    costs, instruments = true_costs(subject, truth), Instruments(subject, truth, job.seed)
     return [
         row
         for strategy, config in job.strategies.items()
-        for row in _rows(job, truth, strategy, costs, searched(strategy, _problem(job, config), measure))
+        for row in _rows(job, truth, strategy, costs, searched(strategy, _problem(job, config), instruments))
     ]
 
 
@@ -57,31 +63,48 @@ def true_costs(subject: Subject, truth: Truth) -> Points:
     return np.column_stack((behaviour.time_s, behaviour.energy_j - truth.gpu.static_power_w * behaviour.time_s))
 
 
-def measuring(subject: Subject, truth: Truth, seed: int) -> Callable[[int], Measurement]:
-    """Measures a candidate as planning does, on a simulated testbed that follows `truth`."""
-    workload = subject.workload
-    testbed = SimulatedTestbed(
-        config=workload.testbed,
-        gpu=truth.gpu,
-        predecessor_power_w=workload.protocol.predecessor_power_w,
-        seed=seed,
-        run=truth.run_program,
-    )
-    profiler = Profiler(testbed, workload.protocol, MemoryShelf())
+class Instruments:
+    """Measures and looks at candidates as planning does, on a simulated testbed that follows `truth`."""
 
-    def measure(candidate: int) -> Measurement:
-        frequency_mhz, sm_count, launch = subject.features[candidate].astype(int).tolist()
-        return profiler.measure(partition_program(subject.partition, sm_count, launch), frequency_mhz)
+    def __init__(self, subject: Subject, truth: Truth, seed: int) -> None:
+        """Open the testbed and empty shelves."""
+        workload = subject.workload
+        testbed = SimulatedTestbed(
+            config=workload.testbed,
+            gpu=truth.gpu,
+            predecessor_power_w=workload.protocol.predecessor_power_w,
+            seed=seed,
+            run=truth.run_program,
+        )
+        self._subject = subject
+        self._profiler = Profiler(testbed, workload.protocol, MemoryShelf(MEASUREMENTS.key))
+        self._looker = Looker(testbed, workload.protocol, MemoryShelf(LOOKS.key))
 
-    return measure
+    def measure(self, candidate: int) -> Measurement:
+        """Measure the candidate of a number."""
+        return self._profiler.measure(*candidate_program(self._subject.partition, self._subject.features, candidate))
+
+    def look(self, candidate: int) -> Look:
+        """Look at the candidate of a number."""
+        return self._looker.look(*candidate_program(self._subject.partition, self._subject.features, candidate))
 
 
-def searched(strategy: str, problem: SearchProblem, measure: Callable[[int], Measurement]) -> Sequence[Trial]:
-    """Trials of one search; planning's own strategies by the same call as planning makes."""
+def searched(strategy: str, problem: SearchProblem, instruments: Instruments) -> Search:
+    """One search; planning's own strategies by the same call as planning makes."""
     static_power_w = problem.prior.static_power_w
     if strategy in PEERS:
-        return search_with_peer(strategy, problem, measure, static_power_w)
-    return run_search(problem, measure, static_power_w).trials
+        return Search(trials=search_with_peer(strategy, problem, instruments.measure, static_power_w))
+    return run_search(problem, instruments.measure, instruments.look, static_power_w)
+
+
+def gpu_seconds(search: Search, group_size: int) -> NDArray[np.float64]:
+    """GPU-seconds spent up to and with each measurement, looks before it included; shape (n,)."""
+    looking_s = np.array([g.look.duration_s for g in search.glances])
+    looked_in = np.array([g.round for g in search.glances], dtype=np.int64)
+    measuring_s = np.cumsum([t.measurement.duration_s for t in search.trials])
+    before_s = np.array([looking_s[looked_in <= t.round].sum() for t in search.trials])
+    spent: NDArray[np.float64] = group_size * (measuring_s + before_s)
+    return spent
 
 
 def search_problem(subject: Subject, config: SearchConfig, seed: int) -> SearchProblem:
@@ -99,10 +122,10 @@ def _problem(job: Job, config: SearchConfig) -> SearchProblem:
     return search_problem(job.subject, config, job.seed)
 
 
-def _rows(job: Job, truth: Truth, strategy: str, costs: Points, trials: Sequence[Trial]) -> list[Row]:
+def _rows(job: Job, truth: Truth, strategy: str, costs: Points, search: Search) -> list[Row]:
+    trials = search.trials
     shares = hypervolume_shares(costs, np.array([t.candidate for t in trials], dtype=np.int64))
-    group_size = job.subject.partition.collective.group_size
-    gpu_s = np.cumsum([t.measurement.duration_s * group_size for t in trials])
+    gpu_s = gpu_seconds(search, job.subject.partition.collective.group_size)
     same = {
         "workload": job.subject.name,
         "partition": job.subject.partition.name,

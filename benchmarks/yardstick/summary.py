@@ -97,8 +97,12 @@ def partition_lines(runs: Runs) -> list[str]:
     for place in dict.fromkeys(run[:2] for run in runs):
         cells = (medians[strategy][place] for strategy in strategies)
         row = "".join(f"{'-' if cell is None else f'{100 * cell:.2f}':>11}" for cell in cells)
-        ratios = [gpu_time_ratio(r[OURS], r["paper"]) for run, r in runs.items() if run[:2] == place and OURS in r]
-        tail = f"  GPU-seconds to paper's end x {statistics.median(ratios):.2f}" if ratios else ""
+        ours = [(r[OURS], r["paper"]) for run, r in runs.items() if run[:2] == place and OURS in r]
+        tail = ""
+        if ours:
+            lowest = 100 * min(float(trajectory.shares[-1]) for trajectory, _ in ours)
+            ratio = statistics.median(gpu_time_ratio(*pair) for pair in ours)
+            tail = f"  {OURS}'s lowest {lowest:.2f}, GPU-seconds to paper's end x {ratio:.2f}"
         lines.append(f"{' '.join(place):<78}{row}{tail}")
     return lines
 

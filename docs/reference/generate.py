@@ -15,7 +15,7 @@ from kareus.artifacts.tables import TableSchema
 from kareus.cli import COMMANDS
 from kareus.export.catalogue import CATALOGUE
 from kareus.plan.schema import plan_schema
-from kareus.profile.tables import MEASUREMENTS
+from kareus.profile.tables import LOOKS, MEASUREMENTS
 from kareus.workload import config, gpu
 from kareus.workload.tables import WORKLOADS
 
@@ -66,6 +66,7 @@ def tables() -> Iterator[str]:
     for entry in CATALOGUE:
         yield from _table(entry.schema, f"<workload>/{entry.pattern}".replace("{", "<").replace("}", ">"))
     yield from _table(MEASUREMENTS, "measurements/<gpu>_<testbed>/<subject>_<hash>/")
+    yield from _table(LOOKS, "measurements/<gpu>_<testbed>/<subject>_<hash>/looks/")
 
 
 def plan() -> Iterator[str]:

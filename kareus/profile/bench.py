@@ -9,8 +9,8 @@ from typing import Any, Protocol
 from kareus.artifacts.provenance import Provenance
 from kareus.artifacts.records import content_hash, to_plain
 from kareus.artifacts.store import Shelf
-from kareus.profile.measure import Profiler
-from kareus.profile.tables import MEASUREMENTS
+from kareus.profile.measure import Looker, Profiler
+from kareus.profile.tables import LOOKS, MEASUREMENTS
 from kareus.testbed.factory import open_testbed
 from kareus.testbed.protocol import Testbed
 from kareus.workload.config import MeasurementProtocol, TestbedConfig
@@ -65,14 +65,27 @@ class Bench:
         with self.shelf(store, subject, content) as shelf:
             yield Profiler(self.testbed, self.config.protocol, shelf)
 
+    @contextlib.contextmanager
+    def looker(self, store: Path, subject: str, content: Any) -> Iterator[Looker]:
+        """Open the shelf of looks at `subject`, beside that of its measurements, and look over it."""
+        place = self._place(store, subject, content) / "looks"
+        with Shelf(place, LOOKS, self._shelf_provenance) as shelf:
+            yield Looker(self.testbed, self.config.protocol, shelf)
+
     def shelf(self, store: Path, subject: str, content: Any) -> Shelf:
-        """The shelf of `subject`; whatever decides its measurements is part of its name."""
-        decisive = self._decisive
-        place = f"{self.config.gpu.name}_{self.testbed.identity.kind}/{subject}_{content_hash((content, decisive))}"
-        provenance = Provenance(
-            config_hash=content_hash(decisive), testbed=self.testbed.identity, seed=self.config.seed
+        """The shelf of `subject`."""
+        return Shelf(self._place(store, subject, content), MEASUREMENTS, self._shelf_provenance)
+
+    def _place(self, store: Path, subject: str, content: Any) -> Path:
+        """Folder of the shelf of `subject`; whatever decides its measurements is part of its name."""
+        group = f"{self.config.gpu.name}_{self.testbed.identity.kind}"
+        return store / group / f"{subject}_{content_hash((content, self._decisive))}"
+
+    @property
+    def _shelf_provenance(self) -> Provenance:
+        return Provenance(
+            config_hash=content_hash(self._decisive), testbed=self.testbed.identity, seed=self.config.seed
         )
-        return Shelf(store / place, MEASUREMENTS, provenance)
 
     @property
     def _decisive(self) -> dict[str, Any]:

@@ -31,6 +31,22 @@ MEASUREMENTS = TableSchema(
     key=("program", "frequency_mhz", "repeat"),
 )
 
+LOOKS = TableSchema(
+    name="looks",
+    version=1,
+    meaning="Short looks at programs on one testbed: their time alone, right after warming up, without cooling down.",
+    columns=(
+        Column("program", pl.String, "hash of the program that ran"),
+        Column("frequency_mhz", pl.Int64, "SM clock that was asked for", positive=True),
+        Column("name", pl.String, "name of the program, for people"),
+        Column("time_s", pl.Float64, "mean time of one execution while warming up", positive=True),
+        Column("clock_mean_mhz", pl.Float64, "mean SM clock meanwhile", positive=True),
+        Column("throttle_reasons", pl.List(pl.String), "why the clock fell below what was asked for"),
+        Column("duration_s", pl.Float64, "testbed's clock spent (virtual if simulated)", positive=True),
+    ),
+    key=("program", "frequency_mhz"),
+)
+
 DIRECTION_MEANING = (
     "`forward`, `backward`, or its parts `input-gradient` and `weight-gradient`; a backward or input gradient includes "
     "its recomputation"

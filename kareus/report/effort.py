@@ -29,6 +29,8 @@ class SearchEffort:
     """In the order in which they first chose."""
     profiling_s: float
     """Testbed's clock spent on measuring, virtual if simulated; the same if measurements came from the store."""
+    looking_s: float
+    """Of that, on short looks."""
     optimisation_s: float
     """Wall clock that the planning machine spent on surrogates and acquisition."""
 
@@ -64,5 +66,6 @@ def _effort(name: str, candidates: pl.DataFrame, rounds: pl.DataFrame, proposals
             Pass(name=chosen_by, measured=measured, on_frontier=found) for chosen_by, measured, found in passes.rows()
         ),
         profiling_s=float(rounds["measuring_s"].sum()),
+        looking_s=float(rounds["looking_s"].sum()),
         optimisation_s=float(proposals["proposing_s"].sum()),
     )

@@ -8,6 +8,7 @@ schedule that nearly holds at all clocks (contention), and a drift with the cloc
 marginal likelihood, anew from all data, so that a good prior is trusted and a wrong one is not.
 """
 
+import functools
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +19,8 @@ from kareus.search.dataset import Dataset, Indices
 from kareus.search.problem import Features
 
 Array = NDArray[np.float64]
+Places = Indices
+"""Places in the stacked vector: of a candidate's time its number, of its power that plus the number of candidates."""
 
 LEVEL, TILT = 1.0, 0.2
 """Standard deviations of the drift: of its level, and of its change from the highest clock to the lowest."""
@@ -37,24 +40,15 @@ USUAL_SCALE = 0.01
 """The likeliest before there are data."""
 SCALE_PENALTY = 0.1
 """On the squared logarithm of a scale over the usual one: with few data, likelihood alone overfits."""
-TRUSTS = (0.3, 1.0)
-"""Factors on the ensemble's spread among which likelihood chooses: its coefficients may be nearly right."""
 SWEEPS = 3
 """Of the coordinate search for the largest likelihood."""
 LEAST_DYNAMIC_W = 1e-3
 """Below any: a prior that is far off may predict less than static power."""
 
 
-@dataclass(frozen=True, slots=True)
-class Hyperparameters:
-    """Of the prior; chosen by likelihood."""
-
-    scales: tuple[float, ...]
-    """Residuals of time: by clock, by schedule; then of power, likewise."""
-    trust: float
-
-
-UNMEASURED = Hyperparameters((2 * USUAL_SCALE,) * 4, 1.0)
+Scales = tuple[float, ...]
+"""Standard deviations of residuals: of time by clock and by schedule; then of power, likewise."""
+UNMEASURED: Scales = (2 * USUAL_SCALE,) * 4
 
 
 class Belief:
@@ -75,83 +69,120 @@ class Belief:
         self._kernels = _residual_kernels(features)
 
     def given(self, data: Dataset) -> "Conditioned":
-        """Condition on measurements."""
-        rows, size = data.candidates, len(self.mean) // 2
-        if not len(rows):
+        """Condition on measurements of time and power, and on looks at time alone."""
+        size = len(self.mean) // 2
+        places = np.concatenate((data.candidates, data.looked, size + data.candidates))
+        if not len(places):
             return Conditioned(self, UNMEASURED, np.zeros((0, 2 * size)), self.mean)
-        measured = np.concatenate((np.log(data.time_s), np.log(data.energy_j / data.time_s)))
-        surprise = measured - self.mean[_stacked(rows, size)]
-        hyperparameters = self._likeliest(rows, surprise)
-        factor = np.linalg.cholesky(self._observed(rows, hyperparameters))
-        cross = self.covariance(rows, np.arange(size), hyperparameters)
+        seen = np.log(np.concatenate((data.time_s, data.looked_time_s, data.energy_j / data.time_s)))
+        surprise = seen - self.mean[places]
+        terms = self._terms(places, places)
+        scales = self._likeliest(terms, surprise)
+        factor = np.linalg.cholesky(self._observed(terms, scales))
+        cross = self._terms(places, np.arange(2 * size)).covariance(scales)
         solved = np.linalg.solve(factor, np.column_stack((cross, surprise)))
         explained, white = solved[:, :-1], solved[:, -1]
-        return Conditioned(self, hyperparameters, explained, self.mean + explained.T @ white)
+        return Conditioned(self, scales, explained, self.mean + explained.T @ white)
 
-    def covariance(self, rows: Indices, columns: Indices, hyperparameters: Hyperparameters) -> Array:
-        """Prior covariance of candidates, shape (2 rows, 2 columns)."""
+    def covariance(self, rows: Places, columns: Places, scales: Scales) -> Array:
+        """Prior covariance of places, shape (rows, columns)."""
+        return self._terms(rows, columns).covariance(scales)
+
+    def _terms(self, rows: Places, columns: Places) -> "_Terms":
         size = len(self.mean) // 2
-        a, b = _stacked(rows, size), _stacked(columns, size)
-        covariance: Array = hyperparameters.trust**2 * self._spread[a] @ self._spread[b].T
-        covariance += self._drift[a] @ self._drift[b].T
-        by_clock, by_schedule = (kernel[np.ix_(rows, columns)] for kernel in self._kernels)
-        time_clock, time_schedule, power_clock, power_schedule = np.square(hyperparameters.scales)
-        covariance[: len(rows), : len(columns)] += time_clock * by_clock + time_schedule * by_schedule
-        covariance[len(rows) :, len(columns) :] += power_clock * by_clock + power_schedule * by_schedule
+        candidates = np.ix_(rows % size, columns % size)
+        by_clock, by_schedule = (kernel[candidates] for kernel in self._kernels)
+        return _Terms(
+            imagined=self._spread[rows] @ self._spread[columns].T,
+            drift=self._drift[rows] @ self._drift[columns].T,
+            by_clock=by_clock,
+            by_schedule=by_schedule,
+            times=(int((rows < size).sum()), int((columns < size).sum())),
+        )
+
+    def _observed(self, terms: "_Terms", scales: Scales) -> Array:
+        """Covariance of observations, noise included."""
+        covariance = terms.covariance(scales)
+        covariance[np.diag_indices_from(covariance)] += self._noise**2
         return covariance
 
-    def _observed(self, rows: Indices, hyperparameters: Hyperparameters) -> Array:
-        """Covariance of measurements, noise included."""
-        return self.covariance(rows, rows, hyperparameters) + self._noise**2 * np.eye(2 * len(rows))
+    def _likeliest(self, terms: "_Terms", surprise: Array) -> Scales:
+        """Maximise the marginal likelihood, one scale at a time."""
 
-    def _likeliest(self, rows: Indices, surprise: Array) -> Hyperparameters:
-        """Maximise the marginal likelihood, one hyperparameter at a time."""
-
-        def score(candidate: Hyperparameters) -> float:
-            factor = np.linalg.cholesky(self._observed(rows, candidate))
+        @functools.cache
+        def score(candidate: Scales) -> float:
+            factor = np.linalg.cholesky(self._observed(terms, candidate))
             white = np.linalg.solve(factor, surprise)
-            unusual = np.sum(np.log(np.array(candidate.scales) / USUAL_SCALE) ** 2)
+            unusual = np.sum(np.log(np.array(candidate) / USUAL_SCALE) ** 2)
             return float(-white @ white / 2 - np.log(np.diag(factor)).sum() - SCALE_PENALTY * unusual)
 
-        best = Hyperparameters((USUAL_SCALE,) * 4, TRUSTS[-1])
+        best: Scales = (USUAL_SCALE,) * 4
         for _ in range(SWEEPS):
             before = best
             for place in range(4):
-                changed = [(*best.scales[:place], scale, *best.scales[place + 1 :]) for scale in SCALES]
-                best = max((Hyperparameters(scales, best.trust) for scales in changed), key=score)
-            best = max((Hyperparameters(best.scales, trust) for trust in TRUSTS), key=score)
+                best = max(((*best[:place], scale, *best[place + 1 :]) for scale in SCALES), key=score)
             if best == before:
                 break
         return best
 
 
 @dataclass(frozen=True, slots=True)
+class _Terms:
+    """What the covariance of some places (rows) with others (columns) is made of, each of that shape.
+
+    Among rows and columns times come first, then powers.
+    """
+
+    imagined: Array
+    drift: Array
+    by_clock: Array
+    by_schedule: Array
+    times: tuple[int, int]
+    """Rows and columns that are times."""
+
+    def covariance(self, scales: Scales) -> Array:
+        """Their weighted sum."""
+        covariance = self.imagined + self.drift
+        rows, columns = self.times
+        time_clock, time_schedule, power_clock, power_schedule = np.square(scales)
+        time, power = np.s_[:rows, :columns], np.s_[rows:, columns:]
+        covariance[time] += time_clock * self.by_clock[time] + time_schedule * self.by_schedule[time]
+        covariance[power] += power_clock * self.by_clock[power] + power_schedule * self.by_schedule[power]
+        return covariance
+
+
+@dataclass(frozen=True)
 class Conditioned:
-    """What is believed of every candidate after measuring some."""
+    """What is believed of every candidate after measuring and looking at some."""
 
     prior: Belief
-    hyperparameters: Hyperparameters
+    scales: Scales
     explained: Array
-    """Whitened covariance of the measurements with every candidate, shape (2 measured, 2 candidates)."""
+    """Whitened covariance of the observations with every candidate, shape (observations, 2 candidates)."""
     mean: Array
     """Of log time and log power, shape (2 candidates,)."""
 
-    @property
+    @functools.cached_property
     def deviation(self) -> Array:
         """Standard deviations, shape (2 candidates,)."""
         size = len(self.mean) // 2
         prior = self.prior
-        time_scales, power_scales = np.square(self.hyperparameters.scales).reshape(2, 2).sum(axis=1)
-        variance = self.hyperparameters.trust**2 * np.square(prior._spread).sum(axis=1)
-        variance += np.square(prior._drift).sum(axis=1) + np.repeat((time_scales, power_scales), size)
+        time_scales, power_scales = np.square(self.scales).reshape(2, 2).sum(axis=1)
+        variance = np.square(prior._spread).sum(axis=1) + np.square(prior._drift).sum(axis=1)
+        variance += np.repeat((time_scales, power_scales), size)
         deviation: Array = np.sqrt(np.maximum(variance - np.square(self.explained).sum(axis=0), 1e-12))
         return deviation
 
+    @property
+    def time_deviation(self) -> Array:
+        """Standard deviations of log time, shape (candidates,)."""
+        return self.deviation[: len(self.mean) // 2]
+
     def sample(self, rows: Indices, count: int, generator: np.random.Generator) -> Array:
         """Draw log time and log power of candidates jointly, shape (count, 2 rows)."""
-        places = _stacked(rows, len(self.mean) // 2)
+        places = np.concatenate((rows, len(self.mean) // 2 + rows))
         explained = self.explained[:, places]
-        covariance = self.prior.covariance(rows, rows, self.hyperparameters) - explained.T @ explained
+        covariance = self.prior.covariance(places, places, self.scales) - explained.T @ explained
         factor = np.linalg.cholesky(covariance + 1e-7 * np.eye(len(places)))
         drawn: Array = self.mean[places] + generator.standard_normal((count, len(places))) @ factor.T
         return drawn
@@ -163,10 +194,6 @@ def costs(logarithms: Array, static_power_w: float) -> Points:
     time_s = np.exp(logarithms[..., :size])
     dynamic_w = np.maximum(np.exp(logarithms[..., size:]) - static_power_w, LEAST_DYNAMIC_W)
     return np.stack((time_s, time_s * dynamic_w), axis=-1)
-
-
-def _stacked(rows: Indices, size: int) -> Indices:
-    return np.concatenate((rows, size + rows))
 
 
 def _drift(frequency_mhz: Array) -> Array:

@@ -1,6 +1,6 @@
-"""What a search knows: candidates as features, and the measurements taken so far."""
+"""What a search knows: the measurements and the looks taken so far."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,7 @@ Indices = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """Measured candidates, in the order of measuring."""
+    """Measured candidates, in the order of measuring, and those that were looked at."""
 
     candidates: Indices
     """Numbers of the candidates, shape (n,)."""
@@ -20,6 +20,10 @@ class Dataset:
     energy_j: NDArray[np.float64]
     """Total energy of one GPU."""
     static_power_w: float
+    looked: Indices = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    """Numbers of the candidates that were looked at, shape (m,); some may have been measured, too."""
+    looked_time_s: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    """Their times as seen, shape (m,)."""
 
     @property
     def dynamic_energy_j(self) -> NDArray[np.float64]:

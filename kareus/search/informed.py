@@ -1,85 +1,105 @@
-"""Strategy `informed`: believe the GPU model as far as data bear it out, measure what may widen the frontier.
+"""Strategy `informed`: believe the GPU model as far as data bear it out; look first, then measure what is promising.
 
 A round conditions the belief (`kareus.search.belief`) on all data, draws joint samples of all plausible candidates, and
-chooses, one after the other, the candidates that add most hypervolume on average over the samples, each counting what
-the ones before it will have added. The same samples say what all candidates together could still add; once that is
-little the search ends. docs/search.md says more.
+picks, one after the other, the candidates that add most hypervolume on average over the samples, each counting what
+the ones before it will have added. It looks at those whose time is in doubt, and measures those whose time is known and
+that are likely to stay on the frontier; the first round only looks. The search ends once its picks together would add
+little and the belief has been right about the latest looks. docs/search.md says more.
 """
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kareus.pareto import Points, hypervolume, hypervolume_improvement, pareto_front
+from kareus.pareto import Points, pareto_front
 from kareus.search.belief import Belief, Conditioned, costs
 from kareus.search.dataset import Dataset, Indices
+from kareus.search.futures import Futures
 from kareus.search.prior import imagine
 from kareus.search.problem import BUDGET_SPENT, Chosen, Prediction, Proposal, Proposer, SearchProblem, Stop
 from kareus.workload.config import InformedSearch
 
 OPTIMISM = 1.5
 """Standard deviations by which a candidate is taken to be better when it is decided whether it is plausible."""
-CORNER = np.ones(2)
-"""The reference point in scaled axes."""
+LIKELY = 0.3
+"""Chance of being on the frontier from which a candidate is measured while others are still looked at."""
 
 
 def informed(problem: SearchProblem, config: InformedSearch) -> Proposer:
-    """Imagine GPUs and return the proposer; what it keeps between rounds depends on nothing measured."""
+    """Imagine GPUs and return the proposer; what it keeps between rounds follows from the data."""
     ensemble = imagine(problem.prior, problem.partition, problem.features, config.draws, problem.generator)
     belief = Belief(problem.features, ensemble, config.noise)
+    record = _Record(config.noise)
 
     def propose(data: Dataset, round_: int) -> Proposal | Stop:
         offered = problem.unmeasured(data)
-        room = min(config.batch if round_ else config.initial, config.most - len(data.candidates), len(offered))
+        room = min(
+            config.batch if len(data.candidates) else config.initial, config.most - len(data.candidates), len(offered)
+        )
         if room <= 0:
             return BUDGET_SPENT
         believed = belief.given(data)
+        record.compare(np.log(data.looked_time_s))
         expected = costs(believed.mean, data.static_power_w)
         plausible = _plausible(believed, expected, offered, data.static_power_w, config)
         rows = np.concatenate((plausible, data.candidates))
         samples = costs(believed.sample(rows, config.samples, problem.generator), data.static_power_w)
-        futures = [_Future(sample, len(plausible), config.reference_margin) for sample in samples]
-        remaining = float(np.mean([future.remaining for future in futures]))
-        if len(data.candidates) >= config.least and remaining < config.enough:
-            return Stop(f"predicted to lack {remaining:.2%} of the hypervolume")
-        chosen = _greedy(futures, room)
+        futures = Futures(samples, len(plausible), config.reference_margin)
+        picks, added = futures.best(config.picks)
+        if added.sum() < config.enough and record.surprise(config.judged) < config.surprise:
+            return Stop(f"the {len(picks)} best are predicted to add {added.sum():.2%} of the hypervolume")
+        unknown = ~np.isin(plausible, data.looked) & (believed.time_deviation[plausible] > config.noise / 2)
+        if len(data.looked) >= config.most_looks:
+            unknown[:] = False
+        doubtful = _doubtful(believed.time_deviation[plausible] * unknown, picks, config.doubtful)
+        looks = plausible[np.concatenate((picks[unknown[picks]], doubtful))]
+        if not len(picks) and not len(looks):
+            return Stop("nothing is predicted to widen the frontier")
+        chosen_by = "improvement" if len(data.candidates) else "initial"
+        if len(data.candidates):
+            known = picks[~unknown[picks]]
+            measured = plausible[known[futures.chances[known] >= LIKELY] if unknown[picks].any() else picks][:room]
+        else:
+            measured = _anchors(problem.features[:, 0], expected, room if round_ or not len(looks) else 0)
+        record.expect(believed.mean[looks], believed.time_deviation[looks])
         prediction = Prediction(expected[offered, 0], expected[offered, 1])
-        return Proposal([Chosen("improvement" if round_ else "initial", plausible[chosen])], offered, prediction)
+        return Proposal([Chosen(chosen_by, measured)], offered, prediction, looks)
 
     return propose
 
 
-class _Future:
-    """One sample of the belief: what the candidates cost, in axes scaled to its own frontier."""
+class _Record:
+    """How right the belief has been about the times that looks then saw."""
 
-    def __init__(self, sample: Points, plausible: int, margin: float) -> None:
-        """Scale `sample`, whose first `plausible` points may be measured and whose others have been."""
-        front = pareto_front(sample)
-        ideal, reference = front.min(axis=0), margin * front.max(axis=0)
-        scaled = (sample - ideal) / (reference - ideal)
-        self.candidates = scaled[:plausible]
-        self.front = pareto_front(scaled[plausible:])
-        self.remaining = 1 - hypervolume(self.front, CORNER) / hypervolume(scaled, CORNER)
-        """Share of the hypervolume that measuring everything would add."""
+    def __init__(self, noise: float) -> None:
+        self._noise = noise
+        self._mean = self._deviation = np.zeros(0)
 
-    def improvements(self) -> NDArray[np.float64]:
-        """Of every candidate."""
-        return hypervolume_improvement(self.candidates, self.front, CORNER)
+    def expect(self, mean: NDArray[np.float64], deviation: NDArray[np.float64]) -> None:
+        """Note what is believed of the logarithms of the times that are looked at next."""
+        self._mean = np.concatenate((self._mean, mean))
+        self._deviation = np.concatenate((self._deviation, deviation))
 
-    def measure(self, candidate: int) -> None:
-        """Count a candidate as measured."""
-        self.front = pareto_front(np.vstack((self.front, self.candidates[candidate])))
+    def compare(self, seen: NDArray[np.float64]) -> None:
+        """Take what all looks saw."""
+        self._errors = (seen - self._mean) / np.hypot(self._deviation, self._noise)
+
+    def surprise(self, latest: int) -> float:
+        """Mean square of the standardised errors of the latest looks, about 1 if beliefs are right."""
+        return float(np.square(self._errors[-latest:]).mean()) if len(self._errors) else np.inf
 
 
-def _greedy(futures: list[_Future], size: int) -> list[int]:
-    """Choose, one after the other, the candidates of the largest mean improvement; of equal ones the most plausible."""
-    chosen: list[int] = []
-    for _ in range(size):
-        gain = np.sum([future.improvements() for future in futures], axis=0)
-        gain[chosen] = -1
-        chosen.append(int(gain.argmax()))
-        for future in futures:
-            future.measure(chosen[-1])
-    return chosen
+def _anchors(frequency_mhz: NDArray[np.float64], expected: Points, count: int) -> Indices:
+    """The most promising candidates of clocks from the lowest to the highest: power has to be known at both ends."""
+    cost = (expected / expected.min(axis=0)).sum(axis=1)
+    clocks = np.unique(frequency_mhz)
+    spread = clocks[np.linspace(0, len(clocks) - 1, min(count, len(clocks))).round().astype(int)]
+    return np.array([int(np.where(frequency_mhz == clock, cost, np.inf).argmin()) for clock in spread])
+
+
+def _doubtful(deviation: NDArray[np.float64], picks: Indices, most: int) -> Indices:
+    """The candidates of the largest deviation beside `picks`; none whose deviation is 0."""
+    order = np.argsort(-deviation, kind="stable")
+    return order[(deviation[order] > 0) & ~np.isin(order, picks)][:most]
 
 
 def _plausible(

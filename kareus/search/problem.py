@@ -1,7 +1,7 @@
 """What strategies are asked, and what they answer."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,6 +57,8 @@ class Proposal:
     offered: Indices
     """Numbers of the candidates that `prediction` is about, ascending."""
     prediction: Prediction | None
+    looks: Indices = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    """Numbers of the candidates to look at, before any is measured."""
 
 
 @dataclass(frozen=True, slots=True)

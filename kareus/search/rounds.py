@@ -1,4 +1,4 @@
-"""The search loop: propose, measure, look at the hypervolume, stop or go on."""
+"""The search loop: propose, look, measure, compare hypervolumes, stop or go on."""
 
 import time
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from kareus.pareto import hypervolume
-from kareus.profile.measure import Measurement
+from kareus.profile.measure import Look, Measurement
 from kareus.search.dataset import Dataset
 from kareus.search.problem import Proposal, Proposer, SearchProblem, Stop
 from kareus.search.strategy import proposer_of
@@ -27,6 +27,15 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Glance:
+    """One candidate that was looked at."""
+
+    candidate: int
+    round: int
+    look: Look
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
     """How one round went."""
 
@@ -34,8 +43,13 @@ class Round:
     measured: int
     hypervolume: float
     improvement: float | None
-    """None for the initial design."""
+    """None for the first measurements, and as long as there are none."""
+    looked: int
+    """Looks up to and with this round."""
     measuring_s: float
+    """Testbed's clock, looks included."""
+    looking_s: float
+    """Of that, on looks."""
     stop: str
 
 
@@ -44,23 +58,27 @@ class Search:
     """All trials and rounds of one partition."""
 
     trials: list[Trial] = field(default_factory=list)
+    glances: list[Glance] = field(default_factory=list)
     rounds: list[Round] = field(default_factory=list)
     proposing_s: list[float] = field(default_factory=list)
     """Wall clock spent on each proposal, by round; one more than rounds if the last proposal was to end."""
 
     def dataset(self, static_power_w: float) -> Dataset:
-        """What has been measured."""
+        """What has been measured and looked at."""
         return Dataset(
             candidates=np.array([t.candidate for t in self.trials], dtype=np.int64),
             time_s=np.array([t.measurement.time_s for t in self.trials]),
             energy_j=np.array([t.measurement.energy_j for t in self.trials]),
             static_power_w=static_power_w,
+            looked=np.array([g.candidate for g in self.glances], dtype=np.int64),
+            looked_time_s=np.array([g.look.time_s for g in self.glances]),
         )
 
 
 def run_search(
     problem: SearchProblem,
     measure: Callable[[int], Measurement],
+    look: Callable[[int], Look],
     static_power_w: float,
     report: Callable[[Round], None] = lambda _: None,
 ) -> Search:
@@ -69,6 +87,7 @@ def run_search(
     Args:
         problem: what to search, how and with which budget.
         measure: measures the candidate of a number.
+        look: looks at the candidate of a number.
         static_power_w: splits measured energy into static and dynamic.
         report: told of every round as it ends.
     """
@@ -78,8 +97,10 @@ def run_search(
     while isinstance(proposal, Proposal):
         number = len(search.rounds)
         before = search.dataset(static_power_w)
+        search.glances += [Glance(candidate=c, round=number, look=look(c)) for c in proposal.looks.tolist()]
         search.trials += _measure_all(proposal, number, measure)
-        measured_s = sum(t.measurement.duration_s for t in search.trials[len(before.candidates) :])
+        looking_s = sum(g.look.duration_s for g in search.glances[len(before.looked) :])
+        measuring_s = sum(t.measurement.duration_s for t in search.trials[len(before.candidates) :])
         data = search.dataset(static_power_w)
         volume, improvement = _progress(before, data, problem.config.reference_margin)
         proposal = _converged([r.improvement for r in search.rounds] + [improvement], problem.config) or propose(
@@ -91,7 +112,9 @@ def run_search(
                 measured=len(data.candidates),
                 hypervolume=volume,
                 improvement=improvement,
-                measuring_s=measured_s,
+                looked=len(data.looked),
+                measuring_s=looking_s + measuring_s,
+                looking_s=looking_s,
                 stop=proposal.why if isinstance(proposal, Stop) else "",
             )
         )
@@ -138,6 +161,8 @@ def _progress(before: Dataset, after: Dataset, margin: float) -> tuple[float, fl
 
     Both hypervolumes are taken on the scale of the later data, so that a new worst point is no progress.
     """
+    if not len(after.candidates):
+        return 0.0, None
     scale = after.total.max(axis=0)
     reference = np.full(2, margin)
     volume = hypervolume(after.total / scale, reference)

@@ -18,10 +18,10 @@ from kareus.partition.graph import Partition
 from kareus.partition.read import read_partitions
 from kareus.partition.tables import PARTITIONS
 from kareus.profile.bench import open_bench
-from kareus.profile.measure import Measurement
+from kareus.profile.measure import Look, Measurement
 from kareus.schedule.tables import SPACE
 from kareus.search.prior import textbook
-from kareus.search.problem import SearchProblem
+from kareus.search.problem import Features, SearchProblem
 from kareus.search.rounds import Round, Search, run_search
 from kareus.search.tables import CANDIDATES, PROPOSALS, ROUNDS
 from kareus.testbed.program import Program, Step
@@ -57,14 +57,17 @@ def run(arguments: argparse.Namespace) -> None:
     )
     bench = open_bench(config)
     provenance = bench.provenance(_subject(arguments.partitions, arguments.space))
-    with bench.profiler(arguments.store, partition.name, partition) as profiler:
+    place = (arguments.store, partition.name, partition)
+    with bench.profiler(*place) as profiler, bench.looker(*place) as looker:
 
         def measure(candidate: int) -> Measurement:
-            frequency_mhz, sm_count, launch = problem.features[candidate].astype(int).tolist()
-            return profiler.measure(partition_program(partition, sm_count, launch), frequency_mhz)
+            return profiler.measure(*candidate_program(partition, problem.features, candidate))
 
-        search = run_search(problem, measure, config.gpu.static_power_w, report=_report)
-    logger.info("candidates: %s", profiler.tally)
+        def look(candidate: int) -> Look:
+            return looker.look(*candidate_program(partition, problem.features, candidate))
+
+        search = run_search(problem, measure, look, config.gpu.static_power_w, report=_report)
+    logger.info("candidates: %s; looks: %s", profiler.tally, looker.tally)
     rows = _candidate_rows(search, space, config.gpu.static_power_w)
     write_table(arguments.candidates, CANDIDATES.frame(rows), CANDIDATES, provenance)
     rounds = [dataclasses.asdict(r) for r in search.rounds]
@@ -73,8 +76,14 @@ def run(arguments: argparse.Namespace) -> None:
     write_table(arguments.proposals, PROPOSALS.frame(proposals), PROPOSALS, provenance)
 
 
+def candidate_program(partition: Partition, features: Features, candidate: int) -> tuple[Program, int]:
+    """The program of one candidate, and its clock in MHz."""
+    frequency_mhz, sm_count, launch = features[candidate].astype(int).tolist()
+    return partition_program(partition, sm_count, launch), frequency_mhz
+
+
 def partition_program(partition: Partition, sm_count: int, launch: int) -> Program:
-    """The program of one candidate."""
+    """The program of a partition under one schedule."""
     step = Step(operators=partition.operators, collective=partition.collective, launch=launch, sm_count=sm_count)
     return Program(name=partition.name, steps=(step,))
 
@@ -100,7 +109,7 @@ def _report(round_: Round) -> None:
         progress += f" ({round_.improvement:+.2%})"
     if round_.stop:
         progress += f"; ends: {round_.stop}"
-    logger.info("round %d: %d measured, %s", round_.round, round_.measured, progress)
+    logger.info("round %d: %d looked at, %d measured, %s", round_.round, round_.looked, round_.measured, progress)
 
 
 def _candidate_rows(search: Search, space: pl.DataFrame, static_power_w: float) -> list[dict[str, Any]]:

@@ -36,11 +36,12 @@ CANDIDATES = TableSchema(
 
 ROUNDS = TableSchema(
     name="rounds",
-    version=1,
+    version=2,
     meaning="Rounds of one partition's search.",
     columns=(
         Column("round", pl.Int64, "0 for the initial design, then from 1"),
         Column("measured", pl.Int64, "candidates measured up to and with this round"),
+        Column("looked", pl.Int64, "candidates looked at (time alone, after warming up) up to and with this round"),
         Column("hypervolume", pl.Float64, "of the measured (time, total energy), each divided by its maximum so far"),
         Column(
             "improvement",
@@ -48,7 +49,12 @@ ROUNDS = TableSchema(
             "relative improvement over the round before, on this round's scale",
             nullable=True,
         ),
-        Column("measuring_s", pl.Float64, "testbed's clock spent on measuring in this round (virtual if simulated)"),
+        Column(
+            "measuring_s",
+            pl.Float64,
+            "testbed's clock spent on looks and measurements in this round (virtual if simulated)",
+        ),
+        Column("looking_s", pl.Float64, "of that, on looks"),
         Column("stop", pl.String, "why the search ended after this round; empty if it went on"),
     ),
     key=("round",),

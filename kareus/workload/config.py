@@ -285,12 +285,20 @@ class InformedSearch:
     """Candidates of the first round, chosen by the prior alone."""
     batch: int
     """Candidates of a later round."""
-    least: int
-    """Candidates before which a search does not end for want of improvement: a belief may be sure and wrong."""
+    picks: int
+    """Candidates that a round picks for what they may add; it looks at or measures them."""
+    doubtful: int
+    """Looks of a round at the candidates of the least certain time."""
+    judged: int
+    """Latest looks by which a belief is judged before a search ends: it may be sure and wrong."""
+    surprise: float
+    """Mean square of their standardised errors above which a search does not end."""
+    most_looks: int
+    """Looks after which a search only measures; the last round may go beyond it."""
     most: int
     """Candidates after which a search ends in any case."""
     enough: float
-    """Share of the hypervolume that all unmeasured candidates are predicted to add, below which a search ends."""
+    """Share of the hypervolume that all picks of a round are predicted to add, below which a search ends."""
     noise: float
     """Relative standard deviation of one measured time or power."""
     reference_margin: float
@@ -301,7 +309,20 @@ class InformedSearch:
             raise ConfigError(
                 f"strategy={self.strategy}: has other hyperparameters than these; choose it by search={self.strategy}."
             )
-        positive(self, "draws", "samples", "plausible", "initial", "batch", "least", "most", "noise")
+        positive(
+            self,
+            "draws",
+            "samples",
+            "plausible",
+            "initial",
+            "batch",
+            "picks",
+            "judged",
+            "surprise",
+            "most_looks",
+            "most",
+            "noise",
+        )
         share(self, "enough")
         if self.reference_margin <= 1:
             raise ConfigError(f"reference_margin={self.reference_margin}: must be more than 1, beyond the frontier.")

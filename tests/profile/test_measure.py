@@ -1,11 +1,13 @@
 import dataclasses
 
+import numpy as np
 import pytest
 from builders import a100, gemm, protocol, search, simulated
 
+from kareus.artifacts.tables import read_table
 from kareus.profile.bench import Bench
-from kareus.profile.measure import Profiler, measure_once
-from kareus.profile.tables import MEASUREMENTS
+from kareus.profile.measure import Profiler, look_once, measure_once
+from kareus.profile.tables import LOOKS, MEASUREMENTS
 from kareus.testbed.factory import open_testbed
 from kareus.testbed.program import Program, Step
 from kareus.testbed.simulated.model import run_program
@@ -104,6 +106,47 @@ def test_the_age_of_the_counter_does_not_bias_the_energy(seed):
     with testbed.session(PROGRAM, "phase") as session:
         row = measure_once(session, 1200, protocol())
     assert row["energy_j"] == pytest.approx(float(run_program(calm, PROGRAM, 1200).energy_j), rel=0.003)
+
+
+@pytest.mark.parametrize("clock_mhz", [900, 1200, 1410])
+@pytest.mark.parametrize("power_limit_w", [400, 200], ids=["free", "throttled"])
+def test_a_look_sees_the_time_that_a_measurement_does(clock_mhz, power_limit_w):
+    """On the simulated testbed, whose power limit acts at once: no bias, whether the limit holds the clock or not."""
+    gpu = a100(power_limit_w=power_limit_w)
+    truth = run_program(gpu, PROGRAM, clock_mhz)
+    with open_testbed(simulated(time_noise=0.0), gpu, protocol(), 0).session(PROGRAM, "look") as session:
+        row = look_once(session, clock_mhz, protocol())
+    assert row["time_s"] == pytest.approx(float(truth.time_s), rel=1e-9)
+    assert row["clock_mean_mhz"] == pytest.approx(float(truth.mean_clock_mhz))
+    assert (row["throttle_reasons"] == ["power-limit"]) == bool(truth.power_limited)
+
+
+def test_looks_are_as_noisy_as_times_measured_and_of_an_own_noise():
+    testbed = open_testbed(simulated(), a100(), protocol(), 0)
+    truth = float(run_program(a100(), PROGRAM, 1200).time_s)
+    errors = []
+    for number in range(200):
+        with testbed.session(PROGRAM, str(number)) as session:
+            errors.append(look_once(session, 1200, protocol())["time_s"] / truth - 1)
+    assert abs(np.mean(errors)) < 4 * simulated().time_noise / len(errors) ** 0.5
+    assert np.std(errors) == pytest.approx(simulated().time_noise, rel=0.3)
+
+
+def test_a_look_costs_a_tenth_of_a_measurement_and_is_kept_apart_from_them(tmp_path):
+    testbed = CountingTestbed()
+    config = SearchSlice(gpu=a100(), testbed=simulated(), protocol=protocol(), search=search(), seed=0)
+    bench = Bench(config, testbed)
+    with bench.profiler(tmp_path, "linear", "x") as profiler, bench.looker(tmp_path, "linear", "x") as looker:
+        measured, look = profiler.measure(PROGRAM, 1200), looker.look(PROGRAM, 1200)
+    assert look.time_s == pytest.approx(measured.time_s, rel=0.02)
+    assert look.time_s != measured.time_s
+    assert look.duration_s < measured.duration_s / 8
+    with bench.looker(tmp_path, "linear", "x") as looker:
+        assert looker.look(PROGRAM, 1200) == look
+        assert looker.tally == "0 taken, 1 from the store"
+    assert testbed.sessions == 2
+    (kept,) = tmp_path.rglob("looks.parquet")
+    assert len(read_table(kept, LOOKS)) == 1
 
 
 def test_the_cooldown_brings_a_gpu_below_32_degrees():

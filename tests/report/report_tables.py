@@ -165,7 +165,7 @@ def candidate_rows(names: Names = Names()) -> list[dict]:
 
 
 def round_rows() -> list[dict]:
-    common = {"hypervolume": 0.5, "improvement": 0.01, "measuring_s": 60.0}
+    common = {"hypervolume": 0.5, "improvement": 0.01, "looked": 7, "measuring_s": 60.0, "looking_s": 6.0}
     return [
         {"round": 0, "measured": 1, **common, "stop": ""},
         {"round": 1, "measured": 4, **common, "stop": "the most rounds allowed"},

@@ -30,6 +30,7 @@ def test_time_is_split_into_profiling_and_optimisation(inputs):
     together, *each = search_efforts(inputs.searches)
     assert [(e.profiling_s, e.optimisation_s) for e in each] == [(120.0, 1.5)] * len(PARTITIONS)
     assert (together.profiling_s, together.optimisation_s) == (240.0, 3.0)
+    assert ([e.looking_s for e in each], together.looking_s) == ([12.0] * len(PARTITIONS), 24.0)
     assert together.profiling_share == pytest.approx(240 / 243)
 
 
@@ -43,4 +44,6 @@ def test_the_summary_says_who_found_the_frontiers_and_where_the_time_went(inputs
     assert " ".join(lines[found : found + 2]) == (
         "Search: of 6 candidates on the frontiers, found by initial 0.0 %, total 33.3 %, dynamic 33.3 %, static 33.3 %"
     )
-    assert "Search time: profiling 0.07 h of the testbed's clock (98.8 %), optimisation 3.0 s" in lines
+    assert (
+        "Search time: profiling 0.07 h of the testbed's clock (98.8 %), looks 10.0 % of it, optimisation 3.0 s" in lines
+    )

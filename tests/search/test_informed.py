@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from kareus.pareto import hypervolume, pareto_front
 from kareus.partition.graph import Batch
 from kareus.partition.interleave import partition_of
-from kareus.profile.measure import Measurement
+from kareus.profile.measure import Look, Measurement
 from kareus.schedule.space import search_space
 from kareus.search.belief import Belief
 from kareus.search.dataset import Dataset
 from kareus.search.prior import EXPECTED, imagine, textbook
-from kareus.search.problem import SearchProblem
+from kareus.search.problem import BUDGET_SPENT, SearchProblem
 from kareus.search.rounds import run_search
 from kareus.testbed.simulated.model import run_schedules
 
@@ -63,6 +63,10 @@ class Truth:
         energy_j = float(self.energy_j[candidate]) * time_factor * power_factor
         return Measurement(time_s=time_s, energy_j=energy_j, duration_s=11.4)
 
+    def look(self, candidate):
+        time_factor = 1 + self.noise * np.random.default_rng((candidate, 1)).standard_normal()
+        return Look(time_s=float(self.time_s[candidate]) * time_factor, duration_s=1.0)
+
     def share(self, candidates):
         front = pareto_front(self.points)
         ideal, reference = front.min(axis=0), 1.1 * front.max(axis=0)
@@ -71,7 +75,7 @@ class Truth:
 
 
 def searched(truth, **options):
-    found = run_search(problem(**options), truth.measure, STATIC_W)
+    found = run_search(problem(**options), truth.measure, truth.look, STATIC_W)
     return found, [t.candidate for t in found.trials]
 
 
@@ -115,7 +119,7 @@ def test_a_candidate_is_measured_once_and_the_same_seed_searches_the_same_way():
 def test_a_prior_that_is_nonsense_is_overcome(factor):
     nonsense = scaled(textbook(a100()), dict.fromkeys(EXPECTED, factor))
     truth = Truth(a100())
-    _, candidates = searched(truth, prior=nonsense)
+    _, candidates = searched(truth, prior=nonsense, most=40, most_looks=80)
     assert truth.share(candidates) > 0.95
 
 
@@ -124,7 +128,7 @@ def test_an_inverted_prior_is_overcome():
     truth = Truth(a100())
     extremes = FEATURES.min(axis=0) + FEATURES.max(axis=0)
     flipped = np.column_stack((extremes[0] - FEATURES[:, 0], extremes[1] - FEATURES[:, 1], FEATURES[:, 2]))
-    _, candidates = searched(truth, features=flipped)
+    _, candidates = searched(truth, features=flipped, most=40, most_looks=80)
     assert truth.share(candidates) > 0.95
 
 
@@ -137,14 +141,53 @@ def test_a_search_of_very_few_candidates_ends(size):
 
 
 def test_constant_measurements_end_the_search():
-    found = run_search(problem(most=16), lambda _: Measurement(time_s=1e-3, energy_j=0.3, duration_s=11.4), STATIC_W)
+    found = run_search(
+        problem(most=12, most_looks=20),
+        lambda _: Measurement(time_s=1e-3, energy_j=0.3, duration_s=11.4),
+        lambda _: Look(time_s=1e-3, duration_s=1.0),
+        STATIC_W,
+    )
     assert found.rounds[-1].stop
 
 
 def test_a_search_ends_once_little_is_predicted_to_be_left():
-    found, candidates = searched(Truth(a100()), enough=0.2, least=8)
+    found, candidates = searched(Truth(a100()), enough=0.2)
     assert len(candidates) < informed_search().most
-    assert "predicted to lack" in found.rounds[-1].stop
+    assert "predicted to add" in found.rounds[-1].stop
+
+
+def test_a_search_goes_on_while_looks_surprise_it():
+    """However little it expects: a belief whose latest predictions were wrong does not know what is left."""
+    found, candidates = searched(Truth(a100()), enough=0.5, surprise=1e-6, most=16, most_looks=40)
+    assert len(candidates) == 16
+    assert found.rounds[-1].stop == BUDGET_SPENT.why
+
+
+def test_a_candidate_is_looked_at_once_and_looks_count_as_time_but_not_as_measurements():
+    found, candidates = searched(Truth(a100()))
+    looked = [g.candidate for g in found.glances]
+    assert len(set(looked)) == len(looked) == found.rounds[-1].looked > 0
+    assert set(looked) - set(candidates)
+    assert found.rounds[-1].measured == len(found.dataset(STATIC_W).time_s) == len(candidates)
+    assert sum(r.looking_s for r in found.rounds) == pytest.approx(len(looked) * 1.0)
+    assert sum(r.measuring_s for r in found.rounds) == pytest.approx(len(looked) * 1.0 + len(candidates) * 11.4)
+
+
+def test_the_first_measurements_are_of_clocks_from_the_lowest_to_the_highest():
+    found, _ = searched(Truth(a100()), most=8)
+    clocks = sorted(FEATURES[t.candidate, 0] for t in found.trials if t.chosen_by == "initial")
+    assert (clocks[0], clocks[-1]) == (FEATURES[:, 0].min(), FEATURES[:, 0].max())
+
+
+def test_a_look_teaches_the_time_of_a_candidate_and_less_of_its_power():
+    belief = Belief(FEATURES, ENSEMBLE, noise=0.005)
+    truth, nothing = Truth(a100(), noise=0.0), np.zeros(0, dtype=int)
+    looked = np.array([100, 300])
+    data = Dataset(nothing, np.zeros(0), np.zeros(0), STATIC_W, looked, truth.time_s[looked])
+    after = belief.given(data)
+    assert np.exp(after.mean[looked]) == pytest.approx(truth.time_s[looked], rel=0.01)
+    assert (after.time_deviation[looked] <= 0.005 * 1.01).all()
+    assert (after.deviation[len(FEATURES) + looked] > 0.1).all()
 
 
 ENSEMBLE = imagine(textbook(a100()), PARTITION, FEATURES, 30, np.random.default_rng(0))
@@ -161,7 +204,7 @@ def test_measuring_never_makes_a_belief_less_certain(measured, factor):
     data = Dataset(np.array(measured), truth.time_s[measured] * factor, truth.energy_j[measured] * factor, STATIC_W)
     after = belief.given(data)
     rows = np.concatenate((data.candidates, len(FEATURES) + data.candidates))
-    prior = np.diag(belief.covariance(data.candidates, data.candidates, after.hyperparameters))
+    prior = np.diag(belief.covariance(rows, rows, after.scales))
     assert (after.deviation[rows] ** 2 <= prior + 1e-9).all()
     assert (after.deviation[rows] <= 0.005 * 1.01).all()
     assert np.exp(after.mean[data.candidates]) == pytest.approx(data.time_s, rel=0.1)

@@ -69,7 +69,7 @@ def start(folder: Path, results: str) -> subprocess.Popen[str]:
 
 
 def kept(folder: Path, results: str) -> int:
-    """Measurements that would survive now: whole lines of the journal, which is folded only when a search ends."""
+    """Measurements and looks that would survive now: whole lines of the journals, folded when a search ends."""
     journals = list((folder / results).rglob("journal.jsonl"))
     return sum(j.read_bytes().count(b"\n") for j in journals)
 
@@ -90,12 +90,16 @@ def test_a_killed_search_measures_only_what_is_missing(inputs, strategy, rows):
 
     resumed = start(inputs, "killed")
     output, _ = resumed.communicate(timeout=60)
-    measured, reused = map(int, re.search(r"candidates: (\d+) measured, (\d+) from the store", output).groups())
-    assert reused == survived >= rows
+    tally = r"candidates: (\d+) measured, (\d+) from the store; looks: (\d+) taken, (\d+) from the store"
+    measured, reused, looked, seen_before = map(int, re.search(tally, output).groups())
+    assert reused + seen_before == survived >= rows
 
     whole, again = (read_table(inputs / r / "candidates.parquet", CANDIDATES) for r in ("whole", "killed"))
+    rounds, rounds_again = (read_table(inputs / r / "rounds.parquet", ROUNDS) for r in ("whole", "killed"))
     assert measured + reused == len(whole)
+    assert looked + seen_before == rounds["looked"].max()
     assert again.equals(whole)
+    assert rounds_again.equals(rounds)
 
 
 def test_a_search_repeated_measures_nothing_and_writes_the_same_rows(inputs, caplog):
@@ -107,11 +111,13 @@ def test_a_search_repeated_measures_nothing_and_writes_the_same_rows(inputs, cap
         tables.append([read_table(inputs / "again" / f"{t.name}.parquet", t) for t in (CANDIDATES, ROUNDS)])
     assert all(a.equals(b) for a, b in zip(*tables, strict=True))
     assert "candidates: 0 measured" in caplog.text
+    assert "looks: 0 taken" in caplog.text
 
 
 def test_a_corrupt_shelf_stops_the_search_with_one_line(inputs, capsys):
     assert main(arguments(inputs, "bad")) == 0
-    (shelf,) = (inputs / "bad").rglob("measurements.parquet")
+    (shelf,) = (inputs / "bad").rglob("measurements.parquet")  # of `paper`, which takes no looks
+    assert not list((inputs / "bad").rglob("looks.parquet"))
     whole = shelf.read_bytes()
     shelf.write_bytes(whole[: len(whole) // 2])
     assert main(arguments(inputs, "bad")) == 2

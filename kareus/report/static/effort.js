@@ -66,6 +66,7 @@ function effortTable(parent) {
         String(onFrontier(effort)),
         ...names.map((name) => percent(shares[name] ?? null, 0)),
         (effort.profiling_s / 60).toFixed(1),
+        (effort.looking_s / 60).toFixed(1),
         (effort.optimisation_s / 60).toFixed(2),
         percent((100 * effort.profiling_s) / all),
       ],
@@ -75,7 +76,7 @@ function effortTable(parent) {
     { text: "" },
     { text: "candidates", span: 2 },
     { text: "share of the frontier found by pass", span: names.length },
-    { text: "time", span: 3 },
+    { text: "time", span: 4 },
   ];
   const heads = columns(
     1,
@@ -84,6 +85,7 @@ function effortTable(parent) {
     "on the frontier",
     ...names,
     "profiling (min)",
+    "of it looks (min)",
     "optimisation (min)",
     "profiling share",
   );

@@ -1,0 +1,88 @@
+"""Futures: joint samples of what all candidates cost, and what measuring some of them would bring on average."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kareus.pareto import Points, hypervolume, hypervolume_improvement, pareto_front, pareto_mask
+from kareus.search.dataset import Indices
+
+CORNER = np.ones(2)
+"""The reference point in scaled axes."""
+
+
+class Futures:
+    """Samples of the costs of candidates that may be measured and of those that have been."""
+
+    def __init__(self, samples: NDArray[np.float64], offered: int, margin: float) -> None:
+        """Scale each sample to its own frontier.
+
+        Args:
+            samples: (time, dynamic energy), shape (samples, offered + measured, 2).
+            offered: candidates that may be measured; they come first.
+            margin: reference point, as a multiple of a frontier's maxima.
+        """
+        self._futures = [_Future(sample, offered, margin) for sample in samples]
+
+    @property
+    def remaining(self) -> float:
+        """Mean share of the hypervolume that measuring everything would add."""
+        return float(np.mean([future.remaining for future in self._futures]))
+
+    @property
+    def chances(self) -> NDArray[np.float64]:
+        """Of every candidate on offer: share of the samples in which no candidate dominates it."""
+        chances: NDArray[np.float64] = np.mean([future.undominated for future in self._futures], axis=0)
+        return chances
+
+    def best(self, size: int) -> tuple[Indices, NDArray[np.float64]]:
+        """Take, one after the other, candidates of the largest mean improvement, each counting those before it.
+
+        Only candidates that some sample has on its frontier are considered.
+
+        Returns:
+            Their places among the candidates on offer, and the share of the hypervolume that each is to add.
+        """
+        contenders = np.flatnonzero(self.chances)
+        tasks = [_Task(future.points[contenders], future.front, future.volume) for future in self._futures]
+        chosen: list[int] = []
+        added: list[float] = []
+        for _ in range(min(size, len(contenders))):
+            gains = np.mean([task.gains for task in tasks], axis=0)
+            gains[chosen] = -1
+            chosen.append(int(gains.argmax()))
+            added.append(float(gains[chosen[-1]]))
+            for task in tasks:
+                task.measure(chosen[-1])
+        return contenders[chosen], np.array(added)
+
+
+class _Future:
+    """One sample, in axes scaled to its frontier."""
+
+    def __init__(self, sample: Points, offered: int, margin: float) -> None:
+        mask = pareto_mask(sample)
+        ideal, reference = sample[mask].min(axis=0), margin * sample[mask].max(axis=0)
+        scaled = (sample - ideal) / (reference - ideal)
+        self.undominated = mask[:offered]
+        self.points: Points = scaled[:offered]
+        self.front = pareto_front(scaled[offered:])
+        """Of what has been measured."""
+        self.volume = hypervolume(scaled[mask], CORNER)
+        self.remaining = 1 - hypervolume(self.front, CORNER) / self.volume
+
+
+class _Task:
+    """What candidates would still add in one future, as measurements go on."""
+
+    def __init__(self, points: Points, front: Points, volume: float) -> None:
+        self._points, self._front, self._volume = points, front, volume
+        self._improve()
+
+    def measure(self, candidate: int) -> None:
+        """Count a candidate as measured; one that adds nothing changes nothing."""
+        if self.gains[candidate] > 0:
+            self._front = pareto_front(np.vstack((self._front, self._points[candidate])))
+            self._improve()
+
+    def _improve(self) -> None:
+        self.gains = hypervolume_improvement(self._points, self._front, CORNER) / self._volume
