@@ -57,7 +57,7 @@ TO_FRONTIERS: Mapping[str, Prior] = {
 TO_TABLES: Mapping[str, Prior] = {
     "crowding": Prior(1.2, 0.1, 4.0, 1.0),
     "throttle_share": Prior(0.8625, 0.7, 1.0, 0.1),
-    "throttle_step_mhz": Prior(500, 120, 900, 0.5),
+    "throttle_step_mhz": Prior(300, 120, 900, 0.5),
     "bus_half_sm_count": Prior(5.5, 1.0, 12.0, 1.0),
 }
 """Not identified by planned frontiers of baselines; fitted to measured reductions of tuned schedules."""
