@@ -20,7 +20,7 @@ from kareus.pipeline.rounding import round_plans
 
 RESOLUTION = 1e-5
 """Share of the iteration time to which `fastest_within` finds the deadline."""
-EARLIER = (0.0, 0.002, 0.0025)
+EARLIER = (0.0, 0.002)
 """Shares by which short pipelines aim earlier than a deadline: close by, the relaxation may have fewer fractions."""
 ATTEMPTS = 24
 """Deadlines that `fastest_within` plans for."""
