@@ -104,6 +104,12 @@ def test_a_series_is_read_from_its_columns(tmp_path):
     assert read_series(path) == Series(Unit.CARBON, (300.0, -2.5))
 
 
+def test_a_series_may_come_from_a_spreadsheet(tmp_path):
+    path = tmp_path / "prices.csv"
+    path.write_text("\ufeffhour,price_per_kwh\r\n0,0.3\r\n", encoding="utf-8")
+    assert read_series(path) == Series(Unit.PRICE, (0.3,))
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -113,6 +119,8 @@ def test_a_series_is_read_from_its_columns(tmp_path):
         ("hour,price_per_kwh\n0,1\n2,1\n", "row 2: hour 2, expected 1"),
         ("hour,price_per_kwh\n0,cheap\n", "row 1: '0,cheap' is not an hour and a number"),
         ("hour,price_per_kwh\n0\n", "row 1: '0' is not an hour and a number"),
+        ("hour,price_per_kwh\n0,0,31\n", "row 1: '0,0,31' is not an hour and a number"),
+        (f"hour,price_per_kwh\n0,{'1' * 140_000}\n", "is not CSV: field larger than field limit"),
         ("hour,price_per_kwh\n0,nan\n", "row 1: nan is not a finite number"),
     ],
 )
