@@ -7,11 +7,12 @@ Needs the extra `bench` and no results: instruction frontiers come from the simu
 The protocol. lowtime runs to its end, in steps of 1 ms, from the slowest iteration to the fastest; counted is the CPU
 time of its steps alone, not of fitting its cost curves or building its graph. After each step every instruction takes
 the slowest real point that is not slower than planned (in whole milliseconds, rounded down, as lowtime and Perseus do);
-time and energy of the plan are those of its real points. From its plans that no other dominates, 20 are picked at even
-distances in time, from the fastest to the most frugal. Ours is timed on all 20 at once, each with exactly the makespan
-that lowtime reached as its deadline, and includes building its linear program. Energy is that of the whole iteration,
-with what waiting costs; the gap is (plan - bound) / bound at the deadline. Both run on one core, and CPU times compare
-within one run only. To see that the 20 were not picked with luck, energies are compared at every plan of lowtime, too.
+time and energy of the plan are those of its real points. From its plans that no other dominates, 20 or a few more are
+picked at even distances in time, from the fastest to the most frugal. Ours is timed on all of these at once, each with
+exactly the makespan that lowtime reached as its deadline, and includes building its linear program. Energy is that of
+the whole iteration, with what waiting costs; the gap is (plan - bound) / bound at the deadline. Both run on one core,
+and CPU times compare within one run only. To see that these were not picked with luck, energies are compared at every
+plan of lowtime, too.
 """
 
 import argparse

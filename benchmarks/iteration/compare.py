@@ -6,13 +6,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from iteration.deadlines import evenly_spaced
 from iteration.peer import run_lowtime
 from kareus.pareto import pareto_front
 from kareus.pipeline.problem import Problem
 from kareus.pipeline.solver import plans_within
 
 DEADLINES = 20
-"""Planned for in the time that is reported, evenly spaced from lowtime's fastest plan to its most frugal one."""
+"""At least so many are planned for in the time that is reported, evenly spaced from lowtime's fastest plan to its most
+frugal one."""
 
 Array = NDArray[np.float64]
 
@@ -24,7 +26,7 @@ class Comparison:
     peer_cpu_s: float
     """lowtime's whole run."""
     cpu_s: float
-    """Ours, for `DEADLINES` deadlines."""
+    """Ours, for all these deadlines."""
     gaps: Array
     """Certified gap of each of our plans."""
     excesses: Array
@@ -47,8 +49,7 @@ def compare(problem: Problem) -> Comparison:
     """
     run = run_lowtime(problem)
     peer = pareto_front([problem.cost(choice) for choice in run.choices])
-    targets_s = np.linspace(peer[0, 0], peer[-1, 0], DEADLINES)
-    own = peer[np.unique(peer[:, 0].searchsorted(targets_s, side="right") - 1)]
+    own = peer[evenly_spaced(peer[:, 0], DEADLINES)]
     began_s = time.process_time()
     plans = plans_within(problem, own[:, 0].tolist())
     cpu_s = time.process_time() - began_s

@@ -51,6 +51,8 @@ class Emulation:
         if self.deadlines < 2:  # noqa: PLR2004 - both ends of the frontier
             raise ConfigError(f"deadlines={self.deadlines}: must be 2 or more.")
         _check_methods(self.methods)
+        for name in ("methods", "stragglers", "power_caps_w"):
+            _check_distinct(name, getattr(self, name))
         for factor in self.stragglers:
             if factor < 1:
                 raise ConfigError(f"stragglers: {factor:g} is faster than the others; give 1 or more, such as 1.1.")
@@ -68,6 +70,12 @@ class EmulatedWorkload(Workload):
     """A workload and the fleet that trains it; its own `num_microbatches` has no meaning here."""
 
     emulation: Emulation
+
+
+def _check_distinct(name: str, values: Sequence[str] | Sequence[float]) -> None:
+    for value in values:
+        if values.count(value) > 1:
+            raise ConfigError(f"{name}: {value} is given twice; give each once.")
 
 
 def _check_methods(methods: Sequence[str]) -> None:

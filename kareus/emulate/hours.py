@@ -48,6 +48,8 @@ def reachable(work: Work, series: Series) -> float:
 def hourly(work: Work, series: Series) -> list[Slot]:
     """Plans by the hour at the least charge, in the order of the hours.
 
+    No more iterations than asked for, also where a negative price pays for more.
+
     Raises:
         ConfigError: not even the fastest plan does so many iterations.
     """
@@ -59,10 +61,8 @@ def hourly(work: Work, series: Series) -> list[Slot]:
     pace = [*(HOUR_S / time_s for time_s in work.times_s), 0.0]
     solved = linprog(
         np.outer(series.values, powers_w).ravel(),
-        A_ub=-np.tile(pace, hours)[None, :],
-        b_ub=[-work.iterations],
-        A_eq=np.kron(np.eye(hours), np.ones(ways)),
-        b_eq=np.ones(hours),
+        A_eq=np.vstack((np.tile(pace, hours), np.kron(np.eye(hours), np.ones(ways)))),
+        b_eq=[work.iterations, *np.ones(hours)],
         method="highs",
     )
     if not solved.success:

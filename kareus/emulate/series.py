@@ -9,6 +9,9 @@ from pathlib import Path
 from kareus.artifacts.files import read_text
 from kareus.errors import ConfigError
 
+BYTE_ORDER_MARK = "\ufeff"
+"""Spreadsheets begin UTF-8 files with it."""
+
 
 class Unit(StrEnum):
     """What a series is of: the name of its column."""
@@ -34,7 +37,10 @@ def read_series(path: Path) -> Series:
         ArtifactError: the file cannot be read.
         ConfigError: it is not such a series.
     """
-    rows = list(csv.reader(read_text(path).splitlines()))
+    try:
+        rows = list(csv.reader(read_text(path).removeprefix(BYTE_ORDER_MARK).splitlines()))
+    except csv.Error as error:
+        raise ConfigError(f"{path}: is not CSV: {error}.") from None
     header = [name.strip() for name in rows[0]] if rows else []
     units = [unit for unit in Unit if header == ["hour", unit]]
     if not units:
@@ -49,13 +55,14 @@ def read_series(path: Path) -> Series:
 
 def _value(path: Path, hour: int, row: list[str]) -> float:
     try:
-        found, value = int(row[0]), float(row[1])
-    except (ValueError, IndexError):
+        hour_text, value_text = row
+        found, value = int(hour_text), float(value_text)
+    except ValueError:
         raise ConfigError(f"{path}: row {hour + 1}: '{','.join(row)}' is not an hour and a number.") from None
     if found != hour:
         raise ConfigError(
             f"{path}: row {hour + 1}: hour {found}, expected {hour}; hours count up from 0 without a gap."
         )
     if not math.isfinite(value):
-        raise ConfigError(f"{path}: row {hour + 1}: {row[1].strip()} is not a finite number.")
+        raise ConfigError(f"{path}: row {hour + 1}: {value_text.strip()} is not a finite number.")
     return value

@@ -9,6 +9,8 @@ from kareus.plan.selectors import JOULES_PER_KWH, SECONDS_PER_HOUR, Prices
 
 MOST_DEADLINES = 16
 """Deadlines that the search for the least product tries; with neighbouring plans 1 % apart, far below their gaps."""
+DEAREST_J_PER_S = 1e12
+"""Joules that a second of GPU time may be worth. Beyond, no plan is worth waiting for, and HiGHS cannot tell."""
 
 
 def least_cost(problem: Problem, prices: Prices, gpus: int) -> PlannedIteration:
@@ -22,9 +24,10 @@ def least_cost(problem: Problem, prices: Prices, gpus: int) -> PlannedIteration:
         prices: of energy and GPU time.
         gpus: GPUs that are paid for.
     """
-    if prices.per_kwh == 0:
+    joules_per_s = gpus * prices.per_gpu_hour / SECONDS_PER_HOUR * JOULES_PER_KWH
+    if joules_per_s > DEAREST_J_PER_S * prices.per_kwh:
         return cheapest_within(problem, problem.cost([0] * len(problem.point_sets))[0])
-    joules_per_s = gpus * prices.per_gpu_hour / SECONDS_PER_HOUR / prices.per_kwh * JOULES_PER_KWH
+    joules_per_s /= prices.per_kwh
     charged = dataclasses.replace(problem, waiting_power_w=problem.waiting_power_w + joules_per_s)
     return cheapest_within(problem, cheapest_within(charged, math.inf).time_s)
 

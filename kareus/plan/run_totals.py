@@ -14,20 +14,25 @@ def tokens_per_iteration(workload: Workload) -> int:
     return sequences * workload.sequence_length
 
 
-def run_totals(prediction: Prediction, workload: Workload, tokens: float, prices: Prices | None) -> str:
-    """One line for people. More tokens scale every number and change no choice of a plan.
-
-    Args:
-        prediction: of one iteration.
-        workload: what is trained.
-        tokens: of the whole run; the last iteration may be a part of one.
-        prices: of the selector `cost`.
+def check_tokens(tokens: float) -> None:
+    """Check what was asked for, before anything is written.
 
     Raises:
         ConfigError: the number of tokens is not positive.
     """
     if not 0 < tokens < math.inf:
         raise ConfigError(f"--tokens {tokens:g}: must be a positive number, such as 15e12.")
+
+
+def run_totals(prediction: Prediction, workload: Workload, tokens: float, prices: Prices | None) -> str:
+    """One line for people. More tokens scale every number and change no choice of a plan.
+
+    Args:
+        prediction: of one iteration.
+        workload: what is trained.
+        tokens: of the whole run, a positive number; the last iteration may be a part of one.
+        prices: of the selector `cost`.
+    """
     iterations = tokens / tokens_per_iteration(workload)
     time_s, energy_j = iterations * prediction.time_s, iterations * prediction.energy_j
     said = (

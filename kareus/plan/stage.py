@@ -16,7 +16,7 @@ from kareus.errors import ArtifactError, ConfigError
 from kareus.frontier.tables import MICROBATCH
 from kareus.pipeline.tables import ITERATION
 from kareus.plan.build import build_plan
-from kareus.plan.run_totals import run_totals
+from kareus.plan.run_totals import check_tokens, run_totals
 from kareus.plan.selectors import ALLOWED, Goal, Selector, parse_selector, select
 from kareus.workload.config import Workload
 from kareus.workload.slices import PlanSlice, cut, frontier_hash, load_slice, subject_of
@@ -38,6 +38,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Select, assemble and write the plan."""
     selector = parse_selector(arguments.selector)
+    if arguments.tokens is not None:
+        check_tokens(arguments.tokens)
     folder = WorkloadFolder(arguments.folder)
     workload = load_slice(folder.config("plan"), PlanSlice).workload
     iteration = read_table(folder.iteration, ITERATION)

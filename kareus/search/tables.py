@@ -14,7 +14,7 @@ CANDIDATES = TableSchema(
     meaning="Candidates of one partition in the order of measuring: why each was chosen, predicted, and measured.",
     columns=(
         Column("candidate", pl.Int64, "number of the candidate in the partition's search space"),
-        Column("round", pl.Int64, "0 for the initial design, then from 1"),
+        Column("round", pl.Int64, "from 0, where `informed` only looks and others measure their initial design"),
         Column(
             "chosen_by",
             pl.String,
@@ -39,7 +39,7 @@ ROUNDS = TableSchema(
     version=2,
     meaning="Rounds of one partition's search.",
     columns=(
-        Column("round", pl.Int64, "0 for the initial design, then from 1"),
+        Column("round", pl.Int64, "from 0, where `informed` only looks and others measure their initial design"),
         Column("measured", pl.Int64, "candidates measured up to and with this round"),
         Column("looked", pl.Int64, "candidates looked at (time alone, after warming up) up to and with this round"),
         Column("hypervolume", pl.Float64, "of the measured (time, total energy), each divided by its maximum so far"),

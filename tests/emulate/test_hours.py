@@ -1,5 +1,6 @@
 """Plans by the hour against all vertices of the linear program, enumerated."""
 
+import dataclasses
 import itertools
 
 import pytest
@@ -25,7 +26,7 @@ def by_vertices(work, prices):
     hours = range(len(prices.values))
     for pure in itertools.product(ways, repeat=len(hours)):
         slots = [Slot(hour, way, 1.0) for hour, way in zip(hours, pure, strict=True)]
-        if sum(iterations(work, slot) for slot in slots) >= work.iterations - 1e-9:
+        if sum(iterations(work, slot) for slot in slots) == pytest.approx(work.iterations, rel=1e-9):
             best = min(best, charge(work, prices, slots))
         for shared, (a, b) in itertools.product(hours, itertools.combinations(range(len(ways)), 2)):
             others = [slot for slot in slots if slot.hour != shared]
@@ -44,6 +45,12 @@ def test_dear_hours_are_spent_waiting():
     assert second[None] == pytest.approx(1 - (600 - 360) * 12 / 3600)
 
 
+def test_a_negative_price_buys_no_iterations_that_nobody_asked_for():
+    work, prices = dataclasses.replace(WORK, iterations=100), series(-0.05, 0.1)
+    for plan in (hourly, steady):
+        assert sum(iterations(work, slot) for slot in plan(work, prices)) == pytest.approx(100)
+
+
 def test_a_flat_price_needs_no_hours():
     flat = series(0.1, 0.1, 0.1)
     assert charge(WORK, flat, hourly(WORK, flat)) == pytest.approx(by_vertices(WORK, flat))
@@ -60,19 +67,19 @@ works = st.builds(
     Work,
     times_s=st.tuples(st.floats(8, 10), st.floats(10, 14)),
     energies_j=st.tuples(st.floats(8e5, 2e6), st.floats(4e5, 8e5)),
-    idle_power_w=st.floats(0, 3e4),
+    idle_power_w=st.floats(0, 2.8e4),  # less than any plan draws
     iterations=st.integers(1, 700),
 )
 
 
 @settings(max_examples=40, deadline=None)
 @given(works, st.lists(st.floats(-1, 5), min_size=2, max_size=3))
-def test_no_vertex_is_cheaper_and_all_iterations_are_done(work, values):
+def test_no_vertex_is_cheaper_and_all_iterations_are_done_and_no_more(work, values):
     prices = series(*values)
     slots = hourly(work, prices)
     expected = by_vertices(work, prices)
     assert charge(work, prices, slots) == pytest.approx(expected, rel=1e-6, abs=1e-6)
-    assert sum(iterations(work, slot) for slot in slots) >= work.iterations * (1 - 1e-6)
+    assert sum(iterations(work, slot) for slot in slots) == pytest.approx(work.iterations, rel=1e-6)
     assert charge(work, prices, slots) <= charge(work, prices, steady(work, prices)) + 1e-6
     for hour in range(len(values)):
         assert sum(slot.share for slot in slots if slot.hour == hour) == pytest.approx(1)
@@ -104,6 +111,12 @@ def test_a_series_is_read_from_its_columns(tmp_path):
     assert read_series(path) == Series(Unit.CARBON, (300.0, -2.5))
 
 
+def test_a_series_may_come_from_a_spreadsheet(tmp_path):
+    path = tmp_path / "prices.csv"
+    path.write_text("\ufeffhour,price_per_kwh\r\n0,0.3\r\n", encoding="utf-8")
+    assert read_series(path) == Series(Unit.PRICE, (0.3,))
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -113,6 +126,8 @@ def test_a_series_is_read_from_its_columns(tmp_path):
         ("hour,price_per_kwh\n0,1\n2,1\n", "row 2: hour 2, expected 1"),
         ("hour,price_per_kwh\n0,cheap\n", "row 1: '0,cheap' is not an hour and a number"),
         ("hour,price_per_kwh\n0\n", "row 1: '0' is not an hour and a number"),
+        ("hour,price_per_kwh\n0,0,31\n", "row 1: '0,0,31' is not an hour and a number"),
+        (f"hour,price_per_kwh\n0,{'1' * 140_000}\n", "is not CSV: field larger than field limit"),
         ("hour,price_per_kwh\n0,nan\n", "row 1: nan is not a finite number"),
     ],
 )

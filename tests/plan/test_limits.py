@@ -201,8 +201,9 @@ def test_the_least_cost_is_that_of_a_fine_frontier_and_not_above_any_plan(folder
     assert cost <= min(prices.cost(*plan, 16) for plan in fine_plans(folder)) * (1 + 2e-3)
 
 
-def test_paying_only_for_time_buys_the_fastest_plan(folder):
-    assert predicted(folder, "cost=2perGPUh")["time_s"] == pytest.approx(plans_of(folder)["time_s"].min())
+@pytest.mark.parametrize("prices", ["2perGPUh", "1e-7perkWh+2perGPUh", "1e-15perkWh+2perGPUh", "1e-300perkWh+2perGPUh"])
+def test_paying_only_or_nearly_only_for_time_buys_the_fastest_plan(folder, prices):
+    assert predicted(folder, f"cost={prices}")["time_s"] == pytest.approx(plans_of(folder)["time_s"].min())
 
 
 def test_the_tokens_of_a_run_scale_what_it_takes_and_costs(folder, caplog):
@@ -218,3 +219,4 @@ def test_the_tokens_of_a_run_scale_what_it_takes_and_costs(folder, caplog):
 def test_no_tokens_at_all_are_refused(folder, capsys):
     assert main(["select", "fastest", str(folder), "--tokens", "0"]) == 2
     assert "--tokens 0: must be a positive number" in capsys.readouterr().err
+    assert not list(folder.glob("plan/*"))
