@@ -97,11 +97,12 @@ def _search(effort: SearchEffort) -> list[str]:
     passes = ", ".join(f"{p.name} {percent(100 * p.on_frontier / effort.on_frontier)}" for p in effort.passes)
     hours = effort.profiling_s / 3600
     looks = f", looks {percent(100 * effort.looking_s / effort.profiling_s)} of it" if effort.looking_s else ""
-    return [
-        *textwrap.wrap(f"Search: of {effort.on_frontier} candidates on the frontiers, found by {passes}", WIDTH),
+    found = f"Search: of {effort.on_frontier} candidates on the frontiers, found by {passes}"
+    took = (
         f"Search time: profiling {hours:.2f} h of the testbed's clock "
-        f"({percent(100 * effort.profiling_share)}){looks}, optimisation {effort.optimisation_s:.1f} s",
-    ]
+        f"({percent(100 * effort.profiling_share)}){looks}, optimisation {effort.optimisation_s:.1f} s"
+    )
+    return [*textwrap.wrap(found, WIDTH), *textwrap.wrap(took, WIDTH)]
 
 
 def _runs(inputs: ReportInputs) -> list[list[str]]:

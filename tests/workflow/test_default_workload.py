@@ -185,7 +185,7 @@ def test_every_table_of_the_workload_is_about_the_same(planned):
     folder = planned / "results" / NAME
     slices = load_slice(folder / "config/partition.yaml", PartitionSlice)
     tables = list(folder.rglob("*.parquet"))
-    assert len(tables) == 2 + 1 + 2 + 4 * 3 + 1 + 2
+    assert len(tables) == 2 + 1 + 2 + 4 * 3 + 1 + 2 + 1
     origins = [json.loads(pl.read_parquet_metadata(path)["kareus"])["provenance"] for path in tables]
     assert {origin["subject"] for origin in origins} == {content_hash(slices)}
 

@@ -69,7 +69,7 @@ def test_a_change_reaches_the_stages_that_read_it_and_no_others(workload: Worklo
     assert changed_stages(workload, memory_reserve_gib=1.0) == {"plan"}
     space = dataclasses.replace(workload.space, sm_max=27)
     assert changed_stages(workload, space=space) == {"schedule", "plan"}
-    search = dataclasses.replace(workload.search, batch=3)
+    search = dataclasses.replace(workload.search, batch=5)
     assert changed_stages(workload, search=search) == {"search", "plan"}
     (paper,) = resolve_accepted(["search=paper"], CONFIG).values()
     assert changed_stages(workload, search=paper.search) == {"search", "plan"}
@@ -100,8 +100,8 @@ def test_an_unknown_stage_is_answered_with_those_that_exist(workload: Workload) 
         ("seed: 0", "sead: 0", "sead: unknown key; perhaps you meant seed."),
         ("seed: 0\n", "", "seed: missing; give it a value."),
         ("seed: 0", "seed: zero", "seed: expected int, got 'zero'."),
-        ("  batch: 2", "  batch: 2.5", "search.batch: expected int, got 2.5."),
-        ("  batch: 2", "  batch: -2", "search: batch=-2: must be greater than 0."),
+        ("  batch: 3", "  batch: 2.5", "search.batch: expected int, got 2.5."),
+        ("  batch: 3", "  batch: -2", "search: batch=-2: must be greater than 0."),
         ("seed: 0", "seed: [", "not valid YAML (line"),
     ],
 )
