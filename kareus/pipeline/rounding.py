@@ -25,9 +25,9 @@ from kareus.pipeline.problem import Array, Problem
 
 SNAP = 1e-9
 """Share of the deadline within which the relaxation, solved to HiGHS' tolerances, means a real point."""
-LATENESS = np.array([0.0, *np.linspace(0.0, 0.6, 13)])
-"""Shares of a step by which instructions may end later than in the relaxation; more than 0.6 never was the best."""
-MARGIN = np.array([-TOLERANCE, *np.full(13, TOLERANCE)])
+LATENESS = np.array([0.0, *np.linspace(0.0, 1.0, 26)])
+"""Shares of a step by which instructions may end later than in the relaxation."""
+MARGIN = np.array([-TOLERANCE, *np.full(len(LATENESS) - 1, TOLERANCE)])
 """Share of the deadline that is added to it: the first plan is in time for certain, the others may use all of it."""
 
 
