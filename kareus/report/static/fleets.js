@@ -96,22 +96,7 @@ function drawFleet({ frontiers }, title, width) {
     yLabel: "iteration energy, all GPUs (MJ)",
     title,
   });
-  const spots = frontiers.flatMap(({ method, plans }) => {
-    const style = methodStyle(method);
-    const points = plans.map((plan) => ({
-      x: x(plan.time_s),
-      y: y(plan.energy_j / 1e6),
-      describe: () => ({ title: method, rows: fleetPlanRows(plan) }),
-    }));
-    root.append(
-      steps(
-        points.map((p) => [p.x, p.y]),
-        style.color,
-      ),
-    );
-    root.append(...points.map((p) => marker(style, p.x, p.y, plans.length > 1 ? 3 : 5.5)));
-    return points;
-  });
+  const spots = frontiers.flatMap((line) => drawMethod(root, x, y, line, 1e6, fleetPlanRows));
   hover(root, nearest(spots));
   return root;
 }

@@ -32,19 +32,20 @@ function iterationFigure(parent) {
       yLabel: "iteration energy, all GPUs (kJ)",
       title: "Iteration time and energy by method",
     });
-    const points = data.iteration.flatMap((line) => drawMethod(root, x, y, line));
+    const points = data.iteration.flatMap((line) => drawMethod(root, x, y, line, 1e3, planRows));
     points.push(...data.plans.map((plan, i) => drawChosen(root, x, y, plan, i + 1)).reverse());
     hover(root, nearest(points.reverse()));
     return root;
   });
 }
 
-function drawMethod(root, x, y, { method, plans }) {
+/* Frontier of one method: `unit` is the joules of a unit of y, `rows` describes a plan on hover. */
+function drawMethod(root, x, y, { method, plans }, unit, rows) {
   const style = methodStyle(method);
   const points = plans.map((plan) => ({
     x: x(plan.time_s),
-    y: y(plan.energy_j / 1e3),
-    describe: () => ({ title: method, rows: planRows(plan) }),
+    y: y(plan.energy_j / unit),
+    describe: () => ({ title: method, rows: rows(plan) }),
   }));
   root.append(
     steps(
