@@ -15,8 +15,8 @@ from torch.distributed.distributed_c10d import _coalescing_manager
 from kareus.model.communication import SUM, Tensors
 
 # torch 2.13 renamed these two and warns about the old names.
-_all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-_reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+all_gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+reduce_scatter_single = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +57,14 @@ class ProcessGroupCommunicator:
     def all_gather(self, tensors: Sequence[Tensor], sm_count: int | None = None) -> Works:
         """As `Communicator.all_gather`."""
         flat = [t.new_empty(self.size * t.shape[0], *t.shape[1:]) for t in tensors]
-        works = self._launched([partial(_all_gather, whole, t) for whole, t in zip(flat, tensors, strict=True)])
+        works = self._launched([partial(all_gather_single, whole, t) for whole, t in zip(flat, tensors, strict=True)])
         results = tuple(whole.view(self.size, *t.shape) for whole, t in zip(flat, tensors, strict=True))
         return Works(works, results, tensors)
 
     def reduce_scatter(self, tensors: Sequence[Tensor], sm_count: int | None = None) -> Works:
         """As `Communicator.reduce_scatter`."""
         parts = tuple(t.new_empty(t.shape[1:]) for t in tensors)
-        calls = [partial(_reduce_scatter, part, t.flatten(0, 1)) for part, t in zip(parts, tensors, strict=True)]
+        calls = [partial(reduce_scatter_single, part, t.flatten(0, 1)) for part, t in zip(parts, tensors, strict=True)]
         return Works(self._launched(calls), parts, tensors)
 
     def _launched(self, calls: Sequence[Callable[..., Any]]) -> list[dist.Work]:

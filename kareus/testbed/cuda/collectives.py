@@ -17,13 +17,10 @@ import torch.distributed as dist
 
 from kareus.errors import DeviceError
 from kareus.model.collectives import CollectiveKind
+from kareus.model.communicators.process_group import all_gather_single, reduce_scatter_single
 from kareus.partition.graph import Collective
 from kareus.testbed.cuda.operators import Launch, stream_on_cpu
 from kareus.testbed.cuda.scratch import DTYPE
-
-# torch 2.13 renamed these two and warns about the old names.
-_all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-_reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
 _OVERRIDES = ("NCCL_MIN_CTAS", "NCCL_MAX_CTAS", "NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS")
 """Environment variables with which NCCL overrules what a communicator asks for."""
@@ -80,8 +77,8 @@ class GroupCollectives:
             return partial(dist.all_reduce, whole, op=operation, group=group, async_op=True)
         part = torch.ones(whole.numel() // collective.group_size, dtype=DTYPE, device=self._device)
         if collective.kind is CollectiveKind.ALL_GATHER:
-            return partial(_all_gather, whole, part, group=group, async_op=True)
-        return partial(_reduce_scatter, part, whole, group=group, async_op=True)
+            return partial(all_gather_single, whole, part, group=group, async_op=True)
+        return partial(reduce_scatter_single, part, whole, group=group, async_op=True)
 
     def _group(self, axis: str, sm_count: int) -> Any:
         """This process's group along `axis`; every process takes part in making all groups of the axis."""
