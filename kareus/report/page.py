@@ -7,20 +7,21 @@ from importlib import resources
 from string import Template
 from typing import Any
 
-from kareus.report.figures import page_data
+from kareus.report.charts import PALETTE
+from kareus.report.figures import Figure, page_data
 from kareus.report.inputs import ReportInputs
 from kareus.report.summary import summary_text
 
-SHARED = ("data.js", "svg.js", "interact.js", "layout.js", "frontiers.js")
+SHARED = ("data.js", "svg.js", "interact.js", "layout.js", "plot.js")
 """Scripts of every page, in the order in which they are joined: each uses only what stands before it."""
-SCRIPTS = (*SHARED, "search.js", "effort.js", "timeline.js", "page.js")
+SCRIPTS = (*SHARED, "shares.js", "timeline.js", "page.js")
 FLEET_SCRIPTS = (*SHARED, "fleets.js")
 
 
-def page_html(inputs: ReportInputs) -> str:
-    """Return the page of a workload as text."""
+def page_html(inputs: ReportInputs, drawn: Sequence[Figure]) -> str:
+    """Return the page of a workload as text; `drawn` are its figures."""
     title = f"{inputs.workload} ({inputs.testbed.label})"
-    return html_page(title, summary_text(inputs), page_data(inputs), SCRIPTS)
+    return html_page(title, summary_text(inputs), page_data(inputs, drawn), SCRIPTS)
 
 
 def html_page(title: str, summary: str, data: Mapping[str, Any], scripts: Sequence[str]) -> str:
@@ -34,11 +35,19 @@ def html_page(title: str, summary: str, data: Mapping[str, Any], scripts: Sequen
     """
     return Template(_asset("page.html")).substitute(
         title=html.escape(title),
-        style=_asset("page.css"),
+        style=f"{_colours()}\n{_asset('page.css')}",
         summary=html.escape(summary),
         data=_embedded(data),
         script="\n".join(_asset(name) for name in scripts),
     )
+
+
+def _colours() -> str:
+    """Colours of figures as variables, as the reader's scheme wants them; paper is always light."""
+    light, dark = (
+        ":root {" + "".join(f" --{name}: {both[i]};" for name, both in PALETTE.items()) + " }" for i in range(2)
+    )
+    return f"{light}\n@media screen and (prefers-color-scheme: dark) {{ {dark} }}"
 
 
 def _embedded(value: object) -> str:

@@ -63,7 +63,7 @@ def summary_text(inputs: ReportInputs) -> str:
         [f"Frontier improvement: reductions against {FRONTIER_BASELINE}"],
         _frontier_improvement(methods),
         [f"Chosen plans: reductions against {THROUGHPUT_BASELINE} at max throughput"],
-        _chosen_plans(plan_rows(inputs.iteration, inputs.plans)),
+        _chosen_plans(plan_rows(inputs.iteration, list(inputs.plans.values()))),
         *(_search(effort) for effort in search_efforts(inputs.searches)[:1]),
         *_runs(inputs),
         [f"{DASH} no plan of the method satisfies the constraint, or the method is the baseline itself"],

@@ -34,7 +34,7 @@ const seen = {
   charts: [...document.querySelectorAll('svg[role="img"]')].map((c) => ({
     aria: c.getAttribute("aria-label"),
     marks: c.querySelectorAll(".mark").length,
-    steps: c.querySelectorAll(".steps").length,
+    steps: c.querySelectorAll(".line-of").length,
     html: c.outerHTML,
   })),
   overflow: document.documentElement.scrollWidth - document.documentElement.clientWidth,
@@ -96,7 +96,7 @@ def hour_rows(name):
 def report(folder: Path, *, with_hours: bool) -> tuple[str, str]:
     """Text and page of two fleets."""
     provenance = Provenance(config_hash="0123456789abcdef", testbed=SIMULATED, seed=7)
-    arguments = ["report-fleets", "--workload", "tiny", "--page", str(folder / "p.html")]
+    arguments = ["report-fleets", "--workload", "tiny", "--output", str(folder / "report")]
     for option, schema, rows in (
         ("--fleet", FLEET, fleet_rows),
         ("--stragglers", STRAGGLERS, lambda name: [straggler_row(name)]),
@@ -107,8 +107,8 @@ def report(folder: Path, *, with_hours: bool) -> tuple[str, str]:
         for path in paths:
             write_table(path, schema.frame(list(rows(path.parent.name))), schema, provenance)
         arguments += [option, *map(str, reversed(paths))]
-    assert main([*arguments, "--summary", str(folder / "s.txt")]) == 0
-    return (folder / "s.txt").read_text(), (folder / "p.html").read_text()
+    assert main(arguments) == 0
+    return (folder / "report/fleets.txt").read_text(), (folder / "report/fleets.html").read_text()
 
 
 @pytest.fixture(scope="module")

@@ -15,6 +15,14 @@ from kareus.emulate.resolve import resolve_fleets
 from kareus.errors import KareusError
 from kareus.partition.names import expected_partitions
 from kareus.plan.selectors import parse_selector
+from kareus.report.contents import (
+    DRAWN_AS,
+    FLEET_TABLES,
+    PLOTS,
+    TABLES,
+    WRITTEN_AS,
+    timeline_names,
+)
 from kareus.workload.resolve import resolve_accepted
 from kareus.workload.slices import SLICES, slice_text
 

@@ -1,5 +1,6 @@
 rule write_report:
     input:
+        config="results/{workload}/config/plan.yaml",
         microbatch=rules.compose_frontiers.output.microbatch,
         iteration=rules.solve_pipeline.output.iteration,
         candidates=searches,
@@ -10,6 +11,16 @@ rule write_report:
     output:
         page="results/{workload}/report/page.html",
         summary="results/{workload}/report/summary.txt",
+        figures=expand(
+            "results/{{workload}}/report/figures/{figure}.{kind}",
+            figure=[*PLOTS, *timeline_names(config["select"])],
+            kind=DRAWN_AS,
+        ),
+        tables=expand(
+            "results/{{workload}}/report/data/{table}.{kind}",
+            table=TABLES,
+            kind=WRITTEN_AS,
+        ),
     log:
         "results/{workload}/logs/report.log",
     benchmark:
@@ -21,11 +32,11 @@ rule write_report:
     message:
         "Writing the summary and the page of {wildcards.workload}"
     shell:
-        "python -m kareus report --workload {wildcards.workload}"
+        "python -m kareus report --workload {wildcards.workload} --config {input.config}"
         " --microbatch {input.microbatch} --iteration {input.iteration}"
         " --candidates {input.candidates} --rounds {input.rounds} --proposals {input.proposals}"
         " --plans {input.plans} --runs {input.runs}"
-        " --page {output.page} --summary {output.summary} > {log} 2>&1"
+        " --output results/{wildcards.workload}/report > {log} 2>&1"
 
 
 rule report_fleets:
@@ -37,6 +48,14 @@ rule report_fleets:
     output:
         page="results/{workload}/report/fleets.html",
         summary="results/{workload}/report/fleets.txt",
+        figures=expand(
+            "results/{{workload}}/report/figures/fleet.{kind}", kind=DRAWN_AS
+        ),
+        tables=expand(
+            "results/{{workload}}/report/data/{table}.{kind}",
+            table=FLEET_TABLES,
+            kind=WRITTEN_AS,
+        ),
     log:
         "results/{workload}/logs/report-fleets.log",
     conda:
@@ -49,4 +68,4 @@ rule report_fleets:
         "python -m kareus report-fleets --workload {wildcards.workload}"
         " --fleet {input.fleet} --stragglers {input.stragglers}"
         " --power-caps {input.power_caps} --hours {input.hours}"
-        " --page {output.page} --summary {output.summary} > {log} 2>&1"
+        " --output results/{wildcards.workload}/report > {log} 2>&1"

@@ -1,8 +1,6 @@
 // The page of emulated fleets: tables in the paper's form, frontiers, stragglers, power caps and hours.
 
-const megajoules = (value) => `${(value / 1e6).toFixed(2)} MJ`;
 const megawatts = (value) => (value === null ? DASH : (value / 1e6).toFixed(3));
-const count = (value) => value.toLocaleString("en-US");
 const isBaseline = (method) => method === "sequential" || method === "sequential+perseus";
 const ours = (method) => (method === "kareus" ? "ours" : null);
 
@@ -71,47 +69,6 @@ function improvementTable(parent) {
   table(parent, "Frontier improvement, reductions against sequential+perseus", [names], rows);
 }
 
-function frontierPanels(parent) {
-  const methods = data.fleets[0].frontiers.map(({ method }) => method);
-  const legend = methods.map((method) => [method, { ...methodStyle(method), line: true }]);
-  const body = figure(parent, "Iteration time and energy of each fleet", legend);
-  const grid = html("div", { class: "panels" });
-  body.append(grid);
-  for (const own of data.fleets) {
-    const title = `${own.fleet}: ${count(own.num_microbatches)} microbatches on ${count(own.pipelines)} pipelines`;
-    const chart = html("div", { class: "chart" });
-    grid.append(html("div", { class: "chart" }, html("h3", {}, title), chart));
-    responsive(chart, (width) => drawFleet(own, title, width));
-  }
-}
-
-function drawFleet({ frontiers }, title, width) {
-  const all = frontiers.flatMap(({ plans }) => plans);
-  const { root, x, y } = plot({
-    width,
-    height: 280,
-    x: extent(all.map((plan) => plan.time_s)),
-    y: extent(all.map((plan) => plan.energy_j / 1e6)),
-    xLabel: "iteration time (s)",
-    yLabel: "iteration energy, all GPUs (MJ)",
-    title,
-  });
-  const spots = frontiers.flatMap((line) => drawMethod(root, x, y, line, 1e6, fleetPlanRows));
-  hover(root, nearest(spots));
-  return root;
-}
-
-function fleetPlanRows(plan) {
-  return [
-    ["time", seconds(plan.time_s)],
-    ["energy", megajoules(plan.energy_j)],
-    ["static, dynamic", `${megajoules(plan.static_energy_j)}, ${megajoules(plan.dynamic_energy_j)}`],
-    ["against sequential: time", lessOrMore(plan.time_reduction_percent)],
-    ["energy", lessOrMore(plan.energy_reduction_percent)],
-    ["gap to lower bound", percent(plan.gap * 100, 2)],
-  ];
-}
-
 function stragglerTable(parent) {
   const rows = data.stragglers.map((row) => ({
     texts: 2,
@@ -163,49 +120,7 @@ function chargeTable(parent) {
   table(parent, "Charge of the same iterations: money, or grams of CO2", [names], rows);
 }
 
-function hourPanels(parent) {
-  const legend = [...new Set(data.hours.map(({ method }) => method))].map((method) => [
-    method,
-    { ...methodStyle(method), line: true },
-  ]);
-  const body = figure(parent, "Mean power of the fleet by the hour", legend);
-  const grid = html("div", { class: "panels" });
-  body.append(grid);
-  for (const { fleet } of data.fleets) {
-    const lines = data.hours.filter((line) => line.fleet === fleet && line.policy === "hourly");
-    if (!lines.length) continue;
-    const series = { ...lines[0], power_w: null };
-    for (const [title, own, values, label] of [
-      [`${fleet}: power`, lines, (line) => line.power_w.map((w) => w / 1e6), "mean power, all GPUs (MW)"],
-      [`${fleet}: series`, [series], (line) => line.value, series.unit],
-    ]) {
-      const chart = html("div", { class: "chart" });
-      grid.append(html("div", { class: "chart" }, html("h3", {}, title), chart));
-      responsive(chart, (width) => drawHours(own, values, label, title, width));
-    }
-  }
-}
-
-function drawHours(lines, values, yLabel, title, width) {
-  const all = lines.flatMap(values);
-  const { root, x, y } = plot({
-    width,
-    height: 220,
-    x: [0, lines[0].hour.length],
-    y: extent(all),
-    xLabel: "hour",
-    yLabel,
-    title,
-  });
-  for (const line of lines) {
-    const heights = values(line);
-    const path = line.hour.map((hour, i) => `${i ? "V" : `M${x(hour)} `}${y(heights[i])}H${x(hour + 1)}`);
-    const color = line.power_w ? methodStyle(line.method).color : "ink";
-    root.append(svg("path", { class: "steps", d: path.join(""), style: `stroke:var(--${color})` }));
-  }
-  return root;
-}
-
+readPlots(data.plots);
 const report = document.getElementById("report");
 document.body.append(tooltip);
 headline(report, data.fleets.map((own) => `${count(own.gpus)} GPUs`).join(", "));
@@ -221,8 +136,8 @@ section(
   report,
   "Iteration frontiers",
   "Each point is a plan that all pipelines run; a step shows what is attainable within a time.",
-  frontierPanels,
+  (box) => plotFigure(box, data.plots.fleet),
 );
 if (data.stragglers.length) section(report, "Stragglers", "", stragglerTable);
 if (data.power_caps.length) section(report, "Power caps", "", powerTable);
-if (data.charges.length) section(report, "Hours of a series", "", chargeTable, hourPanels);
+if (data.charges.length) section(report, "Hours of a series", "", chargeTable, (box) => plotFigure(box, data.plots.hours));

@@ -1,13 +1,6 @@
 // Puts the page of a workload together from the data block.
 
-for (const line of data.iteration) line.plans = rowsOf(line.plans);
-for (const search of data.search) {
-  search.candidates = rowsOf(search.candidates);
-  search.rounds = rowsOf(search.rounds);
-}
-for (const { methods } of data.microbatch) {
-  for (const line of methods) line.points = rowsOf(line.points);
-}
+readPlots(data.plots);
 
 function tiles(parent) {
   const ours = data.methods.find((row) => row.method === "kareus");
@@ -87,7 +80,7 @@ function plansSection(parent) {
 }
 
 function runsSection(parent) {
-  const above = (value) => (value === null ? DASH : `${value < 0 ? "\u2212" : "+"}${Math.abs(value).toFixed(1)} %`);
+  const above = (value) => (value === null || value < 0 ? percent(value) : `+${percent(value)}`);
   const rows = data.runs.map((row) => ({
     kind: row.method === "kareus" ? "ours" : null,
     cells: [
@@ -103,6 +96,67 @@ function runsSection(parent) {
   const groups = [{ text: "" }, { text: "time (s)", span: 3 }, { text: "energy (kJ)", span: 3 }];
   const names = columns(1, "method", "predicted", "ran", "off by", "predicted", "ran", "off by");
   table(parent, `Means of ${data.runs[0].iterations} iterations`, [groups, names], rows);
+}
+
+function effortTable(parent) {
+  if (!data.efforts.length) return;
+  const names = data.efforts[0].passes.map(({ name }) => name);
+  const rows = data.efforts.map((effort) => {
+    const found = effort.passes.reduce((sum, pass) => sum + pass.on_frontier, 0);
+    const shares = Object.fromEntries(effort.passes.map((p) => [p.name, (100 * p.on_frontier) / found]));
+    const all = effort.profiling_s + effort.optimisation_s;
+    return {
+      cells: [
+        effort.partition,
+        String(effort.passes.reduce((sum, pass) => sum + pass.measured, 0)),
+        String(found),
+        ...names.map((name) => percent(shares[name] ?? null, 0)),
+        (effort.profiling_s / 60).toFixed(1),
+        (effort.looking_s / 60).toFixed(1),
+        (effort.optimisation_s / 60).toFixed(2),
+        percent((100 * effort.profiling_s) / all),
+      ],
+    };
+  });
+  const groups = [
+    { text: "" },
+    { text: "candidates", span: 2 },
+    { text: "share of the frontier found by pass", span: names.length },
+    { text: "time", span: 4 },
+  ];
+  const heads = columns(
+    1,
+    "partition",
+    "measured",
+    "on the frontier",
+    ...names,
+    "profiling (min)",
+    "of it looks (min)",
+    "optimisation (min)",
+    "profiling share",
+  );
+  table(parent, "Searches by pass and by time", [groups, heads], rows);
+  parent.append(
+    html(
+      "p",
+      { class: "label" },
+      "Profiling is the testbed's clock, virtual if it is simulated; optimisation is the planning machine's, spent on surrogates and acquisition.",
+    ),
+  );
+}
+
+function downloadsSection(parent) {
+  const list = html("ul", { class: "downloads" });
+  for (const { name, meaning, rows } of data.tables) {
+    const links = [
+      ["CSV", `data/${name}.csv`],
+      ["Parquet", `data/${name}.parquet`],
+    ];
+    list.append(
+      html("li", {}, html("strong", {}, name), ` ${meaning} `, html("span", { class: "quiet" }, `${count(rows)} rows`), files(name, links)),
+    );
+  }
+  parent.append(list);
 }
 
 function sourcesSection(parent) {
@@ -121,13 +175,14 @@ section(
   report,
   "Iteration frontiers",
   "Each point is a plan that can be run; a step shows what is attainable within a time. Numbers mark the chosen plans.",
-  iterationFigure,
+  (box) => plotFigure(box, data.plots.iteration),
 );
 section(
   report,
   "Pipeline timeline",
-  "When every instruction of a chosen plan runs, and what it draws. Hatched: the stage waits.",
+  "When every instruction of a plan runs, and what it draws. Hatched: the stage waits. Point at an instruction, or reach the figure with the Tab key and an instruction with the arrow keys.",
   timelineFigure,
+  (box) => plotFigure(box, data.plots.power),
 );
 if (data.runs.length) {
   section(
@@ -142,15 +197,21 @@ if (data.runs.length) {
 section(
   report,
   "Search",
-  "Candidates that were measured for every partition. Prediction and measurement appear on hover.",
-  searchFigure,
-  effortFigure,
+  "Candidates that were measured for every partition. Prediction and measurement appear where a point is pointed at.",
+  (box) => plotFigure(box, data.plots.search),
+  (box) => sharesFigure(box, data.shares.passes),
   effortTable,
 );
 section(
   report,
   "Microbatch frontiers",
   `What one instruction can cost. The vertical axis leaves out blocking power (${watts(data.blocking_power_w)}), which is paid in any case while the iteration lasts; stages that cost the same share a panel.`,
-  microbatchFigure,
+  (box) => plotFigure(box, data.plots.microbatch),
+);
+section(
+  report,
+  "Downloads",
+  "The tables behind this page, with the workload and the testbed in every row. Nested columns stand in the Parquet files alone.",
+  downloadsSection,
 );
 section(report, "Provenance", "", sourcesSection);
