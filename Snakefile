@@ -42,12 +42,7 @@ rule all:
     default_target: True
     input:
         rules.resolve_campaign.output,
-        expand("results/{workload}/report/page.html", workload=WORKLOADS),
-        expand("results/{workload}/report/fleets.html", workload=EMULATED),
-        [
-            f"results/{workload}/profile/{sweep}/trials.parquet"
-            for workload, sweep in CAMPAIGN.sweeps
-        ],
+        rules.report_campaign.output,
 
 
 rule plans:

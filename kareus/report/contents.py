@@ -1,4 +1,4 @@
-"""Files beside the page of a workload, for the rule that declares them; a test holds them to what is written."""
+"""Files beside a page, for the rules that declare them; a test holds them to what is written."""
 
 from collections.abc import Iterable
 
@@ -17,3 +17,33 @@ BASELINE = "baseline"
 def timeline_names(plans: Iterable[str]) -> list[str]:
     """Figures of the timelines of plans by name, and of the baseline's."""
     return [f"timeline_{name}" for name in (*plans, BASELINE)]
+
+
+CAMPAIGN_TABLES = (
+    "comparison",
+    "fleet_comparison",
+    "passes",
+    "search_time",
+    "profiler",
+    "iteration",
+    "fleet",
+    "trials",
+)
+
+
+def frontiers_name(part: str) -> str:
+    """Figure of the frontiers of a campaign's part."""
+    return f"frontiers_{part}"
+
+
+def campaign_figure_names(members: Iterable[tuple[str, str]]) -> list[str]:
+    """Figures of a campaign, by the part and the kind of everything in it that was not refused."""
+    members = list(members)
+    parts = dict.fromkeys(part for part, kind in members if kind == "workload")
+    kinds = {kind for _, kind in members}
+    return [
+        *(frontiers_name(part) for part in parts),
+        *(["fleets"] if "fleet" in kinds else []),
+        *(["passes"] if "workload" in kinds else []),
+        *(["profiler"] if "sweep" in kinds else []),
+    ]

@@ -3,6 +3,7 @@
 Every file says on its face and in its metadata what it shows and on which testbed; equal inputs give equal files.
 """
 
+import logging
 import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -72,6 +73,7 @@ def save(figure: Plot | Shares | Timeline, subject: str, folder: Path) -> None:
     from matplotlib.backends.backend_svg import FigureCanvasSVG  # noqa: PLC0415
     from matplotlib.figure import Figure as Canvas  # noqa: PLC0415
 
+    logging.getLogger("fontTools").setLevel(logging.WARNING)  # it tells of every table of every font
     said = {"Title": f"{figure.title} ({subject})", "Creator": f"kareus {kareus.__version__}"}
     with mpl.rc_context(SETTINGS):
         canvas = Canvas(layout="constrained")

@@ -13,7 +13,7 @@ from kareus.pipeline.compare import compare_methods
 from kareus.pipeline.tables import ITERATION
 from kareus.report.charts import Plot, Shares, plot_data
 from kareus.report.contents import BASELINE
-from kareus.report.downloads import labelled, labelled_schema
+from kareus.report.downloads import OF_PARTITION, OF_WORKLOAD, labelled, labelled_schema
 from kareus.report.effort import search_efforts
 from kareus.report.frontiers import iteration_plot, microbatch_plot
 from kareus.report.inputs import ReportInputs
@@ -51,13 +51,13 @@ def tables(inputs: ReportInputs) -> list[tuple[TableSchema, pl.DataFrame]]:
         (POWER, power_table(plans, inputs.blocking_power_w)),
     ]
     return [
-        *((labelled_schema(schema, tuple(of)), labelled(frame, of)) for schema, frame in found),
+        *((labelled_schema(schema, OF_WORKLOAD), labelled(frame, of)) for schema, frame in found),
         *(_of_searches(schema, inputs, of) for schema in (CANDIDATES, ROUNDS, PROPOSALS)),
     ]
 
 
 def _of_searches(schema: TableSchema, inputs: ReportInputs, of: dict[str, str]) -> tuple[TableSchema, pl.DataFrame]:
-    together = labelled_schema(schema, (*of, "partition"))
+    together = labelled_schema(schema, OF_PARTITION)
     frames = [
         labelled(getattr(search, schema.name), of | {"partition": search.partition}) for search in inputs.searches
     ]

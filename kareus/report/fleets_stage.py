@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from kareus.artifacts.files import write_text
-from kareus.report.downloads import labelled, labelled_schema, write_downloads
+from kareus.report.downloads import OF_WORKLOAD, labelled, labelled_schema, write_downloads
 from kareus.report.drawing import save
 from kareus.report.fleets import fleet_plots, fleets_data, load_fleets
 from kareus.report.fleets_summary import fleets_text
@@ -30,7 +30,7 @@ def run(arguments: argparse.Namespace) -> None:
     plots, subject, output = fleet_plots(inputs), f"{inputs.workload}, {inputs.testbed.label}", arguments.output
     of = {"workload": inputs.workload, "testbed": inputs.testbed.label}
     for schema, frame in inputs.tables():
-        write_downloads(output / "data", labelled(frame, of), labelled_schema(schema, tuple(of)), inputs.provenance)
+        write_downloads(output / "data", labelled(frame, of), labelled_schema(schema, OF_WORKLOAD), inputs.provenance)
     for plot in plots:
         save(plot, subject, output / "figures")
     text = fleets_text(inputs)

@@ -15,6 +15,7 @@ from kareus.report.summary import summary_text
 SHARED = ("data.js", "svg.js", "interact.js", "layout.js", "plot.js")
 """Scripts of every page, in the order in which they are joined: each uses only what stands before it."""
 SCRIPTS = (*SHARED, "shares.js", "timeline.js", "page.js")
+CAMPAIGN_SCRIPTS = (*SHARED, "shares.js", "sheet.js", "campaign.js")
 FLEET_SCRIPTS = (*SHARED, "fleets.js")
 
 

@@ -62,14 +62,15 @@ def _series(candidates: pl.DataFrame) -> list[Series]:
         found=pl.when("on_frontier").then(pl.lit("yes")).otherwise(pl.lit("no")),
     )
     marks = [
-        Series(name=pass_name(chosen_by), points=own, style=_style(chosen_by), tips=TIPS, title="title")
+        Series(name=pass_name(chosen_by), points=own, style=pass_style(chosen_by), tips=TIPS, title="title")
         for (chosen_by,), own in named.group_by("chosen_by", maintain_order=True)
     ]
     frontier = candidates.filter("on_frontier").sort("time_s", "dynamic_energy_j")
     return [*marks, Series(name="measured frontier", points=frontier, style=Style(color="ink"), line=Line.STEPS)]
 
 
-def _style(chosen_by: str) -> Style:
+def pass_style(chosen_by: str) -> Style:
+    """How a pass is drawn."""
     return PASSES.get(chosen_by, (chosen_by, UNKNOWN))[1]
 
 
@@ -94,7 +95,7 @@ def passes_figure(efforts: Sequence[SearchEffort]) -> Shares:
                 parts=tuple(
                     Part(
                         name=pass_name(found.name),
-                        style=_style(found.name),
+                        style=pass_style(found.name),
                         count=found.on_frontier,
                         tips=(("candidates measured", str(found.measured)),),
                     )

@@ -1,4 +1,4 @@
-"""Tables of the report: what its figures show and no other stage writes."""
+"""Tables of the report: what its figures and tables show and no other stage writes."""
 
 import polars as pl
 
@@ -42,4 +42,126 @@ POWER = TableSchema(
         Column("power_w", pl.Float64, "of all GPUs: of instructions their mean, blocking power where a stage waits"),
     ),
     key=("plan_name", "time_s"),
+)
+
+_MEMBER = (
+    Column("part", pl.String, "campaign that lists it: this one, or one that it names"),
+    Column("workload", pl.String, "name of the workload: its folder"),
+    Column("testbed", pl.String, "what was measured on, such as `simulated testbed, A100-SXM4-40GB`"),
+)
+_SHAPE = (
+    Column("model", pl.String, "name of the model"),
+    Column("gpu", pl.String, "name of the GPU"),
+    Column("parallelism", pl.String, "degrees, such as `pp2-cp2-tp4`; those of 1 are left out, but for pp and tp"),
+    Column("microbatch_size", pl.Int64, "sequences of a microbatch", positive=True),
+    Column("sequence_length", pl.Int64, "tokens of a sequence", positive=True),
+    Column("num_microbatches", pl.Int64, "of one pipeline in one iteration", positive=True),
+    Column("gpus", pl.Int64, "GPUs of the whole job", positive=True),
+)
+_COMPARED = (
+    Column("method", pl.String, "method that is compared"),
+    Column("time_s", pl.Float64, "iteration time of its fastest plan", positive=True),
+    Column("energy_j", pl.Float64, "energy of that plan, of all GPUs", positive=True),
+    Column("static_energy_j", pl.Float64, "of it, static power times time"),
+    Column("dynamic_energy_j", pl.Float64, "the rest"),
+    Column("time_reduction_percent", pl.Float64, "less than the fastest plan of `sequential`", nullable=True),
+    Column("energy_reduction_percent", pl.Float64, "less than the fastest plan of `sequential`", nullable=True),
+    Column(
+        "iso_time_energy_reduction_percent",
+        pl.Float64,
+        "energy saved within the least time of `sequential+perseus`; empty where no plan is that fast",
+        nullable=True,
+    ),
+    Column(
+        "iso_energy_time_reduction_percent",
+        pl.Float64,
+        "time saved within the least energy of `sequential+perseus`; empty where no plan is that frugal",
+        nullable=True,
+    ),
+    Column("time_increase_percent", pl.Float64, "more than the fastest plan of `kareus`", nullable=True),
+    Column("energy_increase_percent", pl.Float64, "more than the fastest plan of `kareus`", nullable=True),
+)
+
+COMPARISON = TableSchema(
+    name="comparison",
+    version=1,
+    meaning="Methods of every workload of a campaign: max throughput, frontier improvement, ablation.",
+    columns=(
+        *_MEMBER,
+        *_SHAPE,
+        *_COMPARED,
+        Column("ran_time_percent", pl.Float64, "iteration time as it ran, above the predicted", nullable=True),
+        Column("ran_energy_percent", pl.Float64, "energy as it ran, above the predicted", nullable=True),
+    ),
+    key=("part", "workload", "method"),
+)
+
+FLEET_COMPARISON = TableSchema(
+    name="fleet_comparison",
+    version=1,
+    meaning="Methods of every emulated fleet of a campaign: strong scaling, max throughput, frontier improvement.",
+    columns=(
+        *_MEMBER,
+        Column("fleet", pl.String, "name of the fleet"),
+        *_SHAPE,
+        Column("pipelines", pl.Int64, "data-parallel replicas of the pipeline", positive=True),
+        Column("global_batch_size", pl.Int64, "sequences of one iteration of all pipelines", positive=True),
+        *_COMPARED,
+    ),
+    key=("part", "workload", "fleet", "method"),
+)
+
+PASSES = TableSchema(
+    name="passes",
+    version=1,
+    meaning="What each pass of the searches of a campaign chose, by partition.",
+    columns=(
+        *_MEMBER[1:],
+        Column("partition", pl.String, "partition that was searched"),
+        Column("chosen_by", pl.String, "pass, as in the table `candidates`"),
+        Column("measured", pl.Int64, "candidates that it chose"),
+        Column("on_frontier", pl.Int64, "of those, candidates on the measured frontier of the partition"),
+    ),
+    key=("workload", "partition", "chosen_by"),
+)
+
+SEARCH_TIME = TableSchema(
+    name="search_time",
+    version=1,
+    meaning="What the searches of a campaign took, by partition; optimisation differs from run to run.",
+    columns=(
+        *_MEMBER[1:],
+        Column("partition", pl.String, "partition that was searched"),
+        Column("profiling_s", pl.Float64, "testbed's clock spent on measuring (virtual if simulated)"),
+        Column("looking_s", pl.Float64, "of that, on short looks"),
+        Column("optimisation_s", pl.Float64, "planning machine's clock spent on surrogates and acquisition"),
+    ),
+    key=("workload", "partition"),
+)
+
+PROFILER = TableSchema(
+    name="profiler",
+    version=1,
+    meaning="Sweeps of the profiler of a campaign: the distribution over trials under each protocol.",
+    columns=(
+        *_MEMBER,
+        Column("sweep", pl.String, "name of the sweep"),
+        Column("partition", pl.String, "partition that was measured"),
+        Column("window_s", pl.Float64, "window that was asked for", positive=True),
+        Column("cooldown_s", pl.Float64, "rest before the window that was asked for"),
+        Column("trials", pl.Int64, "measurements", positive=True),
+        Column("energy_mean_j", pl.Float64, "mean of the energies of one execution on one GPU", positive=True),
+        Column("energy_least_j", pl.Float64, "the least of them", positive=True),
+        Column("energy_most_j", pl.Float64, "the most of them", positive=True),
+        Column("energy_deviation_percent", pl.Float64, "standard deviation over the mean", nullable=True),
+        Column("temperature_before_c", pl.Float64, "mean temperature at the start of the window"),
+        Column("temperature_after_c", pl.Float64, "mean temperature at its end"),
+        Column(
+            "reference_energy_j",
+            pl.Float64,
+            "without noise, at the reference temperature; simulated testbeds only",
+            nullable=True,
+        ),
+    ),
+    key=("part", "workload", "sweep", "window_s", "cooldown_s"),
 )

@@ -16,11 +16,13 @@ from kareus.errors import KareusError
 from kareus.partition.names import expected_partitions
 from kareus.plan.selectors import parse_selector
 from kareus.report.contents import (
+    CAMPAIGN_TABLES,
     DRAWN_AS,
     FLEET_TABLES,
     PLOTS,
     TABLES,
     WRITTEN_AS,
+    campaign_figure_names,
     timeline_names,
 )
 from kareus.workload.slices import SLICES, slice_text
@@ -180,6 +182,14 @@ def chosen_plans(wildcards):
         workload=wildcards.workload,
         selector=config["select"],
     )
+
+
+def trials(wildcards):
+    """What the campaign's sweeps of the profiler measured."""
+    return [
+        f"results/{workload}/profile/{sweep}/trials.parquet"
+        for workload, sweep in CAMPAIGN.sweeps
+    ]
 
 
 def rounds(wildcards):

@@ -69,3 +69,40 @@ rule report_fleets:
         " --fleet {input.fleet} --stragglers {input.stragglers}"
         " --power-caps {input.power_caps} --hours {input.hours}"
         " --output results/{wildcards.workload}/report > {log} 2>&1"
+
+
+rule report_campaign:
+    input:
+        campaign=rules.resolve_campaign.output.campaign,
+        reports=expand(rules.write_report.output, workload=WORKLOADS),
+        fleets=expand(rules.report_fleets.output, workload=EMULATED),
+        trials=trials,
+    output:
+        page=f"results/campaigns/{CAMPAIGN.name}/report/index.html",
+        summary=f"results/campaigns/{CAMPAIGN.name}/report/summary.txt",
+        workloads=directory(f"results/campaigns/{CAMPAIGN.name}/report/workloads"),
+        figures=expand(
+            f"results/campaigns/{CAMPAIGN.name}/report/figures/{{figure}}.{{kind}}",
+            figure=campaign_figure_names(
+                (m.part, m.kind) for m in CAMPAIGN.members if m.refusal is None
+            ),
+            kind=DRAWN_AS,
+        ),
+        tables=expand(
+            f"results/campaigns/{CAMPAIGN.name}/report/data/{{table}}.{{kind}}",
+            table=CAMPAIGN_TABLES,
+            kind=WRITTEN_AS,
+        ),
+    log:
+        f"results/logs/campaigns/{CAMPAIGN.name}.report.log",
+    benchmark:
+        f"results/logs/campaigns/{CAMPAIGN.name}.report.benchmark.tsv"
+    conda:
+        "../../envs/kareus.yaml"
+    params:
+        name=CAMPAIGN.name,
+        code=code("report-campaign"),
+    message:
+        "Writing the report on a campaign"
+    shell:
+        "python -m kareus report-campaign {params.name:q} --results results > {log} 2>&1"

@@ -37,8 +37,7 @@ function figure(parent, { name, title, table: source }, legend = []) {
         files(title, [
           ["SVG", `figures/${name}.svg`],
           ["PDF", `figures/${name}.pdf`],
-          ["CSV", `data/${source}.csv`],
-          ["Parquet", `data/${source}.parquet`],
+          ...tableLinks(source),
         ]),
       ),
       items.length ? html("ul", { class: "legend" }, ...items) : null,
@@ -47,6 +46,11 @@ function figure(parent, { name, title, table: source }, legend = []) {
   );
   return body;
 }
+
+const tableLinks = (name) => [
+  ["CSV", `data/${name}.csv`],
+  ["Parquet", `data/${name}.parquet`],
+];
 
 /** Links to files beside the page. */
 function files(what, links) {

@@ -145,20 +145,6 @@ function effortTable(parent) {
   );
 }
 
-function downloadsSection(parent) {
-  const list = html("ul", { class: "downloads" });
-  for (const { name, meaning, rows } of data.tables) {
-    const links = [
-      ["CSV", `data/${name}.csv`],
-      ["Parquet", `data/${name}.parquet`],
-    ];
-    list.append(
-      html("li", {}, html("strong", {}, name), ` ${meaning} `, html("span", { class: "quiet" }, `${count(rows)} rows`), files(name, links)),
-    );
-  }
-  parent.append(list);
-}
-
 function sourcesSection(parent) {
   const details = html("details", {}, html("summary", {}, `The ${data.sources.length} tables behind this page`));
   parent.append(details);
@@ -208,10 +194,5 @@ section(
   `What one instruction can cost. The vertical axis leaves out blocking power (${watts(data.blocking_power_w)}), which is paid in any case while the iteration lasts; stages that cost the same share a panel.`,
   (box) => plotFigure(box, data.plots.microbatch),
 );
-section(
-  report,
-  "Downloads",
-  "The tables behind this page, with the workload and the testbed in every row. Nested columns stand in the Parquet files alone.",
-  downloadsSection,
-);
+downloadsSection(report);
 section(report, "Provenance", "", sourcesSection);
