@@ -8,6 +8,9 @@ min_version("9.20")
 configfile: "config/workflow.yaml"
 
 
+report: "workflow/report/workflow.rst"
+
+
 include: "workflow/rules/common.smk"
 include: "workflow/rules/campaign.smk"
 include: "workflow/rules/workload.smk"

@@ -2,12 +2,10 @@
 
 from collections.abc import Iterable
 
-DRAWN_AS = ("svg", "pdf")
-"""Kinds of files that every figure is drawn as."""
 WRITTEN_AS = ("csv", "parquet")
 """Kinds of files that every table is written as."""
 PLOTS = ("iteration", "power", "search", "passes", "microbatch")
-"""Figures of every workload, beside the timelines."""
+"""Figures of every workload, beside the timelines; each is drawn as SVG and as PDF."""
 TABLES = ("iteration", "microbatch", "iterations", "timeline", "power", "candidates", "rounds", "proposals")
 FLEET_TABLES = ("fleet", "stragglers", "power_caps", "hours")
 BASELINE = "baseline"

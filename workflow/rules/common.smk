@@ -17,7 +17,6 @@ from kareus.partition.names import expected_partitions
 from kareus.plan.selectors import parse_selector
 from kareus.report.contents import (
     CAMPAIGN_TABLES,
-    DRAWN_AS,
     FLEET_TABLES,
     PLOTS,
     TABLES,
@@ -53,6 +52,9 @@ except KareusError as error:
     raise WorkflowError(str(error)) from None
 
 WORKLOADS = list(CAMPAIGN.workloads)
+CAMPAIGN_FIGURES = campaign_figure_names(
+    (member.part, member.kind) for member in CAMPAIGN.members if member.refusal is None
+)
 EMULATED = list(dict.fromkeys(workload for workload, _ in CAMPAIGN.fleets))
 
 

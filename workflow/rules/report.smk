@@ -9,12 +9,39 @@ rule write_report:
         plans=chosen_plans,
         runs=runs,
     output:
-        page="results/{workload}/report/page.html",
-        summary="results/{workload}/report/summary.txt",
-        figures=expand(
-            "results/{{workload}}/report/figures/{figure}.{kind}",
+        page=report(
+            "results/{workload}/report/page.html",
+            category="Workloads",
+            labels={"workload": "{workload}", "what": "page"},
+            caption="../report/page.rst",
+        ),
+        summary=report(
+            "results/{workload}/report/summary.txt",
+            category="Workloads",
+            labels={"workload": "{workload}", "what": "summary"},
+            caption="../report/summary.rst",
+        ),
+        plots=[
+            report(
+                f"results/{{workload}}/report/figures/{plot}.svg",
+                category="Workloads",
+                labels={"workload": "{workload}", "what": plot},
+                caption=f"../report/{plot}.rst",
+            )
+            for plot in PLOTS
+        ],
+        timelines=[
+            report(
+                f"results/{{workload}}/report/figures/{timeline}.svg",
+                category="Workloads",
+                labels={"workload": "{workload}", "what": timeline},
+                caption="../report/timeline.rst",
+            )
+            for timeline in timeline_names(config["select"])
+        ],
+        prints=expand(
+            "results/{{workload}}/report/figures/{figure}.pdf",
             figure=[*PLOTS, *timeline_names(config["select"])],
-            kind=DRAWN_AS,
         ),
         tables=expand(
             "results/{{workload}}/report/data/{table}.{kind}",
@@ -46,11 +73,20 @@ rule report_fleets:
         power_caps=fleets_of(rules.emulate_fleet.output.power_caps),
         hours=fleets_of(rules.emulate_fleet.output.hours),
     output:
-        page="results/{workload}/report/fleets.html",
-        summary="results/{workload}/report/fleets.txt",
-        figures=expand(
-            "results/{{workload}}/report/figures/fleet.{kind}", kind=DRAWN_AS
+        page=report(
+            "results/{workload}/report/fleets.html",
+            category="Fleets",
+            labels={"workload": "{workload}", "what": "page"},
+            caption="../report/fleets.rst",
         ),
+        summary="results/{workload}/report/fleets.txt",
+        figure=report(
+            "results/{workload}/report/figures/fleet.svg",
+            category="Fleets",
+            labels={"workload": "{workload}", "what": "frontiers"},
+            caption="../report/fleets.rst",
+        ),
+        print="results/{workload}/report/figures/fleet.pdf",
         tables=expand(
             "results/{{workload}}/report/data/{table}.{kind}",
             table=FLEET_TABLES,
@@ -78,15 +114,31 @@ rule report_campaign:
         fleets=expand(rules.report_fleets.output, workload=EMULATED),
         trials=trials,
     output:
-        page=f"results/campaigns/{CAMPAIGN.name}/report/index.html",
-        summary=f"results/campaigns/{CAMPAIGN.name}/report/summary.txt",
+        page=report(
+            f"results/campaigns/{CAMPAIGN.name}/report/index.html",
+            category="Campaign",
+            labels={"what": "page"},
+            caption="../report/campaign.rst",
+        ),
+        summary=report(
+            f"results/campaigns/{CAMPAIGN.name}/report/summary.txt",
+            category="Campaign",
+            labels={"what": "summary"},
+            caption="../report/campaign.rst",
+        ),
         workloads=directory(f"results/campaigns/{CAMPAIGN.name}/report/workloads"),
-        figures=expand(
-            f"results/campaigns/{CAMPAIGN.name}/report/figures/{{figure}}.{{kind}}",
-            figure=campaign_figure_names(
-                (m.part, m.kind) for m in CAMPAIGN.members if m.refusal is None
-            ),
-            kind=DRAWN_AS,
+        figures=[
+            report(
+                f"results/campaigns/{CAMPAIGN.name}/report/figures/{figure}.svg",
+                category="Campaign",
+                labels={"what": figure},
+                caption="../report/campaign_figure.rst",
+            )
+            for figure in CAMPAIGN_FIGURES
+        ],
+        prints=expand(
+            f"results/campaigns/{CAMPAIGN.name}/report/figures/{{figure}}.pdf",
+            figure=CAMPAIGN_FIGURES,
         ),
         tables=expand(
             f"results/campaigns/{CAMPAIGN.name}/report/data/{{table}}.{{kind}}",
