@@ -22,7 +22,6 @@ SHORT = {
 """What heads call the methods."""
 METHODS_NOTE = "M: sequential; N: nanobatching; +P: +perseus"
 OF_WORKLOAD = ("model", "parallelism", "microbatch", "sequence")
-REFUSED = "refused"
 
 
 def index_sheet(members: pl.DataFrame) -> Sheet:
@@ -135,11 +134,17 @@ def _rows(members: pl.DataFrame, comparison: pl.DataFrame, columns: Sequence[tup
     found = {(row["workload"], row["method"]): row for row in comparison.iter_rows(named=True)}
     rows = []
     for member in members.unique("workload", maintain_order=True).iter_rows(named=True):
-        name, refused = member["workload"], member["refusal"] is not None
-        cells = [REFUSED if refused else number(found.get((name, method)), column) for column, method in columns]
-        link = None if refused else f"workloads/{name}/page.html"
-        rows.append(Row(cells=(*_shape(member), *cells), link=link))
+        name, refusal = member["workload"], member["refusal"]
+        cells = [
+            _refused(refusal) if refusal else number(found.get((name, method)), column) for column, method in columns
+        ]
+        rows.append(Row(cells=(*_shape(member), *cells), link=None if refusal else f"workloads/{name}/page.html"))
     return tuple(rows)
+
+
+def _refused(refusal: str) -> str:
+    """In one word, as the paper's tables have it; the index says why."""
+    return "OOM" if "out of memory" in refusal else "refused"
 
 
 def number(row: Plain | None, column: str) -> str:
