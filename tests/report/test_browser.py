@@ -63,6 +63,16 @@ const seen = {
 const choice = document.querySelector("select");
 choice.value = "1";
 choice.dispatchEvent(new Event("change"));
+const pressed = (chart, key) => {
+  chart.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true, cancelable: true }));
+  const tip = document.getElementById("tooltip");
+  return tip.hidden ? null : tip.innerText;
+};
+const timeline = document.querySelector("svg .bar").closest("svg");
+seen.focusable = timeline.tabIndex;
+const keys = ["ArrowRight", "ArrowRight", "ArrowDown", "ArrowLeft", "Escape"];
+seen.key_tips = keys.map((key) => pressed(timeline, key));
+seen.links = [...document.querySelectorAll("a")].map((a) => a.getAttribute("href"));
 seen.second_plan = document.querySelector("section:nth-of-type(3) .line").innerText;
 seen.second_bars = bars().length;
 parent.postMessage(JSON.stringify(seen), "*");
@@ -206,6 +216,19 @@ def test_pointing_at_a_mark_tells_its_numbers(wide):
     assert "predicted\n1.515 ms" in wide["candidate_tip"]
     assert "total-energy pass, all partitions" in wide["part_tip"]
     assert "33\u00a0% (2)" in wide["part_tip"]
+
+
+def test_the_arrow_keys_lead_from_instruction_to_instruction(wide):
+    assert wide["focusable"] == 0
+    tips = [tip and tip.splitlines()[0] for tip in wide["key_tips"]]
+    assert tips == ["F1, stage 0", "B0, stage 0", "F1, stage 1", "B0, stage 1", None]
+    assert all(word in wide["key_tips"][0] for word in ("1410 MHz", "340 W", "6 SMs, beside up"))
+
+
+def test_links_lead_to_files_of_every_kind(wide):
+    kinds = {link.rpartition(".")[2] for link in wide["links"]}
+    assert kinds == {"svg", "pdf", "csv", "parquet"}
+    assert "figures/timeline_deadline=4s.svg" in wide["links"]
 
 
 def test_another_plan_can_be_chosen(wide):

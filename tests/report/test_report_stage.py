@@ -5,7 +5,7 @@ from report_tables import SIMULATED, WORKLOAD, write_inputs
 from kareus.cli import main
 
 
-def arguments(paths, folder):
+def arguments(paths, folder, workload=WORKLOAD):
     many = {
         "--candidates": paths.candidates,
         "--rounds": paths.rounds,
@@ -14,7 +14,7 @@ def arguments(paths, folder):
         "--runs": paths.runs,
     }
     one = {"--config": paths.config, "--iteration": paths.iteration, "--microbatch": paths.microbatch}
-    words = ["report", "--workload", WORKLOAD, "--output", folder]
+    words = ["report", "--workload", workload, "--output", folder]
     words += [word for option, path in one.items() for word in (option, path)]
     words += [word for option, files in many.items() for word in (option, *files)]
     return [str(word) for word in words]
