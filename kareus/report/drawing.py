@@ -4,13 +4,13 @@ Every file says on its face and in its metadata what it shows and on which testb
 """
 
 import logging
-import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import kareus
 from kareus.artifacts.files import write_atomically
 from kareus.report.charts import PALETTE, Line, Panel, Plot, Series, Shape, Shares, Style
+from kareus.report.paper import FONT_PT, add_legend, entitle, place
 from kareus.report.print_timeline import draw_timeline
 from kareus.report.timeline import Timeline
 
@@ -18,11 +18,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-COLUMN_IN, PANEL_IN = 3.5, 2.4
-"""Width of a paper's column, and height of a panel, in inches."""
-LEGEND_IN = 1.75
-"""What an entry of a legend takes."""
-FONT_PT = 7.0
+PANEL_IN, ALONE_IN = (3.5, 2.4), (4.9, 2.9)
+"""Width and height of one of several panels, as wide as a paper's column, and of one that stands alone."""
+BAR_IN = 0.34
+"""Height of a bar with its name."""
 SETTINGS: dict[str, Any] = {
     "font.size": FONT_PT,
     "axes.titlesize": FONT_PT,
@@ -45,7 +44,7 @@ SETTINGS: dict[str, Any] = {
     "text.parse_math": False,  # names may hold a dollar sign
     "text.usetex": False,
 }
-INSIDE: dict[str, Any] = {"color": "white", "ha": "center", "va": "center_baseline", "in_layout": False}
+INSIDE: dict[str, Any] = {"color": "white", "ha": "center", "va": "center_baseline"}
 """How text stands within a mark."""
 MARKERS = {
     Shape.CIRCLE: "o",
@@ -76,13 +75,10 @@ def save(figure: Plot | Shares | Timeline, subject: str, folder: Path) -> None:
     logging.getLogger("fontTools").setLevel(logging.WARNING)  # it tells of every table of every font
     said = {"Title": f"{figure.title} ({subject})", "Creator": f"kareus {kareus.__version__}"}
     with mpl.rc_context(SETTINGS):
-        canvas = Canvas(layout="constrained")
+        canvas = Canvas()
         draw(figure, canvas)
-        canvas.suptitle(f"{figure.title}\n{subject}", fontsize=FONT_PT)
-        layout = canvas.get_layout_engine()
-        assert layout is not None
-        layout.execute(canvas)  # once for both kinds, and without the trial drawings of `savefig`
-        canvas.set_layout_engine("none")
+        entitle(canvas, f"{figure.title}\n{subject}")
+        # The canvases themselves, not `savefig`, which draws everything once more on trial.
         svg = said | {"Date": None, "Description": subject}
         write_atomically(_file(folder, figure, "svg"), lambda p: FigureCanvasSVG(canvas).print_svg(p, metadata=svg))
         pdf = said | {"CreationDate": None, "Subject": subject}
@@ -105,18 +101,15 @@ def draw(figure: Plot | Shares | Timeline, canvas: "Figure") -> None:
 
 
 def _draw_plot(plot: Plot, canvas: "Figure") -> None:
-    across = min(2, max(len(plot.panels), 1))
-    down = math.ceil(len(plot.panels) / across) or 1
-    canvas.set_size_inches(COLUMN_IN * max(across, 1.4), PANEL_IN * down + 0.7)
     if not plot.panels:
         _say(plot.empty, canvas)
         return
-    grid = canvas.subplots(down, across, squeeze=False).flatten()
-    for axes in grid[len(plot.panels) :]:
-        axes.set_axis_off()
-    for axes, panel in zip(grid, plot.panels, strict=False):
+    names = {series.name for panel in plot.panels for series in panel.series if len(series.points)}
+    cell_in = ALONE_IN if len(plot.panels) == 1 else PANEL_IN
+    grid = place(canvas, cell_in, names, count=len(plot.panels))
+    for axes, panel in zip(grid, plot.panels, strict=True):
         _draw_panel(axes, panel)
-    _legend(canvas, [handle for axes in grid for handle in zip(*axes.get_legend_handles_labels(), strict=True)])
+    add_legend(canvas, grid)
 
 
 def _draw_panel(axes: "Axes", panel: Panel) -> None:
@@ -158,14 +151,14 @@ def _mark(style: Style) -> dict[str, Any]:
 
 
 def _draw_shares(shares: Shares, canvas: "Figure") -> None:
-    canvas.set_size_inches(COLUMN_IN * 1.4, 0.34 * len(shares.bars) + 1.1)
     if not shares.bars:
         _say(shares.empty, canvas)
         return
-    axes = canvas.subplots()
+    names = {part.name for bar in shares.bars for part in bar.parts}
+    (axes,) = place(canvas, (ALONE_IN[0], BAR_IN * len(shares.bars) + 0.6), names, left_in=0.1)
     for row, bar in enumerate(shares.bars):
         left, total = 0.0, sum(part.count for part in bar.parts)
-        axes.annotate(bar.name, (0, row - 0.32), fontsize=6, va="bottom", in_layout=False)
+        axes.annotate(bar.name, (0, row - 0.32), fontsize=6, va="bottom")
         for part in bar.parts:
             percent = 100 * part.count / total
             axes.barh(row, percent, 0.5, left, color=PALETTE[part.style.color][0], edgecolor="white", label=part.name)
@@ -174,18 +167,10 @@ def _draw_shares(shares: Shares, canvas: "Figure") -> None:
             left += percent
     axes.set(xlim=(0, 100), ylim=(len(shares.bars) - 0.5, -0.8), yticks=[], xlabel="share of the frontier (%)")
     axes.grid(visible=False)
-    _legend(canvas, list(zip(*axes.get_legend_handles_labels(), strict=True)))
+    add_legend(canvas, [axes])
 
 
 def _say(text: str, canvas: "Figure") -> None:
-    axes = canvas.subplots()
+    (axes,) = place(canvas, (ALONE_IN[0], 1.0))
     axes.set_axis_off()
-    axes.text(0.5, 0.5, text, ha="center", wrap=True)
-
-
-def _legend(canvas: "Figure", entries: list[tuple[Any, str]]) -> None:
-    """Below the figure's title, each name once."""
-    named = {name: handle for handle, name in reversed(entries)}
-    names = list(dict.fromkeys(name for _, name in entries))
-    across = max(1, int(canvas.get_figwidth() / LEGEND_IN))
-    canvas.legend([named[name] for name in names], names, loc="outside lower center", ncols=min(len(names), across))
+    axes.text(0.5, 0.5, text, ha="center")

@@ -6,6 +6,7 @@ import numpy as np
 
 from kareus.partition.graph import Direction
 from kareus.plan.document import PlannedInstruction
+from kareus.report.paper import place
 from kareus.report.timeline import Timeline, chunks, power_w
 
 if TYPE_CHECKING:
@@ -19,6 +20,8 @@ LETTERS = {
 }
 """What an instruction is called; B is a whole backward or, where it is split, that of inputs."""
 WIDTH_IN, LANE_IN = 7.0, 0.36
+SCALE_SHARE = 0.075
+"""Of the width, that the scale of powers takes."""
 HATCH = "////////"
 LEAST_SHARE = 0.022
 """Of the iteration, that an instruction must take for its name to fit."""
@@ -32,8 +35,9 @@ def draw_timeline(timeline: Timeline, canvas: "Figure") -> None:
     from matplotlib.colors import Normalize  # noqa: PLC0415
 
     plan, stages = timeline.plan, timeline.plan.stages
-    canvas.set_size_inches(WIDTH_IN, LANE_IN * len(stages) + 1.25)
-    axes = canvas.subplots()
+    (axes,) = place(canvas, (WIDTH_IN, LANE_IN * len(stages) + 0.65))
+    box = axes.get_position()
+    axes.set_position((box.x0, box.y0, box.width - SCALE_SHARE, box.height))
     low, high = timeline.powers_w
     scale = ScalarMappable(Normalize(low, high), "viridis")
     for lane, stage in enumerate(stages):
@@ -62,7 +66,6 @@ def draw_timeline(timeline: Timeline, canvas: "Figure") -> None:
                     ha="center",
                     va="center",
                     fontsize=5,
-                    in_layout=False,
                 )
     axes.set(
         xlim=(0, plan.prediction.time_s),
@@ -72,7 +75,8 @@ def draw_timeline(timeline: Timeline, canvas: "Figure") -> None:
         yticklabels=[f"stage {stage.stage}" for stage in stages],
     )
     axes.grid(visible=False)
-    canvas.colorbar(scale, ax=axes, label="GPU power (W)", pad=0.01)
+    beside = canvas.add_axes((box.x1 - SCALE_SHARE + 0.01, box.y0, 0.012, box.height))
+    canvas.colorbar(scale, cax=beside, label="GPU power (W)")
 
 
 def _name(i: PlannedInstruction, *, is_chunked: bool) -> str:

@@ -170,6 +170,13 @@ def test_the_page_asks_the_network_for_nothing(page):
     assert {value for name, value in page.attributes if name in ("src", "href")} == {"data:,"}
 
 
+def test_results_says_where_the_report_is(report, caplog):
+    caplog.set_level("INFO")
+    assert main(["results", str(report.parents[2])]) == 0
+    assert f"campaign {CAMPAIGN_NAME}" in caplog.text
+    assert str(report / "index.html") in caplog.text
+
+
 def test_a_member_that_was_not_planned_is_told_in_one_line(report, tmp_path, capsys):
     results = tmp_path / "results"
     shutil.copytree(report.parents[2], results)
