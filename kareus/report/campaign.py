@@ -1,13 +1,9 @@
-"""The report on a campaign: its sections, each with tables in the paper's form and figures, as a page and as text."""
+"""The report on a campaign: its sections, each with tables in the paper's form and figures, and its text."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
 
 import polars as pl
 
-from kareus.artifacts.records import to_plain
-from kareus.artifacts.tables import TableSchema
 from kareus.report.campaign_inputs import CampaignInputs
 from kareus.report.campaign_sheets import (
     ablation_sheet,
@@ -19,22 +15,9 @@ from kareus.report.campaign_sheets import (
     search_sheet,
     throughput_sheet,
 )
-from kareus.report.charts import Plot, Shares, plot_data
 from kareus.report.contents import frontiers_name
-from kareus.report.sheets import Sheet, sheet_data, sheet_text
-
-Tables = Sequence[tuple[TableSchema, pl.DataFrame]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Section:
-    """One section of the report."""
-
-    title: str
-    text: str = ""
-    sheets: tuple[Sheet, ...] = ()
-    figures: tuple[str, ...] = ()
-    """Names of figures."""
+from kareus.report.sections import Section, Tables, testbeds_label
+from kareus.report.sheets import sheet_text
 
 
 def sections(inputs: CampaignInputs, tables: Tables) -> list[Section]:
@@ -93,8 +76,8 @@ def _of_workloads(
 def campaign_text(inputs: CampaignInputs, found: Sequence[Section]) -> str:
     """The report for a terminal: plain text, aligned, ending in a line feed."""
     blocks = [
-        [f"campaign {inputs.name}", inputs.label],
-        *(sheet_text(sheet) for section in found[1:] for sheet in section.sheets),
+        [f"campaign {inputs.name}", testbeds_label(inputs.testbeds)],
+        *(block for section in found[1:] for sheet in section.sheets for block in sheet_text(sheet)),
         *([_refused(inputs)] if inputs.members["refusal"].is_not_null().any() else []),
     ]
     return "\n\n".join("\n".join(block) for block in blocks) + "\n"
@@ -103,31 +86,3 @@ def campaign_text(inputs: CampaignInputs, found: Sequence[Section]) -> str:
 def _refused(inputs: CampaignInputs) -> list[str]:
     refused = inputs.members.filter(pl.col("refusal").is_not_null()).unique("workload", maintain_order=True)
     return ["Refused", *(f"{row['workload']}: {row['refusal']}" for row in refused.iter_rows(named=True))]
-
-
-def campaign_data(
-    inputs: CampaignInputs, found: Sequence[Section], figures: Sequence[Plot | Shares], tables: Tables
-) -> dict[str, Any]:
-    """Everything that the page shows."""
-    kinds = {testbed.kind for testbed in inputs.testbeds}
-    return {
-        "workload": f"Campaign {inputs.name}",
-        "testbed": {
-            "kind": kinds.pop() if len(kinds) == 1 else "mixed",
-            "label": inputs.label,
-            "detail": "; ".join(dict.fromkeys(testbed.detail for testbed in inputs.testbeds)),
-        },
-        "provenance": to_plain(inputs.provenance),
-        "sections": [
-            {
-                "title": section.title,
-                "text": section.text,
-                "sheets": [sheet_data(sheet) for sheet in section.sheets],
-                "figures": list(section.figures),
-            }
-            for section in found
-        ],
-        "plots": {figure.name: plot_data(figure) for figure in figures if isinstance(figure, Plot)},
-        "shares": {figure.name: to_plain(figure) for figure in figures if isinstance(figure, Shares)},
-        "tables": [{"name": schema.name, "meaning": schema.meaning, "rows": len(frame)} for schema, frame in tables],
-    }

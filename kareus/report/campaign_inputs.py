@@ -43,11 +43,6 @@ class CampaignInputs:
     trials: dict[tuple[str, str], pl.DataFrame]
     """The table `TRIALS` by workload and sweep, after a column `testbed`."""
 
-    @property
-    def label(self) -> str:
-        """What figures and headers print of the testbeds."""
-        return "; ".join(testbed.label for testbed in self.testbeds)
-
     def of_kind(self, kind: str) -> Iterator[Row]:
         """Members that were not refused, as rows of `CAMPAIGN`."""
         chosen = self.members.filter((pl.col("kind") == kind) & pl.col("refusal").is_null())

@@ -13,13 +13,14 @@ from kareus.artifacts.tables import TableSchema
 from kareus.emulate.tables import FLEET
 from kareus.pipeline.tables import ITERATION
 from kareus.profile.tables import TRIALS
-from kareus.report.campaign import campaign_data, campaign_text, sections
+from kareus.report.campaign import campaign_text, sections
 from kareus.report.campaign_figures import campaign_figures
 from kareus.report.campaign_inputs import CampaignInputs, load_campaign
 from kareus.report.campaign_tables import campaign_tables
 from kareus.report.downloads import OF_WORKLOAD, labelled, labelled_schema, write_downloads
 from kareus.report.drawing import save
-from kareus.report.page import CAMPAIGN_SCRIPTS, html_page
+from kareus.report.page import page_html
+from kareus.report.sections import Page, testbeds_label
 from kareus.report.tables import PASSES, PROFILER
 
 
@@ -40,14 +41,22 @@ def run(arguments: argparse.Namespace) -> None:
     downloads = [*tables, *_collected(inputs)]
     for schema, frame in downloads:
         write_downloads(output / "data", frame, schema, inputs.provenance)
+    label = testbeds_label(inputs.testbeds)
     for figure in figures:
-        save(figure, f"campaign {inputs.name}, {inputs.label}", output / "figures")
+        save(figure, f"campaign {inputs.name}, {label}", output / "figures")
     _copy_reports(inputs, arguments.results, output / "workloads")
     found = sections(inputs, tables)
     text = campaign_text(inputs, found)
-    title = f"Campaign {inputs.name} ({inputs.label})"
-    data = campaign_data(inputs, found, figures, downloads)
-    write_text(output / "index.html", html_page(title, text, data, CAMPAIGN_SCRIPTS))
+    page = Page(
+        title=f"Campaign {inputs.name}",
+        scale="",
+        testbeds=inputs.testbeds,
+        provenance=inputs.provenance,
+        sections=tuple(found),
+        figures=tuple(figures),
+        tables=downloads,
+    )
+    write_text(output / "index.html", page_html(page, text))
     write_text(output / "summary.txt", text)
     print(text, end="")  # noqa: T201, the answer of the command
 

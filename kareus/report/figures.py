@@ -1,29 +1,22 @@
-"""What a workload's report is made of: its figures, its tables, and the data block of its page."""
-
-from collections.abc import Sequence
-from typing import Any
+"""What a workload's report is made of: its figures and its tables."""
 
 import polars as pl
 
-from kareus.artifacts.records import to_plain
 from kareus.artifacts.tables import TableSchema
 from kareus.engine.tables import ITERATIONS
 from kareus.frontier.tables import MICROBATCH
-from kareus.pipeline.compare import compare_methods
 from kareus.pipeline.tables import ITERATION
-from kareus.report.charts import Plot, Shares, plot_data
 from kareus.report.contents import BASELINE
 from kareus.report.downloads import OF_PARTITION, OF_WORKLOAD, labelled, labelled_schema
 from kareus.report.effort import search_efforts
 from kareus.report.frontiers import iteration_plot, microbatch_plot
 from kareus.report.inputs import ReportInputs
 from kareus.report.searches import passes_figure, search_plot
+from kareus.report.sections import Figure
 from kareus.report.summary import plan_rows
 from kareus.report.tables import POWER, TIMELINE
-from kareus.report.timeline import Timeline, power_plot, power_table, timeline_data, timeline_table, timelines
+from kareus.report.timeline import power_plot, power_table, timeline_table, timelines
 from kareus.search.tables import CANDIDATES, PROPOSALS, ROUNDS
-
-Figure = Plot | Shares | Timeline
 
 
 def figures(inputs: ReportInputs) -> list[Figure]:
@@ -62,25 +55,3 @@ def _of_searches(schema: TableSchema, inputs: ReportInputs, of: dict[str, str]) 
         labelled(getattr(search, schema.name), of | {"partition": search.partition}) for search in inputs.searches
     ]
     return together, pl.concat([together.frame([]), *frames])
-
-
-def page_data(inputs: ReportInputs, drawn: Sequence[Figure]) -> dict[str, Any]:
-    """Everything that the page shows, in the units that its keys end in; gaps are fractions."""
-    return {
-        "workload": inputs.workload,
-        "gpus": inputs.gpus,
-        "testbed": {"kind": inputs.testbed.kind, "label": inputs.testbed.label, "detail": inputs.testbed.detail},
-        "provenance": to_plain(inputs.provenance),
-        "sources": [{"name": source.name, **to_plain(source.provenance)} for source in inputs.sources],
-        "methods": to_plain(compare_methods(inputs.iteration)),
-        "plans": to_plain(plan_rows(inputs.iteration, list(inputs.plans.values()))),
-        "runs": to_plain(inputs.runs),
-        "efforts": to_plain(search_efforts(inputs.searches)),
-        "plots": {figure.name: plot_data(figure) for figure in drawn if isinstance(figure, Plot)},
-        "shares": {figure.name: to_plain(figure) for figure in drawn if isinstance(figure, Shares)},
-        "timelines": [timeline_data(figure) for figure in drawn if isinstance(figure, Timeline)],
-        "tables": [
-            {"name": schema.name, "meaning": schema.meaning, "rows": len(frame)} for schema, frame in tables(inputs)
-        ],
-        "blocking_power_w": inputs.blocking_power_w,
-    }

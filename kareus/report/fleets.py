@@ -1,19 +1,18 @@
-"""What the report on emulated fleets is made of: their tables, and from them the rows of its tables and figures."""
+"""What the report on emulated fleets is made of: their tables, and from them what is compared and drawn."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 
 from kareus.artifacts.provenance import Provenance, TestbedIdentity, derived
-from kareus.artifacts.records import content_hash, to_plain
+from kareus.artifacts.records import content_hash
 from kareus.artifacts.tables import TableSchema, read_provenance, read_table
 from kareus.emulate.tables import FLEET, HOURS, POWER_CAPS, STRAGGLERS
 from kareus.errors import ArtifactError
 from kareus.pipeline.compare import MethodComparison, compare_methods, with_reductions
-from kareus.report.charts import Axis, Form, Line, Panel, Plot, Series, Style, method_style, plot_data
+from kareus.report.charts import Axis, Form, Line, Panel, Plot, Series, Style, method_style
 from kareus.report.frontiers import PLAN_TIPS, frontier
 
 COUNTS = ("fleet", "gpus", "pipelines", "num_microbatches")
@@ -127,20 +126,6 @@ def charges(inputs: FleetInputs) -> list[Charge]:
 def fleet_plots(inputs: FleetInputs) -> list[Plot]:
     """Frontiers of every fleet, and power by the hour where hours were planned."""
     return [_frontiers(inputs), *([_hours(inputs)] if len(inputs.hours) else [])]
-
-
-def fleets_data(inputs: FleetInputs, plots: Sequence[Plot]) -> dict[str, Any]:
-    """Everything that the page shows, in the units that its keys end in."""
-    return {
-        "workload": inputs.workload,
-        "testbed": to_plain(inputs.testbed) | {"label": inputs.testbed.label},
-        "provenance": to_plain(inputs.provenance),
-        "fleets": [to_plain(own) for own in compare_fleets(inputs)],
-        "stragglers": inputs.stragglers.drop("points").to_dicts(),
-        "power_caps": inputs.power_caps.drop("points").to_dicts(),
-        "charges": [to_plain(row) | {"saving_percent": row.saving_percent} for row in charges(inputs)],
-        "plots": {plot.name: plot_data(plot) for plot in plots},
-    }
 
 
 def _frontiers(inputs: FleetInputs) -> Plot:

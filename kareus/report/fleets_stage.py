@@ -6,9 +6,10 @@ from pathlib import Path
 from kareus.artifacts.files import write_text
 from kareus.report.downloads import OF_WORKLOAD, labelled, labelled_schema, write_downloads
 from kareus.report.drawing import save
-from kareus.report.fleets import fleet_plots, fleets_data, load_fleets
-from kareus.report.fleets_summary import fleets_text
-from kareus.report.page import FLEET_SCRIPTS, html_page
+from kareus.report.fleets import compare_fleets, fleet_plots, load_fleets
+from kareus.report.fleets_summary import fleet_sections, fleets_text
+from kareus.report.page import page_html
+from kareus.report.sections import Page
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,8 +34,17 @@ def run(arguments: argparse.Namespace) -> None:
         write_downloads(output / "data", labelled(frame, of), labelled_schema(schema, OF_WORKLOAD), inputs.provenance)
     for plot in plots:
         save(plot, subject, output / "figures")
-    text = fleets_text(inputs)
-    title = f"{inputs.workload}, emulated fleets ({inputs.testbed.label})"
-    write_text(output / "fleets.html", html_page(title, text, fleets_data(inputs, plots), FLEET_SCRIPTS))
+    sections = fleet_sections(inputs)
+    text = fleets_text(inputs, sections)
+    page = Page(
+        title=f"{inputs.workload}, emulated fleets",
+        scale=", ".join(f"{fleet.gpus:,} GPUs" for fleet in compare_fleets(inputs)),
+        testbeds=(inputs.testbed,),
+        provenance=inputs.provenance,
+        sections=tuple(sections),
+        figures=tuple(plots),
+        tables=inputs.tables(),
+    )
+    write_text(output / "fleets.html", page_html(page, text))
     write_text(output / "fleets.txt", text)
     print(text, end="")  # noqa: T201, the answer of the command

@@ -14,6 +14,8 @@ class Row:
     cells: tuple[str, ...]
     link: str | None = None
     """Place, relative to the page, that its first cell leads to."""
+    is_ours: bool = False
+    """Whether it is of `kareus`, and stands out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,18 +39,18 @@ def sheet_data(sheet: Sheet) -> dict[str, Any]:
         "caption": sheet.caption,
         "groups": [[group, len(names)] for group, names in _groups(sheet)] if _is_grouped(sheet) else [],
         "names": [name for _, name in sheet.heads],
-        "rows": [{"cells": list(row.cells), "link": row.link} for row in sheet.rows],
+        "rows": [{"cells": list(row.cells), "link": row.link, "ours": row.is_ours} for row in sheet.rows],
         "texts": sheet.texts,
         "source": sheet.source,
         "note": sheet.note,
     }
 
 
-def sheet_text(sheet: Sheet) -> list[str]:
-    """Lines for a terminal, groups above their columns."""
+def sheet_text(sheet: Sheet) -> list[list[str]]:
+    """Two blocks of lines for a terminal: the caption, and the table with groups above their columns."""
     lines = table([name for _, name in sheet.heads], [row.cells for row in sheet.rows], texts=sheet.texts)
     head = [_group_line(sheet)] if _is_grouped(sheet) else []
-    return [sheet.caption, *head, *lines, *([sheet.note] if sheet.note else [])]
+    return [[sheet.caption], [*head, *lines, *([sheet.note] if sheet.note else [])]]
 
 
 def _group_line(sheet: Sheet) -> str:

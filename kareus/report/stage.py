@@ -10,6 +10,7 @@ from kareus.report.figures import figures, tables
 from kareus.report.inputs import Paths, load
 from kareus.report.page import page_html
 from kareus.report.summary import summary_text
+from kareus.report.workload import workload_page
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,12 +43,12 @@ def run(arguments: argparse.Namespace) -> None:
             runs=arguments.runs,
         ),
     )
-    drawn, output = figures(inputs), arguments.output
-    for schema, frame in tables(inputs):
+    drawn, downloads, output = figures(inputs), tables(inputs), arguments.output
+    for schema, frame in downloads:
         write_downloads(output / "data", frame, schema, inputs.provenance)
     for figure in drawn:
         save(figure, f"{inputs.workload}, {inputs.testbed.label}", output / "figures")
     text = summary_text(inputs)
-    write_text(output / "page.html", page_html(inputs, drawn))
+    write_text(output / "page.html", page_html(workload_page(inputs, drawn, downloads), text))
     write_text(output / "summary.txt", text)
     print(text, end="")  # noqa: T201, the answer of the command

@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 from report_tables import FRONTIERS, PARTITIONS, WORKLOAD, Names, with_runs, write_inputs
+from test_page import page_of
 
-from kareus.report.figures import figures
 from kareus.report.inputs import load
-from kareus.report.page import page_html
 
 CHROMIUM = shutil.which("chromium")
 pytestmark = pytest.mark.skipif(
@@ -105,7 +104,7 @@ def look(folder: Path, name: str, *flags: str) -> dict:
 
 def write_page(folder: Path, names: Names) -> Path:
     inputs = load(names.workload, write_inputs(folder / "results", names))
-    page = page_html(inputs, figures(inputs))
+    page = page_of(inputs)
     (folder / "page.html").write_text(page.replace("</body>", PROBE + "</body>"), encoding="utf-8")
     (folder / "frame.html").write_text(FRAME, encoding="utf-8")
     return folder
@@ -131,17 +130,15 @@ def test_every_figure_is_drawn(wide):
     assert (search["marks"], search["steps"]) == (4 * len(PARTITIONS), len(PARTITIONS))
     assert shares["parts"] == 3 * (len(PARTITIONS) + 1)
     assert (microbatch["marks"], microbatch["steps"]) == (4, 6)
-    assert wide["tables"] == [len(FRONTIERS), 2, 1 + len(PARTITIONS), 8]
+    assert wide["tables"] == [len(FRONTIERS), len(FRONTIERS) - 1, 2, 1 + len(PARTITIONS), 8]
 
 
 def test_what_ran_has_a_table_of_its_own(tmp_path):
     results = tmp_path / "results"
     inputs = load(WORKLOAD, with_runs(write_inputs(results), results))
-    (tmp_path / "page.html").write_text(
-        page_html(inputs, figures(inputs)).replace("</body>", PROBE + "</body>"), encoding="utf-8"
-    )
+    (tmp_path / "page.html").write_text(page_of(inputs).replace("</body>", PROBE + "</body>"), encoding="utf-8")
     seen = look(tmp_path, "page.html", LIGHT, "--window-size=1280,900")
-    assert seen["tables"] == [len(FRONTIERS), 2, 2, 1 + len(PARTITIONS), 9]
+    assert seen["tables"] == [len(FRONTIERS), len(FRONTIERS) - 1, 2, 2, 1 + len(PARTITIONS), 9]
     assert seen["overflow"] <= 0
 
 
@@ -149,9 +146,7 @@ def test_a_page_without_searches_says_so_and_draws_the_rest(tmp_path):
     inputs = load(
         WORKLOAD, dataclasses.replace(write_inputs(tmp_path / "results"), candidates=[], rounds=[], proposals=[])
     )
-    (tmp_path / "page.html").write_text(
-        page_html(inputs, figures(inputs)).replace("</body>", PROBE + "</body>"), encoding="utf-8"
-    )
+    (tmp_path / "page.html").write_text(page_of(inputs).replace("</body>", PROBE + "</body>"), encoding="utf-8")
     iteration, timeline, _, search, _, _ = look(tmp_path, "page.html", LIGHT, "--window-size=1280,900")["figures"]
     assert (iteration["plans"], timeline["bars"], search["marks"]) == (2, 8, 0)
 
@@ -173,9 +168,7 @@ def test_chunks_and_the_parts_of_a_split_backward_have_names_of_their_own(tmp_pa
 
     inputs = load(WORKLOAD, write_inputs(tmp_path / "results"))
     inputs = dataclasses.replace(inputs, plans={name: cut(plan) for name, plan in inputs.plans.items()})
-    (tmp_path / "page.html").write_text(
-        page_html(inputs, figures(inputs)).replace("</body>", PROBE + "</body>"), encoding="utf-8"
-    )
+    (tmp_path / "page.html").write_text(page_of(inputs).replace("</body>", PROBE + "</body>"), encoding="utf-8")
     seen = look(tmp_path, "page.html", LIGHT, "--window-size=1280,900")
     (drawn,) = [chart["text"] for chart in seen["charts"] if "stage 0" in chart["text"]]
     assert all(name in drawn for name in ("F0.0", "B0.0", "W1.0", "W1.1"))

@@ -160,4 +160,4 @@ def test_the_page_can_write_every_form_of_a_number():
 
 
 def test_the_data_block_of_the_page_is_plain_json(report):
-    assert json.loads(json.dumps(Blocks((report / "page.html").read_text()).data))["workload"] == WORKLOAD
+    assert json.loads(json.dumps(Blocks((report / "page.html").read_text()).data))["title"] == WORKLOAD

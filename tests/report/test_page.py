@@ -1,4 +1,3 @@
-import dataclasses
 import json
 import re
 from html.parser import HTMLParser
@@ -7,12 +6,13 @@ import polars as pl
 import pytest
 from report_tables import FRONTIERS, PARTITIONS, WORKLOAD, Names, candidate_rows, iteration_rows, write_inputs
 
-from kareus.pipeline.compare import compare_methods
-from kareus.report.figures import figures, page_data
+from kareus.report.figures import figures, tables
 from kareus.report.frontiers import microbatch_plot
-from kareus.report.inputs import load
+from kareus.report.inputs import ReportInputs, load
 from kareus.report.page import page_html
-from kareus.report.summary import summary_text
+from kareus.report.summary import method_sheets, summary_text
+from kareus.report.timeline import Timeline, timeline_data
+from kareus.report.workload import workload_page
 
 NASTY = "</script><script>alert(1)</script><!--<b>&amp;\u2028"
 
@@ -41,6 +41,10 @@ class Blocks(HTMLParser):
         return json.loads("".join(self.texts["data"]))
 
 
+def page_of(inputs: ReportInputs) -> str:
+    return page_html(workload_page(inputs, figures(inputs), tables(inputs)), summary_text(inputs))
+
+
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory):
     return load(WORKLOAD, write_inputs(tmp_path_factory.mktemp("results")))
@@ -48,7 +52,7 @@ def inputs(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def page(inputs):
-    return page_html(inputs, figures(inputs))
+    return page_of(inputs)
 
 
 def test_the_frontiers_of_the_page_are_those_of_the_table(page):
@@ -76,13 +80,17 @@ def test_the_candidates_of_the_page_are_those_of_the_tables(page):
 
 def test_the_summary_of_the_page_is_that_of_the_terminal(page, inputs):
     blocks = Blocks(page)
-    assert blocks.data["methods"] == [dataclasses.asdict(row) for row in compare_methods(inputs.iteration)]
+    shown = [sheet["rows"] for sheet in blocks.data["sections"][0]["sheets"]]
+    for rows, sheet in zip(shown, method_sheets(inputs.iteration), strict=False):
+        assert [tuple(row["cells"]) for row in rows] == [row.cells for row in sheet.rows]
+    assert [row["ours"] for row in shown[0]] == [method == "kareus" for method in FRONTIERS]
     assert "".join(blocks.texts["pre"]).startswith(summary_text(inputs))
 
 
 def test_the_timeline_is_that_of_the_plan(inputs):
     plans = [*inputs.plans.values(), inputs.baseline]
-    for plan, drawn in zip(plans, page_data(inputs, figures(inputs))["timelines"], strict=True):
+    timelines = [timeline_data(figure) for figure in figures(inputs) if isinstance(figure, Timeline)]
+    for plan, drawn in zip(plans, timelines, strict=True):
         bars = [
             (stage["stage"], {**drawn["schedules"][i["schedule"]], **i})
             for stage in drawn["stages"]
@@ -141,10 +149,10 @@ def test_the_page_asks_the_network_for_nothing(page):
 def test_names_cannot_end_the_data_block_or_become_markup(tmp_path, page):
     names = Names(workload=f"nasty {NASTY}", launch=NASTY, selector=NASTY)
     nasty = load(names.workload, write_inputs(tmp_path, names))
-    blocks = Blocks(page_html(nasty, figures(nasty)))
+    blocks = Blocks(page_of(nasty))
     assert blocks.tags == Blocks(page).tags
-    assert blocks.data["workload"] == names.workload
-    assert blocks.data["plans"][0]["selector"] == NASTY
+    assert blocks.data["title"] == names.workload
+    assert blocks.data["timelines"][0]["selector"] == NASTY
     assert "".join(blocks.texts["title"]).startswith(names.workload)
 
 

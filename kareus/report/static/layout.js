@@ -2,9 +2,9 @@
 
 const BADGES = { simulated: "SIMULATED TESTBED", cuda: "MEASURED", mixed: "SIMULATED AND MEASURED" };
 
-/** What the page is about: `scale` says how large the job is. */
-function headline(parent, scale) {
-  const { testbed, provenance } = data;
+/** What the page is about. */
+function headline(parent) {
+  const { title, scale, testbed, provenance } = data;
   const badge = BADGES[testbed.kind];
   const hash = provenance.config_hash;
   const facts = [
@@ -17,7 +17,7 @@ function headline(parent, scale) {
     html(
       "header",
       {},
-      html("h1", {}, data.workload),
+      html("h1", {}, title),
       html(
         "p",
         { class: "line" },
@@ -29,41 +29,6 @@ function headline(parent, scale) {
     ),
   );
 }
-
-function table(parent, caption, heads, rows) {
-  const head = heads.map((cells) =>
-    html(
-      "tr",
-      {},
-      ...cells.map(({ text, span, kind }) =>
-        html("th", { scope: span > 1 ? "colgroup" : "col", colspan: span, class: kind }, text),
-      ),
-    ),
-  );
-  const body = rows.map(({ cells, kind, texts = 1 }) =>
-    html(
-      "tr",
-      { class: kind },
-      html("th", { scope: "row" }, cells[0]),
-      ...cells.slice(1).map((cell, i) => html("td", { class: i + 1 < texts ? "text" : null }, cell)),
-    ),
-  );
-  parent.append(
-    html(
-      "div",
-      { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
-      html(
-        "table",
-        {},
-        html("caption", {}, html("span", {}, `${caption} (${data.testbed.label})`)),
-        html("thead", {}, ...head),
-        html("tbody", {}, ...body),
-      ),
-    ),
-  );
-}
-
-const columns = (texts, ...names) => names.map((text, i) => ({ text, kind: i < texts ? "text" : null }));
 
 function section(parent, title, text, ...builders) {
   const box = html("section", {}, html("h2", {}, title), text ? html("p", { class: "quiet" }, text) : null);

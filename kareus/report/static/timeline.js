@@ -28,7 +28,7 @@ const LETTERS = { forward: "F", backward: "B", "input-gradient": "B", "weight-gr
 const power = (schedule) => schedule.energy_j / schedule.time_s;
 
 function timelineFigure(parent) {
-  const names = data.timelines.map(({ title }, i) => (i < data.plans.length ? `${i + 1}: ${title}` : title));
+  const names = data.timelines.map(({ title }, i) => (i < data.chosen ? `${i + 1}: ${title}` : title));
   const select = html(
     "select",
     { "aria-label": "Plan to show" },
