@@ -45,7 +45,7 @@ rule all:
     default_target: True
     input:
         rules.resolve_campaign.output,
-        rules.report_campaign.output,
+        rules.report_campaign.output.page,
 
 
 rule plans:

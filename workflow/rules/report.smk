@@ -110,8 +110,8 @@ rule report_fleets:
 rule report_campaign:
     input:
         campaign=rules.resolve_campaign.output.campaign,
-        reports=expand(rules.write_report.output, workload=WORKLOADS),
-        fleets=expand(rules.report_fleets.output, workload=EMULATED),
+        reports=expand(rules.write_report.output.page, workload=WORKLOADS),
+        fleets=expand(rules.report_fleets.output.page, workload=EMULATED),
         trials=trials,
     output:
         page=report(
