@@ -43,7 +43,11 @@ def _part(part: str, members: pl.DataFrame, comparison: pl.DataFrame) -> Section
     return Section(
         title=part[0].upper() + part[1:],
         text="The fastest plans, and what the frontiers give within the time and within the energy of a baseline.",
-        sheets=(throughput_sheet(members, comparison), improvement_sheet(members, comparison)),
+        sheets=(
+            throughput_sheet(members, comparison),
+            improvement_sheet(members, comparison),
+            ablation_sheet(members, comparison),
+        ),
         figures=(frontiers_name(part),) if len(comparison) else (),
     )
 
@@ -53,13 +57,7 @@ def _of_workloads(
 ) -> list[Section]:
     """What is said of all workloads together, of each once."""
     planned = members.filter(pl.col("refusal").is_null())
-    found = [
-        Section(
-            title="What each choice brings",
-            text="Kareus without its search of frequencies, without that of kernel schedules, and without both.",
-            sheets=(ablation_sheet(planned, comparison),),
-        )
-    ]
+    found = []
     if any(inputs.runs.values()):
         text = (
             "Played back on the simulated testbed: whole instructions, with noise, on chips that stay warm."
@@ -77,10 +75,15 @@ def campaign_text(inputs: CampaignInputs, found: Sequence[Section]) -> str:
     """The report for a terminal: plain text, aligned, ending in a line feed."""
     blocks = [
         [f"campaign {inputs.name}", testbeds_label(inputs.testbeds)],
-        *(block for section in found[1:] for sheet in section.sheets for block in sheet_text(sheet)),
+        *(block for section in found[1:] for block in _section_text(section)),
         *([_refused(inputs)] if inputs.members["refusal"].is_not_null().any() else []),
     ]
     return "\n\n".join("\n".join(block) for block in blocks) + "\n"
+
+
+def _section_text(section: Section) -> list[list[str]]:
+    rule = "=" * len(section.title)
+    return [[section.title, rule], *(block for sheet in section.sheets for block in sheet_text(sheet))]
 
 
 def _refused(inputs: CampaignInputs) -> list[str]:

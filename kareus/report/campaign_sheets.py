@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable, Sequence
 import polars as pl
 
 from kareus.report.campaign_inputs import Row as Plain
-from kareus.report.searches import pass_name
 from kareus.report.sheets import Row, Sheet, heads
 from kareus.report.tables import COMPARISON, FLEET_COMPARISON, PASSES, PROFILER
 from kareus.report.text import percent
@@ -28,9 +27,9 @@ def index_sheet(members: pl.DataFrame) -> Sheet:
     """Everything that belongs to a campaign; planned workloads and fleets lead to their pages."""
     return Sheet(
         caption="Members of the campaign",
-        heads=heads([("", ("workload", "part", *OF_WORKLOAD, "GPUs", "state"))]),
+        heads=heads([("", ("workload", "part", "state", "GPUs"))]),
         rows=tuple(_member(row) for row in members.iter_rows(named=True)),
-        texts=4,
+        texts=3,
     )
 
 
@@ -42,9 +41,8 @@ def _member(row: Plain) -> Row:
         cells=(
             name,
             row["part"],
-            *_shape(row),
-            f"{row['gpus']:,}",
             f"refused: {row['refusal']}" if row["refusal"] else state,
+            f"{row['gpus']:,}",
         ),
         link=f"workloads/{row['workload']}/{page}" if page and not row["refusal"] else None,
     )
@@ -101,6 +99,7 @@ def ablation_sheet(members: pl.DataFrame, comparison: pl.DataFrame) -> Sheet:
         ),
         texts=2,
         source=COMPARISON.name,
+        note="without its search of frequencies, without that of kernel schedules, and without both (N: nanobatching)",
     )
 
 
@@ -160,13 +159,15 @@ def fleet_sheets(fleets: pl.DataFrame) -> list[Sheet]:
             cells=(
                 row["fleet"],
                 row["model"],
-                *(f"{row[name]:,}" for name in ("gpus", "pipelines", "num_microbatches", "global_batch_size")),
+                *(f"{row[name]:,}" for name in ("gpus", "pipelines", "num_microbatches")),
+                f"{row['pipelines'] * row['num_microbatches']:,}",
+                f"{row['global_batch_size']:,}",
             ),
             link=f"workloads/{row['workload']}/fleets.html",
         )
         for row in each.iter_rows(named=True)
     ]
-    names = ("fleet", "model", "GPUs", "pipelines", "microbatches per pipeline", "global batch size")
+    names = ("fleet", "model", "GPUs", "pipelines", "microbatches of each", "of all", "sequences of all")
     reduced, iso = ("sequential+perseus", "kareus"), ("kareus",)
     throughput = [(column, method) for column in _reductions("time", "energy") for method in reduced]
     improved = [(column, method) for column in _reductions("iso_time_energy", "iso_energy_time") for method in iso]
@@ -213,8 +214,8 @@ def search_sheet(passes: pl.DataFrame, times: pl.DataFrame) -> Sheet:
         caption="Searches: shares of the frontiers found by each pass, and time",
         heads=heads(
             [
-                ("", ("workload", "partitions", "measured", "on the frontier")),
-                ("found by (%)", [pass_name(name) for name in names]),
+                ("", ("workload", "measured", "on the frontier")),
+                ("found by (%)", names),
                 ("time", ("profiling (h)", "optimisation (s)", "profiling (%)")),
             ]
         ),
@@ -235,7 +236,6 @@ def _search_row(name: str, names: Sequence[str], passes: pl.DataFrame, times: pl
     return Row(
         cells=(
             name,
-            str(len(times)),
             f"{passes['measured'].sum():,}",
             f"{found:,}",
             *(f"{100 * by_pass.get(chosen_by, 0) / found:.0f}" for chosen_by in names),

@@ -1,5 +1,7 @@
 // Tables as the data block gives them: cells of text, heads in groups, first cells that may lead to a page.
 
+const LONG = 60; // characters of a cell, from which it is broken into lines
+
 function sheetTable(parent, sheet) {
   const kind = (i) => (i < sheet.texts ? "text" : null);
   const groups = sheet.groups.map(([text, span]) =>
@@ -11,7 +13,7 @@ function sheetTable(parent, sheet) {
       "tr",
       { class: ours ? "ours" : null },
       html("th", { scope: "row" }, link ? html("a", { href: encodeURI(link) }, first) : first),
-      ...others.map((cell, i) => html("td", { class: kind(i + 1) }, cell.replace(/^-/, "\u2212"))),
+      ...others.map((cell, i) => html("td", { class: cell.length > LONG ? "long" : kind(i + 1) }, cell.replace(/^-/, "\u2212"))),
     ),
   );
   parent.append(
