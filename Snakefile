@@ -46,6 +46,7 @@ rule all:
     input:
         rules.resolve_campaign.output,
         rules.report_campaign.output.page,
+        measured,
 
 
 rule plans:
