@@ -43,7 +43,7 @@ def run(arguments: argparse.Namespace) -> None:
         write_downloads(output / "data", frame, schema, inputs.provenance)
     label = testbeds_label(inputs.testbeds)
     for figure in figures:
-        save(figure, f"campaign {inputs.name}, {label}", output / "figures")
+        save(figure, f"campaign {inputs.name}, {label}", output)
     _copy_reports(inputs, arguments.results, output / "workloads")
     found = sections(inputs, tables)
     text = campaign_text(inputs, found)

@@ -145,13 +145,17 @@ class Plot:
     """A figure of one or more panels."""
 
     name: str
-    """Stem of its files."""
     title: str
     table: str
     """Table among the downloads that holds its numbers."""
     panels: tuple[Panel, ...]
     empty: str = "Nothing to show."
     """Said in place of panels if there are none."""
+
+    @property
+    def file(self) -> str:
+        """Its files beside the page, without their suffixes; likewise of other figures."""
+        return f"figures/{self.name}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,11 +186,16 @@ class Shares:
     bars: tuple[Bar, ...]
     empty: str = "Nothing to show."
 
+    @property
+    def file(self) -> str:
+        """As of a plot."""
+        return f"figures/{self.name}"
+
 
 def plot_data(plot: Plot) -> dict[str, Any]:
     """A plot as plain data; points go over column by column, which keeps the page small."""
     return {
-        "name": plot.name,
+        "file": plot.file,
         "title": plot.title,
         "table": plot.table,
         "empty": plot.empty,

@@ -12,11 +12,6 @@ BASELINE = "baseline"
 """Name of the plan that others are compared with: the fastest of `sequential`."""
 
 
-def timeline_names(plans: Iterable[str]) -> list[str]:
-    """Figures of the timelines of plans by name, and of the baseline's."""
-    return [f"timeline_{name}" for name in (*plans, BASELINE)]
-
-
 CAMPAIGN_TABLES = (
     "comparison",
     "fleet_comparison",

@@ -60,12 +60,12 @@ MARKERS = {
 
 
 def save(figure: Plot | Shares | Timeline, subject: str, folder: Path) -> None:
-    """Draw a figure into `folder`, as SVG and as PDF.
+    """Draw a figure, as SVG and as PDF.
 
     Args:
-        figure: what to draw; gives the files' stem.
+        figure: what to draw.
         subject: workload and testbed, printed on the figure.
-        folder: where to.
+        folder: that of the page, beside which the files stand.
     """
     import matplotlib as mpl  # noqa: PLC0415 - slow to import, and only this command draws
     from matplotlib.backends.backend_pdf import FigureCanvasPdf  # noqa: PLC0415
@@ -80,13 +80,9 @@ def save(figure: Plot | Shares | Timeline, subject: str, folder: Path) -> None:
         entitle(canvas, f"{figure.title}\n{subject}")
         # The canvases themselves, not `savefig`, which draws everything once more on trial.
         svg = said | {"Date": None, "Description": subject}
-        write_atomically(_file(folder, figure, "svg"), lambda p: FigureCanvasSVG(canvas).print_svg(p, metadata=svg))
+        write_atomically(folder / f"{figure.file}.svg", lambda p: FigureCanvasSVG(canvas).print_svg(p, metadata=svg))
         pdf = said | {"CreationDate": None, "Subject": subject}
-        write_atomically(_file(folder, figure, "pdf"), lambda p: FigureCanvasPdf(canvas).print_pdf(p, metadata=pdf))
-
-
-def _file(folder: Path, figure: Plot | Shares | Timeline, kind: str) -> Path:
-    return folder / f"{figure.name}.{kind}"
+        write_atomically(folder / f"{figure.file}.pdf", lambda p: FigureCanvasPdf(canvas).print_pdf(p, metadata=pdf))
 
 
 def draw(figure: Plot | Shares | Timeline, canvas: "Figure") -> None:

@@ -33,7 +33,7 @@ def run(arguments: argparse.Namespace) -> None:
     for schema, frame in inputs.tables():
         write_downloads(output / "data", labelled(frame, of), labelled_schema(schema, OF_WORKLOAD), inputs.provenance)
     for plot in plots:
-        save(plot, subject, output / "figures")
+        save(plot, subject, output)
     sections = fleet_sections(inputs)
     text = fleets_text(inputs, sections)
     page = Page(

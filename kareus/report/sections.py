@@ -81,7 +81,11 @@ def page_data(page: Page) -> dict[str, Any]:
             for section in page.sections
         ],
         "plots": {figure.name: plot_data(figure) for figure in page.figures if isinstance(figure, Plot)},
-        "shares": {figure.name: to_plain(figure) for figure in page.figures if isinstance(figure, Shares)},
+        "shares": {
+            figure.name: to_plain(figure) | {"file": figure.file}
+            for figure in page.figures
+            if isinstance(figure, Shares)
+        },
         TIMELINES: [timeline_data(figure) for figure in page.figures if isinstance(figure, Timeline)],
         "tables": [
             {"name": schema.name, "meaning": schema.meaning, "rows": len(frame)} for schema, frame in page.tables

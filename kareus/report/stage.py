@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(f"--{name}", type=Path, nargs="*", default=[], metavar="FILE", help=text)
     parser.add_argument("--plans", type=Path, required=True, nargs="+", metavar="FILE", help="chosen plans")
     parser.add_argument("--runs", type=Path, nargs="*", default=[], metavar="FILE", help="iterations that were run")
-    text = "folder for page.html, summary.txt, figures/ (SVG, PDF) and data/ (CSV, Parquet)"
+    text = "folder for page.html, summary.txt, figures/ and timelines/ (SVG, PDF) and data/ (CSV, Parquet)"
     parser.add_argument("--output", type=Path, required=True, metavar="FOLDER", help=text)
 
 
@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace) -> None:
     for schema, frame in downloads:
         write_downloads(output / "data", frame, schema, inputs.provenance)
     for figure in drawn:
-        save(figure, f"{inputs.workload}, {inputs.testbed.label}", output / "figures")
+        save(figure, f"{inputs.workload}, {inputs.testbed.label}", output)
     text = summary_text(inputs)
     write_text(output / "page.html", page_html(workload_page(inputs, drawn, downloads), text))
     write_text(output / "summary.txt", text)

@@ -31,6 +31,11 @@ class Timeline:
     powers_w: tuple[float, float]
     """That the colours span: the same for all plans of a report, so that they can be compared."""
 
+    @property
+    def file(self) -> str:
+        """As of a plot; in a folder of their own, since their names are those of the chosen plans."""
+        return f"timelines/{self.name}"
+
 
 def timelines(plans: Mapping[str, Plan]) -> list[Timeline]:
     """Figures of plans by name; the last is the baseline's."""
@@ -38,7 +43,7 @@ def timelines(plans: Mapping[str, Plan]) -> list[Timeline]:
     low = min(powers) // STEP_W * STEP_W
     span = (low, max(-(-max(powers) // STEP_W) * STEP_W, low + STEP_W))
     return [
-        Timeline(name=f"timeline_{name}", title=f"Pipeline of {plan.method}, {plan.selector}", plan=plan, powers_w=span)
+        Timeline(name=name, title=f"Pipeline of {plan.method}, {plan.selector}", plan=plan, powers_w=span)
         for name, plan in plans.items()
     ]
 
@@ -64,7 +69,7 @@ def timeline_data(timeline: Timeline) -> dict[str, Any]:
             instructions.append({**placed, "schedule": numbers[text]})
         stages.append({"stage": stage.stage, "instructions": instructions})
     return {
-        "name": timeline.name,
+        "file": timeline.file,
         "title": timeline.title,
         "table": TIMELINE.name,
         "powers_w": list(timeline.powers_w),

@@ -74,7 +74,7 @@ def write_campaign(results: Path) -> Path:
     write_table(results / f"campaigns/{CAMPAIGN_NAME}/campaign.parquet", CAMPAIGN.frame(MEMBERS), CAMPAIGN, PROVENANCE)
     with pytest.MonkeyPatch.context() as patch:  # figures of workloads are tested elsewhere, and take their time
         for stage in (workload_stage, fleets_stage):
-            patch.setattr(stage, "save", lambda figure, _, folder: write_text(folder / f"{figure.name}.svg", "<svg/>"))
+            patch.setattr(stage, "save", lambda figure, _, folder: write_text(folder / f"{figure.file}.svg", "<svg/>"))
         for workload in (WORKLOAD, OTHER):
             folder = results / workload
             paths = with_runs(write_inputs(folder, Names(workload=workload)), folder)

@@ -221,7 +221,7 @@ def test_the_arrow_keys_lead_from_instruction_to_instruction(wide):
 def test_links_lead_to_files_of_every_kind(wide):
     kinds = {link.rpartition(".")[2] for link in wide["links"]}
     assert kinds == {"svg", "pdf", "csv", "parquet"}
-    assert "figures/timeline_deadline=4s.svg" in wide["links"]
+    assert "timelines/deadline=4s.svg" in wide["links"]
 
 
 def test_another_plan_can_be_chosen(wide):

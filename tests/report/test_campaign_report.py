@@ -61,8 +61,8 @@ def test_every_link_leads_to_a_file_in_the_folder(report, page):
     assert f"workloads/{WORKLOAD}/page.html" in links
     assert f"workloads/{EMULATED}/fleets.html" in links
     shown = [*data["plots"].values(), *data["shares"].values()]
-    assert {name for section in data["sections"] for name in section["figures"]} == {f["name"] for f in shown}
-    links |= {f"figures/{figure['name']}.{kind}" for figure in shown for kind in ("svg", "pdf")}
+    assert {name for section in data["sections"] for name in section["figures"]} == {*data["plots"], *data["shares"]}
+    links |= {f"{figure['file']}.{kind}" for figure in shown for kind in ("svg", "pdf")}
     sources = {f["table"] for f in shown} | {s["source"] for s in sheets(page).values() if s["source"]}
     links |= {f"data/{name}.{kind}" for name in sources | {t["name"] for t in data["tables"]} for kind in WRITTEN_AS}
     assert [link for link in links if not (report / link).is_file()] == []

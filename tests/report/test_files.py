@@ -17,7 +17,7 @@ from kareus.cli import main
 from kareus.engine.tables import ITERATIONS
 from kareus.pipeline.tables import ITERATION
 from kareus.report.charts import PALETTE, Form, plot_data
-from kareus.report.contents import FLEET_TABLES, PLOTS, TABLES, WRITTEN_AS, timeline_names
+from kareus.report.contents import FLEET_TABLES, PLOTS, TABLES, WRITTEN_AS
 from kareus.report.downloads import OF_WORKLOAD, labelled_schema, read_download
 from kareus.report.drawing import save
 from kareus.report.figures import figures, tables
@@ -43,9 +43,9 @@ def report(tmp_path_factory) -> Path:
 
 
 def test_the_files_are_those_that_the_rule_declares(report):
-    figure_names = [*PLOTS, *timeline_names(["fastest", "deadline=4s"])]
-    drawn = {f"{name}.{kind}" for name in figure_names for kind in ("svg", "pdf")}
-    assert {path.name for path in (report / "figures").iterdir()} == drawn
+    for folder, names in (("figures", PLOTS), ("timelines", ("fastest", "deadline=4s", "baseline"))):
+        drawn = {f"{name}.{kind}" for name in names for kind in ("svg", "pdf")}
+        assert {path.name for path in (report / folder).iterdir()} == drawn
     assert {path.name for path in (report / "data").iterdir()} == {f"{t}.{k}" for t in TABLES for k in WRITTEN_AS}
 
 
@@ -57,7 +57,7 @@ def test_every_file_that_the_page_offers_is_there(report):
     data = Blocks((report / "page.html").read_text()).data
     shown = [*data["plots"].values(), *data["shares"].values(), *data["timelines"]]
     assert len(shown) == len(PLOTS) + 3
-    offered = [f"figures/{figure['name']}.{kind}" for figure in shown for kind in ("svg", "pdf")]
+    offered = [f"{figure['file']}.{kind}" for figure in shown for kind in ("svg", "pdf")]
     named = {figure["table"] for figure in shown} | {table["name"] for table in data["tables"]}
     offered += [f"data/{name}.{kind}" for name in named for kind in WRITTEN_AS]
     assert [place for place in offered if not (report / place).is_file()] == []
@@ -110,7 +110,7 @@ def pdf_text(path: Path) -> str:
 
 
 def test_every_drawing_says_on_its_face_and_in_its_metadata_on_which_testbed(report):
-    drawings = sorted((report / "figures").iterdir())
+    drawings = sorted(report.glob("[ft]*/*.*"))
     assert len(drawings) == 2 * (len(PLOTS) + 3)
     for path in drawings:
         if path.suffix == ".svg":
@@ -140,16 +140,16 @@ def test_equal_inputs_give_equal_drawings(inputs, tmp_path):
     for folder in ("first", "second"):
         save(figure, LABEL, tmp_path / folder)
     for kind in ("svg", "pdf"):
-        first, second = ((tmp_path / folder / f"passes.{kind}").read_bytes() for folder in ("first", "second"))
+        first, second = ((tmp_path / folder / f"figures/passes.{kind}").read_bytes() for folder in ("first", "second"))
         assert first == second
 
 
 def test_a_name_that_looks_like_markup_or_mathematics_stays_text(tmp_path):
     names = Names(launch="<b>$x^2$", selector="a $\\frac{1}$ & <i>")
     nasty = load(names.workload, write_inputs(tmp_path, names))
-    timeline = next(figure for figure in figures(nasty) if figure.name == "timeline_fastest")
+    timeline = next(figure for figure in figures(nasty) if figure.name == "fastest")
     save(timeline, LABEL, tmp_path)
-    texts = [e.text or "" for e in ElementTree.parse(tmp_path / "timeline_fastest.svg").getroot().iter()]
+    texts = [e.text or "" for e in ElementTree.parse(tmp_path / "timelines/fastest.svg").getroot().iter()]
     assert any(names.selector in text for text in texts)
 
 

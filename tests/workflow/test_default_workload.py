@@ -103,7 +103,7 @@ def test_snakemake_makes_its_own_report_of_everything_with_captions(planned, tmp
         names = [Path(name).name for name in archive.namelist()]
         (index,) = (name for name in archive.namelist() if Path(name).name == "report.html")
         text = archive.read(index).decode()
-    shown = ("page.html", "index.html", "summary.txt", *(f"{figure}.svg" for figure in (*PLOTS, "timeline_fastest")))
+    shown = ("page.html", "index.html", "summary.txt", *(f"{figure}.svg" for figure in (*PLOTS, "fastest")))
     assert all(name in names for name in shown), names
     captions = {path.stem for path in (ROOT / "workflow/report").glob("*.rst")}
     assert set(PLOTS) | {"workflow", "page", "summary", "timeline", "fleets", "campaign"} <= captions

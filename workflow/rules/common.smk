@@ -22,7 +22,6 @@ from kareus.report.contents import (
     TABLES,
     WRITTEN_AS,
     campaign_figure_names,
-    timeline_names,
 )
 from kareus.workload.naming import graph_name
 from kareus.workload.slices import SLICES, cut, slice_text

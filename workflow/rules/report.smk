@@ -30,19 +30,14 @@ rule write_report:
             )
             for plot in PLOTS
         ],
-        timelines=[
-            report(
-                f"results/{{workload}}/report/figures/{timeline}.svg",
-                category="Workloads",
-                labels={"workload": "{workload}", "what": timeline},
-                caption="../report/timeline.rst",
-            )
-            for timeline in timeline_names(config["select"])
-        ],
-        prints=expand(
-            "results/{{workload}}/report/figures/{figure}.pdf",
-            figure=[*PLOTS, *timeline_names(config["select"])],
+        timelines=report(
+            directory("results/{workload}/report/timelines"),
+            patterns=["{plan}.svg"],
+            category="Workloads",
+            labels={"workload": "{workload}", "what": "timeline of {plan}"},
+            caption="../report/timeline.rst",
         ),
+        prints=expand("results/{{workload}}/report/figures/{figure}.pdf", figure=PLOTS),
         tables=expand(
             "results/{{workload}}/report/data/{table}.{kind}",
             table=TABLES,

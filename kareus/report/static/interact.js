@@ -22,7 +22,7 @@ const percent = (value, digits = 1) =>
 const lessOrMore = (value) => (value === null ? DASH : `${percent(Math.abs(value))} ${value < 0 ? "more" : "less"}`);
 
 /** A figure with its title, the label of the testbed, its files, a legend and a body to draw into. */
-function figure(parent, { name, title, table: source }, legend = []) {
+function figure(parent, { file, title, table: source }, legend = []) {
   const body = html("div", { class: "chart" });
   const items = legend.map(([text, style]) => html("li", {}, key(style), text));
   parent.append(
@@ -35,8 +35,8 @@ function figure(parent, { name, title, table: source }, legend = []) {
         html("h3", {}, title),
         html("p", { class: "label" }, data.testbed.label),
         files(title, [
-          ["SVG", `figures/${name}.svg`],
-          ["PDF", `figures/${name}.pdf`],
+          ["SVG", `${file}.svg`],
+          ["PDF", `${file}.pdf`],
           ...tableLinks(source),
         ]),
       ),
