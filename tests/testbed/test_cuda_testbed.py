@@ -13,9 +13,10 @@ from kareus.artifacts.records import to_plain
 from kareus.device import nvml
 from kareus.device.claims import FOLDER_VARIABLE, setting_of
 from kareus.errors import DeviceError
+from kareus.model.communicators.choice import Library
 from kareus.partition.graph import Collective, CollectiveKind
 from kareus.profile.measure import measure_once
-from kareus.testbed.cuda.collectives import GroupCollectives, LoopbackCollectives
+from kareus.testbed.cuda.collectives import Collectives
 from kareus.testbed.cuda.executor import Executor
 from kareus.testbed.cuda.rank import Rank
 from kareus.testbed.cuda.testbed import CudaTestbed
@@ -175,11 +176,5 @@ def _no_gpus():
     raise ZeusGPUInitError("NVML unavailable.")
 
 
-def test_an_environment_that_overrules_sm_counts_is_refused(monkeypatch):
-    monkeypatch.setenv("NCCL_MAX_CTAS", "8")
-    with pytest.raises(DeviceError, match="NCCL_MAX_CTAS: is set and would overrule every SM count; unset it"):
-        GroupCollectives({"tp": 2}, cuda_worker.CPU)
-
-
 def cpu_executor(program: Program) -> Executor:
-    return Executor(program, LoopbackCollectives(cuda_worker.CPU), cuda_worker.CPU)
+    return Executor(program, Collectives(Library.LOOPBACK, {}, 0, cuda_worker.CPU), cuda_worker.CPU)
