@@ -8,10 +8,8 @@ from kareus.emulate.config import EmulatedWorkload, Emulation
 from kareus.errors import ConfigError, RefusedWorkloadError
 from kareus.workload.compose import Composition, compose
 from kareus.workload.config import Workload
-from kareus.workload.divisibility import check_divisibility
-from kareus.workload.memory import check_memory, estimate_memory
-from kareus.workload.naming import changed, joined, workload_name
-from kareus.workload.resolve import CONFIG_DIR, with_split
+from kareus.workload.extension import feasible, part
+from kareus.workload.resolve import CONFIG_DIR
 
 GROUP = "emulation"
 PRIMARY = "emulation"
@@ -30,6 +28,8 @@ class Fleet:
     workload: Workload
     """One pipeline, as its microbatch frontiers are made."""
     emulation: Emulation
+    refusal: str | None
+    """Why it cannot run, in one line; None if it can."""
 
     @property
     def pipeline(self) -> Workload:
@@ -43,6 +43,19 @@ class Fleet:
 
 
 def resolve_fleets(overrides: Sequence[str], config_dir: Path = CONFIG_DIR) -> list[Fleet]:
+    """Resolve every combination of `overrides`, all of which have to run; as `expand_fleets` else.
+
+    Raises:
+        RefusedWorkloadError: a combination cannot run.
+    """
+    fleets = expand_fleets(overrides, config_dir)
+    for fleet in fleets:
+        if fleet.refusal is not None:
+            raise RefusedWorkloadError(f"{fleet.workload_name}, {fleet.name}: {fleet.refusal}")
+    return fleets
+
+
+def expand_fleets(overrides: Sequence[str], config_dir: Path = CONFIG_DIR) -> list[Fleet]:
     """Resolve every combination of `overrides`, in the order of the sweep; repeated fleets once.
 
     Args:
@@ -52,7 +65,6 @@ def resolve_fleets(overrides: Sequence[str], config_dir: Path = CONFIG_DIR) -> l
 
     Raises:
         ConfigError: an override or a file of the configuration that cannot be used.
-        RefusedWorkloadError: a combination cannot run.
     """
     texts = [text if "=" in text else f"{GROUP}={text}" for text in overrides]
     fleets = [_fleet(composition) for composition in compose(texts, config_dir, EmulatedWorkload, PRIMARY)]
@@ -60,40 +72,26 @@ def resolve_fleets(overrides: Sequence[str], config_dir: Path = CONFIG_DIR) -> l
 
 
 def _fleet(composition: Composition) -> Fleet:
-    values = {f.name: getattr(composition.workload, f.name) for f in dataclasses.fields(composition.workload)}
-    emulation: Emulation = values.pop(GROUP)
-    own, of_workload = _parted(composition.changes)
-    _check_counts(of_workload)
-    name = workload_name(dataclasses.replace(composition, changes=of_workload))
-    fleet = Fleet(
-        workload_name=name,
-        name=joined([composition.options[GROUP], *changed(own)]),
-        overrides=composition.overrides,
-        workload=_feasible(Workload(**values), name),
+    extension = part(composition, GROUP)
+    _check_counts(extension.changes)
+    emulation: Emulation = extension.record
+    workload, refusal = extension.workload, None
+    try:
+        workload = feasible(workload)
+        feasible(dataclasses.replace(workload, num_microbatches=emulation.num_microbatches))
+    except RefusedWorkloadError as error:
+        refusal = str(error)
+    return Fleet(
+        workload_name=extension.workload_name,
+        name=extension.name,
+        overrides=extension.overrides,
+        workload=workload,
         emulation=emulation,
+        refusal=refusal,
     )
-    _feasible(fleet.pipeline, f"{name}, {fleet.name}")
-    return fleet
-
-
-def _parted(changes: dict[str, object]) -> tuple[dict[str, object], dict[str, object]]:
-    """Changed values of the fleet, by their names in the group, and of the workload."""
-    prefix = f"{GROUP}."
-    own = {key.removeprefix(prefix): value for key, value in changes.items() if key.startswith(prefix)}
-    return own, {key: value for key, value in changes.items() if not key.startswith(prefix)}
 
 
 def _check_counts(changes: dict[str, object]) -> None:
     for key, instead in (("num_microbatches", "num_microbatches"), ("parallelism.dp", "pipelines")):
         if key in changes:
             raise ConfigError(f"{key}={changes[key]}: a fleet says that itself; set {GROUP}.{instead}.")
-
-
-def _feasible(workload: Workload, name: str) -> Workload:
-    try:
-        check_divisibility(workload)
-        workload = with_split(workload)
-        check_memory(workload, estimate_memory(workload))
-    except RefusedWorkloadError as error:
-        raise RefusedWorkloadError(f"{name}: {error}") from error
-    return workload

@@ -13,6 +13,7 @@ from kareus.artifacts.records import content_hash
 from kareus.errors import RefusedWorkloadError
 from kareus.workload.compose import Composition
 from kareus.workload.config import Workload
+from kareus.workload.slices import subject_of
 from kareus.workload.split import usual_split
 
 ABBREVIATIONS = {"a100-sxm4-40gb": "a100", "h100-sxm5-80gb": "h100"}
@@ -38,7 +39,7 @@ def workload_name(composition: Composition) -> str:
     gpu = options["gpu"]
     parts = [
         options["model"],
-        _degrees(workload),
+        degrees(workload),
         f"mbs{workload.microbatch_size}",
         f"seq{workload.sequence_length}",
         ABBREVIATIONS.get(gpu, gpu),
@@ -55,12 +56,19 @@ def workload_name(composition: Composition) -> str:
     return joined(parts)
 
 
+def graph_name(workload: Workload) -> str:
+    """Name of the operator graph of a workload, shared by all that extraction cannot tell apart."""
+    shape = f"mbs{workload.microbatch_size}", f"seq{workload.sequence_length}"
+    return joined([workload.model.name, degrees(workload), *shape, subject_of(workload)[:8]])
+
+
 def joined(parts: Iterable[str]) -> str:
     """Parts of a name as one, safe in a path."""
     return "_".join(re.sub(r"[^A-Za-z0-9.-]", "-", part) for part in parts)
 
 
-def _degrees(workload: Workload) -> str:
+def degrees(workload: Workload) -> str:
+    """Degrees of parallelism, such as `pp2-cp2-tp4`; those of 1 are left out, but for pp and tp."""
     p = workload.parallelism
     shown = [("dp", p.dp, p.dp > 1), ("pp", p.pp, True), ("cp", p.cp, p.cp > 1), ("tp", p.tp, True)]
     return "-".join(f"{name}{degree}" for name, degree, is_shown in shown if is_shown)

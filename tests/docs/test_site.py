@@ -35,6 +35,7 @@ def test_every_command_is_described(site):
 def test_every_table_is_described(site):
     assert headings(site / "reference/tables.html") == {
         "workloads",
+        "campaign",
         "measurements",
         "looks",
         *(e.schema.name for e in CATALOGUE),

@@ -1,4 +1,4 @@
-# Everything computed while the workflow is read: which workloads there are, and what their stages depend on.
+# Everything computed while the workflow is read: what belongs to the campaign, and what their stages depend on.
 # The work is done by functions of the package; nothing here deserves a test of its own.
 
 import shlex
@@ -10,13 +10,13 @@ from snakemake.utils import validate
 from kareus.artifacts.code import code_hash
 from kareus.artifacts.files import lock_until_exit
 from kareus.artifacts.records import content_hash
+from kareus.campaign.resolve import resolve_campaign
 from kareus.cli import COMMANDS
-from kareus.emulate.resolve import resolve_fleets
 from kareus.errors import KareusError
 from kareus.partition.names import expected_partitions
 from kareus.plan.selectors import parse_selector
-from kareus.workload.resolve import resolve_accepted
-from kareus.workload.slices import SLICES, slice_text
+from kareus.workload.naming import graph_name
+from kareus.workload.slices import SLICES, cut, slice_text
 
 shell.executable("bash")
 shell.prefix(
@@ -29,31 +29,33 @@ try:
 except WorkflowError as error:
     what = str(error).splitlines()[1].removeprefix("ValidationError: ")
     raise WorkflowError(
-        f"--config or config/workflow.yaml: {what}; allowed: overrides, select, emulation."
+        f"--config or config/workflow.yaml: {what}; allowed: campaign, overrides, select."
     ) from None
 
-for key in ("overrides", "select", "emulation"):
+for key in ("overrides", "select"):
     if isinstance(config[key], str):
         config[key] = shlex.split(config[key])
 
 try:
-    RESOLVED = resolve_accepted(config["overrides"])
-    FLEETS = {(f.workload_name, f.name): f for f in resolve_fleets(config["emulation"])}
+    CAMPAIGN = resolve_campaign(config["campaign"], config["overrides"])
     for selector in config["select"]:
         parse_selector(selector)
 except KareusError as error:
     raise WorkflowError(str(error)) from None
 
-WORKLOADS = list(RESOLVED)
-EMULATED = {f.workload_name: f.workload for f in FLEETS.values()}
+WORKLOADS = list(CAMPAIGN.workloads)
+GRAPHS = {graph_name(workload): workload for workload in CAMPAIGN.folders.values()}
+EMULATED = list(dict.fromkeys(workload for workload, _ in CAMPAIGN.fleets))
 
 
 wildcard_constraints:
     workload=r"[A-Za-z0-9._-]+",
+    graph=r"[A-Za-z0-9._-]+",
     partition=r"[a-z0-9-]+",
     stage="|".join(SLICES),
     selector=r"[A-Za-z0-9=.+-]+",
     fleet=r"[A-Za-z0-9._-]+",
+    sweep=r"[A-Za-z0-9._-]+",
 
 
 def code(command):
@@ -61,25 +63,36 @@ def code(command):
     return code_hash(COMMANDS[command][0])
 
 
+def member(known, place, key):
+    """What the campaign has at a place."""
+    if key not in known:
+        names = (name if isinstance(name, str) else "/".join(name) for name in known)
+        raise WorkflowError(
+            f"{place}: not of campaign {CAMPAIGN.name}, which has: {', '.join(names) or 'none'}."
+        )
+    return known[key]
+
+
 def workload(wildcards):
     """The resolved workload of a results folder."""
-    known = EMULATED | RESOLVED
-    if wildcards.workload not in known:
-        raise WorkflowError(
-            f"results/{wildcards.workload}: not a workload of this configuration; it has: {', '.join(known)}."
-        )
-    return known[wildcards.workload]
+    name = wildcards.workload
+    return member(CAMPAIGN.folders, f"results/{name}", name)
 
 
 def fleet(wildcards):
     """The emulated fleet of a results folder."""
-    key = (wildcards.workload, wildcards.fleet)
-    if key not in FLEETS:
-        raise WorkflowError(
-            f"results/{wildcards.workload}/emulate/{wildcards.fleet}: not a fleet of this configuration; it has: "
-            f"{', '.join(name for _, name in FLEETS)}."
-        )
-    return FLEETS[key]
+    workload, name = wildcards.workload, wildcards.fleet
+    return member(
+        CAMPAIGN.fleets, f"results/{workload}/emulate/{name}", (workload, name)
+    )
+
+
+def sweep(wildcards):
+    """The sweep of the profiler of a results folder."""
+    workload, name = wildcards.workload, wildcards.sweep
+    return member(
+        CAMPAIGN.sweeps, f"results/{workload}/profile/{name}", (workload, name)
+    )
 
 
 def fleet_overrides(wildcards):
@@ -102,7 +115,21 @@ def fleets_of(pattern):
     return lambda wildcards: expand(
         pattern,
         workload=wildcards.workload,
-        fleet=[name for workload, name in FLEETS if workload == wildcards.workload],
+        fleet=[
+            name for workload, name in CAMPAIGN.fleets if workload == wildcards.workload
+        ],
+    )
+
+
+def sweep_overrides(wildcards):
+    """Overrides that give a sweep of the profiler."""
+    return list(sweep(wildcards).overrides)
+
+
+def sweep_content(wildcards):
+    """Hash of a sweep and of what it sees of its workload, so that editing the configuration reruns it."""
+    return content_hash(
+        [cut(sweep(wildcards).workload, "profile"), sweep(wildcards).sweep]
     )
 
 
@@ -114,6 +141,32 @@ def partitions(wildcards):
 def config_text(wildcards):
     """Slice of a workload's configuration, as YAML; a change of it reruns its stage and no other."""
     return slice_text(workload(wildcards), wildcards.stage)
+
+
+def graph_config_text(wildcards):
+    """Slice of the configuration that extraction sees; workloads that share it share their operator graph."""
+    place = f"results/graphs/{wildcards.graph}"
+    return slice_text(member(GRAPHS, place, wildcards.graph), "partition")
+
+
+def graph_files(wildcards):
+    """Tables of a workload's operator graph."""
+    return expand(
+        rules.extract_partitions.output, graph=graph_name(workload(wildcards))
+    )
+
+
+def measured(_):
+    """Everything that is measured, so that a table that was removed is made again."""
+    planned = [*WORKLOADS, *EMULATED]
+    found = expand(rules.profile_instructions.output, workload=planned)
+    for name in planned:
+        found += expand(
+            rules.search_partition.output,
+            workload=name,
+            partition=expected_partitions(CAMPAIGN.folders[name]),
+        )
+    return found
 
 
 def gpus(wildcards):

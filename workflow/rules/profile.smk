@@ -1,7 +1,7 @@
 rule profile_instructions:
     input:
         config="results/{workload}/config/profile.yaml",
-        segments=rules.extract_partitions.output.segments,
+        segments=rules.place_partitions.output.segments,
     output:
         components="results/{workload}/profile/components.parquet",
         instructions="results/{workload}/profile/instructions.parquet",
@@ -21,3 +21,27 @@ rule profile_instructions:
         "python -m kareus profile --config {input.config} --segments {input.segments}"
         " --store results/measurements"
         " --components {output.components} --instructions {output.instructions} > {log} 2>&1"
+
+
+rule sweep_profiler:
+    input:
+        partitions=rules.place_partitions.output.partitions,
+    output:
+        trials="results/{workload}/profile/{sweep}/trials.parquet",
+    log:
+        "results/{workload}/logs/profile/{sweep}.log",
+    benchmark:
+        "results/{workload}/logs/profile/{sweep}.benchmark.tsv"
+    conda:
+        "../../envs/kareus.yaml"
+    resources:
+        gpu=gpus,
+    params:
+        overrides=sweep_overrides,
+        content=sweep_content,
+        code=code("sweep"),
+    message:
+        "Sweeping the profiler's {wildcards.sweep} over {wildcards.workload}"
+    shell:
+        "python -m kareus sweep {params.overrides:q} --partitions {input.partitions}"
+        " --store results/measurements --trials {output.trials} > {log} 2>&1"
