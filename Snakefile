@@ -25,12 +25,14 @@ include: "workflow/rules/report.smk"
 onstart:
     # Unlike Snakemake's own lock, which the profile turns off, it is gone when its holder is killed.
     try:
-        lock_until_exit(Path(".snakemake/kareus.lock"))
+        lock_until_exit(RUN_LOCK)
     except KareusError as error:
         raise WorkflowError(str(error)) from None
 
 
 localrules:
+    resolve_workloads,
+    write_config,
     all,
     plans,
     frontiers,
