@@ -1,4 +1,4 @@
-"""Plan workloads: from a configuration to plans, a summary and a page. One rule file for each stage."""
+"""Plan campaigns: from a configuration to plans, summaries and pages. One rule file for each stage."""
 
 from snakemake.utils import min_version
 
@@ -9,6 +9,7 @@ configfile: "config/workflow.yaml"
 
 
 include: "workflow/rules/common.smk"
+include: "workflow/rules/campaign.smk"
 include: "workflow/rules/workload.smk"
 include: "workflow/rules/partition.smk"
 include: "workflow/rules/schedule.smk"
@@ -31,20 +32,24 @@ onstart:
 
 
 localrules:
-    resolve_workloads,
+    resolve_campaign,
     write_config,
     all,
     plans,
     frontiers,
     end_to_end,
-    fleets,
 
 
 rule all:
     default_target: True
     input:
-        rules.resolve_workloads.output,
+        rules.resolve_campaign.output,
         expand("results/{workload}/report/page.html", workload=WORKLOADS),
+        expand("results/{workload}/report/fleets.html", workload=EMULATED),
+        [
+            f"results/{workload}/profile/{sweep}/trials.parquet"
+            for workload, sweep in CAMPAIGN.sweeps
+        ],
 
 
 rule plans:
@@ -62,11 +67,6 @@ rule end_to_end:
             "results/{workload}/engine/end-to-end/iterations.parquet",
             workload=WORKLOADS,
         ),
-
-
-rule fleets:
-    input:
-        expand("results/{workload}/report/fleets.html", workload=EMULATED),
 
 
 rule frontiers:

@@ -16,9 +16,11 @@ from kareus.errors import KareusError
 
 COMMANDS = {
     "resolve": ("kareus.workload.stage", "expand overrides into resolved workloads"),
+    "campaign": ("kareus.campaign.stage", "expand a campaign into what belongs to it"),
     "partition": ("kareus.partition.stage", "extract the operator graph of a block and its partitions"),
     "schedule": ("kareus.schedule.stage", "enumerate the search space of every partition"),
     "profile": ("kareus.profile.stage", "measure components and whole instructions"),
+    "sweep": ("kareus.profile.sweep_stage", "measure a partition over and over under windows and cooldowns"),
     "search": ("kareus.search.stage", "search the candidates of one partition"),
     "frontier": ("kareus.frontier.stage", "compose microbatch frontiers"),
     "pipeline": ("kareus.pipeline.stage", "solve iteration frontiers"),

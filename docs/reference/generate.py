@@ -13,6 +13,7 @@ from typing import Any
 from mkdocs.structure.files import File, Files
 
 from kareus.artifacts.tables import TableSchema
+from kareus.campaign.tables import CAMPAIGN
 from kareus.cli import COMMANDS
 from kareus.export.catalogue import CATALOGUE
 from kareus.plan.schema import plan_schema
@@ -67,6 +68,7 @@ def tables() -> Iterator[str]:
         '`kareus.open_results("results")` opens all of them over all workloads.'
     )
     yield from _table(WORKLOADS, "workloads.parquet")
+    yield from _table(CAMPAIGN, "campaigns/<campaign>/campaign.parquet")
     for entry in CATALOGUE:
         yield from _table(entry.schema, f"<workload>/{entry.pattern}".replace("{", "<").replace("}", ">"))
     yield from _table(MEASUREMENTS, "measurements/<gpu>_<testbed>/<subject>_<hash>/")

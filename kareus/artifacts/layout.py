@@ -1,4 +1,4 @@
-"""Where things stand in the results folder of a workload, for commands that take the folder.
+"""Where things stand in a results folder, for commands that take the folder.
 
 The rules of the workflow name the same paths; a test holds both together.
 """
@@ -60,3 +60,8 @@ class WorkloadFolder:
                 f"{path}: no such file; is {self.path} the folder of a planned workload? Run snakemake."
             )
         return path
+
+
+def campaign_table(results: Path, campaign: str) -> Path:
+    """What belongs to a campaign."""
+    return results / "campaigns" / campaign / "campaign.parquet"

@@ -5,13 +5,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kareus.emulate.config import EmulatedWorkload, Emulation
-from kareus.errors import ConfigError, RefusedWorkloadError
+from kareus.errors import ConfigError
 from kareus.workload.compose import Composition, compose
 from kareus.workload.config import Workload
-from kareus.workload.divisibility import check_divisibility
-from kareus.workload.memory import check_memory, estimate_memory
-from kareus.workload.naming import changed, joined, workload_name
-from kareus.workload.resolve import CONFIG_DIR, with_split
+from kareus.workload.extension import feasible, part
+from kareus.workload.resolve import CONFIG_DIR
 
 GROUP = "emulation"
 PRIMARY = "emulation"
@@ -60,40 +58,21 @@ def resolve_fleets(overrides: Sequence[str], config_dir: Path = CONFIG_DIR) -> l
 
 
 def _fleet(composition: Composition) -> Fleet:
-    values = {f.name: getattr(composition.workload, f.name) for f in dataclasses.fields(composition.workload)}
-    emulation: Emulation = values.pop(GROUP)
-    own, of_workload = _parted(composition.changes)
-    _check_counts(of_workload)
-    name = workload_name(dataclasses.replace(composition, changes=of_workload))
+    extension = part(composition, GROUP)
+    _check_counts(extension.changes)
+    name = extension.workload_name
     fleet = Fleet(
         workload_name=name,
-        name=joined([composition.options[GROUP], *changed(own)]),
-        overrides=composition.overrides,
-        workload=_feasible(Workload(**values), name),
-        emulation=emulation,
+        name=extension.name,
+        overrides=extension.overrides,
+        workload=feasible(extension.workload, name),
+        emulation=extension.record,
     )
-    _feasible(fleet.pipeline, f"{name}, {fleet.name}")
+    feasible(fleet.pipeline, f"{name}, {fleet.name}")
     return fleet
-
-
-def _parted(changes: dict[str, object]) -> tuple[dict[str, object], dict[str, object]]:
-    """Changed values of the fleet, by their names in the group, and of the workload."""
-    prefix = f"{GROUP}."
-    own = {key.removeprefix(prefix): value for key, value in changes.items() if key.startswith(prefix)}
-    return own, {key: value for key, value in changes.items() if not key.startswith(prefix)}
 
 
 def _check_counts(changes: dict[str, object]) -> None:
     for key, instead in (("num_microbatches", "num_microbatches"), ("parallelism.dp", "pipelines")):
         if key in changes:
             raise ConfigError(f"{key}={changes[key]}: a fleet says that itself; set {GROUP}.{instead}.")
-
-
-def _feasible(workload: Workload, name: str) -> Workload:
-    try:
-        check_divisibility(workload)
-        workload = with_split(workload)
-        check_memory(workload, estimate_memory(workload))
-    except RefusedWorkloadError as error:
-        raise RefusedWorkloadError(f"{name}: {error}") from error
-    return workload

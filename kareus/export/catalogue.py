@@ -11,7 +11,7 @@ from kareus.engine.tables import ITERATIONS
 from kareus.frontier.tables import MICROBATCH
 from kareus.partition.tables import PARTITIONS, SEGMENTS
 from kareus.pipeline.tables import INSTRUCTIONS, ITERATION
-from kareus.profile.tables import COMPONENTS, PROFILED_INSTRUCTIONS
+from kareus.profile.tables import COMPONENTS, PROFILED_INSTRUCTIONS, TRIALS
 from kareus.schedule.tables import SPACE
 from kareus.search.tables import CANDIDATES, PROPOSALS, ROUNDS
 
@@ -41,6 +41,7 @@ CATALOGUE = (
     Entry(SPACE, "schedule/space.parquet"),
     Entry(COMPONENTS, "profile/components.parquet"),
     Entry(PROFILED_INSTRUCTIONS, "profile/instructions.parquet"),
+    Entry(TRIALS, "profile/{sweep}/trials.parquet"),
     Entry(CANDIDATES, "search/{partition}/candidates.parquet"),
     Entry(PROPOSALS, "search/{partition}/proposals.parquet"),
     Entry(ROUNDS, "search/{partition}/rounds.parquet"),

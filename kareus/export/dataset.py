@@ -5,6 +5,7 @@ from pathlib import Path
 import polars as pl
 
 from kareus.artifacts.tables import read_provenance
+from kareus.campaign.tables import CAMPAIGN
 from kareus.errors import ArtifactError
 from kareus.export.catalogue import CATALOGUE, Entry
 from kareus.workload.tables import WORKLOADS
@@ -21,7 +22,8 @@ def open_results(folder: str | Path = "results") -> dict[str, pl.LazyFrame]:
     Returns:
         LazyFrames by the name of their table, such as `iteration`. Before the columns of the table's schema stand
         `workload` (its folder), `testbed` (such as `simulated testbed, A100-SXM4-40GB`; null if nothing was measured)
-        and what the path holds, such as `partition`. A table that no workload has is empty.
+        and what the path holds, such as `partition`. A table that no workload has is empty. The table `campaign` is
+        over all campaigns, named in its first column.
 
     Raises:
         ArtifactError: there is no such folder, or one of its tables is corrupt or of another version.
@@ -31,8 +33,16 @@ def open_results(folder: str | Path = "results") -> dict[str, pl.LazyFrame]:
     if not workloads.is_file():
         raise ArtifactError(f"{root}: no results here (no workloads.parquet); run snakemake, or name its folder.")
     read_provenance(workloads, WORKLOADS)
-    tables = {WORKLOADS.name: pl.scan_parquet(workloads)}
+    tables = {WORKLOADS.name: pl.scan_parquet(workloads), CAMPAIGN.name: _over_campaigns(root)}
     return tables | {entry.schema.name: _over_workloads(root, entry) for entry in CATALOGUE}
+
+
+def _over_campaigns(root: Path) -> pl.LazyFrame:
+    frames = []
+    for path in sorted(root.glob("campaigns/*/campaign.parquet")):
+        read_provenance(path, CAMPAIGN)
+        frames.append(pl.scan_parquet(path, glob=False).select(pl.lit(path.parent.name).alias("campaign"), pl.all()))
+    return pl.concat(frames) if frames else pl.LazyFrame(schema={"campaign": pl.String} | dict(CAMPAIGN.polars))
 
 
 def _over_workloads(root: Path, entry: Entry) -> pl.LazyFrame:

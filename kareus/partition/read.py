@@ -37,6 +37,19 @@ def read_partitions(path: Path) -> tuple[Partition, ...]:
     return tuple(_record(Partition, row, path) for row in rows)
 
 
+def find_partition(path: Path, name: str) -> Partition:
+    """Read the partition of that name.
+
+    Raises:
+        ArtifactError: no such table, no such partition, or its rows are no partitions.
+    """
+    partitions = read_partitions(path)
+    found = next((p for p in partitions if p.name == name), None)
+    if found is None:
+        raise ArtifactError(f"{path}: no partition '{name}'; there are: {', '.join(p.name for p in partitions)}.")
+    return found
+
+
 def _graph(rows: list[dict[str, Any]], path: Path) -> BlockGraph:
     parts: dict[tuple[Scope, Direction], tuple[Segment, ...]] = {}
     for row in rows:

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from kareus.artifacts.provenance import Provenance
 from kareus.artifacts.records import content_hash, to_plain
 from kareus.artifacts.store import Shelf
+from kareus.artifacts.tables import TableSchema
 from kareus.profile.measure import Looker, Profiler
 from kareus.profile.tables import LOOKS, MEASUREMENTS
 from kareus.testbed.factory import open_testbed
@@ -68,13 +69,13 @@ class Bench:
     @contextlib.contextmanager
     def looker(self, store: Path, subject: str, content: Any) -> Iterator[Looker]:
         """Open the shelf of looks at `subject`, beside that of its measurements, and look over it."""
-        place = self._place(store, subject, content) / "looks"
-        with Shelf(place, LOOKS, self._shelf_provenance) as shelf:
+        with self.shelf(store, subject, content, LOOKS) as shelf:
             yield Looker(self.testbed, self.config.protocol, shelf)
 
-    def shelf(self, store: Path, subject: str, content: Any) -> Shelf:
-        """The shelf of `subject`."""
-        return Shelf(self._place(store, subject, content), MEASUREMENTS, self._shelf_provenance)
+    def shelf(self, store: Path, subject: str, content: Any, schema: TableSchema = MEASUREMENTS) -> Shelf:
+        """The shelf of `subject`; that of another table than measurements stands below it."""
+        place = self._place(store, subject, content)
+        return Shelf(place if schema is MEASUREMENTS else place / schema.name, schema, self._shelf_provenance)
 
     def _place(self, store: Path, subject: str, content: Any) -> Path:
         """Folder of the shelf of `subject`; whatever decides its measurements is part of its name."""

@@ -1,4 +1,4 @@
-"""Programs of components and of whole instructions, built from the operator graph.
+"""Programs of partitions, components and whole instructions, built from the operator graph.
 
 The order of execution comes from `kareus.partition.interleave`, the one statement of what runs beside what.
 """
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from kareus.partition.graph import TRACED, Batch, BlockGraph, Direction, Scope, Segment
+from kareus.partition.graph import TRACED, Batch, BlockGraph, Direction, Partition, Scope, Segment
 from kareus.partition.interleave import Pair, block_segments, interleave, partition_of
 from kareus.partition.split import pass_segments
 from kareus.schedule.choice import Choice
@@ -149,6 +149,12 @@ def instruction_program(
         steps=(*sequential_steps(before, default_sm_count), *middle, *sequential_steps(after, default_sm_count)),
         blocks=(len(before), len(before) + len(middle)),
     )
+
+
+def partition_program(partition: Partition, sm_count: int, launch: int) -> Program:
+    """The program of a partition under one schedule."""
+    step = Step(operators=partition.operators, collective=partition.collective, launch=launch, sm_count=sm_count)
+    return Program(name=partition.name, steps=(step,))
 
 
 def sequential_steps(segments: Iterable[Segment], sm_count: int) -> list[Step]:

@@ -81,3 +81,35 @@ PROFILED_INSTRUCTIONS = TableSchema(
     ),
     key=("stage", "chunk", "direction", "execution", "frequency_mhz"),
 )
+
+TRIALS = TableSchema(
+    name="trials",
+    version=1,
+    meaning="Sweep of the profiler: one partition measured over and over under several windows and cooldowns.",
+    columns=(
+        Column("partition", pl.String, "partition, at its default schedule"),
+        Column("frequency_mhz", pl.Int64, "SM clock that was asked for", positive=True),
+        Column("window_s", pl.Float64, "window that was asked for", positive=True),
+        Column("cooldown_s", pl.Float64, "rest before the window that was asked for"),
+        Column("settle_s", pl.Float64, "rest before each reading of the energy counter; 0 reads at the window's ends"),
+        Column(
+            "trial", pl.Int64, "number of the measurement, from 0; each starts as hot as the one before left the GPU"
+        ),
+        Column("time_s", pl.Float64, "mean time of one execution", positive=True),
+        Column("energy_j", pl.Float64, "mean energy of one execution on one GPU", positive=True),
+        Column("repetitions", pl.Int64, "executions within the window", positive=True),
+        Column("temperature_before_c", pl.Float64, "GPU temperature at the start of the window"),
+        Column("temperature_after_c", pl.Float64, "GPU temperature at its end"),
+        Column("clock_mean_mhz", pl.Float64, "mean SM clock within the window", positive=True),
+        Column("throttle_reasons", pl.List(pl.String), "why the clock fell below what was asked for"),
+        Column("duration_s", pl.Float64, "testbed's clock spent (virtual if simulated)", positive=True),
+        Column(
+            "reference_energy_j",
+            pl.Float64,
+            "energy of one execution without noise, at the reference temperature; simulated testbeds only",
+            nullable=True,
+            positive=True,
+        ),
+    ),
+    key=("window_s", "cooldown_s", "trial"),
+)

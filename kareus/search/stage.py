@@ -12,13 +12,13 @@ import polars as pl
 from kareus.artifacts.provenance import common_subject
 from kareus.artifacts.randomness import generator
 from kareus.artifacts.tables import read_provenance, read_table, write_table
-from kareus.errors import ArtifactError
 from kareus.pareto import pareto_mask
 from kareus.partition.graph import Partition
-from kareus.partition.read import read_partitions
+from kareus.partition.read import find_partition
 from kareus.partition.tables import PARTITIONS
 from kareus.profile.bench import open_bench
 from kareus.profile.measure import Look, Measurement
+from kareus.profile.programs import partition_program
 from kareus.progress.journal import Journal, Standing
 from kareus.schedule.tables import SPACE
 from kareus.search.prior import textbook
@@ -26,7 +26,7 @@ from kareus.search.problem import Features, SearchProblem
 from kareus.search.rounds import Round, Search, run_search
 from kareus.search.strategy import most_measured
 from kareus.search.tables import CANDIDATES, PROPOSALS, ROUNDS
-from kareus.testbed.program import Program, Step
+from kareus.testbed.program import Program
 from kareus.workload.slices import SearchSlice, load_slice
 
 logger = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Search, measuring only what the store does not have."""
     config = load_slice(arguments.config, SearchSlice)
-    partition = _find(read_partitions(arguments.partitions), arguments.partition, arguments.partitions)
+    partition = find_partition(arguments.partitions, arguments.partition)
     space = read_table(arguments.space, SPACE).filter(pl.col("partition") == partition.name).sort("candidate")
     launches = [next(i for i, o in enumerate(partition.operators) if o.name == name) for name in space["launch"]]
     problem = SearchProblem(
@@ -95,20 +95,6 @@ def candidate_program(partition: Partition, features: Features, candidate: int) 
     """The program of one candidate, and its clock in MHz."""
     frequency_mhz, sm_count, launch = features[candidate].astype(int).tolist()
     return partition_program(partition, sm_count, launch), frequency_mhz
-
-
-def partition_program(partition: Partition, sm_count: int, launch: int) -> Program:
-    """The program of a partition under one schedule."""
-    step = Step(operators=partition.operators, collective=partition.collective, launch=launch, sm_count=sm_count)
-    return Program(name=partition.name, steps=(step,))
-
-
-def _find(partitions: tuple[Partition, ...], name: str, path: Path) -> Partition:
-    found = next((p for p in partitions if p.name == name), None)
-    if found is None:
-        names = ", ".join(p.name for p in partitions)
-        raise ArtifactError(f"{path}: no partition '{name}'; there are: {names}.")
-    return found
 
 
 def _subject(partitions: Path, space: Path) -> str:

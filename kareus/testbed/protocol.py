@@ -42,6 +42,9 @@ class Session(Protocol):
     def temperature_c(self) -> float:
         """Temperature of the GPU."""
 
+    def begin_trial(self) -> None:
+        """Begin another measurement where the one before left the GPU, as hot as it is."""
+
     def clock_report(self) -> ClockReport:
         """What the clock did since `set_clock`."""
 

@@ -70,6 +70,18 @@ def compose(
         return [_composed(combination, stored, merged, record) for combination in combinations]
 
 
+def compose_file(name: str, config_dir: Path) -> dict[str, Any]:
+    """Compose one file of a group by itself, such as `campaign/paper`; returns its values below the group's name.
+
+    Raises:
+        ConfigError: the file cannot be used, in one line.
+    """
+    folder = os.path.abspath(config_dir)  # noqa: PTH100 - as above
+    with initialize_config_dir(version_base="1.3", config_dir=folder), _one_line(config_dir):
+        values = OmegaConf.to_container(hydra_compose(name), resolve=True, throw_on_missing=True)
+    return {str(key): value for key, value in values.items()} if isinstance(values, dict) else {}
+
+
 def _composed(
     combination: Sequence[Setting],
     stored: Mapping[str, str],

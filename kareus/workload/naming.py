@@ -38,7 +38,7 @@ def workload_name(composition: Composition) -> str:
     gpu = options["gpu"]
     parts = [
         options["model"],
-        _degrees(workload),
+        degrees(workload),
         f"mbs{workload.microbatch_size}",
         f"seq{workload.sequence_length}",
         ABBREVIATIONS.get(gpu, gpu),
@@ -60,7 +60,8 @@ def joined(parts: Iterable[str]) -> str:
     return "_".join(re.sub(r"[^A-Za-z0-9.-]", "-", part) for part in parts)
 
 
-def _degrees(workload: Workload) -> str:
+def degrees(workload: Workload) -> str:
+    """Degrees of parallelism, such as `pp2-cp2-tp4`; those of 1 are left out, but for pp and tp."""
     p = workload.parallelism
     shown = [("dp", p.dp, p.dp > 1), ("pp", p.pp, True), ("cp", p.cp, p.cp > 1), ("tp", p.tp, True)]
     return "-".join(f"{name}{degree}" for name, degree, is_shown in shown if is_shown)

@@ -25,6 +25,8 @@ class Resolved:
     overrides: tuple[str, ...]
     gpus: int
     """GPUs of the whole job."""
+    composed: Workload
+    """As the configuration gives it, whether it can run or not."""
     workload: Workload | None
     """With `layers_per_stage` filled in, and only clocks that its testbed can set; None if refused."""
     refusal: str | None
@@ -93,6 +95,7 @@ def _resolved(name: str, composition: Composition) -> Resolved:
         name=name,
         overrides=composition.overrides,
         gpus=workload.parallelism.gpus,
+        composed=composition.workload,
         workload=workload if refusal is None else None,
         refusal=refusal,
         memory=estimate,

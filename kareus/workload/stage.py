@@ -38,13 +38,18 @@ def run(arguments: argparse.Namespace) -> None:
     resolved = resolve(arguments.overrides, arguments.config_dir)
     for line in _lines(resolved):
         logger.info("%s", line)
+    write_resolved(resolved, arguments.output)
+    check_any_accepted(resolved)
+
+
+def write_resolved(resolved: Sequence[Resolved], results: Path) -> None:
+    """Write the table of all combinations, and the configuration of each that can run."""
     for one in resolved:
         if one.workload is not None:
-            _write(arguments.output / one.name / "config" / "workload.yaml", to_yaml(one.workload))
+            _write(results / one.name / "config" / "workload.yaml", to_yaml(one.workload))
     provenance = Provenance(config_hash=content_hash([one.workload for one in resolved]))
     table = WORKLOADS.frame([_row(one) for one in resolved])
-    write_table(arguments.output / "workloads.parquet", table, WORKLOADS, provenance)
-    check_any_accepted(resolved)
+    write_table(results / "workloads.parquet", table, WORKLOADS, provenance)
 
 
 def _write(path: Path, text: str) -> None:

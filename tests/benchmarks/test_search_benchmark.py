@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from kareus.partition.graph import Batch
 from kareus.partition.interleave import partition_of
-from kareus.search.stage import partition_program
+from kareus.profile.programs import partition_program
 from kareus.testbed.simulated import model
 from yardstick import other_laws
 from yardstick.score import Trajectory, gpu_time_ratio, gpu_time_ratio_to_end, hypervolume_shares

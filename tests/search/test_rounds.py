@@ -6,11 +6,11 @@ from kareus.pareto import hypervolume, pareto_front
 from kareus.partition.graph import Batch
 from kareus.partition.interleave import partition_of
 from kareus.profile.measure import Measurement, measure_once
+from kareus.profile.programs import partition_program
 from kareus.schedule.space import search_space
 from kareus.search.prior import textbook
 from kareus.search.problem import SearchProblem
 from kareus.search.rounds import run_search
-from kareus.search.stage import partition_program
 from kareus.testbed.factory import open_testbed
 from kareus.testbed.simulated.model import run_program
 

@@ -96,7 +96,7 @@ def test_another_deadline_reruns_only_selection_and_the_report(planned):
 def test_another_strategy_searches_anew_beside_the_old_results(planned):
     rules = would_run(planned, "--config", 'overrides=["search=random"]')
     assert rules["search_partition"] == 4
-    assert rules["resolve_workloads"] == 1  # or `kareus results` would go on listing the old ones
+    assert rules["resolve_campaign"] == 1  # or `kareus results` would go on listing the old ones
 
 
 def test_editing_the_budget_of_a_search_reruns_the_search_and_what_follows_but_not_extraction(planned, tmp_path):

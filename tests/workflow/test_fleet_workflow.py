@@ -9,35 +9,39 @@ from kareus.pipeline.compare import compare_methods
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 NAME = "llama3.3-70b_pp10-tp8_mbs4_seq4096_a100"
+FLEETS = "--config", "campaign=emulation"
+SMALLEST = (*FLEETS, "overrides=emulation=10240gpus")
 
 
 @pytest.fixture(scope="module")
 def emulated(tmp_path_factory):
     """The fleet with the fewest microbatches; `folder` has everything but the other sizes."""
     folder = checkout(tmp_path_factory.mktemp("emulated"))
-    done = snakemake(folder, "fleets", "--config", "emulation=10240gpus")
+    done = snakemake(folder, *SMALLEST)
     assert done.returncode == 0, done.stdout + done.stderr
     return folder
 
 
 def test_four_sizes_are_four_jobs_and_one_search_of_each_partition(tmp_path):
-    rules = would_run(checkout(tmp_path), "fleets")
+    rules = would_run(checkout(tmp_path), *FLEETS)
     assert (rules["emulate_fleet"], rules["report_fleets"]) == (4, 1)
     assert (rules["search_partition"], rules["extract_partitions"], rules["compose_frontiers"]) == (4, 1, 1)
     assert "solve_pipeline" not in rules
 
 
 def test_other_sizes_need_no_search(emulated):
-    assert would_run(emulated, "fleets") == {"emulate_fleet": 3, "report_fleets": 1, "fleets": 1}
+    rules = would_run(emulated, *FLEETS)
+    assert (rules["emulate_fleet"], rules["report_fleets"]) == (3, 1)
+    assert not {"search_partition", "compose_frontiers"} & set(rules)
 
 
 def test_another_straggler_reruns_emulation_alone(emulated):
-    rules = would_run(emulated, "fleets", "--config", 'emulation=["10240gpus","emulation.stragglers=[1.3]"]')
-    assert rules == {"emulate_fleet": 1, "report_fleets": 1, "fleets": 1}
+    rules = would_run(emulated, *FLEETS, 'overrides=["emulation=10240gpus","emulation.stragglers=[1.3]"]')
+    assert rules == {"all": 1, "resolve_campaign": 1, "emulate_fleet": 1, "report_fleets": 1}
 
 
 def test_nothing_is_left_to_do_afterwards(emulated):
-    assert would_run(emulated, "fleets", "--config", "emulation=10240gpus") == {}
+    assert would_run(emulated, *SMALLEST) == {}
 
 
 def test_gains_are_of_the_size_that_the_paper_emulated(emulated):
@@ -53,21 +57,24 @@ def test_editing_a_series_reruns_its_fleet(emulated):
     (emulated / "prices.csv").write_text("hour,price_per_kwh\n0,0.3\n1,0.1\n")
     overrides = "emulation.series=prices.csv", "emulation.iterations=200", "emulation.deadlines=3"
     short = "emulation.stragglers=[]", "emulation.power_caps_w=[]", "emulation.num_microbatches=2"
-    config = f"emulation={['10240gpus', *overrides, *short]}"
-    done = snakemake(emulated, "fleets", "--config", config)
+    config = f"overrides={['emulation=10240gpus', *overrides, *short]}"
+    done = snakemake(emulated, *FLEETS, config)
     assert done.returncode == 0, done.stdout + done.stderr
     (hours,) = (emulated / "results" / NAME / "emulate").glob("10240gpus_*/hours.parquet")
     assert set(read_table(hours, HOURS)["policy"]) == {"hourly", "steady"}
     (emulated / "prices.csv").write_text("hour,price_per_kwh\n0,0.1\n1,0.3\n")
-    assert would_run(emulated, "fleets", "--config", config)["emulate_fleet"] == 1
+    assert would_run(emulated, *FLEETS, config)["emulate_fleet"] == 1
 
 
 @pytest.mark.parametrize(
-    ("emulation", "message"),
-    [("10241gpus", "perhaps you meant 10240gpus"), ("emulation.pipelines=0", "pipelines=0: must be greater than 0")],
+    ("override", "message"),
+    [
+        ("emulation=10241gpus", "perhaps you meant 10240gpus"),
+        ("emulation.pipelines=0", "pipelines=0: must be greater than 0"),
+    ],
 )
-def test_a_fleet_that_cannot_be_emulated_is_refused_in_one_line(tmp_path, emulation, message):
-    done = snakemake(checkout(tmp_path), "-n", "fleets", "--config", f"emulation={emulation}")
+def test_a_fleet_that_cannot_be_emulated_is_refused_in_one_line(tmp_path, override, message):
+    done = snakemake(checkout(tmp_path), "-n", *FLEETS, f"overrides={override}")
     assert done.returncode != 0
     assert message in done.stderr + done.stdout
     assert "Traceback" not in done.stderr

@@ -1,4 +1,4 @@
-# Everything computed while the workflow is read: which workloads there are, and what their stages depend on.
+# Everything computed while the workflow is read: what belongs to the campaign, and what their stages depend on.
 # The work is done by functions of the package; nothing here deserves a test of its own.
 
 import shlex
@@ -10,12 +10,11 @@ from snakemake.utils import validate
 from kareus.artifacts.code import code_hash
 from kareus.artifacts.files import lock_until_exit, require_locked
 from kareus.artifacts.records import content_hash
+from kareus.campaign.resolve import resolve_campaign
 from kareus.cli import COMMANDS
-from kareus.emulate.resolve import resolve_fleets
 from kareus.errors import KareusError
 from kareus.partition.names import expected_partitions
 from kareus.plan.selectors import parse_selector
-from kareus.workload.resolve import resolve_accepted
 from kareus.workload.slices import SLICES, slice_text
 
 shell.executable("bash")
@@ -31,25 +30,24 @@ try:
 except WorkflowError as error:
     what = str(error).splitlines()[1].removeprefix("ValidationError: ")
     raise WorkflowError(
-        f"--config or config/workflow.yaml: {what}; allowed: overrides, select, emulation."
+        f"--config or config/workflow.yaml: {what}; allowed: campaign, overrides, select."
     ) from None
 
-for key in ("overrides", "select", "emulation"):
+for key in ("overrides", "select"):
     if isinstance(config[key], str):
         config[key] = shlex.split(config[key])
 
 try:
     if workflow.remote_exec:  # a job of a cluster: the head of the run holds the lock
         require_locked(RUN_LOCK)
-    RESOLVED = resolve_accepted(config["overrides"])
-    FLEETS = {(f.workload_name, f.name): f for f in resolve_fleets(config["emulation"])}
+    CAMPAIGN = resolve_campaign(config["campaign"], config["overrides"])
     for selector in config["select"]:
         parse_selector(selector)
 except KareusError as error:
     raise WorkflowError(str(error)) from None
 
-WORKLOADS = list(RESOLVED)
-EMULATED = {f.workload_name: f.workload for f in FLEETS.values()}
+WORKLOADS = list(CAMPAIGN.workloads)
+EMULATED = list(dict.fromkeys(workload for workload, _ in CAMPAIGN.fleets))
 
 
 wildcard_constraints:
@@ -58,6 +56,7 @@ wildcard_constraints:
     stage="|".join(SLICES),
     selector=r"[A-Za-z0-9=.+-]+",
     fleet=r"[A-Za-z0-9._-]+",
+    sweep=r"[A-Za-z0-9._-]+",
 
 
 def code(command):
@@ -65,25 +64,36 @@ def code(command):
     return code_hash(COMMANDS[command][0])
 
 
+def member(known, place, key):
+    """What the campaign has at a place."""
+    if key not in known:
+        names = (name if isinstance(name, str) else "/".join(name) for name in known)
+        raise WorkflowError(
+            f"{place}: not of campaign {CAMPAIGN.name}, which has: {', '.join(names) or 'none'}."
+        )
+    return known[key]
+
+
 def workload(wildcards):
     """The resolved workload of a results folder."""
-    known = EMULATED | RESOLVED
-    if wildcards.workload not in known:
-        raise WorkflowError(
-            f"results/{wildcards.workload}: not a workload of this configuration; it has: {', '.join(known)}."
-        )
-    return known[wildcards.workload]
+    name = wildcards.workload
+    return member(CAMPAIGN.folders, f"results/{name}", name)
 
 
 def fleet(wildcards):
     """The emulated fleet of a results folder."""
-    key = (wildcards.workload, wildcards.fleet)
-    if key not in FLEETS:
-        raise WorkflowError(
-            f"results/{wildcards.workload}/emulate/{wildcards.fleet}: not a fleet of this configuration; it has: "
-            f"{', '.join(name for _, name in FLEETS)}."
-        )
-    return FLEETS[key]
+    workload, name = wildcards.workload, wildcards.fleet
+    return member(
+        CAMPAIGN.fleets, f"results/{workload}/emulate/{name}", (workload, name)
+    )
+
+
+def sweep(wildcards):
+    """The sweep of the profiler of a results folder."""
+    workload, name = wildcards.workload, wildcards.sweep
+    return member(
+        CAMPAIGN.sweeps, f"results/{workload}/profile/{name}", (workload, name)
+    )
 
 
 def fleet_overrides(wildcards):
@@ -106,8 +116,20 @@ def fleets_of(pattern):
     return lambda wildcards: expand(
         pattern,
         workload=wildcards.workload,
-        fleet=[name for workload, name in FLEETS if workload == wildcards.workload],
+        fleet=[
+            name for workload, name in CAMPAIGN.fleets if workload == wildcards.workload
+        ],
     )
+
+
+def sweep_overrides(wildcards):
+    """Overrides that give a sweep of the profiler."""
+    return list(sweep(wildcards).overrides)
+
+
+def sweep_content(wildcards):
+    """Hash of a sweep and its workload, so that editing the configuration reruns it."""
+    return content_hash([sweep(wildcards).workload, sweep(wildcards).sweep])
 
 
 def partitions(wildcards):

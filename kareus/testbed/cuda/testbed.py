@@ -119,6 +119,9 @@ class CudaSession:
         """Mean of the GPUs."""
         return self._mean("temperature_c")
 
+    def begin_trial(self) -> None:
+        """Nothing to do: no two measurements of a real GPU are alike."""
+
     def clock_report(self) -> ClockReport:
         """Clocks and reasons that were sampled during the last execution."""
         readings = self._group.call("read")

@@ -1,6 +1,7 @@
 """The simulated testbed: sessions in virtual time, with the instruments of a real one and their flaws."""
 
 import contextlib
+import dataclasses
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -62,8 +63,8 @@ class SimulatedTestbed:
     @contextlib.contextmanager
     def session(self, program: Program, measurement: str) -> Iterator[Session]:
         """Load `program` on a GPU that the standard predecessor has just left."""
-        noise = _draw_noise(self.config, generator(self._seed, measurement))
-        yield SimulatedSession(self.gpu, program, self.config, noise, self._predecessor_power_w, self._run)
+        random = generator(self._seed, measurement)
+        yield SimulatedSession(self.gpu, program, self.config, random, self._predecessor_power_w, self._run)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +92,7 @@ class SimulatedSession:
         gpu: Gpu,
         program: Program,
         config: TestbedConfig,
-        noise: _Noise,
+        random: np.random.Generator,
         predecessor_power_w: float,
         run: RunProgram,
     ) -> None:
@@ -99,7 +100,8 @@ class SimulatedSession:
         self._gpu = gpu
         self._program = program
         self._config = config
-        self._noise = noise
+        self._random = random
+        self._noise = _draw_noise(config, random)
         self._run = run
         self._frequency_mhz = gpu.maximum_clock_mhz
         self._behaviour: Behaviour | None = None  # at the clock that is set, once something ran
@@ -139,6 +141,11 @@ class SimulatedSession:
     def temperature_c(self) -> float:
         """Temperature of the chip."""
         return self._temperature_c
+
+    def begin_trial(self) -> None:
+        """Draw other noise; heat, time and the counter's ticks go on."""
+        drawn = _draw_noise(self._config, self._random)
+        self._noise = dataclasses.replace(drawn, counter_phase_s=self._noise.counter_phase_s)
 
     def clock_report(self) -> ClockReport:
         """What the last execution's clock did."""

@@ -1,0 +1,82 @@
+"""A campaign as `config/campaign/<name>.yaml` gives it, and the campaigns that it names."""
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from kareus.artifacts.records import from_plain, suggest
+from kareus.errors import ConfigError
+from kareus.workload.compose import compose_file
+from kareus.workload.overrides import options
+from kareus.workload.resolve import CONFIG_DIR
+
+GROUP = "campaign"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Campaign:
+    """What is planned together; each text is Hydra overrides and sweeps, as `model=qwen3-1.7b microbatch_size=8,16`."""
+
+    workloads: tuple[str, ...] = ()
+    """Overrides of `config/config.yaml`; an empty text overrides nothing."""
+    fleets: tuple[str, ...] = ()
+    """Overrides of `config/emulation.yaml`."""
+    sweeps: tuple[str, ...] = ()
+    """Overrides of `config/sweep.yaml`."""
+    campaigns: tuple[str, ...] = ()
+    """Names of other campaigns, all of whose parts belong to this one."""
+
+    def __post_init__(self) -> None:
+        if not (self.workloads or self.fleets or self.sweeps or self.campaigns):
+            raise ConfigError("nothing to plan; give workloads, fleets, sweeps or campaigns.")
+
+
+def read_parts(name: str, config_dir: Path = CONFIG_DIR) -> dict[str, Campaign]:
+    """Read the campaign `name` and those that it names, each once, those without anything of their own left out.
+
+    Raises:
+        ConfigError: a campaign is not known, its file cannot be used, or it names itself.
+    """
+    parts = dict[str, Campaign]()
+    _collect(name, (), parts, config_dir)
+    return {name: part for name, part in parts.items() if part.workloads or part.fleets or part.sweeps}
+
+
+def _collect(name: str, above: tuple[str, ...], parts: dict[str, Campaign], config_dir: Path) -> None:
+    if name in above:
+        raise ConfigError(f"campaign {name}: names itself ({' > '.join((*above, name))}); leave one of them out.")
+    if name not in parts:
+        parts[name] = _read(name, config_dir)
+        for other in parts[name].campaigns:
+            _collect(other, (*above, name), parts, config_dir)
+
+
+def _read(name: str, config_dir: Path) -> Campaign:
+    known = options(GROUP, config_dir)
+    if name not in known:
+        raise ConfigError(
+            f"campaign {name}: not known; {suggest(name, known)}; or write {config_dir}/{GROUP}/{name}.yaml."
+        )
+    try:
+        return from_plain(Campaign, compose_file(f"{GROUP}/{name}", config_dir).get(GROUP))
+    except ConfigError as error:
+        raise ConfigError(f"{config_dir}/{GROUP}/{name}.yaml: {error}") from error
+
+
+def merged(text: str, overrides: Sequence[str]) -> list[str]:
+    """The overrides of `text` and, in the place of those of the same key, `overrides`.
+
+    Raises:
+        ConfigError: a quote in `text` does not end.
+    """
+    try:
+        own = shlex.split(text)
+    except ValueError as error:
+        raise ConfigError(f"{text}: {error}; write overrides as on a command line: 'key=value key=value'.") from error
+    replaced = {_key(override) for override in overrides}
+    return [*(override for override in own if _key(override) not in replaced), *overrides]
+
+
+def _key(override: str) -> str:
+    return override.partition("=")[0]

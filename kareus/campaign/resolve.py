@@ -1,0 +1,170 @@
+"""Resolving a campaign: from its name to everything that belongs to it, and the reasons why some of it cannot run."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import TypeVar
+
+from kareus.campaign.config import merged, read_parts
+from kareus.emulate.resolve import Fleet, resolve_fleets
+from kareus.errors import ConfigError
+from kareus.profile.sweep_config import ProfilerSweep, resolve_sweeps
+from kareus.workload.config import Workload
+from kareus.workload.resolve import CONFIG_DIR, Resolved, check_any_accepted, resolve
+
+Found = TypeVar("Found", Resolved, Fleet, ProfilerSweep)
+
+
+class Kind(StrEnum):
+    """What a member of a campaign is."""
+
+    WORKLOAD = "workload"
+    FLEET = "fleet"
+    SWEEP = "sweep"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """Something that belongs to a campaign."""
+
+    part: str
+    """The campaign that lists it: this one, or one that it names."""
+    found: Resolved | Fleet | ProfilerSweep
+
+    @property
+    def kind(self) -> Kind:
+        """What it is."""
+        match self.found:
+            case Resolved():
+                return Kind.WORKLOAD
+            case Fleet():
+                return Kind.FLEET
+            case ProfilerSweep():
+                return Kind.SWEEP
+
+    @property
+    def workload_name(self) -> str:
+        """Its folder under `results/`."""
+        return self.found.name if isinstance(self.found, Resolved) else self.found.workload_name
+
+    @property
+    def name(self) -> str | None:
+        """Of a fleet or a sweep: its folder within that of its workload."""
+        return None if isinstance(self.found, Resolved) else self.found.name
+
+    @property
+    def workload(self) -> Workload:
+        """As it is planned or, if refused, as it was composed."""
+        if isinstance(self.found, Resolved):
+            return self.found.workload or self.found.composed
+        return self.found.workload
+
+    @property
+    def pipeline(self) -> Workload:
+        """One pipeline of it, with its number of microbatches."""
+        return self.found.pipeline if isinstance(self.found, Fleet) else self.workload
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of all of its pipelines."""
+        return self.found.gpus if isinstance(self.found, Fleet) else self.workload.parallelism.gpus
+
+    @property
+    def refusal(self) -> str | None:
+        """Why it cannot run."""
+        return self.found.refusal if isinstance(self.found, Resolved) else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResolvedCampaign:
+    """A campaign and everything that belongs to it."""
+
+    name: str
+    members: tuple[Member, ...]
+    """By part; within a part each once, in the order of its file."""
+
+    @property
+    def resolved(self) -> list[Resolved]:
+        """Its workloads, accepted and refused, each once."""
+        every = (member.found for member in self.members)
+        return list({one.name: one for one in every if isinstance(one, Resolved)}.values())
+
+    @property
+    def workloads(self) -> dict[str, Workload]:
+        """Workloads that are planned, by name."""
+        return {one.name: one.workload for one in self.resolved if one.workload is not None}
+
+    @property
+    def fleets(self) -> dict[tuple[str, str], Fleet]:
+        """Fleets by the names of their workload and of their own."""
+        every = (member.found for member in self.members)
+        return {(one.workload_name, one.name): one for one in every if isinstance(one, Fleet)}
+
+    @property
+    def sweeps(self) -> dict[tuple[str, str], ProfilerSweep]:
+        """Sweeps of the profiler by the names of their workload and of their own."""
+        every = (member.found for member in self.members)
+        return {(one.workload_name, one.name): one for one in every if isinstance(one, ProfilerSweep)}
+
+    @property
+    def folders(self) -> dict[str, Workload]:
+        """Workloads with a folder of results, by name: planned, or with a fleet or a sweep alone."""
+        return {m.workload_name: m.workload for m in self.members if m.refusal is None}
+
+
+def resolve_campaign(name: str, overrides: Sequence[str], config_dir: Path = CONFIG_DIR) -> ResolvedCampaign:
+    """Resolve the campaign `name`.
+
+    Args:
+        name: of a file of `config/campaign/`.
+        overrides: Hydra overrides of every workload, fleet and sweep of it, in the place of its own of the same key.
+        config_dir: folder of the groups.
+
+    Raises:
+        ConfigError: the campaign or something of it cannot be used. A workload that is well formed but cannot run is no
+            error as long as something is left to do.
+        RefusedWorkloadError: nothing can run, or a fleet or sweep cannot.
+    """
+    members = list[Member]()
+    for part, campaign in read_parts(name, config_dir).items():
+        try:
+            found: Sequence[Resolved | Fleet | ProfilerSweep] = [
+                *_resolved(resolve, campaign.workloads, overrides, config_dir),
+                *_resolved(resolve_fleets, campaign.fleets, overrides, config_dir),
+                *_resolved(resolve_sweeps, campaign.sweeps, overrides, config_dir),
+            ]
+        except ConfigError as error:
+            raise type(error)(f"campaign {part}: {error}") from error
+        members += [Member(part=part, found=one) for one in found]
+    resolved = ResolvedCampaign(name=name, members=_once(members))
+    if not resolved.folders:
+        check_any_accepted(resolved.resolved)
+    return resolved
+
+
+def _resolved(
+    resolve_texts: Callable[[Sequence[str], Path], list[Found]],
+    texts: Iterable[str],
+    overrides: Sequence[str],
+    config_dir: Path,
+) -> list[Found]:
+    return [one for text in texts for one in resolve_texts(merged(text, overrides), config_dir)]
+
+
+def _once(members: Sequence[Member]) -> tuple[Member, ...]:
+    """Every member of a part once.
+
+    Raises:
+        ConfigError: two workloads share a name, which would share their results.
+    """
+    unique = dict[tuple[str, Kind, str, str | None], Member]()
+    known = dict[str, Workload]()
+    for member in members:
+        unique.setdefault((member.part, member.kind, member.workload_name, member.name), member)
+        if known.setdefault(member.workload_name, member.workload) != member.workload:
+            raise ConfigError(
+                f"campaign {member.part}: {member.workload_name} would be the name of two workloads; rename one of the "
+                "options that differ."
+            )
+    return tuple(unique.values())

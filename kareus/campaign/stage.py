@@ -1,0 +1,73 @@
+"""Command `campaign`: expand a campaign, and write what belongs to it and what cannot run."""
+
+import argparse
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from kareus.artifacts.layout import campaign_table
+from kareus.artifacts.provenance import Provenance
+from kareus.artifacts.records import content_hash
+from kareus.artifacts.tables import write_table
+from kareus.campaign.resolve import Member, ResolvedCampaign, resolve_campaign
+from kareus.campaign.tables import CAMPAIGN
+from kareus.workload.naming import degrees
+from kareus.workload.resolve import CONFIG_DIR
+from kareus.workload.stage import write_resolved
+
+logger = logging.getLogger(__name__)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the campaign, the overrides, the configuration and the output."""
+    parser.add_argument("name", help="name of a file of config/campaign/")
+    parser.add_argument(
+        "overrides",
+        nargs="*",
+        metavar="KEY=VALUE",
+        help="Hydra overrides of everything in it, in the place of its own of the same key, such as gpu=h200",
+    )
+    parser.add_argument("--config-dir", type=Path, default=CONFIG_DIR, help="Hydra groups (default: config)")
+    parser.add_argument("--output", type=Path, default=Path("results"), help="folder to write to (default: results)")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Resolve, print, write."""
+    campaign = resolve_campaign(arguments.name, arguments.overrides, arguments.config_dir)
+    for line in _lines(campaign):
+        logger.info("%s", line)
+    write_resolved(campaign.resolved, arguments.output)
+    provenance = Provenance(config_hash=content_hash([member.workload for member in campaign.members]))
+    rows = [_row(member) for member in campaign.members]
+    write_table(campaign_table(arguments.output, campaign.name), CAMPAIGN.frame(rows), CAMPAIGN, provenance)
+
+
+def _lines(campaign: ResolvedCampaign) -> Iterator[str]:
+    """One line for each member, under the heading of its part."""
+    part = None
+    for member in campaign.members:
+        if member.part != part:
+            part = member.part
+            yield f"{part}:"
+        name = f" {member.kind} {member.name}" if member.name else ""
+        yield f"  {member.workload_name}{name}{f'  refused: {member.refusal}' if member.refusal else ''}"
+
+
+def _row(member: Member) -> dict[str, Any]:
+    workload = member.pipeline
+    return {
+        "part": member.part,
+        "kind": str(member.kind),
+        "workload": member.workload_name,
+        "name": member.name,
+        "refusal": member.refusal,
+        "overrides": list(member.found.overrides),
+        "model": workload.model.name,
+        "gpu": workload.gpu.name,
+        "parallelism": degrees(workload),
+        "microbatch_size": workload.microbatch_size,
+        "sequence_length": workload.sequence_length,
+        "num_microbatches": workload.num_microbatches,
+        "gpus": member.gpus,
+    }

@@ -1,0 +1,108 @@
+"""What a sweep of the profiler measures: the record of Hydra group `sweep`, and the workload whose partition it is.
+
+`config/sweep.yaml` composes it as `config/config.yaml` composes a workload.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from kareus.artifacts.records import suggest
+from kareus.errors import ConfigError
+from kareus.partition.names import expected_partitions
+from kareus.workload.compose import Composition, compose
+from kareus.workload.config import MeasurementProtocol, Workload
+from kareus.workload.extension import feasible, part
+from kareus.workload.ranges import not_negative, positive
+from kareus.workload.resolve import CONFIG_DIR
+
+GROUP = "sweep"
+PRIMARY = "sweep"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sweep:
+    """Repeated measurements of one partition, under every window with every cooldown."""
+
+    partition: str
+    """It runs at its default: collective beside the first operator, on the testbed's default SMs."""
+    frequency_mhz: int
+    windows_s: tuple[float, ...]
+    cooldowns_s: tuple[float, ...]
+    settle_s: float
+    """Rest before each reading of the energy counter; 0 reads it right at both ends of the window."""
+    trials: int
+    """Measurements of each protocol, one right after the other."""
+
+    def __post_init__(self) -> None:
+        positive(self, "frequency_mhz", "trials")
+        not_negative(self, "settle_s")
+        for name, least in (("windows_s", 0.1), ("cooldowns_s", 0.0)):
+            values = getattr(self, name)
+            if not values or len(set(values)) < len(values):
+                raise ConfigError(f"{name}={list(values)}: give one or more, each once.")
+            if min(values) < least:
+                raise ConfigError(f"{name}: {min(values):g} must be {least:g} or more (seconds).")
+
+    def protocols(self, usual: MeasurementProtocol) -> tuple[MeasurementProtocol, ...]:
+        """The protocols to measure under, which differ from the usual one in what is swept."""
+        return tuple(
+            dataclasses.replace(usual, window_s=window_s, cooldown_s=cooldown_s, settle_s=self.settle_s)
+            for window_s in self.windows_s
+            for cooldown_s in self.cooldowns_s
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweptWorkload(Workload):
+    """A workload and the sweep of the profiler over one of its partitions."""
+
+    sweep: Sweep
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfilerSweep:
+    """One combination of overrides."""
+
+    workload_name: str
+    """Whose partition it measures: its folder under `results/`."""
+    name: str
+    """Its folder under `results/<workload>/profile/`."""
+    overrides: tuple[str, ...]
+    """That give it alone."""
+    workload: Workload
+    sweep: Sweep
+
+
+def resolve_sweeps(overrides: Sequence[str], config_dir: Path = CONFIG_DIR) -> list[ProfilerSweep]:
+    """Resolve every combination of `overrides`, in order; repeated ones once.
+
+    Args:
+        overrides: Hydra overrides and sweeps of a workload and of the group `sweep`.
+        config_dir: folder of the groups.
+
+    Raises:
+        ConfigError: an override or a file of the configuration that cannot be used.
+        RefusedWorkloadError: a combination cannot run.
+    """
+    sweeps = [_sweep(composition) for composition in compose(overrides, config_dir, SweptWorkload, PRIMARY)]
+    return list({(sweep.workload_name, sweep.name): sweep for sweep in sweeps}.values())
+
+
+def _sweep(composition: Composition) -> ProfilerSweep:
+    extension = part(composition, GROUP)
+    workload, sweep = feasible(extension.workload, extension.workload_name), extension.record
+    known = expected_partitions(workload)
+    if sweep.partition not in known:
+        raise ConfigError(
+            f"sweep.partition={sweep.partition}: not a partition of {extension.workload_name}; "
+            f"{suggest(sweep.partition, known)}."
+        )
+    return ProfilerSweep(
+        workload_name=extension.workload_name,
+        name=extension.name,
+        overrides=extension.overrides,
+        workload=workload,
+        sweep=sweep,
+    )

@@ -1,0 +1,60 @@
+"""What extends a workload by one more Hydra group, such as an emulated fleet, and is named apart from it."""
+
+import dataclasses
+from dataclasses import dataclass, replace
+from typing import Any
+
+from kareus.errors import RefusedWorkloadError
+from kareus.workload.compose import Composition
+from kareus.workload.config import Workload
+from kareus.workload.divisibility import check_divisibility
+from kareus.workload.memory import check_memory, estimate_memory
+from kareus.workload.naming import changed, joined, workload_name
+from kareus.workload.resolve import with_settable_clocks, with_split
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extension:
+    """A composed workload and the record that extends it, each with its own name."""
+
+    workload_name: str
+    name: str
+    overrides: tuple[str, ...]
+    """That give both alone."""
+    workload: Workload
+    """Without the extension, as it was composed."""
+    changes: dict[str, Any]
+    """Values of the workload, by dotted key, that differ from what its chosen options say."""
+    record: Any
+    """The extension."""
+
+
+def part(composition: Composition, group: str) -> Extension:
+    """Take the field `group` off a composed workload."""
+    values = {f.name: getattr(composition.workload, f.name) for f in dataclasses.fields(composition.workload)}
+    record, prefix = values.pop(group), f"{group}."
+    own = {key.removeprefix(prefix): value for key, value in composition.changes.items() if key.startswith(prefix)}
+    changes = {key: value for key, value in composition.changes.items() if not key.startswith(prefix)}
+    return Extension(
+        workload_name=workload_name(replace(composition, changes=changes)),
+        name=joined([composition.options[group], *changed(own)]),
+        overrides=composition.overrides,
+        workload=Workload(**values),
+        changes=changes,
+        record=record,
+    )
+
+
+def feasible(workload: Workload, name: str) -> Workload:
+    """The workload as it is planned: its layers split over the stages, and only clocks that its testbed can set.
+
+    Raises:
+        RefusedWorkloadError: it cannot run.
+    """
+    try:
+        check_divisibility(workload)
+        workload = with_settable_clocks(with_split(workload))
+        check_memory(workload, estimate_memory(workload))
+    except RefusedWorkloadError as error:
+        raise RefusedWorkloadError(f"{name}: {error}") from error
+    return workload

@@ -1,0 +1,167 @@
+"""Campaigns: what belongs to the paper's, how a user writes one, and what is said of one that cannot be used."""
+
+import shutil
+from pathlib import Path
+
+import polars as pl
+import pytest
+from builders import CONFIG
+
+import kareus
+from kareus.artifacts.tables import read_table
+from kareus.campaign.config import merged
+from kareus.campaign.resolve import resolve_campaign
+from kareus.campaign.tables import CAMPAIGN
+from kareus.cli import main
+from kareus.errors import ConfigError, RefusedWorkloadError
+from kareus.workload.resolve import resolve_accepted
+from kareus.workload.tables import WORKLOADS
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    """The configuration, to add campaigns to."""
+    return Path(shutil.copytree(CONFIG, tmp_path / "config"))
+
+
+def write(config: Path, name: str, text: str) -> None:
+    (config / "campaign" / f"{name}.yaml").write_text(text)
+
+
+def shapes(name: str, *overrides: str) -> list[tuple[str, str, int, int, bool]]:
+    return [
+        (w.model.name, f"cp{w.parallelism.cp}tp{w.parallelism.tp}", w.microbatch_size, w.sequence_length, not m.refusal)
+        for m in resolve_campaign(name, overrides, CONFIG).members
+        for w in [m.workload]
+    ]
+
+
+def test_the_testbed_is_the_twelve_rows_of_the_paper_two_of_them_out_of_memory() -> None:
+    """Paper, table 3."""
+    expected = [
+        (model, parallelism, *shape)
+        for model in ("llama3.2-3b", "qwen3-1.7b")
+        for parallelism in ("cp1tp8", "cp2tp4")
+        for shape in ((8, 4096), (8, 8192), (16, 4096))
+    ]
+    found = shapes("testbed")
+    assert sorted(row[:4] for row in found) == sorted(expected)
+    refused = [row[:4] for row in found if not row[4]]
+    assert refused == [("llama3.2-3b", "cp1tp8", 8, 8192), ("llama3.2-3b", "cp1tp8", 16, 4096)]
+    reasons = [m.refusal for m in resolve_campaign("testbed", [], CONFIG).members if m.refusal]
+    assert all("out of memory" in reason for reason in reasons)
+
+
+def test_sensitivity_and_ablation_are_of_the_model_that_the_paper_takes() -> None:
+    assert shapes("sensitivity") == [("qwen3-1.7b", "cp1tp8", size, 4096, True) for size in (8, 12, 16, 20)]
+    assert shapes("ablation") == shapes("sensitivity")[:1]
+
+
+def test_the_paper_names_its_parts_and_shares_what_they_have_in_common() -> None:
+    campaign = resolve_campaign("paper", [], CONFIG)
+    parts = list(dict.fromkeys(member.part for member in campaign.members))
+    assert parts == ["testbed", "sensitivity", "ablation", "emulation", "profiler"]
+    assert len(campaign.workloads) == 12  # ten rows of the testbed, and microbatches of 12 and 20
+    assert [fleet.gpus for fleet in campaign.fleets.values()] == [10240, 5120, 2560, 1280]
+    assert len(campaign.folders) == 13  # and the one that is emulated
+
+
+def test_the_profiler_is_swept_as_in_the_paper() -> None:
+    """Paper, section 6.7: windows with a cooldown of 5 s, cooldowns with a window of 5 s, batches of 4 x 4K."""
+    window, cooldown = resolve_campaign("profiler", [], CONFIG).sweeps.values()
+    assert (window.sweep.windows_s, window.sweep.cooldowns_s) == (tuple(range(1, 11)), (5,))
+    assert (cooldown.sweep.windows_s, cooldown.sweep.cooldowns_s) == ((5,), tuple(range(11)))
+    for swept in (window, cooldown):
+        assert (swept.sweep.frequency_mhz, swept.sweep.trials) == (1410, 10)
+        assert (swept.workload.microbatch_size // 2, swept.workload.sequence_length) == (4, 4096)
+        assert (swept.workload.model.name, swept.workload.parallelism.tp) == ("llama3.2-3b", 8)
+
+
+def test_quickstart_is_the_default_workload_and_its_overrides_whatever_they_are() -> None:
+    for overrides in ([], ["model=qwen3-1.7b", "microbatch_size=8,16"]):
+        assert resolve_campaign("quickstart", overrides, CONFIG).workloads == resolve_accepted(overrides, CONFIG)
+
+
+def test_overrides_reach_everything_in_the_place_of_what_the_campaign_says() -> None:
+    assert merged("a=1 b='x y'", ["b=2", "c=3"]) == ["a=1", "b=2", "c=3"]
+    campaign = resolve_campaign("paper", ["gpu=h100-sxm5-80gb", "microbatch_size=4"], CONFIG)
+    assert {m.workload.gpu.name for m in campaign.members} == {"H100-SXM5-80GB"}
+    assert {m.workload.microbatch_size for m in campaign.members} == {4}
+
+
+def test_a_campaign_of_ones_own_is_one_file(config: Path) -> None:
+    write(config, "mine", "campaigns: [ablation]\nworkloads: [microbatch_size=4]\nsweeps: [sweep.trials=2]\n")
+    write(config, "longer", "defaults: [mine, _self_]\nworkloads: [sequence_length=8192 parallelism=cp2tp4]\n")
+    mine, longer = (resolve_campaign(name, [], config) for name in ("mine", "longer"))
+    assert [(m.part, m.kind) for m in mine.members] == [
+        ("mine", "workload"),
+        ("mine", "sweep"),
+        ("ablation", "workload"),
+    ]
+    assert [w.sequence_length for w in longer.workloads.values()] == [8192, 4096]
+
+
+def test_a_model_of_ones_own_is_one_file(config: Path) -> None:
+    text = (config / "model/qwen3-1.7b.yaml").read_text()
+    for old, new in (("1.7b", "small"), ("num_layers: 28", "num_layers: 8"), ("[15, 13]", "[4, 4]")):
+        text = text.replace(old, new)
+    (config / "model/qwen3-small.yaml").write_text(text)
+    write(config, "mine", "workloads: [model=qwen3-small]\n")
+    (workload,) = resolve_campaign("mine", [], config).workloads.values()
+    assert workload.parallelism.split == (4, 4)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("workloads: microbatch_size=8", "mine.yaml: workloads: expected a list"),
+        ("workload: [microbatch_size=8]", "mine.yaml: workload: unknown key; perhaps you meant workloads."),
+        ("workloads: []", "nothing to plan; give workloads, fleets, sweeps or campaigns."),
+        ("", "nothing to plan; give workloads, fleets, sweeps or campaigns."),
+        ("[]", "mine.yaml"),
+        ("workloads: [", "cannot be composed"),
+        ("workloads: ['microbatchsize=8']", "campaign mine: microbatchsize=8: unknown key; perhaps you meant"),
+        ('workloads: ["model=\'qwen"]', "No closing quotation"),
+        ("campaigns: [testbet]", "campaign testbet: not known; perhaps you meant testbed"),
+        ("campaigns: [mine]", "campaign mine: names itself (mine > mine)"),
+        ("fleets: [emulation=3gpus]", "campaign mine: emulation=3gpus: unknown option"),
+        ("sweeps: [sweep.partition=forward]", "not a partition of llama3.2-3b_pp2-tp8_mbs8_seq4096_a100"),
+        ("sweeps: ['sweep.windows_s=[0]']", "windows_s: 0 must be 0.1 or more (seconds)"),
+        ("sweeps: ['sweep.cooldowns_s=[1,1]']", "cooldowns_s=[1.0, 1.0]: give one or more, each once"),
+    ],
+)
+def test_a_campaign_that_cannot_be_used_is_answered_in_one_line(
+    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, message: str
+) -> None:
+    write(config, "mine", text)
+    assert main(["campaign", "mine", "--config-dir", str(config), "--output", str(tmp_path / "results")]) == 2
+    said = capsys.readouterr().err
+    assert message in said
+    assert said.count("\n") == 1
+    assert not (tmp_path / "results").exists()
+
+
+def test_a_campaign_in_which_nothing_can_run_is_refused() -> None:
+    with pytest.raises(RefusedWorkloadError, match="out of memory"):
+        resolve_campaign("quickstart", ["microbatch_size=16"], CONFIG)
+    with pytest.raises(ConfigError, match="perhaps you meant testbed"):
+        resolve_campaign("testbeds", [], CONFIG)
+
+
+def test_what_belongs_to_a_campaign_is_written_with_the_reasons_of_refusals(tmp_path: Path) -> None:
+    assert main(["campaign", "paper", "--config-dir", str(CONFIG), "--output", str(tmp_path)]) == 0
+    table = read_table(tmp_path / "campaigns/paper/campaign.parquet", CAMPAIGN)
+    assert table.group_by("part", "kind", maintain_order=True).agg(pl.len(), pl.col("refusal").count()).rows() == [
+        ("testbed", "workload", 12, 2),
+        ("sensitivity", "workload", 4, 0),
+        ("ablation", "workload", 1, 0),
+        ("emulation", "fleet", 4, 0),
+        ("profiler", "sweep", 2, 0),
+    ]
+    fleets = table.filter(pl.col("kind") == "fleet")
+    assert (fleets["num_microbatches"] * fleets["gpus"]).unique().to_list() == [2048 * 80]
+    assert table.filter(pl.col("kind") == "sweep")["name"].to_list() == ["window", "cooldown"]
+    assert len(read_table(tmp_path / "workloads.parquet", WORKLOADS)) == 14
+    opened = kareus.open_results(tmp_path)["campaign"].collect()
+    assert opened["campaign"].unique().to_list() == ["paper"]
+    assert opened.drop("campaign").equals(table)
