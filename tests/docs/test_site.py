@@ -34,6 +34,7 @@ def test_every_command_is_described(site):
 
 def test_every_table_is_described(site):
     assert headings(site / "reference/tables.html") == {
+        "campaign",
         "workloads",
         "measurements",
         "looks",
