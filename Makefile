@@ -12,7 +12,7 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
 
 run: $(VENV)/run.stamp ## set up, plan the default workload, say where the results are
-	@snakemake --quiet reason host
+	@snakemake
 	@kareus results
 
 test: lint $(VENV)/test.stamp ## set up, check the code, run all tests

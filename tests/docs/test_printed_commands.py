@@ -19,6 +19,7 @@ SETUP, GPUS = "sets up the environment in which these tests run", "needs GPUs"
 LEFT_OUT = {
     r"make run": SETUP,
     r"make test": SETUP,
+    r"make docs": "tests/docs/test_site.py builds the site",
     r"source .venv/bin/activate": SETUP,
     r"pip install .*": SETUP,
     r"kareus clocks .*": GPUS,
@@ -40,7 +41,7 @@ MINUTES = [
     r"kareus (emulate|fit) .*",
     r"kareus train .*--communicator gloo.*",
 ]
-"""Commands that take long, or need what such a one has made: for acceptance; `make test` runs those of Snakemake dry."""
+"""Commands that take long, or need what such a one has made: for acceptance; `make test` runs Snakemake's dry."""
 
 PYTHON_LEFT_OUT = {
     "docs/engine.md": "a sketch of what goes where; tests/engine runs it",
