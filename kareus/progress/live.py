@@ -12,7 +12,7 @@ from kareus.progress.campaign import Campaign
 from kareus.progress.events import Event, Failed, Said
 from kareus.progress.shows import lines_of, running
 
-_MOST_JOBS = 12
+_MOST_JOBS = 8
 """Running jobs that are shown; a cluster may have hundreds."""
 
 
@@ -39,9 +39,11 @@ class LiveView:
         if not self._live.is_started:
             self._live.start()
             self._console.show_cursor(show=True)  # or a kill would leave the terminal without
-        lines = running(campaign, now_s)
-        more = [f"         and {len(lines) - _MOST_JOBS} more"] if len(lines) > _MOST_JOBS else []
-        shown = [Text(line, style="cyan", no_wrap=True, overflow="ellipsis") for line in lines[:_MOST_JOBS] + more]
+        jobs = running(campaign, now_s)
+        lines = [line for job in jobs[:_MOST_JOBS] for line in job]
+        if len(jobs) > _MOST_JOBS:
+            lines.append(f"         and {len(jobs) - _MOST_JOBS} more")
+        shown = [Text(line, style="cyan", no_wrap=True, overflow="ellipsis") for line in lines]
         last = Text(wording.tally(campaign, now_s), style="bold", no_wrap=True, overflow="ellipsis")
         self._live.update(Group(*shown, last), refresh=True)
 

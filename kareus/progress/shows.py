@@ -67,7 +67,8 @@ class Lines:
     def tick(self, campaign: Campaign, now_s: float) -> None:
         """Write what is running."""
         if campaign.running:
-            self._write(wording.tally(campaign, now_s), *(f"  {line}" for line in running(campaign, now_s)))
+            lines = [f"  {line}" for job in running(campaign, now_s) for line in job]
+            self._write(wording.tally(campaign, now_s), *lines)
 
     def end(self, campaign: Campaign, now_s: float) -> None:
         """Write how it ended."""
@@ -160,12 +161,11 @@ def lines_of(event: Event, campaign: Campaign) -> list[str]:
             return []
 
 
-def running(campaign: Campaign, now_s: float) -> list[str]:
-    """A line for each running job, the longest running first."""
-    lines = []
+def running(campaign: Campaign, now_s: float) -> list[list[str]]:
+    """What is running, the longest first: a line for each job, and one below it for those that say how far they are."""
+    shown = []
     for job in campaign.running.values():
         at = standing_of(job)
-        lines.append(
-            f"{wording.duration(now_s - job.at_s):>7}  {job.what}" + (f": {wording.standing(at)}" if at else "")
-        )
-    return lines
+        detail = [f"{'':9}{wording.standing(at)}"] if at else []
+        shown.append([f"{wording.duration(now_s - job.at_s):>7}  {job.what}", *detail])
+    return shown

@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import time
 
 import pytest
@@ -96,13 +97,37 @@ def test_programs_are_told_how_far_a_search_is_when_that_has_changed(events, tmp
     assert (progress["job"], progress["measured"], progress["space"], progress["round"]) == (2, 9, 1521, 1)
 
 
+def test_lines_tell_now_and_then_what_is_running(events, tmp_path):
+    stream = io.StringIO()
+    show = Lines(stream)
+    watch = Watch(show)
+    for event in events[:1] + events[3:5]:
+        watch.tell(event)
+    Journal(tmp_path / "b.progress.json", Standing(budget=64, space=1521, measured=9))
+    show.tick(watch._campaign, NOW_S + 40.0)
+    watch.close()
+    lines = stream.getvalue().splitlines()
+    assert lines[1].startswith("0 of 2 jobs in 0:4")
+    assert lines[2:5] == ["     0:40  Searching a", "     0:40  Searching b", "           9 of 1,521 measured"]
+
+
+def test_a_cluster_of_jobs_is_not_all_drawn():
+    stream = io.StringIO()
+    stream.isatty = lambda: True
+    jobs = [Started(at_s=NOW_S, job=n, rule="search", what=f"Searching {n}.") for n in range(100)]
+    said = shown(LiveView(stream, colour=False), stream, [Planned(jobs={"search": 100}), *jobs])
+    assert "Searching 7." in said
+    assert "Searching 8." not in said
+    assert "and 92 more" in said
+
+
 def test_the_live_view_draws_the_running_jobs_and_leaves_one_line(events, tmp_path):
     stream = io.StringIO()
     stream.isatty = lambda: True
     view = LiveView(stream, colour=False)
     Journal(tmp_path / "b.progress.json", Standing(budget=64, space=1521, measured=9, round=1, hypervolume=0.5))
     said = shown(view, stream, events)
-    assert "Searching b: round 1, 9 of 1,521 measured, hypervolume 0.5000" in said
+    assert "  Searching b\n         round 1, 9 of 1,521 measured, hypervolume 0.5000" in re.sub(r"\x1b\[\d*m", "", said)
     assert LINE in said
     assert "1 of 2 jobs done in " in said.splitlines()[-1]
     assert said.rfind("\x1b[?25l") < said.rfind("\x1b[?25h")  # the cursor is there
