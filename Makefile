@@ -6,7 +6,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 export PYTHONDONTWRITEBYTECODE := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint format docs bench-pipeline bench-search clean
+.PHONY: help run test lint format docs bench-pipeline bench-search acceptance clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -40,6 +40,11 @@ bench-pipeline: $(VENV)/bench.stamp ## compare the solver of iteration frontiers
 
 bench-search: $(VENV)/bench.stamp ## compare strategies of the search on simulated partitions (under 20 minutes on 2 cores)
 	python benchmarks/search.py
+
+acceptance: $(VENV)/bench.stamp ## measure what is promised of whole runs: campaigns, kills, a clone, the benchmarks (an hour)
+	python benchmarks/acceptance.py
+	python benchmarks/pipeline.py
+	python benchmarks/search.py --quick
 
 clean: ## remove the environment and the caches, not the results (and .snakemake, which says what they were made from)
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis *.egg-info

@@ -44,6 +44,7 @@ rule all:
     default_target: True
     input:
         rules.resolve_campaign.output,
+        measured,
         expand("results/{workload}/report/page.html", workload=WORKLOADS),
         expand("results/{workload}/report/fleets.html", workload=EMULATED),
         [

@@ -13,6 +13,7 @@ from kareus.artifacts.records import content_hash
 from kareus.errors import RefusedWorkloadError
 from kareus.workload.compose import Composition
 from kareus.workload.config import Workload
+from kareus.workload.slices import subject_of
 from kareus.workload.split import usual_split
 
 ABBREVIATIONS = {"a100-sxm4-40gb": "a100", "h100-sxm5-80gb": "h100"}
@@ -53,6 +54,12 @@ def workload_name(composition: Composition) -> str:
         ),
     ]
     return joined(parts)
+
+
+def graph_name(workload: Workload) -> str:
+    """Name of the operator graph of a workload, shared by all that extraction cannot tell apart."""
+    shape = f"mbs{workload.microbatch_size}", f"seq{workload.sequence_length}"
+    return joined([workload.model.name, degrees(workload), *shape, subject_of(workload)[:8]])
 
 
 def joined(parts: Iterable[str]) -> str:

@@ -1,13 +1,9 @@
 """The default workload, planned end to end by the workflow in a copy of the repository's folders."""
 
 import json
-import os
-import re
 import shutil
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -23,35 +19,12 @@ from kareus.frontier.tables import MICROBATCH
 from kareus.pipeline.tables import ITERATION
 from kareus.search.tables import CANDIDATES
 from kareus.workload.slices import PartitionSlice, load_slice
+from runs.checkout import checkout, snakemake, would_run
 
-ROOT = Path(__file__).parents[2]
 NAME = "llama3.2-3b_pp2-tp8_mbs8_seq4096_a100"
 METHODS = ("sequential", "sequential+perseus", "nanobatching", "nanobatching+perseus", "kareus")
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
-
-
-def checkout(folder: Path) -> Path:
-    """What a clone has, without its environment and results."""
-    for name in ("Snakefile", "workflow", "config", "profiles", "envs"):
-        source = ROOT / name
-        if source.is_dir():
-            shutil.copytree(source, folder / name)
-        else:
-            shutil.copy(source, folder / name)
-    return folder
-
-
-def snakemake(folder: Path, *arguments: str, **options) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "snakemake", *arguments]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, **options)
-
-
-def would_run(folder: Path, *arguments: str) -> dict[str, int]:
-    done = snakemake(folder, "-n", *arguments)
-    assert done.returncode == 0, done.stderr
-    table = re.findall(r"^(\w+)\s+(\d+)$", done.stdout + done.stderr, re.M)
-    return {rule: int(count) for rule, count in table if rule != "total"}
 
 
 @pytest.fixture(scope="module")
@@ -226,56 +199,6 @@ def test_removing_one_table_remakes_it_without_measuring(planned, tmp_path):
     assert read_table(searches / "forward-mlp-allreduce/candidates.parquet", CANDIDATES).equals(before)
     log = (copy / "results" / NAME / "logs/search/forward-mlp-allreduce.log").read_text()
     assert "candidates: 0 measured" in log
-
-
-def wait_until(pattern: str, folder: Path) -> None:
-    """Until a file of that name is there."""
-    for _ in range(1200):
-        if next(folder.glob(pattern), None):
-            return
-        time.sleep(0.05)
-    raise AssertionError(f"{pattern} did not come")
-
-
-@pytest.mark.parametrize(
-    ("sent", "moment"),
-    [
-        (signal.SIGKILL, "results/*/partition/partitions.parquet"),
-        (signal.SIGKILL, "results/*/search/*/rounds.parquet"),
-        (signal.SIGINT, "results/*/logs/search/*.log"),
-    ],
-)
-def test_an_interrupted_run_completes_when_it_is_started_again(planned, tmp_path, sent, moment):
-    folder = checkout(tmp_path)
-    running = subprocess.Popen(
-        [sys.executable, "-m", "snakemake"],
-        cwd=folder,
-        start_new_session=True,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    wait_until(moment, folder)
-    if sent is signal.SIGINT:
-        os.killpg(running.pid, sent)
-    else:
-        os.kill(running.pid, sent)
-    assert running.wait(timeout=60) != 0
-    done = snakemake(folder)
-    assert done.returncode == 0, done.stdout + done.stderr
-    whole, again = (
-        read_table(place / "results" / NAME / "pipeline/iteration.parquet", ITERATION) for place in (planned, folder)
-    )
-    assert again.equals(whole)
-
-
-def test_a_second_run_in_the_same_folder_is_told_to_wait_and_disturbs_nothing(tmp_path):
-    folder = checkout(tmp_path)
-    first = subprocess.Popen([sys.executable, "-m", "snakemake", "plans"], cwd=folder, stderr=subprocess.DEVNULL)
-    wait_until("results/*/partition/partitions.parquet", folder)
-    second = snakemake(folder)
-    assert second.returncode != 0
-    assert "another run is at work in this folder; wait until it has ended" in second.stderr
-    assert first.wait(timeout=120) == 0
 
 
 def test_an_odd_microbatch_is_planned_without_nanobatches(tmp_path):

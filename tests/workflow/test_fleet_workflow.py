@@ -1,11 +1,11 @@
 """Fleets by the workflow: the sizes share one search, and the smallest pipeline gains what the paper says it does."""
 
 import pytest
-from test_default_workload import checkout, snakemake, would_run
 
 from kareus.artifacts.tables import read_table
 from kareus.emulate.tables import FLEET, HOURS
 from kareus.pipeline.compare import compare_methods
+from runs.checkout import checkout, snakemake, would_run
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 NAME = "llama3.3-70b_pp10-tp8_mbs4_seq4096_a100"

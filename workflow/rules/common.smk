@@ -15,7 +15,8 @@ from kareus.cli import COMMANDS
 from kareus.errors import KareusError
 from kareus.partition.names import expected_partitions
 from kareus.plan.selectors import parse_selector
-from kareus.workload.slices import SLICES, slice_text
+from kareus.workload.naming import graph_name
+from kareus.workload.slices import SLICES, cut, slice_text
 
 shell.executable("bash")
 shell.prefix(
@@ -47,11 +48,13 @@ except KareusError as error:
     raise WorkflowError(str(error)) from None
 
 WORKLOADS = list(CAMPAIGN.workloads)
+GRAPHS = {graph_name(workload): workload for workload in CAMPAIGN.folders.values()}
 EMULATED = list(dict.fromkeys(workload for workload, _ in CAMPAIGN.fleets))
 
 
 wildcard_constraints:
     workload=r"[A-Za-z0-9._-]+",
+    graph=r"[A-Za-z0-9._-]+",
     partition=r"[a-z0-9-]+",
     stage="|".join(SLICES),
     selector=r"[A-Za-z0-9=.+-]+",
@@ -128,8 +131,10 @@ def sweep_overrides(wildcards):
 
 
 def sweep_content(wildcards):
-    """Hash of a sweep and its workload, so that editing the configuration reruns it."""
-    return content_hash([sweep(wildcards).workload, sweep(wildcards).sweep])
+    """Hash of a sweep and of what it sees of its workload, so that editing the configuration reruns it."""
+    return content_hash(
+        [cut(sweep(wildcards).workload, "profile"), sweep(wildcards).sweep]
+    )
 
 
 def partitions(wildcards):
@@ -140,6 +145,32 @@ def partitions(wildcards):
 def config_text(wildcards):
     """Slice of a workload's configuration, as YAML; a change of it reruns its stage and no other."""
     return slice_text(workload(wildcards), wildcards.stage)
+
+
+def graph_config_text(wildcards):
+    """Slice of the configuration that extraction sees; workloads that share it share their operator graph."""
+    place = f"results/graphs/{wildcards.graph}"
+    return slice_text(member(GRAPHS, place, wildcards.graph), "partition")
+
+
+def graph_files(wildcards):
+    """Tables of a workload's operator graph."""
+    return expand(
+        rules.extract_partitions.output, graph=graph_name(workload(wildcards))
+    )
+
+
+def measured(_):
+    """Everything that is measured, so that a table that was removed is made again."""
+    planned = [*WORKLOADS, *EMULATED]
+    found = expand(rules.profile_instructions.output, workload=planned)
+    for name in planned:
+        found += expand(
+            rules.search_partition.output,
+            workload=name,
+            partition=expected_partitions(CAMPAIGN.folders[name]),
+        )
+    return found
 
 
 def gpus(wildcards):

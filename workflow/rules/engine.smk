@@ -1,7 +1,7 @@
 rule run_end_to_end:
     input:
         config="results/{workload}/config/plan.yaml",
-        segments=rules.extract_partitions.output.segments,
+        segments=rules.place_partitions.output.segments,
         space=rules.enumerate_schedules.output.space,
         microbatch=rules.compose_frontiers.output.microbatch,
         iteration=rules.solve_pipeline.output.iteration,

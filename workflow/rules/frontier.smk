@@ -1,7 +1,7 @@
 rule compose_frontiers:
     input:
         config="results/{workload}/config/frontier.yaml",
-        segments=rules.extract_partitions.output.segments,
+        segments=rules.place_partitions.output.segments,
         components=rules.profile_instructions.output.components,
         instructions=rules.profile_instructions.output.instructions,
         candidates=searches,

@@ -1,19 +1,50 @@
+rule write_graph_config:
+    output:
+        "results/graphs/{graph}/config.yaml",
+    log:
+        "results/graphs/{graph}/config.log",
+    conda:
+        "../../envs/kareus.yaml"
+    params:
+        text=graph_config_text,
+    message:
+        "Writing the configuration of the graph {wildcards.graph}"
+    shell:
+        "printf '%s' {params.text:q} > {output} 2> {log}"
+
+
 rule extract_partitions:
     input:
-        config="results/{workload}/config/partition.yaml",
+        config=rules.write_graph_config.output,
     output:
-        segments="results/{workload}/partition/segments.parquet",
-        partitions="results/{workload}/partition/partitions.parquet",
+        segments="results/graphs/{graph}/segments.parquet",
+        partitions="results/graphs/{graph}/partitions.parquet",
     log:
-        "results/{workload}/logs/partition.log",
+        "results/graphs/{graph}/partition.log",
     benchmark:
-        "results/{workload}/logs/partition.benchmark.tsv"
+        "results/graphs/{graph}/partition.benchmark.tsv"
     conda:
         "../../envs/kareus.yaml"
     params:
         code=code("partition"),
     message:
-        "Extracting the partitions of {wildcards.workload}"
+        "Extracting the partitions of {wildcards.graph}"
     shell:
         "python -m kareus partition --config {input.config}"
         " --segments {output.segments} --partitions {output.partitions} > {log} 2>&1"
+
+
+rule place_partitions:
+    input:
+        graph_files,
+    output:
+        segments="results/{workload}/partition/segments.parquet",
+        partitions="results/{workload}/partition/partitions.parquet",
+    log:
+        "results/{workload}/logs/partition.log",
+    conda:
+        "../../envs/kareus.yaml"
+    message:
+        "Placing the partitions of {wildcards.workload}"
+    shell:
+        "cp {input} results/{wildcards.workload}/partition/ > {log} 2>&1"

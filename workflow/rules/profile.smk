@@ -1,7 +1,7 @@
 rule profile_instructions:
     input:
         config="results/{workload}/config/profile.yaml",
-        segments=rules.extract_partitions.output.segments,
+        segments=rules.place_partitions.output.segments,
     output:
         components="results/{workload}/profile/components.parquet",
         instructions="results/{workload}/profile/instructions.parquet",
@@ -27,7 +27,7 @@ rule profile_instructions:
 
 rule sweep_profiler:
     input:
-        partitions=rules.extract_partitions.output.partitions,
+        partitions=rules.place_partitions.output.partitions,
     output:
         trials="results/{workload}/profile/{sweep}/trials.parquet",
     log:

@@ -1,7 +1,7 @@
 rule enumerate_schedules:
     input:
         config="results/{workload}/config/schedule.yaml",
-        partitions=rules.extract_partitions.output.partitions,
+        partitions=rules.place_partitions.output.partitions,
     output:
         space="results/{workload}/schedule/space.parquet",
     log:

@@ -1,7 +1,7 @@
 rule search_partition:
     input:
         config="results/{workload}/config/search.yaml",
-        partitions=rules.extract_partitions.output.partitions,
+        partitions=rules.place_partitions.output.partitions,
         space=rules.enumerate_schedules.output.space,
     output:
         candidates="results/{workload}/search/{partition}/candidates.parquet",

@@ -1,0 +1,38 @@
+"""What a run made, without what is never the same: when, and how long choosing took."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+TIMES_OF_THIS_MACHINE = ("proposals.parquet",)
+
+
+def artifacts(results: Path) -> dict[str, Any]:
+    """Data of all tables and plans below `results`, by path; measurements that are kept are among them."""
+    tables = {path: pl.read_parquet(path) for path in results.rglob("*.parquet")}
+    plans = {path: _plan(path) for path in results.glob("*/plan/*.json")}
+    found: dict[Path, Any] = tables | plans
+    return {str(p.relative_to(results)): data for p, data in found.items() if p.name not in TIMES_OF_THIS_MACHINE}
+
+
+def differences(one: dict[str, Any], other: dict[str, Any]) -> list[str]:
+    """Paths that only one of two runs has, or whose data differ."""
+    return sorted(
+        {*(one.keys() ^ other.keys()), *(p for p in one.keys() & other.keys() if not _same(one[p], other[p]))}
+    )
+
+
+def _same(one: Any, other: Any) -> bool:
+    return bool(one.equals(other) if isinstance(one, pl.DataFrame) else one == other)
+
+
+def _plan(path: Path) -> Any:
+    return _without_times(json.loads(path.read_text()))
+
+
+def _without_times(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_times(item) for key, item in value.items() if key != "created_at"}
+    return [_without_times(item) for item in value] if isinstance(value, list) else value

@@ -1,0 +1,40 @@
+"""A copy of what a clone has, and Snakemake in it."""
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+
+
+def checkout(folder: Path) -> Path:
+    """Copy what a clone has, without its environment and results."""
+    for name in ("Snakefile", "workflow", "config", "profiles", "envs"):
+        source = ROOT / name
+        if source.is_dir():
+            shutil.copytree(source, folder / name)
+        else:
+            folder.mkdir(parents=True, exist_ok=True)
+            shutil.copy(source, folder / name)
+    return folder
+
+
+def command(*arguments: str) -> list[str]:
+    """Command line of Snakemake."""
+    return [sys.executable, "-m", "snakemake", *arguments]
+
+
+def snakemake(folder: Path, *arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run Snakemake in a checkout to its end."""
+    return subprocess.run(command(*arguments), cwd=folder, capture_output=True, text=True, check=False, **options)
+
+
+def would_run(folder: Path, *arguments: str) -> dict[str, int]:
+    """Jobs by rule that Snakemake would run."""
+    done = snakemake(folder, "-n", *arguments)
+    assert done.returncode == 0, done.stderr
+    table = re.findall(r"^(\w+)\s+(\d+)$", done.stdout + done.stderr, re.M)
+    return {rule: int(count) for rule, count in table if rule != "total"}

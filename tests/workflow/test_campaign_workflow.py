@@ -1,0 +1,181 @@
+"""A reduced campaign by the workflow: all kinds of members, what reruns what, kills, and two campaigns at once."""
+
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from kareus.artifacts.tables import read_table
+from kareus.campaign.tables import CAMPAIGN
+from kareus.profile.tables import TRIALS
+from runs.artifacts import artifacts, differences
+from runs.checkout import checkout, command, snakemake, would_run
+from runs.kills import kill
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+REDUCED = """
+workloads: ["{small} microbatch_size=2,4096"]
+fleets: ["{small} microbatch_size=2 {fleet}"]
+sweeps: ["{small} microbatch_size=2 sweep.windows_s=[1] sweep.trials=2"]
+""".format(
+    small="model=qwen3-1.7b parallelism=tp8 model.num_layers=4 model.vocab_size=8192 search=mine "
+    "gpu.search_frequencies.stride_mhz=510 pipeline.deadlines=2 parallelism.layers_per_stage=[2,2]",
+    fleet="emulation.pipelines=2 emulation.num_microbatches=2 emulation.deadlines=2 emulation.stragglers=[] "
+    "emulation.power_caps_w=[]",
+)
+"""One workload that can run and one that cannot, a fleet and a sweep of the first; two clocks, few candidates."""
+MINE = """
+defaults: [random, _self_]
+medium: {initial: 6, max_rounds: 0, batch: 2}
+large: {initial: 6, max_rounds: 0, batch: 2}
+"""
+CONFIG = "--config", "campaign=reduced"
+
+
+def reduced(folder: Path) -> Path:
+    """A checkout to which a user has added a campaign and a strategy."""
+    checkout(folder)
+    (folder / "config/campaign/reduced.yaml").write_text(REDUCED)
+    (folder / "config/search/mine.yaml").write_text(MINE)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def planned(tmp_path_factory) -> Path:
+    folder = reduced(tmp_path_factory.mktemp("campaign"))
+    done = snakemake(folder, *CONFIG)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+@pytest.fixture
+def copy(planned, tmp_path) -> Path:
+    return Path(shutil.copytree(planned, tmp_path / "copy"))
+
+
+def workload_of(folder: Path) -> Path:
+    (page,) = folder.glob("results/*/report/page.html")
+    return page.parents[1]
+
+
+def test_everything_that_belongs_to_a_campaign_is_made(planned):
+    folder = workload_of(planned)
+    assert "simulated testbed" in (folder / "report/fleets.txt").read_text()
+    (trials,) = folder.glob("profile/window_*/trials.parquet")
+    assert len(read_table(trials, TRIALS)) == 2
+    assert (folder / "engine/end-to-end/iterations.parquet").is_file()
+    assert (folder / "plan/fastest.json").is_file()
+
+
+def test_what_cannot_run_is_part_of_the_result_with_its_reason(planned):
+    table = read_table(planned / "results/campaigns/reduced/campaign.parquet", CAMPAIGN)
+    assert table["kind"].to_list() == ["workload", "workload", "fleet", "sweep"]
+    assert [reason is None for reason in table["refusal"]] == [True, False, True, True]
+    assert "out of memory" in table["refusal"][1]
+    assert set(table["workload"]) - {table["workload"][1]} == {workload_of(planned).name}
+
+
+def test_a_campaign_that_is_done_has_nothing_left_to_do(planned):
+    assert would_run(planned, *CONFIG) == {}
+
+
+def test_one_file_is_made_alone(planned):
+    target = f"results/{workload_of(planned).name}/plan/deadline=5.2s.json"
+    assert would_run(planned, target, *CONFIG) == {"select_plan": 1}
+
+
+def test_a_file_of_another_campaign_is_refused_by_what_this_one_has(planned):
+    done = snakemake(planned, "-n", "results/llama3.2-3b/plan/fastest.json", *CONFIG)
+    assert done.returncode != 0
+    assert f"not of campaign reduced, which has: {workload_of(planned).name}." in done.stdout + done.stderr
+
+
+def test_another_strategy_reruns_search_and_what_follows_but_not_extraction(copy):
+    strategy = copy / "config/search/mine.yaml"
+    strategy.write_text(strategy.read_text().replace("_self_]\n", "_self_]\nstrategy: exhaustive\n"))
+    rules = would_run(copy, *CONFIG)
+    assert rules["search_partition"] == 4
+    assert {"compose_frontiers", "solve_pipeline", "select_plan", "write_report", "emulate_fleet"} <= set(rules)
+    assert not {"extract_partitions", "enumerate_schedules", "profile_instructions", "sweep_profiler"} & set(rules)
+
+
+def test_another_strategy_for_the_whole_campaign_extracts_and_measures_nothing_twice(planned):
+    rules = would_run(planned, *CONFIG, "overrides=search=random")
+    assert rules["search_partition"] == 4
+    assert "extract_partitions" not in rules
+
+
+def test_without_one_table_of_measurements_only_those_are_measured_again(copy):
+    whole, folder = artifacts(copy / "results"), workload_of(copy)
+    (kept,) = copy.glob("results/measurements/*/forward-mlp-allreduce_*")
+    shutil.rmtree(kept)
+    shutil.rmtree(folder / "search/forward-mlp-allreduce")
+    others = [
+        folder / "logs/profile.log",
+        *folder.glob("logs/search/backward-*.log"),
+        *folder.glob("logs/profile/*.log"),
+    ]
+    before = [log.stat().st_mtime_ns for log in others]
+    done = snakemake(copy, *CONFIG)
+    assert done.returncode == 0, done.stderr
+    assert "candidates: 6 measured, 0 from the store" in (folder / "logs/search/forward-mlp-allreduce.log").read_text()
+    assert [log.stat().st_mtime_ns for log in others] == before
+    assert differences(whole, artifacts(copy / "results")) == []
+
+
+def wait_until(pattern: str, folder: Path) -> None:
+    """Until a file of that name is there."""
+    for _ in range(1200):
+        if next(folder.glob(pattern), None):
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"{pattern} did not come")
+
+
+@pytest.mark.parametrize(
+    ("sent", "moment"),
+    [
+        (signal.SIGKILL, "results/*/partition/partitions.parquet"),
+        (signal.SIGKILL, "results/*/search/*/rounds.parquet"),
+        (signal.SIGKILL, "results/*/pipeline/iteration.parquet"),
+        (signal.SIGINT, "results/*/logs/search/*.log"),
+    ],
+)
+def test_a_run_that_was_stopped_completes_when_it_is_started_again(planned, tmp_path, sent, moment):
+    folder = reduced(tmp_path)
+    assert kill(folder, lambda: wait_until(moment, folder), *CONFIG, sent=sent) is not None
+    done = snakemake(folder, *CONFIG)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert differences(artifacts(planned / "results"), artifacts(folder / "results")) == []
+
+
+def test_a_second_campaign_in_the_same_folder_is_told_to_wait_and_disturbs_nothing(planned, tmp_path):
+    folder = reduced(tmp_path)
+    with subprocess.Popen(command(*CONFIG), cwd=folder, stderr=subprocess.DEVNULL) as first:
+        wait_until("results/*/partition/partitions.parquet", folder)
+        second = snakemake(folder, "--config", "campaign=quickstart")
+        assert first.wait(timeout=240) == 0
+    assert second.returncode != 0
+    assert "another run is at work in this folder; wait until it has ended" in second.stderr
+    assert differences(artifacts(planned / "results"), artifacts(folder / "results")) == []
+
+
+@pytest.mark.parametrize(
+    ("campaign", "text", "message"),
+    [
+        ("testbet", None, "campaign testbet: not known; perhaps you meant testbed"),
+        ("mine", "workloads: microbatch_size=8", "config/campaign/mine.yaml: workloads: expected a list"),
+    ],
+)
+def test_a_campaign_that_cannot_be_used_is_refused_in_one_line(tmp_path, campaign, text, message):
+    folder = checkout(tmp_path)
+    if text:
+        (folder / f"config/campaign/{campaign}.yaml").write_text(text)
+    done = snakemake(folder, "-n", "--config", f"campaign={campaign}")
+    assert done.returncode != 0
+    assert message in done.stderr + done.stdout
+    assert "Traceback" not in done.stderr
