@@ -41,8 +41,9 @@ bench-pipeline: $(VENV)/bench.stamp ## compare the solver of iteration frontiers
 bench-search: $(VENV)/bench.stamp ## compare strategies of the search on simulated partitions (under 20 minutes on 2 cores)
 	python benchmarks/search.py
 
-acceptance: $(VENV)/bench.stamp ## measure what is promised of whole runs: campaigns, kills, a clone, the benchmarks (an hour)
+acceptance: $(VENV)/bench.stamp $(VENV)/test.stamp ## measure what is promised of whole runs: campaigns, kills, a clone, the benchmarks (an hour)
 	python benchmarks/acceptance.py
+	pytest -m acceptance
 	python benchmarks/pipeline.py
 	python benchmarks/search.py --quick
 

@@ -34,6 +34,8 @@ onstart:
 localrules:
     resolve_campaign,
     write_config,
+    write_graph_config,
+    place_partitions,
     all,
     plans,
     frontiers,

@@ -37,7 +37,7 @@ DRY = {
 
 MINUTES = [
     r"snakemake --config .*overrides=\[.*",
-    r"snakemake --config .*campaign=.*",
+    r"snakemake --config .*campaign=.*(?<! -n)",
     r"kareus (emulate|fit) .*",
     r"kareus train .*--communicator gloo.*",
 ]
