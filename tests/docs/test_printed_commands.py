@@ -1,19 +1,24 @@
 """Every command that README.md and docs/ print does what a reader would see: it succeeds, as printed.
 
 They run in a copy of the repository in which the default workload is planned, page by page, each block in a shell of
-its own. The lists below are the only exceptions. What takes minutes is run by `pytest -m acceptance`, and dry by
-`make test`.
+its own. The lists below are the only exceptions. What takes minutes is run by `pytest -m acceptance`; of that, `make
+test` checks the configuration.
 """
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import yaml
 from printed import PAGES, ROOT, Block, blocks, commands
+
+from kareus.campaign.resolve import resolve_campaign
+from kareus.plan.selectors import parse_selector
 
 SETUP, GPUS = "sets up the environment in which these tests run", "needs GPUs"
 LEFT_OUT = {
@@ -30,10 +35,10 @@ LEFT_OUT = {
 }
 """Commands that no test runs, and why."""
 
-DRY = {
+RESOLVED_ONLY = {
     r"snakemake .*testbed=cuda.*": GPUS,
 }
-"""Commands of Snakemake that are only ever run dry, and why."""
+"""Commands of Snakemake whose configuration is checked and which are never run, and why."""
 
 MINUTES = [
     r"snakemake --config .*overrides=\[.*",
@@ -41,7 +46,7 @@ MINUTES = [
     r"kareus (emulate|fit) .*",
     r"kareus train .*--communicator gloo.*",
 ]
-"""Commands that take long, or need what such a one has made: for acceptance; `make test` runs Snakemake's dry."""
+"""Commands that take long, or need what such a one has made: for acceptance."""
 
 PYTHON_LEFT_OUT = {
     "docs/engine.md": "a sketch of what goes where; tests/engine runs it",
@@ -112,28 +117,27 @@ def script_of(block: Block, seen: set[str]) -> list[str]:
     """What `make test` runs of a block: what is printed elsewhere as well, only there."""
     lines = []
     for command in commands(block):
-        if command.name in seen:
-            continue
-        if "<<" not in command.name:
-            seen.add(command.name)
-        takes_long = matches(command.name, MINUTES)
-        if matches(command.name, LEFT_OUT) or (takes_long and not command.name.startswith("snakemake ")):
-            continue
-        dry = takes_long or matches(command.name, DRY)
-        lines.append(re.sub(r"^snakemake ", "snakemake -n ", command.text) if dry else command.text)
+        is_new = "<<" in command.name or command.name not in seen
+        seen.add(command.name)
+        if is_new and not matches(command.name, (*LEFT_OUT, *RESOLVED_ONLY, *MINUTES)):
+            lines.append(command.text)
     return lines
 
 
 def whole_script_of(block: Block, _: set[str]) -> list[str]:
     """What acceptance runs of a block, if anything of it takes long."""
-    names = [command.name for command in commands(block)]
-    if not any(matches(name, MINUTES) and not matches(name, DRY) for name in names):
-        return []
-    return [c.text for c in commands(block) if not matches(c.name, LEFT_OUT) and not matches(c.name, DRY)]
+    own = [command for command in commands(block) if not matches(command.name, (*LEFT_OUT, *RESOLVED_ONLY))]
+    return [command.text for command in own] if any(matches(command.name, MINUTES) for command in own) else []
+
+
+def configurations() -> list[str]:
+    """Commands of Snakemake that `make test` does not run."""
+    names = dict.fromkeys(command.name for block in blocks("sh") for command in commands(block))
+    return [n for n in names if matches(n, (*RESOLVED_ONLY, *MINUTES)) and n.startswith("snakemake ")]
 
 
 def parameters(choose) -> list:
-    seen: set[str] = set()
+    seen = {"snakemake"}  # what the copy is planned with
     chosen = [(block, choose(block, seen)) for block in blocks("sh")]
     return [pytest.param("\n".join(lines), id=block.place) for block, lines in chosen if lines]
 
@@ -144,6 +148,20 @@ def test_printed_commands_succeed(clone, script):
     done = shell(clone, script)
     assert done.returncode == 0, f"{script}\n{done.stdout}{done.stderr}"
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", configurations())
+def test_configurations_of_printed_commands_that_take_minutes_are_accepted(clone, name, monkeypatch):
+    monkeypatch.chdir(clone)  # with the files that the commands before have made
+    words = [word for word in shlex.split(name)[1:] if "=" in word]
+    given = {key: yaml.safe_load(value) for key, _, value in (word.partition("=") for word in words)}
+    assert set(given) <= {"campaign", "overrides", "select"}
+    overrides = given.get("overrides", [])
+    overrides = shlex.split(overrides) if isinstance(overrides, str) else overrides
+    assert resolve_campaign(given.get("campaign", "quickstart"), overrides, clone / "config").members
+    for selector in given.get("select", []):
+        parse_selector(selector)
 
 
 @pytest.mark.acceptance
@@ -165,7 +183,7 @@ def test_printed_python_runs(clone, block):
 
 def test_the_lists_of_exceptions_name_only_what_is_printed():
     names = [command.name for block in blocks("sh") for command in commands(block)]
-    for pattern in (*LEFT_OUT, *DRY, *MINUTES):
+    for pattern in (*LEFT_OUT, *RESOLVED_ONLY, *MINUTES):
         assert any(re.fullmatch(pattern, name, re.S) for name in names), f"{pattern} is printed nowhere"
     pages = {page.relative_to(ROOT).as_posix() for page in PAGES}
     assert set(PYTHON_LEFT_OUT) <= pages
