@@ -42,10 +42,10 @@ bench-search: $(VENV)/bench.stamp ## compare strategies of the search on simulat
 	python benchmarks/search.py
 
 acceptance: $(VENV)/bench.stamp $(VENV)/test.stamp ## measure what is promised of whole runs: campaigns, kills, a clone, the benchmarks (an hour)
-	python benchmarks/acceptance.py
-	pytest -m acceptance
 	python benchmarks/pipeline.py
 	python benchmarks/search.py --quick
+	python benchmarks/acceptance.py
+	pytest -m acceptance
 
 clean: ## remove the environment and the caches, not the results (and .snakemake, which says what they were made from)
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis *.egg-info

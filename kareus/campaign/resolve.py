@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import TypeVar
 
 from kareus.campaign.config import merged, read_parts
-from kareus.emulate.resolve import Fleet, resolve_fleets
-from kareus.errors import ConfigError
-from kareus.profile.sweep_config import ProfilerSweep, resolve_sweeps
+from kareus.emulate.resolve import Fleet, expand_fleets
+from kareus.errors import ConfigError, RefusedWorkloadError
+from kareus.profile.sweep_config import ProfilerSweep, expand_sweeps
 from kareus.workload.config import Workload
-from kareus.workload.resolve import CONFIG_DIR, Resolved, check_any_accepted, resolve
+from kareus.workload.resolve import CONFIG_DIR, Resolved, resolve
 
 Found = TypeVar("Found", Resolved, Fleet, ProfilerSweep)
 
@@ -73,7 +73,7 @@ class Member:
     @property
     def refusal(self) -> str | None:
         """Why it cannot run."""
-        return self.found.refusal if isinstance(self.found, Resolved) else None
+        return self.found.refusal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,15 +97,15 @@ class ResolvedCampaign:
 
     @property
     def fleets(self) -> dict[tuple[str, str], Fleet]:
-        """Fleets by the names of their workload and of their own."""
-        every = (member.found for member in self.members)
-        return {(one.workload_name, one.name): one for one in every if isinstance(one, Fleet)}
+        """Fleets that are planned, by the names of their workload and of their own."""
+        accepted = (member.found for member in self.members if member.refusal is None)
+        return {(one.workload_name, one.name): one for one in accepted if isinstance(one, Fleet)}
 
     @property
     def sweeps(self) -> dict[tuple[str, str], ProfilerSweep]:
-        """Sweeps of the profiler by the names of their workload and of their own."""
-        every = (member.found for member in self.members)
-        return {(one.workload_name, one.name): one for one in every if isinstance(one, ProfilerSweep)}
+        """Sweeps of the profiler that are run, by the names of their workload and of their own."""
+        accepted = (member.found for member in self.members if member.refusal is None)
+        return {(one.workload_name, one.name): one for one in accepted if isinstance(one, ProfilerSweep)}
 
     @property
     def folders(self) -> dict[str, Workload]:
@@ -122,24 +122,26 @@ def resolve_campaign(name: str, overrides: Sequence[str], config_dir: Path = CON
         config_dir: folder of the groups.
 
     Raises:
-        ConfigError: the campaign or something of it cannot be used. A workload that is well formed but cannot run is no
-            error as long as something is left to do.
-        RefusedWorkloadError: nothing can run, or a fleet or sweep cannot.
+        ConfigError: the campaign or something of it cannot be used. What is well formed but cannot run is no error as
+            long as something is left to do.
+        RefusedWorkloadError: nothing can run.
     """
     members = list[Member]()
     for part, campaign in read_parts(name, config_dir).items():
         try:
             found: Sequence[Resolved | Fleet | ProfilerSweep] = [
                 *_resolved(resolve, campaign.workloads, overrides, config_dir),
-                *_resolved(resolve_fleets, campaign.fleets, overrides, config_dir),
-                *_resolved(resolve_sweeps, campaign.sweeps, overrides, config_dir),
+                *_resolved(expand_fleets, campaign.fleets, overrides, config_dir),
+                *_resolved(expand_sweeps, campaign.sweeps, overrides, config_dir),
             ]
         except ConfigError as error:
             raise type(error)(f"campaign {part}: {error}") from error
         members += [Member(part=part, found=one) for one in found]
     resolved = ResolvedCampaign(name=name, members=_once(members))
     if not resolved.folders:
-        check_any_accepted(resolved.resolved)
+        first = resolved.members[0]
+        prefix = "" if len(resolved.members) == 1 else f"all of campaign {name} is refused; the first, "
+        raise RefusedWorkloadError(f"{prefix}{first.workload_name}: {first.refusal}")
     return resolved
 
 
@@ -162,7 +164,7 @@ def _once(members: Sequence[Member]) -> tuple[Member, ...]:
     known = dict[str, Workload]()
     for member in members:
         unique.setdefault((member.part, member.kind, member.workload_name, member.name), member)
-        if known.setdefault(member.workload_name, member.workload) != member.workload:
+        if member.refusal is None and known.setdefault(member.workload_name, member.workload) != member.workload:
             raise ConfigError(
                 f"campaign {member.part}: {member.workload_name} would be the name of two workloads; rename one of the "
                 "options that differ."

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kareus.emulate.config import EmulatedWorkload, Emulation
-from kareus.errors import ConfigError
+from kareus.errors import ConfigError, RefusedWorkloadError
 from kareus.workload.compose import Composition, compose
 from kareus.workload.config import Workload
 from kareus.workload.extension import feasible, part
@@ -28,6 +28,8 @@ class Fleet:
     workload: Workload
     """One pipeline, as its microbatch frontiers are made."""
     emulation: Emulation
+    refusal: str | None
+    """Why it cannot run, in one line; None if it can."""
 
     @property
     def pipeline(self) -> Workload:
@@ -41,6 +43,19 @@ class Fleet:
 
 
 def resolve_fleets(overrides: Sequence[str], config_dir: Path = CONFIG_DIR) -> list[Fleet]:
+    """Resolve every combination of `overrides`, all of which have to run; as `expand_fleets` else.
+
+    Raises:
+        RefusedWorkloadError: a combination cannot run.
+    """
+    fleets = expand_fleets(overrides, config_dir)
+    for fleet in fleets:
+        if fleet.refusal is not None:
+            raise RefusedWorkloadError(f"{fleet.workload_name}, {fleet.name}: {fleet.refusal}")
+    return fleets
+
+
+def expand_fleets(overrides: Sequence[str], config_dir: Path = CONFIG_DIR) -> list[Fleet]:
     """Resolve every combination of `overrides`, in the order of the sweep; repeated fleets once.
 
     Args:
@@ -50,7 +65,6 @@ def resolve_fleets(overrides: Sequence[str], config_dir: Path = CONFIG_DIR) -> l
 
     Raises:
         ConfigError: an override or a file of the configuration that cannot be used.
-        RefusedWorkloadError: a combination cannot run.
     """
     texts = [text if "=" in text else f"{GROUP}={text}" for text in overrides]
     fleets = [_fleet(composition) for composition in compose(texts, config_dir, EmulatedWorkload, PRIMARY)]
@@ -60,16 +74,21 @@ def resolve_fleets(overrides: Sequence[str], config_dir: Path = CONFIG_DIR) -> l
 def _fleet(composition: Composition) -> Fleet:
     extension = part(composition, GROUP)
     _check_counts(extension.changes)
-    name = extension.workload_name
-    fleet = Fleet(
-        workload_name=name,
+    emulation: Emulation = extension.record
+    workload, refusal = extension.workload, None
+    try:
+        workload = feasible(workload)
+        feasible(dataclasses.replace(workload, num_microbatches=emulation.num_microbatches))
+    except RefusedWorkloadError as error:
+        refusal = str(error)
+    return Fleet(
+        workload_name=extension.workload_name,
         name=extension.name,
         overrides=extension.overrides,
-        workload=feasible(extension.workload, name),
-        emulation=extension.record,
+        workload=workload,
+        emulation=emulation,
+        refusal=refusal,
     )
-    feasible(fleet.pipeline, f"{name}, {fleet.name}")
-    return fleet
 
 
 def _check_counts(changes: dict[str, object]) -> None:

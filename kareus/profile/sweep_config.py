@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kareus.artifacts.records import suggest
-from kareus.errors import ConfigError
+from kareus.errors import ConfigError, RefusedWorkloadError
 from kareus.partition.names import expected_partitions
 from kareus.workload.compose import Composition, compose
 from kareus.workload.config import MeasurementProtocol, Workload
@@ -73,9 +73,27 @@ class ProfilerSweep:
     """That give it alone."""
     workload: Workload
     sweep: Sweep
+    refusal: str | None
+    """Why it cannot run, in one line; None if it can."""
 
 
-def resolve_sweeps(overrides: Sequence[str], config_dir: Path = CONFIG_DIR) -> list[ProfilerSweep]:
+def resolve_sweep(overrides: Sequence[str], config_dir: Path = CONFIG_DIR) -> ProfilerSweep:
+    """Resolve overrides that give one sweep; as `expand_sweeps` else.
+
+    Raises:
+        ConfigError: they give several.
+        RefusedWorkloadError: it cannot run.
+    """
+    first, *others = expand_sweeps(overrides, config_dir)
+    if others:
+        names = ", ".join(sweep.name for sweep in (first, *others))
+        raise ConfigError(f"{1 + len(others)} sweeps ({names}): a table holds one; give one value for each key.")
+    if first.refusal is not None:
+        raise RefusedWorkloadError(f"{first.workload_name}, {first.name}: {first.refusal}")
+    return first
+
+
+def expand_sweeps(overrides: Sequence[str], config_dir: Path = CONFIG_DIR) -> list[ProfilerSweep]:
     """Resolve every combination of `overrides`, in order; repeated ones once.
 
     Args:
@@ -84,7 +102,6 @@ def resolve_sweeps(overrides: Sequence[str], config_dir: Path = CONFIG_DIR) -> l
 
     Raises:
         ConfigError: an override or a file of the configuration that cannot be used.
-        RefusedWorkloadError: a combination cannot run.
     """
     sweeps = [_sweep(composition) for composition in compose(overrides, config_dir, SweptWorkload, PRIMARY)]
     return list({(sweep.workload_name, sweep.name): sweep for sweep in sweeps}.values())
@@ -92,17 +109,23 @@ def resolve_sweeps(overrides: Sequence[str], config_dir: Path = CONFIG_DIR) -> l
 
 def _sweep(composition: Composition) -> ProfilerSweep:
     extension = part(composition, GROUP)
-    workload, sweep = feasible(extension.workload, extension.workload_name), extension.record
-    known = expected_partitions(workload)
+    sweep: Sweep = extension.record
+    known = expected_partitions(extension.workload)
     if sweep.partition not in known:
         raise ConfigError(
             f"sweep.partition={sweep.partition}: not a partition of {extension.workload_name}; "
             f"{suggest(sweep.partition, known)}."
         )
+    workload, refusal = extension.workload, None
+    try:
+        workload = feasible(workload)
+    except RefusedWorkloadError as error:
+        refusal = str(error)
     return ProfilerSweep(
         workload_name=extension.workload_name,
         name=extension.name,
         overrides=extension.overrides,
         workload=workload,
         sweep=sweep,
+        refusal=refusal,
     )

@@ -6,13 +6,12 @@ from pathlib import Path
 
 from kareus.artifacts.provenance import check_subject
 from kareus.artifacts.tables import read_provenance, write_table
-from kareus.errors import ConfigError
 from kareus.partition.read import find_partition
 from kareus.partition.tables import PARTITIONS
 from kareus.profile.bench import open_bench
 from kareus.profile.programs import partition_program
 from kareus.profile.sweep import run_sweep
-from kareus.profile.sweep_config import ProfilerSweep, resolve_sweeps
+from kareus.profile.sweep_config import resolve_sweep
 from kareus.profile.tables import TRIALS
 from kareus.workload.resolve import CONFIG_DIR
 from kareus.workload.slices import subject_of
@@ -36,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Measure what the store does not have, and write it."""
-    swept = _one(resolve_sweeps(arguments.overrides, arguments.config_dir))
+    swept = resolve_sweep(arguments.overrides, arguments.config_dir)
     workload, sweep = swept.workload, swept.sweep
     subject = subject_of(workload)
     check_subject(subject, {str(arguments.partitions): read_provenance(arguments.partitions, PARTITIONS)})
@@ -50,10 +49,3 @@ def run(arguments: argparse.Namespace) -> None:
     write_table(arguments.trials, TRIALS.frame(rows), TRIALS, provenance)
     label = bench.testbed.identity.label
     logger.info("%s: %d trials of %s [%s]", arguments.trials, len(rows), partition.name, label)
-
-
-def _one(sweeps: list[ProfilerSweep]) -> ProfilerSweep:
-    if len(sweeps) > 1:
-        names = ", ".join(sweep.name for sweep in sweeps)
-        raise ConfigError(f"{len(sweeps)} sweeps ({names}): a table holds one; give one value for each key.")
-    return sweeps[0]

@@ -4,7 +4,6 @@ import dataclasses
 from dataclasses import dataclass, replace
 from typing import Any
 
-from kareus.errors import RefusedWorkloadError
 from kareus.workload.compose import Composition
 from kareus.workload.config import Workload
 from kareus.workload.divisibility import check_divisibility
@@ -45,16 +44,13 @@ def part(composition: Composition, group: str) -> Extension:
     )
 
 
-def feasible(workload: Workload, name: str) -> Workload:
+def feasible(workload: Workload) -> Workload:
     """The workload as it is planned: its layers split over the stages, and only clocks that its testbed can set.
 
     Raises:
         RefusedWorkloadError: it cannot run.
     """
-    try:
-        check_divisibility(workload)
-        workload = with_settable_clocks(with_split(workload))
-        check_memory(workload, estimate_memory(workload))
-    except RefusedWorkloadError as error:
-        raise RefusedWorkloadError(f"{name}: {error}") from error
+    check_divisibility(workload)
+    workload = with_settable_clocks(with_split(workload))
+    check_memory(workload, estimate_memory(workload))
     return workload

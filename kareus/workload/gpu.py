@@ -1,15 +1,16 @@
 """A GPU, the node around it, and the coefficients of its model: the records of Hydra group `gpu`."""
 
 from dataclasses import dataclass, fields
-from typing import TypeVar
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, TypeVar
 
 from kareus.errors import ConfigError
 from kareus.workload.ranges import not_negative, positive, share
 
-Numeric = TypeVar("Numeric", float, NDArray[np.float64])
+if TYPE_CHECKING:  # stages that only read a configuration start without numpy
+    import numpy as np
+    from numpy.typing import NDArray
+
+Numeric = TypeVar("Numeric", float, "NDArray[np.float64]")
 """One number, or one for each of many candidates."""
 
 

@@ -148,6 +148,18 @@ def test_a_campaign_in_which_nothing_can_run_is_refused() -> None:
         resolve_campaign("testbeds", [], CONFIG)
 
 
+def test_a_fleet_or_a_sweep_that_cannot_run_is_part_of_the_result_as_well(config: Path) -> None:
+    write(config, "mine", 'fleets: ["microbatch_size=4,64"]\nsweeps: ["microbatch_size=8,16"]\n')
+    campaign = resolve_campaign("mine", [], config)
+    assert [(m.kind, m.refusal is None) for m in campaign.members] == [
+        ("fleet", True),
+        ("fleet", False),
+        ("sweep", True),
+        ("sweep", False),
+    ]
+    assert (len(campaign.fleets), len(campaign.sweeps), len(campaign.folders)) == (1, 1, 2)
+
+
 def test_what_belongs_to_a_campaign_is_written_with_the_reasons_of_refusals(tmp_path: Path) -> None:
     assert main(["campaign", "paper", "--config-dir", str(CONFIG), "--output", str(tmp_path)]) == 0
     table = read_table(tmp_path / "campaigns/paper/campaign.parquet", CAMPAIGN)

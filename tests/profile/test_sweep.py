@@ -8,12 +8,13 @@ import pytest
 from builders import CONFIG, a100, graphs, protocol, simulated
 
 from kareus.cli import main
+from kareus.errors import RefusedWorkloadError
 from kareus.partition.graph import Batch
 from kareus.partition.interleave import partition_of
 from kareus.profile.bench import open_bench
 from kareus.profile.programs import partition_program
 from kareus.profile.sweep import run_sweep
-from kareus.profile.sweep_config import ProfilerSweep, resolve_sweeps
+from kareus.profile.sweep_config import ProfilerSweep, resolve_sweep
 from kareus.profile.tables import TRIALS
 from kareus.testbed.factory import open_testbed
 from kareus.testbed.simulated.model import run_program
@@ -23,7 +24,7 @@ PROGRAM = partition_program(partition_of(ATTENTION, MLP.collective), 24, 0)
 
 
 def rows_of(folder: Path, *overrides: str, swept: ProfilerSweep | None = None):
-    swept = swept or resolve_sweeps(overrides, CONFIG)[0]
+    swept = swept or resolve_sweep(overrides, CONFIG)
     bench = open_bench(swept.workload)
     with bench.shelf(folder, "attention", PROGRAM.steps, TRIALS) as shelf:
         return TRIALS.frame(run_sweep(swept, PROGRAM, bench.testbed, shelf)), swept
@@ -73,7 +74,7 @@ def test_short_cooldowns_read_high_because_the_trial_before_left_the_gpu_hot(tmp
 
 
 def test_the_reference_is_what_a_testbed_without_flaws_measures(tmp_path):
-    (swept,) = resolve_sweeps(["sweep.windows_s=[5]", "sweep.trials=3", "sweep.settle_s=0.2"], CONFIG)
+    swept = resolve_sweep(["sweep.windows_s=[5]", "sweep.trials=3", "sweep.settle_s=0.2"], CONFIG)
     calm = a100(coefficients=dataclasses.replace(a100().coefficients, leakage_w_per_c=0.0))
     workload = dataclasses.replace(swept.workload, gpu=calm, testbed=simulated(time_noise=0.0, power_noise=0.0))
     table, _ = rows_of(tmp_path, swept=dataclasses.replace(swept, workload=workload))
@@ -109,6 +110,11 @@ def test_a_killed_sweep_measures_only_the_protocols_that_are_not_complete(tmp_pa
         again = TRIALS.frame(run_sweep(swept, PROGRAM, bench.testbed, shelf))
     assert len(sessions) == 2
     assert again.equals(whole)
+
+
+def test_a_sweep_that_cannot_run_is_refused():
+    with pytest.raises(RefusedWorkloadError, match=r"mbs16_seq4096_a100, window: .*out of memory"):
+        resolve_sweep(["microbatch_size=16"], CONFIG)
 
 
 def test_a_table_holds_one_sweep(tmp_path, capsys):

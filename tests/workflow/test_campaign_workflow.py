@@ -114,11 +114,8 @@ def test_without_one_table_of_measurements_only_those_are_measured_again(copy):
     (kept,) = copy.glob("results/measurements/*/forward-mlp-allreduce_*")
     shutil.rmtree(kept)
     shutil.rmtree(folder / "search/forward-mlp-allreduce")
-    others = [
-        folder / "logs/profile.log",
-        *folder.glob("logs/search/backward-*.log"),
-        *folder.glob("logs/profile/*.log"),
-    ]
+    patterns = ("profile*", "profile/*", "search/backward-*")
+    others = [log for pattern in patterns for log in folder.glob(f"logs/{pattern}.log")]
     before = [log.stat().st_mtime_ns for log in others]
     done = snakemake(copy, *CONFIG)
     assert done.returncode == 0, done.stderr

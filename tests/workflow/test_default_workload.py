@@ -10,7 +10,6 @@ import numpy as np
 import polars as pl
 import pytest
 
-from kareus.artifacts.records import content_hash
 from kareus.artifacts.tables import read_provenance, read_table
 from kareus.engine.comparison import compare_runs
 from kareus.engine.tables import ITERATIONS
@@ -18,7 +17,8 @@ from kareus.export.dataset import open_results
 from kareus.frontier.tables import MICROBATCH
 from kareus.pipeline.tables import ITERATION
 from kareus.search.tables import CANDIDATES
-from kareus.workload.slices import PartitionSlice, load_slice
+from kareus.workload.config import Workload
+from kareus.workload.slices import load_slice, subject_of
 from runs.checkout import checkout, snakemake, would_run
 
 NAME = "llama3.2-3b_pp2-tp8_mbs8_seq4096_a100"
@@ -156,11 +156,11 @@ def test_everything_measured_says_that_it_was_simulated(planned):
 
 def test_every_table_of_the_workload_is_about_the_same(planned):
     folder = planned / "results" / NAME
-    slices = load_slice(folder / "config/partition.yaml", PartitionSlice)
+    workload = load_slice(folder / "config/workload.yaml", Workload)
     tables = list(folder.rglob("*.parquet"))
     assert len(tables) == 2 + 1 + 2 + 4 * 3 + 1 + 2 + 1
     origins = [json.loads(pl.read_parquet_metadata(path)["kareus"])["provenance"] for path in tables]
-    assert {origin["subject"] for origin in origins} == {content_hash(slices)}
+    assert {origin["subject"] for origin in origins} == {subject_of(workload)}
 
 
 def test_a_plan_written_by_the_workflow_passes_its_check(planned):
