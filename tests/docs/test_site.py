@@ -34,7 +34,6 @@ def test_every_command_is_described(site):
 
 def test_every_table_is_described(site):
     assert headings(site / "reference/tables.html") == {
-        "campaign",
         "workloads",
         "campaign",
         "measurements",
