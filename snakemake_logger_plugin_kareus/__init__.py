@@ -24,7 +24,7 @@ from kareus.progress.wording import message
 _CHATTER = re.compile(
     r"Building DAG of jobs|Using shell|Conda environments: |Singularity containers: |Select jobs to execute"
     r"|Complete log\(s\)|Elapsed time|Config file .* is extended|Assuming unrestricted|Exiting because a job"
-    r"|Shutting down|Group jobs: |Removing output files|Trying to restart|Execute \d+ jobs"
+    r"|Shutting down|Group jobs: |Removing output files|Execute \d+ jobs"
     r"|SLURM run ID|Job \d+ has been submitted|Cleaning up SLURM"
     r"|WorkflowError:\s+At least one job|RuleException:\s+CalledProcessError"
 )

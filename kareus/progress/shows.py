@@ -2,6 +2,7 @@
 
 import datetime
 import json
+from dataclasses import asdict
 from typing import Any, Protocol, TextIO
 
 from kareus.progress import wording
@@ -113,8 +114,7 @@ class JsonLines:
             at = standing_of(job)
             if at is not None and at != self._told.get(job.job):
                 self._told[job.job] = at
-                fields = {name: getattr(at, name) for name in Standing.__slots__}
-                self._write("progress", now_s, job=job.job, rule=job.rule, wildcards=dict(job.wildcards), **fields)
+                self._write("progress", now_s, job=job.job, rule=job.rule, wildcards=dict(job.wildcards), **asdict(at))
         if campaign.running:
             self._write("state", now_s, **_counts(campaign, now_s))
 

@@ -74,8 +74,3 @@ def test_a_job_refuses_a_filesystem_on_which_it_does_not_see_the_lock_of_the_hea
     with (prepared / ".snakemake/kareus.lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert snakemake(prepared, *remotely).returncode == 0
-
-
-def test_a_dry_run_with_the_profile_needs_no_slurm(prepared):
-    done = snakemake(prepared, "-n", "--workflow-profile", "profiles/slurm", "--executor", "dryrun")
-    assert done.returncode == 0, done.stderr
