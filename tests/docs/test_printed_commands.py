@@ -31,7 +31,7 @@ LEFT_OUT = {
     r"kareus train \S*llama.*": GPUS,
     r"zeusd .*": GPUS,
     r"export ZEUSD_SOCK_PATH=.*": GPUS,
-    r"snakemake --workflow-profile profiles/slurm( --config .*)?": "needs a cluster; tests/workflow/test_slurm.py makes one up",
+    r"snakemake --workflow-profile profiles/slurm( --config .*)?": "needs a cluster: see test_slurm.py",
 }
 """Commands that no test runs, and why."""
 
