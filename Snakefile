@@ -8,6 +8,9 @@ min_version("9.20")
 configfile: "config/workflow.yaml"
 
 
+report: "workflow/report/workflow.rst"
+
+
 include: "workflow/rules/common.smk"
 include: "workflow/rules/campaign.smk"
 include: "workflow/rules/workload.smk"
@@ -46,13 +49,8 @@ rule all:
     default_target: True
     input:
         rules.resolve_campaign.output,
+        rules.report_campaign.output.page,
         measured,
-        expand("results/{workload}/report/page.html", workload=WORKLOADS),
-        expand("results/{workload}/report/fleets.html", workload=EMULATED),
-        [
-            f"results/{workload}/profile/{sweep}/trials.parquet"
-            for workload, sweep in CAMPAIGN.sweeps
-        ],
 
 
 rule plans:

@@ -36,6 +36,7 @@ COMMANDS = {
     "clocks": ("kareus.device.stage", "show the GPUs' clocks, or restore those that a killed run left locked"),
     "report": ("kareus.report.stage", "write the summary and the page"),
     "report-fleets": ("kareus.report.fleets_stage", "write the summary and the page of emulated fleets"),
+    "report-campaign": ("kareus.report.campaign_stage", "write the report on a campaign: a folder to hand on"),
     "results": ("kareus.report.listing", "print the summaries and where everything is"),
 }
 

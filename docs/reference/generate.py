@@ -13,9 +13,8 @@ from typing import Any
 from mkdocs.structure.files import File, Files
 
 from kareus.artifacts.tables import TableSchema
-from kareus.campaign.tables import CAMPAIGN
 from kareus.cli import COMMANDS
-from kareus.export.catalogue import CATALOGUE
+from kareus.export.catalogue import CAMPAIGN_CATALOGUE, CATALOGUE
 from kareus.plan.schema import plan_schema
 from kareus.profile.tables import LOOKS, MEASUREMENTS
 from kareus.workload import config, gpu
@@ -68,7 +67,8 @@ def tables() -> Iterator[str]:
         '`kareus.open_results("results")` opens all of them over all workloads.'
     )
     yield from _table(WORKLOADS, "workloads.parquet")
-    yield from _table(CAMPAIGN, "campaigns/<campaign>/campaign.parquet")
+    for entry in CAMPAIGN_CATALOGUE:
+        yield from _table(entry.schema, f"campaigns/<campaign>/{entry.pattern}")
     for entry in CATALOGUE:
         yield from _table(entry.schema, f"<workload>/{entry.pattern}".replace("{", "<").replace("}", ">"))
     yield from _table(MEASUREMENTS, "measurements/<gpu>_<testbed>/<subject>_<hash>/")

@@ -6,12 +6,22 @@ The one list behind `kareus.open_results` and the reference page of the schemas.
 from dataclasses import dataclass
 
 from kareus.artifacts.tables import TableSchema
+from kareus.campaign.tables import CAMPAIGN
 from kareus.emulate.tables import FLEET, HOURS, POWER_CAPS, STRAGGLERS
 from kareus.engine.tables import ITERATIONS
 from kareus.frontier.tables import MICROBATCH
 from kareus.partition.tables import PARTITIONS, SEGMENTS
 from kareus.pipeline.tables import INSTRUCTIONS, ITERATION
 from kareus.profile.tables import COMPONENTS, PROFILED_INSTRUCTIONS, TRIALS
+from kareus.report.tables import (
+    COMPARISON,
+    FLEET_COMPARISON,
+    PASSES,
+    POWER,
+    PROFILER,
+    SEARCH_TIME,
+    TIMELINE,
+)
 from kareus.schedule.tables import SPACE
 from kareus.search.tables import CANDIDATES, PROPOSALS, ROUNDS
 
@@ -22,7 +32,7 @@ class Entry:
 
     schema: TableSchema
     pattern: str
-    """Path below the folder of a workload; a part in braces is a column that only the path holds."""
+    """Path below the folder of a workload or a campaign; a part in braces is a column that only the path holds."""
 
     @property
     def glob(self) -> str:
@@ -30,7 +40,7 @@ class Entry:
         return "/".join("*" if part.startswith("{") else part for part in self.pattern.split("/"))
 
     def columns_of(self, path: str) -> dict[str, str]:
-        """Columns that the path below the workload's folder holds, such as `partition`."""
+        """Columns that the path below that folder holds, such as `partition`."""
         parts = zip(self.pattern.split("/"), path.split("/"), strict=True)
         return {name.strip("{}"): value for name, value in parts if name.startswith("{")}
 
@@ -53,4 +63,17 @@ CATALOGUE = (
     Entry(STRAGGLERS, "emulate/*/stragglers.parquet"),
     Entry(POWER_CAPS, "emulate/*/power_caps.parquet"),
     Entry(HOURS, "emulate/*/hours.parquet"),
+    Entry(TIMELINE, "report/data/timeline.parquet"),
+    Entry(POWER, "report/data/power.parquet"),
 )
+"""Tables of a workload."""
+
+CAMPAIGN_CATALOGUE = (
+    Entry(CAMPAIGN, "campaign.parquet"),
+    Entry(COMPARISON, "report/data/comparison.parquet"),
+    Entry(FLEET_COMPARISON, "report/data/fleet_comparison.parquet"),
+    Entry(PASSES, "report/data/passes.parquet"),
+    Entry(SEARCH_TIME, "report/data/search_time.parquet"),
+    Entry(PROFILER, "report/data/profiler.parquet"),
+)
+"""Tables of a campaign, below `campaigns/<campaign>/`."""

@@ -4,10 +4,9 @@ from pathlib import Path
 
 import polars as pl
 
-from kareus.artifacts.tables import read_provenance
-from kareus.campaign.tables import CAMPAIGN
+from kareus.artifacts.tables import TableSchema, read_provenance
 from kareus.errors import ArtifactError
-from kareus.export.catalogue import CATALOGUE, Entry
+from kareus.export.catalogue import CAMPAIGN_CATALOGUE, CATALOGUE, Entry
 from kareus.workload.tables import WORKLOADS
 
 
@@ -22,8 +21,8 @@ def open_results(folder: str | Path = "results") -> dict[str, pl.LazyFrame]:
     Returns:
         LazyFrames by the name of their table, such as `iteration`. Before the columns of the table's schema stand
         `workload` (its folder), `testbed` (such as `simulated testbed, A100-SXM4-40GB`; null if nothing was measured)
-        and what the path holds, such as `partition`. A table that no workload has is empty. The table `campaign` is
-        over all campaigns, named in its first column.
+        and what the path holds, such as `partition`. A table that no workload has is empty. Tables of campaigns, such
+        as `comparison`, are over all campaigns, named in their first column.
 
     Raises:
         ArtifactError: there is no such folder, or one of its tables is corrupt or of another version.
@@ -33,16 +32,18 @@ def open_results(folder: str | Path = "results") -> dict[str, pl.LazyFrame]:
     if not workloads.is_file():
         raise ArtifactError(f"{root}: no results here (no workloads.parquet); run snakemake, or name its folder.")
     read_provenance(workloads, WORKLOADS)
-    tables = {WORKLOADS.name: pl.scan_parquet(workloads), CAMPAIGN.name: _over_campaigns(root)}
+    tables = {WORKLOADS.name: pl.scan_parquet(workloads)}
+    tables |= {entry.schema.name: _over_campaigns(root, entry.schema, entry.pattern) for entry in CAMPAIGN_CATALOGUE}
     return tables | {entry.schema.name: _over_workloads(root, entry) for entry in CATALOGUE}
 
 
-def _over_campaigns(root: Path) -> pl.LazyFrame:
+def _over_campaigns(root: Path, schema: TableSchema, pattern: str) -> pl.LazyFrame:
     frames = []
-    for path in sorted(root.glob("campaigns/*/campaign.parquet")):
-        read_provenance(path, CAMPAIGN)
-        frames.append(pl.scan_parquet(path, glob=False).select(pl.lit(path.parent.name).alias("campaign"), pl.all()))
-    return pl.concat(frames) if frames else pl.LazyFrame(schema={"campaign": pl.String} | dict(CAMPAIGN.polars))
+    for path in sorted((root / "campaigns").glob(f"*/{pattern}")):
+        read_provenance(path, schema)
+        name = path.relative_to(root / "campaigns").parts[0]
+        frames.append(pl.scan_parquet(path, glob=False).select(pl.lit(name).alias("campaign"), pl.all()))
+    return pl.concat(frames) if frames else pl.LazyFrame(schema={"campaign": pl.String} | dict(schema.polars))
 
 
 def _over_workloads(root: Path, entry: Entry) -> pl.LazyFrame:

@@ -9,6 +9,8 @@ from kareus.errors import ArtifactError
 
 THROUGHPUT_BASELINE = "sequential"
 FRONTIER_BASELINE = "sequential+perseus"
+OURS = "kareus"
+"""What ablations are compared with."""
 COSTS = ("time_s", "energy_j", "static_energy_j", "dynamic_energy_j")
 TOLERANCE = 1e-9
 """Share by which a plan may exceed a budget: two methods with the same fastest points sum them in another order."""
@@ -32,6 +34,9 @@ class MethodComparison:
     """Energy saved within the least time of the baseline; None also where no plan is that fast."""
     iso_energy_time_reduction_percent: float | None
     """Time saved within the least energy of the baseline; None also where no plan is that frugal."""
+    time_increase_percent: float | None
+    """Of its fastest plan over that of `kareus`; None for `kareus` itself or without it, as the next."""
+    energy_increase_percent: float | None
 
 
 def compare_methods(iteration: pl.DataFrame) -> list[MethodComparison]:
@@ -45,7 +50,7 @@ def compare_methods(iteration: pl.DataFrame) -> list[MethodComparison]:
 
 def with_reductions(plans: pl.DataFrame, iteration: pl.DataFrame) -> pl.DataFrame:
     """Append to `plans` what each saves against the fastest plan of `sequential`, in percent."""
-    baseline = _fastest(_plans(iteration, THROUGHPUT_BASELINE))
+    baseline = fastest_plan(iteration, THROUGHPUT_BASELINE)
     return plans.with_columns(
         time_reduction_percent=_reduction_percent(pl.col("time_s"), baseline["time_s"]),
         energy_reduction_percent=_reduction_percent(pl.col("energy_j"), baseline["energy_j"]),
@@ -54,15 +59,18 @@ def with_reductions(plans: pl.DataFrame, iteration: pl.DataFrame) -> pl.DataFram
 
 def _compared(iteration: pl.DataFrame, method: str) -> MethodComparison:
     own, baseline = _plans(iteration, method), _plans(iteration, FRONTIER_BASELINE)
-    fastest, throughput = _fastest(own), _fastest(_plans(iteration, THROUGHPUT_BASELINE))
+    fastest, throughput = fastest_plan(iteration, method), fastest_plan(iteration, THROUGHPUT_BASELINE)
+    ours = fastest_plan(iteration, OURS) if method != OURS and OURS in iteration["method"] else None
     is_first, is_frontier = method == THROUGHPUT_BASELINE, method == FRONTIER_BASELINE
     return MethodComparison(
         method=method,
-        **fastest,
+        **{name: fastest[name] for name in COSTS},
         time_reduction_percent=None if is_first else _reduction_percent(fastest["time_s"], throughput["time_s"]),
         energy_reduction_percent=None if is_first else _reduction_percent(fastest["energy_j"], throughput["energy_j"]),
         iso_time_energy_reduction_percent=None if is_frontier else _iso_reduction(own, baseline, "time_s", "energy_j"),
         iso_energy_time_reduction_percent=None if is_frontier else _iso_reduction(own, baseline, "energy_j", "time_s"),
+        time_increase_percent=None if ours is None else -_reduction_percent(fastest["time_s"], ours["time_s"]),
+        energy_increase_percent=None if ours is None else -_reduction_percent(fastest["energy_j"], ours["energy_j"]),
     )
 
 
@@ -75,15 +83,20 @@ def _iso_reduction(own: pl.DataFrame, baseline: pl.DataFrame, budget: str, cost:
     return float(_reduction_percent(within.sort(cost).row(0, named=True)[cost], least[cost]))
 
 
+def fastest_plan(iteration: pl.DataFrame, method: str) -> dict[str, Any]:
+    """Row of an `ITERATION` table: the fastest plan of `method`.
+
+    Raises:
+        ArtifactError: it has none.
+    """
+    return _plans(iteration, method).sort("time_s", "energy_j").row(0, named=True)
+
+
 def _plans(iteration: pl.DataFrame, method: str) -> pl.DataFrame:
     plans = iteration.filter(pl.col("method") == method)
     if plans.is_empty():
         raise ArtifactError(f"the iteration frontiers have no plan of '{method}' to compare with; rerun 'pipeline'.")
     return plans
-
-
-def _fastest(plans: pl.DataFrame) -> dict[str, float]:
-    return plans.sort("time_s", "energy_j").select(COSTS).row(0, named=True)
 
 
 def _reduction_percent(value: Any, baseline: float) -> Any:

@@ -1,29 +1,23 @@
-"""What the report on emulated fleets is made of: their tables, and from them the rows of its tables and figures."""
+"""What the report on emulated fleets is made of: their tables, and from them what is compared and drawn."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 
 from kareus.artifacts.provenance import Provenance, TestbedIdentity, derived
-from kareus.artifacts.records import content_hash, to_plain
+from kareus.artifacts.records import content_hash
 from kareus.artifacts.tables import TableSchema, read_provenance, read_table
 from kareus.emulate.tables import FLEET, HOURS, POWER_CAPS, STRAGGLERS
 from kareus.errors import ArtifactError
 from kareus.pipeline.compare import MethodComparison, compare_methods, with_reductions
+from kareus.report.charts import Axis, Form, Line, Panel, Plot, Series, Style, method_style
+from kareus.report.frontiers import PLAN_TIPS, frontier
 
 COUNTS = ("fleet", "gpus", "pipelines", "num_microbatches")
-PLAN_COLUMNS = (
-    "time_s",
-    "energy_j",
-    "static_energy_j",
-    "dynamic_energy_j",
-    "gap",
-    "time_reduction_percent",
-    "energy_reduction_percent",
-)
+SECONDS_PER_HOUR = 3600.0
+FLEET_TIPS = tuple(replace(tip, form=Form.MEGAJOULES) if tip.form is Form.KILOJOULES else tip for tip in PLAN_TIPS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +31,15 @@ class FleetInputs:
     stragglers: pl.DataFrame
     power_caps: pl.DataFrame
     hours: pl.DataFrame
+
+    def tables(self) -> list[tuple[TableSchema, pl.DataFrame]]:
+        """All tables with their schemas."""
+        return [
+            (FLEET, self.fleet),
+            (STRAGGLERS, self.stragglers),
+            (POWER_CAPS, self.power_caps),
+            (HOURS, self.hours),
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,36 +123,56 @@ def charges(inputs: FleetInputs) -> list[Charge]:
     return [Charge(**row) for row in totals.to_dicts()]
 
 
-def fleets_data(inputs: FleetInputs) -> dict[str, Any]:
-    """Everything that the page shows, in the units that its keys end in; gaps are fractions."""
-    return {
-        "workload": inputs.workload,
-        "testbed": to_plain(inputs.testbed) | {"label": inputs.testbed.label},
-        "provenance": to_plain(inputs.provenance),
-        "fleets": [{**to_plain(own), "frontiers": _frontiers(inputs, own.fleet)} for own in compare_fleets(inputs)],
-        "stragglers": inputs.stragglers.drop("points").to_dicts(),
-        "power_caps": inputs.power_caps.drop("points").to_dicts(),
-        "hours": _powers(inputs.hours),
-        "charges": [to_plain(row) | {"saving_percent": row.saving_percent} for row in charges(inputs)],
-    }
+def fleet_plots(inputs: FleetInputs) -> list[Plot]:
+    """Frontiers of every fleet, and power by the hour where hours were planned."""
+    return [_frontiers(inputs), *([_hours(inputs)] if len(inputs.hours) else [])]
 
 
-def _frontiers(inputs: FleetInputs, name: str) -> list[dict[str, Any]]:
-    own = inputs.fleet.filter(pl.col("fleet") == name)
-    plans = with_reductions(own, own).sort("time_s")
-    return [
-        {"method": method, "plans": plans.filter(pl.col("method") == method).select(PLAN_COLUMNS).to_dicts()}
-        for method in own["method"].unique(maintain_order=True)
-    ]
+def _frontiers(inputs: FleetInputs) -> Plot:
+    panels = []
+    for own in inputs.fleet.partition_by("fleet", maintain_order=True):
+        rows = with_reductions(own, own).with_columns(gap_percent=100 * pl.col("gap")).sort("time_s")
+        counts = own.select(COUNTS).row(0, named=True)
+        title = "{fleet}: {num_microbatches:,} microbatches on {pipelines:,} pipelines".format_map(counts)
+        panels.append(
+            Panel(
+                title=title,
+                x=Axis(column="time_s", label="iteration time (s)"),
+                y=Axis(column="energy_j", label="iteration energy, all GPUs (MJ)", scale=1e-6),
+                series=tuple(
+                    frontier(rows, method, FLEET_TIPS) for method in own["method"].unique(maintain_order=True)
+                ),
+            )
+        )
+    return Plot(
+        name=FLEET.name, title="Iteration time and energy of each fleet", table=FLEET.name, panels=tuple(panels)
+    )
 
 
-def _powers(hours: pl.DataFrame) -> list[dict[str, Any]]:
-    """Mean power of a fleet in every hour, by method and policy, beside the value of the series."""
-    keys = ("fleet", "method", "policy", "unit", "hour", "value")
-    means = hours.group_by(keys, maintain_order=True).agg((pl.sum("energy_j") / 3600).alias("power_w"))
-    lines = means.partition_by("fleet", "method", "policy", "unit", maintain_order=True)
-    return [
-        line.select("fleet", "method", "policy", "unit").row(0, named=True)
-        | line.select("hour", "value", "power_w").to_dict(as_series=False)
-        for line in lines
-    ]
+def _hours(inputs: FleetInputs) -> Plot:
+    """Mean power of the fleets in every hour, over the value of the series."""
+    keys = ("fleet", "method", "unit", "hour", "value")
+    hourly = inputs.hours.filter(pl.col("policy") == "hourly")
+    means = hourly.group_by(keys, maintain_order=True).agg(power_w=pl.sum("energy_j") / SECONDS_PER_HOUR)
+    panels = []
+    for (fleet, unit), own in means.group_by("fleet", "unit", maintain_order=True):
+        lines = [
+            _by_the_hour(method, rows, method_style(method).color)
+            for (method,), rows in own.group_by("method", maintain_order=True)
+        ]
+        hour, power = (
+            Axis(column="hour", label="hour"),
+            Axis(column="power_w", label="power, all GPUs (MW)", scale=1e-6),
+        )
+        series = _by_the_hour(f"series ({unit})", own.unique("hour").sort("hour"), "ink")
+        panels += [
+            Panel(title=f"{fleet}: mean power", x=hour, y=power, series=tuple(lines)),
+            Panel(title=f"{fleet}: series", x=hour, y=Axis(column="value", label=str(unit)), series=(series,)),
+        ]
+    return Plot(name=HOURS.name, title="Mean power of the fleet by the hour", table=HOURS.name, panels=tuple(panels))
+
+
+def _by_the_hour(name: str, rows: pl.DataFrame, color: str) -> Series:
+    """What holds for every hour, the last one too."""
+    end = rows.tail(1).with_columns(pl.col("hour") + 1)
+    return Series(name=name, points=pl.concat([rows, end]), style=Style(color=color), line=Line.STEPS)

@@ -4,9 +4,12 @@ import argparse
 from pathlib import Path
 
 from kareus.artifacts.files import write_text
-from kareus.report.fleets import fleets_data, load_fleets
-from kareus.report.fleets_summary import fleets_text
-from kareus.report.page import FLEET_SCRIPTS, html_page
+from kareus.report.downloads import OF_WORKLOAD, labelled, labelled_schema, write_downloads
+from kareus.report.drawing import save
+from kareus.report.fleets import compare_fleets, fleet_plots, load_fleets
+from kareus.report.fleets_summary import fleet_sections, fleets_text
+from kareus.report.page import page_html
+from kareus.report.sections import Page
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -16,17 +19,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             f"--{name}", type=Path, required=True, nargs="+", metavar="FILE", help="one table for each fleet"
         )
-    parser.add_argument("--page", type=Path, required=True, metavar="OUT.html", help="page to write")
-    parser.add_argument("--summary", type=Path, required=True, metavar="OUT.txt", help="summary to write")
+    text = "folder for fleets.html, fleets.txt, figures/ (SVG, PDF) and data/ (CSV, Parquet)"
+    parser.add_argument("--output", type=Path, required=True, metavar="FOLDER", help=text)
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Read all tables, write the page and the summary, print the summary."""
+    """Read all tables, write the report, print the summary."""
     inputs = load_fleets(
         arguments.workload, arguments.fleet, arguments.stragglers, arguments.power_caps, arguments.hours
     )
-    text = fleets_text(inputs)
-    title = f"{inputs.workload}, emulated fleets ({inputs.testbed.label})"
-    write_text(arguments.page, html_page(title, text, fleets_data(inputs), FLEET_SCRIPTS))
-    write_text(arguments.summary, text)
+    plots, subject, output = fleet_plots(inputs), f"{inputs.workload}, {inputs.testbed.label}", arguments.output
+    of = {"workload": inputs.workload, "testbed": inputs.testbed.label}
+    for schema, frame in inputs.tables():
+        write_downloads(output / "data", labelled(frame, of), labelled_schema(schema, OF_WORKLOAD), inputs.provenance)
+    for plot in plots:
+        save(plot, subject, output / "figures")
+    sections = fleet_sections(inputs)
+    text = fleets_text(inputs, sections)
+    page = Page(
+        title=f"{inputs.workload}, emulated fleets",
+        scale=", ".join(f"{fleet.gpus:,} GPUs" for fleet in compare_fleets(inputs)),
+        testbeds=(inputs.testbed,),
+        provenance=inputs.provenance,
+        sections=tuple(sections),
+        figures=tuple(plots),
+        tables=inputs.tables(),
+    )
+    write_text(output / "fleets.html", page_html(page, text))
+    write_text(output / "fleets.txt", text)
     print(text, end="")  # noqa: T201, the answer of the command

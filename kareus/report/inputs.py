@@ -9,20 +9,25 @@ import polars as pl
 from kareus.artifacts.provenance import Provenance, TestbedIdentity, derived
 from kareus.artifacts.records import content_hash
 from kareus.artifacts.tables import TableSchema, read_provenance, read_table
-from kareus.engine.comparison import RunComparison, compare_runs
+from kareus.engine.comparison import FASTEST, RunComparison, compare_runs
 from kareus.engine.tables import ITERATIONS
 from kareus.errors import ArtifactError
 from kareus.frontier.tables import MICROBATCH
+from kareus.pipeline.compare import THROUGHPUT_BASELINE, fastest_plan
 from kareus.pipeline.tables import ITERATION
+from kareus.plan.build import build_plan
 from kareus.plan.check import read_plan
 from kareus.plan.document import Plan
 from kareus.search.tables import CANDIDATES, PROPOSALS, ROUNDS
+from kareus.workload.slices import PlanSlice, load_slice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Paths:
     """Files to report on."""
 
+    config: Path
+    """Slice of `plan`: the workload."""
     iteration: Path
     microbatch: Path
     candidates: Sequence[Path]
@@ -66,14 +71,25 @@ class ReportInputs:
     iteration: pl.DataFrame
     microbatch: pl.DataFrame
     searches: tuple[Search, ...]
-    plans: tuple[Plan, ...]
+    plans: dict[str, Plan]
+    """Chosen plans by the names of their files, without `.json`."""
+    baseline: Plan
+    """The fastest plan of `sequential`."""
+    iterations: pl.DataFrame
+    """That were run; a table `ITERATIONS`, without rows if nothing was."""
     runs: tuple[RunComparison, ...]
     """Of the methods that were run; none if nothing was."""
 
     @property
     def gpus(self) -> int:
         """GPUs of the whole job."""
-        return self.plans[0].gpus
+        return self.baseline.gpus
+
+    @property
+    def blocking_power_w(self) -> float:
+        """Power that the effective energies leave out: (E - E_effective) / t, the same in every row."""
+        row = self.microbatch.row(0, named=True)
+        return float((row["energy_j"] - row["effective_energy_j"]) / row["time_s"])
 
 
 def load(workload: str, paths: Paths) -> ReportInputs:
@@ -83,29 +99,35 @@ def load(workload: str, paths: Paths) -> ReportInputs:
         ArtifactError: a file that is missing, corrupt or of another workload, or inputs that were
             measured on more than one testbed.
     """
-    plans = tuple(_plan(path, workload) for path in paths.plans)
+    plans = {path.name.removesuffix(".json"): _plan(path, workload) for path in paths.plans}
     sources = _sources(paths)
     parents = {source.name: source.provenance for source in sources}
     tables = derived(content_hash([p.config_hash for p in parents.values()]), parents)
     if tables.testbed is None:
         raise ArtifactError(f"{paths.iteration}: says no testbed; rerun the stage that makes it.")
-    for path, plan in zip(paths.plans, plans, strict=True):
+    for path, plan in zip(paths.plans, plans.values(), strict=True):
         if plan.testbed != tables.testbed:
             raise ArtifactError(
                 f"{path}: planned from {plan.testbed.label} ({plan.testbed.detail}), the tables are from "
                 f"{tables.testbed.label} ({tables.testbed.detail}). Rerun all on one testbed."
             )
-    iteration = read_table(paths.iteration, ITERATION)
+    iteration, microbatch = read_table(paths.iteration, ITERATION), read_table(paths.microbatch, MICROBATCH)
+    iterations = pl.concat([ITERATIONS.frame([]), *(read_table(path, ITERATIONS) for path in paths.runs)])
+    configured = load_slice(paths.config, PlanSlice).workload
     return ReportInputs(
         workload=workload,
         testbed=tables.testbed,
         provenance=tables.stamped(),
         sources=sources,
         iteration=iteration,
-        microbatch=read_table(paths.microbatch, MICROBATCH),
+        microbatch=microbatch,
         searches=_searches(paths),
         plans=plans,
-        runs=tuple(row for path in paths.runs for row in compare_runs(read_table(path, ITERATIONS), iteration)),
+        baseline=build_plan(
+            configured, workload, FASTEST, fastest_plan(iteration, THROUGHPUT_BASELINE), microbatch, tables.testbed
+        ),
+        iterations=iterations,
+        runs=tuple(compare_runs(iterations, iteration)) if paths.runs else (),
     )
 
 

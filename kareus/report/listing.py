@@ -17,13 +17,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Print one summary for each workload, planned or refused, and one for its emulated fleets, with the places."""
+    """Print one summary for each workload, planned or refused, and for its fleets, and where they and campaigns are."""
     workloads, fleets = arguments.results / "workloads.parquet", sorted(arguments.results.glob("*/report/fleets.txt"))
     if workloads.is_file() or not fleets:
         for workload in read_table(workloads, WORKLOADS).to_dicts():
             logger.info("%s\n", _entry(arguments.results / workload["workload"], workload["refusal"]))
     for summary in fleets:
         logger.info("%s\npage     %s\n", read_text(summary).rstrip(), summary.with_suffix(".html").resolve())
+    for index in sorted(arguments.results.glob("campaigns/*/report/index.html")):
+        logger.info("campaign %s, all of it in one folder\npage     %s\n", index.parents[1].name, index.resolve())
 
 
 def _entry(folder: Path, refusal: str | None) -> str:

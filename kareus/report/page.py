@@ -2,43 +2,48 @@
 
 import html
 import json
-from collections.abc import Mapping, Sequence
 from importlib import resources
 from string import Template
-from typing import Any
 
-from kareus.report.figures import page_data
-from kareus.report.inputs import ReportInputs
-from kareus.report.summary import summary_text
+from kareus.report.charts import PALETTE
+from kareus.report.sections import Page, page_data, testbeds_label
 
-SHARED = ("data.js", "svg.js", "interact.js", "layout.js", "frontiers.js")
-"""Scripts of every page, in the order in which they are joined: each uses only what stands before it."""
-SCRIPTS = (*SHARED, "search.js", "effort.js", "timeline.js", "page.js")
-FLEET_SCRIPTS = (*SHARED, "fleets.js")
+SCRIPTS = (
+    "data.js",
+    "svg.js",
+    "interact.js",
+    "layout.js",
+    "plot.js",
+    "shares.js",
+    "timeline.js",
+    "sheet.js",
+    "sections.js",
+)
+"""In the order in which they are joined: each uses only what stands before it."""
 
 
-def page_html(inputs: ReportInputs) -> str:
-    """Return the page of a workload as text."""
-    title = f"{inputs.workload} ({inputs.testbed.label})"
-    return html_page(title, summary_text(inputs), page_data(inputs), SCRIPTS)
-
-
-def html_page(title: str, summary: str, data: Mapping[str, Any], scripts: Sequence[str]) -> str:
+def page_html(page: Page, summary: str) -> str:
     """Return a page as text.
 
     Args:
-        title: of the document.
-        summary: what the page says, as text.
-        data: what its figures draw.
-        scripts: assets that draw them.
+        page: what it shows.
+        summary: what it says, as text.
     """
     return Template(_asset("page.html")).substitute(
-        title=html.escape(title),
-        style=_asset("page.css"),
+        title=html.escape(f"{page.title} ({testbeds_label(page.testbeds)})"),
+        style=f"{_colours()}\n{_asset('page.css')}",
         summary=html.escape(summary),
-        data=_embedded(data),
-        script="\n".join(_asset(name) for name in scripts),
+        data=_embedded(page_data(page)),
+        script="\n".join(_asset(name) for name in SCRIPTS),
     )
+
+
+def _colours() -> str:
+    """Colours of figures as variables, as the reader's scheme wants them; paper is always light."""
+    light, dark = (
+        ":root {" + "".join(f" --{name}: {both[i]};" for name, both in PALETTE.items()) + " }" for i in range(2)
+    )
+    return f"{light}\n@media screen and (prefers-color-scheme: dark) {{ {dark} }}"
 
 
 def _embedded(value: object) -> str:

@@ -1,17 +1,22 @@
-"""The command `report`: the summary and the page of one workload, from its tables and plans."""
+"""The command `report`: the summary and the page of one workload, its figures for papers and its tables for others."""
 
 import argparse
 from pathlib import Path
 
 from kareus.artifacts.files import write_text
+from kareus.report.downloads import write_downloads
+from kareus.report.drawing import save
+from kareus.report.figures import figures, tables
 from kareus.report.inputs import Paths, load
 from kareus.report.page import page_html
 from kareus.report.summary import summary_text
+from kareus.report.workload import workload_page
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `kareus report`."""
     parser.add_argument("--workload", required=True, metavar="NAME", help="readable name of the workload")
+    parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="configuration slice of `plan`")
     parser.add_argument("--iteration", type=Path, required=True, metavar="FILE", help="table of iteration frontiers")
     parser.add_argument("--microbatch", type=Path, required=True, metavar="FILE", help="table of microbatch frontiers")
     for name in ("candidates", "rounds", "proposals"):
@@ -19,15 +24,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(f"--{name}", type=Path, nargs="*", default=[], metavar="FILE", help=text)
     parser.add_argument("--plans", type=Path, required=True, nargs="+", metavar="FILE", help="chosen plans")
     parser.add_argument("--runs", type=Path, nargs="*", default=[], metavar="FILE", help="iterations that were run")
-    parser.add_argument("--page", type=Path, required=True, metavar="OUT.html", help="page to write")
-    parser.add_argument("--summary", type=Path, required=True, metavar="OUT.txt", help="summary to write")
+    text = "folder for page.html, summary.txt, figures/ (SVG, PDF) and data/ (CSV, Parquet)"
+    parser.add_argument("--output", type=Path, required=True, metavar="FOLDER", help=text)
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Read all inputs, write the page and the summary, print the summary."""
+    """Read all inputs, write the report, print the summary."""
     inputs = load(
         arguments.workload,
         Paths(
+            config=arguments.config,
             iteration=arguments.iteration,
             microbatch=arguments.microbatch,
             candidates=arguments.candidates,
@@ -37,7 +43,12 @@ def run(arguments: argparse.Namespace) -> None:
             runs=arguments.runs,
         ),
     )
+    drawn, downloads, output = figures(inputs), tables(inputs), arguments.output
+    for schema, frame in downloads:
+        write_downloads(output / "data", frame, schema, inputs.provenance)
+    for figure in drawn:
+        save(figure, f"{inputs.workload}, {inputs.testbed.label}", output / "figures")
     text = summary_text(inputs)
-    write_text(arguments.page, page_html(inputs))
-    write_text(arguments.summary, text)
+    write_text(output / "page.html", page_html(workload_page(inputs, drawn, downloads), text))
+    write_text(output / "summary.txt", text)
     print(text, end="")  # noqa: T201, the answer of the command

@@ -1,4 +1,4 @@
-"""The summary of a workload: what every method costs, and what the chosen plans save; as rows and as text."""
+"""The tables of a workload: what every method costs, what the chosen plans save, what searches took; and as text."""
 
 import textwrap
 from collections.abc import Sequence
@@ -6,9 +6,13 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from kareus.artifacts.provenance import TestbedIdentity
+from kareus.engine.comparison import RunComparison
+from kareus.engine.tables import ITERATIONS
 from kareus.pipeline.compare import (
     COSTS,
     FRONTIER_BASELINE,
+    OURS,
     THROUGHPUT_BASELINE,
     MethodComparison,
     compare_methods,
@@ -16,8 +20,10 @@ from kareus.pipeline.compare import (
 )
 from kareus.plan.document import Plan
 from kareus.report.effort import SearchEffort, search_efforts
-from kareus.report.inputs import ReportInputs
-from kareus.report.text import DASH, percent, table
+from kareus.report.inputs import ReportInputs, Search
+from kareus.report.sheets import Row, Sheet, heads, sheet_text
+from kareus.report.text import DASH, percent
+from kareus.search.tables import CANDIDATES
 
 WIDTH = 100
 """Columns of the terminal."""
@@ -55,42 +61,123 @@ def plan_rows(iteration: pl.DataFrame, plans: Sequence[Plan]) -> list[PlanRow]:
 
 def summary_text(inputs: ReportInputs) -> str:
     """The summary for a terminal of 100 columns: plain text, aligned, ending in a line feed."""
-    methods = compare_methods(inputs.iteration)
+    sheets = [*method_sheets(inputs.iteration), plans_sheet(inputs)]
     blocks = [
         [inputs.workload, f"{inputs.testbed.label}, {inputs.gpus} GPUs", inputs.testbed.detail],
-        [f"Max throughput: the fastest plan of each method; reductions against {THROUGHPUT_BASELINE}"],
-        _max_throughput(methods),
-        [f"Frontier improvement: reductions against {FRONTIER_BASELINE}"],
-        _frontier_improvement(methods),
-        [f"Chosen plans: reductions against {THROUGHPUT_BASELINE} at max throughput"],
-        _chosen_plans(plan_rows(inputs.iteration, inputs.plans)),
+        *(block for sheet in sheets for block in sheet_text(sheet)),
         *(_search(effort) for effort in search_efforts(inputs.searches)[:1]),
-        *_runs(inputs),
+        *(sheet_text(runs_sheet(inputs.runs, inputs.testbed)) if inputs.runs else []),
         [f"{DASH} no plan of the method satisfies the constraint, or the method is the baseline itself"],
     ]
     return "\n\n".join("\n".join(block) for block in blocks) + "\n"
 
 
-def _max_throughput(rows: Sequence[MethodComparison]) -> list[str]:
-    cells = [(row.method, *_cost(row), *_reductions(row)) for row in rows]
-    heads = ("method", "time s", "energy kJ", "static kJ", "dynamic kJ", "time saved", "energy saved")
-    return table(heads, cells)
+def method_sheets(iteration: pl.DataFrame) -> tuple[Sheet, Sheet]:
+    """Max throughput and frontier improvement of every method (paper, section 6.1, "Metrics")."""
+    rows = compare_methods(iteration)
+    throughput = ("method", "time s", "energy kJ", "static kJ", "dynamic kJ", "time saved", "energy saved")
+    improvement = ("method", "iso-time energy saved", "iso-energy time saved")
+    return (
+        Sheet(
+            caption=f"Max throughput: the fastest plan of each method; reductions against {THROUGHPUT_BASELINE}",
+            heads=heads([("", throughput)]),
+            rows=tuple(_row(row.method, *_cost(row), *_reductions(row)) for row in rows),
+        ),
+        Sheet(
+            caption=f"Frontier improvement: reductions against {FRONTIER_BASELINE}",
+            heads=heads([("", improvement)]),
+            rows=tuple(
+                _row(
+                    row.method,
+                    percent(row.iso_time_energy_reduction_percent),
+                    percent(row.iso_energy_time_reduction_percent),
+                )
+                for row in rows
+                if row.method != FRONTIER_BASELINE
+            ),
+        ),
+    )
 
 
-def _frontier_improvement(rows: Sequence[MethodComparison]) -> list[str]:
-    cells = [
-        (row.method, percent(row.iso_time_energy_reduction_percent), percent(row.iso_energy_time_reduction_percent))
-        for row in rows
-        if row.method != FRONTIER_BASELINE
-    ]
-    return table(("method", "iso-time energy saved", "iso-energy time saved"), cells)
+def plans_sheet(inputs: ReportInputs) -> Sheet:
+    """The chosen plans."""
+    names = ("selector", "method", "time s", "energy kJ", "time saved", "energy saved", "gap")
+    rows = plan_rows(inputs.iteration, list(inputs.plans.values()))
+    return Sheet(
+        caption=f"Chosen plans: reductions against {THROUGHPUT_BASELINE} at max throughput",
+        heads=heads([("", names)]),
+        rows=tuple(
+            Row(
+                cells=(
+                    row.selector,
+                    row.method,
+                    *_cost(row)[:2],
+                    *_reductions(row),
+                    percent(100 * row.gap, digits=2),
+                )
+            )
+            for row in rows
+        ),
+        texts=2,
+    )
 
 
-def _chosen_plans(rows: Sequence[PlanRow]) -> list[str]:
-    cells = [
-        (row.selector, row.method, *_cost(row)[:2], *_reductions(row), percent(100 * row.gap, digits=2)) for row in rows
-    ]
-    return table(("selector", "method", "time s", "energy kJ", "time saved", "energy saved", "gap"), cells, texts=2)
+def runs_sheet(runs: Sequence[RunComparison], testbed: TestbedIdentity) -> Sheet:
+    """What ran beside what was predicted."""
+    verb = "played back" if testbed.kind == "simulated" else "run"
+    return Sheet(
+        caption=f"End to end: the fastest plan of each method, {verb} for {runs[0].iterations} iterations",
+        heads=heads([("", ("method", "predicted s", "ran s", "off by", "predicted kJ", "ran kJ", "off by"))]),
+        rows=tuple(
+            _row(
+                run.method,
+                f"{run.predicted_time_s:.3f}",
+                f"{run.time_s:.3f}",
+                _above(run.time_percent),
+                f"{run.predicted_energy_j / 1e3:.2f}",
+                DASH if run.energy_j is None else f"{run.energy_j / 1e3:.2f}",
+                _above(run.energy_percent),
+            )
+            for run in runs
+        ),
+        source=ITERATIONS.name,
+    )
+
+
+def efforts_sheet(searches: Sequence[Search]) -> Sheet:
+    """What the searches brought and took, by partition."""
+    efforts = search_efforts(searches)
+    passes = [found.name for found in efforts[0].passes] if efforts else []
+    return Sheet(
+        caption="Searches by pass and by time",
+        heads=heads(
+            [
+                ("", ("partition", "measured", "on the frontier")),
+                ("share of it found by", passes),
+                ("time", ("profiling min", "of it looks", "optimisation min", "profiling")),
+            ]
+        ),
+        rows=tuple(_effort_row(effort, passes) for effort in efforts),
+        source=CANDIDATES.name,
+        note="Profiling is the testbed's clock, virtual if it is simulated; optimisation is the planning machine's, "
+        "spent on surrogates and acquisition.",
+    )
+
+
+def _effort_row(effort: SearchEffort, passes: Sequence[str]) -> Row:
+    found = {p.name: 100 * p.on_frontier / effort.on_frontier for p in effort.passes}
+    return Row(
+        cells=(
+            effort.partition,
+            str(sum(p.measured for p in effort.passes)),
+            str(effort.on_frontier),
+            *(percent(found.get(name), digits=0) for name in passes),
+            f"{effort.profiling_s / 60:.1f}",
+            f"{effort.looking_s / 60:.1f}",
+            f"{effort.optimisation_s / 60:.2f}",
+            percent(100 * effort.profiling_share),
+        )
+    )
 
 
 def _search(effort: SearchEffort) -> list[str]:
@@ -105,26 +192,12 @@ def _search(effort: SearchEffort) -> list[str]:
     return [*textwrap.wrap(found, WIDTH), *textwrap.wrap(took, WIDTH)]
 
 
-def _runs(inputs: ReportInputs) -> list[list[str]]:
-    """What ran beside what was predicted, if anything ran."""
-    if not inputs.runs:
-        return []
-    verb = "played back" if inputs.testbed.kind == "simulated" else "run"
-    head = f"End to end: the fastest plan of each method, {verb} for {inputs.runs[0].iterations} iterations"
-    heads = ("method", "predicted s", "ran s", "off by", "predicted kJ", "ran kJ", "off by")
-    cells = [
-        (
-            row.method,
-            f"{row.predicted_time_s:.3f}",
-            f"{row.time_s:.3f}",
-            f"{row.time_percent:+.1f} %",
-            f"{row.predicted_energy_j / 1e3:.2f}",
-            DASH if row.energy_j is None else f"{row.energy_j / 1e3:.2f}",
-            DASH if row.energy_percent is None else f"{row.energy_percent:+.1f} %",
-        )
-        for row in inputs.runs
-    ]
-    return [[head], table(heads, cells)]
+def _row(method: str, *cells: str) -> Row:
+    return Row(cells=(method, *cells), is_ours=method == OURS)
+
+
+def _above(value: float | None) -> str:
+    return DASH if value is None else f"{'+' if round(value, 1) > 0 else ''}{percent(value)}"
 
 
 def _cost(row: MethodComparison | PlanRow) -> tuple[str, ...]:

@@ -2,9 +2,12 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
-from kareus.artifacts.files import write_json
+from builders import CONFIG
+
+from kareus.artifacts.files import write_json, write_text
 from kareus.artifacts.provenance import Provenance, TestbedIdentity
 from kareus.artifacts.records import to_plain
 from kareus.artifacts.tables import TableSchema, write_table
@@ -15,6 +18,8 @@ from kareus.plan.document import PLAN_SCHEMA_VERSION, Plan, PlannedInstruction, 
 from kareus.report.inputs import Paths
 from kareus.schedule.choice import Choice
 from kareus.search.tables import CANDIDATES, PROPOSALS, ROUNDS
+from kareus.workload.resolve import resolve_accepted
+from kareus.workload.slices import slice_text
 
 SIMULATED = TestbedIdentity(kind="simulated", gpu="A100-SXM4-40GB", detail="GPU model 1")
 WORKLOAD = "tiny_pp2-tp8"
@@ -56,7 +61,10 @@ def write_inputs(folder: Path, names: Names = Names(), testbed: TestbedIdentity 
     plans = [folder / "plan" / f"{selector}.json" for selector in ("fastest", "deadline=4s")]
     for number, (path, selector) in enumerate(zip(plans, (names.selector, "deadline=4s"), strict=True)):
         write_json(path, to_plain(plan(selector, number, names, testbed)))
+    config = folder / "config/plan.yaml"
+    write_text(config, config_text())
     return Paths(
+        config=config,
         iteration=table("pipeline/iteration.parquet", ITERATION, iteration_rows(names)),
         microbatch=table("frontier/microbatch.parquet", MICROBATCH, microbatch_rows()),
         candidates=[table(f"search/{p}/candidates.parquet", CANDIDATES, candidate_rows(names)) for p in PARTITIONS],
@@ -64,6 +72,13 @@ def write_inputs(folder: Path, names: Names = Names(), testbed: TestbedIdentity 
         proposals=[table(f"search/{p}/proposals.parquet", PROPOSALS, proposal_rows()) for p in PARTITIONS],
         plans=plans,
     )
+
+
+@cache
+def config_text() -> str:
+    """The default workload, with as many microbatches as the tables have."""
+    (workload,) = resolve_accepted(["num_microbatches=2"], CONFIG).values()
+    return slice_text(workload, "plan")
 
 
 def with_runs(paths: Paths, folder: Path, testbed: TestbedIdentity = SIMULATED) -> Paths:

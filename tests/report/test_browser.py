@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 from report_tables import FRONTIERS, PARTITIONS, WORKLOAD, Names, with_runs, write_inputs
+from test_page import page_of
 
 from kareus.report.inputs import load
-from kareus.report.page import page_html
 
 CHROMIUM = shutil.which("chromium")
 pytestmark = pytest.mark.skipif(
@@ -41,7 +41,7 @@ const seen = {
     label: f.querySelector("figcaption .label").textContent,
     aria: f.getAttribute("aria-label"),
     marks: f.querySelectorAll(".chart svg .mark").length,
-    steps: f.querySelectorAll(".chart svg .steps").length,
+    steps: f.querySelectorAll(".chart svg .line-of").length,
     bars: f.querySelectorAll("svg .bar").length,
     parts: f.querySelectorAll("svg .part").length,
     plans: f.querySelectorAll("svg .plan").length,
@@ -55,13 +55,23 @@ const seen = {
   plan_tip: pointAt(of(figures[0]), document.querySelector("svg .plan")),
   point_tip: pointAt(of(figures[0]), figures[0].querySelectorAll(".chart .mark")[2]),
   bar_tip: pointAt(of(figures[1]), bars()[0]),
-  candidate_tip: pointAt(of(figures[2]), figures[2].querySelectorAll(".chart .mark")[1]),
-  part_tip: pointAt(of(figures[3]), figures[3].querySelector("svg .part")),
+  candidate_tip: pointAt(of(figures[3]), figures[3].querySelectorAll(".chart .mark")[1]),
+  part_tip: pointAt(of(figures[4]), figures[4].querySelector("svg .part")),
   injected: document.images.length + document.querySelectorAll("script:not([type])").length,
 };
 const choice = document.querySelector("select");
 choice.value = "1";
 choice.dispatchEvent(new Event("change"));
+const pressed = (chart, key) => {
+  chart.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true, cancelable: true }));
+  const tip = document.getElementById("tooltip");
+  return tip.hidden ? null : tip.innerText;
+};
+const timeline = document.querySelector("svg .bar").closest("svg");
+seen.focusable = timeline.tabIndex;
+const keys = ["ArrowRight", "ArrowRight", "ArrowDown", "ArrowLeft", "Escape"];
+seen.key_tips = keys.map((key) => pressed(timeline, key));
+seen.links = [...document.querySelectorAll("a")].map((a) => a.getAttribute("href"));
 seen.second_plan = document.querySelector("section:nth-of-type(3) .line").innerText;
 seen.second_bars = bars().length;
 parent.postMessage(JSON.stringify(seen), "*");
@@ -93,7 +103,8 @@ def look(folder: Path, name: str, *flags: str) -> dict:
 
 
 def write_page(folder: Path, names: Names) -> Path:
-    page = page_html(load(names.workload, write_inputs(folder / "results", names)))
+    inputs = load(names.workload, write_inputs(folder / "results", names))
+    page = page_of(inputs)
     (folder / "page.html").write_text(page.replace("</body>", PROBE + "</body>"), encoding="utf-8")
     (folder / "frame.html").write_text(FRAME, encoding="utf-8")
     return folder
@@ -111,22 +122,23 @@ def narrow(tmp_path_factory):
 
 
 def test_every_figure_is_drawn(wide):
-    iteration, timeline, search, effort, microbatch = wide["figures"]
+    iteration, timeline, power, search, shares, microbatch = wide["figures"]
     plans = sum(map(len, FRONTIERS.values()))
     assert (iteration["marks"], iteration["steps"], iteration["plans"]) == (plans, len(FRONTIERS), 2)
     assert (timeline["bars"], wide["second_bars"]) == (8, 8)
+    assert power["steps"] == 2 * 2
     assert (search["marks"], search["steps"]) == (4 * len(PARTITIONS), len(PARTITIONS))
-    assert effort["parts"] == 3 * (len(PARTITIONS) + 1)
+    assert shares["parts"] == 3 * (len(PARTITIONS) + 1)
     assert (microbatch["marks"], microbatch["steps"]) == (4, 6)
-    assert wide["tables"] == [len(FRONTIERS), 2, 1 + len(PARTITIONS), 8]
+    assert wide["tables"] == [len(FRONTIERS), len(FRONTIERS) - 1, 2, 1 + len(PARTITIONS), 8]
 
 
 def test_what_ran_has_a_table_of_its_own(tmp_path):
     results = tmp_path / "results"
     inputs = load(WORKLOAD, with_runs(write_inputs(results), results))
-    (tmp_path / "page.html").write_text(page_html(inputs).replace("</body>", PROBE + "</body>"), encoding="utf-8")
+    (tmp_path / "page.html").write_text(page_of(inputs).replace("</body>", PROBE + "</body>"), encoding="utf-8")
     seen = look(tmp_path, "page.html", LIGHT, "--window-size=1280,900")
-    assert seen["tables"] == [len(FRONTIERS), 2, 2, 1 + len(PARTITIONS), 9]
+    assert seen["tables"] == [len(FRONTIERS), len(FRONTIERS) - 1, 2, 2, 1 + len(PARTITIONS), 9]
     assert seen["overflow"] <= 0
 
 
@@ -134,8 +146,8 @@ def test_a_page_without_searches_says_so_and_draws_the_rest(tmp_path):
     inputs = load(
         WORKLOAD, dataclasses.replace(write_inputs(tmp_path / "results"), candidates=[], rounds=[], proposals=[])
     )
-    (tmp_path / "page.html").write_text(page_html(inputs).replace("</body>", PROBE + "</body>"), encoding="utf-8")
-    iteration, timeline, search, _ = look(tmp_path, "page.html", LIGHT, "--window-size=1280,900")["figures"]
+    (tmp_path / "page.html").write_text(page_of(inputs).replace("</body>", PROBE + "</body>"), encoding="utf-8")
+    iteration, timeline, _, search, _, _ = look(tmp_path, "page.html", LIGHT, "--window-size=1280,900")["figures"]
     assert (iteration["plans"], timeline["bars"], search["marks"]) == (2, 8, 0)
 
 
@@ -155,8 +167,8 @@ def test_chunks_and_the_parts_of_a_split_backward_have_names_of_their_own(tmp_pa
         )
 
     inputs = load(WORKLOAD, write_inputs(tmp_path / "results"))
-    inputs = dataclasses.replace(inputs, plans=tuple(map(cut, inputs.plans)))
-    (tmp_path / "page.html").write_text(page_html(inputs).replace("</body>", PROBE + "</body>"), encoding="utf-8")
+    inputs = dataclasses.replace(inputs, plans={name: cut(plan) for name, plan in inputs.plans.items()})
+    (tmp_path / "page.html").write_text(page_of(inputs).replace("</body>", PROBE + "</body>"), encoding="utf-8")
     seen = look(tmp_path, "page.html", LIGHT, "--window-size=1280,900")
     (drawn,) = [chart["text"] for chart in seen["charts"] if "stage 0" in chart["text"]]
     assert all(name in drawn for name in ("F0.0", "B0.0", "W1.0", "W1.1"))
@@ -171,10 +183,10 @@ def test_nothing_is_drawn_at_no_number(wide):
 def test_the_testbed_stands_in_the_header_and_on_every_figure(wide):
     assert "SIMULATED TESTBED" in wide["header"]
     assert LABEL in wide["header"]
-    assert [figure["label"] for figure in wide["figures"]] == [LABEL] * 5
+    assert [figure["label"] for figure in wide["figures"]] == [LABEL] * 6
     assert all(LABEL in figure["aria"] for figure in wide["figures"])
     drawings = [chart["aria"] for chart in wide["charts"] if not chart["aria"].startswith("Colours")]
-    assert len(drawings) == 7
+    assert len(drawings) == 9
     assert all(LABEL in aria for aria in drawings)
 
 
@@ -194,9 +206,22 @@ def test_pointing_at_a_mark_tells_its_numbers(wide):
     assert "F0, stage 0" in wide["bar_tip"]
     assert "340 W" in wide["bar_tip"]
     assert "6 SMs, beside up" in wide["bar_tip"]
-    assert "predicted 1.515 ms" in wide["candidate_tip"]
+    assert "predicted\n1.515 ms" in wide["candidate_tip"]
     assert "total-energy pass, all partitions" in wide["part_tip"]
     assert "33\u00a0% (2)" in wide["part_tip"]
+
+
+def test_the_arrow_keys_lead_from_instruction_to_instruction(wide):
+    assert wide["focusable"] == 0
+    tips = [tip and tip.splitlines()[0] for tip in wide["key_tips"]]
+    assert tips == ["F1, stage 0", "B0, stage 0", "F1, stage 1", "B0, stage 1", None]
+    assert all(word in wide["key_tips"][0] for word in ("1410 MHz", "340 W", "6 SMs, beside up"))
+
+
+def test_links_lead_to_files_of_every_kind(wide):
+    kinds = {link.rpartition(".")[2] for link in wide["links"]}
+    assert kinds == {"svg", "pdf", "csv", "parquet"}
+    assert "figures/timeline_deadline=4s.svg" in wide["links"]
 
 
 def test_another_plan_can_be_chosen(wide):
@@ -206,7 +231,7 @@ def test_another_plan_can_be_chosen(wide):
 def test_a_narrow_screen_does_not_scroll_sideways(narrow):
     assert narrow["width"] == 390
     assert narrow["overflow"] <= 0
-    assert [figure["marks"] + figure["bars"] for figure in narrow["figures"]] == [9, 8, 8, 0, 4]
+    assert [figure["marks"] + figure["bars"] for figure in narrow["figures"]] == [9, 8, 0, 8, 0, 4]
 
 
 def test_the_page_follows_the_colour_scheme(wide, narrow):

@@ -34,7 +34,7 @@ const seen = {
   charts: [...document.querySelectorAll('svg[role="img"]')].map((c) => ({
     aria: c.getAttribute("aria-label"),
     marks: c.querySelectorAll(".mark").length,
-    steps: c.querySelectorAll(".steps").length,
+    steps: c.querySelectorAll(".line-of").length,
     html: c.outerHTML,
   })),
   overflow: document.documentElement.scrollWidth - document.documentElement.clientWidth,
@@ -96,7 +96,7 @@ def hour_rows(name):
 def report(folder: Path, *, with_hours: bool) -> tuple[str, str]:
     """Text and page of two fleets."""
     provenance = Provenance(config_hash="0123456789abcdef", testbed=SIMULATED, seed=7)
-    arguments = ["report-fleets", "--workload", "tiny", "--page", str(folder / "p.html")]
+    arguments = ["report-fleets", "--workload", "tiny", "--output", str(folder / "report")]
     for option, schema, rows in (
         ("--fleet", FLEET, fleet_rows),
         ("--stragglers", STRAGGLERS, lambda name: [straggler_row(name)]),
@@ -107,8 +107,8 @@ def report(folder: Path, *, with_hours: bool) -> tuple[str, str]:
         for path in paths:
             write_table(path, schema.frame(list(rows(path.parent.name))), schema, provenance)
         arguments += [option, *map(str, reversed(paths))]
-    assert main([*arguments, "--summary", str(folder / "s.txt")]) == 0
-    return (folder / "s.txt").read_text(), (folder / "p.html").read_text()
+    assert main(arguments) == 0
+    return (folder / "report/fleets.txt").read_text(), (folder / "report/fleets.html").read_text()
 
 
 @pytest.fixture(scope="module")
@@ -141,7 +141,7 @@ def test_the_summary_has_the_form_of_the_paper_fleets_with_fewer_microbatches_fi
 
 def test_the_summary_says_what_scenarios_give(page):
     _, text = page
-    assert lines(text, "Stragglers")[0] == ["large", "kareus", "1.1x", "3.300", "0.300", "25.0 %"]
+    assert lines(text, "Stragglers")[0] == ["large", "kareus", "1.1x", "3.300", "0.400", "0.300", "25.0 %"]
     assert lines(text, "Power caps")[:2] == [
         ["large", "sequential", "0.100", DASH, DASH],
         ["large", "kareus", "0.100", "0.100", "4.000"],
@@ -152,7 +152,8 @@ def test_the_summary_says_what_scenarios_give(page):
 def test_what_was_not_asked_for_is_left_out(tmp_path):
     text, html = report(tmp_path, with_hours=False)
     assert "Hours" not in text
-    assert json.loads(re.search(r'id="data">(.*?)</script>', html)[1])["charges"] == []
+    titles = [section["title"] for section in json.loads(re.search(r'id="data">(.*?)</script>', html)[1])["sections"]]
+    assert titles == ["Strong scaling", "Iteration frontiers", "Stragglers", "Power caps"]
 
 
 def test_fleets_are_listed_where_nothing_else_was_planned(tmp_path, caplog):
@@ -177,6 +178,7 @@ def test_the_page_draws_every_fleet_and_labels_everything(page, scheme, backgrou
         "Stragglers",
         "Power caps",
         "Hours of a series",
+        "Downloads",
     ]
     assert all(LABEL in table for table in seen["tables"])
     assert seen["labels"] == [LABEL] * 2

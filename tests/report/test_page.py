@@ -1,17 +1,18 @@
-import dataclasses
 import json
 import re
 from html.parser import HTMLParser
 
 import polars as pl
 import pytest
-from report_tables import PARTITIONS, WORKLOAD, Names, candidate_rows, iteration_rows, write_inputs
+from report_tables import FRONTIERS, PARTITIONS, WORKLOAD, Names, candidate_rows, iteration_rows, write_inputs
 
-from kareus.pipeline.compare import compare_methods
-from kareus.report.figures import page_data
-from kareus.report.inputs import load
+from kareus.report.figures import figures, tables
+from kareus.report.frontiers import microbatch_plot
+from kareus.report.inputs import ReportInputs, load
 from kareus.report.page import page_html
-from kareus.report.summary import summary_text
+from kareus.report.summary import method_sheets, summary_text
+from kareus.report.timeline import Timeline, timeline_data
+from kareus.report.workload import workload_page
 
 NASTY = "</script><script>alert(1)</script><!--<b>&amp;\u2028"
 
@@ -40,6 +41,10 @@ class Blocks(HTMLParser):
         return json.loads("".join(self.texts["data"]))
 
 
+def page_of(inputs: ReportInputs) -> str:
+    return page_html(workload_page(inputs, figures(inputs), tables(inputs)), summary_text(inputs))
+
+
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory):
     return load(WORKLOAD, write_inputs(tmp_path_factory.mktemp("results")))
@@ -47,35 +52,45 @@ def inputs(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def page(inputs):
-    return page_html(inputs)
+    return page_of(inputs)
 
 
 def test_the_frontiers_of_the_page_are_those_of_the_table(page):
+    (panel,) = Blocks(page).data["plots"]["iteration"]["panels"]
+    *lines, chosen = panel["series"]
     drawn = {
-        (line["method"], time_s, energy_j, gap)
-        for line in Blocks(page).data["iteration"]
-        for time_s, energy_j, gap in zip(
-            line["plans"]["time_s"], line["plans"]["energy_j"], line["plans"]["gap"], strict=True
-        )
+        (line["name"], *point)
+        for line in lines
+        for point in zip(*(line["points"][name] for name in ("time_s", "energy_j", "gap_percent")), strict=True)
     }
-    assert drawn == {(row["method"], row["time_s"], row["energy_j"], row["gap"]) for row in iteration_rows()}
+    assert drawn == {(row["method"], row["time_s"], row["energy_j"], 100 * row["gap"]) for row in iteration_rows()}
+    assert list(zip(chosen["points"]["time_s"], chosen["points"]["energy_j"], strict=True)) == FRONTIERS["kareus"][:2]
 
 
 def test_the_candidates_of_the_page_are_those_of_the_tables(page):
-    searches = Blocks(page).data["search"]
-    assert [search["partition"] for search in searches] == list(PARTITIONS)
-    for search in searches:
-        assert search["candidates"] == {name: [row[name] for row in candidate_rows()] for name in candidate_rows()[0]}
+    panels = Blocks(page).data["plots"]["search"]["panels"]
+    assert [panel["title"] for panel in panels] == list(PARTITIONS)
+    for panel in panels:
+        *passes, frontier = panel["series"]
+        assert len(passes) == len(candidate_rows())
+        for drawn, row in zip(passes, candidate_rows(), strict=True):
+            assert all(row[name] == value for name, (value,) in drawn["points"].items() if name in row)
+        assert frontier["points"]["time_s"] == sorted(r["time_s"] for r in candidate_rows() if r["on_frontier"])
 
 
 def test_the_summary_of_the_page_is_that_of_the_terminal(page, inputs):
     blocks = Blocks(page)
-    assert blocks.data["methods"] == [dataclasses.asdict(row) for row in compare_methods(inputs.iteration)]
+    shown = [sheet["rows"] for sheet in blocks.data["sections"][0]["sheets"]]
+    for rows, sheet in zip(shown, method_sheets(inputs.iteration), strict=False):
+        assert [tuple(row["cells"]) for row in rows] == [row.cells for row in sheet.rows]
+    assert [row["ours"] for row in shown[0]] == [method == "kareus" for method in FRONTIERS]
     assert "".join(blocks.texts["pre"]).startswith(summary_text(inputs))
 
 
 def test_the_timeline_is_that_of_the_plan(inputs):
-    for plan, drawn in zip(inputs.plans, page_data(inputs)["plans"], strict=True):
+    plans = [*inputs.plans.values(), inputs.baseline]
+    timelines = [timeline_data(figure) for figure in figures(inputs) if isinstance(figure, Timeline)]
+    for plan, drawn in zip(plans, timelines, strict=True):
         bars = [
             (stage["stage"], {**drawn["schedules"][i["schedule"]], **i})
             for stage in drawn["stages"]
@@ -100,13 +115,10 @@ def test_the_timeline_is_that_of_the_plan(inputs):
 
 
 def test_stages_that_cost_the_same_share_a_panel(inputs):
-    groups = page_data(inputs)["microbatch"]
-    assert [(group["direction"], group["stages"]) for group in groups] == [
-        ("forward", ["0", "1"]),
-        ("backward", ["0", "1"]),
-    ]
-    for group in groups:
-        assert [len(line["points"]["time_s"]) for line in group["methods"]] == [2, 2, 2]
+    panels = microbatch_plot(inputs.microbatch).panels
+    assert [panel.title for panel in panels] == ["forward, stage 0, 1", "backward, stage 0, 1"]
+    for panel in panels:
+        assert [len(series.points) for series in panel.series] == [2, 2, 2, 1, 0, 1]
 
 
 def test_chunks_of_a_stage_have_panels_of_their_own_in_the_order_in_which_they_are_passed(inputs):
@@ -114,16 +126,15 @@ def test_chunks_of_a_stage_have_panels_of_their_own_in_the_order_in_which_they_a
     split = pl.concat([inputs.microbatch, second]).with_columns(
         pl.col("direction").replace("backward", "input-gradient")
     )
-    groups = page_data(dataclasses.replace(inputs, microbatch=split))["microbatch"]
-    assert [(group["direction"], group["stages"]) for group in groups] == [
-        (direction, [f"0 chunk {chunk}", f"1 chunk {chunk}"])
+    assert [panel.title for panel in microbatch_plot(split).panels] == [
+        f"{direction}, stage 0 chunk {chunk}, 1 chunk {chunk}"
         for direction in ("forward", "input-gradient")
         for chunk in (0, 1)
     ]
 
 
 def test_waiting_costs_what_the_frontiers_left_out(inputs):
-    assert page_data(inputs)["blocking_power_w"] == pytest.approx(85.0)
+    assert inputs.blocking_power_w == pytest.approx(85.0)
 
 
 def test_the_page_asks_the_network_for_nothing(page):
@@ -137,10 +148,11 @@ def test_the_page_asks_the_network_for_nothing(page):
 
 def test_names_cannot_end_the_data_block_or_become_markup(tmp_path, page):
     names = Names(workload=f"nasty {NASTY}", launch=NASTY, selector=NASTY)
-    blocks = Blocks(page_html(load(names.workload, write_inputs(tmp_path, names))))
+    nasty = load(names.workload, write_inputs(tmp_path, names))
+    blocks = Blocks(page_of(nasty))
     assert blocks.tags == Blocks(page).tags
-    assert blocks.data["workload"] == names.workload
-    assert blocks.data["plans"][0]["selector"] == NASTY
+    assert blocks.data["title"] == names.workload
+    assert blocks.data["timelines"][0]["selector"] == NASTY
     assert "".join(blocks.texts["title"]).startswith(names.workload)
 
 

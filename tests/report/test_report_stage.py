@@ -5,7 +5,7 @@ from report_tables import SIMULATED, WORKLOAD, write_inputs
 from kareus.cli import main
 
 
-def arguments(paths, folder):
+def arguments(paths, folder, workload=WORKLOAD):
     many = {
         "--candidates": paths.candidates,
         "--rounds": paths.rounds,
@@ -13,8 +13,8 @@ def arguments(paths, folder):
         "--plans": paths.plans,
         "--runs": paths.runs,
     }
-    one = {"--iteration": paths.iteration, "--microbatch": paths.microbatch}
-    words = ["report", "--workload", WORKLOAD, "--page", folder / "page.html", "--summary", folder / "summary.txt"]
+    one = {"--config": paths.config, "--iteration": paths.iteration, "--microbatch": paths.microbatch}
+    words = ["report", "--workload", workload, "--output", folder]
     words += [word for option, path in one.items() for word in (option, path)]
     words += [word for option, files in many.items() for word in (option, *files)]
     return [str(word) for word in words]
@@ -23,7 +23,7 @@ def arguments(paths, folder):
 def test_the_command_writes_both_and_prints_the_summary(tmp_path, capsys):
     out = tmp_path / "report"
     assert main(arguments(write_inputs(tmp_path), out)) == 0
-    assert sorted(path.name for path in out.iterdir()) == ["page.html", "summary.txt"]
+    assert sorted(path.name for path in out.iterdir()) == ["data", "figures", "page.html", "summary.txt"]
     text = (out / "summary.txt").read_text(encoding="utf-8")
     assert "kareus" in text
     assert capsys.readouterr().out == text

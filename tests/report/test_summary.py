@@ -12,7 +12,7 @@ def inputs(tmp_path_factory):
 
 
 def test_chosen_plans_are_compared_with_sequential_at_max_throughput(inputs):
-    fastest, deadline = plan_rows(inputs.iteration, inputs.plans)
+    fastest, deadline = plan_rows(inputs.iteration, list(inputs.plans.values()))
     assert (fastest.selector, deadline.selector) == ("fastest", "deadline=4s")
     assert (fastest.time_reduction_percent, fastest.energy_reduction_percent) == pytest.approx((25, 30))
     assert (deadline.time_reduction_percent, deadline.energy_reduction_percent) == pytest.approx((0, 40))
@@ -20,7 +20,7 @@ def test_chosen_plans_are_compared_with_sequential_at_max_throughput(inputs):
 
 
 def test_static_and_dynamic_energy_add_up(inputs):
-    for row in (*compare_methods(inputs.iteration), *plan_rows(inputs.iteration, inputs.plans)):
+    for row in (*compare_methods(inputs.iteration), *plan_rows(inputs.iteration, list(inputs.plans.values()))):
         assert row.static_energy_j + row.dynamic_energy_j == pytest.approx(row.energy_j)
 
 

@@ -41,4 +41,4 @@ def test_editing_what_a_stage_uses_changes_its_hash_and_no_other(monkeypatch, tm
 def test_editing_a_script_of_the_page_changes_the_hash_of_the_report_and_no_other(monkeypatch, tmp_path):
     for module, changes in [("kareus.report.stage", True), ("kareus.plan.stage", False)]:
         before = code_hash(module)
-        assert (hash_with(monkeypatch, module, "report/static/page.js", tmp_path / module) != before) == changes
+        assert (hash_with(monkeypatch, module, "report/static/sections.js", tmp_path / module) != before) == changes

@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -16,10 +17,11 @@ from kareus.engine.tables import ITERATIONS
 from kareus.export.dataset import open_results
 from kareus.frontier.tables import MICROBATCH
 from kareus.pipeline.tables import ITERATION
+from kareus.report.contents import PLOTS
 from kareus.search.tables import CANDIDATES
 from kareus.workload.config import Workload
 from kareus.workload.slices import load_slice, subject_of
-from runs.checkout import checkout, snakemake, would_run
+from runs.checkout import ROOT, checkout, snakemake, would_run
 
 NAME = "llama3.2-3b_pp2-tp8_mbs8_seq4096_a100"
 METHODS = ("sequential", "sequential+perseus", "nanobatching", "nanobatching+perseus", "kareus")
@@ -63,7 +65,8 @@ def test_nothing_is_left_to_do_afterwards(planned):
 
 
 def test_another_deadline_reruns_only_selection_and_the_report(planned):
-    assert would_run(planned, "--config", "select=deadline=5.2s") == {"all": 1, "select_plan": 1, "write_report": 1}
+    rules = would_run(planned, "--config", "select=deadline=5.2s")
+    assert rules == {"all": 1, "select_plan": 1, "write_report": 1, "report_campaign": 1}
 
 
 def test_another_strategy_searches_anew_beside_the_old_results(planned):
@@ -91,6 +94,29 @@ def test_every_method_is_played_back_and_close_to_its_prediction(planned, iterat
         assert abs(row.time_percent) < 3, row
         assert abs(row.energy_percent) < 12, row
     assert "End to end" in (planned / "results" / NAME / "report/summary.txt").read_text()
+
+
+def test_snakemake_makes_its_own_report_of_everything_with_captions(planned, tmp_path):
+    done = snakemake(planned, "--report", str(tmp_path / "report.zip"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    with zipfile.ZipFile(tmp_path / "report.zip") as archive:
+        names = [Path(name).name for name in archive.namelist()]
+        (index,) = (name for name in archive.namelist() if Path(name).name == "report.html")
+        text = archive.read(index).decode()
+    shown = ("page.html", "index.html", "summary.txt", *(f"{figure}.svg" for figure in (*PLOTS, "timeline_fastest")))
+    assert all(name in names for name in shown), names
+    captions = {path.stem for path in (ROOT / "workflow/report").glob("*.rst")}
+    assert set(PLOTS) | {"workflow", "page", "summary", "timeline", "fleets", "campaign"} <= captions
+    for said in ("simulated testbed", f"Power of all GPUs of {NAME}", '"Workloads"', '"Campaign"'):
+        assert said in text, said
+
+
+def test_a_lost_file_of_a_report_is_written_again_where_it_is_asked_for(planned, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(planned, copy)
+    lost = Path("results", NAME, "report/figures/power.svg")
+    (copy / lost).unlink()
+    assert would_run(copy, str(lost)) == {"write_report": 1}
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -52,7 +52,7 @@ def planned(results: Path, pipeline: str) -> Path:
     candidates, rounds, proposals = (
         [path / f"{table}.parquet" for path in searches] for table in ("candidates", "rounds", "proposals")
     )
-    plan, report = folder / "plan/fastest.json", folder / "report"
+    plan = folder / "plan/fastest.json"
 
     run("partition", config=config["partition"], segments=segments, partitions=partitions)
     run("schedule", config=config["schedule"], partitions=partitions, space=space)
@@ -66,7 +66,6 @@ def planned(results: Path, pipeline: str) -> Path:
     run("select", "fastest", folder)
     run("check-plan", plan)
     tables = {"iteration": iteration, "microbatch": microbatch, "plans": plan}
-    outputs = {"page": report / "page.html", "summary": report / "summary.txt"}
     run(
         "report",
         f"--workload={name}",
@@ -77,7 +76,8 @@ def planned(results: Path, pipeline: str) -> Path:
         "--proposals",
         *proposals,
         **tables,
-        **outputs,
+        config=config["plan"],
+        output=folder / "report",
     )
     return folder
 

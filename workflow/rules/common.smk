@@ -15,6 +15,15 @@ from kareus.cli import COMMANDS
 from kareus.errors import KareusError
 from kareus.partition.names import expected_partitions
 from kareus.plan.selectors import parse_selector
+from kareus.report.contents import (
+    CAMPAIGN_TABLES,
+    FLEET_TABLES,
+    PLOTS,
+    TABLES,
+    WRITTEN_AS,
+    campaign_figure_names,
+    timeline_names,
+)
 from kareus.workload.naming import graph_name
 from kareus.workload.slices import SLICES, cut, slice_text
 
@@ -48,6 +57,9 @@ except KareusError as error:
     raise WorkflowError(str(error)) from None
 
 WORKLOADS = list(CAMPAIGN.workloads)
+CAMPAIGN_FIGURES = campaign_figure_names(
+    (member.part, member.kind) for member in CAMPAIGN.members if member.refusal is None
+)
 GRAPHS = {graph_name(workload): workload for workload in CAMPAIGN.folders.values()}
 EMULATED = list(dict.fromkeys(workload for workload, _ in CAMPAIGN.fleets))
 
@@ -207,6 +219,14 @@ def chosen_plans(wildcards):
         workload=wildcards.workload,
         selector=config["select"],
     )
+
+
+def trials(wildcards):
+    """What the campaign's sweeps of the profiler measured."""
+    return [
+        f"results/{workload}/profile/{sweep}/trials.parquet"
+        for workload, sweep in CAMPAIGN.sweeps
+    ]
 
 
 def rounds(wildcards):

@@ -1,5 +1,6 @@
 rule write_report:
     input:
+        config="results/{workload}/config/plan.yaml",
         microbatch=rules.compose_frontiers.output.microbatch,
         iteration=rules.solve_pipeline.output.iteration,
         candidates=searches,
@@ -8,8 +9,45 @@ rule write_report:
         plans=chosen_plans,
         runs=runs,
     output:
-        page="results/{workload}/report/page.html",
-        summary="results/{workload}/report/summary.txt",
+        page=report(
+            "results/{workload}/report/page.html",
+            category="Workloads",
+            labels={"workload": "{workload}", "what": "page"},
+            caption="../report/page.rst",
+        ),
+        summary=report(
+            "results/{workload}/report/summary.txt",
+            category="Workloads",
+            labels={"workload": "{workload}", "what": "summary"},
+            caption="../report/summary.rst",
+        ),
+        plots=[
+            report(
+                f"results/{{workload}}/report/figures/{plot}.svg",
+                category="Workloads",
+                labels={"workload": "{workload}", "what": plot},
+                caption=f"../report/{plot}.rst",
+            )
+            for plot in PLOTS
+        ],
+        timelines=[
+            report(
+                f"results/{{workload}}/report/figures/{timeline}.svg",
+                category="Workloads",
+                labels={"workload": "{workload}", "what": timeline},
+                caption="../report/timeline.rst",
+            )
+            for timeline in timeline_names(config["select"])
+        ],
+        prints=expand(
+            "results/{{workload}}/report/figures/{figure}.pdf",
+            figure=[*PLOTS, *timeline_names(config["select"])],
+        ),
+        tables=expand(
+            "results/{{workload}}/report/data/{table}.{kind}",
+            table=TABLES,
+            kind=WRITTEN_AS,
+        ),
     log:
         "results/{workload}/logs/report.log",
     benchmark:
@@ -21,11 +59,11 @@ rule write_report:
     message:
         "Writing the summary and the page of {wildcards.workload}"
     shell:
-        "python -m kareus report --workload {wildcards.workload}"
+        "python -m kareus report --workload {wildcards.workload} --config {input.config}"
         " --microbatch {input.microbatch} --iteration {input.iteration}"
         " --candidates {input.candidates} --rounds {input.rounds} --proposals {input.proposals}"
         " --plans {input.plans} --runs {input.runs}"
-        " --page {output.page} --summary {output.summary} > {log} 2>&1"
+        " --output results/{wildcards.workload}/report > {log} 2>&1"
 
 
 rule report_fleets:
@@ -35,8 +73,25 @@ rule report_fleets:
         power_caps=fleets_of(rules.emulate_fleet.output.power_caps),
         hours=fleets_of(rules.emulate_fleet.output.hours),
     output:
-        page="results/{workload}/report/fleets.html",
+        page=report(
+            "results/{workload}/report/fleets.html",
+            category="Fleets",
+            labels={"workload": "{workload}", "what": "page"},
+            caption="../report/fleets.rst",
+        ),
         summary="results/{workload}/report/fleets.txt",
+        figure=report(
+            "results/{workload}/report/figures/fleet.svg",
+            category="Fleets",
+            labels={"workload": "{workload}", "what": "frontiers"},
+            caption="../report/fleets.rst",
+        ),
+        print="results/{workload}/report/figures/fleet.pdf",
+        tables=expand(
+            "results/{{workload}}/report/data/{table}.{kind}",
+            table=FLEET_TABLES,
+            kind=WRITTEN_AS,
+        ),
     log:
         "results/{workload}/logs/report-fleets.log",
     conda:
@@ -49,4 +104,57 @@ rule report_fleets:
         "python -m kareus report-fleets --workload {wildcards.workload}"
         " --fleet {input.fleet} --stragglers {input.stragglers}"
         " --power-caps {input.power_caps} --hours {input.hours}"
-        " --page {output.page} --summary {output.summary} > {log} 2>&1"
+        " --output results/{wildcards.workload}/report > {log} 2>&1"
+
+
+rule report_campaign:
+    input:
+        campaign=rules.resolve_campaign.output.campaign,
+        reports=expand(rules.write_report.output.page, workload=WORKLOADS),
+        fleets=expand(rules.report_fleets.output.page, workload=EMULATED),
+        trials=trials,
+    output:
+        page=report(
+            f"results/campaigns/{CAMPAIGN.name}/report/index.html",
+            category="Campaign",
+            labels={"what": "page"},
+            caption="../report/campaign.rst",
+        ),
+        summary=report(
+            f"results/campaigns/{CAMPAIGN.name}/report/summary.txt",
+            category="Campaign",
+            labels={"what": "summary"},
+            caption="../report/campaign.rst",
+        ),
+        workloads=directory(f"results/campaigns/{CAMPAIGN.name}/report/workloads"),
+        figures=[
+            report(
+                f"results/campaigns/{CAMPAIGN.name}/report/figures/{figure}.svg",
+                category="Campaign",
+                labels={"what": figure},
+                caption="../report/campaign_figure.rst",
+            )
+            for figure in CAMPAIGN_FIGURES
+        ],
+        prints=expand(
+            f"results/campaigns/{CAMPAIGN.name}/report/figures/{{figure}}.pdf",
+            figure=CAMPAIGN_FIGURES,
+        ),
+        tables=expand(
+            f"results/campaigns/{CAMPAIGN.name}/report/data/{{table}}.{{kind}}",
+            table=CAMPAIGN_TABLES,
+            kind=WRITTEN_AS,
+        ),
+    log:
+        f"results/logs/campaigns/{CAMPAIGN.name}.report.log",
+    benchmark:
+        f"results/logs/campaigns/{CAMPAIGN.name}.report.benchmark.tsv"
+    conda:
+        "../../envs/kareus.yaml"
+    params:
+        name=CAMPAIGN.name,
+        code=code("report-campaign"),
+    message:
+        "Writing the report on a campaign"
+    shell:
+        "python -m kareus report-campaign {params.name:q} --results results > {log} 2>&1"

@@ -1,9 +1,11 @@
 // What pages are put together from: the header, tables and sections.
 
-/** What the page is about: `scale` says how large the job is. */
-function headline(parent, scale) {
-  const { testbed, provenance } = data;
-  const badge = testbed.kind === "simulated" ? "SIMULATED TESTBED" : "MEASURED";
+const BADGES = { simulated: "SIMULATED TESTBED", cuda: "MEASURED", mixed: "SIMULATED AND MEASURED" };
+
+/** What the page is about. */
+function headline(parent) {
+  const { title, scale, testbed, provenance } = data;
+  const badge = BADGES[testbed.kind];
   const hash = provenance.config_hash;
   const facts = [
     `kareus ${provenance.kareus_version}`,
@@ -15,12 +17,12 @@ function headline(parent, scale) {
     html(
       "header",
       {},
-      html("h1", {}, data.workload),
+      html("h1", {}, title),
       html(
         "p",
         { class: "line" },
         html("span", { class: "badge" }, badge),
-        html("span", {}, `${testbed.label}, ${scale}`),
+        html("span", {}, scale ? `${testbed.label}, ${scale}` : testbed.label),
       ),
       html("p", { class: "quiet" }, testbed.detail),
       html("p", { class: "quiet" }, facts.join(" \u00b7 ")),
@@ -28,43 +30,21 @@ function headline(parent, scale) {
   );
 }
 
-function table(parent, caption, heads, rows) {
-  const head = heads.map((cells) =>
-    html(
-      "tr",
-      {},
-      ...cells.map(({ text, span, kind }) =>
-        html("th", { scope: span > 1 ? "colgroup" : "col", colspan: span, class: kind }, text),
-      ),
-    ),
-  );
-  const body = rows.map(({ cells, kind, texts = 1 }) =>
-    html(
-      "tr",
-      { class: kind },
-      html("th", { scope: "row" }, cells[0]),
-      ...cells.slice(1).map((cell, i) => html("td", { class: i + 1 < texts ? "text" : null }, cell)),
-    ),
-  );
-  parent.append(
-    html(
-      "div",
-      { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
-      html(
-        "table",
-        {},
-        html("caption", {}, html("span", {}, `${caption} (${data.testbed.label})`)),
-        html("thead", {}, ...head),
-        html("tbody", {}, ...body),
-      ),
-    ),
-  );
-}
-
-const columns = (texts, ...names) => names.map((text, i) => ({ text, kind: i < texts ? "text" : null }));
-
 function section(parent, title, text, ...builders) {
   const box = html("section", {}, html("h2", {}, title), text ? html("p", { class: "quiet" }, text) : null);
   parent.append(box);
   for (const build of builders) build(box);
+}
+
+function downloadsSection(parent) {
+  const text =
+    "The tables behind this page, with the workload and the testbed in every row. Nested columns stand in the Parquet files alone.";
+  section(parent, "Downloads", text, (box) => {
+    const list = html("ul", { class: "downloads" });
+    for (const { name, meaning, rows } of data.tables) {
+      const size = html("span", { class: "quiet" }, `${count(rows)} rows`);
+      list.append(html("li", {}, html("strong", {}, name), ` ${meaning} `, size, files(name, tableLinks(name))));
+    }
+    box.append(list);
+  });
 }

@@ -53,6 +53,7 @@ const SHAPES = {
   cross: (r) => `M${-r} ${-r}L${r} ${r}M${-r} ${r}L${r} ${-r}`,
   plus: (r) => `M${-r * 1.2} 0H${r * 1.2}M0 ${-r * 1.2}V${r * 1.2}`,
   ring: (r) => SHAPES.circle(r),
+  number: (r) => SHAPES.circle(r),
 };
 
 /** A point. Open shapes are stroked, the others filled. */
@@ -66,19 +67,25 @@ function marker({ shape, color }, x, y, r = 3.5) {
   });
 }
 
-/** The attainable border of points by rising x: right, then down. */
-function steps(points, color, extra = "") {
-  const path = points.map(([x, y], i) => (i ? `H${x.toFixed(2)}V${y.toFixed(2)}` : `M${x.toFixed(2)} ${y.toFixed(2)}`));
-  return svg("path", { class: `steps ${extra}`, d: path.join(""), style: `stroke:var(--${color})` });
+/** Points joined by rising x: in steps (right, then up or down) or straight. */
+function path(places, { color, line, faint }) {
+  const join = line === "steps" ? (x, y) => `H${x}V${y}` : (x, y) => `L${x} ${y}`;
+  const d = places.map(({ x, y }, i) => (i ? join(x.toFixed(2), y.toFixed(2)) : `M${x.toFixed(2)} ${y.toFixed(2)}`));
+  return svg("path", { class: faint ? "line-of faint" : "line-of", d: d.join(""), style: `stroke:var(--${color})` });
+}
+
+/** An empty drawing that says what it shows and on which testbed. */
+function drawing(width, height, title) {
+  const name = `${title} (${data.testbed.label})`;
+  return svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": name });
 }
 
 /** An empty plot: the drawing, its axes with labels, and the scales `x` and `y`. */
-function plot({ width, height, x: xDomain, y: yDomain, xLabel, yLabel, title }) {
+function axes({ width, height, x: xDomain, y: yDomain, xLabel, yLabel, title }) {
   const margin = { top: 22, right: 14, bottom: 42, left: 54 };
   const x = scale(xDomain, [margin.left, width - margin.right]);
   const y = scale(yDomain, [height - margin.bottom, margin.top]);
-  const name = `${title} (${data.testbed.label})`;
-  const root = svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": name });
+  const root = drawing(width, height, title);
   const bottom = height - margin.bottom;
   const right = width - margin.right;
   const xTicks = ticks(xDomain, (right - margin.left) / 60);

@@ -27,42 +27,31 @@ const LETTERS = { forward: "F", backward: "B", "input-gradient": "B", "weight-gr
 
 const power = (schedule) => schedule.energy_j / schedule.time_s;
 
-/** Powers that the colours span: the same for all plans of the page, so that plans can be compared. */
-function powerRange() {
-  const [low, high] = extent(
-    data.plans.flatMap((plan) => plan.schedules.map(power)),
-    0,
-  );
-  const round = (value, to) => to(value / 20) * 20;
-  return [round(low, Math.floor), Math.max(round(high, Math.ceil), round(low, Math.floor) + 20)];
-}
-
 function timelineFigure(parent) {
-  const title = "Pipeline of the chosen plan, by mean power of a GPU";
-  const names = data.plans.map((plan, i) => `${i + 1}: ${plan.method}, ${plan.selector}`);
+  const names = data.timelines.map(({ title }, i) => (i < data.chosen ? `${i + 1}: ${title}` : title));
   const select = html(
     "select",
     { "aria-label": "Plan to show" },
     ...names.map((name, i) => html("option", { value: i }, name)),
   );
   const facts = html("span", { class: "quiet" });
-  parent.append(html("p", { class: "line" }, data.plans.length > 1 ? select : html("strong", {}, names[0]), facts));
-  const body = figure(parent, title);
-  const scroll = html("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Pipeline timeline" });
-  body.append(scroll, powerScale());
+  parent.append(html("p", { class: "line" }, select, facts));
+  const place = html("div");
+  parent.append(place);
   const show = () => {
-    const plan = data.plans[Number(select.value)];
-    facts.textContent = `${seconds(plan.time_s)}, ${kilojoules(plan.energy_j)}, gap to the lower bound ${percent(plan.gap * 100, 2)}`;
+    const plan = data.timelines[Number(select.value)];
+    facts.textContent = `${seconds(plan.time_s)}, ${kilojoules(plan.energy_j)}`;
+    place.replaceChildren();
+    const body = figure(place, plan);
     const chart = html("div", { class: "chart" });
-    scroll.replaceChildren(chart);
+    body.append(html("div", { class: "scroll" }, chart), powerScale(plan));
     responsive(chart, (width) => drawTimeline(plan, width));
   };
   select.addEventListener("change", show);
   show();
 }
 
-function powerScale() {
-  const [low, high] = powerRange();
+function powerScale({ powers_w: [low, high] }) {
   const box = svg("svg", {
     width: 250,
     height: 30,
@@ -114,14 +103,10 @@ function drawTimeline(plan, available) {
   const bottom = 8 + plan.stages.length * (lane + 8);
   const height = bottom + 44;
   const x = scale([0, plan.time_s], [left, width - 14]);
-  const name = `Pipeline of ${plan.method}, ${plan.selector} (${data.testbed.label})`;
-  const root = svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": name });
-  const bars = plan.stages.flatMap((stage, i) => drawLane(root, x, 8 + i * (lane + 8), lane, plan, stage));
+  const root = drawing(width, height, plan.title);
+  const lanes = plan.stages.map((stage, i) => drawLane(root, x, 8 + i * (lane + 8), lane, plan, stage));
   timeAxis(root, x, bottom, left, width - 14, plan);
-  hover(
-    root,
-    (px, py) => bars.find((bar) => px >= bar.x && px <= bar.x + bar.width && py >= bar.y && py <= bar.y + lane) ?? null,
-  );
+  hover(root, lanes, inside(lanes.flat()));
   return root;
 }
 
@@ -134,19 +119,17 @@ function drawLane(root, x, y, lane, plan, stage) {
       x: x(instruction.start_s),
       y,
       width: x(instruction.start_s + schedule.time_s) - x(instruction.start_s),
+      height: lane,
     };
-    const color = viridis(scale(powerRange(), [0, 1])(power(schedule)));
-    root.append(
-      svg("rect", { class: "bar", x: bar.x, y, width: bar.width, height: lane, style: `fill:${rgb(color)}` }),
-    );
+    const color = viridis(scale(plan.powers_w, [0, 1])(power(schedule)));
+    root.append(svg("rect", { ...bar, class: "bar", style: `fill:${rgb(color)}` }));
     const chunk = plan.chunks > 1 ? `.${instruction.chunk}` : "";
     const name = `${LETTERS[instruction.direction]}${instruction.microbatch}${chunk}`;
     const at = { x: bar.x + bar.width / 2, style: `fill:${inkOn(color)}` };
     if (bar.width > 7 * name.length + 4) root.append(svg("text", { ...at, class: "bar-text", y: y + (bar.width > 30 ? 21 : 27) }, name));
     if (bar.width > 30)
       root.append(svg("text", { ...at, class: "bar-small", y: y + 34 }, String(schedule.frequency_mhz)));
-    const outline = svg("rect", { class: "focus", x: bar.x, y, width: bar.width, height: lane });
-    return { ...bar, title: `${name}, stage ${stage.stage}`, rows: barRows(plan, instruction, schedule), outline };
+    return boxSpot(bar, `${name}, stage ${stage.stage}`, barRows(plan, instruction, schedule));
   });
 }
 

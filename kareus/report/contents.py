@@ -1,0 +1,47 @@
+"""Files beside a page, for the rules that declare them; a test holds them to what is written."""
+
+from collections.abc import Iterable
+
+WRITTEN_AS = ("csv", "parquet")
+"""Kinds of files that every table is written as."""
+PLOTS = ("iteration", "power", "search", "passes", "microbatch")
+"""Figures of every workload, beside the timelines; each is drawn as SVG and as PDF."""
+TABLES = ("iteration", "microbatch", "iterations", "timeline", "power", "candidates", "rounds", "proposals")
+FLEET_TABLES = ("fleet", "stragglers", "power_caps", "hours")
+BASELINE = "baseline"
+"""Name of the plan that others are compared with: the fastest of `sequential`."""
+
+
+def timeline_names(plans: Iterable[str]) -> list[str]:
+    """Figures of the timelines of plans by name, and of the baseline's."""
+    return [f"timeline_{name}" for name in (*plans, BASELINE)]
+
+
+CAMPAIGN_TABLES = (
+    "comparison",
+    "fleet_comparison",
+    "passes",
+    "search_time",
+    "profiler",
+    "iteration",
+    "fleet",
+    "trials",
+)
+
+
+def frontiers_name(part: str) -> str:
+    """Figure of the frontiers of a campaign's part."""
+    return f"frontiers_{part}"
+
+
+def campaign_figure_names(members: Iterable[tuple[str, str]]) -> list[str]:
+    """Figures of a campaign, by the part and the kind of everything in it that was not refused."""
+    members = list(members)
+    parts = dict.fromkeys(part for part, kind in members if kind == "workload")
+    kinds = {kind for _, kind in members}
+    return [
+        *(frontiers_name(part) for part in parts),
+        *(["fleets"] if "fleet" in kinds else []),
+        *(["passes"] if "workload" in kinds else []),
+        *(["profiler"] if "sweep" in kinds else []),
+    ]

@@ -1,0 +1,83 @@
+"""Tables for people: cells of text under heads in groups, as the terminal prints and a page shows them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kareus.report.text import table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One row."""
+
+    cells: tuple[str, ...]
+    link: str | None = None
+    """Place, relative to the page, that its first cell leads to."""
+    is_ours: bool = False
+    """Whether it is of `kareus`, and stands out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sheet:
+    """One table."""
+
+    caption: str
+    heads: tuple[tuple[str, str], ...]
+    """Group and name of each column; neighbours of one group stand under it."""
+    rows: tuple[Row, ...]
+    texts: int = 1
+    """Columns, from the first, that are text."""
+    source: str = ""
+    """Table among the downloads that holds its numbers."""
+    note: str = ""
+
+
+def sheet_data(sheet: Sheet) -> dict[str, Any]:
+    """A sheet as plain data for `sheet.js`."""
+    return {
+        "caption": sheet.caption,
+        "groups": [[group, len(names)] for group, names in _groups(sheet)] if _is_grouped(sheet) else [],
+        "names": [name for _, name in sheet.heads],
+        "rows": [{"cells": list(row.cells), "link": row.link, "ours": row.is_ours} for row in sheet.rows],
+        "texts": sheet.texts,
+        "source": sheet.source,
+        "note": sheet.note,
+    }
+
+
+def sheet_text(sheet: Sheet) -> list[list[str]]:
+    """Two blocks of lines for a terminal: the caption, and the table with groups above their columns."""
+    lines = table([name for _, name in sheet.heads], [row.cells for row in sheet.rows], texts=sheet.texts)
+    head = [_group_line(sheet)] if _is_grouped(sheet) else []
+    return [[sheet.caption], [*head, *lines, *([sheet.note] if sheet.note else [])]]
+
+
+def _group_line(sheet: Sheet) -> str:
+    columns = zip(*(row.cells for row in sheet.rows), strict=True) if sheet.rows else ((),) * len(sheet.heads)
+    widths = [max(map(len, (name, *cells))) for (_, name), cells in zip(sheet.heads, columns, strict=True)]
+    line, at = "", 0
+    for group, names in _groups(sheet):
+        width = sum(widths[at : at + len(names)]) + 2 * (len(names) - 1)
+        line += group.center(width) + "  "
+        at += len(names)
+    return line.rstrip()
+
+
+def _groups(sheet: Sheet) -> list[tuple[str, list[str]]]:
+    groups: list[tuple[str, list[str]]] = []
+    for group, name in sheet.heads:
+        if group and groups and groups[-1][0] == group:
+            groups[-1][1].append(name)
+        else:
+            groups.append((group, [name]))
+    return groups
+
+
+def _is_grouped(sheet: Sheet) -> bool:
+    return any(group for group, _ in sheet.heads)
+
+
+def heads(groups: Sequence[tuple[str, Sequence[str]]]) -> tuple[tuple[str, str], ...]:
+    """Heads of groups and the names under each."""
+    return tuple((group, name) for group, names in groups for name in names)

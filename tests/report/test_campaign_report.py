@@ -1,0 +1,188 @@
+"""The report on a campaign: tables worked out by hand, complete files, one clear line where something is missing."""
+
+import re
+import shutil
+from pathlib import Path
+
+import polars as pl
+import pytest
+from campaign_results import CAMPAIGN_NAME, EMULATED, ENERGIES_J, MEMBERS, OTHER, REASON, REFUSED, write_campaign
+from report_tables import WORKLOAD, candidate_rows
+from test_page import Blocks
+
+import kareus
+from kareus.artifacts.tables import read_table
+from kareus.cli import main
+from kareus.report.contents import CAMPAIGN_TABLES, WRITTEN_AS, campaign_figure_names
+from kareus.report.tables import COMPARISON, FLEET_COMPARISON, PASSES, PROFILER, SEARCH_TIME
+
+LABEL = "simulated testbed, A100-SXM4-40GB"
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory) -> Path:
+    folder = write_campaign(tmp_path_factory.mktemp("campaign") / "results")
+    assert main(["report-campaign", CAMPAIGN_NAME, "--results", str(folder.parents[2])]) == 0
+    return folder
+
+
+@pytest.fixture(scope="module")
+def page(report):
+    return Blocks((report / "index.html").read_text())
+
+
+def sheets(page: Blocks) -> dict[str, dict]:
+    return {f"{s['title']}: {sheet['caption']}": sheet for s in page.data["sections"] for sheet in s["sheets"]}
+
+
+def sheet(page: Blocks, start: str) -> dict:
+    (found,) = (sheet for name, sheet in sheets(page).items() if name.startswith(start))
+    return found
+
+
+def cells(sheet: dict) -> list[list[str]]:
+    return [row["cells"][sheet["texts"] :] for row in sheet["rows"]]
+
+
+def test_the_files_are_those_that_the_rule_declares(report):
+    assert {path.name for path in report.iterdir()} == {"index.html", "summary.txt", "data", "figures", "workloads"}
+    assert {path.name for path in (report / "workloads").iterdir()} == {WORKLOAD, OTHER, EMULATED}
+    declared = {f"{table}.{kind}" for table in CAMPAIGN_TABLES for kind in WRITTEN_AS}
+    assert {path.name for path in (report / "data").iterdir()} == declared
+    names = campaign_figure_names((m["part"], m["kind"]) for m in MEMBERS if not m["refusal"])
+    assert names == ["frontiers_testbed", "frontiers_sensitivity", "fleets", "passes", "profiler"]
+    drawn = {f"{name}.{kind}" for name in names for kind in ("svg", "pdf")}
+    assert {path.name for path in (report / "figures").iterdir()} == drawn
+
+
+def test_every_link_leads_to_a_file_in_the_folder(report, page):
+    data = page.data
+    links = {row["link"] for sheet in sheets(page).values() for row in sheet["rows"] if row["link"]}
+    assert f"workloads/{WORKLOAD}/page.html" in links
+    assert f"workloads/{EMULATED}/fleets.html" in links
+    shown = [*data["plots"].values(), *data["shares"].values()]
+    assert {name for section in data["sections"] for name in section["figures"]} == {f["name"] for f in shown}
+    links |= {f"figures/{figure['name']}.{kind}" for figure in shown for kind in ("svg", "pdf")}
+    sources = {f["table"] for f in shown} | {s["source"] for s in sheets(page).values() if s["source"]}
+    links |= {f"data/{name}.{kind}" for name in sources | {t["name"] for t in data["tables"]} for kind in WRITTEN_AS}
+    assert [link for link in links if not (report / link).is_file()] == []
+    shutil.move(report, report.parent / "handed-on")  # whole, wherever it stands
+    try:
+        handed = report.parent / "handed-on"
+        assert [link for link in links if not (handed / link).is_file()] == []
+    finally:
+        shutil.move(report.parent / "handed-on", report)
+
+
+def test_the_index_says_what_was_planned_and_why_something_was_refused(page):
+    rows = {(row["cells"][0], row["cells"][1]): row for row in sheet(page, "Members")["rows"]}
+    assert len(rows) == len(MEMBERS)
+    assert rows[WORKLOAD, "testbed"]["cells"][2:] == ["planned", "16"]
+    refused = rows[REFUSED, "testbed"]
+    assert (refused["cells"][2], refused["link"]) == (f"refused: {REASON}", None)
+    assert rows[f"{EMULATED}, fleet small", "emulation"]["link"] == f"workloads/{EMULATED}/fleets.html"
+
+
+def test_max_throughput_and_frontier_improvement_are_those_worked_out_by_hand(page):
+    """M+P 4 s, 18 kJ; N+P 4.4 s, 20 kJ; kareus 3 s, 14 kJ; all against 4 s, 20 kJ."""
+    assert cells(sheet(page, "Testbed: Max")) == [
+        ["8", "4,096", "0.0", "-10.0", "25.0", "10.0", "0.0", "30.0"],
+        ["16", "4,096", *["OOM"] * 6],
+    ]
+    assert cells(sheet(page, "Testbed: Frontier")) == [
+        ["8", "4,096", "\u2013", "33.3", "\u2013", "40.0"],
+        ["16", "4,096", *["OOM"] * 4],
+    ]
+    assert [row[0] for row in cells(sheet(page, "Sensitivity: Max"))] == ["8", "12"]
+
+
+def test_ablations_and_runs_are_those_worked_out_by_hand(page):
+    assert cells(sheet(page, "Sensitivity: Ablation"))[0][2:] == ["\u2013"] * 4 + ["46.7", "50.0"]
+    ran = cells(sheet(page, "Predicted and run"))
+    assert ran[0][2:] == ["10.0", "\u2013", "\u2013", "10.0", "0.0", "\u2013", "\u2013", "-10.0"]
+
+
+def test_fleets_are_compared_as_the_paper_does(page):
+    assert cells(sheet(page, "Emulation: Strong")) == [["32", "16", "8", "128", "1,024"]]
+    assert cells(sheet(page, "Emulation: Emulation, max")) == [["8", "0.0", "25.0", "10.0", "30.0"]]
+    assert cells(sheet(page, "Emulation: Emulation, frontier")) == [["8", "33.3", "40.0"]]
+
+
+def test_passes_and_times_of_searches_add_up(page):
+    first, other, together = sheet(page, "Searches")["rows"]
+    names = sheet(page, "Searches")["names"]
+    assert [row["cells"][0] for row in (first, other)] == [WORKLOAD, OTHER]
+    found = dict(zip(names, together["cells"], strict=True))
+    assert found["measured"] == str(4 * len(candidate_rows()))
+    assert found["on the frontier"] == "12"
+    assert [found[name] for name in ("initial", "total")] == ["0", "33"]
+    assert found["profiling (%)"] == f"{100 * 120 / 121.5:.1f}"
+
+
+def test_a_sweep_tells_the_distribution_over_trials(report, page):
+    rows = sheet(page, "Profiler")["rows"]
+    assert [row["cells"][:3] for row in rows] == [
+        ["window", "2", "5"],
+        ["window", "5", "5"],
+        *(["cooldown", "5", str(rest)] for rest in (0, 2, 5)),
+    ]
+    deviation = 100 * pl.Series(ENERGIES_J).std() / pl.Series(ENERGIES_J).mean()
+    assert rows[0]["cells"][3:] == ["3", "1000.00", "980.00", "1020.00", f"{deviation:.2f}", "36.0", "52.0"]
+
+
+@pytest.mark.parametrize("schema", [COMPARISON, FLEET_COMPARISON, PASSES, SEARCH_TIME, PROFILER])
+def test_tables_are_declared_labelled_and_opened_over_all_campaigns(report, schema):
+    frame = read_table(report / f"data/{schema.name}.parquet", schema)
+    assert len(frame)
+    assert set(frame["testbed"]) == {LABEL}
+    opened = kareus.open_results(report.parents[2])[schema.name].collect()
+    assert set(opened["campaign"]) == {CAMPAIGN_NAME}
+    assert opened.drop("campaign").equals(frame)
+    flat = pl.read_csv(report / f"data/{schema.name}.csv")
+    assert flat.with_columns(pl.col(c).cast(frame.schema[c], strict=False) for c in frame.columns).equals(frame)
+
+
+def test_the_tables_of_the_page_are_those_of_the_parquet(report, page):
+    comparison = read_table(report / f"data/{COMPARISON.name}.parquet", COMPARISON)
+    (row,) = comparison.filter(part="testbed", workload=WORKLOAD, method="kareus").to_dicts()
+    shown = cells(sheet(page, "Testbed: Max"))[0]
+    assert (shown[4], shown[7]) == tuple(f"{row[f'{cost}_reduction_percent']:.1f}" for cost in ("time", "energy"))
+
+
+def test_the_text_fits_a_terminal_and_shows_the_same_cells(report, page):
+    text = (report / "summary.txt").read_text()
+    assert text.splitlines()[:2] == [f"campaign {CAMPAIGN_NAME}", LABEL]
+    assert f"{REFUSED}: {REASON}" in text
+    for one in list(sheets(page).values())[1:]:
+        for row in one["rows"]:
+            assert re.search(r"\s+".join(map(re.escape, row["cells"])), text), row
+
+
+def test_everything_is_labelled_simulated(report, page):
+    assert page.data["testbed"]["kind"] == "simulated"
+    assert LABEL in "".join(page.texts["title"])
+    for path in (report / "figures").glob("*.svg"):
+        assert LABEL in path.read_text(), path
+
+
+def test_the_page_asks_the_network_for_nothing(page):
+    assert {value for name, value in page.attributes if name in ("src", "href")} == {"data:,"}
+
+
+def test_results_says_where_the_report_is(report, caplog):
+    caplog.set_level("INFO")
+    assert main(["results", str(report.parents[2])]) == 0
+    assert f"campaign {CAMPAIGN_NAME}" in caplog.text
+    assert str(report / "index.html") in caplog.text
+
+
+def test_a_member_that_was_not_planned_is_told_in_one_line(report, tmp_path, capsys):
+    results = tmp_path / "results"
+    shutil.copytree(report.parents[2], results)
+    shutil.rmtree(results / OTHER / "report")
+    capsys.readouterr()
+    assert main(["report-campaign", CAMPAIGN_NAME, "--results", str(results)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"{OTHER}/report/data/iteration.parquet: no such file; rerun the stage that makes it." in line
+    assert main(["report-campaign", "none", "--results", str(results)]) == 2
+    assert "campaigns/none/campaign.parquet: no such file" in capsys.readouterr().err

@@ -1,0 +1,63 @@
+"""Power over time: its integral is what the plan is said to cost."""
+
+import dataclasses
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from report_tables import plan
+
+from kareus.plan.document import Plan
+from kareus.report.power import power_over_time
+
+GPUS_OF_A_STAGE = 8
+BLOCKING_W = 85.0
+
+
+def drawn(planned: Plan) -> list[tuple[float, float]]:
+    return power_over_time(planned, BLOCKING_W).rows()
+
+
+def with_instructions(costs: list[list[tuple[float, float, float]]], time_s: float) -> Plan:
+    """A plan whose stages run instructions of these (gap before, time, energy)."""
+    base = plan("fastest", 0)
+    first = base.stages[0].instructions[0]
+    stages = []
+    for stage, own in zip(base.stages, costs, strict=True):
+        at_s, instructions = 0.0, []
+        for gap_s, duration_s, energy_j in own:
+            instructions.append(dataclasses.replace(first, start_s=at_s + gap_s, time_s=duration_s, energy_j=energy_j))
+            at_s += gap_s + duration_s
+        stages.append(dataclasses.replace(stage, instructions=tuple(instructions)))
+    prediction = dataclasses.replace(base.prediction, time_s=time_s)
+    return dataclasses.replace(base, stages=tuple(stages), prediction=prediction)
+
+
+def test_power_holds_from_one_change_to_the_next():
+    planned = with_instructions([[(0.0, 1.0, 200.0)], [(1.0, 2.0, 300.0)]], time_s=4.0)
+    assert dict(drawn(planned)) == pytest.approx(
+        {
+            0.0: GPUS_OF_A_STAGE * (200 + 85),
+            1.0: GPUS_OF_A_STAGE * (85 + 150),
+            3.0: GPUS_OF_A_STAGE * (85 + 85),
+            4.0: GPUS_OF_A_STAGE * (85 + 85),
+        }
+    )
+
+
+COST = st.tuples(st.floats(0, 2), st.floats(0.01, 3), st.floats(1, 900))
+
+
+@given(st.lists(COST, min_size=1, max_size=6), st.lists(COST, min_size=1, max_size=6), st.floats(0, 5))
+def test_the_integral_of_power_is_the_energy_of_instructions_and_of_waiting(first, second, rest_s):
+    busy_s = [sum(gap + time for gap, time, _ in own) for own in (first, second)]
+    planned = with_instructions([first, second], max(busy_s) + rest_s)
+    rows = drawn(planned)
+    integral_j = sum(power_w * (after - at) for (at, power_w), (after, _) in itertools.pairwise(rows))
+    running_s = sum(time for own in (first, second) for _, time, _ in own)
+    running_j = sum(energy for own in (first, second) for _, _, energy in own)
+    waiting_j = BLOCKING_W * (2 * planned.prediction.time_s - running_s)
+    assert integral_j == pytest.approx(GPUS_OF_A_STAGE * (running_j + waiting_j), rel=1e-6)
+    assert rows[-1][0] == pytest.approx(planned.prediction.time_s)
+    assert [at for at, _ in rows] == sorted({at for at, _ in rows})
