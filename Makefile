@@ -12,7 +12,7 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
 
 run: $(VENV)/run.stamp ## set up, plan the default workload, say where the results are
-	@snakemake --quiet reason host
+	@snakemake
 	@kareus results
 
 test: lint $(VENV)/test.stamp ## set up, check the code, run all tests
@@ -41,10 +41,11 @@ bench-pipeline: $(VENV)/bench.stamp ## compare the solver of iteration frontiers
 bench-search: $(VENV)/bench.stamp ## compare strategies of the search on simulated partitions (under 20 minutes on 2 cores)
 	python benchmarks/search.py
 
-acceptance: $(VENV)/bench.stamp ## measure what is promised of whole runs: campaigns, kills, a clone, the benchmarks (an hour)
+acceptance: $(VENV)/bench.stamp $(VENV)/test.stamp ## measure what is promised of whole runs: campaigns, kills, a clone, the benchmarks (an hour)
 	python benchmarks/pipeline.py
 	python benchmarks/search.py --quick
 	python benchmarks/acceptance.py
+	pytest -m acceptance
 
 clean: ## remove the environment and the caches, not the results (and .snakemake, which says what they were made from)
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis *.egg-info

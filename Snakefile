@@ -29,12 +29,16 @@ include: "workflow/rules/report.smk"
 onstart:
     # Unlike Snakemake's own lock, which the profile turns off, it is gone when its holder is killed.
     try:
-        lock_until_exit(Path(".snakemake/kareus.lock"))
+        lock_until_exit(RUN_LOCK)
     except KareusError as error:
         raise WorkflowError(str(error)) from None
 
 
 localrules:
+    resolve_campaign,
+    write_config,
+    write_graph_config,
+    place_partitions,
     all,
     plans,
     frontiers,

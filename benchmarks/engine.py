@@ -39,6 +39,7 @@ SHAPES = ((8, 4096), (16, 4096), (8, 8192))
 """Microbatch sizes and sequence lengths (paper, section 6.2)."""
 DEGREES = ("tp8", "cp2tp4")
 LAYERS, TOKENS, RUNS = 4, 8, 200
+DIRECTIONS = (Direction.FORWARD, Direction.BACKWARD)
 
 
 class Nothing(NamedTuple):
@@ -80,7 +81,7 @@ def main() -> None:
         for degrees in DEGREES:
             workloads = list(composed(model, degrees))
             graph = extract_nanobatch(workloads[0])
-            for direction, (eager_s, host_s) in zip(Direction, measured(workloads[0], graph), strict=True):
+            for direction, (eager_s, host_s) in zip(DIRECTIONS, measured(workloads[0], graph), strict=True):
                 for workload in workloads:
                     predicted_s = predicted(workload, direction)
                     name = f"{model} {degrees} {workload.microbatch_size} x {workload.sequence_length}"
@@ -127,7 +128,7 @@ def measured(workload: Workload, graph: BlockGraph) -> Iterator[tuple[float, flo
     steps = steps_of(blocks)
     hidden = [torch.randn(1, TOKENS, 32) for _ in range(2)]
     schedule = Schedule(Execution.NANOBATCHING)
-    turns = {d: turns_of(schedule, graph, LAYERS, d, recompute=False, default_sm_count=None) for d in Direction}
+    turns = {d: turns_of(schedule, graph, LAYERS, d, recompute=False, default_sm_count=None) for d in DIRECTIONS}
     eager, engine = [], []
     for _ in range(RUNS):
         outputs, forward_s = timed(lambda: [through(blocks, h, table) for h in hidden])
@@ -140,7 +141,7 @@ def measured(workload: Workload, graph: BlockGraph) -> Iterator[tuple[float, flo
             passes = [backward_pass(tape, torch.ones_like(h)) for tape, h in zip(tapes, outputs, strict=True)]
             _, backward_s = timed(lambda: run_staggered(passes, turns[Direction.BACKWARD], None))  # noqa: B023
         engine.append((forward_s, backward_s))
-    for place, direction in enumerate(Direction):
+    for place, direction in enumerate(DIRECTIONS):
         least = [min(run[place] for run in runs) / len(turns[direction]) for runs in (eager, engine)]
         yield least[0], least[1]
 

@@ -9,6 +9,7 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
+from typing import TextIO
 
 import kareus
 from kareus.artifacts.records import suggest
@@ -57,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(name: str, argv: Sequence[str]) -> int:
-    logging.basicConfig(format="%(message)s", level=logging.INFO, stream=sys.stdout)
+    logging.basicConfig(format="%(message)s", level=logging.INFO, handlers=[_Speaker(sys.stdout)])
     module, purpose = COMMANDS[name]
     stage = importlib.import_module(module)
     parser = argparse.ArgumentParser(prog=f"kareus {name}", description=purpose, allow_abbrev=False)
@@ -77,6 +78,14 @@ def _run(name: str, argv: Sequence[str]) -> int:
         print(f"kareus {name}: interrupted; run it again to go on.", file=sys.stderr)  # noqa: T201
         return 130
     return 0
+
+
+class _Speaker(logging.StreamHandler[TextIO]):
+    """Says what stages log, and ends with the command where nobody listens any more."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
+        """Let whoever logged know, instead of printing a traceback for each line."""
+        raise  # noqa: PLE0704 - called where the exception is being handled
 
 
 def _said(error: OSError) -> str:

@@ -1,4 +1,4 @@
-"""Pages of reference, made from the code while the site is built, so that they cannot drift from it."""
+"""Pages made while the site is built, so that they cannot drift: of reference from the code, and of benchmarks."""
 
 import argparse
 import ast
@@ -6,6 +6,7 @@ import importlib
 import inspect
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -19,12 +20,15 @@ from kareus.profile.tables import LOOKS, MEASUREMENTS
 from kareus.workload import config, gpu
 from kareus.workload.tables import WORKLOADS
 
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks/README.md"
+
 
 def on_files(files: Files, config: Any) -> Files:
     """Add the generated pages (called by mkdocs)."""
     pages = {"commands": commands, "configuration": configuration, "tables": tables, "plan": plan}
     for name, page in pages.items():
         files.append(File.generated(config, f"reference/{name}.md", content="\n".join(page()) + "\n"))
+    files.append(File.generated(config, "benchmarks.md", content=BENCHMARKS.read_text(encoding="utf-8")))
     return files
 
 

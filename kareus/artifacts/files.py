@@ -90,10 +90,17 @@ def sync_folder(folder: Path) -> None:
 
 @contextlib.contextmanager
 def exclusive_lock(path: Path) -> Iterator[None]:
-    """Hold the lock file `path`, waiting for whoever has it. The kernel frees it when its holder dies."""
+    """Hold the lock file `path`, waiting for whoever has it. The kernel frees it when its holder dies.
+
+    Raises:
+        ArtifactError: the filesystem has no locks.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a") as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        except OSError as error:
+            raise ArtifactError(f"{path}: cannot be locked ({error.strerror}); {_LOCKS_NEEDED}") from error
         yield
 
 
@@ -110,6 +117,34 @@ def lock_until_exit(path: Path) -> None:
     except BlockingIOError:
         os.close(descriptor)
         raise ArtifactError(f"{path}: another run is at work in this folder; wait until it has ended.") from None
+
+
+def require_locked(path: Path) -> None:
+    """Check that somebody holds the lock file `path`, as seen from here.
+
+    The head of a run holds one for as long as its jobs run. A job on another node that can take it has a filesystem on
+    which locks do not reach from node to node, and would write to the measurement store beside others.
+
+    Raises:
+        ArtifactError: nobody holds it, or there is no such file.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDWR)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise ArtifactError(f"{path}: cannot be locked from this node ({error.strerror}); {_LOCKS_NEEDED}") from error
+    raise ArtifactError(f"{path}: not locked as seen from this node, so the run has ended, or {_LOCKS_NEEDED}")
+
+
+_LOCKS_NEEDED = (
+    "the filesystem does not carry locks from node to node; put the folder on one that does (NFS 4, Lustre mounted "
+    "with `flock`), or run on one node."
+)
 
 
 def die_with_parent() -> None:

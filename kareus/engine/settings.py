@@ -45,6 +45,8 @@ class TrainingSettings:
     """Iterations between checkpoints; 0 writes only the last."""
     keep: int
     """Checkpoints that are kept."""
+    export: Path | None
+    """Folder for the trained weights as a Hugging Face checkpoint; None writes none."""
 
     def __post_init__(self) -> None:
         positive(self, "iterations", "keep")

@@ -45,6 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--checkpoint-every", type=int, default=0, metavar="N", help="iterations between them (default: 0, at the end)"
     )
     checkpoints.add_argument("--keep", type=int, default=2, help="checkpoints to keep (default: 2)")
+    checkpoints.add_argument("--export", type=Path, help="folder for a Hugging Face checkpoint of the trained weights")
     device = parser.add_argument_group("device")
     device.add_argument(
         "--communicator", choices=COMMUNICATORS, default="nccl", help="gloo trains on CPUs (default: nccl)"
@@ -67,6 +68,7 @@ def run(arguments: argparse.Namespace) -> None:
         seed=arguments.seed,
         checkpoint_every=arguments.checkpoint_every,
         keep=arguments.keep,
+        export=arguments.export,
     )
     optimizer = OptimizerSettings(weight_decay=arguments.weight_decay, largest_norm=arguments.clip)
     rate = arguments.learning_rate

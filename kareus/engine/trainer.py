@@ -10,6 +10,7 @@ from torch import Tensor
 
 from kareus.engine import checkpoint
 from kareus.engine.data.batches import Batches, Share
+from kareus.engine.exporting import check_exportable, export_weights
 from kareus.engine.gradients import sum_weight_gradients
 from kareus.engine.optimizer import Optimizer, whole_norm
 from kareus.engine.recorder import clock_rows
@@ -50,6 +51,8 @@ class Trainer:
         torch.manual_seed(setup.seed)
         workload, place = setup.job.workload, setup.standing.place
         parallelism, mesh = workload.parallelism, setup.standing.groups.mesh
+        if setup.settings.export is not None:
+            check_exportable(workload.model, setup.settings.export)
         self.stage = make_stage(setup)
         self._pipeline = make_pipeline(setup, self.stage)
         self._share = 1 / (workload.num_microbatches * parallelism.dp * parallelism.cp)
@@ -94,6 +97,8 @@ class Trainer:
                     saved = self.iteration
         finally:
             self._setup.recorder.write()
+        if settings.export is not None:
+            export_weights(self.stage, self._setup, settings.export)
 
     def _iterate(self, saved: int) -> None:
         setup = self._setup

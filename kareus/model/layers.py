@@ -30,6 +30,8 @@ class Operator(nn.Module):
 
     memory_bound: ClassVar[bool] = True
     """Whether it computes no matrix product; neighbours that do not are one operator to whoever schedules."""
+    is_function: ClassVar[bool] = False
+    """Whether `compute` is one function of autograd, whose first arguments are the inputs."""
     compute: Callable[..., Any]
     """The computation: tensors to a tensor, or to a tuple of them."""
 
@@ -58,6 +60,7 @@ class Linear(Operator):
     """A matrix product with the weight [outputs, inputs] that this GPU holds."""
 
     memory_bound = False
+    is_function = True
     weight: Tensor
     weight_gradient: Tensor
     bias: Tensor
@@ -104,6 +107,7 @@ class RowParallelLinear(Linear):
 class Norm(Operator):
     """RMSNorm over the last dimension."""
 
+    is_function = True
     weight: Tensor
     weight_gradient: Tensor
 
@@ -180,6 +184,8 @@ class CausalAttention(Operator):
 
 class SwiGlu(Operator):
     """The gated activation."""
+
+    is_function = True
 
     def compute(self, gate_up: Tensor) -> Tensor:
         """[..., 2 n], gate first, to [..., n]."""

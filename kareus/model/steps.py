@@ -44,6 +44,7 @@ class Group:
     """Memory-bound neighbours, which share one graph."""
 
     before = after = None
+    is_function = False
 
     def __init__(self, wires: Sequence[Wire], reads: Sequence[str], writes: Sequence[str]) -> None:
         self.wires = wires

@@ -4,7 +4,7 @@ Names are those of transformers' `LlamaForCausalLM` and `Qwen3ForCausalLM`. A we
 one below the other: queries, keys and values; gate and up.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -88,7 +88,7 @@ def load_weights(
 
 def save_weights(
     stage: nn.Module, model: Model, path: Path, first_layer: int, group: Communicator | None = None
-) -> tuple[str, ...]:
+) -> None:
     """Write a stage's weights, whole; every rank of the tensor-parallel group calls this, its first one writes.
 
     Args:
@@ -97,9 +97,6 @@ def save_weights(
         path: the file to write, in the folder of the checkpoint.
         first_layer: see `stage`.
         group: see `stage`.
-
-    Returns:
-        Names of the weights in the file, for `save_index`.
     """
     whole: dict[str, Tensor] = {}
     for name, parameter in stage.named_parameters():
@@ -109,12 +106,14 @@ def save_weights(
             whole[piece.name] = _whole(shard, piece, group).cpu()
     if group_rank(group) == 0:
         write_atomically(path, lambda partial: save_file(whole, partial, metadata={"format": "pt"}))
-    return tuple(whole)
 
 
-def save_index(folder: Path, files: Mapping[str, tuple[str, ...]]) -> None:
-    """Write which file of `folder` has which weights; the last step of writing a checkpoint of several files."""
-    weight_map = {name: file for file, names in files.items() for name in names}
+def save_index(folder: Path, files: Iterable[str]) -> None:
+    """Write which of `files` has which weights; the last step of writing a checkpoint of several files."""
+    weight_map: dict[str, str] = {}
+    for file in files:
+        with _opened(folder / file) as opened:
+            weight_map |= dict.fromkeys(opened.keys(), file)
     write_json(folder / INDEX, {"metadata": {}, "weight_map": weight_map})
 
 

@@ -19,6 +19,7 @@ from kareus.profile.programs import (
     profiled_executions,
 )
 from kareus.profile.tables import COMPONENTS, PROFILED_INSTRUCTIONS
+from kareus.progress.journal import Journal, Standing
 from kareus.testbed.program import Program
 from kareus.workload.slices import ProfileSlice, load_slice, subject_of
 
@@ -32,6 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--store", type=Path, required=True, help="folder of the measurement store")
     parser.add_argument("--components", type=Path, required=True, help="costs of components to write (Parquet)")
     parser.add_argument("--instructions", type=Path, required=True, help="costs of instructions to write (Parquet)")
+    parser.add_argument("--progress", type=Path, help="journal for those who watch, kept while profiling (JSON)")
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -40,17 +42,23 @@ def run(arguments: argparse.Namespace) -> None:
     check_subject(subject_of(config), {str(arguments.segments): read_provenance(arguments.segments, SEGMENTS)})
     graphs = read_graphs(arguments.segments)
     sm_count, directions = config.testbed.default_collective_sm_count, _directions(config)
+    component_of, instruction_of = (
+        component_programs(graphs, sm_count, directions),
+        _instruction_programs(graphs, config),
+    )
+    everything = (len(component_of) + len(instruction_of)) * len(config.gpu.search_frequencies.clocks_mhz)
+    journal = Journal(arguments.progress, Standing(budget=everything, space=everything))
     bench = open_bench(config)
     with bench.profiler(arguments.store, "instructions", graphs) as profiler:
         components = [
             {"component": name} | cost
-            for name, program in component_programs(graphs, sm_count, directions).items()
-            for cost in _costs(profiler, program, config)
+            for name, program in component_of.items()
+            for cost in _costs(profiler, program, config, journal)
         ]
         instructions = [
             {"stage": stage, "chunk": chunk, "direction": direction, "execution": execution} | cost
-            for (stage, chunk, direction, execution), program in _instruction_programs(graphs, config).items()
-            for cost in _costs(profiler, program, config)
+            for (stage, chunk, direction, execution), program in instruction_of.items()
+            for cost in _costs(profiler, program, config, journal)
         ]
     logger.info("components and instructions at every clock: %s", profiler.tally)
     provenance = bench.provenance(subject_of(config))
@@ -80,9 +88,11 @@ def _instruction_programs(
     }
 
 
-def _costs(profiler: Profiler, program: Program, config: ProfileSlice) -> list[dict[str, float]]:
+def _costs(profiler: Profiler, program: Program, config: ProfileSlice, journal: Journal) -> list[dict[str, float]]:
     costs = []
     for frequency_mhz in config.gpu.search_frequencies.clocks_mhz:
         measured = profiler.measure(program, frequency_mhz)
+        journal.standing.measured += 1
+        journal.keep()
         costs.append({"frequency_mhz": frequency_mhz, "time_s": measured.time_s, "energy_j": measured.energy_j})
     return costs

@@ -19,10 +19,12 @@ from kareus.partition.tables import PARTITIONS
 from kareus.profile.bench import open_bench
 from kareus.profile.measure import Look, Measurement
 from kareus.profile.programs import partition_program
+from kareus.progress.journal import Journal, Standing
 from kareus.schedule.tables import SPACE
 from kareus.search.prior import textbook
 from kareus.search.problem import Features, SearchProblem
 from kareus.search.rounds import Round, Search, run_search
+from kareus.search.strategy import most_measured
 from kareus.search.tables import CANDIDATES, PROPOSALS, ROUNDS
 from kareus.testbed.program import Program
 from kareus.workload.slices import SearchSlice, load_slice
@@ -40,6 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--candidates", type=Path, required=True, help="measured candidates to write (Parquet)")
     parser.add_argument("--rounds", type=Path, required=True, help="rounds to write (Parquet)")
     parser.add_argument("--proposals", type=Path, required=True, help="times of choosing to write (Parquet)")
+    parser.add_argument("--progress", type=Path, help="journal for those who watch, kept while searching (JSON)")
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -55,18 +58,30 @@ def run(arguments: argparse.Namespace) -> None:
         config=config.search,
         generator=generator(config.seed, partition.name),
     )
+    journal = Journal(arguments.progress, Standing(budget=most_measured(problem), space=len(problem.features), round=0))
     bench = open_bench(config)
     provenance = bench.provenance(_subject(arguments.partitions, arguments.space))
     place = (arguments.store, partition.name, partition)
     with bench.profiler(*place) as profiler, bench.looker(*place) as looker:
 
         def measure(candidate: int) -> Measurement:
-            return profiler.measure(*candidate_program(partition, problem.features, candidate))
+            measured = profiler.measure(*candidate_program(partition, problem.features, candidate))
+            journal.standing.measured += 1
+            journal.keep()
+            return measured
 
         def look(candidate: int) -> Look:
-            return looker.look(*candidate_program(partition, problem.features, candidate))
+            looked = looker.look(*candidate_program(partition, problem.features, candidate))
+            journal.standing.looked += 1
+            journal.keep()
+            return looked
 
-        search = run_search(problem, measure, look, config.gpu.static_power_w, report=_report)
+        def report(round_: Round) -> None:
+            journal.standing.round, journal.standing.hypervolume = round_.round + 1, round_.hypervolume
+            journal.keep()
+            _report(round_)
+
+        search = run_search(problem, measure, look, config.gpu.static_power_w, report=report)
     logger.info("candidates: %s; looks: %s", profiler.tally, looker.tally)
     rows = _candidate_rows(search, space, config.gpu.static_power_w)
     write_table(arguments.candidates, CANDIDATES.frame(rows), CANDIDATES, provenance)

@@ -24,6 +24,17 @@ def proposer_of(problem: SearchProblem) -> Proposer:
     return partial(PROPOSERS[problem.config.strategy], problem, problem.config)
 
 
+def most_measured(problem: SearchProblem) -> int:
+    """Candidates that a search measures at most; most end before."""
+    space, config = len(problem.features), problem.config
+    if isinstance(config, InformedSearch):
+        return min(config.most, space)
+    if config.strategy is Strategy.EXHAUSTIVE:
+        return space
+    sizes = sizes_of(len(problem.partition.operators), config)
+    return min(sizes.initial + sizes.max_rounds * sizes.batch, space)
+
+
 def sizes_of(operators: int, config: PaperSearch) -> SampleSizes:
     """Sample sizes by class of partition: one operator, two or three, more (paper, appendix on hyperparameters)."""
     if operators == 1:

@@ -138,12 +138,22 @@ class ClockPolicy(StrEnum):
     """Left to the driver; only the maximum clock is planned with."""
 
 
+class GpuPool(StrEnum):
+    """Which real GPUs count as one testbed, whose measurements may be put together."""
+
+    SAME = "same"
+    """These very GPUs, by UUID."""
+    ALIKE = "alike"
+    """Any of this model under this driver: jobs of a cluster measure wherever GPUs are free."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CudaConfig:
     """How real GPUs are measured."""
 
     collectives: CudaCollectives
     clocks: ClockPolicy
+    pool: GpuPool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,7 +178,7 @@ class TestbedConfig:
         positive(self, "counter_period_s", "default_collective_sm_count")
         not_negative(self, "time_noise", "power_noise")
         if (self.kind is TestbedKind.CUDA) != (self.cuda is not None):
-            needed = "give collectives and clocks" if self.cuda is None else "must be null"
+            needed = "give collectives, clocks and pool" if self.cuda is None else "must be null"
             raise ConfigError(f"cuda: {needed} where kind is {self.kind}.")
 
 

@@ -1,4 +1,4 @@
-"""Models from Hugging Face: reads a `config.json` of a Llama-like architecture, without the transformers library.
+"""Models from and for Hugging Face: the `config.json` of a Llama-like architecture, without the transformers library.
 
 Field names and their defaults are those of the `LlamaConfig`, `MistralConfig`, `Qwen2Config` and `Qwen3Config` classes
 of transformers, which leave a field out of the file where it has its class's default.
@@ -32,6 +32,55 @@ def read_model(path: Path) -> Model:
         return _model(_name(file, config), config)
     except ConfigError as error:
         raise ConfigError(f"{file}: {error}") from error
+
+
+def huggingface_config(model: Model, sequence_length: int, dtype: str) -> dict[str, Any]:
+    """What the `config.json` of a model says: `read_model` reads the same architecture from it.
+
+    Args:
+        model: the architecture.
+        sequence_length: tokens that it was trained on.
+        dtype: of its weights, as PyTorch names it.
+
+    Raises:
+        ConfigError: transformers has no such architecture.
+    """
+    if model.qk_norm and model.qkv_bias:
+        raise ConfigError(
+            f"{model.name}: qk_norm=true and qkv_bias=true: no architecture of transformers has both; set one to false."
+        )
+    kind = "qwen3" if model.qk_norm else "qwen2" if model.qkv_bias else "llama"
+    scaling = model.rotary_scaling
+    stretched = (
+        {}
+        if scaling is None
+        else {
+            "rope_scaling": {
+                "rope_type": "llama3",
+                "factor": scaling.factor,
+                "low_freq_factor": scaling.low_frequency_factor,
+                "high_freq_factor": scaling.high_frequency_factor,
+                "original_max_position_embeddings": scaling.original_sequence_length,
+            }
+        }
+    )
+    return {
+        "architectures": [f"{kind.capitalize()}ForCausalLM"],
+        "model_type": kind,
+        "hidden_size": model.hidden_size,
+        "intermediate_size": model.intermediate_size,
+        "num_hidden_layers": model.num_layers,
+        "num_attention_heads": model.num_attention_heads,
+        "num_key_value_heads": model.num_key_value_heads,
+        "head_dim": model.head_dim,
+        "vocab_size": model.vocab_size,
+        "tie_word_embeddings": model.tie_embeddings,
+        "rms_norm_eps": model.norm_epsilon,
+        "rope_theta": model.rotary_base,
+        "max_position_embeddings": sequence_length,
+        "hidden_act": "silu",
+        "torch_dtype": dtype,
+    } | stretched
 
 
 def _load(file: Path) -> Mapping[str, Any]:

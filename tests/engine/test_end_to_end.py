@@ -13,13 +13,13 @@ from kareus.artifacts.tables import read_table
 from kareus.cli import main
 from kareus.engine import end_to_end_stage
 from kareus.engine.tables import ITERATIONS
-from kareus.workload.config import ClockPolicy, CudaCollectives, CudaConfig, TestbedKind
+from kareus.workload.config import ClockPolicy, CudaCollectives, CudaConfig, GpuPool, TestbedKind
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A workload of one GPU that was measured on a real one."""
-    cuda = CudaConfig(collectives=CudaCollectives.LOOPBACK, clocks=ClockPolicy.DEFAULT)
+    cuda = CudaConfig(collectives=CudaCollectives.LOOPBACK, clocks=ClockPolicy.DEFAULT, pool=GpuPool.SAME)
     testbed = dataclasses.replace(tiny_workload().testbed, kind=TestbedKind.CUDA, cuda=cuda)
     monkeypatch.setattr(trainings, "TESTBED", dataclasses.replace(trainings.TESTBED, kind="cuda"))
     planned(tmp_path / "real", tiny_workload(testbed=testbed))

@@ -10,7 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load
 from trainings import command, environment, here, losses, planned, tiny_workload, train
+from transformers import AutoModelForCausalLM
 
 from kareus.artifacts.tables import read_provenance, read_table
 from kareus.cli import main
@@ -59,6 +62,24 @@ def test_a_plan_trains_as_sequential_execution_does(
     assert expected[-1] < expected[0] - 0.1
     assert caplog.text.count("would lock the SM clock to 1410 MHz") == 6 * 3
     assert re.search(r"iteration 6/6  loss [\d.]+  norm [\d.]+  rate \S+  [\d,]+ tokens/s  [\d.]+ s", caplog.text)
+
+
+def test_trained_weights_are_exported_for_transformers_also_after_the_training(
+    two_stages: Path, tmp_path: Path
+) -> None:
+    plan, exported = two_stages / "plan/fastest.json", tmp_path / "exported"
+    options = ("--iterations", 2, "--output", tmp_path / "run")
+    assert train(plan, *options).returncode == 0
+    trained = [load(rank) for rank in weights_of(tmp_path / "run", 2).values()]
+    again = train(plan, *options, "--export", exported)
+    assert again.returncode == 0, again.stderr
+    theirs = AutoModelForCausalLM.from_pretrained(exported, dtype=torch.float32)
+    first, last = (tensors for tensors in trained)
+    assert torch.equal(theirs.model.embed_tokens.weight, first["model/embedding.weight"])
+    assert torch.equal(theirs.lm_head.weight, last["model/head.lm_head.weight"])
+    assert torch.equal(theirs.model.layers[1].mlp.down_proj.weight, last["model/blocks.0.mlp.down.weight"])
+    text = theirs.generate(torch.tensor([[1, 2, 3]]), max_new_tokens=2, do_sample=False, pad_token_id=0)
+    assert text.shape == (1, 5)
 
 
 def test_when_a_rank_is_killed_all_end_and_the_next_start_goes_on_to_the_very_same_weights(

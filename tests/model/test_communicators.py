@@ -1,6 +1,5 @@
 """Communicators on what a CPU can show of them."""
 
-import os
 from pathlib import Path
 
 import pytest
@@ -79,15 +78,21 @@ def test_a_backend_that_fuses_is_given_all_tensors_at_once(fake_group: dist.Proc
         handle.wait()
 
 
-def test_a_missing_library_is_named(fake_group: dist.ProcessGroup, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_library_is_named(fake_group: dist.ProcessGroup) -> None:
     with pytest.raises(EngineError, match="communicator 'mscclpp': cannot be imported"):
         MscclppCommunicator("tp", fake_group, 1024)
     if not dist.is_nccl_available():
         with pytest.raises(EngineError, match="communicator 'nccl': this torch has no NCCL"):
             NcclCommunicator("tp", fake_group)
+
+
+@pytest.mark.parametrize("name", ["NCCL_MAX_CTAS", "NCCL_MIN_NCHANNELS"])
+def test_an_environment_that_overrules_sm_counts_is_refused(
+    name: str, fake_group: dist.ProcessGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(dist, "is_nccl_available", lambda: True)
-    monkeypatch.setitem(os.environ, "NCCL_MAX_CTAS", "4")
-    with pytest.raises(EngineError, match="NCCL_MAX_CTAS=4: overrides the SM counts of a plan"):
+    monkeypatch.setenv(name, "4")
+    with pytest.raises(EngineError, match=f"{name}=4: overrules the SM counts of collectives; unset it"):
         NcclCommunicator("tp", fake_group)
 
 

@@ -9,13 +9,13 @@ from builders import small_model
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from kareus.model.block import Block
+from kareus.model.block import INPUT, TABLE, Block
 from kareus.model.communication import Mesh
 from kareus.model.communicators.loopback import LoopbackCommunicator
-from kareus.model.layers import rotary_table
+from kareus.model.layers import ColumnParallelLinear, Norm, RowParallelLinear, SwiGlu, rotary_table
 from kareus.model.passes import Exchange, Pass, Tape, backward_pass, forward_pass
 from kareus.model.shards import shard_of
-from kareus.model.steps import steps_of
+from kareus.model.steps import as_tuple, steps_of
 from kareus.workload.config import Parallelism
 
 MODEL = small_model(qk_norm=True)
@@ -69,3 +69,26 @@ def test_neither_gathered_keys_and_values_nor_reduced_updates_are_kept() -> None
     assert len(cp.seen) == 4, "gathered once more"
     assert all(seen.expired() for seen in cp.seen)
     assert not tape, "a tape is used up"
+
+
+def test_operators_that_say_so_are_one_function_of_their_inputs() -> None:
+    """The gradients that such a function returns are those of the operator, without autograd's engine."""
+    shard = shard_of(MODEL, TWO_BY_TWO, 16)
+    block = Block(MODEL, shard, Mesh(), torch.float32)
+    hidden = torch.randn(1, shard.tokens, shard.hidden_size)
+    values: dict[str, Any] = {}
+    are_functions = set()
+    for step in [step for layer in steps_of([block]) for step in layer]:
+        values |= {INPUT: hidden, TABLE: rotary_table(MODEL, shard.tokens, None)}
+        given = [v.detach().requires_grad_() if isinstance(v, Tensor) else v for v in (values[n] for n in step.reads)]
+        outputs = as_tuple(step.operator.compute(*given))
+        values |= zip(step.writes, (t.detach() for t in outputs), strict=True)
+        if step.operator.is_function:
+            are_functions.add(type(step.operator))
+            (output,), (gradient, *_) = outputs, (torch.randn_like(t) for t in outputs)
+            assert output.grad_fn is not None
+            assert [getattr(before, "variable", None) for before, _ in output.grad_fn.next_functions][:1] == given
+            expected = torch.autograd.grad(output, given, gradient, retain_graph=True)
+            called: Any = output.grad_fn.apply(gradient)  # type: ignore[attr-defined]
+            assert all(torch.equal(own, e) for own, e in zip(as_tuple(called), expected, strict=False))
+    assert are_functions == {Norm, ColumnParallelLinear, RowParallelLinear, SwiGlu}

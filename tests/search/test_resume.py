@@ -19,6 +19,7 @@ from kareus.cli import main
 from kareus.partition.graph import Batch
 from kareus.partition.interleave import partition_of
 from kareus.partition.write import write_partitions
+from kareus.progress import journal
 from kareus.schedule.space import search_space
 from kareus.schedule.tables import SPACE
 from kareus.search.tables import CANDIDATES, ROUNDS
@@ -112,6 +113,20 @@ def test_a_search_repeated_measures_nothing_and_writes_the_same_rows(inputs, cap
     assert all(a.equals(b) for a, b in zip(*tables, strict=True))
     assert "candidates: 0 measured" in caplog.text
     assert "looks: 0 taken" in caplog.text
+
+
+@pytest.mark.parametrize("strategy", [search(), search("random"), informed_search(most=24)])
+def test_a_search_says_how_far_it_is(inputs, strategy, monkeypatch):
+    monkeypatch.setattr(journal, "_WRITE_EVERY_S", 0.0)
+    write_config(inputs, strategy)
+    path = inputs / "watched/search.progress.json"
+    assert main([*arguments(inputs, "watched"), f"--progress={path}"]) == 0
+    rounds = read_table(inputs / "watched/rounds.parquet", ROUNDS)
+    at = journal.read_standing(path, since_s=0.0)
+    assert (at.measured, at.looked) == (rounds["measured"].max(), rounds["looked"].max())
+    assert at.measured <= at.budget <= at.space
+    assert at.round == len(rounds)
+    assert at.hypervolume == rounds["hypervolume"][-1]
 
 
 def test_a_corrupt_shelf_stops_the_search_with_one_line(inputs, capsys):

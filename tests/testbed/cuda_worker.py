@@ -10,6 +10,7 @@ import torch
 from fake_device import FakeDevice
 
 from kareus.artifacts.files import die_with_parent
+from kareus.model.communicators.choice import Library
 from kareus.testbed.cuda.channel import Channel
 from kareus.testbed.cuda.executor import Executor
 from kareus.testbed.cuda.rank import Rank
@@ -40,7 +41,7 @@ def main() -> None:
     folder = Path(sys.argv[1])
 
     def make(settings):
-        collectives = connect(settings, CPU, "gloo")
+        collectives = connect(settings, CPU, Library.GLOO)
         kind = MortalExecutor if settings.rank == 1 else Executor
         return Rank(fake_device(folder, settings.rank), settings.clocks, lambda p: kind(p, collectives, CPU))
 

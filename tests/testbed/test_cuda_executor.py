@@ -7,11 +7,12 @@ import torch
 from builders import all_reduce, gemm, memory, small_model
 
 from kareus.errors import KareusError
+from kareus.model.communicators.choice import Library
 from kareus.partition.extract import extract
 from kareus.partition.graph import Direction, Operator, OperatorKind
 from kareus.profile.programs import Execution, StageShape, component_programs, instruction_program
 from kareus.testbed.cuda import executor
-from kareus.testbed.cuda.collectives import LoopbackCollectives
+from kareus.testbed.cuda.collectives import Collectives, _line
 from kareus.testbed.cuda.executor import Executor
 from kareus.testbed.cuda.operators import prepare
 from kareus.testbed.cuda.scratch import Scratch
@@ -39,13 +40,24 @@ def programs(tp, cp):
 @pytest.mark.parametrize(("tp", "cp"), [(2, 1), (2, 2)])
 def test_every_program_of_a_model_runs(tp, cp):
     for program in programs(tp, cp):
-        Executor(program, LoopbackCollectives(CPU), CPU).run(2)
+        Executor(program, Collectives(Library.LOOPBACK, {}, 0, CPU), CPU).run(2)
+
+
+def test_the_ranks_of_every_axis_divide_all_ranks_and_the_first_axis_varies_fastest():
+    axes = {"tp": 3, "cp": 2, "dp": 2}
+    for axis, size in axes.items():
+        lines = {tuple(_line(axes, axis, rank)) for rank in range(12)}
+        assert all(len(line) == size for line in lines)
+        assert sorted(rank for line in lines for rank in line) == list(range(12))
+    assert list(_line(axes, "tp", 4)) == [3, 4, 5]
+    assert list(_line(axes, "cp", 4)) == [1, 4]
+    assert list(_line(axes, "dp", 4)) == [4, 10]
 
 
 def test_a_collective_starts_beside_its_operator_and_the_step_waits_for_it(monkeypatch):
     log = []
 
-    class Collectives:
+    class Logged:
         def prepare(self, collective, sm_count):
             return lambda: (log.append(f"start on {sm_count}"), self)[1]
 
@@ -55,7 +67,7 @@ def test_a_collective_starts_beside_its_operator_and_the_step_waits_for_it(monke
     monkeypatch.setattr(executor, "prepare", lambda operator, scratch: lambda: log.append(operator.name))
     operators = (memory("norm", 64), gemm("qkv", 16, 8, 32), gemm("projection", 16, 8, 32))
     steps = [Step(operators=operators, collective=all_reduce(8), launch=launch, sm_count=3) for launch in (1, 3)]
-    Executor(Program(name="p", steps=(*steps, Step(operators=operators[:1]))), Collectives(), CPU).run(2)
+    Executor(Program(name="p", steps=(*steps, Step(operators=operators[:1]))), Logged(), CPU).run(2)
     once = [
         "norm",
         "start on 3",

@@ -13,15 +13,16 @@ from kareus.artifacts.records import to_plain
 from kareus.device import nvml
 from kareus.device.claims import FOLDER_VARIABLE, setting_of
 from kareus.errors import DeviceError
+from kareus.model.communicators.choice import Library
 from kareus.partition.graph import Collective, CollectiveKind
 from kareus.profile.measure import measure_once
-from kareus.testbed.cuda.collectives import GroupCollectives, LoopbackCollectives
+from kareus.testbed.cuda.collectives import Collectives
 from kareus.testbed.cuda.executor import Executor
 from kareus.testbed.cuda.rank import Rank
 from kareus.testbed.cuda.testbed import CudaTestbed
 from kareus.testbed.factory import open_testbed as open_testbed_of
 from kareus.testbed.program import Program, Step
-from kareus.workload.config import ClockPolicy, CudaCollectives, CudaConfig, TestbedKind
+from kareus.workload.config import ClockPolicy, CudaCollectives, CudaConfig, GpuPool, TestbedKind
 from kareus.workload.gpu import FrequencyRange
 
 GPU = a100(search_frequencies=FrequencyRange(minimum_mhz=900, maximum_mhz=1410, stride_mhz=510))
@@ -50,12 +51,15 @@ def open_testbed(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([*sys.path]))
     opened = []
 
-    def open_(collectives="loopback", clocks="locked", gpus=1, gpu=GPU):
-        devices = [cuda_worker.fake_device(tmp_path, rank) for rank in range(gpus)]
+    def open_(collectives="loopback", clocks="locked", gpus=1, gpu=GPU, pool="same", first=0):
+        devices = [cuda_worker.fake_device(tmp_path, first + rank) for rank in range(gpus)]
         command = (sys.executable, cuda_worker.__file__, str(tmp_path))
         opened.append(
             CudaTestbed(
-                CudaConfig(collectives=CudaCollectives(collectives), clocks=ClockPolicy(clocks)), gpu, devices, command
+                CudaConfig(collectives=CudaCollectives(collectives), clocks=ClockPolicy(clocks), pool=GpuPool(pool)),
+                gpu,
+                devices,
+                command,
             )
         )
         return opened[-1]
@@ -89,6 +93,13 @@ def test_one_worker_measures_one_program_after_the_other_and_restores_the_clock_
     assert str(refused.value) == (
         "GPU-0: no right to set clocks; run as root. To measure at the driver's clock: testbed.cuda.clocks=default."
     )
+
+
+def test_gpus_are_one_testbed_by_name_or_where_it_is_said_by_model(open_testbed):
+    assert open_testbed(first=0).identity != open_testbed(first=1).identity
+    assert "GPU-1" in open_testbed(first=1).identity.detail
+    assert open_testbed(pool="alike", first=0).identity == open_testbed(pool="alike", first=1).identity
+    assert open_testbed(pool="alike").identity != open_testbed(pool="alike", clocks="default").identity
 
 
 def test_a_group_measures_together_and_ends_together_when_one_worker_dies_in_a_collective(
@@ -165,7 +176,8 @@ def test_clocks_that_the_gpu_does_not_have_are_refused_before_anything_runs(open
 def test_a_machine_without_gpus_is_told_in_one_line(monkeypatch):
     monkeypatch.setattr(nvml, "get_gpus", _no_gpus)
     real = simulated(
-        kind=TestbedKind.CUDA, cuda=CudaConfig(collectives=CudaCollectives.NCCL, clocks=ClockPolicy.LOCKED)
+        kind=TestbedKind.CUDA,
+        cuda=CudaConfig(collectives=CudaCollectives.NCCL, clocks=ClockPolicy.LOCKED, pool=GpuPool.SAME),
     )
     with pytest.raises(DeviceError, match="no GPU can be used here"):
         open_testbed_of(real, GPU, QUICK, 0)
@@ -175,11 +187,5 @@ def _no_gpus():
     raise ZeusGPUInitError("NVML unavailable.")
 
 
-def test_an_environment_that_overrules_sm_counts_is_refused(monkeypatch):
-    monkeypatch.setenv("NCCL_MAX_CTAS", "8")
-    with pytest.raises(DeviceError, match="NCCL_MAX_CTAS: is set and would overrule every SM count; unset it"):
-        GroupCollectives({"tp": 2}, cuda_worker.CPU)
-
-
 def cpu_executor(program: Program) -> Executor:
-    return Executor(program, LoopbackCollectives(cuda_worker.CPU), cuda_worker.CPU)
+    return Executor(program, Collectives(Library.LOOPBACK, {}, 0, cuda_worker.CPU), cuda_worker.CPU)

@@ -10,7 +10,7 @@ from kareus.partition.graph import Operator, OperatorKind
 from kareus.profile.measure import measure_once
 from kareus.testbed.cuda.testbed import CudaTestbed
 from kareus.testbed.program import Program, Step
-from kareus.workload.config import ClockPolicy, CudaCollectives, CudaConfig
+from kareus.workload.config import ClockPolicy, CudaCollectives, CudaConfig, GpuPool
 from kareus.workload.gpu import FrequencyRange
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")]
@@ -43,7 +43,11 @@ def testbed(tmp_path_factory):
         maximum_mhz = devices[0].supported_clocks_mhz()[-1]
         clocks = FrequencyRange(minimum_mhz=maximum_mhz, maximum_mhz=maximum_mhz, stride_mhz=1)
         gpu = a100(maximum_clock_mhz=maximum_mhz, search_frequencies=clocks)
-        opened = CudaTestbed(CudaConfig(collectives=CudaCollectives.LOOPBACK, clocks=ClockPolicy.DEFAULT), gpu, devices)
+        opened = CudaTestbed(
+            CudaConfig(collectives=CudaCollectives.LOOPBACK, clocks=ClockPolicy.DEFAULT, pool=GpuPool.SAME),
+            gpu,
+            devices,
+        )
         yield opened, maximum_mhz
         opened.close()
 

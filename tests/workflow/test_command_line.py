@@ -1,5 +1,7 @@
 """What every command does alike: one line on standard error for whatever a user can act on."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -46,6 +48,14 @@ def test_every_command_says_what_it_takes(command: str, capsys: pytest.CaptureFi
         assert ended.value.code == code
         said = capsys.readouterr()
         assert f"usage: kareus {command}" in said.out + said.err
+
+
+def test_a_reader_that_has_had_enough_is_told_nothing() -> None:
+    command = [sys.executable, "-m", "kareus", "resolve", "microbatch_size=1,2,3"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+        running.stdout.close()
+        assert running.stderr.read() == ""
+    assert running.returncode == 1
 
 
 def test_a_place_is_optional_where_it_has_a_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from hydra.core.config_store import ConfigStore
 
 from kareus.errors import ConfigError
 from kareus.workload.compose import compose
-from kareus.workload.huggingface import read_model
+from kareus.workload.huggingface import huggingface_config, read_model
 
 # Architecture fields of the files on Hugging Face; those that Kareus does not read are there to be ignored.
 LLAMA_3_2_3B = {
@@ -246,3 +246,21 @@ def test_a_file_leaves_no_option_behind(tmp_path: Path) -> None:
     before = set(ConfigStore.instance().repo.get("model", {}))
     compose([f"model={write(tmp_path, MISTRAL)}"], CONFIG)
     assert set(ConfigStore.instance().repo["model"]) == before
+
+
+@pytest.mark.parametrize("name", ["llama3.2-3b", "qwen3-1.7b", "llama3.3-70b"])
+def test_what_is_written_of_a_model_is_read_as_the_same_model(name, tmp_path):
+    (composition,) = compose([f"model={name}"], CONFIG)
+    model = dataclasses.replace(composition.workload.model, layers_per_stage={})
+    for written in (model, dataclasses.replace(model, qk_norm=False, qkv_bias=True, rotary_scaling=None)):
+        folder = tmp_path / name / str(written.qkv_bias)
+        folder.mkdir(parents=True)
+        (folder / "config.json").write_text(json.dumps(huggingface_config(written, 4096, "bfloat16")))
+        assert dataclasses.replace(read_model(folder), name=name) == written
+
+
+def test_a_model_that_transformers_lacks_cannot_be_written():
+    (composition,) = compose(["model=qwen3-1.7b"], CONFIG)
+    model = dataclasses.replace(composition.workload.model, qkv_bias=True)
+    with pytest.raises(ConfigError, match="qk_norm=true and qkv_bias=true: no architecture of transformers has both"):
+        huggingface_config(model, 4096, "bfloat16")

@@ -34,7 +34,7 @@ def test_a_job_that_measures_takes_the_gpus_of_a_stages_groups(overrides, gpus):
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        (["testbed.kind=cuda"], "testbed: cuda: give collectives and clocks where kind is cuda."),
+        (["testbed.kind=cuda"], "testbed: cuda: give collectives, clocks and pool where kind is cuda."),
         ([*CUDA, "testbed.kind=simulated"], "testbed: cuda: must be null where kind is simulated."),
         ([*CUDA, "testbed.cuda.clocks=fast"], "testbed.cuda.clocks: 'fast' is not known; allowed: default, locked."),
         (["testbed.cuda.clocks=default"], "testbed.cuda.collectives: missing; give it a value."),

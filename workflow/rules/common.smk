@@ -8,7 +8,7 @@ from snakemake.exceptions import WorkflowError
 from snakemake.utils import validate
 
 from kareus.artifacts.code import code_hash
-from kareus.artifacts.files import lock_until_exit
+from kareus.artifacts.files import lock_until_exit, require_locked
 from kareus.artifacts.records import content_hash
 from kareus.campaign.resolve import resolve_campaign
 from kareus.cli import COMMANDS
@@ -32,6 +32,8 @@ shell.prefix(
 )  # so that a stage's parent is Snakemake, and it dies with Snakemake
 
 
+RUN_LOCK = Path(".snakemake/kareus.lock")
+
 try:
     validate(config, "../schemas/workflow.schema.yaml")
 except WorkflowError as error:
@@ -45,6 +47,8 @@ for key in ("overrides", "select"):
         config[key] = shlex.split(config[key])
 
 try:
+    if workflow.remote_exec:  # a job of a cluster: the head of the run holds the lock
+        require_locked(RUN_LOCK)
     CAMPAIGN = resolve_campaign(config["campaign"], config["overrides"])
     for selector in config["select"]:
         parse_selector(selector)

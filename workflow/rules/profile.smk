@@ -6,7 +6,8 @@ rule profile_instructions:
         components="results/{workload}/profile/components.parquet",
         instructions="results/{workload}/profile/instructions.parquet",
     log:
-        "results/{workload}/logs/profile.log",
+        text="results/{workload}/logs/profile.log",
+        progress="results/{workload}/logs/profile.progress.json",
     benchmark:
         "results/{workload}/logs/profile.benchmark.tsv"
     conda:
@@ -20,7 +21,8 @@ rule profile_instructions:
     shell:
         "python -m kareus profile --config {input.config} --segments {input.segments}"
         " --store results/measurements"
-        " --components {output.components} --instructions {output.instructions} > {log} 2>&1"
+        " --components {output.components} --instructions {output.instructions}"
+        " --progress {log.progress} > {log.text} 2>&1"
 
 
 rule sweep_profiler:

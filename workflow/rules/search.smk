@@ -8,7 +8,8 @@ rule search_partition:
         rounds="results/{workload}/search/{partition}/rounds.parquet",
         proposals="results/{workload}/search/{partition}/proposals.parquet",
     log:
-        "results/{workload}/logs/search/{partition}.log",
+        text="results/{workload}/logs/search/{partition}.log",
+        progress="results/{workload}/logs/search/{partition}.progress.json",
     benchmark:
         "results/{workload}/logs/search/{partition}.benchmark.tsv"
     conda:
@@ -24,4 +25,5 @@ rule search_partition:
         " --partitions {input.partitions} --space {input.space} --partition {wildcards.partition}"
         " --store results/measurements"
         " --candidates {output.candidates} --rounds {output.rounds}"
-        " --proposals {output.proposals} > {log} 2>&1"
+        " --proposals {output.proposals}"
+        " --progress {log.progress} > {log.text} 2>&1"

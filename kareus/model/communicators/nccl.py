@@ -16,7 +16,7 @@ from kareus.errors import EngineError
 from kareus.model.communication import SUM
 from kareus.model.communicators.process_group import ProcessGroupCommunicator, Works
 
-OVERRIDES = ("NCCL_MIN_CTAS", "NCCL_MAX_CTAS", "NCCL_MAX_NCHANNELS")
+OVERRIDES = ("NCCL_MIN_CTAS", "NCCL_MAX_CTAS", "NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS")
 """Environment variables that NCCL heeds before the limits of a communicator."""
 
 
@@ -36,7 +36,7 @@ class NcclCommunicator:
             raise EngineError("communicator 'nccl': this torch has no NCCL; choose 'gloo', or install torch for CUDA.")
         override = next((name for name in OVERRIDES if name in os.environ), None)
         if override:
-            raise EngineError(f"{override}={os.environ[override]}: overrides the SM counts of a plan; unset it.")
+            raise EngineError(f"{override}={os.environ[override]}: overrules the SM counts of collectives; unset it.")
         self.axis = axis
         self.size = group.size()
         self.rank = group.rank()

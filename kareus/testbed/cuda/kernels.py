@@ -6,6 +6,8 @@ from torch import Tensor
 
 THREAD_BLOCKS_PER_SM = 8
 """Of a kernel that may use all SMs: enough loads in flight to saturate HBM."""
+ELEMENTS_AT_ONCE, WARPS = 2048, 8
+"""Of a thread block: eight elements for each of its threads."""
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -22,6 +24,6 @@ def _stream(source, target, reads, writes, TILE: tl.constexpr):  # type: ignore[
     tl.store(target + tile, seen, mask=(seen == 1) & (tile < writes))
 
 
-def stream(source: Tensor, target: Tensor, thread_blocks: int, *, tile: int = 2048, warps: int = 8) -> None:
+def stream(source: Tensor, target: Tensor, thread_blocks: int) -> None:
     """Read all of `source` and write all of `target`, both flat int32, on that many thread blocks."""
-    _stream[(thread_blocks,)](source, target, source.numel(), target.numel(), TILE=tile, num_warps=warps)
+    _stream[(thread_blocks,)](source, target, source.numel(), target.numel(), TILE=ELEMENTS_AT_ONCE, num_warps=WARPS)

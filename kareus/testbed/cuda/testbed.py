@@ -13,7 +13,7 @@ from kareus.partition.graph import Collective
 from kareus.testbed.cuda.group import COMMAND, WorkerGroup
 from kareus.testbed.program import Program
 from kareus.testbed.protocol import ClockReport, Session
-from kareus.workload.config import ClockPolicy, CudaCollectives, CudaConfig
+from kareus.workload.config import ClockPolicy, CudaCollectives, CudaConfig, GpuPool
 from kareus.workload.gpu import Gpu
 
 
@@ -40,10 +40,9 @@ class CudaTestbed:
         """Says which GPUs, driver, clocks and collectives."""
         used = self._devices[:1] if self._config.collectives is CudaCollectives.LOOPBACK else self._devices
         clocks = "locked clocks" if self._config.clocks is ClockPolicy.LOCKED else "default clocks, not locked"
-        detail = (
-            f"{', '.join(device.uuid for device in used)}; driver {used[0].driver}; {clocks}; "
-            f"collectives: {self._config.collectives}"
-        )
+        alike = self._config.pool is GpuPool.ALIKE
+        which = "any of this model" if alike else ", ".join(device.uuid for device in used)
+        detail = f"{which}; driver {used[0].driver}; {clocks}; collectives: {self._config.collectives}"
         return TestbedIdentity(kind="cuda", gpu=used[0].name, detail=detail)
 
     @contextlib.contextmanager

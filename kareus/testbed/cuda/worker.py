@@ -18,8 +18,9 @@ import torch.distributed as dist
 from kareus.artifacts.files import die_with_parent
 from kareus.artifacts.records import from_plain
 from kareus.errors import DeviceError, KareusError
+from kareus.model.communicators.choice import Library
 from kareus.testbed.cuda.channel import Channel, exit_after_hangup
-from kareus.testbed.cuda.collectives import Collectives, GroupCollectives, LoopbackCollectives
+from kareus.testbed.cuda.collectives import Collectives
 from kareus.testbed.cuda.executor import Executor
 from kareus.testbed.cuda.rank import Rank
 from kareus.workload.config import ClockPolicy, CudaCollectives
@@ -95,19 +96,19 @@ def cuda_rank(settings: WorkerSettings) -> Rank:
         raise DeviceError(
             f"{device.uuid}: PyTorch numbers GPUs in another order than the driver; unset CUDA_DEVICE_ORDER."
         )
-    collectives = connect(settings, torch_device, "nccl")
+    collectives = connect(settings, torch_device, Library.NCCL)
     return Rank(device, settings.clocks, lambda program: Executor(program, collectives, torch_device))
 
 
-def connect(settings: WorkerSettings, device: torch.device, backend: str) -> Collectives:
-    """Find the other workers, if there are any."""
+def connect(settings: WorkerSettings, device: torch.device, library: Library) -> Collectives:
+    """Find the other workers, if there are any, to communicate with them by `library`."""
     if settings.collectives is CudaCollectives.LOOPBACK:
-        return LoopbackCollectives(device)
-    if settings.workers > 1:
+        library = Library.LOOPBACK
+    elif settings.workers > 1:
         dist.init_process_group(
-            backend, init_method=f"file://{settings.rendezvous}", rank=settings.rank, world_size=settings.workers
+            library, init_method=f"file://{settings.rendezvous}", rank=settings.rank, world_size=settings.workers
         )
-    return GroupCollectives(settings.axes, device)
+    return Collectives(library, settings.axes, settings.rank, device)
 
 
 if __name__ == "__main__":

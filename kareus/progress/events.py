@@ -1,0 +1,58 @@
+"""What happens in a run of the workflow, in words that do not depend on Snakemake's."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """The jobs to do, by rule."""
+
+    jobs: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Started:
+    """A job began, or was handed to a cluster."""
+
+    at_s: float
+    """Seconds since 1970, as everywhere here."""
+    job: int
+    rule: str
+    what: str
+    """What it does, in one line."""
+    wildcards: Mapping[str, str] = field(default_factory=dict)
+    logs: tuple[Path, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """A job ended well."""
+
+    at_s: float
+    job: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failed:
+    """A job ended badly; it may be started again."""
+
+    at_s: float
+    job: int
+    rule: str
+    said: str = ""
+    """What the executor says of it."""
+    logs: tuple[Path, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Said:
+    """Snakemake has something to say."""
+
+    level: Literal["info", "warning", "error"]
+    text: str
+
+
+Event = Planned | Started | Finished | Failed | Said

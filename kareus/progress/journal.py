@@ -1,0 +1,82 @@
+"""Where a stage that measures is: a small file, replaced whole, that whoever watches may read at any time.
+
+It is for the eye. Nothing is computed from it, so it is not synced to disk, and a stage that cannot write it goes on.
+"""
+
+import contextlib
+import json
+import os
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from kareus.artifacts.records import from_plain, parse_json
+from kareus.errors import ConfigError
+
+SUFFIX = ".progress.json"
+"""How the name of a journal ends, by which those who watch tell it from a log."""
+
+_WRITE_EVERY_S = 0.2
+
+
+@dataclass(slots=True, kw_only=True)
+class Standing:
+    """How far one job has come."""
+
+    budget: int
+    """Most that may be measured."""
+    space: int
+    """All that there is to measure."""
+    measured: int = 0
+    """Of them so far, whether now or found in the store."""
+    looked: int = 0
+    round: int | None = None
+    """Round that is under way, 0 first; None where there are none."""
+    hypervolume: float | None = None
+    """At the end of the round before, as in the table of rounds; None before there is one."""
+
+    @property
+    def share(self) -> float:
+        """Share of the budget that is spent; a search may end before it is."""
+        return min(self.measured / self.budget, 1.0) if self.budget else 0.0
+
+
+class Journal:
+    """The file of one job. Change `standing`, then call `keep`, as often as you like."""
+
+    def __init__(self, path: Path | None, standing: Standing) -> None:
+        """Start the journal; with no path nothing is ever written."""
+        self.standing = standing
+        self._path = path
+        self._next_s = 0.0
+        self.keep()
+
+    def keep(self) -> None:
+        """Write where the job stands, unless that was done a moment ago."""
+        now_s = time.monotonic()
+        if self._path is None or now_s < self._next_s:
+            return
+        self._next_s = now_s + _WRITE_EVERY_S
+        temporary = self._path.with_name(f".{self._path.name}.{os.getpid()}.tmp")
+        with contextlib.suppress(OSError):  # the measurements matter, not this
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            temporary.write_text(json.dumps(asdict(self.standing)) + "\n", encoding="utf-8")
+            temporary.replace(self._path)
+
+
+def read_standing(path: Path, since_s: float) -> Standing | None:
+    """Read a journal.
+
+    Args:
+        path: of the journal.
+        since_s: start of the job (seconds since 1970); what was written before is of an earlier one.
+
+    Returns:
+        None if there is no journal yet or it cannot be read.
+    """
+    try:
+        if path.stat().st_mtime < since_s:
+            return None
+        return from_plain(Standing, parse_json(path.read_text(encoding="utf-8")))
+    except (OSError, UnicodeDecodeError, ConfigError):
+        return None

@@ -1,0 +1,64 @@
+"""The live view of a terminal: what is running stands at the bottom, what is finished scrolls away above it."""
+
+import time
+from typing import TextIO
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.text import Text
+
+from kareus.progress import wording
+from kareus.progress.campaign import Campaign
+from kareus.progress.events import Event, Failed, Said
+from kareus.progress.shows import lines_of, running
+
+_MOST_JOBS = 8
+"""Running jobs that are shown; a cluster may have hundreds."""
+
+
+class LiveView:
+    """Redraws the last lines of a terminal."""
+
+    every_s = 0.5
+
+    def __init__(self, stream: TextIO, *, colour: bool) -> None:
+        """Draw on `stream`, which is a terminal."""
+        self._console = Console(file=stream, no_color=not colour, highlight=False)
+        self._live = Live(console=self._console, auto_refresh=False, transient=True)
+
+    def tell(self, event: Event, campaign: Campaign) -> None:
+        """Print what happened above the running jobs."""
+        for line in lines_of(event, campaign):
+            self._console.print(Text(line, style=_style(event)), soft_wrap=True)
+        self.tick(campaign, time.time())
+
+    def tick(self, campaign: Campaign, now_s: float) -> None:
+        """Draw what is running."""
+        if not campaign.running:
+            return
+        if not self._live.is_started:
+            self._live.start()
+            self._console.show_cursor(show=True)  # or a kill would leave the terminal without
+        jobs = running(campaign, now_s)
+        lines = [line for job in jobs[:_MOST_JOBS] for line in job]
+        if len(jobs) > _MOST_JOBS:
+            lines.append(f"         and {len(jobs) - _MOST_JOBS} more")
+        shown = [Text(line, style="cyan", no_wrap=True, overflow="ellipsis") for line in lines]
+        last = Text(wording.tally(campaign, now_s), style="bold", no_wrap=True, overflow="ellipsis")
+        self._live.update(Group(*shown, last), refresh=True)
+
+    def end(self, campaign: Campaign, now_s: float) -> None:
+        """Leave the terminal with one line on how it ended."""
+        self._live.stop()
+        if campaign.has_begun:
+            self._console.print(Text(wording.ending(campaign, now_s), style="bold"), soft_wrap=True)
+
+
+def _style(event: Event) -> str:
+    match event:
+        case Failed() | Said(level="error"):
+            return "red"
+        case Said(level="warning"):
+            return "yellow"
+        case _:
+            return ""

@@ -1,0 +1,45 @@
+"""Watching a run: events come in, and whatever shows them is told, and told of the time."""
+
+import threading
+import time
+
+from kareus.progress.campaign import Campaign
+from kareus.progress.events import Event, Failed, Finished
+from kareus.progress.shows import Show
+
+
+class Watch:
+    """Keeps the state and the show, for one run; may be told from one thread and closed from another."""
+
+    def __init__(self, show: Show) -> None:
+        """Begin to watch."""
+        self._show = show
+        self._campaign = Campaign(began_s=time.time())
+        self._lock = threading.Lock()
+        self._over = threading.Event()
+        self._ticking = threading.Thread(target=self._tick, name="kareus-progress", daemon=True)
+        self._ticking.start()
+
+    def tell(self, event: Event) -> None:
+        """Something happened."""
+        with self._lock:
+            if isinstance(event, Finished | Failed):  # while it still is among the running, and has a name
+                self._show.tell(event, self._campaign)
+                self._campaign.apply(event)
+            else:
+                self._campaign.apply(event)
+                self._show.tell(event, self._campaign)
+
+    def close(self) -> None:
+        """The run is over; may be called again."""
+        if self._over.is_set():
+            return
+        self._over.set()
+        self._ticking.join()
+        with self._lock:
+            self._show.end(self._campaign, time.time())
+
+    def _tick(self) -> None:
+        while not self._over.wait(self._show.every_s):
+            with self._lock:
+                self._show.tick(self._campaign, time.time())

@@ -1,0 +1,85 @@
+"""The run in words: durations, what a job is at, why one failed."""
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from kareus.progress.campaign import Campaign, TimeLeft
+from kareus.progress.events import Failed
+from kareus.progress.journal import SUFFIX, Standing
+
+_MOST_LINES_OF_A_LOG = 10
+_PLACE = re.compile(r"^(\w*Exception|WorkflowError)( in (file|rule) .*)?:$|^Error:$")
+_TRACE = re.compile(r'^\s*(File ".*|Traceback:|Wildcards:|Traceback \(most recent call last\):)')
+
+
+def duration(seconds: float) -> str:
+    """`0:07`, `12:34` or `1:02:03`."""
+    minutes, whole_s = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{whole_s:02}" if hours else f"{minutes}:{whole_s:02}"
+
+
+def time_left(left: TimeLeft) -> str:
+    """The estimate, and what it leaves out."""
+    untimed = f"{left.untimed} {'job' if left.untimed == 1 else 'jobs'} of rules not timed yet"
+    if not left.untimed:
+        return f"about {duration(left.known_s)} left"
+    if not left.known_s:
+        return f"time left unknown: {untimed}"
+    return f"about {duration(left.known_s)} left, without {untimed}"
+
+
+def tally(campaign: Campaign, now_s: float) -> str:
+    """How much of the run is done, in one line."""
+    failed = f", {len(campaign.failed)} failed" if campaign.failed else ""
+    elapsed = duration(now_s - campaign.began_s)
+    return f"{campaign.done} of {campaign.total} jobs{failed} in {elapsed}; {time_left(campaign.time_left(now_s))}"
+
+
+def ending(campaign: Campaign, now_s: float) -> str:
+    """How the run ended, in one line."""
+    elapsed = duration(now_s - campaign.began_s)
+    done = f"{campaign.done} of {campaign.total} jobs done in {elapsed}"
+    if campaign.done >= campaign.total:
+        return f"{done}."
+    failed = f", {len(campaign.failed)} failed" if campaign.failed else ""
+    return f"{done}{failed}; run it again to go on from there."
+
+
+def standing(at: Standing) -> str:
+    """How far a job that measures has come."""
+    parts = [f"round {at.round}"] if at.round is not None else []
+    parts.append(f"{at.measured} of {at.space:,} measured")
+    if at.looked:
+        parts.append(f"{at.looked} looked at")
+    if at.hypervolume is not None:
+        parts.append(f"hypervolume {at.hypervolume:.4f}")
+    return ", ".join(parts)
+
+
+def why(failed: Failed) -> list[str]:
+    """Why a job failed: the one line of its command, or the end of its log, and where that is."""
+    logs = [path for path in failed.logs if not path.name.endswith(SUFFIX)]
+    lines = [line for path in logs for line in _lines(path)]
+    own = [line for line in lines if line.startswith("kareus ")][-1:]
+    said = [failed.said] if failed.said else []
+    return said + (own or lines[-_MOST_LINES_OF_A_LOG:]) + [f"log: {path}" for path in logs]
+
+
+def message(text: str) -> str:
+    """What Snakemake says of an exception, without where in which file of the workflow it was raised."""
+    said: list[str] = []
+    for line in text.splitlines():
+        if _TRACE.match(line):
+            break
+        if line.strip() and not _PLACE.match(line.strip()):
+            said.append(line.strip())
+    return " ".join(said) or text.strip()
+
+
+def _lines(path: Path) -> Iterable[str]:
+    try:
+        return [line for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+    except OSError:
+        return []

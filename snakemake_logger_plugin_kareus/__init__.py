@@ -1,0 +1,139 @@
+"""Snakemake's logger plugin `kareus`: hands Snakemake's events to `kareus.progress`.
+
+Chosen in `profiles/default`. What a run does is shown by it; what others ask Snakemake for (a dry run, `--verbose`,
+`--printshellcmds`) is left to Snakemake.
+"""
+
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from logging import ERROR, WARNING, LogRecord
+from pathlib import Path
+
+from snakemake.settings.enums import Quietness
+from snakemake_interface_logger_plugins.base import LogHandlerBase
+from snakemake_interface_logger_plugins.common import LogEvent
+from snakemake_interface_logger_plugins.settings import LogHandlerSettingsBase, OutputSettingsLoggerInterface
+
+from kareus.progress.events import Event, Failed, Finished, Planned, Said, Started
+from kareus.progress.shows import Errors, JsonLines, Lines, Show
+from kareus.progress.watch import Watch
+from kareus.progress.wording import message
+
+_CHATTER = re.compile(
+    r"Building DAG of jobs|Using shell|Conda environments: |Singularity containers: |Select jobs to execute"
+    r"|Complete log\(s\)|Elapsed time|Config file .* is extended|Assuming unrestricted|Exiting because a job"
+    r"|Shutting down|Group jobs: |Removing output files|Execute \d+ jobs"
+    r"|SLURM run ID|Job \d+ has been submitted|Cleaning up SLURM"
+    r"|WorkflowError:\s+At least one job|RuleException:\s+CalledProcessError"
+)
+"""What Snakemake says in passing, and what we say in other words; anything else it says is shown."""
+
+
+@dataclass
+class LogHandlerSettings(LogHandlerSettingsBase):
+    """Options of the command line: `--logger-kareus-show`."""
+
+    show: str = field(
+        default="auto",
+        metadata={
+            "help": "How a run is shown: live (a terminal), lines, json (one object a line, on standard output), "
+            "snakemake (as Snakemake would), or auto: live on a terminal, otherwise lines.",
+            "choices": ["auto", "live", "lines", "json", "snakemake"],
+            "env_var": True,
+            "required": False,
+        },
+    )
+
+
+class LogHandler(LogHandlerBase):
+    """What Snakemake's events go to."""
+
+    def __post_init__(self) -> None:
+        """Choose how to show; nothing is shown yet."""
+        show = _show(self.common_settings, self.settings.show if self.settings else "auto")
+        self._watch = None if show is None else Watch(show)
+
+    def emit(self, record: LogRecord) -> None:
+        """Hand on what is worth it."""
+        if self._watch is None:
+            return
+        try:
+            for event in events_of(record):
+                self._watch.tell(event)
+        except Exception:  # noqa: BLE001 - as every handler of logging does: a run does not end because of its display
+            self.handleError(record)
+
+    def close(self) -> None:
+        """The run is over."""
+        if self._watch is not None:
+            self._watch.close()
+        super().close()
+
+    @property
+    def writes_to_stream(self) -> bool:
+        """Whether Snakemake keeps its own display away."""
+        return self._watch is not None
+
+    @property
+    def writes_to_file(self) -> bool:
+        """Never; Snakemake's own log file is written as ever."""
+        return False
+
+    @property
+    def has_filter(self) -> bool:
+        """Yes: what is chatter is decided here."""
+        return True
+
+    @property
+    def has_formatter(self) -> bool:
+        """Yes: events are formatted here."""
+        return True
+
+    @property
+    def needs_rulegraph(self) -> bool:
+        """No."""
+        return False
+
+
+def events_of(record: LogRecord) -> Iterator[Event]:
+    """What a record of Snakemake's says."""
+    said = record.__dict__
+    match said.get("event"):
+        case LogEvent.RUN_INFO:
+            yield Planned(jobs={rule: count for rule, count in said["stats"].items() if rule != "total"})
+        case LogEvent.JOB_INFO:
+            yield Started(
+                at_s=record.created,
+                job=said["jobid"],
+                rule=said["rule_name"],
+                what=said["rule_msg"] or f"rule {said['rule_name']}",
+                wildcards={name: str(value) for name, value in (said["wildcards"] or {}).items()},
+                logs=tuple(map(Path, said["log"])),
+            )
+        case LogEvent.JOB_FINISHED:
+            yield Finished(at_s=record.created, job=said["job_id"])
+        case LogEvent.JOB_ERROR:
+            logs, what = tuple(map(Path, said["log"])), " ".join((said["rule_msg"] or "").split())
+            yield Failed(at_s=record.created, job=said["jobid"], rule=said["rule_name"], said=what, logs=logs)
+        case None | LogEvent.ERROR:
+            text = record.getMessage()
+            if record.msg and not _CHATTER.match(text.strip()):
+                level = "error" if record.levelno >= ERROR else "warning" if record.levelno >= WARNING else "info"
+                yield Said(level=level, text=message(text))
+
+
+def _show(common: OutputSettingsLoggerInterface, wanted: str) -> Show | None:
+    """How to show, or None to leave it to Snakemake."""
+    if wanted == "snakemake" or common.dryrun or common.verbose or common.debug_dag or common.printshellcmds:
+        return None
+    if set(common.quiet or ()) & {Quietness.ALL, Quietness.PROGRESS, Quietness.RULES}:
+        return Errors(sys.stderr)
+    if wanted == "json":
+        return JsonLines(sys.stdout)
+    if wanted == "live" or (wanted == "auto" and sys.stderr.isatty()):
+        from kareus.progress.live import LiveView  # noqa: PLC0415 - only terminals need it
+
+        return LiveView(sys.stderr, colour=not common.nocolor)
+    return Lines(sys.stderr)

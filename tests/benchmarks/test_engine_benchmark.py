@@ -1,0 +1,22 @@
+"""The benchmark of what the engine costs the host, on one workload and a single run."""
+
+import sys
+
+import pytest
+from builders import CONFIG
+
+
+@pytest.mark.parametrize("degrees", ["tp8", "cp2tp4"])
+def test_both_directions_of_a_partition_are_measured_and_predicted(degrees, monkeypatch):
+    monkeypatch.syspath_prepend(CONFIG.parent / "benchmarks")
+    import engine  # noqa: PLC0415 - found through the path above
+
+    monkeypatch.setattr(engine, "RUNS", 1)
+    workload = next(engine.composed("qwen3-1.7b", degrees))
+    measured = list(engine.measured(workload, engine.extract_nanobatch(workload)))
+    assert len(measured) == len(engine.DIRECTIONS) == 2
+    for direction, (eager_s, host_s) in zip(engine.DIRECTIONS, measured, strict=True):
+        assert eager_s > 0
+        assert host_s > 0
+        assert engine.predicted(workload, direction) > 0
+    monkeypatch.delitem(sys.modules, "engine")

@@ -1,0 +1,197 @@
+"""Every command that README.md and docs/ print does what a reader would see: it succeeds, as printed.
+
+They run in a copy of the repository in which the default workload is planned, page by page, each block in a shell of
+its own. The lists below are the only exceptions. What takes minutes is run by `pytest -m acceptance`; of that, `make
+test` checks the configuration.
+"""
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from printed import PAGES, ROOT, Block, blocks, commands
+
+from kareus.campaign.resolve import resolve_campaign
+from kareus.plan.selectors import parse_selector
+
+SETUP, GPUS = "sets up the environment in which these tests run", "needs GPUs"
+LEFT_OUT = {
+    r"make run": SETUP,
+    r"make test": SETUP,
+    r"make docs": "tests/docs/test_site.py builds the site",
+    r"source .venv/bin/activate": SETUP,
+    r"pip install .*": SETUP,
+    r"kareus clocks .*": GPUS,
+    r"kareus train \S*llama.*": GPUS,
+    r"zeusd .*": GPUS,
+    r"export ZEUSD_SOCK_PATH=.*": GPUS,
+    r"snakemake --workflow-profile profiles/slurm( --config .*)?": "needs a cluster: see test_slurm.py",
+}
+"""Commands that no test runs, and why."""
+
+RESOLVED_ONLY = {
+    r"snakemake .*testbed=cuda.*": GPUS,
+    r"snakemake --config campaign=paper": "benchmarks/acceptance.py runs it",
+}
+"""Commands of Snakemake whose configuration is checked and which are never run, and why."""
+
+MINUTES = [
+    r"snakemake --config .*overrides=\[.*",
+    r"snakemake --config .*campaign=.*(?<! -n)",
+    r"kareus (emulate|fit) .*",
+    r"kareus train .*--communicator gloo.*",
+]
+"""Commands that take long, or need what such a one has made: for acceptance."""
+
+PYTHON_LEFT_OUT = {
+    "docs/engine.md": "a sketch of what goes where; tests/engine runs it",
+    "docs/emulation.md": "opens tables of a campaign that takes minutes",
+    "docs/pipelines.md": "ends in the error that it shows: tests/pipeline/test_instructions.py",
+}
+"""Pages whose blocks of Python are not run, and why."""
+
+FOLDERS = ("workflow", "config", "profiles", "envs", "docs", "examples")
+FILES = ("Snakefile", "README.md")
+REFERENCE = """\
+method,model,cp,tp,pp,num_microbatches,microbatch_size,seq_len,point,iteration_time_s,total_energy_j,stage0_mhz,stage1_mhz
+"""
+WORKLOADS = ("qwen3-1.7b,1,4,2,2,2,1024", "llama3.2-3b,1,8,2,2,4,1024")
+REDUCTIONS = """\
+table,model,cp,tp,pp,num_microbatches,microbatch_size,seq_len,metric,sequential+perseus,nanobatching+perseus,kareus
+max_throughput,qwen3-1.7b,1,4,2,2,2,1024,time_reduction_pct,0.0,,5.0
+"""
+TINY = """\
+{"model_type": "llama", "hidden_size": 1024, "intermediate_size": 2048, "num_hidden_layers": 4,
+ "num_attention_heads": 16, "num_key_value_heads": 8, "vocab_size": 32000}
+"""
+
+
+def matches(name: str, patterns: object) -> bool:
+    return any(re.fullmatch(pattern, name, re.S) for pattern in patterns)
+
+
+def frontiers() -> str:
+    """Frontiers that somebody might have measured: slower clocks take longer and use less."""
+    rows = [
+        f"{method},{workload},{point},{0.10 + 0.01 * point},{30.0 - point},"
+        + ",".join(";".join(f"{d}{mhz}" for d in order) for order in ("FFBB", "FBFB"))
+        for workload in WORKLOADS
+        for method in ("sequential+perseus", "nanobatching+perseus")
+        for point, mhz in enumerate((1410, 1290, 1170, 1050))
+    ]
+    return REFERENCE + "\n".join(rows) + "\n"
+
+
+def shell(folder: Path, script: str) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    command = ["bash", "-euo", "pipefail", "-c", script]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory) -> Path:
+    """A copy of the repository with the default workload planned, and the files that a reader has and we do not."""
+    folder = tmp_path_factory.mktemp("clone")
+    for name in FOLDERS:
+        shutil.copytree(ROOT / name, folder / name)
+    for name in FILES:
+        shutil.copy(ROOT / name, folder / name)
+    for name in ("FRONTIERS.csv", "YOURS.csv", "OTHERS.csv"):
+        (folder / name).write_text(frontiers())
+    (folder / "REDUCTIONS.csv").write_text(REDUCTIONS)
+    gpu = (folder / "config/gpu/a100-sxm4-40gb.yaml").read_text()
+    (folder / "config/gpu/NAME.yaml").write_text(gpu)
+    (folder / "path/to").mkdir(parents=True)
+    (folder / "path/to/config.json").write_text(TINY)
+    done = shell(folder, "snakemake")
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+def script_of(block: Block, seen: set[str]) -> list[str]:
+    """What `make test` runs of a block: what is printed elsewhere as well, only there."""
+    lines = []
+    for command in commands(block):
+        is_new = "<<" in command.name or command.name not in seen
+        seen.add(command.name)
+        if is_new and not matches(command.name, (*LEFT_OUT, *RESOLVED_ONLY, *MINUTES)):
+            lines.append(command.text)
+    return lines
+
+
+def whole_script_of(block: Block, _: set[str]) -> list[str]:
+    """What acceptance runs of a block, if anything of it takes long."""
+    own = [command for command in commands(block) if not matches(command.name, (*LEFT_OUT, *RESOLVED_ONLY))]
+    return [command.text for command in own] if any(matches(command.name, MINUTES) for command in own) else []
+
+
+def configurations() -> list[str]:
+    """Commands of Snakemake that `make test` does not run."""
+    names = dict.fromkeys(command.name for block in blocks("sh") for command in commands(block))
+    return [n for n in names if matches(n, (*RESOLVED_ONLY, *MINUTES)) and n.startswith("snakemake ")]
+
+
+def parameters(choose) -> list:
+    seen = {"snakemake"}  # what the copy is planned with
+    chosen = [(block, choose(block, seen)) for block in blocks("sh")]
+    return [pytest.param("\n".join(lines), id=block.place) for block, lines in chosen if lines]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", parameters(script_of))
+def test_printed_commands_succeed(clone, script):
+    done = shell(clone, script)
+    assert done.returncode == 0, f"{script}\n{done.stdout}{done.stderr}"
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", configurations())
+def test_configurations_of_printed_commands_that_take_minutes_are_accepted(clone, name, monkeypatch):
+    monkeypatch.chdir(clone)  # with the files that the commands before have made
+    words = [word for word in shlex.split(name)[1:] if "=" in word]
+    given = {key: yaml.safe_load(value) for key, _, value in (word.partition("=") for word in words)}
+    assert set(given) <= {"campaign", "overrides", "select"}
+    overrides = given.get("overrides", [])
+    overrides = shlex.split(overrides) if isinstance(overrides, str) else overrides
+    assert resolve_campaign(given.get("campaign", "quickstart"), overrides, clone / "config").members
+    for selector in given.get("select", []):
+        parse_selector(selector)
+
+
+@pytest.mark.acceptance
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("script", parameters(whole_script_of))
+def test_printed_commands_that_take_minutes_succeed(clone, script):
+    done = shell(clone, script)
+    assert done.returncode == 0, f"{script}\n{done.stdout}{done.stderr}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "block", [pytest.param(b, id=b.place) for b in blocks("python") if b.place.split(":")[0] not in PYTHON_LEFT_OUT]
+)
+def test_printed_python_runs(clone, block):
+    done = subprocess.run([sys.executable, "-c", block.text], cwd=clone, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_lists_of_exceptions_name_only_what_is_printed():
+    names = [command.name for block in blocks("sh") for command in commands(block)]
+    for pattern in (*LEFT_OUT, *RESOLVED_ONLY, *MINUTES):
+        assert any(re.fullmatch(pattern, name, re.S) for name in names), f"{pattern} is printed nowhere"
+    pages = {page.relative_to(ROOT).as_posix() for page in PAGES}
+    assert set(PYTHON_LEFT_OUT) <= pages
+
+
+def test_every_fenced_block_has_a_language_that_somebody_runs_or_nobody_could():
+    for page in PAGES:
+        fences = re.findall(r"^```(.*)$", page.read_text(), re.M)
+        assert set(fences[::2]) <= {"sh", "python", "text", "json", "yaml"}, page
+        assert set(fences[1::2]) <= {""}, page

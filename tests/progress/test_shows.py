@@ -1,0 +1,185 @@
+"""What people and programs are shown of a run, event by event."""
+
+import io
+import json
+import re
+import time
+
+import pytest
+
+from kareus.progress import wording
+from kareus.progress.campaign import TimeLeft
+from kareus.progress.events import Failed, Finished, Planned, Said, Started
+from kareus.progress.journal import Journal, Standing
+from kareus.progress.live import LiveView
+from kareus.progress.shows import Errors, JsonLines, Lines
+from kareus.progress.watch import Watch
+
+NOW_S = time.time()
+LINE = "kareus search: results/x/space.parquet: no such file; run snakemake."
+
+
+@pytest.fixture
+def events(tmp_path):
+    """A search that finishes, and one that fails and says why."""
+    log = tmp_path / "b.log"
+    log.write_text(f"round 0: 3 measured\n{LINE}\n")
+    return [
+        Planned(jobs={"search": 2}),
+        Said(level="info", text="Nothing to be done."),
+        Said(level="warning", text="beware"),
+        Started(at_s=NOW_S, job=1, rule="search", what="Searching a", wildcards={"partition": "a"}),
+        Started(at_s=NOW_S, job=2, rule="search", what="Searching b", logs=(log, tmp_path / "b.progress.json")),
+        Finished(at_s=NOW_S + 65.0, job=1),
+        Failed(at_s=NOW_S + 66.0, job=2, rule="search", logs=(log, tmp_path / "b.progress.json")),
+    ]
+
+
+def shown(show, stream, events):
+    watch = Watch(show)
+    for event in events:
+        watch.tell(event)
+    watch.close()
+    watch.close()  # as logging does at exit
+    return stream.getvalue()
+
+
+def test_lines_tell_what_took_a_while_and_what_failed_with_its_one_line(events, tmp_path):
+    stream = io.StringIO()
+    lines = shown(Lines(stream), stream, events).splitlines()
+    assert lines[:-1] == [
+        "2 jobs to do",
+        "Nothing to be done.",
+        "warning: beware",
+        "   1:05  Searching a",
+        " failed  Searching b",
+        f"         {LINE}",
+        f"         log: {tmp_path / 'b.log'}",
+    ]
+    assert lines[-1].startswith("1 of 2 jobs done in ")
+    assert "1 failed" in lines[-1]
+
+
+def test_the_quiet_mode_tells_only_what_went_wrong(events):
+    stream = io.StringIO()
+    said = shown(Errors(stream), stream, events)
+    assert LINE in said
+    assert "beware" in said
+    assert "Searching a" not in said
+    assert "Nothing" not in said
+
+
+def test_every_line_for_programs_is_an_object_with_an_event_and_a_time(events):
+    stream = io.StringIO()
+    told = [json.loads(line) for line in shown(JsonLines(stream), stream, events).splitlines()]
+    assert [t["event"] for t in told] == [
+        "planned", "said", "said", "started", "started", "finished", "failed", "ended",
+    ]  # fmt: skip
+    assert all("at" in t for t in told)
+    assert told[3]["wildcards"] == {"partition": "a"}
+    assert told[5]["duration_s"] == 65.0
+    assert told[6]["why"][0] == LINE
+    assert (told[7]["done"], told[7]["failed"], told[7]["total"]) == (1, 1, 2)
+
+
+def test_programs_are_told_how_far_a_search_is_when_that_has_changed(events, tmp_path):
+    stream = io.StringIO()
+    watch = Watch(JsonLines(stream))
+    for event in events[:5]:
+        watch.tell(event)
+    Journal(tmp_path / "b.progress.json", Standing(budget=64, space=1521, measured=9, round=1, hypervolume=0.5))
+    show = watch._show
+    for _ in range(2):
+        show.tick(watch._campaign, NOW_S + 10.0)
+    watch.close()
+    told = [json.loads(line) for line in stream.getvalue().splitlines()]
+    (progress,) = [t for t in told if t["event"] == "progress"]
+    assert (progress["job"], progress["measured"], progress["space"], progress["round"]) == (2, 9, 1521, 1)
+
+
+def test_lines_tell_now_and_then_what_is_running(events, tmp_path):
+    stream = io.StringIO()
+    show = Lines(stream)
+    watch = Watch(show)
+    for event in events[:1] + events[3:5]:
+        watch.tell(event)
+    Journal(tmp_path / "b.progress.json", Standing(budget=64, space=1521, measured=9))
+    show.tick(watch._campaign, NOW_S + 40.0)
+    watch.close()
+    lines = stream.getvalue().splitlines()
+    assert lines[1].startswith("0 of 2 jobs in ")
+    assert lines[2:5] == ["     0:40  Searching a", "     0:40  Searching b", "           9 of 1,521 measured"]
+
+
+def test_a_cluster_of_jobs_is_not_all_drawn():
+    stream = io.StringIO()
+    stream.isatty = lambda: True
+    jobs = [Started(at_s=NOW_S, job=n, rule="search", what=f"Searching {n}.") for n in range(100)]
+    said = shown(LiveView(stream, colour=False), stream, [Planned(jobs={"search": 100}), *jobs])
+    assert "Searching 7." in said
+    assert "Searching 8." not in said
+    assert "and 92 more" in said
+
+
+def test_the_live_view_draws_the_running_jobs_and_leaves_one_line(events, tmp_path):
+    stream = io.StringIO()
+    stream.isatty = lambda: True
+    view = LiveView(stream, colour=False)
+    Journal(tmp_path / "b.progress.json", Standing(budget=64, space=1521, measured=9, round=1, hypervolume=0.5))
+    said = shown(view, stream, events)
+    assert "  Searching b\n         round 1, 9 of 1,521 measured, hypervolume 0.5000" in re.sub(r"\x1b\[\d*m", "", said)
+    assert LINE in said
+    assert "1 of 2 jobs done in " in said.splitlines()[-1]
+    assert said.rfind("\x1b[?25l") < said.rfind("\x1b[?25h")  # the cursor is there
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.4, "0:00"), (59.6, "1:00"), (754, "12:34"), (3723, "1:02:03"), (360000, "100:00:00")]
+)
+def test_durations(seconds, text):
+    assert wording.duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("left", "text"),
+    [
+        (TimeLeft(125.0, 0), "about 2:05 left"),
+        (TimeLeft(125.0, 1), "about 2:05 left, without 1 job of rules not timed yet"),
+        (TimeLeft(0.0, 7), "time left unknown: 7 jobs of rules not timed yet"),
+    ],
+)
+def test_the_estimate_says_what_it_leaves_out(left, text):
+    assert wording.time_left(left) == text
+
+
+def test_a_job_that_dies_without_a_line_of_its_own_shows_the_end_of_its_log(tmp_path):
+    log = tmp_path / "x.log"
+    log.write_text("".join(f"line {n}\n" for n in range(100)))
+    failed = Failed(at_s=0.0, job=1, rule="search", said="SLURM status is: 'OUT_OF_MEMORY'", logs=(log,))
+    assert wording.why(failed) == [failed.said, *(f"line {n}" for n in range(90, 100)), f"log: {log}"]
+
+
+def test_a_log_that_is_not_there_is_named_nevertheless(tmp_path):
+    failed = Failed(at_s=0.0, job=1, rule="search", logs=(tmp_path / "x.log",))
+    assert wording.why(failed) == [f"log: {tmp_path / 'x.log'}"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            'WorkflowError in file "/x/workflow/rules/common.smk", line 45:\nfoo=1: not allowed.\n'
+            '  File "/x/workflow/rules/common.smk", line 45, in <module>',
+            "foo=1: not allowed.",
+        ),
+        (
+            'InputFunctionException in rule write_report in file "/x/report.smk", line 1:\nError:\n  WorkflowError:\n'
+            "    results/foo: not a workload.\nWildcards:\n  workload=foo\nTraceback:\n  File ...",
+            "results/foo: not a workload.",
+        ),
+        ("MissingRuleException:\nNo rule to produce nosuch", "No rule to produce nosuch"),
+        ("Nothing to be done.", "Nothing to be done."),
+    ],
+)
+def test_errors_of_the_workflow_are_told_without_where_they_were_raised(text, said):
+    assert wording.message(text) == said
