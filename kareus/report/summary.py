@@ -25,6 +25,7 @@ from kareus.report.sheets import Row, Sheet, heads, sheet_text
 from kareus.report.text import DASH, percent
 from kareus.search.tables import CANDIDATES
 
+NO_PLAN = f"{DASH} no plan of the method satisfies the constraint, or the method is the baseline itself"
 WIDTH = 100
 """Columns of the terminal."""
 
@@ -67,7 +68,7 @@ def summary_text(inputs: ReportInputs) -> str:
         *(block for sheet in sheets for block in sheet_text(sheet)),
         *(_search(effort) for effort in search_efforts(inputs.searches)[:1]),
         *(sheet_text(runs_sheet(inputs.runs, inputs.testbed)) if inputs.runs else []),
-        [f"{DASH} no plan of the method satisfies the constraint, or the method is the baseline itself"],
+        [NO_PLAN],
     ]
     return "\n\n".join("\n".join(block) for block in blocks) + "\n"
 
