@@ -36,13 +36,17 @@ def kill(
             terminal does.
 
     Returns:
-        Seconds after which it was killed; None if it had already ended.
+        Seconds after which it was killed; None if it had already ended well.
+
+    Raises:
+        CalledProcessError: it failed before.
     """
     start_s = time.perf_counter()
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     with subprocess.Popen(command(*arguments), cwd=folder, start_new_session=True, **quiet) as running:
         moment()
         if running.poll() is not None:
+            subprocess.CompletedProcess(running.args, running.returncode).check_returncode()
             return None
         (os.killpg if sent is signal.SIGINT else os.kill)(running.pid, sent)
         after_s = time.perf_counter() - start_s
