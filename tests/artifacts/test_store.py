@@ -64,6 +64,28 @@ def test_no_row_is_lost_to_kill_9_but_the_one_in_flight(tmp_path):
     assert read_table(tmp_path / "rows.parquet", SCHEMA)["key"].to_list() == [0, 1, 2, 3, 4, 5]
 
 
+def test_jobs_that_share_a_shelf_take_turns_and_lose_nothing(tmp_path):
+    script = textwrap.dedent(
+        """
+        import sys
+        from pathlib import Path
+        sys.path.insert(0, sys.argv[2])
+        from test_store import shelf
+        for turn in range(5):
+            with shelf(Path(sys.argv[1])) as rows:
+                for row in range(4):
+                    key = 100 * int(sys.argv[3]) + 10 * turn + row
+                    rows.append({"key": key, "value": key + 1.0})
+        """
+    )
+    here = os.path.dirname(__file__)  # noqa: PTH120
+    jobs = [subprocess.Popen([sys.executable, "-c", script, str(tmp_path), here, str(job)]) for job in range(4)]
+    assert [job.wait(timeout=120) for job in jobs] == [0] * 4
+    keys = [100 * job + 10 * turn + row for job in range(4) for turn in range(5) for row in range(4)]
+    assert read_table(tmp_path / "rows.parquet", SCHEMA)["key"].to_list() == keys
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["lock", "rows.parquet"]
+
+
 def test_what_a_kill_during_a_fold_left_is_removed_and_nothing_else(tmp_path):
     with shelf(tmp_path) as rows:
         rows.append({"key": 1, "value": 1.0})

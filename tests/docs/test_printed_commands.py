@@ -43,8 +43,8 @@ RESOLVED_ONLY = {
 
 MINUTES = [
     r"snakemake --config .*overrides=\[.*",
-    r"snakemake --config .*campaign=.*(?<! -n)",
-    r"kareus (emulate|fit) .*",
+    r"snakemake --config .*campaign=.*",
+    r"kareus (emulate|fit|validate gpu=NAME) .*",
     r"kareus train .*--communicator gloo.*",
 ]
 """Commands that take long, or need what such a one has made: for acceptance."""
