@@ -19,9 +19,9 @@ from kareus.fidelity.fit import (
     bootstrap,
     errors_pct,
     fit_frontiers,
-    fit_tables,
     held_out,
 )
+from kareus.fidelity.joint_fit import fit_jointly
 from kareus.fidelity.predict import EXECUTIONS, planned_costs
 from kareus.fidelity.reference import FrontierRow, ReductionRow, fastest_rows, read_reference
 from kareus.fidelity.score import score_reductions
@@ -32,6 +32,7 @@ from kareus.workload.resolve import CONFIG_DIR
 logger = logging.getLogger(__name__)
 
 FITTED = "[fit to planned frontiers]"
+FITTED_JOINTLY = "[fit to planned frontiers and measured reductions]"
 FITTED_TO_TABLES = "[fit to measured reductions]"
 INTERVAL_PERCENT = 90.0
 AT_BOUND = 0.005
@@ -54,7 +55,7 @@ def run(arguments: argparse.Namespace) -> None:
     overrides = (f"gpu={arguments.gpu}",)
     subjects = subjects_of([*rows, *tables], overrides, arguments.config_dir)
     gpu = next(iter(subjects.values())).workload.gpu
-    fit = fit_tables(rows, tables, subjects, gpu) if tables else fit_frontiers(rows, subjects, gpu)
+    fit = fit_jointly(rows, tables, subjects, gpu) if tables else fit_frontiers(rows, subjects, gpu)
     left_out = held_out(rows, subjects, fit)
     uncertainty = _uncertainty(left_out)
     lines = _error_lines(rows, subjects, fit, left_out, uncertainty) + _reduction_lines(tables, subjects, fit, left_out)
@@ -143,7 +144,9 @@ def _interval_lines(rows: Sequence[FrontierRow], subjects: Subjects, fit: Fit) -
 
 def documented(text: str, fit: Fit, uncertainty: Uncertainty, *, with_tables: bool) -> str:
     """The configuration with new values, each marked as fitted; everything else stays as it is."""
-    sources = dict.fromkeys(TO_FRONTIERS, FITTED) | (dict.fromkeys(TO_TABLES, FITTED_TO_TABLES) if with_tables else {})
+    sources = dict.fromkeys(TO_FRONTIERS, FITTED_JOINTLY if with_tables else FITTED)
+    if with_tables:
+        sources |= dict.fromkeys(TO_TABLES, FITTED_TO_TABLES)
     lines = []
     for line in text.splitlines():
         name = line.strip().partition(":")[0]
