@@ -153,11 +153,17 @@ def documented(text: str, fit: Fit, uncertainty: Uncertainty, *, with_tables: bo
         if name in sources and line.startswith("  "):
             value = getattr(fit.gpu.coefficients, name)
             bound = _at_bound(name, value)
-            lines.append(f"  {name}: {value:.4g} # {sources[name]}{bound}")
+            lines.append(f"  {name}: {_number(value)} # {sources[name]}{bound}")
         else:
             lines.append(line)
     block = yaml.safe_dump({"uncertainty": {f: getattr(uncertainty, f) for f in ("time_percent", "energy_percent")}})
     return re.sub(r"^uncertainty:(?:.*\n)(?:  .*\n)*", block, "\n".join(lines) + "\n", flags=re.MULTILINE)
+
+
+def _number(value: float) -> str:
+    """Four digits, with a point where there is an exponent: YAML reads 6e-05 as text."""
+    mantissa, exponent, power = f"{value:.4g}".partition("e")
+    return mantissa + (".0" if exponent and "." not in mantissa else "") + exponent + power
 
 
 def _at_bound(name: str, value: float) -> str:

@@ -55,14 +55,6 @@ def tables(subjects):
     return [dataclasses.replace(row, given_percent=predicted_percent(planned, row)) for row in blank]
 
 
-def test_a_fit_to_what_the_model_made_stays_where_it_is(rows, tables, subjects, monkeypatch):
-    monkeypatch.setattr(joint_fit, "PRIOR_WEIGHT", 0.0)
-    monkeypatch.setattr(joint_fit, "BALANCE_WEIGHT", 0.0)
-    fit = fit_jointly(rows, tables, subjects, a100())
-    for name in PRIORS:
-        assert getattr(fit.gpu.coefficients, name) == pytest.approx(getattr(a100().coefficients, name))
-
-
 def test_one_step_lowers_the_errors_of_reductions_and_keeps_every_coefficient_in_its_bounds(
     rows, tables, subjects, monkeypatch
 ):
