@@ -1,8 +1,7 @@
-"""Fitting the coefficients of a GPU: first to planned frontiers, then a few of them to measured reductions.
+"""Fitting the coefficients of a GPU to planned frontiers, and finding out how much of the fit carries over.
 
-Least squares with a weak prior on every coefficient, in logarithms. What planned frontiers of baselines cannot tell
-(how tuned schedules differ from default ones, when the clock fluctuates) is fitted to tables of measured reductions,
-with the rest refitted each time. Held-out errors and bootstrap intervals say how much of it carries over.
+Least squares with a weak prior on every coefficient, in logarithms. Fits without one workload give held-out errors,
+fits to resampled curves bootstrap intervals. `joint_fit` adds measured reductions.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from kareus.fidelity.predict import PlannedCost, planned_costs, undominated
-from kareus.fidelity.reference import FrontierRow, ReductionRow, Scenario, by_curve
-from kareus.fidelity.score import score_frontiers, score_reductions
+from kareus.fidelity.reference import FrontierRow, Scenario, by_curve
 from kareus.fidelity.subject import Subjects, on_gpu
 from kareus.testbed.simulated.laws import Array
 from kareus.workload.gpu import Gpu
@@ -38,7 +36,7 @@ TO_FRONTIERS: Mapping[str, Prior] = {
     "bus_efficiency": Prior(0.8, 0.5, 0.97, 0.15),
     "bus_clock_share": Prior(0.6, 0.2, 0.95, 0.2),
     "hbm_bytes_per_bus_byte": Prior(2.0, 1.0, 3.0, 0.2),
-    "collective_latency_s": Prior(3e-5, 5e-6, 3e-4, 1.0),
+    "collective_latency_s": Prior(3e-5, 5e-6, 1e-3, 1.0),
     "contention": Prior(0.3, 0.01, 3.0, 0.7),
     "kernel_overhead_s": Prior(8e-6, 2e-6, 6e-5, 0.5),
     "host_launch_s": Prior(3e-5, 5e-6, 3e-4, 1.0),
@@ -71,8 +69,6 @@ BALANCE_SCALE = 0.01
 FIRST_EVALUATIONS = 20
 REFIT_EVALUATIONS = 5
 """Steps of a fit that starts from another one."""
-WRONG_ORDER_POINTS = 0.1
-"""What a wrong order of two methods weighs in the fit to measured reductions."""
 HELD_OUT_EVALUATIONS = 10
 """Steps of a fit without one workload: leaving out a fifth of the rows moves it further than resampling does."""
 SAMPLES = 20
@@ -126,44 +122,6 @@ def fit_frontiers(
     first = np.clip(own, bounds[0] + 1e-9, bounds[1] - 1e-9)
     solved = least_squares(residuals, first, bounds=bounds, loss="soft_l1", max_nfev=evaluations)
     return Fit(_gpu(gpu, solved.x), solved.x)
-
-
-def fit_tables(
-    rows: Sequence[FrontierRow], tables: Sequence[ReductionRow], subjects: Subjects, gpu: Gpu, trials: int = 6
-) -> Fit:
-    """Fit `TO_TABLES` to measured reductions, refitting all others for each trial; the errors of both weigh.
-
-    Args:
-        rows: planned rows with listed clocks.
-        tables: measured reductions.
-        subjects: workloads of both.
-        gpu: all other numbers.
-        trials: most trials of the simplex search.
-    """
-    from scipy.optimize import minimize  # noqa: PLC0415 - only fitting needs it
-
-    names, priors = list(TO_TABLES), list(TO_TABLES.values())
-    lower, upper = (np.log([getattr(p, side) for p in priors]) for side in ("lower", "upper"))
-    last: list[Array | None] = [None]
-
-    def trial(x: Array) -> Fit:
-        values = dict(zip(names, np.exp(np.clip(x, lower, upper)).tolist(), strict=True))
-        evaluations = FIRST_EVALUATIONS if last[0] is None else REFIT_EVALUATIONS
-        fit = fit_frontiers(rows, subjects, with_coefficients(gpu, values), last[0], evaluations)
-        last[0] = fit.logarithms
-        return fit
-
-    def objective(x: Array) -> float:
-        fit = trial(x)
-        score = score_reductions(tables, on_gpu(subjects, fit.gpu))
-        points = score.reduction_mae_points + WRONG_ORDER_POINTS * len(score.wrong_orders)
-        outside = float(np.sum(np.maximum(lower - x, 0) + np.maximum(x - upper, 0)))
-        return points + 0.2 * sum(_all_errors_pct(rows, on_gpu(subjects, fit.gpu))) + 10 * outside
-
-    start = np.log([p.value for p in priors])
-    simplex = np.vstack([start, *(start + np.diag([0.1 * p.spread for p in priors]))])
-    options = {"maxfev": trials, "xatol": 0.02, "fatol": 0.01, "initial_simplex": simplex}
-    return trial(minimize(objective, start, method="Nelder-Mead", options=options).x)
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,19 +185,6 @@ def _row_residuals(rows: Sequence[FrontierRow], costs: Sequence[PlannedCost]) ->
         for row, cost in zip(rows, costs, strict=True)
     ]
     return np.array(residuals, dtype=np.float64).ravel()
-
-
-def _all_errors_pct(rows: Sequence[FrontierRow], subjects: Subjects) -> list[float]:
-    """Of the listed plans, and of the curves that we plan."""
-    score = score_frontiers(rows, subjects)
-    errors = (
-        score.time_mape_pct,
-        score.energy_mape_pct,
-        score.least_time_mape_pct,
-        score.energy_there_mape_pct,
-        score.energy_at_equal_time_mape_pct,
-    )
-    return [error for error in errors if error is not None]
 
 
 def _gpu(gpu: Gpu, logarithms: Array) -> Gpu:

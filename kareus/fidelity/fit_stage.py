@@ -19,9 +19,9 @@ from kareus.fidelity.fit import (
     bootstrap,
     errors_pct,
     fit_frontiers,
-    fit_tables,
     held_out,
 )
+from kareus.fidelity.joint_fit import fit_jointly
 from kareus.fidelity.predict import EXECUTIONS, planned_costs
 from kareus.fidelity.reference import FrontierRow, ReductionRow, fastest_rows, read_reference
 from kareus.fidelity.score import score_reductions
@@ -32,6 +32,7 @@ from kareus.workload.resolve import CONFIG_DIR
 logger = logging.getLogger(__name__)
 
 FITTED = "[fit to planned frontiers]"
+FITTED_JOINTLY = "[fit to planned frontiers and measured reductions]"
 FITTED_TO_TABLES = "[fit to measured reductions]"
 INTERVAL_PERCENT = 90.0
 AT_BOUND = 0.005
@@ -54,7 +55,7 @@ def run(arguments: argparse.Namespace) -> None:
     overrides = (f"gpu={arguments.gpu}",)
     subjects = subjects_of([*rows, *tables], overrides, arguments.config_dir)
     gpu = next(iter(subjects.values())).workload.gpu
-    fit = fit_tables(rows, tables, subjects, gpu) if tables else fit_frontiers(rows, subjects, gpu)
+    fit = fit_jointly(rows, tables, subjects, gpu) if tables else fit_frontiers(rows, subjects, gpu)
     left_out = held_out(rows, subjects, fit)
     uncertainty = _uncertainty(left_out)
     lines = _error_lines(rows, subjects, fit, left_out, uncertainty) + _reduction_lines(tables, subjects, fit, left_out)
@@ -143,18 +144,26 @@ def _interval_lines(rows: Sequence[FrontierRow], subjects: Subjects, fit: Fit) -
 
 def documented(text: str, fit: Fit, uncertainty: Uncertainty, *, with_tables: bool) -> str:
     """The configuration with new values, each marked as fitted; everything else stays as it is."""
-    sources = dict.fromkeys(TO_FRONTIERS, FITTED) | (dict.fromkeys(TO_TABLES, FITTED_TO_TABLES) if with_tables else {})
+    sources = dict.fromkeys(TO_FRONTIERS, FITTED_JOINTLY if with_tables else FITTED)
+    if with_tables:
+        sources |= dict.fromkeys(TO_TABLES, FITTED_TO_TABLES)
     lines = []
     for line in text.splitlines():
         name = line.strip().partition(":")[0]
         if name in sources and line.startswith("  "):
             value = getattr(fit.gpu.coefficients, name)
             bound = _at_bound(name, value)
-            lines.append(f"  {name}: {value:.4g} # {sources[name]}{bound}")
+            lines.append(f"  {name}: {_number(value)} # {sources[name]}{bound}")
         else:
             lines.append(line)
     block = yaml.safe_dump({"uncertainty": {f: getattr(uncertainty, f) for f in ("time_percent", "energy_percent")}})
     return re.sub(r"^uncertainty:(?:.*\n)(?:  .*\n)*", block, "\n".join(lines) + "\n", flags=re.MULTILINE)
+
+
+def _number(value: float) -> str:
+    """Four digits, with a point where there is an exponent: YAML reads 6e-05 as text."""
+    mantissa, exponent, power = f"{value:.4g}".partition("e")
+    return mantissa + (".0" if exponent and "." not in mantissa else "") + exponent + power
 
 
 def _at_bound(name: str, value: float) -> str:

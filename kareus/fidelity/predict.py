@@ -1,11 +1,10 @@
 """Predictions in the terms of reference data: planned iterations at given clocks, and what methods save."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
-import polars as pl
 
 from kareus.errors import ArtifactError
 from kareus.fidelity.plans import instruction_behaviours, microbatch_frontiers
@@ -14,8 +13,10 @@ from kareus.fidelity.subject import Subject, Subjects
 from kareus.partition.graph import Direction
 from kareus.pipeline.dag import Dag, build_dag, makespan
 from kareus.pipeline.frontiers import method_problem
-from kareus.pipeline.instructions import Instruction, pipeline_instructions
-from kareus.pipeline.methods import METHODS
+from kareus.pipeline.instructions import Instruction, instructions_of, pipeline_instructions
+from kareus.pipeline.methods import method_named
+from kareus.pipeline.problem import Problem
+from kareus.pipeline.transfers import transfers_s
 from kareus.profile.programs import Execution
 from kareus.testbed.simulated.laws import Array
 from kareus.workload.config import Workload
@@ -106,12 +107,10 @@ def _balance(instructions: Sequence[Instruction], times_s: Sequence[float], scen
 class Curve:
     """The iteration frontier of one method, as the linear program bounds it; plans reach it within about 0.5 %."""
 
-    def __init__(self, config: PipelineSlice, microbatch: pl.DataFrame, method: str) -> None:
+    def __init__(self, problem: Problem) -> None:
         """Prepare the curve; nothing is solved before it is asked for."""
         from kareus.pipeline.relaxation import Relaxation  # noqa: PLC0415 - HiGHS is loaded where it is used
 
-        spec = next(m for m in METHODS if m.name == method)
-        problem = method_problem(config, microbatch, spec)
         self._relaxation = Relaxation(problem)
         self.fastest_s = self._relaxation.fastest_s
 
@@ -135,17 +134,31 @@ class Curve:
 class Planned:
     """What the methods reach on one workload, planned exhaustively in the model."""
 
-    def __init__(self, subject: Subject) -> None:
-        """Compose the microbatch frontiers; curves are made where they are asked for."""
+    def __init__(self, subject: Subject, *, with_transfers: bool) -> None:
+        """Compose the microbatch frontiers; curves are made where they are asked for.
+
+        Args:
+            subject: the workload.
+            with_transfers: whether point-to-point takes its time, as where iterations were measured; planned
+                references know none.
+        """
         self._config: PipelineSlice = cut(subject.workload, "pipeline")
+        self._with_transfers = with_transfers
         self._microbatch = microbatch_frontiers(subject)
         self._curves: dict[str, Curve] = {}
 
     def curve(self, method: str) -> Curve:
         """The iteration frontier of `method`."""
         if method not in self._curves:
-            self._curves[method] = Curve(self._config, self._microbatch, method)
+            self._curves[method] = Curve(self._problem(method))
         return self._curves[method]
+
+    def _problem(self, method: str) -> Problem:
+        problem = method_problem(self._config, self._microbatch, method_named(method))
+        if self._with_transfers:
+            return problem
+        boundaries = len(transfers_s(self._config))
+        return replace(problem, dag=build_dag(instructions_of(self._config), (0.0,) * boundaries))
 
     def at_max_throughput(self, method: str) -> tuple[float, float]:
         """Seconds and joules of the fastest plan."""

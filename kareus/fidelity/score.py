@@ -97,6 +97,20 @@ DECISIVE_POINTS = 2.0
 """Differences between methods that measurements can tell apart."""
 
 
+@dataclass(frozen=True, slots=True)
+class Order:
+    """Two methods, or two variants of an ablation, whose order is given clearly."""
+
+    place: str
+    high: ReductionError
+    low: ReductionError
+
+    @property
+    def margin_points(self) -> float:
+        """How far apart they are predicted; the order is wrong unless this is positive."""
+        return self.high.predicted_pct - self.low.predicted_pct
+
+
 def score_frontiers(rows: Sequence[FrontierRow], subjects: Subjects) -> FrontierScore:
     """Score planned rows at their clocks, and our own plans along their curves."""
     listed = [row for row in rows if row.method in EXECUTIONS and row.clocks]
@@ -131,8 +145,11 @@ def score_frontiers(rows: Sequence[FrontierRow], subjects: Subjects) -> Frontier
 
 def score_reductions(rows: Sequence[ReductionRow], subjects: Subjects) -> ReductionScore:
     """Score what our own plans save."""
-    planned = {scenario: Planned(subjects[scenario]) for scenario in dict.fromkeys(row.scenario for row in rows)}
-    errors, wrong = [], []
+    planned = {
+        scenario: Planned(subjects[scenario], with_transfers=True)
+        for scenario in dict.fromkeys(row.scenario for row in rows)
+    }
+    errors = []
     for row in rows:
         predicted = predicted_percent(planned[row.scenario], row)
         errors += [
@@ -147,16 +164,36 @@ def score_reductions(rows: Sequence[ReductionRow], subjects: Subjects) -> Reduct
             )
             for method, given in row.given_percent.items()
         ]
-        own = errors[len(errors) - len(row.given_percent) :]
-        wrong += [f"{row.table}, {row.scenario.label}, {row.metric}: {pair}" for pair in _disagreements(own)]
-    wrong += _ablation_disagreements(errors)
-    mae = fmean(abs(e.predicted_pct - e.given_pct) for e in errors)
-    return ReductionScore(reduction_mae_points=mae, wrong_orders=tuple(wrong), rows=tuple(errors))
+    wrong = [o for o in given_orders(errors) if o.margin_points <= 0]
+    return ReductionScore(
+        reduction_mae_points=fmean(abs(e.predicted_pct - e.given_pct) for e in errors),
+        wrong_orders=tuple(f"{o.place}: {o.high.method} above {o.low.method}" for o in wrong),
+        rows=tuple(errors),
+    )
+
+
+def given_orders(errors: Sequence[ReductionError]) -> list[Order]:
+    """All orders that the given values decide, right or wrong.
+
+    The variants of an ablation stand in tables of their own; their order counts as that of methods does.
+    """
+    groups: dict[tuple[str, str, str], list[ReductionError]] = defaultdict(list)
+    for error in errors:
+        variant = ABLATIONS.get(error.table)
+        own = replace(error, method=variant) if variant else error
+        groups["ablation" if variant else error.table, error.workload, error.metric].append(own)
+    return [
+        Order(", ".join(place), high, low)
+        for place, own in groups.items()
+        for high in own
+        for low in own
+        if high.given_pct - low.given_pct > DECISIVE_POINTS
+    ]
 
 
 def _curve_errors(rows: Sequence[FrontierRow], subjects: Subjects) -> list[CurveError]:
     groups = by_curve([row for row, counts in zip(rows, undominated(rows), strict=True) if counts])
-    planned = {scenario: Planned(subjects[scenario]) for scenario, _ in groups}
+    planned = {scenario: Planned(subjects[scenario], with_transfers=False) for scenario, _ in groups}
     return [_curve_error(planned[key[0]], own, subjects[key[0]]) for key, own in groups.items()]
 
 
@@ -175,29 +212,6 @@ def _curve_error(planned: Planned, rows: Sequence[FrontierRow], subject: Subject
             [_error_pct(j / gpus, given) for j, given in energies if j is not None]
         ),
     )
-
-
-def _disagreements(errors: Sequence[ReductionError]) -> list[str]:
-    """Pairs whose order is given clearly and predicted the other way round."""
-    return [
-        f"{high.method} above {low.method}"
-        for high in errors
-        for low in errors
-        if high.given_pct - low.given_pct > DECISIVE_POINTS and high.predicted_pct <= low.predicted_pct
-    ]
-
-
-def _ablation_disagreements(errors: Sequence[ReductionError]) -> list[str]:
-    """The variants of an ablation stand in tables of their own; their order counts as that of methods does."""
-    groups: dict[tuple[str, str], list[ReductionError]] = defaultdict(list)
-    for error in errors:
-        if error.table in ABLATIONS:
-            groups[error.workload, error.metric].append(replace(error, method=ABLATIONS[error.table]))
-    return [
-        f"ablation, {workload}, {metric}: {pair}"
-        for (workload, metric), own in groups.items()
-        for pair in _disagreements(own)
-    ]
 
 
 def _error_pct(predicted: float, given: float) -> float:

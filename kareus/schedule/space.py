@@ -46,15 +46,9 @@ def launch_operators(partition: Partition, gpu: Gpu, sm_counts: tuple[int, ...])
     nothing can hide still has to start somewhere.
     """
     collective_s = partition.collective.bus_bytes / (gpu.link_gb_per_s * 1e9)
-    longest = [
-        max(
-            sum(bound_time_s(gpu, o, frequency_mhz, gpu.sm_count - sm_count) for o in partition.operators[start:])
-            for frequency_mhz in gpu.search_frequencies.clocks_mhz
-            for sm_count in sm_counts
-        )
-        for start in range(len(partition.operators))
-    ]
-    return tuple(start for start, remaining_s in enumerate(longest) if start == 0 or remaining_s >= collective_s)
+    slowest = gpu.search_frequencies.minimum_mhz, gpu.sm_count - max(sm_counts)
+    longest_s = [bound_time_s(gpu, operator, *slowest) for operator in partition.operators]
+    return tuple(n for n in range(len(longest_s)) if n == 0 or sum(longest_s[n:]) >= collective_s)
 
 
 def bound_time_s(gpu: Gpu, operator: Operator, frequency_mhz: int, sm_count: int) -> float:

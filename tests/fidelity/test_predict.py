@@ -6,7 +6,7 @@ import moocore
 import numpy as np
 import pytest
 from builders import CONFIG
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from references import ODD, SMALL, B, F, frontier_row, one_f_one_b_clocks, reduction_row
 
@@ -29,7 +29,7 @@ def small():
 
 @pytest.fixture(scope="module")
 def planned(small):
-    return Planned(small)
+    return Planned(small, with_transfers=True)
 
 
 def costs_by_hand(small, clocks, execution):
@@ -78,11 +78,20 @@ def end_by_events(stages):
     return now_s
 
 
+def test_without_transfers_a_plan_takes_what_its_listed_clocks_take(small, planned):
+    (cost,) = planned_costs([frontier_row(clocks=one_f_one_b_clocks(SMALL, 1410))], {SMALL: small})
+    without_s, without_j = Planned(small, with_transfers=False).at_max_throughput("sequential")
+    assert without_s == pytest.approx(cost.time_s, rel=1e-9)
+    assert without_j == pytest.approx(cost.energy_j * small.workload.parallelism.gpus_per_stage, rel=1e-9)
+    assert planned.at_max_throughput("sequential")[0] > without_s
+
+
 clock = st.sampled_from([900, 990, 1080, 1200, 1290, 1380, 1410])
 clocks_of_rows = st.one_of(clock, st.lists(clock, min_size=12, max_size=12))
 
 
 @pytest.mark.parametrize("method", EXECUTION)
+@settings(deadline=None)
 @given(drawn=clocks_of_rows)
 def test_a_planned_row_takes_the_time_of_its_pipeline_and_the_energy_of_work_and_waiting(small, method, drawn):
     row = frontier_row(method=method, clocks=one_f_one_b_clocks(SMALL, drawn))

@@ -1,5 +1,6 @@
 import dataclasses
 import itertools
+import math
 import time
 
 import numpy as np
@@ -47,6 +48,31 @@ def test_a_large_gemm_stays_below_the_peak():
     gpu = a100()
     seconds = laws.operator_time_s(gpu, gemm("big", 16384, 16384, 16384), 1410, gpu.sm_count)
     assert 0.5 < 2 * 16384**3 / seconds / (gpu.bf16_tflops * 1e12) < 0.96
+
+
+def gemm_s(*shape, sm_count=108):
+    operator = gemm("gemm", *shape)
+    return float(laws.operator_time_s(a100(), operator, np.asarray(1410.0), np.asarray(sm_count)))
+
+
+def test_a_weight_gradient_of_few_tiles_splits_its_inner_dimension_over_the_sms():
+    """One tile of every SM would take as long as 108 tiles: its 16 tiles would fill a seventh of the SMs."""
+    few, full = gemm_s(2048, 256, 32768), gemm_s(2304, 1536, 32768)
+    assert full / 7 < few < full / 4
+
+
+@given(
+    st.integers(1, 64), st.integers(1, 32), st.integers(64, 65536), st.integers(78, 108), st.sampled_from((1.0, 0.5))
+)
+def test_splitting_a_gemm_only_ever_helps_and_never_beats_perfect_use_of_the_sms(tall, wide, inner, sm_count, share):
+    gpu, operator = a100(), gemm("gemm", 128 * tall, 256 * wide, inner)
+    c = gpu.coefficients
+    taken_s = laws.operator_time_s(gpu, operator, np.asarray(1410.0), np.asarray(sm_count), share)
+    perfect_s = operator.flops / (gpu.peak_flops(1410.0, float(sm_count)) * c.gemm_efficiency)
+    waves = math.ceil(tall * wide / sm_count)
+    unsplit_s = perfect_s * waves * sm_count / (tall * wide) * (1 + c.gemm_inner_half / inner)
+    memory_s = laws.hbm_bytes(operator) / (gpu.hbm_gb_per_s * 1e9 * c.hbm_efficiency * share)
+    assert perfect_s < taken_s <= unsplit_s + memory_s + c.kernel_overhead_s
 
 
 def test_a_collective_gains_from_sms_with_diminishing_returns():
@@ -136,8 +162,25 @@ def test_the_power_limit_holds_and_lowers_the_mean_clock():
     gpu = hot_gpu()
     limited = run_program(gpu, program(step([LINEAR])), 1410)
     assert limited.power_limited
-    assert limited.power_w == pytest.approx(gpu.throttling_power_w)
+    assert gpu.throttling_power_w < limited.power_w <= gpu.power_limit_w
     assert limited.mean_clock_mhz < 1410
+
+
+def test_at_the_power_limit_work_goes_on_as_at_the_fastest_steady_clock_within_it():
+    """So no lower clock is faster: a throttled GPU loses energy, not time (paper, appendix A)."""
+    gpu = hot_gpu()
+    limited = run_program(gpu, program(step([LINEAR])), 1410)
+    clocks = np.arange(900.0, 1411.0)
+    time_s, energy_j = steady_program(gpu, program(step([LINEAR])), clocks)
+    fastest_s = time_s[energy_j <= gpu.throttling_power_w * time_s].min()
+    assert limited.time_s == pytest.approx(fastest_s, rel=0.002)
+
+
+def test_mean_power_never_exceeds_the_limit_itself():
+    free = run_program(a100(power_limit_w=10_000), program(step([LINEAR])), 1410)
+    for share in (0.9, 0.7, 0.5):
+        limited = run_program(a100(power_limit_w=share * free.power_w), program(step([LINEAR])), 1410)
+        assert limited.power_w <= share * free.power_w * (1 + 1e-9)
 
 
 def test_a_fluctuating_clock_costs_more_than_a_steady_one_of_the_same_mean():

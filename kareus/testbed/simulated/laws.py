@@ -14,8 +14,14 @@ from kareus.workload.gpu import Gpu
 
 Array = NDArray[np.float64]
 
-GEMM_TILE = (128, 256)
-"""Output tile of a large tensor-core GEMM, the largest that cuBLAS picks on A100 and H100."""
+GEMM_TILE = (128, 128)
+"""Output tile of a tensor-core GEMM: cuBLAS has larger ones, and picks among them what fills the last wave best."""
+SPLITS = (2, 3, 4, 6, 8)
+"""Into how many parts a GEMM may split its inner dimension, if it does."""
+FEW_WAVES = 4
+"""Waves of tiles from which on splitting cannot pay: at most a fifth of them would be saved."""
+PARTIAL_SUM_BYTES = 4
+"""Partial sums are kept in single precision."""
 ROOFLINE_NORM = 4
 """Exponent that joins compute and memory time; infinity would be a sharp roofline."""
 
@@ -24,12 +30,13 @@ def operator_time_s(
     gpu: Gpu, operator: Operator, frequency_mhz: Array, sm_count: Array, hbm_share: Array | float = 1.0
 ) -> Array:
     """Time of `operator` alone on `sm_count` SMs, with `hbm_share` of the achievable HBM bandwidth."""
-    busy_s = hbm_bytes(operator) / (hbm_bytes_per_s(gpu, sm_count) * hbm_share)
-    if operator.kind is not OperatorKind.MEMORY:
-        compute_s = operator.flops / (
-            gpu.peak_flops(frequency_mhz, sm_count) * _compute_efficiency(gpu, operator, sm_count)
-        )
-        busy_s = longer_s(compute_s, busy_s)
+    bytes_per_s = hbm_bytes_per_s(gpu, sm_count) * hbm_share
+    busy_s = hbm_bytes(operator) / bytes_per_s
+    if operator.kind is OperatorKind.GEMM:
+        busy_s = longer_s(_gemm_s(gpu, operator, frequency_mhz, sm_count, bytes_per_s), busy_s)
+    elif operator.kind is not OperatorKind.MEMORY:
+        peak_flops = gpu.peak_flops(frequency_mhz, sm_count)
+        busy_s = longer_s(operator.flops / (peak_flops * _attention_efficiency(gpu, operator)), busy_s)
     return busy_s + operator.kernels * gpu.coefficients.kernel_overhead_s
 
 
@@ -67,18 +74,26 @@ def collective_hbm_bytes(gpu: Gpu, collective: Collective) -> float:
     return gpu.coefficients.hbm_bytes_per_bus_byte * collective.bus_bytes
 
 
-def _compute_efficiency(gpu: Gpu, operator: Operator, sm_count: Array) -> Array | float:
+def _attention_efficiency(gpu: Gpu, operator: Operator) -> float:
     c = gpu.coefficients
-    if operator.kind is OperatorKind.ATTENTION:
-        return c.attention_forward_efficiency
-    if operator.kind is OperatorKind.ATTENTION_BACKWARD:
-        return c.attention_backward_efficiency
+    forward = operator.kind is OperatorKind.ATTENTION
+    return c.attention_forward_efficiency if forward else c.attention_backward_efficiency
+
+
+def _gemm_s(gpu: Gpu, operator: Operator, frequency_mhz: Array, sm_count: Array, bytes_per_s: Array) -> Array:
+    """Tensor-core time of a GEMM: whole tiles in whole waves over the SMs, each after filling its pipeline.
+
+    A weight gradient has few tiles and an inner dimension of all tokens. Such a GEMM splits the inner dimension over
+    SMs (split-K, as cuBLAS does), where that is faster although partial sums are written and read once more.
+    """
+    c = gpu.coefficients
     rows, columns, inner = operator.shape
-    return c.gemm_efficiency * inner / (inner + c.gemm_inner_half) * _quantisation(rows, columns, sm_count)
-
-
-def _quantisation(rows: int, columns: int, sm_count: Array) -> Array:
-    """Share of useful work in whole tiles and whole waves of tiles over the SMs."""
     tiles = math.ceil(rows / GEMM_TILE[0]) * math.ceil(columns / GEMM_TILE[1])
-    useful_tiles = rows / GEMM_TILE[0] * columns / GEMM_TILE[1]
-    return useful_tiles / (np.ceil(tiles / sm_count) * sm_count)
+    tile_flops = 2 * GEMM_TILE[0] * GEMM_TILE[1]
+    one_sm_flops = gpu.peak_flops(frequency_mhz, np.ones_like(sm_count)) * c.gemm_efficiency
+    least_s = np.ceil(tiles / sm_count) * tile_flops * (inner + c.gemm_inner_half) / one_sm_flops
+    for parts in SPLITS if tiles < FEW_WAVES * gpu.sm_count else ():
+        waves_s = np.ceil(tiles * parts / sm_count) * tile_flops * (inner / parts + c.gemm_inner_half) / one_sm_flops
+        partial_bytes = 2 * PARTIAL_SUM_BYTES * rows * columns * parts
+        least_s = np.minimum(least_s, waves_s + partial_bytes / bytes_per_s)
+    return least_s

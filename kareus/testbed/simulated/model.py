@@ -14,6 +14,9 @@ from kareus.testbed.simulated.laws import Array
 from kareus.testbed.simulated.overlap import step_time_s
 from kareus.workload.gpu import Gpu
 
+HALVINGS = 3
+"""Of the distance between two clocks, until power is as good as linear between them."""
+
 Cost = tuple[Array, Array]
 """Time in seconds and energy in joules of one execution on one GPU, at each clock."""
 KnownSteps = dict[tuple[Step, bytes], Cost]
@@ -121,8 +124,9 @@ def _step(gpu: Gpu, step: Step, frequency_mhz: Array) -> Cost:
 def within_power_limit(gpu: Gpu, steady: Callable[[Array], Cost], frequency_mhz: Array | float) -> Behaviour:
     """Apply the power limit to what happens at steady clocks.
 
-    At the limit the clock alternates between the requested one and a lower one so that mean power meets the limit.
-    Power is convex in the clock, so that costs more than a steady clock of the same mean (paper, appendix A).
+    At the limit the clock alternates between the requested one and a lower one. Work goes on as fast as at the steady
+    clock that would meet the limit, but power is convex in the clock, so it costs more (paper, appendix A); mean power
+    lies between that at which bursts reach the limit, and the limit itself.
 
     Args:
         gpu: whose limit applies.
@@ -135,9 +139,10 @@ def within_power_limit(gpu: Gpu, steady: Callable[[Array], Cost], frequency_mhz:
     if not over.any():
         return Behaviour(time_s=time_s, energy_j=energy_j, mean_clock_mhz=requested_mhz, power_limited=over)
     lower_mhz, lower_s, lower_j = _first_clock_within_limit(gpu, steady, requested_mhz, time_s, energy_j)
-    excess_j = np.maximum(energy_j - gpu.throttling_power_w * time_s, 0.0)
-    reserve_j = np.maximum(gpu.throttling_power_w * lower_s - lower_j, 0.0)
-    share = np.where(over, reserve_j / np.where(over, excess_j + reserve_j, 1.0), 1.0)
+    steady_s = _time_at_limit(gpu, steady, requested_mhz, lower_mhz)
+    as_fast = (lower_s - steady_s) / np.where(over, lower_s - time_s, 1.0)
+    within_limit = _share_at_power(gpu.power_limit_w, (time_s, energy_j), (lower_s, lower_j))
+    share = np.where(over, np.clip(as_fast, 0.0, within_limit), 1.0)
     mixed_s = share * time_s + (1 - share) * lower_s
     return Behaviour(
         time_s=mixed_s,
@@ -158,3 +163,22 @@ def _first_clock_within_limit(
             return clock_mhz, time_s, energy_j
         clock_mhz = np.where(above, np.maximum(clock_mhz - step_mhz, step_mhz), clock_mhz)
         time_s, energy_j = steady(clock_mhz)
+
+
+def _time_at_limit(gpu: Gpu, steady: Callable[[Array], Cost], high_mhz: Array, low_mhz: Array) -> Array:
+    """Time at the steady clocks whose power is just within the limit, between clocks above and within it."""
+    for _ in range(HALVINGS):
+        middle_mhz = (high_mhz + low_mhz) / 2
+        time_s, energy_j = steady(middle_mhz)
+        above = energy_j > gpu.throttling_power_w * time_s
+        high_mhz, low_mhz = np.where(above, middle_mhz, high_mhz), np.where(above, low_mhz, middle_mhz)
+    high, low = steady(high_mhz), steady(low_mhz)
+    share = _share_at_power(gpu.throttling_power_w, high, low)
+    return share * high[0] + (1 - share) * low[0]
+
+
+def _share_at_power(power_w: float, high: Cost, low: Cost) -> Array:
+    """Share of the work that may be done at the higher of two costs, so that mean power is at most `power_w`."""
+    excess_j = np.maximum(high[1] - power_w * high[0], 0.0)
+    reserve_j = np.maximum(power_w * low[0] - low[1], 0.0)
+    return np.where(excess_j > 0, reserve_j / np.where(excess_j > 0, excess_j + reserve_j, 1.0), 1.0)
