@@ -12,7 +12,6 @@ from kareus.artifacts.provenance import Provenance, check_config, check_subject,
 from kareus.artifacts.records import content_hash, to_plain
 from kareus.artifacts.tables import TableSchema, read_provenance, read_table, write_table
 from kareus.emulate.resolve import Fleet, resolve_fleets
-from kareus.emulate.rows import fleet_rows, hour_rows, planned, power_cap_rows, straggler_rows
 from kareus.emulate.series import read_series
 from kareus.emulate.tables import FLEET, HOURS, POWER_CAPS, STRAGGLERS
 from kareus.frontier.tables import MICROBATCH
@@ -42,14 +41,16 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _emulate(fleet: Fleet, folder: WorkloadFolder) -> None:
+    from kareus.emulate import rows as rows_of  # noqa: PLC0415 - the solver, for which bad overrides need not wait
+
     series = read_series(Path(fleet.emulation.series)) if fleet.emulation.series else None
     provenance = _provenance(fleet, folder.microbatch)
-    frontiers = planned(fleet, read_table(folder.microbatch, MICROBATCH))
+    frontiers = rows_of.planned(fleet, read_table(folder.microbatch, MICROBATCH))
     rows: tuple[tuple[TableSchema, list[dict[str, Any]]], ...] = (
-        (FLEET, fleet_rows(fleet, frontiers)),
-        (STRAGGLERS, straggler_rows(fleet, frontiers)),
-        (POWER_CAPS, power_cap_rows(fleet, frontiers)),
-        (HOURS, hour_rows(fleet, frontiers, series) if series else []),
+        (FLEET, rows_of.fleet_rows(fleet, frontiers)),
+        (STRAGGLERS, rows_of.straggler_rows(fleet, frontiers)),
+        (POWER_CAPS, rows_of.power_cap_rows(fleet, frontiers)),
+        (HOURS, rows_of.hour_rows(fleet, frontiers, series) if series else []),
     )
     for schema, of_table in rows:
         write_table(folder.fleet(fleet.name) / f"{schema.name}.parquet", schema.frame(of_table), schema, provenance)

@@ -4,8 +4,6 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import jsonschema
-
 from kareus.artifacts import records
 from kareus.artifacts.files import read_json
 from kareus.errors import ArtifactError
@@ -80,6 +78,8 @@ def check_plan(plan: Plan, workload: Workload, name: str, path: Path, launches: 
 
 
 def _validate(document: Any, path: Path) -> None:
+    import jsonschema  # noqa: PLC0415 - only plans read from a file need it, and it takes long to import
+
     validator = jsonschema.Draft202012Validator(plan_schema())
     error = next(iter(sorted(validator.iter_errors(document), key=lambda e: [str(p) for p in e.path])), None)
     if error is not None:

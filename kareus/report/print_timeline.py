@@ -2,8 +2,6 @@
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from kareus.partition.graph import Direction
 from kareus.plan.document import PlannedInstruction
 from kareus.report.paper import place
@@ -31,7 +29,8 @@ DARK_BELOW = 0.55
 
 def draw_timeline(timeline: Timeline, canvas: "Figure") -> None:
     """Draw the timeline on an empty canvas, and size it."""
-    from matplotlib.cm import ScalarMappable  # noqa: PLC0415 - as in drawing.py
+    import numpy as np  # noqa: PLC0415 - as in drawing.py
+    from matplotlib.cm import ScalarMappable  # noqa: PLC0415
     from matplotlib.colors import Normalize  # noqa: PLC0415
 
     plan, stages = timeline.plan, timeline.plan.stages

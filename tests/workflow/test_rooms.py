@@ -47,11 +47,10 @@ def test_a_rule_is_one_shell_line_that_calls_one_command_and_says_what_it_does(s
         assert f'code("{command}")' in body
 
 
-HEAVY = {"torch", "xgboost", "highspy", "pandas", "sklearn", "zeus", "snakemake", "matplotlib"}
+HEAVY = {"torch", "xgboost", "highspy", "pandas", "sklearn", "zeus", "snakemake", "matplotlib", "jsonschema"}
 NEEDED = {
     "partition": {"torch"},
     "pipeline": {"highspy"},
-    "emulate": {"highspy"},
     "validate": {"highspy", "torch"},
     "fit": {"highspy", "torch"},
 }
