@@ -10,6 +10,7 @@ import sys
 import polars as pl
 
 import kareus
+from kareus.errors import KareusError
 
 
 def fastest(folder: str) -> pl.LazyFrame:
@@ -81,4 +82,7 @@ def main(before: str, after: str) -> None:
 if __name__ == "__main__":
     if len(sys.argv) != 3:  # noqa: PLR2004 - two folders
         sys.exit("usage: compare_campaigns.py RESULTS OTHER_RESULTS")
-    main(*sys.argv[1:])
+    try:
+        main(*sys.argv[1:])
+    except KareusError as error:
+        sys.exit(str(error))

@@ -1,5 +1,6 @@
 """A campaign as `config/campaign/<name>.yaml` gives it, and the campaigns that it names."""
 
+import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -53,6 +54,8 @@ def _collect(name: str, above: tuple[str, ...], parts: dict[str, Campaign], conf
 
 
 def _read(name: str, config_dir: Path) -> Campaign:
+    if not re.fullmatch(r"[A-Za-z0-9._-]+", name):
+        raise ConfigError(f"campaign {name!r}: a name has letters, digits, '.', '_' and '-' alone; rename its file.")
     known = options(GROUP, config_dir)
     if name not in known:
         raise ConfigError(

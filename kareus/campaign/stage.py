@@ -29,14 +29,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="Hydra overrides of everything in it, in the place of its own of the same key, such as gpu=h200",
     )
     parser.add_argument("--config-dir", type=Path, default=CONFIG_DIR, help="Hydra groups (default: config)")
-    parser.add_argument("--output", type=Path, default=Path("results"), help="folder to write to (default: results)")
+    parser.add_argument("--output", type=Path, help="folder to write to (default: nothing is written)")
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Resolve, print, write."""
+    """Resolve and print; write where there is a folder for it."""
     campaign = resolve_campaign(arguments.name, arguments.overrides, arguments.config_dir)
     for line in _lines(campaign):
         logger.info("%s", line)
+    if arguments.output is None:
+        return
     write_resolved(campaign.resolved, arguments.output)
     provenance = Provenance(config_hash=content_hash([member.workload for member in campaign.members]))
     rows = [_row(member) for member in campaign.members]

@@ -9,7 +9,7 @@ from kareus.plan.document import Plan
 
 
 def frequency_schedule(plan: Plan) -> str:
-    """Text of the file: a literal and nothing else."""
+    """Text of the file: a literal below a comment that says what it is of."""
     stages = [[(str(i.direction), i.frequency_mhz) for i in stage.instructions] for stage in plan.stages]
     lines = [f"    [{', '.join(f'({name!r}, {mhz})' for name, mhz in own)}],\n" for own in stages]
-    return f"[\n{''.join(lines)}]\n"
+    return f"# {plan.workload}, {plan.selector}: {plan.testbed.label}\n[\n{''.join(lines)}]\n"

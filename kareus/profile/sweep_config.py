@@ -117,6 +117,11 @@ def _sweep(composition: Composition) -> ProfilerSweep:
             f"{suggest(sweep.partition, known)}."
         )
     workload, refusal = extension.workload, None
+    if sweep.frequency_mhz > workload.gpu.maximum_clock_mhz:
+        raise ConfigError(
+            f"sweep.frequency_mhz={sweep.frequency_mhz}: must be at most {workload.gpu.maximum_clock_mhz}, the maximum "
+            f"clock of {workload.gpu.name}."
+        )
     try:
         workload = feasible(workload)
     except RefusedWorkloadError as error:

@@ -1,5 +1,6 @@
 """The tables of a campaign in the form of the paper's evaluation (sections 6.2 to 6.7), from its tables."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
 import polars as pl
@@ -82,7 +83,7 @@ def improvement_sheet(members: pl.DataFrame, comparison: pl.DataFrame) -> Sheet:
         ),
         texts=2,
         source=COMPARISON.name,
-        note="\u2013 no plan satisfies the constraint",
+        note="of the planned points of each frontier; \u2013 no plan satisfies the constraint",
     )
 
 
@@ -131,13 +132,19 @@ def _short(methods: Iterable[str]) -> list[str]:
 def _rows(members: pl.DataFrame, comparison: pl.DataFrame, columns: Sequence[tuple[str, str]]) -> tuple[Row, ...]:
     """One row for each workload, each once: cells of (column, method) in `comparison`; refused ones say so."""
     found = {(row["workload"], row["method"]): row for row in comparison.iter_rows(named=True)}
-    rows = []
-    for member in members.unique("workload", maintain_order=True).iter_rows(named=True):
+    rows, own = [], members.unique("workload", maintain_order=True).to_dicts()
+    alike = Counter(_shape(member) for member in own)
+    for member in own:
         name, refusal = member["workload"], member["refusal"]
+        model, *rest = _shape(member)
+        shape = (
+            name if alike[model, *rest] > 1 else model,
+            *rest,
+        )  # others may differ in the GPU, say, or the pipeline
         cells = [
             _refused(refusal) if refusal else number(found.get((name, method)), column) for column, method in columns
         ]
-        rows.append(Row(cells=(*_shape(member), *cells), link=None if refusal else f"workloads/{name}/page.html"))
+        rows.append(Row(cells=(*shape, *cells), link=None if refusal else f"workloads/{name}/page.html"))
     return tuple(rows)
 
 

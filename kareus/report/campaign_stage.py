@@ -80,6 +80,7 @@ def _joined(schema: TableSchema, frames: Iterable[pl.DataFrame]) -> tuple[TableS
 def _copy_reports(inputs: CampaignInputs, results: Path, folder: Path) -> None:
     """Put the pages that the index leads to beside it, with all that they lead to."""
     shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)  # also for a campaign of sweeps alone, which has no pages
     planned = [member["workload"] for kind in ("workload", "fleet") for member in inputs.of_kind(kind)]
     for workload in dict.fromkeys(planned):
         shutil.copytree(results / workload / "report", folder / workload, ignore=shutil.ignore_patterns(".*"))

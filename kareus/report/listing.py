@@ -19,9 +19,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Print one summary for each workload, planned or refused, and for its fleets, and where they and campaigns are."""
     workloads, fleets = arguments.results / "workloads.parquet", sorted(arguments.results.glob("*/report/fleets.txt"))
-    if workloads.is_file() or not fleets:
-        for workload in read_table(workloads, WORKLOADS).to_dicts():
-            logger.info("%s\n", _entry(arguments.results / workload["workload"], workload["refusal"]))
+    planned = sorted(arguments.results.glob("*/report/summary.txt"))
+    refusals = {path.parents[1].name: None for path in planned}  # of earlier campaigns too
+    if workloads.is_file() or not (planned or fleets):
+        rows = read_table(workloads, WORKLOADS).select("workload", "refusal").rows()
+        refusals = dict(rows) | {name: None for name in refusals if name not in dict(rows)}
+    for workload, refusal in refusals.items():
+        logger.info("%s\n", _entry(arguments.results / workload, refusal))
     for summary in fleets:
         logger.info("%s\npage     %s\n", read_text(summary).rstrip(), summary.with_suffix(".html").resolve())
     for index in sorted(arguments.results.glob("campaigns/*/report/index.html")):

@@ -26,19 +26,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="Hydra overrides and sweeps, such as parallelism=tp8,cp2tp4 microbatch_size=8,16",
     )
     parser.add_argument("--config-dir", type=Path, default=CONFIG_DIR, help="Hydra groups (default: config)")
-    parser.add_argument("--output", type=Path, default=Path("results"), help="folder to write to (default: results)")
+    parser.add_argument("--output", type=Path, help="folder to write to (default: nothing is written)")
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Resolve, print, write.
+    """Resolve and print; write where there is a folder for it.
 
     Raises:
-        RefusedWorkloadError: none can run; the table of all is written first, so that the reasons are kept.
+        RefusedWorkloadError: none can run; their table is written first, so that the reasons are kept.
     """
     resolved = resolve(arguments.overrides, arguments.config_dir)
     for line in _lines(resolved):
         logger.info("%s", line)
-    write_resolved(resolved, arguments.output)
+    if arguments.output is not None:
+        write_resolved(resolved, arguments.output)
     check_any_accepted(resolved)
 
 

@@ -177,3 +177,15 @@ def test_what_belongs_to_a_campaign_is_written_with_the_reasons_of_refusals(tmp_
     opened = kareus.open_results(tmp_path)["campaign"].collect()
     assert opened["campaign"].unique().to_list() == ["paper"]
     assert opened.drop("campaign").equals(table)
+
+
+@pytest.mark.parametrize("command", [["campaign", "quickstart"], ["resolve"]])
+def test_looking_up_what_would_be_planned_writes_nothing(command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main([*command, "gpu=h100-sxm5-80gb", "--config-dir", str(CONFIG)]) == 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_name_that_cannot_stand_in_a_path_is_refused(capsys):
+    assert main(["campaign", "t wo", "--config-dir", str(CONFIG)]) == 2
+    assert "campaign 't wo': a name has letters, digits" in capsys.readouterr().err

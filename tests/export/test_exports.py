@@ -57,7 +57,9 @@ def plan():
 def test_the_frequency_schedule_for_zeus_is_a_literal_of_one_list_for_each_stage(plan):
     first = [("forward", 1410), ("backward", 1200), ("forward", 900), ("backward", 900)]
     last = [("forward", 1410), ("backward", 900), ("forward", 1200), ("backward", 1410)]
-    assert ast.literal_eval(frequency_schedule(plan)) == [first, last]
+    text = frequency_schedule(plan)
+    assert ast.literal_eval(text) == [first, last]
+    assert text.startswith(f"# {plan.workload}, {plan.selector}: simulated testbed, A100")
 
 
 def test_ranks_count_tensor_parallelism_fastest_and_the_pipeline_slowest(plan):

@@ -8,7 +8,7 @@ import pytest
 from builders import CONFIG, a100, graphs, protocol, simulated
 
 from kareus.cli import main
-from kareus.errors import RefusedWorkloadError
+from kareus.errors import ConfigError, RefusedWorkloadError
 from kareus.partition.graph import Batch
 from kareus.partition.interleave import partition_of
 from kareus.profile.bench import open_bench
@@ -122,3 +122,8 @@ def test_a_table_holds_one_sweep(tmp_path, capsys):
     assert main(["sweep", "sweep=window,cooldown", "--config-dir", str(CONFIG), *files]) == 2
     assert "2 sweeps (window, cooldown): a table holds one" in capsys.readouterr().err
     assert not (tmp_path / "trials.parquet").exists()
+
+
+def test_a_clock_that_the_gpu_does_not_have_is_refused():
+    with pytest.raises(ConfigError, match=r"sweep\.frequency_mhz=1500: must be at most 1410, the maximum"):
+        resolve_sweep(["sweep.frequency_mhz=1500"], CONFIG)

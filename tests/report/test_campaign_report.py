@@ -6,12 +6,23 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from campaign_results import CAMPAIGN_NAME, EMULATED, ENERGIES_J, MEMBERS, OTHER, REASON, REFUSED, write_campaign
+from campaign_results import (
+    CAMPAIGN_NAME,
+    EMULATED,
+    ENERGIES_J,
+    MEMBERS,
+    OTHER,
+    PROVENANCE,
+    REASON,
+    REFUSED,
+    write_campaign,
+)
 from report_tables import WORKLOAD, candidate_rows
 from test_page import Blocks
 
 import kareus
-from kareus.artifacts.tables import read_table
+from kareus.artifacts.tables import read_table, write_table
+from kareus.campaign.tables import CAMPAIGN
 from kareus.cli import main
 from kareus.report.contents import CAMPAIGN_TABLES, WRITTEN_AS, campaign_figure_names
 from kareus.report.tables import COMPARISON, FLEET_COMPARISON, PASSES, PROFILER, SEARCH_TIME
@@ -186,3 +197,21 @@ def test_a_member_that_was_not_planned_is_told_in_one_line(report, tmp_path, cap
     assert f"{OTHER}/report/data/iteration.parquet: no such file; rerun the stage that makes it." in line
     assert main(["report-campaign", "none", "--results", str(results)]) == 2
     assert "campaigns/none/campaign.parquet: no such file" in capsys.readouterr().err
+
+
+def test_a_campaign_of_sweeps_alone_has_a_report_with_every_file_that_the_rule_declares(report, tmp_path):
+    results = tmp_path / "results"
+    shutil.copytree(report.parents[2], results)
+    table = results / "campaigns/sweeps/campaign.parquet"
+    write_table(table, CAMPAIGN.frame([m for m in MEMBERS if m["kind"] == "sweep"]), CAMPAIGN, PROVENANCE)
+    assert main(["report-campaign", "sweeps", "--results", str(results)]) == 0
+    written = {path.name for path in table.with_name("report").iterdir()}
+    assert written == {"index.html", "summary.txt", "data", "figures", "workloads"}
+
+
+def test_results_lists_what_earlier_campaigns_planned_too(report, tmp_path, caplog):
+    results = tmp_path / "results"
+    shutil.copytree(report.parents[2], results)  # whose table of workloads has none
+    caplog.set_level("INFO")
+    assert main(["results", str(results)]) == 0
+    assert all(str(results / name / "report/page.html") in caplog.text for name in (WORKLOAD, OTHER))

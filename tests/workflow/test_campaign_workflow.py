@@ -165,6 +165,7 @@ def test_a_second_campaign_in_the_same_folder_is_told_to_wait_and_disturbs_nothi
     ("campaign", "text", "message"),
     [
         ("testbet", None, "campaign testbet: not known; perhaps you meant testbed"),
+        ('testbed overrides=["gpu=h200', None, "No closing quotation; write a list, as"),
         ("mine", "workloads: microbatch_size=8", "config/campaign/mine.yaml: workloads: expected a list"),
     ],
 )
@@ -172,7 +173,14 @@ def test_a_campaign_that_cannot_be_used_is_refused_in_one_line(tmp_path, campaig
     folder = checkout(tmp_path)
     if text:
         (folder / f"config/campaign/{campaign}.yaml").write_text(text)
-    done = snakemake(folder, "-n", "--config", f"campaign={campaign}")
+    done = snakemake(folder, "-n", "--config", *f"campaign={campaign}".split())
     assert done.returncode != 0
     assert message in done.stderr + done.stdout
     assert "Traceback" not in done.stderr
+
+
+def test_a_file_of_a_point_that_nobody_can_ask_for_is_refused_before_anything_is_measured(tmp_path):
+    done = snakemake(checkout(tmp_path), "-n", "results/llama3.2-3b_pp2-tp8_mbs8_seq4096_a100/plan/deadlin=5.2s.json")
+    assert done.returncode != 0
+    assert "deadlin=5.2s" in done.stderr + done.stdout
+    assert "not understood; allowed: fastest" in done.stderr + done.stdout

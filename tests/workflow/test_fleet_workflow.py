@@ -48,7 +48,7 @@ def test_gains_are_of_the_size_that_the_paper_emulated(emulated):
     """Paper, section 6.3, 16 microbatches: M+P 0.0 % of time and 15.0 % of energy, Kareus 9.3 % and 20.2 %."""
     plans = read_table(emulated / "results" / NAME / "emulate/10240gpus/fleet.parquet", FLEET)
     found = {row.method: (row.time_reduction_percent, row.energy_reduction_percent) for row in compare_methods(plans)}
-    assert found["sequential+perseus"] == (pytest.approx(0.0, abs=4), pytest.approx(15.0, abs=4))
+    assert found["sequential+perseus"] == (pytest.approx(0.0, abs=2), pytest.approx(15.0, abs=5))
     assert found["kareus"] == (pytest.approx(9.3, abs=4), pytest.approx(20.2, abs=4))
     assert "simulated testbed" in (emulated / "results" / NAME / "report/fleets.txt").read_text()
 

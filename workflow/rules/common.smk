@@ -44,7 +44,12 @@ except WorkflowError as error:
 
 for key in ("overrides", "select"):
     if isinstance(config[key], str):
-        config[key] = shlex.split(config[key])
+        try:
+            config[key] = shlex.split(config[key])
+        except ValueError as error:
+            raise WorkflowError(
+                f'--config {key}={config[key]}: {error}; write a list, as \'{key}=["...","..."]\'.'
+            ) from None
 
 try:
     if workflow.remote_exec:  # a job of a cluster: the head of the run holds the lock
@@ -83,7 +88,8 @@ def member(known, place, key):
     if key not in known:
         names = (name if isinstance(name, str) else "/".join(name) for name in known)
         raise WorkflowError(
-            f"{place}: not of campaign {CAMPAIGN.name}, which has: {', '.join(names) or 'none'}."
+            f"{place}: not of campaign {CAMPAIGN.name}, which has: {', '.join(names) or 'none'}; "
+            "give another --config campaign=... or overrides=...."
         )
     return known[key]
 
@@ -182,6 +188,15 @@ def measured(_):
             partition=expected_partitions(CAMPAIGN.folders[name]),
         )
     return found
+
+
+def plan_config(wildcards):
+    """Slice of the configuration that selection sees; a selector that is none is refused before anything is measured."""
+    try:
+        parse_selector(wildcards.selector)
+    except KareusError as error:
+        raise WorkflowError(str(error)) from None
+    return f"results/{wildcards.workload}/config/plan.yaml"
 
 
 def gpus(wildcards):

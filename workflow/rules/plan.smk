@@ -1,6 +1,6 @@
 rule select_plan:
     input:
-        config="results/{workload}/config/plan.yaml",
+        config=plan_config,
         microbatch=rules.compose_frontiers.output.microbatch,
         iteration=rules.solve_pipeline.output.iteration,
     output:
