@@ -1,5 +1,6 @@
 """The trained weights as a Hugging Face checkpoint: a file for each stage, their index, and `config.json`."""
 
+import os
 from pathlib import Path
 
 from kareus.artifacts.files import write_json
@@ -7,7 +8,7 @@ from kareus.engine.setup import Setup
 from kareus.engine.stage_model import StageModel
 from kareus.engine.world import over_all_ranks
 from kareus.errors import ConfigError
-from kareus.model.weights import save_index, save_weights
+from kareus.model.weights import INDEX, SINGLE, save_index, save_weights
 from kareus.workload.config import Model
 from kareus.workload.huggingface import huggingface_config
 
@@ -18,11 +19,19 @@ def check_exportable(model: Model, folder: Path) -> None:
     """Check that `model` can be exported to `folder`, before it is trained for days.
 
     Raises:
-        ConfigError: transformers has no such architecture, or `folder` is a file.
+        ConfigError: transformers has no such architecture, or `folder` cannot take the checkpoint.
     """
     huggingface_config(model, 1, "float32")
-    if folder.exists() and not folder.is_dir():
-        raise ConfigError(f"--export {folder}: is a file; give a folder.")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"--export {folder}: cannot be made ({error.strerror}); give a folder.") from error
+    if not os.access(folder, os.W_OK):
+        raise ConfigError(f"--export {folder}: cannot be written to; give another folder.")
+    if (folder / SINGLE).exists():
+        raise ConfigError(
+            f"--export {folder}: has a checkpoint ({SINGLE}), which transformers would read; give another folder."
+        )
 
 
 def export_weights(stage: StageModel, setup: Setup, folder: Path) -> None:
@@ -30,6 +39,9 @@ def export_weights(stage: StageModel, setup: Setup, folder: Path) -> None:
     workload, place, groups = setup.job.workload, setup.standing.place, setup.standing.groups
     model, split = workload.model, workload.parallelism.split
     files = [f"model-{n:05d}-of-{len(split):05d}.safetensors" for n in range(1, len(split) + 1)]
+    if setup.world.rank == 0:  # files of an earlier export are no checkpoint while they are replaced
+        (folder / INDEX).unlink(missing_ok=True)
+    over_all_ranks(0.0)
     if place.replica == 0 and place.cp == 0:  # the others have the same
         save_weights(stage, model, folder / files[place.stage], sum(split[: place.stage]), groups.mesh.tp)
     over_all_ranks(0.0)  # all have written theirs

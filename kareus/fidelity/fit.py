@@ -58,7 +58,8 @@ TO_TABLES: Mapping[str, Prior] = {
     "throttle_step_mhz": Prior(300, 120, 900, 0.5),
     "bus_half_sm_count": Prior(5.5, 1.0, 12.0, 1.0),
 }
-"""Not identified by planned frontiers of baselines; fitted to measured reductions of tuned schedules."""
+"""Not identified by planned frontiers of baselines; fitted to measured reductions of tuned schedules, as were these
+values, by an earlier version of the model."""
 
 ERROR_SCALE = 0.01
 """Relative error of a planned time or energy that weighs as much as one standard deviation of a prior."""

@@ -219,7 +219,8 @@ def _gradients(record: _Record, arriving: Sequence[Tensor]) -> list[Tensor]:
     engine is started without the checks of `torch.autograd.grad`, which take a third of its time.
     """
     if record.function is not None:
-        leaving = as_tuple(record.function.apply(*arriving))[: len(record.inputs)]
+        with torch.no_grad():  # as the engine has it
+            leaving = as_tuple(record.function.apply(*arriving))[: len(record.inputs)]
         record.function.maybe_clear_saved_tensors()
         return list(leaving)
     return list(

@@ -105,7 +105,15 @@ def save_weights(
         for piece, shard in zip(held, torch.split(parameter.detach(), rows), strict=True):
             whole[piece.name] = _whole(shard, piece, group).cpu()
     if group_rank(group) == 0:
-        write_atomically(path, lambda partial: save_file(whole, partial, metadata={"format": "pt"}))
+        write_atomically(path, lambda partial: _save(whole, partial))
+
+
+def _save(tensors: dict[str, Tensor], path: Path) -> None:
+    """Write a file that whoever may read this process's other files may read; safetensors makes it private."""
+    path.touch()
+    mode = path.stat().st_mode
+    save_file(tensors, path, metadata={"format": "pt"})
+    path.chmod(mode)
 
 
 def save_index(folder: Path, files: Iterable[str]) -> None:

@@ -77,10 +77,16 @@ def huggingface_config(model: Model, sequence_length: int, dtype: str) -> dict[s
         "tie_word_embeddings": model.tie_embeddings,
         "rms_norm_eps": model.norm_epsilon,
         "rope_theta": model.rotary_base,
-        "max_position_embeddings": sequence_length,
+        "max_position_embeddings": _most_positions(scaling, sequence_length),
         "hidden_act": "silu",
         "torch_dtype": dtype,
     } | stretched
+
+
+def _most_positions(scaling: RotaryScaling | None, sequence_length: int) -> int:
+    """Tokens that a model may be asked to attend over: as many as it was trained on, or as its rotation is made for."""
+    stretched = 0 if scaling is None else round(scaling.factor * scaling.original_sequence_length)
+    return max(sequence_length, stretched)
 
 
 def _load(file: Path) -> Mapping[str, Any]:

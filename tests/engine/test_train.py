@@ -78,8 +78,18 @@ def test_trained_weights_are_exported_for_transformers_also_after_the_training(
     assert torch.equal(theirs.model.embed_tokens.weight, first["model/embedding.weight"])
     assert torch.equal(theirs.lm_head.weight, last["model/head.lm_head.weight"])
     assert torch.equal(theirs.model.layers[1].mlp.down_proj.weight, last["model/blocks.0.mlp.down.weight"])
+    assert (exported / "model-00001-of-00002.safetensors").stat().st_mode == (exported / "config.json").stat().st_mode
     text = theirs.generate(torch.tensor([[1, 2, 3]]), max_new_tokens=2, do_sample=False, pad_token_id=0)
     assert text.shape == (1, 5)
+
+
+def test_weights_are_not_exported_beside_those_that_transformers_would_rather_read(
+    alone: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "model.safetensors").write_bytes(b"another")
+    assert here(alone / "plan/fastest.json", "--iterations", 1, "--output", tmp_path / "run", "--export", tmp_path) == 2
+    assert "has a checkpoint (model.safetensors), which transformers would read" in capsys.readouterr().err
+    assert not (tmp_path / "run/checkpoints").exists()
 
 
 def test_when_a_rank_is_killed_all_end_and_the_next_start_goes_on_to_the_very_same_weights(

@@ -166,6 +166,14 @@ def test_the_power_limit_holds_and_lowers_the_mean_clock():
     assert limited.mean_clock_mhz < 1410
 
 
+def test_work_that_the_clock_does_not_speed_up_stays_within_a_low_power_limit_too():
+    capped = a100(power_limit_w=200)
+    behaviours = [run_program(capped, program(step([NORM])), clock_mhz) for clock_mhz in (900, 1110, 1410)]
+    assert any(b.power_limited for b in behaviours)
+    assert all(math.isfinite(b.time_s) and b.power_w <= capped.power_limit_w * (1 + 1e-9) for b in behaviours)
+    assert behaviours[-1].time_s == pytest.approx(behaviours[0].time_s)
+
+
 def test_at_the_power_limit_work_goes_on_as_at_the_fastest_steady_clock_within_it():
     """So no lower clock is faster: a throttled GPU loses energy, not time (paper, appendix A)."""
     gpu = hot_gpu()

@@ -16,6 +16,7 @@ import torch.distributed as dist
 from kareus.model.collectives import CollectiveKind
 from kareus.model.communication import Communicator, Handle
 from kareus.model.communicators.choice import Library, make_communicator
+from kareus.model.communicators.nccl import NcclCommunicator
 from kareus.partition.graph import Collective
 from kareus.testbed.cuda.scratch import DTYPE
 
@@ -45,6 +46,8 @@ class Collectives:
             EngineError: the library is missing, or the environment overrules SM counts.
         """
         communicator = self._communicator(collective)
+        if isinstance(communicator, NcclCommunicator):
+            communicator.prepare((sm_count,))  # which takes seconds, not to be timed
         elements = collective.message_bytes // DTYPE.itemsize
         share = elements // collective.group_size
         if collective.kind is CollectiveKind.ALL_REDUCE:

@@ -126,7 +126,7 @@ def within_power_limit(gpu: Gpu, steady: Callable[[Array], Cost], frequency_mhz:
 
     At the limit the clock alternates between the requested one and a lower one. Work goes on as fast as at the steady
     clock that would meet the limit, but power is convex in the clock, so it costs more (paper, appendix A); mean power
-    lies between that at which bursts reach the limit, and the limit itself.
+    lies between that at which bursts reach the limit, and the limit itself. Work that this cannot hold is slower still.
 
     Args:
         gpu: whose limit applies.
@@ -140,7 +140,8 @@ def within_power_limit(gpu: Gpu, steady: Callable[[Array], Cost], frequency_mhz:
         return Behaviour(time_s=time_s, energy_j=energy_j, mean_clock_mhz=requested_mhz, power_limited=over)
     lower_mhz, lower_s, lower_j = _first_clock_within_limit(gpu, steady, requested_mhz, time_s, energy_j)
     steady_s = _time_at_limit(gpu, steady, requested_mhz, lower_mhz)
-    as_fast = (lower_s - steady_s) / np.where(over, lower_s - time_s, 1.0)
+    # What the clock does not speed up, such as memory-bound operators alone, runs at the lower one.
+    as_fast = (lower_s - steady_s) / np.where(lower_s > time_s, lower_s - time_s, 1.0)
     within_limit = _share_at_power(gpu.power_limit_w, (time_s, energy_j), (lower_s, lower_j))
     share = np.where(over, np.clip(as_fast, 0.0, within_limit), 1.0)
     mixed_s = share * time_s + (1 - share) * lower_s
