@@ -85,11 +85,11 @@ def hold(folder: Path, blocking: str) -> None:
     """
     with controlled_clocks(FakeDevice(folder)) as clocks:
         clocks.request(1200).result()
-        sys.stdout.write("held\n")
-        sys.stdout.flush()
         if blocking == "c":
             # A handler may not run before this returns: signals are blocked in the main thread while it sleeps.
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        sys.stdout.write("held\n")
+        sys.stdout.flush()
         time.sleep(60)
 
 

@@ -91,7 +91,7 @@ def test_one_file_is_made_alone(planned):
 def test_a_file_of_another_campaign_is_refused_by_what_this_one_has(planned):
     done = snakemake(planned, "-n", "results/llama3.2-3b/plan/fastest.json", *CONFIG)
     assert done.returncode != 0
-    assert f"not of campaign reduced, which has: {workload_of(planned).name}." in done.stdout + done.stderr
+    assert f"not of campaign reduced, which has: {workload_of(planned).name}; give another" in done.stdout + done.stderr
 
 
 def test_another_strategy_reruns_search_and_what_follows_but_not_extraction(copy):
