@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from iteration.deadlines import evenly_spaced
-from iteration.peer import run_lowtime
+from iteration.peer import PeerRun
 from kareus.pareto import pareto_front
 from kareus.pipeline.problem import Problem
 from kareus.pipeline.solver import plans_within
@@ -42,12 +42,11 @@ class Comparison:
         return self.peer_cpu_s / self.cpu_s
 
 
-def compare(problem: Problem) -> Comparison:
-    """Run both.
+def compare(problem: Problem, run: PeerRun) -> Comparison:
+    """Run ours beside lowtime's `run` on the same pipeline.
 
     A deadline is the makespan of a plan of lowtime, so that none of its time is wasted.
     """
-    run = run_lowtime(problem)
     peer = pareto_front([problem.cost(choice) for choice in run.choices])
     own = peer[evenly_spaced(peer[:, 0], DEADLINES)]
     began_s = time.process_time()
