@@ -56,6 +56,16 @@ def latest_ends(dag: Dag, times_s: Array, deadlines_s: Array) -> Array:
     return ends_s
 
 
+def earliest_starts_s(problem: Problem, seconds: Array) -> Array:
+    """Earliest start of each instruction, added up as `dag.earliest_starts` does, so that they agree in every digit.
+
+    Args:
+        problem: whose instructions they are.
+        seconds: of each instruction; shape (instructions, lanes), as what is returned.
+    """
+    return -latest_ends(mirrored(problem).dag, seconds, np.zeros(seconds.shape[1]))
+
+
 def sweep(problem: Problem, lanes: int, pick: Pick) -> Choices:
     """Go through the instructions in order of dependency, starting each as soon as it can and letting `pick` choose."""
     choices = np.empty((len(problem.point_sets), lanes), dtype=np.int64)
@@ -82,9 +92,7 @@ def times_s(problem: Problem, choices: Choices) -> Array:
 def energies_in_time_j(problem: Problem, choices: Choices, deadlines_s: Array) -> Array:
     """Joules of all GPUs over the iteration, by lane; infinite where the makespan exceeds its deadline by any digit."""
     seconds = times_s(problem, choices)
-    # The earliest starts, negative: as `dag.earliest_starts` adds them up, so that makespans agree in every digit.
-    starts_s = latest_ends(mirrored(problem).dag, seconds, np.zeros(choices.shape[1]))
-    makespans_s = (seconds - starts_s).max(axis=0)
+    makespans_s = (earliest_starts_s(problem, seconds) + seconds).max(axis=0)
     joules = [np.array(p.energies_j)[own] for p, own in zip(problem.point_sets, choices, strict=True)]
     energies_j = np.sum(joules, axis=0) + problem.waiting_power_w * makespans_s
     return np.where(makespans_s <= deadlines_s, energies_j, np.inf)

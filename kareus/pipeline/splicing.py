@@ -11,8 +11,8 @@ import numpy as np
 from kareus.pipeline.lanes import (
     TOLERANCE,
     Choices,
+    earliest_starts_s,
     energies_in_time_j,
-    latest_ends,
     mirrored,
     parts,
     times_s,
@@ -60,7 +60,7 @@ def splice(problem: Problem, choices: Choices, plans: Choices, deadlines_s: Arra
 def _when(problem: Problem, choices: Choices) -> tuple[Array, Array]:
     """The middle of every instruction, started as soon as it can, and the makespan of every plan."""
     seconds = times_s(problem, choices)
-    starts_s = -latest_ends(mirrored(problem).dag, seconds, np.zeros(choices.shape[1]))
+    starts_s = earliest_starts_s(problem, seconds)
     return starts_s + seconds / 2, (starts_s + seconds).max(axis=0)
 
 

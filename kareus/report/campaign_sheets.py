@@ -137,14 +137,11 @@ def _rows(members: pl.DataFrame, comparison: pl.DataFrame, columns: Sequence[tup
     for member in own:
         name, refusal = member["workload"], member["refusal"]
         model, *rest = _shape(member)
-        shape = (
-            name if alike[model, *rest] > 1 else model,
-            *rest,
-        )  # others may differ in the GPU, say, or the pipeline
+        label = name if alike[model, *rest] > 1 else model  # those alike differ in the GPU, say, or the pipeline
         cells = [
             _refused(refusal) if refusal else number(found.get((name, method)), column) for column, method in columns
         ]
-        rows.append(Row(cells=(*shape, *cells), link=None if refusal else f"workloads/{name}/page.html"))
+        rows.append(Row(cells=(label, *rest, *cells), link=None if refusal else f"workloads/{name}/page.html"))
     return tuple(rows)
 
 
