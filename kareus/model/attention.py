@@ -78,7 +78,7 @@ class _Attention(Function):
             attended = Attended(output[:, chunk.local], log_sum_exp, state)
             parts.append(_attend_backward(gradient[:, chunk.local], attending, attended))
         query_parts, *prefixes = zip(*parts, strict=True)
-        whole = [_prefix_sum(p, keys) for p in prefixes]
+        whole = [_prefix_sum(p, keys.shape[1]) for p in prefixes]
         if ctx.gather is not None:
             whole = [_by_rank(g, group_size(ctx.group)) for g in whole]
         return _joined(query_parts), *whole, None, None
@@ -106,7 +106,7 @@ def attention(
 def _in_order(gathered: Tensor) -> Tensor:
     """[cp, batch, tokens, ...], a rank's chunk of the front before its one of the back, to [batch, cp tokens, ...]."""
     front, back = gathered.chunk(2, dim=2)
-    return torch.cat((front, back.flip(0))).movedim(0, 1).flatten(1, 2)
+    return torch.cat((*front.unbind(), *reversed(back.unbind())), dim=1)
 
 
 def _by_rank(ordered: Tensor, size: int) -> Tensor:
@@ -121,14 +121,16 @@ def _joined(parts: Sequence[Tensor]) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(tuple(parts), dim=1)
 
 
-def _prefix_sum(parts: Sequence[Tensor], whole: Tensor) -> Tensor:
-    """Sum gradients of prefixes of a sequence into one of its whole length."""
-    if len(parts) == 1:
-        return parts[0]
-    total = torch.zeros_like(whole)
-    for part in parts:
+def _prefix_sum(parts: Sequence[Tensor], tokens: int) -> Tensor:
+    """Sum gradients of ever longer prefixes of a sequence of `tokens` into one of its whole length.
+
+    The longest takes up the others, since nothing else needs it.
+    """
+    *shorter, total = parts
+    for part in shorter:
         total[:, : part.shape[1]].add_(part)
-    return total
+    missing = tokens - total.shape[1]
+    return torch.nn.functional.pad(total, (0, 0, 0, 0, 0, missing)) if missing else total
 
 
 def _attend(query: Tensor, key: Tensor, value: Tensor) -> Attended:

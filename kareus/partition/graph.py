@@ -85,7 +85,16 @@ class Operator:
     bytes_written: int
     """Bytes that a fused implementation writes to HBM, on one GPU."""
     kernels: int
-    """Kernels that it launches."""
+    """Kernels that it launches, copies not counted."""
+    copies: int = 0
+    """Kernels that only move its inputs into place before the others, or its outputs after them."""
+    copied_bytes: int = 0
+    """Bytes that those read and write in HBM, on one GPU, beyond what is counted above."""
+
+    @property
+    def launches(self) -> int:
+        """All kernels that the host launches for it."""
+        return self.kernels + self.copies
 
     @property
     def is_weight_gradient(self) -> bool:

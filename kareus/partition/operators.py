@@ -1,8 +1,9 @@
 """From traced kernels to operators: what each computes, and how many bytes a fused implementation of it moves.
 
 Counted are the bytes that an operator reads from and writes to what outlives it; temporaries between its kernels
-count for nothing. A weight gradient reads and writes the fp32 buffer that it is added to (4 + 4 bytes a weight), as
-with Megatron-LM's gradient accumulation fusion. An embedding touches one row a token. Only matrix products and
+count for nothing. The copies that bring gathered keys and values into order cannot be fused with attention, and are
+counted by themselves. A weight gradient reads and writes the fp32 buffer that it is added to (4 + 4 bytes a weight),
+as with Megatron-LM's gradient accumulation fusion. An embedding touches one row a token. Only matrix products and
 attention have their arithmetic counted; the others are bound by memory.
 """
 
@@ -23,6 +24,8 @@ _ATTENTIONS = {
 }
 """Matrix products of each attention kernel, of which backward computes one anew (FlashAttention-2, section 3.1), and
 the place of the queries among its inputs; keys follow."""
+_MASKING = {"new_full", "triu"}
+"""What makes the mask that attention is given on CPUs; the kernel for CUDA makes its own."""
 _COLLECTIVES = {
     "allreduce_": CollectiveKind.ALL_REDUCE,
     "_allgather_base_": CollectiveKind.ALL_GATHER,
@@ -76,6 +79,7 @@ def operator_of(run: Run, trace_reads: Counter[int], lasting: frozenset[int]) ->
         if region.buffer in lasting or trace_reads[region.buffer] > inside[region.buffer]
     }
     shape, flops = _shape_and_flops(run, leaving.values())
+    copies = _copies(run)
     return Operator(
         name=run.name,
         kind=run.kind,
@@ -84,6 +88,8 @@ def operator_of(run: Run, trace_reads: Counter[int], lasting: frozenset[int]) ->
         bytes_read=sum(region.size_bytes for region in entering),
         bytes_written=sum(region.size_bytes for region in leaving.values()),
         kernels=run.kernels,
+        copies=len(copies),
+        copied_bytes=sum(region.size_bytes for event in copies for region in (*event.reads, *event.writes)),
     )
 
 
@@ -145,6 +151,12 @@ def _entering(events: Sequence[Event]) -> list[Region]:
                 entering[region.buffer, region.offset, region.size_bytes] = region
         written.update(region.buffer for region in event.writes)
     return list(entering.values())
+
+
+def _copies(run: Run) -> list[Event]:
+    if run.kind not in (OperatorKind.ATTENTION, OperatorKind.ATTENTION_BACKWARD):
+        return []
+    return [event for event in run.events if event.kernel not in _ATTENTIONS.keys() | _MASKING]
 
 
 def _shape_and_flops(run: Run, leaving: Iterable[Region]) -> tuple[tuple[int, ...], int]:

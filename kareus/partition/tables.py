@@ -13,6 +13,8 @@ OPERATOR = pl.Struct(
         "bytes_read": pl.Int64,
         "bytes_written": pl.Int64,
         "kernels": pl.Int64,
+        "copies": pl.Int64,
+        "copied_bytes": pl.Int64,
     }
 )
 COLLECTIVE = pl.Struct(
@@ -27,7 +29,7 @@ COLLECTIVE = pl.Struct(
 
 SEGMENTS = TableSchema(
     name="segments",
-    version=1,
+    version=2,
     meaning="The operator graph of one block and of what stands before and after the blocks, cut at its collectives.",
     columns=(
         Column("batch", pl.String, "`microbatch` (sequential) or `nanobatch` (half of it)"),
@@ -44,7 +46,7 @@ SEGMENTS = TableSchema(
 
 PARTITIONS = TableSchema(
     name="partitions",
-    version=2,
+    version=3,
     meaning="The kinds of partition of a block under two staggered nanobatches.",
     columns=(
         Column("partition", pl.String, "`<direction>-<segment>-<collective>`"),

@@ -9,9 +9,9 @@ from builders import all_reduce, gemm, memory, small_model
 from kareus.errors import KareusError
 from kareus.model.communicators.choice import Library
 from kareus.partition.extract import extract
-from kareus.partition.graph import Direction, Operator, OperatorKind
+from kareus.partition.graph import Batch, Direction, Operator, OperatorKind
 from kareus.profile.programs import Execution, StageShape, component_programs, instruction_program
-from kareus.testbed.cuda import executor
+from kareus.testbed.cuda import executor, operators
 from kareus.testbed.cuda.collectives import Collectives, _line
 from kareus.testbed.cuda.executor import Executor
 from kareus.testbed.cuda.operators import prepare
@@ -116,6 +116,16 @@ def test_memory_bound_operators_write_their_bytes_only():
     (source,) = scratch.operands((32,))
     assert torch.equal(result[:32], source)  # 64 bytes in each of two kernels
     assert not result[32:].any()
+
+
+def test_attention_under_context_parallelism_moves_the_bytes_that_its_copies_move(monkeypatch):
+    moved = []
+    monkeypatch.setattr(operators, "stream_on_cpu", lambda source, target: moved.append((source.nbytes, target.nbytes)))
+    forward = [o for s in small_graphs(2, 2)[Batch.MICROBATCH].forward for o in s.operators]
+    attending = next(o for o in forward if o.kind is OperatorKind.ATTENTION)
+    prepare(attending, Scratch(CPU))()
+    assert len(moved) == attending.copies == 3
+    assert sum(map(sum, moved)) == pytest.approx(attending.copied_bytes, rel=0.05)
 
 
 def test_attention_that_does_not_explain_its_flops_is_refused():

@@ -9,11 +9,11 @@ from builders import a100, all_reduce, gemm, graphs, memory
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kareus.partition.graph import Batch, Direction, Partition
+from kareus.partition.graph import Batch, Direction, OperatorKind, Partition
 from kareus.profile.programs import Execution, StageShape, instruction_program
 from kareus.testbed.program import Program, Step
 from kareus.testbed.simulated import laws, overlap
-from kareus.testbed.simulated.energy import relative_voltage
+from kareus.testbed.simulated.energy import relative_voltage, switching_j
 from kareus.testbed.simulated.model import run_program, run_schedules, steady_program
 
 TOKENS = 16384
@@ -73,6 +73,18 @@ def test_splitting_a_gemm_only_ever_helps_and_never_beats_perfect_use_of_the_sms
     unsplit_s = perfect_s * waves * sm_count / (tall * wide) * (1 + c.gemm_inner_half / inner)
     memory_s = laws.hbm_bytes(operator) / (gpu.hbm_gb_per_s * 1e9 * c.hbm_efficiency * share)
     assert perfect_s < taken_s <= unsplit_s + memory_s + c.kernel_overhead_s
+
+
+def test_copies_around_attention_take_their_time_and_nothing_hides_them():
+    attending = dataclasses.replace(gemm("attention", TOKENS, 2048, 3072), kind=OperatorKind.ATTENTION)
+    copying = dataclasses.replace(attending, copies=3, copied_bytes=10**9)
+    gpu = a100()
+    alone_s, copied_s = (float(laws.operator_time_s(gpu, o, 1410, gpu.sm_count)) for o in (attending, copying))
+    copies_s = 1e9 / float(laws.hbm_bytes_per_s(gpu, gpu.sm_count)) + 3 * gpu.coefficients.kernel_overhead_s
+    assert copied_s - alone_s == pytest.approx(copies_s)
+    moved_j = [float(switching_j(gpu, [o], None, 1410.0)) for o in (attending, copying)]
+    byte_j = gpu.coefficients.hbm_j_per_byte + gpu.coefficients.hbm_core_j_per_byte
+    assert moved_j[1] - moved_j[0] == pytest.approx(1e9 * byte_j)
 
 
 def test_a_collective_gains_from_sms_with_diminishing_returns():

@@ -2,9 +2,10 @@
 
 Matrix products and attention, where nearly all time goes, are the model's own calls (`kareus.model.functions`,
 `kareus.model.attention`) with the record's shapes, operand layouts and fp32 accumulation of weight gradients. A group
-of memory-bound operators is a stream of as many kernels, bytes read and bytes written as its record counts, not the
-model's own code: the record says what a fused implementation moves and has lost which operators were joined, while
-the model's functions, run one PyTorch operation at a time, would move several times as much.
+of memory-bound operators, or the copies around attention, is a stream of as many kernels, bytes read and bytes written
+as its record counts, not the model's own code: the record says what a fused implementation moves and has lost which
+operators were joined, while the model's functions, run one PyTorch operation at a time, would move several times as
+much.
 """
 
 import re
@@ -37,8 +38,13 @@ def prepare(operator: Operator, scratch: Scratch) -> Launch:
     if operator.kind is OperatorKind.GEMM:
         return _product(operator, scratch)
     if operator.kind is OperatorKind.MEMORY:
-        return _streaming(operator, scratch)
-    return _attention(operator, scratch)
+        return _streaming(operator.bytes_read, operator.bytes_written, operator.kernels, scratch)
+    attend = _attention(operator, scratch)
+    if not operator.copies:
+        return attend
+    moved_bytes = operator.copied_bytes // 2
+    copy = _streaming(moved_bytes, moved_bytes, operator.copies, scratch)
+    return lambda: (copy(), attend())
 
 
 def _product(operator: Operator, scratch: Scratch) -> Launch:
@@ -104,11 +110,11 @@ def _chunks(operator: Operator) -> list[tuple[slice, int]]:
     return chunks
 
 
-def _streaming(operator: Operator, scratch: Scratch) -> Launch:
-    read, written = (_elements(n, operator.kernels) for n in (operator.bytes_read, operator.bytes_written))
+def _streaming(bytes_read: int, bytes_written: int, kernels: int, scratch: Scratch) -> Launch:
+    read, written = (_elements(n, kernels) for n in (bytes_read, bytes_written))
     (source,), (target,) = scratch.operands((read * _ITEMS,)), scratch.results((written * _ITEMS,))
     once = _stream(source.view(torch.int32), target.view(torch.int32))
-    return lambda: [once() for _ in range(operator.kernels)]
+    return lambda: [once() for _ in range(kernels)]
 
 
 def _elements(total_bytes: int, kernels: int) -> int:

@@ -31,13 +31,14 @@ def operator_time_s(
 ) -> Array:
     """Time of `operator` alone on `sm_count` SMs, with `hbm_share` of the achievable HBM bandwidth."""
     bytes_per_s = hbm_bytes_per_s(gpu, sm_count) * hbm_share
-    busy_s = hbm_bytes(operator) / bytes_per_s
+    busy_s = (operator.bytes_read + operator.bytes_written) / bytes_per_s
     if operator.kind is OperatorKind.GEMM:
         busy_s = longer_s(_gemm_s(gpu, operator, frequency_mhz, sm_count, bytes_per_s), busy_s)
     elif operator.kind is not OperatorKind.MEMORY:
         peak_flops = gpu.peak_flops(frequency_mhz, sm_count)
         busy_s = longer_s(operator.flops / (peak_flops * _attention_efficiency(gpu, operator)), busy_s)
-    return busy_s + operator.kernels * gpu.coefficients.kernel_overhead_s
+    copies_s = operator.copied_bytes / bytes_per_s
+    return busy_s + copies_s + operator.launches * gpu.coefficients.kernel_overhead_s
 
 
 def longer_s(one_s: Array, other_s: Array | float) -> Array:
@@ -48,7 +49,7 @@ def longer_s(one_s: Array, other_s: Array | float) -> Array:
 
 def hbm_bytes(operator: Operator) -> int:
     """Bytes that `operator` moves to and from HBM."""
-    return operator.bytes_read + operator.bytes_written
+    return operator.bytes_read + operator.bytes_written + operator.copied_bytes
 
 
 def hbm_bytes_per_s(gpu: Gpu, sm_count: Array) -> Array:

@@ -64,7 +64,7 @@ def step_time_s(
 
 def _fed(gpu: Gpu, operators: Sequence[Operator], collective: Collective | None, device_s: Array) -> Array:
     """Time of work that takes `device_s` once launched, as fast as the host launches its kernels."""
-    launches = sum(o.kernels for o in operators) + (collective is not None)
+    launches = sum(o.launches for o in operators) + (collective is not None)
     return laws.longer_s(device_s, launches * gpu.coefficients.host_launch_s)
 
 
