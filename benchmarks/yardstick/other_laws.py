@@ -1,9 +1,10 @@
 """A GPU of other laws than those of the GPU model, with coefficients of the same names and meanings.
 
 What differs: collectives go first at the HBM and slow operators by their total demand; efficiency tails off smoothly
-instead of by whole waves, and attention gains from a lower clock; compute and memory time overlap imperfectly; and
-the voltage is that of the top of a clock's step. The laws are plausible, not measured: they serve as a truth that a
-strategy which knows the GPU model does not know.
+instead of by whole waves, and attention gains from a lower clock; compute and memory time overlap imperfectly; the
+voltage is that of the top of a clock's step; and the power limit holds the mean power of a whole partition, not that
+of each of its phases. The laws are plausible, not measured: they serve as a truth that a strategy which knows the GPU
+model does not know.
 """
 
 import math
@@ -21,7 +22,8 @@ from kareus.testbed.simulated.laws import (
     collective_time_s,
     hbm_bytes,
 )
-from kareus.testbed.simulated.model import Behaviour, Cost, within_power_limit
+from kareus.testbed.simulated.model import Behaviour, behaviour_of
+from kareus.testbed.simulated.power_limit import Cost, within_power_limit
 from kareus.workload.gpu import Gpu
 
 VOLTAGE_STEP_MHZ = 150.0
@@ -40,12 +42,14 @@ CROWDED_SHARE = 0.25
 
 def run_program(gpu: Gpu, program: Program, frequency_mhz: Array | float) -> Behaviour:
     """As `kareus.testbed.simulated.model.run_program`, for partitions: programs without blocks."""
+    requested_mhz = np.asarray(frequency_mhz, dtype=np.float64)
 
     def steady(clocks: Array) -> Cost:
         costs = [_cost(gpu, s.operators, s.collective, clocks, s.sm_count, s.launch) for s in program.steps]
-        return sum((c[0] for c in costs), np.zeros_like(clocks)), sum((c[1] for c in costs), np.zeros_like(clocks))
+        total: Cost = np.sum(costs, axis=0)
+        return total
 
-    return within_power_limit(gpu, steady, frequency_mhz)
+    return behaviour_of(within_power_limit(gpu, steady, requested_mhz), requested_mhz)
 
 
 def run_schedules(gpu: Gpu, partition: Partition, frequency_mhz: Array, sm_count: Array, launch: Array) -> Behaviour:
@@ -54,7 +58,7 @@ def run_schedules(gpu: Gpu, partition: Partition, frequency_mhz: Array, sm_count
     def steady(clocks: Array) -> Cost:
         return _cost(gpu, partition.operators, partition.collective, clocks, sm_count, launch)
 
-    return within_power_limit(gpu, steady, frequency_mhz)
+    return behaviour_of(within_power_limit(gpu, steady, frequency_mhz), frequency_mhz)
 
 
 def _cost(
@@ -68,8 +72,10 @@ def _cost(
     time_s = step_time_s(gpu, operators, collective, frequency_mhz, sm_count, launch)
     voltage_mhz = top_of_step_mhz(gpu, frequency_mhz)
     clock_tree_w = (energy.idle_power_w(gpu, voltage_mhz) - gpu.static_power_w) * frequency_mhz / voltage_mhz
-    switching_j = energy.switching_j(gpu, operators, collective, voltage_mhz)
-    return time_s, switching_j + (gpu.static_power_w + clock_tree_w) * time_s
+    work = [energy.operator_switching(gpu, o) for o in operators]
+    work += [energy.collective_switching(gpu, collective)] if collective else []
+    switching_j = sum((w.at_j(gpu, voltage_mhz) for w in work), np.zeros_like(time_s))
+    return np.array([time_s, switching_j + (gpu.static_power_w + clock_tree_w) * time_s, frequency_mhz * time_s])
 
 
 def top_of_step_mhz(gpu: Gpu, frequency_mhz: Array) -> Array:
@@ -126,7 +132,7 @@ def _operator_s(gpu: Gpu, operator: Operator, frequency_mhz: Array, sm_count: Ar
         efficiency = _efficiency(gpu, operator, frequency_mhz, sm_count)
         compute_s = operator.flops / (gpu.peak_flops(frequency_mhz, sm_count) * efficiency)
         busy_s = np.maximum(compute_s, busy_s) + EXPOSED_SHARE * np.minimum(compute_s, busy_s)
-    return busy_s + operator.kernels * gpu.coefficients.kernel_overhead_s
+    return busy_s + operator.launches * gpu.coefficients.kernel_overhead_s
 
 
 def _efficiency(gpu: Gpu, operator: Operator, frequency_mhz: Array, sm_count: Array) -> Array:

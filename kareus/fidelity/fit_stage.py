@@ -4,6 +4,7 @@ import argparse
 import logging
 import re
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -56,10 +57,10 @@ def run(arguments: argparse.Namespace) -> None:
     subjects = subjects_of([*rows, *tables], overrides, arguments.config_dir)
     gpu = next(iter(subjects.values())).workload.gpu
     fit = fit_jointly(rows, tables, subjects, gpu) if tables else fit_frontiers(rows, subjects, gpu)
-    left_out = held_out(rows, subjects, fit)
-    uncertainty = _uncertainty(left_out)
+    left_out, intervals = held_out(rows, subjects, fit), _intervals(rows, subjects, fit)
+    uncertainty = _uncertainty(left_out, intervals)
     lines = _error_lines(rows, subjects, fit, left_out, uncertainty) + _reduction_lines(tables, subjects, fit, left_out)
-    for line in [*lines, *_interval_lines(rows, subjects, fit)]:
+    for line in [*lines, *_interval_lines(intervals)]:
         logger.info("%s", line)
     if arguments.output:
         source = arguments.config_dir / "gpu" / f"{arguments.gpu}.yaml"
@@ -82,12 +83,47 @@ def _reduction_rows(path: Path | None) -> list[ReductionRow]:
     return rows
 
 
-def _uncertainty(left_out: Sequence[HeldOut]) -> Uncertainty:
+@dataclass(frozen=True, slots=True)
+class Intervals:
+    """Bootstrap intervals of one planned row."""
+
+    row: FrontierRow
+    time_s: tuple[float, float]
+    energy_j: tuple[float, float]
+
+
+def _intervals(rows: Sequence[FrontierRow], subjects: Subjects, fit: Fit) -> list[Intervals]:
+    """Of the fastest plan of every curve, at its listed clocks."""
+    fastest = fastest_rows(rows)
+    samples = [planned_costs(fastest, on_gpu(subjects, gpu)) for gpu in bootstrap(rows, subjects, fit)]
+    return [
+        Intervals(
+            row,
+            _middle([costs[n].time_s for costs in samples]),
+            _middle([costs[n].energy_j for costs in samples]),
+        )
+        for n, row in enumerate(fastest)
+    ]
+
+
+def _middle(values: Sequence[float]) -> tuple[float, float]:
+    tail = (100 - INTERVAL_PERCENT) / 2
+    low, high = np.percentile(values, [tail, 100 - tail])
+    return float(low), float(high)
+
+
+def _uncertainty(left_out: Sequence[HeldOut], intervals: Sequence[Intervals]) -> Uncertainty:
     times, energies = (np.concatenate([getattr(h, n) for h in left_out]) for n in ("time_errors", "energy_errors"))
     return Uncertainty(
         time_percent=round(100 * float(np.percentile(np.abs(times), INTERVAL_PERCENT)), 1),
         energy_percent=round(100 * float(np.percentile(np.abs(energies), INTERVAL_PERCENT)), 1),
+        time_interval_percent=_half_width_percent([i.time_s for i in intervals]),
+        energy_interval_percent=_half_width_percent([i.energy_j for i in intervals]),
     )
+
+
+def _half_width_percent(intervals: Sequence[tuple[float, float]]) -> float:
+    return round(100 * float(np.mean([(high - low) / (high + low) for low, high in intervals])), 1)
 
 
 def _error_lines(
@@ -127,17 +163,13 @@ def _reduction_lines(
     return lines
 
 
-def _interval_lines(rows: Sequence[FrontierRow], subjects: Subjects, fit: Fit) -> list[str]:
-    """Bootstrap intervals of the fastest plan of every curve, at its listed clocks."""
-    fastest = fastest_rows(rows)
-    samples = [planned_costs(fastest, on_gpu(subjects, gpu)) for gpu in bootstrap(rows, subjects, fit)]
+def _interval_lines(intervals: Sequence[Intervals]) -> list[str]:
     lines = [f"{INTERVAL_PERCENT:.0f} % bootstrap intervals of the fastest plans, given in brackets:"]
-    for n, row in enumerate(fastest):
-        times = np.percentile([costs[n].time_s for costs in samples], [5, 95])
-        energies = np.percentile([costs[n].energy_j for costs in samples], [5, 95])
+    for own in intervals:
+        (least_s, most_s), (least_j, most_j), row = own.time_s, own.energy_j, own.row
         lines.append(
-            f"  {row.scenario.label}, {row.method}: {times[0]:.3f}-{times[1]:.3f} s ({row.time_s:.3f}), "
-            f"{energies[0]:.0f}-{energies[1]:.0f} J ({row.energy_j:.0f})"
+            f"  {row.scenario.label}, {row.method}: {least_s:.3f}-{most_s:.3f} s ({row.time_s:.3f}), "
+            f"{least_j:.0f}-{most_j:.0f} J ({row.energy_j:.0f})"
         )
     return lines
 
@@ -156,7 +188,7 @@ def documented(text: str, fit: Fit, uncertainty: Uncertainty, *, with_tables: bo
             lines.append(f"  {name}: {_number(value)} # {sources[name]}{bound}")
         else:
             lines.append(line)
-    block = yaml.safe_dump({"uncertainty": {f: getattr(uncertainty, f) for f in ("time_percent", "energy_percent")}})
+    block = yaml.safe_dump({"uncertainty": asdict(uncertainty)}, sort_keys=False)
     return re.sub(r"^uncertainty:(?:.*\n)(?:  .*\n)*", block, "\n".join(lines) + "\n", flags=re.MULTILINE)
 
 

@@ -104,13 +104,17 @@ class GpuCoefficients:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Uncertainty:
-    """What 90 % of the model's predictions keep to, on workloads that were left out of its fit."""
+    """How far off the model's predictions may be."""
 
     time_percent: float
+    """What 90 % of them keep to, on workloads that were left out of the fit."""
     energy_percent: float
+    time_interval_percent: float
+    """Half the width of 90 % bootstrap intervals of the fit, mean over the fastest plans that it was fitted to."""
+    energy_interval_percent: float
 
     def __post_init__(self) -> None:
-        positive(self, "time_percent", "energy_percent")
+        positive(self, *(field.name for field in fields(self)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

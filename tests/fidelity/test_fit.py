@@ -83,9 +83,15 @@ def test_the_bootstrap_scatters_around_the_fit_and_repeats(rows, subjects, fit, 
 
 def test_a_fit_is_written_into_the_configuration_and_changes_nothing_else(fit):
     text = (CONFIG / "gpu/a100-sxm4-40gb.yaml").read_text()
-    written = documented(text, fit, Uncertainty(time_percent=7.5, energy_percent=3.0), with_tables=False)
+    known = {
+        "time_percent": 7.5,
+        "energy_percent": 3.0,
+        "time_interval_percent": 1.5,
+        "energy_interval_percent": 1.0,
+    }
+    written = documented(text, fit, Uncertainty(**known), with_tables=False)
     before, after = yaml.safe_load(text), yaml.safe_load(written)
-    assert after.pop("uncertainty") == {"time_percent": 7.5, "energy_percent": 3.0}
+    assert after.pop("uncertainty") == known
     before.pop("uncertainty")
     coefficients = after.pop("coefficients")
     for name, value in before.pop("coefficients").items():

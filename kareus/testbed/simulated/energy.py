@@ -4,7 +4,7 @@ Dynamic power goes with V^2 f; V falls faster than linearly just below the maxim
 1,000 MHz (A100). HBM energy scales with the core's voltage only in part. Clocks may be numbers or arrays.
 """
 
-from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -30,18 +30,42 @@ def idle_power_w(gpu: Gpu, frequency_mhz: Array) -> Array:
     return gpu.static_power_w + gpu.coefficients.clock_power_w * v**2 * frequency_mhz / gpu.maximum_clock_mhz
 
 
-def switching_j(gpu: Gpu, operators: Sequence[Operator], collective: Collective | None, frequency_mhz: Array) -> Array:
-    """Energy of the work itself on one GPU: arithmetic, HBM traffic and link traffic, however long it takes."""
+@dataclass(frozen=True, slots=True)
+class Switching:
+    """Energy of work itself on one GPU: arithmetic, HBM traffic and link traffic, however long it takes."""
+
+    core_j: Array | float
+    """What goes with the square of the core's voltage, at that of the maximum clock."""
+    fixed_j: Array | float
+    """What does not."""
+
+    def __mul__(self, share: Array | float) -> "Switching":
+        """Of a share of the work."""
+        return Switching(self.core_j * share, self.fixed_j * share)
+
+    def __add__(self, other: "Switching") -> "Switching":
+        """Of both."""
+        return Switching(self.core_j + other.core_j, self.fixed_j + other.fixed_j)
+
+    def at_j(self, gpu: Gpu, frequency_mhz: Array) -> Array:
+        """Energy at a clock."""
+        return self.fixed_j + self.core_j * relative_voltage(gpu, frequency_mhz) ** 2
+
+
+def operator_switching(gpu: Gpu, operator: Operator) -> Switching:
+    """Energy of an operator: arithmetic and HBM traffic."""
     c = gpu.coefficients
-    gemm_flops = sum(o.flops for o in operators if o.kind is OperatorKind.GEMM)
-    other_flops = sum(o.flops for o in operators if o.kind is not OperatorKind.GEMM)
-    moved_bytes: float = sum(hbm_bytes(o) for o in operators)
-    core_j = gemm_flops * c.gemm_j_per_flop + other_flops * c.attention_j_per_flop
-    fixed_j = 0.0
-    if collective is not None:
-        moved_bytes += collective_hbm_bytes(gpu, collective)
-        core_j += collective.bus_bytes * c.link_core_j_per_byte
-        fixed_j += collective.bus_bytes * c.link_j_per_byte
-    core_j += moved_bytes * c.hbm_core_j_per_byte
-    fixed_j += moved_bytes * c.hbm_j_per_byte
-    return fixed_j + core_j * relative_voltage(gpu, frequency_mhz) ** 2
+    flop_j = c.gemm_j_per_flop if operator.kind is OperatorKind.GEMM else c.attention_j_per_flop
+    return Switching(operator.flops * flop_j, 0.0) + _hbm_switching(gpu, hbm_bytes(operator))
+
+
+def collective_switching(gpu: Gpu, collective: Collective) -> Switching:
+    """Energy of a collective: link and HBM traffic."""
+    c, bus_bytes = gpu.coefficients, collective.bus_bytes
+    links = Switching(bus_bytes * c.link_core_j_per_byte, bus_bytes * c.link_j_per_byte)
+    return links + _hbm_switching(gpu, collective_hbm_bytes(gpu, collective))
+
+
+def _hbm_switching(gpu: Gpu, moved_bytes: float) -> Switching:
+    c = gpu.coefficients
+    return Switching(moved_bytes * c.hbm_core_j_per_byte, moved_bytes * c.hbm_j_per_byte)

@@ -3,16 +3,18 @@
 Between two events (an operator ends, the collective starts or ends) everything progresses at a constant rate: while the
 collective runs, operators keep the SMs that it leaves; when both together want more HBM bandwidth than there is, each
 gets a share in proportion to its demand; and traffic of both kinds at once costs both something on top (row-buffer and
-L2 conflicts). The host launches ahead, at a rate that no clock of the GPU changes, and short kernels wait for it. All
-candidates of a partition take their events together, as elements of arrays.
+L2 conflicts). What lies between two events is a phase, with a power of its own. All candidates of a partition take
+their phases together, as elements of arrays.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from kareus.partition.graph import Collective, Operator
+from kareus.partition.graph import Collective, Operator, OperatorKind
 from kareus.testbed.simulated import laws
+from kareus.testbed.simulated.energy import Switching, collective_switching, operator_switching
 from kareus.testbed.simulated.laws import Array
 from kareus.workload.gpu import Gpu
 
@@ -20,15 +22,26 @@ _DONE = 1e-12
 """Share of work left below which it counts as done (rounding)."""
 
 
-def step_time_s(
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """What runs unchanged between two events; of no length for candidates that skip it."""
+
+    time_s: Array
+    """At the requested clock, held steadily."""
+    clock_share: Array | float
+    """Share of the time that scales with 1/f."""
+    switching: Switching
+
+
+def step_phases(
     gpu: Gpu,
     operators: Sequence[Operator],
     collective: Collective | None,
     frequency_mhz: Array,
     sm_count: Array | int,
     launch: Array | int,
-) -> Array:
-    """Time of `operators` in order and of `collective` beside or after them, at a steady clock.
+) -> list[Phase]:
+    """Phases of `operators` in order and of `collective` beside or after them.
 
     Args:
         gpu: what runs them.
@@ -38,34 +51,45 @@ def step_time_s(
         sm_count: SMs of the collective.
         launch: index of the operator with which it starts.
     """
-    every_sm = np.asarray(gpu.sm_count, dtype=np.float64)
-    elapsed_s = np.zeros_like(frequency_mhz)
     if collective is None:
-        alone_s = sum((laws.operator_time_s(gpu, o, frequency_mhz, every_sm) for o in operators), elapsed_s)
-        return _fed(gpu, operators, None, alone_s)
+        return [_alone(gpu, operator, frequency_mhz) for operator in operators]
     taken = np.asarray(sm_count, dtype=np.float64)
     left = np.ones_like(frequency_mhz)
     """Share of the collective that is still to do."""
+    moving = collective_switching(gpu, collective)
+    phases = []
     for position, operator in enumerate(operators):
-        alone_s = laws.operator_time_s(gpu, operator, frequency_mhz, every_sm)
+        alone = _alone(gpu, operator, frequency_mhz)
         running = (launch <= position) & (left > _DONE)
         if not running.any():
-            elapsed_s = elapsed_s + alone_s
+            phases.append(alone)
             continue
         beside_s, collective_s = _times_beside(gpu, operator, collective, frequency_mhz, taken)
-        ends_s = left * collective_s
-        outlasts = beside_s <= ends_s
-        shared_s = np.where(outlasts, beside_s, ends_s + (1 - ends_s / beside_s) * alone_s)
-        elapsed_s = elapsed_s + np.where(running, shared_s, alone_s)
-        left = np.where(running, np.where(outlasts, left - beside_s / collective_s, 0.0), left)
-    exposed_s = np.maximum(left, 0.0) * laws.collective_time_s(gpu, collective, frequency_mhz, taken)
-    return _fed(gpu, operators, collective, elapsed_s + np.where(left > _DONE, exposed_s, 0.0))
+        shared_s = np.where(running, np.minimum(beside_s, left * collective_s), 0.0)
+        done, moved = shared_s / beside_s, np.minimum(shared_s / collective_s, left)
+        both = alone.switching * done + moving * moved
+        phases += [Phase(shared_s, alone.clock_share, both), _part(alone, 1 - done)]
+        left = np.where(left - moved > _DONE, left - moved, 0.0)
+    exposed_s = left * laws.collective_time_s(gpu, collective, frequency_mhz, taken)
+    return [*phases, Phase(exposed_s, gpu.coefficients.bus_clock_share, moving * left)]
 
 
-def _fed(gpu: Gpu, operators: Sequence[Operator], collective: Collective | None, device_s: Array) -> Array:
-    """Time of work that takes `device_s` once launched, as fast as the host launches its kernels."""
+def host_time_s(gpu: Gpu, operators: Sequence[Operator], collective: Collective | None) -> float:
+    """Time in which the host launches a step's kernels; it launches ahead, at a rate that no clock changes."""
     launches = sum(o.launches for o in operators) + (collective is not None)
-    return laws.longer_s(device_s, launches * gpu.coefficients.host_launch_s)
+    return launches * gpu.coefficients.host_launch_s
+
+
+def _alone(gpu: Gpu, operator: Operator, frequency_mhz: Array) -> Phase:
+    every_sm = np.full_like(frequency_mhz, gpu.sm_count)
+    time_s = laws.operator_time_s(gpu, operator, frequency_mhz, every_sm)
+    memory_bound = operator.kind is OperatorKind.MEMORY
+    clock_share = np.zeros_like(time_s) if memory_bound else 1 - laws.launch_gaps_s(gpu, operator) / time_s
+    return Phase(time_s, clock_share, operator_switching(gpu, operator))
+
+
+def _part(phase: Phase, share: Array) -> Phase:
+    return Phase(phase.time_s * share, phase.clock_share, phase.switching * share)
 
 
 def _times_beside(

@@ -17,7 +17,7 @@ from kareus.testbed.simulated.thermal import Interval
 from kareus.workload.config import TestbedConfig
 from kareus.workload.gpu import Gpu, Uncertainty
 
-MODEL_VERSION = "4"
+MODEL_VERSION = "5"
 """Version of the laws; a change that moves numbers raises it, so that old measurements are not mixed in."""
 
 RunProgram = Callable[[Gpu, Program, float], Behaviour]
@@ -33,7 +33,8 @@ def trust(uncertainty: Uncertainty | None) -> str:
         return "errors not measured for this GPU"
     return (
         f"on held-out workloads 90 % within {uncertainty.time_percent:.1f} % of time and "
-        f"{uncertainty.energy_percent:.1f} % of energy"
+        f"{uncertainty.energy_percent:.1f} % of energy, bootstrap intervals of the fit +/- "
+        f"{uncertainty.time_interval_percent:.1f} % and {uncertainty.energy_interval_percent:.1f} %"
     )
 
 
