@@ -116,4 +116,5 @@ def wait_until(holds, limit_s: float = 20.0) -> None:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # started under nohup it would be ignored, and rightly stay so
     hold(Path(sys.argv[1]), sys.argv[2])
