@@ -127,12 +127,13 @@ def _operator_s(gpu: Gpu, operator: Operator, frequency_mhz: Array, sm_count: Ar
     filled = sm_count / (gpu.coefficients.hbm_saturating_share * gpu.sm_count)
     saturation = filled / (1 + filled**4) ** 0.25
     bytes_per_s = gpu.hbm_gb_per_s * 1e9 * gpu.coefficients.hbm_efficiency * saturation * hbm_share
-    busy_s = hbm_bytes(operator) / bytes_per_s
+    busy_s = (operator.bytes_read + operator.bytes_written) / bytes_per_s
     if operator.kind is not OperatorKind.MEMORY:
         efficiency = _efficiency(gpu, operator, frequency_mhz, sm_count)
         compute_s = operator.flops / (gpu.peak_flops(frequency_mhz, sm_count) * efficiency)
         busy_s = np.maximum(compute_s, busy_s) + EXPOSED_SHARE * np.minimum(compute_s, busy_s)
-    return busy_s + operator.launches * gpu.coefficients.kernel_overhead_s
+    copies_s = operator.copied_bytes / bytes_per_s
+    return busy_s + copies_s + operator.launches * gpu.coefficients.kernel_overhead_s
 
 
 def _efficiency(gpu: Gpu, operator: Operator, frequency_mhz: Array, sm_count: Array) -> Array:

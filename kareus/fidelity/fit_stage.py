@@ -13,6 +13,7 @@ import yaml
 from kareus.artifacts.files import read_text, write_text
 from kareus.errors import ArtifactError
 from kareus.fidelity.fit import (
+    REFIT_EVALUATIONS,
     TO_FRONTIERS,
     TO_TABLES,
     Fit,
@@ -93,14 +94,21 @@ class Intervals:
 
 
 def _intervals(rows: Sequence[FrontierRow], subjects: Subjects, fit: Fit) -> list[Intervals]:
-    """Of the fastest plan of every curve, at its listed clocks."""
+    """Of the fastest plan of every curve, at its listed clocks.
+
+    Refits are least squares to frontiers, which `fit` need not be. So they are taken relative to the same refit to the
+    curves as they are.
+    """
     fastest = fastest_rows(rows)
-    samples = [planned_costs(fastest, on_gpu(subjects, gpu)) for gpu in bootstrap(rows, subjects, fit)]
+    alike = fit_frontiers(rows, subjects, fit.gpu, fit.logarithms, REFIT_EVALUATIONS).gpu
+    predicted, whole, *samples = (
+        planned_costs(fastest, on_gpu(subjects, gpu)) for gpu in (fit.gpu, alike, *bootstrap(rows, subjects, fit))
+    )
     return [
         Intervals(
             row,
-            _middle([costs[n].time_s for costs in samples]),
-            _middle([costs[n].energy_j for costs in samples]),
+            _middle([predicted[n].time_s * costs[n].time_s / whole[n].time_s for costs in samples]),
+            _middle([predicted[n].energy_j * costs[n].energy_j / whole[n].energy_j for costs in samples]),
         )
         for n, row in enumerate(fastest)
     ]

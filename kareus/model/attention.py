@@ -77,10 +77,8 @@ class _Attention(Function):
             attending = (query[:, chunk.local], keys[:, : chunk.end], values[:, : chunk.end])
             attended = Attended(output[:, chunk.local], log_sum_exp, state)
             parts.append(_attend_backward(gradient[:, chunk.local], attending, attended))
-        query_parts, *prefixes = zip(*parts, strict=True)
-        whole = [_prefix_sum(p, keys.shape[1]) for p in prefixes]
-        if ctx.gather is not None:
-            whole = [_by_rank(g, group_size(ctx.group)) for g in whole]
+        query_parts, *shared = zip(*parts, strict=True)
+        whole = [p[0] if ctx.gather is None else _summed_by_rank(p[0], p[1], group_size(ctx.group)) for p in shared]
         return _joined(query_parts), *whole, None, None
 
 
@@ -109,28 +107,34 @@ def _in_order(gathered: Tensor) -> Tensor:
     return torch.cat((*front.unbind(), *reversed(back.unbind())), dim=1)
 
 
-def _by_rank(ordered: Tensor, size: int) -> Tensor:
-    """[batch, cp tokens, ...] to [cp, batch, tokens, ...]."""
-    batch, tokens, *rest = ordered.shape
-    front, back = ordered.view(batch, 2 * size, tokens // (2 * size), *rest).movedim(1, 0).chunk(2)
-    return torch.cat((front, back.flip(0)), dim=2)
+def _summed_by_rank(front: Tensor, back: Tensor, size: int) -> Tensor:
+    """Sum what a rank's two chunks give to the keys that they see, and hand it out to the ranks that hold these.
+
+    Args:
+        front: gradient for the first keys, up to the rank's chunk of the front, [batch, keys, ...]; is added to `back`.
+        back: up to its chunk of the back; all of the front and more.
+        size: of the group.
+
+    Returns:
+        [cp, batch, tokens, ...], a rank's chunk of the front before its one of the back.
+    """
+    back[:, : front.shape[1]].add_(front)
+    batch, _, *rest = back.shape
+    # Of 2 cp chunks, the back ends with the rank's own, that of place 2 cp - 1 - r; the front with that of place r.
+    chunk = (back.shape[1] + front.shape[1]) // (2 * size + 1)
+    summed = back.new_empty(size, batch, 2, chunk, *rest)
+    pieces = back.view(batch, -1, chunk, *rest).movedim(1, 0)
+    summed[:, :, 0] = pieces[:size]
+    for rank, piece in zip(reversed(range(size)), pieces[size:], strict=False):
+        summed[rank, :, 1] = piece
+    if len(pieces) < 2 * size:
+        summed[: 2 * size - len(pieces), :, 1] = 0
+    return summed.flatten(2, 3)
 
 
 def _joined(parts: Sequence[Tensor]) -> Tensor:
     """Chunks of the rank's tokens, side by side."""
     return parts[0] if len(parts) == 1 else torch.cat(tuple(parts), dim=1)
-
-
-def _prefix_sum(parts: Sequence[Tensor], tokens: int) -> Tensor:
-    """Sum gradients of ever longer prefixes of a sequence of `tokens` into one of its whole length.
-
-    The longest takes up the others, since nothing else needs it.
-    """
-    *shorter, total = parts
-    for part in shorter:
-        total[:, : part.shape[1]].add_(part)
-    missing = tokens - total.shape[1]
-    return torch.nn.functional.pad(total, (0, 0, 0, 0, 0, missing)) if missing else total
 
 
 def _attend(query: Tensor, key: Tensor, value: Tensor) -> Attended:

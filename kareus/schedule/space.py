@@ -56,8 +56,5 @@ def bound_time_s(gpu: Gpu, operator: Operator, frequency_mhz: int, sm_count: int
     memory_bound = operator.kind is OperatorKind.MEMORY
     compute_s = 0.0 if memory_bound else operator.flops / gpu.peak_flops(frequency_mhz, sm_count)
     bytes_per_s = gpu.hbm_gb_per_s * 1e9
-    memory_s, copies_s = (
-        (operator.bytes_read + operator.bytes_written) / bytes_per_s,
-        operator.copied_bytes / bytes_per_s,
-    )
-    return max(compute_s, memory_s) + copies_s
+    memory_s = (operator.bytes_read + operator.bytes_written) / bytes_per_s
+    return max(compute_s, memory_s) + operator.copied_bytes / bytes_per_s

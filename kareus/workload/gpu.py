@@ -91,7 +91,7 @@ class GpuCoefficients:
     thermal_time_s: float
     """Time constant of heating and cooling."""
     throttle_share: float
-    """Mean power at which bursts reach the power limit and the clock begins to fluctuate, as a share of that limit."""
+    """Power of a phase of work at which the clock begins to fluctuate, as a share of the power limit."""
     throttle_step_mhz: float
     """Distance between the two clocks among which a power-limited GPU alternates."""
 
@@ -110,11 +110,12 @@ class Uncertainty:
     """What 90 % of them keep to, on workloads that were left out of the fit."""
     energy_percent: float
     time_interval_percent: float
-    """Half the width of 90 % bootstrap intervals of the fit, mean over the fastest plans that it was fitted to."""
+    """Half the width of 90 % bootstrap intervals (curves drawn anew), mean over the fastest plans of all curves."""
     energy_interval_percent: float
 
     def __post_init__(self) -> None:
-        positive(self, *(field.name for field in fields(self)))
+        positive(self, "time_percent", "energy_percent")
+        not_negative(self, "time_interval_percent", "energy_interval_percent")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +148,7 @@ class Gpu:
 
     @property
     def throttling_power_w(self) -> float:
-        """Mean power above which the clock fluctuates."""
+        """Power of a phase of work above which the clock fluctuates."""
         return self.power_limit_w * self.coefficients.throttle_share
 
     def peak_flops(self, frequency_mhz: Numeric, sm_count: Numeric) -> Numeric:

@@ -338,10 +338,10 @@ def test_context_parallel_attention_copies_keys_values_and_outputs_into_place() 
     queries, shared = (2 * 4 * tokens * heads * 128 for tokens, heads in ((SEQUENCE // 2, 24 // 4), (SEQUENCE, 8 // 4)))
     # Keys and values are read and written once, and so are the outputs of the two chunks of queries.
     assert (forward.copies, forward.copied_bytes) == (3, 2 * 2 * shared + 2 * queries)
-    # Keys and values as before; their gradients: the first chunk's, a quarter, is added to the last's, then the back
-    # half is turned round and all is written rank by rank.
-    gradients = 2 * (3 * shared // 4 + shared + 2 * shared)
-    assert (backward.copies, backward.copied_bytes) == (9, 2 * 2 * shared + gradients + 2 * queries)
+    # Keys and values as before; of their gradients, the first chunk's, a quarter, is added to the last's, and all is
+    # handed out to the ranks: the front half at once, of the back half each chunk.
+    gradients = 2 * (3 * shared // 4 + 2 * shared)
+    assert (backward.copies, backward.copied_bytes) == (2 + 2 * 4 + 1, 2 * 2 * shared + gradients + 2 * queries)
     alone = nanobatch(LLAMA, 8, 1)
     assert all((o.copies, o.copied_bytes) == (0, 0) for s in (*alone.forward, *alone.backward) for o in s.operators)
 

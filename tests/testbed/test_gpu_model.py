@@ -13,8 +13,9 @@ from kareus.partition.graph import Batch, Direction, OperatorKind, Partition
 from kareus.profile.programs import Execution, StageShape, instruction_program
 from kareus.testbed.program import Program, Step
 from kareus.testbed.simulated import laws
-from kareus.testbed.simulated.energy import operator_switching, relative_voltage
+from kareus.testbed.simulated.energy import collective_switching, operator_switching, relative_voltage
 from kareus.testbed.simulated.model import run_program, run_schedules
+from kareus.testbed.simulated.overlap import step_phases
 
 TOKENS = 16384
 LINEAR = gemm("linear", TOKENS, 2048, 3072)
@@ -226,6 +227,44 @@ def test_a_fluctuating_clock_costs_more_than_a_steady_one_of_the_same_mean():
     time_s, energy_j = steady_program(gpu, program(step([LINEAR])), limited.mean_clock_mhz)
     assert energy_j < limited.energy_j
     assert time_s == pytest.approx(limited.time_s, rel=0.01)
+
+
+@given(st.floats(120, 450), CLOCKS_MHZ, st.sampled_from([(LINEAR,), (NORM,), (NORM, LINEAR)]))
+def test_a_little_more_clock_or_power_changes_little(limit_w, frequency_mhz, operators):
+    """Whatever the limit: a fluctuating clock has no cliffs."""
+    one = program(step(operators, REDUCE, 0, 12))
+    here = run_program(a100(power_limit_w=limit_w), one, frequency_mhz)
+    for beside in (
+        run_program(a100(power_limit_w=limit_w), one, frequency_mhz + 0.1),
+        run_program(a100(power_limit_w=limit_w * 1.0001), one, frequency_mhz),
+    ):
+        assert beside.time_s == pytest.approx(here.time_s, rel=0.005)
+        assert beside.energy_j == pytest.approx(here.energy_j, rel=0.005)
+
+
+@given(CLOCKS_MHZ, st.integers(1, 60), st.integers(0, 4))
+def test_phases_do_all_of_the_work_once(frequency_mhz, sm_count, launch):
+    gpu, operators = a100(), (NORM, LINEAR, NORM, LINEAR)
+    phases = step_phases(gpu, operators, REDUCE, np.array([float(frequency_mhz)]), sm_count, launch)
+    work = [*(operator_switching(gpu, o) for o in operators), collective_switching(gpu, REDUCE)]
+    for part in ("core_j", "fixed_j"):
+        done_j = sum(getattr(phase.switching, part) for phase in phases)
+        assert done_j == pytest.approx(sum(getattr(w, part) for w in work))
+
+
+def test_a_phase_at_a_lower_clock_takes_what_the_laws_say():
+    gpu, every_sm, clocks = a100(), np.array([108.0]), (np.array([1410.0]), np.array([1050.0]))
+    for operator in (NORM, LINEAR):
+        (phase,) = step_phases(gpu, [operator], None, clocks[0], 0, 0)
+        expected_s = laws.operator_time_s(gpu, operator, clocks[1], every_sm)
+        assert phase.at_s(*clocks) == pytest.approx(expected_s, rel=0.005)
+    (exposed,) = step_phases(gpu, [], REDUCE, clocks[0], 20, 0)
+    assert exposed.at_s(*clocks) == pytest.approx(laws.collective_time_s(gpu, REDUCE, clocks[1], np.array([20.0])))
+
+
+def test_a_program_without_steps_takes_no_time():
+    nothing = run_program(a100(), program(), 1200)
+    assert (nothing.time_s, nothing.energy_j, nothing.mean_clock_mhz) == (0, 0, 1200)
 
 
 def test_no_clock_meets_an_absurd_limit_but_the_model_still_answers():

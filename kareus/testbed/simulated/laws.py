@@ -38,12 +38,7 @@ def operator_time_s(
         peak_flops = gpu.peak_flops(frequency_mhz, sm_count)
         busy_s = longer_s(operator.flops / (peak_flops * _attention_efficiency(gpu, operator)), busy_s)
     copies_s = operator.copied_bytes / bytes_per_s
-    return busy_s + copies_s + launch_gaps_s(gpu, operator)
-
-
-def launch_gaps_s(gpu: Gpu, operator: Operator) -> float:
-    """Time of `operator` in which its kernels start and end, whatever the clock."""
-    return operator.launches * gpu.coefficients.kernel_overhead_s
+    return busy_s + copies_s + operator.launches * gpu.coefficients.kernel_overhead_s
 
 
 def longer_s(one_s: Array, other_s: Array | float) -> Array:

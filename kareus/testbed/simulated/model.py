@@ -125,7 +125,7 @@ def step_cost(
 
 def _phase_cost(gpu: Gpu, phase: Phase, requested_mhz: Array) -> Cost:
     def steady(clock_mhz: Array) -> Cost:
-        time_s = phase.time_s * (1 - phase.clock_share + phase.clock_share * requested_mhz / clock_mhz)
+        time_s = phase.at_s(requested_mhz, clock_mhz)
         return _row(
             time_s, phase.switching.at_j(gpu, clock_mhz) + energy.idle_power_w(gpu, clock_mhz) * time_s, clock_mhz
         )
@@ -140,6 +140,6 @@ def _row(time_s: Array, energy_j: Array, clock_mhz: Array) -> Cost:
 def behaviour_of(cost: Cost, requested_mhz: Array) -> Behaviour:
     """What comes of a cost at requested clocks."""
     time_s, energy_j, megacycles = cost
-    mean_clock_mhz = megacycles / time_s
+    mean_clock_mhz = np.where(time_s > 0, megacycles / np.where(time_s > 0, time_s, 1.0), requested_mhz)
     limited = mean_clock_mhz < requested_mhz * (1 - ROUNDING)
     return Behaviour(time_s=time_s, energy_j=energy_j, mean_clock_mhz=mean_clock_mhz, power_limited=limited)

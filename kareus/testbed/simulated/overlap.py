@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kareus.partition.graph import Collective, Operator, OperatorKind
+from kareus.partition.graph import Collective, Operator
 from kareus.testbed.simulated import laws
 from kareus.testbed.simulated.energy import Switching, collective_switching, operator_switching
 from kareus.testbed.simulated.laws import Array
@@ -28,9 +28,13 @@ class Phase:
 
     time_s: Array
     """At the requested clock, held steadily."""
-    clock_share: Array | float
+    clock_share: Array
     """Share of the time that scales with 1/f."""
     switching: Switching
+
+    def at_s(self, requested_mhz: Array, clock_mhz: Array) -> Array:
+        """Time at another steady clock than the requested one."""
+        return self.time_s * (1 - self.clock_share + self.clock_share * requested_mhz / clock_mhz)
 
 
 def step_phases(
@@ -70,8 +74,8 @@ def step_phases(
         both = alone.switching * done + moving * moved
         phases += [Phase(shared_s, alone.clock_share, both), _part(alone, 1 - done)]
         left = np.where(left - moved > _DONE, left - moved, 0.0)
-    exposed_s = left * laws.collective_time_s(gpu, collective, frequency_mhz, taken)
-    return [*phases, Phase(exposed_s, gpu.coefficients.bus_clock_share, moving * left)]
+    whole_s, slow_s = (laws.collective_time_s(gpu, collective, f, taken) for f in (frequency_mhz, frequency_mhz / 2))
+    return [*phases, Phase(left * whole_s, _clock_share(whole_s, slow_s), moving * left)]
 
 
 def host_time_s(gpu: Gpu, operators: Sequence[Operator], collective: Collective | None) -> float:
@@ -82,10 +86,13 @@ def host_time_s(gpu: Gpu, operators: Sequence[Operator], collective: Collective 
 
 def _alone(gpu: Gpu, operator: Operator, frequency_mhz: Array) -> Phase:
     every_sm = np.full_like(frequency_mhz, gpu.sm_count)
-    time_s = laws.operator_time_s(gpu, operator, frequency_mhz, every_sm)
-    memory_bound = operator.kind is OperatorKind.MEMORY
-    clock_share = np.zeros_like(time_s) if memory_bound else 1 - laws.launch_gaps_s(gpu, operator) / time_s
-    return Phase(time_s, clock_share, operator_switching(gpu, operator))
+    time_s, slow_s = (laws.operator_time_s(gpu, operator, f, every_sm) for f in (frequency_mhz, frequency_mhz / 2))
+    return Phase(time_s, _clock_share(time_s, slow_s), operator_switching(gpu, operator))
+
+
+def _clock_share(time_s: Array, slow_s: Array) -> Array:
+    """Share of a time that scales with 1/f, from what it is at half the clock."""
+    return slow_s / time_s - 1
 
 
 def _part(phase: Phase, share: Array) -> Phase:

@@ -8,8 +8,10 @@ from numpy.typing import NDArray
 from kareus.testbed.simulated.laws import Array
 from kareus.workload.gpu import Gpu
 
-HALVINGS = 3
+HALVINGS = 6
 """Of the distance between two clocks, until power is as good as linear between them."""
+LEAST_CLOCK_MHZ = 210.0
+"""Lowest SM clock of an A100 (`nvidia-smi -q -d SUPPORTED_CLOCKS`); a GPU never stops."""
 SPEED_KEPT = 0.5
 """Of what a fluctuating clock costs beyond the steady clock of the same power: 0 all in time, 1 all in energy. Assumed;
 the data say that it is neither end (docs/fidelity.md)."""
@@ -25,7 +27,8 @@ def within_power_limit(gpu: Gpu, steady: Steady, requested_mhz: Array) -> Cost:
 
     At the limit the clock alternates between the requested one and a lower one. Power is convex in the clock, so a
     fluctuating one loses against the steady clock that would meet the limit: it is slower at the same power, or draws
-    more at the same speed (paper, appendix A). Here it loses a part of each. Power never exceeds the limit itself.
+    more at the same speed (paper, appendix A). Here it loses a part of each. Power stays within the limit itself
+    wherever some clock holds it.
 
     Args:
         gpu: whose limit applies.
@@ -36,10 +39,11 @@ def within_power_limit(gpu: Gpu, steady: Steady, requested_mhz: Array) -> Cost:
     over = _over(gpu, requested)
     if not over.any():
         return requested
-    lower_mhz, lower = _first_within(gpu, steady, requested_mhz, requested)
-    steady_s = _time_at_limit(gpu, steady, requested_mhz, lower_mhz)
+    at_limit = _at_limit(gpu, steady, requested_mhz)
+    lower = steady(np.maximum(requested_mhz - gpu.coefficients.throttle_step_mhz, _least_mhz(requested_mhz)))
+    lower = np.where(_over(gpu, lower), at_limit, lower)
     # What the clock does not speed up, such as memory-bound operators alone, runs at the lower one.
-    as_fast = (lower[0] - steady_s) / np.where(lower[0] > requested[0], lower[0] - requested[0], 1.0)
+    as_fast = (lower[0] - at_limit[0]) / np.where(lower[0] > requested[0], lower[0] - requested[0], 1.0)
     as_frugal = _share_at_power(gpu.throttling_power_w, requested, lower)
     within_limit = _share_at_power(gpu.power_limit_w, requested, lower)
     between = SPEED_KEPT * np.clip(as_fast, 0.0, within_limit) + (1 - SPEED_KEPT) * as_frugal
@@ -47,25 +51,20 @@ def within_power_limit(gpu: Gpu, steady: Steady, requested_mhz: Array) -> Cost:
     return share * requested + (1 - share) * lower
 
 
-def _first_within(gpu: Gpu, steady: Steady, clock_mhz: Array, cost: Cost) -> tuple[Array, Cost]:
-    """Step down from each clock until power is within the limit; a GPU never stops, so one step is the lowest."""
-    step_mhz = gpu.coefficients.throttle_step_mhz
-    while (above := _over(gpu, cost) & (clock_mhz > step_mhz)).any():
-        clock_mhz = np.where(above, np.maximum(clock_mhz - step_mhz, step_mhz), clock_mhz)
-        cost = steady(clock_mhz)
-    return clock_mhz, cost
-
-
-def _time_at_limit(gpu: Gpu, steady: Steady, high_mhz: Array, low_mhz: Array) -> Array:
-    """Time at the steady clocks whose power is just within the limit, between clocks above and within it."""
+def _at_limit(gpu: Gpu, steady: Steady, high_mhz: Array) -> Cost:
+    """Cost at the highest steady clocks whose power is within the limit, or else at the lowest clock."""
+    low_mhz = _least_mhz(high_mhz)
     for _ in range(HALVINGS):
         middle_mhz = (high_mhz + low_mhz) / 2
         above = _over(gpu, steady(middle_mhz))
         high_mhz, low_mhz = np.where(above, middle_mhz, high_mhz), np.where(above, low_mhz, middle_mhz)
     high, low = steady(high_mhz), steady(low_mhz)
     share = _share_at_power(gpu.throttling_power_w, high, low)
-    time_s: Array = share * high[0] + (1 - share) * low[0]
-    return time_s
+    return share * high + (1 - share) * low
+
+
+def _least_mhz(requested_mhz: Array) -> Array:
+    return np.minimum(LEAST_CLOCK_MHZ, requested_mhz)
 
 
 def _over(gpu: Gpu, cost: Cost) -> NDArray[np.bool_]:

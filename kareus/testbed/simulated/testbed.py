@@ -33,7 +33,7 @@ def trust(uncertainty: Uncertainty | None) -> str:
         return "errors not measured for this GPU"
     return (
         f"on held-out workloads 90 % within {uncertainty.time_percent:.1f} % of time and "
-        f"{uncertainty.energy_percent:.1f} % of energy, bootstrap intervals of the fit +/- "
+        f"{uncertainty.energy_percent:.1f} % of energy, 90 % bootstrap intervals +/- "
         f"{uncertainty.time_interval_percent:.1f} % and {uncertainty.energy_interval_percent:.1f} %"
     )
 
