@@ -112,6 +112,13 @@ class ClockController:
                 self._device.reset_clock()
                 self._claim.clear()
 
+    def restore_or_say(self) -> None:
+        """Restore, from a thread that nobody waits for; where that fails, the claim keeps saying what is set."""
+        try:
+            self.restore()
+        except (DeviceError, OSError) as error:
+            logger.error("%s Run `kareus clocks reset`.", error)
+
     def close(self) -> None:
         """Wait for what was asked for, then restore."""
         try:
@@ -196,7 +203,7 @@ def controlled_clocks(device: Device, *, patience_s: float = 0.0) -> Iterator[Cl
     with claim(device.uuid, patience_s=patience_s) as claimed:
         restore_left_behind(device, claimed)
         controller = ClockController(device, claimed)
-        with on_termination(lambda: _restore_or_say(controller)):
+        with on_termination(controller.restore_or_say):
             try:
                 yield controller
             finally:
@@ -211,10 +218,3 @@ def restore_left_behind(device: Device, claimed: Claim) -> None:
         device.reset_clock()
         claimed.clear()
         logger.warning("%s: restored the clock, which was left locked to %s", device.uuid, left)
-
-
-def _restore_or_say(controller: ClockController) -> None:
-    try:
-        controller.restore()
-    except DeviceError as error:  # nobody waits for this thread; the claim keeps saying what is set
-        logger.error("%s Run `kareus clocks reset`.", error)

@@ -98,7 +98,7 @@ def _device(job: Job, world: World, watch: Watch, clocks: str) -> Iterator[tuple
         yield DryClocks(said), device
         return
     with controlled_clocks(device) as controller:
-        watch.before_end(controller.restore)
+        watch.before_end(controller.restore_or_say)
         yield controller, device
 
 

@@ -24,7 +24,7 @@ _KEY = "kareus-watch"
 _GRACE_S = 1.0
 """Between the first bad news and the end: the loss of a peer is often heard of before its cause."""
 _PATIENCE_S = 10.0
-"""What a rank that has told its error waits to be ended."""
+"""What a rank that has told its error waits to be ended, and the longest that its end takes."""
 _FATAL, _DEATH, _CONSEQUENCE = range(3)
 """What is said first: an error that a user can act on, then a death, then what followed from either."""
 
@@ -54,14 +54,26 @@ class Watch:
         self._undo.append(undo)
 
     def end(self, said: str | None = None) -> NoReturn:
-        """End this process now, whatever its main thread hangs in."""
+        """End this process now, whatever its main thread hangs in and whatever cannot be undone."""
         self._ending.acquire()  # whoever comes second waits for the end
-        if said is not None:
+        try:
+            late = threading.Timer(_PATIENCE_S, os._exit, (EXIT_CODE,))  # a driver may never answer
+            late.daemon = True
+            late.start()
+            if said is not None:
+                self._say(said)
+            for undo in self._undo:
+                try:
+                    undo()
+                except (KareusError, OSError) as error:
+                    self._say(f"{error} Run `kareus clocks reset`.")
+        finally:
+            os._exit(EXIT_CODE)
+
+    def _say(self, said: str) -> None:
+        with contextlib.suppress(OSError):  # nobody listens any more, and clocks are still to be restored
             sys.stderr.write(f"{self._name}: {said}\n")
             sys.stderr.flush()
-        for undo in self._undo:
-            undo()
-        os._exit(EXIT_CODE)
 
 
 @contextlib.contextmanager
@@ -93,6 +105,7 @@ class _Centre:
     def __init__(self, watch: Watch, size: int, store: Store) -> None:
         self._watch = watch
         self._news: list[tuple[int, int, str]] = []
+        self._telling = threading.Lock()
         self._members: list[socket.socket] = []
         self._done = threading.Semaphore(0)
         self._size = size
@@ -134,8 +147,10 @@ class _Centre:
             self._tell(_DEATH, rank, f"rank {rank} died; all others end, the last checkpoint is whole.")
 
     def _tell(self, urgency: int, rank: int, said: str) -> None:
-        self._news.append((urgency, rank, said))
-        if len(self._news) == 1:
+        with self._telling:  # exactly one thread is the first
+            self._news.append((urgency, rank, said))
+            first = len(self._news) == 1
+        if first:
             threading.Timer(_GRACE_S, self._end).start()
 
     def _end(self) -> None:

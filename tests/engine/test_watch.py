@@ -2,15 +2,20 @@
 
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
+
+from kareus.engine import watch
 
 RANK = """
 import os, sys, time
 from pathlib import Path
-from kareus.engine.watch import watched
-from kareus.errors import EngineError
+from kareus.engine import watch
+from kareus.errors import DeviceError, EngineError
 
 rank, size, folder, act = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]), sys.argv[4]
 
@@ -23,12 +28,24 @@ class Store:
             time.sleep(0.01)
         return (folder / key).read_bytes()
 
-with watched(Store(), rank, size, "program") as watch:
-    watch.before_end(lambda: (folder / f"restored-{rank}").touch())
+def refuse():
+    if act == "refused":
+        raise DeviceError("GPU-1: no right to set clocks.")
+
+def block():
+    if act == "blocked":
+        time.sleep(100)
+
+if act == "blocked":
+    watch._PATIENCE_S = 2.0
+with watch.watched(Store(), rank, size, "program") as own:
+    own.before_end(refuse)
+    own.before_end(lambda: (folder / f"restored-{rank}").touch())
+    own.before_end(block)
     Path(folder / f"here-{rank}").touch()
     while len(list(folder.glob("here-*"))) < size:
         time.sleep(0.01)
-    if act == "hang":
+    if act in ("hang", "refused", "blocked"):
         time.sleep(100)
     elif act == "die":
         os._exit(9)
@@ -48,7 +65,12 @@ def ended(folder: Path, *acts: str) -> tuple[str, list[int], set[str]]:
         )
         for rank, act in enumerate(acts)
     ]
-    said = [rank.communicate(timeout=30)[1] for rank in ranks]
+    try:
+        said = [rank.communicate(timeout=30)[1] for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.wait()
     return "".join(said), [rank.returncode for rank in ranks], {path.name for path in folder.glob("restored-*")}
 
 
@@ -80,3 +102,59 @@ def test_an_error_that_nobody_foresaw_is_said_with_its_traceback(tmp_path: Path)
     assert found.startswith("program: rank 1: Traceback")
     assert "connection closed by peer" in found
     assert codes == [2, 2]
+
+
+def test_a_clock_that_cannot_be_restored_is_said_and_neither_the_end_nor_other_undoing_waits_for_it(
+    tmp_path: Path,
+) -> None:
+    found, codes, restored = ended(tmp_path, "fail", "refused")
+    assert sorted(found.splitlines()) == [
+        "program: GPU-1: no right to set clocks. Run `kareus clocks reset`.",
+        "program: the loss is nan; do something.",
+    ]
+    assert codes == [2, 2]
+    assert restored == {"restored-0", "restored-1"}
+
+
+def test_a_driver_that_never_answers_does_not_keep_a_rank(tmp_path: Path) -> None:
+    found, codes, _ = ended(tmp_path, "blocked", "fail")
+    assert found == "program: the loss is nan; do something.\n"
+    assert codes == [2, 2]
+
+
+def test_news_from_several_ranks_at_once_end_all_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    class SlowList(list[Any]):
+        """Gives other threads time to append too."""
+
+        def append(self, item: Any) -> None:
+            super().append(item)
+            time.sleep(0.2)
+
+    monkeypatch.setattr(watch, "_GRACE_S", 0.5)
+    ends: list[str | None] = []
+    centre = _centre(ends)
+    centre._news = SlowList()
+    tellers = [threading.Thread(target=centre._tell, args=(1, rank, f"rank {rank} died")) for rank in (2, 1)]
+    for teller in tellers:
+        teller.start()
+    for teller in tellers:
+        teller.join()
+    time.sleep(1)
+    assert ends == ["rank 1 died"]
+
+
+def _centre(ends: list[str | None]) -> "watch._Centre":
+    """Rank 0 of three, in this process; notes in `ends` what it ends with."""
+
+    class Store:
+        def set(self, key: str, value: str) -> None:
+            self.value = value
+
+        def get(self, key: str) -> bytes:
+            return self.value.encode()
+
+    class NotedEnd(watch.Watch):
+        def end(self, said: str | None = None) -> Any:
+            ends.append(said)
+
+    return watch._Centre(NotedEnd(0, "program"), 3, cast(watch.Store, Store()))
