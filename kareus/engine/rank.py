@@ -1,9 +1,7 @@
 """One rank of a training, from finding the others to the last checkpoint."""
 
-import contextlib
-import logging
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import torch.distributed as dist
@@ -11,9 +9,9 @@ import torch.distributed as dist
 from kareus.artifacts.files import lock_until_exit
 from kareus.artifacts.provenance import Provenance
 from kareus.artifacts.records import content_hash
-from kareus.device.controller import Clocks, DryClocks, controlled_clocks
 from kareus.device.protocol import Device
 from kareus.engine.checkpoint import Place
+from kareus.engine.clocks import device_and_clocks
 from kareus.engine.data.samples import FileSamples, Samples, SyntheticSamples
 from kareus.engine.data.text import tokenised
 from kareus.engine.data.tokens import open_tokens
@@ -23,15 +21,13 @@ from kareus.engine.recorder import Recorder, identity
 from kareus.engine.settings import OptimizerSettings, TrainingSettings
 from kareus.engine.setup import Setup
 from kareus.engine.trainer import Trainer
-from kareus.engine.watch import Watch, watched
+from kareus.engine.watch import watched
 from kareus.engine.world import World, join, meet, world_of
 from kareus.errors import ConfigError
 from kareus.model.communicators.choice import Library
 from kareus.model.communicators.nccl import NcclCommunicator
 from kareus.workload.config import Workload
 from kareus.workload.slices import subject_of
-
-logger = logging.getLogger(__name__)
 
 
 def train(
@@ -40,7 +36,7 @@ def train(
     optimizer: OptimizerSettings,
     learning_rate: LearningRateSchedule,
     communicator: str,
-    clocks: str,
+    clocks: str | None,
 ) -> None:
     """Train as one rank; all ranks call this with the same arguments.
 
@@ -50,7 +46,7 @@ def train(
         optimizer: see `settings`.
         learning_rate: see `settings`.
         communicator: a `Library`.
-        clocks: `planned`, `dry` to say what would be set, or `default` to leave them alone.
+        clocks: see `device_and_clocks`.
 
     Raises:
         KareusError: it cannot start, or go on. With several ranks, rank 0 says it and all end.
@@ -63,7 +59,7 @@ def train(
             standing = join(world, job.workload)
             if world.rank == 0:
                 lock_until_exit(settings.output / "lock")
-            with _device(job, world, watch, clocks) as (sent_to, device):
+            with device_and_clocks(job, world, watch, clocks) as (device, sent_to):
                 setup = Setup(
                     job=job,
                     settings=settings,
@@ -82,24 +78,6 @@ def train(
     finally:
         if met.size == 1 and dist.is_initialized():
             dist.destroy_process_group()
-
-
-@contextlib.contextmanager
-def _device(job: Job, world: World, watch: Watch, clocks: str) -> Iterator[tuple[Clocks, Device | None]]:
-    """Where frequencies are sent, and the GPU; its clock is restored however this ends."""
-    said = logger.info if clocks == "dry" and world.rank == 0 else logger.debug
-    if world.device.type == "cpu":
-        yield DryClocks(said), None
-        return
-    from kareus.device import nvml  # noqa: PLC0415 - Zeus takes seconds to import
-
-    device = nvml.open_devices()[world.device.index]
-    if job.plan is None or clocks != "planned":
-        yield DryClocks(said), device
-        return
-    with controlled_clocks(device) as controller:
-        watch.before_end(controller.restore_or_say)
-        yield controller, device
 
 
 def _samples(workload: Workload, settings: TrainingSettings) -> Samples:

@@ -51,7 +51,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--communicator", choices=COMMUNICATORS, default="nccl", help="gloo trains on CPUs (default: nccl)"
     )
     device.add_argument(
-        "--clocks", choices=CLOCKS, default="planned", help="dry prints what would be set (default: planned)"
+        "--clocks",
+        choices=CLOCKS,
+        help="dry prints what would be set (default: planned, or default where the workload was measured so)",
     )
 
 

@@ -1,0 +1,55 @@
+"""Where a rank sends the frequencies of its plan, and the GPU whose clock it is."""
+
+import contextlib
+import logging
+from collections.abc import Iterator
+
+from kareus.device.controller import Clocks, DryClocks, controlled_clocks
+from kareus.device.protocol import Device
+from kareus.engine.job import Job
+from kareus.engine.watch import Watch
+from kareus.engine.world import World
+from kareus.workload.config import ClockPolicy, Workload
+
+logger = logging.getLogger(__name__)
+
+
+@contextlib.contextmanager
+def device_and_clocks(
+    job: Job, world: World, watch: Watch, choice: str | None
+) -> Iterator[tuple[Device | None, Clocks]]:
+    """The GPU and where frequencies are sent; its clock is restored however this ends.
+
+    Args:
+        job: what is trained.
+        world: of this rank.
+        watch: over it, for when it is ended from elsewhere.
+        choice: `planned`, `dry` to say what would be set, `default` to leave clocks alone, or None for the workload's.
+
+    Raises:
+        DeviceError: the GPU is in use, or the driver refuses.
+    """
+    chosen = choice or _choice_of(job.workload)
+    said = logger.info if chosen == "dry" and world.rank == 0 else logger.debug
+    device = device_of(world)
+    if device is None or job.plan is None or chosen != "planned":
+        yield device, DryClocks(said)
+        return
+    with controlled_clocks(device) as controller:
+        watch.before_end(controller.restore_or_say)
+        yield device, controller
+
+
+def device_of(world: World) -> Device | None:
+    """The GPU of this rank as its driver shows it; None on a CPU."""
+    if world.device.type == "cpu":
+        return None
+    from kareus.device import nvml  # noqa: PLC0415 - Zeus takes seconds to import
+
+    return nvml.open_devices()[world.device.index]
+
+
+def _choice_of(workload: Workload) -> str:
+    """What was measured with clocks left alone is trained so; whoever planned it may have no right to set them."""
+    cuda = workload.testbed.cuda
+    return "default" if cuda is not None and cuda.clocks is ClockPolicy.DEFAULT else "planned"
