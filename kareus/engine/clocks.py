@@ -4,7 +4,8 @@ import contextlib
 import logging
 from collections.abc import Iterator
 
-from kareus.device.controller import Clocks, DryClocks, controlled_clocks
+from kareus.device.claims import claim
+from kareus.device.controller import Clocks, DryClocks, controlled_clocks, restore_left_behind
 from kareus.device.protocol import Device
 from kareus.engine.job import Job
 from kareus.engine.watch import Watch
@@ -32,12 +33,16 @@ def device_and_clocks(
     chosen = choice or _choice_of(job.workload)
     said = logger.info if chosen == "dry" and world.rank == 0 else logger.debug
     device = device_of(world)
-    if device is None or job.plan is None or chosen != "planned":
-        yield device, DryClocks(said)
-        return
-    with controlled_clocks(device) as controller:
-        watch.before_end(controller.restore_or_say)
-        yield device, controller
+    if device is None:
+        yield None, DryClocks(said)
+    elif job.plan is None or chosen != "planned":
+        with claim(device.uuid) as claimed:
+            restore_left_behind(device, claimed)  # what a killed run had locked is nobody's choice
+            yield device, DryClocks(said)
+    else:
+        with controlled_clocks(device) as controller:
+            watch.before_end(controller.restore_or_say)
+            yield device, controller
 
 
 def device_of(world: World) -> Device | None:
