@@ -4,8 +4,11 @@ import contextlib
 import logging
 from collections.abc import Iterator
 
+import torch
+
 from kareus.device.claims import claim
 from kareus.device.controller import Clocks, DryClocks, controlled_clocks, restore_left_behind
+from kareus.device.pairing import device_of_cuda
 from kareus.device.protocol import Device
 from kareus.engine.job import Job
 from kareus.engine.watch import Watch
@@ -49,9 +52,7 @@ def device_of(world: World) -> Device | None:
     """The GPU of this rank as its driver shows it; None on a CPU."""
     if world.device.type == "cpu":
         return None
-    from kareus.device import nvml  # noqa: PLC0415 - Zeus takes seconds to import
-
-    return nvml.open_devices()[world.device.index]
+    return device_of_cuda(str(torch.cuda.get_device_properties(world.device).uuid))
 
 
 def _choice_of(workload: Workload) -> str:

@@ -8,6 +8,7 @@ import os
 import sys
 from pathlib import Path
 
+from kareus.device.pairing import number_as_the_driver
 from kareus.engine.job import Job, planned_job, unplanned_job
 from kareus.engine.launch import is_rank, launch
 from kareus.engine.learning_rate import LearningRateSchedule
@@ -59,6 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Be a rank, or start them all."""
+    number_as_the_driver()
     if (arguments.plan is None) == (arguments.workload is None):
         raise ConfigError("train: give a plan, or --workload and a resolved workload; not both.")
     settings = TrainingSettings(

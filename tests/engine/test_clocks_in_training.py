@@ -4,15 +4,22 @@ import signal
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 from fake_device import FakeDevice, kill
+from torch.distributed import HashStore
 from trainings import here, planned, tiny_workload
 
 from kareus.artifacts.tables import read_table
+from kareus.device import nvml
 from kareus.device.claims import FOLDER_VARIABLE, claim, setting_of
 from kareus.engine import clocks
+from kareus.engine.clocks import device_of
 from kareus.engine.tables import ITERATIONS
+from kareus.engine.world import World
+from kareus.model.communicators.choice import Library
 
 
 @pytest.fixture(scope="module")
@@ -91,3 +98,17 @@ def test_a_gpu_that_another_run_controls_is_not_trained_on(
     with claim(device.uuid):
         assert here(plan, "--clocks", "default", "--iterations", 1, "--output", tmp_path / "run") == 2
     assert capsys.readouterr().err.startswith("kareus train: GPU-fake: in use")
+
+
+def test_the_gpu_that_computes_is_the_one_that_is_controlled_however_both_are_numbered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uuids = ("fast", "slow")  # in CUDA's order
+    devices = tuple(FakeDevice(tmp_path, uuid=f"GPU-{uuid}") for uuid in reversed(uuids))
+    monkeypatch.setattr(nvml, "open_devices", lambda: devices)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid=uuids[device.index]))
+    for rank, uuid in enumerate(uuids):
+        gpu = torch.device("cuda", rank)
+        found = device_of(World(rank=rank, size=2, store=HashStore(), device=gpu, library=Library.NCCL))
+        assert found is not None
+        assert found.uuid == f"GPU-{uuid}"
