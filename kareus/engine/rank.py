@@ -1,9 +1,11 @@
 """One rank of a training, from finding the others to the last checkpoint."""
 
+import contextlib
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import torch
 import torch.distributed as dist
 
 from kareus.artifacts.files import lock_until_exit
@@ -23,7 +25,7 @@ from kareus.engine.setup import Setup
 from kareus.engine.trainer import Trainer
 from kareus.engine.watch import watched
 from kareus.engine.world import World, join, meet, world_of
-from kareus.errors import ConfigError
+from kareus.errors import ConfigError, EngineError
 from kareus.model.communicators.choice import Library
 from kareus.model.communicators.nccl import NcclCommunicator
 from kareus.workload.config import Workload
@@ -53,7 +55,7 @@ def train(
     """
     met = meet()
     try:
-        with watched(met.store, met.rank, met.size, "kareus train") as watch:
+        with watched(met.store, met.rank, met.size, "kareus train") as watch, _fitting(met.rank):
             world = world_of(met, Library(communicator))
             job = make_job()
             standing = join(world, job.workload)
@@ -78,6 +80,18 @@ def train(
     finally:
         if met.size == 1 and dist.is_initialized():
             dist.destroy_process_group()
+
+
+@contextlib.contextmanager
+def _fitting(rank: int) -> Iterator[None]:
+    """Say in one line that the training does not fit."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise EngineError(
+            f"rank {rank}: the training does not fit into the memory of its GPU; end what else runs on it, or plan a "
+            "smaller microbatch."
+        ) from error
 
 
 def _samples(workload: Workload, settings: TrainingSettings) -> Samples:

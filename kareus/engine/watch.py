@@ -17,7 +17,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from typing import IO, Any, NoReturn, Protocol
 
-from kareus.errors import KareusError
+from kareus.errors import KareusError, refused_by_system
 
 EXIT_CODE = 2
 _KEY = "kareus-watch"
@@ -193,6 +193,8 @@ def _described(rank: int, error: BaseException) -> tuple[int, str]:
     """How urgent an error is, and what is said of it; one that a user cannot act on with its traceback."""
     if isinstance(error, KareusError):
         return _FATAL, str(error)
+    if isinstance(error, OSError) and not isinstance(error, ConnectionError):  # which follows from a peer's end
+        return _FATAL, f"rank {rank}: {refused_by_system(error)}"
     if isinstance(error, (KeyboardInterrupt, SystemExit)):
         return _FATAL, "interrupted; start it again to go on from the last checkpoint."
     return _CONSEQUENCE, f"rank {rank}: {''.join(traceback.format_exception(error)).rstrip()}"
