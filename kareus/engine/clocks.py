@@ -1,6 +1,7 @@
 """Where a rank sends the frequencies of its plan, and the GPU whose clock it is."""
 
 import contextlib
+import functools
 import logging
 from collections.abc import Iterator
 
@@ -11,6 +12,7 @@ from kareus.device.controller import Clocks, DryClocks, controlled_clocks, resto
 from kareus.device.pairing import device_of_cuda
 from kareus.device.protocol import Device
 from kareus.engine.job import Job
+from kareus.engine.ranks import Place
 from kareus.engine.watch import Watch
 from kareus.engine.world import World
 from kareus.workload.config import ClockPolicy, Workload
@@ -20,13 +22,14 @@ logger = logging.getLogger(__name__)
 
 @contextlib.contextmanager
 def device_and_clocks(
-    job: Job, world: World, watch: Watch, choice: str | None
+    job: Job, world: World, place: Place, watch: Watch, choice: str | None
 ) -> Iterator[tuple[Device | None, Clocks]]:
     """The GPU and where frequencies are sent; its clock is restored however this ends.
 
     Args:
         job: what is trained.
         world: of this rank.
+        place: where it stands; one rank of each stage says what would be set, as all of them would set the same.
         watch: over it, for when it is ended from elsewhere.
         choice: `planned`, `dry` to say what would be set, `default` to leave clocks alone, or None for the workload's.
 
@@ -34,7 +37,9 @@ def device_and_clocks(
         DeviceError: the GPU is in use, or the driver refuses.
     """
     chosen = choice or _choice_of(job.workload)
-    said = logger.info if chosen == "dry" and world.rank == 0 else logger.debug
+    speaks = chosen == "dry" and place == Place(stage=place.stage, replica=0, cp=0, tp=0)
+    level = logging.INFO if speaks else logging.DEBUG
+    said = functools.partial(logger.log, level, "stage %d: %s", place.stage)
     device = device_of(world)
     if device is None:
         yield None, DryClocks(said)

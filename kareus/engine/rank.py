@@ -61,7 +61,7 @@ def train(
             standing = join(world, job.workload)
             if world.rank == 0:
                 lock_until_exit(settings.output / "lock")
-            with device_and_clocks(job, world, watch, clocks) as (device, sent_to):
+            with device_and_clocks(job, world, standing.place, watch, clocks) as (device, sent_to):
                 setup = Setup(
                     job=job,
                     settings=settings,

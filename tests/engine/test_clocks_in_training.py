@@ -16,8 +16,11 @@ from kareus.artifacts.tables import read_table
 from kareus.device import nvml
 from kareus.device.claims import FOLDER_VARIABLE, claim, setting_of
 from kareus.engine import clocks
-from kareus.engine.clocks import device_of
+from kareus.engine.clocks import device_and_clocks, device_of
+from kareus.engine.job import Job
+from kareus.engine.ranks import place_of
 from kareus.engine.tables import ITERATIONS
+from kareus.engine.watch import Watch
 from kareus.engine.world import World
 from kareus.model.communicators.choice import Library
 
@@ -112,3 +115,17 @@ def test_the_gpu_that_computes_is_the_one_that_is_controlled_however_both_are_nu
         found = device_of(World(rank=rank, size=2, store=HashStore(), device=gpu, library=Library.NCCL))
         assert found is not None
         assert found.uuid == f"GPU-{uuid}"
+
+
+def test_one_rank_of_every_stage_says_what_would_be_set(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    workload, cpu = tiny_workload(dp=2, pp=2), torch.device("cpu")
+    for rank in range(4):
+        world = World(rank=rank, size=4, store=HashStore(), device=cpu, library=Library.GLOO)
+        place = place_of(rank, workload.parallelism, 4)
+        with device_and_clocks(Job(workload=workload), world, place, Watch(rank, "program"), "dry") as (_, dry):
+            dry.request(900 + rank)
+    assert caplog.messages == [
+        "stage 0: would lock the SM clock to 900 MHz",
+        "stage 1: would lock the SM clock to 902 MHz",
+    ]
