@@ -1,18 +1,21 @@
 """When one rank fails all end, whatever they hang in, and one line says why."""
 
+import json
+import socket
 import subprocess
 import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from kareus.engine import watch
 
+PROBES = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
 RANK = """
-import os, sys, time
+import json, os, socket, sys, time
 from pathlib import Path
 from kareus.engine import watch
 from kareus.errors import DeviceError, EngineError
@@ -21,6 +24,8 @@ rank, size, folder, act = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]),
 
 class Store:
     def set(self, key, value):
+        if act == "haunted":
+            self.stranger = socket.create_connection(json.loads(value)[:2])
         (folder / "new").write_text(value)
         (folder / "new").rename(folder / key)
     def get(self, key):
@@ -45,7 +50,7 @@ with watch.watched(Store(), rank, size, "program") as own:
     Path(folder / f"here-{rank}").touch()
     while len(list(folder.glob("here-*"))) < size:
         time.sleep(0.01)
-    if act in ("hang", "refused", "blocked"):
+    if act in ("hang", "refused", "blocked", "haunted"):
         time.sleep(100)
     elif act == "die":
         os._exit(9)
@@ -132,7 +137,7 @@ def test_news_from_several_ranks_at_once_end_all_once(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(watch, "_GRACE_S", 0.5)
     ends: list[str | None] = []
-    centre = _centre(ends)
+    centre = _centre(ends, Store())
     centre._news = SlowList()
     tellers = [threading.Thread(target=centre._tell, args=(1, rank, f"rank {rank} died")) for rank in (2, 1)]
     for teller in tellers:
@@ -143,18 +148,59 @@ def test_news_from_several_ranks_at_once_end_all_once(monkeypatch: pytest.Monkey
     assert ends == ["rank 1 died"]
 
 
-def _centre(ends: list[str | None]) -> "watch._Centre":
+def test_a_stranger_who_says_nothing_does_not_keep_ranks_from_being_watched(tmp_path: Path) -> None:
+    found, codes, _ = ended(tmp_path, "haunted", "hang", "die")
+    assert found == "program: rank 2 died; all others end, the last checkpoint is whole.\n"
+    assert codes == [2, 2, 9]
+
+
+def test_a_stranger_who_has_not_the_token_is_turned_away() -> None:
+    ends: list[str | None] = []
+    store = Store()
+    _centre(ends, store)
+    host, port, _ = json.loads(store.get("at"))
+    with socket.create_connection((host, port), timeout=10) as stranger:
+        stranger.sendall(b'{"token": "guessed", "rank": 1}\n')
+        assert stranger.recv(1) == b""
+    assert ends == []
+
+
+def test_both_ends_of_a_connection_miss_a_machine_that_vanishes() -> None:
+    store = Store()
+    centre = _centre([], store)
+    members = [watch._Member(watch.Watch(rank, "program"), store) for rank in (1, 2)]
+    finishing = [threading.Thread(target=member.finish) for member in members]
+    for thread in finishing:
+        thread.start()
+    centre.finish()
+    connections = [*centre._members, *(member._centre for member in members)]
+    assert len(connections) == 4
+    for connection in connections:
+        assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        probes = [connection.getsockopt(socket.IPPROTO_TCP, option) for option in PROBES]
+        assert probes == [5, 5, 3]
+        assert connection.gettimeout() is None  # silence of the other rank is what is usual
+    for thread in finishing:
+        thread.join()
+    for connection in connections:
+        connection.close()
+
+
+class Store:
+    """Of ranks in this process."""
+
+    def set(self, key: str, value: str) -> None:
+        self.value = value
+
+    def get(self, key: str) -> bytes:
+        return self.value.encode()
+
+
+def _centre(ends: list[str | None], store: Store) -> "watch._Centre":
     """Rank 0 of three, in this process; notes in `ends` what it ends with."""
-
-    class Store:
-        def set(self, key: str, value: str) -> None:
-            self.value = value
-
-        def get(self, key: str) -> bytes:
-            return self.value.encode()
 
     class NotedEnd(watch.Watch):
         def end(self, said: str | None = None) -> Any:
             ends.append(said)
 
-    return watch._Centre(NotedEnd(0, "program"), 3, cast(watch.Store, Store()))
+    return watch._Centre(NotedEnd(0, "program"), 3, store)
