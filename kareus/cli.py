@@ -9,7 +9,7 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
-from typing import TextIO
+from typing import NoReturn, TextIO
 
 import kareus
 from kareus.artifacts.records import suggest
@@ -61,7 +61,7 @@ def _run(name: str, argv: Sequence[str]) -> int:
     logging.basicConfig(format="%(message)s", level=logging.INFO, handlers=[_Speaker(sys.stdout)])
     module, purpose = COMMANDS[name]
     stage = importlib.import_module(module)
-    parser = argparse.ArgumentParser(prog=f"kareus {name}", description=purpose, allow_abbrev=False)
+    parser = _Parser(prog=f"kareus {name}", description=purpose, allow_abbrev=False)
     stage.add_arguments(parser)
     try:
         stage.run(parser.parse_intermixed_args(argv))
@@ -78,6 +78,16 @@ def _run(name: str, argv: Sequence[str]) -> int:
         print(f"kareus {name}: interrupted; run it again to go on.", file=sys.stderr)  # noqa: T201
         return 130
     return 0
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong with the arguments once on each machine, where torchrun starts several ranks with the same."""
+
+    def error(self, message: str) -> NoReturn:
+        """Say it with the usage, and exit with 2."""
+        if os.environ.get("LOCAL_RANK", "0") != "0":
+            raise SystemExit(2)
+        super().error(message)
 
 
 class _Speaker(logging.StreamHandler[TextIO]):

@@ -17,10 +17,9 @@ from kareus.engine.clocks import device_and_clocks
 from kareus.engine.data.samples import FileSamples, Samples, SyntheticSamples
 from kareus.engine.data.text import tokenised
 from kareus.engine.data.tokens import open_tokens
-from kareus.engine.job import Job
-from kareus.engine.learning_rate import LearningRateSchedule
+from kareus.engine.job import Job, Training
 from kareus.engine.recorder import Recorder, identity
-from kareus.engine.settings import OptimizerSettings, TrainingSettings
+from kareus.engine.settings import TrainingSettings
 from kareus.engine.setup import Setup
 from kareus.engine.trainer import Trainer
 from kareus.engine.watch import watched
@@ -32,23 +31,12 @@ from kareus.workload.config import Workload
 from kareus.workload.slices import subject_of
 
 
-def train(
-    make_job: Callable[[], Job],
-    settings: TrainingSettings,
-    optimizer: OptimizerSettings,
-    learning_rate: LearningRateSchedule,
-    communicator: str,
-    clocks: str | None,
-) -> None:
+def train(make_training: Callable[[], Training], communicator: str) -> None:
     """Train as one rank; all ranks call this with the same arguments.
 
     Args:
-        make_job: reads what is trained.
-        settings: of the training.
-        optimizer: see `settings`.
-        learning_rate: see `settings`.
+        make_training: reads what is asked for. Ranks watch each other by then, so that one says what is wrong with it.
         communicator: a `Library`.
-        clocks: see `device_and_clocks`.
 
     Raises:
         KareusError: it cannot start, or go on. With several ranks, rank 0 says it and all end.
@@ -57,16 +45,17 @@ def train(
     try:
         with watched(met.store, met.rank, met.size, "kareus train") as watch, _fitting(met.rank):
             world = world_of(met, Library(communicator))
-            job = make_job()
+            training = make_training()
+            job, settings = training.job, training.settings
             standing = join(world, job.workload)
             if world.rank == 0:
                 lock_until_exit(settings.output / "lock")
-            with device_and_clocks(job, world, standing.place, watch, clocks) as (device, sent_to):
+            with device_and_clocks(job, world, standing.place, watch, training.clocks) as (device, sent_to):
                 setup = Setup(
                     job=job,
                     settings=settings,
-                    optimizer=optimizer,
-                    learning_rate=learning_rate,
+                    optimizer=training.optimizer,
+                    learning_rate=training.learning_rate,
                     world=world,
                     standing=standing,
                     samples=_samples(job.workload, settings),

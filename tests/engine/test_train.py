@@ -257,6 +257,35 @@ def test_a_world_of_another_size_is_refused(
     )
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--iterations", 0), r"kareus train: iterations=0: must be greater than 0.*\n"),
+        (("--iterations", 1, "--learning-rate", -1), r"kareus train: final=-0.1: must be from 0 to peak .*\n"),
+        (("--iteration", 1), r"usage: kareus train (.*\n)+kareus train: error: .* --iterations.*\n"),
+    ],
+)
+def test_what_torchrun_starts_with_wrong_arguments_says_so_once(
+    two_stages: Path, tmp_path: Path, options: tuple[object, ...], said: str
+) -> None:
+    with socket.socket() as probe:
+        probe.bind(("localhost", 0))
+        port = probe.getsockname()[1]
+    common = environment() | {"WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": str(port)}
+    ranks = [
+        subprocess.Popen(
+            command(two_stages / "plan/fastest.json", *options, "--output", tmp_path),
+            stderr=subprocess.PIPE,
+            text=True,
+            env=common | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+        )
+        for rank in range(2)
+    ]
+    found = "".join(rank.communicate(timeout=60)[1] for rank in ranks)
+    assert [rank.returncode for rank in ranks] == [2, 2]
+    assert re.fullmatch(said, found), found
+
+
 def kill_a_rank(victim: int, output: Path, *arguments: object) -> tuple[str, int]:
     """Kill a rank once there is a checkpoint; returns what the others say, and how the command ends."""
     whole_command = command(*arguments, "--output", output)
