@@ -284,6 +284,7 @@ def test_what_torchrun_starts_with_wrong_arguments_says_so_once(
     found = "".join(rank.communicate(timeout=60)[1] for rank in ranks)
     assert [rank.returncode for rank in ranks] == [2, 2]
     assert re.fullmatch(said, found), found
+    assert found.count("kareus train: ") == 1
 
 
 def kill_a_rank(victim: int, output: Path, *arguments: object) -> tuple[str, int]:
