@@ -70,6 +70,7 @@ class ClockController:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="clocks")
         self._driver = threading.Lock()  # held while the driver is told something
         self._ended = False
+        self._closed = False
         self._requests = 0
         self._last: tuple[int, Future[ClockChange]] | None = None
         self._changes: list[ClockChange] = []
@@ -101,14 +102,14 @@ class ClockController:
         return drained
 
     def restore(self) -> None:
-        """Reset the clock and set no other; may be called from any thread, and more than once.
+        """Reset the clock and set no other; may be called from any thread, more than once, and when it is closed.
 
         Raises:
             DeviceError: the driver refuses. The claim's file goes on saying what is set.
         """
         with self._driver:
             self._ended = True
-            if self._claim.setting() is not None:
+            if not self._closed and self._claim.setting() is not None:
                 self._device.reset_clock()
                 self._claim.clear()
 
@@ -124,7 +125,11 @@ class ClockController:
         try:
             self._thread.shutdown()
         finally:
-            self.restore()
+            try:
+                self.restore()
+            finally:
+                with self._driver:
+                    self._closed = True  # the claim is let go of next, and its descriptor may become any other file's
 
     def _apply(self, number: int, frequency_mhz: int, requested_s: float) -> ClockChange:
         locked_s: float | None = None
