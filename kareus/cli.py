@@ -9,11 +9,11 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
-from typing import TextIO
+from typing import NoReturn, TextIO
 
 import kareus
 from kareus.artifacts.records import suggest
-from kareus.errors import KareusError
+from kareus.errors import KareusError, refused_by_system
 
 COMMANDS = {
     "resolve": ("kareus.workload.stage", "expand overrides into resolved workloads"),
@@ -61,7 +61,7 @@ def _run(name: str, argv: Sequence[str]) -> int:
     logging.basicConfig(format="%(message)s", level=logging.INFO, handlers=[_Speaker(sys.stdout)])
     module, purpose = COMMANDS[name]
     stage = importlib.import_module(module)
-    parser = argparse.ArgumentParser(prog=f"kareus {name}", description=purpose, allow_abbrev=False)
+    parser = _Parser(prog=f"kareus {name}", description=purpose, allow_abbrev=False)
     stage.add_arguments(parser)
     try:
         stage.run(parser.parse_intermixed_args(argv))
@@ -72,12 +72,22 @@ def _run(name: str, argv: Sequence[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except OSError as error:
-        print(f"kareus {name}: {_said(error)}", file=sys.stderr)  # noqa: T201
+        print(f"kareus {name}: {refused_by_system(error)}", file=sys.stderr)  # noqa: T201
         return 2
     except KeyboardInterrupt:
         print(f"kareus {name}: interrupted; run it again to go on.", file=sys.stderr)  # noqa: T201
         return 130
     return 0
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong with the arguments once on each machine, where torchrun starts several ranks with the same."""
+
+    def error(self, message: str) -> NoReturn:
+        """Say it with the usage, and exit with 2."""
+        if os.environ.get("LOCAL_RANK", "0") != "0":
+            raise SystemExit(2)
+        super().error(message)
 
 
 class _Speaker(logging.StreamHandler[TextIO]):
@@ -86,13 +96,6 @@ class _Speaker(logging.StreamHandler[TextIO]):
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
         """Let whoever logged know, instead of printing a traceback for each line."""
         raise  # noqa: PLE0704 - called where the exception is being handled
-
-
-def _said(error: OSError) -> str:
-    """What the system refused, in one line; of a rename, the file that was meant and not the temporary one."""
-    where = error.filename2 or error.filename
-    reason = error.strerror or " ".join(str(error).split())
-    return f"{f'{where}: ' if where else ''}{reason}; check the path, its permissions and the space on its disk."
 
 
 def _overview() -> str:

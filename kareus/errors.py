@@ -27,3 +27,10 @@ class ArtifactError(KareusError):
 
 class EngineError(KareusError):
     """A run that cannot start or go on: a schedule of another workload, a missing library, ranks that disagree."""
+
+
+def refused_by_system(error: OSError) -> str:
+    """What the system refused, in one line; of a rename, the file that was meant and not the temporary one."""
+    where = error.filename2 or error.filename
+    reason = error.strerror or " ".join(str(error).split())
+    return f"{f'{where}: ' if where else ''}{reason}; check the path, its permissions and the space on its disk."

@@ -70,6 +70,7 @@ class ClockController:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="clocks")
         self._driver = threading.Lock()  # held while the driver is told something
         self._ended = False
+        self._closed = False
         self._requests = 0
         self._last: tuple[int, Future[ClockChange]] | None = None
         self._changes: list[ClockChange] = []
@@ -101,23 +102,34 @@ class ClockController:
         return drained
 
     def restore(self) -> None:
-        """Reset the clock and set no other; may be called from any thread, and more than once.
+        """Reset the clock and set no other; may be called from any thread, more than once, and when it is closed.
 
         Raises:
             DeviceError: the driver refuses. The claim's file goes on saying what is set.
         """
         with self._driver:
             self._ended = True
-            if self._claim.setting() is not None:
+            if not self._closed and self._claim.setting() is not None:
                 self._device.reset_clock()
                 self._claim.clear()
+
+    def restore_or_say(self) -> None:
+        """Restore, from a thread that nobody waits for; where that fails, the claim keeps saying what is set."""
+        try:
+            self.restore()
+        except (DeviceError, OSError) as error:
+            logger.error("%s Run `kareus clocks reset`.", error)
 
     def close(self) -> None:
         """Wait for what was asked for, then restore."""
         try:
             self._thread.shutdown()
         finally:
-            self.restore()
+            try:
+                self.restore()
+            finally:
+                with self._driver:
+                    self._closed = True  # the claim is let go of next, and its descriptor may become any other file's
 
     def _apply(self, number: int, frequency_mhz: int, requested_s: float) -> ClockChange:
         locked_s: float | None = None
@@ -196,7 +208,7 @@ def controlled_clocks(device: Device, *, patience_s: float = 0.0) -> Iterator[Cl
     with claim(device.uuid, patience_s=patience_s) as claimed:
         restore_left_behind(device, claimed)
         controller = ClockController(device, claimed)
-        with on_termination(lambda: _restore_or_say(controller)):
+        with on_termination(controller.restore_or_say):
             try:
                 yield controller
             finally:
@@ -211,10 +223,3 @@ def restore_left_behind(device: Device, claimed: Claim) -> None:
         device.reset_clock()
         claimed.clear()
         logger.warning("%s: restored the clock, which was left locked to %s", device.uuid, left)
-
-
-def _restore_or_say(controller: ClockController) -> None:
-    try:
-        controller.restore()
-    except DeviceError as error:  # nobody waits for this thread; the claim keeps saying what is set
-        logger.error("%s Run `kareus clocks reset`.", error)

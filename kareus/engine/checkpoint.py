@@ -15,11 +15,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kareus.artifacts.files import read_json, write_atomically, write_json
+from kareus.artifacts.files import read_json, write_json
 from kareus.artifacts.records import from_plain, to_plain
 from kareus.engine.data.batches import DataPosition
 from kareus.engine.state import from_parts, to_parts
 from kareus.errors import ArtifactError, ConfigError
+from kareus.model.weights import save_tensors
 
 SCHEMA_VERSION = 1
 
@@ -69,13 +70,15 @@ class _Header:
 
 
 def save(place: Place, checkpoint: Checkpoint) -> None:
-    """Write this rank's part; when all ranks have returned, the checkpoint is complete."""
-    import safetensors.torch  # noqa: PLC0415 - only training needs it
+    """Write this rank's part; when all ranks have returned, the checkpoint is complete.
 
+    Raises:
+        ArtifactError: the system refuses, as where the disk is full.
+    """
     parts = {"model": dict(checkpoint.model), "optimizer": checkpoint.optimizer, "random": dict(checkpoint.random)}
     tensors, plain = to_parts(parts)
     path = _tensors(place, checkpoint.iteration)
-    write_atomically(path, lambda temporary: safetensors.torch.save_file(tensors, temporary))
+    save_tensors(tensors, path)
     header = _Header(
         schema_version=SCHEMA_VERSION,
         run=place.run,
@@ -112,7 +115,7 @@ def load(place: Place, iteration: int) -> Checkpoint:
     Raises:
         ArtifactError: a file is missing, corrupt or of another version.
     """
-    import safetensors.torch  # noqa: PLC0415
+    import safetensors.torch  # noqa: PLC0415 - only training needs it
 
     path = _tensors(place, iteration)
     header, plain = _read(path.with_suffix(".json"))

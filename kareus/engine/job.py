@@ -1,4 +1,4 @@
-"""What is trained: a workload, and the plan that its microbatches follow, if there is one."""
+"""What is trained: a workload, and the plan that its microbatches follow, if there is one; and how."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,8 +7,10 @@ from kareus.artifacts.layout import WorkloadFolder
 from kareus.artifacts.provenance import check_subject
 from kareus.artifacts.records import content_hash
 from kareus.artifacts.tables import read_provenance
+from kareus.engine.learning_rate import LearningRateSchedule
 from kareus.engine.pipelining import check_runnable
 from kareus.engine.schedules import MicrobatchSchedule, planned_schedules
+from kareus.engine.settings import OptimizerSettings, TrainingSettings
 from kareus.errors import EngineError
 from kareus.partition.graph import Batch, BlockGraph
 from kareus.partition.read import read_graphs
@@ -50,6 +52,18 @@ class Job:
         """What a checkpoint has to agree with: plans may change from one to the next, weights' shapes may not."""
         w = self.workload
         return content_hash((w.model, w.parallelism, w.sequence_length, seed))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Training:
+    """All that is asked of a training; the same on every rank."""
+
+    job: Job
+    settings: TrainingSettings
+    optimizer: OptimizerSettings
+    learning_rate: LearningRateSchedule
+    clocks: str | None
+    """See `kareus.engine.clocks.device_and_clocks`."""
 
 
 def planned_job(path: Path, folder: Path | None) -> Job:

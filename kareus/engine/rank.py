@@ -1,74 +1,61 @@
 """One rank of a training, from finding the others to the last checkpoint."""
 
 import contextlib
-import logging
 import secrets
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import torch
 import torch.distributed as dist
 
 from kareus.artifacts.files import lock_until_exit
 from kareus.artifacts.provenance import Provenance
 from kareus.artifacts.records import content_hash
-from kareus.device.controller import Clocks, DryClocks, controlled_clocks
 from kareus.device.protocol import Device
 from kareus.engine.checkpoint import Place
+from kareus.engine.clocks import device_and_clocks
 from kareus.engine.data.samples import FileSamples, Samples, SyntheticSamples
 from kareus.engine.data.text import tokenised
 from kareus.engine.data.tokens import open_tokens
-from kareus.engine.job import Job
-from kareus.engine.learning_rate import LearningRateSchedule
+from kareus.engine.job import Job, Training
 from kareus.engine.recorder import Recorder, identity
-from kareus.engine.settings import OptimizerSettings, TrainingSettings
+from kareus.engine.settings import TrainingSettings
 from kareus.engine.setup import Setup
 from kareus.engine.trainer import Trainer
-from kareus.engine.watch import Watch, watched
+from kareus.engine.watch import watched
 from kareus.engine.world import World, join, meet, world_of
-from kareus.errors import ConfigError
+from kareus.errors import ConfigError, EngineError
 from kareus.model.communicators.choice import Library
 from kareus.model.communicators.nccl import NcclCommunicator
 from kareus.workload.config import Workload
 from kareus.workload.slices import subject_of
 
-logger = logging.getLogger(__name__)
 
-
-def train(
-    make_job: Callable[[], Job],
-    settings: TrainingSettings,
-    optimizer: OptimizerSettings,
-    learning_rate: LearningRateSchedule,
-    communicator: str,
-    clocks: str,
-) -> None:
+def train(make_training: Callable[[], Training], communicator: str) -> None:
     """Train as one rank; all ranks call this with the same arguments.
 
     Args:
-        make_job: reads what is trained.
-        settings: of the training.
-        optimizer: see `settings`.
-        learning_rate: see `settings`.
+        make_training: reads what is asked for. Ranks watch each other by then, so that one says what is wrong with it.
         communicator: a `Library`.
-        clocks: `planned`, `dry` to say what would be set, or `default` to leave them alone.
 
     Raises:
         KareusError: it cannot start, or go on. With several ranks, rank 0 says it and all end.
     """
     met = meet()
     try:
-        with watched(met.store, met.rank, met.size, "kareus train") as watch:
+        with watched(met.store, met.rank, met.size, "kareus train") as watch, _fitting(met.rank):
             world = world_of(met, Library(communicator))
-            job = make_job()
+            training = make_training()
+            job, settings = training.job, training.settings
             standing = join(world, job.workload)
             if world.rank == 0:
                 lock_until_exit(settings.output / "lock")
-            with _device(job, world, watch, clocks) as (sent_to, device):
+            with device_and_clocks(job, world, standing.place, watch, training.clocks) as (device, sent_to):
                 setup = Setup(
                     job=job,
                     settings=settings,
-                    optimizer=optimizer,
-                    learning_rate=learning_rate,
+                    optimizer=training.optimizer,
+                    learning_rate=training.learning_rate,
                     world=world,
                     standing=standing,
                     samples=_samples(job.workload, settings),
@@ -85,21 +72,15 @@ def train(
 
 
 @contextlib.contextmanager
-def _device(job: Job, world: World, watch: Watch, clocks: str) -> Iterator[tuple[Clocks, Device | None]]:
-    """Where frequencies are sent, and the GPU; its clock is restored however this ends."""
-    said = logger.info if clocks == "dry" and world.rank == 0 else logger.debug
-    if world.device.type == "cpu":
-        yield DryClocks(said), None
-        return
-    from kareus.device import nvml  # noqa: PLC0415 - Zeus takes seconds to import
-
-    device = nvml.open_devices()[world.device.index]
-    if job.plan is None or clocks != "planned":
-        yield DryClocks(said), device
-        return
-    with controlled_clocks(device) as controller:
-        watch.before_end(controller.restore)
-        yield controller, device
+def _fitting(rank: int) -> Iterator[None]:
+    """Say in one line that the training does not fit."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise EngineError(
+            f"rank {rank}: the training does not fit into the memory of its GPU; end what else runs on it, or plan a "
+            "smaller microbatch."
+        ) from error
 
 
 def _samples(workload: Workload, settings: TrainingSettings) -> Samples:

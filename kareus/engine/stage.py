@@ -8,7 +8,8 @@ import os
 import sys
 from pathlib import Path
 
-from kareus.engine.job import Job, planned_job, unplanned_job
+from kareus.device.pairing import number_as_the_driver
+from kareus.engine.job import Training, planned_job, unplanned_job
 from kareus.engine.launch import is_rank, launch
 from kareus.engine.learning_rate import LearningRateSchedule
 from kareus.engine.settings import OptimizerSettings, TrainingSettings
@@ -51,12 +52,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--communicator", choices=COMMUNICATORS, default="nccl", help="gloo trains on CPUs (default: nccl)"
     )
     device.add_argument(
-        "--clocks", choices=CLOCKS, default="planned", help="dry prints what would be set (default: planned)"
+        "--clocks",
+        choices=CLOCKS,
+        help="dry prints what would be set (default: planned, or default where the workload was measured so)",
     )
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Be a rank, or start them all."""
+    number_as_the_driver()
+    if not is_rank(os.environ):
+        ranks = _training(arguments).job.workload.parallelism.gpus
+        if ranks > 1:
+            launch(sys.argv[1:], ranks)
+            return
+    from kareus.engine.rank import train  # noqa: PLC0415 - torch, which whoever starts ranks does not need
+
+    train(lambda: _training(arguments), arguments.communicator)
+
+
+def _training(arguments: argparse.Namespace) -> Training:
+    """What `arguments` ask for.
+
+    Raises:
+        KareusError: it cannot be done.
+    """
     if (arguments.plan is None) == (arguments.workload is None):
         raise ConfigError("train: give a plan, or --workload and a resolved workload; not both.")
     settings = TrainingSettings(
@@ -70,7 +90,6 @@ def run(arguments: argparse.Namespace) -> None:
         keep=arguments.keep,
         export=arguments.export,
     )
-    optimizer = OptimizerSettings(weight_decay=arguments.weight_decay, largest_norm=arguments.clip)
     rate = arguments.learning_rate
     schedule = LearningRateSchedule(
         peak=rate,
@@ -78,15 +97,10 @@ def run(arguments: argparse.Namespace) -> None:
         warmup_iterations=arguments.warmup,
         decay_iterations=max(0, arguments.iterations - arguments.warmup),
     )
-    if not is_rank(os.environ):
-        ranks = _job(arguments).workload.parallelism.gpus
-        if ranks > 1:
-            launch(sys.argv[1:], ranks)
-            return
-    from kareus.engine.rank import train  # noqa: PLC0415 - torch, which whoever starts ranks does not need
-
-    train(lambda: _job(arguments), settings, optimizer, schedule, arguments.communicator, arguments.clocks)
-
-
-def _job(arguments: argparse.Namespace) -> Job:
-    return planned_job(arguments.plan, arguments.folder) if arguments.plan else unplanned_job(arguments.workload)
+    return Training(
+        job=planned_job(arguments.plan, arguments.folder) if arguments.plan else unplanned_job(arguments.workload),
+        settings=settings,
+        optimizer=OptimizerSettings(weight_decay=arguments.weight_decay, largest_norm=arguments.clip),
+        learning_rate=schedule,
+        clocks=arguments.clocks,
+    )

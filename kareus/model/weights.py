@@ -105,7 +105,21 @@ def save_weights(
         for piece, shard in zip(held, torch.split(parameter.detach(), rows), strict=True):
             whole[piece.name] = _whole(shard, piece, group).cpu()
     if group_rank(group) == 0:
-        write_atomically(path, lambda partial: _save(whole, partial))
+        save_tensors(whole, path)
+
+
+def save_tensors(tensors: dict[str, Tensor], path: Path) -> None:
+    """Write a whole safetensors file or none.
+
+    Raises:
+        ArtifactError: the system refuses, as where the disk is full.
+    """
+    try:
+        write_atomically(path, lambda partial: _save(tensors, partial))
+    except SafetensorError as error:
+        raise ArtifactError(
+            f"{path}: cannot be written ({error}); check the path, its permissions and the space on its disk."
+        ) from error
 
 
 def _save(tensors: dict[str, Tensor], path: Path) -> None:

@@ -116,6 +116,17 @@ def test_an_exception_restores_the_clock(device):
     assert setting_of(device.uuid) is None
 
 
+def test_restoring_once_more_after_the_end_touches_nothing(device, tmp_path):
+    with controlled_clocks(device) as clocks:
+        clocks.request(1200).result()
+    victim = tmp_path / "victim"
+    victim.write_text("content")
+    with victim.open("r+"):  # gets the descriptor that the claim had
+        clocks.restore()
+    assert victim.read_text() == "content"
+    assert device.calls() == ["lock 1200", "reset"]
+
+
 def test_what_will_be_set_is_noted_before_it_is_set(device, monkeypatch):
     noted = []
     lock = FakeDevice.lock_clock

@@ -7,11 +7,13 @@ from pathlib import Path
 import polars as pl
 import pytest
 import trainings
+from fake_device import FakeDevice
 from trainings import here, planned, tiny_workload
 
 from kareus.artifacts.tables import read_table
 from kareus.cli import main
-from kareus.engine import end_to_end_stage
+from kareus.device.claims import FOLDER_VARIABLE
+from kareus.engine import clocks, end_to_end_stage
 from kareus.engine.tables import ITERATIONS
 from kareus.workload.config import ClockPolicy, CudaCollectives, CudaConfig, GpuPool, TestbedKind
 
@@ -26,8 +28,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "real"
 
 
-def test_ranks_of_every_plan_are_joined_in_one_table(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_of_every_plan_are_joined_in_one_table_and_clocks_left_alone_as_when_it_was_measured(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     started: list[int] = []
+    device = FakeDevice(tmp_path)
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path / "claims"))
+    monkeypatch.setattr(clocks, "device_of", lambda world: device)
 
     def launch(arguments: Sequence[str], ranks: int) -> None:
         started.append(ranks)
@@ -41,3 +48,5 @@ def test_ranks_of_every_plan_are_joined_in_one_table(folder: Path, monkeypatch: 
     rows = read_table(output, ITERATIONS)
     assert rows.group_by("method", maintain_order=True).agg(pl.len()).rows() == [("sequential", 4), ("kareus", 4)]
     assert rows["loss"].is_finite().all()
+    assert rows["energy_j"].null_count() == 0
+    assert device.calls() == []

@@ -2,6 +2,7 @@
 
 import os
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -18,6 +19,7 @@ from transformers import AutoModelForCausalLM
 from kareus.artifacts.tables import read_provenance, read_table
 from kareus.cli import main
 from kareus.engine.tables import ITERATIONS
+from kareus.engine.trainer import Trainer
 from kareus.workload.config import PipelineConfig, PipelineSchedule
 from kareus.workload.slices import to_yaml
 
@@ -129,6 +131,48 @@ def test_a_training_that_diverges_ends_on_all_ranks_in_one_line(two_stages: Path
     assert re.fullmatch(r"kareus train: (iteration \d+: the loss|gradient: its norm) is (nan|inf).*\n", done.stderr)
 
 
+def test_a_file_that_the_system_refuses_to_a_rank_ends_all_in_one_line(two_stages: Path, tmp_path: Path) -> None:
+    table = tmp_path / "rank-00001.parquet"
+    table.mkdir()
+    done = train(two_stages / "plan/fastest.json", "--iterations", 1, "--output", tmp_path, timeout=60)
+    assert done.returncode == 2
+    assert done.stderr == (
+        f"kareus train: rank 1: {table}: Is a directory; check the path, its permissions and the space on its disk.\n"
+    )
+
+
+def test_a_checkpoint_that_does_not_fit_on_the_disk_ends_the_training_in_one_line(
+    alone: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, before[1]))
+    try:
+        code = here("--workload", alone / "config/workload.yaml", "--iterations", 1, "--output", tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert code == 2
+    tensors = tmp_path / "checkpoints/iteration-00000001/rank-00000.safetensors"
+    said = capsys.readouterr().err
+    assert said.startswith(f"kareus train: {tensors}: cannot be written (")
+    assert said.endswith("check the path, its permissions and the space on its disk.\n")
+    assert said.count("\n") == 1
+    assert list(tensors.parent.iterdir()) == []
+
+
+def test_a_training_that_does_not_fit_into_the_memory_ends_in_one_line(
+    alone: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(trainer: Trainer) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nSee the documentation.")
+
+    monkeypatch.setattr(Trainer, "run", run)
+    assert here("--workload", alone / "config/workload.yaml", "--iterations", 1, "--output", tmp_path) == 2
+    assert capsys.readouterr().err == (
+        "kareus train: rank 0: the training does not fit into the memory of its GPU; end what else runs on it, or "
+        "plan a smaller microbatch.\n"
+    )
+
+
 @pytest.mark.slow
 def test_two_hundred_steps_on_text_follow_the_curve_of_sequential_execution(
     alone: Path, two_stages: Path, tmp_path: Path
@@ -211,6 +255,36 @@ def test_a_world_of_another_size_is_refused(
     assert capsys.readouterr().err == (
         "kareus train: world size 1: the workload runs on 2 ranks (dp 1 x pp 2 x cp 1 x tp 1); start as many.\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--iterations", 0), r"kareus train: iterations=0: must be greater than 0.*\n"),
+        (("--iterations", 1, "--learning-rate", -1), r"kareus train: final=-0.1: must be from 0 to peak .*\n"),
+        (("--iteration", 1), r"usage: kareus train (.*\n)+kareus train: error: .* --iterations.*\n"),
+    ],
+)
+def test_what_torchrun_starts_with_wrong_arguments_says_so_once(
+    two_stages: Path, tmp_path: Path, options: tuple[object, ...], said: str
+) -> None:
+    with socket.socket() as probe:
+        probe.bind(("localhost", 0))
+        port = probe.getsockname()[1]
+    common = environment() | {"WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": str(port)}
+    ranks = [
+        subprocess.Popen(
+            command(two_stages / "plan/fastest.json", *options, "--output", tmp_path),
+            stderr=subprocess.PIPE,
+            text=True,
+            env=common | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+        )
+        for rank in range(2)
+    ]
+    found = "".join(rank.communicate(timeout=60)[1] for rank in ranks)
+    assert [rank.returncode for rank in ranks] == [2, 2]
+    assert re.fullmatch(said, found), found
+    assert found.count("kareus train: ") == 1
 
 
 def kill_a_rank(victim: int, output: Path, *arguments: object) -> tuple[str, int]:

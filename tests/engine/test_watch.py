@@ -1,21 +1,31 @@
 """When one rank fails all end, whatever they hang in, and one line says why."""
 
+import json
+import socket
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from kareus.engine import watch
+
+PROBES = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
 RANK = """
-import os, sys, time
+import json, os, socket, sys, time
 from pathlib import Path
-from kareus.engine.watch import watched
-from kareus.errors import EngineError
+from kareus.engine import watch
+from kareus.errors import DeviceError, EngineError
 
 rank, size, folder, act = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]), sys.argv[4]
 
 class Store:
     def set(self, key, value):
+        if act == "haunted":
+            self.stranger = socket.create_connection(json.loads(value)[:2])
         (folder / "new").write_text(value)
         (folder / "new").rename(folder / key)
     def get(self, key):
@@ -23,12 +33,24 @@ class Store:
             time.sleep(0.01)
         return (folder / key).read_bytes()
 
-with watched(Store(), rank, size, "program") as watch:
-    watch.before_end(lambda: (folder / f"restored-{rank}").touch())
+def refuse():
+    if act == "refused":
+        raise DeviceError("GPU-1: no right to set clocks.")
+
+def block():
+    if act == "blocked":
+        time.sleep(100)
+
+if act == "blocked":
+    watch._PATIENCE_S = 2.0
+with watch.watched(Store(), rank, size, "program") as own:
+    own.before_end(refuse)
+    own.before_end(lambda: (folder / f"restored-{rank}").touch())
+    own.before_end(block)
     Path(folder / f"here-{rank}").touch()
     while len(list(folder.glob("here-*"))) < size:
         time.sleep(0.01)
-    if act == "hang":
+    if act in ("hang", "refused", "blocked", "haunted"):
         time.sleep(100)
     elif act == "die":
         os._exit(9)
@@ -48,7 +70,12 @@ def ended(folder: Path, *acts: str) -> tuple[str, list[int], set[str]]:
         )
         for rank, act in enumerate(acts)
     ]
-    said = [rank.communicate(timeout=30)[1] for rank in ranks]
+    try:
+        said = [rank.communicate(timeout=30)[1] for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.wait()
     return "".join(said), [rank.returncode for rank in ranks], {path.name for path in folder.glob("restored-*")}
 
 
@@ -80,3 +107,100 @@ def test_an_error_that_nobody_foresaw_is_said_with_its_traceback(tmp_path: Path)
     assert found.startswith("program: rank 1: Traceback")
     assert "connection closed by peer" in found
     assert codes == [2, 2]
+
+
+def test_a_clock_that_cannot_be_restored_is_said_and_neither_the_end_nor_other_undoing_waits_for_it(
+    tmp_path: Path,
+) -> None:
+    found, codes, restored = ended(tmp_path, "fail", "refused")
+    assert sorted(found.splitlines()) == [
+        "program: GPU-1: no right to set clocks. Run `kareus clocks reset`.",
+        "program: the loss is nan; do something.",
+    ]
+    assert codes == [2, 2]
+    assert restored == {"restored-0", "restored-1"}
+
+
+def test_a_driver_that_never_answers_does_not_keep_a_rank(tmp_path: Path) -> None:
+    found, codes, _ = ended(tmp_path, "blocked", "fail")
+    assert found == "program: the loss is nan; do something.\n"
+    assert codes == [2, 2]
+
+
+def test_news_from_several_ranks_at_once_end_all_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    class SlowList(list[Any]):
+        """Gives other threads time to append too."""
+
+        def append(self, item: Any) -> None:
+            super().append(item)
+            time.sleep(0.2)
+
+    monkeypatch.setattr(watch, "_GRACE_S", 0.5)
+    ends: list[str | None] = []
+    centre = _centre(ends, Store())
+    centre._news = SlowList()
+    tellers = [threading.Thread(target=centre._tell, args=(1, rank, f"rank {rank} died")) for rank in (2, 1)]
+    for teller in tellers:
+        teller.start()
+    for teller in tellers:
+        teller.join()
+    time.sleep(1)
+    assert ends == ["rank 1 died"]
+
+
+def test_a_stranger_who_says_nothing_does_not_keep_ranks_from_being_watched(tmp_path: Path) -> None:
+    found, codes, _ = ended(tmp_path, "haunted", "hang", "die")
+    assert found == "program: rank 2 died; all others end, the last checkpoint is whole.\n"
+    assert codes == [2, 2, 9]
+
+
+def test_a_stranger_who_has_not_the_token_is_turned_away() -> None:
+    ends: list[str | None] = []
+    store = Store()
+    _centre(ends, store)
+    host, port, _ = json.loads(store.get("at"))
+    with socket.create_connection((host, port), timeout=10) as stranger:
+        stranger.sendall(b'{"token": "guessed", "rank": 1}\n')
+        assert stranger.recv(1) == b""
+    assert ends == []
+
+
+def test_both_ends_of_a_connection_miss_a_machine_that_vanishes() -> None:
+    store = Store()
+    centre = _centre([], store)
+    members = [watch._Member(watch.Watch(rank, "program"), store) for rank in (1, 2)]
+    finishing = [threading.Thread(target=member.finish) for member in members]
+    for thread in finishing:
+        thread.start()
+    centre.finish()
+    connections = [*centre._members, *(member._centre for member in members)]
+    assert len(connections) == 4
+    for connection in connections:
+        assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        probes = [connection.getsockopt(socket.IPPROTO_TCP, option) for option in PROBES]
+        assert probes == [5, 5, 3]
+        assert connection.gettimeout() is None  # silence of the other rank is what is usual
+    for thread in finishing:
+        thread.join()
+    for connection in connections:
+        connection.close()
+
+
+class Store:
+    """Of ranks in this process."""
+
+    def set(self, key: str, value: str) -> None:
+        self.value = value
+
+    def get(self, key: str) -> bytes:
+        return self.value.encode()
+
+
+def _centre(ends: list[str | None], store: Store) -> "watch._Centre":
+    """Rank 0 of three, in this process; notes in `ends` what it ends with."""
+
+    class NotedEnd(watch.Watch):
+        def end(self, said: str | None = None) -> Any:
+            ends.append(said)
+
+    return watch._Centre(NotedEnd(0, "program"), 3, store)

@@ -4,7 +4,6 @@ Reads its settings, then calls of the methods of `Rank` by name, from a socket t
 """
 
 import contextlib
-import os
 import socket
 import sys
 from collections.abc import Callable, Sequence
@@ -17,7 +16,8 @@ import torch.distributed as dist
 
 from kareus.artifacts.files import die_with_parent
 from kareus.artifacts.records import from_plain
-from kareus.errors import DeviceError, KareusError
+from kareus.device.pairing import device_of_cuda, number_as_the_driver
+from kareus.errors import KareusError
 from kareus.model.communicators.choice import Library
 from kareus.testbed.cuda.channel import Channel, exit_after_hangup
 from kareus.testbed.cuda.collectives import Collectives
@@ -49,7 +49,7 @@ class WorkerSettings:
 def main() -> None:
     """Serve on the descriptor that is the only argument."""
     die_with_parent()
-    os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # NVML's order; CUDA's own begins with the fastest
+    number_as_the_driver()
     with contextlib.suppress(KeyboardInterrupt):  # whoever started this says so
         channel = Channel(socket.socket(fileno=int(sys.argv[1])))
         exit_after_hangup(channel, _GRACE_S)
@@ -87,15 +87,9 @@ def _answer(channel: Channel, act: Callable[[Any], Any]) -> None:
 
 def cuda_rank(settings: WorkerSettings) -> Rank:
     """The rank on the GPU of its number."""
-    from kareus.device import nvml  # noqa: PLC0415 - Zeus takes seconds to import
-
-    device = nvml.open_devices()[settings.rank]
     torch_device = torch.device("cuda", settings.rank)
     torch.cuda.set_device(torch_device)
-    if str(torch.cuda.get_device_properties(torch_device).uuid) not in device.uuid:
-        raise DeviceError(
-            f"{device.uuid}: PyTorch numbers GPUs in another order than the driver; unset CUDA_DEVICE_ORDER."
-        )
+    device = device_of_cuda(str(torch.cuda.get_device_properties(torch_device).uuid))
     collectives = connect(settings, torch_device, Library.NCCL)
     return Rank(device, settings.clocks, lambda program: Executor(program, collectives, torch_device))
 
