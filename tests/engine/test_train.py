@@ -130,16 +130,24 @@ def test_a_training_that_diverges_ends_on_all_ranks_in_one_line(two_stages: Path
 
 
 @pytest.mark.slow
-def test_two_hundred_steps_on_text_follow_the_curve_of_sequential_execution(
+def test_two_hundred_steps_on_text_follow_the_curve_of_sequential_execution_also_when_killed_at_half(
     alone: Path, two_stages: Path, tmp_path: Path
 ) -> None:
-    options = ("--iterations", 200, "--data", TEXT, "--warmup", 10, "--learning-rate", 0.003)
+    options = ("--iterations", 200, "--data", TEXT, "--warmup", 10, "--learning-rate", 0.003, "--checkpoint-every", 25)
     assert here("--workload", alone / "config/workload.yaml", *options, "--output", tmp_path / "sequential") == 0
-    done = train(two_stages / "plan/fastest.json", *options, "--output", tmp_path / "plan")
+    plan, output = two_stages / "plan/fastest.json", tmp_path / "killed"
+    done = train(plan, *options, "--output", tmp_path / "plan")
     assert done.returncode == 0, done.stderr
     expected = losses(tmp_path / "sequential")
     assert losses(tmp_path / "plan") == pytest.approx(expected, rel=1e-4)
     assert expected[-1] < expected[0] - 2.0
+
+    kill_everything(output, plan, *options)
+    resumed = train(plan, *options, "--output", output)
+    assert re.search(r"resumed after iteration 1\d\d of", resumed.stdout), resumed.stderr
+    assert weights_of(output, 200) == weights_of(tmp_path / "plan", 200)
+    assert len(weights_of(output, 200)) == 2
+    assert losses(output) == losses(tmp_path / "plan")
 
 
 @pytest.mark.parametrize(
@@ -227,6 +235,20 @@ def kill_a_rank(victim: int, output: Path, *arguments: object) -> tuple[str, int
     return said, running.returncode
 
 
+def kill_everything(output: Path, *arguments: object) -> None:
+    """Kill all ranks, and whoever started them, at half of two hundred iterations."""
+    whole_command = command(*arguments, "--output", output)
+    with subprocess.Popen(whole_command, stdout=subprocess.DEVNULL, env=environment()) as running:
+        for rank in range(2):
+            wait_for(output / f"checkpoints/iteration-00000100/rank-{rank:05d}.json")
+        ranks = ranks_of(running.pid)
+        for process in (running.pid, *ranks):
+            os.kill(process, signal.SIGKILL)
+    for rank in ranks:
+        wait_until_gone(rank)
+    assert not (output / "checkpoints/iteration-00000200").exists()
+
+
 def ranks_of(process: int) -> list[int]:
     """Processes of the ranks that `process` started, in order."""
     found = {}
@@ -239,5 +261,14 @@ def ranks_of(process: int) -> list[int]:
 def wait_for(path: Path, limit_s: float = 60.0) -> None:
     deadline_s = time.monotonic() + limit_s
     while not path.exists():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.02)
+
+
+def wait_until_gone(process: int, limit_s: float = 30.0) -> None:
+    """Wait for the end of a process whose parent died before it; who adopts it may leave it a zombie."""
+    deadline_s = time.monotonic() + limit_s
+    stat = Path(f"/proc/{process}/stat")
+    while stat.exists() and stat.read_text().rsplit(")", 1)[1].split()[0] != "Z":
         assert time.monotonic() < deadline_s
         time.sleep(0.02)
