@@ -1,6 +1,7 @@
 """Command `train`: train a workload, by a plan or without, on all its ranks.
 
-Called by a person it starts the ranks of this machine; started by torchrun it is one of them.
+Called by a person it starts the ranks of this machine; started by torchrun it is one of them. A plan of the simulated
+testbed is played back, unless a communicator says how to train.
 """
 
 import argparse
@@ -11,10 +12,14 @@ from pathlib import Path
 from kareus.engine.job import Job, planned_job, unplanned_job
 from kareus.engine.launch import is_rank, launch
 from kareus.engine.learning_rate import LearningRateSchedule
+from kareus.engine.rehearsal import rehearse
 from kareus.engine.settings import OptimizerSettings, TrainingSettings
 from kareus.errors import ConfigError
+from kareus.plan.check_stage import read_checked_plan, workload_folder
+from kareus.workload.config import TestbedKind
 
 COMMUNICATORS = ("gloo", "nccl", "mscclpp")
+DEFAULT_COMMUNICATOR = "nccl"
 CLOCKS = ("planned", "dry", "default")
 
 
@@ -48,7 +53,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     checkpoints.add_argument("--export", type=Path, help="folder for a Hugging Face checkpoint of the trained weights")
     device = parser.add_argument_group("device")
     device.add_argument(
-        "--communicator", choices=COMMUNICATORS, default="nccl", help="gloo trains on CPUs (default: nccl)"
+        "--communicator",
+        choices=COMMUNICATORS,
+        help="gloo trains on CPUs (default: nccl; without, a plan of the simulated testbed is played back)",
     )
     device.add_argument(
         "--clocks", choices=CLOCKS, default="planned", help="dry prints what would be set (default: planned)"
@@ -79,13 +86,19 @@ def run(arguments: argparse.Namespace) -> None:
         decay_iterations=max(0, arguments.iterations - arguments.warmup),
     )
     if not is_rank(os.environ):
+        if arguments.plan is not None and arguments.communicator is None:
+            plan, workload = read_checked_plan(arguments.plan, arguments.folder)
+            if workload.testbed.kind is TestbedKind.SIMULATED:
+                rehearse(plan, workload, workload_folder(arguments.plan, arguments.folder), settings)
+                return
         ranks = _job(arguments).workload.parallelism.gpus
         if ranks > 1:
             launch(sys.argv[1:], ranks)
             return
     from kareus.engine.rank import train  # noqa: PLC0415 - torch, which whoever starts ranks does not need
 
-    train(lambda: _job(arguments), settings, optimizer, schedule, arguments.communicator, arguments.clocks)
+    communicator = arguments.communicator or DEFAULT_COMMUNICATOR
+    train(lambda: _job(arguments), settings, optimizer, schedule, communicator, arguments.clocks)
 
 
 def _job(arguments: argparse.Namespace) -> Job:
