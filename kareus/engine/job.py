@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from kareus.artifacts.layout import WorkloadFolder
 from kareus.artifacts.provenance import check_subject
 from kareus.artifacts.records import content_hash
 from kareus.artifacts.tables import read_provenance
@@ -15,7 +14,7 @@ from kareus.errors import EngineError
 from kareus.partition.graph import Batch, BlockGraph
 from kareus.partition.read import read_graphs
 from kareus.partition.tables import SEGMENTS
-from kareus.plan.check_stage import read_checked_plan
+from kareus.plan.check_stage import read_checked_plan, workload_folder
 from kareus.plan.document import Plan
 from kareus.profile.programs import Execution
 from kareus.workload.config import Workload
@@ -77,7 +76,7 @@ def planned_job(path: Path, folder: Path | None) -> Job:
     _check(workload)
     if all(i.execution is Execution.SEQUENTIAL for stage in plan.stages for i in stage.instructions):
         return Job(workload=workload, plan=plan)
-    home = WorkloadFolder(folder or path.resolve().parent.parent)
+    home = workload_folder(path, folder)
     check_subject(subject_of(workload), {str(home.segments): read_provenance(home.segments, SEGMENTS)})
     return Job(workload=workload, plan=plan, graph=read_graphs(home.segments)[Batch.NANOBATCH])
 

@@ -1,6 +1,7 @@
 """Command `train`: train a workload, by a plan or without, on all its ranks.
 
-Called by a person it starts the ranks of this machine; started by torchrun it is one of them.
+Called by a person it starts the ranks of this machine; started by torchrun it is one of them. A plan of the simulated
+testbed is played back, unless a communicator says how to train.
 """
 
 import argparse
@@ -12,10 +13,15 @@ from kareus.device.pairing import number_as_the_driver
 from kareus.engine.job import Training, planned_job, unplanned_job
 from kareus.engine.launch import is_rank, launch
 from kareus.engine.learning_rate import LearningRateSchedule
+from kareus.engine.rehearsal import rehearse
 from kareus.engine.settings import OptimizerSettings, TrainingSettings
 from kareus.errors import ConfigError
+from kareus.plan.check_stage import read_checked_plan, workload_folder
+from kareus.plan.document import Plan
+from kareus.workload.config import TestbedKind, Workload
 
 COMMUNICATORS = ("gloo", "nccl", "mscclpp")
+DEFAULT_COMMUNICATOR = "nccl"
 CLOCKS = ("planned", "dry", "default")
 
 
@@ -49,7 +55,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     checkpoints.add_argument("--export", type=Path, help="folder for a Hugging Face checkpoint of the trained weights")
     device = parser.add_argument_group("device")
     device.add_argument(
-        "--communicator", choices=COMMUNICATORS, default="nccl", help="gloo trains on CPUs (default: nccl)"
+        "--communicator",
+        choices=COMMUNICATORS,
+        help="gloo trains on CPUs (default: nccl; without, a plan of the simulated testbed is played back)",
     )
     device.add_argument(
         "--clocks",
@@ -62,13 +70,25 @@ def run(arguments: argparse.Namespace) -> None:
     """Be a rank, or start them all."""
     number_as_the_driver()
     if not is_rank(os.environ):
+        simulated = _simulated(arguments)
+        if simulated:
+            rehearse(*simulated, workload_folder(arguments.plan, arguments.folder), _settings(arguments))
+            return
         ranks = _training(arguments).job.workload.parallelism.gpus
         if ranks > 1:
             launch(sys.argv[1:], ranks)
             return
     from kareus.engine.rank import train  # noqa: PLC0415 - torch, which whoever starts ranks does not need
 
-    train(lambda: _training(arguments), arguments.communicator)
+    train(lambda: _training(arguments), arguments.communicator or DEFAULT_COMMUNICATOR)
+
+
+def _simulated(arguments: argparse.Namespace) -> tuple[Plan, Workload] | None:
+    """A plan of the simulated testbed that is not said how to train."""
+    if arguments.plan is None or arguments.workload is not None or arguments.communicator is not None:
+        return None
+    plan, workload = read_checked_plan(arguments.plan, arguments.folder)
+    return (plan, workload) if workload.testbed.kind is TestbedKind.SIMULATED else None
 
 
 def _training(arguments: argparse.Namespace) -> Training:
@@ -79,17 +99,6 @@ def _training(arguments: argparse.Namespace) -> Training:
     """
     if (arguments.plan is None) == (arguments.workload is None):
         raise ConfigError("train: give a plan, or --workload and a resolved workload; not both.")
-    settings = TrainingSettings(
-        iterations=arguments.iterations,
-        data=arguments.data,
-        tokenizer=arguments.tokenizer,
-        output=arguments.output,
-        weights=arguments.weights,
-        seed=arguments.seed,
-        checkpoint_every=arguments.checkpoint_every,
-        keep=arguments.keep,
-        export=arguments.export,
-    )
     rate = arguments.learning_rate
     schedule = LearningRateSchedule(
         peak=rate,
@@ -99,8 +108,22 @@ def _training(arguments: argparse.Namespace) -> Training:
     )
     return Training(
         job=planned_job(arguments.plan, arguments.folder) if arguments.plan else unplanned_job(arguments.workload),
-        settings=settings,
+        settings=_settings(arguments),
         optimizer=OptimizerSettings(weight_decay=arguments.weight_decay, largest_norm=arguments.clip),
         learning_rate=schedule,
         clocks=arguments.clocks,
+    )
+
+
+def _settings(arguments: argparse.Namespace) -> TrainingSettings:
+    return TrainingSettings(
+        iterations=arguments.iterations,
+        data=arguments.data,
+        tokenizer=arguments.tokenizer,
+        output=arguments.output,
+        weights=arguments.weights,
+        seed=arguments.seed,
+        checkpoint_every=arguments.checkpoint_every,
+        keep=arguments.keep,
+        export=arguments.export,
     )

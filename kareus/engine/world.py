@@ -11,6 +11,7 @@ from torch.distributed.rendezvous import rendezvous
 from kareus.engine.ranks import Groups, Lines, Place, groups_of, lines_of, place_of
 from kareus.errors import EngineError
 from kareus.model.communicators.choice import Library
+from kareus.model.communicators.mscclpp import load_library
 from kareus.workload.config import Workload
 
 BYTES_PER_VALUE = 2
@@ -68,8 +69,10 @@ def world_of(meeting: Meeting, library: Library) -> World:
     """The world in which `library` communicates.
 
     Raises:
-        EngineError: there is no GPU for it.
+        EngineError: it is not installed, or there is no GPU for it.
     """
+    if library is Library.MSCCLPP:
+        load_library()
     device = torch.device("cpu")
     if library is not Library.GLOO:
         local = int(os.environ.get("LOCAL_RANK", "0"))

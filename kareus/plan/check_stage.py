@@ -38,12 +38,17 @@ def read_checked_plan(path: Path, folder: Path | None) -> tuple[Plan, Workload]:
     Raises:
         ArtifactError: as `read_plan` and `check_plan`.
     """
-    home = WorkloadFolder(folder or path.resolve().parent.parent)
+    home = workload_folder(path, folder)
     plan = read_plan(path)
     workload = load_slice(home.config("plan"), PlanSlice).workload
     launches = _launches(home, workload) if expected_partitions(workload) else {}
     check_plan(plan, workload, home.name, path, launches)
     return plan, workload
+
+
+def workload_folder(path: Path, folder: Path | None) -> WorkloadFolder:
+    """Results of the workload of the plan at `path`: `folder`, or the folder that the plan's is in."""
+    return WorkloadFolder(folder or path.resolve().parent.parent)
 
 
 def _launches(folder: WorkloadFolder, workload: Workload) -> Launches:

@@ -28,7 +28,7 @@ LEFT_OUT = {
     r"source .venv/bin/activate": SETUP,
     r"pip install .*": SETUP,
     r"kareus clocks .*": GPUS,
-    r"kareus train \S*llama.*": GPUS,
+    r"kareus train .*--communicator nccl.*": GPUS,
     r"zeusd .*": GPUS,
     r"export ZEUSD_SOCK_PATH=.*": GPUS,
     r"snakemake --workflow-profile profiles/slurm( --config .*)?": "needs a cluster: see test_slurm.py",

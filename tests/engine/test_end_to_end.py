@@ -50,3 +50,11 @@ def test_ranks_of_every_plan_are_joined_in_one_table_and_clocks_left_alone_as_wh
     assert rows["loss"].is_finite().all()
     assert rows["energy_j"].null_count() == 0
     assert device.calls() == []
+
+
+def test_training_by_a_plan_of_real_gpus_asks_for_them(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCAL_RANK", "99")  # no machine has so many GPUs
+    assert main(["train", str(folder / "plan/fastest.json"), "--iterations", "1", "--output", str(tmp_path)]) == 2
+    assert "--communicator nccl: needs a GPU for each rank" in capsys.readouterr().err

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import pytest
 import torch
 import torch.distributed as dist
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from worlds import (
     LAYERS,
@@ -16,23 +16,24 @@ from worlds import (
     TOKENS,
     degrees,
     departure,
+    drawn,
     gloo_groups,
     gradients_of,
     graph_of,
     randomise,
+    schedules,
     spawn,
 )
 
 from kareus.engine.gradients import sum_weight_gradients
 from kareus.engine.schedules import MicrobatchSchedule, Schedule
 from kareus.engine.stage_model import SEQUENTIAL, StageModel
+from kareus.engine.world import over_all_ranks
 from kareus.errors import EngineError
-from kareus.model.communication import Mesh
+from kareus.model.communication import Communicator, Mesh
 from kareus.model.shards import shard_of
-from kareus.partition.detect import detect_partitions
 from kareus.partition.graph import BlockGraph
 from kareus.profile.programs import Execution, StageShape
-from kareus.schedule.choice import Choice
 from kareus.workload.config import Model
 
 TOLERANCE = 1e-5
@@ -51,27 +52,6 @@ class Case(NamedTuple):
 
 def cases(*divisions: tuple[int, int]) -> list[Case]:
     return [Case(model, tp, cp, graph_of(model, degrees(tp, cp))) for model in (LLAMA, QWEN) for tp, cp in divisions]
-
-
-def schedules(graph: BlockGraph, *, recompute: bool) -> st.SearchStrategy[MicrobatchSchedule]:
-    """Any legal plan of one microbatch: any execution, any launch operator and SM count for every partition."""
-    choices = st.tuples(
-        *(
-            st.builds(
-                Choice,
-                partition=st.just(partition.name),
-                sm_count=st.integers(1, 30),
-                launch=st.sampled_from([operator.name for operator in partition.operators]),
-            )
-            for partition in detect_partitions(graph, recompute=recompute)
-        )
-    )
-    one = st.one_of(
-        st.just(Schedule()),
-        st.just(Schedule(Execution.NANOBATCHING)),
-        st.builds(Schedule, st.just(Execution.OVERLAP), choices),
-    )
-    return st.builds(MicrobatchSchedule, one, one)
 
 
 def make(case: Case, mesh: Mesh, shape: StageShape, *, recompute: bool) -> StageModel:
@@ -98,8 +78,8 @@ def ran(stage: StageModel, batch: int, schedule: MicrobatchSchedule, seed: int =
     return {"out": out.detach(), "hidden": hidden.grad, **gradients_of(stage)}
 
 
-def check_any_plan(rank: int, drawn: list[Case], examples: int) -> None:
-    for case in drawn:
+def check_any_plan(rank: int, divided: list[Case], examples: int) -> None:
+    for case in divided:
         mesh = gloo_groups(rank, degrees(case.tp, case.cp)).mesh
         for recompute in (False, True):
             check_stage(make(case, mesh, WHOLE, recompute=recompute), case, examples)
@@ -109,8 +89,7 @@ def check_any_plan(rank: int, drawn: list[Case], examples: int) -> None:
 def check_stage(stage: StageModel, case: Case, examples: int) -> None:
     expected = {batch: ran(stage, batch, SEQUENTIAL) for batch in (1, 2, 3)}
 
-    # Every rank draws the same plans, and fails where any of them does.
-    @settings(max_examples=examples, derandomize=True, database=None, deadline=None, suppress_health_check=HealthCheck)
+    @drawn(examples)
     @given(schedule=schedules(case.graph, recompute=stage.recompute), batch=st.sampled_from([2, 3, 3, 1]))
     def check(schedule: MicrobatchSchedule, batch: int) -> None:
         found = ran(stage, batch, schedule)
@@ -121,19 +100,32 @@ def check_stage(stage: StageModel, case: Case, examples: int) -> None:
     check()
 
 
-def check_replicas(rank: int, case: Case) -> None:
-    """Two replicas with batches of different sizes together compute what one does with both."""
+def check_replicas(rank: int, case: Case, examples: int) -> None:
+    """Two replicas with batches of different sizes together compute what one does with both, whatever their plans."""
     replicas = gloo_groups(rank, degrees(dp=2)).replicas
-    stage = make(case, Mesh(), WHOLE, recompute=False)
+    assert replicas is not None
+    for recompute in (False, True):
+        check_replica(rank, replicas, make(case, Mesh(), WHOLE, recompute=recompute), case.graph, examples)
+
+
+def check_replica(rank: int, replicas: Communicator, stage: StageModel, graph: BlockGraph, examples: int) -> None:
     ids = torch.randint(40, (5, TOKENS), generator=torch.Generator().manual_seed(1))
-    stage(ids, ids).backward()
-    expected = gradients_of(stage)
+    whole = stage(ids, ids)
+    whole.backward()
+    expected = {"loss": whole.detach(), **gradients_of(stage)}
     own = ids[:3] if rank == 0 else ids[3:]
-    nanobatching = Schedule(Execution.NANOBATCHING)
-    share = own.numel() / ids.numel()
-    (share * stage(own, own, MicrobatchSchedule(nanobatching, nanobatching))).backward()
-    sum_weight_gradients(stage, Mesh(), replicas)
-    assert departure(gradients_of(stage), expected) <= TOLERANCE
+    one = schedules(graph, recompute=stage.recompute)
+
+    @drawn(examples)
+    @given(planned=st.tuples(one, one))
+    def check(planned: tuple[MicrobatchSchedule, ...]) -> None:
+        loss = own.numel() / ids.numel() * stage(own, own, planned[rank])
+        loss.backward()
+        sum_weight_gradients(stage, Mesh(), replicas)
+        found = {"loss": torch.tensor(over_all_ranks(float(loss))[0]), **gradients_of(stage)}
+        assert departure(found, expected) <= TOLERANCE
+
+    check()
 
 
 def check_divided_sums(rank: int, case: Case) -> None:
@@ -155,10 +147,10 @@ def check_divided_sums(rank: int, case: Case) -> None:
     assert departure(shared, first) <= TOLERANCE
 
 
-def check_two_ranks(rank: int, drawn: list[Case], alone: Case) -> None:
-    check_any_plan(rank, drawn, examples=5)
-    check_replicas(rank, alone)
-    for case in drawn:
+def check_two_ranks(rank: int, divided: list[Case], alone: Case) -> None:
+    check_any_plan(rank, divided, examples=8)
+    check_replicas(rank, alone, examples=5)
+    for case in divided:
         check_divided_sums(rank, case)
 
 

@@ -1,4 +1,4 @@
-"""Gradients of a pipeline, divided in any way and run by any plan, are those of the whole model on one GPU."""
+"""Loss and gradients of a pipeline, divided in any way and run by any plan, are those of the whole model on one GPU."""
 
 import dataclasses
 from pathlib import Path
@@ -7,8 +7,10 @@ from typing import NamedTuple
 import pytest
 import torch
 import torch.distributed as dist
+from hypothesis import example, given
+from hypothesis import strategies as st
 from trainings import tiny_workload
-from worlds import QWEN, departure, gradients_of, graph_of, spawn
+from worlds import QWEN, departure, drawn, gradients_of, graph_of, schedules, spawn
 
 from kareus.device.controller import DryClocks
 from kareus.engine.conductor import Conductor, Cue, cues_of
@@ -20,6 +22,7 @@ from kareus.engine.ranks import groups_of, lines_of, place_of
 from kareus.engine.schedules import MicrobatchSchedule, Schedule
 from kareus.engine.stage_model import StageModel
 from kareus.engine.trainer import tied_gradient
+from kareus.engine.world import over_all_ranks
 from kareus.errors import EngineError
 from kareus.model.communication import Communicator, Mesh
 from kareus.model.communicators.choice import Library
@@ -33,8 +36,8 @@ from kareus.schedule.choice import Choice
 from kareus.workload.config import PipelineConfig, PipelineSchedule, Workload
 
 TOLERANCE = 1e-5
-ITERATIONS = 2
-"""More than one, since buffers that receive are used again."""
+EXAMPLES = 4
+"""Plans drawn for each case, run one after the other by one pipeline, whose buffers that receive are used again."""
 
 
 class Case(NamedTuple):
@@ -47,6 +50,17 @@ class Case(NamedTuple):
 def case(dp: int = 1, pp: int = 1, tp: int = 1, cp: int = 1, **changes: object) -> Case:
     workload = tiny_workload(dp, pp, tp, cp, **changes)
     return Case(workload, graph_of(workload.model, workload.parallelism))
+
+
+Planned = tuple[dict[int, MicrobatchSchedule], ...]
+"""Schedules of the microbatches, by stage; what nothing is said of runs sequentially."""
+
+
+def plans(of: Case) -> st.SearchStrategy[Planned]:
+    """Any legal plan of the pipeline: each microbatch of each stage runs as it likes."""
+    one = schedules(of.graph, recompute=of.workload.activation_checkpointing)
+    stage = st.fixed_dictionaries(dict.fromkeys(range(of.workload.num_microbatches), one))
+    return st.tuples(*[stage] * of.workload.parallelism.pp)
 
 
 def overlapped(of: Case) -> MicrobatchSchedule:
@@ -73,8 +87,8 @@ def microbatches(workload: Workload, dp_rank: int, cp_rank: int, cp: int) -> lis
     return Batches(samples, share).next_iteration()
 
 
-def reference(of: Case) -> dict[str, torch.Tensor]:
-    """Loss and gradients of the whole model, one microbatch after the other in one process."""
+def reference(of: Case) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """Mean loss and gradients of the whole model, one microbatch after the other in one process."""
     workload = of.workload
     alone = dataclasses.replace(
         workload.parallelism, dp=1, pp=1, tp=1, cp=1, layers_per_stage=(workload.model.num_layers,)
@@ -83,12 +97,13 @@ def reference(of: Case) -> dict[str, torch.Tensor]:
     (shape,) = stage_shapes(alone.split)
     whole = StageModel(workload.model, shard, Mesh(), shape, torch.float32, recompute=False)
     draw_weights(whole, workload.model, 0, 0)
-    replicas = workload.parallelism.dp
+    replicas, mean_loss = workload.parallelism.dp, torch.zeros(())
     for replica in range(replicas):
         for ids, labels in ((m.ids, m.labels) for m in microbatches(workload, replica, 0, 1)):
-            loss = whole(torch.from_numpy(ids), torch.from_numpy(labels))
-            (loss / (workload.num_microbatches * replicas)).backward()
-    return gradients_of(whole)
+            loss = whole(torch.from_numpy(ids), torch.from_numpy(labels)) / (workload.num_microbatches * replicas)
+            loss.backward()
+            mean_loss += loss.detach()
+    return mean_loss, gradients_of(whole)
 
 
 def own_shard(gradient: torch.Tensor, workload: Workload, name: str, group: Communicator | None) -> torch.Tensor:
@@ -116,6 +131,7 @@ def check_case(rank: int, of: Case) -> None:
     )
     first_layer = sum(parallelism.split[: place.stage])
     draw_weights(stage, workload.model, 0, first_layer, groups.mesh.tp)
+    scheduled: dict[int, MicrobatchSchedule] = {}
     pipeline = Pipeline(
         stage,
         StagePlace(stage=place.stage, stages=parallelism.pp, group=lines.stages, device=torch.device("cpu")),
@@ -127,22 +143,31 @@ def check_case(rank: int, of: Case) -> None:
             dtype=torch.float32,
         ),
         workload.pipeline.schedule,
-        {0: MicrobatchSchedule(), 1: overlapped(of)},  # and what nothing is said of runs sequentially
+        scheduled,
         Conductor(place.stage, cues_of(workload, None, place.stage), DryClocks(), lambda: None),
     )
-    expected = reference(of)
+    mean_loss, gradients = reference(of)
+    expected = {"loss": mean_loss}
+    for name in (n for n, _ in stage.named_buffers() if n.endswith("_gradient")):
+        weight = name.removesuffix("_gradient")
+        at = name.replace(weight, _in_whole(weight, first_layer, workload))
+        expected[name] = own_shard(gradients[at], workload, weight, groups.mesh.tp)
     own = microbatches(workload, place.replica, place.cp, parallelism.cp)
-    for _ in range(ITERATIONS):
-        pipeline.run(own, 1 / (workload.num_microbatches * parallelism.dp * parallelism.cp))
+
+    @drawn(EXAMPLES)
+    @given(planned=plans(of))
+    @example(planned=({0: MicrobatchSchedule(), 1: overlapped(of)},) * parallelism.pp)
+    def check(planned: Planned) -> None:
+        scheduled.clear()
+        scheduled.update(planned[place.stage])
+        loss = pipeline.run(own, 1 / (workload.num_microbatches * parallelism.dp * parallelism.cp))
         sum_weight_gradients(stage, groups.mesh, groups.replicas)
         if lines.ends is not None:
             lines.ends.all_reduce([tied_gradient(stage)]).wait()
-        found, matching = gradients_of(stage), {}
-        for name in found:
-            weight = name.removesuffix("_gradient")
-            at = name.replace(weight, _in_whole(weight, first_layer, workload))
-            matching[name] = own_shard(expected[at], workload, weight, groups.mesh.tp)
-        assert departure(found, matching) <= TOLERANCE
+        (summed,) = over_all_ranks(0.0 if loss is None or place.tp else float(loss))
+        assert departure({"loss": torch.tensor(summed), **gradients_of(stage)}, expected) <= TOLERANCE
+
+    check()
 
 
 def _in_whole(name: str, first_layer: int, workload: Workload) -> str:
@@ -164,12 +189,14 @@ TIED = dataclasses.replace(QWEN, vocab_size=264, tie_embeddings=True)
 GPIPE = PipelineConfig(schedule=PipelineSchedule.GPIPE, chunks=1, deadlines=2)
 
 
-def test_two_ranks_compute_the_gradients_of_one(tmp_path: Path) -> None:
+def test_two_ranks_compute_the_loss_and_gradients_of_one_under_any_plan(tmp_path: Path) -> None:
     cases = [
         case(pp=2, microbatch_size=3),
         case(pp=2, model=TIED, activation_checkpointing=False),
+        case(pp=2, microbatch_size=3, activation_checkpointing=False),
         case(pp=2, pipeline=GPIPE, num_microbatches=2),
-        case(dp=2, microbatch_size=1),
+        case(dp=2, microbatch_size=3),
+        case(dp=2, activation_checkpointing=False),
         case(tp=2),
         case(cp=2, model=TIED),
     ]
@@ -177,7 +204,7 @@ def test_two_ranks_compute_the_gradients_of_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_four_ranks_compute_the_gradients_of_one(tmp_path: Path) -> None:
+def test_four_ranks_compute_the_loss_and_gradients_of_one_under_any_plan(tmp_path: Path) -> None:
     cases = [
         case(tp=2, pp=2),
         case(tp=2, pp=2, model=TIED, microbatch_size=3, activation_checkpointing=False),

@@ -1,6 +1,8 @@
 """Plans played back on the simulated testbed, and compared with what they predict."""
 
 import dataclasses
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -129,6 +131,49 @@ def test_the_command_plays_every_method_back_and_says_that_it_is_simulated(
     assert rows["loss"].null_count() == len(rows)
     assert read_provenance(output, ITERATIONS).testbed.kind == "simulated"
     assert caplog.text.count("[simulated testbed, A100-SXM4-40GB]") >= 2
+
+
+def test_training_by_a_plan_of_the_simulated_testbed_plays_it_back(
+    folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    options = ["train", str(folder / "plan/fastest.json"), "--iterations", "5", "--output", str(tmp_path)]
+    assert main(options) == 0
+    rows = read_table(tmp_path / "iterations.parquet", ITERATIONS)
+    assert rows.equals(played(folder, DIVIDED))
+    assert read_provenance(tmp_path / "iterations.parquet", ITERATIONS).testbed.kind == "simulated"
+    said = [message for message in caplog.messages if message.startswith("iteration ")]
+    last = rows.filter(pl.col("iteration") == 4)
+    time_s, energy_j = last["time_s"][0], (last["energy_j"] * last["gpus"]).sum()
+    assert len(said) == 5
+    assert said[-1] == (
+        f"iteration 5/5  {3 * 2 * 16 / time_s:,.0f} tokens/s  {time_s:.3f} s  {energy_j:,.1f} J  "
+        "[simulated testbed, A100-SXM4-40GB]"
+    )
+    assert main([*options, "--seed", "1"]) == 0
+    other = read_table(tmp_path / "iterations.parquet", ITERATIONS)
+    assert other.equals(played(folder, dataclasses.replace(DIVIDED, seed=1)))
+
+
+def test_what_is_played_back_trains_no_weights_to_export(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--iterations", "1", "--output", str(tmp_path), "--export", str(tmp_path / "weights")]
+    assert main(["train", str(folder / "plan/fastest.json"), *options]) == 2
+    assert capsys.readouterr().err == (
+        f"kareus train: --export {tmp_path}/weights: a plan of the simulated testbed, A100-SXM4-40GB, is played back "
+        "and trains no weights; say how to train with --communicator.\n"
+    )
+    assert not (tmp_path / "iterations.parquet").exists()
+
+
+def test_playing_back_needs_no_torch(folder: Path, tmp_path: Path) -> None:
+    options = ["train", str(folder / "plan/fastest.json"), "--iterations", "1", "--output", str(tmp_path)]
+    script = (
+        f"import sys; from kareus.cli import main; assert main({options!r}) == 0; assert 'torch' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_runs_are_compared_with_predictions_after_they_have_warmed_up(folder: Path) -> None:

@@ -8,8 +8,9 @@ import tokenizers as library
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kareus.engine.data import text
 from kareus.engine.data.text import tokenised
-from kareus.engine.data.tokenizers import open_tokenizer
+from kareus.engine.data.tokenizers import ByteTokenizer, open_tokenizer
 from kareus.engine.data.tokens import open_tokens, read_ids, write_tokens
 from kareus.errors import ArtifactError, ConfigError
 
@@ -109,6 +110,91 @@ def test_a_tokenizer_file_gives_the_ids_of_its_library(tmp_path):
     opened = open_tokenizer(str(tmp_path))
     assert opened.encode("time energy work") == [2, 3, 0]
     assert (opened.vocab_size, opened.end_of_text) == (4, 1)
+
+
+def byte_level(folder, *special):
+    """A tokenizer as GPT-2 has it, learnt from little; its tokens are runs of white space, too."""
+    tokenizer = library.Tokenizer(library.models.BPE())
+    tokenizer.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    alphabet = library.pre_tokenizers.ByteLevel.alphabet()
+    trainer = library.trainers.BpeTrainer(vocab_size=320, special_tokens=list(special), initial_alphabet=alphabet)
+    tokenizer.train_from_iterator(["def f(x):\n\n    return x\n\n\n"] * 9, trainer)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return tokenizer
+
+
+def sentences(folder, *special):
+    """A tokenizer as Llama 2 has it, which marks the start of a text; lines are not split."""
+    tokenizer = library.Tokenizer(library.models.BPE(byte_fallback=True, unk_token="<unk>"))
+    tokenizer.normalizer = library.normalizers.Sequence(
+        [library.normalizers.Prepend("▁"), library.normalizers.Replace(" ", "▁")]
+    )
+    alphabet = ["\n", *"abcdefghij▁"]
+    trainer = library.trainers.BpeTrainer(special_tokens=["<unk>", *special], initial_alphabet=alphabet, vocab_size=40)
+    tokenizer.train_from_iterator(["abc abc def def def ghi"] * 9, trainer)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return tokenizer
+
+
+@pytest.mark.parametrize("make", [byte_level, sentences])
+@given(lines=st.lists(st.text("ab c\t", max_size=12), max_size=30))
+def test_a_text_encoded_in_pieces_has_the_ids_of_the_whole(tmp_path_factory, make, lines):
+    folder = tmp_path_factory.mktemp("pieces")
+    whole = make(folder, "</s>")
+    content = "\n".join(["begins", *lines, "ends"] * 5)
+    (folder / "a.txt").write_text(content)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(text, "_PIECE_CHARACTERS", 450)  # more than from one `begins` to the next
+        file = tokenised([folder / "a.txt"], str(folder), folder / "cache")
+    expected = whole.encode(content, add_special_tokens=False).ids
+    assert read_ids(file, 0, file.header.tokens).tolist() == [*expected, whole.token_to_id("</s>")]
+
+
+def test_a_file_is_never_read_whole(tmp_path, monkeypatch):
+    monkeypatch.setattr(text, "_PIECE_CHARACTERS", 100)
+    lengths = []
+    monkeypatch.setattr(
+        ByteTokenizer, "encode", lambda _, piece, after: lengths.append(len(piece)) or [*piece.encode()]
+    )
+    for number, content in enumerate(("one line\n" * 200, "no line end" * 200)):
+        (tmp_path / f"{number}.txt").write_text(content)
+    file = tokenised([tmp_path], "bytes", tmp_path / "cache")
+    assert max(lengths) < 200
+    assert bytes(read_ids(file, 0, 1800).tolist()) == b"one line\n" * 200
+    assert bytes(read_ids(file, 1801, 1801 + 2200).tolist()) == b"no line end" * 200
+
+
+def test_text_that_is_not_text_is_refused_in_one_line(tmp_path):
+    (tmp_path / "a.txt").write_bytes(b"\xff\xfe")
+    with pytest.raises(ArtifactError, match=r"a\.txt: cannot be read \(not UTF-8\); give a text file in UTF-8\.$"):
+        tokenised([tmp_path], "bytes", tmp_path / "cache")
+
+
+@pytest.mark.parametrize("named", ["<stop>", {"content": "<stop>", "lstrip": False}])
+def test_a_model_says_which_token_ends_a_document(tmp_path, named):
+    tokenizer = byte_level(tmp_path, "</s>", "<stop>")
+    assert open_tokenizer(str(tmp_path)).end_of_text == tokenizer.token_to_id("</s>")
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"eos_token": named}))
+    assert open_tokenizer(str(tmp_path)).end_of_text == tokenizer.token_to_id("<stop>")
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"eos_token": None}))
+    assert open_tokenizer(str(tmp_path)).end_of_text == tokenizer.token_to_id("</s>")
+
+
+def test_another_token_that_ends_documents_makes_another_token_file(tmp_path):
+    tokenizer = byte_level(tmp_path, "</s>", "<stop>")
+    (tmp_path / "a.txt").write_text("x")
+    ends = []
+    for name in ("</s>", "<stop>"):
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps({"eos_token": name}))
+        ends.append(int(tokenised([tmp_path / "a.txt"], str(tmp_path), tmp_path / "cache").ids[-1]))
+    assert ends == [tokenizer.token_to_id("</s>"), tokenizer.token_to_id("<stop>")]
+
+
+def test_a_tokenizer_without_an_end_of_documents_is_refused_in_one_line(tmp_path):
+    byte_level(tmp_path)
+    with pytest.raises(ConfigError, match="has no token that ends a document; name it as `eos_token`") as refused:
+        open_tokenizer(str(tmp_path))
+    assert "\n" not in str(refused.value)
 
 
 def test_what_is_no_tokenizer_is_refused_in_one_line(tmp_path):

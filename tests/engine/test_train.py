@@ -1,11 +1,14 @@
 """`kareus train` on CPUs: as sequential execution does, resumed exactly, and ended on all ranks when one fails."""
 
+import math
 import os
 import re
 import resource
+import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -18,6 +21,7 @@ from transformers import AutoModelForCausalLM
 
 from kareus.artifacts.tables import read_provenance, read_table
 from kareus.cli import main
+from kareus.engine.launch import launch
 from kareus.engine.tables import ITERATIONS
 from kareus.engine.trainer import Trainer
 from kareus.workload.config import PipelineConfig, PipelineSchedule
@@ -173,17 +177,49 @@ def test_a_training_that_does_not_fit_into_the_memory_ends_in_one_line(
     )
 
 
+def test_a_training_that_diverges_leaves_a_checkpoint_to_go_on_from(
+    alone: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    plan, diverged, resumed = alone / "plan/fastest.json", tmp_path / "diverged", tmp_path / "resumed"
+    assert here(plan, "--iterations", 3, "--output", tmp_path / "begun") == 0
+    shutil.copytree(tmp_path / "begun", diverged)  # a folder stays locked until this process ends
+    assert here(plan, "--iterations", 9, "--learning-rate", 1e30, "--clip", 1e30, "--output", diverged) == 2
+    assert re.search(r"(the loss|its norm) is (nan|inf).*\n$", capsys.readouterr().err)
+    assert weights_of(diverged, 3) == weights_of(tmp_path / "begun", 3)
+    shutil.copytree(diverged, resumed)
+    caplog.set_level("INFO")
+    assert here(plan, "--iterations", 4, "--output", resumed) == 0
+    assert "resumed after iteration 3 of" in caplog.text
+    assert all(math.isfinite(loss) for loss in losses(resumed))
+
+
+def test_when_rank_0_is_killed_the_others_end_too_and_one_of_them_says_why(two_stages: Path, tmp_path: Path) -> None:
+    options = ("--iterations", 2000, "--checkpoint-every", 5, "--keep", 400)
+    said, code = kill_a_rank(0, tmp_path, two_stages / "plan/fastest.json", *options)
+    assert said == "kareus train: rank 0 died; all others end, the last checkpoint is whole.\n"
+    assert code == 2
+    assert len(weights_of(tmp_path, 5)) == 2
+
+
 @pytest.mark.slow
-def test_two_hundred_steps_on_text_follow_the_curve_of_sequential_execution(
+def test_two_hundred_steps_on_text_follow_the_curve_of_sequential_execution_also_when_killed_at_half(
     alone: Path, two_stages: Path, tmp_path: Path
 ) -> None:
-    options = ("--iterations", 200, "--data", TEXT, "--warmup", 10, "--learning-rate", 0.003)
+    options = ("--iterations", 200, "--data", TEXT, "--warmup", 10, "--learning-rate", 0.003, "--checkpoint-every", 25)
     assert here("--workload", alone / "config/workload.yaml", *options, "--output", tmp_path / "sequential") == 0
-    done = train(two_stages / "plan/fastest.json", *options, "--output", tmp_path / "plan")
+    plan, output = two_stages / "plan/fastest.json", tmp_path / "killed"
+    done = train(plan, *options, "--output", tmp_path / "plan")
     assert done.returncode == 0, done.stderr
     expected = losses(tmp_path / "sequential")
     assert losses(tmp_path / "plan") == pytest.approx(expected, rel=1e-4)
     assert expected[-1] < expected[0] - 2.0
+
+    kill_everything(output, plan, *options)
+    resumed = train(plan, *options, "--output", output)
+    assert re.search(r"resumed after iteration 1\d\d of", resumed.stdout), resumed.stderr
+    assert weights_of(output, 200) == weights_of(tmp_path / "plan", 200)
+    assert len(weights_of(output, 200)) == 2
+    assert losses(output) == losses(tmp_path / "plan")
 
 
 @pytest.mark.parametrize(
@@ -192,6 +228,7 @@ def test_two_hundred_steps_on_text_follow_the_curve_of_sequential_execution(
         ((), "give a plan, or --workload"),
         (("--iterations", 0), "iterations=0: must be greater than 0"),
         (("--communicator", "nccl"), "--communicator nccl: needs a GPU for each rank"),
+        (("--communicator", "mscclpp"), "communicator 'mscclpp': cannot be imported"),
         (("--data", "missing.bin"), "missing.bin.json: cannot be read"),
         (("--weights", "missing"), "no such file; expected a checkpoint"),
     ],
@@ -205,6 +242,7 @@ def test_what_cannot_be_trained_is_refused_in_one_line(
     said: str,
 ) -> None:
     monkeypatch.setenv("LOCAL_RANK", "99")  # no machine has so many GPUs
+    monkeypatch.setitem(sys.modules, "mscclpp", None)
     workload = ("--workload", alone / "config/workload.yaml") if arguments else ()
     base = ("train", "--communicator", "gloo", "--output", tmp_path, "--iterations", 1)
     assert main([*map(str, (*base, *workload, *arguments))]) == 2
@@ -287,18 +325,43 @@ def test_what_torchrun_starts_with_wrong_arguments_says_so_once(
     assert found.count("kareus train: ") == 1
 
 
+def test_ranks_of_a_world_of_another_size_all_end_and_one_says_why(
+    alone: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    arguments = command(alone / "plan/fastest.json", "--iterations", 1, "--output", tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        launch(arguments[arguments.index("train") :], 2)
+    assert ended.value.code == 2
+    assert capfd.readouterr().err == (
+        "kareus train: world size 2: the workload runs on 1 ranks (dp 1 x pp 1 x cp 1 x tp 1); start as many.\n"
+    )
+
+
 def kill_a_rank(victim: int, output: Path, *arguments: object) -> tuple[str, int]:
     """Kill a rank once there is a checkpoint; returns what the others say, and how the command ends."""
     whole_command = command(*arguments, "--output", output)
     with subprocess.Popen(
         whole_command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment()
     ) as running:
-        wait_for(output / "checkpoints/iteration-00000005/rank-00001.json")
+        wait_for_checkpoint(output, 5)
         ranks = ranks_of(running.pid)
         os.kill(ranks[victim], signal.SIGKILL)
         _, said = running.communicate(timeout=30)
     assert not any(Path(f"/proc/{rank}").exists() for rank in ranks)
     return said, running.returncode
+
+
+def kill_everything(output: Path, *arguments: object) -> None:
+    """Kill all ranks, and whoever started them, at half of two hundred iterations."""
+    whole_command = command(*arguments, "--output", output)
+    with subprocess.Popen(whole_command, stdout=subprocess.DEVNULL, env=environment()) as running:
+        wait_for_checkpoint(output, 100)
+        ranks = ranks_of(running.pid)
+        for process in (running.pid, *ranks):
+            os.kill(process, signal.SIGKILL)
+    for rank in ranks:
+        wait_until_gone(rank)
+    assert not (output / "checkpoints/iteration-00000200").exists()
 
 
 def ranks_of(process: int) -> list[int]:
@@ -310,8 +373,19 @@ def ranks_of(process: int) -> list[int]:
     return [found[rank] for rank in sorted(found)]
 
 
-def wait_for(path: Path, limit_s: float = 60.0) -> None:
+def wait_for_checkpoint(output: Path, iteration: int, limit_s: float = 60.0) -> None:
+    """Wait until both of two ranks have written theirs."""
     deadline_s = time.monotonic() + limit_s
-    while not path.exists():
+    written = [output / f"checkpoints/iteration-{iteration:08d}/rank-{rank:05d}.json" for rank in range(2)]
+    while not all(path.exists() for path in written):
+        assert time.monotonic() < deadline_s
+        time.sleep(0.02)
+
+
+def wait_until_gone(process: int, limit_s: float = 30.0) -> None:
+    """Wait for the end of a process whose parent died before it; who adopts it may leave it a zombie."""
+    deadline_s = time.monotonic() + limit_s
+    stat = Path(f"/proc/{process}/stat")
+    while stat.exists() and stat.read_text().rsplit(")", 1)[1].split()[0] != "Z":
         assert time.monotonic() < deadline_s
         time.sleep(0.02)

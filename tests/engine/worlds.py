@@ -8,16 +8,29 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from builders import small_model
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
 
 from kareus.engine.ranks import Groups, groups_of, place_of
+from kareus.engine.schedules import MicrobatchSchedule, Schedule
 from kareus.model.communicators.choice import Library
+from kareus.partition.detect import detect_partitions
 from kareus.partition.extract import extract
 from kareus.partition.graph import Batch, BlockGraph
+from kareus.profile.programs import Execution
+from kareus.schedule.choice import Choice
 from kareus.workload.config import Model, Parallelism
 
 LLAMA = small_model(name="tiny-llama", vocab_size=40)
 QWEN = small_model(name="tiny-qwen", qk_norm=True, qkv_bias=True, num_key_value_heads=4)
 LAYERS, TOKENS = 2, 16
+
+
+def drawn(examples: int) -> settings:
+    """Settings of a property that ranks check together: all draw the same examples, and fail where any of them does."""
+    return settings(
+        max_examples=examples, derandomize=True, database=None, deadline=None, suppress_health_check=HealthCheck
+    )
 
 
 def degrees(tp: int = 1, cp: int = 1, dp: int = 1) -> Parallelism:
@@ -26,6 +39,26 @@ def degrees(tp: int = 1, cp: int = 1, dp: int = 1) -> Parallelism:
 
 def graph_of(model: Model, parallelism: Parallelism) -> BlockGraph:
     return extract(model, parallelism, 2, TOKENS)[Batch.NANOBATCH]
+
+
+def schedules(graph: BlockGraph, *, recompute: bool) -> st.SearchStrategy[MicrobatchSchedule]:
+    """Any legal plan of one microbatch: any execution, any launch operator and SM count for every partition."""
+    partitions = detect_partitions(graph, recompute=recompute)
+    choices = st.tuples(
+        *(
+            st.builds(
+                Choice,
+                partition=st.just(partition.name),
+                sm_count=st.integers(1, 30),
+                launch=st.sampled_from([operator.name for operator in partition.operators]),
+            )
+            for partition in partitions
+        )
+    )
+    one = st.just(Schedule()) | st.just(Schedule(Execution.NANOBATCHING))
+    if partitions:
+        one |= st.builds(Schedule, st.just(Execution.OVERLAP), choices)
+    return st.builds(MicrobatchSchedule, one, one)
 
 
 def spawn(world_size: int, check: Callable[..., None], folder: Path, *arguments: Any) -> None:

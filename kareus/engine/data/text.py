@@ -1,13 +1,24 @@
-"""Text files as token files: tokenised once, kept beside where the user says, and used again while nothing changed."""
+"""Text files as token files: tokenised once, kept beside where the user says, and used again while nothing changed.
 
+A file is read and encoded in pieces, so that memory does not grow with it. Pieces end where a line does, between two
+characters that are no white space, and each is encoded after the last line before it: where tokens end at line ends, as
+with the tokenizers of Llama, Qwen, GPT-2 and Gemma, the ids are those of the whole file. They may differ by a token at
+an end of a piece where tokens span lines, or where a megabyte has no such line end and a piece ends amid a line.
+"""
+
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from kareus.artifacts.files import exclusive_lock, read_text
+from kareus.artifacts.files import exclusive_lock
 from kareus.artifacts.records import content_hash
-from kareus.engine.data.tokenizers import Tokenizer, open_tokenizer
+from kareus.engine.data.tokenizers import Tokenizer, files_of, open_tokenizer
 from kareus.engine.data.tokens import TokenFile, open_tokens, write_tokens
-from kareus.errors import ConfigError
+from kareus.errors import ArtifactError, ConfigError
+
+_PIECE_CHARACTERS = 1 << 20
+"""Read at once; a piece has less than twice as many."""
+_LINE_END = re.compile(r"(?<=\S)\n(?=\S)")
 
 
 def tokenised(paths: Sequence[Path], tokenizer: str, folder: Path) -> TokenFile:
@@ -32,7 +43,8 @@ def tokenised(paths: Sequence[Path], tokenizer: str, folder: Path) -> TokenFile:
     missing = [text for text in texts if not text.is_file()]
     if missing:
         raise ConfigError(f"{missing[0]}: no such file; name text files, or folders of *.txt.")
-    states = [(str(text.resolve()), text.stat().st_size, text.stat().st_mtime_ns) for text in texts]
+    sources = [*texts, *files_of(tokenizer)]
+    states = [(str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns) for file in sources]
     target = folder / f"tokens-{content_hash((tokenizer, states))}.bin"
     with exclusive_lock(folder / "lock"):
         if not target.with_name(f"{target.name}.json").exists():
@@ -43,4 +55,25 @@ def tokenised(paths: Sequence[Path], tokenizer: str, folder: Path) -> TokenFile:
 
 def _documents(texts: Sequence[Path], tokenizer: Tokenizer) -> Iterator[list[int]]:
     for text in texts:
-        yield [*tokenizer.encode(read_text(text)), tokenizer.end_of_text]
+        before = ""
+        for piece in _pieces(text):
+            yield tokenizer.encode(piece, before)
+            before = piece[piece.rfind("\n", 0, -1) + 1 :]
+        yield [tokenizer.end_of_text]
+
+
+def _pieces(path: Path) -> Iterator[str]:
+    """A text file, in pieces that end at line ends."""
+    rest = ""
+    try:
+        with path.open(encoding="utf-8") as handle:
+            while block := handle.read(_PIECE_CHARACTERS):
+                text = rest + block
+                ends = [found.end() for found in _LINE_END.finditer(text)] or [len(text)]
+                rest = text[ends[-1] :]
+                yield text[: ends[-1]]
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
+        raise ArtifactError(f"{path}: cannot be read ({reason}); give a text file in UTF-8.") from error
+    if rest:
+        yield rest

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any, Protocol
 
+from kareus.artifacts.files import read_json
 from kareus.artifacts.records import suggest
 from kareus.errors import ConfigError
 
@@ -10,7 +11,10 @@ BYTES = "bytes"
 """Name of the tokenizer that needs no file."""
 
 _END_OF_TEXT = ("<|end_of_text|>", "<|endoftext|>", "<|im_end|>", "</s>", "<eos>")
-"""What models call the token that ends a document: Llama 3, Qwen and GPT-2, chat variants, Llama 2, Gemma."""
+"""What models call the token that ends a document, where nothing beside the tokenizer says it: Llama 3, Qwen and GPT-2,
+chat variants, Llama 2, Gemma."""
+
+_CONFIG = "tokenizer_config.json"
 
 
 class Tokenizer(Protocol):
@@ -24,8 +28,8 @@ class Tokenizer(Protocol):
     def end_of_text(self) -> int:
         """Id that ends a document."""
 
-    def encode(self, text: str) -> list[int]:
-        """Ids of `text`, without any that begins or ends it."""
+    def encode(self, text: str, after: str = "") -> list[int]:
+        """Ids of `text` where it stands after `after`, without any that begins or ends it."""
 
 
 class ByteTokenizer:
@@ -34,8 +38,8 @@ class ByteTokenizer:
     vocab_size = 257
     end_of_text = 256
 
-    def encode(self, text: str) -> list[int]:
-        """Bytes of `text`."""
+    def encode(self, text: str, after: str = "") -> list[int]:
+        """Bytes of `text`, wherever it stands."""
         return list(text.encode())
 
 
@@ -50,15 +54,29 @@ class FileTokenizer:
         """
         self._tokenizer = _load(path)
         self.vocab_size: int = self._tokenizer.get_vocab_size(with_added_tokens=True)
-        ends = [end for name in _END_OF_TEXT if (end := self._tokenizer.token_to_id(name)) is not None]
+        names = (*_named_end(path), *_END_OF_TEXT)
+        ends = [end for name in names if (end := self._tokenizer.token_to_id(name)) is not None]
         if not ends:
-            raise ConfigError(f"{path}: has no token that ends a document; allowed: {', '.join(_END_OF_TEXT)}.")
+            raise ConfigError(
+                f"{path}: has no token that ends a document; name it as `eos_token` in {_CONFIG} beside it "
+                f"(looked for: {', '.join(names)})."
+            )
         self.end_of_text: int = ends[0]
 
-    def encode(self, text: str) -> list[int]:
-        """Ids of `text`."""
+    def encode(self, text: str, after: str = "") -> list[int]:
+        """Ids of `text`; tokens at its start may depend on what is before it, so that is encoded too."""
+        ids: list[int] = self._ids(after + text)
+        return ids[len(self._ids(after)) :] if after else ids
+
+    def _ids(self, text: str) -> list[int]:
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
         return ids
+
+
+def files_of(name: str) -> list[Path]:
+    """Files that decide the ids of the tokenizer `name`, those that exist."""
+    path = _path(name)
+    return [] if name == BYTES else [file for file in (path, path.with_name(_CONFIG)) if file.is_file()]
 
 
 def open_tokenizer(name: str) -> Tokenizer:
@@ -66,16 +84,32 @@ def open_tokenizer(name: str) -> Tokenizer:
 
     Raises:
         ConfigError: there is no such file, or it is no tokenizer.
+        ArtifactError: the `tokenizer_config.json` beside it is not JSON.
     """
     if name == BYTES:
         return ByteTokenizer()
-    path = Path(name).expanduser()
-    path = path / "tokenizer.json" if path.is_dir() else path
+    path = _path(name)
     if not path.is_file():
         raise ConfigError(
             f"tokenizer={name}: no such file; {suggest(name, [BYTES])}, or the path of a model's tokenizer.json."
         )
     return FileTokenizer(path)
+
+
+def _path(name: str) -> Path:
+    path = Path(name).expanduser()
+    return path / "tokenizer.json" if path.is_dir() else path
+
+
+def _named_end(path: Path) -> tuple[str, ...]:
+    """What the model's own configuration calls the token that ends a document, if it says it."""
+    config = path.with_name(_CONFIG)
+    if not config.is_file():
+        return ()
+    described = read_json(config)
+    named = described.get("eos_token") if isinstance(described, dict) else None
+    named = named.get("content") if isinstance(named, dict) else named
+    return (named,) if isinstance(named, str) else ()
 
 
 def _load(path: Path) -> Any:

@@ -45,8 +45,8 @@ class TokenFile:
     """All of them, mapped."""
 
 
-def write_tokens(path: Path, documents: Iterable[Sequence[int]], *, vocab_size: int, tokenizer: str) -> None:
-    """Write the ids of `documents`, end to end, with the JSON file `<path>.json`; both are whole or absent.
+def write_tokens(path: Path, pieces: Iterable[Sequence[int]], *, vocab_size: int, tokenizer: str) -> None:
+    """Write the ids of `pieces`, end to end, with the JSON file `<path>.json`; both are whole or absent.
 
     Raises:
         ArtifactError: an id is not below `vocab_size`.
@@ -58,8 +58,8 @@ def write_tokens(path: Path, documents: Iterable[Sequence[int]], *, vocab_size: 
     def write(temporary: Path) -> None:
         nonlocal written
         with temporary.open("wb") as handle:
-            for document in documents:
-                ids = np.asarray(document, dtype=np.int64)
+            for piece in pieces:
+                ids = np.asarray(piece, dtype=np.int64)
                 _check(path, ids, vocab_size)
                 handle.write(ids.astype(_DTYPES[dtype]).tobytes())
                 written += len(ids)

@@ -52,7 +52,7 @@ class MscclppCommunicator:
         Raises:
             EngineError: the library is not installed.
         """
-        library = _library()
+        library = load_library()
         self.axis = axis
         self.size = group.size()
         self.rank = group.rank()
@@ -114,7 +114,12 @@ class MscclppCommunicator:
             )
 
 
-def _library() -> Any:
+def load_library() -> Any:
+    """Import MSCCL++.
+
+    Raises:
+        EngineError: it is not there.
+    """
     try:
         library = importlib.import_module("mscclpp")
         importlib.import_module("mscclpp.ext")
