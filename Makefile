@@ -44,6 +44,7 @@ bench-search: $(VENV)/bench.stamp ## compare strategies of the search on simulat
 acceptance: $(VENV)/bench.stamp $(VENV)/test.stamp ## measure what is promised of whole runs: campaigns, kills, a clone, the benchmarks (an hour)
 	python benchmarks/pipeline.py
 	python benchmarks/search.py --quick
+	python benchmarks/engine.py
 	python benchmarks/acceptance.py
 	pytest -m acceptance
 
