@@ -18,6 +18,7 @@ from kareus.pipeline.problem import Array, Problem
 from kareus.pipeline.relaxation import Relaxation, Relaxed
 from kareus.pipeline.rounding import round_plans
 from kareus.pipeline.splicing import splice
+from kareus.pipeline.trading import trade
 
 RESOLUTION = 1e-5
 """Share of the iteration time to which `fastest_within` finds the deadline."""
@@ -136,14 +137,18 @@ def _range_s(relaxation: Relaxation) -> tuple[float, float]:
 
 def _plan(problem: Problem, relaxation: Relaxation, deadlines_s: Array) -> tuple[list[list[int]], list[Relaxed]]:
     """A plan for each deadline, by rising deadline, and the optima of the relaxation that they come from."""
-    if len(problem.point_sets) <= MOST_INSTRUCTIONS:
+    is_short = len(problem.point_sets) <= MOST_INSTRUCTIONS
+    if is_short:
         tried, relaxed = _aiming_earlier(problem, relaxation, deadlines_s)
     else:
         tried, relaxed = _narrowing(problem, relaxation, deadlines_s)
     lanes_s = np.tile(deadlines_s, tried.shape[1] // len(deadlines_s))
     tried = exchange(problem, tried, lanes_s)
     best = energies_in_time_j(problem, tried, lanes_s).reshape(-1, len(deadlines_s)).argmin(axis=0)
-    choices = tried[:, best * len(deadlines_s) + np.arange(len(deadlines_s))].T.tolist()
+    kept = tried[:, best * len(deadlines_s) + np.arange(len(deadlines_s))]
+    if is_short:
+        kept = trade(problem, kept, deadlines_s)
+    choices = kept.T.tolist()
     if deadlines_s[0] <= relaxation.fastest_s:
         choices[0] = least_energy_plan(problem, choices[0], relaxation.fastest_s)
     return choices, relaxed
