@@ -22,7 +22,7 @@ from kareus.pipeline.trading import trade
 
 RESOLUTION = 1e-5
 """Share of the iteration time to which `fastest_within` finds the deadline."""
-EARLIER = (0.0, 0.0005, 0.002)
+EARLIER = (0.0, 0.001)
 """Shares by which short pipelines aim earlier than a deadline: close by, the relaxation may have fewer fractions."""
 WIDE = 0.001
 """Gap above which plans of long pipelines are improved."""
