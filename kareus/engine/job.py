@@ -8,7 +8,7 @@ from kareus.artifacts.records import content_hash
 from kareus.artifacts.tables import read_provenance
 from kareus.engine.learning_rate import LearningRateSchedule
 from kareus.engine.pipelining import check_runnable
-from kareus.engine.schedules import MicrobatchSchedule, planned_schedules
+from kareus.engine.schedules import Schedules, planned_schedules
 from kareus.engine.settings import OptimizerSettings, TrainingSettings
 from kareus.errors import EngineError
 from kareus.partition.graph import Batch, BlockGraph
@@ -43,14 +43,14 @@ class Job:
         """Of the plan."""
         return self.plan.selector if self.plan else UNPLANNED
 
-    def schedules(self, stage: int) -> dict[int, MicrobatchSchedule]:
+    def schedules(self, stage: int) -> Schedules:
         """How the microbatches of a stage run; none are said to where all are sequential."""
         return planned_schedules(self.plan, stage) if self.plan else {}
 
     def checkpoint_subject(self, seed: int) -> str:
         """What a checkpoint has to agree with: plans may change from one to the next, weights' shapes may not."""
         w = self.workload
-        return content_hash((w.model, w.parallelism, w.sequence_length, seed))
+        return content_hash((w.model, w.parallelism, w.chunks, w.sequence_length, seed))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +94,7 @@ def unplanned_job(path: Path) -> Job:
 
 
 def _check(workload: Workload) -> None:
-    check_runnable(workload.pipeline, workload.num_microbatches, workload.parallelism.pp)
+    check_runnable(workload.pipeline)
     if workload.parallelism.shard_optimizer and workload.parallelism.dp > 1:
         raise EngineError(
             "parallelism.shard_optimizer=true: the engine keeps the optimizer's states whole on every replica; plan "

@@ -31,10 +31,14 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True)
 class MicrobatchSchedule:
-    """How the two instructions of one microbatch run on one stage."""
+    """How the two instructions of one microbatch run on one chunk of a stage."""
 
     forward: Schedule = Schedule()
     backward: Schedule = Schedule()
+
+
+Schedules = Mapping[tuple[int, int], MicrobatchSchedule]
+"""Of a stage, by chunk and microbatch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +55,13 @@ class Turn:
     """The collective that ends the segment."""
 
 
-def planned_schedules(plan: Plan, stage: int) -> dict[int, MicrobatchSchedule]:
-    """Schedules of a stage's microbatches, by number."""
+def planned_schedules(plan: Plan, stage: int) -> dict[tuple[int, int], MicrobatchSchedule]:
+    """Schedules of a stage, by chunk and microbatch."""
     own = plan.stages[stage].instructions
-    by_direction = {(i.direction, i.microbatch): _schedule(i) for i in own}
+    planned = {(i.direction, i.chunk, i.microbatch): _schedule(i) for i in own}
     return {
-        microbatch: MicrobatchSchedule(
-            by_direction[Direction.FORWARD, microbatch], by_direction[Direction.BACKWARD, microbatch]
-        )
-        for microbatch in sorted({i.microbatch for i in own})
+        key: MicrobatchSchedule(planned[Direction.FORWARD, *key], planned[Direction.BACKWARD, *key])
+        for key in sorted({(i.chunk, i.microbatch) for i in own})
     }
 
 

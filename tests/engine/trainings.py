@@ -23,7 +23,7 @@ from kareus.pipeline.dag import build_dag, makespan
 from kareus.pipeline.instructions import instructions_of
 from kareus.pipeline.tables import ITERATION
 from kareus.pipeline.transfers import transfers_s
-from kareus.profile.programs import Execution
+from kareus.profile.programs import Execution, chunk_shapes
 from kareus.schedule.tables import SPACE
 from kareus.workload.config import Parallelism, PipelineConfig, PipelineSchedule, Workload
 from kareus.workload.slices import cut, slice_text, subject_of, to_yaml
@@ -35,9 +35,11 @@ CLOCKS_MHZ = {"forward": 1410, "backward": 1200}
 
 
 def tiny_workload(dp: int = 1, pp: int = 1, tp: int = 1, cp: int = 1, **changes: Any) -> Workload:
+    model = changes.get("model", small_model(name="tiny", vocab_size=264))
+    split = (model.num_layers // pp,) * pp
     values = {
-        "model": small_model(name="tiny", vocab_size=264),
-        "parallelism": Parallelism(dp=dp, pp=pp, tp=tp, cp=cp, layers_per_stage=(2 // pp,) * pp, shard_optimizer=False),
+        "model": model,
+        "parallelism": Parallelism(dp=dp, pp=pp, tp=tp, cp=cp, layers_per_stage=split, shard_optimizer=False),
         "gpu": a100(),
         "testbed": simulated(),
         "protocol": protocol(),
@@ -110,14 +112,14 @@ def _points(workload: Workload, method: str, launches: dict[str, str]) -> Iterat
 
     Forwards and backwards have clocks of their own.
     """
-    for stage, layers in enumerate(workload.parallelism.split):
+    for (stage, chunk), shape in chunk_shapes(workload.parallelism.split, workload.chunks).items():
         for direction, time_s in TIMES_S.items():
-            partitions = instruction_partitions(workload, Direction(direction), layers) if launches else ()
+            partitions = instruction_partitions(workload, Direction(direction), shape.layers) if launches else ()
             splits = Execution.OVERLAP if partitions else Execution.NANOBATCHING
             yield {
                 "method": method,
                 "stage": stage,
-                "chunk": 0,
+                "chunk": chunk,
                 "direction": direction,
                 "point": 0,
                 "execution": splits if method == "kareus" and workload.microbatch_size % 2 == 0 else "sequential",
