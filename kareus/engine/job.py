@@ -7,7 +7,6 @@ from kareus.artifacts.provenance import check_subject
 from kareus.artifacts.records import content_hash
 from kareus.artifacts.tables import read_provenance
 from kareus.engine.learning_rate import LearningRateSchedule
-from kareus.engine.pipelining import check_runnable
 from kareus.engine.schedules import Schedules, planned_schedules
 from kareus.engine.settings import OptimizerSettings, TrainingSettings
 from kareus.errors import EngineError
@@ -94,7 +93,6 @@ def unplanned_job(path: Path) -> Job:
 
 
 def _check(workload: Workload) -> None:
-    check_runnable(workload.pipeline)
     if workload.parallelism.shard_optimizer and workload.parallelism.dp > 1:
         raise EngineError(
             "parallelism.shard_optimizer=true: the engine keeps the optimizer's states whole on every replica; plan "

@@ -23,6 +23,7 @@ from kareus.engine.data.batches import Microbatch
 from kareus.engine.schedules import Schedules
 from kareus.engine.stage_model import SEQUENTIAL, StageModel
 from kareus.errors import KareusError
+from kareus.model.functions import Later
 from kareus.partition.graph import Direction
 from kareus.pipeline.work import Work
 
@@ -156,6 +157,7 @@ class _Stage(PipelineStage):
         )
         self._scheduled = scheduled
         self._conductor = conductor
+        self._later: dict[int, Later] = {}
 
     def forward_one_chunk(self, fwd_chunk_id: int, *arguments: Any, **options: Any) -> Any:
         """Begin a forward; what PyTorch calls a chunk here is a microbatch."""
@@ -163,10 +165,24 @@ class _Stage(PipelineStage):
         self._scheduled.microbatch = fwd_chunk_id
         return super().forward_one_chunk(fwd_chunk_id, *arguments, **options)
 
-    def backward_one_chunk(self, bwd_chunk_id: int, *arguments: Any, **options: Any) -> Any:
-        """Begin a backward."""
-        self._begin(Direction.BACKWARD, bwd_chunk_id)
-        return super().backward_one_chunk(bwd_chunk_id, *arguments, **options)
+    def backward_one_chunk(
+        self, bwd_chunk_id: int, *arguments: Any, full_backward: bool = True, **options: Any
+    ) -> None:
+        """Begin a backward, or the part of it that computes input gradients: to PyTorch, that too is a whole one."""
+        if full_backward:
+            self._begin(Direction.BACKWARD, bwd_chunk_id)
+            super().backward_one_chunk(bwd_chunk_id, *arguments, **options)
+        else:
+            self._begin(Direction.INPUT_GRADIENT, bwd_chunk_id)
+            with self._scheduled.model.input_gradients_only() as self._later[bwd_chunk_id]:
+                super().backward_one_chunk(bwd_chunk_id, *arguments, **options)
+
+    def backward_weight_one_chunk(self, bwd_chunk_id: int, *_arguments: Any, **_options: Any) -> None:
+        """Run the weight gradients that the input gradients of the microbatch left."""
+        self._begin(Direction.WEIGHT_GRADIENT, bwd_chunk_id)
+        with torch.no_grad():
+            for add in self._later.pop(bwd_chunk_id):
+                add()
 
     def _begin(self, direction: Direction, microbatch: int) -> None:
         self._conductor.begin(Work(direction, microbatch, self._scheduled.chunk))

@@ -61,7 +61,8 @@ Planned = tuple[dict[tuple[int, int], MicrobatchSchedule], ...]
 
 def plans(of: Case) -> st.SearchStrategy[Planned]:
     """Any legal plan of the pipeline: each microbatch runs as it likes through each chunk."""
-    one = schedules(of.graph, recompute=of.workload.activation_checkpointing)
+    recompute, split_backward = of.workload.activation_checkpointing, of.workload.split_backward
+    one = schedules(of.graph, recompute=recompute, split_backward=split_backward)
     passes = itertools.product(range(of.workload.chunks), range(of.workload.num_microbatches))
     stage = st.fixed_dictionaries(dict.fromkeys(passes, one))
     return st.tuples(*[stage] * of.workload.parallelism.pp)
@@ -69,10 +70,10 @@ def plans(of: Case) -> st.SearchStrategy[Planned]:
 
 def overlapped(of: Case) -> MicrobatchSchedule:
     """Every collective launched beside the last operator of its partition; nanobatching where there is none."""
-    recompute = of.workload.activation_checkpointing
+    recompute, split_backward = of.workload.activation_checkpointing, of.workload.split_backward
     choices = tuple(
         Choice(partition=p.name, sm_count=3, launch=p.operators[-1].name)
-        for p in detect_partitions(of.graph, recompute=recompute)
+        for p in detect_partitions(of.graph, recompute=recompute, split_backward=split_backward)
     )
     schedule = Schedule(Execution.OVERLAP, choices) if choices else Schedule(Execution.NANOBATCHING)
     return MicrobatchSchedule(schedule, schedule)
@@ -194,6 +195,7 @@ INTERLEAVED = {
     "pipeline": PipelineConfig(schedule=PipelineSchedule.INTERLEAVED, chunks=2, deadlines=2),
     "num_microbatches": 4,
 }
+ZERO_BUBBLE = PipelineConfig(schedule=PipelineSchedule.ZERO_BUBBLE_H1, chunks=1, deadlines=2)
 FOUR_LAYERS = dataclasses.replace(LLAMA, num_layers=4)
 TIED_LAYERS = dataclasses.replace(TIED, num_layers=4)
 
@@ -207,6 +209,8 @@ def test_two_ranks_compute_the_loss_and_gradients_of_one_under_any_plan(tmp_path
         case(pp=2, num_microbatches=1),
         case(pp=2, model=FOUR_LAYERS, **INTERLEAVED),
         case(pp=2, model=TIED_LAYERS, activation_checkpointing=False, **INTERLEAVED),
+        case(pp=2, pipeline=ZERO_BUBBLE, microbatch_size=3),
+        case(pp=2, pipeline=ZERO_BUBBLE, model=TIED, activation_checkpointing=False),
         case(dp=2, microbatch_size=3),
         case(dp=2, activation_checkpointing=False),
         case(tp=2),
@@ -221,6 +225,10 @@ def test_four_ranks_compute_the_loss_and_gradients_of_one_under_any_plan(tmp_pat
         case(tp=2, pp=2),
         case(tp=2, pp=2, model=TIED, microbatch_size=3, activation_checkpointing=False),
         case(dp=2, pp=2, model=TIED),
+        case(tp=2, pp=2, pipeline=ZERO_BUBBLE),
+        case(tp=2, pp=2, model=TIED, pipeline=ZERO_BUBBLE, microbatch_size=3, activation_checkpointing=False),
+        case(cp=2, pp=2, pipeline=ZERO_BUBBLE),
+        case(cp=2, pp=2, pipeline=ZERO_BUBBLE, activation_checkpointing=False),
         case(tp=2, pp=2, model=FOUR_LAYERS, **INTERLEAVED),
         case(tp=2, pp=2, model=TIED_LAYERS, microbatch_size=3, activation_checkpointing=False, **INTERLEAVED),
     ]

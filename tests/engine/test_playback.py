@@ -39,6 +39,10 @@ INTERLEAVED = tiny_workload(
     num_microbatches=4,
 )
 
+ZERO_BUBBLE = tiny_workload(
+    tp=2, pp=2, pipeline=PipelineConfig(schedule=PipelineSchedule.ZERO_BUBBLE_H1, chunks=1, deadlines=2)
+)
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -64,7 +68,7 @@ def ideal(workload: Workload) -> Workload:
     return dataclasses.replace(workload, gpu=gpu, testbed=simulated(time_noise=0.0, power_noise=0.0))
 
 
-@pytest.mark.parametrize("workload", [DIVIDED, INTERLEAVED], ids=["1f1b", "interleaved"])
+@pytest.mark.parametrize("workload", [DIVIDED, INTERLEAVED, ZERO_BUBBLE], ids=["1f1b", "interleaved", "zb-h1"])
 def test_without_noise_it_is_the_pipeline_of_whole_instructions(tmp_path: Path, workload: Workload) -> None:
     planned(tmp_path / "planned", workload)
     folder, workload = tmp_path / "planned", ideal(workload)
