@@ -6,11 +6,12 @@ from kareus.device.controller import Clocks
 from kareus.device.protocol import Device
 from kareus.engine import checkpoint
 from kareus.engine.actions import actions_of
+from kareus.engine.chunk_stage import Shapes, StagePlace
 from kareus.engine.conductor import Conductor, cues_of
 from kareus.engine.data.samples import Samples
 from kareus.engine.job import Job
 from kareus.engine.learning_rate import LearningRateSchedule
-from kareus.engine.pipeline import Pipeline, Shapes, StagePlace
+from kareus.engine.pipeline import Pipeline
 from kareus.engine.recorder import Recorder
 from kareus.engine.settings import OptimizerSettings, TrainingSettings
 from kareus.engine.stage_chunks import StageChunks, first_layers

@@ -1,6 +1,7 @@
 """Loss and gradients of a pipeline, divided in any way and run by any plan, are those of the whole model on one GPU."""
 
 import dataclasses
+import gc
 import itertools
 from pathlib import Path
 from typing import NamedTuple
@@ -15,11 +16,12 @@ from worlds import LLAMA, QWEN, departure, drawn, gradients_of, graph_of, schedu
 
 from kareus.device.controller import DryClocks
 from kareus.engine.actions import actions_of
+from kareus.engine.chunk_stage import Shapes, StagePlace
 from kareus.engine.conductor import Conductor, Cue, cues_of
 from kareus.engine.data.batches import Batches, Microbatch, Share
 from kareus.engine.data.samples import SyntheticSamples
 from kareus.engine.gradients import sum_weight_gradients
-from kareus.engine.pipeline import Pipeline, Shapes, StagePlace
+from kareus.engine.pipeline import Pipeline
 from kareus.engine.ranks import groups_of, lines_of, place_of
 from kareus.engine.schedules import MicrobatchSchedule, Schedule
 from kareus.engine.stage_chunks import StageChunks, first_layers
@@ -175,8 +177,17 @@ def check_case(rank: int, of: Case) -> None:
             lines.ends.all_reduce([stage.tied_gradient]).wait()
         (summed,) = over_all_ranks(0.0 if loss is None or place.tp else float(loss))
         assert departure({"loss": torch.tensor(summed), **gradients_of(stage)}, expected) <= TOLERANCE
+        assert activations(workload) == 0, "memory that messages were received in is given back"
 
     check()
+
+
+def activations(workload: Workload) -> int:
+    """How many tensors there are that have the size of what passes between stages."""
+    tokens = workload.sequence_length // workload.parallelism.cp
+    size = (workload.microbatch_size, tokens, workload.model.hidden_size)
+    tensors = [t for t in gc.get_objects() if type(t) is torch.Tensor]
+    return sum(t.device.type == "cpu" and t.shape == size for t in tensors)
 
 
 def _in_whole(name: str, workload: Workload) -> str:

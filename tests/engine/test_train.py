@@ -22,6 +22,8 @@ from transformers import AutoModelForCausalLM
 
 from kareus.artifacts.tables import read_provenance, read_table
 from kareus.cli import main
+from kareus.engine import setup
+from kareus.engine.conductor import cues_of
 from kareus.engine.job import Job, planned_job
 from kareus.engine.launch import launch
 from kareus.engine.tables import ITERATIONS
@@ -249,6 +251,22 @@ def test_a_training_that_does_not_fit_into_the_memory_ends_in_one_line(
         "kareus train: rank 0: the training does not fit into the memory of its GPU; end what else runs on it, or "
         "plan a smaller microbatch.\n"
     )
+
+
+def test_a_departure_from_the_planned_order_ends_the_training_in_one_line(
+    alone: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(setup, "cues_of", lambda *of: tuple(reversed(cues_of(*of))))
+    assert here(alone / "plan/fastest.json", "--iterations", 1, "--output", tmp_path) == 2
+    assert capsys.readouterr().err == (
+        "kareus train: forward of microbatch 0 on stage 0: the plan has backward of microbatch 2 on stage 0 here; run "
+        "a plan of this pipeline schedule.\n"
+    )
+    assert all(record.name.startswith("kareus") for record in caplog.records)
 
 
 def test_a_training_that_diverges_leaves_a_checkpoint_to_go_on_from(
