@@ -71,7 +71,7 @@ class Scheduled(nn.Module):
 
 
 class ChunkStage(PipelineStage):
-    """Tells the conductor of every instruction of a chunk, and receives into memory that is only held while needed."""
+    """Tells the conductor of every instruction of a chunk, and holds what is sent and received only while needed."""
 
     def __init__(
         self, scheduled: Scheduled, chunks: int, place: StagePlace, shapes: Shapes, conductor: Conductor
@@ -121,6 +121,13 @@ class ChunkStage(PipelineStage):
         with torch.no_grad():
             for add in self._later.pop(bwd_chunk_id):
                 add()
+
+    def get_fwd_send_ops(self, fwd_chunk_id: int) -> Any:
+        """Send the output of a forward, of which nothing but its graph and its shape are needed here any more."""
+        sends = super().get_fwd_send_ops(fwd_chunk_id)
+        for output in self.fwd_cache[fwd_chunk_id][0]:
+            output.data = output.new_empty(1).expand(output.shape)
+        return sends
 
     def get_fwd_recv_ops(self, fwd_chunk_id: int) -> Any:
         """Receive the input of a forward."""

@@ -3,6 +3,7 @@
 import dataclasses
 import gc
 import itertools
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,7 +17,7 @@ from worlds import LLAMA, QWEN, departure, drawn, gradients_of, graph_of, schedu
 
 from kareus.device.controller import DryClocks
 from kareus.engine.actions import actions_of
-from kareus.engine.chunk_stage import Shapes, StagePlace
+from kareus.engine.chunk_stage import ChunkStage, Shapes, StagePlace
 from kareus.engine.conductor import Conductor, Cue, cues_of
 from kareus.engine.data.batches import Batches, Microbatch, Share
 from kareus.engine.data.samples import SyntheticSamples
@@ -143,6 +144,7 @@ def check_case(rank: int, of: Case) -> None:
     stage = StageChunks(models, first_layers(split, workload.chunks, place.stage))
     draw_weights(stage, workload.model, 0, 0, groups.mesh.tp)
     scheduled: dict[tuple[int, int], MicrobatchSchedule] = {}
+    conductor = Watching(place.stage, cues_of(workload, None, place.stage), DryClocks(), lambda: None)
     pipeline = Pipeline(
         models,
         StagePlace(stage=place.stage, stages=parallelism.pp, group=lines.stages, device=torch.device("cpu")),
@@ -155,8 +157,9 @@ def check_case(rank: int, of: Case) -> None:
         ),
         actions_of(workload, None),
         scheduled,
-        Conductor(place.stage, cues_of(workload, None, place.stage), DryClocks(), lambda: None),
+        conductor,
     )
+    conductor.stages = pipeline._runtime._stages
     mean_loss, gradients = reference(of)
     expected = {"loss": mean_loss}
     for name in (n for n, _ in stage.named_buffers() if n.endswith("_gradient")):
@@ -178,8 +181,21 @@ def check_case(rank: int, of: Case) -> None:
         (summed,) = over_all_ranks(0.0 if loss is None or place.tp else float(loss))
         assert departure({"loss": torch.tensor(summed), **gradients_of(stage)}, expected) <= TOLERANCE
         assert activations(workload) == 0, "memory that messages were received in is given back"
+        assert conductor.most_bytes <= torch.float32.itemsize, "and so is that which they were sent from"
 
     check()
+
+
+class Watching(Conductor):
+    """Notes how much memory the outputs of microbatches in flight take whenever an instruction begins."""
+
+    stages: Sequence[ChunkStage] = ()
+    most_bytes = 0
+
+    def begin(self, work: Work) -> None:
+        super().begin(work)
+        for outputs, _ in (passed for stage in self.stages for passed in stage.fwd_cache.values()):
+            self.most_bytes = max([self.most_bytes, *(t.untyped_storage().nbytes() for t in outputs)])
 
 
 def activations(workload: Workload) -> int:
