@@ -20,8 +20,8 @@ from kareus.engine.job import Job
 from kareus.engine.optimizer import Optimizer, whole_norm
 from kareus.engine.ranks import Lines, groups_of, lines_of, place_of
 from kareus.engine.settings import OptimizerSettings
-from kareus.engine.stage_model import StageModel
 from kareus.engine.stage_chunks import StageChunks, first_layers
+from kareus.engine.stage_model import StageModel
 from kareus.errors import ArtifactError
 from kareus.model.communication import Mesh
 from kareus.model.communicators.choice import Library
@@ -39,6 +39,7 @@ STEPS = 3
 TIED = dataclasses.replace(QWEN, vocab_size=264, tie_embeddings=True, qkv_bias=False)
 FREELY, CLIPPED = 1e9, 0.1
 """Largest norms: one that no gradient here has, and one that all have more than."""
+OTHER = "another model, parallelism, chunks of its stages, sequence length or seed"
 
 
 def sharing(workload: Workload, *, shard_optimizer: bool = True) -> Workload:
@@ -196,8 +197,11 @@ def test_a_training_with_shared_out_states_is_resumed_exactly_and_exported(tmp_p
 @pytest.mark.parametrize(
     ("other", "said"),
     [
-        (sharing(tiny_workload(dp=2), shard_optimizer=False), "another model, parallelism, chunks of its stages, sequence length or seed"),
-        (sharing(tiny_workload(pp=2)), "another model, parallelism, chunks of its stages, sequence length or seed"),
+        (
+            sharing(tiny_workload(dp=2), shard_optimizer=False),
+            OTHER,
+        ),
+        (sharing(tiny_workload(pp=2)), OTHER),
         (sharing(tiny_workload(dp=4)), "was written by 2 ranks, this run has 4"),
     ],
 )
