@@ -62,7 +62,8 @@ class _Record(NamedTuple):
     step: Step
     function: Any
     """The node of autograd, where the operator is one function; else None."""
-    outputs: tuple[GradientEdge, ...]
+    outputs: Tensors
+    """What it computed, without memory: they keep the graph, which nodes of functions do not (PyTorch 2.11)."""
     reads: tuple[str, ...]
     """Names of the inputs that have a gradient, in order."""
     inputs: tuple[Tensor | GradientEdge, ...]
@@ -161,13 +162,16 @@ def _recorded(step: Step, inputs: list[Any], shards: Tensors) -> tuple[Tensors, 
     record = _Record(
         step,
         function=outputs[0].grad_fn if operator.is_function else None,
-        outputs=tuple(_edge(t) for t in outputs),
+        outputs=outputs,
         reads=tuple(name for name, _ in tensors),
         inputs=tuple(t if t.is_leaf else _edge(t) for _, t in tensors),
         shards=shards,
         gathered=gathered,
     )
-    return tuple(t.detach() for t in outputs), record
+    results = tuple(t.detach() for t in outputs)
+    for output in outputs:
+        output.data = output.new_empty(0)
+    return results, record
 
 
 def _regathering(record: _Record) -> Exchange | None:
