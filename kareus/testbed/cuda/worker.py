@@ -16,7 +16,8 @@ import torch.distributed as dist
 
 from kareus.artifacts.files import die_with_parent
 from kareus.artifacts.records import from_plain
-from kareus.device.pairing import device_of_cuda, number_as_the_driver
+from kareus.device.environment import prepare_cuda
+from kareus.device.pairing import device_of_cuda
 from kareus.errors import DeviceError, KareusError
 from kareus.model.communicators.choice import Library
 from kareus.testbed.cuda.channel import Channel, exit_after_hangup
@@ -49,7 +50,7 @@ class WorkerSettings:
 def main() -> None:
     """Serve on the descriptor that is the only argument."""
     die_with_parent()
-    number_as_the_driver()
+    prepare_cuda()
     with contextlib.suppress(KeyboardInterrupt):  # whoever started this says so
         channel = Channel(socket.socket(fileno=int(sys.argv[1])))
         exit_after_hangup(channel, _GRACE_S)
