@@ -133,8 +133,8 @@ def _connect(setup: Setup) -> None:
     for communicator, sm_counts in (
         (groups.mesh.tp, _sm_counts(setup)),
         (groups.mesh.cp, _sm_counts(setup)),
-        (groups.replicas, ()),
-        (lines.ends, ()),
+        (groups.replicas, {None}),
+        (lines.ends, {None}),
     ):
         if isinstance(communicator, NcclCommunicator):
             communicator.prepare(sm_counts)
@@ -143,12 +143,12 @@ def _connect(setup: Setup) -> None:
             dist.all_reduce(torch.zeros(1, device=setup.world.device), group=line)
 
 
-def _sm_counts(setup: Setup) -> set[int]:
-    """What this rank's plan asks for, and what a collective gets where no plan speaks of it."""
+def _sm_counts(setup: Setup) -> set[int | None]:
+    """What this rank's plan asks for, what a collective gets where no plan speaks of it, and NCCL's own choice."""
     plan = setup.job.plan
     own = plan.stages[setup.standing.place.stage].instructions if plan else ()
     planned = {choice.sm_count for instruction in own for choice in instruction.partitions}
-    return planned | {setup.job.workload.testbed.default_collective_sm_count}
+    return {*planned, setup.job.workload.testbed.default_collective_sm_count, None}
 
 
 def _seed(workload: Workload, settings: TrainingSettings) -> int:

@@ -20,7 +20,7 @@ class Prepared(NcclCommunicator):
     def __init__(self, axis: str, log: list[tuple[str, Any]]) -> None:
         self.axis, self.log = axis, log
 
-    def prepare(self, sm_counts: Any = ()) -> None:
+    def prepare(self, sm_counts: Any) -> None:
         self.log.append((self.axis, set(sm_counts)))
 
 
@@ -47,12 +47,12 @@ def test_all_groups_are_connected_in_one_order_for_all_sm_counts_of_the_stage(
         ),
     )
     _connect(setup)
-    on_operators = own | {DEFAULT}
+    on_operators = own | {DEFAULT, None}
     assert log == [
         ("tp", on_operators),
         ("cp", on_operators),
-        ("dp", set()),
-        ("ends", set()),
+        ("dp", {None}),
+        ("ends", {None}),
         ("stages", "meta"),
         ("tensor", "meta"),
     ]

@@ -44,9 +44,9 @@ class NcclCommunicator:
         self._default = ProcessGroupCommunicator(axis, group, fuses=True)
         self._by_sm_count: dict[int, ProcessGroupCommunicator] = {}
 
-    def prepare(self, sm_counts: Iterable[int] = ()) -> None:
-        """Connect the group, and make and connect one for each number of SMs: seconds that nothing should time."""
-        for sm_count in (None, *sorted(set(sm_counts))):
+    def prepare(self, sm_counts: Iterable[int | None]) -> None:
+        """Make the groups and connect them, which takes seconds, before anything is timed; None is the one given."""
+        for sm_count in sorted(set(sm_counts), key=lambda n: n or 0):
             self._limited(sm_count).all_reduce((torch.zeros(1, device="cuda"),)).wait()
 
     def all_reduce(self, tensors: Sequence[Tensor], sm_count: int | None = None, operation: Any = SUM) -> Works:
