@@ -9,7 +9,7 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
-from typing import NoReturn, TextIO
+from typing import Any, NoReturn, TextIO
 
 import kareus
 from kareus.artifacts.records import suggest
@@ -81,13 +81,23 @@ def _run(name: str, argv: Sequence[str]) -> int:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says what is wrong with the arguments once on each machine, where torchrun starts several ranks with the same."""
+    """Says what there is to say once on each machine, where torchrun starts several ranks with the same arguments."""
+
+    def print_help(self, file: Any = None) -> None:
+        """Say how the command is used."""
+        if _speaks():
+            super().print_help(file)
 
     def error(self, message: str) -> NoReturn:
-        """Say it with the usage, and exit with 2."""
-        if os.environ.get("LOCAL_RANK", "0") != "0":
+        """Say what is wrong with the arguments, with the usage, and exit with 2."""
+        if not _speaks():
             raise SystemExit(2)
         super().error(message)
+
+
+def _speaks() -> bool:
+    """Whether this is the first process of a machine's, or the only one."""
+    return os.environ.get("LOCAL_RANK", "0") == "0"
 
 
 class _Speaker(logging.StreamHandler[TextIO]):

@@ -22,7 +22,7 @@ from kareus.engine.state import from_parts, to_parts
 from kareus.errors import ArtifactError, ConfigError
 from kareus.model.weights import save_tensors
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 _PREFIX = "iteration-"
 
@@ -48,6 +48,7 @@ class Checkpoint:
     iteration: int
     """Iterations done."""
     model: Mapping[str, Tensor]
+    """What the rank optimizes of each weight, in fp32, by name."""
     optimizer: Mapping[str, Any]
     """As `torch.optim.Optimizer.state_dict` gives it."""
     random: Mapping[str, Tensor]

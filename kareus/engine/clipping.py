@@ -18,6 +18,7 @@ def gradient_norm(
     *,
     tp: dist.ProcessGroup | None,
     pp: dist.ProcessGroup | None,
+    dp: dist.ProcessGroup | None,
 ) -> Tensor:
     """Euclidean norm of the model's gradient, fp32, the same on every rank.
 
@@ -27,13 +28,15 @@ def gradient_norm(
             once. A weight that two stages hold (tied embeddings) is to be given on one of them.
         tp: ranks that share every layer; None if there is one.
         pp: ranks that hold the stages; None if there is one.
+        dp: replicas that each hold a part of the gradients; None if each holds them whole.
     """
     squares = _squares(sharded)
     if tp is not None:
         dist.all_reduce(squares, group=tp)
     squares = squares + _squares(replicated).to(squares.device)
-    if pp is not None:
-        dist.all_reduce(squares, group=pp)
+    for group in (pp, dp):
+        if group is not None:
+            dist.all_reduce(squares, group=group)
     return squares.sqrt()
 
 

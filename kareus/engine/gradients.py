@@ -25,7 +25,8 @@ def sum_weight_gradients(module: nn.Module, mesh: Mesh, replicas: Communicator |
     Args:
         module: a stage's model.
         mesh: its tensor-parallel and context-parallel groups.
-        replicas: its data-parallel group; None if there is one replica.
+        replicas: its data-parallel group; None if there is one replica, or if each sums a part of its own (see
+            `kareus.engine.division`).
     """
     own_heads = [b for m in module.modules() if isinstance(m, QueryKeyNorm) for _, b in weight_gradients(m)]
     if mesh.tp is not None and own_heads:

@@ -10,7 +10,6 @@ from kareus.engine.learning_rate import LearningRateSchedule
 from kareus.engine.pipelining import check_runnable
 from kareus.engine.schedules import MicrobatchSchedule, planned_schedules
 from kareus.engine.settings import OptimizerSettings, TrainingSettings
-from kareus.errors import EngineError
 from kareus.partition.graph import Batch, BlockGraph
 from kareus.partition.read import read_graphs
 from kareus.partition.tables import SEGMENTS
@@ -95,8 +94,3 @@ def unplanned_job(path: Path) -> Job:
 
 def _check(workload: Workload) -> None:
     check_runnable(workload.pipeline, workload.num_microbatches, workload.parallelism.pp)
-    if workload.parallelism.shard_optimizer and workload.parallelism.dp > 1:
-        raise EngineError(
-            "parallelism.shard_optimizer=true: the engine keeps the optimizer's states whole on every replica; plan "
-            "with parallelism.shard_optimizer=false."
-        )

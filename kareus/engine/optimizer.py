@@ -1,14 +1,13 @@
-"""AdamW over fp32 copies of a stage's weights, with gradients from the engine's fp32 buffers."""
+"""AdamW over fp32 copies of the weights that this rank optimizes, with gradients from the engine's fp32 buffers."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from kareus.engine.clipping import clip, gradient_norm
-from kareus.engine.gradients import weight_gradients
+from kareus.engine.division import Division, Part
 from kareus.engine.ranks import Lines
 from kareus.engine.settings import OptimizerSettings
 from kareus.model.weights import pieces
@@ -18,27 +17,15 @@ _MATRIX = 2
 """Dimensions of the weights that decay."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Weight:
-    name: str
-    parameter: nn.Parameter
-    """What the model computes with."""
-    master: nn.Parameter
-    """In fp32; the parameter itself where the model is."""
-    gradient: Tensor
-
-
 class Optimizer:
-    """Updates one stage's weights."""
+    """Updates one stage's weights, of which other replicas may update other parts."""
 
-    def __init__(self, stage: nn.Module, settings: OptimizerSettings) -> None:
-        """Optimize all weights of `stage`, as they are now."""
-        gradients = dict(weight_gradients(stage))
-        self._weights = [_Weight(n, p, _master(p), gradients[n]) for n, p in stage.named_parameters()]
-        for weight in self._weights:
-            weight.master.grad = weight.gradient
-        decay = [w.master for w in self._weights if w.master.dim() == _MATRIX]
-        others = [w.master for w in self._weights if w.master.dim() != _MATRIX]
+    def __init__(self, division: Division, settings: OptimizerSettings) -> None:
+        """Optimize this rank's part of the weights of `division`, as they are now."""
+        self._division = division
+        self._masters = {part.name: _master(part) for part in division.parts}
+        decay = [self._masters[part.name] for part in division.parts if len(part.shape) == _MATRIX]
+        others = [self._masters[part.name] for part in division.parts if len(part.shape) != _MATRIX]
         self._adamw = torch.optim.AdamW(
             [
                 {"params": decay, "weight_decay": settings.weight_decay},
@@ -55,18 +42,16 @@ class Optimizer:
         Raises:
             KareusError: the norm is infinite or not a number; nothing is updated.
         """
-        gradients = [weight.gradient for weight in self._weights]
-        clip(gradients, norm, self._largest_norm)
+        clip([part.gradient for part in self._division.parts], norm, self._largest_norm)
         for group in self._adamw.param_groups:
             group["lr"] = learning_rate
         self._adamw.step()
-        for weight in self._weights:
-            self._publish(weight)
-            weight.gradient.zero_()
+        self._publish()
+        self._division.clear()
 
     def weights(self) -> dict[str, Tensor]:
-        """Weights in fp32, by name."""
-        return {weight.name: weight.master.detach() for weight in self._weights}
+        """What this rank optimizes of each weight, in fp32, [elements], by name."""
+        return {name: master.detach() for name, master in self._masters.items()}
 
     def state(self) -> Mapping[str, Any]:
         """State of AdamW."""
@@ -74,35 +59,41 @@ class Optimizer:
         return state
 
     def load(self, weights: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
-        """Go on from what `weights` and `state` returned."""
-        for weight in self._weights:
-            weight.master.data.copy_(weights[weight.name])
-            self._publish(weight)
+        """Go on from what `weights` and `state` returned; every rank calls this."""
+        for name, master in self._masters.items():
+            master.data.copy_(weights[name])
+        self._publish()
         self._adamw.load_state_dict(dict(state))
 
-    def _publish(self, weight: _Weight) -> None:
-        if weight.master is not weight.parameter:
-            weight.parameter.data.copy_(weight.master)
+    def _publish(self) -> None:
+        """Let the model compute with the new weights, on all replicas."""
+        for part in self._division.parts:
+            part.weight.copy_(self._masters[part.name].detach())  # onto itself where the model is in fp32
+        self._division.gather()
 
 
-def whole_norm(stage: nn.Module, model: Model, lines: Lines, *, counts_head: bool) -> Tensor:
+def whole_norm(division: Division, model: Model, lines: Lines, *, counts_head: bool) -> Tensor:
     """Norm of the whole model's gradient, after all sums.
 
     Args:
-        stage: of this rank.
+        division: of this rank's stage.
         model: the architecture.
         lines: groups of this rank.
         counts_head: False on the last stage if its head is a copy of the first stage's embedding.
     """
-    named = [(n, g) for n, g in weight_gradients(stage) if counts_head or n != "head.lm_head.weight"]
+    named = [(p.name, p.gradient) for p in division.parts if counts_head or p.name != "head.lm_head.weight"]
     divided = {n for n, _ in named if any(p.divided is not None for p in pieces(model, n, 0))}
     return gradient_norm(
         [gradient for name, gradient in named if name in divided],
         [gradient for name, gradient in named if name not in divided],
         tp=lines.tensor,
         pp=lines.stages,
+        dp=lines.sharers,
     )
 
 
-def _master(parameter: nn.Parameter) -> nn.Parameter:
-    return parameter if parameter.dtype is torch.float32 else nn.Parameter(parameter.detach().float())
+def _master(part: Part) -> nn.Parameter:
+    """A copy of `part` in fp32 that has its gradient; where the model is in fp32, the part itself."""
+    master = nn.Parameter(part.weight.float())
+    master.grad = part.gradient
+    return master

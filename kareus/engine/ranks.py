@@ -30,7 +30,8 @@ class Groups:
     mesh: Mesh
     """About operators."""
     replicas: Communicator | None
-    """About weight gradients, with the same place of the other replicas; None if there is one replica."""
+    """About weight gradients, with the same place of the other replicas; None if there is one replica, or if they share
+    out the optimizer's states, see `Lines.sharers`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,8 @@ class Lines:
     """The tensor-parallel group, for small sums that no plan speaks of; None if it is this rank alone."""
     ends: Communicator | None
     """First and last stage, where both hold a copy of tied embeddings; None elsewhere."""
+    sharers: dist.ProcessGroup | None
+    """The same place of all replicas, in order, that share out the optimizer's states; None if each has them whole."""
 
 
 def place_of(rank: int, parallelism: Parallelism, world_size: int) -> Place:
@@ -93,7 +96,7 @@ def groups_of(place: Place, parallelism: Parallelism, library: Library, scratch_
             tp=make_communicator(library, "tp", tensor, scratch_bytes),
             cp=make_communicator(library, "cp", context, scratch_bytes),
         ),
-        make_communicator(of_weights, "dp", replicas, scratch_bytes),
+        None if parallelism.shard_optimizer else make_communicator(of_weights, "dp", replicas, scratch_bytes),
     )
 
 
@@ -109,11 +112,13 @@ def lines_of(place: Place, parallelism: Parallelism, library: Library, *, ties_e
     of_weights = Library.GLOO if library is Library.GLOO else Library.NCCL
     stages = [rank_of(replace(place, stage=stage), parallelism) for stage in range(parallelism.pp)]
     tensor = [rank_of(replace(place, tp=tp), parallelism) for tp in range(parallelism.tp)]
+    replicas = [rank_of(replace(place, replica=replica), parallelism) for replica in range(parallelism.dp)]
     tied = ties_ends and parallelism.pp > 1 and place.stage in (0, parallelism.pp - 1)
     return Lines(
         _group(stages, of_weights, "pp"),
         _group(tensor, of_weights, "tp-sums") if parallelism.tp > 1 else None,
         make_communicator(of_weights, "ends", [stages[0], stages[-1]], 0) if tied else None,
+        _group(replicas, of_weights, "sharers") if parallelism.shard_optimizer and parallelism.dp > 1 else None,
     )
 
 

@@ -13,7 +13,7 @@ _TENSOR, _PAIRS, _TUPLE, _FLOAT = "tensor", "pairs", "tuple", "float"
 
 
 def to_parts(state: Any) -> tuple[dict[str, Tensor], Any]:
-    """Split `state` into its tensors, contiguous and by path, and JSON that refers to them by it.
+    """Split `state` into copies of its tensors on the CPU, contiguous and by path, and JSON that refers to them by it.
 
     Raises:
         TypeError: something in it is of another type.
@@ -42,7 +42,7 @@ def _split(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
     if isinstance(value, Tensor):
         if path in tensors:
             raise TypeError(f"{path}: names two tensors")
-        tensors[path] = value.detach().clone().contiguous()  # tied tensors share memory, which safetensors refuses
+        tensors[path] = value.detach().to("cpu", copy=True).contiguous()  # safetensors refuses tied tensors
         return {_TENSOR: path}
     if isinstance(value, Mapping):
         return {

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from kareus.engine import checkpoint
 from kareus.engine.data.batches import Batches, Share
+from kareus.engine.division import Division
 from kareus.engine.exporting import check_exportable, export_weights
 from kareus.engine.gradients import sum_weight_gradients
 from kareus.engine.optimizer import Optimizer, whole_norm
@@ -73,7 +74,8 @@ class Trainer:
                 draw_weights(self.stage, workload.model, setup.seed, first_layer, mesh.tp)
             else:
                 load_weights(self.stage, workload.model, setup.settings.weights, first_layer, mesh.tp)
-        self._optimizer = Optimizer(self.stage, setup.optimizer)
+        self._division = Division(self.stage, setup.standing.lines.sharers)
+        self._optimizer = Optimizer(self._division, setup.optimizer)
         self.iteration = 0
         self._batches = Batches(setup.samples, self._data_share)
         if found is not None:
@@ -116,7 +118,8 @@ class Trainer:
         sum_weight_gradients(self.stage, mesh, setup.standing.groups.replicas)
         if lines.ends is not None:
             lines.ends.all_reduce([tied_gradient(self.stage)]).wait()
-        norm = whole_norm(self.stage, setup.job.workload.model, lines, counts_head=self._counts_head)
+        self._division.reduce()
+        norm = whole_norm(self._division, setup.job.workload.model, lines, counts_head=self._counts_head)
         rate = setup.learning_rate.at(self.iteration)
         self._optimizer.step(norm, rate)
         setup.world.wait()

@@ -48,7 +48,7 @@ def test_alone_it_clips_as_torch_does(largest):
         parameter.grad = value.clone()
     expected = torch.nn.utils.clip_grad_norm_(parameters, largest)
     ours = [value.clone() for value in values]
-    norm = gradient_norm(ours, [], tp=None, pp=None)
+    norm = gradient_norm(ours, [], tp=None, pp=None, dp=None)
     clip(ours, norm, largest)
     assert norm == pytest.approx(float(expected))
     for parameter, gradient in zip(parameters, ours, strict=True):
@@ -72,10 +72,12 @@ dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=
 everyone = dist.group.WORLD
 shard, alike = [torch.tensor([2.0 * rank + 1, 2.0 * rank + 2])], [torch.tensor(5.0)]
 # Two ranks that share every layer hold 1, 2, 3, 4 divided and 5 alike; as two stages they hold two fives.
-layer = gradient_norm(shard, alike, tp=everyone, pp=None)
+layer = gradient_norm(shard, alike, tp=everyone, pp=None, dp=None)
 torch.testing.assert_close(layer, torch.tensor([1.0, 2, 3, 4, 5]).norm())
-stages = gradient_norm(shard, alike, tp=None, pp=everyone)
+stages = gradient_norm(shard, alike, tp=None, pp=everyone, dp=None)
 torch.testing.assert_close(stages, torch.tensor([1.0, 2, 3, 4, 5, 5]).norm())
+replicas = gradient_norm(shard, [], tp=None, pp=None, dp=everyone)
+torch.testing.assert_close(replicas, torch.tensor([1.0, 2, 3, 4]).norm())
 dist.barrier()
 os._exit(0)  # as training ends: gloo's threads may abort an interpreter that takes its time to
 """

@@ -82,9 +82,9 @@ def test_trained_weights_are_exported_for_transformers_also_after_the_training(
     assert again.returncode == 0, again.stderr
     theirs = AutoModelForCausalLM.from_pretrained(exported, dtype=torch.float32)
     first, last = (tensors for tensors in trained)
-    assert torch.equal(theirs.model.embed_tokens.weight, first["model/embedding.weight"])
-    assert torch.equal(theirs.lm_head.weight, last["model/head.lm_head.weight"])
-    assert torch.equal(theirs.model.layers[1].mlp.down_proj.weight, last["model/blocks.0.mlp.down.weight"])
+    assert torch.equal(theirs.model.embed_tokens.weight.flatten(), first["model/embedding.weight"])
+    assert torch.equal(theirs.lm_head.weight.flatten(), last["model/head.lm_head.weight"])
+    assert torch.equal(theirs.model.layers[1].mlp.down_proj.weight.flatten(), last["model/blocks.0.mlp.down.weight"])
     assert (exported / "model-00001-of-00002.safetensors").stat().st_mode == (exported / "config.json").stat().st_mode
     text = theirs.generate(torch.tensor([[1, 2, 3]]), max_new_tokens=2, do_sample=False, pad_token_id=0)
     assert text.shape == (1, 5)
@@ -306,15 +306,16 @@ def test_a_world_of_another_size_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "code", "said"),
     [
-        (("--iterations", 0), r"kareus train: iterations=0: must be greater than 0.*\n"),
-        (("--iterations", 1, "--learning-rate", -1), r"kareus train: final=-0.1: must be from 0 to peak .*\n"),
-        (("--iteration", 1), r"usage: kareus train (.*\n)+kareus train: error: .* --iterations.*\n"),
+        (("--iterations", 0), 2, r"kareus train: iterations=0: must be greater than 0.*\n"),
+        (("--iterations", 1, "--learning-rate", -1), 2, r"kareus train: final=-0.1: must be from 0 to peak .*\n"),
+        (("--iteration", 1), 2, r"usage: kareus train (.*\n)+kareus train: error: .* --iterations.*\n"),
+        (("--help",), 0, r"usage: kareus train (?s:.*)--communicator(?s:.*)"),
     ],
 )
-def test_what_torchrun_starts_with_wrong_arguments_says_so_once(
-    two_stages: Path, tmp_path: Path, options: tuple[object, ...], said: str
+def test_what_torchrun_starts_with_wrong_arguments_or_asks_for_help_says_it_once(
+    two_stages: Path, tmp_path: Path, options: tuple[object, ...], code: int, said: str
 ) -> None:
     with socket.socket() as probe:
         probe.bind(("localhost", 0))
@@ -323,16 +324,17 @@ def test_what_torchrun_starts_with_wrong_arguments_says_so_once(
     ranks = [
         subprocess.Popen(
             command(two_stages / "plan/fastest.json", *options, "--output", tmp_path),
-            stderr=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
             text=True,
             env=common | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
         )
         for rank in range(2)
     ]
-    found = "".join(rank.communicate(timeout=60)[1] for rank in ranks)
-    assert [rank.returncode for rank in ranks] == [2, 2]
+    found = "".join(rank.communicate(timeout=60)[0] for rank in ranks)
+    assert [rank.returncode for rank in ranks] == [code, code]
     assert re.fullmatch(said, found), found
-    assert found.count("kareus train: ") == 1
+    assert found.count("kareus train: ") + found.count("show this help") == 1
 
 
 def test_ranks_of_a_world_of_another_size_all_end_and_one_says_why(

@@ -329,6 +329,22 @@ def test_more_contention_never_helps():
     assert step_time_s(rough, both, 1410) > step_time_s(calm, both, 1410)
 
 
+@pytest.mark.parametrize("operator", [LINEAR, NORM, gemm("balanced", 4 * TOKENS, 512, 512)], ids=lambda o: o.name)
+def test_hbm_has_no_cliff_where_operator_and_collective_want_more_than_there_is(operator):
+    gpu, both = a100(), step([operator], REDUCE, 0, 12)
+    per_bus_byte = np.geomspace(0.5, 20, 800)
+    times_s = [
+        step_time_s(
+            dataclasses.replace(gpu, coefficients=dataclasses.replace(gpu.coefficients, hbm_bytes_per_bus_byte=moved)),
+            both,
+            1410,
+        )
+        for moved in per_bus_byte.tolist()
+    ]
+    growth = np.diff(np.log(times_s))
+    assert 0 <= growth.min() < growth.max() < 0.01
+
+
 def test_the_graph_of_a_nanobatch_is_half_of_a_microbatch():
     whole_graph, half = graphs()[Batch.MICROBATCH], graphs()[Batch.NANOBATCH]
     assert half.forward[0].operators[1].flops * 2 == whole_graph.forward[0].operators[1].flops

@@ -110,8 +110,8 @@ def _times_beside(
     operator_demand = laws.hbm_bytes(operator) / operator_s / available
     collective_demand = laws.collective_hbm_bytes(gpu, collective) / collective_s / available
     demand = np.maximum(operator_demand + collective_demand, 1.0)
-    fair_share = np.where(demand > 1, operator_demand / demand, 1.0)
-    operator_s = laws.operator_time_s(gpu, operator, frequency_mhz, remaining, hbm_share=fair_share)
+    operator_share = np.maximum(1 - collective_demand, operator_demand / demand)
+    operator_s = laws.operator_time_s(gpu, operator, frequency_mhz, remaining, hbm_share=operator_share)
     conflict = 1 + gpu.coefficients.contention * np.minimum(1.0, operator_demand) * np.minimum(1.0, collective_demand)
     crowding = 1 + gpu.coefficients.crowding * sm_count / gpu.sm_count
     return operator_s * conflict * crowding, collective_s * demand * conflict

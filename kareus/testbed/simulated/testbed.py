@@ -17,7 +17,7 @@ from kareus.testbed.simulated.thermal import Interval
 from kareus.workload.config import TestbedConfig
 from kareus.workload.gpu import Gpu, Uncertainty
 
-MODEL_VERSION = "5"
+MODEL_VERSION = "6"
 """Version of the laws; a change that moves numbers raises it, so that old measurements are not mixed in."""
 
 RunProgram = Callable[[Gpu, Program, float], Behaviour]
