@@ -138,7 +138,7 @@ def _connect(setup: Setup) -> None:
     ):
         if isinstance(communicator, NcclCommunicator):
             communicator.prepare(sm_counts)
-    for line in (lines.stages, lines.tensor):
+    for line in (lines.stages, lines.tensor, lines.sharers):
         if line is not None:
             dist.all_reduce(torch.zeros(1, device=setup.world.device), group=line)
 

@@ -43,7 +43,7 @@ def test_all_groups_are_connected_in_one_order_for_all_sm_counts_of_the_stage(
         standing=SimpleNamespace(
             place=Place(stage=1, replica=0, cp=0, tp=0),
             groups=Groups(Mesh(tp, cp), dp),
-            lines=Lines(stages="stages", tensor="tensor", ends=ends),
+            lines=Lines(stages="stages", tensor="tensor", ends=ends, sharers="sharers"),
         ),
     )
     _connect(setup)
@@ -55,4 +55,5 @@ def test_all_groups_are_connected_in_one_order_for_all_sm_counts_of_the_stage(
         ("ends", {None}),
         ("stages", "meta"),
         ("tensor", "meta"),
+        ("sharers", "meta"),
     ]

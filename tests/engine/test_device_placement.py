@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_leaves
 from worlds import LAYERS, LLAMA, QWEN, degrees, graph_of
 
 from kareus.engine.clipping import clip
+from kareus.engine.division import Division
 from kareus.engine.gradients import sum_weight_gradients, weight_gradients
 from kareus.engine.optimizer import Optimizer, whole_norm
 from kareus.engine.ranks import Lines
@@ -108,11 +109,12 @@ def test_microbatches_stay_on_the_device_without_a_wait_for_it(model: Model, rec
 
 def test_between_iterations_only_the_norm_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     stage, mesh = stage_of(QWEN)
-    optimizer = Optimizer(stage, OptimizerSettings(weight_decay=0.1, largest_norm=1.0))
-    lines = Lines(ALONE, ALONE, ALONE)
+    division = Division(stage, ALONE)
+    optimizer = Optimizer(division, OptimizerSettings(weight_decay=0.1, largest_norm=1.0))
+    lines = Lines(ALONE, ALONE, ALONE, ALONE)
     with Placed():
         sum_weight_gradients(stage, mesh, LoopbackCommunicator("dp", 2))
-        norm = whole_norm(stage, QWEN, lines, counts_head=True)
+        norm = whole_norm(division, QWEN, lines, counts_head=True)
         with pytest.raises(RuntimeError, match=r"item\(\) cannot be called on meta tensors"):
             clip([norm], norm, 1.0)
         monkeypatch.setattr(torch, "isfinite", lambda norm: True)
