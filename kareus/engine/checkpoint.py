@@ -103,8 +103,8 @@ def latest(place: Place) -> int | None:
         if header is not None:
             if header.subject != place.subject:
                 raise ArtifactError(
-                    f"{place.folder}: holds checkpoints of another model, parallelism, sequence length or seed; "
-                    "begin in a new folder."
+                    f"{place.folder}: holds checkpoints of another model, parallelism, chunks of its stages, sequence "
+                    "length or seed; begin in a new folder."
                 )
             return iteration
     return None

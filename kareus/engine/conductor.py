@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 from kareus.device.controller import Clocks
 from kareus.errors import EngineError
-from kareus.partition.graph import Direction
 from kareus.pipeline.instructions import instructions_of
 from kareus.pipeline.work import Work, described
 from kareus.plan.document import Plan
@@ -44,8 +43,8 @@ class Conductor:
             stage: number of the stage.
             cues: its instructions in one iteration.
             clocks: where frequencies are sent.
-            wait: returns once the GPU has done what was launched; the host runs ahead of it, and a clock that is asked
-                for too early changes under the instruction before.
+            wait: returns once the GPU has computed what was launched; the host runs ahead of it, and a clock that is
+                asked for too early changes under the instruction before.
         """
         self._stage = stage
         self._cues = cues
@@ -54,14 +53,13 @@ class Conductor:
         self._next = 0
         self._frequency_mhz: int | None = None
 
-    def begin(self, direction: Direction, microbatch: int) -> None:
+    def begin(self, work: Work) -> None:
         """Announce an instruction that is about to start; asks for its clock.
 
         Raises:
             EngineError: it is not the one that is planned next.
             DeviceError: the clock cannot be set.
         """
-        work = Work(direction, microbatch)
         expected = self._cues[self._next] if self._next < len(self._cues) else None
         if expected is None or expected.work != work:
             planned = described(self._stage, expected.work) if expected else "the iteration's end"

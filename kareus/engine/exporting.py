@@ -5,7 +5,7 @@ from pathlib import Path
 
 from kareus.artifacts.files import write_json
 from kareus.engine.setup import Setup
-from kareus.engine.stage_model import StageModel
+from kareus.engine.stage_chunks import StageChunks
 from kareus.engine.world import over_all_ranks
 from kareus.errors import ConfigError
 from kareus.model.weights import INDEX, SINGLE, save_index, save_weights
@@ -34,7 +34,7 @@ def check_exportable(model: Model, folder: Path) -> None:
         )
 
 
-def export_weights(stage: StageModel, setup: Setup, folder: Path) -> None:
+def export_weights(stage: StageChunks, setup: Setup, folder: Path) -> None:
     """Write the weights that all ranks hold together; every rank calls this."""
     workload, place, groups = setup.job.workload, setup.standing.place, setup.standing.groups
     model, split = workload.model, workload.parallelism.split
@@ -43,7 +43,7 @@ def export_weights(stage: StageModel, setup: Setup, folder: Path) -> None:
         (folder / INDEX).unlink(missing_ok=True)
     over_all_ranks(0.0)
     if place.replica == 0 and place.cp == 0:  # the others have the same
-        save_weights(stage, model, folder / files[place.stage], sum(split[: place.stage]), groups.mesh.tp)
+        save_weights(stage, model, folder / files[place.stage], 0, groups.mesh.tp)
     over_all_ranks(0.0)  # all have written theirs
     if setup.world.rank == 0:
         dtype = str(setup.world.dtype).removeprefix("torch.")

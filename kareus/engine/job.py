@@ -7,8 +7,7 @@ from kareus.artifacts.provenance import check_subject
 from kareus.artifacts.records import content_hash
 from kareus.artifacts.tables import read_provenance
 from kareus.engine.learning_rate import LearningRateSchedule
-from kareus.engine.pipelining import check_runnable
-from kareus.engine.schedules import MicrobatchSchedule, planned_schedules
+from kareus.engine.schedules import Schedules, planned_schedules
 from kareus.engine.settings import OptimizerSettings, TrainingSettings
 from kareus.partition.graph import Batch, BlockGraph
 from kareus.partition.read import read_graphs
@@ -42,14 +41,14 @@ class Job:
         """Of the plan."""
         return self.plan.selector if self.plan else UNPLANNED
 
-    def schedules(self, stage: int) -> dict[int, MicrobatchSchedule]:
+    def schedules(self, stage: int) -> Schedules:
         """How the microbatches of a stage run; none are said to where all are sequential."""
         return planned_schedules(self.plan, stage) if self.plan else {}
 
     def checkpoint_subject(self, seed: int) -> str:
         """What a checkpoint has to agree with: plans may change from one to the next, weights' shapes may not."""
         w = self.workload
-        return content_hash((w.model, w.parallelism, w.sequence_length, seed))
+        return content_hash((w.model, w.parallelism, w.chunks, w.sequence_length, seed))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,10 +68,8 @@ def planned_job(path: Path, folder: Path | None) -> Job:
 
     Raises:
         ArtifactError: the plan is not one of this workload, or tables are missing.
-        EngineError: its pipeline cannot be run.
     """
     plan, workload = read_checked_plan(path, folder)
-    _check(workload)
     if all(i.execution is Execution.SEQUENTIAL for stage in plan.stages for i in stage.instructions):
         return Job(workload=workload, plan=plan)
     home = workload_folder(path, folder)
@@ -85,12 +82,5 @@ def unplanned_job(path: Path) -> Job:
 
     Raises:
         ArtifactError: the file is missing or no workload.
-        EngineError: its pipeline cannot be run.
     """
-    workload = load_slice(path, Workload)
-    _check(workload)
-    return Job(workload=workload)
-
-
-def _check(workload: Workload) -> None:
-    check_runnable(workload.pipeline, workload.num_microbatches, workload.parallelism.pp)
+    return Job(workload=load_slice(path, Workload))

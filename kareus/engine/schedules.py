@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from kareus.errors import EngineError
 from kareus.model.collectives import CollectiveKind
-from kareus.partition.graph import BlockGraph, Direction, Segment
+from kareus.partition.graph import RECOMPUTING, BlockGraph, Direction, Segment
 from kareus.partition.interleave import Pair, block_segments, interleave, partition_of
 from kareus.plan.document import Plan, PlannedInstruction
 from kareus.profile.programs import Execution
@@ -31,10 +31,15 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True)
 class MicrobatchSchedule:
-    """How the two instructions of one microbatch run on one stage."""
+    """How the instructions of one microbatch run on one chunk of a stage; weight gradients are always sequential."""
 
     forward: Schedule = Schedule()
     backward: Schedule = Schedule()
+    """Of a backward that is split, its input gradients."""
+
+
+Schedules = Mapping[tuple[int, int], MicrobatchSchedule]
+"""Of a stage, by chunk and microbatch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,16 +56,12 @@ class Turn:
     """The collective that ends the segment."""
 
 
-def planned_schedules(plan: Plan, stage: int) -> dict[int, MicrobatchSchedule]:
-    """Schedules of a stage's microbatches, by number."""
+def planned_schedules(plan: Plan, stage: int) -> dict[tuple[int, int], MicrobatchSchedule]:
+    """Schedules of a stage, by chunk and microbatch."""
     own = plan.stages[stage].instructions
-    by_direction = {(i.direction, i.microbatch): _schedule(i) for i in own}
-    return {
-        microbatch: MicrobatchSchedule(
-            by_direction[Direction.FORWARD, microbatch], by_direction[Direction.BACKWARD, microbatch]
-        )
-        for microbatch in sorted({i.microbatch for i in own})
-    }
+    forward = {(i.chunk, i.microbatch): _schedule(i) for i in own if i.direction is Direction.FORWARD}
+    backward = {(i.chunk, i.microbatch): _schedule(i) for i in own if i.direction in RECOMPUTING}
+    return {key: MicrobatchSchedule(forward[key], backward[key]) for key in forward}
 
 
 def turns_of(

@@ -5,17 +5,20 @@ from dataclasses import dataclass
 from kareus.device.controller import Clocks
 from kareus.device.protocol import Device
 from kareus.engine import checkpoint
+from kareus.engine.actions import actions_of
+from kareus.engine.chunk_stage import Shapes, StagePlace
 from kareus.engine.conductor import Conductor, cues_of
 from kareus.engine.data.samples import Samples
 from kareus.engine.job import Job
 from kareus.engine.learning_rate import LearningRateSchedule
-from kareus.engine.pipeline import Pipeline, Shapes, StagePlace
+from kareus.engine.pipeline import Pipeline
 from kareus.engine.recorder import Recorder
 from kareus.engine.settings import OptimizerSettings, TrainingSettings
+from kareus.engine.stage_chunks import StageChunks, first_layers
 from kareus.engine.stage_model import StageModel
 from kareus.engine.world import Standing, World
 from kareus.model.shards import shard_of
-from kareus.profile.programs import stage_shapes
+from kareus.profile.programs import chunk_shapes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,31 +45,36 @@ class Setup:
         return self.job.workload.seed if seed is None else seed
 
 
-def make_stage(setup: Setup) -> StageModel:
+def make_chunks(setup: Setup) -> StageChunks:
     """This rank's part of the model, with weights that mean nothing yet."""
     job, standing, world = setup.job, setup.standing, setup.world
-    workload = job.workload
-    stage = StageModel(
-        workload.model,
-        shard_of(workload.model, workload.parallelism, workload.sequence_length),
-        standing.groups.mesh,
-        stage_shapes(workload.parallelism.split)[standing.place.stage],
-        world.dtype,
-        recompute=workload.activation_checkpointing,
-        graph=job.graph,
-        default_sm_count=workload.testbed.default_collective_sm_count,
-    )
-    return stage.to(world.device)
+    workload, stage = job.workload, standing.place.stage
+    split, chunks = workload.parallelism.split, workload.chunks
+    shapes = chunk_shapes(split, chunks)
+    models = [
+        StageModel(
+            workload.model,
+            shard_of(workload.model, workload.parallelism, workload.sequence_length),
+            standing.groups.mesh,
+            shapes[stage, chunk],
+            world.dtype,
+            recompute=workload.activation_checkpointing,
+            graph=job.graph,
+            default_sm_count=workload.testbed.default_collective_sm_count,
+        )
+        for chunk in range(chunks)
+    ]
+    return StageChunks([model.to(world.device) for model in models], first_layers(split, chunks, stage))
 
 
-def make_pipeline(setup: Setup, stage: StageModel) -> Pipeline:
+def make_pipeline(setup: Setup, stage: StageChunks) -> Pipeline:
     """The pipeline that `stage` is a part of."""
     job, standing, world = setup.job, setup.standing, setup.world
-    workload = job.workload
+    workload, place = job.workload, standing.place
     return Pipeline(
-        stage,
+        stage.chunks,
         StagePlace(
-            stage=standing.place.stage,
+            stage=place.stage,
             stages=workload.parallelism.pp,
             group=standing.lines.stages,
             device=world.device,
@@ -78,7 +86,7 @@ def make_pipeline(setup: Setup, stage: StageModel) -> Pipeline:
             hidden_size=workload.model.hidden_size,
             dtype=world.dtype,
         ),
-        workload.pipeline.schedule,
-        job.schedules(standing.place.stage),
-        Conductor(standing.place.stage, cues_of(workload, job.plan, standing.place.stage), setup.clocks, world.wait),
+        actions_of(workload, job.plan),
+        job.schedules(place.stage),
+        Conductor(place.stage, cues_of(workload, job.plan, place.stage), setup.clocks, world.wait_for_computation),
     )

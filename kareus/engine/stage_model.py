@@ -1,5 +1,7 @@
 """The part of a model that one pipeline stage holds on one GPU, run as the schedule of each microbatch says."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -12,7 +14,7 @@ from kareus.errors import EngineError
 from kareus.model.block import Block
 from kareus.model.communication import Mesh
 from kareus.model.ends import Embedding, Head
-from kareus.model.functions import apply
+from kareus.model.functions import Later, apply, weight_gradients_put_off
 from kareus.model.layers import rotary_table
 from kareus.model.passes import Pass, Tape, backward_pass, forward_pass, recomputed_pass
 from kareus.model.shards import Shard
@@ -83,6 +85,7 @@ class StageModel(nn.Module):
         self._graph = graph
         self._default_sm_count = default_sm_count
         self._steps = steps_of(block for block in self.blocks if isinstance(block, Block))
+        self._later: Later | None = None
         self._turns: dict[tuple[Direction, Schedule], tuple[Turn, ...]] = {}
 
     def forward(
@@ -133,13 +136,28 @@ class StageModel(nn.Module):
             parts = _parts(held.hidden, splits=held.schedule.splits)
             gradients = torch.split(gradient, [len(part) for part in parts])
             passes = [
-                recomputed_pass(self._steps, part, (self.cosine, self.sine), own)
+                recomputed_pass(self._steps, part, (self.cosine, self.sine), own, self._later)
                 for part, own in zip(parts, gradients, strict=True)
             ]
         else:
             gradients = torch.split(gradient, [len(part) for part in _parts(held.hidden, splits=len(held.tapes) > 1)])
-            passes = [backward_pass(tape, own) for tape, own in zip(held.tapes, gradients, strict=True)]
-        return self._run(passes, Direction.BACKWARD, held.schedule)
+            passes = [backward_pass(tape, own, self._later) for tape, own in zip(held.tapes, gradients, strict=True)]
+        direction = Direction.BACKWARD if self._later is None else Direction.INPUT_GRADIENT
+        return self._run(passes, direction, held.schedule)
+
+    @contextmanager
+    def input_gradients_only(self) -> Iterator[Later]:
+        """Within, `backward` of what `forward` returned leaves out the gradients of weight matrices.
+
+        Yields:
+            What adds them, to be called without autograd once `backward` has returned.
+        """
+        with weight_gradients_put_off() as later:
+            self._later = later
+            try:
+                yield later
+            finally:
+                self._later = None
 
     def _tie(self) -> None:
         if self._ties and self.embedding is not None and self.head is not None:

@@ -15,8 +15,7 @@ from kareus.engine.exporting import check_exportable, export_weights
 from kareus.engine.gradients import sum_weight_gradients
 from kareus.engine.optimizer import Optimizer, whole_norm
 from kareus.engine.recorder import clock_rows
-from kareus.engine.setup import Setup, make_pipeline, make_stage
-from kareus.engine.stage_model import StageModel
+from kareus.engine.setup import Setup, make_chunks, make_pipeline
 from kareus.engine.world import over_all_ranks
 from kareus.errors import EngineError
 from kareus.model.initial import draw_weights
@@ -54,7 +53,7 @@ class Trainer:
         parallelism, mesh = workload.parallelism, setup.standing.groups.mesh
         if setup.settings.export is not None:
             check_exportable(workload.model, setup.settings.export)
-        self.stage = make_stage(setup)
+        self.stage = make_chunks(setup)
         self._pipeline = make_pipeline(setup, self.stage)
         self._share = 1 / (workload.num_microbatches * parallelism.dp * parallelism.cp)
         self._tokens = tokens_per_iteration(workload)
@@ -69,11 +68,10 @@ class Trainer:
         self._counts_head = not (workload.model.tie_embeddings and parallelism.pp > 1)
         found = checkpoint.latest(setup.checkpoints)
         if found is None:
-            first_layer = sum(parallelism.split[: place.stage])
             if setup.settings.weights is None:
-                draw_weights(self.stage, workload.model, setup.seed, first_layer, mesh.tp)
+                draw_weights(self.stage, workload.model, setup.seed, 0, mesh.tp)
             else:
-                load_weights(self.stage, workload.model, setup.settings.weights, first_layer, mesh.tp)
+                load_weights(self.stage, workload.model, setup.settings.weights, 0, mesh.tp)
         self._division = Division(self.stage, setup.standing.lines.sharers)
         self._optimizer = Optimizer(self._division, setup.optimizer)
         self.iteration = 0
@@ -117,7 +115,7 @@ class Trainer:
             )
         sum_weight_gradients(self.stage, mesh, setup.standing.groups.replicas)
         if lines.ends is not None:
-            lines.ends.all_reduce([tied_gradient(self.stage)]).wait()
+            lines.ends.all_reduce([self.stage.tied_gradient]).wait()
         self._division.reduce()
         norm = whole_norm(self._division, setup.job.workload.model, lines, counts_head=self._counts_head)
         rate = setup.learning_rate.at(self.iteration)
@@ -194,12 +192,3 @@ class Trainer:
         self.iteration = iteration
         if self._setup.world.rank == 0:
             logger.info("resumed after iteration %d of %s", iteration, self._setup.checkpoints.folder)
-
-
-def tied_gradient(stage: StageModel) -> Tensor:
-    """Gradient of the embedding, or of the head that is a copy of it."""
-    if stage.embedding is not None:
-        return stage.embedding.weight_gradient
-    assert stage.head is not None
-    gradient: Tensor = stage.head.lm_head.weight_gradient
-    return gradient

@@ -38,6 +38,11 @@ class World:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
+    def wait_for_computation(self) -> None:
+        """Wait until the device has computed what was launched; messages to and from other stages may be under way."""
+        if self.device.type == "cuda":
+            torch.cuda.current_stream(self.device).synchronize()
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:

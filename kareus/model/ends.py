@@ -13,7 +13,7 @@ from torch.autograd import Function
 from torch.nn import functional
 
 from kareus.model.communication import Communicator, Mesh, all_reduce, group_rank, leaving
-from kareus.model.functions import apply
+from kareus.model.functions import add_or_put_off, apply
 from kareus.model.layers import INITIAL_STD, ColumnParallelLinear, Norm, Operator, add_weight
 from kareus.model.shards import Shard
 from kareus.workload.config import Model
@@ -36,9 +36,14 @@ class _Lookup(Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[None, ...]:
-        rows, mine = _local(ctx.saved_tensors[0], ctx.weight_gradient.shape[0], ctx.group)
-        update = (gradient * mine.unsqueeze(-1)).flatten(0, -2).float()
-        ctx.weight_gradient.index_add_(0, rows.flatten(), update)
+        ids, weight_gradient, group = ctx.saved_tensors[0], ctx.weight_gradient, ctx.group
+
+        def add() -> None:
+            rows, mine = _local(ids, weight_gradient.shape[0], group)
+            update = (gradient * mine.unsqueeze(-1)).flatten(0, -2).float()
+            weight_gradient.index_add_(0, rows.flatten(), update)
+
+        add_or_put_off(add)
         return None, None, None, None
 
 

@@ -1,8 +1,8 @@
 """Operators with their own backward, each keeping for it only what a fused implementation keeps.
 
 Weight gradients are added to fp32 buffers where they arise (gradient accumulation fused into the weight
-gradient, as in Megatron-LM), so that backward returns gradients of activations only. Those of matrix products can
-be put off, so that a collective starts before them.
+gradient, as in Megatron-LM), so that backward returns gradients of activations only. Those of matrix products and of
+the embedding can be put off, so that a collective starts before them, or the stage before goes on.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,19 +14,30 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.nn import functional
 
-_put_off: list[list[Callable[[], None]]] = []
+Later = list[Callable[[], None]]
+"""What adds weight gradients, in the order in which they arose."""
+
+_put_off: list[Later] = []
 """Where to put weight gradients for later, the innermost place last; backward may run on another thread."""
 
 
 @contextmanager
-def weight_gradients_put_off() -> Iterator[list[Callable[[], None]]]:
-    """Collect what adds the weight gradients of matrix products, instead of adding them."""
-    later: list[Callable[[], None]] = []
+def weight_gradients_put_off() -> Iterator[Later]:
+    """Collect what adds the weight gradients of matrix products and the embedding, instead of adding them."""
+    later: Later = []
     _put_off.append(later)
     try:
         yield later
     finally:
         _put_off.pop()
+
+
+def add_or_put_off(add: Callable[[], None]) -> None:
+    """Add a weight gradient, or collect what adds it."""
+    if _put_off:
+        _put_off[-1].append(add)
+    else:
+        add()
 
 
 def apply(function: type[Function], *inputs: Any) -> Tensor:
@@ -54,10 +65,7 @@ class _Linear(Function):
             for bias_gradient in bias_gradients:
                 bias_gradient.add_(rows.sum(0))
 
-        if _put_off:
-            _put_off[-1].append(add)
-        else:
-            add()
+        add_or_put_off(add)
         return x_gradient, None, None, *(None for _ in ctx.needs_input_grad[3:])
 
 

@@ -5,7 +5,7 @@ at every collective; who drives it launches the collective whenever it likes, an
 Backward has no formulas: autograd is asked for the gradients of one operator at a time.
 """
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -16,7 +16,7 @@ from torch.autograd.graph import GradientEdge, _engine_run_backward
 from kareus.model.block import INPUT, OUTPUT, TABLE
 from kareus.model.collectives import CollectiveKind
 from kareus.model.communication import Boundary, Communicator, Handle, Tensors, launch
-from kareus.model.functions import apply, weight_gradients_put_off
+from kareus.model.functions import Later, apply, weight_gradients_put_off
 from kareus.model.layers import Residual, RotaryTable
 from kareus.model.steps import Start, Step, as_tuple
 
@@ -93,8 +93,14 @@ def forward_pass(
     return hidden
 
 
-def backward_pass(tape: Tape, gradient: Tensor) -> Pass:
-    """Run a tape backward, using it up; from the gradient of what left the layers to that of what entered."""
+def backward_pass(tape: Tape, gradient: Tensor, later: Later | None = None) -> Pass:
+    """Run a tape backward, using it up; from the gradient of what left the layers to that of what entered.
+
+    Args:
+        tape: what `forward_pass` recorded.
+        gradient: [batch, tokens, hidden].
+        later: takes what adds the weight gradients of matrix products, if they are not of this pass.
+    """
     while tape:
         records = tape.pop()
         gradients = {OUTPUT: gradient}
@@ -102,17 +108,23 @@ def backward_pass(tape: Tape, gradient: Tensor) -> Pass:
         while records:
             record = records.pop()
             following = _regathering(records[-1]) if records else None
-            yield from _backward(record, gradients, gathering, following)
+            yield from _backward(record, gradients, gathering, following, later)
             gathering = following
         gradient = gradients[INPUT]
     return gradient
 
 
-def recomputed_pass(layers: Sequence[Sequence[Step]], hidden: Tensor, table: RotaryTable, gradient: Tensor) -> Pass:
-    """Run layers forward again from what entered them, recording, then backward."""
+def recomputed_pass(
+    layers: Sequence[Sequence[Step]],
+    hidden: Tensor,
+    table: RotaryTable,
+    gradient: Tensor,
+    later: Later | None = None,
+) -> Pass:
+    """Run layers forward again from what entered them, recording, then backward, as `backward_pass` does."""
     tape: Tape = []
     yield from forward_pass(layers, hidden, table, tape)
-    return (yield from backward_pass(tape, gradient))
+    return (yield from backward_pass(tape, gradient, later))
 
 
 def _forward(step: Step, values: dict[str, Any], records: list[_Record] | None) -> Generator[Event, None, None]:
@@ -167,7 +179,11 @@ def _regathering(record: _Record) -> Exchange | None:
 
 
 def _backward(
-    record: _Record, gradients: dict[str, Tensor], gathering: Exchange | None, following: Exchange | None
+    record: _Record,
+    gradients: dict[str, Tensor],
+    gathering: Exchange | None,
+    following: Exchange | None,
+    later: Later | None,
 ) -> Generator[Event, None, None]:
     """Run one operator backward.
 
@@ -176,40 +192,47 @@ def _backward(
         gradients: by name of the value; taken from and added to.
         gathering: gathers inputs that were not kept, if there are any.
         following: does so for the operator that is next in backward.
+        later: see `backward_pass`.
     """
     step = record.step
-    operator = step.operator
     arriving = [gradients.pop(name) for name in step.writes]
-    before = operator.before
+    before = step.operator.before
     if gathering is not None:
         yield gathering
         record.gathered.extend(gathering.wait())
     yield step.backward
-    later: list[Callable[[], None]] = []
-    if isinstance(operator, Residual):
-        leaving = arriving * len(record.reads)
-    elif step.weight_gradient is None:
-        leaving = _gradients(record, arriving)
-        record.gathered.clear()
-    else:
-        with weight_gradients_put_off() as later:
-            leaving = _gradients(record, arriving)
+    leaving, own = _leaving(record, arriving)
     exchange = None
     if before is not None and before.backward is not None:
         passing = [g.contiguous() for g in leaving[before.first :]]
         exchange = Exchange(before.backward, before.communicator, passing)
-    if step.weight_gradient is not None:
+    if later is not None:
+        later += own
+    elif step.weight_gradient is not None:
         upcoming = exchange or following
         if upcoming is not None:
             yield Ready(upcoming)
         yield step.weight_gradient
-        for add in later:
+        for add in own:
             add()
     if exchange is not None and before is not None:
         yield exchange
         leaving[before.first :] = exchange.wait()
     for name, gradient in zip(record.reads, leaving, strict=True):
         gradients[name] = gradients[name] + gradient if name in gradients else gradient
+
+
+def _leaving(record: _Record, arriving: list[Tensor]) -> tuple[list[Tensor], Later]:
+    """Gradients of an operator's inputs, and what adds those of the weights of a matrix product."""
+    step = record.step
+    if isinstance(step.operator, Residual):
+        return arriving * len(record.reads), []
+    if step.weight_gradient is None:
+        leaving = _gradients(record, arriving)
+        record.gathered.clear()
+        return leaving, []
+    with weight_gradients_put_off() as own:
+        return _gradients(record, arriving), own
 
 
 def _gradients(record: _Record, arriving: Sequence[Tensor]) -> list[Tensor]:

@@ -163,7 +163,7 @@ def test_a_header_that_is_none_is_refused_in_one_line(tmp_path, text):
 @pytest.mark.parametrize(
     ("other", "said"),
     [
-        ({"subject": "another"}, "of another model, parallelism, sequence length or seed"),
+        ({"subject": "another"}, "of another model, parallelism, chunks of its stages, sequence length or seed"),
         ({"ranks": 2}, "written by 1 ranks"),
     ],
 )

@@ -20,8 +20,8 @@ from kareus.engine.job import Job
 from kareus.engine.optimizer import Optimizer, whole_norm
 from kareus.engine.ranks import Lines, groups_of, lines_of, place_of
 from kareus.engine.settings import OptimizerSettings
+from kareus.engine.stage_chunks import StageChunks, first_layers
 from kareus.engine.stage_model import StageModel
-from kareus.engine.trainer import tied_gradient
 from kareus.errors import ArtifactError
 from kareus.model.communication import Mesh
 from kareus.model.communicators.choice import Library
@@ -39,6 +39,7 @@ STEPS = 3
 TIED = dataclasses.replace(QWEN, vocab_size=264, tie_embeddings=True, qkv_bias=False)
 FREELY, CLIPPED = 1e9, 0.1
 """Largest norms: one that no gradient here has, and one that all have more than."""
+OTHER = "another model, parallelism, chunks of its stages, sequence length or seed"
 
 
 def sharing(workload: Workload, *, shard_optimizer: bool = True) -> Workload:
@@ -46,12 +47,13 @@ def sharing(workload: Workload, *, shard_optimizer: bool = True) -> Workload:
     return dataclasses.replace(workload, parallelism=parallelism)
 
 
-def make_stage(workload: Workload, dtype: torch.dtype, number: int = 0, mesh: Mesh | None = None) -> StageModel:
+def make_stage(workload: Workload, dtype: torch.dtype, number: int = 0, mesh: Mesh | None = None) -> StageChunks:
     model, parallelism = workload.model, workload.parallelism
     mesh = mesh or Mesh()
     shard, shape = shard_of(model, parallelism, workload.sequence_length), stage_shapes(parallelism.split)[number]
-    stage = StageModel(model, shard, mesh, shape, dtype, recompute=True)
-    draw_weights(stage, model, 0, sum(parallelism.split[:number]), mesh.tp)
+    chunk = StageModel(model, shard, mesh, shape, dtype, recompute=True)
+    stage = StageChunks([chunk], first_layers(parallelism.split, 1, number))
+    draw_weights(stage, model, 0, 0, mesh.tp)
     return stage
 
 
@@ -77,7 +79,7 @@ class Replica:
             gradient.add_(torch.rand(gradient.shape, generator=generator))  # positive, so that sums do not cancel
         sum_weight_gradients(self.stage, Mesh(), self.groups.replicas)
         if self.lines.ends is not None:
-            self.lines.ends.all_reduce([tied_gradient(self.stage)]).wait()
+            self.lines.ends.all_reduce([self.stage.tied_gradient]).wait()
         self.division.reduce()
         counts_head = not (model.tie_embeddings and self.workload.parallelism.pp > 1)
         self.optimizer.step(whole_norm(self.division, model, self.lines, counts_head=counts_head), RATE)
@@ -195,8 +197,11 @@ def test_a_training_with_shared_out_states_is_resumed_exactly_and_exported(tmp_p
 @pytest.mark.parametrize(
     ("other", "said"),
     [
-        (sharing(tiny_workload(dp=2), shard_optimizer=False), "another model, parallelism, sequence length or seed"),
-        (sharing(tiny_workload(pp=2)), "another model, parallelism, sequence length or seed"),
+        (
+            sharing(tiny_workload(dp=2), shard_optimizer=False),
+            OTHER,
+        ),
+        (sharing(tiny_workload(pp=2)), OTHER),
         (sharing(tiny_workload(dp=4)), "was written by 2 ranks, this run has 4"),
     ],
 )

@@ -49,6 +49,6 @@ def test_each_microbatch_of_a_stage_has_the_two_schedules_that_the_plan_gives_it
         stages=(stage,),
     )
     assert planned_schedules(plan, 0) == {
-        0: MicrobatchSchedule(Schedule(), Schedule(Execution.OVERLAP, CHOICES)),
-        1: MicrobatchSchedule(Schedule(Execution.NANOBATCHING), Schedule()),
+        (0, 0): MicrobatchSchedule(Schedule(), Schedule(Execution.OVERLAP, CHOICES)),
+        (0, 1): MicrobatchSchedule(Schedule(Execution.NANOBATCHING), Schedule()),
     }

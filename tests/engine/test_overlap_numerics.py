@@ -181,6 +181,25 @@ def test_stages_of_a_pipeline_together_are_the_whole() -> None:
     assert departure(found, expected) <= TOLERANCE
 
 
+@pytest.mark.parametrize("recompute", [False, True], ids=["kept", "recomputed"])
+def test_gradients_of_weight_matrices_wait_until_they_are_asked_for(recompute: bool) -> None:
+    """Those of norms come out of the kernels that compute input gradients, and stay there."""
+    stage = make(Case(QWEN, 1, 1, graph_of(QWEN, degrees())), Mesh(), WHOLE, recompute=recompute)
+    expected = ran(stage, 3, SEQUENTIAL)
+    ids = torch.randint(40, (3, stage.cosine.shape[0]), generator=torch.Generator().manual_seed(0))
+    nanobatching = Schedule(Execution.NANOBATCHING)
+    loss = stage(ids, ids, MicrobatchSchedule(nanobatching, nanobatching))
+    with stage.input_gradients_only() as later:
+        loss.backward()
+    waiting = {name for name, b in stage.named_buffers() if name.endswith("_gradient") and not b.any()}
+    assert waiting == {name for name in expected if name.endswith("_gradient") and "norm" not in name}
+    with torch.no_grad():
+        for add in later:
+            add()
+    assert departure({"loss": loss.detach(), **gradients_of(stage)}, expected) <= TOLERANCE
+    assert departure(ran(stage, 3, SEQUENTIAL), expected) == 0.0
+
+
 def test_tied_embeddings_have_one_gradient_wherever_the_stage_is_moved() -> None:
     tied = dataclasses.replace(LLAMA, tie_embeddings=True)
     case = Case(tied, 1, 1, graph_of(LLAMA, degrees()))

@@ -16,6 +16,7 @@ from kareus.errors import EngineError
 from kareus.model.block import Block
 from kareus.model.communication import Mesh
 from kareus.model.communicators.loopback import LoopbackCommunicator
+from kareus.model.functions import Later
 from kareus.model.layers import rotary_table
 from kareus.model.passes import Pass, Tape, backward_pass, forward_pass, recomputed_pass
 from kareus.model.shards import shard_of
@@ -30,7 +31,7 @@ from kareus.workload.config import Model
 LAYERS = 3
 LAST = 99
 """SMs of collectives that no choice is made for."""
-BOTH = [Direction.FORWARD, Direction.BACKWARD]
+DIRECTIONS = [Direction.FORWARD, Direction.BACKWARD, Direction.INPUT_GRADIENT]
 
 
 class Launched(NamedTuple):
@@ -96,6 +97,7 @@ def journal(
 ) -> list[Launched | Ran]:
     steps, whole, table, lines = small_stage(model, tp, cp)
     hidden = whole.split([2, 1])
+    later: Later | None = [] if direction is Direction.INPUT_GRADIENT else None
     tapes: list[Tape] = [[], []]
     forward = [forward_pass(steps, h, table, tape) for h, tape in zip(hidden, tapes, strict=True)]
 
@@ -105,11 +107,11 @@ def journal(
     if direction is Direction.FORWARD:
         passes = forward
     elif recompute:
-        passes = [recomputed_pass(steps, h, table, torch.randn_like(h)) for h in hidden]
+        passes = [recomputed_pass(steps, h, table, torch.randn_like(h), later) for h in hidden]
     else:
         default = turns(Direction.FORWARD, Schedule(Execution.NANOBATCHING), recompute=False)
         run_staggered(forward, default, LAST)
-        passes = [backward_pass(tape, torch.randn_like(h)) for tape, h in zip(tapes, hidden, strict=True)]
+        passes = [backward_pass(tape, torch.randn_like(h), later) for tape, h in zip(tapes, hidden, strict=True)]
     lines.clear()
     with torch.no_grad():
         passes = [noted(running, n, lines) for n, running in enumerate(passes)]
@@ -162,13 +164,13 @@ def launched(collective: Collective, sm_count: int) -> Launched:
 
 
 @pytest.mark.parametrize("recompute", [False, True], ids=["kept", "recomputed"])
-@pytest.mark.parametrize("direction", BOTH)
+@pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize(("model", "tp", "cp"), [(LLAMA, 2, 1), (QWEN, 2, 2)], ids=["tp", "cp+tp"])
 def test_engine_multiplicities_and_gpu_model_agree(
     model: Model, tp: int, cp: int, direction: Direction, recompute: bool
 ) -> None:
     graph = graph_of(model, degrees(tp, cp))
-    kinds = detect_partitions(graph, recompute=recompute)
+    kinds = detect_partitions(graph, recompute=recompute, split_backward=direction is Direction.INPUT_GRADIENT)
     draw = random.Random(f"{tp} {cp} {direction} {recompute}")
     choices = {
         p.name: Choice(partition=p.name, sm_count=n + 1, launch=draw.choice(p.operators).name)

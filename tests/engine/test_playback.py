@@ -8,7 +8,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from builders import a100, simulated
+from builders import a100, simulated, small_model
 from trainings import CLOCKS_MHZ, planned, tiny_workload
 
 from kareus.artifacts.tables import read_provenance, read_table
@@ -25,12 +25,23 @@ from kareus.pipeline.tables import ITERATION
 from kareus.pipeline.transfers import transfers_s
 from kareus.plan.check import read_plan
 from kareus.plan.document import Plan
-from kareus.profile.programs import instruction_program, stage_shapes
+from kareus.profile.programs import chunk_shapes, instruction_program
 from kareus.testbed.simulated.model import run_program
-from kareus.workload.config import Workload
+from kareus.workload.config import PipelineConfig, PipelineSchedule, Workload
 from kareus.workload.slices import cut
 
 DIVIDED = tiny_workload(tp=2, pp=2)
+INTERLEAVED = tiny_workload(
+    tp=2,
+    pp=2,
+    model=small_model(num_layers=4),
+    pipeline=PipelineConfig(schedule=PipelineSchedule.INTERLEAVED, chunks=2, deadlines=2),
+    num_microbatches=4,
+)
+
+ZERO_BUBBLE = tiny_workload(
+    tp=2, pp=2, pipeline=PipelineConfig(schedule=PipelineSchedule.ZERO_BUBBLE_H1, chunks=1, deadlines=2)
+)
 
 
 @pytest.fixture(scope="module")
@@ -57,15 +68,17 @@ def ideal(workload: Workload) -> Workload:
     return dataclasses.replace(workload, gpu=gpu, testbed=simulated(time_noise=0.0, power_noise=0.0))
 
 
-def test_without_noise_it_is_the_pipeline_of_whole_instructions(folder: Path) -> None:
-    workload = ideal(DIVIDED)
+@pytest.mark.parametrize("workload", [DIVIDED, INTERLEAVED, ZERO_BUBBLE], ids=["1f1b", "interleaved", "zb-h1"])
+def test_without_noise_it_is_the_pipeline_of_whole_instructions(tmp_path: Path, workload: Workload) -> None:
+    planned(tmp_path / "planned", workload)
+    folder, workload = tmp_path / "planned", ideal(workload)
     graphs = read_graphs(folder / "partition/segments.parquet")
-    shapes = stage_shapes(workload.parallelism.split)
+    shapes = chunk_shapes(workload.parallelism.split, workload.chunks)
     costs: list[tuple[float, float]] = []
     for stage in plan_in(folder).stages:
         for i in stage.instructions:
             options: dict[str, Any] = {"recompute": True, "default_sm_count": 24, "choices": i.partitions}
-            program = instruction_program(graphs, shapes[stage.stage], i.direction, i.execution, **options)
+            program = instruction_program(graphs, shapes[stage.stage, i.chunk], i.direction, i.execution, **options)
             behaviour = run_program(workload.gpu, program, float(i.frequency_mhz))
             costs.append((float(behaviour.time_s), float(behaviour.energy_j)))
     dag = build_dag(instructions_of(workload), transfers_s(cut(workload, "pipeline")))

@@ -1,5 +1,6 @@
 """`kareus train` on CPUs: as sequential execution does, resumed exactly, and ended on all ranks when one fails."""
 
+import dataclasses
 import math
 import os
 import re
@@ -11,16 +12,19 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load
+from builders import small_model
+from safetensors.torch import load, load_file
 from trainings import command, environment, here, losses, planned, tiny_workload, train
 from transformers import AutoModelForCausalLM
 
 from kareus.artifacts.tables import read_provenance, read_table
 from kareus.cli import main
+from kareus.engine import setup
+from kareus.engine.conductor import cues_of
+from kareus.engine.job import Job, planned_job
 from kareus.engine.launch import launch
 from kareus.engine.optimizer import Optimizer
 from kareus.engine.stage_model import StageModel
@@ -32,7 +36,7 @@ ROOT = Path(__file__).parents[2]
 TEXT = ROOT / "LICENSE"
 """A text that a model can learn."""
 FAST = ("--learning-rate", 0.01)
-ZERO_BUBBLE = PipelineConfig(schedule=PipelineSchedule.ZERO_BUBBLE_H1, chunks=1, deadlines=2)
+FOUR_LAYERS = small_model(name="tiny", vocab_size=264, num_layers=4, tie_embeddings=True)
 
 
 @pytest.fixture(scope="module")
@@ -40,6 +44,24 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A planned workload of one rank."""
     folder = tmp_path_factory.mktemp("planned") / "alone"
     planned(folder, tiny_workload())
+    return folder
+
+
+@pytest.fixture(scope="module")
+def interleaved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A planned workload of two stages of two chunks of a layer each, whose embeddings are tied."""
+    pipeline = PipelineConfig(schedule=PipelineSchedule.INTERLEAVED, chunks=2, deadlines=2)
+    folder = tmp_path_factory.mktemp("planned") / "interleaved"
+    planned(folder, tiny_workload(pp=2, model=FOUR_LAYERS, pipeline=pipeline, num_microbatches=4))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def zero_bubble(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same model and batch, two layers on each stage, and weight gradients as instructions of their own."""
+    pipeline = PipelineConfig(schedule=PipelineSchedule.ZERO_BUBBLE_H1, chunks=1, deadlines=2)
+    folder = tmp_path_factory.mktemp("planned") / "zero-bubble"
+    planned(folder, tiny_workload(pp=2, model=FOUR_LAYERS, pipeline=pipeline, num_microbatches=4))
     return folder
 
 
@@ -84,10 +106,63 @@ def test_trained_weights_are_exported_for_transformers_also_after_the_training(
     first, last = (tensors for tensors in trained)
     assert torch.equal(theirs.model.embed_tokens.weight.flatten(), first["model/embedding.weight"])
     assert torch.equal(theirs.lm_head.weight.flatten(), last["model/head.lm_head.weight"])
-    assert torch.equal(theirs.model.layers[1].mlp.down_proj.weight.flatten(), last["model/blocks.0.mlp.down.weight"])
+    assert torch.equal(theirs.model.layers[1].mlp.down_proj.weight.flatten(), last["model/blocks.1.mlp.down.weight"])
     assert (exported / "model-00001-of-00002.safetensors").stat().st_mode == (exported / "config.json").stat().st_mode
     text = theirs.generate(torch.tensor([[1, 2, 3]]), max_new_tokens=2, do_sample=False, pad_token_id=0)
     assert text.shape == (1, 5)
+
+
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory: pytest.TempPathFactory) -> tuple[tuple[object, ...], Path]:
+    """Options of a training, and where one rank has trained with them."""
+    folder = tmp_path_factory.mktemp("begun")
+    workload, start = folder / "workload.yaml", folder / "start"
+    workload.write_text(to_yaml(tiny_workload(model=FOUR_LAYERS, num_microbatches=4)))
+    begin = ("--iterations", 1, "--seed", 1, "--output", folder / "first", "--export", start)
+    assert here("--workload", workload, *begin) == 0
+    options = ("--iterations", 4, "--weights", start, "--data", TEXT, *FAST)
+    assert here("--workload", workload, *options, "--output", folder / "run", "--export", folder / "weights") == 0
+    return options, folder
+
+
+@pytest.mark.parametrize(
+    ("planned_as", "clocks"),
+    [
+        ("interleaved", "1410 1200 1410 1200"),  # F0.0 F1.0 F0.1 F1.1 F2.0 | B0.1 | F3.0 | B1.1 ..
+        ("zero_bubble", "1410 1320 1110 1410 1320 1110"),  # F0 F1 | I0 | W0 | F2 | I1 | W1 ..
+    ],
+)
+def test_chunks_and_split_backwards_train_given_weights_as_sequential_execution_does(
+    request: pytest.FixtureRequest,
+    begun: tuple[tuple[object, ...], Path],
+    tmp_path: Path,
+    planned_as: str,
+    clocks: str,
+) -> None:
+    options, sequential = begun
+    plan = request.getfixturevalue(planned_as) / "plan/fastest.json"
+    done = train(plan, *options, "--output", tmp_path / "run", "--export", tmp_path / "weights", "--clocks", "dry")
+    assert done.returncode == 0, done.stderr
+    assert losses(tmp_path / "run") == pytest.approx(losses(sequential / "run"), rel=1e-5)
+    expected, found = weights_in(sequential / "weights"), weights_in(tmp_path / "weights")
+    assert found.keys() == expected.keys()
+    for name, weight in expected.items():
+        torch.testing.assert_close(found[name], weight, rtol=0, atol=1e-4)
+    changes = re.findall(r"stage 0: would lock the SM clock to (\d+) MHz", done.stdout)
+    assert " ".join(changes).startswith(clocks)
+
+
+def test_a_training_goes_on_by_a_plan_that_leaves_every_layer_where_it_is(interleaved: Path) -> None:
+    of_chunks = planned_job(interleaved / "plan/fastest.json", None)
+    whole = tiny_workload(pp=2, model=FOUR_LAYERS, num_microbatches=4)
+    gpipe = dataclasses.replace(whole, pipeline=dataclasses.replace(whole.pipeline, schedule=PipelineSchedule.GPIPE))
+    assert Job(workload=gpipe).checkpoint_subject(0) == Job(workload=whole).checkpoint_subject(0)
+    assert of_chunks.checkpoint_subject(0) != Job(workload=whole).checkpoint_subject(0)
+
+
+def weights_in(folder: Path) -> dict[str, torch.Tensor]:
+    """Of a Hugging Face checkpoint."""
+    return {name: tensor for path in folder.glob("*.safetensors") for name, tensor in load_file(path).items()}
 
 
 def test_weights_are_not_exported_beside_those_that_transformers_would_rather_read(
@@ -99,10 +174,11 @@ def test_weights_are_not_exported_beside_those_that_transformers_would_rather_re
     assert not (tmp_path / "run/checkpoints").exists()
 
 
+@pytest.mark.parametrize(("workload", "microbatches"), [("two_stages", 3), ("interleaved", 4)])
 def test_when_a_rank_is_killed_all_end_and_the_next_start_goes_on_to_the_very_same_weights(
-    two_stages: Path, tmp_path: Path
+    request: pytest.FixtureRequest, tmp_path: Path, workload: str, microbatches: int
 ) -> None:
-    plan, output = two_stages / "plan/fastest.json", tmp_path / "killed"
+    plan, output = request.getfixturevalue(workload) / "plan/fastest.json", tmp_path / "killed"
     options = ("--iterations", 30, "--checkpoint-every", 5, *FAST)
     said, code = kill_a_rank(1, output, plan, *options)
     assert said == "kareus train: rank 1 died; all others end, the last checkpoint is whole.\n"
@@ -114,16 +190,16 @@ def test_when_a_rank_is_killed_all_end_and_the_next_start_goes_on_to_the_very_sa
     assert weights_of(output, 30) == weights_of(tmp_path / "whole", 30)
     assert len(weights_of(output, 30)) == 2
     assert losses(output) == losses(tmp_path / "whole")
-    check_records(tmp_path / "whole")
+    check_records(tmp_path / "whole", microbatches)
 
 
-def check_records(output: Path) -> None:
+def check_records(output: Path, microbatches: int) -> None:
     """What each rank took, and that no GPU ran it."""
     for rank in range(2):
         path = output / f"rank-{rank:05d}.parquet"
         for row in read_table(path, ITERATIONS).to_dicts():
             assert (row["method"], row["selector"], row["rank"], row["stage"]) == ("kareus", "fastest", rank, rank)
-            assert row["tokens"] == 3 * 2 * 16
+            assert row["tokens"] == microbatches * 2 * 16
             assert 0 < row["pipeline_time_s"] < row["time_s"]
             assert row["energy_j"] is None
         assert read_provenance(path, ITERATIONS).testbed.label == "measured on CPU"
@@ -185,6 +261,22 @@ def test_a_training_that_does_not_fit_into_the_memory_ends_in_one_line_wherever_
         "kareus train: rank 0: the training does not fit into the memory of its GPU; end what else runs on it, or "
         "plan a smaller microbatch.\n"
     )
+
+
+def test_a_departure_from_the_planned_order_ends_the_training_in_one_line(
+    alone: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(setup, "cues_of", lambda *of: tuple(reversed(cues_of(*of))))
+    assert here(alone / "plan/fastest.json", "--iterations", 1, "--output", tmp_path) == 2
+    assert capsys.readouterr().err == (
+        "kareus train: forward of microbatch 0 on stage 0: the plan has backward of microbatch 2 on stage 0 here; run "
+        "a plan of this pipeline schedule.\n"
+    )
+    assert all(record.name.startswith("kareus") for record in caplog.records)
 
 
 def test_a_training_that_diverges_leaves_a_checkpoint_to_go_on_from(
@@ -270,25 +362,6 @@ def test_a_plan_of_another_model_is_refused(
     refused = capsys.readouterr().err
     assert "made for another workload" in refused
     assert refused.count("\n") == 1
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"pp": 2, "num_microbatches": 1}, "num_microbatches=1: PyTorch's 1F1B needs as many as stages (2)"),
-        (
-            {"pp": 2, "pipeline": ZERO_BUBBLE},
-            "pipeline=zb-h1: can be planned, not run; plan with pipeline=1f1b or gpipe",
-        ),
-    ],
-)
-def test_a_pipeline_that_cannot_be_run_is_refused_before_any_rank_starts(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], changes: dict[str, Any], said: str
-) -> None:
-    path = tmp_path / "workload.yaml"
-    path.write_text(to_yaml(tiny_workload(**changes)))
-    assert here("--workload", path, "--iterations", 1, "--output", tmp_path) == 2
-    assert said in capsys.readouterr().err
 
 
 def test_a_world_of_another_size_is_refused(

@@ -17,27 +17,29 @@ from kareus.artifacts.tables import read_table, write_table
 from kareus.cli import main
 from kareus.engine.tables import ITERATIONS
 from kareus.frontier.tables import MICROBATCH
-from kareus.partition.graph import Direction
+from kareus.partition.graph import Direction, instruction_directions
 from kareus.partition.names import instruction_partitions
 from kareus.pipeline.dag import build_dag, makespan
 from kareus.pipeline.instructions import instructions_of
 from kareus.pipeline.tables import ITERATION
 from kareus.pipeline.transfers import transfers_s
-from kareus.profile.programs import Execution
+from kareus.profile.programs import Execution, chunk_shapes
 from kareus.schedule.tables import SPACE
 from kareus.workload.config import Parallelism, PipelineConfig, PipelineSchedule, Workload
 from kareus.workload.slices import cut, slice_text, subject_of, to_yaml
 
 TESTBED = TestbedIdentity(kind="simulated", gpu="A100-SXM4-40GB", detail="made up")
-TIMES_S = {"forward": 1.0, "backward": 2.0}
+TIMES_S = {"forward": 1.0, "backward": 2.0, "input-gradient": 1.0, "weight-gradient": 0.9}
 POWER_W = 200.0
-CLOCKS_MHZ = {"forward": 1410, "backward": 1200}
+CLOCKS_MHZ = {"forward": 1410, "backward": 1200, "input-gradient": 1320, "weight-gradient": 1110}
 
 
 def tiny_workload(dp: int = 1, pp: int = 1, tp: int = 1, cp: int = 1, **changes: Any) -> Workload:
+    model = changes.get("model", small_model(name="tiny", vocab_size=264))
+    split = (model.num_layers // pp,) * pp
     values = {
-        "model": small_model(name="tiny", vocab_size=264),
-        "parallelism": Parallelism(dp=dp, pp=pp, tp=tp, cp=cp, layers_per_stage=(2 // pp,) * pp, shard_optimizer=False),
+        "model": model,
+        "parallelism": Parallelism(dp=dp, pp=pp, tp=tp, cp=cp, layers_per_stage=split, shard_optimizer=False),
         "gpu": a100(),
         "testbed": simulated(),
         "protocol": protocol(),
@@ -110,17 +112,19 @@ def _points(workload: Workload, method: str, launches: dict[str, str]) -> Iterat
 
     Forwards and backwards have clocks of their own.
     """
-    for stage, layers in enumerate(workload.parallelism.split):
-        for direction, time_s in TIMES_S.items():
-            partitions = instruction_partitions(workload, Direction(direction), layers) if launches else ()
+    for (stage, chunk), shape in chunk_shapes(workload.parallelism.split, workload.chunks).items():
+        for direction in instruction_directions(split_backward=workload.split_backward):
+            time_s = TIMES_S[direction]
+            partitions = instruction_partitions(workload, direction, shape.layers) if launches else ()
+            halves = workload.microbatch_size % 2 == 0 and direction is not Direction.WEIGHT_GRADIENT
             splits = Execution.OVERLAP if partitions else Execution.NANOBATCHING
             yield {
                 "method": method,
                 "stage": stage,
-                "chunk": 0,
+                "chunk": chunk,
                 "direction": direction,
                 "point": 0,
-                "execution": splits if method == "kareus" and workload.microbatch_size % 2 == 0 else "sequential",
+                "execution": splits if method == "kareus" and halves else "sequential",
                 "frequency_mhz": CLOCKS_MHZ[direction],
                 "time_s": time_s,
                 "energy_j": POWER_W * time_s,

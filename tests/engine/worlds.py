@@ -41,9 +41,11 @@ def graph_of(model: Model, parallelism: Parallelism) -> BlockGraph:
     return extract(model, parallelism, 2, TOKENS)[Batch.NANOBATCH]
 
 
-def schedules(graph: BlockGraph, *, recompute: bool) -> st.SearchStrategy[MicrobatchSchedule]:
+def schedules(
+    graph: BlockGraph, *, recompute: bool, split_backward: bool = False
+) -> st.SearchStrategy[MicrobatchSchedule]:
     """Any legal plan of one microbatch: any execution, any launch operator and SM count for every partition."""
-    partitions = detect_partitions(graph, recompute=recompute)
+    partitions = detect_partitions(graph, recompute=recompute, split_backward=split_backward)
     choices = st.tuples(
         *(
             st.builds(
