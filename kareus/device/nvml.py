@@ -4,14 +4,16 @@ Zeus sends locks to its daemon (zeusd) where `ZEUSD_SOCK_PATH` or `ZEUSD_HOST_PO
 can set clocks; else it calls NVML, which asks for root. Importing Zeus takes seconds: import this module late.
 """
 
+import logging
 import warnings
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+import httpx
 import pynvml
 from zeus.device import get_gpus
 from zeus.device.exception import ZeusBaseGPUError
-from zeus.device.gpu import ZeusGPUInitError, ZeusGPUNoPermissionError
+from zeus.device.gpu import ZeusGPUFunctionNotFoundError, ZeusGPUInitError, ZeusGPUNoPermissionError
 from zeus.device.gpu.nvidia import NVIDIAGPU, NVIDIAGPUs
 from zeus.exception import ZeusBaseError
 
@@ -69,7 +71,7 @@ class NvmlDevice:
 
     def temperature_c(self) -> float:
         """Temperature of the chip."""
-        return float(self._ask(self._gpu.get_gpu_temperature))
+        return float(self._ask(_temperature_c, self._gpu))
 
     def _ask(self, call: Callable[..., Answer], *arguments: Any) -> Answer:
         """Call the driver; a refusal becomes one line."""
@@ -81,7 +83,7 @@ class NvmlDevice:
                 f"{where}: no right to set clocks; run as root, or have zeusd started and name its socket in "
                 "ZEUSD_SOCK_PATH."
             ) from None
-        except (ZeusBaseError, pynvml.NVMLError, OSError) as error:
+        except (ZeusBaseError, pynvml.NVMLError, httpx.HTTPError, OSError) as error:  # zeusd is spoken to over HTTP
             raise DeviceError(f"{where}: {call.__name__} failed ({_line(error)}); see `nvidia-smi -q`.") from error
 
 
@@ -91,6 +93,8 @@ def open_devices() -> tuple[NvmlDevice, ...]:
     Raises:
         DeviceError: there are none, the driver is missing, or zeusd does not answer.
     """
+    for library in ("zeus", "httpx"):  # which tell of every start, and of every request to zeusd
+        logging.getLogger(library).setLevel(logging.WARNING)
     # Said once more, and better, if the driver refuses.
     warnings.filterwarnings("ignore", message="You are about to call a GPU management API", category=UserWarning)
     try:
@@ -102,6 +106,14 @@ def open_devices() -> tuple[NvmlDevice, ...]:
     if not isinstance(gpus, NVIDIAGPUs):
         raise DeviceError("only NVIDIA GPUs can be controlled and measured; check `nvidia-smi` on this machine.")
     return tuple(NvmlDevice(gpu) for gpu in gpus.gpus)
+
+
+def _temperature_c(gpu: NVIDIAGPU) -> int:
+    """Ask as Zeus does, and drivers that do not know that call yet in the older way."""
+    try:
+        return int(gpu.get_gpu_temperature())
+    except ZeusGPUFunctionNotFoundError:
+        return int(pynvml.nvmlDeviceGetTemperature(gpu.handle, pynvml.NVML_TEMPERATURE_GPU))
 
 
 def _line(error: Exception) -> str:

@@ -4,15 +4,8 @@ CUDA numbers GPUs by speed, the driver by their place on the bus, and both read 
 numbers; whoever pairs them by number may lock the clock of somebody else's GPU.
 """
 
-import os
-
 from kareus.device.protocol import Device
 from kareus.errors import DeviceError
-
-
-def number_as_the_driver() -> None:
-    """Have CUDA number GPUs as the driver does, here and in processes started from here; call it before CUDA starts."""
-    os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
 
 
 def device_of_cuda(uuid: str) -> Device:

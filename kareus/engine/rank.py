@@ -76,7 +76,9 @@ def _fitting(rank: int) -> Iterator[None]:
     """Say in one line that the training does not fit."""
     try:
         yield
-    except torch.OutOfMemoryError as error:
+    except RuntimeError as error:  # PyTorch's pipelines wrap what a forward raises
+        if not any(isinstance(each, torch.OutOfMemoryError) for each in (error, error.__cause__)):
+            raise
         raise EngineError(
             f"rank {rank}: the training does not fit into the memory of its GPU; end what else runs on it, or plan a "
             "smaller microbatch."
@@ -121,14 +123,32 @@ def _checkpoints(job: Job, settings: TrainingSettings, world: World) -> Place:
 
 
 def _connect(setup: Setup) -> None:
-    """Make NCCL's communicators for all numbers of SMs of the plan, which takes seconds, before anything is timed."""
-    plan, mesh = setup.job.plan, setup.standing.groups.mesh
-    if plan is not None:
-        own = plan.stages[setup.standing.place.stage].instructions
-        sm_counts = {choice.sm_count for instruction in own for choice in instruction.partitions}
-        for communicator in (mesh.tp, mesh.cp):
-            if isinstance(communicator, NcclCommunicator):
-                communicator.prepare(sm_counts)
+    """Have NCCL connect all groups, for all numbers of SMs, before anything is timed: it takes seconds.
+
+    All ranks go through the groups in this order, so that none waits for another in a circle.
+    """
+    if setup.world.device.type == "cpu":
+        return
+    groups, lines = setup.standing.groups, setup.standing.lines
+    for communicator, sm_counts in (
+        (groups.mesh.tp, _sm_counts(setup)),
+        (groups.mesh.cp, _sm_counts(setup)),
+        (groups.replicas, {None}),
+        (lines.ends, {None}),
+    ):
+        if isinstance(communicator, NcclCommunicator):
+            communicator.prepare(sm_counts)
+    for line in (lines.stages, lines.tensor, lines.sharers):
+        if line is not None:
+            dist.all_reduce(torch.zeros(1, device=setup.world.device), group=line)
+
+
+def _sm_counts(setup: Setup) -> set[int | None]:
+    """What this rank's plan asks for, what a collective gets where no plan speaks of it, and NCCL's own choice."""
+    plan = setup.job.plan
+    own = plan.stages[setup.standing.place.stage].instructions if plan else ()
+    planned = {choice.sm_count for instruction in own for choice in instruction.partitions}
+    return {*planned, setup.job.workload.testbed.default_collective_sm_count, None}
 
 
 def _seed(workload: Workload, settings: TrainingSettings) -> int:

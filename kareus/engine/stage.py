@@ -9,7 +9,7 @@ import os
 import sys
 from pathlib import Path
 
-from kareus.device.pairing import number_as_the_driver
+from kareus.device.environment import prepare_cuda
 from kareus.engine.job import Training, planned_job, unplanned_job
 from kareus.engine.launch import is_rank, launch
 from kareus.engine.learning_rate import LearningRateSchedule
@@ -68,7 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Be a rank, or start them all."""
-    number_as_the_driver()
+    prepare_cuda()
     if not is_rank(os.environ):
         simulated = _simulated(arguments)
         if simulated:

@@ -140,28 +140,28 @@ def _joined(parts: Sequence[Tensor]) -> Tensor:
 def _attend(query: Tensor, key: Tensor, value: Tensor) -> Attended:
     """Attend from the last tokens of a sequence to all of it."""
     inputs = [t.transpose(1, 2) for t in (query, key, value)]
-    if query.is_cuda:
-        # These are the kernels behind scaled_dot_product_attention. Called directly, the one for CUDA aligns its
-        # causal mask to the end of the keys, and backward may run on keys that were gathered anew.
-        output, log_sum_exp, *state, _ = torch.ops.aten._scaled_dot_product_flash_attention(*inputs, is_causal=True)
-    else:
+    if query.is_cpu:
         output, log_sum_exp, *state = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
             *inputs, attn_mask=_mask(query, key)
         )
+    else:
+        # These are the kernels behind scaled_dot_product_attention. Called directly, the one for CUDA aligns its
+        # causal mask to the end of the keys, and backward may run on keys that were gathered anew.
+        output, log_sum_exp, *state, _ = torch.ops.aten._scaled_dot_product_flash_attention(*inputs, is_causal=True)
     return Attended(output.transpose(1, 2), log_sum_exp, tuple(state))
 
 
 def _attend_backward(gradient: Tensor, attending: tuple[Tensor, Tensor, Tensor], part: Attended) -> list[Tensor]:
     """Gradients of the query, key and value of `_attend`."""
     inputs = [t.transpose(1, 2) for t in (gradient, *attending, part.output)]
-    if gradient.is_cuda:
+    if gradient.is_cpu:
+        gradients = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
+            *inputs, part.log_sum_exp, 0.0, is_causal=False, attn_mask=_mask(attending[0], attending[1])
+        )
+    else:
         *lengths, seed, offset = part.state
         gradients = torch.ops.aten._scaled_dot_product_flash_attention_backward(
             *inputs, part.log_sum_exp, *lengths, 0.0, is_causal=True, philox_seed=seed, philox_offset=offset
-        )
-    else:
-        gradients = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
-            *inputs, part.log_sum_exp, 0.0, is_causal=False, attn_mask=_mask(attending[0], attending[1])
         )
     return [g.transpose(1, 2) for g in gradients]
 

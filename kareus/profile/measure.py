@@ -121,7 +121,7 @@ def measure_once(session: Session, frequency_mhz: int, protocol: MeasurementProt
 
     repetitions = max(1, math.ceil(protocol.window_s / execution_s))
     temperature_before_c = session.temperature_c()
-    start_s, start_j = session.now_s(), session.energy_j()
+    start_j, start_s = session.energy_j(), session.now_s()  # real instruments take milliseconds to read
     session.execute(repetitions)
     window_s, temperature_after_c, clock = session.now_s() - start_s, session.temperature_c(), session.clock_report()
     session.rest(protocol.settle_s)

@@ -1,5 +1,6 @@
 """The real device, with Zeus' GPU replaced: what the driver answers becomes values, what it refuses one line."""
 
+import httpx
 import pynvml
 import pytest
 from zeus.device.gpu import ZeusGPUNoPermissionError, ZeusGPUUnknownError
@@ -70,3 +71,11 @@ def test_any_other_refusal_is_one_line_that_names_the_call():
     with pytest.raises(DeviceError) as refused:
         NvmlDevice(ZeusGpu(ZeusGPUUnknownError("Unknown\nError"))).lock_clock(1395)
     assert str(refused.value) == "GPU 3: set_gpu_locked_clocks failed (Unknown Error); see `nvidia-smi -q`."
+
+
+def test_a_zeusd_that_has_ended_is_told_in_one_line():
+    with pytest.raises(DeviceError) as refused:
+        NvmlDevice(ZeusGpu(httpx.ConnectError("[Errno 2] No such file or directory"))).lock_clock(1395)
+    assert str(refused.value) == (
+        "GPU 3: set_gpu_locked_clocks failed ([Errno 2] No such file or directory); see `nvidia-smi -q`."
+    )

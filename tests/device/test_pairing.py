@@ -29,13 +29,18 @@ def test_a_gpu_that_the_driver_does_not_show_is_refused_with_those_that_it_does(
         device_of_cuda("other")
 
 
-def test_training_has_cuda_number_gpus_as_the_driver_does_before_torch_is_loaded() -> None:
+@pytest.mark.parametrize(("queues", "kept"), [(None, "1"), ("8", "8")])
+def test_training_prepares_cuda_before_torch_is_loaded(queues: str | None, kept: str) -> None:
     script = (
         "import os, sys\n"
         "from kareus.cli import main\n"
         "assert main(['train', '--iterations', '1', '--output', 'nowhere']) == 2\n"
-        "print(os.environ['CUDA_DEVICE_ORDER'], 'torch' in sys.modules)\n"
+        "names = 'CUDA_DEVICE_ORDER', 'CUDA_DEVICE_MAX_CONNECTIONS'\n"
+        "print(*map(os.environ.get, names), 'torch' in sys.modules)\n"
     )
     environment = os.environ | {"CUDA_DEVICE_ORDER": "FASTEST_FIRST"}
+    environment.pop("CUDA_DEVICE_MAX_CONNECTIONS", None)
+    if queues is not None:
+        environment["CUDA_DEVICE_MAX_CONNECTIONS"] = queues
     done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
-    assert done.stdout == "PCI_BUS_ID False\n"
+    assert done.stdout == f"PCI_BUS_ID {kept} False\n"

@@ -29,6 +29,8 @@ LEFT_OUT = {
     r"pip install .*": SETUP,
     r"kareus clocks .*": GPUS,
     r"kareus train .*--communicator nccl.*": GPUS,
+    r"pytest -m gpu.*": GPUS,
+    r"python benchmarks/gpu_record.py .*": GPUS,
     r"zeusd .*": GPUS,
     r"export ZEUSD_SOCK_PATH=.*": GPUS,
     r"snakemake --workflow-profile profiles/slurm( --config .*)?": "needs a cluster: see test_slurm.py",

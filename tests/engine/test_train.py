@@ -26,8 +26,9 @@ from kareus.engine import setup
 from kareus.engine.conductor import cues_of
 from kareus.engine.job import Job, planned_job
 from kareus.engine.launch import launch
+from kareus.engine.optimizer import Optimizer
+from kareus.engine.stage_model import StageModel
 from kareus.engine.tables import ITERATIONS
-from kareus.engine.trainer import Trainer
 from kareus.workload.config import PipelineConfig, PipelineSchedule
 from kareus.workload.slices import to_yaml
 
@@ -239,13 +240,22 @@ def test_a_checkpoint_that_does_not_fit_on_the_disk_ends_the_training_in_one_lin
     assert list(tensors.parent.iterdir()) == []
 
 
-def test_a_training_that_does_not_fit_into_the_memory_ends_in_one_line(
-    alone: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "place",
+    [(StageModel, "__init__"), (StageModel, "run_forward"), (StageModel, "run_backward"), (Optimizer, "step")],
+    ids=lambda place: f"{place[0].__name__}.{place[1]}",
+)
+def test_a_training_that_does_not_fit_into_the_memory_ends_in_one_line_wherever_it_is(
+    place: tuple[type, str],
+    alone: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def run(trainer: Trainer) -> None:
+    def run_out(*arguments: object, **options: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nSee the documentation.")
 
-    monkeypatch.setattr(Trainer, "run", run)
+    monkeypatch.setattr(*place, run_out)
     assert here("--workload", alone / "config/workload.yaml", "--iterations", 1, "--output", tmp_path) == 2
     assert capsys.readouterr().err == (
         "kareus train: rank 0: the training does not fit into the memory of its GPU; end what else runs on it, or "

@@ -1,6 +1,7 @@
 """Communicators on what a CPU can show of them."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -86,7 +87,7 @@ def test_a_missing_library_is_named(fake_group: dist.ProcessGroup) -> None:
             NcclCommunicator("tp", fake_group)
 
 
-@pytest.mark.parametrize("name", ["NCCL_MAX_CTAS", "NCCL_MIN_NCHANNELS"])
+@pytest.mark.parametrize("name", ["NCCL_MAX_CTAS", "NCCL_MIN_NCHANNELS", "NCCL_MIN_NRINGS"])
 def test_an_environment_that_overrules_sm_counts_is_refused(
     name: str, fake_group: dist.ProcessGroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -94,6 +95,24 @@ def test_an_environment_that_overrules_sm_counts_is_refused(
     monkeypatch.setenv(name, "4")
     with pytest.raises(EngineError, match=f"{name}=4: overrules the SM counts of collectives; unset it"):
         NcclCommunicator("tp", fake_group)
+
+
+@pytest.mark.skipif(not dist.is_nccl_available(), reason="needs torch for CUDA; no GPU")
+def test_nccl_is_limited_to_exactly_as_many_ctas_on_a_stream_that_goes_first(
+    fake_group: dist.ProcessGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Any] = []
+
+    def new_group(ranks: list[int], **options: Any) -> dist.ProcessGroup:
+        made.append(options["pg_options"])
+        return fake_group
+
+    monkeypatch.setattr(dist, "new_group", new_group)
+    communicator = NcclCommunicator("tp", fake_group)
+    for sm_count in (12, 3, 12, None):
+        communicator.all_reduce((torch.ones(2),), sm_count).wait()
+    assert [(o.config.min_ctas, o.config.max_ctas) for o in made] == [(12, 12), (3, 3)]
+    assert all(o.is_high_priority_stream for o in made)
 
 
 def test_one_rank_needs_no_communicator() -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import cuda_worker
 import pytest
+import torch
 from builders import a100, all_reduce, gemm, memory, protocol, simulated
 from zeus.device.gpu import ZeusGPUInitError
 
@@ -20,6 +21,7 @@ from kareus.testbed.cuda.collectives import Collectives
 from kareus.testbed.cuda.executor import Executor
 from kareus.testbed.cuda.rank import Rank
 from kareus.testbed.cuda.testbed import CudaTestbed
+from kareus.testbed.cuda.worker import WorkerSettings, cuda_rank
 from kareus.testbed.factory import open_testbed as open_testbed_of
 from kareus.testbed.program import Program, Step
 from kareus.workload.config import ClockPolicy, CudaCollectives, CudaConfig, GpuPool, TestbedKind
@@ -145,6 +147,32 @@ def test_what_holds_the_clock_down_is_reported_with_the_clock_that_was_seen(open
     reading = rank.read()
     rank.release()
     assert (reading.clock_mean_mhz, reading.throttle_reasons) == (1000, ("power-limit",))
+
+
+@pytest.mark.parametrize("runs_out", ["__init__", "run"])
+def test_a_program_that_does_not_fit_is_told_in_one_line(runs_out, tmp_path, monkeypatch):
+    def run_out(*arguments):
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    monkeypatch.setattr(Executor, runs_out, run_out)
+    rank = Rank(cuda_worker.fake_device(tmp_path, 0), ClockPolicy.DEFAULT, cpu_executor)
+    with pytest.raises(DeviceError, match=r"^GPU-0: alone does not fit into the memory of Fake; end what else runs"):
+        rank.load(to_plain(ALONE))
+        rank.execute(1)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_torch_that_sees_no_gpu_is_told_in_one_line():
+    settings = WorkerSettings(
+        rank=0,
+        axes={},
+        workers=1,
+        collectives=CudaCollectives.LOOPBACK,
+        clocks=ClockPolicy.DEFAULT,
+        rendezvous="nowhere",
+    )
+    with pytest.raises(DeviceError, match=r"^GPU 0: torch .* sees 0 GPUs; install torch for the CUDA of this machine"):
+        cuda_rank(settings)
 
 
 def test_a_group_larger_than_the_machine_is_refused(open_testbed):

@@ -72,7 +72,7 @@ class MscclppCommunicator:
             for t in tensors:
                 dist.all_reduce(t, op=operation, group=self._group)
             return self._launched(ALL_REDUCE, [], tuple(tensors), sm_count)
-        return self._launched(ALL_REDUCE, [(t, t) for t in tensors], tuple(tensors), sm_count)
+        return self._launched(ALL_REDUCE, self._in_place(tensors), tuple(tensors), sm_count)
 
     def all_gather(self, tensors: Sequence[Tensor], sm_count: int | None = None) -> Launched:
         """As `Communicator.all_gather`."""
@@ -82,7 +82,13 @@ class MscclppCommunicator:
     def reduce_scatter(self, tensors: Sequence[Tensor], sm_count: int | None = None) -> Launched:
         """As `Communicator.reduce_scatter`; uses up the tensors."""
         parts = tuple(t[self.rank] for t in tensors)
-        return self._launched(ALL_REDUCE, [(t, t) for t in tensors], parts, sm_count)
+        return self._launched(ALL_REDUCE, self._in_place(tensors), parts, sm_count)
+
+    def _in_place(self, tensors: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
+        """Tensors onto themselves, in parts that the scratch buffer takes: weight gradients may be larger."""
+        room = self._scratch.bytes()
+        parts = [part for t in tensors for part in torch.split(t.view(-1), room // t.itemsize)]
+        return list(zip(parts, parts, strict=True))
 
     def _launched(
         self, name: str, moves: Sequence[tuple[Tensor, Tensor]], results: Tensors, sm_count: int | None

@@ -16,8 +16,8 @@ from kareus.errors import EngineError
 from kareus.model.communication import SUM
 from kareus.model.communicators.process_group import ProcessGroupCommunicator, Works
 
-OVERRIDES = ("NCCL_MIN_CTAS", "NCCL_MAX_CTAS", "NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS")
-"""Environment variables that NCCL heeds before the limits of a communicator."""
+OVERRIDES = tuple(f"NCCL_{bound}_{what}" for what in ("CTAS", "NCHANNELS", "NRINGS") for bound in ("MIN", "MAX"))
+"""Environment variables that NCCL heeds before the limits of a communicator (its src/graph/connect.cc)."""
 
 
 class NcclCommunicator:
@@ -44,9 +44,9 @@ class NcclCommunicator:
         self._default = ProcessGroupCommunicator(axis, group, fuses=True)
         self._by_sm_count: dict[int, ProcessGroupCommunicator] = {}
 
-    def prepare(self, sm_counts: Iterable[int]) -> None:
-        """Make the groups and connect them, which takes seconds, before anything is timed."""
-        for sm_count in sorted(set(sm_counts)):
+    def prepare(self, sm_counts: Iterable[int | None]) -> None:
+        """Make the groups and connect them, which takes seconds, before anything is timed; None is the one given."""
+        for sm_count in sorted(set(sm_counts), key=lambda n: n or 0):
             self._limited(sm_count).all_reduce((torch.zeros(1, device="cuda"),)).wait()
 
     def all_reduce(self, tensors: Sequence[Tensor], sm_count: int | None = None, operation: Any = SUM) -> Works:

@@ -18,7 +18,7 @@ from kareus.model.communication import Communicator, Handle
 from kareus.model.communicators.choice import Library, make_communicator
 from kareus.model.communicators.nccl import NcclCommunicator
 from kareus.partition.graph import Collective
-from kareus.testbed.cuda.scratch import DTYPE
+from kareus.testbed.cuda.scratch import DTYPE, OPERAND_SEED
 
 
 class Starter(Protocol):
@@ -60,7 +60,9 @@ class Collectives:
         return partial(communicator.reduce_scatter, (whole,), sm_count)
 
     def _message(self, elements: int) -> torch.Tensor:
-        return torch.ones(elements, dtype=DTYPE, device=self._device)
+        """Random numbers, as power depends on the bits that flip; the same on all ranks, so that a mean keeps them."""
+        generator = torch.Generator(self._device).manual_seed(OPERAND_SEED)
+        return torch.empty(elements, dtype=DTYPE, device=self._device).normal_(generator=generator)
 
     def _communicator(self, collective: Collective) -> Communicator:
         key = axis, size = collective.group, collective.group_size

@@ -14,7 +14,7 @@ class Executor:
     """A program with all its memory, ready to run."""
 
     def __init__(self, program: Program, collectives: Collectives, device: torch.device) -> None:
-        """Allocate and prepare.
+        """Allocate, prepare and run once: Triton compiles and libraries make their handles, which nothing should time.
 
         Raises:
             KareusError: the program has an operator that no model makes.
@@ -33,14 +33,18 @@ class Executor:
             _prepared(step, [launches[o] for o in step.operators], starters.get((step.collective, step.sm_count)))
             for step in program.steps
         ]
+        self._launch()
 
     def run(self, repetitions: int) -> None:
         """Run the program that often, back to back, and wait for its end."""
         for _ in range(repetitions):
-            for step in self._steps:
-                step()
+            self._launch()
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
+
+    def _launch(self) -> None:
+        for step in self._steps:
+            step()
 
 
 def _prepared(step: Step, launches: Sequence[Launch], start: Starter | None) -> Launch:

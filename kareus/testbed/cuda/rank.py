@@ -3,7 +3,7 @@
 import contextlib
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,6 +44,7 @@ class Rank:
         self._claimed = contextlib.ExitStack()
         self._clocks: ClockController | None = None
         self._executor: Executor | None = None
+        self._program = ""
         self._samples = [(float(device.clock_mhz()), frozenset[str]())]
 
     def identify(self) -> str:
@@ -61,13 +62,9 @@ class Rank:
             DeviceError: it does not fit into the GPU's memory.
         """
         loaded = from_plain(Program, program)
-        try:
+        with self._fitting(loaded.name):
             self._executor = self._prepare(loaded)
-        except torch.OutOfMemoryError as error:
-            raise DeviceError(
-                f"{self._device.uuid}: {loaded.name} does not fit into the memory of {self._device.name}; end what "
-                "else runs on it, or plan a smaller microbatch."
-            ) from error
+        self._program = loaded.name
 
     def set_clock(self, frequency_mhz: int) -> None:
         """Lock the clock, or check that it is the one that the driver leaves alone."""
@@ -81,14 +78,19 @@ class Rank:
             )
 
     def execute(self, repetitions: int) -> None:
-        """Run the program, looking at the clock meanwhile."""
+        """Run the program, looking at the clock meanwhile.
+
+        Raises:
+            DeviceError: what collectives and attention return does not fit into the GPU's memory.
+        """
         assert self._executor is not None
         ended = threading.Event()
         self._samples = []
         sampler = threading.Thread(target=self._sample, args=(ended,))
         sampler.start()
         try:
-            self._executor.run(repetitions)
+            with self._fitting(self._program):
+                self._executor.run(repetitions)
         finally:
             ended.set()
             sampler.join()
@@ -111,6 +113,17 @@ class Rank:
 
     close = release
     """So that leaving `contextlib.closing` lets go of everything."""
+
+    @contextlib.contextmanager
+    def _fitting(self, program: str) -> Iterator[None]:
+        """Say in one line that a program does not fit."""
+        try:
+            yield
+        except torch.OutOfMemoryError as error:
+            raise DeviceError(
+                f"{self._device.uuid}: {program} does not fit into the memory of {self._device.name}; end what else "
+                "runs on it, or plan a smaller microbatch."
+            ) from error
 
     def _sample(self, ended: threading.Event) -> None:
         while True:

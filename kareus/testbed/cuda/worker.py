@@ -16,8 +16,9 @@ import torch.distributed as dist
 
 from kareus.artifacts.files import die_with_parent
 from kareus.artifacts.records import from_plain
-from kareus.device.pairing import device_of_cuda, number_as_the_driver
-from kareus.errors import KareusError
+from kareus.device.environment import prepare_cuda
+from kareus.device.pairing import device_of_cuda
+from kareus.errors import DeviceError, KareusError
 from kareus.model.communicators.choice import Library
 from kareus.testbed.cuda.channel import Channel, exit_after_hangup
 from kareus.testbed.cuda.collectives import Collectives
@@ -49,7 +50,7 @@ class WorkerSettings:
 def main() -> None:
     """Serve on the descriptor that is the only argument."""
     die_with_parent()
-    number_as_the_driver()
+    prepare_cuda()
     with contextlib.suppress(KeyboardInterrupt):  # whoever started this says so
         channel = Channel(socket.socket(fileno=int(sys.argv[1])))
         exit_after_hangup(channel, _GRACE_S)
@@ -86,7 +87,16 @@ def _answer(channel: Channel, act: Callable[[Any], Any]) -> None:
 
 
 def cuda_rank(settings: WorkerSettings) -> Rank:
-    """The rank on the GPU of its number."""
+    """The rank on the GPU of its number.
+
+    Raises:
+        DeviceError: torch does not see it.
+    """
+    if settings.rank >= torch.cuda.device_count():
+        raise DeviceError(
+            f"GPU {settings.rank}: torch {torch.__version__} sees {torch.cuda.device_count()} GPUs; install torch for "
+            "the CUDA of this machine's driver, as envs/README.md says."
+        )
     torch_device = torch.device("cuda", settings.rank)
     torch.cuda.set_device(torch_device)
     device = device_of_cuda(str(torch.cuda.get_device_properties(torch_device).uuid))

@@ -1,0 +1,105 @@
+"""A record of what Kareus' code for GPUs does on the GPU of this machine, as Markdown.
+
+    python benchmarks/gpu_record.py --output record.md     # a quarter of an hour; sets no clock and no power limit
+
+Names the machine, reads its instruments, compares what its kernels compute with fp32 on the CPU, and measures
+partitions of Llama 3.2 3B (TP8, and CP2 TP4) beside loopback collectives at the driver's own clock. Ends with 1 if
+numbers depart.
+"""
+
+import argparse
+import dataclasses
+import datetime
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+
+from kareus import __version__
+from kareus.device.environment import prepare_cuda
+from kareus.device.pairing import device_of_cuda
+from kareus.device.protocol import Device
+from kareus.partition.detect import detect_partitions
+from kareus.partition.extract import extract
+from kareus.partition.graph import Batch, Partition
+from kareus.testbed.cuda.testbed import CudaTestbed
+from kareus.workload.compose import compose
+from kareus.workload.config import ClockPolicy, CudaCollectives, CudaConfig, GpuPool, Parallelism, Workload
+from kareus.workload.gpu import FrequencyRange
+from onegpu.costs import Costs, by_sm_count
+from onegpu.instruments import instruments, machine
+from onegpu.numerics import attention, execution
+from onegpu.table import Table
+
+CONFIG = Path(__file__).parent.parent / "config"
+DEGREES = ("tp8", "cp2tp4")
+SM_COUNTS = (3, 6, 12, 20, 30)
+QUEUES = (1, 8)
+"""Of CUDA: what Kareus asks for, and CUDA's default."""
+WATCHED_S = 3.0
+SMALL = Parallelism(dp=1, pp=1, tp=2, cp=2, layers_per_stage=(2,), shard_optimizer=False)
+
+
+def main() -> int:
+    """Measure and write; 1 if numbers depart."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--output", type=Path, required=True, help="file to write")
+    parser.add_argument("--window", type=float, default=1.0, help="seconds of each measurement (default: 1)")
+    arguments = parser.parse_args()
+    prepare_cuda()
+    if not torch.cuda.is_available():
+        sys.exit(f"torch {torch.__version__} sees no GPU; install torch for the CUDA of this machine's driver.")
+    place = torch.device("cuda", 0)
+    torch.cuda.set_device(place)
+    device = device_of_cuda(str(torch.cuda.get_device_properties(place).uuid))
+    workloads = [compose(["model=llama3.2-3b", f"parallelism={d}"], CONFIG)[0].workload for d in DEGREES]
+    costs = costs_on(device, workloads[0], arguments.window)
+    return write(arguments.output, tables(device, place, workloads, costs))
+
+
+def tables(device: Device, place: torch.device, workloads: list[Workload], costs: Costs) -> Iterator[Table]:
+    """All sections, one after the other."""
+    yield machine(device, place)
+    yield instruments(device, WATCHED_S)
+    yield attention(place)
+    shrunk = dataclasses.replace(workloads[0].model, vocab_size=4096)
+    yield execution(shrunk, SMALL, 512, place)
+    for workload in workloads:
+        for partition in partitions_of(workload):
+            yield by_sm_count(costs, partition, SM_COUNTS, QUEUES)
+
+
+def partitions_of(workload: Workload) -> list[Partition]:
+    """The partitions of a block's forward and backward."""
+    size, length = workload.microbatch_size, workload.sequence_length
+    graph = extract(workload.model, workload.parallelism, size, length)[Batch.NANOBATCH]
+    return list(detect_partitions(graph, recompute=False))
+
+
+def costs_on(device: Device, workload: Workload, window_s: float) -> Costs:
+    """Costs on the GPU itself, whatever GPU the workload is for."""
+    maximum_mhz = device.supported_clocks_mhz()[-1]
+    clocks = FrequencyRange(minimum_mhz=maximum_mhz, maximum_mhz=maximum_mhz, stride_mhz=1)
+    gpu = dataclasses.replace(workload.gpu, maximum_clock_mhz=maximum_mhz, search_frequencies=clocks)
+    config = CudaConfig(collectives=CudaCollectives.LOOPBACK, clocks=ClockPolicy.DEFAULT, pool=GpuPool.SAME)
+    protocol = dataclasses.replace(workload.protocol, window_s=window_s, cooldown_s=0.5, warmup_s=0.5)
+    return Costs(lambda: CudaTestbed(config, gpu, [device]), maximum_mhz, protocol)
+
+
+def write(path: Path, sections: Iterator[Table]) -> int:
+    """Write sections as they come, so that a failure leaves those before it; 1 if something does not hold."""
+    held = True
+    with path.open("w") as record:
+        now = datetime.datetime.now(datetime.UTC).date()
+        record.write(f"# One GPU, {now}\n\nBy Kareus {__version__}, `python benchmarks/gpu_record.py`.\n")
+        for section in sections:
+            record.write(f"\n{section}")
+            record.flush()
+            print(section)
+            held = held and all(row[-1] != "NO" for row in section.rows)
+    return 0 if held else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,111 @@
+"""The record of one GPU, rehearsed: the same code with a CPU in the GPU's place, and a device that is made up."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from builders import a100, all_reduce, gemm, memory, protocol, small_model
+from fake_device import FakeDevice
+
+import gpu_record
+from kareus.device.claims import FOLDER_VARIABLE
+from kareus.partition.graph import Direction, Partition
+from kareus.testbed.cuda.testbed import CudaTestbed
+from kareus.workload.config import ClockPolicy, CudaCollectives, CudaConfig, GpuPool
+from kareus.workload.gpu import FrequencyRange
+from onegpu import numerics
+from onegpu.costs import QUEUES, Costs, by_sm_count
+from onegpu.instruments import instruments, machine
+from onegpu.table import Table
+
+CPU = torch.device("cpu")
+WORKER = Path(__file__).parent.parent / "testbed/cuda_worker.py"
+PARTITION = Partition(
+    name="forward-mlp-allreduce",
+    direction=Direction.FORWARD,
+    operators=(memory("norm", 64), gemm("linear", 16, 8, 32)),
+    collective=all_reduce(64, 2),
+)
+
+
+@pytest.fixture
+def device(tmp_path: Path) -> FakeDevice:
+    (tmp_path / "0").mkdir()
+    return FakeDevice(tmp_path / "0", uuid="GPU-0")
+
+
+@pytest.fixture
+def costs(device: FakeDevice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Costs:
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path / "claims"))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    config = CudaConfig(collectives=CudaCollectives.LOOPBACK, clocks=ClockPolicy.DEFAULT, pool=GpuPool.SAME)
+    gpu = a100(search_frequencies=FrequencyRange(minimum_mhz=1410, maximum_mhz=1410, stride_mhz=1))
+    command = (sys.executable, str(WORKER), str(tmp_path))
+    quick = protocol(window_s=0.05, cooldown_s=0.01, warmup_s=0.01, settle_s=0.0)
+    return Costs(lambda: CudaTestbed(config, gpu, [device], command), 1410, quick)
+
+
+def test_a_record_is_written_section_by_section_and_ends_with_1_where_something_does_not_hold(tmp_path: Path) -> None:
+    good = Table("Good", "Says.", ("case", "departure", "holds"), [("a", 0.012345, "yes")])
+    bad = good._replace(title="Bad", rows=[("b", float("nan"), "NO")])
+    path = tmp_path / "record.md"
+    assert gpu_record.write(path, iter([good])) == 0
+    assert gpu_record.write(path, iter([good, bad])) == 1
+    lines = path.read_text().splitlines()
+    assert lines[0].startswith("# One GPU, 20")
+    assert lines[lines.index("## Good") : lines.index("## Bad")] == [
+        *("## Good", "", "Says.", ""),
+        *("| case | departure | holds |", "| --- | --- | --- |", "| a | 0.01235 | yes |", ""),
+    ]
+
+
+def test_a_departure_that_is_large_or_no_number_does_not_hold() -> None:
+    assert [numerics._judged(("case", d, 0.03))[-1] for d in (0.01, 0.05, float("nan"))] == ["yes", "NO", "NO"]
+
+
+def test_a_partition_is_measured_for_each_number_of_sms_and_queues_and_the_environment_is_as_before(
+    costs: Costs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(QUEUES, "4")
+    table = by_sm_count(costs, PARTITION, (3, 6), (8,))
+    assert [row[:2] for row in table.rows] == [(8, 3), (8, 6)]
+    for row in table.rows:
+        named = dict(zip(table.columns, row, strict=True))
+        assert named["one after the other ms"] == pytest.approx(named["computation ms"] + named["collective ms"])
+        assert named["together ms"] > 0
+        assert named["mean clock MHz"] == 1410
+    assert os.environ[QUEUES] == "4"
+
+
+def test_the_machine_and_its_instruments_are_named(device: FakeDevice) -> None:
+    named = dict(machine(device, CPU).rows) | dict(instruments(device, 0.05).rows)
+    assert named["UUID by the driver"] == "GPU-0"
+    assert named["power of the idle GPU, W"] == pytest.approx(100, rel=0.5)  # the fake draws 100 W
+    assert named["one call of energy_j, ms"] < 100
+
+
+def test_numbers_hold_on_a_cpu_and_a_wrong_one_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    cases = (numerics.Attending("chunk, GQA", 16, 32, 4, 2, 16),)
+    model = small_model(name="tiny", vocab_size=40, num_key_value_heads=4)
+    found = [numerics.attention(CPU, cases), numerics.execution(model, gpu_record.SMALL, 16, CPU)]
+    assert [row[-1] for table in found for row in table.rows] == ["yes"] * 4
+    right = numerics._attend
+    monkeypatch.setattr(
+        numerics,
+        "_attend",
+        lambda q, k, v: right(q, k, v)._replace(output=right(q, k, v).output * (1.2 if q.dtype.itemsize == 2 else 1)),
+    )
+    assert numerics.attention(CPU, cases).rows[0][-1] == "NO"
+
+
+def test_partitions_of_real_workloads_can_be_named_without_a_gpu() -> None:
+    workloads = [
+        gpu_record.compose(["model=llama3.2-3b", f"parallelism={d}"], gpu_record.CONFIG)[0].workload
+        for d in gpu_record.DEGREES
+    ]
+    names = [{p.name for p in gpu_record.partitions_of(w)} for w in workloads]
+    assert "forward-mlp-allreduce" in names[0]
+    assert any("allgather" in name for name in names[1])
+    assert gpu_record.costs_on(FakeDevice(Path()), workloads[0], 1.0).clock_mhz == 1410

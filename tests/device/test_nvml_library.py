@@ -1,0 +1,80 @@
+"""From a clock's name down to the driver's library: the real pynvml and Zeus, over a library that is made up in C."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kareus.device.claims import FOLDER_VARIABLE
+
+COMPILER = shutil.which("cc")
+pytestmark = pytest.mark.skipif(COMPILER is None, reason="needs a C compiler")
+
+SOURCE = Path(__file__).with_name("made_up_driver.c")
+READ = """
+import json
+from kareus.device.nvml import open_devices
+(gpu,) = open_devices()
+gpu.lock_clock(1395)
+locked_mhz = gpu.clock_mhz()
+gpu.reset_clock()
+print(json.dumps({
+    "uuid": gpu.uuid, "name": gpu.name, "driver": gpu.driver, "clocks_mhz": gpu.supported_clocks_mhz(),
+    "locked_mhz": locked_mhz, "clock_mhz": gpu.clock_mhz(), "reasons": gpu.throttle_reasons(),
+    "energy_j": gpu.energy_j(), "temperature_c": gpu.temperature_c(),
+}))
+"""
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of the library, under the name by which NVIDIA's is found."""
+    folder = tmp_path_factory.mktemp("driver")
+    subprocess.run([COMPILER, "-shared", "-fPIC", SOURCE, "-o", folder / "libnvidia-ml.so.1"], check=True)
+    return folder
+
+
+def python(driver: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    hidden = {"CUDA_VISIBLE_DEVICES", "ZEUSD_SOCK_PATH", "ZEUSD_HOST_PORT"}
+    kept = {name: value for name, value in os.environ.items() if name not in hidden}
+    paths = {"LD_LIBRARY_PATH": str(driver), FOLDER_VARIABLE: str(driver / "claims")}
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, env=kept | paths | environment, capture_output=True, text=True, check=False)
+
+
+def test_every_call_reaches_the_driver_with_its_types_and_units(driver: Path) -> None:
+    done = python(driver, "-c", READ)
+    assert json.loads(done.stdout) == {
+        "uuid": "GPU-8f6c",
+        "name": "NVIDIA Made-Up",
+        "driver": "580.95.05",
+        "clocks_mhz": [210, 1395, 1410],
+        "locked_mhz": 1395,
+        "clock_mhz": 1410,
+        "reasons": ["power-limit", "thermal-limit"],
+        "energy_j": 7_000_000_012.345,
+        "temperature_c": 61.0,
+    }
+    assert done.stderr == ""
+
+
+def test_a_driver_from_before_the_newer_call_is_asked_for_its_temperature_in_the_older_way(driver: Path) -> None:
+    assert json.loads(python(driver, "-c", READ, OLD="1").stdout)["temperature_c"] == 57.0
+
+
+def test_a_driver_that_wants_rights_is_told_in_one_line(driver: Path) -> None:
+    script = "from kareus.cli import main; raise SystemExit(main(['clocks', 'show']))"
+    shown = python(driver, "-c", script, FORBIDDEN="1")
+    assert shown.stdout == (
+        "0  NVIDIA Made-Up  GPU-8f6c  now 1410 MHz (power-limit, thermal-limit), can be locked from 210 to 1410 MHz; "
+        "Kareus has set nothing\n"
+    )
+    refused = python(driver, "-c", READ, FORBIDDEN="1")
+    assert refused.stderr.splitlines()[-1] == (
+        "kareus.errors.DeviceError: GPU 0: no right to set clocks; run as root, or have zeusd started and name its "
+        "socket in ZEUSD_SOCK_PATH."
+    )

@@ -1,0 +1,88 @@
+"""MSCCL++ with the library replaced: what it is asked to run, and on what."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from kareus.errors import EngineError
+from kareus.model.communicators import mscclpp
+from kareus.model.communicators.mscclpp import MscclppCommunicator
+
+SCRATCH_BYTES = 64
+
+
+class Stream:
+    cuda_stream = 7
+
+    def __init__(self, priority: int = 0) -> None:
+        """Nothing runs on it."""
+
+    def wait_stream(self, other: Any) -> None:
+        """Nothing to wait for."""
+
+    wait_event = record = wait_stream
+
+
+class Library:
+    """Runs an all-reduce of two ranks that hold the same; refuses what its scratch buffer cannot take."""
+
+    ReduceOp = SimpleNamespace(SUM="sum", NOP="nop")
+    utils = SimpleNamespace(torch_dtype_to_mscclpp_dtype=str)
+
+    def __init__(self, memory: dict[int, Tensor]) -> None:
+        self.memory = memory
+        self.log: list[tuple[str, int, int]] = []
+        named = [SimpleNamespace(name=n, execute=self.run(n)) for n in (mscclpp.ALL_REDUCE, mscclpp.ALL_GATHER)]
+        builder = SimpleNamespace(build_default_algorithms=lambda pointer, size, rank: named)
+        self.ext = SimpleNamespace(AlgorithmCollectionBuilder=lambda: builder)
+
+    def CommGroup(self, torch_group: Any) -> Any:  # noqa: N802 - as the library has it
+        return SimpleNamespace(communicator="communicator", my_rank=0)
+
+    def RawGpuBuffer(self, size: int) -> Any:  # noqa: N802 - as the library has it
+        return SimpleNamespace(data=lambda: 0, bytes=lambda: size)
+
+    def run(self, name: str) -> Any:
+        def execute(communicator: str, source: int, target: int, *sizes: Any, nblocks: int, **options: Any) -> int:
+            self.log.append((name, sizes[0], nblocks))
+            if sizes[0] > SCRATCH_BYTES:
+                return 1
+            for start, tensor in self.memory.items():
+                if start <= source < start + tensor.nbytes:
+                    first = (source - start) // tensor.itemsize
+                    tensor.view(-1)[first : first + sizes[0] // tensor.itemsize] *= 2
+            return 0
+
+        return execute
+
+
+@pytest.fixture
+def library(monkeypatch: pytest.MonkeyPatch) -> Library:
+    library = Library({})
+    monkeypatch.setattr(mscclpp, "load_library", lambda: library)
+    monkeypatch.setattr(torch.cuda, "Stream", Stream)
+    monkeypatch.setattr(torch.cuda, "Event", Stream)
+    monkeypatch.setattr(torch.cuda, "current_stream", Stream)
+    return library
+
+
+def communicator() -> MscclppCommunicator:
+    return MscclppCommunicator("tp", SimpleNamespace(size=lambda: 2, rank=lambda: 0), SCRATCH_BYTES)
+
+
+@pytest.mark.parametrize("elements", [16, 17, 100])
+def test_an_all_reduce_goes_in_parts_that_the_scratch_buffer_takes(library: Library, elements: int) -> None:
+    weights = torch.arange(2.0 * elements).view(2, elements)
+    library.memory[weights.data_ptr()] = weights
+    (reduced,) = communicator().all_reduce((weights,), 12).wait()
+    assert torch.equal(reduced, 2 * torch.arange(2.0 * elements).view(2, elements))
+    assert sum(size for _, size, _ in library.log) == weights.nbytes
+    assert {(name, blocks) for name, _, blocks in library.log} == {(mscclpp.ALL_REDUCE, 12)}
+
+
+def test_a_gather_that_the_library_refuses_is_named(library: Library) -> None:
+    with pytest.raises(EngineError, match=r"all.*gather.* of 80 bytes on 20 blocks failed \(1\); .* up to 64 bytes"):
+        communicator().all_gather((torch.ones(20),))
