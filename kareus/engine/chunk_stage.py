@@ -125,6 +125,8 @@ class ChunkStage(PipelineStage):
     def get_fwd_send_ops(self, fwd_chunk_id: int) -> Any:
         """Send the output of a forward, of which nothing but its graph and its shape are needed here any more."""
         sends = super().get_fwd_send_ops(fwd_chunk_id)
+        for send in sends:
+            send.tensor = send.tensor.detach()  # the output itself, as in PyTorch 2.11, would be emptied
         for output in self.fwd_cache[fwd_chunk_id][0]:
             output.data = output.new_empty(1).expand(output.shape)
         return sends
@@ -164,5 +166,6 @@ class ChunkStage(PipelineStage):
 def _move(places: Iterable[Any], device: torch.device) -> None:
     """Have tensors received on `device`; what was received is left to whoever holds it."""
     for place in places:
-        if place.buffer is not None:
-            place.buffer = torch.empty_like(place.buffer, device=device, requires_grad=False)
+        buffer = getattr(place, "buffer", None)  # ids of the first stage are not received
+        if buffer is not None:
+            place.buffer = torch.empty_like(buffer, device=device, requires_grad=buffer.requires_grad)
