@@ -6,8 +6,10 @@ weighted with its tokens' share of the iteration's, plain sums are right however
 
 from collections.abc import Iterator
 
+import torch.distributed as dist
 from torch import Tensor, nn
 
+from kareus.engine.ranks import Lines
 from kareus.model.communication import Communicator, Mesh
 from kareus.model.layers import WEIGHT_GRADIENT_SUFFIX, QueryKeyNorm
 
@@ -35,3 +37,21 @@ def sum_weight_gradients(module: nn.Module, mesh: Mesh, replicas: Communicator |
     for group in (mesh.cp, replicas):
         if group is not None:
             group.all_reduce(everything).wait()
+
+
+def sum_tied_gradient(gradient: Tensor, lines: Lines) -> None:
+    """Sum the gradient of an embedding that the first and the last stage hold, so that both get the same bits.
+
+    Replicas that share out the optimizer's states do not cut it at the same places on both stages, and a sum over them
+    may depend on the place. So theirs is taken before, and the first of them brings it alone to `Division.reduce`.
+
+    Args:
+        gradient: of this rank's copy, after `sum_weight_gradients`; in place.
+        lines: groups of this rank, a rank of either stage.
+    """
+    assert lines.ends is not None
+    if lines.sharers is not None:
+        dist.reduce(gradient, group_dst=0, group=lines.sharers)
+        if lines.sharers.rank():
+            gradient.zero_()
+    lines.ends.all_reduce([gradient]).wait()

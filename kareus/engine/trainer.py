@@ -12,7 +12,7 @@ from kareus.engine import checkpoint
 from kareus.engine.data.batches import Batches, Share
 from kareus.engine.division import Division
 from kareus.engine.exporting import check_exportable, export_weights
-from kareus.engine.gradients import sum_weight_gradients
+from kareus.engine.gradients import sum_tied_gradient, sum_weight_gradients
 from kareus.engine.optimizer import Optimizer, whole_norm
 from kareus.engine.recorder import clock_rows
 from kareus.engine.setup import Setup, make_chunks, make_pipeline
@@ -115,7 +115,7 @@ class Trainer:
             )
         sum_weight_gradients(self.stage, mesh, setup.standing.groups.replicas)
         if lines.ends is not None:
-            lines.ends.all_reduce([self.stage.tied_gradient]).wait()
+            sum_tied_gradient(self.stage.tied_gradient, lines)
         self._division.reduce()
         norm = whole_norm(self._division, setup.job.workload.model, lines, counts_head=self._counts_head)
         rate = setup.learning_rate.at(self.iteration)

@@ -15,7 +15,7 @@ from worlds import QWEN, departure, spawn
 from kareus.engine.checkpoint import Checkpoint, Place, latest, save
 from kareus.engine.data.batches import DataPosition
 from kareus.engine.division import ALIGNMENT, Division
-from kareus.engine.gradients import sum_weight_gradients, weight_gradients
+from kareus.engine.gradients import sum_tied_gradient, sum_weight_gradients, weight_gradients
 from kareus.engine.job import Job
 from kareus.engine.optimizer import Optimizer, whole_norm
 from kareus.engine.ranks import Lines, groups_of, lines_of, place_of
@@ -79,7 +79,7 @@ class Replica:
             gradient.add_(torch.rand(gradient.shape, generator=generator))  # positive, so that sums do not cancel
         sum_weight_gradients(self.stage, Mesh(), self.groups.replicas)
         if self.lines.ends is not None:
-            self.lines.ends.all_reduce([self.stage.tied_gradient]).wait()
+            sum_tied_gradient(self.stage.tied_gradient, self.lines)
         self.division.reduce()
         counts_head = not (model.tie_embeddings and self.workload.parallelism.pp > 1)
         self.optimizer.step(whole_norm(self.division, model, self.lines, counts_head=counts_head), RATE)
@@ -96,6 +96,17 @@ def check_weights(rank: int, workload: Workload, largest_norm: float, tolerance:
     assert departure(other.weights(), one.weights()) <= tolerance
     check_replicas_agree(other)
     assert all(not gradient.any() for _, gradient in weight_gradients(other.stage))
+
+
+def check_tied_weights_stay_alike(rank: int, workload: Workload) -> None:
+    """The same bits on both ends, though sums of three numbers depend on their order, and parts begin elsewhere."""
+    replica = Replica(rank, workload, CLIPPED)
+    for iteration in range(STEPS):
+        replica.step(iteration)
+    found: list[Tensor] = [torch.empty(0)] * dist.get_world_size()
+    weights = replica.weights()
+    dist.all_gather_object(found, weights.get("embedding.weight", weights.get("head.lm_head.weight")))
+    assert all(torch.equal(each, found[0]) for each in found)
 
 
 def check_replicas_agree(replica: Replica) -> None:
@@ -137,6 +148,10 @@ def check_four_ranks(rank: int) -> None:
 
 def test_replicas_that_share_out_states_update_the_weights_as_one_that_has_them_whole(tmp_path: Path) -> None:
     spawn(4, check_four_ranks, tmp_path)
+
+
+def test_tied_weights_stay_alike_on_the_first_and_the_last_stage(tmp_path: Path) -> None:
+    spawn(6, check_tied_weights_stay_alike, tmp_path, sharing(tiny_workload(dp=3, pp=2, model=TIED)))
 
 
 @pytest.mark.parametrize("largest_norm", [FREELY, CLIPPED])
