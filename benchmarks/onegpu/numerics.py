@@ -126,10 +126,10 @@ def _attended(case: Attending, tensors: Sequence[Tensor]) -> list[list[Tensor]]:
 
 
 def _departures(found: list[list[Tensor]], expected: list[list[Tensor]]) -> list[float]:
-    """Largest difference over largest value of the worst tensor of each list."""
+    """Largest difference over largest value of the worst tensor of each list; no number if that of any is none."""
     return [
-        max(float((f - e).abs().max() / e.abs().max()) for f, e in zip(of_found, of_expected, strict=True))
-        for of_found, of_expected in zip(found, expected, strict=True)
+        float(torch.stack([(f - e).abs().max() / e.abs().max() for f, e in zip(*lists, strict=True)]).max())
+        for lists in zip(found, expected, strict=True)
     ]
 
 

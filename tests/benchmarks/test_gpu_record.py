@@ -65,6 +65,12 @@ def test_a_departure_that_is_large_or_no_number_does_not_hold() -> None:
     assert [numerics._judged(("case", d, 0.03))[-1] for d in (0.01, 0.05, float("nan"))] == ["yes", "NO", "NO"]
 
 
+def test_a_tensor_that_is_no_number_is_seen_wherever_it_stands() -> None:
+    right, broken = torch.ones(2), torch.tensor([1.0, float("nan")])
+    (found,) = numerics._departures([[right, broken, right]], [[right, right, right]])
+    assert numerics._judged(("case", found, 0.03))[-1] == "NO"
+
+
 def test_a_partition_is_measured_for_each_number_of_sms_and_queues_and_the_environment_is_as_before(
     costs: Costs, monkeypatch: pytest.MonkeyPatch
 ) -> None:

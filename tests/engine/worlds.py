@@ -91,10 +91,13 @@ def gradients_of(module: torch.nn.Module) -> dict[str, torch.Tensor]:
 
 
 def departure(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> float:
-    """Largest max|difference| / max|expected| over the tensors, on any rank, so that all ranks fail together."""
+    """Largest max|difference| / max|expected| over the tensors, on any rank, so that all ranks fail together.
+
+    Infinite where one of them is not a number, which comparisons would pass over.
+    """
     assert found.keys() == expected.keys()
-    worst = max(float((found[n] - e).abs().max() / e.abs().max()) for n, e in expected.items())
-    over_ranks = torch.tensor(worst, dtype=torch.float64)
+    departures = [float((found[n] - e).abs().max() / e.abs().max()) for n, e in expected.items()]
+    over_ranks = torch.tensor(departures, dtype=torch.float64).nan_to_num(nan=torch.inf).max()
     if dist.is_initialized():
         dist.all_reduce(over_ranks, op=dist.ReduceOp.MAX)
     return float(over_ranks)
