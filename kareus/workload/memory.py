@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 from kareus.errors import RefusedWorkloadError
 from kareus.workload.config import Model, Parallelism, Workload
-from kareus.workload.pipelining import most_delayed, most_in_flight
+from kareus.workload.pipelining import most_delayed, most_in_flight, most_received_ahead
 
 GIB = 2**30
 BF16_BYTES = 2
@@ -45,7 +45,7 @@ class MemoryEstimate:
     """What waits for its backward: stage inputs with activation checkpointing, else all activations; and what waits for
     its weight gradients, where they are computed later."""
     transfers_gib: float
-    """Buffers of point-to-point communication: one tensor received ahead, one being sent."""
+    """Buffers of point-to-point communication: tensors received ahead, and one being sent."""
     blocks_gib: float
     """Working set of a backward through the blocks, with what it recomputes."""
     head_gib: float
@@ -91,7 +91,7 @@ def _stage(workload: Workload, stage: int, layers: int) -> MemoryEstimate:
     boundary = BF16_BYTES * tokens * model.hidden_size
     forward = layers // workload.chunks * (boundary + block_activation_bytes(model, parallelism, tokens))
     is_last = stage == parallelism.pp - 1
-    in_flight = most_in_flight(workload, stage)
+    in_flight, passing = most_in_flight(workload, stage), most_received_ahead(workload, stage) + 1
     if workload.activation_checkpointing:
         waiting, working = in_flight * boundary, forward
     else:
@@ -106,7 +106,7 @@ def _stage(workload: Workload, stage: int, layers: int) -> MemoryEstimate:
         gradients_gib=FP32_BYTES * parameters / GIB,
         optimizer_gib=3 * FP32_BYTES * parameters / (parallelism.dp if parallelism.shard_optimizer else 1) / GIB,
         in_flight_gib=waiting / GIB,
-        transfers_gib=(2 * boundary if parallelism.pp > 1 else 0) / GIB,
+        transfers_gib=(passing * boundary if parallelism.pp > 1 else 0) / GIB,
         blocks_gib=(working + block_backward_bytes(model, parallelism, tokens)) / GIB,
         head_gib=(head_bytes(model, parallelism, tokens) if is_last else 0) / GIB,
         reserve_gib=workload.memory_reserve_gib,

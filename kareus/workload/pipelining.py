@@ -43,6 +43,17 @@ def most_in_flight(workload: Workload, stage: int) -> int:
     return min(stages - stage, microbatches)
 
 
+def most_received_ahead(workload: Workload, stage: int) -> int:
+    """Most tensors that a stage has received and not yet used, beside the most that it has in flight.
+
+    Messages go as `kareus.engine.actions` orders them: a tensor is received as soon as it is sent, on an interleaved
+    stage for several chunks. Without chunks a stage in the middle may have two, but less in flight than the first.
+    """
+    if workload.pipeline.schedule is not PipelineSchedule.INTERLEAVED:
+        return 1
+    return 2 if stage == 0 else 4
+
+
 def most_delayed(workload: Workload, stage: int) -> int:
     """Most microbatches of a stage that wait for their weight gradients while another's input gradients are computed.
 

@@ -2,17 +2,21 @@
 
 from collections.abc import Sequence
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from builders import small_model
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.distributed.pipelining import ScheduleInterleaved1F1B
+from trainings import tiny_workload
 
-from kareus.engine.actions import Actions, actions_in, place_in_line
+from kareus.engine.actions import Actions, actions_in, actions_of, place_in_line
 from kareus.partition.graph import Direction
 from kareus.pipeline.instructions import Instruction, instructions_in, pipeline_instructions
 from kareus.pipeline.work import Work
-from kareus.workload.config import PipelineSchedule
+from kareus.workload.config import PipelineConfig, PipelineSchedule
+from kareus.workload.pipelining import most_in_flight, most_received_ahead
 
 LETTERS = {
     Direction.FORWARD: "F",
@@ -126,3 +130,38 @@ def test_messages_go_in_the_order_in_which_they_are_planned_to_be_ready(backward
     instructions = instructions_in([first, second])
     times_s = [1.0, 1.0, 1.0, 1.0, 0.1, backward_s, 1.0, 1.0]
     assert order in " ".join(texts(actions_in(instructions, times_s))[1])
+
+
+@pytest.mark.parametrize("schedule", PipelineSchedule)
+@pytest.mark.parametrize("stages", [2, 3, 4, 6])
+@pytest.mark.parametrize("groups", [1, 2, 4])
+def test_a_stage_holds_no_more_tensors_of_other_stages_than_planning_counts(
+    schedule: PipelineSchedule, stages: int, groups: int
+) -> None:
+    interleaves = schedule is PipelineSchedule.INTERLEAVED
+    for chunks in (2, 3, 4) if interleaves else (1,):
+        workload = tiny_workload(
+            pp=stages,
+            model=small_model(num_layers=stages * chunks),
+            num_microbatches=groups * stages,
+            pipeline=PipelineConfig(schedule=schedule, chunks=chunks, deadlines=2),
+        )
+        counted = [most_in_flight(workload, s) + most_received_ahead(workload, s) for s in range(stages)]
+        held = [most_held(actions) for actions in actions_of(workload, None).values()]
+        assert held[0] >= counted[0] - interleaves
+        assert all(h <= (c if interleaves else counted[0]) for h, c in zip(held, counted, strict=True))
+
+
+def most_held(actions: Sequence[Any]) -> int:
+    """Inputs of forwards until the microbatch's backward, and inputs of backwards until they begin."""
+    inputs, gradients, most = set(), set(), 0
+    for place, kind, microbatch, _ in actions:
+        if kind in ("RECV_F", "F"):
+            inputs.add((place, microbatch))
+        elif kind == "RECV_B":
+            gradients.add((place, microbatch))
+        most = max(most, len(inputs) + len(gradients))
+        if kind in ("B", "I"):
+            inputs.remove((place, microbatch))
+            gradients.discard((place, microbatch))
+    return most
