@@ -21,7 +21,7 @@ from kareus.engine.chunk_stage import ChunkStage, Shapes, StagePlace
 from kareus.engine.conductor import Conductor, Cue, cues_of
 from kareus.engine.data.batches import Batches, Microbatch, Share
 from kareus.engine.data.samples import SyntheticSamples
-from kareus.engine.gradients import sum_weight_gradients
+from kareus.engine.gradients import sum_tied_gradient, sum_weight_gradients
 from kareus.engine.pipeline import Pipeline
 from kareus.engine.ranks import groups_of, lines_of, place_of
 from kareus.engine.schedules import MicrobatchSchedule, Schedule
@@ -177,7 +177,7 @@ def check_case(rank: int, of: Case) -> None:
         loss = pipeline.run(own, 1 / (workload.num_microbatches * parallelism.dp * parallelism.cp))
         sum_weight_gradients(stage, groups.mesh, groups.replicas)
         if lines.ends is not None:
-            lines.ends.all_reduce([stage.tied_gradient]).wait()
+            sum_tied_gradient(stage.tied_gradient, lines)
         (summed,) = over_all_ranks(0.0 if loss is None or place.tp else float(loss))
         assert departure({"loss": torch.tensor(summed), **gradients_of(stage)}, expected) <= TOLERANCE
         assert activations(workload) == 0, "memory that messages were received in is given back"
