@@ -72,7 +72,7 @@ works = st.builds(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(works, st.lists(st.floats(-1, 5), min_size=2, max_size=3))
 def test_no_vertex_is_cheaper_and_all_iterations_are_done_and_no_more(work, values):
     prices = series(*values)
@@ -85,7 +85,7 @@ def test_no_vertex_is_cheaper_and_all_iterations_are_done_and_no_more(work, valu
         assert sum(slot.share for slot in slots if slot.hour == hour) == pytest.approx(1)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(works, st.integers(1, 300))
 def test_more_iterations_never_cost_less(work, more):
     prices = series(1.0, 3.0)

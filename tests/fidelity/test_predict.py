@@ -6,7 +6,7 @@ import moocore
 import numpy as np
 import pytest
 from builders import CONFIG
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from references import ODD, SMALL, B, F, frontier_row, one_f_one_b_clocks, reduction_row
 
@@ -91,7 +91,6 @@ clocks_of_rows = st.one_of(clock, st.lists(clock, min_size=12, max_size=12))
 
 
 @pytest.mark.parametrize("method", EXECUTION)
-@settings(deadline=None)
 @given(drawn=clocks_of_rows)
 def test_a_planned_row_takes_the_time_of_its_pipeline_and_the_energy_of_work_and_waiting(small, method, drawn):
     row = frontier_row(method=method, clocks=one_f_one_b_clocks(SMALL, drawn))

@@ -11,7 +11,7 @@ NO_MARGINS = np.zeros(0)
 WIDE = np.full(1, -9.0), np.full(1, 9.0)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.lists(st.floats(-0.5, 0.5), min_size=3, max_size=9))
 def test_the_place_of_least_absolute_errors_is_the_median(values):
     """As many odd or even as there are, no place has a smaller sum of distances than their median."""

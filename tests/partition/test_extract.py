@@ -387,7 +387,7 @@ def test_a_nanobatch_does_half_the_arithmetic_of_a_microbatch() -> None:
 
 
 @given(layers=st.integers(1, 40), place=st.sampled_from([(8, 1), (4, 2), (1, 2)]), recompute=st.booleans())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_multiplicities_count_what_a_stage_runs_but_its_first_segment(
     layers: int, place: tuple[int, int], recompute: bool
 ) -> None:

@@ -69,7 +69,7 @@ def any_graphs(draw):
     )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(any_graphs(), st.floats(1e-6, 1))
 def test_the_optimum_lies_between_the_bound_and_the_plan_on_any_graph(problem, share):
     fastest_s, slowest_s = (problem.cost([c] * len(problem.point_sets))[0] for c in (0, -1))
@@ -80,7 +80,7 @@ def test_the_optimum_lies_between_the_bound_and_the_plan_on_any_graph(problem, s
     assert best_j <= plan.energy_j * (1 + 1e-7)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(any_graphs())
 def test_the_fastest_plan_is_the_cheapest_of_its_time_on_any_graph(problem):
     first = iteration_frontier(problem, 3)[0]

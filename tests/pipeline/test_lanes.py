@@ -39,7 +39,7 @@ def test_an_instruction_can_end_at_its_latest_end_and_no_later(times, number, ex
     assert makespan(dag, full) <= deadline_s < makespan(dag, over)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(tiny_problems(), st.data())
 def test_costs_of_lanes_are_those_of_single_plans_by_every_digit_of_time(problem, data):
     choices = drawn_choices(problem, data, 3)
@@ -51,7 +51,7 @@ def test_costs_of_lanes_are_those_of_single_plans_by_every_digit_of_time(problem
     assert energies_in_time_j(mirrored(problem), choices, exactly_s * 2).tolist() == pytest.approx(energies_j.tolist())
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(tiny_problems(), st.floats(1e-9, 1), st.data())
 def test_reclaiming_keeps_the_deadline_wherever_it_starts_and_leaves_nothing_that_can_be_slowed(problem, share, data):
     deadline_s = problem.cost([0] * len(problem.point_sets))[0] * (1 + share)
@@ -64,7 +64,7 @@ def test_reclaiming_keeps_the_deadline_wherever_it_starts_and_leaves_nothing_tha
                 assert problem.cost(slower)[0] > deadline_s * (1 - 1e-12)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(tiny_problems(), st.floats(1e-9, 1), st.data())
 def test_a_rounded_plan_is_in_time_whatever_it_is_rounded_from(problem, share, data):
     deadline_s = problem.cost([0] * len(problem.point_sets))[0] * (1 + share)

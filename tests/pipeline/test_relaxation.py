@@ -45,7 +45,7 @@ def linprog_energy(problem, deadline_s: float) -> float:
     return float(solved.fun)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(tiny_problems(), st.floats(0, 1))
 def test_its_value_is_that_of_an_independent_formulation(problem, share):
     fastest_s, _ = problem.cost([0] * len(problem.point_sets))
@@ -92,7 +92,7 @@ def test_a_point_set_keeps_exactly_what_no_other_point_dominates(costs):
     assert [costs[n] for n in kept.points] == sorted(undominated)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(tiny_problems(), st.floats(0, 1), st.floats(0, 1))
 def test_a_line_that_supports_the_bound_at_one_deadline_is_below_it_at_every_other(problem, share, other):
     relaxation = Relaxation(problem)
@@ -106,7 +106,7 @@ def test_a_line_that_supports_the_bound_at_one_deadline_is_below_it_at_every_oth
     assert relaxed.slope_w <= 0
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(tiny_problems(), st.floats(0, 1))
 def test_the_least_time_of_an_energy_is_where_the_bound_reaches_it(problem, share):
     relaxation = Relaxation(problem)

@@ -58,7 +58,7 @@ def sized(schedule: PipelineSchedule, stages: int, microbatches: int, chunks: in
     )
 
 
-unhurried = settings(deadline=None, max_examples=50)
+unhurried = settings(max_examples=50)
 
 
 @st.composite

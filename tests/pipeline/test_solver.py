@@ -30,7 +30,7 @@ def choice_of(problem: Problem, plan: PlannedIteration) -> list[int]:
     return [points.points.index(p) for points, p in zip(problem.point_sets, plan.points, strict=True)]
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(tiny_problems(), st.integers(1, 6))
 def test_every_plan_is_made_of_real_points_keeps_its_deadline_and_costs_what_they_cost(problem, deadlines):
     for plan in iteration_frontier(problem, deadlines):
@@ -38,7 +38,7 @@ def test_every_plan_is_made_of_real_points_keeps_its_deadline_and_costs_what_the
         assert plan.time_s <= plan.deadline_s * (1 + CLOSE)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(tiny_problems(), st.integers(1, 6))
 def test_the_bound_is_below_the_best_of_all_plans_which_is_below_the_plan(problem, deadlines):
     plans = all_plans(problem)
@@ -50,7 +50,7 @@ def test_the_bound_is_below_the_best_of_all_plans_which_is_below_the_plan(proble
         assert plan.gap >= 0
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(tiny_problems())
 def test_the_first_plan_is_the_fastest_and_of_those_the_cheapest(problem):
     plans = all_plans(problem)
@@ -60,7 +60,7 @@ def test_the_first_plan_is_the_fastest_and_of_those_the_cheapest(problem):
     assert first.energy_j == pytest.approx(best_within(plans, fastest_s))
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(tiny_problems(), st.integers(2, 8))
 def test_no_plan_dominates_another_and_times_rise(problem, deadlines):
     plans = iteration_frontier(problem, deadlines)
@@ -69,13 +69,13 @@ def test_no_plan_dominates_another_and_times_rise(problem, deadlines):
     assert costs == sorted(costs)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(tiny_problems())
 def test_the_same_problem_has_the_same_frontier(problem):
     assert iteration_frontier(problem, 4) == iteration_frontier(problem, 4)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(tiny_problems(), st.floats(0, 1.5))
 def test_a_plan_for_a_deadline_keeps_it_and_its_bound_is_that_of_the_deadline(problem, share):
     plans = all_plans(problem)
@@ -87,7 +87,7 @@ def test_a_plan_for_a_deadline_keeps_it_and_its_bound_is_that_of_the_deadline(pr
     assert plan.energy_j >= best_within(plans, plan.time_s) * (1 - CLOSE)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(tiny_problems(), st.floats(0, 1))
 def test_a_plan_for_an_energy_keeps_it_and_is_faster_than_the_plan_it_starts_from(problem, share):
     known = iteration_frontier(problem, 2)
@@ -148,7 +148,7 @@ def test_a_plan_that_uses_up_its_deadline_to_the_last_digit_is_found():
     assert plan.energy_j <= energy_j
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(tiny_problems(), st.lists(st.floats(0, 1.5), min_size=1, max_size=5))
 def test_plans_come_in_the_order_of_their_deadlines_and_more_time_never_costs_more(problem, shares):
     fastest_s, _ = problem.cost([0] * len(problem.point_sets))

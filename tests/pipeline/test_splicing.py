@@ -13,7 +13,7 @@ from kareus.pipeline.rounding import round_plans
 from kareus.pipeline.splicing import splice
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(tiny_problems(), st.lists(st.floats(0, 1), min_size=1, max_size=4), st.data())
 def test_a_spliced_plan_keeps_its_deadline_and_is_never_dearer(problem, shares, data):
     relaxation = Relaxation(problem)

@@ -11,7 +11,7 @@ from kareus.pipeline.relaxation import Relaxation
 from kareus.pipeline.trading import trade
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(tiny_problems(), st.lists(st.floats(0, 1), min_size=1, max_size=4))
 def test_a_traded_plan_keeps_its_deadline_and_is_never_dearer(problem: Problem, shares: list[float]) -> None:
     relaxation = Relaxation(problem)

@@ -193,7 +193,7 @@ def test_a_look_teaches_the_time_of_a_candidate_and_less_of_its_power():
 ENSEMBLE = imagine(textbook(a100()), PARTITION, FEATURES, 30, np.random.default_rng(0))
 
 
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=15)
 @given(
     measured=st.lists(st.integers(0, len(FEATURES) - 1), min_size=1, max_size=12, unique=True),
     factor=st.floats(0.2, 5.0),

@@ -47,7 +47,7 @@ def test_a_text_keeps_the_order_of_the_fields(workload: Workload) -> None:
     assert keys == [field.name for field in dataclasses.fields(PipelineSlice)]
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(number=st.floats(min_value=1e-30, max_value=1e30), seed=st.integers(0, 2**63))
 def test_every_number_comes_back_exactly(number: float, seed: int, tmp_path_factory: pytest.TempPathFactory) -> None:
     only = default()

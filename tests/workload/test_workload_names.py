@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from builders import CONFIG
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kareus.artifacts.records import from_plain, to_plain
@@ -111,7 +111,6 @@ def identity(composition: Composition) -> Workload:
     return dataclasses.replace(workload, parallelism=dataclasses.replace(workload.parallelism, layers_per_stage=split))
 
 
-@settings(deadline=None)  # the first example composes
 @given(first=CHOICES, second=CHOICES)
 def test_different_workloads_have_different_names(first: dict[str, Any], second: dict[str, Any]) -> None:
     one, other = composed(first), composed(second)
@@ -120,7 +119,6 @@ def test_different_workloads_have_different_names(first: dict[str, Any], second:
     assert re.fullmatch(r"[A-Za-z0-9._-]+", workload_name(one))
 
 
-@settings(deadline=None)
 @given(choice=CHOICES, change=st.sampled_from([(key, value) for key, values in VALUES.items() for value in values]))
 def test_one_more_difference_makes_another_name(choice: dict[str, Any], change: tuple[str, Any]) -> None:
     """Random pairs rarely differ in one thing only; these do."""
