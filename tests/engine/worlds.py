@@ -27,8 +27,13 @@ LAYERS, TOKENS = 2, 16
 
 
 def drawn(examples: int) -> settings:
-    """Settings of a property that ranks check together: all draw the same examples, and fail where any of them does."""
-    return settings(max_examples=examples, derandomize=True, database=None, suppress_health_check=HealthCheck)
+    """Settings of a property that ranks check together: all draw the same examples, and fail where any of them does.
+
+    No example has to end within a time: ranks are processes of their own, where no `conftest.py` says so.
+    """
+    return settings(
+        max_examples=examples, derandomize=True, database=None, deadline=None, suppress_health_check=HealthCheck
+    )
 
 
 def degrees(tp: int = 1, cp: int = 1, dp: int = 1) -> Parallelism:
