@@ -4,6 +4,7 @@ import dataclasses
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -87,10 +88,17 @@ def hold(folder: Path, blocking: str) -> None:
         clocks.request(1200).result()
         if blocking == "c":
             # A handler may not run before this returns: signals are blocked in the main thread while it sleeps.
+            # Said by another thread once it does: before, the main thread would notice the signal.
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-        sys.stdout.write("held\n")
-        sys.stdout.flush()
+            threading.Timer(0.5, _say_held).start()
+        else:
+            _say_held()
         time.sleep(60)
+
+
+def _say_held() -> None:
+    sys.stdout.write("held\n")
+    sys.stdout.flush()
 
 
 def start(device: FakeDevice, blocking: str) -> subprocess.Popen[str]:
