@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from typing import NamedTuple
 
+from kareus.device.environment import QUEUES
 from kareus.partition.graph import Partition
 from kareus.profile.measure import measure_once
 from kareus.profile.programs import partition_program
@@ -12,8 +13,6 @@ from kareus.testbed.cuda.testbed import CudaTestbed
 from kareus.testbed.program import Program, Step
 from kareus.workload.config import MeasurementProtocol
 from onegpu.table import Table
-
-QUEUES = "CUDA_DEVICE_MAX_CONNECTIONS"
 
 
 class Costs(NamedTuple):

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import torch
 import torch.distributed as dist
 
+from kareus.device.environment import QUEUES
 from kareus.device.protocol import Device
 from onegpu.table import Table
 
@@ -20,7 +21,7 @@ def machine(device: Device, place: torch.device) -> Table:
         ("UUID by the driver", device.uuid),
         ("driver", device.driver),
         ("torch", torch.__version__),
-        ("CUDA_DEVICE_MAX_CONNECTIONS", os.environ.get("CUDA_DEVICE_MAX_CONNECTIONS", "not set")),
+        (QUEUES, os.environ.get(QUEUES, "not set")),
     ]
     if place.type == "cuda":
         properties = torch.cuda.get_device_properties(place)

@@ -2,6 +2,9 @@
 
 import os
 
+QUEUES = "CUDA_DEVICE_MAX_CONNECTIONS"
+"""Variable with the number of queues to a GPU."""
+
 
 def prepare_cuda() -> None:
     """Number GPUs as the driver does and begin kernels in the order of their launches; call it before CUDA starts.
@@ -12,4 +15,4 @@ def prepare_cuda() -> None:
     to on all ranks (NVIDIA/nccl, issue 195). Whoever has set another number of queues keeps it.
     """
     os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
-    os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")
+    os.environ.setdefault(QUEUES, "1")

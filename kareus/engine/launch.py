@@ -20,6 +20,13 @@ def is_rank(environment: Mapping[str, str]) -> bool:
     return "RANK" in environment
 
 
+def free_port() -> int:
+    """A port of this machine on which nobody listens."""
+    with socket.socket() as probe:
+        probe.bind(("localhost", 0))
+        return int(probe.getsockname()[1])
+
+
 def launch(arguments: Sequence[str], ranks: int) -> None:
     """Run `python -m kareus` with `arguments` on every rank and wait for all.
 
@@ -27,10 +34,7 @@ def launch(arguments: Sequence[str], ranks: int) -> None:
         SystemExit: one of them failed, and said why.
         EngineError: one of them failed and nobody could say why.
     """
-    with socket.socket() as probe:
-        probe.bind(("localhost", 0))
-        port = probe.getsockname()[1]
-    common = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "localhost", "MASTER_PORT": str(port)}
+    common = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "localhost", "MASTER_PORT": str(free_port())}
     processes = [
         subprocess.Popen(
             [sys.executable, "-m", "kareus", *arguments],

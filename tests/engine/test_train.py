@@ -2,20 +2,17 @@
 
 import dataclasses
 import math
-import os
 import re
 import resource
 import shutil
-import signal
-import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 import torch
 from builders import small_model
+from killing import kill_a_rank, kill_everything
 from safetensors.torch import load, load_file
 from trainings import command, environment, here, losses, planned, tiny_workload, train
 from transformers import AutoModelForCausalLM
@@ -25,11 +22,11 @@ from kareus.cli import main
 from kareus.engine import setup
 from kareus.engine.conductor import cues_of
 from kareus.engine.job import Job, planned_job
-from kareus.engine.launch import launch
+from kareus.engine.launch import free_port, launch
 from kareus.engine.optimizer import Optimizer
 from kareus.engine.stage_model import StageModel
 from kareus.engine.tables import ITERATIONS
-from kareus.workload.config import PipelineConfig, PipelineSchedule
+from kareus.workload.config import PipelineConfig, PipelineSchedule, Workload
 from kareus.workload.slices import to_yaml
 
 ROOT = Path(__file__).parents[2]
@@ -42,35 +39,37 @@ FOUR_LAYERS = small_model(name="tiny", vocab_size=264, num_layers=4, tie_embeddi
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A planned workload of one rank."""
-    folder = tmp_path_factory.mktemp("planned") / "alone"
-    planned(folder, tiny_workload())
-    return folder
-
-
-@pytest.fixture(scope="module")
-def interleaved(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A planned workload of two stages of two chunks of a layer each, whose embeddings are tied."""
-    pipeline = PipelineConfig(schedule=PipelineSchedule.INTERLEAVED, chunks=2, deadlines=2)
-    folder = tmp_path_factory.mktemp("planned") / "interleaved"
-    planned(folder, tiny_workload(pp=2, model=FOUR_LAYERS, pipeline=pipeline, num_microbatches=4))
-    return folder
-
-
-@pytest.fixture(scope="module")
-def zero_bubble(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same model and batch, two layers on each stage, and weight gradients as instructions of their own."""
-    pipeline = PipelineConfig(schedule=PipelineSchedule.ZERO_BUBBLE_H1, chunks=1, deadlines=2)
-    folder = tmp_path_factory.mktemp("planned") / "zero-bubble"
-    planned(folder, tiny_workload(pp=2, model=FOUR_LAYERS, pipeline=pipeline, num_microbatches=4))
-    return folder
+    return planned_in(tmp_path_factory, "alone", tiny_workload())
 
 
 @pytest.fixture(scope="module")
 def two_stages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A planned workload of two stages."""
-    folder = tmp_path_factory.mktemp("planned") / "two-stages"
-    planned(folder, tiny_workload(pp=2))
+    return planned_in(tmp_path_factory, "two-stages", tiny_workload(pp=2))
+
+
+@pytest.fixture(scope="module")
+def interleaved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A planned workload of two stages of two chunks of a layer each, whose embeddings are tied."""
+    return planned_in(tmp_path_factory, "interleaved", of_four_layers(PipelineSchedule.INTERLEAVED, chunks=2))
+
+
+@pytest.fixture(scope="module")
+def zero_bubble(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same model and batch, two layers on each stage, and weight gradients as instructions of their own."""
+    return planned_in(tmp_path_factory, "zero-bubble", of_four_layers(PipelineSchedule.ZERO_BUBBLE_H1, chunks=1))
+
+
+def planned_in(factory: pytest.TempPathFactory, name: str, workload: Workload) -> Path:
+    """A new folder that has a plan of `workload`."""
+    folder = factory.mktemp("planned") / name
+    planned(folder, workload)
     return folder
+
+
+def of_four_layers(schedule: PipelineSchedule, chunks: int) -> Workload:
+    pipeline = PipelineConfig(schedule=schedule, chunks=chunks, deadlines=2)
+    return tiny_workload(pp=2, model=FOUR_LAYERS, pipeline=pipeline, num_microbatches=4)
 
 
 def weights_of(output: Path, iteration: int) -> dict[str, bytes]:
@@ -367,9 +366,7 @@ def test_a_plan_of_another_model_is_refused(
 def test_a_world_of_another_size_is_refused(
     two_stages: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with socket.socket() as probe:
-        probe.bind(("localhost", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     for name, value in {"RANK": 0, "WORLD_SIZE": 1, "MASTER_ADDR": "localhost", "MASTER_PORT": port}.items():
         monkeypatch.setenv(name, str(value))
     assert here(two_stages / "plan/fastest.json", "--iterations", 1, "--output", tmp_path) == 2
@@ -390,9 +387,7 @@ def test_a_world_of_another_size_is_refused(
 def test_what_torchrun_starts_with_wrong_arguments_or_asks_for_help_says_it_once(
     two_stages: Path, tmp_path: Path, options: tuple[object, ...], code: int, said: str
 ) -> None:
-    with socket.socket() as probe:
-        probe.bind(("localhost", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     common = environment() | {"WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": str(port)}
     ranks = [
         subprocess.Popen(
@@ -420,57 +415,3 @@ def test_ranks_of_a_world_of_another_size_all_end_and_one_says_why(
     assert capfd.readouterr().err == (
         "kareus train: world size 2: the workload runs on 1 ranks (dp 1 x pp 1 x cp 1 x tp 1); start as many.\n"
     )
-
-
-def kill_a_rank(victim: int, output: Path, *arguments: object) -> tuple[str, int]:
-    """Kill a rank once there is a checkpoint; returns what the others say, and how the command ends."""
-    whole_command = command(*arguments, "--output", output)
-    with subprocess.Popen(
-        whole_command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment()
-    ) as running:
-        wait_for_checkpoint(output, 5)
-        ranks = ranks_of(running.pid)
-        os.kill(ranks[victim], signal.SIGKILL)
-        _, said = running.communicate(timeout=30)
-    assert not any(Path(f"/proc/{rank}").exists() for rank in ranks)
-    return said, running.returncode
-
-
-def kill_everything(output: Path, *arguments: object) -> None:
-    """Kill all ranks, and whoever started them, at half of two hundred iterations."""
-    whole_command = command(*arguments, "--output", output)
-    with subprocess.Popen(whole_command, stdout=subprocess.DEVNULL, env=environment()) as running:
-        wait_for_checkpoint(output, 100)
-        ranks = ranks_of(running.pid)
-        for process in (running.pid, *ranks):
-            os.kill(process, signal.SIGKILL)
-    for rank in ranks:
-        wait_until_gone(rank)
-    assert not (output / "checkpoints/iteration-00000200").exists()
-
-
-def ranks_of(process: int) -> list[int]:
-    """Processes of the ranks that `process` started, in order."""
-    found = {}
-    for child in Path(f"/proc/{process}/task/{process}/children").read_text().split():
-        variables = Path(f"/proc/{child}/environ").read_text().split("\0")
-        found[next(int(v.removeprefix("RANK=")) for v in variables if v.startswith("RANK="))] = int(child)
-    return [found[rank] for rank in sorted(found)]
-
-
-def wait_for_checkpoint(output: Path, iteration: int, limit_s: float = 60.0) -> None:
-    """Wait until both of two ranks have written theirs."""
-    deadline_s = time.monotonic() + limit_s
-    written = [output / f"checkpoints/iteration-{iteration:08d}/rank-{rank:05d}.json" for rank in range(2)]
-    while not all(path.exists() for path in written):
-        assert time.monotonic() < deadline_s
-        time.sleep(0.02)
-
-
-def wait_until_gone(process: int, limit_s: float = 30.0) -> None:
-    """Wait for the end of a process whose parent died before it; who adopts it may leave it a zombie."""
-    deadline_s = time.monotonic() + limit_s
-    stat = Path(f"/proc/{process}/stat")
-    while stat.exists() and stat.read_text().rsplit(")", 1)[1].split()[0] != "Z":
-        assert time.monotonic() < deadline_s
-        time.sleep(0.02)
