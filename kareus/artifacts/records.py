@@ -20,6 +20,9 @@ from kareus.errors import ConfigError
 
 Record = TypeVar("Record")
 
+MOST_DIGITS = 20
+"""Characters of the longest whole number that 64 bits hold, sign included."""
+
 
 def to_plain(value: Any) -> Any:
     """Return `value` as dicts, lists and scalars. Records become dicts in field order, enums their values."""
@@ -87,12 +90,15 @@ def parse_json(text: str) -> Any:
     """Parse JSON.
 
     Raises:
-        ConfigError: the text is not JSON, or has a number that is infinite or none at all (NaN).
+        ConfigError: the text is not JSON, is nested too deeply, or has a number that no table holds: infinite, none at
+            all (NaN), or a whole number beyond 64 bits.
     """
     try:
-        return json.loads(text, parse_constant=_json_number, parse_float=_json_number)
+        return json.loads(text, parse_constant=_json_number, parse_float=_json_number, parse_int=_json_integer)
     except json.JSONDecodeError as error:
         raise ConfigError(f"not valid JSON (line {error.lineno}, {error.msg})") from error
+    except RecursionError:
+        raise ConfigError("not valid JSON (nested too deeply)") from None
 
 
 def content_hash(value: Any) -> str:
@@ -105,6 +111,13 @@ def _json_number(text: str) -> float:
     if not math.isfinite(value):
         raise ConfigError(f"not valid JSON ({text} is not a finite number)")
     return value
+
+
+def _json_integer(text: str) -> int:
+    if len(text) > MOST_DIGITS or not -(2**63) <= int(text) < 2**63:
+        shown = text if len(text) <= MOST_DIGITS else f"{text[:MOST_DIGITS]}..."
+        raise ConfigError(f"not valid JSON ({shown} is beyond 64 bits)")
+    return int(text)
 
 
 def _join(where: str, key: str) -> str:
