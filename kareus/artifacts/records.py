@@ -20,8 +20,12 @@ from kareus.errors import ConfigError
 
 Record = TypeVar("Record")
 
+LEAST_INTEGER, MOST_INTEGER = -(2**63), 2**63 - 1
+"""Whole numbers that 64 bits hold."""
 MOST_DIGITS = 20
 """Characters of the longest whole number that 64 bits hold, sign included."""
+MOST_NESTED = 100
+"""Levels of lists and objects that JSON may have: far more than files of Kareus, far fewer than recursion bears."""
 
 
 def to_plain(value: Any) -> Any:
@@ -94,16 +98,28 @@ def parse_json(text: str) -> Any:
             all (NaN), or a whole number beyond 64 bits.
     """
     try:
-        return json.loads(text, parse_constant=_json_number, parse_float=_json_number, parse_int=_json_integer)
+        value = json.loads(text, parse_constant=_json_number, parse_float=_json_number, parse_int=_json_integer)
     except json.JSONDecodeError as error:
         raise ConfigError(f"not valid JSON (line {error.lineno}, {error.msg})") from error
     except RecursionError:
         raise ConfigError("not valid JSON (nested too deeply)") from None
+    if text.count("[") + text.count("{") > MOST_NESTED and _is_nested_deeper(value, MOST_NESTED):
+        raise ConfigError("not valid JSON (nested too deeply)")
+    return value
 
 
 def content_hash(value: Any) -> str:
     """Return 16 hexadecimal digits that identify the content of a record or plain value."""
     return hashlib.sha256(canonical_json(value).encode()).hexdigest()[:16]
+
+
+def _is_nested_deeper(value: Any, levels: int) -> bool:
+    """Whether lists and objects of parsed JSON stand within each other on more than `levels` levels."""
+    containers = [value] if isinstance(value, (dict, list)) else []
+    for _ in range(levels):
+        items = (item for c in containers for item in (c.values() if isinstance(c, dict) else c))
+        containers = [item for item in items if isinstance(item, (dict, list))]
+    return bool(containers)
 
 
 def _json_number(text: str) -> float:
@@ -114,7 +130,7 @@ def _json_number(text: str) -> float:
 
 
 def _json_integer(text: str) -> int:
-    if len(text) > MOST_DIGITS or not -(2**63) <= int(text) < 2**63:
+    if len(text) > MOST_DIGITS or not LEAST_INTEGER <= int(text) <= MOST_INTEGER:
         shown = text if len(text) <= MOST_DIGITS else f"{text[:MOST_DIGITS]}..."
         raise ConfigError(f"not valid JSON ({shown} is beyond 64 bits)")
     return int(text)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kareus.artifacts.records import parse_json
+from kareus.artifacts.records import MOST_NESTED, parse_json
 from kareus.artifacts.seals import sealed, unsealed
 from kareus.errors import ConfigError
 
@@ -48,3 +48,12 @@ def test_json_that_no_table_can_hold_is_refused_in_one_line(text):
         parse_json(text)
     assert "\n" not in str(refused.value)
     assert len(str(refused.value)) < 200
+
+
+def test_json_nested_more_deeply_than_python_recurses_is_refused_and_no_shallower():
+    """Between what the parser bears and what checking a seal bears there is no gap that ends in a traceback."""
+    depth = MOST_NESTED
+    assert unsealed(parse_json(json.dumps(sealed({"a": parse_json("[" * (depth - 1) + "]" * (depth - 1))}))))
+    for deeper in (depth, 300, 900, 1500):
+        with pytest.raises(ConfigError, match="nested too deeply"):
+            unsealed(parse_json('{"seal": "x", "a": ' + "[" * deeper + "]" * deeper + "}"))
