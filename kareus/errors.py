@@ -25,6 +25,10 @@ class ArtifactError(KareusError):
     """A file that is missing, corrupt, of another schema, or of another workload."""
 
 
+class DamagedFileError(ArtifactError):
+    """A file whose bytes are not those that Kareus wrote: flipped, cut off, or somebody else's."""
+
+
 class EngineError(KareusError):
     """A run that cannot start or go on: a schedule of another workload, a missing library, ranks that disagree."""
 

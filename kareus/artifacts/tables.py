@@ -2,7 +2,8 @@
 
 A schema is declared once, as a `TableSchema` in the `tables.py` of the room that writes it. Provenance
 and the schema's version travel in the file's key-value metadata under the key `kareus`, with a hash of the
-file's bytes: Parquet itself does not notice a flipped bit, and reads other numbers.
+file's bytes: Parquet itself does not notice a flipped bit, and reads other numbers. The hash is checked
+before anything is parsed, since readers of Parquet may crash on bytes that nobody wrote.
 """
 
 import hashlib
@@ -16,7 +17,7 @@ import polars as pl
 from kareus.artifacts import records
 from kareus.artifacts.files import write_atomically
 from kareus.artifacts.provenance import Provenance
-from kareus.errors import ArtifactError, ConfigError
+from kareus.errors import ArtifactError, ConfigError, DamagedFileError
 
 METADATA_KEY = "kareus"
 REDO = "delete it and rerun the stage that makes it"
@@ -24,6 +25,9 @@ REDO = "delete it and rerun the stage that makes it"
 UNSEALED = "0" * 64
 """Stands in the metadata for the hash while the bytes that it is of are hashed; as long as the hash."""
 _SEAL = b'"content_hash":"'
+_PARQUET = b"PAR1"
+"""First and last bytes of every Parquet file."""
+_CORRUPT = "corrupt or truncated Parquet file"
 
 _UNREADABLE = (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError)
 
@@ -98,8 +102,9 @@ def read_table(path: Path, schema: TableSchema) -> pl.DataFrame:
     """Read the table at `path`.
 
     Raises:
-        ArtifactError: missing, corrupt or truncated, of another table or schema version, or with
-            wrong columns, nulls, numbers out of bounds or repeated keys.
+        DamagedFileError: corrupt, truncated, or without the hash that Kareus writes; it is not parsed.
+        ArtifactError: missing, of another table or schema version, or with wrong columns, nulls, numbers out of
+            bounds or repeated keys.
     """
     content = _read(path)
     _check_header(path, content, schema)
@@ -123,18 +128,28 @@ def read_provenance(path: Path, schema: TableSchema) -> Provenance:
 
 
 def _read(path: Path) -> bytes:
-    """Bytes of the file, unless they are not those that were written; a file without a hash is passed on."""
+    """Bytes of the file, once they are those that were written."""
     if not path.is_file():
         raise ArtifactError(f"{path}: no such file; rerun the stage that makes it.")
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise _unreadable(path, str(error)) from error
-    place = content.rfind(_SEAL)
-    found = content[place + len(_SEAL) :][: len(UNSEALED)]
-    if place >= 0 and found != _content_hash(content).encode():
-        raise _unreadable(path, "its bytes are not those that were written")
+        raise ArtifactError(f"{path}: {error.strerror}; check its permissions and its disk.") from error
+    problem = _damage(content)
+    if problem:
+        raise DamagedFileError(f"{path}: {problem}; {REDO}.")
     return content
+
+
+def _damage(content: bytes) -> str | None:
+    """What tells the bytes of a table's file from those that were written, or None."""
+    place = content.rfind(_SEAL)
+    if place >= 0:
+        is_whole = content[place + len(_SEAL) :][: len(UNSEALED)] == _content_hash(content).encode()
+        return None if is_whole else f"{_CORRUPT} (its bytes are not those that were written)"
+    if content.startswith(_PARQUET) and content.endswith(_PARQUET):
+        return "a Parquet file that Kareus did not write, or a damaged one: it has no hash of its bytes"
+    return f"{_CORRUPT} (it does not begin and end as one)"
 
 
 def _content_hash(content: bytes) -> str:
@@ -152,10 +167,8 @@ def _check_header(path: Path, content: bytes, schema: TableSchema) -> _Header:
         text = pl.read_parquet_metadata(io.BytesIO(content)).get(METADATA_KEY)
     except _UNREADABLE as error:
         raise _unreadable(path, str(error)) from error
-    if text is None:
-        raise ArtifactError(f"{path}: a Parquet file that Kareus did not write; expected the table '{schema.name}'.")
     try:
-        header = records.from_plain(_Header, records.parse_json(text))
+        header = records.from_plain(_Header, records.parse_json(text or ""))
     except ConfigError as error:
         raise ArtifactError(f"{path}: metadata of another version of Kareus ({error}); {REDO}.") from error
     if header.table != schema.name:
@@ -169,8 +182,9 @@ def _check_header(path: Path, content: bytes, schema: TableSchema) -> _Header:
 
 
 def _unreadable(path: Path, reason: str) -> ArtifactError:
+    """The error for what polars cannot read although its bytes are those that were written."""
     first_line = reason.partition("\n")[0]
-    return ArtifactError(f"{path}: corrupt or truncated Parquet file ({first_line}); {REDO}.")
+    return ArtifactError(f"{path}: {_CORRUPT} ({first_line}); {REDO}.")
 
 
 def problem_of(frame: pl.DataFrame, schema: TableSchema) -> str | None:

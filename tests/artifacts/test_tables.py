@@ -1,4 +1,5 @@
 import dataclasses
+import hashlib
 import math
 import os
 import re
@@ -11,7 +12,7 @@ from pyarrow import parquet
 from kareus.artifacts.files import write_atomically, write_text
 from kareus.artifacts.provenance import Provenance, TestbedIdentity, check_config, check_subject, derived
 from kareus.artifacts.tables import Column, TableSchema, read_provenance, read_table, write_table
-from kareus.errors import ArtifactError
+from kareus.errors import ArtifactError, DamagedFileError
 
 SCHEMA = TableSchema(
     name="things",
@@ -88,8 +89,42 @@ def test_a_table_without_a_hash_is_refused(path, tmp_path):
     metadata = parquet.read_metadata(path).metadata[b"kareus"].decode()
     unsealed = re.sub('"content_hash":"[0-9a-f]*",', "", metadata)
     pl.DataFrame(ROWS).write_parquet(tmp_path / "old.parquet", metadata={"kareus": unsealed})
-    with pytest.raises(ArtifactError, match=r"metadata of another version of Kareus \(content_hash: missing"):
+    with pytest.raises(ArtifactError, match="a Parquet file that Kareus did not write, or a damaged one: it has no"):
         read_table(tmp_path / "old.parquet", SCHEMA)
+
+
+@pytest.mark.parametrize("content", [b"", b"PAR1", b"PAR1PAR1", b"PAR1" + b"\xff" * 64 + b"PAR1", b"\x00" * 4096])
+def test_bytes_without_a_seal_never_reach_the_parser(tmp_path, monkeypatch, content):
+    """Readers of Parquet may crash or take all memory on bytes that nobody wrote."""
+
+    def parse(*_):
+        raise AssertionError("parsed")
+
+    monkeypatch.setattr(pl, "read_parquet", parse)
+    monkeypatch.setattr(pl, "read_parquet_metadata", parse)
+    (tmp_path / "t.parquet").write_bytes(content)
+    for read in (read_table, read_provenance):
+        with pytest.raises(DamagedFileError, match=r"t\.parquet: .*Parquet file .*; delete it and rerun the stage"):
+            read(tmp_path / "t.parquet", SCHEMA)
+
+
+def test_a_sealed_file_without_metadata_of_kareus_is_refused(path, tmp_path):
+    """The words of a seal may stand in anybody's file; what they seal has to be a table of Kareus all the same."""
+    content = b"PAR1" + b'"content_hash":"' + b"0" * 64 + b'"PAR1'
+    found = hashlib.sha256(content).hexdigest().encode()
+    (tmp_path / "t.parquet").write_bytes(content.replace(b"0" * 64, found))
+    with pytest.raises(ArtifactError, match="corrupt or truncated Parquet file"):
+        read_table(tmp_path / "t.parquet", SCHEMA)
+
+
+def test_a_table_that_may_not_be_read_does_not_count_as_damaged(path, monkeypatch):
+    def refuse(_):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    with pytest.raises(ArtifactError, match=r"things\.parquet: Permission denied; check its permissions") as refused:
+        read_table(path, SCHEMA)
+    assert not isinstance(refused.value, DamagedFileError)
 
 
 def test_a_panic_of_the_reader_is_one_line(path, monkeypatch):
