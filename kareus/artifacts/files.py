@@ -3,6 +3,7 @@
 import contextlib
 import ctypes
 import fcntl
+import itertools
 import json
 import os
 import signal
@@ -20,7 +21,7 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
 
     A reader sees the old file or the new one, never a part; a kill leaves the old one.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     temporary = _temporary(path, os.getpid())
     try:
         write(temporary)
@@ -79,6 +80,28 @@ def read_json(path: Path) -> Any:
         raise ArtifactError(f"{path}: {error}; delete it and rerun the stage that makes it.") from error
 
 
+def make_folder(folder: Path) -> None:
+    """Make `folder`, with its parents, so that it survives a power cut; one that is there is left as it is."""
+    missing = [made for made in (folder, *folder.parents) if not made.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for made in missing:
+        sync_folder(made.parent)
+
+
+def set_aside(path: Path) -> Path:
+    """Rename a damaged file, so that it is kept beside its place; return its new path, `<name>.damaged`."""
+    aside = free_name(path)
+    path.rename(aside)
+    sync_folder(path.parent)
+    return aside
+
+
+def free_name(path: Path) -> Path:
+    """Return the first of `<name>.damaged`, `<name>.damaged-2` and so on that nothing has yet."""
+    names = (f"{path.name}.damaged{f'-{n}' if n > 1 else ''}" for n in itertools.count(1))
+    return next(aside for aside in map(path.with_name, names) if not (aside.exists() or aside.is_symlink()))
+
+
 def sync_folder(folder: Path) -> None:
     """Make a rename or a new file in `folder` survive a power cut."""
     descriptor = os.open(folder, os.O_RDONLY)
@@ -95,7 +118,7 @@ def exclusive_lock(path: Path) -> Iterator[None]:
     Raises:
         ArtifactError: the filesystem has no locks.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     with path.open("a") as handle:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX)

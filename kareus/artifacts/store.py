@@ -2,25 +2,45 @@
 
 Snakemake deletes a job's outputs before it starts it again, so measurements live beside them, on
 shelves named by the content of what was measured. A shelf is a folder with one Parquet table and a
-journal of the rows appended since: a line of JSON each, synced to disk. Closing (or the next opening)
-folds the journal into the table.
+journal of the rows appended since: a sealed line of JSON each, synced to disk. Closing (or the next
+opening) folds the journal into the table.
+
+A damaged line or table is never read and never deleted: it is set aside in a file `*.damaged` beside
+its place, and what it held is measured again.
 """
 
 import json
+import logging
+import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
 import polars as pl
 
-from kareus.artifacts.files import exclusive_lock, remove_temporaries, sync_folder
+from kareus.artifacts.files import (
+    exclusive_lock,
+    free_name,
+    make_folder,
+    remove_temporaries,
+    set_aside,
+    sync_folder,
+    write_atomically,
+)
 from kareus.artifacts.provenance import Provenance
-from kareus.artifacts.tables import TableSchema, problem_of, read_provenance, read_table, write_table
-from kareus.errors import ArtifactError
+from kareus.artifacts.records import LEAST_INTEGER, MOST_INTEGER, content_hash, parse_json
+from kareus.artifacts.seals import sealed, unsealed
+from kareus.artifacts.tables import REDO, Column, TableSchema, read_provenance, read_table, write_table
+from kareus.errors import ArtifactError, ConfigError, DamagedFileError
+
+logger = logging.getLogger(__name__)
 
 Row = dict[str, Any]
+
+JOURNAL = "journal.jsonl"
+"""Name of the journal of every shelf."""
 
 
 class Shelf:
@@ -30,24 +50,29 @@ class Shelf:
         """Name the shelf; nothing is touched before it is entered."""
         self.folder = folder
         self._table = folder / f"{schema.name}.parquet"
-        self._journal = folder / "journal.jsonl"
+        self._journal = folder / JOURNAL
         self._schema = schema
         self._provenance = provenance
+        self._testbed = content_hash((provenance.testbed, provenance.seed))
         self._rows: dict[tuple[Any, ...], Row] = {}
 
     def __enter__(self) -> Self:
         """Take the lock, clear away what a kill left half written, and read what is there.
 
+        Damaged lines and a damaged table are set aside, with a line in the log.
+
         Raises:
-            ArtifactError: the table or the journal is corrupt, of another schema version, or was measured on
-                another testbed.
+            ArtifactError: the table or the journal is of another schema version, or was measured on another testbed.
         """
+        make_folder(self.folder)
         self._lock = exclusive_lock(self.folder / "lock")
         self._lock.__enter__()
         try:
             remove_temporaries(self._table)
+            remove_temporaries(self._journal)
             self._load()
             self._handle: IO[bytes] = self._journal.open("ab")
+            sync_folder(self.folder)  # or a power cut could lose the journal with all its synced lines
         except BaseException:
             self._lock.__exit__(None, None, None)
             raise
@@ -73,11 +98,11 @@ class Shelf:
         Raises:
             ArtifactError: the row does not follow the schema; it is not added.
         """
-        problem = self._problem(row)
+        problem = _row_problem(row, self._schema)
         if problem:
             raise ArtifactError(f"{self._journal}: a row was not added, {problem}; measure it again.")
-        line = json.dumps({"schema_version": self._schema.version, **row}, allow_nan=False)
-        self._handle.write(line.encode() + b"\n")
+        line = sealed({"schema_version": self._schema.version, "testbed": self._testbed, "row": row})
+        self._handle.write(json.dumps(line, allow_nan=False).encode() + b"\n")
         self._handle.flush()
         os.fsync(self._handle.fileno())
         self._remember(row)
@@ -87,60 +112,76 @@ class Shelf:
 
     def _load(self) -> None:
         if self._table.exists():
-            for row in read_table(self._table, self._schema).iter_rows(named=True):
-                self._remember(row)
-            self._check_testbed(read_provenance(self._table, self._schema))
+            self._load_table()
         if self._journal.exists():
             self._load_journal()
 
-    def _check_testbed(self, found: Provenance) -> None:
+    def _load_table(self) -> None:
+        try:
+            frame, found = read_table(self._table, self._schema), read_provenance(self._table, self._schema)
+        except DamagedFileError as error:
+            problem, aside = str(error).removesuffix(f"; {REDO}."), set_aside(self._table)
+            logger.warning("%s; it is kept as %s, and its rows are measured again.", problem, aside.name)
+            return
         if found.testbed != self._provenance.testbed or found.seed != self._provenance.seed:
-            raise ArtifactError(
-                f"{self._table}: measured on another testbed ({found.testbed.label if found.testbed else 'unknown'}, "
-                f"seed {found.seed}); move the folder away and rerun."
-            )
+            testbed = f"{found.testbed.label if found.testbed else 'unknown'}, seed {found.seed}"
+            raise self._of_another_testbed(self._table, testbed)
+        for row in frame.iter_rows(named=True):
+            self._remember(row)
 
     def _load_journal(self) -> None:
-        lines = self._journal.read_bytes().split(b"\n")
-        whole, torn = lines[:-1], lines[-1]
-        for number, line in enumerate(whole, start=1):
-            self._remember(self._parse(line, number))
-        if torn:  # the row that was in flight when the process died
+        lines, torn = _lines(self._journal)
+        good, damaged = list[bytes](), dict[int, bytes]()
+        for number, line in enumerate(lines, start=1):
+            row = self._row(line)
+            if row is None:
+                damaged[number] = line
+            else:
+                good.append(line)
+                self._remember(row)
+        if damaged:
+            self._set_aside(damaged, good)
+        elif torn:  # the row that was in flight when the process died
             with self._journal.open("r+b") as handle:
                 handle.truncate(self._journal.stat().st_size - len(torn))
 
-    def _parse(self, line: bytes, number: int) -> Row:
-        row = _row(line)
-        if row is None or "schema_version" not in row:
-            raise self._spoilt(number, "is corrupt")
-        version = row.pop("schema_version")
-        if version != self._schema.version:
-            raise ArtifactError(
-                f"{self._journal}: schema version {version} of '{self._schema.name}', this Kareus reads "
-                f"{self._schema.version}; move the folder away to measure anew."
-            )
-        if set(row) != set(self._schema.polars):
-            raise self._spoilt(number, "lacks columns")
-        for column in self._schema.columns:
-            if not _fits(row[column.name], column.dtype) and not (column.nullable and row[column.name] is None):
-                raise self._spoilt(number, f"has {row[column.name]!r} for {column.name}")
-        problem = self._problem(row)
-        if problem:
-            raise self._spoilt(number, f"cannot be right: {problem}")
-        return row
+    def _row(self, line: bytes) -> Row | None:
+        """The row of a line; None if the line is not one that was written.
 
-    def _spoilt(self, number: int, problem: str) -> ArtifactError:
-        return ArtifactError(f"{self._journal}: line {number} {problem}; remove that line to measure its row again.")
-
-    def _problem(self, row: Row) -> str | None:
-        """What keeps `row` from being one of the schema, or None."""
-        different = sorted(set(row) ^ set(self._schema.polars))
-        if different:
-            return f"columns differ from the schema of '{self._schema.name}' at {', '.join(different)}"
+        Raises:
+            ArtifactError: the line is as it was written, by another version of Kareus or on another testbed.
+        """
         try:
-            return problem_of(self._schema.frame([row]), self._schema)
-        except (pl.exceptions.PolarsError, TypeError) as error:
-            return str(error).partition("\n")[0]
+            written = _unsealed_line(line)
+        except ConfigError:
+            return None
+        if written.get("schema_version") != self._schema.version:
+            raise ArtifactError(
+                f"{self._journal}: schema version {written.get('schema_version')} of '{self._schema.name}', this "
+                f"Kareus reads {self._schema.version}; move the folder away to measure anew."
+            )
+        if written.get("testbed") != self._testbed:
+            raise self._of_another_testbed(self._journal, "testbed or seed differ")
+        row = written.get("row")
+        return row if isinstance(row, dict) and _row_problem(row, self._schema) is None else None
+
+    def _of_another_testbed(self, path: Path, what: str) -> ArtifactError:
+        return ArtifactError(f"{path}: measured on another testbed ({what}); move the folder away and rerun.")
+
+    def _set_aside(self, damaged: Mapping[int, bytes], good: Sequence[bytes]) -> None:
+        """Keep damaged lines in a file of their own, then the journal without them; a kill between repeats both."""
+        aside = free_name(self._journal)
+        write_atomically(aside, lambda path: path.write_bytes(_joined(list(damaged.values()))))
+        write_atomically(self._journal, lambda path: path.write_bytes(_joined(good)))
+        logger.warning(
+            "%s: %d of %d lines are damaged, or not sealed as this version of Kareus seals them (%s); they are kept in "
+            "%s, and what they held is measured again.",
+            self._journal,
+            len(damaged),
+            len(damaged) + len(good),
+            _shown(list(damaged)),
+            aside.name,
+        )
 
     def _fold(self) -> None:
         if self._journal.stat().st_size:
@@ -150,22 +191,82 @@ class Shelf:
         sync_folder(self.folder)
 
 
-def _row(line: bytes) -> Row | None:
-    """The row of a line, with its schema version; None if it is none, or has numbers that no row is written with."""
+def damaged_lines(path: Path) -> list[int]:
+    """Return the numbers, from 1, of the lines of a journal that are not as they were written.
+
+    What follows the last line's end is the row that was in flight when its process died, and counts as no line.
+
+    Raises:
+        OSError: there is no such file, or it cannot be read.
+    """
+    lines, _ = _lines(path)
+    return [number for number, line in enumerate(lines, start=1) if not _is_sealed(line)]
+
+
+def _lines(journal: Path) -> tuple[list[bytes], bytes]:
+    """The whole lines of a journal, and what follows the last one."""
+    *lines, torn = journal.read_bytes().split(b"\n")
+    return lines, torn
+
+
+def _joined(lines: Sequence[bytes]) -> bytes:
+    return b"".join(line + b"\n" for line in lines)
+
+
+def _is_sealed(line: bytes) -> bool:
     try:
-        row = json.loads(line, parse_constant=_refuse)
-    except (ValueError, RecursionError):
-        return None
-    return row if isinstance(row, dict) else None
+        _unsealed_line(line)
+    except ConfigError:
+        return False
+    return True
 
 
-def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is not a number of JSON")
+def _unsealed_line(line: bytes) -> dict[str, Any]:
+    """Content of a line of a journal.
+
+    Raises:
+        ConfigError: the line is not as it was written.
+    """
+    try:
+        return unsealed(parse_json(line.decode()))
+    except UnicodeDecodeError:
+        raise ConfigError("not a text") from None
+
+
+def _shown(numbers: Sequence[int]) -> str:
+    """Numbers of lines for people: the first of many."""
+    most = 10
+    return f"line {', '.join(map(str, numbers[:most]))}{', ...' if len(numbers) > most else ''}"
+
+
+def _row_problem(row: Mapping[str, Any], schema: TableSchema) -> str | None:
+    """What keeps `row` from being one of `schema`, or None; as `problem_of` of tables, without the cost of a frame."""
+    different = sorted(set(row) ^ set(schema.polars))
+    if different:
+        return f"columns differ from the schema of '{schema.name}' at {', '.join(different)}"
+    problems = (_value_problem(row[column.name], column) for column in schema.columns)
+    return next((problem for problem in problems if problem), None)
+
+
+def _value_problem(value: Any, column: Column) -> str | None:
+    if value is None:
+        return None if column.nullable else f"empty values in {column.name}"
+    if not _fits(value, column.dtype):
+        return f"has {value!r} for {column.name}"
+    if isinstance(value, float) and not math.isfinite(value):
+        return f"infinite numbers or none at all (NaN) in {column.name}"
+    if column.positive and not value > 0:
+        return f"numbers that are not greater than 0 in {column.name}"
+    return None
 
 
 def _fits(value: Any, dtype: Any) -> bool:
-    """Whether `value`, from JSON, is of a polars data type; JSON may write a float without a point."""
+    """Whether `value` is of a polars data type; JSON may write a float without a point."""
     if isinstance(dtype, pl.List):
         return isinstance(value, list) and all(_fits(item, dtype.inner) for item in value)
     kind = dtype.to_python()
-    return type(value) is kind or (kind is float and type(value) is int)
+    if isinstance(value, bool) or kind is bool:
+        return isinstance(value, bool) and kind is bool
+    if isinstance(value, int) and not LEAST_INTEGER <= value <= MOST_INTEGER:
+        return False
+    return isinstance(value, (int, float) if kind is float else kind)
