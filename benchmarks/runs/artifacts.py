@@ -1,10 +1,12 @@
-"""What a run made, without what is never the same: when, and how long choosing took."""
+"""What a run made, without what is never the same: when, the seals over that, and how long choosing took."""
 
 import json
 from pathlib import Path
 from typing import Any
 
 import polars as pl
+
+from kareus.artifacts.seals import KEY as SEAL
 
 TIMES_OF_THIS_MACHINE = ("proposals.parquet", "search_time.parquet")
 """How long choosing candidates took, and what a report says of it."""
@@ -35,5 +37,5 @@ def _plan(path: Path) -> Any:
 
 def _without_times(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _without_times(item) for key, item in value.items() if key != "created_at"}
+        return {key: _without_times(item) for key, item in value.items() if key not in ("created_at", SEAL)}
     return [_without_times(item) for item in value] if isinstance(value, list) else value

@@ -20,6 +20,10 @@ class WorkloadFolder:
         """The workload's readable name."""
         return self.path.resolve().name
 
+    def has(self, place: str) -> bool:
+        """Return whether there is a file at `place`, relative to the folder."""
+        return (self.path / place).is_file()
+
     def config(self, stage: str) -> Path:
         """Slice of the configuration that a stage sees."""
         return self._existing("config", f"{stage}.yaml")

@@ -13,10 +13,9 @@ from typing import Any
 
 import polars as pl
 
-from kareus.artifacts.files import write_json
 from kareus.artifacts.layout import WorkloadFolder
 from kareus.artifacts.provenance import Provenance, check_config, check_subject, derived
-from kareus.artifacts.records import content_hash, to_plain
+from kareus.artifacts.records import content_hash
 from kareus.artifacts.tables import read_provenance, read_table, write_table
 from kareus.engine.comparison import FASTEST, compare_runs
 from kareus.engine.launch import launch
@@ -28,6 +27,7 @@ from kareus.partition.tables import SEGMENTS
 from kareus.pipeline.tables import ITERATION
 from kareus.plan.build import build_plan
 from kareus.plan.document import Plan
+from kareus.plan.file import write_plan
 from kareus.testbed.simulated.model import KnownSteps
 from kareus.workload.config import TestbedKind, Workload
 from kareus.workload.slices import PlanSlice, cut, frontier_hash, load_slice, subject_of
@@ -105,7 +105,7 @@ def _trained(plans: Sequence[Plan], workload: Workload, folder: WorkloadFolder) 
     for plan in plans:
         output = folder.path / "engine" / f"{plan.selector}_{plan.method}"
         shutil.rmtree(output, ignore_errors=True)  # what an earlier call left would be gone on with
-        write_json(output / "plan.json", to_plain(plan))
+        write_plan(output / "plan.json", plan)
         options = ["--folder", folder.path, "--iterations", ITERATIONS_OF_A_RUN, "--output", output]
         launch(["train", *map(str, [output / "plan.json", *options])], plan.gpus)
         for rank in range(plan.gpus):

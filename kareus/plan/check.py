@@ -1,11 +1,9 @@
-"""Checking a plan file: against its schema, its workload, the order of the pipeline, and what follows from it."""
+"""Checking a plan against its workload: the order of the pipeline, what may run, and what follows from it."""
 
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from kareus.artifacts import records
-from kareus.artifacts.files import read_json
 from kareus.errors import ArtifactError
 from kareus.partition.graph import Direction
 from kareus.partition.names import collective_group_size, expected_partitions, instruction_partitions
@@ -13,8 +11,7 @@ from kareus.pipeline.dag import build_dag, earliest_starts, makespan
 from kareus.pipeline.instructions import Instruction, instructions_of
 from kareus.pipeline.transfers import transfers_s
 from kareus.pipeline.work import Work
-from kareus.plan.document import PLAN_SCHEMA_VERSION, Plan, PlannedInstruction
-from kareus.plan.schema import plan_schema
+from kareus.plan.document import Plan, PlannedInstruction
 from kareus.profile.programs import Execution
 from kareus.schedule.choice import Choice
 from kareus.schedule.space import sm_allocations
@@ -26,22 +23,6 @@ TOLERANCE = 1e-6
 
 Launches = Mapping[str, Collection[str]]
 """By partition, operators beside which its collective may be launched."""
-
-
-def read_plan(path: Path) -> Plan:
-    """Read a plan file.
-
-    Raises:
-        ArtifactError: missing, corrupt, of another schema version, or not following the schema.
-    """
-    document = read_json(path)
-    version = document.get("schema_version") if isinstance(document, dict) else None
-    if version != PLAN_SCHEMA_VERSION:
-        raise ArtifactError(
-            f"{path}: plan schema version {version!r}, this Kareus reads {PLAN_SCHEMA_VERSION}; select the plan anew."
-        )
-    _validate(document, path)
-    return records.from_plain(Plan, document, str(path))
 
 
 def check_plan(plan: Plan, workload: Workload, name: str, path: Path, launches: Launches) -> None:
@@ -69,22 +50,12 @@ def check_plan(plan: Plan, workload: Workload, name: str, path: Path, launches: 
     _check_statements(plan, workload, name, path)
     for stage in plan.stages:
         for instruction in stage.instructions:
-            where = f"{path}: {_place(stage.stage, instruction)}"
+            where = f"{path}: {place(stage.stage, instruction)}"
             _check_instruction(instruction, stage.layers // workload.chunks, workload, where)
             for choice in instruction.partitions:
                 _check_choice(choice, workload, launches, where)
     _check_timing(plan, workload, instructions, path)
     _check_energy(plan, workload, path)
-
-
-def _validate(document: Any, path: Path) -> None:
-    import jsonschema  # noqa: PLC0415 - only plans read from a file need it, and it takes long to import
-
-    validator = jsonschema.Draft202012Validator(plan_schema())
-    error = next(iter(sorted(validator.iter_errors(document), key=lambda e: [str(p) for p in e.path])), None)
-    if error is not None:
-        place = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in error.path).lstrip(".") or "the document"
-        raise ArtifactError(f"{path}: {place}: {error.message}; select the plan anew.")
 
 
 def _check_order(plan: Plan, workload: Workload, instructions: Sequence[Instruction], path: Path) -> None:
@@ -173,13 +144,14 @@ def _check_timing(plan: Plan, workload: Workload, instructions: Sequence[Instruc
     for (stage, i), start_s in zip(planned, earliest_starts(dag, times_s), strict=True):
         if abs(i.start_s - start_s) > TOLERANCE * time_s:
             raise ArtifactError(
-                f"{path}: {_place(stage, i)}: start_s={i.start_s:.6g}, it can start "
+                f"{path}: {place(stage, i)}: start_s={i.start_s:.6g}, it can start "
                 f"at {start_s:.6g}; the file was edited, select the plan anew."
             )
-    _check_prediction(path, "time_s", plan.prediction.time_s, time_s, TOLERANCE * time_s)
+    check_prediction(plan, path, "time_s", time_s, TOLERANCE * time_s)
 
 
-def _place(stage: int, instruction: PlannedInstruction) -> str:
+def place(stage: int, instruction: PlannedInstruction) -> str:
+    """Return where an instruction stands, for messages."""
     chunk = f", chunk {instruction.chunk}" * bool(instruction.chunk)
     return f"stage {stage}{chunk}, {instruction.direction} of microbatch {instruction.microbatch}"
 
@@ -196,7 +168,7 @@ def _check_energy(plan: Plan, workload: Workload, path: Path) -> None:
         ("static_energy_j", static_energy_j),
         ("dynamic_energy_j", energy_j - static_energy_j),
     ):
-        _check_prediction(path, name, getattr(prediction, name), expected_j, TOLERANCE * energy_j)
+        check_prediction(plan, path, name, expected_j, TOLERANCE * energy_j)
     if prediction.lower_bound_j > energy_j * (1 + TOLERANCE):
         raise ArtifactError(
             f"{path}: prediction.lower_bound_j={prediction.lower_bound_j:.6g} is above energy_j ({energy_j:.6g}); "
@@ -204,9 +176,17 @@ def _check_energy(plan: Plan, workload: Workload, path: Path) -> None:
         )
 
 
-def _check_prediction(path: Path, name: str, predicted: float, expected: float, tolerance: float) -> None:
+def check_prediction(
+    plan: Plan, path: Path, name: str, expected: float, tolerance: float, by: str = "its instructions make it"
+) -> None:
+    """Check one number of the plan's prediction; `by` says where the expected one comes from.
+
+    Raises:
+        ArtifactError: they differ.
+    """
+    predicted = getattr(plan.prediction, name)
     if abs(predicted - expected) > tolerance:
         raise ArtifactError(
-            f"{path}: prediction.{name}={predicted:.6g}, its instructions make it {expected:.6g}; "
+            f"{path}: prediction.{name}={predicted:.6g}, {by} {expected:.6g}; "
             f"the file was edited, select the plan anew."
         )

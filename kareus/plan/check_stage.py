@@ -1,4 +1,4 @@
-"""Command `check-plan`: validate a plan file against its schema, its workload and the pipeline's order."""
+"""Command `check-plan`: validate a plan file against its seal, its workload and the frontiers it was selected from."""
 
 import argparse
 import logging
@@ -10,8 +10,11 @@ from kareus.artifacts.provenance import check_config, check_subject
 from kareus.artifacts.records import content_hash
 from kareus.artifacts.tables import read_provenance, read_table
 from kareus.partition.names import expected_partitions
-from kareus.plan.check import Launches, check_plan, read_plan
+from kareus.plan.check import Launches, check_plan
 from kareus.plan.document import Plan
+from kareus.plan.file import read_plan
+from kareus.plan.frontiers import read_frontiers
+from kareus.plan.request import check_frontiers, check_limit
 from kareus.schedule.tables import SPACE
 from kareus.workload.config import Workload
 from kareus.workload.slices import PlanSlice, cut, load_slice, subject_of
@@ -26,23 +29,41 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Read and check; say so if all is well."""
+    """Read and check; say so if all is well, and what could not be checked."""
+    home = workload_folder(arguments.plan, arguments.folder)
+    if arguments.folder is None and not home.has("config/plan.yaml"):
+        plan = read_plan(arguments.plan)
+        check_limit(plan, arguments.plan)
+        logger.info(
+            "%s: a plan as it was written, of %d instructions for %s; not checked against its workload and frontiers, "
+            "since it is not in a results folder: name that with --folder",
+            arguments.plan,
+            plan.instructions,
+            plan.workload,
+        )
+        return
     plan, _ = read_checked_plan(arguments.plan, arguments.folder)
-    instructions = sum(len(stage.instructions) for stage in plan.stages)
-    logger.info("%s: a valid plan of %d instructions for %s", arguments.plan, instructions, plan.workload)
+    logger.info("%s: a valid plan of %d instructions for %s", arguments.plan, plan.instructions, plan.workload)
 
 
 def read_checked_plan(path: Path, folder: Path | None) -> tuple[Plan, Workload]:
     """Read the plan at `path` and the workload that it is for; `folder` is the workload's if the plan is elsewhere.
 
+    Where the folder has no frontiers, times and energies can only be checked against each other; a log line says so.
+
     Raises:
-        ArtifactError: as `read_plan` and `check_plan`.
+        ArtifactError: as `read_plan`, `check_plan` and `check_frontiers`.
     """
     home = workload_folder(path, folder)
     plan = read_plan(path)
     workload = load_slice(home.config("plan"), PlanSlice).workload
     launches = _launches(home, workload) if expected_partitions(workload) else {}
     check_plan(plan, workload, home.name, path, launches)
+    if home.has("frontier/microbatch.parquet") and home.has("pipeline/iteration.parquet"):
+        check_frontiers(plan, read_frontiers(home, workload), path)
+    else:
+        check_limit(plan, path)
+        logger.info("%s: times and energies are not checked, since %s has no frontiers", path, home.path)
     return plan, workload
 
 

@@ -8,7 +8,7 @@ from kareus.partition.graph import Direction
 from kareus.profile.programs import Execution
 from kareus.schedule.choice import Choice
 
-PLAN_SCHEMA_VERSION = 2
+PLAN_SCHEMA_VERSION = 3
 
 NotNegative = Annotated[float, {"minimum": 0}]
 """With what the published schema says of it; likewise the next."""
@@ -76,3 +76,8 @@ class Plan:
     gpus: int
     prediction: Prediction
     stages: tuple[StagePlan, ...]
+
+    @property
+    def instructions(self) -> int:
+        """Number of instructions of all stages."""
+        return sum(len(stage.instructions) for stage in self.stages)

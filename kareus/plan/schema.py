@@ -7,6 +7,7 @@ from enum import Enum
 from typing import Annotated, Any
 
 from kareus.artifacts.provenance import TESTBED_KINDS
+from kareus.artifacts.seals import KEY as SEAL
 from kareus.pipeline.methods import METHODS
 from kareus.plan.document import PLAN_SCHEMA_VERSION, Plan
 
@@ -27,6 +28,8 @@ def plan_schema() -> JsonSchema:
     schema["properties"]["schema_version"] = {"const": PLAN_SCHEMA_VERSION}
     schema["properties"]["method"] = {"enum": [method.name for method in METHODS]}
     schema["properties"]["testbed"]["properties"]["kind"] = {"enum": list(TESTBED_KINDS)}
+    schema["properties"][SEAL] = {"type": "string", "pattern": "^[0-9a-f]{32}$"}
+    schema["required"].append(SEAL)
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "Kareus plan"} | schema
 
 

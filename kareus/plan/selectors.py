@@ -115,6 +115,12 @@ def parse_selector(text: str) -> Selector:
     return Selector(Goal(name), limit)
 
 
+def measures_of(time_s: float, energy_j: float, prices: Prices | None = None, gpus: int = 0) -> dict[str, float]:
+    """Return all that selectors minimise and limit, by name: of a plan with this time and energy of all GPUs."""
+    measures = {"time_s": time_s, "energy_j": energy_j, "power_w": energy_j / time_s, "product_js": energy_j * time_s}
+    return measures if prices is None else {**measures, "cost": prices.cost(time_s, energy_j, gpus)}
+
+
 def select(selector: Selector, plans: pl.DataFrame, gpus: int) -> int:
     """Return the row of `plans` (time_s, energy_j; a frontier) that `selector` asks for; `limits` plans between rows.
 
@@ -126,12 +132,8 @@ def select(selector: Selector, plans: pl.DataFrame, gpus: int) -> int:
     Raises:
         ConfigError: no plan is within the limit; the message says what can be reached.
     """
-    measured = plans.with_columns(
-        power_w=pl.col("energy_j") / pl.col("time_s"), product_js=pl.col("energy_j") * pl.col("time_s")
-    ).with_row_index("row")
-    if selector.prices is not None:
-        costs = [selector.prices.cost(row["time_s"], row["energy_j"], gpus) for row in plans.iter_rows(named=True)]
-        measured = measured.with_columns(cost=pl.Series(costs))
+    rows = [measures_of(row["time_s"], row["energy_j"], selector.prices, gpus) for row in plans.iter_rows(named=True)]
+    measured = pl.DataFrame(rows).with_row_index("row")
     limit = absolute_limit(selector, plans)
     if limit is not None:
         measured = _within(selector.goal, limit, measured)

@@ -7,19 +7,16 @@ from typing import Any
 
 import polars as pl
 
-from kareus.artifacts.files import write_json
 from kareus.artifacts.layout import WorkloadFolder
-from kareus.artifacts.provenance import TestbedIdentity, check_config, check_subject, derived
-from kareus.artifacts.records import content_hash, suggest, to_plain
-from kareus.artifacts.tables import read_provenance, read_table
-from kareus.errors import ArtifactError, ConfigError
-from kareus.frontier.tables import MICROBATCH
-from kareus.pipeline.tables import ITERATION
+from kareus.artifacts.records import suggest
+from kareus.errors import ConfigError
 from kareus.plan.build import build_plan
+from kareus.plan.file import write_plan
+from kareus.plan.frontiers import read_frontiers
 from kareus.plan.run_totals import check_tokens, run_totals
 from kareus.plan.selectors import ALLOWED, Goal, Selector, parse_selector, select
 from kareus.workload.config import Workload
-from kareus.workload.slices import PlanSlice, cut, frontier_hash, load_slice, subject_of
+from kareus.workload.slices import PlanSlice, cut, load_slice
 
 logger = logging.getLogger(__name__)
 
@@ -42,17 +39,14 @@ def run(arguments: argparse.Namespace) -> None:
         check_tokens(arguments.tokens)
     folder = WorkloadFolder(arguments.folder)
     workload = load_slice(folder.config("plan"), PlanSlice).workload
-    iteration = read_table(folder.iteration, ITERATION)
-    testbed = _testbed(folder, workload)
-    methods = iteration["method"].unique().to_list()
+    frontiers = read_frontiers(folder, workload)
+    methods = frontiers.iteration["method"].unique().to_list()
     if arguments.method not in methods:
         raise ConfigError(f"--method {arguments.method}: not planned; {suggest(arguments.method, methods)}.")
-    plans = iteration.filter(pl.col("method") == arguments.method)
-    microbatch = read_table(folder.microbatch, MICROBATCH)
-    row = _chosen(selector, plans, microbatch, workload)
-    plan = build_plan(workload, folder.name, arguments.selector, row, microbatch, testbed)
+    row = _chosen(selector, frontiers.plans(arguments.method), frontiers.microbatch, workload)
+    plan = build_plan(workload, folder.name, arguments.selector, row, frontiers.microbatch, frontiers.testbed)
     output = arguments.output or folder.plan(arguments.selector, arguments.method)
-    write_json(output, to_plain(plan))
+    write_plan(output, plan)
     logger.info(
         "%s: %s of %s: %.4f s, %.1f J (%.1f J dynamic), certified gap %.3f %% at %s [%s]",
         output,
@@ -77,21 +71,3 @@ def _chosen(selector: Selector, plans: pl.DataFrame, microbatch: pl.DataFrame, w
     from kareus.plan.limits import exact_row  # noqa: PLC0415 - the solver, which only these need
 
     return exact_row(selector, plans, row, microbatch, cut(workload, "pipeline"))
-
-
-def _testbed(folder: WorkloadFolder, workload: Workload) -> TestbedIdentity:
-    """The testbed of both frontiers, once they are the workload's."""
-    iteration, microbatch = str(folder.iteration), str(folder.microbatch)
-    origins = {
-        iteration: read_provenance(folder.iteration, ITERATION),
-        microbatch: read_provenance(folder.microbatch, MICROBATCH),
-    }
-    check_subject(subject_of(workload), origins)
-    check_config(content_hash(cut(workload, "pipeline")), iteration, origins[iteration])
-    check_config(frontier_hash(workload), microbatch, origins[microbatch])
-    origin = derived(content_hash(workload), origins)
-    if origin.testbed is None:
-        raise ArtifactError(f"{iteration}: does not say on which testbed it was measured; rerun.")
-    if origin.seed != workload.seed:
-        raise ArtifactError(f"{iteration}: measured with seed {origin.seed}, the workload has {workload.seed}; rerun.")
-    return origin.testbed

@@ -16,8 +16,8 @@ from kareus.frontier.tables import MICROBATCH
 from kareus.pipeline.compare import THROUGHPUT_BASELINE, fastest_plan
 from kareus.pipeline.tables import ITERATION
 from kareus.plan.build import build_plan
-from kareus.plan.check import read_plan
 from kareus.plan.document import Plan
+from kareus.plan.file import read_plan
 from kareus.search.tables import CANDIDATES, PROPOSALS, ROUNDS
 from kareus.workload.slices import PlanSlice, load_slice
 

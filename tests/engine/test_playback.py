@@ -23,8 +23,8 @@ from kareus.pipeline.dag import build_dag, makespan
 from kareus.pipeline.instructions import instructions_of
 from kareus.pipeline.tables import ITERATION
 from kareus.pipeline.transfers import transfers_s
-from kareus.plan.check import read_plan
 from kareus.plan.document import Plan
+from kareus.plan.file import read_plan
 from kareus.profile.programs import chunk_shapes, instruction_program
 from kareus.testbed.simulated.model import run_program
 from kareus.workload.config import PipelineConfig, PipelineSchedule, Workload

@@ -8,16 +8,19 @@ from pathlib import Path
 
 import jsonschema
 import pytest
+from builders import resealed
 
 from kareus.artifacts.provenance import Provenance, TestbedIdentity
 from kareus.artifacts.records import content_hash, to_plain
+from kareus.artifacts.seals import sealed
 from kareus.artifacts.tables import write_table
 from kareus.cli import main
 from kareus.errors import ArtifactError
 from kareus.frontier.tables import MICROBATCH
 from kareus.pipeline.tables import ITERATION
 from kareus.pipeline.transfers import transfers_s
-from kareus.plan.check import check_plan, read_plan
+from kareus.plan.check import check_plan
+from kareus.plan.file import read_plan
 from kareus.plan.schema import plan_schema
 from kareus.schedule.tables import SPACE
 from kareus.workload.resolve import resolve_accepted
@@ -176,7 +179,7 @@ def swap(plan):
 BROKEN = {
     "of another schema version": (
         lambda p: p.update(schema_version=99),
-        "plan schema version 99, this Kareus reads 2; select the plan anew",
+        "plan schema version 99, this Kareus reads 3; select the plan anew",
     ),
     "with a key missing": (lambda p: p.pop("method"), "the document: 'method' is a required property"),
     "with a key too many": (
@@ -291,7 +294,7 @@ def test_a_broken_plan_is_refused_in_one_line_and_left_alone(planned, capsys, na
     breaks, message = BROKEN[name]
     plan = copy.deepcopy(json.loads(planned[2].read_text()))
     breaks(plan)
-    planned[2].write_text(json.dumps(plan))
+    planned[2].write_text(json.dumps(resealed(plan)))
     before = planned[2].read_bytes()
     assert main(["check-plan", str(planned[2])]) == 2
     line = capsys.readouterr().err
@@ -375,4 +378,4 @@ def test_an_unknown_method_is_refused_with_those_that_were_planned(planned, caps
 
 def test_a_plan_survives_reading(planned):
     plan = read_plan(planned[2])
-    assert to_plain(plan) == json.loads(planned[2].read_text())
+    assert sealed(to_plain(plan)) == json.loads(planned[2].read_text())

@@ -7,14 +7,14 @@ from pathlib import Path
 
 from builders import CONFIG
 
-from kareus.artifacts.files import write_json, write_text
+from kareus.artifacts.files import write_text
 from kareus.artifacts.provenance import Provenance, TestbedIdentity
-from kareus.artifacts.records import to_plain
 from kareus.artifacts.tables import TableSchema, write_table
 from kareus.engine.tables import ITERATIONS
 from kareus.frontier.tables import MICROBATCH
 from kareus.pipeline.tables import ITERATION
 from kareus.plan.document import PLAN_SCHEMA_VERSION, Plan, PlannedInstruction, Prediction, StagePlan
+from kareus.plan.file import write_plan
 from kareus.report.inputs import Paths
 from kareus.schedule.choice import Choice
 from kareus.search.tables import CANDIDATES, PROPOSALS, ROUNDS
@@ -60,7 +60,7 @@ def write_inputs(folder: Path, names: Names = Names(), testbed: TestbedIdentity 
 
     plans = [folder / "plan" / f"{selector}.json" for selector in ("fastest", "deadline=4s")]
     for number, (path, selector) in enumerate(zip(plans, (names.selector, "deadline=4s"), strict=True)):
-        write_json(path, to_plain(plan(selector, number, names, testbed)))
+        write_plan(path, plan(selector, number, names, testbed))
     config = folder / "config/plan.yaml"
     write_text(config, config_text())
     return Paths(

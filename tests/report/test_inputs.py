@@ -1,6 +1,7 @@
 import dataclasses
 
 import pytest
+from builders import resealed
 from report_tables import SIMULATED, WORKLOAD, with_runs, write_inputs
 
 from kareus.artifacts.files import read_json, write_json
@@ -58,8 +59,20 @@ def test_a_plan_of_another_workload_is_refused(paths):
 
 
 def test_a_file_that_is_no_plan_is_refused(paths):
-    write_json(paths.plans[0], {**read_json(paths.plans[0]), "methd": "kareus"})
+    write_json(paths.plans[0], resealed({**read_json(paths.plans[0]), "methd": "kareus"}))
     with pytest.raises(ArtifactError, match=r"fastest\.json: the document: .*'methd' was unexpected"):
+        load(WORKLOAD, paths)
+
+
+def test_an_edited_plan_is_refused(paths):
+    write_json(paths.plans[0], {**read_json(paths.plans[0]), "selector": "edp"})
+    with pytest.raises(ArtifactError, match=r"fastest\.json: was edited or damaged after it was written: its seal"):
+        load(WORKLOAD, paths)
+
+
+def test_a_plan_under_the_name_of_another_request_is_refused(paths):
+    write_json(paths.plans[0], read_json(paths.plans[1]))
+    with pytest.raises(ArtifactError, match=r"fastest\.json: the plan of 'deadline=4s'; select 'fastest' anew"):
         load(WORKLOAD, paths)
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from builders import resealed
 
 from kareus.artifacts.tables import read_table
 from kareus.cli import main
@@ -123,7 +124,7 @@ def test_the_page_draws_the_plan_of_every_pipeline(folders, pipeline):
 def test_a_plan_that_departs_from_its_pipeline_is_refused(folders, tmp_path, capsys, pipeline, number, change, message):
     plan = json.loads((folders[pipeline] / "plan/fastest.json").read_text())
     plan["stages"][0]["instructions"][number].update(change)
-    (tmp_path / "plan.json").write_text(json.dumps(plan))
+    (tmp_path / "plan.json").write_text(json.dumps(resealed(plan)))
     assert main(["check-plan", str(tmp_path / "plan.json"), f"--folder={folders[pipeline]}"]) == 2
     line = capsys.readouterr().err
     assert message in line
