@@ -1,8 +1,8 @@
 """Files of checkpoints: where they are, what a rank's JSON file says, and what is wrong with a file.
 
 A checkpoint is a folder `iteration-<n>` with two files of each rank: tensors (`rank-<n>.safetensors`), and a sealed
-JSON file with everything else and the hash of the tensors' file. Nothing here imports torch, so that files can be checked
-where there is none.
+JSON file with everything else and the hash of the tensors' file. Nothing here imports torch, so that files can be
+checked where there is none.
 """
 
 import hashlib
