@@ -3,28 +3,47 @@
 A rank writes its tensors (safetensors), then a JSON file with everything else and the tensors' hash. A checkpoint
 is complete once the JSON files of all ranks are there and are of one run; ranks need not wait for each other, and a
 kill between two files leaves the checkpoint before valid. Nothing is ever unpickled.
+
+A training goes on from the last checkpoint of which the files of all ranks are as they were written. Each rank checks
+its own files, wherever they are, and all tell each other what they found, so that all go on from the same one.
 """
 
 import hashlib
+import logging
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor
 
-from kareus.artifacts.files import read_json, write_json
 from kareus.artifacts.records import from_plain, to_plain
+from kareus.engine.checkpoint_files import (
+    SCHEMA_VERSION,
+    Header,
+    Holdings,
+    agreed,
+    check_tensors,
+    header_file,
+    holdings,
+    is_complete,
+    iterations_in,
+    read_header,
+    tensors_file,
+    write_header,
+)
 from kareus.engine.data.batches import DataPosition
 from kareus.engine.state import from_parts, to_parts
-from kareus.errors import ArtifactError, ConfigError
+from kareus.errors import ArtifactError
 from kareus.model.weights import save_tensors
 
-SCHEMA_VERSION = 2
+logger = logging.getLogger(__name__)
 
-_PREFIX = "iteration-"
+Share = Callable[[str, Any], list[Any]]
+"""Publishes plain data under a name; returns what all ranks published, by rank."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,20 +75,6 @@ class Checkpoint:
     data: DataPosition
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Header:
-    """What the JSON file of a rank says."""
-
-    schema_version: int
-    run: str
-    subject: str
-    ranks: int
-    iteration: int
-    sha256: str
-    """Of the tensors' file."""
-    data: DataPosition
-
-
 def save(place: Place, checkpoint: Checkpoint) -> None:
     """Write this rank's part; when all ranks have returned, the checkpoint is complete.
 
@@ -78,35 +83,50 @@ def save(place: Place, checkpoint: Checkpoint) -> None:
     """
     parts = {"model": dict(checkpoint.model), "optimizer": checkpoint.optimizer, "random": dict(checkpoint.random)}
     tensors, plain = to_parts(parts)
-    path = _tensors(place, checkpoint.iteration)
+    path = tensors_file(place.folder, checkpoint.iteration, place.rank)
+    described = header_file(place.folder, checkpoint.iteration, place.rank)
+    described.unlink(missing_ok=True)  # that of an earlier start does not describe the new tensors
     save_tensors(tensors, path)
-    header = _Header(
+    header = Header(
         schema_version=SCHEMA_VERSION,
         run=place.run,
         subject=place.subject,
+        rank=place.rank,
         ranks=place.ranks,
         iteration=checkpoint.iteration,
         sha256=_hash(path),
         data=checkpoint.data,
     )
-    write_json(path.with_suffix(".json"), {"header": to_plain(header), "state": plain})
+    write_header(described, header, plain)
 
 
-def latest(place: Place) -> int | None:
-    """Iteration of the last complete checkpoint, or None.
+def last_whole(place: Place, share: Share) -> Checkpoint | None:
+    """Read this rank's part of the last whole checkpoint, or return None if there never was one; every rank calls this.
+
+    What is passed over is said once, by rank 0.
 
     Raises:
-        ArtifactError: the last one is of another training, or was made by another number of ranks.
+        ArtifactError: there are checkpoints and none of them is whole; or the last one is of another training or
+            version, or was made by another number of ranks.
     """
-    for iteration in sorted(_iterations(place.folder), reverse=True):
-        header = _complete(place, iteration)
-        if header is not None:
-            if header.subject != place.subject:
-                raise ArtifactError(
-                    f"{place.folder}: holds checkpoints of another model, parallelism, chunks of its stages, sequence "
-                    "length or seed; begin in a new folder."
-                )
-            return iteration
+    own = holdings(place.folder, place.rank, place.ranks, place.subject)
+    of_ranks = [from_plain(Holdings, each) for each in share("checkpoints", to_plain(own))]
+    candidates = agreed(of_ranks)
+    passed_over = {i: said for each in reversed(of_ranks) for i, said in each.damaged.items()}
+    unfinished = {i for each in of_ranks for i in each.runs} - {*candidates, *passed_over}
+    for iteration in candidates:
+        found, damage = _tried(place, iteration)
+        damages = [said for said in share(f"checkpoint-{iteration}", damage) if said is not None]
+        if found is not None and not damages:
+            left = {i: f"{header_file(place.folder, i, 0).parent}: not all ranks had written it." for i in unfinished}
+            _say(place, [said for i, said in sorted((left | passed_over).items()) if i > iteration])
+            return found
+        passed_over[iteration] = damages[0]
+    if passed_over:
+        raise ArtifactError(
+            f"{place.folder}: none of the checkpoints is whole: {passed_over[max(passed_over)]} Restore a copy of it, "
+            "or begin in a new folder."
+        )
     return None
 
 
@@ -114,29 +134,47 @@ def load(place: Place, iteration: int) -> Checkpoint:
     """Read this rank's part of a complete checkpoint; tensors are on the CPU.
 
     Raises:
-        ArtifactError: a file is missing, corrupt or of another version.
+        ArtifactError: a file is missing, corrupt, of another version, or of another rank or iteration.
     """
     import safetensors.torch  # noqa: PLC0415 - only training needs it
 
-    path = _tensors(place, iteration)
-    header, plain = _read(path.with_suffix(".json"))
-    if not path.exists() or _hash(path) != header.sha256:
-        raise ArtifactError(
-            f"{path}: missing or corrupt; delete {path.parent} to resume from the checkpoint before it."
-        )
-    parts = from_parts(safetensors.torch.load_file(path), plain)
-    return Checkpoint(iteration=header.iteration, data=header.data, **parts)
+    path = tensors_file(place.folder, iteration, place.rank)
+    header, plain = read_header(header_file(place.folder, iteration, place.rank))
+    check_tensors(path, header.sha256)
+    try:
+        parts = from_parts(safetensors.torch.load_file(path), plain)
+        return Checkpoint(iteration=header.iteration, data=header.data, **parts)
+    except (SafetensorError, AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        reason = " ".join(str(error).split())
+        raise ArtifactError(f"{path}: not the tensors of a checkpoint ({reason}).") from error
 
 
-def prune(place: Place, keep: int) -> None:
-    """Delete all but the last `keep` complete checkpoints, and what is incomplete before them. For one rank to call."""
-    complete = [i for i in sorted(_iterations(place.folder)) if _complete(place, i) is not None]
+def prune(place: Place, iteration: int, keep: int) -> None:
+    """Delete all but the last `keep` complete checkpoints up to `iteration`, and what is incomplete before them.
+
+    For one rank to call. What is later than `iteration` was passed over when the training went on, and does not count.
+    """
+    before = [i for i in iterations_in(place.folder) if i <= iteration]
+    complete = [i for i in before if is_complete(place.folder, i, place.ranks)]
     if len(complete) < keep:
         return
-    oldest = complete[-keep]
-    for iteration in _iterations(place.folder):
-        if iteration < oldest:
-            shutil.rmtree(_folder(place.folder, iteration))
+    for old in before:
+        if old < complete[-keep]:
+            shutil.rmtree(header_file(place.folder, old, 0).parent)
+
+
+def _tried(place: Place, iteration: int) -> tuple[Checkpoint | None, str | None]:
+    """This rank's part of a checkpoint, or what is wrong with it."""
+    try:
+        return load(place, iteration), None
+    except ArtifactError as error:
+        return None, str(error)
+
+
+def _say(place: Place, damages: list[str]) -> None:
+    if place.rank == 0:
+        for said in damages:
+            logger.warning("%s Going on from the checkpoint before it.", said)
 
 
 def random_state() -> dict[str, Tensor]:
@@ -150,54 +188,6 @@ def restore_random_state(state: Mapping[str, Tensor]) -> None:
     torch.set_rng_state(state["cpu"])
     if "cuda" in state and torch.cuda.is_available():
         torch.cuda.set_rng_state(state["cuda"])
-
-
-def _folder(folder: Path, iteration: int) -> Path:
-    return folder / f"{_PREFIX}{iteration:08d}"
-
-
-def _tensors(place: Place, iteration: int, rank: int | None = None) -> Path:
-    number = place.rank if rank is None else rank
-    return _folder(place.folder, iteration) / f"rank-{number:05d}.safetensors"
-
-
-def _iterations(folder: Path) -> list[int]:
-    names = [path.name.removeprefix(_PREFIX) for path in folder.glob(f"{_PREFIX}*")]
-    return [int(name) for name in names if name.isdecimal()]
-
-
-def _complete(place: Place, iteration: int) -> _Header | None:
-    """Header of rank 0 if all ranks of the run that wrote it have written theirs."""
-    first = _tensors(place, iteration, 0).with_suffix(".json")
-    if not first.exists():
-        return None
-    header, _ = _read(first)
-    if header.ranks != place.ranks:
-        raise ArtifactError(
-            f"{first.parent}: was written by {header.ranks} ranks, this run has {place.ranks}; use as many, or "
-            "begin in a new folder."
-        )
-    others = [_tensors(place, iteration, rank).with_suffix(".json") for rank in range(1, place.ranks)]
-    whole = all(path.exists() and _read(path)[0].run == header.run for path in others)
-    return header if whole else None
-
-
-def _read(path: Path) -> tuple[_Header, Any]:
-    content = read_json(path)
-    try:
-        if not isinstance(content, dict) or "state" not in content:
-            raise ConfigError("has no state")
-        header = from_plain(_Header, content.get("header"))
-    except ConfigError as error:
-        raise ArtifactError(
-            f"{path}: not a checkpoint's ({error}); delete {path.parent} to resume from the checkpoint before it."
-        ) from error
-    if header.schema_version != SCHEMA_VERSION:
-        raise ArtifactError(
-            f"{path}: version {header.schema_version}, this Kareus reads {SCHEMA_VERSION}; resume with the version "
-            "that wrote it."
-        )
-    return header, content["state"]
 
 
 def _hash(path: Path) -> str:

@@ -40,7 +40,7 @@ ITERATIONS_OF_A_RUN = 20
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the inputs and the output."""
     parser.add_argument("folder", type=Path, help="results folder of the workload")
-    parser.add_argument("--iterations", type=Path, required=True, help="iterations to write (Parquet)")
+    parser.add_argument("--output", type=Path, required=True, help="table of iterations to write (Parquet)")
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> None:
     ]
     run_all = _played_back if workload.testbed.kind is TestbedKind.SIMULATED else _trained
     frame = ITERATIONS.frame(run_all(plans, workload, folder))
-    write_table(arguments.iterations, frame, ITERATIONS, provenance)
+    write_table(arguments.output, frame, ITERATIONS, provenance)
     for row in compare_runs(frame, iteration):
         logger.info(
             "%s: %.4f s, %+.2f %% of %.4f s as predicted%s [%s]",

@@ -10,6 +10,7 @@ from kareus.engine.clipping import clip, gradient_norm
 from kareus.engine.division import Division, Part
 from kareus.engine.ranks import Lines
 from kareus.engine.settings import OptimizerSettings
+from kareus.errors import ArtifactError
 from kareus.model.weights import pieces
 from kareus.workload.config import Model
 
@@ -59,7 +60,17 @@ class Optimizer:
         return state
 
     def load(self, weights: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
-        """Go on from what `weights` and `state` returned; every rank calls this."""
+        """Go on from what `weights` and `state` returned; every rank calls this.
+
+        Raises:
+            ArtifactError: the weights have other names or sizes than those of this rank.
+        """
+        own = {name: master.shape for name, master in self._masters.items()}
+        if own != {name: weight.shape for name, weight in weights.items()}:
+            raise ArtifactError(
+                "checkpoint: has weights of other names or sizes than this rank; begin in a new folder, or resume with "
+                "the version of Kareus that wrote it."
+            )
         for name, master in self._masters.items():
             master.data.copy_(weights[name])
         self._publish()

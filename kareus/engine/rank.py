@@ -1,6 +1,7 @@
 """One rank of a training, from finding the others to the last checkpoint."""
 
 import contextlib
+import os
 import secrets
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -90,8 +91,11 @@ def _samples(workload: Workload, settings: TrainingSettings) -> Samples:
     if settings.data == "synthetic":
         return SyntheticSamples(vocab_size, workload.sequence_length, seed)
     path = Path(settings.data)
-    tokens = path.suffix == ".bin"
-    file = open_tokens(path) if tokens else tokenised([path], settings.tokenizer, settings.output / "tokens")
+    checks = os.environ.get("LOCAL_RANK", "0") == "0"  # one rank of a machine; no other trains before it has
+    if path.suffix == ".bin":
+        file = open_tokens(path, check_content=checks)
+    else:
+        file = tokenised([path], settings.tokenizer, settings.output / "tokens", check_content=checks)
     if file.header.vocab_size > vocab_size:
         raise ConfigError(
             f"--data {settings.data}: has a vocabulary of {file.header.vocab_size} ({file.header.tokenizer}), "

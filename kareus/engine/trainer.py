@@ -66,7 +66,7 @@ class Trainer:
             cp=parallelism.cp,
         )
         self._counts_head = not (workload.model.tie_embeddings and parallelism.pp > 1)
-        found = checkpoint.latest(setup.checkpoints)
+        found = checkpoint.last_whole(setup.checkpoints, setup.world.share)
         if found is None:
             if setup.settings.weights is None:
                 draw_weights(self.stage, workload.model, setup.seed, 0, mesh.tp)
@@ -181,10 +181,10 @@ class Trainer:
         checkpoint.save(self._setup.checkpoints, state)
         over_all_ranks(0.0)  # all have written theirs
         if self._setup.world.rank == 0:
-            checkpoint.prune(self._setup.checkpoints, self._setup.settings.keep)
+            checkpoint.prune(self._setup.checkpoints, self.iteration, self._setup.settings.keep)
 
-    def _resume(self, iteration: int) -> None:
-        state = checkpoint.load(self._setup.checkpoints, iteration)
+    def _resume(self, state: checkpoint.Checkpoint) -> None:
+        iteration = state.iteration
         self._optimizer.load(state.model, state.optimizer)
         checkpoint.restore_random_state(state.random)
         self._batches = Batches(self._setup.samples, self._data_share, state.data)

@@ -1,7 +1,10 @@
 """This process among all ranks: where it stands, on which device, and how it found the others."""
 
+import datetime
+import json
 import os
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -14,6 +17,8 @@ from kareus.model.communicators.choice import Library
 from kareus.model.communicators.mscclpp import load_library
 from kareus.workload.config import Workload
 
+_LONGEST_WAIT = datetime.timedelta(hours=1)
+"""What a rank waits for what another shares, such as the hash of a large file."""
 BYTES_PER_VALUE = 2
 """Collectives of the blocks are in bfloat16 on GPUs."""
 
@@ -32,6 +37,18 @@ class World:
     def dtype(self) -> torch.dtype:
         """Of weights and activations."""
         return torch.float32 if self.device.type == "cpu" else torch.bfloat16
+
+    def share(self, name: str, value: Any) -> list[Any]:
+        """Publish plain data under a name that is used once; returns what all ranks published, by rank."""
+        self.store.set(f"{name}-{self.rank}", json.dumps(value))
+        if self.rank == 0:
+            self.store.set(name, json.dumps([self._get(f"{name}-{rank}") for rank in range(self.size)]))
+        shared: list[Any] = self._get(name)
+        return shared
+
+    def _get(self, key: str) -> Any:
+        self.store.wait([key], _LONGEST_WAIT)
+        return json.loads(self.store.get(key))
 
     def wait(self) -> None:
         """Wait until the device has done all that was launched."""

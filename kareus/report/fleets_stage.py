@@ -14,7 +14,7 @@ from kareus.report.sections import Page
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `kareus report-fleets`."""
-    parser.add_argument("--workload", required=True, metavar="NAME", help="readable name of the workload")
+    parser.add_argument("--title", required=True, help="readable name of the workload")
     for name in ("fleet", "stragglers", "power-caps", "hours"):
         parser.add_argument(
             f"--{name}", type=Path, required=True, nargs="+", metavar="FILE", help="one table for each fleet"
@@ -25,9 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Read all tables, write the report, print the summary."""
-    inputs = load_fleets(
-        arguments.workload, arguments.fleet, arguments.stragglers, arguments.power_caps, arguments.hours
-    )
+    inputs = load_fleets(arguments.title, arguments.fleet, arguments.stragglers, arguments.power_caps, arguments.hours)
     plots, subject, output = fleet_plots(inputs), f"{inputs.workload}, {inputs.testbed.label}", arguments.output
     of = {"workload": inputs.workload, "testbed": inputs.testbed.label}
     for schema, frame in inputs.tables():

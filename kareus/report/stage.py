@@ -15,7 +15,7 @@ from kareus.report.workload import workload_page
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `kareus report`."""
-    parser.add_argument("--workload", required=True, metavar="NAME", help="readable name of the workload")
+    parser.add_argument("--title", required=True, help="readable name of the workload")
     parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="configuration slice of `plan`")
     parser.add_argument("--iteration", type=Path, required=True, metavar="FILE", help="table of iteration frontiers")
     parser.add_argument("--microbatch", type=Path, required=True, metavar="FILE", help="table of microbatch frontiers")
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Read all inputs, write the report, print the summary."""
     inputs = load(
-        arguments.workload,
+        arguments.title,
         Paths(
             config=arguments.config,
             iteration=arguments.iteration,

@@ -1,12 +1,18 @@
 """Checkpoints: exact, found again after any kill, and refused when they cannot be right."""
 
 import dataclasses
+import functools
 import json
 import os
+import random
+import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
+from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -15,13 +21,14 @@ import torch
 from kareus.engine.checkpoint import (
     Checkpoint,
     Place,
-    latest,
+    last_whole,
     load,
     prune,
     random_state,
     restore_random_state,
     save,
 )
+from kareus.engine.checkpoint_files import agreed, damage, holdings
 from kareus.engine.data.batches import DataPosition
 from kareus.engine.state import from_parts, to_parts
 from kareus.errors import ArtifactError
@@ -42,6 +49,37 @@ def checkpoint(iteration=1, **changes):
         "data": DATA,
     }
     return Checkpoint(**(values | changes))
+
+
+def latest(place):
+    """The last checkpoint that all ranks have, as each of them finds it from its own files."""
+    candidates = agreed([holdings(place.folder, rank, place.ranks, place.subject) for rank in range(place.ranks)])
+    return candidates[0] if candidates else None
+
+
+def resumed(folder, ranks=1):
+    """What all ranks go on from: the iteration that each rank loads, or what it is told."""
+    shared = defaultdict(dict)
+    everyone = threading.Barrier(ranks)
+
+    def share(rank, name, value):
+        shared[name][rank] = json.loads(json.dumps(value))
+        everyone.wait(30)
+        return [shared[name][each] for each in range(ranks)]
+
+    def one(rank):
+        try:
+            found = last_whole(place(folder, rank, ranks), functools.partial(share, rank))
+        except ArtifactError as error:
+            return str(error)
+        return None if found is None else found.iteration
+
+    with ThreadPoolExecutor(ranks) as threads:
+        return list(threads.map(one, range(ranks)))
+
+
+def file(folder, iteration, rank=0, suffix=".json"):
+    return folder / f"iteration-{iteration:08d}" / f"rank-{rank:05d}{suffix}"
 
 
 def trained(model, optimizer, iterations):
@@ -145,19 +183,128 @@ def test_tensors_that_are_not_those_that_were_written_are_refused(tmp_path, spoi
     with pytest.raises(ArtifactError) as refused:
         load(place(tmp_path), 1)
     folder = tmp_path / "iteration-00000001"
-    assert str(refused.value) == (
-        f"{folder}/rank-00000.safetensors: missing or corrupt; delete {folder} to resume from the checkpoint before it."
+    assert str(refused.value).startswith(f"{folder}/rank-00000.safetensors: ")
+    assert "\n" not in str(refused.value)
+    (said,) = resumed(tmp_path)
+    assert said == (
+        f"{tmp_path}: none of the checkpoints is whole: {refused.value} Restore a copy of it, or begin in a new folder."
     )
 
 
-@pytest.mark.parametrize("text", ["", "{}", '{"header": {"run": 1}, "state": 0}', "[1]"])
+@pytest.mark.parametrize("text", ["", "{}", '{"header": {"run": 1}, "state": 0}', "[1]", "\0", "[" * 10**5])
 def test_a_header_that_is_none_is_refused_in_one_line(tmp_path, text):
     save(place(tmp_path), checkpoint())
-    (tmp_path / "iteration-00000001" / "rank-00000.json").write_text(text)
-    with pytest.raises(ArtifactError) as refused:
-        latest(place(tmp_path))
-    assert "rank-00000.json: not" in str(refused.value)
-    assert "\n" not in str(refused.value)
+    file(tmp_path, 1).write_text(text)
+    (said,) = resumed(tmp_path)
+    assert "rank-00000.json: not" in said
+    assert "\n" not in said
+
+
+@pytest.mark.parametrize("suffix", [".json", ".safetensors"])
+@pytest.mark.parametrize("rank", [0, 1])
+def test_where_the_file_of_one_rank_is_damaged_all_go_on_from_the_checkpoint_before_and_one_says_so(
+    tmp_path, caplog, rank, suffix
+):
+    for iteration in (10, 20, 30):
+        for each in range(2):
+            save(place(tmp_path, each, 2), checkpoint(iteration))
+    for iteration in (20, 30):
+        path = file(tmp_path, iteration, rank, suffix)
+        content = bytearray(path.read_bytes())
+        content[len(content) // 2] ^= 1
+        path.write_bytes(content)
+        assert str(path) in damage(path)
+    assert resumed(tmp_path, 2) == [10, 10]
+    assert [record.getMessage().count(f"rank-{rank:05d}{suffix}: ") for record in caplog.records] == [1, 1]
+    assert all(m.endswith("Going on from the checkpoint before it.") for m in caplog.messages)
+
+
+def test_a_checkpoint_that_not_all_ranks_had_written_is_passed_over_and_named(tmp_path, caplog):
+    for each in range(2):
+        save(place(tmp_path, each, 2), checkpoint(10))
+    save(place(tmp_path, 1, 2), checkpoint(20))
+    assert resumed(tmp_path, 2) == [10, 10]
+    (message,) = caplog.messages
+    assert message == (
+        f"{tmp_path}/iteration-00000020: not all ranks had written it. Going on from the checkpoint before it."
+    )
+
+
+def test_ranks_that_see_only_their_own_files_go_on_from_a_checkpoint_that_all_have(tmp_path):
+    """As on machines without a shared filesystem."""
+    for each in range(2):
+        for iteration in (10, 20):
+            save(place(tmp_path / str(each), each, 2), checkpoint(iteration))
+    shutil.rmtree(tmp_path / "1/iteration-00000020")
+    own = [holdings(tmp_path / str(each), each, 2, "model") for each in range(2)]
+    assert agreed(own) == [10]
+
+
+def test_files_that_were_exchanged_or_renamed_are_not_taken_for_others(tmp_path):
+    for iteration in (10, 20):
+        for each in range(2):
+            save(place(tmp_path, each, 2), checkpoint(iteration))
+    for suffix in (".json", ".safetensors"):
+        one, other = (file(tmp_path, 20, each, suffix) for each in range(2))
+        one.rename(tmp_path / "aside")
+        other.rename(one)
+        (tmp_path / "aside").rename(other)
+    shutil.copytree(tmp_path / "iteration-00000010", tmp_path / "iteration-00000090")
+    assert "was written as rank 1 of iteration 20; files of checkpoints cannot be" in damage(file(tmp_path, 20))
+    assert "was written as rank 0 of iteration 10" in damage(file(tmp_path, 90))
+    assert resumed(tmp_path, 2) == [10, 10]
+
+
+def test_a_checkpoint_of_an_earlier_version_is_neither_read_nor_trained_over(tmp_path):
+    save(place(tmp_path), checkpoint(1))
+    save(place(tmp_path), checkpoint(2))
+    path = file(tmp_path, 2)
+    old = json.loads(path.read_text())
+    del old["seal"], old["header"]["rank"]
+    old["header"]["schema_version"] = 2
+    path.write_text(json.dumps(old))
+    (said,) = resumed(tmp_path)
+    assert said.startswith(f"{path}: version 2, this Kareus reads 3; resume with the version that wrote it")
+
+
+def changed(content, number):
+    """A copy of `content` with one flipped bit, or cut."""
+    draw = random.Random(number)
+    at = draw.randrange(len(content))
+    if number % 10 == 0:
+        return content[:at]
+    return content[:at] + bytes([content[at] ^ 1 << draw.randrange(8)]) + content[at + 1 :]
+
+
+def equal(one, other):
+    """Whether two checkpoints hold the same, bit for bit."""
+    one_parts, other_parts = (to_parts(dict(c.model) | {"o": c.optimizer, "r": dict(c.random)}) for c in (one, other))
+    return (
+        one_parts[1] == other_parts[1]
+        and all(torch.equal(tensor, other_parts[0][name]) for name, tensor in one_parts[0].items())
+        and (one.iteration, one.data) == (other.iteration, other.data)
+    )
+
+
+@pytest.mark.parametrize(("suffix", "changes"), [(".json", 1_500), (".safetensors", 300)])
+def test_whatever_byte_of_a_file_changes_the_checkpoint_is_refused_in_one_line_or_still_the_same(
+    tmp_path, suffix, changes
+):
+    model = torch.nn.Linear(4, 4)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    trained(model, optimizer, 1)
+    save(place(tmp_path), checkpoint(model=model.state_dict(), optimizer=optimizer.state_dict()))
+    whole, path = load(place(tmp_path), 1), file(tmp_path, 1, suffix=suffix)
+    content = path.read_bytes()
+    for number in range(changes):
+        path.write_bytes(changed(content, number))
+        said = damage(path)
+        try:
+            assert equal(load(place(tmp_path), 1), whole)
+            assert said is None
+        except ArtifactError as error:
+            assert "\n" not in str(error)
+            assert said is not None
 
 
 @pytest.mark.parametrize(
@@ -177,8 +324,15 @@ def test_pruning_keeps_the_last_complete_ones_and_what_is_being_written(tmp_path
     for iteration in (1, 2, 3):
         save(place(tmp_path), checkpoint(iteration))
     (tmp_path / "iteration-00000004").mkdir()
-    prune(place(tmp_path), keep=2)
+    prune(place(tmp_path), 3, keep=2)
     assert sorted(p.name[-1] for p in tmp_path.iterdir()) == ["2", "3", "4"]
+
+
+def test_pruning_does_not_count_what_was_passed_over(tmp_path):
+    for iteration in (1, 2, 3, 9):
+        save(place(tmp_path), checkpoint(iteration))
+    prune(place(tmp_path), 3, keep=2)
+    assert sorted(p.name[-1] for p in tmp_path.iterdir()) == ["2", "3", "9"]
 
 
 SAVING = """

@@ -1,5 +1,6 @@
 """Token files: whole or absent, and read as they were written."""
 
+import hashlib
 import json
 
 import numpy as np
@@ -8,6 +9,7 @@ import tokenizers as library
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kareus.artifacts.seals import sealed, unsealed
 from kareus.engine.data import text
 from kareus.engine.data.text import tokenised
 from kareus.engine.data.tokenizers import ByteTokenizer, open_tokenizer
@@ -31,8 +33,12 @@ def test_ids_come_back_as_they_were_written_in_two_or_four_bytes(tmp_path_factor
 
 
 def test_a_token_file_can_be_written_by_other_programs(tmp_path):
-    np.array([1, 2, 3], dtype="<u2").tofile(tmp_path / "t.bin")
-    header = {"schema_version": 1, "dtype": "uint16", "tokens": 3, "vocab_size": 4, "tokenizer": "mine"}
+    ids = np.array([1, 2, 3], dtype="<u2").tobytes()
+    (tmp_path / "t.bin").write_bytes(ids)
+    header = {"schema_version": 2, "dtype": "uint16", "tokens": 3, "vocab_size": 4, "tokenizer": "mine"}
+    header["sha256"] = hashlib.sha256(ids).hexdigest()
+    canonical = json.dumps(header, sort_keys=True, separators=(",", ":"))
+    header["seal"] = hashlib.sha256(canonical.encode()).hexdigest()[:32]
     (tmp_path / "t.bin.json").write_text(json.dumps(header))
     assert read_ids(open_tokens(tmp_path / "t.bin"), 1, 3).tolist() == [2, 3]
 
@@ -51,17 +57,28 @@ def test_a_write_that_fails_leaves_nothing_to_open(tmp_path):
         open_tokens(path)
 
 
+def reheaded(path, before, after):
+    described = path.with_name("t.bin.json")
+    described.write_text(described.read_text().replace(before, after))
+
+
+def resealed(path, **changes):
+    described = path.with_name("t.bin.json")
+    described.write_text(json.dumps(sealed(unsealed(json.loads(described.read_text())) | changes)))
+
+
 @pytest.mark.parametrize(
     ("spoil", "said"),
     [
         (lambda path: path.write_bytes(b"\0\0"), "has 2 bytes, t.bin.json says 6"),
-        (lambda path: path.with_name("t.bin.json").write_text("{}"), "schema_version: missing"),
-        (
-            lambda path: path.with_name("t.bin.json").write_text(
-                path.with_name("t.bin.json").read_text().replace("uint16", "int8")
-            ),
-            "version 1 of int8, this Kareus reads 1 of uint16 or uint32",
-        ),
+        (lambda path: path.write_bytes(path.read_bytes()[:-1] + b"\x01"), "t.bin.json has the SHA-256; write the token"),
+        (lambda path: path.unlink(), "t.bin: cannot be read (No such file or directory)"),
+        (lambda path: path.with_name("t.bin.json").write_text("{}"), "t.bin.json: has no seal"),
+        (lambda path: reheaded(path, "uint16", "int8"), "was edited or damaged after it was written"),
+        (lambda path: reheaded(path, '"vocab_size": 4', '"vocab_size": 5'), "was edited or damaged"),
+        (lambda path: reheaded(path, '"schema_version": 2', '"schema_version": 1'), "version 1, this Kareus reads 2"),
+        (lambda path: resealed(path, dtype="int8"), "version 2 of int8, this Kareus reads 2 of uint16 or uint32"),
+        (lambda path: resealed(path, tokens=-1), "has 6 bytes, t.bin.json says -2"),
     ],
 )
 def test_a_spoilt_token_file_is_refused(tmp_path, spoil, said):
@@ -71,6 +88,29 @@ def test_a_spoilt_token_file_is_refused(tmp_path, spoil, said):
     with pytest.raises(ArtifactError) as refused:
         open_tokens(path)
     assert said in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_only_one_rank_of_a_machine_hashes_a_token_file(tmp_path):
+    path = tmp_path / "t.bin"
+    write_tokens(path, [[1, 2, 3]], vocab_size=4, tokenizer="x")
+    np.array([1, 2, 0], dtype="<u2").tofile(path)
+    assert open_tokens(path, check_content=False).ids.tolist() == [1, 2, 0]
+
+
+@pytest.mark.parametrize("suffix", ["", ".json"])
+def test_whatever_byte_of_a_token_file_changes_it_is_refused_in_one_line_or_still_the_same(tmp_path, suffix):
+    path = tmp_path / "t.bin"
+    write_tokens(path, [range(100)], vocab_size=300, tokenizer="x")
+    whole, spoilt = open_tokens(path), tmp_path / f"t.bin{suffix}"
+    content = spoilt.read_bytes()
+    for bit in range(8 * len(content)):
+        spoilt.write_bytes(content[: bit // 8] + bytes([content[bit // 8] ^ 1 << bit % 8]) + content[bit // 8 + 1 :])
+        try:
+            found = open_tokens(path)
+            assert (found.header, found.ids.tolist()) == (whole.header, whole.ids.tolist())
+        except ArtifactError as error:
+            assert "\n" not in str(error)
 
 
 def test_an_id_beyond_the_vocabulary_is_refused_when_written_and_when_read(tmp_path):
@@ -80,7 +120,7 @@ def test_an_id_beyond_the_vocabulary_is_refused_when_written_and_when_read(tmp_p
     write_tokens(path, [[1, 3]], vocab_size=4, tokenizer="x")
     np.array([1, 9], dtype="<u2").tofile(path)
     with pytest.raises(ArtifactError, match="has the id 9"):
-        read_ids(open_tokens(path), 0, 2)
+        read_ids(open_tokens(path, check_content=False), 0, 2)
 
 
 def test_text_becomes_documents_that_end_and_is_tokenised_once(tmp_path):

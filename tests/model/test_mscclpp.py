@@ -14,6 +14,22 @@ from kareus.model.communicators.mscclpp import MscclppCommunicator
 SCRATCH_BYTES = 64
 
 
+class CppCommResult:
+    """What `execute` returns, as nanobind binds a C++ enum: it has `__int__` and no `__bool__`, so success is true."""
+
+    def __init__(self, name: str, value: int) -> None:
+        self._name, self._value = name, value
+
+    def __int__(self) -> int:
+        return self._value
+
+    def __str__(self) -> str:
+        return f"CppCommResult.{self._name}"
+
+
+SUCCESS, INVALID_ARGUMENT = CppCommResult("CommSuccess", 0), CppCommResult("CommInvalidArgument", 4)
+
+
 class Stream:
     cuda_stream = 7
 
@@ -46,15 +62,15 @@ class Library:
         return SimpleNamespace(data=lambda: 0, bytes=lambda: size)
 
     def run(self, name: str) -> Any:
-        def execute(communicator: str, source: int, target: int, *sizes: Any, nblocks: int, **options: Any) -> int:
+        def execute(communicator: str, source: int, target: int, *sizes: Any, nblocks: int, **options: Any) -> Any:
             self.log.append((name, sizes[0], nblocks))
             if sizes[0] > SCRATCH_BYTES:
-                return 1
+                return INVALID_ARGUMENT
             for start, tensor in self.memory.items():
                 if start <= source < start + tensor.nbytes:
                     first = (source - start) // tensor.itemsize
                     tensor.view(-1)[first : first + sizes[0] // tensor.itemsize] *= 2
-            return 0
+            return SUCCESS
 
         return execute
 
@@ -84,5 +100,6 @@ def test_an_all_reduce_goes_in_parts_that_the_scratch_buffer_takes(library: Libr
 
 
 def test_a_gather_that_the_library_refuses_is_named(library: Library) -> None:
-    with pytest.raises(EngineError, match=r"all.*gather.* of 80 bytes on 20 blocks failed \(1\); .* up to 64 bytes"):
+    said = r"all.*gather.* of 80 bytes on 20 blocks failed \(CppCommResult.CommInvalidArgument\); .* up to 64 bytes"
+    with pytest.raises(EngineError, match=said):
         communicator().all_gather((torch.ones(20),))

@@ -88,7 +88,7 @@ def write_campaign(results: Path) -> Path:
 
 def write_fleet(folder: Path) -> None:
     """Write the report of the fleet `small`, and of one that is not of the campaign."""
-    words = ["report-fleets", "--workload", EMULATED, "--output", str(folder / "report")]
+    words = ["report-fleets", "--title", EMULATED, "--output", str(folder / "report")]
     tables = {
         "--fleet": (FLEET, fleet_rows),
         "--stragglers": (STRAGGLERS, lambda name: [straggler_row(name)]),

@@ -14,7 +14,7 @@ def arguments(paths, folder, workload=WORKLOAD):
         "--runs": paths.runs,
     }
     one = {"--config": paths.config, "--iteration": paths.iteration, "--microbatch": paths.microbatch}
-    words = ["report", "--workload", workload, "--output", folder]
+    words = ["report", "--title", workload, "--output", folder]
     words += [word for option, path in one.items() for word in (option, path)]
     words += [word for option, files in many.items() for word in (option, *files)]
     return [str(word) for word in words]

@@ -1,5 +1,7 @@
 """What every command does alike: one line on standard error for whatever a user can act on."""
 
+import argparse
+import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -48,6 +50,20 @@ def test_every_command_says_what_it_takes(command: str, capsys: pytest.CaptureFi
         assert ended.value.code == code
         said = capsys.readouterr()
         assert f"usage: kareus {command}" in said.out + said.err
+
+
+def test_an_option_means_the_same_in_every_command() -> None:
+    kinds: dict[str, set[object]] = {}
+    for module, _ in COMMANDS.values():
+        parsers = [argparse.ArgumentParser()]
+        importlib.import_module(module).add_arguments(parsers[0])
+        for parser in parsers:
+            for action in parser._actions:
+                if isinstance(action, argparse._SubParsersAction):
+                    parsers.extend(action.choices.values())
+                for option in action.option_strings:
+                    kinds.setdefault(option, set()).add(action.type)
+    assert {option for option, types in kinds.items() if len(types) > 1} == set()
 
 
 def test_a_reader_that_has_had_enough_is_told_nothing() -> None:

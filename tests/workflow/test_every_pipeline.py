@@ -69,7 +69,7 @@ def planned(results: Path, pipeline: str) -> Path:
     tables = {"iteration": iteration, "microbatch": microbatch, "plans": plan}
     run(
         "report",
-        f"--workload={name}",
+        f"--title={name}",
         "--candidates",
         *candidates,
         "--rounds",

@@ -54,7 +54,7 @@ rule write_report:
     message:
         "Writing the summary and the page of {wildcards.workload}"
     shell:
-        "python -m kareus report --workload {wildcards.workload} --config {input.config}"
+        "python -m kareus report --title {wildcards.workload} --config {input.config}"
         " --microbatch {input.microbatch} --iteration {input.iteration}"
         " --candidates {input.candidates} --rounds {input.rounds} --proposals {input.proposals}"
         " --plans {input.plans} --runs {input.runs}"
@@ -96,7 +96,7 @@ rule report_fleets:
     message:
         "Writing the summary and the page of the fleets of {wildcards.workload}"
     shell:
-        "python -m kareus report-fleets --workload {wildcards.workload}"
+        "python -m kareus report-fleets --title {wildcards.workload}"
         " --fleet {input.fleet} --stragglers {input.stragglers}"
         " --power-caps {input.power_caps} --hours {input.hours}"
         " --output results/{wildcards.workload}/report > {log} 2>&1"

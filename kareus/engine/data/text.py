@@ -13,7 +13,7 @@ from pathlib import Path
 from kareus.artifacts.files import exclusive_lock
 from kareus.artifacts.records import content_hash
 from kareus.engine.data.tokenizers import Tokenizer, files_of, open_tokenizer
-from kareus.engine.data.tokens import TokenFile, open_tokens, write_tokens
+from kareus.engine.data.tokens import SCHEMA_VERSION, TokenFile, open_tokens, write_tokens
 from kareus.errors import ArtifactError, ConfigError
 
 _PIECE_CHARACTERS = 1 << 20
@@ -21,7 +21,7 @@ _PIECE_CHARACTERS = 1 << 20
 _LINE_END = re.compile(r"(?<=\S)\n(?=\S)")
 
 
-def tokenised(paths: Sequence[Path], tokenizer: str, folder: Path) -> TokenFile:
+def tokenised(paths: Sequence[Path], tokenizer: str, folder: Path, *, check_content: bool = True) -> TokenFile:
     """Open the token file of text files, each a document, in the order of their names; make it if it is missing.
 
     Processes that ask at once wait for the first of them.
@@ -30,6 +30,7 @@ def tokenised(paths: Sequence[Path], tokenizer: str, folder: Path) -> TokenFile:
         paths: text files, or folders whose `*.txt` are taken.
         tokenizer: as `open_tokenizer` takes it.
         folder: where token files are kept.
+        check_content: as for `open_tokens`.
 
     Raises:
         ConfigError: there are no texts, or no such tokenizer.
@@ -45,12 +46,12 @@ def tokenised(paths: Sequence[Path], tokenizer: str, folder: Path) -> TokenFile:
         raise ConfigError(f"{missing[0]}: no such file; name text files, or folders of *.txt.")
     sources = [*texts, *files_of(tokenizer)]
     states = [(str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns) for file in sources]
-    target = folder / f"tokens-{content_hash((tokenizer, states))}.bin"
+    target = folder / f"tokens-{content_hash((SCHEMA_VERSION, tokenizer, states))}.bin"
     with exclusive_lock(folder / "lock"):
         if not target.with_name(f"{target.name}.json").exists():
             chosen = open_tokenizer(tokenizer)
             write_tokens(target, _documents(texts, chosen), vocab_size=chosen.vocab_size, tokenizer=tokenizer)
-    return open_tokens(target)
+    return open_tokens(target, check_content=check_content)
 
 
 def _documents(texts: Sequence[Path], tokenizer: Tokenizer) -> Iterator[list[int]]:

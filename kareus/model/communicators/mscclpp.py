@@ -101,7 +101,7 @@ class MscclppCommunicator:
         return Launched(event, results, [t for move in moves for t in move])
 
     def _execute(self, name: str, source: Tensor, target: Tensor, sm_count: int) -> None:
-        failure = self._algorithms[name].execute(
+        result = self._algorithms[name].execute(
             self._communicator,
             source.data_ptr(),
             target.data_ptr(),
@@ -113,9 +113,9 @@ class MscclppCommunicator:
             nblocks=sm_count,
             nthreads_per_block=THREADS,
         )
-        if failure:
+        if int(result) != 0:  # an enum of nanobind's, every member of which is true, success too
             raise EngineError(
-                f"communicator 'mscclpp': {name} of {source.nbytes} bytes on {sm_count} blocks failed ({failure}); "
+                f"communicator 'mscclpp': {name} of {source.nbytes} bytes on {sm_count} blocks failed ({result}); "
                 f"messages may have up to {self._scratch.bytes()} bytes."
             )
 
