@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from kareus.artifacts.names import check_path
 from kareus.errors import ConfigError
 from kareus.pipeline.compare import FRONTIER_BASELINE, THROUGHPUT_BASELINE
 from kareus.pipeline.methods import METHODS
@@ -63,6 +64,8 @@ class Emulation:
             raise ConfigError("series, iterations: give both (a CSV file, and what to finish by its end) or neither.")
         if self.iterations is not None:
             positive(self, "iterations")
+        if self.series is not None:
+            check_path(self.series, "series")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

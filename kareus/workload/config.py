@@ -7,6 +7,7 @@ Values live in `config/`; these records give them names, units and legal ranges.
 from dataclasses import dataclass
 from enum import StrEnum
 
+from kareus.artifacts.names import check_product
 from kareus.errors import ConfigError
 from kareus.workload.gpu import Gpu
 from kareus.workload.ranges import not_negative, positive, share
@@ -62,6 +63,7 @@ class Model:
     """Known good splits, by number of pipeline stages; elsewhere the split is computed."""
 
     def __post_init__(self) -> None:
+        check_product(self.name, "name")
         positive(self, "hidden_size", "intermediate_size", "num_layers", "num_attention_heads")
         positive(self, "num_key_value_heads", "head_dim", "vocab_size", "norm_epsilon", "rotary_base")
         if self.num_attention_heads % self.num_key_value_heads:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, TypeVar
 
+from kareus.artifacts.names import check_product
 from kareus.errors import ConfigError
 from kareus.workload.ranges import not_negative, positive, share
 
@@ -169,6 +170,7 @@ class Gpu:
         return time_s, blocks[1] * scale + outer[1] + fixed_j
 
     def __post_init__(self) -> None:
+        check_product(self.name, "name")
         positive(self, "sm_count", "memory_gib", "bf16_tflops", "hbm_gb_per_s", "link_gb_per_s", "node_gb_per_s")
         positive(self, "gpus_per_node", "maximum_clock_mhz", "power_limit_w", "static_power_w", "blocking_power_w")
         if self.search_frequencies.maximum_mhz > self.maximum_clock_mhz:
