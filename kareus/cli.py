@@ -13,7 +13,7 @@ from typing import Any, NoReturn, TextIO
 
 import kareus
 from kareus.artifacts.records import suggest
-from kareus.errors import KareusError, refused_by_system
+from kareus.errors import KareusError, one_line, printable, refused_by_system
 
 COMMANDS = {
     "resolve": ("kareus.workload.stage", "expand overrides into resolved workloads"),
@@ -52,13 +52,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     name, *rest = argv
     if name not in COMMANDS:
-        print(f"kareus: unknown command '{name}'; {suggest(name, COMMANDS)}.", file=sys.stderr)  # noqa: T201
+        print(one_line(f"kareus: unknown command '{name}'; {suggest(name, COMMANDS)}."), file=sys.stderr)  # noqa: T201
         return 2
     return _run(name, rest)
 
 
 def _run(name: str, argv: Sequence[str]) -> int:
-    logging.basicConfig(format="%(message)s", level=logging.INFO, handlers=[_Speaker(sys.stdout)])
+    speaker = _Speaker(sys.stdout)
+    speaker.setFormatter(_Printable("%(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[speaker])
     module, purpose = COMMANDS[name]
     stage = importlib.import_module(module)
     parser = _Parser(prog=f"kareus {name}", description=purpose, allow_abbrev=False)
@@ -92,7 +94,7 @@ class _Parser(argparse.ArgumentParser):
         """Say what is wrong with the arguments, with the usage, and exit with 2."""
         if not _speaks():
             raise SystemExit(2)
-        super().error(message)
+        super().error(one_line(message))
 
 
 def _speaks() -> bool:
@@ -106,6 +108,14 @@ class _Speaker(logging.StreamHandler[TextIO]):
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
         """Let whoever logged know, instead of printing a traceback for each line."""
         raise  # noqa: PLE0704 - called where the exception is being handled
+
+
+class _Printable(logging.Formatter):
+    """Escapes in what stages log, line by line, what would do something to a terminal."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the message."""
+        return "\n".join(printable(line) for line in super().format(record).split("\n"))
 
 
 def _overview() -> str:

@@ -1,8 +1,33 @@
 """The errors a user can act on. The command line prints one line for each and exits with 2."""
 
+MOST_CHARACTERS = 2000
+"""Characters of a message that are shown: more than any message has of its own, less than values it may quote."""
+END = 400
+"""Characters at the end of a longer message that are kept: there it says what to do."""
+
+
+def printable(text: str) -> str:
+    """Return `text` with everything escaped that does not print: control characters, line ends, bidi overrides."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def one_line(text: str) -> str:
+    """Return `text` as one line of bounded length that does nothing to a terminal, for messages that quote values."""
+    text = printable(text)
+    left_out = len(text) - MOST_CHARACTERS
+    if left_out <= 0:
+        return text
+    return f"{text[: MOST_CHARACTERS - END]} ... ({left_out:,} characters left out) ... {text[-END:]}"
+
 
 class KareusError(Exception):
     """Base of everything raised on purpose. The message says where, what, what is allowed, what to do."""
+
+    def __str__(self) -> str:
+        """Return the message in one line."""
+        return one_line(super().__str__())
 
 
 class ConfigError(KareusError):
@@ -37,4 +62,6 @@ def refused_by_system(error: OSError) -> str:
     """What the system refused, in one line; of a rename, the file that was meant and not the temporary one."""
     where = error.filename2 or error.filename
     reason = error.strerror or " ".join(str(error).split())
-    return f"{f'{where}: ' if where else ''}{reason}; check the path, its permissions and the space on its disk."
+    return one_line(
+        f"{f'{where}: ' if where else ''}{reason}; check the path, its permissions and the space on its disk."
+    )

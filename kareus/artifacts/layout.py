@@ -6,6 +6,7 @@ The rules of the workflow name the same paths; a test holds both together.
 from dataclasses import dataclass
 from pathlib import Path
 
+from kareus.artifacts.names import below
 from kareus.errors import ArtifactError
 
 
@@ -51,11 +52,11 @@ class WorkloadFolder:
     def plan(self, selector: str, method: str) -> Path:
         """Plan file of a selector: of `kareus`, or marked with the method whose frontier it is from."""
         suffix = "" if method == "kareus" else f"_{method}"
-        return self.path / "plan" / f"{selector}{suffix}.json"
+        return below(self.path, "plan", f"{selector}{suffix}.json")
 
     def fleet(self, name: str) -> Path:
         """Folder of an emulated fleet."""
-        return self.path / "emulate" / name
+        return below(self.path, "emulate", name)
 
     def _existing(self, *parts: str) -> Path:
         path = self.path.joinpath(*parts)
@@ -68,4 +69,4 @@ class WorkloadFolder:
 
 def campaign_table(results: Path, campaign: str) -> Path:
     """What belongs to a campaign."""
-    return results / "campaigns" / campaign / "campaign.parquet"
+    return below(results, "campaigns", campaign, "campaign.parquet")

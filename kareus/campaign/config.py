@@ -1,11 +1,11 @@
 """A campaign as `config/campaign/<name>.yaml` gives it, and the campaigns that it names."""
 
-import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from kareus.artifacts.names import check_name
 from kareus.artifacts.records import from_plain, suggest
 from kareus.errors import ConfigError
 from kareus.workload.compose import compose_file
@@ -54,8 +54,7 @@ def _collect(name: str, above: tuple[str, ...], parts: dict[str, Campaign], conf
 
 
 def _read(name: str, config_dir: Path) -> Campaign:
-    if not re.fullmatch(r"[A-Za-z0-9._-]+", name):
-        raise ConfigError(f"campaign {name!r}: a name has letters, digits, '.', '_' and '-' alone; rename its file.")
+    check_name(name, "campaign")
     known = options(GROUP, config_dir)
     if name not in known:
         raise ConfigError(

@@ -8,11 +8,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from kareus.artifacts.names import check_path
 from kareus.errors import ConfigError
 from kareus.pipeline.compare import FRONTIER_BASELINE, THROUGHPUT_BASELINE
 from kareus.pipeline.methods import METHODS
-from kareus.workload.config import Workload
-from kareus.workload.ranges import positive
+from kareus.workload.config import MOST_PASSES, Workload, check_deadlines
+from kareus.workload.gpu import MOST_W
+from kareus.workload.ranges import check_within, within
+
+MOST_VALUES = 1000
+"""Stragglers or power caps of one fleet; each takes a plan of every method."""
 
 
 class GradientReduction(StrEnum):
@@ -47,22 +52,28 @@ class Emulation:
     """Iterations to finish by the end of the series."""
 
     def __post_init__(self) -> None:
-        positive(self, "pipelines", "num_microbatches")
-        if self.deadlines < 2:  # noqa: PLR2004 - both ends of the frontier
-            raise ConfigError(f"deadlines={self.deadlines}: must be 2 or more.")
+        within(self, 1, 1_000_000, "pipelines", "pipelines")
+        within(self, 1, MOST_PASSES, "microbatches", "num_microbatches")
+        check_deadlines(self.deadlines)
         _check_methods(self.methods)
         for name in ("methods", "stragglers", "power_caps_w"):
             _check_distinct(name, getattr(self, name))
+            if len(getattr(self, name)) > MOST_VALUES:
+                raise ConfigError(f"{name}: {len(getattr(self, name)):,} values; give at most {MOST_VALUES}.")
         for factor in self.stragglers:
             if factor < 1:
                 raise ConfigError(f"stragglers: {factor:g} is faster than the others; give 1 or more, such as 1.1.")
+            check_within("stragglers", factor, 1, 1000, "times the others' fastest plan")
         for cap_w in self.power_caps_w:
             if cap_w <= 0:
                 raise ConfigError(f"power_caps_w: {cap_w:g} must be greater than 0 (watts of each GPU).")
+            check_within("power_caps_w", cap_w, 1e-3, MOST_W, "watts of each GPU")
         if (self.series is None) != (self.iterations is None):
             raise ConfigError("series, iterations: give both (a CSV file, and what to finish by its end) or neither.")
         if self.iterations is not None:
-            positive(self, "iterations")
+            within(self, 1, 10**12, "iterations", "iterations")
+        if self.series is not None:
+            check_path(self.series, "series")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

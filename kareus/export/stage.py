@@ -3,26 +3,17 @@
 import argparse
 import json
 import logging
-from collections.abc import Callable
 from pathlib import Path
 
 from kareus.artifacts.files import write_text
 from kareus.export.ranks import rank_schedules
 from kareus.export.zeus import frequency_schedule
-from kareus.plan.check_stage import read_checked_plan
-from kareus.plan.document import Plan
-from kareus.workload.config import Workload
+from kareus.plan.check_stage import read_checked_plan, workload_folder
 
 logger = logging.getLogger(__name__)
 
-FORMATS: dict[str, tuple[str, Callable[[Plan, Workload], str]]] = {
-    "zeus": (".zeus.py", lambda plan, _: frequency_schedule(plan)),
-    "ranks": (
-        ".ranks.json",
-        lambda plan, workload: json.dumps(rank_schedules(plan, workload.parallelism), indent=1) + "\n",
-    ),
-}
-"""Suffix of the file, and its text."""
+SUFFIXES = {"zeus": ".zeus.py", "ranks": ".ranks.json"}
+"""Of the file in each format."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,9 +21,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("plan", type=Path, help="plan file")
     parser.add_argument(
         "--format",
-        choices=sorted(FORMATS),
+        choices=sorted(SUFFIXES),
         required=True,
-        help="zeus: frequency schedule of Zeus' pipeline frequency optimizer; "
+        help="zeus: frequency schedule of Zeus' pipeline frequency optimizer, for plans that need clocks alone; "
         "ranks: steps of every rank, numbered and named as in Megatron-LM (JSON)",
     )
     parser.add_argument("--folder", type=Path, help="results folder of the workload (default: the one the plan is in)")
@@ -42,7 +33,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Read, check, convert, write."""
     plan, workload = read_checked_plan(arguments.plan, arguments.folder)
-    suffix, text = FORMATS[arguments.format]
-    output = arguments.output or arguments.plan.with_name(arguments.plan.name.removesuffix(".json") + suffix)
-    write_text(output, text(plan, workload))
+    if arguments.format == "zeus":
+        text = frequency_schedule(plan, workload_folder(arguments.plan, arguments.folder), arguments.plan)
+    else:
+        text = json.dumps(rank_schedules(plan, workload.parallelism), indent=1) + "\n"
+    name = arguments.plan.name.removesuffix(".json") + SUFFIXES[arguments.format]
+    output = arguments.output or arguments.plan.with_name(name)
+    write_text(output, text)
     logger.info("%s: written [%s]", output, plan.testbed.label)

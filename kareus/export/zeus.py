@@ -1,15 +1,61 @@
 """A plan as the frequency schedule of Zeus' pipeline frequency optimizer.
 
 Its server, with `ZEUS_PFO_SCHEDULER=PointSolution3D`, reads a file with one Python literal: for each pipeline stage the
-list of (instruction, MHz) in order of execution (`zeus.optimizer.pipeline_frequency.server.scheduler`, Zeus 0.16). The
-launch operators and SM counts of a plan have no place in it.
+list of (instruction, MHz) in order of execution (`zeus.optimizer.pipeline_frequency.server.scheduler`, Zeus 0.16). It
+sets clocks and nothing else, so only plans can be exported whose instructions all run in the way of their framework.
+
+Zeus evaluates the file. Nothing is written to it but numbers and words of this package.
 """
 
+import shlex
+from pathlib import Path
+
+from kareus.artifacts.layout import WorkloadFolder
+from kareus.errors import ConfigError
+from kareus.partition.graph import Direction
+from kareus.pipeline.compare import FRONTIER_BASELINE
 from kareus.plan.document import Plan
+from kareus.profile.programs import Execution
 
 
-def frequency_schedule(plan: Plan) -> str:
-    """Text of the file: a literal below a comment that says what it is of."""
-    stages = [[(str(i.direction), i.frequency_mhz) for i in stage.instructions] for stage in plan.stages]
-    lines = [f"    [{', '.join(f'({name!r}, {mhz})' for name, mhz in own)}],\n" for own in stages]
-    return f"# {plan.workload}, {plan.selector}: {plan.testbed.label}\n[\n{''.join(lines)}]\n"
+def frequency_schedule(plan: Plan, folder: WorkloadFolder, path: Path) -> str:
+    """Text of the file: a literal below a comment that says how the instructions have to run.
+
+    Args:
+        plan: a checked plan.
+        folder: of its workload, for the message.
+        path: of the plan, for the message.
+
+    Raises:
+        ConfigError: the plan needs more than clocks; the message has the commands that export one which does not.
+    """
+    execution = _execution(plan)
+    if execution is None:
+        selector = shlex.quote(plan.selector)
+        other = folder.plan(plan.selector, FRONTIER_BASELINE)
+        raise ConfigError(
+            f"{path}: its clocks hold only with each instruction executed as the plan says (whole or in halves, with "
+            "collectives on so many SMs), and Zeus sets clocks alone; export a plan without: "
+            f"kareus select {selector} {shlex.quote(str(folder.path))} --method {FRONTIER_BASELINE} && "
+            f"kareus export {shlex.quote(str(other))} --format zeus"
+        )
+    stages = [
+        [(Direction(i.direction).value, int(i.frequency_mhz)) for i in stage.instructions] for stage in plan.stages
+    ]
+    lines = [f"    [{', '.join(f'({name!r}, {mhz:d})' for name, mhz in own)}],\n" for own in stages]
+    header = f"(instruction, MHz) of every pipeline stage, planned by Kareus for {execution.value} execution"
+    return f"# {header}\n[\n{''.join(lines)}]\n"
+
+
+def _execution(plan: Plan) -> Execution | None:
+    """The way in which all instructions run; None if they differ in it, or need more than a clock.
+
+    Weight gradients, which have no collectives, run sequentially in any case.
+    """
+    found = {
+        instruction.execution
+        for stage in plan.stages
+        for instruction in stage.instructions
+        if instruction.direction is not Direction.WEIGHT_GRADIENT
+    }
+    return found.pop() if len(found) == 1 and Execution.OVERLAP not in found else None

@@ -22,7 +22,7 @@ SETTINGS = {
     "mip_feasibility_tolerance": 1e-9,
     "primal_feasibility_tolerance": 1e-9,
 }
-"""For HiGHS; its default tolerances are too coarse for seconds."""
+"""For HiGHS; its default tolerances are too coarse for times."""
 
 
 def least_energy_plan(problem: Problem, choice: list[int], deadline_s: float) -> list[int]:
@@ -63,7 +63,7 @@ def _search(problem: Problem, options: list[list[int]], deadline_s: float) -> Ch
     highs.changeColsIntegrality(count, np.arange(first, first + count, dtype=np.int32), integer)
     for step in np.flatnonzero(formulation.owners[1:] == formulation.owners[:-1]):
         highs.addRow(0.0, highspy.kHighsInf, 2, np.array([0, 1], dtype=np.int32) + first + step, np.array([1.0, -1.0]))
-    highs.changeColBounds(formulation.makespan, 0.0, deadline_s * (1 + TOLERANCE))
+    highs.changeColBounds(formulation.makespan, 0.0, deadline_s * (1 + TOLERANCE) / formulation.unit_s)
     highs.run()
     if highs.getInfo().primal_solution_status != highspy.SolutionStatus.kSolutionStatusFeasible:
         return None

@@ -1,6 +1,5 @@
 """What the solver of iteration frontiers is given: instructions, and the real points each can run at."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,6 +10,11 @@ from kareus.errors import ArtifactError
 from kareus.pipeline.dag import Dag, makespan
 
 Array = NDArray[np.float64]
+
+MOST_S = 1e9
+"""Of one instruction: thirty years."""
+MOST_J = 1e15
+"""Of one instruction on all GPUs of its stage: a million of them at a kilowatt for eleven days."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +50,10 @@ def point_set(points: Sequence[tuple[int, float, float]]) -> PointSet:
     if not points:
         raise ArtifactError("an instruction has no points; every one needs at least one; rerun the stage 'frontier'.")
     for number, time_s, energy_j in points:
-        if not (math.isfinite(time_s) and time_s >= 0 and math.isfinite(energy_j)):
+        if not (0 <= time_s <= MOST_S and abs(energy_j) <= MOST_J):  # so written, it refuses NaN too
             raise ArtifactError(
-                f"point {number} of an instruction takes {time_s} s and {energy_j} J; times must be finite and not "
-                f"negative, energies finite; rerun the stage 'frontier'."
+                f"point {number} of an instruction takes {time_s} s and {energy_j} J; times must be from 0 to "
+                f"{MOST_S:g} s, energies at most {MOST_J:g} J; check the GPU's numbers and rerun the stage 'frontier'."
             )
     kept: list[tuple[int, float, float]] = []
     for point in sorted(points, key=lambda p: (p[1], p[2], p[0])):

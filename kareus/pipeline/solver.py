@@ -132,7 +132,8 @@ def fastest_within(problem: Problem, energy_j: float, between_s: tuple[float, fl
 
 def _range_s(relaxation: Relaxation) -> tuple[float, float]:
     """The least makespan there is, and that of the least total energy."""
-    return relaxation.fastest_s, max(relaxation.solve(relaxation.slowest_s).time_s, relaxation.fastest_s)
+    frugal = relaxation.solve(relaxation.slowest_s)
+    return relaxation.fastest_s, max(frugal.time_s, relaxation.makespan_at_points(frugal), relaxation.fastest_s)
 
 
 def _plan(problem: Problem, relaxation: Relaxation, deadlines_s: Array) -> tuple[list[list[int]], list[Relaxed]]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from kareus.artifacts.names import below
 from kareus.artifacts.provenance import Provenance
 from kareus.artifacts.records import content_hash, to_plain
 from kareus.artifacts.store import Shelf
@@ -80,7 +81,7 @@ class Bench:
     def _place(self, store: Path, subject: str, content: Any) -> Path:
         """Folder of the shelf of `subject`; whatever decides its measurements is part of its name."""
         group = f"{self.config.gpu.name}_{self.testbed.identity.kind}"
-        return store / group / f"{subject}_{content_hash((content, self._decisive))}"
+        return below(store, group, f"{subject}_{content_hash((content, self._decisive))}")
 
     @property
     def _shelf_provenance(self) -> Provenance:

@@ -12,13 +12,15 @@ from kareus.artifacts.records import suggest
 from kareus.errors import ConfigError, RefusedWorkloadError
 from kareus.partition.names import expected_partitions
 from kareus.workload.compose import Composition, compose
-from kareus.workload.config import MeasurementProtocol, Workload
+from kareus.workload.config import MOST_S, MeasurementProtocol, Workload
 from kareus.workload.extension import feasible, part
-from kareus.workload.ranges import not_negative, positive
+from kareus.workload.gpu import MOST_MHZ
+from kareus.workload.ranges import check_within, within
 from kareus.workload.resolve import CONFIG_DIR
 
 GROUP = "sweep"
 PRIMARY = "sweep"
+MOST_MEASUREMENTS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,14 +38,19 @@ class Sweep:
     """Measurements of each protocol, one right after the other."""
 
     def __post_init__(self) -> None:
-        positive(self, "frequency_mhz", "trials")
-        not_negative(self, "settle_s")
+        within(self, 1, MOST_MHZ, "MHz", "frequency_mhz")
+        within(self, 1, 100_000, "trials", "trials")
+        within(self, 0, MOST_S, "s", "settle_s")
         for name, least in (("windows_s", 0.1), ("cooldowns_s", 0.0)):
             values = getattr(self, name)
             if not values or len(set(values)) < len(values):
                 raise ConfigError(f"{name}={list(values)}: give one or more, each once.")
             if min(values) < least:
                 raise ConfigError(f"{name}: {min(values):g} must be {least:g} or more (seconds).")
+            check_within(name, max(values), least, MOST_S, "seconds")
+        measurements = len(self.windows_s) * len(self.cooldowns_s) * self.trials
+        if measurements > MOST_MEASUREMENTS:
+            raise ConfigError(f"windows x cooldowns x trials={measurements:,}: must be at most {MOST_MEASUREMENTS:,}.")
 
     def protocols(self, usual: MeasurementProtocol) -> tuple[MeasurementProtocol, ...]:
         """The protocols to measure under, which differ from the usual one in what is swept."""

@@ -17,6 +17,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from kareus.artifacts.names import check_name
 from kareus.artifacts.records import content_hash, from_plain, to_plain
 from kareus.errors import ConfigError
 from kareus.workload.config import Workload
@@ -113,6 +114,8 @@ def _merged(primary: str, own: tuple[str, ...], choices: tuple[str, ...]) -> tup
     """The chosen option of every group, and the values that they and the primary file give."""
     config = hydra_compose(primary, overrides=list(choices), return_hydra_config=True)
     options: dict[str, str] = dict(config.hydra.runtime.choices)
+    for group in own:
+        check_name(str(options[group]), f"option of {group}")
     values = OmegaConf.masked_copy(config, [str(key) for key in config if key != "hydra"])
     return {group: options[group] for group in own}, values
 

@@ -7,9 +7,39 @@ Values live in `config/`; these records give them names, units and legal ranges.
 from dataclasses import dataclass
 from enum import StrEnum
 
+from kareus.artifacts.names import check_product
 from kareus.errors import ConfigError
-from kareus.workload.gpu import Gpu
-from kareus.workload.ranges import not_negative, positive, share
+from kareus.workload.gpu import MOST_W, Gpu
+from kareus.workload.ranges import check_within, not_negative, positive, share, within
+
+MOST_GPUS = 1_000_000
+"""Of one job."""
+MOST_TOKENS = 1_000_000_000
+"""Of one sequence."""
+MOST_S = 1_000_000
+"""Of one phase of a measurement: eleven days."""
+MOST_CANDIDATES = 100_000
+"""Of a search space, to each launch operator, or of a search."""
+MOST_PRODUCTS = 2**60
+"""Multiplications of a matrix product; tables count twice as many FLOPs in 64 bits."""
+MOST_MARGIN = 1000
+MOST_PASSES = 100_000
+"""Microbatches times stages times chunks. A frontier of 2,560, the largest of the paper, takes half a minute."""
+MOST_SEED = 2**63 - 1
+"""Largest whole number that files hold."""
+MOST_DEADLINES = 1000
+"""Plans of a frontier; neighbours of 64 differ by about 1 % in time."""
+
+
+def check_deadlines(deadlines: int) -> None:
+    """Check the number of deadlines of a frontier.
+
+    Raises:
+        ConfigError: it lacks an end of the frontier, or is more than anybody can tell apart.
+    """
+    if deadlines < 2:  # noqa: PLR2004 - both ends of the frontier
+        raise ConfigError(f"deadlines={deadlines}: must be 2 or more.")
+    check_within("deadlines", deadlines, 2, MOST_DEADLINES, "plans of a frontier")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +56,8 @@ class RotaryScaling:
     """Longest sequence of pre-training, in tokens."""
 
     def __post_init__(self) -> None:
-        positive(self, "factor", "low_frequency_factor", "original_sequence_length")
+        within(self, 1e-3, 1e6, "times", "factor", "low_frequency_factor", "high_frequency_factor")
+        within(self, 1, MOST_TOKENS, "tokens", "original_sequence_length")
         if self.high_frequency_factor <= self.low_frequency_factor:
             raise ConfigError(
                 f"high_frequency_factor={self.high_frequency_factor}: must be above low_frequency_factor "
@@ -62,8 +93,13 @@ class Model:
     """Known good splits, by number of pipeline stages; elsewhere the split is computed."""
 
     def __post_init__(self) -> None:
-        positive(self, "hidden_size", "intermediate_size", "num_layers", "num_attention_heads")
-        positive(self, "num_key_value_heads", "head_dim", "vocab_size", "norm_epsilon", "rotary_base")
+        check_product(self.name, "name")
+        within(self, 1, 10_000_000, "values", "hidden_size", "intermediate_size", "vocab_size")
+        within(self, 1, 10_000, "blocks", "num_layers")
+        within(self, 1, 100_000, "heads", "num_attention_heads", "num_key_value_heads")
+        within(self, 1, 100_000, "values", "head_dim")
+        within(self, 1e-30, 1, "mean square", "norm_epsilon")
+        within(self, 1e-3, 1e15, "base", "rotary_base")
         if self.num_attention_heads % self.num_key_value_heads:
             raise ConfigError(
                 f"num_key_value_heads={self.num_key_value_heads}: must divide num_attention_heads "
@@ -89,7 +125,9 @@ class Parallelism:
     """Whether optimizer states are sharded over the data-parallel replicas."""
 
     def __post_init__(self) -> None:
-        positive(self, "dp", "pp", "tp", "cp")
+        within(self, 1, 1_000_000, "GPUs", "dp", "pp", "tp", "cp")
+        if self.gpus > MOST_GPUS:
+            raise ConfigError(f"dp x pp x tp x cp={self.gpus:,}: must be at most {MOST_GPUS:,} GPUs.")
 
     @property
     def split(self) -> tuple[int, ...]:
@@ -175,8 +213,10 @@ class TestbedConfig:
     """Only where `kind` is `cuda`, and there it must be given."""
 
     def __post_init__(self) -> None:
-        positive(self, "counter_period_s", "default_collective_sm_count")
-        not_negative(self, "time_noise", "power_noise")
+        within(self, -100, 200, "degC", "ambient_c")
+        within(self, 1e-6, 1000, "s", "counter_period_s")
+        within(self, 0, 0.5, "relative standard deviation", "time_noise", "power_noise")
+        positive(self, "default_collective_sm_count")
         if (self.kind is TestbedKind.CUDA) != (self.cuda is not None):
             needed = "give collectives, clocks and pool" if self.cuda is None else "must be null"
             raise ConfigError(f"cuda: {needed} where kind is {self.kind}.")
@@ -196,8 +236,10 @@ class MeasurementProtocol:
     """Power of the standard predecessor, whose heat the cooldown has to take away."""
 
     def __post_init__(self) -> None:
-        positive(self, "window_s", "warmup_s", "predecessor_power_w")
-        not_negative(self, "cooldown_s", "settle_s")
+        within(self, 1e-3, MOST_S, "s", "window_s")
+        within(self, 1e-6, MOST_S, "s", "warmup_s")
+        within(self, 0, MOST_S, "s", "cooldown_s", "settle_s")
+        within(self, 1e-3, MOST_W, "W", "predecessor_power_w")
 
 
 class Strategy(StrEnum):
@@ -221,7 +263,8 @@ class SearchSpaceConfig:
     sm_stride: int
 
     def __post_init__(self) -> None:
-        positive(self, "small_group_sm_max", "small_group_sm_stride", "sm_max", "sm_stride")
+        within(self, 0, MOST_GPUS, "GPUs", "small_group_below")
+        within(self, 1, 100_000, "SMs", "small_group_sm_max", "small_group_sm_stride", "sm_max", "sm_stride")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,8 +279,8 @@ class SampleSizes:
     """Candidates of a round (k)."""
 
     def __post_init__(self) -> None:
-        positive(self, "initial", "batch")
-        not_negative(self, "max_rounds")
+        within(self, 1, MOST_CANDIDATES, "candidates", "initial", "batch")
+        within(self, 0, MOST_CANDIDATES, "rounds", "max_rounds")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -275,9 +318,14 @@ class PaperSearch:
         if shares > 1:
             raise ConfigError(f"pass shares add up to {shares}: must be at most 1; the rest is exploration.")
         share(self, "bootstrap_fraction")
-        positive(self, "ensemble_size", "max_depth", "learning_rate", "boost_rounds", "stopping_window")
+        within(self, 1, 1000, "surrogates", "ensemble_size")
+        within(self, 1, 100, "levels of a tree", "max_depth")
+        within(self, 1e-6, 1, "share of a step", "learning_rate")
+        within(self, 1, 100_000, "rounds", "boost_rounds", "stopping_window")
+        within(self, 0, 1, "share of the hypervolume", "stopping_improvement")
         if self.reference_margin < 1:
             raise ConfigError(f"reference_margin={self.reference_margin}: must be 1 or more, beyond the worst point.")
+        within(self, 1, MOST_MARGIN, "times the worst point", "reference_margin")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -319,23 +367,16 @@ class InformedSearch:
             raise ConfigError(
                 f"strategy={self.strategy}: has other hyperparameters than these; choose it by search={self.strategy}."
             )
-        positive(
-            self,
-            "draws",
-            "samples",
-            "plausible",
-            "initial",
-            "batch",
-            "picks",
-            "judged",
-            "surprise",
-            "most_looks",
-            "most",
-            "noise",
-        )
+        within(self, 1, 10_000, "draws", "draws", "samples")
+        within(self, 1, MOST_CANDIDATES, "candidates", "plausible", "initial", "batch", "picks", "most")
+        within(self, 1, MOST_CANDIDATES, "looks", "judged", "most_looks")
+        within(self, 0, MOST_CANDIDATES, "looks", "doubtful")
+        within(self, 1e-6, 1e6, "mean square of standardised errors", "surprise")
+        within(self, 1e-6, 1, "relative standard deviation", "noise")
         share(self, "enough")
         if self.reference_margin <= 1:
             raise ConfigError(f"reference_margin={self.reference_margin}: must be more than 1, beyond the frontier.")
+        within(self, 1, MOST_MARGIN, "times the frontier's maxima", "reference_margin")
 
 
 SearchConfig = PaperSearch | InformedSearch
@@ -367,9 +408,8 @@ class PipelineConfig:
     """Deadlines between the fastest and the most frugal iteration for which a plan is made."""
 
     def __post_init__(self) -> None:
-        if self.deadlines < 2:  # noqa: PLR2004 - both ends of the frontier
-            raise ConfigError(f"deadlines={self.deadlines}: must be 2 or more.")
-        positive(self, "chunks")
+        check_deadlines(self.deadlines)
+        within(self, 1, 10_000, "chunks", "chunks")
         interleaves = self.schedule is PipelineSchedule.INTERLEAVED
         if interleaves != (self.chunks > 1):
             raise ConfigError(
@@ -421,8 +461,30 @@ class Workload:
         return self.parallelism.cp * self.parallelism.tp if real else 1
 
     def __post_init__(self) -> None:
-        positive(self, "microbatch_size", "num_microbatches", "sequence_length")
-        not_negative(self, "memory_reserve_gib", "seed")
+        within(self, 1, 1_000_000, "sequences", "microbatch_size")
+        within(self, 1, MOST_PASSES, "microbatches", "num_microbatches")
+        within(self, 1, MOST_TOKENS, "tokens", "sequence_length")
+        within(self, 0, 1_000_000, "GiB", "memory_reserve_gib")
+        within(self, 0, MOST_SEED, "seed", "seed")
+        passes = self.parallelism.pp * self.num_microbatches * self.chunks
+        if passes > MOST_PASSES:
+            raise ConfigError(
+                f"parallelism.pp x num_microbatches x pipeline.chunks={passes:,}: must be at most {MOST_PASSES:,}, the "
+                "passes of microbatches through chunks for which an iteration can be planned."
+            )
+        model = self.model
+        width = max(model.intermediate_size, model.vocab_size, model.num_attention_heads * model.head_dim)
+        if self.microbatch_size * self.sequence_length * model.hidden_size * width > MOST_PRODUCTS:
+            raise ConfigError(
+                f"microbatch_size={self.microbatch_size}, sequence_length={self.sequence_length}: with these widths of "
+                f"the model a matrix product has more than {MOST_PRODUCTS:g} multiplications; use smaller ones."
+            )
+        clocks, counts = self.gpu.search_frequencies.clocks_mhz, self.space.sm_max // self.space.sm_stride
+        if len(clocks) * counts > MOST_CANDIDATES:
+            raise ConfigError(
+                f"space.sm_stride={self.space.sm_stride}: gives {counts:,} SM counts for {len(clocks):,} clocks; "
+                f"must be at most {MOST_CANDIDATES:,} candidates; use wider strides."
+            )
         sm_counts = {
             "space.sm_max": self.space.sm_max,
             "space.small_group_sm_max": self.space.small_group_sm_max,

@@ -3,12 +3,19 @@
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, TypeVar
 
+from kareus.artifacts.names import check_product
 from kareus.errors import ConfigError
-from kareus.workload.ranges import not_negative, positive, share
+from kareus.workload.ranges import not_negative, positive, share, within
 
 if TYPE_CHECKING:  # stages that only read a configuration start without numpy
     import numpy as np
     from numpy.typing import NDArray
+
+MOST_MHZ = 100_000
+MOST_W = 100_000
+"""Of one GPU."""
+MOST_CLOCKS = 1000
+"""Clocks to search; a GPU of today supports about 130."""
 
 Numeric = TypeVar("Numeric", float, "NDArray[np.float64]")
 """One number, or one for each of many candidates."""
@@ -23,9 +30,14 @@ class FrequencyRange:
     stride_mhz: int
 
     def __post_init__(self) -> None:
-        positive(self, "minimum_mhz", "stride_mhz")
+        within(self, 1, MOST_MHZ, "MHz", "minimum_mhz", "maximum_mhz", "stride_mhz")
         if self.maximum_mhz < self.minimum_mhz:
             raise ConfigError(f"maximum_mhz={self.maximum_mhz}: must be at least minimum_mhz ({self.minimum_mhz}).")
+        if len(range(self.minimum_mhz, self.maximum_mhz + 1, self.stride_mhz)) > MOST_CLOCKS:
+            raise ConfigError(
+                f"stride_mhz={self.stride_mhz}: gives more than {MOST_CLOCKS:,} clocks from {self.minimum_mhz} to "
+                f"{self.maximum_mhz} MHz; use a wider stride."
+            )
 
     @property
     def clocks_mhz(self) -> tuple[int, ...]:
@@ -100,6 +112,26 @@ class GpuCoefficients:
         share(self, "gemm_efficiency", "attention_forward_efficiency", "attention_backward_efficiency")
         share(self, "hbm_efficiency", "hbm_saturating_share", "bus_efficiency", "voltage_floor", "throttle_share")
         positive(self, "thermal_resistance_c_per_w", "thermal_time_s", "throttle_step_mhz")
+        # What divides a time or an energy has a lower bound as well: a share of 1e-300 makes a time of 1e300 s.
+        within(self, 1e-3, 1, "share", "gemm_efficiency", "attention_forward_efficiency")
+        within(self, 1e-3, 1, "share", "attention_backward_efficiency", "hbm_efficiency", "hbm_saturating_share")
+        within(self, 1e-3, 1, "share", "bus_efficiency", "voltage_floor", "throttle_share")
+        within(self, 0, 1, "share", "bus_clock_share")
+        within(self, 0, 100_000, "values", "gemm_inner_half")
+        within(self, 0, 10_000, "SMs", "bus_half_sm_count")
+        within(self, 0, 1000, "bytes per byte", "hbm_bytes_per_bus_byte")
+        within(self, 0, 1000, "share of a time", "contention", "crowding", "isolation_overhead")
+        within(self, 0, 10, "s", "collective_latency_s", "kernel_overhead_s", "host_launch_s", "instruction_overhead_s")
+        within(self, 0, MOST_W, "W", "clock_power_w")
+        within(self, 0, 1e-6, "J per FLOP", "gemm_j_per_flop", "attention_j_per_flop")
+        within(self, 0, 1e-3, "J per byte", "hbm_j_per_byte", "hbm_core_j_per_byte")
+        within(self, 0, 1e-3, "J per byte", "link_j_per_byte", "link_core_j_per_byte")
+        within(self, 0, 100, "relative voltage", "voltage_slope", "voltage_curvature")
+        within(self, 0, 1000, "W per degC", "leakage_w_per_c")
+        within(self, 0, 200, "degC", "reference_temperature_c")
+        within(self, 1e-6, 100, "degC per W", "thermal_resistance_c_per_w")
+        within(self, 1e-3, 100_000, "s", "thermal_time_s")
+        within(self, 1e-3, MOST_MHZ, "MHz", "throttle_step_mhz")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,8 +146,8 @@ class Uncertainty:
     energy_interval_percent: float
 
     def __post_init__(self) -> None:
-        positive(self, "time_percent", "energy_percent")
-        not_negative(self, "time_interval_percent", "energy_interval_percent")
+        within(self, 1e-6, 1000, "%", "time_percent", "energy_percent")
+        within(self, 0, 1000, "%", "time_interval_percent", "energy_interval_percent")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,8 +201,14 @@ class Gpu:
         return time_s, blocks[1] * scale + outer[1] + fixed_j
 
     def __post_init__(self) -> None:
-        positive(self, "sm_count", "memory_gib", "bf16_tflops", "hbm_gb_per_s", "link_gb_per_s", "node_gb_per_s")
-        positive(self, "gpus_per_node", "maximum_clock_mhz", "power_limit_w", "static_power_w", "blocking_power_w")
+        check_product(self.name, "name")
+        within(self, 1, 100_000, "SMs", "sm_count")
+        within(self, 0.01, 1_000_000, "GiB", "memory_gib")
+        within(self, 0.01, 10_000_000, "TFLOP/s", "bf16_tflops")
+        within(self, 0.01, 10_000_000, "GB/s", "hbm_gb_per_s", "link_gb_per_s", "node_gb_per_s")
+        within(self, 1, 10_000, "GPUs", "gpus_per_node")
+        within(self, 1, MOST_MHZ, "MHz", "maximum_clock_mhz")
+        within(self, 0.01, MOST_W, "W", "power_limit_w", "static_power_w", "blocking_power_w")
         if self.search_frequencies.maximum_mhz > self.maximum_clock_mhz:
             raise ConfigError(
                 f"search_frequencies.maximum_mhz={self.search_frequencies.maximum_mhz}: must be at most "

@@ -10,11 +10,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from kareus.artifacts.names import shortened
 from kareus.errors import ConfigError
 from kareus.workload.config import Model, RotaryScaling
 
 SUPPORTED = ("llama", "mistral", "qwen2", "qwen3")
 """Values of `model_type` with the one block that the model room builds: dense, RMSNorm, RoPE, SwiGLU."""
+MOST_MODEL_NAME = 64
+"""Characters of a model's name; a hash of the model is added to it, and to that the rest of a workload's name."""
 QWEN3_HEAD_DIM = 128
 """Default of `Qwen3Config.head_dim`; elsewhere it is the hidden size over the heads."""
 
@@ -248,4 +251,4 @@ def _name(file: Path, config: Mapping[str, Any]) -> str:
     file = file.resolve()
     said = str(config.get("_name_or_path") or "").rstrip("/")
     name = said or (file.parent.name if file.name == "config.json" else file.stem)
-    return re.sub(r"[^a-z0-9.-]+", "-", Path(name).name.lower()).strip("-.") or "model"
+    return shortened(re.sub(r"[^a-z0-9.-]+", "-", Path(name).name.lower()).strip("-."), MOST_MODEL_NAME) or "model"

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from kareus.artifacts.names import shortened
 from kareus.artifacts.records import content_hash
 from kareus.errors import RefusedWorkloadError
 from kareus.workload.compose import Composition
@@ -29,6 +30,8 @@ USUAL_OPTIONS = {
 USUAL_NUM_MICROBATCHES = 8
 SHOWN = {"microbatch_size", "sequence_length", "num_microbatches", "seed", "activation_checkpointing"}
 """Keys that a name shows by value, besides those of `parallelism`."""
+MOST_CHARACTERS = 160
+"""Of a name: 255 are allowed in a part of a path, and logs add to it."""
 MOST_CHANGES = 2
 """Changed values beyond which a name holds a hash of them all instead of each."""
 
@@ -63,8 +66,9 @@ def graph_name(workload: Workload) -> str:
 
 
 def joined(parts: Iterable[str]) -> str:
-    """Parts of a name as one, safe in a path."""
-    return "_".join(re.sub(r"[^A-Za-z0-9.-]", "-", part) for part in parts)
+    """Parts of a name as one, safe in a path; what is too long for one ends in a hash of the whole."""
+    name = "_".join(re.sub(r"[^A-Za-z0-9.-]", "-", part) for part in parts)
+    return name if len(name) <= MOST_CHARACTERS else f"{shortened(name, MOST_CHARACTERS - 9)}-{content_hash(name)[:8]}"
 
 
 def degrees(workload: Workload) -> str:

@@ -17,6 +17,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Glob, Override, OverrideType
 from hydra.errors import HydraException
 
+from kareus.artifacts.names import check_path
 from kareus.artifacts.records import record_types, suggest
 from kareus.errors import ConfigError
 from kareus.workload.config import Workload
@@ -168,3 +169,5 @@ def _check_option(setting: Setting, config_dir: Path) -> None:
     if option not in allowed and not is_file(group, option):
         or_file = ", or the path of a Hugging Face config.json" if group == "model" else ""
         raise ConfigError(f"{setting.text}: unknown option; {suggest(option, allowed)}{or_file}.")
+    if is_file(group, option):
+        check_path(option, group)

@@ -1,11 +1,15 @@
 """Plans in the formats of other tools."""
 
 import ast
+import dataclasses
 import json
+from pathlib import Path
 
 import pytest
 
+from kareus.artifacts.layout import WorkloadFolder
 from kareus.artifacts.provenance import TestbedIdentity
+from kareus.errors import ConfigError
 from kareus.export.ranks import rank_schedules
 from kareus.export.zeus import frequency_schedule
 from kareus.partition.graph import TRACED, Direction
@@ -54,12 +58,64 @@ def plan():
     )
 
 
+def run_as(plan, *executions):
+    """The plan with its forwards, and if given its backwards, executed so."""
+    forward, backward = (*executions, Execution.SEQUENTIAL)[:2]
+
+    def changed(own):
+        execution = forward if own.direction is Direction.FORWARD else backward
+        return dataclasses.replace(own, execution=execution, partitions=())
+
+    stages = [dataclasses.replace(s, instructions=tuple(map(changed, s.instructions))) for s in plan.stages]
+    return dataclasses.replace(plan, stages=tuple(stages))
+
+
+def exported(plan):
+    return frequency_schedule(plan, WorkloadFolder(Path("results/tiny")), Path("results/tiny/plan/fastest.json"))
+
+
 def test_the_frequency_schedule_for_zeus_is_a_literal_of_one_list_for_each_stage(plan):
     first = [("forward", 1410), ("backward", 1200), ("forward", 900), ("backward", 900)]
     last = [("forward", 1410), ("backward", 900), ("forward", 1200), ("backward", 1410)]
-    text = frequency_schedule(plan)
+    text = exported(run_as(plan, Execution.SEQUENTIAL))
     assert ast.literal_eval(text) == [first, last]
-    assert text.startswith(f"# {plan.workload}, {plan.selector}: simulated testbed, A100")
+    assert text.splitlines()[0].endswith("planned by Kareus for sequential execution")
+    halves = exported(run_as(plan, Execution.NANOBATCHING, Execution.NANOBATCHING))
+    assert halves == text.replace("sequential", "nanobatching")
+
+
+@pytest.mark.parametrize("hostile", ["a\nimport os; os.system('reboot')\n#", "a\r[1/0]", "\u2028__import__('os')", "]"])
+def test_no_text_of_a_plan_gets_into_the_file_that_zeus_evaluates(plan, hostile):
+    sequential = run_as(plan, Execution.SEQUENTIAL)
+    named = dataclasses.replace(
+        sequential,
+        workload=hostile,
+        selector=hostile,
+        method=hostile,
+        testbed=TestbedIdentity(kind=hostile, gpu=hostile, detail=hostile),
+    )
+    assert exported(named) == exported(sequential)
+
+
+@pytest.mark.parametrize(
+    "executions",
+    [(Execution.OVERLAP,), (Execution.OVERLAP, Execution.OVERLAP), (Execution.NANOBATCHING, Execution.SEQUENTIAL)],
+)
+def test_clocks_of_execution_that_zeus_cannot_ask_for_are_not_exported(plan, executions):
+    with pytest.raises(ConfigError) as raised:
+        exported(run_as(plan, *executions))
+    assert str(raised.value).endswith(
+        "kareus select fastest results/tiny --method sequential+perseus && "
+        "kareus export results/tiny/plan/fastest_sequential+perseus.json --format zeus"
+    )
+
+
+def test_weight_gradients_run_sequentially_in_any_plan(plan):
+    halves = run_as(plan, Execution.NANOBATCHING, Execution.NANOBATCHING)
+    weights = dataclasses.replace(instruction(Direction.WEIGHT_GRADIENT, 0, 900), execution=Execution.SEQUENTIAL)
+    stage = dataclasses.replace(halves.stages[0], instructions=(*halves.stages[0].instructions, weights))
+    text = exported(dataclasses.replace(halves, stages=(stage,)))
+    assert ast.literal_eval(text)[0][-1] == ("weight-gradient", 900)
 
 
 def test_ranks_count_tensor_parallelism_fastest_and_the_pipeline_slowest(plan):

@@ -2,15 +2,19 @@
 
 import math
 
+import numpy as np
 import pytest
+from highspy import HighsModelStatus
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pipelines import B, F, all_plans, problem, tiny_problems
+from pipelines import B, F, all_plans, tiny_problems
+from pipelines import problem as pipeline
 
 from kareus.errors import ArtifactError, ConfigError
 from kareus.pareto import pareto_mask
+from kareus.pipeline.dag import Dag
 from kareus.pipeline.lanes import TOLERANCE
-from kareus.pipeline.problem import Problem, point_set
+from kareus.pipeline.problem import PointSet, Problem, point_set
 from kareus.pipeline.solver import (
     PlannedIteration,
     cheapest_within,
@@ -106,7 +110,7 @@ def convex(fastest_s: float, energy_j: float) -> list[tuple[float, float]]:
 
 def realistic() -> Problem:
     points = {(s, F): convex(1.0 + s / 10, 300.0) for s in range(3)} | {(s, B): convex(2.1, 650.0) for s in range(3)}
-    return problem(3, 6, points, transfer_s=0.01, power_w=100.0)
+    return pipeline(3, 6, points, transfer_s=0.01, power_w=100.0)
 
 
 def test_a_realistic_pipeline_is_planned_within_a_hundredth_of_its_bound():
@@ -134,7 +138,7 @@ def test_an_energy_between_two_plans_is_spent_in_hardly_more_time_than_the_next_
 
 def test_waiting_that_costs_more_than_slowness_saves_leaves_one_plan():
     points = {(0, F): [(1.0, 10.0), (2.0, 9.0)], (0, B): [(1.0, 10.0), (2.0, 9.0)]}
-    (only,) = iteration_frontier(problem(1, 2, points, power_w=5.0), 10)
+    (only,) = iteration_frontier(pipeline(1, 2, points, power_w=5.0), 10)
     assert (only.time_s, only.energy_j, only.gap) == (4.0, 60.0, 0.0)
 
 
@@ -190,9 +194,109 @@ def test_no_plan_is_faster_than_the_relaxation_of_its_energy():
         ([(4, math.inf, 1.0)], "point 4 of an instruction takes inf s"),
         ([(4, -1.0, 1.0)], "point 4 of an instruction takes -1.0 s"),
         ([(0, 1.0, math.nan)], "point 0 of an instruction takes 1.0 s and nan J"),
+        ([(0, 1.0, -math.inf)], "point 0 of an instruction takes 1.0 s and -inf J"),
+        ([(0, 1e300, 1.0)], r"point 0 of an instruction takes 1e\+300 s and 1.0 J; times must be from 0 to 1e\+09 s"),
+        ([(0, 1.0, 1e300)], r"takes 1.0 s and 1e\+300 J; .*energies at most 1e\+15 J; check the GPU's numbers"),
     ],
 )
 def test_points_that_nothing_can_have_are_refused(points, message):
     with pytest.raises(ArtifactError, match=message) as raised:
         point_set(points)
+    assert "\n" not in str(raised.value)
+
+
+def scaled(problem: Problem, time: float, energy: float) -> Problem:
+    """The same problem in other units."""
+    sets = {
+        id(own): PointSet(own.points, tuple(t * time for t in own.times_s), tuple(e * energy for e in own.energies_j))
+        for own in problem.point_sets
+    }
+    dag = problem.dag
+    edges = [
+        tuple(tuple((other, transfer_s * time) for other, transfer_s in own) for own in side)
+        for side in (dag.predecessors, dag.successors)
+    ]
+    return Problem(
+        dag=Dag(dag.order, *edges),
+        point_sets=tuple(sets[id(own)] for own in problem.point_sets),
+        waiting_power_w=problem.waiting_power_w * energy / time,
+    )
+
+
+UNITS = [(3, 0), (0, 3), (6, -6), (-6, -9), (7, 10), (1, -1)]
+
+
+@pytest.mark.parametrize(("k", "m"), UNITS)
+def test_the_same_plans_come_out_whatever_the_units_of_time_and_energy(k, m):
+    """With one microbatch and other points everywhere no two plans cost the same, so that rounding chooses nothing."""
+    random = np.random.default_rng(0)
+    points = {
+        (stage, d): [tuple(np.array(point) * random.uniform(1, 1.01, 2)) for point in convex(1.0 + stage, 300.0)]
+        for stage in range(4)
+        for d in (F, B)
+    }
+    alone = pipeline(4, 1, points, transfer_s=0.01, power_w=10.0)
+    plans = iteration_frontier(alone, 9)
+    others = iteration_frontier(scaled(alone, 10.0**k, 10.0**m), 9)
+    assert [other.points for other in others] == [plan.points for plan in plans]
+    for plan, other in zip(plans, others, strict=True):
+        assert other.time_s == pytest.approx(plan.time_s * 10.0**k, rel=CLOSE)
+        assert other.energy_j == pytest.approx(plan.energy_j * 10.0**m, rel=CLOSE)
+        assert other.lower_bound_j == pytest.approx(plan.lower_bound_j * 10.0**m, rel=CLOSE)
+
+
+@pytest.mark.parametrize(("k", "m"), UNITS)
+def test_equal_microbatches_may_swap_their_points_in_other_units_and_bounds_stay(k, m):
+    plans = plans_within(realistic(), [27.0, 30.0, 33.0])
+    others = plans_within(scaled(realistic(), 10.0**k, 10.0**m), [own * 10.0**k for own in (27.0, 30.0, 33.0)])
+    for plan, other in zip(plans, others, strict=True):
+        assert other.lower_bound_j == pytest.approx(plan.lower_bound_j * 10.0**m, rel=1e-8)
+        assert other.energy_j == pytest.approx(plan.energy_j * 10.0**m, rel=1e-3)
+
+
+@settings(max_examples=20)
+@given(tiny_problems(), st.integers(-7, 7), st.integers(-9, 9))
+def test_plans_in_any_unit_are_the_fastest_and_the_cheapest_and_keep_their_bounds(problem, k, m):
+    every = all_plans(problem)
+    plans = [
+        (plan.time_s * 10.0**-k, plan.energy_j * 10.0**-m, plan.lower_bound_j * 10.0**-m)
+        for plan in iteration_frontier(scaled(problem, 10.0**k, 10.0**m), 4)
+    ]
+    assert plans[0][0] == pytest.approx(min(time_s for time_s, _ in every))
+    assert plans[0][1] == pytest.approx(best_within(every, plans[0][0]))
+    assert plans[-1][1] == pytest.approx(min(energy_j for _, energy_j in every), rel=1e-2)
+    for time_s, energy_j, bound_j in plans:
+        assert bound_j * (1 - CLOSE) <= best_within(every, time_s) <= energy_j * (1 + CLOSE)
+
+
+def test_the_last_plan_is_not_lost_to_a_sum_of_floats():
+    """0.2 + (0.9 - 0.2) is less than 0.9, and the plan would miss a deadline made of it."""
+    points = {(0, F): [(0.1, 10.0)], (0, B): [(0.2, 20.0), (0.9, 10.0)]}
+    plans = iteration_frontier(pipeline(1, 1, points), 4)
+    assert [(plan.time_s, plan.energy_j) for plan in plans] == [(pytest.approx(0.3), 30.0), (1.0, 20.0)]
+
+
+@pytest.mark.parametrize("decades", [3, 6, 9, 12])
+def test_times_and_energies_that_are_decades_apart_give_plans_with_bounds_or_one_line(decades):
+    random = np.random.default_rng(decades)
+    for _ in range(5):
+        sets = {
+            (stage, d): [tuple(10.0 ** random.uniform(-decades / 2, decades / 2, 2)) for _ in range(8)]
+            for stage in (0, 1)
+            for d in (F, B)
+        }
+        try:
+            plans = iteration_frontier(pipeline(2, 4, sets, 0.01, 100.0), 5)
+        except ArtifactError as error:
+            assert "the solver ended with" in str(error)
+        else:
+            assert all(0 <= plan.gap < math.inf for plan in plans)
+
+
+def test_a_solver_that_finds_nothing_is_one_line(monkeypatch):
+    monkeypatch.setattr("highspy.Highs.getModelStatus", lambda _: HighsModelStatus.kUnknown)
+    with pytest.raises(
+        ArtifactError, match=r"no plan was found within .* s: the solver ended with 'Unknown'"
+    ) as raised:
+        iteration_frontier(realistic(), 3)
     assert "\n" not in str(raised.value)

@@ -1,6 +1,7 @@
 """The default workload, planned end to end by the workflow in a copy of the repository's folders."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -200,14 +201,29 @@ def test_a_plan_written_by_the_workflow_passes_its_check(planned):
     assert "a valid plan of 32 instructions" in done.stdout
 
 
-@pytest.mark.parametrize("name", ["zeus", "ranks"])
-def test_a_plan_written_by_the_workflow_is_exported(planned, name, tmp_path):
-    plan = planned / "results" / NAME / "plan/fastest.json"
-    output = tmp_path / "exported"
+def export(plan, name, output):
     command = [sys.executable, "-m", "kareus", "export", str(plan), "--format", name, "--output", str(output)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_a_plan_written_by_the_workflow_is_exported(planned, tmp_path):
+    done = export(planned / "results" / NAME / "plan/fastest.json", "ranks", tmp_path / "exported")
     assert done.returncode == 0, done.stderr
-    assert output.read_text().count("forward") >= 16
+    assert (tmp_path / "exported").read_text().count("forward") >= 16
+
+
+def test_what_zeus_cannot_run_is_answered_with_the_commands_that_export_what_it_can(planned, tmp_path):
+    plan = planned / "results" / NAME / "plan/fastest.json"
+    done = export(plan, "zeus", tmp_path / "exported")
+    assert done.returncode == 2
+    assert not (tmp_path / "exported").exists()
+    commands = done.stderr.strip().partition("export a plan without: ")[2].replace("kareus ", "python -m kareus ")
+    other = plan.with_name("fastest_sequential+perseus.zeus.py")
+    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    assert subprocess.run(["bash", "-c", commands], env=environment, check=False).returncode == 0
+    assert other.read_text().count("forward") >= 16
+    other.unlink()
+    other.with_name("fastest_sequential+perseus.json").unlink()
 
 
 def test_all_tables_of_the_workflow_open_as_one(planned):

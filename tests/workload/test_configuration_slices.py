@@ -47,12 +47,29 @@ def test_a_text_keeps_the_order_of_the_fields(workload: Workload) -> None:
     assert keys == [field.name for field in dataclasses.fields(PipelineSlice)]
 
 
+@dataclasses.dataclass(frozen=True)
+class Exact:
+    """Numbers without the bounds that those of a workload have."""
+
+    number: float
+    seed: int
+
+
 @settings(max_examples=40)
 @given(number=st.floats(min_value=1e-30, max_value=1e30), seed=st.integers(0, 2**63))
 def test_every_number_comes_back_exactly(number: float, seed: int, tmp_path_factory: pytest.TempPathFactory) -> None:
-    only = default()
-    changed = dataclasses.replace(only, memory_reserve_gib=number, seed=seed)
     path = tmp_path_factory.getbasetemp() / "exact.yaml"
+    path.write_text(to_yaml(Exact(number, seed)))
+    assert load_slice(path, Exact) == Exact(number, seed)
+
+
+@settings(max_examples=40)
+@given(number=st.floats(min_value=0, max_value=1e6), seed=st.integers(0, 2**63 - 1))
+def test_a_workload_with_any_numbers_comes_back_exactly(
+    number: float, seed: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    changed = dataclasses.replace(default(), memory_reserve_gib=number, seed=seed)
+    path = tmp_path_factory.getbasetemp() / "workload.yaml"
     path.write_text(to_yaml(changed))
     assert load_slice(path, Workload) == changed
 
