@@ -170,8 +170,20 @@ _LOCKS_NEEDED = (
 )
 
 
+PARENT_VARIABLE = "KAREUS_PARENT"
+"""Environment variable in which whoever starts a process says its own number, for `die_with_parent`."""
+
+
 def die_with_parent() -> None:
-    """Ask Linux to terminate this process when its parent dies, so that no orphan writes after a `kill -9`."""
+    """Ask Linux to terminate this process when its parent dies, so that no orphan writes after a `kill -9`.
+
+    A parent that died before Linux was asked has been replaced by another one: then this process ends at once. That
+    includes a parent that died before the first line of Python ran, if it said its number in `PARENT_VARIABLE`.
+    """
+    said = os.environ.pop(PARENT_VARIABLE, "")  # popped, for it is not the parent of this process's children
+    parent = int(said) if said.isdecimal() else os.getppid()
     if sys.platform == "linux":
         parent_death_signal = 1  # PR_SET_PDEATHSIG of <sys/prctl.h>
         ctypes.CDLL(None).prctl(parent_death_signal, signal.SIGTERM)
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGTERM)

@@ -78,6 +78,7 @@ class ClockController:
     def request(self, frequency_mhz: int) -> Future[ClockChange]:
         """Ask for a clock without waiting; one that was asked for last is not asked for again."""
         self.check()
+        self._keep_claim()
         if self._last is not None and self._last[0] == frequency_mhz:
             return self._last[1]
         if frequency_mhz not in self._supported_mhz:
@@ -95,6 +96,13 @@ class ClockController:
         """Raise what the last request failed with, if it did."""
         if self._last is not None and self._last[1].done():
             self._last[1].result()
+
+    def _keep_claim(self) -> None:
+        """Put the claim's file back if somebody deleted or emptied it while a clock may be locked."""
+        if not self._claim.is_intact():
+            with self._driver:
+                if not self._ended:
+                    self._claim.put_back()
 
     def drain(self) -> list[ClockChange]:
         """What became of requests since the last call, in order."""

@@ -1,7 +1,7 @@
 """Command `clocks`: show what the GPUs' SM clocks do, and restore those that a killed run left locked."""
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from kareus.device.claims import claim, setting_of
 from kareus.device.protocol import Device
@@ -21,20 +21,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Show or reset."""
+    """Show or reset, one GPU after the other; one that refuses keeps nobody from the others.
+
+    Raises:
+        DeviceError: one or more of them refused.
+    """
     devices = open_devices()
     chosen = [_named(devices, gpu) for gpu in arguments.gpus]
     if arguments.action == "show":
-        for device in chosen or devices:
-            print(_shown(devices.index(device), device))  # noqa: T201 - what was asked for
+        _print_each("shown", chosen or devices, lambda device: _shown(devices.index(device), device))
         return
-    to_reset = chosen or [device for device in devices if setting_of(device.uuid) is not None]
+    to_reset = chosen or [device for device in devices if _may_be_set(device)]
     if not to_reset:
-        print("no GPU of this machine has a clock that Kareus left locked.")  # noqa: T201
-    for device in to_reset:
-        if not arguments.dry_run:
-            _reset(device)
-        print(f"{'would reset' if arguments.dry_run else 'reset'} the SM clock of {device.uuid}")  # noqa: T201
+        print("no GPU of this machine has a clock that Kareus left locked.")  # noqa: T201 - what was asked for
+    _print_each("reset", to_reset, _would_reset if arguments.dry_run else _reset)
 
 
 def open_devices() -> Sequence[Device]:
@@ -42,6 +42,20 @@ def open_devices() -> Sequence[Device]:
     from kareus.device import nvml  # noqa: PLC0415 - Zeus takes seconds to import
 
     return nvml.open_devices()
+
+
+def _print_each(done: str, devices: Sequence[Device], act: Callable[[Device], str]) -> None:
+    """Print what comes of every GPU; raise at the end why some were not `done`."""
+    refusals = []
+    for device in devices:
+        try:
+            print(act(device))  # noqa: T201
+        except DeviceError as error:
+            refusals.append(str(error))
+    if len(refusals) > 1:
+        raise DeviceError(f"{len(refusals)} of {len(devices)} GPUs were not {done}: {' '.join(refusals)}")
+    if refusals:
+        raise DeviceError(refusals[0])
 
 
 def _named(devices: Sequence[Device], gpu: str) -> Device:
@@ -62,8 +76,22 @@ def _shown(index: int, device: Device) -> str:
     )
 
 
-def _reset(device: Device) -> None:
+def _may_be_set(device: Device) -> bool:
+    """Whether Kareus has locked a clock; a claim that cannot be read counts, so that it is named."""
+    try:
+        return setting_of(device.uuid) is not None
+    except DeviceError:
+        return True
+
+
+def _reset(device: Device) -> str:
     """Unlock whatever the claim says, unless its holder is alive."""
     with claim(device.uuid) as claimed:
         device.reset_clock()
         claimed.clear()
+    return f"reset the SM clock of {device.uuid}"
+
+
+def _would_reset(device: Device) -> str:
+    with claim(device.uuid):
+        return f"would reset the SM clock of {device.uuid}"

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 
+from kareus.artifacts.files import PARENT_VARIABLE
 from kareus.errors import EngineError
 
 _PATIENCE_S = 10.0
@@ -35,6 +36,7 @@ def launch(arguments: Sequence[str], ranks: int) -> None:
         EngineError: one of them failed and nobody could say why.
     """
     common = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "localhost", "MASTER_PORT": str(free_port())}
+    common[PARENT_VARIABLE] = str(os.getpid())
     processes = [
         subprocess.Popen(
             [sys.executable, "-m", "kareus", *arguments],

@@ -22,13 +22,15 @@ from kareus.fidelity.fit import (
     errors_pct,
     fit_frontiers,
     held_out,
+    with_coefficients,
 )
 from kareus.fidelity.joint_fit import fit_jointly
 from kareus.fidelity.predict import EXECUTIONS, planned_costs
 from kareus.fidelity.reference import FrontierRow, ReductionRow, fastest_rows, read_reference
 from kareus.fidelity.score import score_reductions
 from kareus.fidelity.subject import Subjects, on_gpu, subjects_of
-from kareus.workload.gpu import Uncertainty
+from kareus.testbed.simulated.trust import numbers_of
+from kareus.workload.gpu import Gpu, Uncertainty
 from kareus.workload.resolve import CONFIG_DIR
 
 logger = logging.getLogger(__name__)
@@ -52,6 +54,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Fit, print errors and intervals, write."""
+    source = arguments.config_dir / "gpu" / f"{arguments.gpu}.yaml"
+    if arguments.output:  # refused before the fit, which takes minutes
+        _check_lines(source)
     rows = _frontier_rows(arguments.reference)
     tables = _reduction_rows(arguments.tables)
     overrides = (f"gpu={arguments.gpu}",)
@@ -59,15 +64,20 @@ def run(arguments: argparse.Namespace) -> None:
     gpu = next(iter(subjects.values())).workload.gpu
     fit = fit_jointly(rows, tables, subjects, gpu) if tables else fit_frontiers(rows, subjects, gpu)
     left_out, intervals = held_out(rows, subjects, fit), _intervals(rows, subjects, fit)
-    uncertainty = _uncertainty(left_out, intervals)
+    uncertainty = _uncertainty(left_out, intervals, as_written(fit, with_tables=bool(tables)))
     lines = _error_lines(rows, subjects, fit, left_out, uncertainty) + _reduction_lines(tables, subjects, fit, left_out)
     for line in [*lines, *_interval_lines(intervals)]:
         logger.info("%s", line)
     if arguments.output:
-        source = arguments.config_dir / "gpu" / f"{arguments.gpu}.yaml"
         written = documented(read_text(source), fit, uncertainty, with_tables=bool(tables))
         write_text(arguments.output, written)
         logger.info("%s: written", arguments.output)
+
+
+def _check_lines(source: Path) -> None:
+    """Check that the coefficients of a GPU's file stand one a line, so that `documented` finds them."""
+    if re.search(r"^coefficients:[ \t]*[^#\s]", read_text(source), flags=re.MULTILINE):
+        raise ArtifactError(f"{source}: coefficients: written in one line; write each on an indented line of its own.")
 
 
 def _frontier_rows(path: Path) -> list[FrontierRow]:
@@ -120,13 +130,14 @@ def _middle(values: Sequence[float]) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def _uncertainty(left_out: Sequence[HeldOut], intervals: Sequence[Intervals]) -> Uncertainty:
+def _uncertainty(left_out: Sequence[HeldOut], intervals: Sequence[Intervals], gpu: Gpu) -> Uncertainty:
     times, energies = (np.concatenate([getattr(h, n) for h in left_out]) for n in ("time_errors", "energy_errors"))
     return Uncertainty(
         time_percent=round(100 * float(np.percentile(np.abs(times), INTERVAL_PERCENT)), 1),
         energy_percent=round(100 * float(np.percentile(np.abs(energies), INTERVAL_PERCENT)), 1),
         time_interval_percent=_half_width_percent([i.time_s for i in intervals]),
         energy_interval_percent=_half_width_percent([i.energy_j for i in intervals]),
+        estimated_for=numbers_of(gpu),
     )
 
 
@@ -183,21 +194,33 @@ def _interval_lines(intervals: Sequence[Intervals]) -> list[str]:
 
 
 def documented(text: str, fit: Fit, uncertainty: Uncertainty, *, with_tables: bool) -> str:
-    """The configuration with new values, each marked as fitted; everything else stays as it is."""
+    """Return the configuration with new values, each marked as fitted; everything else stays as it is.
+
+    A file that inherits its coefficients from another gets those that were fitted.
+    """
     sources = dict.fromkeys(TO_FRONTIERS, FITTED_JOINTLY if with_tables else FITTED)
     if with_tables:
         sources |= dict.fromkeys(TO_TABLES, FITTED_TO_TABLES)
+    values = {name: getattr(fit.gpu.coefficients, name) for name in sources}
+    fitted = {
+        name: f"  {name}: {_number(value)} # {sources[name]}{_at_bound(name, value)}" for name, value in values.items()
+    }
     lines = []
     for line in text.splitlines():
         name = line.strip().partition(":")[0]
-        if name in sources and line.startswith("  "):
-            value = getattr(fit.gpu.coefficients, name)
-            bound = _at_bound(name, value)
-            lines.append(f"  {name}: {_number(value)} # {sources[name]}{bound}")
-        else:
-            lines.append(line)
+        lines.append(fitted.pop(name) if name in fitted and line.startswith("  ") else line)
+    if fitted:
+        heading = next((n for n, line in enumerate(lines) if line.startswith("coefficients:")), len(lines))
+        lines[heading : heading + 1] = [*(lines[heading : heading + 1] or ["coefficients:"]), *fitted.values()]
     block = yaml.safe_dump({"uncertainty": asdict(uncertainty)}, sort_keys=False)
-    return re.sub(r"^uncertainty:(?:.*\n)(?:  .*\n)*", block, "\n".join(lines) + "\n", flags=re.MULTILINE)
+    others = re.sub(r"^uncertainty:(?:.*\n)(?:  .*\n)*", "", "\n".join(lines) + "\n", flags=re.MULTILINE)
+    return others + block
+
+
+def as_written(fit: Fit, *, with_tables: bool) -> Gpu:
+    """Return the GPU with the coefficients that `documented` writes, which are rounded."""
+    names = [*TO_FRONTIERS, *(TO_TABLES if with_tables else ())]
+    return with_coefficients(fit.gpu, {name: float(_number(getattr(fit.gpu.coefficients, name))) for name in names})
 
 
 def _number(value: float) -> str:

@@ -11,7 +11,7 @@ from kareus.fidelity.reference import FrontierRow, ReductionRow, read_reference
 from kareus.fidelity.score import FrontierScore, ReductionScore, score_frontiers, score_reductions
 from kareus.fidelity.subject import Subjects, subjects_of
 from kareus.fidelity.trivial import TrivialErrors, trivial_errors
-from kareus.testbed.simulated.testbed import trust
+from kareus.testbed.simulated.trust import trust
 from kareus.workload.resolve import CONFIG_DIR
 
 
@@ -38,9 +38,9 @@ def run(arguments: argparse.Namespace) -> None:
         answer, lines = _reductions(reductions, subjects)
     header = f"simulated {gpu.name} against {arguments.reference}"
     if arguments.json:
-        print(json.dumps({"testbed": "simulated", "gpu": gpu.name, **answer}, allow_nan=False))  # noqa: T201
+        print(json.dumps({"testbed": "simulated", "gpu": gpu.name, "trust": trust(gpu), **answer}, allow_nan=False))  # noqa: T201
     else:
-        print("\n".join([header, trust(gpu.uncertainty), "", *lines]))  # noqa: T201 - the answer of the command
+        print("\n".join([header, trust(gpu), "", *lines]))  # noqa: T201 - the answer of the command
 
 
 def _frontiers(rows: Sequence[FrontierRow], subjects: Subjects) -> tuple[dict[str, Any], list[str]]:

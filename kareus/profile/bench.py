@@ -91,9 +91,15 @@ class Bench:
 
     @property
     def _decisive(self) -> dict[str, Any]:
-        """All but the range of clocks to search: a wider search reuses what a narrower one measured."""
+        """All but the range of clocks to search: a wider search reuses what a narrower one measured.
+
+        For which numbers the errors of predictions were estimated decides nothing either; that they are known is part
+        of the testbed's identity.
+        """
         gpu = to_plain(self.config.gpu)
         del gpu["search_frequencies"]
+        if gpu["uncertainty"] is not None:
+            del gpu["uncertainty"]["estimated_for"]
         return {
             "gpu": gpu,
             "testbed": to_plain(self.config.testbed),

@@ -144,6 +144,8 @@ class Uncertainty:
     time_interval_percent: float
     """Half the width of 90 % bootstrap intervals (curves drawn anew), mean over the fastest plans of all curves."""
     energy_interval_percent: float
+    estimated_for: str
+    """Name of the numbers of the GPU that they were estimated with (`kareus.testbed.simulated.trust.numbers_of`)."""
 
     def __post_init__(self) -> None:
         within(self, 1e-6, 1000, "%", "time_percent", "energy_percent")
@@ -176,7 +178,7 @@ class Gpu:
     """Contains `maximum_clock_mhz`, at which the baselines run."""
     coefficients: GpuCoefficients
     uncertainty: Uncertainty | None
-    """Of the GPU model with these coefficients; null where it was not measured."""
+    """Of the GPU model; null where it was not measured. Holds only for the numbers that it names."""
 
     @property
     def throttling_power_w(self) -> float:

@@ -6,7 +6,7 @@ from zeus.device.gpu import ZeusGPUInitError
 
 from kareus.cli import main
 from kareus.device import nvml, stage
-from kareus.device.claims import FOLDER_VARIABLE, setting_of
+from kareus.device.claims import FOLDER_VARIABLE, claim, setting_of
 
 
 @pytest.fixture
@@ -45,6 +45,55 @@ def test_reset_leaves_the_clock_of_a_run_at_work_alone(device, capsys):
     finally:
         holder.kill()
         holder.wait()
+
+
+@pytest.fixture
+def three(tmp_path, monkeypatch):
+    """Three GPUs, of each of which a killed run left the clock locked."""
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path / "claims"))
+    fakes = []
+    for name in ("a", "b", "c"):
+        (tmp_path / name).mkdir()
+        fakes.append(FakeDevice(tmp_path / name, uuid=f"GPU-{name}"))
+        with claim(f"GPU-{name}") as claimed:
+            claimed.note(900)
+        fakes[-1].locked.write_text("900")
+    monkeypatch.setattr(stage, "open_devices", lambda: tuple(fakes))
+    return fakes
+
+
+@pytest.mark.parametrize("gpus", [[], ["0", "1", "2"]])
+def test_reset_goes_on_past_a_gpu_in_use_and_says_so(three, capsys, gpus):
+    with claim("GPU-a"):
+        assert main(["clocks", "reset", *gpus]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == "reset the SM clock of GPU-b\nreset the SM clock of GPU-c\n"
+    assert printed.err.startswith("kareus clocks: GPU-a: in use, its clock is locked to 900 MHz by process ")
+    assert [device.locked.exists() for device in three] == [True, False, False]
+
+
+def test_reset_names_all_gpus_in_use_in_one_line(three, capsys):
+    with claim("GPU-a"), claim("GPU-c"):
+        assert main(["clocks", "reset", "--dry-run"]) == 2
+        assert capsys.readouterr().out == "would reset the SM clock of GPU-b\n"
+        assert main(["clocks", "reset"]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == "reset the SM clock of GPU-b\n"
+    assert printed.err.startswith("kareus clocks: 2 of 3 GPUs were not reset: GPU-a: in use, ")
+    assert " GPU-c: in use, " in printed.err
+    assert printed.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("action", ["show", "reset"])
+def test_a_claim_that_cannot_be_used_keeps_nobody_from_the_other_gpus(three, tmp_path, capsys, action):
+    path = tmp_path / "claims/GPU-a.claim"
+    path.unlink()
+    path.symlink_to(tmp_path / "victim")
+    assert main(["clocks", action]) == 2
+    printed = capsys.readouterr()
+    assert printed.out.count("\n") == 2
+    assert printed.err.startswith(f"kareus clocks: {path}: cannot be used (a symbolic link); remove it, or name")
+    assert not (tmp_path / "victim").exists()
 
 
 def test_a_user_without_rights_gets_one_line_and_the_claim_stays(device, capsys):

@@ -88,6 +88,7 @@ def test_a_fit_is_written_into_the_configuration_and_changes_nothing_else(fit):
         "energy_percent": 3.0,
         "time_interval_percent": 1.5,
         "energy_interval_percent": 1.0,
+        "estimated_for": "version-1-0123456789abcdef",
     }
     written = documented(text, fit, Uncertainty(**known), with_tables=False)
     before, after = yaml.safe_load(text), yaml.safe_load(written)

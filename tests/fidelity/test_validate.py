@@ -33,6 +33,7 @@ def answer(tmp_path, capsys, text, *arguments):
 def test_frontiers_are_answered_with_one_json_object(tmp_path, capsys):
     found = json.loads(answer(tmp_path, capsys, FRONTIERS, "--json"))
     assert found["testbed"] == "simulated"
+    assert found["trust"].startswith("on held-out workloads 90 % within")
     assert [row["scored"] for row in found["rows"]] == [True, True, False]
     errors = [100 * abs(r["predicted_time_s"] / r["given_time_s"] - 1) for r in found["rows"] if r["scored"]]
     assert found["time_mape_pct"] == pytest.approx(sum(errors) / 2)
@@ -42,7 +43,8 @@ def test_frontiers_are_answered_with_one_json_object(tmp_path, capsys):
 
 
 def test_reductions_are_answered_with_one_json_object(tmp_path, capsys):
-    found = json.loads(answer(tmp_path, capsys, REDUCTIONS, "--json"))
+    found = json.loads(answer(tmp_path, capsys, REDUCTIONS, "gpu.coefficients.crowding=1.0", "--json"))
+    assert found["trust"] == "errors not measured for this GPU"
     errors = [abs(row["predicted_pct"] - row["given_pct"]) for row in found["rows"]]
     assert len(errors) == 4
     assert found["reduction_mae_points"] == pytest.approx(sum(errors) / 4)

@@ -8,7 +8,7 @@ from snakemake.exceptions import WorkflowError
 from snakemake.utils import validate
 
 from kareus.artifacts.code import code_hash
-from kareus.artifacts.files import lock_until_exit, require_locked
+from kareus.artifacts.files import PARENT_VARIABLE, lock_until_exit, require_locked
 from kareus.artifacts.records import content_hash
 from kareus.campaign.resolve import resolve_campaign
 from kareus.cli import COMMANDS
@@ -27,9 +27,8 @@ from kareus.workload.naming import graph_name
 from kareus.workload.slices import SLICES, cut, slice_text
 
 shell.executable("bash")
-shell.prefix(
-    "exec "
-)  # so that a stage's parent is Snakemake, and it dies with Snakemake
+# So that a stage's parent is Snakemake, and it dies with Snakemake, even if that happens before it runs.
+shell.prefix(f"{PARENT_VARIABLE}=$PPID exec ")
 
 
 RUN_LOCK = Path(".snakemake/kareus.lock")

@@ -14,28 +14,15 @@ from kareus.testbed.program import Program
 from kareus.testbed.protocol import ClockReport, Session
 from kareus.testbed.simulated.model import Behaviour, run_program
 from kareus.testbed.simulated.thermal import Interval
+from kareus.testbed.simulated.trust import MODEL_VERSION, trust
 from kareus.workload.config import TestbedConfig
-from kareus.workload.gpu import Gpu, Uncertainty
-
-MODEL_VERSION = "6"
-"""Version of the laws; a change that moves numbers raises it, so that old measurements are not mixed in."""
+from kareus.workload.gpu import Gpu
 
 RunProgram = Callable[[Gpu, Program, float], Behaviour]
 """The laws of a GPU: what one execution of a program does at a requested clock."""
 
 PREDECESSOR_S = 60.0
 """Time for which the standard predecessor ran: long enough for its heat to have settled."""
-
-
-def trust(uncertainty: Uncertainty | None) -> str:
-    """How far predictions are off, in words."""
-    if uncertainty is None:
-        return "errors not measured for this GPU"
-    return (
-        f"on held-out workloads 90 % within {uncertainty.time_percent:.1f} % of time and "
-        f"{uncertainty.energy_percent:.1f} % of energy, 90 % bootstrap intervals +/- "
-        f"{uncertainty.time_interval_percent:.1f} % and {uncertainty.energy_interval_percent:.1f} %"
-    )
 
 
 class SimulatedTestbed:
@@ -58,7 +45,7 @@ class SimulatedTestbed:
     @property
     def identity(self) -> TestbedIdentity:
         """Says that it is simulated, by which version of the laws, and how far off those are known to be."""
-        detail = f"GPU model version {MODEL_VERSION}, {trust(self.gpu.uncertainty)}"
+        detail = f"GPU model version {MODEL_VERSION}, {trust(self.gpu)}"
         return TestbedIdentity(kind="simulated", gpu=self.gpu.name, detail=detail)
 
     @contextlib.contextmanager

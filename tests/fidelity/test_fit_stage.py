@@ -1,0 +1,81 @@
+"""Writing a fit into a GPU's file: what is read back is what was fitted, and its errors are known."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from builders import CONFIG
+
+from kareus.cli import main
+from kareus.fidelity.fit import TO_FRONTIERS, TO_TABLES, Fit, with_coefficients
+from kareus.fidelity.fit_stage import as_written, documented
+from kareus.testbed.simulated.trust import numbers_of, trust
+from kareus.workload.compose import compose
+from kareus.workload.gpu import Gpu, Uncertainty
+
+FITTED = {name: prior.value * 1.0123456 for name, prior in {**TO_FRONTIERS, **TO_TABLES}.items()}
+
+
+def composed(option: str, config: Path = CONFIG) -> Gpu:
+    (only,) = compose((f"gpu={option}",), config)
+    return only.workload.gpu
+
+
+def read_back(folder: Path, text: str, with_tables: bool) -> Gpu:
+    """The GPU of a file with `text`, after a fit of it was written into it."""
+    shutil.copytree(CONFIG, folder / "config")
+    path = folder / "config/gpu/mine.yaml"
+    path.write_text(text)
+    names = [*TO_FRONTIERS, *(TO_TABLES if with_tables else ())]
+    gpu = with_coefficients(composed("mine", folder / "config"), {name: FITTED[name] for name in names})
+    fit = Fit(gpu, np.zeros(0))
+    known = Uncertainty(
+        time_percent=7.5,
+        energy_percent=3.0,
+        time_interval_percent=1.5,
+        energy_interval_percent=1.0,
+        estimated_for=numbers_of(as_written(fit, with_tables=with_tables)),
+    )
+    path.write_text(documented(text, fit, known, with_tables=with_tables))
+    return composed("mine", folder / "config")
+
+
+INHERITS = "defaults: [a100-sxm4-40gb, _self_]\nname: mine\n"
+SOME_OF_ITS_OWN = INHERITS + "coefficients: # mine\n  contention: 0.5 # mine\n  thermal_time_s: 2.0\n"
+
+
+@pytest.mark.parametrize("with_tables", [True, False])
+@pytest.mark.parametrize(
+    "text",
+    [
+        (CONFIG / "gpu/a100-sxm4-40gb.yaml").read_text(),
+        (CONFIG / "gpu/h100-sxm5-80gb.yaml").read_text(),
+        INHERITS,
+        SOME_OF_ITS_OWN,
+        SOME_OF_ITS_OWN + "uncertainty: null\n",
+    ],
+    ids=["all its own", "inherits from another GPU", "inherits", "some of its own", "unknown errors"],
+)
+def test_a_file_that_a_fit_was_written_into_has_its_coefficients_and_its_errors(tmp_path, text, with_tables):
+    gpu = read_back(tmp_path, text, with_tables)
+    for name in [*TO_FRONTIERS, *(TO_TABLES if with_tables else ())]:
+        assert getattr(gpu.coefficients, name) == pytest.approx(FITTED[name], rel=1e-3)
+    assert "90 % within 7.5 % of time and 3.0 % of energy" in trust(gpu)
+
+
+def test_other_coefficients_and_comments_of_a_file_stay(tmp_path):
+    gpu = read_back(tmp_path, SOME_OF_ITS_OWN, with_tables=False)
+    assert gpu.coefficients.thermal_time_s == 2.0
+    assert "coefficients: # mine\n" in (tmp_path / "config/gpu/mine.yaml").read_text()
+
+
+def test_coefficients_in_one_line_are_refused_before_the_fit(tmp_path, capsys):
+    shutil.copytree(CONFIG, tmp_path / "config")
+    path = tmp_path / "config/gpu/mine.yaml"
+    path.write_text(INHERITS + "coefficients: {contention: 0.5}\n")
+    command = ["fit", "--gpu", "mine", "--reference", "nowhere.csv", "--config-dir", str(tmp_path / "config")]
+    assert main([*command, "--output", str(path)]) == 2
+    assert capsys.readouterr().err == (
+        f"kareus fit: {path}: coefficients: written in one line; write each on an indented line of its own.\n"
+    )
