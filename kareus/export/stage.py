@@ -7,22 +7,28 @@ from collections.abc import Callable
 from pathlib import Path
 
 from kareus.artifacts.files import write_text
-from kareus.export.ranks import rank_schedules
-from kareus.export.zeus import frequency_schedule
+from kareus.artifacts.outputs import Kind, add_force, check_outputs, check_place
+from kareus.export.ranks import are_rank_schedules, rank_schedules
+from kareus.export.zeus import frequency_schedule, is_frequency_schedule
 from kareus.plan.check_stage import read_checked_plan
 from kareus.plan.document import Plan
 from kareus.workload.config import Workload
 
 logger = logging.getLogger(__name__)
 
-FORMATS: dict[str, tuple[str, Callable[[Plan, Workload], str]]] = {
-    "zeus": (".zeus.py", lambda plan, _: frequency_schedule(plan)),
+FORMATS: dict[str, tuple[str, Callable[[Plan, Workload], str], Kind]] = {
+    "zeus": (
+        ".zeus.py",
+        lambda plan, _: frequency_schedule(plan),
+        Kind("a frequency schedule of Zeus", is_frequency_schedule),
+    ),
     "ranks": (
         ".ranks.json",
         lambda plan, workload: json.dumps(rank_schedules(plan, workload.parallelism), indent=1) + "\n",
+        Kind("schedules of ranks", are_rank_schedules),
     ),
 }
-"""Suffix of the file, and its text."""
+"""Suffix of the file, its text, and its kind."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,12 +43,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--folder", type=Path, help="results folder of the workload (default: the one the plan is in)")
     parser.add_argument("--output", type=Path, help="file to write (default: beside the plan, with another suffix)")
+    add_force(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Read, check, convert, write."""
-    plan, workload = read_checked_plan(arguments.plan, arguments.folder)
-    suffix, text = FORMATS[arguments.format]
+    suffix, text, kind = FORMATS[arguments.format]
     output = arguments.output or arguments.plan.with_name(arguments.plan.name.removesuffix(".json") + suffix)
+    check_place(output, force=arguments.force)
+    check_outputs(arguments, [(output, kind)])
+    plan, workload = read_checked_plan(arguments.plan, arguments.folder)
     write_text(output, text(plan, workload))
     logger.info("%s: written [%s]", output, plan.testbed.label)

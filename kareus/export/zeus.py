@@ -5,6 +5,10 @@ list of (instruction, MHz) in order of execution (`zeus.optimizer.pipeline_frequ
 launch operators and SM counts of a plan have no place in it.
 """
 
+from pathlib import Path
+
+from kareus.artifacts.files import read_text
+from kareus.errors import ArtifactError
 from kareus.plan.document import Plan
 
 
@@ -13,3 +17,12 @@ def frequency_schedule(plan: Plan) -> str:
     stages = [[(str(i.direction), i.frequency_mhz) for i in stage.instructions] for stage in plan.stages]
     lines = [f"    [{', '.join(f'({name!r}, {mhz})' for name, mhz in own)}],\n" for own in stages]
     return f"# {plan.workload}, {plan.selector}: {plan.testbed.label}\n[\n{''.join(lines)}]\n"
+
+
+def is_frequency_schedule(path: Path) -> bool:
+    """Return whether a file is one that `frequency_schedule` may have written."""
+    try:
+        first, *rest = read_text(path).split("\n")
+    except ArtifactError:
+        return False
+    return first.startswith("# ") and rest[:1] == ["["] and rest[-2:] == ["]", ""]

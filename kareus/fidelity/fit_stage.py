@@ -11,6 +11,7 @@ import numpy as np
 import yaml
 
 from kareus.artifacts.files import read_text, write_text
+from kareus.artifacts.outputs import Kind, add_force, check_outputs, check_place
 from kareus.errors import ArtifactError
 from kareus.fidelity.fit import (
     REFIT_EVALUATIONS,
@@ -48,10 +49,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tables", type=Path, help="measured reductions (CSV), for what frontiers do not tell")
     parser.add_argument("--output", type=Path, help="GPU configuration to write (YAML); by default nothing is written")
     parser.add_argument("--config-dir", type=Path, default=CONFIG_DIR, help="Hydra groups (default: config)")
+    add_force(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Fit, print errors and intervals, write."""
+    source = arguments.config_dir / "gpu" / f"{arguments.gpu}.yaml"
+    if arguments.output is not None:
+        check_place(arguments.output, force=arguments.force)
+        check_outputs(arguments, [(arguments.output, Kind("a GPU's configuration", _is_gpu))], [source])
     rows = _frontier_rows(arguments.reference)
     tables = _reduction_rows(arguments.tables)
     overrides = (f"gpu={arguments.gpu}",)
@@ -64,10 +70,17 @@ def run(arguments: argparse.Namespace) -> None:
     for line in [*lines, *_interval_lines(intervals)]:
         logger.info("%s", line)
     if arguments.output:
-        source = arguments.config_dir / "gpu" / f"{arguments.gpu}.yaml"
         written = documented(read_text(source), fit, uncertainty, with_tables=bool(tables))
         write_text(arguments.output, written)
         logger.info("%s: written", arguments.output)
+
+
+def _is_gpu(path: Path) -> bool:
+    try:
+        content = yaml.safe_load(read_text(path))
+    except (ArtifactError, yaml.YAMLError):
+        return False
+    return isinstance(content, dict) and bool({"coefficients", "defaults"} & set(content))
 
 
 def _frontier_rows(path: Path) -> list[FrontierRow]:
