@@ -4,7 +4,7 @@ import argparse
 import logging
 from pathlib import Path
 
-from kareus.artifacts.outputs import add_force, check_folder, check_outputs, table
+from kareus.artifacts.outputs import add_force, check_outputs, table
 from kareus.artifacts.provenance import check_subject
 from kareus.artifacts.tables import read_provenance, write_table
 from kareus.partition.graph import Batch, BlockGraph, Direction, instruction_directions
@@ -40,7 +40,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Measure what the store does not have yet, then write both tables."""
-    check_folder(arguments.store, force=arguments.force)
     tables = [(arguments.components, table(COMPONENTS)), (arguments.instructions, table(PROFILED_INSTRUCTIONS))]
     check_outputs(arguments, [*tables, *progress_file(arguments.progress)])
     config = load_slice(arguments.config, ProfileSlice)

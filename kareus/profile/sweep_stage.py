@@ -4,7 +4,7 @@ import argparse
 import logging
 from pathlib import Path
 
-from kareus.artifacts.outputs import add_force, check_folder, check_outputs, table
+from kareus.artifacts.outputs import add_force, check_outputs, table
 from kareus.artifacts.provenance import check_subject
 from kareus.artifacts.tables import read_provenance, write_table
 from kareus.partition.read import find_partition
@@ -37,7 +37,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Measure what the store does not have, and write it."""
-    check_folder(arguments.store, force=arguments.force)
     check_outputs(arguments, [(arguments.trials, table(TRIALS))])
     swept = resolve_sweep(arguments.overrides, arguments.config_dir)
     workload, sweep = swept.workload, swept.sweep
