@@ -127,6 +127,14 @@ def read_provenance(path: Path, schema: TableSchema) -> Provenance:
     return _check_header(path, _read(path), schema).provenance
 
 
+def table_name(path: Path) -> str | None:
+    """Return the name of the table in a file, of any version of its schema; None if it holds none or is damaged."""
+    try:
+        return _header(path, _read(path)).table
+    except ArtifactError:
+        return None
+
+
 def _read(path: Path) -> bytes:
     """Bytes of the file, once they are those that were written."""
     if not path.is_file():
@@ -162,15 +170,19 @@ def _with_hash(content: bytes, content_hash: str) -> bytes:
     return content[:start] + content_hash.encode() + content[start + len(content_hash) :]
 
 
-def _check_header(path: Path, content: bytes, schema: TableSchema) -> _Header:
+def _header(path: Path, content: bytes) -> _Header:
     try:
         text = pl.read_parquet_metadata(io.BytesIO(content)).get(METADATA_KEY)
     except _UNREADABLE as error:
         raise _unreadable(path, str(error)) from error
     try:
-        header = records.from_plain(_Header, records.parse_json(text or ""))
+        return records.from_plain(_Header, records.parse_json(text or ""))
     except ConfigError as error:
         raise ArtifactError(f"{path}: metadata of another version of Kareus ({error}); {REDO}.") from error
+
+
+def _check_header(path: Path, content: bytes, schema: TableSchema) -> _Header:
+    header = _header(path, content)
     if header.table != schema.name:
         raise ArtifactError(f"{path}: holds the table '{header.table}', expected '{schema.name}'; check the path.")
     if header.schema_version != schema.version:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from kareus.artifacts.layout import campaign_table
+from kareus.artifacts.outputs import add_force, check_folder, check_outputs, table
 from kareus.artifacts.provenance import Provenance
 from kareus.artifacts.records import content_hash
 from kareus.artifacts.tables import write_table
@@ -15,6 +16,7 @@ from kareus.campaign.tables import CAMPAIGN
 from kareus.workload.naming import degrees
 from kareus.workload.resolve import CONFIG_DIR
 from kareus.workload.stage import write_resolved
+from kareus.workload.tables import WORKLOADS
 
 logger = logging.getLogger(__name__)
 
@@ -30,10 +32,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--config-dir", type=Path, default=CONFIG_DIR, help="Hydra groups (default: config)")
     parser.add_argument("--output", type=Path, help="folder to write to (default: nothing is written)")
+    add_force(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Resolve and print; write where there is a folder for it."""
+    if arguments.output is not None:
+        check_folder(arguments.output, force=arguments.force)
+        check_outputs(
+            arguments,
+            [
+                (arguments.output / "workloads.parquet", table(WORKLOADS)),
+                (campaign_table(arguments.output, arguments.name), table(CAMPAIGN)),
+            ],
+        )
     campaign = resolve_campaign(arguments.name, arguments.overrides, arguments.config_dir)
     for line in _lines(campaign):
         logger.info("%s", line)

@@ -9,12 +9,14 @@ import os
 import sys
 from pathlib import Path
 
+from kareus.artifacts.outputs import add_force, check_folder, check_outputs, table
 from kareus.device.environment import prepare_cuda
 from kareus.engine.job import Training, planned_job, unplanned_job
 from kareus.engine.launch import is_rank, launch
 from kareus.engine.learning_rate import LearningRateSchedule
-from kareus.engine.rehearsal import rehearse
+from kareus.engine.rehearsal import PLAYED_BACK, rehearse
 from kareus.engine.settings import OptimizerSettings, TrainingSettings
+from kareus.engine.tables import ITERATIONS
 from kareus.errors import ConfigError
 from kareus.plan.check_stage import read_checked_plan, workload_folder
 from kareus.plan.document import Plan
@@ -64,10 +66,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=CLOCKS,
         help="dry prints what would be set (default: planned, or default where the workload was measured so)",
     )
+    add_force(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Be a rank, or start them all."""
+    check_folder(arguments.output, force=arguments.force)
+    if arguments.export is not None:
+        check_folder(arguments.export, force=arguments.force)
+    check_outputs(arguments, [(arguments.output / PLAYED_BACK, table(ITERATIONS))])
     prepare_cuda()
     if not is_rank(os.environ):
         simulated = _simulated(arguments)

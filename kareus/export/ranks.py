@@ -4,8 +4,11 @@ Global ranks number tensor parallelism fastest, then context parallelism, then d
 (Megatron-LM's default order, `tp-cp-ep-dp-pp`). All ranks of a stage run the same steps.
 """
 
+from pathlib import Path
 from typing import Any
 
+from kareus.artifacts.files import read_json
+from kareus.errors import ArtifactError
 from kareus.plan.document import Plan, PlannedInstruction, StagePlan
 from kareus.workload.config import Parallelism
 
@@ -37,6 +40,15 @@ def rank_schedules(plan: Plan, parallelism: Parallelism) -> dict[str, Any]:
         "stages": [_stage(stage) for stage in plan.stages],
         "ranks": ranks,
     }
+
+
+def are_rank_schedules(path: Path) -> bool:
+    """Return whether a file is one of `rank_schedules`."""
+    try:
+        document = read_json(path)
+    except ArtifactError:
+        return False
+    return isinstance(document, dict) and {"workload", "selector", "stages", "ranks"} <= set(document)
 
 
 def _stage(stage: StagePlan) -> dict[str, Any]:

@@ -6,14 +6,18 @@ import logging
 from pathlib import Path
 
 from kareus.artifacts.files import write_text
-from kareus.export.ranks import rank_schedules
-from kareus.export.zeus import frequency_schedule
+from kareus.artifacts.outputs import Kind, add_force, check_outputs, check_place
+from kareus.export.ranks import are_rank_schedules, rank_schedules
+from kareus.export.zeus import frequency_schedule, is_frequency_schedule
 from kareus.plan.check_stage import read_checked_plan, workload_folder
 
 logger = logging.getLogger(__name__)
 
-SUFFIXES = {"zeus": ".zeus.py", "ranks": ".ranks.json"}
-"""Of the file in each format."""
+FORMATS = {
+    "zeus": (".zeus.py", Kind("a frequency schedule of Zeus", is_frequency_schedule)),
+    "ranks": (".ranks.json", Kind("schedules of ranks", are_rank_schedules)),
+}
+"""Suffix and kind of the file in each format."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,23 +25,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("plan", type=Path, help="plan file")
     parser.add_argument(
         "--format",
-        choices=sorted(SUFFIXES),
+        choices=sorted(FORMATS),
         required=True,
         help="zeus: frequency schedule of Zeus' pipeline frequency optimizer, for plans that need clocks alone; "
         "ranks: steps of every rank, numbered and named as in Megatron-LM (JSON)",
     )
     parser.add_argument("--folder", type=Path, help="results folder of the workload (default: the one the plan is in)")
     parser.add_argument("--output", type=Path, help="file to write (default: beside the plan, with another suffix)")
+    add_force(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Read, check, convert, write."""
+    suffix, kind = FORMATS[arguments.format]
+    output = arguments.output or arguments.plan.with_name(arguments.plan.name.removesuffix(".json") + suffix)
+    check_place(output, force=arguments.force)
+    check_outputs(arguments, [(output, kind)])
     plan, workload = read_checked_plan(arguments.plan, arguments.folder)
     if arguments.format == "zeus":
         text = frequency_schedule(plan, workload_folder(arguments.plan, arguments.folder), arguments.plan)
     else:
         text = json.dumps(rank_schedules(plan, workload.parallelism), indent=1) + "\n"
-    name = arguments.plan.name.removesuffix(".json") + SUFFIXES[arguments.format]
-    output = arguments.output or arguments.plan.with_name(name)
     write_text(output, text)
     logger.info("%s: written [%s]", output, plan.testbed.label)

@@ -10,8 +10,9 @@ Zeus evaluates the file. Nothing is written to it but numbers and words of this 
 import shlex
 from pathlib import Path
 
+from kareus.artifacts.files import read_text
 from kareus.artifacts.layout import WorkloadFolder
-from kareus.errors import ConfigError
+from kareus.errors import ArtifactError, ConfigError
 from kareus.partition.graph import Direction
 from kareus.pipeline.compare import FRONTIER_BASELINE
 from kareus.plan.document import Plan
@@ -59,3 +60,12 @@ def _execution(plan: Plan) -> Execution | None:
         if instruction.direction is not Direction.WEIGHT_GRADIENT
     }
     return found.pop() if len(found) == 1 and Execution.OVERLAP not in found else None
+
+
+def is_frequency_schedule(path: Path) -> bool:
+    """Return whether a file is one that `frequency_schedule` may have written."""
+    try:
+        first, *rest = read_text(path).split("\n")
+    except ArtifactError:
+        return False
+    return first.startswith("# ") and rest[:1] == ["["] and rest[-2:] == ["]", ""]

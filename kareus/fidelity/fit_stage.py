@@ -11,6 +11,7 @@ import numpy as np
 import yaml
 
 from kareus.artifacts.files import read_text, write_text
+from kareus.artifacts.outputs import Kind, add_force, check_outputs, check_place
 from kareus.errors import ArtifactError
 from kareus.fidelity.fit import (
     REFIT_EVALUATIONS,
@@ -50,12 +51,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tables", type=Path, help="measured reductions (CSV), for what frontiers do not tell")
     parser.add_argument("--output", type=Path, help="GPU configuration to write (YAML); by default nothing is written")
     parser.add_argument("--config-dir", type=Path, default=CONFIG_DIR, help="Hydra groups (default: config)")
+    add_force(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Fit, print errors and intervals, write."""
     source = arguments.config_dir / "gpu" / f"{arguments.gpu}.yaml"
-    if arguments.output:  # refused before the fit, which takes minutes
+    if arguments.output is not None:  # refused before the fit, which takes minutes
+        check_place(arguments.output, force=arguments.force)
+        check_outputs(arguments, [(arguments.output, Kind("a GPU's configuration", _is_gpu))], [source])
         _check_lines(source)
     rows = _frontier_rows(arguments.reference)
     tables = _reduction_rows(arguments.tables)
@@ -78,6 +82,14 @@ def _check_lines(source: Path) -> None:
     """Check that the coefficients of a GPU's file stand one a line, so that `documented` finds them."""
     if re.search(r"^coefficients:[ \t]*[^#\s]", read_text(source), flags=re.MULTILINE):
         raise ArtifactError(f"{source}: coefficients: written in one line; write each on an indented line of its own.")
+
+
+def _is_gpu(path: Path) -> bool:
+    try:
+        content = yaml.safe_load(read_text(path))
+    except (ArtifactError, yaml.YAMLError):
+        return False
+    return isinstance(content, dict) and bool({"coefficients", "defaults"} & set(content))
 
 
 def _frontier_rows(path: Path) -> list[FrontierRow]:

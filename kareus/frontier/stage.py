@@ -8,6 +8,7 @@ from pathlib import Path
 
 import polars as pl
 
+from kareus.artifacts.outputs import add_force, check_outputs, table
 from kareus.artifacts.provenance import Provenance, check_subject, derived
 from kareus.artifacts.records import content_hash
 from kareus.artifacts.tables import read_provenance, read_table, write_table
@@ -39,10 +40,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--candidates", type=Path, nargs="*", default=[], help="searches (Parquet), each in its partition's folder"
     )
     parser.add_argument("--microbatch", type=Path, required=True, help="microbatch frontiers to write (Parquet)")
+    add_force(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Compose, prune and write."""
+    check_outputs(arguments, [(arguments.microbatch, table(MICROBATCH))])
     config = load_slice(arguments.config, FrontierSlice)
     provenance = _provenance(arguments, config)
     _check_partitions(arguments.candidates, config)

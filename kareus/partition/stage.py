@@ -4,10 +4,12 @@ import argparse
 import logging
 from pathlib import Path
 
+from kareus.artifacts.outputs import add_force, check_outputs, table
 from kareus.artifacts.provenance import Provenance
 from kareus.artifacts.records import content_hash
 from kareus.partition.extract import extract, partitions_of
 from kareus.partition.graph import Partition
+from kareus.partition.tables import PARTITIONS, SEGMENTS
 from kareus.partition.write import write_graphs, write_partitions
 from kareus.workload.slices import PartitionSlice, load_slice
 
@@ -19,10 +21,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config", type=Path, required=True, help="configuration slice (YAML)")
     parser.add_argument("--segments", type=Path, required=True, help="operator graph to write (Parquet)")
     parser.add_argument("--partitions", type=Path, required=True, help="partitions to write (Parquet)")
+    add_force(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Trace the model, write what was found and print one line for each partition."""
+    check_outputs(arguments, [(arguments.segments, table(SEGMENTS)), (arguments.partitions, table(PARTITIONS))])
     config = load_slice(arguments.config, PartitionSlice)
     graphs = extract(config.model, config.parallelism, config.microbatch_size, config.sequence_length)
     multiplicities = partitions_of(graphs, config)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import polars as pl
 
+from kareus.artifacts.outputs import add_force, check_outputs, table
 from kareus.artifacts.provenance import check_config, check_subject, derived
 from kareus.artifacts.records import content_hash
 from kareus.artifacts.tables import read_provenance, read_table, write_table
@@ -24,10 +25,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--microbatch", type=Path, required=True, help="microbatch frontiers (Parquet)")
     parser.add_argument("--instructions", type=Path, required=True, help="instructions to write (Parquet)")
     parser.add_argument("--iteration", type=Path, required=True, help="iteration frontiers to write (Parquet)")
+    add_force(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Solve and write."""
+    check_outputs(arguments, [(arguments.instructions, table(INSTRUCTIONS)), (arguments.iteration, table(ITERATION))])
     config = load_slice(arguments.config, PipelineSlice)
     origin = read_provenance(arguments.microbatch, MICROBATCH)
     check_subject(subject_of(config), {str(arguments.microbatch): origin})

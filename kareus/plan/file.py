@@ -5,11 +5,24 @@ from typing import Any
 
 from kareus.artifacts import records
 from kareus.artifacts.files import read_json, write_json
+from kareus.artifacts.outputs import Kind
 from kareus.artifacts.seals import sealed, unsealed
 from kareus.errors import ArtifactError, ConfigError
 from kareus.plan.document import PLAN_SCHEMA_VERSION, Plan
 from kareus.plan.schema import plan_schema
 from kareus.plan.selectors import parse_selector
+
+
+def is_plan(path: Path) -> bool:
+    """Return whether a file is a plan, of any version and whatever its seal."""
+    try:
+        document = read_json(path)
+    except ArtifactError:
+        return False
+    return isinstance(document, dict) and {"schema_version", "workload_hash", "selector", "stages"} <= set(document)
+
+
+PLAN_FILE = Kind("a plan", is_plan)
 
 
 def write_plan(path: Path, plan: Plan) -> None:

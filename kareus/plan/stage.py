@@ -8,10 +8,11 @@ from typing import Any
 import polars as pl
 
 from kareus.artifacts.layout import WorkloadFolder
+from kareus.artifacts.outputs import add_force, check_outputs, check_place
 from kareus.artifacts.records import suggest
 from kareus.errors import ConfigError
 from kareus.plan.build import build_plan
-from kareus.plan.file import write_plan
+from kareus.plan.file import PLAN_FILE, write_plan
 from kareus.plan.frontiers import read_frontiers
 from kareus.plan.run_totals import check_tokens, run_totals
 from kareus.plan.selectors import ALLOWED, Goal, Selector, parse_selector, select
@@ -30,6 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--output", type=Path, help="plan file to write (default: FOLDER/plan/SELECTOR.json, or SELECTOR_METHOD.json)"
     )
+    add_force(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -37,6 +39,9 @@ def run(arguments: argparse.Namespace) -> None:
     selector = parse_selector(arguments.selector)
     if arguments.tokens is not None:
         check_tokens(arguments.tokens)
+    if arguments.output is not None:
+        check_place(arguments.output, force=arguments.force)
+        check_outputs(arguments, [(arguments.output, PLAN_FILE)])
     folder = WorkloadFolder(arguments.folder)
     workload = load_slice(folder.config("plan"), PlanSlice).workload
     frontiers = read_frontiers(folder, workload)

@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from kareus.artifacts.names import below
+from kareus.artifacts.outputs import Kind
 from kareus.artifacts.provenance import Provenance
 from kareus.artifacts.records import content_hash, to_plain
 from kareus.artifacts.store import Shelf
 from kareus.artifacts.tables import TableSchema
 from kareus.profile.measure import Looker, Profiler
 from kareus.profile.tables import LOOKS, MEASUREMENTS
+from kareus.progress.journal import SUFFIX
 from kareus.testbed.factory import open_testbed
 from kareus.testbed.protocol import Testbed
 from kareus.workload.config import MeasurementProtocol, TestbedConfig
@@ -107,6 +109,15 @@ class Bench:
             "seed": self.config.seed,
             "identity": to_plain(self.testbed.identity),
         }
+
+
+def progress_file(path: Path | None) -> list[tuple[Path, Kind]]:
+    """Return the journal of progress among the outputs of a stage that measures, if it was asked for one.
+
+    It is known by its name: one that a power cut left empty keeps no stage from starting.
+    """
+    kind = Kind("a journal of progress", lambda place: place.name.endswith(SUFFIX))
+    return [] if path is None else [(path, kind)]
 
 
 def open_bench(config: MeasuringConfig) -> Bench:

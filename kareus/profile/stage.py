@@ -4,12 +4,13 @@ import argparse
 import logging
 from pathlib import Path
 
+from kareus.artifacts.outputs import add_force, check_outputs, table
 from kareus.artifacts.provenance import check_subject
 from kareus.artifacts.tables import read_provenance, write_table
 from kareus.partition.graph import Batch, BlockGraph, Direction, instruction_directions
 from kareus.partition.read import read_graphs
 from kareus.partition.tables import SEGMENTS
-from kareus.profile.bench import open_bench
+from kareus.profile.bench import open_bench, progress_file
 from kareus.profile.measure import Profiler
 from kareus.profile.programs import (
     Execution,
@@ -34,10 +35,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--components", type=Path, required=True, help="costs of components to write (Parquet)")
     parser.add_argument("--instructions", type=Path, required=True, help="costs of instructions to write (Parquet)")
     parser.add_argument("--progress", type=Path, help="journal for those who watch, kept while profiling (JSON)")
+    add_force(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Measure what the store does not have yet, then write both tables."""
+    tables = [(arguments.components, table(COMPONENTS)), (arguments.instructions, table(PROFILED_INSTRUCTIONS))]
+    check_outputs(arguments, [*tables, *progress_file(arguments.progress)])
     config = load_slice(arguments.config, ProfileSlice)
     check_subject(subject_of(config), {str(arguments.segments): read_provenance(arguments.segments, SEGMENTS)})
     graphs = read_graphs(arguments.segments)

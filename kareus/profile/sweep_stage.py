@@ -4,6 +4,7 @@ import argparse
 import logging
 from pathlib import Path
 
+from kareus.artifacts.outputs import add_force, check_outputs, table
 from kareus.artifacts.provenance import check_subject
 from kareus.artifacts.tables import read_provenance, write_table
 from kareus.partition.read import find_partition
@@ -31,10 +32,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--partitions", type=Path, required=True, help="partitions of the workload (Parquet)")
     parser.add_argument("--store", type=Path, required=True, help="folder of the measurement store")
     parser.add_argument("--trials", type=Path, required=True, help="table to write (Parquet)")
+    add_force(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Measure what the store does not have, and write it."""
+    check_outputs(arguments, [(arguments.trials, table(TRIALS))])
     swept = resolve_sweep(arguments.overrides, arguments.config_dir)
     workload, sweep = swept.workload, swept.sweep
     subject = subject_of(workload)

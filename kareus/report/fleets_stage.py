@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 
 from kareus.artifacts.files import write_text
+from kareus.artifacts.outputs import add_force, check_folder
 from kareus.report.downloads import OF_WORKLOAD, labelled, labelled_schema, write_downloads
 from kareus.report.drawing import save
 from kareus.report.fleets import compare_fleets, fleet_plots, load_fleets
@@ -21,10 +22,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         )
     text = "folder for fleets.html, fleets.txt, figures/ (SVG, PDF) and data/ (CSV, Parquet)"
     parser.add_argument("--output", type=Path, required=True, metavar="FOLDER", help=text)
+    add_force(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Read all tables, write the report, print the summary."""
+    check_folder(arguments.output, force=arguments.force)
     inputs = load_fleets(arguments.title, arguments.fleet, arguments.stragglers, arguments.power_caps, arguments.hours)
     plots, subject, output = fleet_plots(inputs), f"{inputs.workload}, {inputs.testbed.label}", arguments.output
     of = {"workload": inputs.workload, "testbed": inputs.testbed.label}

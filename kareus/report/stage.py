@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 
 from kareus.artifacts.files import write_text
+from kareus.artifacts.outputs import add_force, check_folder
 from kareus.report.downloads import write_downloads
 from kareus.report.drawing import save
 from kareus.report.figures import figures, tables
@@ -26,10 +27,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--runs", type=Path, nargs="*", default=[], metavar="FILE", help="iterations that were run")
     text = "folder for page.html, summary.txt, figures/ and timelines/ (SVG, PDF) and data/ (CSV, Parquet)"
     parser.add_argument("--output", type=Path, required=True, metavar="FOLDER", help=text)
+    add_force(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Read all inputs, write the report, print the summary."""
+    check_folder(arguments.output, force=arguments.force)
     inputs = load(
         arguments.title,
         Paths(

@@ -4,6 +4,7 @@ import argparse
 import logging
 from pathlib import Path
 
+from kareus.artifacts.outputs import add_force, check_outputs, table
 from kareus.artifacts.provenance import derived
 from kareus.artifacts.records import content_hash
 from kareus.artifacts.tables import read_provenance, write_table
@@ -21,10 +22,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config", type=Path, required=True, help="configuration slice (YAML)")
     parser.add_argument("--partitions", type=Path, required=True, help="partitions (Parquet)")
     parser.add_argument("--space", type=Path, required=True, help="search spaces to write (Parquet)")
+    add_force(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Enumerate the candidates of every partition."""
+    check_outputs(arguments, [(arguments.space, table(SPACE))])
     config = load_slice(arguments.config, ScheduleSlice)
     rows = []
     for partition in read_partitions(arguments.partitions):

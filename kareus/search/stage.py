@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from kareus.artifacts.outputs import add_force, check_outputs, table
 from kareus.artifacts.provenance import common_subject
 from kareus.artifacts.randomness import generator
 from kareus.artifacts.tables import read_provenance, read_table, write_table
@@ -16,7 +17,7 @@ from kareus.pareto import pareto_mask
 from kareus.partition.graph import Partition
 from kareus.partition.read import find_partition
 from kareus.partition.tables import PARTITIONS
-from kareus.profile.bench import open_bench
+from kareus.profile.bench import open_bench, progress_file
 from kareus.profile.measure import Look, Measurement
 from kareus.profile.programs import partition_program
 from kareus.progress.journal import Journal, Standing
@@ -43,10 +44,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rounds", type=Path, required=True, help="rounds to write (Parquet)")
     parser.add_argument("--proposals", type=Path, required=True, help="times of choosing to write (Parquet)")
     parser.add_argument("--progress", type=Path, help="journal for those who watch, kept while searching (JSON)")
+    add_force(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Search, measuring only what the store does not have."""
+    _check_outputs(arguments)
     config = load_slice(arguments.config, SearchSlice)
     partition = find_partition(arguments.partitions, arguments.partition)
     space = read_table(arguments.space, SPACE).filter(pl.col("partition") == partition.name).sort("candidate")
@@ -89,6 +92,15 @@ def run(arguments: argparse.Namespace) -> None:
     write_table(arguments.rounds, ROUNDS.frame(rounds), ROUNDS, provenance)
     proposals = [{"round": round_, "proposing_s": spent_s} for round_, spent_s in enumerate(search.proposing_s)]
     write_table(arguments.proposals, PROPOSALS.frame(proposals), PROPOSALS, provenance)
+
+
+def _check_outputs(arguments: argparse.Namespace) -> None:
+    tables = (
+        (arguments.candidates, table(CANDIDATES)),
+        (arguments.rounds, table(ROUNDS)),
+        (arguments.proposals, table(PROPOSALS)),
+    )
+    check_outputs(arguments, [*tables, *progress_file(arguments.progress)])
 
 
 def candidate_program(partition: Partition, features: Features, candidate: int) -> tuple[Program, int]:

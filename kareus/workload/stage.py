@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from kareus.artifacts.files import write_text
+from kareus.artifacts.outputs import add_force, check_folder, check_outputs, table
 from kareus.artifacts.provenance import Provenance
 from kareus.artifacts.records import content_hash
 from kareus.artifacts.tables import write_table
@@ -27,6 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--config-dir", type=Path, default=CONFIG_DIR, help="Hydra groups (default: config)")
     parser.add_argument("--output", type=Path, help="folder to write to (default: nothing is written)")
+    add_force(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -35,6 +37,9 @@ def run(arguments: argparse.Namespace) -> None:
     Raises:
         RefusedWorkloadError: none can run; their table is written first, so that the reasons are kept.
     """
+    if arguments.output is not None:
+        check_folder(arguments.output, force=arguments.force)
+        check_outputs(arguments, [(arguments.output / "workloads.parquet", table(WORKLOADS))])
     resolved = resolve(arguments.overrides, arguments.config_dir)
     for line in _lines(resolved):
         logger.info("%s", line)

@@ -71,7 +71,10 @@ def resealed(path, **changes):
     ("spoil", "said"),
     [
         (lambda path: path.write_bytes(b"\0\0"), "has 2 bytes, t.bin.json says 6"),
-        (lambda path: path.write_bytes(path.read_bytes()[:-1] + b"\x01"), "t.bin.json has the SHA-256; write the token"),
+        (
+            lambda path: path.write_bytes(path.read_bytes()[:-1] + b"\x01"),
+            "t.bin.json has the SHA-256; write the token",
+        ),
         (lambda path: path.unlink(), "t.bin: cannot be read (No such file or directory)"),
         (lambda path: path.with_name("t.bin.json").write_text("{}"), "t.bin.json: has no seal"),
         (lambda path: reheaded(path, "uint16", "int8"), "was edited or damaged after it was written"),

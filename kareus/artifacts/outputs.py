@@ -1,0 +1,108 @@
+"""Outputs of commands: what is replaced, and where folders are made, only with `--force`.
+
+A file may be replaced by one of its own kind: a plan by a plan, a table by one of the same schema. Anything else that
+stands there, above all an input of the same command, was named by mistake.
+"""
+
+import argparse
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kareus.artifacts.tables import TableSchema, table_name
+from kareus.errors import ArtifactError, ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of file that a command writes."""
+
+    name: str
+    """With its article, for messages: "a plan"."""
+    recognises: Callable[[Path], bool]
+    """Whether an existing file is of this kind."""
+
+
+def table(schema: TableSchema) -> Kind:
+    """Return the kind of a table of `schema`, in any version of it."""
+    return Kind(f"a table '{schema.name}'", lambda path: table_name(path) == schema.name)
+
+
+def add_force(parser: argparse.ArgumentParser) -> None:
+    """Declare `--force`."""
+    parser.add_argument(
+        "--force",
+        action="store_true",
+        help="replace an output file whatever it is, be it an input, and make missing folders",
+    )
+
+
+def check_outputs(
+    arguments: argparse.Namespace, outputs: Sequence[tuple[Path, Kind]], inputs: Iterable[Path] = ()
+) -> None:
+    """Check, before anything is computed, that no output takes the place of something else.
+
+    Args:
+        arguments: of the command; its paths that are no outputs are inputs.
+        outputs: files to write.
+        inputs: files that are read although no argument names them.
+
+    Raises:
+        ConfigError: two outputs are one file.
+        ArtifactError: an output is an input, or a file of another kind, and there is no `--force`.
+    """
+    paths = [path for path, _ in outputs]
+    for number, path in enumerate(paths):
+        if any(_is_same(path, other) for other in paths[:number]):
+            raise ConfigError(f"{path}: named for two outputs; give each a path of its own.")
+    if arguments.force:
+        return
+    # By identity: an input that is spelled as the output is another argument all the same.
+    named = [path for path in _paths(vars(arguments).values()) if not any(path is output for output in paths)]
+    read = [*named, *inputs]
+    for path, kind in outputs:
+        if any(_is_same(path, other) for other in read):
+            raise ArtifactError(f"{path}: is an input of this command; give another path, or --force to replace it.")
+        if path.is_file() and not kind.recognises(path):
+            raise ArtifactError(
+                f"{path}: there is a file that is not {kind.name}, or a damaged one; give another path, or --force to "
+                "replace it."
+            )
+
+
+def check_place(path: Path, *, force: bool) -> None:
+    """Check that the folder of an output file is there: a missing one is more often a typo than a wish.
+
+    Raises:
+        ArtifactError: it is not, and there is no `--force`.
+    """
+    if not (force or path.parent.exists()):
+        raise ArtifactError(f"{path}: there is no folder {path.parent}; make it, give another path, or --force.")
+
+
+def check_folder(path: Path, *, force: bool) -> None:
+    """Check that an output folder is there, or is one to make: in a folder that is there, or below the current one.
+
+    Raises:
+        ArtifactError: it is neither, and there is no `--force`.
+    """
+    is_below = path.absolute().is_relative_to(Path.cwd()) and ".." not in path.parts
+    if not (force or is_below or path.exists() or path.absolute().parent.exists()):
+        raise ArtifactError(f"{path}: there is no folder {path.parent}; make it, give another path, or --force.")
+
+
+def _is_same(path: Path, other: Path) -> bool:
+    """Whether both name one file, by whatever spelling or link."""
+    if path.exists() and other.exists():
+        return path.samefile(other)
+    return path.resolve() == other.resolve()
+
+
+def _paths(values: Iterable[Any]) -> Iterator[Path]:
+    """Paths among the values of arguments, each a path or a list of them."""
+    for value in values:
+        if isinstance(value, Path):
+            yield value
+        elif isinstance(value, list):
+            yield from _paths(value)

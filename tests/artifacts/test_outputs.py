@@ -1,0 +1,134 @@
+"""What a command writes takes no other file's place, and no folder is made where a typo led, unless by `--force`."""
+
+import argparse
+import os
+from pathlib import Path
+
+import pytest
+
+from kareus.artifacts.outputs import Kind, add_force, check_folder, check_outputs, check_place, table
+from kareus.artifacts.provenance import Provenance
+from kareus.artifacts.tables import write_table
+from kareus.cli import COMMANDS, main
+from kareus.errors import ArtifactError, ConfigError
+from kareus.pipeline.tables import INSTRUCTIONS, ITERATION
+
+TEXT = Kind("a text", lambda path: path.read_bytes().startswith(b"text"))
+
+
+def arguments(*, force=False, **paths):
+    return argparse.Namespace(force=force, **paths)
+
+
+def test_a_file_of_the_same_kind_is_replaced_without_a_flag(tmp_path):
+    for content in ("text one", "text two"):
+        (tmp_path / "out").write_text(content)
+        check_outputs(arguments(), [(tmp_path / "out", TEXT)])
+
+
+def test_a_table_is_told_from_another_and_from_what_is_none(tmp_path):
+    write_table(tmp_path / "t.parquet", ITERATION.frame([]), ITERATION, Provenance(config_hash="x"))
+    check_outputs(arguments(), [(tmp_path / "t.parquet", table(ITERATION))])
+    with pytest.raises(ArtifactError, match=r"t\.parquet: there is a file that is not a table 'instructions', or a"):
+        check_outputs(arguments(), [(tmp_path / "t.parquet", table(INSTRUCTIONS))])
+    (tmp_path / "t.parquet").write_bytes(b"PAR1" + bytes(range(256)) + b"PAR1")
+    with pytest.raises(ArtifactError, match="is not a table 'iteration', or a damaged one; give another path, or --f"):
+        check_outputs(arguments(), [(tmp_path / "t.parquet", table(ITERATION))])
+    check_outputs(arguments(force=True), [(tmp_path / "t.parquet", table(ITERATION))])
+
+
+@pytest.mark.parametrize("spelling", ["same", "dotted", "symlink", "hard link", "folder"])
+def test_an_input_is_no_output_however_it_is_spelled(tmp_path, monkeypatch, spelling):
+    given, other = tmp_path / "in", tmp_path / "other"
+    given.write_text("text")
+    monkeypatch.chdir(tmp_path)
+    if spelling == "symlink":
+        other.symlink_to(given)
+    elif spelling == "hard link":
+        os.link(given, other)
+    elif spelling == "folder":
+        other.symlink_to(tmp_path, target_is_directory=True)
+    output = {"same": Path(given), "dotted": Path("./../") / tmp_path.name / "in", "folder": other / "in"}
+    for named in ({"plan": given}, {"plans": [given]}):
+        for inputs in ([], [given]):
+            with pytest.raises(ArtifactError, match="is an input of this command; give another path, or --force"):
+                check_outputs(arguments(**(named if not inputs else {})), [(output.get(spelling, other), TEXT)], inputs)
+    check_outputs(arguments(force=True, plan=given), [(output.get(spelling, other), TEXT)])
+
+
+def test_two_outputs_are_two_files(tmp_path):
+    with pytest.raises(ConfigError, match="named for two outputs"):
+        check_outputs(arguments(), [(tmp_path / "a", TEXT), (tmp_path / "b/../a", TEXT)])
+
+
+def test_a_missing_folder_is_made_below_the_current_one_and_one_deep_elsewhere_or_by_force(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for folder in (tmp_path, tmp_path.parent / "new", Path("runs/first"), tmp_path / "runs/first"):
+        check_folder(folder, force=False)
+    for folder in (tmp_path.parent / "new/x", Path("/nowhere/x"), Path("../nowhere/x")):
+        with pytest.raises(ArtifactError, match=f"there is no folder {folder.parent}; make it"):
+            check_folder(folder, force=False)
+        check_folder(folder, force=True)
+    check_place(tmp_path / "file", force=False)
+    with pytest.raises(ArtifactError, match="there is no folder new; make it, give another path, or --force"):
+        check_place(Path("new/file"), force=False)
+
+
+def test_force_is_declared_once():
+    parser = argparse.ArgumentParser()
+    add_force(parser)
+    assert parser.parse_args([]).force is False
+
+
+WRITES = set(COMMANDS) - {"check-plan", "validate", "clocks", "results", "emulate", "report-campaign"}
+"""All but those that write nothing, and those that write in places of their own within a results folder."""
+
+
+@pytest.mark.parametrize("command", sorted(WRITES))
+def test_every_command_that_names_an_output_takes_force(command, capsys):
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    assert "--force" in capsys.readouterr().out
+
+
+STAGES = {
+    "partition": (["config"], ["segments", "partitions"]),
+    "schedule": (["config", "partitions"], ["space"]),
+    "profile": (["config", "segments", "store"], ["components", "instructions", "progress"]),
+    "search": (["config", "partitions", "space", "store"], ["candidates", "rounds", "proposals", "progress"]),
+    "frontier": (["config", "segments", "components", "instructions", "candidates"], ["microbatch"]),
+    "pipeline": (["config", "microbatch"], ["instructions", "iteration"]),
+    "sweep": (["partitions", "store"], ["trials"]),
+}
+
+
+@pytest.mark.parametrize(
+    ("command", "wrong"), [(command, output) for command, (_, outputs) in STAGES.items() for output in outputs]
+)
+def test_no_stage_replaces_its_input(tmp_path, capsys, command, wrong):
+    inputs, outputs = STAGES[command]
+    for name in inputs:
+        (tmp_path / name).write_text(name)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    named = {**{i: tmp_path / i for i in inputs}, **{o: tmp_path / f"{o}.out" for o in outputs}}
+    named[wrong] = tmp_path / inputs[0]
+    words = [f"--{name}={path}" for name, path in named.items()] + ["--partition=x"] * (command == "search")
+    assert main([command, *words]) == 2
+    assert capsys.readouterr().err == (
+        f"kareus {command}: {tmp_path / inputs[0]}: is an input of this command; give another path, or --force to "
+        "replace it.\n"
+    )
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_resolving_replaces_its_own_table_only(tmp_path, capsys):
+    assert main(["resolve", "--output", str(tmp_path)]) == 0
+    assert main(["resolve", "--output", str(tmp_path)]) == 0
+    (tmp_path / "workloads.parquet").write_text("somebody's")
+    assert main(["resolve", "--output", str(tmp_path)]) == 2
+    assert "workloads.parquet: there is a file that is not a table 'workloads'" in capsys.readouterr().err
+    assert (tmp_path / "workloads.parquet").read_text() == "somebody's"
+    assert main(["resolve", "--output", str(tmp_path), "--force"]) == 0
+    assert main(["resolve", "--output", "/nowhere/results"]) == 2
+    assert "there is no folder /nowhere" in capsys.readouterr().err
+    assert not Path("/nowhere").exists()
