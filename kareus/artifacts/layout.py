@@ -49,6 +49,11 @@ class WorkloadFolder:
         """Iteration frontiers."""
         return self._existing("pipeline", "iteration.parquet")
 
+    @property
+    def plans(self) -> Path:
+        """Folder of the plan files."""
+        return self.path / "plan"
+
     def plan(self, selector: str, method: str) -> Path:
         """Plan file of a selector: of `kareus`, or marked with the method whose frontier it is from."""
         suffix = "" if method == "kareus" else f"_{method}"

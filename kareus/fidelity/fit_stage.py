@@ -58,9 +58,9 @@ def run(arguments: argparse.Namespace) -> None:
     """Fit, print errors and intervals, write."""
     source = arguments.config_dir / "gpu" / f"{arguments.gpu}.yaml"
     if arguments.output is not None:  # refused before the fit, which takes minutes
+        _check_lines(source)
         check_place(arguments.output, force=arguments.force)
         check_outputs(arguments, [(arguments.output, Kind("a GPU's configuration", _is_gpu))], [source])
-        _check_lines(source)
     rows = _frontier_rows(arguments.reference)
     tables = _reduction_rows(arguments.tables)
     overrides = (f"gpu={arguments.gpu}",)

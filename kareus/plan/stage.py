@@ -39,10 +39,12 @@ def run(arguments: argparse.Namespace) -> None:
     selector = parse_selector(arguments.selector)
     if arguments.tokens is not None:
         check_tokens(arguments.tokens)
-    if arguments.output is not None:
-        check_place(arguments.output, force=arguments.force)
-        check_outputs(arguments, [(arguments.output, PLAN_FILE)])
     folder = WorkloadFolder(arguments.folder)
+    output = arguments.output or folder.plan(arguments.selector, arguments.method)
+    if output.parent != folder.plans:
+        check_place(output, force=arguments.force)
+    if output != folder.plan(arguments.selector, arguments.method):  # a damaged plan in its own place is made anew
+        check_outputs(arguments, [(output, PLAN_FILE)])
     workload = load_slice(folder.config("plan"), PlanSlice).workload
     frontiers = read_frontiers(folder, workload)
     methods = frontiers.iteration["method"].unique().to_list()
@@ -50,7 +52,6 @@ def run(arguments: argparse.Namespace) -> None:
         raise ConfigError(f"--method {arguments.method}: not planned; {suggest(arguments.method, methods)}.")
     row = _chosen(selector, frontiers.plans(arguments.method), frontiers.microbatch, workload)
     plan = build_plan(workload, folder.name, arguments.selector, row, frontiers.microbatch, frontiers.testbed)
-    output = arguments.output or folder.plan(arguments.selector, arguments.method)
     write_plan(output, plan)
     logger.info(
         "%s: %s of %s: %.4f s, %.1f J (%.1f J dynamic), certified gap %.3f %% at %s [%s]",
