@@ -1,6 +1,6 @@
 """Truncations and flipped bits of every kind of artifact, each followed by two runs.
 
-Every other file keeps its time of change, as it does where a disk is at fault. After the second run at the latest the
+Half of them keep their time of change, as they do where a disk is at fault. After the second run at the latest the
 data must be those of an undisturbed run, and no run may end well while the damage is there.
 """
 
@@ -21,9 +21,11 @@ def attacks(target: Target) -> Iterator[Row]:
     """Damage one file of every kind in every way, then the measurements."""
     kinds = kinds_of_artifacts(target.undisturbed / "results")
     tries = [
-        Try(f"{kind} {damage}{', time kept' * kept}", partial(_artifact, target, path, damage, kept))
+        Try(
+            f"{kind} {damage}{', time kept' * keep_time}", partial(_artifact, target, path, damage, keep_time=keep_time)
+        )
         for number, (kind, path) in enumerate(kinds.items())
-        for kept, damage in enumerate(KINDS_OF_DAMAGE if number % 2 else reversed(KINDS_OF_DAMAGE))
+        for damage, keep_time in _ways(number, kind)
     ]
     yield row("artifact truncated or with a flipped bit, then two runs", target.some(tries), target.jobs)
     tables = sorted(target.undisturbed.glob("results/measurements/**/*.parquet"))
@@ -34,6 +36,12 @@ def attacks(target: Target) -> Iterator[Row]:
         for path, damage in zip(tables * 2, KINDS_OF_DAMAGE * len(tables), strict=True)
     ]
     yield row("table of measurements damaged, then a search again", target.some(store), target.jobs)
+
+
+def _ways(number: int, kind: str) -> list[tuple[str, bool]]:
+    """How a kind is damaged, and whether its time is kept: in both ways; a campaign's copies of a report in one."""
+    ways = [*zip(KINDS_OF_DAMAGE[:: 1 if number % 2 else -1], (False, True), strict=True)]
+    return [ways[number // 2 % 2]] if kind.startswith("campaigns/") else ways
 
 
 def kinds_of_artifacts(results: Path) -> dict[str, str]:
@@ -67,10 +75,10 @@ def spoil(path: Path, damage: str, target: Target, *, keep_time: bool) -> bytes:
     return content
 
 
-def _artifact(target: Target, path: str, damage: str, keep_time: int) -> str:
+def _artifact(target: Target, path: str, damage: str, *, keep_time: bool) -> str:
     folder = target.planned()
     results = folder / "results"
-    spoilt = spoil(results / path, damage, target, keep_time=bool(keep_time))
+    spoilt = spoil(results / path, damage, target, keep_time=keep_time)
     expected, different = state(target.undisturbed / "results"), list[str]()
     for number in ("first run", "second run"):
         done = target.snakemake(folder)

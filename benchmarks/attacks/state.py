@@ -8,7 +8,7 @@ from typing import Any
 import polars as pl
 
 NUMBERS = re.compile(rb"[0-9][0-9.eE+-]*")
-"""Numbers of pages: times of writing and of choosing candidates are among them."""
+"""Numbers of pages and summaries: times of writing and of choosing candidates are among them."""
 NOT_DECLARED = re.compile(r"logs/|measurements/|/\.snakemake_timestamp$|\.benchmark\.tsv$|\.log$|/lock$")
 """Files that are no artifacts of a stage, or, as measurements, kept beside them."""
 TIMED = ("proposals", "search_time")
@@ -42,7 +42,7 @@ def normal_form(path: Path) -> Any:
             return _shape(json.loads(content), exact=path.parent.name == "plan")
         except ValueError:
             return "not JSON"
-    if path.suffix == ".html" or path.stem in TIMED:
+    if path.suffix in (".html", ".txt") or path.stem in TIMED:
         return NUMBERS.sub(b"#", content)
     return content
 

@@ -22,7 +22,7 @@ from runs.checkout import ROOT
 PLAN = {
     "gpus": 16,
     "method": "kareus",
-    "selector": "min-energy",
+    "selector": "edp",
     "workload": "w",
     "workload_hash": "h",
     "testbed": {"kind": "simulated", "detail": ""},
