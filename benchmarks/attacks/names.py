@@ -6,12 +6,11 @@ accepted, works.
 
 import ast
 import json
-import shutil
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from attacks.commands import broken_promise, neither_done_nor_refused
+from attacks.commands import Done, broken_promise, neither_done_nor_refused
 from attacks.plans import SEAL
 from attacks.rows import Row, Try, row
 from attacks.surfaces.huggingface import CONFIG
@@ -19,7 +18,7 @@ from attacks.target import CAMPAIGN, Target, workload_in
 
 PLANNED = (
     "gpu.name=../../x",
-    "gpu.name=/tmp/x",
+    "gpu.name=OUTSIDE/x",
     "gpu.name='a b'",
     "gpu.name='a\\nb'",
     "gpu.name=..",
@@ -30,10 +29,9 @@ PLANNED = (
     "model.name=..",
     "model.name='$(touch owned)'",
 )
-"""Overrides of the small campaign that give a name; all of it is planned."""
+"""Overrides of the small campaign that give a name; all of it is planned. `OUTSIDE` is a folder above it."""
 RESOLVED = (
     "gpu.name='\x1b[31mred'",
-    "gpu.name='a\x00b'",
     "model.name='\x9b31m'",
     "model.name=" + "x" * 5000,
     "model='../../../etc/passwd'",
@@ -93,8 +91,9 @@ def attacks(target: Target) -> Iterator[Row]:
 def _planned(target: Target, override: str) -> str:
     folder = target.bare("deep/er/clone")
     before = _outside(folder)
+    override = override.replace("OUTSIDE", str(folder.parent))
     done = target.snakemake(folder, f"overrides={json.dumps([override])}")
-    return _escaped(folder, before) or _broken_run(done)
+    return _escaped(folder, before) or _broken_run(done, folder)
 
 
 def _resolved(target: Target, override: str) -> str:
@@ -106,8 +105,6 @@ def _resolved(target: Target, override: str) -> str:
         config.write_text(json.dumps(CONFIG))
         override = f"model='{override.removeprefix('model=')}'"
     before = _outside(folder)
-    if "\x00" in override:
-        return ""  # the system takes no such argument
     done = target.kareus(folder, "resolve", override, "microbatch_size=2", "--output", "results")
     return _escaped(folder, before) or neither_done_nor_refused(done)
 
@@ -131,7 +128,7 @@ def _clone(target: Target, name: str) -> str:
     before = _outside(folder)
     done = target.snakemake(folder)
     again = target.snakemake(folder) if done.code == 0 else done
-    failure = _escaped(folder, before) or _broken_run(done)
+    failure = _escaped(folder, before) or _broken_run(done, folder)
     return failure or ("" if again.code or again.idle else "the next run finds something to do")
 
 
@@ -161,16 +158,12 @@ def _one_literal(text: str) -> bool:
     return len(body) == 1 and isinstance(ast.literal_eval(text), list) and len(lines) == 1
 
 
-def _broken_run(done: object) -> str:
-    """What a run of Snakemake did that none may; a refusal says so in a line of its own and is fine."""
-    broken = broken_promise(done)  # type: ignore[arg-type]
-    if broken or done.code == 0:  # type: ignore[attr-defined]
+def _broken_run(done: Done, folder: Path) -> str:
+    """What a run of Snakemake did that none may; one that is refused before it writes anything is fine."""
+    broken = broken_promise(done)
+    if broken or done.code == 0:
         return broken
-    refused = any(f"kareus {word}" in done.output or "WorkflowError" in done.output for word in ("campaign", ""))  # type: ignore[attr-defined]
-    jobs_ran = "jobs done" in done.output  # type: ignore[attr-defined]
-    if refused and not jobs_ran:
-        return ""
-    return f"fails midway: {done.last_line}"  # type: ignore[attr-defined]
+    return f"fails midway: {done.last_line}" if (folder / "results").exists() else ""
 
 
 def _outside(folder: Path) -> set[str]:
@@ -182,8 +175,5 @@ def _outside(folder: Path) -> set[str]:
 
 def _escaped(folder: Path, before: set[str]) -> str:
     added = sorted(_outside(folder) - before)
-    strangers = [str(path) for path in (Path("/tmp/x"),) if path.exists()]
-    for path in strangers:
-        shutil.rmtree(path, ignore_errors=True)
-    escaped = [Path(path).name for path in added] + strangers
+    escaped = [Path(path).name for path in added]
     return f"wrote outside the results: {', '.join(escaped[:3])}" if escaped else ""
