@@ -10,8 +10,10 @@ import importlib
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
+from attacks.rows import Row, counted
 from attacks.target import Target
 from runs.checkout import ROOT
 
@@ -32,6 +34,14 @@ PARTS = (
 )
 
 
+def _rows(part: str, target: Target) -> Iterator[Row]:
+    """Rows of a part; what keeps it from its end is a failure, and the other parts go on."""
+    try:
+        yield from importlib.import_module(f"attacks.{part}").attacks(target)
+    except Exception as error:  # noqa: BLE001 - it is told
+        yield counted(part, [("the part itself", f"{type(error).__name__}: {error}")])
+
+
 def main() -> int:
     """Attack, print a table; 1 if something failed."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -50,7 +60,7 @@ def main() -> int:
         target = Target(arguments.checkout.resolve(), Path(scratch), arguments.seed, arguments.quick, arguments.jobs)
         for part in arguments.parts or PARTS:
             start_s = time.perf_counter()
-            for row in importlib.import_module(f"attacks.{part}").attacks(target):
+            for row in _rows(part, target):
                 print(row, flush=True)
                 failed = failed or bool(row.failures)
             print(f"{part}: {time.perf_counter() - start_s:.0f} s", file=sys.stderr, flush=True)

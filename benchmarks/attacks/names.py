@@ -153,9 +153,11 @@ def _exported(target: Target, selector: str) -> str:
 
 
 def _one_literal(text: str) -> bool:
-    body = ast.parse(text).body
-    lines = [line for line in text.splitlines() if not line.startswith((" ", "[", "]"))]
-    return len(body) == 1 and isinstance(ast.literal_eval(text), list) and len(lines) == 1
+    try:
+        is_list = isinstance(ast.literal_eval(text), list)
+    except (SyntaxError, ValueError):
+        return False
+    return is_list and sum(not line.startswith((" ", "[", "]")) for line in text.splitlines()) == 1
 
 
 def _broken_run(done: Done, folder: Path) -> str:

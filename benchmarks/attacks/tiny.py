@@ -24,8 +24,12 @@ def resolving(stages: int, output: object) -> list[str]:
 
 
 def training(workload: Path, iterations: int, output: Path, *others: object) -> list[str]:
-    """Arguments of `kareus` that train it, with a checkpoint after every iteration."""
+    """Arguments of `kareus` that train it, with a checkpoint after every iteration.
+
+    The learning rate is constant, so that a training of more iterations begins as one of fewer.
+    """
     base = ["train", "--workload", workload, "--iterations", iterations, "--output", output]
+    base += ["--learning-rate", 3e-4, "--final-rate", 3e-4]
     return [str(a) for a in (*base, "--checkpoint-every", 1, "--communicator", "gloo", *others)]
 
 
