@@ -52,8 +52,8 @@ def counted(attack: str, outcomes: Iterable[tuple[str, str]]) -> Row:
     failed = [(name, failure) for name, failure in outcomes if failure]
     for name, failure in failed:
         print(f"{attack}: {name}: {failure}", file=sys.stderr, flush=True)
-    numbered = all(name[-4:].isdecimal() for name, _ in failed)  # a number says nothing to a reader of the table
-    texts = (failure if numbered else f"{name}: {failure}" for name, failure in failed)
+    numbered = all(name[-4:].isdecimal() for name, _ in failed)  # neither number nor input belong into a table
+    texts = (failure.partition(" <- ")[0] if numbered else f"{name}: {failure}" for name, failure in failed)
     return Row(attack, len(outcomes), tuple(texts))
 
 
