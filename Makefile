@@ -6,7 +6,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 export PYTHONDONTWRITEBYTECODE := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint format docs bench-pipeline bench-search acceptance clean
+.PHONY: help run test lint format docs bench-pipeline bench-search attack acceptance clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -41,11 +41,15 @@ bench-pipeline: $(VENV)/bench.stamp ## compare the solver of iteration frontiers
 bench-search: $(VENV)/bench.stamp ## compare strategies of the search on simulated partitions (under 20 minutes on 2 cores)
 	python benchmarks/search.py
 
-acceptance: $(VENV)/bench.stamp $(VENV)/test.stamp ## measure what is promised of whole runs: campaigns, kills, a clone, the benchmarks (an hour)
+attack: $(VENV)/bench.stamp $(VENV)/test.stamp ## attack everything: kills, damage, hostile input (half an hour on 2 quiet cores)
+	python benchmarks/attack.py
+
+acceptance: $(VENV)/bench.stamp $(VENV)/test.stamp ## measure what is promised of whole runs: campaigns, kills, a clone, attacks, the benchmarks (1.5 hours)
 	python benchmarks/pipeline.py
 	python benchmarks/search.py --quick
 	python benchmarks/engine.py
 	python benchmarks/acceptance.py
+	python benchmarks/attack.py
 	pytest -m acceptance
 
 clean: ## remove the environment and the caches, not the results (and .snakemake, which says what they were made from)

@@ -10,10 +10,10 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 
 
-def checkout(folder: Path) -> Path:
-    """Copy what a clone has, without its environment and results."""
+def checkout(folder: Path, root: Path = ROOT) -> Path:
+    """Copy what a clone of `root` has, without its environment and results."""
     for name in ("Snakefile", "workflow", "config", "profiles", "envs"):
-        source = ROOT / name
+        source = root / name
         if source.is_dir():
             shutil.copytree(source, folder / name)
         else:
