@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from kareus.partition.graph import Partition
 from kareus.search.problem import Features
 from kareus.testbed.simulated.model import run_schedules
-from kareus.workload.gpu import Gpu
+from kareus.workload.gpu import Gpu, GpuCoefficients
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +43,8 @@ EXPECTED: Mapping[str, Expectation] = {
     "contention": Expectation(0.3, 1.0),
     "crowding": Expectation(0.5, 1.0),
     "kernel_overhead_s": Expectation(1e-5, 1.0),
+    # An operator of eager PyTorch keeps the host busy for about 10 us, of which the launch itself takes 3 to 5 us.
+    "host_launch_s": Expectation(1e-5, 1.0),
     # Energy: 1 to 2 pJ a FLOP in tensor cores and tens of pJ a byte of HBM, by the energy tables of architecture texts.
     "clock_power_w": Expectation(100.0, 0.5),
     "gemm_j_per_flop": Expectation(1.0e-12, 0.5),
@@ -56,6 +58,19 @@ EXPECTED: Mapping[str, Expectation] = {
     "voltage_curvature": Expectation(1.0, 0.6),
     "voltage_floor": Expectation(0.72, 0.1),
     "throttle_share": Expectation(0.95, 0.1),
+}
+
+NEVER_RECALIBRATED: Mapping[str, float] = {
+    # They shape a search little.
+    "hbm_saturating_share": 0.5,
+    "throttle_step_mhz": 150.0,
+    # No schedule of a partition depends on these: overheads of whole instructions, and heat.
+    "isolation_overhead": 0.0,
+    "instruction_overhead_s": 0.0,
+    "leakage_w_per_c": 0.0,
+    "reference_temperature_c": 0.0,
+    "thermal_resistance_c_per_w": 1.0,
+    "thermal_time_s": 1.0,
 }
 
 SHARES = {
@@ -74,10 +89,12 @@ TINY = 1e-30
 
 
 def textbook(gpu: Gpu) -> Gpu:
-    """`gpu` with the expected coefficients in place of its own, and its measured uncertainty forgotten."""
-    values: dict[str, Any] = {name: e.value for name, e in EXPECTED.items()}
-    values |= {"hbm_saturating_share": 0.5, "throttle_step_mhz": 150}  # never recalibrated: they shape a search little
-    return replace(gpu, coefficients=replace(gpu.coefficients, **values), uncertainty=None)
+    """Return `gpu` with the expected coefficients in place of its own, and no estimate of their errors.
+
+    None of its own is left: a coefficient that has no expectation here is an error.
+    """
+    values = {name: e.value for name, e in EXPECTED.items()}
+    return replace(gpu, coefficients=GpuCoefficients(**values, **NEVER_RECALIBRATED), uncertainty=None)
 
 
 def imagine(

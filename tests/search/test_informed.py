@@ -8,6 +8,7 @@ from builders import a100, graphs, informed_search, space
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kareus.fidelity.fit import TO_FRONTIERS, TO_TABLES
 from kareus.pareto import hypervolume, pareto_front
 from kareus.partition.graph import Batch
 from kareus.partition.interleave import partition_of
@@ -15,10 +16,11 @@ from kareus.profile.measure import Look, Measurement
 from kareus.schedule.space import search_space
 from kareus.search.belief import Belief
 from kareus.search.dataset import Dataset
-from kareus.search.prior import EXPECTED, imagine, textbook
+from kareus.search.prior import EXPECTED, NEVER_RECALIBRATED, imagine, textbook
 from kareus.search.problem import BUDGET_SPENT, SearchProblem
 from kareus.search.rounds import run_search
 from kareus.testbed.simulated.model import run_schedules
+from kareus.workload.gpu import GpuCoefficients
 
 MLP = graphs()[Batch.NANOBATCH].forward[1]
 PARTITION = partition_of(MLP, MLP.collective)
@@ -83,6 +85,29 @@ def test_the_prior_is_not_what_the_simulated_testbed_runs():
     """A model that is the prior must never be the truth that is searched."""
     prior, truth = textbook(a100()).coefficients, a100().coefficients
     assert [name for name in EXPECTED if getattr(prior, name) == getattr(truth, name)] == []
+
+
+@pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(GpuCoefficients)])
+def test_no_coefficient_of_a_gpus_file_passes_into_the_prior(name):
+    """Whichever there are: one that is added to the model is tried as well."""
+    gpu = a100()
+    changed = dataclasses.replace(gpu.coefficients, **{name: getattr(gpu.coefficients, name) * 0.9})
+    assert textbook(dataclasses.replace(gpu, coefficients=changed)) == textbook(gpu)
+
+
+@pytest.mark.parametrize("name", sorted({**TO_FRONTIERS, **TO_TABLES}))
+def test_no_fitted_coefficient_is_the_prior_s(name):
+    assert getattr(textbook(a100()).coefficients, name) != getattr(a100().coefficients, name)
+
+
+def test_schedules_depend_on_no_coefficient_that_the_prior_has_no_opinion_on():
+    prior = textbook(a100())
+    without = sorted(set(NEVER_RECALIBRATED) - {"hbm_saturating_share", "throttle_step_mhz"})
+    changed = dict.fromkeys(without, 3.0)
+    other = dataclasses.replace(prior, coefficients=dataclasses.replace(prior.coefficients, **changed))
+    assert np.array_equal(
+        run_schedules(other, PARTITION, *FEATURES.T).energy_j, run_schedules(prior, PARTITION, *FEATURES.T).energy_j
+    )
 
 
 def test_the_prior_is_the_same_for_every_gpu():
