@@ -18,6 +18,8 @@ from kareus.pipeline.compare import FRONTIER_BASELINE
 from kareus.plan.document import Plan
 from kareus.profile.programs import Execution
 
+HEADER = "# (instruction, MHz) of every pipeline stage, planned by Kareus"
+
 
 def frequency_schedule(plan: Plan, folder: WorkloadFolder, path: Path) -> str:
     """Text of the file: a literal below a comment that says how the instructions have to run.
@@ -44,8 +46,7 @@ def frequency_schedule(plan: Plan, folder: WorkloadFolder, path: Path) -> str:
         [(Direction(i.direction).value, int(i.frequency_mhz)) for i in stage.instructions] for stage in plan.stages
     ]
     lines = [f"    [{', '.join(f'({name!r}, {mhz:d})' for name, mhz in own)}],\n" for own in stages]
-    header = f"(instruction, MHz) of every pipeline stage, planned by Kareus for {execution.value} execution"
-    return f"# {header}\n[\n{''.join(lines)}]\n"
+    return f"{HEADER} for {execution.value} execution\n[\n{''.join(lines)}]\n"
 
 
 def _execution(plan: Plan) -> Execution | None:
@@ -65,7 +66,6 @@ def _execution(plan: Plan) -> Execution | None:
 def is_frequency_schedule(path: Path) -> bool:
     """Return whether a file is one that `frequency_schedule` may have written."""
     try:
-        first, *rest = read_text(path).split("\n")
+        return read_text(path).startswith(HEADER)
     except ArtifactError:
         return False
-    return first.startswith("# ") and rest[:1] == ["["] and rest[-2:] == ["]", ""]

@@ -11,7 +11,7 @@ from kareus.artifacts.layout import WorkloadFolder
 from kareus.artifacts.provenance import TestbedIdentity
 from kareus.errors import ConfigError
 from kareus.export.ranks import rank_schedules
-from kareus.export.zeus import frequency_schedule
+from kareus.export.zeus import frequency_schedule, is_frequency_schedule
 from kareus.partition.graph import TRACED, Direction
 from kareus.plan.document import Plan, PlannedInstruction, Prediction, StagePlan
 from kareus.profile.programs import Execution
@@ -108,6 +108,13 @@ def test_clocks_of_execution_that_zeus_cannot_ask_for_are_not_exported(plan, exe
         "kareus select fastest results/tiny --method sequential+perseus && "
         "kareus export results/tiny/plan/fastest_sequential+perseus.json --format zeus"
     )
+
+
+def test_only_a_schedule_for_zeus_is_recognised_as_one(plan, tmp_path):
+    path = tmp_path / "schedule"
+    for text, is_one in ((exported(run_as(plan, Execution.SEQUENTIAL)), True), ("# notes\n[\n]\n", False), ("", False)):
+        path.write_text(text)
+        assert is_frequency_schedule(path) is is_one
 
 
 def test_weight_gradients_run_sequentially_in_any_plan(plan):
