@@ -90,11 +90,17 @@ def parse_json(text: str) -> Any:
     """Parse JSON.
 
     Raises:
-        ConfigError: the text is not JSON, is nested too deeply, or has a number that no table holds: infinite, none at
-            all (NaN), or a whole number beyond 64 bits.
+        ConfigError: the text is not JSON, is nested too deeply, has a key twice, or has a number that no table holds:
+            infinite, none at all (NaN), or a whole number beyond 64 bits.
     """
     try:
-        return json.loads(text, parse_constant=_json_number, parse_float=_json_number, parse_int=_json_integer)
+        return json.loads(
+            text,
+            parse_constant=_json_number,
+            parse_float=_json_number,
+            parse_int=_json_integer,
+            object_pairs_hook=unique_keys,
+        )
     except json.JSONDecodeError as error:
         raise ConfigError(f"not valid JSON (line {error.lineno}, {error.msg})") from error
     except RecursionError:
@@ -104,6 +110,20 @@ def parse_json(text: str) -> Any:
 def content_hash(value: Any) -> str:
     """Return 16 hexadecimal digits that identify the content of a record or plain value."""
     return hashlib.sha256(canonical_json(value).encode()).hexdigest()[:16]
+
+
+def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a JSON object's pairs as a mapping; the `object_pairs_hook` of `json.loads`.
+
+    Raises:
+        ConfigError: a key is there twice.
+    """
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise ConfigError(f"not valid JSON (the key {twice!r} is there twice)")
+    return found
 
 
 def _json_number(text: str) -> float:

@@ -11,6 +11,7 @@ import numpy as np
 import yaml
 
 from kareus.artifacts.files import read_text, write_text
+from kareus.artifacts.names import check_name
 from kareus.errors import ArtifactError
 from kareus.fidelity.fit import (
     REFIT_EVALUATIONS,
@@ -52,6 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Fit, print errors and intervals, write."""
+    check_name(arguments.gpu, "--gpu")
     rows = _frontier_rows(arguments.reference)
     tables = _reduction_rows(arguments.tables)
     overrides = (f"gpu={arguments.gpu}",)
