@@ -94,11 +94,17 @@ def parse_json(text: str) -> Any:
     """Parse JSON.
 
     Raises:
-        ConfigError: the text is not JSON, is nested too deeply, or has a number that no table holds: infinite, none at
-            all (NaN), or a whole number beyond 64 bits.
+        ConfigError: the text is not JSON, is nested too deeply, has a key twice, or has a number that no table holds:
+            infinite, none at all (NaN), or a whole number beyond 64 bits.
     """
     try:
-        value = json.loads(text, parse_constant=_json_number, parse_float=_json_number, parse_int=_json_integer)
+        value = json.loads(
+            text,
+            parse_constant=_json_number,
+            parse_float=_json_number,
+            parse_int=_json_integer,
+            object_pairs_hook=unique_keys,
+        )
     except json.JSONDecodeError as error:
         raise ConfigError(f"not valid JSON (line {error.lineno}, {error.msg})") from error
     except RecursionError:
@@ -120,6 +126,19 @@ def _is_nested_deeper(value: Any, levels: int) -> bool:
         items = (item for c in containers for item in (c.values() if isinstance(c, dict) else c))
         containers = [item for item in items if isinstance(item, (dict, list))]
     return bool(containers)
+
+
+def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a JSON object's pairs as a mapping; the `object_pairs_hook` of `json.loads`.
+
+    Raises:
+        ConfigError: a key is there twice.
+    """
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice = next(key for (key, _), first in zip(pairs, [*found, None], strict=False) if key != first)
+        raise ConfigError(f"not valid JSON (the key {twice!r} is there twice)")
+    return found
 
 
 def _json_number(text: str) -> float:

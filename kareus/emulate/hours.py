@@ -53,16 +53,19 @@ def hourly(work: Work, series: Series) -> list[Slot]:
     Raises:
         ConfigError: not even the fastest plan does so many iterations.
     """
-    from scipy.optimize import linprog  # noqa: PLC0415 - only where a series is given
+    from scipy import sparse  # noqa: PLC0415 - only where a series is given
+    from scipy.optimize import linprog  # noqa: PLC0415 - likewise
 
     _check(work, series)
     hours, ways = len(series.values), len(work.times_s) + 1
     powers_w = [*(e / t for t, e in zip(work.times_s, work.energies_j, strict=True)), work.idle_power_w]
-    pace = [*(HOUR_S / time_s for time_s in work.times_s), 0.0]
+    # In units of the largest charge and the fastest pace: HiGHS compares with absolute tolerances.
+    charges, pace = np.outer(series.values, powers_w).ravel(), np.array([*(1 / t for t in work.times_s), 0.0])
+    most = np.abs(charges).max()
     solved = linprog(
-        np.outer(series.values, powers_w).ravel(),
-        A_eq=np.vstack((np.tile(pace, hours), np.kron(np.eye(hours), np.ones(ways)))),
-        b_eq=[work.iterations, *np.ones(hours)],
+        charges / most if most > 0 else charges,
+        A_eq=sparse.vstack((np.tile(pace / pace.max(), hours), sparse.kron(sparse.eye(hours), np.ones(ways)))),
+        b_eq=[work.iterations / (HOUR_S * pace.max()), *np.ones(hours)],
         method="highs",
     )
     if not solved.success:

@@ -13,6 +13,11 @@ BYTE_ORDER_MARK = "\ufeff"
 """Spreadsheets begin UTF-8 files with it."""
 
 
+MOST_HOURS = 8784
+MOST_VALUE = 1_000_000
+"""Price or grams of carbon of a kilowatt-hour."""
+
+
 class Unit(StrEnum):
     """What a series is of: the name of its column."""
 
@@ -48,6 +53,8 @@ def read_series(path: Path) -> Series:
             f"{path}: columns {','.join(header) or 'none'}; expected hour,price_per_kwh or hour,carbon_g_per_kwh."
         )
     body = [row for row in rows[1:] if row]
+    if len(body) > MOST_HOURS:
+        raise ConfigError(f"{path}: has {len(body):,} hours; give at most {MOST_HOURS:,}, a leap year.")
     if not body:
         raise ConfigError(f"{path}: has no hours; give one row for each.")
     return Series(units[0], tuple(_value(path, hour, row) for hour, row in enumerate(body)))
@@ -65,4 +72,8 @@ def _value(path: Path, hour: int, row: list[str]) -> float:
         )
     if not math.isfinite(value):
         raise ConfigError(f"{path}: row {hour + 1}: {value_text.strip()} is not a finite number.")
+    if abs(value) > MOST_VALUE:
+        raise ConfigError(
+            f"{path}: row {hour + 1}: {value_text.strip()} must be from -{MOST_VALUE:,} to {MOST_VALUE:,} per kWh."
+        )
     return value

@@ -11,6 +11,7 @@ import numpy as np
 import yaml
 
 from kareus.artifacts.files import read_text, write_text
+from kareus.artifacts.names import check_name
 from kareus.artifacts.outputs import Kind, add_force, check_outputs, check_place
 from kareus.errors import ArtifactError
 from kareus.fidelity.fit import (
@@ -56,6 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Fit, print errors and intervals, write."""
+    check_name(arguments.gpu, "--gpu")
     source = arguments.config_dir / "gpu" / f"{arguments.gpu}.yaml"
     if arguments.output is not None:  # refused before the fit, which takes minutes
         _check_lines(source)

@@ -14,8 +14,18 @@ from typing import TypeVar
 from kareus.errors import ArtifactError
 from kareus.partition.graph import Direction
 from kareus.pipeline import methods as pipeline
+from kareus.pipeline.problem import MOST_J, MOST_S
+from kareus.workload.config import MOST_GPUS, MOST_PASSES, MOST_TOKENS
+from kareus.workload.gpu import MOST_MHZ
 
 Value = TypeVar("Value", int, float)
+
+LEAST = 1e-9
+"""Seconds or joules of an iteration."""
+MOST_PERCENT = 1e6
+MOST_STAGES = 10_000
+MOST_DIGITS = 9
+"""Of the number of a point or of a clock."""
 
 DIRECTIONS = {"F": Direction.FORWARD, "B": Direction.BACKWARD}
 METHODS = ("sequential+perseus", "nanobatching+perseus", "kareus")
@@ -124,9 +134,10 @@ def read_reference(path: Path) -> list[FrontierRow] | list[ReductionRow]:
         ArtifactError: missing, of neither format, or a value that cannot be used; names line and column.
     """
     try:
-        with path.open(newline="", encoding="utf-8") as handle:
+        with path.open(newline="", encoding="utf-8-sig") as handle:  # spreadsheets begin files with a mark
             reader = csv.DictReader(handle)
             header = reader.fieldnames or []
+            _check_once(header, path)
             lines = [_Line(path, reader.reader.line_num, line) for line in reader]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise ArtifactError(f"{path}: cannot be read ({error}); give a CSV file.") from error
@@ -140,6 +151,12 @@ def read_reference(path: Path) -> list[FrontierRow] | list[ReductionRow]:
         f"{path}: has neither a column iteration_time_s (planned frontiers) nor a column metric (reductions); its "
         f"columns are: {', '.join(header) or 'none'}."
     )
+
+
+def _check_once(header: Sequence[str], path: Path) -> None:
+    for column in header:
+        if header.count(column) > 1:
+            raise ArtifactError(f"{path}: the column {column} is there twice; keep one of them.")
 
 
 Row = TypeVar("Row", FrontierRow, ReductionRow)
@@ -169,7 +186,7 @@ class _Line:
             raise ArtifactError(f"{self.path}: line {self.number}: no column {column}; complete the file.")
         return value.strip()
 
-    def positive(self, column: str, parse: Callable[[str], Value]) -> Value:
+    def positive(self, column: str, parse: Callable[[str], Value], least: float, most: float) -> Value:
         text = self.text(column)
         try:
             value = parse(text)
@@ -177,6 +194,10 @@ class _Line:
             value = parse("0")
         if not 0 < value < float("inf"):
             raise ArtifactError(f"{self.path}: line {self.number}: {column}={text!r}: must be a number above 0.")
+        if not least <= value <= most:
+            raise ArtifactError(
+                f"{self.path}: line {self.number}: {column}={text!r}: must be from {least:g} to {most:g}."
+            )
         return value
 
     def percent(self, column: str) -> float:
@@ -187,11 +208,15 @@ class _Line:
             value = math.nan
         if not math.isfinite(value):
             raise ArtifactError(f"{self.path}: line {self.number}: {column}={text!r}: must be a number.")
+        if abs(value) > MOST_PERCENT:
+            raise ArtifactError(
+                f"{self.path}: line {self.number}: {column}={text!r}: must be at most {MOST_PERCENT:g} % either way."
+            )
         return value
 
     def count(self, column: str) -> int:
         text = self.text(column)
-        if not text.isdecimal():
+        if not text.isdecimal() or len(text) > MOST_DIGITS:
             raise ArtifactError(
                 f"{self.path}: line {self.number}: {column}={text!r}: must be a whole number, 0 or more."
             )
@@ -200,7 +225,15 @@ class _Line:
 
 def _scenario(line: _Line) -> Scenario:
     counts = {
-        name: line.positive(name, int) for name in ("cp", "tp", "pp", "num_microbatches", "microbatch_size", "seq_len")
+        name: line.positive(name, int, 1, most)
+        for name, most in (
+            ("cp", MOST_GPUS),
+            ("tp", MOST_GPUS),
+            ("pp", MOST_STAGES),
+            ("num_microbatches", MOST_PASSES),
+            ("microbatch_size", MOST_TOKENS),
+            ("seq_len", MOST_TOKENS),
+        )
     }
     return Scenario(model=line.text("model"), **counts)
 
@@ -211,8 +244,8 @@ def _frontier_row(line: _Line) -> FrontierRow:
         scenario=scenario,
         method=_method(line),
         point=line.count("point"),
-        time_s=line.positive("iteration_time_s", float),
-        energy_j=line.positive("total_energy_j", float),
+        time_s=line.positive("iteration_time_s", float, LEAST, MOST_S),
+        energy_j=line.positive("total_energy_j", float, LEAST, MOST_J),
         clocks=_clocks(line, scenario.pp),
     )
 
@@ -242,7 +275,7 @@ def _stage_clocks(cell: str, line: _Line, stage: int) -> tuple[tuple[Direction, 
     """Parse `F1410;B1380;...`."""
     words = [word.strip() for word in cell.split(";")]
     for word in words:
-        if word[:1] not in DIRECTIONS or not word[1:].isdecimal() or int(word[1:]) == 0:
+        if word[:1] not in DIRECTIONS or not word[1:].isdecimal() or not 0 < int(word[1:][:MOST_DIGITS]) <= MOST_MHZ:
             raise ArtifactError(
                 f"{line.path}: line {line.number}: stage{stage}_mhz: {word!r} is no instruction; write F or B and its "
                 "clock in MHz, such as F1410."

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from kareus.errors import ConfigError
 from kareus.fidelity.reference import FrontierRow, ReductionRow, Scenario
 from kareus.partition.extract import extract
 from kareus.partition.graph import TRACED, Batch, BlockGraph, Direction
@@ -59,7 +60,9 @@ def subject(scenario: Scenario, overrides: tuple[str, ...], config_dir: Path) ->
     Raises:
         ConfigError: the scenario or an override cannot be used.
     """
-    (composition,) = compose([*scenario.overrides, *overrides], config_dir)
+    composition, *others = compose([*scenario.overrides, *overrides], config_dir)
+    if others:
+        raise ConfigError(f"{' '.join(composition.overrides)}: one of {1 + len(others)}; give one value for each key.")
     workload = composition.workload
     check_divisibility(workload)
     workload = with_split(workload)

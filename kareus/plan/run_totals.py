@@ -14,6 +14,10 @@ def tokens_per_iteration(workload: Workload) -> int:
     return sequences * workload.sequence_length
 
 
+MOST_TOKENS = 1e18
+"""Of a run: a hundred thousand times what the largest models of today see."""
+
+
 def check_tokens(tokens: float) -> None:
     """Check what was asked for, before anything is written.
 
@@ -22,6 +26,8 @@ def check_tokens(tokens: float) -> None:
     """
     if not 0 < tokens < math.inf:
         raise ConfigError(f"--tokens {tokens:g}: must be a positive number, such as 15e12.")
+    if not 1 <= tokens <= MOST_TOKENS:
+        raise ConfigError(f"--tokens {tokens:g}: must be from 1 to {MOST_TOKENS:g}, such as 15e12.")
 
 
 def run_totals(prediction: Prediction, workload: Workload, tokens: float, prices: Prices | None) -> str:

@@ -23,6 +23,12 @@ UNITS = {
     "energy": {"J": 1.0, "kJ": 1e3, "MJ": 1e6},
     "power": {"W": 1.0, "kW": 1e3, "MW": 1e6},
 }
+RANGES = {"deadline": (1e-6, 1e9), "straggler": (0, 1e6), "energy": (1e-6, 1e18), "power": (1e-6, 1e12)}
+"""Limits in base units, far beyond those of any iteration on both sides."""
+LEAST_PRICE, MOST_PRICE = 1e-9, 1e9
+"""In any currency; a price may also be 0."""
+MOST_CHARACTERS = 64
+"""Of a selector, which is part of the name of its plan's file."""
 NUMBER = r"[0-9.]+(?:[eE][+-]?[0-9]+)?"
 JOULES_PER_KWH = 3.6e6
 SECONDS_PER_HOUR = 3600.0
@@ -98,6 +104,10 @@ def parse_selector(text: str) -> Selector:
     Raises:
         ConfigError: it is not one, or its limit is not a positive number with a unit.
     """
+    if len(text) > MOST_CHARACTERS:
+        raise ConfigError(
+            f"selector '{text[:MOST_CHARACTERS]}...': has more than {MOST_CHARACTERS} characters; {ALLOWED}."
+        )
     name, equals, value = text.partition("=")
     if name in (Goal.FASTEST, Goal.MIN_ENERGY, Goal.EDP) and not equals:
         return Selector(Goal(name))
@@ -110,6 +120,10 @@ def parse_selector(text: str) -> Selector:
     limit = _number(match[1]) * unit
     if not 0 < limit < math.inf:
         raise ConfigError(f"selector '{text}': '{match[1]}' is not a positive number; {ALLOWED}.")
+    least, most = RANGES[name]
+    if not least <= limit <= most:
+        base = next(base for base, factor in UNITS[name].items() if factor == 1)
+        raise ConfigError(f"selector '{text}': must be from {least:g} to {most:g} {base}.")
     if name == Goal.STRAGGLER and limit < 1:
         raise ConfigError(f"selector '{text}': no plan is faster than the fastest; give 1x or more, such as 1.15x.")
     return Selector(Goal(name), limit)
@@ -170,6 +184,9 @@ def _prices(text: str, value: str) -> Prices:
     prices = Prices(_number(match[1] or "0"), _number(match[3] or "0"))
     if not 0 < prices.per_kwh + prices.per_gpu_hour < math.inf:
         raise ConfigError(f"selector '{text}': prices must be positive numbers, such as cost=0.12perkWh+2.5perGPUh.")
+    for price in (prices.per_kwh, prices.per_gpu_hour):
+        if price and not LEAST_PRICE <= price <= MOST_PRICE:
+            raise ConfigError(f"selector '{text}': a price must be 0 or from {LEAST_PRICE:g} to {MOST_PRICE:g}.")
     return prices
 
 

@@ -24,8 +24,11 @@ from kareus.report.inputs import ReportInputs, Search
 from kareus.report.sheets import Row, Sheet, heads, sheet_text
 from kareus.report.text import DASH, percent
 from kareus.search.tables import CANDIDATES
+from kareus.workload.overlap import NO_COLLECTIVES, NO_HALVES
 
 NO_PLAN = f"{DASH} no plan of the method satisfies the constraint, or the method is the baseline itself"
+NANOBATCHING = "nanobatching"
+"""The method that every workload has whose microbatches can be halved."""
 WIDTH = 100
 """Columns of the terminal."""
 
@@ -64,13 +67,20 @@ def summary_text(inputs: ReportInputs) -> str:
     """The summary for a terminal of 100 columns: plain text, aligned, ending in a line feed."""
     sheets = [*method_sheets(inputs.iteration), plans_sheet(inputs)]
     blocks = [
-        [inputs.workload, f"{inputs.testbed.label}, {inputs.gpus} GPUs", inputs.testbed.detail],
+        [inputs.workload, f"{inputs.testbed.label}, {inputs.gpus} GPUs", inputs.testbed.detail, *overlap_note(inputs)],
         *(block for sheet in sheets for block in sheet_text(sheet)),
         *(_search(effort) for effort in search_efforts(inputs.searches)[:1]),
         *(sheet_text(runs_sheet(inputs.runs, inputs.testbed)) if inputs.runs else []),
         [NO_PLAN],
     ]
     return "\n\n".join("\n".join(block) for block in blocks) + "\n"
+
+
+def overlap_note(inputs: ReportInputs) -> list[str]:
+    """Why nothing overlaps, in one line; none where something can."""
+    if NANOBATCHING not in inputs.iteration["method"]:
+        return [NO_HALVES]
+    return [] if inputs.searches else [NO_COLLECTIVES]
 
 
 def method_sheets(iteration: pl.DataFrame) -> tuple[Sheet, Sheet]:

@@ -7,7 +7,7 @@ from kareus.pipeline.compare import OURS, compare_methods
 from kareus.report.inputs import ReportInputs
 from kareus.report.sections import TIMELINES, Figure, Page, Section, Tables
 from kareus.report.sheets import Row, Sheet, heads
-from kareus.report.summary import NO_PLAN, efforts_sheet, method_sheets, plans_sheet, runs_sheet
+from kareus.report.summary import NO_PLAN, efforts_sheet, method_sheets, overlap_note, plans_sheet, runs_sheet
 
 PLAYED_BACK = (
     "The fastest plan of each method, played back on the simulated testbed: whole instructions, with noise, on chips "
@@ -52,7 +52,11 @@ def _sections(inputs: ReportInputs) -> list[Section]:
     )
     efforts = efforts_sheet(inputs.searches)
     return [
-        Section(title="Summary", text=NO_PLAN, sheets=(*method_sheets(inputs.iteration), plans_sheet(inputs))),
+        Section(
+            title="Summary",
+            text=" ".join([*overlap_note(inputs), NO_PLAN]),
+            sheets=(*method_sheets(inputs.iteration), plans_sheet(inputs)),
+        ),
         Section(
             title="Iteration frontiers",
             text="Each point is a plan that can be run; a step shows what is attainable within a time. Numbers mark "

@@ -132,6 +132,8 @@ def _one_line(config_dir: Path) -> Iterator[None]:
         raise ConfigError(f"{config_dir}: cannot be composed: lists in lists too deep.") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{_not_text(config_dir)}: not a text file; save it as UTF-8.") from error
+    except ValueError as error:  # a number of thousands of digits, which Python does not read
+        raise ConfigError(f"{config_dir}: cannot be composed: {error}.") from error
 
 
 def _not_text(config_dir: Path) -> Path:

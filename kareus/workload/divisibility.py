@@ -24,6 +24,8 @@ def _problems(workload: Workload) -> Iterator[str]:
     tp, cp, node = workload.parallelism.tp, workload.parallelism.cp, workload.gpu.gpus_per_node
     if node % tp:
         yield f"parallelism.tp={tp}: must fit a node of {node} GPUs evenly; allowed: {_listed(_allowed_tp(workload))}."
+    if workload.model.head_dim % 2:
+        yield f"model.head_dim={workload.model.head_dim}: must be even, for rotary position embeddings turn pairs."
     for key in SHARDED:
         value = getattr(workload.model, key)
         if value % tp:

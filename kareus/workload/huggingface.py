@@ -6,11 +6,13 @@ of transformers, which leave a field out of the file where it has its class's de
 
 import json
 import re
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from kareus.artifacts.names import shortened
+from kareus.artifacts.records import unique_keys
 from kareus.errors import ConfigError
 from kareus.workload.config import Model, RotaryScaling
 
@@ -18,6 +20,42 @@ SUPPORTED = ("llama", "mistral", "qwen2", "qwen3")
 """Values of `model_type` with the one block that the model room builds: dense, RMSNorm, RoPE, SwiGLU."""
 MOST_MODEL_NAME = 64
 """Characters of a model's name; a hash of the model is added to it, and to that the rest of a workload's name."""
+MOST_BYTES = 10_000_000
+"""Of a file; those on Hugging Face have thousands."""
+ROTARY_KEYS = (
+    "rope_type",
+    "type",
+    "rope_theta",
+    "factor",
+    "low_freq_factor",
+    "high_freq_factor",
+    "original_max_position_embeddings",
+    "partial_rotary_factor",
+)
+"""Keys of `rope_parameters` and `rope_scaling` that the types default and llama3 have."""
+NO: tuple[Any, ...] = (False,)
+NONE: tuple[Any, ...] = (0, 0.0, False)
+ONE: tuple[Any, ...] = (1, 1.0)
+NEUTRAL: Mapping[str, tuple[Any, ...]] = {
+    # experts, and heads that predict more than the next token
+    **dict.fromkeys(("num_experts_per_tok", "moe_intermediate_size", "n_shared_experts", "moe_num_experts"), NONE),
+    **dict.fromkeys(("shared_expert_intermediate_size", "num_nextn_predict_layers", "mtp_num_hidden_layers"), NONE),
+    # other attention
+    **dict.fromkeys(("q_lora_rank", "kv_lora_rank", "attention_chunk_size", "num_kv_shared_layers"), NONE),
+    **dict.fromkeys(("attn_logit_softcapping", "final_logit_softcapping", "query_pre_attn_scalar"), NONE),
+    **dict.fromkeys(("alibi", "parallel_attn", "use_parallel_residual", "attn_temperature_tuning"), NO),
+    **dict.fromkeys(("no_rope_layers", "no_rope_layer_interval"), ([], 0)),
+    **dict.fromkeys(("partial_rotary_factor", "rotary_pct", "rope_pct"), ONE),
+    # dropout and scales that our functions leave out
+    **dict.fromkeys(("attention_dropout", "attn_pdrop", "resid_pdrop", "hidden_dropout", "hidden_dropout_prob"), NONE),
+    **dict.fromkeys(("embedding_multiplier", "residual_multiplier", "attention_multiplier", "logits_scaling"), ONE),
+    # another model around the blocks, blocks that differ, weights of another kind, code of its own
+    **dict.fromkeys(("is_encoder_decoder", "add_cross_attention", "use_bias", "layer_norm_bias"), NO),
+    **dict.fromkeys(("block_configs", "mlp_only_layers", "cross_attention_layers"), ([],)),
+    **dict.fromkeys(("quantization_config", "compression_config", "vision_config", "audio_config", "auto_map"), ({},)),
+}
+"""By key that changes the architecture, the values besides null that change nothing. The keys are those of other
+architectures of transformers (such as Mixtral, DeepSeek, Gemma, Granite, GPT-NeoX) in a file that says it is Llama."""
 QWEN3_HEAD_DIM = 128
 """Default of `Qwen3Config.head_dim`; elsewhere it is the hidden size over the heads."""
 
@@ -32,6 +70,7 @@ def read_model(path: Path) -> Model:
     config = _load(file)
     try:
         _check_architecture(config)
+        _check_neutral(config)
         return _model(_name(file, config), config)
     except ConfigError as error:
         raise ConfigError(f"{file}: {error}") from error
@@ -93,8 +132,10 @@ def _most_positions(scaling: RotaryScaling | None, sequence_length: int) -> int:
 
 
 def _load(file: Path) -> Mapping[str, Any]:
+    if file.exists() and not file.is_dir() and not (file.is_file() and file.stat().st_size <= MOST_BYTES):
+        raise ConfigError(f"{file}: no configuration of a model (not a file of at most {MOST_BYTES:,} bytes).")
     try:
-        config = json.loads(file.read_text(encoding="utf-8"))
+        config = json.loads(file.read_text(encoding="utf-8"), object_pairs_hook=unique_keys)
     except FileNotFoundError:
         raise ConfigError(
             f"{file}: no such file; 'model' takes an option of config/model, or the path of a Hugging Face config.json "
@@ -107,6 +148,8 @@ def _load(file: Path) -> Mapping[str, Any]:
         raise ConfigError(
             f"{file}: not valid JSON (line {error.lineno}, {error.msg}); download it from Hugging Face again."
         ) from error
+    except ConfigError as error:
+        raise ConfigError(f"{file}: {error}; keep one of them.") from error
     except (ValueError, RecursionError) as error:  # a number of thousands of digits, or as many brackets
         raise ConfigError(
             f"{file}: no configuration of a model (numbers too long, or lists in lists too deep); download it from "
@@ -143,12 +186,35 @@ def _check_architecture(config: Mapping[str, Any]) -> None:
         )
 
 
+def _check_neutral(config: Mapping[str, Any]) -> None:
+    """Refuse keys of other architectures, unless they say that there is nothing of the kind."""
+    for name in _list(config, "architectures") if "architectures" in config else []:
+        if not str(name).endswith("ForCausalLM"):
+            raise ConfigError(f"architectures: {name!r} is not supported, only models that end in ForCausalLM.")
+    for key, neutral in NEUTRAL.items():
+        value = config.get(key)
+        if value is not None and not any(type(value) is type(n) and value == n for n in neutral):
+            expected = " or ".join(json.dumps(n) for n in (*neutral, None))
+            raise ConfigError(f"{key}={value!r}: changes the architecture and is not supported; expected {expected}.")
+
+
 def _slides(config: Mapping[str, Any]) -> bool:
     """Whether any layer uses a sliding window: Qwen says so apart, Mistral by giving one."""
-    if "layer_types" in config:
-        return "sliding_attention" in _list(config, "layer_types")
+    kinds = _list(config, "layer_types") if "layer_types" in config else []
+    others = [kind for kind in kinds if kind != "full_attention"]
+    if "sliding_attention" in others:
+        return True
+    if others:
+        raise ConfigError(f"layer_types: {others[0]!r} is not supported, only full_attention.")
+    if kinds and len(kinds) != config.get("num_hidden_layers"):
+        raise ConfigError(f"layer_types: has {len(kinds)} entries; expected one for each of num_hidden_layers.")
+    window = config.get("sliding_window")
+    if window is not None and type(window) is not int:
+        raise ConfigError(f"sliding_window={window!r}: expected a whole number or null.")
+    if kinds:
+        return False
     said = _boolean(config, "use_sliding_window", default=config["model_type"] == "mistral")
-    return said and bool(config.get("sliding_window"))
+    return said and bool(window)
 
 
 def _model(name: str, config: Mapping[str, Any]) -> Model:
@@ -175,18 +241,33 @@ def _model(name: str, config: Mapping[str, Any]) -> Model:
 
 def _rotary(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """What the file says of rotary embeddings: `rope_parameters`, or before transformers 5 two keys."""
-    found = config.get("rope_parameters") or {**(config.get("rope_scaling") or {}), **_given(config, "rope_theta")}
-    if not isinstance(found, Mapping):
-        raise ConfigError(f"rope_parameters={found!r}: expected keys and values.")
-    return found
+    newer, older = (_checked_rotary(key, config.get(key) or {}) for key in ("rope_parameters", "rope_scaling"))
+    return {**_given(config, "rope_theta"), **newer} if newer else {**older, **_given(config, "rope_theta")}
+
+
+def _checked_rotary(key: str, rotary: Any) -> Mapping[str, Any]:
+    """What one key says of rotary embeddings, once every word of it is known."""
+    if not isinstance(rotary, Mapping):
+        raise ConfigError(f"{key}={rotary!r}: expected keys and values.")
+    kind = _rotary_kind(rotary)
+    if kind not in ("default", "llama3"):
+        raise ConfigError(f"rope_type '{kind}' is not supported; supported are default and llama3.")
+    unknown = sorted(str(name) for name in rotary if name not in ROTARY_KEYS)
+    if unknown:
+        raise ConfigError(f"{key}.{unknown[0]}: not supported; supported are {', '.join(ROTARY_KEYS)}.")
+    if rotary.get("partial_rotary_factor", 1) not in (None, 1):
+        share = rotary["partial_rotary_factor"]
+        raise ConfigError(f"{key}.partial_rotary_factor={share!r}: not supported, heads rotate as a whole.")
+    return rotary
+
+
+def _rotary_kind(rotary: Mapping[str, Any]) -> Any:
+    return rotary.get("rope_type", rotary.get("type", "default"))
 
 
 def _rotary_scaling(rotary: Mapping[str, Any]) -> RotaryScaling | None:
-    kind = rotary.get("rope_type", rotary.get("type", "default"))
-    if kind == "default":
+    if _rotary_kind(rotary) == "default":
         return None
-    if kind != "llama3":
-        raise ConfigError(f"rope_type '{kind}' is not supported; supported are default and llama3.")
     return RotaryScaling(
         factor=_number(rotary, "factor"),
         low_frequency_factor=_number(rotary, "low_freq_factor"),
@@ -201,12 +282,19 @@ def _given(config: Mapping[str, Any], key: str) -> dict[str, Any]:
 
 def _number(config: Mapping[str, Any], key: str, default: float | None = None) -> float:
     value = config.get(key, default)
-    if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value < float("inf"):
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value <= sys.float_info.max:
         raise ConfigError(f"{key}={value!r}: expected a number greater than 0.")
     return float(value)
 
 
 def _head_dim(config: Mapping[str, Any]) -> int:
+    dim = _said_head_dim(config)
+    if dim % 2:
+        raise ConfigError(f"head_dim={dim}: must be even, for rotary position embeddings turn pairs.")
+    return dim
+
+
+def _said_head_dim(config: Mapping[str, Any]) -> int:
     if config.get("head_dim") is not None:
         return _integer(config, "head_dim")
     if config["model_type"] == "qwen3":

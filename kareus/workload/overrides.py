@@ -86,6 +86,8 @@ def _parse(text: str, config_dir: Path, record: type[Workload]) -> Override:
             f"'{text}': not a valid override ({reason}); write key=value, and quote a value with spaces or signs: "
             "\"key='a value'\"."
         ) from error
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits, or as many brackets
+        raise ConfigError(f"'{text}': not a valid override (a number too long, or lists too deep).") from error
 
 
 def _check_key(text: str, override: Override, record: type[Workload]) -> None:

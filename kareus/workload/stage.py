@@ -11,6 +11,7 @@ from kareus.artifacts.outputs import add_force, check_folder, check_outputs, tab
 from kareus.artifacts.provenance import Provenance
 from kareus.artifacts.records import content_hash
 from kareus.artifacts.tables import write_table
+from kareus.workload.overlap import nothing_to_overlap
 from kareus.workload.resolve import CONFIG_DIR, Resolved, check_any_accepted, resolve
 from kareus.workload.slices import to_yaml
 from kareus.workload.tables import MEMORY_PARTS, WORKLOADS
@@ -76,7 +77,8 @@ def _lines(resolved: Sequence[Resolved]) -> list[str]:
             fit = f"{one.memory.total_gib:.1f} of {one.workload.gpu.memory_gib:.1f} on stage {one.memory.stage}"
             text = f"{split:<7}  {fit}"
         lines.append(f"{one.name:<{width}}  {one.gpus:>4}  {text}")
-    return lines
+    reasons = ((one.name, nothing_to_overlap(one.workload)) for one in resolved if one.workload)
+    return lines + [f"{name}: {reason}" for name, reason in reasons if reason]
 
 
 def _row(one: Resolved) -> dict[str, Any]:

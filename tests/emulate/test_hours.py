@@ -129,6 +129,9 @@ def test_a_series_may_come_from_a_spreadsheet(tmp_path):
         ("hour,price_per_kwh\n0,0,31\n", "row 1: '0,0,31' is not an hour and a number"),
         (f"hour,price_per_kwh\n0,{'1' * 140_000}\n", "is not CSV: field larger than field limit"),
         ("hour,price_per_kwh\n0,nan\n", "row 1: nan is not a finite number"),
+        ("hour,price_per_kwh\n0,1e300\n", "row 1: 1e300 must be from -1,000,000 to 1,000,000 per kWh"),
+        (f"hour,price_per_kwh\n{'1' * 5000},1\n", "is not an hour and a number"),
+        ("hour,price_per_kwh\n" + "".join(f"{n},1\n" for n in range(8785)), "has 8,785 hours; give at most 8,784"),
     ],
 )
 def test_what_is_no_series_is_refused(tmp_path, text, message):
@@ -142,3 +145,33 @@ def test_what_is_no_series_is_refused(tmp_path, text, message):
 def test_a_series_that_is_not_there_is_refused(tmp_path):
     with pytest.raises(ArtifactError, match=r"none\.csv: cannot be read"):
         read_series(tmp_path / "none.csv")
+
+
+@pytest.mark.parametrize("unit", [1e-9, 1e-4, 1e5])
+@pytest.mark.parametrize("pace", [1e-6, 100])
+def test_the_same_hours_come_out_whatever_the_currency_and_the_size_of_the_iteration(unit, pace):
+    prices = (0.31, 0.12, 0.4, 0.25)
+    sized = Work(
+        times_s=tuple(pace * time_s for time_s in WORK.times_s),
+        energies_j=tuple(pace * energy_j for energy_j in WORK.energies_j),
+        idle_power_w=WORK.idle_power_w,
+        iterations=int(WORK.iterations / pace) or 1,
+    )
+    plain = dataclasses.replace(WORK, iterations=sized.iterations * pace)
+    slots, others = hourly(plain, series(*prices)), hourly(sized, series(*(price * unit for price in prices)))
+    assert [(slot.hour, slot.plan) for slot in others] == [(slot.hour, slot.plan) for slot in slots]
+    assert [slot.share for slot in others] == pytest.approx([slot.share for slot in slots], rel=1e-6)
+
+
+def test_a_month_of_hours_is_planned_with_a_frontier_of_a_fleet():
+    """A dense program of a month has 720 x 15,120 numbers, and of a year 13 GB."""
+    work = Work(
+        times_s=tuple(10 + n / 5 for n in range(20)),
+        energies_j=tuple(1e6 / (1 + n / 40) for n in range(20)),
+        idle_power_w=20e3,
+        iterations=150_000,
+    )
+    prices = series(*(0.2 + 0.1 * ((hour * 7) % 24) / 24 for hour in range(720)))
+    slots = hourly(work, prices)
+    assert sum(iterations(work, slot) for slot in slots) == pytest.approx(150_000)
+    assert charge(work, prices, slots) <= charge(work, prices, steady(work, prices))

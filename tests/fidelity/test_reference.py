@@ -1,10 +1,14 @@
 """Reading reference data: what is in the file comes back, and what cannot be used is named with its place."""
 
+import dataclasses
+
 import pytest
+from builders import CONFIG
 from references import FRONTIER, REDUCTION, SMALL, B, F, write_csv
 
-from kareus.errors import ArtifactError
+from kareus.errors import ArtifactError, ConfigError
 from kareus.fidelity.reference import METRICS, FrontierRow, ReductionRow, read_reference
+from kareus.fidelity.subject import subject
 
 
 @pytest.fixture
@@ -98,6 +102,48 @@ NUMBERS = ("cp", "tp", "pp", "num_microbatches", "microbatch_size", "seq_len", "
 def test_a_number_that_is_none_or_not_above_0_is_named_with_its_place(path, column, text):
     said = refusal(write_csv(path, FRONTIER, FRONTIER | {column: text}))
     assert said == f"line 3: {column}={text!r}: must be a number above 0."
+
+
+@pytest.mark.parametrize(
+    ("column", "text", "least", "most"),
+    [
+        ("iteration_time_s", "1e-308", "1e-09", "1e+09"),
+        ("iteration_time_s", "1e300", "1e-09", "1e+09"),
+        ("total_energy_j", "1e-308", "1e-09", "1e+15"),
+        ("pp", "1000000000", "1", "10000"),
+        ("seq_len", "9" * 30, "1", "1e+09"),
+    ],
+)
+def test_a_number_beyond_any_iteration_is_named_with_its_range(path, column, text, least, most):
+    said = refusal(write_csv(path, FRONTIER, FRONTIER | {column: text}))
+    assert said == f"line 3: {column}={text!r}: must be from {least} to {most}."
+
+
+@pytest.mark.parametrize("text", ["9" * 10, "9" * 5000])
+def test_numbers_of_thousands_of_digits_are_not_read(path, text):
+    assert refusal(write_csv(path, FRONTIER | {"point": text})).startswith("line 2: point=")
+    assert refusal(write_csv(path, FRONTIER | {"stage0_mhz": f"F{text}"})).startswith("line 2: stage0_mhz: ")
+    assert refusal(write_csv(path, REDUCTION | {"kareus": "1e300"})).endswith("must be at most 1e+06 % either way.")
+
+
+@pytest.mark.parametrize("row", [FRONTIER, REDUCTION])
+def test_a_column_that_is_there_twice_is_named(path, row):
+    path.write_text(",".join([*row, "model"]) + "\n" + ",".join([*row.values(), "x"]) + "\n")
+    assert refusal(path) == "the column model is there twice; keep one of them."
+
+
+def test_the_mark_with_which_spreadsheets_begin_a_file_is_no_part_of_a_column(path):
+    plain = read_reference(write_csv(path, FRONTIER))
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert read_reference(path) == plain
+
+
+@pytest.mark.parametrize("model", ["llama3.2-3b,qwen3-1.7b", "glob(*)"])
+def test_a_row_whose_model_is_several_is_refused(path, model):
+    rows = read_reference(write_csv(path, FRONTIER))
+    several = dataclasses.replace(rows[0].scenario, model=model)
+    with pytest.raises(ConfigError, match="give one value for each key"):
+        subject(several, (), CONFIG)
 
 
 @pytest.mark.parametrize("text", ["", "x", "-1", "1.5"])

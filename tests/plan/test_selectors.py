@@ -1,3 +1,4 @@
+import math
 import re
 
 import polars as pl
@@ -6,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kareus.errors import ConfigError
+from kareus.plan.run_totals import check_tokens
 from kareus.plan.selectors import Goal, Prices, Selector, parse_selector, select
 
 GPUS = 16
@@ -164,3 +166,34 @@ def test_no_other_plan_has_a_smaller_product_or_costs_less(rows, per_kwh, per_gp
     prices = Prices(per_kwh, per_gpu_hour)
     chosen = rows[select(Selector(Goal.COST, prices=prices), frame, GPUS)]
     assert prices.cost(*chosen, GPUS) == min(prices.cost(t, e, GPUS) for t, e in rows)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "deadline=1e300s",
+        "deadline=1e-300s",
+        "energy=1e300J",
+        "energy=1e-30J",
+        "power=1e300MW",
+        "straggler=1e9x",
+        "energy=nanJ",
+        "deadline=infs",
+        "cost=1e300perkWh",
+        "cost=1e-300perkWh+1perGPUh",
+        "cost=0.12perkWh+1e300perGPUh",
+        "deadline=5." + "0" * 80 + "s",
+        "deadline=5s/../../x",
+        "deadline=\x1b[2Js",
+    ],
+)
+def test_a_limit_that_no_iteration_could_have_is_refused_in_one_line(text):
+    with pytest.raises(ConfigError, match=r"^selector '") as raised:
+        parse_selector(text)
+    assert str(raised.value).isprintable()
+
+
+@pytest.mark.parametrize("tokens", [0.0, -1.0, math.nan, math.inf, 1e-300, 1e300])
+def test_tokens_that_no_run_has_are_refused(tokens):
+    with pytest.raises(ConfigError, match=r"--tokens .*must be"):
+        check_tokens(tokens)

@@ -1,9 +1,14 @@
+import dataclasses
+
+import polars as pl
 import pytest
 from report_tables import WORKLOAD, Names, with_runs, write_inputs
 
 from kareus.pipeline.compare import compare_methods
 from kareus.report.inputs import load
 from kareus.report.summary import plan_rows, summary_text
+from kareus.report.workload import workload_page
+from kareus.workload.overlap import NO_COLLECTIVES, NO_HALVES
 
 
 @pytest.fixture(scope="module")
@@ -60,3 +65,16 @@ def test_what_ran_stands_beside_what_was_predicted(tmp_path, inputs):
     kareus = [line.split() for line in text.splitlines() if line.startswith("kareus")][-1]
     assert kareus == ["kareus", "3.000", "3.300", "+10.0", "%", "14.00", "12.60", "-10.0", "%"]
     assert max(map(len, text.splitlines())) <= 100
+
+
+def test_summary_and_page_say_why_nothing_overlaps(inputs):
+    whole = dataclasses.replace(
+        inputs, iteration=inputs.iteration.filter(~pl.col("method").str.contains("nanobatching"))
+    )
+    alone = dataclasses.replace(inputs, searches=())
+    for own, reason in ((inputs, None), (whole, NO_HALVES), (alone, NO_COLLECTIVES)):
+        lines = summary_text(own).splitlines()
+        assert [line for line in lines if line.startswith("Nothing overlaps")] == ([reason] if reason else [])
+        assert max(map(len, lines)) <= 100
+        (summary, *_) = workload_page(own, (), ()).sections
+        assert summary.text.startswith(reason or "\u2013")

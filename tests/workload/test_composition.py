@@ -132,6 +132,41 @@ def test_changes_are_what_overrides_changed_and_nothing_else() -> None:
             "gpu.coefficients: hbm_efficiency=1.2: must be greater than 0 and at most 1.",
         ),
         ("gpu.coefficients.contention=-1", "gpu.coefficients: contention=-1.0: must be 0 or more."),
+        ("gpu.gpus_per_node=1000000000", "gpu: gpus_per_node=1000000000: must be from 1 to 10,000 (GPUs)."),
+        ("gpu.memory_gib=1e300", "gpu: memory_gib=1e+300: must be from 0.01 to 1,000,000 (GiB)."),
+        (
+            "gpu.coefficients.gemm_efficiency=1e-300",
+            "gpu.coefficients: gemm_efficiency=1e-300: must be from 0.001 to 1 (share).",
+        ),
+        (
+            "gpu.search_frequencies.stride_mhz=1;gpu.search_frequencies.minimum_mhz=1",
+            "gpu.search_frequencies: stride_mhz=1: gives more than 1,000 clocks from 1 to 1410 MHz; "
+            "use a wider stride.",
+        ),
+        ("model.num_layers=200000000", "model: num_layers=200000000: must be from 1 to 10,000 (blocks)."),
+        (
+            "model.name=a/b",
+            "model: name='a/b': must be letters, digits, '.', '_', '-', '+' and single "
+            "spaces inside, begin "
+            "with a letter or a digit and have at most 80 characters; give another name.",
+        ),
+        ("seed=99999999999999999999", "seed=99999999999999999999: must be from 0 to 9,223,372,036,854,775,807 (seed)."),
+        (
+            "num_microbatches=100000",
+            "parallelism.pp x num_microbatches x pipeline.chunks=200,000: must be "
+            "at most 100,000, "
+            "the passes of microbatches through chunks for which an iteration can be planned.",
+        ),
+        ("pipeline.deadlines=100000", "pipeline: deadlines=100000: must be from 2 to 1,000 (plans of a frontier)."),
+        ("protocol.window_s=1e9", "protocol: window_s=1000000000.0: must be from 0.001 to 1,000,000 (s)."),
+        ("testbed.time_noise=1", "testbed: time_noise=1.0: must be from 0 to 0.5 (relative standard deviation)."),
+        ("search.noise=1e-300", "search: noise=1e-300: must be from 1e-06 to 1 (relative standard deviation)."),
+        (
+            "microbatch_size=1000000;sequence_length=1000000000",
+            "microbatch_size=1000000, "
+            "sequence_length=1000000000: with "
+            "these widths of the model a matrix product has more than 1.15292e+18 multiplications; use smaller ones.",
+        ),
         ("search=paper;search.static_energy_share=-0.1", "search: static_energy_share=-0.1: must be 0 or more."),
         (
             "search=paper;search.total_energy_share=0.9",

@@ -171,6 +171,58 @@ def test_fields_left_out_have_the_defaults_of_their_class(tmp_path: Path) -> Non
         ({"num_key_value_heads": 5}, "num_key_value_heads=5: must divide num_attention_heads (32)."),
         ({"num_attention_heads": 0}, "num_attention_heads=0: expected a whole number greater than 0."),
         ({"layer_types": 5}, "layer_types=5: expected a list."),
+        (
+            {"layer_types": ["full_attention", "linear_attention"]},
+            "layer_types: 'linear_attention' is not supported, only full_attention.",
+        ),
+        (
+            {"layer_types": ["full_attention"]},
+            "layer_types: has 1 entries; expected one for each of num_hidden_layers.",
+        ),
+        ({"rope_scaling": [1]}, "rope_scaling=[1]: expected keys and values."),
+        ({"rope_scaling": "yarn"}, "rope_scaling='yarn': expected keys and values."),
+        (
+            {"rope_scaling": {"rope_type": "yarn", "beta_fast": 32}},
+            "rope_type 'yarn' is not supported; supported are default and llama3.",
+        ),
+        (
+            {"rope_parameters": {"full_attention": {"rope_type": "default"}}},
+            "rope_parameters.full_attention: not supported; supported are rope_type, type, rope_theta, factor, "
+            "low_freq_factor, high_freq_factor, original_max_position_embeddings, partial_rotary_factor.",
+        ),
+        (
+            {"rope_parameters": {"rope_theta": 10000.0, "partial_rotary_factor": 0.5}},
+            "rope_parameters.partial_rotary_factor=0.5: not supported, heads rotate as a whole.",
+        ),
+        ({"head_dim": 81}, "head_dim=81: must be even, for rotary position embeddings turn pairs."),
+        ({"rope_theta": 10**400}, f"rope_theta={10**400!r}: expected a number greater than 0."),
+        ({"sliding_window": "4096"}, "sliding_window='4096': expected a whole number or null."),
+        (
+            {"partial_rotary_factor": 0.5},
+            "partial_rotary_factor=0.5: changes the architecture and is not supported; expected 1 or 1.0 or null.",
+        ),
+        (
+            {"quantization_config": {"quant_method": "fp8"}},
+            "quantization_config={'quant_method': 'fp8'}: changes the architecture and is not supported; expected "
+            "{} or null.",
+        ),
+        (
+            {"num_experts_per_tok": 2},
+            "num_experts_per_tok=2: changes the architecture and is not supported; expected 0 or 0.0 or false or null.",
+        ),
+        (
+            {"alibi": True},
+            "alibi=True: changes the architecture and is not supported; expected false or null.",
+        ),
+        (
+            {"auto_map": {"AutoModelForCausalLM": "modeling.Model"}},
+            "auto_map={'AutoModelForCausalLM': 'modeling.Model'}: changes the architecture and is not supported; "
+            "expected {} or null.",
+        ),
+        (
+            {"architectures": ["LlamaForSequenceClassification"]},
+            "architectures: 'LlamaForSequenceClassification' is not supported, only models that end in ForCausalLM.",
+        ),
         ({"layer_types": "sliding_attention"}, "layer_types='sliding_attention': expected a list."),
         ({"tie_word_embeddings": "false"}, "tie_word_embeddings='false': expected true or false, without quotes."),
         ({"attention_bias": "false"}, "attention_bias='false': expected true or false, without quotes."),
@@ -187,6 +239,43 @@ def test_an_architecture_that_cannot_be_built_is_answered_in_one_line(
     assert str(raised.value) == f"{path}: {message}"
 
 
+HARMLESS = {  # what real files of Llama 2 and 3, Mistral and Qwen 2 and 3 say besides
+    "torch_dtype": "bfloat16",
+    "dtype": "bfloat16",
+    "transformers_version": "4.51.0",
+    "bos_token_id": 128000,
+    "eos_token_id": [128001, 128008, 128009],
+    "pad_token_id": None,
+    "use_cache": True,
+    "initializer_range": 0.02,
+    "pretraining_tp": 1,
+    "attention_dropout": 0.0,
+    "max_window_layers": 28,
+    "_attn_implementation_autoset": True,
+    "rope_scaling": None,
+    "partial_rotary_factor": 1.0,
+    "is_encoder_decoder": False,
+    "quantization_config": None,
+    "unsloth_fixed": True,
+}
+
+
+@pytest.mark.parametrize("config", [LLAMA_3_2_3B, QWEN3_1_7B, MISTRAL])
+def test_what_changes_no_architecture_is_read_over(config: dict[str, Any], tmp_path: Path) -> None:
+    kept = {key: value for key, value in HARMLESS.items() if key not in config}
+    layers = {"layer_types": ["full_attention"] * config["num_hidden_layers"]}
+    assert read_model(write(tmp_path, config | kept | layers)) == read_model(write(tmp_path, config))
+
+
+def test_what_is_no_file_of_a_reasonable_size_is_not_read(tmp_path: Path) -> None:
+    large = tmp_path / "config.json"
+    with large.open("wb") as file:
+        file.truncate(20_000_000)
+    for path in (large, Path("/dev/zero")):
+        with pytest.raises(ConfigError, match=r"no configuration of a model \(not a file of at most 10,000,000 bytes"):
+            read_model(path)
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -194,6 +283,10 @@ def test_an_architecture_that_cannot_be_built_is_answered_in_one_line(
         (b"[]", "has no 'model_type'; expected the config.json of a Hugging Face model."),
         (b"{}", "has no 'model_type'; expected the config.json of a Hugging Face model."),
         (b"\xff\xfe\x00", "cannot be read (not a text file)."),
+        (
+            b'{"model_type": "llama", "hidden_size": 1, "hidden_size": 2}',
+            "not valid JSON (the key 'hidden_size' is there twice); keep one of them.",
+        ),
         (
             b"[" * 100_000,
             "no configuration of a model (numbers too long, or lists in lists too deep); download it from Hugging Face "
