@@ -178,8 +178,8 @@ def load_slice(path: Path, cls: type[Slice]) -> Slice:
     """
     text = read_text(path)
     try:
+        record = from_plain(cls, yaml.safe_load(text))  # first, since it names the key that is wrong
         check_text_if_sealed(text)
-        return from_plain(cls, yaml.safe_load(text))
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f" (line {mark.line + 1})" if mark else ""
@@ -187,3 +187,4 @@ def load_slice(path: Path, cls: type[Slice]) -> Slice:
     except ConfigError as error:
         problem = str(error).rstrip(".")
         raise ArtifactError(f"{path}: {problem}. Delete it and rerun the stage that makes it.") from error
+    return record
