@@ -44,12 +44,14 @@ def to_force(jobs: Sequence[Job], findings: Sequence[Finding], store: Path) -> s
 
 
 def others(jobs: Sequence[Job], findings: Sequence[Finding], store: Path) -> list[Finding]:
-    """Return findings of files that no job of the campaign makes."""
+    """Return what is damaged and that no job of the campaign makes."""
     outputs = {Path(output) for job in jobs for output in job.outputs}
     return [
         finding
         for finding in findings
-        if outputs.isdisjoint((finding.path, *finding.path.parents)) and not finding.path.is_relative_to(store)
+        if finding.kind is Kind.DAMAGED
+        and outputs.isdisjoint((finding.path, *finding.path.parents))
+        and not finding.path.is_relative_to(store)
     ]
 
 
