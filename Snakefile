@@ -12,6 +12,7 @@ report: "workflow/report/workflow.rst"
 
 
 include: "workflow/rules/common.smk"
+include: "workflow/rules/verify.smk"
 include: "workflow/rules/campaign.smk"
 include: "workflow/rules/workload.smk"
 include: "workflow/rules/partition.smk"
@@ -32,6 +33,13 @@ onstart:
         lock_until_exit(RUN_LOCK)
     except KareusError as error:
         raise WorkflowError(str(error)) from None
+    shutil.rmtree(BACKUPS, ignore_errors=True)
+    set_measurements_aside()
+
+
+onerror:
+    # What failed may have found damage that left no trace in the file's attributes.
+    SOUND.unlink(missing_ok=True)
 
 
 localrules:
@@ -48,9 +56,9 @@ localrules:
 rule all:
     default_target: True
     input:
-        rules.resolve_campaign.output,
-        rules.report_campaign.output.page,
-        measured,
+        [outputs(rule, **job) for rule, every in JOBS.items() for job in every],
+    message:
+        "Everything of the campaign"
 
 
 rule plans:

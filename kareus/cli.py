@@ -37,6 +37,7 @@ COMMANDS = {
     "report": ("kareus.report.stage", "write the summary and the page"),
     "report-fleets": ("kareus.report.fleets_stage", "write the summary and the page of emulated fleets"),
     "report-campaign": ("kareus.report.campaign_stage", "write the report on a campaign: a folder to hand on"),
+    "verify": ("kareus.verify.stage", "recheck everything in a folder, and remove what is damaged"),
     "results": ("kareus.report.listing", "print the summaries and where everything is"),
 }
 
@@ -66,7 +67,7 @@ def _run(name: str, argv: Sequence[str]) -> int:
     parser = _Parser(prog=f"kareus {name}", description=purpose, allow_abbrev=False)
     stage.add_arguments(parser)
     try:
-        stage.run(parser.parse_intermixed_args(argv))
+        code: int | None = stage.run(parser.parse_intermixed_args(argv))
     except KareusError as error:
         print(f"kareus {name}: {error}", file=sys.stderr)  # noqa: T201
         return 2
@@ -79,7 +80,7 @@ def _run(name: str, argv: Sequence[str]) -> int:
     except KeyboardInterrupt:
         print(f"kareus {name}: interrupted; run it again to go on.", file=sys.stderr)  # noqa: T201
         return 130
-    return 0
+    return code or 0
 
 
 class _Parser(argparse.ArgumentParser):

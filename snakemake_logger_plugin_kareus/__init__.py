@@ -24,8 +24,8 @@ from kareus.progress.wording import message
 _CHATTER = re.compile(
     r"Building DAG of jobs|Using shell|Conda environments: |Singularity containers: |Select jobs to execute"
     r"|Complete log\(s\)|Elapsed time|Config file .* is extended|Assuming unrestricted|Exiting because a job"
-    r"|Shutting down|Group jobs: |Removing output files|Execute \d+ jobs"
-    r"|SLURM run ID|Job \d+ has been submitted|Cleaning up SLURM"
+    r"|Shutting down|Group jobs: |Removing output files|Touching output file|Execute \d+ jobs"
+    r"|Restored previous version|Cannot restore|SLURM run ID|Job \d+ has been submitted|Cleaning up SLURM"
     r"|WorkflowError:\s+At least one job|RuleException:\s+CalledProcessError"
 )
 """What Snakemake says in passing, and what we say in other words; anything else it says is shown."""

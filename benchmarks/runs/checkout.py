@@ -32,9 +32,9 @@ def snakemake(folder: Path, *arguments: str, **options: Any) -> subprocess.Compl
     return subprocess.run(command(*arguments), cwd=folder, capture_output=True, text=True, check=False, **options)
 
 
-def would_run(folder: Path, *arguments: str) -> dict[str, int]:
+def would_run(folder: Path, *arguments: str, **options: Any) -> dict[str, int]:
     """Jobs by rule that Snakemake would run."""
-    done = snakemake(folder, "-n", *arguments)
+    done = snakemake(folder, "-n", *arguments, **options)
     assert done.returncode == 0, done.stderr
     table = re.findall(r"^(\w+)\s+(\d+)$", done.stdout + done.stderr, re.M)
     return {rule: int(count) for rule, count in table if rule != "total"}

@@ -6,6 +6,7 @@ import fcntl
 import itertools
 import json
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -30,6 +31,25 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+    sync_folder(path.parent)
+
+
+def replace_folder(path: Path, fill: Callable[[Path], object]) -> None:
+    """Let `fill` fill a temporary sibling of the folder `path`, then put it in its place.
+
+    A kill leaves the old folder, if need be under its temporary name, or the new one.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new, old = _temporary(path, os.getpid()), _temporary(path, f"{os.getpid()}.old")
+    try:
+        new.mkdir()
+        fill(new)
+        if path.exists():
+            path.rename(old)
+        new.rename(path)
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+        shutil.rmtree(old, ignore_errors=True)
     sync_folder(path.parent)
 
 
@@ -133,6 +153,25 @@ def lock_until_exit(path: Path) -> None:
     Raises:
         ArtifactError: somebody else holds it.
     """
+    _lock_at_once(path)
+
+
+@contextlib.contextmanager
+def lock_at_once(path: Path) -> Iterator[None]:
+    """Hold the lock file `path`, or fail at once.
+
+    Raises:
+        ArtifactError: somebody else holds it.
+    """
+    descriptor = _lock_at_once(path)
+    try:
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _lock_at_once(path: Path) -> int:
+    """Lock a file; returns its descriptor, with which the lock goes."""
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:
@@ -140,6 +179,7 @@ def lock_until_exit(path: Path) -> None:
     except BlockingIOError:
         os.close(descriptor)
         raise ArtifactError(f"{path}: another run is at work in this folder; wait until it has ended.") from None
+    return descriptor
 
 
 def require_locked(path: Path) -> None:

@@ -72,6 +72,6 @@ class WorkloadFolder:
         return path
 
 
-def campaign_table(results: Path, campaign: str) -> Path:
-    """What belongs to a campaign."""
-    return below(results, "campaigns", campaign, "campaign.parquet")
+def campaign_table(results: Path, folder: str) -> Path:
+    """Table of what belongs to a campaign, by the name of the campaign's folder."""
+    return below(results, "campaigns", folder, "campaign.parquet")

@@ -12,6 +12,7 @@ from kareus.errors import ConfigError
 
 KEY = "seal"
 """Name under which a document holds its seal."""
+_COMMENT = "# seal: "
 
 
 def sealed(document: Mapping[str, Any]) -> dict[str, Any]:
@@ -35,6 +36,38 @@ def unsealed(document: Any) -> dict[str, Any]:
     if document[KEY] != _seal(content):
         raise ConfigError("was edited or damaged after it was written: its seal does not fit")
     return content
+
+
+def sealed_text(text: str) -> str:
+    """Return a text, of a language whose comments begin with `#`, with its seal as the last line."""
+    return f"{text}{_COMMENT}{_text_seal(text)}\n"
+
+
+def check_text(text: str) -> None:
+    """Check that a text is one that `sealed_text` returned.
+
+    Raises:
+        ConfigError: it has no seal, or is not the one that was sealed.
+    """
+    content, mark, seal = text.rpartition(_COMMENT)
+    if not mark:
+        raise ConfigError("has no seal: not written by this version of Kareus, or damaged")
+    if seal != f"{_text_seal(content)}\n":
+        raise ConfigError("was edited or damaged after it was written: its last line, the seal, does not fit")
+
+
+def check_text_if_sealed(text: str) -> None:
+    """Check the seal of a text that has one; a text written by hand has none.
+
+    Raises:
+        ConfigError: it is not the text that was sealed.
+    """
+    if _COMMENT in text:
+        check_text(text)
+
+
+def _text_seal(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def _seal(document: Mapping[str, Any]) -> str:

@@ -25,6 +25,8 @@ REDO = "delete it and rerun the stage that makes it"
 UNSEALED = "0" * 64
 """Stands in the metadata for the hash while the bytes that it is of are hashed; as long as the hash."""
 _SEAL = b'"content_hash":"'
+_MOST_METADATA = 1 << 16
+"""Bytes at the end of a file among which its metadata is."""
 _PARQUET = b"PAR1"
 """First and last bytes of every Parquet file."""
 _CORRUPT = "corrupt or truncated Parquet file"
@@ -147,6 +149,21 @@ def _read(path: Path) -> bytes:
     if problem:
         raise DamagedFileError(f"{path}: {problem}; {REDO}.")
     return content
+
+
+def check_bytes(path: Path) -> None:
+    """Check that a Parquet file is as Kareus wrote it; one that others wrote passes if it is whole.
+
+    Raises:
+        ArtifactError: it is not, or cannot be read.
+    """
+    try:
+        _read(path)
+    except DamagedFileError:
+        content = path.read_bytes()
+        is_ours = METADATA_KEY.encode() in content[-_MOST_METADATA:]
+        if is_ours or not (content.startswith(_PARQUET) and content.endswith(_PARQUET)):
+            raise
 
 
 def _damage(content: bytes) -> str | None:

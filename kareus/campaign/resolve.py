@@ -1,17 +1,22 @@
 """Resolving a campaign: from its name to everything that belongs to it, and the reasons why some of it cannot run."""
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TypeVar
 
+from kareus.artifacts.records import content_hash
 from kareus.campaign.config import merged, read_parts
 from kareus.emulate.resolve import Fleet, expand_fleets
 from kareus.errors import ConfigError, RefusedWorkloadError
 from kareus.profile.sweep_config import ProfilerSweep, expand_sweeps
 from kareus.workload.config import Workload
 from kareus.workload.resolve import CONFIG_DIR, Resolved, resolve
+
+MOST_READABLE = 60
+"""Characters of overrides that the name of a campaign's folder shows."""
 
 Found = TypeVar("Found", Resolved, Fleet, ProfilerSweep)
 
@@ -81,8 +86,15 @@ class ResolvedCampaign:
     """A campaign and everything that belongs to it."""
 
     name: str
+    overrides: tuple[str, ...] = ()
+    """Overrides that replace its own."""
     members: tuple[Member, ...]
     """By part; within a part each once, in the order of its file."""
+
+    @property
+    def folder(self) -> str:
+        """Name of its folder under `results/campaigns/`, which tells its overrides."""
+        return folder_name(self.name, self.overrides)
 
     @property
     def resolved(self) -> list[Resolved]:
@@ -137,12 +149,26 @@ def resolve_campaign(name: str, overrides: Sequence[str], config_dir: Path = CON
         except ConfigError as error:
             raise type(error)(f"campaign {part}: {error}") from error
         members += [Member(part=part, found=one) for one in found]
-    resolved = ResolvedCampaign(name=name, members=_once(members))
+    resolved = ResolvedCampaign(name=name, overrides=tuple(overrides), members=_once(members))
     if not resolved.folders:
         first = resolved.members[0]
         prefix = "" if len(resolved.members) == 1 else f"all of campaign {name} is refused; the first, "
         raise RefusedWorkloadError(f"{prefix}{first.workload_name}: {first.refusal}")
     return resolved
+
+
+def folder_name(campaign: str, overrides: Sequence[str]) -> str:
+    """Return the name of the folder of a campaign under overrides, whose order does not matter.
+
+    Names of campaigns have no `+`, so that no two of them share a folder.
+    """
+    if not overrides:
+        return campaign
+    readable = "+".join(sorted(overrides))
+    is_plain = all(re.fullmatch(r"[A-Za-z0-9._-]+=[A-Za-z0-9.,_-]+", override) for override in overrides)
+    return (
+        f"{campaign}+{readable if is_plain and len(readable) <= MOST_READABLE else content_hash(sorted(overrides))[:8]}"
+    )
 
 
 def _resolved(

@@ -54,7 +54,7 @@ def run(arguments: argparse.Namespace) -> None:
     write_resolved(campaign.resolved, arguments.output)
     provenance = Provenance(config_hash=content_hash([member.workload for member in campaign.members]))
     rows = [_row(member) for member in campaign.members]
-    write_table(campaign_table(arguments.output, campaign.name), CAMPAIGN.frame(rows), CAMPAIGN, provenance)
+    write_table(campaign_table(arguments.output, campaign.folder), CAMPAIGN.frame(rows), CAMPAIGN, provenance)
 
 
 def _lines(campaign: ResolvedCampaign) -> Iterator[str]:

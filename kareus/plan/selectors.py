@@ -6,6 +6,7 @@ The same text on the command line and in file names: `fastest`, `min-energy`, `e
 
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -127,6 +128,30 @@ def parse_selector(text: str) -> Selector:
     if name == Goal.STRAGGLER and limit < 1:
         raise ConfigError(f"selector '{text}': no plan is faster than the fastest; give 1x or more, such as 1.15x.")
     return Selector(Goal(name), limit)
+
+
+def check_selectors(texts: Sequence[str]) -> None:
+    """Check that at least one plan is asked for, and each but once.
+
+    Raises:
+        ConfigError: there is none, one is no selector, or two ask for the same.
+    """
+    if not texts:
+        raise ConfigError("select: no selector; give at least one, such as select=fastest.")
+    known = dict[str, str]()
+    for text in texts:
+        meaning = _meaning(parse_selector(text))
+        if meaning in known:
+            same = "given twice" if known[meaning] == text else f"the same as '{known[meaning]}'"
+            raise ConfigError(f"select: '{text}' is {same}; leave one of the two out.")
+        known[meaning] = text
+
+
+def _meaning(selector: Selector) -> str:
+    """What a selector asks for, whatever its units; to 12 digits, since 5200 ms is not quite 5.2 s in floats."""
+    prices = selector.prices
+    numbers = (prices.per_kwh, prices.per_gpu_hour) if prices else (selector.limit or 0.0,)
+    return f"{selector.goal} {' '.join(f'{number:.12g}' for number in numbers)}"
 
 
 def measures_of(time_s: float, energy_j: float, prices: Prices | None = None, gpus: int = 0) -> dict[str, float]:

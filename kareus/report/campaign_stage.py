@@ -7,8 +7,9 @@ from pathlib import Path
 
 import polars as pl
 
-from kareus.artifacts.files import write_text
+from kareus.artifacts.files import replace_folder, write_text
 from kareus.artifacts.layout import campaign_table
+from kareus.artifacts.manifest import write_manifest
 from kareus.artifacts.tables import TableSchema
 from kareus.emulate.tables import FLEET
 from kareus.pipeline.tables import ITERATION
@@ -17,6 +18,7 @@ from kareus.report.campaign import campaign_text, sections
 from kareus.report.campaign_figures import campaign_figures
 from kareus.report.campaign_inputs import CampaignInputs, load_campaign
 from kareus.report.campaign_tables import campaign_tables
+from kareus.report.contents import CAMPAIGN_TABLES, report_contents
 from kareus.report.downloads import OF_WORKLOAD, labelled, labelled_schema, write_downloads
 from kareus.report.drawing import save
 from kareus.report.page import page_html
@@ -26,7 +28,7 @@ from kareus.report.tables import PASSES, PROFILER
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `kareus report-campaign`."""
-    parser.add_argument("name", help="name of a file of config/campaign/")
+    parser.add_argument("name", help="folder under RESULTS/campaigns/, such as quickstart or quickstart+seed=1")
     parser.add_argument("--results", type=Path, default=Path("results"), help="folder (default: results)")
 
 
@@ -58,6 +60,9 @@ def run(arguments: argparse.Namespace) -> None:
     )
     write_text(output / "index.html", page_html(page, text))
     write_text(output / "summary.txt", text)
+    names = [figure.file.removeprefix("figures/") for figure in figures]
+    contents = report_contents(("index.html", "summary.txt", "workloads"), names, CAMPAIGN_TABLES)
+    write_manifest(output / "manifest.json", [output / file for file in contents])
     print(text, end="")  # noqa: T201, the answer of the command
 
 
@@ -79,8 +84,10 @@ def _joined(schema: TableSchema, frames: Iterable[pl.DataFrame]) -> tuple[TableS
 
 def _copy_reports(inputs: CampaignInputs, results: Path, folder: Path) -> None:
     """Put the pages that the index leads to beside it, with all that they lead to."""
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)  # also for a campaign of sweeps alone, which has no pages
     planned = [member["workload"] for kind in ("workload", "fleet") for member in inputs.of_kind(kind)]
-    for workload in dict.fromkeys(planned):
-        shutil.copytree(results / workload / "report", folder / workload, ignore=shutil.ignore_patterns(".*"))
+
+    def copy(temporary: Path) -> None:  # an empty folder for a campaign of sweeps alone, which has no pages
+        for workload in dict.fromkeys(planned):
+            shutil.copytree(results / workload / "report", temporary / workload, ignore=shutil.ignore_patterns(".*"))
+
+    replace_folder(folder, copy)

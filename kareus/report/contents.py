@@ -40,3 +40,18 @@ def campaign_figure_names(members: Iterable[tuple[str, str]]) -> list[str]:
         *(["passes"] if "workload" in kinds else []),
         *(["profiler"] if "sweep" in kinds else []),
     ]
+
+
+def report_contents(pages: Iterable[str], figures: Iterable[str], tables: Iterable[str]) -> list[str]:
+    """Files and folders of a report, below its folder.
+
+    Args:
+        pages: pages, summaries and folders beside them.
+        figures: names of figures, each in two kinds of files.
+        tables: names of tables, each in the kinds of `WRITTEN_AS`.
+    """
+    return [
+        *pages,
+        *(f"figures/{figure}.{kind}" for figure in figures for kind in ("svg", "pdf")),
+        *(f"data/{table}.{kind}" for table in tables for kind in WRITTEN_AS),
+    ]

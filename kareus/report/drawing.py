@@ -4,6 +4,7 @@ Every file says on its face and in its metadata what it shows and on which testb
 """
 
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -83,6 +84,13 @@ def save(figure: Plot | Shares | Timeline, subject: str, folder: Path) -> None:
         write_atomically(folder / f"{figure.file}.svg", lambda p: FigureCanvasSVG(canvas).print_svg(p, metadata=svg))
         pdf = said | {"CreationDate": None, "Subject": subject}
         write_atomically(folder / f"{figure.file}.pdf", lambda p: FigureCanvasPdf(canvas).print_pdf(p, metadata=pdf))
+
+
+def remove_others(folder: Path, figures: Sequence[Path]) -> None:
+    """Remove figures from a folder that are not among `figures` (paths without suffix): those of an earlier report."""
+    for path in folder.iterdir():
+        if path.suffix in (".svg", ".pdf") and path.with_suffix("") not in figures:
+            path.unlink()
 
 
 def draw(figure: Plot | Shares | Timeline, canvas: "Figure") -> None:

@@ -4,7 +4,9 @@ import argparse
 from pathlib import Path
 
 from kareus.artifacts.files import write_text
+from kareus.artifacts.manifest import write_manifest
 from kareus.artifacts.outputs import add_force, check_folder
+from kareus.report.contents import FLEET_TABLES, report_contents
 from kareus.report.downloads import OF_WORKLOAD, labelled, labelled_schema, write_downloads
 from kareus.report.drawing import save
 from kareus.report.fleets import compare_fleets, fleet_plots, load_fleets
@@ -48,4 +50,6 @@ def run(arguments: argparse.Namespace) -> None:
     )
     write_text(output / "fleets.html", page_html(page, text))
     write_text(output / "fleets.txt", text)
+    contents = report_contents(("fleets.html", "fleets.txt"), ("fleet",), FLEET_TABLES)
+    write_manifest(output / "fleets.manifest.json", [output / file for file in contents])
     print(text, end="")  # noqa: T201, the answer of the command

@@ -4,9 +4,11 @@ import argparse
 from pathlib import Path
 
 from kareus.artifacts.files import write_text
+from kareus.artifacts.manifest import write_manifest
 from kareus.artifacts.outputs import add_force, check_folder
+from kareus.report.contents import PLOTS, TABLES, report_contents
 from kareus.report.downloads import write_downloads
-from kareus.report.drawing import save
+from kareus.report.drawing import remove_others, save
 from kareus.report.figures import figures, tables
 from kareus.report.inputs import Paths, load
 from kareus.report.page import page_html
@@ -51,7 +53,10 @@ def run(arguments: argparse.Namespace) -> None:
         write_downloads(output / "data", frame, schema, inputs.provenance)
     for figure in drawn:
         save(figure, f"{inputs.workload}, {inputs.testbed.label}", output)
+    remove_others(output / "timelines", [output / figure.file for figure in drawn])
     text = summary_text(inputs)
     write_text(output / "page.html", page_html(workload_page(inputs, drawn, downloads), text))
     write_text(output / "summary.txt", text)
+    contents = report_contents(("page.html", "summary.txt", "timelines"), PLOTS, TABLES)
+    write_manifest(output / "manifest.json", [output / file for file in contents])
     print(text, end="")  # noqa: T201, the answer of the command

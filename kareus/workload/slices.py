@@ -11,6 +11,7 @@ import yaml
 
 from kareus.artifacts.files import read_text
 from kareus.artifacts.records import content_hash, from_plain, suggest, to_plain
+from kareus.artifacts.seals import check_text_if_sealed, sealed_text
 from kareus.errors import ArtifactError, ConfigError
 from kareus.workload.config import (
     MeasurementProtocol,
@@ -156,7 +157,7 @@ def frontier_hash(config: Workload | PipelineSlice) -> str:
 
 def slice_text(workload: Workload, stage: str) -> str:
     """Text of the slice of `stage`, in YAML; the same for equal workloads."""
-    return to_yaml(cut(workload, stage))
+    return sealed_text(to_yaml(cut(workload, stage)))
 
 
 def _narrowed(config: object, cls: type[Slice]) -> Slice:
@@ -177,10 +178,13 @@ def load_slice(path: Path, cls: type[Slice]) -> Slice:
     """
     text = read_text(path)
     try:
-        return from_plain(cls, yaml.safe_load(text))
+        record = from_plain(cls, yaml.safe_load(text))  # first, since it names the key that is wrong
+        check_text_if_sealed(text)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f" (line {mark.line + 1})" if mark else ""
         raise ArtifactError(f"{path}: not valid YAML{where}; delete it and rerun the stage that makes it.") from error
     except ConfigError as error:
-        raise ArtifactError(f"{path}: {error} Delete it and rerun the stage that makes it.") from error
+        problem = str(error).rstrip(".")
+        raise ArtifactError(f"{path}: {problem}. Delete it and rerun the stage that makes it.") from error
+    return record

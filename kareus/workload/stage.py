@@ -10,6 +10,7 @@ from kareus.artifacts.files import write_text
 from kareus.artifacts.outputs import add_force, check_folder, check_outputs, table
 from kareus.artifacts.provenance import Provenance
 from kareus.artifacts.records import content_hash
+from kareus.artifacts.seals import sealed_text
 from kareus.artifacts.tables import write_table
 from kareus.workload.overlap import nothing_to_overlap
 from kareus.workload.resolve import CONFIG_DIR, Resolved, check_any_accepted, resolve
@@ -53,7 +54,7 @@ def write_resolved(resolved: Sequence[Resolved], results: Path) -> None:
     """Write the table of all combinations, and the configuration of each that can run."""
     for one in resolved:
         if one.workload is not None:
-            _write(results / one.name / "config" / "workload.yaml", to_yaml(one.workload))
+            _write(results / one.name / "config" / "workload.yaml", sealed_text(to_yaml(one.workload)))
     provenance = Provenance(config_hash=content_hash([one.workload for one in resolved]))
     table = WORKLOADS.frame([_row(one) for one in resolved])
     write_table(results / "workloads.parquet", table, WORKLOADS, provenance)

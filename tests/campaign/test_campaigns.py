@@ -1,5 +1,6 @@
 """Campaigns: what belongs to the paper's, how a user writes one, and what is said of one that cannot be used."""
 
+import re
 import shutil
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from builders import CONFIG
 import kareus
 from kareus.artifacts.tables import read_table
 from kareus.campaign.config import merged
-from kareus.campaign.resolve import resolve_campaign
+from kareus.campaign.resolve import folder_name, resolve_campaign
 from kareus.campaign.tables import CAMPAIGN
 from kareus.cli import main
 from kareus.errors import ConfigError, RefusedWorkloadError
@@ -189,3 +190,27 @@ def test_looking_up_what_would_be_planned_writes_nothing(command, tmp_path, monk
 def test_a_name_that_cannot_stand_in_a_path_is_refused(capsys):
     assert main(["campaign", "t wo", "--config-dir", str(CONFIG)]) == 2
     assert "campaign 't wo': a name has letters, digits" in capsys.readouterr().err
+
+
+def test_the_folder_of_a_campaign_tells_its_overrides():
+    assert folder_name("quickstart", []) == "quickstart"
+    assert folder_name("quickstart", ["seed=1", "gpu=h200"]) == "quickstart+gpu=h200+seed=1"
+    assert folder_name("quickstart", ["gpu=h200", "seed=1"]) == folder_name("quickstart", ["seed=1", "gpu=h200"])
+
+
+@pytest.mark.parametrize("override", ["model.name={x}", "sweep.windows_s=[1]", "a=../b", "a=1+b=2", "a=" + 80 * "9"])
+def test_overrides_that_are_no_part_of_a_path_are_told_by_their_hash(override):
+    name = folder_name("quickstart", [override])
+    assert re.fullmatch(r"quickstart\+[0-9a-f]{8}", name)
+    assert name != folder_name("quickstart", [f"{override}0"])
+
+
+def test_campaigns_never_share_a_folder():
+    folders = [
+        folder_name("a", ["b_c=1"]),
+        folder_name("a_b", ["c=1"]),
+        folder_name("a", ["b=1_c=2"]),
+        folder_name("a", ["b=1", "c=2"]),
+        folder_name("a", ["b=1,2"]),
+    ]
+    assert len(set(folders)) == len(folders)

@@ -68,13 +68,19 @@ def trial_rows(sweep: str) -> list[dict]:
     ]
 
 
+def save_empty(figure, _: str, folder: Path) -> None:
+    """Stand in for `save`, which takes its time."""
+    for kind in ("svg", "pdf"):
+        write_text(folder / f"{figure.file}.{kind}", "<svg/>")
+
+
 def write_campaign(results: Path) -> Path:
     """Write a results folder with the reports of all members; the folder of the campaign's."""
     write_table(results / "workloads.parquet", WORKLOADS.frame([]), WORKLOADS, PROVENANCE)
     write_table(results / f"campaigns/{CAMPAIGN_NAME}/campaign.parquet", CAMPAIGN.frame(MEMBERS), CAMPAIGN, PROVENANCE)
     with pytest.MonkeyPatch.context() as patch:  # figures of workloads are tested elsewhere, and take their time
         for stage in (workload_stage, fleets_stage):
-            patch.setattr(stage, "save", lambda figure, _, folder: write_text(folder / f"{figure.file}.svg", "<svg/>"))
+            patch.setattr(stage, "save", save_empty)
         for workload in (WORKLOAD, OTHER):
             folder = results / workload
             paths = with_runs(write_inputs(folder, Names(workload=workload)), folder)

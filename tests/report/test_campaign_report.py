@@ -1,5 +1,6 @@
 """The report on a campaign: tables worked out by hand, complete files, one clear line where something is missing."""
 
+import hashlib
 import re
 import shutil
 from pathlib import Path
@@ -21,6 +22,7 @@ from report_tables import WORKLOAD, candidate_rows
 from test_page import Blocks
 
 import kareus
+from kareus.artifacts.manifest import read_manifest
 from kareus.artifacts.tables import read_table, write_table
 from kareus.campaign.tables import CAMPAIGN
 from kareus.cli import main
@@ -55,8 +57,19 @@ def cells(sheet: dict) -> list[list[str]]:
     return [row["cells"][sheet["texts"] :] for row in sheet["rows"]]
 
 
+CONTENTS = {"index.html", "summary.txt", "manifest.json", "data", "figures", "workloads"}
+
+
+def test_the_manifest_lists_every_file_of_the_folder_with_its_hash(report):
+    files = {path: path.relative_to(report).as_posix() for path in report.rglob("*") if path.is_file()}
+    listed = read_manifest(report / "manifest.json")
+    assert listed == {
+        name: hashlib.sha256(path.read_bytes()).hexdigest() for path, name in files.items() if name != "manifest.json"
+    }
+
+
 def test_the_files_are_those_that_the_rule_declares(report):
-    assert {path.name for path in report.iterdir()} == {"index.html", "summary.txt", "data", "figures", "workloads"}
+    assert {path.name for path in report.iterdir()} == CONTENTS
     assert {path.name for path in (report / "workloads").iterdir()} == {WORKLOAD, OTHER, EMULATED}
     declared = {f"{table}.{kind}" for table in CAMPAIGN_TABLES for kind in WRITTEN_AS}
     assert {path.name for path in (report / "data").iterdir()} == declared
@@ -206,7 +219,7 @@ def test_a_campaign_of_sweeps_alone_has_a_report_with_every_file_that_the_rule_d
     write_table(table, CAMPAIGN.frame([m for m in MEMBERS if m["kind"] == "sweep"]), CAMPAIGN, PROVENANCE)
     assert main(["report-campaign", "sweeps", "--results", str(results)]) == 0
     written = {path.name for path in table.with_name("report").iterdir()}
-    assert written == {"index.html", "summary.txt", "data", "figures", "workloads"}
+    assert written == CONTENTS
 
 
 def test_results_lists_what_earlier_campaigns_planned_too(report, tmp_path, caplog):

@@ -23,7 +23,14 @@ def arguments(paths, folder, workload=WORKLOAD):
 def test_the_command_writes_both_and_prints_the_summary(tmp_path, capsys):
     out = tmp_path / "report"
     assert main(arguments(write_inputs(tmp_path), out)) == 0
-    assert sorted(path.name for path in out.iterdir()) == ["data", "figures", "page.html", "summary.txt", "timelines"]
+    assert sorted(path.name for path in out.iterdir()) == [
+        "data",
+        "figures",
+        "manifest.json",
+        "page.html",
+        "summary.txt",
+        "timelines",
+    ]
     text = (out / "summary.txt").read_text(encoding="utf-8")
     assert "kareus" in text
     assert capsys.readouterr().out == text

@@ -1,5 +1,7 @@
 """A reduced campaign by the workflow: all kinds of members, what reruns what, kills, and two campaigns at once."""
 
+import os
+import re
 import shutil
 import signal
 import subprocess
@@ -7,12 +9,15 @@ import time
 from pathlib import Path
 
 import pytest
+from breaking import breaking, other_version
 
 from kareus.artifacts.tables import read_table
+from kareus.campaign.jobs import campaign_jobs
+from kareus.campaign.resolve import resolve_campaign
 from kareus.campaign.tables import CAMPAIGN
 from kareus.profile.tables import TRIALS
 from runs.artifacts import artifacts, differences
-from runs.checkout import checkout, command, snakemake, would_run
+from runs.checkout import ROOT, checkout, command, snakemake, would_run
 from runs.kills import kill
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -34,6 +39,7 @@ medium: {initial: 6, max_rounds: 0, batch: 2}
 large: {initial: 6, max_rounds: 0, batch: 2}
 """
 CONFIG = "--config", "campaign=reduced"
+RULES = sorted((ROOT / "workflow/rules").glob("*.smk"))
 
 
 def reduced(folder: Path) -> Path:
@@ -124,6 +130,92 @@ def test_without_one_table_of_measurements_only_those_are_measured_again(copy):
     assert differences(whole, artifacts(copy / "results")) == []
 
 
+def files_of(folder: Path) -> dict[Path, bytes]:
+    """Bytes of all results but logs."""
+    found = (path for path in (folder / "results").rglob("*") if path.is_file() and "logs" not in path.parts)
+    return {path: path.read_bytes() for path in found if path.suffix != ".log" and not path.name.startswith(".")}
+
+
+def test_all_asks_for_the_outputs_of_every_job(tmp_path):
+    folder = reduced(tmp_path)
+    asked = campaign_jobs(resolve_campaign("reduced", [], folder / "config"), ["fastest"], ["its one workload"])
+    run = would_run(folder, *CONFIG)
+    assert run == {rule: len(jobs) for rule, jobs in asked.items()} | {"all": 1}
+    declared = {rule for file in RULES for rule in re.findall(r"^rule (\w+):", file.read_text(), re.M)}
+    assert declared == set(asked)
+
+
+def test_a_job_that_is_killed_on_a_rerun_costs_no_artifact_and_is_never_up_to_date(copy, tmp_path):
+    whole, before = artifacts(copy / "results"), files_of(copy)
+    environment = os.environ | other_version(tmp_path / "other") | breaking(tmp_path / "breaking")
+    runs = 0
+    while (done := snakemake(copy, *CONFIG, env=environment)).returncode != 0:
+        runs += 1
+        assert runs < 20, done.stdout + done.stderr
+        assert set(before) <= set(files_of(copy))
+        assert would_run(copy, *CONFIG, env=environment)
+    assert runs > 5
+    assert would_run(copy, *CONFIG, env=environment) == {}
+    assert differences(whole, artifacts(copy / "results")) == []
+
+
+def damage(path: Path, how: str) -> None:
+    content = bytearray(path.read_bytes())
+    if how == "truncated":
+        path.write_bytes(content[: len(content) * 2 // 3])
+    else:
+        content[len(content) // 2] ^= 1
+        path.write_bytes(content)
+
+
+DAMAGED = [
+    "*/config/plan.yaml",
+    "graphs/*/segments.parquet",
+    "*/partition/partitions.parquet",
+    "*/search/forward-mlp-allreduce/candidates.parquet",
+    "*/pipeline/iteration.parquet",
+    "*/plan/fastest.json",
+    "*/report/figures/power.pdf",
+    "*/report/timelines/fastest.svg",
+    "*/report/data/power.csv",
+    "*/report/fleets.manifest.json",
+    "campaigns/reduced/campaign.parquet",
+    "campaigns/reduced/report/workloads/*/page.html",
+    "measurements/*/instructions_*/measurements.parquet",
+]
+"""One file of each kind."""
+
+
+@pytest.mark.parametrize("how", ["truncated", "flipped"])
+def test_what_is_damaged_is_named_and_made_again(copy, how):
+    whole, before = artifacts(copy / "results"), files_of(copy)
+    damaged = [next((copy / "results").glob(pattern)) for pattern in DAMAGED]
+    for path in damaged:
+        damage(path, how)
+    dry = snakemake(copy, "-n", *CONFIG)
+    assert all(f"{path.relative_to(copy)}: damaged" in dry.stdout + dry.stderr for path in damaged), dry.stderr
+    assert all(path.read_bytes() != before[path] for path in damaged)
+    done = snakemake(copy, *CONFIG)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert would_run(copy, *CONFIG) == {}
+    assert differences(whole, artifacts(copy / "results")) == []
+    aside = {path for path in files_of(copy) if path.suffix == ".damaged"}
+    assert {path.parent.parent.parent.name for path in aside} == {"measurements"}
+    assert set(files_of(copy)) - aside == set(before)
+
+
+def test_what_is_deleted_is_made_again_even_where_snakemake_has_forgotten_everything(copy):
+    before = files_of(copy)
+    lost = sorted(before)[::2]
+    for path in lost:
+        path.unlink()
+    shutil.rmtree(copy / ".snakemake")
+    done = snakemake(copy, *CONFIG, "select=edp")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (workload_of(copy) / "plan/edp.json").is_file()
+    assert {path.stem for path in before if not path.is_file()} <= {"fastest"}  # which is not asked for any more
+
+
 def wait_until(pattern: str, folder: Path) -> None:
     """Until a file of that name is there."""
     for _ in range(1200):
@@ -166,6 +258,8 @@ def test_a_second_campaign_in_the_same_folder_is_told_to_wait_and_disturbs_nothi
     [
         ("testbet", None, "campaign testbet: not known; perhaps you meant testbed"),
         ('testbed overrides=["gpu=h200', None, "No closing quotation; write a list, as"),
+        ("testbed select=[]", None, "select: no selector; give at least one"),
+        ('testbed select=["fastest","fastest"]', None, "select: 'fastest' is given twice; leave one"),
         ("mine", "workloads: microbatch_size=8", "config/campaign/mine.yaml: workloads: expected a list"),
     ],
 )

@@ -136,6 +136,18 @@ def test_a_spoilt_slice_names_its_file_and_key(
     assert "\n" not in str(raised.value)
 
 
+def test_a_slice_in_which_a_value_was_changed_is_refused_and_one_written_by_hand_is_read(
+    workload: Workload, tmp_path: Path
+) -> None:
+    path = tmp_path / "search.yaml"
+    text = slice_text(workload, "search")
+    path.write_text(text.replace("seed: 0", "seed: 1"))
+    with pytest.raises(ArtifactError, match="was edited or damaged"):
+        load_slice(path, SearchSlice)
+    path.write_text(text.replace("seed: 0", "seed: 1").rpartition("# seal")[0])
+    assert load_slice(path, SearchSlice).seed == 1
+
+
 def test_a_slice_that_is_missing_empty_or_of_another_stage_is_refused(workload: Workload, tmp_path: Path) -> None:
     path = tmp_path / "search.yaml"
     with pytest.raises(ArtifactError, match="cannot be read"):

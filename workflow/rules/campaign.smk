@@ -1,12 +1,15 @@
 rule resolve_campaign:
+    input:
+        verified,
     output:
-        campaign=f"results/campaigns/{CAMPAIGN.name}/campaign.parquet",
+        campaign=f"results/campaigns/{CAMPAIGN.folder}/campaign.parquet",
         table="results/workloads.parquet",
         workloads=expand("results/{workload}/config/workload.yaml", workload=WORKLOADS),
+        done=done(f"campaigns/{CAMPAIGN.folder}/campaign"),
     log:
-        f"results/logs/campaigns/{CAMPAIGN.name}.log",
+        f"results/logs/campaigns/{CAMPAIGN.folder}.log",
     benchmark:
-        f"results/logs/campaigns/{CAMPAIGN.name}.benchmark.tsv"
+        f"results/logs/campaigns/{CAMPAIGN.folder}.benchmark.tsv"
     conda:
         "../../envs/kareus.yaml"
     params:

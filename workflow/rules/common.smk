@@ -2,19 +2,22 @@
 # The work is done by functions of the package; nothing here deserves a test of its own.
 
 import shlex
+import shutil
 from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
+from snakemake.io import is_flagged
 from snakemake.utils import validate
 
 from kareus.artifacts.code import code_hash
 from kareus.artifacts.files import PARENT_VARIABLE, lock_until_exit, require_locked
 from kareus.artifacts.records import content_hash
+from kareus.campaign.jobs import campaign_jobs
 from kareus.campaign.resolve import resolve_campaign
 from kareus.cli import COMMANDS
 from kareus.errors import KareusError
 from kareus.partition.names import expected_partitions
-from kareus.plan.selectors import parse_selector
+from kareus.plan.selectors import check_selectors, parse_selector
 from kareus.report.contents import (
     CAMPAIGN_TABLES,
     FLEET_TABLES,
@@ -32,6 +35,15 @@ shell.prefix(f"{PARENT_VARIABLE}=$PPID exec ")
 
 
 RUN_LOCK = Path(".snakemake/kareus.lock")
+BACKUPS = Path(
+    ".snakemake/backups"
+)  # outputs that jobs of a run make anew; left there by kills
+
+if set("{}") & set(str(workflow.basedir)):
+    raise WorkflowError(
+        f"{workflow.basedir}: Snakemake takes braces in the path of a workflow for wildcards; "
+        "move the folder to a path without them."
+    )
 
 try:
     validate(config, "../schemas/workflow.schema.yaml")
@@ -54,8 +66,7 @@ try:
     if workflow.remote_exec:  # a job of a cluster: the head of the run holds the lock
         require_locked(RUN_LOCK)
     CAMPAIGN = resolve_campaign(config["campaign"], config["overrides"])
-    for selector in config["select"]:
-        parse_selector(selector)
+    check_selectors(config["select"])
 except KareusError as error:
     raise WorkflowError(str(error)) from None
 
@@ -65,6 +76,29 @@ CAMPAIGN_FIGURES = campaign_figure_names(
 )
 GRAPHS = {graph_name(workload): workload for workload in CAMPAIGN.folders.values()}
 EMULATED = list(dict.fromkeys(workload for workload, _ in CAMPAIGN.fleets))
+
+
+def kept(path):
+    """Flag of all outputs: what a job made before stays until the job has made it anew, and if it fails."""
+    return path if is_flagged(path, "touch") else update(path)
+
+
+outputflags:
+    kept,
+
+
+def done(job):
+    """Output that says that a job has succeeded; Snakemake removes it when the job starts."""
+    return touch(f".snakemake/kareus/done/{job}")
+
+
+PLAYED = [
+    name
+    for name, workload in CAMPAIGN.workloads.items()
+    if not workload.gpus_to_measure
+    or Path(f"results/{name}/engine/end-to-end/iterations.parquet").exists()
+]
+JOBS = campaign_jobs(CAMPAIGN, config["select"], PLAYED)
 
 
 wildcard_constraints:
@@ -171,22 +205,9 @@ def graph_config_text(wildcards):
 
 def graph_files(wildcards):
     """Tables of a workload's operator graph."""
-    return expand(
-        rules.extract_partitions.output, graph=graph_name(workload(wildcards))
-    )
-
-
-def measured(_):
-    """Everything that is measured, so that a table that was removed is made again."""
-    planned = [*WORKLOADS, *EMULATED]
-    found = expand(rules.profile_instructions.output, workload=planned)
-    for name in planned:
-        found += expand(
-            rules.search_partition.output,
-            workload=name,
-            partition=expected_partitions(CAMPAIGN.folders[name]),
-        )
-    return found
+    made = rules.extract_partitions.output
+    graph = graph_name(workload(wildcards))
+    return expand([made.segments, made.partitions], graph=graph)
 
 
 def plan_config(wildcards):
@@ -211,9 +232,8 @@ def all_gpus(wildcards):
 
 def runs(wildcards):
     """Runs that the report shows: played back as a matter of course, on real GPUs those that were asked for."""
-    table = f"results/{wildcards.workload}/engine/end-to-end/iterations.parquet"
-    is_wanted = not workload(wildcards).gpus_to_measure or Path(table).exists()
-    return [table] if is_wanted else []
+    tables = expand(rules.run_end_to_end.output.iterations, workload=wildcards.workload)
+    return tables if wildcards.workload in PLAYED else []
 
 
 def searches(wildcards):
@@ -258,3 +278,8 @@ def proposals(wildcards):
         workload=wildcards.workload,
         partition=partitions(wildcards),
     )
+
+
+def outputs(rule, **wildcards):
+    """All outputs of a job."""
+    return expand(map(str, getattr(rules, rule).output), **wildcards)

@@ -7,6 +7,7 @@ rule emulate_fleet:
         stragglers="results/{workload}/emulate/{fleet}/stragglers.parquet",
         power_caps="results/{workload}/emulate/{fleet}/power_caps.parquet",
         hours="results/{workload}/emulate/{fleet}/hours.parquet",
+        done=done("{workload}/emulate/{fleet}"),
     log:
         "results/{workload}/logs/emulate/{fleet}.log",
     benchmark:

@@ -7,6 +7,7 @@ rule run_end_to_end:
         iteration=rules.solve_pipeline.output.iteration,
     output:
         iterations="results/{workload}/engine/end-to-end/iterations.parquet",
+        done=done("{workload}/engine/end-to-end"),
     log:
         "results/{workload}/logs/end-to-end.log",
     benchmark:

@@ -7,6 +7,7 @@ rule compose_frontiers:
         candidates=searches,
     output:
         microbatch="results/{workload}/frontier/microbatch.parquet",
+        done=done("{workload}/frontier"),
     log:
         "results/{workload}/logs/frontier.log",
     benchmark:

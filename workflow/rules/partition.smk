@@ -1,6 +1,9 @@
 rule write_graph_config:
+    input:
+        verified,
     output:
-        "results/graphs/{graph}/config.yaml",
+        config="results/graphs/{graph}/config.yaml",
+        done=done("graphs/{graph}/config"),
     log:
         "results/graphs/{graph}/config.log",
     conda:
@@ -10,15 +13,16 @@ rule write_graph_config:
     message:
         "Writing the configuration of the graph {wildcards.graph}"
     shell:
-        "printf '%s' {params.text:q} > {output} 2> {log}"
+        "printf '%s' {params.text:q} > {output.config} 2> {log}"
 
 
 rule extract_partitions:
     input:
-        config=rules.write_graph_config.output,
+        config=rules.write_graph_config.output.config,
     output:
         segments="results/graphs/{graph}/segments.parquet",
         partitions="results/graphs/{graph}/partitions.parquet",
+        done=done("graphs/{graph}/partition"),
     log:
         "results/graphs/{graph}/partition.log",
     benchmark:
@@ -40,6 +44,7 @@ rule place_partitions:
     output:
         segments="results/{workload}/partition/segments.parquet",
         partitions="results/{workload}/partition/partitions.parquet",
+        done=done("{workload}/partition"),
     log:
         "results/{workload}/logs/partition.log",
     conda:

@@ -5,6 +5,7 @@ rule solve_pipeline:
     output:
         instructions="results/{workload}/pipeline/instructions.parquet",
         iteration="results/{workload}/pipeline/iteration.parquet",
+        done=done("{workload}/pipeline"),
     log:
         "results/{workload}/logs/pipeline.log",
     benchmark:

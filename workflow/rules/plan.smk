@@ -5,6 +5,7 @@ rule select_plan:
         iteration=rules.solve_pipeline.output.iteration,
     output:
         plan="results/{workload}/plan/{selector}.json",
+        done=done("{workload}/plan/{selector}"),
     log:
         "results/{workload}/logs/plan/{selector}.log",
     conda:

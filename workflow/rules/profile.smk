@@ -5,6 +5,7 @@ rule profile_instructions:
     output:
         components="results/{workload}/profile/components.parquet",
         instructions="results/{workload}/profile/instructions.parquet",
+        done=done("{workload}/profile/instructions"),
     log:
         text="results/{workload}/logs/profile.log",
         progress="results/{workload}/logs/profile.progress.json",
@@ -30,6 +31,7 @@ rule sweep_profiler:
         partitions=rules.place_partitions.output.partitions,
     output:
         trials="results/{workload}/profile/{sweep}/trials.parquet",
+        done=done("{workload}/profile/{sweep}/trials"),
     log:
         "results/{workload}/logs/profile/{sweep}.log",
     benchmark:

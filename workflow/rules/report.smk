@@ -43,6 +43,8 @@ rule write_report:
             table=TABLES,
             kind=WRITTEN_AS,
         ),
+        manifest="results/{workload}/report/manifest.json",
+        done=done("{workload}/report"),
     log:
         "results/{workload}/logs/report.log",
     benchmark:
@@ -87,6 +89,8 @@ rule report_fleets:
             table=FLEET_TABLES,
             kind=WRITTEN_AS,
         ),
+        manifest="results/{workload}/report/fleets.manifest.json",
+        done=done("{workload}/report-fleets"),
     log:
         "results/{workload}/logs/report-fleets.log",
     conda:
@@ -110,21 +114,21 @@ rule report_campaign:
         trials=trials,
     output:
         page=report(
-            f"results/campaigns/{CAMPAIGN.name}/report/index.html",
+            f"results/campaigns/{CAMPAIGN.folder}/report/index.html",
             category="Campaign",
             labels={"what": "page"},
             caption="../report/campaign.rst",
         ),
         summary=report(
-            f"results/campaigns/{CAMPAIGN.name}/report/summary.txt",
+            f"results/campaigns/{CAMPAIGN.folder}/report/summary.txt",
             category="Campaign",
             labels={"what": "summary"},
             caption="../report/campaign.rst",
         ),
-        workloads=directory(f"results/campaigns/{CAMPAIGN.name}/report/workloads"),
+        workloads=directory(f"results/campaigns/{CAMPAIGN.folder}/report/workloads"),
         figures=[
             report(
-                f"results/campaigns/{CAMPAIGN.name}/report/figures/{figure}.svg",
+                f"results/campaigns/{CAMPAIGN.folder}/report/figures/{figure}.svg",
                 category="Campaign",
                 labels={"what": figure},
                 caption="../report/campaign_figure.rst",
@@ -132,24 +136,26 @@ rule report_campaign:
             for figure in CAMPAIGN_FIGURES
         ],
         prints=expand(
-            f"results/campaigns/{CAMPAIGN.name}/report/figures/{{figure}}.pdf",
+            f"results/campaigns/{CAMPAIGN.folder}/report/figures/{{figure}}.pdf",
             figure=CAMPAIGN_FIGURES,
         ),
         tables=expand(
-            f"results/campaigns/{CAMPAIGN.name}/report/data/{{table}}.{{kind}}",
+            f"results/campaigns/{CAMPAIGN.folder}/report/data/{{table}}.{{kind}}",
             table=CAMPAIGN_TABLES,
             kind=WRITTEN_AS,
         ),
+        manifest=f"results/campaigns/{CAMPAIGN.folder}/report/manifest.json",
+        done=done(f"campaigns/{CAMPAIGN.folder}/report"),
     log:
-        f"results/logs/campaigns/{CAMPAIGN.name}.report.log",
+        f"results/logs/campaigns/{CAMPAIGN.folder}.report.log",
     benchmark:
-        f"results/logs/campaigns/{CAMPAIGN.name}.report.benchmark.tsv"
+        f"results/logs/campaigns/{CAMPAIGN.folder}.report.benchmark.tsv"
     conda:
         "../../envs/kareus.yaml"
     params:
-        name=CAMPAIGN.name,
+        folder=CAMPAIGN.folder,
         code=code("report-campaign"),
     message:
         "Writing the report on a campaign"
     shell:
-        "python -m kareus report-campaign {params.name:q} --results results > {log} 2>&1"
+        "python -m kareus report-campaign {params.folder:q} --results results > {log} 2>&1"

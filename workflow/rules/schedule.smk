@@ -4,6 +4,7 @@ rule enumerate_schedules:
         partitions=rules.place_partitions.output.partitions,
     output:
         space="results/{workload}/schedule/space.parquet",
+        done=done("{workload}/schedule"),
     log:
         "results/{workload}/logs/schedule.log",
     benchmark:

@@ -7,6 +7,7 @@ rule search_partition:
         candidates="results/{workload}/search/{partition}/candidates.parquet",
         rounds="results/{workload}/search/{partition}/rounds.parquet",
         proposals="results/{workload}/search/{partition}/proposals.parquet",
+        done=done("{workload}/search/{partition}"),
     log:
         text="results/{workload}/logs/search/{partition}.log",
         progress="results/{workload}/logs/search/{partition}.progress.json",

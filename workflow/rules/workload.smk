@@ -1,6 +1,9 @@
 rule write_config:
+    input:
+        verified,
     output:
-        "results/{workload}/config/{stage}.yaml",
+        config="results/{workload}/config/{stage}.yaml",
+        done=done("{workload}/config/{stage}"),
     log:
         "results/{workload}/logs/config/{stage}.log",
     conda:
@@ -10,4 +13,4 @@ rule write_config:
     message:
         "Writing the configuration of {wildcards.stage}"
     shell:
-        "printf '%s' {params.text:q} > {output} 2> {log}"
+        "printf '%s' {params.text:q} > {output.config} 2> {log}"

@@ -1,0 +1,53 @@
+"""Manifests: sealed lists of the files of a folder with the hash of each, for files that have no seal of their own."""
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from pathlib import Path, PurePosixPath
+
+import kareus
+from kareus.artifacts.files import read_json, write_json
+from kareus.artifacts.seals import sealed, unsealed
+from kareus.errors import ArtifactError, ConfigError
+
+SUFFIX = "manifest.json"
+"""Names of manifests end with it; the rest of the name tells several of a folder apart."""
+
+
+def write_manifest(path: Path, files: Iterable[Path]) -> None:
+    """Write to `path` a manifest of `files`, which are below its folder; a folder stands for all that is in it."""
+    hashes = {
+        file.relative_to(path.parent).as_posix(): file_hash(file)
+        for given in files
+        for file in (sorted(_files_below(given)) if given.is_dir() else [given])
+    }
+    write_json(path, sealed({"kareus_version": kareus.__version__, "files": hashes}))
+
+
+def read_manifest(path: Path) -> Mapping[str, str]:
+    """Read a manifest: SHA-256 of every file by its path below the manifest's folder.
+
+    Raises:
+        ArtifactError: the manifest is missing or damaged.
+    """
+    try:
+        files = unsealed(read_json(path)).get("files")
+    except ConfigError as error:
+        raise ArtifactError(f"{path}: {error}; delete it and rerun the stage that makes it.") from error
+    if not isinstance(files, dict) or not all(_is_below(name) for name in files):
+        raise ArtifactError(f"{path}: does not list files below its folder; delete it and rerun the stage.")
+    return files
+
+
+def file_hash(path: Path) -> str:
+    """Return the SHA-256 of a file's bytes."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _is_below(name: str) -> bool:
+    path = PurePosixPath(name)
+    return not path.is_absolute() and ".." not in path.parts
+
+
+def _files_below(folder: Path) -> Iterable[Path]:
+    return (path for path in folder.rglob("*") if path.is_file() and not path.name.startswith("."))

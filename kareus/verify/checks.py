@@ -1,0 +1,104 @@
+"""Checks of single files that Kareus wrote: is each as it was written?"""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from kareus.artifacts.files import read_json, read_text
+from kareus.artifacts.manifest import SUFFIX, file_hash, read_manifest
+from kareus.artifacts.seals import KEY, check_text, unsealed
+from kareus.artifacts.store import damaged_lines
+from kareus.artifacts.tables import check_bytes
+from kareus.errors import ArtifactError, ConfigError
+
+Check = Callable[[Path], object]
+"""Raises an `ArtifactError` or a `ConfigError` if the file is not as it was written."""
+
+JOURNAL = "journal.jsonl"
+SEALED_SINCE = 3
+"""Version of the plan file with which seals came."""
+
+
+def problem_of(path: Path) -> str | None:
+    """Return what is wrong with a file that Kareus wrote; None if it is sound, or is not known to be ours."""
+    check = _check_of(path)
+    if check is None:
+        return None
+    try:
+        check(path)
+    except (ArtifactError, ConfigError) as error:
+        return str(error).removeprefix(f"{path}: ").partition(";")[0].rstrip(".")
+    except OSError as error:
+        return f"cannot be read ({error.strerror})"
+    return None
+
+
+def is_checkpoint(path: Path) -> bool:
+    """Return whether the name of a file is that of a rank's part of a checkpoint."""
+    named = re.fullmatch(r"rank-\d+\.(json|safetensors)", path.name)
+    return bool(named and re.fullmatch(r"iteration-\d+", path.parent.name))
+
+
+def _check_of(path: Path) -> Check | None:
+    """How a file is checked; None if nothing tells whether it is as it was written."""
+    is_configuration = path.suffix == ".yaml" and (path.parent.name == "config" or path.name == "config.yaml")
+    is_plan = path.suffix == ".json" and (path.parent.name == "plan" or path.name == "plan.json")
+    checks: tuple[tuple[bool, Check], ...] = (
+        (path.suffix == ".parquet", check_bytes),
+        (path.name.endswith(SUFFIX), read_manifest),
+        (path.name == JOURNAL, _check_journal),
+        (is_configuration, _check_configuration),
+        (is_checkpoint(path), _check_checkpoint),
+        (is_plan, _check_plan),
+        (path.suffix == ".json", _check_any_json),
+    )
+    return next((check for applies, check in checks if applies), None)
+
+
+def _check_journal(path: Path) -> None:
+    lines = damaged_lines(path)
+    if lines:
+        raise ArtifactError(f"damaged lines: {', '.join(map(str, lines))}")
+
+
+def _check_configuration(path: Path) -> None:
+    check_text(read_text(path))
+
+
+def _check_plan(path: Path) -> None:
+    document = read_json(path)
+    if not isinstance(document, dict):
+        raise ArtifactError("not a plan")
+    version = document.get("schema_version")
+    if KEY in document or not isinstance(version, int) or version >= SEALED_SINCE:
+        unsealed(document)
+
+
+def _check_checkpoint(path: Path) -> None:
+    """Check the part of a rank: a sealed header that has the hash of the tensors beside it."""
+    header_path, tensors = path.with_suffix(".json"), path.with_suffix(".safetensors")
+    if path == tensors:
+        if not header_path.is_file():
+            raise ArtifactError("has no header beside it: its checkpoint was not completed")
+        return
+    header = unsealed(read_json(path)).get("header")
+    if not isinstance(header, dict) or not tensors.is_file() or file_hash(tensors) != header.get("sha256"):
+        raise ArtifactError(f"{tensors.name} is missing or not the one that was written with it")
+
+
+def _check_any_json(path: Path) -> None:
+    """Check a sealed document wherever it stands, with the file that it describes if it names its hash.
+
+    Other JSON is not ours, or has no seal.
+    """
+    try:
+        document: Any = json.loads(path.read_bytes())
+    except (ValueError, RecursionError):
+        return
+    if not isinstance(document, dict) or KEY not in document:
+        return
+    described, expected = path.with_name(path.name.removesuffix(".json")), unsealed(document).get("sha256")
+    if expected is not None and described.is_file() and file_hash(described) != expected:
+        raise ArtifactError(f"{described.name} is not the file that was written with it")

@@ -1,0 +1,30 @@
+"""Removing what is damaged, so that a run makes it again, and what killed commands left."""
+
+import shutil
+from pathlib import Path
+
+from kareus.artifacts.files import write_atomically
+from kareus.artifacts.store import damaged_lines
+from kareus.verify.checks import JOURNAL
+from kareus.verify.survey import Finding, Kind
+
+
+def repair(finding: Finding) -> str:
+    """Remove what was found, and of a journal no more than the damaged lines; returns what was done."""
+    if finding.kind is Kind.MISSING:
+        return "nothing to remove"
+    if finding.path.name == JOURNAL:
+        return _without_damaged_lines(finding.path)
+    if finding.path.is_dir():
+        shutil.rmtree(finding.path)
+    else:
+        finding.path.unlink(missing_ok=True)
+    return "removed"
+
+
+def _without_damaged_lines(path: Path) -> str:
+    damaged = set(damaged_lines(path))
+    lines = path.read_bytes().splitlines(keepends=True)
+    sound = [line for number, line in enumerate(lines, start=1) if number not in damaged]
+    write_atomically(path, lambda temporary: temporary.write_bytes(b"".join(sound)))
+    return f"{len(damaged)} of {len(lines)} lines removed"

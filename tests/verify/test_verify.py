@@ -1,0 +1,210 @@
+"""The command `verify`: what it finds in a folder, and what it removes."""
+
+import fcntl
+import hashlib
+import json
+import os
+import subprocess
+
+import polars as pl
+import pytest
+
+from kareus.artifacts.files import write_json
+from kareus.artifacts.manifest import write_manifest
+from kareus.artifacts.provenance import Provenance
+from kareus.artifacts.seals import sealed, sealed_text
+from kareus.artifacts.store import Shelf
+from kareus.artifacts.tables import Column, TableSchema, write_table
+from kareus.cli import main
+
+TABLE = TableSchema(name="costs", version=1, meaning="Costs.", columns=(Column("n", pl.Int64, "a number"),), key=("n",))
+PROVENANCE = Provenance(config_hash="0")
+WORKLOAD = "small"
+
+
+@pytest.fixture
+def results(tmp_path):
+    """A results folder with one file of each kind, all sound, and files of others."""
+    folder = tmp_path / "results" / WORKLOAD
+    write_table(folder / "search/mlp/costs.parquet", TABLE.frame([{"n": n} for n in range(9)]), TABLE, PROVENANCE)
+    write_json(folder / "plan/fastest.json", sealed({"schema_version": 3, "time_s": 1.0}))
+    (folder / "config").mkdir()
+    (folder / "config/plan.yaml").write_text(sealed_text("seed: 1\nname: small\n"))
+    (folder / "report/data").mkdir(parents=True)
+    (folder / "report/page.html").write_text("<p>A page.</p>\n")
+    (folder / "report/data/costs.csv").write_text("n\n1\n2\n")
+    write_manifest(folder / "report/manifest.json", [folder / "report/page.html", folder / "report/data"])
+    shelf = tmp_path / "results/measurements/gpu/mlp_1"
+    with Shelf(shelf, TABLE, PROVENANCE) as open_shelf:
+        open_shelf.append({"n": 1})
+        open_shelf.append({"n": 2})
+        journal = (shelf / "journal.jsonl").read_bytes()
+    (shelf / "journal.jsonl").write_bytes(journal)
+    checkpoint = tmp_path / "results/training/checkpoints/iteration-00000004"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "rank-00000.safetensors").write_bytes(b"tensors" * 9)
+    header = {"iteration": 4, "sha256": hashlib.sha256(b"tensors" * 9).hexdigest()}
+    write_json(checkpoint / "rank-00000.json", sealed({"header": header, "state": {}}))
+    (folder / "notes.json").write_text("{ my own")
+    (folder / "mine.csv").write_text("a,b\n")
+    pl.DataFrame({"own": [1]}).write_parquet(folder / "own.parquet")
+    return tmp_path / "results"
+
+
+SEALED = [
+    f"{WORKLOAD}/search/mlp/costs.parquet",
+    f"{WORKLOAD}/plan/fastest.json",
+    f"{WORKLOAD}/config/plan.yaml",
+    f"{WORKLOAD}/report/page.html",
+    f"{WORKLOAD}/report/data/costs.csv",
+    f"{WORKLOAD}/report/manifest.json",
+    "measurements/gpu/mlp_1/costs.parquet",
+    "measurements/gpu/mlp_1/journal.jsonl",
+    "training/checkpoints/iteration-00000004/rank-00000.json",
+]
+
+
+@pytest.fixture
+def verify(caplog, capsys):
+    """The command: its exit code, its lines, and its error."""
+
+    def run(*arguments):
+        caplog.clear()
+        with caplog.at_level("INFO"):
+            code = main(["verify", *map(str, arguments)])
+        return code, caplog.messages, capsys.readouterr().err
+
+    return run
+
+
+def contents(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_what_is_sound_is_said_to_be_and_is_not_touched(results, verify):
+    before = contents(results)
+    assert verify(results, "--repair") == (0, [f"{results}: all is sound"], "")
+    assert contents(results) == before
+
+
+@pytest.mark.parametrize("place", SEALED)
+@pytest.mark.parametrize("share", [0.02, 0.3, 0.5, 0.9, 0.99])
+def test_a_flipped_bit_of_any_file_is_found(results, verify, place, share):
+    content = bytearray((results / place).read_bytes())
+    content[int(len(content) * share)] ^= 1
+    (results / place).write_bytes(content)
+    code, lines, _ = verify(results)
+    assert code == 1
+    assert lines[0].startswith(f"{results / place}: damaged: ")
+    assert lines[-1].startswith(f"{results}: 1 damaged, 0 missing, 0 left over")
+
+
+@pytest.mark.parametrize("place", [place for place in SEALED if "journal" not in place])
+def test_a_truncated_file_is_found_and_removed_and_nothing_else(results, verify, place):
+    before = contents(results)
+    path = results / place
+    path.write_bytes(before[path][: len(before[path]) // 2])
+    code, lines, _ = verify(results, "--repair")
+    assert code == 1
+    assert lines[0].startswith(f"{path}: damaged: ")
+    after = contents(results)
+    assert {p: c for p, c in after.items() if p != path} == {p: c for p, c in before.items() if p != path}
+    assert not path.exists()
+
+
+def test_of_a_journal_only_damaged_lines_are_removed(results, verify):
+    path = results / "measurements/gpu/mlp_1/journal.jsonl"
+    first, second = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(first.replace(b'"n": 1', b'"n": 7') + second)
+    _, lines, _ = verify(results, "--repair")
+    assert lines[0] == f"{path}: damaged: damaged lines: 1; 1 of 2 lines removed"
+    assert path.read_bytes() == second
+
+
+def test_a_changed_tensor_is_found_by_the_hash_in_its_header(results, verify):
+    tensors = results / "training/checkpoints/iteration-00000004/rank-00000.safetensors"
+    tensors.write_bytes(b"tensorz" * 9)
+    code, lines, _ = verify(results)
+    assert (code, len(lines)) == (1, 2)
+    assert "rank-00000.safetensors is missing or not the one" in lines[0]
+
+
+def test_what_a_manifest_lists_and_is_not_there_is_missing(results, verify):
+    (results / WORKLOAD / "report/data/costs.csv").unlink()
+    code, lines, _ = verify(results)
+    assert code == 1
+    assert lines[0] == f"{results}/{WORKLOAD}/report/data/costs.csv: missing: listed in manifest.json"
+
+
+def test_what_later_tables_were_made_from_is_missing(results, verify):
+    table = results / WORKLOAD / "pipeline/iteration.parquet"
+    write_table(table, TABLE.frame([{"n": 1}]), TABLE, PROVENANCE)
+    _, lines, _ = verify(results)
+    assert [line.partition(":")[0].removeprefix(f"{results}/{WORKLOAD}/") for line in lines[:-1]] == [
+        "frontier/microbatch.parquet",
+        "pipeline/instructions.parquet",
+    ]
+
+
+def test_what_killed_commands_left_is_removed_and_what_is_being_written_is_not(results, verify):
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    left = results / WORKLOAD / f"plan/.edp.json.{ended.pid}.tmp"
+    left.write_text("{")
+    folder = results / WORKLOAD / f".report.{ended.pid}.tmp"
+    folder.mkdir()
+    (folder / "page.html").touch()
+    written = results / WORKLOAD / f"plan/.edp.json.{os.getpid()}.tmp"
+    written.write_text("{")
+    _, lines, _ = verify(results, "--repair")
+    assert lines[-1].startswith(f"{results}: 0 damaged, 0 missing, 2 left over")
+    assert not left.exists()
+    assert not folder.exists()
+    assert written.exists()
+    assert verify(results)[0] == 0
+
+
+def test_links_are_not_followed(results, tmp_path, verify):
+    outside = tmp_path / "elsewhere"
+    outside.mkdir()
+    (outside / "manifest.json").write_text("{")
+    (results / "linked").symlink_to(outside)
+    page = results / WORKLOAD / "report/page.html"
+    page.unlink()
+    page.symlink_to(outside / "manifest.json")
+    assert verify(results, "--repair")[0] == 0
+    assert (outside / "manifest.json").exists()
+
+
+def test_a_manifest_cannot_name_files_outside_its_folder(results, tmp_path, verify):
+    outside = tmp_path / "outside.txt"
+    outside.write_text("mine")
+    for name in ("../../../outside.txt", str(outside)):
+        write_json(results / WORKLOAD / "report/manifest.json", sealed({"files": {name: "0" * 64}}))
+        code, lines, _ = verify(results, "--repair")
+        assert code == 1
+        assert "manifest.json: damaged" in lines[0]
+        assert outside.read_text() == "mine"
+
+
+def test_a_folder_in_which_a_run_is_at_work_is_refused(results, verify):
+    lock = results.parent / ".snakemake/kareus.lock"
+    lock.parent.mkdir()
+    with lock.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        code, _, error = verify(results, "--repair")
+    assert code == 2
+    assert "another run is at work in this folder" in error
+    assert verify(results)[0] == 0
+
+
+def test_a_folder_that_is_not_there_is_refused(tmp_path, verify):
+    code, _, error = verify(tmp_path / "none")
+    assert code == 2
+    assert "no such folder" in error
+
+
+def test_a_report_may_be_handed_on_and_verified_alone(results, verify):
+    assert verify(results / WORKLOAD / "report")[0] == 0
+    document = json.loads((results / WORKLOAD / "report/manifest.json").read_text())
+    assert set(document["files"]) == {"page.html", "data/costs.csv"}

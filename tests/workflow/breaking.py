@@ -1,0 +1,37 @@
+"""Commands for PATH that are killed the first time that a job calls them, and another version of the package."""
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+from runs.checkout import ROOT
+
+SCRIPT = """#!/bin/sh
+called="$BREAKING/$(printf '%s ' "$0" "$@" | cksum | tr ' ' '-')"
+if [ -e "$BREAKING/on" ] && [ ! -e "$called" ]; then
+    : > "$called"
+    kill -9 $$
+fi
+exec {real} "$@"
+"""
+
+
+def breaking(folder: Path) -> dict[str, str]:
+    """Environment in which every job is killed when it runs for the first time."""
+    folder.mkdir()
+    (folder / "on").touch()
+    for name, real in (("python", sys.executable), ("cp", shutil.which("cp")), ("printf", shutil.which("printf"))):
+        script = folder / name
+        script.write_text(SCRIPT.format(real=real))
+        script.chmod(0o755)
+    return {"PATH": f"{folder}:{os.environ['PATH']}", "BREAKING": str(folder)}
+
+
+def other_version(folder: Path) -> dict[str, str]:
+    """Environment with a copy of the package of which every stage sees another source."""
+    shutil.copytree(ROOT / "kareus", folder / "kareus", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / "snakemake_logger_plugin_kareus", folder / "snakemake_logger_plugin_kareus")
+    with (folder / "kareus/errors.py").open("a") as source:
+        source.write("\n# Another version.\n")
+    return {"PYTHONPATH": str(folder)}
