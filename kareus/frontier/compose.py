@@ -5,6 +5,7 @@ partitions' Pareto sets. Objectives are time and effective energy, which is ener
 blocking power times time: what a pipeline can be charged for.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -26,6 +27,9 @@ class Option:
     time_s: float
     energy_j: float
     choice: Choice
+    time_error_s: float = 0.0
+    """Standard error, as the next; 0 where costs are known."""
+    energy_error_j: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +47,9 @@ class Composition:
     time_s: float
     energy_j: float
     choices: tuple[Choice, ...]
+    time_error_s: float
+    """Standard error, as the next; those of different partitions are independent."""
+    energy_error_j: float
 
 
 def compose(parts: Sequence[Part], blocking_power_w: float) -> list[Composition]:
@@ -50,6 +57,7 @@ def compose(parts: Sequence[Part], blocking_power_w: float) -> list[Composition]
 
     Returns nothing if a part has no option.
     """
+    counts = [part.multiplicity for part in parts]
     costs = np.zeros((1, 2))
     picks = np.zeros((1, 0), dtype=np.int64)
     for part in parts:
@@ -64,9 +72,12 @@ def compose(parts: Sequence[Part], blocking_power_w: float) -> list[Composition]
         Composition(
             time_s=float(costs[row, 0]),
             energy_j=float(costs[row, 1]),
-            choices=tuple(part.options[pick].choice for part, pick in zip(parts, picks[row], strict=True)),
+            choices=tuple(option.choice for option in options),
+            time_error_s=math.hypot(*(n * option.time_error_s for n, option in zip(counts, options, strict=True))),
+            energy_error_j=math.hypot(*(n * option.energy_error_j for n, option in zip(counts, options, strict=True))),
         )
         for row in order
+        for options in [[part.options[pick] for part, pick in zip(parts, picks[row], strict=True)]]
     ]
 
 

@@ -5,7 +5,9 @@ import logging
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
+import numpy as np
 import polars as pl
 
 from kareus.artifacts.provenance import Provenance, check_subject, derived
@@ -29,6 +31,13 @@ from kareus.workload.slices import FrontierSlice, load_slice, subject_of
 logger = logging.getLogger(__name__)
 
 
+class Noise(NamedTuple):
+    """Relative standard deviations of one measured time and energy, as the testbed's whole instructions scatter."""
+
+    time: float
+    energy: float
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the inputs and the output."""
     parser.add_argument("--config", type=Path, required=True, help="configuration slice (YAML)")
@@ -48,8 +57,10 @@ def run(arguments: argparse.Namespace) -> None:
     _check_partitions(arguments.candidates, config)
     graphs = read_graphs(arguments.segments)
     components = _components(read_table(arguments.components, COMPONENTS))
-    profiled = _profiled(read_table(arguments.instructions, PROFILED_INSTRUCTIONS))
-    options = {path.parent.name: _options(path, config) for path in arguments.candidates}
+    instructions = read_table(arguments.instructions, PROFILED_INSTRUCTIONS)
+    profiled = _profiled(instructions)
+    noise = Noise(*(float(np.median(instructions[name])) for name in ("time_noise", "energy_noise")))
+    options = {path.parent.name: _options(path, noise, config) for path in arguments.candidates}
 
     rows = []
     for (stage, chunk), shape in chunk_shapes(config.parallelism.split, config.chunks).items():
@@ -125,7 +136,7 @@ def _check_clocks(path: Path, what: str, measured_mhz: Iterable[int], config: Fr
 def _components(table: pl.DataFrame) -> dict[str, dict[int, Cost]]:
     costs: dict[str, dict[int, Cost]] = defaultdict(dict)
     for row in table.iter_rows(named=True):
-        costs[row["component"]][row["frequency_mhz"]] = (row["time_s"], row["energy_j"])
+        costs[row["component"]][row["frequency_mhz"]] = Cost(*(row[name] for name in Cost._fields))
     return costs
 
 
@@ -135,19 +146,24 @@ def _profiled(table: pl.DataFrame) -> dict[tuple[int, int, str, str], list[Point
         point = Point(
             execution=Execution(row["execution"]),
             frequency_mhz=row["frequency_mhz"],
-            time_s=row["time_s"],
-            energy_j=row["energy_j"],
+            **{name: row[name] for name in Cost._fields},
         )
         points[row["stage"], row["chunk"], row["direction"], row["execution"]].append(point)
     return points
 
 
-def _options(path: Path, config: FrontierSlice) -> dict[int, tuple[Option, ...]]:
+def _options(path: Path, noise: Noise, config: FrontierSlice) -> dict[int, tuple[Option, ...]]:
     """Measured options of the partition whose search is at `path`, by frequency; not all need be there."""
     options: dict[int, tuple[Option, ...]] = defaultdict(tuple)
     for row in read_table(path, CANDIDATES).iter_rows(named=True):
         choice = Choice(partition=path.parent.name, sm_count=row["sm_count"], launch=row["launch"])
-        option = Option(time_s=row["time_s"], energy_j=row["energy_j"], choice=choice)
+        option = Option(
+            time_s=row["time_s"],
+            energy_j=row["energy_j"],
+            choice=choice,
+            time_error_s=noise.time * row["time_s"],
+            energy_error_j=noise.energy * row["energy_j"],
+        )
         options[row["frequency_mhz"]] += (option,)
     unknown = sorted(set(options) - set(config.gpu.search_frequencies.clocks_mhz))
     if unknown:

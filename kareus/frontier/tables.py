@@ -9,7 +9,7 @@ CHOICE = pl.Struct({"partition": pl.String, "sm_count": pl.Int64, "launch": pl.S
 
 MICROBATCH = TableSchema(
     name="microbatch",
-    version=2,
+    version=3,
     meaning="Time-energy points of one instruction, by stage, chunk, direction and method.",
     columns=(
         Column(
@@ -29,6 +29,8 @@ MICROBATCH = TableSchema(
         Column(
             "effective_energy_j", pl.Float64, "energy_j less blocking power times time_s: what the pipeline minimises"
         ),
+        Column("time_error_s", pl.Float64, "standard error of time_s from the noise of measuring"),
+        Column("energy_error_j", pl.Float64, "standard error of energy_j from the noise of measuring"),
         Column(
             "on_frontier", pl.Boolean, "whether no other point of its method has less time and less effective energy"
         ),

@@ -400,6 +400,8 @@ class Workload:
     """Whether a backward recomputes its forward instead of keeping activations."""
     memory_reserve_gib: float
     """The one calibrated term of the memory estimate: what CUDA, NCCL and fragmentation take."""
+    confirmations: int
+    """Further measurements of a whole instruction at each clock that is about as fast as its fastest."""
     seed: int
 
     @property
@@ -422,7 +424,7 @@ class Workload:
 
     def __post_init__(self) -> None:
         positive(self, "microbatch_size", "num_microbatches", "sequence_length")
-        not_negative(self, "memory_reserve_gib", "seed")
+        not_negative(self, "memory_reserve_gib", "confirmations", "seed")
         sm_counts = {
             "space.sm_max": self.space.sm_max,
             "space.small_group_sm_max": self.space.small_group_sm_max,

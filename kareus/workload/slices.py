@@ -61,6 +61,7 @@ class ProfileSlice:
     activation_checkpointing: bool
     split_backward: bool
     chunks: int
+    confirmations: int
     seed: int
 
 
