@@ -1,13 +1,18 @@
 """What the noise of measuring leaves open: standard errors of what methods save, by a parametric bootstrap.
 
 Every point of the microbatch frontiers has standard errors. Many times over, all points are drawn anew around their
-estimates, every plan is timed and priced with what was drawn, and the methods are compared as if that had been
-measured; the standard deviation of a saving over the draws is its standard error. The same point has the same error in
-all plans and methods. Plans are not solved anew, and how right a GPU model is has no part in it.
+estimates and the methods are compared as if that had been measured; the standard deviation of a saving over the draws
+is its standard error. A point has the same error in all plans and methods that use it.
+
+The fastest plan is made anew in every draw, since noise decides which clocks it may run at: at their fast end frontiers
+are so steep that a thousandth of the time is a percent of the energy. It is made greedily, for how its cost varies is
+asked, not what it is. Other plans keep their points, and frontiers are lines between them. How right a GPU model is has
+no part in any of this.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -15,25 +20,35 @@ import polars as pl
 from kareus.artifacts.randomness import generator
 from kareus.pipeline.compare import FRONTIER_BASELINE, THROUGHPUT_BASELINE, TOLERANCE
 from kareus.pipeline.dag import Dag, build_dag
+from kareus.pipeline.frontiers import method_points
 from kareus.pipeline.instructions import instructions_of
 from kareus.pipeline.lanes import latest_ends
-from kareus.pipeline.methods import point_method
+from kareus.pipeline.methods import method_named
 from kareus.pipeline.problem import Array
 from kareus.pipeline.transfers import transfers_s
 from kareus.profile.programs import Execution
 from kareus.workload.slices import PipelineSlice
 
 DRAWS = 100
+Place = tuple[int, int, str]
+"""Stage, chunk and direction."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavingsErrors:
-    """Standard errors, in points of percent, of the reductions of a `MethodComparison`; None where it has none."""
+    """Standard errors in points of percent of the reductions of a `MethodComparison`; None where it has none.
+
+    All are None where nothing is known of noise.
+    """
 
     time_reduction: float | None
     energy_reduction: float | None
     iso_time_energy_reduction: float | None
     iso_energy_time_reduction: float | None
+
+
+Costs = tuple[Array, Array]
+"""Seconds and joules, by draw in the last axis."""
 
 
 class Spread:
@@ -44,85 +59,115 @@ class Spread:
         self._config = config
         self._instructions = instructions_of(config)
         self._dag: Dag = build_dag(self._instructions, transfers_s(config))
-        self._rows = {
-            (row["method"], row["stage"], row["chunk"], row["direction"], row["point"]): row
-            for row in microbatch.iter_rows(named=True)
-        }
-        self._drawn: dict[str, tuple[Array, Array]] = {}
-        self.is_known = not microbatch.select(pl.any_horizontal(pl.col("time_error_s", "energy_error_j") > 0)).to_series().any()
-        """Whether no point has an error, as of a model without noise."""
+        self._points: dict[str, dict[Place, dict[int, Costs]]] = {}
+        self._noise: dict[str, Costs] = {}
+        self._microbatch = microbatch
+        errors = microbatch.select(pl.any_horizontal(pl.col("time_error_s", "energy_error_j") > 0))
+        self.is_known = not errors.to_series().any()
+        """Whether no point has an error, as in a model without noise."""
 
-    def costs(self, method: str, plans: Sequence[Sequence[int]]) -> tuple[Array, Array]:
-        """Seconds and joules of plans of `method`, given by their points; each of shape (plans, draws)."""
-        of = point_method(method)
-        shape = len(self._instructions), len(plans), DRAWS
-        times_s, energy_j = np.empty(shape), np.zeros(shape[1:])
-        gpu, parallelism = self._config.gpu, self._config.parallelism
+    def plans(self, method: str, plans: Sequence[Sequence[int]]) -> Costs:
+        """Costs of plans of `method`, given by their points; each of shape (plans, draws)."""
+        points = self._points_of(method)
+        times_s, effective_j = np.empty((2, len(self._instructions), len(plans), DRAWS))
         for number, instruction in enumerate(self._instructions):
-            for plan, points in enumerate(plans):
-                key = (of, instruction.stage, instruction.chunk, str(instruction.direction), points[number])
-                time_s, joules = self._point(key)
-                times_s[number, plan] = time_s
-                energy_j[plan] += (joules - gpu.blocking_power_w * time_s) * parallelism.gpus_per_stage
-        lanes_s = times_s.reshape(len(self._instructions), -1)
-        starts_s = latest_ends(self._dag, lanes_s, np.zeros(lanes_s.shape[1])) - lanes_s
-        makespans_s = -starts_s.min(axis=0).reshape(shape[1:])
-        return makespans_s, energy_j + gpu.blocking_power_w * parallelism.gpus * makespans_s
+            own = points[instruction.stage, instruction.chunk, str(instruction.direction)]
+            for plan, chosen in enumerate(plans):
+                times_s[number, plan], effective_j[number, plan] = own[chosen[number]]
+        return self._total(times_s, effective_j)
 
-    def _point(self, key: tuple[str, int, int, str, int]) -> tuple[Array, Array]:
-        """Seconds and joules of a point in every draw."""
-        row = self._rows[key]
+    def fastest(self, method: str) -> Costs:
+        """Cost of the fastest plan of `method` that each draw would make; each of shape (draws,)."""
+        offered = {
+            place: tuple(np.array(costs) for costs in zip(*points.values(), strict=True))
+            for place, points in self._points_of(method).items()
+        }
+        own = [offered[i.stage, i.chunk, str(i.direction)] for i in self._instructions]
+        least_s = np.array([times_s.min(axis=0) for times_s, _ in own])
+        deadline_s = -(latest_ends(self._dag, least_s, np.zeros(DRAWS)) - least_s).min(axis=0)
+        ends_s = latest_ends(self._dag, least_s, deadline_s)
+        chosen_s, chosen_j, finished_s = np.empty((3, len(own), DRAWS))
+        for number in self._dag.order:
+            start_s = np.zeros(DRAWS)
+            for before, transfer_s in self._dag.predecessors[number]:
+                start_s = np.maximum(start_s, finished_s[before] + transfer_s)
+            times_s, effective_j = own[number]
+            in_time = times_s <= np.maximum(ends_s[number] - start_s, least_s[number]) * (1 + TOLERANCE)
+            pick = np.where(in_time, effective_j, np.inf).argmin(axis=0), np.arange(DRAWS)
+            chosen_s[number], chosen_j[number] = times_s[pick], effective_j[pick]
+            finished_s[number] = start_s + chosen_s[number]
+        return self._total(chosen_s, chosen_j)
+
+    def _total(self, times_s: Array, effective_j: Array) -> Costs:
+        """Cost of iterations from those of their instructions, which stand in the first axis."""
+        lanes_s = times_s.reshape(len(times_s), -1)
+        starts_s = latest_ends(self._dag, lanes_s, np.zeros(lanes_s.shape[1])) - lanes_s
+        makespans_s = -starts_s.min(axis=0).reshape(times_s.shape[1:])
+        waiting_w = self._config.gpu.blocking_power_w * self._config.parallelism.gpus
+        return makespans_s, effective_j.sum(axis=0) + waiting_w * makespans_s
+
+    def _points_of(self, method: str) -> dict[Place, dict[int, Costs]]:
+        """Seconds and effective joules of all GPUs of the stage, by place and point, of what a method plans with."""
+        if method not in self._points:
+            own = method_points(self._config, self._microbatch, method_named(method))
+            points: dict[Place, dict[int, Costs]] = {}
+            for row in own.iter_rows(named=True):
+                place = row["stage"], row["chunk"], row["direction"]
+                points.setdefault(place, {})[row["point"]] = self._drawn(row)
+            self._points[method] = points
+        return self._points[method]
+
+    def _drawn(self, row: Mapping[str, Any]) -> Costs:
         # Overlap on several stages is put together from the same partitions, so it is off by the same share.
         place = () if row["execution"] == Execution.OVERLAP else (row["stage"], row["chunk"])
         own = str((*place, row["direction"], row["execution"], row["frequency_mhz"], row["choices"]))
-        if own not in self._drawn:
+        if own not in self._noise:
             drawn = generator(0, own).standard_normal((2, DRAWS))
-            self._drawn[own] = drawn[0], drawn[1]
+            self._noise[own] = drawn[0], drawn[1]
         time_error, energy_error = row["time_error_s"] / row["time_s"], row["energy_error_j"] / row["energy_j"]
         power_error = np.sqrt(max(energy_error**2 - time_error**2, 0.0))
-        time_draw, power_draw = self._drawn[own]
-        longer = np.exp(time_error * time_draw)
-        return row["time_s"] * longer, row["energy_j"] * longer * np.exp(power_error * power_draw)
+        longer, stronger = (np.exp(e * z) for e, z in zip((time_error, power_error), self._noise[own], strict=True))
+        time_s, energy_j = row["time_s"] * longer, row["energy_j"] * longer * stronger
+        effective_j = energy_j - self._config.gpu.blocking_power_w * time_s
+        return time_s, effective_j * self._config.parallelism.gpus_per_stage
 
 
 def savings_errors(spread: Spread, iteration: pl.DataFrame) -> dict[str, SavingsErrors]:
     """Standard errors of what every method of an `ITERATION` table saves, by method."""
     methods = iteration["method"].unique(maintain_order=True).to_list()
     if spread.is_known:
-        return dict.fromkeys(methods, SavingsErrors(**dict.fromkeys(SavingsErrors.__slots__)))
-    costs = {m: spread.costs(m, iteration.filter(pl.col("method") == m)["points"].to_list()) for m in methods}
-    base_time_s, base_energy_j = _fastest(costs[THROUGHPUT_BASELINE])
+        return dict.fromkeys(methods, SavingsErrors(**dict.fromkeys(field.name for field in fields(SavingsErrors))))
+    first = spread.fastest(THROUGHPUT_BASELINE)
+    plans = {m: spread.plans(m, iteration.filter(pl.col("method") == m)["points"].to_list()) for m in methods}
+    baseline, frugal = spread.fastest(FRONTIER_BASELINE), _frugal(plans[FRONTIER_BASELINE])
     found = {}
-    for method, own in costs.items():
-        time_s, energy_j = _fastest(own)
+    for method in methods:
+        time_s, energy_j = spread.fastest(method)
         is_first, is_frontier = method == THROUGHPUT_BASELINE, method == FRONTIER_BASELINE
+        within_time_j = _along(*plans[method], baseline[0])
+        within_energy_s = _along(*plans[method][::-1], frugal[1])
         found[method] = SavingsErrors(
-            time_reduction=None if is_first else deviation(time_s / base_time_s),
-            energy_reduction=None if is_first else deviation(energy_j / base_energy_j),
-            iso_time_energy_reduction=None if is_frontier else deviation(_iso(own, costs[FRONTIER_BASELINE])),
-            iso_energy_time_reduction=None
-            if is_frontier
-            else deviation(_iso(own[::-1], costs[FRONTIER_BASELINE][::-1])),
+            time_reduction=None if is_first else deviation(time_s / first[0]),
+            energy_reduction=None if is_first else deviation(energy_j / first[1]),
+            iso_time_energy_reduction=None if is_frontier else deviation(within_time_j / baseline[1]),
+            iso_energy_time_reduction=None if is_frontier else deviation(within_energy_s / frugal[0]),
         )
     return found
 
 
-def deviation(shares: Array) -> float | None:
-    """Standard deviation over draws in points of percent; draws without a value are left out, None if few are left."""
-    kept = shares[np.isfinite(shares)]
-    return 100 * float(kept.std()) if len(kept) > DRAWS // 2 else None
+def deviation(shares: Array) -> float:
+    """Standard deviation over draws, in points of percent."""
+    return 100 * float(shares.std())
 
 
-def _fastest(costs: tuple[Array, Array]) -> tuple[Array, Array]:
-    """Cost of the plan that is the fastest by the estimates, which comes first."""
-    times_s, energies_j = costs
-    return times_s[0], energies_j[0]
+def _frugal(costs: Costs) -> Costs:
+    """Cost of the plan of the least energy in every draw."""
+    at = costs[1].argmin(axis=0), np.arange(DRAWS)
+    return costs[0][at], costs[1][at]
 
 
-def _iso(own: tuple[Array, Array], baseline: tuple[Array, Array]) -> Array:
-    """Cost at the baseline's least budget over its own, in every draw; NaN where nothing keeps to the budget."""
-    draws = np.arange(DRAWS)
-    at = baseline[0].argmin(axis=0)
-    least, base = baseline[0][at, draws], baseline[1][at, draws]
-    within = np.where(own[0] <= least * (1 + TOLERANCE), own[1], np.inf).min(axis=0)
-    return np.where(np.isfinite(within), within / base, np.nan)
+def _along(budgets: Array, costs: Array, given: Array) -> Array:
+    """Cost at a given budget on the line through plans, in every draw; beyond its ends that of the last plan."""
+    order = budgets.argsort(axis=0)
+    budgets, costs = (np.take_along_axis(each, order, axis=0) for each in (budgets, costs))
+    return np.array([np.interp(given[draw], budgets[:, draw], costs[:, draw]) for draw in range(DRAWS)])

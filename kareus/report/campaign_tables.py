@@ -30,12 +30,12 @@ def _comparison(inputs: CampaignInputs) -> Iterator[Row]:
     for member in inputs.of_kind("workload"):
         iteration = inputs.iteration[member["workload"]]
         ran = {run.method: run for run in inputs.runs[member["workload"]]}
-        for row in compare_methods(iteration):
-            run = ran.get(row.method)
+        for row in inputs.savings[member["workload"]].iter_rows(named=True):
+            run = ran.get(row["method"])
             yield {
                 **_of(member, iteration),
                 **{name: member[name] for name in SHAPE},
-                **to_plain(row),
+                **row,
                 "ran_time_percent": run.time_percent if run else None,
                 "ran_energy_percent": run.energy_percent if run else None,
             }

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from kareus.artifacts.provenance import TestbedIdentity
+from kareus.artifacts.records import to_plain
 from kareus.engine.comparison import RunComparison
 from kareus.engine.tables import ITERATIONS
 from kareus.pipeline.compare import (
@@ -15,14 +16,16 @@ from kareus.pipeline.compare import (
     OURS,
     THROUGHPUT_BASELINE,
     MethodComparison,
-    compare_methods,
     with_reductions,
 )
+from kareus.pipeline.spread import SavingsErrors
 from kareus.plan.document import Plan
 from kareus.report.effort import SearchEffort, search_efforts
 from kareus.report.inputs import ReportInputs, Search
+from kareus.report.savings import ERRORS_NOTE, PlanErrors, Savings
 from kareus.report.sheets import Row, Sheet, heads, sheet_text
-from kareus.report.text import DASH, percent
+from kareus.report.tables import SAVINGS
+from kareus.report.text import DASH, percent, percent_within
 from kareus.search.tables import CANDIDATES
 
 NO_PLAN = f"{DASH} no plan of the method satisfies the constraint, or the method is the baseline itself"
@@ -62,40 +65,53 @@ def plan_rows(iteration: pl.DataFrame, plans: Sequence[Plan]) -> list[PlanRow]:
 
 def summary_text(inputs: ReportInputs) -> str:
     """The summary for a terminal of 100 columns: plain text, aligned, ending in a line feed."""
-    sheets = [*method_sheets(inputs.iteration), plans_sheet(inputs)]
+    sheets = [*method_sheets(inputs.savings), plans_sheet(inputs)]
     blocks = [
         [inputs.workload, f"{inputs.testbed.label}, {inputs.gpus} GPUs", inputs.testbed.detail],
         *(block for sheet in sheets for block in sheet_text(sheet)),
         *(_search(effort) for effort in search_efforts(inputs.searches)[:1]),
         *(sheet_text(runs_sheet(inputs.runs, inputs.testbed)) if inputs.runs else []),
-        [NO_PLAN],
+        [NO_PLAN, *([ERRORS_NOTE] if has_errors(inputs.savings) else [])],
     ]
     return "\n\n".join("\n".join(block) for block in blocks) + "\n"
 
 
-def method_sheets(iteration: pl.DataFrame) -> tuple[Sheet, Sheet]:
+def has_errors(savings: Sequence[Savings]) -> bool:
+    """Whether anything is known of the noise behind the figures."""
+    return any(any(to_plain(row.errors).values()) for row in savings)
+
+
+def method_sheets(savings: Sequence[Savings]) -> tuple[Sheet, Sheet]:
     """Max throughput and frontier improvement of every method (paper, section 6.1, "Metrics")."""
-    rows = compare_methods(iteration)
     throughput = ("method", "time s", "energy kJ", "static kJ", "dynamic kJ", "time saved", "energy saved")
     improvement = ("method", "iso-time energy saved", "iso-energy time saved")
     return (
         Sheet(
             caption=f"Max throughput: the fastest plan of each method; reductions against {THROUGHPUT_BASELINE}",
             heads=heads([("", throughput)]),
-            rows=tuple(_row(row.method, *_cost(row), *_reductions(row)) for row in rows),
+            rows=tuple(
+                _row(found.compared.method, *_cost(found.compared), *_reductions(found.compared, found.errors))
+                for found in savings
+            ),
+            source=SAVINGS.name,
         ),
         Sheet(
             caption=f"Frontier improvement: reductions against {FRONTIER_BASELINE}",
             heads=heads([("", improvement)]),
             rows=tuple(
                 _row(
-                    row.method,
-                    percent(row.iso_time_energy_reduction_percent),
-                    percent(row.iso_energy_time_reduction_percent),
+                    found.compared.method,
+                    percent_within(
+                        found.compared.iso_time_energy_reduction_percent, found.errors.iso_time_energy_reduction
+                    ),
+                    percent_within(
+                        found.compared.iso_energy_time_reduction_percent, found.errors.iso_energy_time_reduction
+                    ),
                 )
-                for row in rows
-                if row.method != FRONTIER_BASELINE
+                for found in savings
+                if found.compared.method != FRONTIER_BASELINE
             ),
+            source=SAVINGS.name,
         ),
     )
 
@@ -113,11 +129,11 @@ def plans_sheet(inputs: ReportInputs) -> Sheet:
                     row.selector,
                     row.method,
                     *_cost(row)[:2],
-                    *_reductions(row),
+                    *_reductions(row, errors),
                     percent(100 * row.gap, digits=2),
                 )
             )
-            for row in rows
+            for row, errors in zip(rows, inputs.plan_errors.values(), strict=True)
         ),
         texts=2,
     )
@@ -206,5 +222,8 @@ def _cost(row: MethodComparison | PlanRow) -> tuple[str, ...]:
     return f"{row.time_s:.3f}", *(f"{energy_j / 1e3:.2f}" for energy_j in energies_j)
 
 
-def _reductions(row: MethodComparison | PlanRow) -> tuple[str, str]:
-    return percent(row.time_reduction_percent), percent(row.energy_reduction_percent)
+def _reductions(row: MethodComparison | PlanRow, errors: SavingsErrors | PlanErrors) -> tuple[str, str]:
+    return (
+        percent_within(row.time_reduction_percent, errors.time_reduction),
+        percent_within(row.energy_reduction_percent, errors.energy_reduction),
+    )

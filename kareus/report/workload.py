@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 
 from kareus.artifacts.records import to_plain
-from kareus.pipeline.compare import OURS, compare_methods
+from kareus.pipeline.compare import OURS
 from kareus.report.inputs import ReportInputs
+from kareus.report.savings import ERRORS_NOTE
 from kareus.report.sections import TIMELINES, Figure, Page, Section, Tables
 from kareus.report.sheets import Row, Sheet, heads
-from kareus.report.summary import NO_PLAN, efforts_sheet, method_sheets, plans_sheet, runs_sheet
+from kareus.report.summary import NO_PLAN, efforts_sheet, has_errors, method_sheets, plans_sheet, runs_sheet
 
 PLAYED_BACK = (
     "The fastest plan of each method, played back on the simulated testbed: whole instructions, with noise, on chips "
@@ -33,15 +34,29 @@ def workload_page(inputs: ReportInputs, figures: Sequence[Figure], tables: Table
 
 
 def _tiles(inputs: ReportInputs) -> tuple[tuple[float | None, str], ...]:
-    ours = next((row for row in compare_methods(inputs.iteration) if row.method == OURS), None)
+    ours = next((found for found in inputs.savings if found.compared.method == OURS), None)
     if ours is None:
         return ()
+    of, errors = ours.compared, ours.errors
     return (
-        (ours.time_reduction_percent, "time at max throughput, against sequential"),
-        (ours.energy_reduction_percent, "energy at max throughput, against sequential"),
-        (ours.iso_time_energy_reduction_percent, "energy in the same time as sequential+perseus"),
-        (ours.iso_energy_time_reduction_percent, "time for the same energy as sequential+perseus"),
+        (of.time_reduction_percent, f"time at max throughput{_within(errors.time_reduction)}, against sequential"),
+        (
+            of.energy_reduction_percent,
+            f"energy at max throughput{_within(errors.energy_reduction)}, against sequential",
+        ),
+        (
+            of.iso_time_energy_reduction_percent,
+            f"energy in the same time as sequential+perseus{_within(errors.iso_time_energy_reduction)}",
+        ),
+        (
+            of.iso_energy_time_reduction_percent,
+            f"time for the same energy as sequential+perseus{_within(errors.iso_energy_time_reduction)}",
+        ),
     )
+
+
+def _within(error: float | None) -> str:
+    return f" (\u00b1{error:.1f} points)" if error else ""
 
 
 def _sections(inputs: ReportInputs) -> list[Section]:
@@ -52,7 +67,11 @@ def _sections(inputs: ReportInputs) -> list[Section]:
     )
     efforts = efforts_sheet(inputs.searches)
     return [
-        Section(title="Summary", text=NO_PLAN, sheets=(*method_sheets(inputs.iteration), plans_sheet(inputs))),
+        Section(
+            title="Summary",
+            text="; ".join([NO_PLAN, *([ERRORS_NOTE] if has_errors(inputs.savings) else [])]),
+            sheets=(*method_sheets(inputs.savings), plans_sheet(inputs)),
+        ),
         Section(
             title="Iteration frontiers",
             text="Each point is a plan that can be run; a step shows what is attainable within a time. Numbers mark "

@@ -58,6 +58,8 @@ def microbatch(points: int = 2) -> pl.DataFrame:
                         "energy_j": effective_j + 85 * time_s,
                         "dynamic_energy_j": effective_j + 25 * time_s,
                         "effective_energy_j": effective_j,
+                        "time_error_s": 0.0,
+                        "energy_error_j": 0.0,
                         "on_frontier": True,
                         "choices": [],
                     }

@@ -146,6 +146,8 @@ def microbatch_rows() -> list[dict]:
             "energy_j": energy_j,
             "dynamic_energy_j": energy_j - STATIC_W * time_s,
             "effective_energy_j": energy_j - BLOCKING_W * time_s,
+            "time_error_s": 0.0,
+            "energy_error_j": 0.0,
             "on_frontier": point < 2,
             "choices": [],
         }
