@@ -47,6 +47,8 @@ class Point:
     time_s: float
     energy_j: float
     choices: tuple[Choice, ...] = ()
+    is_thinned: bool = False
+    """Whether non-dominated points of its clock were left out, as `Composition` says."""
     time_error_s: float = 0.0
     """Standard error from the noise of measuring, as the next; 0 where costs are known."""
     energy_error_j: float = 0.0
@@ -115,6 +117,7 @@ def overlap_points(
                     time_s=time_s,
                     energy_j=energy_j,
                     choices=composed.choices,
+                    is_thinned=composed.is_thinned,
                     time_error_s=math.hypot(
                         scale * composed.time_error_s, scale * edges.time_error_s, outer.time_error_s
                     ),

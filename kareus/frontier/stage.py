@@ -5,7 +5,7 @@ import logging
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -14,7 +14,7 @@ from kareus.artifacts.provenance import Provenance, check_subject, derived
 from kareus.artifacts.records import content_hash
 from kareus.artifacts.tables import read_provenance, read_table, write_table
 from kareus.errors import ArtifactError
-from kareus.frontier.compose import Option
+from kareus.frontier.compose import MOST_POINTS, Option
 from kareus.frontier.methods import microbatch_rows
 from kareus.frontier.microbatch import Cost, Makeup, Point, overlap_makeup, overlap_points
 from kareus.frontier.tables import MICROBATCH
@@ -82,7 +82,19 @@ def run(arguments: argparse.Namespace) -> None:
         sum(row["on_frontier"] for row in rows),
         len({row["method"] for row in rows}),
     )
+    thinned = thinned_clocks(rows)
+    if thinned:
+        logger.warning(
+            "not exact: %d clocks of instructions have more than %d non-dominated combinations, of which as many were kept",
+            thinned,
+            MOST_POINTS,
+        )
     write_table(arguments.microbatch, MICROBATCH.frame(rows), MICROBATCH, provenance)
+
+
+def thinned_clocks(rows: Iterable[Mapping[str, Any]]) -> int:
+    """Number of clocks of instructions at which combinations were left out, by rows of `MICROBATCH`."""
+    return len({(r["stage"], r["chunk"], r["direction"], r["frequency_mhz"]) for r in rows if r["is_thinned"]})
 
 
 def _provenance(arguments: argparse.Namespace, config: FrontierSlice) -> Provenance:

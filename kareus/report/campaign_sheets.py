@@ -213,20 +213,29 @@ def search_sheet(passes: pl.DataFrame, times: pl.DataFrame) -> Sheet:
     names = passes["chosen_by"].unique(maintain_order=True).to_list()
     workloads = passes["workload"].unique(maintain_order=True).to_list()
     rows = [_search_row(name, names, _own(passes, name), _own(times, name)) for name in workloads]
-    rows.append(_search_row("all workloads", names, passes, times))
+    rows += [
+        _search_row(name, names, passes.join(own, on="workload", how="semi"), own) for name, own in _by_strategy(times)
+    ]
     return Sheet(
         caption="Searches: shares of the frontiers found by each pass, and time",
         heads=heads(
             [
                 ("", ("workload", "measured", "on the frontier")),
                 ("found by (%)", names),
-                ("time", ("profiling (h)", "optimisation (s)", "profiling (%)")),
+                ("time", ("profiling (h)", "GPU-hours", "optimisation (s)", "profiling (%)")),
             ]
         ),
         rows=tuple(rows),
         source=PASSES.name,
-        note="Profiling is the testbed's clock, virtual if it is simulated; optimisation is the planning machine's.",
+        note="Profiling is the testbed's clock, virtual if it is simulated; GPU-hours count every GPU of a partition's "
+        "group; optimisation is the planning machine's clock. What workloads share counts in each.",
     )
+
+
+def _by_strategy(times: pl.DataFrame) -> list[tuple[str, pl.DataFrame]]:
+    """Searches of all workloads by strategy, each with the name of its row."""
+    found = [(str(strategy), own) for (strategy,), own in times.group_by("strategy", maintain_order=True)]
+    return [("all workloads" if len(found) == 1 else f"all workloads, search={name}", own) for name, own in found]
 
 
 def _own(frame: pl.DataFrame, workload: str) -> pl.DataFrame:
@@ -244,6 +253,7 @@ def _search_row(name: str, names: Sequence[str], passes: pl.DataFrame, times: pl
             f"{found:,}",
             *(f"{100 * by_pass.get(chosen_by, 0) / found:.0f}" for chosen_by in names),
             f"{profiling_s / 3600:.2f}",
+            f"{times['gpu_s'].sum() / 3600:.1f}",
             f"{optimisation_s:.1f}",
             f"{100 * profiling_s / (profiling_s + optimisation_s):.1f}",
         )

@@ -75,7 +75,9 @@ def _passes(inputs: CampaignInputs) -> Iterator[Row]:
 
 def _search_time(inputs: CampaignInputs) -> Iterator[Row]:
     for of, effort in _efforts(inputs):
-        yield of | {name: getattr(effort, name) for name in ("profiling_s", "looking_s", "optimisation_s")}
+        yield of | {
+            name: getattr(effort, name) for name in ("profiling_s", "looking_s", "optimisation_s", "strategy", "gpu_s")
+        }
 
 
 def _profiler(inputs: CampaignInputs) -> Iterator[Row]:

@@ -11,7 +11,9 @@ from kareus.pipeline.methods import point_method
 from kareus.pipeline.spread import SavingsErrors, Spread, deviation, savings_errors
 from kareus.plan.document import Plan
 
-ERRORS_NOTE = "\u00b1: one standard error from the noise of measuring, in points; errors of a GPU model are not part of it"
+ERRORS_NOTE = (
+    "\u00b1: one standard error from the noise of measuring, in points; errors of a GPU model are not part of it"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ from kareus.artifacts.provenance import TestbedIdentity
 from kareus.artifacts.records import to_plain
 from kareus.engine.comparison import RunComparison
 from kareus.engine.tables import ITERATIONS
+from kareus.frontier.compose import MOST_POINTS
 from kareus.pipeline.compare import (
     COSTS,
     FRONTIER_BASELINE,
@@ -71,14 +72,24 @@ def summary_text(inputs: ReportInputs) -> str:
         *(block for sheet in sheets for block in sheet_text(sheet)),
         *(_search(effort) for effort in search_efforts(inputs.searches)[:1]),
         *(sheet_text(runs_sheet(inputs.runs, inputs.testbed)) if inputs.runs else []),
-        [NO_PLAN, *([ERRORS_NOTE] if has_errors(inputs.savings) else [])],
+        [NO_PLAN, *notes(inputs)],
     ]
     return "\n\n".join("\n".join(block) for block in blocks) + "\n"
 
 
-def has_errors(savings: Sequence[Savings]) -> bool:
-    """Whether anything is known of the noise behind the figures."""
-    return any(any(to_plain(row.errors).values()) for row in savings)
+def notes(inputs: ReportInputs) -> list[str]:
+    """What a reader has to know of the figures: what an error is, and where frontiers are not exact."""
+    has_errors = any(any(to_plain(found.errors).values()) for found in inputs.savings)
+    thinned = inputs.microbatch.filter("is_thinned").n_unique(["stage", "chunk", "direction", "frequency_mhz"])
+    return [*([ERRORS_NOTE] if has_errors else []), *([thinned_note(thinned)] if thinned else [])]
+
+
+def thinned_note(clocks: int) -> str:
+    """What to say of frontiers with clocks at which combinations were left out."""
+    return (
+        f"not exact: at {clocks} clocks of instructions more than {MOST_POINTS} combinations were non-dominated, and as "
+        "many kept"
+    )
 
 
 def method_sheets(savings: Sequence[Savings]) -> tuple[Sheet, Sheet]:
@@ -171,7 +182,7 @@ def efforts_sheet(searches: Sequence[Search]) -> Sheet:
             [
                 ("", ("partition", "measured", "on the frontier")),
                 ("share of it found by", passes),
-                ("time", ("profiling min", "of it looks", "optimisation min", "profiling")),
+                ("time", ("profiling min", "of it looks", "GPU-hours", "optimisation min", "profiling")),
             ]
         ),
         rows=tuple(_effort_row(effort, passes) for effort in efforts),
@@ -191,6 +202,7 @@ def _effort_row(effort: SearchEffort, passes: Sequence[str]) -> Row:
             *(percent(found.get(name), digits=0) for name in passes),
             f"{effort.profiling_s / 60:.1f}",
             f"{effort.looking_s / 60:.1f}",
+            f"{effort.gpu_s / 3600:.2f}",
             f"{effort.optimisation_s / 60:.2f}",
             percent(100 * effort.profiling_share),
         )
@@ -204,7 +216,8 @@ def _search(effort: SearchEffort) -> list[str]:
     found = f"Search: of {effort.on_frontier} candidates on the frontiers, found by {passes}"
     took = (
         f"Search time: profiling {hours:.2f} h of the testbed's clock "
-        f"({percent(100 * effort.profiling_share)}){looks}, optimisation {effort.optimisation_s:.1f} s"
+        f"({percent(100 * effort.profiling_share)}){looks}, {effort.gpu_s / 3600:.2f} GPU-hours, "
+        f"optimisation {effort.optimisation_s:.1f} s"
     )
     return [*textwrap.wrap(found, WIDTH), *textwrap.wrap(took, WIDTH)]
 

@@ -145,7 +145,7 @@ PASSES = TableSchema(
 
 SEARCH_TIME = TableSchema(
     name="search_time",
-    version=1,
+    version=2,
     meaning="What the searches of a campaign took, by partition; optimisation differs from run to run.",
     columns=(
         *_MEMBER[1:],
@@ -153,6 +153,8 @@ SEARCH_TIME = TableSchema(
         Column("profiling_s", pl.Float64, "testbed's clock spent on measuring (virtual if simulated)"),
         Column("looking_s", pl.Float64, "of that, on short looks"),
         Column("optimisation_s", pl.Float64, "planning machine's clock spent on surrogates and acquisition"),
+        Column("strategy", pl.String, "strategy of the search"),
+        Column("gpu_s", pl.Float64, "profiling_s times the GPUs that were busy meanwhile (virtual if simulated)"),
     ),
     key=("workload", "partition"),
 )

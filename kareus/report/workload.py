@@ -5,10 +5,9 @@ from collections.abc import Sequence
 from kareus.artifacts.records import to_plain
 from kareus.pipeline.compare import OURS
 from kareus.report.inputs import ReportInputs
-from kareus.report.savings import ERRORS_NOTE
 from kareus.report.sections import TIMELINES, Figure, Page, Section, Tables
 from kareus.report.sheets import Row, Sheet, heads
-from kareus.report.summary import NO_PLAN, efforts_sheet, has_errors, method_sheets, plans_sheet, runs_sheet
+from kareus.report.summary import NO_PLAN, efforts_sheet, method_sheets, notes, plans_sheet, runs_sheet
 
 PLAYED_BACK = (
     "The fastest plan of each method, played back on the simulated testbed: whole instructions, with noise, on chips "
@@ -69,7 +68,7 @@ def _sections(inputs: ReportInputs) -> list[Section]:
     return [
         Section(
             title="Summary",
-            text="; ".join([NO_PLAN, *([ERRORS_NOTE] if has_errors(inputs.savings) else [])]),
+            text="; ".join([NO_PLAN, *notes(inputs)]),
             sheets=(*method_sheets(inputs.savings), plans_sheet(inputs)),
         ),
         Section(
