@@ -85,7 +85,7 @@ def run(arguments: argparse.Namespace) -> None:
     thinned = thinned_clocks(rows)
     if thinned:
         logger.warning(
-            "not exact: %d clocks of instructions have more than %d non-dominated combinations, of which as many were kept",
+            "not exact: at %d clocks of instructions more than %d combinations were non-dominated, and as many kept",
             thinned,
             MOST_POINTS,
         )

@@ -87,8 +87,8 @@ def notes(inputs: ReportInputs) -> list[str]:
 def thinned_note(clocks: int) -> str:
     """What to say of frontiers with clocks at which combinations were left out."""
     return (
-        f"not exact: at {clocks} clocks of instructions more than {MOST_POINTS} combinations were non-dominated, and as "
-        "many kept"
+        f"not exact: at {clocks} clocks of instructions more than {MOST_POINTS} combinations were non-dominated, "
+        "and as many kept"
     )
 
 
