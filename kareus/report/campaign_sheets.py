@@ -66,7 +66,7 @@ def throughput_sheet(members: pl.DataFrame, comparison: pl.DataFrame) -> Sheet:
         ),
         texts=2,
         source=COMPARISON.name,
-        note=METHODS_NOTE,
+        note="; ".join([METHODS_NOTE, *_errors_note(comparison, compared, ("time_reduction", "energy_reduction"))]),
     )
 
 
@@ -83,8 +83,25 @@ def improvement_sheet(members: pl.DataFrame, comparison: pl.DataFrame) -> Sheet:
         ),
         texts=2,
         source=COMPARISON.name,
-        note="of the planned points of each frontier; \u2013 no plan satisfies the constraint",
+        note="; ".join(
+            [
+                "of the planned points of each frontier; \u2013 no plan satisfies the constraint",
+                *_errors_note(comparison, compared, ("iso_time_energy_reduction", "iso_energy_time_reduction")),
+            ]
+        ),
     )
+
+
+def _errors_note(comparison: pl.DataFrame, methods: Sequence[str], names: Sequence[str]) -> list[str]:
+    """The range of the standard errors of what a sheet shows, as one remark; none where nothing is known of noise."""
+    errors = comparison.filter(pl.col("method").is_in(methods)).select(f"{name}_error_percent" for name in names)
+    found = [error for row in errors.iter_rows() for error in row if error]
+    if not found:
+        return []
+    return [
+        f"standard errors from the noise of measuring are {min(found):.1f} to {max(found):.1f} points; table "
+        f"{COMPARISON.name} has each"
+    ]
 
 
 def ablation_sheet(members: pl.DataFrame, comparison: pl.DataFrame) -> Sheet:
