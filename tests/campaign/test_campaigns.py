@@ -179,13 +179,14 @@ def test_what_belongs_to_a_campaign_is_written_with_the_reasons_of_refusals(tmp_
         ("testbed", "workload", 12, 2),
         ("sensitivity", "workload", 4, 0),
         ("ablation", "workload", 1, 0),
+        ("search", "workload", 4, 0),
         ("emulation", "fleet", 4, 0),
         ("profiler", "sweep", 2, 0),
     ]
     fleets = table.filter(pl.col("kind") == "fleet")
     assert (fleets["num_microbatches"] * fleets["gpus"]).unique().to_list() == [2048 * 80]
     assert table.filter(pl.col("kind") == "sweep")["name"].to_list() == ["window", "cooldown"]
-    assert len(read_table(tmp_path / "workloads.parquet", WORKLOADS)) == 14
+    assert len(read_table(tmp_path / "workloads.parquet", WORKLOADS)) == 18
     opened = kareus.open_results(tmp_path)["campaign"].collect()
     assert opened["campaign"].unique().to_list() == ["paper"]
     assert opened.drop("campaign").equals(table)
