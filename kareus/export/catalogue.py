@@ -19,6 +19,7 @@ from kareus.report.tables import (
     PASSES,
     POWER,
     PROFILER,
+    SAVINGS,
     SEARCH_TIME,
     TIMELINE,
 )
@@ -63,6 +64,7 @@ CATALOGUE = (
     Entry(STRAGGLERS, "emulate/*/stragglers.parquet"),
     Entry(POWER_CAPS, "emulate/*/power_caps.parquet"),
     Entry(HOURS, "emulate/*/hours.parquet"),
+    Entry(SAVINGS, "report/data/savings.parquet"),
     Entry(TIMELINE, "report/data/timeline.parquet"),
     Entry(POWER, "report/data/power.parquet"),
 )

@@ -77,7 +77,7 @@ def _components(subject: Subject, clocks_mhz: Array) -> dict[str, dict[int, Cost
     programs = component_programs(subject.graphs, subject.workload.testbed.default_collective_sm_count)
     behaviours = {name: run_program(subject.workload.gpu, p, clocks_mhz) for name, p in programs.items()}
     return {
-        name: {int(c): (float(t), float(e)) for c, t, e in zip(clocks_mhz, b.time_s, b.energy_j, strict=True)}
+        name: {int(c): Cost(float(t), float(e)) for c, t, e in zip(clocks_mhz, b.time_s, b.energy_j, strict=True)}
         for name, b in behaviours.items()
     }
 

@@ -1,10 +1,11 @@
-"""Composing partitions into the points of one instruction at one frequency: exact, without a Cartesian product.
+"""Composing partitions into the points of one instruction at one frequency, without a Cartesian product.
 
-The sum over partitions is separable, so the Pareto set of the sum is the pruned Minkowski sum of the
-partitions' Pareto sets. Objectives are time and effective energy, which is energy less
-blocking power times time: what a pipeline can be charged for.
+The sum over partitions is separable, so the Pareto set of the sum is the pruned Minkowski sum of the partitions' Pareto
+sets: exact, unless sets are so large that they are thinned, and then compositions say so. Objectives are time and
+effective energy, which is energy less blocking power times time: what a pipeline can be charged for.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -26,6 +27,9 @@ class Option:
     time_s: float
     energy_j: float
     choice: Choice
+    time_error_s: float = 0.0
+    """Standard error, as the next; 0 where costs are known."""
+    energy_error_j: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,19 +47,29 @@ class Composition:
     time_s: float
     energy_j: float
     choices: tuple[Choice, ...]
+    time_error_s: float
+    """Standard error, as the next; those of different partitions are independent."""
+    energy_error_j: float
+    is_thinned: bool
+    """Whether other non-dominated ways were left out because there are more than `MOST_POINTS`."""
 
 
 def compose(parts: Sequence[Part], blocking_power_w: float) -> list[Composition]:
     """Non-dominated sums over `parts`, by rising time; one option for each part.
 
-    Returns nothing if a part has no option.
+    Exact up to `MOST_POINTS` after each part; beyond, compositions say that they are thinned. Returns nothing if a part
+    has no option.
     """
+    is_thinned = False
+    counts = [part.multiplicity for part in parts]
     costs = np.zeros((1, 2))
     picks = np.zeros((1, 0), dtype=np.int64)
     for part in parts:
         own = part.multiplicity * np.array([(o.time_s, o.energy_j) for o in part.options]).reshape(-1, 2)
         sums = (costs[:, None, :] + own[None, :, :]).reshape(-1, 2)
-        kept = _thinned(np.flatnonzero(pareto_mask(effective(sums, blocking_power_w))), sums)
+        undominated = np.flatnonzero(pareto_mask(effective(sums, blocking_power_w)))
+        kept = _thinned(undominated, sums)
+        is_thinned |= len(kept) < len(undominated)
         costs = sums[kept]
         before, option = np.divmod(kept, max(1, len(own)))
         picks = np.column_stack((picks[before], option))
@@ -64,9 +78,13 @@ def compose(parts: Sequence[Part], blocking_power_w: float) -> list[Composition]
         Composition(
             time_s=float(costs[row, 0]),
             energy_j=float(costs[row, 1]),
-            choices=tuple(part.options[pick].choice for part, pick in zip(parts, picks[row], strict=True)),
+            choices=tuple(option.choice for option in options),
+            time_error_s=math.hypot(*(n * option.time_error_s for n, option in zip(counts, options, strict=True))),
+            energy_error_j=math.hypot(*(n * option.energy_error_j for n, option in zip(counts, options, strict=True))),
+            is_thinned=is_thinned,
         )
         for row in order
+        for options in [[part.options[pick] for part, pick in zip(parts, picks[row], strict=True)]]
     ]
 
 

@@ -53,6 +53,9 @@ def microbatch_rows(
             "energy_j": point.energy_j,
             "dynamic_energy_j": point.energy_j - gpu.static_power_w * point.time_s,
             "effective_energy_j": point.energy_j - gpu.blocking_power_w * point.time_s,
+            "time_error_s": point.time_error_s,
+            "energy_error_j": point.energy_error_j,
+            "is_thinned": point.is_thinned,
             "on_frontier": on_frontier,
             "choices": to_plain(point.choices),
         }

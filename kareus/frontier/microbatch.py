@@ -4,9 +4,11 @@ Sequential execution competes with partitioned overlap at every frequency (execu
 the frontier of `kareus` is the Pareto set of the union.
 """
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -25,8 +27,15 @@ from kareus.profile.programs import (
 from kareus.schedule.choice import Choice
 from kareus.workload.gpu import Gpu
 
-Cost = tuple[float, float]
-"""Time in seconds and energy in joules of one execution on one GPU."""
+
+class Cost(NamedTuple):
+    """Cost of one execution on one GPU."""
+
+    time_s: float
+    energy_j: float
+    time_error_s: float = 0.0
+    """Standard error, as the next; 0 where costs are known."""
+    energy_error_j: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +47,11 @@ class Point:
     time_s: float
     energy_j: float
     choices: tuple[Choice, ...] = ()
+    is_thinned: bool = False
+    """Whether non-dominated points of its clock were left out, as `Composition` says."""
+    time_error_s: float = 0.0
+    """Standard error from the noise of measuring, as the next; 0 where costs are known."""
+    energy_error_j: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,10 +104,12 @@ def overlap_points(
     points = []
     for frequency_mhz in sorted(frequencies):
         parts = [Part(multiplicity=n, options=options[name][frequency_mhz]) for name, n in makeup.partitions.items()]
-        edges_s, edges_j = _component_cost(makeup.edges, components, frequency_mhz)
+        edges = _component_cost(makeup.edges, components, frequency_mhz)
         outer = _component_cost(makeup.outer, components, frequency_mhz)
         for composed in compose(parts, gpu.blocking_power_w):
-            time_s, energy_j = gpu.whole_instruction((composed.time_s + edges_s, composed.energy_j + edges_j), outer)
+            blocks = composed.time_s + edges.time_s, composed.energy_j + edges.energy_j
+            time_s, energy_j = gpu.whole_instruction(blocks, (outer.time_s, outer.energy_j))
+            scale = 1 + gpu.coefficients.isolation_overhead
             points.append(
                 Point(
                     execution=Execution.OVERLAP,
@@ -101,6 +117,13 @@ def overlap_points(
                     time_s=time_s,
                     energy_j=energy_j,
                     choices=composed.choices,
+                    is_thinned=composed.is_thinned,
+                    time_error_s=math.hypot(
+                        scale * composed.time_error_s, scale * edges.time_error_s, outer.time_error_s
+                    ),
+                    energy_error_j=math.hypot(
+                        scale * composed.energy_error_j, scale * edges.energy_error_j, outer.energy_error_j
+                    ),
                 )
             )
     return points
@@ -121,6 +144,11 @@ def frontier_mask(points: Sequence[Point], blocking_power_w: float) -> list[bool
 
 def _component_cost(
     counts: Mapping[str, int], components: Mapping[str, Mapping[int, Cost]], frequency_mhz: int
-) -> tuple[float, float]:
-    costs = [(n, *components[name][frequency_mhz]) for name, n in counts.items()]
-    return sum(n * time_s for n, time_s, _ in costs), sum(n * energy_j for n, _, energy_j in costs)
+) -> Cost:
+    costs = [(n, components[name][frequency_mhz]) for name, n in counts.items()]
+    return Cost(
+        sum(n * cost.time_s for n, cost in costs),
+        sum(n * cost.energy_j for n, cost in costs),
+        math.hypot(*(n * cost.time_error_s for n, cost in costs)),
+        math.hypot(*(n * cost.energy_error_j for n, cost in costs)),
+    )

@@ -5,7 +5,9 @@ import logging
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
+import numpy as np
 import polars as pl
 
 from kareus.artifacts.outputs import add_force, check_outputs, table
@@ -13,7 +15,7 @@ from kareus.artifacts.provenance import Provenance, check_subject, derived
 from kareus.artifacts.records import content_hash
 from kareus.artifacts.tables import read_provenance, read_table, write_table
 from kareus.errors import ArtifactError
-from kareus.frontier.compose import Option
+from kareus.frontier.compose import MOST_POINTS, Option
 from kareus.frontier.methods import microbatch_rows
 from kareus.frontier.microbatch import Cost, Makeup, Point, overlap_makeup, overlap_points
 from kareus.frontier.tables import MICROBATCH
@@ -28,6 +30,13 @@ from kareus.search.tables import CANDIDATES
 from kareus.workload.slices import FrontierSlice, load_slice, subject_of
 
 logger = logging.getLogger(__name__)
+
+
+class Noise(NamedTuple):
+    """Relative standard deviations of one measured time and energy, as the testbed's whole instructions scatter."""
+
+    time: float
+    energy: float
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -51,8 +60,10 @@ def run(arguments: argparse.Namespace) -> None:
     _check_partitions(arguments.candidates, config)
     graphs = read_graphs(arguments.segments)
     components = _components(read_table(arguments.components, COMPONENTS))
-    profiled = _profiled(read_table(arguments.instructions, PROFILED_INSTRUCTIONS))
-    options = {path.parent.name: _options(path, config) for path in arguments.candidates}
+    instructions = read_table(arguments.instructions, PROFILED_INSTRUCTIONS)
+    profiled = _profiled(instructions)
+    noise = Noise(*(float(np.median(instructions[name])) for name in ("time_noise", "energy_noise")))
+    options = {path.parent.name: _options(path, noise, config) for path in arguments.candidates}
 
     rows = []
     for (stage, chunk), shape in chunk_shapes(config.parallelism.split, config.chunks).items():
@@ -74,7 +85,19 @@ def run(arguments: argparse.Namespace) -> None:
         sum(row["on_frontier"] for row in rows),
         len({row["method"] for row in rows}),
     )
+    thinned = thinned_clocks(rows)
+    if thinned:
+        logger.warning(
+            "not exact: at %d clocks of instructions more than %d combinations were non-dominated, and as many kept",
+            thinned,
+            MOST_POINTS,
+        )
     write_table(arguments.microbatch, MICROBATCH.frame(rows), MICROBATCH, provenance)
+
+
+def thinned_clocks(rows: Iterable[Mapping[str, Any]]) -> int:
+    """Number of clocks of instructions at which combinations were left out, by rows of `MICROBATCH`."""
+    return len({(r["stage"], r["chunk"], r["direction"], r["frequency_mhz"]) for r in rows if r["is_thinned"]})
 
 
 def _provenance(arguments: argparse.Namespace, config: FrontierSlice) -> Provenance:
@@ -128,7 +151,7 @@ def _check_clocks(path: Path, what: str, measured_mhz: Iterable[int], config: Fr
 def _components(table: pl.DataFrame) -> dict[str, dict[int, Cost]]:
     costs: dict[str, dict[int, Cost]] = defaultdict(dict)
     for row in table.iter_rows(named=True):
-        costs[row["component"]][row["frequency_mhz"]] = (row["time_s"], row["energy_j"])
+        costs[row["component"]][row["frequency_mhz"]] = Cost(*(row[name] for name in Cost._fields))
     return costs
 
 
@@ -138,19 +161,24 @@ def _profiled(table: pl.DataFrame) -> dict[tuple[int, int, str, str], list[Point
         point = Point(
             execution=Execution(row["execution"]),
             frequency_mhz=row["frequency_mhz"],
-            time_s=row["time_s"],
-            energy_j=row["energy_j"],
+            **{name: row[name] for name in Cost._fields},
         )
         points[row["stage"], row["chunk"], row["direction"], row["execution"]].append(point)
     return points
 
 
-def _options(path: Path, config: FrontierSlice) -> dict[int, tuple[Option, ...]]:
+def _options(path: Path, noise: Noise, config: FrontierSlice) -> dict[int, tuple[Option, ...]]:
     """Measured options of the partition whose search is at `path`, by frequency; not all need be there."""
     options: dict[int, tuple[Option, ...]] = defaultdict(tuple)
     for row in read_table(path, CANDIDATES).iter_rows(named=True):
         choice = Choice(partition=path.parent.name, sm_count=row["sm_count"], launch=row["launch"])
-        option = Option(time_s=row["time_s"], energy_j=row["energy_j"], choice=choice)
+        option = Option(
+            time_s=row["time_s"],
+            energy_j=row["energy_j"],
+            choice=choice,
+            time_error_s=noise.time * row["time_s"],
+            energy_error_j=noise.energy * row["energy_j"],
+        )
         options[row["frequency_mhz"]] += (option,)
     unknown = sorted(set(options) - set(config.gpu.search_frequencies.clocks_mhz))
     if unknown:

@@ -3,13 +3,14 @@
 import polars as pl
 
 from kareus.artifacts.tables import Column, TableSchema
+from kareus.frontier.compose import MOST_POINTS
 from kareus.profile.tables import DIRECTION_MEANING
 
 CHOICE = pl.Struct({"partition": pl.String, "sm_count": pl.Int64, "launch": pl.String})
 
 MICROBATCH = TableSchema(
     name="microbatch",
-    version=2,
+    version=3,
     meaning="Time-energy points of one instruction, by stage, chunk, direction and method.",
     columns=(
         Column(
@@ -29,6 +30,13 @@ MICROBATCH = TableSchema(
         Column(
             "effective_energy_j", pl.Float64, "energy_j less blocking power times time_s: what the pipeline minimises"
         ),
+        Column(
+            "is_thinned",
+            pl.Boolean,
+            f"whether more than {MOST_POINTS} combinations of options were non-dominated at its clock and as many kept",
+        ),
+        Column("time_error_s", pl.Float64, "standard error of time_s from the noise of measuring"),
+        Column("energy_error_j", pl.Float64, "standard error of energy_j from the noise of measuring"),
         Column(
             "on_frontier", pl.Boolean, "whether no other point of its method has less time and less effective energy"
         ),

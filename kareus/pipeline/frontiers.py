@@ -74,15 +74,18 @@ def plan_columns(config: PipelineSlice, plan: PlannedIteration) -> dict[str, Any
     }
 
 
-def _point_sets(config: PipelineSlice, microbatch: pl.DataFrame, method: Method) -> PointSets:
-    """What the instructions of each chunk and direction may run at; energies of all GPUs of the stage."""
+def method_points(config: PipelineSlice, microbatch: pl.DataFrame, method: Method) -> pl.DataFrame:
+    """Rows of a table `MICROBATCH` that `method` plans with."""
     own = microbatch.filter(pl.col("method") == method.points_of)
     if method.has_frontier:
-        own = own.filter("on_frontier")
-    else:
-        own = own.filter(pl.col("frequency_mhz") == config.gpu.maximum_clock_mhz)
+        return own.filter("on_frontier")
+    return own.filter(pl.col("frequency_mhz") == config.gpu.maximum_clock_mhz)
+
+
+def _point_sets(config: PipelineSlice, microbatch: pl.DataFrame, method: Method) -> PointSets:
+    """What the instructions of each chunk and direction may run at; energies of all GPUs of the stage."""
     points = defaultdict(list)
-    for row in own.iter_rows(named=True):
+    for row in method_points(config, microbatch, method).iter_rows(named=True):
         energy_j = row["effective_energy_j"] * config.parallelism.gpus_per_stage
         points[row["stage"], row["chunk"], row["direction"]].append((row["point"], row["time_s"], energy_j))
     clock = "" if method.has_frontier else f" at {config.gpu.maximum_clock_mhz} MHz"

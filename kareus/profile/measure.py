@@ -6,12 +6,13 @@ interval of the energy counter. The same code serves simulated and real testbeds
 Energy needs all of that; time is known once the program is warm. A look ends there and costs a tenth.
 """
 
+import functools
 import math
 from dataclasses import dataclass
 
 from kareus.artifacts import records
 from kareus.artifacts.store import Row, Shelf
-from kareus.testbed.program import Program
+from kareus.testbed.program import Program, Step
 from kareus.testbed.protocol import Session, Testbed
 from kareus.workload.config import MeasurementProtocol
 
@@ -36,6 +37,16 @@ class Look:
     """Testbed's clock spent to get it."""
 
 
+@functools.lru_cache(maxsize=8)
+def _identity_of(steps: tuple[Step, ...], blocks: tuple[int, int] | None) -> str:
+    return records.content_hash((steps, blocks))
+
+
+def identity_of(program: Program) -> str:
+    """Hash of what a program executes; its name is not part of it."""
+    return _identity_of(program.steps, program.blocks)
+
+
 class Profiler:
     """Measures programs, keeping every result on one shelf of the durable store."""
 
@@ -54,7 +65,7 @@ class Profiler:
 
     def measure(self, program: Program, frequency_mhz: int, repeat: int = 0) -> Measurement:
         """Return the cost of `program`, measuring it only if the store does not have it."""
-        identity = records.content_hash((program.steps, program.blocks))
+        identity = identity_of(program)
         row = self._shelf.get((identity, frequency_mhz, repeat))
         if row is None:
             key: Row = {"program": identity, "frequency_mhz": frequency_mhz, "repeat": repeat}
@@ -85,7 +96,7 @@ class Looker:
 
     def look(self, program: Program, frequency_mhz: int) -> Look:
         """Return the time of `program`, looking only if the store does not have it."""
-        identity = records.content_hash((program.steps, program.blocks))
+        identity = identity_of(program)
         row = self._shelf.get((identity, frequency_mhz))
         if row is None:
             key: Row = {"program": identity, "frequency_mhz": frequency_mhz}

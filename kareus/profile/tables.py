@@ -55,12 +55,24 @@ COST = (
     Column("frequency_mhz", pl.Int64, "SM clock", positive=True),
     Column("time_s", pl.Float64, "mean time of one execution", positive=True),
     Column("energy_j", pl.Float64, "mean energy of one execution on one GPU", positive=True),
+    Column("time_error_s", pl.Float64, "standard error of time_s from the noise of measuring"),
+    Column("energy_error_j", pl.Float64, "standard error of energy_j from the noise of measuring"),
+    Column("time_noise", pl.Float64, "relative standard deviation of one measured time, as its scatter says"),
+    Column("energy_noise", pl.Float64, "relative standard deviation of one measured energy, as its scatter says"),
+    Column(
+        "measurements",
+        pl.Int64,
+        "measurements at this clock; time_s and energy_j also draw on other clocks'",
+        positive=True,
+    ),
 )
+"""Estimated costs of a program at a clock (`kareus.profile.smoothing`)."""
 
 COMPONENTS = TableSchema(
     name="components",
-    version=1,
-    meaning="Non-partition components, measured alone: what stands before, after and at the edges of the partitions.",
+    version=2,
+    meaning="Non-partition components, measured alone: what stands before, after and at the edges of the partitions. "
+    "Costs are estimates from measurements at all clocks.",
     columns=(
         Column("component", pl.String, "such as `forward-embedding`, `backward-loss`, `forward-attention-alone`"),
         *COST,
@@ -70,8 +82,9 @@ COMPONENTS = TableSchema(
 
 PROFILED_INSTRUCTIONS = TableSchema(
     name="profiled_instructions",
-    version=2,
-    meaning="Whole instructions, measured as one under each execution model that is not searched.",
+    version=3,
+    meaning="Whole instructions, measured as one under each execution model that is not searched. Costs are estimates "
+    "from measurements at all clocks, repeated where clocks are about as fast as the fastest.",
     columns=(
         Column("stage", pl.Int64, "pipeline stage, from 0"),
         Column("chunk", pl.Int64, "chunk of the stage's layers, from 0; always 0 unless the pipeline is interleaved"),

@@ -19,6 +19,7 @@ from kareus.pipeline.tables import ITERATION
 from kareus.profile.tables import TRIALS
 from kareus.report.downloads import OF_PARTITION, OF_WORKLOAD, labelled, labelled_schema, read_download
 from kareus.report.inputs import Search
+from kareus.report.tables import SAVINGS
 from kareus.search.tables import CANDIDATES, PROPOSALS, ROUNDS
 
 Row = dict[str, Any]
@@ -36,6 +37,8 @@ class CampaignInputs:
     """Of its members, each once; more than one if they were measured on several."""
     iteration: dict[str, pl.DataFrame]
     """The table `ITERATION` by workload, labelled, as the next ones."""
+    savings: dict[str, pl.DataFrame]
+    """The table `SAVINGS` by workload."""
     runs: dict[str, list[RunComparison]]
     searches: dict[str, list[Search]]
     fleet: dict[tuple[str, str], pl.DataFrame]
@@ -77,6 +80,7 @@ def load_campaign(name: str, table: Path, results: Path) -> CampaignInputs:
         provenance=_provenance(found),
         testbeds=tuple(dict.fromkeys(p.testbed for p in found if p.testbed is not None)),
         iteration=iteration,
+        savings={w: read_download(data[w], SAVINGS).select(SAVINGS.polars.names()) for w in workloads},
         runs={w: _runs(data[w], iteration[w]) for w in workloads},
         searches={w: _searches(data[w]) for w in workloads},
         fleet={

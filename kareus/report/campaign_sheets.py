@@ -66,7 +66,7 @@ def throughput_sheet(members: pl.DataFrame, comparison: pl.DataFrame) -> Sheet:
         ),
         texts=2,
         source=COMPARISON.name,
-        note=METHODS_NOTE,
+        note="; ".join([METHODS_NOTE, *_errors_note(comparison, compared, ("time_reduction", "energy_reduction"))]),
     )
 
 
@@ -83,8 +83,25 @@ def improvement_sheet(members: pl.DataFrame, comparison: pl.DataFrame) -> Sheet:
         ),
         texts=2,
         source=COMPARISON.name,
-        note="of the planned points of each frontier; \u2013 no plan satisfies the constraint",
+        note="; ".join(
+            [
+                "of the planned points of each frontier; \u2013 no plan satisfies the constraint",
+                *_errors_note(comparison, compared, ("iso_time_energy_reduction", "iso_energy_time_reduction")),
+            ]
+        ),
     )
+
+
+def _errors_note(comparison: pl.DataFrame, methods: Sequence[str], names: Sequence[str]) -> list[str]:
+    """The range of the standard errors of what a sheet shows, as one remark; none where nothing is known of noise."""
+    errors = comparison.filter(pl.col("method").is_in(methods)).select(f"{name}_error_percent" for name in names)
+    found = [error for row in errors.iter_rows() for error in row if error]
+    if not found:
+        return []
+    return [
+        f"standard errors from the noise of measuring are {min(found):.1f} to {max(found):.1f} points; table "
+        f"{COMPARISON.name} has each"
+    ]
 
 
 def ablation_sheet(members: pl.DataFrame, comparison: pl.DataFrame) -> Sheet:
@@ -213,20 +230,29 @@ def search_sheet(passes: pl.DataFrame, times: pl.DataFrame) -> Sheet:
     names = passes["chosen_by"].unique(maintain_order=True).to_list()
     workloads = passes["workload"].unique(maintain_order=True).to_list()
     rows = [_search_row(name, names, _own(passes, name), _own(times, name)) for name in workloads]
-    rows.append(_search_row("all workloads", names, passes, times))
+    rows += [
+        _search_row(name, names, passes.join(own, on="workload", how="semi"), own) for name, own in _by_strategy(times)
+    ]
     return Sheet(
         caption="Searches: shares of the frontiers found by each pass, and time",
         heads=heads(
             [
                 ("", ("workload", "measured", "on the frontier")),
                 ("found by (%)", names),
-                ("time", ("profiling (h)", "optimisation (s)", "profiling (%)")),
+                ("time", ("profiling (h)", "GPU-hours", "optimisation (s)", "profiling (%)")),
             ]
         ),
         rows=tuple(rows),
         source=PASSES.name,
-        note="Profiling is the testbed's clock, virtual if it is simulated; optimisation is the planning machine's.",
+        note="Profiling is the testbed's clock, virtual if it is simulated; GPU-hours count every GPU of a partition's "
+        "group; optimisation is the planning machine's clock. What workloads share counts in each.",
     )
+
+
+def _by_strategy(times: pl.DataFrame) -> list[tuple[str, pl.DataFrame]]:
+    """Searches of all workloads by strategy, each with the name of its row."""
+    found = [(str(strategy), own) for (strategy,), own in times.group_by("strategy", maintain_order=True)]
+    return [("all workloads" if len(found) == 1 else f"all workloads, search={name}", own) for name, own in found]
 
 
 def _own(frame: pl.DataFrame, workload: str) -> pl.DataFrame:
@@ -244,6 +270,7 @@ def _search_row(name: str, names: Sequence[str], passes: pl.DataFrame, times: pl
             f"{found:,}",
             *(f"{100 * by_pass.get(chosen_by, 0) / found:.0f}" for chosen_by in names),
             f"{profiling_s / 3600:.2f}",
+            f"{times['gpu_s'].sum() / 3600:.1f}",
             f"{optimisation_s:.1f}",
             f"{100 * profiling_s / (profiling_s + optimisation_s):.1f}",
         )

@@ -30,12 +30,12 @@ def _comparison(inputs: CampaignInputs) -> Iterator[Row]:
     for member in inputs.of_kind("workload"):
         iteration = inputs.iteration[member["workload"]]
         ran = {run.method: run for run in inputs.runs[member["workload"]]}
-        for row in compare_methods(iteration):
-            run = ran.get(row.method)
+        for row in inputs.savings[member["workload"]].iter_rows(named=True):
+            run = ran.get(row["method"])
             yield {
                 **_of(member, iteration),
                 **{name: member[name] for name in SHAPE},
-                **to_plain(row),
+                **row,
                 "ran_time_percent": run.time_percent if run else None,
                 "ran_energy_percent": run.energy_percent if run else None,
             }
@@ -75,7 +75,9 @@ def _passes(inputs: CampaignInputs) -> Iterator[Row]:
 
 def _search_time(inputs: CampaignInputs) -> Iterator[Row]:
     for of, effort in _efforts(inputs):
-        yield of | {name: getattr(effort, name) for name in ("profiling_s", "looking_s", "optimisation_s")}
+        yield of | {
+            name: getattr(effort, name) for name in ("profiling_s", "looking_s", "optimisation_s", "strategy", "gpu_s")
+        }
 
 
 def _profiler(inputs: CampaignInputs) -> Iterator[Row]:

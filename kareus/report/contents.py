@@ -6,7 +6,7 @@ WRITTEN_AS = ("csv", "parquet")
 """Kinds of files that every table is written as."""
 PLOTS = ("iteration", "power", "search", "passes", "microbatch")
 """Figures of every workload, beside the timelines; each is drawn as SVG and as PDF."""
-TABLES = ("iteration", "microbatch", "iterations", "timeline", "power", "candidates", "rounds", "proposals")
+TABLES = ("savings", "iteration", "microbatch", "iterations", "timeline", "power", "candidates", "rounds", "proposals")
 FLEET_TABLES = ("fleet", "stragglers", "power_caps", "hours")
 BASELINE = "baseline"
 """Name of the plan that others are compared with: the fastest of `sequential`."""

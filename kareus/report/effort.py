@@ -33,6 +33,9 @@ class SearchEffort:
     """Of that, on short looks."""
     optimisation_s: float
     """Wall clock that the planning machine spent on surrogates and acquisition."""
+    strategy: str
+    gpu_s: float
+    """Testbed's clock times the GPUs that were busy meanwhile."""
 
     @property
     def on_frontier(self) -> int:
@@ -68,4 +71,6 @@ def _effort(name: str, candidates: pl.DataFrame, rounds: pl.DataFrame, proposals
         profiling_s=float(rounds["measuring_s"].sum()),
         looking_s=float(rounds["looking_s"].sum()),
         optimisation_s=float(proposals["proposing_s"].sum()),
+        strategy=", ".join(rounds["strategy"].unique().sort()),
+        gpu_s=float((rounds["measuring_s"] * rounds["gpus"]).sum()),
     )

@@ -14,7 +14,7 @@ from kareus.report.inputs import ReportInputs
 from kareus.report.searches import passes_figure, search_plot
 from kareus.report.sections import Figure
 from kareus.report.summary import plan_rows
-from kareus.report.tables import POWER, TIMELINE
+from kareus.report.tables import POWER, SAVINGS, TIMELINE
 from kareus.report.timeline import power_plot, power_table, timeline_table, timelines
 from kareus.search.tables import CANDIDATES, PROPOSALS, ROUNDS
 
@@ -37,6 +37,7 @@ def tables(inputs: ReportInputs) -> list[tuple[TableSchema, pl.DataFrame]]:
     plans = inputs.plans | {BASELINE: inputs.baseline}
     of = {"workload": inputs.workload, "testbed": inputs.testbed.label}
     found = [
+        (SAVINGS, SAVINGS.frame([found.row for found in inputs.savings])),
         (ITERATION, inputs.iteration),
         (MICROBATCH, inputs.microbatch),
         (ITERATIONS, inputs.iterations),

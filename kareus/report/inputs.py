@@ -14,12 +14,14 @@ from kareus.engine.tables import ITERATIONS
 from kareus.errors import ArtifactError
 from kareus.frontier.tables import MICROBATCH
 from kareus.pipeline.compare import THROUGHPUT_BASELINE, fastest_plan
+from kareus.pipeline.spread import Spread
 from kareus.pipeline.tables import ITERATION
 from kareus.plan.build import build_plan
 from kareus.plan.document import Plan
 from kareus.plan.file import read_plan
+from kareus.report.savings import PlanErrors, Savings, compared_savings, plan_errors
 from kareus.search.tables import CANDIDATES, PROPOSALS, ROUNDS
-from kareus.workload.slices import PlanSlice, load_slice
+from kareus.workload.slices import PlanSlice, cut, load_slice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +81,10 @@ class ReportInputs:
     """That were run; a table `ITERATIONS`, without rows if nothing was."""
     runs: tuple[RunComparison, ...]
     """Of the methods that were run; none if nothing was."""
+    savings: tuple[Savings, ...]
+    """Of every method, in the order of `iteration`."""
+    plan_errors: dict[str, PlanErrors]
+    """Of the chosen plans, by the names of their files."""
 
     @property
     def gpus(self) -> int:
@@ -114,6 +120,7 @@ def load(workload: str, paths: Paths) -> ReportInputs:
     iteration, microbatch = read_table(paths.iteration, ITERATION), read_table(paths.microbatch, MICROBATCH)
     iterations = pl.concat([ITERATIONS.frame([]), *(read_table(path, ITERATIONS) for path in paths.runs)])
     configured = load_slice(paths.config, PlanSlice).workload
+    spread = Spread(cut(configured, "pipeline"), microbatch)
     return ReportInputs(
         workload=workload,
         testbed=tables.testbed,
@@ -128,6 +135,8 @@ def load(workload: str, paths: Paths) -> ReportInputs:
         ),
         iterations=iterations,
         runs=tuple(compare_runs(iterations, iteration)) if paths.runs else (),
+        savings=tuple(compared_savings(iteration, spread)),
+        plan_errors={name: plan_errors(plan, microbatch, spread) for name, plan in plans.items()},
     )
 
 

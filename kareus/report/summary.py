@@ -7,22 +7,26 @@ from dataclasses import dataclass
 import polars as pl
 
 from kareus.artifacts.provenance import TestbedIdentity
+from kareus.artifacts.records import to_plain
 from kareus.engine.comparison import RunComparison
 from kareus.engine.tables import ITERATIONS
+from kareus.frontier.compose import MOST_POINTS
 from kareus.pipeline.compare import (
     COSTS,
     FRONTIER_BASELINE,
     OURS,
     THROUGHPUT_BASELINE,
     MethodComparison,
-    compare_methods,
     with_reductions,
 )
+from kareus.pipeline.spread import SavingsErrors
 from kareus.plan.document import Plan
 from kareus.report.effort import SearchEffort, search_efforts
 from kareus.report.inputs import ReportInputs, Search
+from kareus.report.savings import ERRORS_NOTE, PlanErrors, Savings
 from kareus.report.sheets import Row, Sheet, heads, sheet_text
-from kareus.report.text import DASH, percent
+from kareus.report.tables import SAVINGS
+from kareus.report.text import DASH, percent, percent_within
 from kareus.search.tables import CANDIDATES
 from kareus.workload.overlap import NO_COLLECTIVES, NO_HALVES
 
@@ -65,13 +69,13 @@ def plan_rows(iteration: pl.DataFrame, plans: Sequence[Plan]) -> list[PlanRow]:
 
 def summary_text(inputs: ReportInputs) -> str:
     """The summary for a terminal of 100 columns: plain text, aligned, ending in a line feed."""
-    sheets = [*method_sheets(inputs.iteration), plans_sheet(inputs)]
+    sheets = [*method_sheets(inputs.savings), plans_sheet(inputs)]
     blocks = [
         [inputs.workload, f"{inputs.testbed.label}, {inputs.gpus} GPUs", inputs.testbed.detail, *overlap_note(inputs)],
         *(block for sheet in sheets for block in sheet_text(sheet)),
         *(_search(effort) for effort in search_efforts(inputs.searches)[:1]),
         *(sheet_text(runs_sheet(inputs.runs, inputs.testbed)) if inputs.runs else []),
-        [NO_PLAN],
+        [NO_PLAN, *notes(inputs)],
     ]
     return "\n\n".join("\n".join(block) for block in blocks) + "\n"
 
@@ -83,29 +87,52 @@ def overlap_note(inputs: ReportInputs) -> list[str]:
     return [] if inputs.searches else [NO_COLLECTIVES]
 
 
-def method_sheets(iteration: pl.DataFrame) -> tuple[Sheet, Sheet]:
+def notes(inputs: ReportInputs) -> list[str]:
+    """What a reader has to know of the figures: what an error is, and where frontiers are not exact."""
+    has_errors = any(any(to_plain(found.errors).values()) for found in inputs.savings)
+    thinned = inputs.microbatch.filter("is_thinned").n_unique(["stage", "chunk", "direction", "frequency_mhz"])
+    return [*([ERRORS_NOTE] if has_errors else []), *([thinned_note(thinned)] if thinned else [])]
+
+
+def thinned_note(clocks: int) -> str:
+    """What to say of frontiers with clocks at which combinations were left out."""
+    return (
+        f"not exact: at {clocks} clocks of instructions more than {MOST_POINTS} combinations were non-dominated, "
+        "and as many kept"
+    )
+
+
+def method_sheets(savings: Sequence[Savings]) -> tuple[Sheet, Sheet]:
     """Max throughput and frontier improvement of every method (paper, section 6.1, "Metrics")."""
-    rows = compare_methods(iteration)
     throughput = ("method", "time s", "energy kJ", "static kJ", "dynamic kJ", "time saved", "energy saved")
     improvement = ("method", "iso-time energy saved", "iso-energy time saved")
     return (
         Sheet(
             caption=f"Max throughput: the fastest plan of each method; reductions against {THROUGHPUT_BASELINE}",
             heads=heads([("", throughput)]),
-            rows=tuple(_row(row.method, *_cost(row), *_reductions(row)) for row in rows),
+            rows=tuple(
+                _row(found.compared.method, *_cost(found.compared), *_reductions(found.compared, found.errors))
+                for found in savings
+            ),
+            source=SAVINGS.name,
         ),
         Sheet(
             caption=f"Frontier improvement: reductions against {FRONTIER_BASELINE}",
             heads=heads([("", improvement)]),
             rows=tuple(
                 _row(
-                    row.method,
-                    percent(row.iso_time_energy_reduction_percent),
-                    percent(row.iso_energy_time_reduction_percent),
+                    found.compared.method,
+                    percent_within(
+                        found.compared.iso_time_energy_reduction_percent, found.errors.iso_time_energy_reduction
+                    ),
+                    percent_within(
+                        found.compared.iso_energy_time_reduction_percent, found.errors.iso_energy_time_reduction
+                    ),
                 )
-                for row in rows
-                if row.method != FRONTIER_BASELINE
+                for found in savings
+                if found.compared.method != FRONTIER_BASELINE
             ),
+            source=SAVINGS.name,
         ),
     )
 
@@ -123,11 +150,11 @@ def plans_sheet(inputs: ReportInputs) -> Sheet:
                     row.selector,
                     row.method,
                     *_cost(row)[:2],
-                    *_reductions(row),
+                    *_reductions(row, errors),
                     percent(100 * row.gap, digits=2),
                 )
             )
-            for row in rows
+            for row, errors in zip(rows, inputs.plan_errors.values(), strict=True)
         ),
         texts=2,
     )
@@ -165,7 +192,7 @@ def efforts_sheet(searches: Sequence[Search]) -> Sheet:
             [
                 ("", ("partition", "measured", "on the frontier")),
                 ("share of it found by", passes),
-                ("time", ("profiling min", "of it looks", "optimisation min", "profiling")),
+                ("time", ("profiling min", "of it looks", "GPU-hours", "optimisation min", "profiling")),
             ]
         ),
         rows=tuple(_effort_row(effort, passes) for effort in efforts),
@@ -185,6 +212,7 @@ def _effort_row(effort: SearchEffort, passes: Sequence[str]) -> Row:
             *(percent(found.get(name), digits=0) for name in passes),
             f"{effort.profiling_s / 60:.1f}",
             f"{effort.looking_s / 60:.1f}",
+            f"{effort.gpu_s / 3600:.2f}",
             f"{effort.optimisation_s / 60:.2f}",
             percent(100 * effort.profiling_share),
         )
@@ -198,7 +226,8 @@ def _search(effort: SearchEffort) -> list[str]:
     found = f"Search: of {effort.on_frontier} candidates on the frontiers, found by {passes}"
     took = (
         f"Search time: profiling {hours:.2f} h of the testbed's clock "
-        f"({percent(100 * effort.profiling_share)}){looks}, optimisation {effort.optimisation_s:.1f} s"
+        f"({percent(100 * effort.profiling_share)}){looks}, {effort.gpu_s / 3600:.2f} GPU-hours, "
+        f"optimisation {effort.optimisation_s:.1f} s"
     )
     return [*textwrap.wrap(found, WIDTH), *textwrap.wrap(took, WIDTH)]
 
@@ -216,5 +245,8 @@ def _cost(row: MethodComparison | PlanRow) -> tuple[str, ...]:
     return f"{row.time_s:.3f}", *(f"{energy_j / 1e3:.2f}" for energy_j in energies_j)
 
 
-def _reductions(row: MethodComparison | PlanRow) -> tuple[str, str]:
-    return percent(row.time_reduction_percent), percent(row.energy_reduction_percent)
+def _reductions(row: MethodComparison | PlanRow, errors: SavingsErrors | PlanErrors) -> tuple[str, str]:
+    return (
+        percent_within(row.time_reduction_percent, errors.time_reduction),
+        percent_within(row.energy_reduction_percent, errors.energy_reduction),
+    )

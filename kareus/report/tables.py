@@ -82,14 +82,32 @@ _COMPARED = (
     Column("energy_increase_percent", pl.Float64, "more than the fastest plan of `kareus`", nullable=True),
 )
 
+_ERRORS = tuple(
+    Column(
+        f"{name}_error_percent",
+        pl.Float64,
+        f"standard error of {name}_percent from the noise of measuring, in points; empty where it has none",
+        nullable=True,
+    )
+    for name in ("time_reduction", "energy_reduction", "iso_time_energy_reduction", "iso_energy_time_reduction")
+)
+
+SAVINGS = TableSchema(
+    name="savings",
+    version=1,
+    meaning="Methods of one workload: max throughput, frontier improvement, ablation, and what noise leaves open.",
+    columns=(*_COMPARED, *_ERRORS),
+    key=("method",),
+)
+
 COMPARISON = TableSchema(
     name="comparison",
-    version=1,
+    version=2,
     meaning="Methods of every workload of a campaign: max throughput, frontier improvement, ablation.",
     columns=(
         *_MEMBER,
         *_SHAPE,
-        *_COMPARED,
+        *SAVINGS.columns,
         Column("ran_time_percent", pl.Float64, "iteration time as it ran, above the predicted", nullable=True),
         Column("ran_energy_percent", pl.Float64, "energy as it ran, above the predicted", nullable=True),
     ),
@@ -127,7 +145,7 @@ PASSES = TableSchema(
 
 SEARCH_TIME = TableSchema(
     name="search_time",
-    version=1,
+    version=2,
     meaning="What the searches of a campaign took, by partition; optimisation differs from run to run.",
     columns=(
         *_MEMBER[1:],
@@ -135,6 +153,8 @@ SEARCH_TIME = TableSchema(
         Column("profiling_s", pl.Float64, "testbed's clock spent on measuring (virtual if simulated)"),
         Column("looking_s", pl.Float64, "of that, on short looks"),
         Column("optimisation_s", pl.Float64, "planning machine's clock spent on surrogates and acquisition"),
+        Column("strategy", pl.String, "strategy of the search"),
+        Column("gpu_s", pl.Float64, "profiling_s times the GPUs that were busy meanwhile (virtual if simulated)"),
     ),
     key=("workload", "partition"),
 )

@@ -18,6 +18,13 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, texts: int = 1
     ]
 
 
+def percent_within(value: float | None, error: float | None) -> str:
+    """A percentage with its standard error in points, if there is one."""
+    if value is None or not error:
+        return percent(value)
+    return f"{percent(value).removesuffix(' %')}\u00b1{error:.1f} %"
+
+
 def percent(value: float | None, *, digits: int = 1) -> str:
     """A percentage, or a dash if there is none."""
     return DASH if value is None else f"{round(value, digits) + 0.0:.{digits}f} %"  # + 0.0 turns -0.0 into 0.0

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 
 from kareus.artifacts.records import to_plain
-from kareus.pipeline.compare import OURS, compare_methods
+from kareus.pipeline.compare import OURS
 from kareus.report.inputs import ReportInputs
 from kareus.report.sections import TIMELINES, Figure, Page, Section, Tables
 from kareus.report.sheets import Row, Sheet, heads
-from kareus.report.summary import NO_PLAN, efforts_sheet, method_sheets, overlap_note, plans_sheet, runs_sheet
+from kareus.report.summary import NO_PLAN, efforts_sheet, method_sheets, notes, overlap_note, plans_sheet, runs_sheet
 
 PLAYED_BACK = (
     "The fastest plan of each method, played back on the simulated testbed: whole instructions, with noise, on chips "
@@ -33,15 +33,29 @@ def workload_page(inputs: ReportInputs, figures: Sequence[Figure], tables: Table
 
 
 def _tiles(inputs: ReportInputs) -> tuple[tuple[float | None, str], ...]:
-    ours = next((row for row in compare_methods(inputs.iteration) if row.method == OURS), None)
+    ours = next((found for found in inputs.savings if found.compared.method == OURS), None)
     if ours is None:
         return ()
+    of, errors = ours.compared, ours.errors
     return (
-        (ours.time_reduction_percent, "time at max throughput, against sequential"),
-        (ours.energy_reduction_percent, "energy at max throughput, against sequential"),
-        (ours.iso_time_energy_reduction_percent, "energy in the same time as sequential+perseus"),
-        (ours.iso_energy_time_reduction_percent, "time for the same energy as sequential+perseus"),
+        (of.time_reduction_percent, f"time at max throughput{_within(errors.time_reduction)}, against sequential"),
+        (
+            of.energy_reduction_percent,
+            f"energy at max throughput{_within(errors.energy_reduction)}, against sequential",
+        ),
+        (
+            of.iso_time_energy_reduction_percent,
+            f"energy in the same time as sequential+perseus{_within(errors.iso_time_energy_reduction)}",
+        ),
+        (
+            of.iso_energy_time_reduction_percent,
+            f"time for the same energy as sequential+perseus{_within(errors.iso_energy_time_reduction)}",
+        ),
     )
+
+
+def _within(error: float | None) -> str:
+    return f" (\u00b1{error:.1f} points)" if error else ""
 
 
 def _sections(inputs: ReportInputs) -> list[Section]:
@@ -54,8 +68,8 @@ def _sections(inputs: ReportInputs) -> list[Section]:
     return [
         Section(
             title="Summary",
-            text=" ".join([*overlap_note(inputs), NO_PLAN]),
-            sheets=(*method_sheets(inputs.iteration), plans_sheet(inputs)),
+            text=" ".join([*overlap_note(inputs), "; ".join([NO_PLAN, *notes(inputs)])]),
+            sheets=(*method_sheets(inputs.savings), plans_sheet(inputs)),
         ),
         Section(
             title="Iteration frontiers",

@@ -88,7 +88,8 @@ def run(arguments: argparse.Namespace) -> None:
     logger.info("candidates: %s; looks: %s", profiler.tally, looker.tally)
     rows = _candidate_rows(search, space, config.gpu.static_power_w)
     write_table(arguments.candidates, CANDIDATES.frame(rows), CANDIDATES, provenance)
-    rounds = [dataclasses.asdict(r) for r in search.rounds]
+    shared = {"strategy": str(config.search.strategy), "gpus": partition.collective.group_size}
+    rounds = [dataclasses.asdict(r) | shared for r in search.rounds]
     write_table(arguments.rounds, ROUNDS.frame(rounds), ROUNDS, provenance)
     proposals = [{"round": round_, "proposing_s": spent_s} for round_, spent_s in enumerate(search.proposing_s)]
     write_table(arguments.proposals, PROPOSALS.frame(proposals), PROPOSALS, provenance)

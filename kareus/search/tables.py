@@ -36,7 +36,7 @@ CANDIDATES = TableSchema(
 
 ROUNDS = TableSchema(
     name="rounds",
-    version=2,
+    version=3,
     meaning="Rounds of one partition's search.",
     columns=(
         Column("round", pl.Int64, "from 0, where `informed` only looks and others measure their initial design"),
@@ -55,6 +55,10 @@ ROUNDS = TableSchema(
             "testbed's clock spent on looks and measurements in this round (virtual if simulated)",
         ),
         Column("looking_s", pl.Float64, "of that, on looks"),
+        Column("strategy", pl.String, "strategy of the search: `informed`, `paper`, `random` or `exhaustive`"),
+        Column(
+            "gpus", pl.Int64, "GPUs that are busy meanwhile: the group of the partition's collective", positive=True
+        ),
         Column("stop", pl.String, "why the search ended after this round; empty if it went on"),
     ),
     key=("round",),

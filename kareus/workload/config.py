@@ -440,6 +440,8 @@ class Workload:
     """Whether a backward recomputes its forward instead of keeping activations."""
     memory_reserve_gib: float
     """The one calibrated term of the memory estimate: what CUDA, NCCL and fragmentation take."""
+    confirmations: int
+    """Further measurements of a whole instruction at each clock that is about as fast as its fastest."""
     seed: int
 
     @property
@@ -465,6 +467,7 @@ class Workload:
         within(self, 1, MOST_PASSES, "microbatches", "num_microbatches")
         within(self, 1, MOST_TOKENS, "tokens", "sequence_length")
         within(self, 0, 1_000_000, "GiB", "memory_reserve_gib")
+        within(self, 0, 1_000, "measurements", "confirmations")
         within(self, 0, MOST_SEED, "seed", "seed")
         passes = self.parallelism.pp * self.num_microbatches * self.chunks
         if passes > MOST_PASSES:

@@ -62,6 +62,7 @@ class ProfileSlice:
     activation_checkpointing: bool
     split_backward: bool
     chunks: int
+    confirmations: int
     seed: int
 
 

@@ -15,6 +15,7 @@ from kareus.campaign.resolve import folder_name, resolve_campaign
 from kareus.campaign.tables import CAMPAIGN
 from kareus.cli import main
 from kareus.errors import ConfigError, RefusedWorkloadError
+from kareus.workload.config import Strategy
 from kareus.workload.resolve import resolve_accepted
 from kareus.workload.tables import WORKLOADS
 
@@ -61,10 +62,21 @@ def test_sensitivity_and_ablation_are_of_the_model_that_the_paper_takes() -> Non
 def test_the_paper_names_its_parts_and_shares_what_they_have_in_common() -> None:
     campaign = resolve_campaign("paper", [], CONFIG)
     parts = list(dict.fromkeys(member.part for member in campaign.members))
-    assert parts == ["testbed", "sensitivity", "ablation", "emulation", "profiler"]
-    assert len(campaign.workloads) == 12  # ten rows of the testbed, and microbatches of 12 and 20
+    assert parts == ["testbed", "sensitivity", "ablation", "search", "emulation", "profiler"]
+    assert len(campaign.workloads) == 16  # ten rows of the testbed, microbatches of 12 and 20, and four searches
     assert [fleet.gpus for fleet in campaign.fleets.values()] == [10240, 5120, 2560, 1280]
-    assert len(campaign.folders) == 13  # and the one that is emulated
+    assert len(campaign.folders) == 17  # and the one that is emulated
+
+
+def test_the_papers_own_search_has_folders_of_its_own() -> None:
+    searched = resolve_campaign("search", [], CONFIG).workloads
+    assert list(searched) == [
+        f"{model}_{degrees}_mbs8_seq4096_a100_search-paper"
+        for model in ("llama3.2-3b", "qwen3-1.7b")
+        for degrees in ("pp2-tp8", "pp2-cp2-tp4")
+    ]
+    assert {w.search.strategy for w in searched.values()} == {Strategy.PAPER}
+    assert not set(searched) & set(resolve_campaign("testbed", [], CONFIG).workloads)
 
 
 def test_the_profiler_is_swept_as_in_the_paper() -> None:
@@ -168,13 +180,14 @@ def test_what_belongs_to_a_campaign_is_written_with_the_reasons_of_refusals(tmp_
         ("testbed", "workload", 12, 2),
         ("sensitivity", "workload", 4, 0),
         ("ablation", "workload", 1, 0),
+        ("search", "workload", 4, 0),
         ("emulation", "fleet", 4, 0),
         ("profiler", "sweep", 2, 0),
     ]
     fleets = table.filter(pl.col("kind") == "fleet")
     assert (fleets["num_microbatches"] * fleets["gpus"]).unique().to_list() == [2048 * 80]
     assert table.filter(pl.col("kind") == "sweep")["name"].to_list() == ["window", "cooldown"]
-    assert len(read_table(tmp_path / "workloads.parquet", WORKLOADS)) == 14
+    assert len(read_table(tmp_path / "workloads.parquet", WORKLOADS)) == 18
     opened = kareus.open_results(tmp_path)["campaign"].collect()
     assert opened["campaign"].unique().to_list() == ["paper"]
     assert opened.drop("campaign").equals(table)

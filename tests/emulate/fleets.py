@@ -58,6 +58,9 @@ def microbatch(points: int = 2) -> pl.DataFrame:
                         "energy_j": effective_j + 85 * time_s,
                         "dynamic_energy_j": effective_j + 25 * time_s,
                         "effective_energy_j": effective_j,
+                        "is_thinned": False,
+                        "time_error_s": 0.0,
+                        "energy_error_j": 0.0,
                         "on_frontier": True,
                         "choices": [],
                     }

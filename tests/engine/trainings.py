@@ -130,6 +130,9 @@ def _points(workload: Workload, method: str, launches: dict[str, str]) -> Iterat
                 "energy_j": POWER_W * time_s,
                 "dynamic_energy_j": (POWER_W - workload.gpu.static_power_w) * time_s,
                 "effective_energy_j": (POWER_W - workload.gpu.blocking_power_w) * time_s,
+                "is_thinned": False,
+                "time_error_s": 0.0,
+                "energy_error_j": 0.0,
                 "on_frontier": True,
                 "choices": [{"partition": p, "sm_count": 3, "launch": launches[p]} for p in partitions],
             }

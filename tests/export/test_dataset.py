@@ -48,6 +48,8 @@ def round_row(number):
         "measuring_s": 1.0,
         "looked": 0,
         "looking_s": 0.0,
+        "strategy": "paper",
+        "gpus": 8,
         "stop": "",
     }
 

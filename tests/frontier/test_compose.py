@@ -1,4 +1,6 @@
 import itertools
+import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -81,3 +83,27 @@ def test_where_slowness_pays_every_combination_is_a_point_and_they_are_thinned()
     times_s = [point.time_s for point in found]
     assert times_s[0] == pytest.approx(sum(range(3, 15)) * options[0][0])
     assert times_s[-1] == pytest.approx(sum(range(3, 15)) * options[-1][0])
+
+
+def test_what_is_thinned_says_so():
+    """Running draws less than waiting, so that the slower an option is, the less it costs."""
+    options = [(t, 0.4 * t) for t in (1.0, 1.1, 1.3, 1.7, 2.5, 4.1, 7.3)]
+    many = [
+        Part(multiplicity=3**i, options=tuple(option(f"p{i}", n, t, e) for n, (t, e) in enumerate(options)))
+        for i in range(5)
+    ]
+    assert all(point.is_thinned for point in compose(many, POWER_W))
+    assert not any(point.is_thinned for point in compose(many[:2], POWER_W))
+
+
+def test_errors_of_partitions_add_up_as_independent_ones():
+    uncertain = [
+        Part(
+            multiplicity=n,
+            options=(replace(option(f"p{n}", 1, 1.0, 100.0), time_error_s=error_s, energy_error_j=100 * error_s),),
+        )
+        for n, error_s in ((4, 0.01), (3, 0.02))
+    ]
+    (point,) = compose(uncertain, POWER_W)
+    assert point.time_error_s == pytest.approx(math.hypot(4 * 0.01, 3 * 0.02))
+    assert point.energy_error_j == pytest.approx(100 * math.hypot(4 * 0.01, 3 * 0.02))

@@ -22,6 +22,7 @@ from kareus.workload.resolve import resolve_accepted
 from kareus.workload.slices import FrontierSlice, cut, subject_of, to_yaml
 
 CLOCKS_MHZ = a100().search_frequencies.clocks_mhz
+TIME_NOISE, ENERGY_NOISE = 0.003, 0.006
 TESTBED = TestbedIdentity(kind="simulated", gpu="A100-SXM4-40GB", detail="1")
 
 
@@ -34,6 +35,16 @@ def costs(scale: float) -> list[dict]:
     return [{"frequency_mhz": mhz, "time_s": scale / mhz, "energy_j": 0.1 * scale} for mhz in CLOCKS_MHZ]
 
 
+def profiled(scale: float) -> list[dict]:
+    """Estimates of whole instructions and components: 1 % of the time and 2 % of the energy is in doubt."""
+    return [
+        cost
+        | {"time_error_s": 0.01 * cost["time_s"], "energy_error_j": 0.02 * cost["energy_j"]}
+        | {"time_noise": TIME_NOISE, "energy_noise": ENERGY_NOISE, "measurements": 1}
+        for cost in costs(scale)
+    ]
+
+
 def candidate_rows() -> list[dict]:
     common = {"round": 0, "chosen_by": "all", "sm_count": 6, "launch": "norm", "on_frontier": True}
     common |= {"predicted_time_s": None, "predicted_dynamic_energy_j": None, "dynamic_energy_j": 0.1}
@@ -43,14 +54,14 @@ def candidate_rows() -> list[dict]:
 def write_inputs(folder: Path, own: FrontierSlice) -> Path:
     origin = Provenance(config_hash="test", testbed=TESTBED, seed=0, subject=subject_of(own))
     write_graphs(folder / "segments.parquet", graphs(), origin)
-    components = [{"component": name} | cost for name in component_programs(graphs(), 6) for cost in costs(1.0)]
+    components = [{"component": name} | cost for name in component_programs(graphs(), 6) for cost in profiled(1.0)]
     write_table(folder / "components.parquet", COMPONENTS.frame(components), COMPONENTS, origin)
     instructions = [
         {"stage": stage, "chunk": 0, "direction": direction, "execution": execution} | cost
         for stage in range(own.parallelism.pp)
         for direction in TRACED
         for execution in ("sequential", "nanobatching")
-        for cost in costs(200.0)
+        for cost in profiled(200.0)
     ]
     table = PROFILED_INSTRUCTIONS.frame(instructions)
     write_table(folder / "instructions.parquet", table, PROFILED_INSTRUCTIONS, origin)

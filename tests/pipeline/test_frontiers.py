@@ -45,6 +45,7 @@ def microbatch(stages=2, methods=COSTS):
             row |= {"frequency_mhz": frequency_mhz, "time_s": time_s, "energy_j": energy_j, "choices": []}
             row |= {"dynamic_energy_j": energy_j - STATIC_W * time_s}
             row |= {"effective_energy_j": energy_j - BLOCKING_W * time_s, "on_frontier": point < 2}
+            row |= {"is_thinned": False, "time_error_s": 0.0, "energy_error_j": 0.0}
             rows.append(row)
     return MICROBATCH.frame(rows)
 

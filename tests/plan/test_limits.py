@@ -47,6 +47,9 @@ def microbatch_rows():
                 "energy_j": effective_energy_j + 85 * slow_s,
                 "dynamic_energy_j": effective_energy_j + 25 * slow_s,
                 "effective_energy_j": effective_energy_j,
+                "is_thinned": False,
+                "time_error_s": 0.0,
+                "energy_error_j": 0.0,
                 "on_frontier": True,
                 "choices": [],
             }

@@ -51,6 +51,9 @@ def microbatch_rows():
                     "energy_j": ENERGIES_J[direction] / (1 + point),
                     "dynamic_energy_j": 8.0,
                     "effective_energy_j": ENERGIES_J[direction] / (1 + point) - 85 * time_s * (1 + point),
+                    "is_thinned": False,
+                    "time_error_s": 0.0,
+                    "energy_error_j": 0.0,
                     "on_frontier": True,
                     "choices": [{"partition": name, "sm_count": 6, "launch": "norm"} for name in PARTITIONS[direction]]
                     if execution == "overlap"

@@ -146,6 +146,9 @@ def microbatch_rows() -> list[dict]:
             "energy_j": energy_j,
             "dynamic_energy_j": energy_j - STATIC_W * time_s,
             "effective_energy_j": energy_j - BLOCKING_W * time_s,
+            "is_thinned": False,
+            "time_error_s": 0.0,
+            "energy_error_j": 0.0,
             "on_frontier": point < 2,
             "choices": [],
         }
@@ -181,6 +184,7 @@ def candidate_rows(names: Names = Names()) -> list[dict]:
 
 def round_rows() -> list[dict]:
     common = {"hypervolume": 0.5, "improvement": 0.01, "looked": 7, "measuring_s": 60.0, "looking_s": 6.0}
+    common |= {"strategy": "paper", "gpus": 8}
     return [
         {"round": 0, "measured": 1, **common, "stop": ""},
         {"round": 1, "measured": 4, **common, "stop": "the most rounds allowed"},

@@ -26,6 +26,7 @@ from kareus.artifacts.manifest import read_manifest
 from kareus.artifacts.tables import read_table, write_table
 from kareus.campaign.tables import CAMPAIGN
 from kareus.cli import main
+from kareus.report.campaign_sheets import search_sheet, throughput_sheet
 from kareus.report.contents import CAMPAIGN_TABLES, WRITTEN_AS, campaign_figure_names
 from kareus.report.tables import COMPARISON, FLEET_COMPARISON, PASSES, PROFILER, SEARCH_TIME
 
@@ -228,3 +229,34 @@ def test_results_lists_what_earlier_campaigns_planned_too(report, tmp_path, capl
     caplog.set_level("INFO")
     assert main(["results", str(results)]) == 0
     assert all(str(results / name / "report/page.html") in caplog.text for name in (WORKLOAD, OTHER))
+
+
+def test_searches_are_added_up_by_strategy_in_gpu_hours():
+    workloads = {"one": "informed", "two": "paper", "three": "paper"}
+    names = {"testbed": LABEL, "partition": "forward-mlp-allreduce"}
+    passes = [
+        {"workload": name, **names, "chosen_by": "initial", "measured": 10, "on_frontier": 2} for name in workloads
+    ]
+    times = [
+        {"workload": name, **names, "profiling_s": 3600.0, "looking_s": 0.0, "optimisation_s": 1.0}
+        | {"strategy": strategy, "gpu_s": 8 * 3600.0}
+        for name, strategy in workloads.items()
+    ]
+    sheet = search_sheet(PASSES.frame(passes), SEARCH_TIME.frame(times))
+    hours = [name for _, name in sheet.heads].index("GPU-hours")
+    assert {row.cells[0]: (row.cells[1], row.cells[hours]) for row in sheet.rows[3:]} == {
+        "all workloads, search=informed": ("10", "8.0"),
+        "all workloads, search=paper": ("20", "16.0"),
+    }
+
+
+def test_tables_say_how_far_noise_may_be_off():
+    compared = dict.fromkeys(COMPARISON.polars.names(), 1.0) | {"method": "kareus"}
+    compared |= dict.fromkeys(("part", "workload", "testbed", "model", "gpu", "parallelism"), "x")
+    compared |= dict.fromkeys(("microbatch_size", "sequence_length", "num_microbatches", "gpus"), 1)
+    compared |= {"time_reduction_error_percent": 0.1, "energy_reduction_error_percent": 0.6}
+    members = pl.DataFrame([compared | {"refusal": None}])
+    note = throughput_sheet(members, COMPARISON.frame([compared])).note
+    assert "standard errors from the noise of measuring are 0.1 to 0.6 points" in note
+    without = compared | {"time_reduction_error_percent": None, "energy_reduction_error_percent": None}
+    assert "noise" not in throughput_sheet(members, COMPARISON.frame([without])).note

@@ -81,7 +81,7 @@ def test_the_candidates_of_the_page_are_those_of_the_tables(page):
 def test_the_summary_of_the_page_is_that_of_the_terminal(page, inputs):
     blocks = Blocks(page)
     shown = [sheet["rows"] for sheet in blocks.data["sections"][0]["sheets"]]
-    for rows, sheet in zip(shown, method_sheets(inputs.iteration), strict=False):
+    for rows, sheet in zip(shown, method_sheets(inputs.savings), strict=False):
         assert [tuple(row["cells"]) for row in rows] == [row.cells for row in sheet.rows]
     assert [row["ours"] for row in shown[0]] == [method == "kareus" for method in FRONTIERS]
     assert "".join(blocks.texts["pre"]).startswith(summary_text(inputs))

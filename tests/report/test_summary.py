@@ -1,10 +1,11 @@
-import dataclasses
+from dataclasses import replace
 
 import polars as pl
 import pytest
 from report_tables import WORKLOAD, Names, with_runs, write_inputs
 
 from kareus.pipeline.compare import compare_methods
+from kareus.pipeline.spread import SavingsErrors
 from kareus.report.inputs import load
 from kareus.report.summary import plan_rows, summary_text
 from kareus.report.workload import workload_page
@@ -68,13 +69,32 @@ def test_what_ran_stands_beside_what_was_predicted(tmp_path, inputs):
 
 
 def test_summary_and_page_say_why_nothing_overlaps(inputs):
-    whole = dataclasses.replace(
-        inputs, iteration=inputs.iteration.filter(~pl.col("method").str.contains("nanobatching"))
-    )
-    alone = dataclasses.replace(inputs, searches=())
+    whole = replace(inputs, iteration=inputs.iteration.filter(~pl.col("method").str.contains("nanobatching")))
+    alone = replace(inputs, searches=())
     for own, reason in ((inputs, None), (whole, NO_HALVES), (alone, NO_COLLECTIVES)):
         lines = summary_text(own).splitlines()
         assert [line for line in lines if line.startswith("Nothing overlaps")] == ([reason] if reason else [])
         assert max(map(len, lines)) <= 100
         (summary, *_) = workload_page(own, (), ()).sections
         assert summary.text.startswith(reason or "\u2013")
+
+
+def test_every_saving_says_how_far_noise_may_be_off(inputs):
+    errors = SavingsErrors(
+        time_reduction=0.12, energy_reduction=0.34, iso_time_energy_reduction=0.56, iso_energy_time_reduction=0.78
+    )
+    noisy = replace(inputs, savings=tuple(replace(found, errors=errors) for found in inputs.savings))
+    text = summary_text(noisy)
+    kareus = [line.split() for line in text.splitlines() if line.startswith("kareus")]
+    assert kareus[0][-4:] == ["25.0\u00b10.1", "%", "30.0\u00b10.3", "%"]
+    assert kareus[1] == ["kareus", "33.3\u00b10.6", "%", "40.0\u00b10.8", "%"]
+    assert "one standard error from the noise of measuring" in text
+    assert max(map(len, text.splitlines())) <= 100
+    assert "standard error" not in summary_text(inputs)  # of a model without noise
+
+
+def test_frontiers_that_are_not_exact_are_named(inputs):
+    assert "not exact" not in summary_text(inputs)
+    thinned = inputs.microbatch.with_columns(is_thinned=pl.col("frequency_mhz") == 1410)
+    (line,) = [x for x in summary_text(replace(inputs, microbatch=thinned)).splitlines() if "not exact" in x]
+    assert line.startswith("not exact: at 4 clocks of instructions more than 500 combinations")

@@ -5,8 +5,8 @@ from kareus.errors import ConfigError
 from kareus.workload.overrides import expand
 
 TOP = (
-    "activation_checkpointing, gpu, memory_reserve_gib, microbatch_size, model, num_microbatches, parallelism, "
-    "pipeline, protocol, search, seed, sequence_length, space, testbed"
+    "activation_checkpointing, confirmations, gpu, memory_reserve_gib, microbatch_size, model, num_microbatches, "
+    "parallelism, pipeline, protocol, search, seed, sequence_length, space, testbed"
 )
 
 
