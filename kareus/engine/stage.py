@@ -7,6 +7,7 @@ testbed is played back, unless a communicator says how to train.
 import argparse
 import os
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 from kareus.device.environment import prepare_cuda
@@ -72,7 +73,8 @@ def run(arguments: argparse.Namespace) -> None:
     if not is_rank(os.environ):
         simulated = _simulated(arguments)
         if simulated:
-            rehearse(*simulated, workload_folder(arguments.plan, arguments.folder), _settings(arguments))
+            numbers = _numbers(arguments)
+            rehearse(*simulated, workload_folder(arguments.plan, arguments.folder), numbers.settings)
             return
         ranks = _training(arguments).job.workload.parallelism.gpus
         if ranks > 1:
@@ -91,6 +93,29 @@ def _simulated(arguments: argparse.Namespace) -> tuple[Plan, Workload] | None:
     return (plan, workload) if workload.testbed.kind is TestbedKind.SIMULATED else None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Numbers:
+    """What does not depend on the workload; made first, so that a number that cannot be is refused before all else."""
+
+    settings: TrainingSettings
+    optimizer: OptimizerSettings
+    learning_rate: LearningRateSchedule
+
+
+def _numbers(arguments: argparse.Namespace) -> _Numbers:
+    rate = arguments.learning_rate
+    return _Numbers(
+        settings=_settings(arguments),
+        optimizer=OptimizerSettings(weight_decay=arguments.weight_decay, largest_norm=arguments.clip),
+        learning_rate=LearningRateSchedule(
+            peak=rate,
+            final=rate / 10 if arguments.final_rate is None else arguments.final_rate,
+            warmup_iterations=arguments.warmup,
+            decay_iterations=max(0, arguments.iterations - arguments.warmup),
+        ),
+    )
+
+
 def _training(arguments: argparse.Namespace) -> Training:
     """What `arguments` ask for.
 
@@ -99,18 +124,12 @@ def _training(arguments: argparse.Namespace) -> Training:
     """
     if (arguments.plan is None) == (arguments.workload is None):
         raise ConfigError("train: give a plan, or --workload and a resolved workload; not both.")
-    rate = arguments.learning_rate
-    schedule = LearningRateSchedule(
-        peak=rate,
-        final=rate / 10 if arguments.final_rate is None else arguments.final_rate,
-        warmup_iterations=arguments.warmup,
-        decay_iterations=max(0, arguments.iterations - arguments.warmup),
-    )
+    numbers = _numbers(arguments)
     return Training(
         job=planned_job(arguments.plan, arguments.folder) if arguments.plan else unplanned_job(arguments.workload),
-        settings=_settings(arguments),
-        optimizer=OptimizerSettings(weight_decay=arguments.weight_decay, largest_norm=arguments.clip),
-        learning_rate=schedule,
+        settings=numbers.settings,
+        optimizer=numbers.optimizer,
+        learning_rate=numbers.learning_rate,
         clocks=arguments.clocks,
     )
 
