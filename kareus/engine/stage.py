@@ -14,15 +14,15 @@ from kareus.device.environment import prepare_cuda
 from kareus.engine.job import Training, planned_job, unplanned_job
 from kareus.engine.launch import is_rank, launch
 from kareus.engine.learning_rate import LearningRateSchedule
+from kareus.engine.machine import check_machine
 from kareus.engine.rehearsal import rehearse
-from kareus.engine.settings import OptimizerSettings, TrainingSettings
+from kareus.engine.settings import DEFAULT_COMMUNICATOR, OptimizerSettings, Patience, TrainingSettings
 from kareus.errors import ConfigError
 from kareus.plan.check_stage import read_checked_plan, workload_folder
 from kareus.plan.document import Plan
 from kareus.workload.config import TestbedKind, Workload
 
 COMMUNICATORS = ("gloo", "nccl", "mscclpp")
-DEFAULT_COMMUNICATOR = "nccl"
 CLOCKS = ("planned", "dry", "default")
 
 
@@ -54,6 +54,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     checkpoints.add_argument("--keep", type=int, default=2, help="checkpoints to keep (default: 2)")
     checkpoints.add_argument("--export", type=Path, help="folder for a Hugging Face checkpoint of the trained weights")
+    failures = parser.add_argument_group("failures of ranks")
+    failures.add_argument(
+        "--heartbeat",
+        type=float,
+        default=Patience().heartbeat_s,
+        metavar="S",
+        help="seconds of silence that end all (default: 60)",
+    )
+    failures.add_argument(
+        "--stall",
+        type=float,
+        default=Patience().stall_s,
+        metavar="S",
+        help="seconds without progress that end all (default: 1800)",
+    )
     device = parser.add_argument_group("device")
     device.add_argument(
         "--communicator",
@@ -70,19 +85,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Be a rank, or start them all."""
     prepare_cuda()
+    communicator = arguments.communicator or DEFAULT_COMMUNICATOR
     if not is_rank(os.environ):
-        simulated = _simulated(arguments)
+        numbers, simulated = _numbers(arguments), _simulated(arguments)
         if simulated:
-            numbers = _numbers(arguments)
             rehearse(*simulated, workload_folder(arguments.plan, arguments.folder), numbers.settings)
             return
-        ranks = _training(arguments).job.workload.parallelism.gpus
-        if ranks > 1:
-            launch(sys.argv[1:], ranks)
+        workload = _training(arguments).job.workload
+        check_machine(workload, communicator)
+        if workload.parallelism.gpus > 1:
+            launch(sys.argv[1:], workload.parallelism.gpus)
             return
     from kareus.engine.rank import train  # noqa: PLC0415 - torch, which whoever starts ranks does not need
 
-    train(lambda: _training(arguments), arguments.communicator or DEFAULT_COMMUNICATOR)
+    train(lambda: _training(arguments), communicator, _patience(arguments))
 
 
 def _simulated(arguments: argparse.Namespace) -> tuple[Plan, Workload] | None:
@@ -93,6 +109,14 @@ def _simulated(arguments: argparse.Namespace) -> tuple[Plan, Workload] | None:
     return (plan, workload) if workload.testbed.kind is TestbedKind.SIMULATED else None
 
 
+def _patience(arguments: argparse.Namespace) -> Patience:
+    """As asked for. What cannot be is refused with all other numbers, once ranks watch each other and one says it."""
+    try:
+        return Patience(heartbeat_s=arguments.heartbeat, stall_s=arguments.stall)
+    except ConfigError:
+        return Patience()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Numbers:
     """What does not depend on the workload; made first, so that a number that cannot be is refused before all else."""
@@ -100,6 +124,7 @@ class _Numbers:
     settings: TrainingSettings
     optimizer: OptimizerSettings
     learning_rate: LearningRateSchedule
+    patience: Patience
 
 
 def _numbers(arguments: argparse.Namespace) -> _Numbers:
@@ -113,6 +138,7 @@ def _numbers(arguments: argparse.Namespace) -> _Numbers:
             warmup_iterations=arguments.warmup,
             decay_iterations=max(0, arguments.iterations - arguments.warmup),
         ),
+        patience=Patience(heartbeat_s=arguments.heartbeat, stall_s=arguments.stall),
     )
 
 

@@ -98,11 +98,13 @@ class Trainer:
         finally:
             self._setup.recorder.write()
         if settings.export is not None:
+            self._setup.progress("the export")
             export_weights(self.stage, self._setup, settings.export)
 
     def _iterate(self, saved: int) -> None:
         setup = self._setup
         mesh, lines = setup.standing.groups.mesh, setup.standing.lines
+        setup.progress(f"iteration {self.iteration}")
         started_s, start = time.time(), self._read()
         loss = self._pipeline.run(self._batches.next_iteration(), self._share)
         setup.world.wait()
@@ -110,6 +112,7 @@ class Trainer:
         done = self._read().since(start)
         if not math.isfinite(mean_loss):
             raise EngineError(f"iteration {self.iteration}: the loss is {mean_loss}; {_remedy(saved)}")
+        setup.progress(f"the optimizer's step of iteration {self.iteration}")
         sum_weight_gradients(self.stage, mesh, setup.standing.groups.replicas)
         if lines.ends is not None:
             sum_tied_gradient(self.stage.tied_gradient, lines)
@@ -170,6 +173,7 @@ class Trainer:
 
     def _save(self, saved: int) -> None:
         """Write a checkpoint, unless a rank's weights or moments are no finite numbers: nobody can go on from those."""
+        self._setup.progress(f"the checkpoint of iteration {self.iteration}")
         (ranks_without,) = over_all_ranks(float(not self._optimizer.is_finite()))
         if ranks_without:
             raise EngineError(

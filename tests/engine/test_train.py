@@ -311,6 +311,8 @@ def test_a_training_that_diverges_leaves_a_checkpoint_to_go_on_from(
         ("--warmup", 10**30, f"warmup_iterations={10**30}: must be from 0 to 100,000,000."),
         ("--keep", 10**30, f"keep={10**30}: must be from 0 to 100,000,000."),
         ("--checkpoint-every", 10**30, f"checkpoint_every={10**30}: must be from 0 to 100,000,000."),
+        ("--heartbeat", "nan", "heartbeat_s=nan: must be from 1.0 to 604,800.0."),
+        ("--stall", "1e30", "stall_s=1e+30: must be from 1.0 to 604,800.0."),
         ("--iterations", 10**30, f"iterations={10**30}: must be from 0 to 100,000,000."),
     ],
 )
