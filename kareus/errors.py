@@ -62,6 +62,8 @@ def refused_by_system(error: OSError) -> str:
     """What the system refused, in one line; of a rename, the file that was meant and not the temporary one."""
     where = error.filename2 or error.filename
     reason = error.strerror or " ".join(str(error).split())
+    if isinstance(error, (ConnectionError, TimeoutError)):
+        return one_line(f"{reason}; check that the other process runs, and that its machine can be reached.")
     return one_line(
         f"{f'{where}: ' if where else ''}{reason}; check the path, its permissions and the space on its disk."
     )

@@ -36,7 +36,14 @@ def cues_of(workload: Workload, plan: Plan | None, stage: int) -> tuple[Cue, ...
 class Conductor:
     """Leads one stage through its iterations."""
 
-    def __init__(self, stage: int, cues: tuple[Cue, ...], clocks: Clocks, wait: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        stage: int,
+        cues: tuple[Cue, ...],
+        clocks: Clocks,
+        wait: Callable[[], None],
+        progress: Callable[[str], None] | None = None,
+    ) -> None:
         """Lead `stage` through `cues`.
 
         Args:
@@ -45,11 +52,13 @@ class Conductor:
             clocks: where frequencies are sent.
             wait: returns once the GPU has computed what was launched; the host runs ahead of it, and a clock that is
                 asked for too early changes under the instruction before.
+            progress: told of every instruction.
         """
         self._stage = stage
         self._cues = cues
         self._clocks = clocks
         self._wait = wait
+        self._progress = progress
         self._next = 0
         self._frequency_mhz: int | None = None
 
@@ -67,6 +76,8 @@ class Conductor:
                 f"{described(self._stage, work)}: the plan has {planned} here; run a plan of this pipeline schedule."
             )
         self._next += 1
+        if self._progress is not None:
+            self._progress(described(self._stage, work))
         if expected.frequency_mhz is not None and expected.frequency_mhz != self._frequency_mhz:
             self._wait()
             self._clocks.request(expected.frequency_mhz)

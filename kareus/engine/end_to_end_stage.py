@@ -20,7 +20,9 @@ from kareus.artifacts.records import content_hash
 from kareus.artifacts.tables import read_provenance, read_table, write_table
 from kareus.engine.comparison import FASTEST, compare_runs
 from kareus.engine.launch import launch
+from kareus.engine.machine import check_machine
 from kareus.engine.playback import play_back
+from kareus.engine.settings import DEFAULT_COMMUNICATOR
 from kareus.engine.tables import ITERATIONS
 from kareus.frontier.tables import MICROBATCH
 from kareus.partition.read import read_graphs
@@ -104,6 +106,7 @@ def _trained(plans: Sequence[Plan], workload: Workload, folder: WorkloadFolder) 
         EngineError: a rank failed.
         SystemExit: likewise; it has said why.
     """
+    check_machine(workload, DEFAULT_COMMUNICATOR)
     rows = []
     for plan in plans:
         output = folder.path / "engine" / f"{plan.selector}_{plan.method}"

@@ -1,6 +1,7 @@
 """Starting all ranks of a training on this machine, as torchrun does; on several machines torchrun is needed."""
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -71,6 +72,7 @@ def _end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
     """End those that have not, with time to restore their clocks."""
     for process in processes:
         process.terminate()
+        process.send_signal(signal.SIGCONT)  # one that is stopped would not notice
     for process in processes:
         try:
             process.wait(_PATIENCE_S)

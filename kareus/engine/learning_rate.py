@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass
 
+from kareus.engine.settings import LARGEST_RATE, MOST_ITERATIONS, within
 from kareus.errors import ConfigError
 
 
@@ -17,11 +18,11 @@ class LearningRateSchedule:
     """From the end of the warm-up until `final` is reached."""
 
     def __post_init__(self) -> None:
+        within(self, "peak", 0.0, LARGEST_RATE)
         if not 0 <= self.final <= self.peak:
             raise ConfigError(f"final={self.final}: must be from 0 to peak ({self.peak}).")
         for name in ("warmup_iterations", "decay_iterations"):
-            if getattr(self, name) < 0:
-                raise ConfigError(f"{name}={getattr(self, name)}: must be 0 or more.")
+            within(self, name, 0, MOST_ITERATIONS)
 
     def at(self, iteration: int) -> float:
         """Rate of iteration number `iteration`, from 0."""

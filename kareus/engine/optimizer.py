@@ -50,6 +50,11 @@ class Optimizer:
         self._publish()
         self._division.clear()
 
+    def is_finite(self) -> bool:
+        """Return whether all weights and moments that this rank keeps are finite numbers."""
+        moments = [value for state in self._adamw.state.values() for value in state.values()]
+        return all(bool(torch.isfinite(tensor).all()) for tensor in (*self._masters.values(), *moments))
+
     def weights(self) -> dict[str, Tensor]:
         """What this rank optimizes of each weight, in fp32, [elements], by name."""
         return {name: master.detach() for name, master in self._masters.items()}

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import secrets
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -20,7 +19,7 @@ from kareus.engine.data.text import tokenised
 from kareus.engine.data.tokens import open_tokens
 from kareus.engine.job import Job, Training
 from kareus.engine.recorder import Recorder, identity
-from kareus.engine.settings import TrainingSettings
+from kareus.engine.settings import Patience, TrainingSettings
 from kareus.engine.setup import Setup
 from kareus.engine.trainer import Trainer
 from kareus.engine.watch import watched
@@ -32,20 +31,21 @@ from kareus.workload.config import Workload
 from kareus.workload.slices import subject_of
 
 
-def train(make_training: Callable[[], Training], communicator: str) -> None:
+def train(make_training: Callable[[], Training], communicator: str, patience: Patience) -> None:
     """Train as one rank; all ranks call this with the same arguments.
 
     Args:
         make_training: reads what is asked for. Ranks watch each other by then, so that one says what is wrong with it.
         communicator: a `Library`.
+        patience: how long a rank may give no sign.
 
     Raises:
         KareusError: it cannot start, or go on. With several ranks, rank 0 says it and all end.
     """
     met = meet()
     try:
-        with watched(met.store, met.rank, met.size, "kareus train") as watch, _fitting(met.rank):
-            world = world_of(met, Library(communicator))
+        with watched(met.store, met.rank, met.size, "kareus train", patience) as watch, _fitting(met.rank):
+            world = world_of(met, Library(communicator), watch.run)
             training = make_training()
             job, settings = training.job, training.settings
             standing = join(world, job.workload)
@@ -63,7 +63,8 @@ def train(make_training: Callable[[], Training], communicator: str) -> None:
                     clocks=sent_to,
                     device=device,
                     recorder=_recorder(job, settings, world, device),
-                    checkpoints=_checkpoints(job, settings, world),
+                    checkpoints=_checkpoints(job, settings, world, watch.run),
+                    progress=watch.progress,
                 )
                 _connect(setup)
                 Trainer(setup).run()
@@ -114,14 +115,12 @@ def _recorder(job: Job, settings: TrainingSettings, world: World, device: Device
     return Recorder(settings.output / f"rank-{world.rank:05d}.parquet", provenance)
 
 
-def _checkpoints(job: Job, settings: TrainingSettings, world: World) -> Place:
-    if world.rank == 0:
-        world.store.set("run", secrets.token_hex(8))
+def _checkpoints(job: Job, settings: TrainingSettings, world: World, run: str) -> Place:
     return Place(
         folder=settings.output / "checkpoints",
         rank=world.rank,
         ranks=world.size,
-        run=world.store.get("run").decode(),
+        run=run,
         subject=job.checkpoint_subject(_seed(job.workload, settings)),
     )
 

@@ -2,9 +2,27 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from kareus.errors import ConfigError
 from kareus.workload.ranges import not_negative, positive
+
+DEFAULT_COMMUNICATOR = "nccl"
+MOST_ITERATIONS = 10**8
+LARGEST_SEED = 2**63 - 1
+"""Tables and JSON files have whole numbers of 64 bits."""
+LARGEST_RATE = LARGEST_DECAY = 100.0
+"""Far beyond what AdamW learns with; whatever is larger is a slip."""
+LONGEST_WAIT_S = 7 * 86_400.0
+LARGEST_NORM = 1e38
+"""Single precision ends at 3.4e38."""
+
+
+def within(record: Any, name: str, lowest: float, highest: float) -> None:
+    """Raise `ConfigError` unless the named field is a number from `lowest` to `highest`."""
+    value = getattr(record, name)
+    if not lowest <= value <= highest:  # so written, it refuses NaN too
+        raise ConfigError(f"{name}={value}: must be from {lowest:,} to {highest:,}.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,8 +39,25 @@ class OptimizerSettings:
     def __post_init__(self) -> None:
         positive(self, "epsilon", "largest_norm")
         not_negative(self, "beta1", "beta2", "weight_decay")
-        if max(self.beta1, self.beta2) >= 1:
+        within(self, "epsilon", 0.0, 1.0)
+        within(self, "largest_norm", 0.0, LARGEST_NORM)
+        within(self, "weight_decay", 0.0, LARGEST_DECAY)
+        if not max(self.beta1, self.beta2) < 1:
             raise ConfigError(f"beta1={self.beta1}, beta2={self.beta2}: must be less than 1.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """How long ranks wait for one that gives no sign."""
+
+    heartbeat_s: float = 60.0
+    """Silence of a rank's process, such as one that is stopped, after which all end."""
+    stall_s: float = 1800.0
+    """Time without a new instruction, step or checkpoint of a rank whose process lives, after which all end."""
+
+    def __post_init__(self) -> None:
+        within(self, "heartbeat_s", 1.0, LONGEST_WAIT_S)
+        within(self, "stall_s", 1.0, LONGEST_WAIT_S)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,5 +86,7 @@ class TrainingSettings:
     def __post_init__(self) -> None:
         positive(self, "iterations", "keep")
         not_negative(self, "checkpoint_every")
+        for name in ("iterations", "keep", "checkpoint_every"):
+            within(self, name, 0, MOST_ITERATIONS)
         if self.seed is not None:
-            not_negative(self, "seed")
+            within(self, "seed", 0, LARGEST_SEED)

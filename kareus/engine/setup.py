@@ -1,5 +1,6 @@
 """What a rank trains with, and the stage and pipeline that are made of it."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from kareus.device.controller import Clocks
@@ -37,6 +38,8 @@ class Setup:
     """Whose energy is read; None where nothing measures it."""
     recorder: Recorder
     checkpoints: checkpoint.Place
+    progress: Callable[[str], None]
+    """Called with what the rank begins to do, so that others see whether it hangs."""
 
     @property
     def seed(self) -> int:
@@ -88,5 +91,11 @@ def make_pipeline(setup: Setup, stage: StageChunks) -> Pipeline:
         ),
         actions_of(workload, job.plan),
         job.schedules(place.stage),
-        Conductor(place.stage, cues_of(workload, job.plan, place.stage), setup.clocks, world.wait_for_computation),
+        Conductor(
+            place.stage,
+            cues_of(workload, job.plan, place.stage),
+            setup.clocks,
+            world.wait_for_computation,
+            setup.progress,
+        ),
     )

@@ -7,6 +7,7 @@ testbed is played back, unless a communicator says how to train.
 import argparse
 import os
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 from kareus.artifacts.outputs import add_force, check_folder, check_outputs, table
@@ -14,8 +15,9 @@ from kareus.device.environment import prepare_cuda
 from kareus.engine.job import Training, planned_job, unplanned_job
 from kareus.engine.launch import is_rank, launch
 from kareus.engine.learning_rate import LearningRateSchedule
+from kareus.engine.machine import check_machine
 from kareus.engine.rehearsal import PLAYED_BACK, rehearse
-from kareus.engine.settings import OptimizerSettings, TrainingSettings
+from kareus.engine.settings import DEFAULT_COMMUNICATOR, OptimizerSettings, Patience, TrainingSettings
 from kareus.engine.tables import ITERATIONS
 from kareus.errors import ConfigError
 from kareus.plan.check_stage import read_checked_plan, workload_folder
@@ -23,7 +25,6 @@ from kareus.plan.document import Plan
 from kareus.workload.config import TestbedKind, Workload
 
 COMMUNICATORS = ("gloo", "nccl", "mscclpp")
-DEFAULT_COMMUNICATOR = "nccl"
 CLOCKS = ("planned", "dry", "default")
 
 
@@ -55,6 +56,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     checkpoints.add_argument("--keep", type=int, default=2, help="checkpoints to keep (default: 2)")
     checkpoints.add_argument("--export", type=Path, help="folder for a Hugging Face checkpoint of the trained weights")
+    failures = parser.add_argument_group("failures of ranks")
+    failures.add_argument(
+        "--heartbeat",
+        type=float,
+        default=Patience().heartbeat_s,
+        metavar="S",
+        help="seconds of silence that end all (default: 60)",
+    )
+    failures.add_argument(
+        "--stall",
+        type=float,
+        default=Patience().stall_s,
+        metavar="S",
+        help="seconds without progress that end all (default: 1800)",
+    )
     device = parser.add_argument_group("device")
     device.add_argument(
         "--communicator",
@@ -76,18 +92,20 @@ def run(arguments: argparse.Namespace) -> None:
         check_folder(arguments.export, force=arguments.force)
     check_outputs(arguments, [(arguments.output / PLAYED_BACK, table(ITERATIONS))])
     prepare_cuda()
+    communicator = arguments.communicator or DEFAULT_COMMUNICATOR
     if not is_rank(os.environ):
-        simulated = _simulated(arguments)
+        numbers, simulated = _numbers(arguments), _simulated(arguments)
         if simulated:
-            rehearse(*simulated, workload_folder(arguments.plan, arguments.folder), _settings(arguments))
+            rehearse(*simulated, workload_folder(arguments.plan, arguments.folder), numbers.settings)
             return
-        ranks = _training(arguments).job.workload.parallelism.gpus
-        if ranks > 1:
-            launch(sys.argv[1:], ranks)
+        workload = _training(arguments).job.workload
+        check_machine(workload, communicator)
+        if workload.parallelism.gpus > 1:
+            launch(sys.argv[1:], workload.parallelism.gpus)
             return
     from kareus.engine.rank import train  # noqa: PLC0415 - torch, which whoever starts ranks does not need
 
-    train(lambda: _training(arguments), arguments.communicator or DEFAULT_COMMUNICATOR)
+    train(lambda: _training(arguments), communicator, _patience(arguments))
 
 
 def _simulated(arguments: argparse.Namespace) -> tuple[Plan, Workload] | None:
@@ -98,6 +116,39 @@ def _simulated(arguments: argparse.Namespace) -> tuple[Plan, Workload] | None:
     return (plan, workload) if workload.testbed.kind is TestbedKind.SIMULATED else None
 
 
+def _patience(arguments: argparse.Namespace) -> Patience:
+    """As asked for. What cannot be is refused with all other numbers, once ranks watch each other and one says it."""
+    try:
+        return Patience(heartbeat_s=arguments.heartbeat, stall_s=arguments.stall)
+    except ConfigError:
+        return Patience()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Numbers:
+    """What does not depend on the workload; made first, so that a number that cannot be is refused before all else."""
+
+    settings: TrainingSettings
+    optimizer: OptimizerSettings
+    learning_rate: LearningRateSchedule
+    patience: Patience
+
+
+def _numbers(arguments: argparse.Namespace) -> _Numbers:
+    rate = arguments.learning_rate
+    return _Numbers(
+        settings=_settings(arguments),
+        optimizer=OptimizerSettings(weight_decay=arguments.weight_decay, largest_norm=arguments.clip),
+        learning_rate=LearningRateSchedule(
+            peak=rate,
+            final=rate / 10 if arguments.final_rate is None else arguments.final_rate,
+            warmup_iterations=arguments.warmup,
+            decay_iterations=max(0, arguments.iterations - arguments.warmup),
+        ),
+        patience=Patience(heartbeat_s=arguments.heartbeat, stall_s=arguments.stall),
+    )
+
+
 def _training(arguments: argparse.Namespace) -> Training:
     """What `arguments` ask for.
 
@@ -106,18 +157,12 @@ def _training(arguments: argparse.Namespace) -> Training:
     """
     if (arguments.plan is None) == (arguments.workload is None):
         raise ConfigError("train: give a plan, or --workload and a resolved workload; not both.")
-    rate = arguments.learning_rate
-    schedule = LearningRateSchedule(
-        peak=rate,
-        final=rate / 10 if arguments.final_rate is None else arguments.final_rate,
-        warmup_iterations=arguments.warmup,
-        decay_iterations=max(0, arguments.iterations - arguments.warmup),
-    )
+    numbers = _numbers(arguments)
     return Training(
         job=planned_job(arguments.plan, arguments.folder) if arguments.plan else unplanned_job(arguments.workload),
-        settings=_settings(arguments),
-        optimizer=OptimizerSettings(weight_decay=arguments.weight_decay, largest_norm=arguments.clip),
-        learning_rate=schedule,
+        settings=numbers.settings,
+        optimizer=numbers.optimizer,
+        learning_rate=numbers.learning_rate,
         clocks=arguments.clocks,
     )
 

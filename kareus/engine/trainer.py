@@ -93,31 +93,33 @@ class Trainer:
                 self._iterate(saved)
                 due = settings.checkpoint_every and self.iteration % settings.checkpoint_every == 0
                 if due or self.iteration == settings.iterations:
-                    self._save()
+                    self._save(saved)
                     saved = self.iteration
         finally:
             self._setup.recorder.write()
         if settings.export is not None:
+            self._setup.progress("the export")
             export_weights(self.stage, self._setup, settings.export)
 
     def _iterate(self, saved: int) -> None:
         setup = self._setup
         mesh, lines = setup.standing.groups.mesh, setup.standing.lines
+        setup.progress(f"iteration {self.iteration}")
         started_s, start = time.time(), self._read()
         loss = self._pipeline.run(self._batches.next_iteration(), self._share)
         setup.world.wait()
         (mean_loss,) = over_all_ranks(self._own_loss(loss))
         done = self._read().since(start)
         if not math.isfinite(mean_loss):
-            raise EngineError(
-                f"iteration {self.iteration}: the loss is {mean_loss}; lower --learning-rate and start again, which "
-                f"goes on after iteration {saved}."
-            )
+            raise EngineError(f"iteration {self.iteration}: the loss is {mean_loss}; {_remedy(saved)}")
+        setup.progress(f"the optimizer's step of iteration {self.iteration}")
         sum_weight_gradients(self.stage, mesh, setup.standing.groups.replicas)
         if lines.ends is not None:
             sum_tied_gradient(self.stage.tied_gradient, lines)
         self._division.reduce()
         norm = whole_norm(self._division, setup.job.workload.model, lines, counts_head=self._counts_head)
+        if not torch.isfinite(norm):
+            raise EngineError(f"gradient: its norm is {norm.item()} in iteration {self.iteration}; {_remedy(saved)}")
         rate = setup.learning_rate.at(self.iteration)
         self._optimizer.step(norm, rate)
         setup.world.wait()
@@ -169,7 +171,15 @@ class Trainer:
         device = self._setup.device
         return _Reading(time.perf_counter(), None if device is None else device.energy_j())
 
-    def _save(self) -> None:
+    def _save(self, saved: int) -> None:
+        """Write a checkpoint, unless a rank's weights or moments are no finite numbers: nobody can go on from those."""
+        self._setup.progress(f"the checkpoint of iteration {self.iteration}")
+        (ranks_without,) = over_all_ranks(float(not self._optimizer.is_finite()))
+        if ranks_without:
+            raise EngineError(
+                f"iteration {self.iteration - 1}: weights or their moments are infinite or not a number, no checkpoint "
+                f"is written; {_remedy(saved)}"
+            )
         self._setup.recorder.write()
         state = checkpoint.Checkpoint(
             iteration=self.iteration,
@@ -192,3 +202,9 @@ class Trainer:
         self.iteration = iteration
         if self._setup.world.rank == 0:
             logger.info("resumed after iteration %d of %s", iteration, self._setup.checkpoints.folder)
+
+
+def _remedy(saved: int) -> str:
+    """How to go on from the checkpoint after `saved` iterations."""
+    start = f"it goes on after iteration {saved}" if saved else "there is no checkpoint yet"
+    return f"lower --learning-rate, --weight-decay or --clip and start it again ({start})."

@@ -1,12 +1,16 @@
 """All ranks end when one fails, and rank 0 says why, once.
 
-A rank that waits in a collective for one that has gone may wait for ever. So every rank keeps a connection to rank 0
-that says nothing while all is well; the kernel closes it when a rank dies, however it dies, or its whole machine is
-gone. Rank 0 then says what happened and tells all others, which restore their clocks and end. Should rank 0 die, all
-others see that.
+A rank that waits in a collective for one that has gone may wait for ever. So every rank keeps a connection to rank 0;
+the kernel closes it when a rank dies, however it dies, or its whole machine is gone. Rank 0 then says what happened and
+tells all others, which restore their clocks and end. Should rank 0 die, all others see that.
+
+Two failures close no connection. A process that is stopped sends no heartbeats any more; they come from a thread, so
+that a compilation or a checkpoint that takes long does not silence it. A rank whose main thread hangs still sends them,
+and with them how far it is, which then does not change any more.
 """
 
 import contextlib
+import dataclasses
 import json
 import os
 import secrets
@@ -18,8 +22,9 @@ import traceback
 from collections.abc import Callable, Iterator
 from typing import IO, Any, NoReturn, Protocol
 
+from kareus.engine.settings import Patience
 from kareus.engine.wire import keep_alive, receive, send
-from kareus.errors import KareusError, refused_by_system
+from kareus.errors import EngineError, KareusError, refused_by_system
 
 EXIT_CODE = 2
 _KEY = "kareus-watch"
@@ -28,6 +33,10 @@ _GRACE_S = 1.0
 _PATIENCE_S = 10.0
 """What a rank that has told its error waits to be ended, and the longest that its end takes."""
 _POLL_S = 0.5
+_MEETING_S = 300.0
+"""What a rank waits for rank 0 at the start."""
+_LONGEST_PULSE_S = 5.0
+"""Between two heartbeats; at least four of them make up the time after which a silent rank is given up."""
 _FATAL, _DEATH, _CONSEQUENCE = range(3)
 """What is said first: an error that a user can act on, then a death, then what followed from either."""
 
@@ -48,9 +57,19 @@ class Watch:
     def __init__(self, rank: int, name: str) -> None:
         """Watch as `rank`; messages begin with `name`."""
         self.rank = rank
+        self.run = secrets.token_hex(8)
+        """Identity of this start of all ranks. They share the first rank's."""
+        self.steps = 0
+        self.doing: str | None = None
+        """What the main thread began last; None while nothing is expected of it."""
         self._name = name
         self._undo: list[Callable[[], None]] = []
         self._ending = threading.Lock()
+
+    def progress(self, doing: str) -> None:
+        """Note that the main thread has got further and what it begins to do now."""
+        self.steps += 1
+        self.doing = doing
 
     def before_end(self, undo: Callable[[], None]) -> None:
         """Call `undo` before this process is ended by a thread; it has to bear being called at any other end too."""
@@ -80,7 +99,7 @@ class Watch:
 
 
 @contextlib.contextmanager
-def watched(store: Store, rank: int, size: int, name: str) -> Iterator[Watch]:
+def watched(store: Store, rank: int, size: int, name: str, patience: Patience | None = None) -> Iterator[Watch]:
     """Watch over all ranks meanwhile; every rank enters this.
 
     Args:
@@ -88,25 +107,95 @@ def watched(store: Store, rank: int, size: int, name: str) -> Iterator[Watch]:
         rank: of this process.
         size: number of ranks.
         name: of the program, the start of every message.
+        patience: how long a rank may give no sign; by default as `Patience` says.
+
+    Raises:
+        EngineError: rank 0 cannot be reached.
     """
+    patience = patience or Patience()
     watch = Watch(rank, name)
     if size == 1:
         yield watch
         return
-    side = _Centre(watch, size, store) if rank == 0 else _Member(watch, store)
+    side = _Centre(watch, size, store, patience) if rank == 0 else _Member(watch, store, patience)
     try:
         yield watch
     except BaseException as error:
         side.fail(*_described(rank, error))
         raise
+    watch.doing = None
     side.finish()
+
+
+@dataclasses.dataclass(slots=True)
+class _Signs:
+    """Signs of life of one rank, as another heard them."""
+
+    heard_s: float
+    """When it was heard last."""
+    moved_s: float
+    """When it was heard to have got further."""
+    steps: int = 0
+    doing: str | None = None
+    done: bool = False
+
+    def hear(self, steps: int, doing: str | None) -> None:
+        """Note a heartbeat."""
+        now_s = self.heard_s = time.monotonic()
+        if steps != self.steps or doing is None:
+            self.moved_s = now_s
+        self.steps, self.doing = steps, doing
+
+    def missed(self, patience: Patience) -> str | None:
+        """What is wrong with the rank, or None."""
+        now_s = time.monotonic()
+        if self.done:
+            return None
+        if now_s - self.heard_s > patience.heartbeat_s:
+            return (
+                f"gave no sign of life for {patience.heartbeat_s:,g} s (--heartbeat), as when its process is stopped; "
+                "all others end, the last checkpoint is whole."
+            )
+        if self.doing is not None and now_s - self.moved_s > patience.stall_s:
+            return (
+                f"hangs: no progress for {patience.stall_s:,g} s (--stall) since it began with {self.doing}; all end, "
+                "the last checkpoint is whole."
+            )
+        return None
+
+
+def _pulse(
+    patience: Patience, beat: Callable[[], None], check: Callable[[], bool], forgive: Callable[[], None]
+) -> None:
+    """Send heartbeats and check those of others until `check` returns False.
+
+    Args:
+        patience: decides how often.
+        beat: sends.
+        check: looks whether somebody is missed, and whether to go on.
+        forgive: called where this process itself did not run for so long that others were not heard for that reason.
+    """
+    interval_s = min(_LONGEST_PULSE_S, patience.heartbeat_s / 4, patience.stall_s / 4)
+    last_s = time.monotonic()
+    while True:
+        beat()
+        time.sleep(interval_s)
+        now_s = time.monotonic()
+        if now_s - last_s > patience.heartbeat_s / 2:
+            forgive()
+        elif not check():
+            return
+        last_s = now_s
 
 
 class _Centre:
     """Rank 0."""
 
-    def __init__(self, watch: Watch, size: int, store: Store) -> None:
+    def __init__(self, watch: Watch, size: int, store: Store, patience: Patience | None = None) -> None:
         self._watch = watch
+        self._patience = patience or Patience()
+        now_s = time.monotonic()
+        self._signs = {rank: _Signs(heard_s=now_s, moved_s=now_s) for rank in range(size)}
         self._news: list[tuple[int, int, str]] = []
         self._telling = threading.Lock()
         self._members: list[socket.socket] = []
@@ -117,6 +206,8 @@ class _Centre:
         host = os.environ.get("MASTER_ADDR", "localhost")
         store.set(_KEY, json.dumps([host, server.getsockname()[1], self._token]))
         threading.Thread(target=self._accept, args=(server,), daemon=True).start()
+        pulse = (self._patience, self._beat, self._check, self._forgive)
+        threading.Thread(target=_pulse, args=pulse, daemon=True).start()
 
     def fail(self, urgency: int, said: str) -> None:
         """Tell, and wait for the end."""
@@ -125,6 +216,7 @@ class _Centre:
 
     def finish(self) -> None:
         """Wait until all others are done."""
+        self._signs[0].done = True
         for _ in range(self._size - 1):
             self._done.acquire()
         for member in self._members:
@@ -149,11 +241,33 @@ class _Centre:
             return
         member.settimeout(None)
         self._members.append(member)
+        send(member, {"run": self._watch.run})
         self._attend(lines, hello["rank"])
 
+    def _beat(self) -> None:
+        self._signs[0].hear(self._watch.steps, self._watch.doing)
+        for member in list(self._members):
+            send(member, {"beat": True})
+
+    def _check(self) -> bool:
+        """Whether to go on: nobody is missed, and not all are done."""
+        with self._telling:
+            ending = bool(self._news)
+        missed = {rank: said for rank, signs in self._signs.items() if (said := signs.missed(self._patience))}
+        if missed and not ending:  # whoever hangs stopped before those that wait for it
+            rank = min(missed, key=lambda each: self._signs[each].moved_s)
+            self._tell(_DEATH, rank, f"rank {rank} {missed[rank]}")
+        return not (missed or ending or all(signs.done for signs in self._signs.values()))
+
+    def _forgive(self) -> None:
+        for signs in self._signs.values():
+            signs.heard_s = signs.moved_s = time.monotonic()
+
     def _attend(self, lines: IO[bytes], rank: int) -> None:
-        news = receive(lines)
+        while "beat" in (news := receive(lines)):
+            self._signs[rank].hear(news["beat"], news.get("doing"))
         if "done" in news:
+            self._signs[rank].done = True
             self._done.release()
         elif "said" in news:
             self._tell(news["urgency"], rank, news["said"])
@@ -176,32 +290,85 @@ class _Centre:
 class _Member:
     """Any other rank."""
 
-    def __init__(self, watch: Watch, store: Store) -> None:
+    def __init__(self, watch: Watch, store: Store, patience: Patience | None = None) -> None:
         self._watch = watch
-        host, port, token = json.loads(store.get(_KEY))
-        self._centre = socket.create_connection((host, port))
-        keep_alive(self._centre)
-        send(self._centre, {"token": token, "rank": watch.rank})
-        self._reader = threading.Thread(target=self._attend, args=(self._centre.makefile("rb"),), daemon=True)
+        self._patience = patience or Patience()
+        self._sending = threading.Lock()
+        self._finished = False
+        self._centre, lines, watch.run = _meet_centre(watch.rank, store)
+        now_s = time.monotonic()
+        self._signs = _Signs(heard_s=now_s, moved_s=now_s)
+        self._reader = threading.Thread(target=self._attend, args=(lines,), daemon=True)
         self._reader.start()
+        pulse = (self._patience, self._beat, self._check, self._forgive)
+        threading.Thread(target=_pulse, args=pulse, daemon=True).start()
 
     def fail(self, urgency: int, said: str) -> None:
         """Tell rank 0, and wait for the end."""
-        send(self._centre, {"urgency": urgency, "said": said})
+        self._send({"urgency": urgency, "said": said})
         self._reader.join(_PATIENCE_S)
 
     def finish(self) -> None:
         """Say that all is well and wait until it is everywhere."""
-        send(self._centre, {"done": True})
+        self._send({"done": True})
         self._reader.join()
+        self._finished = True
+
+    def _send(self, message: dict[str, Any]) -> None:
+        with self._sending:
+            send(self._centre, message)
+
+    def _beat(self) -> None:
+        self._send({"beat": self._watch.steps, "doing": self._watch.doing})
+
+    def _check(self) -> bool:
+        missed = None if self._finished else self._signs.missed(self._patience)
+        if missed is not None:
+            self._watch.end(f"rank 0 {missed}" if self._watch.rank == 1 else None)
+        return not self._finished
+
+    def _forgive(self) -> None:
+        self._signs.heard_s = time.monotonic()
 
     def _attend(self, lines: IO[bytes]) -> None:
-        news = receive(lines)
+        while "beat" in (news := receive(lines)):
+            self._signs.hear(0, None)
         if "end" in news:
             self._watch.end()
         if "done" not in news:
             said = "rank 0 died; all others end, the last checkpoint is whole."
             self._watch.end(said if self._watch.rank == 1 else None)
+
+
+def _meet_centre(rank: int, store: Store) -> tuple[socket.socket, IO[bytes], str]:
+    """Connect to rank 0; returns the connection, what comes over it, and the identity of this start.
+
+    Where torchrun starts ranks again, the store still has the address of the rank 0 that died, until the new one
+    replaces it. So an address counts once a rank 0 answers there that knows the token.
+
+    Raises:
+        EngineError: nobody answers.
+    """
+    deadline_s = time.monotonic() + _MEETING_S
+    while True:
+        host, port, token = json.loads(store.get(_KEY))
+        with contextlib.suppress(OSError):
+            centre = socket.create_connection((host, port), timeout=_PATIENCE_S)
+            keep_alive(centre)
+            lines = centre.makefile("rb")
+            send(centre, {"token": token, "rank": rank})
+            welcome = receive(lines)
+            if "run" in welcome:
+                centre.settimeout(None)
+                return centre, lines, welcome["run"]
+            lines.close()
+            centre.close()
+        if time.monotonic() > deadline_s:
+            raise EngineError(
+                f"rank {rank}: rank 0 does not answer at {host}:{port}; check that it runs, and that machines reach "
+                "each other at MASTER_ADDR."
+            )
+        time.sleep(_POLL_S / 10)
 
 
 def _described(rank: int, error: BaseException) -> tuple[int, str]:

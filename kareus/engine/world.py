@@ -87,8 +87,13 @@ def meet() -> Meeting:
     return Meeting(rank=rank, size=size, store=store)
 
 
-def world_of(meeting: Meeting, library: Library) -> World:
+def world_of(meeting: Meeting, library: Library, run: str) -> World:
     """The world in which `library` communicates.
+
+    Args:
+        meeting: of this rank.
+        library: who communicates.
+        run: identity of this start. What ranks of an earlier start left in the store has another prefix.
 
     Raises:
         EngineError: it is not installed, or there is no GPU for it.
@@ -105,7 +110,8 @@ def world_of(meeting: Meeting, library: Library) -> World:
             )
         device = torch.device("cuda", local)
         torch.cuda.set_device(device)
-    return World(rank=meeting.rank, size=meeting.size, store=meeting.store, device=device, library=library)
+    store = PrefixStore(run, meeting.store)
+    return World(rank=meeting.rank, size=meeting.size, store=store, device=device, library=library)
 
 
 def join(world: World, workload: Workload) -> Standing:

@@ -61,7 +61,7 @@ def test_a_training_locks_the_clocks_of_its_plan_and_frees_the_gpu_in_the_end(
 
 
 def test_a_loss_that_is_not_a_number_frees_the_gpu(plan: Path, device: FakeDevice, tmp_path: Path) -> None:
-    options = ("--iterations", 50, "--learning-rate", 1e30, "--clip", 1e30)
+    options = ("--iterations", 50, "--learning-rate", 100, "--weight-decay", 100, "--clip", 1e30)
     assert here(plan, *options, "--output", tmp_path / "run") == 2
     assert device.calls()[-1] == "reset"
     check_free(device)

@@ -71,12 +71,10 @@ def resealed(path, **changes):
     ("spoil", "said"),
     [
         (lambda path: path.write_bytes(b"\0\0"), "has 2 bytes, t.bin.json says 6"),
-        (
-            lambda path: path.write_bytes(path.read_bytes()[:-1] + b"\x01"),
-            "t.bin.json has the SHA-256; write the token",
-        ),
+        (lambda path: path.write_bytes(path.read_bytes()[:-1] + b"\x01"), "has the SHA-256; write the token"),
         (lambda path: path.unlink(), "t.bin: cannot be read (No such file or directory)"),
-        (lambda path: path.with_name("t.bin.json").write_text("{}"), "t.bin.json: has no seal"),
+        (lambda path: reheaded(path, "seal", "sea"), "t.bin.json: has no seal"),
+        (lambda path: path.with_name("t.bin.json").write_text("{}"), "has no seal"),
         (lambda path: reheaded(path, "uint16", "int8"), "was edited or damaged after it was written"),
         (lambda path: reheaded(path, '"vocab_size": 4', '"vocab_size": 5'), "was edited or damaged"),
         (lambda path: reheaded(path, '"schema_version": 2', '"schema_version": 1'), "version 1, this Kareus reads 2"),

@@ -33,6 +33,8 @@ ROOT = Path(__file__).parents[2]
 TEXT = ROOT / "LICENSE"
 """A text that a model can learn."""
 FAST = ("--learning-rate", 0.01)
+DIVERGING = ("--learning-rate", 100, "--weight-decay", 100, "--clip", 1e30)
+"""Every iteration multiplies the weights by nearly -10,000."""
 FOUR_LAYERS = small_model(name="tiny", vocab_size=264, num_layers=4, tie_embeddings=True)
 
 
@@ -205,7 +207,7 @@ def check_records(output: Path, microbatches: int) -> None:
 
 
 def test_a_training_that_diverges_ends_on_all_ranks_in_one_line(two_stages: Path, tmp_path: Path) -> None:
-    options = ("--iterations", 50, "--output", tmp_path, "--learning-rate", 1e30, "--clip", 1e30)
+    options = ("--iterations", 50, "--output", tmp_path, *DIVERGING)
     done = train(two_stages / "plan/fastest.json", *options, timeout=60)
     assert done.returncode == 2
     assert re.fullmatch(r"kareus train: (iteration \d+: the loss|gradient: its norm) is (nan|inf).*\n", done.stderr)
@@ -284,7 +286,7 @@ def test_a_training_that_diverges_leaves_a_checkpoint_to_go_on_from(
     plan, diverged, resumed = alone / "plan/fastest.json", tmp_path / "diverged", tmp_path / "resumed"
     assert here(plan, "--iterations", 3, "--output", tmp_path / "begun") == 0
     shutil.copytree(tmp_path / "begun", diverged)  # a folder stays locked until this process ends
-    assert here(plan, "--iterations", 9, "--learning-rate", 1e30, "--clip", 1e30, "--output", diverged) == 2
+    assert here(plan, "--iterations", 50, *DIVERGING, "--output", diverged) == 2
     assert re.search(r"(the loss|its norm) is (nan|inf).*\n$", capsys.readouterr().err)
     assert weights_of(diverged, 3) == weights_of(tmp_path / "begun", 3)
     shutil.copytree(diverged, resumed)
@@ -292,6 +294,59 @@ def test_a_training_that_diverges_leaves_a_checkpoint_to_go_on_from(
     assert here(plan, "--iterations", 4, "--output", resumed) == 0
     assert "resumed after iteration 3 of" in caplog.text
     assert all(math.isfinite(loss) for loss in losses(resumed))
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [
+        ("--clip", "nan", "largest_norm=nan: must be from 0.0 to 1e+38."),
+        ("--clip", "inf", "largest_norm=inf: must be from 0.0 to 1e+38."),
+        ("--weight-decay", "1e38", "weight_decay=1e+38: must be from 0.0 to 100.0."),
+        ("--weight-decay", "nan", "weight_decay=nan: must be from 0.0 to 100.0."),
+        ("--learning-rate", "inf", "peak=inf: must be from 0.0 to 100.0."),
+        ("--learning-rate", "nan", "peak=nan: must be from 0.0 to 100.0."),
+        ("--final-rate", "nan", "final=nan: must be from 0 to peak (0.0003)."),
+        ("--seed", 10**30, f"seed={10**30}: must be from 0 to 9,223,372,036,854,775,807."),
+        ("--seed", -1, "seed=-1: must be from 0 to"),
+        ("--warmup", 10**30, f"warmup_iterations={10**30}: must be from 0 to 100,000,000."),
+        ("--keep", 10**30, f"keep={10**30}: must be from 0 to 100,000,000."),
+        ("--checkpoint-every", 10**30, f"checkpoint_every={10**30}: must be from 0 to 100,000,000."),
+        ("--heartbeat", "nan", "heartbeat_s=nan: must be from 1.0 to 604,800.0."),
+        ("--stall", "1e30", "stall_s=1e+30: must be from 1.0 to 604,800.0."),
+        ("--iterations", 10**30, f"iterations={10**30}: must be from 0 to 100,000,000."),
+    ],
+)
+def test_a_number_that_no_training_can_use_is_refused_in_one_line_before_anything_is_written(
+    alone: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str, value: object, said: str
+) -> None:
+    output = tmp_path / "run"
+    assert here(alone / "plan/fastest.json", "--iterations", 1, "--output", output, option, value) == 2
+    refused = capsys.readouterr().err
+    assert refused.startswith(f"kareus train: {said}")
+    assert refused.count("\n") == 1
+    assert not output.exists()
+
+
+def test_weights_that_are_not_finite_are_never_saved(
+    alone: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = Optimizer.step
+
+    def overflow(self: Optimizer, norm: torch.Tensor, rate: float) -> None:
+        step(self, norm, rate)
+        steps.append(rate)
+        if len(steps) == 4:
+            next(iter(self.weights().values()))[0] = torch.inf
+
+    steps: list[float] = []
+    monkeypatch.setattr(Optimizer, "step", overflow)
+    options = ("--iterations", 9, "--checkpoint-every", 2, "--output", tmp_path)
+    assert here(alone / "plan/fastest.json", *options) == 2
+    assert capsys.readouterr().err == (
+        "kareus train: iteration 3: weights or their moments are infinite or not a number, no checkpoint is written; "
+        "lower --learning-rate, --weight-decay or --clip and start it again (it goes on after iteration 2).\n"
+    )
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["iteration-00000002"]
 
 
 def test_when_rank_0_is_killed_the_others_end_too_and_one_of_them_says_why(two_stages: Path, tmp_path: Path) -> None:
@@ -379,7 +434,7 @@ def test_a_world_of_another_size_is_refused(
     ("options", "code", "said"),
     [
         (("--iterations", 0), 2, r"kareus train: iterations=0: must be greater than 0.*\n"),
-        (("--iterations", 1, "--learning-rate", -1), 2, r"kareus train: final=-0.1: must be from 0 to peak .*\n"),
+        (("--iterations", 1, "--learning-rate", -1), 2, r"kareus train: peak=-1.0: must be from 0.0 to 100.0.\n"),
         (("--iteration", 1), 2, r"usage: kareus train (.*\n)+kareus train: error: .* --iterations.*\n"),
         (("--help",), 0, r"usage: kareus train (?s:.*)--communicator(?s:.*)"),
     ],

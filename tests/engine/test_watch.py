@@ -12,12 +12,15 @@ from typing import Any
 import pytest
 
 from kareus.engine import watch
+from kareus.engine.settings import Patience
 
 PROBES = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
 RANK = """
-import json, os, socket, sys, time
+import json, os, signal, socket, sys, time
 from pathlib import Path
 from kareus.engine import watch
+from kareus.engine.settings import Patience
+from kareus.engine.settings import Patience
 from kareus.errors import DeviceError, EngineError
 
 rank, size, folder, act = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]), sys.argv[4]
@@ -43,7 +46,9 @@ def block():
 
 if act == "blocked":
     watch._PATIENCE_S = 2.0
-with watch.watched(Store(), rank, size, "program") as own:
+patience = Patience(heartbeat_s=float(sys.argv[5]), stall_s=3.0)
+with watch.watched(Store(), rank, size, "program", patience) as own:
+    (folder / f"run-{rank}").write_text(own.run)
     own.before_end(refuse)
     own.before_end(lambda: (folder / f"restored-{rank}").touch())
     own.before_end(block)
@@ -51,6 +56,17 @@ with watch.watched(Store(), rank, size, "program") as own:
     while len(list(folder.glob("here-*"))) < size:
         time.sleep(0.01)
     if act in ("hang", "refused", "blocked", "haunted"):
+        time.sleep(100)
+    elif act == "stop":
+        os.kill(os.getpid(), signal.SIGSTOP)
+    elif act == "slow":
+        time.sleep(4)
+    elif act == "work":
+        for step in range(1000):
+            own.progress(f"step {step}")
+            time.sleep(0.1)
+    elif act == "stall":
+        own.progress("the only step")
         time.sleep(100)
     elif act == "die":
         os._exit(9)
@@ -62,20 +78,27 @@ with watch.watched(Store(), rank, size, "program") as own:
 """
 
 
-def ended(folder: Path, *acts: str) -> tuple[str, list[int], set[str]]:
-    """Let each rank act; returns all they say, their codes, and which undid what they had set."""
+def ended(folder: Path, *acts: str, heartbeat_s: float = 60.0) -> tuple[str, list[int], set[str]]:
+    """Let each rank act; returns all they say, their codes, and which undid what they had set.
+
+    Whoever stops itself is killed once all others have ended.
+    """
     ranks = [
         subprocess.Popen(
-            [sys.executable, "-c", RANK, str(rank), str(len(acts)), str(folder), act], stderr=subprocess.PIPE, text=True
+            [sys.executable, "-c", RANK, str(rank), str(len(acts)), str(folder), act, str(heartbeat_s)],
+            stderr=subprocess.PIPE,
+            text=True,
         )
         for rank, act in enumerate(acts)
     ]
     try:
-        said = [rank.communicate(timeout=30)[1] for rank in ranks]
+        said = [rank.communicate(timeout=30)[1] for rank, act in zip(ranks, acts, strict=True) if act != "stop"]
     finally:
         for rank in ranks:
             rank.kill()
             rank.wait()
+            assert rank.stderr is not None
+            rank.stderr.close()
     return "".join(said), [rank.returncode for rank in ranks], {path.name for path in folder.glob("restored-*")}
 
 
@@ -100,6 +123,67 @@ def test_when_one_fails_all_end_restored_and_the_cause_is_said_once(
     assert found == said
     assert codes == [9 if act == "die" else 2 for act in acts]
     assert restored == {f"restored-{rank}" for rank, act in enumerate(acts) if act != "die"}
+
+
+@pytest.mark.parametrize(
+    "acts",
+    [
+        ("hang", "stop", "hang"),
+        pytest.param(("stop", "hang", "hang"), marks=pytest.mark.acceptance),
+    ],
+)
+def test_a_rank_that_is_stopped_is_missed_and_all_others_end(tmp_path: Path, acts: tuple[str, ...]) -> None:
+    found, codes, restored = ended(tmp_path, *acts, heartbeat_s=3.0)
+    rank = acts.index("stop")
+    assert found == (
+        f"program: rank {rank} gave no sign of life for 3 s (--heartbeat), as when its process is stopped; all others "
+        "end, the last checkpoint is whole.\n"
+    )
+    assert codes == [-9 if act == "stop" else 2 for act in acts]
+    assert restored == {f"restored-{other}" for other in range(3) if other != rank}
+
+
+def test_a_main_thread_that_is_busy_for_longer_than_a_heartbeat_is_not_missed(tmp_path: Path) -> None:
+    assert ended(tmp_path, "slow", "slow", "end", heartbeat_s=3.0) == ("", [0, 0, 0], set())
+
+
+@pytest.mark.parametrize(
+    "acts",
+    [
+        ("work", "stall", "work"),
+        pytest.param(("stall", "work", "work"), marks=pytest.mark.acceptance),
+    ],
+)
+def test_a_rank_that_lives_and_gets_no_further_ends_all(tmp_path: Path, acts: tuple[str, ...]) -> None:
+    found, codes, _ = ended(tmp_path, *acts)
+    assert found == (
+        f"program: rank {acts.index('stall')} hangs: no progress for 3 s (--stall) since it began with the only step; "
+        "all end, the last checkpoint is whole.\n"
+    )
+    assert codes == [2, 2, 2]
+
+
+def test_an_address_that_an_earlier_start_left_is_not_taken_for_the_present_one(tmp_path: Path) -> None:
+    """As in torchrun's store, where it starts ranks again."""
+    with socket.create_server(("localhost", 0)) as gone:
+        address = ["localhost", gone.getsockname()[1], "token"]
+    (tmp_path / "kareus-watch").write_text(json.dumps(address))
+    assert ended(tmp_path, "end", "end") == ("", [0, 0], set())
+    assert (tmp_path / "run-0").read_text() == (tmp_path / "run-1").read_text()
+
+
+def test_a_rank_that_slept_itself_does_not_blame_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[str] = []
+    times_s = iter([0.0, 100.0, 101.0])
+    monkeypatch.setattr(watch.time, "monotonic", lambda: next(times_s))
+    monkeypatch.setattr(watch.time, "sleep", lambda seconds: None)
+    watch._pulse(
+        Patience(heartbeat_s=60.0),
+        lambda: called.append("beat"),
+        lambda: bool(called.append("check")),
+        lambda: called.append("forgive"),
+    )
+    assert called == ["beat", "forgive", "beat", "check"]
 
 
 def test_an_error_that_nobody_foresaw_is_said_with_its_traceback(tmp_path: Path) -> None:

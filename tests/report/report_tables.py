@@ -58,7 +58,8 @@ def write_inputs(folder: Path, names: Names = Names(), testbed: TestbedIdentity 
         write_table(path, schema.frame(rows), schema, provenance)
         return path
 
-    plans = [folder / "plan" / f"{selector}.json" for selector in ("fastest", "deadline=4s")]
+    own = "fastest" if names.selector == "fastest" else "own"  # a file named after a selector holds its plan
+    plans = [folder / "plan" / f"{selector}.json" for selector in (own, "deadline=4s")]
     for number, (path, selector) in enumerate(zip(plans, (names.selector, "deadline=4s"), strict=True)):
         write_plan(path, plan(selector, number, names, testbed))
     config = folder / "config/plan.yaml"
