@@ -6,6 +6,7 @@ checked where there is none.
 """
 
 import hashlib
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,6 +52,12 @@ def tensors_file(folder: Path, iteration: int, rank: int) -> Path:
 def header_file(folder: Path, iteration: int, rank: int) -> Path:
     """Return where the JSON file of `rank` is."""
     return tensors_file(folder, iteration, rank).with_suffix(HEADER)
+
+
+def is_checkpoint_file(path: Path) -> bool:
+    """Return whether the name of a file is that of a rank's JSON or tensors' file."""
+    is_ranks = re.fullmatch(rf"rank-\d+({re.escape(HEADER)}|{re.escape(TENSORS)})", path.name)
+    return bool(is_ranks and re.fullmatch(rf"{_PREFIX}\d+", path.parent.name))
 
 
 def iterations_in(folder: Path) -> list[int]:
@@ -105,11 +112,16 @@ def check_tensors(path: Path, sha256: str) -> None:
 
 
 def damage(path: Path) -> str | None:
-    """Return what is wrong with one file of a checkpoint, a rank's JSON or tensors' file, or None."""
+    """Return what is wrong with one file of a checkpoint, a rank's JSON or tensors' file, or None.
+
+    Files of another version are not known to be damaged.
+    """
     try:
         header, _ = read_header(path.with_suffix(HEADER))
         if path.suffix == TENSORS:
             check_tensors(path, header.sha256)
+    except OldCheckpointError:
+        return None
     except KareusError as error:
         return str(error)
     return None

@@ -1,7 +1,6 @@
 """Checks of single files that Kareus wrote: is each as it was written?"""
 
 import json
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from kareus.artifacts.manifest import SUFFIX, file_hash, read_manifest
 from kareus.artifacts.seals import KEY, check_text, unsealed
 from kareus.artifacts.store import damaged_lines
 from kareus.artifacts.tables import check_bytes
+from kareus.engine.checkpoint_files import HEADER, damage, is_checkpoint_file
 from kareus.errors import ArtifactError, ConfigError
 
 Check = Callable[[Path], object]
@@ -35,12 +35,6 @@ def problem_of(path: Path) -> str | None:
     return None
 
 
-def is_checkpoint(path: Path) -> bool:
-    """Return whether the name of a file is that of a rank's part of a checkpoint."""
-    named = re.fullmatch(r"rank-\d+\.(json|safetensors)", path.name)
-    return bool(named and re.fullmatch(r"iteration-\d+", path.parent.name))
-
-
 def _check_of(path: Path) -> Check | None:
     """How a file is checked; None if nothing tells whether it is as it was written."""
     is_configuration = path.suffix == ".yaml" and (path.parent.name == "config" or path.name == "config.yaml")
@@ -50,7 +44,7 @@ def _check_of(path: Path) -> Check | None:
         (path.name.endswith(SUFFIX), read_manifest),
         (path.name == JOURNAL, _check_journal),
         (is_configuration, _check_configuration),
-        (is_checkpoint(path), _check_checkpoint),
+        (is_checkpoint_file(path), _check_checkpoint),
         (is_plan, _check_plan),
         (path.suffix == ".json", _check_any_json),
     )
@@ -77,15 +71,12 @@ def _check_plan(path: Path) -> None:
 
 
 def _check_checkpoint(path: Path) -> None:
-    """Check the part of a rank: a sealed header that has the hash of the tensors beside it."""
-    header_path, tensors = path.with_suffix(".json"), path.with_suffix(".safetensors")
-    if path == tensors:
-        if not header_path.is_file():
-            raise ArtifactError("has no header beside it: its checkpoint was not completed")
-        return
-    header = unsealed(read_json(path)).get("header")
-    if not isinstance(header, dict) or not tensors.is_file() or file_hash(tensors) != header.get("sha256"):
-        raise ArtifactError(f"{tensors.name} is missing or not the one that was written with it")
+    header = path.with_suffix(HEADER)
+    if path != header and damage(header):
+        return  # a finding of its own
+    problem = damage(path)
+    if problem:
+        raise ArtifactError(problem)
 
 
 def _check_any_json(path: Path) -> None:

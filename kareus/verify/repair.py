@@ -1,10 +1,15 @@
-"""Removing what is damaged, so that a run makes it again, and what killed commands left."""
+"""Removing what is damaged, so that a run makes it again, and what killed commands left.
+
+Checkpoints cannot be made again, and one that was only renamed can be renamed back: their files are kept under another
+name.
+"""
 
 import shutil
 from pathlib import Path
 
-from kareus.artifacts.files import write_atomically
+from kareus.artifacts.files import set_aside, write_atomically
 from kareus.artifacts.store import damaged_lines
+from kareus.engine.checkpoint_files import is_checkpoint_file
 from kareus.verify.checks import JOURNAL
 from kareus.verify.survey import Finding, Kind
 
@@ -13,6 +18,8 @@ def repair(finding: Finding) -> str:
     """Remove what was found, and of a journal no more than the damaged lines; returns what was done."""
     if finding.kind is Kind.MISSING:
         return "nothing to remove"
+    if is_checkpoint_file(finding.path):
+        return f"kept as {set_aside(finding.path).name}"
     if finding.path.name == JOURNAL:
         return _without_damaged_lines(finding.path)
     if finding.path.is_dir():

@@ -8,8 +8,9 @@ from enum import StrEnum
 from pathlib import Path
 
 from kareus.artifacts.manifest import SUFFIX, file_hash, read_manifest
+from kareus.engine.checkpoint_files import HEADER, is_checkpoint_file
 from kareus.errors import ArtifactError
-from kareus.verify.checks import is_checkpoint, problem_of
+from kareus.verify.checks import problem_of
 from kareus.verify.known import Known
 
 MADE_FROM = {
@@ -84,7 +85,10 @@ def _findings(path: Path, known: Known) -> Iterator[Finding]:
         if not _is_being_written(path):
             yield Finding(path=path, kind=Kind.LEFT_OVER, reason="half written by a command that was killed")
         return
-    if not known.has(path) or is_checkpoint(path):
+    if is_checkpoint_file(path) and not path.with_suffix(HEADER).exists():
+        yield Finding(path=path, kind=Kind.LEFT_OVER, reason="its checkpoint was not completed")
+        return
+    if not known.has(path) or is_checkpoint_file(path):  # whether tensors are sound depends on another file
         problem = problem_of(path)
         if problem:
             yield Finding(path=path, kind=Kind.DAMAGED, reason=problem)

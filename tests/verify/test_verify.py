@@ -16,10 +16,22 @@ from kareus.artifacts.seals import sealed, sealed_text
 from kareus.artifacts.store import Shelf
 from kareus.artifacts.tables import Column, TableSchema, write_table
 from kareus.cli import main
+from kareus.engine.checkpoint_files import SCHEMA_VERSION, Header, write_header
+from kareus.engine.data.batches import DataPosition
 
 TABLE = TableSchema(name="costs", version=1, meaning="Costs.", columns=(Column("n", pl.Int64, "a number"),), key=("n",))
 PROVENANCE = Provenance(config_hash="0")
 WORKLOAD = "small"
+HEADER = Header(
+    schema_version=SCHEMA_VERSION,
+    run="1",
+    subject="2",
+    rank=0,
+    ranks=1,
+    iteration=4,
+    sha256=hashlib.sha256(b"tensors" * 9).hexdigest(),
+    data=DataPosition(samples=4, source="3"),
+)
 
 
 @pytest.fixture
@@ -43,8 +55,7 @@ def results(tmp_path):
     checkpoint = tmp_path / "results/training/checkpoints/iteration-00000004"
     checkpoint.mkdir(parents=True)
     (checkpoint / "rank-00000.safetensors").write_bytes(b"tensors" * 9)
-    header = {"iteration": 4, "sha256": hashlib.sha256(b"tensors" * 9).hexdigest()}
-    write_json(checkpoint / "rank-00000.json", sealed({"header": header, "state": {}}))
+    write_header(checkpoint / "rank-00000.json", HEADER, {})
     (folder / "notes.json").write_text("{ my own")
     (folder / "mine.csv").write_text("a,b\n")
     pl.DataFrame({"own": [1]}).write_parquet(folder / "own.parquet")
@@ -108,8 +119,9 @@ def test_a_truncated_file_is_found_and_removed_and_nothing_else(results, verify,
     assert code == 1
     assert lines[0].startswith(f"{path}: damaged: ")
     after = contents(results)
-    assert {p: c for p, c in after.items() if p != path} == {p: c for p, c in before.items() if p != path}
-    assert not path.exists()
+    kept = path.with_name(f"{path.name}.damaged")
+    assert {p: c for p, c in after.items() if p != kept} == {p: c for p, c in before.items() if p != path}
+    assert kept.exists() == ("training" in place)  # a checkpoint cannot be made again
 
 
 def test_of_a_journal_only_damaged_lines_are_removed(results, verify):
@@ -126,7 +138,31 @@ def test_a_changed_tensor_is_found_by_the_hash_in_its_header(results, verify):
     tensors.write_bytes(b"tensorz" * 9)
     code, lines, _ = verify(results)
     assert (code, len(lines)) == (1, 2)
-    assert "rank-00000.safetensors is missing or not the one" in lines[0]
+    assert lines[0] == f"{tensors}: damaged: its bytes are not those that were written"
+
+
+def test_checkpoints_of_other_versions_are_left_alone(results, verify):
+    header = results / "training/checkpoints/iteration-00000004/rank-00000.json"
+    for version, write in ((2, dict), (9, sealed)):  # without a seal, and with one
+        write_json(header, write({"header": {"schema_version": version}, "state": {}}))
+        assert verify(results, "--repair")[0] == 0
+        assert header.exists()
+
+
+def test_a_renamed_checkpoint_is_found_and_can_be_renamed_back(results, verify):
+    folder = results / "training/checkpoints/iteration-00000004"
+    before = contents(folder)
+    renamed = folder.rename(folder.with_name("iteration-00000007"))
+    code, lines, _ = verify(results, "--repair")
+    assert code == 1
+    assert "was written as rank 0 of iteration 4" in lines[0]
+    assert sorted(contents(renamed).values()) == sorted(before.values())
+
+
+def test_tensors_of_a_checkpoint_without_its_header_are_left_over(results, verify):
+    (results / "training/checkpoints/iteration-00000004/rank-00000.json").unlink()
+    _, lines, _ = verify(results)
+    assert lines[0].endswith("rank-00000.safetensors: left over: its checkpoint was not completed")
 
 
 def test_what_a_manifest_lists_and_is_not_there_is_missing(results, verify):
