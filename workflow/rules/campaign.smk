@@ -20,4 +20,4 @@ rule resolve_campaign:
     message:
         "Resolving a campaign"
     shell:
-        "python -m kareus campaign {params.name:q} {params.overrides:q} --output results > {log} 2>&1"
+        "python -m kareus campaign {params.name:q} {params.overrides:q} --output results --force > {log} 2>&1"

@@ -79,7 +79,10 @@ EMULATED = list(dict.fromkeys(workload for workload, _ in CAMPAIGN.fleets))
 
 
 def kept(path):
-    """Flag of all outputs: what a job made before stays until the job has made it anew, and if it fails."""
+    """Flag of all outputs: what a job made before stays until the job has made it anew, and if it fails.
+
+    It may be damaged, or of another version, so rules tell commands to replace whatever is there (`--force`).
+    """
     return path if is_flagged(path, "touch") else update(path)
 
 

@@ -22,4 +22,4 @@ rule run_end_to_end:
         "Running the fastest plan of every method of {wildcards.workload}"
     shell:
         "python -m kareus end-to-end results/{wildcards.workload}"
-        " --output {output.iterations} > {log} 2>&1"
+        " --output {output.iterations} --force > {log} 2>&1"

@@ -21,4 +21,4 @@ rule compose_frontiers:
     shell:
         "python -m kareus frontier --config {input.config} --segments {input.segments}"
         " --components {input.components} --instructions {input.instructions}"
-        " --candidates {input.candidates} --microbatch {output.microbatch} > {log} 2>&1"
+        " --candidates {input.candidates} --microbatch {output.microbatch} --force > {log} 2>&1"

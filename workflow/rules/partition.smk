@@ -35,7 +35,7 @@ rule extract_partitions:
         "Extracting the partitions of {wildcards.graph}"
     shell:
         "python -m kareus partition --config {input.config}"
-        " --segments {output.segments} --partitions {output.partitions} > {log} 2>&1"
+        " --segments {output.segments} --partitions {output.partitions} --force > {log} 2>&1"
 
 
 rule place_partitions:

@@ -18,4 +18,4 @@ rule solve_pipeline:
         "Solving the iteration frontiers of {wildcards.workload}"
     shell:
         "python -m kareus pipeline --config {input.config} --microbatch {input.microbatch}"
-        " --instructions {output.instructions} --iteration {output.iteration} > {log} 2>&1"
+        " --instructions {output.instructions} --iteration {output.iteration} --force > {log} 2>&1"

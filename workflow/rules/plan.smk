@@ -16,4 +16,4 @@ rule select_plan:
         "Selecting {wildcards.selector} of {wildcards.workload}"
     shell:
         "python -m kareus select {wildcards.selector} results/{wildcards.workload}"
-        " --output {output.plan} > {log} 2>&1"
+        " --output {output.plan} --force > {log} 2>&1"

@@ -23,7 +23,7 @@ rule profile_instructions:
         "python -m kareus profile --config {input.config} --segments {input.segments}"
         " --store results/measurements"
         " --components {output.components} --instructions {output.instructions}"
-        " --progress {log.progress} > {log.text} 2>&1"
+        " --progress {log.progress} --force > {log.text} 2>&1"
 
 
 rule sweep_profiler:
@@ -48,4 +48,4 @@ rule sweep_profiler:
         "Sweeping the profiler's {wildcards.sweep} over {wildcards.workload}"
     shell:
         "python -m kareus sweep {params.overrides:q} --partitions {input.partitions}"
-        " --store results/measurements --trials {output.trials} > {log} 2>&1"
+        " --store results/measurements --trials {output.trials} --force > {log} 2>&1"

@@ -60,7 +60,7 @@ rule write_report:
         " --microbatch {input.microbatch} --iteration {input.iteration}"
         " --candidates {input.candidates} --rounds {input.rounds} --proposals {input.proposals}"
         " --plans {input.plans} --runs {input.runs}"
-        " --output results/{wildcards.workload}/report > {log} 2>&1"
+        " --output results/{wildcards.workload}/report --force > {log} 2>&1"
 
 
 rule report_fleets:
@@ -103,7 +103,7 @@ rule report_fleets:
         "python -m kareus report-fleets --title {wildcards.workload}"
         " --fleet {input.fleet} --stragglers {input.stragglers}"
         " --power-caps {input.power_caps} --hours {input.hours}"
-        " --output results/{wildcards.workload}/report > {log} 2>&1"
+        " --output results/{wildcards.workload}/report --force > {log} 2>&1"
 
 
 rule report_campaign:

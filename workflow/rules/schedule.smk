@@ -17,4 +17,4 @@ rule enumerate_schedules:
         "Enumerating the execution schedules of {wildcards.workload}"
     shell:
         "python -m kareus schedule --config {input.config} --partitions {input.partitions}"
-        " --space {output.space} > {log} 2>&1"
+        " --space {output.space} --force > {log} 2>&1"

@@ -27,4 +27,4 @@ rule search_partition:
         " --store results/measurements"
         " --candidates {output.candidates} --rounds {output.rounds}"
         " --proposals {output.proposals}"
-        " --progress {log.progress} > {log.text} 2>&1"
+        " --progress {log.progress} --force > {log.text} 2>&1"
