@@ -105,6 +105,13 @@ def test_more_than_the_fastest_plan_can_do_is_refused():
             plan(work, series(1.0, 1.0))
 
 
+def test_the_most_that_the_fastest_plan_can_do_is_done():
+    work = dataclasses.replace(WORK, iterations=720)
+    for plan in (hourly, steady):
+        slots = [(slot.hour, slot.plan, slot.share) for slot in plan(work, series(0.1, 0.2))]
+        assert slots == [(0, 0, pytest.approx(1)), (1, 0, pytest.approx(1))]
+
+
 def test_a_series_is_read_from_its_columns(tmp_path):
     path = tmp_path / "carbon.csv"
     path.write_text("hour,carbon_g_per_kwh\n0,300\n1,-2.5\n\n")
