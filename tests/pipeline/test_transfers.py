@@ -40,6 +40,12 @@ def test_stages_of_half_a_node_alternate_between_links_and_the_network():
     assert far == pytest.approx(TENSOR / 4 / (50e9 / 8) + TENSOR * 3 / 4 / 300e9)
 
 
+def test_one_pair_of_gpus_on_two_nodes_holds_up_the_others():
+    """Of stages of six GPUs, pairs 0-6 and 1-7 share a node of eight, pairs 2-8 to 5-11 do not."""
+    share, rest = TENSOR / 3 / 2, TENSOR / 3 / 2
+    assert transfers_s(config(tp=2, cp=3)) == pytest.approx((share / (50e9 / 8) + rest / 300e9,))
+
+
 def test_replicas_of_a_stage_push_the_next_stage_to_another_node():
     (alone,), (replicated,) = transfers_s(config(tp=4)), transfers_s(config(tp=4, dp=2))
     assert alone == pytest.approx(TENSOR / 300e9)
