@@ -59,6 +59,12 @@ def test_a_run_of_no_number_of_tokens_is_refused(tokens):
         check_tokens(tokens)
 
 
-def test_a_run_may_have_any_positive_number_of_tokens():
-    for tokens in (1e-3, 1.0, 15e12):
+@pytest.mark.parametrize("tokens", [0.5, 1.1e18])
+def test_a_run_of_no_or_countless_tokens_is_refused(tokens):
+    with pytest.raises(ConfigError, match=re.escape(f"--tokens {tokens:g}: must be from 1 to 1e+18")):
+        check_tokens(tokens)
+
+
+def test_a_run_may_have_one_token_or_very_many():
+    for tokens in (1.0, 15e12, 1e18):
         check_tokens(tokens)
