@@ -56,3 +56,4 @@ def test_a_fleet_has_the_powers_of_its_gpus():
     assert (scale.static_power_w, scale.blocking_power_w) == (61, one.workload.gpu.blocking_power_w)
     assert scale.blocking_power_w != scale.static_power_w
     assert scale.exposed_s == scale.reduction_s == reduction_s(one.workload, 4)
+    assert scale_of(fleet()).exposed_s == 0

@@ -91,6 +91,12 @@ def test_the_plan_within_the_energy_of_the_baseline_is_added():
     assert costs(with_iso_plans((fast, slow), chain(), baseline)) == [(3, 530), (4, 390), (5, 350)]
 
 
+def test_a_slow_plan_at_the_energy_of_the_baseline_is_replaced():
+    fast, at_baseline = plans(3.0, 4.0)
+    slow = dataclasses.replace(at_baseline, time_s=4.5)
+    assert costs(with_iso_plans((fast, slow), chain(), (fast, at_baseline))) == [(3, 530), (4, 390)]
+
+
 def test_nothing_is_added_for_a_baseline_out_of_reach():
     """Faster than 3 s and below 350 J there is no plan."""
     fast, slow = plans(3.0, 5.0)

@@ -126,6 +126,34 @@ def test_a_limit_out_of_reach_says_what_can_be_reached(text, message):
         select(parse_selector(text), FRONTIER, GPUS)
 
 
+@pytest.mark.parametrize(
+    ("text", "limit"),
+    [
+        ("deadline=1e-6s", 1e-6),
+        ("deadline=1e9s", 1e9),
+        ("straggler=1x", 1),
+        ("straggler=1e6x", 1e6),
+        ("energy=1e-6J", 1e-6),
+        ("energy=1e18J", 1e18),
+        ("power=1e-6W", 1e-6),
+        ("power=1e12W", 1e12),
+    ],
+)
+def test_a_limit_may_be_either_end_of_its_range(text, limit):
+    assert parse_selector(text).limit == limit
+
+
+@pytest.mark.parametrize("price", [1e-9, 1e9])
+def test_a_price_may_be_either_end_of_its_range(price):
+    assert parse_selector(f"cost={price:g}perkWh+{price:g}perGPUh").prices == Prices(price, price)
+
+
+def test_a_selector_has_64_characters_at_most():
+    assert parse_selector(f"deadline=5.{'0' * 52}s") == Selector(Goal.DEADLINE, 5.0)
+    with pytest.raises(ConfigError, match="has more than 64 characters"):
+        parse_selector(f"deadline=5.{'0' * 53}s")
+
+
 def test_a_cost_is_that_of_energy_and_of_every_gpu():
     """9 MJ are 2.5 kWh; 1,800 s of 16 GPUs are 8 GPU hours."""
     assert Prices(0.12, 2.5).cost(1800.0, 9e6, GPUS) == pytest.approx(2.5 * 0.12 + 8 * 2.5)
