@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 from chains import chain
 
-from kareus.pipeline.problem import PointSet, Problem
+from kareus.pipeline.problem import PointSet, Problem, point_set
 from kareus.plan.objectives import least_cost, least_product
 from kareus.plan.selectors import Prices
 
@@ -43,6 +43,17 @@ def test_the_least_product_is_found_between_its_neighbours(between_s):
     found = least_product(chain(), between_s)
     assert found is not None
     assert (found.time_s, found.energy_j) == (4, 390)
+
+
+def test_the_least_product_of_many_is_not_the_least_energy():
+    """Of 3 s to 6 s with 200 + 225 / (t - 2) joules the product has its least at 3.5 s: 1,225 Js."""
+    points = [(n, 2 + n / 50, 200 + 225 / (1 + n / 50) - 100) for n in range(151)]
+    forward, _ = chain().point_sets
+    problem = dataclasses.replace(chain(), point_sets=(forward, point_set(points)), waiting_power_w=0.0)
+    found = least_product(problem, (3.0, 6.0))
+    assert found is not None
+    assert found.time_s == pytest.approx(3.5, abs=0.1)
+    assert found.time_s * found.energy_j == pytest.approx(1225, rel=1e-3)
 
 
 def test_between_equal_deadlines_there_is_nothing_to_search():
