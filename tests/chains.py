@@ -1,4 +1,4 @@
-"""A pipeline of one stage and one microbatch: a forward, then a backward, whose plans are known by heart."""
+"""A pipeline of one stage and one microbatch: a forward, then a backward, whose plans can all be listed."""
 
 from kareus.partition.graph import Direction
 from kareus.pipeline.dag import build_dag
@@ -13,7 +13,7 @@ BACKWARD = point_set([(0, 2.0, 400.0), (1, 3.0, 250.0), (2, 4.0, 200.0)])
 
 
 def chain() -> Problem:
-    """Iterations of 3 s and 530 J, 4 s and 390 J, 5 s and 350 J; of it 500, 350 and 300 J are effective."""
+    """Iterations of 3 s and 530 J, 4 s and 390 J, 5 s and 350 J; effective energies are 500, 350 and 300 J."""
     instructions = pipeline_instructions(PipelineSchedule.ONE_FORWARD_ONE_BACKWARD, 1, 1)
     return Problem(
         dag=build_dag(instructions, []),

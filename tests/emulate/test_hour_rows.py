@@ -62,7 +62,7 @@ def test_a_method_that_is_too_slow_leaves_out_no_other(problem):
         assert {row["method"] for row in hour_rows(one, frontiers, PRICES)} == {"fast"}
 
 
-def test_too_many_iterations_are_refused_with_those_of_the_fastest(problem):
+def test_too_many_iterations_are_refused_with_the_most_possible(problem):
     slow, fast = Planned("slow", problem, (plan(20.0, 1e5),)), Planned("fast", problem, (plan(10.0, 2e5),))
     with pytest.raises(ConfigError, match=r"iterations=721: .* can do 1 to 720 in the 2 hours of the series"):
         hour_rows(with_hours(iterations=721), [slow, fast], PRICES)

@@ -105,7 +105,7 @@ def test_more_than_the_fastest_plan_can_do_is_refused():
             plan(work, series(1.0, 1.0))
 
 
-def test_the_steady_plan_is_the_cheapest_and_not_the_most_frugal():
+def test_the_steady_plan_is_that_of_the_least_charge_not_energy():
     """360 iterations: 100 + 20 kWh for 10 + 200, or with the other plan 75 + 31 kWh for 7.5 + 310."""
     work, prices = dataclasses.replace(WORK, iterations=360), series(0.1, 10.0)
     slots = steady(work, prices)

@@ -1,4 +1,4 @@
-"""Stragglers, power caps and comparisons on a pipeline whose plans are known by heart."""
+"""Stragglers, power caps and comparisons on a pipeline whose plans can all be listed."""
 
 import dataclasses
 
@@ -76,10 +76,10 @@ def test_the_plan_within_the_time_of_the_baseline_is_added():
     assert costs(with_iso_plans(plans(3.0, 5.0), chain(), baseline)) == [(3, 530), (4, 390), (5, 350)]
 
 
-def test_a_dear_plan_at_the_time_of_the_baseline_is_replaced():
+def test_a_costly_plan_at_the_time_of_the_baseline_is_replaced():
     (at_baseline,) = plans(4.0)
-    dear = dataclasses.replace(at_baseline, energy_j=400.0)
-    assert costs(with_iso_plans((dear,), chain(), (at_baseline,))) == [(4, 390)]
+    costly = dataclasses.replace(at_baseline, energy_j=400.0)
+    assert costs(with_iso_plans((costly,), chain(), (at_baseline,))) == [(4, 390)]
 
 
 def test_the_plan_within_the_energy_of_the_baseline_is_added():

@@ -1,4 +1,4 @@
-"""Costs and products of time and energy on a pipeline whose plans are known by heart."""
+"""Costs and products of time and energy on a pipeline whose plans can all be listed."""
 
 import dataclasses
 
@@ -18,13 +18,13 @@ PER_GPU_SECOND = 3600.0
 def scaled(problem: Problem, factor: float) -> Problem:
     """The problem of a pipeline that takes `factor` times the energy."""
     sets = {id(points): points for points in problem.point_sets}
-    dearer = {
+    scaled_sets = {
         key: PointSet(points.points, points.times_s, tuple(factor * energy_j for energy_j in points.energies_j))
         for key, points in sets.items()
     }
     return dataclasses.replace(
         problem,
-        point_sets=tuple(dearer[id(points)] for points in problem.point_sets),
+        point_sets=tuple(scaled_sets[id(points)] for points in problem.point_sets),
         waiting_power_w=factor * problem.waiting_power_w,
     )
 
