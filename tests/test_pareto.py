@@ -59,3 +59,9 @@ def test_the_improvement_over_a_front_beyond_the_reference_is_a_rectangle():
 def test_what_is_no_set_of_points_is_refused(bad):
     with pytest.raises(ValueError, match=r"expected points of shape|NaN"):
         pareto_mask(bad)
+
+
+@pytest.mark.parametrize("bad", [np.array([[1.0, np.nan]]), np.zeros((2, 3))])
+def test_what_is_no_set_of_candidates_is_refused(bad):
+    with pytest.raises(ValueError, match=r"expected points of shape|NaN"):
+        hypervolume_improvement(bad, np.array([[1.0, 1.0]]), reference)

@@ -9,6 +9,7 @@ from kareus.errors import ConfigError, RefusedWorkloadError
 from kareus.workload.compose import Composition, compose
 from kareus.workload.config import Workload
 from kareus.workload.extension import feasible, part
+from kareus.workload.pipelining import check_pipeline
 from kareus.workload.resolve import CONFIG_DIR
 
 GROUP = "emulation"
@@ -76,9 +77,10 @@ def _fleet(composition: Composition) -> Fleet:
     _check_counts(extension.changes)
     emulation: Emulation = extension.record
     workload, refusal = extension.workload, None
+    pipeline = dataclasses.replace(workload, num_microbatches=emulation.num_microbatches)
     try:
-        workload = feasible(workload)
-        feasible(dataclasses.replace(workload, num_microbatches=emulation.num_microbatches))
+        check_pipeline(pipeline)
+        workload = dataclasses.replace(feasible(pipeline), num_microbatches=workload.num_microbatches)
     except RefusedWorkloadError as error:
         refusal = str(error)
     return Fleet(

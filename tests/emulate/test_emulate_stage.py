@@ -1,5 +1,6 @@
 """`kareus emulate` on the command line: Hydra overrides and sweeps in, tables out, one line for what is wrong."""
 
+import polars as pl
 import pytest
 import yaml
 from fleets import CONFIG, fleet, with_small, write_microbatch
@@ -104,6 +105,8 @@ def test_nothing_else_changes_when_the_reduction_is_exposed(results):
         (["emulation.power_caps_w=[1e300]"], "power_caps_w=1e+300: must be from 0.001 to 100,000 (watts of each GPU)"),
         (["emulation.series='{x}.csv'", "emulation.iterations=5"], "series='{x}.csv': must be a path of 1 to 1,024"),
         (["emulation.series=x.csv", "emulation.iterations=1000000000000000"], "must be from 1 to 1,000,000,000,000"),
+        (["emulation.num_microbatches=0"], "num_microbatches=0"),
+        (["emulation.pipelines=0"], "pipelines=0"),
         (["num_microbatches=16"], "num_microbatches=16: a fleet says that itself; set emulation.num_microbatches"),
         (["parallelism.dp=2"], "parallelism.dp=2: a fleet says that itself; set emulation.pipelines"),
         (["sequence_length=2048"], "microbatch.parquet: no such file"),
@@ -126,6 +129,37 @@ def test_hours_that_are_too_few_are_refused_with_what_can_be_done(results, tmp_p
 def test_a_pipeline_that_does_not_fit_is_refused():
     with pytest.raises(RefusedWorkloadError, match=r"mbs64_.*out of memory"):
         resolve_fleets(["microbatch_size=64"], CONFIG)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (("pipeline=interleaved", "emulation.num_microbatches=3"), "num_microbatches=3: must be a multiple of"),
+        (("pipeline=zb-h1", "emulation.num_microbatches=1"), "num_microbatches=1: must be at least"),
+        (("pipeline=gpipe", "microbatch_size=16", "emulation.num_microbatches=2"), "needs 42.1 GiB"),
+        (("pipeline=gpipe", "microbatch_size=16", "emulation.num_microbatches=40"), "needs 56.4 GiB"),
+    ],
+)
+def test_the_microbatches_of_a_fleet_decide_if_it_can_run(overrides, message):
+    with pytest.raises(RefusedWorkloadError) as refused:
+        resolve_fleets(with_small(*overrides), CONFIG)
+    assert message in str(refused.value)
+
+
+def test_the_microbatches_of_the_workload_refuse_no_fleet():
+    """Eight in flight need 44.4 GiB, two 42.1 GiB."""
+    one = fleet("pipeline=gpipe", "microbatch_size=16", "emulation.num_microbatches=2", "gpu.memory_gib=43")
+    assert (one.refusal, one.pipeline.num_microbatches, one.workload.num_microbatches) == (None, 2, 8)
+
+
+def test_the_fastest_plan_of_every_method_is_logged(results, caplog):
+    with caplog.at_level("INFO"):
+        assert emulate(results) == 0
+    (path,) = results.rglob("fleet.parquet")
+    for row in read_table(path, FLEET).filter(pl.col("plan") == 0).iter_rows(named=True):
+        time_s, energy_j, power_w = row["time_s"], row["energy_j"], row["power_w"]
+        said = f"{row['method']}: fastest {time_s:.3f} s with {energy_j / 1e6:.3f} MJ and {power_w / 1e6:.3f} MW"
+        assert said in caplog.text
 
 
 def test_microbatch_frontiers_of_another_workload_are_refused(tmp_path, capsys):

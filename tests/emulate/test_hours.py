@@ -105,6 +105,29 @@ def test_more_than_the_fastest_plan_can_do_is_refused():
             plan(work, series(1.0, 1.0))
 
 
+def test_the_steady_plan_is_that_of_the_least_charge_not_energy():
+    """360 iterations: 100 + 20 kWh for 10 + 200, or with the other plan 75 + 31 kWh for 7.5 + 310."""
+    work, prices = dataclasses.replace(WORK, iterations=360), series(0.1, 10.0)
+    slots = steady(work, prices)
+    assert [(slot.hour, slot.plan, slot.share) for slot in slots] == [(0, 0, 1.0), (1, None, 1.0)]
+    assert charge(work, prices, slots) == pytest.approx(210)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_hours_of_the_least_prices_are_told_apart(sign):
+    prices = [sign * price for price in (0.31, 0.12, 0.4, 0.25)]
+    slots, others = (hourly(WORK, series(*(price * unit for price in prices))) for unit in (1, 1e-14))
+    assert [(slot.hour, slot.plan) for slot in others] == [(slot.hour, slot.plan) for slot in slots]
+    assert [slot.share for slot in others] == pytest.approx([slot.share for slot in slots], rel=1e-6)
+
+
+def test_the_most_that_the_fastest_plan_can_do_is_done():
+    work = dataclasses.replace(WORK, iterations=720)
+    for plan in (hourly, steady):
+        slots = [(slot.hour, slot.plan, slot.share) for slot in plan(work, series(0.1, 0.2))]
+        assert slots == [(0, 0, pytest.approx(1)), (1, 0, pytest.approx(1))]
+
+
 def test_a_series_is_read_from_its_columns(tmp_path):
     path = tmp_path / "carbon.csv"
     path.write_text("hour,carbon_g_per_kwh\n0,300\n1,-2.5\n\n")

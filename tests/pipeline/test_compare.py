@@ -77,6 +77,51 @@ def test_every_plan_can_be_set_against_the_fastest_of_sequential():
     assert saved == pytest.approx([0, 0, -20, 20, 10, 0, -10])
 
 
+def test_every_plan_saves_energy_of_the_fastest_of_sequential():
+    saved = with_reductions(PLANS, PLANS)["energy_reduction_percent"].to_list()
+    assert saved == pytest.approx([0, 10, 20, 15, 24, 28, 30])
+
+
+def test_an_ablation_takes_more_than_kareus():
+    """Against 8 s and 850 J."""
+    ablated = compared("nanobatching", PLANS.vstack(iteration(("nanobatching", 10.0, 952.0))))
+    assert ablated.time_increase_percent == pytest.approx(25)
+    assert ablated.energy_increase_percent == pytest.approx(12)
+
+
+def test_kareus_has_no_increase_over_itself():
+    assert (compared("kareus").time_increase_percent, compared("kareus").energy_increase_percent) == (None, None)
+
+
+def test_without_kareus_nothing_has_an_increase():
+    without = compared("sequential", PLANS.filter(pl.col("method") != "kareus"))
+    assert (without.time_increase_percent, without.energy_increase_percent) == (None, None)
+
+
+@pytest.mark.parametrize("excess", [1e-4, 1e-6])
+def test_a_budget_forgives_no_more_than_a_rounding_error(excess):
+    late = compared("nanobatching", PLANS.vstack(iteration(("nanobatching", 10.0 * (1 + excess), 850.0))))
+    assert late.iso_time_energy_reduction_percent is None
+
+
+TIED = iteration(
+    ("sequential", 10.0, 1100.0),
+    ("sequential", 10.0, 1000.0),
+    ("sequential+perseus", 10.0, 950.0),
+    ("sequential+perseus", 10.0, 900.0),
+    ("sequential+perseus", 12.0, 800.0),
+    ("kareus", 8.0, 900.0),
+    ("kareus", 8.0, 810.0),
+)
+
+
+def test_of_equally_fast_plans_the_cheapest_is_compared():
+    kareus = compared("kareus", TIED)
+    assert kareus.energy_j == 810
+    assert kareus.energy_reduction_percent == pytest.approx(19)
+    assert kareus.iso_time_energy_reduction_percent == pytest.approx(10)
+
+
 def test_the_order_of_rows_does_not_matter():
     shuffled = PLANS.sample(fraction=1.0, shuffle=True, seed=1)
     assert sorted(map(repr, compare_methods(shuffled))) == sorted(map(repr, compare_methods(PLANS)))

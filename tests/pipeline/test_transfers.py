@@ -40,6 +40,18 @@ def test_stages_of_half_a_node_alternate_between_links_and_the_network():
     assert far == pytest.approx(TENSOR / 4 / (50e9 / 8) + TENSOR * 3 / 4 / 300e9)
 
 
+def test_one_pair_of_gpus_on_two_nodes_holds_up_the_others():
+    """Of stages of six GPUs, pairs 0-6 and 1-7 share a node of eight, pairs 2-8 to 5-11 do not."""
+    share, rest = TENSOR / 3 / 2, TENSOR / 3 / 2
+    assert transfers_s(config(tp=2, cp=3)) == pytest.approx((share / (50e9 / 8) + rest / 300e9,))
+
+
+def test_the_last_pair_of_gpus_may_be_the_one_on_two_nodes():
+    """Stages of three GPUs: 5-8 crosses nodes of eight, as do 6-9 and 7-10."""
+    near, far = TENSOR / 3 / 300e9, TENSOR / 3 / (50e9 / 8)
+    assert transfers_s(config(tp=1, cp=3, pp=4)) == pytest.approx((near, far, far))
+
+
 def test_replicas_of_a_stage_push_the_next_stage_to_another_node():
     (alone,), (replicated,) = transfers_s(config(tp=4)), transfers_s(config(tp=4, dp=2))
     assert alone == pytest.approx(TENSOR / 300e9)

@@ -22,8 +22,10 @@ FRONTIER = pl.DataFrame({"time_s": [5.0, 5.5, 6.0], "energy_j": [30e3, 25e3, 22e
         ("deadline=5.2s", Selector(Goal.DEADLINE, 5.2)),
         ("deadline=900ms", Selector(Goal.DEADLINE, 0.9)),
         ("deadline=2min", Selector(Goal.DEADLINE, 120.0)),
+        ("energy=250J", Selector(Goal.ENERGY, 250.0)),
         ("energy=20kJ", Selector(Goal.ENERGY, 20e3)),
         ("energy=1.5MJ", Selector(Goal.ENERGY, 1.5e6)),
+        ("power=700W", Selector(Goal.POWER, 700.0)),
         ("power=80kW", Selector(Goal.POWER, 80e3)),
         ("power=1.2MW", Selector(Goal.POWER, 1.2e6)),
         ("straggler=1.15x", Selector(Goal.STRAGGLER, 1.15)),
@@ -122,6 +124,55 @@ def test_a_selector_picks_the_best_plan_within_its_limit(text, row):
 def test_a_limit_out_of_reach_says_what_can_be_reached(text, message):
     with pytest.raises(ConfigError, match=re.escape(message)):
         select(parse_selector(text), FRONTIER, GPUS)
+
+
+@pytest.mark.parametrize(
+    ("text", "limit"),
+    [
+        ("deadline=1e-6s", 1e-6),
+        ("deadline=1e9s", 1e9),
+        ("straggler=1x", 1),
+        ("straggler=1e6x", 1e6),
+        ("energy=1e-6J", 1e-6),
+        ("energy=1e18J", 1e18),
+        ("power=1e-6W", 1e-6),
+        ("power=1e12W", 1e12),
+    ],
+)
+def test_a_limit_may_be_either_end_of_its_range(text, limit):
+    assert parse_selector(text).limit == limit
+
+
+@pytest.mark.parametrize("price", [1e-9, 1e9])
+def test_a_price_may_be_either_end_of_its_range(price):
+    assert parse_selector(f"cost={price:g}perkWh+{price:g}perGPUh").prices == Prices(price, price)
+
+
+def test_a_selector_has_64_characters_at_most():
+    assert parse_selector(f"deadline=5.{'0' * 52}s") == Selector(Goal.DEADLINE, 5.0)
+    with pytest.raises(ConfigError, match="has more than 64 characters"):
+        parse_selector(f"deadline=5.{'0' * 53}s")
+
+
+def test_a_cost_is_that_of_energy_and_of_every_gpu():
+    """9 MJ are 2.5 kWh; 1,800 s of 16 GPUs are 8 GPU hours."""
+    assert Prices(0.12, 2.5).cost(1800.0, 9e6, GPUS) == pytest.approx(2.5 * 0.12 + 8 * 2.5)
+
+
+@pytest.mark.parametrize(
+    ("text", "slow", "fast"),
+    [
+        ("min-energy", (7.0, 20e3), (6.0, 20e3)),
+        ("deadline=9s", (7.0, 20e3), (6.0, 20e3)),
+        ("straggler=2x", (7.0, 20e3), (6.0, 20e3)),
+        ("edp", (6.0, 25e3), (5.0, 30e3)),
+        ("cost=1perkWh", (7.0, 20e3), (6.0, 20e3)),
+    ],
+)
+def test_of_equally_good_plans_the_fastest_is_selected(text, slow, fast):
+    for order in ([slow, fast], [fast, slow]):
+        frame = pl.DataFrame(order, schema=["time_s", "energy_j"], orient="row")
+        assert order[select(parse_selector(text), frame, GPUS)] == fast
 
 
 plans = st.lists(st.tuples(st.floats(1, 9), st.floats(1, 9)), min_size=1, max_size=9)
