@@ -62,7 +62,7 @@ def write_resolved(resolved: Sequence[Resolved], results: Path) -> None:
 
 def _write(path: Path, text: str) -> None:
     """Names tell workloads apart, so other content means that the configuration's files were edited."""
-    if path.is_file() and path.read_text(encoding="utf-8") != text:
+    if path.is_file() and path.read_bytes() != text.encode():  # as bytes: a damaged file need not be text
         logger.info("%s: the configuration was edited since it was written; written anew.", path)
     write_text(path, text)
 

@@ -223,3 +223,16 @@ def test_what_is_suggested_is_not_refused_next(overrides: list[str]) -> None:
     others = [override for override in overrides if not override.startswith(key)]
     for one in resolve([*others, f"{key}={allowed.replace(' ', '')}"], CONFIG):
         assert one.refusal is None or "must" not in one.refusal  # memory may still be short
+
+
+def test_a_written_configuration_that_is_no_text_any_more_is_written_anew(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    stage.write_resolved(resolve([], CONFIG), tmp_path)
+    path = tmp_path / DEFAULT / "config/workload.yaml"
+    written = path.read_bytes()
+    path.write_bytes(written.replace(b"seed", b"s\xffed", 1))
+    with caplog.at_level(logging.INFO):
+        stage.write_resolved(resolve([], CONFIG), tmp_path)
+    assert path.read_bytes() == written
+    assert f"{path}: the configuration was edited since it was written; written anew." in caplog.messages
