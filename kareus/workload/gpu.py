@@ -144,8 +144,11 @@ class Uncertainty:
     time_interval_percent: float
     """Half the width of 90 % bootstrap intervals (curves drawn anew), mean over the fastest plans of all curves."""
     energy_interval_percent: float
-    estimated_for: str
-    """Name of the numbers of the GPU that they were estimated with (`kareus.testbed.simulated.trust.numbers_of`)."""
+    estimated_for: str | None = None
+    """Name of the numbers of the GPU that they were estimated with (`kareus.testbed.simulated.trust.numbers_of`).
+
+    None in a file that was written before the name was: the errors are then not measured for these numbers.
+    """
 
     def __post_init__(self) -> None:
         within(self, 1e-6, 1000, "%", "time_percent", "energy_percent")

@@ -91,3 +91,13 @@ def test_the_copy_of_a_gpus_file_that_the_documentation_makes_has_no_errors_of_t
 def test_an_estimate_names_its_numbers_as_text_in_every_reader_of_yaml() -> None:
     loaded = yaml.safe_load((CONFIG / "gpu/a100-sxm4-40gb.yaml").read_text())
     assert loaded["uncertainty"]["estimated_for"] == numbers_of(a100()) == composed().uncertainty.estimated_for
+
+
+def test_an_estimate_of_an_earlier_version_which_names_no_numbers_is_accepted_and_not_quoted(tmp_path: Path) -> None:
+    shutil.copytree(CONFIG, tmp_path / "config")
+    path = tmp_path / "config/gpu/a100-sxm4-40gb.yaml"
+    path.write_text(re.sub(r"^  estimated_for:.*\n", "", path.read_text(), flags=re.MULTILINE))
+    gpu = composed("gpu=a100-sxm4-40gb", config=tmp_path / "config")
+    assert gpu.uncertainty is not None
+    assert gpu.uncertainty.estimated_for is None
+    assert trust(gpu) == NOT_MEASURED

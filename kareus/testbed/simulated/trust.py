@@ -24,7 +24,10 @@ def numbers_of(gpu: Gpu) -> str:
 
 
 def trust(gpu: Gpu) -> str:
-    """Return in words how far predictions for `gpu` are off, if that was estimated for the numbers that it has."""
+    """Return in words how far predictions for `gpu` are off, if that was estimated for the numbers that it has.
+
+    An estimate that names no numbers holds for none.
+    """
     known = gpu.uncertainty
     if known is None or known.estimated_for != numbers_of(gpu):
         return "errors not measured for this GPU"
