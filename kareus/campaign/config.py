@@ -13,6 +13,8 @@ from kareus.workload.overrides import options
 from kareus.workload.resolve import CONFIG_DIR
 
 GROUP = "campaign"
+OVERRIDES_FOLLOW = "+"
+"""Separator of a campaign's name and its overrides in the name of its results folder; no campaign's name has it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +57,11 @@ def _collect(name: str, above: tuple[str, ...], parts: dict[str, Campaign], conf
 
 def _read(name: str, config_dir: Path) -> Campaign:
     check_name(name, "campaign")
+    if OVERRIDES_FOLLOW in name:
+        raise ConfigError(
+            f"campaign {name}: its name must not contain '{OVERRIDES_FOLLOW}', which separates name and overrides in "
+            "the name of a results folder; rename its file."
+        )
     known = options(GROUP, config_dir)
     if name not in known:
         raise ConfigError(

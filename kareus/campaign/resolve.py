@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from kareus.artifacts.records import content_hash
-from kareus.campaign.config import merged, read_parts
+from kareus.campaign.config import OVERRIDES_FOLLOW, merged, read_parts
 from kareus.emulate.resolve import Fleet, expand_fleets
 from kareus.errors import ConfigError, RefusedWorkloadError
 from kareus.profile.sweep_config import ProfilerSweep, expand_sweeps
@@ -160,15 +160,14 @@ def resolve_campaign(name: str, overrides: Sequence[str], config_dir: Path = CON
 def folder_name(campaign: str, overrides: Sequence[str]) -> str:
     """Return the name of the folder of a campaign under overrides, whose order does not matter.
 
-    Names of campaigns have no `+`, so that no two of them share a folder.
+    No two campaigns share a folder, since names of campaigns and plain overrides have no `+`.
     """
     if not overrides:
         return campaign
-    readable = "+".join(sorted(overrides))
+    readable = OVERRIDES_FOLLOW.join(sorted(overrides))
     is_plain = all(re.fullmatch(r"[A-Za-z0-9._-]+=[A-Za-z0-9.,_-]+", override) for override in overrides)
-    return (
-        f"{campaign}+{readable if is_plain and len(readable) <= MOST_READABLE else content_hash(sorted(overrides))[:8]}"
-    )
+    shown = readable if is_plain and len(readable) <= MOST_READABLE else content_hash(sorted(overrides))[:8]
+    return f"{campaign}{OVERRIDES_FOLLOW}{shown}"
 
 
 def _resolved(

@@ -39,22 +39,20 @@ def run(arguments: argparse.Namespace) -> None:
     """Resolve and print; write where there is a folder for it."""
     if arguments.output is not None:
         check_folder(arguments.output, force=arguments.force)
-        check_outputs(
-            arguments,
-            [
-                (arguments.output / "workloads.parquet", table(WORKLOADS)),
-                (campaign_table(arguments.output, arguments.name), table(CAMPAIGN)),
-            ],
-        )
     campaign = resolve_campaign(arguments.name, arguments.overrides, arguments.config_dir)
     for line in _lines(campaign):
         logger.info("%s", line)
-    if arguments.output is None:
-        return
-    write_resolved(campaign.resolved, arguments.output)
+    if arguments.output is not None:
+        path = campaign_table(arguments.output, campaign.folder)
+        check_outputs(arguments, [(arguments.output / "workloads.parquet", table(WORKLOADS)), (path, table(CAMPAIGN))])
+        _write(campaign, arguments.output, path)
+
+
+def _write(campaign: ResolvedCampaign, results: Path, path: Path) -> None:
+    """Write the workloads that can run to `results`, and the table of all members to `path`."""
+    write_resolved(campaign.resolved, results)
     provenance = Provenance(config_hash=content_hash([member.workload for member in campaign.members]))
-    rows = [_row(member) for member in campaign.members]
-    write_table(campaign_table(arguments.output, campaign.folder), CAMPAIGN.frame(rows), CAMPAIGN, provenance)
+    write_table(path, CAMPAIGN.frame([_row(member) for member in campaign.members]), CAMPAIGN, provenance)
 
 
 def _lines(campaign: ResolvedCampaign) -> Iterator[str]:

@@ -227,3 +227,23 @@ def test_campaigns_never_share_a_folder():
         folder_name("a", ["b=1,2"]),
     ]
     assert len(set(folders)) == len(folders)
+
+
+@pytest.mark.parametrize("overrides", [[], ["seed=1"], ["gpu.name='A 1'"]])
+def test_the_table_of_a_campaign_takes_the_place_of_no_other_file_under_any_overrides(overrides, tmp_path, capsys):
+    command = ["campaign", "quickstart", *overrides, "--config-dir", str(CONFIG), "--output", str(tmp_path)]
+    path = tmp_path / "campaigns" / folder_name("quickstart", overrides) / "campaign.parquet"
+    path.parent.mkdir(parents=True)
+    path.write_text("somebody's")
+    assert main(command) == 2
+    assert f"{path}: there is a file that is not a table 'campaign'" in capsys.readouterr().err
+    assert [file for file in tmp_path.rglob("*") if file.is_file()] == [path]
+    assert path.read_text() == "somebody's"
+    assert main([*command, "--force"]) == 0
+    assert main(command) == 0
+
+
+def test_the_name_of_a_campaign_has_no_plus_which_begins_the_overrides_in_its_folder(config):
+    write(config, "quickstart+deadbeef", "workloads: ['']")
+    with pytest.raises(ConfigError, match=r"campaign quickstart\+deadbeef: its name must not contain '\+'"):
+        resolve_campaign("quickstart+deadbeef", [], config)
