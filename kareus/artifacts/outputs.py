@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kareus.artifacts.manifest import SUFFIX as MANIFEST_SUFFIX
+from kareus.artifacts.manifest import read_manifest
 from kareus.artifacts.tables import TableSchema, table_name
 from kareus.errors import ArtifactError, ConfigError
 
@@ -71,6 +73,20 @@ def check_outputs(
             )
 
 
+def check_files(
+    arguments: argparse.Namespace, outputs: Sequence[tuple[Path, Kind]], inputs: Iterable[Path] = ()
+) -> None:
+    """Check outputs that arguments name, each with `check_place`, and together with `check_outputs`.
+
+    Raises:
+        ConfigError: two outputs are one file.
+        ArtifactError: an output cannot be written without `--force`, which is not given.
+    """
+    check_outputs(arguments, outputs, inputs)
+    for path, _ in outputs:
+        check_place(path, force=arguments.force)
+
+
 def check_place(path: Path, *, force: bool) -> None:
     """Check that the folder of an output file is there: a missing one is more often a typo than a wish.
 
@@ -90,6 +106,33 @@ def check_folder(path: Path, *, force: bool) -> None:
     is_below = path.absolute().is_relative_to(Path.cwd()) and ".." not in path.parts
     if not (force or is_below or path.exists() or path.absolute().parent.exists()):
         raise ArtifactError(f"{path}: there is no folder {path.parent}; make it, give another path, or --force.")
+
+
+def check_report_folder(path: Path, *, force: bool) -> None:
+    """Check that a folder for a report is new, is empty, or has the manifest of an earlier report.
+
+    A report writes many files, and removes those of an earlier report that it does not have. In any other folder these
+    could be files of the user's.
+
+    Raises:
+        ArtifactError: the folder is none of these, or it cannot be made, and there is no `--force`.
+    """
+    check_folder(path, force=force)
+    if force or not path.is_dir() or not any(path.iterdir()):
+        return
+    if not any(_is_manifest(file) for file in path.glob(f"*{MANIFEST_SUFFIX}")):
+        raise ArtifactError(
+            f"{path}: the folder has files, and no manifest of a report; give a new or empty folder, or --force to "
+            "replace files of the same names."
+        )
+
+
+def _is_manifest(path: Path) -> bool:
+    try:
+        read_manifest(path)
+    except ArtifactError:
+        return False
+    return True
 
 
 def _is_same(path: Path, other: Path) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 import polars as pl
 
 from kareus.artifacts.layout import WorkloadFolder
-from kareus.artifacts.outputs import add_force, check_outputs, table
+from kareus.artifacts.outputs import add_force, check_files, table
 from kareus.artifacts.provenance import Provenance, check_config, check_subject, derived
 from kareus.artifacts.records import content_hash
 from kareus.artifacts.tables import read_provenance, read_table, write_table
@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Run all methods and write one table."""
-    check_outputs(arguments, [(arguments.output, table(ITERATIONS))])
+    check_files(arguments, [(arguments.output, table(ITERATIONS))])
     folder = WorkloadFolder(arguments.folder)
     workload = load_slice(folder.config("plan"), PlanSlice).workload
     provenance = _provenance(folder, workload)

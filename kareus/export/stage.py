@@ -6,7 +6,7 @@ import logging
 from pathlib import Path
 
 from kareus.artifacts.files import write_text
-from kareus.artifacts.outputs import Kind, add_force, check_outputs, check_place
+from kareus.artifacts.outputs import Kind, add_force, check_files
 from kareus.export.ranks import are_rank_schedules, rank_schedules
 from kareus.export.zeus import frequency_schedule, is_frequency_schedule
 from kareus.plan.check_stage import read_checked_plan, workload_folder
@@ -39,8 +39,7 @@ def run(arguments: argparse.Namespace) -> None:
     """Read, check, convert, write."""
     suffix, kind = FORMATS[arguments.format]
     output = arguments.output or arguments.plan.with_name(arguments.plan.name.removesuffix(".json") + suffix)
-    check_place(output, force=arguments.force)
-    check_outputs(arguments, [(output, kind)])
+    check_files(arguments, [(output, kind)])
     plan, workload = read_checked_plan(arguments.plan, arguments.folder)
     if arguments.format == "zeus":
         text = frequency_schedule(plan, workload_folder(arguments.plan, arguments.folder), arguments.plan)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import polars as pl
 
-from kareus.artifacts.outputs import add_force, check_outputs, table
+from kareus.artifacts.outputs import add_force, check_files, table
 from kareus.artifacts.provenance import Provenance, check_subject, derived
 from kareus.artifacts.records import content_hash
 from kareus.artifacts.tables import read_provenance, read_table, write_table
@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Compose, prune and write."""
-    check_outputs(arguments, [(arguments.microbatch, table(MICROBATCH))])
+    check_files(arguments, [(arguments.microbatch, table(MICROBATCH))])
     config = load_slice(arguments.config, FrontierSlice)
     provenance = _provenance(arguments, config)
     _check_partitions(arguments.candidates, config)

@@ -4,7 +4,7 @@ import argparse
 import logging
 from pathlib import Path
 
-from kareus.artifacts.outputs import add_force, check_outputs, table
+from kareus.artifacts.outputs import add_force, check_files, table
 from kareus.artifacts.provenance import Provenance
 from kareus.artifacts.records import content_hash
 from kareus.partition.extract import extract, partitions_of
@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Trace the model, write what was found and print one line for each partition."""
-    check_outputs(arguments, [(arguments.segments, table(SEGMENTS)), (arguments.partitions, table(PARTITIONS))])
+    check_files(arguments, [(arguments.segments, table(SEGMENTS)), (arguments.partitions, table(PARTITIONS))])
     config = load_slice(arguments.config, PartitionSlice)
     graphs = extract(config.model, config.parallelism, config.microbatch_size, config.sequence_length)
     multiplicities = partitions_of(graphs, config)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import polars as pl
 
-from kareus.artifacts.outputs import add_force, check_outputs, table
+from kareus.artifacts.outputs import add_force, check_files, table
 from kareus.artifacts.provenance import check_config, check_subject, derived
 from kareus.artifacts.records import content_hash
 from kareus.artifacts.tables import read_provenance, read_table, write_table
@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Solve and write."""
-    check_outputs(arguments, [(arguments.instructions, table(INSTRUCTIONS)), (arguments.iteration, table(ITERATION))])
+    check_files(arguments, [(arguments.instructions, table(INSTRUCTIONS)), (arguments.iteration, table(ITERATION))])
     config = load_slice(arguments.config, PipelineSlice)
     origin = read_provenance(arguments.microbatch, MICROBATCH)
     check_subject(subject_of(config), {str(arguments.microbatch): origin})

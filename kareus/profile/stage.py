@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from kareus.artifacts.outputs import add_force, check_outputs, table
+from kareus.artifacts.outputs import add_force, check_files, check_folder, table
 from kareus.artifacts.provenance import check_subject
 from kareus.artifacts.tables import read_provenance, write_table
 from kareus.partition.graph import Batch, BlockGraph, Direction, instruction_directions
@@ -48,7 +48,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Measure what the store does not have yet, then write both tables."""
     tables = [(arguments.components, table(COMPONENTS)), (arguments.instructions, table(PROFILED_INSTRUCTIONS))]
-    check_outputs(arguments, [*tables, *progress_file(arguments.progress)])
+    check_files(arguments, [*tables, *progress_file(arguments.progress)])
+    check_folder(arguments.store, force=arguments.force)
     config = load_slice(arguments.config, ProfileSlice)
     check_subject(subject_of(config), {str(arguments.segments): read_provenance(arguments.segments, SEGMENTS)})
     graphs = read_graphs(arguments.segments)

@@ -4,7 +4,7 @@ import argparse
 import logging
 from pathlib import Path
 
-from kareus.artifacts.outputs import add_force, check_outputs, table
+from kareus.artifacts.outputs import add_force, check_files, check_folder, table
 from kareus.artifacts.provenance import check_subject
 from kareus.artifacts.tables import read_provenance, write_table
 from kareus.partition.read import find_partition
@@ -37,7 +37,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Measure what the store does not have, and write it."""
-    check_outputs(arguments, [(arguments.trials, table(TRIALS))])
+    check_files(arguments, [(arguments.trials, table(TRIALS))])
+    check_folder(arguments.store, force=arguments.force)
     swept = resolve_sweep(arguments.overrides, arguments.config_dir)
     workload, sweep = swept.workload, swept.sweep
     subject = subject_of(workload)

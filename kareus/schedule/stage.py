@@ -4,7 +4,7 @@ import argparse
 import logging
 from pathlib import Path
 
-from kareus.artifacts.outputs import add_force, check_outputs, table
+from kareus.artifacts.outputs import add_force, check_files, table
 from kareus.artifacts.provenance import derived
 from kareus.artifacts.records import content_hash
 from kareus.artifacts.tables import read_provenance, write_table
@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Enumerate the candidates of every partition."""
-    check_outputs(arguments, [(arguments.space, table(SPACE))])
+    check_files(arguments, [(arguments.space, table(SPACE))])
     config = load_slice(arguments.config, ScheduleSlice)
     rows = []
     for partition in read_partitions(arguments.partitions):

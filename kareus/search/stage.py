@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from kareus.artifacts.outputs import add_force, check_outputs, table
+from kareus.artifacts.outputs import add_force, check_files, check_folder, table
 from kareus.artifacts.provenance import common_subject
 from kareus.artifacts.randomness import generator
 from kareus.artifacts.tables import read_provenance, read_table, write_table
@@ -101,7 +101,8 @@ def _check_outputs(arguments: argparse.Namespace) -> None:
         (arguments.rounds, table(ROUNDS)),
         (arguments.proposals, table(PROPOSALS)),
     )
-    check_outputs(arguments, [*tables, *progress_file(arguments.progress)])
+    check_files(arguments, [*tables, *progress_file(arguments.progress)])
+    check_folder(arguments.store, force=arguments.force)
 
 
 def candidate_program(partition: Partition, features: Features, candidate: int) -> tuple[Program, int]:

@@ -6,7 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from kareus.artifacts.outputs import Kind, add_force, check_folder, check_outputs, check_place, table
+from kareus.artifacts.manifest import write_manifest
+from kareus.artifacts.outputs import (
+    Kind,
+    add_force,
+    check_folder,
+    check_outputs,
+    check_place,
+    check_report_folder,
+    table,
+)
 from kareus.artifacts.provenance import Provenance
 from kareus.artifacts.tables import write_table
 from kareus.cli import COMMANDS, main
@@ -80,7 +89,7 @@ def test_force_is_declared_once():
     assert parser.parse_args([]).force is False
 
 
-WRITES = set(COMMANDS) - {"check-plan", "validate", "clocks", "results", "emulate", "report-campaign"}
+WRITES = set(COMMANDS) - {"check-plan", "validate", "clocks", "results", "emulate", "report-campaign", "verify"}
 """All but those that write nothing, and those that write in places of their own within a results folder."""
 
 
@@ -119,6 +128,45 @@ def test_no_stage_replaces_its_input(tmp_path, capsys, command, wrong):
         "replace it.\n"
     )
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+FILES = {"end-to-end": (["folder"], ["output"]), "export": (["plan"], ["output"])}
+"""Commands that compute no table of a stage, and name the file that they write."""
+
+
+@pytest.mark.parametrize(
+    ("command", "wrong"),
+    [(command, output) for command, (_, outputs) in (STAGES | FILES).items() for output in outputs]
+    + [(command, "store") for command, (inputs, _) in STAGES.items() if "store" in inputs],
+)
+def test_no_stage_makes_a_folder_where_a_typo_led(tmp_path, capsys, command, wrong):
+    inputs, outputs = (STAGES | FILES)[command]
+    named = {name: tmp_path / name for name in [*inputs, *outputs]}
+    if "progress" in named:
+        named["progress"] = tmp_path / "x.progress.json"
+    named[wrong] = tmp_path / "no/where" / named[wrong].name
+    positional = [str(named.pop(name)) for name in ("folder", "plan") if name in named]
+    words = [*positional, *(f"--{name}={path}" for name, path in named.items())]
+    words += ["--partition=x"] * (command == "search") + ["--format=ranks"] * (command == "export")
+    assert main([command, *words]) == 2
+    assert f"{tmp_path / 'no/where'}; make it, give another path, or --force." in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_report_goes_into_a_new_or_empty_folder_or_one_that_has_a_report(tmp_path):
+    folder = tmp_path / "v"
+    check_report_folder(folder, force=False)
+    folder.mkdir()
+    check_report_folder(folder, force=False)
+    for name, text in (("notes.txt", "mine"), ("manifest.json", "{}"), ("fleets.manifest.json", "")):
+        (folder / name).write_text(text)
+        with pytest.raises(ArtifactError, match="v: the folder has files, and no manifest of a report; give a new or"):
+            check_report_folder(folder, force=False)
+        check_report_folder(folder, force=True)
+    write_manifest(folder / "fleets.manifest.json", [folder / "notes.txt"])
+    check_report_folder(folder, force=False)
+    with pytest.raises(ArtifactError, match="there is no folder"):
+        check_report_folder(tmp_path / "no/where", force=False)
 
 
 def test_resolving_replaces_its_own_table_only(tmp_path, capsys):

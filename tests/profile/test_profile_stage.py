@@ -37,6 +37,7 @@ def profiled(tmp_path_factory):
 
 
 def profile(folder, tables="tables"):
+    (folder / tables).mkdir(exist_ok=True)
     outputs = [f"--{name}={folder / tables / name}.parquet" for name in ("components", "instructions")]
     inputs = [f"--config={folder / 'profile.yaml'}", f"--segments={folder / 'segments.parquet'}"]
     return main(["profile", *inputs, f"--store={folder / 'store'}", *outputs])

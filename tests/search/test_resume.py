@@ -51,6 +51,7 @@ def inputs(tmp_path: Path) -> Path:
 
 
 def arguments(folder: Path, results: str) -> list[str]:
+    (folder / results).mkdir(exist_ok=True)
     return [
         "search",
         f"--config={folder / 'search.yaml'}",
