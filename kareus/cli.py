@@ -13,7 +13,7 @@ from typing import Any, NoReturn, TextIO
 
 import kareus
 from kareus.artifacts.records import suggest
-from kareus.errors import KareusError, one_line, printable, refused_by_system
+from kareus.errors import KareusError, one_line, printable_lines, refused_by_system
 
 COMMANDS = {
     "resolve": ("kareus.workload.stage", "expand overrides into resolved workloads"),
@@ -116,7 +116,7 @@ class _Printable(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the message."""
-        return "\n".join(printable(line) for line in super().format(record).split("\n"))
+        return printable_lines(super().format(record))
 
 
 def _overview() -> str:

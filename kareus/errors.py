@@ -13,6 +13,11 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
+def printable_lines(text: str) -> str:
+    """Return `text` with everything but its line feeds escaped as in `printable`."""
+    return "\n".join(printable(line) for line in text.split("\n"))
+
+
 def one_line(text: str) -> str:
     """Return `text` as one line of bounded length that does nothing to a terminal, for messages that quote values."""
     text = printable(text)

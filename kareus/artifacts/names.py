@@ -12,6 +12,8 @@ from kareus.errors import ArtifactError, ConfigError
 
 MOST_NAME = 80
 """Characters of a name. File systems allow 255 in a part of a path, and several names are joined to one."""
+MOST_TITLE = 255
+"""Characters of the title of a report; names of workloads have up to 160."""
 MOST_PATH = 1024
 """Characters of a path; Linux allows 4,096, to which the folder that it is relative to is added."""
 
@@ -50,6 +52,22 @@ def check_product(name: str, key: str) -> None:
         raise ConfigError(
             f"{key}={name!r}: must be letters, digits, '.', '_', '-', '+' and single spaces inside, begin with a "
             f"letter or a digit and have at most {MOST_NAME} characters; give another name."
+        )
+
+
+def check_title(title: str, key: str) -> None:
+    """Check the title of a report, which is printed, drawn and written into pages.
+
+    Args:
+        title: the title.
+        key: argument that gives it, the start of the message.
+
+    Raises:
+        ConfigError: it is empty, too long, or has a character that does not print.
+    """
+    if not title or len(title) > MOST_TITLE or not title.isprintable():
+        raise ConfigError(
+            f"{key} {title!r}: must have 1 to {MOST_TITLE} characters, all of which print; give another title."
         )
 
 

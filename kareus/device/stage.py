@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 from kareus.device.claims import claim, setting_of
 from kareus.device.protocol import Device
-from kareus.errors import DeviceError
+from kareus.errors import DeviceError, printable
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,7 +49,7 @@ def _print_each(done: str, devices: Sequence[Device], act: Callable[[Device], st
     refusals = []
     for device in devices:
         try:
-            print(act(device))  # noqa: T201
+            print(printable(act(device)))  # noqa: T201
         except DeviceError as error:
             refusals.append(str(error))
     if len(refusals) > 1:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from kareus.artifacts.records import to_plain
+from kareus.errors import printable
 from kareus.fidelity.reference import FrontierRow, ReductionRow, read_reference
 from kareus.fidelity.score import FrontierScore, ReductionScore, score_frontiers, score_reductions
 from kareus.fidelity.subject import Subjects, subjects_of
@@ -40,7 +41,7 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.json:
         print(json.dumps({"testbed": "simulated", "gpu": gpu.name, "trust": trust(gpu), **answer}, allow_nan=False))  # noqa: T201
     else:
-        print("\n".join([header, trust(gpu), "", *lines]))  # noqa: T201 - the answer of the command
+        print("\n".join(printable(line) for line in [header, trust(gpu), "", *lines]))  # noqa: T201 - the answer of the command
 
 
 def _frontiers(rows: Sequence[FrontierRow], subjects: Subjects) -> tuple[dict[str, Any], list[str]]:

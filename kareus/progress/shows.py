@@ -5,6 +5,7 @@ import json
 from dataclasses import asdict
 from typing import Any, Protocol, TextIO
 
+from kareus.errors import printable_lines
 from kareus.progress import wording
 from kareus.progress.campaign import Campaign, standing_of
 from kareus.progress.events import Event, Failed, Finished, Planned, Said, Started
@@ -144,7 +145,11 @@ def _counts(campaign: Campaign, now_s: float) -> dict[str, Any]:
 
 
 def lines_of(event: Event, campaign: Campaign) -> list[str]:
-    """What people are told of an event; nothing of most."""
+    """Return the lines that people are shown of an event, escaped for a terminal; none of most."""
+    return [printable_lines(line) for line in _lines_of(event, campaign)]
+
+
+def _lines_of(event: Event, campaign: Campaign) -> list[str]:
     match event:
         case Planned():
             return [f"{campaign.total} jobs to do"]
@@ -167,5 +172,5 @@ def running(campaign: Campaign, now_s: float) -> list[list[str]]:
     for job in campaign.running.values():
         at = standing_of(job)
         detail = [f"{'':9}{wording.standing(at)}"] if at else []
-        shown.append([f"{wording.duration(now_s - job.at_s):>7}  {job.what}", *detail])
+        shown.append([f"{wording.duration(now_s - job.at_s):>7}  {printable_lines(job.what)}", *detail])
     return shown

@@ -12,6 +12,7 @@ from kareus.artifacts.layout import campaign_table
 from kareus.artifacts.manifest import write_manifest
 from kareus.artifacts.tables import TableSchema
 from kareus.emulate.tables import FLEET
+from kareus.errors import printable_lines
 from kareus.pipeline.tables import ITERATION
 from kareus.profile.tables import TRIALS
 from kareus.report.campaign import campaign_text, sections
@@ -63,7 +64,7 @@ def run(arguments: argparse.Namespace) -> None:
     names = [figure.file.removeprefix("figures/") for figure in figures]
     contents = report_contents(("index.html", "summary.txt", "workloads"), names, CAMPAIGN_TABLES)
     write_manifest(output / "manifest.json", [output / file for file in contents])
-    print(text, end="")  # noqa: T201, the answer of the command
+    print(printable_lines(text), end="")  # noqa: T201, the answer of the command
 
 
 def _collected(inputs: CampaignInputs) -> list[tuple[TableSchema, pl.DataFrame]]:

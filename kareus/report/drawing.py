@@ -4,6 +4,7 @@ Every file says on its face and in its metadata what it shows and on which testb
 """
 
 import logging
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -75,7 +76,9 @@ def save(figure: Plot | Shares | Timeline, subject: str, folder: Path) -> None:
 
     logging.getLogger("fontTools").setLevel(logging.WARNING)  # it tells of every table of every font
     said = {"Title": f"{figure.title} ({subject})", "Creator": f"kareus {kareus.__version__}"}
-    with mpl.rc_context(SETTINGS):
+    with mpl.rc_context(SETTINGS), warnings.catch_warnings():
+        # A title may have letters that the font lacks: the SVG keeps them as text, the PDF shows a box.
+        warnings.filterwarnings("ignore", message=r"Glyph \d+ .* missing from font", category=UserWarning)
         canvas = Canvas()
         draw(figure, canvas)
         entitle(canvas, f"{figure.title}\n{subject}")

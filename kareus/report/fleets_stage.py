@@ -5,7 +5,9 @@ from pathlib import Path
 
 from kareus.artifacts.files import write_text
 from kareus.artifacts.manifest import write_manifest
-from kareus.artifacts.outputs import add_force, check_folder
+from kareus.artifacts.names import check_title
+from kareus.artifacts.outputs import add_force, check_report_folder
+from kareus.errors import printable_lines
 from kareus.report.contents import FLEET_TABLES, report_contents
 from kareus.report.downloads import OF_WORKLOAD, labelled, labelled_schema, write_downloads
 from kareus.report.drawing import save
@@ -29,7 +31,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Read all tables, write the report, print the summary."""
-    check_folder(arguments.output, force=arguments.force)
+    check_title(arguments.title, "--title")
+    check_report_folder(arguments.output, force=arguments.force)
     inputs = load_fleets(arguments.title, arguments.fleet, arguments.stragglers, arguments.power_caps, arguments.hours)
     plots, subject, output = fleet_plots(inputs), f"{inputs.workload}, {inputs.testbed.label}", arguments.output
     of = {"workload": inputs.workload, "testbed": inputs.testbed.label}
@@ -52,4 +55,4 @@ def run(arguments: argparse.Namespace) -> None:
     write_text(output / "fleets.txt", text)
     contents = report_contents(("fleets.html", "fleets.txt"), ("fleet",), FLEET_TABLES)
     write_manifest(output / "fleets.manifest.json", [output / file for file in contents])
-    print(text, end="")  # noqa: T201, the answer of the command
+    print(printable_lines(text), end="")  # noqa: T201, the answer of the command

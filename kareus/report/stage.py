@@ -5,7 +5,9 @@ from pathlib import Path
 
 from kareus.artifacts.files import write_text
 from kareus.artifacts.manifest import write_manifest
-from kareus.artifacts.outputs import add_force, check_folder
+from kareus.artifacts.names import check_title
+from kareus.artifacts.outputs import add_force, check_report_folder
+from kareus.errors import printable_lines
 from kareus.report.contents import PLOTS, TABLES, report_contents
 from kareus.report.downloads import write_downloads
 from kareus.report.drawing import remove_others, save
@@ -34,7 +36,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Read all inputs, write the report, print the summary."""
-    check_folder(arguments.output, force=arguments.force)
+    check_title(arguments.title, "--title")
+    check_report_folder(arguments.output, force=arguments.force)
     inputs = load(
         arguments.title,
         Paths(
@@ -59,4 +62,4 @@ def run(arguments: argparse.Namespace) -> None:
     write_text(output / "summary.txt", text)
     contents = report_contents(("page.html", "summary.txt", "timelines"), PLOTS, TABLES)
     write_manifest(output / "manifest.json", [output / file for file in contents])
-    print(text, end="")  # noqa: T201, the answer of the command
+    print(printable_lines(text), end="")  # noqa: T201, the answer of the command

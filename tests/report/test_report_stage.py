@@ -1,8 +1,13 @@
 import dataclasses
+from xml.sax.saxutils import escape
 
+import pytest
 from report_tables import SIMULATED, WORKLOAD, write_inputs
 
+from kareus.artifacts.outputs import check_report_folder
 from kareus.cli import main
+from kareus.report.charts import Shares
+from kareus.report.drawing import save
 
 
 def arguments(paths, folder, workload=WORKLOAD):
@@ -34,6 +39,7 @@ def test_the_command_writes_both_and_prints_the_summary(tmp_path, capsys):
     text = (out / "summary.txt").read_text(encoding="utf-8")
     assert "kareus" in text
     assert capsys.readouterr().out == text
+    check_report_folder(out, force=False)  # so that the next report may replace this one
 
 
 def test_a_workload_without_partitions_has_a_report_too(tmp_path, capsys):
@@ -50,3 +56,34 @@ def test_mixed_testbeds_leave_nothing_behind(tmp_path, capsys):
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("kareus report: inputs of one stage come from different testbeds")
     assert not out.exists()
+
+
+def test_the_command_replaces_no_file_of_the_users(tmp_path, capsys):
+    paths, mine = write_inputs(tmp_path), tmp_path / "v"
+    mine.mkdir()
+    for name in ("summary.txt", "manifest.json"):
+        (mine / name).write_text("mine")
+    assert main(arguments(paths, mine)) == 2
+    assert f"{mine}: the folder has files, and no manifest of a report" in capsys.readouterr().err
+    assert {path.name: path.read_text() for path in mine.iterdir()} == {"summary.txt": "mine", "manifest.json": "mine"}
+
+
+@pytest.mark.parametrize("command", ["report", "report-fleets"])
+@pytest.mark.parametrize("title", ["\x1b[31mevil", "a\nb", "a\u202eb", "", "x" * 256])
+def test_a_title_that_does_not_print_is_refused_before_anything_is_written(command, title, tmp_path, capsys):
+    words = arguments(write_inputs(tmp_path), tmp_path / "report", workload=title)
+    if command == "report-fleets":
+        files = [f"--{name}={tmp_path / name}" for name in ("fleet", "stragglers", "power-caps", "hours")]
+        words = [command, f"--title={title}", f"--output={tmp_path / 'report'}", *files]
+    assert main(words) == 2
+    said = capsys.readouterr()
+    assert "must have 1 to 255 characters, all of which print; give another title." in said.err
+    assert (said.out + said.err).replace("\n", "").isprintable()
+    assert not (tmp_path / "report").exists()
+
+
+@pytest.mark.parametrize("title", ["\u30e2\u30c7\u30eb", "caf\u00e9 50 % $x$ <b>"])
+def test_letters_that_a_font_lacks_are_drawn_without_a_warning(title, tmp_path, recwarn):
+    save(Shares(name="share", title="Shares", table="shares", bars=()), title, tmp_path)
+    assert not recwarn.list
+    assert escape(title) in (tmp_path / "figures/share.svg").read_text(encoding="utf-8")
