@@ -38,7 +38,7 @@ Place = tuple[int, int, str]
 class SavingsErrors:
     """Standard errors in points of percent of the reductions of a `MethodComparison`; None where it has none.
 
-    All are None where nothing is known of noise.
+    All are None where the points have no standard errors.
     """
 
     time_reduction: float | None
@@ -63,8 +63,8 @@ class Spread:
         self._noise: dict[str, Costs] = {}
         self._microbatch = microbatch
         errors = microbatch.select(pl.any_horizontal(pl.col("time_error_s", "energy_error_j") > 0))
-        self.is_known = not errors.to_series().any()
-        """Whether no point has an error, as in a model without noise."""
+        self.is_noise_free = not errors.to_series().any()
+        """Whether all standard errors of points are zero, so that savings have no standard errors."""
 
     def plans(self, method: str, plans: Sequence[Sequence[int]]) -> Costs:
         """Costs of plans of `method`, given by their points; each of shape (plans, draws)."""
@@ -99,7 +99,7 @@ class Spread:
         return self._total(chosen_s, chosen_j)
 
     def _total(self, times_s: Array, effective_j: Array) -> Costs:
-        """Cost of iterations from those of their instructions, which stand in the first axis."""
+        """Return the costs of iterations from those of their instructions, which are in the first axis."""
         lanes_s = times_s.reshape(len(times_s), -1)
         starts_s = latest_ends(self._dag, lanes_s, np.zeros(lanes_s.shape[1])) - lanes_s
         makespans_s = -starts_s.min(axis=0).reshape(times_s.shape[1:])
@@ -135,7 +135,7 @@ class Spread:
 def savings_errors(spread: Spread, iteration: pl.DataFrame) -> dict[str, SavingsErrors]:
     """Standard errors of what every method of an `ITERATION` table saves, by method."""
     methods = iteration["method"].unique(maintain_order=True).to_list()
-    if spread.is_known:
+    if spread.is_noise_free:
         return dict.fromkeys(methods, SavingsErrors(**dict.fromkeys(field.name for field in fields(SavingsErrors))))
     first = spread.fastest(THROUGHPUT_BASELINE)
     plans = {m: spread.plans(m, iteration.filter(pl.col("method") == m)["points"].to_list()) for m in methods}

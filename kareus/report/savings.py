@@ -45,8 +45,8 @@ def compared_savings(iteration: pl.DataFrame, spread: Spread) -> list[Savings]:
 
 
 def plan_errors(plan: Plan, microbatch: pl.DataFrame, spread: Spread) -> PlanErrors:
-    """Errors of a plan whose points are in `microbatch`; none where nothing is known of noise or a point is missing."""
-    if spread.is_known:
+    """Return the errors of a plan; all None if points have no standard errors or are not in `microbatch`."""
+    if spread.is_noise_free:
         return PlanErrors()
     own = microbatch.filter(pl.col("method") == point_method(plan.method))
     points = {_key(row["stage"], row): row["point"] for row in own.iter_rows(named=True)}
