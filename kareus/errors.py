@@ -3,7 +3,7 @@
 MOST_CHARACTERS = 2000
 """Characters of a message that are shown: more than any message has of its own, less than values it may quote."""
 END = 400
-"""Characters at the end of a longer message that are kept: there it says what to do."""
+"""Characters kept at the end of a longer message, which holds the remedy."""
 
 
 def printable(text: str) -> str:
@@ -56,7 +56,7 @@ class ArtifactError(KareusError):
 
 
 class DamagedFileError(ArtifactError):
-    """A file whose bytes are not those that Kareus wrote: flipped, cut off, or somebody else's."""
+    """A file whose bytes are not those that Kareus wrote: changed, truncated, or of another program."""
 
 
 class EngineError(KareusError):

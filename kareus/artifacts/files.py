@@ -109,7 +109,7 @@ def make_folder(folder: Path) -> None:
 
 
 def set_aside(path: Path) -> Path:
-    """Rename a damaged file, so that it is kept beside its place; return its new path, `<name>.damaged`."""
+    """Rename a damaged file to `<name>.damaged`, so that it is kept in its folder; return its new path."""
     aside = free_name(path)
     path.rename(aside)
     sync_folder(path.parent)
@@ -211,7 +211,7 @@ _LOCKS_NEEDED = (
 
 
 PARENT_VARIABLE = "KAREUS_PARENT"
-"""Environment variable in which whoever starts a process says its own number, for `die_with_parent`."""
+"""Environment variable in which a parent passes its process ID to a child, for `die_with_parent`."""
 
 
 def die_with_parent() -> None:

@@ -14,7 +14,7 @@ SUFFIX = "manifest.json"
 
 
 def write_manifest(path: Path, files: Iterable[Path]) -> None:
-    """Write to `path` a manifest of `files`, which are below its folder; a folder stands for all that is in it."""
+    """Write to `path` a manifest of `files`, which are below its folder; a folder includes all files in it."""
     hashes = {
         file.relative_to(path.parent).as_posix(): file_hash(file)
         for given in files

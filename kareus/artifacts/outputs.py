@@ -1,7 +1,7 @@
 """Outputs of commands: what is replaced, and where folders are made, only with `--force`.
 
-A file may be replaced by one of its own kind: a plan by a plan, a table by one of the same schema. Anything else that
-stands there, above all an input of the same command, was named by mistake.
+A file may be replaced by one of its own kind: a plan by a plan, a table by one of the same schema. Any other existing
+file, above all an input of the same command, was named by mistake.
 """
 
 import argparse

@@ -120,7 +120,7 @@ def content_hash(value: Any) -> str:
 
 
 def _is_nested_deeper(value: Any, levels: int) -> bool:
-    """Whether lists and objects of parsed JSON stand within each other on more than `levels` levels."""
+    """Whether lists and objects of parsed JSON are nested more than `levels` deep."""
     containers = [value] if isinstance(value, (dict, list)) else []
     for _ in range(levels):
         items = (item for c in containers for item in (c.values() if isinstance(c, dict) else c))

@@ -39,7 +39,7 @@ def unsealed(document: Any) -> dict[str, Any]:
 
 
 def sealed_text(text: str) -> str:
-    """Return a text, of a language whose comments begin with `#`, with its seal as the last line."""
+    """Return `text`, in a language with `#` comments, with its seal as the last line."""
     return f"{text}{_COMMENT}{_text_seal(text)}\n"
 
 

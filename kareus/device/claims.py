@@ -169,11 +169,11 @@ def _take(uuid: str, held: contextlib.ExitStack) -> int | None:
             if _in_place(descriptor, uuid):
                 held.push(taken.pop_all())
                 return descriptor
-            # Deleted between opening and locking: whoever comes next locks another file, so lock that one.
+            # Deleted between opening and locking: the next process locks another file, so lock that one.
 
 
 def _bind_name(uuid: str, taken: contextlib.ExitStack) -> bool:
-    """Bind the claim's name in the kernel unless somebody has; it ends with its process and cannot be deleted."""
+    """Bind the claim's name in the kernel if it is free; it ends with its process and cannot be deleted."""
     if sys.platform != "linux":
         return True
     name = hashlib.sha256(str(_path(uuid).absolute()).encode()).hexdigest()
@@ -270,7 +270,7 @@ def _open_file(name: str, folder: int, *, make: bool) -> int:
         except FileNotFoundError:
             if not make:
                 raise
-        with contextlib.suppress(FileExistsError):  # somebody else was quicker: open theirs
+        with contextlib.suppress(FileExistsError):  # another process created it first: open that one
             descriptor = os.open(name, flags | os.O_CREAT | os.O_EXCL, dir_fd=folder)
             os.fchmod(descriptor, 0o666)
             break
@@ -282,7 +282,7 @@ def _open_file(name: str, folder: int, *, make: bool) -> int:
 
 
 def _read(descriptor: int) -> Setting | None:
-    """Return what a claim's content says; it is shown to people, so nothing in it may be what it should not be."""
+    """Parse and validate the content of a claim, which is printed to a terminal."""
     content = os.pread(descriptor, _LONGEST + 1, 0)
     if not content:
         return None

@@ -98,7 +98,7 @@ class ClockController:
             self._last[1].result()
 
     def _keep_claim(self) -> None:
-        """Put the claim's file back if somebody deleted or emptied it while a clock may be locked."""
+        """Restore the claim's file if it was deleted or emptied while a clock may be locked."""
         if not self._claim.is_intact():
             with self._driver:
                 if not self._ended:

@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Show or reset, one GPU after the other; one that refuses keeps nobody from the others.
+    """Show or reset GPUs one by one; a GPU that refuses does not stop the others.
 
     Raises:
         DeviceError: one or more of them refused.

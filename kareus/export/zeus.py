@@ -22,7 +22,7 @@ HEADER = "# (instruction, MHz) of every pipeline stage, planned by Kareus"
 
 
 def frequency_schedule(plan: Plan, folder: WorkloadFolder, path: Path) -> str:
-    """Text of the file: a literal below a comment that says how the instructions have to run.
+    """Return the text of the file: a literal below a comment on how the instructions have to run.
 
     Args:
         plan: a checked plan.

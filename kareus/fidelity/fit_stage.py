@@ -80,7 +80,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _check_lines(source: Path) -> None:
-    """Check that the coefficients of a GPU's file stand one a line, so that `documented` finds them."""
+    """Check that a GPU's file has one coefficient a line, so that `documented` finds them."""
     if re.search(r"^coefficients:[ \t]*[^#\s]", read_text(source), flags=re.MULTILINE):
         raise ArtifactError(f"{source}: coefficients: written in one line; write each on an indented line of its own.")
 

@@ -48,7 +48,7 @@ class Point:
     energy_j: float
     choices: tuple[Choice, ...] = ()
     is_thinned: bool = False
-    """Whether non-dominated points of its clock were left out, as `Composition` says."""
+    """Whether non-dominated points of its clock were left out (see `Composition`)."""
     time_error_s: float = 0.0
     """Standard error from the noise of measuring, as the next; 0 where costs are known."""
     energy_error_j: float = 0.0

@@ -39,7 +39,7 @@ class Formulation:
     unit_j: float
     """Joules of one unit of energy in columns."""
     cost: Array
-    """By column, units of energy for one of it."""
+    """Units of energy that one unit of each column's variable costs."""
     offset: float
     """Effective energy of the first options, in units."""
     rows: Indices

@@ -151,7 +151,7 @@ def _check_timing(plan: Plan, workload: Workload, instructions: Sequence[Instruc
 
 
 def place(stage: int, instruction: PlannedInstruction) -> str:
-    """Return where an instruction stands, for messages."""
+    """Return the stage, chunk, direction and microbatch of an instruction, for messages."""
     chunk = f", chunk {instruction.chunk}" * bool(instruction.chunk)
     return f"stage {stage}{chunk}, {instruction.direction} of microbatch {instruction.microbatch}"
 

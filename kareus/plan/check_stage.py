@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Read and check; say so if all is well, and what could not be checked."""
+    """Check a plan; log success, and what could not be checked."""
     home = workload_folder(arguments.plan, arguments.folder)
     if arguments.folder is None and not home.has("config/plan.yaml"):
         plan = read_plan(arguments.plan)

@@ -57,7 +57,7 @@ def _testbed(folder: WorkloadFolder, workload: Workload) -> TestbedIdentity:
     check_config(frontier_hash(workload), microbatch, origins[microbatch])
     origin = derived(content_hash(workload), origins)
     if origin.testbed is None:
-        raise ArtifactError(f"{iteration}: does not say on which testbed it was measured; rerun.")
+        raise ArtifactError(f"{iteration}: records no testbed; rerun the stage that makes it.")
     if origin.seed != workload.seed:
         raise ArtifactError(f"{iteration}: measured with seed {origin.seed}, the workload has {workload.seed}; rerun.")
     return origin.testbed

@@ -55,7 +55,7 @@ class Observation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """What a program costs at a clock, as far as all measurements of its family say."""
+    """Cost of a program at a clock, estimated from all measurements of its family."""
 
     time_s: float
     energy_j: float

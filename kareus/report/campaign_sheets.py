@@ -93,7 +93,7 @@ def improvement_sheet(members: pl.DataFrame, comparison: pl.DataFrame) -> Sheet:
 
 
 def _errors_note(comparison: pl.DataFrame, methods: Sequence[str], names: Sequence[str]) -> list[str]:
-    """The range of the standard errors of what a sheet shows, as one remark; none where nothing is known of noise."""
+    """Return the range of the standard errors in a sheet as one remark; none if there are no standard errors."""
     errors = comparison.filter(pl.col("method").is_in(methods)).select(f"{name}_error_percent" for name in names)
     found = [error for row in errors.iter_rows() for error in row if error]
     if not found:

@@ -82,9 +82,9 @@ class ReportInputs:
     runs: tuple[RunComparison, ...]
     """Of the methods that were run; none if nothing was."""
     savings: tuple[Savings, ...]
-    """Of every method, in the order of `iteration`."""
+    """Savings of every method, in the order of the table `iteration`."""
     plan_errors: dict[str, PlanErrors]
-    """Of the chosen plans, by the names of their files."""
+    """Standard errors of what the chosen plans save, by the names of the plans' files."""
 
     @property
     def gpus(self) -> int:

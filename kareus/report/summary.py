@@ -32,7 +32,7 @@ from kareus.workload.overlap import NO_COLLECTIVES, NO_HALVES
 
 NO_PLAN = f"{DASH} no plan of the method satisfies the constraint, or the method is the baseline itself"
 NANOBATCHING = "nanobatching"
-"""The method that every workload has whose microbatches can be halved."""
+"""Method that is planned for every workload whose microbatches can be halved."""
 WIDTH = 100
 """Columns of the terminal."""
 
@@ -95,7 +95,7 @@ def notes(inputs: ReportInputs) -> list[str]:
 
 
 def thinned_note(clocks: int) -> str:
-    """What to say of frontiers with clocks at which combinations were left out."""
+    """Return the note on frontiers with clocks at which combinations were left out."""
     return (
         f"not exact: at {clocks} clocks of instructions more than {MOST_POINTS} combinations were non-dominated, "
         "and as many kept"

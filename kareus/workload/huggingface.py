@@ -187,7 +187,7 @@ def _check_architecture(config: Mapping[str, Any]) -> None:
 
 
 def _check_neutral(config: Mapping[str, Any]) -> None:
-    """Refuse keys of other architectures, unless they say that there is nothing of the kind."""
+    """Refuse keys of other architectures, unless their values switch the feature off."""
     for name in _list(config, "architectures") if "architectures" in config else []:
         if not str(name).endswith("ForCausalLM"):
             raise ConfigError(f"architectures: {name!r} is not supported, only models that end in ForCausalLM.")
@@ -246,7 +246,7 @@ def _rotary(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _checked_rotary(key: str, rotary: Any) -> Mapping[str, Any]:
-    """What one key says of rotary embeddings, once every word of it is known."""
+    """Return what one key defines of rotary embeddings; refuse what is not supported."""
     if not isinstance(rotary, Mapping):
         raise ConfigError(f"{key}={rotary!r}: expected keys and values.")
     kind = _rotary_kind(rotary)

@@ -1,4 +1,4 @@
-"""Why nothing of a workload can overlap, in the one line that commands, summaries and pages say."""
+"""Why nothing of a workload can overlap: one line for commands, summaries and pages."""
 
 from kareus.workload.config import Workload
 
