@@ -132,3 +132,11 @@ def test_a_machine_without_gpus_says_so_in_one_line(capsys, monkeypatch):
 
 def _no_gpus():
     raise ZeusGPUInitError("NVML unavailable.")
+
+
+def test_the_name_that_a_driver_gives_is_escaped(device, capsys, monkeypatch):
+    monkeypatch.setattr(device, "name", "GPU \x1b[31m", raising=False)
+    assert main(["clocks", "show"]) == 0
+    shown = capsys.readouterr().out
+    assert "GPU \\x1b[31m" in shown
+    assert shown.removesuffix("\n").isprintable()

@@ -183,3 +183,22 @@ def test_a_log_that_is_not_there_is_named_nevertheless(tmp_path):
 )
 def test_errors_of_the_workflow_are_told_without_where_they_were_raised(text, said):
     assert wording.message(text) == said
+
+
+def test_nothing_that_a_log_or_a_name_holds_reaches_a_terminal_as_a_control_character(tmp_path):
+    log = tmp_path / "a.log"
+    log.write_text("kareus search: \x1b[31mevil\n")
+    stream = io.StringIO()
+    shown(
+        Lines(stream),
+        stream,
+        [
+            Said(level="info", text="first\x1b[2J\nsecond"),
+            Started(at_s=NOW_S, job=1, rule="search", what="Searching \x1b[31ma", logs=(log,)),
+            Failed(at_s=NOW_S + 1.0, job=1, rule="search", logs=(log,)),
+        ],
+    )
+    lines = stream.getvalue().splitlines()
+    assert lines[:2] == ["first\\x1b[2J", "second"]
+    assert all(line.isprintable() for line in lines)
+    assert any("kareus search: \\x1b[31mevil" in line for line in lines)
