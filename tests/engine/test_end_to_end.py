@@ -44,7 +44,7 @@ def test_ranks_of_every_plan_are_joined_in_one_table_and_clocks_left_alone_as_wh
     monkeypatch.setattr(end_to_end_stage, "check_machine", lambda workload, communicator: None)
     monkeypatch.setattr(end_to_end_stage, "ITERATIONS_OF_A_RUN", 4)
     output = folder / "engine/end-to-end/iterations.parquet"
-    assert main(["end-to-end", str(folder), "--output", str(output)]) == 0
+    assert main(["end-to-end", str(folder), "--output", str(output), "--force"]) == 0
     assert started == [1, 1]
     rows = read_table(output, ITERATIONS)
     assert rows.group_by("method", maintain_order=True).agg(pl.len()).rows() == [("sequential", 4), ("kareus", 4)]
