@@ -10,7 +10,7 @@ from kareus.errors import ArtifactError
 from kareus.partition.graph import instruction_directions
 from kareus.pipeline.dag import build_dag
 from kareus.pipeline.instructions import instructions_of
-from kareus.pipeline.methods import METHODS, REQUIRED, Method
+from kareus.pipeline.methods import METHODS, REQUIRED, Method, method_points
 from kareus.pipeline.problem import PointSet, Problem, point_set
 from kareus.pipeline.solver import PlannedIteration, iteration_frontier
 from kareus.pipeline.transfers import transfers_s
@@ -72,14 +72,6 @@ def plan_columns(config: PipelineSlice, plan: PlannedIteration) -> dict[str, Any
         "gap": plan.gap,
         "points": plan.points,
     }
-
-
-def method_points(config: PipelineSlice, microbatch: pl.DataFrame, method: Method) -> pl.DataFrame:
-    """Rows of a table `MICROBATCH` that `method` plans with."""
-    own = microbatch.filter(pl.col("method") == method.points_of)
-    if method.has_frontier:
-        return own.filter("on_frontier")
-    return own.filter(pl.col("frequency_mhz") == config.gpu.maximum_clock_mhz)
 
 
 def _point_sets(config: PipelineSlice, microbatch: pl.DataFrame, method: Method) -> PointSets:

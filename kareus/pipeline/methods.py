@@ -2,7 +2,10 @@
 
 from dataclasses import dataclass
 
+import polars as pl
+
 from kareus.errors import ArtifactError
+from kareus.workload.slices import PipelineSlice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,3 +51,11 @@ def point_method(method: str) -> str:
         ArtifactError: no such method.
     """
     return method_named(method).points_of
+
+
+def method_points(config: PipelineSlice, microbatch: pl.DataFrame, method: Method) -> pl.DataFrame:
+    """Rows of a table `MICROBATCH` that `method` plans with."""
+    own = microbatch.filter(pl.col("method") == method.points_of)
+    if method.has_frontier:
+        return own.filter("on_frontier")
+    return own.filter(pl.col("frequency_mhz") == config.gpu.maximum_clock_mhz)

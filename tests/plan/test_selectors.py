@@ -143,7 +143,7 @@ def test_a_limit_may_be_either_end_of_its_range(text, limit):
     assert parse_selector(text).limit == limit
 
 
-@pytest.mark.parametrize("price", [1e-9, 1e9])
+@pytest.mark.parametrize("price", [1e-300, 1e9])
 def test_a_price_may_be_either_end_of_its_range(price):
     assert parse_selector(f"cost={price:g}perkWh+{price:g}perGPUh").prices == Prices(price, price)
 
@@ -231,7 +231,6 @@ def test_no_other_plan_has_a_smaller_product_or_costs_less(rows, per_kwh, per_gp
         "energy=nanJ",
         "deadline=infs",
         "cost=1e300perkWh",
-        "cost=1e-300perkWh+1perGPUh",
         "cost=0.12perkWh+1e300perGPUh",
         "deadline=5." + "0" * 80 + "s",
         "deadline=5s/../../x",

@@ -30,7 +30,7 @@ def test_other_gpus_differ_from_the_expected_one_and_from_each_other():
 
 def test_an_ensemble_is_of_gpus_around_the_given_one():
     """Where a coefficient is uncertain by itself, the logarithm of what it decides has its spread."""
-    other = dataclasses.replace(textbook(a100()), static_power_w=1e-6)
+    other = dataclasses.replace(textbook(a100()), static_power_w=0.01)
     values = dict.fromkeys(EXPECTED, 0.0) | dict.fromkeys(SHARES, 1.0) | {"clock_power_w": 100.0, "voltage_floor": 1.0}
     other = dataclasses.replace(other, coefficients=dataclasses.replace(other.coefficients, **values))
     ensemble = imagine(other, PARTITION, FEATURES[-1:], 400, np.random.default_rng(0))

@@ -28,10 +28,10 @@ def breaking(folder: Path) -> dict[str, str]:
     return {"PATH": f"{folder}:{os.environ['PATH']}", "BREAKING": str(folder)}
 
 
-def other_version(folder: Path) -> dict[str, str]:
-    """Environment with a copy of the package of which every stage sees another source."""
+def other_version(folder: Path, source: str = "errors.py") -> dict[str, str]:
+    """Environment with a copy of the package with another `source`; every stage sees that of errors."""
     shutil.copytree(ROOT / "kareus", folder / "kareus", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copytree(ROOT / "snakemake_logger_plugin_kareus", folder / "snakemake_logger_plugin_kareus")
-    with (folder / "kareus/errors.py").open("a") as source:
-        source.write("\n# Another version.\n")
+    with (folder / "kareus" / source).open("a") as edited:
+        edited.write("\n# Another version.\n")
     return {"PYTHONPATH": str(folder)}

@@ -145,6 +145,15 @@ def test_all_asks_for_the_outputs_of_every_job(tmp_path):
     assert declared == set(asked)
 
 
+def test_a_killed_selection_leaves_the_former_plan_and_is_made_up_for(copy, tmp_path):
+    before = files_of(copy)
+    environment = os.environ | other_version(tmp_path / "other", "plan/stage.py") | breaking(tmp_path / "breaking")
+    assert snakemake(copy, *CONFIG, env=environment).returncode != 0
+    assert set(before) <= set(files_of(copy))
+    assert would_run(copy, *CONFIG, env=environment)["select_plan"] == 1
+
+
+@pytest.mark.acceptance
 def test_a_job_that_is_killed_on_a_rerun_costs_no_artifact_and_is_never_up_to_date(copy, tmp_path):
     whole, before = artifacts(copy / "results"), files_of(copy)
     environment = os.environ | other_version(tmp_path / "other") | breaking(tmp_path / "breaking")
