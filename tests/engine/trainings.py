@@ -64,6 +64,8 @@ def planned(folder: Path, workload: Workload) -> Path:
     write_text(folder / "config/workload.yaml", to_yaml(workload))
     segments, partitions = folder / "partition/segments.parquet", folder / "partition/partitions.parquet"
     config = str(folder / "config/partition.yaml")
+    for stage in ("partition", "schedule"):
+        (folder / stage).mkdir(parents=True, exist_ok=True)
     assert main(["partition", "--config", config, "--segments", str(segments), "--partitions", str(partitions)]) == 0
     config, space_file = str(folder / "config/schedule.yaml"), folder / "schedule/space.parquet"
     assert main(["schedule", "--config", config, "--partitions", str(partitions), "--space", str(space_file)]) == 0
