@@ -51,6 +51,7 @@ def tiny_workload(dp: int = 1, pp: int = 1, tp: int = 1, cp: int = 1, **changes:
         "sequence_length": 16,
         "activation_checkpointing": True,
         "memory_reserve_gib": 1.0,
+        "confirmations": 0,
         "seed": 0,
     }
     return Workload(**(values | changes))
