@@ -62,14 +62,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=Patience().heartbeat_s,
         metavar="S",
-        help="seconds of silence that end all (default: 60)",
+        help="seconds of silence of a rank that end all, where there are several (default: 60)",
     )
     failures.add_argument(
         "--stall",
         type=float,
         default=Patience().stall_s,
         metavar="S",
-        help="seconds without progress that end all (default: 1800)",
+        help="seconds without progress of a rank that end all, where there are several (default: 1800)",
     )
     device = parser.add_argument_group("device")
     device.add_argument(

@@ -190,6 +190,7 @@ class Trainer:
         )
         checkpoint.save(self._setup.checkpoints, state)
         over_all_ranks(0.0)  # all have written theirs
+        self._setup.keep()
         if self._setup.world.rank == 0:
             checkpoint.prune(self._setup.checkpoints, self.iteration, self._setup.settings.keep)
 
@@ -200,6 +201,7 @@ class Trainer:
         self._batches = Batches(self._setup.samples, self._data_share, state.data)
         self._setup.recorder.resume(iteration)
         self.iteration = iteration
+        self._setup.keep()
         if self._setup.world.rank == 0:
             logger.info("resumed after iteration %d of %s", iteration, self._setup.checkpoints.folder)
 
