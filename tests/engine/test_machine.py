@@ -68,9 +68,22 @@ def test_the_least_memory_counts_sixteen_bytes_of_every_weight_of_every_rank() -
     tables = (1 if model.tie_embeddings else 2) * model.vocab_size * model.hidden_size
     weights = model.num_layers * block + tables + model.hidden_size
     assert least_bytes(alone) - machine.PROCESS_BYTES == 16 * weights
-    large = dataclasses.replace(alone, model=dataclasses.replace(model, vocab_size=10**9))
+    large = dataclasses.replace(alone, model=dataclasses.replace(model, vocab_size=10**7, hidden_size=2**17))
     with pytest.raises(EngineError, match="1 ranks need at least"):
         check_machine(large, "gloo")
+
+
+def test_pages_of_files_that_a_container_has_read_are_not_taken_from_its_memory(tmp_path: Path) -> None:
+    group = tmp_path / "sys/fs/cgroup"
+    group.mkdir(parents=True)
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/meminfo").write_text(f"MemAvailable: {64 * 2**20} kB\n")
+    (group / "memory.max").write_text(f"{8 * GIB}\n")
+    (group / "memory.current").write_text(f"{7 * GIB}\n")
+    (group / "memory.stat").write_text(
+        f"anon {2 * GIB}\nfile {5 * GIB}\nshmem {GIB}\ninactive_file {3 * GIB}\nactive_file {GIB}\nunevictable {GIB}\n"
+    )
+    assert available_bytes(tmp_path) == (8 - 7 + 3 + 1) * GIB
 
 
 @pytest.mark.parametrize(("limit", "expected"), [("max", 5), (f"{4 * GIB}", 3), (None, 5)])
