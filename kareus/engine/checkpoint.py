@@ -113,7 +113,7 @@ def last_whole(place: Place, share: Share) -> Checkpoint | None:
     of_ranks = [from_plain(Holdings, each) for each in share("checkpoints", to_plain(own))]
     candidates = agreed(of_ranks)
     passed_over = {i: said for each in reversed(of_ranks) for i, said in each.damaged.items()}
-    unfinished = {i for each in of_ranks for i in each.runs} - {*candidates, *passed_over}
+    unfinished = {i for each in of_ranks for i in (*each.runs, *each.unfinished)} - {*candidates, *passed_over}
     for iteration in candidates:
         found, damage = _tried(place, iteration)
         damages = [said for said in share(f"checkpoint-{iteration}", damage) if said is not None]
@@ -126,6 +126,13 @@ def last_whole(place: Place, share: Share) -> Checkpoint | None:
         raise ArtifactError(
             f"{place.folder}: none of the checkpoints is whole: {passed_over[max(passed_over)]} Restore a copy of it, "
             "or begin in a new folder."
+        )
+    if unfinished and place.rank == 0:
+        folders = ", ".join(header_file(place.folder, i, 0).parent.name for i in sorted(unfinished))
+        logger.warning(
+            "%s: files are missing of %s, which were never finished or have lost them. Beginning at iteration 0.",
+            place.folder,
+            folders,
         )
     return None
 

@@ -139,6 +139,8 @@ class Holdings:
     """Which start of the training wrote its JSON file, by iteration; of files that are as they were written."""
     damaged: dict[int, str]
     """What is wrong with its JSON file, by iteration."""
+    unfinished: tuple[int, ...]
+    """Iterations of which it has tensors and no JSON file."""
 
 
 def holdings(folder: Path, rank: int, ranks: int, subject: str) -> Holdings:
@@ -149,9 +151,12 @@ def holdings(folder: Path, rank: int, ranks: int, subject: str) -> Holdings:
     """
     runs: dict[int, str] = {}
     damaged: dict[int, str] = {}
+    unfinished: list[int] = []
     for iteration in reversed(iterations_in(folder)):
         path = header_file(folder, iteration, rank)
         if not path.exists():
+            if tensors_file(folder, iteration, rank).exists():
+                unfinished.append(iteration)
             continue
         try:
             header, _ = read_header(path)
@@ -163,7 +168,7 @@ def holdings(folder: Path, rank: int, ranks: int, subject: str) -> Holdings:
         if not runs:
             _check_training(folder, header, ranks, subject)
         runs[iteration] = header.run
-    return Holdings(runs=runs, damaged=damaged)
+    return Holdings(runs=runs, damaged=damaged, unfinished=tuple(unfinished))
 
 
 def agreed(of_ranks: Sequence[Holdings]) -> list[int]:
