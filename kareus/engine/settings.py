@@ -82,6 +82,8 @@ class TrainingSettings:
     """Checkpoints that are kept."""
     export: Path | None
     """Folder for the trained weights as a Hugging Face checkpoint; None writes none."""
+    replace_export: bool = False
+    """Whether a checkpoint that is in `export` may be replaced."""
 
     def __post_init__(self) -> None:
         positive(self, "iterations", "keep")

@@ -178,4 +178,5 @@ def _settings(arguments: argparse.Namespace) -> TrainingSettings:
         checkpoint_every=arguments.checkpoint_every,
         keep=arguments.keep,
         export=arguments.export,
+        replace_export=arguments.force,
     )

@@ -52,7 +52,12 @@ class Trainer:
         workload, place = setup.job.workload, setup.standing.place
         parallelism, mesh = workload.parallelism, setup.standing.groups.mesh
         if setup.settings.export is not None:
-            check_exportable(workload.model, setup.settings.export)
+            check_exportable(
+                workload.model,
+                setup.settings.export,
+                setup.settings.weights,
+                replace=setup.settings.replace_export,
+            )
         self.stage = make_chunks(setup)
         self._pipeline = make_pipeline(setup, self.stage)
         self._share = 1 / (workload.num_microbatches * parallelism.dp * parallelism.cp)

@@ -21,11 +21,13 @@ from kareus.artifacts.tables import read_provenance, read_table
 from kareus.cli import main
 from kareus.engine import setup
 from kareus.engine.conductor import cues_of
+from kareus.engine.exporting import check_exportable
 from kareus.engine.job import Job, planned_job
 from kareus.engine.launch import free_port, launch
 from kareus.engine.optimizer import Optimizer
 from kareus.engine.stage_model import StageModel
 from kareus.engine.tables import ITERATIONS
+from kareus.errors import ConfigError
 from kareus.workload.config import PipelineConfig, PipelineSchedule, Workload
 from kareus.workload.slices import to_yaml
 
@@ -109,6 +111,8 @@ def test_trained_weights_are_exported_for_transformers_also_after_the_training(
     assert torch.equal(theirs.lm_head.weight.flatten(), last["model/head.lm_head.weight"])
     assert torch.equal(theirs.model.layers[1].mlp.down_proj.weight.flatten(), last["model/blocks.1.mlp.down.weight"])
     assert (exported / "model-00001-of-00002.safetensors").stat().st_mode == (exported / "config.json").stat().st_mode
+    assert "--export" in train(plan, *options, "--export", exported).stderr
+    assert train(plan, *options, "--export", exported, "--force").returncode == 0
     text = theirs.generate(torch.tensor([[1, 2, 3]]), max_new_tokens=2, do_sample=False, pad_token_id=0)
     assert text.shape == (1, 5)
 
@@ -173,6 +177,27 @@ def test_weights_are_not_exported_beside_those_that_transformers_would_rather_re
     assert here(alone / "plan/fastest.json", "--iterations", 1, "--output", tmp_path / "run", "--export", tmp_path) == 2
     assert "has a checkpoint (model.safetensors), which transformers would read" in capsys.readouterr().err
     assert not (tmp_path / "run/checkpoints").exists()
+
+
+@pytest.mark.parametrize("name", ["model.safetensors.index.json", "model-00001-of-00003.safetensors", "config.json"])
+def test_an_export_replaces_no_file_of_another_checkpoint_unless_forced(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("another")
+    model = tiny_workload().model
+    with pytest.raises(ConfigError) as refused:
+        check_exportable(model, tmp_path)
+    assert str(refused.value) == (
+        f"--export {tmp_path}: has files of a checkpoint ({name}); give another folder, or --force to replace them."
+    )
+    check_exportable(model, tmp_path, replace=True)
+
+
+def test_an_export_never_replaces_the_weights_that_the_training_begins_with(tmp_path: Path) -> None:
+    weights, linked = tmp_path / "weights", tmp_path / "linked"
+    weights.mkdir()
+    linked.symlink_to(weights)
+    for export in (weights, linked, weights / ".." / "weights"):
+        with pytest.raises(ConfigError, match="is the folder of --weights; give another folder"):
+            check_exportable(tiny_workload().model, export, weights, replace=True)
 
 
 @pytest.mark.parametrize(("workload", "microbatches"), [("two_stages", 3), ("interleaved", 4)])
