@@ -8,7 +8,6 @@ A training goes on from the last checkpoint of which the files of all ranks are 
 its own files, wherever they are, and all tell each other what they found, so that all go on from the same one.
 """
 
-import hashlib
 import logging
 import shutil
 from collections.abc import Callable, Mapping
@@ -20,6 +19,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
+from kareus.artifacts.files import file_hash
 from kareus.artifacts.records import from_plain, to_plain
 from kareus.engine.checkpoint_files import (
     SCHEMA_VERSION,
@@ -94,7 +94,7 @@ def save(place: Place, checkpoint: Checkpoint) -> None:
         rank=place.rank,
         ranks=place.ranks,
         iteration=checkpoint.iteration,
-        sha256=_hash(path),
+        sha256=file_hash(path),
         data=checkpoint.data,
     )
     write_header(described, header, plain)
@@ -195,8 +195,3 @@ def restore_random_state(state: Mapping[str, Tensor]) -> None:
     torch.set_rng_state(state["cpu"])
     if "cuda" in state and torch.cuda.is_available():
         torch.cuda.set_rng_state(state["cuda"])
-
-
-def _hash(path: Path) -> str:
-    with path.open("rb") as handle:
-        return hashlib.file_digest(handle, "sha256").hexdigest()

@@ -5,14 +5,13 @@ JSON file with everything else and the hash of the tensors' file. Nothing here i
 checked where there is none.
 """
 
-import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kareus.artifacts.files import read_text, write_json
+from kareus.artifacts.files import file_hash, read_text, write_json
 from kareus.artifacts.records import from_plain, parse_json, to_plain
 from kareus.artifacts.seals import KEY, sealed, unsealed
 from kareus.engine.data.batches import DataPosition
@@ -103,8 +102,7 @@ def check_tensors(path: Path, sha256: str) -> None:
         ArtifactError: the file is missing, or its bytes are others.
     """
     try:
-        with path.open("rb") as handle:
-            found = hashlib.file_digest(handle, "sha256").hexdigest()
+        found = file_hash(path)
     except OSError as error:
         raise ArtifactError(f"{path}: cannot be read ({error.strerror}).") from error
     if found != sha256:
