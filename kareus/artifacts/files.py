@@ -3,6 +3,7 @@
 import contextlib
 import ctypes
 import fcntl
+import hashlib
 import itertools
 import json
 import os
@@ -98,6 +99,12 @@ def read_json(path: Path) -> Any:
         return parse_json(read_text(path))
     except ConfigError as error:
         raise ArtifactError(f"{path}: {error}; delete it and rerun the stage that makes it.") from error
+
+
+def file_hash(path: Path) -> str:
+    """Return the SHA-256 of a file's bytes."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def make_folder(folder: Path) -> None:

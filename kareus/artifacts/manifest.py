@@ -1,11 +1,10 @@
 """Manifests: sealed lists of the files of a folder with the hash of each, for files that have no seal of their own."""
 
-import hashlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
 
 import kareus
-from kareus.artifacts.files import read_json, write_json
+from kareus.artifacts.files import file_hash, read_json, write_json
 from kareus.artifacts.seals import sealed, unsealed
 from kareus.errors import ArtifactError, ConfigError
 
@@ -36,12 +35,6 @@ def read_manifest(path: Path) -> Mapping[str, str]:
     if not isinstance(files, dict) or not all(_is_below(name) for name in files):
         raise ArtifactError(f"{path}: does not list files below its folder; delete it and rerun the stage.")
     return files
-
-
-def file_hash(path: Path) -> str:
-    """Return the SHA-256 of a file's bytes."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _is_below(name: str) -> bool:

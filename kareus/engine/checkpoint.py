@@ -8,7 +8,6 @@ A training goes on from the last checkpoint of which the files of all ranks are 
 its own files, wherever they are, and all tell each other what they found, so that all go on from the same one.
 """
 
-import hashlib
 import logging
 import shutil
 from collections.abc import Callable, Mapping
@@ -20,6 +19,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
+from kareus.artifacts.files import file_hash
 from kareus.artifacts.records import from_plain, to_plain
 from kareus.engine.checkpoint_files import (
     SCHEMA_VERSION,
@@ -94,7 +94,7 @@ def save(place: Place, checkpoint: Checkpoint) -> None:
         rank=place.rank,
         ranks=place.ranks,
         iteration=checkpoint.iteration,
-        sha256=_hash(path),
+        sha256=file_hash(path),
         data=checkpoint.data,
     )
     write_header(described, header, plain)
@@ -113,7 +113,7 @@ def last_whole(place: Place, share: Share) -> Checkpoint | None:
     of_ranks = [from_plain(Holdings, each) for each in share("checkpoints", to_plain(own))]
     candidates = agreed(of_ranks)
     passed_over = {i: said for each in reversed(of_ranks) for i, said in each.damaged.items()}
-    unfinished = {i for each in of_ranks for i in each.runs} - {*candidates, *passed_over}
+    unfinished = {i for each in of_ranks for i in (*each.runs, *each.unfinished)} - {*candidates, *passed_over}
     for iteration in candidates:
         found, damage = _tried(place, iteration)
         damages = [said for said in share(f"checkpoint-{iteration}", damage) if said is not None]
@@ -126,6 +126,13 @@ def last_whole(place: Place, share: Share) -> Checkpoint | None:
         raise ArtifactError(
             f"{place.folder}: none of the checkpoints is whole: {passed_over[max(passed_over)]} Restore a copy of it, "
             "or begin in a new folder."
+        )
+    if unfinished and place.rank == 0:
+        folders = ", ".join(header_file(place.folder, i, 0).parent.name for i in sorted(unfinished))
+        logger.warning(
+            "%s: files are missing of %s, which were never finished or have lost them. Beginning at iteration 0.",
+            place.folder,
+            folders,
         )
     return None
 
@@ -188,8 +195,3 @@ def restore_random_state(state: Mapping[str, Tensor]) -> None:
     torch.set_rng_state(state["cpu"])
     if "cuda" in state and torch.cuda.is_available():
         torch.cuda.set_rng_state(state["cuda"])
-
-
-def _hash(path: Path) -> str:
-    with path.open("rb") as handle:
-        return hashlib.file_digest(handle, "sha256").hexdigest()

@@ -5,14 +5,13 @@ JSON file with everything else and the hash of the tensors' file. Nothing here i
 checked where there is none.
 """
 
-import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kareus.artifacts.files import read_text, write_json
+from kareus.artifacts.files import file_hash, read_text, write_json
 from kareus.artifacts.records import from_plain, parse_json, to_plain
 from kareus.artifacts.seals import KEY, sealed, unsealed
 from kareus.engine.data.batches import DataPosition
@@ -103,8 +102,7 @@ def check_tensors(path: Path, sha256: str) -> None:
         ArtifactError: the file is missing, or its bytes are others.
     """
     try:
-        with path.open("rb") as handle:
-            found = hashlib.file_digest(handle, "sha256").hexdigest()
+        found = file_hash(path)
     except OSError as error:
         raise ArtifactError(f"{path}: cannot be read ({error.strerror}).") from error
     if found != sha256:
@@ -139,6 +137,8 @@ class Holdings:
     """Which start of the training wrote its JSON file, by iteration; of files that are as they were written."""
     damaged: dict[int, str]
     """What is wrong with its JSON file, by iteration."""
+    unfinished: tuple[int, ...]
+    """Iterations of which it has tensors and no JSON file."""
 
 
 def holdings(folder: Path, rank: int, ranks: int, subject: str) -> Holdings:
@@ -149,9 +149,12 @@ def holdings(folder: Path, rank: int, ranks: int, subject: str) -> Holdings:
     """
     runs: dict[int, str] = {}
     damaged: dict[int, str] = {}
+    unfinished: list[int] = []
     for iteration in reversed(iterations_in(folder)):
         path = header_file(folder, iteration, rank)
         if not path.exists():
+            if tensors_file(folder, iteration, rank).exists():
+                unfinished.append(iteration)
             continue
         try:
             header, _ = read_header(path)
@@ -163,7 +166,7 @@ def holdings(folder: Path, rank: int, ranks: int, subject: str) -> Holdings:
         if not runs:
             _check_training(folder, header, ranks, subject)
         runs[iteration] = header.run
-    return Holdings(runs=runs, damaged=damaged)
+    return Holdings(runs=runs, damaged=damaged, unfinished=tuple(unfinished))
 
 
 def agreed(of_ranks: Sequence[Holdings]) -> list[int]:

@@ -15,8 +15,17 @@ from kareus.workload.huggingface import huggingface_config
 CONFIG = "config.json"
 
 
-def check_exportable(model: Model, folder: Path) -> None:
+SHARDS = "model-*-of-*.safetensors"
+
+
+def check_exportable(model: Model, folder: Path, weights: Path | None = None, *, replace: bool = False) -> None:
     """Check that `model` can be exported to `folder`, before it is trained for days.
+
+    Args:
+        model: what is exported.
+        folder: where to.
+        weights: checkpoint that the training begins with, which is never replaced.
+        replace: whether a checkpoint of several files that is in `folder` may be replaced.
 
     Raises:
         ConfigError: transformers has no such architecture, or `folder` cannot take the checkpoint.
@@ -28,9 +37,17 @@ def check_exportable(model: Model, folder: Path) -> None:
         raise ConfigError(f"--export {folder}: cannot be made ({error.strerror}); give a folder.") from error
     if not os.access(folder, os.W_OK):
         raise ConfigError(f"--export {folder}: cannot be written to; give another folder.")
+    if weights is not None and weights.exists() and folder.samefile(weights):
+        raise ConfigError(f"--export {folder}: is the folder of --weights; give another folder.")
     if (folder / SINGLE).exists():
         raise ConfigError(
             f"--export {folder}: has a checkpoint ({SINGLE}), which transformers would read; give another folder."
+        )
+    found = [path.name for name in (INDEX, SHARDS, CONFIG) for path in sorted(folder.glob(name))]
+    if found and not replace:
+        raise ConfigError(
+            f"--export {folder}: has files of a checkpoint ({found[0]}); give another folder, or --force to replace "
+            "them."
         )
 
 

@@ -3,8 +3,9 @@
 import math
 from dataclasses import dataclass
 
-from kareus.engine.settings import LARGEST_RATE, MOST_ITERATIONS, within
+from kareus.engine.settings import LARGEST_RATE, MOST_ITERATIONS
 from kareus.errors import ConfigError
+from kareus.workload.ranges import within
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,11 +19,10 @@ class LearningRateSchedule:
     """From the end of the warm-up until `final` is reached."""
 
     def __post_init__(self) -> None:
-        within(self, "peak", 0.0, LARGEST_RATE)
+        within(self, 0, LARGEST_RATE, "no unit", "peak")
         if not 0 <= self.final <= self.peak:
             raise ConfigError(f"final={self.final}: must be from 0 to peak ({self.peak}).")
-        for name in ("warmup_iterations", "decay_iterations"):
-            within(self, name, 0, MOST_ITERATIONS)
+        within(self, 0, MOST_ITERATIONS, "iterations", "warmup_iterations", "decay_iterations")
 
     def at(self, iteration: int) -> float:
         """Rate of iteration number `iteration`, from 0."""

@@ -65,8 +65,16 @@ def available_bytes(root: Path = Path("/")) -> int | None:
     if (group / "memory.max").is_file() and (group / "memory.current").is_file():
         limit, used = ((group / f"memory.{name}").read_text().strip() for name in ("max", "current"))
         if limit != "max":
-            free.append(int(limit) - int(used))
+            free.append(int(limit) - int(used) + _page_cache_bytes(group / "memory.stat"))
     return min(free)
+
+
+def _page_cache_bytes(path: Path) -> int:
+    """Return how much of what a control group uses are pages of files, which Linux gives back when memory is short."""
+    if not path.is_file():
+        return 0
+    sizes = dict(line.split(maxsplit=1) for line in path.read_text().splitlines())
+    return sum(int(sizes.get(name, 0)) for name in ("inactive_file", "active_file"))
 
 
 def visible_gpus() -> int:

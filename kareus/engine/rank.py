@@ -65,6 +65,7 @@ def train(make_training: Callable[[], Training], communicator: str, patience: Pa
                     recorder=_recorder(job, settings, world, device),
                     checkpoints=_checkpoints(job, settings, world, watch.run),
                     progress=watch.progress,
+                    keep=watch.keep,
                 )
                 _connect(setup)
                 Trainer(setup).run()

@@ -2,10 +2,9 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from kareus.errors import ConfigError
-from kareus.workload.ranges import not_negative, positive
+from kareus.workload.ranges import not_negative, positive, within
 
 DEFAULT_COMMUNICATOR = "nccl"
 MOST_ITERATIONS = 10**8
@@ -16,13 +15,6 @@ LARGEST_RATE = LARGEST_DECAY = 100.0
 LONGEST_WAIT_S = 7 * 86_400.0
 LARGEST_NORM = 1e38
 """Single precision ends at 3.4e38."""
-
-
-def within(record: Any, name: str, lowest: float, highest: float) -> None:
-    """Raise `ConfigError` unless the named field is a number from `lowest` to `highest`."""
-    value = getattr(record, name)
-    if not lowest <= value <= highest:  # so written, it refuses NaN too
-        raise ConfigError(f"{name}={value}: must be from {lowest:,} to {highest:,}.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,10 +30,10 @@ class OptimizerSettings:
 
     def __post_init__(self) -> None:
         positive(self, "epsilon", "largest_norm")
-        not_negative(self, "beta1", "beta2", "weight_decay")
-        within(self, "epsilon", 0.0, 1.0)
-        within(self, "largest_norm", 0.0, LARGEST_NORM)
-        within(self, "weight_decay", 0.0, LARGEST_DECAY)
+        not_negative(self, "beta1", "beta2")
+        within(self, 0, 1, "no unit", "epsilon")
+        within(self, 0, LARGEST_NORM, "norm of a gradient", "largest_norm")
+        within(self, 0, LARGEST_DECAY, "no unit", "weight_decay")
         if not max(self.beta1, self.beta2) < 1:
             raise ConfigError(f"beta1={self.beta1}, beta2={self.beta2}: must be less than 1.")
 
@@ -56,8 +48,7 @@ class Patience:
     """Time without a new instruction, step or checkpoint of a rank whose process lives, after which all end."""
 
     def __post_init__(self) -> None:
-        within(self, "heartbeat_s", 1.0, LONGEST_WAIT_S)
-        within(self, "stall_s", 1.0, LONGEST_WAIT_S)
+        within(self, 1, LONGEST_WAIT_S, "s", "heartbeat_s", "stall_s")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,11 +73,12 @@ class TrainingSettings:
     """Checkpoints that are kept."""
     export: Path | None
     """Folder for the trained weights as a Hugging Face checkpoint; None writes none."""
+    replace_export: bool = False
+    """Whether a checkpoint that is in `export` may be replaced."""
 
     def __post_init__(self) -> None:
         positive(self, "iterations", "keep")
-        not_negative(self, "checkpoint_every")
-        for name in ("iterations", "keep", "checkpoint_every"):
-            within(self, name, 0, MOST_ITERATIONS)
+        within(self, 0, MOST_ITERATIONS, "iterations", "iterations", "checkpoint_every")
+        within(self, 0, MOST_ITERATIONS, "checkpoints", "keep")
         if self.seed is not None:
-            within(self, "seed", 0, LARGEST_SEED)
+            within(self, 0, LARGEST_SEED, "no unit", "seed")

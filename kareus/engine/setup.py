@@ -40,6 +40,8 @@ class Setup:
     checkpoints: checkpoint.Place
     progress: Callable[[str], None]
     """Called with what the rank begins to do, so that others see whether it hangs."""
+    keep: Callable[[], None]
+    """Called when the training has a checkpoint of all ranks."""
 
     @property
     def seed(self) -> int:

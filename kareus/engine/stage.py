@@ -26,6 +26,20 @@ from kareus.workload.config import TestbedKind, Workload
 
 COMMUNICATORS = ("gloo", "nccl", "mscclpp")
 CLOCKS = ("planned", "dry", "default")
+_OPTIONS = {
+    "iterations": "--iterations",
+    "seed": "--seed",
+    "peak": "--learning-rate",
+    "final": "--final-rate",
+    "warmup_iterations": "--warmup",
+    "weight_decay": "--weight-decay",
+    "largest_norm": "--clip",
+    "checkpoint_every": "--checkpoint-every",
+    "keep": "--keep",
+    "heartbeat_s": "--heartbeat",
+    "stall_s": "--stall",
+}
+"""Options of numbers by the fields of records, which errors of ranges name."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -62,14 +76,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=Patience().heartbeat_s,
         metavar="S",
-        help="seconds of silence that end all (default: 60)",
+        help="seconds of silence of a rank that end all, where there are several (default: 60)",
     )
     failures.add_argument(
         "--stall",
         type=float,
         default=Patience().stall_s,
         metavar="S",
-        help="seconds without progress that end all (default: 1800)",
+        help="seconds without progress of a rank that end all, where there are several (default: 1800)",
     )
     device = parser.add_argument_group("device")
     device.add_argument(
@@ -117,7 +131,10 @@ def _simulated(arguments: argparse.Namespace) -> tuple[Plan, Workload] | None:
 
 
 def _patience(arguments: argparse.Namespace) -> Patience:
-    """As asked for. What cannot be is refused with all other numbers, once ranks watch each other and one says it."""
+    """Return the patience that `arguments` ask for, or the default one where a number is out of range.
+
+    `_numbers` refuses such a number later, when ranks watch each other, so that only one of them prints the error.
+    """
     try:
         return Patience(heartbeat_s=arguments.heartbeat, stall_s=arguments.stall)
     except ConfigError:
@@ -135,6 +152,19 @@ class _Numbers:
 
 
 def _numbers(arguments: argparse.Namespace) -> _Numbers:
+    """Return the numbers that `arguments` ask for.
+
+    Raises:
+        ConfigError: one is out of range; the message names its option.
+    """
+    try:
+        return _checked_numbers(arguments)
+    except ConfigError as error:
+        name, equals, rest = str(error).partition("=")
+        raise ConfigError(f"{_OPTIONS[name]} {rest}" if equals and name in _OPTIONS else str(error)) from error
+
+
+def _checked_numbers(arguments: argparse.Namespace) -> _Numbers:
     rate = arguments.learning_rate
     return _Numbers(
         settings=_settings(arguments),
@@ -178,4 +208,5 @@ def _settings(arguments: argparse.Namespace) -> TrainingSettings:
         checkpoint_every=arguments.checkpoint_every,
         keep=arguments.keep,
         export=arguments.export,
+        replace_export=arguments.force,
     )

@@ -52,7 +52,12 @@ class Trainer:
         workload, place = setup.job.workload, setup.standing.place
         parallelism, mesh = workload.parallelism, setup.standing.groups.mesh
         if setup.settings.export is not None:
-            check_exportable(workload.model, setup.settings.export)
+            check_exportable(
+                workload.model,
+                setup.settings.export,
+                setup.settings.weights,
+                replace=setup.settings.replace_export,
+            )
         self.stage = make_chunks(setup)
         self._pipeline = make_pipeline(setup, self.stage)
         self._share = 1 / (workload.num_microbatches * parallelism.dp * parallelism.cp)
@@ -190,6 +195,7 @@ class Trainer:
         )
         checkpoint.save(self._setup.checkpoints, state)
         over_all_ranks(0.0)  # all have written theirs
+        self._setup.keep()
         if self._setup.world.rank == 0:
             checkpoint.prune(self._setup.checkpoints, self.iteration, self._setup.settings.keep)
 
@@ -200,6 +206,7 @@ class Trainer:
         self._batches = Batches(self._setup.samples, self._data_share, state.data)
         self._setup.recorder.resume(iteration)
         self.iteration = iteration
+        self._setup.keep()
         if self._setup.world.rank == 0:
             logger.info("resumed after iteration %d of %s", iteration, self._setup.checkpoints.folder)
 

@@ -34,7 +34,7 @@ _PATIENCE_S = 10.0
 """What a rank that has told its error waits to be ended, and the longest that its end takes."""
 _POLL_S = 0.5
 _MEETING_S = 300.0
-"""What a rank waits for rank 0 at the start."""
+"""Longest wait at the start: of a rank for rank 0, and of rank 0 for every other rank."""
 _LONGEST_PULSE_S = 5.0
 """Between two heartbeats; at least four of them make up the time after which a silent rank is given up."""
 _FATAL, _DEATH, _CONSEQUENCE = range(3)
@@ -62,6 +62,8 @@ class Watch:
         self.steps = 0
         self.doing: str | None = None
         """What the main thread began last; None while nothing is expected of it."""
+        self.remains = "there is no checkpoint yet."
+        """What a next start can go on from, the end of a message."""
         self._name = name
         self._undo: list[Callable[[], None]] = []
         self._ending = threading.Lock()
@@ -70,6 +72,10 @@ class Watch:
         """Note that the main thread has got further and what it begins to do now."""
         self.steps += 1
         self.doing = doing
+
+    def keep(self) -> None:
+        """Note that the training has a checkpoint of all ranks."""
+        self.remains = "the last checkpoint is whole."
 
     def before_end(self, undo: Callable[[], None]) -> None:
         """Call `undo` before this process is ended by a thread; it has to bear being called at any other end too."""
@@ -135,6 +141,8 @@ class _Signs:
     """When it was heard last."""
     moved_s: float
     """When it was heard to have got further."""
+    has_joined: bool = False
+    """Whether it was heard at all; until then `heard_s` is when the wait for it began."""
     steps: int = 0
     doing: str | None = None
     done: bool = False
@@ -142,24 +150,28 @@ class _Signs:
     def hear(self, steps: int, doing: str | None) -> None:
         """Note a heartbeat."""
         now_s = self.heard_s = time.monotonic()
+        self.has_joined = True
         if steps != self.steps or doing is None:
             self.moved_s = now_s
         self.steps, self.doing = steps, doing
 
     def missed(self, patience: Patience) -> str | None:
-        """What is wrong with the rank, or None."""
+        """Return what is wrong with the rank, or None."""
         now_s = time.monotonic()
         if self.done:
             return None
+        if not self.has_joined:
+            if now_s - self.heard_s <= _MEETING_S:
+                return None
+            return f"did not join within {_MEETING_S:,g} s; check that it was started and reaches rank 0; all end,"
         if now_s - self.heard_s > patience.heartbeat_s:
             return (
                 f"gave no sign of life for {patience.heartbeat_s:,g} s (--heartbeat), as when its process is stopped; "
-                "all others end, the last checkpoint is whole."
+                "all others end,"
             )
         if self.doing is not None and now_s - self.moved_s > patience.stall_s:
             return (
-                f"hangs: no progress for {patience.stall_s:,g} s (--stall) since it began with {self.doing}; all end, "
-                "the last checkpoint is whole."
+                f"hangs: no progress for {patience.stall_s:,g} s (--stall) since it began with {self.doing}; all end,"
             )
         return None
 
@@ -241,6 +253,7 @@ class _Centre:
             return
         member.settimeout(None)
         self._members.append(member)
+        self._signs[hello["rank"]].hear(0, None)
         send(member, {"run": self._watch.run})
         self._attend(lines, hello["rank"])
 
@@ -256,7 +269,7 @@ class _Centre:
         missed = {rank: said for rank, signs in self._signs.items() if (said := signs.missed(self._patience))}
         if missed and not ending:  # whoever hangs stopped before those that wait for it
             rank = min(missed, key=lambda each: self._signs[each].moved_s)
-            self._tell(_DEATH, rank, f"rank {rank} {missed[rank]}")
+            self._tell(_DEATH, rank, f"rank {rank} {missed[rank]} {self._watch.remains}")
         return not (missed or ending or all(signs.done for signs in self._signs.values()))
 
     def _forgive(self) -> None:
@@ -272,7 +285,7 @@ class _Centre:
         elif "said" in news:
             self._tell(news["urgency"], rank, news["said"])
         else:
-            self._tell(_DEATH, rank, f"rank {rank} died; all others end, the last checkpoint is whole.")
+            self._tell(_DEATH, rank, f"rank {rank} died; all others end, {self._watch.remains}")
 
     def _tell(self, urgency: int, rank: int, said: str) -> None:
         with self._telling:  # exactly one thread is the first
@@ -297,7 +310,7 @@ class _Member:
         self._finished = False
         self._centre, lines, watch.run = _meet_centre(watch.rank, store)
         now_s = time.monotonic()
-        self._signs = _Signs(heard_s=now_s, moved_s=now_s)
+        self._signs = _Signs(heard_s=now_s, moved_s=now_s, has_joined=True)
         self._reader = threading.Thread(target=self._attend, args=(lines,), daemon=True)
         self._reader.start()
         pulse = (self._patience, self._beat, self._check, self._forgive)
@@ -324,7 +337,7 @@ class _Member:
     def _check(self) -> bool:
         missed = None if self._finished else self._signs.missed(self._patience)
         if missed is not None:
-            self._watch.end(f"rank 0 {missed}" if self._watch.rank == 1 else None)
+            self._watch.end(f"rank 0 {missed} {self._watch.remains}" if self._watch.rank == 1 else None)
         return not self._finished
 
     def _forgive(self) -> None:
@@ -336,7 +349,7 @@ class _Member:
         if "end" in news:
             self._watch.end()
         if "done" not in news:
-            said = "rank 0 died; all others end, the last checkpoint is whole."
+            said = f"rank 0 died; all others end, {self._watch.remains}"
             self._watch.end(said if self._watch.rank == 1 else None)
 
 
@@ -378,5 +391,5 @@ def _described(rank: int, error: BaseException) -> tuple[int, str]:
     if isinstance(error, OSError) and not isinstance(error, ConnectionError):  # which follows from a peer's end
         return _FATAL, f"rank {rank}: {refused_by_system(error)}"
     if isinstance(error, (KeyboardInterrupt, SystemExit)):
-        return _FATAL, "interrupted; start it again to go on from the last checkpoint."
+        return _FATAL, "interrupted; start it again to go on from the last checkpoint, if there is one."
     return _CONSEQUENCE, f"rank {rank}: {''.join(traceback.format_exception(error)).rstrip()}"

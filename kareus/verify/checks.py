@@ -5,8 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from kareus.artifacts.files import read_json, read_text
-from kareus.artifacts.manifest import SUFFIX, file_hash, read_manifest
+from kareus.artifacts.files import file_hash, read_json, read_text
+from kareus.artifacts.manifest import SUFFIX, read_manifest
 from kareus.artifacts.seals import KEY, check_text, unsealed
 from kareus.artifacts.store import damaged_lines
 from kareus.artifacts.tables import check_bytes

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from kareus.artifacts.manifest import SUFFIX, file_hash, read_manifest
+from kareus.artifacts.files import file_hash
+from kareus.artifacts.manifest import SUFFIX, read_manifest
 from kareus.engine.checkpoint_files import HEADER, is_checkpoint_file
 from kareus.errors import ArtifactError
 from kareus.verify.checks import problem_of

@@ -15,7 +15,7 @@ def kill_a_rank(victim: int, output: Path, *arguments: object) -> tuple[str, int
     with subprocess.Popen(
         whole_command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment()
     ) as running:
-        wait_for_checkpoint(output, 5)
+        wait_for_checkpoint(output, 10)  # by then all ranks know that the one before is whole
         ranks = ranks_of(running.pid)
         os.kill(ranks[victim], signal.SIGKILL)
         _, said = running.communicate(timeout=30)

@@ -230,6 +230,37 @@ def test_a_checkpoint_that_not_all_ranks_had_written_is_passed_over_and_named(tm
     )
 
 
+@pytest.mark.parametrize("lost", [[0, 1], [1]])
+def test_where_no_checkpoint_has_all_its_json_files_one_line_says_so_before_a_training_begins_anew(
+    tmp_path, caplog, lost
+):
+    for iteration in (10, 20):
+        for each in range(2):
+            save(place(tmp_path, each, 2), checkpoint(iteration))
+        for each in lost:
+            file(tmp_path, iteration, each).unlink()
+    assert resumed(tmp_path, 2) == [None, None]
+    assert caplog.messages == [
+        f"{tmp_path}: files are missing of iteration-00000010, iteration-00000020, which were never finished or have "
+        "lost them. Beginning at iteration 0."
+    ]
+
+
+def test_a_later_checkpoint_that_has_tensors_alone_is_named_when_it_is_passed_over(tmp_path, caplog):
+    for iteration in (10, 20):
+        save(place(tmp_path), checkpoint(iteration))
+    file(tmp_path, 20).unlink()
+    assert resumed(tmp_path) == [10]
+    assert caplog.messages == [
+        f"{tmp_path}/iteration-00000020: not all ranks had written it. Going on from the checkpoint before it."
+    ]
+
+
+def test_a_training_that_begins_says_nothing_of_checkpoints(tmp_path, caplog):
+    assert resumed(tmp_path, 2) == [None, None]
+    assert caplog.messages == []
+
+
 def test_ranks_that_see_only_their_own_files_go_on_from_a_checkpoint_that_all_have(tmp_path):
     """As on machines without a shared filesystem."""
     for each in range(2):

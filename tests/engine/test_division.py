@@ -12,7 +12,8 @@ from torch import Tensor
 from trainings import losses, tiny_workload, train
 from worlds import QWEN, departure, spawn
 
-from kareus.engine.checkpoint import Checkpoint, Place, latest, save
+from kareus.engine.checkpoint import Checkpoint, Place, save
+from kareus.engine.checkpoint_files import Holdings, holdings
 from kareus.engine.data.batches import DataPosition
 from kareus.engine.division import ALIGNMENT, Division
 from kareus.engine.gradients import sum_tied_gradient, sum_weight_gradients, weight_gradients
@@ -232,9 +233,13 @@ def test_a_checkpoint_of_states_that_are_shared_out_otherwise_is_refused(
             data=DataPosition(samples=0, source="none"),
         )
         save(place_in(tmp_path, rank, sharing(tiny_workload(dp=2))), state)
-    assert latest(place_in(tmp_path, 0, sharing(tiny_workload(dp=2)))) == 1
+    assert held(place_in(tmp_path, 0, sharing(tiny_workload(dp=2)))).runs == {1: "a"}
     with pytest.raises(ArtifactError, match=said):
-        latest(place_in(tmp_path, 0, other))
+        held(place_in(tmp_path, 0, other))
+
+
+def held(place: Place) -> Holdings:
+    return holdings(place.folder, place.rank, place.ranks, place.subject)
 
 
 def place_in(folder: Path, rank: int, workload: Workload) -> Place:

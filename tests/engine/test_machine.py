@@ -73,6 +73,19 @@ def test_the_least_memory_counts_sixteen_bytes_of_every_weight_of_every_rank(mon
         check_machine(alone, "gloo")
 
 
+def test_pages_of_files_that_a_container_has_read_are_not_taken_from_its_memory(tmp_path: Path) -> None:
+    group = tmp_path / "sys/fs/cgroup"
+    group.mkdir(parents=True)
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/meminfo").write_text(f"MemAvailable: {64 * 2**20} kB\n")
+    (group / "memory.max").write_text(f"{8 * GIB}\n")
+    (group / "memory.current").write_text(f"{7 * GIB}\n")
+    (group / "memory.stat").write_text(
+        f"anon {2 * GIB}\nfile {5 * GIB}\nshmem {GIB}\ninactive_file {3 * GIB}\nactive_file {GIB}\nunevictable {GIB}\n"
+    )
+    assert available_bytes(tmp_path) == (8 - 7 + 3 + 1) * GIB
+
+
 @pytest.mark.parametrize(("limit", "expected"), [("max", 5), (f"{4 * GIB}", 3), (None, 5)])
 def test_memory_is_what_the_machine_and_the_container_leave(tmp_path: Path, limit: str | None, expected: int) -> None:
     (tmp_path / "proc").mkdir()

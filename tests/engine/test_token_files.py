@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 
 import numpy as np
 import pytest
@@ -90,6 +91,7 @@ def test_a_spoilt_token_file_is_refused(tmp_path, spoil, said):
         open_tokens(path)
     assert said in str(refused.value)
     assert "\n" not in str(refused.value)
+    assert re.fullmatch(r".*[^.;]; write the token file again\.", str(refused.value))
 
 
 def test_only_one_rank_of_a_machine_hashes_a_token_file(tmp_path):

@@ -21,11 +21,13 @@ from kareus.artifacts.tables import read_provenance, read_table
 from kareus.cli import main
 from kareus.engine import setup
 from kareus.engine.conductor import cues_of
+from kareus.engine.exporting import check_exportable
 from kareus.engine.job import Job, planned_job
 from kareus.engine.launch import free_port, launch
 from kareus.engine.optimizer import Optimizer
 from kareus.engine.stage_model import StageModel
 from kareus.engine.tables import ITERATIONS
+from kareus.errors import ConfigError
 from kareus.workload.config import PipelineConfig, PipelineSchedule, Workload
 from kareus.workload.slices import to_yaml
 
@@ -109,6 +111,8 @@ def test_trained_weights_are_exported_for_transformers_also_after_the_training(
     assert torch.equal(theirs.lm_head.weight.flatten(), last["model/head.lm_head.weight"])
     assert torch.equal(theirs.model.layers[1].mlp.down_proj.weight.flatten(), last["model/blocks.1.mlp.down.weight"])
     assert (exported / "model-00001-of-00002.safetensors").stat().st_mode == (exported / "config.json").stat().st_mode
+    assert "--export" in train(plan, *options, "--export", exported).stderr
+    assert train(plan, *options, "--export", exported, "--force").returncode == 0
     text = theirs.generate(torch.tensor([[1, 2, 3]]), max_new_tokens=2, do_sample=False, pad_token_id=0)
     assert text.shape == (1, 5)
 
@@ -173,6 +177,27 @@ def test_weights_are_not_exported_beside_those_that_transformers_would_rather_re
     assert here(alone / "plan/fastest.json", "--iterations", 1, "--output", tmp_path / "run", "--export", tmp_path) == 2
     assert "has a checkpoint (model.safetensors), which transformers would read" in capsys.readouterr().err
     assert not (tmp_path / "run/checkpoints").exists()
+
+
+@pytest.mark.parametrize("name", ["model.safetensors.index.json", "model-00001-of-00003.safetensors", "config.json"])
+def test_an_export_replaces_no_file_of_another_checkpoint_unless_forced(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("another")
+    model = tiny_workload().model
+    with pytest.raises(ConfigError) as refused:
+        check_exportable(model, tmp_path)
+    assert str(refused.value) == (
+        f"--export {tmp_path}: has files of a checkpoint ({name}); give another folder, or --force to replace them."
+    )
+    check_exportable(model, tmp_path, replace=True)
+
+
+def test_an_export_never_replaces_the_weights_that_the_training_begins_with(tmp_path: Path) -> None:
+    weights, linked = tmp_path / "weights", tmp_path / "linked"
+    weights.mkdir()
+    linked.symlink_to(weights)
+    for export in (weights, linked, weights / ".." / "weights"):
+        with pytest.raises(ConfigError, match="is the folder of --weights; give another folder"):
+            check_exportable(tiny_workload().model, export, weights, replace=True)
 
 
 @pytest.mark.parametrize(("workload", "microbatches"), [("two_stages", 3), ("interleaved", 4)])
@@ -299,21 +324,21 @@ def test_a_training_that_diverges_leaves_a_checkpoint_to_go_on_from(
 @pytest.mark.parametrize(
     ("option", "value", "said"),
     [
-        ("--clip", "nan", "largest_norm=nan: must be from 0.0 to 1e+38."),
-        ("--clip", "inf", "largest_norm=inf: must be from 0.0 to 1e+38."),
-        ("--weight-decay", "1e38", "weight_decay=1e+38: must be from 0.0 to 100.0."),
-        ("--weight-decay", "nan", "weight_decay=nan: must be from 0.0 to 100.0."),
-        ("--learning-rate", "inf", "peak=inf: must be from 0.0 to 100.0."),
-        ("--learning-rate", "nan", "peak=nan: must be from 0.0 to 100.0."),
-        ("--final-rate", "nan", "final=nan: must be from 0 to peak (0.0003)."),
-        ("--seed", 10**30, f"seed={10**30}: must be from 0 to 9,223,372,036,854,775,807."),
-        ("--seed", -1, "seed=-1: must be from 0 to"),
-        ("--warmup", 10**30, f"warmup_iterations={10**30}: must be from 0 to 100,000,000."),
-        ("--keep", 10**30, f"keep={10**30}: must be from 0 to 100,000,000."),
-        ("--checkpoint-every", 10**30, f"checkpoint_every={10**30}: must be from 0 to 100,000,000."),
-        ("--heartbeat", "nan", "heartbeat_s=nan: must be from 1.0 to 604,800.0."),
-        ("--stall", "1e30", "stall_s=1e+30: must be from 1.0 to 604,800.0."),
-        ("--iterations", 10**30, f"iterations={10**30}: must be from 0 to 100,000,000."),
+        ("--clip", "nan", "--clip nan: must be from 0 to 1e+38 (norm of a gradient)."),
+        ("--clip", "inf", "--clip inf: must be from 0 to 1e+38 (norm of a gradient)."),
+        ("--weight-decay", "1e38", "--weight-decay 1e+38: must be from 0 to 100 (no unit)."),
+        ("--weight-decay", "nan", "--weight-decay nan: must be from 0 to 100 (no unit)."),
+        ("--learning-rate", "inf", "--learning-rate inf: must be from 0 to 100 (no unit)."),
+        ("--learning-rate", "nan", "--learning-rate nan: must be from 0 to 100 (no unit)."),
+        ("--final-rate", "nan", "--final-rate nan: must be from 0 to peak (0.0003)."),
+        ("--seed", 10**30, f"--seed {10**30}: must be from 0 to 9,223,372,036,854,775,807 (no unit)."),
+        ("--seed", -1, "--seed -1: must be 0 or more."),
+        ("--warmup", 10**30, f"--warmup {10**30}: must be from 0 to 100,000,000 (iterations)."),
+        ("--keep", 10**30, f"--keep {10**30}: must be from 0 to 100,000,000 (checkpoints)."),
+        ("--checkpoint-every", 10**30, f"--checkpoint-every {10**30}: must be from 0 to 100,000,000 (iterations)."),
+        ("--heartbeat", "nan", "--heartbeat nan: must be from 1 to 604800 (s)."),
+        ("--stall", "1e30", "--stall 1e+30: must be from 1 to 604800 (s)."),
+        ("--iterations", 10**30, f"--iterations {10**30}: must be from 0 to 100,000,000 (iterations)."),
     ],
 )
 def test_a_number_that_no_training_can_use_is_refused_in_one_line_before_anything_is_written(
@@ -382,7 +407,7 @@ def test_two_hundred_steps_on_text_follow_the_curve_of_sequential_execution_also
     ("arguments", "said"),
     [
         ((), "give a plan, or --workload"),
-        (("--iterations", 0), "iterations=0: must be greater than 0"),
+        (("--iterations", 0), "--iterations 0: must be greater than 0"),
         (("--communicator", "nccl"), "--communicator nccl: needs a GPU for each rank"),
         (("--communicator", "mscclpp"), "communicator 'mscclpp': cannot be imported"),
         (("--data", "missing.bin"), "missing.bin.json: cannot be read"),
@@ -433,8 +458,8 @@ def test_a_world_of_another_size_is_refused(
 @pytest.mark.parametrize(
     ("options", "code", "said"),
     [
-        (("--iterations", 0), 2, r"kareus train: iterations=0: must be greater than 0.*\n"),
-        (("--iterations", 1, "--learning-rate", -1), 2, r"kareus train: peak=-1.0: must be from 0.0 to 100.0.\n"),
+        (("--iterations", 0), 2, r"kareus train: --iterations 0: must be greater than 0.*\n"),
+        (("--iterations", 1, "--learning-rate", -1), 2, r"kareus train: --learning-rate -1.0: must be 0 or more.\n"),
         (("--iteration", 1), 2, r"usage: kareus train (.*\n)+kareus train: error: .* --iterations.*\n"),
         (("--help",), 0, r"usage: kareus train (?s:.*)--communicator(?s:.*)"),
     ],

@@ -20,7 +20,6 @@ import json, os, signal, socket, sys, time
 from pathlib import Path
 from kareus.engine import watch
 from kareus.engine.settings import Patience
-from kareus.engine.settings import Patience
 from kareus.errors import DeviceError, EngineError
 
 rank, size, folder, act = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]), sys.argv[4]
@@ -46,16 +45,20 @@ def block():
 
 if act == "blocked":
     watch._PATIENCE_S = 2.0
+if act == "late":
+    time.sleep(5)
 patience = Patience(heartbeat_s=float(sys.argv[5]), stall_s=3.0)
 with watch.watched(Store(), rank, size, "program", patience) as own:
     (folder / f"run-{rank}").write_text(own.run)
+    if act != "early":
+        own.keep()
     own.before_end(refuse)
     own.before_end(lambda: (folder / f"restored-{rank}").touch())
     own.before_end(block)
     Path(folder / f"here-{rank}").touch()
     while len(list(folder.glob("here-*"))) < size:
         time.sleep(0.01)
-    if act in ("hang", "refused", "blocked", "haunted"):
+    if act in ("hang", "early", "refused", "blocked", "haunted"):
         time.sleep(100)
     elif act == "stop":
         os.kill(os.getpid(), signal.SIGSTOP)
@@ -114,6 +117,8 @@ def test_where_all_is_well_all_end_quietly(tmp_path: Path) -> None:
         (("die", "hang", "lose"), "program: rank 0 died; all others end, the last checkpoint is whole.\n"),
         (("hang", "fail", "lose"), "program: the loss is nan; do something.\n"),
         (("fail", "fail", "fail"), "program: the loss is nan; do something.\n"),
+        (("early", "die", "hang"), "program: rank 1 died; all others end, there is no checkpoint yet.\n"),
+        (("die", "early", "hang"), "program: rank 0 died; all others end, there is no checkpoint yet.\n"),
     ],
 )
 def test_when_one_fails_all_end_restored_and_the_cause_is_said_once(
@@ -161,6 +166,27 @@ def test_a_rank_that_lives_and_gets_no_further_ends_all(tmp_path: Path, acts: tu
         "all end, the last checkpoint is whole.\n"
     )
     assert codes == [2, 2, 2]
+
+
+def test_a_rank_that_joins_later_than_a_heartbeat_is_waited_for(tmp_path: Path) -> None:
+    assert ended(tmp_path, "end", "late", heartbeat_s=2.0) == ("", [0, 0], set())
+
+
+def test_a_rank_that_never_joins_is_named_once_the_start_has_taken_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "_MEETING_S", 1.5)
+    monkeypatch.setattr(watch, "_GRACE_S", 0.1)
+    ends: list[str | None] = []
+    store = Store()
+    _centre(ends, store, Patience(heartbeat_s=1.0))
+    member = watch._Member(NotedEnd(1, []), store)
+    deadline_s = time.monotonic() + 20
+    while not ends and time.monotonic() < deadline_s:
+        member._beat()
+        time.sleep(0.1)
+    assert ends == [
+        "rank 2 did not join within 1.5 s; check that it was started and reaches rank 0; all end, there is no "
+        "checkpoint yet."
+    ]
 
 
 def test_an_address_that_an_earlier_start_left_is_not_taken_for_the_present_one(tmp_path: Path) -> None:
@@ -280,11 +306,17 @@ class Store:
         return self.value.encode()
 
 
-def _centre(ends: list[str | None], store: Store) -> "watch._Centre":
+class NotedEnd(watch.Watch):
+    """Notes what it would end this process with."""
+
+    def __init__(self, rank: int, ends: list[str | None]) -> None:
+        super().__init__(rank, "program")
+        self._ends = ends
+
+    def end(self, said: str | None = None) -> Any:
+        self._ends.append(said)
+
+
+def _centre(ends: list[str | None], store: Store, patience: Patience | None = None) -> "watch._Centre":
     """Rank 0 of three, in this process; notes in `ends` what it ends with."""
-
-    class NotedEnd(watch.Watch):
-        def end(self, said: str | None = None) -> Any:
-            ends.append(said)
-
-    return watch._Centre(NotedEnd(0, "program"), 3, store)
+    return watch._Centre(NotedEnd(0, ends), 3, store, patience)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kareus.artifacts.files import read_json, write_atomically, write_json
+from kareus.artifacts.files import file_hash, read_json, write_atomically, write_json
 from kareus.artifacts.records import from_plain, to_plain
 from kareus.artifacts.seals import sealed, unsealed
 from kareus.errors import ArtifactError, ConfigError
@@ -107,14 +107,11 @@ def open_tokens(path: Path, *, check_content: bool = True) -> TokenFile:
             raise ArtifactError(
                 f"{path}: has {size} bytes, {described.name} says {expected}; write the token file again."
             )
-        if check_content:
-            with path.open("rb") as handle:
-                found = hashlib.file_digest(handle, "sha256").hexdigest()
-            if found != header.sha256:
-                raise ArtifactError(
-                    f"{path}: its content is not that of which {described.name} has the SHA-256; write the token file "
-                    "again."
-                )
+        if check_content and file_hash(path) != header.sha256:
+            raise ArtifactError(
+                f"{path}: its content is not that of which {described.name} has the SHA-256; write the token file "
+                "again."
+            )
     except OSError as error:
         raise ArtifactError(f"{path}: cannot be read ({error.strerror}); write the token file again.") from error
     return TokenFile(path, header, np.memmap(path, dtype=_DTYPES[header.dtype], mode="r"))
@@ -125,10 +122,10 @@ def _read_header(path: Path) -> TokenFileHeader:
     try:
         version = content.get("schema_version") if isinstance(content, dict) else None
         if version == 1:  # had no seal
-            raise ConfigError(f"version 1, this Kareus reads {SCHEMA_VERSION}.")
+            raise ConfigError(f"version 1, this Kareus reads {SCHEMA_VERSION}")
         return from_plain(TokenFileHeader, unsealed(content))
     except ConfigError as error:
-        raise ArtifactError(f"{path}: {error} Write the token file again.") from error
+        raise ArtifactError(f"{path}: {str(error).removesuffix('.')}; write the token file again.") from error
 
 
 def read_ids(file: TokenFile, start: int, end: int) -> NDArray[np.int64]:
