@@ -18,6 +18,7 @@ from kareus.artifacts.tables import Column, TableSchema, write_table
 from kareus.cli import main
 from kareus.engine.checkpoint_files import SCHEMA_VERSION, Header, write_header
 from kareus.engine.data.batches import DataPosition
+from kareus.verify.outputs import write_outputs
 
 TABLE = TableSchema(name="costs", version=1, meaning="Costs.", columns=(Column("n", pl.Int64, "a number"),), key=("n",))
 PROVENANCE = Provenance(config_hash="0")
@@ -56,6 +57,8 @@ def results(tmp_path):
     checkpoint.mkdir(parents=True)
     (checkpoint / "rank-00000.safetensors").write_bytes(b"tensors" * 9)
     write_header(checkpoint / "rank-00000.json", HEADER, {})
+    listed = ["search/mlp/costs.parquet", "plan/fastest.json", "config/plan.yaml", "report/page.html", "report/data"]
+    write_outputs(tmp_path / "results", "mine", [folder / place for place in listed])
     (folder / "notes.json").write_text("{ my own")
     (folder / "mine.csv").write_text("a,b\n")
     pl.DataFrame({"own": [1]}).write_parquet(folder / "own.parquet")
@@ -69,6 +72,7 @@ SEALED = [
     f"{WORKLOAD}/report/page.html",
     f"{WORKLOAD}/report/data/costs.csv",
     f"{WORKLOAD}/report/manifest.json",
+    "campaigns/mine/outputs.json",
     "measurements/gpu/mlp_1/costs.parquet",
     "measurements/gpu/mlp_1/journal.jsonl",
     "training/checkpoints/iteration-00000004/rank-00000.json",
@@ -121,7 +125,7 @@ def test_a_truncated_file_is_found_and_removed_and_nothing_else(results, verify,
     after = contents(results)
     kept = path.with_name(f"{path.name}.damaged")
     assert {p: c for p, c in after.items() if p != kept} == {p: c for p, c in before.items() if p != path}
-    assert kept.exists() == ("training" in place)  # a checkpoint cannot be made again
+    assert kept.exists() == ("training" in place or "config" in place)  # cannot be made again, or may be a user's
 
 
 def test_of_a_journal_only_damaged_lines_are_removed(results, verify):
@@ -172,14 +176,60 @@ def test_what_a_manifest_lists_and_is_not_there_is_missing(results, verify):
     assert lines[0] == f"{results}/{WORKLOAD}/report/data/costs.csv: missing: listed in manifest.json"
 
 
-def test_what_later_tables_were_made_from_is_missing(results, verify):
-    table = results / WORKLOAD / "pipeline/iteration.parquet"
-    write_table(table, TABLE.frame([{"n": 1}]), TABLE, PROVENANCE)
+@pytest.mark.parametrize("place", ["search/mlp/costs.parquet", "plan/fastest.json", "config/plan.yaml", "report/data"])
+def test_what_a_campaign_made_and_is_not_there_is_missing(results, verify, place):
+    path = results / WORKLOAD / place
+    path.rename(results.parent / "elsewhere")
+    for empty in (path.parent, path.parent.parent):
+        if not any(empty.iterdir()):
+            empty.rmdir()
+    code, lines, _ = verify(results)
+    assert code == 1
+    missing = path if path.parent.exists() else results / WORKLOAD / place.split("/")[0]
+    assert f"{missing}: missing: listed in mine/outputs.json" in lines
+
+
+def test_what_a_later_run_did_not_make_again_stays_listed_as_long_as_it_is_declared(results, verify):
+    plan, table = (results / WORKLOAD / place for place in ("plan/fastest.json", "search/mlp/costs.parquet"))
+    plan.unlink()
+    table.unlink()
+    write_outputs(results, "mine", [plan])
     _, lines, _ = verify(results)
-    assert [line.partition(":")[0].removeprefix(f"{results}/{WORKLOAD}/") for line in lines[:-1]] == [
-        "frontier/microbatch.parquet",
-        "pipeline/instructions.parquet",
-    ]
+    assert lines[:-1] == [f"{plan}: missing: listed in mine/outputs.json"]
+
+
+def test_configurations_manifests_plans_and_tables_of_a_user_are_not_touched(results, verify):
+    project = results.parent
+    texts = {
+        "config/config.yaml": "defaults: [_self_]\n",
+        "config/workload.yaml": "seed: 1\n",
+        "config/plan.yaml": "seed: 1\n",
+        "config.yaml": "mine: true\n",
+        "plan/tasks.json": "[1, 2]",
+        "plan/broken.json": "{",
+        "manifest.json": '{"name": "my web site"}',
+        "outputs.json": "[]",
+        "campaigns/spring/outputs.json": '["posters"]',
+        "notes.json": '{"seal": "of a harbour"}',
+        "numbers.json": '{"a": 1e999, "seal": "x"}',
+        "undefined.json": '{"a": NaN, "seal": "x"}',
+        "empty.parquet": "",
+        f"results/{WORKLOAD}/config/workload.yaml": "seed: 1\n",  # of a version without seals
+    }
+    for name, text in texts.items():
+        (project / name).parent.mkdir(parents=True, exist_ok=True)
+        (project / name).write_text(text)
+    before = contents(project)
+    assert verify(project, "--repair") == (0, [f"{project}: all is sound"], "")
+    assert contents(project) == before
+
+
+def test_an_edited_copy_of_a_configuration_is_kept(results, verify):
+    path = results / WORKLOAD / "config/plan.yaml"
+    text = path.read_text().replace("seed: 1", "seed: 2")
+    path.write_text(text)
+    verify(results, "--repair")
+    assert path.with_name("plan.yaml.damaged").read_text() == text
 
 
 def test_what_killed_commands_left_is_removed_and_what_is_being_written_is_not(results, verify):
