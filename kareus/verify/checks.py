@@ -8,7 +8,7 @@ from kareus.artifacts.files import read_json, read_text
 from kareus.artifacts.manifest import SUFFIX, file_hash, read_manifest
 from kareus.artifacts.records import parse_json
 from kareus.artifacts.seals import KEY, SEAL_LENGTH, check_text_if_sealed, unsealed
-from kareus.artifacts.store import JOURNAL, damaged_lines
+from kareus.artifacts.store import JOURNAL, damaged_lines, shown_lines
 from kareus.artifacts.tables import METADATA_KEY, check_bytes
 from kareus.engine.checkpoint_files import HEADER, damage, is_checkpoint_file
 from kareus.errors import ArtifactError, ConfigError
@@ -67,9 +67,9 @@ def _is_ours(path: Path) -> bool:
 
 
 def _check_journal(path: Path) -> None:
-    lines = damaged_lines(path)
+    lines = damaged_lines(path) if (path.parent / "lock").exists() or is_in_results(path) else []  # or not a shelf
     if lines:
-        raise ArtifactError(f"damaged lines: {', '.join(map(str, lines))}")
+        raise ArtifactError(f"{len(lines)} lines ({shown_lines(lines)})" if len(lines) > 1 else shown_lines(lines))
 
 
 def _check_configuration(path: Path) -> None:

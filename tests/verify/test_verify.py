@@ -128,13 +128,23 @@ def test_a_truncated_file_is_found_and_removed_and_nothing_else(results, verify,
     assert kept.exists() == ("training" in place or "config" in place)  # cannot be made again, or may be a user's
 
 
-def test_of_a_journal_only_damaged_lines_are_removed(results, verify):
+@pytest.mark.parametrize("byte", [b"7", b"\r", b"\x0b", b"\x85"])
+def test_of_a_journal_only_damaged_lines_are_set_aside(results, verify, byte):
     path = results / "measurements/gpu/mlp_1/journal.jsonl"
     first, second = path.read_bytes().splitlines(keepends=True)
-    path.write_bytes(first.replace(b'"n": 1', b'"n": 7') + second)
+    damaged = first.replace(b'"n": 1', b'"n": ' + byte)
+    path.write_bytes(damaged + second)
     _, lines, _ = verify(results, "--repair")
-    assert lines[0] == f"{path}: damaged: damaged lines: 1; 1 of 2 lines removed"
+    assert lines[0] == f"{path}: damaged: line 1; kept in journal.jsonl.damaged"
     assert path.read_bytes() == second
+    assert path.with_name("journal.jsonl.damaged").read_bytes() == damaged
+
+
+def test_many_damaged_lines_are_counted_and_the_first_are_named(results, verify):
+    path = results / "measurements/gpu/mlp_1/journal.jsonl"
+    path.write_bytes(b"x\n" * 12)
+    _, lines, _ = verify(results)
+    assert lines[0] == f"{path}: damaged: 12 lines (line 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, ...)"
 
 
 def test_a_changed_tensor_is_found_by_the_hash_in_its_header(results, verify):
@@ -214,6 +224,7 @@ def test_configurations_manifests_plans_and_tables_of_a_user_are_not_touched(res
         "numbers.json": '{"a": 1e999, "seal": "x"}',
         "undefined.json": '{"a": NaN, "seal": "x"}',
         "empty.parquet": "",
+        "journal.jsonl": "Dear diary\n",
         f"results/{WORKLOAD}/config/workload.yaml": "seed: 1\n",  # of a version without seals
     }
     for name, text in texts.items():
