@@ -11,7 +11,7 @@ from pathlib import Path
 from kareus.artifacts.files import read_text
 from kareus.artifacts.manifest import SUFFIX, file_hash, read_manifest
 from kareus.artifacts.seals import has_seal
-from kareus.engine.checkpoint_files import HEADER, is_checkpoint_file
+from kareus.engine.checkpoint_files import HEADER, TENSORS, is_checkpoint_file
 from kareus.errors import ArtifactError
 from kareus.verify.checks import problem_of
 from kareus.verify.known import Known
@@ -94,6 +94,8 @@ def _findings(path: Path, known: Known) -> Iterator[Finding]:
             yield Finding(path=path, kind=Kind.DAMAGED, reason=problem)
             return
         known.add(path)
+    if is_checkpoint_file(path) and path.suffix == HEADER and not path.with_suffix(TENSORS).exists():
+        yield Finding(path=path.with_suffix(TENSORS), kind=Kind.MISSING, reason=f"described by {path.name}")
     if path.name.endswith(SUFFIX):
         yield from _of_manifest(path, known)
     if is_list_of_outputs(path):

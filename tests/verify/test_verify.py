@@ -173,6 +173,42 @@ def test_a_renamed_checkpoint_is_found_and_can_be_renamed_back(results, verify):
     assert sorted(contents(renamed).values()) == sorted(before.values())
 
 
+def test_a_checkpoint_without_its_tensors_is_not_sound_also_after_a_repair(results, verify):
+    tensors = results / "training/checkpoints/iteration-00000004/rank-00000.safetensors"
+    tensors.write_bytes(b"tensorz" * 9)
+    verify(results, "--repair")
+    code, lines, _ = verify(results)
+    assert (code, lines) == (
+        1,
+        [
+            f"{tensors}: missing: described by rank-00000.json",
+            f"{results}: 0 damaged, 1 missing, 0 left over; a training resumes from its last checkpoint that is whole",
+        ],
+    )
+
+
+def test_what_is_only_missing_is_not_to_be_removed(results, verify):
+    (results / WORKLOAD / "plan/fastest.json").unlink()
+    _, lines, _ = verify(results)
+    assert lines[-1] == f"{results}: 0 damaged, 1 missing, 0 left over; a run of snakemake makes results again"
+
+
+@pytest.mark.timeout(10)
+def test_what_is_no_regular_file_is_not_read_and_not_removed(results, verify):
+    os.mkfifo(results / WORKLOAD / "plan/pipe.json")
+    plan = results / WORKLOAD / "plan/fastest.json"
+    plan.unlink()
+    plan.mkdir()
+    (plan / "mine.txt").write_text("mine")
+    page = results / WORKLOAD / "report/page.html"
+    page.unlink()
+    os.mkfifo(page)
+    code, lines, _ = verify(results, "--repair")
+    reason = "damaged: is no regular file; left where it is: remove it by hand"
+    assert (code, lines[:-1]) == (1, [f"{plan}: {reason}", f"{page}: {reason}"])
+    assert (plan / "mine.txt").read_text() == "mine"
+
+
 def test_tensors_of_a_checkpoint_without_its_header_are_left_over(results, verify):
     (results / "training/checkpoints/iteration-00000004/rank-00000.json").unlink()
     _, lines, _ = verify(results)
@@ -284,15 +320,26 @@ def test_a_manifest_cannot_name_files_outside_its_folder(results, tmp_path, veri
         assert outside.read_text() == "mine"
 
 
-def test_a_folder_in_which_a_run_is_at_work_is_refused(results, verify):
-    lock = results.parent / ".snakemake/kareus.lock"
-    lock.parent.mkdir()
-    with lock.open("w") as held:
+@pytest.mark.parametrize(
+    ("lock", "folder"),
+    [
+        (".snakemake/kareus.lock", "results"),
+        (".snakemake/kareus.lock", "."),
+        ("results/training/lock", "results"),
+        ("results/training/lock", "results/training"),
+        ("results/training/lock", "results/training/checkpoints"),
+    ],
+)
+def test_a_folder_in_which_a_run_or_a_training_is_at_work_is_refused(results, verify, lock, folder):
+    path = results.parent / lock
+    path.parent.mkdir(exist_ok=True)
+    with path.open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        code, _, error = verify(results, "--repair")
+        code, _, error = verify(results.parent / folder, "--repair")
     assert code == 2
     assert "another run is at work in this folder" in error
-    assert verify(results)[0] == 0
+    assert len(error.splitlines()) == 1
+    assert verify(results.parent / folder)[0] == 0
 
 
 def test_a_folder_that_is_not_there_is_refused(tmp_path, verify):
