@@ -218,6 +218,15 @@ def test_a_damaged_plan_that_only_a_user_asked_for_is_made_again_when_asked_for_
     assert differences(whole, artifacts(copy / "results")) == []
 
 
+def test_a_damaged_file_that_no_job_makes_does_not_keep_a_campaign_from_being_done(copy):
+    report = workload_of(copy) / "report"
+    content = (report / "data/power.parquet").read_bytes()
+    (report / "data/mine.parquet").write_bytes(content[:-9])
+    shutil.rmtree(copy / "results/campaigns/reduced/report/workloads")
+    assert snakemake(copy, *CONFIG).returncode == 0
+    assert would_run(copy, *CONFIG) == {}
+
+
 def test_a_configuration_that_is_not_the_one_that_would_be_written_is_made_again(copy):
     config = workload_of(copy) / "config"
     before = {name: (config / name).read_bytes() for name in ("plan.yaml", "search.yaml", "profile.yaml")}
