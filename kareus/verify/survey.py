@@ -137,10 +137,17 @@ def _of_outputs(path: Path, known: Known) -> Iterator[Finding]:
         elif not (output.is_dir() if name.endswith("/") else output.is_file()):
             yield Finding(path=output, kind=Kind.DAMAGED, reason=_NO_FOLDER if name.endswith("/") else _NO_FILE)
         elif output.suffix == ".yaml" and not known.has(output, _SEALED):
-            if not has_seal(read_text(output)):
+            if not _has_seal(output):
                 yield Finding(path=output, kind=Kind.DAMAGED, reason="has lost its seal")
             else:
                 known.add(output, _SEALED)
+
+
+def _has_seal(path: Path) -> bool:
+    try:
+        return has_seal(read_text(path))
+    except ArtifactError:
+        return False
 
 
 def _first_missing(path: Path, root: Path) -> Path:

@@ -271,6 +271,15 @@ def test_configurations_manifests_plans_and_tables_of_a_user_are_not_touched(res
     assert contents(project) == before
 
 
+def test_a_configuration_that_is_no_text_any_more_is_found(results, verify):
+    path = results / WORKLOAD / "config/plan.yaml"
+    path.write_bytes(b"\xff" + path.read_bytes())
+    code, lines, _ = verify(results)
+    assert code == 1
+    assert lines[0].startswith(f"{path}: damaged: ")
+    assert lines[-1].startswith(f"{results}: 1 damaged, 0 missing")
+
+
 def test_an_edited_copy_of_a_configuration_is_kept(results, verify):
     path = results / WORKLOAD / "config/plan.yaml"
     text = path.read_text().replace("seed: 1", "seed: 2")
