@@ -37,6 +37,10 @@ onstart:
     set_measurements_aside()
 
 
+onsuccess:
+    list_outputs()
+
+
 onerror:
     # What failed may have found damage that left no trace in the file's attributes.
     SOUND.unlink(missing_ok=True)

@@ -1,5 +1,6 @@
 """Manifests: sealed lists of the files of a folder with the hash of each, for files that have no seal of their own."""
 
+import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
 
@@ -35,6 +36,22 @@ def read_manifest(path: Path) -> Mapping[str, str]:
     if not isinstance(files, dict) or not all(_is_below(name) for name in files):
         raise ArtifactError(f"{path}: does not list files below its folder; delete it and rerun the stage.")
     return files
+
+
+def copy_listed(manifest: Path, folder: Path) -> None:
+    """Copy a manifest, and the files that it lists, to `folder`.
+
+    Raises:
+        ArtifactError: the manifest is missing or damaged, or a file that it lists is missing.
+    """
+    for name in (*read_manifest(manifest), manifest.name):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        try:
+            shutil.copy2(manifest.parent / name, folder / name)
+        except OSError as error:
+            raise ArtifactError(
+                f"{manifest.parent / name}: cannot be copied ({error.strerror}); rerun the stage that makes it."
+            ) from error
 
 
 def _is_below(name: str) -> bool:

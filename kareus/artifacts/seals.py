@@ -12,6 +12,8 @@ from kareus.errors import ConfigError
 
 KEY = "seal"
 """Name under which a document holds its seal."""
+SEAL_LENGTH = 32
+"""Number of characters of a seal."""
 _COMMENT = "# seal: "
 
 
@@ -62,13 +64,18 @@ def check_text_if_sealed(text: str) -> None:
     Raises:
         ConfigError: it is not the text that was sealed.
     """
-    if _COMMENT in text:
+    if has_seal(text):
         check_text(text)
 
 
+def has_seal(text: str) -> bool:
+    """Return whether a text has a seal, be it the right one or not."""
+    return _COMMENT in text
+
+
 def _text_seal(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:32]
+    return hashlib.sha256(text.encode()).hexdigest()[:SEAL_LENGTH]
 
 
 def _seal(document: Mapping[str, Any]) -> str:
-    return hashlib.sha256(canonical_json(document).encode()).hexdigest()[:32]
+    return hashlib.sha256(canonical_json(document).encode()).hexdigest()[:SEAL_LENGTH]

@@ -169,17 +169,14 @@ class Shelf:
         return ArtifactError(f"{path}: measured on another testbed ({what}); move the folder away and rerun.")
 
     def _set_aside(self, damaged: Mapping[int, bytes], good: Sequence[bytes]) -> None:
-        """Keep damaged lines in a file of their own, then the journal without them; a kill between repeats both."""
-        aside = free_name(self._journal)
-        write_atomically(aside, lambda path: path.write_bytes(_joined(list(damaged.values()))))
-        write_atomically(self._journal, lambda path: path.write_bytes(_joined(good)))
+        aside = _set_lines_aside(self._journal, damaged, good)
         logger.warning(
             "%s: %d of %d lines are damaged, or not sealed as this version of Kareus seals them (%s); they are kept in "
             "%s, and what they held is measured again.",
             self._journal,
             len(damaged),
             len(damaged) + len(good),
-            _shown(list(damaged)),
+            shown_lines(list(damaged)),
             aside.name,
         )
 
@@ -201,6 +198,21 @@ def damaged_lines(path: Path) -> list[int]:
     """
     lines, _ = _lines(path)
     return [number for number, line in enumerate(lines, start=1) if not _is_sealed(line)]
+
+
+def set_damaged_lines_aside(path: Path) -> Path:
+    """Move the damaged lines of a journal, of which there are some, to a file beside it; return the file's path."""
+    lines, _ = _lines(path)
+    damaged = {number: lines[number - 1] for number in damaged_lines(path)}
+    return _set_lines_aside(path, damaged, [line for n, line in enumerate(lines, start=1) if n not in damaged])
+
+
+def _set_lines_aside(journal: Path, damaged: Mapping[int, bytes], good: Sequence[bytes]) -> Path:
+    """Keep damaged lines in a file of their own, then the journal without them; a kill between repeats both."""
+    aside = free_name(journal)
+    write_atomically(aside, lambda path: path.write_bytes(_joined(list(damaged.values()))))
+    write_atomically(journal, lambda path: path.write_bytes(_joined(good)))
+    return aside
 
 
 def _lines(journal: Path) -> tuple[list[bytes], bytes]:
@@ -233,8 +245,8 @@ def _unsealed_line(line: bytes) -> dict[str, Any]:
         raise ConfigError("not a text") from None
 
 
-def _shown(numbers: Sequence[int]) -> str:
-    """Numbers of lines for people: the first of many."""
+def shown_lines(numbers: Sequence[int]) -> str:
+    """Return numbers of lines for people: the first of many."""
     most = 10
     return f"line {', '.join(map(str, numbers[:most]))}{', ...' if len(numbers) > most else ''}"
 

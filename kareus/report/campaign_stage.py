@@ -1,7 +1,6 @@
 """The command `report-campaign`: a folder that holds everything about a campaign, to be looked at or handed on."""
 
 import argparse
-import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -9,7 +8,7 @@ import polars as pl
 
 from kareus.artifacts.files import replace_folder, write_text
 from kareus.artifacts.layout import campaign_table
-from kareus.artifacts.manifest import write_manifest
+from kareus.artifacts.manifest import copy_listed, write_manifest
 from kareus.artifacts.tables import TableSchema
 from kareus.emulate.tables import FLEET
 from kareus.errors import printable_lines
@@ -84,11 +83,15 @@ def _joined(schema: TableSchema, frames: Iterable[pl.DataFrame]) -> tuple[TableS
 
 
 def _copy_reports(inputs: CampaignInputs, results: Path, folder: Path) -> None:
-    """Put the pages that the index leads to beside it, with all that they lead to."""
-    planned = [member["workload"] for kind in ("workload", "fleet") for member in inputs.of_kind(kind)]
+    """Put the pages that the index leads to beside it, with all that they lead to and nothing else."""
+    manifests = {
+        results / member["workload"] / "report" / manifest: member["workload"]
+        for kind, manifest in (("workload", "manifest.json"), ("fleet", "fleets.manifest.json"))
+        for member in inputs.of_kind(kind)
+    }
 
     def copy(temporary: Path) -> None:  # an empty folder for a campaign of sweeps alone, which has no pages
-        for workload in dict.fromkeys(planned):
-            shutil.copytree(results / workload / "report", temporary / workload, ignore=shutil.ignore_patterns(".*"))
+        for manifest, workload in manifests.items():
+            copy_listed(manifest, temporary / workload)
 
     replace_folder(folder, copy)

@@ -1,24 +1,26 @@
 """Checks of single files that Kareus wrote: is each as it was written?"""
 
-import json
+import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from kareus.artifacts.files import file_hash, read_json, read_text
 from kareus.artifacts.manifest import SUFFIX, read_manifest
-from kareus.artifacts.seals import KEY, check_text, unsealed
-from kareus.artifacts.store import damaged_lines
-from kareus.artifacts.tables import check_bytes
+from kareus.artifacts.records import parse_json
+from kareus.artifacts.seals import KEY, SEAL_LENGTH, check_text_if_sealed, unsealed
+from kareus.artifacts.store import JOURNAL, damaged_lines, shown_lines
+from kareus.artifacts.tables import METADATA_KEY, check_bytes
 from kareus.engine.checkpoint_files import HEADER, damage, is_checkpoint_file
 from kareus.errors import ArtifactError, ConfigError
+from kareus.verify.outputs import is_in_results, is_list_of_outputs, read_outputs
 
 Check = Callable[[Path], object]
 """Raises an `ArtifactError` or a `ConfigError` if the file is not as it was written."""
 
-JOURNAL = "journal.jsonl"
 SEALED_SINCE = 3
 """Version of the plan file with which seals came."""
+_MARK = rf'"{KEY}":\s*"[^"]{{{SEAL_LENGTH}}}"|"kareus_version"'.encode()
+"""What a JSON file that Kareus wrote has, at its end or at its beginning."""
 
 
 def problem_of(path: Path) -> str | None:
@@ -29,6 +31,8 @@ def problem_of(path: Path) -> str | None:
     try:
         check(path)
     except (ArtifactError, ConfigError) as error:
+        if path.suffix in (".json", ".parquet") and not is_checkpoint_file(path) and not _is_ours(path):
+            return None
         return str(error).removeprefix(f"{path}: ").partition(";")[0].rstrip(".")
     except OSError as error:
         return f"cannot be read ({error.strerror})"
@@ -43,6 +47,7 @@ def _check_of(path: Path) -> Check | None:
         (path.suffix == ".parquet", check_bytes),
         (path.name.endswith(SUFFIX), read_manifest),
         (path.name == JOURNAL, _check_journal),
+        (is_list_of_outputs(path), read_outputs),
         (is_configuration, _check_configuration),
         (is_checkpoint_file(path), _check_checkpoint),
         (is_plan, _check_plan),
@@ -51,14 +56,25 @@ def _check_of(path: Path) -> Check | None:
     return next((check for applies, check in checks if applies), None)
 
 
+def _is_ours(path: Path) -> bool:
+    """Whether a file with something wrong is known to have been written by Kareus; others use the same names."""
+    try:
+        content = path.read_bytes()
+    except OSError:
+        return False
+    mark = METADATA_KEY.encode() if path.suffix == ".parquet" else _MARK
+    return bool(re.search(mark, content)) or is_in_results(path)
+
+
 def _check_journal(path: Path) -> None:
-    lines = damaged_lines(path)
+    lines = damaged_lines(path) if (path.parent / "lock").exists() or is_in_results(path) else []  # or not a shelf
     if lines:
-        raise ArtifactError(f"damaged lines: {', '.join(map(str, lines))}")
+        raise ArtifactError(f"{len(lines)} lines ({shown_lines(lines)})" if len(lines) > 1 else shown_lines(lines))
 
 
 def _check_configuration(path: Path) -> None:
-    check_text(read_text(path))
+    """Check a configuration that has a seal; one without is a user's, or of an earlier version."""
+    check_text_if_sealed(read_text(path))
 
 
 def _check_plan(path: Path) -> None:
@@ -85,11 +101,12 @@ def _check_any_json(path: Path) -> None:
     Other JSON is not ours, or has no seal.
     """
     try:
-        document: Any = json.loads(path.read_bytes())
-    except (ValueError, RecursionError):
+        document = parse_json(read_text(path))
+    except (ArtifactError, ConfigError):
         return
-    if not isinstance(document, dict) or KEY not in document:
+    seal = document.get(KEY) if isinstance(document, dict) else None
+    if not isinstance(seal, str) or len(seal) != SEAL_LENGTH:
         return
     described, expected = path.with_name(path.name.removesuffix(".json")), unsealed(document).get("sha256")
-    if expected is not None and described.is_file() and file_hash(described) != expected:
+    if isinstance(expected, str) and described.is_file() and file_hash(described) != expected:
         raise ArtifactError(f"{described.name} is not the file that was written with it")

@@ -1,22 +1,26 @@
 """Command `verify`: recheck everything in a folder; with `--repair`, remove what a run is to make again.
 
-Exit code 0: all is sound. 1: something is not. 2: the folder cannot be checked.
+Exit code 0: all is sound. 1: something is not, be it repaired or not. 2: the folder cannot be checked.
 """
 
 import argparse
 import contextlib
 import logging
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 from kareus.artifacts.files import lock_at_once
+from kareus.engine.checkpoint_files import is_checkpoint_file
 from kareus.errors import ArtifactError
 from kareus.verify.known import Known
 from kareus.verify.repair import repair
-from kareus.verify.survey import Kind, survey
+from kareus.verify.survey import Finding, Kind, survey
 
 RUN_LOCK = Path(".snakemake/kareus.lock")
 """Lock that a run of the workflow holds, below the folder that it runs in."""
+LOCK, CHECKPOINTS = "lock", "checkpoints"
+"""Lock that a training holds in its folder, and what else is there."""
 
 logger = logging.getLogger(__name__)
 
@@ -38,14 +42,38 @@ def run(arguments: argparse.Namespace) -> int:
     folder = arguments.folder
     if not folder.is_dir():
         raise ArtifactError(f"{folder}: no such folder; give one with results, or of a training.")
-    lock = next((above / RUN_LOCK for above in folder.resolve().parents if (above / RUN_LOCK).exists()), None)
-    with lock_at_once(lock) if lock else contextlib.nullcontext():
+    with contextlib.ExitStack() as held:
+        for lock in _locks(folder):
+            held.enter_context(lock_at_once(lock))
         findings = survey([folder], Known())
         for finding in findings:
             done = f"; {repair(finding)}" if arguments.repair else ""
             logger.info("%s: %s: %s%s", finding.path, finding.kind, finding.reason, done)
-    counts = Counter(finding.kind for finding in findings)
-    found = ", ".join(f"{counts[kind]} {kind}" for kind in Kind)
-    advice = "" if arguments.repair or not findings else "; remove what is damaged with --repair"
-    logger.info("%s: %s", folder, f"{found}{advice}; a run of snakemake makes it again" if findings else "all is sound")
+    logger.info("%s: %s", folder, _summary(findings, is_repaired=arguments.repair))
     return 1 if findings else 0
+
+
+def _locks(folder: Path) -> list[Path]:
+    """Locks of the run of the workflow, and of the trainings, that may be at work in a folder."""
+    here = folder.resolve()
+    runs = [above / RUN_LOCK for above in (here, *here.parents)]
+    of_trainings = [above / LOCK for above in (here, *here.parents) if (above / CHECKPOINTS).is_dir()]
+    below = [path for path in here.rglob(LOCK) if (path.parent / CHECKPOINTS).is_dir()]
+    return [path for path in dict.fromkeys([*runs, *of_trainings, *below]) if path.is_file()]
+
+
+def _summary(findings: Sequence[Finding], *, is_repaired: bool) -> str:
+    """How many files are not as they should be, and what to do."""
+    if not findings:
+        return "all is sound"
+    counts = Counter(finding.kind for finding in findings)
+    parts = [", ".join(f"{counts[kind]} {kind}" for kind in Kind)]
+    if not is_repaired and counts[Kind.DAMAGED] + counts[Kind.LEFT_OVER]:
+        parts.append("remove what is damaged or left over with --repair")
+    lost = [finding for finding in findings if finding.kind is not Kind.LEFT_OVER]
+    checkpoints = [finding for finding in lost if is_checkpoint_file(finding.path)]
+    if len(checkpoints) < len(lost):
+        parts.append("a run of snakemake makes results again")
+    if checkpoints:
+        parts.append("a training resumes from its last checkpoint that is whole")
+    return "; ".join(parts)

@@ -2,33 +2,24 @@
 
 import os
 import re
+import stat
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from kareus.artifacts.files import file_hash
+from kareus.artifacts.files import file_hash, read_text
 from kareus.artifacts.manifest import SUFFIX, read_manifest
-from kareus.engine.checkpoint_files import HEADER, is_checkpoint_file
+from kareus.artifacts.seals import has_seal
+from kareus.engine.checkpoint_files import HEADER, TENSORS, is_checkpoint_file
 from kareus.errors import ArtifactError
 from kareus.verify.checks import problem_of
 from kareus.verify.known import Known
+from kareus.verify.outputs import is_list_of_outputs, read_outputs, results_of
 
-MADE_FROM = {
-    "schedule/space.parquet": ("partition/partitions.parquet",),
-    "frontier/microbatch.parquet": (
-        "partition/segments.parquet",
-        "partition/partitions.parquet",
-        "schedule/space.parquet",
-        "profile/components.parquet",
-        "profile/instructions.parquet",
-    ),
-    "pipeline/iteration.parquet": ("pipeline/instructions.parquet", "frontier/microbatch.parquet"),
-    "engine/end-to-end/iterations.parquet": ("pipeline/iteration.parquet",),
-}
-"""What must be in the folder of a workload beside what was made from it."""
-TOGETHER = ("candidates.parquet", "rounds.parquet", "proposals.parquet")
-"""Tables of a search, written together."""
+_NO_FILE, _NO_FOLDER = "is no regular file", "is no folder"
+_SEALED = "sealed"
+"""Under what a configuration is known to have a seal."""
 _TEMPORARY = re.compile(r"\..+\.(\d+)(\.old)?\.tmp")
 
 
@@ -72,13 +63,21 @@ def is_temporary(path: Path) -> bool:
 
 
 def _below(folder: Path) -> Iterator[Path]:
-    """Files below a folder, and half-written folders."""
+    """Regular files below a folder, and half-written folders."""
     for parent, folders, files in os.walk(folder):
         here = Path(parent)
-        yield from (here / name for name in files if not (here / name).is_symlink())
+        yield from (here / name for name in files if _is_regular(here / name))
         for name in [name for name in folders if is_temporary(here / name)]:
             folders.remove(name)
             yield here / name
+
+
+def _is_regular(path: Path) -> bool:
+    """Whether a path is a file that can be read without waiting, and no link."""
+    try:
+        return stat.S_ISREG(path.lstat().st_mode)
+    except OSError:  # it has gone since the folder was listed
+        return False
 
 
 def _findings(path: Path, known: Known) -> Iterator[Finding]:
@@ -95,9 +94,12 @@ def _findings(path: Path, known: Known) -> Iterator[Finding]:
             yield Finding(path=path, kind=Kind.DAMAGED, reason=problem)
             return
         known.add(path)
+    if is_checkpoint_file(path) and path.suffix == HEADER and not path.with_suffix(TENSORS).exists():
+        yield Finding(path=path.with_suffix(TENSORS), kind=Kind.MISSING, reason=f"described by {path.name}")
     if path.name.endswith(SUFFIX):
         yield from _of_manifest(path, known)
-    yield from _incomplete(path)
+    if is_list_of_outputs(path):
+        yield from _of_outputs(path, known)
 
 
 def _of_manifest(path: Path, known: Known) -> Iterator[Finding]:
@@ -110,7 +112,9 @@ def _of_manifest(path: Path, known: Known) -> Iterator[Finding]:
         file = path.parent / name
         if file.is_symlink():
             continue
-        if not file.is_file():
+        if file.exists() and not file.is_file():
+            yield Finding(path=file, kind=Kind.DAMAGED, reason=_NO_FILE)
+        elif not file.exists():
             yield Finding(path=file, kind=Kind.MISSING, reason=f"listed in {path.name}")
         elif not known.has(file, expected):
             if file_hash(file) == expected:
@@ -119,19 +123,37 @@ def _of_manifest(path: Path, known: Known) -> Iterator[Finding]:
                 yield Finding(path=file, kind=Kind.DAMAGED, reason=f"not the file that {path.name} lists")
 
 
-def _incomplete(path: Path) -> Iterator[Finding]:
-    """What must be beside a file and is not."""
-    place = "/".join(path.parts[-3:] if path.parts[-3:-2] == ("engine",) else path.parts[-2:])
-    if place in MADE_FROM:
-        root = path.parents[place.count("/")]
-        beside = [root / name for name in MADE_FROM[place]]
-    elif path.name in TOGETHER and path.parent.parent.name == "search":
-        beside = [path.parent / name for name in TOGETHER]
-    else:
-        return
-    for other in beside:
-        if not other.exists():
-            yield Finding(path=other, kind=Kind.MISSING, reason=f"{place} was made from it")
+def _of_outputs(path: Path, known: Known) -> Iterator[Finding]:
+    """Outputs that a sound list names and that are missing, or of another kind, or have lost their seal."""
+    try:
+        listed = read_outputs(path)
+    except ArtifactError:
+        return  # it changed since it was checked; the next survey says so
+    results, source = results_of(path), f"{path.parent.name}/{path.name}"
+    for name in listed:
+        output = results / name
+        if not output.exists():
+            yield Finding(path=_first_missing(output, results), kind=Kind.MISSING, reason=f"listed in {source}")
+        elif not (output.is_dir() if name.endswith("/") else output.is_file()):
+            yield Finding(path=output, kind=Kind.DAMAGED, reason=_NO_FOLDER if name.endswith("/") else _NO_FILE)
+        elif output.suffix == ".yaml" and not known.has(output, _SEALED):
+            if not _has_seal(output):
+                yield Finding(path=output, kind=Kind.DAMAGED, reason="has lost its seal")
+            else:
+                known.add(output, _SEALED)
+
+
+def _has_seal(path: Path) -> bool:
+    try:
+        return has_seal(read_text(path))
+    except ArtifactError:
+        return False
+
+
+def _first_missing(path: Path, root: Path) -> Path:
+    """The topmost folder below `root` that is missing on the way to a file, or the file itself."""
+    missing = [above for above in (path, *path.parents) if above.is_relative_to(root) and not above.exists()]
+    return missing[-1]
 
 
 def _is_being_written(path: Path) -> bool:

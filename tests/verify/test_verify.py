@@ -18,6 +18,7 @@ from kareus.artifacts.tables import Column, TableSchema, write_table
 from kareus.cli import main
 from kareus.engine.checkpoint_files import SCHEMA_VERSION, Header, write_header
 from kareus.engine.data.batches import DataPosition
+from kareus.verify.outputs import write_outputs
 
 TABLE = TableSchema(name="costs", version=1, meaning="Costs.", columns=(Column("n", pl.Int64, "a number"),), key=("n",))
 PROVENANCE = Provenance(config_hash="0")
@@ -56,6 +57,8 @@ def results(tmp_path):
     checkpoint.mkdir(parents=True)
     (checkpoint / "rank-00000.safetensors").write_bytes(b"tensors" * 9)
     write_header(checkpoint / "rank-00000.json", HEADER, {})
+    listed = ["search/mlp/costs.parquet", "plan/fastest.json", "config/plan.yaml", "report/page.html", "report/data"]
+    write_outputs(tmp_path / "results", "mine", [folder / place for place in listed])
     (folder / "notes.json").write_text("{ my own")
     (folder / "mine.csv").write_text("a,b\n")
     pl.DataFrame({"own": [1]}).write_parquet(folder / "own.parquet")
@@ -69,6 +72,7 @@ SEALED = [
     f"{WORKLOAD}/report/page.html",
     f"{WORKLOAD}/report/data/costs.csv",
     f"{WORKLOAD}/report/manifest.json",
+    "campaigns/mine/outputs.json",
     "measurements/gpu/mlp_1/costs.parquet",
     "measurements/gpu/mlp_1/journal.jsonl",
     "training/checkpoints/iteration-00000004/rank-00000.json",
@@ -121,16 +125,26 @@ def test_a_truncated_file_is_found_and_removed_and_nothing_else(results, verify,
     after = contents(results)
     kept = path.with_name(f"{path.name}.damaged")
     assert {p: c for p, c in after.items() if p != kept} == {p: c for p, c in before.items() if p != path}
-    assert kept.exists() == ("training" in place)  # a checkpoint cannot be made again
+    assert kept.exists() == ("training" in place or "config" in place)  # cannot be made again, or may be a user's
 
 
-def test_of_a_journal_only_damaged_lines_are_removed(results, verify):
+@pytest.mark.parametrize("byte", [b"7", b"\r", b"\x0b", b"\x85"])
+def test_of_a_journal_only_damaged_lines_are_set_aside(results, verify, byte):
     path = results / "measurements/gpu/mlp_1/journal.jsonl"
     first, second = path.read_bytes().splitlines(keepends=True)
-    path.write_bytes(first.replace(b'"n": 1', b'"n": 7') + second)
+    damaged = first.replace(b'"n": 1', b'"n": ' + byte)
+    path.write_bytes(damaged + second)
     _, lines, _ = verify(results, "--repair")
-    assert lines[0] == f"{path}: damaged: damaged lines: 1; 1 of 2 lines removed"
+    assert lines[0] == f"{path}: damaged: line 1; kept in journal.jsonl.damaged"
     assert path.read_bytes() == second
+    assert path.with_name("journal.jsonl.damaged").read_bytes() == damaged
+
+
+def test_many_damaged_lines_are_counted_and_the_first_are_named(results, verify):
+    path = results / "measurements/gpu/mlp_1/journal.jsonl"
+    path.write_bytes(b"x\n" * 12)
+    _, lines, _ = verify(results)
+    assert lines[0] == f"{path}: damaged: 12 lines (line 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, ...)"
 
 
 def test_a_changed_tensor_is_found_by_the_hash_in_its_header(results, verify):
@@ -159,6 +173,42 @@ def test_a_renamed_checkpoint_is_found_and_can_be_renamed_back(results, verify):
     assert sorted(contents(renamed).values()) == sorted(before.values())
 
 
+def test_a_checkpoint_without_its_tensors_is_not_sound_also_after_a_repair(results, verify):
+    tensors = results / "training/checkpoints/iteration-00000004/rank-00000.safetensors"
+    tensors.write_bytes(b"tensorz" * 9)
+    verify(results, "--repair")
+    code, lines, _ = verify(results)
+    assert (code, lines) == (
+        1,
+        [
+            f"{tensors}: missing: described by rank-00000.json",
+            f"{results}: 0 damaged, 1 missing, 0 left over; a training resumes from its last checkpoint that is whole",
+        ],
+    )
+
+
+def test_what_is_only_missing_is_not_to_be_removed(results, verify):
+    (results / WORKLOAD / "plan/fastest.json").unlink()
+    _, lines, _ = verify(results)
+    assert lines[-1] == f"{results}: 0 damaged, 1 missing, 0 left over; a run of snakemake makes results again"
+
+
+@pytest.mark.timeout(10)
+def test_what_is_no_regular_file_is_not_read_and_not_removed(results, verify):
+    os.mkfifo(results / WORKLOAD / "plan/pipe.json")
+    plan = results / WORKLOAD / "plan/fastest.json"
+    plan.unlink()
+    plan.mkdir()
+    (plan / "mine.txt").write_text("mine")
+    page = results / WORKLOAD / "report/page.html"
+    page.unlink()
+    os.mkfifo(page)
+    code, lines, _ = verify(results, "--repair")
+    reason = "damaged: is no regular file; left where it is: remove it by hand"
+    assert (code, lines[:-1]) == (1, [f"{plan}: {reason}", f"{page}: {reason}"])
+    assert (plan / "mine.txt").read_text() == "mine"
+
+
 def test_tensors_of_a_checkpoint_without_its_header_are_left_over(results, verify):
     (results / "training/checkpoints/iteration-00000004/rank-00000.json").unlink()
     _, lines, _ = verify(results)
@@ -172,14 +222,70 @@ def test_what_a_manifest_lists_and_is_not_there_is_missing(results, verify):
     assert lines[0] == f"{results}/{WORKLOAD}/report/data/costs.csv: missing: listed in manifest.json"
 
 
-def test_what_later_tables_were_made_from_is_missing(results, verify):
-    table = results / WORKLOAD / "pipeline/iteration.parquet"
-    write_table(table, TABLE.frame([{"n": 1}]), TABLE, PROVENANCE)
+@pytest.mark.parametrize("place", ["search/mlp/costs.parquet", "plan/fastest.json", "config/plan.yaml", "report/data"])
+def test_what_a_campaign_made_and_is_not_there_is_missing(results, verify, place):
+    path = results / WORKLOAD / place
+    path.rename(results.parent / "elsewhere")
+    for empty in (path.parent, path.parent.parent):
+        if not any(empty.iterdir()):
+            empty.rmdir()
+    code, lines, _ = verify(results)
+    assert code == 1
+    missing = path if path.parent.exists() else results / WORKLOAD / place.split("/")[0]
+    assert f"{missing}: missing: listed in mine/outputs.json" in lines
+
+
+def test_what_a_later_run_did_not_make_again_stays_listed_as_long_as_it_is_declared(results, verify):
+    plan, table = (results / WORKLOAD / place for place in ("plan/fastest.json", "search/mlp/costs.parquet"))
+    plan.unlink()
+    table.unlink()
+    write_outputs(results, "mine", [plan])
     _, lines, _ = verify(results)
-    assert [line.partition(":")[0].removeprefix(f"{results}/{WORKLOAD}/") for line in lines[:-1]] == [
-        "frontier/microbatch.parquet",
-        "pipeline/instructions.parquet",
-    ]
+    assert lines[:-1] == [f"{plan}: missing: listed in mine/outputs.json"]
+
+
+def test_configurations_manifests_plans_and_tables_of_a_user_are_not_touched(results, verify):
+    project = results.parent
+    texts = {
+        "config/config.yaml": "defaults: [_self_]\n",
+        "config/workload.yaml": "seed: 1\n",
+        "config/plan.yaml": "seed: 1\n",
+        "config.yaml": "mine: true\n",
+        "plan/tasks.json": "[1, 2]",
+        "plan/broken.json": "{",
+        "manifest.json": '{"name": "my web site"}',
+        "outputs.json": "[]",
+        "campaigns/spring/outputs.json": '["posters"]',
+        "notes.json": '{"seal": "of a harbour"}',
+        "numbers.json": '{"a": 1e999, "seal": "x"}',
+        "undefined.json": '{"a": NaN, "seal": "x"}',
+        "empty.parquet": "",
+        "journal.jsonl": "Dear diary\n",
+        f"results/{WORKLOAD}/config/workload.yaml": "seed: 1\n",  # of a version without seals
+    }
+    for name, text in texts.items():
+        (project / name).parent.mkdir(parents=True, exist_ok=True)
+        (project / name).write_text(text)
+    before = contents(project)
+    assert verify(project, "--repair") == (0, [f"{project}: all is sound"], "")
+    assert contents(project) == before
+
+
+def test_a_configuration_that_is_no_text_any_more_is_found(results, verify):
+    path = results / WORKLOAD / "config/plan.yaml"
+    path.write_bytes(b"\xff" + path.read_bytes())
+    code, lines, _ = verify(results)
+    assert code == 1
+    assert lines[0].startswith(f"{path}: damaged: ")
+    assert lines[-1].startswith(f"{results}: 1 damaged, 0 missing")
+
+
+def test_an_edited_copy_of_a_configuration_is_kept(results, verify):
+    path = results / WORKLOAD / "config/plan.yaml"
+    text = path.read_text().replace("seed: 1", "seed: 2")
+    path.write_text(text)
+    verify(results, "--repair")
+    assert path.with_name("plan.yaml.damaged").read_text() == text
 
 
 def test_what_killed_commands_left_is_removed_and_what_is_being_written_is_not(results, verify):
@@ -223,15 +329,26 @@ def test_a_manifest_cannot_name_files_outside_its_folder(results, tmp_path, veri
         assert outside.read_text() == "mine"
 
 
-def test_a_folder_in_which_a_run_is_at_work_is_refused(results, verify):
-    lock = results.parent / ".snakemake/kareus.lock"
-    lock.parent.mkdir()
-    with lock.open("w") as held:
+@pytest.mark.parametrize(
+    ("lock", "folder"),
+    [
+        (".snakemake/kareus.lock", "results"),
+        (".snakemake/kareus.lock", "."),
+        ("results/training/lock", "results"),
+        ("results/training/lock", "results/training"),
+        ("results/training/lock", "results/training/checkpoints"),
+    ],
+)
+def test_a_folder_in_which_a_run_or_a_training_is_at_work_is_refused(results, verify, lock, folder):
+    path = results.parent / lock
+    path.parent.mkdir(exist_ok=True)
+    with path.open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        code, _, error = verify(results, "--repair")
+        code, _, error = verify(results.parent / folder, "--repair")
     assert code == 2
     assert "another run is at work in this folder" in error
-    assert verify(results)[0] == 0
+    assert len(error.splitlines()) == 1
+    assert verify(results.parent / folder)[0] == 0
 
 
 def test_a_folder_that_is_not_there_is_refused(tmp_path, verify):

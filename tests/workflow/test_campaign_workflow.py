@@ -15,6 +15,7 @@ from kareus.artifacts.tables import read_table
 from kareus.campaign.jobs import campaign_jobs
 from kareus.campaign.resolve import resolve_campaign
 from kareus.campaign.tables import CAMPAIGN
+from kareus.cli import main
 from kareus.profile.tables import TRIALS
 from runs.artifacts import artifacts, differences
 from runs.checkout import ROOT, checkout, command, snakemake, would_run
@@ -211,6 +212,67 @@ def test_what_is_damaged_is_named_and_made_again(copy, how):
     aside = {path for path in files_of(copy) if path.suffix == ".damaged"}
     assert {path.parent.parent.parent.name for path in aside} == {"measurements"}
     assert set(files_of(copy)) - aside == set(before)
+
+
+def test_a_damaged_plan_that_only_a_user_asked_for_is_made_again_when_asked_for_again(copy):
+    name = f"results/{workload_of(copy).name}/plan/edp.json"
+    assert snakemake(copy, name, *CONFIG).returncode == 0
+    plan = copy / name
+    time_ns, whole = plan.stat().st_mtime_ns, artifacts(copy / "results")
+    damage(plan, "truncated")
+    os.utime(plan, ns=(time_ns, time_ns))
+    assert would_run(copy, name, *CONFIG) == {"select_plan": 1}
+    assert would_run(copy, *CONFIG) == {}
+    assert snakemake(copy, name, *CONFIG).returncode == 0
+    assert differences(whole, artifacts(copy / "results")) == []
+
+
+def test_a_damaged_file_that_no_job_makes_does_not_keep_a_campaign_from_being_done(copy):
+    report = workload_of(copy) / "report"
+    content = (report / "data/power.parquet").read_bytes()
+    (report / "data/mine.parquet").write_bytes(content[:-9])
+    shutil.rmtree(copy / "results/campaigns/reduced/report/workloads")
+    assert snakemake(copy, *CONFIG).returncode == 0
+    assert would_run(copy, *CONFIG) == {}
+
+
+def test_a_configuration_that_is_not_the_one_that_would_be_written_is_made_again(copy):
+    config = workload_of(copy) / "config"
+    before = {name: (config / name).read_bytes() for name in ("plan.yaml", "search.yaml", "profile.yaml")}
+    time_ns = (config / "search.yaml").stat().st_mtime_ns
+    (config / "search.yaml").write_bytes(before["profile.yaml"])  # a sound one, of another stage
+    (config / "plan.yaml").write_text("seed: 1\n")
+    for name in ("search.yaml", "plan.yaml"):
+        os.utime(config / name, ns=(time_ns, time_ns))
+    assert would_run(copy, *CONFIG)["write_config"] == 2
+    assert snakemake(copy, *CONFIG).returncode == 0
+    assert {name: (config / name).read_bytes() for name in before} == before
+
+
+LOST = [
+    "*/plan/fastest.json",
+    "*/config/search.yaml",
+    "*/config/plan.yaml",
+    "*/emulate/*/hours.parquet",
+    "*/engine/end-to-end/iterations.parquet",
+    "*/report/manifest.json",
+    "*/search",
+    "campaigns/reduced/campaign.parquet",
+    "workloads.parquet",
+    "graphs",
+]
+
+
+def test_what_is_missing_of_a_campaign_is_noticed_by_looking_at_its_results_alone(copy, caplog):
+    for pattern in LOST:
+        lost = next((copy / "results").glob(pattern))
+        lost.rename(copy / "elsewhere")
+        caplog.clear()
+        with caplog.at_level("INFO"):
+            assert main(["verify", str(copy / "results")]) == 1
+        assert f"{lost}: missing: listed in reduced/outputs.json" in caplog.messages
+        (copy / "elsewhere").rename(lost)
+    assert main(["verify", str(copy / "results")]) == 0
 
 
 def test_what_is_deleted_is_made_again_even_where_snakemake_has_forgotten_everything(copy):

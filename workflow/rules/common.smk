@@ -3,6 +3,7 @@
 
 import shlex
 import shutil
+from functools import cache
 from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
@@ -26,6 +27,7 @@ from kareus.report.contents import (
     WRITTEN_AS,
     campaign_figure_names,
 )
+from kareus.verify.stage import RUN_LOCK
 from kareus.workload.naming import graph_name
 from kareus.workload.slices import SLICES, cut, slice_text
 
@@ -33,8 +35,9 @@ shell.executable("bash")
 # So that a stage's parent is Snakemake, and it dies with Snakemake, even if that happens before it runs.
 shell.prefix(f"{PARENT_VARIABLE}=$PPID exec ")
 
+# Runs `<command>... > <path>`, but beside the path, renamed into place once it is whole: `INTO <path> <command>...`.
+INTO = """bash -c 'new="${{1%/*}}/.${{1##*/}}.$$.tmp"; "${{@:2}}" > "$new" && mv "$new" "$1"' into """
 
-RUN_LOCK = Path(".snakemake/kareus.lock")
 BACKUPS = Path(
     ".snakemake/backups"
 )  # outputs that jobs of a run make anew; left there by kills
@@ -195,15 +198,28 @@ def partitions(wildcards):
     return expected_partitions(workload(wildcards))
 
 
+@cache
+def text_of(workload, stage):
+    """Slice of the configuration of the workload of a results folder, as YAML."""
+    return slice_text(CAMPAIGN.folders[workload], stage)
+
+
+@cache
+def graph_text_of(graph):
+    """Slice of the configuration that extraction sees."""
+    return slice_text(GRAPHS[graph], "partition")
+
+
 def config_text(wildcards):
     """Slice of a workload's configuration, as YAML; a change of it reruns its stage and no other."""
-    return slice_text(workload(wildcards), wildcards.stage)
+    workload(wildcards)
+    return text_of(wildcards.workload, wildcards.stage)
 
 
 def graph_config_text(wildcards):
     """Slice of the configuration that extraction sees; workloads that share it share their operator graph."""
-    place = f"results/graphs/{wildcards.graph}"
-    return slice_text(member(GRAPHS, place, wildcards.graph), "partition")
+    member(GRAPHS, f"results/graphs/{wildcards.graph}", wildcards.graph)
+    return graph_text_of(wildcards.graph)
 
 
 def graph_files(wildcards):

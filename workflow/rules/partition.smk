@@ -13,7 +13,7 @@ rule write_graph_config:
     message:
         "Writing the configuration of the graph {wildcards.graph}"
     shell:
-        "printf '%s' {params.text:q} > {output.config} 2> {log}"
+        INTO + "{output.config} printf %s {params.text:q} 2> {log}"
 
 
 rule extract_partitions:
@@ -52,4 +52,6 @@ rule place_partitions:
     message:
         "Placing the partitions of {wildcards.workload}"
     shell:
-        "cp {input} results/{wildcards.workload}/partition/ > {log} 2>&1"
+        'bash -c \'for path in "${{@:2}}"; do new="$1/.${{path##*/}}.$$.tmp";'
+        ' cp "$path" "$new" && mv "$new" "$1/${{path##*/}}" || exit; done\''
+        " place results/{wildcards.workload}/partition {input} > {log} 2>&1"

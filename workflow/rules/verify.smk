@@ -8,7 +8,7 @@ from snakemake_interface_executor_plugins.settings import ExecMode
 from kareus.artifacts.files import set_aside
 from kareus.verify.jobs import Job, others, to_force
 from kareus.verify.known import read_known
-from kareus.verify.repair import repair
+from kareus.verify.outputs import write_outputs
 from kareus.verify.survey import Kind, survey
 
 SOUND = Path(".snakemake/kareus/sound.json")
@@ -40,14 +40,48 @@ def force():
         for wildcards in every
     ]
     foreign = others(jobs, findings(), STORE)
+    asked = [str(finding.path) for finding in foreign if is_made(finding.path)]
     for finding in findings():
-        remedy = (
-            "kareus verify --repair removes it"
-            if finding in foreign
-            else "a run makes it again"
-        )
+        if finding not in foreign:
+            remedy = "a run makes it again"
+        elif str(finding.path) in asked:
+            remedy = "a run that is asked for it makes it again"
+        else:
+            remedy = "kareus verify --repair removes it"
         logger.warning(f"{finding.path}: {finding.kind}: {finding.reason}; {remedy}.")
-    workflow.dag.forcefiles.update(to_force(jobs, findings(), STORE))
+    workflow.dag.forcefiles.update(to_force(jobs, findings(), STORE), asked, stale())
+
+
+def is_made(path):
+    """Whether a rule makes a file, be it one that the campaign does not ask for, such as a plan of another selector."""
+    return any(rule.is_producer(str(path)) for rule in workflow.rules)
+
+
+def stale():
+    """Configurations whose text is not the one that would be written."""
+    texts = {
+        f"results/{job['workload']}/config/{job['stage']}.yaml": text_of(**job)
+        for job in JOBS["write_config"]
+    } | {
+        f"results/graphs/{job['graph']}/config.yaml": graph_text_of(**job)
+        for job in JOBS["write_graph_config"]
+    }
+    return {
+        path
+        for path, text in texts.items()
+        if Path(path).is_file() and Path(path).read_bytes() != text.encode()
+    }
+
+
+def list_outputs():
+    """Write down what the campaign has, so that `kareus verify` notices what is missing."""
+    declared = [
+        Path(output)
+        for rule, every in JOBS.items()
+        for wildcards in every
+        for output in outputs(rule, **wildcards)
+    ]
+    write_outputs(Path("results"), CAMPAIGN.folder, declared)
 
 
 def verified(_):
@@ -58,10 +92,10 @@ def verified(_):
 
 
 def set_measurements_aside():
-    """Put damaged measurements out of the way, so that they are taken again."""
+    """Put damaged tables of measurements out of the way, so that they are taken again.
+
+    Journals are left to those who open their shelves, who set aside what is damaged in them.
+    """
     for finding in findings():
-        if finding.path.is_relative_to(STORE):
-            if finding.path.suffix == ".parquet":
-                set_aside(finding.path)
-            else:
-                repair(finding)
+        if finding.path.is_relative_to(STORE) and finding.path.suffix == ".parquet":
+            set_aside(finding.path)

@@ -13,4 +13,4 @@ rule write_config:
     message:
         "Writing the configuration of {wildcards.stage}"
     shell:
-        "printf '%s' {params.text:q} > {output.config} 2> {log}"
+        INTO + "{output.config} printf %s {params.text:q} 2> {log}"
