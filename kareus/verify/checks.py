@@ -78,11 +78,12 @@ def _check_configuration(path: Path) -> None:
 
 
 def _check_plan(path: Path) -> None:
+    """Check a plan; what has neither seal nor version, such as an export, is none."""
     document = read_json(path)
     if not isinstance(document, dict):
         raise ArtifactError("not a plan")
     version = document.get("schema_version")
-    if KEY in document or not isinstance(version, int) or version >= SEALED_SINCE:
+    if KEY in document or (isinstance(version, int) and version >= SEALED_SINCE):
         unsealed(document)
 
 
