@@ -35,8 +35,8 @@ shell.executable("bash")
 # So that a stage's parent is Snakemake, and it dies with Snakemake, even if that happens before it runs.
 shell.prefix(f"{PARENT_VARIABLE}=$PPID exec ")
 
-# Runs `<command>... > <path>`, but beside the path, renamed into place once it is whole: `INTO <path> <command>...`.
-INTO = """bash -c 'new="${{1%/*}}/.${{1##*/}}.$$.tmp"; "${{@:2}}" > "$new" && mv "$new" "$1"' into """
+# `INTO <path> <command>...` runs `<command>... > <path>`, but beside the path, renamed into place once it is whole.
+INTO = """bash -c 'new="${1%/*}/.${1##*/}.$$.tmp"; "${@:2}" > "$new" && mv "$new" "$1"' into"""
 
 BACKUPS = Path(
     ".snakemake/backups"

@@ -9,11 +9,12 @@ rule write_graph_config:
     conda:
         "../../envs/kareus.yaml"
     params:
+        into=INTO,
         text=graph_config_text,
     message:
         "Writing the configuration of the graph {wildcards.graph}"
     shell:
-        INTO + "{output.config} printf %s {params.text:q} 2> {log}"
+        "{params.into} {output.config} printf %s {params.text:q} 2> {log}"
 
 
 rule extract_partitions:

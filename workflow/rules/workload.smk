@@ -9,8 +9,9 @@ rule write_config:
     conda:
         "../../envs/kareus.yaml"
     params:
+        into=INTO,
         text=config_text,
     message:
         "Writing the configuration of {wildcards.stage}"
     shell:
-        INTO + "{output.config} printf %s {params.text:q} 2> {log}"
+        "{params.into} {output.config} printf %s {params.text:q} 2> {log}"
