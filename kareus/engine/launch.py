@@ -60,8 +60,8 @@ def launch(arguments: Sequence[str], ranks: int) -> None:
 def _wait(processes: Sequence[subprocess.Popen[bytes]]) -> None:
     """Wait for all, or for a while after the first that fails."""
     deadline_s: float | None = None
-    while any(process.poll() is None for process in processes):
-        if deadline_s is None and any(process.returncode for process in processes):
+    while None in (codes := [process.poll() for process in processes]):  # ask all: a stopped rank hides no other
+        if deadline_s is None and any(codes):
             deadline_s = time.monotonic() + _PATIENCE_S
         if deadline_s is not None and time.monotonic() > deadline_s:
             return
