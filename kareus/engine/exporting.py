@@ -8,7 +8,8 @@ from kareus.engine.setup import Setup
 from kareus.engine.stage_chunks import StageChunks
 from kareus.engine.world import over_all_ranks
 from kareus.errors import ConfigError
-from kareus.model.weights import INDEX, SINGLE, save_index, save_weights
+from kareus.model.weight_files import INDEX, SINGLE
+from kareus.model.weights import save_index, save_weights
 from kareus.workload.config import Model
 from kareus.workload.huggingface import huggingface_config
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from kareus.artifacts.outputs import add_force, check_folder, check_outputs, table
 from kareus.device.environment import prepare_cuda
+from kareus.engine.inputs import check_inputs
 from kareus.engine.job import Training, planned_job, unplanned_job
 from kareus.engine.launch import is_rank, launch
 from kareus.engine.learning_rate import LearningRateSchedule
@@ -114,6 +115,7 @@ def run(arguments: argparse.Namespace) -> None:
             return
         workload = _training(arguments).job.workload
         check_machine(workload, communicator)
+        check_inputs(numbers.settings)
         if workload.parallelism.gpus > 1:
             launch(sys.argv[1:], workload.parallelism.gpus)
             return

@@ -14,13 +14,12 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from kareus.artifacts.files import read_json, write_atomically, write_json
+from kareus.artifacts.files import write_atomically, write_json
 from kareus.errors import ArtifactError
 from kareus.model.communication import Communicator, group_rank, group_size
+from kareus.model.weight_files import INDEX, SINGLE, check_file, indexed_files
 from kareus.workload.config import Model
 
-INDEX = "model.safetensors.index.json"
-SINGLE = "model.safetensors"
 EMBEDDING, LM_HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 
@@ -168,19 +167,14 @@ def _block_pieces(model: Model) -> dict[str, tuple[Piece, ...]]:
 
 
 def _files_by_weight(folder: Path) -> dict[str, Path]:
-    if (folder / INDEX).exists():
-        index = read_json(folder / INDEX)
-        weight_map = index.get("weight_map") if isinstance(index, dict) else None
-        if not isinstance(weight_map, dict):
-            raise ArtifactError(f"{folder / INDEX}: has no 'weight_map'; download the checkpoint again.")
-        return {str(name): folder / Path(str(file)).name for name, file in weight_map.items()}
+    if (indexed := indexed_files(folder)) is not None:
+        return indexed
     with _opened(folder / SINGLE) as file:
         return dict.fromkeys(file.keys(), folder / SINGLE)
 
 
 def _opened(path: Path) -> Any:
-    if not path.is_file():
-        raise ArtifactError(f"{path}: no such file; expected a checkpoint with {SINGLE} or {INDEX}.")
+    check_file(path)
     try:
         return safe_open(path, framework="pt")
     except SafetensorError as error:

@@ -20,7 +20,8 @@ from kareus.model.communicators.process_group import ProcessGroupCommunicator
 from kareus.model.ends import Embedding, Head
 from kareus.model.layers import rotary_table
 from kareus.model.shards import Shard, shard_of
-from kareus.model.weights import SINGLE, load_weights, save_weights
+from kareus.model.weight_files import SINGLE
+from kareus.model.weights import load_weights, save_weights
 from kareus.workload.config import Parallelism
 
 RANKS = 2

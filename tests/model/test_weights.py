@@ -24,7 +24,8 @@ from kareus.model.communication import Mesh
 from kareus.model.ends import Embedding, Head
 from kareus.model.layers import rotary_table
 from kareus.model.shards import shard_of
-from kareus.model.weights import INDEX, SINGLE, load_weights, save_index, save_weights
+from kareus.model.weight_files import INDEX, SINGLE
+from kareus.model.weights import load_weights, save_index, save_weights
 from kareus.workload.config import Model, Parallelism
 from kareus.workload.huggingface import read_model
 

@@ -36,14 +36,7 @@ def tokenised(paths: Sequence[Path], tokenizer: str, folder: Path, *, check_cont
         ConfigError: there are no texts, or no such tokenizer.
         ArtifactError: a text cannot be read.
     """
-    texts = sorted({text for path in paths for text in (path.rglob("*.txt") if path.is_dir() else [path])})
-    if not texts:
-        raise ConfigError(
-            f"{', '.join(map(str, paths)) or 'text'}: no text files there; name files or folders of *.txt."
-        )
-    missing = [text for text in texts if not text.is_file()]
-    if missing:
-        raise ConfigError(f"{missing[0]}: no such file; name text files, or folders of *.txt.")
+    texts = text_files(paths)
     sources = [*texts, *files_of(tokenizer)]
     states = [(str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns) for file in sources]
     target = folder / f"tokens-{content_hash((SCHEMA_VERSION, tokenizer, states))}.bin"
@@ -52,6 +45,23 @@ def tokenised(paths: Sequence[Path], tokenizer: str, folder: Path, *, check_cont
             chosen = open_tokenizer(tokenizer)
             write_tokens(target, _documents(texts, chosen), vocab_size=chosen.vocab_size, tokenizer=tokenizer)
     return open_tokens(target, check_content=check_content)
+
+
+def text_files(paths: Sequence[Path]) -> list[Path]:
+    """Return the text files that `paths` name, in the order of their names.
+
+    Raises:
+        ConfigError: there are none, or one is missing.
+    """
+    texts = sorted({text for path in paths for text in (path.rglob("*.txt") if path.is_dir() else [path])})
+    if not texts:
+        raise ConfigError(
+            f"{', '.join(map(str, paths)) or 'text'}: no text files there; name files or folders of *.txt."
+        )
+    missing = [text for text in texts if not text.is_file()]
+    if missing:
+        raise ConfigError(f"{missing[0]}: no such file; name text files, or folders of *.txt.")
+    return texts
 
 
 def _documents(texts: Sequence[Path], tokenizer: Tokenizer) -> Iterator[list[int]]:

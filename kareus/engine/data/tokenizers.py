@@ -86,14 +86,20 @@ def open_tokenizer(name: str) -> Tokenizer:
         ConfigError: there is no such file, or it is no tokenizer.
         ArtifactError: the `tokenizer_config.json` beside it is not JSON.
     """
-    if name == BYTES:
-        return ByteTokenizer()
-    path = _path(name)
-    if not path.is_file():
+    check_tokenizer(name)
+    return ByteTokenizer() if name == BYTES else FileTokenizer(_path(name))
+
+
+def check_tokenizer(name: str) -> None:
+    """Check that the file of the tokenizer `name` is there.
+
+    Raises:
+        ConfigError: it is not.
+    """
+    if name != BYTES and not _path(name).is_file():
         raise ConfigError(
             f"tokenizer={name}: no such file; {suggest(name, [BYTES])}, or the path of a model's tokenizer.json."
         )
-    return FileTokenizer(path)
 
 
 def _path(name: str) -> Path:
