@@ -18,21 +18,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kareus.engine.overlap import run_staggered
-from kareus.engine.schedules import Schedule, turns_of
+from kareus.gpu_model.model import run_schedules
+from kareus.graph.records import Batch, BlockGraph, Direction
 from kareus.model.block import Block
 from kareus.model.communication import SUM, Mesh
+from kareus.model.config import Model
 from kareus.model.layers import rotary_table
 from kareus.model.passes import Tape, backward_pass, forward_pass
 from kareus.model.shards import Shard
 from kareus.model.steps import steps_of
 from kareus.partition.detect import detect_partitions
 from kareus.partition.extract import extract
-from kareus.partition.graph import Batch, BlockGraph, Direction
 from kareus.profile.programs import Execution
-from kareus.testbed.simulated.model import run_schedules
+from kareus.runtime.overlap import run_staggered
+from kareus.runtime.schedules import Schedule, turns_of
 from kareus.workload.compose import compose
-from kareus.workload.config import Model, Workload
+from kareus.workload.config import Workload
 
 CONFIG = Path(__file__).parent.parent / "config"
 MODELS = ("llama3.2-3b", "qwen3-1.7b")

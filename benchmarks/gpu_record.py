@@ -20,13 +20,15 @@ from kareus import __version__
 from kareus.device.environment import prepare_cuda
 from kareus.device.pairing import device_of_cuda
 from kareus.device.protocol import Device
+from kareus.gpu_model.gpu import FrequencyRange
+from kareus.graph.records import Batch, Partition
+from kareus.model.config import Parallelism
 from kareus.partition.detect import detect_partitions
 from kareus.partition.extract import extract
-from kareus.partition.graph import Batch, Partition
+from kareus.testbed.config import ClockPolicy, CudaCollectives, CudaConfig, GpuPool
 from kareus.testbed.cuda.testbed import CudaTestbed
 from kareus.workload.compose import compose
-from kareus.workload.config import ClockPolicy, CudaCollectives, CudaConfig, GpuPool, Parallelism, Workload
-from kareus.workload.gpu import FrequencyRange
+from kareus.workload.config import Workload
 from onegpu.costs import Costs, by_sm_count
 from onegpu.instruments import instruments, machine
 from onegpu.numerics import attention, execution

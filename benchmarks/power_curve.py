@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from kareus.testbed.simulated.energy import relative_voltage
+from kareus.gpu_model.energy import relative_voltage
 from kareus.workload.resolve import resolve_accepted
 
 PARTS = {

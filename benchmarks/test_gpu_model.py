@@ -5,11 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from kareus.gpu_model.model import run_schedules
+from kareus.graph.records import Batch
 from kareus.partition.detect import detect_partitions
 from kareus.partition.extract import extract
-from kareus.partition.graph import Batch
 from kareus.schedule.space import search_space
-from kareus.testbed.simulated.model import run_schedules
 from kareus.workload.resolve import resolve_accepted
 
 MOST_SECONDS = 0.2

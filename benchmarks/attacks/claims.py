@@ -23,7 +23,7 @@ LIMIT_S = 60.0
 USE = """
 import json, sys
 from pathlib import Path
-from fake_device import FakeDevice
+from helpers.fake_device import FakeDevice
 from kareus.device.controller import controlled_clocks
 from kareus.errors import KareusError
 device = FakeDevice(Path(sys.argv[1]))

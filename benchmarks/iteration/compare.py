@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from iteration.deadlines import evenly_spaced
 from iteration.peer import PeerRun
 from kareus.pareto import pareto_front
-from kareus.pipeline.problem import Problem
-from kareus.pipeline.solver import plans_within
+from kareus.pipeline.solver.frontier import plans_within
+from kareus.pipeline.solver.problem import Problem
 
 DEADLINES = 20
 """At least so many are planned for in the time that is reported, evenly spaced from lowtime's fastest plan to its most

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 
-from kareus.pipeline.problem import Problem
-from kareus.pipeline.relaxation import Relaxation
-from kareus.pipeline.solver import iteration_frontier
+from kareus.pipeline.solver.frontier import iteration_frontier
+from kareus.pipeline.solver.problem import Problem
+from kareus.pipeline.solver.relaxation import Relaxation
 
 DEADLINES = 20
 

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import polars as pl
 
-from kareus.pipeline.dag import build_dag
+from kareus.pipeline.config import PipelineSchedule
 from kareus.pipeline.instructions import pipeline_instructions
-from kareus.pipeline.problem import PointSet, Problem, point_set
-from kareus.workload.config import PipelineSchedule, Workload
+from kareus.pipeline.solver.dag import build_dag
+from kareus.pipeline.solver.problem import PointSet, Problem, point_set
+from kareus.workload.config import Workload
 
 CONFIG = Path(__file__).parents[2] / "config"
 

@@ -14,7 +14,7 @@ from lowtime.cost_model import ExponentialModel
 from lowtime.operation import CandidateExecutionOptions, DummyOperation, ExecutionOption, Operation, OperationSpec
 from lowtime.solver import PhillipsDessouky
 
-from kareus.pipeline.problem import PointSet, Problem
+from kareus.pipeline.solver.problem import PointSet, Problem
 
 UNIT_S = 0.001
 """Length of a step."""

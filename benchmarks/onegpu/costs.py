@@ -6,12 +6,12 @@ from contextlib import closing
 from typing import NamedTuple
 
 from kareus.device.environment import QUEUES
-from kareus.partition.graph import Partition
+from kareus.graph.program import Program, Step
+from kareus.graph.records import Partition
+from kareus.profile.config import MeasurementProtocol
 from kareus.profile.measure import measure_once
 from kareus.profile.programs import partition_program
 from kareus.testbed.cuda.testbed import CudaTestbed
-from kareus.testbed.program import Program, Step
-from kareus.workload.config import MeasurementProtocol
 from onegpu.table import Table
 
 

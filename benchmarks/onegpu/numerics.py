@@ -6,19 +6,19 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from kareus.engine.gradients import weight_gradients
-from kareus.engine.schedules import MicrobatchSchedule, Schedule
-from kareus.engine.stage_model import SEQUENTIAL, StageModel
+from kareus.graph.records import Batch, BlockGraph
 from kareus.model.attention import _attend, _attend_backward
 from kareus.model.communication import Mesh
 from kareus.model.communicators.loopback import LoopbackCommunicator
+from kareus.model.config import Model, Parallelism
 from kareus.model.shards import shard_of
 from kareus.partition.detect import detect_partitions
 from kareus.partition.extract import extract
-from kareus.partition.graph import Batch, BlockGraph
 from kareus.profile.programs import Execution, StageShape
+from kareus.runtime.schedules import MicrobatchSchedule, Schedule
+from kareus.runtime.stage_model import SEQUENTIAL, StageModel
 from kareus.schedule.choice import Choice
-from kareus.workload.config import Model, Parallelism
+from kareus.training.gradients import weight_gradients
 from onegpu.table import Table
 
 SEED = 0

@@ -11,7 +11,7 @@ LIMITS_S = {"": 0.5, "xgboost": 1.5, "torch": 2.5}
 ON_DEMAND = {
     "search": "from kareus.search.surrogate import import_xgboost; import_xgboost()",
     "partition": "import kareus.partition.trace",
-    "train": "import kareus.engine.rank",
+    "train": "import kareus.training.rank",
 }
 """What a command imports only when it gets there."""
 

@@ -12,19 +12,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from kareus.partition.graph import Collective, Operator, OperatorKind, Partition
-from kareus.testbed.program import Program
-from kareus.testbed.simulated import energy
-from kareus.testbed.simulated.laws import (
-    GEMM_TILE,
-    Array,
-    collective_hbm_bytes,
-    collective_time_s,
-    hbm_bytes,
-)
-from kareus.testbed.simulated.model import Behaviour, behaviour_of
-from kareus.testbed.simulated.power_limit import Cost, within_power_limit
-from kareus.workload.gpu import Gpu
+from kareus.gpu_model import energy
+from kareus.gpu_model.gpu import Gpu
+from kareus.gpu_model.laws import GEMM_TILE, Array, collective_hbm_bytes, collective_time_s, hbm_bytes
+from kareus.gpu_model.model import Behaviour, behaviour_of
+from kareus.gpu_model.power_limit import Cost, within_power_limit
+from kareus.graph.program import Program
+from kareus.graph.records import Collective, Operator, OperatorKind, Partition
 
 VOLTAGE_STEP_MHZ = 150.0
 """Clocks that share one voltage."""
@@ -41,7 +35,7 @@ CROWDED_SHARE = 0.25
 
 
 def run_program(gpu: Gpu, program: Program, frequency_mhz: Array | float) -> Behaviour:
-    """As `kareus.testbed.simulated.model.run_program`, for partitions: programs without blocks."""
+    """As `kareus.gpu_model.model.run_program`, for partitions: programs without blocks."""
     requested_mhz = np.asarray(frequency_mhz, dtype=np.float64)
 
     def steady(clocks: Array) -> Cost:
@@ -53,7 +47,7 @@ def run_program(gpu: Gpu, program: Program, frequency_mhz: Array | float) -> Beh
 
 
 def run_schedules(gpu: Gpu, partition: Partition, frequency_mhz: Array, sm_count: Array, launch: Array) -> Behaviour:
-    """As `kareus.testbed.simulated.model.run_schedules`."""
+    """As `kareus.gpu_model.model.run_schedules`."""
 
     def steady(clocks: Array) -> Cost:
         return _cost(gpu, partition.operators, partition.collective, clocks, sm_count, launch)

@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 
 from kareus.pareto import Points
 from kareus.profile.measure import Measurement
+from kareus.search.config import PaperSearch
 from kareus.search.dataset import Indices
 from kareus.search.problem import SearchProblem
 from kareus.search.rounds import Trial
 from kareus.search.strategy import sizes_of
-from kareus.workload.config import PaperSearch
 
 Cube = NDArray[np.float64]
 """Places in the cube, shape (n, 3)."""

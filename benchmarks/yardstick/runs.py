@@ -11,12 +11,12 @@ from kareus.artifacts.store import Row
 from kareus.pareto import Points
 from kareus.profile.measure import Look, Looker, Measurement, Profiler
 from kareus.profile.tables import LOOKS, MEASUREMENTS
+from kareus.search.config import SearchConfig
 from kareus.search.prior import textbook
 from kareus.search.problem import SearchProblem
 from kareus.search.rounds import Search, run_search
 from kareus.search.stage import candidate_program
 from kareus.testbed.simulated.testbed import SimulatedTestbed
-from kareus.workload.config import SearchConfig
 from yardstick.peers import PEERS, search_with_peer
 from yardstick.score import hypervolume_shares
 from yardstick.subjects import Subject

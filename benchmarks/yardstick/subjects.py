@@ -5,10 +5,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from kareus.graph.records import Partition
 from kareus.partition.extract import extract, partitions_of
-from kareus.partition.graph import Partition
 from kareus.schedule.space import search_space
-from kareus.workload.config import SearchConfig, Workload
+from kareus.search.config import SearchConfig
+from kareus.workload.config import Workload
 from kareus.workload.resolve import resolve_accepted
 from kareus.workload.slices import cut
 

@@ -13,12 +13,12 @@ from enum import StrEnum
 import numpy as np
 
 from kareus.artifacts.randomness import generator
-from kareus.partition.graph import Partition
-from kareus.testbed.simulated import model
-from kareus.testbed.simulated.laws import Array
-from kareus.testbed.simulated.model import Behaviour
+from kareus.gpu_model import model
+from kareus.gpu_model.gpu import Gpu
+from kareus.gpu_model.laws import Array
+from kareus.gpu_model.model import Behaviour
+from kareus.graph.records import Partition
 from kareus.testbed.simulated.testbed import RunProgram
-from kareus.workload.gpu import Gpu
 from yardstick import other_laws
 
 PERTURBATION = 0.3

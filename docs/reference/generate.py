@@ -15,11 +15,20 @@ from mkdocs.structure.files import File, Files
 from kareus.artifacts.tables import TableSchema
 from kareus.cli import COMMANDS
 from kareus.export.catalogue import CAMPAIGN_CATALOGUE, CATALOGUE
-from kareus.plan.schema import plan_schema
+from kareus.gpu_model import gpu
+from kareus.model import config as model
+from kareus.pipeline import config as pipeline
+from kareus.plans.schema import plan_schema
+from kareus.profile import config as profile
 from kareus.profile.tables import LOOKS, MEASUREMENTS
-from kareus.workload import config, gpu
+from kareus.schedule import config as schedule
+from kareus.search import config as search
+from kareus.testbed import config as testbed
+from kareus.workload import config as workload
 from kareus.workload.tables import WORKLOADS
 
+CONFIGURATION = (workload, model, gpu, testbed, profile, schedule, search, pipeline)
+"""Modules that have the records of the configuration."""
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks/README.md"
 
 
@@ -51,7 +60,7 @@ def configuration() -> Iterator[str]:
         "# Configuration\n\nEach record is a Hydra group of the folder `config/` or a part of one; `Workload` holds "
         "them all. Override any of it: `kareus resolve parallelism=cp2tp4 gpu.power_limit_w=350`."
     )
-    for module in (config, gpu):
+    for module in CONFIGURATION:
         for record in _records(module):
             yield f"\n## {record.name}\n\n{ast.get_docstring(record)}\n"
             yield "| field | type | meaning |\n| --- | --- | --- |"
@@ -90,7 +99,8 @@ def _table(schema: TableSchema, place: str) -> Iterator[str]:
 
 def _records(module: ModuleType) -> Iterator[ast.ClassDef]:
     for node in ast.parse(inspect.getsource(module)).body:
-        if isinstance(node, ast.ClassDef) and any("dataclass" in ast.unparse(d) for d in node.decorator_list):
+        is_record = isinstance(node, ast.ClassDef) and any("dataclass" in ast.unparse(d) for d in node.decorator_list)
+        if is_record and not node.name.endswith("Slice"):
             yield node
 
 

@@ -11,7 +11,7 @@ from kareus.artifacts.records import content_hash
 from kareus.campaign.config import OVERRIDES_FOLLOW, merged, read_parts
 from kareus.emulate.resolve import Fleet, expand_fleets
 from kareus.errors import ConfigError, RefusedWorkloadError
-from kareus.profile.sweep_config import ProfilerSweep, expand_sweeps
+from kareus.sweep.config import ProfilerSweep, expand_sweeps
 from kareus.workload.config import Workload
 from kareus.workload.resolve import CONFIG_DIR, Resolved, resolve
 

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from kareus.artifacts.names import check_path
+from kareus.artifacts.ranges import check_within, within
 from kareus.errors import ConfigError
+from kareus.gpu_model.gpu import MOST_W
 from kareus.pipeline.compare import FRONTIER_BASELINE, THROUGHPUT_BASELINE
+from kareus.pipeline.config import check_deadlines
 from kareus.pipeline.methods import METHODS
-from kareus.workload.config import MOST_PASSES, Workload, check_deadlines
-from kareus.workload.gpu import MOST_W
-from kareus.workload.ranges import check_within, within
+from kareus.workload.config import MOST_PASSES, Workload
 
 MOST_VALUES = 1000
 """Stragglers or power caps of one fleet; each takes a plan of every method."""

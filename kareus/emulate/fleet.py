@@ -6,7 +6,7 @@ from typing import Any
 from kareus.emulate.config import GradientReduction
 from kareus.emulate.reduction import reduction_s
 from kareus.emulate.resolve import Fleet
-from kareus.pipeline.solver import PlannedIteration
+from kareus.pipeline.solver.frontier import PlannedIteration
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

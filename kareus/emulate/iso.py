@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from kareus.pareto import pareto_mask
-from kareus.pipeline.problem import Problem
-from kareus.pipeline.solver import PlannedIteration, cheapest_within
-from kareus.plan.limits import fastest_under
+from kareus.pipeline.solver.frontier import PlannedIteration, cheapest_within
+from kareus.pipeline.solver.problem import Problem
+from kareus.plans.limits import fastest_under
 
 
 def with_iso_plans(

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from kareus.emulate.fleet import Scale, fleet_columns
-from kareus.pipeline.problem import Problem
-from kareus.pipeline.solver import PlannedIteration
-from kareus.plan.limits import fastest_under
+from kareus.pipeline.solver.frontier import PlannedIteration
+from kareus.pipeline.solver.problem import Problem
+from kareus.plans.limits import fastest_under
 
 COLUMNS = ("time_s", "energy_j", "power_w", "points")
 

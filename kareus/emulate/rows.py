@@ -17,8 +17,8 @@ from kareus.errors import ConfigError
 from kareus.pipeline.compare import FRONTIER_BASELINE
 from kareus.pipeline.frontiers import method_problem
 from kareus.pipeline.methods import method_named
-from kareus.pipeline.problem import Problem
-from kareus.pipeline.solver import PlannedIteration, iteration_frontier
+from kareus.pipeline.solver.frontier import PlannedIteration, iteration_frontier
+from kareus.pipeline.solver.problem import Problem
 from kareus.workload.slices import cut
 
 Row = dict[str, Any]

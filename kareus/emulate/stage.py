@@ -14,9 +14,10 @@ from kareus.artifacts.tables import TableSchema, read_provenance, read_table, wr
 from kareus.emulate.resolve import Fleet, resolve_fleets
 from kareus.emulate.series import read_series
 from kareus.emulate.tables import FLEET, HOURS, POWER_CAPS, STRAGGLERS
+from kareus.frontier.config import frontier_hash
 from kareus.frontier.tables import MICROBATCH
+from kareus.partition.config import subject_of
 from kareus.workload.resolve import CONFIG_DIR
-from kareus.workload.slices import frontier_hash, subject_of
 
 logger = logging.getLogger(__name__)
 

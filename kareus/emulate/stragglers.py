@@ -4,8 +4,8 @@ import dataclasses
 from typing import Any
 
 from kareus.emulate.fleet import Scale
-from kareus.pipeline.problem import Problem
-from kareus.pipeline.solver import PlannedIteration, cheapest_within
+from kareus.pipeline.solver.frontier import PlannedIteration, cheapest_within
+from kareus.pipeline.solver.problem import Problem
 
 
 def straggler_columns(slowdown: float, fastest: PlannedIteration, problem: Problem, scale: Scale) -> dict[str, Any]:

@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from kareus.artifacts.tables import TableSchema
 from kareus.campaign.tables import CAMPAIGN
 from kareus.emulate.tables import FLEET, HOURS, POWER_CAPS, STRAGGLERS
-from kareus.engine.tables import ITERATIONS
 from kareus.frontier.tables import MICROBATCH
 from kareus.partition.tables import PARTITIONS, SEGMENTS
 from kareus.pipeline.tables import INSTRUCTIONS, ITERATION
 from kareus.profile.tables import COMPONENTS, PROFILED_INSTRUCTIONS, TRIALS
-from kareus.report.tables import (
+from kareus.report.workload.tables import (
     COMPARISON,
     FLEET_COMPARISON,
     PASSES,
@@ -25,6 +24,7 @@ from kareus.report.tables import (
 )
 from kareus.schedule.tables import SPACE
 from kareus.search.tables import CANDIDATES, PROPOSALS, ROUNDS
+from kareus.training.tables import ITERATIONS
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ from typing import Any
 
 from kareus.artifacts.files import read_json
 from kareus.errors import ArtifactError
-from kareus.plan.document import Plan, PlannedInstruction, StagePlan
-from kareus.workload.config import Parallelism
+from kareus.model.config import Parallelism
+from kareus.plans.document import Plan, PlannedInstruction, StagePlan
 
 FUNCTIONS = {"forward": "forward_step", "backward": "backward_step"}
 """What Megatron-LM calls an instruction's function; others keep their own name."""

@@ -9,7 +9,7 @@ from kareus.artifacts.files import write_text
 from kareus.artifacts.outputs import Kind, add_force, check_files
 from kareus.export.ranks import are_rank_schedules, rank_schedules
 from kareus.export.zeus import frequency_schedule, is_frequency_schedule
-from kareus.plan.check_stage import read_checked_plan, workload_folder
+from kareus.plans.check_stage import read_checked_plan, workload_folder
 
 logger = logging.getLogger(__name__)
 

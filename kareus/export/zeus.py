@@ -13,9 +13,9 @@ from pathlib import Path
 from kareus.artifacts.files import read_text
 from kareus.artifacts.layout import WorkloadFolder
 from kareus.errors import ArtifactError, ConfigError
-from kareus.partition.graph import Direction
+from kareus.graph.records import Direction
 from kareus.pipeline.compare import FRONTIER_BASELINE
-from kareus.plan.document import Plan
+from kareus.plans.document import Plan
 from kareus.profile.programs import Execution
 
 HEADER = "# (instruction, MHz) of every pipeline stage, planned by Kareus"

@@ -13,8 +13,8 @@ import numpy as np
 from kareus.fidelity.predict import PlannedCost, planned_costs, undominated
 from kareus.fidelity.reference import FrontierRow, Scenario, by_curve
 from kareus.fidelity.subject import Subjects, on_gpu
-from kareus.testbed.simulated.laws import Array
-from kareus.workload.gpu import Gpu
+from kareus.gpu_model.gpu import Gpu
+from kareus.gpu_model.laws import Array
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,8 +31,8 @@ from kareus.fidelity.predict import EXECUTIONS, planned_costs
 from kareus.fidelity.reference import FrontierRow, ReductionRow, fastest_rows, read_reference
 from kareus.fidelity.score import score_reductions
 from kareus.fidelity.subject import Subjects, on_gpu, subjects_of
-from kareus.testbed.simulated.trust import numbers_of
-from kareus.workload.gpu import Gpu, Uncertainty
+from kareus.gpu_model.gpu import Gpu, Uncertainty
+from kareus.gpu_model.trust import numbers_of
 from kareus.workload.resolve import CONFIG_DIR
 
 logger = logging.getLogger(__name__)

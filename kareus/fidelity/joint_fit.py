@@ -16,7 +16,7 @@ from kareus.fidelity.reference import FrontierRow, ReductionRow
 from kareus.fidelity.score import FrontierScore, given_orders, score_frontiers, score_reductions
 from kareus.fidelity.slp import Array, Terms, minimise
 from kareus.fidelity.subject import Subjects, on_gpu
-from kareus.workload.gpu import Gpu
+from kareus.gpu_model.gpu import Gpu
 
 PRIORS = {**TO_FRONTIERS, **TO_TABLES}
 

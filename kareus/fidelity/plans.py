@@ -13,14 +13,14 @@ from kareus.frontier.compose import Option
 from kareus.frontier.methods import microbatch_rows
 from kareus.frontier.microbatch import Cost, Point, overlap_makeup, overlap_points
 from kareus.frontier.tables import MICROBATCH
+from kareus.gpu_model.laws import Array
+from kareus.gpu_model.model import Behaviour, KnownSteps, run_program, run_schedules, run_tally
+from kareus.graph.records import TRACED, Batch, Direction, Partition
 from kareus.pareto import pareto_mask
 from kareus.partition.detect import detect_partitions
-from kareus.partition.graph import TRACED, Batch, Direction, Partition
 from kareus.profile.programs import Execution, component_programs, stage_shapes
 from kareus.schedule.choice import Choice
 from kareus.schedule.space import search_space
-from kareus.testbed.simulated.laws import Array
-from kareus.testbed.simulated.model import Behaviour, KnownSteps, run_program, run_schedules, run_tally
 
 Options = dict[int, tuple[Option, ...]]
 """Ways to run a partition, by clock."""

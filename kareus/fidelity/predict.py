@@ -10,17 +10,18 @@ from kareus.errors import ArtifactError
 from kareus.fidelity.plans import instruction_behaviours, microbatch_frontiers
 from kareus.fidelity.reference import ABLATIONS, FrontierRow, ReductionRow, Scenario
 from kareus.fidelity.subject import Subject, Subjects
-from kareus.partition.graph import Direction
-from kareus.pipeline.dag import Dag, build_dag, makespan
+from kareus.gpu_model.laws import Array
+from kareus.graph.records import Direction
+from kareus.pipeline.config import PipelineSlice
 from kareus.pipeline.frontiers import method_problem
 from kareus.pipeline.instructions import Instruction, instructions_of, pipeline_instructions
 from kareus.pipeline.methods import method_named
-from kareus.pipeline.problem import Problem
+from kareus.pipeline.solver.dag import Dag, build_dag, makespan
+from kareus.pipeline.solver.problem import Problem
 from kareus.pipeline.transfers import transfers_s
 from kareus.profile.programs import Execution
-from kareus.testbed.simulated.laws import Array
 from kareus.workload.config import Workload
-from kareus.workload.slices import PipelineSlice, cut
+from kareus.workload.slices import cut
 
 EXECUTIONS = {"sequential+perseus": Execution.SEQUENTIAL, "nanobatching+perseus": Execution.NANOBATCHING}
 """Methods whose planned rows can be evaluated instruction by instruction."""
@@ -109,7 +110,7 @@ class Curve:
 
     def __init__(self, problem: Problem) -> None:
         """Prepare the curve; nothing is solved before it is asked for."""
-        from kareus.pipeline.relaxation import Relaxation  # noqa: PLC0415 - HiGHS is loaded where it is used
+        from kareus.pipeline.solver.relaxation import Relaxation  # noqa: PLC0415 - HiGHS is loaded where it is used
 
         self._relaxation = Relaxation(problem)
         self.fastest_s = self._relaxation.fastest_s

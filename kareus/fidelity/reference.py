@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import TypeVar
 
 from kareus.errors import ArtifactError
-from kareus.partition.graph import Direction
+from kareus.gpu_model.gpu import MOST_MHZ
+from kareus.graph.records import Direction
+from kareus.model.config import MOST_GPUS, MOST_TOKENS
 from kareus.pipeline import methods as pipeline
-from kareus.pipeline.problem import MOST_J, MOST_S
-from kareus.workload.config import MOST_GPUS, MOST_PASSES, MOST_TOKENS
-from kareus.workload.gpu import MOST_MHZ
+from kareus.pipeline.solver.problem import MOST_J, MOST_S
+from kareus.workload.config import MOST_PASSES
 
 Value = TypeVar("Value", int, float)
 

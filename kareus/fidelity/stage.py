@@ -12,7 +12,7 @@ from kareus.fidelity.reference import FrontierRow, ReductionRow, read_reference
 from kareus.fidelity.score import FrontierScore, ReductionScore, score_frontiers, score_reductions
 from kareus.fidelity.subject import Subjects, subjects_of
 from kareus.fidelity.trivial import TrivialErrors, trivial_errors
-from kareus.testbed.simulated.trust import trust
+from kareus.gpu_model.trust import trust
 from kareus.workload.resolve import CONFIG_DIR
 
 

@@ -6,14 +6,14 @@ from pathlib import Path
 
 from kareus.errors import ConfigError
 from kareus.fidelity.reference import FrontierRow, ReductionRow, Scenario
+from kareus.gpu_model.gpu import Gpu
+from kareus.gpu_model.model import Tally, tally
+from kareus.graph.records import TRACED, Batch, BlockGraph, Direction
 from kareus.partition.extract import extract
-from kareus.partition.graph import TRACED, Batch, BlockGraph, Direction
 from kareus.profile.programs import Execution, instruction_program, stage_shapes
-from kareus.testbed.simulated.model import Tally, tally
 from kareus.workload.compose import compose
 from kareus.workload.config import Workload
 from kareus.workload.divisibility import check_divisibility
-from kareus.workload.gpu import Gpu
 from kareus.workload.resolve import with_split
 
 InstructionKey = tuple[int, Direction, Execution]

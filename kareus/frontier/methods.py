@@ -5,9 +5,9 @@ from typing import Any
 
 from kareus.artifacts.records import to_plain
 from kareus.frontier.microbatch import Point, frontier, frontier_mask
-from kareus.partition.graph import Direction
+from kareus.gpu_model.gpu import Gpu
+from kareus.graph.records import Direction
 from kareus.profile.programs import Execution
-from kareus.workload.gpu import Gpu
 
 
 def points_by_method(points: Mapping[Execution, Sequence[Point]], gpu: Gpu) -> dict[str, list[Point]]:

@@ -13,9 +13,10 @@ from typing import NamedTuple
 import numpy as np
 
 from kareus.frontier.compose import Option, Part, compose, effective
+from kareus.gpu_model.gpu import Gpu
+from kareus.graph.interleave import block_segments, interleave, partition_of
+from kareus.graph.records import BlockGraph, Direction
 from kareus.pareto import pareto_mask
-from kareus.partition.graph import BlockGraph, Direction
-from kareus.partition.interleave import block_segments, interleave, partition_of
 from kareus.profile.programs import (
     Execution,
     StageShape,
@@ -25,7 +26,6 @@ from kareus.profile.programs import (
     outer_segments,
 )
 from kareus.schedule.choice import Choice
-from kareus.workload.gpu import Gpu
 
 
 class Cost(NamedTuple):

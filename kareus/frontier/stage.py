@@ -10,16 +10,19 @@ from typing import Any, NamedTuple
 import numpy as np
 import polars as pl
 
+from kareus.artifacts.configuration import load_slice
 from kareus.artifacts.outputs import add_force, check_files, table
 from kareus.artifacts.provenance import Provenance, check_subject, derived
 from kareus.artifacts.records import content_hash
 from kareus.artifacts.tables import read_provenance, read_table, write_table
 from kareus.errors import ArtifactError
 from kareus.frontier.compose import MOST_POINTS, Option
+from kareus.frontier.config import FrontierSlice
 from kareus.frontier.methods import microbatch_rows
 from kareus.frontier.microbatch import Cost, Makeup, Point, overlap_makeup, overlap_points
 from kareus.frontier.tables import MICROBATCH
-from kareus.partition.graph import Batch, BlockGraph, Direction, instruction_directions
+from kareus.graph.records import Batch, BlockGraph, Direction, instruction_directions
+from kareus.partition.config import subject_of
 from kareus.partition.names import expected_partitions
 from kareus.partition.read import read_graphs
 from kareus.partition.tables import SEGMENTS
@@ -27,7 +30,6 @@ from kareus.profile.programs import Execution, StageShape, chunk_shapes, profile
 from kareus.profile.tables import COMPONENTS, PROFILED_INSTRUCTIONS
 from kareus.schedule.choice import Choice
 from kareus.search.tables import CANDIDATES
-from kareus.workload.slices import FrontierSlice, load_slice, subject_of
 
 logger = logging.getLogger(__name__)
 

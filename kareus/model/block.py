@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from kareus.model.communication import Mesh
+from kareus.model.config import Model
 from kareus.model.layers import (
     CausalAttention,
     ColumnParallelLinear,
@@ -24,7 +25,6 @@ from kareus.model.layers import (
     SwiGlu,
 )
 from kareus.model.shards import Shard
-from kareus.workload.config import Model
 
 INPUT, TABLE, OUTPUT = "hidden", "table", "output"
 """Values that every layer starts with and ends with."""

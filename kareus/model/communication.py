@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.autograd import Function
 
-from kareus.model.collectives import CollectiveKind
+from kareus.graph.records import CollectiveKind
 
 SUM = dist.ReduceOp.SUM
 

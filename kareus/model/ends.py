@@ -13,10 +13,10 @@ from torch.autograd import Function
 from torch.nn import functional
 
 from kareus.model.communication import Communicator, Mesh, all_reduce, group_rank, leaving
+from kareus.model.config import Model
 from kareus.model.functions import add_or_put_off, apply
 from kareus.model.layers import INITIAL_STD, ColumnParallelLinear, Norm, Operator, add_weight
 from kareus.model.shards import Shard
-from kareus.workload.config import Model
 
 
 def _local(ids: Tensor, rows: int, group: Communicator | None) -> tuple[Tensor, Tensor]:

@@ -5,9 +5,9 @@ from torch import Tensor, nn
 
 from kareus.artifacts.records import content_hash
 from kareus.model.communication import Communicator
+from kareus.model.config import Model
 from kareus.model.layers import INITIAL_STD
 from kareus.model.weights import Piece, own_part, pieces
-from kareus.workload.config import Model
 
 _MATRIX = 2
 """Dimensions of the weights that are drawn; norms start at one and biases at zero."""

@@ -11,10 +11,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from kareus.graph.records import CollectiveKind
 from kareus.model import attention, functions
-from kareus.model.collectives import CollectiveKind
 from kareus.model.communication import Boundary, Communicator, entering, leaving
-from kareus.workload.config import Model, RotaryScaling
+from kareus.model.config import Model, RotaryScaling
 
 INITIAL_STD = 0.02
 """Of every weight matrix, as in GPT-2 and Megatron-LM's default."""

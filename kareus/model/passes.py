@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.graph import GradientEdge, _engine_run_backward
 
+from kareus.graph.records import CollectiveKind
 from kareus.model.block import INPUT, OUTPUT, TABLE
-from kareus.model.collectives import CollectiveKind
 from kareus.model.communication import Boundary, Communicator, Handle, Tensors, launch
 from kareus.model.functions import Later, apply, weight_gradients_put_off
 from kareus.model.layers import Residual, RotaryTable

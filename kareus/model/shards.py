@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from kareus.errors import RefusedWorkloadError
-from kareus.workload.config import Model, Parallelism
+from kareus.model.config import Model, Parallelism
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from kareus.artifacts.files import write_atomically, write_json
 from kareus.errors import ArtifactError
 from kareus.model.communication import Communicator, group_rank, group_size
+from kareus.model.config import Model
 from kareus.model.weight_files import INDEX, SINGLE, check_file, indexed_files
-from kareus.workload.config import Model
 
 EMBEDDING, LM_HEAD = "model.embed_tokens.weight", "lm_head.weight"
 

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from kareus.errors import KareusError
-from kareus.partition.graph import (
+from kareus.graph.interleave import block_segments, interleave, partition_of
+from kareus.graph.records import (
     WEIGHT_GRADIENT_SUFFIX,
     BlockGraph,
     Direction,
@@ -16,7 +17,6 @@ from kareus.partition.graph import (
     Segment,
     instruction_directions,
 )
-from kareus.partition.interleave import block_segments, interleave, partition_of
 from kareus.partition.operators import (
     Exchange,
     Run,

@@ -1,11 +1,11 @@
 """Extraction: from a model and its parallelism to the operator graph of its block."""
 
 from kareus.errors import KareusError
+from kareus.graph.records import Batch, BlockGraph, Direction, Partition, Scope
+from kareus.model.config import Model, Parallelism
 from kareus.partition.detect import detect_partitions, segments_of
-from kareus.partition.graph import Batch, BlockGraph, Direction, Partition, Scope
 from kareus.partition.names import Extracted, expected_partitions
 from kareus.partition.trace import Trace, trace
-from kareus.workload.config import Model, Parallelism
 
 
 def extract(

@@ -5,9 +5,8 @@ Extraction finds the partitions in the operator graph and refuses to go on if th
 
 from typing import Protocol
 
-from kareus.model.collectives import CollectiveKind
-from kareus.partition.graph import RECOMPUTING, Direction, instruction_directions
-from kareus.workload.config import Parallelism
+from kareus.graph.records import RECOMPUTING, CollectiveKind, Direction, instruction_directions
+from kareus.model.config import Parallelism
 
 _AR, _AG, _RS = CollectiveKind.ALL_REDUCE, CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER
 _FORWARD, _BACKWARD = Direction.FORWARD, Direction.BACKWARD

@@ -13,8 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from kareus.model.collectives import CollectiveKind
-from kareus.partition.graph import WEIGHT_GRADIENT_SUFFIX, Collective, Direction, Operator, OperatorKind
+from kareus.graph.records import WEIGHT_GRADIENT_SUFFIX, Collective, CollectiveKind, Direction, Operator, OperatorKind
 from kareus.partition.trace import Event, Region
 
 _MATMULS = {"mm", "addmm"}

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 from kareus.artifacts import records
 from kareus.artifacts.tables import REDO, read_table
 from kareus.errors import ArtifactError, ConfigError
-from kareus.partition.graph import TRACED, Batch, BlockGraph, Direction, Partition, Scope, Segment
+from kareus.graph.records import TRACED, Batch, BlockGraph, Direction, Partition, Scope, Segment
 from kareus.partition.tables import PARTITIONS, SEGMENTS
 
 Record = TypeVar("Record")

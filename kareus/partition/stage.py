@@ -4,14 +4,15 @@ import argparse
 import logging
 from pathlib import Path
 
+from kareus.artifacts.configuration import load_slice
 from kareus.artifacts.outputs import add_force, check_files, table
 from kareus.artifacts.provenance import Provenance
 from kareus.artifacts.records import content_hash
+from kareus.graph.records import Partition
+from kareus.partition.config import PartitionSlice
 from kareus.partition.extract import extract, partitions_of
-from kareus.partition.graph import Partition
 from kareus.partition.tables import PARTITIONS, SEGMENTS
 from kareus.partition.write import write_graphs, write_partitions
-from kareus.workload.slices import PartitionSlice, load_slice
 
 logger = logging.getLogger(__name__)
 

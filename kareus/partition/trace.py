@@ -20,14 +20,14 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from kareus.errors import KareusError
+from kareus.graph.records import Direction
 from kareus.model.block import Block
 from kareus.model.communication import Mesh
 from kareus.model.communicators.process_group import ProcessGroupCommunicator
+from kareus.model.config import Model, Parallelism
 from kareus.model.ends import Embedding, Head
 from kareus.model.layers import rotary_table
 from kareus.model.shards import shard_of
-from kareus.partition.graph import Direction
-from kareus.workload.config import Model, Parallelism
 
 TRACED_BLOCKS = 3
 """The one in the middle shows a block as it is between two others."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from kareus.artifacts import records
 from kareus.artifacts.provenance import Provenance
 from kareus.artifacts.tables import write_table
-from kareus.partition.graph import Batch, BlockGraph, Partition
+from kareus.graph.records import Batch, BlockGraph, Partition
 from kareus.partition.tables import PARTITIONS, SEGMENTS
 
 

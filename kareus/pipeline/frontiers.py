@@ -7,14 +7,14 @@ from typing import Any
 import polars as pl
 
 from kareus.errors import ArtifactError
-from kareus.partition.graph import instruction_directions
-from kareus.pipeline.dag import build_dag
+from kareus.graph.records import instruction_directions
+from kareus.pipeline.config import PipelineSlice
 from kareus.pipeline.instructions import instructions_of
 from kareus.pipeline.methods import METHODS, REQUIRED, Method, method_points
-from kareus.pipeline.problem import PointSet, Problem, point_set
-from kareus.pipeline.solver import PlannedIteration, iteration_frontier
+from kareus.pipeline.solver.dag import build_dag
+from kareus.pipeline.solver.frontier import PlannedIteration, iteration_frontier
+from kareus.pipeline.solver.problem import PointSet, Problem, point_set
 from kareus.pipeline.transfers import transfers_s
-from kareus.workload.slices import PipelineSlice
 
 PointSets = dict[tuple[int, int, str], PointSet]
 """By stage, chunk and direction."""

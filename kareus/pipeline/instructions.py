@@ -10,11 +10,12 @@ from typing import Any, Protocol
 
 from kareus.artifacts.records import to_plain
 from kareus.errors import ScheduleError
-from kareus.partition.graph import Direction
-from kareus.pipeline import gpipe, interleaved, one_forward_one_backward, zero_bubble_h1
-from kareus.pipeline.deadlock import order_of_dependency
-from kareus.pipeline.work import Extent, StageOrder, Work, described
-from kareus.workload.config import Parallelism, PipelineConfig, PipelineSchedule
+from kareus.graph.records import Direction
+from kareus.model.config import Parallelism
+from kareus.pipeline.config import PipelineConfig, PipelineSchedule
+from kareus.pipeline.schedules import gpipe, interleaved, one_forward_one_backward, zero_bubble_h1
+from kareus.pipeline.schedules.deadlock import order_of_dependency
+from kareus.pipeline.schedules.work import Extent, StageOrder, Work, described
 
 SCHEDULES: dict[PipelineSchedule, Callable[[int, Extent], StageOrder]] = {
     PipelineSchedule.ONE_FORWARD_ONE_BACKWARD: one_forward_one_backward.stage_order,

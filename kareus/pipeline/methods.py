@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from kareus.errors import ArtifactError
-from kareus.workload.slices import PipelineSlice
+from kareus.pipeline.config import PipelineSlice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,14 +19,14 @@ import polars as pl
 
 from kareus.artifacts.randomness import generator
 from kareus.pipeline.compare import FRONTIER_BASELINE, THROUGHPUT_BASELINE, TOLERANCE
-from kareus.pipeline.dag import Dag, build_dag
+from kareus.pipeline.config import PipelineSlice
 from kareus.pipeline.instructions import instructions_of
-from kareus.pipeline.lanes import latest_ends
 from kareus.pipeline.methods import method_named, method_points
-from kareus.pipeline.problem import Array
+from kareus.pipeline.solver.dag import Dag, build_dag
+from kareus.pipeline.solver.lanes import latest_ends
+from kareus.pipeline.solver.problem import Array
 from kareus.pipeline.transfers import transfers_s
 from kareus.profile.programs import Execution
-from kareus.workload.slices import PipelineSlice
 
 DRAWS = 100
 Place = tuple[int, int, str]

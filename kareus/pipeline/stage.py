@@ -6,15 +6,18 @@ from pathlib import Path
 
 import polars as pl
 
+from kareus.artifacts.configuration import load_slice
 from kareus.artifacts.outputs import add_force, check_files, table
 from kareus.artifacts.provenance import check_config, check_subject, derived
 from kareus.artifacts.records import content_hash
 from kareus.artifacts.tables import read_provenance, read_table, write_table
+from kareus.frontier.config import frontier_hash
 from kareus.frontier.tables import MICROBATCH
+from kareus.partition.config import subject_of
+from kareus.pipeline.config import PipelineSlice
 from kareus.pipeline.frontiers import iteration_rows
 from kareus.pipeline.instructions import instruction_rows, instructions_of
 from kareus.pipeline.tables import INSTRUCTIONS, ITERATION
-from kareus.workload.slices import PipelineSlice, frontier_hash, load_slice, subject_of
 
 logger = logging.getLogger(__name__)
 

@@ -1,8 +1,8 @@
 """Point-to-point time between consecutive pipeline stages, and back from the last to the first where chunks follow."""
 
-from kareus.workload.config import Parallelism
-from kareus.workload.gpu import Gpu
-from kareus.workload.slices import PipelineSlice
+from kareus.gpu_model.gpu import Gpu
+from kareus.model.config import Parallelism
+from kareus.pipeline.config import PipelineSlice
 
 BYTES_PER_VALUE = 2
 """Activations and their gradients travel in bfloat16."""

@@ -12,13 +12,14 @@ from kareus.artifacts.provenance import Provenance
 from kareus.artifacts.records import content_hash, to_plain
 from kareus.artifacts.store import Shelf
 from kareus.artifacts.tables import TableSchema
+from kareus.gpu_model.gpu import Gpu
+from kareus.profile.config import MeasurementProtocol
 from kareus.profile.measure import Looker, Profiler
 from kareus.profile.tables import LOOKS, MEASUREMENTS
 from kareus.progress.journal import SUFFIX
+from kareus.testbed.config import TestbedConfig
 from kareus.testbed.factory import open_testbed
 from kareus.testbed.protocol import Testbed
-from kareus.workload.config import MeasurementProtocol, TestbedConfig
-from kareus.workload.gpu import Gpu
 
 
 class MeasuringConfig(Protocol):
@@ -122,4 +123,5 @@ def progress_file(path: Path | None) -> list[tuple[Path, Kind]]:
 
 def open_bench(config: MeasuringConfig) -> Bench:
     """Open the testbed that `config` names."""
-    return Bench(config, open_testbed(config.testbed, config.gpu, config.protocol, config.seed))
+    power_w = config.protocol.predecessor_power_w
+    return Bench(config, open_testbed(config.testbed, config.gpu, power_w, config.seed))

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from kareus.artifacts import records
 from kareus.artifacts.store import Row, Shelf
-from kareus.testbed.program import Program, Step
+from kareus.graph.program import Program, Step
+from kareus.profile.config import MeasurementProtocol
 from kareus.testbed.protocol import Session, Testbed
-from kareus.workload.config import MeasurementProtocol
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

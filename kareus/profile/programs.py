@@ -1,17 +1,17 @@
 """Programs of partitions, components and whole instructions, built from the operator graph.
 
-The order of execution comes from `kareus.partition.interleave`, the one statement of what runs beside what.
+The order of execution comes from `kareus.graph.interleave`, the one statement of what runs beside what.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from kareus.partition.graph import TRACED, Batch, BlockGraph, Direction, Partition, Scope, Segment
-from kareus.partition.interleave import Pair, block_segments, interleave, partition_of
-from kareus.partition.split import pass_segments
+from kareus.graph.interleave import Pair, block_segments, interleave, partition_of
+from kareus.graph.program import Program, Step
+from kareus.graph.records import TRACED, Batch, BlockGraph, Direction, Partition, Scope, Segment
+from kareus.graph.split_backward import pass_segments
 from kareus.schedule.choice import Choice
-from kareus.testbed.program import Program, Step
 
 
 class Execution(StrEnum):

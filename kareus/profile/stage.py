@@ -7,13 +7,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from kareus.artifacts.configuration import load_slice
 from kareus.artifacts.outputs import add_force, check_files, check_folder, table
 from kareus.artifacts.provenance import check_subject
 from kareus.artifacts.tables import read_provenance, write_table
-from kareus.partition.graph import Batch, BlockGraph, Direction, instruction_directions
+from kareus.graph.program import Program
+from kareus.graph.records import Batch, BlockGraph, Direction, instruction_directions
+from kareus.partition.config import subject_of
 from kareus.partition.read import read_graphs
 from kareus.partition.tables import SEGMENTS
 from kareus.profile.bench import open_bench, progress_file
+from kareus.profile.config import ProfileSlice
 from kareus.profile.measure import Profiler, identity_of
 from kareus.profile.programs import (
     Execution,
@@ -25,8 +29,6 @@ from kareus.profile.programs import (
 from kareus.profile.smoothing import Observation, Place, smoothed, undecided
 from kareus.profile.tables import COMPONENTS, PROFILED_INSTRUCTIONS
 from kareus.progress.journal import Journal, Standing
-from kareus.testbed.program import Program
-from kareus.workload.slices import ProfileSlice, load_slice, subject_of
 
 logger = logging.getLogger(__name__)
 

@@ -13,8 +13,8 @@ import kareus
 from kareus.artifacts.files import write_atomically
 from kareus.report.charts import PALETTE, Line, Panel, Plot, Series, Shape, Shares, Style
 from kareus.report.paper import FONT_PT, add_legend, entitle, place
-from kareus.report.print_timeline import draw_timeline
-from kareus.report.timeline import Timeline
+from kareus.report.workload.print_timeline import draw_timeline
+from kareus.report.workload.timeline import Timeline
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

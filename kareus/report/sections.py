@@ -11,7 +11,7 @@ from kareus.artifacts.records import to_plain
 from kareus.artifacts.tables import TableSchema
 from kareus.report.charts import Plot, Shares, plot_data
 from kareus.report.sheets import Sheet, sheet_data
-from kareus.report.timeline import Timeline, timeline_data
+from kareus.report.workload.timeline import Timeline, timeline_data
 
 TIMELINES = "timelines"
 """Among the figures of a section: the timelines, one of which is shown."""

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from kareus.partition.graph import Operator, OperatorKind, Partition
-from kareus.workload.config import SearchSpaceConfig
-from kareus.workload.gpu import Gpu
+from kareus.gpu_model.gpu import Gpu
+from kareus.graph.records import Operator, OperatorKind, Partition
+from kareus.schedule.config import SearchSpaceConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,15 +4,16 @@ import argparse
 import logging
 from pathlib import Path
 
+from kareus.artifacts.configuration import load_slice
 from kareus.artifacts.outputs import add_force, check_files, table
 from kareus.artifacts.provenance import derived
 from kareus.artifacts.records import content_hash
 from kareus.artifacts.tables import read_provenance, write_table
 from kareus.partition.read import read_partitions
 from kareus.partition.tables import PARTITIONS
+from kareus.schedule.config import ScheduleSlice
 from kareus.schedule.space import search_space
 from kareus.schedule.tables import SPACE
-from kareus.workload.slices import ScheduleSlice, load_slice
 
 logger = logging.getLogger(__name__)
 

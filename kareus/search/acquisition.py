@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kareus.pareto import Points, hypervolume_improvement
+from kareus.search.config import PaperSearch
 from kareus.search.dataset import Dataset
 from kareus.search.problem import Chosen, Prediction
-from kareus.workload.config import PaperSearch
 
 
 def pass_sizes(config: PaperSearch, batch: int) -> dict[str, int]:

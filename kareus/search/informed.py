@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from kareus.pareto import Points, pareto_front
 from kareus.search.belief import Belief, Conditioned, costs
+from kareus.search.config import InformedSearch
 from kareus.search.dataset import Dataset, Indices
 from kareus.search.futures import Futures
 from kareus.search.prior import imagine
 from kareus.search.problem import BUDGET_SPENT, Chosen, Prediction, Proposal, Proposer, SearchProblem, Stop
-from kareus.workload.config import InformedSearch
 
 OPTIMISM = 1.5
 """Standard deviations by which a candidate is taken to be better when it is decided whether it is plausible."""

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kareus.partition.graph import Partition
+from kareus.gpu_model.gpu import Gpu, GpuCoefficients
+from kareus.gpu_model.model import run_schedules
+from kareus.graph.records import Partition
 from kareus.search.problem import Features
-from kareus.testbed.simulated.model import run_schedules
-from kareus.workload.gpu import Gpu, GpuCoefficients
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from kareus.partition.graph import Partition
+from kareus.gpu_model.gpu import Gpu
+from kareus.graph.records import Partition
+from kareus.search.config import SearchConfig
 from kareus.search.dataset import Dataset, Indices
-from kareus.workload.config import SearchConfig
-from kareus.workload.gpu import Gpu
 
 Features = NDArray[np.float64]
 """Shape (n, 3): frequency, SM count, position of the launch operator."""

@@ -8,10 +8,10 @@ import numpy as np
 
 from kareus.pareto import hypervolume
 from kareus.profile.measure import Look, Measurement
+from kareus.search.config import PaperSearch, SearchConfig, Strategy
 from kareus.search.dataset import Dataset
 from kareus.search.problem import Proposal, Proposer, SearchProblem, Stop
 from kareus.search.strategy import proposer_of
-from kareus.workload.config import PaperSearch, SearchConfig, Strategy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

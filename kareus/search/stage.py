@@ -9,12 +9,14 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from kareus.artifacts.configuration import load_slice
 from kareus.artifacts.outputs import add_force, check_files, check_folder, table
 from kareus.artifacts.provenance import common_subject
 from kareus.artifacts.randomness import generator
 from kareus.artifacts.tables import read_provenance, read_table, write_table
+from kareus.graph.program import Program
+from kareus.graph.records import Partition
 from kareus.pareto import pareto_mask
-from kareus.partition.graph import Partition
 from kareus.partition.read import find_partition
 from kareus.partition.tables import PARTITIONS
 from kareus.profile.bench import open_bench, progress_file
@@ -22,13 +24,12 @@ from kareus.profile.measure import Look, Measurement
 from kareus.profile.programs import partition_program
 from kareus.progress.journal import Journal, Standing
 from kareus.schedule.tables import SPACE
+from kareus.search.config import SearchSlice
 from kareus.search.prior import textbook
 from kareus.search.problem import Features, SearchProblem
 from kareus.search.rounds import Round, Search, run_search
 from kareus.search.strategy import most_measured
 from kareus.search.tables import CANDIDATES, PROPOSALS, ROUNDS
-from kareus.testbed.program import Program
-from kareus.workload.slices import SearchSlice, load_slice
 
 logger = logging.getLogger(__name__)
 

@@ -10,11 +10,11 @@ from functools import partial
 import numpy as np
 
 from kareus.search.acquisition import select
+from kareus.search.config import InformedSearch, PaperSearch, SampleSizes, Strategy
 from kareus.search.dataset import Dataset
 from kareus.search.informed import informed
 from kareus.search.problem import BUDGET_SPENT, Chosen, Proposal, Proposer, SearchProblem, Stop
 from kareus.search.surrogate import disagreement, predict
-from kareus.workload.config import InformedSearch, PaperSearch, SampleSizes, Strategy
 
 
 def proposer_of(problem: SearchProblem) -> Proposer:

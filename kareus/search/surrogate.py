@@ -6,9 +6,9 @@ from types import ModuleType
 import numpy as np
 from numpy.typing import NDArray
 
+from kareus.search.config import PaperSearch
 from kareus.search.dataset import Dataset, Indices
 from kareus.search.problem import Features, Prediction
-from kareus.workload.config import PaperSearch
 
 
 def predict(train: Features, data: Dataset, query: Features, config: PaperSearch, seed: int) -> Prediction:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from kareus.artifacts.provenance import TestbedIdentity
-from kareus.testbed.program import Program
+from kareus.graph.program import Program
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

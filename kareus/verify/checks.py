@@ -10,8 +10,8 @@ from kareus.artifacts.records import parse_json
 from kareus.artifacts.seals import KEY, SEAL_LENGTH, check_text_if_sealed, unsealed
 from kareus.artifacts.store import JOURNAL, damaged_lines, shown_lines
 from kareus.artifacts.tables import METADATA_KEY, check_bytes
-from kareus.engine.checkpoint_files import HEADER, damage, is_checkpoint_file
 from kareus.errors import ArtifactError, ConfigError
+from kareus.training.checkpoint_files import HEADER, damage, is_checkpoint_file
 from kareus.verify.outputs import is_in_results, is_list_of_outputs, read_outputs
 
 Check = Callable[[Path], object]

@@ -8,7 +8,7 @@ import shutil
 
 from kareus.artifacts.files import set_aside
 from kareus.artifacts.store import JOURNAL, set_damaged_lines_aside
-from kareus.engine.checkpoint_files import is_checkpoint_file
+from kareus.training.checkpoint_files import is_checkpoint_file
 from kareus.verify.survey import Finding, Kind
 
 

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kareus.artifacts.files import lock_at_once
-from kareus.engine.checkpoint_files import is_checkpoint_file
 from kareus.errors import ArtifactError
+from kareus.training.checkpoint_files import is_checkpoint_file
 from kareus.verify.known import Known
 from kareus.verify.repair import repair
 from kareus.verify.survey import Finding, Kind, survey

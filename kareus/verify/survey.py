@@ -11,8 +11,8 @@ from pathlib import Path
 from kareus.artifacts.files import file_hash, read_text
 from kareus.artifacts.manifest import SUFFIX, read_manifest
 from kareus.artifacts.seals import has_seal
-from kareus.engine.checkpoint_files import HEADER, TENSORS, is_checkpoint_file
 from kareus.errors import ArtifactError
+from kareus.training.checkpoint_files import HEADER, TENSORS, is_checkpoint_file
 from kareus.verify.checks import problem_of
 from kareus.verify.known import Known
 from kareus.verify.outputs import is_list_of_outputs, read_outputs, results_of

@@ -14,7 +14,7 @@ from typing import Any
 from kareus.artifacts.names import shortened
 from kareus.artifacts.records import unique_keys
 from kareus.errors import ConfigError
-from kareus.workload.config import Model, RotaryScaling
+from kareus.model.config import Model, RotaryScaling
 
 SUPPORTED = ("llama", "mistral", "qwen2", "qwen3")
 """Values of `model_type` with the one block that the model room builds: dense, RMSNorm, RoPE, SwiGLU."""

@@ -13,15 +13,16 @@ it would take 20.3 to 23.2 GiB, half of the GPU, and the paper's 70B pipeline wo
 Nanobatching needs the same: its two nanobatches are halves of the microbatch and are both in flight.
 
 How many microbatches (chunks of them, if interleaved) are in flight is the schedule's, in `kareus.workload.pipelining`.
-A split backward (`kareus.partition.split`) keeps, from the input gradients of a microbatch to its weight gradients, the
-input and the output gradient of every matrix product. The input-gradient pass itself peaks where it starts: block by
-block it frees at least as much as it adds for the weight gradients.
+A split backward (`kareus.graph.split_backward`) keeps, from the input gradients of a microbatch to its weight
+gradients, the input and the output gradient of every matrix product. The input-gradient pass itself peaks where it
+starts: block by block it frees at least as much as it adds for the weight gradients.
 """
 
 from dataclasses import dataclass
 
 from kareus.errors import RefusedWorkloadError
-from kareus.workload.config import Model, Parallelism, Workload
+from kareus.model.config import Model, Parallelism
+from kareus.workload.config import Workload
 from kareus.workload.pipelining import most_delayed, most_in_flight, most_received_ahead
 
 GIB = 2**30

@@ -12,9 +12,9 @@ from typing import Any
 from kareus.artifacts.names import shortened
 from kareus.artifacts.records import content_hash
 from kareus.errors import RefusedWorkloadError
+from kareus.partition.config import subject_of
 from kareus.workload.compose import Composition
 from kareus.workload.config import Workload
-from kareus.workload.slices import subject_of
 from kareus.workload.split import usual_split
 
 ABBREVIATIONS = {"a100-sxm4-40gb": "a100", "h100-sxm5-80gb": "h100"}

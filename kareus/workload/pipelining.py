@@ -4,7 +4,8 @@ The counts are closed forms of the orders that `kareus.pipeline` generates; its 
 """
 
 from kareus.errors import RefusedWorkloadError
-from kareus.workload.config import PipelineSchedule, Workload
+from kareus.pipeline.config import PipelineSchedule
+from kareus.workload.config import Workload
 
 
 def check_pipeline(workload: Workload) -> None:
@@ -46,7 +47,7 @@ def most_in_flight(workload: Workload, stage: int) -> int:
 def most_received_ahead(workload: Workload, stage: int) -> int:
     """Most tensors that a stage has received and not yet used, beside the most that it has in flight.
 
-    Messages go as `kareus.engine.actions` orders them: a tensor is received as soon as it is sent, on an interleaved
+    Messages go as `kareus.runtime.actions` orders them: a tensor is received as soon as it is sent, on an interleaved
     stage for several chunks. Without chunks a stage in the middle may have two, but less in flight than the first.
     """
     if workload.pipeline.schedule is not PipelineSchedule.INTERLEAVED:

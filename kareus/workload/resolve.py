@@ -5,8 +5,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kareus.errors import ConfigError, RefusedWorkloadError
+from kareus.testbed.config import ClockPolicy
 from kareus.workload.compose import Composition, compose
-from kareus.workload.config import ClockPolicy, Workload
+from kareus.workload.config import Workload
 from kareus.workload.divisibility import check_divisibility
 from kareus.workload.memory import MemoryEstimate, check_memory, estimate_memory
 from kareus.workload.naming import workload_name

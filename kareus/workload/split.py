@@ -7,7 +7,8 @@ GPU. The embedding is a look-up without FLOPs, so only the LM head weighs on top
 import heapq
 
 from kareus.errors import RefusedWorkloadError
-from kareus.workload.config import Model, Parallelism, Workload
+from kareus.model.config import Model, Parallelism
+from kareus.workload.config import Workload
 
 
 def layers_per_stage(workload: Workload) -> tuple[int, ...]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from kareus.artifacts.configuration import to_yaml
 from kareus.artifacts.files import write_text
 from kareus.artifacts.outputs import add_force, check_folder, check_outputs, table
 from kareus.artifacts.provenance import Provenance
@@ -14,7 +15,6 @@ from kareus.artifacts.seals import sealed_text
 from kareus.artifacts.tables import write_table
 from kareus.workload.overlap import nothing_to_overlap
 from kareus.workload.resolve import CONFIG_DIR, Resolved, check_any_accepted, resolve
-from kareus.workload.slices import to_yaml
 from kareus.workload.tables import MEMORY_PARTS, WORKLOADS
 
 logger = logging.getLogger(__name__)

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from builders import CONFIG, a100, protocol, simulated, small_model
+from helpers.builders import CONFIG, a100, protocol, simulated, small_model
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,13 +17,14 @@ from kareus.campaign.resolve import resolve_campaign
 from kareus.cli import main
 from kareus.emulate.resolve import expand_fleets
 from kareus.errors import MOST_CHARACTERS, ArtifactError, ConfigError, one_line, printable
-from kareus.plan.selectors import parse_selector
+from kareus.plans.selectors import parse_selector
 from kareus.profile.bench import Bench
+from kareus.profile.config import ProfileSlice
 from kareus.testbed.factory import open_testbed
 from kareus.workload.compose import compose
 from kareus.workload.huggingface import read_model
 from kareus.workload.resolve import resolve
-from kareus.workload.slices import ProfileSlice, cut
+from kareus.workload.slices import cut
 
 HOSTILE = [
     "",
@@ -194,7 +195,7 @@ def test_no_path_leaves_its_folder(name, tmp_path):
 def test_the_store_refuses_to_be_left_whatever_a_configuration_says(tmp_path):
     (composition,) = compose([], CONFIG)
     config: ProfileSlice = cut(composition.workload, "profile")
-    bench = Bench(config, open_testbed(simulated(), a100(), protocol(), 0))
+    bench = Bench(config, open_testbed(simulated(), a100(), protocol().predecessor_power_w, 0))
     object.__setattr__(config.gpu, "name", "../../x")  # as if no record had checked it
     with pytest.raises(ArtifactError, match=r"'\.\./\.\./x_simulated' is not the name"):
         bench.shelf(tmp_path, "attention", "content")

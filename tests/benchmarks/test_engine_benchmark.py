@@ -3,7 +3,7 @@
 import sys
 
 import pytest
-from builders import CONFIG
+from helpers.builders import CONFIG
 
 
 @pytest.mark.parametrize("degrees", ["tp8", "cp2tp4"])

@@ -6,22 +6,22 @@ from pathlib import Path
 
 import pytest
 import torch
-from builders import a100, all_reduce, gemm, memory, protocol, small_model
-from fake_device import FakeDevice
+from helpers.builders import a100, all_reduce, gemm, memory, protocol, small_model
+from helpers.fake_device import FakeDevice
 
 import gpu_record
 from kareus.device.claims import FOLDER_VARIABLE
-from kareus.partition.graph import Direction, Partition
+from kareus.gpu_model.gpu import FrequencyRange
+from kareus.graph.records import Direction, Partition
+from kareus.testbed.config import ClockPolicy, CudaCollectives, CudaConfig, GpuPool
 from kareus.testbed.cuda.testbed import CudaTestbed
-from kareus.workload.config import ClockPolicy, CudaCollectives, CudaConfig, GpuPool
-from kareus.workload.gpu import FrequencyRange
 from onegpu import numerics
 from onegpu.costs import QUEUES, Costs, by_sm_count
 from onegpu.instruments import instruments, machine
 from onegpu.table import Table
 
 CPU = torch.device("cpu")
-WORKER = Path(__file__).parent.parent / "testbed/cuda_worker.py"
+WORKER = Path(__file__).parents[1] / "helpers/cuda_worker.py"
 PARTITION = Partition(
     name="forward-mlp-allreduce",
     direction=Direction.FORWARD,

@@ -9,14 +9,14 @@ import moocore
 import numpy as np
 import polars as pl
 import pytest
-from builders import a100, graphs
+from helpers.builders import a100, graphs
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kareus.partition.graph import Batch
-from kareus.partition.interleave import partition_of
+from kareus.gpu_model import model
+from kareus.graph.interleave import partition_of
+from kareus.graph.records import Batch
 from kareus.profile.programs import partition_program
-from kareus.testbed.simulated import model
 from yardstick import other_laws
 from yardstick.score import Trajectory, gpu_time_ratio, gpu_time_ratio_to_end, hypervolume_shares
 from yardstick.truths import PERTURBATION, SHARES, TruthKind, perturbed, truth_of

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from builders import CONFIG
+from helpers.builders import CONFIG
 
 import kareus
 from kareus.artifacts.tables import read_table
@@ -15,7 +15,7 @@ from kareus.campaign.resolve import folder_name, resolve_campaign
 from kareus.campaign.tables import CAMPAIGN
 from kareus.cli import main
 from kareus.errors import ConfigError, RefusedWorkloadError
-from kareus.workload.config import Strategy
+from kareus.search.config import Strategy
 from kareus.workload.resolve import resolve_accepted
 from kareus.workload.tables import WORKLOADS
 

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from fake_device import FakeDevice, kill, start
+from helpers.fake_device import FakeDevice, kill, start
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
-from fake_device import FakeDevice, kill, start, wait_until
+from helpers.fake_device import FakeDevice, kill, start, wait_until
 
 from kareus.device.claims import FOLDER_VARIABLE, claim, setting_of
 from kareus.device.controller import DryClocks, controlled_clocks

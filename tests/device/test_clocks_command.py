@@ -1,7 +1,7 @@
 """`kareus clocks`: what a user sees and does after a run was killed."""
 
 import pytest
-from fake_device import FakeDevice, kill, start
+from helpers.fake_device import FakeDevice, kill, start
 from zeus.device.gpu import ZeusGPUInitError
 
 from kareus.cli import main

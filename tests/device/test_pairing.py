@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from fake_device import FakeDevice
+from helpers.fake_device import FakeDevice
 
 from kareus.device import nvml
 from kareus.device.pairing import device_of_cuda

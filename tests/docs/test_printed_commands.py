@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 import yaml
-from printed import PAGES, ROOT, Block, blocks, commands
+from helpers.printed import PAGES, ROOT, Block, blocks, commands
 
 from kareus.campaign.resolve import resolve_campaign
-from kareus.plan.selectors import parse_selector
+from kareus.plans.selectors import parse_selector
 
 SETUP, GPUS = "sets up the environment in which these tests run", "needs GPUs"
 LEFT_OUT = {

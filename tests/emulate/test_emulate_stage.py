@@ -3,7 +3,7 @@
 import polars as pl
 import pytest
 import yaml
-from fleets import CONFIG, fleet, with_small, write_microbatch
+from helpers.fleets import CONFIG, fleet, with_small, write_microbatch
 
 from kareus.artifacts.tables import read_provenance, read_table
 from kareus.cli import main

@@ -3,11 +3,11 @@
 import dataclasses
 
 import pytest
-from fleets import fleet
+from helpers.fleets import fleet
 
 from kareus.emulate.fleet import Scale, fleet_columns, scale_of
 from kareus.emulate.reduction import reduction_s
-from kareus.pipeline.solver import PlannedIteration
+from kareus.pipeline.solver.frontier import PlannedIteration
 
 SCALE = Scale(
     pipelines=4,

@@ -3,7 +3,7 @@
 import dataclasses
 
 import pytest
-from fleets import all_plans, fleet, microbatch
+from helpers.fleets import all_plans, fleet, microbatch
 
 from kareus.emulate.fleet import scale_of
 from kareus.emulate.reduction import reduction_s

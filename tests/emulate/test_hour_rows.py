@@ -3,13 +3,13 @@
 import dataclasses
 
 import pytest
-from fleets import fleet, microbatch
+from helpers.fleets import fleet, microbatch
 
 from kareus.emulate.fleet import scale_of
 from kareus.emulate.rows import Planned, fleet_rows, hour_rows, planned
 from kareus.emulate.series import Series, Unit
 from kareus.errors import ConfigError
-from kareus.pipeline.solver import PlannedIteration
+from kareus.pipeline.solver.frontier import PlannedIteration
 
 PRICES = Series(Unit.PRICE, (0.1, 0.5))
 

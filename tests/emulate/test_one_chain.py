@@ -3,7 +3,7 @@
 import dataclasses
 
 import pytest
-from chains import WAITING_W, chain, plans
+from helpers.chains import WAITING_W, chain, plans
 
 from kareus.emulate.fleet import Scale
 from kareus.emulate.iso import with_iso_plans

@@ -12,11 +12,11 @@ from kareus.artifacts.provenance import TestbedIdentity
 from kareus.errors import ConfigError
 from kareus.export.ranks import rank_schedules
 from kareus.export.zeus import frequency_schedule, is_frequency_schedule
-from kareus.partition.graph import TRACED, Direction
-from kareus.plan.document import Plan, PlannedInstruction, Prediction, StagePlan
+from kareus.graph.records import TRACED, Direction
+from kareus.model.config import Parallelism
+from kareus.plans.document import Plan, PlannedInstruction, Prediction, StagePlan
 from kareus.profile.programs import Execution
 from kareus.schedule.choice import Choice
-from kareus.workload.config import Parallelism
 
 CHOICES = (Choice(partition="forward-mlp-allreduce", sm_count=6, launch="up"),)
 

@@ -5,15 +5,15 @@ import dataclasses
 import numpy as np
 import pytest
 import yaml
-from builders import CONFIG, a100
+from helpers.builders import CONFIG, a100
 
 from kareus.fidelity.fit import TO_FRONTIERS, bootstrap, errors_pct, fit_frontiers, held_out, with_coefficients
 from kareus.fidelity.fit_stage import documented
 from kareus.fidelity.predict import planned_costs
 from kareus.fidelity.reference import FrontierRow, Scenario
 from kareus.fidelity.subject import subject
-from kareus.partition.graph import Direction
-from kareus.workload.gpu import Uncertainty
+from kareus.gpu_model.gpu import Uncertainty
+from kareus.graph.records import Direction
 
 SCENARIOS = [
     Scenario(model=model, cp=1, tp=tp, pp=2, num_microbatches=2, microbatch_size=size, seq_len=1024)

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from builders import CONFIG
+from helpers.builders import CONFIG
 
 from kareus.cli import main
 from kareus.fidelity.fit import TO_FRONTIERS, TO_TABLES, Fit, with_coefficients
 from kareus.fidelity.fit_stage import as_written, documented
-from kareus.testbed.simulated.trust import numbers_of, trust
+from kareus.gpu_model.gpu import Gpu, Uncertainty
+from kareus.gpu_model.trust import numbers_of, trust
 from kareus.workload.compose import compose
-from kareus.workload.gpu import Gpu, Uncertainty
 
 FITTED = {name: prior.value * 1.0123456 for name, prior in {**TO_FRONTIERS, **TO_TABLES}.items()}
 

@@ -3,7 +3,7 @@
 import dataclasses
 
 import pytest
-from builders import CONFIG, a100
+from helpers.builders import CONFIG, a100
 
 from kareus.fidelity import joint_fit
 from kareus.fidelity.fit import with_coefficients
@@ -11,7 +11,7 @@ from kareus.fidelity.joint_fit import PRIORS, fit_jointly
 from kareus.fidelity.predict import Planned, planned_costs, predicted_percent
 from kareus.fidelity.reference import FrontierRow, ReductionRow, Scenario
 from kareus.fidelity.subject import subject
-from kareus.partition.graph import Direction
+from kareus.graph.records import Direction
 
 SCENARIO = Scenario(model="qwen3-1.7b", cp=1, tp=8, pp=2, num_microbatches=2, microbatch_size=2, seq_len=1024)
 ORDER = ["FFBB", "FBFB"]

@@ -5,16 +5,16 @@ import itertools
 import numpy as np
 import polars as pl
 import pytest
-from builders import CONFIG
-from references import ODD, SMALL
+from helpers.builders import CONFIG
+from helpers.references import ODD, SMALL
 
 from kareus.fidelity.plans import clocks_of, instruction_behaviours, microbatch_frontiers
 from kareus.fidelity.subject import subject
-from kareus.partition.graph import TRACED, Batch, Direction, Partition
+from kareus.gpu_model.model import run_program, run_schedules
+from kareus.graph.program import Program, Step
+from kareus.graph.records import TRACED, Batch, Direction, Partition
 from kareus.profile.programs import Execution, instruction_program, stage_shapes
 from kareus.schedule.space import search_space
-from kareus.testbed.program import Program, Step
-from kareus.testbed.simulated.model import run_program, run_schedules
 
 COARSE = (
     "gpu.search_frequencies.stride_mhz=170",

@@ -5,18 +5,18 @@ from types import SimpleNamespace
 import moocore
 import numpy as np
 import pytest
-from builders import CONFIG
+from helpers.builders import CONFIG
+from helpers.references import ODD, SMALL, B, F, frontier_row, one_f_one_b_clocks, reduction_row
 from hypothesis import given
 from hypothesis import strategies as st
-from references import ODD, SMALL, B, F, frontier_row, one_f_one_b_clocks, reduction_row
 
 from kareus.errors import ArtifactError
 from kareus.fidelity.plans import microbatch_frontiers
 from kareus.fidelity.predict import Planned, planned_costs, predicted_percent, undominated
 from kareus.fidelity.subject import subject
+from kareus.gpu_model.model import run_program
 from kareus.pipeline.frontiers import iteration_rows
 from kareus.profile.programs import Execution, instruction_program, stage_shapes
-from kareus.testbed.simulated.model import run_program
 from kareus.workload.slices import cut
 
 EXECUTION = {"sequential+perseus": Execution.SEQUENTIAL, "nanobatching+perseus": Execution.NANOBATCHING}

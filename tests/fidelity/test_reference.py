@@ -3,8 +3,8 @@
 import dataclasses
 
 import pytest
-from builders import CONFIG
-from references import FRONTIER, REDUCTION, SMALL, B, F, write_csv
+from helpers.builders import CONFIG
+from helpers.references import FRONTIER, REDUCTION, SMALL, B, F, write_csv
 
 from kareus.errors import ArtifactError, ConfigError
 from kareus.fidelity.reference import METRICS, FrontierRow, ReductionRow, read_reference

@@ -4,7 +4,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from references import B, F
+from helpers.references import B, F
 
 from kareus.fidelity.reference import METHODS, FrontierRow, ReductionRow, Scenario, read_reference
 

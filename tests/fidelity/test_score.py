@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 
 import pytest
-from references import ODD, SMALL, frontier_row, one_f_one_b_clocks, reduction_row
+from helpers.references import ODD, SMALL, frontier_row, one_f_one_b_clocks, reduction_row
 
 from kareus.fidelity import score
 from kareus.fidelity.predict import PlannedCost

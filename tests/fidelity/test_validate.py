@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from builders import CONFIG
+from helpers.builders import CONFIG
 
 from kareus.cli import main
 

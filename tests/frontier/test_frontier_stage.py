@@ -6,20 +6,23 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from builders import CONFIG, a100, graphs
+from helpers.builders import CONFIG, a100, graphs
 
+from kareus.artifacts.configuration import to_yaml
 from kareus.artifacts.provenance import Provenance, TestbedIdentity
 from kareus.artifacts.tables import read_provenance, read_table, write_table
 from kareus.cli import main
+from kareus.frontier.config import FrontierSlice
 from kareus.frontier.tables import MICROBATCH
-from kareus.partition.graph import TRACED
+from kareus.graph.records import TRACED
+from kareus.partition.config import subject_of
 from kareus.partition.names import expected_partitions
 from kareus.partition.write import write_graphs
 from kareus.profile.programs import component_programs
 from kareus.profile.tables import COMPONENTS, PROFILED_INSTRUCTIONS
 from kareus.search.tables import CANDIDATES
 from kareus.workload.resolve import resolve_accepted
-from kareus.workload.slices import FrontierSlice, cut, subject_of, to_yaml
+from kareus.workload.slices import cut
 
 CLOCKS_MHZ = a100().search_frequencies.clocks_mhz
 TIME_NOISE, ENERGY_NOISE = 0.003, 0.006

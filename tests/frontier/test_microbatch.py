@@ -1,11 +1,11 @@
 import pytest
-from builders import a100, graphs
+from helpers.builders import a100, graphs
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kareus.frontier.compose import Option
 from kareus.frontier.microbatch import Cost, Makeup, Point, frontier, overlap_makeup, overlap_points
-from kareus.partition.graph import Batch, Direction
+from kareus.graph.records import Batch, Direction
 from kareus.profile.programs import Execution, StageShape
 from kareus.schedule.choice import Choice
 

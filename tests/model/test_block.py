@@ -5,16 +5,16 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from builders import small_model
+from helpers.builders import small_model
 from torch import Tensor
 from torch.nn import functional
 
 from kareus.model.block import Block
 from kareus.model.communication import Mesh
+from kareus.model.config import Model, Parallelism
 from kareus.model.ends import Embedding, Head
 from kareus.model.layers import rotary_table
 from kareus.model.shards import shard_of
-from kareus.workload.config import Model, Parallelism
 
 TOKENS = 12
 SMALL = small_model()

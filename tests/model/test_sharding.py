@@ -8,7 +8,7 @@ from typing import NamedTuple
 import pytest
 import torch
 import torch.distributed as dist
-from builders import small_model
+from helpers.builders import small_model
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -17,12 +17,12 @@ from kareus.model.attention import chunks, positions
 from kareus.model.block import Block
 from kareus.model.communication import Mesh
 from kareus.model.communicators.process_group import ProcessGroupCommunicator
+from kareus.model.config import Parallelism
 from kareus.model.ends import Embedding, Head
 from kareus.model.layers import rotary_table
 from kareus.model.shards import Shard, shard_of
 from kareus.model.weight_files import SINGLE
 from kareus.model.weights import load_weights, save_weights
-from kareus.workload.config import Parallelism
 
 RANKS = 2
 BATCH, TOKENS = 2, 16

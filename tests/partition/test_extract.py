@@ -15,17 +15,17 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 
 from kareus.errors import KareusError, RefusedWorkloadError
+from kareus.graph.interleave import block_segments, interleave, partition_of
+from kareus.graph.records import Batch, BlockGraph, Direction, Operator, OperatorKind, Segment
+from kareus.graph.split_backward import pass_segments
 from kareus.model.block import Block
 from kareus.model.communication import Mesh
+from kareus.model.config import Model, Parallelism
 from kareus.model.layers import rotary_table
 from kareus.model.shards import shard_of
 from kareus.partition.extract import extract, partitions_of
-from kareus.partition.graph import Batch, BlockGraph, Direction, Operator, OperatorKind, Segment
-from kareus.partition.interleave import block_segments, interleave, partition_of
 from kareus.partition.names import collective_group_size, expected_partitions, instruction_partitions
-from kareus.partition.split import pass_segments
 from kareus.partition.trace import trace
-from kareus.workload.config import Model, Parallelism
 
 SEQUENCE = 4096
 LLAMA = Model(

@@ -1,6 +1,6 @@
 """How bytes are counted and kernels grouped, on traces written by hand."""
 
-from kareus.partition.graph import Direction, OperatorKind
+from kareus.graph.records import Direction, OperatorKind
 from kareus.partition.operators import Exchange, Run, collective_of, count_reads, operator_of, program_of
 from kareus.partition.trace import Event, Region
 

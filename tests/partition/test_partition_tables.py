@@ -9,22 +9,23 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from builders import small_model
+from helpers.builders import small_model
 
+from kareus.artifacts.configuration import to_yaml
 from kareus.artifacts.provenance import Provenance
 from kareus.artifacts.records import content_hash
 from kareus.artifacts.tables import TableSchema, read_provenance, read_table, write_table
 from kareus.errors import ArtifactError
+from kareus.graph.records import Batch, BlockGraph
+from kareus.model.config import Parallelism
 from kareus.partition import stage
+from kareus.partition.config import PartitionSlice
 from kareus.partition.detect import detect_partitions
 from kareus.partition.extract import extract
-from kareus.partition.graph import Batch, BlockGraph
 from kareus.partition.names import expected_partitions
 from kareus.partition.read import read_graphs, read_partitions
 from kareus.partition.tables import PARTITIONS, SEGMENTS
 from kareus.partition.write import write_graphs, write_partitions
-from kareus.workload.config import Parallelism
-from kareus.workload.slices import PartitionSlice, to_yaml
 
 PROVENANCE = Provenance(config_hash="0123456789abcdef")
 MODEL = small_model(hidden_size=64, intermediate_size=128, num_layers=4, vocab_size=128, qk_norm=True)

@@ -4,14 +4,14 @@ import itertools
 
 import numpy as np
 import pytest
+from helpers.pipelines import B, F, problem
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pipelines import B, F, problem
 from scipy.optimize import Bounds, LinearConstraint, milp
 
-from kareus.pipeline.dag import Dag
-from kareus.pipeline.problem import Problem, point_set
-from kareus.pipeline.solver import iteration_frontier, plans_within
+from kareus.pipeline.solver.dag import Dag
+from kareus.pipeline.solver.frontier import iteration_frontier, plans_within
+from kareus.pipeline.solver.problem import Problem, point_set
 
 
 def optimum_j(problem: Problem, deadline_s: float) -> float:

@@ -7,17 +7,19 @@ import sys
 
 import polars as pl
 import pytest
-from pipelines import B, F
-from pipelines import pipeline_slice as config
+from helpers.pipelines import B, F
+from helpers.pipelines import pipeline_slice as config
 
+from kareus.artifacts.configuration import to_yaml
 from kareus.artifacts.provenance import Provenance, TestbedIdentity
 from kareus.artifacts.tables import read_provenance, read_table, write_table
 from kareus.cli import main
 from kareus.errors import ArtifactError
+from kareus.frontier.config import frontier_hash
 from kareus.frontier.tables import MICROBATCH
+from kareus.partition.config import subject_of
 from kareus.pipeline.frontiers import iteration_rows
 from kareus.pipeline.tables import INSTRUCTIONS, ITERATION
-from kareus.workload.slices import frontier_hash, subject_of, to_yaml
 
 BLOCKING_W = config().gpu.blocking_power_w
 STATIC_W = config().gpu.static_power_w

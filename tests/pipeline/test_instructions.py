@@ -1,8 +1,8 @@
 import graphlib
 
+from helpers.pipelines import B, F, one_f_one_b, order_text
 from hypothesis import given
 from hypothesis import strategies as st
-from pipelines import B, F, one_f_one_b, order_text
 
 from kareus.artifacts.records import to_plain
 from kareus.pipeline.instructions import instruction_rows

@@ -2,13 +2,13 @@
 
 import numpy as np
 import pytest
+from helpers.pipelines import all_plans, one_f_one_b, tiny_problems
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pipelines import all_plans, one_f_one_b, tiny_problems
 
-from kareus.pipeline.dag import build_dag, earliest_starts, makespan
-from kareus.pipeline.lanes import Choices, energies_in_time_j, latest_ends, mirrored, parts
-from kareus.pipeline.rounding import reclaim, round_plans
+from kareus.pipeline.solver.dag import build_dag, earliest_starts, makespan
+from kareus.pipeline.solver.lanes import Choices, energies_in_time_j, latest_ends, mirrored, parts
+from kareus.pipeline.solver.rounding import reclaim, round_plans
 
 drawn_times = st.lists(st.integers(1, 50), min_size=24, max_size=24)
 

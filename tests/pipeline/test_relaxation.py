@@ -5,13 +5,13 @@ import math
 
 import numpy as np
 import pytest
+from helpers.pipelines import B, F, problem, tiny_problems
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pipelines import B, F, problem, tiny_problems
 from scipy.optimize import linprog
 
-from kareus.pipeline.problem import point_set
-from kareus.pipeline.relaxation import Relaxation
+from kareus.pipeline.solver.problem import point_set
+from kareus.pipeline.solver.relaxation import Relaxation
 
 
 def linprog_energy(problem, deadline_s: float) -> float:

@@ -3,14 +3,14 @@
 from types import SimpleNamespace
 
 import pytest
+from helpers.pipelines import BI, BW, B, F, order_text, parsed
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from pipelines import BI, BW, B, F, order_text, parsed
 
 from kareus.errors import ScheduleError
-from kareus.pipeline.dag import build_dag, makespan
+from kareus.pipeline.config import PipelineSchedule
 from kareus.pipeline.instructions import Instruction, instructions_in, pipeline_instructions
-from kareus.workload.config import PipelineSchedule
+from kareus.pipeline.solver.dag import build_dag, makespan
 from kareus.workload.pipelining import most_delayed, most_in_flight
 
 ONE_F_ONE_B, GPIPE, INTERLEAVED, ZB_H1 = PipelineSchedule

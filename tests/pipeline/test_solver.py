@@ -4,24 +4,24 @@ import math
 
 import numpy as np
 import pytest
+from helpers.pipelines import B, F, all_plans, tiny_problems
+from helpers.pipelines import problem as pipeline
 from highspy import HighsModelStatus
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pipelines import B, F, all_plans, tiny_problems
-from pipelines import problem as pipeline
 
 from kareus.errors import ArtifactError, ConfigError
 from kareus.pareto import pareto_mask
-from kareus.pipeline.dag import Dag
-from kareus.pipeline.lanes import TOLERANCE
-from kareus.pipeline.problem import PointSet, Problem, point_set
-from kareus.pipeline.solver import (
+from kareus.pipeline.solver.dag import Dag
+from kareus.pipeline.solver.frontier import (
     PlannedIteration,
     cheapest_within,
     fastest_within,
     iteration_frontier,
     plans_within,
 )
+from kareus.pipeline.solver.lanes import TOLERANCE
+from kareus.pipeline.solver.problem import PointSet, Problem, point_set
 
 CLOSE = 1e-9
 

@@ -1,16 +1,16 @@
 """Plans spliced from two others: never dearer, never late, and closer to the bound where gaps were wide."""
 
 import numpy as np
+from helpers.pipelines import B, F, problem, tiny_problems
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pipelines import B, F, problem, tiny_problems
 
-from kareus.pipeline import solver
-from kareus.pipeline.lanes import energies_in_time_j
-from kareus.pipeline.problem import Array, Problem
-from kareus.pipeline.relaxation import Relaxation
-from kareus.pipeline.rounding import round_plans
-from kareus.pipeline.splicing import splice
+from kareus.pipeline.solver import frontier as solver
+from kareus.pipeline.solver.lanes import energies_in_time_j
+from kareus.pipeline.solver.problem import Array, Problem
+from kareus.pipeline.solver.relaxation import Relaxation
+from kareus.pipeline.solver.rounding import round_plans
+from kareus.pipeline.solver.splicing import splice
 
 
 @settings(max_examples=60)

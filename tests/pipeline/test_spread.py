@@ -4,7 +4,7 @@ import math
 
 import polars as pl
 import pytest
-from builders import CONFIG
+from helpers.builders import CONFIG
 
 from kareus.frontier.tables import MICROBATCH
 from kareus.pipeline.frontiers import iteration_rows

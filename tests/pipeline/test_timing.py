@@ -1,11 +1,11 @@
 import itertools
 
 import pytest
+from helpers.pipelines import makespan_by_passes, one_f_one_b
 from hypothesis import given
 from hypothesis import strategies as st
-from pipelines import makespan_by_passes, one_f_one_b
 
-from kareus.pipeline.dag import build_dag, earliest_starts, makespan
+from kareus.pipeline.solver.dag import build_dag, earliest_starts, makespan
 
 
 def test_two_stages_by_hand():

@@ -1,14 +1,14 @@
 """Trades of time between kinds of instructions: never dearer, never late, and found where single moves find nothing."""
 
 import numpy as np
+from helpers.pipelines import B, F, problem, tiny_problems
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pipelines import B, F, problem, tiny_problems
 
-from kareus.pipeline.lanes import energies_in_time_j
-from kareus.pipeline.problem import Problem
-from kareus.pipeline.relaxation import Relaxation
-from kareus.pipeline.trading import trade
+from kareus.pipeline.solver.lanes import energies_in_time_j
+from kareus.pipeline.solver.problem import Problem
+from kareus.pipeline.solver.relaxation import Relaxation
+from kareus.pipeline.solver.trading import trade
 
 
 @settings(max_examples=60)

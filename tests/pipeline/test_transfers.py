@@ -1,13 +1,12 @@
 import dataclasses
 
 import pytest
-from pipelines import pipeline_slice
+from helpers.pipelines import pipeline_slice
 
-from kareus.pipeline.dag import build_dag, makespan
+from kareus.pipeline.config import PipelineConfig, PipelineSchedule, PipelineSlice
 from kareus.pipeline.instructions import pipeline_instructions
+from kareus.pipeline.solver.dag import build_dag, makespan
 from kareus.pipeline.transfers import transfers_s
-from kareus.workload.config import PipelineConfig, PipelineSchedule
-from kareus.workload.slices import PipelineSlice
 
 
 def config(**parallelism: int) -> PipelineSlice:

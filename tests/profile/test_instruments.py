@@ -1,14 +1,14 @@
 """Measurements on instruments whose every reading can be worked out by hand."""
 
 import pytest
-from builders import a100, gemm, protocol, search, simulated
+from helpers.builders import a100, gemm, protocol, search, simulated
 
+from kareus.graph.program import Program, Step
 from kareus.profile.bench import Bench
 from kareus.profile.measure import look_once, measure_once
+from kareus.search.config import SearchSlice
 from kareus.testbed.factory import open_testbed
-from kareus.testbed.program import Program, Step
 from kareus.testbed.protocol import ClockReport
-from kareus.workload.slices import SearchSlice
 
 IDLE_W, LOAD_W = 60.0, 300.0
 COLD_S, WARM_S = 0.4, 0.3
@@ -111,7 +111,7 @@ def test_programs_that_differ_in_blocks_are_kept_apart(tmp_path):
     steps = tuple(Step(operators=(gemm(name, 16384, 4096, 3072),)) for name in ("one", "two"))
     programs = [Program(name="same", steps=steps, blocks=blocks) for blocks in (None, (0, 1), (0, 2))]
     config = SearchSlice(gpu=a100(), testbed=simulated(), protocol=protocol(), search=search(), seed=0)
-    bench = Bench(config, open_testbed(simulated(), a100(), protocol(), 0))
+    bench = Bench(config, open_testbed(simulated(), a100(), protocol().predecessor_power_w, 0))
     with bench.profiler(tmp_path, "same", "x") as profiler, bench.looker(tmp_path, "same", "x") as looker:
         for program in programs:
             profiler.measure(program, 1200)

@@ -2,17 +2,17 @@ import dataclasses
 
 import numpy as np
 import pytest
-from builders import a100, gemm, protocol, search, simulated
+from helpers.builders import a100, gemm, protocol, search, simulated
 
 from kareus.artifacts.tables import read_table
+from kareus.gpu_model.gpu import FrequencyRange
+from kareus.gpu_model.model import run_program
+from kareus.graph.program import Program, Step
 from kareus.profile.bench import Bench
 from kareus.profile.measure import Profiler, look_once, measure_once
 from kareus.profile.tables import LOOKS, MEASUREMENTS
+from kareus.search.config import SearchSlice
 from kareus.testbed.factory import open_testbed
-from kareus.testbed.program import Program, Step
-from kareus.testbed.simulated.model import run_program
-from kareus.workload.gpu import FrequencyRange
-from kareus.workload.slices import SearchSlice
 
 LINEAR = gemm("linear", 16384, 4096, 3072)
 PROGRAM = Program(name="linear", steps=(Step(operators=(LINEAR,)),))
@@ -22,7 +22,7 @@ class CountingTestbed:
     """The simulated testbed, counting the sessions it opens."""
 
     def __init__(self, seed=0, **changes):
-        self._inner = open_testbed(simulated(**changes), a100(), protocol(), seed)
+        self._inner = open_testbed(simulated(**changes), a100(), protocol().predecessor_power_w, seed)
         self.sessions = 0
 
     @property
@@ -102,7 +102,7 @@ def test_shelves_differ_by_whatever_decides_a_measurement(tmp_path):
 def test_the_age_of_the_counter_does_not_bias_the_energy(seed):
     """Without other noise and at the reference temperature: idle power fills in what a stale counter misses."""
     calm = a100(coefficients=dataclasses.replace(a100().coefficients, leakage_w_per_c=0.0))
-    testbed = open_testbed(simulated(time_noise=0.0, power_noise=0.0), calm, protocol(), seed)
+    testbed = open_testbed(simulated(time_noise=0.0, power_noise=0.0), calm, protocol().predecessor_power_w, seed)
     with testbed.session(PROGRAM, "phase") as session:
         row = measure_once(session, 1200, protocol())
     assert row["energy_j"] == pytest.approx(float(run_program(calm, PROGRAM, 1200).energy_j), rel=0.003)
@@ -114,7 +114,9 @@ def test_a_look_sees_the_time_that_a_measurement_does(clock_mhz, power_limit_w):
     """On the simulated testbed, whose power limit acts at once: no bias, whether the limit holds the clock or not."""
     gpu = a100(power_limit_w=power_limit_w)
     truth = run_program(gpu, PROGRAM, clock_mhz)
-    with open_testbed(simulated(time_noise=0.0), gpu, protocol(), 0).session(PROGRAM, "look") as session:
+    with open_testbed(simulated(time_noise=0.0), gpu, protocol().predecessor_power_w, 0).session(
+        PROGRAM, "look"
+    ) as session:
         row = look_once(session, clock_mhz, protocol())
     assert row["time_s"] == pytest.approx(float(truth.time_s), rel=1e-9)
     assert row["clock_mean_mhz"] == pytest.approx(float(truth.mean_clock_mhz))
@@ -122,7 +124,7 @@ def test_a_look_sees_the_time_that_a_measurement_does(clock_mhz, power_limit_w):
 
 
 def test_looks_are_as_noisy_as_times_measured_and_of_an_own_noise():
-    testbed = open_testbed(simulated(), a100(), protocol(), 0)
+    testbed = open_testbed(simulated(), a100(), protocol().predecessor_power_w, 0)
     truth = float(run_program(a100(), PROGRAM, 1200).time_s)
     errors = []
     for number in range(200):
@@ -151,13 +153,13 @@ def test_a_look_costs_a_tenth_of_a_measurement_and_is_kept_apart_from_them(tmp_p
 
 def test_the_cooldown_brings_a_gpu_below_32_degrees():
     """Paper, section 5.3."""
-    with open_testbed(simulated(), a100(), protocol(), 0).session(PROGRAM, "hot") as session:
+    with open_testbed(simulated(), a100(), protocol().predecessor_power_w, 0).session(PROGRAM, "hot") as session:
         assert measure_once(session, 1410, protocol())["temperature_before_c"] < 32
 
 
 def energy_with(**changes):
     calm = simulated(time_noise=0.0, power_noise=0.0)
-    with open_testbed(calm, a100(), protocol(), 0).session(PROGRAM, "bias") as session:
+    with open_testbed(calm, a100(), protocol().predecessor_power_w, 0).session(PROGRAM, "bias") as session:
         return measure_once(session, 1410, protocol(**changes))["energy_j"]
 
 

@@ -2,15 +2,16 @@
 
 import polars as pl
 import pytest
-from builders import CONFIG, graphs
+from helpers.builders import CONFIG, graphs
 
 from kareus.artifacts.provenance import Provenance
 from kareus.artifacts.tables import read_table
 from kareus.cli import main
+from kareus.partition.config import subject_of
 from kareus.partition.write import write_graphs
 from kareus.profile.tables import COMPONENTS, MEASUREMENTS, PROFILED_INSTRUCTIONS
 from kareus.workload.resolve import resolve_accepted
-from kareus.workload.slices import slice_text, subject_of
+from kareus.workload.slices import slice_text
 
 
 def test_the_operator_graph_of_another_workload_is_not_measured(tmp_path, capsys):

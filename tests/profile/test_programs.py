@@ -1,11 +1,11 @@
 import pytest
-from builders import block_graph, graphs
+from helpers.builders import block_graph, graphs
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kareus.frontier.microbatch import overlap_makeup
-from kareus.partition.graph import Batch, Direction
-from kareus.partition.split import pass_segments
+from kareus.graph.records import Batch, Direction
+from kareus.graph.split_backward import pass_segments
 from kareus.profile.programs import (
     Execution,
     StageShape,

@@ -9,10 +9,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from report_tables import FRONTIERS, PARTITIONS, WORKLOAD, Names, with_runs, write_inputs
+from helpers.report_tables import FRONTIERS, PARTITIONS, WORKLOAD, Names, with_runs, write_inputs
 from test_page import page_of
 
-from kareus.report.inputs import load
+from kareus.report.workload.inputs import load
 
 CHROMIUM = shutil.which("chromium")
 pytestmark = pytest.mark.skipif(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from campaign_results import (
+from helpers.campaign_results import (
     CAMPAIGN_NAME,
     EMULATED,
     ENERGIES_J,
@@ -18,7 +18,7 @@ from campaign_results import (
     REFUSED,
     write_campaign,
 )
-from report_tables import WORKLOAD, candidate_rows
+from helpers.report_tables import WORKLOAD, candidate_rows
 from test_page import Blocks
 
 import kareus
@@ -26,9 +26,9 @@ from kareus.artifacts.manifest import read_manifest
 from kareus.artifacts.tables import read_table, write_table
 from kareus.campaign.tables import CAMPAIGN
 from kareus.cli import main
-from kareus.report.campaign_sheets import search_sheet, throughput_sheet
+from kareus.report.campaign.sheets import search_sheet, throughput_sheet
 from kareus.report.contents import CAMPAIGN_TABLES, WRITTEN_AS, campaign_figure_names
-from kareus.report.tables import COMPARISON, FLEET_COMPARISON, PASSES, PROFILER, SEARCH_TIME
+from kareus.report.workload.tables import COMPARISON, FLEET_COMPARISON, PASSES, PROFILER, SEARCH_TIME
 
 LABEL = "simulated testbed, A100-SXM4-40GB"
 

@@ -1,9 +1,9 @@
 import pytest
-from report_tables import PARTITIONS, WORKLOAD, write_inputs
+from helpers.report_tables import PARTITIONS, WORKLOAD, write_inputs
 
-from kareus.report.effort import ALL, search_efforts
-from kareus.report.inputs import load
-from kareus.report.summary import summary_text
+from kareus.report.workload.effort import ALL, search_efforts
+from kareus.report.workload.inputs import load
+from kareus.report.workload.summary import summary_text
 
 
 @pytest.fixture(scope="module")

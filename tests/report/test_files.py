@@ -8,22 +8,22 @@ from xml.etree import ElementTree
 
 import polars as pl
 import pytest
-from report_tables import SIMULATED, WORKLOAD, Names, with_runs, write_inputs
+from helpers.report_tables import SIMULATED, WORKLOAD, Names, with_runs, write_inputs
 from test_page import Blocks
 from test_report_stage import arguments
 
 from kareus.artifacts.tables import problem_of, read_provenance
 from kareus.cli import main
-from kareus.engine.tables import ITERATIONS
 from kareus.pipeline.tables import ITERATION
 from kareus.report.charts import PALETTE, Form, plot_data
 from kareus.report.contents import FLEET_TABLES, PLOTS, TABLES, WRITTEN_AS
 from kareus.report.downloads import OF_WORKLOAD, labelled_schema, read_download
 from kareus.report.drawing import save
-from kareus.report.figures import figures, tables
-from kareus.report.fleets import FleetInputs
-from kareus.report.inputs import load
-from kareus.report.tables import POWER, TIMELINE
+from kareus.report.fleet.inputs import FleetInputs
+from kareus.report.workload.figures import figures, tables
+from kareus.report.workload.inputs import load
+from kareus.report.workload.tables import POWER, TIMELINE
+from kareus.training.tables import ITERATIONS
 
 LABEL = "simulated testbed, A100-SXM4-40GB"
 STATIC = Path(__file__).parents[2] / "kareus/report/static"

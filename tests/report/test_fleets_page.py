@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
-from report_tables import FRONTIERS, SIMULATED, STATIC_W
+from helpers.report_tables import FRONTIERS, SIMULATED, STATIC_W
 from test_browser import CHROMIUM, DARK, LIGHT, look
 
 from kareus.artifacts.provenance import Provenance

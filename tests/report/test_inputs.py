@@ -1,13 +1,13 @@
 import dataclasses
 
 import pytest
-from builders import resealed
-from report_tables import SIMULATED, WORKLOAD, with_runs, write_inputs
+from helpers.builders import resealed
+from helpers.report_tables import SIMULATED, WORKLOAD, with_runs, write_inputs
 
 from kareus.artifacts.files import read_json, write_json
 from kareus.artifacts.tables import read_provenance, read_table, write_table
 from kareus.errors import ArtifactError
-from kareus.report.inputs import load
+from kareus.report.workload.inputs import load
 from kareus.search.tables import ROUNDS
 
 OTHER = dataclasses.replace(SIMULATED, kind="cuda", detail="GPU-0")

@@ -4,15 +4,15 @@ from html.parser import HTMLParser
 
 import polars as pl
 import pytest
-from report_tables import FRONTIERS, PARTITIONS, WORKLOAD, Names, candidate_rows, iteration_rows, write_inputs
+from helpers.report_tables import FRONTIERS, PARTITIONS, WORKLOAD, Names, candidate_rows, iteration_rows, write_inputs
 
-from kareus.report.figures import figures, tables
-from kareus.report.frontiers import microbatch_plot
-from kareus.report.inputs import ReportInputs, load
 from kareus.report.page import page_html
-from kareus.report.summary import method_sheets, summary_text
-from kareus.report.timeline import Timeline, timeline_data
-from kareus.report.workload import workload_page
+from kareus.report.workload.figures import figures, tables
+from kareus.report.workload.frontiers import microbatch_plot
+from kareus.report.workload.inputs import ReportInputs, load
+from kareus.report.workload.page import workload_page
+from kareus.report.workload.summary import method_sheets, summary_text
+from kareus.report.workload.timeline import Timeline, timeline_data
 
 NASTY = "</script><script>alert(1)</script><!--<b>&amp;\u2028"
 

@@ -4,12 +4,12 @@ import dataclasses
 import itertools
 
 import pytest
+from helpers.report_tables import plan
 from hypothesis import given
 from hypothesis import strategies as st
-from report_tables import plan
 
-from kareus.plan.document import Plan
-from kareus.report.power import power_over_time
+from kareus.plans.document import Plan
+from kareus.report.workload.power import power_over_time
 
 GPUS_OF_A_STAGE = 8
 BLOCKING_W = 85.0

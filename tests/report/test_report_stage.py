@@ -2,7 +2,7 @@ import dataclasses
 from xml.sax.saxutils import escape
 
 import pytest
-from report_tables import SIMULATED, WORKLOAD, write_inputs
+from helpers.report_tables import SIMULATED, WORKLOAD, write_inputs
 
 from kareus.artifacts.outputs import check_report_folder
 from kareus.cli import main

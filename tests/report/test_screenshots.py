@@ -5,9 +5,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from campaign_results import CAMPAIGN_NAME, write_campaign
+from helpers.campaign_results import CAMPAIGN_NAME, write_campaign
+from helpers.report_tables import WORKLOAD
 from PIL import Image
-from report_tables import WORKLOAD
 from test_browser import CHROMIUM, DARK, LIGHT
 
 from kareus.cli import main

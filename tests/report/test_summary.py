@@ -2,13 +2,13 @@ from dataclasses import replace
 
 import polars as pl
 import pytest
-from report_tables import WORKLOAD, Names, with_runs, write_inputs
+from helpers.report_tables import WORKLOAD, Names, with_runs, write_inputs
 
 from kareus.pipeline.compare import compare_methods
 from kareus.pipeline.spread import SavingsErrors
-from kareus.report.inputs import load
-from kareus.report.summary import plan_rows, summary_text
-from kareus.report.workload import workload_page
+from kareus.report.workload.inputs import load
+from kareus.report.workload.page import workload_page
+from kareus.report.workload.summary import plan_rows, summary_text
 from kareus.workload.overlap import NO_COLLECTIVES, NO_HALVES
 
 

@@ -1,10 +1,10 @@
 import pytest
-from builders import a100, all_reduce, gemm, graphs, memory, space
+from helpers.builders import a100, all_reduce, gemm, graphs, memory, space
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kareus.partition.graph import Batch, Direction, Partition
-from kareus.partition.interleave import partition_of
+from kareus.graph.interleave import partition_of
+from kareus.graph.records import Batch, Direction, Partition
 from kareus.schedule.space import bound_time_s, launch_operators, search_space, sm_allocations
 
 

@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from builders import search
+from helpers.builders import search
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -4,14 +4,16 @@ import dataclasses
 
 import numpy as np
 import pytest
-from builders import a100, graphs, informed_search, space
+from helpers.builders import a100, graphs, informed_search, space
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kareus.fidelity.fit import TO_FRONTIERS, TO_TABLES
+from kareus.gpu_model.gpu import GpuCoefficients
+from kareus.gpu_model.model import run_schedules
+from kareus.graph.interleave import partition_of
+from kareus.graph.records import Batch
 from kareus.pareto import hypervolume, pareto_front
-from kareus.partition.graph import Batch
-from kareus.partition.interleave import partition_of
 from kareus.profile.measure import Look, Measurement
 from kareus.schedule.space import search_space
 from kareus.search.belief import Belief
@@ -19,8 +21,6 @@ from kareus.search.dataset import Dataset
 from kareus.search.prior import EXPECTED, NEVER_RECALIBRATED, imagine, textbook
 from kareus.search.problem import BUDGET_SPENT, SearchProblem
 from kareus.search.rounds import run_search
-from kareus.testbed.simulated.model import run_schedules
-from kareus.workload.gpu import GpuCoefficients
 
 MLP = graphs()[Batch.NANOBATCH].forward[1]
 PARTITION = partition_of(MLP, MLP.collective)

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 
 import numpy as np
-from builders import search
+from helpers.builders import search
 
 from kareus.pareto import hypervolume_improvement
 from kareus.search.acquisition import plane, select

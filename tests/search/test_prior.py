@@ -3,12 +3,12 @@
 import dataclasses
 
 import numpy as np
-from builders import a100, graphs
+from helpers.builders import a100, graphs
 
-from kareus.partition.graph import Batch
-from kareus.partition.interleave import partition_of
+from kareus.gpu_model.model import run_schedules
+from kareus.graph.interleave import partition_of
+from kareus.graph.records import Batch
 from kareus.search.prior import EXPECTED, SHARES, imagine, textbook
-from kareus.testbed.simulated.model import run_schedules
 
 MLP = graphs()[Batch.NANOBATCH].forward[1]
 PARTITION = partition_of(MLP, MLP.collective)

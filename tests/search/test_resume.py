@@ -10,21 +10,20 @@ from pathlib import Path
 
 import pytest
 import yaml
-from builders import a100, graphs, informed_search, protocol, search, simulated, space
+from helpers.builders import a100, graphs, informed_search, protocol, search, simulated, space
 
 from kareus.artifacts.provenance import Provenance
 from kareus.artifacts.records import to_plain
 from kareus.artifacts.tables import read_table, write_table
 from kareus.cli import main
-from kareus.partition.graph import Batch
-from kareus.partition.interleave import partition_of
+from kareus.graph.interleave import partition_of
+from kareus.graph.records import Batch
 from kareus.partition.write import write_partitions
 from kareus.progress import journal
 from kareus.schedule.space import search_space
 from kareus.schedule.tables import SPACE
+from kareus.search.config import SearchConfig, SearchSlice
 from kareus.search.tables import CANDIDATES, ROUNDS
-from kareus.workload.config import SearchConfig
-from kareus.workload.slices import SearchSlice
 
 PARTITION = "forward-mlp-allreduce"
 

@@ -1,10 +1,11 @@
 import numpy as np
 import pytest
-from builders import a100, graphs, protocol, search, simulated, space
+from helpers.builders import a100, graphs, protocol, search, simulated, space
 
+from kareus.gpu_model.model import run_program
+from kareus.graph.interleave import partition_of
+from kareus.graph.records import Batch
 from kareus.pareto import hypervolume, pareto_front
-from kareus.partition.graph import Batch
-from kareus.partition.interleave import partition_of
 from kareus.profile.measure import Measurement, measure_once
 from kareus.profile.programs import partition_program
 from kareus.schedule.space import search_space
@@ -12,7 +13,6 @@ from kareus.search.prior import textbook
 from kareus.search.problem import SearchProblem
 from kareus.search.rounds import run_search
 from kareus.testbed.factory import open_testbed
-from kareus.testbed.simulated.model import run_program
 
 MLP = graphs()[Batch.NANOBATCH].forward[1]
 PARTITION = partition_of(MLP, MLP.collective)
@@ -39,7 +39,7 @@ def no_looks(candidate):
 
 
 def noisy(candidate):
-    testbed = open_testbed(simulated(), a100(), protocol(), 0)
+    testbed = open_testbed(simulated(), a100(), protocol().predecessor_power_w, 0)
     schedule = CANDIDATES[candidate]
     program = partition_program(PARTITION, schedule.sm_count, schedule.launch)
     with testbed.session(program, str(candidate)) as session:

@@ -2,11 +2,12 @@
 
 import numpy as np
 import pytest
-from builders import a100, graphs, search
+from helpers.builders import a100, graphs, search
 
-from kareus.partition.graph import Batch
-from kareus.partition.interleave import partition_of
+from kareus.graph.interleave import partition_of
+from kareus.graph.records import Batch
 from kareus.profile.measure import Measurement
+from kareus.search.config import SampleSizes, Strategy
 from kareus.search.dataset import Dataset
 from kareus.search.informed import _Record
 from kareus.search.prior import textbook
@@ -14,7 +15,6 @@ from kareus.search.problem import SearchProblem
 from kareus.search.rounds import _converged, run_search
 from kareus.search.strategy import sizes_of
 from kareus.search.surrogate import disagreement
-from kareus.workload.config import SampleSizes, Strategy
 
 MLP = graphs()[Batch.NANOBATCH].forward[1]
 PARTITION = partition_of(MLP, MLP.collective)

@@ -4,20 +4,20 @@ from functools import cache
 
 import pytest
 import torch
-from builders import all_reduce, gemm, memory, small_model
+from helpers.builders import all_reduce, gemm, memory, small_model
 
 from kareus.errors import KareusError
+from kareus.graph.program import Program, Step
+from kareus.graph.records import Batch, Direction, Operator, OperatorKind
 from kareus.model.communicators.choice import Library
+from kareus.model.config import Parallelism
 from kareus.partition.extract import extract
-from kareus.partition.graph import Batch, Direction, Operator, OperatorKind
 from kareus.profile.programs import Execution, StageShape, component_programs, instruction_program
 from kareus.testbed.cuda import executor, operators
 from kareus.testbed.cuda.collectives import Collectives, _line
 from kareus.testbed.cuda.executor import Executor
 from kareus.testbed.cuda.operators import prepare
 from kareus.testbed.cuda.scratch import Scratch
-from kareus.testbed.program import Program, Step
-from kareus.workload.config import Parallelism
 
 CPU = torch.device("cpu")
 

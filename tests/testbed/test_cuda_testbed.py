@@ -4,28 +4,28 @@ import os
 import sys
 from pathlib import Path
 
-import cuda_worker
 import pytest
 import torch
-from builders import a100, all_reduce, gemm, memory, protocol, simulated
+from helpers import cuda_worker
+from helpers.builders import a100, all_reduce, gemm, memory, protocol, simulated
 from zeus.device.gpu import ZeusGPUInitError
 
 from kareus.artifacts.records import to_plain
 from kareus.device import nvml
 from kareus.device.claims import FOLDER_VARIABLE, setting_of
 from kareus.errors import DeviceError
+from kareus.gpu_model.gpu import FrequencyRange
+from kareus.graph.program import Program, Step
+from kareus.graph.records import Collective, CollectiveKind
 from kareus.model.communicators.choice import Library
-from kareus.partition.graph import Collective, CollectiveKind
 from kareus.profile.measure import measure_once
+from kareus.testbed.config import ClockPolicy, CudaCollectives, CudaConfig, GpuPool, TestbedKind
 from kareus.testbed.cuda.collectives import Collectives
 from kareus.testbed.cuda.executor import Executor
 from kareus.testbed.cuda.rank import Rank
 from kareus.testbed.cuda.testbed import CudaTestbed
 from kareus.testbed.cuda.worker import WorkerSettings, cuda_rank
 from kareus.testbed.factory import open_testbed as open_testbed_of
-from kareus.testbed.program import Program, Step
-from kareus.workload.config import ClockPolicy, CudaCollectives, CudaConfig, GpuPool, TestbedKind
-from kareus.workload.gpu import FrequencyRange
 
 GPU = a100(search_frequencies=FrequencyRange(minimum_mhz=900, maximum_mhz=1410, stride_mhz=510))
 QUICK = protocol(window_s=0.1, cooldown_s=0.02, warmup_s=0.02, settle_s=0.01)

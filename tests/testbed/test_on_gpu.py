@@ -2,16 +2,16 @@
 
 import pytest
 import torch
-from builders import a100, all_reduce, gemm, memory, protocol
+from helpers.builders import a100, all_reduce, gemm, memory, protocol
 
 from kareus.device import nvml
 from kareus.device.claims import FOLDER_VARIABLE
-from kareus.partition.graph import Operator, OperatorKind
+from kareus.gpu_model.gpu import FrequencyRange
+from kareus.graph.program import Program, Step
+from kareus.graph.records import Operator, OperatorKind
 from kareus.profile.measure import measure_once
+from kareus.testbed.config import ClockPolicy, CudaCollectives, CudaConfig, GpuPool
 from kareus.testbed.cuda.testbed import CudaTestbed
-from kareus.testbed.program import Program, Step
-from kareus.workload.config import ClockPolicy, CudaCollectives, CudaConfig, GpuPool
-from kareus.workload.gpu import FrequencyRange
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")]
 

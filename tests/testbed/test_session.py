@@ -1,19 +1,21 @@
 import math
 
 import pytest
-from builders import a100, gemm, protocol, simulated
+from helpers.builders import a100, gemm, protocol, simulated
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kareus.gpu_model.thermal import Interval
+from kareus.graph.program import Program, Step
 from kareus.testbed.factory import open_testbed
-from kareus.testbed.program import Program, Step
-from kareus.testbed.simulated.thermal import Interval
 
 PROGRAM = Program(name="linear", steps=(Step(operators=(gemm("linear", 16384, 4096, 3072),)),))
 
 
 def session(measurement="m", seed=0, **changes):
-    return open_testbed(simulated(**changes), a100(), protocol(), seed).session(PROGRAM, measurement)
+    return open_testbed(simulated(**changes), a100(), protocol().predecessor_power_w, seed).session(
+        PROGRAM, measurement
+    )
 
 
 def run(measurement="m", seed=0, seconds=5.0, **changes):

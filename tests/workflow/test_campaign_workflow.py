@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from breaking import breaking, other_version
+from helpers.breaking import breaking, other_version
 
 from kareus.artifacts.tables import read_table
 from kareus.campaign.jobs import campaign_jobs

@@ -27,10 +27,10 @@ def test_editing_what_a_stage_uses_changes_its_hash_and_no_other(monkeypatch, tm
     search, schedule = code_hash("kareus.search.stage"), code_hash("kareus.schedule.stage")
     for edited, changes_search, changes_schedule in [
         ("search/acquisition.py", True, False),
-        ("testbed/simulated/laws.py", True, False),
+        ("gpu_model/laws.py", True, False),
         ("schedule/space.py", False, True),
         ("artifacts/tables.py", True, True),
-        ("report/stage.py", False, False),
+        ("report/workload/stage.py", False, False),
     ]:
         assert (hash_with(monkeypatch, "kareus.search.stage", edited, tmp_path) != search) == changes_search, edited
         assert (hash_with(monkeypatch, "kareus.schedule.stage", edited, tmp_path) != schedule) == changes_schedule, (
@@ -39,6 +39,6 @@ def test_editing_what_a_stage_uses_changes_its_hash_and_no_other(monkeypatch, tm
 
 
 def test_editing_a_script_of_the_page_changes_the_hash_of_the_report_and_no_other(monkeypatch, tmp_path):
-    for module, changes in [("kareus.report.stage", True), ("kareus.plan.stage", False)]:
+    for module, changes in [("kareus.report.workload.stage", True), ("kareus.plans.stage", False)]:
         before = code_hash(module)
         assert (hash_with(monkeypatch, module, "report/static/sections.js", tmp_path / module) != before) == changes

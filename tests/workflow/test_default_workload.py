@@ -12,16 +12,17 @@ import numpy as np
 import polars as pl
 import pytest
 
+from kareus.artifacts.configuration import load_slice
 from kareus.artifacts.tables import read_provenance, read_table
-from kareus.engine.comparison import compare_runs
-from kareus.engine.tables import ITERATIONS
 from kareus.export.dataset import open_results
 from kareus.frontier.tables import MICROBATCH
+from kareus.partition.config import subject_of
 from kareus.pipeline.tables import ITERATION
 from kareus.report.contents import PLOTS
 from kareus.search.tables import CANDIDATES
+from kareus.training.comparison import compare_runs
+from kareus.training.tables import ITERATIONS
 from kareus.workload.config import Workload
-from kareus.workload.slices import load_slice, subject_of
 from runs.checkout import ROOT, checkout, snakemake, would_run
 
 NAME = "llama3.2-3b_pp2-tp8_mbs8_seq4096_a100"

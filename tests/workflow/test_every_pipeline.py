@@ -5,14 +5,14 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from builders import resealed
+from helpers.builders import resealed
 
 from kareus.artifacts.tables import read_table
 from kareus.cli import main
 from kareus.frontier.tables import MICROBATCH
 from kareus.partition.names import expected_partitions
+from kareus.pipeline.config import PipelineSchedule
 from kareus.pipeline.tables import INSTRUCTIONS, ITERATION
-from kareus.workload.config import PipelineSchedule
 from kareus.workload.resolve import CONFIG_DIR, resolve_accepted
 from kareus.workload.slices import SLICES, slice_text
 

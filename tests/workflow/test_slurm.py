@@ -5,8 +5,8 @@ import os
 import subprocess
 from pathlib import Path
 
-import fake_slurm
 import pytest
+from helpers import fake_slurm
 from test_default_workload import NAME, checkout, snakemake
 
 from kareus.artifacts.tables import read_table

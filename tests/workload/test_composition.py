@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from builders import CONFIG
+from helpers.builders import CONFIG
 
 from kareus.errors import ConfigError
 from kareus.workload.compose import compose

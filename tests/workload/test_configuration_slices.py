@@ -3,25 +3,20 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from builders import CONFIG
+from helpers.builders import CONFIG
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kareus.artifacts.configuration import load_slice, to_yaml
 from kareus.artifacts.records import content_hash
 from kareus.errors import ArtifactError, ConfigError
+from kareus.frontier.config import frontier_hash
+from kareus.partition.config import subject_of
+from kareus.pipeline.config import PipelineSlice
+from kareus.search.config import SearchSlice
 from kareus.workload.config import Workload
 from kareus.workload.resolve import resolve_accepted
-from kareus.workload.slices import (
-    SLICES,
-    PipelineSlice,
-    SearchSlice,
-    cut,
-    frontier_hash,
-    load_slice,
-    slice_text,
-    subject_of,
-    to_yaml,
-)
+from kareus.workload.slices import SLICES, cut, slice_text
 
 
 @cache

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import CONFIG
+from helpers.builders import CONFIG
 from hydra.core.config_store import ConfigStore
 
 from kareus.errors import ConfigError

@@ -2,7 +2,7 @@ import dataclasses
 from functools import cache
 
 import pytest
-from builders import CONFIG
+from helpers.builders import CONFIG
 
 from kareus.errors import RefusedWorkloadError
 from kareus.workload.compose import compose

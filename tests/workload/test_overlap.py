@@ -1,7 +1,7 @@
 """Workloads of which nothing can overlap say so in one line."""
 
 import pytest
-from builders import CONFIG
+from helpers.builders import CONFIG
 
 from kareus.cli import main
 from kareus.workload.overlap import NO_COLLECTIVES, NO_HALVES, nothing_to_overlap

@@ -1,5 +1,5 @@
 import pytest
-from builders import CONFIG
+from helpers.builders import CONFIG
 
 from kareus.errors import ConfigError
 from kareus.workload.overrides import expand

@@ -5,14 +5,14 @@ import shutil
 from pathlib import Path
 
 import pytest
-from builders import CONFIG
+from helpers.builders import CONFIG
 
+from kareus.artifacts.configuration import load_slice
 from kareus.artifacts.tables import read_table
 from kareus.errors import ConfigError, RefusedWorkloadError
 from kareus.workload import stage
 from kareus.workload.config import Workload
 from kareus.workload.resolve import check_any_accepted, resolve, resolve_accepted
-from kareus.workload.slices import load_slice
 from kareus.workload.tables import WORKLOADS
 
 DEFAULT = "llama3.2-3b_pp2-tp8_mbs8_seq4096_a100"

@@ -3,7 +3,7 @@ import itertools
 from functools import cache
 
 import pytest
-from builders import CONFIG
+from helpers.builders import CONFIG
 from hypothesis import given
 from hypothesis import strategies as st
 

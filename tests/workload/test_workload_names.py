@@ -6,7 +6,7 @@ from functools import cache
 from typing import Any
 
 import pytest
-from builders import CONFIG
+from helpers.builders import CONFIG
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -18,7 +18,7 @@ from kareus.campaign.resolve import resolve_campaign
 from kareus.cli import COMMANDS
 from kareus.errors import KareusError
 from kareus.partition.names import expected_partitions
-from kareus.plan.selectors import check_selectors, parse_selector
+from kareus.plans.selectors import check_selectors, parse_selector
 from kareus.report.contents import (
     CAMPAIGN_TABLES,
     FLEET_TABLES,

@@ -24,28 +24,3 @@ rule profile_instructions:
         " --store results/measurements"
         " --components {output.components} --instructions {output.instructions}"
         " --progress {log.progress} --force > {log.text} 2>&1"
-
-
-rule sweep_profiler:
-    input:
-        partitions=rules.place_partitions.output.partitions,
-    output:
-        trials="results/{workload}/profile/{sweep}/trials.parquet",
-        done=done("{workload}/profile/{sweep}/trials"),
-    log:
-        "results/{workload}/logs/profile/{sweep}.log",
-    benchmark:
-        "results/{workload}/logs/profile/{sweep}.benchmark.tsv"
-    conda:
-        "../../envs/kareus.yaml"
-    resources:
-        gpu=gpus,
-    params:
-        overrides=sweep_overrides,
-        content=sweep_content,
-        code=code("sweep"),
-    message:
-        "Sweeping the profiler's {wildcards.sweep} over {wildcards.workload}"
-    shell:
-        "python -m kareus sweep {params.overrides:q} --partitions {input.partitions}"
-        " --store results/measurements --trials {output.trials} --force > {log} 2>&1"

@@ -13,11 +13,10 @@ from typing import Protocol
 import torch
 import torch.distributed as dist
 
-from kareus.model.collectives import CollectiveKind
+from kareus.graph.records import Collective, CollectiveKind
 from kareus.model.communication import Communicator, Handle
 from kareus.model.communicators.choice import Library, make_communicator
 from kareus.model.communicators.nccl import NcclCommunicator
-from kareus.partition.graph import Collective
 from kareus.testbed.cuda.scratch import DTYPE, OPERAND_SEED
 
 

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 import torch
 
+from kareus.graph.program import Program, Step
 from kareus.testbed.cuda.collectives import Collectives, Starter
 from kareus.testbed.cuda.operators import Launch, prepare
 from kareus.testbed.cuda.scratch import Scratch
-from kareus.testbed.program import Program, Step
 
 
 class Executor:

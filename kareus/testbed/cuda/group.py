@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from kareus.errors import DeviceError
+from kareus.testbed.config import CudaConfig
 from kareus.testbed.cuda.channel import Channel
-from kareus.workload.config import CudaConfig
 
 COMMAND = (sys.executable, "-m", "kareus.testbed.cuda.worker")
 """Starts a worker; the descriptor of its socket follows."""

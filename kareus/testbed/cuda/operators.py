@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from kareus.errors import KareusError
+from kareus.graph.records import WEIGHT_GRADIENT_SUFFIX, Operator, OperatorKind
 from kareus.model import attention
-from kareus.partition.graph import WEIGHT_GRADIENT_SUFFIX, Operator, OperatorKind
 from kareus.testbed.cuda.scratch import Scratch
 
 Launch = Callable[[], object]

@@ -13,9 +13,9 @@ from kareus.artifacts.records import from_plain
 from kareus.device.controller import ClockController, controlled_clocks
 from kareus.device.protocol import Device
 from kareus.errors import DeviceError
+from kareus.graph.program import Program
+from kareus.testbed.config import ClockPolicy
 from kareus.testbed.cuda.executor import Executor
-from kareus.testbed.program import Program
-from kareus.workload.config import ClockPolicy
 
 _SAMPLE_S = 0.02
 """Between two looks at the clock: NVML's own values change at about this rate."""

@@ -9,12 +9,12 @@ from collections.abc import Iterator, Sequence
 from kareus.artifacts.provenance import TestbedIdentity
 from kareus.device.protocol import Device
 from kareus.errors import DeviceError
-from kareus.partition.graph import Collective
+from kareus.gpu_model.gpu import Gpu
+from kareus.graph.program import Program
+from kareus.graph.records import Collective
+from kareus.testbed.config import ClockPolicy, CudaCollectives, CudaConfig, GpuPool
 from kareus.testbed.cuda.group import COMMAND, WorkerGroup
-from kareus.testbed.program import Program
 from kareus.testbed.protocol import ClockReport, Session
-from kareus.workload.config import ClockPolicy, CudaCollectives, CudaConfig, GpuPool
-from kareus.workload.gpu import Gpu
 
 
 class CudaTestbed:

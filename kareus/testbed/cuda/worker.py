@@ -20,11 +20,11 @@ from kareus.device.environment import prepare_cuda
 from kareus.device.pairing import device_of_cuda
 from kareus.errors import DeviceError, KareusError
 from kareus.model.communicators.choice import Library
+from kareus.testbed.config import ClockPolicy, CudaCollectives
 from kareus.testbed.cuda.channel import Channel, exit_after_hangup
 from kareus.testbed.cuda.collectives import Collectives
 from kareus.testbed.cuda.executor import Executor
 from kareus.testbed.cuda.rank import Rank
-from kareus.workload.config import ClockPolicy, CudaCollectives
 
 CALLS = ("identify", "claim", "load", "set_clock", "execute", "read", "release")
 """What may be asked of a rank."""

@@ -10,13 +10,13 @@ import numpy as np
 
 from kareus.artifacts.provenance import TestbedIdentity
 from kareus.artifacts.randomness import generator
-from kareus.testbed.program import Program
+from kareus.gpu_model.gpu import Gpu
+from kareus.gpu_model.model import Behaviour, run_program
+from kareus.gpu_model.thermal import Interval
+from kareus.gpu_model.trust import MODEL_VERSION, trust
+from kareus.graph.program import Program
+from kareus.testbed.config import TestbedConfig
 from kareus.testbed.protocol import ClockReport, Session
-from kareus.testbed.simulated.model import Behaviour, run_program
-from kareus.testbed.simulated.thermal import Interval
-from kareus.testbed.simulated.trust import MODEL_VERSION, trust
-from kareus.workload.config import TestbedConfig
-from kareus.workload.gpu import Gpu
 
 RunProgram = Callable[[Gpu, Program, float], Behaviour]
 """The laws of a GPU: what one execution of a program does at a requested clock."""

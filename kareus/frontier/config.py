@@ -1,0 +1,27 @@
+"""What composing microbatch frontiers reads of a configuration."""
+
+from dataclasses import dataclass
+
+from kareus.artifacts.configuration import narrowed
+from kareus.artifacts.records import content_hash
+from kareus.gpu_model.gpu import Gpu
+from kareus.model.config import Model, Parallelism
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrontierSlice:
+    """What composing microbatch frontiers sees."""
+
+    model: Model
+    parallelism: Parallelism
+    gpu: Gpu
+    microbatch_size: int
+    sequence_length: int
+    activation_checkpointing: bool
+    split_backward: bool
+    chunks: int
+
+
+def frontier_hash(config: object) -> str:
+    """Hash of the part of `config` that composing frontiers reads; `config` is a workload or another slice of it."""
+    return content_hash(narrowed(config, FrontierSlice))

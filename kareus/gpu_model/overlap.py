@@ -1,0 +1,117 @@
+"""Concurrent progress of one run of operators and one collective that share SMs, HBM and links.
+
+Between two events (an operator ends, the collective starts or ends) everything progresses at a constant rate: while the
+collective runs, operators keep the SMs that it leaves; when both together want more HBM bandwidth than there is, each
+gets a share in proportion to its demand; and traffic of both kinds at once costs both something on top (row-buffer and
+L2 conflicts). What lies between two events is a phase, with a power of its own. All candidates of a partition take
+their phases together, as elements of arrays.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from kareus.gpu_model import laws
+from kareus.gpu_model.energy import Switching, collective_switching, operator_switching
+from kareus.gpu_model.gpu import Gpu
+from kareus.gpu_model.laws import Array
+from kareus.graph.records import Collective, Operator
+
+_DONE = 1e-12
+"""Share of work left below which it counts as done (rounding)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """What runs unchanged between two events; of no length for candidates that skip it."""
+
+    time_s: Array
+    """At the requested clock, held steadily."""
+    clock_share: Array
+    """Share of the time that scales with 1/f."""
+    switching: Switching
+
+    def at_s(self, requested_mhz: Array, clock_mhz: Array) -> Array:
+        """Time at another steady clock than the requested one."""
+        return self.time_s * (1 - self.clock_share + self.clock_share * requested_mhz / clock_mhz)
+
+
+def step_phases(
+    gpu: Gpu,
+    operators: Sequence[Operator],
+    collective: Collective | None,
+    frequency_mhz: Array,
+    sm_count: Array | int,
+    launch: Array | int,
+) -> list[Phase]:
+    """Phases of `operators` in order and of `collective` beside or after them.
+
+    Args:
+        gpu: what runs them.
+        operators: run one after the other.
+        collective: starts together with one operator, or after the last.
+        frequency_mhz: SM clock, one number or an array; the next two are of its shape or one number.
+        sm_count: SMs of the collective.
+        launch: index of the operator with which it starts.
+    """
+    if collective is None:
+        return [_alone(gpu, operator, frequency_mhz) for operator in operators]
+    taken = np.asarray(sm_count, dtype=np.float64)
+    left = np.ones_like(frequency_mhz)
+    """Share of the collective that is still to do."""
+    moving = collective_switching(gpu, collective)
+    phases = []
+    for position, operator in enumerate(operators):
+        alone = _alone(gpu, operator, frequency_mhz)
+        running = (launch <= position) & (left > _DONE)
+        if not running.any():
+            phases.append(alone)
+            continue
+        beside_s, collective_s = _times_beside(gpu, operator, collective, frequency_mhz, taken)
+        shared_s = np.where(running, np.minimum(beside_s, left * collective_s), 0.0)
+        done, moved = shared_s / beside_s, np.minimum(shared_s / collective_s, left)
+        both = alone.switching * done + moving * moved
+        phases += [Phase(shared_s, alone.clock_share, both), _part(alone, 1 - done)]
+        left = np.where(left - moved > _DONE, left - moved, 0.0)
+    whole_s, slow_s = (laws.collective_time_s(gpu, collective, f, taken) for f in (frequency_mhz, frequency_mhz / 2))
+    return [*phases, Phase(left * whole_s, _clock_share(whole_s, slow_s), moving * left)]
+
+
+def host_time_s(gpu: Gpu, operators: Sequence[Operator], collective: Collective | None) -> float:
+    """Time in which the host launches a step's kernels; it launches ahead, at a rate that no clock changes."""
+    launches = sum(o.launches for o in operators) + (collective is not None)
+    return launches * gpu.coefficients.host_launch_s
+
+
+def _alone(gpu: Gpu, operator: Operator, frequency_mhz: Array) -> Phase:
+    every_sm = np.full_like(frequency_mhz, gpu.sm_count)
+    time_s, slow_s = (laws.operator_time_s(gpu, operator, f, every_sm) for f in (frequency_mhz, frequency_mhz / 2))
+    return Phase(time_s, _clock_share(time_s, slow_s), operator_switching(gpu, operator))
+
+
+def _clock_share(time_s: Array, slow_s: Array) -> Array:
+    """Share of a time that scales with 1/f, from what it is at half the clock."""
+    return slow_s / time_s - 1
+
+
+def _part(phase: Phase, share: Array) -> Phase:
+    return Phase(phase.time_s * share, phase.clock_share, phase.switching * share)
+
+
+def _times_beside(
+    gpu: Gpu, operator: Operator, collective: Collective, frequency_mhz: Array, sm_count: Array
+) -> tuple[Array, Array]:
+    """Times that operator and collective would take if they ran beside each other throughout."""
+    remaining = gpu.sm_count - sm_count
+    operator_s = laws.operator_time_s(gpu, operator, frequency_mhz, remaining)
+    collective_s = laws.collective_time_s(gpu, collective, frequency_mhz, sm_count)
+    available = laws.hbm_bytes_per_s(gpu, np.asarray(gpu.sm_count, dtype=np.float64))
+    operator_demand = laws.hbm_bytes(operator) / operator_s / available
+    collective_demand = laws.collective_hbm_bytes(gpu, collective) / collective_s / available
+    demand = np.maximum(operator_demand + collective_demand, 1.0)
+    operator_share = np.maximum(1 - collective_demand, operator_demand / demand)
+    operator_s = laws.operator_time_s(gpu, operator, frequency_mhz, remaining, hbm_share=operator_share)
+    conflict = 1 + gpu.coefficients.contention * np.minimum(1.0, operator_demand) * np.minimum(1.0, collective_demand)
+    crowding = 1 + gpu.coefficients.crowding * sm_count / gpu.sm_count
+    return operator_s * conflict * crowding, collective_s * demand * conflict

@@ -1,0 +1,79 @@
+"""What the power limit makes of work that would draw more than it at a steady clock."""
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kareus.gpu_model.gpu import Gpu
+from kareus.gpu_model.laws import Array
+
+HALVINGS = 6
+"""Of the distance between two clocks, until power is as good as linear between them."""
+LEAST_CLOCK_MHZ = 210.0
+"""Lowest SM clock of an A100 (`nvidia-smi -q -d SUPPORTED_CLOCKS`); a GPU never stops."""
+SPEED_KEPT = 0.5
+"""Of what a fluctuating clock costs beyond the steady clock of the same power: 0 all in time, 1 all in energy. Assumed;
+the data say that it is neither end (docs/fidelity.md)."""
+
+Cost = Array
+"""Time in seconds, energy in joules and megacycles (clock in MHz times time), shape (3, n) for n requested clocks."""
+Steady = Callable[[Array], Cost]
+"""Costs at steady clocks, shape (n,), with no power limit."""
+
+
+def within_power_limit(gpu: Gpu, steady: Steady, requested_mhz: Array) -> Cost:
+    """Apply the power limit to what happens at steady clocks.
+
+    At the limit the clock alternates between the requested one and a lower one. Power is convex in the clock, so a
+    fluctuating one loses against the steady clock that would meet the limit: it is slower at the same power, or draws
+    more at the same speed (paper, appendix A). Here it loses a part of each. Power stays within the limit itself
+    wherever some clock holds it.
+
+    Args:
+        gpu: whose limit applies.
+        steady: called with the requested clocks and, where they are over the limit, lower ones.
+        requested_mhz: shape (n,).
+    """
+    requested = steady(requested_mhz)
+    over = _over(gpu, requested)
+    if not over.any():
+        return requested
+    at_limit = _at_limit(gpu, steady, requested_mhz)
+    lower = steady(np.maximum(requested_mhz - gpu.coefficients.throttle_step_mhz, _least_mhz(requested_mhz)))
+    lower = np.where(_over(gpu, lower), at_limit, lower)
+    # What the clock does not speed up, such as memory-bound operators alone, runs at the lower one.
+    as_fast = (lower[0] - at_limit[0]) / np.where(lower[0] > requested[0], lower[0] - requested[0], 1.0)
+    as_frugal = _share_at_power(gpu.throttling_power_w, requested, lower)
+    within_limit = _share_at_power(gpu.power_limit_w, requested, lower)
+    between = SPEED_KEPT * np.clip(as_fast, 0.0, within_limit) + (1 - SPEED_KEPT) * as_frugal
+    share = np.where(over, between, 1.0)
+    return share * requested + (1 - share) * lower
+
+
+def _at_limit(gpu: Gpu, steady: Steady, high_mhz: Array) -> Cost:
+    """Cost at the highest steady clocks whose power is within the limit, or else at the lowest clock."""
+    low_mhz = _least_mhz(high_mhz)
+    for _ in range(HALVINGS):
+        middle_mhz = (high_mhz + low_mhz) / 2
+        above = _over(gpu, steady(middle_mhz))
+        high_mhz, low_mhz = np.where(above, middle_mhz, high_mhz), np.where(above, low_mhz, middle_mhz)
+    high, low = steady(high_mhz), steady(low_mhz)
+    share = _share_at_power(gpu.throttling_power_w, high, low)
+    return share * high + (1 - share) * low
+
+
+def _least_mhz(requested_mhz: Array) -> Array:
+    return np.minimum(LEAST_CLOCK_MHZ, requested_mhz)
+
+
+def _over(gpu: Gpu, cost: Cost) -> NDArray[np.bool_]:
+    over: NDArray[np.bool_] = cost[1] > gpu.throttling_power_w * cost[0]
+    return over
+
+
+def _share_at_power(power_w: float, high: Cost, low: Cost) -> Array:
+    """Share of the work that may be done at the higher of two costs, so that mean power is at most `power_w`."""
+    excess_j = np.maximum(high[1] - power_w * high[0], 0.0)
+    reserve_j = np.maximum(power_w * low[0] - low[1], 0.0)
+    return np.where(excess_j > 0, reserve_j / np.where(excess_j > 0, excess_j + reserve_j, 1.0), 1.0)

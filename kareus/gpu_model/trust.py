@@ -1,0 +1,38 @@
+"""How far off predictions of the GPU model are known to be, and for which numbers that is known."""
+
+from dataclasses import fields
+
+from kareus.artifacts.records import content_hash
+from kareus.gpu_model.gpu import Gpu
+
+MODEL_VERSION = "6"
+"""Version of the laws; a change that moves numbers raises it, so that old measurements are not mixed in."""
+
+_OF_NO_PREDICTION = frozenset({"memory_gib", "search_frequencies", "uncertainty"})
+"""Fields of a GPU that no predicted time or energy depends on: what fits into it, which clocks are searched, and the
+estimate itself."""
+
+
+def numbers_of(gpu: Gpu) -> str:
+    """Return the name of the numbers that predictions for `gpu` are made from: the laws' version and a hash.
+
+    Hardware numbers count as coefficients do: errors of an A100 are not known for a GPU of another bandwidth. So does
+    the GPU's name, which says on which GPU the reference was measured.
+    """
+    numbers = {f.name: getattr(gpu, f.name) for f in fields(gpu) if f.name not in _OF_NO_PREDICTION}
+    return f"version-{MODEL_VERSION}-{content_hash(numbers)}"
+
+
+def trust(gpu: Gpu) -> str:
+    """Return in words how far predictions for `gpu` are off, if that was estimated for the numbers that it has.
+
+    An estimate that names no numbers holds for none.
+    """
+    known = gpu.uncertainty
+    if known is None or known.estimated_for != numbers_of(gpu):
+        return "errors not measured for this GPU"
+    return (
+        f"on held-out workloads 90 % within {known.time_percent:.1f} % of time and "
+        f"{known.energy_percent:.1f} % of energy, 90 % bootstrap intervals +/- "
+        f"{known.time_interval_percent:.1f} % and {known.energy_interval_percent:.1f} %"
+    )

@@ -1,0 +1,54 @@
+"""Staggering two nanobatches: the one statement of what runs beside what.
+
+Nanobatches A and B take turns, segment by segment: A.1 B.1 A.2 B.2 ... Each segment runs beside the
+collective that the other nanobatch has just reached, and a collective in flight passes from block to
+block. With recomputation a backward (of a split one, the input-gradient pass) first runs all blocks of
+its stage forward again, from the stage's input, then backward, in one such sequence: a recomputed segment
+too runs beside what the other nanobatch has just reached. The memory estimate assumes the same. Only the
+first segment of an instruction and its last collective have no partner.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kareus.graph.records import RECOMPUTING, BlockGraph, Collective, Direction, Partition, Segment
+from kareus.graph.split_backward import pass_segments
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A segment of one nanobatch and what the other nanobatch has in flight beside it."""
+
+    segment: Segment | None
+    """None at the end of an instruction: the last collective runs alone."""
+    collective: Collective | None
+    """None at the start of an instruction, and where the other's last segment ended without a collective."""
+
+
+def block_segments(graph: BlockGraph, layers: int, direction: Direction, *, recompute: bool) -> list[Segment]:
+    """Segments of one nanobatch through `layers` blocks of a stage, in the order of execution."""
+    recomputed = graph.forward if recompute and direction in RECOMPUTING else ()
+    return [*recomputed * layers, *pass_segments(graph.forward, graph.backward, direction) * layers]
+
+
+def interleave(segments: Sequence[Segment]) -> list[Pair]:
+    """Stagger two nanobatches that both run `segments`."""
+    pairs = []
+    in_flight: Collective | None = None
+    for segment in segments:
+        for _ in range(2):
+            pairs.append(Pair(segment, in_flight))
+            in_flight = segment.collective
+    if in_flight is not None:
+        pairs.append(Pair(None, in_flight))
+    return pairs
+
+
+def partition_of(segment: Segment, collective: Collective) -> Partition:
+    """The partition that `segment` and `collective` make."""
+    return Partition(
+        name=f"{segment.direction}-{segment.name}-{collective.kind}",
+        direction=segment.direction,
+        operators=segment.operators,
+        collective=collective,
+    )

@@ -1,0 +1,32 @@
+"""Programs: what a testbed executes over and over inside a measurement window.
+
+A partition under a schedule, a component alone and a whole pipeline instruction are all programs:
+steps in order, each a run of operators with at most one collective beside or after it.
+"""
+
+from dataclasses import dataclass
+
+from kareus.graph.records import Collective, Operator
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """Operators in order, and one collective that starts together with one of them."""
+
+    operators: tuple[Operator, ...] = ()
+    collective: Collective | None = None
+    launch: int = 0
+    """Index of the operator beside which the collective starts; `len(operators)` starts it after all of them."""
+    sm_count: int = 0
+    """SMs given to the collective; 0 without a collective."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """Steps in order; every step waits for the one before."""
+
+    name: str
+    """For people: names a table row and a log line, and is not part of its identity."""
+    steps: tuple[Step, ...]
+    blocks: tuple[int, int] | None = None
+    """First step of the transformer blocks and the one after their last, if this is a whole pipeline instruction."""

@@ -1,0 +1,173 @@
+"""The operator graph of a block: operators, collectives, and the segments that collectives cut it into.
+
+Plain records without torch: extraction writes them, every later stage reads them.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class CollectiveKind(StrEnum):
+    """Collectives that a block issues."""
+
+    ALL_REDUCE = "allreduce"
+    ALL_GATHER = "allgather"
+    REDUCE_SCATTER = "reducescatter"
+
+
+class Direction(StrEnum):
+    """Direction of a pass through the model; with a stage and a microbatch, that of an instruction."""
+
+    FORWARD = "forward"
+    BACKWARD = "backward"
+    """The whole backward; what extraction records, and where it is split the next two are cut from."""
+    INPUT_GRADIENT = "input-gradient"
+    """Of a split backward, what the stage before waits for, with every collective."""
+    WEIGHT_GRADIENT = "weight-gradient"
+    """Of a split backward, what nothing but the optimizer waits for; without collectives."""
+
+
+TRACED = (Direction.FORWARD, Direction.BACKWARD)
+"""Directions of which segments are extracted."""
+RECOMPUTING = (Direction.BACKWARD, Direction.INPUT_GRADIENT)
+"""Directions that run their forward again first, with activation checkpointing."""
+
+
+def instruction_directions(*, split_backward: bool) -> tuple[Direction, ...]:
+    """Directions of the instructions of a pipeline, in the order in which a microbatch passes them."""
+    return (Direction.FORWARD, Direction.INPUT_GRADIENT, Direction.WEIGHT_GRADIENT) if split_backward else TRACED
+
+
+class OperatorKind(StrEnum):
+    """What limits an operator, and so which law times it."""
+
+    GEMM = "gemm"
+    """Dense matrix product on tensor cores; shape (m, n, k)."""
+    ATTENTION = "attention"
+    """Fused attention; shape (batch, query heads, key-value heads, query length, key length, head dimension)."""
+    ATTENTION_BACKWARD = "attention-backward"
+    """Its gradient: five matrix products instead of two; the same shape."""
+    MEMORY = "memory"
+    """Bound by HBM bandwidth; shape of its largest output."""
+
+
+class Batch(StrEnum):
+    """How much of the batch a pass handles at once."""
+
+    MICROBATCH = "microbatch"
+    """All sequences of a microbatch: sequential execution."""
+    NANOBATCH = "nanobatch"
+    """Half of them: nanobatching and partitioned overlap."""
+
+
+class Scope(StrEnum):
+    """Which part of a stage a segment belongs to."""
+
+    BLOCK = "block"
+    """Repeated for every layer."""
+    EMBEDDING = "embedding"
+    """First stage only."""
+    HEAD = "head"
+    """Last stage only: final norm, LM head and loss."""
+
+
+WEIGHT_GRADIENT_SUFFIX = ".wgrad"
+"""Ends the names of operators that are gradients of weight matrices."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operator:
+    """One computation launched on a GPU: a kernel, or a group of short memory-bound ones."""
+
+    name: str
+    """Unique within its segment: `norm`, `qkv`, `qkv.dgrad`, `qkv.wgrad`."""
+    kind: OperatorKind
+    shape: tuple[int, ...]
+    """Local shape on one GPU; see `OperatorKind`."""
+    flops: int
+    """Floating-point operations on one GPU, a multiply-add counted as two, causal attention's masked half left out."""
+    bytes_read: int
+    """Bytes that a fused implementation reads from HBM, on one GPU."""
+    bytes_written: int
+    """Bytes that a fused implementation writes to HBM, on one GPU."""
+    kernels: int
+    """Kernels that it launches, copies not counted."""
+    copies: int = 0
+    """Kernels that only move its inputs into place before the others, or its outputs after them."""
+    copied_bytes: int = 0
+    """Bytes that those read and write in HBM, on one GPU, beyond what is counted above."""
+
+    @property
+    def launches(self) -> int:
+        """All kernels that the host launches for it."""
+        return self.kernels + self.copies
+
+    @property
+    def is_weight_gradient(self) -> bool:
+        """Whether it is the gradient of a weight matrix, which nothing but the optimizer waits for."""
+        return self.name.endswith(WEIGHT_GRADIENT_SUFFIX)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collective:
+    """One collective, or consecutive ones fused into one launch."""
+
+    kind: CollectiveKind
+    group: str
+    """The process group: `tp` or `cp`."""
+    group_size: int
+    message_bytes: int
+    """Bytes of the full buffer on one GPU: reduced (all-reduce), gathered (all-gather), scattered (reduce-scatter)."""
+    fused: int
+    """How many collectives of the model this one stands for."""
+
+    @property
+    def bus_bytes(self) -> float:
+        """Bytes that one GPU sends over its links by a ring (and NCCL's definition of bus bandwidth)."""
+        rounds = 2 if self.kind is CollectiveKind.ALL_REDUCE else 1
+        return rounds * (self.group_size - 1) / self.group_size * self.message_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """The longest run of operators between two collectives, and the collective that ends it."""
+
+    name: str
+    """Named after what it computes: `attention`, `mlp`, `qkv`, `projection`, `embedding`, `loss`, ..."""
+    direction: Direction
+    scope: Scope
+    operators: tuple[Operator, ...]
+    collective: Collective | None
+    """None where no collective ends it (final norm, say)."""
+    independent_tail: int
+    """How many of the last operators the collective does not wait for (weight gradients); sequential execution
+    runs the collective beside them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Partition:
+    """One collective of a nanobatch and the segment of the other nanobatch that runs beside it (paper, section 4.2)."""
+
+    name: str
+    """`<direction>-<segment>-<collective>`, such as `forward-mlp-allreduce`."""
+    direction: Direction
+    operators: tuple[Operator, ...]
+    collective: Collective
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockGraph:
+    """Segments of one pass over one batch, as extracted.
+
+    The segments of a block are a cycle: what follows the last collective of a block (its residual add)
+    is the start of the first segment of the next one.
+    """
+
+    forward: tuple[Segment, ...]
+    """Of one block, in program order."""
+    backward: tuple[Segment, ...]
+    """Of one block, in program order."""
+    embedding_forward: tuple[Segment, ...]
+    embedding_backward: tuple[Segment, ...]
+    head_forward: tuple[Segment, ...]
+    head_backward: tuple[Segment, ...]

@@ -1,0 +1,121 @@
+"""The network that is trained and the degrees of parallelism: the records of Hydra groups `model` and `parallelism`."""
+
+from dataclasses import dataclass
+
+from kareus.artifacts.names import check_product
+from kareus.artifacts.ranges import within
+from kareus.errors import ConfigError
+
+MOST_GPUS = 1_000_000
+"""Of one job."""
+MOST_TOKENS = 1_000_000_000
+"""Of one sequence."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RotaryScaling:
+    """How Llama 3.1 and later stretch rotary position embeddings to longer sequences (`rope_type: llama3`)."""
+
+    factor: float
+    """By how much the slowest frequencies are slowed down."""
+    low_frequency_factor: float
+    """Turns within the original length at or below which a frequency is slowed down fully."""
+    high_frequency_factor: float
+    """Turns within the original length at or above which a frequency is left alone."""
+    original_sequence_length: int
+    """Longest sequence of pre-training, in tokens."""
+
+    def __post_init__(self) -> None:
+        within(self, 1e-3, 1e6, "times", "factor", "low_frequency_factor", "high_frequency_factor")
+        within(self, 1, MOST_TOKENS, "tokens", "original_sequence_length")
+        if self.high_frequency_factor <= self.low_frequency_factor:
+            raise ConfigError(
+                f"high_frequency_factor={self.high_frequency_factor}: must be above low_frequency_factor "
+                f"({self.low_frequency_factor})."
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """A decoder-only transformer of the Llama/Qwen family: RMSNorm, RoPE, grouped-query attention, SwiGLU."""
+
+    name: str
+    hidden_size: int
+    intermediate_size: int
+    num_layers: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    head_dim: int
+    vocab_size: int
+    tie_embeddings: bool
+    """Whether the LM head shares the embedding's weights."""
+    qk_norm: bool
+    """Whether queries and keys are normalised per head (Qwen 3)."""
+    qkv_bias: bool
+    """Whether the QKV projection has a bias (Qwen 2)."""
+    norm_epsilon: float
+    """Added to the mean square by every RMSNorm."""
+    rotary_base: float
+    """Base of the frequencies of rotary position embeddings (`rope_theta`)."""
+    rotary_scaling: RotaryScaling | None
+    """Null where rotary position embeddings are plain."""
+    layers_per_stage: dict[int, tuple[int, ...]]
+    """Known good splits, by number of pipeline stages; elsewhere the split is computed."""
+
+    def __post_init__(self) -> None:
+        check_product(self.name, "name")
+        within(self, 1, 10_000_000, "values", "hidden_size", "intermediate_size", "vocab_size")
+        within(self, 1, 10_000, "blocks", "num_layers")
+        within(self, 1, 100_000, "heads", "num_attention_heads", "num_key_value_heads")
+        within(self, 1, 100_000, "values", "head_dim")
+        within(self, 1e-30, 1, "mean square", "norm_epsilon")
+        within(self, 1e-3, 1e15, "base", "rotary_base")
+        if self.num_attention_heads % self.num_key_value_heads:
+            raise ConfigError(
+                f"num_key_value_heads={self.num_key_value_heads}: must divide num_attention_heads "
+                f"({self.num_attention_heads})."
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parallelism:
+    """Degrees of parallelism; their product is the number of GPUs."""
+
+    dp: int
+    """Data-parallel replicas of the pipeline."""
+    pp: int
+    """Pipeline stages."""
+    tp: int
+    """GPUs that share every layer's weights (tensor parallelism, inside a node)."""
+    cp: int
+    """GPUs that share every sequence (context parallelism: keys and values are gathered)."""
+    layers_per_stage: tuple[int, ...] | None
+    """Blocks on each stage; null takes the model's split for `pp`, or computes one. Always set once resolved."""
+    shard_optimizer: bool
+    """Whether optimizer states are sharded over the data-parallel replicas."""
+
+    def __post_init__(self) -> None:
+        within(self, 1, 1_000_000, "GPUs", "dp", "pp", "tp", "cp")
+        if self.gpus > MOST_GPUS:
+            raise ConfigError(f"dp x pp x tp x cp={self.gpus:,}: must be at most {MOST_GPUS:,} GPUs.")
+
+    @property
+    def split(self) -> tuple[int, ...]:
+        """Blocks on each stage of a resolved workload.
+
+        Raises:
+            ConfigError: it was not resolved.
+        """
+        if self.layers_per_stage is None:
+            raise ConfigError("parallelism.layers_per_stage: null; use a configuration that `kareus resolve` wrote.")
+        return self.layers_per_stage
+
+    @property
+    def gpus_per_stage(self) -> int:
+        """GPUs that run one stage, over all replicas."""
+        return self.dp * self.cp * self.tp
+
+    @property
+    def gpus(self) -> int:
+        """All GPUs of the job."""
+        return self.pp * self.gpus_per_stage

@@ -1,0 +1,24 @@
+"""What extracting partitions reads of a configuration, and the name of what is extracted."""
+
+from dataclasses import dataclass
+
+from kareus.artifacts.configuration import narrowed
+from kareus.artifacts.records import content_hash
+from kareus.model.config import Model, Parallelism
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionSlice:
+    """What extracting partitions sees."""
+
+    model: Model
+    parallelism: Parallelism
+    microbatch_size: int
+    sequence_length: int
+    activation_checkpointing: bool
+    split_backward: bool
+
+
+def subject_of(config: object) -> str:
+    """Hash of the part of `config` that extraction reads, the subject of tables; `config` is a workload or a slice."""
+    return content_hash(narrowed(config, PartitionSlice))

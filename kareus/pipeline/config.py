@@ -1,0 +1,83 @@
+"""The pipeline schedule: the record of Hydra group `pipeline`, and what the stage reads."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from kareus.artifacts.ranges import check_within, within
+from kareus.errors import ConfigError
+from kareus.gpu_model.gpu import Gpu
+from kareus.model.config import Model, Parallelism
+
+MOST_DEADLINES = 1000
+"""Plans of a frontier; neighbours of 64 differ by about 1 % in time."""
+
+
+class PipelineSchedule(StrEnum):
+    """Order of instructions on the stages."""
+
+    ONE_FORWARD_ONE_BACKWARD = "1f1b"
+    GPIPE = "gpipe"
+    INTERLEAVED = "interleaved"
+    """1F1B over several chunks of layers on each stage."""
+    ZERO_BUBBLE_H1 = "zb-h1"
+
+    @property
+    def splits_backward(self) -> bool:
+        """Whether a backward is two instructions: input gradients, and weight gradients later."""
+        return self is PipelineSchedule.ZERO_BUBBLE_H1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineConfig:
+    """The pipeline schedule and the resolution of its frontier."""
+
+    schedule: PipelineSchedule
+    chunks: int
+    """Parts into which each stage's layers are cut (virtual stages); more than 1 only if interleaved."""
+    deadlines: int
+    """Deadlines between the fastest and the most frugal iteration for which a plan is made."""
+
+    def __post_init__(self) -> None:
+        check_deadlines(self.deadlines)
+        within(self, 1, 10_000, "chunks", "chunks")
+        interleaves = self.schedule is PipelineSchedule.INTERLEAVED
+        if interleaves != (self.chunks > 1):
+            raise ConfigError(
+                f"chunks={self.chunks}: must be {'2 or more' if interleaves else '1'} with "
+                f"schedule={self.schedule}; choose the schedule as a whole, by pipeline=interleaved say."
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineSlice:
+    """What solving iteration frontiers sees."""
+
+    model: Model
+    parallelism: Parallelism
+    gpu: Gpu
+    pipeline: PipelineConfig
+    microbatch_size: int
+    num_microbatches: int
+    sequence_length: int
+    activation_checkpointing: bool
+
+    @property
+    def split_backward(self) -> bool:
+        """Whether a backward is two instructions."""
+        return self.pipeline.schedule.splits_backward
+
+    @property
+    def chunks(self) -> int:
+        """Chunks of each stage's layers."""
+        return self.pipeline.chunks
+
+
+def check_deadlines(deadlines: int) -> None:
+    """Check the number of deadlines of a frontier.
+
+    Raises:
+        ConfigError: it lacks an end of the frontier, or is more than anybody can tell apart.
+    """
+    if deadlines < 2:  # noqa: PLR2004 - both ends of the frontier
+        raise ConfigError(f"deadlines={deadlines}: must be 2 or more.")
+    check_within("deadlines", deadlines, 2, MOST_DEADLINES, "plans of a frontier")

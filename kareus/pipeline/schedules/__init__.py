@@ -1,0 +1,1 @@
+"""Orders of the instructions of a pipeline: one module for each schedule."""

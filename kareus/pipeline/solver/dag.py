@@ -1,0 +1,70 @@
+"""Timing of an instruction DAG: when each instruction can start, and when the iteration ends."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kareus.pipeline.instructions import Instruction
+from kareus.pipeline.schedules.deadlock import order_of_dependency
+from kareus.pipeline.schedules.work import Work, described
+
+Times = Sequence[float]
+"""One number of seconds for each instruction."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dag:
+    """Instructions in order of dependency, with the delay on every edge."""
+
+    order: tuple[int, ...]
+    """Every instruction after all that it waits for."""
+    predecessors: tuple[tuple[tuple[int, float], ...], ...]
+    """By instruction: (instruction that it waits for, seconds of point-to-point after that one's end)."""
+    successors: tuple[tuple[tuple[int, float], ...], ...]
+    """By instruction: (instruction that waits for it, seconds of point-to-point after its end)."""
+
+
+def build_dag(instructions: Sequence[Instruction], transfers_s: Sequence[float]) -> Dag:
+    """Order `instructions` and put point-to-point time on the edges that cross stages.
+
+    Args:
+        instructions: as `pipeline_instructions` numbers them.
+        transfers_s: seconds over each boundary between stages, as `transfers_s` computes them.
+
+    Raises:
+        ScheduleError: they wait for one another in a circle.
+    """
+    works = [(i.stage, Work(i.direction, i.microbatch, i.chunk)) for i in instructions]
+    order = order_of_dependency([i.depends_on for i in instructions], lambda number: described(*works[number]))
+    predecessors: list[tuple[tuple[int, float], ...]] = []
+    successors: list[list[tuple[int, float]]] = [[] for _ in instructions]
+    for number, instruction in enumerate(instructions):
+        edges = tuple(
+            (n, _transfer_s(instructions[n].stage, instruction.stage, transfers_s)) for n in instruction.depends_on
+        )
+        predecessors.append(edges)
+        for before, transfer_s in edges:
+            successors[before].append((number, transfer_s))
+    return Dag(order, tuple(predecessors), tuple(tuple(edges) for edges in successors))
+
+
+def earliest_starts(dag: Dag, times_s: Times) -> list[float]:
+    """Earliest start of each instruction in seconds, the iteration starting at 0."""
+    starts = [0.0] * len(dag.order)
+    for i in dag.order:
+        start = 0.0
+        for before, transfer_s in dag.predecessors[i]:
+            start = max(start, starts[before] + times_s[before] + transfer_s)
+        starts[i] = start
+    return starts
+
+
+def makespan(dag: Dag, times_s: Times) -> float:
+    """Iteration time in seconds: when the last instruction ends."""
+    return max(start + time_s for start, time_s in zip(earliest_starts(dag, times_s), times_s, strict=True))
+
+
+def _transfer_s(sender: int, receiver: int, transfers_s: Sequence[float]) -> float:
+    """Over the boundary between two neighbours, or over the one from the last stage back to the first."""
+    if sender == receiver:
+        return 0.0
+    return transfers_s[min(sender, receiver) if abs(sender - receiver) == 1 else max(sender, receiver)]

@@ -1,0 +1,86 @@
+"""What the solver of iteration frontiers is given: instructions, and the real points each can run at."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kareus.errors import ArtifactError
+from kareus.pipeline.solver.dag import Dag, makespan
+
+Array = NDArray[np.float64]
+
+MOST_S = 1e9
+"""Of one instruction: thirty years."""
+MOST_J = 1e15
+"""Of one instruction on all GPUs of its stage: a million of them at a kilowatt for eleven days."""
+
+
+@dataclass(frozen=True, slots=True)
+class PointSet:
+    """Points of one instruction that no other dominates: times rise, energies fall. Index 0 is the fastest."""
+
+    points: tuple[int, ...]
+    """`point` of the microbatch frontier."""
+    times_s: tuple[float, ...]
+    energies_j: tuple[float, ...]
+    """Effective energy, of all GPUs of the stage."""
+
+    @property
+    def hull(self) -> tuple[int, ...]:
+        """Indices of the points on the lower convex hull, by rising time."""
+        kept: list[int] = []
+        for i in range(len(self.times_s)):
+            while len(kept) > 1 and self._slope_j_per_s(kept[-2], kept[-1]) >= self._slope_j_per_s(kept[-1], i):
+                kept.pop()
+            kept.append(i)
+        return tuple(kept)
+
+    def _slope_j_per_s(self, left: int, right: int) -> float:
+        return (self.energies_j[right] - self.energies_j[left]) / (self.times_s[right] - self.times_s[left])
+
+
+def point_set(points: Sequence[tuple[int, float, float]]) -> PointSet:
+    """Build a set of (point, seconds, joules of all GPUs of the stage), dropping what others dominate.
+
+    Raises:
+        ArtifactError: there are no points, or one has a time or an energy that nothing can have.
+    """
+    if not points:
+        raise ArtifactError("an instruction has no points; every one needs at least one; rerun the stage 'frontier'.")
+    for number, time_s, energy_j in points:
+        if not (0 <= time_s <= MOST_S and abs(energy_j) <= MOST_J):  # so written, it refuses NaN too
+            raise ArtifactError(
+                f"point {number} of an instruction takes {time_s} s and {energy_j} J; times must be from 0 to "
+                f"{MOST_S:g} s, energies at most {MOST_J:g} J; check the GPU's numbers and rerun the stage 'frontier'."
+            )
+    kept: list[tuple[int, float, float]] = []
+    for point in sorted(points, key=lambda p: (p[1], p[2], p[0])):
+        if not kept or point[2] < kept[-1][2]:
+            kept.append(point)
+    return PointSet(*zip(*kept, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Choose one point for every instruction: the less energy the better, within a deadline."""
+
+    dag: Dag
+    point_sets: tuple[PointSet, ...]
+    """By instruction; equal instructions share one object."""
+    waiting_power_w: float
+    """Blocking power of all GPUs: what a second of iteration time costs besides effective energy."""
+
+    def times_s(self, choice: Sequence[int]) -> list[float]:
+        """Seconds of each instruction under `choice`, an index into each instruction's point set."""
+        return [points.times_s[c] for points, c in zip(self.point_sets, choice, strict=True)]
+
+    def effective_energy_j(self, choice: Sequence[int]) -> float:
+        """Joules of all instructions over all GPUs, without what waiting costs."""
+        return sum(points.energies_j[c] for points, c in zip(self.point_sets, choice, strict=True))
+
+    def cost(self, choice: Sequence[int]) -> tuple[float, float]:
+        """Iteration time in seconds and energy of all GPUs in joules."""
+        time_s = makespan(self.dag, self.times_s(choice))
+        return time_s, self.effective_energy_j(choice) + self.waiting_power_w * time_s

@@ -1,0 +1,101 @@
+"""From the relaxation to plans: every instruction gets a real point, and the makespan stays within the deadline.
+
+The relaxation says when each instruction should end. Going through the instructions in order of dependency, each takes
+the slowest real point that ends about then, so that what one loses or gains by rounding is made up by the next ones.
+How late one may end, and whether one goes forwards or backwards through time, makes several plans of each deadline;
+slack that is left in them is reclaimed, and the cheapest is kept. All of them are made at once.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from kareus.pipeline.solver.lanes import (
+    TOLERANCE,
+    Choices,
+    energies_in_time_j,
+    latest_ends,
+    mirrored,
+    parts,
+    slowest_within,
+    sweep,
+    times_s,
+)
+from kareus.pipeline.solver.problem import Array, Problem
+
+SNAP = 1e-9
+"""Share of the deadline within which the relaxation, solved to HiGHS' tolerances, means a real point."""
+LATENESS = np.array([0.0, *np.linspace(0.0, 1.0, 26)])
+"""Shares of a step by which instructions may end later than in the relaxation."""
+MARGIN = np.array([-TOLERANCE, *np.full(len(LATENESS) - 1, TOLERANCE)])
+"""Share of the deadline that is added to it: the first plan is in time for certain, the others may use all of it."""
+
+
+def round_plans(problem: Problem, relaxed_s: Array, deadlines_s: Array) -> Choices:
+    """Choose a point for every instruction, near the relaxed times and within each deadline.
+
+    Args:
+        problem: what to plan.
+        relaxed_s: seconds of each instruction in the relaxation's optimum; shape (instructions, deadlines).
+        deadlines_s: bounds on the makespan; none below that of the fastest plan.
+
+    Returns:
+        One plan for each deadline; shape (instructions, deadlines).
+    """
+    own = parts(len(deadlines_s), len(relaxed_s) * len(LATENESS))
+    return np.hstack([_cheapest(problem, relaxed_s[:, part], deadlines_s[part]) for part in own])
+
+
+def reclaim(problem: Problem, choices: Choices, deadlines_s: Array) -> Choices:
+    """Slow instructions into the slack around them, in order of dependency, until no single one can be slowed.
+
+    Args:
+        problem: what to plan.
+        choices: plans; where one misses its deadline, instructions are sped up, and slack may be left.
+        deadlines_s: by plan, the bound on its makespan; at least that of the fastest plan.
+    """
+    ends_s = latest_ends(problem.dag, times_s(problem, choices), deadlines_s)
+    return sweep(
+        problem, len(deadlines_s), lambda i, start_s: slowest_within(problem.point_sets[i], ends_s[i] - start_s)
+    )
+
+
+def _cheapest(problem: Problem, relaxed_s: Array, deadlines_s: Array) -> Choices:
+    """The cheapest plan of each deadline, of all that are tried."""
+    candidates = list(_candidates(problem, relaxed_s, deadlines_s))
+    lanes_s = deadlines_s.repeat(len(LATENESS))
+    costs_j = [energies_in_time_j(problem, own, lanes_s).reshape(len(deadlines_s), -1) for own in candidates]
+    best = np.hstack(costs_j).argmin(axis=1)
+    plans = [own.reshape(*relaxed_s.shape, -1) for own in candidates]
+    return np.concatenate(plans, axis=2)[:, np.arange(len(deadlines_s)), best]
+
+
+def _candidates(problem: Problem, relaxed_s: Array, deadlines_s: Array) -> Iterator[Choices]:
+    """Plans of every deadline, one after the other; shape (instructions, deadlines x lateness)."""
+    lanes_s = (deadlines_s[:, np.newaxis] * (1 + MARGIN)).ravel()
+    for rounded in (problem, mirrored(problem)):
+        choices = _rounded(rounded, relaxed_s, deadlines_s)
+        for reclaimed in (problem, mirrored(problem)):
+            yield reclaim(reclaimed, choices, lanes_s)
+
+
+def _rounded(problem: Problem, relaxed_s: Array, deadlines_s: Array) -> Choices:
+    """Go through time once, each instruction ending about when it does in the relaxation, if as late as it can."""
+    lateness = np.tile(LATENESS, len(deadlines_s))
+    fastest_s = np.array([[points.times_s[0]] for points in problem.point_sets]).repeat(len(deadlines_s), axis=1)
+    limits_s = latest_ends(problem.dag, fastest_s, deadlines_s)
+    ends_s = np.minimum(latest_ends(problem.dag, relaxed_s, deadlines_s * (1 + SNAP)), limits_s)
+    limits_s, ends_s = (
+        (each[:, :, np.newaxis] + deadlines_s[:, np.newaxis] * MARGIN).reshape(len(relaxed_s), -1)
+        for each in (limits_s, ends_s)
+    )
+
+    def pick(i: int, start_s: Array) -> Choices:
+        window_s, seconds = ends_s[i] - start_s, np.array(problem.point_sets[i].times_s)
+        chosen = slowest_within(problem.point_sets[i], window_s)
+        slower = np.minimum(chosen + 1, len(seconds) - 1)
+        slower_s = seconds[slower]
+        almost = slower_s - window_s <= lateness * (slower_s - seconds[chosen])
+        return np.where(almost & (slower_s <= limits_s[i] - start_s), slower, chosen)
+
+    return sweep(problem, len(lateness), pick)

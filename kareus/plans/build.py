@@ -1,0 +1,103 @@
+"""Turning a row of the iteration frontier into a plan document."""
+
+import dataclasses
+import datetime
+from collections.abc import Sequence
+from typing import Any
+
+import polars as pl
+
+import kareus
+from kareus.artifacts.provenance import TestbedIdentity
+from kareus.artifacts.records import content_hash
+from kareus.errors import ArtifactError
+from kareus.pipeline.instructions import Instruction, instructions_of
+from kareus.pipeline.methods import point_method
+from kareus.pipeline.solver.dag import build_dag, earliest_starts
+from kareus.pipeline.transfers import transfers_s
+from kareus.plans.document import PLAN_SCHEMA_VERSION, Plan, PlannedInstruction, Prediction, StagePlan
+from kareus.profile.programs import Execution
+from kareus.schedule.choice import Choice
+from kareus.workload.config import Workload
+from kareus.workload.slices import cut
+
+
+def build_plan(
+    workload: Workload,
+    name: str,
+    selector: str,
+    row: dict[str, Any],
+    microbatch: pl.DataFrame,
+    testbed: TestbedIdentity,
+) -> Plan:
+    """Assemble the plan of one row of the iteration frontier.
+
+    Args:
+        workload: what is planned.
+        name: its readable name.
+        selector: the request that picked the row.
+        row: a row of `ITERATION`.
+        microbatch: the table `MICROBATCH`.
+        testbed: where the measurements were taken.
+
+    Raises:
+        ArtifactError: the row names a point that the microbatch frontiers lack.
+    """
+    instructions = instructions_of(workload)
+    chosen = _chosen(microbatch, point_method(row["method"]), instructions, row["points"])
+    return Plan(
+        schema_version=PLAN_SCHEMA_VERSION,
+        kareus_version=kareus.__version__,
+        created_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        workload=name,
+        workload_hash=content_hash(workload),
+        method=row["method"],
+        selector=selector,
+        testbed=testbed,
+        gpus=workload.parallelism.gpus,
+        prediction=Prediction(**{field.name: row[field.name] for field in dataclasses.fields(Prediction)}),
+        stages=_stages(workload, instructions, chosen),
+    )
+
+
+def _chosen(
+    microbatch: pl.DataFrame, method: str, instructions: Sequence[Instruction], numbers: Sequence[int]
+) -> list[dict[str, Any]]:
+    """Row of the microbatch frontiers that each instruction runs at."""
+    rows = microbatch.filter(pl.col("method") == method).iter_rows(named=True)
+    points = {(r["stage"], r["chunk"], r["direction"], r["point"]): r for r in rows}
+    keys = [(i.stage, i.chunk, str(i.direction), n) for i, n in zip(instructions, numbers, strict=True)]
+    for key in keys:
+        if key not in points:
+            raise ArtifactError(
+                f"the iteration frontier names point {key}, which the microbatch frontier lacks; rerun both."
+            )
+    return [points[key] for key in keys]
+
+
+def _stages(
+    workload: Workload, instructions: Sequence[Instruction], chosen: Sequence[dict[str, Any]]
+) -> tuple[StagePlan, ...]:
+    dag = build_dag(instructions, transfers_s(cut(workload, "pipeline")))
+    starts_s = earliest_starts(dag, [point["time_s"] for point in chosen])
+    planned: list[list[PlannedInstruction]] = [[] for _ in workload.parallelism.split]
+    for instruction, point, start_s in zip(instructions, chosen, starts_s, strict=True):
+        planned[instruction.stage].append(_planned(instruction, point, start_s))
+    return tuple(
+        StagePlan(stage=stage, layers=layers, instructions=tuple(own))
+        for stage, (layers, own) in enumerate(zip(workload.parallelism.split, planned, strict=True))
+    )
+
+
+def _planned(instruction: Instruction, point: dict[str, Any], start_s: float) -> PlannedInstruction:
+    return PlannedInstruction(
+        direction=instruction.direction,
+        microbatch=instruction.microbatch,
+        chunk=instruction.chunk,
+        execution=Execution(point["execution"]),
+        frequency_mhz=point["frequency_mhz"],
+        partitions=tuple(Choice(**choice) for choice in point["choices"]),
+        start_s=start_s,
+        time_s=point["time_s"],
+        energy_j=point["energy_j"],
+    )

@@ -1,0 +1,192 @@
+"""Checking a plan against its workload: the order of the pipeline, what may run, and what follows from it."""
+
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+
+from kareus.artifacts import records
+from kareus.errors import ArtifactError
+from kareus.graph.records import Direction
+from kareus.partition.names import collective_group_size, expected_partitions, instruction_partitions
+from kareus.pipeline.instructions import Instruction, instructions_of
+from kareus.pipeline.schedules.work import Work
+from kareus.pipeline.solver.dag import build_dag, earliest_starts, makespan
+from kareus.pipeline.transfers import transfers_s
+from kareus.plans.document import Plan, PlannedInstruction
+from kareus.profile.programs import Execution
+from kareus.schedule.choice import Choice
+from kareus.schedule.space import sm_allocations
+from kareus.workload.config import Workload
+from kareus.workload.slices import cut
+
+TOLERANCE = 1e-6
+"""Share by which a predicted number may depart from what follows from the instructions."""
+
+Launches = Mapping[str, Collection[str]]
+"""By partition, operators beside which its collective may be launched."""
+
+
+def check_plan(plan: Plan, workload: Workload, name: str, path: Path, launches: Launches) -> None:
+    """Check that `plan` can be run for `workload`, and that it is predicted to cost what its instructions cost.
+
+    Args:
+        plan: what was read.
+        workload: what it should be for.
+        name: the workload's readable name.
+        path: where the plan was read, the start of every message.
+        launches: what the search space allows.
+
+    Raises:
+        ArtifactError: it was made for another workload; an instruction is missing, out of order or cannot run so; or
+            a start or the prediction does not follow from the instructions.
+    """
+    expected = records.content_hash(workload)
+    if plan.workload_hash != expected:
+        raise ArtifactError(
+            f"{path}: made for another workload ({plan.workload}, hash {plan.workload_hash}; expected {expected}); "
+            f"select a plan for this one."
+        )
+    instructions = instructions_of(workload)
+    _check_order(plan, workload, instructions, path)
+    _check_statements(plan, workload, name, path)
+    for stage in plan.stages:
+        for instruction in stage.instructions:
+            where = f"{path}: {place(stage.stage, instruction)}"
+            _check_instruction(instruction, stage.layers // workload.chunks, workload, where)
+            for choice in instruction.partitions:
+                _check_choice(choice, workload, launches, where)
+    _check_timing(plan, workload, instructions, path)
+    _check_energy(plan, workload, path)
+
+
+def _check_order(plan: Plan, workload: Workload, instructions: Sequence[Instruction], path: Path) -> None:
+    expected: dict[int, list[Work]] = {stage: [] for stage in range(workload.parallelism.pp)}
+    for i in instructions:
+        expected[i.stage].append(Work(i.direction, i.microbatch, i.chunk))
+    if [s.stage for s in plan.stages] != list(expected):
+        raise ArtifactError(
+            f"{path}: has {len(plan.stages)} stages, the workload {len(expected)}; select the plan anew."
+        )
+    for stage in plan.stages:
+        planned = [Work(i.direction, i.microbatch, i.chunk) for i in stage.instructions]
+        if planned != expected[stage.stage]:
+            wrong = next(
+                (n for n, (a, b) in enumerate(zip(planned, expected[stage.stage], strict=False)) if a != b),
+                min(len(planned), len(expected[stage.stage])),
+            )
+            raise ArtifactError(
+                f"{path}: stage {stage.stage} departs from the {workload.pipeline.schedule} order at instruction "
+                f"{wrong}; select the plan anew."
+            )
+
+
+def _check_statements(plan: Plan, workload: Workload, name: str, path: Path) -> None:
+    """What a plan says of its workload for people."""
+    for key, stated, expected in (
+        ("workload", plan.workload, name),
+        ("gpus", plan.gpus, workload.parallelism.gpus),
+        ("testbed.kind", plan.testbed.kind, str(workload.testbed.kind)),
+        ("testbed.gpu", plan.testbed.gpu, workload.gpu.name),
+        ("layers of the stages", [stage.layers for stage in plan.stages], list(workload.parallelism.split)),
+    ):
+        if stated != expected:
+            raise ArtifactError(f"{path}: {key}: {stated!r}, the workload has {expected!r}; select the plan anew.")
+
+
+def _check_instruction(instruction: PlannedInstruction, layers: int, workload: Workload, where: str) -> None:
+    clocks = workload.gpu.search_frequencies
+    if instruction.frequency_mhz not in clocks.clocks_mhz:
+        raise ArtifactError(
+            f"{where}: frequency_mhz={instruction.frequency_mhz} is not among "
+            f"{clocks.minimum_mhz}-{clocks.maximum_mhz} by {clocks.stride_mhz}."
+        )
+    possible = _executions(workload, instruction.direction)
+    if instruction.execution not in possible:
+        raise ArtifactError(
+            f"{where}: execution '{instruction.execution}' is not possible for the workload; "
+            f"allowed: {', '.join(possible)}."
+        )
+    overlaps = instruction.execution is Execution.OVERLAP
+    needed = instruction_partitions(workload, instruction.direction, layers) if overlaps else ()
+    planned = [choice.partition for choice in instruction.partitions]
+    if sorted(planned) != sorted(needed):
+        raise ArtifactError(
+            f"{where}: execution '{instruction.execution}' with the partitions {', '.join(planned) or 'none'}; "
+            f"expected {', '.join(needed) or 'none'}."
+        )
+
+
+def _executions(workload: Workload, direction: Direction) -> tuple[Execution, ...]:
+    """How instructions of the workload may run; an odd microbatch has no nanobatches, weight gradients need none."""
+    if workload.microbatch_size % 2 or direction is Direction.WEIGHT_GRADIENT:
+        return (Execution.SEQUENTIAL,)
+    return tuple(Execution) if expected_partitions(workload) else (Execution.SEQUENTIAL, Execution.NANOBATCHING)
+
+
+def _check_choice(choice: Choice, workload: Workload, launches: Launches, where: str) -> None:
+    sm_counts = sm_allocations(collective_group_size(choice.partition, workload.parallelism), workload.space)
+    if choice.sm_count not in sm_counts:
+        raise ArtifactError(
+            f"{where}: {choice.partition}: sm_count={choice.sm_count} is not in the search space; "
+            f"allowed: {', '.join(map(str, sm_counts))}."
+        )
+    if choice.launch not in launches.get(choice.partition, ()):
+        raise ArtifactError(
+            f"{where}: {choice.partition}: launch '{choice.launch}' is not in the search space; "
+            f"allowed: {', '.join(launches.get(choice.partition, ())) or 'none'}."
+        )
+
+
+def _check_timing(plan: Plan, workload: Workload, instructions: Sequence[Instruction], path: Path) -> None:
+    planned = [(stage.stage, i) for stage in plan.stages for i in stage.instructions]
+    dag = build_dag(instructions, transfers_s(cut(workload, "pipeline")))
+    times_s = [i.time_s for _, i in planned]
+    time_s = makespan(dag, times_s)
+    for (stage, i), start_s in zip(planned, earliest_starts(dag, times_s), strict=True):
+        if abs(i.start_s - start_s) > TOLERANCE * time_s:
+            raise ArtifactError(
+                f"{path}: {place(stage, i)}: start_s={i.start_s:.6g}, it can start "
+                f"at {start_s:.6g}; the file was edited, select the plan anew."
+            )
+    check_prediction(plan, path, "time_s", time_s, TOLERANCE * time_s)
+
+
+def place(stage: int, instruction: PlannedInstruction) -> str:
+    """Return the stage, chunk, direction and microbatch of an instruction, for messages."""
+    chunk = f", chunk {instruction.chunk}" * bool(instruction.chunk)
+    return f"stage {stage}{chunk}, {instruction.direction} of microbatch {instruction.microbatch}"
+
+
+def _check_energy(plan: Plan, workload: Workload, path: Path) -> None:
+    """Instructions cost their energy, whoever waits blocking power; static energy is a part of both."""
+    gpu, parallelism, prediction = workload.gpu, workload.parallelism, plan.prediction
+    effective_j = sum(i.energy_j - gpu.blocking_power_w * i.time_s for s in plan.stages for i in s.instructions)
+    waiting_j = gpu.blocking_power_w * prediction.time_s * parallelism.gpus
+    energy_j = effective_j * parallelism.gpus_per_stage + waiting_j
+    static_energy_j = gpu.static_power_w * prediction.time_s * parallelism.gpus
+    for name, expected_j in (
+        ("energy_j", energy_j),
+        ("static_energy_j", static_energy_j),
+        ("dynamic_energy_j", energy_j - static_energy_j),
+    ):
+        check_prediction(plan, path, name, expected_j, TOLERANCE * energy_j)
+    if prediction.lower_bound_j > energy_j * (1 + TOLERANCE):
+        raise ArtifactError(
+            f"{path}: prediction.lower_bound_j={prediction.lower_bound_j:.6g} is above energy_j ({energy_j:.6g}); "
+            f"the file was edited, select the plan anew."
+        )
+
+
+def check_prediction(
+    plan: Plan, path: Path, name: str, expected: float, tolerance: float, by: str = "its instructions make it"
+) -> None:
+    """Check one number of the plan's prediction; `by` says where the expected one comes from.
+
+    Raises:
+        ArtifactError: they differ.
+    """
+    predicted = getattr(plan.prediction, name)
+    if abs(predicted - expected) > tolerance:
+        raise ArtifactError(
+            f"{path}: prediction.{name}={predicted:.6g}, {by} {expected:.6g}; "
+            f"the file was edited, select the plan anew."
+        )

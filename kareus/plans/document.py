@@ -1,0 +1,83 @@
+"""The plan file: what every stage runs, instruction by instruction, and what that is predicted to cost."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from kareus.artifacts.provenance import TestbedIdentity
+from kareus.graph.records import Direction
+from kareus.profile.programs import Execution
+from kareus.schedule.choice import Choice
+
+PLAN_SCHEMA_VERSION = 3
+
+NotNegative = Annotated[float, {"minimum": 0}]
+"""With what the published schema says of it; likewise the next."""
+Positive = Annotated[float, {"exclusiveMinimum": 0}]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedInstruction:
+    """One instruction of a stage."""
+
+    direction: Direction
+    microbatch: int
+    chunk: int
+    """Chunk of the stage's layers that it passes; always 0 unless the pipeline is interleaved."""
+    execution: Execution
+    frequency_mhz: int
+    partitions: tuple[Choice, ...]
+    """A choice for each partition under `overlap`, else empty."""
+    start_s: NotNegative
+    """Earliest start in the planned iteration."""
+    time_s: Positive
+    energy_j: Positive
+    """Of one GPU of the stage."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagePlan:
+    """Instructions of one pipeline stage, in order of execution."""
+
+    stage: int
+    layers: int
+    """Of all its chunks."""
+    instructions: tuple[PlannedInstruction, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """Predicted cost of one iteration."""
+
+    time_s: Positive
+    energy_j: Positive
+    """Of all GPUs."""
+    static_energy_j: Positive
+    dynamic_energy_j: float
+    lower_bound_j: Positive
+    """Energy that no plan of this method can undercut in this time; if a deadline was asked for, within that."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A point of an iteration frontier, ready to be run."""
+
+    schema_version: int
+    kareus_version: str
+    created_at: str
+    workload: str
+    """Readable name of the workload."""
+    workload_hash: str
+    """Hash of the resolved workload; a plan is checked against it."""
+    method: str
+    selector: str
+    """The request that picked this point, such as `deadline=5.2s`."""
+    testbed: TestbedIdentity
+    """Where the measurements behind the plan were taken."""
+    gpus: int
+    prediction: Prediction
+    stages: tuple[StagePlan, ...]
+
+    @property
+    def instructions(self) -> int:
+        """Number of instructions of all stages."""
+        return sum(len(stage.instructions) for stage in self.stages)

@@ -1,0 +1,75 @@
+"""Plan files: sealed JSON after a published schema, so that an edited plan is told from one that was written."""
+
+from pathlib import Path
+from typing import Any
+
+from kareus.artifacts import records
+from kareus.artifacts.files import read_json, write_json
+from kareus.artifacts.outputs import Kind
+from kareus.artifacts.seals import sealed, unsealed
+from kareus.errors import ArtifactError, ConfigError
+from kareus.plans.document import PLAN_SCHEMA_VERSION, Plan
+from kareus.plans.schema import plan_schema
+from kareus.plans.selectors import parse_selector
+
+
+def is_plan(path: Path) -> bool:
+    """Return whether a file is a plan, of any version and whatever its seal."""
+    try:
+        document = read_json(path)
+    except ArtifactError:
+        return False
+    return isinstance(document, dict) and {"schema_version", "workload_hash", "selector", "stages"} <= set(document)
+
+
+PLAN_FILE = Kind("a plan", is_plan)
+
+
+def write_plan(path: Path, plan: Plan) -> None:
+    """Write `plan` with its seal, atomically."""
+    write_json(path, sealed(records.to_plain(plan)))
+
+
+def read_plan(path: Path) -> Plan:
+    """Read a plan file.
+
+    Raises:
+        ArtifactError: missing, corrupt, of another schema version, edited since it was written, not following the
+            schema, or named after another selector.
+    """
+    document = read_json(path)
+    version = document.get("schema_version") if isinstance(document, dict) else None
+    if version != PLAN_SCHEMA_VERSION:
+        raise ArtifactError(
+            f"{path}: plan schema version {version!r}, this Kareus reads {PLAN_SCHEMA_VERSION}; select the plan anew."
+        )
+    try:
+        content = unsealed(document)
+    except ConfigError as error:
+        raise ArtifactError(f"{path}: {error}; select the plan anew.") from error
+    _validate(document, path)
+    plan = records.from_plain(Plan, content, str(path))
+    _check_name(plan, path)
+    return plan
+
+
+def _validate(document: Any, path: Path) -> None:
+    import jsonschema  # noqa: PLC0415 - only plans read from a file need it, and it takes long to import
+
+    validator = jsonschema.Draft202012Validator(plan_schema())
+    error = next(iter(sorted(validator.iter_errors(document), key=lambda e: [str(p) for p in e.path])), None)
+    if error is not None:
+        place = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in error.path).lstrip(".") or "the document"
+        raise ArtifactError(f"{path}: {place}: {error.message}; select the plan anew.")
+
+
+def _check_name(plan: Plan, path: Path) -> None:
+    """Check that a file of a results folder, which the report shows by its name, is not named after another request."""
+    named = path.name.removesuffix(".json").partition("_")[0]
+    if path.parent.name != "plan" or named == plan.selector:
+        return
+    try:
+        parse_selector(named)
+    except ConfigError:  # a name of the user's own
+        return
+    raise ArtifactError(f"{path}: the plan of '{plan.selector}'; select '{named}' anew, or use another name.")

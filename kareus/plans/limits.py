@@ -1,0 +1,154 @@
+"""Planning for exactly what a selector asks for, between the precomputed plans.
+
+Imported only where a selector needs it, since it needs the solver.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import polars as pl
+
+from kareus.errors import ArtifactError
+from kareus.pipeline.config import PipelineSlice
+from kareus.pipeline.frontiers import method_problem, plan_columns
+from kareus.pipeline.methods import method_named
+from kareus.pipeline.solver.frontier import PlannedIteration, cheapest_within, fastest_within
+from kareus.pipeline.solver.problem import Problem
+from kareus.plans.objectives import least_cost, least_product
+from kareus.plans.selectors import Goal, Prices, Selector, absolute_limit
+
+TOLERANCE = 1e-9
+"""Share by which sums of floats may differ."""
+HEADROOM = 1e-5
+"""Share of an allowance that `fastest_under` may leave unused."""
+MOST_STEPS = 20
+"""Of `fastest_under`, which usually takes three or four."""
+
+Row = dict[str, Any]
+"""Of `ITERATION`."""
+Cost = tuple[float, float]
+"""Seconds and joules of a plan."""
+
+
+def exact_row(
+    selector: Selector, plans: pl.DataFrame, row: Row, microbatch: pl.DataFrame, config: PipelineSlice
+) -> Row:
+    """Plan for exactly what a selector asks for.
+
+    Args:
+        selector: any but `fastest` and `min-energy`, which are precomputed.
+        plans: rows of `ITERATION` of one method.
+        row: the best of them for the selector.
+        microbatch: the table `MICROBATCH`.
+        config: the pipeline.
+
+    Returns:
+        A row like `row`: a better plan where there is one, else the same plan.
+
+    Raises:
+        ArtifactError: the tables do not belong together.
+    """
+    problem = method_problem(config, microbatch, method_named(row["method"]))
+    _check_fastest(problem, row)
+    limit = absolute_limit(selector, plans)
+    match selector.goal:
+        case Goal.DEADLINE | Goal.STRAGGLER if limit is not None:
+            return _within_deadline(limit, row, problem, config)
+        case Goal.ENERGY if limit is not None:
+            return _within_energy(limit, plans, row, problem, config)
+        case Goal.POWER if limit is not None:
+            return _within_power(limit, plans, row, problem, config)
+        case Goal.COST if selector.prices is not None:
+            return _least_cost(selector.prices, row, problem, config)
+        case Goal.EDP:
+            return _least_product(plans, row, problem, config)
+        case _:
+            return row
+
+
+def fastest_under(
+    problem: Problem, allowance: tuple[float, float], thirsty: Cost, frugal: Cost
+) -> PlannedIteration | None:
+    """The fastest plan found that uses at most an energy which grows with its time; None where there is none.
+
+    Along a frontier energy falls with time, and the allowance does not, so that the two cross once. The crossing is
+    found by regula falsi with the Illinois rule, on plans for exact deadlines.
+
+    Args:
+        problem: what to plan.
+        allowance: joules, and joules more for each second of iteration time: (0, watts) is a limit on mean power.
+        thirsty: a plan that uses more than it may.
+        frugal: a slower plan that does not.
+    """
+
+    def excess_j(cost: Cost) -> float:
+        return cost[1] - (allowance[0] + allowance[1] * cost[0])
+
+    best, (low_s, high_s) = None, (thirsty[0], frugal[0])
+    above_j, below_j = excess_j(thirsty), excess_j(frugal)
+    for _ in range(MOST_STEPS):
+        if high_s - low_s <= HEADROOM * high_s:
+            break
+        deadline_s = low_s + (high_s - low_s) * above_j / (above_j - below_j)
+        planned = cheapest_within(problem, deadline_s)
+        excess = excess_j((planned.time_s, planned.energy_j))
+        if excess <= 0:
+            if planned.time_s >= high_s:
+                break
+            best, high_s, below_j, above_j = planned, planned.time_s, excess, above_j / 2
+            if -excess <= HEADROOM * planned.energy_j:
+                break
+        else:
+            low_s, above_j, below_j = deadline_s, excess, below_j / 2
+    return best
+
+
+def _within_deadline(deadline_s: float, row: Row, problem: Problem, config: PipelineSlice) -> Row:
+    """The cheaper of `row` and the plan for this deadline; the gap of either is that at the deadline."""
+    planned = cheapest_within(problem, deadline_s)
+    better = planned.time_s <= deadline_s and planned.energy_j < row["energy_j"]
+    chosen = {**row, **plan_columns(config, planned)} if better else row
+    bound_j = min(planned.lower_bound_j, chosen["energy_j"])
+    return {**chosen, "lower_bound_j": bound_j, "gap": chosen["energy_j"] / bound_j - 1}
+
+
+def _within_energy(energy_j: float, plans: pl.DataFrame, row: Row, problem: Problem, config: PipelineSlice) -> Row:
+    """A plan faster than `row`, slower than the next plan, which needs more energy; `row` where none is found."""
+    faster_s = plans.filter(pl.col("time_s") < row["time_s"])["time_s"].to_list()
+    if not faster_s:
+        return row
+    planned = fastest_within(problem, energy_j, (max(faster_s), row["time_s"]))
+    return row if planned is None else {**row, **plan_columns(config, planned)}
+
+
+def _within_power(power_w: float, plans: pl.DataFrame, row: Row, problem: Problem, config: PipelineSlice) -> Row:
+    """A plan faster than `row`, slower than the next plan, which draws more; `row` where none is found."""
+    faster = plans.filter(pl.col("time_s") < row["time_s"]).sort("time_s").select("time_s", "energy_j")
+    if faster.is_empty():
+        return row
+    planned = fastest_under(problem, (0.0, power_w), faster.row(-1), (row["time_s"], row["energy_j"]))
+    return row if planned is None else {**row, **plan_columns(config, planned)}
+
+
+def _least_cost(prices: Prices, row: Row, problem: Problem, config: PipelineSlice) -> Row:
+    gpus = config.parallelism.gpus
+    planned = least_cost(problem, prices, gpus)
+    better = prices.cost(planned.time_s, planned.energy_j, gpus) < prices.cost(row["time_s"], row["energy_j"], gpus)
+    return {**row, **plan_columns(config, planned)} if better else row
+
+
+def _least_product(plans: pl.DataFrame, row: Row, problem: Problem, config: PipelineSlice) -> Row:
+    times_s = sorted(plans["time_s"].to_list())
+    at = times_s.index(row["time_s"])
+    planned = least_product(problem, (times_s[max(at - 1, 0)], times_s[min(at + 1, len(times_s) - 1)]))
+    better = planned is not None and planned.time_s * planned.energy_j < row["time_s"] * row["energy_j"]
+    return {**row, **plan_columns(config, planned)} if planned is not None and better else row
+
+
+def _check_fastest(problem: Problem, row: Mapping[str, Any]) -> None:
+    fastest_s, _ = problem.cost([0] * len(problem.point_sets))
+    if fastest_s > row["time_s"] * (1 + TOLERANCE):
+        raise ArtifactError(
+            f"the iteration frontier has a plan of {row['time_s']:.6g} s, but the microbatch frontiers allow none "
+            f"below {fastest_s:.6g} s; rerun the stage 'pipeline'."
+        )

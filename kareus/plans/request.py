@@ -1,0 +1,172 @@
+"""Checking that a plan is what its selector asks for, and that its numbers are those of the frontiers."""
+
+import dataclasses
+from collections import defaultdict
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from kareus.errors import ArtifactError, ConfigError
+from kareus.pipeline.methods import point_method
+from kareus.plans.check import TOLERANCE, check_prediction, place
+from kareus.plans.document import Plan, PlannedInstruction, Prediction
+from kareus.plans.frontiers import Frontiers
+from kareus.plans.selectors import (
+    LIMITED,
+    MEASURES,
+    Goal,
+    Selector,
+    absolute_limit,
+    measures_of,
+    parse_selector,
+    select,
+)
+
+BOUND_TOLERANCE = 1e-3
+"""Share by which a lower bound may lie outside those of neighbouring plans, each of which is certified by itself."""
+
+Settings = tuple[str, int, tuple[tuple[str, int, str], ...]]
+"""How an instruction runs: execution, clock and choices."""
+
+
+def check_limit(plan: Plan, path: Path) -> Selector:
+    """Check by the plan's own prediction that it keeps an absolute limit of its selector.
+
+    Returns:
+        The selector.
+
+    Raises:
+        ArtifactError: there is no such selector, or the plan does not keep its limit.
+    """
+    try:
+        selector = parse_selector(plan.selector)
+    except ConfigError as error:
+        raise ArtifactError(f"{path}: {error}") from error
+    if selector.goal is not Goal.STRAGGLER:
+        _check_limit(plan, selector.goal, selector.limit, path)
+    return selector
+
+
+def check_frontiers(plan: Plan, frontiers: Frontiers, path: Path) -> None:
+    """Check that every instruction of `plan` is a point of the frontiers, and the whole what its selector asks for.
+
+    Args:
+        plan: one whose prediction follows from its instructions.
+        frontiers: of its workload.
+        path: where the plan was read, the start of every message.
+
+    Raises:
+        ArtifactError: it was planned from other measurements, or edited.
+    """
+    selector = check_limit(plan, path)
+    if plan.testbed != frontiers.testbed:
+        raise ArtifactError(
+            f"{path}: planned from {plan.testbed.label} ({plan.testbed.detail}), the frontiers are from "
+            f"{frontiers.testbed.label} ({frontiers.testbed.detail}); select the plan anew."
+        )
+    _check_points(plan, frontiers.microbatch, path)
+    plans = frontiers.plans(plan.method)
+    if plans.is_empty():
+        raise ArtifactError(f"{path}: method: '{plan.method}' is not in the iteration frontier; select the plan anew.")
+    _check_selected(plan, selector, plans, path)
+
+
+def _check_limit(plan: Plan, goal: Goal, limit: float | None, path: Path) -> None:
+    if limit is None:
+        return
+    limited, unit = LIMITED[goal]
+    found = measures_of(plan.prediction.time_s, plan.prediction.energy_j)[limited]
+    if found > limit * (1 + TOLERANCE):
+        raise ArtifactError(
+            f"{path}: selector: '{plan.selector}' allows {limit:.6g} {unit}, the plan has {found:.6g}; "
+            "the file was edited, select the plan anew."
+        )
+
+
+def _check_points(plan: Plan, microbatch: pl.DataFrame, path: Path) -> None:
+    """Check what every instruction takes against the points of its stage, chunk and direction."""
+    method = point_method(plan.method)
+    costs: dict[tuple[int, int, str], dict[Settings, list[tuple[float, float]]]] = defaultdict(dict)
+    for row in microbatch.filter(pl.col("method") == method).iter_rows(named=True):
+        of_place = costs[row["stage"], row["chunk"], row["direction"]]
+        of_place.setdefault(_settings(row), []).append((row["time_s"], row["energy_j"]))
+    for stage in plan.stages:
+        for instruction in stage.instructions:
+            of_place = costs[stage.stage, instruction.chunk, str(instruction.direction)]
+            _check_point(instruction, of_place, f"{path}: {place(stage.stage, instruction)}", method)
+
+
+def _check_point(
+    instruction: PlannedInstruction, costs: Mapping[Settings, list[tuple[float, float]]], where: str, method: str
+) -> None:
+    choices = [dataclasses.asdict(choice) for choice in instruction.partitions]
+    settings = _settings(
+        {"execution": instruction.execution, "frequency_mhz": instruction.frequency_mhz, "choices": choices}
+    )
+    if settings not in costs:
+        raise ArtifactError(
+            f"{where}: '{instruction.execution}' at {instruction.frequency_mhz} MHz with these choices is no point of "
+            f"the microbatch frontier of '{method}'; select the plan anew."
+        )
+    time_s, energy_j = costs[settings][0]
+    if not any(_near(instruction.time_s, t) and _near(instruction.energy_j, e) for t, e in costs[settings]):
+        raise ArtifactError(
+            f"{where}: takes {instruction.time_s:.6g} s and {instruction.energy_j:.6g} J, by the microbatch frontier "
+            f"{time_s:.6g} s and {energy_j:.6g} J; select the plan anew."
+        )
+
+
+def _settings(point: Mapping[str, Any]) -> Settings:
+    choices = sorted((c["partition"], c["sm_count"], c["launch"]) for c in point["choices"])
+    return str(point["execution"]), point["frequency_mhz"], tuple(choices)
+
+
+def _near(value: float, expected: float) -> bool:
+    return abs(value - expected) <= TOLERANCE * expected
+
+
+def _check_selected(plan: Plan, selector: Selector, plans: pl.DataFrame, path: Path) -> None:
+    """Check that no precomputed plan serves the selector better, and the lower bound by those of its neighbours."""
+    limit = absolute_limit(selector, plans)
+    _check_limit(plan, selector.goal, limit, path)
+    try:
+        best = plans.row(select(selector, plans, plan.gpus), named=True)
+    except ConfigError as error:
+        raise ArtifactError(f"{path}: selector: {error}") from error
+    measure = MEASURES[selector.goal]
+    found, least = (
+        measures_of(time_s, energy_j, selector.prices, plan.gpus)[measure]
+        for time_s, energy_j in (
+            (plan.prediction.time_s, plan.prediction.energy_j),
+            (best["time_s"], best["energy_j"]),
+        )
+    )
+    if found > least * (1 + TOLERANCE):
+        raise ArtifactError(
+            f"{path}: selector: '{plan.selector}' asks for the least {measure}, the plan has {found:.6g}, the "
+            f"iteration frontier of '{plan.method}' {least:.6g}; select the plan anew."
+        )
+    if selector.goal in (Goal.FASTEST, Goal.MIN_ENERGY):  # precomputed, so that nothing may differ
+        for field in dataclasses.fields(Prediction):
+            expected = best[field.name]
+            check_prediction(plan, path, field.name, expected, TOLERANCE * abs(expected), "the frontier has")
+        return
+    is_by_deadline = selector.goal in (Goal.DEADLINE, Goal.STRAGGLER)
+    _check_bound(plan, limit if is_by_deadline and limit else plan.prediction.time_s, plans, path)
+
+
+def _check_bound(plan: Plan, certified_s: float, plans: pl.DataFrame, path: Path) -> None:
+    """Check the bound on all plans within `certified_s`: more time never raises it."""
+    rising = plans.sort("time_s")
+    faster = rising.filter(pl.col("time_s") <= certified_s * (1 + TOLERANCE))["lower_bound_j"].to_list()
+    slower = rising.filter(pl.col("time_s") >= certified_s * (1 - TOLERANCE))["lower_bound_j"].to_list()
+    most_j = min(faster, default=plan.prediction.energy_j)
+    least_j = max(slower, default=min(rising["lower_bound_j"].to_list()))
+    bound_j = plan.prediction.lower_bound_j
+    if not least_j * (1 - BOUND_TOLERANCE) <= bound_j <= most_j * (1 + BOUND_TOLERANCE):
+        raise ArtifactError(
+            f"{path}: prediction.lower_bound_j={bound_j:.6g}, by the iteration frontier between {least_j:.6g} and "
+            f"{most_j:.6g}; select the plan anew."
+        )

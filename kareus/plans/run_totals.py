@@ -1,0 +1,50 @@
+"""What a whole training run takes at one plan: iterations, hours, energy, and its cost where prices are given."""
+
+import math
+
+from kareus.errors import ConfigError
+from kareus.plans.document import Prediction
+from kareus.plans.selectors import JOULES_PER_KWH, SECONDS_PER_HOUR, Prices
+from kareus.workload.config import Workload
+
+
+def tokens_per_iteration(workload: Workload) -> int:
+    """Tokens that all data-parallel replicas train on in one iteration."""
+    sequences = workload.parallelism.dp * workload.num_microbatches * workload.microbatch_size
+    return sequences * workload.sequence_length
+
+
+MOST_TOKENS = 1e18
+"""Of a run: a hundred thousand times what the largest models of today see."""
+
+
+def check_tokens(tokens: float) -> None:
+    """Check what was asked for, before anything is written.
+
+    Raises:
+        ConfigError: the number of tokens is not positive.
+    """
+    if not 0 < tokens < math.inf:
+        raise ConfigError(f"--tokens {tokens:g}: must be a positive number, such as 15e12.")
+    if not 1 <= tokens <= MOST_TOKENS:
+        raise ConfigError(f"--tokens {tokens:g}: must be from 1 to {MOST_TOKENS:g}, such as 15e12.")
+
+
+def run_totals(prediction: Prediction, workload: Workload, tokens: float, prices: Prices | None) -> str:
+    """One line for people. More tokens scale every number and change no choice of a plan.
+
+    Args:
+        prediction: of one iteration.
+        workload: what is trained.
+        tokens: of the whole run, a positive number; the last iteration may be a part of one.
+        prices: of the selector `cost`.
+    """
+    iterations = tokens / tokens_per_iteration(workload)
+    time_s, energy_j = iterations * prediction.time_s, iterations * prediction.energy_j
+    said = (
+        f"{tokens:g} tokens: {iterations:,.0f} iterations, {time_s / SECONDS_PER_HOUR:,.1f} h on "
+        f"{workload.parallelism.gpus} GPUs, {energy_j / JOULES_PER_KWH:,.1f} kWh"
+    )
+    if prices is None:
+        return said
+    return f"{said}, cost {prices.cost(time_s, energy_j, workload.parallelism.gpus):,.2f}"

@@ -1,0 +1,59 @@
+"""The published JSON Schema of plan files, generated from the records so that it cannot drift from them."""
+
+import dataclasses
+import types
+import typing
+from enum import Enum
+from typing import Annotated, Any
+
+from kareus.artifacts.provenance import TESTBED_KINDS
+from kareus.artifacts.seals import KEY as SEAL
+from kareus.pipeline.methods import METHODS
+from kareus.plans.document import PLAN_SCHEMA_VERSION, Plan
+
+JsonSchema = dict[str, Any]
+
+_SCALARS: dict[type, JsonSchema] = {
+    str: {"type": "string"},
+    int: {"type": "integer", "minimum": 0},
+    float: {"type": "number"},
+    bool: {"type": "boolean"},
+}
+"""Whole numbers of a plan count or number something."""
+
+
+def plan_schema() -> JsonSchema:
+    """JSON Schema (draft 2020-12) of a plan file."""
+    schema = _record(Plan)
+    schema["properties"]["schema_version"] = {"const": PLAN_SCHEMA_VERSION}
+    schema["properties"]["method"] = {"enum": [method.name for method in METHODS]}
+    schema["properties"]["testbed"]["properties"]["kind"] = {"enum": list(TESTBED_KINDS)}
+    schema["properties"][SEAL] = {"type": "string", "pattern": "^[0-9a-f]{32}$"}
+    schema["required"].append(SEAL)
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "Kareus plan"} | schema
+
+
+def _record(cls: type[Any]) -> JsonSchema:
+    hints = typing.get_type_hints(cls, include_extras=True)
+    names = [f.name for f in dataclasses.fields(cls)]
+    return {
+        "type": "object",
+        "properties": {name: _type(hints[name]) for name in names},
+        "required": names,
+        "additionalProperties": False,
+    }
+
+
+def _type(hint: Any) -> JsonSchema:
+    if dataclasses.is_dataclass(hint):
+        return _record(typing.cast(type[Any], hint))
+    if typing.get_origin(hint) is tuple:
+        return {"type": "array", "items": _type(typing.get_args(hint)[0])}
+    if typing.get_origin(hint) in (types.UnionType, typing.Union):
+        return {"anyOf": [_type(a) if a is not type(None) else {"type": "null"} for a in typing.get_args(hint)]}
+    if typing.get_origin(hint) is Annotated:
+        plain, limits = typing.get_args(hint)
+        return {**_type(plain), **limits}
+    if issubclass(hint, Enum):
+        return {"enum": [member.value for member in hint]}
+    return dict(_SCALARS[hint])

@@ -1,0 +1,174 @@
+"""Playing a plan back on the simulated testbed: whole instructions on the GPU model, with noise, in pipeline order.
+
+It shows how far a plan's prediction, put together from partitions that were measured and chosen one by one, is from
+what the GPU model makes of whole instructions on a chip that stays warm, and what jitter does to a pipeline. It says
+nothing of how right the GPU model is. One GPU stands for all of its stage.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kareus.artifacts.randomness import generator
+from kareus.gpu_model.model import KnownSteps, run_tally, tally
+from kareus.gpu_model.thermal import Interval
+from kareus.graph.records import Batch, BlockGraph
+from kareus.pipeline.instructions import instructions_of
+from kareus.pipeline.solver.dag import build_dag
+from kareus.pipeline.transfers import transfers_s
+from kareus.plans.document import Plan, PlannedInstruction
+from kareus.plans.run_totals import tokens_per_iteration
+from kareus.profile.programs import chunk_shapes, instruction_program
+from kareus.workload.config import Workload
+from kareus.workload.slices import cut
+
+Array = NDArray[np.float64]
+Cost = tuple[float, float]
+"""Seconds and watts."""
+
+_SETTLING_S = 20.0
+"""What a chip is given to warm up; its temperature settles within seconds."""
+
+
+def play_back(
+    plan: Plan, workload: Workload, graphs: Mapping[Batch, BlockGraph], iterations: int, known: KnownSteps
+) -> list[dict[str, Any]]:
+    """Rows of the table `ITERATIONS`, one for each iteration and stage; a function of its arguments.
+
+    Args:
+        plan: one of the workload.
+        workload: its testbed's noise and its seed are used.
+        graphs: operator graphs of its block.
+        iterations: how many to play.
+        known: costs of steps, taken from and added to; plans of one workload share most of theirs.
+    """
+    placed = [(stage.stage, i) for stage in plan.stages for i in stage.instructions]
+    costs = _costs(placed, workload, graphs, known)
+    random = generator(workload.seed, f"play back {plan.method} {plan.selector}")
+    noise = random.standard_normal((2, len(placed), iterations))
+    times_s = np.array([[cost[0]] for cost in costs]) * (1 + workload.testbed.time_noise * noise[0])
+    powers_w = np.array([[cost[1]] for cost in costs]) * (1 + workload.testbed.power_noise * noise[1])
+    starts_s = _starts(workload, times_s)
+    iteration_s = (starts_s + times_s).max(axis=0)
+    rows = []
+    for stage in range(workload.parallelism.pp):
+        own = [number for number, (at, _) in enumerate(placed) if at == stage]
+        energies_j = _energies_j(workload, times_s[own], powers_w[own], starts_s[own], iteration_s)
+        clocks = [placed[number][1].frequency_mhz for number in own]
+        rows += [
+            _row(plan, workload, stage, iteration, float(iteration_s[iteration]), energy_j)
+            | {"clocks": _changes(clocks, starts_s[own, iteration])}
+            for iteration, energy_j in enumerate(energies_j)
+        ]
+    return rows
+
+
+def _costs(
+    placed: Sequence[tuple[int, PlannedInstruction]],
+    workload: Workload,
+    graphs: Mapping[Batch, BlockGraph],
+    known: KnownSteps,
+) -> list[Cost]:
+    """What each instruction takes, free of noise; those that run alike are worked out once."""
+    shapes = chunk_shapes(workload.parallelism.split, workload.chunks)
+    worked_out: dict[Any, Cost] = {}
+    costs = []
+    for stage, i in placed:
+        key = (shapes[stage, i.chunk], i.direction, i.execution, i.frequency_mhz, i.partitions)
+        if key not in worked_out:
+            program = instruction_program(
+                dict(graphs),
+                shapes[stage, i.chunk],
+                i.direction,
+                i.execution,
+                recompute=workload.activation_checkpointing,
+                default_sm_count=workload.testbed.default_collective_sm_count,
+                choices=i.partitions,
+            )
+            behaviour = run_tally(workload.gpu, tally(program), float(i.frequency_mhz), known)
+            worked_out[key] = float(behaviour.time_s), float(behaviour.power_w)
+        costs.append(worked_out[key])
+    return costs
+
+
+def _starts(workload: Workload, times_s: Array) -> Array:
+    """Starts of the instructions in every iteration, [instructions, iterations]."""
+    dag = build_dag(instructions_of(workload), transfers_s(cut(workload, "pipeline")))
+    starts_s = np.zeros_like(times_s)
+    for number in dag.order:
+        for before, transfer_s in dag.predecessors[number]:
+            ready_s = starts_s[before] + times_s[before] + transfer_s
+            np.maximum(starts_s[number], ready_s, out=starts_s[number])
+    return starts_s
+
+
+def _energies_j(
+    workload: Workload, times_s: Array, powers_w: Array, starts_s: Array, iteration_s: Array
+) -> list[float]:
+    """Energy of one GPU of a stage in every iteration, its chip as warm as a long training leaves it.
+
+    Args:
+        workload: whose GPU and testbed it is.
+        times_s: of the stage's instructions, [instructions, iterations]; likewise the next two.
+        powers_w: at the reference temperature.
+        starts_s: from the start of the iteration.
+        iteration_s: of each iteration; whoever waits draws the blocking power.
+    """
+    laps = list(zip(times_s.T.tolist(), powers_w.T.tolist(), starts_s.T.tolist(), iteration_s.tolist(), strict=True))
+    temperature_c = workload.testbed.ambient_c
+    for _ in range(math.ceil(_SETTLING_S / float(iteration_s[0]))):
+        _, temperature_c = _lap(workload, temperature_c, *laps[0])
+    energies_j = []
+    for lap in laps:
+        energy_j, temperature_c = _lap(workload, temperature_c, *lap)
+        energies_j.append(energy_j)
+    return energies_j
+
+
+def _lap(
+    workload: Workload,
+    temperature_c: float,
+    times_s: Sequence[float],
+    powers_w: Sequence[float],
+    starts_s: Sequence[float],
+    iteration_s: float,
+) -> tuple[float, float]:
+    """Energy of one iteration that begins at `temperature_c`, and the temperature at its end."""
+    gpu, ambient_c = workload.gpu, workload.testbed.ambient_c
+    now_s = energy_j = 0.0
+    for time_s, power_w, start_s in zip((*times_s, 0.0), (*powers_w, 0.0), (*starts_s, iteration_s), strict=True):
+        waiting = Interval(gpu.blocking_power_w, temperature_c, ambient_c, gpu.coefficients)
+        working = Interval(power_w, waiting.temperature_c(start_s - now_s), ambient_c, gpu.coefficients)
+        energy_j += gpu.blocking_power_w * (start_s - now_s) + working.energy_j(time_s)
+        temperature_c, now_s = working.temperature_c(time_s), start_s + time_s
+    return energy_j, temperature_c
+
+
+def _row(plan: Plan, workload: Workload, stage: int, iteration: int, time_s: float, energy_j: float) -> dict[str, Any]:
+    per_stage = workload.parallelism.gpus_per_stage
+    return {
+        "method": plan.method,
+        "selector": plan.selector,
+        "rank": stage * per_stage,
+        "gpus": per_stage,
+        "stage": stage,
+        "iteration": iteration,
+        "pipeline_time_s": time_s,
+        "pipeline_energy_j": energy_j,
+        "time_s": time_s,
+        "energy_j": energy_j,
+        "tokens": tokens_per_iteration(workload),
+        "loss": None,
+    }
+
+
+def _changes(clocks_mhz: Sequence[int], starts_s: Array) -> list[dict[str, Any]]:
+    """Entries of the column `clocks`: a simulated clock changes at once."""
+    return [
+        {"frequency_mhz": clock, "start_s": float(start_s), "observed_mhz": clock}
+        for n, (clock, start_s) in enumerate(zip(clocks_mhz, starts_s, strict=True))
+        if n == 0 or clock != clocks_mhz[n - 1]
+    ]

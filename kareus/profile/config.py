@@ -1,0 +1,49 @@
+"""How one number is measured: the record of Hydra group `protocol`, and what the stage `profile` reads."""
+
+from dataclasses import dataclass
+
+from kareus.artifacts.ranges import within
+from kareus.gpu_model.gpu import MOST_W, Gpu
+from kareus.model.config import Model, Parallelism
+from kareus.testbed.config import TestbedConfig
+
+MOST_S = 1_000_000
+"""Of one phase of a measurement: eleven days."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasurementProtocol:
+    """How one number is measured (paper, section 5.3): warm up, cool down, measure over a window."""
+
+    window_s: float
+    cooldown_s: float
+    warmup_s: float
+    """Repetitions before the cooldown, to estimate the time of one."""
+    settle_s: float
+    """Rest before each reading of the energy counter, longer than its update interval."""
+    predecessor_power_w: float
+    """Power of the standard predecessor, whose heat the cooldown has to take away."""
+
+    def __post_init__(self) -> None:
+        within(self, 1e-3, MOST_S, "s", "window_s")
+        within(self, 1e-6, MOST_S, "s", "warmup_s")
+        within(self, 0, MOST_S, "s", "cooldown_s", "settle_s")
+        within(self, 1e-3, MOST_W, "W", "predecessor_power_w")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileSlice:
+    """What profiling components and whole instructions sees."""
+
+    model: Model
+    parallelism: Parallelism
+    gpu: Gpu
+    testbed: TestbedConfig
+    protocol: MeasurementProtocol
+    microbatch_size: int
+    sequence_length: int
+    activation_checkpointing: bool
+    split_backward: bool
+    chunks: int
+    confirmations: int
+    seed: int

@@ -1,0 +1,1 @@
+"""The report on a campaign: its tables, figures and pages in one folder."""

@@ -1,0 +1,91 @@
+"""The report on a campaign: its sections, each with tables in the paper's form and figures, and its text."""
+
+from collections.abc import Sequence
+
+import polars as pl
+
+from kareus.report.campaign.inputs import CampaignInputs
+from kareus.report.campaign.sheets import (
+    ablation_sheet,
+    fleet_sheets,
+    improvement_sheet,
+    index_sheet,
+    profiler_sheet,
+    runs_sheet,
+    search_sheet,
+    throughput_sheet,
+)
+from kareus.report.contents import frontiers_name
+from kareus.report.sections import Section, Tables, testbeds_label
+from kareus.report.sheets import sheet_text
+
+
+def sections(inputs: CampaignInputs, tables: Tables) -> list[Section]:
+    """Every section, in order; `tables` are those of the campaign."""
+    by_name = {schema.name: frame for schema, frame in tables}
+    members = inputs.members.filter(pl.col("kind") == "workload")
+    comparison, fleets, profiler = (by_name[name] for name in ("comparison", "fleet_comparison", "profiler"))
+    found = [Section(title="Members", sheets=(index_sheet(inputs.members),))]
+    for (part,), own in members.group_by("part", maintain_order=True):
+        found.append(_part(str(part), own, comparison.filter(pl.col("part") == part)))
+    if len(comparison):
+        found += _of_workloads(inputs, members, comparison, by_name)
+    if len(fleets):
+        text = "Fleets of equal pipelines, put together from the microbatch frontiers of one (paper, section 6.3)."
+        found.append(Section(title="Emulation", text=text, sheets=tuple(fleet_sheets(fleets)), figures=("fleets",)))
+    if len(profiler):
+        text = "One partition measured over and over under several windows and cooldowns (paper, section 6.7)."
+        found.append(Section(title="Profiler", text=text, sheets=(profiler_sheet(profiler),), figures=("profiler",)))
+    return found
+
+
+def _part(part: str, members: pl.DataFrame, comparison: pl.DataFrame) -> Section:
+    return Section(
+        title=part[0].upper() + part[1:],
+        text="The fastest plans, and what the frontiers give within the time and within the energy of a baseline.",
+        sheets=(
+            throughput_sheet(members, comparison),
+            improvement_sheet(members, comparison),
+            ablation_sheet(members, comparison),
+        ),
+        figures=(frontiers_name(part),) if len(comparison) else (),
+    )
+
+
+def _of_workloads(
+    inputs: CampaignInputs, members: pl.DataFrame, comparison: pl.DataFrame, tables: dict[str, pl.DataFrame]
+) -> list[Section]:
+    """What is said of all workloads together, of each once."""
+    planned = members.filter(pl.col("refusal").is_null())
+    found = []
+    if any(inputs.runs.values()):
+        text = (
+            "Played back on the simulated testbed: whole instructions, with noise, on chips that stay warm."
+            if {testbed.kind for testbed in inputs.testbeds} == {"simulated"}
+            else "Run by the engine, or played back where the testbed is simulated."
+        )
+        found.append(Section(title="Predicted and run", text=text, sheets=(runs_sheet(planned, comparison),)))
+    if len(tables["passes"]):
+        sheet = search_sheet(tables["passes"], tables["search_time"])
+        found.append(Section(title="Searches", sheets=(sheet,), figures=("passes",)))
+    return found
+
+
+def campaign_text(inputs: CampaignInputs, found: Sequence[Section]) -> str:
+    """The report for a terminal: plain text, aligned, ending in a line feed."""
+    blocks = [
+        [f"campaign {inputs.name}", testbeds_label(inputs.testbeds)],
+        *(block for section in found[1:] for block in _section_text(section)),
+        *([_refused(inputs)] if inputs.members["refusal"].is_not_null().any() else []),
+    ]
+    return "\n\n".join("\n".join(block) for block in blocks) + "\n"
+
+
+def _section_text(section: Section) -> list[list[str]]:
+    rule = "=" * len(section.title)
+    return [[section.title, rule], *(block for sheet in section.sheets for block in sheet_text(sheet))]
+
+
+def _refused(inputs: CampaignInputs) -> list[str]:
+    refused = inputs.members.filter(pl.col("refusal").is_not_null()).unique("workload", maintain_order=True)
+    return ["Refused", *(f"{row['workload']}: {row['refusal']}" for row in refused.iter_rows(named=True))]

@@ -1,0 +1,300 @@
+"""The tables of a campaign in the form of the paper's evaluation (sections 6.2 to 6.7), from its tables."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+
+import polars as pl
+
+from kareus.report.campaign.inputs import Row as Plain
+from kareus.report.sheets import Row, Sheet, heads
+from kareus.report.text import percent
+from kareus.report.workload.tables import COMPARISON, FLEET_COMPARISON, PASSES, PROFILER
+
+SHORT = {
+    "sequential": "M",
+    "sequential+perseus": "M+P",
+    "nanobatching": "N",
+    "nanobatching+perseus": "N+P",
+    "kareus": "kareus",
+    "kareus-without-frequency": "w/o frequency",
+    "kareus-without-kernel-schedule": "w/o kernel schedule",
+}
+"""What heads call the methods."""
+METHODS_NOTE = "M: sequential; N: nanobatching; +P: +perseus"
+OF_WORKLOAD = ("model", "parallelism", "microbatch", "sequence")
+
+
+def index_sheet(members: pl.DataFrame) -> Sheet:
+    """Everything that belongs to a campaign; planned workloads and fleets lead to their pages."""
+    return Sheet(
+        caption="Members of the campaign",
+        heads=heads([("", ("workload", "part", "state", "GPUs"))]),
+        rows=tuple(_member(row) for row in members.iter_rows(named=True)),
+        texts=3,
+    )
+
+
+def _member(row: Plain) -> Row:
+    name = row["workload"] if row["name"] is None else f"{row['workload']}, {row['kind']} {row['name']}"
+    page = {"workload": "page.html", "fleet": "fleets.html"}.get(row["kind"])
+    state = {"workload": "planned", "fleet": "emulated", "sweep": "measured"}[row["kind"]]
+    return Row(
+        cells=(
+            name,
+            row["part"],
+            f"refused: {row['refusal']}" if row["refusal"] else state,
+            f"{row['gpus']:,}",
+        ),
+        link=f"workloads/{row['workload']}/{page}" if page and not row["refusal"] else None,
+    )
+
+
+def _shape(row: Plain) -> tuple[str, ...]:
+    return row["model"], row["parallelism"], str(row["microbatch_size"]), f"{row['sequence_length']:,}"
+
+
+def throughput_sheet(members: pl.DataFrame, comparison: pl.DataFrame) -> Sheet:
+    """Reductions at max throughput (paper, section 6.2.1)."""
+    compared = ("sequential+perseus", "nanobatching+perseus", "kareus")
+    return Sheet(
+        caption="Max throughput: reductions (%) of the fastest plans against sequential",
+        heads=heads([("", OF_WORKLOAD), ("time", _short(compared)), ("energy", _short(compared))]),
+        rows=_rows(
+            members,
+            comparison,
+            [(column, method) for column in _reductions("time", "energy") for method in compared],
+        ),
+        texts=2,
+        source=COMPARISON.name,
+        note="; ".join([METHODS_NOTE, *_errors_note(comparison, compared, ("time_reduction", "energy_reduction"))]),
+    )
+
+
+def improvement_sheet(members: pl.DataFrame, comparison: pl.DataFrame) -> Sheet:
+    """Iso-time and iso-energy reductions (paper, section 6.2.2)."""
+    compared = ("nanobatching+perseus", "kareus")
+    return Sheet(
+        caption="Frontier improvement: reductions (%) against sequential+perseus",
+        heads=heads([("", OF_WORKLOAD), ("iso-time energy", _short(compared)), ("iso-energy time", _short(compared))]),
+        rows=_rows(
+            members,
+            comparison,
+            [(column, method) for column in _reductions("iso_time_energy", "iso_energy_time") for method in compared],
+        ),
+        texts=2,
+        source=COMPARISON.name,
+        note="; ".join(
+            [
+                "of the planned points of each frontier; \u2013 no plan satisfies the constraint",
+                *_errors_note(comparison, compared, ("iso_time_energy_reduction", "iso_energy_time_reduction")),
+            ]
+        ),
+    )
+
+
+def _errors_note(comparison: pl.DataFrame, methods: Sequence[str], names: Sequence[str]) -> list[str]:
+    """Return the range of the standard errors in a sheet as one remark; none if there are no standard errors."""
+    errors = comparison.filter(pl.col("method").is_in(methods)).select(f"{name}_error_percent" for name in names)
+    found = [error for row in errors.iter_rows() for error in row if error]
+    if not found:
+        return []
+    return [
+        f"standard errors from the noise of measuring are {min(found):.1f} to {max(found):.1f} points; table "
+        f"{COMPARISON.name} has each"
+    ]
+
+
+def ablation_sheet(members: pl.DataFrame, comparison: pl.DataFrame) -> Sheet:
+    """Increases of the ablated variants over kareus (paper, section 6.4)."""
+    ablated = ("kareus-without-frequency", "kareus-without-kernel-schedule", "nanobatching")
+    return Sheet(
+        caption="Ablation: increases (%) over the fastest plan of kareus",
+        heads=heads([("", OF_WORKLOAD), *((SHORT[method], ("time", "energy")) for method in ablated)]),
+        rows=_rows(
+            members,
+            comparison,
+            [(f"{cost}_increase_percent", method) for method in ablated for cost in ("time", "energy")],
+        ),
+        texts=2,
+        source=COMPARISON.name,
+        note="without its search of frequencies, without that of kernel schedules, and without both (N: nanobatching)",
+    )
+
+
+def runs_sheet(members: pl.DataFrame, comparison: pl.DataFrame) -> Sheet:
+    """What ran against what was predicted."""
+    compared = ("sequential", "sequential+perseus", "nanobatching+perseus", "kareus")
+    return Sheet(
+        caption="End to end: how far (%) the fastest plans ran above what was predicted",
+        heads=heads([("", OF_WORKLOAD), ("time", _short(compared)), ("energy", _short(compared))]),
+        rows=_rows(
+            members,
+            comparison,
+            [(f"ran_{cost}_percent", method) for cost in ("time", "energy") for method in compared],
+        ),
+        texts=2,
+        source=COMPARISON.name,
+        note=METHODS_NOTE,
+    )
+
+
+def _reductions(*names: str) -> list[str]:
+    return [f"{name}_reduction_percent" for name in names]
+
+
+def _short(methods: Iterable[str]) -> list[str]:
+    return [SHORT[method] for method in methods]
+
+
+def _rows(members: pl.DataFrame, comparison: pl.DataFrame, columns: Sequence[tuple[str, str]]) -> tuple[Row, ...]:
+    """One row for each workload, each once: cells of (column, method) in `comparison`; refused ones say so."""
+    found = {(row["workload"], row["method"]): row for row in comparison.iter_rows(named=True)}
+    rows, own = [], members.unique("workload", maintain_order=True).to_dicts()
+    alike = Counter(_shape(member) for member in own)
+    for member in own:
+        name, refusal = member["workload"], member["refusal"]
+        model, *rest = _shape(member)
+        label = name if alike[model, *rest] > 1 else model  # those alike differ in the GPU, say, or the pipeline
+        cells = [
+            _refused(refusal) if refusal else number(found.get((name, method)), column) for column, method in columns
+        ]
+        rows.append(Row(cells=(label, *rest, *cells), link=None if refusal else f"workloads/{name}/page.html"))
+    return tuple(rows)
+
+
+def _refused(refusal: str) -> str:
+    """In one word, as the paper's tables have it; the index says why."""
+    return "OOM" if "out of memory" in refusal else "refused"
+
+
+def number(row: Plain | None, column: str) -> str:
+    """A percentage without its sign, or a dash."""
+    return percent(row[column] if row else None).removesuffix(" %")
+
+
+def fleet_sheets(fleets: pl.DataFrame) -> list[Sheet]:
+    """Strong scaling, max throughput and frontier improvement of emulated fleets (paper, section 6.3)."""
+    each = fleets.unique(("workload", "fleet"), maintain_order=True)
+    sizes = [
+        Row(
+            cells=(
+                row["fleet"],
+                row["model"],
+                *(f"{row[name]:,}" for name in ("gpus", "pipelines", "num_microbatches")),
+                f"{row['pipelines'] * row['num_microbatches']:,}",
+                f"{row['global_batch_size']:,}",
+            ),
+            link=f"workloads/{row['workload']}/fleets.html",
+        )
+        for row in each.iter_rows(named=True)
+    ]
+    names = ("fleet", "model", "GPUs", "pipelines", "microbatches of each", "of all", "sequences of all")
+    reduced, iso = ("sequential+perseus", "kareus"), ("kareus",)
+    throughput = [(column, method) for column in _reductions("time", "energy") for method in reduced]
+    improved = [(column, method) for column in _reductions("iso_time_energy", "iso_energy_time") for method in iso]
+    return [
+        Sheet(
+            caption="Strong scaling",
+            heads=heads([("", names)]),
+            rows=tuple(sizes),
+            texts=2,
+            source=FLEET_COMPARISON.name,
+        ),
+        Sheet(
+            caption="Emulation, max throughput: reductions (%) against sequential",
+            heads=heads([("", ("fleet", "microbatches")), ("time", _short(reduced)), ("energy", _short(reduced))]),
+            rows=_fleet_rows(fleets, throughput),
+            source=FLEET_COMPARISON.name,
+            note=METHODS_NOTE,
+        ),
+        Sheet(
+            caption="Emulation, frontier improvement: reductions (%) of kareus against sequential+perseus",
+            heads=heads([("", ("fleet", "microbatches", "iso-time energy", "iso-energy time"))]),
+            rows=_fleet_rows(fleets, improved),
+            source=FLEET_COMPARISON.name,
+        ),
+    ]
+
+
+def _fleet_rows(fleets: pl.DataFrame, columns: Sequence[tuple[str, str]]) -> tuple[Row, ...]:
+    rows = []
+    for own in fleets.partition_by("workload", "fleet", maintain_order=True):
+        found = {row["method"]: row for row in own.iter_rows(named=True)}
+        cells = [number(found.get(method), column) for column, method in columns]
+        rows.append(Row(cells=(own["fleet"][0], str(own["num_microbatches"][0]), *cells)))
+    return tuple(rows)
+
+
+def search_sheet(passes: pl.DataFrame, times: pl.DataFrame) -> Sheet:
+    """Which pass found the frontiers, and where the time of the searches went (paper, section 6.6)."""
+    names = passes["chosen_by"].unique(maintain_order=True).to_list()
+    workloads = passes["workload"].unique(maintain_order=True).to_list()
+    rows = [_search_row(name, names, _own(passes, name), _own(times, name)) for name in workloads]
+    rows += [
+        _search_row(name, names, passes.join(own, on="workload", how="semi"), own) for name, own in _by_strategy(times)
+    ]
+    return Sheet(
+        caption="Searches: shares of the frontiers found by each pass, and time",
+        heads=heads(
+            [
+                ("", ("workload", "measured", "on the frontier")),
+                ("found by (%)", names),
+                ("time", ("profiling (h)", "GPU-hours", "optimisation (s)", "profiling (%)")),
+            ]
+        ),
+        rows=tuple(rows),
+        source=PASSES.name,
+        note="Profiling is the testbed's clock, virtual if it is simulated; GPU-hours count every GPU of a partition's "
+        "group; optimisation is the planning machine's clock. What workloads share counts in each.",
+    )
+
+
+def _by_strategy(times: pl.DataFrame) -> list[tuple[str, pl.DataFrame]]:
+    """Searches of all workloads by strategy, each with the name of its row."""
+    found = [(str(strategy), own) for (strategy,), own in times.group_by("strategy", maintain_order=True)]
+    return [("all workloads" if len(found) == 1 else f"all workloads, search={name}", own) for name, own in found]
+
+
+def _own(frame: pl.DataFrame, workload: str) -> pl.DataFrame:
+    return frame.filter(pl.col("workload") == workload)
+
+
+def _search_row(name: str, names: Sequence[str], passes: pl.DataFrame, times: pl.DataFrame) -> Row:
+    found = passes["on_frontier"].sum()
+    by_pass = dict(passes.group_by("chosen_by").agg(pl.sum("on_frontier")).iter_rows())
+    profiling_s, optimisation_s = (float(times[name].sum()) for name in ("profiling_s", "optimisation_s"))
+    return Row(
+        cells=(
+            name,
+            f"{passes['measured'].sum():,}",
+            f"{found:,}",
+            *(f"{100 * by_pass.get(chosen_by, 0) / found:.0f}" for chosen_by in names),
+            f"{profiling_s / 3600:.2f}",
+            f"{times['gpu_s'].sum() / 3600:.1f}",
+            f"{optimisation_s:.1f}",
+            f"{100 * profiling_s / (profiling_s + optimisation_s):.1f}",
+        )
+    )
+
+
+def profiler_sheet(profiler: pl.DataFrame) -> Sheet:
+    """Distribution of measured energy over windows and cooldowns (paper, section 6.7)."""
+    columns: list[tuple[str, Callable[[Plain], str]]] = [
+        ("window (s)", lambda row: f"{row['window_s']:g}"),
+        ("cooldown (s)", lambda row: f"{row['cooldown_s']:g}"),
+        ("trials", lambda row: str(row["trials"])),
+        ("mean (mJ)", lambda row: f"{1e3 * row['energy_mean_j']:.2f}"),
+        ("least (mJ)", lambda row: f"{1e3 * row['energy_least_j']:.2f}"),
+        ("most (mJ)", lambda row: f"{1e3 * row['energy_most_j']:.2f}"),
+        ("deviation (%)", lambda row: percent(row["energy_deviation_percent"], digits=2).removesuffix(" %")),
+        ("before (\u00b0C)", lambda row: f"{row['temperature_before_c']:.1f}"),
+        ("after (\u00b0C)", lambda row: f"{row['temperature_after_c']:.1f}"),
+    ]
+    return Sheet(
+        caption="Profiler: energy of one execution over repeated trials, and temperatures of the GPU",
+        heads=(("", "sweep"), *(("", name) for name, _ in columns)),
+        rows=tuple(
+            Row(cells=(row["sweep"], *(cell(row) for _, cell in columns))) for row in profiler.iter_rows(named=True)
+        ),
+        source=PROFILER.name,
+    )

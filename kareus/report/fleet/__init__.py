@@ -1,0 +1,1 @@
+"""The report on the emulated fleets of a workload."""

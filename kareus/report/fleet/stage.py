@@ -1,0 +1,58 @@
+"""The command `report-fleets`: the summary and the page of a workload's emulated fleets."""
+
+import argparse
+from pathlib import Path
+
+from kareus.artifacts.files import write_text
+from kareus.artifacts.manifest import write_manifest
+from kareus.artifacts.names import check_title
+from kareus.artifacts.outputs import add_force, check_report_folder
+from kareus.errors import printable_lines
+from kareus.report.contents import FLEET_TABLES, report_contents
+from kareus.report.downloads import OF_WORKLOAD, labelled, labelled_schema, write_downloads
+from kareus.report.drawing import save
+from kareus.report.fleet.inputs import compare_fleets, fleet_plots, load_fleets
+from kareus.report.fleet.summary import fleet_sections, fleets_text
+from kareus.report.page import page_html
+from kareus.report.sections import Page
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of `kareus report-fleets`."""
+    parser.add_argument("--title", required=True, help="readable name of the workload")
+    for name in ("fleet", "stragglers", "power-caps", "hours"):
+        parser.add_argument(
+            f"--{name}", type=Path, required=True, nargs="+", metavar="FILE", help="one table for each fleet"
+        )
+    text = "folder for fleets.html, fleets.txt, figures/ (SVG, PDF) and data/ (CSV, Parquet)"
+    parser.add_argument("--output", type=Path, required=True, metavar="FOLDER", help=text)
+    add_force(parser)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Read all tables, write the report, print the summary."""
+    check_title(arguments.title, "--title")
+    check_report_folder(arguments.output, force=arguments.force)
+    inputs = load_fleets(arguments.title, arguments.fleet, arguments.stragglers, arguments.power_caps, arguments.hours)
+    plots, subject, output = fleet_plots(inputs), f"{inputs.workload}, {inputs.testbed.label}", arguments.output
+    of = {"workload": inputs.workload, "testbed": inputs.testbed.label}
+    for schema, frame in inputs.tables():
+        write_downloads(output / "data", labelled(frame, of), labelled_schema(schema, OF_WORKLOAD), inputs.provenance)
+    for plot in plots:
+        save(plot, subject, output)
+    sections = fleet_sections(inputs)
+    text = fleets_text(inputs, sections)
+    page = Page(
+        title=f"{inputs.workload}, emulated fleets",
+        scale=", ".join(f"{fleet.gpus:,} GPUs" for fleet in compare_fleets(inputs)),
+        testbeds=(inputs.testbed,),
+        provenance=inputs.provenance,
+        sections=tuple(sections),
+        figures=tuple(plots),
+        tables=inputs.tables(),
+    )
+    write_text(output / "fleets.html", page_html(page, text))
+    write_text(output / "fleets.txt", text)
+    contents = report_contents(("fleets.html", "fleets.txt"), ("fleet",), FLEET_TABLES)
+    write_manifest(output / "fleets.manifest.json", [output / file for file in contents])
+    print(printable_lines(text), end="")  # noqa: T201, the answer of the command

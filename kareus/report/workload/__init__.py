@@ -1,0 +1,1 @@
+"""The report on a workload: its summary, figures, tables and page."""

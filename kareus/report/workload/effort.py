@@ -1,0 +1,76 @@
+"""What the searches brought and took: who found the frontiers, and where the time went (paper, "MBO Analysis")."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import polars as pl
+
+from kareus.report.workload.inputs import Search
+
+ALL = "all partitions"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pass:
+    """What one pass of a strategy chose."""
+
+    name: str
+    measured: int
+    on_frontier: int
+    """Of those, candidates on the measured frontier of their partition."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchEffort:
+    """One partition's search, or all of them together."""
+
+    partition: str
+    passes: tuple[Pass, ...]
+    """In the order in which they first chose."""
+    profiling_s: float
+    """Testbed's clock spent on measuring, virtual if simulated; the same if measurements came from the store."""
+    looking_s: float
+    """Of that, on short looks."""
+    optimisation_s: float
+    """Wall clock that the planning machine spent on surrogates and acquisition."""
+    strategy: str
+    gpu_s: float
+    """Testbed's clock times the GPUs that were busy meanwhile."""
+
+    @property
+    def on_frontier(self) -> int:
+        """Candidates on the frontier."""
+        return sum(p.on_frontier for p in self.passes)
+
+    @property
+    def profiling_share(self) -> float:
+        """Share of profiling in the time of the search."""
+        return self.profiling_s / (self.profiling_s + self.optimisation_s)
+
+
+def search_efforts(searches: Sequence[Search]) -> list[SearchEffort]:
+    """One for each partition, and the first for all of them; none if nothing was searched."""
+    if not searches:
+        return []
+    each = [_effort(search.partition, search.candidates, search.rounds, search.proposals) for search in searches]
+    together = (
+        pl.concat([getattr(search, name) for search in searches]) for name in ("candidates", "rounds", "proposals")
+    )
+    return [_effort(ALL, *together), *each]
+
+
+def _effort(name: str, candidates: pl.DataFrame, rounds: pl.DataFrame, proposals: pl.DataFrame) -> SearchEffort:
+    passes = candidates.group_by("chosen_by", maintain_order=True).agg(
+        pl.len().alias("measured"), pl.col("on_frontier").sum()
+    )
+    return SearchEffort(
+        partition=name,
+        passes=tuple(
+            Pass(name=chosen_by, measured=measured, on_frontier=found) for chosen_by, measured, found in passes.rows()
+        ),
+        profiling_s=float(rounds["measuring_s"].sum()),
+        looking_s=float(rounds["looking_s"].sum()),
+        optimisation_s=float(proposals["proposing_s"].sum()),
+        strategy=", ".join(rounds["strategy"].unique().sort()),
+        gpu_s=float((rounds["measuring_s"] * rounds["gpus"]).sum()),
+    )

@@ -1,0 +1,65 @@
+"""The command `report`: the summary and the page of one workload, its figures for papers and its tables for others."""
+
+import argparse
+from pathlib import Path
+
+from kareus.artifacts.files import write_text
+from kareus.artifacts.manifest import write_manifest
+from kareus.artifacts.names import check_title
+from kareus.artifacts.outputs import add_force, check_report_folder
+from kareus.errors import printable_lines
+from kareus.report.contents import PLOTS, TABLES, report_contents
+from kareus.report.downloads import write_downloads
+from kareus.report.drawing import remove_others, save
+from kareus.report.page import page_html
+from kareus.report.workload.figures import figures, tables
+from kareus.report.workload.inputs import Paths, load
+from kareus.report.workload.page import workload_page
+from kareus.report.workload.summary import summary_text
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of `kareus report`."""
+    parser.add_argument("--title", required=True, help="readable name of the workload")
+    parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="configuration slice of `plan`")
+    parser.add_argument("--iteration", type=Path, required=True, metavar="FILE", help="table of iteration frontiers")
+    parser.add_argument("--microbatch", type=Path, required=True, metavar="FILE", help="table of microbatch frontiers")
+    for name in ("candidates", "rounds", "proposals"):
+        text = "one per partition: .../PARTITION/NAME; none if nothing was searched"
+        parser.add_argument(f"--{name}", type=Path, nargs="*", default=[], metavar="FILE", help=text)
+    parser.add_argument("--plans", type=Path, required=True, nargs="+", metavar="FILE", help="chosen plans")
+    parser.add_argument("--runs", type=Path, nargs="*", default=[], metavar="FILE", help="iterations that were run")
+    text = "folder for page.html, summary.txt, figures/ and timelines/ (SVG, PDF) and data/ (CSV, Parquet)"
+    parser.add_argument("--output", type=Path, required=True, metavar="FOLDER", help=text)
+    add_force(parser)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Read all inputs, write the report, print the summary."""
+    check_title(arguments.title, "--title")
+    check_report_folder(arguments.output, force=arguments.force)
+    inputs = load(
+        arguments.title,
+        Paths(
+            config=arguments.config,
+            iteration=arguments.iteration,
+            microbatch=arguments.microbatch,
+            candidates=arguments.candidates,
+            rounds=arguments.rounds,
+            proposals=arguments.proposals,
+            plans=arguments.plans,
+            runs=arguments.runs,
+        ),
+    )
+    drawn, downloads, output = figures(inputs), tables(inputs), arguments.output
+    for schema, frame in downloads:
+        write_downloads(output / "data", frame, schema, inputs.provenance)
+    for figure in drawn:
+        save(figure, f"{inputs.workload}, {inputs.testbed.label}", output)
+    remove_others(output / "timelines", [output / figure.file for figure in drawn])
+    text = summary_text(inputs)
+    write_text(output / "page.html", page_html(workload_page(inputs, drawn, downloads), text))
+    write_text(output / "summary.txt", text)
+    contents = report_contents(("page.html", "summary.txt", "timelines"), PLOTS, TABLES)
+    write_manifest(output / "manifest.json", [output / file for file in contents])
+    print(printable_lines(text), end="")  # noqa: T201, the answer of the command

@@ -1,0 +1,252 @@
+"""The tables of a workload: what every method costs, what the chosen plans save, what searches took; and as text."""
+
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import polars as pl
+
+from kareus.artifacts.provenance import TestbedIdentity
+from kareus.artifacts.records import to_plain
+from kareus.frontier.compose import MOST_POINTS
+from kareus.pipeline.compare import (
+    COSTS,
+    FRONTIER_BASELINE,
+    OURS,
+    THROUGHPUT_BASELINE,
+    MethodComparison,
+    with_reductions,
+)
+from kareus.pipeline.spread import SavingsErrors
+from kareus.plans.document import Plan
+from kareus.report.sheets import Row, Sheet, heads, sheet_text
+from kareus.report.text import DASH, percent, percent_within
+from kareus.report.workload.effort import SearchEffort, search_efforts
+from kareus.report.workload.inputs import ReportInputs, Search
+from kareus.report.workload.savings import ERRORS_NOTE, PlanErrors, Savings
+from kareus.report.workload.tables import SAVINGS
+from kareus.search.tables import CANDIDATES
+from kareus.training.comparison import RunComparison
+from kareus.training.tables import ITERATIONS
+from kareus.workload.overlap import NO_COLLECTIVES, NO_HALVES
+
+NO_PLAN = f"{DASH} no plan of the method satisfies the constraint, or the method is the baseline itself"
+NANOBATCHING = "nanobatching"
+"""Method that is planned for every workload whose microbatches can be halved."""
+WIDTH = 100
+"""Columns of the terminal."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanRow:
+    """One chosen plan, against the fastest plan of `sequential`."""
+
+    selector: str
+    method: str
+    time_s: float
+    energy_j: float
+    static_energy_j: float
+    dynamic_energy_j: float
+    gap: float
+    """Certified gap of its energy to the lower bound, as a fraction."""
+    time_reduction_percent: float
+    energy_reduction_percent: float
+
+
+def plan_rows(iteration: pl.DataFrame, plans: Sequence[Plan]) -> list[PlanRow]:
+    """One row for each chosen plan."""
+    costs = [
+        {
+            "selector": plan.selector,
+            "method": plan.method,
+            **{name: getattr(plan.prediction, name) for name in COSTS},
+            "gap": plan.prediction.energy_j / plan.prediction.lower_bound_j - 1,
+        }
+        for plan in plans
+    ]
+    return [PlanRow(**row) for row in with_reductions(pl.DataFrame(costs), iteration).to_dicts()]
+
+
+def summary_text(inputs: ReportInputs) -> str:
+    """The summary for a terminal of 100 columns: plain text, aligned, ending in a line feed."""
+    sheets = [*method_sheets(inputs.savings), plans_sheet(inputs)]
+    blocks = [
+        [inputs.workload, f"{inputs.testbed.label}, {inputs.gpus} GPUs", inputs.testbed.detail, *overlap_note(inputs)],
+        *(block for sheet in sheets for block in sheet_text(sheet)),
+        *(_search(effort) for effort in search_efforts(inputs.searches)[:1]),
+        *(sheet_text(runs_sheet(inputs.runs, inputs.testbed)) if inputs.runs else []),
+        [NO_PLAN, *notes(inputs)],
+    ]
+    return "\n\n".join("\n".join(block) for block in blocks) + "\n"
+
+
+def overlap_note(inputs: ReportInputs) -> list[str]:
+    """Why nothing overlaps, in one line; none where something can."""
+    if NANOBATCHING not in inputs.iteration["method"]:
+        return [NO_HALVES]
+    return [] if inputs.searches else [NO_COLLECTIVES]
+
+
+def notes(inputs: ReportInputs) -> list[str]:
+    """What a reader has to know of the figures: what an error is, and where frontiers are not exact."""
+    has_errors = any(any(to_plain(found.errors).values()) for found in inputs.savings)
+    thinned = inputs.microbatch.filter("is_thinned").n_unique(["stage", "chunk", "direction", "frequency_mhz"])
+    return [*([ERRORS_NOTE] if has_errors else []), *([thinned_note(thinned)] if thinned else [])]
+
+
+def thinned_note(clocks: int) -> str:
+    """Return the note on frontiers with clocks at which combinations were left out."""
+    return (
+        f"not exact: at {clocks} clocks of instructions more than {MOST_POINTS} combinations were non-dominated, "
+        "and as many kept"
+    )
+
+
+def method_sheets(savings: Sequence[Savings]) -> tuple[Sheet, Sheet]:
+    """Max throughput and frontier improvement of every method (paper, section 6.1, "Metrics")."""
+    throughput = ("method", "time s", "energy kJ", "static kJ", "dynamic kJ", "time saved", "energy saved")
+    improvement = ("method", "iso-time energy saved", "iso-energy time saved")
+    return (
+        Sheet(
+            caption=f"Max throughput: the fastest plan of each method; reductions against {THROUGHPUT_BASELINE}",
+            heads=heads([("", throughput)]),
+            rows=tuple(
+                _row(found.compared.method, *_cost(found.compared), *_reductions(found.compared, found.errors))
+                for found in savings
+            ),
+            source=SAVINGS.name,
+        ),
+        Sheet(
+            caption=f"Frontier improvement: reductions against {FRONTIER_BASELINE}",
+            heads=heads([("", improvement)]),
+            rows=tuple(
+                _row(
+                    found.compared.method,
+                    percent_within(
+                        found.compared.iso_time_energy_reduction_percent, found.errors.iso_time_energy_reduction
+                    ),
+                    percent_within(
+                        found.compared.iso_energy_time_reduction_percent, found.errors.iso_energy_time_reduction
+                    ),
+                )
+                for found in savings
+                if found.compared.method != FRONTIER_BASELINE
+            ),
+            source=SAVINGS.name,
+        ),
+    )
+
+
+def plans_sheet(inputs: ReportInputs) -> Sheet:
+    """The chosen plans."""
+    names = ("selector", "method", "time s", "energy kJ", "time saved", "energy saved", "gap")
+    rows = plan_rows(inputs.iteration, list(inputs.plans.values()))
+    return Sheet(
+        caption=f"Chosen plans: reductions against {THROUGHPUT_BASELINE} at max throughput",
+        heads=heads([("", names)]),
+        rows=tuple(
+            Row(
+                cells=(
+                    row.selector,
+                    row.method,
+                    *_cost(row)[:2],
+                    *_reductions(row, errors),
+                    percent(100 * row.gap, digits=2),
+                )
+            )
+            for row, errors in zip(rows, inputs.plan_errors.values(), strict=True)
+        ),
+        texts=2,
+    )
+
+
+def runs_sheet(runs: Sequence[RunComparison], testbed: TestbedIdentity) -> Sheet:
+    """What ran beside what was predicted."""
+    verb = "played back" if testbed.kind == "simulated" else "run"
+    return Sheet(
+        caption=f"End to end: the fastest plan of each method, {verb} for {runs[0].iterations} iterations",
+        heads=heads([("", ("method", "predicted s", "ran s", "off by", "predicted kJ", "ran kJ", "off by"))]),
+        rows=tuple(
+            _row(
+                run.method,
+                f"{run.predicted_time_s:.3f}",
+                f"{run.time_s:.3f}",
+                _above(run.time_percent),
+                f"{run.predicted_energy_j / 1e3:.2f}",
+                DASH if run.energy_j is None else f"{run.energy_j / 1e3:.2f}",
+                _above(run.energy_percent),
+            )
+            for run in runs
+        ),
+        source=ITERATIONS.name,
+    )
+
+
+def efforts_sheet(searches: Sequence[Search]) -> Sheet:
+    """What the searches brought and took, by partition."""
+    efforts = search_efforts(searches)
+    passes = [found.name for found in efforts[0].passes] if efforts else []
+    return Sheet(
+        caption="Searches by pass and by time",
+        heads=heads(
+            [
+                ("", ("partition", "measured", "on the frontier")),
+                ("share of it found by", passes),
+                ("time", ("profiling min", "of it looks", "GPU-hours", "optimisation min", "profiling")),
+            ]
+        ),
+        rows=tuple(_effort_row(effort, passes) for effort in efforts),
+        source=CANDIDATES.name,
+        note="Profiling is the testbed's clock, virtual if it is simulated; optimisation is the planning machine's, "
+        "spent on surrogates and acquisition.",
+    )
+
+
+def _effort_row(effort: SearchEffort, passes: Sequence[str]) -> Row:
+    found = {p.name: 100 * p.on_frontier / effort.on_frontier for p in effort.passes}
+    return Row(
+        cells=(
+            effort.partition,
+            str(sum(p.measured for p in effort.passes)),
+            str(effort.on_frontier),
+            *(percent(found.get(name), digits=0) for name in passes),
+            f"{effort.profiling_s / 60:.1f}",
+            f"{effort.looking_s / 60:.1f}",
+            f"{effort.gpu_s / 3600:.2f}",
+            f"{effort.optimisation_s / 60:.2f}",
+            percent(100 * effort.profiling_share),
+        )
+    )
+
+
+def _search(effort: SearchEffort) -> list[str]:
+    passes = ", ".join(f"{p.name} {percent(100 * p.on_frontier / effort.on_frontier)}" for p in effort.passes)
+    hours = effort.profiling_s / 3600
+    looks = f", looks {percent(100 * effort.looking_s / effort.profiling_s)} of it" if effort.looking_s else ""
+    found = f"Search: of {effort.on_frontier} candidates on the frontiers, found by {passes}"
+    took = (
+        f"Search time: profiling {hours:.2f} h of the testbed's clock "
+        f"({percent(100 * effort.profiling_share)}){looks}, {effort.gpu_s / 3600:.2f} GPU-hours, "
+        f"optimisation {effort.optimisation_s:.1f} s"
+    )
+    return [*textwrap.wrap(found, WIDTH), *textwrap.wrap(took, WIDTH)]
+
+
+def _row(method: str, *cells: str) -> Row:
+    return Row(cells=(method, *cells), is_ours=method == OURS)
+
+
+def _above(value: float | None) -> str:
+    return DASH if value is None else f"{'+' if round(value, 1) > 0 else ''}{percent(value)}"
+
+
+def _cost(row: MethodComparison | PlanRow) -> tuple[str, ...]:
+    energies_j = (row.energy_j, row.static_energy_j, row.dynamic_energy_j)
+    return f"{row.time_s:.3f}", *(f"{energy_j / 1e3:.2f}" for energy_j in energies_j)
+
+
+def _reductions(row: MethodComparison | PlanRow, errors: SavingsErrors | PlanErrors) -> tuple[str, str]:
+    return (
+        percent_within(row.time_reduction_percent, errors.time_reduction),
+        percent_within(row.energy_reduction_percent, errors.energy_reduction),
+    )

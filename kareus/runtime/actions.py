@@ -1,0 +1,78 @@
+"""The order of a pipeline in the words of PyTorch's runtime, with the messages between its stages.
+
+All stages follow one line of events: an instruction, and at its end the message that it leaves, which its sender sends
+and its receiver begins to receive there. Whatever is first in that line and has not happened waits for nothing but
+what was before it, so that a pipeline cannot lock up, also where sending waits for the receiver and everything between
+two ranks goes one after the other (NCCL). The line follows the planned times, so that no message is held up by one that
+is planned to be ready later.
+"""
+
+from collections.abc import Sequence
+
+from torch.distributed.pipelining.schedules import _Action, _ComputationType
+
+from kareus.graph.records import Direction
+from kareus.pipeline.instructions import Instruction, instructions_in, instructions_of
+from kareus.pipeline.schedules.work import Work
+from kareus.pipeline.solver.dag import build_dag, earliest_starts
+from kareus.plans.document import Plan
+from kareus.workload.config import Workload
+
+Actions = dict[int, list[_Action | None]]
+"""By stage, what its rank does, in order."""
+
+_COMPUTATIONS = {
+    Direction.FORWARD: _ComputationType.FORWARD,
+    Direction.BACKWARD: _ComputationType.FULL_BACKWARD,
+    Direction.INPUT_GRADIENT: _ComputationType.BACKWARD_INPUT,
+    Direction.WEIGHT_GRADIENT: _ComputationType.BACKWARD_WEIGHT,
+}
+
+_NOMINAL_S = {
+    Direction.FORWARD: 1.0,
+    Direction.BACKWARD: 2.0,
+    Direction.INPUT_GRADIENT: 1.0,
+    Direction.WEIGHT_GRADIENT: 1.0,
+}
+"""Where nothing is planned: a backward has twice the matrix products of a forward."""
+
+
+def actions_of(workload: Workload, plan: Plan | None) -> Actions:
+    """What the ranks of a pipeline do in one iteration: as planned, or as the workload's schedule has it."""
+    if plan is None:
+        instructions = instructions_of(workload)
+        return actions_in(instructions, [_NOMINAL_S[i.direction] for i in instructions])
+    orders = [[Work(i.direction, i.microbatch, i.chunk) for i in stage.instructions] for stage in plan.stages]
+    return actions_in(instructions_in(orders), [i.time_s for stage in plan.stages for i in stage.instructions])
+
+
+def actions_in(instructions: Sequence[Instruction], times_s: Sequence[float]) -> Actions:
+    """What the ranks of a pipeline do, messages and all.
+
+    Args:
+        instructions: of one iteration, as `instructions_in` numbers them.
+        times_s: roughly what each takes, in seconds.
+    """
+    stages = 1 + max(i.stage for i in instructions)
+    last = stages * (1 + max(i.chunk for i in instructions)) - 1
+    dag = build_dag(instructions, [0.0] * stages)
+    starts_s = earliest_starts(dag, times_s)
+    actions: Actions = {stage: [] for stage in range(stages)}
+    for number in sorted(dag.order, key=lambda n: starts_s[n] + times_s[n]):  # stable: ties keep the order of `dag`
+        i = instructions[number]
+        place = place_in_line(i.stage, i.chunk, stages)
+        actions[i.stage].append(_Action(place, _COMPUTATIONS[i.direction], i.microbatch))
+        if i.direction is Direction.FORWARD and place < last:
+            send, receive, to = _ComputationType.SEND_F, _ComputationType.RECV_F, place + 1
+        elif i.direction in (Direction.BACKWARD, Direction.INPUT_GRADIENT) and place > 0:
+            send, receive, to = _ComputationType.SEND_B, _ComputationType.RECV_B, place - 1
+        else:
+            continue
+        actions[i.stage].append(_Action(place, send, i.microbatch))
+        actions[to % stages].append(_Action(to, receive, i.microbatch))
+    return actions
+
+
+def place_in_line(stage: int, chunk: int, stages: int) -> int:
+    """Chunks that a microbatch passes before this one: chunk 0 of every stage, then chunk 1 of every stage, and on."""
+    return chunk * stages + stage

@@ -1,0 +1,171 @@
+"""A chunk of a stage as the runtime of torch.distributed.pipelining sees it.
+
+The runtime calls `forward_one_chunk`, `backward_one_chunk` and `backward_weight_one_chunk` once for each instruction,
+after its input has arrived: there the conductor is asked, and the chunk told which microbatch it runs. Shapes are given
+on every stage; left out, PyTorch would find them by running the model once more, collectives and all.
+"""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.pipelining import PipelineStage
+
+from kareus.graph.records import Direction
+from kareus.model.functions import Later
+from kareus.pipeline.schedules.work import Work
+from kareus.runtime.actions import place_in_line
+from kareus.runtime.follower import Conductor
+from kareus.runtime.schedules import Schedules
+from kareus.runtime.stage_model import SEQUENTIAL, StageModel
+
+_NOWHERE = torch.device("meta")
+"""Where tensors have a shape and no memory."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagePlace:
+    """Which stage this is, of which pipeline."""
+
+    stage: int
+    stages: int
+    group: dist.ProcessGroup
+    """The stages' ranks, in order."""
+    device: torch.device
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shapes:
+    """Sizes of what passes between stages."""
+
+    num_microbatches: int
+    microbatch_size: int
+    tokens: int
+    """Of a sequence, on this rank."""
+    hidden_size: int
+    dtype: torch.dtype
+
+
+class Scheduled(nn.Module):
+    """A chunk under the schedule, and with the labels, of the microbatch that was announced."""
+
+    def __init__(self, model: StageModel, chunk: int, schedules: Schedules) -> None:
+        super().__init__()
+        self.model = model
+        self.chunk = chunk
+        self.microbatch = 0
+        self.share = 1.0
+        self.labels: list[Tensor] = []
+        self._schedules = schedules
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Hidden states, or after the last chunk the weighted loss."""
+        schedule = self._schedules.get((self.chunk, self.microbatch), SEQUENTIAL)
+        is_last = self.model.head is not None
+        result: Tensor = self.model(inputs, self.labels[self.microbatch] if is_last else None, schedule)
+        return result * self.share if is_last else result
+
+
+class ChunkStage(PipelineStage):
+    """Tells the conductor of every instruction of a chunk, and holds what is sent and received only while needed."""
+
+    def __init__(
+        self, scheduled: Scheduled, chunks: int, place: StagePlace, shapes: Shapes, conductor: Conductor
+    ) -> None:
+        number, numbers = place_in_line(place.stage, scheduled.chunk, place.stages), place.stages * chunks
+        size = (shapes.microbatch_size, shapes.tokens, shapes.hidden_size)
+        hidden = torch.empty(size, dtype=shapes.dtype, device=_NOWHERE, requires_grad=True)
+        ids = torch.empty(shapes.microbatch_size, shapes.tokens, dtype=torch.long, device=_NOWHERE)
+        loss = torch.empty((), device=_NOWHERE, requires_grad=True)
+        super().__init__(
+            scheduled,
+            number,
+            numbers,
+            place.device,
+            input_args=(ids if number == 0 else hidden,),
+            output_args=(loss if number == numbers - 1 else hidden,),
+            group=place.group,
+        )
+        self._scheduled = scheduled
+        self._conductor = conductor
+        self._later: dict[int, Later] = {}
+
+    def forward_one_chunk(self, fwd_chunk_id: int, *arguments: Any, **options: Any) -> Any:
+        """Begin a forward; what PyTorch calls a chunk here is a microbatch."""
+        self._begin(Direction.FORWARD, fwd_chunk_id)
+        self._scheduled.microbatch = fwd_chunk_id
+        output = super().forward_one_chunk(fwd_chunk_id, *arguments, **options)
+        _move(self.args_recv_info[fwd_chunk_id], _NOWHERE)  # the microbatch holds what it needs until its backward
+        return output
+
+    def backward_one_chunk(
+        self, bwd_chunk_id: int, *arguments: Any, full_backward: bool = True, **options: Any
+    ) -> None:
+        """Begin a backward, or the part of it that computes input gradients: to PyTorch, that too is a whole one."""
+        if full_backward:
+            self._begin(Direction.BACKWARD, bwd_chunk_id)
+            super().backward_one_chunk(bwd_chunk_id, *arguments, **options)
+        else:
+            self._begin(Direction.INPUT_GRADIENT, bwd_chunk_id)
+            with self._scheduled.model.input_gradients_only() as self._later[bwd_chunk_id]:
+                super().backward_one_chunk(bwd_chunk_id, *arguments, **options)
+        _move(self.grad_recv_info[bwd_chunk_id], _NOWHERE)
+
+    def backward_weight_one_chunk(self, bwd_chunk_id: int, *_arguments: Any, **_options: Any) -> None:
+        """Run the weight gradients that the input gradients of the microbatch left."""
+        self._begin(Direction.WEIGHT_GRADIENT, bwd_chunk_id)
+        with torch.no_grad():
+            for add in self._later.pop(bwd_chunk_id):
+                add()
+
+    def get_fwd_send_ops(self, fwd_chunk_id: int) -> Any:
+        """Send the output of a forward, of which nothing but its graph and its shape are needed here any more."""
+        sends = super().get_fwd_send_ops(fwd_chunk_id)
+        for send in sends:
+            send.tensor = send.tensor.detach()  # the output itself, as in PyTorch 2.11, would be emptied
+        for output in self.fwd_cache[fwd_chunk_id][0]:
+            output.data = output.new_empty(1).expand(output.shape)
+        return sends
+
+    def get_fwd_recv_ops(self, fwd_chunk_id: int) -> Any:
+        """Receive the input of a forward."""
+        _move(self.args_recv_info[fwd_chunk_id], self.device)
+        return super().get_fwd_recv_ops(fwd_chunk_id)
+
+    def get_bwd_recv_ops(self, bwd_chunk_id: int) -> Any:
+        """Receive the input of a backward."""
+        _move(self.grad_recv_info[bwd_chunk_id], self.device)
+        return super().get_bwd_recv_ops(bwd_chunk_id)
+
+    def _prepare_forward_infra(self, *arguments: Any, **options: Any) -> Any:
+        """Plan where forwards receive; PyTorch would take memory for all microbatches of an iteration at once."""
+        with self._taking_no_memory():
+            return super()._prepare_forward_infra(*arguments, **options)
+
+    def _prepare_backward_infra(self, *arguments: Any, **options: Any) -> Any:
+        """Plan where backwards receive."""
+        with self._taking_no_memory():
+            return super()._prepare_backward_infra(*arguments, **options)
+
+    @contextmanager
+    def _taking_no_memory(self) -> Iterator[None]:
+        device, self.device = self.device, _NOWHERE
+        try:
+            yield
+        finally:
+            self.device = device
+
+    def _begin(self, direction: Direction, microbatch: int) -> None:
+        self._conductor.begin(Work(direction, microbatch, self._scheduled.chunk))
+
+
+def _move(places: Iterable[Any], device: torch.device) -> None:
+    """Have tensors received on `device`; what was received is left to whoever holds it."""
+    for place in places:
+        buffer = getattr(place, "buffer", None)  # ids of the first stage are not received
+        if buffer is not None:
+            place.buffer = torch.empty_like(buffer, device=device, requires_grad=buffer.requires_grad)

@@ -1,0 +1,101 @@
+"""Driving passes: one alone, its collectives exposed, or two staggered, each beside the other's collectives."""
+
+from collections.abc import Generator, Sequence
+
+from torch import Tensor
+
+from kareus.errors import EngineError
+from kareus.model.passes import Event, Exchange, Pass, Ready
+from kareus.model.steps import Start
+from kareus.runtime.schedules import Turn
+
+
+def run_alone(running: Pass, sm_count: int | None) -> Tensor:
+    """Run one pass; a collective is hidden only behind weight gradients of its own segment, as in Megatron-LM.
+
+    Args:
+        running: the pass.
+        sm_count: SMs of every collective.
+    """
+    nanobatch = _Nanobatch(running)
+    for event in nanobatch.events:
+        if isinstance(event, Ready):
+            event.exchange.launch(sm_count)
+        elif isinstance(event, Exchange) and not event.launched:
+            event.launch(sm_count)
+    return nanobatch.result
+
+
+def run_staggered(running: Sequence[Pass], turns: Sequence[Turn], sm_count: int | None) -> list[Tensor]:
+    """Run two passes in turns: each segment beside the collective that the other pass has just reached.
+
+    Args:
+        running: the two passes.
+        turns: alternately of the one and the other.
+        sm_count: SMs of the last collective, beside which only what follows the first pass's last one runs.
+
+    Raises:
+        EngineError: the passes reach other collectives than `turns` say.
+    """
+    nanobatches = [_Nanobatch(each) for each in running]
+    in_flight: Exchange | None = None
+    for number, turn in enumerate(turns):
+        in_flight = nanobatches[number % len(nanobatches)].segment(turn, in_flight)
+    if in_flight is not None:
+        in_flight.launch(sm_count)
+    return [nanobatch.finish() for nanobatch in nanobatches]
+
+
+class _Nanobatch:
+    """A pass that is run segment by segment."""
+
+    def __init__(self, running: Pass) -> None:
+        self.result: Tensor
+        self.events = self._watched(running)
+
+    def segment(self, turn: Turn, other: Exchange | None) -> Exchange | None:
+        """Run to the next collective and return it; launch `other` beside the operator that `turn` says."""
+        reached = self._run(turn, other)
+        if other is not None and not other.launched:
+            other.launch(turn.sm_count)
+        if (reached.kind if reached else None) is not turn.ends_with:
+            raise _mismatch(turn, reached)
+        return reached
+
+    def finish(self) -> Tensor:
+        """Run what follows the last collective."""
+        for event in self.events:
+            if isinstance(event, Exchange):
+                raise _mismatch(None, event)
+        return self.result
+
+    def _run(self, turn: Turn, other: Exchange | None) -> Exchange | None:
+        """As `segment`, but for a launch beside an operator that the segment lacks.
+
+        The first and last segments of an instruction are shorter than those between: they lack the end of a block
+        before, or the start of one after.
+        """
+        place, follows_product = 0, False
+        for event in self.events:
+            if isinstance(event, Exchange):
+                return event
+            if isinstance(event, Start) and other is not None and not other.launched:
+                if not event.memory_bound:
+                    place = turn.places.get(event.name, place)
+                elif follows_product:
+                    place += 1  # memory-bound neighbours are one operator
+                follows_product = not event.memory_bound
+                if place >= turn.launch:
+                    other.launch(turn.sm_count)
+        return None
+
+    def _watched(self, running: Pass) -> Generator[Event, None, None]:
+        self.result = yield from running
+
+
+def _mismatch(turn: Turn | None, reached: Exchange | None) -> EngineError:
+    expected = turn.ends_with if turn else None
+    return EngineError(
+        f"the operator graph ends a segment with {expected or 'no collective'}, the model with "
+        f"{reached.kind if reached else 'none'}; extract the partitions of this workload anew."
+    )

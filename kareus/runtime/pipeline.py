@@ -1,0 +1,85 @@
+"""One iteration of a pipeline, run by torch.distributed.pipelining.
+
+PyTorch's runtime is given the planned order, messages and all, instead of one of its own; `ChunkStage` stands in it for
+each chunk of this rank.
+"""
+
+import logging
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.distributed.pipelining import schedules as runtime
+
+from kareus.errors import KareusError
+from kareus.runtime.actions import Actions
+from kareus.runtime.chunk_stage import ChunkStage, Scheduled, Shapes, StagePlace
+from kareus.runtime.follower import Conductor
+from kareus.runtime.microbatch import Microbatch
+from kareus.runtime.schedules import Schedules
+from kareus.runtime.stage_model import StageModel
+
+
+class Pipeline:
+    """One stage of a pipeline, and through it the others."""
+
+    def __init__(
+        self,
+        chunks: Sequence[StageModel],
+        place: StagePlace,
+        shapes: Shapes,
+        actions: Actions,
+        schedules: Schedules,
+        conductor: Conductor,
+    ) -> None:
+        """Run `chunks`, whose microbatches run as `schedules` says, sequentially where it says nothing.
+
+        Args:
+            chunks: of the stage, in order.
+            place: of the stage.
+            shapes: of what passes between stages.
+            actions: what all ranks of the pipeline do.
+            schedules: of the stage.
+            conductor: of the stage.
+        """
+        self._place = place
+        self._conductor = conductor
+        self._scheduled = [Scheduled(model, number, schedules) for number, model in enumerate(chunks)]
+        stages = [ChunkStage(scheduled, len(chunks), place, shapes, conductor) for scheduled in self._scheduled]
+        logging.getLogger(runtime.__name__).setLevel(logging.CRITICAL)  # it would print all actions with every error
+        self._runtime = runtime._PipelineScheduleRuntime(  # type: ignore[no-untyped-call]
+            stages, shapes.num_microbatches, loss_fn=lambda loss, _: loss, scale_grads=False
+        )
+        self._runtime._prepare_schedule_with_comms(actions, format="compute_comms")
+
+    def run(self, microbatches: Sequence[Microbatch], share: float) -> Tensor | None:
+        """Run one iteration; gradients are added to the buffers of the model.
+
+        Args:
+            microbatches: of this replica, in order.
+            share: of the tokens of a microbatch on this rank in those of the whole iteration.
+
+        Returns:
+            On the last stage the sum of the losses, each times `share`; else None.
+
+        Raises:
+            KareusError: what an instruction raised.
+        """
+        losses: list[Tensor] = []
+        device = self._place.device
+        labels = [torch.from_numpy(m.labels).to(device) for m in microbatches]
+        for scheduled in self._scheduled:
+            scheduled.share, scheduled.labels = share, labels
+        ids = (torch.cat([torch.from_numpy(m.ids) for m in microbatches]).to(device),)
+        is_last = self._place.stage == self._place.stages - 1
+        target = torch.zeros(len(microbatches)) if is_last else None  # the stage knows its labels; one each is demanded
+        try:
+            self._runtime.step(
+                *(ids if self._place.stage == 0 else ()), target=target, losses=losses, return_outputs=False
+            )
+        except RuntimeError as error:  # PyTorch wraps what an instruction raises
+            if isinstance(error.__cause__, KareusError):
+                raise error.__cause__ from error
+            raise
+        self._conductor.end_iteration()
+        return torch.stack(losses).detach().sum() if losses else None

@@ -1,0 +1,118 @@
+"""How the instructions of a microbatch run: from a plan's choices to launches, turn by turn.
+
+The order of turns comes from `kareus.graph.interleave`, as it does for multiplicities and for the GPU model.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from kareus.errors import EngineError
+from kareus.graph.interleave import Pair, block_segments, interleave, partition_of
+from kareus.graph.records import RECOMPUTING, BlockGraph, CollectiveKind, Direction, Segment
+from kareus.plans.document import Plan, PlannedInstruction
+from kareus.profile.programs import Execution
+from kareus.schedule.choice import Choice
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """How one instruction runs."""
+
+    execution: Execution = Execution.SEQUENTIAL
+    choices: tuple[Choice, ...] = ()
+    """One for each partition under `overlap`."""
+
+    @property
+    def splits(self) -> bool:
+        """Whether the microbatch runs as two nanobatches."""
+        return self.execution is not Execution.SEQUENTIAL
+
+
+@dataclass(frozen=True, slots=True)
+class MicrobatchSchedule:
+    """How the instructions of one microbatch run on one chunk of a stage; weight gradients are always sequential."""
+
+    forward: Schedule = Schedule()
+    backward: Schedule = Schedule()
+    """Of a backward that is split, its input gradients."""
+
+
+Schedules = Mapping[tuple[int, int], MicrobatchSchedule]
+"""Of a stage, by chunk and microbatch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One segment of one nanobatch, and when the collective of the other is launched beside it."""
+
+    places: Mapping[str, int]
+    """Places of the segment's operators, by name."""
+    launch: int
+    """Place of the operator beside which the other's collective is launched."""
+    sm_count: int | None
+    """SMs for that collective; None leaves them to the communicator."""
+    ends_with: CollectiveKind | None
+    """The collective that ends the segment."""
+
+
+def planned_schedules(plan: Plan, stage: int) -> dict[tuple[int, int], MicrobatchSchedule]:
+    """Schedules of a stage, by chunk and microbatch."""
+    own = plan.stages[stage].instructions
+    forward = {(i.chunk, i.microbatch): _schedule(i) for i in own if i.direction is Direction.FORWARD}
+    backward = {(i.chunk, i.microbatch): _schedule(i) for i in own if i.direction in RECOMPUTING}
+    return {key: MicrobatchSchedule(forward[key], backward[key]) for key in forward}
+
+
+def turns_of(
+    schedule: Schedule,
+    graph: BlockGraph,
+    layers: int,
+    direction: Direction,
+    *,
+    recompute: bool,
+    default_sm_count: int | None,
+) -> tuple[Turn, ...]:
+    """Turns of two staggered nanobatches through `layers` blocks.
+
+    Args:
+        schedule: with a choice for every partition under `overlap`; default nanobatching launches every collective
+            as soon as it can be, on the default number of SMs.
+        graph: operator graph of the block; only names and order are read, so that any batch will do.
+        layers: blocks of the stage.
+        direction: of the instruction.
+        recompute: whether a backward recomputes its forward.
+        default_sm_count: SMs of a collective that no choice is made for.
+
+    Raises:
+        EngineError: a choice is missing, or names an operator that its partition lacks.
+    """
+    choices = {choice.partition: choice for choice in schedule.choices}
+    pairs = interleave(block_segments(graph, layers, direction, recompute=recompute))
+    overlaps = schedule.execution is Execution.OVERLAP
+    return tuple(
+        _turn(pair, pair.segment, choices if overlaps else None, default_sm_count) for pair in pairs if pair.segment
+    )
+
+
+def _schedule(instruction: PlannedInstruction) -> Schedule:
+    return Schedule(instruction.execution, instruction.partitions)
+
+
+def _turn(pair: Pair, segment: Segment, choices: Mapping[str, Choice] | None, default_sm_count: int | None) -> Turn:
+    places = {operator.name: place for place, operator in enumerate(segment.operators)}
+    ends_with = segment.collective.kind if segment.collective else None
+    if pair.collective is None or choices is None:
+        return Turn(places, 0, default_sm_count, ends_with)
+    name = partition_of(segment, pair.collective).name
+    if name not in choices:
+        raise EngineError(
+            f"{name}: the schedule has no choice for this partition, only for {', '.join(choices) or 'none'}; "
+            "run a plan of this workload."
+        )
+    choice = choices[name]
+    if choice.launch not in places:
+        raise EngineError(
+            f"{name}: launch '{choice.launch}' is none of its operators ({', '.join(places)}); "
+            "run a plan of this workload."
+        )
+    return Turn(places, places[choice.launch], choice.sm_count, ends_with)

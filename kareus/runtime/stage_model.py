@@ -1,0 +1,212 @@
+"""The part of a model that one pipeline stage holds on one GPU, run as the schedule of each microbatch says."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.autograd import Function
+
+from kareus.errors import EngineError
+from kareus.graph.records import BlockGraph, Direction
+from kareus.model.block import Block
+from kareus.model.communication import Mesh
+from kareus.model.config import Model
+from kareus.model.ends import Embedding, Head
+from kareus.model.functions import Later, apply, weight_gradients_put_off
+from kareus.model.layers import rotary_table
+from kareus.model.passes import Pass, Tape, backward_pass, forward_pass, recomputed_pass
+from kareus.model.shards import Shard
+from kareus.model.steps import steps_of
+from kareus.profile.programs import StageShape
+from kareus.runtime.overlap import run_alone, run_staggered
+from kareus.runtime.schedules import MicrobatchSchedule, Schedule, Turn, turns_of
+
+SEQUENTIAL = MicrobatchSchedule()
+
+
+class Held(NamedTuple):
+    """What a microbatch leaves for its backward."""
+
+    schedule: Schedule
+    """Of the backward."""
+    hidden: Tensor
+    """What entered the blocks."""
+    tapes: list[Tape] | None
+    """Of its nanobatches, or of itself; None where backward recomputes."""
+
+
+class StageModel(nn.Module):
+    """Embedding and head where the stage has them, and its blocks between them.
+
+    What stands outside the blocks handles a whole microbatch; the blocks run it whole or as two nanobatches, by an
+    autograd function, so that `backward()` of what `forward` returns is all that a pipeline needs. Gradients of
+    weights are added to the fp32 buffers `<weight>_gradient`.
+    """
+
+    cosine: Tensor
+    sine: Tensor
+
+    def __init__(
+        self,
+        model: Model,
+        shard: Shard,
+        mesh: Mesh,
+        shape: StageShape,
+        dtype: torch.dtype,
+        *,
+        recompute: bool,
+        graph: BlockGraph | None = None,
+        default_sm_count: int | None = None,
+    ) -> None:
+        """Make a stage with random weights.
+
+        Args:
+            model: the whole model.
+            shard: what one GPU holds of each operator.
+            mesh: communicators of the blocks.
+            shape: what of the model the stage holds.
+            dtype: of weights and activations.
+            recompute: whether backward recomputes the forward of the blocks (activation checkpointing).
+            graph: operator graph of a block, which schedules refer to; None if all are sequential.
+            default_sm_count: SMs of collectives that no schedule decides; None leaves them to the library.
+        """
+        super().__init__()
+        self.embedding = Embedding(shard, mesh, dtype) if shape.first else None
+        self.blocks = nn.ModuleList(Block(model, shard, mesh, dtype) for _ in range(shape.layers))
+        self.head = Head(model, shard, mesh, dtype) if shape.last else None
+        self._ties = model.tie_embeddings
+        self._tie()
+        cosine, sine = rotary_table(model, shard.tokens, mesh.cp)
+        self.register_buffer("cosine", cosine, persistent=False)
+        self.register_buffer("sine", sine, persistent=False)
+        self.recompute = recompute
+        self._graph = graph
+        self._default_sm_count = default_sm_count
+        self._steps = steps_of(block for block in self.blocks if isinstance(block, Block))
+        self._later: Later | None = None
+        self._turns: dict[tuple[Direction, Schedule], tuple[Turn, ...]] = {}
+
+    def forward(
+        self, inputs: Tensor, labels: Tensor | None = None, schedule: MicrobatchSchedule = SEQUENTIAL
+    ) -> Tensor:
+        """Run one microbatch; `backward` of the result runs the blocks as `schedule.backward` says.
+
+        Args:
+            inputs: ids, [batch, tokens], on the first stage; else hidden states, [batch, tokens, hidden].
+            labels: [batch, tokens], on the last stage, to get the loss.
+            schedule: a microbatch of one sequence runs sequentially whatever it says.
+
+        Returns:
+            On the last stage, the mean loss over the tokens of this GPU (multiply it by their share of the iteration's
+            before `backward`), or without labels the logits of this GPU's vocabulary rows; else hidden states.
+        """
+        hidden: Tensor = inputs if self.embedding is None else self.embedding(inputs)
+        if torch.is_grad_enabled():
+            hidden = hidden if hidden.requires_grad else hidden.detach().requires_grad_()
+            hidden = apply(_Blocks, hidden, self, schedule)
+        else:
+            hidden, _ = self.run_forward(hidden, schedule, record=False)
+        if self.head is None:
+            return hidden
+        result: Tensor = self.head.logits(hidden) if labels is None else self.head(hidden, labels)
+        return result
+
+    def run_forward(self, hidden: Tensor, schedule: MicrobatchSchedule, *, record: bool) -> tuple[Tensor, Held]:
+        """Run the blocks forward, outside of autograd.
+
+        Without recomputation the nanobatches of backward are those that forward recorded: if either of the two
+        instructions splits the microbatch, both do, and a sequential one runs its nanobatches one after the other.
+        """
+        keeps_tapes = record and not self.recompute
+        splits = schedule.forward.splits or (keeps_tapes and schedule.backward.splits)
+        parts = _parts(hidden, splits=splits)
+        tapes: list[Tape] | None = [[] for _ in parts] if keeps_tapes else None
+        passes = [
+            forward_pass(self._steps, part, (self.cosine, self.sine), tapes[n] if tapes is not None else None)
+            for n, part in enumerate(parts)
+        ]
+        output = self._run(passes, Direction.FORWARD, schedule.forward)
+        return output, Held(schedule.backward, hidden.detach(), tapes)
+
+    def run_backward(self, held: Held, gradient: Tensor) -> Tensor:
+        """Run the blocks backward, from and to gradients of hidden states; recompute where nothing was recorded."""
+        if held.tapes is None:
+            parts = _parts(held.hidden, splits=held.schedule.splits)
+            gradients = torch.split(gradient, [len(part) for part in parts])
+            passes = [
+                recomputed_pass(self._steps, part, (self.cosine, self.sine), own, self._later)
+                for part, own in zip(parts, gradients, strict=True)
+            ]
+        else:
+            gradients = torch.split(gradient, [len(part) for part in _parts(held.hidden, splits=len(held.tapes) > 1)])
+            passes = [backward_pass(tape, own, self._later) for tape, own in zip(held.tapes, gradients, strict=True)]
+        direction = Direction.BACKWARD if self._later is None else Direction.INPUT_GRADIENT
+        return self._run(passes, direction, held.schedule)
+
+    @contextmanager
+    def input_gradients_only(self) -> Iterator[Later]:
+        """Within, `backward` of what `forward` returned leaves out the gradients of weight matrices.
+
+        Yields:
+            What adds them, to be called without autograd once `backward` has returned.
+        """
+        with weight_gradients_put_off() as later:
+            self._later = later
+            try:
+                yield later
+            finally:
+                self._later = None
+
+    def _tie(self) -> None:
+        if self._ties and self.embedding is not None and self.head is not None:
+            self.head.lm_head.weight = self.embedding.weight
+            self.head.lm_head.weight_gradient = self.embedding.weight_gradient
+
+    def _apply(self, *arguments: Any, **options: Any) -> "StageModel":
+        """Move to another device, say; that copies buffers, shared ones too."""
+        super()._apply(*arguments, **options)  # type: ignore[no-untyped-call]
+        self._tie()
+        return self
+
+    def _run(self, passes: list[Pass], direction: Direction, schedule: Schedule) -> Tensor:
+        if len(passes) > 1 and schedule.splits:
+            done = run_staggered(passes, self._turns_of(direction, schedule), self._default_sm_count)
+        else:
+            done = [run_alone(each, self._default_sm_count) for each in passes]
+        return done[0] if len(done) == 1 else torch.cat(done)
+
+    def _turns_of(self, direction: Direction, schedule: Schedule) -> tuple[Turn, ...]:
+        if self._graph is None:
+            raise EngineError(f"execution '{schedule.execution}': needs the operator graph; run the stage 'partition'.")
+        key = (direction, schedule)
+        if key not in self._turns:
+            self._turns[key] = turns_of(
+                schedule,
+                self._graph,
+                len(self.blocks),
+                direction,
+                recompute=self.recompute,
+                default_sm_count=self._default_sm_count,
+            )
+        return self._turns[key]
+
+
+class _Blocks(Function):
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, stage: StageModel, schedule: MicrobatchSchedule) -> Tensor:
+        output, ctx.held = stage.run_forward(hidden, schedule, record=True)
+        ctx.stage = stage
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        held, ctx.held = ctx.held, None
+        return ctx.stage.run_backward(held, gradient), None, None
+
+
+def _parts(hidden: Tensor, *, splits: bool) -> tuple[Tensor, ...]:
+    """Nanobatches of a microbatch, the first the larger one where they differ; itself, if it is one sequence."""
+    batch = len(hidden)
+    return tuple(torch.split(hidden, [batch - batch // 2, batch // 2])) if splits and batch > 1 else (hidden,)

@@ -1,0 +1,34 @@
+"""The search space of execution schedules: the record of Hydra group `space`, and what the stage `schedule` reads."""
+
+from dataclasses import dataclass
+
+from kareus.artifacts.ranges import within
+from kareus.gpu_model.gpu import Gpu
+from kareus.model.config import MOST_GPUS
+
+MOST_CANDIDATES = 100_000
+"""Of a search space, to each launch operator, or of a search."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchSpaceConfig:
+    """SM counts to search (paper, appendix on MBO hyperparameters); frequencies belong to the GPU."""
+
+    small_group_below: int
+    """Groups with fewer GPUs use the `small_group` range."""
+    small_group_sm_max: int
+    small_group_sm_stride: int
+    sm_max: int
+    sm_stride: int
+
+    def __post_init__(self) -> None:
+        within(self, 0, MOST_GPUS, "GPUs", "small_group_below")
+        within(self, 1, 100_000, "SMs", "small_group_sm_max", "small_group_sm_stride", "sm_max", "sm_stride")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleSlice:
+    """What enumerating execution schedules sees."""
+
+    gpu: Gpu
+    space: SearchSpaceConfig

@@ -1,0 +1,148 @@
+"""Strategies of the search and their hyperparameters: the records of Hydra group `search`, and what the stage reads."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from kareus.artifacts.ranges import not_negative, share, within
+from kareus.errors import ConfigError
+from kareus.gpu_model.gpu import Gpu
+from kareus.profile.config import MeasurementProtocol
+from kareus.schedule.config import MOST_CANDIDATES
+from kareus.testbed.config import TestbedConfig
+
+MOST_MARGIN = 1000
+
+
+class Strategy(StrEnum):
+    """How candidates of a partition are chosen."""
+
+    PAPER = "paper"
+    RANDOM = "random"
+    EXHAUSTIVE = "exhaustive"
+    INFORMED = "informed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleSizes:
+    """Budget of a search for one class of partition."""
+
+    initial: int
+    """Random candidates measured first (N_init)."""
+    max_rounds: int
+    """Most rounds after those (B_max)."""
+    batch: int
+    """Candidates of a round (k)."""
+
+    def __post_init__(self) -> None:
+        within(self, 1, MOST_CANDIDATES, "candidates", "initial", "batch")
+        within(self, 0, MOST_CANDIDATES, "rounds", "max_rounds")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PaperSearch:
+    """Strategy `paper` and its hyperparameters (paper, appendix on MBO hyperparameters), or a yardstick."""
+
+    strategy: Strategy
+    small: SampleSizes
+    """Partitions with one operator."""
+    medium: SampleSizes
+    """Partitions with two or three operators."""
+    large: SampleSizes
+    """Partitions with more."""
+    total_energy_share: float
+    """Share of a batch that the total-energy pass picks; likewise the next two, the rest is exploration."""
+    dynamic_energy_share: float
+    static_energy_share: float
+    ensemble_size: int
+    bootstrap_fraction: float
+    max_depth: int
+    learning_rate: float
+    boost_rounds: int
+    reference_margin: float
+    """Reference point of the hypervolume, as a multiple of the worst observation."""
+    stopping_window: int
+    """Rounds averaged by the stopping rule (R)."""
+    stopping_improvement: float
+    """Mean relative improvement of the hypervolume below which a search ends (epsilon)."""
+
+    def __post_init__(self) -> None:
+        if self.strategy is Strategy.INFORMED:
+            raise ConfigError("strategy=informed: has other hyperparameters than these; choose it by search=informed.")
+        not_negative(self, "total_energy_share", "dynamic_energy_share", "static_energy_share", "stopping_improvement")
+        shares = self.total_energy_share + self.dynamic_energy_share + self.static_energy_share
+        if shares > 1:
+            raise ConfigError(f"pass shares add up to {shares}: must be at most 1; the rest is exploration.")
+        share(self, "bootstrap_fraction")
+        within(self, 1, 1000, "surrogates", "ensemble_size")
+        within(self, 1, 100, "levels of a tree", "max_depth")
+        within(self, 1e-6, 1, "share of a step", "learning_rate")
+        within(self, 1, 100_000, "rounds", "boost_rounds", "stopping_window")
+        within(self, 0, 1, "share of the hypervolume", "stopping_improvement")
+        if self.reference_margin < 1:
+            raise ConfigError(f"reference_margin={self.reference_margin}: must be 1 or more, beyond the worst point.")
+        within(self, 1, MOST_MARGIN, "times the worst point", "reference_margin")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InformedSearch:
+    """Strategy `informed` and its hyperparameters (docs/search.md)."""
+
+    strategy: Strategy
+    draws: int
+    """GPUs imagined: draws of the GPU model's coefficients, which are the prior of the belief."""
+    samples: int
+    """Joint samples of the belief over which improvements are averaged."""
+    plausible: int
+    """Most candidates that are sampled in a round."""
+    initial: int
+    """Candidates of the first round, chosen by the prior alone."""
+    batch: int
+    """Candidates of a later round."""
+    picks: int
+    """Candidates that a round picks for what they may add; it looks at or measures them."""
+    doubtful: int
+    """Looks of a round at the candidates of the least certain time."""
+    judged: int
+    """Latest looks by which a belief is judged before a search ends: it may be sure and wrong."""
+    surprise: float
+    """Mean square of their standardised errors above which a search does not end."""
+    most_looks: int
+    """Looks after which a search only measures; the last round may go beyond it."""
+    most: int
+    """Candidates after which a search ends in any case."""
+    enough: float
+    """Share of the hypervolume that all picks of a round are predicted to add, below which a search ends."""
+    noise: float
+    """Relative standard deviation of one measured time or power."""
+    reference_margin: float
+    """Reference point of the hypervolume, as a multiple of the frontier's maxima."""
+
+    def __post_init__(self) -> None:
+        if self.strategy is not Strategy.INFORMED:
+            raise ConfigError(
+                f"strategy={self.strategy}: has other hyperparameters than these; choose it by search={self.strategy}."
+            )
+        within(self, 1, 10_000, "draws", "draws", "samples")
+        within(self, 1, MOST_CANDIDATES, "candidates", "plausible", "initial", "batch", "picks", "most")
+        within(self, 1, MOST_CANDIDATES, "looks", "judged", "most_looks")
+        within(self, 0, MOST_CANDIDATES, "looks", "doubtful")
+        within(self, 1e-6, 1e6, "mean square of standardised errors", "surprise")
+        within(self, 1e-6, 1, "relative standard deviation", "noise")
+        share(self, "enough")
+        if self.reference_margin <= 1:
+            raise ConfigError(f"reference_margin={self.reference_margin}: must be more than 1, beyond the frontier.")
+        within(self, 1, MOST_MARGIN, "times the frontier's maxima", "reference_margin")
+
+
+SearchConfig = PaperSearch | InformedSearch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchSlice:
+    """What searching a partition sees."""
+
+    gpu: Gpu
+    testbed: TestbedConfig
+    protocol: MeasurementProtocol
+    search: SearchConfig
+    seed: int

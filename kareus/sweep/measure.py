@@ -1,0 +1,67 @@
+"""Sweeping the profiler: how much a measured energy scatters, and how far off it is, by window and cooldown.
+
+Under each protocol the trials follow one another on a GPU that stays as hot as the one before left it (paper, section
+6.7), unlike all other measurements of a simulated testbed.
+"""
+
+from collections.abc import Iterator
+
+from kareus.artifacts.records import canonical_json, content_hash
+from kareus.artifacts.store import Row, Shelf
+from kareus.gpu_model.model import run_program
+from kareus.graph.program import Program
+from kareus.profile.config import MeasurementProtocol
+from kareus.profile.measure import measure_once
+from kareus.profile.tables import TRIALS
+from kareus.sweep.config import ProfilerSweep
+from kareus.testbed.config import TestbedKind
+from kareus.testbed.protocol import Testbed
+
+
+def run_sweep(swept: ProfilerSweep, program: Program, testbed: Testbed, shelf: Shelf) -> list[Row]:
+    """Measure `program` as the sweep says; returns the rows of `TRIALS`, by protocol.
+
+    Args:
+        swept: the sweep.
+        program: of its partition.
+        testbed: where to measure.
+        shelf: of `TRIALS`. What a protocol lacks there is measured together, since its trials heat one another.
+    """
+    rows = list[Row]()
+    shared = _shared(swept, program)
+    for protocol in swept.sweep.protocols(swept.workload.protocol):
+        keys = [(protocol.window_s, protocol.cooldown_s, trial) for trial in range(swept.sweep.trials)]
+        known = [row for key in keys if (row := shelf.get(key)) is not None]
+        if len(known) == len(keys):
+            rows += known
+        else:
+            for row in _trials(swept, program, testbed, protocol):
+                shelf.append(shared | row)
+                rows.append(shared | row)
+    return rows
+
+
+def _shared(swept: ProfilerSweep, program: Program) -> Row:
+    """Columns that are the same in every row."""
+    own, sweep = swept.workload, swept.sweep
+    is_simulated = own.testbed.kind is TestbedKind.SIMULATED
+    reference_j = float(run_program(own.gpu, program, sweep.frequency_mhz).energy_j) if is_simulated else None
+    return {
+        "partition": sweep.partition,
+        "frequency_mhz": sweep.frequency_mhz,
+        "settle_s": sweep.settle_s,
+        "reference_energy_j": reference_j,
+    }
+
+
+def _trials(swept: ProfilerSweep, program: Program, testbed: Testbed, protocol: MeasurementProtocol) -> Iterator[Row]:
+    """Measure under one protocol, in one session; a row as soon as it is measured."""
+    frequency_mhz = swept.sweep.frequency_mhz
+    identity = {"program": content_hash(program.steps), "frequency_mhz": frequency_mhz, "protocol": protocol}
+    measured = [column for column in TRIALS.polars if column not in ("window_s", "cooldown_s")]
+    with testbed.session(program, canonical_json(identity)) as session:
+        for trial in range(swept.sweep.trials):
+            session.begin_trial()
+            row = measure_once(session, frequency_mhz, protocol)
+            asked = {"window_s": protocol.window_s, "cooldown_s": protocol.cooldown_s, "trial": trial}
+            yield {key: value for key, value in row.items() if key in measured} | asked

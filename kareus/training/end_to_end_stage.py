@@ -1,0 +1,123 @@
+"""Command `end-to-end`: run the fastest plan of every method, and note what its iterations took.
+
+On a simulated testbed plans are played back, which needs no torch and no GPU; on real GPUs each is trained for a few
+iterations on synthetic data, all ranks on this machine.
+"""
+
+import argparse
+import logging
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from kareus.artifacts.configuration import load_slice
+from kareus.artifacts.layout import WorkloadFolder
+from kareus.artifacts.outputs import add_force, check_files, table
+from kareus.artifacts.provenance import Provenance, check_config, check_subject, derived
+from kareus.artifacts.records import content_hash
+from kareus.artifacts.tables import read_provenance, read_table, write_table
+from kareus.frontier.config import frontier_hash
+from kareus.frontier.tables import MICROBATCH
+from kareus.gpu_model.model import KnownSteps
+from kareus.launch.machine import check_machine
+from kareus.launch.processes import launch
+from kareus.partition.config import subject_of
+from kareus.partition.read import read_graphs
+from kareus.partition.tables import SEGMENTS
+from kareus.pipeline.tables import ITERATION
+from kareus.plans.build import build_plan
+from kareus.plans.document import Plan
+from kareus.plans.file import write_plan
+from kareus.plans.simulated_run import play_back
+from kareus.testbed.config import TestbedKind
+from kareus.training.comparison import FASTEST, compare_runs
+from kareus.training.settings import DEFAULT_COMMUNICATOR
+from kareus.training.tables import ITERATIONS
+from kareus.workload.config import Workload
+from kareus.workload.slices import PlanSlice, cut
+
+logger = logging.getLogger(__name__)
+
+ITERATIONS_OF_A_RUN = 20
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the inputs and the output."""
+    parser.add_argument("folder", type=Path, help="results folder of the workload")
+    parser.add_argument("--output", type=Path, required=True, help="table of iterations to write (Parquet)")
+    add_force(parser)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Run all methods and write one table."""
+    check_files(arguments, [(arguments.output, table(ITERATIONS))])
+    folder = WorkloadFolder(arguments.folder)
+    workload = load_slice(folder.config("plan"), PlanSlice).workload
+    provenance = _provenance(folder, workload)
+    assert provenance.testbed is not None
+    iteration = read_table(folder.iteration, ITERATION)
+    microbatch = read_table(folder.microbatch, MICROBATCH)
+    plans = [
+        build_plan(workload, folder.name, FASTEST, row, microbatch, provenance.testbed) for row in _fastest(iteration)
+    ]
+    run_all = _played_back if workload.testbed.kind is TestbedKind.SIMULATED else _trained
+    frame = ITERATIONS.frame(run_all(plans, workload, folder))
+    write_table(arguments.output, frame, ITERATIONS, provenance)
+    for row in compare_runs(frame, iteration):
+        logger.info(
+            "%s: %.4f s, %+.2f %% of %.4f s as predicted%s [%s]",
+            row.method,
+            row.time_s,
+            row.time_percent,
+            row.predicted_time_s,
+            "" if row.energy_j is None else f"; {row.energy_j:.1f} J, {row.energy_percent:+.2f} %",
+            provenance.testbed.label,
+        )
+
+
+def _provenance(folder: WorkloadFolder, workload: Workload) -> Provenance:
+    """Of everything that plans are made of, once it is the workload's."""
+    segments, microbatch, iteration = str(folder.segments), str(folder.microbatch), str(folder.iteration)
+    origins = {
+        segments: read_provenance(folder.segments, SEGMENTS),
+        microbatch: read_provenance(folder.microbatch, MICROBATCH),
+        iteration: read_provenance(folder.iteration, ITERATION),
+    }
+    check_subject(subject_of(workload), origins)
+    check_config(frontier_hash(workload), microbatch, origins[microbatch])
+    check_config(content_hash(cut(workload, "pipeline")), iteration, origins[iteration])
+    return derived(content_hash(workload), origins)
+
+
+def _fastest(iteration: pl.DataFrame) -> list[dict[str, Any]]:
+    """Row of the fastest plan of every method, in the order of the table."""
+    methods = iteration.partition_by("method", maintain_order=True)
+    return [plans.sort("time_s", "energy_j").row(0, named=True) for plans in methods]
+
+
+def _played_back(plans: Sequence[Plan], workload: Workload, folder: WorkloadFolder) -> list[dict[str, Any]]:
+    graphs, known = read_graphs(folder.segments), KnownSteps()
+    return [row for plan in plans for row in play_back(plan, workload, graphs, ITERATIONS_OF_A_RUN, known)]
+
+
+def _trained(plans: Sequence[Plan], workload: Workload, folder: WorkloadFolder) -> list[dict[str, Any]]:
+    """Rows of all ranks of all plans.
+
+    Raises:
+        EngineError: a rank failed.
+        SystemExit: likewise; it has said why.
+    """
+    check_machine(workload, DEFAULT_COMMUNICATOR)
+    rows = []
+    for plan in plans:
+        output = folder.path / "engine" / f"{plan.selector}_{plan.method}"
+        shutil.rmtree(output, ignore_errors=True)  # what an earlier call left would be gone on with
+        write_plan(output / "plan.json", plan)
+        options = ["--folder", folder.path, "--iterations", ITERATIONS_OF_A_RUN, "--output", output]
+        launch(["train", *map(str, [output / "plan.json", *options])], plan.gpus)
+        for rank in range(plan.gpus):
+            rows += read_table(output / f"rank-{rank:05d}.parquet", ITERATIONS).to_dicts()
+    return rows

@@ -1,0 +1,69 @@
+"""The trained weights as a Hugging Face checkpoint: a file for each stage, their index, and `config.json`."""
+
+import os
+from pathlib import Path
+
+from kareus.artifacts.files import write_json
+from kareus.errors import ConfigError
+from kareus.launch.world import over_all_ranks
+from kareus.model.config import Model
+from kareus.model.weight_files import INDEX, SINGLE
+from kareus.model.weights import save_index, save_weights
+from kareus.runtime.stage_chunks import StageChunks
+from kareus.training.setup import Setup
+from kareus.workload.huggingface import huggingface_config
+
+CONFIG = "config.json"
+
+
+SHARDS = "model-*-of-*.safetensors"
+
+
+def check_exportable(model: Model, folder: Path, weights: Path | None = None, *, replace: bool = False) -> None:
+    """Check that `model` can be exported to `folder`, before it is trained for days.
+
+    Args:
+        model: what is exported.
+        folder: where to.
+        weights: checkpoint that the training begins with, which is never replaced.
+        replace: whether a checkpoint of several files that is in `folder` may be replaced.
+
+    Raises:
+        ConfigError: transformers has no such architecture, or `folder` cannot take the checkpoint.
+    """
+    huggingface_config(model, 1, "float32")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"--export {folder}: cannot be made ({error.strerror}); give a folder.") from error
+    if not os.access(folder, os.W_OK):
+        raise ConfigError(f"--export {folder}: cannot be written to; give another folder.")
+    if weights is not None and weights.exists() and folder.samefile(weights):
+        raise ConfigError(f"--export {folder}: is the folder of --weights; give another folder.")
+    if (folder / SINGLE).exists():
+        raise ConfigError(
+            f"--export {folder}: has a checkpoint ({SINGLE}), which transformers would read; give another folder."
+        )
+    found = [path.name for name in (INDEX, SHARDS, CONFIG) for path in sorted(folder.glob(name))]
+    if found and not replace:
+        raise ConfigError(
+            f"--export {folder}: has files of a checkpoint ({found[0]}); give another folder, or --force to replace "
+            "them."
+        )
+
+
+def export_weights(stage: StageChunks, setup: Setup, folder: Path) -> None:
+    """Write the weights that all ranks hold together; every rank calls this."""
+    workload, place, groups = setup.job.workload, setup.standing.place, setup.standing.groups
+    model, split = workload.model, workload.parallelism.split
+    files = [f"model-{n:05d}-of-{len(split):05d}.safetensors" for n in range(1, len(split) + 1)]
+    if setup.world.rank == 0:  # files of an earlier export are no checkpoint while they are replaced
+        (folder / INDEX).unlink(missing_ok=True)
+    over_all_ranks(0.0)
+    if place.replica == 0 and place.cp == 0:  # the others have the same
+        save_weights(stage, model, folder / files[place.stage], 0, groups.mesh.tp)
+    over_all_ranks(0.0)  # all have written theirs
+    if setup.world.rank == 0:
+        dtype = str(setup.world.dtype).removeprefix("torch.")
+        write_json(folder / CONFIG, huggingface_config(model, workload.sequence_length, dtype))
+        save_index(folder, files)

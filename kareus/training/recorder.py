@@ -1,0 +1,57 @@
+"""One rank's measurements of every iteration, as the table that reports read."""
+
+import platform
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from kareus.artifacts.provenance import Provenance, TestbedIdentity
+from kareus.artifacts.tables import read_table, write_table
+from kareus.device.controller import ClockChange
+from kareus.device.protocol import Device
+from kareus.training.tables import ITERATIONS
+
+
+@dataclass(frozen=True, slots=True)
+class Recorder:
+    """Keeps the rows of one rank; they are on disk whenever a checkpoint is."""
+
+    path: Path
+    provenance: Provenance
+    rows: list[dict[str, Any]] = field(default_factory=list)
+
+    def resume(self, iteration: int) -> None:
+        """Take up what was measured before `iteration`."""
+        if self.path.exists():
+            self.rows[:] = [r for r in read_table(self.path, ITERATIONS).to_dicts() if r["iteration"] < iteration]
+
+    def write(self) -> None:
+        """Write all rows."""
+        if self.rows:
+            write_table(self.path, ITERATIONS.frame(self.rows), ITERATIONS, self.provenance)
+
+
+def identity(device: Device | None) -> TestbedIdentity:
+    """What ran: a GPU, or this machine's CPU."""
+    if device is None:
+        return TestbedIdentity(kind="cpu", gpu="CPU", detail=f"{platform.machine()}, no clocks, energy not measured")
+    return TestbedIdentity(kind="cuda", gpu=device.name, detail=f"{device.uuid}, driver {device.driver}")
+
+
+def clock_rows(changes: Sequence[ClockChange], started_s: float) -> list[dict[str, Any]]:
+    """Entries of the column `clocks`; requests that a later one overtook were never set.
+
+    Args:
+        changes: as the controller logged them.
+        started_s: start of the iteration, seconds since the epoch.
+    """
+    return [
+        {
+            "frequency_mhz": change.frequency_mhz,
+            "start_s": change.locked_s - started_s,
+            "observed_mhz": change.observed_mhz,
+        }
+        for change in changes
+        if change.locked_s is not None
+    ]

@@ -1,0 +1,70 @@
+"""How a training is run: what a plan does not decide."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from kareus.artifacts.ranges import not_negative, positive, within
+from kareus.errors import ConfigError
+
+DEFAULT_COMMUNICATOR = "nccl"
+MOST_ITERATIONS = 10**8
+LARGEST_SEED = 2**63 - 1
+"""Tables and JSON files have whole numbers of 64 bits."""
+LARGEST_RATE = LARGEST_DECAY = 100.0
+"""Far beyond what AdamW learns with; whatever is larger is a slip."""
+LARGEST_NORM = 1e38
+"""Single precision ends at 3.4e38."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimizerSettings:
+    """AdamW (Loshchilov and Hutter, 2019), and the largest norm of a gradient."""
+
+    beta1: float = 0.9
+    beta2: float = 0.95
+    epsilon: float = 1e-8
+    weight_decay: float = 0.1
+    """Of matrices; norms and biases do not decay."""
+    largest_norm: float = 1.0
+
+    def __post_init__(self) -> None:
+        positive(self, "epsilon", "largest_norm")
+        not_negative(self, "beta1", "beta2")
+        within(self, 0, 1, "no unit", "epsilon")
+        within(self, 0, LARGEST_NORM, "norm of a gradient", "largest_norm")
+        within(self, 0, LARGEST_DECAY, "no unit", "weight_decay")
+        if not max(self.beta1, self.beta2) < 1:
+            raise ConfigError(f"beta1={self.beta1}, beta2={self.beta2}: must be less than 1.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingSettings:
+    """One training."""
+
+    iterations: int
+    """In all, those before a resumption too."""
+    data: str
+    """`synthetic`, a token file (`*.bin`), or a text file or a folder of them."""
+    tokenizer: str
+    """For texts: `bytes`, or the path of a `tokenizer.json`."""
+    output: Path
+    """Folder of checkpoints and measurements."""
+    weights: Path | None
+    """Hugging Face checkpoint to begin with; None draws them from the seed."""
+    seed: int | None
+    """Of weights and of the order of the data; None is the workload's."""
+    checkpoint_every: int
+    """Iterations between checkpoints; 0 writes only the last."""
+    keep: int
+    """Checkpoints that are kept."""
+    export: Path | None
+    """Folder for the trained weights as a Hugging Face checkpoint; None writes none."""
+    replace_export: bool = False
+    """Whether a checkpoint that is in `export` may be replaced."""
+
+    def __post_init__(self) -> None:
+        positive(self, "iterations", "keep")
+        within(self, 0, MOST_ITERATIONS, "iterations", "iterations", "checkpoint_every")
+        within(self, 0, MOST_ITERATIONS, "checkpoints", "keep")
+        if self.seed is not None:
+            within(self, 0, LARGEST_SEED, "no unit", "seed")

@@ -1,0 +1,78 @@
+"""`kareus train` of a plan of the simulated testbed: iterations are played back, said and noted as a training's are.
+
+Nothing is trained: there is no loss and there are no weights. Neither torch nor a GPU is needed.
+"""
+
+import dataclasses
+import logging
+
+import polars as pl
+
+from kareus.artifacts.layout import WorkloadFolder
+from kareus.artifacts.provenance import Provenance, check_subject
+from kareus.artifacts.records import content_hash
+from kareus.artifacts.tables import read_provenance, write_table
+from kareus.errors import ConfigError
+from kareus.gpu_model.model import KnownSteps
+from kareus.partition.config import subject_of
+from kareus.partition.read import read_graphs
+from kareus.partition.tables import SEGMENTS
+from kareus.plans.document import Plan
+from kareus.plans.simulated_run import play_back
+from kareus.training.settings import TrainingSettings
+from kareus.training.tables import ITERATIONS
+from kareus.workload.config import Workload
+
+logger = logging.getLogger(__name__)
+
+PLAYED_BACK = "iterations.parquet"
+"""Table in the output folder; it stands for all ranks, of which each has a table of its own where there are some."""
+
+
+def rehearse(plan: Plan, workload: Workload, folder: WorkloadFolder, settings: TrainingSettings) -> None:
+    """Play `settings.iterations` iterations of `plan` back and write them to `settings.output`.
+
+    Args:
+        plan: one of the workload.
+        workload: of a simulated testbed.
+        folder: its results, with the operator graphs.
+        settings: its seed, or else the workload's, decides the noise; data and checkpoints have no meaning here.
+
+    Raises:
+        ConfigError: weights are to be exported.
+        ArtifactError: the operator graphs are missing, or those of another workload.
+    """
+    label = plan.testbed.label
+    if settings.export is not None:
+        raise ConfigError(
+            f"--export {settings.export}: a plan of the {label}, is played back and trains no weights; say how to "
+            "train with --communicator."
+        )
+    check_subject(subject_of(workload), {str(folder.segments): read_provenance(folder.segments, SEGMENTS)})
+    logger.info("%s: the plan is played back, nothing is trained; --communicator nccl or gloo trains", label)
+    seed = workload.seed if settings.seed is None else settings.seed
+    graphs, seeded = read_graphs(folder.segments), dataclasses.replace(workload, seed=seed)
+    frame = ITERATIONS.frame(play_back(plan, seeded, graphs, settings.iterations, KnownSteps()))
+    provenance = Provenance(
+        config_hash=content_hash(workload), testbed=plan.testbed, seed=seed, subject=subject_of(workload)
+    )
+    write_table(settings.output / PLAYED_BACK, frame, ITERATIONS, provenance)
+    _say(frame, label)
+
+
+def _say(frame: pl.DataFrame, label: str) -> None:
+    """A line for each iteration, as a training has it."""
+    energy_j = (pl.col("energy_j") * pl.col("gpus")).sum().alias("energy_j")
+    whole = (
+        frame.group_by("iteration").agg(pl.col("time_s").max(), pl.col("tokens").first(), energy_j).sort("iteration")
+    )
+    for row in whole.to_dicts():
+        logger.info(
+            "iteration %d/%d  %s tokens/s  %.3f s  %s J  [%s]",
+            row["iteration"] + 1,
+            len(whole),
+            f"{row['tokens'] / row['time_s']:,.0f}",
+            row["time_s"],
+            f"{row['energy_j']:,.1f}",
+            label,
+        )

@@ -1,0 +1,216 @@
+"""Command `train`: train a workload, by a plan or without, on all its ranks.
+
+Called by a person it starts the ranks of this machine; started by torchrun it is one of them. A plan of the simulated
+testbed is played back, unless a communicator says how to train.
+"""
+
+import argparse
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from kareus.artifacts.outputs import add_force, check_folder, check_outputs, table
+from kareus.device.environment import prepare_cuda
+from kareus.errors import ConfigError
+from kareus.launch.machine import check_machine
+from kareus.launch.processes import is_rank, launch
+from kareus.launch.watch import Patience
+from kareus.plans.check_stage import read_checked_plan, workload_folder
+from kareus.plans.document import Plan
+from kareus.testbed.config import TestbedKind
+from kareus.training.inputs import check_inputs
+from kareus.training.job import Training, planned_job, unplanned_job
+from kareus.training.learning_rate import LearningRateSchedule
+from kareus.training.settings import DEFAULT_COMMUNICATOR, OptimizerSettings, TrainingSettings
+from kareus.training.simulated import PLAYED_BACK, rehearse
+from kareus.training.tables import ITERATIONS
+from kareus.workload.config import Workload
+
+COMMUNICATORS = ("gloo", "nccl", "mscclpp")
+CLOCKS = ("planned", "dry", "default")
+_OPTIONS = {
+    "iterations": "--iterations",
+    "seed": "--seed",
+    "peak": "--learning-rate",
+    "final": "--final-rate",
+    "warmup_iterations": "--warmup",
+    "weight_decay": "--weight-decay",
+    "largest_norm": "--clip",
+    "checkpoint_every": "--checkpoint-every",
+    "keep": "--keep",
+    "heartbeat_s": "--heartbeat",
+    "stall_s": "--stall",
+}
+"""Options of numbers by the fields of records, which errors of ranges name."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what is trained, on what, and how."""
+    parser.add_argument("plan", type=Path, nargs="?", help="plan file; none trains sequentially, see --workload")
+    parser.add_argument("--folder", type=Path, help="results folder of the workload (default: the one the plan is in)")
+    parser.add_argument("--workload", type=Path, help="resolved workload (YAML) to train without a plan")
+    parser.add_argument(
+        "--iterations", type=int, required=True, help="iterations in all, those before a resumption too"
+    )
+    parser.add_argument("--output", type=Path, required=True, help="folder of checkpoints and measurements")
+    data = parser.add_argument_group("data")
+    data.add_argument(
+        "--data", default="synthetic", help="`synthetic`, a token file (*.bin), or texts: a file or folder"
+    )
+    data.add_argument("--tokenizer", default="bytes", help="of texts: `bytes` (default) or a tokenizer.json")
+    data.add_argument("--weights", type=Path, help="Hugging Face checkpoint to begin with (default: drawn)")
+    data.add_argument("--seed", type=int, help="of weights and of the order of the data (default: the workload's)")
+    optimizer = parser.add_argument_group("optimizer")
+    optimizer.add_argument("--learning-rate", type=float, default=3e-4, help="largest rate (default: 3e-4)")
+    optimizer.add_argument("--final-rate", type=float, help="rate that it falls to (default: a tenth)")
+    optimizer.add_argument("--warmup", type=int, default=0, metavar="N", help="iterations to reach it (default: 0)")
+    optimizer.add_argument("--weight-decay", type=float, default=0.1, help="of AdamW (default: 0.1)")
+    optimizer.add_argument("--clip", type=float, default=1.0, help="largest norm of the gradient (default: 1)")
+    checkpoints = parser.add_argument_group("checkpoints")
+    checkpoints.add_argument(
+        "--checkpoint-every", type=int, default=0, metavar="N", help="iterations between them (default: 0, at the end)"
+    )
+    checkpoints.add_argument("--keep", type=int, default=2, help="checkpoints to keep (default: 2)")
+    checkpoints.add_argument("--export", type=Path, help="folder for a Hugging Face checkpoint of the trained weights")
+    failures = parser.add_argument_group("failures of ranks")
+    failures.add_argument(
+        "--heartbeat",
+        type=float,
+        default=Patience().heartbeat_s,
+        metavar="S",
+        help="seconds of silence of a rank that end all, where there are several (default: 60)",
+    )
+    failures.add_argument(
+        "--stall",
+        type=float,
+        default=Patience().stall_s,
+        metavar="S",
+        help="seconds without progress of a rank that end all, where there are several (default: 1800)",
+    )
+    device = parser.add_argument_group("device")
+    device.add_argument(
+        "--communicator",
+        choices=COMMUNICATORS,
+        help="gloo trains on CPUs (default: nccl; without, a plan of the simulated testbed is played back)",
+    )
+    device.add_argument(
+        "--clocks",
+        choices=CLOCKS,
+        help="dry prints what would be set (default: planned, or default where the workload was measured so)",
+    )
+    add_force(parser)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Be a rank, or start them all."""
+    check_folder(arguments.output, force=arguments.force)
+    if arguments.export is not None:
+        check_folder(arguments.export, force=arguments.force)
+    check_outputs(arguments, [(arguments.output / PLAYED_BACK, table(ITERATIONS))])
+    prepare_cuda()
+    communicator = arguments.communicator or DEFAULT_COMMUNICATOR
+    if not is_rank(os.environ):
+        numbers, simulated = _numbers(arguments), _simulated(arguments)
+        if simulated:
+            rehearse(*simulated, workload_folder(arguments.plan, arguments.folder), numbers.settings)
+            return
+        workload = _training(arguments).job.workload
+        check_machine(workload, communicator)
+        check_inputs(numbers.settings)
+        if workload.parallelism.gpus > 1:
+            launch(sys.argv[1:], workload.parallelism.gpus)
+            return
+    from kareus.training.rank import train  # noqa: PLC0415 - torch, which whoever starts ranks does not need
+
+    train(lambda: _training(arguments), communicator, _patience(arguments))
+
+
+def _simulated(arguments: argparse.Namespace) -> tuple[Plan, Workload] | None:
+    """A plan of the simulated testbed that is not said how to train."""
+    if arguments.plan is None or arguments.workload is not None or arguments.communicator is not None:
+        return None
+    plan, workload = read_checked_plan(arguments.plan, arguments.folder)
+    return (plan, workload) if workload.testbed.kind is TestbedKind.SIMULATED else None
+
+
+def _patience(arguments: argparse.Namespace) -> Patience:
+    """Return the patience that `arguments` ask for, or the default one where a number is out of range.
+
+    `_numbers` refuses such a number later, when ranks watch each other, so that only one of them prints the error.
+    """
+    try:
+        return Patience(heartbeat_s=arguments.heartbeat, stall_s=arguments.stall)
+    except ConfigError:
+        return Patience()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Numbers:
+    """What does not depend on the workload; made first, so that a number that cannot be is refused before all else."""
+
+    settings: TrainingSettings
+    optimizer: OptimizerSettings
+    learning_rate: LearningRateSchedule
+    patience: Patience
+
+
+def _numbers(arguments: argparse.Namespace) -> _Numbers:
+    """Return the numbers that `arguments` ask for.
+
+    Raises:
+        ConfigError: one is out of range; the message names its option.
+    """
+    try:
+        return _checked_numbers(arguments)
+    except ConfigError as error:
+        name, equals, rest = str(error).partition("=")
+        raise ConfigError(f"{_OPTIONS[name]} {rest}" if equals and name in _OPTIONS else str(error)) from error
+
+
+def _checked_numbers(arguments: argparse.Namespace) -> _Numbers:
+    rate = arguments.learning_rate
+    return _Numbers(
+        settings=_settings(arguments),
+        optimizer=OptimizerSettings(weight_decay=arguments.weight_decay, largest_norm=arguments.clip),
+        learning_rate=LearningRateSchedule(
+            peak=rate,
+            final=rate / 10 if arguments.final_rate is None else arguments.final_rate,
+            warmup_iterations=arguments.warmup,
+            decay_iterations=max(0, arguments.iterations - arguments.warmup),
+        ),
+        patience=Patience(heartbeat_s=arguments.heartbeat, stall_s=arguments.stall),
+    )
+
+
+def _training(arguments: argparse.Namespace) -> Training:
+    """What `arguments` ask for.
+
+    Raises:
+        KareusError: it cannot be done.
+    """
+    if (arguments.plan is None) == (arguments.workload is None):
+        raise ConfigError("train: give a plan, or --workload and a resolved workload; not both.")
+    numbers = _numbers(arguments)
+    return Training(
+        job=planned_job(arguments.plan, arguments.folder) if arguments.plan else unplanned_job(arguments.workload),
+        settings=numbers.settings,
+        optimizer=numbers.optimizer,
+        learning_rate=numbers.learning_rate,
+        clocks=arguments.clocks,
+    )
+
+
+def _settings(arguments: argparse.Namespace) -> TrainingSettings:
+    return TrainingSettings(
+        iterations=arguments.iterations,
+        data=arguments.data,
+        tokenizer=arguments.tokenizer,
+        output=arguments.output,
+        weights=arguments.weights,
+        seed=arguments.seed,
+        checkpoint_every=arguments.checkpoint_every,
+        keep=arguments.keep,
+        export=arguments.export,
+        replace_export=arguments.force,
+    )

@@ -1,0 +1,368 @@
+import dataclasses
+import itertools
+import math
+import time
+
+import numpy as np
+import pytest
+from helpers.builders import a100, all_reduce, gemm, graphs, memory
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kareus.gpu_model import laws
+from kareus.gpu_model.energy import collective_switching, operator_switching, relative_voltage
+from kareus.gpu_model.model import run_program, run_schedules
+from kareus.gpu_model.overlap import step_phases
+from kareus.graph.program import Program, Step
+from kareus.graph.records import Batch, Direction, OperatorKind, Partition
+from kareus.profile.programs import Execution, StageShape, instruction_program
+
+TOKENS = 16384
+LINEAR = gemm("linear", TOKENS, 2048, 3072)
+NORM = memory("norm", TOKENS * 3072)
+REDUCE = all_reduce(TOKENS * 3072)
+CLOCKS_MHZ = st.integers(900, 1410)
+
+
+def step_time_s(gpu, one, frequency_mhz):
+    """Time of one step where power is no limit."""
+    free = dataclasses.replace(gpu, power_limit_w=10_000)
+    return float(run_program(free, program(one), frequency_mhz).time_s)
+
+
+def steady_program(gpu, one, frequency_mhz):
+    """Time and energy at steady clocks, with no power limit."""
+    behaviour = run_program(dataclasses.replace(gpu, power_limit_w=10_000), one, frequency_mhz)
+    return behaviour.time_s, behaviour.energy_j
+
+
+def step(operators, collective=None, launch=0, sm_count=0):
+    return Step(operators=tuple(operators), collective=collective, launch=launch, sm_count=sm_count)
+
+
+def program(*steps, whole=False):
+    return Program(name="test", steps=steps, blocks=(0, len(steps)) if whole else None)
+
+
+def test_arithmetic_scales_with_the_clock_and_memory_traffic_does_not():
+    gpu = a100()
+    slow, fast = (laws.operator_time_s(gpu, LINEAR, f, gpu.sm_count) for f in (705, 1410))
+    assert slow / fast == pytest.approx(2, rel=0.05)
+    slow, fast = (laws.operator_time_s(gpu, NORM, f, gpu.sm_count) for f in (705, 1410))
+    assert slow == fast
+
+
+def test_a_large_gemm_stays_below_the_peak():
+    gpu = a100()
+    seconds = laws.operator_time_s(gpu, gemm("big", 16384, 16384, 16384), 1410, gpu.sm_count)
+    assert 0.5 < 2 * 16384**3 / seconds / (gpu.bf16_tflops * 1e12) < 0.96
+
+
+def gemm_s(*shape, sm_count=108):
+    operator = gemm("gemm", *shape)
+    return float(laws.operator_time_s(a100(), operator, np.asarray(1410.0), np.asarray(sm_count)))
+
+
+def test_a_weight_gradient_of_few_tiles_splits_its_inner_dimension_over_the_sms():
+    """One tile of every SM would take as long as 108 tiles: its 16 tiles would fill a seventh of the SMs."""
+    few, full = gemm_s(2048, 256, 32768), gemm_s(2304, 1536, 32768)
+    assert full / 7 < few < full / 4
+
+
+@given(
+    st.integers(1, 64), st.integers(1, 32), st.integers(64, 65536), st.integers(78, 108), st.sampled_from((1.0, 0.5))
+)
+def test_splitting_a_gemm_only_ever_helps_and_never_beats_perfect_use_of_the_sms(tall, wide, inner, sm_count, share):
+    gpu, operator = a100(), gemm("gemm", 128 * tall, 256 * wide, inner)
+    c = gpu.coefficients
+    taken_s = laws.operator_time_s(gpu, operator, np.asarray(1410.0), np.asarray(sm_count), share)
+    perfect_s = operator.flops / (gpu.peak_flops(1410.0, float(sm_count)) * c.gemm_efficiency)
+    waves = math.ceil(tall * wide / sm_count)
+    unsplit_s = perfect_s * waves * sm_count / (tall * wide) * (1 + c.gemm_inner_half / inner)
+    memory_s = laws.hbm_bytes(operator) / (gpu.hbm_gb_per_s * 1e9 * c.hbm_efficiency * share)
+    assert perfect_s < taken_s <= unsplit_s + memory_s + c.kernel_overhead_s
+
+
+def test_copies_around_attention_take_their_time_and_nothing_hides_them():
+    attending = dataclasses.replace(gemm("attention", TOKENS, 2048, 3072), kind=OperatorKind.ATTENTION)
+    copying = dataclasses.replace(attending, copies=3, copied_bytes=10**9)
+    gpu = a100()
+    alone_s, copied_s = (float(laws.operator_time_s(gpu, o, 1410, gpu.sm_count)) for o in (attending, copying))
+    copies_s = 1e9 / float(laws.hbm_bytes_per_s(gpu, gpu.sm_count)) + 3 * gpu.coefficients.kernel_overhead_s
+    assert copied_s - alone_s == pytest.approx(copies_s)
+    moved_j = [float(operator_switching(gpu, o).at_j(gpu, 1410.0)) for o in (attending, copying)]
+    byte_j = gpu.coefficients.hbm_j_per_byte + gpu.coefficients.hbm_core_j_per_byte
+    assert moved_j[1] - moved_j[0] == pytest.approx(1e9 * byte_j)
+
+
+def test_a_collective_gains_from_sms_with_diminishing_returns():
+    gpu = a100()
+    times = [laws.collective_time_s(gpu, REDUCE, 1410, sm) for sm in range(3, 31, 3)]
+    gains = [a - b for a, b in itertools.pairwise(times)]
+    assert all(g > 0 for g in gains)
+    assert gains == sorted(gains, reverse=True)
+
+
+def test_a_collective_slows_down_with_the_clock_but_less_than_arithmetic():
+    gpu = a100()
+    slowdown = laws.collective_time_s(gpu, REDUCE, 705, 24) / laws.collective_time_s(gpu, REDUCE, 1410, 24)
+    assert 1.1 < slowdown < 1.9
+
+
+def test_voltage_falls_steeply_below_the_maximum_clock_and_is_flat_below_the_knee():
+    gpu = a100()
+    volts = [relative_voltage(gpu, f) for f in range(600, 1411, 30)]
+    assert volts == sorted(volts)
+    assert volts[-1] == 1
+    assert relative_voltage(gpu, 600) == relative_voltage(gpu, 800)
+    top, lower = 1 - relative_voltage(gpu, 1310), relative_voltage(gpu, 1210) - relative_voltage(gpu, 1110)
+    assert top > lower
+
+
+@given(CLOCKS_MHZ, st.integers(1, 10).map(lambda n: 3 * n), st.integers(0, 2))
+def test_overlap_lies_between_full_concurrency_and_one_after_the_other_with_contention(frequency_mhz, sm_count, launch):
+    gpu = a100()
+    operators = [NORM, LINEAR, LINEAR]
+    overlapped = step_time_s(gpu, step(operators, REDUCE, launch, sm_count), frequency_mhz)
+    computing = step_time_s(gpu, step(operators), frequency_mhz)
+    communicating = laws.collective_time_s(gpu, REDUCE, frequency_mhz, sm_count)
+    assert overlapped >= max(computing, communicating)
+    assert overlapped <= 1.5 * (computing + communicating)
+
+
+def test_a_collective_that_starts_after_everything_is_fully_exposed():
+    gpu = a100(coefficients=dataclasses.replace(a100().coefficients, host_launch_s=0.0))
+    alone = step_time_s(gpu, step([NORM, LINEAR]), 1410) + laws.collective_time_s(gpu, REDUCE, 1410, 24)
+    assert step_time_s(gpu, step([NORM, LINEAR], REDUCE, 2, 24), 1410) == pytest.approx(alone)
+
+
+def test_there_is_a_sweet_spot_of_sms():
+    """Paper, section 3.2.1: too few expose the collective, too many starve the computation."""
+    gpu = a100()
+    operators = [LINEAR, LINEAR, LINEAR]
+    times = {sm: step_time_s(gpu, step(operators, REDUCE, 0, sm), 1410) for sm in range(1, 61)}
+    best = min(times, key=times.__getitem__)
+    assert 1 < best < 30
+    assert times[1] > times[best] < times[60]
+
+
+def test_launching_beside_a_memory_bound_operator_hurts():
+    """Paper, section 3.2.2."""
+    gpu = a100()
+    operators = [memory("norm", 8 * TOKENS * 3072), LINEAR, LINEAR, LINEAR]
+    assert step_time_s(gpu, step(operators, REDUCE, 0, 12), 1410) > step_time_s(
+        gpu, step(operators, REDUCE, 1, 12), 1410
+    )
+
+
+def whole(execution, gpu=None, frequency_mhz=1410):
+    shape = StageShape(layers=15, first=True, last=False)
+    made = instruction_program(graphs(), shape, Direction.FORWARD, execution, recompute=True, default_sm_count=24)
+    return run_program(gpu or a100(), made, frequency_mhz)
+
+
+def test_nanobatching_hides_communication():
+    assert whole(Execution.NANOBATCHING).time_s < whole(Execution.SEQUENTIAL).time_s
+
+
+def test_a_lower_clock_saves_energy_down_to_the_knee_and_then_wastes_it():
+    energies = [whole(Execution.SEQUENTIAL, frequency_mhz=f).energy_j for f in range(600, 1411, 30)]
+    lowest = energies.index(min(energies))
+    assert 0 < lowest < len(energies) - 1
+    assert 840 <= 600 + 30 * lowest <= 1140
+
+
+def hot_gpu():
+    """A GPU whose power limit a GEMM exceeds at maximum clock."""
+    free = run_program(a100(power_limit_w=10_000), program(step([LINEAR])), 1410)
+    return a100(power_limit_w=0.93 * free.power_w)
+
+
+def test_the_power_limit_holds_and_lowers_the_mean_clock():
+    gpu = hot_gpu()
+    limited = run_program(gpu, program(step([LINEAR])), 1410)
+    assert limited.power_limited
+    assert gpu.throttling_power_w < limited.power_w <= gpu.power_limit_w
+    assert limited.mean_clock_mhz < 1410
+
+
+def test_work_that_the_clock_does_not_speed_up_stays_within_a_low_power_limit_too():
+    capped = a100(power_limit_w=200)
+    behaviours = [run_program(capped, program(step([NORM])), clock_mhz) for clock_mhz in (900, 1110, 1410)]
+    assert any(b.power_limited for b in behaviours)
+    assert all(math.isfinite(b.time_s) and b.power_w <= capped.power_limit_w * (1 + 1e-9) for b in behaviours)
+    assert behaviours[-1].time_s == pytest.approx(behaviours[0].time_s)
+
+
+def test_a_fluctuating_clock_loses_time_and_energy_against_the_steady_clock_within_the_limit():
+    """So a clock below the maximum may be the fastest, and is more frugal, too (paper, section 6.2.1)."""
+    gpu = hot_gpu()
+    limited = run_program(gpu, program(step([LINEAR])), 1410)
+    clocks = np.arange(900.0, 1411.0)
+    time_s, energy_j = steady_program(gpu, program(step([LINEAR])), clocks)
+    fastest = np.argmin(np.where(energy_j <= gpu.throttling_power_w * time_s, time_s, np.inf))
+    assert time_s[fastest] < limited.time_s < 1.02 * time_s[fastest]
+    assert energy_j[fastest] < limited.energy_j
+
+
+def test_a_burst_is_held_to_the_limit_although_mean_power_is_far_below_it():
+    """Overlap raises power while it lasts, so beyond some clock it gains nothing (paper, section 6.2.1)."""
+    gpu = hot_gpu()
+    diluted = run_program(gpu, program(step([LINEAR]), *[step([NORM])] * 8), 1410)
+    assert diluted.power_w < 0.9 * gpu.throttling_power_w
+    assert diluted.power_limited
+
+
+def test_mean_power_never_exceeds_the_limit_itself():
+    free = run_program(a100(power_limit_w=10_000), program(step([LINEAR])), 1410)
+    for share in (0.9, 0.7, 0.5):
+        limited = run_program(a100(power_limit_w=share * free.power_w), program(step([LINEAR])), 1410)
+        assert limited.power_w <= share * free.power_w * (1 + 1e-9)
+
+
+def test_a_fluctuating_clock_costs_more_than_a_steady_one_of_the_same_mean():
+    """Paper, appendix A."""
+    gpu = hot_gpu()
+    limited = run_program(gpu, program(step([LINEAR])), 1410)
+    time_s, energy_j = steady_program(gpu, program(step([LINEAR])), limited.mean_clock_mhz)
+    assert energy_j < limited.energy_j
+    assert time_s == pytest.approx(limited.time_s, rel=0.01)
+
+
+@given(st.floats(120, 450), CLOCKS_MHZ, st.sampled_from([(LINEAR,), (NORM,), (NORM, LINEAR)]))
+def test_a_little_more_clock_or_power_changes_little(limit_w, frequency_mhz, operators):
+    """Whatever the limit: a fluctuating clock has no cliffs."""
+    one = program(step(operators, REDUCE, 0, 12))
+    here = run_program(a100(power_limit_w=limit_w), one, frequency_mhz)
+    for beside in (
+        run_program(a100(power_limit_w=limit_w), one, frequency_mhz + 0.1),
+        run_program(a100(power_limit_w=limit_w * 1.0001), one, frequency_mhz),
+    ):
+        assert beside.time_s == pytest.approx(here.time_s, rel=0.005)
+        assert beside.energy_j == pytest.approx(here.energy_j, rel=0.005)
+
+
+@given(CLOCKS_MHZ, st.integers(1, 60), st.integers(0, 4))
+def test_phases_do_all_of_the_work_once(frequency_mhz, sm_count, launch):
+    gpu, operators = a100(), (NORM, LINEAR, NORM, LINEAR)
+    phases = step_phases(gpu, operators, REDUCE, np.array([float(frequency_mhz)]), sm_count, launch)
+    work = [*(operator_switching(gpu, o) for o in operators), collective_switching(gpu, REDUCE)]
+    for part in ("core_j", "fixed_j"):
+        done_j = sum(getattr(phase.switching, part) for phase in phases)
+        assert done_j == pytest.approx(sum(getattr(w, part) for w in work))
+
+
+def test_a_phase_at_a_lower_clock_takes_what_the_laws_say():
+    gpu, every_sm, clocks = a100(), np.array([108.0]), (np.array([1410.0]), np.array([1050.0]))
+    for operator in (NORM, LINEAR):
+        (phase,) = step_phases(gpu, [operator], None, clocks[0], 0, 0)
+        expected_s = laws.operator_time_s(gpu, operator, clocks[1], every_sm)
+        assert phase.at_s(*clocks) == pytest.approx(expected_s, rel=0.005)
+    (exposed,) = step_phases(gpu, [], REDUCE, clocks[0], 20, 0)
+    assert exposed.at_s(*clocks) == pytest.approx(laws.collective_time_s(gpu, REDUCE, clocks[1], np.array([20.0])))
+
+
+def test_a_program_without_steps_takes_no_time():
+    nothing = run_program(a100(), program(), 1200)
+    assert (nothing.time_s, nothing.energy_j, nothing.mean_clock_mhz) == (0, 0, 1200)
+
+
+def test_no_clock_meets_an_absurd_limit_but_the_model_still_answers():
+    limited = run_program(a100(power_limit_w=30), program(step([LINEAR])), 1410)
+    assert limited.power_limited
+    assert limited.time_s > 0
+
+
+def fastest_s(evaluate):
+    """Least processor time of ten evaluations."""
+    took_s = []
+    for _ in range(10):
+        began_s = time.process_time()
+        evaluate()
+        took_s.append(time.process_time() - began_s)
+    return min(took_s)
+
+
+def test_a_thousand_schedules_at_once_take_far_less_than_one_after_the_other():
+    """Vectorised: 720 schedules within 0.2 s on one core stay possible (`benchmarks/test_gpu_model.py` times them)."""
+    gpu = hot_gpu()
+    operators = (NORM, LINEAR, NORM, LINEAR)
+    partition = Partition(name="test", direction=Direction.FORWARD, operators=operators, collective=REDUCE)
+    grid = np.meshgrid(np.linspace(900, 1410, 25), np.arange(3.0, 31.0, 3.0), range(4), indexing="ij")
+    clocks, sm_counts, launches = (axis.ravel() for axis in grid)
+    all_s = fastest_s(lambda: run_schedules(gpu, partition, clocks, sm_counts, launches))
+    one_s = fastest_s(lambda: run_schedules(gpu, partition, clocks[-1:], sm_counts[-1:], launches[-1:]))
+    assert all_s < 100 * one_s
+
+
+def test_short_kernels_wait_for_the_host_at_any_clock():
+    """Why a small workload gains neither from a higher clock nor from nanobatches."""
+    slow_host = dataclasses.replace(a100().coefficients, host_launch_s=0.1)
+    gpu = a100(coefficients=slow_host)
+    small = step([gemm("small", 128, 256, 128)] * 3)
+    assert step_time_s(gpu, small, 900) == pytest.approx(0.3)
+    assert step_time_s(gpu, small, 1410) == pytest.approx(0.3)
+
+
+def test_long_kernels_hide_the_host():
+    prompt, slow = (
+        a100(coefficients=dataclasses.replace(a100().coefficients, host_launch_s=host_s)) for host_s in (0.0, 1e-5)
+    )
+    assert step_time_s(slow, step([LINEAR] * 4), 1410) == pytest.approx(
+        step_time_s(prompt, step([LINEAR] * 4), 1410), rel=1e-3
+    )
+
+
+def test_a_whole_instruction_costs_more_than_the_sum_of_its_isolated_steps():
+    gpu = a100()
+    steps, c = [step([NORM, LINEAR], REDUCE, 0, 12)] * 4, gpu.coefficients
+    isolated_s, _ = steady_program(gpu, program(*steps), 1410)
+    instruction_s, _ = steady_program(gpu, program(*steps, whole=True), 1410)
+    assert instruction_s == pytest.approx(isolated_s * (1 + c.isolation_overhead) + c.instruction_overhead_s)
+
+
+def test_more_contention_never_helps():
+    gpu = a100()
+    rough = dataclasses.replace(gpu, coefficients=dataclasses.replace(gpu.coefficients, contention=1.0))
+    calm = dataclasses.replace(gpu, coefficients=dataclasses.replace(gpu.coefficients, contention=0.0))
+    both = step([NORM, LINEAR], REDUCE, 0, 12)
+    assert step_time_s(rough, both, 1410) > step_time_s(calm, both, 1410)
+
+
+@pytest.mark.parametrize("operator", [LINEAR, NORM, gemm("balanced", 4 * TOKENS, 512, 512)], ids=lambda o: o.name)
+def test_hbm_has_no_cliff_where_operator_and_collective_want_more_than_there_is(operator):
+    gpu, both = a100(), step([operator], REDUCE, 0, 12)
+    per_bus_byte = np.geomspace(0.5, 20, 800)
+    times_s = [
+        step_time_s(
+            dataclasses.replace(gpu, coefficients=dataclasses.replace(gpu.coefficients, hbm_bytes_per_bus_byte=moved)),
+            both,
+            1410,
+        )
+        for moved in per_bus_byte.tolist()
+    ]
+    growth = np.diff(np.log(times_s))
+    assert 0 <= growth.min() < growth.max() < 0.01
+
+
+def test_the_graph_of_a_nanobatch_is_half_of_a_microbatch():
+    whole_graph, half = graphs()[Batch.MICROBATCH], graphs()[Batch.NANOBATCH]
+    assert half.forward[0].operators[1].flops * 2 == whole_graph.forward[0].operators[1].flops
+
+
+@given(st.integers(0, 2**32 - 1))
+def test_all_schedules_at_once_cost_what_each_costs_alone(seed):
+    gpu, partition = (
+        hot_gpu(),
+        Partition(name="test", direction=Direction.FORWARD, operators=(NORM, LINEAR, NORM, LINEAR), collective=REDUCE),
+    )
+    random = np.random.default_rng(seed)
+    frequencies = random.integers(900, 1410, 20).astype(float)
+    sm_counts, launches = random.integers(1, 60, 20).astype(float), random.integers(0, 4, 20)
+    together = run_schedules(gpu, partition, frequencies, sm_counts, launches)
+    for n in range(20):
+        one = step(partition.operators, REDUCE, int(launches[n]), int(sm_counts[n]))
+        alone = run_program(gpu, program(one), frequencies[n])
+        assert together.time_s[n] == pytest.approx(float(alone.time_s), rel=1e-12)
+        assert together.energy_j[n] == pytest.approx(float(alone.energy_j), rel=1e-12)
+        assert together.power_limited[n] == alone.power_limited

@@ -1,0 +1,103 @@
+"""Errors of the GPU model are quoted for the numbers that they were estimated with, and for no others."""
+
+import dataclasses
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+from helpers.builders import CONFIG, a100, protocol, simulated
+
+from kareus.gpu_model import trust as module
+from kareus.gpu_model.gpu import FrequencyRange, Gpu, GpuCoefficients
+from kareus.gpu_model.trust import numbers_of, trust
+from kareus.testbed.factory import open_testbed
+from kareus.workload.compose import compose
+
+NOT_MEASURED = "errors not measured for this GPU"
+
+
+def composed(*overrides: str, config: Path = CONFIG) -> Gpu:
+    (only,) = compose(overrides, config)
+    return only.workload.gpu
+
+
+def test_the_shipped_gpu_that_was_fitted_says_how_far_off_it_is() -> None:
+    assert trust(composed("gpu=a100-sxm4-40gb")).startswith("on held-out workloads 90 % within 4.2 % of time and 3.9 %")
+
+
+@pytest.mark.parametrize("gpu", ["h100-sxm5-80gb", "h200"])
+def test_shipped_gpus_that_were_not_fitted_say_so(gpu: str) -> None:
+    assert trust(composed(f"gpu={gpu}")) == NOT_MEASURED
+
+
+@pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(GpuCoefficients)])
+def test_errors_are_not_known_with_another_coefficient(name: str) -> None:
+    gpu = a100()
+    changed = dataclasses.replace(gpu.coefficients, **{name: getattr(gpu.coefficients, name) * 0.999})
+    assert trust(dataclasses.replace(gpu, coefficients=changed)) == NOT_MEASURED
+
+
+OF_NO_PREDICTION = {
+    "memory_gib": 79.1,
+    "search_frequencies": FrequencyRange(minimum_mhz=1200, maximum_mhz=1410, stride_mhz=15),
+}
+
+
+@pytest.mark.parametrize("name", sorted({f.name for f in dataclasses.fields(Gpu)} - {"coefficients", "uncertainty"}))
+def test_errors_are_not_known_of_other_hardware(name: str) -> None:
+    gpu = a100()
+    if name in OF_NO_PREDICTION:
+        assert trust(dataclasses.replace(gpu, **{name: OF_NO_PREDICTION[name]})) == trust(gpu)
+        return
+    other = gpu.name + "-2" if name == "name" else getattr(gpu, name) * 2
+    searched = dataclasses.replace(gpu.search_frequencies, maximum_mhz=2820) if name == "maximum_clock_mhz" else None
+    changed = {name: other} | ({"search_frequencies": searched} if searched else {})
+    assert trust(dataclasses.replace(gpu, **changed)) == NOT_MEASURED
+
+
+def test_errors_are_not_known_under_other_laws(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = a100()
+    assert trust(gpu) != NOT_MEASURED
+    monkeypatch.setattr(module, "MODEL_VERSION", "another")
+    assert trust(gpu) == NOT_MEASURED
+
+
+@pytest.mark.parametrize("override", ["gpu.coefficients.contention=0.7", "gpu.hbm_gb_per_s=2039", "gpu.name=mine"])
+def test_an_override_of_a_number_takes_the_estimate_away_everywhere(override: str) -> None:
+    gpu = composed(override)
+    assert trust(gpu) == NOT_MEASURED
+    assert NOT_MEASURED in open_testbed(simulated(), gpu, protocol().predecessor_power_w, 0).identity.detail
+
+
+def test_an_override_with_the_value_that_is_there_changes_nothing() -> None:
+    assert numbers_of(composed("gpu.hbm_gb_per_s=1555", "gpu.coefficients.throttle_step_mhz=398.0")) == numbers_of(
+        composed()
+    )
+
+
+def test_the_copy_of_a_gpus_file_that_the_documentation_makes_has_no_errors_of_the_first(tmp_path: Path) -> None:
+    shutil.copytree(CONFIG, tmp_path / "config")
+    page = (CONFIG.parent / "docs/howto/gpu.md").read_text()
+    (command,) = re.findall(r"^sed .*\\\n.*$", page, re.MULTILINE)
+    subprocess.run(["bash", "-c", command], cwd=tmp_path, check=True)
+    gpu = composed("gpu=a100-sxm4-80gb", config=tmp_path / "config")
+    assert (gpu.name, gpu.uncertainty is None) == ("A100-SXM4-80GB", False)
+    assert trust(gpu) == NOT_MEASURED
+
+
+def test_an_estimate_names_its_numbers_as_text_in_every_reader_of_yaml() -> None:
+    loaded = yaml.safe_load((CONFIG / "gpu/a100-sxm4-40gb.yaml").read_text())
+    assert loaded["uncertainty"]["estimated_for"] == numbers_of(a100()) == composed().uncertainty.estimated_for
+
+
+def test_an_estimate_of_an_earlier_version_which_names_no_numbers_is_accepted_and_not_quoted(tmp_path: Path) -> None:
+    shutil.copytree(CONFIG, tmp_path / "config")
+    path = tmp_path / "config/gpu/a100-sxm4-40gb.yaml"
+    path.write_text(re.sub(r"^  estimated_for:.*\n", "", path.read_text(), flags=re.MULTILINE))
+    gpu = composed("gpu=a100-sxm4-40gb", config=tmp_path / "config")
+    assert gpu.uncertainty is not None
+    assert gpu.uncertainty.estimated_for is None
+    assert trust(gpu) == NOT_MEASURED

@@ -1,0 +1,220 @@
+"""Small records that the tests of several rooms share."""
+
+import dataclasses
+import operator
+from functools import cache, reduce
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from kareus.artifacts.records import from_plain
+from kareus.artifacts.seals import sealed
+from kareus.gpu_model.gpu import Gpu
+from kareus.graph.records import (
+    Batch,
+    BlockGraph,
+    Collective,
+    CollectiveKind,
+    Direction,
+    Operator,
+    OperatorKind,
+    Scope,
+    Segment,
+)
+from kareus.model.config import Model
+from kareus.profile.config import MeasurementProtocol
+from kareus.schedule.config import SearchSpaceConfig
+from kareus.search.config import InformedSearch, PaperSearch
+from kareus.testbed.config import TestbedConfig
+
+CONFIG = Path(__file__).parents[2] / "config"
+
+
+def resealed(document: dict[str, Any]) -> dict[str, Any]:
+    """A document with a seal that fits whatever it says now; its old one where it says what no seal can be made of."""
+    try:
+        return sealed({key: value for key, value in document.items() if key != "seal"})
+    except ValueError:  # a number that is none
+        return document
+
+
+@cache
+def _group(group: str, option: str) -> dict[str, Any]:
+    loaded: dict[str, Any] = yaml.safe_load((CONFIG / group / f"{option}.yaml").read_text())
+    inherited = [_group(group, parent) for parent in loaded.pop("defaults", []) if parent != "_self_"]
+    return reduce(operator.or_, [*inherited, loaded])
+
+
+def a100(**changes: Any) -> Gpu:
+    return dataclasses.replace(from_plain(Gpu, _group("gpu", "a100-sxm4-40gb")), **changes)
+
+
+def simulated(**changes: Any) -> TestbedConfig:
+    return dataclasses.replace(from_plain(TestbedConfig, _group("testbed", "simulated")), **changes)
+
+
+def protocol(**changes: Any) -> MeasurementProtocol:
+    return dataclasses.replace(from_plain(MeasurementProtocol, _group("protocol", "thermally_stable")), **changes)
+
+
+def space() -> SearchSpaceConfig:
+    return from_plain(SearchSpaceConfig, _group("space", "default"))
+
+
+def search(option: str = "paper", **changes: Any) -> PaperSearch:
+    return dataclasses.replace(from_plain(PaperSearch, _group("search", option)), **changes)
+
+
+def informed_search(**changes: Any) -> InformedSearch:
+    return dataclasses.replace(from_plain(InformedSearch, _group("search", "informed")), **changes)
+
+
+def small_model(**changes: Any) -> Model:
+    """A model that real tensors of run in milliseconds."""
+    values = {
+        "name": "small",
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 16,
+        "vocab_size": 40,
+        "tie_embeddings": False,
+        "qk_norm": False,
+        "qkv_bias": False,
+        "norm_epsilon": 1e-6,
+        "rotary_base": 500_000.0,
+        "rotary_scaling": None,
+        "layers_per_stage": {},
+    }
+    return Model(**(values | changes))
+
+
+def gemm(name: str, m: int, n: int, k: int) -> Operator:
+    return Operator(
+        name=name,
+        kind=OperatorKind.GEMM,
+        shape=(m, n, k),
+        flops=2 * m * n * k,
+        bytes_read=2 * (m * k + n * k),
+        bytes_written=2 * m * n,
+        kernels=1,
+    )
+
+
+def memory(name: str, elements: int) -> Operator:
+    return Operator(
+        name=name,
+        kind=OperatorKind.MEMORY,
+        shape=(elements,),
+        flops=elements,
+        bytes_read=4 * elements,
+        bytes_written=4 * elements,
+        kernels=1,
+    )
+
+
+def all_reduce(elements: int, group_size: int = 8) -> Collective:
+    return Collective(
+        kind=CollectiveKind.ALL_REDUCE, group="tp", group_size=group_size, message_bytes=2 * elements, fused=1
+    )
+
+
+def segment(name: str, direction: Direction, operators: list[Operator], **changes: Any) -> Segment:
+    values = {
+        "name": name,
+        "direction": direction,
+        "scope": Scope.BLOCK,
+        "operators": tuple(operators),
+        "collective": None,
+        "independent_tail": 0,
+    }
+    return Segment(**(values | changes))
+
+
+def block_graph(tokens: int) -> BlockGraph:
+    """A tensor-parallel block much like that of Llama 3.2 3B on eight GPUs, with two segments in each direction."""
+    hidden, inner, qkv, vocab = 3072, 1024, 640, 16032
+    reduce = all_reduce(tokens * hidden)
+    forward = (
+        segment(
+            "attention",
+            Direction.FORWARD,
+            [
+                memory("norm", tokens * hidden),
+                gemm("qkv", tokens, qkv, hidden),
+                gemm("projection", tokens, hidden, 384),
+            ],
+            collective=reduce,
+        ),
+        segment(
+            "mlp",
+            Direction.FORWARD,
+            [
+                memory("norm", tokens * hidden),
+                gemm("gate_up", tokens, 2 * inner, hidden),
+                memory("activation", tokens * inner),
+                gemm("down", tokens, hidden, inner),
+            ],
+            collective=reduce,
+        ),
+    )
+    backward = (
+        segment(
+            "mlp",
+            Direction.BACKWARD,
+            [
+                memory("norm", 2 * tokens * hidden),
+                gemm("down.dgrad", tokens, inner, hidden),
+                gemm("gate_up.dgrad", tokens, hidden, 2 * inner),
+                gemm("gate_up.wgrad", 2 * inner, hidden, tokens),
+            ],
+            collective=reduce,
+            independent_tail=1,
+        ),
+        segment(
+            "attention",
+            Direction.BACKWARD,
+            [
+                memory("norm", 2 * tokens * hidden),
+                gemm("projection.dgrad", tokens, 384, hidden),
+                gemm("qkv.dgrad", tokens, hidden, qkv),
+                gemm("qkv.wgrad", qkv, hidden, tokens),
+            ],
+            collective=reduce,
+            independent_tail=1,
+        ),
+    )
+    return BlockGraph(
+        forward=forward,
+        backward=backward,
+        embedding_forward=(
+            segment(
+                "embedding",
+                Direction.FORWARD,
+                [memory("embedding", tokens * hidden)],
+                scope=Scope.EMBEDDING,
+                collective=reduce,
+            ),
+        ),
+        embedding_backward=(
+            segment("embedding", Direction.BACKWARD, [memory("embedding", tokens * hidden)], scope=Scope.EMBEDDING),
+        ),
+        head_forward=(segment("head", Direction.FORWARD, [gemm("lm_head", tokens, vocab, hidden)], scope=Scope.HEAD),),
+        head_backward=(
+            segment(
+                "head",
+                Direction.BACKWARD,
+                [gemm("lm_head.dgrad", tokens, hidden, vocab), gemm("lm_head.wgrad", vocab, hidden, tokens)],
+                scope=Scope.HEAD,
+                collective=reduce,
+                independent_tail=1,
+            ),
+        ),
+    )
+
+
+def graphs(tokens: int = 32768) -> dict[Batch, BlockGraph]:
+    return {Batch.MICROBATCH: block_graph(tokens), Batch.NANOBATCH: block_graph(tokens // 2)}

@@ -1,0 +1,173 @@
+"""Folders of tiny workloads that can be trained on this machine: what the stages before the engine leave there."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from helpers.builders import a100, protocol, search, simulated, small_model, space
+from kareus.artifacts.configuration import to_yaml
+from kareus.artifacts.files import write_text
+from kareus.artifacts.provenance import Provenance, TestbedIdentity
+from kareus.artifacts.records import content_hash
+from kareus.artifacts.tables import read_table, write_table
+from kareus.cli import main
+from kareus.frontier.tables import MICROBATCH
+from kareus.graph.records import Direction, instruction_directions
+from kareus.model.config import Parallelism
+from kareus.partition.config import subject_of
+from kareus.partition.names import instruction_partitions
+from kareus.pipeline.config import PipelineConfig, PipelineSchedule
+from kareus.pipeline.instructions import instructions_of
+from kareus.pipeline.solver.dag import build_dag, makespan
+from kareus.pipeline.tables import ITERATION
+from kareus.pipeline.transfers import transfers_s
+from kareus.profile.programs import Execution, chunk_shapes
+from kareus.schedule.tables import SPACE
+from kareus.training.tables import ITERATIONS
+from kareus.workload.config import Workload
+from kareus.workload.slices import cut, slice_text
+
+TESTBED = TestbedIdentity(kind="simulated", gpu="A100-SXM4-40GB", detail="made up")
+TIMES_S = {"forward": 1.0, "backward": 2.0, "input-gradient": 1.0, "weight-gradient": 0.9}
+POWER_W = 200.0
+CLOCKS_MHZ = {"forward": 1410, "backward": 1200, "input-gradient": 1320, "weight-gradient": 1110}
+
+
+def tiny_workload(dp: int = 1, pp: int = 1, tp: int = 1, cp: int = 1, **changes: Any) -> Workload:
+    model = changes.get("model", small_model(name="tiny", vocab_size=264))
+    split = (model.num_layers // pp,) * pp
+    values = {
+        "model": model,
+        "parallelism": Parallelism(dp=dp, pp=pp, tp=tp, cp=cp, layers_per_stage=split, shard_optimizer=False),
+        "gpu": a100(),
+        "testbed": simulated(),
+        "protocol": protocol(),
+        "space": space(),
+        "search": search(),
+        "pipeline": PipelineConfig(schedule=PipelineSchedule.ONE_FORWARD_ONE_BACKWARD, chunks=1, deadlines=2),
+        "microbatch_size": 2,
+        "num_microbatches": 3,
+        "sequence_length": 16,
+        "activation_checkpointing": True,
+        "memory_reserve_gib": 1.0,
+        "confirmations": 3,
+        "seed": 0,
+    }
+    return Workload(**(values | changes))
+
+
+def planned(folder: Path, workload: Workload) -> Path:
+    """Write what `kareus train` reads of a workload; returns a plan."""
+    for stage in ("plan", "partition", "schedule"):
+        write_text(folder / f"config/{stage}.yaml", slice_text(workload, stage))
+    write_text(folder / "config/workload.yaml", to_yaml(workload))
+    segments, partitions = folder / "partition/segments.parquet", folder / "partition/partitions.parquet"
+    config = str(folder / "config/partition.yaml")
+    for stage in ("partition", "schedule"):
+        (folder / stage).mkdir(parents=True, exist_ok=True)
+    assert main(["partition", "--config", config, "--segments", str(segments), "--partitions", str(partitions)]) == 0
+    config, space_file = str(folder / "config/schedule.yaml"), folder / "schedule/space.parquet"
+    assert main(["schedule", "--config", config, "--partitions", str(partitions), "--space", str(space_file)]) == 0
+    launches = dict(read_table(space_file, SPACE).select("partition", "launch").iter_rows())
+    microbatch = MICROBATCH.frame([*_points(workload, "kareus", launches), *_points(workload, "sequential", {})])
+    iteration = ITERATION.frame([_fastest(workload, method) for method in ("sequential", "kareus")])
+    write_table(folder / "frontier/microbatch.parquet", microbatch, MICROBATCH, _origin(workload, "frontier"))
+    write_table(folder / "pipeline/iteration.parquet", iteration, ITERATION, _origin(workload, "pipeline"))
+    assert main(["select", "fastest", str(folder)]) == 0
+    return folder / "plan/fastest.json"
+
+
+def train(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
+    """`kareus train` on CPUs."""
+    return subprocess.run(
+        command(*arguments), capture_output=True, text=True, check=False, env=environment(), **options
+    )
+
+
+def here(*arguments: object) -> int:
+    """`kareus train` of one rank, in this process and on one core, as `train` has it."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return main(["train", *map(str, arguments), "--communicator", "gloo"])
+    finally:
+        torch.set_num_threads(threads)
+
+
+def command(*arguments: object) -> list[str]:
+    return [sys.executable, "-m", "kareus", "train", *map(str, arguments), "--communicator", "gloo"]
+
+
+def environment() -> dict[str, str]:
+    return os.environ | {"OMP_NUM_THREADS": "1"}
+
+
+def losses(output: Path) -> list[float]:
+    """Of every iteration, as rank 0 recorded them."""
+    rows = read_table(output / "rank-00000.parquet", ITERATIONS).sort("iteration")
+    assert rows["iteration"].to_list() == list(range(len(rows)))
+    return rows["loss"].to_list()
+
+
+def _points(workload: Workload, method: str, launches: dict[str, str]) -> Iterator[dict[str, Any]]:
+    """One point of every instruction: overlap where there are partitions, for `kareus` nanobatching elsewhere.
+
+    Forwards and backwards have clocks of their own.
+    """
+    for (stage, chunk), shape in chunk_shapes(workload.parallelism.split, workload.chunks).items():
+        for direction in instruction_directions(split_backward=workload.split_backward):
+            time_s = TIMES_S[direction]
+            partitions = instruction_partitions(workload, direction, shape.layers) if launches else ()
+            halves = workload.microbatch_size % 2 == 0 and direction is not Direction.WEIGHT_GRADIENT
+            splits = Execution.OVERLAP if partitions else Execution.NANOBATCHING
+            yield {
+                "method": method,
+                "stage": stage,
+                "chunk": chunk,
+                "direction": direction,
+                "point": 0,
+                "execution": splits if method == "kareus" and halves else "sequential",
+                "frequency_mhz": CLOCKS_MHZ[direction],
+                "time_s": time_s,
+                "energy_j": POWER_W * time_s,
+                "dynamic_energy_j": (POWER_W - workload.gpu.static_power_w) * time_s,
+                "effective_energy_j": (POWER_W - workload.gpu.blocking_power_w) * time_s,
+                "is_thinned": False,
+                "time_error_s": 0.0,
+                "energy_error_j": 0.0,
+                "on_frontier": True,
+                "choices": [{"partition": p, "sm_count": 3, "launch": launches[p]} for p in partitions],
+            }
+
+
+def _fastest(workload: Workload, method: str) -> dict[str, Any]:
+    """Row of the iteration frontier whose prediction follows from the instructions."""
+    instructions = instructions_of(workload)
+    times_s = [TIMES_S[i.direction] for i in instructions]
+    dag = build_dag(instructions, transfers_s(cut(workload, "pipeline")))
+    time_s, gpus = makespan(dag, times_s), workload.parallelism.gpus
+    effective_j = (POWER_W - workload.gpu.blocking_power_w) * sum(times_s) * workload.parallelism.gpus_per_stage
+    energy_j = effective_j + workload.gpu.blocking_power_w * time_s * gpus
+    static_energy_j = workload.gpu.static_power_w * time_s * gpus
+    return {
+        "method": method,
+        "plan": 0,
+        "time_s": time_s,
+        "energy_j": energy_j,
+        "static_energy_j": static_energy_j,
+        "dynamic_energy_j": energy_j - static_energy_j,
+        "deadline_s": time_s,
+        "lower_bound_j": energy_j,
+        "gap": 0.0,
+        "points": [0] * len(instructions),
+    }
+
+
+def _origin(workload: Workload, stage: str) -> Provenance:
+    config_hash = content_hash(cut(workload, stage))
+    return Provenance(config_hash=config_hash, testbed=TESTBED, seed=workload.seed, subject=subject_of(workload))

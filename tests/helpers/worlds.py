@@ -1,0 +1,116 @@
+"""Several ranks on this machine over gloo, and the tiny models that they run."""
+
+import datetime
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+
+from helpers.builders import small_model
+from kareus.graph.records import Batch, BlockGraph
+from kareus.launch.ranks import Groups, groups_of, place_of
+from kareus.model.communicators.choice import Library
+from kareus.model.config import Model, Parallelism
+from kareus.partition.detect import detect_partitions
+from kareus.partition.extract import extract
+from kareus.profile.programs import Execution
+from kareus.runtime.schedules import MicrobatchSchedule, Schedule
+from kareus.schedule.choice import Choice
+
+LLAMA = small_model(name="tiny-llama", vocab_size=40)
+QWEN = small_model(name="tiny-qwen", qk_norm=True, qkv_bias=True, num_key_value_heads=4)
+LAYERS, TOKENS = 2, 16
+
+
+def drawn(examples: int) -> settings:
+    """Settings of a property that ranks check together: all draw the same examples, and fail where any of them does.
+
+    No example has to end within a time: ranks are processes of their own, where no `conftest.py` says so.
+    """
+    return settings(
+        max_examples=examples, derandomize=True, database=None, deadline=None, suppress_health_check=HealthCheck
+    )
+
+
+def degrees(tp: int = 1, cp: int = 1, dp: int = 1) -> Parallelism:
+    return Parallelism(dp=dp, pp=1, tp=tp, cp=cp, layers_per_stage=(LAYERS,), shard_optimizer=False)
+
+
+def graph_of(model: Model, parallelism: Parallelism) -> BlockGraph:
+    return extract(model, parallelism, 2, TOKENS)[Batch.NANOBATCH]
+
+
+def schedules(
+    graph: BlockGraph, *, recompute: bool, split_backward: bool = False
+) -> st.SearchStrategy[MicrobatchSchedule]:
+    """Any legal plan of one microbatch: any execution, any launch operator and SM count for every partition."""
+    partitions = detect_partitions(graph, recompute=recompute, split_backward=split_backward)
+    choices = st.tuples(
+        *(
+            st.builds(
+                Choice,
+                partition=st.just(partition.name),
+                sm_count=st.integers(1, 30),
+                launch=st.sampled_from([operator.name for operator in partition.operators]),
+            )
+            for partition in partitions
+        )
+    )
+    one = st.just(Schedule()) | st.just(Schedule(Execution.NANOBATCHING))
+    if partitions:
+        one |= st.builds(Schedule, st.just(Execution.OVERLAP), choices)
+    return st.builds(MicrobatchSchedule, one, one)
+
+
+def spawn(world_size: int, check: Callable[..., None], folder: Path, *arguments: Any) -> None:
+    """Run `check(rank, *arguments)` on every rank of a world of gloo."""
+    store = folder / "store"
+    torch.multiprocessing.spawn(_run, (check, world_size, str(store), arguments), nprocs=world_size)
+
+
+def gloo_groups(rank: int, parallelism: Parallelism) -> Groups:
+    """The communicators of `rank`; every rank calls this."""
+    return groups_of(place_of(rank, parallelism, dist.get_world_size()), parallelism, Library.GLOO, scratch_bytes=0)
+
+
+def randomise(module: torch.nn.Module, seed: int = 0) -> None:
+    """Give every weight, norms and biases too, values that show a mistake; the same on every rank."""
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in module.parameters():
+        spread = 0.3 if parameter.dim() > 1 else 1.0
+        parameter.data = torch.randn(parameter.shape, generator=generator) * spread
+
+
+def gradients_of(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Gradients of all weights, taken out: the buffers are zero afterwards."""
+    taken = {name: b.clone() for name, b in module.named_buffers() if name.endswith("_gradient")}
+    for name in taken:
+        module.get_buffer(name).zero_()
+    return taken
+
+
+def departure(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> float:
+    """Largest max|difference| / max|expected| over the tensors, on any rank, so that all ranks fail together.
+
+    Infinite where one of them is not a number, which comparisons would pass over.
+    """
+    assert found.keys() == expected.keys()
+    departures = [float((found[n] - e).abs().max() / e.abs().max()) for n, e in expected.items()]
+    over_ranks = torch.tensor(departures, dtype=torch.float64).nan_to_num(nan=torch.inf).max()
+    if dist.is_initialized():
+        dist.all_reduce(over_ranks, op=dist.ReduceOp.MAX)
+    return float(over_ranks)
+
+
+def _run(rank: int, check: Callable[..., None], world_size: int, store: str, arguments: tuple[Any, ...]) -> None:
+    torch.set_num_threads(1)
+    timeout = datetime.timedelta(seconds=100)  # ranks that disagree end before the test is stopped
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world_size, timeout=timeout)
+    try:
+        check(rank, *arguments)
+    finally:
+        dist.destroy_process_group()

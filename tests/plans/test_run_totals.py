@@ -1,0 +1,70 @@
+"""What a whole run takes, by sums done by hand."""
+
+import dataclasses
+import re
+
+import pytest
+from helpers.builders import CONFIG
+
+from kareus.errors import ConfigError
+from kareus.plans.document import Prediction
+from kareus.plans.run_totals import check_tokens, run_totals, tokens_per_iteration
+from kareus.plans.selectors import Prices
+from kareus.workload.resolve import resolve_accepted
+
+ITERATION = Prediction(time_s=36.0, energy_j=7.2e6, static_energy_j=3e6, dynamic_energy_j=4.2e6, lower_bound_j=7e6)
+"""A hundredth of an hour and 2 kWh."""
+
+
+def workload(**parallelism):
+    """2 stages on 8 GPUs each; 4 microbatches of 8 sequences of 4,096 tokens: 131,072 tokens an iteration."""
+    (own,) = resolve_accepted(["parallelism=tp8", "num_microbatches=4"], CONFIG).values()
+    own = dataclasses.replace(own, microbatch_size=8, sequence_length=4096)
+    return dataclasses.replace(own, parallelism=dataclasses.replace(own.parallelism, **parallelism))
+
+
+def test_every_replica_trains_on_its_own_tokens():
+    assert tokens_per_iteration(workload()) == 131_072
+    assert tokens_per_iteration(workload(dp=3)) == 3 * 131_072
+
+
+def test_a_run_takes_its_iterations_hours_and_energy():
+    said = run_totals(ITERATION, workload(), 1250 * 131_072, None)
+    assert said == "1.6384e+08 tokens: 1,250 iterations, 12.5 h on 16 GPUs, 2,500.0 kWh"
+
+
+def test_a_part_of_an_iteration_takes_its_part():
+    said = run_totals(ITERATION, workload(), 25.5 * 131_072, None)
+    assert said.endswith("0.3 h on 16 GPUs, 51.0 kWh")
+
+
+def test_replicas_share_the_iterations_of_a_run():
+    said = run_totals(ITERATION, workload(dp=2), 1250 * 131_072, None)
+    assert said == "1.6384e+08 tokens: 625 iterations, 6.2 h on 32 GPUs, 1,250.0 kWh"
+
+
+@pytest.mark.parametrize(
+    ("prices", "cost"),
+    [(Prices(0.1, 0.0), "250.00"), (Prices(0.0, 2.5), "500.00"), (Prices(0.1, 2.5), "750.00")],
+)
+def test_a_run_costs_its_energy_and_its_gpu_hours(prices, cost):
+    """2,500 kWh, and 12.5 h of 16 GPUs."""
+    said = run_totals(ITERATION, workload(), 1250 * 131_072, prices)
+    assert said.endswith(f"2,500.0 kWh, cost {cost}")
+
+
+@pytest.mark.parametrize("tokens", [0.0, -1.0, float("inf"), float("nan")])
+def test_a_run_of_no_number_of_tokens_is_refused(tokens):
+    with pytest.raises(ConfigError, match=re.escape(f"--tokens {tokens:g}: must be a positive number")):
+        check_tokens(tokens)
+
+
+@pytest.mark.parametrize("tokens", [0.5, 1.1e18])
+def test_a_run_of_no_or_countless_tokens_is_refused(tokens):
+    with pytest.raises(ConfigError, match=re.escape(f"--tokens {tokens:g}: must be from 1 to 1e+18")):
+        check_tokens(tokens)
+
+
+def test_a_run_may_have_one_token_or_very_many():
+    for tokens in (1.0, 15e12, 1e18):
+        check_tokens(tokens)

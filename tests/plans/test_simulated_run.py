@@ -1,0 +1,215 @@
+"""Plans played back on the simulated testbed, and compared with what they predict."""
+
+import dataclasses
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from helpers.builders import a100, simulated, small_model
+from helpers.trainings import CLOCKS_MHZ, planned, tiny_workload
+
+from kareus.artifacts.tables import read_provenance, read_table
+from kareus.cli import main
+from kareus.errors import ArtifactError
+from kareus.gpu_model.model import run_program
+from kareus.graph.records import Batch
+from kareus.partition.read import read_graphs
+from kareus.pipeline.config import PipelineConfig, PipelineSchedule
+from kareus.pipeline.instructions import instructions_of
+from kareus.pipeline.solver.dag import build_dag, makespan
+from kareus.pipeline.tables import ITERATION
+from kareus.pipeline.transfers import transfers_s
+from kareus.plans.document import Plan
+from kareus.plans.file import read_plan
+from kareus.plans.simulated_run import play_back
+from kareus.profile.programs import chunk_shapes, instruction_program
+from kareus.training.comparison import WARMUP_ITERATIONS, compare_runs
+from kareus.training.tables import ITERATIONS
+from kareus.workload.config import Workload
+from kareus.workload.slices import cut
+
+DIVIDED = tiny_workload(tp=2, pp=2)
+INTERLEAVED = tiny_workload(
+    tp=2,
+    pp=2,
+    model=small_model(num_layers=4),
+    pipeline=PipelineConfig(schedule=PipelineSchedule.INTERLEAVED, chunks=2, deadlines=2),
+    num_microbatches=4,
+)
+
+ZERO_BUBBLE = tiny_workload(
+    tp=2, pp=2, pipeline=PipelineConfig(schedule=PipelineSchedule.ZERO_BUBBLE_H1, chunks=1, deadlines=2)
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A planned workload of two stages of two GPUs."""
+    folder = tmp_path_factory.mktemp("planned") / "divided"
+    planned(folder, DIVIDED)
+    return folder
+
+
+def played(folder: Path, workload: Workload, iterations: int = 5) -> pl.DataFrame:
+    graphs = read_graphs(folder / "partition/segments.parquet")
+    return ITERATIONS.frame(play_back(plan_in(folder), workload, graphs, iterations, {}))
+
+
+def plan_in(folder: Path) -> Plan:
+    return read_plan(folder / "plan/fastest.json")
+
+
+def ideal(workload: Workload) -> Workload:
+    """Free of noise, and of leakage that depends on temperature."""
+    coefficients = dataclasses.replace(a100().coefficients, leakage_w_per_c=0.0)
+    gpu = dataclasses.replace(workload.gpu, coefficients=coefficients)
+    return dataclasses.replace(workload, gpu=gpu, testbed=simulated(time_noise=0.0, power_noise=0.0))
+
+
+@pytest.mark.parametrize("workload", [DIVIDED, INTERLEAVED, ZERO_BUBBLE], ids=["1f1b", "interleaved", "zb-h1"])
+def test_without_noise_it_is_the_pipeline_of_whole_instructions(tmp_path: Path, workload: Workload) -> None:
+    planned(tmp_path / "planned", workload)
+    folder, workload = tmp_path / "planned", ideal(workload)
+    graphs = read_graphs(folder / "partition/segments.parquet")
+    shapes = chunk_shapes(workload.parallelism.split, workload.chunks)
+    costs: list[tuple[float, float]] = []
+    for stage in plan_in(folder).stages:
+        for i in stage.instructions:
+            options: dict[str, Any] = {"recompute": True, "default_sm_count": 24, "choices": i.partitions}
+            program = instruction_program(graphs, shapes[stage.stage, i.chunk], i.direction, i.execution, **options)
+            behaviour = run_program(workload.gpu, program, float(i.frequency_mhz))
+            costs.append((float(behaviour.time_s), float(behaviour.energy_j)))
+    dag = build_dag(instructions_of(workload), transfers_s(cut(workload, "pipeline")))
+    time_s = makespan(dag, [cost[0] for cost in costs])
+    waiting_s = 2 * time_s - sum(cost[0] for cost in costs)
+    energy_j = 2 * (sum(cost[1] for cost in costs) + workload.gpu.blocking_power_w * waiting_s)
+    for _, rows in played(folder, workload).group_by("iteration"):
+        assert rows["pipeline_time_s"].to_list() == pytest.approx([time_s] * 2)
+        assert (rows["pipeline_energy_j"] * rows["gpus"]).sum() == pytest.approx(energy_j)
+
+
+def test_choices_of_a_plan_matter(folder: Path) -> None:
+    """Fewer SMs make a collective slower, and the operators beside it faster."""
+    plan = plan_in(folder)
+    stages = tuple(
+        dataclasses.replace(
+            stage,
+            instructions=tuple(
+                dataclasses.replace(i, partitions=tuple(dataclasses.replace(p, sm_count=20) for p in i.partitions))
+                for i in stage.instructions
+            ),
+        )
+        for stage in plan.stages
+    )
+    graphs = read_graphs(folder / "partition/segments.parquet")
+    other = ITERATIONS.frame(play_back(dataclasses.replace(plan, stages=stages), ideal(DIVIDED), graphs, 1, {}))
+    assert other["time_s"][0] != played(folder, ideal(DIVIDED), 1)["time_s"][0]
+
+
+def test_it_is_a_function_of_the_plan_and_the_seed(folder: Path) -> None:
+    first = played(folder, DIVIDED)
+    assert first.equals(played(folder, DIVIDED))
+    assert not first.equals(played(folder, dataclasses.replace(DIVIDED, seed=1)))
+    assert first["time_s"].n_unique() == 5
+
+
+def test_chips_are_as_warm_as_a_long_training_leaves_them(folder: Path) -> None:
+    def energies_j(ambient_c: float) -> list[float]:
+        testbed = simulated(time_noise=0.0, power_noise=0.0, ambient_c=ambient_c)
+        rows = played(folder, dataclasses.replace(DIVIDED, testbed=testbed))
+        return rows.filter(pl.col("stage") == 0)["energy_j"].to_list()
+
+    assert energies_j(25.0) == pytest.approx([energies_j(25.0)[0]] * 5)
+    assert energies_j(45.0)[0] > energies_j(25.0)[0]
+
+
+def test_clocks_change_where_the_plan_says(folder: Path) -> None:
+    first_stage = played(folder, DIVIDED, 1).row(0, named=True)["clocks"]
+    directions = ("forward", "backward", "forward", "backward")  # F0 F1 B0 F2 B1 B2
+    assert [c["frequency_mhz"] for c in first_stage] == [CLOCKS_MHZ[d] for d in directions]
+    starts_s = [c["start_s"] for c in first_stage]
+    assert starts_s == sorted(starts_s)
+
+
+def test_the_command_plays_every_method_back_and_says_that_it_is_simulated(
+    folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    output = tmp_path / "iterations.parquet"
+    assert main(["end-to-end", str(folder), "--output", str(output)]) == 0
+    rows = read_table(output, ITERATIONS)
+    assert rows["method"].unique(maintain_order=True).to_list() == ["sequential", "kareus"]
+    assert rows["loss"].null_count() == len(rows)
+    assert read_provenance(output, ITERATIONS).testbed.kind == "simulated"
+    assert caplog.text.count("[simulated testbed, A100-SXM4-40GB]") >= 2
+
+
+def test_training_by_a_plan_of_the_simulated_testbed_plays_it_back(
+    folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    options = ["train", str(folder / "plan/fastest.json"), "--iterations", "5", "--output", str(tmp_path)]
+    assert main(options) == 0
+    rows = read_table(tmp_path / "iterations.parquet", ITERATIONS)
+    assert rows.equals(played(folder, DIVIDED))
+    assert read_provenance(tmp_path / "iterations.parquet", ITERATIONS).testbed.kind == "simulated"
+    said = [message for message in caplog.messages if message.startswith("iteration ")]
+    last = rows.filter(pl.col("iteration") == 4)
+    time_s, energy_j = last["time_s"][0], (last["energy_j"] * last["gpus"]).sum()
+    assert len(said) == 5
+    assert said[-1] == (
+        f"iteration 5/5  {3 * 2 * 16 / time_s:,.0f} tokens/s  {time_s:.3f} s  {energy_j:,.1f} J  "
+        "[simulated testbed, A100-SXM4-40GB]"
+    )
+    assert main([*options, "--seed", "1"]) == 0
+    other = read_table(tmp_path / "iterations.parquet", ITERATIONS)
+    assert other.equals(played(folder, dataclasses.replace(DIVIDED, seed=1)))
+
+
+def test_what_is_played_back_trains_no_weights_to_export(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--iterations", "1", "--output", str(tmp_path), "--export", str(tmp_path / "weights")]
+    assert main(["train", str(folder / "plan/fastest.json"), *options]) == 2
+    assert capsys.readouterr().err == (
+        f"kareus train: --export {tmp_path}/weights: a plan of the simulated testbed, A100-SXM4-40GB, is played back "
+        "and trains no weights; say how to train with --communicator.\n"
+    )
+    assert not (tmp_path / "iterations.parquet").exists()
+
+
+def test_playing_back_needs_no_torch(folder: Path, tmp_path: Path) -> None:
+    options = ["train", str(folder / "plan/fastest.json"), "--iterations", "1", "--output", str(tmp_path)]
+    script = (
+        f"import sys; from kareus.cli import main; assert main({options!r}) == 0; assert 'torch' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_runs_are_compared_with_predictions_after_they_have_warmed_up(folder: Path) -> None:
+    iteration = read_table(folder / "pipeline/iteration.parquet", ITERATION)
+    predicted = iteration.filter(pl.col("method") == "kareus").row(0, named=True)
+    cold = pl.col("iteration") < WARMUP_ITERATIONS
+    rows = played(folder, DIVIDED, WARMUP_ITERATIONS + 2).with_columns(
+        pipeline_time_s=pl.when(cold).then(99.0).otherwise(predicted["time_s"] * 1.1),
+        pipeline_energy_j=pl.lit(predicted["energy_j"] / 4 * 0.9),
+    )
+    (row,) = compare_runs(rows, iteration)
+    assert (row.method, row.iterations) == ("kareus", 2)
+    assert row.time_percent == pytest.approx(10)
+    assert row.energy_percent == pytest.approx(-10)
+    (unmeasured,) = compare_runs(rows.with_columns(pipeline_energy_j=pl.lit(None, pl.Float64)), iteration)
+    assert unmeasured.energy_j is None
+    with pytest.raises(ArtifactError, match="'kareus' ran and was not planned"):
+        compare_runs(rows, iteration.filter(pl.col("method") != "kareus"))
+
+
+def test_a_microbatch_without_halves_is_played_back_too(tmp_path: Path) -> None:
+    odd = tiny_workload(pp=2, microbatch_size=3)
+    planned(tmp_path / "odd", odd)
+    assert Batch.NANOBATCH not in read_graphs(tmp_path / "odd/partition/segments.parquet")
+    assert played(tmp_path / "odd", odd)["time_s"].min() > 0

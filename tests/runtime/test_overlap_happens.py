@@ -1,0 +1,193 @@
+"""Collectives run beside computation where they are launched beside it: walls of sleeps on both sides."""
+
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from helpers.builders import block_graph
+from helpers.worlds import LLAMA, TOKENS, degrees, graph_of
+from torch import Tensor
+
+from kareus.graph.interleave import block_segments
+from kareus.graph.records import BlockGraph, CollectiveKind, Direction, OperatorKind
+from kareus.model.communication import Mesh
+from kareus.model.communicators.loopback import LoopbackCommunicator
+from kareus.model.passes import Exchange, Pass, Ready
+from kareus.model.shards import shard_of
+from kareus.model.steps import Start
+from kareus.partition.detect import detect_partitions
+from kareus.profile.programs import Execution, StageShape
+from kareus.runtime import stage_model
+from kareus.runtime.overlap import run_alone, run_staggered
+from kareus.runtime.schedules import MicrobatchSchedule, Schedule, turns_of
+from kareus.runtime.stage_model import StageModel
+from kareus.schedule.choice import Choice
+
+LAYERS = 2
+GRAPH = block_graph(tokens=64)
+COMPUTE_S, COMMUNICATION_S = 0.03, 0.06
+"""Of a product or attention, and of a collective: about as much in both segments of a block."""
+
+
+class Slow(LoopbackCommunicator):
+    """Takes its time, in a thread."""
+
+    def __init__(self) -> None:
+        super().__init__("tp", 2)
+        self.thread = ThreadPoolExecutor(max_workers=1)
+        self.spent_s = 0.0
+
+    def all_reduce(self, tensors: Sequence[Tensor], sm_count: int | None = None, operation: Any = None) -> "InThread":
+        return InThread(self.thread.submit(self._sleep), tuple(tensors))
+
+    def _sleep(self) -> None:
+        began = time.perf_counter()
+        time.sleep(COMMUNICATION_S)
+        self.spent_s += time.perf_counter() - began
+
+
+class InThread:
+    def __init__(self, done: Future[None], results: tuple[Tensor, ...]) -> None:
+        self.done = done
+        self.results = results
+
+    def wait(self) -> tuple[Tensor, ...]:
+        self.done.result()
+        return self.results
+
+
+def sleeping(graph: BlockGraph, communicator: Slow, spent_s: list[float]) -> Pass:
+    """What a forward pass through blocks says to its driver; products and attention take their time."""
+    message = torch.zeros(1)
+    for segment in block_segments(graph, LAYERS, Direction.FORWARD, recompute=False):
+        for operator in segment.operators:
+            memory_bound = operator.kind is OperatorKind.MEMORY
+            yield Start(operator.name, memory_bound)
+            if not memory_bound:
+                began = time.perf_counter()
+                time.sleep(COMPUTE_S)
+                spent_s.append(time.perf_counter() - began)
+        exchange = Exchange(CollectiveKind.ALL_REDUCE, communicator, (message,))
+        yield exchange
+        exchange.wait()
+    return message
+
+
+class Times:
+    """What the passes through real blocks took, without what they waited for."""
+
+    def __init__(self) -> None:
+        self.compute_s = 0.0
+        self.put_off_s = 0.0
+        """Of weight gradients that run after their segment's collective may start."""
+
+
+def slowed(running: Pass, times: Times) -> Pass:
+    """A real pass whose products and attention take their time."""
+    event, put_off = next(running), False
+    while True:
+        yield event
+        began = time.perf_counter()
+        if isinstance(event, Start) and not event.memory_bound:
+            time.sleep(COMPUTE_S)
+        try:
+            following = next(running)
+        except StopIteration as done:
+            return done.value
+        spent_s = 0.0 if isinstance(event, Exchange) else time.perf_counter() - began  # an exchange is waited for
+        times.compute_s += spent_s
+        times.put_off_s += spent_s if put_off else 0.0
+        event, put_off = following, isinstance(event, Ready)
+
+
+class Took(NamedTuple):
+    """Wall time of an instruction, and what it consists of."""
+
+    wall_s: float
+    times: Times
+    communication_s: float
+
+
+def took(patch: pytest.MonkeyPatch, communicator: Slow, run: Callable[[], Any]) -> tuple[Any, Took]:
+    """Run an instruction of a stage, its passes slowed."""
+    times, before_s = Times(), communicator.spent_s
+    with patch.context() as during:
+        for name in ("forward_pass", "backward_pass", "recomputed_pass"):
+            real = getattr(stage_model, name)
+            during.setattr(stage_model, name, lambda *given, real=real: slowed(real(*given), times))
+        began = time.perf_counter()
+        result = run()
+        wall_s = time.perf_counter() - began
+    return result, Took(wall_s, times, communicator.spent_s - before_s)
+
+
+def run_stage(patch: pytest.MonkeyPatch, *, overlaps: bool, recompute: bool) -> tuple[Took, Took]:
+    """Forward and backward of one microbatch through real blocks."""
+    graph, communicator = graph_of(LLAMA, degrees(tp=2)), Slow()
+    stage = StageModel(
+        LLAMA,
+        shard_of(LLAMA, degrees(tp=2), TOKENS),
+        Mesh(tp=communicator),
+        StageShape(layers=LAYERS, first=False, last=False),
+        torch.float32,
+        recompute=recompute,
+        graph=graph,
+    )
+    choices = tuple(
+        Choice(partition=p.name, sm_count=2, launch=p.operators[0].name)
+        for p in detect_partitions(graph, recompute=recompute)
+    )
+    one = Schedule(Execution.OVERLAP, choices) if overlaps else Schedule()
+    hidden = torch.zeros(4, TOKENS, LLAMA.hidden_size)
+    (_, held), forward = took(
+        patch, communicator, lambda: stage.run_forward(hidden, MicrobatchSchedule(one, one), record=True)
+    )
+    _, backward = took(patch, communicator, lambda: stage.run_backward(held, hidden))
+    return forward, backward
+
+
+def timed(run: Callable[[list[Pass]], object]) -> tuple[float, float, float]:
+    """Wall time of two nanobatches, and the time that computation and communication took of it."""
+    communicator, spent_s = Slow(), list[float]()
+    passes = [sleeping(GRAPH, communicator, spent_s) for _ in range(2)]
+    began = time.perf_counter()
+    run(passes)
+    return time.perf_counter() - began, sum(spent_s), communicator.spent_s
+
+
+def overlapped(launch_last: bool) -> Callable[[list[Pass]], object]:
+    choices = tuple(
+        Choice(partition=p.name, sm_count=2, launch=p.operators[-1 if launch_last else 0].name)
+        for p in detect_partitions(GRAPH, recompute=False)
+    )
+    schedule = Schedule(Execution.OVERLAP, choices)
+    turns = turns_of(schedule, GRAPH, LAYERS, Direction.FORWARD, recompute=False, default_sm_count=None)
+    return lambda passes: run_staggered(passes, turns, None)
+
+
+def test_wall_time_is_the_sum_one_after_the_other_and_the_larger_one_overlapped() -> None:
+    wall_s, compute_s, communication_s = timed(lambda passes: [run_alone(p, None) for p in passes])
+    assert wall_s >= 0.98 * (compute_s + communication_s)
+
+    wall_s, compute_s, communication_s = timed(overlapped(launch_last=False))
+    edges_s = COMMUNICATION_S + 2 * COMPUTE_S  # the first segment and the last collective run beside nothing
+    assert wall_s < max(compute_s, communication_s) + edges_s + 0.25 * min(compute_s, communication_s)
+
+    late_s, _, _ = timed(overlapped(launch_last=True))
+    assert late_s > wall_s + COMMUNICATION_S, "launched beside the last operator, collectives stick out"
+
+
+@pytest.mark.parametrize("recompute", [True, False])
+def test_passes_through_real_blocks_wait_for_no_collective_before_they_need_it(
+    monkeypatch: pytest.MonkeyPatch, recompute: bool
+) -> None:
+    for wall_s, times, communication_s in run_stage(monkeypatch, overlaps=False, recompute=recompute):
+        assert wall_s >= 0.98 * (times.compute_s + communication_s - times.put_off_s)
+
+    for wall_s, times, communication_s in run_stage(monkeypatch, overlaps=True, recompute=recompute):
+        shorter_s, longer_s = sorted((times.compute_s, communication_s))
+        edges_s = COMMUNICATION_S + 3 * COMPUTE_S  # the first segment and the last collective run beside nothing
+        assert wall_s < longer_s + edges_s + 0.25 * shorter_s < longer_s + shorter_s

@@ -1,0 +1,250 @@
+"""What the engine runs beside what is what the operator graph, its multiplicities and the GPU model say."""
+
+import random
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from helpers.worlds import LLAMA, QWEN, TOKENS, degrees, graph_of
+from torch import Tensor
+
+from kareus.errors import EngineError
+from kareus.graph.interleave import block_segments, interleave, partition_of
+from kareus.graph.records import BlockGraph, Collective, Direction, Operator, OperatorKind
+from kareus.model.block import Block
+from kareus.model.communication import Mesh
+from kareus.model.communicators.loopback import LoopbackCommunicator
+from kareus.model.config import Model
+from kareus.model.functions import Later
+from kareus.model.layers import rotary_table
+from kareus.model.passes import Pass, Tape, backward_pass, forward_pass, recomputed_pass
+from kareus.model.shards import shard_of
+from kareus.model.steps import Start, steps_of
+from kareus.partition.detect import detect_partitions
+from kareus.profile.programs import Execution, staggered_steps
+from kareus.runtime.overlap import run_alone, run_staggered
+from kareus.runtime.schedules import Schedule, turns_of
+from kareus.schedule.choice import Choice
+
+LAYERS = 3
+LAST = 99
+"""SMs of collectives that no choice is made for."""
+DIRECTIONS = [Direction.FORWARD, Direction.BACKWARD, Direction.INPUT_GRADIENT]
+
+
+class Launched(NamedTuple):
+    """A collective in a journal."""
+
+    kind: str
+    fused: int
+    sm_count: int | None
+
+
+class Ran(NamedTuple):
+    """An operator in a journal."""
+
+    nanobatch: int
+    name: str
+    memory_bound: bool
+
+
+class Journal(LoopbackCommunicator):
+    """Notes the collectives that are launched."""
+
+    def __init__(self, axis: str, lines: list[Launched | Ran]) -> None:
+        super().__init__(axis, 2)
+        self.lines = lines
+
+    def all_reduce(self, tensors: Sequence[Tensor], sm_count: int | None = None, operation: Any = None) -> Any:
+        self.lines.append(Launched("allreduce", len(tensors), sm_count))
+        return super().all_reduce(tensors, sm_count)
+
+    def all_gather(self, tensors: Sequence[Tensor], sm_count: int | None = None) -> Any:
+        self.lines.append(Launched("allgather", len(tensors), sm_count))
+        return super().all_gather(tensors, sm_count)
+
+    def reduce_scatter(self, tensors: Sequence[Tensor], sm_count: int | None = None) -> Any:
+        self.lines.append(Launched("reducescatter", len(tensors), sm_count))
+        return super().reduce_scatter(tensors, sm_count)
+
+
+def noted(running: Pass, nanobatch: int, lines: list[Launched | Ran]) -> Pass:
+    """The same pass; notes each operator once the driver has had its say about it."""
+    while True:
+        try:
+            event = next(running)
+        except StopIteration as end:
+            return end.value
+        yield event
+        if isinstance(event, Start):
+            lines.append(Ran(nanobatch, event.name, event.memory_bound))
+
+
+def small_stage(model: Model, tp: int, cp: int) -> tuple[Any, Tensor, Any, list[Launched | Ran]]:
+    """Steps of some blocks, what enters them, their rotary table, and the journal of their communicators."""
+    lines: list[Launched | Ran] = []
+    mesh = Mesh(tp=Journal("tp", lines) if tp > 1 else None, cp=Journal("cp", lines) if cp > 1 else None)
+    shard = shard_of(model, degrees(tp, cp), TOKENS)
+    steps = steps_of([Block(model, shard, mesh, torch.float32) for _ in range(LAYERS)])
+    hidden = torch.randn(3, shard.tokens, shard.hidden_size)
+    return steps, hidden, rotary_table(model, shard.tokens, mesh.cp), lines
+
+
+def journal(
+    model: Model, tp: int, cp: int, graph: BlockGraph, schedule: Schedule, direction: Direction, *, recompute: bool
+) -> list[Launched | Ran]:
+    steps, whole, table, lines = small_stage(model, tp, cp)
+    hidden = whole.split([2, 1])
+    later: Later | None = [] if direction is Direction.INPUT_GRADIENT else None
+    tapes: list[Tape] = [[], []]
+    forward = [forward_pass(steps, h, table, tape) for h, tape in zip(hidden, tapes, strict=True)]
+
+    def turns(direction: Direction, schedule: Schedule, *, recompute: bool) -> Any:
+        return turns_of(schedule, graph, LAYERS, direction, recompute=recompute, default_sm_count=LAST)
+
+    if direction is Direction.FORWARD:
+        passes = forward
+    elif recompute:
+        passes = [recomputed_pass(steps, h, table, torch.randn_like(h), later) for h in hidden]
+    else:
+        default = turns(Direction.FORWARD, Schedule(Execution.NANOBATCHING), recompute=False)
+        run_staggered(forward, default, LAST)
+        passes = [backward_pass(tape, torch.randn_like(h), later) for tape, h in zip(tapes, hidden, strict=True)]
+    lines.clear()
+    with torch.no_grad():
+        passes = [noted(running, n, lines) for n, running in enumerate(passes)]
+        run_staggered(passes, turns(direction, schedule, recompute=recompute), LAST)
+    return lines
+
+
+def turns_in(lines: Sequence[Launched | Ran]) -> list[list[str | Launched]]:
+    """Products, attention and launches of each turn; a launch belongs to the operator that follows it."""
+    turns: list[list[str | Launched]] = []
+    current, waiting = None, list[Launched]()
+    for line in lines:
+        if isinstance(line, Launched):
+            waiting.append(line)
+            continue
+        if line.nanobatch != current or is_tail(waiting):
+            turns.append([])
+            current = line.nanobatch
+        turns[-1] += waiting
+        waiting = []
+        if not line.memory_bound:
+            turns[-1].append(line.name)
+    return turns
+
+
+def is_tail(waiting: Sequence[Launched]) -> bool:
+    return any(launched.sm_count == LAST for launched in waiting)
+
+
+def products(operators: Sequence[Operator]) -> list[str]:
+    return [o.name for o in operators if o.kind is not OperatorKind.MEMORY]
+
+
+def expected_turns(pairs: Iterator[Any], choices: dict[str, Choice]) -> list[list[str | Launched]]:
+    turns = []
+    for segment, collective in ((p.segment, p.collective) for p in pairs):
+        turn: list[str | Launched] = []
+        choice = choices[partition_of(segment, collective).name] if segment and collective else None
+        for operator in segment.operators if segment else ():
+            if choice is not None and operator.name == choice.launch:
+                turn.append(launched(collective, choice.sm_count))
+            if operator.kind is not OperatorKind.MEMORY:
+                turn.append(operator.name)
+        turns.append(turn if segment else [launched(collective, LAST)])
+    return turns
+
+
+def launched(collective: Collective, sm_count: int) -> Launched:
+    return Launched(str(collective.kind), collective.fused, sm_count)
+
+
+@pytest.mark.parametrize("recompute", [False, True], ids=["kept", "recomputed"])
+@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize(("model", "tp", "cp"), [(LLAMA, 2, 1), (QWEN, 2, 2)], ids=["tp", "cp+tp"])
+def test_engine_multiplicities_and_gpu_model_agree(
+    model: Model, tp: int, cp: int, direction: Direction, recompute: bool
+) -> None:
+    graph = graph_of(model, degrees(tp, cp))
+    kinds = detect_partitions(graph, recompute=recompute, split_backward=direction is Direction.INPUT_GRADIENT)
+    draw = random.Random(f"{tp} {cp} {direction} {recompute}")
+    choices = {
+        p.name: Choice(partition=p.name, sm_count=n + 1, launch=draw.choice(p.operators).name)
+        for n, p in enumerate(kinds)
+    }
+    schedule = Schedule(Execution.OVERLAP, tuple(choices.values()))
+    segments = block_segments(graph, LAYERS, direction, recompute=recompute)
+
+    found = turns_in(journal(model, tp, cp, graph, schedule, direction, recompute=recompute))
+    assert found[: 2 * len(segments) + 1] == expected_turns(interleave(segments), choices)
+    assert found[2 * len(segments) + 1 :] in ([], [[]]), "what follows the last collective has no product"
+
+    modelled = [
+        (products(step.operators), str(step.collective.kind) if step.collective else None)
+        for step in staggered_steps(segments, LAST, {})
+    ]
+    assert [split_turn(turn) for turn in found[: len(modelled)]] == modelled
+
+    by_sm_count = Counter(item.sm_count for turn in found for item in turn if isinstance(item, Launched))
+    more = interleave(block_segments(graph, LAYERS + 1, direction, recompute=recompute))
+    per_block = Counter(partition_of(p.segment, p.collective).name for p in more if p.segment and p.collective)
+    for partition, multiplicity in kinds.items():
+        per_block[partition.name] -= by_sm_count[choices[partition.name].sm_count]
+        if partition.direction is direction:
+            assert per_block[partition.name] == multiplicity, partition.name
+
+
+@pytest.mark.parametrize(("model", "tp", "cp"), [(LLAMA, 2, 1), (QWEN, 2, 2), (LLAMA, 1, 2)], ids=["tp", "cp+tp", "cp"])
+def test_sequential_collectives_run_beside_their_own_weight_gradients(model: Model, tp: int, cp: int) -> None:
+    graph = graph_of(model, degrees(tp, cp))
+    steps, hidden, table, lines = small_stage(model, tp, cp)
+    tape: Tape = []
+    run_alone(forward_pass(steps, hidden, table, tape), LAST)
+    lines.clear()
+    with torch.no_grad():
+        run_alone(noted(backward_pass(tape, torch.randn_like(hidden)), 0, lines), LAST)
+    found = [line.kind if isinstance(line, Launched) else line.name for line in lines if not is_memory_bound(line)]
+    expected = []
+    for segment in list(graph.backward) * LAYERS:
+        launch = len(segment.operators) - segment.independent_tail
+        expected += products(segment.operators[:launch])
+        expected += [str(segment.collective.kind), *products(segment.operators[launch:])]
+    begins = expected.index(found[0])  # under context parallelism alone a block begins amid a segment
+    assert found[: len(expected) - begins] == expected[begins:]
+    assert begins == (2 if tp == 1 else 0)
+
+
+def is_memory_bound(line: Launched | Ran) -> bool:
+    return isinstance(line, Ran) and line.memory_bound
+
+
+def split_turn(turn: Sequence[str | Launched]) -> tuple[list[str], str | None]:
+    kinds = [item.kind for item in turn if isinstance(item, Launched)]
+    assert len(kinds) <= 1
+    return [item for item in turn if isinstance(item, str)], kinds[0] if kinds else None
+
+
+def test_a_schedule_of_another_workload_is_refused() -> None:
+    graph = graph_of(LLAMA, degrees(2))
+    kinds = list(detect_partitions(graph, recompute=False))
+    good = [Choice(partition=p.name, sm_count=2, launch=p.operators[0].name) for p in kinds]
+    missing = Schedule(Execution.OVERLAP, tuple(good[1:]))
+    with pytest.raises(EngineError, match=f"{good[0].partition}: the schedule has no choice"):
+        turns_of(missing, graph, 2, Direction.FORWARD, recompute=False, default_sm_count=None)
+    wrong = [Choice(partition=c.partition, sm_count=2, launch="nothing") for c in good]
+    with pytest.raises(EngineError, match="launch 'nothing' is none of its operators"):
+        turns_of(
+            Schedule(Execution.OVERLAP, tuple(wrong)),
+            graph,
+            2,
+            Direction.FORWARD,
+            recompute=False,
+            default_sm_count=None,
+        )
+    other = graph_of(LLAMA, degrees(2, 2))
+    with pytest.raises(EngineError, match="the operator graph ends a segment with allgather, the model with allreduce"):
+        journal(LLAMA, 2, 1, other, Schedule(Execution.NANOBATCHING), Direction.FORWARD, recompute=False)

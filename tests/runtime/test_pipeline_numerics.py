@@ -1,0 +1,290 @@
+"""Loss and gradients of a pipeline, divided in any way and run by any plan, are those of the whole model on one GPU."""
+
+import dataclasses
+import gc
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import torch
+import torch.distributed as dist
+from helpers.trainings import tiny_workload
+from helpers.worlds import LLAMA, QWEN, departure, drawn, gradients_of, graph_of, schedules, spawn
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from kareus.device.controller import DryClocks
+from kareus.errors import EngineError
+from kareus.graph.records import BlockGraph, Direction
+from kareus.launch.ranks import groups_of, lines_of, place_of
+from kareus.launch.world import over_all_ranks
+from kareus.model.communication import Communicator, Mesh
+from kareus.model.communicators.choice import Library
+from kareus.model.initial import draw_weights
+from kareus.model.shards import shard_of
+from kareus.model.weights import own_part, pieces
+from kareus.partition.detect import detect_partitions
+from kareus.pipeline.config import PipelineConfig, PipelineSchedule
+from kareus.pipeline.schedules.work import Work
+from kareus.profile.programs import Execution, chunk_shapes, stage_shapes
+from kareus.runtime.actions import actions_of
+from kareus.runtime.chunk_stage import ChunkStage, Shapes, StagePlace
+from kareus.runtime.follower import Conductor, Cue, cues_of
+from kareus.runtime.pipeline import Pipeline
+from kareus.runtime.schedules import MicrobatchSchedule, Schedule
+from kareus.runtime.stage_chunks import StageChunks, first_layers
+from kareus.runtime.stage_model import StageModel
+from kareus.schedule.choice import Choice
+from kareus.training.data.batches import Batches, Microbatch, Share
+from kareus.training.data.samples import SyntheticSamples
+from kareus.training.gradients import sum_tied_gradient, sum_weight_gradients
+from kareus.workload.config import Workload
+
+TOLERANCE = 1e-5
+EXAMPLES = 4
+"""Plans drawn for each case, run one after the other by one pipeline, whose buffers that receive are used again."""
+
+
+class Case(NamedTuple):
+    """A workload, and the graph of its block."""
+
+    workload: Workload
+    graph: BlockGraph
+
+
+def case(dp: int = 1, pp: int = 1, tp: int = 1, cp: int = 1, **changes: object) -> Case:
+    workload = tiny_workload(dp, pp, tp, cp, **changes)
+    return Case(workload, graph_of(workload.model, workload.parallelism))
+
+
+Planned = tuple[dict[tuple[int, int], MicrobatchSchedule], ...]
+"""Schedules by chunk and microbatch, by stage; what nothing is said of runs sequentially."""
+
+
+def plans(of: Case) -> st.SearchStrategy[Planned]:
+    """Any legal plan of the pipeline: each microbatch runs as it likes through each chunk."""
+    recompute, split_backward = of.workload.activation_checkpointing, of.workload.split_backward
+    one = schedules(of.graph, recompute=recompute, split_backward=split_backward)
+    passes = itertools.product(range(of.workload.chunks), range(of.workload.num_microbatches))
+    stage = st.fixed_dictionaries(dict.fromkeys(passes, one))
+    return st.tuples(*[stage] * of.workload.parallelism.pp)
+
+
+def overlapped(of: Case) -> MicrobatchSchedule:
+    """Every collective launched beside the last operator of its partition; nanobatching where there is none."""
+    recompute, split_backward = of.workload.activation_checkpointing, of.workload.split_backward
+    choices = tuple(
+        Choice(partition=p.name, sm_count=3, launch=p.operators[-1].name)
+        for p in detect_partitions(of.graph, recompute=recompute, split_backward=split_backward)
+    )
+    schedule = Schedule(Execution.OVERLAP, choices) if choices else Schedule(Execution.NANOBATCHING)
+    return MicrobatchSchedule(schedule, schedule)
+
+
+def microbatches(workload: Workload, dp_rank: int, cp_rank: int, cp: int) -> list[Microbatch]:
+    share = Share(
+        microbatch_size=workload.microbatch_size,
+        num_microbatches=workload.num_microbatches,
+        dp_rank=dp_rank,
+        dp=workload.parallelism.dp,
+        cp_rank=cp_rank,
+        cp=cp,
+    )
+    samples = SyntheticSamples(workload.model.vocab_size, workload.sequence_length, seed=1)
+    return Batches(samples, share).next_iteration()
+
+
+def reference(of: Case) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """Mean loss and gradients of the whole model, one microbatch after the other in one process."""
+    workload = of.workload
+    alone = dataclasses.replace(
+        workload.parallelism, dp=1, pp=1, tp=1, cp=1, layers_per_stage=(workload.model.num_layers,)
+    )
+    shard = shard_of(workload.model, alone, workload.sequence_length)
+    (shape,) = stage_shapes(alone.split)
+    whole = StageModel(workload.model, shard, Mesh(), shape, torch.float32, recompute=False)
+    draw_weights(whole, workload.model, 0, 0)
+    replicas, mean_loss = workload.parallelism.dp, torch.zeros(())
+    for replica in range(replicas):
+        for ids, labels in ((m.ids, m.labels) for m in microbatches(workload, replica, 0, 1)):
+            loss = whole(torch.from_numpy(ids), torch.from_numpy(labels)) / (workload.num_microbatches * replicas)
+            loss.backward()
+            mean_loss += loss.detach()
+    return mean_loss, gradients_of(whole)
+
+
+def own_shard(gradient: torch.Tensor, workload: Workload, name: str, group: Communicator | None) -> torch.Tensor:
+    held = pieces(workload.model, name, 0)
+    parts = torch.split(gradient, [piece.shape[0] for piece in held])
+    return torch.cat([part[own_part(piece, group)] for piece, part in zip(held, parts, strict=True)])
+
+
+def check_case(rank: int, of: Case) -> None:
+    workload = of.workload
+    parallelism = workload.parallelism
+    place = place_of(rank, parallelism, dist.get_world_size())
+    groups = groups_of(place, parallelism, Library.GLOO, 0)
+    lines = lines_of(place, parallelism, Library.GLOO, ties_ends=workload.model.tie_embeddings)
+    shard = shard_of(workload.model, parallelism, workload.sequence_length)
+    split, shapes = parallelism.split, chunk_shapes(parallelism.split, workload.chunks)
+    models = [
+        StageModel(
+            workload.model,
+            shard,
+            groups.mesh,
+            shapes[place.stage, chunk],
+            torch.float32,
+            recompute=workload.activation_checkpointing,
+            graph=of.graph,
+            default_sm_count=20,
+        )
+        for chunk in range(workload.chunks)
+    ]
+    stage = StageChunks(models, first_layers(split, workload.chunks, place.stage))
+    draw_weights(stage, workload.model, 0, 0, groups.mesh.tp)
+    scheduled: dict[tuple[int, int], MicrobatchSchedule] = {}
+    conductor = Watching(place.stage, cues_of(workload, None, place.stage), DryClocks(), lambda: None)
+    pipeline = Pipeline(
+        models,
+        StagePlace(stage=place.stage, stages=parallelism.pp, group=lines.stages, device=torch.device("cpu")),
+        Shapes(
+            num_microbatches=workload.num_microbatches,
+            microbatch_size=workload.microbatch_size,
+            tokens=workload.sequence_length // parallelism.cp,
+            hidden_size=workload.model.hidden_size,
+            dtype=torch.float32,
+        ),
+        actions_of(workload, None),
+        scheduled,
+        conductor,
+    )
+    conductor.stages = pipeline._runtime._stages
+    mean_loss, gradients = reference(of)
+    expected = {"loss": mean_loss}
+    for name in (n for n, _ in stage.named_buffers() if n.endswith("_gradient")):
+        weight = name.removesuffix("_gradient")
+        at = name.replace(weight, _in_whole(weight, workload))
+        expected[name] = own_shard(gradients[at], workload, weight, groups.mesh.tp)
+    own = microbatches(workload, place.replica, place.cp, parallelism.cp)
+
+    @drawn(EXAMPLES)
+    @given(planned=plans(of))
+    @example(planned=({(0, 0): MicrobatchSchedule(), (workload.chunks - 1, 1): overlapped(of)},) * parallelism.pp)
+    def check(planned: Planned) -> None:
+        scheduled.clear()
+        scheduled.update(planned[place.stage])
+        loss = pipeline.run(own, 1 / (workload.num_microbatches * parallelism.dp * parallelism.cp))
+        sum_weight_gradients(stage, groups.mesh, groups.replicas)
+        if lines.ends is not None:
+            sum_tied_gradient(stage.tied_gradient, lines)
+        (summed,) = over_all_ranks(0.0 if loss is None or place.tp else float(loss))
+        assert departure({"loss": torch.tensor(summed), **gradients_of(stage)}, expected) <= TOLERANCE
+        assert activations(workload) == 0, "memory that messages were received in is given back"
+        assert conductor.most_bytes <= torch.float32.itemsize, "and so is that which they were sent from"
+
+    check()
+
+
+class Watching(Conductor):
+    """Notes how much memory the outputs of microbatches in flight take whenever an instruction begins."""
+
+    stages: Sequence[ChunkStage] = ()
+    most_bytes = 0
+
+    def begin(self, work: Work) -> None:
+        super().begin(work)
+        for outputs, _ in (passed for stage in self.stages for passed in stage.fwd_cache.values()):
+            self.most_bytes = max([self.most_bytes, *(t.untyped_storage().nbytes() for t in outputs)])
+
+
+def activations(workload: Workload) -> int:
+    """How many tensors there are that have the size of what passes between stages."""
+    tokens = workload.sequence_length // workload.parallelism.cp
+    size = (workload.microbatch_size, tokens, workload.model.hidden_size)
+    tensors = [t for t in gc.get_objects() if type(t) is torch.Tensor]
+    return sum(t.device.type == "cpu" and t.shape == size for t in tensors)
+
+
+def _in_whole(name: str, workload: Workload) -> str:
+    """Where the gradient of a weight of a stage is, among those of the whole model."""
+    return "embedding.weight" if name == "head.lm_head.weight" and workload.model.tie_embeddings else name
+
+
+def check_cases(rank: int, cases: list[Case]) -> None:
+    for each in cases:
+        check_case(rank, each)
+
+
+TIED = dataclasses.replace(QWEN, vocab_size=264, tie_embeddings=True)
+GPIPE = PipelineConfig(schedule=PipelineSchedule.GPIPE, chunks=1, deadlines=2)
+INTERLEAVED = {
+    "pipeline": PipelineConfig(schedule=PipelineSchedule.INTERLEAVED, chunks=2, deadlines=2),
+    "num_microbatches": 4,
+}
+ZERO_BUBBLE = PipelineConfig(schedule=PipelineSchedule.ZERO_BUBBLE_H1, chunks=1, deadlines=2)
+FOUR_LAYERS = dataclasses.replace(LLAMA, num_layers=4)
+TIED_LAYERS = dataclasses.replace(TIED, num_layers=4)
+
+
+def test_two_ranks_compute_the_loss_and_gradients_of_one_under_any_plan(tmp_path: Path) -> None:
+    cases = [
+        case(pp=2, microbatch_size=3),
+        case(pp=2, model=TIED, activation_checkpointing=False),
+        case(pp=2, microbatch_size=3, activation_checkpointing=False),
+        case(pp=2, pipeline=GPIPE, num_microbatches=2),
+        case(pp=2, num_microbatches=1),
+        case(pp=2, model=FOUR_LAYERS, **INTERLEAVED),
+        case(pp=2, model=TIED_LAYERS, activation_checkpointing=False, **INTERLEAVED),
+        case(pp=2, pipeline=ZERO_BUBBLE, microbatch_size=3),
+        case(pp=2, pipeline=ZERO_BUBBLE, model=TIED, activation_checkpointing=False),
+        case(dp=2, microbatch_size=3),
+        case(dp=2, activation_checkpointing=False),
+        case(tp=2),
+        case(cp=2, model=TIED),
+    ]
+    spawn(2, check_cases, tmp_path, cases)
+
+
+@pytest.mark.slow
+def test_four_ranks_compute_the_loss_and_gradients_of_one_under_any_plan(tmp_path: Path) -> None:
+    cases = [
+        case(tp=2, pp=2),
+        case(tp=2, pp=2, model=TIED, microbatch_size=3, activation_checkpointing=False),
+        case(dp=2, pp=2, model=TIED),
+        case(tp=2, pp=2, pipeline=ZERO_BUBBLE),
+        case(tp=2, pp=2, model=TIED, pipeline=ZERO_BUBBLE, microbatch_size=3, activation_checkpointing=False),
+        case(cp=2, pp=2, pipeline=ZERO_BUBBLE),
+        case(cp=2, pp=2, pipeline=ZERO_BUBBLE, activation_checkpointing=False),
+        case(tp=2, pp=2, model=FOUR_LAYERS, **INTERLEAVED),
+        case(tp=2, pp=2, model=TIED_LAYERS, microbatch_size=3, activation_checkpointing=False, **INTERLEAVED),
+    ]
+    spawn(4, check_cases, tmp_path, cases)
+
+
+def test_an_instruction_out_of_the_planned_order_stops_the_run() -> None:
+    workload = tiny_workload(num_microbatches=2)
+    forward, backward = Direction.FORWARD, Direction.BACKWARD
+    conductor = Conductor(0, cues_of(workload, None, 0), DryClocks(), lambda: None)
+    conductor.begin(Work(forward, 0))
+    with pytest.raises(EngineError, match="forward of microbatch 1 on stage 0: the plan has backward of microbatch 0"):
+        conductor.begin(Work(forward, 1))
+    conductor.begin(Work(backward, 0))
+    with pytest.raises(EngineError, match="forward of microbatch 1 on stage 0: planned and did not run"):
+        conductor.end_iteration()
+
+
+def test_a_clock_is_asked_for_once_what_was_launched_before_has_run() -> None:
+    workload = tiny_workload(num_microbatches=2)
+    happened: list[str] = []
+    cues = tuple(
+        Cue(cue.work, 1410 if cue.work.direction is Direction.FORWARD else 1200) for cue in cues_of(workload, None, 0)
+    )
+    conductor = Conductor(0, cues, DryClocks(happened.append), lambda: happened.append("wait"))
+    for _ in range(2):
+        for cue in cues:
+            conductor.begin(cue.work)
+        conductor.end_iteration()
+    said = ["wait", "would lock the SM clock to 1410 MHz", "wait", "would lock the SM clock to 1200 MHz"]
+    assert happened == said * 4

@@ -1,0 +1,18 @@
+"""Which layers of the model a rank holds."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kareus.profile.programs import chunk_shapes
+from kareus.runtime.actions import place_in_line
+from kareus.runtime.stage_chunks import first_layers
+
+
+@given(st.lists(st.integers(1, 5), min_size=1, max_size=5), st.integers(1, 4))
+def test_a_microbatch_meets_the_layers_in_their_order(layers_per_chunk: list[int], chunks: int) -> None:
+    split = [layers * chunks for layers in layers_per_chunk]
+    shapes = chunk_shapes(split, chunks)
+    first = {(stage, c): n for stage in range(len(split)) for c, n in enumerate(first_layers(split, chunks, stage))}
+    way = sorted(shapes, key=lambda place: place_in_line(*place, len(split)))
+    met = [first[place] + n for place in way for n in range(shapes[place].layers)]
+    assert met == list(range(sum(split)))

@@ -1,0 +1,247 @@
+"""Optimizer states that replicas share out: the same weights as with whole ones, for a part of the bytes."""
+
+import copy
+import dataclasses
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from helpers.trainings import losses, tiny_workload, train
+from helpers.worlds import QWEN, departure, spawn
+from safetensors.torch import load_file
+from torch import Tensor
+
+from kareus.artifacts.configuration import to_yaml
+from kareus.errors import ArtifactError
+from kareus.launch.ranks import Lines, groups_of, lines_of, place_of
+from kareus.model.communication import Mesh
+from kareus.model.communicators.choice import Library
+from kareus.model.initial import draw_weights
+from kareus.model.shards import shard_of
+from kareus.model.weights import pieces
+from kareus.profile.programs import stage_shapes
+from kareus.runtime.stage_chunks import StageChunks, first_layers
+from kareus.runtime.stage_model import StageModel
+from kareus.training.checkpoint import Checkpoint, Place, save
+from kareus.training.checkpoint_files import Holdings, holdings
+from kareus.training.data.batches import DataPosition
+from kareus.training.gradients import sum_tied_gradient, sum_weight_gradients, weight_gradients
+from kareus.training.job import Job
+from kareus.training.optimizer import Optimizer, whole_norm
+from kareus.training.settings import OptimizerSettings
+from kareus.training.sharding import ALIGNMENT, Division
+from kareus.workload.config import Workload
+from kareus.workload.memory import BF16_BYTES, FP32_BYTES, GIB, estimate_memory
+
+TOLERANCE = 1e-5
+RATE = 0.01
+STEPS = 3
+TIED = dataclasses.replace(QWEN, vocab_size=264, tie_embeddings=True, qkv_bias=False)
+FREELY, CLIPPED = 1e9, 0.1
+"""Largest norms: one that no gradient here has, and one that all have more than."""
+OTHER = "another model, parallelism, chunks of its stages, sequence length or seed"
+
+
+def sharing(workload: Workload, *, shard_optimizer: bool = True) -> Workload:
+    parallelism = dataclasses.replace(workload.parallelism, shard_optimizer=shard_optimizer)
+    return dataclasses.replace(workload, parallelism=parallelism)
+
+
+def make_stage(workload: Workload, dtype: torch.dtype, number: int = 0, mesh: Mesh | None = None) -> StageChunks:
+    model, parallelism = workload.model, workload.parallelism
+    mesh = mesh or Mesh()
+    shard, shape = shard_of(model, parallelism, workload.sequence_length), stage_shapes(parallelism.split)[number]
+    chunk = StageModel(model, shard, mesh, shape, dtype, recompute=True)
+    stage = StageChunks([chunk], first_layers(parallelism.split, 1, number))
+    draw_weights(stage, model, 0, 0, mesh.tp)
+    return stage
+
+
+class Replica:
+    """One rank's stage and its optimizer."""
+
+    def __init__(self, rank: int, workload: Workload, largest_norm: float, dtype: torch.dtype = torch.float32) -> None:
+        self.workload, parallelism = workload, workload.parallelism
+        self.place = place_of(rank, parallelism, dist.get_world_size())
+        self.groups = groups_of(self.place, parallelism, Library.GLOO, 0)
+        self.lines = lines_of(self.place, parallelism, Library.GLOO, ties_ends=workload.model.tie_embeddings)
+        self.stage = make_stage(workload, dtype, self.place.stage, self.groups.mesh)
+        self.division = Division(self.stage, self.lines.sharers)
+        self.optimizer = Optimizer(self.division, OptimizerSettings(largest_norm=largest_norm))
+
+    def step(self, iteration: int) -> None:
+        """Sum gradients that every rank draws for itself, those of undivided weights alike over `tp`, and update."""
+        model = self.workload.model
+        for number, (name, gradient) in enumerate(weight_gradients(self.stage)):
+            alike = all(piece.divided is None for piece in pieces(model, name, 0))
+            own = dataclasses.replace(self.place, tp=0) if alike else self.place
+            generator = torch.Generator().manual_seed(hash((iteration, number, *dataclasses.astuple(own))))
+            gradient.add_(torch.rand(gradient.shape, generator=generator))  # positive, so that sums do not cancel
+        sum_weight_gradients(self.stage, Mesh(), self.groups.replicas)
+        if self.lines.ends is not None:
+            sum_tied_gradient(self.stage.tied_gradient, self.lines)
+        self.division.reduce()
+        counts_head = not (model.tie_embeddings and self.workload.parallelism.pp > 1)
+        self.optimizer.step(whole_norm(self.division, model, self.lines, counts_head=counts_head), RATE)
+
+    def weights(self) -> dict[str, Tensor]:
+        return {name: weight.detach().float() for name, weight in self.stage.named_parameters()}
+
+
+def check_weights(rank: int, workload: Workload, largest_norm: float, tolerance: float) -> None:
+    one, other = (Replica(rank, sharing(workload, shard_optimizer=s), largest_norm) for s in (False, True))
+    for iteration in range(STEPS):
+        one.step(iteration)
+        other.step(iteration)
+    assert departure(other.weights(), one.weights()) <= tolerance
+    check_replicas_agree(other)
+    assert all(not gradient.any() for _, gradient in weight_gradients(other.stage))
+
+
+def check_tied_weights_stay_alike(rank: int, workload: Workload) -> None:
+    """The same bits on both ends, though sums of three numbers depend on their order, and parts begin elsewhere."""
+    replica = Replica(rank, workload, CLIPPED)
+    for iteration in range(STEPS):
+        replica.step(iteration)
+    found: list[Tensor] = [torch.empty(0)] * dist.get_world_size()
+    weights = replica.weights()
+    dist.all_gather_object(found, weights.get("embedding.weight", weights.get("head.lm_head.weight")))
+    assert all(torch.equal(each, found[0]) for each in found)
+
+
+def check_replicas_agree(replica: Replica) -> None:
+    found: list[tuple[object, dict[str, Tensor]]] = [(None, {})] * dist.get_world_size()
+    dist.all_gather_object(found, (dataclasses.replace(replica.place, replica=0), replica.weights()))
+    for place, weights in found:
+        if place == dataclasses.replace(replica.place, replica=0):
+            assert all(torch.equal(weights[name], own) for name, own in replica.weights().items())
+
+
+def check_bytes(rank: int, workload: Workload) -> None:
+    """What a rank holds in mixed precision is what planning counts, but for the alignment of its part."""
+    replica = Replica(rank, workload, FREELY, torch.bfloat16)
+    replica.step(0)
+    states = [t for state in replica.optimizer.state()["state"].values() for t in state.values() if t.dim()]
+    planned, alignment = estimate_memory(workload), workload.parallelism.dp * ALIGNMENT
+    for held, planned_gib, value_bytes in (
+        ([*replica.optimizer.weights().values(), *states], planned.optimizer_gib, 3 * FP32_BYTES),
+        (list(replica.stage.parameters()), planned.weights_gib, BF16_BYTES),
+        ([gradient for _, gradient in weight_gradients(replica.stage)], planned.gradients_gib, FP32_BYTES),
+    ):
+        storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in held if t.numel()}
+        assert abs(sum(storages.values()) - planned_gib * GIB) < value_bytes * alignment
+    sizes = [p.numel() for p in replica.stage.parameters()]
+    assert (
+        max(sizes) > sum(sizes) / workload.parallelism.dp > 10 * alignment
+    )  # a division of whole weights would not do
+    check_replicas_agree(replica)
+
+
+def check_four_ranks(rank: int) -> None:
+    check_weights(rank, tiny_workload(dp=2, tp=2), FREELY, 0.0)
+    check_weights(rank, tiny_workload(dp=2, pp=2), FREELY, 0.0)
+    check_weights(rank, tiny_workload(dp=2, tp=2), CLIPPED, TOLERANCE)
+    check_weights(rank, tiny_workload(dp=2, pp=2, model=TIED), CLIPPED, TOLERANCE)
+    check_weights(rank, tiny_workload(dp=4, model=TIED), CLIPPED, TOLERANCE)
+    check_bytes(rank, sharing(tiny_workload(dp=4, model=dataclasses.replace(TIED, vocab_size=2000))))
+
+
+def test_replicas_that_share_out_states_update_the_weights_as_one_that_has_them_whole(tmp_path: Path) -> None:
+    spawn(4, check_four_ranks, tmp_path)
+
+
+def test_tied_weights_stay_alike_on_the_first_and_the_last_stage(tmp_path: Path) -> None:
+    spawn(6, check_tied_weights_stay_alike, tmp_path, sharing(tiny_workload(dp=3, pp=2, model=TIED)))
+
+
+@pytest.mark.parametrize("largest_norm", [FREELY, CLIPPED])
+def test_alone_it_updates_as_torch_does(largest_norm: float) -> None:
+    workload = tiny_workload(model=TIED)
+    stage = make_stage(workload, torch.float32)
+    theirs = copy.deepcopy(stage)
+    division, settings = Division(stage, None), OptimizerSettings(largest_norm=largest_norm)
+    optimizer = Optimizer(division, settings)
+    matrices = [p for p in theirs.parameters() if p.dim() > 1]
+    others = [p for p in theirs.parameters() if p.dim() == 1]
+    adamw = torch.optim.AdamW(
+        [{"params": matrices, "weight_decay": settings.weight_decay}, {"params": others, "weight_decay": 0.0}],
+        lr=RATE,
+        betas=(settings.beta1, settings.beta2),
+    )
+    lines = Lines(None, None, None, None)
+    for _ in range(STEPS):
+        for (_, gradient), parameter in zip(weight_gradients(stage), theirs.parameters(), strict=True):
+            parameter.grad = torch.randn(parameter.shape)
+            gradient.add_(parameter.grad)
+        norm = whole_norm(division, workload.model, lines, counts_head=True)
+        assert norm == pytest.approx(float(torch.nn.utils.clip_grad_norm_(theirs.parameters(), largest_norm)))
+        optimizer.step(norm, RATE)
+        adamw.step()
+    found, expected = ({n: p.detach() for n, p in each.named_parameters()} for each in (stage, theirs))
+    assert departure(found, expected) <= TOLERANCE
+
+
+def exported(folder: Path) -> dict[str, Tensor]:
+    return {n: t for path in folder.glob("*.safetensors") for n, t in load_file(path).items()}
+
+
+def test_a_training_with_shared_out_states_is_resumed_exactly_and_exported(tmp_path: Path) -> None:
+    whole, shared = tmp_path / "whole.yaml", tmp_path / "shared.yaml"
+    whole.write_text(to_yaml(tiny_workload(dp=2)))
+    shared.write_text(to_yaml(sharing(tiny_workload(dp=2))))
+    options = ("--learning-rate", RATE, "--final-rate", RATE, "--clip", FREELY)
+    first = train("--workload", shared, "--iterations", 2, "--output", tmp_path / "run", *options)
+    assert first.returncode == 0, first.stderr
+    runs = {}
+    for path, output in ((whole, tmp_path / "unbroken"), (shared, tmp_path / "run")):
+        export = tmp_path / f"exported-{path.stem}"
+        done = train("--workload", path, "--iterations", 4, "--output", output, "--export", export, *options)
+        assert done.returncode == 0, done.stderr
+        assert ("resumed after iteration 2 of" in done.stdout) == (path is shared)
+        runs[path] = exported(export), losses(output)
+    assert runs[shared][1] == runs[whole][1]
+    assert runs[shared][0].keys() == runs[whole][0].keys()
+    assert all(torch.equal(tensor, runs[whole][0][name]) for name, tensor in runs[shared][0].items())
+
+    sizes = [path.stat().st_size for path in (tmp_path / "run/checkpoints/iteration-00000004").glob("*.safetensors")]
+    (whole_size, _) = (p.stat().st_size for p in (tmp_path / "unbroken/checkpoints/iteration-00000004").glob("*.s*"))
+    assert sum(sizes) == pytest.approx(whole_size, rel=0.1)
+    assert max(sizes) < 0.6 * whole_size
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        (
+            sharing(tiny_workload(dp=2), shard_optimizer=False),
+            OTHER,
+        ),
+        (sharing(tiny_workload(pp=2)), OTHER),
+        (sharing(tiny_workload(dp=4)), "was written by 2 ranks, this run has 4"),
+    ],
+)
+def test_a_checkpoint_of_states_that_are_shared_out_otherwise_is_refused(
+    tmp_path: Path, other: Workload, said: str
+) -> None:
+    for rank in range(2):
+        state = Checkpoint(
+            iteration=1,
+            model={},
+            optimizer={},
+            random={"cpu": torch.get_rng_state()},
+            data=DataPosition(samples=0, source="none"),
+        )
+        save(place_in(tmp_path, rank, sharing(tiny_workload(dp=2))), state)
+    assert held(place_in(tmp_path, 0, sharing(tiny_workload(dp=2)))).runs == {1: "a"}
+    with pytest.raises(ArtifactError, match=said):
+        held(place_in(tmp_path, 0, other))
+
+
+def held(place: Place) -> Holdings:
+    return holdings(place.folder, place.rank, place.ranks, place.subject)
+
+
+def place_in(folder: Path, rank: int, workload: Workload) -> Place:
+    subject = Job(workload=workload).checkpoint_subject(0)
+    return Place(folder=folder, rank=rank, ranks=workload.parallelism.gpus, run="a", subject=subject)
