@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from kareus.arrays import Array
 from kareus.fidelity.predict import PlannedCost, planned_costs, undominated
 from kareus.fidelity.reference import FrontierRow, Scenario, by_curve
 from kareus.fidelity.subject import Subjects, on_gpu
 from kareus.gpu_model.gpu import Gpu
-from kareus.gpu_model.laws import Array
 
 
 @dataclass(frozen=True, slots=True)

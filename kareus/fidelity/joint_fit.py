@@ -10,11 +10,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from kareus.arrays import Array
 from kareus.fidelity.fit import BALANCE, TO_FRONTIERS, TO_TABLES, Fit, fit_frontiers, with_coefficients
 from kareus.fidelity.predict import planned_costs
 from kareus.fidelity.reference import FrontierRow, ReductionRow
 from kareus.fidelity.score import FrontierScore, given_orders, score_frontiers, score_reductions
-from kareus.fidelity.slp import Array, Terms, minimise
+from kareus.fidelity.slp import Terms, minimise
 from kareus.fidelity.subject import Subjects, on_gpu
 from kareus.gpu_model.gpu import Gpu
 

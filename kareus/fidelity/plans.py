@@ -8,12 +8,12 @@ from collections import defaultdict
 import numpy as np
 import polars as pl
 
+from kareus.arrays import Array
 from kareus.fidelity.subject import Subject
 from kareus.frontier.compose import Option
 from kareus.frontier.methods import microbatch_rows
 from kareus.frontier.microbatch import Cost, Point, overlap_makeup, overlap_points
 from kareus.frontier.tables import MICROBATCH
-from kareus.gpu_model.laws import Array
 from kareus.gpu_model.model import Behaviour, KnownSteps, run_program, run_schedules, run_tally
 from kareus.graph.records import TRACED, Batch, Direction, Partition
 from kareus.pareto import pareto_mask

@@ -6,11 +6,11 @@ from functools import cached_property
 
 import numpy as np
 
+from kareus.arrays import Array
 from kareus.errors import ArtifactError
 from kareus.fidelity.plans import instruction_behaviours, microbatch_frontiers
 from kareus.fidelity.reference import ABLATIONS, FrontierRow, ReductionRow, Scenario
 from kareus.fidelity.subject import Subject, Subjects
-from kareus.gpu_model.laws import Array
 from kareus.graph.records import Direction
 from kareus.pipeline.config import PipelineSlice
 from kareus.pipeline.frontiers import method_problem

@@ -10,9 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+from kareus.arrays import Array
 
 DIFFERENCE = 0.01
 """Step of finite differences."""

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from kareus.arrays import Array
 from kareus.gpu_model.gpu import Gpu
-from kareus.gpu_model.laws import Array, collective_hbm_bytes, hbm_bytes
+from kareus.gpu_model.laws import collective_hbm_bytes, hbm_bytes
 from kareus.graph.records import Collective, Operator, OperatorKind
 
 

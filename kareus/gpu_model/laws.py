@@ -7,12 +7,10 @@ Clocks and SM counts may be numbers or arrays of one shape: all candidates of a 
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
+from kareus.arrays import Array
 from kareus.gpu_model.gpu import Gpu
 from kareus.graph.records import Collective, Operator, OperatorKind
-
-Array = NDArray[np.float64]
 
 GEMM_TILE = (128, 128)
 """Output tile of a tensor-core GEMM: cuBLAS has larger ones, and picks among them what fills the last wave best."""

@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from kareus.arrays import Array
 from kareus.gpu_model import energy
 from kareus.gpu_model.gpu import Gpu
-from kareus.gpu_model.laws import Array, longer_s
+from kareus.gpu_model.laws import longer_s
 from kareus.gpu_model.overlap import Phase, host_time_s, step_phases
 from kareus.gpu_model.power_limit import Cost, within_power_limit
 from kareus.graph.program import Program, Step

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from kareus.arrays import Array
 from kareus.gpu_model import laws
 from kareus.gpu_model.energy import Switching, collective_switching, operator_switching
 from kareus.gpu_model.gpu import Gpu
-from kareus.gpu_model.laws import Array
 from kareus.graph.records import Collective, Operator
 
 _DONE = 1e-12

@@ -5,8 +5,8 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from kareus.arrays import Array
 from kareus.gpu_model.gpu import Gpu
-from kareus.gpu_model.laws import Array
 
 HALVINGS = 6
 """Of the distance between two clocks, until power is as good as linear between them."""

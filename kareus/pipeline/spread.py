@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from kareus.arrays import Array
 from kareus.artifacts.randomness import generator
 from kareus.pipeline.compare import FRONTIER_BASELINE, THROUGHPUT_BASELINE, TOLERANCE
 from kareus.pipeline.config import PipelineSlice
@@ -24,7 +25,6 @@ from kareus.pipeline.instructions import instructions_of
 from kareus.pipeline.methods import method_named, method_points
 from kareus.pipeline.solver.dag import Dag, build_dag
 from kareus.pipeline.solver.lanes import latest_ends
-from kareus.pipeline.solver.problem import Array
 from kareus.pipeline.transfers import transfers_s
 from kareus.profile.programs import Execution
 

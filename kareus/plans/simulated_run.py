@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from kareus.arrays import Array
 from kareus.artifacts.randomness import generator
 from kareus.gpu_model.model import KnownSteps, run_tally, tally
 from kareus.gpu_model.thermal import Interval
@@ -25,7 +25,6 @@ from kareus.profile.programs import chunk_shapes, instruction_program
 from kareus.workload.config import Workload
 from kareus.workload.slices import cut
 
-Array = NDArray[np.float64]
 Cost = tuple[float, float]
 """Seconds and watts."""
 

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+from kareus.arrays import Array
+
 Scales = tuple[float, float, float]
 """Standard deviations: of the shape that curves share, of what is a curve's own, and of one measurement's noise."""
 Place = tuple[int, int]

@@ -12,13 +12,12 @@ import functools
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from kareus.arrays import Array, Indices
 from kareus.pareto import Points
-from kareus.search.dataset import Dataset, Indices
+from kareus.search.dataset import Dataset
 from kareus.search.problem import Features
 
-Array = NDArray[np.float64]
 Places = Indices
 """Places in the stacked vector: of a candidate's time its number, of its power that plus the number of candidates."""
 

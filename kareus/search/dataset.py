@@ -5,9 +5,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from kareus.arrays import Indices
 from kareus.pareto import Points
-
-Indices = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,8 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from kareus.arrays import Indices
 from kareus.pareto import Points, hypervolume, hypervolume_improvement, pareto_front, pareto_mask
-from kareus.search.dataset import Indices
 
 CORNER = np.ones(2)
 """The reference point in scaled axes."""

@@ -10,10 +10,11 @@ little and the belief has been right about the latest looks. docs/search.md says
 import numpy as np
 from numpy.typing import NDArray
 
+from kareus.arrays import Indices
 from kareus.pareto import Points, pareto_front
 from kareus.search.belief import Belief, Conditioned, costs
 from kareus.search.config import InformedSearch
-from kareus.search.dataset import Dataset, Indices
+from kareus.search.dataset import Dataset
 from kareus.search.futures import Futures
 from kareus.search.prior import imagine
 from kareus.search.problem import BUDGET_SPENT, Chosen, Prediction, Proposal, Proposer, SearchProblem, Stop

@@ -6,10 +6,11 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from kareus.arrays import Indices
 from kareus.gpu_model.gpu import Gpu
 from kareus.graph.records import Partition
 from kareus.search.config import SearchConfig
-from kareus.search.dataset import Dataset, Indices
+from kareus.search.dataset import Dataset
 
 Features = NDArray[np.float64]
 """Shape (n, 3): frequency, SM count, position of the launch operator."""

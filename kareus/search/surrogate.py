@@ -6,8 +6,9 @@ from types import ModuleType
 import numpy as np
 from numpy.typing import NDArray
 
+from kareus.arrays import Indices
 from kareus.search.config import PaperSearch
-from kareus.search.dataset import Dataset, Indices
+from kareus.search.dataset import Dataset
 from kareus.search.problem import Features, Prediction
 
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from kareus.arrays import Array
 from kareus.pipeline.solver.lanes import (
     TOLERANCE,
     Choices,
@@ -13,7 +14,7 @@ from kareus.pipeline.solver.lanes import (
     sweep,
     times_s,
 )
-from kareus.pipeline.solver.problem import Array, Problem
+from kareus.pipeline.solver.problem import Problem
 
 EFFORT = 70_000
 """Instructions times moves that are tried on one plan. Long pipelines, whose gaps are small anyway, get none."""

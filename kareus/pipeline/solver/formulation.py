@@ -15,13 +15,12 @@ from dataclasses import dataclass
 
 import highspy
 import numpy as np
-from numpy.typing import NDArray
 
-from kareus.pipeline.solver.problem import Array, Problem
+from kareus.arrays import Array, Indices
+from kareus.pipeline.solver.problem import Problem
 
 Options = Sequence[Sequence[int]]
 """By instruction, which points of its set may be chosen: indices, ascending."""
-Indices = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from kareus.arrays import Array
 from kareus.errors import ConfigError
 from kareus.pareto import pareto_mask
 from kareus.pipeline.solver.exact import MOST_INSTRUCTIONS, least_energy_plan
 from kareus.pipeline.solver.exchange import exchange
 from kareus.pipeline.solver.lanes import TOLERANCE, Choices, energies_in_time_j
-from kareus.pipeline.solver.problem import Array, Problem
+from kareus.pipeline.solver.problem import Problem
 from kareus.pipeline.solver.relaxation import Relaxation, Relaxed
 from kareus.pipeline.solver.rounding import round_plans
 from kareus.pipeline.solver.splicing import splice

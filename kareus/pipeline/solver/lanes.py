@@ -10,8 +10,9 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from kareus.arrays import Array
 from kareus.pipeline.solver.dag import Dag
-from kareus.pipeline.solver.problem import Array, PointSet, Problem
+from kareus.pipeline.solver.problem import PointSet, Problem
 
 Choices = NDArray[np.int64]
 """Index into the point set of each instruction; shape (instructions, lanes)."""

@@ -3,13 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
 from kareus.errors import ArtifactError
 from kareus.pipeline.solver.dag import Dag, makespan
-
-Array = NDArray[np.float64]
 
 MOST_S = 1e9
 """Of one instruction: thirty years."""

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 import highspy
 import numpy as np
 
+from kareus.arrays import Array
 from kareus.errors import ArtifactError
 from kareus.pipeline.solver.dag import makespan
 from kareus.pipeline.solver.formulation import formulate, load
-from kareus.pipeline.solver.problem import Array, Problem
+from kareus.pipeline.solver.problem import Problem
 
 CLOSE = 1e-9
 """Relative difference that `Relaxation.time_s` does not resolve."""

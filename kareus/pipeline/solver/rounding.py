@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from kareus.arrays import Array
 from kareus.pipeline.solver.lanes import (
     TOLERANCE,
     Choices,
@@ -21,7 +22,7 @@ from kareus.pipeline.solver.lanes import (
     sweep,
     times_s,
 )
-from kareus.pipeline.solver.problem import Array, Problem
+from kareus.pipeline.solver.problem import Problem
 
 SNAP = 1e-9
 """Share of the deadline within which the relaxation, solved to HiGHS' tolerances, means a real point."""

@@ -8,6 +8,7 @@ one of these to the other takes about as long, and costs about as much, as their
 
 import numpy as np
 
+from kareus.arrays import Array
 from kareus.pipeline.solver.lanes import (
     TOLERANCE,
     Choices,
@@ -17,7 +18,7 @@ from kareus.pipeline.solver.lanes import (
     parts,
     times_s,
 )
-from kareus.pipeline.solver.problem import Array, Problem
+from kareus.pipeline.solver.problem import Problem
 from kareus.pipeline.solver.rounding import reclaim
 
 REACH = 3

@@ -8,8 +8,9 @@ import itertools
 
 import numpy as np
 
+from kareus.arrays import Array
 from kareus.pipeline.solver.lanes import TOLERANCE, Choices, energies_in_time_j, mirrored
-from kareus.pipeline.solver.problem import Array, Problem
+from kareus.pipeline.solver.problem import Problem
 from kareus.pipeline.solver.rounding import reclaim
 
 STEPS = ((1, 1), (2, 1), (1, 2))
