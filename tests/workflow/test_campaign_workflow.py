@@ -275,6 +275,16 @@ def test_what_is_missing_of_a_campaign_is_noticed_by_looking_at_its_results_alon
     assert main(["verify", str(copy / "results")]) == 0
 
 
+def test_a_damaged_list_of_outputs_is_written_without_a_job(copy):
+    (path,) = (copy / "results").glob("campaigns/*/outputs.json")
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    done = snakemake(copy, *CONFIG)
+    assert "Nothing to be done" in done.stderr
+    assert "outputs.json: damaged" in done.stderr
+    assert path.read_bytes() == whole
+
+
 def test_what_is_deleted_is_made_again_even_where_snakemake_has_forgotten_everything(copy):
     before = files_of(copy)
     lost = sorted(before)[::2]

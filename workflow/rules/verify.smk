@@ -8,7 +8,7 @@ from snakemake_interface_executor_plugins.settings import ExecMode
 from kareus.artifacts.files import set_aside
 from kareus.verify.jobs import Job, others, to_force
 from kareus.verify.known import read_known
-from kareus.verify.outputs import write_outputs
+from kareus.verify.outputs import is_list_of_outputs, write_outputs
 from kareus.verify.survey import Kind, survey
 
 SOUND = Path(".snakemake/kareus/sound.json")
@@ -42,13 +42,18 @@ def force():
     foreign = others(jobs, findings(), STORE)
     asked = [str(finding.path) for finding in foreign if is_made(finding.path)]
     for finding in findings():
-        if finding not in foreign:
+        if finding not in foreign or is_list_of_outputs(finding.path):
             remedy = "a run makes it again"
         elif str(finding.path) in asked:
             remedy = "a run that is asked for it makes it again"
         else:
             remedy = "kareus verify --repair removes it"
         logger.warning(f"{finding.path}: {finding.kind}: {finding.reason}; {remedy}.")
+    if (
+        any(is_list_of_outputs(finding.path) for finding in foreign)
+        and not workflow.dryrun
+    ):
+        list_outputs()  # no job makes the list, and a run without jobs has no end that could
     workflow.dag.forcefiles.update(to_force(jobs, findings(), STORE), asked, stale())
 
 
