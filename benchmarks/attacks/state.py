@@ -7,8 +7,8 @@ from typing import Any
 
 import polars as pl
 
-NUMBERS = re.compile(rb"[0-9][0-9.eE+-]*")
-"""Numbers of pages and summaries: times of writing and of choosing candidates are among them."""
+NUMBERS = re.compile(rb" *[0-9][0-9.eE+-]*")
+"""Numbers of pages and summaries, with the spaces that align them: times of choosing candidates are among them."""
 NOT_DECLARED = re.compile(r"logs/|measurements/|/\.snakemake_timestamp$|\.benchmark\.tsv$|\.log$|/lock$")
 """Files that are no artifacts of a stage, or, as measurements, kept beside them."""
 TIMED = ("proposals", "search_time")
