@@ -49,7 +49,7 @@ def read_plan(path: Path) -> Plan:
         raise ArtifactError(f"{path}: {error}; select the plan anew.") from error
     _validate(document, path)
     plan = records.from_plain(Plan, content, str(path))
-    _check_name(plan, path)
+    check_name(path, plan.selector)
     return plan
 
 
@@ -63,13 +63,21 @@ def _validate(document: Any, path: Path) -> None:
         raise ArtifactError(f"{path}: {place}: {error.message}; select the plan anew.")
 
 
-def _check_name(plan: Plan, path: Path) -> None:
-    """Check that a file of a results folder, which the report shows by its name, is not named after another request."""
+def check_name(path: Path, selector: str) -> None:
+    """Check that a file of a results folder, which the report shows by its name, is not named after another request.
+
+    Args:
+        path: of the plan file.
+        selector: the request that picks its plan.
+
+    Raises:
+        ArtifactError: the file is named after another selector.
+    """
     named = path.name.removesuffix(".json").partition("_")[0]
-    if path.parent.name != "plan" or named == plan.selector:
+    if path.parent.name != "plan" or named == selector:
         return
     try:
         parse_selector(named)
     except ConfigError:  # a name of the user's own
         return
-    raise ArtifactError(f"{path}: the plan of '{plan.selector}'; select '{named}' anew, or use another name.")
+    raise ArtifactError(f"{path}: the plan of '{selector}'; select '{named}' anew, or use another name.")

@@ -13,7 +13,7 @@ from kareus.artifacts.outputs import add_force, check_outputs, check_place
 from kareus.artifacts.records import suggest
 from kareus.errors import ConfigError
 from kareus.plans.build import build_plan
-from kareus.plans.file import PLAN_FILE, write_plan
+from kareus.plans.file import PLAN_FILE, check_name, write_plan
 from kareus.plans.frontiers import read_frontiers
 from kareus.plans.run_totals import check_tokens, run_totals
 from kareus.plans.selectors import ALLOWED, Goal, Selector, parse_selector, select
@@ -42,6 +42,7 @@ def run(arguments: argparse.Namespace) -> None:
         check_tokens(arguments.tokens)
     folder = WorkloadFolder(arguments.folder)
     output = arguments.output or folder.plan(arguments.selector, arguments.method)
+    check_name(output, arguments.selector)
     if output.parent != folder.plans:
         check_place(output, force=arguments.force)
     if output != folder.plan(arguments.selector, arguments.method):  # a damaged plan in its own place is made anew

@@ -107,3 +107,11 @@ def test_a_training_replaces_no_other_table(planned, capsys, tmp_path):
     assert contents(output) == before
     assert "there is no folder" in refused([*words[:-1], tmp_path / "new/x"], capsys)
     assert not (tmp_path / "new").exists()
+
+
+def test_a_plan_is_not_written_under_the_name_of_another(planned, capsys):
+    plan = planned / "plan/fastest.json"
+    before = plan.read_bytes()
+    line = refused(["select", "edp", planned, "--output", plan, "--force"], capsys)
+    assert f"{plan}: the plan of 'edp'; select 'fastest' anew, or use another name" in line
+    assert plan.read_bytes() == before
