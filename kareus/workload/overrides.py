@@ -7,6 +7,7 @@ that names the override and what is allowed.
 import dataclasses
 import difflib
 import itertools
+import math
 import typing
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Glob, Override, OverrideType
+from hydra.core.override_parser.types import Glob, Override, OverrideType, RangeSweep
 from hydra.errors import HydraException
 
 from kareus.artifacts.names import check_path
@@ -23,6 +24,8 @@ from kareus.errors import ConfigError
 from kareus.workload.config import Workload
 
 EXAMPLE = "parallelism=tp8"
+MOST_COMBINATIONS = 10_000
+"""Workloads that sweeps may stand for: resolving so many takes minutes, planning them weeks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +48,8 @@ def expand(texts: Sequence[str], config_dir: Path, record: type[Workload] = Work
         record: what they configure.
 
     Raises:
-        ConfigError: an override that is malformed, given twice, or of a key or option that does not exist.
+        ConfigError: an override that is malformed, given twice, or of a key or option that does not exist; or sweeps
+            have too many combinations.
     """
     overrides = [_parse(text, config_dir, record) for text in texts]
     seen: dict[str, str] = {}
@@ -55,7 +59,15 @@ def expand(texts: Sequence[str], config_dir: Path, record: type[Workload] = Work
         if key in seen:
             raise ConfigError(f"{text}: '{key}' is given twice; to sweep it, write its values once: {key}=a,b.")
         seen[key] = text
-    return list(itertools.product(*(_settings(o, config_dir, record) for o in overrides)))
+    settings = [_settings(override, config_dir, record) for override in overrides]
+    combinations = math.prod(map(len, settings))
+    if combinations > MOST_COMBINATIONS:
+        swept = " ".join(text for text, own in zip(texts, settings, strict=True) if len(own) > 1)
+        raise ConfigError(
+            f"{swept}: {combinations:,} combinations; must be at most {MOST_COMBINATIONS:,}; sweep fewer values at "
+            "once."
+        )
+    return list(itertools.product(*settings))
 
 
 def groups(record: type[Workload] = Workload) -> tuple[str, ...]:
@@ -149,6 +161,8 @@ def _swept(override: Override, config_dir: Path, record: type[Workload]) -> list
         raise ConfigError(
             f"{override.input_line}: an interval has no values to list; use range(start,stop,step) or a,b."
         )
+    if isinstance(pattern, RangeSweep):
+        _check_length(pattern, override)
     if not isinstance(pattern, Glob):
         return list(override.sweep_string_iterator())
     if group not in groups(record):
@@ -158,6 +172,16 @@ def _swept(override: Override, config_dir: Path, record: type[Workload]) -> list
     if not matching:
         raise ConfigError(f"{override.input_line}: matches none; allowed: {', '.join(options(group, config_dir))}.")
     return matching
+
+
+def _check_length(sweep: RangeSweep, override: Override) -> None:
+    """Check, before a range is listed, that it has no more values than a sweep may have combinations."""
+    start, stop, step = (float(bound) for bound in (sweep.start or 0, sweep.stop or 0, sweep.step))
+    if step and (stop - start) / step > MOST_COMBINATIONS:
+        raise ConfigError(
+            f"{override.input_line}: more than {MOST_COMBINATIONS:,} values; sweep fewer at once, such as with a "
+            "larger step."
+        )
 
 
 def _check_option(setting: Setting, config_dir: Path) -> None:

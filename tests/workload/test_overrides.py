@@ -107,3 +107,28 @@ def test_a_key_given_twice_is_refused_instead_of_one_value_winning() -> None:
     with pytest.raises(ConfigError) as raised:
         expand(["seed=1", "microbatch_size=8", "seed=2"], CONFIG)
     assert str(raised.value) == "seed=2: 'seed' is given twice; to sweep it, write its values once: seed=a,b."
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (
+            ["seed=range(0,1e9)"],
+            "seed=range(0,1e9): more than 10,000 values; sweep fewer at once, such as with a larger step.",
+        ),
+        (
+            ["seed=shuffle(range(1,100000000))"],
+            "seed=shuffle(range(1,100000000)): more than 10,000 values; sweep fewer at once, such as with a larger "
+            "step.",
+        ),
+        (
+            ["seed=range(0,200)", "num_microbatches=8", "microbatch_size=range(1,101)"],
+            "seed=range(0,200) microbatch_size=range(1,101): 20,000 combinations; must be at most 10,000; sweep fewer "
+            "values at once.",
+        ),
+    ],
+)
+def test_sweeps_of_too_many_workloads_are_refused_at_once(overrides: list[str], message: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        expand(overrides, CONFIG)
+    assert str(raised.value) == message
