@@ -45,7 +45,7 @@ class ClockChange:
         return self.observed_mhz == self.frequency_mhz
 
 
-class Clocks(Protocol):
+class ClockControl(Protocol):
     """Where the frequencies of a plan are sent: a GPU's clock, or nowhere."""
 
     def request(self, frequency_mhz: int) -> Future[ClockChange]:
@@ -60,7 +60,7 @@ class Clocks(Protocol):
 
 
 class ClockController:
-    """Implements `Clocks` for a claimed GPU. Made by `controlled_clocks`."""
+    """Implements `ClockControl` for a claimed GPU. Made by `controlled_clocks`."""
 
     def __init__(self, device: Device, claimed: Claim) -> None:
         """Control `device`; nothing is set before the first request."""
@@ -171,7 +171,7 @@ class ClockController:
 
 
 class DryClocks:
-    """Implements `Clocks` without a GPU: sets nothing, and says what it would set."""
+    """Implements `ClockControl` without a GPU: sets nothing, and says what it would set."""
 
     def __init__(self, say: Callable[[str], None] = logger.debug) -> None:
         """Say it with `say`."""

@@ -21,7 +21,7 @@ import torch
 from kareus.errors import ArtifactError
 from kareus.training.checkpoint import (
     Checkpoint,
-    Place,
+    RankCheckpoints,
     last_whole,
     load,
     prune,
@@ -37,7 +37,7 @@ DATA = DataPosition(samples=7, source="0123456789abcdef")
 
 
 def place(folder, rank=0, ranks=1, run="a", subject="model"):
-    return Place(folder=folder, rank=rank, ranks=ranks, run=run, subject=subject)
+    return RankCheckpoints(folder=folder, rank=rank, ranks=ranks, run=run, subject=subject)
 
 
 def checkpoint(iteration=1, **changes):

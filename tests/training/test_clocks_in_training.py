@@ -10,18 +10,15 @@ import pytest
 import torch
 from helpers.fake_device import FakeDevice, kill
 from helpers.trainings import here, planned, tiny_workload
-from torch.distributed import HashStore
 
 from kareus.artifacts.tables import read_table
 from kareus.device import nvml
 from kareus.device.claims import FOLDER_VARIABLE, claim, setting_of
-from kareus.launch.ranks import place_of
-from kareus.launch.watch import Watch
-from kareus.launch.world import World
-from kareus.model.communicators.choice import Library
+from kareus.launch.mesh import coordinate_of
+from kareus.launch.monitor import RankMonitor
 from kareus.training import clocks
-from kareus.training.clocks import device_and_clocks, device_of
-from kareus.training.job import Job
+from kareus.training.clocks import device_and_clocks, gpu_of
+from kareus.training.job import TrainingJob
 from kareus.training.tables import ITERATIONS
 
 
@@ -36,7 +33,7 @@ def device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeDevice:
     """The GPU of the training, which runs on a CPU."""
     device = FakeDevice(tmp_path)
     monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path / "claims"))
-    monkeypatch.setattr(clocks, "device_of", lambda world: device)
+    monkeypatch.setattr(clocks, "gpu_of", lambda cpu: device)
     return device
 
 
@@ -111,8 +108,7 @@ def test_the_gpu_that_computes_is_the_one_that_is_controlled_however_both_are_nu
     monkeypatch.setattr(nvml, "open_devices", lambda: devices)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid=uuids[device.index]))
     for rank, uuid in enumerate(uuids):
-        gpu = torch.device("cuda", rank)
-        found = device_of(World(rank=rank, size=2, store=HashStore(), device=gpu, library=Library.NCCL))
+        found = gpu_of(torch.device("cuda", rank))
         assert found is not None
         assert found.uuid == f"GPU-{uuid}"
 
@@ -121,9 +117,8 @@ def test_one_rank_of_every_stage_says_what_would_be_set(caplog: pytest.LogCaptur
     caplog.set_level("INFO")
     workload, cpu = tiny_workload(dp=2, pp=2), torch.device("cpu")
     for rank in range(4):
-        world = World(rank=rank, size=4, store=HashStore(), device=cpu, library=Library.GLOO)
-        place = place_of(rank, workload.parallelism, 4)
-        with device_and_clocks(Job(workload=workload), world, place, Watch(rank, "program"), "dry") as (_, dry):
+        coordinate, monitor = coordinate_of(rank, workload.parallelism, 4), RankMonitor(rank, "program")
+        with device_and_clocks(TrainingJob(workload=workload), cpu, coordinate, monitor, "dry") as (_, dry):
             dry.request(900 + rank)
     assert caplog.messages == [
         "stage 0: would lock the SM clock to 900 MHz",

@@ -27,7 +27,7 @@ from kareus.runtime.follower import cues_of
 from kareus.runtime.stage_model import StageModel
 from kareus.training import setup
 from kareus.training.exporting import check_exportable
-from kareus.training.job import Job, planned_job
+from kareus.training.job import TrainingJob, planned_job
 from kareus.training.optimizer import Optimizer
 from kareus.training.tables import ITERATIONS
 from kareus.workload.config import Workload
@@ -162,8 +162,8 @@ def test_a_training_goes_on_by_a_plan_that_leaves_every_layer_where_it_is(interl
     of_chunks = planned_job(interleaved / "plan/fastest.json", None)
     whole = tiny_workload(pp=2, model=FOUR_LAYERS, num_microbatches=4)
     gpipe = dataclasses.replace(whole, pipeline=dataclasses.replace(whole.pipeline, schedule=PipelineSchedule.GPIPE))
-    assert Job(workload=gpipe).checkpoint_subject(0) == Job(workload=whole).checkpoint_subject(0)
-    assert of_chunks.checkpoint_subject(0) != Job(workload=whole).checkpoint_subject(0)
+    assert TrainingJob(workload=gpipe).checkpoint_subject(0) == TrainingJob(workload=whole).checkpoint_subject(0)
+    assert of_chunks.checkpoint_subject(0) != TrainingJob(workload=whole).checkpoint_subject(0)
 
 
 def weights_in(folder: Path) -> dict[str, torch.Tensor]:
