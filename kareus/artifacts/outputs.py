@@ -17,7 +17,7 @@ from kareus.errors import ArtifactError, ConfigError
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class OutputKind:
     """A kind of file that a command writes."""
 
     name: str
@@ -26,9 +26,9 @@ class Kind:
     """Whether an existing file is of this kind."""
 
 
-def table(schema: TableSchema) -> Kind:
+def table(schema: TableSchema) -> OutputKind:
     """Return the kind of a table of `schema`, in any version of it."""
-    return Kind(f"a table '{schema.name}'", lambda path: table_name(path) == schema.name)
+    return OutputKind(f"a table '{schema.name}'", lambda path: table_name(path) == schema.name)
 
 
 def add_force(parser: argparse.ArgumentParser) -> None:
@@ -41,7 +41,7 @@ def add_force(parser: argparse.ArgumentParser) -> None:
 
 
 def check_outputs(
-    arguments: argparse.Namespace, outputs: Sequence[tuple[Path, Kind]], inputs: Iterable[Path] = ()
+    arguments: argparse.Namespace, outputs: Sequence[tuple[Path, OutputKind]], inputs: Iterable[Path] = ()
 ) -> None:
     """Check, before anything is computed, that no output takes the place of something else.
 
@@ -74,7 +74,7 @@ def check_outputs(
 
 
 def check_files(
-    arguments: argparse.Namespace, outputs: Sequence[tuple[Path, Kind]], inputs: Iterable[Path] = ()
+    arguments: argparse.Namespace, outputs: Sequence[tuple[Path, OutputKind]], inputs: Iterable[Path] = ()
 ) -> None:
     """Check outputs that arguments name, each with `check_place`, and together with `check_outputs`.
 

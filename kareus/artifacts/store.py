@@ -32,12 +32,10 @@ from kareus.artifacts.files import (
 from kareus.artifacts.provenance import Provenance
 from kareus.artifacts.records import LEAST_INTEGER, MOST_INTEGER, content_hash, parse_json
 from kareus.artifacts.seals import sealed, unsealed
-from kareus.artifacts.tables import REDO, Column, TableSchema, read_provenance, read_table, write_table
+from kareus.artifacts.tables import REDO, Column, Row, TableSchema, read_provenance, read_table, write_table
 from kareus.errors import ArtifactError, ConfigError, DamagedFileError
 
 logger = logging.getLogger(__name__)
-
-Row = dict[str, Any]
 
 JOURNAL = "journal.jsonl"
 """Name of the journal of every shelf."""

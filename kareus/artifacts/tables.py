@@ -31,6 +31,9 @@ _PARQUET = b"PAR1"
 """First and last bytes of every Parquet file."""
 _CORRUPT = "corrupt or truncated Parquet file"
 
+Row = dict[str, Any]
+"""One row of a table: values by column."""
+
 _UNREADABLE = (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError)
 
 

@@ -40,7 +40,7 @@ _LONGEST = 256
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class ClockSetting:
     """What a claim's file says is set."""
 
     process: int
@@ -53,7 +53,7 @@ class Setting:
         return f"{self.frequency_mhz or '?'} MHz by process {self.process or '?'} since {self.since}"
 
 
-UNREADABLE = Setting(process=0, frequency_mhz=0, since="an unknown time")
+UNREADABLE = ClockSetting(process=0, frequency_mhz=0, since="an unknown time")
 """Stands for content that is damaged: some clock may be locked."""
 
 
@@ -66,7 +66,7 @@ class Claim:
         self._descriptor = descriptor
         self._setting = _read(descriptor)  # kept, since others may empty the file
 
-    def setting(self) -> Setting | None:
+    def setting(self) -> ClockSetting | None:
         """Return what is set, or None."""
         return self._setting
 
@@ -78,7 +78,7 @@ class Claim:
         """
         self.put_back()
         since = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        self._setting = Setting(process=os.getpid(), frequency_mhz=frequency_mhz, since=since)
+        self._setting = ClockSetting(process=os.getpid(), frequency_mhz=frequency_mhz, since=since)
         self._write()
 
     def is_intact(self) -> bool:
@@ -140,7 +140,7 @@ def claim(uuid: str, *, patience_s: float = 0.0) -> Iterator[Claim]:
         yield Claim(uuid, descriptor)
 
 
-def setting_of(uuid: str) -> Setting | None:
+def setting_of(uuid: str) -> ClockSetting | None:
     """Return what is set on GPU `uuid` by anybody, alive or dead; None if nothing is.
 
     Raises:
@@ -281,13 +281,13 @@ def _open_file(name: str, folder: int, *, make: bool) -> int:
     raise OSError(errno.EPERM, "a hard link" if stat.S_ISREG(found.st_mode) else "not a regular file")
 
 
-def _read(descriptor: int) -> Setting | None:
+def _read(descriptor: int) -> ClockSetting | None:
     """Parse and validate the content of a claim, which is printed to a terminal."""
     content = os.pread(descriptor, _LONGEST + 1, 0)
     if not content:
         return None
     try:
-        setting = from_plain(Setting, parse_json(content.decode()))
+        setting = from_plain(ClockSetting, parse_json(content.decode()))
         since = datetime.datetime.fromisoformat(setting.since).isoformat(timespec="seconds")
     except (ConfigError, ValueError):  # of which UnicodeDecodeError is one
         return UNREADABLE

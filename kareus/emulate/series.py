@@ -26,14 +26,14 @@ class Unit(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Series:
+class HourlySeries:
     """One value for each hour, from hour 0."""
 
     unit: Unit
     values: tuple[float, ...]
 
 
-def read_series(path: Path) -> Series:
+def read_series(path: Path) -> HourlySeries:
     """Read a CSV file with the columns `hour` (0, 1, 2, ...) and `price_per_kwh` or `carbon_g_per_kwh`.
 
     Prices may be negative, as they are on some markets.
@@ -57,7 +57,7 @@ def read_series(path: Path) -> Series:
         raise ConfigError(f"{path}: has {len(body):,} hours; give at most {MOST_HOURS:,}, a leap year.")
     if not body:
         raise ConfigError(f"{path}: has no hours; give one row for each.")
-    return Series(units[0], tuple(_value(path, hour, row) for hour, row in enumerate(body)))
+    return HourlySeries(units[0], tuple(_value(path, hour, row) for hour, row in enumerate(body)))
 
 
 def _value(path: Path, hour: int, row: list[str]) -> float:

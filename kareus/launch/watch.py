@@ -12,9 +12,9 @@ import traceback
 from collections.abc import Iterator
 
 from kareus.errors import KareusError, refused_by_system
+from kareus.launch.client import CoordinatorClient
 from kareus.launch.coordinator import Coordinator
 from kareus.launch.heartbeats import Patience
-from kareus.launch.member import Member
 from kareus.launch.monitor import RankMonitor
 from kareus.launch.wire import AddressStore, Urgency
 
@@ -40,7 +40,7 @@ def watched(
     if size == 1:
         yield monitor
         return
-    side = Coordinator(monitor, size, store, patience) if rank == 0 else Member(monitor, store, patience)
+    side = Coordinator(monitor, size, store, patience) if rank == 0 else CoordinatorClient(monitor, store, patience)
     try:
         yield monitor
     except BaseException as error:

@@ -15,7 +15,7 @@ from torch.nn import functional
 from kareus.model.communication import Communicator, Mesh, all_reduce, group_rank, leaving
 from kareus.model.config import Model
 from kareus.model.functions import add_or_put_off, apply
-from kareus.model.layers import INITIAL_STD, ColumnParallelLinear, Norm, Operator, add_weight
+from kareus.model.layers import INITIAL_STD, ColumnParallelLinear, Norm, OperatorModule, add_weight
 from kareus.model.shards import Shard
 
 
@@ -71,7 +71,7 @@ class _CrossEntropy(Function):
         return (softmax * (gradient / labels.numel())).to(logits.dtype), None, None
 
 
-class Embedding(Operator):
+class Embedding(OperatorModule):
     """Token embedding, its rows divided over the tensor-parallel group."""
 
     weight: Tensor

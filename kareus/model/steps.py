@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from kareus.model.block import OUTPUT, TABLE, Block, Layer, Wire
 from kareus.model.communication import Tensors
-from kareus.model.layers import HeadSplit, Linear, Operator, Residual
+from kareus.model.layers import HeadSplit, Linear, OperatorModule, Residual
 
 
 class Start(NamedTuple):
@@ -16,10 +16,10 @@ class Start(NamedTuple):
     memory_bound: bool
 
 
-class Step(NamedTuple):
+class LayerStep(NamedTuple):
     """One operator, or memory-bound neighbours that the operator graph counts as one, and what is known beforehand."""
 
-    operator: "Operator | Group"
+    operator: "OperatorModule | Group"
     reads: tuple[str, ...]
     writes: tuple[str, ...]
     forward: Start
@@ -30,7 +30,7 @@ class Step(NamedTuple):
     """Values that are read for the last time."""
 
 
-def steps_of(blocks: Iterable[Block]) -> tuple[tuple[Step, ...], ...]:
+def steps_of(blocks: Iterable[Block]) -> tuple[tuple[LayerStep, ...], ...]:
     """Steps of every layer of `blocks`."""
     return tuple(_steps(layer) for block in blocks for layer in (block.attention, block.mlp))
 
@@ -60,7 +60,7 @@ class Group:
         return tuple([values[name] for name in self.writes])
 
 
-def _steps(layer: Layer) -> tuple[Step, ...]:
+def _steps(layer: Layer) -> tuple[LayerStep, ...]:
     later: set[str] = {OUTPUT, TABLE}
     steps = []
     for wires in reversed(_grouped(layer.wires)):
@@ -69,7 +69,7 @@ def _steps(layer: Layer) -> tuple[Step, ...]:
         writes = tuple(name for name in own if name in later)
         operator = wires[0].operator if len(wires) == 1 else Group(wires, reads, writes)
         assert not isinstance(operator, HeadSplit), "views have a neighbour"
-        steps.append(Step(operator, reads, writes, *_starts(wires[-1]), tuple(n for n in reads if n not in later)))
+        steps.append(LayerStep(operator, reads, writes, *_starts(wires[-1]), tuple(n for n in reads if n not in later)))
         later.update(reads)
     return tuple(reversed(steps))
 

@@ -7,7 +7,7 @@ from typing import Literal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Planned:
+class JobsPlanned:
     """The jobs to do, by rule."""
 
     jobs: Mapping[str, int]
@@ -55,4 +55,4 @@ class Said:
     text: str
 
 
-Event = Planned | Started | Finished | Failed | Said
+RunEvent = JobsPlanned | Started | Finished | Failed | Said

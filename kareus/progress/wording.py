@@ -4,9 +4,9 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from kareus.progress.campaign import Campaign, TimeLeft
 from kareus.progress.events import Failed
 from kareus.progress.journal import SUFFIX, Standing
+from kareus.progress.run_state import RunState, TimeLeft
 
 _MOST_LINES_OF_A_LOG = 10
 _PLACE = re.compile(r"^(\w*Exception|WorkflowError)( in (file|rule) .*)?:$|^Error:$")
@@ -30,20 +30,20 @@ def time_left(left: TimeLeft) -> str:
     return f"about {duration(left.known_s)} left, without {untimed}"
 
 
-def tally(campaign: Campaign, now_s: float) -> str:
+def tally(state: RunState, now_s: float) -> str:
     """How much of the run is done, in one line."""
-    failed = f", {len(campaign.failed)} failed" if campaign.failed else ""
-    elapsed = duration(now_s - campaign.began_s)
-    return f"{campaign.done} of {campaign.total} jobs{failed} in {elapsed}; {time_left(campaign.time_left(now_s))}"
+    failed = f", {len(state.failed)} failed" if state.failed else ""
+    elapsed = duration(now_s - state.began_s)
+    return f"{state.done} of {state.total} jobs{failed} in {elapsed}; {time_left(state.time_left(now_s))}"
 
 
-def ending(campaign: Campaign, now_s: float) -> str:
+def ending(state: RunState, now_s: float) -> str:
     """How the run ended, in one line."""
-    elapsed = duration(now_s - campaign.began_s)
-    done = f"{campaign.done} of {campaign.total} jobs done in {elapsed}"
-    if campaign.done >= campaign.total:
+    elapsed = duration(now_s - state.began_s)
+    done = f"{state.done} of {state.total} jobs done in {elapsed}"
+    if state.done >= state.total:
         return f"{done}."
-    failed = f", {len(campaign.failed)} failed" if campaign.failed else ""
+    failed = f", {len(state.failed)} failed" if state.failed else ""
     return f"{done}{failed}; run it again to go on from there."
 
 

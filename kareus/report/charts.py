@@ -159,7 +159,7 @@ class Plot:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class BarPart:
     """A part of a bar."""
 
     name: str
@@ -173,7 +173,7 @@ class Bar:
     """A whole that has parts."""
 
     name: str
-    parts: tuple[Part, ...]
+    parts: tuple[BarPart, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

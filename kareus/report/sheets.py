@@ -8,7 +8,7 @@ from kareus.report.text import table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class SheetRow:
     """One row."""
 
     cells: tuple[str, ...]
@@ -25,7 +25,7 @@ class Sheet:
     caption: str
     heads: tuple[tuple[str, str], ...]
     """Group and name of each column; neighbours of one group stand under it."""
-    rows: tuple[Row, ...]
+    rows: tuple[SheetRow, ...]
     texts: int = 1
     """Columns, from the first, that are text."""
     source: str = ""

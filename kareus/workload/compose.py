@@ -28,7 +28,7 @@ PRIMARY = "config"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Composition:
+class ComposedWorkload:
     """One combination of a sweep."""
 
     overrides: tuple[str, ...]
@@ -42,7 +42,7 @@ class Composition:
 
 def compose(
     overrides: Sequence[str], config_dir: Path, record: type[Workload] = Workload, primary: str = PRIMARY
-) -> list[Composition]:
+) -> list[ComposedWorkload]:
     """Expand `overrides` and compose each combination, in the order of the sweep.
 
     Args:
@@ -88,7 +88,7 @@ def _composed(
     stored: Mapping[str, str],
     merged: Callable[[tuple[str, ...]], tuple[dict[str, str], DictConfig]],
     record: type[Workload],
-) -> Composition:
+) -> ComposedWorkload:
     choices, values = list[str](), dict[str, Any]()
     for setting in combination:
         if setting.key not in groups(record):
@@ -102,7 +102,7 @@ def _composed(
     for key, value in values.items():
         OmegaConf.update(after, key, value, force_add=True)  # as Hydra does; that the key exists is known by now
     workload = from_plain(record, OmegaConf.to_container(after, resolve=True, throw_on_missing=True))
-    return Composition(
+    return ComposedWorkload(
         overrides=tuple(setting.text for setting in combination),
         workload=workload,
         options=options,

@@ -4,7 +4,7 @@ import dataclasses
 from dataclasses import dataclass, replace
 from typing import Any
 
-from kareus.workload.compose import Composition
+from kareus.workload.compose import ComposedWorkload
 from kareus.workload.config import Workload
 from kareus.workload.divisibility import check_divisibility
 from kareus.workload.memory import check_memory, estimate_memory
@@ -28,7 +28,7 @@ class Extension:
     """The extension."""
 
 
-def part(composition: Composition, group: str) -> Extension:
+def part(composition: ComposedWorkload, group: str) -> Extension:
     """Take the field `group` off a composed workload."""
     values = {f.name: getattr(composition.workload, f.name) for f in dataclasses.fields(composition.workload)}
     record, prefix = values.pop(group), f"{group}."

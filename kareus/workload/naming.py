@@ -13,7 +13,7 @@ from kareus.artifacts.names import shortened
 from kareus.artifacts.records import content_hash
 from kareus.errors import RefusedWorkloadError
 from kareus.partition.config import subject_of
-from kareus.workload.compose import Composition
+from kareus.workload.compose import ComposedWorkload
 from kareus.workload.config import Workload
 from kareus.workload.split import usual_split
 
@@ -36,7 +36,7 @@ MOST_CHANGES = 2
 """Changed values beyond which a name holds a hash of them all instead of each."""
 
 
-def workload_name(composition: Composition) -> str:
+def workload_name(composition: ComposedWorkload) -> str:
     """Name of a composed workload; letters, digits, `.`, `-` and `_` only."""
     workload, options = composition.workload, composition.options
     gpu = options["gpu"]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from kareus.errors import ConfigError, RefusedWorkloadError
 from kareus.testbed.config import ClockPolicy
-from kareus.workload.compose import Composition, compose
+from kareus.workload.compose import ComposedWorkload, compose
 from kareus.workload.config import Workload
 from kareus.workload.divisibility import check_divisibility
 from kareus.workload.memory import MemoryEstimate, check_memory, estimate_memory
@@ -82,7 +82,7 @@ def check_any_accepted(resolved: Sequence[Resolved]) -> None:
         raise RefusedWorkloadError(f"{prefix}{name}: {reason}")
 
 
-def _resolved(name: str, composition: Composition) -> Resolved:
+def _resolved(name: str, composition: ComposedWorkload) -> Resolved:
     workload, estimate, refusal = composition.workload, None, None
     try:
         check_divisibility(workload)

@@ -8,7 +8,7 @@ import pytest
 
 from kareus.artifacts.manifest import write_manifest
 from kareus.artifacts.outputs import (
-    Kind,
+    OutputKind,
     add_force,
     check_folder,
     check_outputs,
@@ -22,7 +22,7 @@ from kareus.cli import COMMANDS, main
 from kareus.errors import ArtifactError, ConfigError
 from kareus.pipeline.tables import INSTRUCTIONS, ITERATION
 
-TEXT = Kind("a text", lambda path: path.read_bytes().startswith(b"text"))
+TEXT = OutputKind("a text", lambda path: path.read_bytes().startswith(b"text"))
 
 
 def arguments(*, force=False, **paths):

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from kareus.launch import coordinator, heartbeats
+from kareus.launch.client import CoordinatorClient
 from kareus.launch.coordinator import Coordinator
 from kareus.launch.heartbeats import Patience
-from kareus.launch.member import Member
 from kareus.launch.monitor import RankMonitor
 
 PROBES = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
@@ -181,7 +181,7 @@ def test_a_rank_that_never_joins_is_named_once_the_start_has_taken_too_long(monk
     ends: list[str | None] = []
     store = Store()
     _coordinator(ends, store, Patience(heartbeat_s=1.0))
-    member = Member(NotedEnd(1, []), store)
+    member = CoordinatorClient(NotedEnd(1, []), store)
     deadline_s = time.monotonic() + 20
     while not ends and time.monotonic() < deadline_s:
         member._beat()
@@ -283,7 +283,7 @@ def test_a_stranger_who_has_not_the_token_is_turned_away() -> None:
 def test_both_ends_of_a_connection_miss_a_machine_that_vanishes() -> None:
     store = Store()
     coordinating = _coordinator([], store)
-    members = [Member(RankMonitor(rank, "program"), store) for rank in (1, 2)]
+    members = [CoordinatorClient(RankMonitor(rank, "program"), store) for rank in (1, 2)]
     finishing = [threading.Thread(target=member.finish) for member in members]
     for thread in finishing:
         thread.start()

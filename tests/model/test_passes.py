@@ -14,7 +14,7 @@ from kareus.model.communication import Mesh
 from kareus.model.communicators.loopback import LoopbackCommunicator
 from kareus.model.config import Parallelism
 from kareus.model.layers import ColumnParallelLinear, Norm, RowParallelLinear, SwiGlu, rotary_table
-from kareus.model.passes import Exchange, Pass, Tape, backward_pass, forward_pass
+from kareus.model.passes import CollectiveCall, Pass, Tape, backward_pass, forward_pass
 from kareus.model.shards import shard_of
 from kareus.model.steps import as_tuple, steps_of
 
@@ -46,7 +46,7 @@ def drive(running: Pass) -> Tensor:
             event = next(running)
         except StopIteration as end:
             return end.value
-        if isinstance(event, Exchange):
+        if isinstance(event, CollectiveCall):
             event.launch(None)
         del event
 

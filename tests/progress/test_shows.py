@@ -8,10 +8,10 @@ import time
 import pytest
 
 from kareus.progress import wording
-from kareus.progress.campaign import TimeLeft
-from kareus.progress.events import Failed, Finished, Planned, Said, Started
+from kareus.progress.events import Failed, Finished, JobsPlanned, Said, Started
 from kareus.progress.journal import Journal, Standing
 from kareus.progress.live import LiveView
+from kareus.progress.run_state import TimeLeft
 from kareus.progress.shows import Errors, JsonLines, Lines
 from kareus.progress.watch import Watch
 
@@ -25,7 +25,7 @@ def events(tmp_path):
     log = tmp_path / "b.log"
     log.write_text(f"round 0: 3 measured\n{LINE}\n")
     return [
-        Planned(jobs={"search": 2}),
+        JobsPlanned(jobs={"search": 2}),
         Said(level="info", text="Nothing to be done."),
         Said(level="warning", text="beware"),
         Started(at_s=NOW_S, job=1, rule="search", what="Searching a", wildcards={"partition": "a"}),
@@ -90,7 +90,7 @@ def test_programs_are_told_how_far_a_search_is_when_that_has_changed(events, tmp
     Journal(tmp_path / "b.progress.json", Standing(budget=64, space=1521, measured=9, round=1, hypervolume=0.5))
     show = watch._show
     for _ in range(2):
-        show.tick(watch._campaign, NOW_S + 10.0)
+        show.tick(watch._state, NOW_S + 10.0)
     watch.close()
     told = [json.loads(line) for line in stream.getvalue().splitlines()]
     (progress,) = [t for t in told if t["event"] == "progress"]
@@ -104,7 +104,7 @@ def test_lines_tell_now_and_then_what_is_running(events, tmp_path):
     for event in events[:1] + events[3:5]:
         watch.tell(event)
     Journal(tmp_path / "b.progress.json", Standing(budget=64, space=1521, measured=9))
-    show.tick(watch._campaign, NOW_S + 40.0)
+    show.tick(watch._state, NOW_S + 40.0)
     watch.close()
     lines = stream.getvalue().splitlines()
     assert lines[1].startswith("0 of 2 jobs in ")
@@ -115,7 +115,7 @@ def test_a_cluster_of_jobs_is_not_all_drawn():
     stream = io.StringIO()
     stream.isatty = lambda: True
     jobs = [Started(at_s=NOW_S, job=n, rule="search", what=f"Searching {n}.") for n in range(100)]
-    said = shown(LiveView(stream, colour=False), stream, [Planned(jobs={"search": 100}), *jobs])
+    said = shown(LiveView(stream, colour=False), stream, [JobsPlanned(jobs={"search": 100}), *jobs])
     assert "Searching 7." in said
     assert "Searching 8." not in said
     assert "and 92 more" in said

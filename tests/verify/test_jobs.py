@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from kareus.verify.jobs import Job, others, to_force
-from kareus.verify.survey import Finding, Kind
+from kareus.verify.survey import Finding, FindingKind
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def jobs(tmp_path, monkeypatch):
 
 
 def forced(jobs, *wrong):
-    findings = [Finding(path=Path(path), kind=Kind.DAMAGED, reason="") for path in wrong]
+    findings = [Finding(path=Path(path), kind=FindingKind.DAMAGED, reason="") for path in wrong]
     return to_force(jobs, findings, Path("store"))
 
 
@@ -65,5 +65,7 @@ def test_damaged_measurements_are_taken_again_by_the_jobs_that_took_them(jobs):
 
 
 def test_files_that_no_job_makes_are_told_apart(jobs):
-    mine, own = (Finding(path=Path(name), kind=Kind.DAMAGED, reason="") for name in ("w/plan/edp.json", "w/page"))
+    mine, own = (
+        Finding(path=Path(name), kind=FindingKind.DAMAGED, reason="") for name in ("w/plan/edp.json", "w/page")
+    )
     assert others(jobs, [mine, own], Path("store")) == [mine]

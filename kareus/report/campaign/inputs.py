@@ -3,26 +3,23 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 
 from kareus.artifacts.provenance import Provenance, TestbedIdentity
 from kareus.artifacts.records import content_hash
-from kareus.artifacts.tables import read_provenance, read_table
+from kareus.artifacts.tables import Row, read_provenance, read_table
 from kareus.campaign.tables import CAMPAIGN
 from kareus.emulate.tables import FLEET
 from kareus.errors import ArtifactError
 from kareus.pipeline.tables import ITERATION
 from kareus.profile.tables import TRIALS
 from kareus.report.downloads import OF_PARTITION, OF_WORKLOAD, labelled, labelled_schema, read_download
-from kareus.report.workload.inputs import Search
+from kareus.report.workload.inputs import PartitionSearch
 from kareus.report.workload.tables import SAVINGS
 from kareus.search.tables import CANDIDATES, PROPOSALS, ROUNDS
 from kareus.training.comparison import RunComparison, compare_runs
 from kareus.training.tables import ITERATIONS
-
-Row = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +37,7 @@ class CampaignInputs:
     savings: dict[str, pl.DataFrame]
     """The table `SAVINGS` by workload."""
     runs: dict[str, list[RunComparison]]
-    searches: dict[str, list[Search]]
+    searches: dict[str, list[PartitionSearch]]
     fleet: dict[tuple[str, str], pl.DataFrame]
     """The table `FLEET` by workload and fleet."""
     trials: dict[tuple[str, str], pl.DataFrame]
@@ -104,10 +101,12 @@ def _runs(data: Path, iteration: pl.DataFrame) -> list[RunComparison]:
     return compare_runs(iterations, iteration) if len(iterations) else []
 
 
-def _searches(data: Path) -> list[Search]:
+def _searches(data: Path) -> list[PartitionSearch]:
     tables = {schema.name: read_download(data, schema, OF_PARTITION) for schema in (CANDIDATES, ROUNDS, PROPOSALS)}
     return [
-        Search(partition=name, **{key: table.filter(pl.col("partition") == name) for key, table in tables.items()})
+        PartitionSearch(
+            partition=name, **{key: table.filter(pl.col("partition") == name) for key, table in tables.items()}
+        )
         for name in tables[CANDIDATES.name]["partition"].unique(maintain_order=True)
     ]
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from kareus.pipeline.compare import FRONTIER_BASELINE, OURS, THROUGHPUT_BASELINE
 from kareus.report.fleet.inputs import FleetComparison, FleetInputs, charges, compare_fleets
 from kareus.report.sections import Section
-from kareus.report.sheets import Row, Sheet, heads, sheet_text
+from kareus.report.sheets import Sheet, SheetRow, heads, sheet_text
 from kareus.report.text import DASH, percent
 
 
@@ -46,7 +46,7 @@ def fleet_sections(inputs: FleetInputs) -> list[Section]:
 
 def _counts(fleets: Sequence[FleetComparison]) -> Sheet:
     rows = [
-        Row(
+        SheetRow(
             cells=(
                 own.fleet,
                 f"{own.gpus:,}",
@@ -167,5 +167,5 @@ def _hours(inputs: FleetInputs) -> Sheet:
     )
 
 
-def _row(*cells: str) -> Row:
-    return Row(cells=cells, is_ours=OURS in cells)
+def _row(*cells: str) -> SheetRow:
+    return SheetRow(cells=cells, is_ours=OURS in cells)

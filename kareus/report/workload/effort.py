@@ -5,13 +5,13 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from kareus.report.workload.inputs import Search
+from kareus.report.workload.inputs import PartitionSearch
 
 ALL = "all partitions"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pass:
+class SearchPass:
     """What one pass of a strategy chose."""
 
     name: str
@@ -25,7 +25,7 @@ class SearchEffort:
     """One partition's search, or all of them together."""
 
     partition: str
-    passes: tuple[Pass, ...]
+    passes: tuple[SearchPass, ...]
     """In the order in which they first chose."""
     profiling_s: float
     """Testbed's clock spent on measuring, virtual if simulated; the same if measurements came from the store."""
@@ -48,7 +48,7 @@ class SearchEffort:
         return self.profiling_s / (self.profiling_s + self.optimisation_s)
 
 
-def search_efforts(searches: Sequence[Search]) -> list[SearchEffort]:
+def search_efforts(searches: Sequence[PartitionSearch]) -> list[SearchEffort]:
     """One for each partition, and the first for all of them; none if nothing was searched."""
     if not searches:
         return []
@@ -66,7 +66,8 @@ def _effort(name: str, candidates: pl.DataFrame, rounds: pl.DataFrame, proposals
     return SearchEffort(
         partition=name,
         passes=tuple(
-            Pass(name=chosen_by, measured=measured, on_frontier=found) for chosen_by, measured, found in passes.rows()
+            SearchPass(name=chosen_by, measured=measured, on_frontier=found)
+            for chosen_by, measured, found in passes.rows()
         ),
         profiling_s=float(rounds["measuring_s"].sum()),
         looking_s=float(rounds["looking_s"].sum()),

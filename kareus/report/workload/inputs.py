@@ -45,7 +45,7 @@ class Paths:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Search:
+class PartitionSearch:
     """One partition's search."""
 
     partition: str
@@ -73,7 +73,7 @@ class ReportInputs:
     sources: tuple[Source, ...]
     iteration: pl.DataFrame
     microbatch: pl.DataFrame
-    searches: tuple[Search, ...]
+    searches: tuple[PartitionSearch, ...]
     plans: dict[str, Plan]
     """Chosen plans by the names of their files, without `.json`."""
     baseline: Plan
@@ -153,7 +153,7 @@ def _sources(paths: Paths) -> tuple[Source, ...]:
     return tuple(Source(name=name, provenance=read_provenance(path, schema)) for name, path, schema in tables)
 
 
-def _searches(paths: Paths) -> tuple[Search, ...]:
+def _searches(paths: Paths) -> tuple[PartitionSearch, ...]:
     names = [path.parent.name for path in paths.candidates]
     for what, given in (("rounds", paths.rounds), ("proposals", paths.proposals)):
         if sorted(names) != sorted(path.parent.name for path in given):
@@ -164,7 +164,7 @@ def _searches(paths: Paths) -> tuple[Search, ...]:
             )
     rounds, proposals = ({path.parent.name: path for path in given} for given in (paths.rounds, paths.proposals))
     return tuple(
-        Search(
+        PartitionSearch(
             partition=path.parent.name,
             candidates=read_table(path, CANDIDATES),
             rounds=read_table(rounds[path.parent.name], ROUNDS),

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kareus.progress.events import Event, Failed, Finished, Planned, Started
+from kareus.progress.events import Failed, Finished, JobsPlanned, RunEvent, Started
 from kareus.progress.journal import SUFFIX, Standing, read_standing
 
 DEFAULT_TARGET = "all"
@@ -23,7 +23,7 @@ class TimeLeft:
 
 
 @dataclass(slots=True)
-class Campaign:
+class RunState:
     """The state, changed by events."""
 
     began_s: float
@@ -50,10 +50,10 @@ class Campaign:
         """Whether any job has."""
         return bool(self.running or self.failed or self.durations_s)
 
-    def apply(self, event: Event) -> None:
+    def apply(self, event: RunEvent) -> None:
         """Change the state by an event."""
         match event:
-            case Planned(jobs=jobs):
+            case JobsPlanned(jobs=jobs):
                 self.planned = Counter(jobs)
             case Started(at_s=at_s):
                 self.first_job_s = at_s if self.first_job_s is None else self.first_job_s

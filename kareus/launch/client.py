@@ -15,7 +15,7 @@ from kareus.launch.wire import ADDRESS_KEY, REPLY_TIMEOUT_S, AddressStore, Urgen
 _RETRY_S = 0.05
 
 
-class Member:
+class CoordinatorClient:
     """Connection of a rank other than 0 to rank 0."""
 
     def __init__(self, monitor: RankMonitor, store: AddressStore, patience: Patience | None = None) -> None:
