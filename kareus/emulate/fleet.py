@@ -4,9 +4,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from kareus.emulate.config import GradientReduction
-from kareus.emulate.reduction import reduction_s
 from kareus.emulate.resolve import Fleet
 from kareus.pipeline.solver.frontier import PlannedIteration
+from kareus.workload.config import Workload
+from kareus.workload.memory import BF16_BYTES, FP32_BYTES, stage_parameters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +37,24 @@ class Scale:
     def cost(self, pipeline_time_s: float, pipeline_energy_j: float) -> tuple[float, float]:
         """Seconds and joules of the fleet's iteration, from those of each of its equal pipelines."""
         return pipeline_time_s + self.exposed_s, self.pipelines * (pipeline_energy_j + self.reduction_energy_j)
+
+
+def reduction_s(workload: Workload, pipelines: int) -> float:
+    """Return the seconds until the gradients of every stage are reduced over `pipelines` replicas.
+
+    Each GPU holds the fp32 gradients of its share of a stage and reduces them with its counterparts in the other
+    pipelines, on other nodes; the GPUs of a node share its bandwidth. A ring of d moves 2 (d - 1) / d of
+    the bytes in an all-reduce, half of that in a reduce-scatter and half in an all-gather (Patarasuk and Yuan, 2009).
+    With sharded optimizer states the gradients are reduce-scattered, and bf16 weights gathered. All stages reduce at
+    the same time, the one with the most parameters decides. Bandwidth is the peak, latency left out: the least time.
+    """
+    parallelism, gpu = workload.parallelism, workload.gpu
+    parameters = max(
+        stage_parameters(workload.model, parallelism, stage, layers) for stage, layers in enumerate(parallelism.split)
+    )
+    gathered_bytes = BF16_BYTES if parallelism.shard_optimizer else FP32_BYTES
+    moved_bytes = (pipelines - 1) / pipelines * parameters * (FP32_BYTES + gathered_bytes)
+    return moved_bytes / (gpu.node_gb_per_s / gpu.gpus_per_node * 1e9)
 
 
 def scale_of(fleet: Fleet) -> Scale:

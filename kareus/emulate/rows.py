@@ -1,55 +1,16 @@
 """Rows of a fleet's tables: every method's frontier, and what stragglers, power caps and hours make of it."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-
-import polars as pl
 
 from kareus.artifacts.tables import Row
 from kareus.emulate.fleet import Scale, fleet_columns, identity, scale_of
+from kareus.emulate.frontiers import MethodFrontier
 from kareus.emulate.hours import HourlyProblem, HourShare, charge_of, energy_j, hourly, iterations, reachable, steady
-from kareus.emulate.iso import with_iso_plans
 from kareus.emulate.power_caps import power_cap_columns
 from kareus.emulate.resolve import Fleet
 from kareus.emulate.series import HourlySeries
 from kareus.emulate.stragglers import straggler_columns
 from kareus.errors import ConfigError
-from kareus.pipeline.compare import FRONTIER_BASELINE
-from kareus.pipeline.frontiers import method_problem
-from kareus.pipeline.methods import method_named
-from kareus.pipeline.solver.frontier import PlannedIteration, iteration_frontier
-from kareus.pipeline.solver.problem import Problem
-from kareus.workload.slices import cut
-
-
-@dataclass(frozen=True, slots=True)
-class MethodFrontier:
-    """What one pipeline of a fleet plans by one method."""
-
-    method: str
-    problem: Problem
-    plans: tuple[PlannedIteration, ...]
-    """Its frontier, by rising time."""
-
-
-def planned(fleet: Fleet, microbatch: pl.DataFrame) -> list[MethodFrontier]:
-    """Frontiers of one pipeline, by method, with the plans by which they are compared.
-
-    Raises:
-        ArtifactError: a stage or direction of a method has no points.
-    """
-    methods = [method_named(name) for name in fleet.emulation.methods]
-    config = cut(fleet.pipeline, "pipeline")
-    problems = {method.name: method_problem(config, microbatch, method) for method in methods}
-    plans = {
-        method.name: iteration_frontier(problems[method.name], fleet.emulation.deadlines if method.has_frontier else 1)
-        for method in methods
-    }
-    baseline = plans[FRONTIER_BASELINE]
-    return [
-        MethodFrontier(name, problems[name], with_iso_plans(own, problems[name], baseline))
-        for name, own in plans.items()
-    ]
 
 
 def fleet_rows(fleet: Fleet, frontiers: Iterable[MethodFrontier]) -> list[Row]:

@@ -43,10 +43,11 @@ def run(arguments: argparse.Namespace) -> None:
 
 def _emulate(fleet: Fleet, folder: WorkloadFolder) -> None:
     from kareus.emulate import rows as rows_of  # noqa: PLC0415 - the solver, for which bad overrides need not wait
+    from kareus.emulate.frontiers import method_frontiers  # noqa: PLC0415 - likewise
 
     series = read_series(Path(fleet.emulation.series)) if fleet.emulation.series else None
     provenance = _provenance(fleet, folder.microbatch)
-    frontiers = rows_of.planned(fleet, read_table(folder.microbatch, MICROBATCH))
+    frontiers = method_frontiers(fleet, read_table(folder.microbatch, MICROBATCH))
     rows: tuple[tuple[TableSchema, list[dict[str, Any]]], ...] = (
         (FLEET, rows_of.fleet_rows(fleet, frontiers)),
         (STRAGGLERS, rows_of.straggler_rows(fleet, frontiers)),

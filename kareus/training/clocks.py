@@ -9,7 +9,7 @@ import torch
 
 from kareus.device.claims import claim
 from kareus.device.controller import ClockControl, DryClocks, controlled_clocks, restore_left_behind
-from kareus.device.pairing import device_of_cuda
+from kareus.device.cuda import device_of_cuda
 from kareus.device.protocol import Device
 from kareus.launch.mesh import MeshCoordinate
 from kareus.launch.monitor import RankMonitor

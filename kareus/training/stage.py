@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from kareus.artifacts.outputs import add_force, check_folder, check_outputs, table
-from kareus.device.environment import prepare_cuda
+from kareus.device.cuda import prepare_cuda
 from kareus.errors import ConfigError
 from kareus.launch.heartbeats import Patience
 from kareus.launch.machine import check_machine

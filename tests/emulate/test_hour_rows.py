@@ -6,7 +6,8 @@ import pytest
 from helpers.fleets import fleet, microbatch
 
 from kareus.emulate.fleet import scale_of
-from kareus.emulate.rows import MethodFrontier, fleet_rows, hour_rows, planned
+from kareus.emulate.frontiers import MethodFrontier, method_frontiers
+from kareus.emulate.rows import fleet_rows, hour_rows
 from kareus.emulate.series import HourlySeries, Unit
 from kareus.errors import ConfigError
 from kareus.pipeline.solver.frontier import PlannedIteration
@@ -27,7 +28,7 @@ def plan(time_s, energy_j):
 
 @pytest.fixture(scope="module")
 def problem():
-    return planned(fleet(), microbatch())[0].problem
+    return method_frontiers(fleet(), microbatch())[0].problem
 
 
 def test_every_hour_has_its_iterations_energy_and_charge(problem):

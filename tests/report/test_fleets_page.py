@@ -12,7 +12,7 @@ from kareus.artifacts.provenance import Provenance
 from kareus.artifacts.tables import write_table
 from kareus.cli import main
 from kareus.emulate.tables import FLEET, HOURS, POWER_CAPS, STRAGGLERS
-from kareus.report.text import DASH
+from kareus.report.sheets import DASH
 
 LABEL = "simulated testbed, A100-SXM4-40GB"
 SIZES = {"large": (32, 4), "small": (16, 8)}

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 import polars as pl
 
 from kareus.artifacts.tables import Row
-from kareus.report.sheets import Sheet, SheetRow, heads
-from kareus.report.text import percent
+from kareus.report.sheets import Sheet, SheetRow, heads, percent
 from kareus.report.workload.tables import COMPARISON, FLEET_COMPARISON, PASSES, PROFILER
 
 SHORT = {

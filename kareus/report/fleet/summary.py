@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from kareus.pipeline.compare import FRONTIER_BASELINE, OURS, THROUGHPUT_BASELINE
 from kareus.report.fleet.inputs import FleetComparison, FleetInputs, charges, compare_fleets
 from kareus.report.sections import Section
-from kareus.report.sheets import Sheet, SheetRow, heads, sheet_text
-from kareus.report.text import DASH, percent
+from kareus.report.sheets import DASH, Sheet, SheetRow, heads, percent, sheet_text
 
 
 def fleets_text(inputs: FleetInputs, sections: Sequence[Section]) -> str:

@@ -19,8 +19,7 @@ from kareus.pipeline.compare import (
 )
 from kareus.pipeline.spread import SavingsErrors
 from kareus.plans.document import Plan
-from kareus.report.sheets import Sheet, SheetRow, heads, sheet_text
-from kareus.report.text import DASH, percent, percent_within
+from kareus.report.sheets import DASH, Sheet, SheetRow, heads, percent, percent_within, sheet_text
 from kareus.report.workload.effort import SearchEffort, search_efforts
 from kareus.report.workload.inputs import PartitionSearch, ReportInputs
 from kareus.report.workload.savings import ERRORS_NOTE, PlanErrors, Savings

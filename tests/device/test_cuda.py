@@ -9,7 +9,7 @@ import pytest
 from helpers.fake_device import FakeDevice
 
 from kareus.device import nvml
-from kareus.device.pairing import device_of_cuda
+from kareus.device.cuda import device_of_cuda
 from kareus.errors import DeviceError
 
 
