@@ -28,7 +28,7 @@ def sum_weight_gradients(module: nn.Module, mesh: Mesh, data: Communicator | Non
         module: a stage's model.
         mesh: its tensor-parallel and context-parallel groups.
         data: its data-parallel group; None if there is one replica, or if the optimizer is sharded (see
-            `kareus.training.sharding`).
+            `kareus.training.optimizer_sharding`).
     """
     own_heads = [b for m in module.modules() if isinstance(m, QueryKeyNorm) for _, b in weight_gradients(m)]
     if mesh.tp is not None and own_heads:

@@ -11,8 +11,8 @@ from kareus.launch.process_groups import ProcessGroups
 from kareus.model.config import Model
 from kareus.model.weights import pieces
 from kareus.training.clipping import clip, gradient_norm
+from kareus.training.optimizer_sharding import OptimizerSharding, WeightShard
 from kareus.training.settings import OptimizerSettings
-from kareus.training.sharding import OptimizerSharding, WeightShard
 
 _MATRIX = 2
 """Number of dimensions of the weights that decay."""

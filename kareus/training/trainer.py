@@ -20,9 +20,9 @@ from kareus.training.data.batches import Batches, DataShare
 from kareus.training.exporting import check_exportable, export_weights
 from kareus.training.gradients import sum_tied_gradient, sum_weight_gradients
 from kareus.training.optimizer import Optimizer, whole_norm
+from kareus.training.optimizer_sharding import OptimizerSharding
 from kareus.training.recorder import clock_rows
 from kareus.training.setup import RankSetup, make_chunks, make_pipeline
-from kareus.training.sharding import OptimizerSharding
 
 logger = logging.getLogger(__name__)
 

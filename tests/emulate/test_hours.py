@@ -45,7 +45,7 @@ def test_dear_hours_are_spent_waiting():
     assert second[None] == pytest.approx(1 - (600 - 360) * 12 / 3600)
 
 
-def test_a_negative_price_buys_no_iterations_that_nobody_asked_for():
+def test_a_negative_price_adds_no_iterations():
     work, prices = dataclasses.replace(WORK, iterations=100), series(-0.05, 0.1)
     for plan in (hourly, steady):
         assert sum(iterations(work, slot) for slot in plan(work, prices)) == pytest.approx(100)
@@ -74,7 +74,7 @@ works = st.builds(
 
 @settings(max_examples=40)
 @given(works, st.lists(st.floats(-1, 5), min_size=2, max_size=3))
-def test_no_vertex_is_cheaper_and_all_iterations_are_done_and_no_more(work, values):
+def test_no_vertex_is_cheaper_and_all_iterations_are_done(work, values):
     prices = series(*values)
     slots = hourly(work, prices)
     expected = by_vertices(work, prices)
@@ -172,7 +172,7 @@ def test_a_series_that_is_not_there_is_refused(tmp_path):
 
 @pytest.mark.parametrize("unit", [1e-9, 1e-4, 1e5])
 @pytest.mark.parametrize("pace", [1e-6, 100])
-def test_the_same_hours_come_out_whatever_the_currency_and_the_size_of_the_iteration(unit, pace):
+def test_hours_do_not_depend_on_currency_or_iteration_size(unit, pace):
     prices = (0.31, 0.12, 0.4, 0.25)
     sized = HourlyProblem(
         times_s=tuple(pace * time_s for time_s in WORK.times_s),

@@ -124,9 +124,7 @@ def test_where_all_is_well_all_end_quietly(tmp_path: Path) -> None:
         (("die", "early", "hang"), "program: rank 0 died; all others end, there is no checkpoint yet.\n"),
     ],
 )
-def test_when_one_fails_all_end_restored_and_the_cause_is_said_once(
-    tmp_path: Path, acts: tuple[str, ...], said: str
-) -> None:
+def test_one_failure_ends_all_restored_with_one_message(tmp_path: Path, acts: tuple[str, ...], said: str) -> None:
     found, codes, restored = ended(tmp_path, *acts)
     assert found == said
     assert codes == [9 if act == "die" else 2 for act in acts]
@@ -151,7 +149,7 @@ def test_a_rank_that_is_stopped_is_missed_and_all_others_end(tmp_path: Path, act
     assert restored == {f"restored-{other}" for other in range(3) if other != rank}
 
 
-def test_a_main_thread_that_is_busy_for_longer_than_a_heartbeat_is_not_missed(tmp_path: Path) -> None:
+def test_a_main_thread_busy_beyond_a_heartbeat_is_not_missed(tmp_path: Path) -> None:
     assert ended(tmp_path, "slow", "slow", "end", heartbeat_s=3.0) == ("", [0, 0, 0], set())
 
 
@@ -175,7 +173,7 @@ def test_a_rank_that_joins_later_than_a_heartbeat_is_waited_for(tmp_path: Path) 
     assert ended(tmp_path, "end", "late", heartbeat_s=2.0) == ("", [0, 0], set())
 
 
-def test_a_rank_that_never_joins_is_named_once_the_start_has_taken_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_that_never_joins_is_named_after_the_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(heartbeats, "JOIN_TIMEOUT_S", 1.5)
     monkeypatch.setattr(coordinator, "_GRACE_S", 0.1)
     ends: list[str | None] = []
@@ -192,7 +190,7 @@ def test_a_rank_that_never_joins_is_named_once_the_start_has_taken_too_long(monk
     ]
 
 
-def test_an_address_that_an_earlier_start_left_is_not_taken_for_the_present_one(tmp_path: Path) -> None:
+def test_an_address_of_an_earlier_start_is_not_used(tmp_path: Path) -> None:
     """As in torchrun's store, where it starts ranks again."""
     with socket.create_server(("localhost", 0)) as gone:
         address = ["localhost", gone.getsockname()[1], "token"]
@@ -215,14 +213,14 @@ def test_a_rank_that_slept_itself_does_not_blame_others(monkeypatch: pytest.Monk
     assert called == ["beat", "reset", "beat", "check"]
 
 
-def test_an_error_that_nobody_foresaw_is_said_with_its_traceback(tmp_path: Path) -> None:
+def test_an_unforeseen_error_is_reported_with_its_traceback(tmp_path: Path) -> None:
     found, codes, _ = ended(tmp_path, "hang", "lose")
     assert found.startswith("program: rank 1: Traceback")
     assert "connection closed by peer" in found
     assert codes == [2, 2]
 
 
-def test_a_clock_that_cannot_be_restored_is_said_and_neither_the_end_nor_other_undoing_waits_for_it(
+def test_a_failed_restore_is_reported_and_delays_nothing(
     tmp_path: Path,
 ) -> None:
     found, codes, restored = ended(tmp_path, "fail", "refused")
@@ -263,7 +261,7 @@ def test_news_from_several_ranks_at_once_end_all_once(monkeypatch: pytest.Monkey
     assert ends == ["rank 1 died"]
 
 
-def test_a_stranger_who_says_nothing_does_not_keep_ranks_from_being_watched(tmp_path: Path) -> None:
+def test_a_silent_stranger_does_not_delay_the_watching(tmp_path: Path) -> None:
     found, codes, _ = ended(tmp_path, "haunted", "hang", "die")
     assert found == "program: rank 2 died; all others end, the last checkpoint is whole.\n"
     assert codes == [2, 2, 9]

@@ -51,7 +51,7 @@ def drive(running: Pass) -> Tensor:
         del event
 
 
-def test_neither_gathered_keys_and_values_nor_reduced_updates_are_kept() -> None:
+def test_neither_gathered_keys_nor_reduced_updates_are_kept() -> None:
     tp, cp = Watched("tp"), Watched("cp")
     shard = shard_of(MODEL, TWO_BY_TWO, 16)
     steps = steps_of([Block(MODEL, shard, Mesh(tp=tp, cp=cp), torch.float32) for _ in range(2)])

@@ -18,7 +18,7 @@ def run(*events, **jobs):
     return state
 
 
-def test_nothing_is_estimated_before_a_job_of_its_rule_has_finished():
+def test_no_estimate_before_a_job_of_the_rule_has_finished():
     state = run(started(1, 10.0), search=3, report=1)
     assert state.time_left(20.0) == TimeLeft(0.0, untimed=4)
 
@@ -39,7 +39,7 @@ def test_what_a_running_job_has_done_is_not_expected_again():
     assert state.time_left(99.0).known_s == 0.0  # it takes longer than expected; nobody knows how much
 
 
-def test_other_rules_that_none_has_finished_of_are_counted_and_the_collecting_one_is_not():
+def test_untimed_rules_are_counted_except_the_collecting_one():
     state = run(started(1, 0.0), Finished(at_s=10.0, job=1), search=1, report=2, all=1)
     assert state.time_left(10.0) == TimeLeft(0.0, untimed=2)
 
@@ -51,7 +51,7 @@ def test_a_first_job_that_says_how_far_it_is_is_projected(tmp_path):
     assert state.time_left(60.0) == TimeLeft(pytest.approx(180.0), untimed=0)
 
 
-def test_a_failed_job_is_not_waited_for_until_it_is_started_again():
+def test_a_failed_job_is_not_waited_for_until_restarted():
     state = run(started(1, 0.0), Failed(at_s=5.0, job=1, rule="search"), search=1)
     assert (state.done, len(state.failed), state.waiting()["search"]) == (0, 1, 0)
     state.apply(started(1, 6.0))

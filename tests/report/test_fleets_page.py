@@ -125,7 +125,7 @@ def lines(text, title):
     return [re.split(r"\s{2,}", line) for line in block.splitlines()[2:]]
 
 
-def test_the_summary_has_the_form_of_the_paper_fleets_with_fewer_microbatches_first(page):
+def test_the_summary_is_the_papers_by_rising_microbatches(page):
     _, text = page
     assert LABEL in text
     throughput = lines(text, "Max throughput")

@@ -33,7 +33,7 @@ def test_a_permutation_looks_random():
     assert np.abs(correlations - np.eye(3)).max() < 0.1
 
 
-def test_a_pass_over_a_file_takes_every_window_once_and_the_next_in_another_order(tmp_path):
+def test_each_pass_takes_every_window_once_in_its_own_order(tmp_path):
     samples = file_samples(tmp_path)
     passes = [[tuple(samples.sample(10 * turn + i)) for i in range(10)] for turn in range(2)]
     windows = {tuple(range(start, start + 5)) for start in range(0, 40, 4)}
@@ -91,7 +91,7 @@ def test_a_file_shorter_than_a_sequence_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("cp", [1, 2, 4])
-def test_context_shards_are_the_tokens_that_the_model_believes_to_have(cp, monkeypatch):
+def test_context_shards_are_the_tokens_the_model_expects(cp, monkeypatch):
     rows = np.arange(16)[None]
     shards = []
     for rank in range(cp):

@@ -28,8 +28,8 @@ from kareus.schedule.choice import Choice
 from kareus.training.clipping import clip
 from kareus.training.gradients import sum_weight_gradients, weight_gradients
 from kareus.training.optimizer import Optimizer, whole_norm
+from kareus.training.optimizer_sharding import OptimizerSharding
 from kareus.training.settings import OptimizerSettings
-from kareus.training.sharding import OptimizerSharding
 
 DEVICE = torch.device("meta")
 CPU = torch.device("cpu")

@@ -30,8 +30,8 @@ from kareus.training.data.batches import DataPosition
 from kareus.training.gradients import sum_tied_gradient, sum_weight_gradients, weight_gradients
 from kareus.training.job import TrainingJob
 from kareus.training.optimizer import Optimizer, whole_norm
+from kareus.training.optimizer_sharding import ALIGNMENT, OptimizerSharding
 from kareus.training.settings import OptimizerSettings
-from kareus.training.sharding import ALIGNMENT, OptimizerSharding
 from kareus.workload.config import Workload
 from kareus.workload.memory import BF16_BYTES, FP32_BYTES, GIB, estimate_memory
 
@@ -150,11 +150,11 @@ def check_four_ranks(rank: int) -> None:
     check_bytes(rank, sharing(tiny_workload(dp=4, model=dataclasses.replace(TIED, vocab_size=2000))))
 
 
-def test_replicas_that_share_out_states_update_the_weights_as_one_that_has_them_whole(tmp_path: Path) -> None:
+def test_a_sharded_optimizer_updates_like_a_whole_one(tmp_path: Path) -> None:
     spawn(4, check_four_ranks, tmp_path)
 
 
-def test_tied_weights_stay_alike_on_the_first_and_the_last_stage(tmp_path: Path) -> None:
+def test_tied_weights_stay_equal_on_first_and_last_stage(tmp_path: Path) -> None:
     spawn(6, check_tied_weights_stay_alike, tmp_path, sharing(tiny_workload(dp=3, pp=2, model=TIED)))
 
 
@@ -191,7 +191,7 @@ def exported(folder: Path) -> dict[str, Tensor]:
     return {n: t for path in folder.glob("*.safetensors") for n, t in load_file(path).items()}
 
 
-def test_a_training_with_shared_out_states_is_resumed_exactly_and_exported(tmp_path: Path) -> None:
+def test_a_sharded_training_resumes_exactly_and_exports(tmp_path: Path) -> None:
     whole, shared = tmp_path / "whole.yaml", tmp_path / "shared.yaml"
     whole.write_text(to_yaml(tiny_workload(dp=2)))
     shared.write_text(to_yaml(sharing(tiny_workload(dp=2))))
@@ -226,9 +226,7 @@ def test_a_training_with_shared_out_states_is_resumed_exactly_and_exported(tmp_p
         (sharing(tiny_workload(dp=4)), "was written by 2 ranks, this run has 4"),
     ],
 )
-def test_a_checkpoint_of_states_that_are_shared_out_otherwise_is_refused(
-    tmp_path: Path, other: Workload, said: str
-) -> None:
+def test_a_checkpoint_sharded_otherwise_is_refused(tmp_path: Path, other: Workload, said: str) -> None:
     for rank in range(2):
         state = Checkpoint(
             iteration=1,

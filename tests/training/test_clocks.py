@@ -45,9 +45,7 @@ def check_free(device: FakeDevice) -> None:
         pass
 
 
-def test_a_training_locks_the_clocks_of_its_plan_and_frees_the_gpu_in_the_end(
-    plan: Path, device: FakeDevice, tmp_path: Path
-) -> None:
+def test_a_training_locks_planned_clocks_and_frees_the_gpu(plan: Path, device: FakeDevice, tmp_path: Path) -> None:
     assert here(plan, "--iterations", 2, "--output", tmp_path / "run") == 0
     assert set(device.calls()) == {"lock 1410", "lock 1200", "reset"}
     assert device.calls()[-1] == "reset"
@@ -81,7 +79,7 @@ def test_a_signal_frees_the_gpu(plan: Path, device: FakeDevice, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("options", [("--clocks", "dry"), ("--clocks", "default"), ("--workload",)])
-def test_whatever_runs_after_a_kill_restores_the_clock_and_sets_no_other(
+def test_a_run_after_a_kill_restores_the_clock_and_sets_none(
     plan: Path, device: FakeDevice, tmp_path: Path, options: tuple[str, ...]
 ) -> None:
     kill(device)
@@ -100,9 +98,7 @@ def test_a_gpu_that_another_run_controls_is_not_trained_on(
     assert capsys.readouterr().err.startswith("kareus train: GPU-fake: in use")
 
 
-def test_the_gpu_that_computes_is_the_one_that_is_controlled_however_both_are_numbered(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_computing_gpu_is_controlled_however_numbered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     uuids = ("fast", "slow")  # in CUDA's order
     devices = tuple(FakeDevice(tmp_path, uuid=f"GPU-{uuid}") for uuid in reversed(uuids))
     monkeypatch.setattr(nvml, "open_devices", lambda: devices)

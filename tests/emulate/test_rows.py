@@ -36,7 +36,7 @@ def test_a_fleet_costs_its_pipelines():
         assert row["gap"] == pytest.approx(plan.gap)
 
 
-def test_the_comparison_at_equal_time_or_energy_does_not_depend_on_the_grid():
+def test_comparisons_at_equal_time_do_not_depend_on_the_grid():
     reductions = []
     for deadlines in (3, 40):
         one = fleet(f"emulation.deadlines={deadlines}", "emulation.num_microbatches=6")
@@ -84,7 +84,7 @@ def test_a_straggler_without_a_delay_changes_nothing():
 
 @pytest.mark.parametrize("reduction", ["hidden", "exposed"])
 @pytest.mark.parametrize("slowdown", [1.02, 1.06, 1.3])
-def test_the_others_take_nearly_the_best_of_all_plans_that_meet_a_straggler(slowdown, reduction):
+def test_others_take_nearly_the_best_plan_for_a_straggler(slowdown, reduction):
     one = fleet(f"emulation.stragglers=[{slowdown}]", f"emulation.gradient_reduction={reduction}")
     frontiers = method_frontiers(one, microbatch())
     problem, fastest = own(frontiers).problem, own(frontiers).plans[0]
@@ -134,14 +134,14 @@ def test_a_cap_between_two_plans_is_used_up():
     assert 0.99 * row["cap_w"] < row["power_w"] <= row["cap_w"]
 
 
-def test_a_cap_that_one_method_alone_can_keep_is_empty_for_the_others():
+def test_a_cap_that_one_method_can_keep_is_empty_for_others():
     one = fleet("emulation.power_caps_w=[215]")
     rows = power_cap_rows(one, method_frontiers(one, microbatch(points=6)))
     assert of(rows)[0]["time_s"] is not None
     assert of(rows, "sequential")[0]["time_s"] is None
 
 
-def test_a_cap_below_every_plan_is_refused_with_what_can_be_reached():
+def test_a_cap_below_every_plan_is_refused_with_the_range():
     one = fleet("emulation.power_caps_w=[90]")
     frontiers = method_frontiers(one, microbatch())
     powers_w = [row["power_w"] / 64 for row in fleet_rows(one, frontiers)]

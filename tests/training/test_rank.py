@@ -32,7 +32,7 @@ def planned(*sm_counts: int) -> SimpleNamespace:
 
 
 @pytest.mark.parametrize(("plan", "own"), [(None, set()), (planned(3, 12, 3), {3, 12})])
-def test_all_groups_are_connected_in_one_order_for_all_sm_counts_of_the_stage(
+def test_all_groups_are_connected_in_order_for_all_sm_counts(
     plan: Any, own: set[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log: list[tuple[str, Any]] = []

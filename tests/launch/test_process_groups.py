@@ -31,7 +31,7 @@ def test_groups_of_an_axis_cut_the_world_in_equal_parts(monkeypatch: pytest.Monk
     assert coordinate_of(12, SHAPE, SHAPE.gpus).stage == 1
 
 
-def test_replicas_share_out_the_optimizer_instead_of_summing_whole_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sharded_optimizer_replaces_whole_gradient_sums(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: dict[str, set[tuple[int, ...]]] = {"tp": set(), "cp": set(), "dp": set(), "sharers": set()}
     monkeypatch.setattr(process_groups, "make_communicator", lambda _, axis, group, __: asked[axis].add(tuple(group)))
     monkeypatch.setattr(
