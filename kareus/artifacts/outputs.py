@@ -21,7 +21,7 @@ class OutputKind:
     """A kind of file that a command writes."""
 
     name: str
-    """With its article, for messages: "a plan"."""
+    """Name with its article, for messages: "a plan"."""
     recognises: Callable[[Path], bool]
     """Whether an existing file is of this kind."""
 
@@ -60,7 +60,7 @@ def check_outputs(
             raise ConfigError(f"{path}: named for two outputs; give each a path of its own.")
     if arguments.force:
         return
-    # By identity: an input that is spelled as the output is another argument all the same.
+    # Compared by identity: an input may have the same path as the output.
     named = [path for path in _paths(vars(arguments).values()) if not any(path is output for output in paths)]
     read = [*named, *inputs]
     for path, kind in outputs:

@@ -1,6 +1,6 @@
 """The durable store: rows that survive a kill as soon as they are appended.
 
-Snakemake deletes a job's outputs before it starts it again, so measurements live beside them, on
+Snakemake deletes a job's outputs before it starts it again, so measurements are kept apart from them, on
 shelves named by the content of what was measured. A shelf is a folder with one Parquet table and a
 journal of the rows appended since: a sealed line of JSON each, synced to disk. Closing (or the next
 opening) folds the journal into the table.

@@ -55,12 +55,12 @@ class Member:
 
     @property
     def name(self) -> str | None:
-        """Of a fleet or a sweep: its folder within that of its workload."""
+        """Folder of a fleet or a sweep within that of its workload; None for a workload."""
         return None if isinstance(self.found, Resolved) else self.found.name
 
     @property
     def workload(self) -> Workload:
-        """As it is planned or, if refused, as it was composed."""
+        """Workload as it is planned or, if refused, as it was composed."""
         if isinstance(self.found, Resolved):
             return self.found.workload or self.found.composed
         return self.found.workload
@@ -89,7 +89,7 @@ class ResolvedCampaign:
     overrides: tuple[str, ...] = ()
     """Overrides that replace its own."""
     members: tuple[Member, ...]
-    """By part; within a part each once, in the order of its file."""
+    """Members by part; within a part each once, in the order of its file."""
 
     @property
     def folder(self) -> str:

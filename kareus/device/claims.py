@@ -1,4 +1,4 @@
-"""Claims: one process at a time has a GPU's clock, and a file says what it has set.
+"""Claims: one process at a time controls a GPU's clock, and a file has the clock that it has set.
 
 A claim is a lock file, which the kernel frees when its holder dies; its content outlives the holder. The content is
 written before the clock is set and removed after it is reset, so content in a file that nobody has locked means that
@@ -41,7 +41,7 @@ _LONGEST = 256
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ClockSetting:
-    """What a claim's file says is set."""
+    """Clock that is set by a claim's file."""
 
     process: int
     frequency_mhz: int
@@ -54,7 +54,7 @@ class ClockSetting:
 
 
 UNREADABLE = ClockSetting(process=0, frequency_mhz=0, since="an unknown time")
-"""Stands for content that is damaged: some clock may be locked."""
+"""Result for damaged content: some clock may be locked."""
 
 
 class Claim:
@@ -124,10 +124,10 @@ def claim(uuid: str, *, patience_s: float = 0.0) -> Iterator[Claim]:
 
     Args:
         uuid: of the GPU.
-        patience_s: how long to wait for whoever holds it; may be infinite.
+        patience_s: longest wait for its holder; may be infinite.
 
     Raises:
-        DeviceError: somebody else holds it, or its file cannot be used.
+        DeviceError: another process holds it, or its file cannot be used.
     """
     deadline_s = time.monotonic() + patience_s
     with contextlib.ExitStack() as held:
@@ -157,7 +157,7 @@ def setting_of(uuid: str) -> ClockSetting | None:
 
 
 def _take(uuid: str, held: contextlib.ExitStack) -> int | None:
-    """Take the claim unless somebody has it; return the locked file, which `held` lets go of."""
+    """Take the claim unless another process has it; return the locked file, which `held` releases."""
     with contextlib.ExitStack() as taken:
         if not _bind_name(uuid, taken):
             return None
@@ -199,7 +199,7 @@ def _in_place(descriptor: int, uuid: str) -> bool:
     """Whether an open file is the one at the claim's path."""
     try:
         return os.path.samestat(os.fstat(descriptor), os.lstat(_path(uuid)))
-    except OSError:  # opening it next says what is wrong
+    except OSError:  # opening it next raises the reason
         return False
 
 

@@ -12,16 +12,16 @@ from kareus.workload.memory import BF16_BYTES, FP32_BYTES, stage_parameters
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
-    """What turns costs of one pipeline into those of the fleet."""
+    """Factors from the costs of one pipeline to those of the fleet."""
 
     pipelines: int
     pipeline_gpus: int
     reduction_s: float
-    """Of the gradients, hidden or exposed."""
+    """Time of the gradient reduction, hidden or exposed."""
     exposed_s: float
-    """What the reduction adds to the iteration."""
+    """Time that the reduction adds to the iteration."""
     blocking_power_w: float
-    """Of one GPU, also during the reduction."""
+    """Power of one GPU that waits, also during the reduction."""
     static_power_w: float
 
     @property
@@ -58,7 +58,7 @@ def reduction_s(workload: Workload, pipelines: int) -> float:
 
 
 def scale_of(fleet: Fleet) -> Scale:
-    """The scale of a fleet."""
+    """Return the scale of a fleet."""
     gpu, duration_s = fleet.workload.gpu, reduction_s(fleet.workload, fleet.emulation.pipelines)
     exposed = fleet.emulation.gradient_reduction is GradientReduction.EXPOSED
     return Scale(
@@ -72,7 +72,7 @@ def scale_of(fleet: Fleet) -> Scale:
 
 
 def identity(fleet: Fleet, method: str) -> dict[str, Any]:
-    """Columns that all tables begin with."""
+    """Return the columns that all tables begin with."""
     return {
         "fleet": fleet.name,
         "pipelines": fleet.emulation.pipelines,
@@ -83,7 +83,7 @@ def identity(fleet: Fleet, method: str) -> dict[str, Any]:
 
 
 def fleet_columns(scale: Scale, plan: PlannedIteration) -> dict[str, Any]:
-    """Columns of `FLEET` that say what a plan is and costs."""
+    """Return the columns of `FLEET` for one plan."""
     time_s, energy_j = scale.cost(plan.time_s, plan.energy_j)
     _, bound_j = scale.cost(plan.time_s, plan.lower_bound_j)
     static_energy_j = scale.static_power_w * time_s * scale.gpus

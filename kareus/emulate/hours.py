@@ -1,7 +1,7 @@
 """Plans by the hour: which plans of a frontier to run when, so that a number of iterations is done by the end.
 
 Time within an hour may be shared among plans, so that the least charge is a linear program over shares of hours. A
-fleet that waits draws static power.
+waiting fleet draws static power.
 """
 
 from collections.abc import Sequence
@@ -20,14 +20,14 @@ NEGLIGIBLE = 1e-9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HourlyProblem:
-    """What is to be done, and what it can be done with."""
+    """Iterations to do, and the plans to do them with."""
 
     times_s: tuple[float, ...]
     """Iteration time of each plan."""
     energies_j: tuple[float, ...]
     """Energy of all GPUs over an iteration of each plan."""
     idle_power_w: float
-    """Of all GPUs while they wait."""
+    """Power of all GPUs while they wait."""
     iterations: int
 
 
@@ -41,7 +41,7 @@ class HourShare:
 
 
 def reachable(work: HourlyProblem, series: HourlySeries) -> float:
-    """Most iterations that can be done in the hours of the series."""
+    """Return the most iterations that can be done in the hours of the series."""
     return len(series.values) * HOUR_S / min(work.times_s)
 
 

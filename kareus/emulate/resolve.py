@@ -25,7 +25,7 @@ class Fleet:
     name: str
     """Its folder under `results/<workload>/emulate/`."""
     overrides: tuple[str, ...]
-    """That give it alone."""
+    """Overrides that resolve to this fleet alone."""
     workload: Workload
     """One pipeline, as its microbatch frontiers are made."""
     emulation: Emulation

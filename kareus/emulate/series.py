@@ -15,11 +15,11 @@ BYTE_ORDER_MARK = "\ufeff"
 
 MOST_HOURS = 8784
 MOST_VALUE = 1_000_000
-"""Price or grams of carbon of a kilowatt-hour."""
+"""Largest price or grams of carbon of a kilowatt-hour."""
 
 
 class Unit(StrEnum):
-    """What a series is of: the name of its column."""
+    """Quantity of a series: the name of its column."""
 
     PRICE = "price_per_kwh"
     CARBON = "carbon_g_per_kwh"

@@ -65,7 +65,7 @@ def _emulate(fleet: Fleet, folder: WorkloadFolder) -> None:
 
 
 def _provenance(fleet: Fleet, microbatch: Path) -> Provenance:
-    """Of the fleet's tables, once the microbatch frontiers are the workload's."""
+    """Return the provenance of the fleet's tables, after checking that the frontiers are the workload's."""
     origins = {str(microbatch): read_provenance(microbatch, MICROBATCH)}
     check_subject(subject_of(fleet.workload), origins)
     check_config(frontier_hash(fleet.workload), str(microbatch), origins[str(microbatch)])

@@ -64,7 +64,7 @@ class CoordinatorClient:
         self._signs.heard_s = time.monotonic()
 
     def _listen(self, lines: IO[bytes]) -> None:
-        """Receive the messages of rank 0 until all are done, or end if it says so or dies."""
+        """Receive the messages of rank 0 until all are done, or end if it asks for it or dies."""
         while "beat" in (message := receive(lines)):
             self._signs.hear(0, None)
         if "end" in message:

@@ -1,4 +1,4 @@
-"""How the ranks of a training find each other, and exchange plain data before and beside their process groups."""
+"""The rendezvous of a training's ranks, and the exchange of plain data over the store that they share."""
 
 import datetime
 import json

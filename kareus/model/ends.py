@@ -1,6 +1,6 @@
-"""What stands around the blocks: the embedding before them, and final norm, LM head and loss after them.
+"""Operators around the blocks: the embedding before them, and final norm, LM head and loss after them.
 
-All are divided over the vocabulary. Where the LM head shares the embedding's weights and both stand on one stage,
+All are divided over the vocabulary. Where the LM head shares the embedding's weights and both are on one stage,
 assign `head.lm_head.weight` and its gradient from the embedding's; on different stages each holds a copy.
 """
 

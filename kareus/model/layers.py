@@ -17,7 +17,7 @@ from kareus.model.communication import Boundary, Communicator, entering, leaving
 from kareus.model.config import Model, RotaryScaling
 
 INITIAL_STD = 0.02
-"""Of every weight matrix, as in GPT-2 and Megatron-LM's default."""
+"""Standard deviation of every weight matrix, as in GPT-2 and Megatron-LM's default."""
 WEIGHT_GRADIENT_SUFFIX = "_gradient"
 """Ends the name of the buffer of a weight's gradient."""
 
@@ -29,7 +29,7 @@ class OperatorModule(nn.Module):
     """Base of all operators."""
 
     memory_bound: ClassVar[bool] = True
-    """Whether it computes no matrix product; neighbours that do not are one operator to whoever schedules."""
+    """Whether it computes no matrix product; neighbours that do not are scheduled as one operator."""
     is_function: ClassVar[bool] = False
     """Whether `compute` is one function of autograd, whose first arguments are the inputs."""
     compute: Callable[..., Any]

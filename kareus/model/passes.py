@@ -1,7 +1,7 @@
-"""Running layers operator by operator, each with a graph of its own, so that whoever drives decides what runs when.
+"""Running layers operator by operator, each with an autograd graph of its own, in the order that a caller decides.
 
-A pass is a generator over the operators of one nanobatch (or microbatch). It says what it is about to launch and stops
-at every collective; who drives it launches the collective whenever it likes, and resumes the pass, which then waits.
+A pass is a generator over the operators of one nanobatch (or microbatch). It yields what it is about to launch and
+stops at every collective; the caller launches the collective at any time, and resumes the pass, which then waits.
 Backward has no formulas: autograd is asked for the gradients of one operator at a time.
 """
 
@@ -36,17 +36,17 @@ class CollectiveCall:
         return self._handle is not None
 
     def launch(self, sm_count: int | None) -> None:
-        """Start it beside whatever is launched from now on."""
+        """Start it concurrently with what is launched from now on."""
         self._handle = launch(self.kind, self.communicator, self._tensors, sm_count)
 
     def wait(self) -> Tensors:
         """Let what is launched from now on see the results; called by the pass when it is resumed."""
-        assert self._handle is not None, "whoever drives a pass launches its collectives before resuming it"
+        assert self._handle is not None, "a collective is launched before its pass is resumed"
         return self._handle.wait()
 
 
 class Ready(NamedTuple):
-    """What the next exchange sends is there, while weight gradients of its segment are still to come."""
+    """Tensors of the next collective are computed, while weight gradients of its segment are not."""
 
     exchange: CollectiveCall
 
@@ -57,7 +57,7 @@ Pass = Generator[PassEvent, None, Tensor]
 
 
 class _OperatorRecord(NamedTuple):
-    """What backward needs of one operator."""
+    """State of one operator that its backward needs."""
 
     step: LayerStep
     function: Any
@@ -74,7 +74,7 @@ class _OperatorRecord(NamedTuple):
 
 
 Tape = list[list[_OperatorRecord]]
-"""By layer, in the order of forward."""
+"""Records by layer, in the order of forward."""
 
 
 def forward_pass(

@@ -1,4 +1,4 @@
-"""The steps of a layer: its operators as whoever schedules counts them, and what is known of each before it runs."""
+"""The steps of a layer: its operators as they are scheduled, and what is known of each before it runs."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
@@ -12,7 +12,7 @@ class Start(NamedTuple):
     """An operator is about to be launched."""
 
     name: str
-    """As in the operator graph: `qkv`, and in backward `qkv.dgrad` and `qkv.wgrad`."""
+    """Name in the operator graph: `qkv`, and in backward `qkv.dgrad` and `qkv.wgrad`."""
     memory_bound: bool
 
 
@@ -25,18 +25,18 @@ class LayerStep(NamedTuple):
     forward: Start
     backward: Start
     weight_gradient: Start | None
-    """Of matrix products, which compute it apart."""
+    """Weight gradient of a matrix product, which is an operator of its own."""
     finished: tuple[str, ...]
-    """Values that are read for the last time."""
+    """Names of values that are read for the last time."""
 
 
 def steps_of(blocks: Iterable[Block]) -> tuple[tuple[LayerStep, ...], ...]:
-    """Steps of every layer of `blocks`."""
+    """Return the steps of every layer of `blocks`."""
     return tuple(_steps(layer) for block in blocks for layer in (block.attention, block.mlp))
 
 
 def as_tuple(outputs: Any) -> Tensors:
-    """Outputs of an operator, of which some have one."""
+    """Return the outputs of an operator, one or several, as a tuple."""
     return outputs if isinstance(outputs, tuple) else (outputs,)
 
 

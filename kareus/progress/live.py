@@ -1,4 +1,4 @@
-"""The live view of a terminal: what is running stands at the bottom, what is finished scrolls away above it."""
+"""The live view of a terminal: running jobs at the bottom, finished ones scroll away above them."""
 
 import time
 from typing import TextIO

@@ -167,7 +167,7 @@ def _lines_of(event: RunEvent, state: RunState) -> list[str]:
 
 
 def running(state: RunState, now_s: float) -> list[list[str]]:
-    """What is running, the longest first: a line for each job, and one below it for those that say how far they are."""
+    """Return lines on running jobs, the longest first: one for each, and a second one with its progress if known."""
     shown = []
     for job in state.running.values():
         at = standing_of(job)

@@ -1,4 +1,4 @@
-"""Watching a run: events come in, and whatever shows them is told, and told of the time."""
+"""Watching a run: events change its state, and a display is told of events and of the time."""
 
 import threading
 import time

@@ -15,7 +15,7 @@ class SheetRow:
     link: str | None = None
     """Place, relative to the page, that its first cell leads to."""
     is_ours: bool = False
-    """Whether it is of `kareus`, and stands out."""
+    """Whether it is of `kareus`, and highlighted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +24,7 @@ class Sheet:
 
     caption: str
     heads: tuple[tuple[str, str], ...]
-    """Group and name of each column; neighbours of one group stand under it."""
+    """Group and name of each column; neighbours of one group share its heading."""
     rows: tuple[SheetRow, ...]
     texts: int = 1
     """Columns, from the first, that are text."""
@@ -97,12 +97,12 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, texts: int = 1
 
 
 def percent_within(value: float | None, error: float | None) -> str:
-    """A percentage with its standard error in points, if there is one."""
+    """Return a percentage with its standard error in points, if there is one."""
     if value is None or not error:
         return percent(value)
     return f"{percent(value).removesuffix(' %')}\u00b1{error:.1f} %"
 
 
 def percent(value: float | None, *, digits: int = 1) -> str:
-    """A percentage, or a dash if there is none."""
+    """Return a percentage, or a dash if there is none."""
     return DASH if value is None else f"{round(value, digits) + 0.0:.{digits}f} %"  # + 0.0 turns -0.0 into 0.0

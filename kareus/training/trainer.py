@@ -47,9 +47,9 @@ class _Measured:
     started_s: float
     """Start, seconds since the epoch."""
     pipeline: _Reading
-    """Up to the last backward of all ranks."""
+    """Time and energy up to the last backward of all ranks."""
     whole: _Reading
-    """With gradient sums and the optimizer's step."""
+    """Time and energy with gradient sums and the optimizer's step."""
     loss: float
     norm: float
     learning_rate: float

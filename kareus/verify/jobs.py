@@ -19,7 +19,7 @@ class Job:
     rule: str
     wildcards: Mapping[str, str]
     outputs: Sequence[str]
-    """All of them: the one that says that the job has succeeded, too."""
+    """All output files, with the one that marks the job's success."""
 
 
 def to_force(jobs: Sequence[Job], findings: Sequence[Finding], store: Path) -> set[str]:

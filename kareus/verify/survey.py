@@ -103,11 +103,11 @@ def _findings(path: Path, known: Known) -> Iterator[Finding]:
 
 
 def _of_manifest(path: Path, known: Known) -> Iterator[Finding]:
-    """Files that a sound manifest lists and that are not as it says."""
+    """Yield files that a sound manifest lists and that differ from it."""
     try:
         listed = read_manifest(path)
     except ArtifactError:
-        return  # it changed since it was checked; the next survey says so
+        return  # it changed since it was checked; the next survey finds it
     for name, expected in listed.items():
         file = path.parent / name
         if file.is_symlink():
@@ -128,7 +128,7 @@ def _of_outputs(path: Path, known: Known) -> Iterator[Finding]:
     try:
         listed = read_outputs(path)
     except ArtifactError:
-        return  # it changed since it was checked; the next survey says so
+        return  # it changed since it was checked; the next survey finds it
     results, source = results_of(path), f"{path.parent.name}/{path.name}"
     for name in listed:
         output = results / name

@@ -32,12 +32,12 @@ class ComposedWorkload:
     """One combination of a sweep."""
 
     overrides: tuple[str, ...]
-    """As the user would write it alone."""
+    """Overrides that a user would write for this combination alone."""
     workload: Workload
     options: dict[str, str]
     """The chosen option of every group."""
     changes: dict[str, Any]
-    """Values, by dotted key, that differ from what the chosen options and the primary file say."""
+    """Values, by dotted key, that differ from those of the chosen options and the primary file."""
 
 
 def compose(
@@ -49,7 +49,7 @@ def compose(
         overrides: Hydra overrides and sweeps; `model=path/to/config.json` reads a Hugging Face model.
         config_dir: folder of the groups and of the primary file.
         record: what is composed: a workload, or what extends it.
-        primary: name of the primary file, which says what is composed where nothing is overridden.
+        primary: name of the primary file, which has the default of everything.
 
     Raises:
         ConfigError: an override or a file under `config_dir` that cannot be used, in one line.

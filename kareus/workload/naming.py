@@ -2,7 +2,7 @@
 
 A name says everything in which a workload may differ from another of the same configuration folder: what is always
 shown, what is shown where it is unusual, and what else was overridden. It depends on nothing but the workload, so
-that it stays the same whatever is swept beside it, and keeps its results.
+that it stays the same whatever else is swept, and keeps its results.
 """
 
 import re
@@ -31,7 +31,7 @@ USUAL_NUM_MICROBATCHES = 8
 SHOWN = {"microbatch_size", "sequence_length", "num_microbatches", "seed", "activation_checkpointing"}
 """Keys that a name shows by value, besides those of `parallelism`."""
 MOST_CHARACTERS = 160
-"""Of a name: 255 are allowed in a part of a path, and logs add to it."""
+"""Longest name in characters: 255 are allowed in a part of a path, and logs add to it."""
 MOST_CHANGES = 2
 """Changed values beyond which a name holds a hash of them all instead of each."""
 
@@ -99,7 +99,7 @@ def _usual_split(workload: Workload) -> tuple[int, ...] | None:
 
 
 def changed(changes: Mapping[str, Any]) -> list[str]:
-    """Parts of a name for values that differ from what the chosen options say: few numbers as they are, else a hash."""
+    """Parts of a name for values that differ from those of the chosen options: few numbers as they are, else a hash."""
     if len(changes) <= MOST_CHANGES and all(isinstance(value, bool | int | float) for value in changes.values()):
         return [f"{key}-{_number(value)}" for key, value in changes.items()]
     return [content_hash(changes)[:8]]

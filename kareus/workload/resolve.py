@@ -27,9 +27,9 @@ class Resolved:
     gpus: int
     """GPUs of the whole job."""
     composed: Workload
-    """As the configuration gives it, whether it can run or not."""
+    """Workload as the configuration gives it, whether it can run or not."""
     workload: Workload | None
-    """With `layers_per_stage` filled in, and only clocks that its testbed can set; None if refused."""
+    """Workload with `layers_per_stage` filled in, and only clocks that its testbed can set; None if refused."""
     refusal: str | None
     """Why it cannot run, in one line; None if accepted."""
     memory: MemoryEstimate | None

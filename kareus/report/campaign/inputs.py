@@ -31,7 +31,7 @@ class CampaignInputs:
     """The table `CAMPAIGN`."""
     provenance: Provenance
     testbeds: tuple[TestbedIdentity, ...]
-    """Of its members, each once; more than one if they were measured on several."""
+    """Testbeds of its members, each once; several if they were measured on several."""
     iteration: dict[str, pl.DataFrame]
     """The table `ITERATION` by workload, labelled, as the next ones."""
     savings: dict[str, pl.DataFrame]
@@ -50,7 +50,7 @@ class CampaignInputs:
 
 
 def load_campaign(name: str, table: Path, results: Path) -> CampaignInputs:
-    """Read what the reports below `results` say of the members in `table`.
+    """Read the tables of the reports below `results` for the members in `table`.
 
     Raises:
         ArtifactError: a member has no report yet, or one of its tables is corrupt or of another version.
@@ -89,7 +89,7 @@ def load_campaign(name: str, table: Path, results: Path) -> CampaignInputs:
 
 
 def _provenance(parents: list[Provenance]) -> Provenance:
-    """Of what is derived from members, which may be of several testbeds: then rows say which, and no file does."""
+    """Return the provenance of tables over all members; without a testbed if there are several, which rows name."""
     origins = {(parent.testbed, parent.seed) for parent in parents}
     testbed, seed = origins.pop() if len(origins) == 1 else (None, None)
     hashes = content_hash([parent.config_hash for parent in parents])

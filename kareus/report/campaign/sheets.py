@@ -146,7 +146,7 @@ def _short(methods: Iterable[str]) -> list[str]:
 
 
 def _rows(members: pl.DataFrame, comparison: pl.DataFrame, columns: Sequence[tuple[str, str]]) -> tuple[SheetRow, ...]:
-    """One row for each workload, each once: cells of (column, method) in `comparison`; refused ones say so."""
+    """Return a row for each workload, each once: cells of (column, method) in `comparison`; refused ones are marked."""
     found = {(row["workload"], row["method"]): row for row in comparison.iter_rows(named=True)}
     rows, own = [], members.unique("workload", maintain_order=True).to_dicts()
     alike = Counter(_shape(member) for member in own)
@@ -162,7 +162,7 @@ def _rows(members: pl.DataFrame, comparison: pl.DataFrame, columns: Sequence[tup
 
 
 def _refused(refusal: str) -> str:
-    """In one word, as the paper's tables have it; the index says why."""
+    """Return the refusal in one word, as in the paper's tables; the index has the reason."""
     return "OOM" if "out of memory" in refusal else "refused"
 
 

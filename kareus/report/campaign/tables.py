@@ -61,7 +61,7 @@ def _of(member: Row, labelled: pl.DataFrame) -> Row:
 
 
 def _efforts(inputs: CampaignInputs) -> Iterator[tuple[Row, SearchEffort]]:
-    """Of every partition of every workload."""
+    """Yield the search effort of every partition of every workload."""
     for workload, searches in inputs.searches.items():
         of = {"workload": workload, "testbed": inputs.iteration[workload]["testbed"][0]}
         yield from ((of | {"partition": effort.partition}, effort) for effort in search_efforts(searches)[1:])

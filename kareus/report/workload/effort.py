@@ -12,12 +12,12 @@ ALL = "all partitions"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchPass:
-    """What one pass of a strategy chose."""
+    """Candidates that one pass of a strategy chose."""
 
     name: str
     measured: int
     on_frontier: int
-    """Of those, candidates on the measured frontier of their partition."""
+    """Number of those on the measured frontier of their partition."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,11 +26,11 @@ class SearchEffort:
 
     partition: str
     passes: tuple[SearchPass, ...]
-    """In the order in which they first chose."""
+    """Passes in the order in which they first chose."""
     profiling_s: float
     """Testbed's clock spent on measuring, virtual if simulated; the same if measurements came from the store."""
     looking_s: float
-    """Of that, on short looks."""
+    """Part of `profiling_s` spent on time-only measurements."""
     optimisation_s: float
     """Wall clock that the planning machine spent on surrogates and acquisition."""
     strategy: str

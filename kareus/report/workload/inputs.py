@@ -1,4 +1,4 @@
-"""What a report is made of: every table and plan of one workload, read, checked and of one testbed."""
+"""Inputs of a report: every table and plan of one workload, read, checked and of one testbed."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -36,9 +36,9 @@ class Paths:
     candidates: Sequence[Path]
     """One per partition, each in a folder that has the partition's name."""
     rounds: Sequence[Path]
-    """One per partition, beside its candidates."""
+    """One per partition, in the folder of its candidates."""
     proposals: Sequence[Path]
-    """One per partition, beside its candidates."""
+    """One per partition, in the folder of its candidates."""
     plans: Sequence[Path]
     runs: Sequence[Path] = ()
     """Iterations that were run; none, or one table."""
@@ -69,7 +69,7 @@ class ReportInputs:
     workload: str
     testbed: TestbedIdentity
     provenance: Provenance
-    """Of the report: its hash identifies the configurations of all inputs."""
+    """Provenance of the report: its hash identifies the configurations of all inputs."""
     sources: tuple[Source, ...]
     iteration: pl.DataFrame
     microbatch: pl.DataFrame
@@ -79,9 +79,9 @@ class ReportInputs:
     baseline: Plan
     """The fastest plan of `sequential`."""
     iterations: pl.DataFrame
-    """That were run; a table `ITERATIONS`, without rows if nothing was."""
+    """Iterations that were run: a table `ITERATIONS`, without rows if nothing was run."""
     runs: tuple[RunComparison, ...]
-    """Of the methods that were run; none if nothing was."""
+    """Comparisons of the methods that were run; none if nothing was run."""
     savings: tuple[Savings, ...]
     """Savings of every method, in the order of the table `iteration`."""
     plan_errors: dict[str, PlanErrors]

@@ -160,7 +160,7 @@ def plans_sheet(inputs: ReportInputs) -> Sheet:
 
 
 def runs_sheet(runs: Sequence[RunComparison], testbed: TestbedIdentity) -> Sheet:
-    """What ran beside what was predicted."""
+    """Return the table of measured and predicted iterations."""
     verb = "played back" if testbed.kind == "simulated" else "run"
     return Sheet(
         caption=f"End to end: the fastest plan of each method, {verb} for {runs[0].iterations} iterations",
