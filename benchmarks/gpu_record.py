@@ -17,8 +17,7 @@ from pathlib import Path
 import torch
 
 from kareus import __version__
-from kareus.device.environment import prepare_cuda
-from kareus.device.pairing import device_of_cuda
+from kareus.device.cuda import device_of_cuda, prepare_cuda
 from kareus.device.protocol import Device
 from kareus.gpu_model.gpu import FrequencyRange
 from kareus.graph.records import Batch, Partition

@@ -16,7 +16,7 @@ from snakemake_interface_logger_plugins.base import LogHandlerBase
 from snakemake_interface_logger_plugins.common import LogEvent
 from snakemake_interface_logger_plugins.settings import LogHandlerSettingsBase, OutputSettingsLoggerInterface
 
-from kareus.progress.events import Event, Failed, Finished, Planned, Said, Started
+from kareus.progress.events import Failed, Finished, JobsPlanned, RunEvent, Said, Started
 from kareus.progress.shows import Errors, JsonLines, Lines, Show
 from kareus.progress.watch import Watch
 from kareus.progress.wording import message
@@ -97,12 +97,12 @@ class LogHandler(LogHandlerBase):
         return False
 
 
-def events_of(record: LogRecord) -> Iterator[Event]:
+def events_of(record: LogRecord) -> Iterator[RunEvent]:
     """What a record of Snakemake's says."""
     said = record.__dict__
     match said.get("event"):
         case LogEvent.RUN_INFO:
-            yield Planned(jobs={rule: count for rule, count in said["stats"].items() if rule != "total"})
+            yield JobsPlanned(jobs={rule: count for rule, count in said["stats"].items() if rule != "total"})
         case LogEvent.JOB_INFO:
             yield Started(
                 at_s=record.created,

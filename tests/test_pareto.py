@@ -18,7 +18,7 @@ def dominates(one, other):
 
 
 @given(points)
-def test_the_mask_keeps_what_nothing_dominates_and_the_first_of_equals(points):
+def test_the_mask_keeps_nondominated_and_first_of_equals(points):
     mask = pareto_mask(points)
     for i, point in enumerate(points):
         dominated = any(dominates(other, point) for other in points)
@@ -44,13 +44,13 @@ def test_the_hypervolume_is_that_of_moocore(points):
 
 
 @given(points, points)
-def test_the_closed_form_of_the_improvement_is_the_difference_of_hypervolumes(points, candidates):
+def test_the_closed_form_equals_the_hypervolume_difference(points, candidates):
     before = moocore.hypervolume(points, ref=reference)
     expected = [moocore.hypervolume(np.vstack((points, c)), ref=reference) - before for c in candidates]
     assert hypervolume_improvement(candidates, points, reference) == pytest.approx(expected, abs=1e-12)
 
 
-def test_the_improvement_over_a_front_beyond_the_reference_is_a_rectangle():
+def test_improvement_beyond_the_reference_is_a_rectangle():
     far = np.array([[3.0, 3.0]])
     assert hypervolume_improvement(np.array([[1.5, 1.25], [2.5, 0.0]]), far, reference) == pytest.approx([1.0, 0.0])
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from typing import NamedTuple
 
-from kareus.device.environment import QUEUES
+from kareus.device.cuda import QUEUES
 from kareus.graph.program import Program, Step
 from kareus.graph.records import Partition
 from kareus.profile.config import MeasurementProtocol

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 import torch.distributed as dist
 
-from kareus.device.environment import QUEUES
+from kareus.device.cuda import QUEUES
 from kareus.device.protocol import Device
 from onegpu.table import Table
 

@@ -10,7 +10,7 @@ import kareus
 
 @cache
 def code_hash(module: str) -> str:
-    """Return a hash of `module`, of every module of this package that it imports, and of the data files beside them.
+    """Return a hash of `module`, of every module of this package that it imports, and of data files in their folders.
 
     Rules carry it among their parameters: editing the package reruns what it must and nothing else.
     """

@@ -55,7 +55,7 @@ def replace_folder(path: Path, fill: Callable[[Path], object]) -> None:
 
 
 def remove_temporaries(path: Path) -> None:
-    """Remove temporary siblings of `path` that kills left; call it only where nobody else can be writing `path`."""
+    """Remove temporary siblings of `path` that killed processes left; no other process may be writing `path`."""
     for temporary in path.parent.glob(_temporary(path, "*").name):
         temporary.unlink(missing_ok=True)
 
@@ -140,7 +140,7 @@ def sync_folder(folder: Path) -> None:
 
 @contextlib.contextmanager
 def exclusive_lock(path: Path) -> Iterator[None]:
-    """Hold the lock file `path`, waiting for whoever has it. The kernel frees it when its holder dies.
+    """Hold the lock file `path`, waiting for its holder. The kernel frees it when its holder dies.
 
     Raises:
         ArtifactError: the filesystem has no locks.
@@ -158,7 +158,7 @@ def lock_until_exit(path: Path) -> None:
     """Take the lock file `path` or fail at once. The kernel frees it when this process ends, however it does.
 
     Raises:
-        ArtifactError: somebody else holds it.
+        ArtifactError: another process holds it.
     """
     _lock_at_once(path)
 
@@ -168,7 +168,7 @@ def lock_at_once(path: Path) -> Iterator[None]:
     """Hold the lock file `path`, or fail at once.
 
     Raises:
-        ArtifactError: somebody else holds it.
+        ArtifactError: another process holds it.
     """
     descriptor = _lock_at_once(path)
     try:
@@ -190,13 +190,13 @@ def _lock_at_once(path: Path) -> int:
 
 
 def require_locked(path: Path) -> None:
-    """Check that somebody holds the lock file `path`, as seen from here.
+    """Check that a process holds the lock file `path`, as seen from here.
 
     The head of a run holds one for as long as its jobs run. A job on another node that can take it has a filesystem on
-    which locks do not reach from node to node, and would write to the measurement store beside others.
+    which locks do not reach from node to node, and would write to the measurement store at the same time as others.
 
     Raises:
-        ArtifactError: nobody holds it, or there is no such file.
+        ArtifactError: no process holds it, or there is no such file.
     """
     try:
         descriptor = os.open(path, os.O_RDWR)
@@ -225,7 +225,7 @@ def die_with_parent() -> None:
     """Ask Linux to terminate this process when its parent dies, so that no orphan writes after a `kill -9`.
 
     A parent that died before Linux was asked has been replaced by another one: then this process ends at once. That
-    includes a parent that died before the first line of Python ran, if it said its number in `PARENT_VARIABLE`.
+    includes a parent that died before the first line of Python ran, if it passed its number in `PARENT_VARIABLE`.
     """
     said = os.environ.pop(PARENT_VARIABLE, "")  # popped, for it is not the parent of this process's children
     parent = int(said) if said.isdecimal() else os.getppid()

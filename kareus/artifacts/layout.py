@@ -1,4 +1,4 @@
-"""Where things stand in a results folder, for commands that take the folder.
+"""Paths in a results folder, for commands that take the folder.
 
 The rules of the workflow name the same paths; a test holds both together.
 """

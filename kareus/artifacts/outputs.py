@@ -17,18 +17,18 @@ from kareus.errors import ArtifactError, ConfigError
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class OutputKind:
     """A kind of file that a command writes."""
 
     name: str
-    """With its article, for messages: "a plan"."""
+    """Name with its article, for messages: "a plan"."""
     recognises: Callable[[Path], bool]
     """Whether an existing file is of this kind."""
 
 
-def table(schema: TableSchema) -> Kind:
+def table(schema: TableSchema) -> OutputKind:
     """Return the kind of a table of `schema`, in any version of it."""
-    return Kind(f"a table '{schema.name}'", lambda path: table_name(path) == schema.name)
+    return OutputKind(f"a table '{schema.name}'", lambda path: table_name(path) == schema.name)
 
 
 def add_force(parser: argparse.ArgumentParser) -> None:
@@ -41,7 +41,7 @@ def add_force(parser: argparse.ArgumentParser) -> None:
 
 
 def check_outputs(
-    arguments: argparse.Namespace, outputs: Sequence[tuple[Path, Kind]], inputs: Iterable[Path] = ()
+    arguments: argparse.Namespace, outputs: Sequence[tuple[Path, OutputKind]], inputs: Iterable[Path] = ()
 ) -> None:
     """Check, before anything is computed, that no output takes the place of something else.
 
@@ -60,7 +60,7 @@ def check_outputs(
             raise ConfigError(f"{path}: named for two outputs; give each a path of its own.")
     if arguments.force:
         return
-    # By identity: an input that is spelled as the output is another argument all the same.
+    # Compared by identity: an input may have the same path as the output.
     named = [path for path in _paths(vars(arguments).values()) if not any(path is output for output in paths)]
     read = [*named, *inputs]
     for path, kind in outputs:
@@ -74,7 +74,7 @@ def check_outputs(
 
 
 def check_files(
-    arguments: argparse.Namespace, outputs: Sequence[tuple[Path, Kind]], inputs: Iterable[Path] = ()
+    arguments: argparse.Namespace, outputs: Sequence[tuple[Path, OutputKind]], inputs: Iterable[Path] = ()
 ) -> None:
     """Check outputs that arguments name, each with `check_place`, and together with `check_outputs`.
 

@@ -44,7 +44,7 @@ class Provenance:
     """Coordinated universal time, ISO 8601; set when the file is written."""
 
     def stamped(self) -> "Provenance":
-        """Return a copy that says it was created now."""
+        """Return a copy with the present time as that of its creation."""
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         return replace(self, created_at=now)
 

@@ -1,7 +1,7 @@
 """Records: frozen dataclasses that go to and from plain data (YAML, JSON, Parquet structs), strictly.
 
 A record is the only way in which a value crosses a file. Reading one checks every key and type, and
-says by its dotted path what is wrong; nothing is ever evaluated or unpickled.
+names the wrong value by its dotted path; nothing is ever evaluated or unpickled.
 """
 
 import dataclasses
@@ -67,7 +67,7 @@ def from_plain(cls: type[Record], data: Any, where: str = "") -> Record:
             raise ConfigError(f"{_join(where, name)}: missing; give it a value.")
     try:
         return cls(**values)
-    except ConfigError as error:  # raised by a __post_init__, which does not know where the record stands
+    except ConfigError as error:  # raised by a __post_init__, which does not know the path of the record
         raise type(error)(f"{where}: {error}" if where else str(error)) from error
 
 

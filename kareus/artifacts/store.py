@@ -1,6 +1,6 @@
 """The durable store: rows that survive a kill as soon as they are appended.
 
-Snakemake deletes a job's outputs before it starts it again, so measurements live beside them, on
+Snakemake deletes a job's outputs before it starts it again, so measurements are kept apart from them, on
 shelves named by the content of what was measured. A shelf is a folder with one Parquet table and a
 journal of the rows appended since: a sealed line of JSON each, synced to disk. Closing (or the next
 opening) folds the journal into the table.
@@ -32,12 +32,10 @@ from kareus.artifacts.files import (
 from kareus.artifacts.provenance import Provenance
 from kareus.artifacts.records import LEAST_INTEGER, MOST_INTEGER, content_hash, parse_json
 from kareus.artifacts.seals import sealed, unsealed
-from kareus.artifacts.tables import REDO, Column, TableSchema, read_provenance, read_table, write_table
+from kareus.artifacts.tables import REDO, Column, Row, TableSchema, read_provenance, read_table, write_table
 from kareus.errors import ArtifactError, ConfigError, DamagedFileError
 
 logger = logging.getLogger(__name__)
-
-Row = dict[str, Any]
 
 JOURNAL = "journal.jsonl"
 """Name of the journal of every shelf."""

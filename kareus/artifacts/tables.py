@@ -3,7 +3,7 @@
 A schema is declared once, as a `TableSchema` in the `tables.py` of the room that writes it. Provenance
 and the schema's version travel in the file's key-value metadata under the key `kareus`, with a hash of the
 file's bytes: Parquet itself does not notice a flipped bit, and reads other numbers. The hash is checked
-before anything is parsed, since readers of Parquet may crash on bytes that nobody wrote.
+before anything is parsed, since readers of Parquet may crash on damaged bytes.
 """
 
 import hashlib
@@ -30,6 +30,9 @@ _MOST_METADATA = 1 << 16
 _PARQUET = b"PAR1"
 """First and last bytes of every Parquet file."""
 _CORRUPT = "corrupt or truncated Parquet file"
+
+Row = dict[str, Any]
+"""One row of a table: values by column."""
 
 _UNREADABLE = (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError)
 
@@ -70,7 +73,7 @@ class TableSchema:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Header:
-    """What the metadata of a file says."""
+    """Metadata of a file."""
 
     table: str
     schema_version: int
@@ -182,7 +185,7 @@ def _content_hash(content: bytes) -> str:
 
 
 def _with_hash(content: bytes, content_hash: str) -> bytes:
-    """The bytes of a table's file with another hash in its metadata, which stands at the end of the file."""
+    """Return the bytes of a table's file with another hash in its metadata, which is at the end of the file."""
     start = content.rindex(_SEAL) + len(_SEAL)
     return content[:start] + content_hash.encode() + content[start + len(content_hash) :]
 

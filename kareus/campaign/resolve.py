@@ -21,7 +21,7 @@ MOST_READABLE = 60
 Found = TypeVar("Found", Resolved, Fleet, ProfilerSweep)
 
 
-class Kind(StrEnum):
+class MemberKind(StrEnum):
     """What a member of a campaign is."""
 
     WORKLOAD = "workload"
@@ -38,15 +38,15 @@ class Member:
     found: Resolved | Fleet | ProfilerSweep
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> MemberKind:
         """What it is."""
         match self.found:
             case Resolved():
-                return Kind.WORKLOAD
+                return MemberKind.WORKLOAD
             case Fleet():
-                return Kind.FLEET
+                return MemberKind.FLEET
             case ProfilerSweep():
-                return Kind.SWEEP
+                return MemberKind.SWEEP
 
     @property
     def workload_name(self) -> str:
@@ -55,12 +55,12 @@ class Member:
 
     @property
     def name(self) -> str | None:
-        """Of a fleet or a sweep: its folder within that of its workload."""
+        """Folder of a fleet or a sweep within that of its workload; None for a workload."""
         return None if isinstance(self.found, Resolved) else self.found.name
 
     @property
     def workload(self) -> Workload:
-        """As it is planned or, if refused, as it was composed."""
+        """Workload as it is planned or, if refused, as it was composed."""
         if isinstance(self.found, Resolved):
             return self.found.workload or self.found.composed
         return self.found.workload
@@ -89,7 +89,7 @@ class ResolvedCampaign:
     overrides: tuple[str, ...] = ()
     """Overrides that replace its own."""
     members: tuple[Member, ...]
-    """By part; within a part each once, in the order of its file."""
+    """Members by part; within a part each once, in the order of its file."""
 
     @property
     def folder(self) -> str:
@@ -185,7 +185,7 @@ def _once(members: Sequence[Member]) -> tuple[Member, ...]:
     Raises:
         ConfigError: two workloads share a name, which would share their results.
     """
-    unique = dict[tuple[str, Kind, str, str | None], Member]()
+    unique = dict[tuple[str, MemberKind, str, str | None], Member]()
     known = dict[str, Workload]()
     for member in members:
         unique.setdefault((member.part, member.kind, member.workload_name, member.name), member)

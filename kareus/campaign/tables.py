@@ -1,4 +1,4 @@
-"""Table of a campaign: everything that belongs to it, for whoever reports on it."""
+"""Table of a campaign: its workloads, fleets and sweeps, with the reasons of refusals."""
 
 import polars as pl
 

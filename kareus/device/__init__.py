@@ -1,5 +1,5 @@
 """GPUs as their driver shows them: clocks that can be locked, and instruments to read.
 
-What stands here serves measuring (`testbed/cuda`) and training (`engine`) alike, and needs no torch. Whoever locks a
-clock claims the device first; the claim's file says what is set, so that whatever happens somebody can undo it.
+Measuring (`testbed/cuda`) and training use it, and it does not import torch. A process claims a device before it locks
+the clock; the claim's file has the clock that is set, so that it can be restored however the process ends.
 """

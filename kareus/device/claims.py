@@ -1,4 +1,4 @@
-"""Claims: one process at a time has a GPU's clock, and a file says what it has set.
+"""Claims: one process at a time controls a GPU's clock, and a file has the clock that it has set.
 
 A claim is a lock file, which the kernel frees when its holder dies; its content outlives the holder. The content is
 written before the clock is set and removed after it is reset, so content in a file that nobody has locked means that
@@ -40,8 +40,8 @@ _LONGEST = 256
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
-    """What a claim's file says is set."""
+class ClockSetting:
+    """Clock that is set by a claim's file."""
 
     process: int
     frequency_mhz: int
@@ -53,8 +53,8 @@ class Setting:
         return f"{self.frequency_mhz or '?'} MHz by process {self.process or '?'} since {self.since}"
 
 
-UNREADABLE = Setting(process=0, frequency_mhz=0, since="an unknown time")
-"""Stands for content that is damaged: some clock may be locked."""
+UNREADABLE = ClockSetting(process=0, frequency_mhz=0, since="an unknown time")
+"""Result for damaged content: some clock may be locked."""
 
 
 class Claim:
@@ -66,7 +66,7 @@ class Claim:
         self._descriptor = descriptor
         self._setting = _read(descriptor)  # kept, since others may empty the file
 
-    def setting(self) -> Setting | None:
+    def setting(self) -> ClockSetting | None:
         """Return what is set, or None."""
         return self._setting
 
@@ -78,7 +78,7 @@ class Claim:
         """
         self.put_back()
         since = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        self._setting = Setting(process=os.getpid(), frequency_mhz=frequency_mhz, since=since)
+        self._setting = ClockSetting(process=os.getpid(), frequency_mhz=frequency_mhz, since=since)
         self._write()
 
     def is_intact(self) -> bool:
@@ -124,10 +124,10 @@ def claim(uuid: str, *, patience_s: float = 0.0) -> Iterator[Claim]:
 
     Args:
         uuid: of the GPU.
-        patience_s: how long to wait for whoever holds it; may be infinite.
+        patience_s: longest wait for its holder; may be infinite.
 
     Raises:
-        DeviceError: somebody else holds it, or its file cannot be used.
+        DeviceError: another process holds it, or its file cannot be used.
     """
     deadline_s = time.monotonic() + patience_s
     with contextlib.ExitStack() as held:
@@ -140,7 +140,7 @@ def claim(uuid: str, *, patience_s: float = 0.0) -> Iterator[Claim]:
         yield Claim(uuid, descriptor)
 
 
-def setting_of(uuid: str) -> Setting | None:
+def setting_of(uuid: str) -> ClockSetting | None:
     """Return what is set on GPU `uuid` by anybody, alive or dead; None if nothing is.
 
     Raises:
@@ -157,7 +157,7 @@ def setting_of(uuid: str) -> Setting | None:
 
 
 def _take(uuid: str, held: contextlib.ExitStack) -> int | None:
-    """Take the claim unless somebody has it; return the locked file, which `held` lets go of."""
+    """Take the claim unless another process has it; return the locked file, which `held` releases."""
     with contextlib.ExitStack() as taken:
         if not _bind_name(uuid, taken):
             return None
@@ -199,7 +199,7 @@ def _in_place(descriptor: int, uuid: str) -> bool:
     """Whether an open file is the one at the claim's path."""
     try:
         return os.path.samestat(os.fstat(descriptor), os.lstat(_path(uuid)))
-    except OSError:  # opening it next says what is wrong
+    except OSError:  # opening it next raises the reason
         return False
 
 
@@ -281,13 +281,13 @@ def _open_file(name: str, folder: int, *, make: bool) -> int:
     raise OSError(errno.EPERM, "a hard link" if stat.S_ISREG(found.st_mode) else "not a regular file")
 
 
-def _read(descriptor: int) -> Setting | None:
+def _read(descriptor: int) -> ClockSetting | None:
     """Parse and validate the content of a claim, which is printed to a terminal."""
     content = os.pread(descriptor, _LONGEST + 1, 0)
     if not content:
         return None
     try:
-        setting = from_plain(Setting, parse_json(content.decode()))
+        setting = from_plain(ClockSetting, parse_json(content.decode()))
         since = datetime.datetime.fromisoformat(setting.since).isoformat(timespec="seconds")
     except (ConfigError, ValueError):  # of which UnicodeDecodeError is one
         return UNREADABLE

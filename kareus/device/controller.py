@@ -23,15 +23,15 @@ logger = logging.getLogger(__name__)
 
 _POLL_S = 0.002
 _SETTLE_S = 0.1
-"""How long to watch for the clock to arrive. Moving takes milliseconds; an idle GPU may not move at all."""
+"""Longest wait for a clock to take effect. It takes milliseconds; the clock of an idle GPU may not change at all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClockChange:
-    """What became of one request. Times are seconds since the epoch, as `time.time` gives them."""
+    """Result of one request. Times are seconds since the epoch, as `time.time` gives them."""
 
     frequency_mhz: int
-    """What was asked for."""
+    """Clock that was asked for."""
     requested_s: float
     locked_s: float | None
     """When the driver had accepted it; None if a later request came first, and it was never set."""
@@ -45,8 +45,8 @@ class ClockChange:
         return self.observed_mhz == self.frequency_mhz
 
 
-class Clocks(Protocol):
-    """Where the frequencies of a plan are sent: a GPU's clock, or nowhere."""
+class ClockControl(Protocol):
+    """Control of a GPU's clock that a plan's frequencies are sent to."""
 
     def request(self, frequency_mhz: int) -> Future[ClockChange]:
         """Ask for a clock without waiting.
@@ -60,7 +60,7 @@ class Clocks(Protocol):
 
 
 class ClockController:
-    """Implements `Clocks` for a claimed GPU. Made by `controlled_clocks`."""
+    """Implements `ClockControl` for a claimed GPU. Made by `controlled_clocks`."""
 
     def __init__(self, device: Device, claimed: Claim) -> None:
         """Control `device`; nothing is set before the first request."""
@@ -122,7 +122,7 @@ class ClockController:
                 self._claim.clear()
 
     def restore_or_say(self) -> None:
-        """Restore, from a thread that nobody waits for; where that fails, the claim keeps saying what is set."""
+        """Restore, from a daemon thread; if that fails, the claim's file keeps the clock that is set."""
         try:
             self.restore()
         except (DeviceError, OSError) as error:
@@ -171,10 +171,10 @@ class ClockController:
 
 
 class DryClocks:
-    """Implements `Clocks` without a GPU: sets nothing, and says what it would set."""
+    """Implements `ClockControl` without a GPU: sets nothing, and reports what it would set."""
 
     def __init__(self, say: Callable[[str], None] = logger.debug) -> None:
-        """Say it with `say`."""
+        """Report with `say`."""
         self._say = say
         self._frequency_mhz: int | None = None
 

@@ -85,7 +85,7 @@ def _may_be_set(device: Device) -> bool:
 
 
 def _reset(device: Device) -> str:
-    """Unlock whatever the claim says, unless its holder is alive."""
+    """Reset the clock of a claim, unless its holder is alive."""
     with claim(device.uuid) as claimed:
         device.reset_clock()
         claimed.clear()

@@ -41,7 +41,7 @@ def on_termination(restore: Callable[[], None]) -> Iterator[None]:
 def _end(number: int, frame: FrameType | None) -> None:
     if number == signal.SIGINT:
         signal.default_int_handler(number, frame)
-    raise SystemExit(128 + number)  # what shells say of a process that a signal ended
+    raise SystemExit(128 + number)  # as shells report a process that a signal ended
 
 
 def _watch(reader: int, restore: Callable[[], None]) -> None:

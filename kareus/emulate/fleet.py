@@ -4,23 +4,24 @@ from dataclasses import dataclass
 from typing import Any
 
 from kareus.emulate.config import GradientReduction
-from kareus.emulate.reduction import reduction_s
 from kareus.emulate.resolve import Fleet
 from kareus.pipeline.solver.frontier import PlannedIteration
+from kareus.workload.config import Workload
+from kareus.workload.memory import BF16_BYTES, FP32_BYTES, stage_parameters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
-    """What turns costs of one pipeline into those of the fleet."""
+    """Factors from the costs of one pipeline to those of the fleet."""
 
     pipelines: int
     pipeline_gpus: int
     reduction_s: float
-    """Of the gradients, hidden or exposed."""
+    """Time of the gradient reduction, hidden or exposed."""
     exposed_s: float
-    """What the reduction adds to the iteration."""
+    """Time that the reduction adds to the iteration."""
     blocking_power_w: float
-    """Of one GPU, also during the reduction."""
+    """Power of one GPU that waits, also during the reduction."""
     static_power_w: float
 
     @property
@@ -38,8 +39,26 @@ class Scale:
         return pipeline_time_s + self.exposed_s, self.pipelines * (pipeline_energy_j + self.reduction_energy_j)
 
 
+def reduction_s(workload: Workload, pipelines: int) -> float:
+    """Return the seconds until the gradients of every stage are reduced over `pipelines` replicas.
+
+    Each GPU holds the fp32 gradients of its share of a stage and reduces them with its counterparts in the other
+    pipelines, on other nodes; the GPUs of a node share its bandwidth. A ring of d moves 2 (d - 1) / d of
+    the bytes in an all-reduce, half of that in a reduce-scatter and half in an all-gather (Patarasuk and Yuan, 2009).
+    With sharded optimizer states the gradients are reduce-scattered, and bf16 weights gathered. All stages reduce at
+    the same time, the one with the most parameters decides. Bandwidth is the peak, latency left out: the least time.
+    """
+    parallelism, gpu = workload.parallelism, workload.gpu
+    parameters = max(
+        stage_parameters(workload.model, parallelism, stage, layers) for stage, layers in enumerate(parallelism.split)
+    )
+    gathered_bytes = BF16_BYTES if parallelism.shard_optimizer else FP32_BYTES
+    moved_bytes = (pipelines - 1) / pipelines * parameters * (FP32_BYTES + gathered_bytes)
+    return moved_bytes / (gpu.node_gb_per_s / gpu.gpus_per_node * 1e9)
+
+
 def scale_of(fleet: Fleet) -> Scale:
-    """The scale of a fleet."""
+    """Return the scale of a fleet."""
     gpu, duration_s = fleet.workload.gpu, reduction_s(fleet.workload, fleet.emulation.pipelines)
     exposed = fleet.emulation.gradient_reduction is GradientReduction.EXPOSED
     return Scale(
@@ -53,7 +72,7 @@ def scale_of(fleet: Fleet) -> Scale:
 
 
 def identity(fleet: Fleet, method: str) -> dict[str, Any]:
-    """Columns that all tables begin with."""
+    """Return the columns that all tables begin with."""
     return {
         "fleet": fleet.name,
         "pipelines": fleet.emulation.pipelines,
@@ -64,7 +83,7 @@ def identity(fleet: Fleet, method: str) -> dict[str, Any]:
 
 
 def fleet_columns(scale: Scale, plan: PlannedIteration) -> dict[str, Any]:
-    """Columns of `FLEET` that say what a plan is and costs."""
+    """Return the columns of `FLEET` for one plan."""
     time_s, energy_j = scale.cost(plan.time_s, plan.energy_j)
     _, bound_j = scale.cost(plan.time_s, plan.lower_bound_j)
     static_energy_j = scale.static_power_w * time_s * scale.gpus

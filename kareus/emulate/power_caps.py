@@ -14,7 +14,7 @@ COLUMNS = ("time_s", "energy_j", "power_w", "points")
 def power_cap_columns(
     gpu_cap_w: float, plans: Sequence[PlannedIteration], problem: Problem, scale: Scale
 ) -> dict[str, Any]:
-    """Columns of `POWER_CAPS`; of the plan, all empty where no plan of the frontier draws so little.
+    """Return the columns of `POWER_CAPS` for one cap; those of the plan are empty where no plan draws so little.
 
     Equal pipelines that wait for one another are fastest when each takes an equal share of the cap: a pipeline with
     more would only wait for the others.

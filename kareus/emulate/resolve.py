@@ -6,7 +6,7 @@ from pathlib import Path
 
 from kareus.emulate.config import EmulatedWorkload, Emulation
 from kareus.errors import ConfigError, RefusedWorkloadError
-from kareus.workload.compose import Composition, compose
+from kareus.workload.compose import ComposedWorkload, compose
 from kareus.workload.config import Workload
 from kareus.workload.extension import feasible, part
 from kareus.workload.pipelining import check_pipeline
@@ -25,7 +25,7 @@ class Fleet:
     name: str
     """Its folder under `results/<workload>/emulate/`."""
     overrides: tuple[str, ...]
-    """That give it alone."""
+    """Overrides that resolve to this fleet alone."""
     workload: Workload
     """One pipeline, as its microbatch frontiers are made."""
     emulation: Emulation
@@ -72,7 +72,7 @@ def expand_fleets(overrides: Sequence[str], config_dir: Path = CONFIG_DIR) -> li
     return list({(fleet.workload_name, fleet.name): fleet for fleet in fleets}.values())
 
 
-def _fleet(composition: Composition) -> Fleet:
+def _fleet(composition: ComposedWorkload) -> Fleet:
     extension = part(composition, GROUP)
     _check_counts(extension.changes)
     emulation: Emulation = extension.record

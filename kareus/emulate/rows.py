@@ -1,57 +1,19 @@
 """Rows of a fleet's tables: every method's frontier, and what stragglers, power caps and hours make of it."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
 
-import polars as pl
-
+from kareus.artifacts.tables import Row
 from kareus.emulate.fleet import Scale, fleet_columns, identity, scale_of
-from kareus.emulate.hours import Slot, Work, charge_of, energy_j, hourly, iterations, reachable, steady
-from kareus.emulate.iso import with_iso_plans
+from kareus.emulate.frontiers import MethodFrontier
+from kareus.emulate.hours import HourlyProblem, HourShare, charge_of, energy_j, hourly, iterations, reachable, steady
 from kareus.emulate.power_caps import power_cap_columns
 from kareus.emulate.resolve import Fleet
-from kareus.emulate.series import Series
+from kareus.emulate.series import HourlySeries
 from kareus.emulate.stragglers import straggler_columns
 from kareus.errors import ConfigError
-from kareus.pipeline.compare import FRONTIER_BASELINE
-from kareus.pipeline.frontiers import method_problem
-from kareus.pipeline.methods import method_named
-from kareus.pipeline.solver.frontier import PlannedIteration, iteration_frontier
-from kareus.pipeline.solver.problem import Problem
-from kareus.workload.slices import cut
-
-Row = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Planned:
-    """What one pipeline of a fleet plans by one method."""
-
-    method: str
-    problem: Problem
-    plans: tuple[PlannedIteration, ...]
-    """Its frontier, by rising time."""
-
-
-def planned(fleet: Fleet, microbatch: pl.DataFrame) -> list[Planned]:
-    """Frontiers of one pipeline, by method, with the plans by which they are compared.
-
-    Raises:
-        ArtifactError: a stage or direction of a method has no points.
-    """
-    methods = [method_named(name) for name in fleet.emulation.methods]
-    config = cut(fleet.pipeline, "pipeline")
-    problems = {method.name: method_problem(config, microbatch, method) for method in methods}
-    plans = {
-        method.name: iteration_frontier(problems[method.name], fleet.emulation.deadlines if method.has_frontier else 1)
-        for method in methods
-    }
-    baseline = plans[FRONTIER_BASELINE]
-    return [Planned(name, problems[name], with_iso_plans(own, problems[name], baseline)) for name, own in plans.items()]
-
-
-def fleet_rows(fleet: Fleet, frontiers: Iterable[Planned]) -> list[Row]:
+def fleet_rows(fleet: Fleet, frontiers: Iterable[MethodFrontier]) -> list[Row]:
     """Rows of `FLEET`."""
     scale = scale_of(fleet)
     return [
@@ -61,7 +23,7 @@ def fleet_rows(fleet: Fleet, frontiers: Iterable[Planned]) -> list[Row]:
     ]
 
 
-def straggler_rows(fleet: Fleet, frontiers: Iterable[Planned]) -> list[Row]:
+def straggler_rows(fleet: Fleet, frontiers: Iterable[MethodFrontier]) -> list[Row]:
     """Rows of `STRAGGLERS`."""
     scale = scale_of(fleet)
     return [
@@ -71,7 +33,7 @@ def straggler_rows(fleet: Fleet, frontiers: Iterable[Planned]) -> list[Row]:
     ]
 
 
-def power_cap_rows(fleet: Fleet, frontiers: Sequence[Planned]) -> list[Row]:
+def power_cap_rows(fleet: Fleet, frontiers: Sequence[MethodFrontier]) -> list[Row]:
     """Rows of `POWER_CAPS`.
 
     Raises:
@@ -89,7 +51,7 @@ def power_cap_rows(fleet: Fleet, frontiers: Sequence[Planned]) -> list[Row]:
     return rows
 
 
-def hour_rows(fleet: Fleet, frontiers: Sequence[Planned], series: Series) -> list[Row]:
+def hour_rows(fleet: Fleet, frontiers: Sequence[MethodFrontier], series: HourlySeries) -> list[Row]:
     """Rows of `HOURS`, of the methods that are fast enough.
 
     Raises:
@@ -112,10 +74,10 @@ def hour_rows(fleet: Fleet, frontiers: Sequence[Planned], series: Series) -> lis
     return rows
 
 
-def _work(fleet: Fleet, own: Planned) -> Work:
+def _work(fleet: Fleet, own: MethodFrontier) -> HourlyProblem:
     scale = scale_of(fleet)
     costs = [scale.cost(plan.time_s, plan.energy_j) for plan in own.plans]
-    return Work(
+    return HourlyProblem(
         times_s=tuple(time_s for time_s, _ in costs),
         energies_j=tuple(energy_j for _, energy_j in costs),
         idle_power_w=scale.static_power_w * scale.gpus,
@@ -123,7 +85,7 @@ def _work(fleet: Fleet, own: Planned) -> Work:
     )
 
 
-def _hour_columns(work: Work, series: Series, slot: Slot) -> Row:
+def _hour_columns(work: HourlyProblem, series: HourlySeries, slot: HourShare) -> Row:
     return {
         "hour": slot.hour,
         "plan": slot.plan,
@@ -136,6 +98,6 @@ def _hour_columns(work: Work, series: Series, slot: Slot) -> Row:
     }
 
 
-def _powers_text(scale: Scale, frontiers: Sequence[Planned]) -> str:
+def _powers_text(scale: Scale, frontiers: Sequence[MethodFrontier]) -> str:
     powers_w = [fleet_columns(scale, plan)["power_w"] / scale.gpus for own in frontiers for plan in own.plans]
     return f"no plan draws so little; the frontiers reach from {min(powers_w):.1f} to {max(powers_w):.1f} W of each GPU"

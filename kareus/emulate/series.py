@@ -15,25 +15,25 @@ BYTE_ORDER_MARK = "\ufeff"
 
 MOST_HOURS = 8784
 MOST_VALUE = 1_000_000
-"""Price or grams of carbon of a kilowatt-hour."""
+"""Largest price or grams of carbon of a kilowatt-hour."""
 
 
 class Unit(StrEnum):
-    """What a series is of: the name of its column."""
+    """Quantity of a series: the name of its column."""
 
     PRICE = "price_per_kwh"
     CARBON = "carbon_g_per_kwh"
 
 
 @dataclass(frozen=True, slots=True)
-class Series:
+class HourlySeries:
     """One value for each hour, from hour 0."""
 
     unit: Unit
     values: tuple[float, ...]
 
 
-def read_series(path: Path) -> Series:
+def read_series(path: Path) -> HourlySeries:
     """Read a CSV file with the columns `hour` (0, 1, 2, ...) and `price_per_kwh` or `carbon_g_per_kwh`.
 
     Prices may be negative, as they are on some markets.
@@ -57,7 +57,7 @@ def read_series(path: Path) -> Series:
         raise ConfigError(f"{path}: has {len(body):,} hours; give at most {MOST_HOURS:,}, a leap year.")
     if not body:
         raise ConfigError(f"{path}: has no hours; give one row for each.")
-    return Series(units[0], tuple(_value(path, hour, row) for hour, row in enumerate(body)))
+    return HourlySeries(units[0], tuple(_value(path, hour, row) for hour, row in enumerate(body)))
 
 
 def _value(path: Path, hour: int, row: list[str]) -> float:

@@ -43,10 +43,11 @@ def run(arguments: argparse.Namespace) -> None:
 
 def _emulate(fleet: Fleet, folder: WorkloadFolder) -> None:
     from kareus.emulate import rows as rows_of  # noqa: PLC0415 - the solver, for which bad overrides need not wait
+    from kareus.emulate.frontiers import method_frontiers  # noqa: PLC0415 - likewise
 
     series = read_series(Path(fleet.emulation.series)) if fleet.emulation.series else None
     provenance = _provenance(fleet, folder.microbatch)
-    frontiers = rows_of.planned(fleet, read_table(folder.microbatch, MICROBATCH))
+    frontiers = method_frontiers(fleet, read_table(folder.microbatch, MICROBATCH))
     rows: tuple[tuple[TableSchema, list[dict[str, Any]]], ...] = (
         (FLEET, rows_of.fleet_rows(fleet, frontiers)),
         (STRAGGLERS, rows_of.straggler_rows(fleet, frontiers)),
@@ -64,7 +65,7 @@ def _emulate(fleet: Fleet, folder: WorkloadFolder) -> None:
 
 
 def _provenance(fleet: Fleet, microbatch: Path) -> Provenance:
-    """Of the fleet's tables, once the microbatch frontiers are the workload's."""
+    """Return the provenance of the fleet's tables, after checking that the frontiers are the workload's."""
     origins = {str(microbatch): read_provenance(microbatch, MICROBATCH)}
     check_subject(subject_of(fleet.workload), origins)
     check_config(frontier_hash(fleet.workload), str(microbatch), origins[str(microbatch)])

@@ -9,12 +9,12 @@ from kareus.pipeline.solver.problem import Problem
 
 
 def straggler_columns(slowdown: float, fastest: PlannedIteration, problem: Problem, scale: Scale) -> dict[str, Any]:
-    """Columns of `STRAGGLERS`.
+    """Return the columns of `STRAGGLERS` for one slowdown.
 
-    Whoever is done before the slow pipeline draws blocking power until it is done too. That is paid for in any case, so
-    that the others take the plan of least effective energy within its time, which is slower than the plan of least
-    total energy where the time allows. The slow pipeline does the work of the fastest plan at that plan's energy, and
-    draws blocking power for the time that it loses.
+    Pipelines that finish before the slow one draw blocking power until it is done too. That energy is spent in any
+    case, so that the others take the plan of least effective energy within its time, which is slower than the plan of
+    least total energy where the time allows. The slow pipeline does the work of the fastest plan at that plan's energy,
+    and draws blocking power for the time that it loses.
 
     Args:
         slowdown: time of the slow pipeline over that of the fastest plan, 1 or more.

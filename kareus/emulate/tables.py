@@ -1,4 +1,4 @@
-"""Tables of an emulated fleet. Every row says which fleet it is of, so that those of a sweep can be read together."""
+"""Tables of an emulated fleet. Every row names its fleet, so that tables of a sweep can be read together."""
 
 import polars as pl
 

@@ -1,4 +1,4 @@
-"""Every table of a results folder: its schema, and where it stands.
+"""Every table of a results folder: its schema and its path.
 
 The one list behind `kareus.open_results` and the reference page of the schemas.
 """

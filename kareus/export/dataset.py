@@ -1,4 +1,4 @@
-"""All tables of a results folder at once, for whoever analyses them in polars."""
+"""All tables of a results folder at once, for analyses in polars."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ def open_results(folder: str | Path = "results") -> dict[str, pl.LazyFrame]:
         folder: results folder of one or more runs of the workflow.
 
     Returns:
-        LazyFrames by the name of their table, such as `iteration`. Before the columns of the table's schema stand
+        LazyFrames by the name of their table, such as `iteration`. The columns of the table's schema follow
         `workload` (its folder), `testbed` (such as `simulated testbed, A100-SXM4-40GB`; null if nothing was measured)
         and what the path holds, such as `partition`. A table that no workload has is empty. Tables of campaigns, such
         as `comparison`, are over all campaigns, named in their first column.

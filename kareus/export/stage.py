@@ -6,7 +6,7 @@ import logging
 from pathlib import Path
 
 from kareus.artifacts.files import write_text
-from kareus.artifacts.outputs import Kind, add_force, check_files
+from kareus.artifacts.outputs import OutputKind, add_force, check_files
 from kareus.export.ranks import are_rank_schedules, rank_schedules
 from kareus.export.zeus import frequency_schedule, is_frequency_schedule
 from kareus.plans.check_stage import read_checked_plan, workload_folder
@@ -14,8 +14,8 @@ from kareus.plans.check_stage import read_checked_plan, workload_folder
 logger = logging.getLogger(__name__)
 
 FORMATS = {
-    "zeus": (".zeus.py", Kind("a frequency schedule of Zeus", is_frequency_schedule)),
-    "ranks": (".ranks.json", Kind("schedules of ranks", are_rank_schedules)),
+    "zeus": (".zeus.py", OutputKind("a frequency schedule of Zeus", is_frequency_schedule)),
+    "ranks": (".ranks.json", OutputKind("schedules of ranks", are_rank_schedules)),
 }
 """Suffix and kind of the file in each format."""
 

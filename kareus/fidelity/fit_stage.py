@@ -12,7 +12,7 @@ import yaml
 
 from kareus.artifacts.files import read_text, write_text
 from kareus.artifacts.names import check_name
-from kareus.artifacts.outputs import Kind, add_force, check_files
+from kareus.artifacts.outputs import OutputKind, add_force, check_files
 from kareus.errors import ArtifactError
 from kareus.fidelity.fit import (
     REFIT_EVALUATIONS,
@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace) -> None:
     source = arguments.config_dir / "gpu" / f"{arguments.gpu}.yaml"
     if arguments.output is not None:  # refused before the fit, which takes minutes
         _check_lines(source)
-        check_files(arguments, [(arguments.output, Kind("a GPU's configuration", _is_gpu))], [source])
+        check_files(arguments, [(arguments.output, OutputKind("a GPU's configuration", _is_gpu))], [source])
     rows = _frontier_rows(arguments.reference)
     tables = _reduction_rows(arguments.tables)
     overrides = (f"gpu={arguments.gpu}",)

@@ -1,1 +1,1 @@
-"""The processes of a training: starting ranks, process groups, and watching that all ranks live."""
+"""The processes of a training: starting ranks, their process groups, and watching all ranks."""

@@ -1,4 +1,4 @@
-"""What this machine has to have for a training, checked before ranks are started and without importing torch.
+"""Requirements of a training on this machine, checked before ranks are started and without importing torch.
 
 A rank takes seconds to find its GPU missing, and minutes to be killed for memory that the machine does not have.
 """
@@ -14,7 +14,7 @@ from kareus.workload.memory import FP32_BYTES, GIB, stage_parameters
 STATE_BYTES = 4 * FP32_BYTES
 """Bytes of a parameter on a CPU: weight, gradient and both moments of AdamW, all in fp32."""
 PROCESS_BYTES = 200 * 2**20
-"""What a rank takes before it has a model: Python and PyTorch."""
+"""Memory of a rank without a model: Python and PyTorch."""
 
 
 def check_machine(workload: Workload, communicator: str) -> None:
@@ -54,7 +54,7 @@ def least_bytes(workload: Workload) -> int:
 
 
 def available_bytes(root: Path = Path("/")) -> int | None:
-    """Return the memory that new processes can have, within the limit of a container; None where Linux does not say."""
+    """Return the memory that new processes can have, within the limit of a container; None where it is unknown."""
     try:
         lines = (root / "proc/meminfo").read_text().splitlines()
     except OSError:
@@ -79,7 +79,7 @@ def _page_cache_bytes(path: Path) -> int:
 
 def visible_gpus() -> int:
     """Return how many GPUs CUDA can use here."""
-    import pynvml  # noqa: PLC0415 - only who trains on GPUs needs the driver
+    import pynvml  # noqa: PLC0415 - only training on GPUs needs the driver
 
     try:
         pynvml.nvmlInit()

@@ -12,18 +12,18 @@ from kareus.artifacts.files import PARENT_VARIABLE
 from kareus.errors import EngineError
 
 _PATIENCE_S = 10.0
-"""From the failure of one rank until those that have not ended are told to, and from then until they are killed; they
-end each other sooner."""
+"""Time from the failure of one rank until the others are sent SIGTERM, and from then until they are killed; usually
+they end each other sooner."""
 _POLL_S = 0.05
 
 
 def is_rank(environment: Mapping[str, str]) -> bool:
-    """Whether torchrun, or `launch`, has started this process."""
+    """Return whether torchrun, or `launch`, has started this process."""
     return "RANK" in environment
 
 
 def free_port() -> int:
-    """A port of this machine on which nobody listens."""
+    """Return a free port of this machine."""
     with socket.socket() as probe:
         probe.bind(("localhost", 0))
         return int(probe.getsockname()[1])
@@ -33,8 +33,8 @@ def launch(arguments: Sequence[str], ranks: int) -> None:
     """Run `python -m kareus` with `arguments` on every rank and wait for all.
 
     Raises:
-        SystemExit: one of them failed, and said why.
-        EngineError: one of them failed and nobody could say why.
+        SystemExit: a rank failed and printed the reason.
+        EngineError: a rank was killed, so that none printed the reason.
     """
     common = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "localhost", "MASTER_PORT": str(free_port())}
     common[PARENT_VARIABLE] = str(os.getpid())
@@ -51,7 +51,7 @@ def launch(arguments: Sequence[str], ranks: int) -> None:
         _end(processes)
     codes = [process.returncode for process in processes]
     if any(codes):
-        if max(codes) > 0:  # whoever ended by itself has said why
+        if max(codes) > 0:  # a rank that ended by itself has printed the reason
             raise SystemExit(max(codes))
         rank = next(rank for rank, code in enumerate(codes) if code)
         raise EngineError(f"rank {rank}: ended with code {codes[rank]} and said nothing; see the system's log.")

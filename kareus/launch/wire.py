@@ -3,12 +3,38 @@
 import contextlib
 import json
 import socket
-from typing import IO, Any
+from enum import IntEnum
+from typing import IO, Any, Protocol
 
+ADDRESS_KEY = "kareus-watch"
+"""Key of rank 0's address in the ranks' store."""
+REPLY_TIMEOUT_S = 10.0
+"""Longest wait for an answer of another rank."""
 _KEEPALIVE = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 20_000}
 """Seconds of silence before the first probe and between probes, probes, and milliseconds for an answer to any byte
 (tcp(7)): a machine that loses power or its network closes nothing, and is missed after 20 s. Not every platform has
 all of them."""
+
+
+class Urgency(IntEnum):
+    """Order in which failures are reported."""
+
+    FATAL = 0
+    """An error that a user can act on."""
+    DEATH = 1
+    """The loss of a rank's process."""
+    CONSEQUENCE = 2
+    """An error that followed from one of the others."""
+
+
+class AddressStore(Protocol):
+    """Key-value store in which ranks find each other; torch's stores are of this type."""
+
+    def set(self, key: str, value: str) -> Any:
+        """Publish a value."""
+
+    def get(self, key: str) -> bytes:
+        """Wait for a value and return it."""
 
 
 def keep_alive(connection: socket.socket) -> None:
@@ -20,7 +46,7 @@ def keep_alive(connection: socket.socket) -> None:
 
 
 def receive(lines: IO[bytes]) -> dict[str, Any]:
-    """The next message; an empty one if the other side has gone or makes no sense."""
+    """Return the next message; an empty one if the other side has gone or sent no JSON object."""
     try:
         message = json.loads(lines.readline() or b"{}")
     except (OSError, ValueError):
@@ -29,6 +55,6 @@ def receive(lines: IO[bytes]) -> dict[str, Any]:
 
 
 def send(connection: socket.socket, message: dict[str, Any]) -> None:
-    """Send a message, to nobody if the other side has gone."""
-    with contextlib.suppress(OSError):  # whoever is not there any more is known to be dead
+    """Send a message; do nothing if the other side has gone."""
+    with contextlib.suppress(OSError):  # the reader of this connection notices that
         connection.sendall(json.dumps(message).encode() + b"\n")

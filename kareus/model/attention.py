@@ -22,7 +22,7 @@ class Chunk(NamedTuple):
     """Consecutive tokens of a sequence that one rank holds."""
 
     local: slice
-    """Where they stand among the rank's tokens."""
+    """Positions among the rank's tokens."""
     end: int
     """Where they end in the sequence; they attend to all before it."""
 

@@ -16,7 +16,7 @@ from kareus.model.layers import (
     ColumnParallelLinear,
     HeadSplit,
     Norm,
-    Operator,
+    OperatorModule,
     QueryKeyNorm,
     Residual,
     Rotary,
@@ -34,7 +34,7 @@ class Wire(NamedTuple):
     """One operator of a layer, and the values that it reads and writes."""
 
     name: str
-    operator: Operator | HeadSplit
+    operator: OperatorModule | HeadSplit
     reads: tuple[str, ...]
     writes: tuple[str, ...]
 

@@ -7,9 +7,9 @@ from kareus.artifacts.ranges import within
 from kareus.errors import ConfigError
 
 MOST_GPUS = 1_000_000
-"""Of one job."""
+"""Largest number of GPUs of one job."""
 MOST_TOKENS = 1_000_000_000
-"""Of one sequence."""
+"""Largest number of tokens of one sequence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,7 +17,7 @@ class RotaryScaling:
     """How Llama 3.1 and later stretch rotary position embeddings to longer sequences (`rope_type: llama3`)."""
 
     factor: float
-    """By how much the slowest frequencies are slowed down."""
+    """Factor by which the slowest frequencies are slowed down."""
     low_frequency_factor: float
     """Turns within the original length at or below which a frequency is slowed down fully."""
     high_frequency_factor: float

@@ -1,6 +1,6 @@
-"""What stands around the blocks: the embedding before them, and final norm, LM head and loss after them.
+"""Operators around the blocks: the embedding before them, and final norm, LM head and loss after them.
 
-All are divided over the vocabulary. Where the LM head shares the embedding's weights and both stand on one stage,
+All are divided over the vocabulary. Where the LM head shares the embedding's weights and both are on one stage,
 assign `head.lm_head.weight` and its gradient from the embedding's; on different stages each holds a copy.
 """
 
@@ -15,7 +15,7 @@ from torch.nn import functional
 from kareus.model.communication import Communicator, Mesh, all_reduce, group_rank, leaving
 from kareus.model.config import Model
 from kareus.model.functions import add_or_put_off, apply
-from kareus.model.layers import INITIAL_STD, ColumnParallelLinear, Norm, Operator, add_weight
+from kareus.model.layers import INITIAL_STD, ColumnParallelLinear, Norm, OperatorModule, add_weight
 from kareus.model.shards import Shard
 
 
@@ -71,7 +71,7 @@ class _CrossEntropy(Function):
         return (softmax * (gradient / labels.numel())).to(logits.dtype), None, None
 
 
-class Embedding(Operator):
+class Embedding(OperatorModule):
     """Token embedding, its rows divided over the tensor-parallel group."""
 
     weight: Tensor

@@ -17,7 +17,7 @@ from kareus.model.communication import Boundary, Communicator, entering, leaving
 from kareus.model.config import Model, RotaryScaling
 
 INITIAL_STD = 0.02
-"""Of every weight matrix, as in GPT-2 and Megatron-LM's default."""
+"""Standard deviation of every weight matrix, as in GPT-2 and Megatron-LM's default."""
 WEIGHT_GRADIENT_SUFFIX = "_gradient"
 """Ends the name of the buffer of a weight's gradient."""
 
@@ -25,11 +25,11 @@ RotaryTable = tuple[Tensor, Tensor]
 """Cosines and sines of a rank's tokens, each [tokens, 1, head_dim / 2], fp32."""
 
 
-class Operator(nn.Module):
+class OperatorModule(nn.Module):
     """Base of all operators."""
 
     memory_bound: ClassVar[bool] = True
-    """Whether it computes no matrix product; neighbours that do not are one operator to whoever schedules."""
+    """Whether it computes no matrix product; neighbours that do not are scheduled as one operator."""
     is_function: ClassVar[bool] = False
     """Whether `compute` is one function of autograd, whose first arguments are the inputs."""
     compute: Callable[..., Any]
@@ -56,7 +56,7 @@ def add_weight(module: nn.Module, name: str, value: Tensor) -> None:
     )
 
 
-class Linear(Operator):
+class Linear(OperatorModule):
     """A matrix product with the weight [outputs, inputs] that this GPU holds."""
 
     memory_bound = False
@@ -104,7 +104,7 @@ class RowParallelLinear(Linear):
         super().__init__(inputs, outputs, dtype, after=leaving(group))
 
 
-class Norm(Operator):
+class Norm(OperatorModule):
     """RMSNorm over the last dimension."""
 
     is_function = True
@@ -121,7 +121,7 @@ class Norm(Operator):
         return functions.rms_norm(x, self.weight, self.weight_gradient, self.epsilon)
 
 
-class QueryKeyNorm(Operator):
+class QueryKeyNorm(OperatorModule):
     """RMSNorm of every query and key head (Qwen 3).
 
     A GPU sees its own heads only: the gradients of both weights have to be summed over the tensor-parallel group
@@ -147,7 +147,7 @@ class QueryKeyNorm(Operator):
         )
 
 
-class Rotary(Operator):
+class Rotary(OperatorModule):
     """Rotary position embedding of queries and keys."""
 
     def compute(self, query: Tensor, key: Tensor, table: RotaryTable) -> tuple[Tensor, Tensor]:
@@ -155,7 +155,7 @@ class Rotary(Operator):
         return functions.rotate(query, *table), functions.rotate(key, *table)
 
 
-class CausalAttention(Operator):
+class CausalAttention(OperatorModule):
     """Grouped-query attention; gathers keys and values over the ranks that share a sequence, and again in backward."""
 
     memory_bound = False
@@ -182,7 +182,7 @@ class CausalAttention(Operator):
         return self.compute(query, keys, values, lambda: boundary.collect(kept))
 
 
-class SwiGlu(Operator):
+class SwiGlu(OperatorModule):
     """The gated activation."""
 
     is_function = True
@@ -192,7 +192,7 @@ class SwiGlu(Operator):
         return functions.swiglu(gate_up)
 
 
-class Residual(Operator):
+class Residual(OperatorModule):
     """Addition to the residual stream."""
 
     def compute(self, stream: Tensor, update: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
-"""Running layers operator by operator, each with a graph of its own, so that whoever drives decides what runs when.
+"""Running layers operator by operator, each with an autograd graph of its own, in the order that a caller decides.
 
-A pass is a generator over the operators of one nanobatch (or microbatch). It says what it is about to launch and stops
-at every collective; who drives it launches the collective whenever it likes, and resumes the pass, which then waits.
+A pass is a generator over the operators of one nanobatch (or microbatch). It yields what it is about to launch and
+stops at every collective; the caller launches the collective at any time, and resumes the pass, which then waits.
 Backward has no formulas: autograd is asked for the gradients of one operator at a time.
 """
 
@@ -18,11 +18,11 @@ from kareus.model.block import INPUT, OUTPUT, TABLE
 from kareus.model.communication import Boundary, Communicator, Handle, Tensors, launch
 from kareus.model.functions import Later, apply, weight_gradients_put_off
 from kareus.model.layers import Residual, RotaryTable
-from kareus.model.steps import Start, Step, as_tuple
+from kareus.model.steps import LayerStep, Start, as_tuple
 
 
-class Exchange:
-    """A collective that a pass has reached; here a segment ends."""
+class CollectiveCall:
+    """A collective that a pass has reached; a segment ends there."""
 
     def __init__(self, kind: CollectiveKind, communicator: Communicator, tensors: Sequence[Tensor]) -> None:
         self.kind = kind
@@ -36,30 +36,30 @@ class Exchange:
         return self._handle is not None
 
     def launch(self, sm_count: int | None) -> None:
-        """Start it beside whatever is launched from now on."""
+        """Start it concurrently with what is launched from now on."""
         self._handle = launch(self.kind, self.communicator, self._tensors, sm_count)
 
     def wait(self) -> Tensors:
         """Let what is launched from now on see the results; called by the pass when it is resumed."""
-        assert self._handle is not None, "whoever drives a pass launches its collectives before resuming it"
+        assert self._handle is not None, "a collective is launched before its pass is resumed"
         return self._handle.wait()
 
 
 class Ready(NamedTuple):
-    """What the next exchange sends is there, while weight gradients of its segment are still to come."""
+    """Tensors of the next collective are computed, while weight gradients of its segment are not."""
 
-    exchange: Exchange
+    exchange: CollectiveCall
 
 
-Event = Start | Ready | Exchange
-Pass = Generator[Event, None, Tensor]
+PassEvent = Start | Ready | CollectiveCall
+Pass = Generator[PassEvent, None, Tensor]
 """Returns the hidden states that leave the layers, or the gradient of those that entered."""
 
 
-class _Record(NamedTuple):
-    """What backward needs of one operator."""
+class _OperatorRecord(NamedTuple):
+    """State of one operator that its backward needs."""
 
-    step: Step
+    step: LayerStep
     function: Any
     """The node of autograd, where the operator is one function; else None."""
     outputs: Tensors
@@ -73,17 +73,17 @@ class _Record(NamedTuple):
     """Where the operator's backward looks for them."""
 
 
-Tape = list[list[_Record]]
-"""By layer, in the order of forward."""
+Tape = list[list[_OperatorRecord]]
+"""Records by layer, in the order of forward."""
 
 
 def forward_pass(
-    layers: Sequence[Sequence[Step]], hidden: Tensor, table: RotaryTable, tape: Tape | None = None
+    layers: Sequence[Sequence[LayerStep]], hidden: Tensor, table: RotaryTable, tape: Tape | None = None
 ) -> Pass:
     """Run layers forward, [batch, tokens, hidden] to the same; record them if there is a tape."""
     for steps in layers:
         values: dict[str, Any] = {INPUT: hidden, TABLE: table}
-        records: list[_Record] = []
+        records: list[_OperatorRecord] = []
         for step in steps:
             yield from _forward(step, values, None if tape is None else records)
             for name in step.finished:
@@ -105,7 +105,7 @@ def backward_pass(tape: Tape, gradient: Tensor, later: Later | None = None) -> P
     while tape:
         records = tape.pop()
         gradients = {OUTPUT: gradient}
-        gathering: Exchange | None = None
+        gathering: CollectiveCall | None = None
         while records:
             record = records.pop()
             following = _regathering(records[-1]) if records else None
@@ -116,7 +116,7 @@ def backward_pass(tape: Tape, gradient: Tensor, later: Later | None = None) -> P
 
 
 def recomputed_pass(
-    layers: Sequence[Sequence[Step]],
+    layers: Sequence[Sequence[LayerStep]],
     hidden: Tensor,
     table: RotaryTable,
     gradient: Tensor,
@@ -128,7 +128,9 @@ def recomputed_pass(
     return (yield from backward_pass(tape, gradient, later))
 
 
-def _forward(step: Step, values: dict[str, Any], records: list[_Record] | None) -> Generator[Event, None, None]:
+def _forward(
+    step: LayerStep, values: dict[str, Any], records: list[_OperatorRecord] | None
+) -> Generator[PassEvent, None, None]:
     operator = step.operator
     inputs = [values[name] for name in step.reads]
     shards: Tensors = ()
@@ -147,11 +149,11 @@ def _forward(step: Step, values: dict[str, Any], records: list[_Record] | None) 
     values.update(zip(step.writes, outputs, strict=True))
 
 
-def _recorded(step: Step, inputs: list[Any], shards: Tensors) -> tuple[Tensors, _Record]:
+def _recorded(step: LayerStep, inputs: list[Any], shards: Tensors) -> tuple[Tensors, _OperatorRecord]:
     """Compute with a graph that begins at `inputs` and ends at the outputs, which it does not keep alive."""
     operator, reads = step.operator, step.reads
     if isinstance(operator, Residual):  # its gradient is that of both inputs: nothing to record, or to keep
-        return (operator.compute(*inputs),), _Record(step, None, (), reads, (), (), [])
+        return (operator.compute(*inputs),), _OperatorRecord(step, None, (), reads, (), (), [])
     local = len(inputs) - len(shards)
     gathered: list[Tensor] = []
     with torch.enable_grad():
@@ -159,7 +161,7 @@ def _recorded(step: Step, inputs: list[Any], shards: Tensors) -> tuple[Tensors, 
         given += [apply(_Unkept, t, torch.empty(0, requires_grad=True)) for t in inputs[local:]]
         outputs = as_tuple(operator.compute(*given, *([lambda: tuple(gathered)] if shards else ())))
     tensors = [(name, t) for name, t in zip(reads, given, strict=True) if isinstance(t, Tensor)]
-    record = _Record(
+    record = _OperatorRecord(
         step,
         function=outputs[0].grad_fn if operator.is_function else None,
         outputs=outputs,
@@ -174,21 +176,21 @@ def _recorded(step: Step, inputs: list[Any], shards: Tensors) -> tuple[Tensors, 
     return results, record
 
 
-def _regathering(record: _Record) -> Exchange | None:
+def _regathering(record: _OperatorRecord) -> CollectiveCall | None:
     """What gathers again the inputs that `record` did not keep."""
     before = record.step.operator.before
     if before is None or not record.shards:
         return None
-    return Exchange(CollectiveKind.ALL_GATHER, before.communicator, record.shards)
+    return CollectiveCall(CollectiveKind.ALL_GATHER, before.communicator, record.shards)
 
 
 def _backward(
-    record: _Record,
+    record: _OperatorRecord,
     gradients: dict[str, Tensor],
-    gathering: Exchange | None,
-    following: Exchange | None,
+    gathering: CollectiveCall | None,
+    following: CollectiveCall | None,
     later: Later | None,
-) -> Generator[Event, None, None]:
+) -> Generator[PassEvent, None, None]:
     """Run one operator backward.
 
     Args:
@@ -209,7 +211,7 @@ def _backward(
     exchange = None
     if before is not None and before.backward is not None:
         passing = [g.contiguous() for g in leaving[before.first :]]
-        exchange = Exchange(before.backward, before.communicator, passing)
+        exchange = CollectiveCall(before.backward, before.communicator, passing)
     if later is not None:
         later += own
     elif step.weight_gradient is not None:
@@ -226,7 +228,7 @@ def _backward(
         gradients[name] = gradients[name] + gradient if name in gradients else gradient
 
 
-def _leaving(record: _Record, arriving: list[Tensor]) -> tuple[list[Tensor], Later]:
+def _leaving(record: _OperatorRecord, arriving: list[Tensor]) -> tuple[list[Tensor], Later]:
     """Gradients of an operator's inputs, and what adds those of the weights of a matrix product."""
     step = record.step
     if isinstance(step.operator, Residual):
@@ -239,7 +241,7 @@ def _leaving(record: _Record, arriving: list[Tensor]) -> tuple[list[Tensor], Lat
         return _gradients(record, arriving), own
 
 
-def _gradients(record: _Record, arriving: Sequence[Tensor]) -> list[Tensor]:
+def _gradients(record: _OperatorRecord, arriving: Sequence[Tensor]) -> list[Tensor]:
     """Gradients of an operator's inputs, whose graph is used up.
 
     One function is called by itself, since starting autograd's engine for it takes longer than many a function. The
@@ -263,8 +265,8 @@ def _gradients(record: _Record, arriving: Sequence[Tensor]) -> list[Tensor]:
     )
 
 
-def _exchanged(boundary: Boundary, kind: CollectiveKind, tensors: Tensors) -> Generator[Event, None, Tensors]:
-    exchange = Exchange(kind, boundary.communicator, tensors)
+def _exchanged(boundary: Boundary, kind: CollectiveKind, tensors: Tensors) -> Generator[PassEvent, None, Tensors]:
+    exchange = CollectiveCall(kind, boundary.communicator, tensors)
     yield exchange
     return exchange.wait()
 

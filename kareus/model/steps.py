@@ -1,42 +1,42 @@
-"""The steps of a layer: its operators as whoever schedules counts them, and what is known of each before it runs."""
+"""The steps of a layer: its operators as they are scheduled, and what is known of each before it runs."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from kareus.model.block import OUTPUT, TABLE, Block, Layer, Wire
 from kareus.model.communication import Tensors
-from kareus.model.layers import HeadSplit, Linear, Operator, Residual
+from kareus.model.layers import HeadSplit, Linear, OperatorModule, Residual
 
 
 class Start(NamedTuple):
     """An operator is about to be launched."""
 
     name: str
-    """As in the operator graph: `qkv`, and in backward `qkv.dgrad` and `qkv.wgrad`."""
+    """Name in the operator graph: `qkv`, and in backward `qkv.dgrad` and `qkv.wgrad`."""
     memory_bound: bool
 
 
-class Step(NamedTuple):
+class LayerStep(NamedTuple):
     """One operator, or memory-bound neighbours that the operator graph counts as one, and what is known beforehand."""
 
-    operator: "Operator | Group"
+    operator: "OperatorModule | Group"
     reads: tuple[str, ...]
     writes: tuple[str, ...]
     forward: Start
     backward: Start
     weight_gradient: Start | None
-    """Of matrix products, which compute it apart."""
+    """Weight gradient of a matrix product, which is an operator of its own."""
     finished: tuple[str, ...]
-    """Values that are read for the last time."""
+    """Names of values that are read for the last time."""
 
 
-def steps_of(blocks: Iterable[Block]) -> tuple[tuple[Step, ...], ...]:
-    """Steps of every layer of `blocks`."""
+def steps_of(blocks: Iterable[Block]) -> tuple[tuple[LayerStep, ...], ...]:
+    """Return the steps of every layer of `blocks`."""
     return tuple(_steps(layer) for block in blocks for layer in (block.attention, block.mlp))
 
 
 def as_tuple(outputs: Any) -> Tensors:
-    """Outputs of an operator, of which some have one."""
+    """Return the outputs of an operator, one or several, as a tuple."""
     return outputs if isinstance(outputs, tuple) else (outputs,)
 
 
@@ -60,7 +60,7 @@ class Group:
         return tuple([values[name] for name in self.writes])
 
 
-def _steps(layer: Layer) -> tuple[Step, ...]:
+def _steps(layer: Layer) -> tuple[LayerStep, ...]:
     later: set[str] = {OUTPUT, TABLE}
     steps = []
     for wires in reversed(_grouped(layer.wires)):
@@ -69,7 +69,7 @@ def _steps(layer: Layer) -> tuple[Step, ...]:
         writes = tuple(name for name in own if name in later)
         operator = wires[0].operator if len(wires) == 1 else Group(wires, reads, writes)
         assert not isinstance(operator, HeadSplit), "views have a neighbour"
-        steps.append(Step(operator, reads, writes, *_starts(wires[-1]), tuple(n for n in reads if n not in later)))
+        steps.append(LayerStep(operator, reads, writes, *_starts(wires[-1]), tuple(n for n in reads if n not in later)))
         later.update(reads)
     return tuple(reversed(steps))
 

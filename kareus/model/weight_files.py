@@ -6,7 +6,7 @@ from kareus.artifacts.files import read_json
 from kareus.errors import ArtifactError
 
 INDEX = "model.safetensors.index.json"
-"""Name of the file that says which of several files has a weight."""
+"""Name of the file that maps each weight to one of several files."""
 SINGLE = "model.safetensors"
 """Name of the file that has all weights, where there is no index."""
 

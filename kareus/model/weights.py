@@ -28,7 +28,7 @@ class Piece(NamedTuple):
 
     name: str
     shape: tuple[int, ...]
-    """Of the whole weight."""
+    """Shape of the whole weight."""
     divided: int | None = None
     """Dimension that is divided over the tensor-parallel group; None if every GPU holds all of it."""
 
@@ -122,7 +122,7 @@ def save_tensors(tensors: dict[str, Tensor], path: Path) -> None:
 
 
 def _save(tensors: dict[str, Tensor], path: Path) -> None:
-    """Write a file that whoever may read this process's other files may read; safetensors makes it private."""
+    """Write a file with the process's usual permissions; safetensors makes it private."""
     path.touch()
     mode = path.stat().st_mode
     save_file(tensors, path, metadata={"format": "pt"})

@@ -5,7 +5,7 @@ from typing import Any
 
 from kareus.artifacts import records
 from kareus.artifacts.files import read_json, write_json
-from kareus.artifacts.outputs import Kind
+from kareus.artifacts.outputs import OutputKind
 from kareus.artifacts.seals import sealed, unsealed
 from kareus.errors import ArtifactError, ConfigError
 from kareus.plans.document import PLAN_SCHEMA_VERSION, Plan
@@ -22,7 +22,7 @@ def is_plan(path: Path) -> bool:
     return isinstance(document, dict) and {"schema_version", "workload_hash", "selector", "stages"} <= set(document)
 
 
-PLAN_FILE = Kind("a plan", is_plan)
+PLAN_FILE = OutputKind("a plan", is_plan)
 
 
 def write_plan(path: Path, plan: Plan) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import polars as pl
 
+from kareus.artifacts.tables import Row
 from kareus.errors import ArtifactError
 from kareus.pipeline.config import PipelineSlice
 from kareus.pipeline.frontiers import method_problem, plan_columns
@@ -24,8 +25,6 @@ HEADROOM = 1e-5
 MOST_STEPS = 20
 """Of `fastest_under`, which usually takes three or four."""
 
-Row = dict[str, Any]
-"""Of `ITERATION`."""
 Cost = tuple[float, float]
 """Seconds and joules of a plan."""
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from kareus.artifacts.names import below
-from kareus.artifacts.outputs import Kind
+from kareus.artifacts.outputs import OutputKind
 from kareus.artifacts.provenance import Provenance
 from kareus.artifacts.records import content_hash, to_plain
 from kareus.artifacts.store import Shelf
@@ -112,12 +112,12 @@ class Bench:
         }
 
 
-def progress_file(path: Path | None) -> list[tuple[Path, Kind]]:
+def progress_file(path: Path | None) -> list[tuple[Path, OutputKind]]:
     """Return the journal of progress among the outputs of a stage that measures, if it was asked for one.
 
     It is known by its name: one that a power cut left empty keeps no stage from starting.
     """
-    kind = Kind("a journal of progress", lambda place: place.name.endswith(SUFFIX))
+    kind = OutputKind("a journal of progress", lambda place: place.name.endswith(SUFFIX))
     return [] if path is None else [(path, kind)]
 
 

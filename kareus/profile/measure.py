@@ -11,7 +11,8 @@ import math
 from dataclasses import dataclass
 
 from kareus.artifacts import records
-from kareus.artifacts.store import Row, Shelf
+from kareus.artifacts.store import Shelf
+from kareus.artifacts.tables import Row
 from kareus.graph.program import Program, Step
 from kareus.profile.config import MeasurementProtocol
 from kareus.testbed.protocol import Session, Testbed

@@ -1,4 +1,4 @@
-"""What happens in a run of the workflow, in words that do not depend on Snakemake's."""
+"""Events of a run of the workflow, independent of Snakemake's types."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,7 +7,7 @@ from typing import Literal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Planned:
+class JobsPlanned:
     """The jobs to do, by rule."""
 
     jobs: Mapping[str, int]
@@ -22,7 +22,7 @@ class Started:
     job: int
     rule: str
     what: str
-    """What it does, in one line."""
+    """Description, in one line."""
     wildcards: Mapping[str, str] = field(default_factory=dict)
     logs: tuple[Path, ...] = ()
 
@@ -43,16 +43,16 @@ class Failed:
     job: int
     rule: str
     said: str = ""
-    """What the executor says of it."""
+    """Message of the executor."""
     logs: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Said:
-    """Snakemake has something to say."""
+    """A message of Snakemake."""
 
     level: Literal["info", "warning", "error"]
     text: str
 
 
-Event = Planned | Started | Finished | Failed | Said
+RunEvent = JobsPlanned | Started | Finished | Failed | Said

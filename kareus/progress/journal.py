@@ -1,4 +1,4 @@
-"""Where a stage that measures is: a small file, replaced whole, that whoever watches may read at any time.
+"""The progress of a stage that measures: a small file, replaced whole, that a display may read at any time.
 
 It is for the eye. Nothing is computed from it, so it is not synced to disk, and a stage that cannot write it goes on.
 """
@@ -14,21 +14,21 @@ from kareus.artifacts.records import from_plain, parse_json
 from kareus.errors import ConfigError
 
 SUFFIX = ".progress.json"
-"""How the name of a journal ends, by which those who watch tell it from a log."""
+"""End of a journal's name, which distinguishes it from a log."""
 
 _WRITE_EVERY_S = 0.2
 
 
 @dataclass(slots=True, kw_only=True)
 class Standing:
-    """How far one job has come."""
+    """Progress of one job."""
 
     budget: int
-    """Most that may be measured."""
+    """Largest number of measurements."""
     space: int
-    """All that there is to measure."""
+    """Number of candidates."""
     measured: int = 0
-    """Of them so far, whether now or found in the store."""
+    """Number measured so far, now or in the store."""
     looked: int = 0
     round: int | None = None
     """Round that is under way, 0 first; None where there are none."""
@@ -52,7 +52,7 @@ class Journal:
         self.keep()
 
     def keep(self) -> None:
-        """Write where the job stands, unless that was done a moment ago."""
+        """Write the progress, unless that was done a moment ago."""
         now_s = time.monotonic()
         if self._path is None or now_s < self._next_s:
             return

@@ -1,4 +1,4 @@
-"""The live view of a terminal: what is running stands at the bottom, what is finished scrolls away above it."""
+"""The live view of a terminal: running jobs at the bottom, finished ones scroll away above them."""
 
 import time
 from typing import TextIO
@@ -8,8 +8,8 @@ from rich.live import Live
 from rich.text import Text
 
 from kareus.progress import wording
-from kareus.progress.campaign import Campaign
-from kareus.progress.events import Event, Failed, Said
+from kareus.progress.events import Failed, RunEvent, Said
+from kareus.progress.run_state import RunState
 from kareus.progress.shows import lines_of, running
 
 _MOST_JOBS = 8
@@ -26,35 +26,35 @@ class LiveView:
         self._console = Console(file=stream, no_color=not colour, highlight=False)
         self._live = Live(console=self._console, auto_refresh=False, transient=True)
 
-    def tell(self, event: Event, campaign: Campaign) -> None:
+    def tell(self, event: RunEvent, state: RunState) -> None:
         """Print what happened above the running jobs."""
-        for line in lines_of(event, campaign):
+        for line in lines_of(event, state):
             self._console.print(Text(line, style=_style(event)), soft_wrap=True)
-        self.tick(campaign, time.time())
+        self.tick(state, time.time())
 
-    def tick(self, campaign: Campaign, now_s: float) -> None:
+    def tick(self, state: RunState, now_s: float) -> None:
         """Draw what is running."""
-        if not campaign.running:
+        if not state.running:
             return
         if not self._live.is_started:
             self._live.start()
             self._console.show_cursor(show=True)  # or a kill would leave the terminal without
-        jobs = running(campaign, now_s)
+        jobs = running(state, now_s)
         lines = [line for job in jobs[:_MOST_JOBS] for line in job]
         if len(jobs) > _MOST_JOBS:
             lines.append(f"         and {len(jobs) - _MOST_JOBS} more")
         shown = [Text(line, style="cyan", no_wrap=True, overflow="ellipsis") for line in lines]
-        last = Text(wording.tally(campaign, now_s), style="bold", no_wrap=True, overflow="ellipsis")
+        last = Text(wording.tally(state, now_s), style="bold", no_wrap=True, overflow="ellipsis")
         self._live.update(Group(*shown, last), refresh=True)
 
-    def end(self, campaign: Campaign, now_s: float) -> None:
+    def end(self, state: RunState, now_s: float) -> None:
         """Leave the terminal with one line on how it ended."""
         self._live.stop()
-        if campaign.has_begun:
-            self._console.print(Text(wording.ending(campaign, now_s), style="bold"), soft_wrap=True)
+        if state.has_begun:
+            self._console.print(Text(wording.ending(state, now_s), style="bold"), soft_wrap=True)
 
 
-def _style(event: Event) -> str:
+def _style(event: RunEvent) -> str:
     match event:
         case Failed() | Said(level="error"):
             return "red"

@@ -1,10 +1,10 @@
-"""Watching a run: events come in, and whatever shows them is told, and told of the time."""
+"""Watching a run: events change its state, and a display is told of events and of the time."""
 
 import threading
 import time
 
-from kareus.progress.campaign import Campaign
-from kareus.progress.events import Event, Failed, Finished
+from kareus.progress.events import Failed, Finished, RunEvent
+from kareus.progress.run_state import RunState
 from kareus.progress.shows import Show
 
 
@@ -14,21 +14,21 @@ class Watch:
     def __init__(self, show: Show) -> None:
         """Begin to watch."""
         self._show = show
-        self._campaign = Campaign(began_s=time.time())
+        self._state = RunState(began_s=time.time())
         self._lock = threading.Lock()
         self._over = threading.Event()
         self._ticking = threading.Thread(target=self._tick, name="kareus-progress", daemon=True)
         self._ticking.start()
 
-    def tell(self, event: Event) -> None:
+    def tell(self, event: RunEvent) -> None:
         """Something happened."""
         with self._lock:
             if isinstance(event, Finished | Failed):  # while it still is among the running, and has a name
-                self._show.tell(event, self._campaign)
-                self._campaign.apply(event)
+                self._show.tell(event, self._state)
+                self._state.apply(event)
             else:
-                self._campaign.apply(event)
-                self._show.tell(event, self._campaign)
+                self._state.apply(event)
+                self._show.tell(event, self._state)
 
     def close(self) -> None:
         """The run is over; may be called again."""
@@ -37,9 +37,9 @@ class Watch:
         self._over.set()
         self._ticking.join()
         with self._lock:
-            self._show.end(self._campaign, time.time())
+            self._show.end(self._state, time.time())
 
     def _tick(self) -> None:
         while not self._over.wait(self._show.every_s):
             with self._lock:
-                self._show.tick(self._campaign, time.time())
+                self._show.tick(self._state, time.time())

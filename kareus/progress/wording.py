@@ -4,9 +4,9 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from kareus.progress.campaign import Campaign, TimeLeft
 from kareus.progress.events import Failed
 from kareus.progress.journal import SUFFIX, Standing
+from kareus.progress.run_state import RunState, TimeLeft
 
 _MOST_LINES_OF_A_LOG = 10
 _PLACE = re.compile(r"^(\w*Exception|WorkflowError)( in (file|rule) .*)?:$|^Error:$")
@@ -21,7 +21,7 @@ def duration(seconds: float) -> str:
 
 
 def time_left(left: TimeLeft) -> str:
-    """The estimate, and what it leaves out."""
+    """Return the estimate and what it leaves out, in words."""
     untimed = f"{left.untimed} {'job' if left.untimed == 1 else 'jobs'} of rules not timed yet"
     if not left.untimed:
         return f"about {duration(left.known_s)} left"
@@ -30,25 +30,25 @@ def time_left(left: TimeLeft) -> str:
     return f"about {duration(left.known_s)} left, without {untimed}"
 
 
-def tally(campaign: Campaign, now_s: float) -> str:
-    """How much of the run is done, in one line."""
-    failed = f", {len(campaign.failed)} failed" if campaign.failed else ""
-    elapsed = duration(now_s - campaign.began_s)
-    return f"{campaign.done} of {campaign.total} jobs{failed} in {elapsed}; {time_left(campaign.time_left(now_s))}"
+def tally(state: RunState, now_s: float) -> str:
+    """Return how much of the run is done, in one line."""
+    failed = f", {len(state.failed)} failed" if state.failed else ""
+    elapsed = duration(now_s - state.began_s)
+    return f"{state.done} of {state.total} jobs{failed} in {elapsed}; {time_left(state.time_left(now_s))}"
 
 
-def ending(campaign: Campaign, now_s: float) -> str:
-    """How the run ended, in one line."""
-    elapsed = duration(now_s - campaign.began_s)
-    done = f"{campaign.done} of {campaign.total} jobs done in {elapsed}"
-    if campaign.done >= campaign.total:
+def ending(state: RunState, now_s: float) -> str:
+    """Return how the run ended, in one line."""
+    elapsed = duration(now_s - state.began_s)
+    done = f"{state.done} of {state.total} jobs done in {elapsed}"
+    if state.done >= state.total:
         return f"{done}."
-    failed = f", {len(campaign.failed)} failed" if campaign.failed else ""
+    failed = f", {len(state.failed)} failed" if state.failed else ""
     return f"{done}{failed}; run it again to go on from there."
 
 
 def standing(at: Standing) -> str:
-    """How far a job that measures has come."""
+    """Return the progress of a job that measures, in words."""
     parts = [f"round {at.round}"] if at.round is not None else []
     parts.append(f"{at.measured} of {at.space:,} measured")
     if at.looked:
@@ -59,7 +59,7 @@ def standing(at: Standing) -> str:
 
 
 def why(failed: Failed) -> list[str]:
-    """Why a job failed: the one line of its command, or the end of its log, and where that is."""
+    """Return why a job failed: the one line of its command, or the end of its log, and where that is."""
     logs = [path for path in failed.logs if not path.name.endswith(SUFFIX)]
     lines = [line for path in logs for line in _lines(path)]
     own = [line for line in lines if line.startswith("kareus ")][-1:]
@@ -68,7 +68,7 @@ def why(failed: Failed) -> list[str]:
 
 
 def message(text: str) -> str:
-    """What Snakemake says of an exception, without where in which file of the workflow it was raised."""
+    """Return Snakemake's text of an exception, without the place in the workflow where it was raised."""
     said: list[str] = []
     for line in text.splitlines():
         if _TRACE.match(line):

@@ -1,4 +1,4 @@
-"""Figures as data: what each shows, said once, for the page and for papers.
+"""Figures as data, declared once for the page and for papers.
 
 `static/plot.js` draws a `Plot` as a reader's screen, colour scheme and pointer want it; `drawing.py` draws the same for
 print. One drawing cannot serve both: text that fits a paper's column is too small on a telephone, and a file's colours
@@ -38,7 +38,7 @@ class Shape(StrEnum):
     PLUS = "plus"
     RING = "ring"
     NUMBER = "number"
-    """A disc with what stands in the column `number`."""
+    """A disc with the value of the column `number`."""
 
 
 class Line(StrEnum):
@@ -154,12 +154,12 @@ class Plot:
 
     @property
     def file(self) -> str:
-        """Its files beside the page, without their suffixes; likewise of other figures."""
+        """Path of its files from the page, without suffix; likewise of other figures."""
         return f"figures/{self.name}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class BarPart:
     """A part of a bar."""
 
     name: str
@@ -173,7 +173,7 @@ class Bar:
     """A whole that has parts."""
 
     name: str
-    parts: tuple[Part, ...]
+    parts: tuple[BarPart, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,7 +188,7 @@ class Shares:
 
     @property
     def file(self) -> str:
-        """As of a plot."""
+        """Path of its files from the page, without suffix."""
         return f"figures/{self.name}"
 
 

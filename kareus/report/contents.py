@@ -1,11 +1,11 @@
-"""Files beside a page, for the rules that declare them; a test holds them to what is written."""
+"""Names of a report's files, for the rules that declare them; a test compares them with what is written."""
 
 from collections.abc import Iterable
 
 WRITTEN_AS = ("csv", "parquet")
 """Kinds of files that every table is written as."""
 PLOTS = ("iteration", "power", "search", "passes", "microbatch")
-"""Figures of every workload, beside the timelines; each is drawn as SVG and as PDF."""
+"""Figures of every workload, except timelines; each is drawn as SVG and as PDF."""
 TABLES = ("savings", "iteration", "microbatch", "iterations", "timeline", "power", "candidates", "rounds", "proposals")
 FLEET_TABLES = ("fleet", "stragglers", "power_caps", "hours")
 BASELINE = "baseline"
@@ -46,7 +46,7 @@ def report_contents(pages: Iterable[str], figures: Iterable[str], tables: Iterab
     """Files and folders of a report, below its folder.
 
     Args:
-        pages: pages, summaries and folders beside them.
+        pages: pages, summaries and folders in the same folder.
         figures: names of figures, each in two kinds of files.
         tables: names of tables, each in the kinds of `WRITTEN_AS`.
     """

@@ -1,6 +1,6 @@
-"""Tables beside a page, for whoever computes with what it shows: as Parquet, whole, and as CSV for spreadsheets.
+"""Downloadable tables of a page: as Parquet, whole, and as CSV for spreadsheets.
 
-Rows say which workload and testbed they are of, so that files of several reports can be put together.
+Rows name their workload and testbed, so that files of several reports can be concatenated.
 """
 
 import dataclasses
@@ -19,7 +19,7 @@ LABELS = {
     "sweep": Column("sweep", pl.String, "name of the sweep of the profiler"),
     "partition": Column("partition", pl.String, "partition that was searched"),
 }
-"""Columns that may stand before those of a table."""
+"""Columns that may precede those of a table."""
 
 OF_WORKLOAD = ("workload", "testbed")
 OF_PARTITION = (*OF_WORKLOAD, "partition")
@@ -46,7 +46,7 @@ def read_download(folder: Path, schema: TableSchema, labels: tuple[str, ...] = O
 
 
 def write_downloads(folder: Path, frame: pl.DataFrame, schema: TableSchema, provenance: Provenance) -> None:
-    """Write a table into `folder`, as Parquet and as CSV; columns that are nested stand in the Parquet file alone."""
+    """Write a table into `folder`, as Parquet and as CSV; nested columns are in the Parquet file only."""
     write_table(folder / f"{schema.name}.parquet", frame, schema, provenance)
     flat: Any = frame.select(c.name for c in schema.columns if not c.dtype.is_nested())
     write_atomically(folder / f"{schema.name}.csv", flat.write_csv)

@@ -1,6 +1,6 @@
 """Figures for papers: files in SVG and PDF, drawn by matplotlib from the same definitions as those of the page.
 
-Every file says on its face and in its metadata what it shows and on which testbed; equal inputs give equal files.
+Every file names its content and testbed in the drawing and in its metadata; equal inputs give equal files.
 """
 
 import logging
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PANEL_IN, ALONE_IN = (3.5, 2.4), (4.9, 2.9)
-"""Width and height of one of several panels, as wide as a paper's column, and of one that stands alone."""
+"""Width and height of one of several panels, as wide as a paper's column, and of a single panel."""
 BAR_IN = 0.34
 """Height of a bar with its name."""
 SETTINGS: dict[str, Any] = {
@@ -40,14 +40,14 @@ SETTINGS: dict[str, Any] = {
     "lines.markersize": 3.2,
     "lines.markeredgewidth": 0.8,
     "legend.frameon": False,
-    "svg.fonttype": "none",  # text stays text: searchable, and restyled by whoever includes the file
+    "svg.fonttype": "none",  # text stays text: searchable, and restyled where the file is included
     "svg.hashsalt": "kareus",
     "pdf.fonttype": 42,  # TrueType, which publishers ask for
     "text.parse_math": False,  # names may hold a dollar sign
     "text.usetex": False,
 }
 INSIDE: dict[str, Any] = {"color": "white", "ha": "center", "va": "center_baseline"}
-"""How text stands within a mark."""
+"""Alignment of text within a mark."""
 MARKERS = {
     Shape.CIRCLE: "o",
     Shape.SQUARE: "s",
@@ -67,7 +67,7 @@ def save(figure: Plot | Shares | Timeline, subject: str, folder: Path) -> None:
     Args:
         figure: what to draw.
         subject: workload and testbed, printed on the figure.
-        folder: that of the page, beside which the files stand.
+        folder: folder of the page, where the files are written.
     """
     import matplotlib as mpl  # noqa: PLC0415 - slow to import, and only this command draws
     from matplotlib.backends.backend_pdf import FigureCanvasPdf  # noqa: PLC0415

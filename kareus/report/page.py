@@ -19,7 +19,7 @@ SCRIPTS = (
     "sheet.js",
     "sections.js",
 )
-"""In the order in which they are joined: each uses only what stands before it."""
+"""Scripts in the order in which they are joined: each uses only those before it."""
 
 
 def page_html(page: Page, summary: str) -> str:
@@ -27,7 +27,7 @@ def page_html(page: Page, summary: str) -> str:
 
     Args:
         page: what it shows.
-        summary: what it says, as text.
+        summary: its content, as text.
     """
     return Template(_asset("page.html")).substitute(
         title=html.escape(f"{page.title} ({testbeds_label(page.testbeds)})"),

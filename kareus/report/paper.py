@@ -24,7 +24,7 @@ def place(
     count: int = 1,
     left_in: float = LEFT_IN,
 ) -> list["Axes"]:
-    """Size a figure and put axes on it, row by row, two beside each other if there are several.
+    """Size a figure and put axes on it, row by row, two in a row if there are several.
 
     Args:
         canvas: an empty figure.

@@ -4,18 +4,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kareus.report.text import table
+DASH = "\u2013"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class SheetRow:
     """One row."""
 
     cells: tuple[str, ...]
     link: str | None = None
     """Place, relative to the page, that its first cell leads to."""
     is_ours: bool = False
-    """Whether it is of `kareus`, and stands out."""
+    """Whether it is of `kareus`, and highlighted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,8 +24,8 @@ class Sheet:
 
     caption: str
     heads: tuple[tuple[str, str], ...]
-    """Group and name of each column; neighbours of one group stand under it."""
-    rows: tuple[Row, ...]
+    """Group and name of each column; neighbours of one group share its heading."""
+    rows: tuple[SheetRow, ...]
     texts: int = 1
     """Columns, from the first, that are text."""
     source: str = ""
@@ -81,3 +81,28 @@ def _is_grouped(sheet: Sheet) -> bool:
 def heads(groups: Sequence[tuple[str, Sequence[str]]]) -> tuple[tuple[str, str], ...]:
     """Heads of groups and the names under each."""
     return tuple((group, name) for group, names in groups for name in names)
+
+
+def table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, texts: int = 1) -> list[str]:
+    """Lay out cells in columns: the first `texts` to the left, numbers to the right, under a rule."""
+    widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
+    rule = ["\u2500" * width for width in widths]
+    return [
+        "  ".join(
+            cell.ljust(width) if i < texts else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in (heads, rule, *rows)
+    ]
+
+
+def percent_within(value: float | None, error: float | None) -> str:
+    """Return a percentage with its standard error in points, if there is one."""
+    if value is None or not error:
+        return percent(value)
+    return f"{percent(value).removesuffix(' %')}\u00b1{error:.1f} %"
+
+
+def percent(value: float | None, *, digits: int = 1) -> str:
+    """Return a percentage, or a dash if there is none."""
+    return DASH if value is None else f"{round(value, digits) + 0.0:.{digits}f} %"  # + 0.0 turns -0.0 into 0.0

@@ -7,7 +7,7 @@ here before it starts, and a departure stops the run.
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from kareus.device.controller import Clocks
+from kareus.device.controller import ClockControl
 from kareus.errors import EngineError
 from kareus.pipeline.instructions import instructions_of
 from kareus.pipeline.schedules.work import Work, described
@@ -40,7 +40,7 @@ class Conductor:
         self,
         stage: int,
         cues: tuple[Cue, ...],
-        clocks: Clocks,
+        clocks: ClockControl,
         wait: Callable[[], None],
         progress: Callable[[str], None] | None = None,
     ) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Generator, Sequence
 from torch import Tensor
 
 from kareus.errors import EngineError
-from kareus.model.passes import Event, Exchange, Pass, Ready
+from kareus.model.passes import CollectiveCall, Pass, PassEvent, Ready
 from kareus.model.steps import Start
 from kareus.runtime.schedules import Turn
 
@@ -21,7 +21,7 @@ def run_alone(running: Pass, sm_count: int | None) -> Tensor:
     for event in nanobatch.events:
         if isinstance(event, Ready):
             event.exchange.launch(sm_count)
-        elif isinstance(event, Exchange) and not event.launched:
+        elif isinstance(event, CollectiveCall) and not event.launched:
             event.launch(sm_count)
     return nanobatch.result
 
@@ -38,7 +38,7 @@ def run_staggered(running: Sequence[Pass], turns: Sequence[Turn], sm_count: int 
         EngineError: the passes reach other collectives than `turns` say.
     """
     nanobatches = [_Nanobatch(each) for each in running]
-    in_flight: Exchange | None = None
+    in_flight: CollectiveCall | None = None
     for number, turn in enumerate(turns):
         in_flight = nanobatches[number % len(nanobatches)].segment(turn, in_flight)
     if in_flight is not None:
@@ -53,7 +53,7 @@ class _Nanobatch:
         self.result: Tensor
         self.events = self._watched(running)
 
-    def segment(self, turn: Turn, other: Exchange | None) -> Exchange | None:
+    def segment(self, turn: Turn, other: CollectiveCall | None) -> CollectiveCall | None:
         """Run to the next collective and return it; launch `other` beside the operator that `turn` says."""
         reached = self._run(turn, other)
         if other is not None and not other.launched:
@@ -65,11 +65,11 @@ class _Nanobatch:
     def finish(self) -> Tensor:
         """Run what follows the last collective."""
         for event in self.events:
-            if isinstance(event, Exchange):
+            if isinstance(event, CollectiveCall):
                 raise _mismatch(None, event)
         return self.result
 
-    def _run(self, turn: Turn, other: Exchange | None) -> Exchange | None:
+    def _run(self, turn: Turn, other: CollectiveCall | None) -> CollectiveCall | None:
         """As `segment`, but for a launch beside an operator that the segment lacks.
 
         The first and last segments of an instruction are shorter than those between: they lack the end of a block
@@ -77,7 +77,7 @@ class _Nanobatch:
         """
         place, follows_product = 0, False
         for event in self.events:
-            if isinstance(event, Exchange):
+            if isinstance(event, CollectiveCall):
                 return event
             if isinstance(event, Start) and other is not None and not other.launched:
                 if not event.memory_bound:
@@ -89,11 +89,11 @@ class _Nanobatch:
                     other.launch(turn.sm_count)
         return None
 
-    def _watched(self, running: Pass) -> Generator[Event, None, None]:
+    def _watched(self, running: Pass) -> Generator[PassEvent, None, None]:
         self.result = yield from running
 
 
-def _mismatch(turn: Turn | None, reached: Exchange | None) -> EngineError:
+def _mismatch(turn: Turn | None, reached: CollectiveCall | None) -> EngineError:
     expected = turn.ends_with if turn else None
     return EngineError(
         f"the operator graph ends a segment with {expected or 'no collective'}, the model with "

@@ -14,7 +14,7 @@ from kareus.errors import ConfigError, RefusedWorkloadError
 from kareus.gpu_model.gpu import MOST_MHZ
 from kareus.partition.names import expected_partitions
 from kareus.profile.config import MOST_S, MeasurementProtocol
-from kareus.workload.compose import Composition, compose
+from kareus.workload.compose import ComposedWorkload, compose
 from kareus.workload.config import Workload
 from kareus.workload.extension import feasible, part
 from kareus.workload.resolve import CONFIG_DIR
@@ -115,7 +115,7 @@ def expand_sweeps(overrides: Sequence[str], config_dir: Path = CONFIG_DIR) -> li
     return list({(sweep.workload_name, sweep.name): sweep for sweep in sweeps}.values())
 
 
-def _sweep(composition: Composition) -> ProfilerSweep:
+def _sweep(composition: ComposedWorkload) -> ProfilerSweep:
     extension = part(composition, GROUP)
     sweep: Sweep = extension.record
     known = expected_partitions(extension.workload)

@@ -7,7 +7,8 @@ Under each protocol the trials follow one another on a GPU that stays as hot as 
 from collections.abc import Iterator
 
 from kareus.artifacts.records import canonical_json, content_hash
-from kareus.artifacts.store import Row, Shelf
+from kareus.artifacts.store import Shelf
+from kareus.artifacts.tables import Row
 from kareus.gpu_model.model import run_program
 from kareus.graph.program import Program
 from kareus.profile.config import MeasurementProtocol

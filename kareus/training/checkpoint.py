@@ -42,16 +42,16 @@ from kareus.training.state import from_parts, to_parts
 
 logger = logging.getLogger(__name__)
 
-Share = Callable[[str, Any], list[Any]]
-"""Publishes plain data under a name; returns what all ranks published, by rank."""
+AllGather = Callable[[str, Any], list[Any]]
+"""Publishes plain data under a name and returns the data of all ranks, by rank; see `Rendezvous.all_gather`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """Which files are this rank's."""
+class RankCheckpoints:
+    """Identity of one rank's files of the checkpoints of a training."""
 
     folder: Path
-    """Of all checkpoints of a training."""
+    """Folder of all checkpoints of the training."""
     rank: int
     ranks: int
     run: str
@@ -67,32 +67,32 @@ class Checkpoint:
     iteration: int
     """Iterations done."""
     model: Mapping[str, Tensor]
-    """What the rank optimizes of each weight, in fp32, by name."""
+    """The rank's shard of each weight, in fp32, by name."""
     optimizer: Mapping[str, Any]
-    """As `torch.optim.Optimizer.state_dict` gives it."""
+    """Result of `torch.optim.Optimizer.state_dict`."""
     random: Mapping[str, Tensor]
-    """As `random_state` gives it."""
+    """Result of `random_state`."""
     data: DataPosition
 
 
-def save(place: Place, checkpoint: Checkpoint) -> None:
+def save(files: RankCheckpoints, checkpoint: Checkpoint) -> None:
     """Write this rank's part; when all ranks have returned, the checkpoint is complete.
 
     Raises:
-        ArtifactError: the system refuses, as where the disk is full.
+        ArtifactError: the system refuses to write, for instance because the disk is full.
     """
     parts = {"model": dict(checkpoint.model), "optimizer": checkpoint.optimizer, "random": dict(checkpoint.random)}
     tensors, plain = to_parts(parts)
-    path = tensors_file(place.folder, checkpoint.iteration, place.rank)
-    described = header_file(place.folder, checkpoint.iteration, place.rank)
+    path = tensors_file(files.folder, checkpoint.iteration, files.rank)
+    described = header_file(files.folder, checkpoint.iteration, files.rank)
     described.unlink(missing_ok=True)  # that of an earlier start does not describe the new tensors
     save_tensors(tensors, path)
     header = Header(
         schema_version=SCHEMA_VERSION,
-        run=place.run,
-        subject=place.subject,
-        rank=place.rank,
-        ranks=place.ranks,
+        run=files.run,
+        subject=files.subject,
+        rank=files.rank,
+        ranks=files.ranks,
         iteration=checkpoint.iteration,
         sha256=file_hash(path),
         data=checkpoint.data,
@@ -100,44 +100,44 @@ def save(place: Place, checkpoint: Checkpoint) -> None:
     write_header(described, header, plain)
 
 
-def last_whole(place: Place, share: Share) -> Checkpoint | None:
+def last_whole(files: RankCheckpoints, all_gather: AllGather) -> Checkpoint | None:
     """Read this rank's part of the last whole checkpoint, or return None if there never was one; every rank calls this.
 
-    What is passed over is said once, by rank 0.
+    Rank 0 logs the checkpoints that are passed over.
 
     Raises:
         ArtifactError: there are checkpoints and none of them is whole; or the last one is of another training or
             version, or was made by another number of ranks.
     """
-    own = holdings(place.folder, place.rank, place.ranks, place.subject)
-    of_ranks = [from_plain(Holdings, each) for each in share("checkpoints", to_plain(own))]
+    own = holdings(files.folder, files.rank, files.ranks, files.subject)
+    of_ranks = [from_plain(Holdings, each) for each in all_gather("checkpoints", to_plain(own))]
     candidates = agreed(of_ranks)
-    passed_over = {i: said for each in reversed(of_ranks) for i, said in each.damaged.items()}
+    passed_over = {i: reason for each in reversed(of_ranks) for i, reason in each.damaged.items()}
     unfinished = {i for each in of_ranks for i in (*each.runs, *each.unfinished)} - {*candidates, *passed_over}
     for iteration in candidates:
-        found, damage = _tried(place, iteration)
-        damages = [said for said in share(f"checkpoint-{iteration}", damage) if said is not None]
+        found, damage = _tried(files, iteration)
+        damages = [each for each in all_gather(f"checkpoint-{iteration}", damage) if each is not None]
         if found is not None and not damages:
-            left = {i: f"{header_file(place.folder, i, 0).parent}: not all ranks had written it." for i in unfinished}
-            _say(place, [said for i, said in sorted((left | passed_over).items()) if i > iteration])
+            left = {i: f"{header_file(files.folder, i, 0).parent}: not all ranks had written it." for i in unfinished}
+            _warn(files, [reason for i, reason in sorted((left | passed_over).items()) if i > iteration])
             return found
         passed_over[iteration] = damages[0]
     if passed_over:
         raise ArtifactError(
-            f"{place.folder}: none of the checkpoints is whole: {passed_over[max(passed_over)]} Restore a copy of it, "
+            f"{files.folder}: none of the checkpoints is whole: {passed_over[max(passed_over)]} Restore a copy of it, "
             "or begin in a new folder."
         )
-    if unfinished and place.rank == 0:
-        folders = ", ".join(header_file(place.folder, i, 0).parent.name for i in sorted(unfinished))
+    if unfinished and files.rank == 0:
+        folders = ", ".join(header_file(files.folder, i, 0).parent.name for i in sorted(unfinished))
         logger.warning(
             "%s: files are missing of %s, which were never finished or have lost them. Beginning at iteration 0.",
-            place.folder,
+            files.folder,
             folders,
         )
     return None
 
 
-def load(place: Place, iteration: int) -> Checkpoint:
+def load(files: RankCheckpoints, iteration: int) -> Checkpoint:
     """Read this rank's part of a complete checkpoint; tensors are on the CPU.
 
     Raises:
@@ -145,8 +145,8 @@ def load(place: Place, iteration: int) -> Checkpoint:
     """
     import safetensors.torch  # noqa: PLC0415 - only training needs it
 
-    path = tensors_file(place.folder, iteration, place.rank)
-    header, plain = read_header(header_file(place.folder, iteration, place.rank))
+    path = tensors_file(files.folder, iteration, files.rank)
+    header, plain = read_header(header_file(files.folder, iteration, files.rank))
     check_tensors(path, header.sha256)
     try:
         parts = from_parts(safetensors.torch.load_file(path), plain)
@@ -156,36 +156,36 @@ def load(place: Place, iteration: int) -> Checkpoint:
         raise ArtifactError(f"{path}: not the tensors of a checkpoint ({reason}).") from error
 
 
-def prune(place: Place, iteration: int, keep: int) -> None:
+def prune(files: RankCheckpoints, iteration: int, keep: int) -> None:
     """Delete all but the last `keep` complete checkpoints up to `iteration`, and what is incomplete before them.
 
     For one rank to call. What is later than `iteration` was passed over when the training went on, and does not count.
     """
-    before = [i for i in iterations_in(place.folder) if i <= iteration]
-    complete = [i for i in before if is_complete(place.folder, i, place.ranks)]
+    before = [i for i in iterations_in(files.folder) if i <= iteration]
+    complete = [i for i in before if is_complete(files.folder, i, files.ranks)]
     if len(complete) < keep:
         return
     for old in before:
         if old < complete[-keep]:
-            shutil.rmtree(header_file(place.folder, old, 0).parent)
+            shutil.rmtree(header_file(files.folder, old, 0).parent)
 
 
-def _tried(place: Place, iteration: int) -> tuple[Checkpoint | None, str | None]:
-    """This rank's part of a checkpoint, or what is wrong with it."""
+def _tried(files: RankCheckpoints, iteration: int) -> tuple[Checkpoint | None, str | None]:
+    """Return this rank's part of a checkpoint, or what is wrong with it."""
     try:
-        return load(place, iteration), None
+        return load(files, iteration), None
     except ArtifactError as error:
         return None, str(error)
 
 
-def _say(place: Place, damages: list[str]) -> None:
-    if place.rank == 0:
-        for said in damages:
-            logger.warning("%s Going on from the checkpoint before it.", said)
+def _warn(files: RankCheckpoints, damages: list[str]) -> None:
+    if files.rank == 0:
+        for damage in damages:
+            logger.warning("%s Going on from the checkpoint before it.", damage)
 
 
 def random_state() -> dict[str, Tensor]:
-    """State of the random number generators of the CPU and, where there is one, of the current GPU."""
+    """Return the state of the random number generators of the CPU and, where there is one, of the current GPU."""
     state = {"cpu": torch.get_rng_state()}
     return state | {"cuda": torch.cuda.get_rng_state()} if torch.cuda.is_available() else state
 

@@ -1,4 +1,4 @@
-"""Files of checkpoints: where they are, what a rank's JSON file says, and what is wrong with a file.
+"""Files of checkpoints: their paths, the JSON file of a rank, and checks of both.
 
 A checkpoint is a folder `iteration-<n>` with two files of each rank: tensors (`rank-<n>.safetensors`), and a sealed
 JSON file with everything else and the hash of the tensors' file. Nothing here imports torch, so that files can be
@@ -27,7 +27,7 @@ _UNSEALED = (1, 2)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Header:
-    """What the JSON file of a rank says about itself and its tensors."""
+    """Header of a rank's JSON file."""
 
     schema_version: int
     run: str

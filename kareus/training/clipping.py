@@ -20,7 +20,7 @@ def gradient_norm(
     pp: dist.ProcessGroup | None,
     dp: dist.ProcessGroup | None,
 ) -> Tensor:
-    """Euclidean norm of the model's gradient, fp32, the same on every rank.
+    """Return the Euclidean norm of the model's gradient, fp32, the same on every rank.
 
     Args:
         sharded: gradients of weights that are divided over `tp`.
@@ -56,6 +56,6 @@ def clip(gradients: Iterable[Tensor], norm: Tensor, largest: float) -> None:
 
 
 def _squares(gradients: Iterable[Tensor]) -> Tensor:
-    """Sum of squares, fp32; a scalar on the gradients' device."""
+    """Return the sum of squares, fp32; a scalar on the gradients' device."""
     norms = [torch.linalg.vector_norm(gradient, dtype=torch.float32) for gradient in gradients]
     return torch.stack(norms).square().sum() if norms else torch.zeros(())

@@ -1,4 +1,4 @@
-"""Where a rank sends the frequencies of its plan, and the GPU whose clock it is."""
+"""The GPU of a rank, and the control of its clock that the rank's plan is followed with."""
 
 import contextlib
 import functools
@@ -8,14 +8,13 @@ from collections.abc import Iterator
 import torch
 
 from kareus.device.claims import claim
-from kareus.device.controller import Clocks, DryClocks, controlled_clocks, restore_left_behind
-from kareus.device.pairing import device_of_cuda
+from kareus.device.controller import ClockControl, DryClocks, controlled_clocks, restore_left_behind
+from kareus.device.cuda import device_of_cuda
 from kareus.device.protocol import Device
-from kareus.launch.ranks import Place
-from kareus.launch.watch import Watch
-from kareus.launch.world import World
+from kareus.launch.mesh import MeshCoordinate
+from kareus.launch.monitor import RankMonitor
 from kareus.testbed.config import ClockPolicy
-from kareus.training.job import Job
+from kareus.training.job import TrainingJob
 from kareus.workload.config import Workload
 
 logger = logging.getLogger(__name__)
@@ -23,45 +22,49 @@ logger = logging.getLogger(__name__)
 
 @contextlib.contextmanager
 def device_and_clocks(
-    job: Job, world: World, place: Place, watch: Watch, choice: str | None
-) -> Iterator[tuple[Device | None, Clocks]]:
-    """The GPU and where frequencies are sent; its clock is restored however this ends.
+    job: TrainingJob, device: torch.device, coordinate: MeshCoordinate, monitor: RankMonitor, choice: str | None
+) -> Iterator[tuple[Device | None, ClockControl]]:
+    """Yield the rank's GPU, None on a CPU, and the control of its clock, which is restored however this ends.
 
     Args:
         job: what is trained.
-        world: of this rank.
-        place: where it stands; one rank of each stage says what would be set, as all of them would set the same.
-        watch: over it, for when it is ended from elsewhere.
-        choice: `planned`, `dry` to say what would be set, `default` to leave clocks alone, or None for the workload's.
+        device: torch device of this rank.
+        coordinate: of this rank; with `dry`, one rank of each stage logs clocks, since all of them have the same.
+        monitor: of this rank; restores the clock if the process is ended from a thread.
+        choice: `planned`, `dry` to log what would be set, `default` to leave clocks alone, or None for the policy of
+            the workload.
 
     Raises:
         DeviceError: the GPU is in use, or the driver refuses.
     """
     chosen = choice or _choice_of(job.workload)
-    speaks = chosen == "dry" and place == Place(stage=place.stage, replica=0, cp=0, tp=0)
-    level = logging.INFO if speaks else logging.DEBUG
-    said = functools.partial(logger.log, level, "stage %d: %s", place.stage)
-    device = device_of(world)
-    if device is None:
-        yield None, DryClocks(said)
+    is_first = coordinate == MeshCoordinate(stage=coordinate.stage, replica=0, cp=0, tp=0)
+    level = logging.INFO if chosen == "dry" and is_first else logging.DEBUG
+    log = functools.partial(logger.log, level, "stage %d: %s", coordinate.stage)
+    gpu = gpu_of(device)
+    if gpu is None:
+        yield None, DryClocks(log)
     elif job.plan is None or chosen != "planned":
-        with claim(device.uuid) as claimed:
-            restore_left_behind(device, claimed)  # what a killed run had locked is nobody's choice
-            yield device, DryClocks(said)
+        with claim(gpu.uuid) as claimed:
+            restore_left_behind(gpu, claimed)  # a clock that a killed run left locked
+            yield gpu, DryClocks(log)
     else:
-        with controlled_clocks(device) as controller:
-            watch.before_end(controller.restore_or_say)
-            yield device, controller
+        with controlled_clocks(gpu) as controller:
+            monitor.before_end(controller.restore_or_say)
+            yield gpu, controller
 
 
-def device_of(world: World) -> Device | None:
-    """The GPU of this rank as its driver shows it; None on a CPU."""
-    if world.device.type == "cpu":
+def gpu_of(device: torch.device) -> Device | None:
+    """Return the GPU `device` as its driver shows it; None for a CPU."""
+    if device.type == "cpu":
         return None
-    return device_of_cuda(str(torch.cuda.get_device_properties(world.device).uuid))
+    return device_of_cuda(str(torch.cuda.get_device_properties(device).uuid))
 
 
 def _choice_of(workload: Workload) -> str:
-    """What was measured with clocks left alone is trained so; whoever planned it may have no right to set them."""
+    """Return the workload's clock policy: if it was profiled at default clocks, train at default clocks.
+
+    Without the right to set clocks, a workload can only be profiled at default clocks.
+    """
     cuda = workload.testbed.cuda
     return "default" if cuda is not None and cuda.clocks is ClockPolicy.DEFAULT else "planned"

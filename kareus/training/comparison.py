@@ -1,4 +1,4 @@
-"""What iterations took beside what their plans predict."""
+"""Measured iterations compared with the predictions of their plans."""
 
 from dataclasses import dataclass
 
@@ -18,14 +18,14 @@ class RunComparison:
 
     method: str
     iterations: int
-    """Iterations behind the means."""
+    """Number of iterations that the means are over."""
     predicted_time_s: float
     time_s: float
     predicted_energy_j: float
     energy_j: float | None
-    """None where nothing measures it, as the last one."""
+    """None where nothing measures it; likewise `energy_percent`."""
     time_percent: float
-    """By how much it is above the prediction; negative if below."""
+    """Difference from the prediction; negative if below it."""
     energy_percent: float | None
 
 

@@ -1,4 +1,4 @@
-"""Command `end-to-end`: run the fastest plan of every method, and note what its iterations took.
+"""Command `end-to-end`: run the fastest plan of every method and record its iterations.
 
 On a simulated testbed plans are played back, which needs no torch and no GPU; on real GPUs each is trained for a few
 iterations on synthetic data, all ranks on this machine.
@@ -79,7 +79,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _provenance(folder: WorkloadFolder, workload: Workload) -> Provenance:
-    """Of everything that plans are made of, once it is the workload's."""
+    """Return the provenance of the tables that plans are built from, after checking that they are the workload's."""
     segments, microbatch, iteration = str(folder.segments), str(folder.microbatch), str(folder.iteration)
     origins = {
         segments: read_provenance(folder.segments, SEGMENTS),
@@ -93,7 +93,7 @@ def _provenance(folder: WorkloadFolder, workload: Workload) -> Provenance:
 
 
 def _fastest(iteration: pl.DataFrame) -> list[dict[str, Any]]:
-    """Row of the fastest plan of every method, in the order of the table."""
+    """Return the row of the fastest plan of every method, in the order of the table."""
     methods = iteration.partition_by("method", maintain_order=True)
     return [plans.sort("time_s", "energy_j").row(0, named=True) for plans in methods]
 
@@ -104,11 +104,11 @@ def _played_back(plans: Sequence[Plan], workload: Workload, folder: WorkloadFold
 
 
 def _trained(plans: Sequence[Plan], workload: Workload, folder: WorkloadFolder) -> list[dict[str, Any]]:
-    """Rows of all ranks of all plans.
+    """Return the rows of all ranks of all plans.
 
     Raises:
         EngineError: a rank failed.
-        SystemExit: likewise; it has said why.
+        SystemExit: likewise, after the rank printed the reason.
     """
     check_machine(workload, DEFAULT_COMMUNICATOR)
     rows = []

@@ -5,17 +5,16 @@ from pathlib import Path
 
 from kareus.artifacts.files import write_json
 from kareus.errors import ConfigError
-from kareus.launch.world import over_all_ranks
+from kareus.launch.compute_device import compute_dtype
+from kareus.launch.process_groups import sum_over_ranks
 from kareus.model.config import Model
 from kareus.model.weight_files import INDEX, SINGLE
 from kareus.model.weights import save_index, save_weights
 from kareus.runtime.stage_chunks import StageChunks
-from kareus.training.setup import Setup
+from kareus.training.setup import RankSetup
 from kareus.workload.huggingface import huggingface_config
 
 CONFIG = "config.json"
-
-
 SHARDS = "model-*-of-*.safetensors"
 
 
@@ -52,18 +51,18 @@ def check_exportable(model: Model, folder: Path, weights: Path | None = None, *,
         )
 
 
-def export_weights(stage: StageChunks, setup: Setup, folder: Path) -> None:
+def export_weights(stage: StageChunks, setup: RankSetup, folder: Path) -> None:
     """Write the weights that all ranks hold together; every rank calls this."""
-    workload, place, groups = setup.job.workload, setup.standing.place, setup.standing.groups
+    workload, coordinate = setup.job.workload, setup.coordinate
     model, split = workload.model, workload.parallelism.split
     files = [f"model-{n:05d}-of-{len(split):05d}.safetensors" for n in range(1, len(split) + 1)]
-    if setup.world.rank == 0:  # files of an earlier export are no checkpoint while they are replaced
+    if setup.rendezvous.rank == 0:  # files of an earlier export are no checkpoint while they are replaced
         (folder / INDEX).unlink(missing_ok=True)
-    over_all_ranks(0.0)
-    if place.replica == 0 and place.cp == 0:  # the others have the same
-        save_weights(stage, model, folder / files[place.stage], 0, groups.mesh.tp)
-    over_all_ranks(0.0)  # all have written theirs
-    if setup.world.rank == 0:
-        dtype = str(setup.world.dtype).removeprefix("torch.")
+    sum_over_ranks(0.0)
+    if coordinate.replica == 0 and coordinate.cp == 0:  # the others have the same
+        save_weights(stage, model, folder / files[coordinate.stage], 0, setup.groups.mesh.tp)
+    sum_over_ranks(0.0)  # all have written theirs
+    if setup.rendezvous.rank == 0:
+        dtype = str(compute_dtype(setup.device)).removeprefix("torch.")
         write_json(folder / CONFIG, huggingface_config(model, workload.sequence_length, dtype))
         save_index(folder, files)

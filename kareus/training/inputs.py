@@ -1,4 +1,4 @@
-"""What a training reads besides its workload, checked before ranks are started and without importing torch.
+"""Inputs of a training other than its workload, checked before ranks are started and without importing torch.
 
 Ranks take seconds to import it, and would then each find the same file missing. They read the files themselves later.
 """
@@ -16,7 +16,7 @@ from kareus.training.settings import TrainingSettings
 def check_inputs(settings: TrainingSettings) -> None:
     """Check that data, tokenizer and first weights are there.
 
-    A training that has checkpoints goes on from them, and needs the weights that it began with no more.
+    A training that has checkpoints goes on from them and does not read its first weights again.
 
     Raises:
         KareusError: one is missing, or is something else.

@@ -5,7 +5,10 @@ from dataclasses import dataclass
 
 from kareus.artifacts.ranges import within
 from kareus.errors import ConfigError
-from kareus.training.settings import LARGEST_RATE, MOST_ITERATIONS
+
+MOST_ITERATIONS = 10**8
+LARGEST_RATE = 100.0
+"""Far beyond what AdamW learns with; a larger value is a slip."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +28,7 @@ class LearningRateSchedule:
         within(self, 0, MOST_ITERATIONS, "iterations", "warmup_iterations", "decay_iterations")
 
     def at(self, iteration: int) -> float:
-        """Rate of iteration number `iteration`, from 0."""
+        """Return the learning rate of iteration number `iteration`, from 0."""
         if iteration < self.warmup_iterations:
             return self.peak * (iteration + 1) / self.warmup_iterations
         elapsed = iteration - self.warmup_iterations

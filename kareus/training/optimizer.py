@@ -1,4 +1,4 @@
-"""AdamW over fp32 copies of the weights that this rank optimizes, with gradients from the engine's fp32 buffers."""
+"""AdamW over fp32 copies of the weights that this rank optimizes, with gradients from the runtime's fp32 buffers."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,26 +7,26 @@ import torch
 from torch import Tensor, nn
 
 from kareus.errors import ArtifactError
-from kareus.launch.ranks import Lines
+from kareus.launch.process_groups import ProcessGroups
 from kareus.model.config import Model
 from kareus.model.weights import pieces
 from kareus.training.clipping import clip, gradient_norm
+from kareus.training.optimizer_sharding import OptimizerSharding, WeightShard
 from kareus.training.settings import OptimizerSettings
-from kareus.training.sharding import Division, Part
 
 _MATRIX = 2
-"""Dimensions of the weights that decay."""
+"""Number of dimensions of the weights that decay."""
 
 
 class Optimizer:
-    """Updates one stage's weights, of which other replicas may update other parts."""
+    """Updates this rank's shard of one stage's weights."""
 
-    def __init__(self, division: Division, settings: OptimizerSettings) -> None:
-        """Optimize this rank's part of the weights of `division`, as they are now."""
-        self._division = division
-        self._masters = {part.name: _master(part) for part in division.parts}
-        decay = [self._masters[part.name] for part in division.parts if len(part.shape) == _MATRIX]
-        others = [self._masters[part.name] for part in division.parts if len(part.shape) != _MATRIX]
+    def __init__(self, sharding: OptimizerSharding, settings: OptimizerSettings) -> None:
+        """Optimize this rank's shard of the weights, as they are now."""
+        self._sharding = sharding
+        self._masters = {shard.name: _master(shard) for shard in sharding.shards}
+        decay = [self._masters[shard.name] for shard in sharding.shards if len(shard.shape) == _MATRIX]
+        others = [self._masters[shard.name] for shard in sharding.shards if len(shard.shape) != _MATRIX]
         self._adamw = torch.optim.AdamW(
             [
                 {"params": decay, "weight_decay": settings.weight_decay},
@@ -43,12 +43,12 @@ class Optimizer:
         Raises:
             KareusError: the norm is infinite or not a number; nothing is updated.
         """
-        clip([part.gradient for part in self._division.parts], norm, self._largest_norm)
+        clip([shard.gradient for shard in self._sharding.shards], norm, self._largest_norm)
         for group in self._adamw.param_groups:
             group["lr"] = learning_rate
         self._adamw.step()
         self._publish()
-        self._division.clear()
+        self._sharding.zero_gradients()
 
     def is_finite(self) -> bool:
         """Return whether all weights and moments that this rank keeps are finite numbers."""
@@ -56,11 +56,11 @@ class Optimizer:
         return all(bool(torch.isfinite(tensor).all()) for tensor in (*self._masters.values(), *moments))
 
     def weights(self) -> dict[str, Tensor]:
-        """What this rank optimizes of each weight, in fp32, [elements], by name."""
+        """Return this rank's shard of each weight, in fp32, [elements], by name."""
         return {name: master.detach() for name, master in self._masters.items()}
 
     def state(self) -> Mapping[str, Any]:
-        """State of AdamW."""
+        """Return the state of AdamW."""
         state: Mapping[str, Any] = self._adamw.state_dict()
         return state
 
@@ -83,33 +83,33 @@ class Optimizer:
 
     def _publish(self) -> None:
         """Let the model compute with the new weights, on all replicas."""
-        for part in self._division.parts:
-            part.weight.copy_(self._masters[part.name].detach())  # onto itself where the model is in fp32
-        self._division.gather()
+        for shard in self._sharding.shards:
+            shard.weight.copy_(self._masters[shard.name].detach())  # onto itself where the model is in fp32
+        self._sharding.all_gather_weights()
 
 
-def whole_norm(division: Division, model: Model, lines: Lines, *, counts_head: bool) -> Tensor:
-    """Norm of the whole model's gradient, after all sums.
+def whole_norm(sharding: OptimizerSharding, model: Model, groups: ProcessGroups, *, counts_head: bool) -> Tensor:
+    """Return the norm of the whole model's gradient, after all sums.
 
     Args:
-        division: of this rank's stage.
+        sharding: of this rank's stage.
         model: the architecture.
-        lines: groups of this rank.
+        groups: of this rank.
         counts_head: False on the last stage if its head is a copy of the first stage's embedding.
     """
-    named = [(p.name, p.gradient) for p in division.parts if counts_head or p.name != "head.lm_head.weight"]
+    named = [(p.name, p.gradient) for p in sharding.shards if counts_head or p.name != "head.lm_head.weight"]
     divided = {n for n, _ in named if any(p.divided is not None for p in pieces(model, n, 0))}
     return gradient_norm(
         [gradient for name, gradient in named if name in divided],
         [gradient for name, gradient in named if name not in divided],
-        tp=lines.tensor,
-        pp=lines.stages,
-        dp=lines.sharers,
+        tp=groups.tensor,
+        pp=groups.pipeline,
+        dp=groups.optimizer_shards,
     )
 
 
-def _master(part: Part) -> nn.Parameter:
-    """A copy of `part` in fp32 that has its gradient; where the model is in fp32, the part itself."""
-    master = nn.Parameter(part.weight.float())
-    master.grad = part.gradient
+def _master(shard: WeightShard) -> nn.Parameter:
+    """Return a copy of `shard` in fp32 that has its gradient; where the model is in fp32, the shard itself."""
+    master = nn.Parameter(shard.weight.float())
+    master.grad = shard.gradient
     return master

@@ -1,4 +1,4 @@
-"""One rank of a training, from finding the others to the last checkpoint."""
+"""One rank of a training, from the rendezvous with the others to the last checkpoint."""
 
 import contextlib
 import os
@@ -13,70 +13,76 @@ from kareus.artifacts.provenance import Provenance
 from kareus.artifacts.records import content_hash
 from kareus.device.protocol import Device
 from kareus.errors import ConfigError, EngineError
-from kareus.launch.watch import Patience, watched
-from kareus.launch.world import World, join, meet, world_of
+from kareus.launch.compute_device import select_device
+from kareus.launch.heartbeats import Patience
+from kareus.launch.mesh import coordinate_of
+from kareus.launch.process_groups import init_process_groups
+from kareus.launch.rendezvous import Rendezvous, find_ranks
+from kareus.launch.watch import watched
 from kareus.model.communicators.choice import Library
 from kareus.model.communicators.nccl import NcclCommunicator
 from kareus.partition.config import subject_of
-from kareus.training.checkpoint import Place
+from kareus.training.checkpoint import RankCheckpoints
 from kareus.training.clocks import device_and_clocks
 from kareus.training.data.samples import FileSamples, Samples, SyntheticSamples
 from kareus.training.data.text import tokenised
 from kareus.training.data.tokens import open_tokens
-from kareus.training.job import Job, Training
-from kareus.training.recorder import Recorder, identity
+from kareus.training.job import TrainingJob
+from kareus.training.recorder import IterationRecorder, identity
 from kareus.training.settings import TrainingSettings
-from kareus.training.setup import Setup
+from kareus.training.setup import RankSetup, training_seed
 from kareus.training.trainer import Trainer
-from kareus.workload.config import Workload
 
 
-def train(make_training: Callable[[], Training], communicator: str, patience: Patience) -> None:
+def train(read_job: Callable[[], tuple[TrainingJob, TrainingSettings]], communicator: str, patience: Patience) -> None:
     """Train as one rank; all ranks call this with the same arguments.
 
     Args:
-        make_training: reads what is asked for. Ranks watch each other by then, so that one says what is wrong with it.
+        read_job: reads what is trained and how. It is called once ranks are watched, so that its error is printed once.
         communicator: a `Library`.
-        patience: how long a rank may give no sign.
+        patience: timeouts of ranks.
 
     Raises:
-        KareusError: it cannot start, or go on. With several ranks, rank 0 says it and all end.
+        KareusError: the training cannot start, or go on. With several ranks, rank 0 prints it and all end.
     """
-    met = meet()
+    found = find_ranks()
     try:
-        with watched(met.store, met.rank, met.size, "kareus train", patience) as watch, _fitting(met.rank):
-            world = world_of(met, Library(communicator), watch.run)
-            training = make_training()
-            job, settings = training.job, training.settings
-            standing = join(world, job.workload)
-            if world.rank == 0:
+        with (
+            watched(found.store, found.rank, found.world_size, "kareus train", patience) as monitor,
+            _one_line_out_of_memory(found.rank),
+        ):
+            library, rendezvous = Library(communicator), found.for_start(monitor.run)
+            device = select_device(library)
+            job, settings = read_job()
+            coordinate = coordinate_of(rendezvous.rank, job.workload.parallelism, rendezvous.world_size)
+            groups = init_process_groups(rendezvous, coordinate, device, library, job.workload)
+            if rendezvous.rank == 0:
                 lock_until_exit(settings.output / "lock")
-            with device_and_clocks(job, world, standing.place, watch, training.clocks) as (device, sent_to):
-                setup = Setup(
+            with device_and_clocks(job, device, coordinate, monitor, settings.clocks) as (gpu, clocks):
+                setup = RankSetup(
                     job=job,
                     settings=settings,
-                    optimizer=training.optimizer,
-                    learning_rate=training.learning_rate,
-                    world=world,
-                    standing=standing,
-                    samples=_samples(job.workload, settings),
-                    clocks=sent_to,
+                    rendezvous=rendezvous,
+                    coordinate=coordinate,
+                    groups=groups,
                     device=device,
-                    recorder=_recorder(job, settings, world, device),
-                    checkpoints=_checkpoints(job, settings, world, watch.run),
-                    progress=watch.progress,
-                    keep=watch.keep,
+                    gpu=gpu,
+                    clocks=clocks,
+                    monitor=monitor,
+                    samples=_samples(job, settings),
+                    recorder=_recorder(job, settings, rendezvous.rank, gpu),
+                    checkpoints=_checkpoints(job, settings, rendezvous, monitor.run),
                 )
                 _connect(setup)
                 Trainer(setup).run()
     finally:
-        if met.size == 1 and dist.is_initialized():
+        if found.world_size == 1 and dist.is_initialized():
             dist.destroy_process_group()
 
 
 @contextlib.contextmanager
-def _fitting(rank: int) -> Iterator[None]:
-    """Say in one line that the training does not fit."""
+def _one_line_out_of_memory(rank: int) -> Iterator[None]:
+    """Replace PyTorch's error where the training does not fit by one of one line."""
     try:
         yield
     except RuntimeError as error:  # PyTorch's pipelines wrap what a forward raises
@@ -88,12 +94,13 @@ def _fitting(rank: int) -> Iterator[None]:
         ) from error
 
 
-def _samples(workload: Workload, settings: TrainingSettings) -> Samples:
-    vocab_size, seed = workload.model.vocab_size, _seed(workload, settings)
+def _samples(job: TrainingJob, settings: TrainingSettings) -> Samples:
+    workload, seed = job.workload, training_seed(job, settings)
+    vocab_size = workload.model.vocab_size
     if settings.data == "synthetic":
         return SyntheticSamples(vocab_size, workload.sequence_length, seed)
     path = Path(settings.data)
-    checks = os.environ.get("LOCAL_RANK", "0") == "0"  # one rank of a machine; no other trains before it has
+    checks = os.environ.get("LOCAL_RANK", "0") == "0"  # once a machine; no other rank trains before it is done
     if path.suffix == ".bin":
         file = open_tokens(path, check_content=checks)
     else:
@@ -106,54 +113,50 @@ def _samples(workload: Workload, settings: TrainingSettings) -> Samples:
     return FileSamples(file, workload.sequence_length, seed)
 
 
-def _recorder(job: Job, settings: TrainingSettings, world: World, device: Device | None) -> Recorder:
+def _recorder(job: TrainingJob, settings: TrainingSettings, rank: int, gpu: Device | None) -> IterationRecorder:
     provenance = Provenance(
         config_hash=content_hash(job.workload),
-        testbed=identity(device),
-        seed=_seed(job.workload, settings),
+        testbed=identity(gpu),
+        seed=training_seed(job, settings),
         subject=subject_of(job.workload),
     )
-    return Recorder(settings.output / f"rank-{world.rank:05d}.parquet", provenance)
+    return IterationRecorder(settings.output / f"rank-{rank:05d}.parquet", provenance)
 
 
-def _checkpoints(job: Job, settings: TrainingSettings, world: World, run: str) -> Place:
-    return Place(
+def _checkpoints(job: TrainingJob, settings: TrainingSettings, rendezvous: Rendezvous, run: str) -> RankCheckpoints:
+    return RankCheckpoints(
         folder=settings.output / "checkpoints",
-        rank=world.rank,
-        ranks=world.size,
+        rank=rendezvous.rank,
+        ranks=rendezvous.world_size,
         run=run,
-        subject=job.checkpoint_subject(_seed(job.workload, settings)),
+        subject=job.checkpoint_subject(training_seed(job, settings)),
     )
 
 
-def _connect(setup: Setup) -> None:
+def _connect(setup: RankSetup) -> None:
     """Have NCCL connect all groups, for all numbers of SMs, before anything is timed: it takes seconds.
 
     All ranks go through the groups in this order, so that none waits for another in a circle.
     """
-    if setup.world.device.type == "cpu":
+    if setup.device.type == "cpu":
         return
-    groups, lines = setup.standing.groups, setup.standing.lines
+    groups = setup.groups
     for communicator, sm_counts in (
         (groups.mesh.tp, _sm_counts(setup)),
         (groups.mesh.cp, _sm_counts(setup)),
-        (groups.replicas, {None}),
-        (lines.ends, {None}),
+        (groups.data, {None}),
+        (groups.tied_embeddings, {None}),
     ):
         if isinstance(communicator, NcclCommunicator):
             communicator.prepare(sm_counts)
-    for line in (lines.stages, lines.tensor, lines.sharers):
-        if line is not None:
-            dist.all_reduce(torch.zeros(1, device=setup.world.device), group=line)
+    for group in (groups.pipeline, groups.tensor, groups.optimizer_shards):
+        if group is not None:
+            dist.all_reduce(torch.zeros(1, device=setup.device), group=group)
 
 
-def _sm_counts(setup: Setup) -> set[int | None]:
-    """What this rank's plan asks for, what a collective gets where no plan speaks of it, and NCCL's own choice."""
+def _sm_counts(setup: RankSetup) -> set[int | None]:
+    """Return the SM counts of this rank's plan, the default one of collectives outside of it, and NCCL's own choice."""
     plan = setup.job.plan
-    own = plan.stages[setup.standing.place.stage].instructions if plan else ()
+    own = plan.stages[setup.coordinate.stage].instructions if plan else ()
     planned = {choice.sm_count for instruction in own for choice in instruction.partitions}
     return {*planned, setup.job.workload.testbed.default_collective_sm_count, None}
-
-
-def _seed(workload: Workload, settings: TrainingSettings) -> int:
-    return workload.seed if settings.seed is None else settings.seed

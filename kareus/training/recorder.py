@@ -14,15 +14,15 @@ from kareus.training.tables import ITERATIONS
 
 
 @dataclass(frozen=True, slots=True)
-class Recorder:
-    """Keeps the rows of one rank; they are on disk whenever a checkpoint is."""
+class IterationRecorder:
+    """Rows of one rank's iterations; they are on disk whenever a checkpoint is."""
 
     path: Path
     provenance: Provenance
     rows: list[dict[str, Any]] = field(default_factory=list)
 
     def resume(self, iteration: int) -> None:
-        """Take up what was measured before `iteration`."""
+        """Read the rows before `iteration` of an earlier start."""
         if self.path.exists():
             self.rows[:] = [r for r in read_table(self.path, ITERATIONS).to_dicts() if r["iteration"] < iteration]
 
@@ -33,14 +33,14 @@ class Recorder:
 
 
 def identity(device: Device | None) -> TestbedIdentity:
-    """What ran: a GPU, or this machine's CPU."""
+    """Return the identity of the GPU, or of this machine's CPU."""
     if device is None:
         return TestbedIdentity(kind="cpu", gpu="CPU", detail=f"{platform.machine()}, no clocks, energy not measured")
     return TestbedIdentity(kind="cuda", gpu=device.name, detail=f"{device.uuid}, driver {device.driver}")
 
 
 def clock_rows(changes: Sequence[ClockChange], started_s: float) -> list[dict[str, Any]]:
-    """Entries of the column `clocks`; requests that a later one overtook were never set.
+    """Return entries of the column `clocks`, without requests that a later one overtook.
 
     Args:
         changes: as the controller logged them.

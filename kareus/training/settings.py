@@ -1,17 +1,17 @@
-"""How a training is run: what a plan does not decide."""
+"""Settings of a training that are not part of a plan."""
 
 from dataclasses import dataclass
 from pathlib import Path
 
 from kareus.artifacts.ranges import not_negative, positive, within
 from kareus.errors import ConfigError
+from kareus.training.learning_rate import MOST_ITERATIONS, LearningRateSchedule
 
 DEFAULT_COMMUNICATOR = "nccl"
-MOST_ITERATIONS = 10**8
 LARGEST_SEED = 2**63 - 1
 """Tables and JSON files have whole numbers of 64 bits."""
-LARGEST_RATE = LARGEST_DECAY = 100.0
-"""Far beyond what AdamW learns with; whatever is larger is a slip."""
+LARGEST_DECAY = 100.0
+"""Far beyond what AdamW learns with; a larger value is a slip."""
 LARGEST_NORM = 1e38
 """Single precision ends at 3.4e38."""
 
@@ -24,7 +24,7 @@ class OptimizerSettings:
     beta2: float = 0.95
     epsilon: float = 1e-8
     weight_decay: float = 0.1
-    """Of matrices; norms and biases do not decay."""
+    """Weight decay of matrices; norms and biases do not decay."""
     largest_norm: float = 1.0
 
     def __post_init__(self) -> None:
@@ -39,28 +39,32 @@ class OptimizerSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingSettings:
-    """One training."""
+    """Settings of one training, the same on every rank."""
 
     iterations: int
-    """In all, those before a resumption too."""
+    """Number of iterations, those before a resumption included."""
     data: str
     """`synthetic`, a token file (`*.bin`), or a text file or a folder of them."""
     tokenizer: str
-    """For texts: `bytes`, or the path of a `tokenizer.json`."""
+    """Tokenizer of texts: `bytes`, or the path of a `tokenizer.json`."""
     output: Path
     """Folder of checkpoints and measurements."""
     weights: Path | None
     """Hugging Face checkpoint to begin with; None draws them from the seed."""
     seed: int | None
-    """Of weights and of the order of the data; None is the workload's."""
+    """Seed of weights and of the order of the data; None takes the workload's."""
     checkpoint_every: int
     """Iterations between checkpoints; 0 writes only the last."""
     keep: int
-    """Checkpoints that are kept."""
+    """Number of checkpoints that are kept."""
     export: Path | None
     """Folder for the trained weights as a Hugging Face checkpoint; None writes none."""
     replace_export: bool = False
     """Whether a checkpoint that is in `export` may be replaced."""
+    optimizer: OptimizerSettings
+    learning_rate: LearningRateSchedule
+    clocks: str | None = None
+    """Clock policy, see `kareus.training.clocks.device_and_clocks`."""
 
     def __post_init__(self) -> None:
         positive(self, "iterations", "keep")

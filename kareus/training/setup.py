@@ -1,11 +1,16 @@
-"""What a rank trains with, and the stage and pipeline that are made of it."""
+"""All that one rank trains with, and the model and pipeline that are made of it."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
-from kareus.device.controller import Clocks
+import torch
+
+from kareus.device.controller import ClockControl
 from kareus.device.protocol import Device
-from kareus.launch.world import Standing, World
+from kareus.launch.compute_device import compute_dtype, synchronize_computation
+from kareus.launch.mesh import MeshCoordinate
+from kareus.launch.monitor import RankMonitor
+from kareus.launch.process_groups import ProcessGroups
+from kareus.launch.rendezvous import Rendezvous
 from kareus.model.shards import shard_of
 from kareus.profile.programs import chunk_shapes
 from kareus.runtime.actions import actions_of
@@ -14,90 +19,90 @@ from kareus.runtime.follower import Conductor, cues_of
 from kareus.runtime.pipeline import Pipeline
 from kareus.runtime.stage_chunks import StageChunks, first_layers
 from kareus.runtime.stage_model import StageModel
-from kareus.training import checkpoint
+from kareus.training.checkpoint import RankCheckpoints
 from kareus.training.data.samples import Samples
-from kareus.training.job import Job
-from kareus.training.learning_rate import LearningRateSchedule
-from kareus.training.recorder import Recorder
-from kareus.training.settings import OptimizerSettings, TrainingSettings
+from kareus.training.job import TrainingJob
+from kareus.training.recorder import IterationRecorder
+from kareus.training.settings import TrainingSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setup:
-    """What a rank trains with."""
+class RankSetup:
+    """All that one rank trains with."""
 
-    job: Job
+    job: TrainingJob
     settings: TrainingSettings
-    optimizer: OptimizerSettings
-    learning_rate: LearningRateSchedule
-    world: World
-    standing: Standing
+    rendezvous: Rendezvous
+    coordinate: MeshCoordinate
+    groups: ProcessGroups
+    device: torch.device
+    gpu: Device | None
+    """GPU whose energy is read; None where nothing measures it."""
+    clocks: ClockControl
+    monitor: RankMonitor
     samples: Samples
-    clocks: Clocks
-    device: Device | None
-    """Whose energy is read; None where nothing measures it."""
-    recorder: Recorder
-    checkpoints: checkpoint.Place
-    progress: Callable[[str], None]
-    """Called with what the rank begins to do, so that others see whether it hangs."""
-    keep: Callable[[], None]
-    """Called when the training has a checkpoint of all ranks."""
+    recorder: IterationRecorder
+    checkpoints: RankCheckpoints
 
     @property
     def seed(self) -> int:
-        """Of weights and of the order of the data."""
-        seed = self.settings.seed
-        return self.job.workload.seed if seed is None else seed
+        """Seed of weights and of the order of the data."""
+        return training_seed(self.job, self.settings)
 
 
-def make_chunks(setup: Setup) -> StageChunks:
-    """This rank's part of the model, with weights that mean nothing yet."""
-    job, standing, world = setup.job, setup.standing, setup.world
-    workload, stage = job.workload, standing.place.stage
+def training_seed(job: TrainingJob, settings: TrainingSettings) -> int:
+    """Return the seed of `settings`, or else that of the job's workload."""
+    return job.workload.seed if settings.seed is None else settings.seed
+
+
+def make_chunks(setup: RankSetup) -> StageChunks:
+    """Return this rank's part of the model, with uninitialised weights."""
+    job, stage = setup.job, setup.coordinate.stage
+    workload = job.workload
     split, chunks = workload.parallelism.split, workload.chunks
     shapes = chunk_shapes(split, chunks)
     models = [
         StageModel(
             workload.model,
             shard_of(workload.model, workload.parallelism, workload.sequence_length),
-            standing.groups.mesh,
+            setup.groups.mesh,
             shapes[stage, chunk],
-            world.dtype,
+            compute_dtype(setup.device),
             recompute=workload.activation_checkpointing,
             graph=job.graph,
             default_sm_count=workload.testbed.default_collective_sm_count,
         )
         for chunk in range(chunks)
     ]
-    return StageChunks([model.to(world.device) for model in models], first_layers(split, chunks, stage))
+    return StageChunks([model.to(setup.device) for model in models], first_layers(split, chunks, stage))
 
 
-def make_pipeline(setup: Setup, stage: StageChunks) -> Pipeline:
-    """The pipeline that `stage` is a part of."""
-    job, standing, world = setup.job, setup.standing, setup.world
-    workload, place = job.workload, standing.place
+def make_pipeline(setup: RankSetup, stage: StageChunks) -> Pipeline:
+    """Return the pipeline that `stage` is a part of."""
+    job, number, device = setup.job, setup.coordinate.stage, setup.device
+    workload = job.workload
     return Pipeline(
         stage.chunks,
         StagePlace(
-            stage=place.stage,
+            stage=number,
             stages=workload.parallelism.pp,
-            group=standing.lines.stages,
-            device=world.device,
+            group=setup.groups.pipeline,
+            device=device,
         ),
         Shapes(
             num_microbatches=workload.num_microbatches,
             microbatch_size=workload.microbatch_size,
             tokens=workload.sequence_length // workload.parallelism.cp,
             hidden_size=workload.model.hidden_size,
-            dtype=world.dtype,
+            dtype=compute_dtype(device),
         ),
         actions_of(workload, job.plan),
-        job.schedules(place.stage),
+        job.schedules(number),
         Conductor(
-            place.stage,
-            cues_of(workload, job.plan, place.stage),
+            number,
+            cues_of(workload, job.plan, number),
             setup.clocks,
-            world.wait_for_computation,
-            setup.progress,
+            lambda: synchronize_computation(device),
+            setup.monitor.progress,
         ),
     )

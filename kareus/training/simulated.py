@@ -1,4 +1,4 @@
-"""`kareus train` of a plan of the simulated testbed: iterations are played back, said and noted as a training's are.
+"""`kareus train` of a plan of the simulated testbed: iterations are played back, logged and recorded as in a training.
 
 Nothing is trained: there is no loss and there are no weights. Neither torch nor a GPU is needed.
 """
@@ -26,17 +26,17 @@ from kareus.workload.config import Workload
 logger = logging.getLogger(__name__)
 
 PLAYED_BACK = "iterations.parquet"
-"""Table in the output folder; it stands for all ranks, of which each has a table of its own where there are some."""
+"""Table in the output folder, for all ranks; a training on GPUs writes a table for each rank instead."""
 
 
-def rehearse(plan: Plan, workload: Workload, folder: WorkloadFolder, settings: TrainingSettings) -> None:
+def play_back_training(plan: Plan, workload: Workload, folder: WorkloadFolder, settings: TrainingSettings) -> None:
     """Play `settings.iterations` iterations of `plan` back and write them to `settings.output`.
 
     Args:
         plan: one of the workload.
         workload: of a simulated testbed.
-        folder: its results, with the operator graphs.
-        settings: its seed, or else the workload's, decides the noise; data and checkpoints have no meaning here.
+        folder: results of the workload, with the operator graphs.
+        settings: its seed, or else the workload's, decides the noise; data and checkpoints are not used.
 
     Raises:
         ConfigError: weights are to be exported.
@@ -57,11 +57,11 @@ def rehearse(plan: Plan, workload: Workload, folder: WorkloadFolder, settings: T
         config_hash=content_hash(workload), testbed=plan.testbed, seed=seed, subject=subject_of(workload)
     )
     write_table(settings.output / PLAYED_BACK, frame, ITERATIONS, provenance)
-    _say(frame, label)
+    _log(frame, label)
 
 
-def _say(frame: pl.DataFrame, label: str) -> None:
-    """A line for each iteration, as a training has it."""
+def _log(frame: pl.DataFrame, label: str) -> None:
+    """Log a line for each iteration, like those of a training."""
     energy_j = (pl.col("energy_j") * pl.col("gpus")).sum().alias("energy_j")
     whole = (
         frame.group_by("iteration").agg(pl.col("time_s").max(), pl.col("tokens").first(), energy_j).sort("iteration")

@@ -1,29 +1,28 @@
 """Command `train`: train a workload, by a plan or without, on all its ranks.
 
-Called by a person it starts the ranks of this machine; started by torchrun it is one of them. A plan of the simulated
-testbed is played back, unless a communicator says how to train.
+A call on the command line starts the ranks of this machine; a process that torchrun started is one of them. A plan of
+the simulated testbed is played back, unless a communicator is given.
 """
 
 import argparse
 import os
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 from kareus.artifacts.outputs import add_force, check_folder, check_outputs, table
-from kareus.device.environment import prepare_cuda
+from kareus.device.cuda import prepare_cuda
 from kareus.errors import ConfigError
+from kareus.launch.heartbeats import Patience
 from kareus.launch.machine import check_machine
 from kareus.launch.processes import is_rank, launch
-from kareus.launch.watch import Patience
 from kareus.plans.check_stage import read_checked_plan, workload_folder
 from kareus.plans.document import Plan
 from kareus.testbed.config import TestbedKind
 from kareus.training.inputs import check_inputs
-from kareus.training.job import Training, planned_job, unplanned_job
-from kareus.training.learning_rate import LearningRateSchedule
+from kareus.training.job import TrainingJob, planned_job, unplanned_job
+from kareus.training.learning_rate import MOST_ITERATIONS, LearningRateSchedule
 from kareus.training.settings import DEFAULT_COMMUNICATOR, OptimizerSettings, TrainingSettings
-from kareus.training.simulated import PLAYED_BACK, rehearse
+from kareus.training.simulated import PLAYED_BACK, play_back_training
 from kareus.training.tables import ITERATIONS
 from kareus.workload.config import Workload
 
@@ -46,7 +45,7 @@ _OPTIONS = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what is trained, on what, and how."""
+    """Declare the arguments of `train`."""
     parser.add_argument("plan", type=Path, nargs="?", help="plan file; none trains sequentially, see --workload")
     parser.add_argument("--folder", type=Path, help="results folder of the workload (default: the one the plan is in)")
     parser.add_argument("--workload", type=Path, help="resolved workload (YAML) to train without a plan")
@@ -103,7 +102,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Be a rank, or start them all."""
+    """Train as one rank, or start all ranks."""
     check_folder(arguments.output, force=arguments.force)
     if arguments.export is not None:
         check_folder(arguments.export, force=arguments.force)
@@ -111,23 +110,23 @@ def run(arguments: argparse.Namespace) -> None:
     prepare_cuda()
     communicator = arguments.communicator or DEFAULT_COMMUNICATOR
     if not is_rank(os.environ):
-        numbers, simulated = _numbers(arguments), _simulated(arguments)
+        settings, simulated = _settings(arguments), _simulated(arguments)
         if simulated:
-            rehearse(*simulated, workload_folder(arguments.plan, arguments.folder), numbers.settings)
+            play_back_training(*simulated, workload_folder(arguments.plan, arguments.folder), settings)
             return
-        workload = _training(arguments).job.workload
+        workload = _job(arguments).workload
         check_machine(workload, communicator)
-        check_inputs(numbers.settings)
+        check_inputs(settings)
         if workload.parallelism.gpus > 1:
             launch(sys.argv[1:], workload.parallelism.gpus)
             return
-    from kareus.training.rank import train  # noqa: PLC0415 - torch, which whoever starts ranks does not need
+    from kareus.training.rank import train  # noqa: PLC0415 - imports torch, which starting ranks does not need
 
-    train(lambda: _training(arguments), communicator, _patience(arguments))
+    train(lambda: _job_and_settings(arguments), communicator, _patience(arguments))
 
 
 def _simulated(arguments: argparse.Namespace) -> tuple[Plan, Workload] | None:
-    """A plan of the simulated testbed that is not said how to train."""
+    """Return the plan and its workload if it is to be played back, else None."""
     if arguments.plan is None or arguments.workload is not None or arguments.communicator is not None:
         return None
     plan, workload = read_checked_plan(arguments.plan, arguments.folder)
@@ -135,9 +134,9 @@ def _simulated(arguments: argparse.Namespace) -> tuple[Plan, Workload] | None:
 
 
 def _patience(arguments: argparse.Namespace) -> Patience:
-    """Return the patience that `arguments` ask for, or the default one where a number is out of range.
+    """Return the timeouts of `arguments`, or the default ones where a number is out of range.
 
-    `_numbers` refuses such a number later, when ranks watch each other, so that only one of them prints the error.
+    `_settings` refuses such a number later, when ranks watch each other, so that only one of them prints the error.
     """
     try:
         return Patience(heartbeat_s=arguments.heartbeat, stall_s=arguments.stall)
@@ -145,63 +144,44 @@ def _patience(arguments: argparse.Namespace) -> Patience:
         return Patience()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Numbers:
-    """What does not depend on the workload; made first, so that a number that cannot be is refused before all else."""
-
-    settings: TrainingSettings
-    optimizer: OptimizerSettings
-    learning_rate: LearningRateSchedule
-    patience: Patience
-
-
-def _numbers(arguments: argparse.Namespace) -> _Numbers:
-    """Return the numbers that `arguments` ask for.
+def _job_and_settings(arguments: argparse.Namespace) -> tuple[TrainingJob, TrainingSettings]:
+    """Return what is to be trained and how.
 
     Raises:
-        ConfigError: one is out of range; the message names its option.
+        KareusError: the plan or workload cannot be read, or a number is out of range.
     """
-    try:
-        return _checked_numbers(arguments)
-    except ConfigError as error:
-        name, equals, rest = str(error).partition("=")
-        raise ConfigError(f"{_OPTIONS[name]} {rest}" if equals and name in _OPTIONS else str(error)) from error
+    _check_subject(arguments)
+    settings = _settings(arguments)
+    return _job(arguments), settings
 
 
-def _checked_numbers(arguments: argparse.Namespace) -> _Numbers:
-    rate = arguments.learning_rate
-    return _Numbers(
-        settings=_settings(arguments),
-        optimizer=OptimizerSettings(weight_decay=arguments.weight_decay, largest_norm=arguments.clip),
-        learning_rate=LearningRateSchedule(
-            peak=rate,
-            final=rate / 10 if arguments.final_rate is None else arguments.final_rate,
-            warmup_iterations=arguments.warmup,
-            decay_iterations=max(0, arguments.iterations - arguments.warmup),
-        ),
-        patience=Patience(heartbeat_s=arguments.heartbeat, stall_s=arguments.stall),
-    )
+def _job(arguments: argparse.Namespace) -> TrainingJob:
+    _check_subject(arguments)
+    return planned_job(arguments.plan, arguments.folder) if arguments.plan else unplanned_job(arguments.workload)
 
 
-def _training(arguments: argparse.Namespace) -> Training:
-    """What `arguments` ask for.
-
-    Raises:
-        KareusError: it cannot be done.
-    """
+def _check_subject(arguments: argparse.Namespace) -> None:
     if (arguments.plan is None) == (arguments.workload is None):
         raise ConfigError("train: give a plan, or --workload and a resolved workload; not both.")
-    numbers = _numbers(arguments)
-    return Training(
-        job=planned_job(arguments.plan, arguments.folder) if arguments.plan else unplanned_job(arguments.workload),
-        settings=numbers.settings,
-        optimizer=numbers.optimizer,
-        learning_rate=numbers.learning_rate,
-        clocks=arguments.clocks,
-    )
 
 
 def _settings(arguments: argparse.Namespace) -> TrainingSettings:
+    """Return the settings of `arguments`. They do not depend on the workload and are checked before it is read.
+
+    Raises:
+        ConfigError: a number is out of range, a timeout too; the message names its option.
+    """
+    try:
+        settings = _checked_settings(arguments)
+        Patience(heartbeat_s=arguments.heartbeat, stall_s=arguments.stall)
+    except ConfigError as error:
+        name, equals, rest = str(error).partition("=")
+        raise ConfigError(f"{_OPTIONS[name]} {rest}" if equals and name in _OPTIONS else str(error)) from error
+    return settings
+
+
+def _checked_settings(arguments: argparse.Namespace) -> TrainingSettings:
+    rate = arguments.learning_rate
     return TrainingSettings(
         iterations=arguments.iterations,
         data=arguments.data,
@@ -213,4 +193,13 @@ def _settings(arguments: argparse.Namespace) -> TrainingSettings:
         keep=arguments.keep,
         export=arguments.export,
         replace_export=arguments.force,
+        optimizer=OptimizerSettings(weight_decay=arguments.weight_decay, largest_norm=arguments.clip),
+        learning_rate=LearningRateSchedule(
+            peak=rate,
+            final=rate / 10 if arguments.final_rate is None else arguments.final_rate,
+            warmup_iterations=arguments.warmup,
+            # a larger number of iterations is out of range in itself
+            decay_iterations=min(MOST_ITERATIONS, max(0, arguments.iterations - arguments.warmup)),
+        ),
+        clocks=arguments.clocks,
     )

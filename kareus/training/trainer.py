@@ -9,76 +9,86 @@ import torch
 from torch import Tensor
 
 from kareus.errors import EngineError
-from kareus.launch.world import over_all_ranks
+from kareus.launch.compute_device import synchronize
+from kareus.launch.process_groups import sum_over_ranks
 from kareus.model.initial import draw_weights
 from kareus.model.weights import load_weights
 from kareus.plans.run_totals import tokens_per_iteration
 from kareus.training import checkpoint
-from kareus.training.data.batches import Batches, Share
+from kareus.training.checkpoint import Checkpoint
+from kareus.training.data.batches import Batches, DataShare
 from kareus.training.exporting import check_exportable, export_weights
 from kareus.training.gradients import sum_tied_gradient, sum_weight_gradients
 from kareus.training.optimizer import Optimizer, whole_norm
+from kareus.training.optimizer_sharding import OptimizerSharding
 from kareus.training.recorder import clock_rows
-from kareus.training.setup import Setup, make_chunks, make_pipeline
-from kareus.training.sharding import Division
+from kareus.training.setup import RankSetup, make_chunks, make_pipeline
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """Instruments at one moment."""
+    """Time and energy counter of a GPU at one moment, or what passed between two."""
 
     time_s: float
     energy_j: float | None
 
     def since(self, before: "_Reading") -> "_Reading":
-        """What passed."""
+        """Return the time and energy that passed after `before`."""
         energy_j = None if self.energy_j is None or before.energy_j is None else self.energy_j - before.energy_j
         return _Reading(self.time_s - before.time_s, energy_j)
 
 
-class Trainer:
-    """One rank's share of a training."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Measured:
+    """Results of one iteration; all but the loss and the norm are of this rank."""
 
-    def __init__(self, setup: Setup) -> None:
-        """Make the stage and everything around it, at the beginning or where the last checkpoint left off.
+    started_s: float
+    """Start, seconds since the epoch."""
+    pipeline: _Reading
+    """Time and energy up to the last backward of all ranks."""
+    whole: _Reading
+    """Time and energy with gradient sums and the optimizer's step."""
+    loss: float
+    norm: float
+    learning_rate: float
+
+
+class Trainer:
+    """The model, optimizer and data of one rank, and the loop over iterations."""
+
+    def __init__(self, setup: RankSetup) -> None:
+        """Make the model, optimizer and data, at the beginning or at the last checkpoint.
 
         Raises:
-            KareusError: weights or a checkpoint cannot be read or are of something else.
+            KareusError: weights or a checkpoint cannot be read or are of another training.
         """
         self._setup = setup
         torch.manual_seed(setup.seed)
-        workload, place = setup.job.workload, setup.standing.place
-        parallelism, mesh = workload.parallelism, setup.standing.groups.mesh
-        if setup.settings.export is not None:
-            check_exportable(
-                workload.model,
-                setup.settings.export,
-                setup.settings.weights,
-                replace=setup.settings.replace_export,
-            )
+        workload, settings = setup.job.workload, setup.settings
+        parallelism = workload.parallelism
+        if settings.export is not None:
+            check_exportable(workload.model, settings.export, settings.weights, replace=settings.replace_export)
         self.stage = make_chunks(setup)
         self._pipeline = make_pipeline(setup, self.stage)
-        self._share = 1 / (workload.num_microbatches * parallelism.dp * parallelism.cp)
+        self._loss_weight = 1 / (workload.num_microbatches * parallelism.dp * parallelism.cp)
         self._tokens = tokens_per_iteration(workload)
-        self._data_share = Share(
+        self._data_share = DataShare(
             microbatch_size=workload.microbatch_size,
             num_microbatches=workload.num_microbatches,
-            dp_rank=place.replica,
+            dp_rank=setup.coordinate.replica,
             dp=parallelism.dp,
-            cp_rank=place.cp,
+            cp_rank=setup.coordinate.cp,
             cp=parallelism.cp,
         )
+        # tied embeddings are on two stages and count once in the gradient's norm
         self._counts_head = not (workload.model.tie_embeddings and parallelism.pp > 1)
-        found = checkpoint.last_whole(setup.checkpoints, setup.world.share)
+        found = checkpoint.last_whole(setup.checkpoints, setup.rendezvous.all_gather)
         if found is None:
-            if setup.settings.weights is None:
-                draw_weights(self.stage, workload.model, setup.seed, 0, mesh.tp)
-            else:
-                load_weights(self.stage, workload.model, setup.settings.weights, 0, mesh.tp)
-        self._division = Division(self.stage, setup.standing.lines.sharers)
-        self._optimizer = Optimizer(self._division, setup.optimizer)
+            self._begin()
+        self._sharding = OptimizerSharding(self.stage, setup.groups.optimizer_shards)
+        self._optimizer = Optimizer(self._sharding, settings.optimizer)
         self.iteration = 0
         self._batches = Batches(setup.samples, self._data_share)
         if found is not None:
@@ -89,13 +99,16 @@ class Trainer:
 
         Raises:
             EngineError: the loss is not a number.
-            KareusError: as the parts raise.
+            KareusError: reading data, setting clocks or writing files failed.
         """
         settings = self._setup.settings
         saved = self.iteration
         try:
             while self.iteration < settings.iterations:
-                self._iterate(saved)
+                measured = self._iterate(saved)
+                self._record(measured)
+                self._log(measured)
+                self.iteration += 1
                 due = settings.checkpoint_every and self.iteration % settings.checkpoint_every == 0
                 if due or self.iteration == settings.iterations:
                     self._save(saved)
@@ -103,115 +116,144 @@ class Trainer:
         finally:
             self._setup.recorder.write()
         if settings.export is not None:
-            self._setup.progress("the export")
+            self._setup.monitor.progress("the export")
             export_weights(self.stage, self._setup, settings.export)
 
-    def _iterate(self, saved: int) -> None:
-        setup = self._setup
-        mesh, lines = setup.standing.groups.mesh, setup.standing.lines
-        setup.progress(f"iteration {self.iteration}")
+    def _iterate(self, saved: int) -> _Measured:
+        """Train one iteration; `saved` is the number of iterations of the last checkpoint.
+
+        Raises:
+            EngineError: the loss or the gradient's norm is not finite; weights are as before the iteration.
+        """
+        setup, groups = self._setup, self._setup.groups
+        setup.monitor.progress(f"iteration {self.iteration}")
         started_s, start = time.time(), self._read()
-        loss = self._pipeline.run(self._batches.next_iteration(), self._share)
-        setup.world.wait()
-        (mean_loss,) = over_all_ranks(self._own_loss(loss))
-        done = self._read().since(start)
+        # forward and backward of all microbatches
+        loss = self._pipeline.run(self._batches.next_iteration(), self._loss_weight)
+        synchronize(setup.device)
+        (mean_loss,) = sum_over_ranks(self._own_loss(loss))
+        pipeline = self._read().since(start)
         if not math.isfinite(mean_loss):
             raise EngineError(f"iteration {self.iteration}: the loss is {mean_loss}; {_remedy(saved)}")
-        setup.progress(f"the optimizer's step of iteration {self.iteration}")
-        sum_weight_gradients(self.stage, mesh, setup.standing.groups.replicas)
-        if lines.ends is not None:
-            sum_tied_gradient(self.stage.tied_gradient, lines)
-        self._division.reduce()
-        norm = whole_norm(self._division, setup.job.workload.model, lines, counts_head=self._counts_head)
+        # gradient sums and the optimizer's step
+        setup.monitor.progress(f"the optimizer's step of iteration {self.iteration}")
+        sum_weight_gradients(self.stage, groups.mesh, groups.data)
+        if groups.tied_embeddings is not None:
+            sum_tied_gradient(self.stage.tied_gradient, groups)
+        self._sharding.reduce_scatter_gradients()
+        norm = whole_norm(self._sharding, setup.job.workload.model, groups, counts_head=self._counts_head)
         if not torch.isfinite(norm):
             raise EngineError(f"gradient: its norm is {norm.item()} in iteration {self.iteration}; {_remedy(saved)}")
-        rate = setup.learning_rate.at(self.iteration)
+        rate = setup.settings.learning_rate.at(self.iteration)
         self._optimizer.step(norm, rate)
-        setup.world.wait()
-        whole = self._read().since(start)
+        synchronize(setup.device)
+        return _Measured(
+            started_s=started_s,
+            pipeline=pipeline,
+            whole=self._read().since(start),
+            loss=mean_loss,
+            norm=float(norm),
+            learning_rate=rate,
+        )
+
+    def _own_loss(self, loss: Tensor | None) -> float:
+        """Return this rank's part of the mean loss; all ranks of a tensor-parallel group have the same one."""
+        return 0.0 if loss is None or self._setup.coordinate.tp else float(loss)
+
+    def _read(self) -> _Reading:
+        gpu = self._setup.gpu
+        return _Reading(time.perf_counter(), None if gpu is None else gpu.energy_j())
+
+    def _record(self, measured: _Measured) -> None:
+        """Add a row of the table `ITERATIONS`."""
+        setup = self._setup
         setup.recorder.rows.append(
             {
                 "method": setup.job.method,
                 "selector": setup.job.selector,
-                "rank": setup.world.rank,
+                "rank": setup.rendezvous.rank,
                 "gpus": 1,
-                "stage": setup.standing.place.stage,
+                "stage": setup.coordinate.stage,
                 "iteration": self.iteration,
-                "pipeline_time_s": done.time_s,
-                "pipeline_energy_j": done.energy_j,
-                "time_s": whole.time_s,
-                "energy_j": whole.energy_j,
+                "pipeline_time_s": measured.pipeline.time_s,
+                "pipeline_energy_j": measured.pipeline.energy_j,
+                "time_s": measured.whole.time_s,
+                "energy_j": measured.whole.energy_j,
                 "tokens": self._tokens,
-                "loss": mean_loss,
-                "clocks": clock_rows(setup.clocks.drain(), started_s),
+                "loss": measured.loss,
+                "clocks": clock_rows(setup.clocks.drain(), measured.started_s),
             }
         )
-        self._say(mean_loss, float(norm), rate, whole)
-        self.iteration += 1
 
-    def _say(self, loss: float, norm: float, rate: float, whole: _Reading) -> None:
-        """The progress line, on rank 0."""
+    def _log(self, measured: _Measured) -> None:
+        """Log the line of an iteration, on rank 0; every rank calls this."""
         energy = ""
-        if self._setup.device is not None:
-            (energy_j,) = over_all_ranks(whole.energy_j or 0.0)
+        if self._setup.gpu is not None:
+            (energy_j,) = sum_over_ranks(measured.whole.energy_j or 0.0)
             energy = f"  {energy_j:,.1f} J"
-        if self._setup.world.rank == 0:
+        if self._setup.rendezvous.rank == 0:
             logger.info(
                 "iteration %d/%d  loss %.4f  norm %.3f  rate %.2e  %s tokens/s  %.3f s%s",
                 self.iteration + 1,
                 self._setup.settings.iterations,
-                loss,
-                norm,
-                rate,
-                f"{self._tokens / whole.time_s:,.0f}",
-                whole.time_s,
+                measured.loss,
+                measured.norm,
+                measured.learning_rate,
+                f"{self._tokens / measured.whole.time_s:,.0f}",
+                measured.whole.time_s,
                 energy,
             )
 
-    def _own_loss(self, loss: Tensor | None) -> float:
-        """This rank's part of the mean loss; the ranks of a tensor-parallel group all know the same one."""
-        return 0.0 if loss is None or self._setup.standing.place.tp else float(loss)
-
-    def _read(self) -> _Reading:
-        device = self._setup.device
-        return _Reading(time.perf_counter(), None if device is None else device.energy_j())
-
     def _save(self, saved: int) -> None:
-        """Write a checkpoint, unless a rank's weights or moments are no finite numbers: nobody can go on from those."""
-        self._setup.progress(f"the checkpoint of iteration {self.iteration}")
-        (ranks_without,) = over_all_ranks(float(not self._optimizer.is_finite()))
+        """Write a checkpoint; every rank calls this.
+
+        Raises:
+            EngineError: weights or moments of a rank are not finite. No training could go on from them.
+        """
+        setup = self._setup
+        setup.monitor.progress(f"the checkpoint of iteration {self.iteration}")
+        (ranks_without,) = sum_over_ranks(float(not self._optimizer.is_finite()))
         if ranks_without:
             raise EngineError(
                 f"iteration {self.iteration - 1}: weights or their moments are infinite or not a number, no checkpoint "
                 f"is written; {_remedy(saved)}"
             )
-        self._setup.recorder.write()
-        state = checkpoint.Checkpoint(
+        setup.recorder.write()
+        state = Checkpoint(
             iteration=self.iteration,
             model=self._optimizer.weights(),
             optimizer=self._optimizer.state(),
             random=checkpoint.random_state(),
             data=self._batches.position,
         )
-        checkpoint.save(self._setup.checkpoints, state)
-        over_all_ranks(0.0)  # all have written theirs
-        self._setup.keep()
-        if self._setup.world.rank == 0:
-            checkpoint.prune(self._setup.checkpoints, self.iteration, self._setup.settings.keep)
+        checkpoint.save(setup.checkpoints, state)
+        sum_over_ranks(0.0)  # all have written theirs
+        setup.monitor.keep()
+        if setup.rendezvous.rank == 0:
+            checkpoint.prune(setup.checkpoints, self.iteration, setup.settings.keep)
 
-    def _resume(self, state: checkpoint.Checkpoint) -> None:
+    def _begin(self) -> None:
+        """Draw or read the first weights."""
+        model, tp = self._setup.job.workload.model, self._setup.groups.mesh.tp
+        if self._setup.settings.weights is None:
+            draw_weights(self.stage, model, self._setup.seed, 0, tp)
+        else:
+            load_weights(self.stage, model, self._setup.settings.weights, 0, tp)
+
+    def _resume(self, state: Checkpoint) -> None:
+        """Go on from a checkpoint."""
         iteration = state.iteration
         self._optimizer.load(state.model, state.optimizer)
         checkpoint.restore_random_state(state.random)
         self._batches = Batches(self._setup.samples, self._data_share, state.data)
         self._setup.recorder.resume(iteration)
         self.iteration = iteration
-        self._setup.keep()
-        if self._setup.world.rank == 0:
+        self._setup.monitor.keep()
+        if self._setup.rendezvous.rank == 0:
             logger.info("resumed after iteration %d of %s", iteration, self._setup.checkpoints.folder)
 
 
 def _remedy(saved: int) -> str:
-    """How to go on from the checkpoint after `saved` iterations."""
+    """Return how to go on from the checkpoint after `saved` iterations."""
     start = f"it goes on after iteration {saved}" if saved else "there is no checkpoint yet"
     return f"lower --learning-rate, --weight-decay or --clip and start it again ({start})."

@@ -97,7 +97,7 @@ def _check_checkpoint(path: Path) -> None:
 
 
 def _check_any_json(path: Path) -> None:
-    """Check a sealed document wherever it stands, with the file that it describes if it names its hash.
+    """Check a sealed document in any folder, with the file that it describes if it names its hash.
 
     Other JSON is not ours, or has no seal.
     """

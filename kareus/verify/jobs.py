@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from kareus.verify.survey import Finding, Kind
+from kareus.verify.survey import Finding, FindingKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,7 +19,7 @@ class Job:
     rule: str
     wildcards: Mapping[str, str]
     outputs: Sequence[str]
-    """All of them: the one that says that the job has succeeded, too."""
+    """All output files, with the one that marks the job's success."""
 
 
 def to_force(jobs: Sequence[Job], findings: Sequence[Finding], store: Path) -> set[str]:
@@ -30,7 +30,7 @@ def to_force(jobs: Sequence[Job], findings: Sequence[Finding], store: Path) -> s
         findings: what is damaged or missing.
         store: folder of the measurements, which several jobs share.
     """
-    wrong = {finding.path for finding in findings if finding.kind is not Kind.LEFT_OVER}
+    wrong = {finding.path for finding in findings if finding.kind is not FindingKind.LEFT_OVER}
     spoilt = wrong | {above for path in wrong for above in path.parents}  # an output may be a folder
     subjects = {_subject(path, store) for path in wrong if path.is_relative_to(store)}
     forced = set[str]()
@@ -49,7 +49,7 @@ def others(jobs: Sequence[Job], findings: Sequence[Finding], store: Path) -> lis
     return [
         finding
         for finding in findings
-        if finding.kind is Kind.DAMAGED
+        if finding.kind is FindingKind.DAMAGED
         and outputs.isdisjoint((finding.path, *finding.path.parents))
         and not finding.path.is_relative_to(store)
     ]

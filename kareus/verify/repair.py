@@ -9,14 +9,14 @@ import shutil
 from kareus.artifacts.files import set_aside
 from kareus.artifacts.store import JOURNAL, set_damaged_lines_aside
 from kareus.training.checkpoint_files import is_checkpoint_file
-from kareus.verify.survey import Finding, Kind
+from kareus.verify.survey import Finding, FindingKind
 
 
 def repair(finding: Finding) -> str:
     """Remove what was found, or set it aside; of a journal, the damaged lines alone. Returns what was done."""
-    if finding.kind is Kind.MISSING:
+    if finding.kind is FindingKind.MISSING:
         return "nothing to remove"
-    if finding.kind is Kind.DAMAGED and not finding.path.is_file():
+    if finding.kind is FindingKind.DAMAGED and not finding.path.is_file():
         return "left where it is: remove it by hand"
     if is_checkpoint_file(finding.path) or finding.path.suffix == ".yaml":
         return f"kept as {set_aside(finding.path).name}"

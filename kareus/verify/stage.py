@@ -15,7 +15,7 @@ from kareus.errors import ArtifactError
 from kareus.training.checkpoint_files import is_checkpoint_file
 from kareus.verify.known import Known
 from kareus.verify.repair import repair
-from kareus.verify.survey import Finding, Kind, survey
+from kareus.verify.survey import Finding, FindingKind, survey
 
 RUN_LOCK = Path(".snakemake/kareus.lock")
 """Lock that a run of the workflow holds, below the folder that it runs in."""
@@ -67,10 +67,10 @@ def _summary(findings: Sequence[Finding], *, is_repaired: bool) -> str:
     if not findings:
         return "all is sound"
     counts = Counter(finding.kind for finding in findings)
-    parts = [", ".join(f"{counts[kind]} {kind}" for kind in Kind)]
-    if not is_repaired and counts[Kind.DAMAGED] + counts[Kind.LEFT_OVER]:
+    parts = [", ".join(f"{counts[kind]} {kind}" for kind in FindingKind)]
+    if not is_repaired and counts[FindingKind.DAMAGED] + counts[FindingKind.LEFT_OVER]:
         parts.append("remove what is damaged or left over with --repair")
-    lost = [finding for finding in findings if finding.kind is not Kind.LEFT_OVER]
+    lost = [finding for finding in findings if finding.kind is not FindingKind.LEFT_OVER]
     checkpoints = [finding for finding in lost if is_checkpoint_file(finding.path)]
     if len(checkpoints) < len(lost):
         parts.append("a run of snakemake makes results again")

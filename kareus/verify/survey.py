@@ -23,7 +23,7 @@ _SEALED = "sealed"
 _TEMPORARY = re.compile(r"\..+\.(\d+)(\.old)?\.tmp")
 
 
-class Kind(StrEnum):
+class FindingKind(StrEnum):
     """What is wrong with a file."""
 
     DAMAGED = "damaged"
@@ -36,7 +36,7 @@ class Finding:
     """One file that is not as it should be."""
 
     path: Path
-    kind: Kind
+    kind: FindingKind
     reason: str
 
 
@@ -83,19 +83,19 @@ def _is_regular(path: Path) -> bool:
 def _findings(path: Path, known: Known) -> Iterator[Finding]:
     if is_temporary(path):
         if not _is_being_written(path):
-            yield Finding(path=path, kind=Kind.LEFT_OVER, reason="half written by a command that was killed")
+            yield Finding(path=path, kind=FindingKind.LEFT_OVER, reason="half written by a command that was killed")
         return
     if is_checkpoint_file(path) and not path.with_suffix(HEADER).exists():
-        yield Finding(path=path, kind=Kind.LEFT_OVER, reason="its checkpoint was not completed")
+        yield Finding(path=path, kind=FindingKind.LEFT_OVER, reason="its checkpoint was not completed")
         return
     if not known.has(path) or is_checkpoint_file(path):  # whether tensors are sound depends on another file
         problem = problem_of(path)
         if problem:
-            yield Finding(path=path, kind=Kind.DAMAGED, reason=problem)
+            yield Finding(path=path, kind=FindingKind.DAMAGED, reason=problem)
             return
         known.add(path)
     if is_checkpoint_file(path) and path.suffix == HEADER and not path.with_suffix(TENSORS).exists():
-        yield Finding(path=path.with_suffix(TENSORS), kind=Kind.MISSING, reason=f"described by {path.name}")
+        yield Finding(path=path.with_suffix(TENSORS), kind=FindingKind.MISSING, reason=f"described by {path.name}")
     if path.name.endswith(SUFFIX):
         yield from _of_manifest(path, known)
     if is_list_of_outputs(path):
@@ -103,24 +103,24 @@ def _findings(path: Path, known: Known) -> Iterator[Finding]:
 
 
 def _of_manifest(path: Path, known: Known) -> Iterator[Finding]:
-    """Files that a sound manifest lists and that are not as it says."""
+    """Yield files that a sound manifest lists and that differ from it."""
     try:
         listed = read_manifest(path)
     except ArtifactError:
-        return  # it changed since it was checked; the next survey says so
+        return  # it changed since it was checked; the next survey finds it
     for name, expected in listed.items():
         file = path.parent / name
         if file.is_symlink():
             continue
         if file.exists() and not file.is_file():
-            yield Finding(path=file, kind=Kind.DAMAGED, reason=_NO_FILE)
+            yield Finding(path=file, kind=FindingKind.DAMAGED, reason=_NO_FILE)
         elif not file.exists():
-            yield Finding(path=file, kind=Kind.MISSING, reason=f"listed in {path.name}")
+            yield Finding(path=file, kind=FindingKind.MISSING, reason=f"listed in {path.name}")
         elif not known.has(file, expected):
             if file_hash(file) == expected:
                 known.add(file, expected)
             else:
-                yield Finding(path=file, kind=Kind.DAMAGED, reason=f"not the file that {path.name} lists")
+                yield Finding(path=file, kind=FindingKind.DAMAGED, reason=f"not the file that {path.name} lists")
 
 
 def _of_outputs(path: Path, known: Known) -> Iterator[Finding]:
@@ -128,17 +128,17 @@ def _of_outputs(path: Path, known: Known) -> Iterator[Finding]:
     try:
         listed = read_outputs(path)
     except ArtifactError:
-        return  # it changed since it was checked; the next survey says so
+        return  # it changed since it was checked; the next survey finds it
     results, source = results_of(path), f"{path.parent.name}/{path.name}"
     for name in listed:
         output = results / name
         if not output.exists():
-            yield Finding(path=_first_missing(output, results), kind=Kind.MISSING, reason=f"listed in {source}")
+            yield Finding(path=_first_missing(output, results), kind=FindingKind.MISSING, reason=f"listed in {source}")
         elif not (output.is_dir() if name.endswith("/") else output.is_file()):
-            yield Finding(path=output, kind=Kind.DAMAGED, reason=_NO_FOLDER if name.endswith("/") else _NO_FILE)
+            yield Finding(path=output, kind=FindingKind.DAMAGED, reason=_NO_FOLDER if name.endswith("/") else _NO_FILE)
         elif output.suffix == ".yaml" and not known.has(output, _SEALED):
             if not _has_seal(output):
-                yield Finding(path=output, kind=Kind.DAMAGED, reason="has lost its seal")
+                yield Finding(path=output, kind=FindingKind.DAMAGED, reason="has lost its seal")
             else:
                 known.add(output, _SEALED)
 

@@ -28,28 +28,28 @@ PRIMARY = "config"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Composition:
+class ComposedWorkload:
     """One combination of a sweep."""
 
     overrides: tuple[str, ...]
-    """As the user would write it alone."""
+    """Overrides that a user would write for this combination alone."""
     workload: Workload
     options: dict[str, str]
     """The chosen option of every group."""
     changes: dict[str, Any]
-    """Values, by dotted key, that differ from what the chosen options and the primary file say."""
+    """Values, by dotted key, that differ from those of the chosen options and the primary file."""
 
 
 def compose(
     overrides: Sequence[str], config_dir: Path, record: type[Workload] = Workload, primary: str = PRIMARY
-) -> list[Composition]:
+) -> list[ComposedWorkload]:
     """Expand `overrides` and compose each combination, in the order of the sweep.
 
     Args:
         overrides: Hydra overrides and sweeps; `model=path/to/config.json` reads a Hugging Face model.
         config_dir: folder of the groups and of the primary file.
         record: what is composed: a workload, or what extends it.
-        primary: name of the primary file, which says what is composed where nothing is overridden.
+        primary: name of the primary file, which has the default of everything.
 
     Raises:
         ConfigError: an override or a file under `config_dir` that cannot be used, in one line.
@@ -88,7 +88,7 @@ def _composed(
     stored: Mapping[str, str],
     merged: Callable[[tuple[str, ...]], tuple[dict[str, str], DictConfig]],
     record: type[Workload],
-) -> Composition:
+) -> ComposedWorkload:
     choices, values = list[str](), dict[str, Any]()
     for setting in combination:
         if setting.key not in groups(record):
@@ -102,7 +102,7 @@ def _composed(
     for key, value in values.items():
         OmegaConf.update(after, key, value, force_add=True)  # as Hydra does; that the key exists is known by now
     workload = from_plain(record, OmegaConf.to_container(after, resolve=True, throw_on_missing=True))
-    return Composition(
+    return ComposedWorkload(
         overrides=tuple(setting.text for setting in combination),
         workload=workload,
         options=options,

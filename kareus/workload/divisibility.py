@@ -58,7 +58,7 @@ def _allowed_tp(workload: Workload) -> list[int]:
 
 
 def _allowed_cp(workload: Workload) -> list[int]:
-    """Degrees that meet every condition beside a `tp` that fits the node."""
+    """Return the degrees that meet every condition with a `tp` that fits the node."""
     return [d for d in _divisors(workload.gpu.gpus_per_node // workload.parallelism.tp) if not _unbalanced(workload, d)]
 
 

@@ -1,10 +1,10 @@
-"""What extends a workload by one more Hydra group, such as an emulated fleet, and is named apart from it."""
+"""Extensions of a workload by one more Hydra group, such as an emulated fleet, with names of their own."""
 
 import dataclasses
 from dataclasses import dataclass, replace
 from typing import Any
 
-from kareus.workload.compose import Composition
+from kareus.workload.compose import ComposedWorkload
 from kareus.workload.config import Workload
 from kareus.workload.divisibility import check_divisibility
 from kareus.workload.memory import check_memory, estimate_memory
@@ -19,16 +19,16 @@ class Extension:
     workload_name: str
     name: str
     overrides: tuple[str, ...]
-    """That give both alone."""
+    """Overrides that resolve to this workload and extension alone."""
     workload: Workload
-    """Without the extension, as it was composed."""
+    """Workload without the extension, as it was composed."""
     changes: dict[str, Any]
-    """Values of the workload, by dotted key, that differ from what its chosen options say."""
+    """Values of the workload, by dotted key, that differ from those of its chosen options."""
     record: Any
     """The extension."""
 
 
-def part(composition: Composition, group: str) -> Extension:
+def part(composition: ComposedWorkload, group: str) -> Extension:
     """Take the field `group` off a composed workload."""
     values = {f.name: getattr(composition.workload, f.name) for f in dataclasses.fields(composition.workload)}
     record, prefix = values.pop(group), f"{group}."
@@ -45,7 +45,7 @@ def part(composition: Composition, group: str) -> Extension:
 
 
 def feasible(workload: Workload) -> Workload:
-    """The workload as it is planned: its layers split over the stages, and only clocks that its testbed can set.
+    """Return the workload as it is planned: its layers split over the stages, and only clocks that its testbed can set.
 
     Raises:
         RefusedWorkloadError: it cannot run.

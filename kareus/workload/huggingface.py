@@ -21,7 +21,7 @@ SUPPORTED = ("llama", "mistral", "qwen2", "qwen3")
 MOST_MODEL_NAME = 64
 """Characters of a model's name; a hash of the model is added to it, and to that the rest of a workload's name."""
 MOST_BYTES = 10_000_000
-"""Of a file; those on Hugging Face have thousands."""
+"""Largest size of a file in bytes; those on Hugging Face have thousands."""
 ROTARY_KEYS = (
     "rope_type",
     "type",
@@ -54,8 +54,8 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     **dict.fromkeys(("block_configs", "mlp_only_layers", "cross_attention_layers"), ([],)),
     **dict.fromkeys(("quantization_config", "compression_config", "vision_config", "audio_config", "auto_map"), ({},)),
 }
-"""By key that changes the architecture, the values besides null that change nothing. The keys are those of other
-architectures of transformers (such as Mixtral, DeepSeek, Gemma, Granite, GPT-NeoX) in a file that says it is Llama."""
+"""Values other than null that change nothing, for each key that changes the architecture. The keys are those of other
+architectures of transformers (such as Mixtral, DeepSeek, Gemma, Granite, GPT-NeoX) in a file of the type Llama."""
 QWEN3_HEAD_DIM = 128
 """Default of `Qwen3Config.head_dim`; elsewhere it is the hidden size over the heads."""
 
@@ -77,7 +77,7 @@ def read_model(path: Path) -> Model:
 
 
 def huggingface_config(model: Model, sequence_length: int, dtype: str) -> dict[str, Any]:
-    """What the `config.json` of a model says: `read_model` reads the same architecture from it.
+    """Return the content of a model's `config.json`: `read_model` reads the same architecture from it.
 
     Args:
         model: the architecture.
@@ -199,7 +199,7 @@ def _check_neutral(config: Mapping[str, Any]) -> None:
 
 
 def _slides(config: Mapping[str, Any]) -> bool:
-    """Whether any layer uses a sliding window: Qwen says so apart, Mistral by giving one."""
+    """Return whether any layer uses a sliding window: Qwen has a key for it, Mistral gives a window's size."""
     kinds = _list(config, "layer_types") if "layer_types" in config else []
     others = [kind for kind in kinds if kind != "full_attention"]
     if "sliding_attention" in others:
@@ -240,7 +240,7 @@ def _model(name: str, config: Mapping[str, Any]) -> Model:
 
 
 def _rotary(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What the file says of rotary embeddings: `rope_parameters`, or before transformers 5 two keys."""
+    """Return the keys of rotary embeddings: `rope_parameters`, or before transformers 5 two keys."""
     newer, older = (_checked_rotary(key, config.get(key) or {}) for key in ("rope_parameters", "rope_scaling"))
     return {**_given(config, "rope_theta"), **newer} if newer else {**older, **_given(config, "rope_theta")}
 
@@ -335,7 +335,7 @@ def _list(config: Mapping[str, Any], key: str) -> list[Any]:
 
 
 def _name(file: Path, config: Mapping[str, Any]) -> str:
-    """Name of the model: what it says of itself, else its folder, else its file."""
+    """Return the name of the model: that in the file, else its folder, else its file."""
     file = file.resolve()
     said = str(config.get("_name_or_path") or "").rstrip("/")
     name = said or (file.parent.name if file.name == "config.json" else file.stem)

@@ -6,8 +6,8 @@ parallelism, tensors of the hidden size are whole on every GPU of a tensor-paral
 
 With activation checkpointing a stage keeps its input for each microbatch in flight, and a backward first recomputes
 the whole forward of its stage ("a recomputed forward plus a backward"), so that all blocks' activations of one
-microbatch are held at once. The out-of-memory rows of the paper (table 3) say so: with them held, any reserve from 2.8
-to 8.2 GiB separates the rows that ran from those that did not; with one checkpoint and recomputation for each block
+microbatch are held at once. The out-of-memory rows of the paper (table 3) confirm it: with them held, any reserve from
+2.8 to 8.2 GiB separates the rows that ran from those that did not; with one checkpoint and recomputation for each block
 it would take 20.3 to 23.2 GiB, half of the GPU, and the paper's 70B pipeline would not fit.
 
 Nanobatching needs the same: its two nanobatches are halves of the microbatch and are both in flight.
@@ -29,8 +29,8 @@ GIB = 2**30
 BF16_BYTES = 2
 FP32_BYTES = 4
 LOGIT_BYTES = BF16_BYTES + FP32_BYTES
-"""Of one logit: the LM head's output and its fp32 copy, in which the vocabulary-parallel cross-entropy of Megatron-LM
-works in place; in backward the fp32 gradient (the same storage) and its bf16 copy."""
+"""Bytes of one logit: the LM head's output and its fp32 copy, in which the vocabulary-parallel cross-entropy of
+Megatron-LM works in place; in backward the fp32 gradient (the same storage) and its bf16 copy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +41,7 @@ class MemoryEstimate:
     weights_gib: float
     gradients_gib: float
     optimizer_gib: float
-    """Master weights and both moments; sharded over data-parallel replicas if the configuration says so."""
+    """Master weights and both moments; sharded over data-parallel replicas with `shard_optimizer`."""
     in_flight_gib: float
     """What waits for its backward: stage inputs with activation checkpointing, else all activations; and what waits for
     its weight gradients, where they are computed later."""
@@ -115,7 +115,7 @@ def _stage(workload: Workload, stage: int, layers: int) -> MemoryEstimate:
 
 
 def stage_parameters(model: Model, parallelism: Parallelism, stage: int, layers: int) -> int:
-    """Parameters on one GPU of a stage. A tied embedding stands on the first stage and, as the LM head, on the last."""
+    """Parameters on one GPU of a stage. A tied embedding is on the first stage and, as the LM head, on the last."""
     query, key_value = model.num_attention_heads * model.head_dim, model.num_key_value_heads * model.head_dim
     matrices = model.hidden_size * (2 * query + 2 * key_value + 3 * model.intermediate_size)
     bias = query + 2 * key_value if model.qkv_bias else 0

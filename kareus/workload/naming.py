@@ -2,7 +2,7 @@
 
 A name says everything in which a workload may differ from another of the same configuration folder: what is always
 shown, what is shown where it is unusual, and what else was overridden. It depends on nothing but the workload, so
-that it stays the same whatever is swept beside it, and keeps its results.
+that it stays the same whatever else is swept, and keeps its results.
 """
 
 import re
@@ -13,7 +13,7 @@ from kareus.artifacts.names import shortened
 from kareus.artifacts.records import content_hash
 from kareus.errors import RefusedWorkloadError
 from kareus.partition.config import subject_of
-from kareus.workload.compose import Composition
+from kareus.workload.compose import ComposedWorkload
 from kareus.workload.config import Workload
 from kareus.workload.split import usual_split
 
@@ -31,12 +31,12 @@ USUAL_NUM_MICROBATCHES = 8
 SHOWN = {"microbatch_size", "sequence_length", "num_microbatches", "seed", "activation_checkpointing"}
 """Keys that a name shows by value, besides those of `parallelism`."""
 MOST_CHARACTERS = 160
-"""Of a name: 255 are allowed in a part of a path, and logs add to it."""
+"""Longest name in characters: 255 are allowed in a part of a path, and logs add to it."""
 MOST_CHANGES = 2
 """Changed values beyond which a name holds a hash of them all instead of each."""
 
 
-def workload_name(composition: Composition) -> str:
+def workload_name(composition: ComposedWorkload) -> str:
     """Name of a composed workload; letters, digits, `.`, `-` and `_` only."""
     workload, options = composition.workload, composition.options
     gpu = options["gpu"]
@@ -99,7 +99,7 @@ def _usual_split(workload: Workload) -> tuple[int, ...] | None:
 
 
 def changed(changes: Mapping[str, Any]) -> list[str]:
-    """Parts of a name for values that differ from what the chosen options say: few numbers as they are, else a hash."""
+    """Parts of a name for values that differ from those of the chosen options: few numbers as they are, else a hash."""
     if len(changes) <= MOST_CHANGES and all(isinstance(value, bool | int | float) for value in changes.values()):
         return [f"{key}-{_number(value)}" for key, value in changes.items()]
     return [content_hash(changes)[:8]]

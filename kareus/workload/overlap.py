@@ -1,4 +1,4 @@
-"""Why nothing of a workload can overlap: one line for commands, summaries and pages."""
+"""The reason why nothing of a workload can overlap, in one line for commands, summaries and pages."""
 
 from kareus.workload.config import Workload
 

@@ -1,4 +1,4 @@
-"""What a pipeline schedule demands of a workload, and how much of it is in flight at once.
+"""Requirements of a pipeline schedule on a workload, and the number of microbatches in flight at once.
 
 The counts are closed forms of the orders that `kareus.pipeline` generates; its tests hold both together.
 """
@@ -45,7 +45,7 @@ def most_in_flight(workload: Workload, stage: int) -> int:
 
 
 def most_received_ahead(workload: Workload, stage: int) -> int:
-    """Most tensors that a stage has received and not yet used, beside the most that it has in flight.
+    """Most tensors that a stage has received and not yet used, and the most that it has in flight.
 
     Messages go as `kareus.runtime.actions` orders them: a tensor is received as soon as it is sent, on an interleaved
     stage for several chunks. Without chunks a stage in the middle may have two, but less in flight than the first.

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from kareus.errors import ConfigError, RefusedWorkloadError
 from kareus.testbed.config import ClockPolicy
-from kareus.workload.compose import Composition, compose
+from kareus.workload.compose import ComposedWorkload, compose
 from kareus.workload.config import Workload
 from kareus.workload.divisibility import check_divisibility
 from kareus.workload.memory import MemoryEstimate, check_memory, estimate_memory
@@ -27,9 +27,9 @@ class Resolved:
     gpus: int
     """GPUs of the whole job."""
     composed: Workload
-    """As the configuration gives it, whether it can run or not."""
+    """Workload as the configuration gives it, whether it can run or not."""
     workload: Workload | None
-    """With `layers_per_stage` filled in, and only clocks that its testbed can set; None if refused."""
+    """Workload with `layers_per_stage` filled in, and only clocks that its testbed can set; None if refused."""
     refusal: str | None
     """Why it cannot run, in one line; None if accepted."""
     memory: MemoryEstimate | None
@@ -82,7 +82,7 @@ def check_any_accepted(resolved: Sequence[Resolved]) -> None:
         raise RefusedWorkloadError(f"{prefix}{name}: {reason}")
 
 
-def _resolved(name: str, composition: Composition) -> Resolved:
+def _resolved(name: str, composition: ComposedWorkload) -> Resolved:
     workload, estimate, refusal = composition.workload, None, None
     try:
         check_divisibility(workload)

@@ -66,7 +66,7 @@ def balanced_split(num_layers: int, stages: int, head_blocks: float) -> tuple[in
     Args:
         num_layers: blocks to place.
         stages: pipeline stages, at most `num_layers`.
-        head_blocks: work of the LM head, in blocks; it stands on the last stage.
+        head_blocks: work of the LM head, in blocks; it is on the last stage.
     """
     layers = [1] * stages
     queue = [(2.0 + (head_blocks if stage == stages - 1 else 0.0), -stage) for stage in range(stages)]

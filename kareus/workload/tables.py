@@ -15,7 +15,7 @@ MEMORY_PARTS = (
     Column("reserve_gib", pl.Float64, "calibrated reserve", nullable=True),
     Column("total_gib", pl.Float64, "peak: the sum, with the larger of blocks_gib and head_gib", nullable=True),
 )
-"""Of one GPU of the stage that holds the most; empty where a combination was refused before."""
+"""Memory of one GPU of the stage that holds the most; empty where a combination was refused before."""
 
 WORKLOADS = TableSchema(
     name="workloads",

@@ -83,7 +83,7 @@ def test_one_whose_parent_died_before_it_ran_ends_at_once() -> None:
     assert said_by_child(DIES_BEFORE, says=True, then="") == ""
 
 
-def test_one_whose_parent_dies_while_linux_is_asked_ends_at_once() -> None:
+def test_a_parent_that_dies_during_registration_ends_the_child() -> None:
     assert said_by_child(DIES_MEANWHILE, says=False) == ""
 
 

@@ -18,7 +18,7 @@ def manifest(tmp_path):
     return folder / "manifest.json"
 
 
-def test_what_a_manifest_lists_is_copied_with_it_and_nothing_else(manifest, tmp_path):
+def test_copying_by_manifest_copies_listed_files_only(manifest, tmp_path):
     copy_listed(manifest, tmp_path / "copy")
     copied = {path.relative_to(tmp_path / "copy"): path.read_bytes() for path in (tmp_path / "copy").rglob("*.*")}
     assert {str(name) for name in copied} == {"manifest.json", "page.html", "data/costs.csv"}

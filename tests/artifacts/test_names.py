@@ -77,7 +77,7 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("name", HOSTILE, ids=lambda name: ascii(name)[:20])
-def test_a_hostile_name_is_refused_in_one_line_wherever_a_configuration_has_one(name, tmp_path):
+def test_a_hostile_name_is_refused_in_one_line(name, tmp_path):
     for build in (
         lambda: check_name(name, "campaign"),
         lambda: check_product(name, "name"),
@@ -98,7 +98,7 @@ def test_names_of_products_have_single_spaces_inside(name):
 
 
 @pytest.mark.parametrize("path", ["", "a\nb.csv", "a\x1b.csv", "{x}/prices.csv", "a\u202e.csv", "x" * 1025])
-def test_a_path_in_a_configuration_has_only_characters_that_print_and_no_braces(path):
+def test_a_configured_path_is_printable_and_without_braces(path):
     with pytest.raises(ConfigError, match=r"series='.*': must be a path of 1 to 1,024 characters"):
         check_path(path, "series")
 
@@ -121,7 +121,7 @@ def test_an_option_whose_file_has_no_name_is_refused(config, group, resolving, s
     assert str(raised.value).isprintable()
 
 
-def test_a_primary_file_that_chooses_an_option_without_a_name_is_refused(config):
+def test_a_primary_file_with_an_option_without_name_is_refused(config):
     shutil.copy(config / "gpu/h200.yaml", config / "gpu/a b.yaml")
     primary = config / "config.yaml"
     primary.write_text(primary.read_text().replace("gpu: a100-sxm4-40gb", "gpu: a b"))
@@ -132,7 +132,7 @@ def test_a_primary_file_that_chooses_an_option_without_a_name_is_refused(config)
 @pytest.mark.parametrize(
     "override", ["gpu.name=../../x", "model.name='{x}'", "model.name='a\nb'", "gpu.name='\x1b[2J'"]
 )
-def test_an_override_with_a_hostile_name_never_reaches_a_terminal_as_it_is(override, capsys):
+def test_a_hostile_override_never_reaches_a_terminal_raw(override, capsys):
     assert main(["resolve", override, "--config-dir", str(CONFIG)]) == 2
     said = capsys.readouterr().err
     assert said.removesuffix("\n").isprintable()
@@ -167,7 +167,7 @@ def test_what_stages_log_is_escaped(tmp_path):
 
 
 @given(text=st.text())
-def test_what_is_shown_prints_is_bounded_and_is_left_alone_once_it_does(text):
+def test_printable_text_is_bounded_and_idempotent(text):
     assert printable(text).isprintable()
     assert printable(printable(text)) == printable(text)
     assert len(one_line(text * 1000)) <= MOST_CHARACTERS + 60
@@ -192,7 +192,7 @@ def test_no_path_leaves_its_folder(name, tmp_path):
             place()
 
 
-def test_the_store_refuses_to_be_left_whatever_a_configuration_says(tmp_path):
+def test_the_store_refuses_paths_outside_of_it(tmp_path):
     (composition,) = compose([], CONFIG)
     config: ProfileSlice = cut(composition.workload, "profile")
     bench = Bench(config, open_testbed(simulated(), a100(), protocol().predecessor_power_w, 0))
@@ -205,7 +205,7 @@ def test_the_store_refuses_to_be_left_whatever_a_configuration_says(tmp_path):
 
 
 @pytest.mark.parametrize("said", [*HOSTILE, "org/Model-7B", "\u30e2\u30c7\u30eb"])
-def test_a_model_of_hugging_face_gets_a_name_that_can_stand_in_a_path(said, tmp_path):
+def test_a_hugging_face_model_gets_a_name_fit_for_a_path(said, tmp_path):
     path = tmp_path / "config.json"
     config = {"model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
     path.write_text(json.dumps({**config, "num_attention_heads": 4, "vocab_size": 100, "_name_or_path": said}))

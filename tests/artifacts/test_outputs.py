@@ -8,7 +8,7 @@ import pytest
 
 from kareus.artifacts.manifest import write_manifest
 from kareus.artifacts.outputs import (
-    Kind,
+    OutputKind,
     add_force,
     check_folder,
     check_outputs,
@@ -22,7 +22,7 @@ from kareus.cli import COMMANDS, main
 from kareus.errors import ArtifactError, ConfigError
 from kareus.pipeline.tables import INSTRUCTIONS, ITERATION
 
-TEXT = Kind("a text", lambda path: path.read_bytes().startswith(b"text"))
+TEXT = OutputKind("a text", lambda path: path.read_bytes().startswith(b"text"))
 
 
 def arguments(*, force=False, **paths):
@@ -70,7 +70,7 @@ def test_two_outputs_are_two_files(tmp_path):
         check_outputs(arguments(), [(tmp_path / "a", TEXT), (tmp_path / "b/../a", TEXT)])
 
 
-def test_a_missing_folder_is_made_below_the_current_one_and_one_deep_elsewhere_or_by_force(tmp_path, monkeypatch):
+def test_missing_folders_are_made_below_the_current_or_by_force(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for folder in (tmp_path, tmp_path.parent / "new", Path("runs/first"), tmp_path / "runs/first"):
         check_folder(folder, force=False)
@@ -153,7 +153,7 @@ def test_no_stage_makes_a_folder_where_a_typo_led(tmp_path, capsys, command, wro
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_report_goes_into_a_new_or_empty_folder_or_one_that_has_a_report(tmp_path):
+def test_a_report_goes_into_a_new_empty_or_report_folder(tmp_path):
     folder = tmp_path / "v"
     check_report_folder(folder, force=False)
     folder.mkdir()

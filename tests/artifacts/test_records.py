@@ -75,5 +75,5 @@ def test_a_wrong_record_is_refused_by_the_path_of_what_is_wrong(data, message):
     assert str(caught.value) == message
 
 
-def test_whole_numbers_are_accepted_where_fractions_are_expected():
+def test_integers_are_accepted_as_floats():
     assert from_plain(Outer, {"ratio": 2, "inner": {"size": 1}}).ratio == 2.0

@@ -50,7 +50,7 @@ def test_json_that_no_table_can_hold_is_refused_in_one_line(text):
     assert len(str(refused.value)) < 200
 
 
-def test_json_nested_more_deeply_than_python_recurses_is_refused_and_no_shallower():
+def test_json_nested_beyond_pythons_recursion_is_refused():
     """Between what the parser bears and what checking a seal bears there is no gap that ends in a traceback."""
     depth = MOST_NESTED
     assert unsealed(parse_json(json.dumps(sealed({"a": parse_json("[" * (depth - 1) + "]" * (depth - 1))}))))

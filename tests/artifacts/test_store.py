@@ -88,7 +88,7 @@ def test_jobs_that_share_a_shelf_take_turns_and_lose_nothing(tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["lock", "rows.parquet"]
 
 
-def test_what_a_kill_during_a_fold_left_is_removed_and_nothing_else(tmp_path):
+def test_leftovers_of_a_killed_fold_are_removed_alone(tmp_path):
     with shelf(tmp_path) as rows:
         rows.append({"key": 1, "value": 1.0})
     left = tmp_path / ".rows.parquet.4711.tmp"
@@ -155,7 +155,7 @@ def values_of(folder, count):
         sealed_line([2, 2.0]),
     ],
 )
-def test_a_line_that_is_no_row_is_set_aside_and_named_and_those_around_it_are_kept(tmp_path, caplog, line):
+def test_a_malformed_line_is_set_aside_and_its_neighbours_kept(tmp_path, caplog, line):
     journal = tmp_path / "journal.jsonl"
     around = [sealed_line({"key": key, "value": 1}) for key in (1, 3)]
     journal.write_text("\n".join([around[0], line, around[1], ""]))
@@ -171,7 +171,7 @@ def test_a_line_that_is_no_row_is_set_aside_and_named_and_those_around_it_are_ke
     )
 
 
-def test_a_journal_from_before_lines_were_sealed_is_kept_aside_and_measured_again(tmp_path, caplog):
+def test_an_unsealed_journal_is_set_aside_and_measured_again(tmp_path, caplog):
     """Nothing tells its good lines from damaged ones."""
     old = "".join(json.dumps({"schema_version": 1, "key": key, "value": 1.0}) + "\n" for key in range(30))
     (tmp_path / "journal.jsonl").write_text(old)
@@ -189,7 +189,7 @@ def test_what_was_set_aside_before_is_not_overwritten(tmp_path):
     assert [(tmp_path / name).read_text() for name in names] == ["first\n", "second\n", "third\n"]
 
 
-def test_a_flipped_bit_of_a_journal_costs_its_lines_and_changes_no_value(tmp_path):
+def test_a_flipped_bit_of_a_journal_costs_its_lines_only(tmp_path):
     whole = kill_with(tmp_path / "killed", 3).read_bytes()
     expected = [key + 1 / 3 for key in range(3)]
     ends = [place for place, byte in enumerate(whole) if byte == ord("\n")]
@@ -225,7 +225,7 @@ def test_a_journal_of_another_testbed_is_refused_and_left_alone(tmp_path):
 
 
 @pytest.mark.parametrize("keep", [0, 4, 100, -1])
-def test_a_truncated_table_is_set_aside_and_its_rows_measured_again(tmp_path, caplog, keep):
+def test_a_truncated_table_is_set_aside_and_measured_again(tmp_path, caplog, keep):
     with shelf(tmp_path) as rows:
         rows.append({"key": 1, "value": 1.0})
     table = tmp_path / "rows.parquet"
@@ -265,7 +265,7 @@ def test_a_new_journal_and_its_folders_survive_a_power_cut(tmp_path, monkeypatch
         assert synced[-1] == (folder.stat().st_dev, folder.stat().st_ino)  # once the journal was there
 
 
-def test_lists_are_checked_item_by_item_and_what_may_be_empty_may_be(tmp_path, caplog):
+def test_lists_are_checked_by_item_and_nullable_may_be_empty(tmp_path, caplog):
     columns = (
         Column("key", pl.Int64, "key"),
         Column("names", pl.List(pl.String), "names"),

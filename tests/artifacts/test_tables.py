@@ -191,7 +191,7 @@ def test_what_derives_from_a_simulated_table_says_so():
     assert derived("y", {"a": unmeasured, "b": PROVENANCE}).testbed == TESTBED
 
 
-def test_what_derives_from_two_workloads_is_refused_by_the_names_of_both():
+def test_mixed_provenance_is_refused_naming_both_workloads():
     one, two = (dataclasses.replace(PROVENANCE, subject=subject) for subject in ("1" * 16, "2" * 16))
     with pytest.raises(ArtifactError, match=r"b\.parquet: made for another workload than a\.parquet .subject 2222"):
         derived("y", {"a.parquet": one, "b.parquet": two})

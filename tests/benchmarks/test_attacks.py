@@ -59,7 +59,7 @@ def results(folder: Path) -> Path:
     return folder
 
 
-def test_times_of_writing_make_no_difference_and_everything_else_does(tmp_path):
+def test_only_times_of_writing_make_no_difference(tmp_path):
     one, other = results(tmp_path / "one"), results(tmp_path / "other")
     (other / "w/page.html").write_text("<p>Written at 12:04</p>")
     (other / "w/plan/fastest.json").write_text('{"created_at": "now", "gpus": 16}')
@@ -125,7 +125,7 @@ def test_the_same_failure_of_numbered_inputs_is_shown_once():
     assert str(found) == "| inputs | 3 | 3 | KeyError (3) |"
 
 
-def test_mutations_change_what_they_are_given_and_are_drawn_from_the_seed():
+def test_mutations_change_their_input_and_depend_on_the_seed():
     document = {"a": [1, {"b": "text"}], "c": 2.0}
     for number in range(50):
         assert mutated(b"content", random.Random(number)) != b"content"
@@ -143,7 +143,7 @@ def test_every_falsification_changes_a_plan():
         assert plan != PLAN, name
 
 
-def test_an_exported_file_with_more_than_a_comment_and_a_list_is_seen():
+def test_an_exported_file_with_extra_statements_is_detected():
     assert _one_literal("# of a plan\n[\n    [('forward', 1410)],\n]\n")
     assert not _one_literal("# of a plan\nimport os\n[\n]\n")
     assert not _one_literal("# of a plan\n# and another\n[\n]\n")

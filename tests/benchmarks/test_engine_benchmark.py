@@ -7,7 +7,7 @@ from helpers.builders import CONFIG
 
 
 @pytest.mark.parametrize("degrees", ["tp8", "cp2tp4"])
-def test_both_directions_of_a_partition_are_measured_and_predicted(degrees, monkeypatch):
+def test_both_directions_of_a_partition_are_measured(degrees, monkeypatch):
     monkeypatch.syspath_prepend(CONFIG.parent / "benchmarks")
     import engine  # noqa: PLC0415 - found through the path above
 

@@ -47,7 +47,7 @@ def costs(device: FakeDevice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     return Costs(lambda: CudaTestbed(config, gpu, [device], command), 1410, quick)
 
 
-def test_a_record_is_written_section_by_section_and_ends_with_1_where_something_does_not_hold(tmp_path: Path) -> None:
+def test_a_record_has_all_sections_and_fails_with_exit_code_1(tmp_path: Path) -> None:
     good = Table("Good", "Says.", ("case", "departure", "holds"), [("a", 0.012345, "yes")])
     bad = good._replace(title="Bad", rows=[("b", float("nan"), "NO")])
     path = tmp_path / "record.md"
@@ -71,9 +71,7 @@ def test_a_tensor_that_is_no_number_is_seen_wherever_it_stands() -> None:
     assert numerics._judged(("case", found, 0.03))[-1] == "NO"
 
 
-def test_a_partition_is_measured_for_each_number_of_sms_and_queues_and_the_environment_is_as_before(
-    costs: Costs, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_partition_is_measured_for_all_sm_counts_and_queues(costs: Costs, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(QUEUES, "4")
     table = by_sm_count(costs, PARTITION, (3, 6), (8,))
     assert [row[:2] for row in table.rows] == [(8, 3), (8, 6)]
@@ -106,7 +104,7 @@ def test_numbers_hold_on_a_cpu_and_a_wrong_one_is_seen(monkeypatch: pytest.Monke
     assert numerics.attention(CPU, cases).rows[0][-1] == "NO"
 
 
-def test_partitions_of_real_workloads_can_be_named_without_a_gpu() -> None:
+def test_real_partitions_can_be_named_without_a_gpu() -> None:
     workloads = [
         gpu_record.compose(["model=llama3.2-3b", f"parallelism={d}"], gpu_record.CONFIG)[0].workload
         for d in gpu_record.DEGREES

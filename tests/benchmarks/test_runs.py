@@ -20,7 +20,7 @@ def results(folder: Path, *, energy_j: float = 1.0, created_at: str = "then", pr
     return folder
 
 
-def test_runs_are_the_same_whenever_they_were_made_and_however_long_choosing_took(tmp_path):
+def test_runs_do_not_depend_on_time_of_day_or_speed(tmp_path):
     one = artifacts(results(tmp_path / "one"))
     other = artifacts(results(tmp_path / "other", created_at="now", proposing_s=0.2))
     assert len(one) == 2

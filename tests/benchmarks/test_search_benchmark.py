@@ -46,7 +46,7 @@ def test_shares_are_those_of_an_independent_hypervolume(seed, candidates):
     assert shares[-1] == pytest.approx(1.0)
 
 
-def test_the_ratio_counts_until_the_hypervolume_that_paper_ends_with():
+def test_the_ratio_counts_until_the_final_paper_hypervolume():
     paper = trajectory([10, 20, 30, 40], [0.5, 0.9, 0.95, 0.95])
     ours = trajectory([3, 6, 9], [0.8, 0.95, 0.99])
     assert gpu_time_ratio(ours, paper) == pytest.approx(6 / 30)
@@ -84,7 +84,7 @@ def test_a_seed_says_which_truth_it_is():
 
 @pytest.mark.parametrize("launch", [0, 2])
 @pytest.mark.parametrize("sm_count", [3, 30])
-def test_other_laws_say_the_same_of_a_program_as_of_all_schedules_at_once(sm_count, launch):
+def test_other_laws_agree_for_one_program_and_all_schedules(sm_count, launch):
     at_once = other_laws.run_schedules(
         a100(), PARTITION, CLOCKS, np.full_like(CLOCKS, sm_count), np.full_like(CLOCKS, launch)
     )
@@ -112,7 +112,7 @@ def test_voltage_is_that_of_the_top_of_a_clocks_step():
 
 
 @pytest.mark.slow
-def test_the_benchmark_prints_one_object_and_writes_a_table_and_a_figure(tmp_path):
+def test_the_benchmark_prints_an_object_and_writes_files(tmp_path):
     command = [sys.executable, "benchmarks/search.py", "--json", "--quick", "--seeds=1", "--processes=1"]
     command += [f"--out={tmp_path}", "--partitions", "backward-attention-reducescatter"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=280)

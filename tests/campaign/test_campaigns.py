@@ -38,7 +38,7 @@ def shapes(name: str, *overrides: str) -> list[tuple[str, str, int, int, bool]]:
     ]
 
 
-def test_the_testbed_is_the_twelve_rows_of_the_paper_two_of_them_out_of_memory() -> None:
+def test_the_testbed_has_the_papers_twelve_rows_two_too_large() -> None:
     """Paper, table 3."""
     expected = [
         (model, parallelism, *shape)
@@ -54,12 +54,12 @@ def test_the_testbed_is_the_twelve_rows_of_the_paper_two_of_them_out_of_memory()
     assert all("out of memory" in reason for reason in reasons)
 
 
-def test_sensitivity_and_ablation_are_of_the_model_that_the_paper_takes() -> None:
+def test_sensitivity_and_ablation_use_the_papers_model() -> None:
     assert shapes("sensitivity") == [("qwen3-1.7b", "cp1tp8", size, 4096, True) for size in (8, 12, 16, 20)]
     assert shapes("ablation") == shapes("sensitivity")[:1]
 
 
-def test_the_paper_names_its_parts_and_shares_what_they_have_in_common() -> None:
+def test_the_paper_names_its_parts_and_shares_members() -> None:
     campaign = resolve_campaign("paper", [], CONFIG)
     parts = list(dict.fromkeys(member.part for member in campaign.members))
     assert parts == ["testbed", "sensitivity", "ablation", "search", "emulation", "profiler"]
@@ -90,12 +90,12 @@ def test_the_profiler_is_swept_as_in_the_paper() -> None:
         assert (swept.workload.model.name, swept.workload.parallelism.tp) == ("llama3.2-3b", 8)
 
 
-def test_quickstart_is_the_default_workload_and_its_overrides_whatever_they_are() -> None:
+def test_quickstart_is_the_default_workload_with_overrides() -> None:
     for overrides in ([], ["model=qwen3-1.7b", "microbatch_size=8,16"]):
         assert resolve_campaign("quickstart", overrides, CONFIG).workloads == resolve_accepted(overrides, CONFIG)
 
 
-def test_overrides_reach_everything_in_the_place_of_what_the_campaign_says() -> None:
+def test_overrides_replace_those_of_the_campaign() -> None:
     assert merged("a=1 b='x y'", ["b=2", "c=3"]) == ["a=1", "b=2", "c=3"]
     campaign = resolve_campaign("paper", ["gpu=h100-sxm5-80gb", "microbatch_size=4"], CONFIG)
     assert {m.workload.gpu.name for m in campaign.members} == {"H100-SXM5-80GB"}
@@ -161,7 +161,7 @@ def test_a_campaign_in_which_nothing_can_run_is_refused() -> None:
         resolve_campaign("testbeds", [], CONFIG)
 
 
-def test_a_fleet_or_a_sweep_that_cannot_run_is_part_of_the_result_as_well(config: Path) -> None:
+def test_a_refused_fleet_or_sweep_is_part_of_the_result(config: Path) -> None:
     write(config, "mine", 'fleets: ["microbatch_size=4,64"]\nsweeps: ["microbatch_size=8,16"]\n')
     campaign = resolve_campaign("mine", [], config)
     assert [(m.kind, m.refusal is None) for m in campaign.members] == [
@@ -173,7 +173,7 @@ def test_a_fleet_or_a_sweep_that_cannot_run_is_part_of_the_result_as_well(config
     assert (len(campaign.fleets), len(campaign.sweeps), len(campaign.folders)) == (1, 1, 2)
 
 
-def test_what_belongs_to_a_campaign_is_written_with_the_reasons_of_refusals(tmp_path: Path) -> None:
+def test_members_are_written_with_reasons_of_refusals(tmp_path: Path) -> None:
     assert main(["campaign", "paper", "--config-dir", str(CONFIG), "--output", str(tmp_path)]) == 0
     table = read_table(tmp_path / "campaigns/paper/campaign.parquet", CAMPAIGN)
     assert table.group_by("part", "kind", maintain_order=True).agg(pl.len(), pl.col("refusal").count()).rows() == [
@@ -212,7 +212,7 @@ def test_the_folder_of_a_campaign_tells_its_overrides():
 
 
 @pytest.mark.parametrize("override", ["model.name={x}", "sweep.windows_s=[1]", "a=../b", "a=1+b=2", "a=" + 80 * "9"])
-def test_overrides_that_are_no_part_of_a_path_are_told_by_their_hash(override):
+def test_overrides_unfit_for_a_path_are_named_by_hash(override):
     name = folder_name("quickstart", [override])
     assert re.fullmatch(r"quickstart\+[0-9a-f]{8}", name)
     assert name != folder_name("quickstart", [f"{override}0"])
@@ -230,7 +230,7 @@ def test_campaigns_never_share_a_folder():
 
 
 @pytest.mark.parametrize("overrides", [[], ["seed=1"], ["gpu.name='A 1'"]])
-def test_the_table_of_a_campaign_takes_the_place_of_no_other_file_under_any_overrides(overrides, tmp_path, capsys):
+def test_the_table_of_a_campaign_overwrites_no_other_file(overrides, tmp_path, capsys):
     command = ["campaign", "quickstart", *overrides, "--config-dir", str(CONFIG), "--output", str(tmp_path)]
     path = tmp_path / "campaigns" / folder_name("quickstart", overrides) / "campaign.parquet"
     path.parent.mkdir(parents=True)
@@ -243,7 +243,7 @@ def test_the_table_of_a_campaign_takes_the_place_of_no_other_file_under_any_over
     assert main(command) == 0
 
 
-def test_the_name_of_a_campaign_has_no_plus_which_begins_the_overrides_in_its_folder(config):
+def test_a_campaign_name_has_no_plus_sign(config):
     write(config, "quickstart+deadbeef", "workloads: ['']")
     with pytest.raises(ConfigError, match=r"campaign quickstart\+deadbeef: its name must not contain '\+'"):
         resolve_campaign("quickstart+deadbeef", [], config)

@@ -56,7 +56,7 @@ DAMAGES = ["deleted", "moved", "replaced", "emptied", "folder deleted"]
 
 
 @pytest.mark.parametrize("how", DAMAGES)
-def test_a_gpu_whose_clock_is_set_is_not_lost_with_the_file_of_its_claim(path, device, how):
+def test_a_set_clock_is_found_without_its_claim_file(path, device, how):
     holder = start(device, "python")
     try:
         damage(path, how)
@@ -68,7 +68,7 @@ def test_a_gpu_whose_clock_is_set_is_not_lost_with_the_file_of_its_claim(path, d
 
 
 @pytest.mark.parametrize("how", DAMAGES)
-def test_the_next_request_puts_a_lost_claim_back_even_if_it_sets_nothing(path, device, how):
+def test_the_next_request_restores_a_lost_claim(path, device, how):
     with controlled_clocks(device) as clocks:
         clocks.request(1200).result()
         before = setting_of("GPU-fake")
@@ -91,7 +91,7 @@ def test_the_next_clock_is_noted_where_others_look(path, device, how):
             pass
 
 
-def test_a_claim_that_somebody_emptied_is_restored_in_the_end_all_the_same(path, device):
+def test_an_emptied_claim_is_restored_in_the_end(path, device):
     with controlled_clocks(device) as clocks:
         clocks.request(1200).result()
         damage(path, "emptied")
@@ -103,7 +103,7 @@ def no_name(uuid, taken):
     return True
 
 
-def test_one_that_waited_for_a_file_that_was_deleted_takes_the_one_that_is_there(path, monkeypatch):
+def test_a_waiter_for_a_deleted_file_takes_the_present_one(path, monkeypatch):
     """The owner goes away and a third process makes the file anew while the second waits for the old one."""
     monkeypatch.setattr(claims, "_bind_name", no_name)
     opened = threading.Event()
@@ -136,7 +136,7 @@ def test_one_that_waited_for_a_file_that_was_deleted_takes_the_one_that_is_there
     assert taken[0].startswith("GPU-fake: in use")
 
 
-def test_two_owners_of_a_deleted_claim_are_told_apart_where_only_files_are_shared(path, monkeypatch):
+def test_owners_of_a_deleted_claim_are_distinguished_by_file(path, monkeypatch):
     monkeypatch.setattr(claims, "_bind_name", no_name)
     with claim("GPU-fake") as first:
         first.note(900)
@@ -187,7 +187,7 @@ def test_a_time_is_shown_in_one_line_however_it_is_written(path):
         ("folder", "Is a directory"),
     ],
 )
-def test_what_is_no_plain_file_is_refused_in_one_line_and_left_alone(path, tmp_path, kind, reason):
+def test_a_claim_that_is_no_plain_file_is_refused(path, tmp_path, kind, reason):
     victim = tmp_path / "victim"
     victim.write_text("content")
     match kind:
@@ -224,7 +224,7 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]
     return run, tmp
 
 
-def test_claims_are_kept_where_a_reboot_and_nothing_else_deletes_them(places):
+def test_claims_are_in_a_folder_that_only_a_reboot_empties(places):
     run, tmp = places
     with claim("GPU-1") as claimed:
         claimed.note(900)
@@ -233,7 +233,7 @@ def test_claims_are_kept_where_a_reboot_and_nothing_else_deletes_them(places):
     assert list(tmp.iterdir()) == []
 
 
-def test_all_users_use_one_folder_so_one_that_only_root_can_write_in_is_none(places):
+def test_a_folder_that_only_root_can_write_is_not_used(places):
     run, tmp = places
     run.chmod(0o755)
     with claim("GPU-1"):
@@ -250,7 +250,7 @@ def test_a_folder_that_an_administrator_made_for_all_is_used(places):
         assert (run / "kareus/GPU-1.claim").is_file()
 
 
-def test_a_link_in_the_place_of_a_default_folder_is_not_followed(places, tmp_path):
+def test_a_link_in_place_of_a_default_folder_is_not_followed(places, tmp_path):
     run, _ = places
     victim = tmp_path / "victim"
     victim.mkdir()
@@ -260,7 +260,7 @@ def test_a_link_in_the_place_of_a_default_folder_is_not_followed(places, tmp_pat
     assert list(victim.iterdir()) == []
 
 
-def test_a_default_folder_in_which_users_delete_each_others_files_is_refused(places):
+def test_a_default_folder_without_sticky_bit_is_refused(places):
     run, _ = places
     (run / "kareus").mkdir()
     (run / "kareus").chmod(0o777)
@@ -274,14 +274,14 @@ def test_a_machine_has_the_default_folders_that_are_documented():
         assert f"`{folder}`" in text
 
 
-def test_what_a_killed_run_left_is_known_after_its_claim_was_damaged(path, device):
+def test_a_killed_runs_clock_is_known_after_claim_damage(path, device):
     kill(device)
     path.write_bytes(b"\xff" * 40)
     with controlled_clocks(device):
         assert device.calls() == ["lock 1200", "reset"]
 
 
-def test_a_claim_ends_with_its_process_though_the_name_is_the_kernels(path, device):
+def test_a_claim_ends_with_its_process_under_a_reused_name(path, device):
     holder = start(device, "python")
     holder.send_signal(signal.SIGKILL)
     holder.wait()
@@ -289,7 +289,7 @@ def test_a_claim_ends_with_its_process_though_the_name_is_the_kernels(path, devi
         assert claimed.setting().frequency_mhz == 1200
 
 
-def test_children_that_outlive_their_parent_do_not_keep_its_claim(path):
+def test_children_do_not_keep_their_parents_claim(path):
     with claim("GPU-fake"):
         child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     with claim("GPU-fake"):

@@ -85,7 +85,7 @@ def test_reset_names_all_gpus_in_use_in_one_line(three, capsys):
 
 
 @pytest.mark.parametrize("action", ["show", "reset"])
-def test_a_claim_that_cannot_be_used_keeps_nobody_from_the_other_gpus(three, tmp_path, capsys, action):
+def test_an_unusable_claim_does_not_hide_the_other_gpus(three, tmp_path, capsys, action):
     path = tmp_path / "claims/GPU-a.claim"
     path.unlink()
     path.symlink_to(tmp_path / "victim")
@@ -96,7 +96,7 @@ def test_a_claim_that_cannot_be_used_keeps_nobody_from_the_other_gpus(three, tmp
     assert not (tmp_path / "victim").exists()
 
 
-def test_a_user_without_rights_gets_one_line_and_the_claim_stays(device, capsys):
+def test_a_user_without_rights_gets_one_line_and_a_claim(device, capsys):
     kill(device)
     device.allowed = False
     assert main(["clocks", "reset"]) == 2

@@ -62,7 +62,7 @@ def test_every_call_reaches_the_driver_with_its_types_and_units(driver: Path) ->
     assert done.stderr == ""
 
 
-def test_a_driver_from_before_the_newer_call_is_asked_for_its_temperature_in_the_older_way(driver: Path) -> None:
+def test_an_older_driver_is_asked_for_temperature_the_older_way(driver: Path) -> None:
     assert json.loads(python(driver, "-c", READ, OLD="1").stdout)["temperature_c"] == 57.0
 
 

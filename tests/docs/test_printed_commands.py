@@ -155,7 +155,7 @@ def test_printed_commands_succeed(clone, script):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", configurations())
-def test_configurations_of_printed_commands_that_take_minutes_are_accepted(clone, name, monkeypatch):
+def test_configurations_of_slow_printed_commands_are_accepted(clone, name, monkeypatch):
     monkeypatch.chdir(clone)  # with the files that the commands before have made
     words = [word for word in shlex.split(name)[1:] if "=" in word]
     given = {key: yaml.safe_load(value) for key, _, value in (word.partition("=") for word in words)}
@@ -192,7 +192,7 @@ def test_the_lists_of_exceptions_name_only_what_is_printed():
     assert set(PYTHON_LEFT_OUT) <= pages
 
 
-def test_every_fenced_block_has_a_language_that_somebody_runs_or_nobody_could():
+def test_every_fenced_block_has_a_checked_language():
     for page in PAGES:
         fences = re.findall(r"^```(.*)$", page.read_text(), re.M)
         assert set(fences[::2]) <= {"sh", "python", "text", "json", "yaml"}, page

@@ -119,7 +119,7 @@ def test_what_cannot_be_emulated_is_refused_in_one_line(results, capsys, overrid
     assert said.count("\n") == 1
 
 
-def test_hours_that_are_too_few_are_refused_with_what_can_be_done(results, tmp_path, capsys):
+def test_too_few_hours_are_refused_with_what_can_be_done(results, tmp_path, capsys):
     path = tmp_path / "prices.csv"
     path.write_text("hour,price_per_kwh\n0,0.3\n")
     assert emulate(results, f"emulation.series={path}", "emulation.iterations=9999999") == 2

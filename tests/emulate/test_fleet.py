@@ -5,8 +5,7 @@ import dataclasses
 import pytest
 from helpers.fleets import fleet
 
-from kareus.emulate.fleet import Scale, fleet_columns, scale_of
-from kareus.emulate.reduction import reduction_s
+from kareus.emulate.fleet import Scale, fleet_columns, reduction_s, scale_of
 from kareus.pipeline.solver.frontier import PlannedIteration
 
 SCALE = Scale(

@@ -6,7 +6,7 @@ import pytest
 from helpers.chains import WAITING_W, chain, plans
 
 from kareus.emulate.fleet import Scale
-from kareus.emulate.iso import with_iso_plans
+from kareus.emulate.frontiers import with_iso_plans
 from kareus.emulate.power_caps import power_cap_columns
 from kareus.emulate.stragglers import straggler_columns
 

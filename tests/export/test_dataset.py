@@ -77,7 +77,7 @@ def test_what_stands_in_the_path_becomes_a_column(results):
     assert sorted(counted.rows()) == [("backward-mlp-allreduce", 2), ("forward-mlp-allreduce", 2)]
 
 
-def test_every_table_is_there_with_its_columns_even_where_nobody_wrote_it(results):
+def test_every_table_has_its_columns_even_if_never_written(results):
     tables = kareus.open_results(results)
     assert set(tables) == {"workloads", *(entry.schema.name for entry in (*CATALOGUE, *CAMPAIGN_CATALOGUE))}
     for entry in (*CATALOGUE, *CAMPAIGN_CATALOGUE):

@@ -74,7 +74,7 @@ def exported(plan):
     return frequency_schedule(plan, WorkloadFolder(Path("results/tiny")), Path("results/tiny/plan/fastest.json"))
 
 
-def test_the_frequency_schedule_for_zeus_is_a_literal_of_one_list_for_each_stage(plan):
+def test_the_zeus_schedule_is_a_literal_list_per_stage(plan):
     first = [("forward", 1410), ("backward", 1200), ("forward", 900), ("backward", 900)]
     last = [("forward", 1410), ("backward", 900), ("forward", 1200), ("backward", 1410)]
     text = exported(run_as(plan, Execution.SEQUENTIAL))
@@ -85,7 +85,7 @@ def test_the_frequency_schedule_for_zeus_is_a_literal_of_one_list_for_each_stage
 
 
 @pytest.mark.parametrize("hostile", ["a\nimport os; os.system('reboot')\n#", "a\r[1/0]", "\u2028__import__('os')", "]"])
-def test_no_text_of_a_plan_gets_into_the_file_that_zeus_evaluates(plan, hostile):
+def test_no_text_of_a_plan_gets_into_the_zeus_file(plan, hostile):
     sequential = run_as(plan, Execution.SEQUENTIAL)
     named = dataclasses.replace(
         sequential,
@@ -101,7 +101,7 @@ def test_no_text_of_a_plan_gets_into_the_file_that_zeus_evaluates(plan, hostile)
     "executions",
     [(Execution.OVERLAP,), (Execution.OVERLAP, Execution.OVERLAP), (Execution.NANOBATCHING, Execution.SEQUENTIAL)],
 )
-def test_clocks_of_execution_that_zeus_cannot_ask_for_are_not_exported(plan, executions):
+def test_clocks_that_zeus_cannot_ask_for_are_not_exported(plan, executions):
     with pytest.raises(ConfigError) as raised:
         exported(run_as(plan, *executions))
     assert str(raised.value).endswith(
@@ -125,7 +125,7 @@ def test_weight_gradients_run_sequentially_in_any_plan(plan):
     assert ast.literal_eval(text)[0][-1] == ("weight-gradient", 900)
 
 
-def test_ranks_count_tensor_parallelism_fastest_and_the_pipeline_slowest(plan):
+def test_ranks_count_tensor_fastest_and_pipeline_slowest(plan):
     parallelism = Parallelism(dp=2, pp=2, tp=2, cp=1, layers_per_stage=(2, 2), shard_optimizer=False)
     ranks = rank_schedules(plan, parallelism)["ranks"]
     assert [r["rank"] for r in ranks] == list(range(8))

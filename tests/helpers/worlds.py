@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from helpers.builders import small_model
 from kareus.graph.records import Batch, BlockGraph
-from kareus.launch.ranks import Groups, groups_of, place_of
+from kareus.launch.mesh import coordinate_of
+from kareus.launch.process_groups import ProcessGroups, make_process_groups
 from kareus.model.communicators.choice import Library
 from kareus.model.config import Model, Parallelism
 from kareus.partition.detect import detect_partitions
@@ -72,9 +73,10 @@ def spawn(world_size: int, check: Callable[..., None], folder: Path, *arguments:
     torch.multiprocessing.spawn(_run, (check, world_size, str(store), arguments), nprocs=world_size)
 
 
-def gloo_groups(rank: int, parallelism: Parallelism) -> Groups:
-    """The communicators of `rank`; every rank calls this."""
-    return groups_of(place_of(rank, parallelism, dist.get_world_size()), parallelism, Library.GLOO, scratch_bytes=0)
+def gloo_groups(rank: int, parallelism: Parallelism) -> ProcessGroups:
+    """The process groups of `rank`; every rank calls this."""
+    coordinate = coordinate_of(rank, parallelism, dist.get_world_size())
+    return make_process_groups(coordinate, parallelism, Library.GLOO, scratch_bytes=0, tie_embeddings=False)
 
 
 def randomise(module: torch.nn.Module, seed: int = 0) -> None:

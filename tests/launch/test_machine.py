@@ -31,7 +31,7 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("mscclpp", "communicator 'mscclpp': cannot be imported (not installed); build it"),
     ],
 )
-def test_a_missing_gpu_or_library_is_said_before_ranks_are_started(
+def test_a_missing_gpu_or_library_is_reported_before_start(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -48,7 +48,7 @@ def test_a_missing_gpu_or_library_is_said_before_ranks_are_started(
     assert not (tmp_path / "run").exists()
 
 
-def test_more_ranks_than_the_memory_holds_are_refused_before_they_are_started(
+def test_too_many_ranks_for_the_memory_are_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = asked(tmp_path, monkeypatch)
@@ -60,7 +60,7 @@ def test_more_ranks_than_the_memory_holds_are_refused_before_they_are_started(
     )
 
 
-def test_the_least_memory_counts_sixteen_bytes_of_every_weight_of_every_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_least_memory_is_sixteen_bytes_per_weight_and_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     alone = tiny_workload()
     model = alone.model
     query, key_value = model.num_attention_heads * model.head_dim, model.num_key_value_heads * model.head_dim
@@ -74,7 +74,7 @@ def test_the_least_memory_counts_sixteen_bytes_of_every_weight_of_every_rank(mon
         check_machine(alone, "gloo")
 
 
-def test_pages_of_files_that_a_container_has_read_are_not_taken_from_its_memory(tmp_path: Path) -> None:
+def test_page_cache_of_a_container_is_not_counted_as_used(tmp_path: Path) -> None:
     group = tmp_path / "sys/fs/cgroup"
     group.mkdir(parents=True)
     (tmp_path / "proc").mkdir()

@@ -11,15 +11,18 @@ from typing import Any
 
 import pytest
 
-from kareus.launch import watch
-from kareus.launch.watch import Patience
+from kareus.launch import coordinator, heartbeats
+from kareus.launch.client import CoordinatorClient
+from kareus.launch.coordinator import Coordinator
+from kareus.launch.heartbeats import Patience
+from kareus.launch.monitor import RankMonitor
 
 PROBES = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
 RANK = """
 import json, os, signal, socket, sys, time
 from pathlib import Path
-from kareus.launch import watch
-from kareus.launch.watch import Patience
+from kareus.launch import monitor, watch
+from kareus.launch.heartbeats import Patience
 from kareus.errors import DeviceError, EngineError
 
 rank, size, folder, act = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]), sys.argv[4]
@@ -44,7 +47,7 @@ def block():
         time.sleep(100)
 
 if act == "blocked":
-    watch._PATIENCE_S = 2.0
+    monitor._EXIT_TIMEOUT_S = 2.0
 if act == "late":
     time.sleep(5)
 patience = Patience(heartbeat_s=float(sys.argv[5]), stall_s=3.0)
@@ -121,9 +124,7 @@ def test_where_all_is_well_all_end_quietly(tmp_path: Path) -> None:
         (("die", "early", "hang"), "program: rank 0 died; all others end, there is no checkpoint yet.\n"),
     ],
 )
-def test_when_one_fails_all_end_restored_and_the_cause_is_said_once(
-    tmp_path: Path, acts: tuple[str, ...], said: str
-) -> None:
+def test_one_failure_ends_all_restored_with_one_message(tmp_path: Path, acts: tuple[str, ...], said: str) -> None:
     found, codes, restored = ended(tmp_path, *acts)
     assert found == said
     assert codes == [9 if act == "die" else 2 for act in acts]
@@ -148,7 +149,7 @@ def test_a_rank_that_is_stopped_is_missed_and_all_others_end(tmp_path: Path, act
     assert restored == {f"restored-{other}" for other in range(3) if other != rank}
 
 
-def test_a_main_thread_that_is_busy_for_longer_than_a_heartbeat_is_not_missed(tmp_path: Path) -> None:
+def test_a_main_thread_busy_beyond_a_heartbeat_is_not_missed(tmp_path: Path) -> None:
     assert ended(tmp_path, "slow", "slow", "end", heartbeat_s=3.0) == ("", [0, 0, 0], set())
 
 
@@ -172,13 +173,13 @@ def test_a_rank_that_joins_later_than_a_heartbeat_is_waited_for(tmp_path: Path) 
     assert ended(tmp_path, "end", "late", heartbeat_s=2.0) == ("", [0, 0], set())
 
 
-def test_a_rank_that_never_joins_is_named_once_the_start_has_taken_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch, "_MEETING_S", 1.5)
-    monkeypatch.setattr(watch, "_GRACE_S", 0.1)
+def test_a_rank_that_never_joins_is_named_after_the_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heartbeats, "JOIN_TIMEOUT_S", 1.5)
+    monkeypatch.setattr(coordinator, "_GRACE_S", 0.1)
     ends: list[str | None] = []
     store = Store()
-    _centre(ends, store, Patience(heartbeat_s=1.0))
-    member = watch._Member(NotedEnd(1, []), store)
+    _coordinator(ends, store, Patience(heartbeat_s=1.0))
+    member = CoordinatorClient(NotedEnd(1, []), store)
     deadline_s = time.monotonic() + 20
     while not ends and time.monotonic() < deadline_s:
         member._beat()
@@ -189,7 +190,7 @@ def test_a_rank_that_never_joins_is_named_once_the_start_has_taken_too_long(monk
     ]
 
 
-def test_an_address_that_an_earlier_start_left_is_not_taken_for_the_present_one(tmp_path: Path) -> None:
+def test_an_address_of_an_earlier_start_is_not_used(tmp_path: Path) -> None:
     """As in torchrun's store, where it starts ranks again."""
     with socket.create_server(("localhost", 0)) as gone:
         address = ["localhost", gone.getsockname()[1], "token"]
@@ -201,25 +202,25 @@ def test_an_address_that_an_earlier_start_left_is_not_taken_for_the_present_one(
 def test_a_rank_that_slept_itself_does_not_blame_others(monkeypatch: pytest.MonkeyPatch) -> None:
     called: list[str] = []
     times_s = iter([0.0, 100.0, 101.0])
-    monkeypatch.setattr(watch.time, "monotonic", lambda: next(times_s))
-    monkeypatch.setattr(watch.time, "sleep", lambda seconds: None)
-    watch._pulse(
+    monkeypatch.setattr(heartbeats.time, "monotonic", lambda: next(times_s))
+    monkeypatch.setattr(heartbeats.time, "sleep", lambda seconds: None)
+    heartbeats.exchange_heartbeats(
         Patience(heartbeat_s=60.0),
         lambda: called.append("beat"),
         lambda: bool(called.append("check")),
-        lambda: called.append("forgive"),
+        lambda: called.append("reset"),
     )
-    assert called == ["beat", "forgive", "beat", "check"]
+    assert called == ["beat", "reset", "beat", "check"]
 
 
-def test_an_error_that_nobody_foresaw_is_said_with_its_traceback(tmp_path: Path) -> None:
+def test_an_unforeseen_error_is_reported_with_its_traceback(tmp_path: Path) -> None:
     found, codes, _ = ended(tmp_path, "hang", "lose")
     assert found.startswith("program: rank 1: Traceback")
     assert "connection closed by peer" in found
     assert codes == [2, 2]
 
 
-def test_a_clock_that_cannot_be_restored_is_said_and_neither_the_end_nor_other_undoing_waits_for_it(
+def test_a_failed_restore_is_reported_and_delays_nothing(
     tmp_path: Path,
 ) -> None:
     found, codes, restored = ended(tmp_path, "fail", "refused")
@@ -245,11 +246,13 @@ def test_news_from_several_ranks_at_once_end_all_once(monkeypatch: pytest.Monkey
             super().append(item)
             time.sleep(0.2)
 
-    monkeypatch.setattr(watch, "_GRACE_S", 0.5)
+    monkeypatch.setattr(coordinator, "_GRACE_S", 0.5)
     ends: list[str | None] = []
-    centre = _centre(ends, Store())
-    centre._news = SlowList()
-    tellers = [threading.Thread(target=centre._tell, args=(1, rank, f"rank {rank} died")) for rank in (2, 1)]
+    coordinating = _coordinator(ends, Store())
+    coordinating._failures = SlowList()
+    tellers = [
+        threading.Thread(target=coordinating._note_failure, args=(1, rank, f"rank {rank} died")) for rank in (2, 1)
+    ]
     for teller in tellers:
         teller.start()
     for teller in tellers:
@@ -258,7 +261,7 @@ def test_news_from_several_ranks_at_once_end_all_once(monkeypatch: pytest.Monkey
     assert ends == ["rank 1 died"]
 
 
-def test_a_stranger_who_says_nothing_does_not_keep_ranks_from_being_watched(tmp_path: Path) -> None:
+def test_a_silent_stranger_does_not_delay_the_watching(tmp_path: Path) -> None:
     found, codes, _ = ended(tmp_path, "haunted", "hang", "die")
     assert found == "program: rank 2 died; all others end, the last checkpoint is whole.\n"
     assert codes == [2, 2, 9]
@@ -267,7 +270,7 @@ def test_a_stranger_who_says_nothing_does_not_keep_ranks_from_being_watched(tmp_
 def test_a_stranger_who_has_not_the_token_is_turned_away() -> None:
     ends: list[str | None] = []
     store = Store()
-    _centre(ends, store)
+    _coordinator(ends, store)
     host, port, _ = json.loads(store.get("at"))
     with socket.create_connection((host, port), timeout=10) as stranger:
         stranger.sendall(b'{"token": "guessed", "rank": 1}\n')
@@ -277,13 +280,13 @@ def test_a_stranger_who_has_not_the_token_is_turned_away() -> None:
 
 def test_both_ends_of_a_connection_miss_a_machine_that_vanishes() -> None:
     store = Store()
-    centre = _centre([], store)
-    members = [watch._Member(watch.Watch(rank, "program"), store) for rank in (1, 2)]
+    coordinating = _coordinator([], store)
+    members = [CoordinatorClient(RankMonitor(rank, "program"), store) for rank in (1, 2)]
     finishing = [threading.Thread(target=member.finish) for member in members]
     for thread in finishing:
         thread.start()
-    centre.finish()
-    connections = [*centre._members, *(member._centre for member in members)]
+    coordinating.finish()
+    connections = [*coordinating._members, *(member._coordinator for member in members)]
     assert len(connections) == 4
     for connection in connections:
         assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
@@ -306,17 +309,17 @@ class Store:
         return self.value.encode()
 
 
-class NotedEnd(watch.Watch):
+class NotedEnd(RankMonitor):
     """Notes what it would end this process with."""
 
     def __init__(self, rank: int, ends: list[str | None]) -> None:
         super().__init__(rank, "program")
         self._ends = ends
 
-    def end(self, said: str | None = None) -> Any:
-        self._ends.append(said)
+    def end(self, reason: str | None = None) -> Any:
+        self._ends.append(reason)
 
 
-def _centre(ends: list[str | None], store: Store, patience: Patience | None = None) -> "watch._Centre":
+def _coordinator(ends: list[str | None], store: Store, patience: Patience | None = None) -> Coordinator:
     """Rank 0 of three, in this process; notes in `ends` what it ends with."""
-    return watch._Centre(NotedEnd(0, ends), 3, store, patience)
+    return Coordinator(NotedEnd(0, ends), 3, store, patience)

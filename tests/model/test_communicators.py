@@ -19,7 +19,7 @@ RANKS = 2
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_loopback_gives_what_ranks_of_zeros_or_of_the_same_would(dtype: torch.dtype) -> None:
+def test_loopback_equals_ranks_of_zeros_or_equal_data(dtype: torch.dtype) -> None:
     alone = LoopbackCommunicator("tp", 4)
     first, second = torch.arange(12.0).view(4, 3).to(dtype), torch.ones(8, 2, dtype=dtype)
     reduced = alone.all_reduce((first.clone(), second.clone()), 8).wait()
@@ -98,7 +98,7 @@ def test_an_environment_that_overrules_sm_counts_is_refused(
 
 
 @pytest.mark.skipif(not dist.is_nccl_available(), reason="needs torch for CUDA; no GPU")
-def test_nccl_is_limited_to_exactly_as_many_ctas_on_a_stream_that_goes_first(
+def test_nccl_is_limited_to_exactly_the_ctas_asked_for(
     fake_group: dist.ProcessGroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[Any] = []

@@ -9,7 +9,7 @@ CHUNK = 3
 
 
 @pytest.mark.parametrize("size", [2, 3, 4])
-def test_gradients_of_two_chunks_are_summed_and_handed_out_rank_by_rank(size: int) -> None:
+def test_gradients_of_two_chunks_are_summed_by_rank(size: int) -> None:
     generator = torch.Generator().manual_seed(size)
     for rank in range(size):
         front, back = (torch.rand(2, CHUNK * n, 5, 4, generator=generator) for n in (rank + 1, 2 * size - rank))

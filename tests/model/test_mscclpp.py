@@ -90,7 +90,7 @@ def communicator() -> MscclppCommunicator:
 
 
 @pytest.mark.parametrize("elements", [16, 17, 100])
-def test_an_all_reduce_goes_in_parts_that_the_scratch_buffer_takes(library: Library, elements: int) -> None:
+def test_an_all_reduce_is_split_to_fit_the_scratch_buffer(library: Library, elements: int) -> None:
     weights = torch.arange(2.0 * elements).view(2, elements)
     library.memory[weights.data_ptr()] = weights
     (reduced,) = communicator().all_reduce((weights,), 12).wait()

@@ -14,7 +14,7 @@ from kareus.model.communication import Mesh
 from kareus.model.communicators.loopback import LoopbackCommunicator
 from kareus.model.config import Parallelism
 from kareus.model.layers import ColumnParallelLinear, Norm, RowParallelLinear, SwiGlu, rotary_table
-from kareus.model.passes import Exchange, Pass, Tape, backward_pass, forward_pass
+from kareus.model.passes import CollectiveCall, Pass, Tape, backward_pass, forward_pass
 from kareus.model.shards import shard_of
 from kareus.model.steps import as_tuple, steps_of
 
@@ -46,12 +46,12 @@ def drive(running: Pass) -> Tensor:
             event = next(running)
         except StopIteration as end:
             return end.value
-        if isinstance(event, Exchange):
+        if isinstance(event, CollectiveCall):
             event.launch(None)
         del event
 
 
-def test_neither_gathered_keys_and_values_nor_reduced_updates_are_kept() -> None:
+def test_neither_gathered_keys_nor_reduced_updates_are_kept() -> None:
     tp, cp = Watched("tp"), Watched("cp")
     shard = shard_of(MODEL, TWO_BY_TWO, 16)
     steps = steps_of([Block(MODEL, shard, Mesh(tp=tp, cp=cp), torch.float32) for _ in range(2)])

@@ -172,7 +172,7 @@ class OneOfFour(NamedTuple):
     size: int = 4
 
 
-def test_chunks_of_all_ranks_cover_a_sequence_once_and_attend_over_equally_many_pairs() -> None:
+def test_chunks_cover_a_sequence_once_with_equal_attention() -> None:
     held = [positions(TOKENS // 4, OneOfFour(rank)) for rank in range(4)]
     assert sorted(torch.cat(held).tolist()) == list(range(TOKENS))
     assert len({int((own + 1).sum()) for own in held}) == 1

@@ -8,10 +8,10 @@ import time
 import pytest
 
 from kareus.progress import wording
-from kareus.progress.campaign import TimeLeft
-from kareus.progress.events import Failed, Finished, Planned, Said, Started
+from kareus.progress.events import Failed, Finished, JobsPlanned, Said, Started
 from kareus.progress.journal import Journal, Standing
 from kareus.progress.live import LiveView
+from kareus.progress.run_state import TimeLeft
 from kareus.progress.shows import Errors, JsonLines, Lines
 from kareus.progress.watch import Watch
 
@@ -25,7 +25,7 @@ def events(tmp_path):
     log = tmp_path / "b.log"
     log.write_text(f"round 0: 3 measured\n{LINE}\n")
     return [
-        Planned(jobs={"search": 2}),
+        JobsPlanned(jobs={"search": 2}),
         Said(level="info", text="Nothing to be done."),
         Said(level="warning", text="beware"),
         Started(at_s=NOW_S, job=1, rule="search", what="Searching a", wildcards={"partition": "a"}),
@@ -44,7 +44,7 @@ def shown(show, stream, events):
     return stream.getvalue()
 
 
-def test_lines_tell_what_took_a_while_and_what_failed_with_its_one_line(events, tmp_path):
+def test_lines_show_slow_jobs_and_failures(events, tmp_path):
     stream = io.StringIO()
     lines = shown(Lines(stream), stream, events).splitlines()
     assert lines[:-1] == [
@@ -69,7 +69,7 @@ def test_the_quiet_mode_tells_only_what_went_wrong(events):
     assert "Nothing" not in said
 
 
-def test_every_line_for_programs_is_an_object_with_an_event_and_a_time(events):
+def test_every_json_line_has_an_event_and_a_time(events):
     stream = io.StringIO()
     told = [json.loads(line) for line in shown(JsonLines(stream), stream, events).splitlines()]
     assert [t["event"] for t in told] == [
@@ -82,7 +82,7 @@ def test_every_line_for_programs_is_an_object_with_an_event_and_a_time(events):
     assert (told[7]["done"], told[7]["failed"], told[7]["total"]) == (1, 1, 2)
 
 
-def test_programs_are_told_how_far_a_search_is_when_that_has_changed(events, tmp_path):
+def test_json_lines_report_changed_search_progress(events, tmp_path):
     stream = io.StringIO()
     watch = Watch(JsonLines(stream))
     for event in events[:5]:
@@ -90,7 +90,7 @@ def test_programs_are_told_how_far_a_search_is_when_that_has_changed(events, tmp
     Journal(tmp_path / "b.progress.json", Standing(budget=64, space=1521, measured=9, round=1, hypervolume=0.5))
     show = watch._show
     for _ in range(2):
-        show.tick(watch._campaign, NOW_S + 10.0)
+        show.tick(watch._state, NOW_S + 10.0)
     watch.close()
     told = [json.loads(line) for line in stream.getvalue().splitlines()]
     (progress,) = [t for t in told if t["event"] == "progress"]
@@ -104,7 +104,7 @@ def test_lines_tell_now_and_then_what_is_running(events, tmp_path):
     for event in events[:1] + events[3:5]:
         watch.tell(event)
     Journal(tmp_path / "b.progress.json", Standing(budget=64, space=1521, measured=9))
-    show.tick(watch._campaign, NOW_S + 40.0)
+    show.tick(watch._state, NOW_S + 40.0)
     watch.close()
     lines = stream.getvalue().splitlines()
     assert lines[1].startswith("0 of 2 jobs in ")
@@ -115,13 +115,13 @@ def test_a_cluster_of_jobs_is_not_all_drawn():
     stream = io.StringIO()
     stream.isatty = lambda: True
     jobs = [Started(at_s=NOW_S, job=n, rule="search", what=f"Searching {n}.") for n in range(100)]
-    said = shown(LiveView(stream, colour=False), stream, [Planned(jobs={"search": 100}), *jobs])
+    said = shown(LiveView(stream, colour=False), stream, [JobsPlanned(jobs={"search": 100}), *jobs])
     assert "Searching 7." in said
     assert "Searching 8." not in said
     assert "and 92 more" in said
 
 
-def test_the_live_view_draws_the_running_jobs_and_leaves_one_line(events, tmp_path):
+def test_the_live_view_draws_running_jobs_and_leaves_one_line(events, tmp_path):
     stream = io.StringIO()
     stream.isatty = lambda: True
     view = LiveView(stream, colour=False)
@@ -152,7 +152,7 @@ def test_the_estimate_says_what_it_leaves_out(left, text):
     assert wording.time_left(left) == text
 
 
-def test_a_job_that_dies_without_a_line_of_its_own_shows_the_end_of_its_log(tmp_path):
+def test_a_job_that_dies_silently_shows_the_end_of_its_log(tmp_path):
     log = tmp_path / "x.log"
     log.write_text("".join(f"line {n}\n" for n in range(100)))
     failed = Failed(at_s=0.0, job=1, rule="search", said="SLURM status is: 'OUT_OF_MEMORY'", logs=(log,))
@@ -181,11 +181,11 @@ def test_a_log_that_is_not_there_is_named_nevertheless(tmp_path):
         ("Nothing to be done.", "Nothing to be done."),
     ],
 )
-def test_errors_of_the_workflow_are_told_without_where_they_were_raised(text, said):
+def test_workflow_errors_are_shown_without_their_location(text, said):
     assert wording.message(text) == said
 
 
-def test_nothing_that_a_log_or_a_name_holds_reaches_a_terminal_as_a_control_character(tmp_path):
+def test_no_control_character_reaches_a_terminal(tmp_path):
     log = tmp_path / "a.log"
     log.write_text("kareus search: \x1b[31mevil\n")
     stream = io.StringIO()

@@ -151,7 +151,7 @@ def test_a_page_without_searches_says_so_and_draws_the_rest(tmp_path):
     assert (iteration["plans"], timeline["bars"], search["marks"]) == (2, 8, 0)
 
 
-def test_chunks_and_the_parts_of_a_split_backward_have_names_of_their_own(tmp_path):
+def test_chunks_and_split_backwards_have_names_of_their_own(tmp_path):
     def split(instruction):
         if instruction.direction == "forward":
             return instruction

@@ -61,7 +61,7 @@ def cells(sheet: dict) -> list[list[str]]:
 CONTENTS = {"index.html", "summary.txt", "manifest.json", "data", "figures", "workloads"}
 
 
-def test_the_manifest_lists_every_file_of_the_folder_with_its_hash(report):
+def test_the_manifest_lists_every_file_with_its_hash(report):
     files = {path: path.relative_to(report).as_posix() for path in report.rglob("*") if path.is_file()}
     listed = read_manifest(report / "manifest.json")
     assert listed == {
@@ -99,7 +99,7 @@ def test_every_link_leads_to_a_file_in_the_folder(report, page):
         shutil.move(report.parent / "handed-on", report)
 
 
-def test_the_index_says_what_was_planned_and_why_something_was_refused(page):
+def test_the_index_lists_what_was_planned_and_refused(page):
     rows = {(row["cells"][0], row["cells"][1]): row for row in sheet(page, "Members")["rows"]}
     assert len(rows) == len(MEMBERS)
     assert rows[WORKLOAD, "testbed"]["cells"][2:] == ["planned", "16"]
@@ -108,7 +108,7 @@ def test_the_index_says_what_was_planned_and_why_something_was_refused(page):
     assert rows[f"{EMULATED}, fleet small", "emulation"]["link"] == f"workloads/{EMULATED}/fleets.html"
 
 
-def test_max_throughput_and_frontier_improvement_are_those_worked_out_by_hand(page):
+def test_improvements_are_those_worked_out_by_hand(page):
     """M+P 4 s, 18 kJ; N+P 4.4 s, 20 kJ; kareus 3 s, 14 kJ; all against 4 s, 20 kJ."""
     assert cells(sheet(page, "Testbed: Max")) == [
         ["8", "4,096", "0.0", "-10.0", "25.0", "10.0", "0.0", "30.0"],
@@ -156,7 +156,7 @@ def test_a_sweep_tells_the_distribution_over_trials(report, page):
 
 
 @pytest.mark.parametrize("schema", [COMPARISON, FLEET_COMPARISON, PASSES, SEARCH_TIME, PROFILER])
-def test_tables_are_declared_labelled_and_opened_over_all_campaigns(report, schema):
+def test_tables_are_declared_labelled_and_opened_together(report, schema):
     frame = read_table(report / f"data/{schema.name}.parquet", schema)
     assert len(frame)
     assert set(frame["testbed"]) == {LABEL}
@@ -213,7 +213,7 @@ def test_a_member_that_was_not_planned_is_told_in_one_line(report, tmp_path, cap
     assert "campaigns/none/campaign.parquet: no such file" in capsys.readouterr().err
 
 
-def test_a_campaign_of_sweeps_alone_has_a_report_with_every_file_that_the_rule_declares(report, tmp_path):
+def test_a_campaign_of_sweeps_alone_has_all_declared_files(report, tmp_path):
     results = tmp_path / "results"
     shutil.copytree(report.parents[2], results)
     table = results / "campaigns/sweeps/campaign.parquet"

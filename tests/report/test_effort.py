@@ -38,7 +38,7 @@ def test_nothing_searched_took_nothing():
     assert search_efforts([]) == []
 
 
-def test_the_summary_says_who_found_the_frontiers_and_where_the_time_went(inputs):
+def test_the_summary_shows_search_passes_and_times(inputs):
     lines = summary_text(inputs).splitlines()
     (found,) = (i for i, line in enumerate(lines) if line.startswith("Search: "))
     assert " ".join(lines[found : found + 2]) == (

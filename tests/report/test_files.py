@@ -64,7 +64,7 @@ def test_every_file_that_the_page_offers_is_there(report):
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_csv_and_parquet_hold_the_same_numbers_and_both_name_workload_and_testbed(report, name):
+def test_csv_and_parquet_hold_the_same_labelled_numbers(report, name):
     whole, flat = pl.read_parquet(report / f"data/{name}.parquet"), pl.read_csv(report / f"data/{name}.csv")
     nested = [column for column, dtype in whole.schema.items() if dtype.is_nested()]
     assert flat.columns == [column for column in whole.columns if column not in nested]
@@ -75,7 +75,7 @@ def test_csv_and_parquet_hold_the_same_numbers_and_both_name_workload_and_testbe
     assert set(whole["workload"]) == {WORKLOAD}
 
 
-def test_tables_are_of_a_declared_schema_and_carry_their_provenance(report, inputs):
+def test_tables_have_a_declared_schema_and_provenance(report, inputs):
     for schema, frame in tables(inputs):
         assert problem_of(frame, schema) is None
     for schema in (ITERATION, ITERATIONS, TIMELINE, POWER):
@@ -109,7 +109,7 @@ def pdf_text(path: Path) -> str:
     return b"".join(found).replace(b"\0", b"").decode("latin-1")
 
 
-def test_every_drawing_says_on_its_face_and_in_its_metadata_on_which_testbed(report):
+def test_every_drawing_names_its_testbed(report):
     drawings = sorted(report.glob("[ft]*/*.*"))
     assert len(drawings) == 2 * (len(PLOTS) + 3)
     for path in drawings:
@@ -144,7 +144,7 @@ def test_equal_inputs_give_equal_drawings(inputs, tmp_path):
         assert first == second
 
 
-def test_a_name_that_looks_like_markup_or_mathematics_stays_text(tmp_path):
+def test_a_name_that_looks_like_markup_stays_text(tmp_path):
     names = Names(launch="<b>$x^2$", selector="a $\\frac{1}$ & <i>")
     nasty = load(names.workload, write_inputs(tmp_path, names))
     timeline = next(figure for figure in figures(nasty) if figure.name == "own")

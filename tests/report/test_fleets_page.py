@@ -12,7 +12,7 @@ from kareus.artifacts.provenance import Provenance
 from kareus.artifacts.tables import write_table
 from kareus.cli import main
 from kareus.emulate.tables import FLEET, HOURS, POWER_CAPS, STRAGGLERS
-from kareus.report.text import DASH
+from kareus.report.sheets import DASH
 
 LABEL = "simulated testbed, A100-SXM4-40GB"
 SIZES = {"large": (32, 4), "small": (16, 8)}
@@ -125,7 +125,7 @@ def lines(text, title):
     return [re.split(r"\s{2,}", line) for line in block.splitlines()[2:]]
 
 
-def test_the_summary_has_the_form_of_the_paper_fleets_with_fewer_microbatches_first(page):
+def test_the_summary_is_the_papers_by_rising_microbatches(page):
     _, text = page
     assert LABEL in text
     throughput = lines(text, "Max throughput")

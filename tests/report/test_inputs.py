@@ -81,6 +81,6 @@ def test_a_partition_needs_both_its_tables(paths):
         load(WORKLOAD, dataclasses.replace(paths, rounds=paths.rounds[:1]))
 
 
-def test_searches_keep_their_partitions_whatever_the_order_of_files(paths):
+def test_searches_keep_their_partitions_in_any_file_order(paths):
     turned = dataclasses.replace(paths, rounds=paths.rounds[::-1])
     assert [s.partition for s in load(WORKLOAD, turned).searches] == ["forward-mlp-allreduce", "backward-mlp-allreduce"]

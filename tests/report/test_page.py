@@ -121,7 +121,7 @@ def test_stages_that_cost_the_same_share_a_panel(inputs):
         assert [len(series.points) for series in panel.series] == [2, 2, 2, 1, 0, 1]
 
 
-def test_chunks_of_a_stage_have_panels_of_their_own_in_the_order_in_which_they_are_passed(inputs):
+def test_chunks_of_a_stage_have_panels_in_order_of_passing(inputs):
     second = inputs.microbatch.with_columns(chunk=pl.lit(1, pl.Int64), time_s=pl.col("time_s") * 2)
     split = pl.concat([inputs.microbatch, second]).with_columns(
         pl.col("direction").replace("backward", "input-gradient")

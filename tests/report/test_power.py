@@ -50,7 +50,7 @@ COST = st.tuples(st.floats(0, 2), st.floats(0.01, 3), st.floats(1, 900))
 
 
 @given(st.lists(COST, min_size=1, max_size=6), st.lists(COST, min_size=1, max_size=6), st.floats(0, 5))
-def test_the_integral_of_power_is_the_energy_of_instructions_and_of_waiting(first, second, rest_s):
+def test_the_integral_of_power_is_the_plans_energy(first, second, rest_s):
     busy_s = [sum(gap + time for gap, time, _ in own) for own in (first, second)]
     planned = with_instructions([first, second], max(busy_s) + rest_s)
     rows = drawn(planned)

@@ -17,7 +17,7 @@ def inputs(tmp_path_factory):
     return load(WORKLOAD, write_inputs(tmp_path_factory.mktemp("results")))
 
 
-def test_chosen_plans_are_compared_with_sequential_at_max_throughput(inputs):
+def test_chosen_plans_are_compared_at_max_throughput(inputs):
     fastest, deadline = plan_rows(inputs.iteration, list(inputs.plans.values()))
     assert (fastest.selector, deadline.selector) == ("fastest", "deadline=4s")
     assert (fastest.time_reduction_percent, fastest.energy_reduction_percent) == pytest.approx((25, 30))

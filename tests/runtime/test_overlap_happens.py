@@ -15,7 +15,7 @@ from kareus.graph.interleave import block_segments
 from kareus.graph.records import BlockGraph, CollectiveKind, Direction, OperatorKind
 from kareus.model.communication import Mesh
 from kareus.model.communicators.loopback import LoopbackCommunicator
-from kareus.model.passes import Exchange, Pass, Ready
+from kareus.model.passes import CollectiveCall, Pass, Ready
 from kareus.model.shards import shard_of
 from kareus.model.steps import Start
 from kareus.partition.detect import detect_partitions
@@ -70,7 +70,7 @@ def sleeping(graph: BlockGraph, communicator: Slow, spent_s: list[float]) -> Pas
                 began = time.perf_counter()
                 time.sleep(COMPUTE_S)
                 spent_s.append(time.perf_counter() - began)
-        exchange = Exchange(CollectiveKind.ALL_REDUCE, communicator, (message,))
+        exchange = CollectiveCall(CollectiveKind.ALL_REDUCE, communicator, (message,))
         yield exchange
         exchange.wait()
     return message
@@ -97,7 +97,7 @@ def slowed(running: Pass, times: Times) -> Pass:
             following = next(running)
         except StopIteration as done:
             return done.value
-        spent_s = 0.0 if isinstance(event, Exchange) else time.perf_counter() - began  # an exchange is waited for
+        spent_s = 0.0 if isinstance(event, CollectiveCall) else time.perf_counter() - began  # an exchange is waited for
         times.compute_s += spent_s
         times.put_off_s += spent_s if put_off else 0.0
         event, put_off = following, isinstance(event, Ready)

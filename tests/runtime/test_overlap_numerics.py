@@ -27,7 +27,7 @@ from hypothesis import strategies as st
 
 from kareus.errors import EngineError
 from kareus.graph.records import BlockGraph
-from kareus.launch.world import over_all_ranks
+from kareus.launch.process_groups import sum_over_ranks
 from kareus.model.communication import Communicator, Mesh
 from kareus.model.config import Model
 from kareus.model.shards import shard_of
@@ -102,7 +102,7 @@ def check_stage(stage: StageModel, case: Case, examples: int) -> None:
 
 def check_replicas(rank: int, case: Case, examples: int) -> None:
     """Two replicas with batches of different sizes together compute what one does with both, whatever their plans."""
-    replicas = gloo_groups(rank, degrees(dp=2)).replicas
+    replicas = gloo_groups(rank, degrees(dp=2)).data
     assert replicas is not None
     for recompute in (False, True):
         check_replica(rank, replicas, make(case, Mesh(), WHOLE, recompute=recompute), case.graph, examples)
@@ -122,7 +122,7 @@ def check_replica(rank: int, replicas: Communicator, stage: StageModel, graph: B
         loss = own.numel() / ids.numel() * stage(own, own, planned[rank])
         loss.backward()
         sum_weight_gradients(stage, Mesh(), replicas)
-        found = {"loss": torch.tensor(over_all_ranks(float(loss))[0]), **gradients_of(stage)}
+        found = {"loss": torch.tensor(sum_over_ranks(float(loss))[0]), **gradients_of(stage)}
         assert departure(found, expected) <= TOLERANCE
 
     check()

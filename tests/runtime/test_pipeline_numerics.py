@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from kareus.device.controller import DryClocks
 from kareus.errors import EngineError
 from kareus.graph.records import BlockGraph, Direction
-from kareus.launch.ranks import groups_of, lines_of, place_of
-from kareus.launch.world import over_all_ranks
+from kareus.launch.mesh import coordinate_of
+from kareus.launch.process_groups import make_process_groups, sum_over_ranks
 from kareus.model.communication import Communicator, Mesh
 from kareus.model.communicators.choice import Library
 from kareus.model.initial import draw_weights
@@ -37,7 +37,7 @@ from kareus.runtime.schedules import MicrobatchSchedule, Schedule
 from kareus.runtime.stage_chunks import StageChunks, first_layers
 from kareus.runtime.stage_model import StageModel
 from kareus.schedule.choice import Choice
-from kareus.training.data.batches import Batches, Microbatch, Share
+from kareus.training.data.batches import Batches, DataShare, Microbatch
 from kareus.training.data.samples import SyntheticSamples
 from kareus.training.gradients import sum_tied_gradient, sum_weight_gradients
 from kareus.workload.config import Workload
@@ -84,7 +84,7 @@ def overlapped(of: Case) -> MicrobatchSchedule:
 
 
 def microbatches(workload: Workload, dp_rank: int, cp_rank: int, cp: int) -> list[Microbatch]:
-    share = Share(
+    share = DataShare(
         microbatch_size=workload.microbatch_size,
         num_microbatches=workload.num_microbatches,
         dp_rank=dp_rank,
@@ -124,9 +124,9 @@ def own_shard(gradient: torch.Tensor, workload: Workload, name: str, group: Comm
 def check_case(rank: int, of: Case) -> None:
     workload = of.workload
     parallelism = workload.parallelism
-    place = place_of(rank, parallelism, dist.get_world_size())
-    groups = groups_of(place, parallelism, Library.GLOO, 0)
-    lines = lines_of(place, parallelism, Library.GLOO, ties_ends=workload.model.tie_embeddings)
+    place = coordinate_of(rank, parallelism, dist.get_world_size())
+    ties = workload.model.tie_embeddings
+    groups = make_process_groups(place, parallelism, Library.GLOO, scratch_bytes=0, tie_embeddings=ties)
     shard = shard_of(workload.model, parallelism, workload.sequence_length)
     split, shapes = parallelism.split, chunk_shapes(parallelism.split, workload.chunks)
     models = [
@@ -148,7 +148,7 @@ def check_case(rank: int, of: Case) -> None:
     conductor = Watching(place.stage, cues_of(workload, None, place.stage), DryClocks(), lambda: None)
     pipeline = Pipeline(
         models,
-        StagePlace(stage=place.stage, stages=parallelism.pp, group=lines.stages, device=torch.device("cpu")),
+        StagePlace(stage=place.stage, stages=parallelism.pp, group=groups.pipeline, device=torch.device("cpu")),
         Shapes(
             num_microbatches=workload.num_microbatches,
             microbatch_size=workload.microbatch_size,
@@ -176,10 +176,10 @@ def check_case(rank: int, of: Case) -> None:
         scheduled.clear()
         scheduled.update(planned[place.stage])
         loss = pipeline.run(own, 1 / (workload.num_microbatches * parallelism.dp * parallelism.cp))
-        sum_weight_gradients(stage, groups.mesh, groups.replicas)
-        if lines.ends is not None:
-            sum_tied_gradient(stage.tied_gradient, lines)
-        (summed,) = over_all_ranks(0.0 if loss is None or place.tp else float(loss))
+        sum_weight_gradients(stage, groups.mesh, groups.data)
+        if groups.tied_embeddings is not None:
+            sum_tied_gradient(stage.tied_gradient, groups)
+        (summed,) = sum_over_ranks(0.0 if loss is None or place.tp else float(loss))
         assert departure({"loss": torch.tensor(summed), **gradients_of(stage)}, expected) <= TOLERANCE
         assert activations(workload) == 0, "memory that messages were received in is given back"
         assert conductor.most_bytes <= torch.float32.itemsize, "and so is that which they were sent from"

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from kareus.errors import ArtifactError, ConfigError
 from kareus.model import attention
-from kareus.training.data.batches import Batches, DataPosition, Share, context_shard
+from kareus.training.data.batches import Batches, DataPosition, DataShare, context_shard
 from kareus.training.data.samples import FileSamples, SyntheticSamples, permuted
 from kareus.training.data.tokens import open_tokens, write_tokens
 
@@ -33,7 +33,7 @@ def test_a_permutation_looks_random():
     assert np.abs(correlations - np.eye(3)).max() < 0.1
 
 
-def test_a_pass_over_a_file_takes_every_window_once_and_the_next_in_another_order(tmp_path):
+def test_each_pass_takes_every_window_once_in_its_own_order(tmp_path):
     samples = file_samples(tmp_path)
     passes = [[tuple(samples.sample(10 * turn + i)) for i in range(10)] for turn in range(2)]
     windows = {tuple(range(start, start + 5)) for start in range(0, 40, 4)}
@@ -48,7 +48,7 @@ def test_another_seed_is_another_order(tmp_path):
 
 
 def test_labels_are_the_next_tokens(tmp_path):
-    (microbatch,) = Batches(file_samples(tmp_path), Share(microbatch_size=3, num_microbatches=1)).next_iteration()
+    (microbatch,) = Batches(file_samples(tmp_path), DataShare(microbatch_size=3, num_microbatches=1)).next_iteration()
     assert np.array_equal(microbatch.labels, microbatch.ids + 1)
     assert microbatch.ids.shape == (3, 4)
     assert microbatch.ids.dtype == np.int64
@@ -57,7 +57,7 @@ def test_labels_are_the_next_tokens(tmp_path):
 @given(dp=st.sampled_from([1, 2, 3]), num_microbatches=st.integers(1, 4), microbatch_size=st.integers(1, 3))
 def test_replicas_share_an_iteration_without_overlap(dp, num_microbatches, microbatch_size):
     share = {"microbatch_size": microbatch_size, "num_microbatches": num_microbatches, "dp": dp}
-    ranks = [Batches(SYNTHETIC, Share(**share, dp_rank=rank)) for rank in range(dp)]
+    ranks = [Batches(SYNTHETIC, DataShare(**share, dp_rank=rank)) for rank in range(dp)]
     for iteration in range(2):
         rows = [row for rank in ranks for one in rank.next_iteration() for row in one.ids.tolist()]
         size = dp * num_microbatches * microbatch_size
@@ -68,7 +68,7 @@ def test_replicas_share_an_iteration_without_overlap(dp, num_microbatches, micro
 
 @given(before=st.integers(0, 5), after=st.integers(1, 3))
 def test_a_run_that_resumes_sees_what_it_would_have_seen(before, after):
-    share = Share(microbatch_size=2, num_microbatches=2)
+    share = DataShare(microbatch_size=2, num_microbatches=2)
     whole, first = Batches(SYNTHETIC, share), Batches(SYNTHETIC, share)
     for batches in (whole, first):
         for _ in range(before):
@@ -82,7 +82,7 @@ def test_a_run_that_resumes_sees_what_it_would_have_seen(before, after):
 
 def test_a_position_in_other_data_is_refused():
     with pytest.raises(ArtifactError, match="stands in other data"):
-        Batches(SYNTHETIC, Share(microbatch_size=1, num_microbatches=1), DataPosition(samples=4, source="0" * 16))
+        Batches(SYNTHETIC, DataShare(microbatch_size=1, num_microbatches=1), DataPosition(samples=4, source="0" * 16))
 
 
 def test_a_file_shorter_than_a_sequence_is_refused(tmp_path):
@@ -91,7 +91,7 @@ def test_a_file_shorter_than_a_sequence_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("cp", [1, 2, 4])
-def test_context_shards_are_the_tokens_that_the_model_believes_to_have(cp, monkeypatch):
+def test_context_shards_are_the_tokens_the_model_expects(cp, monkeypatch):
     rows = np.arange(16)[None]
     shards = []
     for rank in range(cp):

@@ -21,7 +21,7 @@ import torch
 from kareus.errors import ArtifactError
 from kareus.training.checkpoint import (
     Checkpoint,
-    Place,
+    RankCheckpoints,
     last_whole,
     load,
     prune,
@@ -37,7 +37,7 @@ DATA = DataPosition(samples=7, source="0123456789abcdef")
 
 
 def place(folder, rank=0, ranks=1, run="a", subject="model"):
-    return Place(folder=folder, rank=rank, ranks=ranks, run=run, subject=subject)
+    return RankCheckpoints(folder=folder, rank=rank, ranks=ranks, run=run, subject=subject)
 
 
 def checkpoint(iteration=1, **changes):
@@ -177,7 +177,7 @@ def lose_tensors(folder):
 
 
 @pytest.mark.parametrize("spoil", [spoil_tensors, lose_tensors])
-def test_tensors_that_are_not_those_that_were_written_are_refused(tmp_path, spoil):
+def test_tensors_other_than_those_written_are_refused(tmp_path, spoil):
     save(place(tmp_path), checkpoint())
     spoil(tmp_path)
     with pytest.raises(ArtifactError) as refused:
@@ -202,9 +202,7 @@ def test_a_header_that_is_none_is_refused_in_one_line(tmp_path, text):
 
 @pytest.mark.parametrize("suffix", [".json", ".safetensors"])
 @pytest.mark.parametrize("rank", [0, 1])
-def test_where_the_file_of_one_rank_is_damaged_all_go_on_from_the_checkpoint_before_and_one_says_so(
-    tmp_path, caplog, rank, suffix
-):
+def test_all_ranks_pass_over_a_checkpoint_damaged_on_one(tmp_path, caplog, rank, suffix):
     for iteration in (10, 20, 30):
         for each in range(2):
             save(place(tmp_path, each, 2), checkpoint(iteration))
@@ -219,7 +217,7 @@ def test_where_the_file_of_one_rank_is_damaged_all_go_on_from_the_checkpoint_bef
     assert all(m.endswith("Going on from the checkpoint before it.") for m in caplog.messages)
 
 
-def test_a_checkpoint_that_not_all_ranks_had_written_is_passed_over_and_named(tmp_path, caplog):
+def test_an_incomplete_checkpoint_is_passed_over_and_named(tmp_path, caplog):
     for each in range(2):
         save(place(tmp_path, each, 2), checkpoint(10))
     save(place(tmp_path, 1, 2), checkpoint(20))
@@ -231,9 +229,7 @@ def test_a_checkpoint_that_not_all_ranks_had_written_is_passed_over_and_named(tm
 
 
 @pytest.mark.parametrize("lost", [[0, 1], [1]])
-def test_where_no_checkpoint_has_all_its_json_files_one_line_says_so_before_a_training_begins_anew(
-    tmp_path, caplog, lost
-):
+def test_a_new_start_without_whole_checkpoint_is_logged_once(tmp_path, caplog, lost):
     for iteration in (10, 20):
         for each in range(2):
             save(place(tmp_path, each, 2), checkpoint(iteration))
@@ -246,7 +242,7 @@ def test_where_no_checkpoint_has_all_its_json_files_one_line_says_so_before_a_tr
     ]
 
 
-def test_a_later_checkpoint_that_has_tensors_alone_is_named_when_it_is_passed_over(tmp_path, caplog):
+def test_a_later_checkpoint_without_json_is_named_when_skipped(tmp_path, caplog):
     for iteration in (10, 20):
         save(place(tmp_path), checkpoint(iteration))
     file(tmp_path, 20).unlink()
@@ -261,7 +257,7 @@ def test_a_training_that_begins_says_nothing_of_checkpoints(tmp_path, caplog):
     assert caplog.messages == []
 
 
-def test_ranks_that_see_only_their_own_files_go_on_from_a_checkpoint_that_all_have(tmp_path):
+def test_ranks_with_local_files_agree_on_a_common_checkpoint(tmp_path):
     """As on machines without a shared filesystem."""
     for each in range(2):
         for iteration in (10, 20):
@@ -271,7 +267,7 @@ def test_ranks_that_see_only_their_own_files_go_on_from_a_checkpoint_that_all_ha
     assert agreed(own) == [10]
 
 
-def test_files_that_were_exchanged_or_renamed_are_not_taken_for_others(tmp_path):
+def test_exchanged_or_renamed_files_are_refused(tmp_path):
     for iteration in (10, 20):
         for each in range(2):
             save(place(tmp_path, each, 2), checkpoint(iteration))
@@ -286,7 +282,7 @@ def test_files_that_were_exchanged_or_renamed_are_not_taken_for_others(tmp_path)
     assert resumed(tmp_path, 2) == [10, 10]
 
 
-def test_a_checkpoint_of_an_earlier_version_is_neither_read_nor_trained_over(tmp_path):
+def test_an_older_checkpoint_is_neither_read_nor_overwritten(tmp_path):
     save(place(tmp_path), checkpoint(1))
     save(place(tmp_path), checkpoint(2))
     path = file(tmp_path, 2)
@@ -318,9 +314,7 @@ def equal(one, other):
 
 
 @pytest.mark.parametrize(("suffix", "changes"), [(".json", 1_500), (".safetensors", 300)])
-def test_whatever_byte_of_a_file_changes_the_checkpoint_is_refused_in_one_line_or_still_the_same(
-    tmp_path, suffix, changes
-):
+def test_any_changed_byte_is_refused_or_makes_no_difference(tmp_path, suffix, changes):
     model = torch.nn.Linear(4, 4)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
     trained(model, optimizer, 1)
@@ -351,7 +345,7 @@ def test_a_checkpoint_of_another_training_is_refused(tmp_path, other, said):
         latest(place(tmp_path, **other))
 
 
-def test_pruning_keeps_the_last_complete_ones_and_what_is_being_written(tmp_path):
+def test_pruning_keeps_last_complete_and_unfinished_checkpoints(tmp_path):
     for iteration in (1, 2, 3):
         save(place(tmp_path), checkpoint(iteration))
     (tmp_path / "iteration-00000004").mkdir()

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from kareus.launch.ranks import Lines
+from kareus.launch.process_groups import ProcessGroups
 from kareus.model.communication import Mesh
 from kareus.model.communicators import loopback
 from kareus.model.communicators.loopback import LoopbackCommunicator
@@ -28,8 +28,8 @@ from kareus.schedule.choice import Choice
 from kareus.training.clipping import clip
 from kareus.training.gradients import sum_weight_gradients, weight_gradients
 from kareus.training.optimizer import Optimizer, whole_norm
+from kareus.training.optimizer_sharding import OptimizerSharding
 from kareus.training.settings import OptimizerSettings
-from kareus.training.sharding import Division
 
 DEVICE = torch.device("meta")
 CPU = torch.device("cpu")
@@ -109,12 +109,14 @@ def test_microbatches_stay_on_the_device_without_a_wait_for_it(model: Model, rec
 
 def test_between_iterations_only_the_norm_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     stage, mesh = stage_of(QWEN)
-    division = Division(stage, ALONE)
-    optimizer = Optimizer(division, OptimizerSettings(weight_decay=0.1, largest_norm=1.0))
-    lines = Lines(ALONE, ALONE, ALONE, ALONE)
+    sharding = OptimizerSharding(stage, ALONE)
+    optimizer = Optimizer(sharding, OptimizerSettings(weight_decay=0.1, largest_norm=1.0))
+    groups = ProcessGroups(
+        mesh=mesh, data=None, pipeline=ALONE, tensor=ALONE, tied_embeddings=None, optimizer_shards=ALONE
+    )
     with Placed():
         sum_weight_gradients(stage, mesh, LoopbackCommunicator("dp", 2))
-        norm = whole_norm(division, QWEN, lines, counts_head=True)
+        norm = whole_norm(sharding, QWEN, groups, counts_head=True)
         with pytest.raises(RuntimeError, match=r"item\(\) cannot be called on meta tensors"):
             clip([norm], norm, 1.0)
         monkeypatch.setattr(torch, "isfinite", lambda norm: True)

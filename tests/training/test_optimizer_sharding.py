@@ -14,7 +14,8 @@ from torch import Tensor
 
 from kareus.artifacts.configuration import to_yaml
 from kareus.errors import ArtifactError
-from kareus.launch.ranks import Lines, groups_of, lines_of, place_of
+from kareus.launch.mesh import coordinate_of
+from kareus.launch.process_groups import ProcessGroups, make_process_groups
 from kareus.model.communication import Mesh
 from kareus.model.communicators.choice import Library
 from kareus.model.initial import draw_weights
@@ -23,14 +24,14 @@ from kareus.model.weights import pieces
 from kareus.profile.programs import stage_shapes
 from kareus.runtime.stage_chunks import StageChunks, first_layers
 from kareus.runtime.stage_model import StageModel
-from kareus.training.checkpoint import Checkpoint, Place, save
+from kareus.training.checkpoint import Checkpoint, RankCheckpoints, save
 from kareus.training.checkpoint_files import Holdings, holdings
 from kareus.training.data.batches import DataPosition
 from kareus.training.gradients import sum_tied_gradient, sum_weight_gradients, weight_gradients
-from kareus.training.job import Job
+from kareus.training.job import TrainingJob
 from kareus.training.optimizer import Optimizer, whole_norm
+from kareus.training.optimizer_sharding import ALIGNMENT, OptimizerSharding
 from kareus.training.settings import OptimizerSettings
-from kareus.training.sharding import ALIGNMENT, Division
 from kareus.workload.config import Workload
 from kareus.workload.memory import BF16_BYTES, FP32_BYTES, GIB, estimate_memory
 
@@ -63,27 +64,29 @@ class Replica:
 
     def __init__(self, rank: int, workload: Workload, largest_norm: float, dtype: torch.dtype = torch.float32) -> None:
         self.workload, parallelism = workload, workload.parallelism
-        self.place = place_of(rank, parallelism, dist.get_world_size())
-        self.groups = groups_of(self.place, parallelism, Library.GLOO, 0)
-        self.lines = lines_of(self.place, parallelism, Library.GLOO, ties_ends=workload.model.tie_embeddings)
-        self.stage = make_stage(workload, dtype, self.place.stage, self.groups.mesh)
-        self.division = Division(self.stage, self.lines.sharers)
-        self.optimizer = Optimizer(self.division, OptimizerSettings(largest_norm=largest_norm))
+        self.coordinate = coordinate_of(rank, parallelism, dist.get_world_size())
+        ties = workload.model.tie_embeddings
+        self.groups = make_process_groups(
+            self.coordinate, parallelism, Library.GLOO, scratch_bytes=0, tie_embeddings=ties
+        )
+        self.stage = make_stage(workload, dtype, self.coordinate.stage, self.groups.mesh)
+        self.sharding = OptimizerSharding(self.stage, self.groups.optimizer_shards)
+        self.optimizer = Optimizer(self.sharding, OptimizerSettings(largest_norm=largest_norm))
 
     def step(self, iteration: int) -> None:
         """Sum gradients that every rank draws for itself, those of undivided weights alike over `tp`, and update."""
         model = self.workload.model
         for number, (name, gradient) in enumerate(weight_gradients(self.stage)):
             alike = all(piece.divided is None for piece in pieces(model, name, 0))
-            own = dataclasses.replace(self.place, tp=0) if alike else self.place
+            own = dataclasses.replace(self.coordinate, tp=0) if alike else self.coordinate
             generator = torch.Generator().manual_seed(hash((iteration, number, *dataclasses.astuple(own))))
             gradient.add_(torch.rand(gradient.shape, generator=generator))  # positive, so that sums do not cancel
-        sum_weight_gradients(self.stage, Mesh(), self.groups.replicas)
-        if self.lines.ends is not None:
-            sum_tied_gradient(self.stage.tied_gradient, self.lines)
-        self.division.reduce()
+        sum_weight_gradients(self.stage, Mesh(), self.groups.data)
+        if self.groups.tied_embeddings is not None:
+            sum_tied_gradient(self.stage.tied_gradient, self.groups)
+        self.sharding.reduce_scatter_gradients()
         counts_head = not (model.tie_embeddings and self.workload.parallelism.pp > 1)
-        self.optimizer.step(whole_norm(self.division, model, self.lines, counts_head=counts_head), RATE)
+        self.optimizer.step(whole_norm(self.sharding, model, self.groups, counts_head=counts_head), RATE)
 
     def weights(self) -> dict[str, Tensor]:
         return {name: weight.detach().float() for name, weight in self.stage.named_parameters()}
@@ -112,9 +115,9 @@ def check_tied_weights_stay_alike(rank: int, workload: Workload) -> None:
 
 def check_replicas_agree(replica: Replica) -> None:
     found: list[tuple[object, dict[str, Tensor]]] = [(None, {})] * dist.get_world_size()
-    dist.all_gather_object(found, (dataclasses.replace(replica.place, replica=0), replica.weights()))
+    dist.all_gather_object(found, (dataclasses.replace(replica.coordinate, replica=0), replica.weights()))
     for place, weights in found:
-        if place == dataclasses.replace(replica.place, replica=0):
+        if place == dataclasses.replace(replica.coordinate, replica=0):
             assert all(torch.equal(weights[name], own) for name, own in replica.weights().items())
 
 
@@ -147,11 +150,11 @@ def check_four_ranks(rank: int) -> None:
     check_bytes(rank, sharing(tiny_workload(dp=4, model=dataclasses.replace(TIED, vocab_size=2000))))
 
 
-def test_replicas_that_share_out_states_update_the_weights_as_one_that_has_them_whole(tmp_path: Path) -> None:
+def test_a_sharded_optimizer_updates_like_a_whole_one(tmp_path: Path) -> None:
     spawn(4, check_four_ranks, tmp_path)
 
 
-def test_tied_weights_stay_alike_on_the_first_and_the_last_stage(tmp_path: Path) -> None:
+def test_tied_weights_stay_equal_on_first_and_last_stage(tmp_path: Path) -> None:
     spawn(6, check_tied_weights_stay_alike, tmp_path, sharing(tiny_workload(dp=3, pp=2, model=TIED)))
 
 
@@ -160,8 +163,8 @@ def test_alone_it_updates_as_torch_does(largest_norm: float) -> None:
     workload = tiny_workload(model=TIED)
     stage = make_stage(workload, torch.float32)
     theirs = copy.deepcopy(stage)
-    division, settings = Division(stage, None), OptimizerSettings(largest_norm=largest_norm)
-    optimizer = Optimizer(division, settings)
+    sharding, settings = OptimizerSharding(stage, None), OptimizerSettings(largest_norm=largest_norm)
+    optimizer = Optimizer(sharding, settings)
     matrices = [p for p in theirs.parameters() if p.dim() > 1]
     others = [p for p in theirs.parameters() if p.dim() == 1]
     adamw = torch.optim.AdamW(
@@ -169,12 +172,14 @@ def test_alone_it_updates_as_torch_does(largest_norm: float) -> None:
         lr=RATE,
         betas=(settings.beta1, settings.beta2),
     )
-    lines = Lines(None, None, None, None)
+    alone = ProcessGroups(
+        mesh=Mesh(), data=None, pipeline=None, tensor=None, tied_embeddings=None, optimizer_shards=None
+    )
     for _ in range(STEPS):
         for (_, gradient), parameter in zip(weight_gradients(stage), theirs.parameters(), strict=True):
             parameter.grad = torch.randn(parameter.shape)
             gradient.add_(parameter.grad)
-        norm = whole_norm(division, workload.model, lines, counts_head=True)
+        norm = whole_norm(sharding, workload.model, alone, counts_head=True)
         assert norm == pytest.approx(float(torch.nn.utils.clip_grad_norm_(theirs.parameters(), largest_norm)))
         optimizer.step(norm, RATE)
         adamw.step()
@@ -186,7 +191,7 @@ def exported(folder: Path) -> dict[str, Tensor]:
     return {n: t for path in folder.glob("*.safetensors") for n, t in load_file(path).items()}
 
 
-def test_a_training_with_shared_out_states_is_resumed_exactly_and_exported(tmp_path: Path) -> None:
+def test_a_sharded_training_resumes_exactly_and_exports(tmp_path: Path) -> None:
     whole, shared = tmp_path / "whole.yaml", tmp_path / "shared.yaml"
     whole.write_text(to_yaml(tiny_workload(dp=2)))
     shared.write_text(to_yaml(sharing(tiny_workload(dp=2))))
@@ -221,9 +226,7 @@ def test_a_training_with_shared_out_states_is_resumed_exactly_and_exported(tmp_p
         (sharing(tiny_workload(dp=4)), "was written by 2 ranks, this run has 4"),
     ],
 )
-def test_a_checkpoint_of_states_that_are_shared_out_otherwise_is_refused(
-    tmp_path: Path, other: Workload, said: str
-) -> None:
+def test_a_checkpoint_sharded_otherwise_is_refused(tmp_path: Path, other: Workload, said: str) -> None:
     for rank in range(2):
         state = Checkpoint(
             iteration=1,
@@ -232,16 +235,16 @@ def test_a_checkpoint_of_states_that_are_shared_out_otherwise_is_refused(
             random={"cpu": torch.get_rng_state()},
             data=DataPosition(samples=0, source="none"),
         )
-        save(place_in(tmp_path, rank, sharing(tiny_workload(dp=2))), state)
-    assert held(place_in(tmp_path, 0, sharing(tiny_workload(dp=2)))).runs == {1: "a"}
+        save(files_in(tmp_path, rank, sharing(tiny_workload(dp=2))), state)
+    assert held(files_in(tmp_path, 0, sharing(tiny_workload(dp=2)))).runs == {1: "a"}
     with pytest.raises(ArtifactError, match=said):
-        held(place_in(tmp_path, 0, other))
+        held(files_in(tmp_path, 0, other))
 
 
-def held(place: Place) -> Holdings:
-    return holdings(place.folder, place.rank, place.ranks, place.subject)
+def held(files: RankCheckpoints) -> Holdings:
+    return holdings(files.folder, files.rank, files.ranks, files.subject)
 
 
-def place_in(folder: Path, rank: int, workload: Workload) -> Place:
-    subject = Job(workload=workload).checkpoint_subject(0)
-    return Place(folder=folder, rank=rank, ranks=workload.parallelism.gpus, run="a", subject=subject)
+def files_in(folder: Path, rank: int, workload: Workload) -> RankCheckpoints:
+    subject = TrainingJob(workload=workload).checkpoint_subject(0)
+    return RankCheckpoints(folder=folder, rank=rank, ranks=workload.parallelism.gpus, run="a", subject=subject)

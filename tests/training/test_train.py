@@ -27,7 +27,7 @@ from kareus.runtime.follower import cues_of
 from kareus.runtime.stage_model import StageModel
 from kareus.training import setup
 from kareus.training.exporting import check_exportable
-from kareus.training.job import Job, planned_job
+from kareus.training.job import TrainingJob, planned_job
 from kareus.training.optimizer import Optimizer
 from kareus.training.tables import ITERATIONS
 from kareus.workload.config import Workload
@@ -97,9 +97,7 @@ def test_a_plan_trains_as_sequential_execution_does(
     assert re.search(r"iteration 6/6  loss [\d.]+  norm [\d.]+  rate \S+  [\d,]+ tokens/s  [\d.]+ s", caplog.text)
 
 
-def test_trained_weights_are_exported_for_transformers_also_after_the_training(
-    two_stages: Path, tmp_path: Path
-) -> None:
+def test_exported_weights_load_in_transformers(two_stages: Path, tmp_path: Path) -> None:
     plan, exported = two_stages / "plan/fastest.json", tmp_path / "exported"
     options = ("--iterations", 2, "--output", tmp_path / "run")
     assert train(plan, *options).returncode == 0
@@ -138,7 +136,7 @@ def begun(tmp_path_factory: pytest.TempPathFactory) -> tuple[tuple[object, ...],
         ("zero_bubble", "1410 1320 1110 1410 1320 1110"),  # F0 F1 | I0 | W0 | F2 | I1 | W1 ..
     ],
 )
-def test_chunks_and_split_backwards_train_given_weights_as_sequential_execution_does(
+def test_chunks_and_split_backwards_train_like_sequential(
     request: pytest.FixtureRequest,
     begun: tuple[tuple[object, ...], Path],
     tmp_path: Path,
@@ -158,12 +156,12 @@ def test_chunks_and_split_backwards_train_given_weights_as_sequential_execution_
     assert " ".join(changes).startswith(clocks)
 
 
-def test_a_training_goes_on_by_a_plan_that_leaves_every_layer_where_it_is(interleaved: Path) -> None:
+def test_a_training_goes_on_by_another_plan_of_equal_layers(interleaved: Path) -> None:
     of_chunks = planned_job(interleaved / "plan/fastest.json", None)
     whole = tiny_workload(pp=2, model=FOUR_LAYERS, num_microbatches=4)
     gpipe = dataclasses.replace(whole, pipeline=dataclasses.replace(whole.pipeline, schedule=PipelineSchedule.GPIPE))
-    assert Job(workload=gpipe).checkpoint_subject(0) == Job(workload=whole).checkpoint_subject(0)
-    assert of_chunks.checkpoint_subject(0) != Job(workload=whole).checkpoint_subject(0)
+    assert TrainingJob(workload=gpipe).checkpoint_subject(0) == TrainingJob(workload=whole).checkpoint_subject(0)
+    assert of_chunks.checkpoint_subject(0) != TrainingJob(workload=whole).checkpoint_subject(0)
 
 
 def weights_in(folder: Path) -> dict[str, torch.Tensor]:
@@ -171,7 +169,7 @@ def weights_in(folder: Path) -> dict[str, torch.Tensor]:
     return {name: tensor for path in folder.glob("*.safetensors") for name, tensor in load_file(path).items()}
 
 
-def test_weights_are_not_exported_beside_those_that_transformers_would_rather_read(
+def test_weights_are_not_exported_beside_a_preferred_checkpoint(
     alone: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "model.safetensors").write_bytes(b"another")
@@ -181,7 +179,7 @@ def test_weights_are_not_exported_beside_those_that_transformers_would_rather_re
 
 
 @pytest.mark.parametrize("name", ["model.safetensors.index.json", "model-00001-of-00003.safetensors", "config.json"])
-def test_an_export_replaces_no_file_of_another_checkpoint_unless_forced(tmp_path: Path, name: str) -> None:
+def test_an_export_replaces_other_checkpoints_only_by_force(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("another")
     model = tiny_workload().model
     with pytest.raises(ConfigError) as refused:
@@ -192,7 +190,7 @@ def test_an_export_replaces_no_file_of_another_checkpoint_unless_forced(tmp_path
     check_exportable(model, tmp_path, replace=True)
 
 
-def test_an_export_never_replaces_the_weights_that_the_training_begins_with(tmp_path: Path) -> None:
+def test_an_export_never_replaces_the_first_weights(tmp_path: Path) -> None:
     weights, linked = tmp_path / "weights", tmp_path / "linked"
     weights.mkdir()
     linked.symlink_to(weights)
@@ -202,7 +200,7 @@ def test_an_export_never_replaces_the_weights_that_the_training_begins_with(tmp_
 
 
 @pytest.mark.parametrize(("workload", "microbatches"), [("two_stages", 3), ("interleaved", 4)])
-def test_when_a_rank_is_killed_all_end_and_the_next_start_goes_on_to_the_very_same_weights(
+def test_after_a_killed_rank_the_next_start_gives_equal_weights(
     request: pytest.FixtureRequest, tmp_path: Path, workload: str, microbatches: int
 ) -> None:
     plan, output = request.getfixturevalue(workload) / "plan/fastest.json", tmp_path / "killed"
@@ -239,7 +237,7 @@ def test_a_training_that_diverges_ends_on_all_ranks_in_one_line(two_stages: Path
     assert re.fullmatch(r"kareus train: (iteration \d+: the loss|gradient: its norm) is (nan|inf).*\n", done.stderr)
 
 
-def test_a_file_that_the_system_refuses_to_a_rank_ends_all_in_one_line(two_stages: Path, tmp_path: Path) -> None:
+def test_a_file_refused_by_the_system_ends_all_in_one_line(two_stages: Path, tmp_path: Path) -> None:
     table = tmp_path / "rank-00001.parquet"
     table.mkdir()
     done = train(two_stages / "plan/fastest.json", "--iterations", 1, "--output", tmp_path, timeout=60)
@@ -249,7 +247,7 @@ def test_a_file_that_the_system_refuses_to_a_rank_ends_all_in_one_line(two_stage
     )
 
 
-def test_a_checkpoint_that_does_not_fit_on_the_disk_ends_the_training_in_one_line(
+def test_a_full_disk_ends_the_training_in_one_line(
     alone: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -272,7 +270,7 @@ def test_a_checkpoint_that_does_not_fit_on_the_disk_ends_the_training_in_one_lin
     [(StageModel, "__init__"), (StageModel, "run_forward"), (StageModel, "run_backward"), (Optimizer, "step")],
     ids=lambda place: f"{place[0].__name__}.{place[1]}",
 )
-def test_a_training_that_does_not_fit_into_the_memory_ends_in_one_line_wherever_it_is(
+def test_out_of_memory_ends_the_training_in_one_line(
     place: tuple[type, str],
     alone: Path,
     tmp_path: Path,
@@ -290,7 +288,7 @@ def test_a_training_that_does_not_fit_into_the_memory_ends_in_one_line_wherever_
     )
 
 
-def test_a_departure_from_the_planned_order_ends_the_training_in_one_line(
+def test_a_departure_from_the_order_ends_in_one_line(
     alone: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -306,7 +304,7 @@ def test_a_departure_from_the_planned_order_ends_the_training_in_one_line(
     assert all(record.name.startswith("kareus") for record in caplog.records)
 
 
-def test_a_training_that_diverges_leaves_a_checkpoint_to_go_on_from(
+def test_a_diverging_training_leaves_a_usable_checkpoint(
     alone: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     plan, diverged, resumed = alone / "plan/fastest.json", tmp_path / "diverged", tmp_path / "resumed"
@@ -342,7 +340,7 @@ def test_a_training_that_diverges_leaves_a_checkpoint_to_go_on_from(
         ("--iterations", 10**30, f"--iterations {10**30}: must be from 0 to 100,000,000 (iterations)."),
     ],
 )
-def test_a_number_that_no_training_can_use_is_refused_in_one_line_before_anything_is_written(
+def test_a_number_out_of_range_is_refused_before_writing(
     alone: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str, value: object, said: str
 ) -> None:
     output = tmp_path / "run"
@@ -375,7 +373,7 @@ def test_weights_that_are_not_finite_are_never_saved(
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["iteration-00000002"]
 
 
-def test_when_rank_0_is_killed_the_others_end_too_and_one_of_them_says_why(two_stages: Path, tmp_path: Path) -> None:
+def test_a_killed_rank_0_ends_the_others_with_one_message(two_stages: Path, tmp_path: Path) -> None:
     options = ("--iterations", 2000, "--checkpoint-every", 5, "--keep", 400)
     said, code = kill_a_rank(0, tmp_path, two_stages / "plan/fastest.json", *options)
     assert said == "kareus train: rank 0 died; all others end, the last checkpoint is whole.\n"
@@ -384,9 +382,7 @@ def test_when_rank_0_is_killed_the_others_end_too_and_one_of_them_says_why(two_s
 
 
 @pytest.mark.slow
-def test_two_hundred_steps_on_text_follow_the_curve_of_sequential_execution_also_when_killed_at_half(
-    alone: Path, two_stages: Path, tmp_path: Path
-) -> None:
+def test_two_hundred_steps_on_text_match_sequential_execution(alone: Path, two_stages: Path, tmp_path: Path) -> None:
     options = ("--iterations", 200, "--data", TEXT, "--warmup", 10, "--learning-rate", 0.003, "--checkpoint-every", 25)
     assert here("--workload", alone / "config/workload.yaml", *options, "--output", tmp_path / "sequential") == 0
     plan, output = two_stages / "plan/fastest.json", tmp_path / "killed"
@@ -465,7 +461,7 @@ def test_a_world_of_another_size_is_refused(
         (("--help",), 0, r"usage: kareus train (?s:.*)--communicator(?s:.*)"),
     ],
 )
-def test_what_torchrun_starts_with_wrong_arguments_or_asks_for_help_says_it_once(
+def test_wrong_arguments_under_torchrun_are_reported_once(
     two_stages: Path, tmp_path: Path, options: tuple[object, ...], code: int, said: str
 ) -> None:
     port = free_port()
@@ -486,7 +482,7 @@ def test_what_torchrun_starts_with_wrong_arguments_or_asks_for_help_says_it_once
     assert found.count("kareus train: ") + found.count("show this help") == 1
 
 
-def test_ranks_of_a_world_of_another_size_all_end_and_one_says_why(
+def test_a_wrong_world_size_ends_all_with_one_message(
     alone: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     arguments = command(alone / "plan/fastest.json", "--iterations", 1, "--output", tmp_path)

@@ -9,7 +9,8 @@ import pytest
 
 from kareus.errors import KareusError
 from kareus.training.inputs import check_inputs
-from kareus.training.settings import TrainingSettings
+from kareus.training.learning_rate import LearningRateSchedule
+from kareus.training.settings import OptimizerSettings, TrainingSettings
 
 
 def settings(folder: Path, **changes: object) -> TrainingSettings:
@@ -23,6 +24,8 @@ def settings(folder: Path, **changes: object) -> TrainingSettings:
         checkpoint_every=0,
         keep=2,
         export=None,
+        optimizer=OptimizerSettings(),
+        learning_rate=LearningRateSchedule(peak=1e-3, final=1e-4, warmup_iterations=0, decay_iterations=1),
     )
     return dataclasses.replace(whole, **changes)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from kareus.verify.jobs import Job, others, to_force
-from kareus.verify.survey import Finding, Kind
+from kareus.verify.survey import Finding, FindingKind
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def jobs(tmp_path, monkeypatch):
 
 
 def forced(jobs, *wrong):
-    findings = [Finding(path=Path(path), kind=Kind.DAMAGED, reason="") for path in wrong]
+    findings = [Finding(path=Path(path), kind=FindingKind.DAMAGED, reason="") for path in wrong]
     return to_force(jobs, findings, Path("store"))
 
 
@@ -41,12 +41,12 @@ def test_a_job_with_a_damaged_output_runs_again(jobs):
     assert forced(jobs, "w/microbatch") == {"w/microbatch"}
 
 
-def test_a_job_with_a_damaged_file_in_a_folder_that_it_writes_runs_again(jobs):
+def test_a_job_with_a_damaged_file_in_its_folder_runs_again(jobs):
     assert forced(jobs, "w/timelines/fastest.svg") == {"w/page"}
 
 
 @pytest.mark.parametrize("lost", ["w/rounds", "done/search"])
-def test_a_job_that_has_not_succeeded_or_lost_an_output_runs_again(tmp_path, jobs, lost):
+def test_an_unsuccessful_or_incomplete_job_runs_again(tmp_path, jobs, lost):
     (tmp_path / lost).unlink()
     assert forced(jobs) == {"w/candidates"}
 
@@ -57,7 +57,7 @@ def test_a_job_that_has_never_run_needs_no_force(tmp_path, jobs):
     assert forced(jobs) == set()
 
 
-def test_damaged_measurements_are_taken_again_by_the_jobs_that_took_them(jobs):
+def test_damaged_measurements_are_taken_again_by_their_jobs(jobs):
     assert forced(jobs, "store/gpu/mlp_0123/measurements.parquet") == {"w/candidates"}
     assert forced(jobs, "store/gpu/mlp_0123/looks/looks.parquet") == {"w/candidates"}
     assert forced(jobs, "store/gpu/attention_0123/measurements.parquet") == set()
@@ -65,5 +65,7 @@ def test_damaged_measurements_are_taken_again_by_the_jobs_that_took_them(jobs):
 
 
 def test_files_that_no_job_makes_are_told_apart(jobs):
-    mine, own = (Finding(path=Path(name), kind=Kind.DAMAGED, reason="") for name in ("w/plan/edp.json", "w/page"))
+    mine, own = (
+        Finding(path=Path(name), kind=FindingKind.DAMAGED, reason="") for name in ("w/plan/edp.json", "w/page")
+    )
     assert others(jobs, [mine, own], Path("store")) == [mine]

@@ -46,7 +46,7 @@ def test_a_file_that_has_gone_is_not_known(tmp_path):
     assert not known.has(path)
 
 
-def test_a_file_is_known_with_the_hash_with_which_it_was_found_sound(tmp_path):
+def test_a_file_is_known_by_the_hash_of_its_sound_state(tmp_path):
     path = tmp_path / "file"
     path.write_text("one")
     known = Known()

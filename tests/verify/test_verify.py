@@ -174,7 +174,7 @@ def test_a_renamed_checkpoint_is_found_and_can_be_renamed_back(results, verify):
     assert sorted(contents(renamed).values()) == sorted(before.values())
 
 
-def test_a_checkpoint_without_its_tensors_is_not_sound_also_after_a_repair(results, verify):
+def test_a_checkpoint_without_tensors_stays_unsound(results, verify):
     tensors = results / "training/checkpoints/iteration-00000004/rank-00000.safetensors"
     tensors.write_bytes(b"tensorz" * 9)
     verify(results, "--repair")
@@ -210,7 +210,7 @@ def test_what_is_no_regular_file_is_not_read_and_not_removed(results, verify):
     assert (plan / "mine.txt").read_text() == "mine"
 
 
-def test_tensors_of_a_checkpoint_without_its_header_are_left_over(results, verify):
+def test_tensors_without_a_header_are_left_over(results, verify):
     (results / "training/checkpoints/iteration-00000004/rank-00000.json").unlink()
     _, lines, _ = verify(results)
     assert lines[0].endswith("rank-00000.safetensors: left over: its checkpoint was not completed")
@@ -236,7 +236,7 @@ def test_what_a_campaign_made_and_is_not_there_is_missing(results, verify, place
     assert f"{missing}: missing: listed in mine/outputs.json" in lines
 
 
-def test_what_a_later_run_did_not_make_again_stays_listed_as_long_as_it_is_declared(results, verify):
+def test_files_that_no_run_made_again_stay_listed(results, verify):
     plan, table = (results / WORKLOAD / place for place in ("plan/fastest.json", "search/mlp/costs.parquet"))
     plan.unlink()
     table.unlink()
@@ -245,7 +245,7 @@ def test_what_a_later_run_did_not_make_again_stays_listed_as_long_as_it_is_decla
     assert lines[:-1] == [f"{plan}: missing: listed in mine/outputs.json"]
 
 
-def test_configurations_manifests_plans_and_tables_of_a_user_are_not_touched(results, verify):
+def test_files_of_a_user_are_not_touched(results, verify):
     project = results.parent
     texts = {
         "config/config.yaml": "defaults: [_self_]\n",
@@ -289,7 +289,7 @@ def test_an_edited_copy_of_a_configuration_is_kept(results, verify):
     assert path.with_name("plan.yaml.damaged").read_text() == text
 
 
-def test_what_killed_commands_left_is_removed_and_what_is_being_written_is_not(results, verify):
+def test_leftovers_of_killed_commands_alone_are_removed(results, verify):
     ended = subprocess.Popen(["true"])
     ended.wait()
     left = results / WORKLOAD / f"plan/.edp.json.{ended.pid}.tmp"
@@ -340,7 +340,7 @@ def test_a_manifest_cannot_name_files_outside_its_folder(results, tmp_path, veri
         ("results/training/lock", "results/training/checkpoints"),
     ],
 )
-def test_a_folder_in_which_a_run_or_a_training_is_at_work_is_refused(results, verify, lock, folder):
+def test_a_folder_with_a_running_job_is_refused(results, verify, lock, folder):
     path = results.parent / lock
     path.parent.mkdir(exist_ok=True)
     with path.open("w") as held:

@@ -95,13 +95,13 @@ def test_one_file_is_made_alone(planned):
     assert would_run(planned, target, *CONFIG) == {"select_plan": 1}
 
 
-def test_a_file_of_another_campaign_is_refused_by_what_this_one_has(planned):
+def test_a_file_of_another_campaign_is_refused_with_its_members(planned):
     done = snakemake(planned, "-n", "results/llama3.2-3b/plan/fastest.json", *CONFIG)
     assert done.returncode != 0
     assert f"not of campaign reduced, which has: {workload_of(planned).name}; give another" in done.stdout + done.stderr
 
 
-def test_another_strategy_reruns_search_and_what_follows_but_not_extraction(copy):
+def test_another_strategy_reruns_search_and_later_stages(copy):
     strategy = copy / "config/search/mine.yaml"
     strategy.write_text(strategy.read_text().replace("_self_]\n", "_self_]\nstrategy: exhaustive\n"))
     rules = would_run(copy, *CONFIG)
@@ -110,13 +110,13 @@ def test_another_strategy_reruns_search_and_what_follows_but_not_extraction(copy
     assert not {"extract_partitions", "enumerate_schedules", "profile_instructions", "sweep_profiler"} & set(rules)
 
 
-def test_another_strategy_for_the_whole_campaign_extracts_and_measures_nothing_twice(planned):
+def test_another_strategy_for_a_campaign_repeats_no_measurement(planned):
     rules = would_run(planned, *CONFIG, "overrides=search=random")
     assert rules["search_partition"] == 4
     assert "extract_partitions" not in rules
 
 
-def test_without_one_table_of_measurements_only_those_are_measured_again(copy):
+def test_without_a_table_only_its_measurements_are_repeated(copy):
     whole, folder = artifacts(copy / "results"), workload_of(copy)
     (kept,) = copy.glob("results/measurements/*/forward-mlp-allreduce_*")
     shutil.rmtree(kept)
@@ -146,7 +146,7 @@ def test_all_asks_for_the_outputs_of_every_job(tmp_path):
     assert declared == set(asked)
 
 
-def test_a_killed_selection_leaves_the_former_plan_and_is_made_up_for(copy, tmp_path):
+def test_a_killed_selection_leaves_the_former_plan(copy, tmp_path):
     before = files_of(copy)
     environment = os.environ | other_version(tmp_path / "other", "plan/stage.py") | breaking(tmp_path / "breaking")
     assert snakemake(copy, *CONFIG, env=environment).returncode != 0
@@ -155,7 +155,7 @@ def test_a_killed_selection_leaves_the_former_plan_and_is_made_up_for(copy, tmp_
 
 
 @pytest.mark.acceptance
-def test_a_job_that_is_killed_on_a_rerun_costs_no_artifact_and_is_never_up_to_date(copy, tmp_path):
+def test_a_job_killed_on_a_rerun_is_never_up_to_date(copy, tmp_path):
     whole, before = artifacts(copy / "results"), files_of(copy)
     environment = os.environ | other_version(tmp_path / "other") | breaking(tmp_path / "breaking")
     runs = 0
@@ -214,7 +214,7 @@ def test_what_is_damaged_is_named_and_made_again(copy, how):
     assert set(files_of(copy)) - aside == set(before)
 
 
-def test_a_damaged_plan_that_only_a_user_asked_for_is_made_again_when_asked_for_again(copy):
+def test_a_damaged_plan_of_a_user_is_made_again_on_request(copy):
     name = f"results/{workload_of(copy).name}/plan/edp.json"
     assert snakemake(copy, name, *CONFIG).returncode == 0
     plan = copy / name
@@ -227,7 +227,7 @@ def test_a_damaged_plan_that_only_a_user_asked_for_is_made_again_when_asked_for_
     assert differences(whole, artifacts(copy / "results")) == []
 
 
-def test_a_damaged_file_that_no_job_makes_does_not_keep_a_campaign_from_being_done(copy):
+def test_a_foreign_damaged_file_does_not_block_a_campaign(copy):
     report = workload_of(copy) / "report"
     content = (report / "data/power.parquet").read_bytes()
     (report / "data/mine.parquet").write_bytes(content[:-9])
@@ -236,7 +236,7 @@ def test_a_damaged_file_that_no_job_makes_does_not_keep_a_campaign_from_being_do
     assert would_run(copy, *CONFIG) == {}
 
 
-def test_a_configuration_that_is_not_the_one_that_would_be_written_is_made_again(copy):
+def test_a_configuration_that_differs_is_written_again(copy):
     config = workload_of(copy) / "config"
     before = {name: (config / name).read_bytes() for name in ("plan.yaml", "search.yaml", "profile.yaml")}
     time_ns = (config / "search.yaml").stat().st_mtime_ns
@@ -263,7 +263,7 @@ LOST = [
 ]
 
 
-def test_what_is_missing_of_a_campaign_is_noticed_by_looking_at_its_results_alone(copy, caplog):
+def test_missing_files_are_noticed_from_the_results_alone(copy, caplog):
     for pattern in LOST:
         lost = next((copy / "results").glob(pattern))
         lost.rename(copy / "elsewhere")
@@ -285,7 +285,7 @@ def test_a_damaged_list_of_outputs_is_written_without_a_job(copy):
     assert path.read_bytes() == whole
 
 
-def test_what_is_deleted_is_made_again_even_where_snakemake_has_forgotten_everything(copy):
+def test_deleted_files_are_made_again_without_metadata(copy):
     before = files_of(copy)
     lost = sorted(before)[::2]
     for path in lost:
@@ -315,7 +315,7 @@ def wait_until(pattern: str, folder: Path) -> None:
         (signal.SIGINT, "results/*/logs/search/*.log"),
     ],
 )
-def test_a_run_that_was_stopped_completes_when_it_is_started_again(planned, tmp_path, sent, moment):
+def test_a_stopped_run_completes_when_started_again(planned, tmp_path, sent, moment):
     folder = reduced(tmp_path)
     assert kill(folder, lambda: wait_until(moment, folder), *CONFIG, sent=sent) is not None
     done = snakemake(folder, *CONFIG)
@@ -323,7 +323,7 @@ def test_a_run_that_was_stopped_completes_when_it_is_started_again(planned, tmp_
     assert differences(artifacts(planned / "results"), artifacts(folder / "results")) == []
 
 
-def test_a_second_campaign_in_the_same_folder_is_told_to_wait_and_disturbs_nothing(planned, tmp_path):
+def test_a_second_campaign_in_a_folder_is_told_to_wait(planned, tmp_path):
     folder = reduced(tmp_path)
     with subprocess.Popen(command(*CONFIG), cwd=folder, stderr=subprocess.DEVNULL) as first:
         wait_until("results/*/partition/partitions.parquet", folder)
@@ -354,7 +354,7 @@ def test_a_campaign_that_cannot_be_used_is_refused_in_one_line(tmp_path, campaig
     assert "Traceback" not in done.stderr
 
 
-def test_a_file_of_a_point_that_nobody_can_ask_for_is_refused_before_anything_is_measured(tmp_path):
+def test_an_impossible_point_is_refused_before_measuring(tmp_path):
     done = snakemake(checkout(tmp_path), "-n", "results/llama3.2-3b_pp2-tp8_mbs8_seq4096_a100/plan/deadlin=5.2s.json")
     assert done.returncode != 0
     assert "deadlin=5.2s" in done.stderr + done.stdout

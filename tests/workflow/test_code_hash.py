@@ -23,7 +23,7 @@ def hash_with(monkeypatch, module, edited, tmp_path):
     return found
 
 
-def test_editing_what_a_stage_uses_changes_its_hash_and_no_other(monkeypatch, tmp_path):
+def test_editing_code_changes_the_hash_of_its_stages_only(monkeypatch, tmp_path):
     search, schedule = code_hash("kareus.search.stage"), code_hash("kareus.schedule.stage")
     for edited, changes_search, changes_schedule in [
         ("search/acquisition.py", True, False),
@@ -38,7 +38,7 @@ def test_editing_what_a_stage_uses_changes_its_hash_and_no_other(monkeypatch, tm
         )
 
 
-def test_editing_a_script_of_the_page_changes_the_hash_of_the_report_and_no_other(monkeypatch, tmp_path):
+def test_editing_a_page_script_changes_the_report_hash_only(monkeypatch, tmp_path):
     for module, changes in [("kareus.report.workload.stage", True), ("kareus.plans.stage", False)]:
         before = code_hash(module)
         assert (hash_with(monkeypatch, module, "report/static/sections.js", tmp_path / module) != before) == changes

@@ -13,9 +13,7 @@ from kareus.cli import COMMANDS, main
 from kareus.workload.tables import WORKLOADS
 
 
-def test_a_folder_that_cannot_be_written_is_answered_in_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_unwritable_folder_is_reported_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "file"
     file.touch()
     assert main(["resolve", "--output", str(file)]) == 2
@@ -25,9 +23,7 @@ def test_a_folder_that_cannot_be_written_is_answered_in_one_line(
     )
 
 
-def test_a_file_in_the_place_of_a_folder_is_named_and_not_its_temporary_sibling(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_in_place_of_a_folder_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "workloads.parquet").mkdir()
     assert main(["resolve", "--output", str(tmp_path)]) == 2
     assert capsys.readouterr().err == (

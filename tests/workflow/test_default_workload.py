@@ -77,7 +77,7 @@ def test_another_strategy_searches_anew_beside_the_old_results(planned):
     assert rules["resolve_campaign"] == 1  # or `kareus results` would go on listing the old ones
 
 
-def test_editing_the_budget_of_a_search_reruns_the_search_and_what_follows_but_not_extraction(planned, tmp_path):
+def test_editing_a_budget_reruns_search_but_not_extraction(planned, tmp_path):
     copy = tmp_path / "copy"
     shutil.copytree(planned, copy)
     informed = copy / "config/search/informed.yaml"
@@ -88,7 +88,7 @@ def test_editing_the_budget_of_a_search_reruns_the_search_and_what_follows_but_n
     assert not {"extract_partitions", "enumerate_schedules", "profile_instructions"} & set(rules)
 
 
-def test_every_method_is_played_back_and_close_to_its_prediction(planned, iteration):
+def test_every_method_is_played_back_close_to_its_prediction(planned, iteration):
     table = read_table(planned / "results" / NAME / "engine/end-to-end/iterations.parquet", ITERATIONS)
     rows = compare_runs(table, iteration)
     assert [row.method for row in rows] == iteration["method"].unique(maintain_order=True).to_list()
@@ -98,7 +98,7 @@ def test_every_method_is_played_back_and_close_to_its_prediction(planned, iterat
     assert "End to end" in (planned / "results" / NAME / "report/summary.txt").read_text()
 
 
-def test_snakemake_makes_its_own_report_of_everything_with_captions(planned, tmp_path):
+def test_snakemakes_own_report_has_captions(planned, tmp_path):
     done = snakemake(planned, "--report", str(tmp_path / "report.zip"))
     assert done.returncode == 0, done.stdout + done.stderr
     with zipfile.ZipFile(tmp_path / "report.zip") as archive:
@@ -113,7 +113,7 @@ def test_snakemake_makes_its_own_report_of_everything_with_captions(planned, tmp
         assert said in text, said
 
 
-def test_a_lost_file_of_a_report_is_written_again_where_it_is_asked_for(planned, tmp_path):
+def test_a_lost_file_of_a_report_is_written_on_request(planned, tmp_path):
     copy = tmp_path / "copy"
     shutil.copytree(planned, copy)
     lost = Path("results", NAME, "report/figures/power.svg")
@@ -145,7 +145,7 @@ def test_methods_rank_as_in_the_paper_at_max_throughput(iteration):
     assert fastest["kareus"] < fastest["nanobatching+perseus"] < fastest["sequential+perseus"]
 
 
-def test_methods_rank_as_in_the_paper_everywhere_on_the_frontier(iteration):
+def test_methods_rank_as_in_the_paper_on_the_frontier(iteration):
     times_s = np.concatenate([frontier(iteration, m)[0] for m in METHODS])
     kareus, nanobatching, sequential = (
         least_energy(iteration, m, times_s) for m in ("kareus", "nanobatching+perseus", "sequential+perseus")
@@ -213,7 +213,7 @@ def test_a_plan_written_by_the_workflow_is_exported(planned, tmp_path):
     assert (tmp_path / "exported").read_text().count("forward") >= 16
 
 
-def test_what_zeus_cannot_run_is_answered_with_the_commands_that_export_what_it_can(planned, tmp_path):
+def test_what_zeus_cannot_run_is_answered_with_commands(planned, tmp_path):
     plan = planned / "results" / NAME / "plan/fastest.json"
     done = export(plan, "zeus", tmp_path / "exported")
     assert done.returncode == 2
@@ -263,7 +263,7 @@ def test_an_odd_microbatch_is_planned_without_nanobatches(tmp_path):
         ("microbatch_size=16", "memory"),
     ],
 )
-def test_a_workload_that_cannot_be_planned_is_refused_in_one_line(tmp_path, override, message):
+def test_an_unplannable_workload_is_refused_in_one_line(tmp_path, override, message):
     done = snakemake(checkout(tmp_path), "-n", "--config", f'overrides=["{override}"]')
     assert done.returncode != 0
     assert message in done.stderr + done.stdout

@@ -145,7 +145,7 @@ def test_schedules_with_smaller_bubbles_are_faster(folders):
     assert kareus["gpipe"] == pytest.approx(kareus["1f1b"], rel=0.05)
 
 
-def test_a_split_backward_takes_as_long_as_a_whole_one_and_what_its_collectives_hid_behind(folders):
+def test_a_split_backward_takes_as_long_as_a_whole_one(folders):
     """Sequentially, the collectives of a whole backward run beside its weight gradients, those of a split one alone."""
 
     def seconds(pipeline: str, *directions: str) -> float:

@@ -22,7 +22,7 @@ def emulated(tmp_path_factory):
     return folder
 
 
-def test_four_sizes_are_four_jobs_and_one_search_of_each_partition(tmp_path):
+def test_four_sizes_are_four_jobs_and_one_search_each(tmp_path):
     rules = would_run(checkout(tmp_path), *FLEETS)
     assert (rules["emulate_fleet"], rules["report_fleets"]) == (4, 1)
     assert (rules["search_partition"], rules["extract_partitions"], rules["compose_frontiers"]) == (4, 1, 1)

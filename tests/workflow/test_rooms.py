@@ -18,12 +18,12 @@ STAGES = [path.stem for path in RULES if path.stem != "common"]
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_a_rule_file_a_package_and_a_test_folder_have_the_same_name(stage):
+def test_rule_file_package_and_test_folder_share_a_name(stage):
     assert any((ROOT / "kareus" / stage).rglob("stage.py"))
     assert (ROOT / "tests" / stage).is_dir()
 
 
-def test_the_snakefile_includes_every_rule_file_in_the_order_of_the_flow():
+def test_the_snakefile_includes_rule_files_in_order():
     included = re.findall(r'include: "workflow/rules/(\w+)\.smk"', (ROOT / "Snakefile").read_text())
     assert sorted(included) == sorted(p.stem for p in RULES)
     assert included[0] == "common"
@@ -36,7 +36,7 @@ def rules():
 
 
 @pytest.mark.parametrize(("stage", "body"), list(rules()))
-def test_a_rule_is_one_shell_line_that_calls_one_command_and_says_what_it_does(stage, body):
+def test_a_rule_is_one_shell_line_with_one_command(stage, body):
     assert "shell:" in body
     assert "run:" not in body
     assert len(re.search(r'message:\s+"(.*)"', body)[1]) <= 80
@@ -57,7 +57,7 @@ NEEDED = {
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_starts_without_what_only_some_stages_need(command):
+def test_every_command_starts_without_imports_of_other_stages(command):
     script = (
         f"import sys, importlib; importlib.import_module({COMMANDS[command][0]!r}); "
         f"print([m for m in {sorted(HEAVY - NEEDED.get(command, set()))} if m in sys.modules])"

@@ -41,7 +41,7 @@ def through_slurm(folder: Path, *arguments: str) -> tuple[subprocess.CompletedPr
     return done, fake_slurm.submitted(folder / "slurm")[before:]
 
 
-def test_searches_run_side_by_side_through_slurm_without_gpus_on_a_simulated_testbed(prepared):
+def test_simulated_searches_run_through_slurm_without_gpus(prepared):
     tables = [f"results/{NAME}/search/{partition}/candidates.parquet" for partition in SEARCHES]
     done, jobs = through_slurm(prepared, *tables)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -55,7 +55,7 @@ def test_searches_run_side_by_side_through_slurm_without_gpus_on_a_simulated_tes
         assert job["no_requeue"]
 
 
-def test_what_measures_on_real_gpus_asks_for_those_of_a_program_and_is_retried_with_more(prepared):
+def test_real_gpu_jobs_ask_for_gpus_and_retry_with_more(prepared):
     tables = ("search/forward-mlp-allreduce/candidates", "profile/components")
     done, jobs = through_slurm(prepared, *(f"results/{CUDA}/{table}.parquet" for table in tables), "--retries=1")
     assert done.returncode != 0
@@ -67,7 +67,7 @@ def test_what_measures_on_real_gpus_asks_for_those_of_a_program_and_is_retried_w
     assert "Traceback" not in done.stderr
 
 
-def test_a_job_refuses_a_filesystem_on_which_it_does_not_see_the_lock_of_the_head(prepared):
+def test_a_job_refuses_a_filesystem_without_the_heads_lock(prepared):
     remotely = ("--mode", "remote", "--no-hooks", "--dry-run")
     alone = snakemake(prepared, *remotely)
     assert "kareus.lock: not locked as seen from this node" in alone.stdout + alone.stderr

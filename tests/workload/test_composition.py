@@ -68,7 +68,7 @@ def test_the_default_strategy_is_informed() -> None:
     assert workload().search.strategy == "informed"
 
 
-def test_yardsticks_differ_from_the_paper_in_nothing_but_the_strategy() -> None:
+def test_baselines_differ_from_the_paper_in_strategy_only() -> None:
     paper, random, exhaustive = (workload(f"search={name}").search for name in ("paper", "random", "exhaustive"))
     assert dataclasses.replace(random, strategy=paper.strategy) == paper
     assert dataclasses.replace(exhaustive, strategy=paper.strategy) == paper
@@ -174,7 +174,7 @@ def test_changes_are_what_overrides_changed_and_nothing_else() -> None:
         ),
     ],
 )
-def test_a_value_of_another_type_or_range_is_answered_in_one_line(override: str, message: str) -> None:
+def test_a_value_of_wrong_type_or_range_gets_one_line(override: str, message: str) -> None:
     with pytest.raises(ConfigError) as raised:
         compose(override.split(";"), CONFIG)
     assert str(raised.value) == message
@@ -223,7 +223,7 @@ def test_a_file_that_is_no_text_is_named_in_one_line(edited: Path, file: str) ->
 
 
 @pytest.mark.parametrize("file", ["config.yaml", "gpu/a100-sxm4-40gb.yaml"])
-def test_brackets_in_brackets_without_end_are_answered_in_one_line(edited: Path, file: str) -> None:
+def test_endless_brackets_get_one_line(edited: Path, file: str) -> None:
     (edited / file).write_text(f"seed: {'[' * 10_000}")
     with pytest.raises(ConfigError) as raised:
         compose([], edited)

@@ -230,7 +230,7 @@ def test_fields_left_out_have_the_defaults_of_their_class(tmp_path: Path) -> Non
         ({"use_sliding_window": "no"}, "use_sliding_window='no': expected true or false, without quotes."),
     ],
 )
-def test_an_architecture_that_cannot_be_built_is_answered_in_one_line(
+def test_an_architecture_that_cannot_be_built_gets_one_line(
     change: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     path = write(tmp_path, MISTRAL | change)
@@ -307,7 +307,7 @@ def test_a_corrupt_file_is_answered_in_one_line(content: bytes, message: str, tm
     assert str(raised.value) == f"{path}: {message}"
 
 
-def test_a_name_on_hugging_face_says_that_a_local_file_is_needed() -> None:
+def test_a_hugging_face_name_asks_for_a_local_file() -> None:
     with pytest.raises(ConfigError) as raised:
         compose(["model=meta-llama/Llama-3.2-3B"], CONFIG)
     assert str(raised.value) == (
@@ -316,7 +316,7 @@ def test_a_name_on_hugging_face_says_that_a_local_file_is_needed() -> None:
     )
 
 
-def test_the_model_is_named_after_its_origin_then_its_folder_then_its_file(tmp_path: Path) -> None:
+def test_the_model_is_named_by_origin_then_folder_then_file(tmp_path: Path) -> None:
     folder = tmp_path / "My Llama_3"
     assert read_model(write(folder, MISTRAL)).name == "my-llama-3"
     assert read_model(write(folder, MISTRAL | {"_name_or_path": "mistralai/Mistral-7B-v0.3"})).name == "mistral-7b-v0.3"

@@ -18,7 +18,7 @@ def test_no_override_is_one_combination() -> None:
     assert texts() == [()]
 
 
-def test_a_sweep_is_the_product_of_its_values_and_the_last_varies_fastest() -> None:
+def test_a_sweep_is_a_product_with_the_last_value_fastest() -> None:
     assert texts("parallelism=tp8,cp2tp4", "seed=3", "microbatch_size=8,16") == [
         ("parallelism=tp8", "seed=3", "microbatch_size=8"),
         ("parallelism=tp8", "seed=3", "microbatch_size=16"),
@@ -103,7 +103,7 @@ def test_an_override_that_means_nothing_is_answered_in_one_line(override: str, m
     assert str(raised.value) == message
 
 
-def test_a_key_given_twice_is_refused_instead_of_one_value_winning() -> None:
+def test_a_key_given_twice_is_refused() -> None:
     with pytest.raises(ConfigError) as raised:
         expand(["seed=1", "microbatch_size=8", "seed=2"], CONFIG)
     assert str(raised.value) == "seed=2: 'seed' is given twice; to sweep it, write its values once: seed=a,b."

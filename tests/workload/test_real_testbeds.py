@@ -13,7 +13,7 @@ def resolved(*overrides):
     return workload
 
 
-def test_clocks_that_are_left_alone_leave_the_maximum_to_plan_with():
+def test_default_clocks_leave_the_maximum_to_plan_with():
     assert resolved(*CUDA, "testbed.cuda.clocks=default").gpu.search_frequencies.clocks_mhz == (1980,)
     assert len(resolved(*CUDA).gpu.search_frequencies.clocks_mhz) > 1
 

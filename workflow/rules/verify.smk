@@ -9,7 +9,7 @@ from kareus.artifacts.files import set_aside
 from kareus.verify.jobs import Job, others, to_force
 from kareus.verify.known import read_known
 from kareus.verify.outputs import is_list_of_outputs, write_outputs
-from kareus.verify.survey import Kind, survey
+from kareus.verify.survey import FindingKind, survey
 
 SOUND = Path(".snakemake/kareus/sound.json")
 STORE = Path("results/measurements")
@@ -28,7 +28,7 @@ def findings():
     sound = read_known(SOUND)
     found = survey(map(Path, SURVEYED), sound)
     sound.write(SOUND)
-    return [finding for finding in found if finding.kind is not Kind.LEFT_OVER]
+    return [finding for finding in found if finding.kind is not FindingKind.LEFT_OVER]
 
 
 @cache

@@ -17,7 +17,7 @@ from kareus.errors import EngineError
 from kareus.model.communication import SUM, Tensors
 
 DEFAULT_SM_COUNT = 20
-"""CTAs where nobody chose, about what NCCL takes for large messages."""
+"""CTAs without an SM count, about as many as NCCL uses for large messages."""
 
 
 class _Arrival(Protocol):

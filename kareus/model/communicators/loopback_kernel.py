@@ -5,9 +5,9 @@ import triton.language as tl
 from torch import Tensor
 
 BLOCK = 8192
-"""Elements that a CTA moves at once: eight for each of its threads."""
+"""Number of elements that a CTA moves at once: eight for each of its threads."""
 WARPS = 32
-"""Of a CTA: all 1024 threads, as collective libraries use."""
+"""Number of warps of a CTA: 1024 threads, as in collective libraries."""
 
 
 def move(source: Tensor, target: Tensor, sm_count: int, adds: bool) -> None:  # noqa: FBT001 - as Triton takes it

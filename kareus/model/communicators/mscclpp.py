@@ -1,7 +1,7 @@
 """MSCCL++, whose kernels take the number of blocks of each call; imported only when chosen.
 
 Inside one NVLink domain. Its algorithms run on a stream of their own and share one scratch buffer, so that they
-follow one another. It has no reduce-scatter of its own: an all-reduce stands in, which moves twice as much.
+follow one another. It has no reduce-scatter of its own: an all-reduce replaces it, which moves twice as much.
 """
 
 import importlib
@@ -17,9 +17,9 @@ from kareus.errors import EngineError
 from kareus.model.communication import SUM, Tensors
 
 THREADS = 1024
-"""Of a block."""
+"""Threads of a block."""
 DEFAULT_SM_COUNT = 20
-"""Blocks where nobody chose."""
+"""Blocks without an SM count."""
 ALL_REDUCE, ALL_GATHER = "default_allreduce_rsag", "default_allgather_fullmesh"
 """Algorithms that copy through the scratch buffer, so that no tensor has to be registered with the other GPUs."""
 

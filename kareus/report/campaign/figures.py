@@ -6,7 +6,7 @@ import polars as pl
 
 from kareus.pipeline.compare import with_reductions
 from kareus.report.campaign.inputs import CampaignInputs
-from kareus.report.charts import Axis, Bar, Form, Line, Panel, Part, Plot, Series, Shape, Shares, Style, Tip
+from kareus.report.charts import Axis, Bar, BarPart, Form, Line, Panel, Plot, Series, Shape, Shares, Style, Tip
 from kareus.report.contents import frontiers_name
 from kareus.report.fleet.inputs import FLEET_TIPS
 from kareus.report.workload.frontiers import PLAN_TIPS, frontier
@@ -85,7 +85,7 @@ def _bar(name: str, passes: pl.DataFrame) -> Bar:
     return Bar(
         name=f"{name}, {found['on_frontier'].sum()} candidates on the frontiers",
         parts=tuple(
-            Part(
+            BarPart(
                 name=pass_name(chosen_by),
                 style=pass_style(chosen_by),
                 count=on_frontier,

@@ -3,26 +3,23 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 
 from kareus.artifacts.provenance import Provenance, TestbedIdentity
 from kareus.artifacts.records import content_hash
-from kareus.artifacts.tables import read_provenance, read_table
+from kareus.artifacts.tables import Row, read_provenance, read_table
 from kareus.campaign.tables import CAMPAIGN
 from kareus.emulate.tables import FLEET
 from kareus.errors import ArtifactError
 from kareus.pipeline.tables import ITERATION
 from kareus.profile.tables import TRIALS
 from kareus.report.downloads import OF_PARTITION, OF_WORKLOAD, labelled, labelled_schema, read_download
-from kareus.report.workload.inputs import Search
+from kareus.report.workload.inputs import PartitionSearch
 from kareus.report.workload.tables import SAVINGS
 from kareus.search.tables import CANDIDATES, PROPOSALS, ROUNDS
 from kareus.training.comparison import RunComparison, compare_runs
 from kareus.training.tables import ITERATIONS
-
-Row = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,13 +31,13 @@ class CampaignInputs:
     """The table `CAMPAIGN`."""
     provenance: Provenance
     testbeds: tuple[TestbedIdentity, ...]
-    """Of its members, each once; more than one if they were measured on several."""
+    """Testbeds of its members, each once; several if they were measured on several."""
     iteration: dict[str, pl.DataFrame]
     """The table `ITERATION` by workload, labelled, as the next ones."""
     savings: dict[str, pl.DataFrame]
     """The table `SAVINGS` by workload."""
     runs: dict[str, list[RunComparison]]
-    searches: dict[str, list[Search]]
+    searches: dict[str, list[PartitionSearch]]
     fleet: dict[tuple[str, str], pl.DataFrame]
     """The table `FLEET` by workload and fleet."""
     trials: dict[tuple[str, str], pl.DataFrame]
@@ -53,7 +50,7 @@ class CampaignInputs:
 
 
 def load_campaign(name: str, table: Path, results: Path) -> CampaignInputs:
-    """Read what the reports below `results` say of the members in `table`.
+    """Read the tables of the reports below `results` for the members in `table`.
 
     Raises:
         ArtifactError: a member has no report yet, or one of its tables is corrupt or of another version.
@@ -92,7 +89,7 @@ def load_campaign(name: str, table: Path, results: Path) -> CampaignInputs:
 
 
 def _provenance(parents: list[Provenance]) -> Provenance:
-    """Of what is derived from members, which may be of several testbeds: then rows say which, and no file does."""
+    """Return the provenance of tables over all members; without a testbed if there are several, which rows name."""
     origins = {(parent.testbed, parent.seed) for parent in parents}
     testbed, seed = origins.pop() if len(origins) == 1 else (None, None)
     hashes = content_hash([parent.config_hash for parent in parents])
@@ -104,10 +101,12 @@ def _runs(data: Path, iteration: pl.DataFrame) -> list[RunComparison]:
     return compare_runs(iterations, iteration) if len(iterations) else []
 
 
-def _searches(data: Path) -> list[Search]:
+def _searches(data: Path) -> list[PartitionSearch]:
     tables = {schema.name: read_download(data, schema, OF_PARTITION) for schema in (CANDIDATES, ROUNDS, PROPOSALS)}
     return [
-        Search(partition=name, **{key: table.filter(pl.col("partition") == name) for key, table in tables.items()})
+        PartitionSearch(
+            partition=name, **{key: table.filter(pl.col("partition") == name) for key, table in tables.items()}
+        )
         for name in tables[CANDIDATES.name]["partition"].unique(maintain_order=True)
     ]
 

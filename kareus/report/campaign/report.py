@@ -55,7 +55,7 @@ def _part(part: str, members: pl.DataFrame, comparison: pl.DataFrame) -> Section
 def _of_workloads(
     inputs: CampaignInputs, members: pl.DataFrame, comparison: pl.DataFrame, tables: dict[str, pl.DataFrame]
 ) -> list[Section]:
-    """What is said of all workloads together, of each once."""
+    """Return the text on all workloads together, each once."""
     planned = members.filter(pl.col("refusal").is_null())
     found = []
     if any(inputs.runs.values()):

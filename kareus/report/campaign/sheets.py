@@ -5,9 +5,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 import polars as pl
 
-from kareus.report.campaign.inputs import Row as Plain
-from kareus.report.sheets import Row, Sheet, heads
-from kareus.report.text import percent
+from kareus.artifacts.tables import Row
+from kareus.report.sheets import Sheet, SheetRow, heads, percent
 from kareus.report.workload.tables import COMPARISON, FLEET_COMPARISON, PASSES, PROFILER
 
 SHORT = {
@@ -34,11 +33,11 @@ def index_sheet(members: pl.DataFrame) -> Sheet:
     )
 
 
-def _member(row: Plain) -> Row:
+def _member(row: Row) -> SheetRow:
     name = row["workload"] if row["name"] is None else f"{row['workload']}, {row['kind']} {row['name']}"
     page = {"workload": "page.html", "fleet": "fleets.html"}.get(row["kind"])
     state = {"workload": "planned", "fleet": "emulated", "sweep": "measured"}[row["kind"]]
-    return Row(
+    return SheetRow(
         cells=(
             name,
             row["part"],
@@ -49,7 +48,7 @@ def _member(row: Plain) -> Row:
     )
 
 
-def _shape(row: Plain) -> tuple[str, ...]:
+def _shape(row: Row) -> tuple[str, ...]:
     return row["model"], row["parallelism"], str(row["microbatch_size"]), f"{row['sequence_length']:,}"
 
 
@@ -146,8 +145,8 @@ def _short(methods: Iterable[str]) -> list[str]:
     return [SHORT[method] for method in methods]
 
 
-def _rows(members: pl.DataFrame, comparison: pl.DataFrame, columns: Sequence[tuple[str, str]]) -> tuple[Row, ...]:
-    """One row for each workload, each once: cells of (column, method) in `comparison`; refused ones say so."""
+def _rows(members: pl.DataFrame, comparison: pl.DataFrame, columns: Sequence[tuple[str, str]]) -> tuple[SheetRow, ...]:
+    """Return a row for each workload, each once: cells of (column, method) in `comparison`; refused ones are marked."""
     found = {(row["workload"], row["method"]): row for row in comparison.iter_rows(named=True)}
     rows, own = [], members.unique("workload", maintain_order=True).to_dicts()
     alike = Counter(_shape(member) for member in own)
@@ -158,16 +157,16 @@ def _rows(members: pl.DataFrame, comparison: pl.DataFrame, columns: Sequence[tup
         cells = [
             _refused(refusal) if refusal else number(found.get((name, method)), column) for column, method in columns
         ]
-        rows.append(Row(cells=(label, *rest, *cells), link=None if refusal else f"workloads/{name}/page.html"))
+        rows.append(SheetRow(cells=(label, *rest, *cells), link=None if refusal else f"workloads/{name}/page.html"))
     return tuple(rows)
 
 
 def _refused(refusal: str) -> str:
-    """In one word, as the paper's tables have it; the index says why."""
+    """Return the refusal in one word, as in the paper's tables; the index has the reason."""
     return "OOM" if "out of memory" in refusal else "refused"
 
 
-def number(row: Plain | None, column: str) -> str:
+def number(row: Row | None, column: str) -> str:
     """A percentage without its sign, or a dash."""
     return percent(row[column] if row else None).removesuffix(" %")
 
@@ -176,7 +175,7 @@ def fleet_sheets(fleets: pl.DataFrame) -> list[Sheet]:
     """Strong scaling, max throughput and frontier improvement of emulated fleets (paper, section 6.3)."""
     each = fleets.unique(("workload", "fleet"), maintain_order=True)
     sizes = [
-        Row(
+        SheetRow(
             cells=(
                 row["fleet"],
                 row["model"],
@@ -216,12 +215,12 @@ def fleet_sheets(fleets: pl.DataFrame) -> list[Sheet]:
     ]
 
 
-def _fleet_rows(fleets: pl.DataFrame, columns: Sequence[tuple[str, str]]) -> tuple[Row, ...]:
+def _fleet_rows(fleets: pl.DataFrame, columns: Sequence[tuple[str, str]]) -> tuple[SheetRow, ...]:
     rows = []
     for own in fleets.partition_by("workload", "fleet", maintain_order=True):
         found = {row["method"]: row for row in own.iter_rows(named=True)}
         cells = [number(found.get(method), column) for column, method in columns]
-        rows.append(Row(cells=(own["fleet"][0], str(own["num_microbatches"][0]), *cells)))
+        rows.append(SheetRow(cells=(own["fleet"][0], str(own["num_microbatches"][0]), *cells)))
     return tuple(rows)
 
 
@@ -259,11 +258,11 @@ def _own(frame: pl.DataFrame, workload: str) -> pl.DataFrame:
     return frame.filter(pl.col("workload") == workload)
 
 
-def _search_row(name: str, names: Sequence[str], passes: pl.DataFrame, times: pl.DataFrame) -> Row:
+def _search_row(name: str, names: Sequence[str], passes: pl.DataFrame, times: pl.DataFrame) -> SheetRow:
     found = passes["on_frontier"].sum()
     by_pass = dict(passes.group_by("chosen_by").agg(pl.sum("on_frontier")).iter_rows())
     profiling_s, optimisation_s = (float(times[name].sum()) for name in ("profiling_s", "optimisation_s"))
-    return Row(
+    return SheetRow(
         cells=(
             name,
             f"{passes['measured'].sum():,}",
@@ -279,7 +278,7 @@ def _search_row(name: str, names: Sequence[str], passes: pl.DataFrame, times: pl
 
 def profiler_sheet(profiler: pl.DataFrame) -> Sheet:
     """Distribution of measured energy over windows and cooldowns (paper, section 6.7)."""
-    columns: list[tuple[str, Callable[[Plain], str]]] = [
+    columns: list[tuple[str, Callable[[Row], str]]] = [
         ("window (s)", lambda row: f"{row['window_s']:g}"),
         ("cooldown (s)", lambda row: f"{row['cooldown_s']:g}"),
         ("trials", lambda row: str(row["trials"])),
@@ -294,7 +293,8 @@ def profiler_sheet(profiler: pl.DataFrame) -> Sheet:
         caption="Profiler: energy of one execution over repeated trials, and temperatures of the GPU",
         heads=(("", "sweep"), *(("", name) for name, _ in columns)),
         rows=tuple(
-            Row(cells=(row["sweep"], *(cell(row) for _, cell in columns))) for row in profiler.iter_rows(named=True)
+            SheetRow(cells=(row["sweep"], *(cell(row) for _, cell in columns)))
+            for row in profiler.iter_rows(named=True)
         ),
         source=PROFILER.name,
     )

@@ -83,7 +83,7 @@ def _joined(schema: TableSchema, frames: Iterable[pl.DataFrame]) -> tuple[TableS
 
 
 def _copy_reports(inputs: CampaignInputs, results: Path, folder: Path) -> None:
-    """Put the pages that the index leads to beside it, with all that they lead to and nothing else."""
+    """Copy the pages that the index links to into its folder, with all that they link to and nothing else."""
     manifests = {
         results / member["workload"] / "report" / manifest: member["workload"]
         for kind, manifest in (("workload", "manifest.json"), ("fleet", "fleets.manifest.json"))

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import polars as pl
 
 from kareus.artifacts.records import to_plain
-from kareus.artifacts.tables import TableSchema
+from kareus.artifacts.tables import Row, TableSchema
 from kareus.pipeline.compare import compare_methods
-from kareus.report.campaign.inputs import CampaignInputs, Row
+from kareus.report.campaign.inputs import CampaignInputs
 from kareus.report.workload.effort import SearchEffort, search_efforts
 from kareus.report.workload.tables import COMPARISON, FLEET_COMPARISON, PASSES, PROFILER, SEARCH_TIME
 
@@ -61,7 +61,7 @@ def _of(member: Row, labelled: pl.DataFrame) -> Row:
 
 
 def _efforts(inputs: CampaignInputs) -> Iterator[tuple[Row, SearchEffort]]:
-    """Of every partition of every workload."""
+    """Yield the search effort of every partition of every workload."""
     for workload, searches in inputs.searches.items():
         of = {"workload": workload, "testbed": inputs.iteration[workload]["testbed"][0]}
         yield from ((of | {"partition": effort.partition}, effort) for effort in search_efforts(searches)[1:])

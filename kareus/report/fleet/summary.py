@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from kareus.pipeline.compare import FRONTIER_BASELINE, OURS, THROUGHPUT_BASELINE
 from kareus.report.fleet.inputs import FleetComparison, FleetInputs, charges, compare_fleets
 from kareus.report.sections import Section
-from kareus.report.sheets import Row, Sheet, heads, sheet_text
-from kareus.report.text import DASH, percent
+from kareus.report.sheets import DASH, Sheet, SheetRow, heads, percent, sheet_text
 
 
 def fleets_text(inputs: FleetInputs, sections: Sequence[Section]) -> str:
@@ -46,7 +45,7 @@ def fleet_sections(inputs: FleetInputs) -> list[Section]:
 
 def _counts(fleets: Sequence[FleetComparison]) -> Sheet:
     rows = [
-        Row(
+        SheetRow(
             cells=(
                 own.fleet,
                 f"{own.gpus:,}",
@@ -167,5 +166,5 @@ def _hours(inputs: FleetInputs) -> Sheet:
     )
 
 
-def _row(*cells: str) -> Row:
-    return Row(cells=cells, is_ours=OURS in cells)
+def _row(*cells: str) -> SheetRow:
+    return SheetRow(cells=cells, is_ours=OURS in cells)

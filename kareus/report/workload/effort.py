@@ -5,19 +5,19 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from kareus.report.workload.inputs import Search
+from kareus.report.workload.inputs import PartitionSearch
 
 ALL = "all partitions"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pass:
-    """What one pass of a strategy chose."""
+class SearchPass:
+    """Candidates that one pass of a strategy chose."""
 
     name: str
     measured: int
     on_frontier: int
-    """Of those, candidates on the measured frontier of their partition."""
+    """Number of those on the measured frontier of their partition."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,12 +25,12 @@ class SearchEffort:
     """One partition's search, or all of them together."""
 
     partition: str
-    passes: tuple[Pass, ...]
-    """In the order in which they first chose."""
+    passes: tuple[SearchPass, ...]
+    """Passes in the order in which they first chose."""
     profiling_s: float
     """Testbed's clock spent on measuring, virtual if simulated; the same if measurements came from the store."""
     looking_s: float
-    """Of that, on short looks."""
+    """Part of `profiling_s` spent on time-only measurements."""
     optimisation_s: float
     """Wall clock that the planning machine spent on surrogates and acquisition."""
     strategy: str
@@ -48,7 +48,7 @@ class SearchEffort:
         return self.profiling_s / (self.profiling_s + self.optimisation_s)
 
 
-def search_efforts(searches: Sequence[Search]) -> list[SearchEffort]:
+def search_efforts(searches: Sequence[PartitionSearch]) -> list[SearchEffort]:
     """One for each partition, and the first for all of them; none if nothing was searched."""
     if not searches:
         return []
@@ -66,7 +66,8 @@ def _effort(name: str, candidates: pl.DataFrame, rounds: pl.DataFrame, proposals
     return SearchEffort(
         partition=name,
         passes=tuple(
-            Pass(name=chosen_by, measured=measured, on_frontier=found) for chosen_by, measured, found in passes.rows()
+            SearchPass(name=chosen_by, measured=measured, on_frontier=found)
+            for chosen_by, measured, found in passes.rows()
         ),
         profiling_s=float(rounds["measuring_s"].sum()),
         looking_s=float(rounds["looking_s"].sum()),

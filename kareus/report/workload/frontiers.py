@@ -107,7 +107,7 @@ def _microbatch_series(costs: pl.DataFrame) -> list[Series]:
             points=own,
             style=Style(color=EXECUTION_STYLES.get(method, method_style(method)).color),
             line=Line.STEPS,
-            faint=method == "kareus",  # its points stand on it
+            faint=method == "kareus",  # its points are drawn on top
         )
         for (method,), own in costs.group_by("method", maintain_order=True)
     ]

@@ -1,4 +1,4 @@
-"""What a report is made of: every table and plan of one workload, read, checked and of one testbed."""
+"""Inputs of a report: every table and plan of one workload, read, checked and of one testbed."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -36,16 +36,16 @@ class Paths:
     candidates: Sequence[Path]
     """One per partition, each in a folder that has the partition's name."""
     rounds: Sequence[Path]
-    """One per partition, beside its candidates."""
+    """One per partition, in the folder of its candidates."""
     proposals: Sequence[Path]
-    """One per partition, beside its candidates."""
+    """One per partition, in the folder of its candidates."""
     plans: Sequence[Path]
     runs: Sequence[Path] = ()
     """Iterations that were run; none, or one table."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Search:
+class PartitionSearch:
     """One partition's search."""
 
     partition: str
@@ -69,19 +69,19 @@ class ReportInputs:
     workload: str
     testbed: TestbedIdentity
     provenance: Provenance
-    """Of the report: its hash identifies the configurations of all inputs."""
+    """Provenance of the report: its hash identifies the configurations of all inputs."""
     sources: tuple[Source, ...]
     iteration: pl.DataFrame
     microbatch: pl.DataFrame
-    searches: tuple[Search, ...]
+    searches: tuple[PartitionSearch, ...]
     plans: dict[str, Plan]
     """Chosen plans by the names of their files, without `.json`."""
     baseline: Plan
     """The fastest plan of `sequential`."""
     iterations: pl.DataFrame
-    """That were run; a table `ITERATIONS`, without rows if nothing was."""
+    """Iterations that were run: a table `ITERATIONS`, without rows if nothing was run."""
     runs: tuple[RunComparison, ...]
-    """Of the methods that were run; none if nothing was."""
+    """Comparisons of the methods that were run; none if nothing was run."""
     savings: tuple[Savings, ...]
     """Savings of every method, in the order of the table `iteration`."""
     plan_errors: dict[str, PlanErrors]
@@ -153,7 +153,7 @@ def _sources(paths: Paths) -> tuple[Source, ...]:
     return tuple(Source(name=name, provenance=read_provenance(path, schema)) for name, path, schema in tables)
 
 
-def _searches(paths: Paths) -> tuple[Search, ...]:
+def _searches(paths: Paths) -> tuple[PartitionSearch, ...]:
     names = [path.parent.name for path in paths.candidates]
     for what, given in (("rounds", paths.rounds), ("proposals", paths.proposals)):
         if sorted(names) != sorted(path.parent.name for path in given):
@@ -164,7 +164,7 @@ def _searches(paths: Paths) -> tuple[Search, ...]:
             )
     rounds, proposals = ({path.parent.name: path for path in given} for given in (paths.rounds, paths.proposals))
     return tuple(
-        Search(
+        PartitionSearch(
             partition=path.parent.name,
             candidates=read_table(path, CANDIDATES),
             rounds=read_table(rounds[path.parent.name], ROUNDS),

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from kareus.artifacts.records import to_plain
 from kareus.pipeline.compare import OURS
 from kareus.report.sections import TIMELINES, Figure, Page, Section, Tables
-from kareus.report.sheets import Row, Sheet, heads
+from kareus.report.sheets import Sheet, SheetRow, heads
 from kareus.report.workload.inputs import ReportInputs
 from kareus.report.workload.summary import (
     NO_PLAN,
@@ -116,6 +116,6 @@ def _sources(inputs: ReportInputs) -> Sheet:
     return Sheet(
         caption="Inputs of this report",
         heads=heads([("", ("table", "configuration", "kareus", "created (UTC)"))]),
-        rows=tuple(Row(cells=(name, *(provenance[key] for key in names))) for name, provenance in rows),
+        rows=tuple(SheetRow(cells=(name, *(provenance[key] for key in names))) for name, provenance in rows),
         texts=4,
     )

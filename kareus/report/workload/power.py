@@ -1,4 +1,4 @@
-"""What all GPUs of a plan draw together, over one iteration."""
+"""Power of all GPUs of a plan together, over one iteration."""
 
 import polars as pl
 

@@ -19,10 +19,10 @@ LETTERS = {
 """What an instruction is called; B is a whole backward or, where it is split, that of inputs."""
 WIDTH_IN, LANE_IN = 7.0, 0.36
 SCALE_SHARE = 0.075
-"""Of the width, that the scale of powers takes."""
+"""Share of the width for the scale of powers."""
 HATCH = "////////"
 LEAST_SHARE = 0.022
-"""Of the iteration, that an instruction must take for its name to fit."""
+"""Least share of the iteration of an instruction whose name fits."""
 DARK_BELOW = 0.55
 """Share of the colour scale below which text is white."""
 

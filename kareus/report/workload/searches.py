@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from kareus.report.charts import UNKNOWN, Axis, Bar, Form, Line, Panel, Part, Plot, Series, Shape, Shares, Style, Tip
+from kareus.report.charts import UNKNOWN, Axis, Bar, BarPart, Form, Line, Panel, Plot, Series, Shape, Shares, Style, Tip
 from kareus.report.workload.effort import SearchEffort
-from kareus.report.workload.inputs import Search
+from kareus.report.workload.inputs import PartitionSearch
 
 PASSES = {
     "initial": ("initial design", Style(color="gray", shape=Shape.RING)),
@@ -36,7 +36,7 @@ def pass_name(chosen_by: str) -> str:
     return PASSES.get(chosen_by, (chosen_by, UNKNOWN))[0]
 
 
-def search_plot(searches: Sequence[Search]) -> Plot:
+def search_plot(searches: Sequence[PartitionSearch]) -> Plot:
     """Candidates of every partition by the pass that chose them, and their frontier."""
     return Plot(
         name="search",
@@ -74,7 +74,7 @@ def pass_style(chosen_by: str) -> Style:
     return PASSES.get(chosen_by, (chosen_by, UNKNOWN))[1]
 
 
-def _note(search: Search) -> str:
+def _note(search: PartitionSearch) -> str:
     minutes = search.rounds["measuring_s"].sum() / 60
     clock = f"{minutes:.0f} min" if minutes < 90 else f"{minutes / 60:.1f} h"  # noqa: PLR2004
     rounds, stop = len(search.rounds), search.rounds["stop"][-1]
@@ -93,7 +93,7 @@ def passes_figure(efforts: Sequence[SearchEffort]) -> Shares:
             Bar(
                 name=f"{effort.partition}, {effort.on_frontier} candidates on the frontier",
                 parts=tuple(
-                    Part(
+                    BarPart(
                         name=pass_name(found.name),
                         style=pass_style(found.name),
                         count=found.on_frontier,

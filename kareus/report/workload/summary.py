@@ -19,10 +19,9 @@ from kareus.pipeline.compare import (
 )
 from kareus.pipeline.spread import SavingsErrors
 from kareus.plans.document import Plan
-from kareus.report.sheets import Row, Sheet, heads, sheet_text
-from kareus.report.text import DASH, percent, percent_within
+from kareus.report.sheets import DASH, Sheet, SheetRow, heads, percent, percent_within, sheet_text
 from kareus.report.workload.effort import SearchEffort, search_efforts
-from kareus.report.workload.inputs import ReportInputs, Search
+from kareus.report.workload.inputs import PartitionSearch, ReportInputs
 from kareus.report.workload.savings import ERRORS_NOTE, PlanErrors, Savings
 from kareus.report.workload.tables import SAVINGS
 from kareus.search.tables import CANDIDATES
@@ -145,7 +144,7 @@ def plans_sheet(inputs: ReportInputs) -> Sheet:
         caption=f"Chosen plans: reductions against {THROUGHPUT_BASELINE} at max throughput",
         heads=heads([("", names)]),
         rows=tuple(
-            Row(
+            SheetRow(
                 cells=(
                     row.selector,
                     row.method,
@@ -161,7 +160,7 @@ def plans_sheet(inputs: ReportInputs) -> Sheet:
 
 
 def runs_sheet(runs: Sequence[RunComparison], testbed: TestbedIdentity) -> Sheet:
-    """What ran beside what was predicted."""
+    """Return the table of measured and predicted iterations."""
     verb = "played back" if testbed.kind == "simulated" else "run"
     return Sheet(
         caption=f"End to end: the fastest plan of each method, {verb} for {runs[0].iterations} iterations",
@@ -182,7 +181,7 @@ def runs_sheet(runs: Sequence[RunComparison], testbed: TestbedIdentity) -> Sheet
     )
 
 
-def efforts_sheet(searches: Sequence[Search]) -> Sheet:
+def efforts_sheet(searches: Sequence[PartitionSearch]) -> Sheet:
     """What the searches brought and took, by partition."""
     efforts = search_efforts(searches)
     passes = [found.name for found in efforts[0].passes] if efforts else []
@@ -202,9 +201,9 @@ def efforts_sheet(searches: Sequence[Search]) -> Sheet:
     )
 
 
-def _effort_row(effort: SearchEffort, passes: Sequence[str]) -> Row:
+def _effort_row(effort: SearchEffort, passes: Sequence[str]) -> SheetRow:
     found = {p.name: 100 * p.on_frontier / effort.on_frontier for p in effort.passes}
-    return Row(
+    return SheetRow(
         cells=(
             effort.partition,
             str(sum(p.measured for p in effort.passes)),
@@ -232,8 +231,8 @@ def _search(effort: SearchEffort) -> list[str]:
     return [*textwrap.wrap(found, WIDTH), *textwrap.wrap(took, WIDTH)]
 
 
-def _row(method: str, *cells: str) -> Row:
-    return Row(cells=(method, *cells), is_ours=method == OURS)
+def _row(method: str, *cells: str) -> SheetRow:
+    return SheetRow(cells=(method, *cells), is_ours=method == OURS)
 
 
 def _above(value: float | None) -> str:

@@ -29,11 +29,11 @@ class Timeline:
     title: str
     plan: Plan
     powers_w: tuple[float, float]
-    """That the colours span: the same for all plans of a report, so that they can be compared."""
+    """Range of power of the colours: the same for all plans of a report, so that they can be compared."""
 
     @property
     def file(self) -> str:
-        """As of a plot; in a folder of their own, since their names are those of the chosen plans."""
+        """Files of the drawing, without suffixes; in a folder of their own, since they are named after plans."""
         return f"timelines/{self.name}"
 
 
@@ -120,7 +120,7 @@ def power_table(plans: Mapping[str, Plan], blocking_power_w: float) -> pl.DataFr
 
 
 def power_plot(plans: Mapping[str, Plan], power: pl.DataFrame) -> Plot:
-    """Power of the whole pipeline over time, of each plan beside the baseline; `power` is a table `POWER`."""
+    """Power of the whole pipeline over time, of each plan and the baseline; `power` is a table `POWER`."""
     baseline = _power_series(BASELINE, plans[BASELINE], power)
     return Plot(
         name="power",

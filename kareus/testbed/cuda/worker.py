@@ -16,8 +16,7 @@ import torch.distributed as dist
 
 from kareus.artifacts.files import die_with_parent
 from kareus.artifacts.records import from_plain
-from kareus.device.environment import prepare_cuda
-from kareus.device.pairing import device_of_cuda
+from kareus.device.cuda import device_of_cuda, prepare_cuda
 from kareus.errors import DeviceError, KareusError
 from kareus.model.communicators.choice import Library
 from kareus.testbed.config import ClockPolicy, CudaCollectives

@@ -1,4 +1,4 @@
-"""What one rank trains on: its share of the samples of an iteration, from a position that can be saved."""
+"""Microbatches of one rank: its share of the samples of each iteration, from a position that can be saved."""
 
 from dataclasses import dataclass
 
@@ -11,22 +11,22 @@ from kareus.training.data.samples import Samples
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataPosition:
-    """How far a run is in its data; independent of how many ranks share it."""
+    """Position of a run in its data, independent of the number of ranks."""
 
     samples: int
-    """Samples that all replicas together have used."""
+    """Number of samples that all replicas together have used."""
     source: str
     """Identity of the samples."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Share:
-    """Which part of every iteration is this rank's."""
+class DataShare:
+    """Part of every iteration's samples that is this rank's."""
 
     microbatch_size: int
     """Sequences of a microbatch."""
     num_microbatches: int
-    """Of one pipeline in one iteration."""
+    """Number of microbatches of one pipeline in one iteration."""
     dp_rank: int = 0
     dp: int = 1
     cp_rank: int = 0
@@ -36,7 +36,7 @@ class Share:
 class Batches:
     """Microbatches of one rank, iteration after iteration."""
 
-    def __init__(self, samples: Samples, share: Share, position: DataPosition | None = None) -> None:
+    def __init__(self, samples: Samples, share: DataShare, position: DataPosition | None = None) -> None:
         """Begin at `position`, or at the first sample.
 
         Raises:
@@ -53,11 +53,11 @@ class Batches:
 
     @property
     def position(self) -> DataPosition:
-        """Where the next iteration begins."""
+        """Position at which the next iteration begins."""
         return DataPosition(samples=self._used, source=self._samples.identity)
 
     def next_iteration(self) -> list[Microbatch]:
-        """This rank's microbatches of the next iteration."""
+        """Return this rank's microbatches of the next iteration."""
         share = self._share
         starts = [
             self._used + (number * share.dp + share.dp_rank) * share.microbatch_size
@@ -73,7 +73,7 @@ class Batches:
 
 
 def context_shard(rows: Ids, cp_rank: int, cp: int) -> Ids:
-    """This rank's tokens of each sequence, [batch, tokens] to [batch, tokens / cp].
+    """Return this rank's tokens of each sequence, [batch, tokens] to [batch, tokens / cp].
 
     Of 2 cp chunks those numbered r and 2 cp - 1 - r, as `kareus.model.attention.chunks` has it.
     """

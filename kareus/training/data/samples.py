@@ -16,7 +16,8 @@ from kareus.errors import ConfigError
 from kareus.training.data.tokens import TokenFile, read_ids
 
 _ROUNDS = 4
-"""Of the Feistel network: with a random round function four make a permutation look random (Luby and Rackoff, 1988)."""
+"""Rounds of the Feistel network: with random round functions four look like a random permutation (Luby and Rackoff,
+1988)."""
 
 
 class Samples(Protocol):
@@ -24,7 +25,7 @@ class Samples(Protocol):
 
     @property
     def identity(self) -> str:
-        """Hash of whatever decides the samples: a position means something for this sequence only."""
+        """Hash of all that decides the samples: a position is valid for this sequence only."""
 
     def sample(self, number: int) -> NDArray[np.int64]:
         """Ids of sample `number`, one more than a sequence is long, since labels are the next tokens."""
@@ -47,12 +48,12 @@ class FileSamples:
 
     @property
     def windows(self) -> int:
-        """Samples of one pass."""
+        """Number of samples of one pass."""
         return (self.file.header.tokens - 1) // self.sequence_length
 
     @property
     def identity(self) -> str:
-        """Of the file's header, name, and how it is cut and shuffled."""
+        """Hash of the file's header and name, and of how it is cut and shuffled."""
         return content_hash((to_plain(self.file.header), self.file.path.name, self.sequence_length, self.seed))
 
     def sample(self, number: int) -> NDArray[np.int64]:
@@ -64,7 +65,7 @@ class FileSamples:
 
 @dataclass(frozen=True, slots=True)
 class SyntheticSamples:
-    """Made-up text that can be learnt: each token has one likely successor."""
+    """Synthetic text that can be learnt: each token has one likely successor."""
 
     vocab_size: int
     sequence_length: int
@@ -72,7 +73,7 @@ class SyntheticSamples:
 
     @property
     def identity(self) -> str:
-        """Of its fields."""
+        """Hash of the fields."""
         return content_hash((self.vocab_size, self.sequence_length, self.seed))
 
     def sample(self, number: int) -> NDArray[np.int64]:
@@ -87,7 +88,7 @@ class SyntheticSamples:
 
 
 def permuted(place: int, count: int, key: str) -> int:
-    """Where the permutation `key` of range(count) takes `place`.
+    """Return the image of `place` under the permutation `key` of range(count).
 
     A Feistel network over the next even number of bits permutes a range of up to four times `count`; what falls
     outside is permuted again until it falls inside (cycle walking, Black and Rogaway, 2002).

@@ -1,4 +1,4 @@
-"""Text files as token files: tokenised once, kept beside where the user says, and used again while nothing changed.
+"""Text files as token files: tokenised once, kept in a folder, and used again while nothing changed.
 
 A file is read and encoded in pieces, so that memory does not grow with it. Pieces end where a line does, between two
 characters that are no white space, and each is encoded after the last line before it: where tokens end at line ends, as

@@ -11,8 +11,8 @@ BYTES = "bytes"
 """Name of the tokenizer that needs no file."""
 
 _END_OF_TEXT = ("<|end_of_text|>", "<|endoftext|>", "<|im_end|>", "</s>", "<eos>")
-"""What models call the token that ends a document, where nothing beside the tokenizer says it: Llama 3, Qwen and GPT-2,
-chat variants, Llama 2, Gemma."""
+"""Tokens that end a document, for tokenizers without a configuration that names one: Llama 3, Qwen and GPT-2, chat
+variants, Llama 2, Gemma."""
 
 _CONFIG = "tokenizer_config.json"
 
@@ -22,14 +22,14 @@ class Tokenizer(Protocol):
 
     @property
     def vocab_size(self) -> int:
-        """Ids are below it."""
+        """Number of ids; all ids are below it."""
 
     @property
     def end_of_text(self) -> int:
-        """Id that ends a document."""
+        """Id of the token that ends a document."""
 
     def encode(self, text: str, after: str = "") -> list[int]:
-        """Ids of `text` where it stands after `after`, without any that begins or ends it."""
+        """Return the ids of `text` where it follows `after`, without special tokens."""
 
 
 class ByteTokenizer:
@@ -39,7 +39,7 @@ class ByteTokenizer:
     end_of_text = 256
 
     def encode(self, text: str, after: str = "") -> list[int]:
-        """Bytes of `text`, wherever it stands."""
+        """Return the bytes of `text`, whatever it follows."""
         return list(text.encode())
 
 
@@ -84,7 +84,7 @@ def open_tokenizer(name: str) -> Tokenizer:
 
     Raises:
         ConfigError: there is no such file, or it is no tokenizer.
-        ArtifactError: the `tokenizer_config.json` beside it is not JSON.
+        ArtifactError: the `tokenizer_config.json` in its folder is not JSON.
     """
     check_tokenizer(name)
     return ByteTokenizer() if name == BYTES else FileTokenizer(_path(name))
@@ -108,7 +108,7 @@ def _path(name: str) -> Path:
 
 
 def _named_end(path: Path) -> tuple[str, ...]:
-    """What the model's own configuration calls the token that ends a document, if it says it."""
+    """Return the token that ends a document by the model's own configuration, if it names one."""
     config = path.with_name(_CONFIG)
     if not config.is_file():
         return ()

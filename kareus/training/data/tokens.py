@@ -1,4 +1,4 @@
-"""Token files: ids end to end, two or four bytes each, beside a JSON file that says what they are.
+"""Token files: ids end to end, two or four bytes each, and a JSON file that describes them.
 
 They are mapped into memory, so that reading a sample reads its pages only, and all processes of a node share them.
 The JSON file is written last: without it a token file does not exist. It is sealed and has the hash of the ids, so that
@@ -26,14 +26,14 @@ _DTYPES: dict[str, np.dtype[Any]] = {"uint16": np.dtype("<u2"), "uint32": np.dty
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenFileHeader:
-    """What the JSON file says."""
+    """Content of the JSON file."""
 
     schema_version: int
     dtype: str
     """`uint16` or `uint32`, least significant byte first."""
     tokens: int
     vocab_size: int
-    """Ids are below it."""
+    """Number of ids; all ids are below it."""
     tokenizer: str
     """Where the ids come from, for people."""
     sha256: str
@@ -87,7 +87,7 @@ def open_tokens(path: Path, *, check_content: bool = True) -> TokenFile:
     """Map a token file.
 
     Args:
-        path: of the token file; its JSON file is beside it.
+        path: of the token file; its JSON file is in the same folder.
         check_content: whether to hash all of it, which is no faster than SHA-256 and the disk are. Where several
             processes of a machine open it, one of them has to.
 

@@ -9,7 +9,7 @@ import pytest
 from helpers.fake_device import FakeDevice
 
 from kareus.device import nvml
-from kareus.device.pairing import device_of_cuda
+from kareus.device.cuda import device_of_cuda
 from kareus.errors import DeviceError
 
 
@@ -20,11 +20,11 @@ def _two_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("uuid", ["fast", "GPU-fast"])
-def test_a_gpu_is_found_by_its_uuid_with_cudas_prefix_or_without(uuid: str) -> None:
+def test_a_gpu_is_found_by_uuid_with_and_without_prefix(uuid: str) -> None:
     assert device_of_cuda(uuid).uuid == "GPU-fast"
 
 
-def test_a_gpu_that_the_driver_does_not_show_is_refused_with_those_that_it_does() -> None:
+def test_an_invisible_gpu_is_refused_with_the_visible_ones() -> None:
     with pytest.raises(DeviceError, match=r"^other: CUDA computes .* \(GPU-slow, GPU-fast\); unset CUDA_DEVICE_ORDER"):
         device_of_cuda("other")
 

@@ -2,59 +2,57 @@
 
 import pytest
 
-from kareus.progress.campaign import Campaign, TimeLeft
-from kareus.progress.events import Failed, Finished, Planned, Started
+from kareus.progress.events import Failed, Finished, JobsPlanned, Started
 from kareus.progress.journal import Journal, Standing
+from kareus.progress.run_state import RunState, TimeLeft
 
 
 def started(job, at_s, rule="search", logs=()):
     return Started(at_s=at_s, job=job, rule=rule, what=f"Doing {job}", logs=tuple(logs))
 
 
-def campaign(*events, **jobs):
-    state = Campaign(began_s=0.0)
-    for event in (Planned(jobs=jobs), *events):
+def run(*events, **jobs):
+    state = RunState(began_s=0.0)
+    for event in (JobsPlanned(jobs=jobs), *events):
         state.apply(event)
     return state
 
 
-def test_nothing_is_estimated_before_a_job_of_its_rule_has_finished():
-    state = campaign(started(1, 10.0), search=3, report=1)
+def test_no_estimate_before_a_job_of_the_rule_has_finished():
+    state = run(started(1, 10.0), search=3, report=1)
     assert state.time_left(20.0) == TimeLeft(0.0, untimed=4)
 
 
 def test_jobs_one_after_another_take_their_mean_each():
-    state = campaign(
-        started(1, 0.0), Finished(at_s=10.0, job=1), started(2, 10.0), Finished(at_s=30.0, job=2), search=5
-    )
+    state = run(started(1, 0.0), Finished(at_s=10.0, job=1), started(2, 10.0), Finished(at_s=30.0, job=2), search=5)
     assert state.time_left(30.0).known_s == pytest.approx(3 * 15.0)
 
 
 def test_jobs_that_run_two_at_once_are_done_in_half_the_time():
     events = [event for job in (1, 2) for event in (started(job, 0.0), Finished(at_s=10.0, job=job))]
-    assert campaign(*events, search=6).time_left(10.0).known_s == pytest.approx(4 * 10.0 / 2)
+    assert run(*events, search=6).time_left(10.0).known_s == pytest.approx(4 * 10.0 / 2)
 
 
 def test_what_a_running_job_has_done_is_not_expected_again():
-    state = campaign(started(1, 0.0), Finished(at_s=10.0, job=1), started(2, 10.0), search=2)
+    state = run(started(1, 0.0), Finished(at_s=10.0, job=1), started(2, 10.0), search=2)
     assert state.time_left(14.0).known_s == pytest.approx(6.0)
     assert state.time_left(99.0).known_s == 0.0  # it takes longer than expected; nobody knows how much
 
 
-def test_other_rules_that_none_has_finished_of_are_counted_and_the_collecting_one_is_not():
-    state = campaign(started(1, 0.0), Finished(at_s=10.0, job=1), search=1, report=2, all=1)
+def test_untimed_rules_are_counted_except_the_collecting_one():
+    state = run(started(1, 0.0), Finished(at_s=10.0, job=1), search=1, report=2, all=1)
     assert state.time_left(10.0) == TimeLeft(0.0, untimed=2)
 
 
 def test_a_first_job_that_says_how_far_it_is_is_projected(tmp_path):
     path = tmp_path / "a.progress.json"
     Journal(path, Standing(budget=40, space=900, measured=10))
-    state = campaign(started(1, 0.0, logs=[tmp_path / "a.log", path]), search=1)
+    state = run(started(1, 0.0, logs=[tmp_path / "a.log", path]), search=1)
     assert state.time_left(60.0) == TimeLeft(pytest.approx(180.0), untimed=0)
 
 
-def test_a_failed_job_is_not_waited_for_until_it_is_started_again():
-    state = campaign(started(1, 0.0), Failed(at_s=5.0, job=1, rule="search"), search=1)
+def test_a_failed_job_is_not_waited_for_until_restarted():
+    state = run(started(1, 0.0), Failed(at_s=5.0, job=1, rule="search"), search=1)
     assert (state.done, len(state.failed), state.waiting()["search"]) == (0, 1, 0)
     state.apply(started(1, 6.0))
     state.apply(Finished(at_s=9.0, job=1))

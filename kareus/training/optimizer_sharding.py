@@ -1,9 +1,9 @@
-"""A stage's weights and gradients in two flat buffers, and which part of them this rank optimizes.
+"""Optimizer sharding (ZeRO stage 1): a stage's weights and gradients in two flat buffers, cut into a shard per replica.
 
-Data-parallel replicas hold the same weights. Where they share out the optimizer's states (ZeRO stage 1; Rajbhandari et
-al., 2020), each sums the gradients of an equal part, updates the weights of that part and gets the others' from whoever
-updated them. Buffers are cut without regard to where a weight ends, so that a large embedding does not unbalance them,
-and are reduced and gathered in place, by one collective each.
+Data-parallel replicas hold the same weights. With ZeRO stage 1 (Rajbhandari et al., 2020) each sums the gradients of
+an equal shard, updates the weights of that shard and gathers those of the others. Buffers are cut without regard to
+where a weight ends, so that a large embedding does not unbalance them, and are reduced and gathered in place, by one
+collective each.
 """
 
 from collections.abc import Iterable
@@ -18,33 +18,33 @@ from kareus.model.communicators.process_group import all_gather_single, reduce_s
 from kareus.training.gradients import weight_gradients
 
 ALIGNMENT = 128
-"""Parts of the buffers are multiples of it: 256 bytes of bf16, as memory of CUDA is aligned."""
+"""Number of elements of a shard is a multiple of it: 256 bytes of bf16, as memory of CUDA is aligned."""
 
 
-class Part(NamedTuple):
-    """What this rank optimizes of one weight: all, a piece, or nothing."""
+class WeightShard(NamedTuple):
+    """Elements of one weight that this rank optimizes: all, some, or none."""
 
     name: str
     shape: torch.Size
-    """Of the whole weight."""
+    """Shape of the whole weight."""
     weight: Tensor
-    """What the model computes with; a view, [elements]."""
+    """View of the weights that the model computes with, [elements]."""
     gradient: Tensor
-    """Fp32; a view, [elements]."""
+    """View of the gradients, fp32, [elements]."""
 
 
-class Division:
-    """A stage's weights and gradients, and this rank's part of them."""
+class OptimizerSharding:
+    """Flat buffers of a stage's weights and gradients, and this rank's shard of them."""
 
-    def __init__(self, stage: nn.Module, sharers: dist.ProcessGroup | None) -> None:
+    def __init__(self, stage: nn.Module, group: dist.ProcessGroup | None) -> None:
         """Make the weights of `stage` and their gradients views of flat buffers; gradients begin at zero.
 
         Args:
             stage: its weights are of one dtype and on one device.
-            sharers: the replicas that each optimize a part; None if this rank optimizes all.
+            group: replicas that each optimize a shard; None if this rank optimizes all.
         """
-        self._sharers = sharers
-        count, own = (1, 0) if sharers is None else (sharers.size(), sharers.rank())
+        self._group = group
+        count, own = (1, 0) if group is None else (group.size(), group.rank())
         names, weights = zip(*stage.named_parameters(), strict=True)
         buffers = dict(weight_gradients(stage))
         gradients = [buffers[name] for name in names]
@@ -60,22 +60,22 @@ class Division:
         _move(gradients, shapes, self._gradients)
         self._own = slice(own * length, (own + 1) * length)
         cuts = [_overlap(slice(*span), self._own) for span in pairwise(ends)]
-        self.parts = [
-            Part(name, shape, self._weights[cut], self._gradients[cut])
+        self.shards = [
+            WeightShard(name, shape, self._weights[cut], self._gradients[cut])
             for name, shape, cut in zip(names, shapes, cuts, strict=True)
         ]
 
-    def reduce(self) -> None:
-        """Sum this rank's part of the gradients over the replicas; what is left of the others means nothing."""
-        if self._sharers is not None:
-            reduce_scatter_single(self._gradients[self._own], self._gradients, group=self._sharers)
+    def reduce_scatter_gradients(self) -> None:
+        """Sum this rank's shard of the gradients over the replicas; the other shards are undefined afterwards."""
+        if self._group is not None:
+            reduce_scatter_single(self._gradients[self._own], self._gradients, group=self._group)
 
-    def gather(self) -> None:
-        """Give the replicas this rank's part of the weights, and get theirs."""
-        if self._sharers is not None:
-            all_gather_single(self._weights, self._weights[self._own], group=self._sharers)
+    def all_gather_weights(self) -> None:
+        """Exchange the shards of the weights with the other replicas."""
+        if self._group is not None:
+            all_gather_single(self._weights, self._weights[self._own], group=self._group)
 
-    def clear(self) -> None:
+    def zero_gradients(self) -> None:
         """Set all gradients to zero."""
         self._gradients.zero_()
 

@@ -23,7 +23,7 @@ def device(tmp_path: Path) -> FakeDevice:
     return FakeDevice(tmp_path)
 
 
-def test_a_request_is_acknowledged_with_the_clock_that_was_read_back(device):
+def test_a_request_is_acknowledged_with_the_clock_read_back(device):
     with controlled_clocks(device) as clocks:
         change = clocks.request(1200).result()
         assert change.holds
@@ -47,7 +47,7 @@ def test_asking_does_not_wait_for_the_driver(device):
         assert answer.result().holds
 
 
-def test_a_request_that_another_one_overtakes_is_never_set_and_the_log_says_so(device):
+def test_an_overtaken_request_is_logged_as_never_set(device):
     device.lock_s = 0.1
     with controlled_clocks(device) as clocks:
         for frequency_mhz in (900, 1200, 1410):
@@ -69,7 +69,7 @@ def test_the_clock_that_is_set_already_is_not_set_again(device):
     assert device.calls() == ["lock 1200", "reset"]
 
 
-def test_a_clock_that_the_gpu_does_not_have_is_refused_with_its_neighbours(device):
+def test_an_unsupported_clock_is_refused_with_its_neighbours(device):
     with controlled_clocks(device) as clocks, pytest.raises(DeviceError) as refused:
         clocks.request(1000)
     assert str(refused.value) == (
@@ -95,7 +95,7 @@ def test_a_refusal_that_nobody_waited_for_is_raised_in_the_end(device):
         device.allowed = True
 
 
-def test_a_clock_that_cannot_be_restored_is_an_error_and_the_claim_goes_on_saying_what_is_set(device):
+def test_a_failed_restore_is_an_error_and_keeps_the_claim(device):
     with pytest.raises(DeviceError, match="no right to set clocks"), controlled_clocks(device) as clocks:
         clocks.request(1200).result()
         device.allowed = False
@@ -178,7 +178,7 @@ def test_a_signal_restores_the_clock_and_ends_the_process(device, number, code):
     assert setting_of(device.uuid) is None
 
 
-def test_a_signal_restores_the_clock_even_while_the_main_thread_does_not_come_back_from_c(device):
+def test_a_signal_restores_the_clock_during_a_blocking_c_call(device):
     holder = start(device, "c")
     try:
         holder.send_signal(signal.SIGTERM)
@@ -201,7 +201,7 @@ def test_the_run_after_a_kill_restores_what_was_left(device, caplog):
     )
 
 
-def test_a_claim_that_cannot_be_read_counts_as_something_left_set(device, tmp_path):
+def test_an_unreadable_claim_counts_as_a_locked_clock(device, tmp_path):
     (tmp_path / "claims").mkdir()
     (tmp_path / "claims" / "GPU-fake.claim").write_bytes(b"\xff{")
     with controlled_clocks(device):

@@ -115,7 +115,7 @@ def test_a_workload_that_a_sweep_repeats_is_resolved_once() -> None:
     assert [one.name for one in resolve(["seed=0,0", "parallelism.layers_per_stage=null,[15,13]"], CONFIG)] == [DEFAULT]
 
 
-def test_a_sweep_of_which_nothing_can_run_is_refused_with_the_first_reason() -> None:
+def test_a_sweep_without_a_runnable_member_is_refused() -> None:
     with pytest.raises(RefusedWorkloadError) as raised:
         resolve_accepted(["parallelism.tp=5,7"], CONFIG)
     assert str(raised.value) == (
@@ -124,7 +124,7 @@ def test_a_sweep_of_which_nothing_can_run_is_refused_with_the_first_reason() -> 
     )
 
 
-def test_a_microbatch_that_cannot_be_halved_is_planned_without_nanobatches() -> None:
+def test_an_odd_microbatch_is_planned_without_nanobatches() -> None:
     assert list(resolve_accepted(["microbatch_size=7"], CONFIG)) == ["llama3.2-3b_pp2-tp8_mbs7_seq4096_a100"]
 
 
@@ -145,9 +145,7 @@ def run(output: Path, *overrides: str, config_dir: Path = CONFIG) -> None:
     stage.run(parser.parse_args([*overrides, "--config-dir", str(config_dir), "--output", str(output)]))
 
 
-def test_the_command_writes_accepted_workloads_and_the_table_of_all(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_command_writes_accepted_workloads_and_the_table(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
         run(tmp_path, "microbatch_size=8,16")
     accepted, refused = read_table(tmp_path / "workloads.parquet", WORKLOADS).rows(named=True)
@@ -166,9 +164,7 @@ def test_the_command_writes_accepted_workloads_and_the_table_of_all(
     assert "refused: microbatch_size=16" in caplog.messages[2]
 
 
-def test_the_command_says_when_an_edited_configuration_replaces_a_workload(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_command_reports_a_replaced_configuration(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     config = Path(shutil.copytree(CONFIG, tmp_path / "config"))
     run(tmp_path / "results", config_dir=config)
     with caplog.at_level(logging.INFO):
@@ -183,7 +179,7 @@ def test_the_command_says_when_an_edited_configuration_replaces_a_workload(
 
 
 @pytest.mark.parametrize("sizes", ["16", "16,32"])
-def test_the_command_records_what_it_refused_before_it_says_that_nothing_is_left(
+def test_the_command_records_refusals_before_it_fails(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, sizes: str
 ) -> None:
     with caplog.at_level(logging.INFO), pytest.raises(RefusedWorkloadError, match="out of memory"):
@@ -225,9 +221,7 @@ def test_what_is_suggested_is_not_refused_next(overrides: list[str]) -> None:
         assert one.refusal is None or "must" not in one.refusal  # memory may still be short
 
 
-def test_a_written_configuration_that_is_no_text_any_more_is_written_anew(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_configuration_that_is_no_text_is_written_anew(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     stage.write_resolved(resolve([], CONFIG), tmp_path)
     path = tmp_path / DEFAULT / "config/workload.yaml"
     written = path.read_bytes()

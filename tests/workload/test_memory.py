@@ -68,7 +68,7 @@ def test_what_ran_out_of_memory_in_the_paper_is_refused(row: Row) -> None:
     assert f"microbatch_size={row[2]}, sequence_length={row[3]}: out of memory, needs 42.1 GiB" in str(refused.refusal)
 
 
-def test_the_reserve_is_in_the_middle_of_those_that_tell_the_rows_apart() -> None:
+def test_the_reserve_is_mid_range_of_what_separates_the_rows() -> None:
     def without_reserve(row: Row) -> float:
         estimate = resolved(row).memory
         assert estimate is not None
@@ -81,13 +81,13 @@ def test_the_reserve_is_in_the_middle_of_those_that_tell_the_rows_apart() -> Non
     assert workload().memory_reserve_gib == pytest.approx((least + most) / 2, abs=0.1)
 
 
-def test_microbatches_beyond_those_of_the_sensitivity_study_do_not_fit() -> None:
+def test_microbatches_beyond_the_sensitivity_study_do_not_fit() -> None:
     """Footnote of section 6.5: larger ones were not evaluated, for want of memory."""
     assert resolved((QWEN, "tp8", 24, 4096)).refusal is not None
 
 
 @pytest.mark.parametrize(("microbatch_size", "fits"), [(4, True), (8, False)])
-def test_the_emulated_70b_fits_with_the_papers_microbatch_size_and_no_larger(microbatch_size: int, fits: bool) -> None:
+def test_the_70b_model_fits_with_the_papers_microbatch_only(microbatch_size: int, fits: bool) -> None:
     assert (resolved(("llama3.3-70b", "pp10tp8", microbatch_size, 4096)).refusal is None) == fits
 
 
@@ -100,14 +100,14 @@ def test_parameters_of_all_stages_are_those_of_the_model() -> None:
     assert stage_parameters(big.model, big.parallelism, 0, 80) == 70_553_706_496
 
 
-def test_a_tied_embedding_stands_on_the_first_and_on_the_last_stage() -> None:
+def test_a_tied_embedding_is_on_the_first_and_last_stage() -> None:
     whole, split = workload("parallelism.pp=1", "parallelism.tp=1"), workload("parallelism.tp=1")
     embedding = 128256 * 3072
     halves = [stage_parameters(split.model, split.parallelism, stage, layers) for stage, layers in enumerate((15, 13))]
     assert sum(halves) == stage_parameters(whole.model, whole.parallelism, 0, 28) + embedding
 
 
-def test_model_states_are_eighteen_bytes_a_parameter_and_sharding_spares_the_optimizers() -> None:
+def test_model_states_are_eighteen_bytes_a_parameter() -> None:
     plain = workload("parallelism.dp=4")
     parameters = stage_parameters(plain.model, plain.parallelism, 0, 15)
     estimate = estimate_memory(plain)
@@ -127,7 +127,7 @@ def test_a_stage_holds_no_more_microbatches_than_there_are() -> None:
         assert fullest.in_flight_gib == pytest.approx(held * boundary_gib)
 
 
-def test_gpipe_holds_every_microbatch_and_interleaving_more_passes_than_1f1b_of_less_each() -> None:
+def test_gpipe_holds_every_microbatch_interleaving_more_passes() -> None:
     boundary_gib = 2 * 8 * 4096 * 3072 / GIB
     assert estimate_memory(workload("pipeline=gpipe")).in_flight_gib == pytest.approx(8 * boundary_gib)
     one, two = workload(), workload("pipeline=interleaved", "parallelism.layers_per_stage=[16,12]")
@@ -138,7 +138,7 @@ def test_gpipe_holds_every_microbatch_and_interleaving_more_passes_than_1f1b_of_
     assert estimate_memory(two).blocks_gib - gradients_gib == pytest.approx((whole.blocks_gib - gradients_gib) / 2)
 
 
-def test_without_checkpointing_interleaving_keeps_more_activations() -> None:
+def test_interleaving_without_checkpointing_keeps_more() -> None:
     kept = [
         estimate_memory(workload("activation_checkpointing=false", "parallelism.layers_per_stage=[16,12]", *changes))
         for changes in ([], ["pipeline=interleaved"])
@@ -146,7 +146,7 @@ def test_without_checkpointing_interleaving_keeps_more_activations() -> None:
     assert kept[1].in_flight_gib == pytest.approx(kept[0].in_flight_gib * 5 / 2 / 2)
 
 
-def test_a_split_backward_keeps_inputs_and_output_gradients_of_the_products_that_wait() -> None:
+def test_a_split_backward_keeps_tensors_of_waiting_products() -> None:
     """By hand, one token on one GPU of Llama 3.2 3B in bf16, of the four products of a block and of the LM head."""
     plain = workload("parallelism.tp=1")
     inputs, gradients = 3072 + 3072 + 3072 + 8192, 5120 + 3072 + 2 * 8192 + 3072
@@ -157,7 +157,7 @@ def test_a_split_backward_keeps_inputs_and_output_gradients_of_the_products_that
     )  # so that an input-gradient pass frees as it goes
 
 
-def test_the_last_stage_of_zero_bubble_holds_a_microbatch_whose_weight_gradients_wait() -> None:
+def test_zero_bubble_holds_a_microbatch_on_the_last_stage() -> None:
     usual, split = estimate_memory(workload()), estimate_memory(workload("pipeline=zb-h1"))
     assert (usual.stage, split.stage) == (0, 1)
     own, tokens = workload("pipeline=zb-h1"), 8 * 4096
@@ -181,7 +181,7 @@ def test_what_a_block_holds_is_the_sum_of_its_tensors() -> None:
     assert block_backward_bytes(sharded.model, sharded.parallelism, 1) == 2 * (2 * 3072 + 3 * 8192 // 4 + gathered)
 
 
-def test_checkpointing_trades_activations_of_microbatches_in_flight_for_one_recomputation() -> None:
+def test_checkpointing_trades_activations_for_recomputation() -> None:
     with_it, without = workload(), workload("activation_checkpointing=false")
     assert estimate_memory(without).in_flight_gib > 25 * estimate_memory(with_it).in_flight_gib
     assert estimate_memory(without).blocks_gib < estimate_memory(with_it).blocks_gib / 5

@@ -57,7 +57,7 @@ def test_the_known_splits_are_close_to_balanced() -> None:
         assert max(abs(a - b) for a, b in pairs) <= 1
 
 
-def test_what_is_configured_comes_first_then_the_models_table_then_balance() -> None:
+def test_the_split_is_configured_else_the_models_else_balanced() -> None:
     assert layers_per_stage(workload("parallelism.layers_per_stage=[20,8]")) == (20, 8)
     assert layers_per_stage(workload()) == (15, 13)
     assert layers_per_stage(workload("parallelism.pp=4")) == (7, 8, 8, 5)  # the LM head weighs 2.6 blocks

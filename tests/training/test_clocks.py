@@ -10,18 +10,15 @@ import pytest
 import torch
 from helpers.fake_device import FakeDevice, kill
 from helpers.trainings import here, planned, tiny_workload
-from torch.distributed import HashStore
 
 from kareus.artifacts.tables import read_table
 from kareus.device import nvml
 from kareus.device.claims import FOLDER_VARIABLE, claim, setting_of
-from kareus.launch.ranks import place_of
-from kareus.launch.watch import Watch
-from kareus.launch.world import World
-from kareus.model.communicators.choice import Library
+from kareus.launch.mesh import coordinate_of
+from kareus.launch.monitor import RankMonitor
 from kareus.training import clocks
-from kareus.training.clocks import device_and_clocks, device_of
-from kareus.training.job import Job
+from kareus.training.clocks import device_and_clocks, gpu_of
+from kareus.training.job import TrainingJob
 from kareus.training.tables import ITERATIONS
 
 
@@ -36,7 +33,7 @@ def device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeDevice:
     """The GPU of the training, which runs on a CPU."""
     device = FakeDevice(tmp_path)
     monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path / "claims"))
-    monkeypatch.setattr(clocks, "device_of", lambda world: device)
+    monkeypatch.setattr(clocks, "gpu_of", lambda cpu: device)
     return device
 
 
@@ -48,9 +45,7 @@ def check_free(device: FakeDevice) -> None:
         pass
 
 
-def test_a_training_locks_the_clocks_of_its_plan_and_frees_the_gpu_in_the_end(
-    plan: Path, device: FakeDevice, tmp_path: Path
-) -> None:
+def test_a_training_locks_planned_clocks_and_frees_the_gpu(plan: Path, device: FakeDevice, tmp_path: Path) -> None:
     assert here(plan, "--iterations", 2, "--output", tmp_path / "run") == 0
     assert set(device.calls()) == {"lock 1410", "lock 1200", "reset"}
     assert device.calls()[-1] == "reset"
@@ -84,7 +79,7 @@ def test_a_signal_frees_the_gpu(plan: Path, device: FakeDevice, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("options", [("--clocks", "dry"), ("--clocks", "default"), ("--workload",)])
-def test_whatever_runs_after_a_kill_restores_the_clock_and_sets_no_other(
+def test_a_run_after_a_kill_restores_the_clock_and_sets_none(
     plan: Path, device: FakeDevice, tmp_path: Path, options: tuple[str, ...]
 ) -> None:
     kill(device)
@@ -103,16 +98,13 @@ def test_a_gpu_that_another_run_controls_is_not_trained_on(
     assert capsys.readouterr().err.startswith("kareus train: GPU-fake: in use")
 
 
-def test_the_gpu_that_computes_is_the_one_that_is_controlled_however_both_are_numbered(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_computing_gpu_is_controlled_however_numbered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     uuids = ("fast", "slow")  # in CUDA's order
     devices = tuple(FakeDevice(tmp_path, uuid=f"GPU-{uuid}") for uuid in reversed(uuids))
     monkeypatch.setattr(nvml, "open_devices", lambda: devices)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid=uuids[device.index]))
     for rank, uuid in enumerate(uuids):
-        gpu = torch.device("cuda", rank)
-        found = device_of(World(rank=rank, size=2, store=HashStore(), device=gpu, library=Library.NCCL))
+        found = gpu_of(torch.device("cuda", rank))
         assert found is not None
         assert found.uuid == f"GPU-{uuid}"
 
@@ -121,9 +113,8 @@ def test_one_rank_of_every_stage_says_what_would_be_set(caplog: pytest.LogCaptur
     caplog.set_level("INFO")
     workload, cpu = tiny_workload(dp=2, pp=2), torch.device("cpu")
     for rank in range(4):
-        world = World(rank=rank, size=4, store=HashStore(), device=cpu, library=Library.GLOO)
-        place = place_of(rank, workload.parallelism, 4)
-        with device_and_clocks(Job(workload=workload), world, place, Watch(rank, "program"), "dry") as (_, dry):
+        coordinate, monitor = coordinate_of(rank, workload.parallelism, 4), RankMonitor(rank, "program")
+        with device_and_clocks(TrainingJob(workload=workload), cpu, coordinate, monitor, "dry") as (_, dry):
             dry.request(900 + rank)
     assert caplog.messages == [
         "stage 0: would lock the SM clock to 900 MHz",

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from kareus.artifacts.records import from_plain, to_plain
 from kareus.errors import RefusedWorkloadError
-from kareus.workload.compose import Composition, compose, differences
+from kareus.workload.compose import ComposedWorkload, compose, differences
 from kareus.workload.config import Workload
 from kareus.workload.naming import workload_name
 from kareus.workload.split import layers_per_stage
@@ -83,13 +83,13 @@ CHOICES = st.fixed_dictionaries(
 
 
 @cache
-def chosen() -> dict[tuple[str, ...], Composition]:
+def chosen() -> dict[tuple[str, ...], ComposedWorkload]:
     """Every choice of options, composed once: hypothesis has no patience for Hydra."""
     sweep = [f"{group}={','.join(options)}" for group, options in GROUPS.items()]
     return {tuple(c.options[group] for group in GROUPS): c for c in compose(sweep, CONFIG)}
 
 
-def composed(choice: dict[str, Any]) -> Composition:
+def composed(choice: dict[str, Any]) -> ComposedWorkload:
     """As `compose` would, with the values of `choice` written over its options."""
     start = chosen()[tuple(choice[group] for group in GROUPS)]
     before, after = to_plain(start.workload), to_plain(start.workload)
@@ -101,7 +101,7 @@ def composed(choice: dict[str, Any]) -> Composition:
     return dataclasses.replace(start, workload=workload, changes=differences(before, to_plain(workload)))
 
 
-def identity(composition: Composition) -> Workload:
+def identity(composition: ComposedWorkload) -> Workload:
     """The workload with its split as it will be resolved."""
     workload = composition.workload
     try:

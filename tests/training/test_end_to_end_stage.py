@@ -28,7 +28,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "real"
 
 
-def test_ranks_of_every_plan_are_joined_in_one_table_and_clocks_left_alone_as_when_it_was_measured(
+def test_ranks_of_all_plans_are_in_one_table_at_default_clocks(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: list[int] = []

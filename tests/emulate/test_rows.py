@@ -5,9 +5,9 @@ import dataclasses
 import pytest
 from helpers.fleets import all_plans, fleet, microbatch
 
-from kareus.emulate.fleet import scale_of
-from kareus.emulate.reduction import reduction_s
-from kareus.emulate.rows import fleet_rows, planned, power_cap_rows, straggler_rows
+from kareus.emulate.fleet import reduction_s, scale_of
+from kareus.emulate.frontiers import method_frontiers
+from kareus.emulate.rows import fleet_rows, power_cap_rows, straggler_rows
 from kareus.emulate.tables import FLEET
 from kareus.errors import ConfigError
 from kareus.pipeline.compare import compare_methods
@@ -25,7 +25,7 @@ def of(rows, method="kareus"):
 
 def test_a_fleet_costs_its_pipelines():
     one = fleet()
-    frontiers = planned(one, microbatch())
+    frontiers = method_frontiers(one, microbatch())
     plans = own(frontiers).plans
     for row, plan in zip(of(fleet_rows(one, frontiers)), plans, strict=True):
         assert (row["gpus"], row["pipelines"], row["num_microbatches"]) == (64, 4, 2)
@@ -36,11 +36,11 @@ def test_a_fleet_costs_its_pipelines():
         assert row["gap"] == pytest.approx(plan.gap)
 
 
-def test_the_comparison_at_equal_time_or_energy_does_not_depend_on_the_grid():
+def test_comparisons_at_equal_time_do_not_depend_on_the_grid():
     reductions = []
     for deadlines in (3, 40):
         one = fleet(f"emulation.deadlines={deadlines}", "emulation.num_microbatches=6")
-        rows = fleet_rows(one, planned(one, microbatch(points=12)))
+        rows = fleet_rows(one, method_frontiers(one, microbatch(points=12)))
         (kareus,) = (row for row in compare_methods(FLEET.frame(rows)) if row.method == "kareus")
         reductions.append((kareus.iso_time_energy_reduction_percent, kareus.iso_energy_time_reduction_percent))
     assert reductions[0] == pytest.approx(reductions[1], abs=0.3)
@@ -64,7 +64,7 @@ def test_gradients_travel_a_ring_between_nodes():
 
 def test_an_exposed_reduction_adds_its_time_and_blocking_power():
     hidden, exposed = fleet(), fleet("emulation.gradient_reduction=exposed")
-    frontiers = planned(hidden, microbatch())
+    frontiers = method_frontiers(hidden, microbatch())
     longer_s = reduction_s(exposed.workload, 4)
     assert longer_s > 0
     for before, after in zip(fleet_rows(hidden, frontiers), fleet_rows(exposed, frontiers), strict=True):
@@ -75,7 +75,7 @@ def test_an_exposed_reduction_adds_its_time_and_blocking_power():
 
 def test_a_straggler_without_a_delay_changes_nothing():
     one = fleet("emulation.stragglers=[1.0]")
-    frontiers = planned(one, microbatch())
+    frontiers = method_frontiers(one, microbatch())
     (row,), fastest = of(straggler_rows(one, frontiers)), of(fleet_rows(one, frontiers))[0]
     assert row["time_s"] == pytest.approx(fastest["time_s"])
     assert row["waiting_energy_j"] == pytest.approx(fastest["energy_j"])
@@ -84,9 +84,9 @@ def test_a_straggler_without_a_delay_changes_nothing():
 
 @pytest.mark.parametrize("reduction", ["hidden", "exposed"])
 @pytest.mark.parametrize("slowdown", [1.02, 1.06, 1.3])
-def test_the_others_take_nearly_the_best_of_all_plans_that_meet_a_straggler(slowdown, reduction):
+def test_others_take_nearly_the_best_plan_for_a_straggler(slowdown, reduction):
     one = fleet(f"emulation.stragglers=[{slowdown}]", f"emulation.gradient_reduction={reduction}")
-    frontiers = planned(one, microbatch())
+    frontiers = method_frontiers(one, microbatch())
     problem, fastest = own(frontiers).problem, own(frontiers).plans[0]
     time_s, waiting_w = slowdown * fastest.time_s, 16 * BLOCKING_W
     slow_j = fastest.energy_j + waiting_w * (time_s - fastest.time_s)
@@ -103,14 +103,14 @@ def test_the_others_take_nearly_the_best_of_all_plans_that_meet_a_straggler(slow
 
 def test_who_cannot_adapt_waits():
     one = fleet("emulation.stragglers=[1.2]")
-    (row,) = of(straggler_rows(one, planned(one, microbatch())), "sequential")
+    (row,) = of(straggler_rows(one, method_frontiers(one, microbatch())), "sequential")
     assert row["energy_j"] == row["waiting_energy_j"]
 
 
 @pytest.mark.parametrize("reduction", ["hidden", "exposed"])
 def test_a_power_cap_is_kept_by_a_plan_as_fast_as_almost_any(reduction):
     one = fleet(f"emulation.gradient_reduction={reduction}")
-    frontiers = planned(one, microbatch())
+    frontiers = method_frontiers(one, microbatch())
     scale, plans = scale_of(one), of(fleet_rows(one, frontiers))
     costs = [scale.cost(*plan) for plan in all_plans(own(frontiers).problem)]
     caps_w = [plan["power_w"] / 64 * (1 + share) for plan in plans for share in (1e-9, 1e-3)]
@@ -125,7 +125,7 @@ def test_a_power_cap_is_kept_by_a_plan_as_fast_as_almost_any(reduction):
 
 def test_a_cap_between_two_plans_is_used_up():
     one = fleet("emulation.deadlines=2", "emulation.num_microbatches=8")
-    frontiers = planned(one, microbatch(points=12))
+    frontiers = method_frontiers(one, microbatch(points=12))
     fast, slow = of(fleet_rows(one, frontiers))[:2]
     cap_w = (fast["power_w"] + slow["power_w"]) / 2 / 64
     capped = dataclasses.replace(one, emulation=dataclasses.replace(one.emulation, power_caps_w=(cap_w,)))
@@ -134,16 +134,16 @@ def test_a_cap_between_two_plans_is_used_up():
     assert 0.99 * row["cap_w"] < row["power_w"] <= row["cap_w"]
 
 
-def test_a_cap_that_one_method_alone_can_keep_is_empty_for_the_others():
+def test_a_cap_that_one_method_can_keep_is_empty_for_others():
     one = fleet("emulation.power_caps_w=[215]")
-    rows = power_cap_rows(one, planned(one, microbatch(points=6)))
+    rows = power_cap_rows(one, method_frontiers(one, microbatch(points=6)))
     assert of(rows)[0]["time_s"] is not None
     assert of(rows, "sequential")[0]["time_s"] is None
 
 
-def test_a_cap_below_every_plan_is_refused_with_what_can_be_reached():
+def test_a_cap_below_every_plan_is_refused_with_the_range():
     one = fleet("emulation.power_caps_w=[90]")
-    frontiers = planned(one, microbatch())
+    frontiers = method_frontiers(one, microbatch())
     powers_w = [row["power_w"] / 64 for row in fleet_rows(one, frontiers)]
     with pytest.raises(ConfigError) as refused:
         power_cap_rows(one, frontiers)

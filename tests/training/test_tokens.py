@@ -22,7 +22,7 @@ from kareus.training.data.tokens import open_tokens, read_ids, write_tokens
     documents=st.lists(st.lists(st.integers(0, 69_999), max_size=20), max_size=5).filter(any),
     wide=st.booleans(),
 )
-def test_ids_come_back_as_they_were_written_in_two_or_four_bytes(tmp_path_factory, documents, wide):
+def test_ids_come_back_as_written_in_two_or_four_bytes(tmp_path_factory, documents, wide):
     vocab_size = 70_000 if wide else 60_000
     documents = [[i % vocab_size for i in document] for document in documents]
     path = tmp_path_factory.mktemp("tokens") / "t.bin"
@@ -102,7 +102,7 @@ def test_only_one_rank_of_a_machine_hashes_a_token_file(tmp_path):
 
 
 @pytest.mark.parametrize("suffix", ["", ".json"])
-def test_whatever_byte_of_a_token_file_changes_it_is_refused_in_one_line_or_still_the_same(tmp_path, suffix):
+def test_any_changed_byte_is_refused_or_makes_no_difference(tmp_path, suffix):
     path = tmp_path / "t.bin"
     write_tokens(path, [range(100)], vocab_size=300, tokenizer="x")
     whole, spoilt = open_tokens(path), tmp_path / f"t.bin{suffix}"
@@ -116,7 +116,7 @@ def test_whatever_byte_of_a_token_file_changes_it_is_refused_in_one_line_or_stil
             assert "\n" not in str(error)
 
 
-def test_an_id_beyond_the_vocabulary_is_refused_when_written_and_when_read(tmp_path):
+def test_an_id_beyond_the_vocabulary_is_refused(tmp_path):
     path = tmp_path / "t.bin"
     with pytest.raises(ArtifactError, match="has the id 4, the vocabulary ends at 4"):
         write_tokens(path, [[4]], vocab_size=4, tokenizer="x")
@@ -223,7 +223,7 @@ def test_a_model_says_which_token_ends_a_document(tmp_path, named):
     assert open_tokenizer(str(tmp_path)).end_of_text == tokenizer.token_to_id("</s>")
 
 
-def test_another_token_that_ends_documents_makes_another_token_file(tmp_path):
+def test_another_end_of_text_makes_another_token_file(tmp_path):
     tokenizer = byte_level(tmp_path, "</s>", "<stop>")
     (tmp_path / "a.txt").write_text("x")
     ends = []
@@ -233,7 +233,7 @@ def test_another_token_that_ends_documents_makes_another_token_file(tmp_path):
     assert ends == [tokenizer.token_to_id("</s>"), tokenizer.token_to_id("<stop>")]
 
 
-def test_a_tokenizer_without_an_end_of_documents_is_refused_in_one_line(tmp_path):
+def test_a_tokenizer_without_end_of_text_is_refused(tmp_path):
     byte_level(tmp_path)
     with pytest.raises(ConfigError, match="has no token that ends a document; name it as `eos_token`") as refused:
         open_tokenizer(str(tmp_path))

@@ -5,11 +5,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kareus.progress.events import Event, Failed, Finished, Planned, Started
+from kareus.progress.events import Failed, Finished, JobsPlanned, RunEvent, Started
 from kareus.progress.journal import SUFFIX, Standing, read_standing
 
 DEFAULT_TARGET = "all"
-"""The rule that only collects; it takes no time, so that nobody waits for knowing how long."""
+"""The rule that only collects; it takes no time, so that its missing estimate does not matter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,14 +17,14 @@ class TimeLeft:
     """An estimate, and what it leaves out."""
 
     known_s: float
-    """Of the jobs whose rule is timed."""
+    """Time of the jobs whose rule is timed."""
     untimed: int
-    """Jobs of rules of which none has finished, nor come far enough to tell."""
+    """Number of jobs of rules of which none has finished or reported progress."""
 
 
 @dataclass(slots=True)
-class Campaign:
-    """The state, changed by events."""
+class RunState:
+    """The state of a run, changed by events."""
 
     began_s: float
     first_job_s: float | None = None
@@ -33,27 +33,27 @@ class Campaign:
     running: dict[int, Started] = field(default_factory=dict)
     failed: dict[int, Failed] = field(default_factory=dict)
     durations_s: dict[str, list[float]] = field(default_factory=dict)
-    """Of finished jobs, by rule."""
+    """Durations of finished jobs, by rule."""
 
     @property
     def total(self) -> int:
-        """Jobs to do in all."""
+        """Number of jobs."""
         return self.planned.total()
 
     @property
     def done(self) -> int:
-        """Jobs finished."""
+        """Number of jobs that have finished."""
         return sum(len(durations) for durations in self.durations_s.values())
 
     @property
     def has_begun(self) -> bool:
-        """Whether any job has."""
+        """Whether any job has begun."""
         return bool(self.running or self.failed or self.durations_s)
 
-    def apply(self, event: Event) -> None:
+    def apply(self, event: RunEvent) -> None:
         """Change the state by an event."""
         match event:
-            case Planned(jobs=jobs):
+            case JobsPlanned(jobs=jobs):
                 self.planned = Counter(jobs)
             case Started(at_s=at_s):
                 self.first_job_s = at_s if self.first_job_s is None else self.first_job_s
@@ -69,7 +69,7 @@ class Campaign:
                 pass
 
     def waiting(self) -> Counter[str]:
-        """Jobs that have not begun, by rule."""
+        """Return the number of jobs that have not begun, by rule."""
         begun = Counter({rule: len(durations) for rule, durations in self.durations_s.items()})
         begun.update(job.rule for job in self.running.values())
         begun.update(job.rule for job in self.failed.values())
@@ -107,11 +107,11 @@ class Campaign:
 
 
 def journal_of(job: Started) -> Path | None:
-    """The journal that a job keeps, if its rule has one among its logs."""
+    """Return the journal of a job, if its rule has one among its logs."""
     return next((path for path in job.logs if path.name.endswith(SUFFIX)), None)
 
 
 def standing_of(job: Started) -> Standing | None:
-    """How far a job has come, if it says so."""
+    """Return the progress of a job, if its rule keeps a journal."""
     journal = journal_of(job)
     return None if journal is None else read_standing(journal, job.at_s)

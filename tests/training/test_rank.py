@@ -8,7 +8,8 @@ import torch
 import torch.distributed as dist
 from helpers.trainings import tiny_workload
 
-from kareus.launch.ranks import Groups, Lines, Place
+from kareus.launch.mesh import MeshCoordinate
+from kareus.launch.process_groups import ProcessGroups
 from kareus.model.communication import Mesh
 from kareus.model.communicators.nccl import NcclCommunicator
 from kareus.training.rank import _connect
@@ -31,7 +32,7 @@ def planned(*sm_counts: int) -> SimpleNamespace:
 
 
 @pytest.mark.parametrize(("plan", "own"), [(None, set()), (planned(3, 12, 3), {3, 12})])
-def test_all_groups_are_connected_in_one_order_for_all_sm_counts_of_the_stage(
+def test_all_groups_are_connected_in_order_for_all_sm_counts(
     plan: Any, own: set[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log: list[tuple[str, Any]] = []
@@ -39,11 +40,15 @@ def test_all_groups_are_connected_in_one_order_for_all_sm_counts_of_the_stage(
     monkeypatch.setattr(dist, "all_reduce", lambda tensor, group: log.append((group, str(tensor.device))))
     setup = SimpleNamespace(
         job=SimpleNamespace(plan=plan, workload=tiny_workload()),
-        world=SimpleNamespace(device=torch.device("meta")),
-        standing=SimpleNamespace(
-            place=Place(stage=1, replica=0, cp=0, tp=0),
-            groups=Groups(Mesh(tp, cp), dp),
-            lines=Lines(stages="stages", tensor="tensor", ends=ends, sharers="sharers"),
+        device=torch.device("meta"),
+        coordinate=MeshCoordinate(stage=1, replica=0, cp=0, tp=0),
+        groups=ProcessGroups(
+            mesh=Mesh(tp, cp),
+            data=dp,
+            pipeline="stages",
+            tensor="tensor",
+            tied_embeddings=ends,
+            optimizer_shards="sharers",
         ),
     )
     _connect(setup)

@@ -5,8 +5,9 @@ import dataclasses
 import pytest
 
 from kareus.errors import EngineError
-from kareus.launch import ranks
-from kareus.launch.ranks import groups_of, lines_of, place_of, rank_of
+from kareus.launch import process_groups
+from kareus.launch.mesh import coordinate_of, rank_of
+from kareus.launch.process_groups import make_process_groups
 from kareus.model.communicators.choice import Library
 from kareus.model.config import Parallelism
 
@@ -15,30 +16,32 @@ SHAPE = Parallelism(dp=2, pp=2, tp=2, cp=3, layers_per_stage=(1, 1), shard_optim
 
 def test_groups_of_an_axis_cut_the_world_in_equal_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: dict[str, set[tuple[int, ...]]] = {"tp": set(), "cp": set(), "dp": set()}
-    monkeypatch.setattr(ranks, "make_communicator", lambda _, axis, group, __: asked[axis].add(tuple(group)))
+    monkeypatch.setattr(process_groups, "make_communicator", lambda _, axis, group, __: asked[axis].add(tuple(group)))
+    monkeypatch.setattr(process_groups, "_group", lambda *_: None)
     for rank in range(SHAPE.gpus):
-        place = place_of(rank, SHAPE, SHAPE.gpus)
-        assert rank_of(place, SHAPE) == rank
-        groups_of(place, SHAPE, Library.GLOO, 0)
+        coordinate = coordinate_of(rank, SHAPE, SHAPE.gpus)
+        assert rank_of(coordinate, SHAPE) == rank
+        make_process_groups(coordinate, SHAPE, Library.GLOO, scratch_bytes=0, tie_embeddings=False)
     for axis, size in (("tp", 2), ("cp", 3), ("dp", 2)):
         assert sorted(r for group in asked[axis] for r in group) == list(range(SHAPE.gpus))
         assert {len(group) for group in asked[axis]} == {size}
     assert (0, 1) in asked["tp"]
     assert (0, 2, 4) in asked["cp"]
     assert (0, 6) in asked["dp"]
-    assert place_of(12, SHAPE, SHAPE.gpus).stage == 1
+    assert coordinate_of(12, SHAPE, SHAPE.gpus).stage == 1
 
 
-def test_replicas_share_out_the_optimizer_instead_of_summing_whole_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sharded_optimizer_replaces_whole_gradient_sums(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: dict[str, set[tuple[int, ...]]] = {"tp": set(), "cp": set(), "dp": set(), "sharers": set()}
-    monkeypatch.setattr(ranks, "make_communicator", lambda _, axis, group, __: asked[axis].add(tuple(group)))
-    monkeypatch.setattr(ranks, "_group", lambda group, _, name: asked.setdefault(name, set()).add(tuple(group)))
+    monkeypatch.setattr(process_groups, "make_communicator", lambda _, axis, group, __: asked[axis].add(tuple(group)))
+    monkeypatch.setattr(
+        process_groups, "_group", lambda group, _, name: asked.setdefault(name, set()).add(tuple(group))
+    )
     for dp in (1, 2):
         shape = dataclasses.replace(SHAPE, dp=dp, shard_optimizer=True)
         for rank in range(shape.gpus):
-            place = place_of(rank, shape, shape.gpus)
-            groups_of(place, shape, Library.GLOO, 0)
-            lines_of(place, shape, Library.GLOO, ties_ends=False)
+            coordinate = coordinate_of(rank, shape, shape.gpus)
+            make_process_groups(coordinate, shape, Library.GLOO, scratch_bytes=0, tie_embeddings=False)
     assert asked["dp"] == set()
     first_stage = {(rank, rank + 6) for rank in range(6)}
     assert asked["sharers"] == first_stage | {(one + 12, other + 12) for one, other in first_stage}
@@ -46,4 +49,4 @@ def test_replicas_share_out_the_optimizer_instead_of_summing_whole_gradients(mon
 
 def test_a_world_of_another_size_is_refused() -> None:
     with pytest.raises(EngineError, match=r"world size 8: the workload runs on 24 ranks \(dp 2 x pp 2 x cp 3 x tp 2\)"):
-        place_of(0, SHAPE, 8)
+        coordinate_of(0, SHAPE, 8)

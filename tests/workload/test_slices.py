@@ -87,7 +87,7 @@ def test_a_change_reaches_the_stages_that_read_it_and_no_others(workload: Worklo
     assert changed_stages(workload, search=paper.search) == {"search", "plan"}
 
 
-def test_what_extraction_sees_and_nothing_else_makes_another_subject(workload: Workload) -> None:
+def test_what_extraction_sees_alone_changes_the_subject(workload: Workload) -> None:
     subject = content_hash(cut(workload, "partition"))
     slices = [cut(workload, stage) for stage in ("profile", "frontier", "pipeline")]
     assert {subject_of(config) for config in (workload, *slices)} == {subject}
@@ -95,7 +95,7 @@ def test_what_extraction_sees_and_nothing_else_makes_another_subject(workload: W
     assert subject_of(dataclasses.replace(workload, num_microbatches=16, seed=1)) == subject
 
 
-def test_the_pipeline_knows_with_what_its_microbatch_frontiers_were_composed(workload: Workload) -> None:
+def test_the_pipeline_slice_has_its_frontiers_composition(workload: Workload) -> None:
     composed = content_hash(cut(workload, "frontier"))
     assert frontier_hash(workload) == frontier_hash(cut(workload, "pipeline")) == composed
 
@@ -131,9 +131,7 @@ def test_a_spoilt_slice_names_its_file_and_key(
     assert "\n" not in str(raised.value)
 
 
-def test_a_slice_in_which_a_value_was_changed_is_refused_and_one_written_by_hand_is_read(
-    workload: Workload, tmp_path: Path
-) -> None:
+def test_an_edited_slice_is_refused_and_a_handwritten_one_read(workload: Workload, tmp_path: Path) -> None:
     path = tmp_path / "search.yaml"
     text = slice_text(workload, "search")
     path.write_text(text.replace("seed: 0", "seed: 1"))
@@ -143,7 +141,7 @@ def test_a_slice_in_which_a_value_was_changed_is_refused_and_one_written_by_hand
     assert load_slice(path, SearchSlice).seed == 1
 
 
-def test_a_slice_that_is_missing_empty_or_of_another_stage_is_refused(workload: Workload, tmp_path: Path) -> None:
+def test_a_missing_empty_or_foreign_slice_is_refused(workload: Workload, tmp_path: Path) -> None:
     path = tmp_path / "search.yaml"
     with pytest.raises(ArtifactError, match="cannot be read"):
         load_slice(path, SearchSlice)

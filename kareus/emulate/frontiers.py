@@ -1,0 +1,73 @@
+"""Frontiers of one pipeline of a fleet by method, with the plans of the paper's iso-time and iso-energy comparisons."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from kareus.emulate.resolve import Fleet
+from kareus.pareto import pareto_mask
+from kareus.pipeline.compare import FRONTIER_BASELINE
+from kareus.pipeline.frontiers import method_problem
+from kareus.pipeline.methods import method_named
+from kareus.pipeline.solver.frontier import PlannedIteration, cheapest_within, iteration_frontier
+from kareus.pipeline.solver.problem import Problem
+from kareus.plans.limits import fastest_under
+from kareus.workload.slices import cut
+
+
+@dataclass(frozen=True, slots=True)
+class MethodFrontier:
+    """Plans of one pipeline of a fleet by one method."""
+
+    method: str
+    problem: Problem
+    plans: tuple[PlannedIteration, ...]
+    """Frontier, by rising time."""
+
+
+def method_frontiers(fleet: Fleet, microbatch: pl.DataFrame) -> list[MethodFrontier]:
+    """Return the frontiers of one pipeline, by method, with the plans by which they are compared.
+
+    Raises:
+        ArtifactError: a stage or direction of a method has no points.
+    """
+    methods = [method_named(name) for name in fleet.emulation.methods]
+    config = cut(fleet.pipeline, "pipeline")
+    problems = {method.name: method_problem(config, microbatch, method) for method in methods}
+    plans = {
+        method.name: iteration_frontier(problems[method.name], fleet.emulation.deadlines if method.has_frontier else 1)
+        for method in methods
+    }
+    baseline = plans[FRONTIER_BASELINE]
+    return [
+        MethodFrontier(name, problems[name], with_iso_plans(own, problems[name], baseline))
+        for name, own in plans.items()
+    ]
+
+
+def with_iso_plans(
+    plans: Sequence[PlannedIteration], problem: Problem, baseline: Sequence[PlannedIteration]
+) -> tuple[PlannedIteration, ...]:
+    """Add the cheapest plan within the baseline's least time, and the fastest within its least energy.
+
+    Args:
+        plans: a frontier, by rising time.
+        problem: what it plans.
+        baseline: the frontier that it is compared with, by rising time.
+
+    Returns:
+        The frontier of all of them, by rising time; a plan that cannot be as fast, or need as little
+        energy, is not added.
+    """
+    deadline_s, energy_j = baseline[0].time_s, baseline[-1].energy_j
+    added = [cheapest_within(problem, deadline_s)] if plans[0].time_s <= deadline_s else []
+    within = next((n for n, plan in enumerate(plans) if plan.energy_j <= energy_j), 0)
+    if within > 0:
+        ends = ((plan.time_s, plan.energy_j) for plan in plans[within - 1 : within + 1])
+        fastest = fastest_under(problem, (energy_j, 0.0), *ends)
+        added += [fastest] if fastest is not None else []
+    found = sorted([*plans, *added], key=lambda plan: (plan.time_s, plan.energy_j))
+    mask = pareto_mask(np.array([(plan.time_s, plan.energy_j) for plan in found]))
+    return tuple(plan for plan, kept in zip(found, mask, strict=True) if kept)

@@ -1,0 +1,46 @@
+"""The mesh of ranks: tensor parallelism varies fastest, then context, data and pipeline, as in Megatron-LM.
+
+So the ranks of a tensor-parallel group share a node.
+"""
+
+from dataclasses import dataclass
+
+from kareus.errors import EngineError
+from kareus.model.config import Parallelism
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeshCoordinate:
+    """Index of one rank along each axis of parallelism."""
+
+    stage: int
+    """Pipeline stage."""
+    replica: int
+    """Index along the data-parallel axis."""
+    cp: int
+    """Index along the context-parallel axis."""
+    tp: int
+    """Index along the tensor-parallel axis."""
+
+
+def coordinate_of(rank: int, parallelism: Parallelism, world_size: int) -> MeshCoordinate:
+    """Return the coordinate of `rank`.
+
+    Raises:
+        EngineError: the job has another number of ranks than the workload has GPUs.
+    """
+    if world_size != parallelism.gpus:
+        raise EngineError(
+            f"world size {world_size}: the workload runs on {parallelism.gpus} ranks (dp {parallelism.dp} x pp "
+            f"{parallelism.pp} x cp {parallelism.cp} x tp {parallelism.tp}); start as many."
+        )
+    rest, tp = divmod(rank, parallelism.tp)
+    rest, cp = divmod(rest, parallelism.cp)
+    stage, replica = divmod(rest, parallelism.dp)
+    return MeshCoordinate(stage=stage, replica=replica, cp=cp, tp=tp)
+
+
+def rank_of(coordinate: MeshCoordinate, parallelism: Parallelism) -> int:
+    """Return the rank at `coordinate`."""
+    row = (coordinate.stage * parallelism.dp + coordinate.replica) * parallelism.cp + coordinate.cp
+    return row * parallelism.tp + coordinate.tp

@@ -1,0 +1,119 @@
+"""The process groups of a rank: one for each axis of parallelism, and those of what the axes share."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore
+
+from kareus.launch.mesh import MeshCoordinate, rank_of
+from kareus.launch.rendezvous import Rendezvous
+from kareus.model.communication import Communicator, Mesh
+from kareus.model.communicators.choice import Library, make_communicator
+from kareus.model.config import Parallelism
+from kareus.workload.config import Workload
+
+BYTES_PER_VALUE = 2
+"""Collectives of the blocks are in bfloat16 on GPUs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessGroups:
+    """Groups that one rank is a member of. A group of one rank is None, except `pipeline`."""
+
+    mesh: Mesh
+    """Tensor- and context-parallel communicators, for the operators of a block."""
+    data: Communicator | None
+    """Data-parallel group, for weight gradients; None too if the optimizer is sharded (see `optimizer_shards`)."""
+    pipeline: dist.ProcessGroup
+    """Ranks of all stages that differ in the stage only, in order."""
+    tensor: dist.ProcessGroup | None
+    """Tensor-parallel group, for small sums that are not part of a plan."""
+    tied_embeddings: Communicator | None
+    """First and last stage, on their ranks, where both hold a copy of tied embeddings."""
+    optimizer_shards: dist.ProcessGroup | None
+    """Data-parallel group that shards the optimizer's states (ZeRO-1); None if each replica has them whole."""
+
+
+def init_process_groups(
+    rendezvous: Rendezvous, coordinate: MeshCoordinate, device: torch.device, library: Library, workload: Workload
+) -> ProcessGroups:
+    """Initialise torch.distributed and make the groups of this rank; every rank calls this.
+
+    Args:
+        rendezvous: of this start of all ranks.
+        coordinate: of this rank.
+        device: of this rank.
+        library: library of the operators' collectives.
+        workload: decides groups and the largest message.
+
+    Raises:
+        EngineError: the library is missing.
+    """
+    backend = "gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl"
+    store = PrefixStore("kareus", rendezvous.store)
+    dist.init_process_group(backend, store=store, rank=rendezvous.rank, world_size=rendezvous.world_size)
+    tokens = workload.microbatch_size * workload.sequence_length // workload.parallelism.cp
+    return make_process_groups(
+        coordinate,
+        workload.parallelism,
+        library,
+        scratch_bytes=tokens * workload.model.hidden_size * BYTES_PER_VALUE,
+        tie_embeddings=workload.model.tie_embeddings,
+    )
+
+
+def make_process_groups(
+    coordinate: MeshCoordinate,
+    parallelism: Parallelism,
+    library: Library,
+    *,
+    scratch_bytes: int,
+    tie_embeddings: bool,
+) -> ProcessGroups:
+    """Make the groups of the rank at `coordinate`; every rank calls this once torch.distributed is initialised.
+
+    Args:
+        coordinate: of this rank.
+        parallelism: of the workload.
+        library: library of the operators' collectives; others use NCCL, or gloo on CPUs.
+        scratch_bytes: size of the largest message of an operator.
+        tie_embeddings: whether the embedding of the first stage and the head of the last share their weights.
+
+    Raises:
+        EngineError: the library is missing.
+    """
+    of_weights = Library.NCCL if library is Library.MSCCLPP else library
+    of_sums = Library.GLOO if library is Library.GLOO else Library.NCCL
+    # ranks along each axis through this coordinate
+    stages = [rank_of(replace(coordinate, stage=stage), parallelism) for stage in range(parallelism.pp)]
+    replicas = [rank_of(replace(coordinate, replica=replica), parallelism) for replica in range(parallelism.dp)]
+    context = [rank_of(replace(coordinate, cp=cp), parallelism) for cp in range(parallelism.cp)]
+    tensor = [rank_of(replace(coordinate, tp=tp), parallelism) for tp in range(parallelism.tp)]
+    sharded = parallelism.shard_optimizer
+    holds_tied = tie_embeddings and parallelism.pp > 1 and coordinate.stage in (0, parallelism.pp - 1)
+    return ProcessGroups(  # in one order on all ranks
+        mesh=Mesh(
+            tp=make_communicator(library, "tp", tensor, scratch_bytes),
+            cp=make_communicator(library, "cp", context, scratch_bytes),
+        ),
+        data=None if sharded else make_communicator(of_weights, "dp", replicas, scratch_bytes),
+        pipeline=_group(stages, of_sums, "pp"),
+        tensor=_group(tensor, of_sums, "tp-sums") if parallelism.tp > 1 else None,
+        tied_embeddings=make_communicator(of_sums, "ends", [stages[0], stages[-1]], 0) if holds_tied else None,
+        optimizer_shards=_group(replicas, of_sums, "sharers") if sharded and parallelism.dp > 1 else None,
+    )
+
+
+def sum_over_ranks(*values: float) -> list[float]:
+    """Return the sum of each value over all ranks; all wait for the last."""
+    total = torch.tensor(values, dtype=torch.float64)
+    dist.all_reduce(total)
+    return [float(value) for value in total]
+
+
+def _group(ranks: Sequence[int], library: Library, name: str) -> dist.ProcessGroup:
+    group = dist.new_group(list(ranks), backend=str(library), use_local_synchronization=True, group_desc=name)
+    assert isinstance(group, dist.ProcessGroup)
+    return group
