@@ -49,10 +49,9 @@ def test_a_rule_is_one_shell_line_that_calls_one_command_and_says_what_it_does(s
 
 HEAVY = {"torch", "xgboost", "highspy", "pandas", "sklearn", "zeus", "snakemake", "matplotlib", "jsonschema"}
 NEEDED = {
-    "partition": {"torch"},
     "pipeline": {"highspy"},
-    "validate": {"highspy", "torch"},
-    "fit": {"highspy", "torch"},
+    "validate": {"highspy"},
+    "fit": {"highspy"},
 }
 
 
