@@ -1,20 +1,37 @@
 """Kareus: plan the training of a large model for the best time-energy frontier.
 
 One package for each stage of the flow; what a stage reads and writes stands in its package's docstring. Importing this
-package imports nothing heavy.
+package imports nothing heavy: the functions below are imported when they are asked for.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kareus.api import load_plan, predict, resolve
+    from kareus.export.dataset import open_results
 
 __version__ = "0.1.0"
 
-__all__ = ["__version__", "open_results"]
+__all__ = ["__version__", "load_plan", "open_results", "predict", "resolve"]
+
+_DEFINED_IN = {
+    "load_plan": "kareus.api",
+    "open_results": "kareus.export.dataset",
+    "predict": "kareus.api",
+    "resolve": "kareus.api",
+}
+"""Module of each public function."""
 
 
 def __getattr__(name: str) -> Any:
-    """Import `open_results` when it is asked for: it needs polars and every table's schema."""
-    if name == "open_results":
-        from kareus.export.dataset import open_results  # noqa: PLC0415 - see above
+    """Import a public function when it is asked for."""
+    if name in _DEFINED_IN:
+        from importlib import import_module  # noqa: PLC0415 - see above
 
-        return open_results
+        return getattr(import_module(_DEFINED_IN[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """Return the names of the package, with those of functions that were not asked for yet."""
+    return sorted({*globals(), *__all__})

@@ -16,7 +16,7 @@ from kareus.workload.config import Workload
 from kareus.workload.divisibility import check_divisibility
 from kareus.workload.resolve import with_split
 
-InstructionKey = tuple[int, Direction, Execution]
+TallyKey = tuple[int, Direction, Execution]
 """Stage, direction, and how it is executed."""
 
 
@@ -26,7 +26,7 @@ class Subject:
 
     workload: Workload
     graphs: dict[Batch, BlockGraph]
-    tallies: dict[InstructionKey, Tally]
+    tallies: dict[TallyKey, Tally]
     """What every whole instruction executes."""
 
     def on(self, gpu: Gpu) -> "Subject":

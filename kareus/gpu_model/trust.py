@@ -3,7 +3,7 @@
 from dataclasses import fields
 
 from kareus.artifacts.records import content_hash
-from kareus.gpu_model.gpu import Gpu
+from kareus.gpu_model.gpu import Gpu, Uncertainty
 
 MODEL_VERSION = "6"
 """Version of the laws; a change that moves numbers raises it, so that old measurements are not mixed in."""
@@ -23,13 +23,19 @@ def numbers_of(gpu: Gpu) -> str:
     return f"version-{MODEL_VERSION}-{content_hash(numbers)}"
 
 
-def trust(gpu: Gpu) -> str:
-    """Return in words how far predictions for `gpu` are off, if that was estimated for the numbers that it has.
+def known_uncertainty(gpu: Gpu) -> Uncertainty | None:
+    """Return how far predictions for `gpu` are off, or None if that was not estimated for the numbers that it has.
 
     An estimate that names no numbers holds for none.
     """
     known = gpu.uncertainty
-    if known is None or known.estimated_for != numbers_of(gpu):
+    return known if known is not None and known.estimated_for == numbers_of(gpu) else None
+
+
+def trust(gpu: Gpu) -> str:
+    """Return in words how far predictions for `gpu` are off, if that was estimated for the numbers that it has."""
+    known = known_uncertainty(gpu)
+    if known is None:
         return "errors not measured for this GPU"
     return (
         f"on held-out workloads 90 % within {known.time_percent:.1f} % of time and "

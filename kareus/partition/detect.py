@@ -17,6 +17,7 @@ from kareus.graph.records import (
     Segment,
     instruction_directions,
 )
+from kareus.partition.events import INNER_BLOCK, Trace
 from kareus.partition.operators import (
     Exchange,
     Run,
@@ -25,7 +26,6 @@ from kareus.partition.operators import (
     operator_of,
     program_of,
 )
-from kareus.partition.trace import INNER_BLOCK, Trace
 
 _STEADY = 3
 """Blocks after which one more adds what every inner block adds."""

@@ -4,14 +4,16 @@ from kareus.errors import KareusError
 from kareus.graph.records import Batch, BlockGraph, Direction, Partition, Scope
 from kareus.model.config import Model, Parallelism
 from kareus.partition.detect import detect_partitions, segments_of
+from kareus.partition.events import Trace
 from kareus.partition.names import Extracted, expected_partitions
-from kareus.partition.trace import Trace, trace
+from kareus.partition.structure import dimensions_of, structure_of
+from kareus.partition.trace_cache import cached_template
 
 
 def extract(
     model: Model, parallelism: Parallelism, microbatch_size: int, sequence_length: int
 ) -> dict[Batch, BlockGraph]:
-    """Trace a microbatch and, where it can be halved, a nanobatch.
+    """Extract the graphs of a microbatch and, where it can be halved, of a nanobatch; torch only traces new structures.
 
     Raises:
         RefusedWorkloadError: the model or the sequence does not divide over `parallelism`.
@@ -19,7 +21,7 @@ def extract(
     sizes = {Batch.MICROBATCH: microbatch_size}
     if microbatch_size % 2 == 0:
         sizes[Batch.NANOBATCH] = microbatch_size // 2
-    return {batch: _graph(trace(model, parallelism, size, sequence_length)) for batch, size in sizes.items()}
+    return {batch: graph_of(_trace(model, parallelism, size, sequence_length)) for batch, size in sizes.items()}
 
 
 def partitions_of(graphs: dict[Batch, BlockGraph], workload: Extracted) -> dict[Partition, int]:
@@ -44,7 +46,14 @@ def partitions_of(graphs: dict[Batch, BlockGraph], workload: Extracted) -> dict[
     return found
 
 
-def _graph(traced: Trace) -> BlockGraph:
+def _trace(model: Model, parallelism: Parallelism, batch: int, sequence_length: int) -> Trace:
+    dimensions = dimensions_of(model, parallelism, batch, sequence_length)
+    template = cached_template(structure_of(model, parallelism, dimensions))
+    return template.trace(dimensions, {"tp": parallelism.tp, "cp": parallelism.cp})
+
+
+def graph_of(traced: Trace) -> BlockGraph:
+    """Return the operator graph of a trace."""
     return BlockGraph(
         forward=segments_of(traced, Scope.BLOCK, Direction.FORWARD),
         backward=segments_of(traced, Scope.BLOCK, Direction.BACKWARD),

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from kareus.graph.records import WEIGHT_GRADIENT_SUFFIX, Collective, CollectiveKind, Direction, Operator, OperatorKind
-from kareus.partition.trace import Event, Region
+from kareus.partition.events import Event, Region
 
 _MATMULS = {"mm", "addmm"}
 _ATTENTIONS = {

@@ -8,8 +8,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -27,12 +26,10 @@ from kareus.model.communicators.process_group import ProcessGroupCommunicator
 from kareus.model.config import Model, Parallelism
 from kareus.model.ends import Embedding, Head
 from kareus.model.layers import rotary_table
-from kareus.model.shards import shard_of
+from kareus.model.shards import Shard, shard_of
+from kareus.partition.events import TRACED_BLOCKS, Event, Region, Trace
+from kareus.partition.structure import HEAD_VALUES, Dimensions, Structure
 
-TRACED_BLOCKS = 3
-"""The one in the middle shows a block as it is between two others."""
-INNER_BLOCK = f"blocks.{TRACED_BLOCKS // 2}."
-"""Prefix of the paths of its operators."""
 DTYPE = torch.bfloat16
 """Of weights and activations."""
 
@@ -42,43 +39,6 @@ _SPARSE_READS = {"embedding", "gather", "index_select"}  # read as many elements
 _SPARSE_WRITES = {"index_add_", "scatter_add_"}  # touch as many elements as their last input has
 
 
-class Region(NamedTuple):
-    """Part of a buffer that a kernel touches."""
-
-    buffer: int
-    """Identity of the storage."""
-    offset: int
-    size_bytes: int
-    shape: tuple[int, ...]
-    itemsize: int
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """One kernel or collective."""
-
-    path: str
-    """Path of the module whose forward or backward it belongs to, such as `blocks.1.mlp.down`."""
-    direction: Direction
-    kernel: str
-    """Name of the operation, such as `mm`."""
-    reads: tuple[Region, ...]
-    writes: tuple[Region, ...]
-    axis: str = ""
-    """Process group of a collective, `tp` or `cp`; empty for a kernel."""
-    axis_size: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Trace:
-    """A recording of the embedding, some blocks and the head, each forward and backward."""
-
-    events: tuple[Event, ...]
-    """In program order."""
-    lasting: frozenset[int]
-    """Buffers that outlive the recording: weights, their gradients, outputs."""
-
-
 def trace(model: Model, parallelism: Parallelism, batch: int, sequence_length: int) -> Trace:
     """Record what rank 0 does for `batch` sequences.
 
@@ -86,7 +46,58 @@ def trace(model: Model, parallelism: Parallelism, batch: int, sequence_length: i
         RefusedWorkloadError: the model does not divide over `parallelism`.
         KareusError: this process already runs distributed training.
     """
-    shard = shard_of(model, parallelism, sequence_length)
+    return _record(model, shard_of(model, parallelism, sequence_length), parallelism, batch)
+
+
+def trace_structure(structure: Structure, dimensions: Dimensions) -> Trace:
+    """Record what rank 0 does in a model of this structure with these sizes.
+
+    Raises:
+        KareusError: this process already runs distributed training.
+    """
+    head_dim = dimensions.head_pairs * HEAD_VALUES
+    shard = Shard(
+        hidden_size=dimensions.hidden,
+        head_dim=head_dim,
+        query_heads=dimensions.query_heads,
+        key_value_heads=dimensions.key_value_heads,
+        intermediate_size=dimensions.intermediate,
+        vocab_rows=dimensions.vocabulary,
+        tokens=dimensions.tokens * structure.chunks,
+    )
+    parallelism = Parallelism(
+        dp=1,
+        pp=1,
+        tp=2 if structure.tensor_parallel else 1,
+        cp=structure.cp,
+        layers_per_stage=None,
+        shard_optimizer=False,
+    )
+    return _record(_stand_in(structure, head_dim), shard, parallelism, dimensions.batch)
+
+
+def _stand_in(structure: Structure, head_dim: int) -> Model:
+    """A model whose shard is given: of its own sizes only the head's is read, for the rotary table."""
+    return Model(
+        name="traced",
+        hidden_size=1,
+        intermediate_size=1,
+        num_layers=TRACED_BLOCKS,
+        num_attention_heads=1,
+        num_key_value_heads=1,
+        head_dim=head_dim,
+        vocab_size=1,
+        tie_embeddings=False,
+        qk_norm=structure.qk_norm,
+        qkv_bias=structure.qkv_bias,
+        norm_epsilon=1e-5,
+        rotary_base=1e4,
+        rotary_scaling=None,
+        layers_per_stage={},
+    )
+
+
+def _record(model: Model, shard: Shard, parallelism: Parallelism, batch: int) -> Trace:
     with _fake_mesh(parallelism) as mesh, FakeTensorMode():
         embedding, head = Embedding(shard, mesh, DTYPE), Head(model, shard, mesh, DTYPE)
         blocks = nn.ModuleList(Block(model, shard, mesh, DTYPE) for _ in range(TRACED_BLOCKS))
@@ -230,7 +241,10 @@ def _region(tensor: Tensor) -> Region:
     """What `tensor` shows of its buffer; a dimension that is expanded is there once."""
     elements = math.prod(n for n, stride in zip(tensor.shape, tensor.stride(), strict=True) if stride)
     item = tensor.element_size()
-    return Region(_buffer(tensor), int(tensor.storage_offset()) * item, elements * item, tuple(tensor.shape), item)
+    # A test traces with symbolic sizes, of which `int` would make numbers.
+    return Region(
+        _buffer(tensor), cast(int, tensor.storage_offset()) * item, elements * item, tuple(tensor.shape), item
+    )
 
 
 def _exact(kernel: str, reads: list[Region], writes: list[Region]) -> tuple[tuple[Region, ...], tuple[Region, ...]]:

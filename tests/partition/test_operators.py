@@ -1,8 +1,8 @@
 """How bytes are counted and kernels grouped, on traces written by hand."""
 
 from kareus.graph.records import Direction, OperatorKind
+from kareus.partition.events import Event, Region
 from kareus.partition.operators import Exchange, Run, collective_of, count_reads, operator_of, program_of
-from kareus.partition.trace import Event, Region
 
 ITEM = 2
 

@@ -49,10 +49,9 @@ def test_a_rule_is_one_shell_line_with_one_command(stage, body):
 
 HEAVY = {"torch", "xgboost", "highspy", "pandas", "sklearn", "zeus", "snakemake", "matplotlib", "jsonschema"}
 NEEDED = {
-    "partition": {"torch"},
     "pipeline": {"highspy"},
-    "validate": {"highspy", "torch"},
-    "fit": {"highspy", "torch"},
+    "validate": {"highspy"},
+    "fit": {"highspy"},
 }
 
 

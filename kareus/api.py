@@ -1,0 +1,59 @@
+"""Functions of the package for use from Python. Each imports what it needs when it is called.
+
+`import kareus` offers them as `kareus.resolve` and so on; nothing in the package imports this module.
+"""
+
+from collections.abc import Sequence
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kareus.fidelity.workload_prediction import WorkloadPrediction
+    from kareus.plans.document import Plan
+    from kareus.workload.config import Workload
+
+__all__ = ["load_plan", "predict", "resolve"]
+
+
+def resolve(overrides: Sequence[str] = (), config_dir: str | PathLike[str] = "config") -> "list[Workload]":
+    """Return the workloads that Hydra overrides describe, in the order of the sweep; nothing is written.
+
+    Args:
+        overrides: as `kareus resolve` takes them, such as `["parallelism=tp8,cp2tp4", "microbatch_size=8"]`.
+        config_dir: folder of the Hydra groups, as in `kareus resolve --config-dir`.
+
+    Raises:
+        ConfigError: an override or a file of the configuration cannot be used.
+        RefusedWorkloadError: none of the workloads can run. Of several, those that cannot are left out.
+    """
+    from kareus.workload.resolve import resolve_accepted  # noqa: PLC0415 - Hydra takes long to import
+
+    return list(resolve_accepted(overrides, Path(config_dir)).values())
+
+
+def predict(workload: "Workload", method: str = "sequential", frequency_mhz: int | None = None) -> "WorkloadPrediction":
+    """Predict the time and energy of one iteration from the GPU model alone, without search or measurement.
+
+    Args:
+        workload: as `resolve` returns it.
+        method: `sequential` or `nanobatching`.
+        frequency_mhz: clock of all GPUs; None is their maximum.
+
+    Raises:
+        ConfigError: the method or the clock cannot be predicted.
+    """
+    from kareus.fidelity import workload_prediction  # noqa: PLC0415 - NumPy and Polars take long to import
+
+    return workload_prediction.predict(workload, method, frequency_mhz)
+
+
+def load_plan(path: str | PathLike[str]) -> "Plan":
+    """Read a plan file.
+
+    Raises:
+        ArtifactError: it is missing, damaged, edited since it was written, or of another version.
+    """
+    from kareus.plans.file import read_plan  # noqa: PLC0415 - as above
+
+    return read_plan(Path(path))

@@ -1,0 +1,83 @@
+"""Where the time and energy of an instruction go: operators by kind, collectives, and what stands outside the blocks.
+
+The costs are those of the GPU model for whole instructions, divided up. What a collective adds to the operators beside
+it is its exposed part; the operators of a step share the rest in proportion to what each costs alone.
+"""
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+
+import numpy as np
+
+from kareus.arrays import Array
+from kareus.gpu_model.gpu import Gpu
+from kareus.gpu_model.model import Behaviour, KnownSteps, Tally, run_tally, tally
+from kareus.graph.program import Program, Step
+from kareus.graph.records import Direction
+
+EMBEDDING, HEAD, COLLECTIVES, OVERHEAD = "embedding", "head", "collectives", "overhead"
+"""Components beside the kinds of operator: what stands before and after the blocks, what collectives in blocks add, and
+what isolated steps miss of a whole instruction."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstructionCost:
+    """Cost of one instruction on one GPU at one clock."""
+
+    behaviour: Behaviour
+    parts: dict[str, Array]
+    """Seconds and joules of each component, shape (2,); they add up to the instruction's."""
+    collectives_alone_s: float
+    """Time that the collectives of its blocks would take by themselves."""
+
+
+def instruction_cost(
+    gpu: Gpu, program: Program, direction: Direction, frequency_mhz: int, known: KnownSteps
+) -> InstructionCost:
+    """Return what a whole instruction costs, and of what that is made.
+
+    Args:
+        gpu: what runs it.
+        program: of the instruction.
+        direction: of the instruction; a forward begins with the embedding, any other ends with it.
+        frequency_mhz: requested clock.
+        known: costs of steps on this GPU, taken from and added to.
+    """
+    clock = np.array(float(frequency_mhz))
+    first, last = program.blocks or (0, 0)
+    ends = (EMBEDDING, HEAD) if direction is Direction.FORWARD else (HEAD, EMBEDDING)
+    whole = run_tally(gpu, tally(program), clock, known)
+    parts: dict[str, Array] = defaultdict(lambda: np.zeros(2))
+    for name, steps in zip(ends, (program.steps[:first], program.steps[last:]), strict=True):
+        parts[name] = _cost(gpu, Counter(steps), clock, known)
+    alone_s = 0.0
+    for step, count in Counter(program.steps[first:last]).items():
+        for name, cost in _step_parts(gpu, step, clock, known).items():
+            parts[name] = parts[name] + count * cost
+        if step.collective is not None:
+            collective = Step(collective=step.collective, sm_count=step.sm_count)
+            alone_s += count * float(_cost(gpu, Counter([collective]), clock, known)[0])
+    accounted = np.sum(list(parts.values()), axis=0)
+    parts[OVERHEAD] = np.array([float(whole.time_s), float(whole.energy_j)]) - accounted
+    return InstructionCost(behaviour=whole, parts=dict(parts), collectives_alone_s=alone_s)
+
+
+def _step_parts(gpu: Gpu, step: Step, clock: Array, known: KnownSteps) -> dict[str, Array]:
+    """Seconds and joules of one step by kind of operator, and what its collective adds."""
+    parts: dict[str, Array] = defaultdict(lambda: np.zeros(2))
+    total, computing = _cost(gpu, Counter([step]), clock, known), np.zeros(2)
+    if step.operators:
+        computing = _cost(gpu, Counter([Step(operators=step.operators)]), clock, known)
+        alone = [_cost(gpu, Counter([Step(operators=(o,))]), clock, known) for o in step.operators]
+        shares = computing / np.sum(alone, axis=0)
+        for operator, cost in zip(step.operators, alone, strict=True):
+            parts[str(operator.kind)] = parts[str(operator.kind)] + shares * cost
+    if step.collective is not None:
+        parts[COLLECTIVES] = total - computing
+    return parts
+
+
+def _cost(gpu: Gpu, steps: Counter[Step], clock: Array, known: KnownSteps) -> Array:
+    """Seconds and joules of steps that are no whole instruction, shape (2,)."""
+    behaviour = run_tally(gpu, Tally(Counter(), steps, whole_instruction=False), clock, known)
+    return np.array([float(behaviour.time_s), float(behaviour.energy_j)])

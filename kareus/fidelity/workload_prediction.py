@@ -1,0 +1,256 @@
+"""What a workload's iteration costs under a default method, from the GPU model alone: no search and no measurement.
+
+Methods without a search run every instruction at one clock: `sequential`, and `nanobatching` with default schedules.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from kareus.arrays import Array
+from kareus.errors import ConfigError
+from kareus.fidelity.breakdown import COLLECTIVES, InstructionCost, instruction_cost
+from kareus.gpu_model.gpu import Gpu, Uncertainty
+from kareus.gpu_model.model import KnownSteps
+from kareus.gpu_model.trust import known_uncertainty
+from kareus.graph.records import Batch, BlockGraph, Direction, instruction_directions
+from kareus.partition.extract import extract
+from kareus.pipeline.instructions import Instruction, instructions_of
+from kareus.pipeline.solver.dag import build_dag, makespan
+from kareus.pipeline.transfers import transfers_s
+from kareus.profile.programs import Execution, StageShape, chunk_shapes, instruction_program, profiled_executions
+from kareus.workload.config import Workload
+from kareus.workload.memory import MemoryEstimate, estimate_memory
+from kareus.workload.overlap import NO_HALVES
+from kareus.workload.slices import cut
+
+PREDICTED = {"sequential": Execution.SEQUENTIAL, "nanobatching": Execution.NANOBATCHING}
+"""How the instructions of each method that is predicted are executed."""
+WAITING = "waiting"
+"""Component: what a GPU waits for other stages."""
+
+InstructionCosts = Mapping[tuple[int, int, Direction], InstructionCost]
+"""By stage, chunk and direction."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagePrediction:
+    """Predicted cost of one pipeline stage in one iteration."""
+
+    stage: int
+    layers: int
+    """Blocks of all its chunks."""
+    forward_s: float
+    """Time of all its forwards."""
+    backward_s: float
+    """Time of all its backwards; of split ones, of both passes."""
+    bubble_s: float
+    """Time in which it waits."""
+    energy_j: float
+    """Energy of all its GPUs, over all replicas, waiting included."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComponentPrediction:
+    """Predicted cost of one component in one iteration."""
+
+    name: str
+    """A kind of operator in the blocks (`gemm`, `attention`, `attention-backward`, `memory`), `collectives` (what those
+    of the blocks add), `embedding`, `head`, `overhead` (what isolated steps miss) or `waiting`."""
+    time_s: float
+    """Time of one GPU, the mean over all GPUs; components add up to the iteration."""
+    energy_j: float
+    """Energy of all GPUs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectivePrediction:
+    """Predicted time of the collectives of the blocks in one iteration, of one GPU, the mean over all GPUs."""
+
+    alone_s: float
+    """Time that they would take by themselves."""
+    exposed_s: float
+    """Time that they add to computation."""
+    hidden_s: float
+    """Time that runs beside computation."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkloadPrediction:
+    """Predicted cost of one iteration of a workload."""
+
+    method: str
+    frequency_mhz: int
+    time_s: float
+    energy_j: float
+    """Energy of all GPUs."""
+    tokens_per_s: float
+    """Tokens of all replicas."""
+    joules_per_token: float
+    mfu: float
+    """Model FLOPs utilisation (Chowdhery et al., PaLM, appendix B): three times the FLOPs of the forward's matrix
+    products and causal attention, the masked half and recomputation left out, as a share of the GPUs' BF16 peak."""
+    stages: tuple[StagePrediction, ...]
+    components: tuple[ComponentPrediction, ...]
+    collectives: CollectivePrediction
+    memory: MemoryEstimate
+    """Of the fullest GPU."""
+    uncertainty: Uncertainty | None
+    """Errors of the GPU model; None where they were not measured for this GPU's numbers."""
+
+
+def predict(workload: Workload, method: str = "sequential", frequency_mhz: int | None = None) -> WorkloadPrediction:
+    """Predict the time and energy of one iteration of a workload.
+
+    Args:
+        workload: as `kareus.resolve` returns it.
+        method: `sequential` or `nanobatching`.
+        frequency_mhz: clock of all GPUs; None is their maximum.
+
+    Raises:
+        ConfigError: the method or the clock cannot be predicted, or the workload was not resolved.
+    """
+    clock_mhz = workload.gpu.maximum_clock_mhz if frequency_mhz is None else frequency_mhz
+    _check(workload, method, clock_mhz)
+    graphs = extract(workload.model, workload.parallelism, workload.microbatch_size, workload.sequence_length)
+    shapes = chunk_shapes(workload.parallelism.split, workload.chunks)
+    costs = _instruction_costs(workload, graphs, shapes, PREDICTED[method], clock_mhz)
+    instructions = instructions_of(workload)
+    times_s = [float(_cost_of(i, costs).behaviour.time_s) for i in instructions]
+    time_s = makespan(build_dag(instructions, transfers_s(cut(workload, "pipeline"))), times_s)
+    stages = _stages(workload, instructions, costs, time_s)
+    energy_j = sum(stage.energy_j for stage in stages)
+    sequences = workload.microbatch_size * workload.num_microbatches * workload.parallelism.dp
+    tokens = sequences * workload.sequence_length
+    return WorkloadPrediction(
+        method=method,
+        frequency_mhz=clock_mhz,
+        time_s=time_s,
+        energy_j=energy_j,
+        tokens_per_s=tokens / time_s,
+        joules_per_token=energy_j / tokens,
+        mfu=_model_flops(workload, graphs[Batch.MICROBATCH], shapes.values())
+        / (time_s * workload.parallelism.gpus * workload.gpu.bf16_tflops * 1e12),
+        stages=stages,
+        components=_components(workload, instructions, costs, stages),
+        collectives=_collectives(workload, instructions, costs),
+        memory=estimate_memory(workload),
+        uncertainty=known_uncertainty(workload.gpu),
+    )
+
+
+def _check(workload: Workload, method: str, clock_mhz: int) -> None:
+    if method not in PREDICTED:
+        raise ConfigError(
+            f"method={method!r}: must be one of {', '.join(PREDICTED)}; other methods search, so make a plan instead."
+        )
+    if PREDICTED[method] is Execution.NANOBATCHING and workload.microbatch_size % 2:
+        raise ConfigError(f"method={method}, microbatch_size={workload.microbatch_size}: {NO_HALVES}")
+    least_mhz, most_mhz = workload.gpu.search_frequencies.minimum_mhz, workload.gpu.maximum_clock_mhz
+    if not least_mhz <= clock_mhz <= most_mhz:
+        raise ConfigError(f"frequency_mhz={clock_mhz}: must be from {least_mhz} to {most_mhz} MHz.")
+
+
+def _instruction_costs(
+    workload: Workload,
+    graphs: dict[Batch, BlockGraph],
+    shapes: Mapping[tuple[int, int], StageShape],
+    execution: Execution,
+    clock_mhz: int,
+) -> InstructionCosts:
+    """Costs of every kind of instruction; stages of one shape share them."""
+    known: KnownSteps = {}
+    by_shape: dict[tuple[StageShape, Direction], InstructionCost] = {}
+    for shape in dict.fromkeys(shapes.values()):
+        for direction in instruction_directions(split_backward=workload.split_backward):
+            possible = profiled_executions(graphs, direction)
+            program = instruction_program(
+                graphs,
+                shape,
+                direction,
+                execution if execution in possible else Execution.SEQUENTIAL,
+                recompute=workload.activation_checkpointing,
+                default_sm_count=workload.testbed.default_collective_sm_count,
+            )
+            by_shape[shape, direction] = instruction_cost(workload.gpu, program, direction, clock_mhz, known)
+    return {(*place, d): cost for place, own in shapes.items() for (shape, d), cost in by_shape.items() if shape == own}
+
+
+def _cost_of(instruction: Instruction, costs: InstructionCosts) -> InstructionCost:
+    return costs[instruction.stage, instruction.chunk, instruction.direction]
+
+
+def _stages(
+    workload: Workload, instructions: Sequence[Instruction], costs: InstructionCosts, time_s: float
+) -> tuple[StagePrediction, ...]:
+    gpus = workload.parallelism.gpus_per_stage
+    forward_s, backward_s, energies_j = (defaultdict[int, float](float) for _ in range(3))
+    for instruction in instructions:
+        behaviour = _cost_of(instruction, costs).behaviour
+        busy_s = forward_s if instruction.direction is Direction.FORWARD else backward_s
+        busy_s[instruction.stage] += float(behaviour.time_s)
+        energies_j[instruction.stage] += float(behaviour.energy_j)
+    stages = []
+    for stage, layers in enumerate(workload.parallelism.split):
+        bubble_s = time_s - forward_s[stage] - backward_s[stage]
+        waiting_j = _waiting_j(workload.gpu, bubble_s)
+        stages.append(
+            StagePrediction(
+                stage=stage,
+                layers=layers,
+                forward_s=forward_s[stage],
+                backward_s=backward_s[stage],
+                bubble_s=bubble_s,
+                energy_j=(energies_j[stage] + waiting_j) * gpus,
+            )
+        )
+    return tuple(stages)
+
+
+def _waiting_j(gpu: Gpu, bubble_s: float) -> float:
+    """Energy of one GPU that waits."""
+    return gpu.blocking_power_w * bubble_s
+
+
+def _components(
+    workload: Workload,
+    instructions: Sequence[Instruction],
+    costs: InstructionCosts,
+    stages: Sequence[StagePrediction],
+) -> tuple[ComponentPrediction, ...]:
+    """Components of all instructions, and waiting."""
+    totals: dict[str, Array] = defaultdict(lambda: np.zeros(2))
+    for instruction in instructions:
+        for name, cost in _cost_of(instruction, costs).parts.items():
+            totals[name] = totals[name] + cost
+    bubbles_s = sum(stage.bubble_s for stage in stages)
+    totals[WAITING] = np.array([bubbles_s, _waiting_j(workload.gpu, bubbles_s)])
+    parallelism = workload.parallelism
+    return tuple(
+        ComponentPrediction(
+            name=name, time_s=float(total[0]) / parallelism.pp, energy_j=float(total[1]) * parallelism.gpus_per_stage
+        )
+        for name, total in totals.items()
+    )
+
+
+def _collectives(
+    workload: Workload, instructions: Sequence[Instruction], costs: InstructionCosts
+) -> CollectivePrediction:
+    own = [_cost_of(i, costs) for i in instructions]
+    alone_s = sum(cost.collectives_alone_s for cost in own) / workload.parallelism.pp
+    exposed_s = sum(float(cost.parts[COLLECTIVES][0]) for cost in own if COLLECTIVES in cost.parts)
+    exposed_s /= workload.parallelism.pp
+    return CollectivePrediction(alone_s=alone_s, exposed_s=exposed_s, hidden_s=max(alone_s - exposed_s, 0.0))
+
+
+def _model_flops(workload: Workload, graph: BlockGraph, shapes: Iterable[StageShape]) -> int:
+    """FLOPs of the model in one iteration over all GPUs: a backward is two forwards, and nothing is recomputed."""
+    block, embedding, head = (
+        sum(operator.flops for segment in segments for operator in segment.operators)
+        for segments in (graph.forward, graph.embedding_forward, graph.head_forward)
+    )
+    forward = sum(shape.layers * block + shape.first * embedding + shape.last * head for shape in shapes)
+    return 3 * forward * workload.num_microbatches * workload.parallelism.gpus_per_stage
