@@ -59,7 +59,8 @@ def run(job: Job) -> list[Row]:
 
 def true_costs(subject: Subject, truth: Truth) -> Points:
     """Noise-free (time, dynamic energy) of every candidate."""
-    behaviour = truth.run_schedules(truth.gpu, subject.partition, *subject.features.T)
+    own = subject.features
+    behaviour = truth.run_schedules(truth.gpu, subject.partition, own.frequency_mhz, own.sm_count, own.launch_index)
     return np.column_stack((behaviour.time_s, behaviour.energy_j - truth.gpu.static_power_w * behaviour.time_s))
 
 
@@ -82,11 +83,11 @@ class Instruments:
 
     def measure(self, candidate: int) -> Measurement:
         """Measure the candidate of a number."""
-        return self._profiler.measure(*candidate_program(self._subject.partition, self._subject.features, candidate))
+        return self._profiler.measure(*candidate_program(self._subject.partition, self._subject.space[candidate]))
 
     def look(self, candidate: int) -> Look:
         """Look at the candidate of a number."""
-        return self._looker.look(*candidate_program(self._subject.partition, self._subject.features, candidate))
+        return self._looker.look(*candidate_program(self._subject.partition, self._subject.space[candidate]))
 
 
 def searched(strategy: str, problem: SearchProblem, instruments: Instruments) -> Search:

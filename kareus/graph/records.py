@@ -6,6 +6,8 @@ Plain records without torch: extraction writes them, every later stage reads the
 from dataclasses import dataclass
 from enum import StrEnum
 
+from kareus.errors import ArtifactError
+
 
 class CollectiveKind(StrEnum):
     """Collectives that a block issues."""
@@ -153,6 +155,18 @@ class Partition:
     direction: Direction
     operators: tuple[Operator, ...]
     collective: Collective
+
+    def operator_index(self, name: str) -> int:
+        """Return the position of the operator of that name: the only conversion of a launch operator into a number.
+
+        Raises:
+            ArtifactError: the partition has no such operator.
+        """
+        for index, operator in enumerate(self.operators):
+            if operator.name == name:
+                return index
+        names = ", ".join(operator.name for operator in self.operators)
+        raise ArtifactError(f"{self.name}: no operator '{name}'; there are: {names}.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -151,9 +151,14 @@ def instruction_program(
     )
 
 
-def partition_program(partition: Partition, sm_count: int, launch: int) -> Program:
-    """The program of a partition under one schedule."""
-    step = Step(operators=partition.operators, collective=partition.collective, launch=launch, sm_count=sm_count)
+def partition_program(partition: Partition, sm_count: int, launch: str) -> Program:
+    """Return the program of a partition whose collective gets `sm_count` SMs and starts beside operator `launch`."""
+    step = Step(
+        operators=partition.operators,
+        collective=partition.collective,
+        launch=partition.operator_index(launch),
+        sm_count=sm_count,
+    )
     return Program(name=partition.name, steps=(step,))
 
 
@@ -180,12 +185,12 @@ def _beside(pair: Pair, sm_count: int, choices: Mapping[str, Choice]) -> Step:
         return Step(operators=pair.segment.operators if pair.segment else ())
     if pair.segment is None:
         return Step(collective=pair.collective, sm_count=sm_count)
-    choice = choices.get(partition_of(pair.segment, pair.collective).name)
-    operators = pair.segment.operators
+    partition = partition_of(pair.segment, pair.collective)
+    choice = choices.get(partition.name)
     if choice is None:
-        return Step(operators=operators, collective=pair.collective, sm_count=sm_count)
-    launch = [operator.name for operator in operators].index(choice.launch)
-    return Step(operators=operators, collective=pair.collective, launch=launch, sm_count=choice.sm_count)
+        return Step(operators=partition.operators, collective=pair.collective, sm_count=sm_count)
+    (step,) = partition_program(partition, choice.sm_count, choice.launch).steps
+    return step
 
 
 def _sequential_program(name: str, segments: Sequence[Segment], sm_count: int) -> Program:

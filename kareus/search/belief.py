@@ -16,7 +16,7 @@ import numpy as np
 from kareus.arrays import Array, Indices
 from kareus.pareto import Points
 from kareus.search.dataset import Dataset
-from kareus.search.problem import Features
+from kareus.search.features import Features
 
 Places = Indices
 """Places in the stacked vector: of a candidate's time its number, of its power that plus the number of candidates."""
@@ -57,14 +57,14 @@ class Belief:
         """Take the moments of `ensemble`.
 
         Args:
-            features: of every candidate, shape (candidates, 3).
+            features: of every candidate.
             ensemble: log time and log power by GPU model, shape (models, 2 candidates).
             noise: relative standard deviation of one measured time or power.
         """
         self.mean: Array = ensemble.mean(axis=0)
         self._noise = noise
         self._spread = (ensemble - self.mean).T / np.sqrt(max(1, len(ensemble) - 1))
-        self._drift = _drift(features[:, 0])
+        self._drift = _drift(features.frequency_mhz)
         self._kernels = _residual_kernels(features)
 
     def given(self, data: Dataset) -> "Conditioned":
@@ -204,10 +204,11 @@ def _drift(frequency_mhz: Array) -> Array:
 
 def _residual_kernels(features: Features) -> tuple[Array, Array]:
     """Correlations of the residuals by clock and by schedule, each of shape (candidates, candidates)."""
-    clock = features[:, 0] / max(float(np.ptp(features[:, 0])), 1e-9)
+    clock = features.frequency_mhz / max(float(np.ptp(features.frequency_mhz)), 1e-9)
     apart = np.abs(clock[:, None] - clock)
-    sm_apart = np.sqrt(3) * np.abs(np.subtract.outer(np.log(features[:, 1]), np.log(features[:, 1]))) / SM_LENGTH
+    log_sms = np.log(features.sm_count)
+    sm_apart = np.sqrt(3) * np.abs(np.subtract.outer(log_sms, log_sms)) / SM_LENGTH
     schedule = (1 + sm_apart) * np.exp(-sm_apart)
-    schedule *= np.where(features[:, 2, None] == features[:, 2], 1.0, LAUNCH_CORRELATION)
+    schedule *= np.where(np.equal.outer(features.launch_index, features.launch_index), 1.0, LAUNCH_CORRELATION)
     interaction = np.exp(-np.square(apart / INTERACTION_LENGTH) / 2)
     return np.exp(-apart / CLOCK_LENGTH), schedule * (COMMON_SHARE + (1 - COMMON_SHARE) * interaction)

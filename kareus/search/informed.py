@@ -60,7 +60,7 @@ def informed(problem: SearchProblem, config: InformedSearch) -> Proposer:
             known = picks[~unknown[picks]]
             measured = plausible[known[futures.chances[known] >= LIKELY] if unknown[picks].any() else picks][:room]
         else:
-            measured = _anchors(problem.features[:, 0], expected, room if round_ or not len(looks) else 0)
+            measured = _anchors(problem.features.frequency_mhz, expected, room if round_ or not len(looks) else 0)
         record.expect(believed.mean[looks], believed.time_deviation[looks])
         prediction = Prediction(expected[offered, 0], expected[offered, 1])
         return Proposal([Chosen(chosen_by, measured)], offered, prediction, looks)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from kareus.gpu_model.gpu import Gpu, GpuCoefficients
 from kareus.gpu_model.model import run_schedules
 from kareus.graph.records import Partition
-from kareus.search.problem import Features
+from kareus.search.features import Features
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ def imagine(
     Args:
         gpu: has the most likely coefficients; others are log-normal around them (`EXPECTED`), shares at most 1.
         partition: what runs.
-        features: of every candidate, shape (candidates, 3).
+        features: of every candidate.
         draws: GPUs to imagine; the first has the most likely coefficients.
         generator: draws their coefficients.
     """
@@ -118,6 +118,6 @@ def imagine(
         values = dict(zip(EXPECTED, np.exp(logarithms).tolist(), strict=True))
         known: dict[str, Any] = {name: min(value, 1.0) if name in SHARES else value for name, value in values.items()}
         imagined = replace(gpu, coefficients=replace(gpu.coefficients, **known))
-        behaviour = run_schedules(imagined, partition, *features.T)
+        behaviour = run_schedules(imagined, partition, features.frequency_mhz, features.sm_count, features.launch_index)
         ensemble[place] = np.log(np.concatenate((behaviour.time_s, behaviour.power_w)))
     return ensemble

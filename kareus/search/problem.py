@@ -11,9 +11,7 @@ from kareus.gpu_model.gpu import Gpu
 from kareus.graph.records import Partition
 from kareus.search.config import SearchConfig
 from kareus.search.dataset import Dataset
-
-Features = NDArray[np.float64]
-"""Shape (n, 3): frequency, SM count, position of the launch operator."""
+from kareus.search.features import Features
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +20,7 @@ class SearchProblem:
 
     partition: Partition
     features: Features
-    """Of every candidate, shape (candidates, 3)."""
+    """Features of every candidate."""
     prior: Gpu
     """A GPU whose model is what `informed` expects before it has measured; never the one that is searched."""
     config: SearchConfig

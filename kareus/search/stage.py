@@ -6,9 +6,6 @@ import logging
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import polars as pl
-
 from kareus.artifacts.configuration import load_slice
 from kareus.artifacts.outputs import add_force, check_files, check_folder, table
 from kareus.artifacts.provenance import common_subject
@@ -23,10 +20,12 @@ from kareus.profile.bench import open_bench, progress_file
 from kareus.profile.measure import Look, Measurement
 from kareus.profile.programs import partition_program
 from kareus.progress.journal import Journal, Standing
-from kareus.schedule.tables import SPACE
+from kareus.schedule.candidates import ExecutionSchedule, SearchSpace
+from kareus.schedule.tables import SPACE, space_of
 from kareus.search.config import SearchSlice
+from kareus.search.features import features_of
 from kareus.search.prior import textbook
-from kareus.search.problem import Features, SearchProblem
+from kareus.search.problem import SearchProblem
 from kareus.search.rounds import Round, Search, run_search
 from kareus.search.strategy import most_measured
 from kareus.search.tables import CANDIDATES, PROPOSALS, ROUNDS
@@ -53,11 +52,10 @@ def run(arguments: argparse.Namespace) -> None:
     _check_outputs(arguments)
     config = load_slice(arguments.config, SearchSlice)
     partition = find_partition(arguments.partitions, arguments.partition)
-    space = read_table(arguments.space, SPACE).filter(pl.col("partition") == partition.name).sort("candidate")
-    launches = [next(i for i, o in enumerate(partition.operators) if o.name == name) for name in space["launch"]]
+    space = space_of(read_table(arguments.space, SPACE), partition.name)
     problem = SearchProblem(
         partition=partition,
-        features=np.column_stack((space["frequency_mhz"], space["sm_count"], launches)).astype(np.float64),
+        features=features_of(partition, space),
         prior=textbook(config.gpu),
         config=config.search,
         generator=generator(config.seed, partition.name),
@@ -69,13 +67,13 @@ def run(arguments: argparse.Namespace) -> None:
     with bench.profiler(*place) as profiler, bench.looker(*place) as looker:
 
         def measure(candidate: int) -> Measurement:
-            measured = profiler.measure(*candidate_program(partition, problem.features, candidate))
+            measured = profiler.measure(*candidate_program(partition, space[candidate]))
             journal.standing.measured += 1
             journal.keep()
             return measured
 
         def look(candidate: int) -> Look:
-            looked = looker.look(*candidate_program(partition, problem.features, candidate))
+            looked = looker.look(*candidate_program(partition, space[candidate]))
             journal.standing.looked += 1
             journal.keep()
             return looked
@@ -106,10 +104,9 @@ def _check_outputs(arguments: argparse.Namespace) -> None:
     check_folder(arguments.store, force=arguments.force)
 
 
-def candidate_program(partition: Partition, features: Features, candidate: int) -> tuple[Program, int]:
-    """The program of one candidate, and its clock in MHz."""
-    frequency_mhz, sm_count, launch = features[candidate].astype(int).tolist()
-    return partition_program(partition, sm_count, launch), frequency_mhz
+def candidate_program(partition: Partition, schedule: ExecutionSchedule) -> tuple[Program, int]:
+    """Return the program of `partition` under `schedule`, and its clock in MHz."""
+    return partition_program(partition, schedule.sm_count, schedule.launch), schedule.frequency_mhz
 
 
 def _subject(partitions: Path, space: Path) -> str:
@@ -128,18 +125,17 @@ def _report(round_: Round) -> None:
     logger.info("round %d: %d looked at, %d measured, %s", round_.round, round_.looked, round_.measured, progress)
 
 
-def _candidate_rows(search: Search, space: pl.DataFrame, static_power_w: float) -> list[dict[str, Any]]:
+def _candidate_rows(search: Search, space: SearchSpace, static_power_w: float) -> list[dict[str, Any]]:
     data = search.dataset(static_power_w)
     dynamic_energy_j, on_frontier = data.dynamic_energy_j.tolist(), pareto_mask(data.dynamic).tolist()
-    candidates = space.rows(named=True)
     return [
         {
             "candidate": trial.candidate,
             "round": trial.round,
             "chosen_by": trial.chosen_by,
-            "frequency_mhz": candidates[trial.candidate]["frequency_mhz"],
-            "sm_count": candidates[trial.candidate]["sm_count"],
-            "launch": candidates[trial.candidate]["launch"],
+            "frequency_mhz": space.frequency_mhz[trial.candidate],
+            "sm_count": space.sm_count[trial.candidate],
+            "launch": space.launch[trial.candidate],
             "predicted_time_s": trial.predicted_time_s,
             "predicted_dynamic_energy_j": trial.predicted_dynamic_energy_j,
             "time_s": trial.measurement.time_s,

@@ -50,7 +50,7 @@ def propose_paper(problem: SearchProblem, config: PaperSearch, data: Dataset, ro
     offered = problem.unmeasured(data)
     if round_ > sizes.max_rounds or not len(offered):
         return BUDGET_SPENT
-    train, query = problem.features[data.candidates], problem.features[offered]
+    train, query = problem.features.matrix[data.candidates], problem.features.matrix[offered]
     seed = int(problem.generator.integers(2**31))
     prediction = predict(train, data, query, config, seed)
     uncertainty = disagreement(train, data, query, config, problem.generator)

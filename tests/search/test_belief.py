@@ -5,9 +5,10 @@ import pytest
 
 from kareus.search.belief import LEAST_DYNAMIC_W, Belief, costs
 from kareus.search.dataset import Dataset
+from kareus.search.features import Features
 
-FEATURES = np.array(
-    [(clock, sms, launch) for clock in (900, 1410) for sms in (6, 24) for launch in (0, 1)], dtype=float
+FEATURES = Features(
+    np.array([(clock, sms, launch) for clock in (900, 1410) for sms in (6, 24) for launch in (0, 1)], dtype=float)
 )
 SIZE = len(FEATURES)
 NOISE = 0.004

@@ -18,15 +18,14 @@ from kareus.profile.measure import Look, Measurement
 from kareus.schedule.space import search_space
 from kareus.search.belief import Belief
 from kareus.search.dataset import Dataset
+from kareus.search.features import Features, features_of
 from kareus.search.prior import EXPECTED, NEVER_RECALIBRATED, imagine, textbook
 from kareus.search.problem import BUDGET_SPENT, SearchProblem
 from kareus.search.rounds import run_search
 
 MLP = graphs()[Batch.NANOBATCH].forward[1]
 PARTITION = partition_of(MLP, MLP.collective)
-FEATURES = np.array(
-    [(c.frequency_mhz, c.sm_count, c.launch) for c in search_space(PARTITION, a100(), space())], dtype=float
-)
+FEATURES = features_of(PARTITION, search_space(PARTITION, a100(), space()))
 STATIC_W = a100().static_power_w
 
 
@@ -55,7 +54,7 @@ class Truth:
     """Noise-free costs of every candidate, measured with the noise of the simulated testbed."""
 
     def __init__(self, gpu, features=FEATURES, noise=0.004):
-        behaviour = run_schedules(gpu, PARTITION, *features.T)
+        behaviour = run_schedules(gpu, PARTITION, *features.matrix.T)
         self.time_s, self.energy_j, self.noise = behaviour.time_s, behaviour.energy_j, noise
         self.points = np.column_stack((self.time_s, self.energy_j - STATIC_W * self.time_s))
 
@@ -106,7 +105,8 @@ def test_schedules_depend_on_no_coefficient_that_the_prior_has_no_opinion_on():
     changed = dict.fromkeys(without, 3.0)
     other = dataclasses.replace(prior, coefficients=dataclasses.replace(prior.coefficients, **changed))
     assert np.array_equal(
-        run_schedules(other, PARTITION, *FEATURES.T).energy_j, run_schedules(prior, PARTITION, *FEATURES.T).energy_j
+        run_schedules(other, PARTITION, *FEATURES.matrix.T).energy_j,
+        run_schedules(prior, PARTITION, *FEATURES.matrix.T).energy_j,
     )
 
 
@@ -151,15 +151,15 @@ def test_a_prior_that_is_nonsense_is_overcome(factor):
 def test_an_inverted_prior_is_overcome():
     """SM counts and clocks in reverse: the prior expects the best where the worst is."""
     truth = Truth(a100())
-    extremes = FEATURES.min(axis=0) + FEATURES.max(axis=0)
-    flipped = np.column_stack((extremes[0] - FEATURES[:, 0], extremes[1] - FEATURES[:, 1], FEATURES[:, 2]))
+    clocks, sms, launches = FEATURES.matrix.T
+    flipped = Features(np.column_stack((clocks.min() + clocks.max() - clocks, sms.min() + sms.max() - sms, launches)))
     _, candidates = searched(truth, features=flipped, most=40, most_looks=80)
     assert truth.share(candidates) > 0.95
 
 
 @pytest.mark.parametrize("size", [1, 2, 5])
 def test_a_search_of_very_few_candidates_ends(size):
-    features = FEATURES[:size]
+    features = Features(FEATURES.matrix[:size])
     found, candidates = searched(Truth(a100(), features), features=features)
     assert len(set(candidates)) == len(candidates) <= size
     assert found.rounds[-1].stop
@@ -200,8 +200,8 @@ def test_a_candidate_is_looked_at_once_and_looks_count_as_time_but_not_as_measur
 
 def test_the_first_measurements_are_of_clocks_from_the_lowest_to_the_highest():
     found, _ = searched(Truth(a100()), most=8)
-    clocks = sorted(FEATURES[t.candidate, 0] for t in found.trials if t.chosen_by == "initial")
-    assert (clocks[0], clocks[-1]) == (FEATURES[:, 0].min(), FEATURES[:, 0].max())
+    clocks = sorted(FEATURES.frequency_mhz[t.candidate] for t in found.trials if t.chosen_by == "initial")
+    assert (clocks[0], clocks[-1]) == (FEATURES.frequency_mhz.min(), FEATURES.frequency_mhz.max())
 
 
 def test_a_look_teaches_the_time_of_a_candidate_and_less_of_its_power():

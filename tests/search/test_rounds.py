@@ -9,6 +9,7 @@ from kareus.pareto import hypervolume, pareto_front
 from kareus.profile.measure import Measurement, measure_once
 from kareus.profile.programs import partition_program
 from kareus.schedule.space import search_space
+from kareus.search.features import features_of
 from kareus.search.prior import textbook
 from kareus.search.problem import SearchProblem
 from kareus.search.rounds import run_search
@@ -17,7 +18,7 @@ from kareus.testbed.factory import open_testbed
 MLP = graphs()[Batch.NANOBATCH].forward[1]
 PARTITION = partition_of(MLP, MLP.collective)
 CANDIDATES = search_space(PARTITION, a100(), space())
-FEATURES = np.array([(c.frequency_mhz, c.sm_count, c.launch) for c in CANDIDATES], dtype=float)
+FEATURES = features_of(PARTITION, CANDIDATES)
 STATIC_W = a100().static_power_w
 
 

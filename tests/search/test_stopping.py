@@ -9,6 +9,7 @@ from kareus.graph.records import Batch
 from kareus.profile.measure import Measurement
 from kareus.search.config import SampleSizes, Strategy
 from kareus.search.dataset import Dataset
+from kareus.search.features import Features
 from kareus.search.informed import _Record
 from kareus.search.prior import textbook
 from kareus.search.problem import SearchProblem
@@ -26,7 +27,7 @@ def test_hypervolume_is_of_total_energy_on_the_scale_of_the_worst_measurement(se
     """Candidates in several orders: (4 ms, 1 J), (2 ms, 2 J) and the dominated (4 ms, 2 J)."""
     costs = [(4e-3, 1.0), (2e-3, 2.0), (4e-3, 2.0)]
     config = search("random", small=ONE_EACH, medium=ONE_EACH, large=ONE_EACH)
-    features = np.array([(900, 6, 0), (1200, 6, 0), (1410, 6, 0)], dtype=float)
+    features = Features(np.array([(900, 6, 0), (1200, 6, 0), (1410, 6, 0)], dtype=float))
     problem = SearchProblem(PARTITION, features, textbook(a100()), config, np.random.default_rng(seed))
 
     def measure(candidate):
