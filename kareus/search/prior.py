@@ -97,16 +97,16 @@ def textbook(gpu: Gpu) -> Gpu:
     return replace(gpu, coefficients=GpuCoefficients(**values, **NEVER_RECALIBRATED), uncertainty=None)
 
 
-def imagine(
+def sample_prior(
     gpu: Gpu, partition: Partition, features: Features, draws: int, generator: np.random.Generator
 ) -> NDArray[np.float64]:
-    """Log time and log power of all candidates on GPUs that `gpu` might be, shape (draws, 2 candidates).
+    """Return log time and log power of all candidates on GPUs drawn from the prior, shape (draws, 2 candidates).
 
     Args:
-        gpu: has the most likely coefficients; others are log-normal around them (`EXPECTED`), shares at most 1.
-        partition: what runs.
-        features: of every candidate.
-        draws: GPUs to imagine; the first has the most likely coefficients.
+        gpu: GPU with the most likely coefficients; others are log-normal around them, shares at most 1.
+        partition: partition whose candidates are evaluated.
+        features: features of every candidate.
+        draws: number of GPUs; the first has the most likely coefficients.
         generator: draws their coefficients.
     """
     likely = np.log([max(getattr(gpu.coefficients, name), TINY) for name in EXPECTED])
@@ -117,7 +117,7 @@ def imagine(
     for place, logarithms in enumerate(likely + deviations):
         values = dict(zip(EXPECTED, np.exp(logarithms).tolist(), strict=True))
         known: dict[str, Any] = {name: min(value, 1.0) if name in SHARES else value for name, value in values.items()}
-        imagined = replace(gpu, coefficients=replace(gpu.coefficients, **known))
-        behaviour = run_schedules(imagined, partition, features.frequency_mhz, features.sm_count, features.launch_index)
+        drawn = replace(gpu, coefficients=replace(gpu.coefficients, **known))
+        behaviour = run_schedules(drawn, partition, features.frequency_mhz, features.sm_count, features.launch_index)
         ensemble[place] = np.log(np.concatenate((behaviour.time_s, behaviour.power_w)))
     return ensemble

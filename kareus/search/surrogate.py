@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 from kareus.arrays import Array, Indices
 from kareus.search.config import PaperSearch
 from kareus.search.dataset import Dataset
-from kareus.search.problem import Prediction
+from kareus.search.problem import CostPrediction
 
 
-def predict(train: Array, data: Dataset, query: Array, config: PaperSearch, seed: int) -> Prediction:
+def predict(train: Array, data: Dataset, query: Array, config: PaperSearch, seed: int) -> CostPrediction:
     """Train both surrogates on `data` and predict the costs of other candidates.
 
     Args:
@@ -22,7 +22,7 @@ def predict(train: Array, data: Dataset, query: Array, config: PaperSearch, seed
         config: hyperparameters.
         seed: of both surrogates.
     """
-    return Prediction(
+    return CostPrediction(
         time_s=_fit_predict(train, data.time_s, query, config, seed),
         dynamic_energy_j=_fit_predict(train, data.dynamic_energy_j, query, config, seed),
     )

@@ -7,18 +7,19 @@ Under each protocol the trials follow one another on a GPU that stays as hot as 
 from collections.abc import Iterator
 
 from kareus.artifacts.records import canonical_json, content_hash
-from kareus.artifacts.store import Row, Shelf
+from kareus.artifacts.store import Row
 from kareus.gpu_model.model import run_program
 from kareus.graph.program import Program
 from kareus.profile.config import MeasurementProtocol
 from kareus.profile.measure import measure_once
+from kareus.profile.shelves import RowShelf
 from kareus.profile.tables import TRIALS
 from kareus.sweep.config import ProfilerSweep
 from kareus.testbed.config import TestbedKind
 from kareus.testbed.protocol import Testbed
 
 
-def run_sweep(swept: ProfilerSweep, program: Program, testbed: Testbed, shelf: Shelf) -> list[Row]:
+def run_sweep(swept: ProfilerSweep, program: Program, testbed: Testbed, shelf: RowShelf) -> list[Row]:
     """Measure `program` as the sweep says; returns the rows of `TRIALS`, by protocol.
 
     Args:

@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 from helpers.builders import a100, graphs, search
+from kareus.graph.records import Batch
 
 from kareus.graph.interleave import partition_of
-from kareus.graph.records import Batch
 from kareus.profile.measure import Measurement
 from kareus.search.config import SampleSizes, Strategy
 from kareus.search.dataset import Dataset
 from kareus.search.features import Features
-from kareus.search.informed import _Record
+from kareus.search.informed import _Calibration
 from kareus.search.prior import textbook
 from kareus.search.problem import SearchProblem
 from kareus.search.rounds import _converged, run_search
@@ -34,7 +34,7 @@ def test_hypervolume_is_of_total_energy_on_the_scale_of_the_worst_measurement(se
         time_s, energy_j = costs[candidate]
         return Measurement(time_s=time_s, energy_j=energy_j, duration_s=1.0)
 
-    found = run_search(problem, measure, lambda _: pytest.fail("random takes no looks"), 60.0)
+    found = run_search(problem, measure, lambda _: pytest.fail("random measures no times alone"), 60.0)
     seen = [costs[t.candidate] for t in found.trials]
     volumes = [scaled_area(seen[: n + 1], seen[: n + 1]) for n in range(3)]
     assert [r.hypervolume for r in found.rounds] == pytest.approx(volumes)
@@ -93,8 +93,8 @@ def test_disagreement_counts_time_and_energy_alike_whatever_their_units():
     assert found(1.0, 1e3) == pytest.approx(found(1.0, 1.0), rel=1e-4)
 
 
-def test_surprise_is_the_mean_square_of_errors_over_what_they_should_be():
-    record = _Record(noise=0.03)
-    record.expect(np.zeros(3), np.full(3, 0.04))  # so that 0.05 is one standard deviation
-    record.compare(np.array([5.0, 0.1, -0.05]))
-    assert record.surprise(2) == pytest.approx((2**2 + 1**2) / 2)
+def test_calibration_error_is_the_mean_square_of_standard_errors():
+    calibration = _Calibration(noise=0.03)
+    calibration.expect(np.zeros(3), np.full(3, 0.04))  # so that 0.05 is one standard deviation
+    calibration.compare(np.array([5.0, 0.1, -0.05]))
+    assert calibration.error(2) == pytest.approx((2**2 + 1**2) / 2)
