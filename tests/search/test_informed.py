@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kareus.fidelity.fit import TO_FRONTIERS, TO_TABLES
-from kareus.gpu_model.gpu import GpuCoefficients
+from kareus.gpu_model.coefficients import COEFFICIENTS
 from kareus.gpu_model.model import run_schedules
 from kareus.graph.interleave import partition_of
 from kareus.graph.records import Batch
@@ -19,7 +19,7 @@ from kareus.schedule.space import search_space
 from kareus.search.dataset import Dataset
 from kareus.search.features import Features, features_of
 from kareus.search.posterior import GaussianPrior
-from kareus.search.prior import EXPECTED, NEVER_RECALIBRATED, sample_prior, textbook
+from kareus.search.prior import SPREADS, sample_prior, textbook
 from kareus.search.problem import BUDGET_SPENT, SearchProblem
 from kareus.search.rounds import run_search
 
@@ -46,8 +46,8 @@ def scaled(gpu, factors):
 
 def perturbed(seed):
     """An A100 whose coefficients are off by up to 30 %."""
-    factors = np.random.default_rng(seed).uniform(0.7, 1.3, len(EXPECTED))
-    return scaled(a100(), dict(zip(EXPECTED, factors.tolist(), strict=True)))
+    factors = np.random.default_rng(seed).uniform(0.7, 1.3, len(SPREADS))
+    return scaled(a100(), dict(zip(SPREADS, factors.tolist(), strict=True)))
 
 
 class Truth:
@@ -83,10 +83,10 @@ def searched(truth, **options):
 def test_the_prior_is_not_what_the_simulated_testbed_runs():
     """A model that is the prior must never be the truth that is searched."""
     prior, truth = textbook(a100()).coefficients, a100().coefficients
-    assert [name for name in EXPECTED if getattr(prior, name) == getattr(truth, name)] == []
+    assert [name for name in SPREADS if getattr(prior, name) == getattr(truth, name)] == []
 
 
-@pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(GpuCoefficients)])
+@pytest.mark.parametrize("name", COEFFICIENTS)
 def test_no_coefficient_of_a_gpus_file_passes_into_the_prior(name):
     """Whichever there are: one that is added to the model is tried as well."""
     gpu = a100()
@@ -101,7 +101,7 @@ def test_no_fitted_coefficient_is_the_prior_s(name):
 
 def test_schedules_depend_on_no_coefficient_that_the_prior_has_no_opinion_on():
     prior = textbook(a100())
-    without = sorted(set(NEVER_RECALIBRATED) - {"hbm_saturating_share", "throttle_step_mhz"})
+    without = sorted(set(COEFFICIENTS) - set(SPREADS) - {"hbm_saturating_share", "throttle_step_mhz"})
     changed = dict.fromkeys(without, 3.0)
     other = dataclasses.replace(prior, coefficients=dataclasses.replace(prior.coefficients, **changed))
     assert np.array_equal(
@@ -111,7 +111,7 @@ def test_schedules_depend_on_no_coefficient_that_the_prior_has_no_opinion_on():
 
 
 def test_the_prior_is_the_same_for_every_gpu():
-    other = scaled(a100(), dict.fromkeys(EXPECTED, 0.9))
+    other = scaled(a100(), dict.fromkeys(SPREADS, 0.9))
     assert textbook(other).coefficients == textbook(a100()).coefficients
 
 
@@ -142,7 +142,7 @@ def test_a_candidate_is_measured_once_and_the_same_seed_searches_the_same_way():
 
 @pytest.mark.parametrize("factor", [10.0, 0.1])
 def test_a_prior_that_is_nonsense_is_overcome(factor):
-    nonsense = scaled(textbook(a100()), dict.fromkeys(EXPECTED, factor))
+    nonsense = scaled(textbook(a100()), dict.fromkeys(SPREADS, factor))
     truth = Truth(a100())
     _, candidates = searched(truth, prior=nonsense, most=40, most_looks=80)
     assert truth.share(candidates) > 0.95

@@ -5,11 +5,12 @@ import dataclasses
 import numpy as np
 from helpers.builders import a100, graphs
 
+from kareus.gpu_model.coefficients import SHARES
 from kareus.gpu_model.model import run_schedules
 from kareus.graph.interleave import partition_of
 from kareus.graph.records import Batch
 from kareus.search.features import Features
-from kareus.search.prior import EXPECTED, SHARES, sample_prior, textbook
+from kareus.search.prior import SPREADS, sample_prior, textbook
 
 MLP = graphs()[Batch.NANOBATCH].forward[1]
 PARTITION = partition_of(MLP, MLP.collective)
@@ -32,9 +33,9 @@ def test_other_gpus_differ_from_the_expected_one_and_from_each_other():
 def test_an_ensemble_is_of_gpus_around_the_given_one():
     """Where a coefficient is uncertain by itself, the logarithm of what it decides has its spread."""
     other = dataclasses.replace(textbook(a100()), static_power_w=0.01)
-    values = dict.fromkeys(EXPECTED, 0.0) | dict.fromkeys(SHARES, 1.0) | {"clock_power_w": 100.0, "voltage_floor": 1.0}
+    values = dict.fromkeys(SPREADS, 0.0) | dict.fromkeys(SHARES, 1.0) | {"clock_power_w": 100.0, "voltage_floor": 1.0}
     other = dataclasses.replace(other, coefficients=dataclasses.replace(other.coefficients, **values))
     ensemble = sample_prior(other, PARTITION, Features(FEATURES.matrix[-1:]), 400, np.random.default_rng(0))
     assert np.isclose(np.median(ensemble[:, 1]), np.log(100.0), atol=0.1)
     # The voltage's floor spreads too, in its square; shares are cut off at 1, so that it only lowers the power.
-    assert np.isclose(np.std(ensemble[:, 1]), EXPECTED["clock_power_w"].spread, rtol=0.15)
+    assert np.isclose(np.std(ensemble[:, 1]), SPREADS["clock_power_w"], rtol=0.15)

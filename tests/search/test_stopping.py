@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 from helpers.builders import a100, graphs, search
-from kareus.graph.records import Batch
 
 from kareus.graph.interleave import partition_of
+from kareus.graph.records import Batch
 from kareus.profile.measure import Measurement
 from kareus.search.config import SampleSizes, Strategy
 from kareus.search.dataset import Dataset
