@@ -1,4 +1,4 @@
-"""What is declared about a coefficient of the GPU model beside its name and meaning: range, unit and priors."""
+"""Records of the declaration of a coefficient: unit, range, prior of a search and prior of a fit."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ class TextbookPrior:
     spread: float | None
     """Standard deviation of the logarithm; None if measurements never recalibrate the coefficient."""
     origin: str
-    """Where the numbers come from, or why the coefficient is never recalibrated."""
+    """Source of the numbers, or the reason why the coefficient is never recalibrated."""
 
 
 class FitData(StrEnum):
@@ -26,7 +26,7 @@ class FitData(StrEnum):
 
     FRONTIERS = "planned frontiers"
     REDUCTIONS = "measured reductions"
-    """Of tuned schedules; such a coefficient does not show in planned frontiers of baselines."""
+    """Reductions of tuned schedules; such a coefficient does not show in planned frontiers of baselines."""
 
 
 @dataclass(frozen=True, slots=True)

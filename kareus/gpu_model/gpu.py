@@ -14,9 +14,9 @@ if TYPE_CHECKING:  # stages that only read a configuration start without numpy
 
 MOST_MHZ = 100_000
 MOST_W = 100_000
-"""Of one GPU."""
+"""Largest power of one GPU."""
 MOST_CLOCKS = 1000
-"""Clocks to search; a GPU of today supports about 130."""
+"""Largest number of clocks to search; a GPU of today supports about 130."""
 
 Numeric = TypeVar("Numeric", float, "NDArray[np.float64]")
 """One number, or one for each of many candidates."""
@@ -48,10 +48,10 @@ class FrequencyRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Uncertainty:
-    """How far off the model's predictions may be."""
+    """Errors of the model's predictions."""
 
     time_percent: float
-    """What 90 % of them keep to, on workloads that were left out of the fit."""
+    """Error of time that 90 % of predictions do not exceed, on workloads that were left out of the fit."""
     energy_percent: float
     time_interval_percent: float
     """Half the width of 90 % bootstrap intervals (curves drawn anew), mean over the fastest plans of all curves."""
@@ -69,7 +69,7 @@ class Uncertainty:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """A GPU and the node around it. Sources of the numbers stand beside them in `config/gpu/`."""
+    """A GPU and the node around it. Sources of the numbers are given in `config/gpu/`."""
 
     name: str
     sm_count: int
@@ -93,7 +93,7 @@ class Gpu:
     """Contains `maximum_clock_mhz`, at which the baselines run."""
     coefficients: GpuCoefficients
     uncertainty: Uncertainty | None
-    """Of the GPU model; null where it was not measured. Holds only for the numbers that it names."""
+    """Uncertainty of the GPU model; null where it was not measured. Holds only for the numbers that it names."""
 
     @property
     def throttling_power_w(self) -> float:
@@ -101,16 +101,16 @@ class Gpu:
         return self.power_limit_w * self.coefficients.throttle_share
 
     def peak_flops(self, frequency_mhz: Numeric, sm_count: Numeric) -> Numeric:
-        """Dense tensor-core peak of `sm_count` SMs at a clock, in FLOP/s."""
+        """Return the dense tensor-core peak of `sm_count` SMs at a clock, in FLOP/s."""
         return self.bf16_tflops * 1e12 * frequency_mhz / self.maximum_clock_mhz * sm_count / self.sm_count
 
     def whole_instruction(
         self, blocks: tuple[Numeric, Numeric], outer: tuple[Numeric, Numeric]
     ) -> tuple[Numeric, Numeric]:
-        """Time and energy of an instruction whose isolated parts add up to `blocks` and, outside them, to `outer`.
+        """Return time and energy of an instruction whose parts, measured alone, sum to `blocks` and outside to `outer`.
 
-        Between the partitions of a block streams synchronise and the host keeps up; what stands outside the blocks is
-        a few long kernels, so isolating it misses nothing.
+        Between the partitions of a block streams synchronise and the host keeps up; outside the blocks there are a
+        few long kernels, so that measuring them alone misses nothing.
         """
         c = self.coefficients
         scale, fixed_j = 1 + c.isolation_overhead, c.instruction_overhead_s * self.blocking_power_w

@@ -23,7 +23,7 @@ from kareus.testbed.protocol import Testbed
 
 
 class MeasuringConfig(Protocol):
-    """What decides a measurement beside the program and its clock; slices of stages that measure have it."""
+    """Configuration that decides a measurement, apart from program and clock; slices of stages that measure have it."""
 
     @property
     def gpu(self) -> Gpu:
@@ -31,11 +31,11 @@ class MeasuringConfig(Protocol):
 
     @property
     def testbed(self) -> TestbedConfig:
-        """Where programs run."""
+        """The testbed that runs programs."""
 
     @property
     def protocol(self) -> MeasurementProtocol:
-        """How one number is measured."""
+        """The protocol of a measurement."""
 
     @property
     def seed(self) -> int:
@@ -50,7 +50,7 @@ class Bench:
     testbed: Testbed
 
     def provenance(self, subject: str) -> Provenance:
-        """Provenance of the tables made from what is measured here, about the `subject` of the stage's inputs."""
+        """Return the provenance of tables made from this bench's measurements, about `subject`."""
         return Provenance(
             config_hash=content_hash(self.config),
             testbed=self.testbed.identity,

@@ -1,4 +1,4 @@
-"""Where measurements are kept: the interface of a shelf, and a shelf that lasts as long as its process."""
+"""Shelves of measurements: their interface, and a shelf in memory."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol

@@ -23,7 +23,7 @@ SPREADS: Mapping[str, float] = {
 }
 """Standard deviations of the logarithms of the coefficients that measurements recalibrate."""
 TINY = 1e-30
-"""Stands in for a coefficient of 0, which has no logarithm."""
+"""Value in place of a coefficient of 0, which has no logarithm."""
 
 
 def textbook(gpu: Gpu) -> Gpu:

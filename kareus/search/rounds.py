@@ -85,7 +85,7 @@ def run_search(
     static_power_w: float,
     report: Callable[[Round], None] = lambda _: None,
 ) -> SearchRun:
-    """Search until the strategy has nothing to propose, the budget is spent or the hypervolume stands still.
+    """Search until the strategy has nothing to propose, the budget is spent or the hypervolume no longer grows.
 
     Args:
         problem: what to search, how and with which budget.
@@ -128,7 +128,7 @@ def run_search(
 
 
 def _timed(propose: Proposer, spent_s: list[float]) -> Proposer:
-    """As `propose`; adds to `spent_s` what each proposal took."""
+    """Wrap `propose`, adding the wall clock that each proposal took to `spent_s`."""
 
     def timed(data: Dataset, round_: int) -> Proposal | Stop:
         began_s = time.perf_counter()
