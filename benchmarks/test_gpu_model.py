@@ -31,9 +31,9 @@ def test_all_schedules_of_the_largest_partition(benchmark, workload):
     partition = max(spaces, key=lambda partition: len(spaces[partition]))
     space = spaces[partition]
     columns = (
-        np.array([s.frequency_mhz for s in space], dtype=np.float64),
-        np.array([s.sm_count for s in space], dtype=np.float64),
-        np.array([s.launch for s in space]),
+        np.array(space.frequency_mhz, dtype=np.float64),
+        np.array(space.sm_count, dtype=np.float64),
+        np.array([partition.operator_index(name) for name in space.launch]),
     )
     benchmark.extra_info["schedules"] = len(space)
     benchmark(run_schedules, workload.gpu, partition, *columns)

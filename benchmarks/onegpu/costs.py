@@ -47,7 +47,7 @@ def by_sm_count(costs: Costs, partition: Partition, sm_counts: Sequence[int], qu
         Program(name=f"{partition.name}-collective", steps=(Step(collective=partition.collective, sm_count=n),))
         for n in sm_counts
     ]
-    together = [partition_program(partition, n, 0) for n in sm_counts]
+    together = [partition_program(partition, n, partition.operators[0].name) for n in sm_counts]
     rows = [row for q in queues for row in _rows(q, sm_counts, costs.of([alone, *collectives, *together], q))]
     says = (
         f"`{partition.name}` of {len(partition.operators)} operators and {partition.collective.message_bytes} bytes. "

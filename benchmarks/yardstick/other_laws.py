@@ -16,7 +16,7 @@ from kareus.gpu_model import energy
 from kareus.gpu_model.gpu import Gpu
 from kareus.gpu_model.laws import GEMM_TILE, Array, collective_hbm_bytes, collective_time_s, hbm_bytes
 from kareus.gpu_model.model import Behaviour, behaviour_of
-from kareus.gpu_model.power_limit import Cost, within_power_limit
+from kareus.gpu_model.power_limit import CostRows, within_power_limit
 from kareus.graph.program import Program
 from kareus.graph.records import Collective, Operator, OperatorKind, Partition
 
@@ -38,19 +38,21 @@ def run_program(gpu: Gpu, program: Program, frequency_mhz: Array | float) -> Beh
     """As `kareus.gpu_model.model.run_program`, for partitions: programs without blocks."""
     requested_mhz = np.asarray(frequency_mhz, dtype=np.float64)
 
-    def steady(clocks: Array) -> Cost:
+    def steady(clocks: Array) -> CostRows:
         costs = [_cost(gpu, s.operators, s.collective, clocks, s.sm_count, s.launch) for s in program.steps]
-        total: Cost = np.sum(costs, axis=0)
+        total: CostRows = np.sum(costs, axis=0)
         return total
 
     return behaviour_of(within_power_limit(gpu, steady, requested_mhz), requested_mhz)
 
 
-def run_schedules(gpu: Gpu, partition: Partition, frequency_mhz: Array, sm_count: Array, launch: Array) -> Behaviour:
+def run_schedules(
+    gpu: Gpu, partition: Partition, frequency_mhz: Array, sm_count: Array, launch_index: Array
+) -> Behaviour:
     """As `kareus.gpu_model.model.run_schedules`."""
 
-    def steady(clocks: Array) -> Cost:
-        return _cost(gpu, partition.operators, partition.collective, clocks, sm_count, launch)
+    def steady(clocks: Array) -> CostRows:
+        return _cost(gpu, partition.operators, partition.collective, clocks, sm_count, launch_index)
 
     return behaviour_of(within_power_limit(gpu, steady, frequency_mhz), frequency_mhz)
 
@@ -61,9 +63,9 @@ def _cost(
     collective: Collective | None,
     frequency_mhz: Array,
     sm_count: Array | int,
-    launch: Array | int,
-) -> Cost:
-    time_s = step_time_s(gpu, operators, collective, frequency_mhz, sm_count, launch)
+    launch_index: Array | int,
+) -> CostRows:
+    time_s = step_time_s(gpu, operators, collective, frequency_mhz, sm_count, launch_index)
     voltage_mhz = top_of_step_mhz(gpu, frequency_mhz)
     clock_tree_w = (energy.idle_power_w(gpu, voltage_mhz) - gpu.static_power_w) * frequency_mhz / voltage_mhz
     work = [energy.operator_switching(gpu, o) for o in operators]
@@ -84,7 +86,7 @@ def step_time_s(
     collective: Collective | None,
     frequency_mhz: Array,
     sm_count: Array | int,
-    launch: Array | int,
+    launch_index: Array | int,
 ) -> Array:
     """Time of `operators` in order and of `collective` beside or after them; arguments as in the GPU model."""
     every_sm = np.full_like(frequency_mhz, gpu.sm_count)
@@ -95,7 +97,7 @@ def step_time_s(
     elapsed_s, left = np.zeros_like(frequency_mhz), np.ones_like(frequency_mhz)
     for position, operator in enumerate(operators):
         operator_s, collective_s = _beside(gpu, operator, collective, frequency_mhz, taken)
-        shared_s = np.where(launch <= position, np.minimum(operator_s, left * collective_s), 0.0)
+        shared_s = np.where(launch_index <= position, np.minimum(operator_s, left * collective_s), 0.0)
         left = left - shared_s / collective_s
         elapsed_s = elapsed_s + shared_s + (1 - shared_s / operator_s) * alone_s[position]
     return elapsed_s + left * collective_time_s(gpu, collective, frequency_mhz, taken)

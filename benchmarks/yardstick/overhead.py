@@ -48,14 +48,14 @@ def round_overhead(subject: Subject) -> Overhead:
     return Overhead(
         round_s=float(np.median(rounds[1:])),  # the first one warms up
         training_s=float(np.median(trainings[1:])),
-        offered=len(subject.features) - MEASURED,
+        offered=len(subject.space) - MEASURED,
     )
 
 
 def random_dataset(subject: Subject, problem: SearchProblem) -> Dataset:
     """Measurements of random candidates."""
     measure = Instruments(subject, truth_of(subject.workload.gpu, 0), 0).measure
-    candidates = problem.generator.choice(len(subject.features), size=MEASURED, replace=False)
+    candidates = problem.generator.choice(len(subject.space), size=MEASURED, replace=False)
     measured = [measure(candidate) for candidate in candidates.tolist()]
     return Dataset(
         candidates=candidates,

@@ -142,8 +142,9 @@ PEERS: dict[str, Callable[[SearchProblem, Evaluate], None]] = {"nsga2": nsga2, "
 
 def cube_of(problem: SearchProblem) -> Cube:
     """Candidates in the cube; a feature of one value is 0."""
-    lowest, span = problem.features.min(axis=0), np.ptp(problem.features, axis=0)
-    return (problem.features - lowest) / np.where(span > 0, span, 1.0)
+    features = problem.features.matrix
+    lowest, span = features.min(axis=0), np.ptp(features, axis=0)
+    return (features - lowest) / np.where(span > 0, span, 1.0)
 
 
 def nearest_unmeasured(cube: Cube, places: Cube, measured: NDArray[np.bool_]) -> Indices:

@@ -1,7 +1,6 @@
 """Runs: one partition under one truth, searched by several strategies with the profiler and protocol of planning."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,31 +8,17 @@ from numpy.typing import NDArray
 from kareus.artifacts.randomness import generator
 from kareus.artifacts.store import Row
 from kareus.pareto import Points
-from kareus.profile.measure import Look, Looker, Measurement, Profiler
-from kareus.profile.tables import LOOKS, MEASUREMENTS
+from kareus.profile.measure import Measurement, TimeMeasurement, memory_profiler
 from kareus.search.config import SearchConfig
+from kareus.search.partition_search import candidate_program
 from kareus.search.prior import textbook
 from kareus.search.problem import SearchProblem
-from kareus.search.rounds import Search, run_search
-from kareus.search.stage import candidate_program
+from kareus.search.rounds import SearchRun, run_search
 from kareus.testbed.simulated.testbed import SimulatedTestbed
 from yardstick.peers import PEERS, search_with_peer
 from yardstick.score import hypervolume_shares
 from yardstick.subjects import Subject
 from yardstick.truths import Truth, truth_of
-
-
-class MemoryShelf(dict[tuple[Any, ...], Row]):
-    """Keeps rows for as long as one run lasts, so that strategies do not simulate the same measurement twice."""
-
-    def __init__(self, key: tuple[str, ...]) -> None:
-        """Take the columns that identify a row."""
-        super().__init__()
-        self._key = key
-
-    def append(self, row: Row) -> None:
-        """Add a row."""
-        self[tuple(row[column] for column in self._key)] = row
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,15 +44,16 @@ def run(job: Job) -> list[Row]:
 
 def true_costs(subject: Subject, truth: Truth) -> Points:
     """Noise-free (time, dynamic energy) of every candidate."""
-    behaviour = truth.run_schedules(truth.gpu, subject.partition, *subject.features.T)
+    own = subject.features
+    behaviour = truth.run_schedules(truth.gpu, subject.partition, own.frequency_mhz, own.sm_count, own.launch_index)
     return np.column_stack((behaviour.time_s, behaviour.energy_j - truth.gpu.static_power_w * behaviour.time_s))
 
 
 class Instruments:
-    """Measures and looks at candidates as planning does, on a simulated testbed that follows `truth`."""
+    """Measures candidates as planning does, on a simulated testbed that follows `truth`."""
 
     def __init__(self, subject: Subject, truth: Truth, seed: int) -> None:
-        """Open the testbed and empty shelves."""
+        """Open the testbed, with nothing measured."""
         workload = subject.workload
         testbed = SimulatedTestbed(
             config=workload.testbed,
@@ -77,32 +63,31 @@ class Instruments:
             run=truth.run_program,
         )
         self._subject = subject
-        self._profiler = Profiler(testbed, workload.protocol, MemoryShelf(MEASUREMENTS.key))
-        self._looker = Looker(testbed, workload.protocol, MemoryShelf(LOOKS.key))
+        self._profiler = memory_profiler(testbed, workload.protocol)
 
     def measure(self, candidate: int) -> Measurement:
         """Measure the candidate of a number."""
-        return self._profiler.measure(*candidate_program(self._subject.partition, self._subject.features, candidate))
+        return self._profiler.measure(*candidate_program(self._subject.partition, self._subject.space[candidate]))
 
-    def look(self, candidate: int) -> Look:
-        """Look at the candidate of a number."""
-        return self._looker.look(*candidate_program(self._subject.partition, self._subject.features, candidate))
+    def measure_time(self, candidate: int) -> TimeMeasurement:
+        """Measure the time alone of the candidate of a number."""
+        return self._profiler.measure_time(*candidate_program(self._subject.partition, self._subject.space[candidate]))
 
 
-def searched(strategy: str, problem: SearchProblem, instruments: Instruments) -> Search:
+def searched(strategy: str, problem: SearchProblem, instruments: Instruments) -> SearchRun:
     """One search; planning's own strategies by the same call as planning makes."""
     static_power_w = problem.prior.static_power_w
     if strategy in PEERS:
-        return Search(trials=search_with_peer(strategy, problem, instruments.measure, static_power_w))
-    return run_search(problem, instruments.measure, instruments.look, static_power_w)
+        return SearchRun(trials=search_with_peer(strategy, problem, instruments.measure, static_power_w))
+    return run_search(problem, instruments.measure, instruments.measure_time, static_power_w)
 
 
-def gpu_seconds(search: Search, group_size: int) -> NDArray[np.float64]:
-    """GPU-seconds spent up to and with each measurement, looks before it included; shape (n,)."""
-    looking_s = np.array([g.look.duration_s for g in search.glances])
-    looked_in = np.array([g.round for g in search.glances], dtype=np.int64)
+def gpu_seconds(search: SearchRun, group_size: int) -> NDArray[np.float64]:
+    """GPU-seconds spent up to and with each measurement, time-only measurements before it included; shape (n,)."""
+    timing_s = np.array([t.measurement.duration_s for t in search.time_trials])
+    timed_in = np.array([t.round for t in search.time_trials], dtype=np.int64)
     measuring_s = np.cumsum([t.measurement.duration_s for t in search.trials])
-    before_s = np.array([looking_s[looked_in <= t.round].sum() for t in search.trials])
+    before_s = np.array([timing_s[timed_in <= t.round].sum() for t in search.trials])
     spent: NDArray[np.float64] = group_size * (measuring_s + before_s)
     return spent
 
@@ -122,7 +107,7 @@ def _problem(job: Job, config: SearchConfig) -> SearchProblem:
     return search_problem(job.subject, config, job.seed)
 
 
-def _rows(job: Job, truth: Truth, strategy: str, costs: Points, search: Search) -> list[Row]:
+def _rows(job: Job, truth: Truth, strategy: str, costs: Points, search: SearchRun) -> list[Row]:
     trials = search.trials
     shares = hypervolume_shares(costs, np.array([t.candidate for t in trials], dtype=np.int64))
     gpu_s = gpu_seconds(search, job.subject.partition.collective.group_size)

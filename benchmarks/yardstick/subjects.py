@@ -2,13 +2,12 @@
 
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
 from kareus.graph.records import Partition
 from kareus.partition.extract import extract, partitions_of
+from kareus.schedule.candidates import SearchSpace
 from kareus.schedule.space import search_space
 from kareus.search.config import SearchConfig
+from kareus.search.features import Features, features_of
 from kareus.workload.config import Workload
 from kareus.workload.resolve import resolve_accepted
 from kareus.workload.slices import cut
@@ -19,20 +18,30 @@ WORKLOADS = ("model=llama3.2-3b,qwen3-1.7b", "parallelism=tp8,cp2tp4")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """One partition of one workload, and its candidates."""
+    """One partition of one workload, with its candidates."""
 
     name: str
     """Name of the workload."""
     workload: Workload
     partition: Partition
-    features: NDArray[np.float64]
-    """Of every candidate: frequency, SM count, launch operator; shape (candidates, 3)."""
+    space: SearchSpace
+    """Its candidates."""
+
+    @property
+    def features(self) -> Features:
+        """Features of the candidates."""
+        return features_of(self.partition, self.space)
 
 
 def all_subjects() -> list[Subject]:
     """Every partition of every workload."""
     return [
-        Subject(name=name, workload=workload, partition=partition, features=features(partition, workload))
+        Subject(
+            name=name,
+            workload=workload,
+            partition=partition,
+            space=search_space(partition, workload.gpu, workload.space),
+        )
         for name, workload in resolve_accepted(WORKLOADS).items()
         for partition in _partitions(workload)
     ]
@@ -42,12 +51,6 @@ def search_config(strategy: str) -> SearchConfig:
     """The configuration with which planning runs a strategy."""
     (workload,) = resolve_accepted([f"search={strategy}"]).values()
     return workload.search
-
-
-def features(partition: Partition, workload: Workload) -> NDArray[np.float64]:
-    """Features of a partition's candidates, in the order of its search space."""
-    candidates = search_space(partition, workload.gpu, workload.space)
-    return np.array([(c.frequency_mhz, c.sm_count, c.launch) for c in candidates], dtype=np.float64)
 
 
 def _partitions(workload: Workload) -> list[Partition]:

@@ -14,6 +14,7 @@ import numpy as np
 
 from kareus.artifacts.randomness import generator
 from kareus.gpu_model import model
+from kareus.gpu_model.coefficients import SHARES
 from kareus.gpu_model.gpu import Gpu
 from kareus.gpu_model.laws import Array
 from kareus.gpu_model.model import Behaviour
@@ -23,11 +24,6 @@ from yardstick import other_laws
 
 PERTURBATION = 0.3
 """Largest relative error of a coefficient."""
-SHARES = (
-    *("gemm_efficiency", "attention_forward_efficiency", "attention_backward_efficiency", "hbm_efficiency"),
-    *("hbm_saturating_share", "bus_efficiency", "bus_clock_share", "voltage_floor", "throttle_share"),
-)
-"""Coefficients that cannot exceed 1."""
 
 RunSchedules = Callable[[Gpu, Partition, Array, Array, Array], Behaviour]
 

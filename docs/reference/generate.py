@@ -15,7 +15,7 @@ from mkdocs.structure.files import File, Files
 from kareus.artifacts.tables import TableSchema
 from kareus.cli import COMMANDS
 from kareus.export.catalogue import CAMPAIGN_CATALOGUE, CATALOGUE
-from kareus.gpu_model import gpu
+from kareus.gpu_model import coefficients, gpu
 from kareus.model import config as model
 from kareus.pipeline import config as pipeline
 from kareus.plans.schema import plan_schema
@@ -27,7 +27,7 @@ from kareus.testbed import config as testbed
 from kareus.workload import config as workload
 from kareus.workload.tables import WORKLOADS
 
-CONFIGURATION = (workload, model, gpu, testbed, profile, schedule, search, pipeline)
+CONFIGURATION = (workload, model, gpu, coefficients, testbed, profile, schedule, search, pipeline)
 """Modules that have the records of the configuration."""
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks/README.md"
 

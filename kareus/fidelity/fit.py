@@ -14,52 +14,19 @@ from kareus.arrays import Array
 from kareus.fidelity.predict import PlannedCost, planned_costs, undominated
 from kareus.fidelity.reference import FrontierRow, Scenario, by_curve
 from kareus.fidelity.subject import Subjects, on_gpu
+from kareus.gpu_model.coefficients import COEFFICIENTS
+from kareus.gpu_model.declarations import FitData, FitPrior
 from kareus.gpu_model.gpu import Gpu
 
 
-@dataclass(frozen=True, slots=True)
-class Prior:
-    """Where a coefficient is expected, and within which bounds it makes physical sense."""
-
-    value: float
-    lower: float
-    upper: float
-    spread: float
-    """Standard deviation of its logarithm."""
+def _identified_by(data: FitData) -> dict[str, FitPrior]:
+    return {name: known.fit for name, known in COEFFICIENTS.items() if known.fit and known.fit.data is data}
 
 
-TO_FRONTIERS: Mapping[str, Prior] = {
-    "gemm_efficiency": Prior(0.8, 0.6, 0.95, 0.1),
-    "attention_forward_efficiency": Prior(0.55, 0.3, 0.75, 0.2),
-    "attention_backward_efficiency": Prior(0.45, 0.25, 0.65, 0.2),
-    "hbm_efficiency": Prior(0.85, 0.7, 0.93, 0.05),
-    "bus_efficiency": Prior(0.8, 0.5, 0.97, 0.15),
-    "bus_clock_share": Prior(0.6, 0.2, 0.95, 0.2),
-    "hbm_bytes_per_bus_byte": Prior(2.0, 1.0, 3.0, 0.2),
-    "collective_latency_s": Prior(3e-5, 5e-6, 1e-3, 1.0),
-    "contention": Prior(0.3, 0.01, 3.0, 0.7),
-    "kernel_overhead_s": Prior(8e-6, 2e-6, 6e-5, 0.5),
-    "host_launch_s": Prior(3e-5, 5e-6, 3e-4, 1.0),
-    "isolation_overhead": Prior(0.13, 0.03, 0.35, 0.2),
-    "clock_power_w": Prior(100, 30, 180, 0.2),
-    "gemm_j_per_flop": Prior(1.0e-12, 0.2e-12, 2.5e-12, 0.3),
-    "attention_j_per_flop": Prior(1.3e-12, 0.2e-12, 4e-12, 0.3),
-    "hbm_j_per_byte": Prior(60e-12, 20e-12, 130e-12, 0.3),
-    "link_j_per_byte": Prior(80e-12, 20e-12, 300e-12, 0.3),
-    "voltage_slope": Prior(1.2, 0.6, 2.4, 0.2),
-    "voltage_curvature": Prior(1.2, 0.3, 3.0, 0.3),
-    "voltage_floor": Prior(0.78, 0.65, 0.9, 0.05),
-}
-"""Identified by planned frontiers; values are those of earlier measurements of such GPUs, or what is usual."""
-
-TO_TABLES: Mapping[str, Prior] = {
-    "crowding": Prior(1.2, 0.1, 4.0, 1.0),
-    "throttle_share": Prior(0.8625, 0.7, 1.0, 0.1),
-    "throttle_step_mhz": Prior(300, 120, 900, 0.5),
-    "bus_half_sm_count": Prior(5.5, 1.0, 12.0, 1.0),
-}
-"""Not identified by planned frontiers of baselines; fitted to measured reductions of tuned schedules, as were these
-values, by an earlier version of the model."""
+TO_FRONTIERS: Mapping[str, FitPrior] = _identified_by(FitData.FRONTIERS)
+"""Coefficients that planned frontiers identify."""
+TO_TABLES: Mapping[str, FitPrior] = _identified_by(FitData.REDUCTIONS)
+"""Coefficients that planned frontiers of baselines do not identify; fitted to tables of measured reductions."""
 
 ERROR_SCALE = 0.01
 """Relative error of a planned time or energy that weighs as much as one standard deviation of a prior."""

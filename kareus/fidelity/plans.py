@@ -94,16 +94,15 @@ def _options(subject: Subject) -> dict[str, Options]:
 def _partition_options(subject: Subject, partition: Partition) -> Options:
     gpu = subject.workload.gpu
     space = search_space(partition, gpu, subject.workload.space)
-    clocks = np.array([s.frequency_mhz for s in space], dtype=np.float64)
-    sm_counts, launches = np.array([s.sm_count for s in space], dtype=np.float64), np.array([s.launch for s in space])
+    clocks, sm_counts = (np.array(column, dtype=np.float64) for column in (space.frequency_mhz, space.sm_count))
+    launches = np.array([partition.operator_index(name) for name in space.launch])
     behaviour = run_schedules(gpu, partition, clocks, sm_counts, launches)
     effective_j = behaviour.energy_j - gpu.blocking_power_w * behaviour.time_s
     options: dict[int, list[Option]] = defaultdict(list)
     for clock in sorted(set(clocks)):
         own = np.flatnonzero(clocks == clock)
         for n in own[pareto_mask(np.column_stack((behaviour.time_s[own], effective_j[own])))]:
-            launch = partition.operators[space[n].launch].name
-            choice = Choice(partition=partition.name, sm_count=space[n].sm_count, launch=launch)
+            choice = Choice(partition=partition.name, sm_count=space.sm_count[n], launch=space.launch[n])
             option = Option(time_s=float(behaviour.time_s[n]), energy_j=float(behaviour.energy_j[n]), choice=choice)
             options[int(clock)].append(option)
     return {clock: tuple(own) for clock, own in options.items()}

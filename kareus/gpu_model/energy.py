@@ -1,4 +1,4 @@
-"""What work costs in energy at a clock: voltage, clock tree, arithmetic, HBM, links.
+"""Energy of work at a clock: voltage, clock tree, arithmetic, HBM, links.
 
 Dynamic power goes with V^2 f; V falls faster than linearly just below the maximum clock and is flat below a knee near
 1,000 MHz (A100). HBM energy scales with the core's voltage only in part. Clocks may be numbers or arrays.
@@ -15,7 +15,7 @@ from kareus.graph.records import Collective, Operator, OperatorKind
 
 
 def relative_voltage(gpu: Gpu, frequency_mhz: Array) -> Array:
-    """Core voltage at `frequency_mhz`, relative to that at maximum clock.
+    """Return the core voltage at `frequency_mhz`, relative to that at maximum clock.
 
     A parabola in the distance from the maximum clock, followed down to its vertex or its floor.
     """
@@ -26,7 +26,7 @@ def relative_voltage(gpu: Gpu, frequency_mhz: Array) -> Array:
 
 
 def idle_power_w(gpu: Gpu, frequency_mhz: Array) -> Array:
-    """Power whatever runs: static, and the clock tree with everything that toggles with it."""
+    """Return the power that does not depend on the work: static, and the clock tree with all that toggles with it."""
     v = relative_voltage(gpu, frequency_mhz)
     return gpu.static_power_w + gpu.coefficients.clock_power_w * v**2 * frequency_mhz / gpu.maximum_clock_mhz
 
@@ -36,32 +36,32 @@ class Switching:
     """Energy of work itself on one GPU: arithmetic, HBM traffic and link traffic, however long it takes."""
 
     core_j: Array | float
-    """What goes with the square of the core's voltage, at that of the maximum clock."""
+    """Energy that scales with the square of the core's voltage, at the voltage of the maximum clock."""
     fixed_j: Array | float
-    """What does not."""
+    """Energy that does not depend on the voltage."""
 
     def __mul__(self, share: Array | float) -> "Switching":
-        """Of a share of the work."""
+        """Return the energy of a share of the work."""
         return Switching(self.core_j * share, self.fixed_j * share)
 
     def __add__(self, other: "Switching") -> "Switching":
-        """Of both."""
+        """Return the energy of both."""
         return Switching(self.core_j + other.core_j, self.fixed_j + other.fixed_j)
 
     def at_j(self, gpu: Gpu, frequency_mhz: Array) -> Array:
-        """Energy at a clock."""
+        """Return the energy at a clock."""
         return self.fixed_j + self.core_j * relative_voltage(gpu, frequency_mhz) ** 2
 
 
 def operator_switching(gpu: Gpu, operator: Operator) -> Switching:
-    """Energy of an operator: arithmetic and HBM traffic."""
+    """Return the energy of an operator: arithmetic and HBM traffic."""
     c = gpu.coefficients
     flop_j = c.gemm_j_per_flop if operator.kind is OperatorKind.GEMM else c.attention_j_per_flop
     return Switching(operator.flops * flop_j, 0.0) + _hbm_switching(gpu, hbm_bytes(operator))
 
 
 def collective_switching(gpu: Gpu, collective: Collective) -> Switching:
-    """Energy of a collective: link and HBM traffic."""
+    """Return the energy of a collective: link and HBM traffic."""
     c, bus_bytes = gpu.coefficients, collective.bus_bytes
     links = Switching(bus_bytes * c.link_core_j_per_byte, bus_bytes * c.link_j_per_byte)
     return links + _hbm_switching(gpu, collective_hbm_bytes(gpu, collective))

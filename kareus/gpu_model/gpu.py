@@ -1,11 +1,12 @@
-"""A GPU, the node around it, and the coefficients of its model: the records of Hydra group `gpu`."""
+"""A GPU and the node around it: the records of Hydra group `gpu`, but for the coefficients of its model."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from kareus.artifacts.names import check_product
-from kareus.artifacts.ranges import not_negative, positive, share, within
+from kareus.artifacts.ranges import within
 from kareus.errors import ConfigError
+from kareus.gpu_model.coefficients import GpuCoefficients
 
 if TYPE_CHECKING:  # stages that only read a configuration start without numpy
     import numpy as np
@@ -13,9 +14,9 @@ if TYPE_CHECKING:  # stages that only read a configuration start without numpy
 
 MOST_MHZ = 100_000
 MOST_W = 100_000
-"""Of one GPU."""
+"""Largest power of one GPU."""
 MOST_CLOCKS = 1000
-"""Clocks to search; a GPU of today supports about 130."""
+"""Largest number of clocks to search; a GPU of today supports about 130."""
 
 Numeric = TypeVar("Numeric", float, "NDArray[np.float64]")
 """One number, or one for each of many candidates."""
@@ -46,100 +47,11 @@ class FrequencyRange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GpuCoefficients:
-    """Coefficients of the GPU model; the laws that use them are in `kareus/gpu_model/`."""
-
-    gemm_efficiency: float
-    """Share of peak tensor-core throughput that a large GEMM reaches."""
-    gemm_inner_half: float
-    """Inner dimension k at which a GEMM reaches half of `gemm_efficiency` (pipeline fill)."""
-    attention_forward_efficiency: float
-    attention_backward_efficiency: float
-    hbm_efficiency: float
-    """Share of peak HBM bandwidth that a streaming kernel reaches."""
-    hbm_saturating_share: float
-    """Share of the SMs that suffices to saturate HBM."""
-    bus_efficiency: float
-    """Share of link bandwidth that a collective approaches with many SMs, at maximum clock."""
-    bus_half_sm_count: float
-    """SM count at which a collective reaches half of its bandwidth."""
-    bus_clock_share: float
-    """Share of a collective's time that scales with 1/f."""
-    collective_latency_s: float
-    hbm_bytes_per_bus_byte: float
-    """HBM traffic that a collective causes, in bytes per byte on its links."""
-    contention: float
-    """Slowdown of a memory-bound operator and a collective beside each other, beyond sharing bandwidth."""
-    crowding: float
-    """Slowdown of an operator for the share of SMs that a collective beside it takes, beyond losing them."""
-    kernel_overhead_s: float
-    """Launch gap and ramp of a kernel."""
-    host_launch_s: float
-    """Time of the host for each kernel; it launches ahead, so it shows where kernels are as short as that."""
-    isolation_overhead: float
-    """What isolated partitions miss of the blocks of a whole instruction, as a share of their sum."""
-    instruction_overhead_s: float
-    """Host, pipeline and allocator work around a whole instruction."""
-    clock_power_w: float
-    """Power of the clock tree at maximum clock and voltage."""
-    gemm_j_per_flop: float
-    attention_j_per_flop: float
-    hbm_j_per_byte: float
-    """Part of HBM energy that does not scale with the core's voltage."""
-    hbm_core_j_per_byte: float
-    """Part that goes with the square of the core's voltage."""
-    link_j_per_byte: float
-    link_core_j_per_byte: float
-    voltage_slope: float
-    """Slope of the relative voltage at maximum clock: v = 1 - slope x + curvature x^2, x = 1 - f / f_max."""
-    voltage_curvature: float
-    voltage_floor: float
-    """Relative voltage below the knee."""
-    leakage_w_per_c: float
-    """Growth of static power with temperature."""
-    reference_temperature_c: float
-    """Temperature at which the other coefficients hold."""
-    thermal_resistance_c_per_w: float
-    thermal_time_s: float
-    """Time constant of heating and cooling."""
-    throttle_share: float
-    """Power of a phase of work at which the clock begins to fluctuate, as a share of the power limit."""
-    throttle_step_mhz: float
-    """Distance between the two clocks among which a power-limited GPU alternates."""
-
-    def __post_init__(self) -> None:
-        not_negative(self, *(field.name for field in fields(self)))
-        share(self, "gemm_efficiency", "attention_forward_efficiency", "attention_backward_efficiency")
-        share(self, "hbm_efficiency", "hbm_saturating_share", "bus_efficiency", "voltage_floor", "throttle_share")
-        positive(self, "thermal_resistance_c_per_w", "thermal_time_s", "throttle_step_mhz")
-        # What divides a time or an energy has a lower bound as well: a share of 1e-300 makes a time of 1e300 s.
-        within(self, 1e-3, 1, "share", "gemm_efficiency", "attention_forward_efficiency")
-        within(self, 1e-3, 1, "share", "attention_backward_efficiency", "hbm_efficiency", "hbm_saturating_share")
-        within(self, 1e-3, 1, "share", "bus_efficiency", "voltage_floor", "throttle_share")
-        within(self, 0, 1, "share", "bus_clock_share")
-        within(self, 0, 100_000, "values", "gemm_inner_half")
-        within(self, 0, 10_000, "SMs", "bus_half_sm_count")
-        within(self, 0, 1000, "bytes per byte", "hbm_bytes_per_bus_byte")
-        within(self, 0, 1000, "share of a time", "contention", "crowding", "isolation_overhead")
-        within(self, 0, 10, "s", "collective_latency_s", "kernel_overhead_s", "host_launch_s", "instruction_overhead_s")
-        within(self, 0, MOST_W, "W", "clock_power_w")
-        within(self, 0, 1e-6, "J per FLOP", "gemm_j_per_flop", "attention_j_per_flop")
-        within(self, 0, 1e-3, "J per byte", "hbm_j_per_byte", "hbm_core_j_per_byte")
-        within(self, 0, 1e-3, "J per byte", "link_j_per_byte", "link_core_j_per_byte")
-        within(self, 0, 100, "relative voltage", "voltage_slope", "voltage_curvature")
-        within(self, 0, 1000, "W per degC", "leakage_w_per_c")
-        within(self, 0, 200, "degC", "reference_temperature_c")
-        within(self, 1e-6, 100, "degC per W", "thermal_resistance_c_per_w")
-        within(self, 1e-3, 100_000, "s", "thermal_time_s")
-        within(self, 1e-3, MOST_MHZ, "MHz", "throttle_step_mhz")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Uncertainty:
-    """How far off the model's predictions may be."""
+    """Errors of the model's predictions."""
 
     time_percent: float
-    """What 90 % of them keep to, on workloads that were left out of the fit."""
+    """Error of time that 90 % of predictions do not exceed, on workloads that were left out of the fit."""
     energy_percent: float
     time_interval_percent: float
     """Half the width of 90 % bootstrap intervals (curves drawn anew), mean over the fastest plans of all curves."""
@@ -157,7 +69,7 @@ class Uncertainty:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """A GPU and the node around it. Sources of the numbers stand beside them in `config/gpu/`."""
+    """A GPU and the node around it. Sources of the numbers are given in `config/gpu/`."""
 
     name: str
     sm_count: int
@@ -181,7 +93,7 @@ class Gpu:
     """Contains `maximum_clock_mhz`, at which the baselines run."""
     coefficients: GpuCoefficients
     uncertainty: Uncertainty | None
-    """Of the GPU model; null where it was not measured. Holds only for the numbers that it names."""
+    """Uncertainty of the GPU model; null where it was not measured. Holds only for the numbers that it names."""
 
     @property
     def throttling_power_w(self) -> float:
@@ -189,16 +101,16 @@ class Gpu:
         return self.power_limit_w * self.coefficients.throttle_share
 
     def peak_flops(self, frequency_mhz: Numeric, sm_count: Numeric) -> Numeric:
-        """Dense tensor-core peak of `sm_count` SMs at a clock, in FLOP/s."""
+        """Return the dense tensor-core peak of `sm_count` SMs at a clock, in FLOP/s."""
         return self.bf16_tflops * 1e12 * frequency_mhz / self.maximum_clock_mhz * sm_count / self.sm_count
 
     def whole_instruction(
         self, blocks: tuple[Numeric, Numeric], outer: tuple[Numeric, Numeric]
     ) -> tuple[Numeric, Numeric]:
-        """Time and energy of an instruction whose isolated parts add up to `blocks` and, outside them, to `outer`.
+        """Return time and energy of an instruction whose parts, measured alone, sum to `blocks` and outside to `outer`.
 
-        Between the partitions of a block streams synchronise and the host keeps up; what stands outside the blocks is
-        a few long kernels, so isolating it misses nothing.
+        Between the partitions of a block streams synchronise and the host keeps up; outside the blocks there are a
+        few long kernels, so that measuring them alone misses nothing.
         """
         c = self.coefficients
         scale, fixed_j = 1 + c.isolation_overhead, c.instruction_overhead_s * self.blocking_power_w

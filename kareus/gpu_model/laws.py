@@ -1,4 +1,4 @@
-"""How long an operator or a collective takes alone, and how fast it draws on HBM.
+"""Time of an operator or a collective alone, and its HBM traffic.
 
 Rooflines with efficiencies, fill, wave quantisation and launch gaps; coefficients are the GPU's, never a workload's.
 Clocks and SM counts may be numbers or arrays of one shape: all candidates of a partition are evaluated at once.
@@ -15,7 +15,7 @@ from kareus.graph.records import Collective, Operator, OperatorKind
 GEMM_TILE = (128, 128)
 """Output tile of a tensor-core GEMM: cuBLAS has larger ones, and picks among them what fills the last wave best."""
 SPLITS = (2, 3, 4, 6, 8)
-"""Into how many parts a GEMM may split its inner dimension, if it does."""
+"""Numbers of parts into which a GEMM may split its inner dimension."""
 FEW_WAVES = 4
 """Waves of tiles from which on splitting cannot pay: at most a fifth of them would be saved."""
 PARTIAL_SUM_BYTES = 4
@@ -27,7 +27,7 @@ ROOFLINE_NORM = 4
 def operator_time_s(
     gpu: Gpu, operator: Operator, frequency_mhz: Array, sm_count: Array, hbm_share: Array | float = 1.0
 ) -> Array:
-    """Time of `operator` alone on `sm_count` SMs, with `hbm_share` of the achievable HBM bandwidth."""
+    """Return the time of `operator` alone on `sm_count` SMs, with `hbm_share` of the achievable HBM bandwidth."""
     bytes_per_s = hbm_bytes_per_s(gpu, sm_count) * hbm_share
     busy_s = (operator.bytes_read + operator.bytes_written) / bytes_per_s
     if operator.kind is OperatorKind.GEMM:
@@ -40,24 +40,24 @@ def operator_time_s(
 
 
 def longer_s(one_s: Array, other_s: Array | float) -> Array:
-    """The longer of two times that overlap almost entirely: their 4-norm."""
+    """Return the longer of two times that overlap almost entirely: their 4-norm."""
     long_s, short_s = np.maximum(one_s, other_s), np.minimum(one_s, other_s)
     return long_s * (1 + (short_s / long_s) ** ROOFLINE_NORM) ** (1 / ROOFLINE_NORM)
 
 
 def hbm_bytes(operator: Operator) -> int:
-    """Bytes that `operator` moves to and from HBM."""
+    """Return the bytes that `operator` moves to and from HBM."""
     return operator.bytes_read + operator.bytes_written + operator.copied_bytes
 
 
 def hbm_bytes_per_s(gpu: Gpu, sm_count: Array) -> Array:
-    """Achievable HBM bandwidth of `sm_count` SMs: a share of them saturates it. It does not move with the clock."""
+    """Return the HBM bandwidth that `sm_count` SMs achieve: a share of them saturates it, at any clock."""
     saturation = np.minimum(1.0, sm_count / (gpu.coefficients.hbm_saturating_share * gpu.sm_count))
     return gpu.hbm_gb_per_s * 1e9 * gpu.coefficients.hbm_efficiency * saturation
 
 
 def collective_time_s(gpu: Gpu, collective: Collective, frequency_mhz: Array, sm_count: Array) -> Array:
-    """Time of `collective` alone on `sm_count` SMs.
+    """Return the time of `collective` alone on `sm_count` SMs.
 
     Bus bytes over a bandwidth that saturates with the SM count; a share of the time (`bus_clock_share`) scales with the
     SM clock, because SMs copy and reduce.
@@ -69,7 +69,7 @@ def collective_time_s(gpu: Gpu, collective: Collective, frequency_mhz: Array, sm
 
 
 def collective_hbm_bytes(gpu: Gpu, collective: Collective) -> float:
-    """HBM bytes that `collective` moves on one GPU."""
+    """Return the HBM bytes that `collective` moves on one GPU."""
     return gpu.coefficients.hbm_bytes_per_bus_byte * collective.bus_bytes
 
 

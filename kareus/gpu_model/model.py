@@ -1,4 +1,4 @@
-"""The GPU model: what a program or a partition does at a requested clock, once the power limit has had its say."""
+"""The GPU model: time, energy and mean clock of programs and partitions at requested clocks, under the power limit."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -12,14 +12,14 @@ from kareus.gpu_model import energy
 from kareus.gpu_model.gpu import Gpu
 from kareus.gpu_model.laws import longer_s
 from kareus.gpu_model.overlap import Phase, host_time_s, step_phases
-from kareus.gpu_model.power_limit import Cost, within_power_limit
+from kareus.gpu_model.power_limit import CostRows, within_power_limit
 from kareus.graph.program import Program, Step
 from kareus.graph.records import Collective, Operator, Partition
 
 ROUNDING = 1e-9
-"""By how much, relatively, a mean clock may be off by rounding."""
+"""Relative error of a mean clock that counts as rounding."""
 
-KnownSteps = dict[tuple[Step, bytes], Cost]
+KnownSteps = dict[tuple[Step, bytes], CostRows]
 """Costs by step and clocks."""
 
 
@@ -41,35 +41,35 @@ class Behaviour:
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """How often a program executes each step; nothing else about it decides its cost."""
+    """Number of executions of each step of a program, which decides its cost."""
 
     blocks: Counter[Step]
     """Steps in transformer blocks of a whole instruction."""
     outer: Counter[Step]
-    """All others."""
+    """All other steps."""
     whole_instruction: bool
 
 
 def tally(program: Program) -> Tally:
-    """Count the steps of `program`."""
+    """Return the number of executions of each step of `program`."""
     first, last = program.blocks or (0, 0)
     outer = Counter(program.steps[:first]) + Counter(program.steps[last:])
     return Tally(Counter(program.steps[first:last]), outer, program.blocks is not None)
 
 
 def run_program(gpu: Gpu, program: Program, frequency_mhz: Array | float) -> Behaviour:
-    """What one execution of `program` does at each requested clock."""
+    """Return what one execution of `program` does at each requested clock."""
     return run_tally(gpu, tally(program), frequency_mhz, {})
 
 
 def run_tally(gpu: Gpu, counted: Tally, frequency_mhz: Array | float, known: KnownSteps) -> Behaviour:
-    """As `run_program`, for a program that was counted before.
+    """Return what `run_program` does, for a program whose steps have been counted.
 
     Args:
-        gpu: what runs it.
-        counted: the program.
+        gpu: GPU that runs it.
+        counted: steps of the program.
         frequency_mhz: requested clocks.
-        known: costs of steps on this GPU, taken from and added to; programs of one workload share most of theirs.
+        known: costs of steps on this GPU, read and extended; programs of one workload share most of their steps.
     """
     requested_mhz = np.asarray(frequency_mhz, dtype=np.float64)
     blocks = _sum(gpu, counted.blocks, requested_mhz, known)
@@ -81,7 +81,7 @@ def run_tally(gpu: Gpu, counted: Tally, frequency_mhz: Array | float, known: Kno
     return replace(steps, time_s=time_s, energy_j=energy_j)
 
 
-def _sum(gpu: Gpu, steps: Counter[Step], requested_mhz: Array, known: KnownSteps) -> Cost:
+def _sum(gpu: Gpu, steps: Counter[Step], requested_mhz: Array, known: KnownSteps) -> CostRows:
     total = np.zeros((3, *requested_mhz.shape))
     for step, count in steps.items():
         key = (step, requested_mhz.tobytes())
@@ -91,17 +91,19 @@ def _sum(gpu: Gpu, steps: Counter[Step], requested_mhz: Array, known: KnownSteps
     return total
 
 
-def run_schedules(gpu: Gpu, partition: Partition, frequency_mhz: Array, sm_count: Array, launch: Array) -> Behaviour:
-    """What one execution of `partition` does under each of many execution schedules.
+def run_schedules(
+    gpu: Gpu, partition: Partition, frequency_mhz: Array, sm_count: Array, launch_index: Array
+) -> Behaviour:
+    """Return what one execution of `partition` does under each of many execution schedules.
 
     Args:
-        gpu: what runs it.
+        gpu: GPU that runs it.
         partition: operators and their collective.
         frequency_mhz: requested clock of each schedule, shape (n,).
         sm_count: SMs of the collective, shape (n,).
-        launch: index of the operator with which the collective starts, shape (n,).
+        launch_index: index of the operator with which the collective starts, shape (n,).
     """
-    cost = step_cost(gpu, partition.operators, partition.collective, frequency_mhz, sm_count, launch)
+    cost = step_cost(gpu, partition.operators, partition.collective, frequency_mhz, sm_count, launch_index)
     return behaviour_of(cost, frequency_mhz)
 
 
@@ -111,21 +113,21 @@ def step_cost(
     collective: Collective | None,
     frequency_mhz: Array,
     sm_count: Array | int,
-    launch: Array | int,
-) -> Cost:
-    """Cost of a step; arguments as in `step_phases`.
+    launch_index: Array | int,
+) -> CostRows:
+    """Return the cost of a step; arguments as in `step_phases`.
 
     Every phase of it is held to the power limit by itself: a GEMM that a collective joins draws more than the step does
     on average, and it is then that the clock falls.
     """
-    phases = step_phases(gpu, operators, collective, frequency_mhz, sm_count, launch)
-    cost: Cost = np.sum([_phase_cost(gpu, phase, frequency_mhz) for phase in phases], axis=0)
+    phases = step_phases(gpu, operators, collective, frequency_mhz, sm_count, launch_index)
+    cost: CostRows = np.sum([_phase_cost(gpu, phase, frequency_mhz) for phase in phases], axis=0)
     waiting_s = longer_s(cost[0], host_time_s(gpu, operators, collective)) - cost[0]
     return cost + _row(waiting_s, energy.idle_power_w(gpu, frequency_mhz) * waiting_s, frequency_mhz)
 
 
-def _phase_cost(gpu: Gpu, phase: Phase, requested_mhz: Array) -> Cost:
-    def steady(clock_mhz: Array) -> Cost:
+def _phase_cost(gpu: Gpu, phase: Phase, requested_mhz: Array) -> CostRows:
+    def steady(clock_mhz: Array) -> CostRows:
         time_s = phase.at_s(requested_mhz, clock_mhz)
         return _row(
             time_s, phase.switching.at_j(gpu, clock_mhz) + energy.idle_power_w(gpu, clock_mhz) * time_s, clock_mhz
@@ -134,12 +136,12 @@ def _phase_cost(gpu: Gpu, phase: Phase, requested_mhz: Array) -> Cost:
     return within_power_limit(gpu, steady, requested_mhz)
 
 
-def _row(time_s: Array, energy_j: Array, clock_mhz: Array) -> Cost:
+def _row(time_s: Array, energy_j: Array, clock_mhz: Array) -> CostRows:
     return np.array([time_s, energy_j, clock_mhz * time_s])
 
 
-def behaviour_of(cost: Cost, requested_mhz: Array) -> Behaviour:
-    """What comes of a cost at requested clocks."""
+def behaviour_of(cost: CostRows, requested_mhz: Array) -> Behaviour:
+    """Return the behaviour that has this cost at requested clocks."""
     time_s, energy_j, megacycles = cost
     mean_clock_mhz = np.where(time_s > 0, megacycles / np.where(time_s > 0, time_s, 1.0), requested_mhz)
     limited = mean_clock_mhz < requested_mhz * (1 - ROUNDING)

@@ -24,7 +24,7 @@ _DONE = 1e-12
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """What runs unchanged between two events; of no length for candidates that skip it."""
+    """Work that runs unchanged between two events; its time is 0 for candidates that skip it."""
 
     time_s: Array
     """At the requested clock, held steadily."""
@@ -33,7 +33,7 @@ class Phase:
     switching: Switching
 
     def at_s(self, requested_mhz: Array, clock_mhz: Array) -> Array:
-        """Time at another steady clock than the requested one."""
+        """Return the time at another steady clock than the requested one."""
         return self.time_s * (1 - self.clock_share + self.clock_share * requested_mhz / clock_mhz)
 
 
@@ -43,17 +43,17 @@ def step_phases(
     collective: Collective | None,
     frequency_mhz: Array,
     sm_count: Array | int,
-    launch: Array | int,
+    launch_index: Array | int,
 ) -> list[Phase]:
-    """Phases of `operators` in order and of `collective` beside or after them.
+    """Return the phases of `operators` in order and of `collective` beside or after them.
 
     Args:
-        gpu: what runs them.
+        gpu: GPU that runs them.
         operators: run one after the other.
         collective: starts together with one operator, or after the last.
         frequency_mhz: SM clock, one number or an array; the next two are of its shape or one number.
         sm_count: SMs of the collective.
-        launch: index of the operator with which it starts.
+        launch_index: index of the operator with which it starts.
     """
     if collective is None:
         return [_alone(gpu, operator, frequency_mhz) for operator in operators]
@@ -64,12 +64,14 @@ def step_phases(
     phases = []
     for position, operator in enumerate(operators):
         alone = _alone(gpu, operator, frequency_mhz)
-        running = (launch <= position) & (left > _DONE)
+        # Candidates whose collective has started and is not done share the GPU while this operator runs.
+        running = (launch_index <= position) & (left > _DONE)
         if not running.any():
             phases.append(alone)
             continue
         beside_s, collective_s = _times_beside(gpu, operator, collective, frequency_mhz, taken)
         shared_s = np.where(running, np.minimum(beside_s, left * collective_s), 0.0)
+        # Shares of the operator and of the collective that are done when the first of the two ends.
         done, moved = shared_s / beside_s, np.minimum(shared_s / collective_s, left)
         both = alone.switching * done + moving * moved
         phases += [Phase(shared_s, alone.clock_share, both), _part(alone, 1 - done)]
@@ -79,7 +81,7 @@ def step_phases(
 
 
 def host_time_s(gpu: Gpu, operators: Sequence[Operator], collective: Collective | None) -> float:
-    """Time in which the host launches a step's kernels; it launches ahead, at a rate that no clock changes."""
+    """Return the time in which the host launches a step's kernels: ahead of them, at a rate that no clock changes."""
     launches = sum(o.launches for o in operators) + (collective is not None)
     return launches * gpu.coefficients.host_launch_s
 
@@ -109,6 +111,7 @@ def _times_beside(
     available = laws.hbm_bytes_per_s(gpu, np.asarray(gpu.sm_count, dtype=np.float64))
     operator_demand = laws.hbm_bytes(operator) / operator_s / available
     collective_demand = laws.collective_hbm_bytes(gpu, collective) / collective_s / available
+    # Both together may ask for more than the HBM gives: each then gets a share in proportion to its demand.
     demand = np.maximum(operator_demand + collective_demand, 1.0)
     operator_share = np.maximum(1 - collective_demand, operator_demand / demand)
     operator_s = laws.operator_time_s(gpu, operator, frequency_mhz, remaining, hbm_share=operator_share)

@@ -1,4 +1,4 @@
-"""What the power limit makes of work that would draw more than it at a steady clock."""
+"""The power limit: time and energy of work that would exceed it at a steady clock."""
 
 from collections.abc import Callable
 
@@ -9,20 +9,20 @@ from kareus.arrays import Array
 from kareus.gpu_model.gpu import Gpu
 
 HALVINGS = 6
-"""Of the distance between two clocks, until power is as good as linear between them."""
+"""Number of halvings of the distance between two clocks, after which power is nearly linear between them."""
 LEAST_CLOCK_MHZ = 210.0
 """Lowest SM clock of an A100 (`nvidia-smi -q -d SUPPORTED_CLOCKS`); a GPU never stops."""
 SPEED_KEPT = 0.5
-"""Of what a fluctuating clock costs beyond the steady clock of the same power: 0 all in time, 1 all in energy. Assumed;
-the data say that it is neither end (docs/fidelity.md)."""
+"""How a fluctuating clock loses against a steady one of the same power: 0 all in time, 1 all in energy. Assumed; the
+data exclude both ends (docs/fidelity.md)."""
 
-Cost = Array
+CostRows = Array
 """Time in seconds, energy in joules and megacycles (clock in MHz times time), shape (3, n) for n requested clocks."""
-Steady = Callable[[Array], Cost]
+Steady = Callable[[Array], CostRows]
 """Costs at steady clocks, shape (n,), with no power limit."""
 
 
-def within_power_limit(gpu: Gpu, steady: Steady, requested_mhz: Array) -> Cost:
+def within_power_limit(gpu: Gpu, steady: Steady, requested_mhz: Array) -> CostRows:
     """Apply the power limit to what happens at steady clocks.
 
     At the limit the clock alternates between the requested one and a lower one. Power is convex in the clock, so a
@@ -31,7 +31,7 @@ def within_power_limit(gpu: Gpu, steady: Steady, requested_mhz: Array) -> Cost:
     wherever some clock holds it.
 
     Args:
-        gpu: whose limit applies.
+        gpu: GPU whose limit applies.
         steady: called with the requested clocks and, where they are over the limit, lower ones.
         requested_mhz: shape (n,).
     """
@@ -39,19 +39,22 @@ def within_power_limit(gpu: Gpu, steady: Steady, requested_mhz: Array) -> Cost:
     over = _over(gpu, requested)
     if not over.any():
         return requested
+    # The lower of the two clocks: one step down, or the highest clock within the limit if that step is not enough.
     at_limit = _at_limit(gpu, steady, requested_mhz)
     lower = steady(np.maximum(requested_mhz - gpu.coefficients.throttle_step_mhz, _least_mhz(requested_mhz)))
     lower = np.where(_over(gpu, lower), at_limit, lower)
     # What the clock does not speed up, such as memory-bound operators alone, runs at the lower one.
     as_fast = (lower[0] - at_limit[0]) / np.where(lower[0] > requested[0], lower[0] - requested[0], 1.0)
-    as_frugal = _share_at_power(gpu.throttling_power_w, requested, lower)
+    as_low_power = _share_at_power(gpu.throttling_power_w, requested, lower)
+    # Share of the work done at the requested clock: between the one that is as fast as the steady clock at the limit
+    # and the one that draws as little, but never so large that mean power exceeds the limit.
     within_limit = _share_at_power(gpu.power_limit_w, requested, lower)
-    between = SPEED_KEPT * np.clip(as_fast, 0.0, within_limit) + (1 - SPEED_KEPT) * as_frugal
+    between = SPEED_KEPT * np.clip(as_fast, 0.0, within_limit) + (1 - SPEED_KEPT) * as_low_power
     share = np.where(over, between, 1.0)
     return share * requested + (1 - share) * lower
 
 
-def _at_limit(gpu: Gpu, steady: Steady, high_mhz: Array) -> Cost:
+def _at_limit(gpu: Gpu, steady: Steady, high_mhz: Array) -> CostRows:
     """Cost at the highest steady clocks whose power is within the limit, or else at the lowest clock."""
     low_mhz = _least_mhz(high_mhz)
     for _ in range(HALVINGS):
@@ -67,12 +70,12 @@ def _least_mhz(requested_mhz: Array) -> Array:
     return np.minimum(LEAST_CLOCK_MHZ, requested_mhz)
 
 
-def _over(gpu: Gpu, cost: Cost) -> NDArray[np.bool_]:
+def _over(gpu: Gpu, cost: CostRows) -> NDArray[np.bool_]:
     over: NDArray[np.bool_] = cost[1] > gpu.throttling_power_w * cost[0]
     return over
 
 
-def _share_at_power(power_w: float, high: Cost, low: Cost) -> Array:
+def _share_at_power(power_w: float, high: CostRows, low: CostRows) -> Array:
     """Share of the work that may be done at the higher of two costs, so that mean power is at most `power_w`."""
     excess_j = np.maximum(high[1] - power_w * high[0], 0.0)
     reserve_j = np.maximum(power_w * low[0] - low[1], 0.0)

@@ -7,7 +7,7 @@ dT/dt = (ambient + R (P + l (T - T_ref)) - T) / tau.
 import math
 from dataclasses import dataclass
 
-from kareus.gpu_model.gpu import GpuCoefficients
+from kareus.gpu_model.coefficients import GpuCoefficients
 
 
 @dataclass(frozen=True, slots=True)

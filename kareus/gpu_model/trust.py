@@ -1,4 +1,4 @@
-"""How far off predictions of the GPU model are known to be, and for which numbers that is known."""
+"""Known errors of the GPU model's predictions, and the numbers of a GPU for which they are known."""
 
 from dataclasses import fields
 
@@ -17,7 +17,7 @@ def numbers_of(gpu: Gpu) -> str:
     """Return the name of the numbers that predictions for `gpu` are made from: the laws' version and a hash.
 
     Hardware numbers count as coefficients do: errors of an A100 are not known for a GPU of another bandwidth. So does
-    the GPU's name, which says on which GPU the reference was measured.
+    the GPU's name, which tells on which GPU the reference was measured.
     """
     numbers = {f.name: getattr(gpu, f.name) for f in fields(gpu) if f.name not in _OF_NO_PREDICTION}
     return f"version-{MODEL_VERSION}-{content_hash(numbers)}"

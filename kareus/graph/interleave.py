@@ -1,4 +1,4 @@
-"""Staggering two nanobatches: the one statement of what runs beside what.
+"""Staggering two nanobatches: the one definition of which segments and collectives run concurrently.
 
 Nanobatches A and B take turns, segment by segment: A.1 B.1 A.2 B.2 ... Each segment runs beside the
 collective that the other nanobatch has just reached, and a collective in flight passes from block to
@@ -17,7 +17,7 @@ from kareus.graph.split_backward import pass_segments
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A segment of one nanobatch and what the other nanobatch has in flight beside it."""
+    """A segment of one nanobatch and the collective that the other nanobatch has in flight meanwhile."""
 
     segment: Segment | None
     """None at the end of an instruction: the last collective runs alone."""
@@ -26,13 +26,13 @@ class Pair:
 
 
 def block_segments(graph: BlockGraph, layers: int, direction: Direction, *, recompute: bool) -> list[Segment]:
-    """Segments of one nanobatch through `layers` blocks of a stage, in the order of execution."""
+    """Return the segments of one nanobatch through `layers` blocks of a stage, in the order of execution."""
     recomputed = graph.forward if recompute and direction in RECOMPUTING else ()
     return [*recomputed * layers, *pass_segments(graph.forward, graph.backward, direction) * layers]
 
 
 def interleave(segments: Sequence[Segment]) -> list[Pair]:
-    """Stagger two nanobatches that both run `segments`."""
+    """Return the pairs of two staggered nanobatches that both run `segments`."""
     pairs = []
     in_flight: Collective | None = None
     for segment in segments:
@@ -45,7 +45,7 @@ def interleave(segments: Sequence[Segment]) -> list[Pair]:
 
 
 def partition_of(segment: Segment, collective: Collective) -> Partition:
-    """The partition that `segment` and `collective` make."""
+    """Return the partition of `segment` and `collective`."""
     return Partition(
         name=f"{segment.direction}-{segment.name}-{collective.kind}",
         direction=segment.direction,

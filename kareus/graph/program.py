@@ -1,4 +1,4 @@
-"""Programs: what a testbed executes over and over inside a measurement window.
+"""Programs: what a testbed executes repeatedly inside a measurement window.
 
 A partition under a schedule, a component alone and a whole pipeline instruction are all programs:
 steps in order, each a run of operators with at most one collective beside or after it.
@@ -26,7 +26,7 @@ class Program:
     """Steps in order; every step waits for the one before."""
 
     name: str
-    """For people: names a table row and a log line, and is not part of its identity."""
+    """Name in tables and log lines; not part of the program's identity."""
     steps: tuple[Step, ...]
     blocks: tuple[int, int] | None = None
     """First step of the transformer blocks and the one after their last, if this is a whole pipeline instruction."""

@@ -6,6 +6,8 @@ Plain records without torch: extraction writes them, every later stage reads the
 from dataclasses import dataclass
 from enum import StrEnum
 
+from kareus.errors import ArtifactError
+
 
 class CollectiveKind(StrEnum):
     """Collectives that a block issues."""
@@ -22,9 +24,9 @@ class Direction(StrEnum):
     BACKWARD = "backward"
     """The whole backward; what extraction records, and where it is split the next two are cut from."""
     INPUT_GRADIENT = "input-gradient"
-    """Of a split backward, what the stage before waits for, with every collective."""
+    """Part of a split backward that the previous stage waits for; it has all collectives."""
     WEIGHT_GRADIENT = "weight-gradient"
-    """Of a split backward, what nothing but the optimizer waits for; without collectives."""
+    """Part of a split backward that only the optimizer waits for; it has no collectives."""
 
 
 TRACED = (Direction.FORWARD, Direction.BACKWARD)
@@ -34,12 +36,12 @@ RECOMPUTING = (Direction.BACKWARD, Direction.INPUT_GRADIENT)
 
 
 def instruction_directions(*, split_backward: bool) -> tuple[Direction, ...]:
-    """Directions of the instructions of a pipeline, in the order in which a microbatch passes them."""
+    """Return the directions of the instructions of a pipeline, in the order in which a microbatch passes them."""
     return (Direction.FORWARD, Direction.INPUT_GRADIENT, Direction.WEIGHT_GRADIENT) if split_backward else TRACED
 
 
 class OperatorKind(StrEnum):
-    """What limits an operator, and so which law times it."""
+    """Kind of an operator: what limits it, and so which law gives its time."""
 
     GEMM = "gemm"
     """Dense matrix product on tensor cores; shape (m, n, k)."""
@@ -52,7 +54,7 @@ class OperatorKind(StrEnum):
 
 
 class Batch(StrEnum):
-    """How much of the batch a pass handles at once."""
+    """Part of the batch that a pass handles at once."""
 
     MICROBATCH = "microbatch"
     """All sequences of a microbatch: sequential execution."""
@@ -61,7 +63,7 @@ class Batch(StrEnum):
 
 
 class Scope(StrEnum):
-    """Which part of a stage a segment belongs to."""
+    """Part of a stage that a segment belongs to."""
 
     BLOCK = "block"
     """Repeated for every layer."""
@@ -119,7 +121,7 @@ class Collective:
     message_bytes: int
     """Bytes of the full buffer on one GPU: reduced (all-reduce), gathered (all-gather), scattered (reduce-scatter)."""
     fused: int
-    """How many collectives of the model this one stands for."""
+    """Number of collectives of the model that are fused into this one."""
 
     @property
     def bus_bytes(self) -> float:
@@ -140,8 +142,8 @@ class Segment:
     collective: Collective | None
     """None where no collective ends it (final norm, say)."""
     independent_tail: int
-    """How many of the last operators the collective does not wait for (weight gradients); sequential execution
-    runs the collective beside them."""
+    """Number of last operators that the collective does not wait for (weight gradients); sequential execution runs the
+    collective beside them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,6 +156,18 @@ class Partition:
     operators: tuple[Operator, ...]
     collective: Collective
 
+    def operator_index(self, name: str) -> int:
+        """Return the position of the operator of that name: the only conversion of a launch operator into a number.
+
+        Raises:
+            ArtifactError: the partition has no such operator.
+        """
+        for index, operator in enumerate(self.operators):
+            if operator.name == name:
+                return index
+        names = ", ".join(operator.name for operator in self.operators)
+        raise ArtifactError(f"{self.name}: no operator '{name}'; there are: {names}.")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockGraph:
@@ -164,9 +178,9 @@ class BlockGraph:
     """
 
     forward: tuple[Segment, ...]
-    """Of one block, in program order."""
+    """Forward of one block, in program order."""
     backward: tuple[Segment, ...]
-    """Of one block, in program order."""
+    """Backward of one block, in program order."""
     embedding_forward: tuple[Segment, ...]
     embedding_backward: tuple[Segment, ...]
     head_forward: tuple[Segment, ...]

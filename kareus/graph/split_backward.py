@@ -22,7 +22,7 @@ from kareus.graph.records import Direction, Scope, Segment
 
 
 def pass_segments(forward: Sequence[Segment], backward: Sequence[Segment], direction: Direction) -> tuple[Segment, ...]:
-    """Segments that a pass of `direction` runs, of a part of the model with these as extracted."""
+    """Return the segments that a pass of `direction` runs, cut from those of a part of the model as extracted."""
     if direction is Direction.FORWARD:
         return tuple(forward)
     if direction is Direction.BACKWARD:

@@ -14,7 +14,7 @@ from kareus.artifacts.store import Shelf
 from kareus.artifacts.tables import TableSchema
 from kareus.gpu_model.gpu import Gpu
 from kareus.profile.config import MeasurementProtocol
-from kareus.profile.measure import Looker, Profiler
+from kareus.profile.measure import Profiler
 from kareus.profile.tables import LOOKS, MEASUREMENTS
 from kareus.progress.journal import SUFFIX
 from kareus.testbed.config import TestbedConfig
@@ -23,7 +23,7 @@ from kareus.testbed.protocol import Testbed
 
 
 class MeasuringConfig(Protocol):
-    """What decides a measurement beside the program and its clock; slices of stages that measure have it."""
+    """Configuration that decides a measurement, apart from program and clock; slices of stages that measure have it."""
 
     @property
     def gpu(self) -> Gpu:
@@ -31,11 +31,11 @@ class MeasuringConfig(Protocol):
 
     @property
     def testbed(self) -> TestbedConfig:
-        """Where programs run."""
+        """The testbed that runs programs."""
 
     @property
     def protocol(self) -> MeasurementProtocol:
-        """How one number is measured."""
+        """The protocol of a measurement."""
 
     @property
     def seed(self) -> int:
@@ -50,7 +50,7 @@ class Bench:
     testbed: Testbed
 
     def provenance(self, subject: str) -> Provenance:
-        """Provenance of the tables made from what is measured here, about the `subject` of the stage's inputs."""
+        """Return the provenance of tables made from this bench's measurements, about `subject`."""
         return Provenance(
             config_hash=content_hash(self.config),
             testbed=self.testbed.identity,
@@ -60,24 +60,19 @@ class Bench:
 
     @contextlib.contextmanager
     def profiler(self, store: Path, subject: str, content: Any) -> Iterator[Profiler]:
-        """Open the shelf of `subject` and measure over it.
+        """Open the shelves of `subject`, of measurements and of time-only measurements, and measure over them.
 
         Args:
             store: folder of the measurement store.
             subject: readable name, such as the partition's.
             content: record that identifies what is measured, such as the partition itself.
         """
-        with self.shelf(store, subject, content) as shelf:
-            yield Profiler(self.testbed, self.config.protocol, shelf)
-
-    @contextlib.contextmanager
-    def looker(self, store: Path, subject: str, content: Any) -> Iterator[Looker]:
-        """Open the shelf of looks at `subject`, beside that of its measurements, and look over it."""
-        with self.shelf(store, subject, content, LOOKS) as shelf:
-            yield Looker(self.testbed, self.config.protocol, shelf)
+        measurements, times = (self.shelf(store, subject, content, schema) for schema in (MEASUREMENTS, LOOKS))
+        with measurements, times:
+            yield Profiler(self.testbed, self.config.protocol, measurements, times)
 
     def shelf(self, store: Path, subject: str, content: Any, schema: TableSchema = MEASUREMENTS) -> Shelf:
-        """The shelf of `subject`; that of another table than measurements stands below it."""
+        """Return the shelf of `subject`; that of another table than `MEASUREMENTS` is a folder within it."""
         place = self._place(store, subject, content)
         return Shelf(place if schema is MEASUREMENTS else place / schema.name, schema, self._shelf_provenance)
 

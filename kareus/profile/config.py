@@ -1,4 +1,4 @@
-"""How one number is measured: the record of Hydra group `protocol`, and what the stage `profile` reads."""
+"""The protocol of a measurement: the record of Hydra group `protocol`, and what the stage `profile` reads."""
 
 from dataclasses import dataclass
 
@@ -8,12 +8,12 @@ from kareus.model.config import Model, Parallelism
 from kareus.testbed.config import TestbedConfig
 
 MOST_S = 1_000_000
-"""Of one phase of a measurement: eleven days."""
+"""Longest phase of a measurement: eleven days."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasurementProtocol:
-    """How one number is measured (paper, section 5.3): warm up, cool down, measure over a window."""
+    """Phases of a measurement (paper, section 5.3): warm up, cool down, measure over a window."""
 
     window_s: float
     cooldown_s: float
@@ -33,7 +33,7 @@ class MeasurementProtocol:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileSlice:
-    """What profiling components and whole instructions sees."""
+    """The part of the configuration that profiling components and whole instructions reads."""
 
     model: Model
     parallelism: Parallelism

@@ -3,18 +3,20 @@
 Warm up and time one execution, cool down, then execute over a window that is long against the update
 interval of the energy counter. The same code serves simulated and real testbeds.
 
-Energy needs all of that; time is known once the program is warm. A look ends there and costs a tenth.
+Energy needs all of that; time is known once the program is warm. A time-only measurement ends there and costs a tenth.
 """
 
 import functools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from kareus.artifacts import records
-from kareus.artifacts.store import Shelf
 from kareus.artifacts.tables import Row
 from kareus.graph.program import Program, Step
 from kareus.profile.config import MeasurementProtocol
+from kareus.profile.shelves import MemoryShelf, RowShelf
+from kareus.profile.tables import LOOKS, MEASUREMENTS
 from kareus.testbed.protocol import Session, Testbed
 
 
@@ -24,18 +26,18 @@ class Measurement:
 
     time_s: float
     energy_j: float
-    """Of one GPU."""
+    """Energy of one GPU."""
     duration_s: float
-    """Testbed's clock spent to get it."""
+    """Time that passed on the testbed's clock."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
-    """The time of one execution, seen without measuring energy."""
+class TimeMeasurement:
+    """The time of one execution, measured right after warming up, without its energy."""
 
     time_s: float
     duration_s: float
-    """Testbed's clock spent to get it."""
+    """Time that passed on the testbed's clock."""
 
 
 @functools.lru_cache(maxsize=8)
@@ -49,69 +51,89 @@ def identity_of(program: Program) -> str:
 
 
 class Profiler:
-    """Measures programs, keeping every result on one shelf of the durable store."""
+    """Measures programs on one testbed, keeping every result on a shelf and measuring nothing that is there."""
 
-    def __init__(self, testbed: Testbed, protocol: MeasurementProtocol, shelf: Shelf) -> None:
-        """Measure on `testbed`; `shelf` is open and shared by all that one job measures."""
+    def __init__(
+        self, testbed: Testbed, protocol: MeasurementProtocol, measurements: RowShelf, times: RowShelf
+    ) -> None:
+        """Measure on `testbed`.
+
+        Args:
+            testbed: runs the programs.
+            protocol: how they are measured.
+            measurements: shelf of `MEASUREMENTS`, open and shared by all that one job measures.
+            times: shelf of time-only measurements (`LOOKS`), likewise.
+        """
         self._testbed = testbed
         self._protocol = protocol
-        self._shelf = shelf
-        self._measured = 0
-        self._reused = 0
+        self._measurements = _Kept(measurements)
+        self._times = _Kept(times)
 
     @property
     def tally(self) -> str:
-        """How much was measured and how much the store already had, for a log line."""
-        return f"{self._measured} measured, {self._reused} from the store"
+        """Number of measurements made and of those that the store already had, for a log line."""
+        return f"{self._measurements.taken} measured, {self._measurements.reused} from the store"
+
+    @property
+    def time_tally(self) -> str:
+        """Number of time-only measurements made and of those that the store already had, for a log line."""
+        return f"{self._times.taken} taken, {self._times.reused} from the store"
 
     def measure(self, program: Program, frequency_mhz: int, repeat: int = 0) -> Measurement:
         """Return the cost of `program`, measuring it only if the store does not have it."""
-        identity = identity_of(program)
-        row = self._shelf.get((identity, frequency_mhz, repeat))
-        if row is None:
-            key: Row = {"program": identity, "frequency_mhz": frequency_mhz, "repeat": repeat}
+        key: Row = {"program": identity_of(program), "frequency_mhz": frequency_mhz, "repeat": repeat}
+
+        def take() -> Row:
             with self._testbed.session(program, records.canonical_json(key)) as session:
-                row = key | {"name": program.name} | measure_once(session, frequency_mhz, self._protocol)
-            self._shelf.append(row)
-            self._measured += 1
-        else:
-            self._reused += 1
+                return {"name": program.name} | measure_once(session, frequency_mhz, self._protocol)
+
+        row = self._measurements.row(key, take)
         return Measurement(time_s=row["time_s"], energy_j=row["energy_j"], duration_s=row["duration_s"])
 
+    def measure_time(self, program: Program, frequency_mhz: int) -> TimeMeasurement:
+        """Return the time of `program`, measuring it only if the store does not have it."""
+        key: Row = {"program": identity_of(program), "frequency_mhz": frequency_mhz}
 
-class Looker:
-    """Looks at programs, keeping every result on one shelf of the durable store."""
-
-    def __init__(self, testbed: Testbed, protocol: MeasurementProtocol, shelf: Shelf) -> None:
-        """Look at what runs on `testbed`; `shelf` is open and shared by all that one job looks at."""
-        self._testbed = testbed
-        self._protocol = protocol
-        self._shelf = shelf
-        self._looked = 0
-        self._reused = 0
-
-    @property
-    def tally(self) -> str:
-        """How many looks were taken and how many the store already had, for a log line."""
-        return f"{self._looked} taken, {self._reused} from the store"
-
-    def look(self, program: Program, frequency_mhz: int) -> Look:
-        """Return the time of `program`, looking only if the store does not have it."""
-        identity = identity_of(program)
-        row = self._shelf.get((identity, frequency_mhz))
-        if row is None:
-            key: Row = {"program": identity, "frequency_mhz": frequency_mhz}
+        def take() -> Row:
             with self._testbed.session(program, records.canonical_json(key | {"look": True})) as session:
-                row = key | {"name": program.name} | look_once(session, frequency_mhz, self._protocol)
-            self._shelf.append(row)
-            self._looked += 1
-        else:
-            self._reused += 1
-        return Look(time_s=row["time_s"], duration_s=row["duration_s"])
+                return {"name": program.name} | measure_time_once(session, frequency_mhz, self._protocol)
+
+        row = self._times.row(key, take)
+        return TimeMeasurement(time_s=row["time_s"], duration_s=row["duration_s"])
 
 
-def look_once(session: Session, frequency_mhz: int, protocol: MeasurementProtocol) -> Row:
-    """Look at the session's program; returns the columns of `LOOKS` that looking fills."""
+def memory_profiler(testbed: Testbed, protocol: MeasurementProtocol) -> Profiler:
+    """Return a profiler whose measurements last as long as it does."""
+    return Profiler(testbed, protocol, MemoryShelf(MEASUREMENTS), MemoryShelf(LOOKS))
+
+
+@dataclass(slots=True)
+class _Kept:
+    """A shelf, and how often it had what was asked for."""
+
+    shelf: RowShelf
+    taken: int = 0
+    reused: int = 0
+
+    def row(self, key: Row, take: Callable[[], Row]) -> Row:
+        """Return the row of `key`; one that the shelf lacks is taken and added to it.
+
+        Args:
+            key: columns of the table's key, in the schema's order.
+            take: measures the other columns.
+        """
+        known = self.shelf.get(tuple(key.values()))
+        if known is not None:
+            self.reused += 1
+            return known
+        row = key | take()
+        self.shelf.append(row)
+        self.taken += 1
+        return row
+
+
+def measure_time_once(session: Session, frequency_mhz: int, protocol: MeasurementProtocol) -> Row:
+    """Return the columns of `LOOKS` that measuring the time of the session's program fills."""
     begin_s = session.now_s()
     session.set_clock(frequency_mhz)
     time_s = _warm_up(session, protocol.warmup_s)
@@ -125,7 +147,7 @@ def look_once(session: Session, frequency_mhz: int, protocol: MeasurementProtoco
 
 
 def measure_once(session: Session, frequency_mhz: int, protocol: MeasurementProtocol) -> Row:
-    """Measure the session's program; returns the columns of `MEASUREMENTS` that measuring fills."""
+    """Return the columns of `MEASUREMENTS` that measuring the session's program fills."""
     begin_s = session.now_s()
     session.set_clock(frequency_mhz)
     execution_s = _warm_up(session, protocol.warmup_s)

@@ -1,6 +1,6 @@
 """Programs of partitions, components and whole instructions, built from the operator graph.
 
-The order of execution comes from `kareus.graph.interleave`, the one statement of what runs beside what.
+The order of execution comes from `kareus.graph.interleave`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,7 +15,7 @@ from kareus.schedule.choice import Choice
 
 
 class Execution(StrEnum):
-    """How an instruction runs."""
+    """Execution model of an instruction."""
 
     SEQUENTIAL = "sequential"
     """One microbatch, collectives exposed but for what hides behind weight gradients (Megatron-LM)."""
@@ -27,7 +27,7 @@ class Execution(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageShape:
-    """What a pipeline stage holds, or one of its chunks."""
+    """Parts of the model on a pipeline stage, or in one of its chunks."""
 
     layers: int
     first: bool
@@ -37,7 +37,9 @@ class StageShape:
 
 
 def chunk_shapes(layers_per_stage: Sequence[int], chunks: int) -> dict[tuple[int, int], StageShape]:
-    """Shapes by stage and chunk. A microbatch passes the first chunk of every stage, then the second of every stage.
+    """Return the shapes by stage and chunk.
+
+    A microbatch passes the first chunk of every stage, then the second of every stage.
 
     Args:
         layers_per_stage: blocks on each stage, a multiple of `chunks`.
@@ -53,19 +55,19 @@ def chunk_shapes(layers_per_stage: Sequence[int], chunks: int) -> dict[tuple[int
 
 
 def stage_shapes(layers_per_stage: Sequence[int]) -> tuple[StageShape, ...]:
-    """Shapes of all stages of a pipeline whose stages are whole."""
+    """Return the shapes of all stages of a pipeline whose stages are whole."""
     return tuple(chunk_shapes(layers_per_stage, 1).values())
 
 
 def outer_segments(graph: BlockGraph, shape: StageShape, direction: Direction) -> tuple[Segment, ...]:
-    """Segments of a stage outside its blocks, in the order of the forward or backward pass."""
+    """Return the segments of a stage outside its blocks, in the order of the forward or backward pass."""
     embedding = pass_segments(graph.embedding_forward, graph.embedding_backward, direction) if shape.first else ()
     head = pass_segments(graph.head_forward, graph.head_backward, direction) if shape.last else ()
     return (*embedding, *head) if direction is Direction.FORWARD else (*head, *embedding)
 
 
 def profiled_executions(graphs: Mapping[Batch, BlockGraph], direction: Direction) -> tuple[Execution, ...]:
-    """How whole instructions are profiled.
+    """Return the execution models under which whole instructions are profiled.
 
     An odd microbatch has no nanobatches, and a weight-gradient pass has no collectives to run beside one.
     """
@@ -76,9 +78,9 @@ def profiled_executions(graphs: Mapping[Batch, BlockGraph], direction: Direction
 def component_programs(
     graphs: Mapping[Batch, BlockGraph], default_sm_count: int, directions: Sequence[Direction] = TRACED
 ) -> dict[str, Program]:
-    """Programs of every non-partition component, by name.
+    """Return the programs of every non-partition component, by name.
 
-    What stands outside the blocks handles a whole microbatch. The edges of an overlapped instruction, its first
+    Components outside the blocks handle a whole microbatch. The edges of an overlapped instruction, its first
     segment and its last collective, handle one nanobatch; there are none without collectives or nanobatches. A
     weight-gradient pass is only ever measured whole, so it has none.
     """
@@ -100,17 +102,17 @@ def component_programs(
 
 
 def component_name(segment: Segment) -> str:
-    """Name of a segment outside the blocks as a component."""
+    """Return the name of a segment outside the blocks as a component."""
     return f"{segment.direction}-{segment.name}"
 
 
 def first_edge(segment: Segment) -> str:
-    """Name of the first segment of an instruction, which runs beside nothing."""
+    """Return the name of the first segment of an instruction as a component; no collective runs beside it."""
     return f"{segment.direction}-{segment.name}-alone"
 
 
 def last_edge(segment: Segment) -> str:
-    """Name of the last collective of an instruction, which runs beside nothing."""
+    """Return the name of the last collective of an instruction as a component; no segment runs beside it."""
     assert segment.collective is not None
     return f"{segment.direction}-{segment.collective.kind}-alone"
 
@@ -125,13 +127,13 @@ def instruction_program(
     default_sm_count: int,
     choices: Sequence[Choice] = (),
 ) -> Program:
-    """Program of a whole instruction.
+    """Return the program of a whole instruction.
 
     Args:
         graphs: operator graphs of a block.
-        shape: of the stage, or of its chunk.
-        direction: of the instruction.
-        execution: how it runs.
+        shape: shape of the stage, or of its chunk.
+        direction: direction of the instruction.
+        execution: execution model of the instruction.
         recompute: whether a backward recomputes its forward.
         default_sm_count: SMs of collectives that nothing is chosen for.
         choices: one for each partition under `overlap`.
@@ -151,14 +153,19 @@ def instruction_program(
     )
 
 
-def partition_program(partition: Partition, sm_count: int, launch: int) -> Program:
-    """The program of a partition under one schedule."""
-    step = Step(operators=partition.operators, collective=partition.collective, launch=launch, sm_count=sm_count)
+def partition_program(partition: Partition, sm_count: int, launch: str) -> Program:
+    """Return the program of a partition whose collective gets `sm_count` SMs and starts beside operator `launch`."""
+    step = Step(
+        operators=partition.operators,
+        collective=partition.collective,
+        launch=partition.operator_index(launch),
+        sm_count=sm_count,
+    )
     return Program(name=partition.name, steps=(step,))
 
 
 def sequential_steps(segments: Iterable[Segment], sm_count: int) -> list[Step]:
-    """Segments one after the other; a collective runs beside its own segment's independent tail only."""
+    """Return the steps of segments in order; a collective runs beside its own segment's independent tail only."""
     return [
         Step(
             operators=s.operators,
@@ -171,7 +178,10 @@ def sequential_steps(segments: Iterable[Segment], sm_count: int) -> list[Step]:
 
 
 def staggered_steps(segments: Sequence[Segment], sm_count: int, choices: Mapping[str, Choice]) -> list[Step]:
-    """Two staggered nanobatches; a collective without a choice starts as soon as it can, on `sm_count` SMs."""
+    """Return the steps of two staggered nanobatches.
+
+    A collective without a choice starts as soon as it can, on `sm_count` SMs.
+    """
     return [_beside(pair, sm_count, choices) for pair in interleave(segments)]
 
 
@@ -180,12 +190,12 @@ def _beside(pair: Pair, sm_count: int, choices: Mapping[str, Choice]) -> Step:
         return Step(operators=pair.segment.operators if pair.segment else ())
     if pair.segment is None:
         return Step(collective=pair.collective, sm_count=sm_count)
-    choice = choices.get(partition_of(pair.segment, pair.collective).name)
-    operators = pair.segment.operators
+    partition = partition_of(pair.segment, pair.collective)
+    choice = choices.get(partition.name)
     if choice is None:
-        return Step(operators=operators, collective=pair.collective, sm_count=sm_count)
-    launch = [operator.name for operator in operators].index(choice.launch)
-    return Step(operators=operators, collective=pair.collective, launch=launch, sm_count=choice.sm_count)
+        return Step(operators=partition.operators, collective=pair.collective, sm_count=sm_count)
+    (step,) = partition_program(partition, choice.sm_count, choice.launch).steps
+    return step
 
 
 def _sequential_program(name: str, segments: Sequence[Segment], sm_count: int) -> Program:

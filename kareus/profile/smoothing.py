@@ -1,11 +1,11 @@
 """Estimating what programs cost at every clock from noisy measurements: smooth curves over the clock.
 
-Whoever takes the best of noisy measurements takes the luckiest. At the fast end of a curve this decides: neighbouring
-clocks differ by less time than one measurement resolves, and by percents of energy. So what is planned with is not a
-measurement but an estimate: time and mean power, in logarithms, are Gaussian processes over the logarithm of the clock.
-Curves of one family, such as a backward on every stage, share their shape but for a small part of their own; each has a
-level of its own. How rough shapes are and how noisy measurements are is chosen by marginal likelihood, from the scatter
-around the curves and between repeats; nothing about the GPU is presupposed.
+The best of several noisy measurements is the luckiest one. At the fast end of a curve this decides which clock is
+chosen: neighbouring clocks differ by less time than one measurement resolves, and by per cents of energy. So planning
+uses estimates instead of single measurements: time and mean power, in logarithms, are Gaussian processes over the
+logarithm of the clock. Curves of one family, such as a backward on every stage, share their shape but for a small part
+of their own; each has a level of its own. How rough shapes are and how noisy measurements are is chosen by marginal
+likelihood, from the scatter around the curves and between repeats; nothing about the GPU is presupposed.
 """
 
 import functools
@@ -18,27 +18,27 @@ from numpy.typing import NDArray
 
 from kareus.arrays import Array
 
-Scales = tuple[float, float, float]
-"""Standard deviations: of the shape that curves share, of what is a curve's own, and of one measurement's noise."""
-Place = tuple[int, int]
-"""A curve and a clock in MHz."""
+SmoothingScales = tuple[float, float, float]
+"""Standard deviations: of the shape that curves share, of a curve's own shape, and of one measurement's noise."""
+CurveClock = tuple[int, int]
+"""Number of a curve, and a clock in MHz at which it was measured."""
 
 LEVEL = 1.0
 """Standard deviation of a curve's level around the mean of its own measurements."""
 SLOPE, OWN_SLOPE = 1.0, 0.01
 """Standard deviations of the slope over the searched clocks: of what curves share, and of their own."""
 LENGTH = 0.5
-"""Of the clocks' range: distance over which a shape bends (Matern 3/2, which allows for kinks as of throttling)."""
+"""Distance over which a shape bends, as a share of the clocks' range (Matern 3/2, which allows kinks of throttling)."""
 SHARED = (0.003, 0.01, 0.03, 0.1, 0.3)
 """Standard deviations that each of the three may have; likelihood chooses."""
 OWN = (0.0003, 0.001, 0.003, 0.01)
 NOISES = (1e-4, 3e-4, 1e-3, 1.5e-3, 2e-3, 3e-3, 4e-3, 6e-3, 1e-2, 2e-2)
-USUAL: Scales = (0.01, 0.001, 0.003)
-"""The likeliest before there are data."""
+USUAL: SmoothingScales = (0.01, 0.001, 0.003)
+"""Scales that are the likeliest before there are data."""
 SCALE_PENALTY = 0.1
-"""On the squared logarithm of a scale over the usual one: with few data, likelihood alone overfits."""
+"""Penalty on the squared logarithm of a scale over the usual one: with few data, likelihood alone overfits."""
 SWEEPS = 3
-"""Most of the search for the largest likelihood; two are usual."""
+"""Largest number of sweeps of the search for the largest likelihood; two are usual."""
 INDISTINCT = 4.0
 """Standard deviations of one measurement within which of the least time the order of clocks is decided by noise."""
 
@@ -67,10 +67,10 @@ class Estimate:
     """Relative standard deviation of one measured time, as estimated; the same over a family, as the next."""
     energy_noise: float
     measurements: int
-    """At this clock."""
+    """Number of measurements at this clock."""
 
 
-def smoothed(observations: Sequence[Observation]) -> dict[Place, Estimate]:
+def smoothed(observations: Sequence[Observation]) -> dict[CurveClock, Estimate]:
     """Estimate the costs of one family of programs wherever it was measured."""
     seen = np.array([(o.curve, o.frequency_mhz) for o in observations])
     places, inverse = np.unique(seen, axis=0, return_inverse=True)
@@ -94,8 +94,8 @@ def smoothed(observations: Sequence[Observation]) -> dict[Place, Estimate]:
     }
 
 
-def undecided(estimates: dict[Place, Estimate]) -> list[Place]:
-    """Places about as fast as the fastest of their curve, where noise would decide which clock is the fastest."""
+def undecided(estimates: dict[CurveClock, Estimate]) -> list[CurveClock]:
+    """Return the clocks about as fast as the fastest of their curve, where noise would decide which is the fastest."""
     least_s: dict[int, float] = {}
     for (curve, _), found in estimates.items():
         least_s[curve] = min(least_s.get(curve, np.inf), found.time_s)
@@ -119,7 +119,7 @@ def _fit(places: NDArray[np.int64], inverse: NDArray[np.int64], logarithms: Arra
     within = float(np.square(logarithms - means[inverse]).sum()), len(logarithms) - len(counts)
     curves = np.unique(places[:, 0], return_inverse=True)[1]
     levels = (np.bincount(curves, means) / np.bincount(curves))[curves]
-    terms = _Terms.of(places)
+    terms = _ShapeTerms.of(places)
     scales = _likeliest(terms, means - levels, counts, within)
     prior = terms.covariance(scales)
     gain = np.linalg.solve(prior + np.diag(scales[2] ** 2 / counts), prior)
@@ -128,7 +128,7 @@ def _fit(places: NDArray[np.int64], inverse: NDArray[np.int64], logarithms: Arra
 
 
 @dataclass(frozen=True, slots=True)
-class _Terms:
+class _ShapeTerms:
     """Terms of the prior covariance of all places, each of shape (places, places)."""
 
     given: Array
@@ -137,7 +137,7 @@ class _Terms:
     own_shape: Array
 
     @classmethod
-    def of(cls, places: NDArray[np.int64]) -> "_Terms":
+    def of(cls, places: NDArray[np.int64]) -> "_ShapeTerms":
         same = places[:, 0, None] == places[:, 0]
         clock = np.log(places[:, 1].astype(np.float64))
         clock = (clock - clock.max()) / max(float(np.ptp(clock)), 1e-9)
@@ -146,11 +146,13 @@ class _Terms:
         shape = (1 + apart) * np.exp(-apart)
         return cls(LEVEL**2 * same + SLOPE**2 * slopes + OWN_SLOPE**2 * slopes * same, shape, shape * same)
 
-    def covariance(self, scales: Scales) -> Array:
+    def covariance(self, scales: SmoothingScales) -> Array:
         return self.given + scales[0] ** 2 * self.shape + scales[1] ** 2 * self.own_shape
 
 
-def _likeliest(terms: _Terms, deviations: Array, counts: NDArray[np.int64], within: tuple[float, int]) -> Scales:
+def _likeliest(
+    terms: _ShapeTerms, deviations: Array, counts: NDArray[np.int64], within: tuple[float, int]
+) -> SmoothingScales:
     """Maximise the marginal likelihood.
 
     Args:
@@ -161,7 +163,7 @@ def _likeliest(terms: _Terms, deviations: Array, counts: NDArray[np.int64], with
     """
 
     @functools.cache
-    def score(scales: Scales) -> float:
+    def score(scales: SmoothingScales) -> float:
         factor = np.linalg.cholesky(terms.covariance(scales) + np.diag(scales[2] ** 2 / counts))
         white = np.linalg.solve(factor, deviations)
         repeats = within[0] / (2 * scales[2] ** 2) + within[1] * np.log(scales[2])

@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -62,6 +63,15 @@ class Journal:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             temporary.write_text(json.dumps(asdict(self.standing)) + "\n", encoding="utf-8")
             temporary.replace(self._path)
+
+
+OpenJournal = Callable[[Standing], Journal]
+"""Starts the journal of a job once it is known how much there is to measure."""
+
+
+def no_journal(standing: Standing) -> Journal:
+    """Return a journal that is never written."""
+    return Journal(None, standing)
 
 
 def read_standing(path: Path, since_s: float) -> Standing | None:

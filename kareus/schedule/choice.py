@@ -11,4 +11,4 @@ class Choice:
     sm_count: int
     """SMs given to the collective."""
     launch: str
-    """Operator beside which the collective is launched."""
+    """Name of the operator beside which the collective is launched."""

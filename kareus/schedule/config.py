@@ -7,7 +7,7 @@ from kareus.gpu_model.gpu import Gpu
 from kareus.model.config import MOST_GPUS
 
 MOST_CANDIDATES = 100_000
-"""Of a search space, to each launch operator, or of a search."""
+"""Largest number of candidates of a search space for each launch operator, and of a search."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +28,7 @@ class SearchSpaceConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleSlice:
-    """What enumerating execution schedules sees."""
+    """The part of the configuration that enumerating execution schedules reads."""
 
     gpu: Gpu
     space: SearchSpaceConfig

@@ -1,45 +1,57 @@
 """The search space of a partition (paper, appendices "Global Solution Space" and "MBO Hyperparameters")."""
 
-from dataclasses import dataclass
+import itertools
+import logging
+from collections.abc import Iterable
+
+import polars as pl
 
 from kareus.gpu_model.gpu import Gpu
 from kareus.graph.records import Operator, OperatorKind, Partition
-from kareus.schedule.config import SearchSpaceConfig
+from kareus.schedule.candidates import SearchSpace
+from kareus.schedule.config import ScheduleSlice, SearchSpaceConfig
+from kareus.schedule.tables import space_frame
+
+logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExecutionSchedule:
-    """One candidate: how a partition may run."""
+def enumerate_spaces(config: ScheduleSlice, partitions: Iterable[Partition]) -> pl.DataFrame:
+    """Return the table `SPACE`: the search space of every partition, whose sizes are logged."""
+    spaces = []
+    for partition in partitions:
+        space = search_space(partition, config.gpu, config.space)
+        logger.info(
+            "%s: %d candidates (%d frequencies x %d SM counts x %d of %d launch operators)",
+            partition.name,
+            len(space),
+            len(set(space.frequency_mhz)),
+            len(set(space.sm_count)),
+            len(set(space.launch)),
+            len(partition.operators),
+        )
+        spaces.append(space)
+    return space_frame(spaces)
 
-    frequency_mhz: int
-    sm_count: int
-    """SMs given to the collective."""
-    launch: int
-    """Index of the operator beside which the collective is launched."""
 
-
-def search_space(partition: Partition, gpu: Gpu, space: SearchSpaceConfig) -> tuple[ExecutionSchedule, ...]:
-    """All candidates of `partition`, ordered by frequency, SM count and launch operator."""
+def search_space(partition: Partition, gpu: Gpu, space: SearchSpaceConfig) -> SearchSpace:
+    """Return all candidates of `partition`, ordered by frequency, SM count and launch operator."""
     sm_counts = sm_allocations(partition.collective.group_size, space)
     launches = launch_operators(partition, gpu, sm_counts)
-    return tuple(
-        ExecutionSchedule(frequency_mhz=frequency_mhz, sm_count=sm_count, launch=launch)
-        for frequency_mhz in gpu.search_frequencies.clocks_mhz
-        for sm_count in sm_counts
-        for launch in launches
-    )
+    grid = itertools.product(gpu.search_frequencies.clocks_mhz, sm_counts, launches)
+    frequency_mhz, sm_count, launch = zip(*grid, strict=True)
+    return SearchSpace(partition=partition.name, frequency_mhz=frequency_mhz, sm_count=sm_count, launch=launch)
 
 
 def sm_allocations(group_size: int, space: SearchSpaceConfig) -> tuple[int, ...]:
-    """SM counts to search for a collective among `group_size` GPUs: multiples of the stride."""
+    """Return the SM counts to search for a collective among `group_size` GPUs: multiples of the stride."""
     small = group_size < space.small_group_below
     stride = space.small_group_sm_stride if small else space.sm_stride
     largest = space.small_group_sm_max if small else space.sm_max
     return tuple(range(stride, largest + 1, stride))
 
 
-def launch_operators(partition: Partition, gpu: Gpu, sm_counts: tuple[int, ...]) -> tuple[int, ...]:
-    """Operators beside which the collective may start without being exposed for certain.
+def launch_operators(partition: Partition, gpu: Gpu, sm_counts: tuple[int, ...]) -> tuple[str, ...]:
+    """Return the names of the operators beside which the collective may start without being exposed for certain.
 
     An operator is left out if from there on the collective takes longer than the remaining operators at every
     frequency and SM count, each taken at its hardware bound. The first operator always stays: a collective that
@@ -48,11 +60,13 @@ def launch_operators(partition: Partition, gpu: Gpu, sm_counts: tuple[int, ...])
     collective_s = partition.collective.bus_bytes / (gpu.link_gb_per_s * 1e9)
     slowest = gpu.search_frequencies.minimum_mhz, gpu.sm_count - max(sm_counts)
     longest_s = [bound_time_s(gpu, operator, *slowest) for operator in partition.operators]
-    return tuple(n for n in range(len(longest_s)) if n == 0 or sum(longest_s[n:]) >= collective_s)
+    return tuple(
+        operator.name for n, operator in enumerate(partition.operators) if n == 0 or sum(longest_s[n:]) >= collective_s
+    )
 
 
 def bound_time_s(gpu: Gpu, operator: Operator, frequency_mhz: int, sm_count: int) -> float:
-    """Least time that hardware allows for `operator`: the larger of arithmetic and HBM time at peak, then copies."""
+    """Return the least time that hardware allows: the larger of arithmetic and HBM time at peak, then copies."""
     memory_bound = operator.kind is OperatorKind.MEMORY
     compute_s = 0.0 if memory_bound else operator.flops / gpu.peak_flops(frequency_mhz, sm_count)
     bytes_per_s = gpu.hbm_gb_per_s * 1e9

@@ -1,8 +1,12 @@
-"""Table of search spaces."""
+"""The table of search spaces, and the two functions that write and read its rows."""
+
+from collections.abc import Iterable
 
 import polars as pl
 
 from kareus.artifacts.tables import Column, TableSchema
+from kareus.errors import ArtifactError
+from kareus.schedule.candidates import SearchSpace
 
 SPACE = TableSchema(
     name="space",
@@ -17,3 +21,40 @@ SPACE = TableSchema(
     ),
     key=("partition", "candidate"),
 )
+
+
+def space_frame(spaces: Iterable[SearchSpace]) -> pl.DataFrame:
+    """Return the table `SPACE` of the search spaces of several partitions."""
+    return SPACE.frame(
+        [
+            {
+                "partition": space.partition,
+                "candidate": candidate,
+                "frequency_mhz": frequency_mhz,
+                "sm_count": sm_count,
+                "launch": launch,
+            }
+            for space in spaces
+            for candidate, (frequency_mhz, sm_count, launch) in enumerate(
+                zip(space.frequency_mhz, space.sm_count, space.launch, strict=True)
+            )
+        ]
+    )
+
+
+def space_of(frame: pl.DataFrame, partition: str) -> SearchSpace:
+    """Return the search space of the partition of that name from the table `SPACE`.
+
+    Raises:
+        ArtifactError: the table has no candidates of that partition.
+    """
+    own = frame.filter(pl.col("partition") == partition).sort("candidate")
+    if own.is_empty():
+        known = ", ".join(frame["partition"].unique(maintain_order=True))
+        raise ArtifactError(f"no search space of partition '{partition}'; there are: {known}.")
+    return SearchSpace(
+        partition=partition,
+        frequency_mhz=tuple(own["frequency_mhz"]),
+        sm_count=tuple(own["sm_count"]),
+        launch=tuple(own["launch"]),
+    )

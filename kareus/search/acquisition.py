@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from kareus.pareto import Points, hypervolume_improvement
 from kareus.search.config import PaperSearch
 from kareus.search.dataset import Dataset
-from kareus.search.problem import Chosen, Prediction
+from kareus.search.problem import Chosen, CostPrediction
 
 
 def pass_sizes(config: PaperSearch, batch: int) -> dict[str, int]:
@@ -26,7 +26,7 @@ def pass_sizes(config: PaperSearch, batch: int) -> dict[str, int]:
 
 
 def select(
-    data: Dataset, prediction: Prediction, uncertainty: NDArray[np.float64], config: PaperSearch, batch: int
+    data: Dataset, prediction: CostPrediction, uncertainty: NDArray[np.float64], config: PaperSearch, batch: int
 ) -> list[Chosen]:
     """Choose the next batch among the candidates that `prediction` and `uncertainty` describe.
 
@@ -61,7 +61,7 @@ def plane(
     return np.column_stack((time_s, energies[name]))
 
 
-def plane_energy(prediction: Prediction, static_power_w: float) -> NDArray[np.float64]:
+def plane_energy(prediction: CostPrediction, static_power_w: float) -> NDArray[np.float64]:
     """Predicted total energy, which breaks the ties of the uncertainty pass."""
     return plane("total", prediction.time_s, prediction.dynamic_energy_j, static_power_w)[:, 1]
 

@@ -40,7 +40,7 @@ class SampleSizes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PaperSearch:
-    """Strategy `paper` and its hyperparameters (paper, appendix on MBO hyperparameters), or a yardstick."""
+    """Strategy `paper` and its hyperparameters (paper, appendix on MBO hyperparameters), or a baseline."""
 
     strategy: Strategy
     small: SampleSizes
@@ -89,29 +89,29 @@ class InformedSearch:
 
     strategy: Strategy
     draws: int
-    """GPUs imagined: draws of the GPU model's coefficients, which are the prior of the belief."""
+    """Number of GPUs that the prior is estimated from: draws of the GPU model's coefficients."""
     samples: int
-    """Joint samples of the belief over which improvements are averaged."""
+    """Number of joint samples of the posterior over which improvements are averaged."""
     plausible: int
-    """Most candidates that are sampled in a round."""
+    """Largest number of candidates that are sampled in a round."""
     initial: int
-    """Candidates of the first round, chosen by the prior alone."""
+    """Number of candidates that are measured first, chosen by the prior and by times."""
     batch: int
-    """Candidates of a later round."""
+    """Largest number of candidates measured in a later round."""
     picks: int
-    """Candidates that a round picks for what they may add; it looks at or measures them."""
+    """Number of candidates that a round picks by expected hypervolume improvement, to time or to measure them."""
     doubtful: int
-    """Looks of a round at the candidates of the least certain time."""
+    """Number of further time-only measurements of a round: candidates of the least certain time."""
     judged: int
-    """Latest looks by which a belief is judged before a search ends: it may be sure and wrong."""
+    """Number of latest time-only measurements over which the calibration error is taken before a search ends."""
     surprise: float
-    """Mean square of their standardised errors above which a search does not end."""
+    """Calibration error (mean square of standardised errors of predicted times) above which a search does not end."""
     most_looks: int
-    """Looks after which a search only measures; the last round may go beyond it."""
+    """Number of time-only measurements after which a search takes no more; the last round may go beyond it."""
     most: int
-    """Candidates after which a search ends in any case."""
+    """Number of measurements after which a search ends in any case."""
     enough: float
-    """Share of the hypervolume that all picks of a round are predicted to add, below which a search ends."""
+    """Share of the hypervolume: a search ends if all picks of a round together are predicted to add less."""
     noise: float
     """Relative standard deviation of one measured time or power."""
     reference_margin: float
@@ -139,7 +139,7 @@ SearchConfig = PaperSearch | InformedSearch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchSlice:
-    """What searching a partition sees."""
+    """The part of the configuration that searching a partition reads."""
 
     gpu: Gpu
     testbed: TestbedConfig

@@ -1,4 +1,4 @@
-"""What a search knows: the measurements and the looks taken so far."""
+"""What a search knows: the measurements and the time-only measurements taken so far."""
 
 from dataclasses import dataclass, field
 
@@ -11,18 +11,18 @@ from kareus.pareto import Points
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """Measured candidates, in the order of measuring, and those that were looked at."""
+    """Measured candidates, in the order of measuring, and those whose time alone was measured."""
 
     candidates: Indices
     """Numbers of the candidates, shape (n,)."""
     time_s: NDArray[np.float64]
     energy_j: NDArray[np.float64]
-    """Total energy of one GPU."""
+    """Total energy of one GPU, shape (n,)."""
     static_power_w: float
-    looked: Indices = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    """Numbers of the candidates that were looked at, shape (m,); some may have been measured, too."""
-    looked_time_s: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
-    """Their times as seen, shape (m,)."""
+    timed: Indices = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    """Numbers of the candidates with a time-only measurement, shape (m,); some may have been measured whole, too."""
+    timed_time_s: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    """Times of those, shape (m,)."""
 
     @property
     def dynamic_energy_j(self) -> NDArray[np.float64]:

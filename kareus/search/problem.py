@@ -1,4 +1,4 @@
-"""What strategies are asked, and what they answer."""
+"""The interface of strategies: the problem, the proposals of a round, and the end of a search."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -11,30 +11,28 @@ from kareus.gpu_model.gpu import Gpu
 from kareus.graph.records import Partition
 from kareus.search.config import SearchConfig
 from kareus.search.dataset import Dataset
-
-Features = NDArray[np.float64]
-"""Shape (n, 3): frequency, SM count, position of the launch operator."""
+from kareus.search.features import Features
 
 
 @dataclass(frozen=True, slots=True)
 class SearchProblem:
-    """One partition's search: its candidates, what is known beforehand, and where randomness comes from."""
+    """The search of one partition: its candidates, the prior, and the source of randomness."""
 
     partition: Partition
     features: Features
-    """Of every candidate, shape (candidates, 3)."""
+    """Features of every candidate."""
     prior: Gpu
-    """A GPU whose model is what `informed` expects before it has measured; never the one that is searched."""
+    """GPU whose model is the prior mean of `informed`; never the one that is searched."""
     config: SearchConfig
     generator: np.random.Generator
 
     def unmeasured(self, data: Dataset) -> Indices:
-        """Numbers of the candidates that `data` lacks, ascending."""
+        """Return the numbers of the candidates that `data` lacks, ascending."""
         return np.setdiff1d(np.arange(len(self.features)), data.candidates)
 
 
 @dataclass(frozen=True, slots=True)
-class Prediction:
+class CostPrediction:
     """Predicted costs of candidates, each of shape (n,)."""
 
     time_s: NDArray[np.float64]
@@ -52,23 +50,24 @@ class Chosen:
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """Candidates of one round by the pass that chose them, and what was predicted for all that were on offer."""
+    """Candidates of one round by the pass that chose them, and the predicted costs of all that were on offer."""
 
     passes: list[Chosen]
     offered: Indices
     """Numbers of the candidates that `prediction` is about, ascending."""
-    prediction: Prediction | None
-    looks: Indices = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    """Numbers of the candidates to look at, before any is measured."""
+    prediction: CostPrediction | None
+    time_only: Indices = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    """Numbers of the candidates whose time alone is measured, before any candidate is measured whole."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Nothing more is worth measuring."""
+    """The end of a search."""
 
     why: str
+    """Reason, as the table of rounds gives it."""
 
 
 Proposer = Callable[[Dataset, int], Proposal | Stop]
-"""Given the data and the round (0 first), what to measure next."""
+"""Proposes what to measure next, given the data and the number of the round, from 0."""
 BUDGET_SPENT = Stop("budget spent")

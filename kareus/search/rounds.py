@@ -1,4 +1,4 @@
-"""The search loop: propose, look, measure, compare hypervolumes, stop or go on."""
+"""The search loop: propose, measure times, measure, compare hypervolumes, stop or go on."""
 
 import time
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from kareus.pareto import hypervolume
-from kareus.profile.measure import Look, Measurement
+from kareus.profile.measure import Measurement, TimeMeasurement
 from kareus.search.config import PaperSearch, SearchConfig, Strategy
 from kareus.search.dataset import Dataset
 from kareus.search.problem import Proposal, Proposer, SearchProblem, Stop
@@ -27,12 +27,12 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Glance:
-    """One candidate that was looked at."""
+class TimeTrial:
+    """One candidate whose time alone was measured."""
 
     candidate: int
     round: int
-    look: Look
+    measurement: TimeMeasurement
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,65 +41,70 @@ class Round:
 
     round: int
     measured: int
+    """Number of measurements up to and with this round."""
+    timed: int
+    """Number of time-only measurements up to and with this round."""
     hypervolume: float
+    """Hypervolume of the measured (time, total energy), each divided by its maximum so far."""
     improvement: float | None
-    """None for the first measurements, and as long as there are none."""
-    looked: int
-    """Looks up to and with this round."""
+    """Relative improvement over the round before; None for the first measurements, and as long as there are none."""
     measuring_s: float
-    """Testbed's clock, looks included."""
-    looking_s: float
-    """Of that, on looks."""
+    """Testbed's clock spent in this round."""
+    timing_s: float
+    """Testbed's clock spent on time-only measurements in this round, a part of `measuring_s`."""
     stop: str
+    """Reason for ending after this round; empty if the search went on."""
 
 
 @dataclass(slots=True)
-class Search:
-    """All trials and rounds of one partition."""
+class SearchRun:
+    """All trials and rounds of the search of one partition."""
 
     trials: list[Trial] = field(default_factory=list)
-    glances: list[Glance] = field(default_factory=list)
+    time_trials: list[TimeTrial] = field(default_factory=list)
     rounds: list[Round] = field(default_factory=list)
     proposing_s: list[float] = field(default_factory=list)
     """Wall clock spent on each proposal, by round; one more than rounds if the last proposal was to end."""
 
     def dataset(self, static_power_w: float) -> Dataset:
-        """What has been measured and looked at."""
+        """Return what has been measured so far."""
         return Dataset(
             candidates=np.array([t.candidate for t in self.trials], dtype=np.int64),
             time_s=np.array([t.measurement.time_s for t in self.trials]),
             energy_j=np.array([t.measurement.energy_j for t in self.trials]),
             static_power_w=static_power_w,
-            looked=np.array([g.candidate for g in self.glances], dtype=np.int64),
-            looked_time_s=np.array([g.look.time_s for g in self.glances]),
+            timed=np.array([t.candidate for t in self.time_trials], dtype=np.int64),
+            timed_time_s=np.array([t.measurement.time_s for t in self.time_trials]),
         )
 
 
 def run_search(
     problem: SearchProblem,
     measure: Callable[[int], Measurement],
-    look: Callable[[int], Look],
+    measure_time: Callable[[int], TimeMeasurement],
     static_power_w: float,
     report: Callable[[Round], None] = lambda _: None,
-) -> Search:
-    """Search until the strategy has nothing to propose, the budget is spent or the hypervolume stands still.
+) -> SearchRun:
+    """Search until the strategy has nothing to propose, the budget is spent or the hypervolume no longer grows.
 
     Args:
         problem: what to search, how and with which budget.
         measure: measures the candidate of a number.
-        look: looks at the candidate of a number.
+        measure_time: measures the time alone of the candidate of a number.
         static_power_w: splits measured energy into static and dynamic.
-        report: told of every round as it ends.
+        report: called with every round as it ends.
     """
-    search = Search()
+    search = SearchRun()
     propose = _timed(proposer_of(problem), search.proposing_s)
     proposal = propose(search.dataset(static_power_w), 0)
     while isinstance(proposal, Proposal):
         number = len(search.rounds)
         before = search.dataset(static_power_w)
-        search.glances += [Glance(candidate=c, round=number, look=look(c)) for c in proposal.looks.tolist()]
+        search.time_trials += [
+            TimeTrial(candidate=c, round=number, measurement=measure_time(c)) for c in proposal.time_only.tolist()
+        ]
         search.trials += _measure_all(proposal, number, measure)
-        looking_s = sum(g.look.duration_s for g in search.glances[len(before.looked) :])
+        timing_s = sum(t.measurement.duration_s for t in search.time_trials[len(before.timed) :])
         measuring_s = sum(t.measurement.duration_s for t in search.trials[len(before.candidates) :])
         data = search.dataset(static_power_w)
         volume, improvement = _progress(before, data, problem.config.reference_margin)
@@ -112,9 +117,9 @@ def run_search(
                 measured=len(data.candidates),
                 hypervolume=volume,
                 improvement=improvement,
-                looked=len(data.looked),
-                measuring_s=looking_s + measuring_s,
-                looking_s=looking_s,
+                timed=len(data.timed),
+                measuring_s=timing_s + measuring_s,
+                timing_s=timing_s,
                 stop=proposal.why if isinstance(proposal, Stop) else "",
             )
         )
@@ -123,7 +128,7 @@ def run_search(
 
 
 def _timed(propose: Proposer, spent_s: list[float]) -> Proposer:
-    """As `propose`; adds to `spent_s` what each proposal took."""
+    """Wrap `propose`, adding the wall clock that each proposal took to `spent_s`."""
 
     def timed(data: Dataset, round_: int) -> Proposal | Stop:
         began_s = time.perf_counter()

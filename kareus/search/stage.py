@@ -1,34 +1,21 @@
 """Command `search`: run the rounds of one partition over the durable store."""
 
 import argparse
-import dataclasses
+import functools
 import logging
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-import polars as pl
 
 from kareus.artifacts.configuration import load_slice
 from kareus.artifacts.outputs import add_force, check_files, check_folder, table
 from kareus.artifacts.provenance import common_subject
-from kareus.artifacts.randomness import generator
 from kareus.artifacts.tables import read_provenance, read_table, write_table
-from kareus.graph.program import Program
-from kareus.graph.records import Partition
-from kareus.pareto import pareto_mask
 from kareus.partition.read import find_partition
 from kareus.partition.tables import PARTITIONS
 from kareus.profile.bench import open_bench, progress_file
-from kareus.profile.measure import Look, Measurement
-from kareus.profile.programs import partition_program
-from kareus.progress.journal import Journal, Standing
-from kareus.schedule.tables import SPACE
+from kareus.progress.journal import Journal
+from kareus.schedule.tables import SPACE, space_of
 from kareus.search.config import SearchSlice
-from kareus.search.prior import textbook
-from kareus.search.problem import Features, SearchProblem
-from kareus.search.rounds import Round, Search, run_search
-from kareus.search.strategy import most_measured
+from kareus.search.partition_search import search_partition
 from kareus.search.tables import CANDIDATES, PROPOSALS, ROUNDS
 
 logger = logging.getLogger(__name__)
@@ -53,47 +40,15 @@ def run(arguments: argparse.Namespace) -> None:
     _check_outputs(arguments)
     config = load_slice(arguments.config, SearchSlice)
     partition = find_partition(arguments.partitions, arguments.partition)
-    space = read_table(arguments.space, SPACE).filter(pl.col("partition") == partition.name).sort("candidate")
-    launches = [next(i for i, o in enumerate(partition.operators) if o.name == name) for name in space["launch"]]
-    problem = SearchProblem(
-        partition=partition,
-        features=np.column_stack((space["frequency_mhz"], space["sm_count"], launches)).astype(np.float64),
-        prior=textbook(config.gpu),
-        config=config.search,
-        generator=generator(config.seed, partition.name),
-    )
-    journal = Journal(arguments.progress, Standing(budget=most_measured(problem), space=len(problem.features), round=0))
+    space = space_of(read_table(arguments.space, SPACE), partition.name)
     bench = open_bench(config)
     provenance = bench.provenance(_subject(arguments.partitions, arguments.space))
-    place = (arguments.store, partition.name, partition)
-    with bench.profiler(*place) as profiler, bench.looker(*place) as looker:
-
-        def measure(candidate: int) -> Measurement:
-            measured = profiler.measure(*candidate_program(partition, problem.features, candidate))
-            journal.standing.measured += 1
-            journal.keep()
-            return measured
-
-        def look(candidate: int) -> Look:
-            looked = looker.look(*candidate_program(partition, problem.features, candidate))
-            journal.standing.looked += 1
-            journal.keep()
-            return looked
-
-        def report(round_: Round) -> None:
-            journal.standing.round, journal.standing.hypervolume = round_.round + 1, round_.hypervolume
-            journal.keep()
-            _report(round_)
-
-        search = run_search(problem, measure, look, config.gpu.static_power_w, report=report)
-    logger.info("candidates: %s; looks: %s", profiler.tally, looker.tally)
-    rows = _candidate_rows(search, space, config.gpu.static_power_w)
-    write_table(arguments.candidates, CANDIDATES.frame(rows), CANDIDATES, provenance)
-    shared = {"strategy": str(config.search.strategy), "gpus": partition.collective.group_size}
-    rounds = [dataclasses.asdict(r) | shared for r in search.rounds]
-    write_table(arguments.rounds, ROUNDS.frame(rounds), ROUNDS, provenance)
-    proposals = [{"round": round_, "proposing_s": spent_s} for round_, spent_s in enumerate(search.proposing_s)]
-    write_table(arguments.proposals, PROPOSALS.frame(proposals), PROPOSALS, provenance)
+    with bench.profiler(arguments.store, partition.name, partition) as profiler:
+        tables = search_partition(config, partition, space, profiler, functools.partial(Journal, arguments.progress))
+    logger.info("candidates: %s; looks: %s", profiler.tally, profiler.time_tally)
+    write_table(arguments.candidates, tables.candidates, CANDIDATES, provenance)
+    write_table(arguments.rounds, tables.rounds, ROUNDS, provenance)
+    write_table(arguments.proposals, tables.proposals, PROPOSALS, provenance)
 
 
 def _check_outputs(arguments: argparse.Namespace) -> None:
@@ -106,46 +61,8 @@ def _check_outputs(arguments: argparse.Namespace) -> None:
     check_folder(arguments.store, force=arguments.force)
 
 
-def candidate_program(partition: Partition, features: Features, candidate: int) -> tuple[Program, int]:
-    """The program of one candidate, and its clock in MHz."""
-    frequency_mhz, sm_count, launch = features[candidate].astype(int).tolist()
-    return partition_program(partition, sm_count, launch), frequency_mhz
-
-
 def _subject(partitions: Path, space: Path) -> str:
     """What both inputs are about."""
     return common_subject(
         {str(partitions): read_provenance(partitions, PARTITIONS), str(space): read_provenance(space, SPACE)}
     )
-
-
-def _report(round_: Round) -> None:
-    progress = f"hypervolume {round_.hypervolume:.4f}"
-    if round_.improvement is not None:
-        progress += f" ({round_.improvement:+.2%})"
-    if round_.stop:
-        progress += f"; ends: {round_.stop}"
-    logger.info("round %d: %d looked at, %d measured, %s", round_.round, round_.looked, round_.measured, progress)
-
-
-def _candidate_rows(search: Search, space: pl.DataFrame, static_power_w: float) -> list[dict[str, Any]]:
-    data = search.dataset(static_power_w)
-    dynamic_energy_j, on_frontier = data.dynamic_energy_j.tolist(), pareto_mask(data.dynamic).tolist()
-    candidates = space.rows(named=True)
-    return [
-        {
-            "candidate": trial.candidate,
-            "round": trial.round,
-            "chosen_by": trial.chosen_by,
-            "frequency_mhz": candidates[trial.candidate]["frequency_mhz"],
-            "sm_count": candidates[trial.candidate]["sm_count"],
-            "launch": candidates[trial.candidate]["launch"],
-            "predicted_time_s": trial.predicted_time_s,
-            "predicted_dynamic_energy_j": trial.predicted_dynamic_energy_j,
-            "time_s": trial.measurement.time_s,
-            "energy_j": trial.measurement.energy_j,
-            "dynamic_energy_j": dynamic_energy_j[i],
-            "on_frontier": on_frontier[i],
-        }
-        for i, trial in enumerate(search.trials)
-    ]

@@ -1,7 +1,7 @@
 """Strategies: which candidates a round measures.
 
-`informed` starts from what a GPU model expects; `paper` follows Algorithm 1 of the paper; `random` and `exhaustive` are
-yardsticks.
+`informed` has a GPU model as its prior; `paper` follows Algorithm 1 of the paper; `random` and `exhaustive` are
+baselines.
 """
 
 from collections.abc import Callable
@@ -18,14 +18,14 @@ from kareus.search.surrogate import disagreement, predict
 
 
 def proposer_of(problem: SearchProblem) -> Proposer:
-    """The proposer of the problem's strategy, at the start of a search."""
+    """Return the proposer of the problem's strategy, at the start of a search."""
     if isinstance(problem.config, InformedSearch):
         return informed(problem, problem.config)
     return partial(PROPOSERS[problem.config.strategy], problem, problem.config)
 
 
 def most_measured(problem: SearchProblem) -> int:
-    """Candidates that a search measures at most; most end before."""
+    """Return the most candidates that a search measures; many end before."""
     space, config = len(problem.features), problem.config
     if isinstance(config, InformedSearch):
         return min(config.most, space)
@@ -36,21 +36,21 @@ def most_measured(problem: SearchProblem) -> int:
 
 
 def sizes_of(operators: int, config: PaperSearch) -> SampleSizes:
-    """Sample sizes by class of partition: one operator, two or three, more (paper, appendix on hyperparameters)."""
+    """Return the sample sizes for one operator, two or three, or more (paper, appendix on hyperparameters)."""
     if operators == 1:
         return config.small
     return config.medium if operators <= 3 else config.large  # noqa: PLR2004 - the paper's classes
 
 
 def propose_paper(problem: SearchProblem, config: PaperSearch, data: Dataset, round_: int) -> Proposal | Stop:
-    """Random initial design, then the four passes."""
+    """Propose a random initial design, then what the four passes choose."""
     sizes = sizes_of(len(problem.partition.operators), config)
     if round_ == 0:
         return _random(problem, data, sizes.initial, "initial")
     offered = problem.unmeasured(data)
     if round_ > sizes.max_rounds or not len(offered):
         return BUDGET_SPENT
-    train, query = problem.features[data.candidates], problem.features[offered]
+    train, query = problem.features.matrix[data.candidates], problem.features.matrix[offered]
     seed = int(problem.generator.integers(2**31))
     prediction = predict(train, data, query, config, seed)
     uncertainty = disagreement(train, data, query, config, problem.generator)
@@ -59,7 +59,7 @@ def propose_paper(problem: SearchProblem, config: PaperSearch, data: Dataset, ro
 
 
 def propose_random(problem: SearchProblem, config: PaperSearch, data: Dataset, round_: int) -> Proposal | Stop:
-    """As many random candidates as `paper` may measure, in rounds of the same sizes."""
+    """Propose as many random candidates as `paper` may measure, in rounds of the same sizes."""
     sizes = sizes_of(len(problem.partition.operators), config)
     if round_ > sizes.max_rounds or not len(problem.unmeasured(data)):
         return BUDGET_SPENT
@@ -67,7 +67,7 @@ def propose_random(problem: SearchProblem, config: PaperSearch, data: Dataset, r
 
 
 def propose_exhaustive(problem: SearchProblem, config: PaperSearch, data: Dataset, round_: int) -> Proposal | Stop:
-    """Every candidate, in one round."""
+    """Propose every candidate in one round."""
     if round_ > 0:
         return BUDGET_SPENT
     return Proposal([Chosen("all", problem.unmeasured(data))], np.array([], dtype=np.int64), None)

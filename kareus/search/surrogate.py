@@ -6,24 +6,32 @@ from types import ModuleType
 import numpy as np
 from numpy.typing import NDArray
 
-from kareus.arrays import Indices
+from kareus.arrays import Array, Indices
 from kareus.search.config import PaperSearch
 from kareus.search.dataset import Dataset
-from kareus.search.problem import Features, Prediction
+from kareus.search.problem import CostPrediction
 
 
-def predict(train: Features, data: Dataset, query: Features, config: PaperSearch, seed: int) -> Prediction:
-    """Train both surrogates on `data` (features `train`, in its order) and predict `query`."""
-    return Prediction(
+def predict(train: Array, data: Dataset, query: Array, config: PaperSearch, seed: int) -> CostPrediction:
+    """Train both surrogates on `data` and predict the costs of other candidates.
+
+    Args:
+        train: matrix of the features of the measured candidates, in the order of `data`, shape (n, 3).
+        data: their measurements.
+        query: matrix of the features of the candidates to predict, shape (m, 3).
+        config: hyperparameters.
+        seed: of both surrogates.
+    """
+    return CostPrediction(
         time_s=_fit_predict(train, data.time_s, query, config, seed),
         dynamic_energy_j=_fit_predict(train, data.dynamic_energy_j, query, config, seed),
     )
 
 
 def disagreement(
-    train: Features, data: Dataset, query: Features, config: PaperSearch, generator: np.random.Generator
+    train: Array, data: Dataset, query: Array, config: PaperSearch, generator: np.random.Generator
 ) -> NDArray[np.float64]:
-    """How much bootstrap ensembles disagree on `query`: the sum of both objectives' standard deviations, shape (n,).
+    """How much bootstrap ensembles disagree on `query`: the sum of both objectives' standard deviations, shape (m,).
 
     Each member sees a resample of `bootstrap_fraction` of the data, drawn with replacement. Objectives are scaled
     by their largest measurement, so that seconds and joules can be added.
@@ -42,7 +50,7 @@ def disagreement(
 
 
 def _fit_predict(
-    train: Features, target: NDArray[np.float64], query: Features, config: PaperSearch, seed: int
+    train: Array, target: NDArray[np.float64], query: Array, config: PaperSearch, seed: int
 ) -> NDArray[np.float64]:
     """Boosted trees on the target scaled by its mean, so that the default leaf regularisation suits any unit."""
     xgboost = import_xgboost()

@@ -1,7 +1,7 @@
 """Tables of a partition's search: every candidate it measured, how each round went, and what choosing took.
 
 The last is the one table of planning that is not the same when it is made again: its numbers are of the machine that
-planned, not of the testbed. They stand in a table of their own so that all others are the same.
+planned, not of the testbed. They have a table of their own so that all others are the same.
 """
 
 import polars as pl

@@ -29,7 +29,8 @@ class Sweep:
     """Repeated measurements of one partition, under every window with every cooldown."""
 
     partition: str
-    """It runs at its default: collective beside the first operator, on the testbed's default SMs."""
+    """Name of the partition, which runs at its default: collective beside the first operator, on the testbed's default
+    SMs."""
     frequency_mhz: int
     windows_s: tuple[float, ...]
     cooldowns_s: tuple[float, ...]
@@ -54,7 +55,7 @@ class Sweep:
             raise ConfigError(f"windows x cooldowns x trials={measurements:,}: must be at most {MOST_MEASUREMENTS:,}.")
 
     def protocols(self, usual: MeasurementProtocol) -> tuple[MeasurementProtocol, ...]:
-        """The protocols to measure under, which differ from the usual one in what is swept."""
+        """Return the protocols to measure under, which differ from the usual one in what is swept."""
         return tuple(
             dataclasses.replace(usual, window_s=window_s, cooldown_s=cooldown_s, settle_s=self.settle_s)
             for window_s in self.windows_s
@@ -74,11 +75,11 @@ class ProfilerSweep:
     """One combination of overrides."""
 
     workload_name: str
-    """Whose partition it measures: its folder under `results/`."""
+    """Workload whose partition it measures: its folder under `results/`."""
     name: str
     """Its folder under `results/<workload>/profile/`."""
     overrides: tuple[str, ...]
-    """That give it alone."""
+    """Overrides that give this sweep alone."""
     workload: Workload
     sweep: Sweep
     refusal: str | None
@@ -86,7 +87,7 @@ class ProfilerSweep:
 
 
 def resolve_sweep(overrides: Sequence[str], config_dir: Path = CONFIG_DIR) -> ProfilerSweep:
-    """Resolve overrides that give one sweep; as `expand_sweeps` else.
+    """Resolve overrides that give one sweep; otherwise as `expand_sweeps`.
 
     Raises:
         ConfigError: they give several.

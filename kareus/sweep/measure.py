@@ -1,4 +1,4 @@
-"""Sweeping the profiler: how much a measured energy scatters, and how far off it is, by window and cooldown.
+"""Sweeping the profiler: scatter and error of a measured energy, by window and cooldown.
 
 Under each protocol the trials follow one another on a GPU that stays as hot as the one before left it (paper, section
 6.7), unlike all other measurements of a simulated testbed.
@@ -7,26 +7,26 @@ Under each protocol the trials follow one another on a GPU that stays as hot as 
 from collections.abc import Iterator
 
 from kareus.artifacts.records import canonical_json, content_hash
-from kareus.artifacts.store import Shelf
 from kareus.artifacts.tables import Row
 from kareus.gpu_model.model import run_program
 from kareus.graph.program import Program
 from kareus.profile.config import MeasurementProtocol
 from kareus.profile.measure import measure_once
+from kareus.profile.shelves import RowShelf
 from kareus.profile.tables import TRIALS
 from kareus.sweep.config import ProfilerSweep
 from kareus.testbed.config import TestbedKind
 from kareus.testbed.protocol import Testbed
 
 
-def run_sweep(swept: ProfilerSweep, program: Program, testbed: Testbed, shelf: Shelf) -> list[Row]:
-    """Measure `program` as the sweep says; returns the rows of `TRIALS`, by protocol.
+def run_sweep(swept: ProfilerSweep, program: Program, testbed: Testbed, shelf: RowShelf) -> list[Row]:
+    """Measure `program` under every protocol of the sweep; return the rows of `TRIALS`, by protocol.
 
     Args:
         swept: the sweep.
-        program: of its partition.
-        testbed: where to measure.
-        shelf: of `TRIALS`. What a protocol lacks there is measured together, since its trials heat one another.
+        program: program of its partition.
+        testbed: testbed to measure on.
+        shelf: shelf of `TRIALS`. Trials that a protocol lacks there are measured together, since they heat one another.
     """
     rows = list[Row]()
     shared = _shared(swept, program)

@@ -44,7 +44,8 @@ def run(arguments: argparse.Namespace) -> None:
     subject = subject_of(workload)
     check_subject(subject, {str(arguments.partitions): read_provenance(arguments.partitions, PARTITIONS)})
     partition = find_partition(arguments.partitions, sweep.partition)
-    program = partition_program(partition, workload.testbed.default_collective_sm_count, launch=0)
+    first, sm_count = partition.operators[0].name, workload.testbed.default_collective_sm_count
+    program = partition_program(partition, sm_count, launch=first)
     bench = open_bench(workload)
     content = (partition, sweep.frequency_mhz, sweep.settle_s)
     with bench.shelf(arguments.store, partition.name, content, TRIALS) as shelf:

@@ -1,1 +1,1 @@
-"""Where programs run: one protocol, with the simulated GPU (and later real GPUs) behind it."""
+"""Testbeds that run programs: one protocol, implemented by the simulated GPU and by real GPUs."""

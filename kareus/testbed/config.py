@@ -1,4 +1,4 @@
-"""Where candidates are measured: the records of Hydra group `testbed`."""
+"""Testbeds that candidates are measured on: the records of Hydra group `testbed`."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -8,7 +8,7 @@ from kareus.errors import ConfigError
 
 
 class TestbedKind(StrEnum):
-    """Where candidates run."""
+    """Kind of testbed."""
 
     SIMULATED = "simulated"
     CUDA = "cuda"
@@ -20,7 +20,7 @@ class CudaCollectives(StrEnum):
     NCCL = "nccl"
     """Real ones among as many GPUs of this machine as the program's groups have; limited to their SMs."""
     LOOPBACK = "loopback"
-    """On one GPU: a kernel on the collective's SMs that moves its bytes through HBM, as links would."""
+    """A stand-in on one GPU: a kernel on the collective's SMs that moves its bytes through HBM, as links would."""
 
 
 class ClockPolicy(StrEnum):
@@ -66,7 +66,7 @@ class TestbedConfig:
     default_collective_sm_count: int
     """SMs that the default (NCCL) collective takes: sequential execution and default nanobatching."""
     cuda: CudaConfig | None
-    """Only where `kind` is `cuda`, and there it must be given."""
+    """Must be given where `kind` is `cuda`, and null elsewhere."""
 
     def __post_init__(self) -> None:
         within(self, -100, 200, "degC", "ambient_c")

@@ -1,4 +1,4 @@
-"""The protocol between the profiler and whatever runs programs, simulated or real."""
+"""The protocol between the profiler and a testbed, simulated or real."""
 
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -54,7 +54,7 @@ class Testbed(Protocol):
 
     @property
     def identity(self) -> TestbedIdentity:
-        """What provenance says of it."""
+        """Identity of the testbed in provenance."""
 
     def session(self, program: Program, measurement: str) -> AbstractContextManager[Session]:
         """Load `program`.

@@ -88,8 +88,9 @@ def test_other_laws_agree_for_one_program_and_all_schedules(sm_count, launch):
     at_once = other_laws.run_schedules(
         a100(), PARTITION, CLOCKS, np.full_like(CLOCKS, sm_count), np.full_like(CLOCKS, launch)
     )
+    program = partition_program(PARTITION, sm_count, PARTITION.operators[launch].name)
     for place, clock in enumerate(CLOCKS):
-        alone = other_laws.run_program(a100(), partition_program(PARTITION, sm_count, launch), clock)
+        alone = other_laws.run_program(a100(), program, clock)
         assert float(alone.time_s) == pytest.approx(at_once.time_s[place])
         assert float(alone.energy_j) == pytest.approx(at_once.energy_j[place])
 

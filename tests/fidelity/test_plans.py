@@ -99,9 +99,11 @@ def overlapped_by_hand(subject, stage, direction):
             partition = Partition(
                 name=segment.name, direction=segment.direction, operators=segment.operators, collective=collective
             )
-            space = [s for s in search_space(partition, gpu, subject.workload.space) if s.frequency_mhz == clock]
-            sm_counts, launches = np.array([s.sm_count for s in space], float), np.array([s.launch for s in space])
-            behaviour = run_schedules(gpu, partition, np.full(len(space), clock), sm_counts, launches)
+            space = search_space(partition, gpu, subject.workload.space)
+            own = [n for n, mhz in enumerate(space.frequency_mhz) if mhz == clock]
+            sm_counts = np.array([space.sm_count[n] for n in own], float)
+            launches = np.array([partition.operator_index(space.launch[n]) for n in own])
+            behaviour = run_schedules(gpu, partition, np.full(len(own), clock), sm_counts, launches)
             own = (2 * layers - (n == 0)) * np.column_stack((behaviour.time_s, behaviour.energy_j))
             total = (total[:, None] + own[None]).reshape(-1, 2)
         total += cost(gpu, clock, Step(operators=kinds[0].operators))

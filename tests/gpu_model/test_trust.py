@@ -11,7 +11,8 @@ import yaml
 from helpers.builders import CONFIG, a100, protocol, simulated
 
 from kareus.gpu_model import trust as module
-from kareus.gpu_model.gpu import FrequencyRange, Gpu, GpuCoefficients
+from kareus.gpu_model.coefficients import GpuCoefficients
+from kareus.gpu_model.gpu import FrequencyRange, Gpu
 from kareus.gpu_model.trust import numbers_of, trust
 from kareus.testbed.factory import open_testbed
 from kareus.workload.compose import compose

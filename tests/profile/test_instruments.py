@@ -5,7 +5,7 @@ from helpers.builders import a100, gemm, protocol, search, simulated
 
 from kareus.graph.program import Program, Step
 from kareus.profile.bench import Bench
-from kareus.profile.measure import look_once, measure_once
+from kareus.profile.measure import measure_once, measure_time_once
 from kareus.search.config import SearchSlice
 from kareus.testbed.factory import open_testbed
 from kareus.testbed.protocol import ClockReport
@@ -86,16 +86,16 @@ def test_a_measurement_takes_as_long_as_its_parts():
     assert row["duration_s"] == pytest.approx(0.125 + 0.4 + 3 * 0.3 + 0.25 + 4.0 + 17 * 0.3 + 0.25)
 
 
-def test_a_look_takes_as_long_as_its_parts():
-    row = look_once(Instruments(), 1410, PROTOCOL)
+def test_a_time_alone_takes_as_long_as_its_parts():
+    row = measure_time_once(Instruments(), 1410, PROTOCOL)
     assert row["duration_s"] == pytest.approx(0.125 + 0.4 + 3 * 0.3)
 
 
-def test_a_look_leaves_out_the_cold_execution():
-    assert look_once(Instruments(), 1410, PROTOCOL)["time_s"] == pytest.approx(WARM_S, rel=1e-9)
+def test_a_time_alone_leaves_out_the_cold_execution():
+    assert measure_time_once(Instruments(), 1410, PROTOCOL)["time_s"] == pytest.approx(WARM_S, rel=1e-9)
 
 
-@pytest.mark.parametrize("take", [measure_once, look_once])
+@pytest.mark.parametrize("take", [measure_once, measure_time_once])
 def test_the_clock_is_what_the_session_reports(take):
     row = take(Instruments(), 1410, PROTOCOL)
     assert (row["clock_mean_mhz"], row["throttle_reasons"]) == (1317.5, ["power-limit"])
@@ -112,9 +112,9 @@ def test_programs_that_differ_in_blocks_are_kept_apart(tmp_path):
     programs = [Program(name="same", steps=steps, blocks=blocks) for blocks in (None, (0, 1), (0, 2))]
     config = SearchSlice(gpu=a100(), testbed=simulated(), protocol=protocol(), search=search(), seed=0)
     bench = Bench(config, open_testbed(simulated(), a100(), protocol().predecessor_power_w, 0))
-    with bench.profiler(tmp_path, "same", "x") as profiler, bench.looker(tmp_path, "same", "x") as looker:
+    with bench.profiler(tmp_path, "same", "x") as profiler:
         for program in programs:
             profiler.measure(program, 1200)
-            looker.look(program, 1200)
+            profiler.measure_time(program, 1200)
         assert profiler.tally == "3 measured, 0 from the store"
-        assert looker.tally == "3 taken, 0 from the store"
+        assert profiler.time_tally == "3 taken, 0 from the store"

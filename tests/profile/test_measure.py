@@ -9,7 +9,8 @@ from kareus.gpu_model.gpu import FrequencyRange
 from kareus.gpu_model.model import run_program
 from kareus.graph.program import Program, Step
 from kareus.profile.bench import Bench
-from kareus.profile.measure import Profiler, look_once, measure_once
+from kareus.profile.measure import Profiler, measure_once, measure_time_once
+from kareus.profile.shelves import MemoryShelf
 from kareus.profile.tables import LOOKS, MEASUREMENTS
 from kareus.search.config import SearchSlice
 from kareus.testbed.factory import open_testbed
@@ -39,10 +40,14 @@ def shelf(folder, testbed, content="x", seed=0, **changes):
     return Bench(config, testbed).shelf(folder, "linear", content)
 
 
+def over(testbed, store):
+    return Profiler(testbed, protocol(), store, MemoryShelf(LOOKS))
+
+
 def test_a_measurement_is_near_the_truth_and_says_how_it_was_taken(tmp_path):
     testbed = CountingTestbed()
     with shelf(tmp_path, testbed) as store:
-        measured = Profiler(testbed, protocol(), store).measure(PROGRAM, 1200)
+        measured = over(testbed, store).measure(PROGRAM, 1200)
         (row,) = store._rows.values()
     truth = run_program(a100(), PROGRAM, 1200)
     assert measured.time_s == pytest.approx(truth.time_s, rel=0.02)
@@ -61,7 +66,7 @@ def test_what_the_store_has_is_not_measured_again(tmp_path):
     results = []
     for _ in range(2):
         with shelf(tmp_path, testbed) as store:
-            profiler = Profiler(testbed, protocol(), store)
+            profiler = over(testbed, store)
             results.append([profiler.measure(PROGRAM, f) for f in (900, 1410, 900)])
     assert testbed.sessions == 2
     assert results[0] == results[1]
@@ -71,7 +76,7 @@ def test_what_the_store_has_is_not_measured_again(tmp_path):
 def test_a_repeat_is_another_measurement_of_the_same(tmp_path):
     testbed = CountingTestbed()
     with shelf(tmp_path, testbed) as store:
-        profiler = Profiler(testbed, protocol(), store)
+        profiler = over(testbed, store)
         first, second = profiler.measure(PROGRAM, 1410), profiler.measure(PROGRAM, 1410, repeat=1)
     assert first != second
     assert first.time_s == pytest.approx(second.time_s, rel=0.03)
@@ -82,7 +87,7 @@ def test_the_order_of_measuring_changes_nothing(tmp_path):
     for name, order in (("one", [900, 1200, 1410]), ("two", [1410, 900, 1200])):
         testbed = CountingTestbed()
         with shelf(tmp_path / name, testbed) as store:
-            profiler = Profiler(testbed, protocol(), store)
+            profiler = over(testbed, store)
             results.append({f: profiler.measure(PROGRAM, f) for f in order})
     assert results[0] == results[1]
 
@@ -110,42 +115,42 @@ def test_the_age_of_the_counter_does_not_bias_the_energy(seed):
 
 @pytest.mark.parametrize("clock_mhz", [900, 1200, 1410])
 @pytest.mark.parametrize("power_limit_w", [400, 200], ids=["free", "throttled"])
-def test_a_look_sees_the_time_that_a_measurement_does(clock_mhz, power_limit_w):
+def test_a_time_alone_is_that_of_a_whole_measurement(clock_mhz, power_limit_w):
     """On the simulated testbed, whose power limit acts at once: no bias, whether the limit holds the clock or not."""
     gpu = a100(power_limit_w=power_limit_w)
     truth = run_program(gpu, PROGRAM, clock_mhz)
     with open_testbed(simulated(time_noise=0.0), gpu, protocol().predecessor_power_w, 0).session(
         PROGRAM, "look"
     ) as session:
-        row = look_once(session, clock_mhz, protocol())
+        row = measure_time_once(session, clock_mhz, protocol())
     assert row["time_s"] == pytest.approx(float(truth.time_s), rel=1e-9)
     assert row["clock_mean_mhz"] == pytest.approx(float(truth.mean_clock_mhz))
     assert (row["throttle_reasons"] == ["power-limit"]) == bool(truth.power_limited)
 
 
-def test_looks_are_as_noisy_as_times_measured_and_of_an_own_noise():
+def test_times_alone_are_as_noisy_as_measured_ones():
     testbed = open_testbed(simulated(), a100(), protocol().predecessor_power_w, 0)
     truth = float(run_program(a100(), PROGRAM, 1200).time_s)
     errors = []
     for number in range(200):
         with testbed.session(PROGRAM, str(number)) as session:
-            errors.append(look_once(session, 1200, protocol())["time_s"] / truth - 1)
+            errors.append(measure_time_once(session, 1200, protocol())["time_s"] / truth - 1)
     assert abs(np.mean(errors)) < 4 * simulated().time_noise / len(errors) ** 0.5
     assert np.std(errors) == pytest.approx(simulated().time_noise, rel=0.3)
 
 
-def test_a_look_costs_a_tenth_of_a_measurement_and_is_kept_apart_from_them(tmp_path):
+def test_a_time_alone_costs_a_tenth_and_is_kept_apart(tmp_path):
     testbed = CountingTestbed()
     config = SearchSlice(gpu=a100(), testbed=simulated(), protocol=protocol(), search=search(), seed=0)
     bench = Bench(config, testbed)
-    with bench.profiler(tmp_path, "linear", "x") as profiler, bench.looker(tmp_path, "linear", "x") as looker:
-        measured, look = profiler.measure(PROGRAM, 1200), looker.look(PROGRAM, 1200)
-    assert look.time_s == pytest.approx(measured.time_s, rel=0.02)
-    assert look.time_s != measured.time_s
-    assert look.duration_s < measured.duration_s / 8
-    with bench.looker(tmp_path, "linear", "x") as looker:
-        assert looker.look(PROGRAM, 1200) == look
-        assert looker.tally == "0 taken, 1 from the store"
+    with bench.profiler(tmp_path, "linear", "x") as profiler:
+        measured, timed = profiler.measure(PROGRAM, 1200), profiler.measure_time(PROGRAM, 1200)
+    assert timed.time_s == pytest.approx(measured.time_s, rel=0.02)
+    assert timed.time_s != measured.time_s
+    assert timed.duration_s < measured.duration_s / 8
+    with bench.profiler(tmp_path, "linear", "x") as profiler:
+        assert profiler.measure_time(PROGRAM, 1200) == timed
+        assert profiler.time_tally == "0 taken, 1 from the store"
     assert testbed.sessions == 2
     (kept,) = tmp_path.rglob("looks.parquet")
     assert len(read_table(kept, LOOKS)) == 1

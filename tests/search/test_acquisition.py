@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from kareus.search.acquisition import normalised_improvement, pass_sizes, plane, select
 from kareus.search.dataset import Dataset
-from kareus.search.problem import Prediction
+from kareus.search.problem import CostPrediction
 
 STATIC_W = 60.0
 
@@ -17,7 +17,7 @@ def dataset(costs):
 
 
 def prediction(costs):
-    return Prediction(*np.array(costs, dtype=float).T)
+    return CostPrediction(*np.array(costs, dtype=float).T)
 
 
 @pytest.mark.parametrize(("batch", "sizes"), [(16, (6, 3, 3)), (32, (12, 6, 6)), (15, (6, 3, 3)), (1, (0, 0, 0))])

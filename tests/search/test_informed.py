@@ -9,24 +9,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kareus.fidelity.fit import TO_FRONTIERS, TO_TABLES
-from kareus.gpu_model.gpu import GpuCoefficients
+from kareus.gpu_model.coefficients import COEFFICIENTS
 from kareus.gpu_model.model import run_schedules
 from kareus.graph.interleave import partition_of
 from kareus.graph.records import Batch
 from kareus.pareto import hypervolume, pareto_front
-from kareus.profile.measure import Look, Measurement
+from kareus.profile.measure import Measurement, TimeMeasurement
 from kareus.schedule.space import search_space
-from kareus.search.belief import Belief
 from kareus.search.dataset import Dataset
-from kareus.search.prior import EXPECTED, NEVER_RECALIBRATED, imagine, textbook
+from kareus.search.features import Features, features_of
+from kareus.search.posterior import GaussianPrior
+from kareus.search.prior import SPREADS, sample_prior, textbook
 from kareus.search.problem import BUDGET_SPENT, SearchProblem
 from kareus.search.rounds import run_search
 
 MLP = graphs()[Batch.NANOBATCH].forward[1]
 PARTITION = partition_of(MLP, MLP.collective)
-FEATURES = np.array(
-    [(c.frequency_mhz, c.sm_count, c.launch) for c in search_space(PARTITION, a100(), space())], dtype=float
-)
+FEATURES = features_of(PARTITION, search_space(PARTITION, a100(), space()))
 STATIC_W = a100().static_power_w
 
 
@@ -47,15 +46,15 @@ def scaled(gpu, factors):
 
 def perturbed(seed):
     """An A100 whose coefficients are off by up to 30 %."""
-    factors = np.random.default_rng(seed).uniform(0.7, 1.3, len(EXPECTED))
-    return scaled(a100(), dict(zip(EXPECTED, factors.tolist(), strict=True)))
+    factors = np.random.default_rng(seed).uniform(0.7, 1.3, len(SPREADS))
+    return scaled(a100(), dict(zip(SPREADS, factors.tolist(), strict=True)))
 
 
 class Truth:
     """Noise-free costs of every candidate, measured with the noise of the simulated testbed."""
 
     def __init__(self, gpu, features=FEATURES, noise=0.004):
-        behaviour = run_schedules(gpu, PARTITION, *features.T)
+        behaviour = run_schedules(gpu, PARTITION, *features.matrix.T)
         self.time_s, self.energy_j, self.noise = behaviour.time_s, behaviour.energy_j, noise
         self.points = np.column_stack((self.time_s, self.energy_j - STATIC_W * self.time_s))
 
@@ -65,9 +64,9 @@ class Truth:
         energy_j = float(self.energy_j[candidate]) * time_factor * power_factor
         return Measurement(time_s=time_s, energy_j=energy_j, duration_s=11.4)
 
-    def look(self, candidate):
+    def measure_time(self, candidate):
         time_factor = 1 + self.noise * np.random.default_rng((candidate, 1)).standard_normal()
-        return Look(time_s=float(self.time_s[candidate]) * time_factor, duration_s=1.0)
+        return TimeMeasurement(time_s=float(self.time_s[candidate]) * time_factor, duration_s=1.0)
 
     def share(self, candidates):
         front = pareto_front(self.points)
@@ -77,17 +76,17 @@ class Truth:
 
 
 def searched(truth, **options):
-    found = run_search(problem(**options), truth.measure, truth.look, STATIC_W)
+    found = run_search(problem(**options), truth.measure, truth.measure_time, STATIC_W)
     return found, [t.candidate for t in found.trials]
 
 
 def test_the_prior_is_not_what_the_simulated_testbed_runs():
     """A model that is the prior must never be the truth that is searched."""
     prior, truth = textbook(a100()).coefficients, a100().coefficients
-    assert [name for name in EXPECTED if getattr(prior, name) == getattr(truth, name)] == []
+    assert [name for name in SPREADS if getattr(prior, name) == getattr(truth, name)] == []
 
 
-@pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(GpuCoefficients)])
+@pytest.mark.parametrize("name", COEFFICIENTS)
 def test_no_coefficient_of_a_gpus_file_passes_into_the_prior(name):
     """Whichever there are: one that is added to the model is tried as well."""
     gpu = a100()
@@ -102,16 +101,17 @@ def test_no_fitted_coefficient_is_the_prior_s(name):
 
 def test_schedules_depend_on_no_coefficient_that_the_prior_has_no_opinion_on():
     prior = textbook(a100())
-    without = sorted(set(NEVER_RECALIBRATED) - {"hbm_saturating_share", "throttle_step_mhz"})
+    without = sorted(set(COEFFICIENTS) - set(SPREADS) - {"hbm_saturating_share", "throttle_step_mhz"})
     changed = dict.fromkeys(without, 3.0)
     other = dataclasses.replace(prior, coefficients=dataclasses.replace(prior.coefficients, **changed))
     assert np.array_equal(
-        run_schedules(other, PARTITION, *FEATURES.T).energy_j, run_schedules(prior, PARTITION, *FEATURES.T).energy_j
+        run_schedules(other, PARTITION, *FEATURES.matrix.T).energy_j,
+        run_schedules(prior, PARTITION, *FEATURES.matrix.T).energy_j,
     )
 
 
 def test_the_prior_is_the_same_for_every_gpu():
-    other = scaled(a100(), dict.fromkeys(EXPECTED, 0.9))
+    other = scaled(a100(), dict.fromkeys(SPREADS, 0.9))
     assert textbook(other).coefficients == textbook(a100()).coefficients
 
 
@@ -142,7 +142,7 @@ def test_a_candidate_is_measured_once_and_the_same_seed_searches_the_same_way():
 
 @pytest.mark.parametrize("factor", [10.0, 0.1])
 def test_a_prior_that_is_nonsense_is_overcome(factor):
-    nonsense = scaled(textbook(a100()), dict.fromkeys(EXPECTED, factor))
+    nonsense = scaled(textbook(a100()), dict.fromkeys(SPREADS, factor))
     truth = Truth(a100())
     _, candidates = searched(truth, prior=nonsense, most=40, most_looks=80)
     assert truth.share(candidates) > 0.95
@@ -151,15 +151,15 @@ def test_a_prior_that_is_nonsense_is_overcome(factor):
 def test_an_inverted_prior_is_overcome():
     """SM counts and clocks in reverse: the prior expects the best where the worst is."""
     truth = Truth(a100())
-    extremes = FEATURES.min(axis=0) + FEATURES.max(axis=0)
-    flipped = np.column_stack((extremes[0] - FEATURES[:, 0], extremes[1] - FEATURES[:, 1], FEATURES[:, 2]))
+    clocks, sms, launches = FEATURES.matrix.T
+    flipped = Features(np.column_stack((clocks.min() + clocks.max() - clocks, sms.min() + sms.max() - sms, launches)))
     _, candidates = searched(truth, features=flipped, most=40, most_looks=80)
     assert truth.share(candidates) > 0.95
 
 
 @pytest.mark.parametrize("size", [1, 2, 5])
 def test_a_search_of_very_few_candidates_ends(size):
-    features = FEATURES[:size]
+    features = Features(FEATURES.matrix[:size])
     found, candidates = searched(Truth(a100(), features), features=features)
     assert len(set(candidates)) == len(candidates) <= size
     assert found.rounds[-1].stop
@@ -169,7 +169,7 @@ def test_constant_measurements_end_the_search():
     found = run_search(
         problem(most=12, most_looks=20),
         lambda _: Measurement(time_s=1e-3, energy_j=0.3, duration_s=11.4),
-        lambda _: Look(time_s=1e-3, duration_s=1.0),
+        lambda _: TimeMeasurement(time_s=1e-3, duration_s=1.0),
         STATIC_W,
     )
     assert found.rounds[-1].stop
@@ -181,41 +181,41 @@ def test_a_search_ends_once_little_is_predicted_to_be_left():
     assert "predicted to add" in found.rounds[-1].stop
 
 
-def test_a_search_goes_on_while_looks_surprise_it():
-    """However little it expects: a belief whose latest predictions were wrong does not know what is left."""
+def test_a_search_goes_on_while_its_predictions_are_wrong():
+    """However little it expects: a posterior whose latest predictions were wrong does not know what is left."""
     found, candidates = searched(Truth(a100()), enough=0.5, surprise=1e-6, most=16, most_looks=40)
     assert len(candidates) == 16
     assert found.rounds[-1].stop == BUDGET_SPENT.why
 
 
-def test_a_candidate_is_looked_at_once_and_looks_count_as_time_but_not_as_measurements():
+def test_a_candidate_is_timed_once_which_is_no_measurement():
     found, candidates = searched(Truth(a100()))
-    looked = [g.candidate for g in found.glances]
-    assert len(set(looked)) == len(looked) == found.rounds[-1].looked > 0
-    assert set(looked) - set(candidates)
+    timed = [t.candidate for t in found.time_trials]
+    assert len(set(timed)) == len(timed) == found.rounds[-1].timed > 0
+    assert set(timed) - set(candidates)
     assert found.rounds[-1].measured == len(found.dataset(STATIC_W).time_s) == len(candidates)
-    assert sum(r.looking_s for r in found.rounds) == pytest.approx(len(looked) * 1.0)
-    assert sum(r.measuring_s for r in found.rounds) == pytest.approx(len(looked) * 1.0 + len(candidates) * 11.4)
+    assert sum(r.timing_s for r in found.rounds) == pytest.approx(len(timed) * 1.0)
+    assert sum(r.measuring_s for r in found.rounds) == pytest.approx(len(timed) * 1.0 + len(candidates) * 11.4)
 
 
 def test_the_first_measurements_are_of_clocks_from_the_lowest_to_the_highest():
     found, _ = searched(Truth(a100()), most=8)
-    clocks = sorted(FEATURES[t.candidate, 0] for t in found.trials if t.chosen_by == "initial")
-    assert (clocks[0], clocks[-1]) == (FEATURES[:, 0].min(), FEATURES[:, 0].max())
+    clocks = sorted(FEATURES.frequency_mhz[t.candidate] for t in found.trials if t.chosen_by == "initial")
+    assert (clocks[0], clocks[-1]) == (FEATURES.frequency_mhz.min(), FEATURES.frequency_mhz.max())
 
 
-def test_a_look_teaches_the_time_of_a_candidate_and_less_of_its_power():
-    belief = Belief(FEATURES, ENSEMBLE, noise=0.005)
+def test_a_time_teaches_less_of_a_candidates_power():
+    prior = GaussianPrior(FEATURES, ENSEMBLE, noise=0.005)
     truth, nothing = Truth(a100(), noise=0.0), np.zeros(0, dtype=int)
-    looked = np.array([100, 300])
-    data = Dataset(nothing, np.zeros(0), np.zeros(0), STATIC_W, looked, truth.time_s[looked])
-    after = belief.given(data)
-    assert np.exp(after.mean[looked]) == pytest.approx(truth.time_s[looked], rel=0.01)
-    assert (after.time_deviation[looked] <= 0.005 * 1.01).all()
-    assert (after.deviation[len(FEATURES) + looked] > 0.1).all()
+    timed = np.array([100, 300])
+    data = Dataset(nothing, np.zeros(0), np.zeros(0), STATIC_W, timed, truth.time_s[timed])
+    after = prior.condition(data)
+    assert np.exp(after.mean[timed]) == pytest.approx(truth.time_s[timed], rel=0.01)
+    assert (after.time_deviation[timed] <= 0.005 * 1.01).all()
+    assert (after.deviation[len(FEATURES) + timed] > 0.1).all()
 
 
-ENSEMBLE = imagine(textbook(a100()), PARTITION, FEATURES, 30, np.random.default_rng(0))
+ENSEMBLE = sample_prior(textbook(a100()), PARTITION, FEATURES, 30, np.random.default_rng(0))
 
 
 @settings(max_examples=15)
@@ -223,13 +223,13 @@ ENSEMBLE = imagine(textbook(a100()), PARTITION, FEATURES, 30, np.random.default_
     measured=st.lists(st.integers(0, len(FEATURES) - 1), min_size=1, max_size=12, unique=True),
     factor=st.floats(0.2, 5.0),
 )
-def test_measuring_never_makes_a_belief_less_certain(measured, factor):
-    belief = Belief(FEATURES, ENSEMBLE, noise=0.005)
+def test_measuring_never_makes_a_cost_less_certain(measured, factor):
+    prior = GaussianPrior(FEATURES, ENSEMBLE, noise=0.005)
     truth = Truth(a100(), noise=0.0)
     data = Dataset(np.array(measured), truth.time_s[measured] * factor, truth.energy_j[measured] * factor, STATIC_W)
-    after = belief.given(data)
+    after = prior.condition(data)
     rows = np.concatenate((data.candidates, len(FEATURES) + data.candidates))
-    prior = np.diag(belief.covariance(rows, rows, after.scales))
-    assert (after.deviation[rows] ** 2 <= prior + 1e-9).all()
+    before = np.diag(prior.covariance(rows, rows, after.scales))
+    assert (after.deviation[rows] ** 2 <= before + 1e-9).all()
     assert (after.deviation[rows] <= 0.005 * 1.01).all()
     assert np.exp(after.mean[data.candidates]) == pytest.approx(data.time_s, rel=0.1)

@@ -21,7 +21,7 @@ from kareus.graph.records import Batch
 from kareus.partition.write import write_partitions
 from kareus.progress import journal
 from kareus.schedule.space import search_space
-from kareus.schedule.tables import SPACE
+from kareus.schedule.tables import SPACE, space_frame
 from kareus.search.config import SearchConfig, SearchSlice
 from kareus.search.tables import CANDIDATES, ROUNDS
 
@@ -41,11 +41,8 @@ def inputs(tmp_path: Path) -> Path:
     write_config(tmp_path, search())
     provenance = Provenance(config_hash="test")
     write_partitions(tmp_path / "partitions.parquet", {partition: 2}, provenance)
-    rows = [
-        {"partition": PARTITION, "candidate": n, **to_plain(c), "launch": partition.operators[c.launch].name}
-        for n, c in enumerate(search_space(partition, a100(), space()))
-    ]
-    write_table(tmp_path / "space.parquet", SPACE.frame(rows), SPACE, provenance)
+    frame = space_frame([search_space(partition, a100(), space())])
+    write_table(tmp_path / "space.parquet", frame, SPACE, provenance)
     return tmp_path
 
 

@@ -9,6 +9,7 @@ from kareus.pareto import hypervolume, pareto_front
 from kareus.profile.measure import Measurement, measure_once
 from kareus.profile.programs import partition_program
 from kareus.schedule.space import search_space
+from kareus.search.features import features_of
 from kareus.search.prior import textbook
 from kareus.search.problem import SearchProblem
 from kareus.search.rounds import run_search
@@ -17,7 +18,7 @@ from kareus.testbed.factory import open_testbed
 MLP = graphs()[Batch.NANOBATCH].forward[1]
 PARTITION = partition_of(MLP, MLP.collective)
 CANDIDATES = search_space(PARTITION, a100(), space())
-FEATURES = np.array([(c.frequency_mhz, c.sm_count, c.launch) for c in CANDIDATES], dtype=float)
+FEATURES = features_of(PARTITION, CANDIDATES)
 STATIC_W = a100().static_power_w
 
 
@@ -34,8 +35,8 @@ def truth(candidate):
     return Measurement(time_s=float(behaviour.time_s), energy_j=float(behaviour.energy_j), duration_s=13.0)
 
 
-def no_looks(candidate):
-    raise AssertionError("paper, random and exhaustive take no looks")
+def no_times(candidate):
+    raise AssertionError("only informed measures times alone")
 
 
 def noisy(candidate):
@@ -62,7 +63,7 @@ def share_of_exhaustive(candidates):
 
 
 def test_the_budget_and_the_rounds_are_those_of_the_paper():
-    found = run_search(problem(stopping_improvement=0.0), truth, no_looks, STATIC_W)
+    found = run_search(problem(stopping_improvement=0.0), truth, no_times, STATIC_W)
     assert [r.measured for r in found.rounds] == [96, 128, 160, 192, 224]
     assert found.rounds[-1].stop == "budget spent"
     assert {t.chosen_by for t in found.trials if t.round == 0} == {"initial"}
@@ -70,12 +71,12 @@ def test_the_budget_and_the_rounds_are_those_of_the_paper():
 
 
 def test_a_candidate_is_never_measured_twice():
-    found = run_search(problem(), truth, no_looks, STATIC_W)
+    found = run_search(problem(), truth, no_times, STATIC_W)
     assert len({t.candidate for t in found.trials}) == len(found.trials)
 
 
 def test_the_search_ends_when_the_hypervolume_stands_still():
-    found = run_search(problem(stopping_improvement=0.5), truth, no_looks, STATIC_W)
+    found = run_search(problem(stopping_improvement=0.5), truth, no_times, STATIC_W)
     assert [r.measured for r in found.rounds] == [96, 128, 160]
     assert "hypervolume grew" in found.rounds[-1].stop
     assert found.rounds[0].stop == found.rounds[1].stop == ""
@@ -83,7 +84,7 @@ def test_the_search_ends_when_the_hypervolume_stands_still():
 
 def test_paper_finds_nearly_all_of_the_exhaustive_frontier_despite_noise():
     shares = [
-        share_of_exhaustive([t.candidate for t in run_search(problem(seed=seed), noisy, no_looks, STATIC_W).trials])
+        share_of_exhaustive([t.candidate for t in run_search(problem(seed=seed), noisy, no_times, STATIC_W).trials])
         for seed in range(3)
     ]
     assert np.median(shares) > 0.97
@@ -91,14 +92,14 @@ def test_paper_finds_nearly_all_of_the_exhaustive_frontier_despite_noise():
 
 def test_paper_beats_random_at_equal_budget():
     def median_share(strategy, **changes):
-        runs = [run_search(problem(strategy, seed, **changes), noisy, no_looks, STATIC_W) for seed in range(3)]
+        runs = [run_search(problem(strategy, seed, **changes), noisy, no_times, STATIC_W) for seed in range(3)]
         return np.median([share_of_exhaustive([t.candidate for t in run.trials]) for run in runs])
 
     assert median_share("paper", stopping_improvement=0.0) > median_share("random")
 
 
 def test_exhaustive_measures_everything_once():
-    found = run_search(problem("exhaustive"), truth, no_looks, STATIC_W)
+    found = run_search(problem("exhaustive"), truth, no_times, STATIC_W)
     assert sorted(t.candidate for t in found.trials) == list(range(len(CANDIDATES)))
     assert [r.stop for r in found.rounds] == ["budget spent"]
 
@@ -106,13 +107,13 @@ def test_exhaustive_measures_everything_once():
 @pytest.mark.parametrize("strategy", ["paper", "random"])
 def test_the_same_seed_searches_the_same_way(strategy):
     assert (
-        run_search(problem(strategy, 5), truth, no_looks, STATIC_W).trials
-        == run_search(problem(strategy, 5), truth, no_looks, STATIC_W).trials
+        run_search(problem(strategy, 5), truth, no_times, STATIC_W).trials
+        == run_search(problem(strategy, 5), truth, no_times, STATIC_W).trials
     )
 
 
 def test_predictions_are_made_before_measuring_and_come_close():
-    found = run_search(problem(stopping_improvement=0.0), noisy, no_looks, STATIC_W)
+    found = run_search(problem(stopping_improvement=0.0), noisy, no_times, STATIC_W)
     predicted = [t for t in found.trials if t.predicted_time_s is not None]
     assert {t.round for t in predicted} == {1, 2, 3, 4}
     errors = [abs(t.predicted_time_s / t.measurement.time_s - 1) for t in predicted]
@@ -120,5 +121,5 @@ def test_predictions_are_made_before_measuring_and_come_close():
 
 
 def test_rounds_report_the_time_spent_on_the_testbed():
-    found = run_search(problem(), truth, no_looks, STATIC_W)
+    found = run_search(problem(), truth, no_times, STATIC_W)
     assert found.rounds[0].measuring_s == pytest.approx(96 * 13.0)

@@ -9,7 +9,8 @@ from kareus.graph.records import Batch
 from kareus.profile.measure import Measurement
 from kareus.search.config import SampleSizes, Strategy
 from kareus.search.dataset import Dataset
-from kareus.search.informed import _Record
+from kareus.search.features import Features
+from kareus.search.informed import _Calibration
 from kareus.search.prior import textbook
 from kareus.search.problem import SearchProblem
 from kareus.search.rounds import _converged, run_search
@@ -26,14 +27,14 @@ def test_hypervolume_is_of_total_energy_on_the_scale_of_the_worst_measurement(se
     """Candidates in several orders: (4 ms, 1 J), (2 ms, 2 J) and the dominated (4 ms, 2 J)."""
     costs = [(4e-3, 1.0), (2e-3, 2.0), (4e-3, 2.0)]
     config = search("random", small=ONE_EACH, medium=ONE_EACH, large=ONE_EACH)
-    features = np.array([(900, 6, 0), (1200, 6, 0), (1410, 6, 0)], dtype=float)
+    features = Features(np.array([(900, 6, 0), (1200, 6, 0), (1410, 6, 0)], dtype=float))
     problem = SearchProblem(PARTITION, features, textbook(a100()), config, np.random.default_rng(seed))
 
     def measure(candidate):
         time_s, energy_j = costs[candidate]
         return Measurement(time_s=time_s, energy_j=energy_j, duration_s=1.0)
 
-    found = run_search(problem, measure, lambda _: pytest.fail("random takes no looks"), 60.0)
+    found = run_search(problem, measure, lambda _: pytest.fail("random measures no times alone"), 60.0)
     seen = [costs[t.candidate] for t in found.trials]
     volumes = [scaled_area(seen[: n + 1], seen[: n + 1]) for n in range(3)]
     assert [r.hypervolume for r in found.rounds] == pytest.approx(volumes)
@@ -92,8 +93,8 @@ def test_disagreement_counts_time_and_energy_alike_whatever_their_units():
     assert found(1.0, 1e3) == pytest.approx(found(1.0, 1.0), rel=1e-4)
 
 
-def test_surprise_is_the_mean_square_of_errors_over_what_they_should_be():
-    record = _Record(noise=0.03)
-    record.expect(np.zeros(3), np.full(3, 0.04))  # so that 0.05 is one standard deviation
-    record.compare(np.array([5.0, 0.1, -0.05]))
-    assert record.surprise(2) == pytest.approx((2**2 + 1**2) / 2)
+def test_calibration_error_is_the_mean_square_of_standard_errors():
+    calibration = _Calibration(noise=0.03)
+    calibration.expect(np.zeros(3), np.full(3, 0.04))  # so that 0.05 is one standard deviation
+    calibration.compare(np.array([5.0, 0.1, -0.05]))
+    assert calibration.error(2) == pytest.approx((2**2 + 1**2) / 2)

@@ -20,7 +20,7 @@ from kareus.sweep.measure import run_sweep
 from kareus.testbed.factory import open_testbed
 
 ATTENTION, MLP = graphs()[Batch.NANOBATCH].forward
-PROGRAM = partition_program(partition_of(ATTENTION, MLP.collective), 24, 0)
+PROGRAM = partition_program(partition_of(ATTENTION, MLP.collective), 24, "norm")
 
 
 def rows_of(folder: Path, *overrides: str, swept: ProfilerSweep | None = None):

@@ -1,8 +1,8 @@
 """Collectives of a program on real GPUs: those that training launches, of messages that nobody reads.
 
-A collective starts when what was launched before it has ended and runs beside what is launched after it; whoever waits
-for its handle lets the computation go on only once it has ended. Consecutive collectives that the graph has fused are
-one of all their bytes.
+A collective starts when what was launched before it has ended, and runs concurrently with what is launched after it;
+waiting for its handle delays further computation until it has ended. Consecutive collectives that the graph has fused
+are one collective of all their bytes.
 """
 
 import math
@@ -24,7 +24,7 @@ class Starter(Protocol):
     """Starts a collective that was prepared."""
 
     def __call__(self) -> Handle:
-        """Start it beside what is launched from now on."""
+        """Start the collective, concurrently with what is launched afterwards."""
 
 
 class Collectives:

@@ -80,7 +80,7 @@ class WorkerGroup:
         return bool(self._processes)
 
     def close(self) -> None:
-        """Hang up, at which workers restore their clocks and end; kill whoever does not."""
+        """Close the channels, at which workers restore their clocks and exit; kill those that do not."""
         for channel in self._channels:
             channel.close()
         for process in self._processes:
@@ -96,7 +96,7 @@ class WorkerGroup:
         for rank in ranks:
             try:
                 self._channels[rank].send([name, *arguments])
-            except BrokenPipeError:  # it has gone; receiving says why
+            except BrokenPipeError:  # the worker has exited; receiving tells why
                 continue
         return self._receive(ranks)
 

@@ -5,9 +5,9 @@ import triton.language as tl
 from torch import Tensor
 
 THREAD_BLOCKS_PER_SM = 8
-"""Of a kernel that may use all SMs: enough loads in flight to saturate HBM."""
+"""Thread blocks per SM of a kernel that may use all SMs: enough loads in flight to saturate HBM."""
 ELEMENTS_AT_ONCE, WARPS = 2048, 8
-"""Of a thread block: eight elements for each of its threads."""
+"""Elements and warps of a thread block: eight elements for each thread."""
 
 
 @triton.jit  # type: ignore[untyped-decorator]

@@ -18,19 +18,19 @@ from kareus.testbed.config import ClockPolicy
 from kareus.testbed.cuda.executor import Executor
 
 _SAMPLE_S = 0.02
-"""Between two looks at the clock: NVML's own values change at about this rate."""
+"""Interval at which the clock is sampled: NVML's own values change at about this rate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """What the instruments say."""
+    """Readings of the instruments."""
 
     energy_j: float
     temperature_c: float
     clock_mean_mhz: float
-    """Over the last execution."""
+    """Mean SM clock over the last execution."""
     throttle_reasons: tuple[str, ...]
-    """Seen during the last execution."""
+    """Reasons reported during the last execution."""
 
 
 class Rank:
@@ -52,7 +52,7 @@ class Rank:
         return self._device.uuid
 
     def claim(self) -> None:
-        """Have the GPU to itself; waits for whoever has it."""
+        """Claim the GPU; wait until its current owner releases it."""
         self._clocks = self._claimed.enter_context(controlled_clocks(self._device, patience_s=math.inf))
 
     def load(self, program: Any) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 OPERAND_SEED = 0
 DTYPE = torch.bfloat16
-"""Of weights and activations, as in the operator graph."""
+"""Data type of weights and activations, as in the operator graph."""
 
 _ALIGNMENT = 128
 """Elements; 256 bytes, as PyTorch's own allocations are aligned, which the fast kernels ask for."""

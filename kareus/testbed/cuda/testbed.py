@@ -37,7 +37,7 @@ class CudaTestbed:
 
     @property
     def identity(self) -> TestbedIdentity:
-        """Says which GPUs, driver, clocks and collectives."""
+        """Identity of the testbed: GPUs, driver, clocks and collectives."""
         used = self._devices[:1] if self._config.collectives is CudaCollectives.LOOPBACK else self._devices
         clocks = "locked clocks" if self._config.clocks is ClockPolicy.LOCKED else "default clocks, not locked"
         alike = self._config.pool is GpuPool.ALIKE

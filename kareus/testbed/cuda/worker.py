@@ -26,10 +26,10 @@ from kareus.testbed.cuda.executor import Executor
 from kareus.testbed.cuda.rank import Rank
 
 CALLS = ("identify", "claim", "load", "set_clock", "execute", "read", "release")
-"""What may be asked of a rank."""
+"""Names of the calls that a rank answers."""
 
 _GRACE_S = 20.0
-"""From the end of whoever started this process to its own, if it hangs in a collective whose peer has gone."""
+"""Time from the end of its parent to a worker's own exit, if it hangs in a collective whose peer has exited."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +50,7 @@ def main() -> None:
     """Serve on the descriptor that is the only argument."""
     die_with_parent()
     prepare_cuda()
-    with contextlib.suppress(KeyboardInterrupt):  # whoever started this says so
+    with contextlib.suppress(KeyboardInterrupt):  # the parent process reports it
         channel = Channel(socket.socket(fileno=int(sys.argv[1])))
         exit_after_hangup(channel, _GRACE_S)
         serve(channel, cuda_rank)

@@ -44,7 +44,7 @@ class SimulatedTestbed:
 
     @property
     def identity(self) -> TestbedIdentity:
-        """Says that it is simulated, by which version of the laws, and how far off those are known to be."""
+        """Identity of the testbed: simulated, version of the laws, and their known errors."""
         detail = f"GPU model version {MODEL_VERSION}, {trust(self.gpu)}"
         return TestbedIdentity(kind="simulated", gpu=self.gpu.name, detail=detail)
 

@@ -1,13 +1,14 @@
-"""What is believed before and after measuring: moments that samples, covariances and data must agree with."""
+"""The cost of candidates before and after measuring: moments that samples, covariances and data must agree with."""
 
 import numpy as np
 import pytest
 
-from kareus.search.belief import LEAST_DYNAMIC_W, Belief, costs
 from kareus.search.dataset import Dataset
+from kareus.search.features import Features
+from kareus.search.posterior import LEAST_DYNAMIC_W, GaussianPrior, costs
 
-FEATURES = np.array(
-    [(clock, sms, launch) for clock in (900, 1410) for sms in (6, 24) for launch in (0, 1)], dtype=float
+FEATURES = Features(
+    np.array([(clock, sms, launch) for clock in (900, 1410) for sms in (6, 24) for launch in (0, 1)], dtype=float)
 )
 SIZE = len(FEATURES)
 NOISE = 0.004
@@ -29,44 +30,44 @@ def measured(candidates, time_s, power_w):
 
 def test_the_prior_covariance_of_an_ensemble_is_its_sample_covariance():
     everywhere = np.arange(2 * SIZE)
-    some, none = (Belief(FEATURES, models, NOISE) for models in (ensemble(), np.zeros((6, 2 * SIZE))))
+    some, none = (GaussianPrior(FEATURES, models, NOISE) for models in (ensemble(), np.zeros((6, 2 * SIZE))))
     scales = (0.01, 0.02, 0.03, 0.04)
     difference = some.covariance(everywhere, everywhere, scales) - none.covariance(everywhere, everywhere, scales)
     assert np.allclose(difference, np.cov(ensemble().T))
 
 
 def test_times_and_powers_have_residuals_of_their_own_scales():
-    belief = Belief(FEATURES, ensemble(), NOISE)
+    prior = GaussianPrior(FEATURES, ensemble(), NOISE)
     everywhere = np.arange(2 * SIZE)
     scales = (0.1, 0.2, 0.3, 0.4)
     added = np.diag(
-        belief.covariance(everywhere, everywhere, scales) - belief.covariance(everywhere, everywhere, (0.0,) * 4)
+        prior.covariance(everywhere, everywhere, scales) - prior.covariance(everywhere, everywhere, (0.0,) * 4)
     )
     assert np.allclose(added, np.repeat((0.1**2 + 0.2**2, 0.3**2 + 0.4**2), SIZE))
 
 
 @pytest.mark.parametrize("data", [NOTHING, measured([0, 5], 1.3e-3, 350.0)], ids=["before", "after measuring"])
 def test_deviations_are_the_standard_deviations_of_samples(data):
-    believed = Belief(FEATURES, ensemble(), NOISE).given(data)
-    drawn = believed.sample(np.arange(SIZE), 20_000, np.random.default_rng(1))
-    assert np.allclose(drawn.mean(axis=0), believed.mean, atol=0.05)
-    assert np.allclose(drawn.std(axis=0), believed.deviation, rtol=0.05, atol=5e-4)
-    assert np.array_equal(believed.time_deviation, believed.deviation[:SIZE])
+    posterior = GaussianPrior(FEATURES, ensemble(), NOISE).condition(data)
+    drawn = posterior.sample(np.arange(SIZE), 20_000, np.random.default_rng(1))
+    assert np.allclose(drawn.mean(axis=0), posterior.mean, atol=0.05)
+    assert np.allclose(drawn.std(axis=0), posterior.deviation, rtol=0.05, atol=5e-4)
+    assert np.array_equal(posterior.time_deviation, posterior.deviation[:SIZE])
 
 
-def test_what_was_measured_is_believed_as_time_and_as_power():
-    believed = Belief(FEATURES, ensemble(), NOISE).given(measured([3], 1.3e-3, 350.0))
-    assert np.exp(believed.mean[3]) == pytest.approx(1.3e-3, rel=2 * NOISE)
-    assert np.exp(believed.mean[SIZE + 3]) == pytest.approx(350.0, rel=2 * NOISE)
+def test_what_was_measured_is_known_as_time_and_as_power():
+    posterior = GaussianPrior(FEATURES, ensemble(), NOISE).condition(measured([3], 1.3e-3, 350.0))
+    assert np.exp(posterior.mean[3]) == pytest.approx(1.3e-3, rel=2 * NOISE)
+    assert np.exp(posterior.mean[SIZE + 3]) == pytest.approx(350.0, rel=2 * NOISE)
 
 
 def test_what_was_measured_is_known_to_within_the_noise_and_nothing_else_is():
-    believed = Belief(FEATURES, ensemble(), NOISE).given(measured([3], 1.3e-3, 350.0))
+    posterior = GaussianPrior(FEATURES, ensemble(), NOISE).condition(measured([3], 1.3e-3, 350.0))
     known = np.zeros(2 * SIZE, dtype=bool)
     known[[3, SIZE + 3]] = True
-    assert np.all(believed.deviation[known] <= NOISE)
-    assert np.all(believed.deviation[known] > NOISE / 2)
-    assert np.all(believed.deviation[~known] > NOISE)
+    assert np.all(posterior.deviation[known] <= NOISE)
+    assert np.all(posterior.deviation[known] > NOISE / 2)
+    assert np.all(posterior.deviation[~known] > NOISE)
 
 
 def test_costs_are_time_and_dynamic_energy():

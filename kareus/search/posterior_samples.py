@@ -1,4 +1,4 @@
-"""Futures: joint samples of what all candidates cost, and what measuring some of them would bring on average."""
+"""Joint samples of the costs of all candidates, and the mean hypervolume that measuring some of them would add."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,7 +10,7 @@ CORNER = np.ones(2)
 """The reference point in scaled axes."""
 
 
-class Futures:
+class PosteriorSamples:
     """Samples of the costs of candidates that may be measured and of those that have been."""
 
     def __init__(self, samples: NDArray[np.float64], offered: int, margin: float) -> None:
@@ -21,42 +21,42 @@ class Futures:
             offered: candidates that may be measured; they come first.
             margin: reference point, as a multiple of a frontier's maxima.
         """
-        self._futures = [_Future(sample, offered, margin) for sample in samples]
+        self._samples = [_ScaledSample(sample, offered, margin) for sample in samples]
 
     @property
     def remaining(self) -> float:
-        """Mean share of the hypervolume that measuring everything would add."""
-        return float(np.mean([future.remaining for future in self._futures]))
+        """Mean share of the hypervolume that measuring all candidates would add."""
+        return float(np.mean([sample.remaining for sample in self._samples]))
 
     @property
     def chances(self) -> NDArray[np.float64]:
-        """Of every candidate on offer: share of the samples in which no candidate dominates it."""
-        chances: NDArray[np.float64] = np.mean([future.undominated for future in self._futures], axis=0)
+        """Share of the samples in which no candidate dominates it, of every candidate on offer."""
+        chances: NDArray[np.float64] = np.mean([sample.undominated for sample in self._samples], axis=0)
         return chances
 
     def best(self, size: int) -> tuple[Indices, NDArray[np.float64]]:
-        """Take, one after the other, candidates of the largest mean improvement, each counting those before it.
+        """Choose candidates greedily by mean hypervolume improvement, each given those chosen before it.
 
-        Only candidates that some sample has on its frontier are considered.
+        Only candidates that are on the frontier of some sample are considered.
 
         Returns:
-            Their places among the candidates on offer, and the share of the hypervolume that each is to add.
+            Their positions among the candidates on offer, and the share of the hypervolume that each is to add.
         """
         contenders = np.flatnonzero(self.chances)
-        tasks = [_Task(future.points[contenders], future.front, future.volume) for future in self._futures]
+        gains_by_sample = [_Gains(sample.points[contenders], sample.front, sample.volume) for sample in self._samples]
         chosen: list[int] = []
         added: list[float] = []
         for _ in range(min(size, len(contenders))):
-            gains = np.mean([task.gains for task in tasks], axis=0)
+            gains = np.mean([one.gains for one in gains_by_sample], axis=0)
             gains[chosen] = -1
             chosen.append(int(gains.argmax()))
             added.append(float(gains[chosen[-1]]))
-            for task in tasks:
-                task.measure(chosen[-1])
+            for one in gains_by_sample:
+                one.measure(chosen[-1])
         return contenders[chosen], np.array(added)
 
 
-class _Future:
+class _ScaledSample:
     """One sample, in axes scaled to its frontier."""
 
     def __init__(self, sample: Points, offered: int, margin: float) -> None:
@@ -66,13 +66,13 @@ class _Future:
         self.undominated = mask[:offered]
         self.points: Points = scaled[:offered]
         self.front = pareto_front(scaled[offered:])
-        """Of what has been measured."""
+        """Frontier of what has been measured."""
         self.volume = hypervolume(scaled[mask], CORNER)
         self.remaining = 1 - hypervolume(self.front, CORNER) / self.volume
 
 
-class _Task:
-    """What candidates would still add in one future, as measurements go on."""
+class _Gains:
+    """Hypervolume that each candidate would still add in one sample, as more of them count as measured."""
 
     def __init__(self, points: Points, front: Points, volume: float) -> None:
         self._points, self._front, self._volume = points, front, volume

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kareus.search.futures import Futures
+from kareus.search.posterior_samples import PosteriorSamples
 
 MARGIN = 1.1
 
@@ -42,21 +42,21 @@ sample = st.lists(point, min_size=5, max_size=5)
 @given(st.lists(sample, min_size=1, max_size=3))
 def test_picks_add_the_shares_that_counting_cells_gives(samples):
     """Three candidates are on offer, two have been measured."""
-    futures = Futures(np.array(samples), 3, MARGIN)
+    drawn = PosteriorSamples(np.array(samples), 3, MARGIN)
     before = np.mean([shares(s, (3, 4)) for s in samples])
-    assert futures.remaining == pytest.approx(1 - before)
-    picks, added = futures.best(3)
+    assert drawn.remaining == pytest.approx(1 - before)
+    picks, added = drawn.best(3)
     assert len(set(picks.tolist())) == len(picks)
     for n in range(len(picks)):
         then = [shares(s, (3, 4, *picks[: n + 1])) for s in samples]
         assert added[: n + 1].sum() == pytest.approx(np.mean(then) - before)
-    assert added.sum() == pytest.approx(futures.remaining, abs=1e-9)
+    assert added.sum() == pytest.approx(drawn.remaining, abs=1e-9)
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(sample, min_size=1, max_size=3))
 def test_the_first_pick_adds_most(samples):
-    picks, added = Futures(np.array(samples), 3, MARGIN).best(1)
+    picks, added = PosteriorSamples(np.array(samples), 3, MARGIN).best(1)
     before = np.mean([shares(s, (3, 4)) for s in samples])
     most = max(np.mean([shares(s, (3, 4, n)) for s in samples]) - before for n in range(3))
     assert added.sum() == pytest.approx(most, abs=1e-9)
@@ -67,11 +67,11 @@ def test_every_sample_counts_alike_however_large_its_costs_and_its_hypervolume()
     """Two samples gain by the second candidate what one, 1,000 times as dear, gains by the first."""
     cheap = [(1.0, 1.0), (1.0, 0.5), (1.0, 1.0)]
     dear = [(1000.0, 500.0), (1000.0, 1000.0), (1000.0, 1000.0)]
-    picks, _ = Futures(np.array([cheap, cheap, dear]), 2, MARGIN).best(1)
+    picks, _ = PosteriorSamples(np.array([cheap, cheap, dear]), 2, MARGIN).best(1)
     assert picks.tolist() == [1]
 
 
 def test_chances_are_shares_of_samples_that_have_a_candidate_on_their_frontier():
     first = [(1.0, 2.0), (2.0, 1.0), (3.0, 3.0)]
     second = [(1.0, 2.0), (2.0, 3.0), (0.5, 4.0)]
-    assert Futures(np.array([first, second]), 2, MARGIN).chances.tolist() == [1.0, 0.5]
+    assert PosteriorSamples(np.array([first, second]), 2, MARGIN).chances.tolist() == [1.0, 0.5]

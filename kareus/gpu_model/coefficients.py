@@ -1,0 +1,236 @@
+"""The coefficients of the GPU model, each declared once: name, meaning, unit, range, prior, and prior of a fit.
+
+Validation, the prior of searches (`kareus.search.prior`) and the lists of `kareus fit` (`kareus.fidelity.fit`) derive
+from these declarations. Searches draw the coefficients in the order of the fields: moving a field changes the data of
+the same seed.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+
+from kareus.artifacts.ranges import not_negative, share, within
+from kareus.gpu_model.declarations import (
+    Coefficient,
+    FitData,
+    FitPrior,
+    TextbookPrior,
+    declaration_of,
+    declared,
+)
+
+FRONTIERS, REDUCTIONS = FitData.FRONTIERS, FitData.REDUCTIONS
+
+BENCHMARKS = (
+    "large GEMMs reach about 80 % of peak (cuBLAS), fused attention about 60 % forward and less backward "
+    "(FlashAttention-2 paper), streaming kernels 85 % of HBM peak, ring collectives 80 % of their links"
+)
+EAGER_PYTORCH = (
+    "an operator of eager PyTorch keeps the host busy for about 10 us, of which the launch itself takes 3 to 5 us"
+)
+ENERGY_TABLES = (
+    "1 to 2 pJ a FLOP in tensor cores and tens of pJ a byte of HBM, by the energy tables of architecture texts"
+)
+VOLTAGE_TABLES = "voltage falls nearly linearly with the clock to a floor of 70 to 75 %, in published V-f tables"
+ASSUMED = "assumed"
+LITTLE_EFFECT = "never recalibrated: it shapes a search little"
+NO_SCHEDULE = "never recalibrated: no schedule of a partition depends on overheads of whole instructions, or on heat"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuCoefficients:
+    """Coefficients of the GPU model; the laws that use them are in `kareus/gpu_model/`."""
+
+    # Each: unit, least, most, TextbookPrior(median, spread, origin), FitPrior(data, value, lower, upper, spread).
+
+    gemm_efficiency: float = field(
+        metadata=declared(
+            "share", 1e-3, 1, TextbookPrior(0.8, 0.2, BENCHMARKS), FitPrior(FRONTIERS, 0.8, 0.6, 0.95, 0.1)
+        )
+    )
+    """Share of peak tensor-core throughput that a large GEMM reaches."""
+    gemm_inner_half: float = field(metadata=declared("values", 0, 100_000, TextbookPrior(150.0, 1.0, ASSUMED)))
+    """Inner dimension k at which a GEMM reaches half of `gemm_efficiency` (pipeline fill)."""
+    attention_forward_efficiency: float = field(
+        metadata=declared(
+            "share", 1e-3, 1, TextbookPrior(0.6, 0.4, BENCHMARKS), FitPrior(FRONTIERS, 0.55, 0.3, 0.75, 0.2)
+        )
+    )
+    """Share of peak tensor-core throughput that fused attention reaches."""
+    attention_backward_efficiency: float = field(
+        metadata=declared(
+            "share", 1e-3, 1, TextbookPrior(0.5, 0.4, BENCHMARKS), FitPrior(FRONTIERS, 0.45, 0.25, 0.65, 0.2)
+        )
+    )
+    """Share of peak tensor-core throughput that the gradient of fused attention reaches."""
+    hbm_efficiency: float = field(
+        metadata=declared(
+            "share", 1e-3, 1, TextbookPrior(0.85, 0.15, BENCHMARKS), FitPrior(FRONTIERS, 0.85, 0.7, 0.93, 0.05)
+        )
+    )
+    """Share of peak HBM bandwidth that a streaming kernel reaches."""
+    hbm_saturating_share: float = field(metadata=declared("share", 1e-3, 1, TextbookPrior(0.5, None, LITTLE_EFFECT)))
+    """Share of the SMs that suffices to saturate HBM."""
+    bus_efficiency: float = field(
+        metadata=declared(
+            "share", 1e-3, 1, TextbookPrior(0.8, 0.3, BENCHMARKS), FitPrior(FRONTIERS, 0.8, 0.5, 0.97, 0.15)
+        )
+    )
+    """Share of link bandwidth that a collective approaches with many SMs, at maximum clock."""
+    bus_half_sm_count: float = field(
+        metadata=declared("SMs", 0, 10_000, TextbookPrior(4.0, 0.7, ASSUMED), FitPrior(REDUCTIONS, 5.5, 1.0, 12.0, 1.0))
+    )
+    """SM count at which a collective reaches half of its bandwidth."""
+    bus_clock_share: float = field(
+        metadata=declared("share", 0, 1, TextbookPrior(0.5, 0.7, ASSUMED), FitPrior(FRONTIERS, 0.6, 0.2, 0.95, 0.2))
+    )
+    """Share of a collective's time that scales with 1/f."""
+    hbm_bytes_per_bus_byte: float = field(
+        metadata=declared(
+            "bytes per byte", 0, 1000, TextbookPrior(2.0, 0.4, ASSUMED), FitPrior(FRONTIERS, 2.0, 1.0, 3.0, 0.2)
+        )
+    )
+    """HBM traffic that a collective causes, in bytes per byte on its links."""
+    collective_latency_s: float = field(
+        metadata=declared("s", 0, 10, TextbookPrior(5e-5, 1.0, ASSUMED), FitPrior(FRONTIERS, 3e-5, 5e-6, 1e-3, 1.0))
+    )
+    """Time that a collective takes however few bytes it moves."""
+    contention: float = field(
+        metadata=declared(
+            "share of a time", 0, 1000, TextbookPrior(0.3, 1.0, ASSUMED), FitPrior(FRONTIERS, 0.3, 0.01, 3.0, 0.7)
+        )
+    )
+    """Slowdown of a memory-bound operator and a collective beside each other, beyond sharing bandwidth."""
+    crowding: float = field(
+        metadata=declared(
+            "share of a time", 0, 1000, TextbookPrior(0.5, 1.0, ASSUMED), FitPrior(REDUCTIONS, 1.2, 0.1, 4.0, 1.0)
+        )
+    )
+    """Slowdown of an operator for the share of SMs that a collective beside it takes, beyond losing them."""
+    kernel_overhead_s: float = field(
+        metadata=declared("s", 0, 10, TextbookPrior(1e-5, 1.0, ASSUMED), FitPrior(FRONTIERS, 8e-6, 2e-6, 6e-5, 0.5))
+    )
+    """Launch gap and ramp of a kernel."""
+    host_launch_s: float = field(
+        metadata=declared(
+            "s", 0, 10, TextbookPrior(1e-5, 1.0, EAGER_PYTORCH), FitPrior(FRONTIERS, 3e-5, 5e-6, 3e-4, 1.0)
+        )
+    )
+    """Time of the host for each kernel; it launches ahead, so it shows where kernels are as short as that."""
+    isolation_overhead: float = field(
+        metadata=declared(
+            "share of a time",
+            0,
+            1000,
+            TextbookPrior(0.0, None, NO_SCHEDULE),
+            FitPrior(FRONTIERS, 0.13, 0.03, 0.35, 0.2),
+        )
+    )
+    """What isolated partitions miss of the blocks of a whole instruction, as a share of their sum."""
+    instruction_overhead_s: float = field(metadata=declared("s", 0, 10, TextbookPrior(0.0, None, NO_SCHEDULE)))
+    """Host, pipeline and allocator work around a whole instruction."""
+    clock_power_w: float = field(
+        metadata=declared(
+            "W", 0, 100_000, TextbookPrior(100.0, 0.5, ENERGY_TABLES), FitPrior(FRONTIERS, 100, 30, 180, 0.2)
+        )
+    )
+    """Power of the clock tree at maximum clock and voltage."""
+    gemm_j_per_flop: float = field(
+        metadata=declared(
+            "J per FLOP",
+            0,
+            1e-6,
+            TextbookPrior(1.0e-12, 0.5, ENERGY_TABLES),
+            FitPrior(FRONTIERS, 1.0e-12, 0.2e-12, 2.5e-12, 0.3),
+        )
+    )
+    """Energy of arithmetic in a GEMM at maximum voltage; scales with the square of the core's voltage."""
+    attention_j_per_flop: float = field(
+        metadata=declared(
+            "J per FLOP",
+            0,
+            1e-6,
+            TextbookPrior(1.2e-12, 0.5, ENERGY_TABLES),
+            FitPrior(FRONTIERS, 1.3e-12, 0.2e-12, 4e-12, 0.3),
+        )
+    )
+    """Energy of arithmetic in attention and memory-bound operators, likewise."""
+    hbm_j_per_byte: float = field(
+        metadata=declared(
+            "J per byte",
+            0,
+            1e-3,
+            TextbookPrior(50e-12, 0.5, ENERGY_TABLES),
+            FitPrior(FRONTIERS, 60e-12, 20e-12, 130e-12, 0.3),
+        )
+    )
+    """Part of HBM energy that does not scale with the core's voltage."""
+    hbm_core_j_per_byte: float = field(
+        metadata=declared("J per byte", 0, 1e-3, TextbookPrior(20e-12, 0.7, ENERGY_TABLES))
+    )
+    """Part that goes with the square of the core's voltage."""
+    link_j_per_byte: float = field(
+        metadata=declared(
+            "J per byte",
+            0,
+            1e-3,
+            TextbookPrior(80e-12, 0.7, ENERGY_TABLES),
+            FitPrior(FRONTIERS, 80e-12, 20e-12, 300e-12, 0.3),
+        )
+    )
+    """Part of the energy of links that does not scale with the core's voltage."""
+    link_core_j_per_byte: float = field(
+        metadata=declared("J per byte", 0, 1e-3, TextbookPrior(30e-12, 0.7, ENERGY_TABLES))
+    )
+    """Part that goes with the square of the core's voltage."""
+    voltage_slope: float = field(
+        metadata=declared(
+            "relative voltage", 0, 100, TextbookPrior(1.0, 0.4, VOLTAGE_TABLES), FitPrior(FRONTIERS, 1.2, 0.6, 2.4, 0.2)
+        )
+    )
+    """Slope of the relative voltage at maximum clock: v = 1 - slope x + curvature x^2, x = 1 - f / f_max."""
+    voltage_curvature: float = field(
+        metadata=declared(
+            "relative voltage", 0, 100, TextbookPrior(1.0, 0.6, VOLTAGE_TABLES), FitPrior(FRONTIERS, 1.2, 0.3, 3.0, 0.3)
+        )
+    )
+    """Curvature in the same formula."""
+    voltage_floor: float = field(
+        metadata=declared(
+            "share", 1e-3, 1, TextbookPrior(0.72, 0.1, VOLTAGE_TABLES), FitPrior(FRONTIERS, 0.78, 0.65, 0.9, 0.05)
+        )
+    )
+    """Relative voltage below the knee."""
+    leakage_w_per_c: float = field(metadata=declared("W per degC", 0, 1000, TextbookPrior(0.0, None, NO_SCHEDULE)))
+    """Growth of static power with temperature."""
+    reference_temperature_c: float = field(metadata=declared("degC", 0, 200, TextbookPrior(0.0, None, NO_SCHEDULE)))
+    """Temperature at which the other coefficients hold."""
+    thermal_resistance_c_per_w: float = field(
+        metadata=declared("degC per W", 1e-6, 100, TextbookPrior(1.0, None, NO_SCHEDULE))
+    )
+    """Rise of temperature over ambient per watt, once settled."""
+    thermal_time_s: float = field(metadata=declared("s", 1e-3, 100_000, TextbookPrior(1.0, None, NO_SCHEDULE)))
+    """Time constant of heating and cooling."""
+    throttle_share: float = field(
+        metadata=declared(
+            "share", 1e-3, 1, TextbookPrior(0.95, 0.1, ASSUMED), FitPrior(REDUCTIONS, 0.8625, 0.7, 1.0, 0.1)
+        )
+    )
+    """Power of a phase of work at which the clock begins to fluctuate, as a share of the power limit."""
+    throttle_step_mhz: float = field(
+        metadata=declared(
+            "MHz", 1e-3, 100_000, TextbookPrior(150.0, None, LITTLE_EFFECT), FitPrior(REDUCTIONS, 300, 120, 900, 0.5)
+        )
+    )
+    """Distance between the two clocks among which a power-limited GPU alternates."""
+
+    def __post_init__(self) -> None:
+        not_negative(self, *COEFFICIENTS)
+        share(self, *(name for name, known in COEFFICIENTS.items() if known.is_share and known.least > 0))
+        for name, known in COEFFICIENTS.items():
+            within(self, known.least, known.most, known.unit, name)
+
+
+COEFFICIENTS: Mapping[str, Coefficient] = {f.name: declaration_of(f.metadata) for f in fields(GpuCoefficients)}
+"""Declarations by name, in the order of the fields."""
+SHARES = frozenset(name for name, known in COEFFICIENTS.items() if known.is_share)
+"""Coefficients that cannot exceed 1."""

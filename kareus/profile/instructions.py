@@ -1,0 +1,148 @@
+"""Profiling what is not searched: components and whole instructions, as estimates at every clock.
+
+A function from the operator graph to tables, over any profiler; `kareus.profile.stage` is its command.
+"""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+import polars as pl
+
+from kareus.graph.program import Program
+from kareus.graph.records import Batch, BlockGraph, Direction, instruction_directions
+from kareus.profile.config import ProfileSlice
+from kareus.profile.measure import Profiler, identity_of
+from kareus.profile.programs import (
+    Execution,
+    chunk_shapes,
+    component_programs,
+    instruction_program,
+    profiled_executions,
+)
+from kareus.profile.smoothing import CurveClock, Observation, smoothed, undecided
+from kareus.profile.tables import COMPONENTS, PROFILED_INSTRUCTIONS
+from kareus.progress.journal import Journal, OpenJournal, Standing, no_journal
+
+ProfiledInstruction = tuple[int, int, Direction, Execution]
+"""Stage, chunk and direction of an instruction, and how it is executed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileTables:
+    """Estimated costs of what is not searched."""
+
+    components: pl.DataFrame
+    """Table `COMPONENTS`."""
+    instructions: pl.DataFrame
+    """Table `PROFILED_INSTRUCTIONS`."""
+
+
+def profile_instructions(
+    config: ProfileSlice,
+    graphs: dict[Batch, BlockGraph],
+    profiler: Profiler,
+    open_journal: OpenJournal = no_journal,
+) -> ProfileTables:
+    """Measure components and whole instructions at every clock of the search and estimate their costs.
+
+    Args:
+        config: what is profiled, and how often.
+        graphs: operator graphs of a block.
+        profiler: measures programs.
+        open_journal: starts the journal of progress.
+    """
+    component_of = component_programs(graphs, config.testbed.default_collective_sm_count, _directions(config))
+    instruction_of = _instruction_programs(graphs, config)
+    clocks_mhz = config.gpu.search_frequencies.clocks_mhz
+    programs = {identity_of(program) for program in (*component_of.values(), *instruction_of.values())}
+    everything = len(programs) * len(clocks_mhz)
+    measuring = _Families(profiler, clocks_mhz, open_journal(Standing(budget=everything, space=everything)))
+    components = [
+        {"component": name} | cost
+        for name, program in component_of.items()
+        for cost in measuring.family([program], confirmations=0)[0]
+    ]
+    costs = {
+        key: own
+        for family in _families(instruction_of)
+        for key, own in zip(
+            family, measuring.family([instruction_of[key] for key in family], config.confirmations), strict=True
+        )
+    }
+    instructions = [
+        {"stage": stage, "chunk": chunk, "direction": direction, "execution": execution} | cost
+        for stage, chunk, direction, execution in instruction_of
+        for cost in costs[stage, chunk, direction, execution]
+    ]
+    return ProfileTables(
+        components=COMPONENTS.frame(components), instructions=PROFILED_INSTRUCTIONS.frame(instructions)
+    )
+
+
+def _directions(config: ProfileSlice) -> tuple[Direction, ...]:
+    return instruction_directions(split_backward=config.split_backward)
+
+
+def _instruction_programs(graphs: dict[Batch, BlockGraph], config: ProfileSlice) -> dict[ProfiledInstruction, Program]:
+    return {
+        (stage, chunk, direction, execution): instruction_program(
+            graphs,
+            shape,
+            direction,
+            execution,
+            recompute=config.activation_checkpointing,
+            default_sm_count=config.testbed.default_collective_sm_count,
+        )
+        for (stage, chunk), shape in chunk_shapes(config.parallelism.split, config.chunks).items()
+        for direction in _directions(config)
+        for execution in profiled_executions(graphs, direction)
+    }
+
+
+def _families(instruction_of: Mapping[ProfiledInstruction, Program]) -> list[list[ProfiledInstruction]]:
+    """Group instructions by direction and execution: with equal blocks, costs change alike with the clock."""
+    families: dict[tuple[Direction, Execution], list[ProfiledInstruction]] = {}
+    for key in instruction_of:
+        families.setdefault(key[2:], []).append(key)
+    return list(families.values())
+
+
+@dataclass(frozen=True, slots=True)
+class _Families:
+    """Measures families of programs at every clock and estimates what they cost."""
+
+    profiler: Profiler
+    clocks_mhz: tuple[int, ...]
+    journal: Journal
+
+    def family(self, programs: Sequence[Program], confirmations: int) -> list[list[dict[str, float]]]:
+        """Return the costs of each program by clock: columns of the tables of costs.
+
+        Args:
+            programs: whose costs change alike with the clock; equal ones are measured once.
+            confirmations: further measurements where noise would decide which clock is the fastest.
+        """
+        hashes = [identity_of(program) for program in programs]
+        curves = {identity: number for number, identity in enumerate(dict.fromkeys(hashes))}
+        program_of = dict(zip(hashes, programs, strict=True))
+        own = [program_of[identity] for identity in curves]
+        seen = [self._measure(own, place, 0) for place in itertools.product(range(len(own)), self.clocks_mhz)]
+        estimates = smoothed(seen)
+        close = undecided(estimates) if confirmations else []
+        if close:
+            self.journal.standing.budget += confirmations * len(close)
+            repeats = range(1, confirmations + 1)
+            seen += [self._measure(own, place, repeat) for place in close for repeat in repeats]
+            estimates = smoothed(seen)
+        return [
+            [{"frequency_mhz": mhz} | asdict(estimates[curves[identity], mhz]) for mhz in self.clocks_mhz]
+            for identity in hashes
+        ]
+
+    def _measure(self, programs: Sequence[Program], place: CurveClock, repeat: int) -> Observation:
+        curve, frequency_mhz = place
+        measured = self.profiler.measure(programs[curve], frequency_mhz, repeat)
+        self.journal.standing.measured += 1
+        self.journal.keep()
+        return Observation(curve, frequency_mhz, measured.time_s, measured.energy_j)

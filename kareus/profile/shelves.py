@@ -1,0 +1,37 @@
+"""Shelves of measurements: their interface, and a shelf in memory."""
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from kareus.artifacts.tables import Row, TableSchema
+
+
+class RowShelf(Protocol):
+    """Rows of one table by their key; `kareus.artifacts.store.Shelf` is one that survives a kill."""
+
+    def get(self, key: Sequence[Any]) -> Row | None:
+        """Return the row with this key, or None."""
+
+    def append(self, row: Row) -> None:
+        """Add a row."""
+
+
+class MemoryShelf:
+    """A shelf in memory, for callers without a store; rows are not checked against the schema."""
+
+    def __init__(self, schema: TableSchema) -> None:
+        """Start empty.
+
+        Args:
+            schema: table of the rows, whose key identifies them.
+        """
+        self._key = schema.key
+        self._rows: dict[tuple[Any, ...], Row] = {}
+
+    def get(self, key: Sequence[Any]) -> Row | None:
+        """Return the row with this key, or None."""
+        return self._rows.get(tuple(key))
+
+    def append(self, row: Row) -> None:
+        """Add a row; one of the same key is replaced."""
+        self._rows[tuple(row[column] for column in self._key)] = row
