@@ -74,7 +74,7 @@ def _planned_cost(
     row: FrontierRow, workload: Workload, pipeline: Pipeline, table: Table, place: Mapping[int, int]
 ) -> PlannedCost:
     listed = [work for stage in row.clocks or () for work in stage]
-    if [direction for direction, _ in listed] != [i.direction for i in pipeline.instructions]:
+    if [direction for direction, _ in listed] != [i.key.direction for i in pipeline.instructions]:
         raise ArtifactError(
             f"{row.scenario.label}, {row.method}, point {row.point}: its instructions are not those of a "
             f"{workload.pipeline.schedule} pipeline; correct the columns stageN_mhz."
@@ -87,7 +87,7 @@ def _planned_cost(
         )
     times_s, effective_j = [], 0.0
     for instruction, (direction, mhz) in zip(pipeline.instructions, listed, strict=True):
-        all_times_s, all_energies_j = table[instruction.stage, direction, execution]
+        all_times_s, all_energies_j = table[instruction.key.stage, direction, execution]
         times_s.append(all_times_s[place[mhz]])
         effective_j += all_energies_j[place[mhz]] - workload.gpu.blocking_power_w * times_s[-1]
     time_s = makespan(pipeline.dag, times_s)
@@ -101,7 +101,7 @@ def _balance(instructions: Sequence[Instruction], times_s: Sequence[float], scen
     busy_s = dict.fromkeys(range(scenario.pp), 0.0)
     for instruction, time_s in zip(instructions, times_s, strict=True):
         if instruction.position in steady:
-            busy_s[instruction.stage] += time_s
+            busy_s[instruction.key.stage] += time_s
     return busy_s[scenario.pp - 1] / busy_s[0] if busy_s[0] else 1.0
 
 

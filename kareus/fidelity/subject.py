@@ -16,9 +16,6 @@ from kareus.workload.config import Workload
 from kareus.workload.divisibility import check_divisibility
 from kareus.workload.resolve import with_split
 
-InstructionKey = tuple[int, Direction, Execution]
-"""Stage, direction, and how it is executed."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
@@ -26,8 +23,8 @@ class Subject:
 
     workload: Workload
     graphs: dict[Batch, BlockGraph]
-    tallies: dict[InstructionKey, Tally]
-    """What every whole instruction executes."""
+    tallies: dict[tuple[int, Direction, Execution], Tally]
+    """What every whole instruction executes, by stage, direction and execution."""
 
     def on(self, gpu: Gpu) -> "Subject":
         """The same workload on another GPU."""

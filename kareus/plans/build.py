@@ -11,10 +11,10 @@ import kareus
 from kareus.artifacts.provenance import TestbedIdentity
 from kareus.artifacts.records import content_hash
 from kareus.errors import ArtifactError
+from kareus.graph.instruction import InstructionKey
 from kareus.pipeline.instructions import Instruction, instructions_of
 from kareus.pipeline.methods import point_method
-from kareus.pipeline.solver.dag import build_dag, earliest_starts
-from kareus.pipeline.transfers import transfers_s
+from kareus.pipeline.solver.dag import earliest_starts, iteration_dag
 from kareus.plans.document import PLAN_SCHEMA_VERSION, Plan, PlannedInstruction, Prediction, StagePlan
 from kareus.profile.programs import Execution
 from kareus.schedule.choice import Choice
@@ -43,7 +43,7 @@ def build_plan(
     Raises:
         ArtifactError: the row names a point that the microbatch frontiers lack.
     """
-    instructions = instructions_of(workload)
+    instructions = instructions_of(cut(workload, "pipeline"))
     chosen = _chosen(microbatch, point_method(row["method"]), instructions, row["points"])
     return Plan(
         schema_version=PLAN_SCHEMA_VERSION,
@@ -66,7 +66,8 @@ def _chosen(
     """Row of the microbatch frontiers that each instruction runs at."""
     rows = microbatch.filter(pl.col("method") == method).iter_rows(named=True)
     points = {(r["stage"], r["chunk"], r["direction"], r["point"]): r for r in rows}
-    keys = [(i.stage, i.chunk, str(i.direction), n) for i, n in zip(instructions, numbers, strict=True)]
+    kinds = [i.key.kind for i in instructions]
+    keys = [(kind.stage, kind.chunk, str(kind.direction), n) for kind, n in zip(kinds, numbers, strict=True)]
     for key in keys:
         if key not in points:
             raise ArtifactError(
@@ -78,22 +79,21 @@ def _chosen(
 def _stages(
     workload: Workload, instructions: Sequence[Instruction], chosen: Sequence[dict[str, Any]]
 ) -> tuple[StagePlan, ...]:
-    dag = build_dag(instructions, transfers_s(cut(workload, "pipeline")))
-    starts_s = earliest_starts(dag, [point["time_s"] for point in chosen])
+    starts_s = earliest_starts(iteration_dag(cut(workload, "pipeline")), [point["time_s"] for point in chosen])
     planned: list[list[PlannedInstruction]] = [[] for _ in workload.parallelism.split]
     for instruction, point, start_s in zip(instructions, chosen, starts_s, strict=True):
-        planned[instruction.stage].append(_planned(instruction, point, start_s))
+        planned[instruction.key.stage].append(_planned(instruction.key, point, start_s))
     return tuple(
         StagePlan(stage=stage, layers=layers, instructions=tuple(own))
         for stage, (layers, own) in enumerate(zip(workload.parallelism.split, planned, strict=True))
     )
 
 
-def _planned(instruction: Instruction, point: dict[str, Any], start_s: float) -> PlannedInstruction:
+def _planned(key: InstructionKey, point: dict[str, Any], start_s: float) -> PlannedInstruction:
     return PlannedInstruction(
-        direction=instruction.direction,
-        microbatch=instruction.microbatch,
-        chunk=instruction.chunk,
+        direction=key.direction,
+        microbatch=key.microbatch,
+        chunk=key.chunk,
         execution=Execution(point["execution"]),
         frequency_mhz=point["frequency_mhz"],
         partitions=tuple(Choice(**choice) for choice in point["choices"]),

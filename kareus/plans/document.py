@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from kareus.artifacts.provenance import TestbedIdentity
+from kareus.graph.instruction import InstructionKey
 from kareus.graph.records import Direction
 from kareus.profile.programs import Execution
 from kareus.schedule.choice import Choice
@@ -40,8 +41,13 @@ class StagePlan:
 
     stage: int
     layers: int
-    """Of all its chunks."""
+    """Number of transformer blocks of all its chunks."""
     instructions: tuple[PlannedInstruction, ...]
+
+    @property
+    def keyed(self) -> tuple[tuple[InstructionKey, PlannedInstruction], ...]:
+        """Instructions of the stage with their keys, in order of execution."""
+        return tuple((InstructionKey(self.stage, i.chunk, i.microbatch, i.direction), i) for i in self.instructions)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,3 +87,8 @@ class Plan:
     def instructions(self) -> int:
         """Number of instructions of all stages."""
         return sum(len(stage.instructions) for stage in self.stages)
+
+    @property
+    def keyed(self) -> tuple[tuple[InstructionKey, PlannedInstruction], ...]:
+        """Instructions of all stages with their keys, stage by stage in order of execution."""
+        return tuple(pair for stage in self.stages for pair in stage.keyed)

@@ -32,7 +32,7 @@ from kareus.progress.journal import Journal, Standing
 
 logger = logging.getLogger(__name__)
 
-InstructionKey = tuple[int, int, Direction, Execution]
+ProgramKey = tuple[int, int, Direction, Execution]
 """Stage, chunk, direction, and how it is executed."""
 
 
@@ -92,7 +92,7 @@ def _directions(config: ProfileSlice) -> tuple[Direction, ...]:
     return instruction_directions(split_backward=config.split_backward)
 
 
-def _instruction_programs(graphs: dict[Batch, BlockGraph], config: ProfileSlice) -> dict[InstructionKey, Program]:
+def _instruction_programs(graphs: dict[Batch, BlockGraph], config: ProfileSlice) -> dict[ProgramKey, Program]:
     return {
         (stage, chunk, direction, execution): instruction_program(
             graphs,
@@ -109,10 +109,10 @@ def _instruction_programs(graphs: dict[Batch, BlockGraph], config: ProfileSlice)
 
 
 def _families(
-    instruction_of: Mapping[InstructionKey, Program],
-) -> list[list[InstructionKey]]:
+    instruction_of: Mapping[ProgramKey, Program],
+) -> list[list[ProgramKey]]:
     """Instructions by direction and execution: their blocks are equal, so their costs change alike with the clock."""
-    families: dict[tuple[Direction, Execution], list[InstructionKey]] = {}
+    families: dict[tuple[Direction, Execution], list[ProgramKey]] = {}
     for key in instruction_of:
         families.setdefault(key[2:], []).append(key)
     return list(families.values())
