@@ -10,11 +10,29 @@ from kareus.errors import ArtifactError
 from kareus.graph.instruction import InstructionKind
 from kareus.graph.records import Direction, instruction_directions
 from kareus.pipeline.config import PipelineSlice
-from kareus.pipeline.instructions import instructions_of
+from kareus.pipeline.instructions import instruction_rows, instructions_of
 from kareus.pipeline.methods import METHODS, REQUIRED, Method, method_points
 from kareus.pipeline.solver.dag import iteration_dag
 from kareus.pipeline.solver.frontier import PlannedIteration, iteration_frontier
 from kareus.pipeline.solver.problem import PointSet, Problem, point_set
+from kareus.pipeline.tables import INSTRUCTIONS, ITERATION
+
+
+def solve_iteration(config: PipelineSlice, microbatch: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Solve the iteration frontier of every method that has points.
+
+    Args:
+        config: the pipeline.
+        microbatch: a table `MICROBATCH` of its stages.
+
+    Returns:
+        The tables `ITERATION` and `INSTRUCTIONS`.
+
+    Raises:
+        ArtifactError: a stage or direction of a method has no points.
+    """
+    instructions = INSTRUCTIONS.frame(instruction_rows(instructions_of(config)))
+    return ITERATION.frame(iteration_rows(config, microbatch)), instructions
 
 
 def iteration_rows(config: PipelineSlice, microbatch: pl.DataFrame) -> list[dict[str, Any]]:
