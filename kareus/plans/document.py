@@ -51,7 +51,7 @@ class StagePlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prediction:
+class PredictedCost:
     """Predicted cost of one iteration."""
 
     time_s: Positive
@@ -61,6 +61,11 @@ class Prediction:
     dynamic_energy_j: float
     lower_bound_j: Positive
     """Energy that no plan of this method can undercut in this time; if a deadline was asked for, within that."""
+
+    @property
+    def gap(self) -> float:
+        """Certified gap to the lower bound, as a share of it."""
+        return self.energy_j / self.lower_bound_j - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +85,7 @@ class Plan:
     testbed: TestbedIdentity
     """Where the measurements behind the plan were taken."""
     gpus: int
-    prediction: Prediction
+    prediction: PredictedCost
     stages: tuple[StagePlan, ...]
 
     @property

@@ -13,7 +13,7 @@ from kareus.graph.instruction import InstructionKind
 from kareus.graph.records import Direction
 from kareus.pipeline.methods import point_method
 from kareus.plans.check import TOLERANCE, check_prediction, place
-from kareus.plans.document import Plan, PlannedInstruction, Prediction
+from kareus.plans.document import Plan, PlannedInstruction, PredictedCost
 from kareus.plans.frontiers import Frontiers
 from kareus.plans.selectors import (
     LIMITED,
@@ -149,7 +149,7 @@ def _check_selected(plan: Plan, selector: Selector, plans: pl.DataFrame, path: P
             f"iteration frontier of '{plan.method}' {least:.6g}; select the plan anew."
         )
     if selector.goal in (Goal.FASTEST, Goal.MIN_ENERGY):  # precomputed, so that nothing may differ
-        for field in dataclasses.fields(Prediction):
+        for field in dataclasses.fields(PredictedCost):
             expected = best[field.name]
             check_prediction(plan, path, field.name, expected, TOLERANCE * abs(expected), "the frontier has")
         return
