@@ -19,7 +19,7 @@ NEGLIGIBLE = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
+class HourlyWork:
     """What is to be done, and what it can be done with."""
 
     times_s: tuple[float, ...]
@@ -32,7 +32,7 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
+class HourShare:
     """A share of an hour that is spent with one plan, or waiting (None)."""
 
     hour: int
@@ -40,12 +40,12 @@ class Slot:
     share: float
 
 
-def reachable(work: Work, series: Series) -> float:
+def reachable(work: HourlyWork, series: Series) -> float:
     """Most iterations that can be done in the hours of the series."""
     return len(series.values) * HOUR_S / min(work.times_s)
 
 
-def hourly(work: Work, series: Series) -> list[Slot]:
+def hourly(work: HourlyWork, series: Series) -> list[HourShare]:
     """Plans by the hour at the least charge, in the order of the hours.
 
     No more iterations than asked for, also where a negative price pays for more.
@@ -72,14 +72,14 @@ def hourly(work: Work, series: Series) -> list[Slot]:
         raise ConfigError(f"no plan by the hour was found: {solved.message}")
     shares = solved.x.reshape(hours, ways)
     return [
-        Slot(hour, way if way < ways - 1 else None, float(shares[hour, way]))
+        HourShare(hour, way if way < ways - 1 else None, float(shares[hour, way]))
         for hour in range(hours)
         for way in range(ways)
         if shares[hour, way] > NEGLIGIBLE
     ]
 
 
-def steady(work: Work, series: Series) -> list[Slot]:
+def steady(work: HourlyWork, series: Series) -> list[HourShare]:
     """The one plan that, run from the start until the iterations are done, has the least charge.
 
     Raises:
@@ -90,38 +90,38 @@ def steady(work: Work, series: Series) -> list[Slot]:
     return min((_from_start(work, series, plan) for plan in in_time), key=lambda slots: charge(work, series, slots))
 
 
-def charge(work: Work, series: Series, slots: Sequence[Slot]) -> float:
+def charge(work: HourlyWork, series: Series, slots: Sequence[HourShare]) -> float:
     """What the energy of `slots` costs, or emits."""
     return sum(charge_of(work, series, slot) for slot in slots)
 
 
-def charge_of(work: Work, series: Series, slot: Slot) -> float:
+def charge_of(work: HourlyWork, series: Series, slot: HourShare) -> float:
     """What the energy of one slot costs, or emits."""
     return energy_j(work, slot) / JOULES_PER_KWH * series.values[slot.hour]
 
 
-def iterations(work: Work, slot: Slot) -> float:
+def iterations(work: HourlyWork, slot: HourShare) -> float:
     """Iterations done in a slot."""
     return 0.0 if slot.plan is None else slot.share * HOUR_S / work.times_s[slot.plan]
 
 
-def energy_j(work: Work, slot: Slot) -> float:
+def energy_j(work: HourlyWork, slot: HourShare) -> float:
     """Joules of all GPUs in a slot."""
     if slot.plan is None:
         return slot.share * HOUR_S * work.idle_power_w
     return iterations(work, slot) * work.energies_j[slot.plan]
 
 
-def _from_start(work: Work, series: Series, plan: int) -> list[Slot]:
+def _from_start(work: HourlyWork, series: Series, plan: int) -> list[HourShare]:
     needed = work.times_s[plan] * work.iterations / HOUR_S
     slots = []
     for hour in range(len(series.values)):
         busy = min(max(needed - hour, 0.0), 1.0)
-        slots += [Slot(hour, plan, busy)] * (busy > 0) + [Slot(hour, None, 1 - busy)] * (busy < 1)
+        slots += [HourShare(hour, plan, busy)] * (busy > 0) + [HourShare(hour, None, 1 - busy)] * (busy < 1)
     return slots
 
 
-def _check(work: Work, series: Series) -> None:
+def _check(work: HourlyWork, series: Series) -> None:
     most = reachable(work, series)
     if work.iterations > most:
         raise ConfigError(

@@ -7,7 +7,7 @@ from typing import Any
 import polars as pl
 
 from kareus.emulate.fleet import Scale, fleet_columns, identity, scale_of
-from kareus.emulate.hours import Slot, Work, charge_of, energy_j, hourly, iterations, reachable, steady
+from kareus.emulate.hours import HourlyWork, HourShare, charge_of, energy_j, hourly, iterations, reachable, steady
 from kareus.emulate.iso import with_iso_plans
 from kareus.emulate.power_caps import power_cap_columns
 from kareus.emulate.resolve import Fleet
@@ -21,11 +21,11 @@ from kareus.pipeline.solver.frontier import PlannedIteration, iteration_frontier
 from kareus.pipeline.solver.problem import Problem
 from kareus.workload.slices import cut
 
-Row = dict[str, Any]
+FleetRow = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class MethodPlans:
     """What one pipeline of a fleet plans by one method."""
 
     method: str
@@ -34,7 +34,7 @@ class Planned:
     """Its frontier, by rising time."""
 
 
-def planned(fleet: Fleet, microbatch: pl.DataFrame) -> list[Planned]:
+def planned(fleet: Fleet, microbatch: pl.DataFrame) -> list[MethodPlans]:
     """Frontiers of one pipeline, by method, with the plans by which they are compared.
 
     Raises:
@@ -48,10 +48,12 @@ def planned(fleet: Fleet, microbatch: pl.DataFrame) -> list[Planned]:
         for method in methods
     }
     baseline = plans[FRONTIER_BASELINE]
-    return [Planned(name, problems[name], with_iso_plans(own, problems[name], baseline)) for name, own in plans.items()]
+    return [
+        MethodPlans(name, problems[name], with_iso_plans(own, problems[name], baseline)) for name, own in plans.items()
+    ]
 
 
-def fleet_rows(fleet: Fleet, frontiers: Iterable[Planned]) -> list[Row]:
+def fleet_rows(fleet: Fleet, frontiers: Iterable[MethodPlans]) -> list[FleetRow]:
     """Rows of `FLEET`."""
     scale = scale_of(fleet)
     return [
@@ -61,7 +63,7 @@ def fleet_rows(fleet: Fleet, frontiers: Iterable[Planned]) -> list[Row]:
     ]
 
 
-def straggler_rows(fleet: Fleet, frontiers: Iterable[Planned]) -> list[Row]:
+def straggler_rows(fleet: Fleet, frontiers: Iterable[MethodPlans]) -> list[FleetRow]:
     """Rows of `STRAGGLERS`."""
     scale = scale_of(fleet)
     return [
@@ -71,7 +73,7 @@ def straggler_rows(fleet: Fleet, frontiers: Iterable[Planned]) -> list[Row]:
     ]
 
 
-def power_cap_rows(fleet: Fleet, frontiers: Sequence[Planned]) -> list[Row]:
+def power_cap_rows(fleet: Fleet, frontiers: Sequence[MethodPlans]) -> list[FleetRow]:
     """Rows of `POWER_CAPS`.
 
     Raises:
@@ -89,7 +91,7 @@ def power_cap_rows(fleet: Fleet, frontiers: Sequence[Planned]) -> list[Row]:
     return rows
 
 
-def hour_rows(fleet: Fleet, frontiers: Sequence[Planned], series: Series) -> list[Row]:
+def hour_rows(fleet: Fleet, frontiers: Sequence[MethodPlans], series: Series) -> list[FleetRow]:
     """Rows of `HOURS`, of the methods that are fast enough.
 
     Raises:
@@ -97,7 +99,7 @@ def hour_rows(fleet: Fleet, frontiers: Sequence[Planned], series: Series) -> lis
     """
     works = {own.method: _work(fleet, own) for own in frontiers}
     most = max(reachable(work, series) for work in works.values())
-    rows: list[Row] = []
+    rows: list[FleetRow] = []
     for method, work in works.items():
         if work.iterations > reachable(work, series):
             continue
@@ -112,10 +114,10 @@ def hour_rows(fleet: Fleet, frontiers: Sequence[Planned], series: Series) -> lis
     return rows
 
 
-def _work(fleet: Fleet, own: Planned) -> Work:
+def _work(fleet: Fleet, own: MethodPlans) -> HourlyWork:
     scale = scale_of(fleet)
     costs = [scale.cost(plan.time_s, plan.energy_j) for plan in own.plans]
-    return Work(
+    return HourlyWork(
         times_s=tuple(time_s for time_s, _ in costs),
         energies_j=tuple(energy_j for _, energy_j in costs),
         idle_power_w=scale.static_power_w * scale.gpus,
@@ -123,7 +125,7 @@ def _work(fleet: Fleet, own: Planned) -> Work:
     )
 
 
-def _hour_columns(work: Work, series: Series, slot: Slot) -> Row:
+def _hour_columns(work: HourlyWork, series: Series, slot: HourShare) -> FleetRow:
     return {
         "hour": slot.hour,
         "plan": slot.plan,
@@ -136,6 +138,6 @@ def _hour_columns(work: Work, series: Series, slot: Slot) -> Row:
     }
 
 
-def _powers_text(scale: Scale, frontiers: Sequence[Planned]) -> str:
+def _powers_text(scale: Scale, frontiers: Sequence[MethodPlans]) -> str:
     powers_w = [fleet_columns(scale, plan)["power_w"] / scale.gpus for own in frontiers for plan in own.plans]
     return f"no plan draws so little; the frontiers reach from {min(powers_w):.1f} to {max(powers_w):.1f} W of each GPU"

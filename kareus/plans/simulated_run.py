@@ -24,7 +24,7 @@ from kareus.profile.programs import chunk_shapes, instruction_program
 from kareus.workload.config import Workload
 from kareus.workload.slices import cut
 
-Cost = tuple[float, float]
+TimeAndPower = tuple[float, float]
 """Seconds and watts."""
 
 _SETTLING_S = 20.0
@@ -68,10 +68,10 @@ def _costs(
     workload: Workload,
     graphs: Mapping[Batch, BlockGraph],
     known: KnownSteps,
-) -> list[Cost]:
+) -> list[TimeAndPower]:
     """What each instruction takes, free of noise; those that run alike are worked out once."""
     shapes = chunk_shapes(workload.parallelism.split, workload.chunks)
-    worked_out: dict[Any, Cost] = {}
+    worked_out: dict[Any, TimeAndPower] = {}
     costs = []
     for key, i in keyed:
         shape = shapes[key.stage, key.chunk]

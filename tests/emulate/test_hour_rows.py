@@ -6,7 +6,7 @@ import pytest
 from helpers.fleets import fleet, microbatch
 
 from kareus.emulate.fleet import scale_of
-from kareus.emulate.rows import Planned, fleet_rows, hour_rows, planned
+from kareus.emulate.rows import MethodPlans, fleet_rows, hour_rows, planned
 from kareus.emulate.series import Series, Unit
 from kareus.errors import ConfigError
 from kareus.pipeline.solver.frontier import PlannedIteration
@@ -33,7 +33,7 @@ def problem():
 def test_every_hour_has_its_iterations_energy_and_charge(problem):
     """Iterations of 10 s and 4 x 160 kJ draw 64 kW: 64 kWh in the first hour, half of that in the second."""
     one = with_hours(iterations=540)
-    rows = hour_rows(one, [Planned("kareus", problem, (plan(10.0, 160e3),))], PRICES)
+    rows = hour_rows(one, [MethodPlans("kareus", problem, (plan(10.0, 160e3),))], PRICES)
     assert [row["policy"] for row in rows] == ["hourly"] * 3 + ["steady"] * 3
     for own in (rows[:3], rows[3:]):
         assert [(row["hour"], row["plan"]) for row in own] == [(0, 0), (1, 0), (1, None)]
@@ -46,7 +46,7 @@ def test_every_hour_has_its_iterations_energy_and_charge(problem):
 
 def test_hours_cost_what_the_rows_of_the_fleet_do(problem):
     one = with_hours("emulation.gradient_reduction=exposed", iterations=400)
-    frontiers = [Planned("kareus", problem, (plan(8.0, 200e3), plan(9.0, 160e3)))]
+    frontiers = [MethodPlans("kareus", problem, (plan(8.0, 200e3), plan(9.0, 160e3)))]
     assert scale_of(one).exposed_s > 0
     plans = fleet_rows(one, frontiers)
     for row in hour_rows(one, frontiers, PRICES):
@@ -56,13 +56,13 @@ def test_hours_cost_what_the_rows_of_the_fleet_do(problem):
 
 
 def test_a_method_that_is_too_slow_leaves_out_no_other(problem):
-    slow, fast = Planned("slow", problem, (plan(20.0, 1e5),)), Planned("fast", problem, (plan(10.0, 2e5),))
+    slow, fast = MethodPlans("slow", problem, (plan(20.0, 1e5),)), MethodPlans("fast", problem, (plan(10.0, 2e5),))
     one = with_hours(iterations=600)
     for frontiers in ([slow, fast], [fast, slow]):
         assert {row["method"] for row in hour_rows(one, frontiers, PRICES)} == {"fast"}
 
 
 def test_too_many_iterations_are_refused_with_the_most_possible(problem):
-    slow, fast = Planned("slow", problem, (plan(20.0, 1e5),)), Planned("fast", problem, (plan(10.0, 2e5),))
+    slow, fast = MethodPlans("slow", problem, (plan(20.0, 1e5),)), MethodPlans("fast", problem, (plan(10.0, 2e5),))
     with pytest.raises(ConfigError, match=r"iterations=721: .* can do 1 to 720 in the 2 hours of the series"):
         hour_rows(with_hours(iterations=721), [slow, fast], PRICES)

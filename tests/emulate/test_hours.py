@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kareus.emulate.hours import HOUR_S, Slot, Work, charge, hourly, iterations, reachable, steady
+from kareus.emulate.hours import HOUR_S, HourlyWork, HourShare, charge, hourly, iterations, reachable, steady
 from kareus.emulate.series import Series, Unit, read_series
 from kareus.errors import ArtifactError, ConfigError
 
-WORK = Work(times_s=(10.0, 12.0), energies_j=(1000e3, 900e3), idle_power_w=20e3, iterations=600)
+WORK = HourlyWork(times_s=(10.0, 12.0), energies_j=(1000e3, 900e3), idle_power_w=20e3, iterations=600)
 
 
 def series(*values):
@@ -25,7 +25,7 @@ def by_vertices(work, prices):
     best = float("inf")
     hours = range(len(prices.values))
     for pure in itertools.product(ways, repeat=len(hours)):
-        slots = [Slot(hour, way, 1.0) for hour, way in zip(hours, pure, strict=True)]
+        slots = [HourShare(hour, way, 1.0) for hour, way in zip(hours, pure, strict=True)]
         if sum(iterations(work, slot) for slot in slots) == pytest.approx(work.iterations, rel=1e-9):
             best = min(best, charge(work, prices, slots))
         for shared, (a, b) in itertools.product(hours, itertools.combinations(range(len(ways)), 2)):
@@ -33,7 +33,7 @@ def by_vertices(work, prices):
             missing = work.iterations - sum(iterations(work, slot) for slot in others)
             share = (missing - pace[b]) / (pace[a] - pace[b]) if pace[a] != pace[b] else -1.0
             if 0 <= share <= 1:
-                mixed = [*others, Slot(shared, ways[a], share), Slot(shared, ways[b], 1 - share)]
+                mixed = [*others, HourShare(shared, ways[a], share), HourShare(shared, ways[b], 1 - share)]
                 best = min(best, charge(work, prices, mixed))
     return best
 
@@ -64,7 +64,7 @@ def test_one_plan_from_the_start_by_hand():
 
 
 works = st.builds(
-    Work,
+    HourlyWork,
     times_s=st.tuples(st.floats(8, 10), st.floats(10, 14)),
     energies_j=st.tuples(st.floats(8e5, 2e6), st.floats(4e5, 8e5)),
     idle_power_w=st.floats(0, 2.8e4),  # less than any plan draws
@@ -89,7 +89,7 @@ def test_no_vertex_is_cheaper_and_all_iterations_are_done_and_no_more(work, valu
 @given(works, st.integers(1, 300))
 def test_more_iterations_never_cost_less(work, more):
     prices = series(1.0, 3.0)
-    larger = Work(
+    larger = HourlyWork(
         times_s=work.times_s,
         energies_j=work.energies_j,
         idle_power_w=work.idle_power_w,
@@ -99,7 +99,7 @@ def test_more_iterations_never_cost_less(work, more):
 
 
 def test_more_than_the_fastest_plan_can_do_is_refused():
-    work = Work(times_s=WORK.times_s, energies_j=WORK.energies_j, idle_power_w=0.0, iterations=721)
+    work = HourlyWork(times_s=WORK.times_s, energies_j=WORK.energies_j, idle_power_w=0.0, iterations=721)
     for plan in (hourly, steady):
         with pytest.raises(ConfigError, match=r"iterations=721: 2 hours allow 1 to 720 with the fastest plan"):
             plan(work, series(1.0, 1.0))
@@ -174,7 +174,7 @@ def test_a_series_that_is_not_there_is_refused(tmp_path):
 @pytest.mark.parametrize("pace", [1e-6, 100])
 def test_the_same_hours_come_out_whatever_the_currency_and_the_size_of_the_iteration(unit, pace):
     prices = (0.31, 0.12, 0.4, 0.25)
-    sized = Work(
+    sized = HourlyWork(
         times_s=tuple(pace * time_s for time_s in WORK.times_s),
         energies_j=tuple(pace * energy_j for energy_j in WORK.energies_j),
         idle_power_w=WORK.idle_power_w,
@@ -188,7 +188,7 @@ def test_the_same_hours_come_out_whatever_the_currency_and_the_size_of_the_itera
 
 def test_a_month_of_hours_is_planned_with_a_frontier_of_a_fleet():
     """A dense program of a month has 720 x 15,120 numbers, and of a year 13 GB."""
-    work = Work(
+    work = HourlyWork(
         times_s=tuple(10 + n / 5 for n in range(20)),
         energies_j=tuple(1e6 / (1 + n / 40) for n in range(20)),
         idle_power_w=20e3,
