@@ -55,6 +55,21 @@ class ArtifactError(KareusError):
     """A file that is missing, corrupt, of another schema, or of another workload."""
 
 
+class StageInputError(ArtifactError):
+    """A table given to a stage's function that does not fit the others; on the command line, the file is named."""
+
+    def __init__(self, option: str, problem: str, member: str = "") -> None:
+        """Describe the problem.
+
+        Args:
+            option: name of the input.
+            problem: what is wrong and what to do.
+            member: name of the table in an input that is a set of tables; empty where the whole input is meant.
+        """
+        super().__init__(f"{option}{f' of {member}' * bool(member)}: {problem}")
+        self.option, self.problem, self.member = option, problem, member
+
+
 class DamagedFileError(ArtifactError):
     """A file whose bytes are not those that Kareus wrote: changed, truncated, or of another program."""
 

@@ -43,7 +43,7 @@ class Instances:
         return Problem(
             dag=build_dag(instructions, [0.0] * (stages - 1)),
             point_sets=tuple(
-                self._point_sets[self._last if i.stage == stages - 1 else 0, i.direction] for i in instructions
+                self._point_sets[self._last if i.key.stage == stages - 1 else 0, i.key.direction] for i in instructions
             ),
             waiting_power_w=self._blocking_power_w * stages,
         )

@@ -11,19 +11,21 @@ import polars as pl
 from kareus.arrays import Array
 from kareus.fidelity.subject import Subject
 from kareus.frontier.compose import Option
-from kareus.frontier.methods import microbatch_rows
-from kareus.frontier.microbatch import Cost, Point, overlap_makeup, overlap_points
-from kareus.frontier.tables import MICROBATCH
+from kareus.frontier.config import FrontierSlice
+from kareus.frontier.frontiers import frontiers_of
+from kareus.frontier.microbatch import ExecutionCost, Point
 from kareus.gpu_model.model import Behaviour, KnownSteps, run_program, run_schedules, run_tally
-from kareus.graph.records import TRACED, Batch, Direction, Partition
+from kareus.graph.instruction import InstructionKind
+from kareus.graph.records import Batch, Direction, Partition
 from kareus.pareto import pareto_mask
 from kareus.partition.detect import detect_partitions
-from kareus.profile.programs import Execution, component_programs, stage_shapes
+from kareus.profile.programs import Execution, component_programs
 from kareus.schedule.choice import Choice
 from kareus.schedule.space import search_space
+from kareus.workload.slices import cut
 
-Options = dict[int, tuple[Option, ...]]
-"""Ways to run a partition, by clock."""
+OptionsByClock = dict[int, tuple[Option, ...]]
+"""Ways to run a partition, by clock in MHz."""
 
 
 def clocks_of(subject: Subject) -> Array:
@@ -40,30 +42,14 @@ def instruction_behaviours(subject: Subject, clocks_mhz: Array) -> dict[tuple[in
 
 
 def microbatch_frontiers(subject: Subject) -> pl.DataFrame:
-    """The table `MICROBATCH` of a workload, from every candidate of every partition."""
-    workload, clocks = subject.workload, clocks_of(subject)
-    whole = instruction_behaviours(subject, clocks)
-    options = _options(subject)
-    components = _components(subject, clocks)
-    rows = []
-    for stage, shape in enumerate(stage_shapes(workload.parallelism.split)):
-        for direction in TRACED:
-            points = {
-                execution: _points(whole[stage, direction, execution], execution, clocks)
-                for execution in (Execution.SEQUENTIAL, Execution.NANOBATCHING)
-                if (stage, direction, execution) in whole
-            }
-            if options:
-                makeup = overlap_makeup(
-                    subject.graphs[Batch.NANOBATCH],
-                    subject.graphs[Batch.MICROBATCH],
-                    shape,
-                    direction,
-                    recompute=workload.activation_checkpointing,
-                )
-                points[Execution.OVERLAP] = overlap_points(makeup, options, components, workload.gpu)
-            rows += microbatch_rows(stage, 0, direction, points, workload.gpu)
-    return MICROBATCH.frame(rows)
+    """Return the table `MICROBATCH` of a workload, from every candidate of every partition."""
+    clocks = clocks_of(subject)
+    instructions = {
+        (InstructionKind(stage, 0, direction), execution): _points(behaviour, execution, clocks)
+        for (stage, direction, execution), behaviour in instruction_behaviours(subject, clocks).items()
+    }
+    config: FrontierSlice = cut(subject.workload, "frontier")
+    return frontiers_of(config, subject.graphs, instructions, _components(subject, clocks), _options(subject))
 
 
 def _points(behaviour: Behaviour, execution: Execution, clocks_mhz: Array) -> list[Point]:
@@ -73,16 +59,18 @@ def _points(behaviour: Behaviour, execution: Execution, clocks_mhz: Array) -> li
     ]
 
 
-def _components(subject: Subject, clocks_mhz: Array) -> dict[str, dict[int, Cost]]:
+def _components(subject: Subject, clocks_mhz: Array) -> dict[str, dict[int, ExecutionCost]]:
     programs = component_programs(subject.graphs, subject.workload.testbed.default_collective_sm_count)
     behaviours = {name: run_program(subject.workload.gpu, p, clocks_mhz) for name, p in programs.items()}
     return {
-        name: {int(c): Cost(float(t), float(e)) for c, t, e in zip(clocks_mhz, b.time_s, b.energy_j, strict=True)}
+        name: {
+            int(c): ExecutionCost(float(t), float(e)) for c, t, e in zip(clocks_mhz, b.time_s, b.energy_j, strict=True)
+        }
         for name, b in behaviours.items()
     }
 
 
-def _options(subject: Subject) -> dict[str, Options]:
+def _options(subject: Subject) -> dict[str, OptionsByClock]:
     """Non-dominated ways to run every partition."""
     if Batch.NANOBATCH not in subject.graphs:
         return {}
@@ -91,7 +79,7 @@ def _options(subject: Subject) -> dict[str, Options]:
     return {partition.name: _partition_options(subject, partition) for partition in partitions}
 
 
-def _partition_options(subject: Subject, partition: Partition) -> Options:
+def _partition_options(subject: Subject, partition: Partition) -> OptionsByClock:
     gpu = subject.workload.gpu
     space = search_space(partition, gpu, subject.workload.space)
     clocks, sm_counts = (np.array(column, dtype=np.float64) for column in (space.frequency_mhz, space.sm_count))

@@ -52,7 +52,7 @@ def planned_costs(rows: Sequence[FrontierRow], subjects: Subjects) -> list[Plann
         place = {int(clock): n for n, clock in enumerate(clocks)}
         workload = subjects[scenario].workload
         instructions = pipeline_instructions(workload.pipeline.schedule, scenario.pp, scenario.num_microbatches)
-        pipeline = Pipeline(instructions, build_dag(instructions, (0.0,) * (scenario.pp - 1)))
+        pipeline = ScenarioPipeline(instructions, build_dag(instructions, (0.0,) * (scenario.pp - 1)))
         behaviours = instruction_behaviours(subjects[scenario], clocks)
         table = {key: (b.time_s.tolist(), b.energy_j.tolist()) for key, b in behaviours.items()}
         costs |= {n: _planned_cost(row, workload, pipeline, table, place) for n, row in own}
@@ -63,7 +63,7 @@ Table = Mapping[tuple[int, Direction, Execution], tuple[list[float], list[float]
 
 
 @dataclass(frozen=True, slots=True)
-class Pipeline:
+class ScenarioPipeline:
     """Instructions of a scenario's iteration and their order; point-to-point takes no time."""
 
     instructions: tuple[Instruction, ...]
@@ -71,10 +71,10 @@ class Pipeline:
 
 
 def _planned_cost(
-    row: FrontierRow, workload: Workload, pipeline: Pipeline, table: Table, place: Mapping[int, int]
+    row: FrontierRow, workload: Workload, pipeline: ScenarioPipeline, table: Table, place: Mapping[int, int]
 ) -> PlannedCost:
     listed = [work for stage in row.clocks or () for work in stage]
-    if [direction for direction, _ in listed] != [i.direction for i in pipeline.instructions]:
+    if [direction for direction, _ in listed] != [i.key.direction for i in pipeline.instructions]:
         raise ArtifactError(
             f"{row.scenario.label}, {row.method}, point {row.point}: its instructions are not those of a "
             f"{workload.pipeline.schedule} pipeline; correct the columns stageN_mhz."
@@ -87,7 +87,7 @@ def _planned_cost(
         )
     times_s, effective_j = [], 0.0
     for instruction, (direction, mhz) in zip(pipeline.instructions, listed, strict=True):
-        all_times_s, all_energies_j = table[instruction.stage, direction, execution]
+        all_times_s, all_energies_j = table[instruction.key.stage, direction, execution]
         times_s.append(all_times_s[place[mhz]])
         effective_j += all_energies_j[place[mhz]] - workload.gpu.blocking_power_w * times_s[-1]
     time_s = makespan(pipeline.dag, times_s)
@@ -101,11 +101,11 @@ def _balance(instructions: Sequence[Instruction], times_s: Sequence[float], scen
     busy_s = dict.fromkeys(range(scenario.pp), 0.0)
     for instruction, time_s in zip(instructions, times_s, strict=True):
         if instruction.position in steady:
-            busy_s[instruction.stage] += time_s
+            busy_s[instruction.key.stage] += time_s
     return busy_s[scenario.pp - 1] / busy_s[0] if busy_s[0] else 1.0
 
 
-class Curve:
+class BoundCurve:
     """The iteration frontier of one method, as the linear program bounds it; plans reach it within about 0.5 %."""
 
     def __init__(self, problem: Problem) -> None:
@@ -132,7 +132,7 @@ class Curve:
         return self._relaxation.time_s(energy_j)
 
 
-class Planned:
+class PlannedMethods:
     """What the methods reach on one workload, planned exhaustively in the model."""
 
     def __init__(self, subject: Subject, *, with_transfers: bool) -> None:
@@ -146,12 +146,12 @@ class Planned:
         self._config: PipelineSlice = cut(subject.workload, "pipeline")
         self._with_transfers = with_transfers
         self._microbatch = microbatch_frontiers(subject)
-        self._curves: dict[str, Curve] = {}
+        self._curves: dict[str, BoundCurve] = {}
 
-    def curve(self, method: str) -> Curve:
+    def curve(self, method: str) -> BoundCurve:
         """The iteration frontier of `method`."""
         if method not in self._curves:
-            self._curves[method] = Curve(self._problem(method))
+            self._curves[method] = BoundCurve(self._problem(method))
         return self._curves[method]
 
     def _problem(self, method: str) -> Problem:
@@ -167,7 +167,7 @@ class Planned:
         return curve.fastest_s, curve.energy_j(curve.fastest_s) or 0.0
 
 
-def predicted_percent(planned: Planned, row: ReductionRow) -> dict[str, float | None]:
+def predicted_percent(planned: PlannedMethods, row: ReductionRow) -> dict[str, float | None]:
     """What the methods of a row save, or the ablation of its table costs; None where a method has no such point."""
     if row.table in ABLATIONS:
         base, other = (planned.at_max_throughput(m) for m in ("kareus", ABLATIONS[row.table]))
@@ -176,7 +176,7 @@ def predicted_percent(planned: Planned, row: ReductionRow) -> dict[str, float | 
     return {method: _saved_percent(planned, row.metric, method) for method in row.given_percent}
 
 
-def _saved_percent(planned: Planned, metric: str, method: str) -> float | None:
+def _saved_percent(planned: PlannedMethods, metric: str, method: str) -> float | None:
     if metric in ("time_reduction_pct", "energy_reduction_pct"):
         axis = 0 if metric.startswith("time") else 1
         value, base = (planned.at_max_throughput(m)[axis] for m in (method, "sequential"))

@@ -117,9 +117,10 @@ def predict(workload: Workload, method: str = "sequential", frequency_mhz: int |
     graphs = extract(workload.model, workload.parallelism, workload.microbatch_size, workload.sequence_length)
     shapes = chunk_shapes(workload.parallelism.split, workload.chunks)
     costs = _instruction_costs(workload, graphs, shapes, PREDICTED[method], clock_mhz)
-    instructions = instructions_of(workload)
+    pipeline = cut(workload, "pipeline")
+    instructions = instructions_of(pipeline)
     times_s = [float(_cost_of(i, costs).behaviour.time_s) for i in instructions]
-    time_s = makespan(build_dag(instructions, transfers_s(cut(workload, "pipeline"))), times_s)
+    time_s = makespan(build_dag(instructions, transfers_s(pipeline)), times_s)
     stages = _stages(workload, instructions, costs, time_s)
     energy_j = sum(stage.energy_j for stage in stages)
     sequences = workload.microbatch_size * workload.num_microbatches * workload.parallelism.dp
@@ -179,7 +180,7 @@ def _instruction_costs(
 
 
 def _cost_of(instruction: Instruction, costs: InstructionCosts) -> InstructionCost:
-    return costs[instruction.stage, instruction.chunk, instruction.direction]
+    return costs[instruction.key.kind]
 
 
 def _stages(
@@ -189,9 +190,9 @@ def _stages(
     forward_s, backward_s, energies_j = (defaultdict[int, float](float) for _ in range(3))
     for instruction in instructions:
         behaviour = _cost_of(instruction, costs).behaviour
-        busy_s = forward_s if instruction.direction is Direction.FORWARD else backward_s
-        busy_s[instruction.stage] += float(behaviour.time_s)
-        energies_j[instruction.stage] += float(behaviour.energy_j)
+        busy_s = forward_s if instruction.key.direction is Direction.FORWARD else backward_s
+        busy_s[instruction.key.stage] += float(behaviour.time_s)
+        energies_j[instruction.key.stage] += float(behaviour.energy_j)
     stages = []
     for stage, layers in enumerate(workload.parallelism.split):
         bubble_s = time_s - forward_s[stage] - backward_s[stage]

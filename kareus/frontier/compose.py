@@ -33,7 +33,7 @@ class Option:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class RepeatedPartition:
     """A kind of partition of the instruction; all its occurrences run the same way (paper, section 4.4)."""
 
     multiplicity: int
@@ -41,7 +41,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Composition:
+class ComposedPoint:
     """One non-dominated way to run all partitions."""
 
     time_s: float
@@ -54,7 +54,7 @@ class Composition:
     """Whether other non-dominated ways were left out because there are more than `MOST_POINTS`."""
 
 
-def compose(parts: Sequence[Part], blocking_power_w: float) -> list[Composition]:
+def compose(parts: Sequence[RepeatedPartition], blocking_power_w: float) -> list[ComposedPoint]:
     """Non-dominated sums over `parts`, by rising time; one option for each part.
 
     Exact up to `MOST_POINTS` after each part; beyond, compositions say that they are thinned. Returns nothing if a part
@@ -75,7 +75,7 @@ def compose(parts: Sequence[Part], blocking_power_w: float) -> list[Composition]
         picks = np.column_stack((picks[before], option))
     order = np.argsort(costs[:, 0])
     return [
-        Composition(
+        ComposedPoint(
             time_s=float(costs[row, 0]),
             energy_j=float(costs[row, 1]),
             choices=tuple(option.choice for option in options),

@@ -6,7 +6,7 @@ from typing import Any
 from kareus.artifacts.records import to_plain
 from kareus.frontier.microbatch import Point, frontier, frontier_mask
 from kareus.gpu_model.gpu import Gpu
-from kareus.graph.records import Direction
+from kareus.graph.instruction import InstructionKind
 from kareus.profile.programs import Execution
 
 
@@ -37,15 +37,13 @@ def points_by_method(points: Mapping[Execution, Sequence[Point]], gpu: Gpu) -> d
 
 
 def microbatch_rows(
-    stage: int, chunk: int, direction: Direction, points: Mapping[Execution, Sequence[Point]], gpu: Gpu
+    kind: InstructionKind, points: Mapping[Execution, Sequence[Point]], gpu: Gpu
 ) -> list[dict[str, Any]]:
-    """Rows of one direction of one chunk of a stage."""
+    """Return the rows of `MICROBATCH` of the instructions of one kind."""
     return [
         {
             "method": method,
-            "stage": stage,
-            "chunk": chunk,
-            "direction": direction,
+            **kind._asdict(),
             "point": number,
             "execution": point.execution,
             "frequency_mhz": point.frequency_mhz,

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kareus.frontier.compose import Option, Part, compose, effective
+from kareus.frontier.compose import Option, RepeatedPartition, compose, effective
 from kareus.gpu_model.gpu import Gpu
 from kareus.graph.interleave import block_segments, interleave, partition_of
 from kareus.graph.records import BlockGraph, Direction
@@ -28,7 +28,7 @@ from kareus.profile.programs import (
 from kareus.schedule.choice import Choice
 
 
-class Cost(NamedTuple):
+class ExecutionCost(NamedTuple):
     """Cost of one execution on one GPU."""
 
     time_s: float
@@ -48,7 +48,7 @@ class Point:
     energy_j: float
     choices: tuple[Choice, ...] = ()
     is_thinned: bool = False
-    """Whether non-dominated points of its clock were left out (see `Composition`)."""
+    """Whether non-dominated points of its clock were left out (see `ComposedPoint`)."""
     time_error_s: float = 0.0
     """Standard error from the noise of measuring, as the next; 0 where costs are known."""
     energy_error_j: float = 0.0
@@ -87,7 +87,7 @@ def overlap_makeup(
 def overlap_points(
     makeup: Makeup,
     options: Mapping[str, Mapping[int, tuple[Option, ...]]],
-    components: Mapping[str, Mapping[int, Cost]],
+    components: Mapping[str, Mapping[int, ExecutionCost]],
     gpu: Gpu,
 ) -> list[Point]:
     """Points of partitioned overlap, at every frequency at which all partitions were measured.
@@ -103,7 +103,10 @@ def overlap_points(
     frequencies = set.intersection(*(set(options.get(name, {})) for name in makeup.partitions))
     points = []
     for frequency_mhz in sorted(frequencies):
-        parts = [Part(multiplicity=n, options=options[name][frequency_mhz]) for name, n in makeup.partitions.items()]
+        parts = [
+            RepeatedPartition(multiplicity=n, options=options[name][frequency_mhz])
+            for name, n in makeup.partitions.items()
+        ]
         edges = _component_cost(makeup.edges, components, frequency_mhz)
         outer = _component_cost(makeup.outer, components, frequency_mhz)
         for composed in compose(parts, gpu.blocking_power_w):
@@ -143,10 +146,10 @@ def frontier_mask(points: Sequence[Point], blocking_power_w: float) -> list[bool
 
 
 def _component_cost(
-    counts: Mapping[str, int], components: Mapping[str, Mapping[int, Cost]], frequency_mhz: int
-) -> Cost:
+    counts: Mapping[str, int], components: Mapping[str, Mapping[int, ExecutionCost]], frequency_mhz: int
+) -> ExecutionCost:
     costs = [(n, components[name][frequency_mhz]) for name, n in counts.items()]
-    return Cost(
+    return ExecutionCost(
         sum(n * cost.time_s for n, cost in costs),
         sum(n * cost.energy_j for n, cost in costs),
         math.hypot(*(n * cost.time_error_s for n, cost in costs)),

@@ -1,48 +1,51 @@
 """Command `partition`: extract the operator graph of a block and find its partitions."""
 
-import argparse
 import logging
-from pathlib import Path
+from collections.abc import Mapping
+from typing import Any
 
-from kareus.artifacts.configuration import load_slice
-from kareus.artifacts.outputs import add_force, check_files, table
-from kareus.artifacts.provenance import Provenance
-from kareus.artifacts.records import content_hash
-from kareus.graph.records import Partition
-from kareus.partition.config import PartitionSlice
+import polars as pl
+
+from kareus.artifacts.stage import OutputTable, TableStage
+from kareus.partition.config import PartitionSlice, subject_of
 from kareus.partition.extract import extract, partitions_of
+from kareus.partition.rows import partition_rows, segment_rows
 from kareus.partition.tables import PARTITIONS, SEGMENTS
-from kareus.partition.write import write_graphs, write_partitions
 
 logger = logging.getLogger(__name__)
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the input and the outputs."""
-    parser.add_argument("--config", type=Path, required=True, help="configuration slice (YAML)")
-    parser.add_argument("--segments", type=Path, required=True, help="operator graph to write (Parquet)")
-    parser.add_argument("--partitions", type=Path, required=True, help="partitions to write (Parquet)")
-    add_force(parser)
-
-
-def run(arguments: argparse.Namespace) -> None:
-    """Trace the model, write what was found and print one line for each partition."""
-    check_files(arguments, [(arguments.segments, table(SEGMENTS)), (arguments.partitions, table(PARTITIONS))])
-    config = load_slice(arguments.config, PartitionSlice)
+def _compute(config: PartitionSlice) -> dict[str, pl.DataFrame]:
     graphs = extract(config.model, config.parallelism, config.microbatch_size, config.sequence_length)
-    multiplicities = partitions_of(graphs, config)
-    provenance = Provenance(config_hash=content_hash(config), subject=content_hash(config))
-    write_graphs(arguments.segments, graphs, provenance)
-    write_partitions(arguments.partitions, multiplicities, provenance)
-    for partition, multiplicity in multiplicities.items():
-        logger.info("%s", describe(partition, multiplicity))
-    if not multiplicities:
+    return {
+        "segments": SEGMENTS.frame(segment_rows(graphs)),
+        "partitions": PARTITIONS.frame(partition_rows(partitions_of(graphs, config))),
+    }
+
+
+def _report(_config: PartitionSlice, tables: Mapping[str, pl.DataFrame]) -> None:
+    for row in tables["partitions"].iter_rows(named=True):
+        logger.info("%s", describe(row))
+    if tables["partitions"].is_empty():
         logger.info("no partitions: a block has no collectives, or the microbatch cannot be halved")
 
 
-def describe(partition: Partition, multiplicity: int) -> str:
-    """One line on a partition, for people."""
-    c = partition.collective
-    operators = " ".join(o.name for o in partition.operators)
-    message = f"{c.message_bytes / 1e6:.1f} MB over {c.group} of {c.group_size}"
-    return f"{partition.name}: {operators} beside {c.kind} of {message}, {multiplicity} per block"
+def describe(row: Mapping[str, Any]) -> str:
+    """Return one line on a row of `PARTITIONS`, for people."""
+    operators = " ".join(operator["name"] for operator in row["operators"])
+    collective = row["collective"]
+    message = f"{collective['message_bytes'] / 1e6:.1f} MB over {collective['group']} of {collective['group_size']}"
+    return f"{row['partition']}: {operators} beside {collective['kind']} of {message}, {row['multiplicity']} per block"
+
+
+STAGE: TableStage[PartitionSlice] = TableStage(
+    config=PartitionSlice,
+    outputs=(
+        OutputTable(option="segments", schema=SEGMENTS, help="operator graph to write (Parquet)"),
+        OutputTable(option="partitions", schema=PARTITIONS, help="partitions to write (Parquet)"),
+    ),
+    compute=_compute,
+    subject=subject_of,
+    report=_report,
+)
+add_arguments, run = STAGE.add_arguments, STAGE.run

@@ -7,17 +7,32 @@ from typing import Any
 import polars as pl
 
 from kareus.errors import ArtifactError
-from kareus.graph.records import instruction_directions
+from kareus.graph.instruction import InstructionKind
+from kareus.graph.records import Direction, instruction_directions
 from kareus.pipeline.config import PipelineSlice
-from kareus.pipeline.instructions import instructions_of
+from kareus.pipeline.instructions import instruction_rows, instructions_of
 from kareus.pipeline.methods import METHODS, REQUIRED, Method, method_points
-from kareus.pipeline.solver.dag import build_dag
+from kareus.pipeline.solver.dag import iteration_dag
 from kareus.pipeline.solver.frontier import PlannedIteration, iteration_frontier
 from kareus.pipeline.solver.problem import PointSet, Problem, point_set
-from kareus.pipeline.transfers import transfers_s
+from kareus.pipeline.tables import INSTRUCTIONS, ITERATION
 
-PointSets = dict[tuple[int, int, str], PointSet]
-"""By stage, chunk and direction."""
+
+def solve_iteration(config: PipelineSlice, microbatch: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Solve the iteration frontier of every method that has points.
+
+    Args:
+        config: the pipeline.
+        microbatch: a table `MICROBATCH` of its stages.
+
+    Returns:
+        The tables `ITERATION` and `INSTRUCTIONS`.
+
+    Raises:
+        ArtifactError: a stage or direction of a method has no points.
+    """
+    instructions = INSTRUCTIONS.frame(instruction_rows(instructions_of(config)))
+    return ITERATION.frame(iteration_rows(config, microbatch)), instructions
 
 
 def iteration_rows(config: PipelineSlice, microbatch: pl.DataFrame) -> list[dict[str, Any]]:
@@ -50,11 +65,10 @@ def method_problem(config: PipelineSlice, microbatch: pl.DataFrame, method: Meth
     Raises:
         ArtifactError: a stage or direction has no points.
     """
-    instructions = instructions_of(config)
     sets = _point_sets(config, microbatch, method)
     return Problem(
-        dag=build_dag(instructions, transfers_s(config)),
-        point_sets=tuple(sets[i.stage, i.chunk, i.direction] for i in instructions),
+        dag=iteration_dag(config),
+        point_sets=tuple(sets[i.key.kind] for i in instructions_of(config)),
         waiting_power_w=config.gpu.blocking_power_w * config.parallelism.gpus,
     )
 
@@ -74,21 +88,22 @@ def plan_columns(config: PipelineSlice, plan: PlannedIteration) -> dict[str, Any
     }
 
 
-def _point_sets(config: PipelineSlice, microbatch: pl.DataFrame, method: Method) -> PointSets:
-    """What the instructions of each chunk and direction may run at; energies of all GPUs of the stage."""
-    points = defaultdict(list)
+def _point_sets(config: PipelineSlice, microbatch: pl.DataFrame, method: Method) -> dict[InstructionKind, PointSet]:
+    """Return what the instructions of each kind may run at; energies are those of all GPUs of the stage."""
+    points: dict[InstructionKind, list[tuple[int, float, float]]] = defaultdict(list)
     for row in method_points(config, microbatch, method).iter_rows(named=True):
         energy_j = row["effective_energy_j"] * config.parallelism.gpus_per_stage
-        points[row["stage"], row["chunk"], row["direction"]].append((row["point"], row["time_s"], energy_j))
+        kind = InstructionKind(row["stage"], row["chunk"], Direction(row["direction"]))
+        points[kind].append((row["point"], row["time_s"], energy_j))
     clock = "" if method.has_frontier else f" at {config.gpu.maximum_clock_mhz} MHz"
     places = itertools.product(range(config.parallelism.pp), range(config.chunks))
     for (stage, chunk), direction in itertools.product(
         places, instruction_directions(split_backward=config.split_backward)
     ):
-        if (stage, chunk, direction) not in points:
+        if InstructionKind(stage, chunk, direction) not in points:
             place = f"stage {stage}{f', chunk {chunk}' * (config.chunks > 1)}"
             raise ArtifactError(
                 f"the microbatch frontiers of '{method.points_of}' have no points for the {direction} of {place}{clock}"
                 f", expected {config.parallelism.pp} stages; rerun the stage 'frontier'."
             )
-    return {key: point_set(of_key) for key, of_key in points.items()}
+    return {kind: point_set(own) for kind, own in points.items()}

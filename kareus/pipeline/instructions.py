@@ -6,62 +6,38 @@ order and from the flow of activations and gradients. To add a schedule, write i
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
-from kareus.artifacts.records import to_plain
 from kareus.errors import ScheduleError
+from kareus.graph.instruction import InstructionKey
 from kareus.graph.records import Direction
-from kareus.model.config import Parallelism
-from kareus.pipeline.config import PipelineConfig, PipelineSchedule
+from kareus.pipeline.config import PipelineSchedule, PipelineSlice
 from kareus.pipeline.schedules import gpipe, interleaved, one_forward_one_backward, zero_bubble_h1
 from kareus.pipeline.schedules.deadlock import order_of_dependency
-from kareus.pipeline.schedules.work import Extent, StageOrder, Work, described
+from kareus.pipeline.schedules.extent import Extent
 
-SCHEDULES: dict[PipelineSchedule, Callable[[int, Extent], StageOrder]] = {
+SCHEDULES: dict[PipelineSchedule, Callable[[int, Extent], Sequence[InstructionKey]]] = {
     PipelineSchedule.ONE_FORWARD_ONE_BACKWARD: one_forward_one_backward.stage_order,
     PipelineSchedule.GPIPE: gpipe.stage_order,
     PipelineSchedule.INTERLEAVED: interleaved.stage_order,
     PipelineSchedule.ZERO_BUBBLE_H1: zero_bubble_h1.stage_order,
 }
-"""The order of a stage, by its number and the size of the pipeline."""
-
-Slot = tuple[int, Work]
-"""A stage and what it does."""
+"""By schedule, the function that gives the order of a stage from its number and the size of the pipeline."""
 
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """A pass of one microbatch through a stage, or a chunk of it. Its number is its place in the iteration's tuple."""
+    """An instruction of an iteration and what it waits for. Its number is its place in the iteration's tuple."""
 
-    stage: int
+    key: InstructionKey
     position: int
     """Place in the stage's order of execution, from 0."""
-    direction: Direction
-    microbatch: int
     depends_on: tuple[int, ...]
     """Numbers of the instructions that must have ended (and sent, across stages) before it starts, ascending."""
-    chunk: int = 0
-    """Chunk of the stage's layers, from 0."""
 
 
-class Pipelined(Protocol):
-    """What decides the instructions of an iteration: a `Workload`, or the slice of it that solving reads."""
-
-    @property
-    def pipeline(self) -> PipelineConfig:
-        """The schedule and its chunks."""
-
-    @property
-    def parallelism(self) -> Parallelism:
-        """Of it, the stages."""
-
-    @property
-    def num_microbatches(self) -> int:
-        """Microbatches of one pipeline in one iteration."""
-
-
-def instructions_of(config: Pipelined) -> tuple[Instruction, ...]:
-    """Instructions of one iteration of a workload, stage by stage in order of execution."""
+def instructions_of(config: PipelineSlice) -> tuple[Instruction, ...]:
+    """Return the instructions of one iteration of a workload, stage by stage in order of execution."""
     pipeline = config.pipeline
     return pipeline_instructions(
         pipeline.schedule, config.parallelism.pp, config.num_microbatches, chunks=pipeline.chunks
@@ -71,83 +47,88 @@ def instructions_of(config: Pipelined) -> tuple[Instruction, ...]:
 def pipeline_instructions(
     schedule: PipelineSchedule, stages: int, microbatches: int, *, chunks: int = 1
 ) -> tuple[Instruction, ...]:
-    """Instructions of one iteration, stage by stage in order of execution.
+    """Return the instructions of one iteration, stage by stage in order of execution.
 
     Args:
         schedule: order of instructions on the stages.
-        stages: pipeline stages, 1 or more.
-        microbatches: microbatches of one pipeline in one iteration, 1 or more; may be fewer than stages, unless the
-            schedule interleaves: then a multiple of them.
-        chunks: parts of every stage's layers.
+        stages: number of pipeline stages, 1 or more.
+        microbatches: number of microbatches of one pipeline in one iteration, 1 or more; may be fewer than stages,
+            unless the schedule interleaves: then a multiple of them.
+        chunks: number of parts of every stage's layers.
     """
     extent = Extent(stages=stages, microbatches=microbatches, chunks=chunks)
-    return instructions_in([SCHEDULES[schedule](stage, extent) for stage in range(stages)])
+    return instructions_in([key for stage in range(stages) for key in SCHEDULES[schedule](stage, extent)])
 
 
-def instructions_in(orders: Sequence[StageOrder]) -> tuple[Instruction, ...]:
-    """Instructions of stages that run in these orders, generated or written by hand.
+def instructions_in(keys: Sequence[InstructionKey]) -> tuple[Instruction, ...]:
+    """Return the instructions of an iteration that runs in this order, generated or written by hand.
+
+    Args:
+        keys: every instruction of the iteration, those of each stage in order of execution.
 
     Raises:
         ScheduleError: an instruction is there twice, its input is never computed, or some wait for one another in a
             circle.
     """
-    slots = [(stage, work) for stage, order in enumerate(orders) for work in order]
-    numbers = {slot: number for number, slot in enumerate(slots)}
-    if len(numbers) < len(slots):
-        twice = next(slot for number, slot in enumerate(slots) if numbers[slot] != number)
-        raise ScheduleError(f"the pipeline's order has {described(*twice)} twice; keep one of them.")
-    last = len(orders) - 1, max((work.chunk for _, work in slots), default=0)
-    positions = [position for order in orders for position in range(len(order))]
-    instructions = tuple(
-        Instruction(
-            stage,
-            position,
-            work.direction,
-            work.microbatch,
-            _depends_on(numbers, (stage, work), position, last),
-            work.chunk,
-        )
-        for (stage, work), position in zip(slots, positions, strict=True)
-    )
-    order_of_dependency([i.depends_on for i in instructions], lambda number: described(*slots[number]))
-    return instructions
+    numbers = {key: number for number, key in enumerate(keys)}
+    if len(numbers) < len(keys):
+        twice = next(key for number, key in enumerate(keys) if numbers[key] != number)
+        raise ScheduleError(f"the pipeline's order has {twice} twice; keep one of them.")
+    last = max(key.stage for key in keys), max(key.chunk for key in keys)
+    instructions: list[Instruction] = []
+    ran: dict[int, list[int]] = {}  # by stage, the numbers of its instructions so far
+    for number, key in enumerate(keys):
+        own = ran.setdefault(key.stage, [])
+        waits = {*own[-1:], *_input_numbers(numbers, key, last)}
+        instructions.append(Instruction(key, len(own), tuple(sorted(waits))))
+        own.append(number)
+    order_of_dependency([i.depends_on for i in instructions], lambda number: str(keys[number]))
+    return tuple(instructions)
 
 
 def instruction_rows(instructions: Sequence[Instruction]) -> list[dict[str, Any]]:
-    """Rows of the table `INSTRUCTIONS`."""
-    return [{"instruction": number, **to_plain(instruction)} for number, instruction in enumerate(instructions)]
+    """Return the rows of the table `INSTRUCTIONS`."""
+    return [
+        {
+            "instruction": number,
+            **instruction.key._asdict(),
+            "position": instruction.position,
+            "depends_on": instruction.depends_on,
+        }
+        for number, instruction in enumerate(instructions)
+    ]
 
 
-def _depends_on(numbers: Mapping[Slot, int], slot: Slot, position: int, last: tuple[int, int]) -> tuple[int, ...]:
-    """The instruction before it on its stage, and the one that produces its input."""
-    waits = {numbers[slot] - 1} if position else set()
-    source = _input_of(slot, last)
-    if source is not None:
-        if source not in numbers:
-            raise ScheduleError(
-                f"{described(*slot)} waits for {described(*source)}, which the pipeline's order lacks; add it."
-            )
-        waits.add(numbers[source])
-    return tuple(sorted(waits))
+def _input_numbers(numbers: Mapping[InstructionKey, int], key: InstructionKey, last: tuple[int, int]) -> list[int]:
+    """Return the number of the instruction that produces the input of `key`; empty where the input is the data.
+
+    Raises:
+        ScheduleError: no instruction produces it.
+    """
+    source = _input_of(key, last)
+    if source is None:
+        return []
+    if source not in numbers:
+        raise ScheduleError(f"{key} waits for {source}, which the pipeline's order lacks; add it.")
+    return [numbers[source]]
 
 
-def _input_of(slot: Slot, last: tuple[int, int]) -> Slot | None:
-    """What produces the input of an instruction: activations flow up through the stages, gradients down.
+def _input_of(key: InstructionKey, last: tuple[int, int]) -> InstructionKey | None:
+    """Return what produces the input of an instruction: activations flow up through the stages, gradients down.
 
     Args:
-        slot: the instruction.
-        last: the last stage and its last chunk, where the one turns into the other.
+        key: the instruction.
+        last: the last stage and its last chunk, where activations turn into gradients.
     """
-    stage, work = slot
     last_stage, last_chunk = last
-    if work.direction is Direction.WEIGHT_GRADIENT:
-        return stage, work._replace(direction=Direction.INPUT_GRADIENT)
-    if work.direction is Direction.FORWARD:
-        if stage > 0:
-            return stage - 1, work
-        return (last_stage, work._replace(chunk=work.chunk - 1)) if work.chunk else None
-    if stage < last_stage:
-        return stage + 1, work
-    if work.chunk < last_chunk:
-        return 0, work._replace(chunk=work.chunk + 1)
-    return stage, work._replace(direction=Direction.FORWARD)
+    if key.direction is Direction.WEIGHT_GRADIENT:
+        return key._replace(direction=Direction.INPUT_GRADIENT)
+    if key.direction is Direction.FORWARD:
+        if key.stage > 0:
+            return key._replace(stage=key.stage - 1)
+        return key._replace(stage=last_stage, chunk=key.chunk - 1) if key.chunk else None
+    if key.stage < last_stage:
+        return key._replace(stage=key.stage + 1)
+    if key.chunk < last_chunk:
+        return key._replace(stage=0, chunk=key.chunk + 1)
+    return key._replace(direction=Direction.FORWARD)

@@ -19,18 +19,17 @@ import polars as pl
 
 from kareus.arrays import Array
 from kareus.artifacts.randomness import generator
+from kareus.graph.instruction import InstructionKind
+from kareus.graph.records import Direction
 from kareus.pipeline.compare import FRONTIER_BASELINE, THROUGHPUT_BASELINE, TOLERANCE
 from kareus.pipeline.config import PipelineSlice
 from kareus.pipeline.instructions import instructions_of
 from kareus.pipeline.methods import method_named, method_points
-from kareus.pipeline.solver.dag import Dag, build_dag
+from kareus.pipeline.solver.dag import iteration_dag
 from kareus.pipeline.solver.lanes import latest_ends
-from kareus.pipeline.transfers import transfers_s
 from kareus.profile.programs import Execution
 
 DRAWS = 100
-Place = tuple[int, int, str]
-"""Stage, chunk and direction."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,9 +55,9 @@ class Spread:
     def __init__(self, config: PipelineSlice, microbatch: pl.DataFrame) -> None:
         """Take the points of `microbatch`, a table `MICROBATCH` of the pipeline's stages."""
         self._config = config
-        self._instructions = instructions_of(config)
-        self._dag: Dag = build_dag(self._instructions, transfers_s(config))
-        self._points: dict[str, dict[Place, dict[int, Costs]]] = {}
+        self._kinds = [i.key.kind for i in instructions_of(config)]
+        self._dag = iteration_dag(config)
+        self._points: dict[str, dict[InstructionKind, dict[int, Costs]]] = {}
         self._noise: dict[str, Costs] = {}
         self._microbatch = microbatch
         errors = microbatch.select(pl.any_horizontal(pl.col("time_error_s", "energy_error_j") > 0))
@@ -68,9 +67,9 @@ class Spread:
     def plans(self, method: str, plans: Sequence[Sequence[int]]) -> Costs:
         """Costs of plans of `method`, given by their points; each of shape (plans, draws)."""
         points = self._points_of(method)
-        times_s, effective_j = np.empty((2, len(self._instructions), len(plans), DRAWS))
-        for number, instruction in enumerate(self._instructions):
-            own = points[instruction.stage, instruction.chunk, str(instruction.direction)]
+        times_s, effective_j = np.empty((2, len(self._kinds), len(plans), DRAWS))
+        for number, kind in enumerate(self._kinds):
+            own = points[kind]
             for plan, chosen in enumerate(plans):
                 times_s[number, plan], effective_j[number, plan] = own[chosen[number]]
         return self._total(times_s, effective_j)
@@ -78,10 +77,10 @@ class Spread:
     def fastest(self, method: str) -> Costs:
         """Cost of the fastest plan of `method` that each draw would make; each of shape (draws,)."""
         offered = {
-            place: tuple(np.array(costs) for costs in zip(*points.values(), strict=True))
-            for place, points in self._points_of(method).items()
+            kind: tuple(np.array(costs) for costs in zip(*points.values(), strict=True))
+            for kind, points in self._points_of(method).items()
         }
-        own = [offered[i.stage, i.chunk, str(i.direction)] for i in self._instructions]
+        own = [offered[kind] for kind in self._kinds]
         least_s = np.array([times_s.min(axis=0) for times_s, _ in own])
         deadline_s = -(latest_ends(self._dag, least_s, np.zeros(DRAWS)) - least_s).min(axis=0)
         ends_s = latest_ends(self._dag, least_s, deadline_s)
@@ -105,14 +104,14 @@ class Spread:
         waiting_w = self._config.gpu.blocking_power_w * self._config.parallelism.gpus
         return makespans_s, effective_j.sum(axis=0) + waiting_w * makespans_s
 
-    def _points_of(self, method: str) -> dict[Place, dict[int, Costs]]:
-        """Seconds and effective joules of all GPUs of the stage, by place and point, of what a method plans with."""
+    def _points_of(self, method: str) -> dict[InstructionKind, dict[int, Costs]]:
+        """Seconds and effective joules of all GPUs of the stage, by kind and point, of what a method plans with."""
         if method not in self._points:
             own = method_points(self._config, self._microbatch, method_named(method))
-            points: dict[Place, dict[int, Costs]] = {}
+            points: dict[InstructionKind, dict[int, Costs]] = {}
             for row in own.iter_rows(named=True):
-                place = row["stage"], row["chunk"], row["direction"]
-                points.setdefault(place, {})[row["point"]] = self._drawn(row)
+                kind = InstructionKind(row["stage"], row["chunk"], Direction(row["direction"]))
+                points.setdefault(kind, {})[row["point"]] = self._drawn(row)
             self._points[method] = points
         return self._points[method]
 

@@ -1,4 +1,4 @@
-"""Turning a row of the iteration frontier into a plan document."""
+"""Choosing a point of the iteration frontier, and assembling its plan."""
 
 import dataclasses
 import datetime
@@ -8,43 +8,50 @@ from typing import Any
 import polars as pl
 
 import kareus
-from kareus.artifacts.provenance import TestbedIdentity
-from kareus.artifacts.records import content_hash
-from kareus.errors import ArtifactError
+from kareus.artifacts.records import content_hash, suggest
+from kareus.errors import ArtifactError, ConfigError
+from kareus.graph.instruction import InstructionKey
 from kareus.pipeline.instructions import Instruction, instructions_of
 from kareus.pipeline.methods import point_method
-from kareus.pipeline.solver.dag import build_dag, earliest_starts
-from kareus.pipeline.transfers import transfers_s
-from kareus.plans.document import PLAN_SCHEMA_VERSION, Plan, PlannedInstruction, Prediction, StagePlan
+from kareus.pipeline.solver.dag import earliest_starts, iteration_dag
+from kareus.plans.document import PLAN_SCHEMA_VERSION, Plan, PlannedInstruction, PredictedCost, StagePlan
+from kareus.plans.frontiers import Frontiers
+from kareus.plans.selectors import Goal, parse_selector, select
 from kareus.profile.programs import Execution
 from kareus.schedule.choice import Choice
 from kareus.workload.config import Workload
 from kareus.workload.slices import cut
 
 
-def build_plan(
-    workload: Workload,
-    name: str,
-    selector: str,
-    row: dict[str, Any],
-    microbatch: pl.DataFrame,
-    testbed: TestbedIdentity,
-) -> Plan:
-    """Assemble the plan of one row of the iteration frontier.
+def select_plan(workload: Workload, frontiers: Frontiers, selector: str, method: str, *, name: str) -> Plan:
+    """Return the plan that a selector asks for: precomputed, or solved for where it may lie between those.
 
     Args:
         workload: what is planned.
-        name: its readable name.
-        selector: the request that picked the row.
-        row: a row of `ITERATION`.
-        microbatch: the table `MICROBATCH`.
-        testbed: where the measurements were taken.
+        frontiers: those of the workload.
+        selector: the request, such as `fastest` or `deadline=5.2s`.
+        method: the method whose frontier to select from.
+        name: readable name of the workload.
 
     Raises:
-        ArtifactError: the row names a point that the microbatch frontiers lack.
+        ConfigError: the selector is not understood, no plan keeps its limit, or the method was not planned.
+        ArtifactError: the frontiers do not belong together.
     """
-    instructions = instructions_of(workload)
-    chosen = _chosen(microbatch, point_method(row["method"]), instructions, row["points"])
+    parsed, plans = parse_selector(selector), frontiers.plans(method)
+    if plans.is_empty():
+        raise ConfigError(f"method {method}: not planned; {suggest(method, frontiers.methods)}.")
+    row = plans.row(select(parsed, plans, workload.parallelism.gpus), named=True)
+    if parsed.goal not in (Goal.FASTEST, Goal.MIN_ENERGY):
+        from kareus.plans.limits import exact_row  # noqa: PLC0415 - the solver, which only these need
+
+        row = exact_row(parsed, plans, row, frontiers.microbatch, cut(workload, "pipeline"))
+    return _plan(workload, name, selector, row, frontiers)
+
+
+def _plan(workload: Workload, name: str, selector: str, row: dict[str, Any], frontiers: Frontiers) -> Plan:
+    """Return the plan of a row of `ITERATION`."""
+    instructions = instructions_of(cut(workload, "pipeline"))
+    chosen = _chosen(frontiers.microbatch, point_method(row["method"]), instructions, row["points"])
     return Plan(
         schema_version=PLAN_SCHEMA_VERSION,
         kareus_version=kareus.__version__,
@@ -53,9 +60,9 @@ def build_plan(
         workload_hash=content_hash(workload),
         method=row["method"],
         selector=selector,
-        testbed=testbed,
+        testbed=frontiers.testbed,
         gpus=workload.parallelism.gpus,
-        prediction=Prediction(**{field.name: row[field.name] for field in dataclasses.fields(Prediction)}),
+        prediction=PredictedCost(**{field.name: row[field.name] for field in dataclasses.fields(PredictedCost)}),
         stages=_stages(workload, instructions, chosen),
     )
 
@@ -63,10 +70,11 @@ def build_plan(
 def _chosen(
     microbatch: pl.DataFrame, method: str, instructions: Sequence[Instruction], numbers: Sequence[int]
 ) -> list[dict[str, Any]]:
-    """Row of the microbatch frontiers that each instruction runs at."""
+    """Return the row of the microbatch frontiers that each instruction runs at."""
     rows = microbatch.filter(pl.col("method") == method).iter_rows(named=True)
     points = {(r["stage"], r["chunk"], r["direction"], r["point"]): r for r in rows}
-    keys = [(i.stage, i.chunk, str(i.direction), n) for i, n in zip(instructions, numbers, strict=True)]
+    kinds = [i.key.kind for i in instructions]
+    keys = [(kind.stage, kind.chunk, str(kind.direction), n) for kind, n in zip(kinds, numbers, strict=True)]
     for key in keys:
         if key not in points:
             raise ArtifactError(
@@ -78,22 +86,21 @@ def _chosen(
 def _stages(
     workload: Workload, instructions: Sequence[Instruction], chosen: Sequence[dict[str, Any]]
 ) -> tuple[StagePlan, ...]:
-    dag = build_dag(instructions, transfers_s(cut(workload, "pipeline")))
-    starts_s = earliest_starts(dag, [point["time_s"] for point in chosen])
+    starts_s = earliest_starts(iteration_dag(cut(workload, "pipeline")), [point["time_s"] for point in chosen])
     planned: list[list[PlannedInstruction]] = [[] for _ in workload.parallelism.split]
     for instruction, point, start_s in zip(instructions, chosen, starts_s, strict=True):
-        planned[instruction.stage].append(_planned(instruction, point, start_s))
+        planned[instruction.key.stage].append(_planned(instruction.key, point, start_s))
     return tuple(
         StagePlan(stage=stage, layers=layers, instructions=tuple(own))
         for stage, (layers, own) in enumerate(zip(workload.parallelism.split, planned, strict=True))
     )
 
 
-def _planned(instruction: Instruction, point: dict[str, Any], start_s: float) -> PlannedInstruction:
+def _planned(key: InstructionKey, point: dict[str, Any], start_s: float) -> PlannedInstruction:
     return PlannedInstruction(
-        direction=instruction.direction,
-        microbatch=instruction.microbatch,
-        chunk=instruction.chunk,
+        direction=key.direction,
+        microbatch=key.microbatch,
+        chunk=key.chunk,
         execution=Execution(point["execution"]),
         frequency_mhz=point["frequency_mhz"],
         partitions=tuple(Choice(**choice) for choice in point["choices"]),

@@ -1,16 +1,16 @@
 """Checking a plan against its workload: the order of the pipeline, what may run, and what follows from it."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from kareus.artifacts import records
 from kareus.errors import ArtifactError
+from kareus.graph.instruction import InstructionKey
 from kareus.graph.records import Direction
 from kareus.partition.names import collective_group_size, expected_partitions, instruction_partitions
-from kareus.pipeline.instructions import Instruction, instructions_of
-from kareus.pipeline.schedules.work import Work
-from kareus.pipeline.solver.dag import build_dag, earliest_starts, makespan
-from kareus.pipeline.transfers import transfers_s
+from kareus.pipeline.config import PipelineSlice
+from kareus.pipeline.instructions import instructions_of
+from kareus.pipeline.solver.dag import earliest_starts, iteration_dag, makespan
 from kareus.plans.document import Plan, PlannedInstruction
 from kareus.profile.programs import Execution
 from kareus.schedule.choice import Choice
@@ -45,36 +45,36 @@ def check_plan(plan: Plan, workload: Workload, name: str, path: Path, launches: 
             f"{path}: made for another workload ({plan.workload}, hash {plan.workload_hash}; expected {expected}); "
             f"select a plan for this one."
         )
-    instructions = instructions_of(workload)
-    _check_order(plan, workload, instructions, path)
+    pipeline = cut(workload, "pipeline")
+    _check_order(plan, pipeline, path)
     _check_statements(plan, workload, name, path)
     for stage in plan.stages:
-        for instruction in stage.instructions:
-            where = f"{path}: {place(stage.stage, instruction)}"
+        for key, instruction in stage.keyed:
+            where = f"{path}: {place(key)}"
             _check_instruction(instruction, stage.layers // workload.chunks, workload, where)
             for choice in instruction.partitions:
                 _check_choice(choice, workload, launches, where)
-    _check_timing(plan, workload, instructions, path)
+    _check_timing(plan, pipeline, path)
     _check_energy(plan, workload, path)
 
 
-def _check_order(plan: Plan, workload: Workload, instructions: Sequence[Instruction], path: Path) -> None:
-    expected: dict[int, list[Work]] = {stage: [] for stage in range(workload.parallelism.pp)}
-    for i in instructions:
-        expected[i.stage].append(Work(i.direction, i.microbatch, i.chunk))
+def _check_order(plan: Plan, config: PipelineSlice, path: Path) -> None:
+    expected: dict[int, list[InstructionKey]] = {stage: [] for stage in range(config.parallelism.pp)}
+    for i in instructions_of(config):
+        expected[i.key.stage].append(i.key)
     if [s.stage for s in plan.stages] != list(expected):
         raise ArtifactError(
             f"{path}: has {len(plan.stages)} stages, the workload {len(expected)}; select the plan anew."
         )
     for stage in plan.stages:
-        planned = [Work(i.direction, i.microbatch, i.chunk) for i in stage.instructions]
+        planned = [key for key, _ in stage.keyed]
         if planned != expected[stage.stage]:
             wrong = next(
                 (n for n, (a, b) in enumerate(zip(planned, expected[stage.stage], strict=False)) if a != b),
                 min(len(planned), len(expected[stage.stage])),
             )
             raise ArtifactError(
-                f"{path}: stage {stage.stage} departs from the {workload.pipeline.schedule} order at instruction "
+                f"{path}: stage {stage.stage} departs from the {config.pipeline.schedule} order at instruction "
                 f"{wrong}; select the plan anew."
             )
 
@@ -136,24 +136,23 @@ def _check_choice(choice: Choice, workload: Workload, launches: Launches, where:
         )
 
 
-def _check_timing(plan: Plan, workload: Workload, instructions: Sequence[Instruction], path: Path) -> None:
-    planned = [(stage.stage, i) for stage in plan.stages for i in stage.instructions]
-    dag = build_dag(instructions, transfers_s(cut(workload, "pipeline")))
-    times_s = [i.time_s for _, i in planned]
+def _check_timing(plan: Plan, config: PipelineSlice, path: Path) -> None:
+    dag = iteration_dag(config)
+    times_s = [i.time_s for _, i in plan.keyed]
     time_s = makespan(dag, times_s)
-    for (stage, i), start_s in zip(planned, earliest_starts(dag, times_s), strict=True):
+    for (key, i), start_s in zip(plan.keyed, earliest_starts(dag, times_s), strict=True):
         if abs(i.start_s - start_s) > TOLERANCE * time_s:
             raise ArtifactError(
-                f"{path}: {place(stage, i)}: start_s={i.start_s:.6g}, it can start "
+                f"{path}: {place(key)}: start_s={i.start_s:.6g}, it can start "
                 f"at {start_s:.6g}; the file was edited, select the plan anew."
             )
     check_prediction(plan, path, "time_s", time_s, TOLERANCE * time_s)
 
 
-def place(stage: int, instruction: PlannedInstruction) -> str:
-    """Return the stage, chunk, direction and microbatch of an instruction, for messages."""
-    chunk = f", chunk {instruction.chunk}" * bool(instruction.chunk)
-    return f"stage {stage}{chunk}, {instruction.direction} of microbatch {instruction.microbatch}"
+def place(key: InstructionKey) -> str:
+    """Return where in a plan file an instruction is, its stage first, for messages."""
+    chunk = f", chunk {key.chunk}" * bool(key.chunk)
+    return f"stage {key.stage}{chunk}, {key.direction} of microbatch {key.microbatch}"
 
 
 def _check_energy(plan: Plan, workload: Workload, path: Path) -> None:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from kareus.artifacts.provenance import TestbedIdentity
+from kareus.graph.instruction import InstructionKey
 from kareus.graph.records import Direction
 from kareus.profile.programs import Execution
 from kareus.schedule.choice import Choice
@@ -40,12 +41,17 @@ class StagePlan:
 
     stage: int
     layers: int
-    """Of all its chunks."""
+    """Number of transformer blocks of all its chunks."""
     instructions: tuple[PlannedInstruction, ...]
+
+    @property
+    def keyed(self) -> tuple[tuple[InstructionKey, PlannedInstruction], ...]:
+        """Instructions of the stage with their keys, in order of execution."""
+        return tuple((InstructionKey(self.stage, i.chunk, i.microbatch, i.direction), i) for i in self.instructions)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prediction:
+class PredictedCost:
     """Predicted cost of one iteration."""
 
     time_s: Positive
@@ -55,6 +61,11 @@ class Prediction:
     dynamic_energy_j: float
     lower_bound_j: Positive
     """Energy that no plan of this method can undercut in this time; if a deadline was asked for, within that."""
+
+    @property
+    def gap(self) -> float:
+        """Certified gap to the lower bound, as a share of it."""
+        return self.energy_j / self.lower_bound_j - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,10 +85,15 @@ class Plan:
     testbed: TestbedIdentity
     """Where the measurements behind the plan were taken."""
     gpus: int
-    prediction: Prediction
+    prediction: PredictedCost
     stages: tuple[StagePlan, ...]
 
     @property
     def instructions(self) -> int:
         """Number of instructions of all stages."""
         return sum(len(stage.instructions) for stage in self.stages)
+
+    @property
+    def keyed(self) -> tuple[tuple[InstructionKey, PlannedInstruction], ...]:
+        """Instructions of all stages with their keys, stage by stage in order of execution."""
+        return tuple(pair for stage in self.stages for pair in stage.keyed)

@@ -27,6 +27,11 @@ class Frontiers:
     """Table `MICROBATCH`."""
     testbed: TestbedIdentity
 
+    @property
+    def methods(self) -> list[str]:
+        """Names of the methods that were planned, in the order of the table."""
+        return self.iteration["method"].unique(maintain_order=True).to_list()
+
     def plans(self, method: str) -> pl.DataFrame:
         """Rows of the iteration frontier of `method`; none if it was not planned."""
         return self.iteration.filter(pl.col("method") == method)

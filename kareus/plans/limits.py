@@ -8,7 +8,6 @@ from typing import Any
 
 import polars as pl
 
-from kareus.artifacts.tables import Row
 from kareus.errors import ArtifactError
 from kareus.pipeline.config import PipelineSlice
 from kareus.pipeline.frontiers import method_problem, plan_columns
@@ -25,13 +24,15 @@ HEADROOM = 1e-5
 MOST_STEPS = 20
 """Of `fastest_under`, which usually takes three or four."""
 
-Cost = tuple[float, float]
+IterationRow = dict[str, Any]
+"""Of `ITERATION`."""
+PlanCost = tuple[float, float]
 """Seconds and joules of a plan."""
 
 
 def exact_row(
-    selector: Selector, plans: pl.DataFrame, row: Row, microbatch: pl.DataFrame, config: PipelineSlice
-) -> Row:
+    selector: Selector, plans: pl.DataFrame, row: IterationRow, microbatch: pl.DataFrame, config: PipelineSlice
+) -> IterationRow:
     """Plan for exactly what a selector asks for.
 
     Args:
@@ -66,7 +67,7 @@ def exact_row(
 
 
 def fastest_under(
-    problem: Problem, allowance: tuple[float, float], thirsty: Cost, frugal: Cost
+    problem: Problem, allowance: tuple[float, float], thirsty: PlanCost, frugal: PlanCost
 ) -> PlannedIteration | None:
     """The fastest plan found that uses at most an energy which grows with its time; None where there is none.
 
@@ -80,7 +81,7 @@ def fastest_under(
         frugal: a slower plan that does not.
     """
 
-    def excess_j(cost: Cost) -> float:
+    def excess_j(cost: PlanCost) -> float:
         return cost[1] - (allowance[0] + allowance[1] * cost[0])
 
     best, (low_s, high_s) = None, (thirsty[0], frugal[0])
@@ -102,7 +103,7 @@ def fastest_under(
     return best
 
 
-def _within_deadline(deadline_s: float, row: Row, problem: Problem, config: PipelineSlice) -> Row:
+def _within_deadline(deadline_s: float, row: IterationRow, problem: Problem, config: PipelineSlice) -> IterationRow:
     """The cheaper of `row` and the plan for this deadline; the gap of either is that at the deadline."""
     planned = cheapest_within(problem, deadline_s)
     better = planned.time_s <= deadline_s and planned.energy_j < row["energy_j"]
@@ -111,7 +112,9 @@ def _within_deadline(deadline_s: float, row: Row, problem: Problem, config: Pipe
     return {**chosen, "lower_bound_j": bound_j, "gap": chosen["energy_j"] / bound_j - 1}
 
 
-def _within_energy(energy_j: float, plans: pl.DataFrame, row: Row, problem: Problem, config: PipelineSlice) -> Row:
+def _within_energy(
+    energy_j: float, plans: pl.DataFrame, row: IterationRow, problem: Problem, config: PipelineSlice
+) -> IterationRow:
     """A plan faster than `row`, slower than the next plan, which needs more energy; `row` where none is found."""
     faster_s = plans.filter(pl.col("time_s") < row["time_s"])["time_s"].to_list()
     if not faster_s:
@@ -120,7 +123,9 @@ def _within_energy(energy_j: float, plans: pl.DataFrame, row: Row, problem: Prob
     return row if planned is None else {**row, **plan_columns(config, planned)}
 
 
-def _within_power(power_w: float, plans: pl.DataFrame, row: Row, problem: Problem, config: PipelineSlice) -> Row:
+def _within_power(
+    power_w: float, plans: pl.DataFrame, row: IterationRow, problem: Problem, config: PipelineSlice
+) -> IterationRow:
     """A plan faster than `row`, slower than the next plan, which draws more; `row` where none is found."""
     faster = plans.filter(pl.col("time_s") < row["time_s"]).sort("time_s").select("time_s", "energy_j")
     if faster.is_empty():
@@ -129,14 +134,14 @@ def _within_power(power_w: float, plans: pl.DataFrame, row: Row, problem: Proble
     return row if planned is None else {**row, **plan_columns(config, planned)}
 
 
-def _least_cost(prices: Prices, row: Row, problem: Problem, config: PipelineSlice) -> Row:
+def _least_cost(prices: Prices, row: IterationRow, problem: Problem, config: PipelineSlice) -> IterationRow:
     gpus = config.parallelism.gpus
     planned = least_cost(problem, prices, gpus)
     better = prices.cost(planned.time_s, planned.energy_j, gpus) < prices.cost(row["time_s"], row["energy_j"], gpus)
     return {**row, **plan_columns(config, planned)} if better else row
 
 
-def _least_product(plans: pl.DataFrame, row: Row, problem: Problem, config: PipelineSlice) -> Row:
+def _least_product(plans: pl.DataFrame, row: IterationRow, problem: Problem, config: PipelineSlice) -> IterationRow:
     times_s = sorted(plans["time_s"].to_list())
     at = times_s.index(row["time_s"])
     planned = least_product(problem, (times_s[max(at - 1, 0)], times_s[min(at + 1, len(times_s) - 1)]))

@@ -9,9 +9,11 @@ from typing import Any
 import polars as pl
 
 from kareus.errors import ArtifactError, ConfigError
+from kareus.graph.instruction import InstructionKind
+from kareus.graph.records import Direction
 from kareus.pipeline.methods import point_method
 from kareus.plans.check import TOLERANCE, check_prediction, place
-from kareus.plans.document import Plan, PlannedInstruction, Prediction
+from kareus.plans.document import Plan, PlannedInstruction, PredictedCost
 from kareus.plans.frontiers import Frontiers
 from kareus.plans.selectors import (
     LIMITED,
@@ -86,16 +88,14 @@ def _check_limit(plan: Plan, goal: Goal, limit: float | None, path: Path) -> Non
 
 
 def _check_points(plan: Plan, microbatch: pl.DataFrame, path: Path) -> None:
-    """Check what every instruction takes against the points of its stage, chunk and direction."""
+    """Check what every instruction takes against the points of its kind."""
     method = point_method(plan.method)
-    costs: dict[tuple[int, int, str], dict[Settings, list[tuple[float, float]]]] = defaultdict(dict)
+    costs: dict[InstructionKind, dict[Settings, list[tuple[float, float]]]] = defaultdict(dict)
     for row in microbatch.filter(pl.col("method") == method).iter_rows(named=True):
-        of_place = costs[row["stage"], row["chunk"], row["direction"]]
-        of_place.setdefault(_settings(row), []).append((row["time_s"], row["energy_j"]))
-    for stage in plan.stages:
-        for instruction in stage.instructions:
-            of_place = costs[stage.stage, instruction.chunk, str(instruction.direction)]
-            _check_point(instruction, of_place, f"{path}: {place(stage.stage, instruction)}", method)
+        of_kind = costs[InstructionKind(row["stage"], row["chunk"], Direction(row["direction"]))]
+        of_kind.setdefault(_settings(row), []).append((row["time_s"], row["energy_j"]))
+    for key, instruction in plan.keyed:
+        _check_point(instruction, costs[key.kind], f"{path}: {place(key)}", method)
 
 
 def _check_point(
@@ -149,7 +149,7 @@ def _check_selected(plan: Plan, selector: Selector, plans: pl.DataFrame, path: P
             f"iteration frontier of '{plan.method}' {least:.6g}; select the plan anew."
         )
     if selector.goal in (Goal.FASTEST, Goal.MIN_ENERGY):  # precomputed, so that nothing may differ
-        for field in dataclasses.fields(Prediction):
+        for field in dataclasses.fields(PredictedCost):
             expected = best[field.name]
             check_prediction(plan, path, field.name, expected, TOLERANCE * abs(expected), "the frontier has")
         return

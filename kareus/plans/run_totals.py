@@ -3,7 +3,7 @@
 import math
 
 from kareus.errors import ConfigError
-from kareus.plans.document import Prediction
+from kareus.plans.document import PredictedCost
 from kareus.plans.selectors import JOULES_PER_KWH, SECONDS_PER_HOUR, Prices
 from kareus.workload.config import Workload
 
@@ -30,7 +30,7 @@ def check_tokens(tokens: float) -> None:
         raise ConfigError(f"--tokens {tokens:g}: must be from 1 to {MOST_TOKENS:g}, such as 15e12.")
 
 
-def run_totals(prediction: Prediction, workload: Workload, tokens: float, prices: Prices | None) -> str:
+def run_totals(prediction: PredictedCost, workload: Workload, tokens: float, prices: Prices | None) -> str:
     """One line for people. More tokens scale every number and change no choice of a plan.
 
     Args:

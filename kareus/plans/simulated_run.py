@@ -15,17 +15,16 @@ from kareus.arrays import Array
 from kareus.artifacts.randomness import generator
 from kareus.gpu_model.model import KnownSteps, run_tally, tally
 from kareus.gpu_model.thermal import Interval
+from kareus.graph.instruction import InstructionKey
 from kareus.graph.records import Batch, BlockGraph
-from kareus.pipeline.instructions import instructions_of
-from kareus.pipeline.solver.dag import build_dag
-from kareus.pipeline.transfers import transfers_s
+from kareus.pipeline.solver.dag import iteration_dag
 from kareus.plans.document import Plan, PlannedInstruction
 from kareus.plans.run_totals import tokens_per_iteration
 from kareus.profile.programs import chunk_shapes, instruction_program
 from kareus.workload.config import Workload
 from kareus.workload.slices import cut
 
-Cost = tuple[float, float]
+TimeAndPower = tuple[float, float]
 """Seconds and watts."""
 
 _SETTLING_S = 20.0
@@ -44,19 +43,18 @@ def play_back(
         iterations: how many to play.
         known: costs of steps, taken from and added to; plans of one workload share most of theirs.
     """
-    placed = [(stage.stage, i) for stage in plan.stages for i in stage.instructions]
-    costs = _costs(placed, workload, graphs, known)
+    costs = _costs(plan.keyed, workload, graphs, known)
     random = generator(workload.seed, f"play back {plan.method} {plan.selector}")
-    noise = random.standard_normal((2, len(placed), iterations))
+    noise = random.standard_normal((2, len(costs), iterations))
     times_s = np.array([[cost[0]] for cost in costs]) * (1 + workload.testbed.time_noise * noise[0])
     powers_w = np.array([[cost[1]] for cost in costs]) * (1 + workload.testbed.power_noise * noise[1])
     starts_s = _starts(workload, times_s)
     iteration_s = (starts_s + times_s).max(axis=0)
     rows = []
     for stage in range(workload.parallelism.pp):
-        own = [number for number, (at, _) in enumerate(placed) if at == stage]
+        own = [number for number, (key, _) in enumerate(plan.keyed) if key.stage == stage]
         energies_j = _energies_j(workload, times_s[own], powers_w[own], starts_s[own], iteration_s)
-        clocks = [placed[number][1].frequency_mhz for number in own]
+        clocks = [i.frequency_mhz for i in plan.stages[stage].instructions]
         rows += [
             _row(plan, workload, stage, iteration, float(iteration_s[iteration]), energy_j)
             | {"clocks": _changes(clocks, starts_s[own, iteration])}
@@ -66,36 +64,37 @@ def play_back(
 
 
 def _costs(
-    placed: Sequence[tuple[int, PlannedInstruction]],
+    keyed: Sequence[tuple[InstructionKey, PlannedInstruction]],
     workload: Workload,
     graphs: Mapping[Batch, BlockGraph],
     known: KnownSteps,
-) -> list[Cost]:
+) -> list[TimeAndPower]:
     """What each instruction takes, free of noise; those that run alike are worked out once."""
     shapes = chunk_shapes(workload.parallelism.split, workload.chunks)
-    worked_out: dict[Any, Cost] = {}
+    worked_out: dict[Any, TimeAndPower] = {}
     costs = []
-    for stage, i in placed:
-        key = (shapes[stage, i.chunk], i.direction, i.execution, i.frequency_mhz, i.partitions)
-        if key not in worked_out:
+    for key, i in keyed:
+        shape = shapes[key.stage, key.chunk]
+        alike = (shape, key.direction, i.execution, i.frequency_mhz, i.partitions)
+        if alike not in worked_out:
             program = instruction_program(
                 dict(graphs),
-                shapes[stage, i.chunk],
-                i.direction,
+                shape,
+                key.direction,
                 i.execution,
                 recompute=workload.activation_checkpointing,
                 default_sm_count=workload.testbed.default_collective_sm_count,
                 choices=i.partitions,
             )
             behaviour = run_tally(workload.gpu, tally(program), float(i.frequency_mhz), known)
-            worked_out[key] = float(behaviour.time_s), float(behaviour.power_w)
-        costs.append(worked_out[key])
+            worked_out[alike] = float(behaviour.time_s), float(behaviour.power_w)
+        costs.append(worked_out[alike])
     return costs
 
 
 def _starts(workload: Workload, times_s: Array) -> Array:
     """Starts of the instructions in every iteration, [instructions, iterations]."""
-    dag = build_dag(instructions_of(workload), transfers_s(cut(workload, "pipeline")))
+    dag = iteration_dag(cut(workload, "pipeline"))
     starts_s = np.zeros_like(times_s)
     for number in dag.order:
         for before, transfer_s in dag.predecessors[number]:

@@ -3,22 +3,18 @@
 import argparse
 import logging
 from pathlib import Path
-from typing import Any
-
-import polars as pl
 
 from kareus.artifacts.configuration import load_slice
 from kareus.artifacts.layout import WorkloadFolder
 from kareus.artifacts.outputs import add_force, check_outputs, check_place
 from kareus.artifacts.records import suggest
 from kareus.errors import ConfigError
-from kareus.plans.build import build_plan
+from kareus.plans.build import select_plan
 from kareus.plans.file import PLAN_FILE, check_name, write_plan
 from kareus.plans.frontiers import read_frontiers
 from kareus.plans.run_totals import check_tokens, run_totals
-from kareus.plans.selectors import ALLOWED, Goal, Selector, parse_selector, select
-from kareus.workload.config import Workload
-from kareus.workload.slices import PlanSlice, cut
+from kareus.plans.selectors import ALLOWED, Goal, parse_selector
+from kareus.workload.slices import PlanSlice
 
 logger = logging.getLogger(__name__)
 
@@ -49,11 +45,9 @@ def run(arguments: argparse.Namespace) -> None:
         check_outputs(arguments, [(output, PLAN_FILE)])
     workload = load_slice(folder.config("plan"), PlanSlice).workload
     frontiers = read_frontiers(folder, workload)
-    methods = frontiers.iteration["method"].unique().to_list()
-    if arguments.method not in methods:
-        raise ConfigError(f"--method {arguments.method}: not planned; {suggest(arguments.method, methods)}.")
-    row = _chosen(selector, frontiers.plans(arguments.method), frontiers.microbatch, workload)
-    plan = build_plan(workload, folder.name, arguments.selector, row, frontiers.microbatch, frontiers.testbed)
+    if arguments.method not in frontiers.methods:
+        raise ConfigError(f"--method {arguments.method}: not planned; {suggest(arguments.method, frontiers.methods)}.")
+    plan = select_plan(workload, frontiers, arguments.selector, arguments.method, name=folder.name)
     write_plan(output, plan)
     logger.info(
         "%s: %s of %s: %.4f s, %.1f J (%.1f J dynamic), certified gap %.3f %% at %s [%s]",
@@ -63,19 +57,9 @@ def run(arguments: argparse.Namespace) -> None:
         plan.prediction.time_s,
         plan.prediction.energy_j,
         plan.prediction.dynamic_energy_j,
-        100 * row["gap"],
+        100 * plan.prediction.gap,
         "the deadline" if selector.goal in (Goal.DEADLINE, Goal.STRAGGLER) else "its own time",
         plan.testbed.label,
     )
     if arguments.tokens is not None:
         logger.info(run_totals(plan.prediction, workload, arguments.tokens, selector.prices))
-
-
-def _chosen(selector: Selector, plans: pl.DataFrame, microbatch: pl.DataFrame, workload: Workload) -> dict[str, Any]:
-    """Row of `ITERATION` that `selector` asks for: precomputed, or solved for where it may lie between the plans."""
-    row = plans.row(select(selector, plans, workload.parallelism.gpus), named=True)
-    if selector.goal in (Goal.FASTEST, Goal.MIN_ENERGY):
-        return row
-    from kareus.plans.limits import exact_row  # noqa: PLC0415 - the solver, which only these need
-
-    return exact_row(selector, plans, row, microbatch, cut(workload, "pipeline"))

@@ -13,10 +13,10 @@ from torch.distributed.pipelining.schedules import _Action, _ComputationType
 
 from kareus.graph.records import Direction
 from kareus.pipeline.instructions import Instruction, instructions_in, instructions_of
-from kareus.pipeline.schedules.work import Work
 from kareus.pipeline.solver.dag import build_dag, earliest_starts
 from kareus.plans.document import Plan
 from kareus.workload.config import Workload
+from kareus.workload.slices import cut
 
 Actions = dict[int, list[_Action | None]]
 """By stage, what its rank does, in order."""
@@ -40,10 +40,9 @@ _NOMINAL_S = {
 def actions_of(workload: Workload, plan: Plan | None) -> Actions:
     """What the ranks of a pipeline do in one iteration: as planned, or as the workload's schedule has it."""
     if plan is None:
-        instructions = instructions_of(workload)
-        return actions_in(instructions, [_NOMINAL_S[i.direction] for i in instructions])
-    orders = [[Work(i.direction, i.microbatch, i.chunk) for i in stage.instructions] for stage in plan.stages]
-    return actions_in(instructions_in(orders), [i.time_s for stage in plan.stages for i in stage.instructions])
+        instructions = instructions_of(cut(workload, "pipeline"))
+        return actions_in(instructions, [_NOMINAL_S[i.key.direction] for i in instructions])
+    return actions_in(instructions_in([key for key, _ in plan.keyed]), [i.time_s for _, i in plan.keyed])
 
 
 def actions_in(instructions: Sequence[Instruction], times_s: Sequence[float]) -> Actions:
@@ -53,23 +52,23 @@ def actions_in(instructions: Sequence[Instruction], times_s: Sequence[float]) ->
         instructions: of one iteration, as `instructions_in` numbers them.
         times_s: roughly what each takes, in seconds.
     """
-    stages = 1 + max(i.stage for i in instructions)
-    last = stages * (1 + max(i.chunk for i in instructions)) - 1
+    stages = 1 + max(i.key.stage for i in instructions)
+    last = stages * (1 + max(i.key.chunk for i in instructions)) - 1
     dag = build_dag(instructions, [0.0] * stages)
     starts_s = earliest_starts(dag, times_s)
     actions: Actions = {stage: [] for stage in range(stages)}
     for number in sorted(dag.order, key=lambda n: starts_s[n] + times_s[n]):  # stable: ties keep the order of `dag`
-        i = instructions[number]
-        place = place_in_line(i.stage, i.chunk, stages)
-        actions[i.stage].append(_Action(place, _COMPUTATIONS[i.direction], i.microbatch))
-        if i.direction is Direction.FORWARD and place < last:
+        key = instructions[number].key
+        place = place_in_line(key.stage, key.chunk, stages)
+        actions[key.stage].append(_Action(place, _COMPUTATIONS[key.direction], key.microbatch))
+        if key.direction is Direction.FORWARD and place < last:
             send, receive, to = _ComputationType.SEND_F, _ComputationType.RECV_F, place + 1
-        elif i.direction in (Direction.BACKWARD, Direction.INPUT_GRADIENT) and place > 0:
+        elif key.direction in (Direction.BACKWARD, Direction.INPUT_GRADIENT) and place > 0:
             send, receive, to = _ComputationType.SEND_B, _ComputationType.RECV_B, place - 1
         else:
             continue
-        actions[i.stage].append(_Action(place, send, i.microbatch))
-        actions[to % stages].append(_Action(to, receive, i.microbatch))
+        actions[key.stage].append(_Action(place, send, key.microbatch))
+        actions[to % stages].append(_Action(to, receive, key.microbatch))
     return actions
 
 

@@ -1,8 +1,8 @@
 """A chunk of a stage as the runtime of torch.distributed.pipelining sees it.
 
 The runtime calls `forward_one_chunk`, `backward_one_chunk` and `backward_weight_one_chunk` once for each instruction,
-after its input has arrived: there the conductor is asked, and the chunk told which microbatch it runs. Shapes are given
-on every stage; left out, PyTorch would find them by running the model once more, collectives and all.
+after its input has arrived: there the plan follower checks the order, and the chunk is told which microbatch it runs.
+Shapes are given on every stage; left out, PyTorch would find them by running the model once more, collectives and all.
 """
 
 from collections.abc import Iterable, Iterator
@@ -15,11 +15,11 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage
 
+from kareus.graph.instruction import InstructionKey
 from kareus.graph.records import Direction
 from kareus.model.functions import Later
-from kareus.pipeline.schedules.work import Work
 from kareus.runtime.actions import place_in_line
-from kareus.runtime.follower import Conductor
+from kareus.runtime.follower import PlanFollower
 from kareus.runtime.schedules import Schedules
 from kareus.runtime.stage_model import SEQUENTIAL, StageModel
 
@@ -71,10 +71,10 @@ class Scheduled(nn.Module):
 
 
 class ChunkStage(PipelineStage):
-    """Tells the conductor of every instruction of a chunk, and holds what is sent and received only while needed."""
+    """Announces every instruction of a chunk to the plan follower, and holds messages only while they are needed."""
 
     def __init__(
-        self, scheduled: Scheduled, chunks: int, place: StagePlace, shapes: Shapes, conductor: Conductor
+        self, scheduled: Scheduled, chunks: int, place: StagePlace, shapes: Shapes, follower: PlanFollower
     ) -> None:
         number, numbers = place_in_line(place.stage, scheduled.chunk, place.stages), place.stages * chunks
         size = (shapes.microbatch_size, shapes.tokens, shapes.hidden_size)
@@ -91,7 +91,8 @@ class ChunkStage(PipelineStage):
             group=place.group,
         )
         self._scheduled = scheduled
-        self._conductor = conductor
+        self._follower = follower
+        self._place = place
         self._later: dict[int, Later] = {}
 
     def forward_one_chunk(self, fwd_chunk_id: int, *arguments: Any, **options: Any) -> Any:
@@ -160,7 +161,7 @@ class ChunkStage(PipelineStage):
             self.device = device
 
     def _begin(self, direction: Direction, microbatch: int) -> None:
-        self._conductor.begin(Work(direction, microbatch, self._scheduled.chunk))
+        self._follower.begin(InstructionKey(self._place.stage, self._scheduled.chunk, microbatch, direction))
 
 
 def _move(places: Iterable[Any], device: torch.device) -> None:

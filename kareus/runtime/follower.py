@@ -1,7 +1,7 @@
-"""What a stage must do next, and at which clock: holds a pipeline to the order of its plan.
+"""The plan follower: holds a pipeline stage to the order of its plan, and asks for the planned clocks.
 
-A library runs the pipeline; a plan is only worth something if it runs in the planned order. So every instruction asks
-here before it starts, and a departure stops the run.
+PyTorch runs the pipeline; a plan is only worth something if it runs in the planned order. Every instruction is
+announced here before it starts, and one out of order stops the run.
 """
 
 from collections.abc import Callable
@@ -9,87 +9,82 @@ from dataclasses import dataclass
 
 from kareus.device.controller import ClockControl
 from kareus.errors import EngineError
+from kareus.graph.instruction import InstructionKey
 from kareus.pipeline.instructions import instructions_of
-from kareus.pipeline.schedules.work import Work, described
 from kareus.plans.document import Plan
 from kareus.workload.config import Workload
+from kareus.workload.slices import cut
 
 
 @dataclass(frozen=True, slots=True)
-class Cue:
-    """One instruction of a stage."""
+class PlannedStep:
+    """One instruction of a stage and its clock."""
 
-    work: Work
+    key: InstructionKey
     frequency_mhz: int | None
-    """Clock that it is planned at; None where nothing is planned."""
+    """Planned SM clock; None where nothing is planned."""
 
 
-def cues_of(workload: Workload, plan: Plan | None, stage: int) -> tuple[Cue, ...]:
-    """Instructions of `stage` in one iteration, in order: the plan's, or the schedule's at any clock."""
+def planned_steps(workload: Workload, plan: Plan | None, stage: int) -> tuple[PlannedStep, ...]:
+    """Return the steps of `stage` in one iteration, in order: the plan's, or the schedule's without clocks."""
     if plan is not None:
-        own = plan.stages[stage].instructions
-        return tuple(Cue(Work(i.direction, i.microbatch, i.chunk), i.frequency_mhz) for i in own)
-    instructions = [i for i in instructions_of(workload) if i.stage == stage]
-    return tuple(Cue(Work(i.direction, i.microbatch, i.chunk), None) for i in instructions)
+        return tuple(PlannedStep(key, i.frequency_mhz) for key, i in plan.stages[stage].keyed)
+    keys = (i.key for i in instructions_of(cut(workload, "pipeline")))
+    return tuple(PlannedStep(key, None) for key in keys if key.stage == stage)
 
 
-class Conductor:
-    """Leads one stage through its iterations."""
+class PlanFollower:
+    """Follows one stage through its iterations."""
 
     def __init__(
         self,
-        stage: int,
-        cues: tuple[Cue, ...],
+        steps: tuple[PlannedStep, ...],
         clocks: ClockControl,
         wait: Callable[[], None],
         progress: Callable[[str], None] | None = None,
     ) -> None:
-        """Lead `stage` through `cues`.
+        """Follow a stage through `steps`.
 
         Args:
-            stage: number of the stage.
-            cues: its instructions in one iteration.
+            steps: instructions of the stage in one iteration, in order.
             clocks: where frequencies are sent.
             wait: returns once the GPU has computed what was launched; the host runs ahead of it, and a clock that is
-                asked for too early changes under the instruction before.
-            progress: told of every instruction.
+                requested too early changes during the instruction before.
+            progress: called with every instruction in words.
         """
-        self._stage = stage
-        self._cues = cues
+        self._steps = steps
         self._clocks = clocks
         self._wait = wait
         self._progress = progress
         self._next = 0
         self._frequency_mhz: int | None = None
 
-    def begin(self, work: Work) -> None:
-        """Announce an instruction that is about to start; asks for its clock.
+    def begin(self, key: InstructionKey) -> None:
+        """Check an instruction that is about to start, and request its clock.
 
         Raises:
             EngineError: it is not the one that is planned next.
             DeviceError: the clock cannot be set.
         """
-        expected = self._cues[self._next] if self._next < len(self._cues) else None
-        if expected is None or expected.work != work:
-            planned = described(self._stage, expected.work) if expected else "the iteration's end"
-            raise EngineError(
-                f"{described(self._stage, work)}: the plan has {planned} here; run a plan of this pipeline schedule."
-            )
+        expected = self._steps[self._next] if self._next < len(self._steps) else None
+        if expected is None or expected.key != key:
+            planned = expected.key if expected else "the iteration's end"
+            raise EngineError(f"{key}: the plan has {planned} here; run a plan of this pipeline schedule.")
         self._next += 1
         if self._progress is not None:
-            self._progress(described(self._stage, work))
+            self._progress(str(key))
         if expected.frequency_mhz is not None and expected.frequency_mhz != self._frequency_mhz:
             self._wait()
             self._clocks.request(expected.frequency_mhz)
             self._frequency_mhz = expected.frequency_mhz
 
     def end_iteration(self) -> None:
-        """Check that everything ran.
+        """Check that every planned instruction ran.
 
         Raises:
-            EngineError: an instruction did not.
+            EngineError: one did not.
         """
-        if self._next != len(self._cues):
-            missing = described(self._stage, self._cues[self._next].work)
+        if self._next != len(self._steps):
+            missing = self._steps[self._next].key
             raise EngineError(f"{missing}: planned and did not run; run a plan of this pipeline schedule.")
         self._next = 0

@@ -14,7 +14,7 @@ from torch.distributed.pipelining import schedules as runtime
 from kareus.errors import KareusError
 from kareus.runtime.actions import Actions
 from kareus.runtime.chunk_stage import ChunkStage, Scheduled, Shapes, StagePlace
-from kareus.runtime.follower import Conductor
+from kareus.runtime.follower import PlanFollower
 from kareus.runtime.microbatch import Microbatch
 from kareus.runtime.schedules import Schedules
 from kareus.runtime.stage_model import StageModel
@@ -30,7 +30,7 @@ class Pipeline:
         shapes: Shapes,
         actions: Actions,
         schedules: Schedules,
-        conductor: Conductor,
+        follower: PlanFollower,
     ) -> None:
         """Run `chunks`, whose microbatches run as `schedules` says, sequentially where it says nothing.
 
@@ -40,12 +40,12 @@ class Pipeline:
             shapes: of what passes between stages.
             actions: what all ranks of the pipeline do.
             schedules: of the stage.
-            conductor: of the stage.
+            follower: plan follower of the stage.
         """
         self._place = place
-        self._conductor = conductor
+        self._follower = follower
         self._scheduled = [Scheduled(model, number, schedules) for number, model in enumerate(chunks)]
-        stages = [ChunkStage(scheduled, len(chunks), place, shapes, conductor) for scheduled in self._scheduled]
+        stages = [ChunkStage(scheduled, len(chunks), place, shapes, follower) for scheduled in self._scheduled]
         logging.getLogger(runtime.__name__).setLevel(logging.CRITICAL)  # it would print all actions with every error
         self._runtime = runtime._PipelineScheduleRuntime(  # type: ignore[no-untyped-call]
             stages, shapes.num_microbatches, loss_fn=lambda loss, _: loss, scale_grads=False
@@ -81,5 +81,5 @@ class Pipeline:
             if isinstance(error.__cause__, KareusError):
                 raise error.__cause__ from error
             raise
-        self._conductor.end_iteration()
+        self._follower.end_iteration()
         return torch.stack(losses).detach().sum() if losses else None

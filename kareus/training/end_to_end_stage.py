@@ -11,8 +11,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import polars as pl
-
 from kareus.artifacts.configuration import load_slice
 from kareus.artifacts.layout import WorkloadFolder
 from kareus.artifacts.outputs import add_force, check_files, table
@@ -28,9 +26,10 @@ from kareus.partition.config import subject_of
 from kareus.partition.read import read_graphs
 from kareus.partition.tables import SEGMENTS
 from kareus.pipeline.tables import ITERATION
-from kareus.plans.build import build_plan
+from kareus.plans.build import select_plan
 from kareus.plans.document import Plan
 from kareus.plans.file import write_plan
+from kareus.plans.frontiers import Frontiers
 from kareus.plans.simulated_run import play_back
 from kareus.testbed.config import TestbedKind
 from kareus.training.comparison import FASTEST, compare_runs
@@ -60,9 +59,8 @@ def run(arguments: argparse.Namespace) -> None:
     assert provenance.testbed is not None
     iteration = read_table(folder.iteration, ITERATION)
     microbatch = read_table(folder.microbatch, MICROBATCH)
-    plans = [
-        build_plan(workload, folder.name, FASTEST, row, microbatch, provenance.testbed) for row in _fastest(iteration)
-    ]
+    frontiers = Frontiers(iteration=iteration, microbatch=microbatch, testbed=provenance.testbed)
+    plans = [select_plan(workload, frontiers, FASTEST, method, name=folder.name) for method in frontiers.methods]
     run_all = _played_back if workload.testbed.kind is TestbedKind.SIMULATED else _trained
     frame = ITERATIONS.frame(run_all(plans, workload, folder))
     write_table(arguments.output, frame, ITERATIONS, provenance)
@@ -90,12 +88,6 @@ def _provenance(folder: WorkloadFolder, workload: Workload) -> Provenance:
     check_config(frontier_hash(workload), microbatch, origins[microbatch])
     check_config(content_hash(cut(workload, "pipeline")), iteration, origins[iteration])
     return derived(content_hash(workload), origins)
-
-
-def _fastest(iteration: pl.DataFrame) -> list[dict[str, Any]]:
-    """Return the row of the fastest plan of every method, in the order of the table."""
-    methods = iteration.partition_by("method", maintain_order=True)
-    return [plans.sort("time_s", "energy_j").row(0, named=True) for plans in methods]
 
 
 def _played_back(plans: Sequence[Plan], workload: Workload, folder: WorkloadFolder) -> list[dict[str, Any]]:

@@ -15,7 +15,7 @@ from kareus.model.shards import shard_of
 from kareus.profile.programs import chunk_shapes
 from kareus.runtime.actions import actions_of
 from kareus.runtime.chunk_stage import Shapes, StagePlace
-from kareus.runtime.follower import Conductor, cues_of
+from kareus.runtime.follower import PlanFollower, planned_steps
 from kareus.runtime.pipeline import Pipeline
 from kareus.runtime.stage_chunks import StageChunks, first_layers
 from kareus.runtime.stage_model import StageModel
@@ -98,9 +98,8 @@ def make_pipeline(setup: RankSetup, stage: StageChunks) -> Pipeline:
         ),
         actions_of(workload, job.plan),
         job.schedules(number),
-        Conductor(
-            number,
-            cues_of(workload, job.plan, number),
+        PlanFollower(
+            planned_steps(workload, job.plan, number),
             setup.clocks,
             lambda: synchronize_computation(device),
             setup.monitor.progress,

@@ -14,7 +14,7 @@ from kareus.export.ranks import rank_schedules
 from kareus.export.zeus import frequency_schedule, is_frequency_schedule
 from kareus.graph.records import TRACED, Direction
 from kareus.model.config import Parallelism
-from kareus.plans.document import Plan, PlannedInstruction, Prediction, StagePlan
+from kareus.plans.document import Plan, PlannedInstruction, PredictedCost, StagePlan
 from kareus.profile.programs import Execution
 from kareus.schedule.choice import Choice
 
@@ -53,7 +53,9 @@ def plan():
         selector="fastest",
         testbed=TestbedIdentity(kind="simulated", gpu="A100-SXM4-40GB", detail="2"),
         gpus=4,
-        prediction=Prediction(time_s=4.0, energy_j=9.0, static_energy_j=3.0, dynamic_energy_j=6.0, lower_bound_j=9.0),
+        prediction=PredictedCost(
+            time_s=4.0, energy_j=9.0, static_energy_j=3.0, dynamic_energy_j=6.0, lower_bound_j=9.0
+        ),
         stages=tuple(StagePlan(stage=n, layers=2, instructions=tuple(own)) for n, own in enumerate(stages)),
     )
 

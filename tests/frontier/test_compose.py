@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kareus.frontier.compose import MOST_POINTS, Option, Part, compose, effective
+from kareus.frontier.compose import MOST_POINTS, Option, RepeatedPartition, compose, effective
 from kareus.pareto import pareto_front
 from kareus.schedule.choice import Choice
 
@@ -18,8 +18,8 @@ def option(name: str, number: int, time_s: float, energy_j: float) -> Option:
     return Option(time_s=time_s, energy_j=energy_j, choice=Choice(partition=name, sm_count=number, launch="norm"))
 
 
-def part(name: str, multiplicity: int, costs: list[tuple[int, int]]) -> Part:
-    return Part(
+def part(name: str, multiplicity: int, costs: list[tuple[int, int]]) -> RepeatedPartition:
+    return RepeatedPartition(
         multiplicity=multiplicity, options=tuple(option(name, i, t, 100.0 * e) for i, (t, e) in enumerate(costs))
     )
 
@@ -30,7 +30,7 @@ parts = st.lists(st.tuples(st.integers(1, 30), costs), min_size=1, max_size=4).m
 )
 
 
-def enumerated(parts: list[Part]) -> np.ndarray:
+def enumerated(parts: list[RepeatedPartition]) -> np.ndarray:
     """Algorithm 2 of the paper: every combination, summed."""
     combinations = itertools.product(*(p.options for p in parts))
     return np.array(
@@ -61,7 +61,7 @@ def test_a_composition_costs_what_its_choices_cost(parts):
 
 
 def test_a_part_without_options_leaves_nothing():
-    assert compose([part("p", 1, [(1, 1)]), Part(multiplicity=1, options=())], POWER_W) == []
+    assert compose([part("p", 1, [(1, 1)]), RepeatedPartition(multiplicity=1, options=())], POWER_W) == []
 
 
 def test_a_point_that_total_energy_would_prune_is_kept():
@@ -75,7 +75,7 @@ def test_where_slowness_pays_every_combination_is_a_point_and_they_are_thinned()
     """Waiting at more power than running costs makes all sums non-dominated: 12 parts of 40 options, 40^12 of them."""
     options = [(1 + n / 97, 10.0 + n / 97) for n in range(40)]
     parts = [
-        Part(multiplicity=m, options=tuple(option("p", n, t, e) for n, (t, e) in enumerate(options)))
+        RepeatedPartition(multiplicity=m, options=tuple(option("p", n, t, e) for n, (t, e) in enumerate(options)))
         for m in range(3, 15)
     ]
     found = compose(parts, blocking_power_w=100.0)
@@ -89,7 +89,9 @@ def test_what_is_thinned_says_so():
     """Running draws less than waiting, so that the slower an option is, the less it costs."""
     options = [(t, 0.4 * t) for t in (1.0, 1.1, 1.3, 1.7, 2.5, 4.1, 7.3)]
     many = [
-        Part(multiplicity=3**i, options=tuple(option(f"p{i}", n, t, e) for n, (t, e) in enumerate(options)))
+        RepeatedPartition(
+            multiplicity=3**i, options=tuple(option(f"p{i}", n, t, e) for n, (t, e) in enumerate(options))
+        )
         for i in range(5)
     ]
     assert all(point.is_thinned for point in compose(many, POWER_W))
@@ -98,7 +100,7 @@ def test_what_is_thinned_says_so():
 
 def test_errors_of_partitions_add_up_as_independent_ones():
     uncertain = [
-        Part(
+        RepeatedPartition(
             multiplicity=n,
             options=(replace(option(f"p{n}", 1, 1.0, 100.0), time_error_s=error_s, energy_error_j=100 * error_s),),
         )

@@ -7,6 +7,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 from helpers.builders import CONFIG, a100, graphs
+from helpers.partition_tables import write_graphs
 
 from kareus.artifacts.configuration import to_yaml
 from kareus.artifacts.provenance import Provenance, TestbedIdentity
@@ -17,7 +18,6 @@ from kareus.frontier.tables import MICROBATCH
 from kareus.graph.records import TRACED
 from kareus.partition.config import subject_of
 from kareus.partition.names import expected_partitions
-from kareus.partition.write import write_graphs
 from kareus.profile.programs import component_programs
 from kareus.profile.tables import COMPONENTS, PROFILED_INSTRUCTIONS
 from kareus.search.tables import CANDIDATES

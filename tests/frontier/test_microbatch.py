@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kareus.frontier.compose import Option
-from kareus.frontier.microbatch import Cost, Makeup, Point, frontier, overlap_makeup, overlap_points
+from kareus.frontier.microbatch import ExecutionCost, Makeup, Point, frontier, overlap_makeup, overlap_points
 from kareus.graph.records import Batch, Direction
 from kareus.profile.programs import Execution, StageShape
 from kareus.schedule.choice import Choice
@@ -53,7 +53,7 @@ def test_the_last_stage_adds_the_head():
 
 def test_a_point_sums_its_parts_and_adds_what_isolation_misses():
     parts = Makeup(partitions={"p": 4}, edges={"e": 2}, outer={"o": 1})
-    costs = {"e": {900: Cost(0.005, 1.0)}, "o": {900: Cost(0.002, 0.5)}}
+    costs = {"e": {900: ExecutionCost(0.005, 1.0)}, "o": {900: ExecutionCost(0.002, 0.5)}}
     (point,) = overlap_points(parts, {"p": {900: (option("p", 0.01, 3.0),)}}, costs, GPU)
     c = GPU.coefficients
     missed = 1 + c.isolation_overhead

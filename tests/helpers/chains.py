@@ -17,7 +17,9 @@ def chain() -> Problem:
     instructions = pipeline_instructions(PipelineSchedule.ONE_FORWARD_ONE_BACKWARD, 1, 1)
     return Problem(
         dag=build_dag(instructions, []),
-        point_sets=tuple({Direction.FORWARD: FORWARD, Direction.BACKWARD: BACKWARD}[i.direction] for i in instructions),
+        point_sets=tuple(
+            {Direction.FORWARD: FORWARD, Direction.BACKWARD: BACKWARD}[i.key.direction] for i in instructions
+        ),
         waiting_power_w=WAITING_W,
     )
 

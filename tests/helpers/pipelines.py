@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from hypothesis import strategies as st
 
 from helpers.builders import CONFIG
+from kareus.graph.instruction import InstructionKey
 from kareus.graph.records import Direction
 from kareus.pipeline.config import PipelineSchedule, PipelineSlice
 from kareus.pipeline.instructions import Instruction, pipeline_instructions
-from kareus.pipeline.schedules.work import Work
 from kareus.pipeline.solver.dag import build_dag
 from kareus.pipeline.solver.problem import Problem, point_set
 from kareus.workload.resolve import resolve_accepted
@@ -32,19 +32,23 @@ LETTERS = {F: "F", B: "B", BI: "I", BW: "W"}
 
 def order_text(instructions: Sequence[Instruction]) -> list[str]:
     """One line for each stage, such as `F0 F1 B0 B1`; a chunk stands after a dot."""
-    lines: list[list[str]] = [[] for _ in range(1 + instructions[-1].stage)]
-    dotted = any(i.chunk for i in instructions)
+    lines: list[list[str]] = [[] for _ in range(1 + instructions[-1].key.stage)]
+    dotted = any(i.key.chunk for i in instructions)
     for i in instructions:
-        assert i.position == len(lines[i.stage])
-        lines[i.stage].append(f"{LETTERS[i.direction]}{i.microbatch}{f'.{i.chunk}' * dotted}")
+        key, line = i.key, lines[i.key.stage]
+        assert i.position == len(line)
+        line.append(f"{LETTERS[key.direction]}{key.microbatch}{f'.{key.chunk}' * dotted}")
     return [" ".join(line) for line in lines]
 
 
-def parsed(line: str) -> list[Work]:
-    """The order of a stage from its text."""
+def parsed(lines: Sequence[str]) -> list[InstructionKey]:
+    """Return the order of every stage from its line of text, the inverse of `order_text`."""
     directions = {letter: direction for direction, letter in LETTERS.items()}
-    numbers = [(name[0], *map(int, name[1:].split("."))) for name in line.split()]
-    return [Work(directions[letter], *rest) for letter, *rest in numbers]
+    names = [(stage, name[0], *name[1:].split(".")) for stage, line in enumerate(lines) for name in line.split()]
+    return [
+        InstructionKey(stage, int("".join(chunk) or 0), int(microbatch), directions[letter])
+        for stage, letter, microbatch, *chunk in names
+    ]
 
 
 def one_f_one_b(stages: int, microbatches: int) -> tuple[Instruction, ...]:
@@ -57,7 +61,7 @@ def problem(stages: int, microbatches: int, points, transfer_s: float = 0.0, pow
     sets = {key: point_set([(n, *p) for n, p in enumerate(of_key)]) for key, of_key in points.items()}
     return Problem(
         dag=build_dag(instructions, [transfer_s] * (stages - 1)),
-        point_sets=tuple(sets[i.stage, i.direction] for i in instructions),
+        point_sets=tuple(sets[i.key.stage, i.key.direction] for i in instructions),
         waiting_power_w=power_w,
     )
 
@@ -68,7 +72,7 @@ def makespan_by_passes(instructions, times_s, transfer_s: float) -> float:
     for _ in instructions:
         for number, instruction in enumerate(instructions):
             for before in instruction.depends_on:
-                sent = transfer_s if instructions[before].stage != instruction.stage else 0.0
+                sent = transfer_s if instructions[before].key.stage != instruction.key.stage else 0.0
                 starts[number] = max(starts[number], starts[before] + times_s[before] + sent)
     return max(start + time_s for start, time_s in zip(starts, times_s, strict=True))
 

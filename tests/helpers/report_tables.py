@@ -11,7 +11,7 @@ from kareus.artifacts.provenance import Provenance, TestbedIdentity
 from kareus.artifacts.tables import TableSchema, write_table
 from kareus.frontier.tables import MICROBATCH
 from kareus.pipeline.tables import ITERATION
-from kareus.plans.document import PLAN_SCHEMA_VERSION, Plan, PlannedInstruction, Prediction, StagePlan
+from kareus.plans.document import PLAN_SCHEMA_VERSION, Plan, PlannedInstruction, PredictedCost, StagePlan
 from kareus.plans.file import write_plan
 from kareus.report.workload.inputs import Paths
 from kareus.schedule.choice import Choice
@@ -209,7 +209,7 @@ def plan(selector: str, number: int, names: Names = Names(), testbed: TestbedIde
         selector=selector,
         testbed=testbed,
         gpus=GPUS,
-        prediction=Prediction(
+        prediction=PredictedCost(
             time_s=time_s,
             energy_j=energy_j,
             static_energy_j=static_energy_j,

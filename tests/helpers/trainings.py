@@ -23,9 +23,8 @@ from kareus.partition.config import subject_of
 from kareus.partition.names import instruction_partitions
 from kareus.pipeline.config import PipelineConfig, PipelineSchedule
 from kareus.pipeline.instructions import instructions_of
-from kareus.pipeline.solver.dag import build_dag, makespan
+from kareus.pipeline.solver.dag import iteration_dag, makespan
 from kareus.pipeline.tables import ITERATION
-from kareus.pipeline.transfers import transfers_s
 from kareus.profile.programs import Execution, chunk_shapes
 from kareus.schedule.tables import SPACE
 from kareus.training.tables import ITERATIONS
@@ -147,9 +146,9 @@ def _points(workload: Workload, method: str, launches: dict[str, str]) -> Iterat
 
 def _fastest(workload: Workload, method: str) -> dict[str, Any]:
     """Row of the iteration frontier whose prediction follows from the instructions."""
-    instructions = instructions_of(workload)
-    times_s = [TIMES_S[i.direction] for i in instructions]
-    dag = build_dag(instructions, transfers_s(cut(workload, "pipeline")))
+    instructions = instructions_of(cut(workload, "pipeline"))
+    times_s = [TIMES_S[i.key.direction] for i in instructions]
+    dag = iteration_dag(cut(workload, "pipeline"))
     time_s, gpus = makespan(dag, times_s), workload.parallelism.gpus
     effective_j = (POWER_W - workload.gpu.blocking_power_w) * sum(times_s) * workload.parallelism.gpus_per_stage
     energy_j = effective_j + workload.gpu.blocking_power_w * time_s * gpus

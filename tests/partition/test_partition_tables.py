@@ -10,6 +10,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 from helpers.builders import small_model
+from helpers.partition_tables import write_graphs, write_partitions
 
 from kareus.artifacts.configuration import to_yaml
 from kareus.artifacts.provenance import Provenance
@@ -25,7 +26,6 @@ from kareus.partition.extract import extract
 from kareus.partition.names import expected_partitions
 from kareus.partition.read import read_graphs, read_partitions
 from kareus.partition.tables import PARTITIONS, SEGMENTS
-from kareus.partition.write import write_graphs, write_partitions
 
 PROVENANCE = Provenance(config_hash="0123456789abcdef")
 MODEL = small_model(hidden_size=64, intermediate_size=128, num_layers=4, vocab_size=128, qk_norm=True)

@@ -36,7 +36,7 @@ sizes = (st.integers(1, 7), st.integers(1, 9))
 
 @given(*sizes)
 def test_every_stage_runs_each_microbatch_forward_and_backward_once(stages, microbatches):
-    done = [(i.stage, i.direction, i.microbatch) for i in one_f_one_b(stages, microbatches)]
+    done = [(i.key.stage, i.key.direction, i.key.microbatch) for i in one_f_one_b(stages, microbatches)]
     expected = {(s, d, m) for s in range(stages) for d in (F, B) for m in range(microbatches)}
     assert len(done) == len(expected)
     assert set(done) == expected
@@ -52,8 +52,8 @@ def test_no_instruction_waits_for_itself_in_a_circle(stages, microbatches):
 def test_a_stage_never_holds_more_microbatches_than_stages_from_it_to_the_last(stages, microbatches):
     held = dict.fromkeys(range(stages), 0)
     for i in one_f_one_b(stages, microbatches):
-        held[i.stage] += 1 if i.direction is F else -1
-        assert 0 <= held[i.stage] <= stages - i.stage
+        held[i.key.stage] += 1 if i.key.direction is F else -1
+        assert 0 <= held[i.key.stage] <= stages - i.key.stage
 
 
 @given(*sizes)
@@ -61,16 +61,16 @@ def test_an_instruction_waits_for_its_input_and_for_the_one_before_it_on_its_sta
     stages, microbatches
 ):
     instructions = one_f_one_b(stages, microbatches)
-    numbers = {(i.stage, i.direction, i.microbatch): n for n, i in enumerate(instructions)}
+    numbers = {i.key: n for n, i in enumerate(instructions)}
     for number, i in enumerate(instructions):
+        key = i.key
         inputs = {
-            F: [(i.stage - 1, F, i.microbatch)],
-            B: [(i.stage + 1, B, i.microbatch)] if i.stage < stages - 1 else [(i.stage, F, i.microbatch)],
+            F: key._replace(stage=key.stage - 1),
+            B: key._replace(stage=key.stage + 1) if key.stage < stages - 1 else key._replace(direction=F),
         }
-        expected = {numbers[key] for key in inputs[i.direction] if key in numbers}
-        expected |= {
-            n for n, other in enumerate(instructions) if (other.stage, other.position) == (i.stage, i.position - 1)
-        }
+        expected = {numbers[k] for k in [inputs[key.direction]] if k in numbers}
+        before = (key.stage, i.position - 1)
+        expected |= {n for n, other in enumerate(instructions) if (other.key.stage, other.position) == before}
         assert set(i.depends_on) == expected
         assert list(i.depends_on) == sorted(expected)
         assert number not in i.depends_on
@@ -80,4 +80,6 @@ def test_instructions_fit_their_table():
     instructions = one_f_one_b(3, 4)
     frame = INSTRUCTIONS.frame(instruction_rows(instructions))
     assert frame["instruction"].to_list() == list(range(24))
-    assert frame.drop("instruction").to_dicts() == [to_plain(i) for i in instructions]
+    assert frame.drop("instruction").to_dicts() == [
+        {**to_plain(i.key._asdict()), "position": i.position, "depends_on": list(i.depends_on)} for i in instructions
+    ]

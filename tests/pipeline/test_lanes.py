@@ -20,7 +20,7 @@ def drawn_choices(problem, data, lanes: int) -> Choices:
 
 def test_two_stages_by_hand():
     instructions = one_f_one_b(2, 2)
-    times_s = np.array([[2.0 if i.direction == "backward" else 1.0] for i in instructions])
+    times_s = np.array([[2.0 if i.key.direction == "backward" else 1.0] for i in instructions])
     ends_s = latest_ends(build_dag(instructions, [0.5]), times_s, np.array([10.0]))
     assert ends_s[:, 0].tolist() == [1, 4, 8, 10, 2.5, 4.5, 5.5, 7.5]
 

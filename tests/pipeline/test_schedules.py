@@ -8,6 +8,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from kareus.errors import ScheduleError
+from kareus.graph.instruction import InstructionKey
 from kareus.pipeline.config import PipelineSchedule
 from kareus.pipeline.instructions import Instruction, instructions_in, pipeline_instructions
 from kareus.pipeline.solver.dag import build_dag, makespan
@@ -80,7 +81,7 @@ def instructions_of(drawn) -> tuple[Instruction, ...]:
 @given(pipelines())
 def test_every_chunk_of_every_stage_passes_each_microbatch_once_in_each_direction(drawn):
     schedule, stages, microbatches, chunks = drawn
-    done = [(i.stage, i.chunk, i.microbatch, i.direction) for i in instructions_of(drawn)]
+    done = [i.key for i in instructions_of(drawn)]
     directions = (F, BI, BW) if schedule is ZB_H1 else (F, B)
     assert len(done) == len(set(done)) == stages * chunks * microbatches * len(directions)
     assert set(done) == {
@@ -98,7 +99,8 @@ def test_a_microbatch_passes_all_chunks_forward_then_backward_and_weights_come_l
     place = {number: n for n, number in enumerate(dag.order)}
     up = [(s, c) for c in range(chunks) for s in range(stages)]
     for m in range(microbatches):
-        at = {(i.direction, i.stage, i.chunk): place[n] for n, i in enumerate(instructions) if i.microbatch == m}
+        own = [(i.key, place[n]) for n, i in enumerate(instructions) if i.key.microbatch == m]
+        at = {(key.direction, key.stage, key.chunk): n for key, n in own}
         down = B if (B, 0, 0) in at else BI
         way = [at[F, s, c] for s, c in up] + [at[down, s, c] for s, c in reversed(up)]
         assert way == sorted(way)
@@ -110,9 +112,9 @@ def held(instructions, stages, opening, closing) -> list[int]:
     """By stage, the most passes that have begun `opening` and not ended any of `closing`."""
     now, most = [0] * stages, [0] * stages
     for i in instructions:
-        now[i.stage] += i.direction is opening
-        most[i.stage] = max(most[i.stage], now[i.stage])
-        now[i.stage] -= i.direction in closing
+        now[i.key.stage] += i.key.direction is opening
+        most[i.key.stage] = max(most[i.key.stage], now[i.key.stage])
+        now[i.key.stage] -= i.key.direction in closing
     return most
 
 
@@ -136,9 +138,9 @@ def test_zero_bubble_never_holds_more_microbatches_than_the_first_stage_of_1f1b(
     assert max(held(instructions, stages, F, (BW,))) <= min(stages, microbatches)
     for stage in range(stages):
         delayed, most = 0, 0
-        for i in (i for i in instructions if i.stage == stage):
-            most = max(most, delayed * (i.direction is BI))
-            delayed += (i.direction is BI) - (i.direction is BW)
+        for i in (i for i in instructions if i.key.stage == stage):
+            most = max(most, delayed * (i.key.direction is BI))
+            delayed += (i.key.direction is BI) - (i.key.direction is BW)
         assert most == most_delayed(sized(*drawn), stage)
 
 
@@ -146,7 +148,7 @@ def bubble_s(drawn, **seconds: float) -> float:
     """Iteration time less the work of a stage, for these seconds of a direction over all chunks of a stage."""
     _, stages, _, chunks = drawn
     instructions = instructions_of(drawn)
-    times_s = [seconds[i.direction.replace("-", "_")] / chunks for i in instructions]
+    times_s = [seconds[i.key.direction.replace("-", "_")] / chunks for i in instructions]
     return makespan(build_dag(instructions, [0.0] * stages), times_s) - sum(times_s) / stages
 
 
@@ -191,7 +193,7 @@ def test_the_bubble_of_zero_bubble_follows_from_its_costs(drawn, forward, inputs
 
 
 def test_instructions_that_wait_in_a_circle_have_no_dag():
-    circle = (Instruction(0, 0, F, 0, (1,)), Instruction(0, 1, B, 0, (0,)))
+    circle = Instruction(InstructionKey(0, 0, 0, F), 0, (1,)), Instruction(InstructionKey(0, 0, 0, B), 1, (0,))
     with pytest.raises(ScheduleError, match="forward of microbatch 0 on stage 0, which waits for backward of microb"):
         build_dag(circle, ())
 
@@ -209,12 +211,12 @@ def test_instructions_that_wait_in_a_circle_have_no_dag():
 )
 def test_an_order_that_is_not_whole_is_refused(orders, message):
     with pytest.raises(ScheduleError) as raised:
-        instructions_in([parsed(order) for order in orders])
+        instructions_in(parsed(orders))
     assert str(raised.value) == message
 
 
 def test_an_order_by_hand_runs_as_the_generated_one():
-    by_hand = instructions_in([parsed("F0 F1 B0 B1"), parsed("F0 B0 F1 B1")])
+    by_hand = instructions_in(parsed(["F0 F1 B0 B1", "F0 B0 F1 B1"]))
     assert by_hand == pipeline_instructions(ONE_F_ONE_B, 2, 2)
 
 
@@ -233,6 +235,6 @@ def test_an_order_by_hand_runs_as_the_generated_one():
 )
 def test_an_order_that_waits_in_a_circle_is_refused_with_the_circle(orders, message):
     with pytest.raises(ScheduleError) as raised:
-        instructions_in([parsed(order) for order in orders])
+        instructions_in(parsed(orders))
     assert message in str(raised.value)
     assert "\n" not in str(raised.value)

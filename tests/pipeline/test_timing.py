@@ -11,7 +11,7 @@ from kareus.pipeline.solver.dag import build_dag, earliest_starts, makespan
 def test_two_stages_by_hand():
     # Stage 0: F0 0-1, F1 1-2, B0 waits for stage 1. Stage 1: F0 1.5-2.5, B0 2.5-4.5, F1 4.5-5.5, B1 5.5-7.5.
     instructions = one_f_one_b(2, 2)
-    times_s = [2.0 if i.direction == "backward" else 1.0 for i in instructions]
+    times_s = [2.0 if i.key.direction == "backward" else 1.0 for i in instructions]
     dag = build_dag(instructions, [0.5])
     assert earliest_starts(dag, times_s) == [0, 1, 5, 8, 1.5, 2.5, 4.5, 5.5]
     assert makespan(dag, times_s) == 10

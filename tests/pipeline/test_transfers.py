@@ -66,7 +66,7 @@ def test_chunks_close_the_ring_from_the_last_stage_to_the_first():
     instructions = pipeline_instructions(PipelineSchedule.INTERLEAVED, 3, 3, chunks=2)
     dag = build_dag(instructions, (near, far, back))
     up, down = near + far, far + near
-    alone = makespan(dag, [1e-9 if i.microbatch else 1.0 for i in instructions])
+    alone = makespan(dag, [1e-9 if i.key.microbatch else 1.0 for i in instructions])
     assert alone == pytest.approx(12 + up + back + up + down + back + down, rel=1e-6)
 
 

@@ -7,12 +7,12 @@ import pytest
 from helpers.builders import CONFIG
 
 from kareus.errors import ConfigError
-from kareus.plans.document import Prediction
+from kareus.plans.document import PredictedCost
 from kareus.plans.run_totals import check_tokens, run_totals, tokens_per_iteration
 from kareus.plans.selectors import Prices
 from kareus.workload.resolve import resolve_accepted
 
-ITERATION = Prediction(time_s=36.0, energy_j=7.2e6, static_energy_j=3e6, dynamic_energy_j=4.2e6, lower_bound_j=7e6)
+ITERATION = PredictedCost(time_s=36.0, energy_j=7.2e6, static_energy_j=3e6, dynamic_energy_j=4.2e6, lower_bound_j=7e6)
 """A hundredth of an hour and 2 kWh."""
 
 

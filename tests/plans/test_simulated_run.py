@@ -18,10 +18,8 @@ from kareus.gpu_model.model import run_program
 from kareus.graph.records import Batch
 from kareus.partition.read import read_graphs
 from kareus.pipeline.config import PipelineConfig, PipelineSchedule
-from kareus.pipeline.instructions import instructions_of
-from kareus.pipeline.solver.dag import build_dag, makespan
+from kareus.pipeline.solver.dag import iteration_dag, makespan
 from kareus.pipeline.tables import ITERATION
-from kareus.pipeline.transfers import transfers_s
 from kareus.plans.document import Plan
 from kareus.plans.file import read_plan
 from kareus.plans.simulated_run import play_back
@@ -82,7 +80,7 @@ def test_without_noise_it_is_the_pipeline_of_whole_instructions(tmp_path: Path, 
             program = instruction_program(graphs, shapes[stage.stage, i.chunk], i.direction, i.execution, **options)
             behaviour = run_program(workload.gpu, program, float(i.frequency_mhz))
             costs.append((float(behaviour.time_s), float(behaviour.energy_j)))
-    dag = build_dag(instructions_of(workload), transfers_s(cut(workload, "pipeline")))
+    dag = iteration_dag(cut(workload, "pipeline"))
     time_s = makespan(dag, [cost[0] for cost in costs])
     waiting_s = 2 * time_s - sum(cost[0] for cost in costs)
     energy_j = 2 * (sum(cost[1] for cost in costs) + workload.gpu.blocking_power_w * waiting_s)

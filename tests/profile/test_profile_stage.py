@@ -3,12 +3,12 @@
 import polars as pl
 import pytest
 from helpers.builders import CONFIG, graphs
+from helpers.partition_tables import write_graphs
 
 from kareus.artifacts.provenance import Provenance
 from kareus.artifacts.tables import read_table
 from kareus.cli import main
 from kareus.partition.config import subject_of
-from kareus.partition.write import write_graphs
 from kareus.profile.tables import COMPONENTS, MEASUREMENTS, PROFILED_INSTRUCTIONS
 from kareus.workload.resolve import resolve_accepted
 from kareus.workload.slices import slice_text

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.distributed.pipelining import ScheduleInterleaved1F1B
 
+from kareus.graph.instruction import InstructionKey
 from kareus.graph.records import Direction
 from kareus.pipeline.config import PipelineConfig, PipelineSchedule
 from kareus.pipeline.instructions import Instruction, instructions_in, pipeline_instructions
-from kareus.pipeline.schedules.work import Work
 from kareus.runtime.actions import Actions, actions_in, actions_of, place_in_line
 from kareus.workload.pipelining import most_in_flight, most_received_ahead
 
@@ -49,7 +49,8 @@ def texts(actions: Actions) -> dict[int, list[str]]:
 def instruction_texts(instructions: Sequence[Instruction], stages: int) -> dict[int, list[str]]:
     found: dict[int, list[str]] = {stage: [] for stage in range(stages)}
     for i in instructions:
-        found[i.stage].append(f"{place_in_line(i.stage, i.chunk, stages)}{LETTERS[i.direction]}{i.microbatch}")
+        place = place_in_line(i.key.stage, i.key.chunk, stages)
+        found[i.key.stage].append(f"{place}{LETTERS[i.key.direction]}{i.key.microbatch}")
     return found
 
 
@@ -113,7 +114,7 @@ def test_an_interleaved_pipeline_runs_in_the_order_that_pytorch_would_choose(
 
 def test_two_stages_of_two_chunks_by_hand() -> None:
     instructions = pipeline_instructions(PipelineSchedule.INTERLEAVED, 2, 2, chunks=2)
-    times_s = [1.0 if i.direction is Direction.FORWARD else 2.0 for i in instructions]
+    times_s = [1.0 if i.key.direction is Direction.FORWARD else 2.0 for i in instructions]
     first = (
         "0F0 0SEND_F0 0F1 0SEND_F1 2RECV_F0 2F0 2SEND_F0 2RECV_F1 2F1 2SEND_F1 "
         "2RECV_B0 2B0 2SEND_B0 2RECV_B1 2B1 2SEND_B1 0RECV_B0 0B0 0RECV_B1 0B1"
@@ -125,9 +126,9 @@ def test_two_stages_of_two_chunks_by_hand() -> None:
 def test_messages_go_in_the_order_in_which_they_are_planned_to_be_ready(backward_s: float, order: str) -> None:
     """The second forward of the first stage ends a second after the first one has."""
     forward, backward = Direction.FORWARD, Direction.BACKWARD
-    first = [Work(forward, 0), Work(forward, 1), Work(backward, 0), Work(backward, 1)]
-    second = [Work(forward, 0), Work(backward, 0), Work(forward, 1), Work(backward, 1)]
-    instructions = instructions_in([first, second])
+    first = [(0, forward), (1, forward), (0, backward), (1, backward)]
+    second = [(0, forward), (0, backward), (1, forward), (1, backward)]
+    instructions = instructions_in([InstructionKey(s, 0, *step) for s in range(2) for step in (first, second)[s]])
     times_s = [1.0, 1.0, 1.0, 1.0, 0.1, backward_s, 1.0, 1.0]
     assert order in " ".join(texts(actions_in(instructions, times_s))[1])
 

@@ -2,7 +2,7 @@
 
 from kareus.artifacts.provenance import TestbedIdentity
 from kareus.graph.records import Direction
-from kareus.plans.document import PLAN_SCHEMA_VERSION, Plan, PlannedInstruction, Prediction, StagePlan
+from kareus.plans.document import PLAN_SCHEMA_VERSION, Plan, PlannedInstruction, PredictedCost, StagePlan
 from kareus.profile.programs import Execution
 from kareus.runtime.schedules import MicrobatchSchedule, Schedule, planned_schedules
 from kareus.schedule.choice import Choice
@@ -45,7 +45,9 @@ def test_each_microbatch_of_a_stage_has_the_two_schedules_that_the_plan_gives_it
         selector="fastest",
         testbed=TestbedIdentity(kind="simulated", gpu="none", detail=""),
         gpus=1,
-        prediction=Prediction(time_s=1.0, energy_j=1.0, static_energy_j=1.0, dynamic_energy_j=0.0, lower_bound_j=1.0),
+        prediction=PredictedCost(
+            time_s=1.0, energy_j=1.0, static_energy_j=1.0, dynamic_energy_j=0.0, lower_bound_j=1.0
+        ),
         stages=(stage,),
     )
     assert planned_schedules(plan, 0) == {

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from kareus.device.controller import DryClocks
 from kareus.errors import EngineError
+from kareus.graph.instruction import InstructionKey
 from kareus.graph.records import BlockGraph, Direction
 from kareus.launch.mesh import coordinate_of
 from kareus.launch.process_groups import make_process_groups, sum_over_ranks
@@ -27,11 +28,10 @@ from kareus.model.shards import shard_of
 from kareus.model.weights import own_part, pieces
 from kareus.partition.detect import detect_partitions
 from kareus.pipeline.config import PipelineConfig, PipelineSchedule
-from kareus.pipeline.schedules.work import Work
 from kareus.profile.programs import Execution, chunk_shapes, stage_shapes
 from kareus.runtime.actions import actions_of
 from kareus.runtime.chunk_stage import ChunkStage, Shapes, StagePlace
-from kareus.runtime.follower import Conductor, Cue, cues_of
+from kareus.runtime.follower import PlanFollower, PlannedStep, planned_steps
 from kareus.runtime.pipeline import Pipeline
 from kareus.runtime.schedules import MicrobatchSchedule, Schedule
 from kareus.runtime.stage_chunks import StageChunks, first_layers
@@ -145,7 +145,7 @@ def check_case(rank: int, of: Case) -> None:
     stage = StageChunks(models, first_layers(split, workload.chunks, place.stage))
     draw_weights(stage, workload.model, 0, 0, groups.mesh.tp)
     scheduled: dict[tuple[int, int], MicrobatchSchedule] = {}
-    conductor = Watching(place.stage, cues_of(workload, None, place.stage), DryClocks(), lambda: None)
+    follower = Watching(planned_steps(workload, None, place.stage), DryClocks(), lambda: None)
     pipeline = Pipeline(
         models,
         StagePlace(stage=place.stage, stages=parallelism.pp, group=groups.pipeline, device=torch.device("cpu")),
@@ -158,9 +158,9 @@ def check_case(rank: int, of: Case) -> None:
         ),
         actions_of(workload, None),
         scheduled,
-        conductor,
+        follower,
     )
-    conductor.stages = pipeline._runtime._stages
+    follower.stages = pipeline._runtime._stages
     mean_loss, gradients = reference(of)
     expected = {"loss": mean_loss}
     for name in (n for n, _ in stage.named_buffers() if n.endswith("_gradient")):
@@ -182,19 +182,19 @@ def check_case(rank: int, of: Case) -> None:
         (summed,) = sum_over_ranks(0.0 if loss is None or place.tp else float(loss))
         assert departure({"loss": torch.tensor(summed), **gradients_of(stage)}, expected) <= TOLERANCE
         assert activations(workload) == 0, "memory that messages were received in is given back"
-        assert conductor.most_bytes <= torch.float32.itemsize, "and so is that which they were sent from"
+        assert follower.most_bytes <= torch.float32.itemsize, "and so is that which they were sent from"
 
     check()
 
 
-class Watching(Conductor):
+class Watching(PlanFollower):
     """Notes how much memory the outputs of microbatches in flight take whenever an instruction begins."""
 
     stages: Sequence[ChunkStage] = ()
     most_bytes = 0
 
-    def begin(self, work: Work) -> None:
-        super().begin(work)
+    def begin(self, key: InstructionKey) -> None:
+        super().begin(key)
         for outputs, _ in (passed for stage in self.stages for passed in stage.fwd_cache.values()):
             self.most_bytes = max([self.most_bytes, *(t.untyped_storage().nbytes() for t in outputs)])
 
@@ -266,25 +266,26 @@ def test_four_ranks_compute_the_loss_and_gradients_of_one_under_any_plan(tmp_pat
 def test_an_instruction_out_of_the_planned_order_stops_the_run() -> None:
     workload = tiny_workload(num_microbatches=2)
     forward, backward = Direction.FORWARD, Direction.BACKWARD
-    conductor = Conductor(0, cues_of(workload, None, 0), DryClocks(), lambda: None)
-    conductor.begin(Work(forward, 0))
+    follower = PlanFollower(planned_steps(workload, None, 0), DryClocks(), lambda: None)
+    follower.begin(InstructionKey(0, 0, 0, forward))
     with pytest.raises(EngineError, match="forward of microbatch 1 on stage 0: the plan has backward of microbatch 0"):
-        conductor.begin(Work(forward, 1))
-    conductor.begin(Work(backward, 0))
+        follower.begin(InstructionKey(0, 0, 1, forward))
+    follower.begin(InstructionKey(0, 0, 0, backward))
     with pytest.raises(EngineError, match="forward of microbatch 1 on stage 0: planned and did not run"):
-        conductor.end_iteration()
+        follower.end_iteration()
 
 
 def test_a_clock_is_asked_for_once_what_was_launched_before_has_run() -> None:
     workload = tiny_workload(num_microbatches=2)
     happened: list[str] = []
-    cues = tuple(
-        Cue(cue.work, 1410 if cue.work.direction is Direction.FORWARD else 1200) for cue in cues_of(workload, None, 0)
+    steps = tuple(
+        PlannedStep(step.key, 1410 if step.key.direction is Direction.FORWARD else 1200)
+        for step in planned_steps(workload, None, 0)
     )
-    conductor = Conductor(0, cues, DryClocks(happened.append), lambda: happened.append("wait"))
+    follower = PlanFollower(steps, DryClocks(happened.append), lambda: happened.append("wait"))
     for _ in range(2):
-        for cue in cues:
-            conductor.begin(cue.work)
-        conductor.end_iteration()
+        for step in steps:
+            follower.begin(step.key)
+        follower.end_iteration()
     said = ["wait", "would lock the SM clock to 1410 MHz", "wait", "would lock the SM clock to 1200 MHz"]
     assert happened == said * 4

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 from helpers.builders import a100, graphs, informed_search, protocol, search, simulated, space
+from helpers.partition_tables import write_partitions
 
 from kareus.artifacts.provenance import Provenance
 from kareus.artifacts.records import to_plain
@@ -18,7 +19,6 @@ from kareus.artifacts.tables import read_table, write_table
 from kareus.cli import main
 from kareus.graph.interleave import partition_of
 from kareus.graph.records import Batch
-from kareus.partition.write import write_partitions
 from kareus.progress import journal
 from kareus.schedule.space import search_space
 from kareus.schedule.tables import SPACE, space_frame

@@ -23,7 +23,7 @@ from kareus.cli import main
 from kareus.errors import ConfigError
 from kareus.launch.processes import free_port, launch
 from kareus.pipeline.config import PipelineConfig, PipelineSchedule
-from kareus.runtime.follower import cues_of
+from kareus.runtime.follower import planned_steps
 from kareus.runtime.stage_model import StageModel
 from kareus.training import setup
 from kareus.training.exporting import check_exportable
@@ -295,7 +295,7 @@ def test_a_departure_from_the_order_ends_in_one_line(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(setup, "cues_of", lambda *of: tuple(reversed(cues_of(*of))))
+    monkeypatch.setattr(setup, "planned_steps", lambda *of: tuple(reversed(planned_steps(*of))))
     assert here(alone / "plan/fastest.json", "--iterations", 1, "--output", tmp_path) == 2
     assert capsys.readouterr().err == (
         "kareus train: forward of microbatch 0 on stage 0: the plan has backward of microbatch 2 on stage 0 here; run "

@@ -5,11 +5,12 @@ Microbatches go through the chunks in groups of as many as there are stages: a g
 then the next group. Backwards go through the chunks from the last to the first.
 """
 
+from kareus.graph.instruction import InstructionKey
 from kareus.graph.records import Direction
-from kareus.pipeline.schedules.work import Extent, Work
+from kareus.pipeline.schedules.extent import Extent
 
 
-def stage_order(stage: int, extent: Extent) -> list[Work]:
+def stage_order(stage: int, extent: Extent) -> list[InstructionKey]:
     """Instructions of `stage`, in order of execution.
 
     A stage runs ahead by all chunks but the last of one group, and by two forwards for each stage after it.
@@ -22,10 +23,11 @@ def stage_order(stage: int, extent: Extent) -> list[Work]:
     passes = extent.microbatches * chunks
     warmup = min(2 * (stages - stage - 1) + (chunks - 1) * stages, passes)
 
-    def nth(direction: Direction, number: int) -> Work:
+    def nth(direction: Direction, number: int) -> InstructionKey:
         group, within = divmod(number, stages * chunks)
         chunk, place = divmod(within, stages)
-        return Work(direction, group * stages + place, chunk if direction is Direction.FORWARD else chunks - 1 - chunk)
+        own = chunk if direction is Direction.FORWARD else chunks - 1 - chunk
+        return InstructionKey(stage, own, group * stages + place, direction)
 
     order = [nth(Direction.FORWARD, n) for n in range(warmup)]
     for n in range(passes - warmup):

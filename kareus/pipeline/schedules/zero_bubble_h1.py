@@ -1,10 +1,11 @@
 """The ZB-H1 schedule: weight gradients where 1F1B would wait (Qi et al., ICLR 2024, section 2.2)."""
 
+from kareus.graph.instruction import InstructionKey
 from kareus.graph.records import Direction
-from kareus.pipeline.schedules.work import Extent, Work
+from kareus.pipeline.schedules.extent import Extent
 
 
-def stage_order(stage: int, extent: Extent) -> list[Work]:
+def stage_order(stage: int, extent: Extent) -> list[InstructionKey]:
     """Instructions of `stage`, in order of execution.
 
     Forwards and input gradients go as in 1F1B. Every stage delays its weight gradients by one microbatch for each stage
@@ -13,11 +14,12 @@ def stage_order(stage: int, extent: Extent) -> list[Work]:
     """
     microbatches = extent.microbatches
     warmup = min(extent.stages - stage - 1, microbatches)
-    order = [Work(Direction.FORWARD, m) for m in range(warmup)]
+    order = [InstructionKey(stage, 0, m, Direction.FORWARD) for m in range(warmup)]
     for m in range(microbatches):
         if warmup + m < microbatches:
-            order.append(Work(Direction.FORWARD, warmup + m))
-        order.append(Work(Direction.INPUT_GRADIENT, m))
+            order.append(InstructionKey(stage, 0, warmup + m, Direction.FORWARD))
+        order.append(InstructionKey(stage, 0, m, Direction.INPUT_GRADIENT))
         if m >= stage:
-            order.append(Work(Direction.WEIGHT_GRADIENT, m - stage))
-    return order + [Work(Direction.WEIGHT_GRADIENT, m) for m in range(max(microbatches - stage, 0), microbatches)]
+            order.append(InstructionKey(stage, 0, m - stage, Direction.WEIGHT_GRADIENT))
+    delayed = range(max(microbatches - stage, 0), microbatches)
+    return order + [InstructionKey(stage, 0, m, Direction.WEIGHT_GRADIENT) for m in delayed]

@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kareus.pipeline.instructions import Instruction
+from kareus.pipeline.config import PipelineSlice
+from kareus.pipeline.instructions import Instruction, instructions_of
 from kareus.pipeline.schedules.deadlock import order_of_dependency
-from kareus.pipeline.schedules.work import Work, described
+from kareus.pipeline.transfers import transfers_s
 
 Times = Sequence[float]
 """One number of seconds for each instruction."""
@@ -23,23 +24,28 @@ class Dag:
     """By instruction: (instruction that waits for it, seconds of point-to-point after its end)."""
 
 
-def build_dag(instructions: Sequence[Instruction], transfers_s: Sequence[float]) -> Dag:
+def iteration_dag(config: PipelineSlice) -> Dag:
+    """Return the instructions of one iteration of a workload in order of dependency, with its point-to-point times."""
+    return build_dag(instructions_of(config), transfers_s(config))
+
+
+def build_dag(instructions: Sequence[Instruction], boundaries_s: Sequence[float]) -> Dag:
     """Order `instructions` and put point-to-point time on the edges that cross stages.
 
     Args:
         instructions: as `pipeline_instructions` numbers them.
-        transfers_s: seconds over each boundary between stages, as `transfers_s` computes them.
+        boundaries_s: seconds over each boundary between stages, as `transfers_s` computes them.
 
     Raises:
         ScheduleError: they wait for one another in a circle.
     """
-    works = [(i.stage, Work(i.direction, i.microbatch, i.chunk)) for i in instructions]
-    order = order_of_dependency([i.depends_on for i in instructions], lambda number: described(*works[number]))
+    order = order_of_dependency([i.depends_on for i in instructions], lambda number: str(instructions[number].key))
     predecessors: list[tuple[tuple[int, float], ...]] = []
     successors: list[list[tuple[int, float]]] = [[] for _ in instructions]
     for number, instruction in enumerate(instructions):
         edges = tuple(
-            (n, _transfer_s(instructions[n].stage, instruction.stage, transfers_s)) for n in instruction.depends_on
+            (n, _transfer_s(instructions[n].key.stage, instruction.key.stage, boundaries_s))
+            for n in instruction.depends_on
         )
         predecessors.append(edges)
         for before, transfer_s in edges:
@@ -63,8 +69,8 @@ def makespan(dag: Dag, times_s: Times) -> float:
     return max(start + time_s for start, time_s in zip(earliest_starts(dag, times_s), times_s, strict=True))
 
 
-def _transfer_s(sender: int, receiver: int, transfers_s: Sequence[float]) -> float:
+def _transfer_s(sender: int, receiver: int, boundaries_s: Sequence[float]) -> float:
     """Over the boundary between two neighbours, or over the one from the last stage back to the first."""
     if sender == receiver:
         return 0.0
-    return transfers_s[min(sender, receiver) if abs(sender - receiver) == 1 else max(sender, receiver)]
+    return boundaries_s[min(sender, receiver) if abs(sender - receiver) == 1 else max(sender, receiver)]

@@ -12,12 +12,13 @@ from kareus.artifacts.records import content_hash
 from kareus.artifacts.tables import TableSchema, read_provenance, read_table
 from kareus.errors import ArtifactError
 from kareus.frontier.tables import MICROBATCH
-from kareus.pipeline.compare import THROUGHPUT_BASELINE, fastest_plan
+from kareus.pipeline.compare import THROUGHPUT_BASELINE
 from kareus.pipeline.spread import Spread
 from kareus.pipeline.tables import ITERATION
-from kareus.plans.build import build_plan
+from kareus.plans.build import select_plan
 from kareus.plans.document import Plan
 from kareus.plans.file import read_plan
+from kareus.plans.frontiers import Frontiers
 from kareus.report.workload.savings import PlanErrors, Savings, compared_savings, plan_errors
 from kareus.search.tables import CANDIDATES, PROPOSALS, ROUNDS
 from kareus.training.comparison import FASTEST, RunComparison, compare_runs
@@ -121,7 +122,9 @@ def load(workload: str, paths: Paths) -> ReportInputs:
     iteration, microbatch = read_table(paths.iteration, ITERATION), read_table(paths.microbatch, MICROBATCH)
     iterations = pl.concat([ITERATIONS.frame([]), *(read_table(path, ITERATIONS) for path in paths.runs)])
     configured = load_slice(paths.config, PlanSlice).workload
+    frontiers = Frontiers(iteration=iteration, microbatch=microbatch, testbed=tables.testbed)
     spread = Spread(cut(configured, "pipeline"), microbatch)
+    savings = tuple(compared_savings(iteration, spread))  # refuses an iteration frontier without the baselines
     return ReportInputs(
         workload=workload,
         testbed=tables.testbed,
@@ -131,12 +134,10 @@ def load(workload: str, paths: Paths) -> ReportInputs:
         microbatch=microbatch,
         searches=_searches(paths),
         plans=plans,
-        baseline=build_plan(
-            configured, workload, FASTEST, fastest_plan(iteration, THROUGHPUT_BASELINE), microbatch, tables.testbed
-        ),
+        baseline=select_plan(configured, frontiers, FASTEST, THROUGHPUT_BASELINE, name=workload),
         iterations=iterations,
         runs=tuple(compare_runs(iterations, iteration)) if paths.runs else (),
-        savings=tuple(compared_savings(iteration, spread)),
+        savings=savings,
         plan_errors={name: plan_errors(plan, microbatch, spread) for name, plan in plans.items()},
     )
 

@@ -1,0 +1,166 @@
+"""The microbatch frontiers of every stage, from what was measured."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import polars as pl
+
+from kareus.errors import StageInputError
+from kareus.frontier.compose import Option
+from kareus.frontier.config import FrontierSlice
+from kareus.frontier.methods import microbatch_rows
+from kareus.frontier.microbatch import ExecutionCost, Point, overlap_makeup, overlap_points
+from kareus.frontier.tables import MICROBATCH
+from kareus.graph.instruction import InstructionKind
+from kareus.graph.records import Batch, BlockGraph, Direction, instruction_directions
+from kareus.partition.names import expected_partitions
+from kareus.profile.programs import Execution, chunk_shapes, profiled_executions
+from kareus.schedule.choice import Choice
+
+InstructionPoints = Mapping[tuple[InstructionKind, Execution], Sequence[Point]]
+"""Points of whole instructions that are not composed, by kind and execution."""
+ComponentCosts = Mapping[str, Mapping[int, ExecutionCost]]
+"""Costs of components, by name and clock in MHz."""
+PartitionOptions = Mapping[str, Mapping[int, tuple[Option, ...]]]
+"""Ways to run each partition, by its name and clock in MHz; not every clock need be there."""
+
+
+class Noise(NamedTuple):
+    """Relative standard deviations of one measured time and energy, as the testbed's whole instructions scatter."""
+
+    time: float
+    energy: float
+
+
+def compose_frontiers(
+    config: FrontierSlice,
+    graphs: Mapping[Batch, BlockGraph],
+    components: pl.DataFrame,
+    instructions: pl.DataFrame,
+    candidates: Mapping[str, pl.DataFrame],
+) -> pl.DataFrame:
+    """Compose what was measured into the microbatch frontiers of every stage.
+
+    Args:
+        config: the pipeline.
+        graphs: operator graphs of its block.
+        components: a table `COMPONENTS`.
+        instructions: a table `PROFILED_INSTRUCTIONS`.
+        candidates: a table `CANDIDATES` for every partition, by its name.
+
+    Returns:
+        A table `MICROBATCH`.
+
+    Raises:
+        StageInputError: a search is missing or superfluous, or something was measured at other clocks than the
+            configuration's.
+    """
+    check_partitions(config, list(candidates))
+    noise = Noise(*(float(np.median(instructions[name])) for name in ("time_noise", "energy_noise")))
+    options = {name: _options(name, table, noise, config) for name, table in candidates.items()}
+    return frontiers_of(config, graphs, _points(instructions), _components(components), options)
+
+
+def frontiers_of(
+    config: FrontierSlice,
+    graphs: Mapping[Batch, BlockGraph],
+    instructions: InstructionPoints,
+    components: ComponentCosts,
+    options: PartitionOptions,
+) -> pl.DataFrame:
+    """Return the table `MICROBATCH` of known or measured costs.
+
+    Raises:
+        StageInputError: the costs of an instruction or a component are not given at the clocks of the configuration.
+    """
+    rows = []
+    for (stage, chunk), shape in chunk_shapes(config.parallelism.split, config.chunks).items():
+        for direction in instruction_directions(split_backward=config.split_backward):
+            kind = InstructionKind(stage, chunk, direction)
+            points = {e: instructions.get((kind, e), ()) for e in profiled_executions(graphs, direction)}
+            for execution, own in points.items():
+                what = f"stage {stage}, {f'chunk {chunk}, ' * (config.chunks > 1)}{direction}, {execution}"
+                _check_clocks("instructions", what, [point.frequency_mhz for point in own], config)
+            if direction is Direction.WEIGHT_GRADIENT and Batch.NANOBATCH in graphs:
+                points[Execution.NANOBATCHING] = points[Execution.SEQUENTIAL]  # there is nothing to run it beside
+            elif options:
+                makeup = overlap_makeup(
+                    graphs[Batch.NANOBATCH],
+                    graphs[Batch.MICROBATCH],
+                    shape,
+                    direction,
+                    recompute=config.activation_checkpointing,
+                )
+                for name in (*makeup.edges, *makeup.outer):
+                    _check_clocks("components", name, components.get(name, ()), config)
+                points[Execution.OVERLAP] = overlap_points(makeup, options, components, config.gpu)
+            rows += microbatch_rows(kind, points, config.gpu)
+    return MICROBATCH.frame(rows)
+
+
+def check_partitions(config: FrontierSlice, names: list[str]) -> None:
+    """Check that searches are of the workload's partitions, each once: overlap is composed of all of them.
+
+    Raises:
+        StageInputError: one is missing or superfluous.
+    """
+    found, expected = Counter(names), Counter(expected_partitions(config))
+    if found != expected:
+        missing, superfluous = ", ".join(expected - found), ", ".join(found - expected)
+        raise StageInputError(
+            "candidates",
+            f"partitions missing: {missing or 'none'}, superfluous: {superfluous or 'none'}; "
+            f"give one search for each partition, in a folder of its name.",
+        )
+
+
+def _check_clocks(option: str, what: str, measured_mhz: Iterable[int], config: FrontierSlice) -> None:
+    """Check that something that is not searched was measured at every clock of the search."""
+    different = sorted(set(measured_mhz) ^ set(config.gpu.search_frequencies.clocks_mhz))
+    if different:
+        raise StageInputError(
+            option,
+            f"{what}: not measured at the clocks of the configuration, they differ at "
+            f"{', '.join(map(str, different))} MHz; rerun the stage 'profile'.",
+        )
+
+
+def _components(table: pl.DataFrame) -> ComponentCosts:
+    costs: dict[str, dict[int, ExecutionCost]] = defaultdict(dict)
+    for row in table.iter_rows(named=True):
+        costs[row["component"]][row["frequency_mhz"]] = ExecutionCost(*(row[name] for name in ExecutionCost._fields))
+    return costs
+
+
+def _points(table: pl.DataFrame) -> InstructionPoints:
+    points: dict[tuple[InstructionKind, Execution], list[Point]] = defaultdict(list)
+    for row in table.iter_rows(named=True):
+        kind = InstructionKind(row["stage"], row["chunk"], Direction(row["direction"]))
+        execution = Execution(row["execution"])
+        costs = {name: row[name] for name in ExecutionCost._fields}
+        points[kind, execution].append(Point(execution=execution, frequency_mhz=row["frequency_mhz"], **costs))
+    return points
+
+
+def _options(name: str, table: pl.DataFrame, noise: Noise, config: FrontierSlice) -> Mapping[int, tuple[Option, ...]]:
+    """Return the measured options of the partition `name`, by frequency."""
+    options: dict[int, tuple[Option, ...]] = defaultdict(tuple)
+    for row in table.iter_rows(named=True):
+        option = Option(
+            time_s=row["time_s"],
+            energy_j=row["energy_j"],
+            choice=Choice(partition=name, sm_count=row["sm_count"], launch=row["launch"]),
+            time_error_s=noise.time * row["time_s"],
+            energy_error_j=noise.energy * row["energy_j"],
+        )
+        options[row["frequency_mhz"]] += (option,)
+    unknown = sorted(set(options) - set(config.gpu.search_frequencies.clocks_mhz))
+    if unknown:
+        raise StageInputError(
+            "candidates",
+            f"searched at {', '.join(map(str, unknown))} MHz, which the configuration lacks; rerun the stage 'search'.",
+            name,
+        )
+    return options
