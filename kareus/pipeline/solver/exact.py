@@ -17,7 +17,6 @@ MOST_INSTRUCTIONS = 64
 MOST_NODES = 100
 """Nodes of the search tree; a count and not a time, so that results do not depend on the machine."""
 SETTINGS = {
-    "mip_max_nodes": MOST_NODES,
     "mip_rel_gap": 1e-7,
     "mip_feasibility_tolerance": 1e-9,
     "primal_feasibility_tolerance": 1e-9,
@@ -58,7 +57,7 @@ def _search(problem: Problem, options: list[list[int]], deadline_s: float) -> Ch
     """The best choice among `options` that HiGHS finds, or None."""
     formulation = formulate(problem, options)
     first, count = formulation.makespan + 1, len(formulation.owners)
-    highs = load(formulation, **SETTINGS)
+    highs = load(formulation, mip_max_nodes=MOST_NODES, **SETTINGS)
     integer = np.full(count, int(highspy.HighsVarType.kInteger), dtype=np.uint8)
     highs.changeColsIntegrality(count, np.arange(first, first + count, dtype=np.int32), integer)
     for step in np.flatnonzero(formulation.owners[1:] == formulation.owners[:-1]):

@@ -19,7 +19,7 @@ import numpy as np
 from kareus.arrays import Array, Indices
 from kareus.pipeline.solver.problem import Problem
 
-Options = Sequence[Sequence[int]]
+AllowedPoints = Sequence[Sequence[int]]
 """By instruction, which points of its set may be chosen: indices, ascending."""
 
 
@@ -63,7 +63,7 @@ class Formulation:
         return np.asarray(self.fastest_s + slower_s)
 
 
-def formulate(problem: Problem, options: Options) -> Formulation:
+def formulate(problem: Problem, options: AllowedPoints) -> Formulation:
     """Minimise energy over `options`; waiting is charged on the makespan, which is not bounded yet."""
     point_sets, count = problem.point_sets, len(options)
     times_s = [np.array(points.times_s)[list(own)] for points, own in zip(point_sets, options, strict=True)]

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from kareus.arrays import Array
+from kareus.arrays import Array, Indices
 from kareus.pipeline.solver.lanes import (
     TOLERANCE,
     Choices,
@@ -47,18 +47,23 @@ def round_plans(problem: Problem, relaxed_s: Array, deadlines_s: Array) -> Choic
     return np.hstack([_cheapest(problem, relaxed_s[:, part], deadlines_s[part]) for part in own])
 
 
-def reclaim(problem: Problem, choices: Choices, deadlines_s: Array) -> Choices:
+def reclaim(problem: Problem, choices: Choices, deadlines_s: Array, held: Indices | None = None) -> Choices:
     """Slow instructions into the slack around them, in order of dependency, until no single one can be slowed.
 
     Args:
-        problem: what to plan.
-        choices: plans; where one misses its deadline, instructions are sped up, and slack may be left.
-        deadlines_s: by plan, the bound on its makespan; at least that of the fastest plan.
+        problem: The instructions and their points.
+        choices: Plans, shape (instructions, plans); where one misses its deadline, instructions are sped up, and slack
+            may be left.
+        deadlines_s: By plan, the bound on its makespan; at least that of the fastest plan.
+        held: By plan, an instruction that keeps its point, or a negative number for none.
     """
     ends_s = latest_ends(problem.dag, times_s(problem, choices), deadlines_s)
-    return sweep(
-        problem, len(deadlines_s), lambda i, start_s: slowest_within(problem.point_sets[i], ends_s[i] - start_s)
-    )
+
+    def pick(i: int, start_s: Array) -> Choices:
+        slowest = slowest_within(problem.point_sets[i], ends_s[i] - start_s)
+        return slowest if held is None else np.where(held == i, choices[i], slowest)
+
+    return sweep(problem, len(deadlines_s), pick)
 
 
 def _cheapest(problem: Problem, relaxed_s: Array, deadlines_s: Array) -> Choices:

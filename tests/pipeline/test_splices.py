@@ -5,12 +5,15 @@ from helpers.pipelines import B, F, problem, tiny_problems
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kareus.pipeline.solver import frontier as solver
-from kareus.pipeline.solver.lanes import energies_in_time_j
-from kareus.pipeline.solver.problem import Array, Problem
+from kareus.arrays import Array
+from kareus.pipeline.solver.frontier import iteration_frontier
+from kareus.pipeline.solver.lanes import Choices, energies_in_time_j
+from kareus.pipeline.solver.local_search import search
+from kareus.pipeline.solver.local_search.descent import descend
+from kareus.pipeline.solver.local_search.splices import splices
+from kareus.pipeline.solver.problem import Problem
 from kareus.pipeline.solver.relaxation import Relaxation
 from kareus.pipeline.solver.rounding import round_plans
-from kareus.pipeline.solver.splicing import splice
 
 
 @settings(max_examples=60)
@@ -21,17 +24,17 @@ def test_a_spliced_plan_keeps_its_deadline_and_is_never_dearer(problem, shares, 
     deadlines_s = fastest_s + (slowest_s - fastest_s) * np.array(sorted(shares))
     before = _rounded(problem, relaxation, deadlines_s)
     others = np.array([[data.draw(st.integers(0, len(p.times_s) - 1)) for _ in range(3)] for p in problem.point_sets])
-    after = splice(problem, before, others, deadlines_s)
+    after = spliced(problem, before, others, deadlines_s)
     assert (energies_in_time_j(problem, after, deadlines_s) <= energies_in_time_j(problem, before, deadlines_s)).all()
 
 
 def test_wide_gaps_of_long_pipelines_are_narrowed_and_other_plans_left_alone(monkeypatch):
     own = realistic(stages=6, microbatches=40)
     narrowed = _gaps(own)
-    monkeypatch.setattr(solver, "WIDE", 1.0)
+    monkeypatch.setattr(search, "WIDE", 1.0)
     rounded = _gaps(own)
     monkeypatch.undo()
-    is_wide = rounded > solver.WIDE
+    is_wide = rounded > search.WIDE
     assert is_wide.sum() >= 3
     assert (narrowed[~is_wide] == rounded[~is_wide]).all()
     assert (narrowed[is_wide] < rounded[is_wide]).all()
@@ -44,11 +47,15 @@ def test_plans_that_nothing_lies_between_are_left_as_they_are():
     deadlines_s = np.array([relaxation.fastest_s])
     plans = _rounded(own, relaxation, deadlines_s)
     slowest = np.array([[len(points.times_s) - 1] for points in own.point_sets])
-    assert (splice(own, plans, slowest[:, :0], deadlines_s) == plans).all()
+    assert (spliced(own, plans, slowest[:, :0], deadlines_s) == plans).all()
+
+
+def spliced(problem: Problem, plans: Choices, others: Choices, deadlines_s: Array) -> Choices:
+    return descend(problem, plans, deadlines_s, splices(problem, np.hstack([plans, others])))
 
 
 def _gaps(problem: Problem) -> Array:
-    return np.array([plan.gap for plan in solver.iteration_frontier(problem, 20)])
+    return np.array([plan.gap for plan in iteration_frontier(problem, 20)])
 
 
 def realistic(stages: int, microbatches: int) -> Problem:

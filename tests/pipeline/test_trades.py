@@ -6,9 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kareus.pipeline.solver.lanes import energies_in_time_j
+from kareus.pipeline.solver.local_search.descent import descend
+from kareus.pipeline.solver.local_search.trades import trades
 from kareus.pipeline.solver.problem import Problem
 from kareus.pipeline.solver.relaxation import Relaxation
-from kareus.pipeline.solver.trading import trade
 
 
 @settings(max_examples=60)
@@ -18,7 +19,7 @@ def test_a_traded_plan_keeps_its_deadline_and_is_never_dearer(problem: Problem, 
     fastest_s, slowest_s = relaxation.fastest_s, relaxation.slowest_s
     deadlines_s = fastest_s + (slowest_s - fastest_s) * np.array(sorted(shares))
     before = np.zeros((len(problem.point_sets), len(deadlines_s)), dtype=np.int64)
-    after = trade(problem, before, deadlines_s)
+    after = descend(problem, before, deadlines_s, trades(problem))
     energies_j = energies_in_time_j(problem, after, deadlines_s)
     assert np.isfinite(energies_j).all()
     assert (energies_j <= energies_in_time_j(problem, before, deadlines_s)).all()
@@ -31,6 +32,6 @@ def test_all_microbatches_give_time_from_one_kind_to_another_at_once() -> None:
     is_forward = np.array([points is own.point_sets[0] for points in own.point_sets])
     before = np.where(is_forward, 1, 0)[:, np.newaxis]
     time_s, energy_j = own.cost(before[:, 0].tolist())
-    after = trade(own, before, np.array([time_s]))
+    after = descend(own, before, np.array([time_s]), trades(own))
     assert (after[:, 0] == np.where(is_forward, 0, 1)).all()
     assert own.cost(after[:, 0].tolist())[1] == energy_j - 3 * (5 - 2)
