@@ -22,7 +22,7 @@ from kareus.profile.programs import Execution, component_programs, stage_shapes
 from kareus.schedule.choice import Choice
 from kareus.schedule.space import search_space
 
-Options = dict[int, tuple[Option, ...]]
+OptionsByClock = dict[int, tuple[Option, ...]]
 """Ways to run a partition, by clock."""
 
 
@@ -82,7 +82,7 @@ def _components(subject: Subject, clocks_mhz: Array) -> dict[str, dict[int, Cost
     }
 
 
-def _options(subject: Subject) -> dict[str, Options]:
+def _options(subject: Subject) -> dict[str, OptionsByClock]:
     """Non-dominated ways to run every partition."""
     if Batch.NANOBATCH not in subject.graphs:
         return {}
@@ -91,7 +91,7 @@ def _options(subject: Subject) -> dict[str, Options]:
     return {partition.name: _partition_options(subject, partition) for partition in partitions}
 
 
-def _partition_options(subject: Subject, partition: Partition) -> Options:
+def _partition_options(subject: Subject, partition: Partition) -> OptionsByClock:
     gpu = subject.workload.gpu
     space = search_space(partition, gpu, subject.workload.space)
     clocks, sm_counts = (np.array(column, dtype=np.float64) for column in (space.frequency_mhz, space.sm_count))

@@ -51,7 +51,7 @@ def test_short_windows_scatter_and_read_low(tmp_path):
     assert (table["temperature_after_c"] > table["temperature_before_c"]).all()
 
 
-def test_the_rests_of_the_protocol_take_away_what_a_short_window_suffers_from_the_counter(tmp_path):
+def test_rests_remove_the_counters_error_of_short_windows(tmp_path):
     tables = [
         rows_of(tmp_path / rest, "sweep.trials=60", "sweep.windows_s=[1]", f"sweep.settle_s={rest}")[0]
         for rest in ("0.0", "0.2")
@@ -61,7 +61,7 @@ def test_the_rests_of_the_protocol_take_away_what_a_short_window_suffers_from_th
     assert rests.mean() > ends.mean()
 
 
-def test_short_cooldowns_read_high_because_the_trial_before_left_the_gpu_hot(tmp_path):
+def test_short_cooldowns_read_high_on_a_hot_gpu(tmp_path):
     """Paper, section 6.7: energy follows the temperature at the start, and both are stable from 5 s on."""
     table, _ = rows_of(tmp_path, "sweep=cooldown", "sweep.trials=60", "sweep.cooldowns_s=[0,1,2,5,10]")
     means = [mean for mean, _ in spreads(table, "cooldown_s").values()]
@@ -82,7 +82,7 @@ def test_the_reference_is_what_a_testbed_without_flaws_measures(tmp_path):
     assert table["reference_energy_j"][0] == float(run_program(calm, PROGRAM, 1410).energy_j)
 
 
-def test_trials_follow_one_another_in_one_thermal_session_each_with_noise_of_its_own():
+def test_trials_share_a_thermal_session_with_own_noise():
     with open_testbed(simulated(), a100(), protocol().predecessor_power_w, 0).session(PROGRAM, "trials") as session:
         temperatures, times = [], []
         for _ in range(3):
@@ -95,7 +95,7 @@ def test_trials_follow_one_another_in_one_thermal_session_each_with_noise_of_its
     assert temperatures[1] != temperatures[0]
 
 
-def test_a_killed_sweep_measures_only_the_protocols_that_are_not_complete(tmp_path):
+def test_a_killed_sweep_measures_only_what_is_incomplete(tmp_path):
     overrides = ("sweep.windows_s=[1,2,3]", "sweep.trials=4")
     whole, swept = rows_of(tmp_path / "whole", *overrides)
     bench = open_bench(swept.workload)
