@@ -72,12 +72,13 @@ class Estimate:
 
 def smoothed(observations: Sequence[Observation]) -> dict[CurveClock, Estimate]:
     """Estimate the costs of one family of programs wherever it was measured."""
+    # A place is a curve at a clock; `inverse` gives the place of each measurement.
     seen = np.array([(o.curve, o.frequency_mhz) for o in observations])
     places, inverse = np.unique(seen, axis=0, return_inverse=True)
     inverse = inverse.reshape(-1)  # NumPy 2.0 alone gives it another shape
-    costs = np.array([(o.time_s, o.energy_j) for o in observations])
-    time, time_error, time_noise = _fit(places, inverse, np.log(costs[:, 0]))
-    power, power_error, power_noise = _fit(places, inverse, np.log(costs[:, 1] / costs[:, 0]))
+    measured_s, measured_j = np.array([(o.time_s, o.energy_j) for o in observations]).T
+    time, time_error, time_noise = _fit(places, inverse, np.log(measured_s))
+    power, power_error, power_noise = _fit(places, inverse, np.log(measured_j / measured_s))
     time_s, energy_j = np.exp(time), np.exp(time + power)
     counts = np.bincount(inverse)
     return {
@@ -114,13 +115,17 @@ def _fit(places: NDArray[np.int64], inverse: NDArray[np.int64], logarithms: Arra
         inverse: place of each measurement, shape (measurements,).
         logarithms: what was measured, shape (measurements,).
     """
+    # Repeats of a place enter as their mean; their scatter around it tells about the noise alone.
     counts = np.bincount(inverse)
     means = np.bincount(inverse, logarithms) / counts
     within = float(np.square(logarithms - means[inverse]).sum()), len(logarithms) - len(counts)
+    # What is fitted are deviations from the level of each curve, the mean over its places.
     curves = np.unique(places[:, 0], return_inverse=True)[1]
     levels = (np.bincount(curves, means) / np.bincount(curves))[curves]
     terms = _ShapeTerms.of(places)
     scales = _likeliest(terms, means - levels, counts, within)
+    # Posterior of a Gaussian process at the places themselves: with prior K and noise N, mean and covariance follow
+    # from K (K + N)^-1.
     prior = terms.covariance(scales)
     gain = np.linalg.solve(prior + np.diag(scales[2] ** 2 / counts), prior)
     variance = np.diag(prior) - np.einsum("ij,ji->i", prior, gain)
@@ -138,10 +143,13 @@ class _ShapeTerms:
 
     @classmethod
     def of(cls, places: NDArray[np.int64]) -> "_ShapeTerms":
-        same = places[:, 0, None] == places[:, 0]
-        clock = np.log(places[:, 1].astype(np.float64))
+        curve, frequency_mhz = places.T
+        same = np.equal.outer(curve, curve)
+        clock = np.log(frequency_mhz.astype(np.float64))
+        # The highest clock is at 0, the lowest at -1.
         clock = (clock - clock.max()) / max(float(np.ptp(clock)), 1e-9)
         slopes = np.outer(clock, clock)
+        # Matern 3/2 of the distance between clocks.
         apart = np.sqrt(3) * np.abs(clock[:, None] - clock) / LENGTH
         shape = (1 + apart) * np.exp(-apart)
         return cls(LEVEL**2 * same + SLOPE**2 * slopes + OWN_SLOPE**2 * slopes * same, shape, shape * same)

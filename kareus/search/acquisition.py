@@ -15,7 +15,7 @@ from kareus.search.problem import Chosen, CostPrediction
 
 
 def pass_sizes(config: PaperSearch, batch: int) -> dict[str, int]:
-    """Sizes of the exploitation passes: floors of their shares; what remains of the batch is exploration."""
+    """Return the sizes of the exploitation passes: floors of their shares; what remains of the batch is exploration."""
     shares = {
         "total": config.total_energy_share,
         "dynamic": config.dynamic_energy_share,
@@ -41,7 +41,9 @@ def select(
         measured = plane(name, data.time_s, data.dynamic_energy_j, data.static_power_w)
         predicted = plane(name, prediction.time_s, prediction.dynamic_energy_j, data.static_power_w)
         score = normalised_improvement(predicted, measured, config.reference_margin)
-        ranked = np.lexsort((np.arange(len(score)), predicted[:, 1], -score))[:size]
+        # Largest improvement first; ties by the energy of the plane, then by number (the last key of lexsort leads).
+        energy_j = predicted[:, 1]
+        ranked = np.lexsort((np.arange(len(score)), energy_j, -score))[:size]
         passes.append(Chosen(name, ranked[~taken[ranked]]))
         taken[ranked] = True
     ranked = np.lexsort((np.arange(len(taken)), plane_energy(prediction, data.static_power_w), -uncertainty))
@@ -52,7 +54,7 @@ def select(
 def plane(
     name: str, time_s: NDArray[np.float64], dynamic_energy_j: NDArray[np.float64], static_power_w: float
 ) -> Points:
-    """Points of the plane of pass `name`: time and its energy, shape (n, 2)."""
+    """Return the points of the plane of pass `name`: time and its energy, shape (n, 2)."""
     energies = {
         "total": dynamic_energy_j + static_power_w * time_s,
         "dynamic": dynamic_energy_j,
@@ -62,14 +64,15 @@ def plane(
 
 
 def plane_energy(prediction: CostPrediction, static_power_w: float) -> NDArray[np.float64]:
-    """Predicted total energy, which breaks the ties of the uncertainty pass."""
+    """Return the predicted total energy, which breaks the ties of the uncertainty pass."""
     return plane("total", prediction.time_s, prediction.dynamic_energy_j, static_power_w)[:, 1]
 
 
 def normalised_improvement(predicted: Points, measured: Points, margin: float) -> NDArray[np.float64]:
-    """Hypervolume improvement of each prediction over the measured front, both axes divided by their worst measurement.
+    """Return the hypervolume improvement of each prediction over the measured front.
 
-    The reference point is then `margin` on both axes (paper, appendix on hyperparameters).
+    Both axes are divided by their worst measurement; the reference point is then `margin` on both axes (paper,
+    appendix on hyperparameters).
     """
     scale = measured.max(axis=0)
     return hypervolume_improvement(predicted / scale, measured / scale, np.full(2, margin))

@@ -62,6 +62,7 @@ class GaussianPrior:
         """
         self.mean: Array = ensemble.mean(axis=0)
         self._noise = noise
+        # A factor of the sample covariance: its product with its transpose is the covariance.
         self._spread = (ensemble - self.mean).T / np.sqrt(max(1, len(ensemble) - 1))
         self._drift = _drift(features.frequency_mhz)
         self._kernels = _residual_kernels(features)
@@ -197,7 +198,7 @@ def costs(logarithms: Array, static_power_w: float) -> Points:
 
 
 def _drift(frequency_mhz: Array) -> Array:
-    """Basis of the drift of time and power, shape (2 candidates, 4)."""
+    """Basis of the drift of time and power, shape (2 candidates, 4): a level and a slope over the clock, for each."""
     slope = np.log(frequency_mhz / frequency_mhz.max())
     basis = np.column_stack((np.full_like(slope, LEVEL), TILT * slope / max(float(-slope.min()), 1e-9)))
     return np.kron(np.eye(2), basis)
@@ -205,11 +206,14 @@ def _drift(frequency_mhz: Array) -> Array:
 
 def _residual_kernels(features: Features) -> tuple[Array, Array]:
     """Correlations of the residuals by clock and by schedule, each of shape (candidates, candidates)."""
+    # Distance of clocks as a share of their range; exponential kernel, so that residuals may jump between clocks.
     clock = features.frequency_mhz / max(float(np.ptp(features.frequency_mhz)), 1e-9)
     apart = np.abs(clock[:, None] - clock)
+    # Schedules: Matern 3/2 in the logarithm of the SM count, less where launch operators differ.
     log_sms = np.log(features.sm_count)
     sm_apart = np.sqrt(3) * np.abs(np.subtract.outer(log_sms, log_sms)) / SM_LENGTH
     schedule = (1 + sm_apart) * np.exp(-sm_apart)
     schedule *= np.where(np.equal.outer(features.launch_index, features.launch_index), 1.0, LAUNCH_CORRELATION)
+    # Most of a schedule's residual holds at all clocks, the rest fades with their distance.
     interaction = np.exp(-np.square(apart / INTERACTION_LENGTH) / 2)
     return np.exp(-apart / CLOCK_LENGTH), schedule * (COMMON_SHARE + (1 - COMMON_SHARE) * interaction)

@@ -42,13 +42,14 @@ class PosteriorSamples:
         Returns:
             Their positions among the candidates on offer, and the share of the hypervolume that each is to add.
         """
+        # A candidate that every sample has dominated adds nothing in any of them.
         contenders = np.flatnonzero(self.chances)
         gains_by_sample = [_Gains(sample.points[contenders], sample.front, sample.volume) for sample in self._samples]
         chosen: list[int] = []
         added: list[float] = []
         for _ in range(min(size, len(contenders))):
             gains = np.mean([one.gains for one in gains_by_sample], axis=0)
-            gains[chosen] = -1
+            gains[chosen] = -1  # below any gain, so that none is chosen twice
             chosen.append(int(gains.argmax()))
             added.append(float(gains[chosen[-1]]))
             for one in gains_by_sample:

@@ -14,12 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kareus.gpu_model import model
+from kareus.gpu_model.coefficients import SHARES
 from kareus.graph.interleave import partition_of
 from kareus.graph.records import Batch
 from kareus.profile.programs import partition_program
 from yardstick import other_laws
 from yardstick.score import Trajectory, gpu_time_ratio, gpu_time_ratio_to_end, hypervolume_shares
-from yardstick.truths import PERTURBATION, SHARES, TruthKind, perturbed, truth_of
+from yardstick.truths import PERTURBATION, TruthKind, perturbed, truth_of
 
 ROOT = Path(__file__).parents[2]
 MLP = graphs()[Batch.NANOBATCH].forward[1]

@@ -44,7 +44,7 @@ def program(*steps, whole=False):
     return Program(name="test", steps=steps, blocks=(0, len(steps)) if whole else None)
 
 
-def test_arithmetic_scales_with_the_clock_and_memory_traffic_does_not():
+def test_arithmetic_scales_with_the_clock_memory_does_not():
     gpu = a100()
     slow, fast = (laws.operator_time_s(gpu, LINEAR, f, gpu.sm_count) for f in (705, 1410))
     assert slow / fast == pytest.approx(2, rel=0.05)
@@ -63,7 +63,7 @@ def gemm_s(*shape, sm_count=108):
     return float(laws.operator_time_s(a100(), operator, np.asarray(1410.0), np.asarray(sm_count)))
 
 
-def test_a_weight_gradient_of_few_tiles_splits_its_inner_dimension_over_the_sms():
+def test_a_gemm_of_few_tiles_splits_its_inner_dimension():
     """One tile of every SM would take as long as 108 tiles: its 16 tiles would fill a seventh of the SMs."""
     few, full = gemm_s(2048, 256, 32768), gemm_s(2304, 1536, 32768)
     assert full / 7 < few < full / 4
@@ -72,7 +72,7 @@ def test_a_weight_gradient_of_few_tiles_splits_its_inner_dimension_over_the_sms(
 @given(
     st.integers(1, 64), st.integers(1, 32), st.integers(64, 65536), st.integers(78, 108), st.sampled_from((1.0, 0.5))
 )
-def test_splitting_a_gemm_only_ever_helps_and_never_beats_perfect_use_of_the_sms(tall, wide, inner, sm_count, share):
+def test_splitting_a_gemm_helps_within_perfect_use_of_sms(tall, wide, inner, sm_count, share):
     gpu, operator = a100(), gemm("gemm", 128 * tall, 256 * wide, inner)
     c = gpu.coefficients
     taken_s = laws.operator_time_s(gpu, operator, np.asarray(1410.0), np.asarray(sm_count), share)
@@ -83,7 +83,7 @@ def test_splitting_a_gemm_only_ever_helps_and_never_beats_perfect_use_of_the_sms
     assert perfect_s < taken_s <= unsplit_s + memory_s + c.kernel_overhead_s
 
 
-def test_copies_around_attention_take_their_time_and_nothing_hides_them():
+def test_copies_around_attention_are_not_hidden():
     attending = dataclasses.replace(gemm("attention", TOKENS, 2048, 3072), kind=OperatorKind.ATTENTION)
     copying = dataclasses.replace(attending, copies=3, copied_bytes=10**9)
     gpu = a100()
@@ -103,13 +103,13 @@ def test_a_collective_gains_from_sms_with_diminishing_returns():
     assert gains == sorted(gains, reverse=True)
 
 
-def test_a_collective_slows_down_with_the_clock_but_less_than_arithmetic():
+def test_collectives_slow_down_less_than_arithmetic():
     gpu = a100()
     slowdown = laws.collective_time_s(gpu, REDUCE, 705, 24) / laws.collective_time_s(gpu, REDUCE, 1410, 24)
     assert 1.1 < slowdown < 1.9
 
 
-def test_voltage_falls_steeply_below_the_maximum_clock_and_is_flat_below_the_knee():
+def test_voltage_falls_steeply_to_a_knee_and_is_flat_below():
     gpu = a100()
     volts = [relative_voltage(gpu, f) for f in range(600, 1411, 30)]
     assert volts == sorted(volts)
@@ -120,7 +120,7 @@ def test_voltage_falls_steeply_below_the_maximum_clock_and_is_flat_below_the_kne
 
 
 @given(CLOCKS_MHZ, st.integers(1, 10).map(lambda n: 3 * n), st.integers(0, 2))
-def test_overlap_lies_between_full_concurrency_and_one_after_the_other_with_contention(frequency_mhz, sm_count, launch):
+def test_overlap_lies_between_concurrency_and_sequence(frequency_mhz, sm_count, launch):
     gpu = a100()
     operators = [NORM, LINEAR, LINEAR]
     overlapped = step_time_s(gpu, step(operators, REDUCE, launch, sm_count), frequency_mhz)
@@ -130,7 +130,7 @@ def test_overlap_lies_between_full_concurrency_and_one_after_the_other_with_cont
     assert overlapped <= 1.5 * (computing + communicating)
 
 
-def test_a_collective_that_starts_after_everything_is_fully_exposed():
+def test_a_collective_after_everything_is_fully_exposed():
     gpu = a100(coefficients=dataclasses.replace(a100().coefficients, host_launch_s=0.0))
     alone = step_time_s(gpu, step([NORM, LINEAR]), 1410) + laws.collective_time_s(gpu, REDUCE, 1410, 24)
     assert step_time_s(gpu, step([NORM, LINEAR], REDUCE, 2, 24), 1410) == pytest.approx(alone)
@@ -165,7 +165,7 @@ def test_nanobatching_hides_communication():
     assert whole(Execution.NANOBATCHING).time_s < whole(Execution.SEQUENTIAL).time_s
 
 
-def test_a_lower_clock_saves_energy_down_to_the_knee_and_then_wastes_it():
+def test_lower_clocks_save_energy_down_to_the_knee():
     energies = [whole(Execution.SEQUENTIAL, frequency_mhz=f).energy_j for f in range(600, 1411, 30)]
     lowest = energies.index(min(energies))
     assert 0 < lowest < len(energies) - 1
@@ -186,7 +186,7 @@ def test_the_power_limit_holds_and_lowers_the_mean_clock():
     assert limited.mean_clock_mhz < 1410
 
 
-def test_work_that_the_clock_does_not_speed_up_stays_within_a_low_power_limit_too():
+def test_memory_bound_work_stays_within_the_power_limit():
     capped = a100(power_limit_w=200)
     behaviours = [run_program(capped, program(step([NORM])), clock_mhz) for clock_mhz in (900, 1110, 1410)]
     assert any(b.power_limited for b in behaviours)
@@ -194,7 +194,7 @@ def test_work_that_the_clock_does_not_speed_up_stays_within_a_low_power_limit_to
     assert behaviours[-1].time_s == pytest.approx(behaviours[0].time_s)
 
 
-def test_a_fluctuating_clock_loses_time_and_energy_against_the_steady_clock_within_the_limit():
+def test_a_fluctuating_clock_loses_time_and_energy():
     """So a clock below the maximum may be the fastest, and is more frugal, too (paper, section 6.2.1)."""
     gpu = hot_gpu()
     limited = run_program(gpu, program(step([LINEAR])), 1410)
@@ -205,7 +205,7 @@ def test_a_fluctuating_clock_loses_time_and_energy_against_the_steady_clock_with
     assert energy_j[fastest] < limited.energy_j
 
 
-def test_a_burst_is_held_to_the_limit_although_mean_power_is_far_below_it():
+def test_a_burst_is_held_to_the_limit_at_low_mean_power():
     """Overlap raises power while it lasts, so beyond some clock it gains nothing (paper, section 6.2.1)."""
     gpu = hot_gpu()
     diluted = run_program(gpu, program(step([LINEAR]), *[step([NORM])] * 8), 1410)
@@ -220,7 +220,7 @@ def test_mean_power_never_exceeds_the_limit_itself():
         assert limited.power_w <= share * free.power_w * (1 + 1e-9)
 
 
-def test_a_fluctuating_clock_costs_more_than_a_steady_one_of_the_same_mean():
+def test_a_fluctuating_clock_costs_more_than_its_mean():
     """Paper, appendix A."""
     gpu = hot_gpu()
     limited = run_program(gpu, program(step([LINEAR])), 1410)
@@ -267,7 +267,7 @@ def test_a_program_without_steps_takes_no_time():
     assert (nothing.time_s, nothing.energy_j, nothing.mean_clock_mhz) == (0, 0, 1200)
 
 
-def test_no_clock_meets_an_absurd_limit_but_the_model_still_answers():
+def test_the_model_answers_where_no_clock_meets_the_limit():
     limited = run_program(a100(power_limit_w=30), program(step([LINEAR])), 1410)
     assert limited.power_limited
     assert limited.time_s > 0
@@ -283,7 +283,7 @@ def fastest_s(evaluate):
     return min(took_s)
 
 
-def test_a_thousand_schedules_at_once_take_far_less_than_one_after_the_other():
+def test_many_schedules_are_evaluated_at_once():
     """Vectorised: 720 schedules within 0.2 s on one core stay possible (`benchmarks/test_gpu_model.py` times them)."""
     gpu = hot_gpu()
     operators = (NORM, LINEAR, NORM, LINEAR)
@@ -313,7 +313,7 @@ def test_long_kernels_hide_the_host():
     )
 
 
-def test_a_whole_instruction_costs_more_than_the_sum_of_its_isolated_steps():
+def test_an_instruction_costs_more_than_its_isolated_steps():
     gpu = a100()
     steps, c = [step([NORM, LINEAR], REDUCE, 0, 12)] * 4, gpu.coefficients
     isolated_s, _ = steady_program(gpu, program(*steps), 1410)
@@ -330,7 +330,7 @@ def test_more_contention_never_helps():
 
 
 @pytest.mark.parametrize("operator", [LINEAR, NORM, gemm("balanced", 4 * TOKENS, 512, 512)], ids=lambda o: o.name)
-def test_hbm_has_no_cliff_where_operator_and_collective_want_more_than_there_is(operator):
+def test_hbm_has_no_cliff_at_full_demand(operator):
     gpu, both = a100(), step([operator], REDUCE, 0, 12)
     per_bus_byte = np.geomspace(0.5, 20, 800)
     times_s = [

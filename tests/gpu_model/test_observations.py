@@ -44,7 +44,7 @@ def best(times_s):
     return np.unravel_index(np.argmin(times_s), times_s.shape)
 
 
-def test_too_few_sms_expose_the_collective_and_too_many_starve_the_computation(workload, partitions):
+def test_too_few_sms_expose_and_too_many_starve(workload, partitions):
     """Section 3.2.1, with the best launch operator for each number of SMs, where little computation hides much."""
     forward = [partition for partition in partitions.values() if partition.direction is Direction.FORWARD]
     assert forward
@@ -65,7 +65,7 @@ def test_the_best_launch_operator_moves_with_the_clock(workload, partitions):
     assert moves
 
 
-def test_the_best_sms_and_launch_operator_at_the_maximum_clock_are_not_the_best_at_a_low_one(workload, partitions):
+def test_the_best_schedule_differs_between_clocks(workload, partitions):
     """Section 3.2.3: the three factors are searched together because they interact."""
     assert any(
         (times := times_s(workload.gpu, partition, mhz))[best(times_s(workload.gpu, partition, TOP_MHZ))] > times.min()
@@ -81,7 +81,7 @@ def test_the_best_number_of_sms_depends_on_the_launch_operator(workload, partiti
     )
 
 
-def test_computation_slows_down_more_than_communication_when_the_clock_falls(workload, partitions):
+def test_lower_clocks_slow_computation_most(workload, partitions):
     """Why the best schedule moves."""
     gpu = workload.gpu
     for partition in partitions.values():

@@ -67,19 +67,19 @@ def test_errors_are_not_known_under_other_laws(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize("override", ["gpu.coefficients.contention=0.7", "gpu.hbm_gb_per_s=2039", "gpu.name=mine"])
-def test_an_override_of_a_number_takes_the_estimate_away_everywhere(override: str) -> None:
+def test_overriding_a_number_voids_the_estimate(override: str) -> None:
     gpu = composed(override)
     assert trust(gpu) == NOT_MEASURED
     assert NOT_MEASURED in open_testbed(simulated(), gpu, protocol().predecessor_power_w, 0).identity.detail
 
 
-def test_an_override_with_the_value_that_is_there_changes_nothing() -> None:
+def test_overriding_with_the_same_value_changes_nothing() -> None:
     assert numbers_of(composed("gpu.hbm_gb_per_s=1555", "gpu.coefficients.throttle_step_mhz=398.0")) == numbers_of(
         composed()
     )
 
 
-def test_the_copy_of_a_gpus_file_that_the_documentation_makes_has_no_errors_of_the_first(tmp_path: Path) -> None:
+def test_the_documented_copy_of_a_gpu_has_no_estimate(tmp_path: Path) -> None:
     shutil.copytree(CONFIG, tmp_path / "config")
     page = (CONFIG.parent / "docs/howto/gpu.md").read_text()
     (command,) = re.findall(r"^sed .*\\\n.*$", page, re.MULTILINE)
@@ -89,12 +89,12 @@ def test_the_copy_of_a_gpus_file_that_the_documentation_makes_has_no_errors_of_t
     assert trust(gpu) == NOT_MEASURED
 
 
-def test_an_estimate_names_its_numbers_as_text_in_every_reader_of_yaml() -> None:
+def test_estimates_name_their_numbers_as_yaml_text() -> None:
     loaded = yaml.safe_load((CONFIG / "gpu/a100-sxm4-40gb.yaml").read_text())
     assert loaded["uncertainty"]["estimated_for"] == numbers_of(a100()) == composed().uncertainty.estimated_for
 
 
-def test_an_estimate_of_an_earlier_version_which_names_no_numbers_is_accepted_and_not_quoted(tmp_path: Path) -> None:
+def test_an_estimate_without_numbers_is_accepted_not_quoted(tmp_path: Path) -> None:
     shutil.copytree(CONFIG, tmp_path / "config")
     path = tmp_path / "config/gpu/a100-sxm4-40gb.yaml"
     path.write_text(re.sub(r"^  estimated_for:.*\n", "", path.read_text(), flags=re.MULTILINE))

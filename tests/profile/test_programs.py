@@ -34,7 +34,7 @@ def bus_bytes(program):
 
 
 @given(SHAPES, st.sampled_from(Direction), st.booleans())
-def test_both_execution_models_do_the_same_arithmetic_and_communication(shape, direction, recompute):
+def test_both_execution_models_do_the_same_work(shape, direction, recompute):
     sequential = make(shape, direction, Execution.SEQUENTIAL, recompute=recompute)
     nanobatching = make(shape, direction, Execution.NANOBATCHING, recompute=recompute)
     assert flops(nanobatching) == flops(sequential)
@@ -42,7 +42,7 @@ def test_both_execution_models_do_the_same_arithmetic_and_communication(shape, d
 
 
 @given(SHAPES, st.sampled_from(OVERLAPPED), st.booleans())
-def test_partitions_and_components_add_up_to_the_whole_instruction(shape, direction, recompute):
+def test_partitions_and_components_sum_to_the_instruction(shape, direction, recompute):
     """The multiplicities of composition, and the program of the testbed, count the same work."""
     both = graphs()
     makeup = overlap_makeup(both[Batch.NANOBATCH], both[Batch.MICROBATCH], shape, direction, recompute=recompute)
@@ -62,14 +62,14 @@ def test_partitions_and_components_add_up_to_the_whole_instruction(shape, direct
     assert reduced == pytest.approx(bus_bytes(whole))
 
 
-def test_a_backward_with_checkpointing_recomputes_the_forward_of_every_block():
+def test_checkpointing_recomputes_the_forward_of_every_block():
     shape = StageShape(layers=3, first=False, last=False)
     forward = make(shape, Direction.FORWARD, Execution.SEQUENTIAL)
     without = make(shape, Direction.BACKWARD, Execution.SEQUENTIAL, recompute=False)
     assert flops(make(shape, Direction.BACKWARD, Execution.SEQUENTIAL)) == flops(forward) + flops(without)
 
 
-def test_sequential_execution_hides_a_collective_behind_weight_gradients_only():
+def test_sequential_collectives_hide_behind_weight_gradients():
     program = make(
         StageShape(layers=1, first=False, last=False), Direction.BACKWARD, Execution.SEQUENTIAL, recompute=False
     )
@@ -78,14 +78,14 @@ def test_sequential_execution_hides_a_collective_behind_weight_gradients_only():
     assert all(s.launch == len(s.operators) for s in forward.steps)
 
 
-def test_nanobatching_leaves_only_the_first_segment_and_the_last_collective_alone():
+def test_nanobatching_leaves_only_both_edges_alone():
     program = make(StageShape(layers=2, first=False, last=False), Direction.FORWARD, Execution.NANOBATCHING)
     assert [s.collective is None for s in program.steps] == [True] + [False] * 8
     assert [not s.operators for s in program.steps] == [False] * 8 + [True]
 
 
 @given(SHAPES, st.booleans())
-def test_input_and_weight_gradients_together_do_what_a_whole_backward_does(shape, recompute):
+def test_both_gradients_do_what_a_whole_backward_does(shape, recompute):
     whole = make(shape, Direction.BACKWARD, Execution.SEQUENTIAL, recompute=recompute)
     inputs = make(shape, Direction.INPUT_GRADIENT, Execution.SEQUENTIAL, recompute=recompute)
     weights = make(shape, Direction.WEIGHT_GRADIENT, Execution.SEQUENTIAL, recompute=recompute)
@@ -94,7 +94,7 @@ def test_input_and_weight_gradients_together_do_what_a_whole_backward_does(shape
     assert all(step.collective is None for step in weights.steps)
 
 
-def test_weight_gradients_recompute_nothing_and_are_profiled_in_sequence_only():
+def test_weight_gradients_recompute_nothing():
     shape = StageShape(layers=2, first=True, last=True)
     assert make(shape, Direction.WEIGHT_GRADIENT, Execution.SEQUENTIAL) == make(
         shape, Direction.WEIGHT_GRADIENT, Execution.SEQUENTIAL, recompute=False
@@ -103,21 +103,21 @@ def test_weight_gradients_recompute_nothing_and_are_profiled_in_sequence_only():
     assert len(profiled_executions(graphs(), Direction.INPUT_GRADIENT)) == 2
 
 
-def test_without_weight_gradients_beside_it_a_collective_runs_after_its_whole_segment():
+def test_split_collectives_run_after_their_whole_segment():
     shape = StageShape(layers=1, first=False, last=False)
     program = make(shape, Direction.INPUT_GRADIENT, Execution.SEQUENTIAL, recompute=False)
     assert [step.launch == len(step.operators) for step in program.steps] == [True, True]
     assert [o.name for o in program.steps[0].operators] == ["norm", "down.dgrad", "gate_up.dgrad"]
 
 
-def test_chunks_take_turns_over_the_stages_and_the_ends_of_the_model_stand_at_their_ends():
+def test_the_ends_of_the_model_are_in_the_end_chunks():
     shapes = chunk_shapes([4, 6], 2)
     assert {place: shape.layers for place, shape in shapes.items()} == {(0, 0): 2, (0, 1): 2, (1, 0): 3, (1, 1): 3}
     assert [place for place, shape in shapes.items() if shape.first] == [(0, 0)]
     assert [place for place, shape in shapes.items() if shape.last] == [(1, 1)]
 
 
-def test_the_ends_of_the_model_belong_to_the_first_and_last_stage():
+def test_the_ends_of_the_model_are_on_the_end_stages():
     first, middle, last = stage_shapes([8, 8, 8])
     graph = block_graph(1024)
     names = {

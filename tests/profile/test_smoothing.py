@@ -40,7 +40,7 @@ def errors(seeds: range) -> np.ndarray:
     return np.array(rows)
 
 
-def test_estimates_are_closer_than_measurements_and_say_how_close():
+def test_estimates_are_closer_than_measurements():
     found = errors(range(12))
     time_rms, energy_rms = np.sqrt(np.square(found[:, :2]).mean(axis=0))
     assert time_rms < 0.75 * TIME_NOISE

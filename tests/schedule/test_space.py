@@ -18,7 +18,7 @@ def test_sm_counts_follow_the_size_of_the_group():
     assert sm_allocations(4, space()) == sm_allocations(8, space()) == tuple(range(3, 31, 3))
 
 
-def test_the_space_of_a_large_partition_is_frequencies_by_sm_counts_by_launches():
+def test_the_space_is_a_grid_of_clocks_sms_and_launches():
     mlp = graphs()[Batch.NANOBATCH].forward[1]
     candidates = search_space(partition_of(mlp, mlp.collective), a100(), space())
     different = {candidates[n] for n in range(len(candidates))}
@@ -26,19 +26,19 @@ def test_the_space_of_a_large_partition_is_frequencies_by_sm_counts_by_launches(
     assert set(candidates.frequency_mhz) == set(range(900, 1411, 30))
 
 
-def test_a_launch_that_always_exposes_the_collective_is_left_out():
+def test_launches_that_always_expose_are_left_out():
     first, second = (gemm(name, 16384, 4096, 3072) for name in ("first", "second"))
     p = partition([first, second, memory("tiny", 1024)], all_reduce(16384 * 3072))
     assert launch_operators(p, a100(), (3, 30)) == ("first", "second")
 
 
-def test_a_collective_that_nothing_can_hide_still_starts_somewhere():
+def test_a_collective_that_nothing_hides_still_starts():
     p = partition([memory("tiny", 1024)], all_reduce(16384 * 3072))
     assert launch_operators(p, a100(), (3, 30)) == ("tiny",)
 
 
 @given(st.lists(st.integers(1, 200), min_size=1, max_size=5), st.integers(1, 400))
-def test_launches_are_kept_exactly_where_some_frequency_and_sm_count_can_hide_the_collective(sizes, message):
+def test_launches_are_kept_where_some_schedule_can_hide_them(sizes, message):
     gpu, sm_counts = a100(), (3, 15, 30)
     operators = [gemm(f"g{i}", 128 * size, 1024, 1024) for i, size in enumerate(sizes)]
     p = partition(operators, all_reduce(message * 100_000))

@@ -46,7 +46,7 @@ def test_every_pass_looks_at_its_own_energy():
     }
 
 
-def test_the_static_pass_seeks_the_fastest_and_breaks_ties_by_time():
+def test_the_static_pass_seeks_the_fastest():
     data = dataset([(5, 50), (6, 40)])
     offered = [(5.5, 10), (5.2, 400), (4.9, 500), (7, 1)]
     chosen = select(
@@ -60,7 +60,7 @@ def test_the_static_pass_seeks_the_fastest_and_breaks_ties_by_time():
     assert chosen[2].candidates.tolist() == [2, 1]
 
 
-def test_a_candidate_chosen_twice_counts_once_and_exploration_fills_the_batch():
+def test_exploration_fills_what_passes_that_agree_leave():
     data = dataset([(5, 50), (6, 40)])
     offered = [(4, 30), (10, 90), (10, 91), (10, 92), (10, 93)]
     config = search(total_energy_share=0.25, dynamic_energy_share=0.25, static_energy_share=0.25)
@@ -84,7 +84,7 @@ def test_a_batch_is_full_and_names_each_candidate_once(measured, offered, batch,
     assert len(everything) == len(set(everything)) == min(batch, len(offered))
 
 
-def test_improvement_is_measured_against_the_reference_point_of_the_appendix():
+def test_improvement_has_the_appendix_reference_point():
     measured = np.array([[2.0, 10.0], [1.0, 20.0]])
     # Scaled: front (1, .5), (.5, 1), reference (1.1, 1.1); the point (.5, .5) adds (1.0 - .5) x (1.0 - .5)
     assert normalised_improvement(np.array([[1.0, 10.0]]), measured, 1.1) == pytest.approx([0.25])

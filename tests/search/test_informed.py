@@ -99,7 +99,7 @@ def test_no_fitted_coefficient_is_the_prior_s(name):
     assert getattr(textbook(a100()).coefficients, name) != getattr(a100().coefficients, name)
 
 
-def test_schedules_depend_on_no_coefficient_that_the_prior_has_no_opinion_on():
+def test_schedules_do_not_depend_on_uncalibrated_coefficients():
     prior = textbook(a100())
     without = sorted(set(COEFFICIENTS) - set(SPREADS) - {"hbm_saturating_share", "throttle_step_mhz"})
     changed = dict.fromkeys(without, 3.0)
@@ -116,7 +116,7 @@ def test_the_prior_is_the_same_for_every_gpu():
 
 
 @pytest.mark.parametrize("truth", [a100(), perturbed(1), perturbed(2)], ids=["a100", "perturbed-1", "perturbed-2"])
-def test_nearly_all_of_the_frontier_is_found_with_few_measurements(truth):
+def test_few_measurements_find_nearly_all_of_the_frontier(truth):
     found, candidates = searched(Truth(truth))
     assert Truth(truth).share(candidates) > 0.99
     assert len(candidates) <= informed_search().most < len(FEATURES) / 10
@@ -134,7 +134,7 @@ def test_it_beats_random_at_equal_budget():
     assert 1 - informed < (1 - random) / 2
 
 
-def test_a_candidate_is_measured_once_and_the_same_seed_searches_the_same_way():
+def test_candidates_are_measured_once_and_seeds_repeat():
     first, candidates = searched(Truth(a100()), seed=4, most=20)
     assert len(set(candidates)) == len(candidates)
     assert searched(Truth(a100()), seed=4, most=20)[0].trials == first.trials
@@ -198,7 +198,7 @@ def test_a_candidate_is_timed_once_which_is_no_measurement():
     assert sum(r.measuring_s for r in found.rounds) == pytest.approx(len(timed) * 1.0 + len(candidates) * 11.4)
 
 
-def test_the_first_measurements_are_of_clocks_from_the_lowest_to_the_highest():
+def test_the_first_measurements_span_the_clocks():
     found, _ = searched(Truth(a100()), most=8)
     clocks = sorted(FEATURES.frequency_mhz[t.candidate] for t in found.trials if t.chosen_by == "initial")
     assert (clocks[0], clocks[-1]) == (FEATURES.frequency_mhz.min(), FEATURES.frequency_mhz.max())

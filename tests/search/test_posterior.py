@@ -28,7 +28,7 @@ def measured(candidates, time_s, power_w):
     return Dataset(candidates, times_s, power_w * times_s, STATIC_W)
 
 
-def test_the_prior_covariance_of_an_ensemble_is_its_sample_covariance():
+def test_the_prior_covariance_is_that_of_the_ensemble():
     everywhere = np.arange(2 * SIZE)
     some, none = (GaussianPrior(FEATURES, models, NOISE) for models in (ensemble(), np.zeros((6, 2 * SIZE))))
     scales = (0.01, 0.02, 0.03, 0.04)
@@ -61,7 +61,7 @@ def test_what_was_measured_is_known_as_time_and_as_power():
     assert np.exp(posterior.mean[SIZE + 3]) == pytest.approx(350.0, rel=2 * NOISE)
 
 
-def test_what_was_measured_is_known_to_within_the_noise_and_nothing_else_is():
+def test_only_what_was_measured_is_known_within_the_noise():
     posterior = GaussianPrior(FEATURES, ensemble(), NOISE).condition(measured([3], 1.3e-3, 350.0))
     known = np.zeros(2 * SIZE, dtype=bool)
     known[[3, SIZE + 3]] = True
@@ -75,5 +75,5 @@ def test_costs_are_time_and_dynamic_energy():
     assert np.allclose(costs(stacked, STATIC_W), [(2.0, 80.0), (3.0, 30.0)])
 
 
-def test_power_below_static_power_leaves_the_least_dynamic_energy():
+def test_dynamic_energy_has_a_floor_below_static_power():
     assert np.allclose(costs(np.log([2.0, 50.0]), STATIC_W), [(2.0, 2.0 * LEAST_DYNAMIC_W)])

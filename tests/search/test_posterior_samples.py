@@ -63,7 +63,7 @@ def test_the_first_pick_adds_most(samples):
     assert len(picks) <= 1
 
 
-def test_every_sample_counts_alike_however_large_its_costs_and_its_hypervolume():
+def test_every_sample_counts_alike_at_any_scale():
     """Two samples gain by the second candidate what one, 1,000 times as dear, gains by the first."""
     cheap = [(1.0, 1.0), (1.0, 0.5), (1.0, 1.0)]
     dear = [(1000.0, 500.0), (1000.0, 1000.0), (1000.0, 1000.0)]
@@ -71,7 +71,7 @@ def test_every_sample_counts_alike_however_large_its_costs_and_its_hypervolume()
     assert picks.tolist() == [1]
 
 
-def test_chances_are_shares_of_samples_that_have_a_candidate_on_their_frontier():
+def test_chances_are_shares_of_samples():
     first = [(1.0, 2.0), (2.0, 1.0), (3.0, 3.0)]
     second = [(1.0, 2.0), (2.0, 3.0), (0.5, 4.0)]
     assert PosteriorSamples(np.array([first, second]), 2, MARGIN).chances.tolist() == [1.0, 0.5]

@@ -17,7 +17,7 @@ PARTITION = partition_of(MLP, MLP.collective)
 FEATURES = Features(np.array([(clock, sms, 0) for clock in (900, 1200, 1410) for sms in (6, 24)], dtype=float))
 
 
-def test_the_first_gpu_has_the_expected_coefficients_and_is_described_by_time_and_power():
+def test_the_first_gpu_has_the_median_coefficients():
     ensemble = sample_prior(textbook(a100()), PARTITION, FEATURES, 3, np.random.default_rng(0))
     expected = run_schedules(textbook(a100()), PARTITION, *FEATURES.matrix.T)
     time_s, power_w = np.split(np.exp(ensemble[0]), 2)
@@ -25,7 +25,7 @@ def test_the_first_gpu_has_the_expected_coefficients_and_is_described_by_time_an
     assert np.allclose(power_w, expected.energy_j / expected.time_s)
 
 
-def test_other_gpus_differ_from_the_expected_one_and_from_each_other():
+def test_other_gpus_differ_from_it_and_from_each_other():
     ensemble = sample_prior(textbook(a100()), PARTITION, FEATURES, 4, np.random.default_rng(0))
     assert len(np.unique(ensemble, axis=0)) == 4
 

@@ -100,7 +100,7 @@ def test_a_killed_search_measures_only_what_is_missing(inputs, strategy, rows):
     assert rounds_again.equals(rounds)
 
 
-def test_a_search_repeated_measures_nothing_and_writes_the_same_rows(inputs, caplog):
+def test_a_repeated_search_measures_nothing(inputs, caplog):
     tables = []
     for _ in range(2):
         caplog.clear()

@@ -82,7 +82,7 @@ def test_the_search_ends_when_the_hypervolume_stands_still():
     assert found.rounds[0].stop == found.rounds[1].stop == ""
 
 
-def test_paper_finds_nearly_all_of_the_exhaustive_frontier_despite_noise():
+def test_paper_finds_nearly_all_of_the_frontier_despite_noise():
     shares = [
         share_of_exhaustive([t.candidate for t in run_search(problem(seed=seed), noisy, no_times, STATIC_W).trials])
         for seed in range(3)

@@ -23,7 +23,7 @@ ONE_EACH = SampleSizes(initial=1, max_rounds=9, batch=1)
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_hypervolume_is_of_total_energy_on_the_scale_of_the_worst_measurement(seed):
+def test_hypervolume_is_scaled_to_the_worst_measurement(seed):
     """Candidates in several orders: (4 ms, 1 J), (2 ms, 2 J) and the dominated (4 ms, 2 J)."""
     costs = [(4e-3, 1.0), (2e-3, 2.0), (4e-3, 2.0)]
     config = search("random", small=ONE_EACH, medium=ONE_EACH, large=ONE_EACH)
@@ -65,7 +65,7 @@ def scaled_area(points, worst_of):
         ([None, 0.0, 0.0022], False),
     ],
 )
-def test_paper_ends_when_the_mean_of_the_last_two_improvements_is_below_a_thousandth(improvements, ends):
+def test_paper_ends_once_two_improvements_are_small(improvements, ends):
     assert (_converged(improvements, search()) is not None) == ends
 
 
@@ -74,12 +74,12 @@ def test_only_paper_ends_because_the_hypervolume_stands_still(strategy):
     assert _converged([None, 0.0, 0.0, 0.0], search(strategy.value)) is None
 
 
-def test_sample_sizes_go_by_the_number_of_operators_as_in_the_appendix():
+def test_sample_sizes_go_by_the_number_of_operators():
     config = search()
     assert [sizes_of(n, config) for n in (1, 2, 3, 4)] == [config.small, config.medium, config.medium, config.large]
 
 
-def test_disagreement_counts_time_and_energy_alike_whatever_their_units():
+def test_disagreement_does_not_depend_on_units():
     random = np.random.default_rng(0)
     features = random.random((30, 3))
     time_s, energy_j = random.random(30) + 1, random.random(30) + 1
@@ -93,7 +93,7 @@ def test_disagreement_counts_time_and_energy_alike_whatever_their_units():
     assert found(1.0, 1e3) == pytest.approx(found(1.0, 1.0), rel=1e-4)
 
 
-def test_calibration_error_is_the_mean_square_of_standard_errors():
+def test_calibration_error_is_a_mean_square_of_errors():
     calibration = _Calibration(noise=0.03)
     calibration.expect(np.zeros(3), np.full(3, 0.04))  # so that 0.05 is one standard deviation
     calibration.compare(np.array([5.0, 0.1, -0.05]))

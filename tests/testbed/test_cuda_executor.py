@@ -43,7 +43,7 @@ def test_every_program_of_a_model_runs(tp, cp):
         Executor(program, Collectives(Library.LOOPBACK, {}, 0, CPU), CPU).run(2)
 
 
-def test_the_ranks_of_every_axis_divide_all_ranks_and_the_first_axis_varies_fastest():
+def test_the_first_axis_of_ranks_varies_fastest():
     axes = {"tp": 3, "cp": 2, "dp": 2}
     for axis, size in axes.items():
         lines = {tuple(_line(axes, axis, rank)) for rank in range(12)}
@@ -54,7 +54,7 @@ def test_the_ranks_of_every_axis_divide_all_ranks_and_the_first_axis_varies_fast
     assert list(_line(axes, "dp", 4)) == [4, 10]
 
 
-def test_a_collective_starts_beside_its_operator_and_the_step_waits_for_it(monkeypatch):
+def test_a_step_waits_for_its_collective(monkeypatch):
     log = []
 
     class Logged:
@@ -85,7 +85,7 @@ def test_a_collective_starts_beside_its_operator_and_the_step_waits_for_it(monke
 
 
 @pytest.mark.parametrize("name", ["qkv", "qkv.dgrad", "qkv.wgrad", "qkv.wgrad.2"])
-def test_a_matrix_product_reads_and_writes_what_its_record_counts(name):
+def test_a_matrix_product_moves_what_its_record_counts(name):
     """The result of a weight gradient is read and written once more, in fp32, where it is added up."""
     m, n, k = 16, 8, 32
     scratch = Scratch(CPU)
@@ -118,7 +118,7 @@ def test_memory_bound_operators_write_their_bytes_only():
     assert not result[32:].any()
 
 
-def test_attention_under_context_parallelism_moves_the_bytes_that_its_copies_move(monkeypatch):
+def test_context_parallel_attention_moves_its_copies(monkeypatch):
     moved = []
     monkeypatch.setattr(operators, "stream_on_cpu", lambda source, target: moved.append((source.nbytes, target.nbytes)))
     forward = [o for s in small_graphs(2, 2)[Batch.MICROBATCH].forward for o in s.operators]
@@ -142,7 +142,7 @@ def test_attention_that_does_not_explain_its_flops_is_refused():
         prepare(operator, Scratch(CPU))
 
 
-def test_messages_are_random_numbers_that_a_mean_over_ranks_leaves_as_they_are():
+def test_messages_are_equal_random_numbers_on_all_ranks():
     first, second = (Collectives(Library.LOOPBACK, {}, rank, CPU)._message(64) for rank in range(2))
     assert torch.equal(first, second)
     assert 0.5 < first.float().std() < 1.5

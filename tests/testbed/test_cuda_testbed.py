@@ -75,7 +75,7 @@ def calls(folder: Path, rank: int = 0) -> list[str]:
     return cuda_worker.fake_device(folder, rank).calls()
 
 
-def test_one_worker_measures_one_program_after_the_other_and_restores_the_clock_each_time(open_testbed, tmp_path):
+def test_a_worker_restores_the_clock_after_each_program(open_testbed, tmp_path):
     testbed = open_testbed()
     with testbed.session(TOGETHER, "m") as session:
         row = measure_once(session, 900, QUICK)
@@ -97,16 +97,14 @@ def test_one_worker_measures_one_program_after_the_other_and_restores_the_clock_
     )
 
 
-def test_gpus_are_one_testbed_by_name_or_where_it_is_said_by_model(open_testbed):
+def test_gpus_are_pooled_by_uuid_or_by_model(open_testbed):
     assert open_testbed(first=0).identity != open_testbed(first=1).identity
     assert "GPU-1" in open_testbed(first=1).identity.detail
     assert open_testbed(pool="alike", first=0).identity == open_testbed(pool="alike", first=1).identity
     assert open_testbed(pool="alike").identity != open_testbed(pool="alike", clocks="default").identity
 
 
-def test_a_group_measures_together_and_ends_together_when_one_worker_dies_in_a_collective(
-    open_testbed, tmp_path, monkeypatch
-):
+def test_a_group_ends_when_a_worker_dies_in_a_collective(open_testbed, tmp_path, monkeypatch):
     monkeypatch.setenv("KAREUS_TEST_DIE", str(tmp_path / "die"))
     testbed = open_testbed("nccl", gpus=2)
     with testbed.session(TOGETHER, "m") as session:
@@ -123,7 +121,7 @@ def test_a_group_measures_together_and_ends_together_when_one_worker_dies_in_a_c
     assert setting_of("GPU-1").frequency_mhz == 900  # for its next owner to restore
 
 
-def test_at_default_clocks_none_is_set_and_the_provenance_says_so(open_testbed, tmp_path):
+def test_default_clocks_are_left_alone_and_documented(open_testbed, tmp_path):
     testbed = open_testbed(clocks="default")
     assert testbed.identity.detail == "GPU-0; driver 1.0; default clocks, not locked; collectives: loopback"
     assert testbed.identity.label == "measured on Fake"
@@ -136,7 +134,7 @@ def test_at_default_clocks_none_is_set_and_the_provenance_says_so(open_testbed, 
     assert calls(tmp_path) == []
 
 
-def test_what_holds_the_clock_down_is_reported_with_the_clock_that_was_seen(open_testbed, tmp_path):
+def test_throttle_reasons_are_reported_with_the_clock(open_testbed, tmp_path):
     device = cuda_worker.fake_device(tmp_path, 0)
     device.capped_mhz = 1000
     rank = Rank(device, ClockPolicy.LOCKED, cpu_executor)
@@ -196,7 +194,7 @@ def test_a_gpu_of_another_kind_is_refused(open_testbed):
     assert "has a maximum clock of 1380 MHz, and Fake has one of 1410 MHz" in str(refused.value)
 
 
-def test_clocks_that_the_gpu_does_not_have_are_refused_before_anything_runs(open_testbed):
+def test_unknown_clocks_are_refused_before_anything_runs(open_testbed):
     with pytest.raises(DeviceError, match="Fake has no clock of 930 MHz"):
         open_testbed(gpu=a100())
 

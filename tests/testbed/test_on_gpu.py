@@ -65,7 +65,7 @@ def test_a_partition_costs_time_and_energy(testbed):
     assert row["clock_mean_mhz"] > 300
 
 
-def test_more_sms_shorten_the_collective_and_lengthen_what_runs_beside_it(testbed):
+def test_more_sms_trade_computation_for_the_collective(testbed):
     few, many = (measure(testbed, Step(collective=REDUCE, sm_count=n))["time_s"] for n in (3, 30))
     assert many < few
     beside = [measure(testbed, Step(operators=OPERATORS, collective=REDUCE, sm_count=n))["time_s"] for n in (3, 30)]

@@ -73,7 +73,7 @@ def test_work_heats_and_rest_cools():
         assert s.temperature_c() > cold_c
 
 
-def test_a_measurement_after_too_short_a_cooldown_reads_more_energy():
+def test_energy_reads_high_after_too_short_a_cooldown():
     """Paper, section 6.7: energy follows the temperature at the start of the window."""
 
     def energy_after(cooldown_s):

@@ -73,9 +73,7 @@ def loads(program):
 @pytest.mark.parametrize("capability", GENERATIONS.values(), ids=GENERATIONS)
 @pytest.mark.parametrize("adds", [False, True])
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
-def test_a_loopback_moves_sixteen_bytes_at_once_with_every_thread_that_an_sm_can_give_one_block(
-    dtype, adds, capability
-):
+def test_a_loopback_moves_sixteen_bytes_per_thread(dtype, adds, capability):
     program = moving(capability, dtype=dtype, adds=adds)
     assert loads(program) == {"ld.global.v4.b32"}
     assert ".reqntid 1024" in program.asm["ptx"]
@@ -90,6 +88,6 @@ def test_a_stream_moves_sixteen_bytes_at_once(capability):
 
 
 @pytest.mark.parametrize("kernel", [moving, streaming])
-def test_addresses_of_more_elements_than_31_bits_count_are_computed_in_64(kernel):
+def test_addresses_beyond_31_bits_are_computed_in_64(kernel):
     assert "add.s64" in kernel(90, numbers="i64").asm["ptx"]
     assert "setp.lt.s64" in kernel(90, numbers="i64").asm["ptx"]

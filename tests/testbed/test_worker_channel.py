@@ -29,7 +29,7 @@ def test_what_is_sent_is_received_until_the_other_end_hangs_up():
     theirs.close()
 
 
-def test_a_worker_that_hangs_does_not_outlive_whoever_started_it():
+def test_a_hanging_worker_does_not_outlive_its_parent():
     ours, theirs = socket.socketpair()
     with theirs:
         command = [sys.executable, "-c", HANGING, str(theirs.fileno())]
