@@ -18,6 +18,7 @@ from kareus.gpu_model.thermal import Interval
 from kareus.graph.instruction import InstructionKey
 from kareus.graph.records import Batch, BlockGraph
 from kareus.pipeline.solver.dag import iteration_dag
+from kareus.pipeline.solver.lanes import latest_ends
 from kareus.plans.document import Plan, PlannedInstruction
 from kareus.plans.run_totals import tokens_per_iteration
 from kareus.profile.programs import chunk_shapes, instruction_program
@@ -48,7 +49,8 @@ def play_back(
     noise = random.standard_normal((2, len(costs), iterations))
     times_s = np.array([[cost[0]] for cost in costs]) * (1 + workload.testbed.time_noise * noise[0])
     powers_w = np.array([[cost[1]] for cost in costs]) * (1 + workload.testbed.power_noise * noise[1])
-    starts_s = _starts(workload, times_s)
+    dag = iteration_dag(cut(workload, "pipeline"))
+    starts_s = 0.0 - latest_ends(dag.mirrored, times_s, np.zeros(iterations))  # a minus sign would write -0.0
     iteration_s = (starts_s + times_s).max(axis=0)
     rows = []
     for stage in range(workload.parallelism.pp):
@@ -90,17 +92,6 @@ def _costs(
             worked_out[alike] = float(behaviour.time_s), float(behaviour.power_w)
         costs.append(worked_out[alike])
     return costs
-
-
-def _starts(workload: Workload, times_s: Array) -> Array:
-    """Starts of the instructions in every iteration, [instructions, iterations]."""
-    dag = iteration_dag(cut(workload, "pipeline"))
-    starts_s = np.zeros_like(times_s)
-    for number in dag.order:
-        for before, transfer_s in dag.predecessors[number]:
-            ready_s = starts_s[before] + times_s[before] + transfer_s
-            np.maximum(starts_s[number], ready_s, out=starts_s[number])
-    return starts_s
 
 
 def _energies_j(

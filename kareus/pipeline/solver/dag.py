@@ -23,6 +23,11 @@ class Dag:
     successors: tuple[tuple[tuple[int, float], ...], ...]
     """By instruction: (instruction that waits for it, seconds of point-to-point after its end)."""
 
+    @property
+    def mirrored(self) -> "Dag":
+        """The same instructions with time running backwards; its latest ends are the negative earliest starts."""
+        return Dag(self.order[::-1], predecessors=self.successors, successors=self.predecessors)
+
 
 def iteration_dag(config: PipelineSlice) -> Dag:
     """Return the instructions of one iteration of a workload in order of dependency, with its point-to-point times."""

@@ -66,8 +66,8 @@ class Formulation:
 def formulate(problem: Problem, options: AllowedPoints) -> Formulation:
     """Minimise energy over `options`; waiting is charged on the makespan, which is not bounded yet."""
     point_sets, count = problem.point_sets, len(options)
-    times_s = [np.array(points.times_s)[list(own)] for points, own in zip(point_sets, options, strict=True)]
-    energies_j = [np.array(points.energies_j)[list(own)] for points, own in zip(point_sets, options, strict=True)]
+    times_s = [points.seconds[list(own)] for points, own in zip(point_sets, options, strict=True)]
+    energies_j = [points.joules[list(own)] for points, own in zip(point_sets, options, strict=True)]
     fastest_s = np.array([own_s[0] for own_s in times_s])
     energy_steps_j = np.concatenate([np.diff(own_j) for own_j in energies_j])
     unit_s = _unit(fastest_s, -1)

@@ -32,8 +32,7 @@ def parts(plans: int, cells_each: int) -> Iterator[slice]:
 
 def mirrored(problem: Problem) -> Problem:
     """The same problem with time running backwards: every plan takes as long and costs as much."""
-    dag = problem.dag
-    return replace(problem, dag=Dag(dag.order[::-1], predecessors=dag.successors, successors=dag.predecessors))
+    return replace(problem, dag=problem.dag.mirrored)
 
 
 def latest_ends(dag: Dag, times_s: Array, deadlines_s: Array) -> Array:
@@ -64,7 +63,7 @@ def earliest_starts_s(problem: Problem, seconds: Array) -> Array:
         problem: whose instructions they are.
         seconds: of each instruction; shape (instructions, lanes), as what is returned.
     """
-    return -latest_ends(mirrored(problem).dag, seconds, np.zeros(seconds.shape[1]))
+    return -latest_ends(problem.dag.mirrored, seconds, np.zeros(seconds.shape[1]))
 
 
 def sweep(problem: Problem, lanes: int, pick: Pick) -> Choices:
@@ -76,24 +75,24 @@ def sweep(problem: Problem, lanes: int, pick: Pick) -> Choices:
         for before, transfer_s in problem.dag.predecessors[i]:
             start_s = np.maximum(start_s, ends_s[before] + transfer_s)
         choices[i] = pick(i, start_s)
-        np.add(start_s, np.array(problem.point_sets[i].times_s)[choices[i]], out=ends_s[i])
+        np.add(start_s, problem.point_sets[i].seconds[choices[i]], out=ends_s[i])
     return choices
 
 
 def slowest_within(points: PointSet, window_s: Array) -> Choices:
     """The slowest point that takes no longer than a window, or the fastest if none is that fast; shape (lanes,)."""
-    return np.maximum(np.array(points.times_s).searchsorted(window_s, side="right") - 1, 0)
+    return np.maximum(points.seconds.searchsorted(window_s, side="right") - 1, 0)
 
 
 def times_s(problem: Problem, choices: Choices) -> Array:
     """Seconds of each instruction; shape (instructions, lanes)."""
-    return np.array([np.array(p.times_s)[own] for p, own in zip(problem.point_sets, choices, strict=True)])
+    return np.array([p.seconds[own] for p, own in zip(problem.point_sets, choices, strict=True)])
 
 
 def energies_in_time_j(problem: Problem, choices: Choices, deadlines_s: Array) -> Array:
     """Joules of all GPUs over the iteration, by lane; infinite where the makespan exceeds its deadline by any digit."""
     seconds = times_s(problem, choices)
     makespans_s = (earliest_starts_s(problem, seconds) + seconds).max(axis=0)
-    joules = [np.array(p.energies_j)[own] for p, own in zip(problem.point_sets, choices, strict=True)]
+    joules = [p.joules[own] for p, own in zip(problem.point_sets, choices, strict=True)]
     energies_j = np.sum(joules, axis=0) + problem.waiting_power_w * makespans_s
     return np.where(makespans_s <= deadlines_s, energies_j, np.inf)

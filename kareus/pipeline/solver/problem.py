@@ -1,8 +1,11 @@
 """What the solver of iteration frontiers is given: instructions, and the real points each can run at."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+import numpy as np
+
+from kareus.arrays import Array
 from kareus.errors import ArtifactError
 from kareus.pipeline.solver.dag import Dag, makespan
 
@@ -21,6 +24,14 @@ class PointSet:
     times_s: tuple[float, ...]
     energies_j: tuple[float, ...]
     """Effective energy, of all GPUs of the stage."""
+    seconds: Array = field(init=False, repr=False, compare=False)
+    """`times_s` as an array, for timing many plans at once; floats are faster for one."""
+    joules: Array = field(init=False, repr=False, compare=False)
+    """`energies_j` as an array."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "seconds", np.array(self.times_s))
+        object.__setattr__(self, "joules", np.array(self.energies_j))
 
     @property
     def hull(self) -> tuple[int, ...]:

@@ -102,7 +102,7 @@ class Relaxation:
         that the plan misses.
         """
         pairs = zip(self._point_sets, relaxed.times_s, strict=True)
-        times_s = [points.times_s[np.abs(np.array(points.times_s) - near_s).argmin()] for points, near_s in pairs]
+        times_s = [points.times_s[np.abs(points.seconds - near_s).argmin()] for points, near_s in pairs]
         is_real = np.isclose(times_s, relaxed.times_s, rtol=CLOSE, atol=0.0).all()
         return makespan(self._dag, times_s) if is_real else relaxed.time_s
 
