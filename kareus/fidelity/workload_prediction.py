@@ -6,6 +6,7 @@ Methods without a search run every instruction at one clock: `sequential`, and `
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -17,7 +18,8 @@ from kareus.gpu_model.model import KnownSteps
 from kareus.gpu_model.trust import known_uncertainty
 from kareus.graph.records import Batch, BlockGraph, Direction, instruction_directions
 from kareus.partition.extract import extract
-from kareus.pipeline.instructions import Instruction, instructions_of
+from kareus.pipeline.config import PipelineSchedule
+from kareus.pipeline.instructions import Instruction, pipeline_instructions
 from kareus.pipeline.solver.dag import build_dag, makespan
 from kareus.pipeline.transfers import transfers_s
 from kareus.profile.programs import Execution, StageShape, chunk_shapes, instruction_program, profiled_executions
@@ -117,11 +119,12 @@ def predict(workload: Workload, method: str = "sequential", frequency_mhz: int |
     graphs = extract(workload.model, workload.parallelism, workload.microbatch_size, workload.sequence_length)
     shapes = chunk_shapes(workload.parallelism.split, workload.chunks)
     costs = _instruction_costs(workload, graphs, shapes, PREDICTED[method], clock_mhz)
-    pipeline = cut(workload, "pipeline")
-    instructions = instructions_of(pipeline)
-    times_s = [float(_cost_of(i, costs).behaviour.time_s) for i in instructions]
-    time_s = makespan(build_dag(instructions, transfers_s(pipeline)), times_s)
-    stages = _stages(workload, instructions, costs, time_s)
+    instructions = _instructions(
+        workload.pipeline.schedule, workload.parallelism.pp, workload.num_microbatches, workload.chunks
+    )
+    times_s = [float(costs[i.key.kind].behaviour.time_s) for i in instructions]
+    time_s = makespan(build_dag(instructions, transfers_s(cut(workload, "pipeline"))), times_s)
+    stages = _stages(workload, costs, time_s)
     energy_j = sum(stage.energy_j for stage in stages)
     sequences = workload.microbatch_size * workload.num_microbatches * workload.parallelism.dp
     tokens = sequences * workload.sequence_length
@@ -135,8 +138,8 @@ def predict(workload: Workload, method: str = "sequential", frequency_mhz: int |
         mfu=_model_flops(workload, graphs[Batch.MICROBATCH], shapes.values())
         / (time_s * workload.parallelism.gpus * workload.gpu.bf16_tflops * 1e12),
         stages=stages,
-        components=_components(workload, instructions, costs, stages),
-        collectives=_collectives(workload, instructions, costs),
+        components=_components(workload, costs, stages),
+        collectives=_collectives(workload, costs),
         memory=estimate_memory(workload),
         uncertainty=known_uncertainty(workload.gpu),
     )
@@ -179,32 +182,23 @@ def _instruction_costs(
     return {(*place, d): cost for place, own in shapes.items() for (shape, d), cost in by_shape.items() if shape == own}
 
 
-def _cost_of(instruction: Instruction, costs: InstructionCosts) -> InstructionCost:
-    return costs[instruction.key.kind]
-
-
-def _stages(
-    workload: Workload, instructions: Sequence[Instruction], costs: InstructionCosts, time_s: float
-) -> tuple[StagePrediction, ...]:
-    gpus = workload.parallelism.gpus_per_stage
-    forward_s, backward_s, energies_j = (defaultdict[int, float](float) for _ in range(3))
-    for instruction in instructions:
-        behaviour = _cost_of(instruction, costs).behaviour
-        busy_s = forward_s if instruction.key.direction is Direction.FORWARD else backward_s
-        busy_s[instruction.key.stage] += float(behaviour.time_s)
-        energies_j[instruction.key.stage] += float(behaviour.energy_j)
+def _stages(workload: Workload, costs: InstructionCosts, time_s: float) -> tuple[StagePrediction, ...]:
+    """Stages of an iteration that takes `time_s`; every microbatch passes each of their instructions once."""
+    gpus, repeated = workload.parallelism.gpus_per_stage, workload.num_microbatches
     stages = []
     for stage, layers in enumerate(workload.parallelism.split):
-        bubble_s = time_s - forward_s[stage] - backward_s[stage]
-        waiting_j = _waiting_j(workload.gpu, bubble_s)
+        own = [(direction, cost.behaviour) for (place, _, direction), cost in costs.items() if place == stage]
+        forward_s = repeated * sum(float(b.time_s) for direction, b in own if direction is Direction.FORWARD)
+        busy_s = repeated * sum(float(b.time_s) for _, b in own)
+        busy_j = repeated * sum(float(b.energy_j) for _, b in own)
         stages.append(
             StagePrediction(
                 stage=stage,
                 layers=layers,
-                forward_s=forward_s[stage],
-                backward_s=backward_s[stage],
-                bubble_s=bubble_s,
-                energy_j=(energies_j[stage] + waiting_j) * gpus,
+                forward_s=forward_s,
+                backward_s=busy_s - forward_s,
+                bubble_s=time_s - busy_s,
+                energy_j=(busy_j + _waiting_j(workload.gpu, time_s - busy_s)) * gpus,
             )
         )
     return tuple(stages)
@@ -216,16 +210,13 @@ def _waiting_j(gpu: Gpu, bubble_s: float) -> float:
 
 
 def _components(
-    workload: Workload,
-    instructions: Sequence[Instruction],
-    costs: InstructionCosts,
-    stages: Sequence[StagePrediction],
+    workload: Workload, costs: InstructionCosts, stages: Sequence[StagePrediction]
 ) -> tuple[ComponentPrediction, ...]:
     """Components of all instructions, and waiting."""
     totals: dict[str, Array] = defaultdict(lambda: np.zeros(2))
-    for instruction in instructions:
-        for name, cost in _cost_of(instruction, costs).parts.items():
-            totals[name] = totals[name] + cost
+    for instruction in costs.values():
+        for name, cost in instruction.parts.items():
+            totals[name] = totals[name] + workload.num_microbatches * cost
     bubbles_s = sum(stage.bubble_s for stage in stages)
     totals[WAITING] = np.array([bubbles_s, _waiting_j(workload.gpu, bubbles_s)])
     parallelism = workload.parallelism
@@ -237,14 +228,18 @@ def _components(
     )
 
 
-def _collectives(
-    workload: Workload, instructions: Sequence[Instruction], costs: InstructionCosts
-) -> CollectivePrediction:
-    own = [_cost_of(i, costs) for i in instructions]
-    alone_s = sum(cost.collectives_alone_s for cost in own) / workload.parallelism.pp
-    exposed_s = sum(float(cost.parts[COLLECTIVES][0]) for cost in own if COLLECTIVES in cost.parts)
-    exposed_s /= workload.parallelism.pp
+def _collectives(workload: Workload, costs: InstructionCosts) -> CollectivePrediction:
+    """Collectives of all instructions."""
+    repeated = workload.num_microbatches / workload.parallelism.pp
+    alone_s = repeated * sum(cost.collectives_alone_s for cost in costs.values())
+    exposed_s = repeated * sum(float(cost.parts.get(COLLECTIVES, np.zeros(2))[0]) for cost in costs.values())
     return CollectivePrediction(alone_s=alone_s, exposed_s=exposed_s, hidden_s=max(alone_s - exposed_s, 0.0))
+
+
+@lru_cache(maxsize=16)
+def _instructions(schedule: PipelineSchedule, stages: int, microbatches: int, chunks: int) -> tuple[Instruction, ...]:
+    """As `pipeline_instructions`; kept, since workloads that are compared often have the same pipeline."""
+    return pipeline_instructions(schedule, stages, microbatches, chunks=chunks)
 
 
 def _model_flops(workload: Workload, graph: BlockGraph, shapes: Iterable[StageShape]) -> int:

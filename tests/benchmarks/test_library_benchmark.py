@@ -1,0 +1,28 @@
+"""The benchmark of planning as function calls."""
+
+import json
+import sys
+
+import library
+
+
+def test_one_object_has_every_figure(monkeypatch, capsys):
+    monkeypatch.setattr(library, "SHAPES", 3)
+    monkeypatch.setattr(library, "STARTS", 2)
+    monkeypatch.setattr(sys, "argv", ["library.py", "--json", "--skip-campaigns"])
+    library.main()
+    measured = json.loads(capsys.readouterr().out)
+    assert list(measured) == ["predict_s", "plan_s", "import_kareus_s", "quickstart_s", "paper_campaign_s"]
+    assert 0 < measured["predict_s"] < 1
+    assert measured["import_kareus_s"] < 1
+    assert measured["quickstart_s"] is measured["paper_campaign_s"] is None
+
+
+def test_plans_are_timed_where_there_is_a_planner(monkeypatch):
+    (workload,) = library.kareus.resolve([], library.CONFIG)
+    monkeypatch.delattr(library.kareus, "plan", raising=False)
+    assert library.plan_s(workload) is None
+    planned = []
+    monkeypatch.setattr(library.kareus, "plan", planned.append, raising=False)
+    assert library.plan_s(workload) >= 0
+    assert [w.seed for w in planned] == [1, 0]
