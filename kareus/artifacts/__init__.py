@@ -1,1 +1,1 @@
-"""What every stage reads and writes with: records, tables, provenance, atomic files, the durable store."""
+"""Reading and writing of artifacts: records, tables, provenance, atomic files, the durable store."""

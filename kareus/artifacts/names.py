@@ -1,4 +1,4 @@
-"""What a text of the user's may be that ends in a path, a file's name, a comment, a terminal or a page.
+"""Checks of user's texts that become part of a path, a file's name, a comment, a terminal or a page.
 
 Records of the configuration check their names when they are built, so that everything after them can use one as it is.
 Names have no separators, no leading dot, no braces (which Snakemake reads as wildcards), no characters that do not

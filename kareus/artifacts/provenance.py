@@ -8,7 +8,7 @@ import kareus
 from kareus.errors import ArtifactError
 
 TESTBED_KINDS = ("simulated", "cuda")
-"""What a testbed may be: a GPU model, or a real GPU."""
+"""Kinds of testbeds: a GPU model, or a real GPU."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,11 +20,11 @@ class TestbedIdentity:
     gpu: str
     """Name of the GPU, such as `A100-SXM4-40GB`."""
     detail: str
-    """What else identifies it: version of the GPU model; UUIDs, driver and clocks of real GPUs."""
+    """Further identification: version of the GPU model; UUIDs, driver and clocks of real GPUs."""
 
     @property
     def label(self) -> str:
-        """What figures and headers print, such as `simulated testbed, A100-SXM4-40GB`."""
+        """Label in figures and headers, such as `simulated testbed, A100-SXM4-40GB`."""
         return f"simulated testbed, {self.gpu}" if self.kind == "simulated" else f"measured on {self.gpu}"
 
 

@@ -250,7 +250,7 @@ def shown_lines(numbers: Sequence[int]) -> str:
 
 
 def _row_problem(row: Mapping[str, Any], schema: TableSchema) -> str | None:
-    """What keeps `row` from being one of `schema`, or None; as `problem_of` of tables, without the cost of a frame."""
+    """Return why `row` is no row of `schema`, or None; like `problem_of` of tables, without the cost of a frame."""
     different = sorted(set(row) ^ set(schema.polars))
     if different:
         return f"columns differ from the schema of '{schema.name}' at {', '.join(different)}"

@@ -170,7 +170,7 @@ def check_bytes(path: Path) -> None:
 
 
 def _damage(content: bytes) -> str | None:
-    """What tells the bytes of a table's file from those that were written, or None."""
+    """Return how the bytes of a table's file differ from those that were written, or None."""
     place = content.rfind(_SEAL)
     if place >= 0:
         is_whole = content[place + len(_SEAL) :][: len(UNSEALED)] == _content_hash(content).encode()
@@ -220,7 +220,7 @@ def _unreadable(path: Path, reason: str) -> ArtifactError:
 
 
 def problem_of(frame: pl.DataFrame, schema: TableSchema) -> str | None:
-    """What keeps `frame` from being a table of `schema`, or None."""
+    """Return why `frame` is no table of `schema`, or None."""
     expected = schema.polars
     if frame.schema != expected:
         wrong = sorted(

@@ -1,4 +1,4 @@
-"""What is planned together: campaigns of workloads, emulated fleets and sweeps of the profiler.
+"""Campaigns: workloads, emulated fleets and sweeps of the profiler that are planned together.
 
 Reads `config/campaign/`; writes `results/campaigns/<campaign>/campaign.parquet` and, of its workloads, what
 `kareus.workload` writes.

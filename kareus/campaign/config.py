@@ -19,7 +19,7 @@ OVERRIDES_FOLLOW = "+"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Campaign:
-    """What is planned together; each text is Hydra overrides and sweeps, as `model=qwen3-1.7b microbatch_size=8,16`."""
+    """Parts that are planned together; a text has Hydra overrides, such as `model=qwen3-1.7b microbatch_size=8,16`."""
 
     workloads: tuple[str, ...] = ()
     """Overrides of `config/config.yaml`; an empty text overrides nothing."""

@@ -22,7 +22,7 @@ Found = TypeVar("Found", Resolved, Fleet, ProfilerSweep)
 
 
 class MemberKind(StrEnum):
-    """What a member of a campaign is."""
+    """Kind of a campaign's member."""
 
     WORKLOAD = "workload"
     FLEET = "fleet"
@@ -39,7 +39,7 @@ class Member:
 
     @property
     def kind(self) -> MemberKind:
-        """What it is."""
+        """Kind of the member."""
         match self.found:
             case Resolved():
                 return MemberKind.WORKLOAD
@@ -77,7 +77,7 @@ class Member:
 
     @property
     def refusal(self) -> str | None:
-        """Why it cannot run."""
+        """Reason why the member cannot run, or None."""
         return self.found.refusal
 
 

@@ -56,7 +56,7 @@ class ClockControl(Protocol):
         """
 
     def drain(self) -> list[ClockChange]:
-        """What became of requests since the last call, in order."""
+        """Return the results of requests since the last call, in order."""
 
 
 class ClockController:
@@ -105,7 +105,7 @@ class ClockController:
                     self._claim.put_back()
 
     def drain(self) -> list[ClockChange]:
-        """What became of requests since the last call, in order."""
+        """Return the results of requests since the last call, in order."""
         drained, self._changes = self._changes, []
         return drained
 

@@ -1,4 +1,4 @@
-"""What a GPU's driver offers, and who implements it."""
+"""The interface of a GPU's driver."""
 
 from typing import Protocol
 
@@ -31,7 +31,7 @@ class Device(Protocol):
         """The SM clock now."""
 
     def throttle_reasons(self) -> tuple[str, ...]:
-        """What holds the clock below what was asked for now, such as `power-limit`; `idle` if nothing runs."""
+        """Return the reasons for a clock below the locked one, such as `power-limit`; `idle` if nothing runs."""
 
     def energy_j(self) -> float:
         """Reading of the energy counter, which the driver updates about every 0.1 s."""

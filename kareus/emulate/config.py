@@ -1,4 +1,4 @@
-"""What is emulated: a workload, and the fleet that trains it. The record of Hydra group `emulation`.
+"""Configuration of an emulated fleet and the workload that it trains. The record of Hydra group `emulation`.
 
 `config/emulation.yaml` composes it as `config/config.yaml` composes a workload; an option of `config/emulation/` is a
 fleet.
@@ -22,7 +22,7 @@ MOST_VALUES = 1000
 
 
 class GradientReduction(StrEnum):
-    """How the reduction of gradients over the replicas meets the iteration."""
+    """Overlap of the gradient reduction over replicas with the iteration."""
 
     HIDDEN = "hidden"
     """Behind backwards, at no time and no energy: the iteration is the pipeline's, as the paper's emulation counts."""
@@ -44,7 +44,7 @@ class Emulation:
     """Deadlines between the fastest and the most frugal iteration for which a plan is made."""
     gradient_reduction: GradientReduction
     stragglers: tuple[float, ...]
-    """How much slower one pipeline is than the others' fastest plan: 1.1 is 10 %."""
+    """Time of one slow pipeline over that of the fastest plan: 1.1 is 10 % slower."""
     power_caps_w: tuple[float, ...]
     """Mean power that a GPU of the fleet may draw; the cap of the fleet is that times its GPUs."""
     series: str | None

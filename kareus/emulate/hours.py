@@ -91,12 +91,12 @@ def steady(work: HourlyProblem, series: HourlySeries) -> list[HourShare]:
 
 
 def charge(work: HourlyProblem, series: HourlySeries, slots: Sequence[HourShare]) -> float:
-    """What the energy of `slots` costs, or emits."""
+    """Return the cost or the emissions of the energy of `slots`."""
     return sum(charge_of(work, series, slot) for slot in slots)
 
 
 def charge_of(work: HourlyProblem, series: HourlySeries, slot: HourShare) -> float:
-    """What the energy of one slot costs, or emits."""
+    """Return the cost or the emissions of the energy of one slot."""
     return energy_j(work, slot) / JOULES_PER_KWH * series.values[slot.hour]
 
 

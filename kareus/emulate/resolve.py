@@ -30,7 +30,7 @@ class Fleet:
     """One pipeline, as its microbatch frontiers are made."""
     emulation: Emulation
     refusal: str | None
-    """Why it cannot run, in one line; None if it can."""
+    """Reason why it cannot run, in one line; None if it can."""
 
     @property
     def pipeline(self) -> Workload:

@@ -1,1 +1,1 @@
-"""What others read: all tables of a results folder as LazyFrames, and plans in the formats of other tools."""
+"""Exports: all tables of a results folder as LazyFrames, and plans in the formats of other tools."""

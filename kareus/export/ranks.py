@@ -13,7 +13,7 @@ from kareus.model.config import Parallelism
 from kareus.plans.document import Plan, PlannedInstruction, StagePlan
 
 FUNCTIONS = {"forward": "forward_step", "backward": "backward_step"}
-"""What Megatron-LM calls an instruction's function; others keep their own name."""
+"""Megatron-LM's names of instructions' functions; others keep their own name."""
 
 
 def rank_schedules(plan: Plan, parallelism: Parallelism) -> dict[str, Any]:

@@ -11,12 +11,12 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 _LONGEST_WAIT = datetime.timedelta(hours=1)
-"""How long a rank waits for the data of another, such as the hash of a large file."""
+"""Longest wait of a rank for the data of another, such as the hash of a large file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rendezvous:
-    """This process's rank, and the key-value store that all ranks share."""
+    """Rank of this process, and the key-value store that all ranks share."""
 
     rank: int
     world_size: int

@@ -24,7 +24,7 @@ class Chunk(NamedTuple):
     local: slice
     """Positions among the rank's tokens."""
     end: int
-    """Where they end in the sequence; they attend to all before it."""
+    """End of the tokens in the sequence; they attend to all before it."""
 
 
 class Attended(NamedTuple):
@@ -33,7 +33,7 @@ class Attended(NamedTuple):
     output: Tensor
     log_sum_exp: Tensor
     state: tuple[Any, ...]
-    """What else the backward of a CUDA kernel asks for: lengths, and the random state of a dropout of 0."""
+    """Further inputs of a CUDA kernel's backward: lengths, and the random state of a dropout of 0."""
 
 
 def chunks(tokens: int, group: Communicator | None) -> tuple[Chunk, ...]:
@@ -167,6 +167,6 @@ def _attend_backward(gradient: Tensor, attending: tuple[Tensor, Tensor, Tensor],
 
 
 def _mask(query: Tensor, key: Tensor) -> Tensor:
-    """What to add to scores, [queries, keys], so that the last queries of a sequence see nothing after themselves."""
+    """Return a mask to add to scores, [queries, keys], with which the last queries of a sequence are causal."""
     queries, keys = query.shape[1], key.shape[1]
     return query.new_full((queries, keys), float("-inf")).triu(keys - queries + 1)

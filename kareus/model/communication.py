@@ -1,4 +1,4 @@
-"""What the model asks of communication: a communicator for each axis, and where tensors cross to other GPUs.
+"""Interfaces of communication: a communicator for each axis, and boundaries at which tensors cross to other GPUs.
 
 A communicator of None is a group of one GPU: its collectives do not exist.
 """
@@ -93,7 +93,7 @@ def all_reduce(tensor: Tensor, communicator: Communicator | None, operation: Any
 
 @dataclass(frozen=True, slots=True)
 class Boundary:
-    """Where tensors pass between an operator and the GPUs that it shares them with."""
+    """Passage of an operator's tensors to and from the GPUs that it shares them with."""
 
     communicator: Communicator
     forward: CollectiveKind | None

@@ -14,7 +14,7 @@ MOST_TOKENS = 1_000_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RotaryScaling:
-    """How Llama 3.1 and later stretch rotary position embeddings to longer sequences (`rope_type: llama3`)."""
+    """Stretching of rotary position embeddings by Llama 3.1 and later to longer sequences (`rope_type: llama3`)."""
 
     factor: float
     """Factor by which the slowest frequencies are slowed down."""

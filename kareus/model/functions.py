@@ -15,10 +15,10 @@ from torch.autograd import Function
 from torch.nn import functional
 
 Later = list[Callable[[], None]]
-"""What adds weight gradients, in the order in which they arose."""
+"""Functions that add weight gradients, in the order in which these were deferred."""
 
 _put_off: list[Later] = []
-"""Where to put weight gradients for later, the innermost place last; backward may run on another thread."""
+"""Lists that take deferred weight gradients, the innermost last; backward may run on another thread."""
 
 
 @contextmanager

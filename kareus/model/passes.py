@@ -63,14 +63,14 @@ class _OperatorRecord(NamedTuple):
     function: Any
     """The node of autograd, where the operator is one function; else None."""
     outputs: Tensors
-    """What it computed, without memory: they keep the graph, which nodes of functions do not (PyTorch 2.11)."""
+    """Outputs, without memory: they keep the graph, which nodes of functions do not (PyTorch 2.11)."""
     reads: tuple[str, ...]
     """Names of the inputs that have a gradient, in order."""
     inputs: tuple[Tensor | GradientEdge, ...]
     shards: Tensors
-    """This rank's part of gathered inputs, to be gathered again."""
+    """This rank's shards of gathered inputs, to be gathered again."""
     gathered: list[Tensor]
-    """Where the operator's backward looks for them."""
+    """List in which the operator's backward finds them."""
 
 
 Tape = list[list[_OperatorRecord]]
@@ -177,7 +177,7 @@ def _recorded(step: LayerStep, inputs: list[Any], shards: Tensors) -> tuple[Tens
 
 
 def _regathering(record: _OperatorRecord) -> CollectiveCall | None:
-    """What gathers again the inputs that `record` did not keep."""
+    """Return the collective that gathers again the inputs that `record` did not keep."""
     before = record.step.operator.before
     if before is None or not record.shards:
         return None
@@ -289,5 +289,5 @@ def _edge(tensor: Tensor) -> GradientEdge:
 
 
 def _nothing() -> Tensors:
-    """What a pass without backward gathers again."""
+    """Stub for gathered inputs of a pass without backward."""
     return ()

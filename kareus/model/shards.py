@@ -8,7 +8,7 @@ from kareus.model.config import Model, Parallelism
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shard:
-    """What one GPU holds of a block under tensor parallelism, and of a sequence under context parallelism."""
+    """Sizes of one GPU's part of a block under tensor parallelism, and of a sequence under context parallelism."""
 
     hidden_size: int
     head_dim: int

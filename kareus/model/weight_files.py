@@ -1,4 +1,4 @@
-"""Which files make up a Hugging Face checkpoint of weights, found without importing PyTorch."""
+"""Files of a Hugging Face checkpoint of weights, found without importing PyTorch."""
 
 from pathlib import Path
 

@@ -34,7 +34,7 @@ class Piece(NamedTuple):
 
 
 def pieces(model: Model, name: str, first_layer: int) -> tuple[Piece, ...]:
-    """What of a checkpoint our parameter `name` holds.
+    """Return the tensors of a checkpoint that our parameter `name` holds.
 
     Args:
         model: the architecture.
@@ -139,7 +139,7 @@ def save_index(folder: Path, files: Iterable[str]) -> None:
 
 
 def own_part(piece: Piece, group: Communicator | None) -> tuple[slice, ...]:
-    """Which part of a whole weight this GPU holds."""
+    """Return the slice of a whole weight that this GPU holds."""
     sizes = [slice(0, length) for length in piece.shape]
     if piece.divided is not None:
         size = piece.shape[piece.divided] // group_size(group)

@@ -1,4 +1,4 @@
-"""How a run is shown: as lines, as JSON, as errors only. The live view of a terminal is in `live`."""
+"""Displays of a run: lines, JSON, or errors only. The live view of a terminal is in `live`."""
 
 import datetime
 import json
@@ -19,7 +19,7 @@ class Show(Protocol):
     """One way of showing."""
 
     every_s: float
-    """How often `tick` wants to be called."""
+    """Interval between calls of `tick`."""
 
     def tell(self, event: RunEvent, state: RunState) -> None:
         """Something happened; `state` knows of it, except that a job that has ended is still among the running."""

@@ -27,7 +27,7 @@ PALETTE = {
 
 
 class Shape(StrEnum):
-    """How a point is marked."""
+    """Mark of a point."""
 
     CIRCLE = "circle"
     SQUARE = "square"
@@ -42,7 +42,7 @@ class Shape(StrEnum):
 
 
 class Line(StrEnum):
-    """How points are joined."""
+    """Line that joins points."""
 
     STEPS = "steps"
     """Right, then up or down: what is attainable within a budget, or what holds until it changes."""
@@ -50,7 +50,7 @@ class Line(StrEnum):
 
 
 class Form(StrEnum):
-    """How a number is written where a point is pointed at."""
+    """Format of a number in a tooltip."""
 
     TEXT = "text"
     COUNT = "count"
@@ -94,11 +94,11 @@ def method_style(method: str) -> Style:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Axis:
-    """What one direction of a panel shows."""
+    """One axis of a panel."""
 
     column: str
     label: str
-    """With its unit."""
+    """Label with its unit."""
     scale: float = 1.0
     """Units of the label in one unit of the column."""
     from_zero: bool = False

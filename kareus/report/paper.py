@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 FONT_PT = 7.0
 HEAD_IN, LEGEND_LINE_IN = 0.36, 0.15
-"""What the two lines of a figure's title, and a line of its legend take."""
+"""Heights of the two lines of a figure's title, and of a line of its legend."""
 LEFT_IN, RIGHT_IN, ABOVE_IN, BELOW_IN = 0.56, 0.1, 0.2, 0.42
 """Around a pair of axes, for its labels."""
 LEGEND_ENTRY_IN = 1.75

@@ -39,7 +39,7 @@ class Page:
 
     title: str
     scale: str
-    """How large what it is about is, such as `16 GPUs`; may be empty."""
+    """Size of the subject, such as `16 GPUs`; may be empty."""
     testbeds: tuple[TestbedIdentity, ...]
     provenance: Provenance
     sections: tuple[Section, ...]
@@ -49,11 +49,11 @@ class Page:
     tiles: tuple[tuple[float | None, str], ...] = ()
     """Reductions in percent, and of what."""
     facts: Mapping[str, float] | None = None
-    """What a script needs besides."""
+    """Further data of the script."""
 
 
 def testbeds_label(testbeds: Sequence[TestbedIdentity]) -> str:
-    """What figures and headers print of one testbed or several."""
+    """Return the label of one or several testbeds in figures and headers."""
     return "; ".join(testbed.label for testbed in testbeds)
 
 

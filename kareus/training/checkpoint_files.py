@@ -131,12 +131,12 @@ class OldCheckpointError(ArtifactError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holdings:
-    """What one rank has of the checkpoints of its training."""
+    """Checkpoint files of one rank."""
 
     runs: dict[int, str]
-    """Which start of the training wrote its JSON file, by iteration; of files that are as they were written."""
+    """Start of the training that wrote the JSON file, by iteration; only of undamaged files."""
     damaged: dict[int, str]
-    """What is wrong with its JSON file, by iteration."""
+    """Damage of the JSON file, by iteration."""
     unfinished: tuple[int, ...]
     """Iterations of which it has tensors and no JSON file."""
 

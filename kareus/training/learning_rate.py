@@ -19,7 +19,7 @@ class LearningRateSchedule:
     final: float
     warmup_iterations: int
     decay_iterations: int
-    """From the end of the warm-up until `final` is reached."""
+    """Iterations from the end of the warm-up until `final` is reached."""
 
     def __post_init__(self) -> None:
         within(self, 0, LARGEST_RATE, "no unit", "peak")

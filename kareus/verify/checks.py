@@ -20,7 +20,7 @@ Check = Callable[[Path], object]
 SEALED_SINCE = 3
 """Version of the plan file with which seals came."""
 _MARK = rf'"{KEY}":\s*"[^"]{{{SEAL_LENGTH}}}"|"kareus_version"'.encode()
-"""What a JSON file that Kareus wrote has, at its end or at its beginning."""
+"""Pattern of bytes at the end or the beginning of JSON files that Kareus wrote."""
 
 
 def problem_of(path: Path) -> str | None:
@@ -40,7 +40,7 @@ def problem_of(path: Path) -> str | None:
 
 
 def _check_of(path: Path) -> Check | None:
-    """How a file is checked; None if nothing tells whether it is as it was written."""
+    """Return the check of a file; None if there is no hash to compare with."""
     is_configuration = path.suffix == ".yaml" and (path.parent.name == "config" or path.name == "config.yaml")
     is_plan = path.suffix == ".json" and (path.parent.name == "plan" or path.name == "plan.json")
     checks: tuple[tuple[bool, Check], ...] = (

@@ -1,4 +1,4 @@
-"""Which jobs of a campaign have to run again because of what is wrong with the files on disk.
+"""Jobs of a campaign that have to run again because of damaged or missing files.
 
 Snakemake knows what is out of date by what it recorded about a job when it ended, well or not. It does not know what is
 damaged, what is missing on the way to a file that is in place, nor that a file in place is the former one because the
@@ -56,7 +56,7 @@ def others(jobs: Sequence[Job], findings: Sequence[Finding], store: Path) -> lis
 
 
 def _subject(path: Path, store: Path) -> str:
-    """What was measured on the shelf of a file: `<store>/<gpu>/<subject>_<hash>/...`."""
+    """Return the subject of the shelf of a file: `<store>/<gpu>/<subject>_<hash>/...`."""
     _, *shelf = path.relative_to(store).parts[:-1]
     return shelf[0].rpartition("_")[0] if shelf else ""
 

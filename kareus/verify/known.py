@@ -1,4 +1,4 @@
-"""Which files were found sound, so that what has not changed since need not be read again."""
+"""Files that were found sound, so that unchanged ones need not be read again."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Which outputs a campaign has: a sealed list in its folder, by which a missing one is noticed.
+"""The outputs of a campaign: a sealed list in its folder, by which a missing one is noticed.
 
 The workflow, which declares the outputs, writes the list when a run has succeeded.
 """

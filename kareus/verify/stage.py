@@ -63,7 +63,7 @@ def _locks(folder: Path) -> list[Path]:
 
 
 def _summary(findings: Sequence[Finding], *, is_repaired: bool) -> str:
-    """How many files are not as they should be, and what to do."""
+    """Return the number of problems and the remedy, in words."""
     if not findings:
         return "all is sound"
     counts = Counter(finding.kind for finding in findings)

@@ -24,7 +24,7 @@ _TEMPORARY = re.compile(r"\..+\.(\d+)(\.old)?\.tmp")
 
 
 class FindingKind(StrEnum):
-    """What is wrong with a file."""
+    """Kind of a problem with a file."""
 
     DAMAGED = "damaged"
     MISSING = "missing"

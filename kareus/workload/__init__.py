@@ -1,4 +1,4 @@
-"""What is trained, and on what: from Hydra groups to one resolved, feasible workload.
+"""Workloads: from Hydra groups to resolved, feasible configurations of what is trained and on which GPUs.
 
 Reads `config/`; writes `results/<workload>/config/*.yaml` and `results/workloads.parquet`.
 """

@@ -1,4 +1,4 @@
-"""What has to divide for a workload to be cut into equal shards."""
+"""Conditions of divisibility for cutting a workload into equal shards."""
 
 from collections.abc import Iterator
 

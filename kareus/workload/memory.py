@@ -43,7 +43,7 @@ class MemoryEstimate:
     optimizer_gib: float
     """Master weights and both moments; sharded over data-parallel replicas with `shard_optimizer`."""
     in_flight_gib: float
-    """What waits for its backward: stage inputs with activation checkpointing, else all activations; and what waits for
+    """Tensors that wait for their backward: stage inputs with activation checkpointing, else all; and what waits for
     its weight gradients, where they are computed later."""
     transfers_gib: float
     """Buffers of point-to-point communication: tensors received ahead, and one being sent."""

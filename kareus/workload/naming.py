@@ -79,7 +79,7 @@ def degrees(workload: Workload) -> str:
 
 
 def _unusual(workload: Workload) -> list[str]:
-    """What most workloads share, where this one differs."""
+    """Return the parts of a name for keys that most workloads share, where this one differs."""
     split = workload.parallelism.layers_per_stage
     shown = {
         f"nmb{workload.num_microbatches}": workload.num_microbatches != USUAL_NUM_MICROBATCHES,

@@ -33,7 +33,7 @@ class Setting:
     """An override that gives one value."""
 
     text: str
-    """As Hydra reads it: `key=value`."""
+    """Override in Hydra's syntax: `key=value`."""
     key: str
     """A group, or a dotted key."""
     value: Any

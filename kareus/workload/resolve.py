@@ -31,7 +31,7 @@ class Resolved:
     workload: Workload | None
     """Workload with `layers_per_stage` filled in, and only clocks that its testbed can set; None if refused."""
     refusal: str | None
-    """Why it cannot run, in one line; None if accepted."""
+    """Reason why it cannot run, in one line; None if accepted."""
     memory: MemoryEstimate | None
     """None if it was refused before memory could be estimated."""
 

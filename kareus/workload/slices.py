@@ -21,7 +21,7 @@ from kareus.workload.config import Workload
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanSlice:
-    """What selecting and checking a plan sees: everything, since a plan is bound to its workload."""
+    """Slice of selecting and checking a plan: the whole workload, since a plan is bound to it."""
 
     workload: Workload
 

@@ -16,7 +16,7 @@ class Library(StrEnum):
     """Libraries with a communicator."""
 
     GLOO = "gloo"
-    """On CPUs."""
+    """Collectives on CPUs."""
     NCCL = "nccl"
     """SM budgets through limits of communicators."""
     MSCCLPP = "mscclpp"

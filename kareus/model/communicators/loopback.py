@@ -34,7 +34,7 @@ class Transfer:
     arrival: _Arrival
     results: Tensors
     held: Sequence[Tensor]
-    """What is read and written meanwhile, and has to live as long."""
+    """Tensors in use, which have to live as long."""
 
     def wait(self) -> Tensors:
         """As `Handle.wait`."""

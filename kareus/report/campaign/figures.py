@@ -16,7 +16,7 @@ from kareus.report.workload.tables import PASSES, PROFILER
 COMPARED = ("sequential", "sequential+perseus", "nanobatching+perseus", "kareus")
 """Methods whose frontiers the paper shows, and the plain baseline."""
 SHOWN = ("time_s", "energy_j", "time_reduction_percent", "energy_reduction_percent")
-"""What is told of a plan; its workload's page tells all."""
+"""Details of a plan; its workload's page has all of them."""
 
 
 def campaign_figures(inputs: CampaignInputs, passes: pl.DataFrame, profiler: pl.DataFrame) -> list[Plot | Shares]:

@@ -1,4 +1,4 @@
-"""What the report on a campaign is made of: its members, and what the reports of its workloads give as tables."""
+"""Inputs of the report on a campaign: its members, and the tables of their reports."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

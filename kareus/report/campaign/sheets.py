@@ -18,7 +18,7 @@ SHORT = {
     "kareus-without-frequency": "w/o frequency",
     "kareus-without-kernel-schedule": "w/o kernel schedule",
 }
-"""What heads call the methods."""
+"""Names of the methods in table heads."""
 METHODS_NOTE = "M: sequential; N: nanobatching; +P: +perseus"
 OF_WORKLOAD = ("model", "parallelism", "microbatch", "sequence")
 
@@ -121,7 +121,7 @@ def ablation_sheet(members: pl.DataFrame, comparison: pl.DataFrame) -> Sheet:
 
 
 def runs_sheet(members: pl.DataFrame, comparison: pl.DataFrame) -> Sheet:
-    """What ran against what was predicted."""
+    """Return the table of measured and predicted iterations."""
     compared = ("sequential", "sequential+perseus", "nanobatching+perseus", "kareus")
     return Sheet(
         caption="End to end: how far (%) the fastest plans ran above what was predicted",
@@ -225,7 +225,7 @@ def _fleet_rows(fleets: pl.DataFrame, columns: Sequence[tuple[str, str]]) -> tup
 
 
 def search_sheet(passes: pl.DataFrame, times: pl.DataFrame) -> Sheet:
-    """Which pass found the frontiers, and where the time of the searches went (paper, section 6.6)."""
+    """Return the table of search passes and the time of searches (paper, section 6.6)."""
     names = passes["chosen_by"].unique(maintain_order=True).to_list()
     workloads = passes["workload"].unique(maintain_order=True).to_list()
     rows = [_search_row(name, names, _own(passes, name), _own(times, name)) for name in workloads]

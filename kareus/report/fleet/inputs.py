@@ -1,4 +1,4 @@
-"""What the report on emulated fleets is made of: their tables, and from them what is compared and drawn."""
+"""Inputs of the report on emulated fleets: their tables, and the comparisons and figures made of them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -57,7 +57,7 @@ class FleetComparison:
 
 @dataclass(frozen=True, slots=True)
 class Charge:
-    """What a method's hours cost or emit, by policy."""
+    """Cost or emissions of a method's hours, by policy."""
 
     fleet: str
     method: str
@@ -67,7 +67,7 @@ class Charge:
 
     @property
     def saving_percent(self) -> float:
-        """What choosing plans by the hour saves of the best plan from the start; 0 where that is free."""
+        """Saving of plans by the hour over the best single plan, in percent; 0 where that is free."""
         return 100 * (self.steady - self.hourly) / abs(self.steady) if self.steady else 0.0
 
 
@@ -173,6 +173,6 @@ def _hours(inputs: FleetInputs) -> Plot:
 
 
 def _by_the_hour(name: str, rows: pl.DataFrame, color: str) -> Series:
-    """What holds for every hour, the last one too."""
+    """Return a series of steps, with the last hour's value repeated at its end."""
     end = rows.tail(1).with_columns(pl.col("hour") + 1)
     return Series(name=name, points=pl.concat([rows, end]), style=Style(color=color), line=Line.STEPS)

@@ -1,4 +1,4 @@
-"""What the searches brought and took: who found the frontiers, and where the time went (paper, "MBO Analysis")."""
+"""Results and cost of searches: the pass that found each frontier point, and the time spent (paper, "MBO Analysis")."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

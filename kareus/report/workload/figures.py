@@ -1,4 +1,4 @@
-"""What a workload's report is made of: its figures and its tables."""
+"""Figures and tables of a workload's report."""
 
 import polars as pl
 

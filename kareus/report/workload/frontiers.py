@@ -69,7 +69,7 @@ def frontier(rows: pl.DataFrame, method: str, tips: tuple[Tip, ...] = PLAN_TIPS)
 
 
 def microbatch_plot(microbatch: pl.DataFrame) -> Plot:
-    """What one instruction can cost; stages, or chunks of them, whose frontiers are equal share a panel."""
+    """Return the figure of microbatch frontiers; stages, or chunks of them, with equal frontiers share a panel."""
     passed = pl.Enum([str(direction) for direction in Direction])  # which sorts as a microbatch passes them
     points = microbatch.filter("on_frontier").with_columns(pl.col("direction").cast(passed))
     order, is_chunked = ("direction", "stage", "chunk"), microbatch["chunk"].max() != 0

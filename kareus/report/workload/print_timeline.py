@@ -16,7 +16,7 @@ LETTERS = {
     Direction.INPUT_GRADIENT: "B",
     Direction.WEIGHT_GRADIENT: "W",
 }
-"""What an instruction is called; B is a whole backward or, where it is split, that of inputs."""
+"""Names of instructions; B is a whole backward or, where it is split, that of inputs."""
 WIDTH_IN, LANE_IN = 7.0, 0.36
 SCALE_SHARE = 0.075
 """Share of the width for the scale of powers."""

@@ -1,4 +1,4 @@
-"""What methods and chosen plans save, each with its standard error from the noise of measuring."""
+"""Savings of methods and chosen plans, with standard errors from measurement noise."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +16,7 @@ ERRORS_NOTE = "\u00b1: one standard error from the noise of measuring, in points
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Savings:
-    """What one method saves."""
+    """Savings of one method."""
 
     compared: MethodComparison
     errors: SavingsErrors
@@ -61,6 +61,6 @@ def plan_errors(plan: Plan, microbatch: pl.DataFrame, spread: Spread) -> PlanErr
 
 
 def _key(stage: int, row: dict[str, Any]) -> tuple[Any, ...]:
-    """What tells a point of one method from the others of its stage."""
+    """Return the values that identify a point of one method among those of its stage."""
     choices = tuple(sorted(tuple(sorted(to_plain(choice).items())) for choice in row["choices"]))
     return stage, row["chunk"], row["direction"], row["execution"], row["frequency_mhz"], choices

@@ -18,7 +18,7 @@ PASSES = {
     "improvement": ("expected improvement", Style(color="blue", shape=Shape.CIRCLE)),
     "uncertainty": ("exploration (uncertainty)", Style(color="purple", shape=Shape.DIAMOND)),
 }
-"""How a pass is called and drawn."""
+"""Name and style of a pass."""
 NOTHING = "Nothing was searched: a block has no collectives, or an odd microbatch no halves."
 TIPS = (
     Tip(name="chosen in round", column="round", form=Form.COUNT),
@@ -32,7 +32,7 @@ TIPS = (
 
 
 def pass_name(chosen_by: str) -> str:
-    """What a pass is called, by the text in the column `chosen_by`."""
+    """Return the name of a pass for the text in the column `chosen_by`."""
     return PASSES.get(chosen_by, (chosen_by, UNKNOWN))[0]
 
 
@@ -70,7 +70,7 @@ def _series(candidates: pl.DataFrame) -> list[Series]:
 
 
 def pass_style(chosen_by: str) -> Style:
-    """How a pass is drawn."""
+    """Return the style of a pass."""
     return PASSES.get(chosen_by, (chosen_by, UNKNOWN))[1]
 
 

@@ -80,14 +80,14 @@ def summary_text(inputs: ReportInputs) -> str:
 
 
 def overlap_note(inputs: ReportInputs) -> list[str]:
-    """Why nothing overlaps, in one line; none where something can."""
+    """Return the reason why nothing overlaps, as one line; no line where something can."""
     if NANOBATCHING not in inputs.iteration["method"]:
         return [NO_HALVES]
     return [] if inputs.searches else [NO_COLLECTIVES]
 
 
 def notes(inputs: ReportInputs) -> list[str]:
-    """What a reader has to know of the figures: what an error is, and where frontiers are not exact."""
+    """Return notes on the figures: the meaning of errors, and frontiers that are not exact."""
     has_errors = any(any(to_plain(found.errors).values()) for found in inputs.savings)
     thinned = inputs.microbatch.filter("is_thinned").n_unique(["stage", "chunk", "direction", "frequency_mhz"])
     return [*([ERRORS_NOTE] if has_errors else []), *([thinned_note(thinned)] if thinned else [])]
@@ -182,7 +182,7 @@ def runs_sheet(runs: Sequence[RunComparison], testbed: TestbedIdentity) -> Sheet
 
 
 def efforts_sheet(searches: Sequence[PartitionSearch]) -> Sheet:
-    """What the searches brought and took, by partition."""
+    """Return the table of results and cost of searches, by partition."""
     efforts = search_efforts(searches)
     passes = [found.name for found in efforts[0].passes] if efforts else []
     return Sheet(

@@ -35,7 +35,7 @@ class TokenFileHeader:
     vocab_size: int
     """Number of ids; all ids are below it."""
     tokenizer: str
-    """Where the ids come from, for people."""
+    """Origin of the ids, for readers only."""
     sha256: str
     """Hash of the token file."""
 
