@@ -7,16 +7,17 @@ package imports nothing heavy: the functions below are imported when they are as
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kareus.api import load_plan, predict, resolve
+    from kareus.api import load_plan, plan, predict, resolve
     from kareus.export.dataset import open_results
 
 __version__ = "0.1.0"
 
-__all__ = ["__version__", "load_plan", "open_results", "predict", "resolve"]
+__all__ = ["__version__", "load_plan", "open_results", "plan", "predict", "resolve"]
 
 _DEFINED_IN = {
     "load_plan": "kareus.api",
     "open_results": "kareus.export.dataset",
+    "plan": "kareus.api",
     "predict": "kareus.api",
     "resolve": "kareus.api",
 }

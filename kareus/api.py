@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from kareus.plans.document import Plan
     from kareus.workload.config import Workload
 
-__all__ = ["load_plan", "predict", "resolve"]
+__all__ = ["load_plan", "plan", "predict", "resolve"]
 
 
 def resolve(overrides: Sequence[str] = (), config_dir: str | PathLike[str] = "config") -> "list[Workload]":
@@ -46,6 +46,29 @@ def predict(workload: "Workload", method: str = "sequential", frequency_mhz: int
     from kareus.fidelity import workload_prediction  # noqa: PLC0415 - NumPy and Polars take long to import
 
     return workload_prediction.predict(workload, method, frequency_mhz)
+
+
+def plan(workload: "Workload", select: str = "fastest", method: str = "kareus") -> "Plan":
+    """Plan a workload on the simulated testbed, all stages in this process, and return the plan that `select` asks for.
+
+    The data are those that the workflow writes for the same workload and seed. Nothing is written.
+
+    Args:
+        workload: as `resolve` returns it.
+        select: selector, such as `fastest`, `deadline=5.2s`, `energy=20kJ` or `min-energy`.
+        method: method whose frontier to select from.
+
+    Raises:
+        ConfigError: the selector is not understood, no plan keeps its limit, the method was not planned, or the
+            workload's testbed is not simulated.
+    """
+    from kareus.plans.build import select_plan  # noqa: PLC0415 - as above
+    from kareus.plans.planning import plan_frontiers  # noqa: PLC0415
+    from kareus.plans.selectors import parse_selector  # noqa: PLC0415
+    from kareus.workload.naming import plain_name  # noqa: PLC0415
+
+    parse_selector(select)  # before planning, which takes seconds
+    return select_plan(workload, plan_frontiers(workload), select, method, name=plain_name(workload))
 
 
 def load_plan(path: str | PathLike[str]) -> "Plan":

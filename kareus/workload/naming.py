@@ -59,6 +59,13 @@ def workload_name(composition: ComposedWorkload) -> str:
     return joined(parts)
 
 
+def plain_name(workload: Workload) -> str:
+    """Name of a workload that was not composed from options: its `workload_name` where options are the usual ones."""
+    gpu = workload.gpu.name.lower()
+    shape = f"mbs{workload.microbatch_size}", f"seq{workload.sequence_length}"
+    return joined([workload.model.name, degrees(workload), *shape, ABBREVIATIONS.get(gpu, gpu), *_unusual(workload)])
+
+
 def graph_name(workload: Workload) -> str:
     """Name of the operator graph of a workload, shared by all that extraction cannot tell apart."""
     shape = f"mbs{workload.microbatch_size}", f"seq{workload.sequence_length}"
