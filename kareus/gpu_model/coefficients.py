@@ -7,6 +7,8 @@ the same seed.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
 
 from kareus.artifacts.ranges import not_negative, share, within
 from kareus.gpu_model.declarations import (
@@ -17,6 +19,9 @@ from kareus.gpu_model.declarations import (
     declaration_of,
     declared,
 )
+
+if TYPE_CHECKING:  # stages that only read a configuration start without numpy
+    from kareus.arrays import Array
 
 FRONTIERS, REDUCTIONS = FitData.FRONTIERS, FitData.REDUCTIONS
 
@@ -234,3 +239,14 @@ COEFFICIENTS: Mapping[str, Coefficient] = {f.name: declaration_of(f.metadata) fo
 """Declarations by name, in the order of the fields."""
 SHARES = frozenset(name for name, known in COEFFICIENTS.items() if known.is_share)
 """Coefficients that cannot exceed 1."""
+
+
+def coefficients_of_many(shared: GpuCoefficients, own: Mapping[str, "Array"]) -> GpuCoefficients:
+    """Return the coefficients of many GPUs, for laws that broadcast; ranges are not checked.
+
+    Args:
+        shared: coefficients that all of them have, where `own` has none.
+        own: coefficients by name, each an array with an axis of GPUs.
+    """
+    values = {name: getattr(shared, name) for name in COEFFICIENTS} | dict(own)
+    return cast(GpuCoefficients, SimpleNamespace(**values))

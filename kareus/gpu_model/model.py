@@ -1,5 +1,7 @@
 """The GPU model: time, energy and mean clock of programs and partitions at requested clocks, under the power limit."""
 
+import functools
+import operator
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -99,9 +101,9 @@ def run_schedules(
     Args:
         gpu: GPU that runs it.
         partition: operators and their collective.
-        frequency_mhz: requested clock of each schedule, shape (n,).
-        sm_count: SMs of the collective, shape (n,).
-        launch_index: index of the operator with which the collective starts, shape (n,).
+        frequency_mhz: requested clock of each schedule, shape (n,), or of any shapes that broadcast, as the next two.
+        sm_count: SMs of the collective.
+        launch_index: index of the operator with which the collective starts.
     """
     cost = step_cost(gpu, partition.operators, partition.collective, frequency_mhz, sm_count, launch_index)
     return behaviour_of(cost, frequency_mhz)
@@ -121,7 +123,7 @@ def step_cost(
     on average, and it is then that the clock falls.
     """
     phases = step_phases(gpu, operators, collective, frequency_mhz, sm_count, launch_index)
-    cost: CostRows = np.sum([_phase_cost(gpu, phase, frequency_mhz) for phase in phases], axis=0)
+    cost = functools.reduce(operator.add, [_phase_cost(gpu, phase, frequency_mhz) for phase in phases])
     waiting_s = longer_s(cost[0], host_time_s(gpu, operators, collective)) - cost[0]
     return cost + _row(waiting_s, energy.idle_power_w(gpu, frequency_mhz) * waiting_s, frequency_mhz)
 
@@ -137,7 +139,9 @@ def _phase_cost(gpu: Gpu, phase: Phase, requested_mhz: Array) -> CostRows:
 
 
 def _row(time_s: Array, energy_j: Array, clock_mhz: Array) -> CostRows:
-    return np.array([time_s, energy_j, clock_mhz * time_s])
+    row = np.empty((3, *np.shape(energy_j)))  # an energy depends on all, so that it has the shape of all
+    row[0], row[1], row[2] = time_s, energy_j, clock_mhz * time_s
+    return row
 
 
 def behaviour_of(cost: CostRows, requested_mhz: Array) -> Behaviour:

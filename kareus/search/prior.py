@@ -7,12 +7,11 @@ coefficients that `config/gpu/` gives, and a search that started from those woul
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kareus.gpu_model.coefficients import COEFFICIENTS, SHARES, GpuCoefficients
+from kareus.gpu_model.coefficients import COEFFICIENTS, SHARES, GpuCoefficients, coefficients_of_many
 from kareus.gpu_model.gpu import Gpu
 from kareus.gpu_model.model import run_schedules
 from kareus.graph.records import Partition
@@ -22,6 +21,8 @@ SPREADS: Mapping[str, float] = {
     name: known.prior.spread for name, known in COEFFICIENTS.items() if known.prior.spread is not None
 }
 """Standard deviations of the logarithms of the coefficients that measurements recalibrate."""
+DRAWS_AT_ONCE = 8
+"""Draws that are evaluated together: more share NumPy's overhead, fewer fit the cache."""
 TINY = 1e-30
 """Value in place of a coefficient of 0, which has no logarithm."""
 
@@ -44,14 +45,21 @@ def sample_prior(
         draws: number of GPUs; the first has the most likely coefficients.
         generator: draws their coefficients.
     """
+    # What depends on the clock alone is computed once for each clock: all candidates are points of a grid of axes that
+    # broadcast, behind an axis of draws.
+    axes, places = zip(*(np.unique(column, return_inverse=True) for column in features.matrix.T), strict=True)
+    grid = np.ix_(*axes)
     likely = np.log([max(getattr(gpu.coefficients, name), TINY) for name in SPREADS])
     deviations = generator.standard_normal((draws, len(SPREADS))) * np.array(list(SPREADS.values()))
     deviations[0] = 0
     ensemble = np.empty((draws, 2 * len(features)))
-    for place, logarithms in enumerate(likely + deviations):
-        values = dict(zip(SPREADS, np.exp(logarithms).tolist(), strict=True))
-        known: dict[str, Any] = {name: min(value, 1.0) if name in SHARES else value for name, value in values.items()}
-        drawn = replace(gpu, coefficients=replace(gpu.coefficients, **known))
-        behaviour = run_schedules(drawn, partition, features.frequency_mhz, features.sm_count, features.launch_index)
-        ensemble[place] = np.log(np.concatenate((behaviour.time_s, behaviour.power_w)))
+    drawn = np.exp(likely + deviations)
+    for start in range(0, draws, DRAWS_AT_ONCE):
+        block = slice(start, start + DRAWS_AT_ONCE)
+        columns = dict(zip(SPREADS, drawn[block].T.reshape(len(SPREADS), -1, 1, 1, 1), strict=True))
+        known = {name: np.minimum(own, 1.0) if name in SHARES else own for name, own in columns.items()}
+        many = replace(gpu, coefficients=coefficients_of_many(gpu.coefficients, known))
+        behaviour = run_schedules(many, partition, *grid)
+        costs = [cost[:, *places] for cost in (behaviour.time_s, behaviour.power_w)]
+        ensemble[block] = np.log(np.concatenate(costs, axis=1))
     return ensemble
