@@ -1,5 +1,6 @@
 """The default workload, planned end to end by the workflow in a copy of the repository's folders."""
 
+import dataclasses
 import json
 import os
 import shutil
@@ -12,17 +13,21 @@ import numpy as np
 import polars as pl
 import pytest
 
+import kareus
 from kareus.artifacts.configuration import load_slice
 from kareus.artifacts.tables import read_provenance, read_table
 from kareus.export.dataset import open_results
 from kareus.frontier.tables import MICROBATCH
 from kareus.partition.config import subject_of
 from kareus.pipeline.tables import ITERATION
+from kareus.plans.build import select_plan
+from kareus.plans.planning import plan_frontiers
 from kareus.report.contents import PLOTS
 from kareus.search.tables import CANDIDATES
 from kareus.training.comparison import compare_runs
 from kareus.training.tables import ITERATIONS
 from kareus.workload.config import Workload
+from kareus.workload.naming import plain_name
 from runs.checkout import ROOT, checkout, snakemake, would_run
 
 NAME = "llama3.2-3b_pp2-tp8_mbs8_seq4096_a100"
@@ -268,3 +273,14 @@ def test_an_unplannable_workload_is_refused_in_one_line(tmp_path, override, mess
     assert done.returncode != 0
     assert message in done.stderr + done.stdout
     assert "Traceback" not in done.stderr
+
+
+def test_python_plans_what_the_workflow_plans(planned, iteration):
+    results = planned / "results" / NAME
+    workload = load_slice(results / "config/workload.yaml", Workload)
+    frontiers = plan_frontiers(workload)
+    assert frontiers.microbatch.equals(read_table(results / "frontier/microbatch.parquet", MICROBATCH))
+    assert frontiers.iteration.equals(iteration)
+    plan = select_plan(workload, frontiers, "fastest", "kareus", name=plain_name(workload))
+    written = kareus.load_plan(results / "plan/fastest.json")
+    assert dataclasses.replace(plan, created_at=written.created_at) == written
