@@ -9,11 +9,8 @@ from kareus.graph.records import Batch, BlockGraph
 from kareus.partition.extract import extract, partitions_of
 from kareus.pipeline.frontiers import solve_iteration
 from kareus.plans.frontiers import Frontiers
-from kareus.profile.bench import MeasuringConfig
 from kareus.profile.instructions import profile_instructions
-from kareus.profile.measure import Profiler
-from kareus.profile.shelves import MemoryShelf
-from kareus.profile.tables import LOOKS, MEASUREMENTS
+from kareus.profile.measure import memory_profiler
 from kareus.schedule.space import search_space
 from kareus.search.partition_search import SearchTables, search_partition
 from kareus.testbed.config import TestbedKind
@@ -37,7 +34,7 @@ def plan_frontiers(workload: Workload) -> Frontiers:
         )
     graphs = extract(workload.model, workload.parallelism, workload.microbatch_size, workload.sequence_length)
     testbed = open_testbed(workload.testbed, workload.gpu, workload.protocol.predecessor_power_w, workload.seed)
-    profiled = profile_instructions(cut(workload, "profile"), graphs, _profiler(testbed, workload))
+    profiled = profile_instructions(cut(workload, "profile"), graphs, memory_profiler(testbed, workload.protocol))
     searches = _searches(workload, graphs, testbed)
     microbatch = compose_frontiers(
         cut(workload, "frontier"),
@@ -58,11 +55,7 @@ def _searches(workload: Workload, graphs: dict[Batch, BlockGraph], testbed: Test
             config,
             partition,
             search_space(partition, workload.gpu, workload.space),
-            _profiler(testbed, workload),
+            memory_profiler(testbed, workload.protocol),
         )
         for partition in partitions_of(graphs, cut(workload, "partition"))
     }
-
-
-def _profiler(testbed: Testbed, config: MeasuringConfig) -> Profiler:
-    return Profiler(testbed, config.protocol, MemoryShelf(MEASUREMENTS), MemoryShelf(LOOKS))
