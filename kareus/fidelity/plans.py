@@ -16,7 +16,7 @@ from kareus.frontier.frontiers import frontiers_of
 from kareus.frontier.microbatch import ExecutionCost, Point
 from kareus.gpu_model.model import Behaviour, KnownSteps, run_program, run_schedules, run_tally
 from kareus.graph.instruction import InstructionKind
-from kareus.graph.records import Batch, Direction, Partition
+from kareus.graph.records import Batch, Partition
 from kareus.pareto import pareto_mask
 from kareus.partition.detect import detect_partitions
 from kareus.profile.programs import Execution, component_programs
@@ -33,7 +33,7 @@ def clocks_of(subject: Subject) -> Array:
     return np.array(subject.workload.gpu.search_frequencies.clocks_mhz, dtype=np.float64)
 
 
-def instruction_behaviours(subject: Subject, clocks_mhz: Array) -> dict[tuple[int, Direction, Execution], Behaviour]:
+def instruction_behaviours(subject: Subject, clocks_mhz: Array) -> dict[tuple[InstructionKind, Execution], Behaviour]:
     """What every whole instruction does at each clock, under sequential execution and default nanobatching."""
     known: KnownSteps = {}
     return {
@@ -45,8 +45,8 @@ def microbatch_frontiers(subject: Subject) -> pl.DataFrame:
     """Return the table `MICROBATCH` of a workload, from every candidate of every partition."""
     clocks = clocks_of(subject)
     instructions = {
-        (InstructionKind(stage, 0, direction), execution): _points(behaviour, execution, clocks)
-        for (stage, direction, execution), behaviour in instruction_behaviours(subject, clocks).items()
+        (kind, execution): _points(behaviour, execution, clocks)
+        for (kind, execution), behaviour in instruction_behaviours(subject, clocks).items()
     }
     config: FrontierSlice = cut(subject.workload, "frontier")
     return frontiers_of(config, subject.graphs, instructions, _components(subject, clocks), _options(subject))

@@ -11,7 +11,7 @@ from kareus.errors import ArtifactError
 from kareus.fidelity.plans import instruction_behaviours, microbatch_frontiers
 from kareus.fidelity.reference import ABLATIONS, FrontierRow, ReductionRow, Scenario
 from kareus.fidelity.subject import Subject, Subjects
-from kareus.graph.records import Direction
+from kareus.graph.instruction import InstructionKind
 from kareus.pipeline.config import PipelineSlice
 from kareus.pipeline.frontiers import method_problem
 from kareus.pipeline.instructions import Instruction, instructions_of, pipeline_instructions
@@ -59,7 +59,7 @@ def planned_costs(rows: Sequence[FrontierRow], subjects: Subjects) -> list[Plann
     return [costs[n] for n in range(len(rows))]
 
 
-Table = Mapping[tuple[int, Direction, Execution], tuple[list[float], list[float]]]
+Table = Mapping[tuple[InstructionKind, Execution], tuple[list[float], list[float]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,14 +80,14 @@ def _planned_cost(
             f"{workload.pipeline.schedule} pipeline; correct the columns stageN_mhz."
         )
     execution = EXECUTIONS[row.method]
-    if (0, Direction.FORWARD, execution) not in table:
+    if (pipeline.instructions[0].key.kind, execution) not in table:
         raise ArtifactError(
             f"{row.scenario.label}, {row.method}, point {row.point}: an odd microbatch has no nanobatches; correct the "
             "columns method or microbatch_size."
         )
     times_s, effective_j = [], 0.0
-    for instruction, (direction, mhz) in zip(pipeline.instructions, listed, strict=True):
-        all_times_s, all_energies_j = table[instruction.key.stage, direction, execution]
+    for instruction, (_, mhz) in zip(pipeline.instructions, listed, strict=True):
+        all_times_s, all_energies_j = table[instruction.key.kind, execution]
         times_s.append(all_times_s[place[mhz]])
         effective_j += all_energies_j[place[mhz]] - workload.gpu.blocking_power_w * times_s[-1]
     time_s = makespan(pipeline.dag, times_s)

@@ -8,7 +8,8 @@ from kareus.errors import ConfigError
 from kareus.fidelity.reference import FrontierRow, ReductionRow, Scenario
 from kareus.gpu_model.gpu import Gpu
 from kareus.gpu_model.model import Tally, tally
-from kareus.graph.records import TRACED, Batch, BlockGraph, Direction
+from kareus.graph.instruction import InstructionKind
+from kareus.graph.records import TRACED, Batch, BlockGraph
 from kareus.partition.extract import extract
 from kareus.profile.programs import Execution, instruction_program, stage_shapes
 from kareus.workload.compose import compose
@@ -26,8 +27,8 @@ class Subject:
 
     workload: Workload
     graphs: dict[Batch, BlockGraph]
-    tallies: dict[TallyKey, Tally]
-    """What every whole instruction executes."""
+    tallies: dict[tuple[InstructionKind, Execution], Tally]
+    """What every whole instruction executes, by its kind and execution."""
 
     def on(self, gpu: Gpu) -> "Subject":
         """The same workload on another GPU."""
@@ -69,7 +70,7 @@ def subject(scenario: Scenario, overrides: tuple[str, ...], config_dir: Path) ->
     graphs = extract(workload.model, workload.parallelism, workload.microbatch_size, workload.sequence_length)
     executions = [Execution.SEQUENTIAL] + [Execution.NANOBATCHING] * (Batch.NANOBATCH in graphs)
     tallies = {
-        (stage, direction, execution): tally(
+        (InstructionKind(stage, 0, direction), execution): tally(
             instruction_program(
                 graphs,
                 shape,

@@ -33,7 +33,7 @@ def trivial_errors(rows: Sequence[FrontierRow], subjects: Subjects) -> TrivialEr
 
 def _flops(subject: Subject) -> float:
     """Of one GPU of every stage, for one microbatch forward and backward."""
-    counted = [tally for (_, _, execution), tally in subject.tallies.items() if execution is Execution.SEQUENTIAL]
+    counted = [tally for (_, execution), tally in subject.tallies.items() if execution is Execution.SEQUENTIAL]
     microbatches = subject.workload.num_microbatches
     return microbatches * float(
         sum(

@@ -11,6 +11,7 @@ from helpers.references import ODD, SMALL
 from kareus.fidelity.plans import clocks_of, instruction_behaviours, microbatch_frontiers
 from kareus.fidelity.subject import subject
 from kareus.gpu_model.model import run_program, run_schedules
+from kareus.graph.instruction import InstructionKind
 from kareus.graph.program import Program, Step
 from kareus.graph.records import TRACED, Batch, Direction, Partition
 from kareus.profile.programs import Execution, instruction_program, stage_shapes
@@ -25,6 +26,7 @@ COARSE = (
 DEFAULT_SM_COUNT = 24
 """SMs of a collective where none are searched; one of the coarse candidates."""
 KEYS = list(itertools.product((0, 1), TRACED))
+KINDS = [InstructionKind(stage, 0, direction) for stage, direction in KEYS]
 
 
 @pytest.fixture(scope="module")
@@ -59,10 +61,15 @@ def test_whole_instructions_cost_what_each_of_their_programs_costs_alone(small):
     behaviours = instruction_behaviours(small, clocks)
     shapes = stage_shapes(small.workload.parallelism.split)
     executions = (Execution.SEQUENTIAL, Execution.NANOBATCHING)
-    assert set(behaviours) == {(*key, execution) for key in KEYS for execution in executions}
-    for (stage, direction, execution), behaviour in behaviours.items():
+    assert set(behaviours) == set(itertools.product(KINDS, executions))
+    for (kind, execution), behaviour in behaviours.items():
         program = instruction_program(
-            small.graphs, shapes[stage], direction, execution, recompute=True, default_sm_count=DEFAULT_SM_COUNT
+            small.graphs,
+            shapes[kind.stage],
+            kind.direction,
+            execution,
+            recompute=True,
+            default_sm_count=DEFAULT_SM_COUNT,
         )
         for n, clock in enumerate(clocks):
             alone = run_program(small.workload.gpu, program, clock)
@@ -182,6 +189,6 @@ def test_an_odd_microbatch_is_planned_sequentially_only(odd):
     frontiers = microbatch_frontiers(odd)
     assert set(frontiers["method"]) == {"sequential", "kareus"}
     assert set(frontiers["execution"]) == {"sequential"}
-    assert set(instruction_behaviours(odd, clocks_of(odd))) == {(*key, Execution.SEQUENTIAL) for key in KEYS}
+    assert set(instruction_behaviours(odd, clocks_of(odd))) == {(kind, Execution.SEQUENTIAL) for kind in KINDS}
     for key in KEYS:
         assert reached(points(frontiers, "sequential", *key), points(frontiers, "kareus", *key)).all()
