@@ -73,12 +73,16 @@ def formulate(problem: Problem, options: AllowedPoints) -> Formulation:
     unit_s = _unit(fastest_s, -1)
     unit_j = _unit(energy_steps_j if energy_steps_j.any() else np.array([problem.waiting_power_w * unit_s]), 1)
     steps = [np.diff(own_s) / unit_s for own_s in times_s]
+
+    # Columns: starts, makespan, then steps; those of an instruction end before column `ends` of it.
     ends = count + 1 + np.cumsum([len(own) for own in steps])
     edges = [
         (i, after, transfer_s)
         for i in range(count)
         for after, transfer_s in problem.dag.successors[i] or ((count, 0.0),)
     ]
+    # A row says: start of the next - start - the steps taken x their time >= fastest time + transfer. The makespan
+    # stands for the start of what follows the last instructions.
     waiting = problem.waiting_power_w * unit_s / unit_j
     return Formulation(
         fastest_s=fastest_s,

@@ -80,6 +80,8 @@ def plans_within(problem: Problem, deadlines_s: Sequence[float]) -> list[Planned
                 f"no plan keeps a deadline of {deadline_s:.6g} s: the fastest takes {fastest_s:.6g} s, and after "
                 f"{frugal_s:.6g} s no plan uses less energy; choose a deadline between the two."
             )
+
+    # Each useful deadline is planned for once, and a plan for an earlier one is taken where it costs less.
     useful_s, inverse = np.unique(np.clip(deadlines_s, fastest_s, frugal_s), return_inverse=True)
     choices = _plan(starts, useful_s)
     costs_j = [problem.cost(choice)[1] for choice in choices]
@@ -91,7 +93,7 @@ def plans_within(problem: Problem, deadlines_s: Sequence[float]) -> list[Planned
 
 
 def cheapest_within(problem: Problem, deadline_s: float) -> PlannedIteration:
-    """As `plans_within`, for one deadline."""
+    """Plan for one deadline as `plans_within` does."""
     return plans_within(problem, [deadline_s])[0]
 
 
@@ -112,9 +114,11 @@ def fastest_within(problem: Problem, energy_j: float, between_s: tuple[float, fl
     low_s, closest_s = max(low_s, reached_s), RESOLUTION * high_s
     if low_s + closest_s >= high_s:
         return None
+
     deadlines_s = low_s + np.geomspace(closest_s, high_s - low_s, ATTEMPTS)[:-1]
     choices = _plan(starts, deadlines_s)
     costs = [problem.cost(choice) for choice in choices]
+
     frugal = [n for n, (_, used_j) in enumerate(costs) if used_j <= energy_j]
     if not frugal:
         return None

@@ -65,6 +65,8 @@ class Relaxation:
         deadline_s = min(deadline_s, self.slowest_s)
         self._highs.changeColBounds(self._formulation.makespan, 0.0, deadline_s / self._formulation.unit_s)
         self._optimise(deadline_s)
+
+        # The bound comes from the prices of the rows, not from the value of the objective: see `_supporting_line`.
         solution = self._highs.getSolution()
         times_s = self._formulation.times_s(self._formulation.shares(np.asarray(solution.col_value)))
         intercept_j, slope_w = self._supporting_line(np.asarray(solution.row_dual))

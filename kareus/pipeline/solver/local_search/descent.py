@@ -25,7 +25,8 @@ def descend(problem: Problem, choices: Choices, deadlines_s: Array, neighbourhoo
     Returns:
         One plan for each of `choices`, never dearer, and within its deadline if that one was; the same shape.
     """
-    choices, improving = choices.copy(), np.arange(len(deadlines_s))
+    choices = choices.copy()
+    improving = np.arange(len(deadlines_s))  # the plans that the last step made cheaper
     for _ in range(neighbourhood.steps):
         before, limits_s = choices[:, improving], deadlines_s[improving]
         moved = before.copy()

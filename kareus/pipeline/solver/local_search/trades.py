@@ -16,7 +16,7 @@ from kareus.pipeline.solver.lanes import Choices
 from kareus.pipeline.solver.local_search.moves import FREE, Moves, Neighbourhood
 from kareus.pipeline.solver.problem import Problem
 
-STEPS = ((1, 1), (2, 1), (1, 2))
+STEPS = ((1, 1), (2, 1))
 """Number of points by which one kind gets faster, and by which the other gets slower."""
 
 
