@@ -13,4 +13,5 @@ settings.load_profile("noisy machine")
 
 def pytest_configure(config: pytest.Config) -> None:
     """Keep traces of models where pytest keeps its own cache; commands that tests start do so too."""
-    os.environ[CACHE_VARIABLE] = str(config.cache.mkdir("kareus"))
+    if config.cache is not None:
+        os.environ[CACHE_VARIABLE] = str(config.cache.mkdir("kareus"))
