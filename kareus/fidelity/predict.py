@@ -52,7 +52,7 @@ def planned_costs(rows: Sequence[FrontierRow], subjects: Subjects) -> list[Plann
         place = {int(clock): n for n, clock in enumerate(clocks)}
         workload = subjects[scenario].workload
         instructions = pipeline_instructions(workload.pipeline.schedule, scenario.pp, scenario.num_microbatches)
-        pipeline = Pipeline(instructions, build_dag(instructions, (0.0,) * (scenario.pp - 1)))
+        pipeline = ScenarioPipeline(instructions, build_dag(instructions, (0.0,) * (scenario.pp - 1)))
         behaviours = instruction_behaviours(subjects[scenario], clocks)
         table = {key: (b.time_s.tolist(), b.energy_j.tolist()) for key, b in behaviours.items()}
         costs |= {n: _planned_cost(row, workload, pipeline, table, place) for n, row in own}
@@ -63,7 +63,7 @@ Table = Mapping[tuple[int, Direction, Execution], tuple[list[float], list[float]
 
 
 @dataclass(frozen=True, slots=True)
-class Pipeline:
+class ScenarioPipeline:
     """Instructions of a scenario's iteration and their order; point-to-point takes no time."""
 
     instructions: tuple[Instruction, ...]
@@ -71,7 +71,7 @@ class Pipeline:
 
 
 def _planned_cost(
-    row: FrontierRow, workload: Workload, pipeline: Pipeline, table: Table, place: Mapping[int, int]
+    row: FrontierRow, workload: Workload, pipeline: ScenarioPipeline, table: Table, place: Mapping[int, int]
 ) -> PlannedCost:
     listed = [work for stage in row.clocks or () for work in stage]
     if [direction for direction, _ in listed] != [i.direction for i in pipeline.instructions]:
@@ -105,7 +105,7 @@ def _balance(instructions: Sequence[Instruction], times_s: Sequence[float], scen
     return busy_s[scenario.pp - 1] / busy_s[0] if busy_s[0] else 1.0
 
 
-class Curve:
+class IterationCurve:
     """The iteration frontier of one method, as the linear program bounds it; plans reach it within about 0.5 %."""
 
     def __init__(self, problem: Problem) -> None:
@@ -132,7 +132,7 @@ class Curve:
         return self._relaxation.time_s(energy_j)
 
 
-class Planned:
+class PlannedMethods:
     """What the methods reach on one workload, planned exhaustively in the model."""
 
     def __init__(self, subject: Subject, *, with_transfers: bool) -> None:
@@ -146,12 +146,12 @@ class Planned:
         self._config: PipelineSlice = cut(subject.workload, "pipeline")
         self._with_transfers = with_transfers
         self._microbatch = microbatch_frontiers(subject)
-        self._curves: dict[str, Curve] = {}
+        self._curves: dict[str, IterationCurve] = {}
 
-    def curve(self, method: str) -> Curve:
+    def curve(self, method: str) -> IterationCurve:
         """The iteration frontier of `method`."""
         if method not in self._curves:
-            self._curves[method] = Curve(self._problem(method))
+            self._curves[method] = IterationCurve(self._problem(method))
         return self._curves[method]
 
     def _problem(self, method: str) -> Problem:
@@ -167,7 +167,7 @@ class Planned:
         return curve.fastest_s, curve.energy_j(curve.fastest_s) or 0.0
 
 
-def predicted_percent(planned: Planned, row: ReductionRow) -> dict[str, float | None]:
+def predicted_percent(planned: PlannedMethods, row: ReductionRow) -> dict[str, float | None]:
     """What the methods of a row save, or the ablation of its table costs; None where a method has no such point."""
     if row.table in ABLATIONS:
         base, other = (planned.at_max_throughput(m) for m in ("kareus", ABLATIONS[row.table]))
@@ -176,7 +176,7 @@ def predicted_percent(planned: Planned, row: ReductionRow) -> dict[str, float | 
     return {method: _saved_percent(planned, row.metric, method) for method in row.given_percent}
 
 
-def _saved_percent(planned: Planned, metric: str, method: str) -> float | None:
+def _saved_percent(planned: PlannedMethods, metric: str, method: str) -> float | None:
     if metric in ("time_reduction_pct", "energy_reduction_pct"):
         axis = 0 if metric.startswith("time") else 1
         value, base = (planned.at_max_throughput(m)[axis] for m in (method, "sequential"))

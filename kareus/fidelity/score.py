@@ -7,7 +7,7 @@ from statistics import fmean
 
 from kareus.fidelity.predict import (
     EXECUTIONS,
-    Planned,
+    PlannedMethods,
     planned_costs,
     predicted_percent,
     undominated,
@@ -146,7 +146,7 @@ def score_frontiers(rows: Sequence[FrontierRow], subjects: Subjects) -> Frontier
 def score_reductions(rows: Sequence[ReductionRow], subjects: Subjects) -> ReductionScore:
     """Score what our own plans save."""
     planned = {
-        scenario: Planned(subjects[scenario], with_transfers=True)
+        scenario: PlannedMethods(subjects[scenario], with_transfers=True)
         for scenario in dict.fromkeys(row.scenario for row in rows)
     }
     errors = []
@@ -193,11 +193,11 @@ def given_orders(errors: Sequence[ReductionError]) -> list[Order]:
 
 def _curve_errors(rows: Sequence[FrontierRow], subjects: Subjects) -> list[CurveError]:
     groups = by_curve([row for row, counts in zip(rows, undominated(rows), strict=True) if counts])
-    planned = {scenario: Planned(subjects[scenario], with_transfers=False) for scenario, _ in groups}
+    planned = {scenario: PlannedMethods(subjects[scenario], with_transfers=False) for scenario, _ in groups}
     return [_curve_error(planned[key[0]], own, subjects[key[0]]) for key, own in groups.items()]
 
 
-def _curve_error(planned: Planned, rows: Sequence[FrontierRow], subject: Subject) -> CurveError:
+def _curve_error(planned: PlannedMethods, rows: Sequence[FrontierRow], subject: Subject) -> CurveError:
     first = min(rows, key=lambda row: row.time_s)
     curve, gpus = planned.curve(first.method), subject.workload.parallelism.gpus_per_stage
     energies = [(curve.energy_j(row.time_s), row.energy_j) for row in rows]

@@ -8,7 +8,7 @@ from helpers.builders import CONFIG, a100
 from kareus.fidelity import joint_fit
 from kareus.fidelity.fit import with_coefficients
 from kareus.fidelity.joint_fit import PRIORS, fit_jointly
-from kareus.fidelity.predict import Planned, planned_costs, predicted_percent
+from kareus.fidelity.predict import PlannedMethods, planned_costs, predicted_percent
 from kareus.fidelity.reference import FrontierRow, ReductionRow, Scenario
 from kareus.fidelity.subject import subject
 from kareus.graph.records import Direction
@@ -44,7 +44,7 @@ def rows(subjects):
 
 @pytest.fixture(scope="module")
 def tables(subjects):
-    planned = Planned(subjects[SCENARIO], with_transfers=True)
+    planned = PlannedMethods(subjects[SCENARIO], with_transfers=True)
     blank = [
         ReductionRow(
             scenario=SCENARIO, table="max_throughput", metric=metric, given_percent=dict.fromkeys(methods, 0.0)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from kareus.errors import ArtifactError
 from kareus.fidelity.plans import microbatch_frontiers
-from kareus.fidelity.predict import Planned, planned_costs, predicted_percent, undominated
+from kareus.fidelity.predict import PlannedMethods, planned_costs, predicted_percent, undominated
 from kareus.fidelity.subject import subject
 from kareus.gpu_model.model import run_program
 from kareus.pipeline.frontiers import iteration_rows
@@ -29,7 +29,7 @@ def small():
 
 @pytest.fixture(scope="module")
 def planned(small):
-    return Planned(small, with_transfers=True)
+    return PlannedMethods(small, with_transfers=True)
 
 
 def costs_by_hand(small, clocks, execution):
@@ -80,7 +80,7 @@ def end_by_events(stages):
 
 def test_without_transfers_a_plan_takes_what_its_listed_clocks_take(small, planned):
     (cost,) = planned_costs([frontier_row(clocks=one_f_one_b_clocks(SMALL, 1410))], {SMALL: small})
-    without_s, without_j = Planned(small, with_transfers=False).at_max_throughput("sequential")
+    without_s, without_j = PlannedMethods(small, with_transfers=False).at_max_throughput("sequential")
     assert without_s == pytest.approx(cost.time_s, rel=1e-9)
     assert without_j == pytest.approx(cost.energy_j * small.workload.parallelism.gpus_per_stage, rel=1e-9)
     assert planned.at_max_throughput("sequential")[0] > without_s

@@ -33,7 +33,9 @@ def predict(monkeypatch):
         monkeypatch.setattr(
             score, "planned_costs", lambda rows, _: [PlannedCost(*costs[row.point], balance=1.0) for row in rows]
         )
-        monkeypatch.setattr(score, "Planned", lambda _, with_transfers: SimpleNamespace(curve=curves.__getitem__))
+        monkeypatch.setattr(
+            score, "PlannedMethods", lambda _, with_transfers: SimpleNamespace(curve=curves.__getitem__)
+        )
 
     return set_to
 
@@ -43,7 +45,7 @@ def predict_percent(monkeypatch):
     """Sets what methods are predicted to save, by table and metric; everything by method."""
 
     def set_to(by_row):
-        monkeypatch.setattr(score, "Planned", lambda _, with_transfers: None)
+        monkeypatch.setattr(score, "PlannedMethods", lambda _, with_transfers: None)
         monkeypatch.setattr(score, "predicted_percent", lambda _, row: by_row[row.table, row.metric])
 
     return set_to
