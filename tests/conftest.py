@@ -13,4 +13,6 @@ settings.load_profile("noisy machine")
 
 def pytest_configure(config: pytest.Config) -> None:
     """Keep traces of models where pytest keeps its own cache; commands that tests start do so too."""
-    os.environ[CACHE_VARIABLE] = str(config.cache.mkdir("kareus"))
+    cache = getattr(config, "cache", None)  # absent where pytest is told to keep none
+    if cache is not None:
+        os.environ[CACHE_VARIABLE] = str(cache.mkdir("kareus"))

@@ -105,7 +105,7 @@ def _balance(instructions: Sequence[Instruction], times_s: Sequence[float], scen
     return busy_s[scenario.pp - 1] / busy_s[0] if busy_s[0] else 1.0
 
 
-class BoundCurve:
+class IterationCurve:
     """The iteration frontier of one method, as the linear program bounds it; plans reach it within about 0.5 %."""
 
     def __init__(self, problem: Problem) -> None:
@@ -146,12 +146,12 @@ class PlannedMethods:
         self._config: PipelineSlice = cut(subject.workload, "pipeline")
         self._with_transfers = with_transfers
         self._microbatch = microbatch_frontiers(subject)
-        self._curves: dict[str, BoundCurve] = {}
+        self._curves: dict[str, IterationCurve] = {}
 
-    def curve(self, method: str) -> BoundCurve:
+    def curve(self, method: str) -> IterationCurve:
         """The iteration frontier of `method`."""
         if method not in self._curves:
-            self._curves[method] = BoundCurve(self._problem(method))
+            self._curves[method] = IterationCurve(self._problem(method))
         return self._curves[method]
 
     def _problem(self, method: str) -> Problem:

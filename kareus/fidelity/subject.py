@@ -17,9 +17,6 @@ from kareus.workload.config import Workload
 from kareus.workload.divisibility import check_divisibility
 from kareus.workload.resolve import with_split
 
-TallyKey = tuple[int, Direction, Execution]
-"""Stage, direction, and how it is executed."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:

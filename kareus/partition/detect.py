@@ -19,7 +19,7 @@ from kareus.graph.records import (
 )
 from kareus.partition.events import INNER_BLOCK, Trace
 from kareus.partition.operators import (
-    Exchange,
+    CollectiveRun,
     Run,
     collective_of,
     count_reads,
@@ -47,7 +47,7 @@ class _Cut:
     """A segment before it is measured."""
 
     runs: tuple[Run, ...]
-    exchange: Exchange | None
+    exchange: CollectiveRun | None
 
 
 def segments_of(trace: Trace, scope: Scope, direction: Direction) -> tuple[Segment, ...]:
@@ -97,7 +97,7 @@ def _walk(graph: BlockGraph, layers: int, direction: Direction, *, recompute: bo
     return [partition_of(pair.segment, pair.collective) for pair in pairs if pair.segment and pair.collective]
 
 
-def _cut(program: Iterable[Run | Exchange]) -> list[_Cut]:
+def _cut(program: Iterable[Run | CollectiveRun]) -> list[_Cut]:
     cuts, runs = [], list[Run]()
     for item in program:
         if isinstance(item, Run):
@@ -108,13 +108,13 @@ def _cut(program: Iterable[Run | Exchange]) -> list[_Cut]:
     return [*cuts, _Cut(tuple(runs), None)] if runs else cuts
 
 
-def _inner(program: Sequence[Run | Exchange]) -> list[_Cut]:
+def _inner(program: Sequence[Run | CollectiveRun]) -> list[_Cut]:
     """The cuts that end in the inner block; without collectives, what ends in it."""
     cuts = [cut for cut in _cut(program) if cut.exchange and _is_inner(cut.exchange)]
     return cuts or [_Cut(tuple(item for item in program if isinstance(item, Run) and _is_inner(item)), None)]
 
 
-def _is_inner(item: Run | Exchange) -> bool:
+def _is_inner(item: Run | CollectiveRun) -> bool:
     return item.events[-1].path.startswith(INNER_BLOCK)
 
 

@@ -24,7 +24,7 @@ class Region(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class TracedEvent:
     """One kernel or collective."""
 
     path: str
@@ -43,7 +43,7 @@ class Event:
 class Trace:
     """A recording of the embedding, some blocks and the head, each forward and backward."""
 
-    events: tuple[Event, ...]
+    events: tuple[TracedEvent, ...]
     """In program order."""
     lasting: frozenset[int]
     """Buffers that outlive the recording: weights, their gradients, outputs."""

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from kareus.graph.records import WEIGHT_GRADIENT_SUFFIX, Collective, CollectiveKind, Direction, Operator, OperatorKind
-from kareus.partition.events import Event, Region
+from kareus.partition.events import Region, TracedEvent
 
 _MATMULS = {"mm", "addmm"}
 _ATTENTIONS = {
@@ -40,22 +40,22 @@ class Run:
 
     name: str
     kind: OperatorKind
-    events: tuple[Event, ...]
+    events: tuple[TracedEvent, ...]
     kernels: int
 
 
 @dataclass(frozen=True, slots=True)
-class Exchange:
+class CollectiveRun:
     """Consecutive collectives of one kind over one process group."""
 
-    events: tuple[Event, ...]
+    events: tuple[TracedEvent, ...]
 
 
-def program_of(events: Iterable[Event]) -> list[Run | Exchange]:
+def program_of(events: Iterable[TracedEvent]) -> list[Run | CollectiveRun]:
     """Group kernels by operator, short memory-bound operators with their like, and collectives with theirs."""
-    program: list[Run | Exchange] = []
+    program: list[Run | CollectiveRun] = []
     for (_, collective), consecutive in itertools.groupby(events, key=lambda e: (e.path, e.axis and e.kernel)):
-        for item in [Exchange(tuple(consecutive))] if collective else _runs(tuple(consecutive)):
+        for item in [CollectiveRun(tuple(consecutive))] if collective else _runs(tuple(consecutive)):
             joined = _joined(program[-1], item) if program else None
             program[-1:] = [joined] if joined else [*program[-1:], item]
     return program
@@ -92,7 +92,7 @@ def operator_of(run: Run, trace_reads: Counter[int], lasting: frozenset[int]) ->
     )
 
 
-def collective_of(exchange: Exchange) -> Collective:
+def collective_of(exchange: CollectiveRun) -> Collective:
     """Describe consecutive collectives as one."""
     first = exchange.events[0]
     return Collective(
@@ -104,12 +104,12 @@ def collective_of(exchange: Exchange) -> Collective:
     )
 
 
-def count_reads(events: Iterable[Event]) -> Counter[int]:
+def count_reads(events: Iterable[TracedEvent]) -> Counter[int]:
     """How often each buffer is read."""
     return Counter(region.buffer for event in events for region in event.reads)
 
 
-def _runs(events: tuple[Event, ...]) -> list[Run]:
+def _runs(events: tuple[TracedEvent, ...]) -> list[Run]:
     """Split the consecutive kernels of one module; the backward of a matrix product is two operators."""
     name = events[0].path.rpartition(".")[2]
     products = [i for i, e in enumerate(events) if e.kernel in _MATMULS]
@@ -127,12 +127,12 @@ def _runs(events: tuple[Event, ...]) -> list[Run]:
     return [Run(name, OperatorKind.GEMM if products else OperatorKind.MEMORY, events, 1)]
 
 
-def _joined(before: Run | Exchange, after: Run | Exchange) -> Run | Exchange | None:
+def _joined(before: Run | CollectiveRun, after: Run | CollectiveRun) -> Run | CollectiveRun | None:
     """The two as one group, or None if they do not belong together."""
-    if isinstance(before, Exchange) and isinstance(after, Exchange):
+    if isinstance(before, CollectiveRun) and isinstance(after, CollectiveRun):
         alike = (before.events[0].kernel, before.events[0].axis) == (after.events[0].kernel, after.events[0].axis)
-        return Exchange(before.events + after.events) if alike else None
-    if isinstance(before, Exchange) or isinstance(after, Exchange):
+        return CollectiveRun(before.events + after.events) if alike else None
+    if isinstance(before, CollectiveRun) or isinstance(after, CollectiveRun):
         return None
     if {before.kind, after.kind} != {OperatorKind.MEMORY}:
         return None
@@ -140,7 +140,7 @@ def _joined(before: Run | Exchange, after: Run | Exchange) -> Run | Exchange | N
     return replace(before, name=name, events=before.events + after.events, kernels=before.kernels + after.kernels)
 
 
-def _entering(events: Sequence[Event]) -> list[Region]:
+def _entering(events: Sequence[TracedEvent]) -> list[Region]:
     """Regions that are read and were not written before by `events`, each once."""
     written: set[int] = set()
     entering: dict[tuple[int, int, int], Region] = {}
@@ -152,7 +152,7 @@ def _entering(events: Sequence[Event]) -> list[Region]:
     return list(entering.values())
 
 
-def _copies(run: Run) -> list[Event]:
+def _copies(run: Run) -> list[TracedEvent]:
     if run.kind not in (OperatorKind.ATTENTION, OperatorKind.ATTENTION_BACKWARD):
         return []
     return [event for event in run.events if event.kernel not in _ATTENTIONS.keys() | _MASKING]
@@ -168,7 +168,7 @@ def _shape_and_flops(run: Run, leaving: Iterable[Region]) -> tuple[tuple[int, ..
     return _attention([e for e in run.events if e.kernel in _ATTENTIONS])
 
 
-def _attention(kernels: Sequence[Event]) -> tuple[tuple[int, ...], int]:
+def _attention(kernels: Sequence[TracedEvent]) -> tuple[tuple[int, ...], int]:
     """Shape and FLOPs of attention, whose queries may come in chunks, each the last tokens of the keys it sees.
 
     Of q queries and k keys, q k - q^2 / 2 pairs are not masked; a pair costs 2 d FLOPs a matrix product and head.

@@ -11,7 +11,7 @@ from typing import Any
 
 from kareus.errors import KareusError
 from kareus.graph.records import Direction
-from kareus.partition.events import Event, Region, Trace
+from kareus.partition.events import Region, Trace, TracedEvent
 from kareus.partition.structure import Dimensions
 
 Product = tuple[int, tuple[str, ...]]
@@ -55,7 +55,7 @@ class TraceTemplate:
             for buffer, start, elements, shape, itemsize in self.regions
         ]
         events = tuple(
-            Event(
+            TracedEvent(
                 e.path,
                 e.direction,
                 e.kernel,

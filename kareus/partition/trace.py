@@ -27,7 +27,7 @@ from kareus.model.config import Model, Parallelism
 from kareus.model.ends import Embedding, Head
 from kareus.model.layers import rotary_table
 from kareus.model.shards import Shard, shard_of
-from kareus.partition.events import TRACED_BLOCKS, Event, Region, Trace
+from kareus.partition.events import TRACED_BLOCKS, Region, Trace, TracedEvent
 from kareus.partition.structure import HEAD_VALUES, Dimensions, Structure
 
 DTYPE = torch.bfloat16
@@ -104,7 +104,7 @@ def _record(model: Model, shard: Shard, parallelism: Parallelism, batch: int) ->
         table = rotary_table(model, shard.tokens, mesh.cp)
         ids = torch.empty(batch, shard.tokens, dtype=torch.long)
         hidden = torch.empty(batch, shard.tokens, shard.hidden_size, dtype=DTYPE, requires_grad=True)
-        recorder = Recorder({"embedding": embedding, "blocks": blocks, "head": head})
+        recorder = KernelRecorder({"embedding": embedding, "blocks": blocks, "head": head})
         recorder.run(lambda _: embedding(ids), None)
         recorder.run(lambda x: _through(blocks, x, table), hidden)
         recorder.run(lambda x: head(x, ids), hidden)
@@ -137,7 +137,7 @@ def _fake_communicator(axis: str, ranks: Iterable[int]) -> ProcessGroupCommunica
     return ProcessGroupCommunicator(axis, dist.new_group(list(ranks), group_desc=axis))
 
 
-class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class KernelRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Records kernels while modules run, and the leaf module that each belongs to.
 
     A kernel of backward belongs to the module during whose forward its autograd node was made. The sum of two
@@ -146,7 +146,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __init__(self, roots: dict[str, nn.Module]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.events: list[Event] = []
+        self.events: list[TracedEvent] = []
         self.lasting: set[int] = set()
         self._alive: list[Tensor] = []  # so that no two buffers share an identity
         self._current = ("", Direction.FORWARD)
@@ -177,14 +177,14 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.events.append(event)
         return output
 
-    def _event(self, func: Any, args: Any, kwargs: Any, output: Any) -> Event | None:
+    def _event(self, func: Any, args: Any, kwargs: Any, output: Any) -> TracedEvent | None:
         space, _, kernel = func.name().split(".")[0].partition("::")
         inputs, outputs = _tensors((args, kwargs)), _tensors(output)
         self._alive += inputs + outputs
         if space == "c10d":
             group = next(g for g in map(_process_group, args) if g is not None)
             target, source = _region(inputs[0]), _region(inputs[-1])  # one tensor where it works in place
-            return Event(*self._current, kernel, (source,), (target,), group.group_desc, group.size())
+            return TracedEvent(*self._current, kernel, (source,), (target,), group.group_desc, group.size())
         arguments = zip(args, func._schema.arguments, strict=False)
         changed = _tensors([value for value, declared in arguments if declared.is_write])
         known = {_buffer(t) for t in inputs}
@@ -192,7 +192,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         writes = [_region(t) for t in changed or outputs if changed or _buffer(t) not in known]
         if not writes or kernel in _ALLOCATIONS:
             return None  # a view, or memory without content
-        return Event(*self._current, kernel, *_exact(kernel, reads, writes))
+        return TracedEvent(*self._current, kernel, *_exact(kernel, reads, writes))
 
     def _keep(self, tensors: Iterable[Tensor]) -> None:
         tensors = list(tensors)

@@ -35,7 +35,10 @@ def cached_template(structure: Structure) -> TraceTemplate:
     Raises:
         KareusError: it has to be traced, and this process already runs distributed training.
     """
-    path = cache_folder() / "traces" / f"{_key(structure)}.json"
+    folder = cache_folder()
+    if folder is None:
+        return _traced(structure)
+    path = folder / "traces" / f"{_key(structure)}.json"
     known = _read(path)
     if known is None:
         known = _traced(structure)
@@ -43,10 +46,15 @@ def cached_template(structure: Structure) -> TraceTemplate:
     return known
 
 
-def cache_folder() -> Path:
-    """Return the folder of caches."""
+def cache_folder() -> Path | None:
+    """Return the folder of caches; None where the environment names none and the user has no home."""
     own, shared = os.environ.get(CACHE_VARIABLE), os.environ.get("XDG_CACHE_HOME")
-    return Path(own) if own else Path(shared or Path.home() / ".cache") / "kareus"
+    if own:
+        return Path(own)
+    try:
+        return Path(shared or Path.home() / ".cache") / "kareus"
+    except RuntimeError:  # a user whom the system does not know, as in a container
+        return None
 
 
 def _traced(structure: Structure) -> TraceTemplate:
@@ -71,9 +79,7 @@ def code_of(rooms: tuple[str, ...]) -> str:
 
 
 def _read(path: Path) -> TraceTemplate | None:
-    """Read a template; None where there is none that is whole."""
-    if not path.is_file():
-        return None
+    """Read a template; None where there is none that is whole and may be read."""
     try:
         return from_plain(unsealed(read_json(path)))
     except (ArtifactError, ConfigError, KeyError, TypeError, ValueError, IndexError) as error:

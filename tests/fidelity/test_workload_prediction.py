@@ -6,7 +6,7 @@ import pytest
 from helpers.builders import CONFIG
 
 from kareus.errors import ConfigError
-from kareus.fidelity.predict import Planned
+from kareus.fidelity.predict import PlannedMethods
 from kareus.fidelity.reference import Scenario
 from kareus.fidelity.subject import subject
 from kareus.fidelity.workload_prediction import predict
@@ -38,7 +38,7 @@ def default():
 
 @pytest.fixture(scope="module")
 def planned():
-    return Planned(subject(DEFAULT, COARSE, CONFIG), with_transfers=True)
+    return PlannedMethods(subject(DEFAULT, COARSE, CONFIG), with_transfers=True)
 
 
 @pytest.mark.parametrize("method", ["sequential", "nanobatching"])

@@ -1,8 +1,8 @@
 """How bytes are counted and kernels grouped, on traces written by hand."""
 
 from kareus.graph.records import Direction, OperatorKind
-from kareus.partition.events import Event, Region
-from kareus.partition.operators import Exchange, Run, collective_of, count_reads, operator_of, program_of
+from kareus.partition.events import Region, TracedEvent
+from kareus.partition.operators import CollectiveRun, Run, collective_of, count_reads, operator_of, program_of
 
 ITEM = 2
 
@@ -14,11 +14,11 @@ def region(buffer: int, *shape: int, offset: int = 0) -> Region:
     return Region(buffer, offset, ITEM * elements, shape, ITEM)
 
 
-def kernel(path: str, name: str, reads: list[Region], writes: list[Region], axis: str = "") -> Event:
-    return Event(path, Direction.FORWARD, name, tuple(reads), tuple(writes), axis, 4 if axis else 1)
+def kernel(path: str, name: str, reads: list[Region], writes: list[Region], axis: str = "") -> TracedEvent:
+    return TracedEvent(path, Direction.FORWARD, name, tuple(reads), tuple(writes), axis, 4 if axis else 1)
 
 
-def names(program: list[Run | Exchange]) -> list[str]:
+def names(program: list[Run | CollectiveRun]) -> list[str]:
     return [item.name if isinstance(item, Run) else item.events[0].kernel for item in program]
 
 
@@ -62,22 +62,22 @@ def test_parts_of_a_buffer_are_counted_once_each() -> None:
 
 
 def test_only_collectives_of_one_kind_are_fused() -> None:
-    def gather(buffer: int) -> Event:
+    def gather(buffer: int) -> TracedEvent:
         return kernel("attention", "_allgather_base_", [region(buffer, 8)], [region(buffer + 1, 32)], axis="cp")
 
     reduce = kernel("down", "allreduce_", [region(9, 8)], [region(9, 8)], axis="tp")
     both, other = program_of([gather(1), gather(3), reduce])
-    assert isinstance(both, Exchange)
-    assert isinstance(other, Exchange)
+    assert isinstance(both, CollectiveRun)
+    assert isinstance(other, CollectiveRun)
     assert (collective_of(both).fused, collective_of(both).message_bytes) == (2, 2 * 32 * ITEM)
     assert (collective_of(other).fused, collective_of(other).group_size) == (1, 4)
 
 
 def test_backward_of_a_product_is_split_with_the_gradient_of_its_input_first() -> None:
     events = [
-        Event("down", Direction.BACKWARD, "mm", (region(1, 2, 4), region(2, 4, 3)), (region(3, 2, 3),)),
-        Event("down", Direction.BACKWARD, "mm", (region(1, 4, 2), region(4, 2, 3)), (region(5, 4, 3),)),
-        Event("down", Direction.BACKWARD, "add_", (region(6, 4, 3), region(5, 4, 3)), (region(6, 4, 3),)),
+        TracedEvent("down", Direction.BACKWARD, "mm", (region(1, 2, 4), region(2, 4, 3)), (region(3, 2, 3),)),
+        TracedEvent("down", Direction.BACKWARD, "mm", (region(1, 4, 2), region(4, 2, 3)), (region(5, 4, 3),)),
+        TracedEvent("down", Direction.BACKWARD, "add_", (region(6, 4, 3), region(5, 4, 3)), (region(6, 4, 3),)),
     ]
     program = program_of(events)
     assert names(program) == ["down.dgrad", "down.wgrad"]

@@ -11,7 +11,7 @@ from kareus.errors import KareusError
 from kareus.graph.records import Batch, Direction
 from kareus.model.config import Parallelism
 from kareus.partition import template
-from kareus.partition.events import Event, Region, Trace
+from kareus.partition.events import Region, Trace, TracedEvent
 from kareus.partition.extract import extract, graph_of
 from kareus.partition.structure import Structure, probes
 from kareus.partition.template import template_of
@@ -72,7 +72,7 @@ def recorded(*shape, kernel="mm", buffer=7, offset=0):
     for n in shape:
         size *= n
     region = Region(buffer, offset, size, tuple(shape), 2)
-    return Trace((Event("mlp.down", Direction.FORWARD, kernel, (region,), (region,)),), frozenset({buffer, 99}))
+    return Trace((TracedEvent("mlp.down", Direction.FORWARD, kernel, (region,), (region,)),), frozenset({buffer, 99}))
 
 
 def test_sizes_are_named_by_their_factors():

@@ -108,6 +108,19 @@ def test_the_folder_follows_the_environment(own, shared, expected, monkeypatch):
     assert str(cache_folder()) == expected
 
 
+def test_without_a_folder_each_process_traces(traced, monkeypatch):
+    def no_home():
+        raise RuntimeError("Could not determine home directory.")
+
+    for name in (CACHE_VARIABLE, "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(trace_cache.Path, "home", no_home)
+    assert cache_folder() is None
+    assert again() == again()
+    assert len(traced) == 2
+    cached_template.cache_clear()
+
+
 @pytest.mark.slow
 def test_a_cached_structure_is_extracted_without_torch(folder):
     command = [sys.executable, "-c", EXTRACT]
