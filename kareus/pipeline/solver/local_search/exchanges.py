@@ -10,7 +10,11 @@ from kareus.pipeline.solver.local_search.moves import Moves, Neighbourhood
 from kareus.pipeline.solver.problem import Problem
 
 EFFORT = 70_000
-"""Number of instructions times exchanges that are tried on one plan."""
+"""Number of instructions times exchanges that are tried on one plan.
+
+Half of it widens the mean gap of pipelines of 65 to 187 instructions by 0.003 points; twice as much narrows it by as
+much and takes 1.4 times as long.
+"""
 
 
 def exchanges(problem: Problem) -> Neighbourhood:

