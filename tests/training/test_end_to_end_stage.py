@@ -34,7 +34,7 @@ def test_ranks_of_all_plans_are_in_one_table_at_default_clocks(
     started: list[int] = []
     device = FakeDevice(tmp_path)
     monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path / "claims"))
-    monkeypatch.setattr(clocks, "device_of", lambda world: device)
+    monkeypatch.setattr(clocks, "gpu_of", lambda cpu: device)
 
     def launch(arguments: Sequence[str], ranks: int) -> None:
         started.append(ranks)
