@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from kareus.fidelity.workload_prediction import WorkloadPrediction
+    from kareus.fidelity.workload_prediction import Prediction
     from kareus.plans.document import Plan
     from kareus.workload.config import Workload
 
@@ -32,7 +32,7 @@ def resolve(overrides: Sequence[str] = (), config_dir: str | PathLike[str] = "co
     return list(resolve_accepted(overrides, Path(config_dir)).values())
 
 
-def predict(workload: "Workload", method: str = "sequential", frequency_mhz: int | None = None) -> "WorkloadPrediction":
+def predict(workload: "Workload", method: str = "sequential", frequency_mhz: int | None = None) -> "Prediction":
     """Predict the time and energy of one iteration from the GPU model alone, without search or measurement.
 
     Args:

@@ -80,7 +80,7 @@ class CollectivePrediction:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkloadPrediction:
+class Prediction:
     """Predicted cost of one iteration of a workload."""
 
     method: str
@@ -103,7 +103,7 @@ class WorkloadPrediction:
     """Errors of the GPU model; None where they were not measured for this GPU's numbers."""
 
 
-def predict(workload: Workload, method: str = "sequential", frequency_mhz: int | None = None) -> WorkloadPrediction:
+def predict(workload: Workload, method: str = "sequential", frequency_mhz: int | None = None) -> Prediction:
     """Predict the time and energy of one iteration of a workload.
 
     Args:
@@ -128,7 +128,7 @@ def predict(workload: Workload, method: str = "sequential", frequency_mhz: int |
     energy_j = sum(stage.energy_j for stage in stages)
     sequences = workload.microbatch_size * workload.num_microbatches * workload.parallelism.dp
     tokens = sequences * workload.sequence_length
-    return WorkloadPrediction(
+    return Prediction(
         method=method,
         frequency_mhz=clock_mhz,
         time_s=time_s,

@@ -5,6 +5,8 @@ import importlib
 import re
 import subprocess
 import sys
+from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -97,3 +99,32 @@ def test_commands_are_importable_and_complete():
         stage = importlib.import_module(module)
         assert callable(stage.add_arguments)
         assert callable(stage.run)
+
+
+ALIASED = (ast.Subscript, ast.BinOp, ast.Attribute, ast.Name)
+"""What a type alias is assigned: `dict[str, int]`, `A | B`, `module.A` or `A`."""
+
+
+def type_names(module: ast.Module) -> Iterator[str]:
+    """Names of the classes and type aliases that a module defines; a `TypeVar` is a call and does not count."""
+    for statement in module.body:
+        match statement:
+            case ast.ClassDef(name=name):
+                yield name
+            case ast.Assign(
+                targets=[ast.Name(id=name)], value=ast.Subscript() | ast.BinOp() | ast.Attribute() | ast.Name()
+            ):
+                if name.lstrip("_")[:1].isupper() and not name.isupper():  # names in capitals are constants
+                    yield name
+            case ast.AnnAssign(target=ast.Name(id=name), annotation=annotation) if "TypeAlias" in ast.unparse(
+                annotation
+            ):
+                yield name
+
+
+def test_no_type_name_is_defined_twice():
+    modules: defaultdict[str, set[str]] = defaultdict(set)
+    for path in (ROOT / "kareus").rglob("*.py"):
+        for name in type_names(ast.parse(path.read_text())):
+            modules[name].add(str(path.relative_to(ROOT)))
+    assert {name: sorted(paths) for name, paths in modules.items() if len(paths) > 1} == {}
