@@ -8,5 +8,5 @@
 - `splices`: one plan up to some moment, another one from there on. More than 64 instructions, where gaps are wide.
 
 Without exchanges the mean gap to the lower bound is 0.008 to 0.014 points of percent wider, without splices 0.005 to
-0.011 points, without trades 0.001 points, but that of single plans up to 0.03 (`benchmarks/local_search.py`).
+0.009 points, without trades 0.001 points, but that of single plans up to 0.03 (`benchmarks/local_search.py`).
 """

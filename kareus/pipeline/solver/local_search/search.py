@@ -19,7 +19,7 @@ Without the second start, the mean gap is 0.004 points wider; half or twice its 
 WIDE = 0.001
 """Gap above which the plans of long pipelines are spliced.
 
-Half of it narrows the mean gap by 0.001 points and takes a third more time; twice as much widens it by 0.003 to 0.007.
+Half of it narrows the mean gap by less than 0.001 points; twice as much widens it by 0.003 to 0.007.
 """
 NEARBY = (0.996, 1.004)
 """Deadlines, as shares of one whose gap is wide, that plans to splice are made for.
