@@ -41,10 +41,10 @@ bench-pipeline: $(VENV)/bench.stamp ## compare the solver of iteration frontiers
 bench-search: $(VENV)/bench.stamp ## compare strategies of the search on simulated partitions (under 20 minutes on 2 cores)
 	python benchmarks/search.py
 
-attack: $(VENV)/bench.stamp $(VENV)/test.stamp ## attack everything: kills, damage, hostile input (half an hour on 2 quiet cores)
+attack: $(VENV)/bench.stamp $(VENV)/test.stamp ## attack everything: kills, damage, hostile input (an hour)
 	python benchmarks/attack.py
 
-acceptance: $(VENV)/bench.stamp $(VENV)/test.stamp ## measure what is promised of whole runs: campaigns, kills, a clone, attacks, the benchmarks (1.5 hours)
+acceptance: $(VENV)/bench.stamp $(VENV)/test.stamp ## measure what is promised of whole runs: campaigns, kills, a clone, attacks, the benchmarks (2 hours)
 	python benchmarks/pipeline.py
 	python benchmarks/search.py --quick
 	python benchmarks/engine.py
