@@ -237,7 +237,7 @@ def test_no_other_plan_has_a_smaller_product_or_costs_less(rows, per_kwh, per_gp
         "deadline=\x1b[2Js",
     ],
 )
-def test_a_limit_that_no_iteration_could_have_is_refused_in_one_line(text):
+def test_a_limit_that_no_iteration_could_have_is_refused(text):
     with pytest.raises(ConfigError, match=r"^selector '") as raised:
         parse_selector(text)
     assert str(raised.value).isprintable()

@@ -24,7 +24,7 @@ def planned(direction: Direction, microbatch: int, execution: Execution, *choice
     )
 
 
-def test_each_microbatch_of_a_stage_has_the_two_schedules_that_the_plan_gives_it() -> None:
+def test_each_microbatch_has_the_two_schedules_of_the_plan() -> None:
     stage = StagePlan(
         stage=0,
         layers=2,
