@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
-from test_plan_file import folder_of
+from test_check import folder_of
 
 from kareus.cli import main
 

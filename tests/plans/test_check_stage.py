@@ -7,7 +7,7 @@ import pytest
 from helpers.builders import resealed
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from test_plan_file import BACKWARD, folder_of, instruction, microbatch_rows, origin
+from test_check import BACKWARD, folder_of, instruction, microbatch_rows, origin
 
 from kareus.artifacts.layout import WorkloadFolder
 from kareus.artifacts.records import to_plain
