@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from kareus.frontier.compose import MOST_POINTS, Option, RepeatedPartition, compose, effective
 from kareus.pareto import pareto_front
-from kareus.schedule.choice import Choice
+from kareus.schedule.records import Choice
 
 POWER_W = 85.0
 

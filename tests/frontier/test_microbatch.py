@@ -7,7 +7,7 @@ from kareus.frontier.compose import Option
 from kareus.frontier.microbatch import ExecutionCost, Makeup, Point, frontier, overlap_makeup, overlap_points
 from kareus.graph.records import Batch, Direction
 from kareus.profile.programs import Execution, StageShape
-from kareus.schedule.choice import Choice
+from kareus.schedule.records import Choice
 
 GPU = a100()
 INNER = StageShape(layers=3, first=False, last=False)

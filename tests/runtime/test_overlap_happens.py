@@ -24,7 +24,7 @@ from kareus.runtime import stage_model
 from kareus.runtime.overlap import run_alone, run_staggered
 from kareus.runtime.schedules import MicrobatchSchedule, Schedule, turns_of
 from kareus.runtime.stage_model import StageModel
-from kareus.schedule.choice import Choice
+from kareus.schedule.records import Choice
 
 LAYERS = 2
 GRAPH = block_graph(tokens=64)

@@ -26,7 +26,7 @@ from kareus.partition.detect import detect_partitions
 from kareus.profile.programs import Execution, staggered_steps
 from kareus.runtime.overlap import run_alone, run_staggered
 from kareus.runtime.schedules import Schedule, turns_of
-from kareus.schedule.choice import Choice
+from kareus.schedule.records import Choice
 
 LAYERS = 3
 LAST = 99

@@ -36,7 +36,7 @@ from kareus.runtime.pipeline import Pipeline
 from kareus.runtime.schedules import MicrobatchSchedule, Schedule
 from kareus.runtime.stage_chunks import StageChunks, first_layers
 from kareus.runtime.stage_model import StageModel
-from kareus.schedule.choice import Choice
+from kareus.schedule.records import Choice
 from kareus.training.data.batches import Batches, DataShare, Microbatch
 from kareus.training.data.samples import SyntheticSamples
 from kareus.training.gradients import sum_tied_gradient, sum_weight_gradients

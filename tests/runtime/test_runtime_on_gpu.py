@@ -13,7 +13,7 @@ from kareus.partition.detect import detect_partitions
 from kareus.profile.programs import Execution, StageShape
 from kareus.runtime.schedules import MicrobatchSchedule, Schedule
 from kareus.runtime.stage_model import SEQUENTIAL, StageModel
-from kareus.schedule.choice import Choice
+from kareus.schedule.records import Choice
 
 pytestmark = [
     pytest.mark.gpu,

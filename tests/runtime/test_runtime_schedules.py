@@ -5,7 +5,7 @@ from kareus.graph.records import Direction
 from kareus.plans.document import PLAN_SCHEMA_VERSION, Plan, PlannedInstruction, PredictedCost, StagePlan
 from kareus.profile.programs import Execution
 from kareus.runtime.schedules import MicrobatchSchedule, Schedule, planned_schedules
-from kareus.schedule.choice import Choice
+from kareus.schedule.records import Choice
 
 CHOICES = (Choice(partition="backward-mlp-allreduce", sm_count=6, launch="norm"),)
 
