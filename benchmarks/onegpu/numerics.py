@@ -17,7 +17,7 @@ from kareus.partition.extract import extract
 from kareus.profile.programs import Execution, StageShape
 from kareus.runtime.schedules import MicrobatchSchedule, Schedule
 from kareus.runtime.stage_model import SEQUENTIAL, StageModel
-from kareus.schedule.choice import Choice
+from kareus.schedule.records import Choice
 from kareus.training.gradients import weight_gradients
 from onegpu.table import Table
 

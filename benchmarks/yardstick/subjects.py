@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from kareus.graph.records import Partition
 from kareus.partition.extract import extract, partitions_of
-from kareus.schedule.candidates import SearchSpace
+from kareus.schedule.records import SearchSpace
 from kareus.schedule.space import search_space
 from kareus.search.config import SearchConfig
 from kareus.search.features import Features, features_of

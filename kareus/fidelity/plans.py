@@ -20,7 +20,7 @@ from kareus.graph.records import Batch, Partition
 from kareus.pareto import pareto_mask
 from kareus.partition.detect import detect_partitions
 from kareus.profile.programs import Execution, component_programs
-from kareus.schedule.choice import Choice
+from kareus.schedule.records import Choice
 from kareus.schedule.space import search_space
 from kareus.workload.slices import cut
 

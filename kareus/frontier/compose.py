@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kareus.pareto import Points, pareto_mask
-from kareus.schedule.choice import Choice
+from kareus.schedule.records import Choice
 
 MOST_POINTS = 500
 """Non-dominated sums kept after each part. Where running costs less power than waiting, every combination of options is

@@ -17,7 +17,7 @@ from kareus.graph.instruction import InstructionKind
 from kareus.graph.records import Batch, BlockGraph, Direction, instruction_directions
 from kareus.partition.names import expected_partitions
 from kareus.profile.programs import Execution, chunk_shapes, profiled_executions
-from kareus.schedule.choice import Choice
+from kareus.schedule.records import Choice
 
 InstructionPoints = Mapping[tuple[InstructionKind, Execution], Sequence[Point]]
 """Points of whole instructions that are not composed, by kind and execution."""

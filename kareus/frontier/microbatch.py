@@ -25,7 +25,7 @@ from kareus.profile.programs import (
     last_edge,
     outer_segments,
 )
-from kareus.schedule.choice import Choice
+from kareus.schedule.records import Choice
 
 
 class ExecutionCost(NamedTuple):

@@ -18,7 +18,7 @@ from kareus.plans.document import PLAN_SCHEMA_VERSION, Plan, PlannedInstruction,
 from kareus.plans.frontiers import Frontiers
 from kareus.plans.selectors import Goal, parse_selector, select
 from kareus.profile.programs import Execution
-from kareus.schedule.choice import Choice
+from kareus.schedule.records import Choice
 from kareus.workload.config import Workload
 from kareus.workload.slices import cut
 

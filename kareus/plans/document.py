@@ -7,7 +7,7 @@ from kareus.artifacts.provenance import TestbedIdentity
 from kareus.graph.instruction import InstructionKey
 from kareus.graph.records import Direction
 from kareus.profile.programs import Execution
-from kareus.schedule.choice import Choice
+from kareus.schedule.records import Choice
 
 PLAN_SCHEMA_VERSION = 3
 

@@ -11,7 +11,7 @@ from kareus.graph.interleave import Pair, block_segments, interleave, partition_
 from kareus.graph.program import Program, Step
 from kareus.graph.records import TRACED, Batch, BlockGraph, Direction, Partition, Scope, Segment
 from kareus.graph.split_backward import pass_segments
-from kareus.schedule.choice import Choice
+from kareus.schedule.records import Choice
 
 
 class Execution(StrEnum):

@@ -11,7 +11,7 @@ from kareus.graph.interleave import Pair, block_segments, interleave, partition_
 from kareus.graph.records import RECOMPUTING, BlockGraph, CollectiveKind, Direction, Segment
 from kareus.plans.document import Plan, PlannedInstruction
 from kareus.profile.programs import Execution
-from kareus.schedule.choice import Choice
+from kareus.schedule.records import Choice
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ import polars as pl
 
 from kareus.gpu_model.gpu import Gpu
 from kareus.graph.records import Operator, OperatorKind, Partition
-from kareus.schedule.candidates import SearchSpace
 from kareus.schedule.config import ScheduleSlice, SearchSpaceConfig
+from kareus.schedule.records import SearchSpace
 from kareus.schedule.tables import space_frame
 
 logger = logging.getLogger(__name__)

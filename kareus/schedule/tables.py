@@ -6,7 +6,7 @@ import polars as pl
 
 from kareus.artifacts.tables import Column, TableSchema
 from kareus.errors import ArtifactError
-from kareus.schedule.candidates import SearchSpace
+from kareus.schedule.records import SearchSpace
 
 SPACE = TableSchema(
     name="space",

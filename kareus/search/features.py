@@ -6,7 +6,7 @@ import numpy as np
 
 from kareus.arrays import Array
 from kareus.graph.records import Partition
-from kareus.schedule.candidates import SearchSpace
+from kareus.schedule.records import SearchSpace
 
 
 @dataclass(frozen=True, slots=True, eq=False)

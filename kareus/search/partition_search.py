@@ -16,7 +16,7 @@ from kareus.pareto import pareto_mask
 from kareus.profile.measure import Measurement, Profiler, TimeMeasurement
 from kareus.profile.programs import partition_program
 from kareus.progress.journal import OpenJournal, Standing, no_journal
-from kareus.schedule.candidates import ExecutionSchedule, SearchSpace
+from kareus.schedule.records import ExecutionSchedule, SearchSpace
 from kareus.search.config import SearchSlice
 from kareus.search.features import features_of
 from kareus.search.prior import textbook

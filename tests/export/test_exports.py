@@ -16,7 +16,7 @@ from kareus.graph.records import TRACED, Direction
 from kareus.model.config import Parallelism
 from kareus.plans.document import Plan, PlannedInstruction, PredictedCost, StagePlan
 from kareus.profile.programs import Execution
-from kareus.schedule.choice import Choice
+from kareus.schedule.records import Choice
 
 CHOICES = (Choice(partition="forward-mlp-allreduce", sm_count=6, launch="up"),)
 

@@ -65,7 +65,7 @@ def test_fitted_coefficients_stay_within_their_physical_bounds(fit):
         assert prior.lower * 0.999 <= getattr(fit.gpu.coefficients, name) <= prior.upper * 1.001
 
 
-def test_a_workload_that_is_left_out_is_predicted_from_the_others(rows, subjects, fit):
+def test_a_held_out_workload_is_predicted_from_the_others(rows, subjects, fit):
     left_out = held_out(rows, subjects, fit)
     assert [h.scenario for h in left_out] == SCENARIOS
     for h in left_out:
@@ -81,7 +81,7 @@ def test_the_bootstrap_scatters_around_the_fit_and_repeats(rows, subjects, fit, 
     assert [gpu.coefficients for gpu in bootstrap(rows, subjects, fit)] == drawn
 
 
-def test_a_fit_is_written_into_the_configuration_and_changes_nothing_else(fit):
+def test_writing_a_fit_changes_nothing_else_in_the_file(fit):
     text = (CONFIG / "gpu/a100-sxm4-40gb.yaml").read_text()
     known = {
         "time_percent": 7.5,

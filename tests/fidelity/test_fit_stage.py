@@ -57,7 +57,7 @@ SOME_OF_ITS_OWN = INHERITS + "coefficients: # mine\n  contention: 0.5 # mine\n  
     ],
     ids=["all its own", "inherits from another GPU", "inherits", "some of its own", "unknown errors"],
 )
-def test_a_file_that_a_fit_was_written_into_has_its_coefficients_and_its_errors(tmp_path, text, with_tables):
+def test_a_written_fit_reads_back_with_its_errors(tmp_path, text, with_tables):
     gpu = read_back(tmp_path, text, with_tables)
     for name in [*TO_FRONTIERS, *(TO_TABLES if with_tables else ())]:
         assert getattr(gpu.coefficients, name) == pytest.approx(FITTED[name], rel=1e-3)

@@ -55,9 +55,7 @@ def tables(subjects):
     return [dataclasses.replace(row, given_percent=predicted_percent(planned, row)) for row in blank]
 
 
-def test_one_step_lowers_the_errors_of_reductions_and_keeps_every_coefficient_in_its_bounds(
-    rows, tables, subjects, monkeypatch
-):
+def test_one_step_lowers_errors_and_keeps_coefficient_bounds(rows, tables, subjects, monkeypatch):
     off = with_coefficients(a100(), {"crowding": 2.5, "bus_half_sm_count": 9.0})
     monkeypatch.setattr(joint_fit, "STEPS", 1)
     monkeypatch.setattr(joint_fit, "fit_frontiers", lambda rows, subjects, gpu: joint_fit.Fit(gpu, None))

@@ -56,7 +56,7 @@ def reached(given, by, tolerance=1e-9):
     return (by <= given + tolerance * np.abs(given)).all(axis=2).any(axis=1)
 
 
-def test_whole_instructions_cost_what_each_of_their_programs_costs_alone(small):
+def test_instruction_costs_equal_those_of_programs_run_alone(small):
     clocks = clocks_of(small)
     behaviours = instruction_behaviours(small, clocks)
     shapes = stage_shapes(small.workload.parallelism.split)
@@ -136,7 +136,7 @@ def cost(gpu, clock, step):
 
 
 @pytest.mark.parametrize(("stage", "direction"), KEYS)
-def test_the_frontier_of_kareus_is_that_of_every_combination_of_candidates(small, frontiers, stage, direction):
+def test_the_kareus_frontier_is_that_of_every_combination(small, frontiers, stage, direction):
     found = points(frontiers, "kareus", stage, direction)
     by_hand = overlapped_by_hand(small, stage, direction)
     assert reached(by_hand, found).all()
@@ -147,7 +147,7 @@ def test_the_frontier_of_kareus_is_that_of_every_combination_of_candidates(small
 
 
 @pytest.mark.parametrize("method", ["sequential", "nanobatching"])
-def test_kareus_is_as_good_as_either_default_execution_at_every_clock(frontiers, method):
+def test_kareus_matches_both_default_executions_at_every_clock(frontiers, method):
     for key in KEYS:
         assert reached(points(frontiers, method, *key), points(frontiers, "kareus", *key)).all()
 
@@ -173,12 +173,12 @@ def test_no_point_of_a_frontier_is_dominated(frontiers, method):
         ("nanobatching", "kareus-without-kernel-schedule"),
     ],
 )
-def test_what_an_ablation_may_use_is_never_better_than_what_more_may_use(frontiers, less, more):
+def test_an_ablation_is_never_better_than_one_that_may_use_more(frontiers, less, more):
     for key in KEYS:
         assert reached(points(frontiers, less, *key), points(frontiers, more, *key)).all()
 
 
-def test_without_frequency_every_point_is_at_the_maximum_clock_and_the_fastest_is_as_fast(frontiers):
+def test_without_frequency_only_the_maximum_clock_is_used(frontiers):
     for key in KEYS:
         fixed, scaled = (points(frontiers, method, *key) for method in ("kareus-without-frequency", "kareus"))
         assert set(fixed[:, 0]) == {1410}

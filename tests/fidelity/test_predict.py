@@ -78,7 +78,7 @@ def end_by_events(stages):
     return now_s
 
 
-def test_without_transfers_a_plan_takes_what_its_listed_clocks_take(small, planned):
+def test_without_transfers_a_plan_costs_what_its_clocks_cost(small, planned):
     (cost,) = planned_costs([frontier_row(clocks=one_f_one_b_clocks(SMALL, 1410))], {SMALL: small})
     without_s, without_j = PlannedMethods(small, with_transfers=False).at_max_throughput("sequential")
     assert without_s == pytest.approx(cost.time_s, rel=1e-9)
@@ -92,7 +92,7 @@ clocks_of_rows = st.one_of(clock, st.lists(clock, min_size=12, max_size=12))
 
 @pytest.mark.parametrize("method", EXECUTION)
 @given(drawn=clocks_of_rows)
-def test_a_planned_row_takes_the_time_of_its_pipeline_and_the_energy_of_work_and_waiting(small, method, drawn):
+def test_a_planned_row_has_pipeline_time_and_idle_energy(small, method, drawn):
     row = frontier_row(method=method, clocks=one_f_one_b_clocks(SMALL, drawn))
     (cost,) = planned_costs([row], {SMALL: small})
     stages = costs_by_hand(small, row.clocks, EXECUTION[method])
@@ -105,7 +105,7 @@ def test_a_planned_row_takes_the_time_of_its_pipeline_and_the_energy_of_work_and
 
 
 @pytest.mark.parametrize("drawn", [1410, range(900, 1260, 30)])
-def test_the_balance_is_the_busy_time_of_the_last_stage_against_the_first_in_between(small, drawn):
+def test_balance_is_last_over_first_stage_time_in_steady_state(small, drawn):
     row = frontier_row(clocks=one_f_one_b_clocks(SMALL, drawn))
     (cost,) = planned_costs([row], {SMALL: small})
     first, last = ([time_s for _, time_s, _ in s] for s in costs_by_hand(small, row.clocks, Execution.SEQUENTIAL))
@@ -135,7 +135,7 @@ right = one_f_one_b_clocks(SMALL, 1410)
         None,
     ],
 )
-def test_instructions_in_another_order_or_number_are_refused_in_one_line(small, clocks):
+def test_instructions_that_are_not_1f1b_are_refused(small, clocks):
     with pytest.raises(ArtifactError) as raised:
         planned_costs([frontier_row(point=7, clocks=clocks)], {SMALL: small})
     assert str(raised.value) == (
@@ -144,7 +144,7 @@ def test_instructions_in_another_order_or_number_are_refused_in_one_line(small, 
     )
 
 
-def test_nanobatching_of_an_odd_microbatch_is_refused_in_one_line():
+def test_nanobatching_of_an_odd_microbatch_is_refused():
     row = frontier_row(ODD, method="nanobatching+perseus", clocks=one_f_one_b_clocks(ODD, 1410))
     with pytest.raises(ArtifactError) as raised:
         planned_costs([row], {ODD: subject(ODD, (), CONFIG)})
@@ -171,7 +171,7 @@ def test_more_time_never_costs_more_energy(planned, method, one, other):
 
 @pytest.mark.parametrize("method", METHODS)
 @given(share=st.floats(0.02, 0.98))
-def test_the_time_at_an_energy_is_the_inverse_of_the_energy_at_a_time(planned, method, share):
+def test_time_at_an_energy_is_the_inverse_of_energy_at_a_time(planned, method, share):
     curve = planned.curve(method)
     highest_j, (_, least_j) = curve.energy_j(curve.fastest_s), curve.frugal
     energy_j = least_j + share * (highest_j - least_j)
@@ -182,7 +182,7 @@ def test_the_time_at_an_energy_is_the_inverse_of_the_energy_at_a_time(planned, m
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_what_no_plan_reaches_is_none_and_what_every_plan_reaches_is_the_end_of_the_curve(planned, method):
+def test_limits_beyond_a_curve_give_none_or_its_end(planned, method):
     curve = planned.curve(method)
     late_s, least_j = curve.frugal
     assert curve.energy_j(curve.fastest_s * 0.999) is None
@@ -210,7 +210,7 @@ def test_the_fastest_plan_is_the_start_of_the_curve(planned, method):
     assert energy_j == planned.curve(method).energy_j(time_s)
 
 
-def test_without_slack_the_only_plan_of_sequential_is_that_of_its_row_at_the_maximum_clock(small, planned):
+def test_sequential_is_planned_as_its_maximum_clock_row(small, planned):
     """The curve adds point-to-point time, which the row leaves out."""
     (cost,) = planned_costs([frontier_row(clocks=one_f_one_b_clocks(SMALL, 1410))], {SMALL: small})
     time_s, energy_j = planned.at_max_throughput("sequential")
@@ -280,7 +280,7 @@ def test_only_methods_that_a_row_gives_are_predicted():
         ("ablation_nanobatching", 37.5, 0.0),
     ],
 )
-def test_an_ablation_costs_what_its_fastest_plan_costs_more_than_that_of_kareus(table, time_pct, energy_pct):
+def test_an_ablation_compares_fastest_plans_with_kareus(table, time_pct, energy_pct):
     for metric, expected in (("time_increase_pct", time_pct), ("energy_increase_pct", energy_pct)):
         assert predicted_percent(BY_HAND, reduction_row(metric, {"kareus": 1.0}, table)) == pytest.approx(
             {"kareus": expected}
@@ -303,7 +303,7 @@ rows = st.lists(
 
 
 @given(rows)
-def test_a_row_counts_unless_another_of_its_own_curve_dominates_it(rows):
+def test_only_rows_undominated_in_their_own_curve_count(rows):
     found = undominated(rows)
     assert found.shape == (len(rows),)
     curves = {(row.scenario, row.method) for row in rows}

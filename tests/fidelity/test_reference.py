@@ -26,7 +26,7 @@ def refusal(path):
     return said.removeprefix(f"{path}: ")
 
 
-def test_a_planned_iteration_comes_back_with_the_clock_of_every_instruction(path):
+def test_a_frontier_row_reads_back_with_every_clock(path):
     other = FRONTIER | {"method": "kareus", "point": "7", "stage0_mhz": "", "stage1_mhz": ""}
     assert read_reference(write_csv(path, FRONTIER, other)) == [
         FrontierRow(
@@ -50,7 +50,7 @@ def test_a_frontier_without_columns_of_clocks_lists_none(path):
     assert row.clocks is None
 
 
-def test_a_reduction_comes_back_with_the_methods_that_have_a_value(path):
+def test_a_reduction_reads_back_with_the_methods_it_gives(path):
     every = REDUCTION | {"metric": "energy_reduction_pct", "nanobatching+perseus": "0"}
     assert read_reference(write_csv(path, REDUCTION, every)) == [
         ReductionRow(
@@ -84,11 +84,11 @@ def test_every_metric_is_read(path, metric):
         ({"table": "ablation_nanobatching", "metric": "time_increase_pct"}, "only the column kareus may have a value"),
     ],
 )
-def test_increases_belong_to_ablations_and_are_those_over_kareus(path, changes, problem):
+def test_increases_are_over_kareus_and_of_ablations_only(path, changes, problem):
     assert problem in refusal(write_csv(path, REDUCTION | {"sequential+perseus": "1.0"} | changes))
 
 
-def test_spaces_around_values_and_columns_that_nothing_asks_for_are_ignored(path):
+def test_surrounding_spaces_and_unknown_columns_are_ignored(path):
     padded = {column: f" {text} " for column, text in FRONTIER.items()} | {"effective_energy_j": "n/a"}
     spaced = padded | {"stage0_mhz": FRONTIER["stage0_mhz"].replace(";", " ; ")}
     assert read_reference(write_csv(path, spaced)) == read_reference(write_csv(path.with_name("plain.csv"), FRONTIER))
@@ -99,7 +99,7 @@ NUMBERS = ("cp", "tp", "pp", "num_microbatches", "microbatch_size", "seq_len", "
 
 @pytest.mark.parametrize("column", NUMBERS)
 @pytest.mark.parametrize("text", ["", "x", "0", "-1", "nan", "inf", "1e999"])
-def test_a_number_that_is_none_or_not_above_0_is_named_with_its_place(path, column, text):
+def test_a_value_that_is_no_positive_number_is_located(path, column, text):
     said = refusal(write_csv(path, FRONTIER, FRONTIER | {column: text}))
     assert said == f"line 3: {column}={text!r}: must be a number above 0."
 
@@ -132,7 +132,7 @@ def test_a_column_that_is_there_twice_is_named(path, row):
     assert refusal(path) == "the column model is there twice; keep one of them."
 
 
-def test_the_mark_with_which_spreadsheets_begin_a_file_is_no_part_of_a_column(path):
+def test_a_byte_order_mark_is_no_part_of_a_column(path):
     plain = read_reference(write_csv(path, FRONTIER))
     path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
     assert read_reference(path) == plain
@@ -198,7 +198,7 @@ def test_clocks_of_some_stages_only_are_refused(path, stage):
     assert said.startswith(f"line 2: stage{stage}_mhz: ")
 
 
-def test_a_method_that_cannot_be_planned_is_named_with_its_place(path):
+def test_an_unknown_method_is_located(path):
     said = refusal(write_csv(path, FRONTIER, FRONTIER | {"method": "sequental+perseus"}))
     assert said.startswith("line 3: method='sequental+perseus'")
     assert "sequential+perseus" in said.partition("allowed: ")[2]
@@ -238,7 +238,7 @@ def test_a_header_without_rows_is_refused(path, row):
     assert refusal(path) == "has a header and no rows; give a file with data."
 
 
-def test_a_missing_file_a_folder_and_a_binary_file_cannot_be_read(path, tmp_path):
+def test_a_missing_or_binary_file_or_a_folder_cannot_be_read(path, tmp_path):
     assert refusal(path).startswith("cannot be read ([Errno 2]")
     assert refusal(tmp_path).startswith("cannot be read ([Errno 21]")
     path.write_bytes(b"PAR1\xff\xfe\x00\x80")

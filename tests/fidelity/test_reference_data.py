@@ -19,7 +19,7 @@ def published(name):
     return read_reference(path)
 
 
-def test_planned_frontiers_of_five_workloads_list_the_clock_of_every_instruction():
+def test_published_frontiers_list_a_clock_for_each_instruction():
     rows = published("a100_planned_frontiers.csv")
     assert len(rows) == 105
     assert Counter(row.method for row in rows) == {"sequential+perseus": 55, "nanobatching+perseus": 50}

@@ -90,7 +90,7 @@ def test_rows_without_clocks_are_scored_along_their_curve_only(predict):
     assert (curve.method, curve.least_time_pct, curve.energy_there_pct) == ("kareus", None, None)
 
 
-def test_a_curve_is_compared_at_its_fastest_plan_and_at_the_given_times_that_it_reaches(predict):
+def test_curves_are_compared_at_least_time_and_at_equal_times(predict):
     rows = [listed(0, 10.0, 200.0), listed(1, 12.0, 160.0), listed(2, 20.0, 100.0)]
     predict(dict.fromkeys(range(3), (10.0, 200.0)), {"sequential+perseus": Curve(11.0, 120.0)})
     found = score_frontiers(rows, SUBJECTS)
@@ -164,7 +164,7 @@ def test_a_prediction_of_no_reduction_is_reached(predict_percent):
         ((5.0, 12.0), (None, -1.0), True),  # counts as 0
     ],
 )
-def test_an_order_is_wrong_where_it_is_given_clearly_and_predicted_otherwise(predict_percent, given, predicted, wrong):
+def test_an_order_is_wrong_if_clear_and_predicted_otherwise(predict_percent, given, predicted, wrong):
     methods = ("nanobatching+perseus", "kareus")
     predict_percent({("max_throughput", TIME): dict(zip(methods, predicted, strict=True))})
     row = reduction_row(TIME, dict(zip(methods, given, strict=True)))
@@ -180,7 +180,7 @@ def test_methods_of_different_rows_have_no_order(predict_percent):
     assert score_reductions(rows, SUBJECTS).wrong_orders == ()
 
 
-def test_ablations_are_ordered_although_each_stands_in_a_table_of_its_own(predict_percent):
+def test_ablations_of_separate_tables_are_ordered_together(predict_percent):
     tables = ("ablation_without_frequency", "ablation_without_kernel_schedule", "ablation_nanobatching")
     given, predicted = (1.0, 8.0, 7.0), (9.0, 3.0, 10.0)
     metric = "time_increase_pct"

@@ -20,7 +20,7 @@ def test_the_place_of_least_absolute_errors_is_the_median(values):
     assert np.abs(found - data).sum() <= np.abs(np.median(data) - data).sum() + LEAST_GAIN * len(data)
 
 
-def test_a_margin_holds_a_variable_back_where_it_weighs_more_than_the_error():
+def test_a_margin_that_outweighs_the_error_limits_a_variable():
     def terms(x, weight):
         return Terms(x - 0.5, weight * (0.2 - x))
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from kareus.frontier.compose import MOST_POINTS, Option, RepeatedPartition, compose, effective
 from kareus.pareto import pareto_front
-from kareus.schedule.choice import Choice
+from kareus.schedule.records import Choice
 
 POWER_W = 85.0
 
@@ -45,7 +45,7 @@ def enumerated(parts: list[RepeatedPartition]) -> np.ndarray:
 
 
 @given(parts)
-def test_composition_finds_the_frontier_of_the_cartesian_product(parts):
+def test_the_composed_frontier_is_that_of_the_cartesian_product(parts):
     composed = compose(parts, POWER_W)
     found = effective(np.array([(c.time_s, c.energy_j) for c in composed]), POWER_W)
     assert found == pytest.approx(pareto_front(effective(enumerated(parts), POWER_W)))
@@ -71,7 +71,7 @@ def test_a_point_that_total_energy_would_prune_is_kept():
     assert [c.time_s for c in composed] == [1, 3]
 
 
-def test_where_slowness_pays_every_combination_is_a_point_and_they_are_thinned():
+def test_a_frontier_of_all_combinations_is_thinned():
     """Waiting at more power than running costs makes all sums non-dominated: 12 parts of 40 options, 40^12 of them."""
     options = [(1 + n / 97, 10.0 + n / 97) for n in range(40)]
     parts = [

@@ -96,7 +96,7 @@ def refusal(folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
     return line
 
 
-def test_overlap_is_composed_for_every_instruction_and_the_subject_handed_on(inputs):
+def test_overlap_is_composed_and_the_subject_kept(inputs):
     assert compose(inputs) == 0
     overlaps = read_table(inputs / "microbatch.parquet", MICROBATCH).filter(execution="overlap", method="kareus")
     assert overlaps.select("stage", "direction").unique().height == 4
@@ -118,7 +118,7 @@ def test_a_table_of_another_workload_is_refused_by_name(inputs, tmp_path, capsys
     assert f"{place}: made for another workload (subject " in refusal(inputs, capsys)
 
 
-def test_tables_that_agree_among_themselves_but_not_with_the_configuration_are_refused(inputs, tmp_path, capsys):
+def test_consistent_tables_of_another_workload_are_refused(inputs, tmp_path, capsys):
     (inputs / "frontier.yaml").write_text(to_yaml(config("parallelism=cp2tp4")))
     assert "segments.parquet: made for another workload" in refusal(inputs, capsys)
 
@@ -164,7 +164,7 @@ def test_what_was_not_measured_is_named(inputs, capsys, name, schema, dropped, m
     assert message in refusal(inputs, capsys)
 
 
-def test_a_search_at_clocks_that_the_configuration_lacks_is_refused(inputs, capsys):
+def test_a_search_at_clocks_not_configured_is_refused(inputs, capsys):
     path = inputs / "search/forward-mlp-allreduce/candidates.parquet"
     shifted = read_table(path, CANDIDATES).with_columns(pl.col("frequency_mhz") - 15)
     write_table(path, shifted.head(1), CANDIDATES, read_provenance(path, CANDIDATES))

@@ -7,7 +7,7 @@ from kareus.frontier.compose import Option
 from kareus.frontier.microbatch import ExecutionCost, Makeup, Point, frontier, overlap_makeup, overlap_points
 from kareus.graph.records import Batch, Direction
 from kareus.profile.programs import Execution, StageShape
-from kareus.schedule.choice import Choice
+from kareus.schedule.records import Choice
 
 GPU = a100()
 INNER = StageShape(layers=3, first=False, last=False)
@@ -22,14 +22,14 @@ def option(partition, time_s, energy_j):
     return Option(time_s=time_s, energy_j=energy_j, choice=Choice(partition=partition, sm_count=3, launch="norm"))
 
 
-def test_a_forward_has_every_partition_twice_a_block_but_for_its_edges():
+def test_a_forward_has_each_partition_twice_a_block_inside():
     """A.1 B.1 A.2 B.2 over 3 blocks is 12 segments; the first runs alone, and the last collective too."""
     found = makeup(Direction.FORWARD)
     assert dict(found.partitions) == {"forward-attention-allreduce": 5, "forward-mlp-allreduce": 6}
     assert dict(found.edges) == {"forward-attention-alone": 1, "forward-allreduce-alone": 1}
 
 
-def test_a_backward_with_checkpointing_has_the_recomputed_partitions_too():
+def test_a_checkpointed_backward_has_recomputed_partitions_too():
     found = makeup(Direction.BACKWARD)
     assert dict(found.partitions) == {
         "forward-attention-allreduce": 5,
@@ -40,7 +40,7 @@ def test_a_backward_with_checkpointing_has_the_recomputed_partitions_too():
     assert dict(found.edges) == {"forward-attention-alone": 1, "backward-allreduce-alone": 1}
 
 
-def test_without_checkpointing_a_backward_starts_with_its_own_first_segment():
+def test_an_uncheckpointed_backward_starts_with_its_own_segment():
     found = makeup(Direction.BACKWARD, recompute=False)
     assert dict(found.partitions) == {"backward-mlp-allreduce": 5, "backward-attention-allreduce": 6}
     assert dict(found.edges) == {"backward-mlp-alone": 1, "backward-allreduce-alone": 1}
@@ -63,7 +63,7 @@ def test_a_point_sums_its_parts_and_adds_what_isolation_misses():
     assert (point.execution, point.frequency_mhz) == (Execution.OVERLAP, 900)
 
 
-def test_a_frequency_at_which_a_partition_was_not_measured_is_left_out():
+def test_a_frequency_not_measured_for_every_partition_is_unused():
     parts = Makeup(partitions={"p": 1, "q": 1}, edges={}, outer={})
     options = {
         "p": {900: (option("p", 1, 1),), 1200: (option("p", 1, 1),)},
@@ -86,7 +86,7 @@ points = st.lists(
 
 
 @given(points)
-def test_the_frontier_of_a_union_is_no_worse_than_either_execution_model(points):
+def test_the_frontier_of_a_union_is_no_worse_than_any_member(points):
     kept = frontier(points, 85.0)
     for point in points:
         effective_j = point.energy_j - 85.0 * point.time_s

@@ -14,7 +14,7 @@ from kareus.pipeline.tables import ITERATION
 from kareus.plans.document import PLAN_SCHEMA_VERSION, Plan, PlannedInstruction, PredictedCost, StagePlan
 from kareus.plans.file import write_plan
 from kareus.report.workload.inputs import Paths
-from kareus.schedule.choice import Choice
+from kareus.schedule.records import Choice
 from kareus.search.tables import CANDIDATES, PROPOSALS, ROUNDS
 from kareus.training.tables import ITERATIONS
 from kareus.workload.resolve import resolve_accepted

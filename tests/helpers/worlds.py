@@ -20,7 +20,7 @@ from kareus.partition.detect import detect_partitions
 from kareus.partition.extract import extract
 from kareus.profile.programs import Execution
 from kareus.runtime.schedules import MicrobatchSchedule, Schedule
-from kareus.schedule.choice import Choice
+from kareus.schedule.records import Choice
 
 LLAMA = small_model(name="tiny-llama", vocab_size=40)
 QWEN = small_model(name="tiny-qwen", qk_norm=True, qkv_bias=True, num_key_value_heads=4)

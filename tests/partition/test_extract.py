@@ -100,7 +100,7 @@ def total_flops(graph: BlockGraph) -> int:
     return sum(o.flops for s in (*graph.forward, *graph.backward) for o in s.operators)
 
 
-def test_tensor_parallelism_gives_two_kinds_of_partition_in_each_direction_twice() -> None:
+def test_tp_has_two_partitions_in_each_direction() -> None:
     assert partitions(8, 1) == {
         "forward-attention-allreduce": 2,
         "forward-mlp-allreduce": 2,
@@ -109,7 +109,7 @@ def test_tensor_parallelism_gives_two_kinds_of_partition_in_each_direction_twice
     }
 
 
-def test_context_with_tensor_parallelism_gives_five_and_seven_kinds_of_partition() -> None:
+def test_cp_with_tp_has_five_forward_and_seven_backward_kinds() -> None:
     assert partitions(4, 2) == {
         "forward-qkv-allreduce": 1,
         "forward-qkv-allgather": 1,
@@ -126,7 +126,7 @@ def test_context_with_tensor_parallelism_gives_five_and_seven_kinds_of_partition
     }
 
 
-def test_context_parallelism_alone_overlaps_the_whole_block_with_the_gather() -> None:
+def test_cp_alone_overlaps_the_whole_block_with_the_allgather() -> None:
     assert partitions(1, 2) == {
         "forward-block-allgather": 2,
         "backward-mlp-allgather": 1,
@@ -137,14 +137,14 @@ def test_context_parallelism_alone_overlaps_the_whole_block_with_the_gather() ->
     assert partitions(1, 2, activation_checkpointing=True) == partitions(1, 2)
 
 
-def test_the_input_gradients_of_a_split_backward_have_the_partitions_of_the_whole_one() -> None:
+def test_input_gradients_have_the_partitions_of_full_backward() -> None:
     for tp, cp in DEGREES:
         whole = partitions(tp, cp, activation_checkpointing=True)
         split = partitions(tp, cp, activation_checkpointing=True, split_backward=True)
         assert split == {name.replace("backward", "input-gradient"): n for name, n in whole.items()}
 
 
-def test_weight_gradients_are_the_products_of_the_forward_once_more_and_the_embeddings_whole_backward() -> None:
+def test_weight_gradients_repeat_the_matrix_products_of_forward() -> None:
     graph = graphs(QWEN, 4, 2)[Batch.MICROBATCH]
     scopes = (
         (graph.forward, graph.backward),
@@ -190,7 +190,7 @@ def test_the_predicted_names_are_those_that_are_found(
 @pytest.mark.parametrize("recompute", [False, True])
 @pytest.mark.parametrize("layers", [1, 2, 3])
 @pytest.mark.parametrize("direction", Direction)
-def test_the_predicted_partitions_of_an_instruction_are_those_of_its_staggered_nanobatches(
+def test_predicted_partitions_match_staggered_nanobatches(
     tp: int, cp: int, recompute: bool, layers: int, direction: Direction
 ) -> None:
     workload = Extracted(degrees(tp, cp), activation_checkpointing=recompute)
@@ -204,7 +204,7 @@ def test_a_wrong_prediction_stops_extraction() -> None:
         partitions_of(graphs(LLAMA, 4, 2), Extracted(degrees(8, 1)))
 
 
-def test_segments_under_tensor_parallelism_follow_the_case_study_of_the_paper() -> None:
+def test_segments_of_tp_follow_the_case_study_of_the_paper() -> None:
     graph = nanobatch(QWEN, 8, 1)
     assert named(graph.forward) == {
         "attention": ["norm", "qkv", "rope", "attention", "projection"],
@@ -224,7 +224,7 @@ def test_segments_under_tensor_parallelism_follow_the_case_study_of_the_paper() 
     }
 
 
-def test_segments_under_context_and_tensor_parallelism_are_cut_at_the_gathers_of_keys_and_values() -> None:
+def test_segments_of_cp_and_tp_are_cut_at_gathers_of_kv() -> None:
     graph = nanobatch(QWEN, 4, 2)
     assert named(graph.forward) == {
         "qkv": ["norm", "qkv", "rope"],
@@ -239,7 +239,7 @@ def test_segments_under_context_and_tensor_parallelism_are_cut_at_the_gathers_of
     }
 
 
-def test_collectives_wait_for_everything_but_the_last_weight_gradient() -> None:
+def test_collectives_wait_for_all_but_the_last_weight_gradient() -> None:
     tensor, both = nanobatch(LLAMA, 8, 1), nanobatch(LLAMA, 4, 2)
     assert [s.independent_tail for s in (*tensor.forward, *both.forward)] == [0] * 5
     assert {s.name: s.independent_tail for s in tensor.backward} == {"mlp": 1, "attention": 1}
@@ -258,7 +258,7 @@ def test_an_all_reduce_carries_the_hidden_states_of_a_nanobatch() -> None:
         assert (segment.collective.group, segment.collective.group_size, segment.collective.fused) == ("tp", 8, 1)
 
 
-def test_keys_and_values_are_gathered_together_and_their_gradients_scattered_together() -> None:
+def test_keys_and_values_share_their_collectives() -> None:
     graph = nanobatch(QWEN, 4, 2)
     both = 2 * 4 * 4096 * (8 // 4) * 128 * 2  # keys and values x sequences x tokens x heads x dimension x bytes
     for collective in (graph.forward[0].collective, graph.backward[1].collective, graph.backward[2].collective):
@@ -290,7 +290,7 @@ def test_activation_and_rope_move_what_a_fused_kernel_moves() -> None:
     assert (rope.bytes_read, rope.bytes_written) == (2 * tokens * (3 + 1) * 128 + angles, 2 * tokens * (3 + 1) * 128)
 
 
-def test_matrix_products_read_their_inputs_and_weight_gradients_add_to_fp32() -> None:
+def test_matrix_products_read_inputs_and_add_gradients_in_fp32() -> None:
     graph = nanobatch(LLAMA, 8, 1)
     tokens, wide, hidden = 4 * 4096, 2 * 8192 // 8, 3072
     forward = operator(graph.forward, "mlp", "gate_up")
@@ -332,7 +332,7 @@ def test_attention_leaves_out_the_masked_half(tp: int, cp: int) -> None:
         assert forward.bytes_written == tokens * (24 // tp) * (2 * 128 + 4)
 
 
-def test_context_parallel_attention_copies_keys_values_and_outputs_into_place() -> None:
+def test_cp_attention_counts_copies_of_keys_values_and_outputs() -> None:
     graph = nanobatch(LLAMA, 4, 2)
     forward, backward = (operator(segments, "attention", "attention") for segments in (graph.forward, graph.backward))
     queries, shared = (2 * 4 * tokens * heads * 128 for tokens, heads in ((SEQUENCE // 2, 24 // 4), (SEQUENCE, 8 // 4)))
@@ -388,9 +388,7 @@ def test_a_nanobatch_does_half_the_arithmetic_of_a_microbatch() -> None:
 
 @given(layers=st.integers(1, 40), place=st.sampled_from([(8, 1), (4, 2), (1, 2)]), recompute=st.booleans())
 @settings(max_examples=60)
-def test_multiplicities_count_what_a_stage_runs_but_its_first_segment(
-    layers: int, place: tuple[int, int], recompute: bool
-) -> None:
+def test_multiplicities_count_all_but_the_first_segment(layers: int, place: tuple[int, int], recompute: bool) -> None:
     graph = nanobatch(LLAMA, *place)
     multiplicities = partitions(*place, activation_checkpointing=recompute)
     run = Counter[str]()
@@ -418,7 +416,7 @@ def test_what_stands_around_the_blocks_has_its_own_segments() -> None:
     assert lookup.bytes_written == 4 * 4096 * 3072 * 2
 
 
-def test_the_loss_reads_logits_twice_forward_and_keeps_no_probabilities() -> None:
+def test_the_loss_reads_logits_twice_and_keeps_no_probabilities() -> None:
     graph = nanobatch(LLAMA, 8, 1)
     logits = 4 * 4096 * (128256 // 8) * 2
     loss = [o for s in (*graph.head_forward, *graph.head_backward) for o in s.operators if o.name == "loss"]
@@ -426,19 +424,19 @@ def test_the_loss_reads_logits_twice_forward_and_keeps_no_probabilities() -> Non
     assert [round(o.bytes_written / logits) for o in loss] == [0, 0, 0, 1]
 
 
-def test_tracing_leaves_no_process_group_and_gives_the_same_again() -> None:
+def test_tracing_is_repeatable_and_leaves_no_process_group() -> None:
     first, second = (extract(QWEN, degrees(4, 2), 2, 512) for _ in range(2))
     assert first == second
     assert not dist.is_initialized()
 
 
-def test_a_model_that_does_not_divide_is_refused_and_leaves_no_process_group() -> None:
+def test_an_indivisible_model_is_refused_without_process_groups() -> None:
     with pytest.raises(RefusedWorkloadError, match="num_attention_heads=24: must be divisible by tp"):
         trace(LLAMA, degrees(16, 1), 1, 128)
     assert not dist.is_initialized()
 
 
-def test_tracing_refuses_to_replace_the_process_groups_of_a_training_run() -> None:
+def test_tracing_refuses_to_replace_existing_process_groups() -> None:
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
     try:
         with pytest.raises(KareusError, match="already runs distributed training"):

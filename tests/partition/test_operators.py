@@ -39,7 +39,7 @@ def test_temporaries_inside_an_operator_cost_nothing() -> None:
     assert unread.bytes_written == 0
 
 
-def test_memory_bound_neighbours_become_one_operator_and_others_stay_apart() -> None:
+def test_only_memory_bound_neighbours_become_one_operator() -> None:
     events = [
         kernel("residual", "add", [region(1, 8), region(2, 8)], [region(3, 8)]),
         kernel("norm", "mul", [region(3, 8)], [region(4, 8)]),
@@ -73,7 +73,7 @@ def test_only_collectives_of_one_kind_are_fused() -> None:
     assert (collective_of(other).fused, collective_of(other).group_size) == (1, 4)
 
 
-def test_backward_of_a_product_is_split_with_the_gradient_of_its_input_first() -> None:
+def test_a_products_backward_is_split_input_gradient_first() -> None:
     events = [
         TracedEvent("down", Direction.BACKWARD, "mm", (region(1, 2, 4), region(2, 4, 3)), (region(3, 2, 3),)),
         TracedEvent("down", Direction.BACKWARD, "mm", (region(1, 4, 2), region(4, 2, 3)), (region(5, 4, 3),)),

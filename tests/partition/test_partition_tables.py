@@ -113,9 +113,7 @@ def test_stages_that_read_partitions_do_not_import_torch() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_the_command_writes_both_tables_and_a_line_for_each_partition(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_command_writes_both_tables_and_logs_partitions(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     config, segments, partitions = (tmp_path / name for name in ("slice.yaml", "s.parquet", "p.parquet"))
     parallelism = Parallelism(dp=1, pp=1, tp=2, cp=1, layers_per_stage=(4,), shard_optimizer=False)
     workload = PartitionSlice(

@@ -31,7 +31,7 @@ def compared(method, plans=PLANS):
     return row
 
 
-def test_max_throughput_compares_the_fastest_plans_with_sequential():
+def test_max_throughput_compares_fastest_plans_with_sequential():
     kareus = compared("kareus")
     assert (kareus.time_s, kareus.energy_j, kareus.static_energy_j, kareus.dynamic_energy_j) == (8, 850, 212.5, 637.5)
     assert kareus.time_reduction_percent == pytest.approx(20.0)
@@ -45,12 +45,12 @@ def test_a_slower_method_has_a_negative_reduction():
     assert (slow.time_reduction_percent, slow.energy_reduction_percent) == pytest.approx((-10, -5))
 
 
-def test_iso_time_is_the_least_energy_within_the_least_time_of_the_baseline():
+def test_iso_time_is_least_energy_within_baseline_least_time():
     assert compared("kareus").iso_time_energy_reduction_percent == pytest.approx(100 * (1 - 720 / 900))
     assert compared("sequential").iso_time_energy_reduction_percent == pytest.approx(100 * (1 - 1000 / 900))
 
 
-def test_iso_energy_is_the_least_time_within_the_least_energy_of_the_baseline():
+def test_iso_energy_is_least_time_within_baseline_least_energy():
     assert compared("kareus").iso_energy_time_reduction_percent == pytest.approx(100 * (1 - 9 / 12))
 
 
@@ -72,7 +72,7 @@ def test_a_baseline_is_not_compared_with_itself():
     assert compared("sequential+perseus").iso_energy_time_reduction_percent is None
 
 
-def test_every_plan_can_be_set_against_the_fastest_of_sequential():
+def test_every_plan_is_compared_with_the_fastest_of_sequential():
     saved = with_reductions(PLANS, PLANS)["time_reduction_percent"].to_list()
     assert saved == pytest.approx([0, 0, -20, 20, 10, 0, -10])
 

@@ -56,7 +56,7 @@ def plans_of(rows, method):
     return [row for row in rows if row["method"] == method]
 
 
-def test_without_waiting_an_iteration_costs_what_its_instructions_cost():
+def test_without_waiting_an_iteration_costs_its_instructions():
     alone = config(pp=1, num_microbatches=3)
     (only,) = plans_of(iteration_rows(alone, microbatch(stages=1)), "sequential")
     assert only["time_s"] == pytest.approx(3 * (1.0 + 2.0))
@@ -76,7 +76,7 @@ def test_a_stage_that_waits_draws_its_blocking_power():
     assert only["energy_j"] == pytest.approx(sum(busy_j) + sum(waiting_j))
 
 
-def test_methods_without_frequency_scaling_have_one_plan_at_the_maximum_clock():
+def test_methods_without_frequency_scaling_have_one_plan():
     rows = iteration_rows(config(), microbatch())
     for method in ("sequential", "nanobatching"):
         (only,) = plans_of(rows, method)
@@ -84,13 +84,13 @@ def test_methods_without_frequency_scaling_have_one_plan_at_the_maximum_clock():
     assert len(plans_of(rows, "sequential+perseus")) > 1
 
 
-def test_methods_without_frequency_scaling_are_not_planned_at_a_lower_clock():
+def test_methods_without_frequency_scaling_use_no_lower_clock():
     slower = microbatch().filter((pl.col("frequency_mhz") < 1410) | (pl.col("method") == "kareus"))
     with pytest.raises(ArtifactError, match="'sequential' have no points for the forward of stage 0 at 1410 MHz"):
         iteration_rows(config(), slower)
 
 
-def test_a_point_that_is_not_on_its_microbatch_frontier_is_in_no_plan():
+def test_a_point_off_its_microbatch_frontier_is_in_no_plan():
     for row in iteration_rows(config(), microbatch()):
         assert 2 not in row["points"]
 
@@ -103,7 +103,7 @@ def test_scaling_frequency_is_as_fast_and_never_costs_more():
         assert fastest["energy_j"] <= only["energy_j"]
 
 
-def test_methods_that_could_not_run_are_left_out_but_sequential_is_demanded():
+def test_sequential_is_required_and_other_methods_are_optional():
     rows = iteration_rows(config(), microbatch(methods=("sequential", "kareus")))
     assert {row["method"] for row in rows} == {"sequential", "sequential+perseus", "kareus"}
     with pytest.raises(ArtifactError, match="'sequential' have no points for the forward of stage 0"):
@@ -125,7 +125,7 @@ def origin_of(own):
 
 
 @pytest.mark.parametrize(("dp", "said"), [(1, False), (2, True)])
-def test_the_command_says_that_replicas_are_planned_without_their_synchronisation(tmp_path, caplog, dp, said):
+def test_the_command_notes_that_gradient_sync_is_left_out(tmp_path, caplog, dp, said):
     (tmp_path / "pipeline.yaml").write_text(to_yaml(config(dp=dp)))
     write_table(tmp_path / "microbatch.parquet", microbatch(), MICROBATCH, origin_of(config(dp=dp)))
     arguments = [f"--{name}={tmp_path / name}.parquet" for name in ("microbatch", "instructions", "iteration")]
@@ -145,7 +145,7 @@ def test_the_command_says_that_replicas_are_planned_without_their_synchronisatio
         ),
     ],
 )
-def test_microbatch_frontiers_of_another_workload_are_refused_in_one_line(tmp_path, capsys, other, message):
+def test_microbatch_frontiers_of_another_workload_are_refused(tmp_path, capsys, other, message):
     (tmp_path / "pipeline.yaml").write_text(to_yaml(config()))
     write_table(tmp_path / "microbatch.parquet", microbatch(), MICROBATCH, origin_of(other))
     arguments = [f"--{name}={tmp_path / name}.parquet" for name in ("microbatch", "instructions", "iteration")]

@@ -25,7 +25,7 @@ def test_fewer_microbatches_than_stages_by_hand():
     assert orders(4, 2) == ["F0 F1 B0 B1", "F0 F1 B0 B1", "F0 F1 B0 B1", "F0 B0 F1 B1"]
 
 
-def test_dependencies_of_two_stages_and_two_microbatches_by_hand():
+def test_dependencies_of_a_2_by_2_pipeline_match_those_by_hand():
     # Numbers: stage 0 is F0=0 F1=1 B0=2 B1=3, stage 1 is F0=4 B0=5 F1=6 B1=7.
     depends_on = [i.depends_on for i in one_f_one_b(2, 2)]
     assert depends_on == [(), (0,), (1, 5), (2, 7), (0,), (4,), (1, 5), (6,)]
@@ -35,7 +35,7 @@ sizes = (st.integers(1, 7), st.integers(1, 9))
 
 
 @given(*sizes)
-def test_every_stage_runs_each_microbatch_forward_and_backward_once(stages, microbatches):
+def test_every_stage_runs_each_microbatch_once_each_way(stages, microbatches):
     done = [(i.key.stage, i.key.direction, i.key.microbatch) for i in one_f_one_b(stages, microbatches)]
     expected = {(s, d, m) for s in range(stages) for d in (F, B) for m in range(microbatches)}
     assert len(done) == len(expected)
@@ -49,7 +49,7 @@ def test_no_instruction_waits_for_itself_in_a_circle(stages, microbatches):
 
 
 @given(*sizes)
-def test_a_stage_never_holds_more_microbatches_than_stages_from_it_to_the_last(stages, microbatches):
+def test_a_stage_holds_at_most_one_microbatch_per_stage_left(stages, microbatches):
     held = dict.fromkeys(range(stages), 0)
     for i in one_f_one_b(stages, microbatches):
         held[i.key.stage] += 1 if i.key.direction is F else -1
@@ -57,9 +57,7 @@ def test_a_stage_never_holds_more_microbatches_than_stages_from_it_to_the_last(s
 
 
 @given(*sizes)
-def test_an_instruction_waits_for_its_input_and_for_the_one_before_it_on_its_stage_and_nothing_else(
-    stages, microbatches
-):
+def test_instructions_wait_only_for_input_and_predecessor(stages, microbatches):
     instructions = one_f_one_b(stages, microbatches)
     numbers = {i.key: n for n, i in enumerate(instructions)}
     for number, i in enumerate(instructions):

@@ -79,7 +79,7 @@ def instructions_of(drawn) -> tuple[Instruction, ...]:
 
 @unhurried
 @given(pipelines())
-def test_every_chunk_of_every_stage_passes_each_microbatch_once_in_each_direction(drawn):
+def test_every_chunk_runs_each_microbatch_once_each_way(drawn):
     schedule, stages, microbatches, chunks = drawn
     done = [i.key for i in instructions_of(drawn)]
     directions = (F, BI, BW) if schedule is ZB_H1 else (F, B)
@@ -91,7 +91,7 @@ def test_every_chunk_of_every_stage_passes_each_microbatch_once_in_each_directio
 
 @unhurried
 @given(pipelines())
-def test_a_microbatch_passes_all_chunks_forward_then_backward_and_weights_come_last(drawn):
+def test_a_microbatch_runs_forward_then_backward_then_weights(drawn):
     """Simulated, since an instruction starts only when everything that it waits for has ended."""
     _, stages, microbatches, chunks = drawn
     instructions = instructions_of(drawn)
@@ -132,7 +132,7 @@ def test_what_is_in_flight_is_what_the_memory_estimate_counts(drawn):
 
 @unhurried
 @given(pipelines((ZB_H1,)))
-def test_zero_bubble_never_holds_more_microbatches_than_the_first_stage_of_1f1b(drawn):
+def test_zero_bubble_holds_no_more_than_the_first_stage_of_1f1b(drawn):
     _, stages, microbatches, _ = drawn
     instructions = instructions_of(drawn)
     assert max(held(instructions, stages, F, (BW,))) <= min(stages, microbatches)
@@ -157,7 +157,7 @@ quarters = st.integers(1, 12).map(lambda n: n / 4)
 
 @unhurried
 @given(pipelines((ONE_F_ONE_B, GPIPE)), quarters, quarters)
-def test_the_bubble_of_1f1b_and_gpipe_is_a_pass_of_every_other_stage(drawn, forward, backward):
+def test_the_bubble_of_1f1b_and_gpipe_follows_the_formula(drawn, forward, backward):
     """(p - 1) (tF + tB): of m (tF + tB) of work, a share of (p - 1) / m (Narayanan et al., section 2.2)."""
     _, stages, _, _ = drawn
     assert bubble_s(drawn, forward=forward, backward=backward) == pytest.approx((stages - 1) * (forward + backward))
@@ -173,7 +173,7 @@ def test_interleaving_divides_the_bubble_by_the_chunks(drawn, time_s):
 
 @unhurried
 @given(pipelines((ZB_H1,)), quarters)
-def test_with_equal_costs_zero_bubble_leaves_a_third_of_the_bubble_of_1f1b(drawn, time_s):
+def test_zero_bubble_leaves_a_third_of_the_bubble_of_1f1b(drawn, time_s):
     """(p - 1) (tF + tB - tW) instead of (p - 1) (tF + tB + tW) (Qi et al., table 2)."""
     _, stages, microbatches, _ = drawn
     left_s = bubble_s(drawn, forward=time_s, input_gradient=time_s, weight_gradient=time_s)
@@ -233,7 +233,7 @@ def test_an_order_by_hand_runs_as_the_generated_one():
         (["F0 W0 I0"], "weight-gradient of microbatch 0 on stage 0, which waits for input-gradient of microbatch 0"),
     ],
 )
-def test_an_order_that_waits_in_a_circle_is_refused_with_the_circle(orders, message):
+def test_a_deadlocked_order_is_refused_with_its_cycle(orders, message):
     with pytest.raises(ScheduleError) as raised:
         instructions_in(parsed(orders))
     assert message in str(raised.value)

@@ -56,7 +56,7 @@ def errors(config, time_error: float, energy_error: float):
     return savings_errors(Spread(config, points), ITERATION.frame(iteration_rows(config, points)))
 
 
-def test_errors_of_points_reach_the_savings_as_those_of_a_ratio_do(config):
+def test_errors_of_points_propagate_as_those_of_a_ratio(config):
     """Forward and backward are independent; points are off by 1 % of time and 2 % of energy."""
     found = errors(config, 0.01, 0.02)["kareus"]
     shares = 1 / 3, 2 / 3
@@ -65,7 +65,7 @@ def test_errors_of_points_reach_the_savings_as_those_of_a_ratio_do(config):
     assert found.energy_reduction == pytest.approx(100 * (2 / 3) * math.sqrt(2) * 0.02 * of_each, rel=0.25)
 
 
-def test_a_method_with_the_points_of_the_baseline_has_no_error_against_it(config):
+def test_points_shared_with_the_baseline_give_no_error(config):
     found = errors(config, 0.01, 0.02)
     assert found["sequential"].time_reduction is None
     assert found["sequential+perseus"].time_reduction == pytest.approx(0.0, abs=1e-9)

@@ -22,7 +22,7 @@ def replace_chunks(pipeline: PipelineConfig) -> PipelineConfig:
 TENSOR = 8 * 4096 * 3072 * 2  # bytes: 8 sequences of 4,096 tokens of 3,072 values
 
 
-def test_stages_on_different_nodes_share_the_node_bandwidth_and_gather_over_links():
+def test_stages_on_different_nodes_share_the_node_bandwidth():
     share, rest = TENSOR / 8, TENSOR * 7 / 8
     assert transfers_s(config(tp=8)) == pytest.approx((share / (50e9 / 8) + rest / 300e9,))
 
@@ -33,7 +33,7 @@ def test_context_parallelism_splits_the_tokens():
     assert transfers_s(config(tp=4, cp=2)) == pytest.approx((share / (50e9 / 8) + rest / 300e9,))
 
 
-def test_stages_of_half_a_node_alternate_between_links_and_the_network():
+def test_stages_of_half_a_node_alternate_links_and_network():
     near, far, near_again = transfers_s(config(tp=4, pp=4))
     assert near == near_again == pytest.approx(TENSOR / 300e9)
     assert far == pytest.approx(TENSOR / 4 / (50e9 / 8) + TENSOR * 3 / 4 / 300e9)
@@ -51,7 +51,7 @@ def test_the_last_pair_of_gpus_may_be_the_one_on_two_nodes():
     assert transfers_s(config(tp=1, cp=3, pp=4)) == pytest.approx((near, far, far))
 
 
-def test_replicas_of_a_stage_push_the_next_stage_to_another_node():
+def test_replicas_of_a_stage_move_the_next_one_to_another_node():
     (alone,), (replicated,) = transfers_s(config(tp=4)), transfers_s(config(tp=4, dp=2))
     assert alone == pytest.approx(TENSOR / 300e9)
     assert replicated == pytest.approx(TENSOR / 4 / (50e9 / 8) + TENSOR * 3 / 4 / 300e9)

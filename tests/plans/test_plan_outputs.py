@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
-from test_plan_file import folder_of
+from test_check import folder_of
 
 from kareus.cli import main
 
@@ -47,7 +47,7 @@ def test_selecting_replaces_a_plan_and_anything_by_force(planned, tmp_path):
     assert main(["check-plan", str(output), "--folder", str(planned)]) == 0
 
 
-def test_a_damaged_plan_in_its_own_place_is_selected_anew_without_a_flag(planned):
+def test_a_damaged_plan_is_selected_anew_without_a_flag(planned):
     plan = planned / "plan/fastest.json"
     for output in ([], ["--output", str(plan)]):  # the second is how the workflow calls it
         plan.write_text("{")

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from kareus.errors import ConfigError
 from kareus.plans.run_totals import check_tokens
-from kareus.plans.selectors import Goal, Prices, Selector, parse_selector, select
+from kareus.plans.selectors import Goal, Prices, Selector, check_selectors, parse_selector, select
 
 GPUS = 16
 FRONTIER = pl.DataFrame({"time_s": [5.0, 5.5, 6.0], "energy_j": [30e3, 25e3, 22e3]})
@@ -237,7 +237,7 @@ def test_no_other_plan_has_a_smaller_product_or_costs_less(rows, per_kwh, per_gp
         "deadline=\x1b[2Js",
     ],
 )
-def test_a_limit_that_no_iteration_could_have_is_refused_in_one_line(text):
+def test_a_limit_that_no_iteration_could_have_is_refused(text):
     with pytest.raises(ConfigError, match=r"^selector '") as raised:
         parse_selector(text)
     assert str(raised.value).isprintable()
@@ -247,3 +247,33 @@ def test_a_limit_that_no_iteration_could_have_is_refused_in_one_line(text):
 def test_tokens_that_no_run_has_are_refused(tokens):
     with pytest.raises(ConfigError, match=r"--tokens .*must be"):
         check_tokens(tokens)
+
+
+def test_a_campaign_may_have_different_selectors():
+    check_selectors(["fastest", "edp", "deadline=5.2s", "deadline=5.3s", "cost=0.12perkWh", "cost=0.12perGPUh"])
+
+
+def test_a_campaign_without_selectors_is_refused():
+    with pytest.raises(ConfigError, match="no selector; give at least one"):
+        check_selectors([])
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("fastest", "fastest"),
+        ("deadline=5.2s", "deadline=5200ms"),
+        ("deadline=1.1min", "deadline=66s"),
+        ("energy=20kJ", "energy=0.02MJ"),
+        ("straggler=1.15x", "straggler=1.150x"),
+        ("cost=0.12perkWh+0perGPUh", "cost=0.12perkWh"),
+    ],
+)
+def test_two_selectors_that_ask_for_the_same_are_refused(first, second):
+    with pytest.raises(ConfigError, match="leave one of the two out"):
+        check_selectors(["edp", first, second])
+
+
+def test_a_campaign_with_an_unknown_selector_is_refused():
+    with pytest.raises(ConfigError, match="not understood"):
+        check_selectors(["fastest", "quickest"])

@@ -132,7 +132,7 @@ def test_clocks_change_where_the_plan_says(folder: Path) -> None:
     assert starts_s == sorted(starts_s)
 
 
-def test_the_command_plays_every_method_back_and_says_that_it_is_simulated(
+def test_the_command_runs_every_method_and_says_it_is_simulated(
     folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
@@ -145,7 +145,7 @@ def test_the_command_plays_every_method_back_and_says_that_it_is_simulated(
     assert caplog.text.count("[simulated testbed, A100-SXM4-40GB]") >= 2
 
 
-def test_training_by_a_plan_of_the_simulated_testbed_plays_it_back(
+def test_training_by_a_simulated_plan_simulates_the_run(
     folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
@@ -188,7 +188,7 @@ def test_playing_back_needs_no_torch(folder: Path, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_runs_are_compared_with_predictions_after_they_have_warmed_up(folder: Path) -> None:
+def test_runs_are_compared_with_predictions_after_warmup(folder: Path) -> None:
     iteration = read_table(folder / "pipeline/iteration.parquet", ITERATION)
     predicted = iteration.filter(pl.col("method") == "kareus").row(0, named=True)
     cold = pl.col("iteration") < WARMUP_ITERATIONS

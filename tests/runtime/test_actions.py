@@ -84,7 +84,7 @@ def happen_together(actions: Actions) -> None:
 
 
 @given(pipelines())
-def test_instructions_run_in_their_order_and_no_message_can_lock_a_pipeline_up(
+def test_instructions_run_in_order_without_deadlock_of_messages(
     pipeline: tuple[tuple[Instruction, ...], list[float]],
 ) -> None:
     instructions, times_s = pipeline
@@ -97,9 +97,7 @@ def test_instructions_run_in_their_order_and_no_message_can_lock_a_pipeline_up(
 @pytest.mark.parametrize("stages", [2, 3, 4, 5])
 @pytest.mark.parametrize("chunks", [2, 3])
 @pytest.mark.parametrize("groups", [1, 2, 3])
-def test_an_interleaved_pipeline_runs_in_the_order_that_pytorch_would_choose(
-    stages: int, chunks: int, groups: int
-) -> None:
+def test_an_interleaved_pipeline_runs_in_pytorchs_order(stages: int, chunks: int, groups: int) -> None:
     microbatches = groups * stages
     ours = pipeline_instructions(PipelineSchedule.INTERLEAVED, stages, microbatches, chunks=chunks)
     of_pytorch = SimpleNamespace(
@@ -123,7 +121,7 @@ def test_two_stages_of_two_chunks_by_hand() -> None:
 
 
 @pytest.mark.parametrize(("backward_s", "order"), [(0.4, "1SEND_B0 1RECV_F1"), (1.5, "1RECV_F1 1B0 1SEND_B0")])
-def test_messages_go_in_the_order_in_which_they_are_planned_to_be_ready(backward_s: float, order: str) -> None:
+def test_messages_are_sent_in_the_order_of_planned_readiness(backward_s: float, order: str) -> None:
     """The second forward of the first stage ends a second after the first one has."""
     forward, backward = Direction.FORWARD, Direction.BACKWARD
     first = [(0, forward), (1, forward), (0, backward), (1, backward)]
@@ -136,7 +134,7 @@ def test_messages_go_in_the_order_in_which_they_are_planned_to_be_ready(backward
 @pytest.mark.parametrize("schedule", PipelineSchedule)
 @pytest.mark.parametrize("stages", [2, 3, 4, 6])
 @pytest.mark.parametrize("groups", [1, 2, 4])
-def test_a_stage_holds_no_more_tensors_of_other_stages_than_planning_counts(
+def test_a_stage_holds_no_more_received_tensors_than_planned(
     schedule: PipelineSchedule, stages: int, groups: int
 ) -> None:
     interleaves = schedule is PipelineSchedule.INTERLEAVED

@@ -24,7 +24,7 @@ from kareus.runtime import stage_model
 from kareus.runtime.overlap import run_alone, run_staggered
 from kareus.runtime.schedules import MicrobatchSchedule, Schedule, turns_of
 from kareus.runtime.stage_model import StageModel
-from kareus.schedule.choice import Choice
+from kareus.schedule.records import Choice
 
 LAYERS = 2
 GRAPH = block_graph(tokens=64)
@@ -168,7 +168,7 @@ def overlapped(launch_last: bool) -> Callable[[list[Pass]], object]:
     return lambda passes: run_staggered(passes, turns, None)
 
 
-def test_wall_time_is_the_sum_one_after_the_other_and_the_larger_one_overlapped() -> None:
+def test_wall_time_is_the_sum_if_serial_the_max_if_overlapped() -> None:
     wall_s, compute_s, communication_s = timed(lambda passes: [run_alone(p, None) for p in passes])
     assert wall_s >= 0.98 * (compute_s + communication_s)
 
@@ -181,9 +181,7 @@ def test_wall_time_is_the_sum_one_after_the_other_and_the_larger_one_overlapped(
 
 
 @pytest.mark.parametrize("recompute", [True, False])
-def test_passes_through_real_blocks_wait_for_no_collective_before_they_need_it(
-    monkeypatch: pytest.MonkeyPatch, recompute: bool
-) -> None:
+def test_blocks_wait_for_no_collective_before_they_need_it(monkeypatch: pytest.MonkeyPatch, recompute: bool) -> None:
     for wall_s, times, communication_s in run_stage(monkeypatch, overlaps=False, recompute=recompute):
         assert wall_s >= 0.98 * (times.compute_s + communication_s - times.put_off_s)
 

@@ -182,7 +182,7 @@ def test_stages_of_a_pipeline_together_are_the_whole() -> None:
 
 
 @pytest.mark.parametrize("recompute", [False, True], ids=["kept", "recomputed"])
-def test_gradients_of_weight_matrices_wait_until_they_are_asked_for(recompute: bool) -> None:
+def test_gradients_of_weight_matrices_can_be_deferred(recompute: bool) -> None:
     """Those of norms come out of the kernels that compute input gradients, and stay there."""
     stage = make(Case(QWEN, 1, 1, graph_of(QWEN, degrees())), Mesh(), WHOLE, recompute=recompute)
     expected = ran(stage, 3, SEQUENTIAL)
@@ -200,7 +200,7 @@ def test_gradients_of_weight_matrices_wait_until_they_are_asked_for(recompute: b
     assert departure(ran(stage, 3, SEQUENTIAL), expected) == 0.0
 
 
-def test_tied_embeddings_have_one_gradient_wherever_the_stage_is_moved() -> None:
+def test_tied_embeddings_share_a_gradient_after_a_move() -> None:
     tied = dataclasses.replace(LLAMA, tie_embeddings=True)
     case = Case(tied, 1, 1, graph_of(LLAMA, degrees()))
     stage = make(case, Mesh(), WHOLE, recompute=False).to(torch.float64).to(torch.float32)

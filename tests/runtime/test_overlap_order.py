@@ -26,7 +26,7 @@ from kareus.partition.detect import detect_partitions
 from kareus.profile.programs import Execution, staggered_steps
 from kareus.runtime.overlap import run_alone, run_staggered
 from kareus.runtime.schedules import Schedule, turns_of
-from kareus.schedule.choice import Choice
+from kareus.schedule.records import Choice
 
 LAYERS = 3
 LAST = 99
@@ -199,7 +199,7 @@ def test_engine_multiplicities_and_gpu_model_agree(
 
 
 @pytest.mark.parametrize(("model", "tp", "cp"), [(LLAMA, 2, 1), (QWEN, 2, 2), (LLAMA, 1, 2)], ids=["tp", "cp+tp", "cp"])
-def test_sequential_collectives_run_beside_their_own_weight_gradients(model: Model, tp: int, cp: int) -> None:
+def test_sequential_collectives_overlap_their_weight_gradients(model: Model, tp: int, cp: int) -> None:
     graph = graph_of(model, degrees(tp, cp))
     steps, hidden, table, lines = small_stage(model, tp, cp)
     tape: Tape = []

@@ -36,7 +36,7 @@ from kareus.runtime.pipeline import Pipeline
 from kareus.runtime.schedules import MicrobatchSchedule, Schedule
 from kareus.runtime.stage_chunks import StageChunks, first_layers
 from kareus.runtime.stage_model import StageModel
-from kareus.schedule.choice import Choice
+from kareus.schedule.records import Choice
 from kareus.training.data.batches import Batches, DataShare, Microbatch
 from kareus.training.data.samples import SyntheticSamples
 from kareus.training.gradients import sum_tied_gradient, sum_weight_gradients
@@ -228,7 +228,7 @@ FOUR_LAYERS = dataclasses.replace(LLAMA, num_layers=4)
 TIED_LAYERS = dataclasses.replace(TIED, num_layers=4)
 
 
-def test_two_ranks_compute_the_loss_and_gradients_of_one_under_any_plan(tmp_path: Path) -> None:
+def test_two_ranks_compute_loss_and_gradients_of_one(tmp_path: Path) -> None:
     cases = [
         case(pp=2, microbatch_size=3),
         case(pp=2, model=TIED, activation_checkpointing=False),
@@ -248,7 +248,7 @@ def test_two_ranks_compute_the_loss_and_gradients_of_one_under_any_plan(tmp_path
 
 
 @pytest.mark.slow
-def test_four_ranks_compute_the_loss_and_gradients_of_one_under_any_plan(tmp_path: Path) -> None:
+def test_four_ranks_compute_loss_and_gradients_of_one(tmp_path: Path) -> None:
     cases = [
         case(tp=2, pp=2),
         case(tp=2, pp=2, model=TIED, microbatch_size=3, activation_checkpointing=False),
@@ -275,7 +275,7 @@ def test_an_instruction_out_of_the_planned_order_stops_the_run() -> None:
         follower.end_iteration()
 
 
-def test_a_clock_is_asked_for_once_what_was_launched_before_has_run() -> None:
+def test_a_clock_is_set_after_previously_launched_work_has_run() -> None:
     workload = tiny_workload(num_microbatches=2)
     happened: list[str] = []
     steps = tuple(

@@ -13,7 +13,7 @@ from kareus.partition.detect import detect_partitions
 from kareus.profile.programs import Execution, StageShape
 from kareus.runtime.schedules import MicrobatchSchedule, Schedule
 from kareus.runtime.stage_model import SEQUENTIAL, StageModel
-from kareus.schedule.choice import Choice
+from kareus.schedule.records import Choice
 
 pytestmark = [
     pytest.mark.gpu,
@@ -24,7 +24,7 @@ TOKENS = 256
 BF16_TOLERANCE = 0.03
 
 
-def test_partitioned_overlap_equals_sequential_execution_within_bf16() -> None:
+def test_partitioned_overlap_equals_sequential_within_bf16() -> None:
     model = dataclasses.replace(QWEN, hidden_size=512, intermediate_size=1024, head_dim=64)
     parallelism = degrees(tp=2, cp=2)
     graph = graph_of(model, parallelism)

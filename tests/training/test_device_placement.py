@@ -24,7 +24,7 @@ from kareus.partition.detect import detect_partitions
 from kareus.profile.programs import Execution, StageShape
 from kareus.runtime.schedules import MicrobatchSchedule, Schedule
 from kareus.runtime.stage_model import SEQUENTIAL, StageModel
-from kareus.schedule.choice import Choice
+from kareus.schedule.records import Choice
 from kareus.training.clipping import clip
 from kareus.training.gradients import sum_weight_gradients, weight_gradients
 from kareus.training.optimizer import Optimizer, whole_norm

@@ -41,7 +41,7 @@ def test_an_instruction_can_end_at_its_latest_end_and_no_later(times, number, ex
 
 @settings(max_examples=60)
 @given(tiny_problems(), st.data())
-def test_costs_of_lanes_are_those_of_single_plans_by_every_digit_of_time(problem, data):
+def test_lanes_cost_exactly_what_single_plans_cost(problem, data):
     choices = drawn_choices(problem, data, 3)
     costs = [problem.cost(choice) for choice in choices.T.tolist()]
     exactly_s = np.array([time_s for time_s, _ in costs])
@@ -53,7 +53,7 @@ def test_costs_of_lanes_are_those_of_single_plans_by_every_digit_of_time(problem
 
 @settings(max_examples=80)
 @given(tiny_problems(), st.floats(1e-9, 1), st.data())
-def test_reclaiming_keeps_the_deadline_wherever_it_starts_and_leaves_nothing_that_can_be_slowed(problem, share, data):
+def test_reclaiming_keeps_the_deadline_and_leaves_no_slack(problem, share, data):
     deadline_s = problem.cost([0] * len(problem.point_sets))[0] * (1 + share)
     in_time = reclaim(problem, drawn_choices(problem, data, 2), np.full(2, deadline_s))
     assert all(problem.cost(choice)[0] <= deadline_s * (1 + 1e-12) for choice in in_time.T.tolist())

@@ -36,7 +36,7 @@ def choice_of(problem: Problem, plan: PlannedIteration) -> list[int]:
 
 @settings(max_examples=80)
 @given(tiny_problems(), st.integers(1, 6))
-def test_every_plan_is_made_of_real_points_keeps_its_deadline_and_costs_what_they_cost(problem, deadlines):
+def test_plans_use_real_points_and_keep_their_deadlines(problem, deadlines):
     for plan in iteration_frontier(problem, deadlines):
         assert problem.cost(choice_of(problem, plan)) == (plan.time_s, plan.energy_j)
         assert plan.time_s <= plan.deadline_s * (1 + CLOSE)
@@ -44,7 +44,7 @@ def test_every_plan_is_made_of_real_points_keeps_its_deadline_and_costs_what_the
 
 @settings(max_examples=80)
 @given(tiny_problems(), st.integers(1, 6))
-def test_the_bound_is_below_the_best_of_all_plans_which_is_below_the_plan(problem, deadlines):
+def test_the_best_of_all_plans_is_between_bound_and_plan(problem, deadlines):
     plans = all_plans(problem)
     for plan in iteration_frontier(problem, deadlines):
         best_j = best_within(plans, plan.time_s)
@@ -56,7 +56,7 @@ def test_the_bound_is_below_the_best_of_all_plans_which_is_below_the_plan(proble
 
 @settings(max_examples=80)
 @given(tiny_problems())
-def test_the_first_plan_is_the_fastest_and_of_those_the_cheapest(problem):
+def test_the_first_plan_is_the_cheapest_of_the_fastest(problem):
     plans = all_plans(problem)
     fastest_s = min(time_s for time_s, _ in plans)
     first = iteration_frontier(problem, 3)[0]
@@ -81,7 +81,7 @@ def test_the_same_problem_has_the_same_frontier(problem):
 
 @settings(max_examples=80)
 @given(tiny_problems(), st.floats(0, 1.5))
-def test_a_plan_for_a_deadline_keeps_it_and_its_bound_is_that_of_the_deadline(problem, share):
+def test_a_plan_for_a_deadline_keeps_it_and_has_its_bound(problem, share):
     plans = all_plans(problem)
     deadline_s = min(time_s for time_s, _ in plans) * (1 + share)
     plan = cheapest_within(problem, deadline_s)
@@ -93,7 +93,7 @@ def test_a_plan_for_a_deadline_keeps_it_and_its_bound_is_that_of_the_deadline(pr
 
 @settings(max_examples=80)
 @given(tiny_problems(), st.floats(0, 1))
-def test_a_plan_for_an_energy_keeps_it_and_is_faster_than_the_plan_it_starts_from(problem, share):
+def test_a_plan_for_an_energy_keeps_it_and_beats_its_start(problem, share):
     known = iteration_frontier(problem, 2)
     slow_s, energy_j = known[-1].time_s, known[-1].energy_j * (1 + share)
     plan = fastest_within(problem, energy_j, (known[0].time_s, slow_s))
@@ -113,13 +113,13 @@ def realistic() -> Problem:
     return pipeline(3, 6, points, transfer_s=0.01, power_w=100.0)
 
 
-def test_a_realistic_pipeline_is_planned_within_a_hundredth_of_its_bound():
+def test_realistic_plans_are_within_a_hundredth_of_the_bound():
     plans = iteration_frontier(realistic(), 10)
     assert len(plans) == 10
     assert max(plan.gap for plan in plans) < 0.01
 
 
-def test_a_deadline_between_two_plans_costs_hardly_more_than_its_bound():
+def test_a_deadline_between_two_plans_is_planned_near_its_bound():
     coarse = iteration_frontier(realistic(), 4)
     deadline_s = coarse[2].time_s * (1 - 1e-6)
     plan = cheapest_within(realistic(), deadline_s)
@@ -127,7 +127,7 @@ def test_a_deadline_between_two_plans_costs_hardly_more_than_its_bound():
     assert plan.gap < 0.01
 
 
-def test_an_energy_between_two_plans_is_spent_in_hardly_more_time_than_the_next_deadline_takes():
+def test_an_energy_between_two_plans_takes_hardly_more_time():
     coarse = iteration_frontier(realistic(), 4)
     energy_j = coarse[1].energy_j * (1 - 1e-6)
     plan = fastest_within(realistic(), energy_j, (coarse[1].time_s, coarse[2].time_s))
@@ -136,13 +136,13 @@ def test_an_energy_between_two_plans_is_spent_in_hardly_more_time_than_the_next_
     assert plan.time_s < coarse[1].time_s + 0.1 * (coarse[2].time_s - coarse[1].time_s)
 
 
-def test_waiting_that_costs_more_than_slowness_saves_leaves_one_plan():
+def test_one_plan_is_left_where_waiting_outweighs_slowing_down():
     points = {(0, F): [(1.0, 10.0), (2.0, 9.0)], (0, B): [(1.0, 10.0), (2.0, 9.0)]}
     (only,) = iteration_frontier(pipeline(1, 2, points, power_w=5.0), 10)
     assert (only.time_s, only.energy_j, only.gap) == (4.0, 60.0, 0.0)
 
 
-def test_a_plan_that_uses_up_its_deadline_to_the_last_digit_is_found():
+def test_a_plan_that_meets_its_deadline_exactly_is_found():
     """Ends of instructions are sums of floats; a deadline that a plan meets exactly must not lose it to rounding."""
     pipeline = realistic()
     choice = [len(points.times_s) // 2 for points in pipeline.point_sets]
@@ -154,7 +154,7 @@ def test_a_plan_that_uses_up_its_deadline_to_the_last_digit_is_found():
 
 @settings(max_examples=60)
 @given(tiny_problems(), st.lists(st.floats(0, 1.5), min_size=1, max_size=5))
-def test_plans_come_in_the_order_of_their_deadlines_and_more_time_never_costs_more(problem, shares):
+def test_plans_keep_deadline_order_and_more_time_costs_no_more(problem, shares):
     fastest_s, _ = problem.cost([0] * len(problem.point_sets))
     deadlines_s = [fastest_s * (1 + share) for share in shares]
     plans = plans_within(problem, deadlines_s)
@@ -172,7 +172,7 @@ def test_a_deadline_of_no_limit_gives_the_least_energy():
 
 
 @pytest.mark.parametrize("deadline_s", [19.0, -1.0, math.nan])
-def test_a_deadline_that_no_plan_keeps_is_refused_with_what_can_be_reached(deadline_s):
+def test_an_unreachable_deadline_is_refused_with_the_range(deadline_s):
     plans = iteration_frontier(realistic(), 2)
     line = (
         rf"no plan keeps a deadline of {deadline_s:.6g} s: the fastest takes {plans[0].time_s:.6g} s, and after "
@@ -227,7 +227,7 @@ UNITS = [(3, 0), (0, 3), (6, -6), (-6, -9), (7, 10), (1, -1)]
 
 
 @pytest.mark.parametrize(("k", "m"), UNITS)
-def test_the_same_plans_come_out_whatever_the_units_of_time_and_energy(k, m):
+def test_units_of_time_and_energy_do_not_change_the_plans(k, m):
     """With one microbatch and other points everywhere no two plans cost the same, so that rounding chooses nothing."""
     random = np.random.default_rng(0)
     points = {
@@ -246,7 +246,7 @@ def test_the_same_plans_come_out_whatever_the_units_of_time_and_energy(k, m):
 
 
 @pytest.mark.parametrize(("k", "m"), UNITS)
-def test_equal_microbatches_may_swap_their_points_in_other_units_and_bounds_stay(k, m):
+def test_units_do_not_change_bounds_with_equal_microbatches(k, m):
     plans = plans_within(realistic(), [27.0, 30.0, 33.0])
     others = plans_within(scaled(realistic(), 10.0**k, 10.0**m), [own * 10.0**k for own in (27.0, 30.0, 33.0)])
     for plan, other in zip(plans, others, strict=True):
@@ -256,7 +256,7 @@ def test_equal_microbatches_may_swap_their_points_in_other_units_and_bounds_stay
 
 @settings(max_examples=20)
 @given(tiny_problems(), st.integers(-7, 7), st.integers(-9, 9))
-def test_plans_in_any_unit_are_the_fastest_and_the_cheapest_and_keep_their_bounds(problem, k, m):
+def test_plans_in_any_unit_include_the_fastest_and_the_cheapest(problem, k, m):
     every = all_plans(problem)
     plans = [
         (plan.time_s * 10.0**-k, plan.energy_j * 10.0**-m, plan.lower_bound_j * 10.0**-m)
@@ -277,7 +277,7 @@ def test_the_last_plan_is_not_lost_to_a_sum_of_floats():
 
 
 @pytest.mark.parametrize("decades", [3, 6, 9, 12])
-def test_times_and_energies_that_are_decades_apart_give_plans_with_bounds_or_one_line(decades):
+def test_costs_decades_apart_give_bounded_plans_or_one_error(decades):
     random = np.random.default_rng(decades)
     for _ in range(5):
         sets = {

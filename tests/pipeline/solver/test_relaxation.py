@@ -85,7 +85,7 @@ def test_the_hull_leaves_out_points_above_its_chords():
 
 
 @given(st.lists(st.tuples(st.integers(1, 20), st.integers(1, 20)), min_size=1, max_size=12))
-def test_a_point_set_keeps_exactly_what_no_other_point_dominates(costs):
+def test_a_point_set_keeps_exactly_the_undominated_points(costs):
     kept = point_set([(n, float(t), float(e)) for n, (t, e) in enumerate(costs)])
     undominated = {c for c in costs if not any(o != c and o[0] <= c[0] and o[1] <= c[1] for o in costs)}
     assert list(zip(kept.times_s, kept.energies_j, strict=True)) == sorted(undominated)
@@ -94,7 +94,7 @@ def test_a_point_set_keeps_exactly_what_no_other_point_dominates(costs):
 
 @settings(max_examples=60)
 @given(tiny_problems(), st.floats(0, 1), st.floats(0, 1))
-def test_a_line_that_supports_the_bound_at_one_deadline_is_below_it_at_every_other(problem, share, other):
+def test_a_supporting_line_bounds_the_energy_at_every_deadline(problem, share, other):
     relaxation = Relaxation(problem)
     solved_s, other_s = (
         relaxation.fastest_s + s * (relaxation.slowest_s - relaxation.fastest_s) + 1e-9 for s in (share, other)
@@ -108,7 +108,7 @@ def test_a_line_that_supports_the_bound_at_one_deadline_is_below_it_at_every_oth
 
 @settings(max_examples=60)
 @given(tiny_problems(), st.floats(0, 1))
-def test_the_least_time_of_an_energy_is_where_the_bound_reaches_it(problem, share):
+def test_the_bound_reaches_an_energy_at_its_least_time(problem, share):
     relaxation = Relaxation(problem)
     most_j = relaxation.solve(relaxation.fastest_s * (1 + 1e-9)).energy_j
     least_j = relaxation.solve(math.inf).energy_j

@@ -7,7 +7,7 @@ import pytest
 from helpers.builders import resealed
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from test_plan_file import BACKWARD, folder_of, instruction, microbatch_rows, origin
+from test_check import BACKWARD, folder_of, instruction, microbatch_rows, origin
 
 from kareus.artifacts.layout import WorkloadFolder
 from kareus.artifacts.records import to_plain
@@ -88,7 +88,7 @@ def check_alike(folder):
 
 @settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
-def test_any_edited_value_is_seen_by_the_seal_and_sealed_anew_by_the_frontiers(folder, tmp_path, check_alike, data):
+def test_edits_break_the_seal_and_resealed_ones_the_frontiers(folder, tmp_path, check_alike, data):
     selector = data.draw(st.sampled_from(["fastest", "min-energy", "deadline=2500ms", "edp"]))
     plan = json.loads((folder / f"plan/{selector}.json").read_text())
     place = data.draw(st.sampled_from([leaf for leaf in leaves(plan) if leaf != ("seal",)]))
@@ -228,7 +228,7 @@ FALSIFIED = {
 
 
 @pytest.mark.parametrize("name", FALSIFIED)
-def test_a_falsified_plan_with_a_fitting_seal_is_refused_in_one_line(folder, tmp_path, capsys, name):
+def test_a_falsified_plan_with_a_valid_seal_is_refused(folder, tmp_path, capsys, name):
     change, selector, message = FALSIFIED[name]
     path = falsified(folder, tmp_path, change, selector)
     assert check(folder, path) == 2
@@ -257,7 +257,7 @@ def test_a_plan_of_a_frontier_that_was_measured_anew_is_refused(tmp_path, capsys
     assert "takes 0.1 s and 30 J, by the microbatch frontier 0.1 s and 30.3 J" in capsys.readouterr().err
 
 
-def test_a_plan_without_its_folder_is_checked_as_far_as_it_can_be_and_that_is_said(folder, tmp_path, caplog, capsys):
+def test_a_plan_outside_its_folder_is_checked_in_itself_only(folder, tmp_path, caplog, capsys):
     caplog.set_level("INFO")
     moved = tmp_path / "mine.json"
     moved.write_bytes((folder / "plan/deadline=2500ms.json").read_bytes())
@@ -268,7 +268,7 @@ def test_a_plan_without_its_folder_is_checked_as_far_as_it_can_be_and_that_is_sa
     assert "selector: 'deadline=1s' allows 1 s" in capsys.readouterr().err
 
 
-def test_a_plan_of_a_folder_without_frontiers_is_checked_against_its_workload_and_that_is_said(tmp_path, caplog):
+def test_costs_are_said_to_be_unchecked_without_frontiers(tmp_path, caplog):
     caplog.set_level("INFO")
     folder, _ = folder_of(tmp_path)
     assert main(["select", "fastest", str(folder)]) == 0
@@ -277,7 +277,7 @@ def test_a_plan_of_a_folder_without_frontiers_is_checked_against_its_workload_an
     assert f"times and energies are not checked, since {folder} has no frontiers" in caplog.text
 
 
-def test_a_plan_copied_to_the_name_of_another_selector_is_refused(tmp_path, capsys):
+def test_a_plan_under_the_name_of_another_selector_is_refused(tmp_path, capsys):
     folder, _ = folder_of(tmp_path)
     assert main(["select", "min-energy", str(folder)]) == 0
     plan = folder / "plan/min-energy.json"

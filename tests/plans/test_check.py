@@ -140,7 +140,7 @@ def test_a_plan_says_what_every_stage_runs_in_order(planned):
     ]
 
 
-def test_starts_respect_the_order_of_a_stage_and_the_way_between_stages(planned):
+def test_starts_respect_stage_order_and_transfers(planned):
     plan = json.loads(planned[2].read_text())
     for stage in plan["stages"]:
         ends = [i["start_s"] + i["time_s"] for i in stage["instructions"]]
@@ -314,7 +314,7 @@ def test_a_number_too_large_to_be_finite_is_refused(planned, capsys):
     assert "not valid JSON (1e999 is not a finite number); delete it and rerun" in capsys.readouterr().err
 
 
-def test_overlap_is_refused_for_a_workload_that_has_no_nanobatches(planned, tmp_path):
+def test_overlap_is_refused_for_a_workload_without_nanobatches(planned, tmp_path):
     _, odd = folder_of(tmp_path / "odd", "microbatch_size=5")
     plan = dataclasses.replace(read_plan(planned[2]), workload_hash=content_hash(odd))
     with pytest.raises(ArtifactError, match="execution 'overlap' is not possible for the workload; allowed: sequen"):
@@ -327,7 +327,7 @@ def test_a_truncated_plan_is_refused(planned, capsys):
     assert "not valid JSON" in capsys.readouterr().err
 
 
-def test_a_plan_is_refused_for_another_workload_of_the_same_shape(planned, tmp_path, capsys):
+def test_a_plan_is_refused_for_another_workload_of_its_shape(planned, tmp_path, capsys):
     other, _ = folder_of(tmp_path / "other", "seed=1")
     assert main(["check-plan", str(planned[2]), "--folder", str(other)]) == 2
     assert "made for another workload" in capsys.readouterr().err
@@ -348,7 +348,7 @@ FOREIGN = {
 
 
 @pytest.mark.parametrize("name", FOREIGN)
-def test_selecting_from_tables_of_another_workload_is_refused_in_one_line(planned, tmp_path, capsys, name):
+def test_selecting_from_tables_of_another_workload_is_refused(planned, tmp_path, capsys, name):
     place, override, message = FOREIGN[name]
     other, _ = folder_of(tmp_path / "other", override)
     (planned[0] / place).write_bytes((other / place).read_bytes())
@@ -368,14 +368,14 @@ def test_tables_of_another_seed_than_the_workloads_are_refused(planned, tmp_path
 
 
 @pytest.mark.parametrize("override", ["sequence_length=2048", "gpu=h200"])
-def test_a_search_space_of_another_workload_does_not_vouch_for_a_plan(planned, tmp_path, capsys, override):
+def test_a_search_space_of_another_workload_is_refused(planned, tmp_path, capsys, override):
     other, _ = folder_of(tmp_path / "other", override)
     (planned[0] / "schedule/space.parquet").write_bytes((other / "schedule/space.parquet").read_bytes())
     assert main(["check-plan", str(planned[2])]) == 2
     assert "space.parquet: made " in capsys.readouterr().err
 
 
-def test_an_unknown_method_is_refused_with_those_that_were_planned(planned, capsys):
+def test_a_method_that_was_not_planned_is_refused(planned, capsys):
     assert main(["select", "fastest", str(planned[0]), "--method", "perseus"]) == 2
     assert "--method perseus: not planned; perhaps you meant kareus." in capsys.readouterr().err
 

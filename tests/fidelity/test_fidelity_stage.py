@@ -50,7 +50,7 @@ def test_reductions_are_answered_with_one_json_object(tmp_path, capsys):
     assert found["reduction_mae_points"] == pytest.approx(sum(errors) / 4)
 
 
-def test_the_text_says_what_was_simulated_and_how_far_off_it_is_known_to_be(tmp_path, capsys):
+def test_the_text_names_the_simulated_gpu_and_its_known_errors(tmp_path, capsys):
     first, second, *rest = answer(tmp_path, capsys, FRONTIERS).splitlines()
     assert first.startswith("simulated A100-SXM4-40GB against ")
     assert "held-out" in second or "not measured" in second

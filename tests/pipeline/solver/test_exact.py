@@ -71,7 +71,7 @@ def any_graphs(draw):
 
 @settings(max_examples=60)
 @given(any_graphs(), st.floats(1e-6, 1))
-def test_the_optimum_lies_between_the_bound_and_the_plan_on_any_graph(problem, share):
+def test_the_optimum_is_between_bound_and_plan_on_any_graph(problem, share):
     fastest_s, slowest_s = (problem.cost([c] * len(problem.point_sets))[0] for c in (0, -1))
     deadline_s = fastest_s + share * (slowest_s - fastest_s) + 1e-9
     (plan,) = plans_within(problem, [deadline_s])
@@ -82,13 +82,13 @@ def test_the_optimum_lies_between_the_bound_and_the_plan_on_any_graph(problem, s
 
 @settings(max_examples=40)
 @given(any_graphs())
-def test_the_fastest_plan_is_the_cheapest_of_its_time_on_any_graph(problem):
+def test_the_fastest_plan_is_the_cheapest_of_its_time(problem):
     first = iteration_frontier(problem, 3)[0]
     assert first.time_s == pytest.approx(problem.cost([0] * len(problem.point_sets))[0])
     assert first.energy_j == pytest.approx(optimum_j(problem, first.time_s), rel=1e-6)
 
 
-def test_plans_of_a_short_pipeline_are_within_a_thousandth_of_the_optimum():
+def test_short_pipelines_are_within_a_thousandth_of_the_optimum():
     """Nine points that fall less and less, at different speeds on the two stages."""
     sets = {
         (stage, direction): [(work * (1 + k / 12), 300 * work * (0.7 + 0.3 / (1 + k / 3))) for k in range(9)]

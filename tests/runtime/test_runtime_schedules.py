@@ -5,7 +5,7 @@ from kareus.graph.records import Direction
 from kareus.plans.document import PLAN_SCHEMA_VERSION, Plan, PlannedInstruction, PredictedCost, StagePlan
 from kareus.profile.programs import Execution
 from kareus.runtime.schedules import MicrobatchSchedule, Schedule, planned_schedules
-from kareus.schedule.choice import Choice
+from kareus.schedule.records import Choice
 
 CHOICES = (Choice(partition="backward-mlp-allreduce", sm_count=6, launch="norm"),)
 
@@ -24,7 +24,7 @@ def planned(direction: Direction, microbatch: int, execution: Execution, *choice
     )
 
 
-def test_each_microbatch_of_a_stage_has_the_two_schedules_that_the_plan_gives_it() -> None:
+def test_each_microbatch_has_the_two_schedules_of_the_plan() -> None:
     stage = StagePlan(
         stage=0,
         layers=2,

@@ -25,7 +25,7 @@ def test_a_traded_plan_keeps_its_deadline_and_is_never_dearer(problem: Problem, 
     assert (energies_j <= energies_in_time_j(problem, before, deadlines_s)).all()
 
 
-def test_all_microbatches_give_time_from_one_kind_to_another_at_once() -> None:
+def test_all_microbatches_trade_time_between_kinds_at_once() -> None:
     """Both slow down by as much, and a forward saves less by it: at any deadline backwards should have the time."""
     forward, backward = [(1.0, 10.0), (1.2, 8.0)], [(2.0, 20.0), (2.2, 15.0)]
     own = problem(1, 3, {(0, F): forward, (0, B): backward})

@@ -1,4 +1,4 @@
-"""Candidates of a search: one execution schedule, and the search space of a partition as columns."""
+"""Records of execution schedules: a candidate, the search space of a partition, and its choice in an instruction."""
 
 from dataclasses import dataclass
 
@@ -37,3 +37,17 @@ class SearchSpace:
             sm_count=self.sm_count[candidate],
             launch=self.launch[candidate],
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """How one kind of partition runs within an instruction, whose clock all its partitions share.
+
+    All occurrences of the partition in the instruction run alike (paper, section 4.4).
+    """
+
+    partition: str
+    sm_count: int
+    """SMs given to the collective."""
+    launch: str
+    """Name of the operator beside which the collective is launched."""

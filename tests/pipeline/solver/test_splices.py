@@ -28,7 +28,7 @@ def test_a_spliced_plan_keeps_its_deadline_and_is_never_dearer(problem, shares, 
     assert (energies_in_time_j(problem, after, deadlines_s) <= energies_in_time_j(problem, before, deadlines_s)).all()
 
 
-def test_wide_gaps_of_long_pipelines_are_narrowed_and_other_plans_left_alone(monkeypatch):
+def test_only_wide_gaps_of_long_pipelines_are_narrowed(monkeypatch):
     own = realistic(stages=6, microbatches=40)
     narrowed = _gaps(own)
     monkeypatch.setattr(search, "WIDE", 1.0)
