@@ -8,6 +8,8 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kareus.errors import ConfigError
+
 if TYPE_CHECKING:
     from kareus.fidelity.workload_prediction import Prediction
     from kareus.plans.document import Plan
@@ -29,6 +31,9 @@ def resolve(overrides: Sequence[str] = (), config_dir: str | PathLike[str] = "co
     """
     from kareus.workload.resolve import resolve_accepted  # noqa: PLC0415 - Hydra takes long to import
 
+    if isinstance(overrides, str):
+        raise ConfigError(f"overrides={overrides!r}: must be a list, such as [{overrides!r}].")
+
     return list(resolve_accepted(overrides, Path(config_dir)).values())
 
 
@@ -36,15 +41,16 @@ def predict(workload: "Workload", method: str = "sequential", frequency_mhz: int
     """Predict the time and energy of one iteration from the GPU model alone, without search or measurement.
 
     Args:
-        workload: as `resolve` returns it.
+        workload: one of those that `resolve` returns.
         method: `sequential` or `nanobatching`.
-        frequency_mhz: clock of all GPUs; None is their maximum.
+        frequency_mhz: clock of all GPUs in MHz; None is their maximum.
 
     Raises:
-        ConfigError: the method or the clock cannot be predicted.
+        ConfigError: the method or the clock cannot be predicted, or it is not one workload.
     """
     from kareus.fidelity import workload_prediction  # noqa: PLC0415 - NumPy and Polars take long to import
 
+    _check_workload(workload)
     return workload_prediction.predict(workload, method, frequency_mhz)
 
 
@@ -54,20 +60,23 @@ def plan(workload: "Workload", select: str = "fastest", method: str = "kareus") 
     The data are those that the workflow writes for the same workload and seed. Nothing is written.
 
     Args:
-        workload: as `resolve` returns it.
+        workload: one of those that `resolve` returns.
         select: selector, such as `fastest`, `deadline=5.2s`, `energy=20kJ` or `min-energy`.
         method: method whose frontier to select from.
 
     Raises:
-        ConfigError: the selector is not understood, no plan keeps its limit, the method was not planned, or the
-            workload's testbed is not simulated.
+        ConfigError: the selector or the method is not known, no plan keeps the limit, the method does not plan this
+            workload, the workload's testbed is not simulated, or it is not one workload.
     """
-    from kareus.plans.build import select_plan  # noqa: PLC0415 - as above
+    from kareus.pipeline.methods import check_method  # noqa: PLC0415 - as above
+    from kareus.plans.build import select_plan  # noqa: PLC0415
     from kareus.plans.planning import plan_frontiers  # noqa: PLC0415
     from kareus.plans.selectors import parse_selector  # noqa: PLC0415
     from kareus.workload.naming import plain_name  # noqa: PLC0415
 
+    _check_workload(workload)
     parse_selector(select)  # before planning, which takes seconds
+    check_method(method)
     return select_plan(workload, plan_frontiers(workload), select, method, name=plain_name(workload))
 
 
@@ -80,3 +89,13 @@ def load_plan(path: str | PathLike[str]) -> "Plan":
     from kareus.plans.file import read_plan  # noqa: PLC0415 - as above
 
     return read_plan(Path(path))
+
+
+def _check_workload(workload: object) -> None:
+    """Check that the argument is one workload: `resolve` returns a list of them."""
+    from kareus.workload.config import Workload  # noqa: PLC0415 - as above
+
+    if not isinstance(workload, Workload):
+        raise ConfigError(
+            f"workload: is a {type(workload).__name__}; must be one Workload of the list that kareus.resolve returns."
+        )

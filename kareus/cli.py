@@ -71,7 +71,7 @@ def _run(name: str, argv: Sequence[str]) -> int:
     except KareusError as error:
         print(f"kareus {name}: {error}", file=sys.stderr)  # noqa: T201
         return 2
-    except BrokenPipeError:  # whoever read the output, such as `head`, has had enough
+    except BrokenPipeError:  # the reader of the output, such as `head`, has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except OSError as error:
@@ -104,10 +104,10 @@ def _speaks() -> bool:
 
 
 class _Speaker(logging.StreamHandler[TextIO]):
-    """Says what stages log, and ends with the command where nobody listens any more."""
+    """Writes log lines to a stream, and raises where it is closed, which ends the command."""
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
-        """Let whoever logged know, instead of printing a traceback for each line."""
+        """Raise errors of writing to the caller that logged, instead of printing a traceback for each line."""
         raise  # noqa: PLE0704 - called where the exception is being handled
 
 

@@ -57,6 +57,22 @@ def test_the_configuration_of_the_current_folder_is_the_default(monkeypatch):
     assert kareus.resolve() == kareus.resolve([], CONFIG)
 
 
+def test_arguments_of_another_kind_are_errors():
+    with pytest.raises(ConfigError, match=r"must be a list, such as \['seed=1'\]"):
+        kareus.resolve("seed=1", CONFIG)
+    workloads = kareus.resolve([], CONFIG)
+    for function in (kareus.predict, kareus.plan):
+        with pytest.raises(ConfigError, match="is a list; must be one Workload"):
+            function(workloads)
+
+
+def test_unknown_methods_are_refused_before_planning(monkeypatch):
+    monkeypatch.setattr("kareus.plans.planning.plan_frontiers", None)
+    (workload,) = kareus.resolve([], CONFIG)
+    with pytest.raises(ConfigError, match="method='perseus': not known; perhaps you meant kareus"):
+        kareus.plan(workload, method="perseus")
+
+
 def test_a_workload_is_predicted():
     (workload,) = kareus.resolve([], CONFIG)
     assert kareus.predict(workload).time_s > kareus.predict(workload, "nanobatching").time_s > 0

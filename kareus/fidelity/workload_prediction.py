@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from numbers import Integral
 
 import numpy as np
 
@@ -153,8 +154,8 @@ def _check(workload: Workload, method: str, clock_mhz: int) -> None:
     if PREDICTED[method] is Execution.NANOBATCHING and workload.microbatch_size % 2:
         raise ConfigError(f"method={method}, microbatch_size={workload.microbatch_size}: {NO_HALVES}")
     least_mhz, most_mhz = workload.gpu.search_frequencies.minimum_mhz, workload.gpu.maximum_clock_mhz
-    if not least_mhz <= clock_mhz <= most_mhz:
-        raise ConfigError(f"frequency_mhz={clock_mhz}: must be from {least_mhz} to {most_mhz} MHz.")
+    if not isinstance(clock_mhz, Integral) or not least_mhz <= clock_mhz <= most_mhz:
+        raise ConfigError(f"frequency_mhz={clock_mhz!r}: must be a whole number from {least_mhz} to {most_mhz} MHz.")
 
 
 def _instruction_costs(

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from kareus.errors import ArtifactError
+from kareus.artifacts.records import suggest
+from kareus.errors import ArtifactError, ConfigError
 from kareus.pipeline.config import PipelineSlice
 
 
@@ -42,6 +43,17 @@ def method_named(name: str) -> Method:
         if method.name == name:
             return method
     raise ArtifactError(f"method '{name}' is not known; allowed: {', '.join(method.name for method in METHODS)}.")
+
+
+def check_method(name: str) -> None:
+    """Check that a method that a user names exists.
+
+    Raises:
+        ConfigError: no such method.
+    """
+    names = [method.name for method in METHODS]
+    if name not in names:
+        raise ConfigError(f"method={name!r}: not known; {suggest(str(name), names)}.")
 
 
 def point_method(method: str) -> str:

@@ -156,7 +156,7 @@ def place(key: InstructionKey) -> str:
 
 
 def _check_energy(plan: Plan, workload: Workload, path: Path) -> None:
-    """Instructions cost their energy, whoever waits blocking power; static energy is a part of both."""
+    """Check that that energies are those of the instructions and of GPUs that wait, at blocking power."""
     gpu, parallelism, prediction = workload.gpu, workload.parallelism, plan.prediction
     effective_j = sum(i.energy_j - gpu.blocking_power_w * i.time_s for s in plan.stages for i in s.instructions)
     waiting_j = gpu.blocking_power_w * prediction.time_s * parallelism.gpus

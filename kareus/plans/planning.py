@@ -3,6 +3,8 @@
 Each stage is the function that its command calls, so that the data are those which the workflow writes.
 """
 
+from threadpoolctl import threadpool_limits
+
 from kareus.errors import ConfigError
 from kareus.frontier.frontiers import compose_frontiers
 from kareus.graph.records import Batch, BlockGraph
@@ -23,6 +25,9 @@ from kareus.workload.slices import cut
 def plan_frontiers(workload: Workload) -> Frontiers:
     """Return the frontiers of a workload, measured on the simulated testbed and kept nowhere.
 
+    Libraries of linear algebra get one thread, as in jobs of the workflow: the matrices are small, and several threads
+    wait for each other longer than they compute, many times as long where other processes are busy.
+
     Raises:
         ConfigError: the workload's testbed is not simulated.
         RefusedWorkloadError: the model or the sequence does not divide over the parallelism.
@@ -32,6 +37,12 @@ def plan_frontiers(workload: Workload) -> Frontiers:
             f"testbed.kind={workload.testbed.kind}: must be simulated to plan without files; run `snakemake`, which "
             "keeps measurements of real GPUs."
         )
+    with threadpool_limits(limits=1):
+        return _frontiers(workload)
+
+
+def _frontiers(workload: Workload) -> Frontiers:
+    """Run the stages one after the other."""
     graphs = extract(workload.model, workload.parallelism, workload.microbatch_size, workload.sequence_length)
     testbed = open_testbed(workload.testbed, workload.gpu, workload.protocol.predecessor_power_w, workload.seed)
     profiled = profile_instructions(cut(workload, "profile"), graphs, memory_profiler(testbed, workload.protocol))

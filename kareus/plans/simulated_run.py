@@ -104,7 +104,7 @@ def _energies_j(
         times_s: of the stage's instructions, [instructions, iterations]; likewise the next two.
         powers_w: at the reference temperature.
         starts_s: from the start of the iteration.
-        iteration_s: of each iteration; whoever waits draws the blocking power.
+        iteration_s: time of each iteration; GPUs that wait draw the blocking power.
     """
     laps = list(zip(times_s.T.tolist(), powers_w.T.tolist(), starts_s.T.tolist(), iteration_s.tolist(), strict=True))
     temperature_c = workload.testbed.ambient_c

@@ -1,4 +1,5 @@
 """Reports: the summary in the terminal, and one page that needs nothing but a browser.
 
-Reads every table and plan of a workload; writes `results/<workload>/report/page.html` and `summary.txt`.
+`workload`, `campaign` and `fleet` read the tables and plans of each, and write pages and summaries; what they share is
+beside them.
 """

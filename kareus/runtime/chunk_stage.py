@@ -165,7 +165,7 @@ class ChunkStage(PipelineStage):
 
 
 def _move(places: Iterable[Any], device: torch.device) -> None:
-    """Have tensors received on `device`; what was received is left to whoever holds it."""
+    """Allocate the buffers of received tensors on `device`; tensors received before keep theirs."""
     for place in places:
         buffer = getattr(place, "buffer", None)  # ids of the first stage are not received
         if buffer is not None:

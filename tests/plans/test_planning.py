@@ -1,0 +1,19 @@
+"""Planning in one process: that it computes as jobs of the workflow do."""
+
+from types import SimpleNamespace
+
+import numpy as np  # noqa: F401 - brings the library whose threads are counted
+from threadpoolctl import threadpool_info
+
+from kareus.plans import planning
+
+
+def test_linear_algebra_has_one_thread(monkeypatch):
+    def threads(_workload):
+        return [library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"]
+
+    monkeypatch.setattr(planning, "_frontiers", threads)
+    before = threads(None)
+    simulated = SimpleNamespace(testbed=SimpleNamespace(kind=planning.TestbedKind.SIMULATED))
+    assert set(planning.plan_frontiers(simulated)) == {1}
+    assert threads(None) == before
