@@ -3,7 +3,7 @@
     python benchmarks/library.py [--json] [--skip-campaigns] [--cores N]
 
 - `predict_s`: median over 50 workloads of one structure of `kareus.predict`, after a first one.
-- `plan_s`: `kareus.plan` of the default workload, after one of another seed; null where there is no `kareus.plan`.
+- `plan_s`: `kareus.plan` of the default workload, after one of another seed.
 - `import_kareus_s`: what `import kareus` adds to the start of the interpreter, the least of some starts of each.
 - `quickstart_s`, `paper_campaign_s`: `snakemake` and `snakemake --config campaign=paper` from cold, in copies of what a
   clone has, without traces of an earlier run; null with `--skip-campaigns`.
@@ -78,13 +78,10 @@ def other_shape(workload: Any, draw: random.Random) -> Any:
     )
 
 
-def plan_s(workload: Any) -> float | None:
+def plan_s(workload: Any) -> float:
     """Return the CPU time of planning a workload in this process."""
-    plan = getattr(kareus, "plan", None)
-    if plan is None:
-        return None
-    plan(dataclasses.replace(workload, seed=workload.seed + 1))  # imports what planning needs
-    return cpu_s(plan, workload)
+    kareus.plan(dataclasses.replace(workload, seed=workload.seed + 1))  # imports what planning needs
+    return cpu_s(kareus.plan, workload)
 
 
 def cpu_s(function: Callable[[Any], object], argument: Any) -> float:

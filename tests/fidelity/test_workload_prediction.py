@@ -70,13 +70,13 @@ def test_every_schedule_is_the_sum_of_its_instructions(overrides, method):
     graphs = extract(workload.model, parallelism, workload.microbatch_size, workload.sequence_length)
     shapes = chunk_shapes(parallelism.split, workload.chunks)
     times_s, busy_j = [], 0.0
-    instructions = instructions_of(workload)
-    for i in instructions:
-        halves = method == "nanobatching" and i.direction is not Direction.WEIGHT_GRADIENT
+    instructions = instructions_of(cut(workload, "pipeline"))
+    for stage, chunk, direction in (i.key.kind for i in instructions):
+        halves = method == "nanobatching" and direction is not Direction.WEIGHT_GRADIENT
         program = instruction_program(
             graphs,
-            shapes[i.stage, i.chunk],
-            i.direction,
+            shapes[stage, chunk],
+            direction,
             Execution.NANOBATCHING if halves else Execution.SEQUENTIAL,
             recompute=workload.activation_checkpointing,
             default_sm_count=workload.testbed.default_collective_sm_count,

@@ -1,8 +1,10 @@
 """Traces of structures, kept in a folder."""
 
 import json
+import os
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 from helpers.builders import resealed
@@ -123,6 +125,7 @@ def test_without_a_folder_each_process_traces(traced, monkeypatch):
 
 @pytest.mark.slow
 def test_a_cached_structure_is_extracted_without_torch(folder):
-    command = [sys.executable, "-c", EXTRACT]
-    printed = [subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip() for _ in range(2)]
+    command, paths = [sys.executable, "-c", EXTRACT], os.pathsep.join(sys.path)
+    run = partial(subprocess.run, capture_output=True, text=True, check=True, env=os.environ | {"PYTHONPATH": paths})
+    printed = [run(command).stdout.strip() for _ in range(2)]
     assert printed == ["True", "False"]

@@ -148,7 +148,7 @@ def test_all_asks_for_the_outputs_of_every_job(tmp_path):
 
 def test_a_killed_selection_leaves_the_former_plan(copy, tmp_path):
     before = files_of(copy)
-    environment = os.environ | other_version(tmp_path / "other", "plan/stage.py") | breaking(tmp_path / "breaking")
+    environment = os.environ | other_version(tmp_path / "other", "plans/stage.py") | breaking(tmp_path / "breaking")
     assert snakemake(copy, *CONFIG, env=environment).returncode != 0
     assert set(before) <= set(files_of(copy))
     assert would_run(copy, *CONFIG, env=environment)["select_plan"] == 1
