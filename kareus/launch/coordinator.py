@@ -116,6 +116,7 @@ class Coordinator:
             threading.Timer(_GRACE_S, self._end).start()
 
     def _end(self) -> None:
+        cause = min(self._failures)[-1]  # before members are told: each that ends counts as one more death
         for member in self._members:
             send(member, {"end": True})
-        self._monitor.end(min(self._failures)[-1])
+        self._monitor.end(cause)

@@ -261,6 +261,16 @@ def test_news_from_several_ranks_at_once_end_all_once(monkeypatch: pytest.Monkey
     assert ends == ["rank 1 died"]
 
 
+def test_a_rank_that_ends_when_told_is_not_the_cause(monkeypatch: pytest.MonkeyPatch) -> None:
+    ends: list[str | None] = []
+    coordinating = _coordinator(ends, Store())
+    coordinating._members.append(socket.socket())
+    monkeypatch.setattr(coordinator, "send", lambda *_: coordinating._failures.append((1, 1, "rank 1 died")))
+    coordinating._failures.append((1, 2, "rank 2 died"))
+    coordinating._end()
+    assert ends == ["rank 2 died"]
+
+
 def test_a_silent_stranger_does_not_delay_the_watching(tmp_path: Path) -> None:
     found, codes, _ = ended(tmp_path, "haunted", "hang", "die")
     assert found == "program: rank 2 died; all others end, the last checkpoint is whole.\n"
