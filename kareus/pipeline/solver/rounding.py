@@ -103,7 +103,7 @@ def _rounded(problem: Problem, relaxed_s: Array, deadlines_s: Array) -> Choices:
     )
 
     def pick(i: int, start_s: Array) -> Choices:
-        window_s, seconds = ends_s[i] - start_s, np.array(problem.point_sets[i].times_s)
+        window_s, seconds = ends_s[i] - start_s, problem.point_sets[i].seconds
         chosen = slowest_within(problem.point_sets[i], window_s)
         slower = np.minimum(chosen + 1, len(seconds) - 1)
         slower_s = seconds[slower]
