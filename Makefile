@@ -50,6 +50,7 @@ acceptance: $(VENV)/bench.stamp $(VENV)/test.stamp ## measure what is promised o
 	python benchmarks/engine.py
 	python benchmarks/acceptance.py
 	python benchmarks/attack.py
+	pytest -n 2 --dist loadfile --hypothesis-profile=exploring
 	pytest -m acceptance
 
 clean: ## remove the environment and the caches, not the results (and .snakemake, which says what they were made from)

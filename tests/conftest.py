@@ -1,4 +1,4 @@
-"""Settings for all tests: noisy machines, and a cache of traces apart from the user's."""
+"""Settings for all tests: repeatable examples, and a cache of traces apart from the user's."""
 
 import os
 
@@ -7,8 +7,11 @@ from hypothesis import settings
 
 from kareus.partition.trace_cache import CACHE_VARIABLE
 
-settings.register_profile("noisy machine", deadline=None)  # no example has to end within a time
-settings.load_profile("noisy machine")
+# No example has to end within a time, since machines are noisy. Examples are the same in each run, so that a failure is
+# the change's; `pytest --hypothesis-profile=exploring`, which `make acceptance` runs, draws new ones.
+settings.register_profile("repeatable", deadline=None, derandomize=True)
+settings.register_profile("exploring", deadline=None)
+settings.load_profile("repeatable")
 
 
 def pytest_configure(config: pytest.Config) -> None:
