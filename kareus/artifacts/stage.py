@@ -65,8 +65,8 @@ class TableStage(Generic[Config]):
     outputs: tuple[OutputTable, ...]
     compute: Callable[..., Mapping[str, pl.DataFrame]]
     """Takes the configuration, and the inputs by keyword; returns a table for each output."""
-    subject: Callable[[Config], str]
-    """Gives the subject that all inputs must have, and the outputs get."""
+    subject: Callable[[Config], str] | None = None
+    """Gives the subject that all inputs must have, and the outputs get; None where the inputs alone tell it."""
     check: Callable[[Config, Provenance], None] | None = None
     """Checks the common provenance of the inputs against the configuration."""
     report: Callable[[Config, Mapping[str, pl.DataFrame]], None] | None = None
@@ -100,10 +100,12 @@ class TableStage(Generic[Config]):
 
     def _provenance(self, config: Config, named: Mapping[str, Any]) -> Provenance:
         """Return the provenance of the outputs, once all inputs belong to the configuration."""
-        config_hash, subject = content_hash(config), self.subject(config)
+        config_hash = content_hash(config)
+        subject = "" if self.subject is None else self.subject(config)
         files = [(source, path) for source in self.inputs for path in _paths(named[source.option])]
         parents = {str(path): read_provenance(path, source.schema) for source, path in files}
-        check_subject(subject, parents)
+        if self.subject is not None:
+            check_subject(subject, parents)
         for source, path in files:
             if source.config_hash is not None:
                 check_config(source.config_hash(config), str(path), parents[str(path)])
