@@ -2,33 +2,31 @@
 
 import argparse
 import ast
+import dataclasses
+import html
 import importlib
 import inspect
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from mkdocs.structure.files import File, Files
 
+from kareus.artifacts.records import to_plain
 from kareus.artifacts.tables import TableSchema
 from kareus.cli import COMMANDS
+from kareus.emulate.resolve import resolve_fleets
 from kareus.export.catalogue import CAMPAIGN_CATALOGUE, CATALOGUE
-from kareus.gpu_model import coefficients, gpu
-from kareus.model import config as model
-from kareus.pipeline import config as pipeline
 from kareus.plans.schema import plan_schema
-from kareus.profile import config as profile
 from kareus.profile.tables import LOOKS, MEASUREMENTS
-from kareus.schedule import config as schedule
-from kareus.search import config as search
-from kareus.testbed import config as testbed
-from kareus.workload import config as workload
+from kareus.sweep.config import resolve_sweep
+from kareus.workload.compose import compose
 from kareus.workload.tables import WORKLOADS
 
-CONFIGURATION = (workload, model, gpu, coefficients, testbed, profile, schedule, search, pipeline)
-"""Modules that have the records of the configuration."""
+CONFIG_DIR = Path(__file__).parents[2] / "config"
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks/README.md"
 
 
@@ -55,17 +53,102 @@ def commands() -> Iterator[str]:
 
 
 def configuration() -> Iterator[str]:
-    """Every record of the configuration with the meaning of its fields."""
+    """Every key of the configuration with its default and its meaning."""
     yield (
-        "# Configuration\n\nEach record is a Hydra group of the folder `config/` or a part of one; `Workload` holds "
-        "them all. Override any of it: `kareus resolve parallelism=cp2tp4 gpu.power_limit_w=350`."
+        "# Configuration\n\nEvery key of a workload, by Hydra group. Options are the files of `config/GROUP/`; any key "
+        "of them can be overridden, and commas sweep:\n\n```sh\nkareus resolve model=qwen3-1.7b microbatch_size=8,16 "
+        "gpu.power_limit_w=350\n```\n\nUnits are in the names of keys (`_s`, `_mhz`, `_w`, `_gib`). Defaults are those "
+        "of the default workload. Keys of the workflow itself are set by `snakemake --config KEY=VALUE`."
     )
-    for module in CONFIGURATION:
-        for record in _records(module):
-            yield f"\n## {record.name}\n\n{ast.get_docstring(record)}\n"
-            yield "| field | type | meaning |\n| --- | --- | --- |"
-            for name, kind, meaning in _fields(record):
-                yield f"| `{name}` | `{kind.replace(' |', ' or')}` | {meaning} |"
+    yield from _workflow_keys()
+    for section in SECTIONS:
+        yield from _section(section)
+
+
+def _workflow_keys() -> Iterator[str]:
+    """Keys of `config/workflow.yaml`: their comments are their meanings."""
+    yield f"\n## Workflow\n\n`snakemake --config`, defaults in `config/workflow.yaml`.\n\n{HEADER}"
+    comment: list[str] = []
+    for line in (CONFIG_DIR / "workflow.yaml").read_text(encoding="utf-8").splitlines():
+        if line.startswith("#"):
+            comment.append(line.removeprefix("#").strip())
+        elif ":" in line:
+            key, default = line.split(":", 1)
+            yield f"| `{key}` | `{default.strip()}` | {html.escape(' '.join(comment), quote=False)} |"
+        if not line.startswith("#"):
+            comment = []
+
+
+def default_workload(overrides: Sequence[str], config_dir: Path) -> Any:
+    """Return a workload as it is composed, before what is null is filled in."""
+    return compose(overrides, config_dir)[0].workload
+
+
+def default_fleet(overrides: Sequence[str], config_dir: Path) -> Any:
+    """Return the fleet that overrides give."""
+    return resolve_fleets(overrides, config_dir)[0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """Keys of one record of the configuration, and of the records in it."""
+
+    title: str
+    group: str
+    """Hydra group, which is the key of the record; empty for the workload's own keys."""
+    overrides: tuple[str, ...] = ()
+    """Overrides of the workload whose values are shown."""
+    composed: Callable[[Sequence[str], Path], Any] = default_workload
+    """Returns the record that the group belongs to, from overrides and the folder of the configuration."""
+
+
+SECTIONS = (
+    Section(title="Workload", group=""),
+    Section(title="Model", group="model"),
+    Section(title="Parallelism", group="parallelism"),
+    Section(title="Pipeline", group="pipeline"),
+    Section(title="GPU", group="gpu"),
+    Section(title="Search space", group="space"),
+    Section(title="Search", group="search"),
+    Section(title="Search of the paper, and its baselines", group="search", overrides=("search=paper",)),
+    Section(title="Testbed", group="testbed", overrides=("testbed=cuda",)),
+    Section(title="Protocol", group="protocol"),
+    Section(title="Fleet", group="emulation", composed=default_fleet),
+    Section(title="Sweep of the profiler", group="sweep", composed=resolve_sweep),
+)
+HEADER = "| key | default | meaning |\n| --- | --- | --- |"
+
+
+def _section(section: Section) -> Iterator[str]:
+    composed, group = section.composed(section.overrides, CONFIG_DIR), section.group
+    record, prefix = (getattr(composed, group), f"{group}.") if group else (composed, "")
+    yield f"\n## {section.title}\n\n{inspect.getdoc(type(record))}\n"
+    if group:
+        options = sorted(path.stem for path in (CONFIG_DIR / group).glob("*.yaml"))
+        yield f"Options: {', '.join(f'`{group}={option}`' for option in options)}.\n"
+    if section.overrides:
+        yield f"Values of `{' '.join(section.overrides)}`:\n"
+    yield HEADER
+    yield from _rows(record, prefix)
+
+
+def _rows(record: Any, prefix: str) -> Iterator[str]:
+    """Yield a row for each key of a record and of the records in it, which of a workload are sections of their own."""
+    meanings = meanings_of(type(record))
+    for name in (one.name for one in dataclasses.fields(record)):
+        value = getattr(record, name)
+        if not dataclasses.is_dataclass(value):
+            yield f"| `{prefix}{name}` | `{json.dumps(to_plain(value))}` | {html.escape(meanings[name], quote=False)} |"
+        elif prefix:
+            yield from _rows(value, f"{prefix}{name}.")
+
+
+def meanings_of(record: type) -> dict[str, str]:
+    """Return the meaning of each field of a record: the string after it."""
+    (node,) = ast.parse(inspect.getsource(record)).body
+    assert isinstance(node, ast.ClassDef)
+    inherited = [meanings_of(base) for base in record.__bases__ if dataclasses.is_dataclass(base)]
+    return {name: text for known in inherited for name, text in known.items()} | dict(_fields(node))
 
 
 def tables() -> Iterator[str]:
@@ -97,17 +180,10 @@ def _table(schema: TableSchema, place: str) -> Iterator[str]:
         yield f"| `{column.name}` | `{column.dtype}` | {column.meaning}{may_be_empty} |"
 
 
-def _records(module: ModuleType) -> Iterator[ast.ClassDef]:
-    for node in ast.parse(inspect.getsource(module)).body:
-        is_record = isinstance(node, ast.ClassDef) and any("dataclass" in ast.unparse(d) for d in node.decorator_list)
-        if is_record and not node.name.endswith("Slice"):
-            yield node
-
-
-def _fields(record: ast.ClassDef) -> Iterator[tuple[str, str, str]]:
-    """Name, type and meaning, which is the string after a field; a field without one explains itself."""
-    for node, following in zip(record.body, [*record.body[1:], None], strict=True):
+def _fields(record: ast.ClassDef) -> Iterator[tuple[str, str]]:
+    """Yield name and meaning of each field, which is the string after it."""
+    for node, following in pairwise([*record.body, None]):
         if isinstance(node, ast.AnnAssign):
             constant = following.value if isinstance(following, ast.Expr) else None
             meaning = str(constant.value) if isinstance(constant, ast.Constant) else ""
-            yield ast.unparse(node.target), ast.unparse(node.annotation), " ".join(meaning.split())
+            yield ast.unparse(node.target), " ".join(meaning.split())

@@ -43,6 +43,7 @@ class Emulation:
     deadlines: int
     """Deadlines between the fastest and the most frugal iteration for which a plan is made."""
     gradient_reduction: GradientReduction
+    """`hidden` behind backwards at no cost, as the paper's emulation counts, or `exposed` after the last one."""
     stragglers: tuple[float, ...]
     """Time of one slow pipeline over that of the fastest plan: 1.1 is 10 % slower."""
     power_caps_w: tuple[float, ...]
@@ -82,6 +83,7 @@ class EmulatedWorkload(Workload):
     """A workload and the fleet that trains it; its own `num_microbatches` has no meaning here."""
 
     emulation: Emulation
+    """The fleet."""
 
 
 def _check_distinct(name: str, values: Sequence[str] | Sequence[float]) -> None:

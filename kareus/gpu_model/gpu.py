@@ -27,8 +27,11 @@ class FrequencyRange:
     """SM clocks to search, both ends included."""
 
     minimum_mhz: int
+    """Lowest clock that is searched, in MHz."""
     maximum_mhz: int
+    """Highest clock that is searched, in MHz."""
     stride_mhz: int
+    """Distance between two clocks, in MHz."""
 
     def __post_init__(self) -> None:
         within(self, 1, MOST_MHZ, "MHz", "minimum_mhz", "maximum_mhz", "stride_mhz")
@@ -53,9 +56,11 @@ class Uncertainty:
     time_percent: float
     """Error of time that 90 % of predictions do not exceed, on workloads that were left out of the fit."""
     energy_percent: float
+    """The same of energy."""
     time_interval_percent: float
     """Half the width of 90 % bootstrap intervals (curves drawn anew), mean over the fastest plans of all curves."""
     energy_interval_percent: float
+    """The same of energy."""
     estimated_for: str | None = None
     """Name of the numbers of the GPU that they were estimated with (`kareus.gpu_model.trust.numbers_of`).
 
@@ -72,19 +77,25 @@ class Gpu:
     """A GPU and the node around it. Sources of the numbers are given in `config/gpu/`."""
 
     name: str
+    """Name of the GPU in tables and pages."""
     sm_count: int
+    """Number of streaming multiprocessors."""
     memory_gib: float
     """Memory that an application can use."""
     bf16_tflops: float
     """Dense tensor-core peak at `maximum_clock_mhz`."""
     hbm_gb_per_s: float
+    """Peak bandwidth of HBM, in GB/s."""
     link_gb_per_s: float
     """Bandwidth of one GPU to the others of its node, in one direction."""
     node_gb_per_s: float
     """Bandwidth of a node to other nodes, in one direction, shared by its GPUs."""
     gpus_per_node: int
+    """GPUs of one node, which its links connect."""
     maximum_clock_mhz: int
+    """Highest SM clock under load, at which the baselines run, in MHz."""
     power_limit_w: float
+    """Power limit of a GPU, in W."""
     static_power_w: float
     """Power in state P0 doing nothing of note: for the static/dynamic split and the search."""
     blocking_power_w: float
@@ -92,6 +103,7 @@ class Gpu:
     search_frequencies: FrequencyRange
     """Contains `maximum_clock_mhz`, at which the baselines run."""
     coefficients: GpuCoefficients
+    """Fitted coefficients of the GPU model."""
     uncertainty: Uncertainty | None
     """Uncertainty of the GPU model; null where it was not measured. Holds only for the numbers that it names."""
 

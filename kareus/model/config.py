@@ -40,13 +40,21 @@ class Model:
     """A decoder-only transformer of the Llama/Qwen family: RMSNorm, RoPE, grouped-query attention, SwiGLU."""
 
     name: str
+    """Name of the model in folders, tables and pages."""
     hidden_size: int
+    """Width of the residual stream, in values of a token."""
     intermediate_size: int
+    """Width of the MLP inside, in values of a token."""
     num_layers: int
+    """Number of transformer blocks."""
     num_attention_heads: int
+    """Number of heads of queries."""
     num_key_value_heads: int
+    """Number of heads of keys and values; divides `num_attention_heads`."""
     head_dim: int
+    """Values of a head."""
     vocab_size: int
+    """Number of tokens in the vocabulary."""
     tie_embeddings: bool
     """Whether the LM head shares the embedding's weights."""
     qk_norm: bool

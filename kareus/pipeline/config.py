@@ -32,6 +32,7 @@ class PipelineConfig:
     """The pipeline schedule and the resolution of its frontier."""
 
     schedule: PipelineSchedule
+    """Order of instructions: `1f1b`, `gpipe`, `interleaved` or `zb-h1`."""
     chunks: int
     """Parts into which each stage's layers are cut (virtual stages); more than 1 only if interleaved."""
     deadlines: int

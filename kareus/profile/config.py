@@ -16,7 +16,9 @@ class MeasurementProtocol:
     """Phases of a measurement (paper, section 5.3): warm up, cool down, measure over a window."""
 
     window_s: float
+    """Time over which a program is repeated and measured."""
     cooldown_s: float
+    """Rest before the window, in which the heat of the program before is given off."""
     warmup_s: float
     """Repetitions before the cooldown, to estimate the time of one."""
     settle_s: float

@@ -17,9 +17,13 @@ class SearchSpaceConfig:
     small_group_below: int
     """Groups with fewer GPUs use the `small_group` range."""
     small_group_sm_max: int
+    """Largest number of SMs of a collective in a small group."""
     small_group_sm_stride: int
+    """Smallest number of SMs in a small group, and the distance between two."""
     sm_max: int
+    """Largest number of SMs of a collective."""
     sm_stride: int
+    """Smallest number of SMs, and the distance between two."""
 
     def __post_init__(self) -> None:
         within(self, 0, MOST_GPUS, "GPUs", "small_group_below")

@@ -43,6 +43,7 @@ class PaperSearch:
     """Strategy `paper` and its hyperparameters (paper, appendix on MBO hyperparameters), or a baseline."""
 
     strategy: Strategy
+    """`paper`, or a baseline: `random`, `exhaustive`."""
     small: SampleSizes
     """Partitions with one operator."""
     medium: SampleSizes
@@ -50,14 +51,21 @@ class PaperSearch:
     large: SampleSizes
     """Partitions with more."""
     total_energy_share: float
-    """Share of a batch that the total-energy pass picks; likewise the next two, the rest is exploration."""
+    """Share of a batch that the total-energy pass picks; what the three passes leave is exploration."""
     dynamic_energy_share: float
+    """Share of a batch that the dynamic-energy pass picks."""
     static_energy_share: float
+    """Share of a batch that the static-energy pass picks."""
     ensemble_size: int
+    """Number of surrogates whose spread is the uncertainty."""
     bootstrap_fraction: float
+    """Share of the measurements that each surrogate of the ensemble is trained on."""
     max_depth: int
+    """Depth of a tree of XGBoost."""
     learning_rate: float
+    """Step size of XGBoost (eta)."""
     boost_rounds: int
+    """Number of trees of a surrogate."""
     reference_margin: float
     """Reference point of the hypervolume, as a multiple of the worst observation."""
     stopping_window: int
@@ -88,6 +96,7 @@ class InformedSearch:
     """Strategy `informed` and its hyperparameters (docs/search.md)."""
 
     strategy: Strategy
+    """`informed`."""
     draws: int
     """Number of GPUs that the prior is estimated from: draws of the GPU model's coefficients."""
     samples: int

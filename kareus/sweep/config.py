@@ -32,8 +32,11 @@ class Sweep:
     """Name of the partition, which runs at its default: collective beside the first operator, on the testbed's default
     SMs."""
     frequency_mhz: int
+    """SM clock of the partition, in MHz."""
     windows_s: tuple[float, ...]
+    """Windows of measurement to try."""
     cooldowns_s: tuple[float, ...]
+    """Cooldowns before the window to try."""
     settle_s: float
     """Rest before each reading of the energy counter; 0 reads it right at both ends of the window."""
     trials: int

@@ -46,8 +46,12 @@ class CudaConfig:
     """How real GPUs are measured."""
 
     collectives: CudaCollectives
+    """What collectives are: `nccl` among GPUs of this machine, `loopback` a stand-in on one GPU."""
     clocks: ClockPolicy
+    """`locked` sets SM clocks for each measurement; `default` leaves them to the driver, and only the maximum clock is
+    planned with."""
     pool: GpuPool
+    """GPUs whose measurements may be put together: `same` (by UUID) or `alike` (any of this product and driver)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +59,7 @@ class TestbedConfig:
     """The testbed and its measuring instruments."""
 
     kind: TestbedKind
+    """`simulated` by the GPU model, or `cuda` on real GPUs."""
     ambient_c: float
     """Temperature that an idle GPU settles to."""
     counter_period_s: float

@@ -29,13 +29,21 @@ class Workload:
     """Everything that decides what a plan is made for."""
 
     model: Model
+    """The network that is trained."""
     parallelism: Parallelism
+    """How the network and the batch are laid out over GPUs."""
     gpu: Gpu
+    """The GPU and its node."""
     testbed: TestbedConfig
+    """Where programs are measured."""
     protocol: MeasurementProtocol
+    """How one measurement is taken."""
     space: SearchSpaceConfig
+    """SM counts that collectives may take."""
     search: SearchConfig
+    """Strategy by which the candidates of a partition are chosen."""
     pipeline: PipelineConfig
+    """Pipeline schedule, and for how many deadlines an iteration is planned."""
     microbatch_size: int
     """Sequences of one microbatch."""
     num_microbatches: int
@@ -49,6 +57,7 @@ class Workload:
     confirmations: int
     """Further measurements of a whole instruction at each clock that is about as fast as its fastest."""
     seed: int
+    """Seed of the simulated testbed's noise and of random choices of the search."""
 
     @property
     def split_backward(self) -> bool:

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -42,13 +43,28 @@ def test_every_table_is_described(site):
     }
 
 
-def test_fields_of_the_configuration_have_their_meaning(site):
-    text = (site / "reference/configuration.html").read_text()
-    assert "Sequences of one microbatch." in text
-    assert {"Model", "Gpu", "Workload"} <= headings(site / "reference/configuration.html")
+def test_every_key_of_the_configuration_has_a_meaning(site):
+    page = (site / "reference/configuration.html").read_text()
+    rows = re.findall(
+        r"<tr>\s*<td><code>([^<]+)</code></td>\s*<td><code>(.*?)</code></td>\s*<td>(.*?)</td>", page, re.S
+    )
+    assert {"microbatch_size", "model.hidden_size", "gpu.coefficients.contention", "search.draws"} <= {
+        r[0] for r in rows
+    }
+    assert {"search.ensemble_size", "testbed.cuda.pool", "emulation.power_caps_w", "select"} <= {r[0] for r in rows}
+    assert [key for key, default, meaning in rows if not default or not meaning] == []
 
 
 def test_the_site_fetches_nothing_from_elsewhere(site):
     for page in site.rglob("*.html"):
-        fetched = re.findall(r'(?:src|href)="(https?://[^"]+)"[^>]*>', page.read_text())
-        assert [address for address in fetched if re.search(r"\.(js|css|woff2?|png|svg)$", address)] == []
+        text = page.read_text()
+        assert re.findall(r'src="(https?://[^"]+)"', text) == []
+        assert re.findall(r'<link[^>]+href="(https?://[^"]+)"', text) == []
+
+
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="needs chromium")
+def test_the_search_works_without_a_server(site):
+    address = f"{(site / 'index.html').as_uri()}?q=straggler"
+    command = ["chromium", "--headless", "--no-sandbox", "--virtual-time-budget=8000", "--dump-dom", address]
+    page = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+    assert re.search(r"\d+ matching documents", page)
