@@ -61,7 +61,7 @@ def plan(workload: "Workload", select: str = "fastest", method: str = "kareus") 
 
     Args:
         workload: one of those that `resolve` returns.
-        select: selector, such as `fastest`, `deadline=5.2s`, `energy=20kJ` or `min-energy`.
+        select: selector, such as `fastest`, `deadline=4.6s`, `energy=20kJ` or `min-energy`.
         method: method whose frontier to select from.
 
     Raises:

@@ -29,7 +29,7 @@ def select_plan(workload: Workload, frontiers: Frontiers, selector: str, method:
     Args:
         workload: what is planned.
         frontiers: those of the workload.
-        selector: the request, such as `fastest` or `deadline=5.2s`.
+        selector: the request, such as `fastest` or `deadline=4.6s`.
         method: the method whose frontier to select from.
         name: readable name of the workload.
 

@@ -81,7 +81,7 @@ class Plan:
     """Hash of the resolved workload; a plan is checked against it."""
     method: str
     selector: str
-    """The request that picked this point, such as `deadline=5.2s`."""
+    """The request that picked this point, such as `deadline=4.6s`."""
     testbed: TestbedIdentity
     """Where the measurements behind the plan were taken."""
     gpus: int

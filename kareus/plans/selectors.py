@@ -1,6 +1,6 @@
 """Selectors: how a user names the point of the frontier that they want.
 
-The same text on the command line and in file names: `fastest`, `min-energy`, `edp`, `deadline=5.2s`, `straggler=1.15x`,
+The same text on the command line and in file names: `fastest`, `min-energy`, `edp`, `deadline=4.6s`, `straggler=1.15x`,
 `energy=20kJ`, `power=4kW`, `cost=0.12perkWh+2.5perGPUh`.
 """
 
@@ -15,7 +15,7 @@ import polars as pl
 from kareus.errors import ConfigError
 
 ALLOWED = (
-    "allowed: fastest, min-energy, edp, deadline=<time> (such as 5.2s or 900ms), straggler=<factor> (such as 1.15x), "
+    "allowed: fastest, min-energy, edp, deadline=<time> (such as 4.6s or 900ms), straggler=<factor> (such as 1.15x), "
     "energy=<energy> (such as 20kJ), power=<power of all GPUs> (such as 4kW), cost=<price>perkWh+<price>perGPUh"
 )
 UNITS = {
