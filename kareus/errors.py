@@ -28,7 +28,7 @@ def one_line(text: str) -> str:
 
 
 class KareusError(Exception):
-    """Base of everything raised on purpose. The message says where, what, what is allowed, what to do."""
+    """Base class of errors that a user can act on. Messages give place, value, allowed range and remedy."""
 
     def __str__(self) -> str:
         """Return the message in one line."""
@@ -48,7 +48,7 @@ class ScheduleError(KareusError):
 
 
 class DeviceError(KareusError):
-    """A GPU, or its driver, that refuses what was asked of it, or is in use by somebody else."""
+    """A GPU or its driver refused a request, or the GPU is in use by another process."""
 
 
 class ArtifactError(KareusError):
@@ -71,7 +71,7 @@ class StageInputError(ArtifactError):
 
 
 class DamagedFileError(ArtifactError):
-    """A file whose bytes are not those that Kareus wrote: changed, truncated, or of another program."""
+    """A file does not have the bytes that Kareus wrote: it was changed, truncated or written by another program."""
 
 
 class EngineError(KareusError):

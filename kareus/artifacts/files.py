@@ -19,7 +19,7 @@ from kareus.errors import ArtifactError, ConfigError
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
-    """Let `write` fill a temporary sibling of `path`, make it durable, then rename it into place.
+    """Write a temporary sibling of `path` by `write`, sync it to disk, and rename it into place.
 
     A reader sees the old file or the new one, never a part; a kill leaves the old one.
     """
@@ -36,7 +36,7 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
 
 
 def replace_folder(path: Path, fill: Callable[[Path], object]) -> None:
-    """Let `fill` fill a temporary sibling of the folder `path`, then put it in its place.
+    """Fill a temporary sibling of the folder `path` by `fill`, then rename it into place.
 
     A kill leaves the old folder, if need be under its temporary name, or the new one.
     """

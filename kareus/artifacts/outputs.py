@@ -27,7 +27,7 @@ class OutputKind:
 
 
 def table(schema: TableSchema) -> OutputKind:
-    """Return the kind of a table of `schema`, in any version of it."""
+    """Return the kind of output of a table of `schema`, in any of its versions."""
     return OutputKind(f"a table '{schema.name}'", lambda path: table_name(path) == schema.name)
 
 
@@ -136,7 +136,7 @@ def _is_manifest(path: Path) -> bool:
 
 
 def _is_same(path: Path, other: Path) -> bool:
-    """Whether both name one file, by whatever spelling or link."""
+    """Whether both paths lead to one file, directly or by links."""
     if path.exists() and other.exists():
         return path.samefile(other)
     return path.resolve() == other.resolve()

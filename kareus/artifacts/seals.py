@@ -1,4 +1,4 @@
-"""Seals: a hash inside a JSON document that tells a document as it was written from an edited or damaged one.
+"""Seals: a hash inside a JSON document by which edits and damage are detected.
 
 A seal detects damage and edits. It is no signature: who has this code can seal anything.
 """

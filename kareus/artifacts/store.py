@@ -79,7 +79,7 @@ class Shelf:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Fold the journal into the table and let go of the lock, however the work ended."""
+        """Merge the journal into the table and release the lock, also after an error."""
         self._handle.close()
         try:
             self._fold()
@@ -199,7 +199,7 @@ def damaged_lines(path: Path) -> list[int]:
 
 
 def set_damaged_lines_aside(path: Path) -> Path:
-    """Move the damaged lines of a journal, of which there are some, to a file beside it; return the file's path."""
+    """Move the damaged lines of a journal to a file in the same folder, and return its path."""
     lines, _ = _lines(path)
     damaged = {number: lines[number - 1] for number in damaged_lines(path)}
     return _set_lines_aside(path, damaged, [line for n, line in enumerate(lines, start=1) if n not in damaged])

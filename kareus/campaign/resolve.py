@@ -1,4 +1,4 @@
-"""Resolving a campaign: from its name to everything that belongs to it, and the reasons why some of it cannot run."""
+"""Resolution of a campaign: its workloads, fleets and sweeps, and the reasons why some of them cannot run."""
 
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -67,7 +67,7 @@ class Member:
 
     @property
     def pipeline(self) -> Workload:
-        """One pipeline of it, with its number of microbatches."""
+        """One pipeline of the fleet, with the fleet's number of microbatches."""
         return self.found.pipeline if isinstance(self.found, Fleet) else self.workload
 
     @property

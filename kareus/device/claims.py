@@ -71,7 +71,7 @@ class Claim:
         return self._setting
 
     def note(self, frequency_mhz: int) -> None:
-        """Say that this clock is about to be locked.
+        """Record the clock that is about to be locked.
 
         Raises:
             DeviceError: the file was deleted, and cannot be put back.
@@ -98,7 +98,7 @@ class Claim:
             self._write()
 
     def clear(self) -> None:
-        """Say that nothing is set any more."""
+        """Record that the clock is no longer locked."""
         os.ftruncate(self._descriptor, 0)
         self._setting = None
 

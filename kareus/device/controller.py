@@ -174,12 +174,12 @@ class DryClocks:
     """Implements `ClockControl` without a GPU: sets nothing, and reports what it would set."""
 
     def __init__(self, say: Callable[[str], None] = logger.debug) -> None:
-        """Report with `say`."""
+        """Return a controller that reports requests by `say` and sets nothing."""
         self._say = say
         self._frequency_mhz: int | None = None
 
     def request(self, frequency_mhz: int) -> Future[ClockChange]:
-        """Say that the clock would change, if it would."""
+        """Report the request if it would change the clock."""
         if frequency_mhz != self._frequency_mhz:
             self._say(f"would lock the SM clock to {frequency_mhz} MHz")
         self._frequency_mhz = frequency_mhz

@@ -8,11 +8,11 @@ class Device(Protocol):
 
     @property
     def uuid(self) -> str:
-        """The driver's name of this very GPU, such as `GPU-8f6c...`."""
+        """UUID of the GPU, such as `GPU-8f6c...`."""
 
     @property
     def name(self) -> str:
-        """Its model, such as `NVIDIA H200`."""
+        """Product name, such as `NVIDIA H200`."""
 
     @property
     def driver(self) -> str:
@@ -25,7 +25,7 @@ class Device(Protocol):
         """Lock the SM clock; returns when the driver has accepted it, which is before the clock has moved."""
 
     def reset_clock(self) -> None:
-        """Let the driver choose the SM clock again, as after boot."""
+        """Return the SM clock to the driver, as after boot."""
 
     def clock_mhz(self) -> int:
         """The SM clock now."""

@@ -1,4 +1,4 @@
-"""Doing something as soon as this process is told to end, even while its main thread is deep inside C code.
+"""Callbacks that run when this process gets a signal to end, even while its main thread is inside C code.
 
 Python runs signal handlers between two bytecodes of the main thread, and a rank that waits for a collective whose
 peer has died never gets there. The interpreter's wakeup descriptor is written at once; a thread waits on it.

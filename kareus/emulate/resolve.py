@@ -44,7 +44,7 @@ class Fleet:
 
 
 def resolve_fleets(overrides: Sequence[str], config_dir: Path = CONFIG_DIR) -> list[Fleet]:
-    """Resolve every combination of `overrides`, all of which have to run; as `expand_fleets` else.
+    """Resolve every combination of `overrides` as `expand_fleets` does, and refuse those that cannot run.
 
     Raises:
         RefusedWorkloadError: a combination cannot run.

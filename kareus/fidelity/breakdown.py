@@ -1,4 +1,4 @@
-"""Where the time and energy of an instruction go: operators by kind, collectives, and what stands outside the blocks.
+"""Breakdown of the time and energy of an instruction: operators by kind, collectives, and work outside the blocks.
 
 The costs are those of the GPU model for whole instructions, divided up. What a collective adds to the operators beside
 it is its exposed part; the operators of a step share the rest in proportion to what each costs alone.

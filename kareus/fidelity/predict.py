@@ -128,7 +128,7 @@ class IterationCurve:
         return self._relaxation.solve(max(time_s, self.fastest_s) * (1 + 1e-9)).energy_j
 
     def time_s(self, energy_j: float) -> float | None:
-        """Least time within an energy, or None if no plan is that frugal."""
+        """Least time within an energy, or None if every plan needs more energy."""
         return self._relaxation.time_s(energy_j)
 
 

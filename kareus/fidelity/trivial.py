@@ -1,4 +1,4 @@
-"""What guessing without a model would get wrong: the yardstick of every error that the model makes."""
+"""Baselines: errors of predictions without a model, to compare the errors of the GPU model with."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

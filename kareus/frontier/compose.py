@@ -89,7 +89,7 @@ def compose(parts: Sequence[RepeatedPartition], blocking_power_w: float) -> list
 
 
 def _thinned(kept: NDArray[np.int64], sums: Points) -> NDArray[np.int64]:
-    """At most `MOST_POINTS` of the rows `kept`, evenly by rank in time, both ends among them."""
+    """Return at most `MOST_POINTS` of the rows `kept`, evenly spaced by rank in time, both ends included."""
     if len(kept) <= MOST_POINTS:
         return kept
     by_time = kept[np.argsort(sums[kept, 0])]

@@ -104,7 +104,7 @@ def _part(phase: Phase, share: Array) -> Phase:
 def _times_beside(
     gpu: Gpu, operator: Operator, collective: Collective, frequency_mhz: Array, sm_count: Array
 ) -> tuple[Array, Array]:
-    """Times that operator and collective would take if they ran beside each other throughout."""
+    """Times of operator and collective if they overlapped from start to end."""
     remaining = gpu.sm_count - sm_count
     operator_s = laws.operator_time_s(gpu, operator, frequency_mhz, remaining)
     collective_s = laws.collective_time_s(gpu, collective, frequency_mhz, sm_count)

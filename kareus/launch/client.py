@@ -42,7 +42,7 @@ class CoordinatorClient:
         self._reader.join(REPLY_TIMEOUT_S)
 
     def finish(self) -> None:
-        """Tell rank 0 that this rank is done, and wait until all are."""
+        """Report to rank 0 that this rank is done, and wait for all others."""
         self._send({"done": True})
         self._reader.join()
         self._finished = True

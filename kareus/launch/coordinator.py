@@ -55,7 +55,7 @@ class Coordinator:
             send(member, {"done": True})
 
     def _accept(self, server: socket.socket) -> None:
-        """Welcome each caller in a thread of its own: one that sends nothing must not keep others waiting."""
+        """Accept each connection in a separate thread, so that one that sends nothing delays no other."""
         server.settimeout(_ACCEPT_S)
         with server:
             while len(self._members) < self._size - 1:

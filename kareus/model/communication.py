@@ -22,7 +22,7 @@ class Handle(Protocol):
     """A collective in flight."""
 
     def wait(self) -> Tensors:
-        """Let what is computed from now on see the results, and return them."""
+        """Make later computation wait for the results, and return them."""
 
 
 class Communicator(Protocol):
@@ -42,7 +42,7 @@ class Communicator(Protocol):
 
     @property
     def rank(self) -> int:
-        """Place of this process among them."""
+        """Rank of this process in the group."""
 
     def all_reduce(self, tensors: Sequence[Tensor], sm_count: int | None = None, operation: Any = SUM) -> Handle:
         """Reduce each tensor over the group, in place."""

@@ -20,7 +20,7 @@ from kareus.model.shards import Shard
 
 
 def _local(ids: Tensor, rows: int, group: Communicator | None) -> tuple[Tensor, Tensor]:
-    """Row of each id among this GPU's `rows` (0 where it is another's), and whether it is this GPU's."""
+    """Row of each token id in this GPU's shard (0 for rows of other GPUs), and a mask of the ids in the shard."""
     shifted = ids - rows * group_rank(group)
     mine = (shifted >= 0) & (shifted < rows)
     return shifted * mine, mine

@@ -16,7 +16,7 @@ _MATRIX = 2
 def draw_weights(
     stage: nn.Module, model: Model, seed: int, first_layer: int, group: Communicator | None = None
 ) -> None:
-    """Draw a stage's matrices anew, each whole from a generator of its own, of which this GPU keeps its shard.
+    """Initialise a stage's matrices: each is drawn whole by its own generator, and this GPU keeps its shard.
 
     Args:
         stage: as `kareus.model.weights.load_weights` takes it; likewise the others.

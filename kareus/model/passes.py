@@ -1,4 +1,4 @@
-"""Running layers operator by operator, each with an autograd graph of its own, in the order that a caller decides.
+"""Forward and backward of layers operator by operator, each with its own autograd graph, in the caller's order.
 
 A pass is a generator over the operators of one nanobatch (or microbatch). It yields what it is about to launch and
 stops at every collective; the caller launches the collective at any time, and resumes the pass, which then waits.
@@ -40,7 +40,7 @@ class CollectiveCall:
         self._handle = launch(self.kind, self.communicator, self._tensors, sm_count)
 
     def wait(self) -> Tensors:
-        """Let what is launched from now on see the results; called by the pass when it is resumed."""
+        """Make later launches wait for the results; the pass calls it when it is resumed."""
         assert self._handle is not None, "a collective is launched before its pass is resumed"
         return self._handle.wait()
 

@@ -1,4 +1,4 @@
-"""Cutting a program at its collectives, and finding the partitions that two staggered nanobatches make of it."""
+"""Detection of partitions: a program is cut at its collectives, and two staggered nanobatches are overlapped."""
 
 import itertools
 from collections import Counter

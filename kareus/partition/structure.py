@@ -43,7 +43,7 @@ class Dimensions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Structure:
-    """What decides which kernels a model executes, whatever the sizes of its dimensions."""
+    """Structure of a model: what decides which kernels it executes, apart from the sizes of its dimensions."""
 
     qk_norm: bool
     qkv_bias: bool

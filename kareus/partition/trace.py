@@ -210,7 +210,7 @@ class KernelRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         leaf.register_forward_hook(leave)
 
     def _own(self, nodes: list[Any], path: str) -> None:
-        """Let `path` own the autograd nodes behind `nodes` that no module owns yet."""
+        """Assign to `path` the autograd nodes behind `nodes` that belong to no module yet."""
 
         def enter(_gradients: Any) -> None:
             self._current = (path, Direction.BACKWARD)
@@ -261,5 +261,5 @@ def _exact(kernel: str, reads: list[Region], writes: list[Region]) -> tuple[tupl
 
 
 def _touched(region: Region, like: Region) -> Region:
-    """As much of `region` as `like` has elements."""
+    """The first elements of `region`, as many as `like` has."""
     return region._replace(size_bytes=math.prod(like.shape) * region.itemsize)

@@ -57,7 +57,7 @@ def check_method(name: str) -> None:
 
 
 def point_method(method: str) -> str:
-    """The method of the microbatch frontiers whose points the plans of `method` name.
+    """Method of the microbatch frontiers that the plans of `method` are made of.
 
     Raises:
         ArtifactError: no such method.

@@ -80,7 +80,7 @@ def _check_order(plan: Plan, config: PipelineSlice, path: Path) -> None:
 
 
 def _check_statements(plan: Plan, workload: Workload, name: str, path: Path) -> None:
-    """What a plan says of its workload for people."""
+    """Description of a plan's workload for messages."""
     for key, stated, expected in (
         ("workload", plan.workload, name),
         ("gpus", plan.gpus, workload.parallelism.gpus),

@@ -77,7 +77,7 @@ class Bench:
         return Shelf(place if schema is MEASUREMENTS else place / schema.name, schema, self._shelf_provenance)
 
     def _place(self, store: Path, subject: str, content: Any) -> Path:
-        """Folder of the shelf of `subject`; whatever decides its measurements is part of its name."""
+        """Folder of the measurements of `subject`; its name has a hash of all that decides them."""
         group = f"{self.config.gpu.name}_{self.testbed.identity.kind}"
         return below(store, group, f"{subject}_{content_hash((content, self._decisive))}")
 

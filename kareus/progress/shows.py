@@ -22,7 +22,7 @@ class Show(Protocol):
     """Interval between calls of `tick`."""
 
     def tell(self, event: RunEvent, state: RunState) -> None:
-        """Something happened; `state` knows of it, except that a job that has ended is still among the running."""
+        """Show an event. `state` includes it, except that a job that ended is still listed as running."""
 
     def tick(self, state: RunState, now_s: float) -> None:
         """Time has passed."""

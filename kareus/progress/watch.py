@@ -1,4 +1,4 @@
-"""Watching a run: events change its state, and a display is told of events and of the time."""
+"""Watching a run: events update its state, and the display gets each event and a regular tick."""
 
 import threading
 import time
@@ -9,7 +9,7 @@ from kareus.progress.shows import Show
 
 
 class Watch:
-    """Keeps the state and the show, for one run; may be told from one thread and closed from another."""
+    """State and display of one run; events may come from one thread and the end from another."""
 
     def __init__(self, show: Show) -> None:
         """Begin to watch."""

@@ -1,4 +1,4 @@
-"""Driving passes: one alone, its collectives exposed, or two staggered, each beside the other's collectives."""
+"""Execution of passes: one with exposed collectives, or two staggered, each overlapped with the other's collectives."""
 
 from collections.abc import Generator, Sequence
 
@@ -27,7 +27,7 @@ def run_alone(running: Pass, sm_count: int | None) -> Tensor:
 
 
 def run_staggered(running: Sequence[Pass], turns: Sequence[Turn], sm_count: int | None) -> list[Tensor]:
-    """Run two passes in turns: each segment beside the collective that the other pass has just reached.
+    """Run two passes alternately: each segment overlaps the collective that the other pass has reached.
 
     Args:
         running: the two passes.
@@ -70,7 +70,7 @@ class _Nanobatch:
         return self.result
 
     def _run(self, turn: Turn, other: CollectiveCall | None) -> CollectiveCall | None:
-        """As `segment`, but for a launch beside an operator that the segment lacks.
+        """Run to the next collective; `other` may stay unlaunched, where the segment ends before its launch operator.
 
         The first and last segments of an instruction are shorter than those between: they lack the end of a block
         before, or the start of one after.

@@ -165,7 +165,7 @@ class StageModel(nn.Module):
             self.head.lm_head.weight_gradient = self.embedding.weight_gradient
 
     def _apply(self, *arguments: Any, **options: Any) -> "StageModel":
-        """Move to another device, say; that copies buffers, shared ones too."""
+        """Apply a function to all tensors, such as a move to another device; it copies shared buffers, too."""
         super()._apply(*arguments, **options)  # type: ignore[no-untyped-call]
         self._tie()
         return self

@@ -90,7 +90,7 @@ class ProfilerSweep:
 
 
 def resolve_sweep(overrides: Sequence[str], config_dir: Path = CONFIG_DIR) -> ProfilerSweep:
-    """Resolve overrides that give one sweep; otherwise as `expand_sweeps`.
+    """Resolve overrides that give one sweep, as `expand_sweeps` does.
 
     Raises:
         ConfigError: they give several.

@@ -82,7 +82,7 @@ class Optimizer:
         self._adamw.load_state_dict(dict(state))
 
     def _publish(self) -> None:
-        """Let the model compute with the new weights, on all replicas."""
+        """Copy the updated weights into the model on all replicas."""
         for shard in self._sharding.shards:
             shard.weight.copy_(self._masters[shard.name].detach())  # onto itself where the model is in fp32
         self._sharding.all_gather_weights()

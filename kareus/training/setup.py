@@ -1,4 +1,4 @@
-"""All that one rank trains with, and the model and pipeline that are made of it."""
+"""Inputs of the training on one rank, and the model and pipeline built from them."""
 
 from dataclasses import dataclass
 

@@ -14,7 +14,7 @@ from kareus.verify.survey import Finding, FindingKind
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One job, before Snakemake knows of it."""
+    """One job of a run, before Snakemake has built its graph."""
 
     rule: str
     wildcards: Mapping[str, str]

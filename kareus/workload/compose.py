@@ -122,7 +122,7 @@ def _merged(primary: str, own: tuple[str, ...], choices: tuple[str, ...]) -> tup
 
 @contextmanager
 def _one_line(config_dir: Path) -> Iterator[None]:
-    """Say an error of Hydra's in one line. Overrides are checked by now, so it is about a file."""
+    """Raise an error of Hydra's as one line. Overrides have been checked, so that it concerns a file."""
     try:
         yield
     except (HydraException, OmegaConfBaseException, yaml.YAMLError) as error:

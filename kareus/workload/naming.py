@@ -67,7 +67,7 @@ def plain_name(workload: Workload) -> str:
 
 
 def graph_name(workload: Workload) -> str:
-    """Name of the operator graph of a workload, shared by all that extraction cannot tell apart."""
+    """Name of the operator graph of a workload; workloads with equal inputs of extraction share it."""
     shape = f"mbs{workload.microbatch_size}", f"seq{workload.sequence_length}"
     return joined([workload.model.name, degrees(workload), *shape, subject_of(workload)[:8]])
 

@@ -24,7 +24,7 @@ class _Arrival(Protocol):
     """When what was launched is done."""
 
     def wait(self) -> None:
-        """Let what is computed from now on come after it."""
+        """Make later computation wait for the kernel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class LoopbackCommunicator:
         return Transfer(arrival, results, [t for move in moves for t in move])
 
     def _peer(self, like: Tensor, elements: int) -> Tensor:
-        """Memory that stands for another GPU's, of the largest size ever asked for."""
+        """Buffer in the place of another GPU's memory; it grows to the largest size requested."""
         key = (like.device, like.dtype)
         if key not in self._peers or self._peers[key].numel() < elements:
             self._peers[key] = like.new_zeros(elements)
@@ -120,7 +120,7 @@ def _copy_all(moves: Sequence[tuple[Tensor, Tensor]], *, adds: bool) -> None:
 
 
 class _CudaEngine:
-    """Launches the kernel on a stream of its own, before whatever waits for SMs."""
+    """Launch the kernel on a separate stream, ahead of kernels that wait for SMs."""
 
     def __init__(self) -> None:
         self._stream = torch.cuda.Stream(priority=-1)  # type: ignore[no-untyped-call]

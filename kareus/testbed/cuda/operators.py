@@ -1,4 +1,4 @@
-"""Running an operator of the graph: what its record says, by the kernels that the model itself launches.
+"""Execution of an operator of the graph from its record, by the kernels that the model launches.
 
 Matrix products and attention, where nearly all time goes, are the model's own calls (`kareus.model.functions`,
 `kareus.model.attention`) with the record's shapes, operand layouts and fp32 accumulation of weight gradients. A group

@@ -78,7 +78,7 @@ class Rank:
             )
 
     def execute(self, repetitions: int) -> None:
-        """Run the program, looking at the clock meanwhile.
+        """Run the program, and sample the SM clock while it runs.
 
         Raises:
             DeviceError: what collectives and attention return does not fit into the GPU's memory.
@@ -106,7 +106,7 @@ class Rank:
         )
 
     def release(self) -> None:
-        """Let go of program, clock and GPU."""
+        """Release the program, the clock and the GPU."""
         self._executor = None
         self._claimed.close()
         self._clocks = None
@@ -116,7 +116,7 @@ class Rank:
 
     @contextlib.contextmanager
     def _fitting(self, program: str) -> Iterator[None]:
-        """Say in one line that a program does not fit."""
+        """Report in one line that a program does not fit into memory."""
         try:
             yield
         except torch.OutOfMemoryError as error:

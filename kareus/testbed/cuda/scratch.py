@@ -1,4 +1,4 @@
-"""Memory that programs run on: operands that never change, and results that nobody reads.
+"""Memory of programs: constant operands, and results that are not read.
 
 A pipeline instruction has hundreds of operators of a few gigabytes each; what they cost does not depend on where
 their operands come from, so all of them share three buffers as large as the largest needs. Operands are normal random

@@ -34,7 +34,7 @@ _GRACE_S = 20.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSettings:
-    """What a worker is told first."""
+    """First message to a worker."""
 
     rank: int
     axes: dict[str, int]
@@ -76,7 +76,7 @@ def _called(rank: Rank, call: Sequence[Any]) -> Any:
 
 
 def _answer(channel: Channel, act: Callable[[Any], Any]) -> None:
-    """Act on what is received and send what comes of it; an error that a user can act on is an answer too."""
+    """Execute each request and send its result; an error that a user can act on is sent as a result."""
     received = channel.receive()
     try:
         answer = {"answer": act(received)}
