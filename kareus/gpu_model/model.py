@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 
 from kareus.arrays import Array
 from kareus.gpu_model import energy
+from kareus.gpu_model.elements import elements_where
 from kareus.gpu_model.gpu import Gpu
 from kareus.gpu_model.laws import longer_s
 from kareus.gpu_model.overlap import Phase, host_time_s, step_phases
-from kareus.gpu_model.power_limit import CostRows, within_power_limit
+from kareus.gpu_model.power_limit import CostRows, fluctuating, over_limit
 from kareus.graph.program import Program, Step
 from kareus.graph.records import Collective, Operator, Partition
 
@@ -129,13 +130,24 @@ def step_cost(
 
 
 def _phase_cost(gpu: Gpu, phase: Phase, requested_mhz: Array) -> CostRows:
-    def steady(clock_mhz: Array) -> CostRows:
-        time_s = phase.at_s(requested_mhz, clock_mhz)
-        return _row(
-            time_s, phase.switching.at_j(gpu, clock_mhz) + energy.idle_power_w(gpu, clock_mhz) * time_s, clock_mhz
-        )
+    requested = _steady_cost(gpu, phase, requested_mhz, requested_mhz)
+    over = over_limit(gpu, requested)
+    if over.all():
+        return fluctuating(gpu, functools.partial(_steady_cost, gpu, phase, requested_mhz), requested_mhz, requested)
+    if over.any():
+        # Finding the clocks that hold the limit takes ten evaluations of the laws: only where it is exceeded.
+        hot = elements_where(over)
+        hot_gpu, hot_mhz = hot.gpu(gpu), hot.of(requested_mhz)
+        steady = functools.partial(_steady_cost, hot_gpu, hot.phase(phase), hot_mhz)
+        requested[:, over] = fluctuating(hot_gpu, steady, hot_mhz, requested[:, over])
+    return requested
 
-    return within_power_limit(gpu, steady, requested_mhz)
+
+def _steady_cost(gpu: Gpu, phase: Phase, requested_mhz: Array, clock_mhz: Array) -> CostRows:
+    """Cost of a phase at a steady clock, whatever it draws."""
+    time_s = phase.at_s(requested_mhz, clock_mhz)
+    energy_j = phase.switching.at_j(gpu, clock_mhz) + energy.idle_power_w(gpu, clock_mhz) * time_s
+    return _row(time_s, energy_j, clock_mhz)
 
 
 def _row(time_s: Array, energy_j: Array, clock_mhz: Array) -> CostRows:
