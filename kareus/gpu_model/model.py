@@ -60,9 +60,9 @@ def tally(program: Program) -> Tally:
     return Tally(Counter(program.steps[first:last]), outer, program.blocks is not None)
 
 
-def run_program(gpu: Gpu, program: Program, frequency_mhz: Array | float) -> Behaviour:
-    """Return what one execution of `program` does at each requested clock."""
-    return run_tally(gpu, tally(program), frequency_mhz, {})
+def run_program(gpu: Gpu, program: Program, frequency_mhz: Array | float, known: KnownSteps | None = None) -> Behaviour:
+    """Return what one execution of `program` does at each requested clock; `known` as in `run_tally`."""
+    return run_tally(gpu, tally(program), frequency_mhz, {} if known is None else known)
 
 
 def run_tally(gpu: Gpu, counted: Tally, frequency_mhz: Array | float, known: KnownSteps) -> Behaviour:
