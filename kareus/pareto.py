@@ -19,12 +19,21 @@ def pareto_mask(points: Points) -> Mask:
     Raises:
         ValueError: wrong shape, or a NaN.
     """
-    points = _checked(points)
-    mask = np.zeros(len(points), dtype=bool)
-    order = np.lexsort((np.arange(len(points)), points[:, 1], points[:, 0]))
-    energies = points[order, 1]
-    best_before = np.minimum.accumulate(np.concatenate(([np.inf], energies[:-1])))
-    mask[order[energies < best_before]] = True
+    return pareto_masks(_checked(points))
+
+
+def pareto_masks(points: Points) -> Mask:
+    """Masks of the points that no other point of their set dominates, for many sets of points at once.
+
+    Args:
+        points: shape (..., n, 2), without NaN.
+    """
+    order = np.lexsort((points[..., 1], points[..., 0]))  # stable: of equal points, the first comes first
+    energies = np.take_along_axis(points[..., 1], order, axis=-1)
+    lower = np.ones(energies.shape, dtype=bool)
+    lower[..., 1:] = energies[..., 1:] < np.minimum.accumulate(energies, axis=-1)[..., :-1]
+    mask = np.empty_like(lower)
+    np.put_along_axis(mask, order, lower, axis=-1)
     return mask
 
 

@@ -27,8 +27,11 @@ def relative_voltage(gpu: Gpu, frequency_mhz: Array) -> Array:
 
 def idle_power_w(gpu: Gpu, frequency_mhz: Array) -> Array:
     """Return the power that does not depend on the work: static, and the clock tree with all that toggles with it."""
-    v = relative_voltage(gpu, frequency_mhz)
-    return gpu.static_power_w + gpu.coefficients.clock_power_w * v**2 * frequency_mhz / gpu.maximum_clock_mhz
+    return _idle_power_w(gpu, frequency_mhz, relative_voltage(gpu, frequency_mhz) ** 2)
+
+
+def _idle_power_w(gpu: Gpu, frequency_mhz: Array, squared_voltage: Array) -> Array:
+    return gpu.static_power_w + gpu.coefficients.clock_power_w * squared_voltage * frequency_mhz / gpu.maximum_clock_mhz
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +53,15 @@ class Switching:
 
     def at_j(self, gpu: Gpu, frequency_mhz: Array) -> Array:
         """Return the energy at a clock."""
-        return self.fixed_j + self.core_j * relative_voltage(gpu, frequency_mhz) ** 2
+        return self._at_voltage_j(relative_voltage(gpu, frequency_mhz) ** 2)
+
+    def busy_j(self, gpu: Gpu, frequency_mhz: Array, time_s: Array) -> Array:
+        """Return the energy at a clock of the work, and of what does not depend on it in the time that it takes."""
+        squared_voltage = relative_voltage(gpu, frequency_mhz) ** 2
+        return self._at_voltage_j(squared_voltage) + _idle_power_w(gpu, frequency_mhz, squared_voltage) * time_s
+
+    def _at_voltage_j(self, squared_voltage: Array) -> Array:
+        return self.fixed_j + self.core_j * squared_voltage
 
 
 def operator_switching(gpu: Gpu, operator: Operator) -> Switching:

@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 
 from kareus.arrays import Array
 from kareus.gpu_model import energy
+from kareus.gpu_model.elements import elements_where
 from kareus.gpu_model.gpu import Gpu
 from kareus.gpu_model.laws import longer_s
 from kareus.gpu_model.overlap import Phase, host_time_s, step_phases
-from kareus.gpu_model.power_limit import CostRows, within_power_limit
+from kareus.gpu_model.power_limit import CostRows, fluctuating, over_limit
 from kareus.graph.program import Program, Step
 from kareus.graph.records import Collective, Operator, Partition
 
@@ -59,9 +60,9 @@ def tally(program: Program) -> Tally:
     return Tally(Counter(program.steps[first:last]), outer, program.blocks is not None)
 
 
-def run_program(gpu: Gpu, program: Program, frequency_mhz: Array | float) -> Behaviour:
-    """Return what one execution of `program` does at each requested clock."""
-    return run_tally(gpu, tally(program), frequency_mhz, {})
+def run_program(gpu: Gpu, program: Program, frequency_mhz: Array | float, known: KnownSteps | None = None) -> Behaviour:
+    """Return what one execution of `program` does at each requested clock; `known` as in `run_tally`."""
+    return run_tally(gpu, tally(program), frequency_mhz, {} if known is None else known)
 
 
 def run_tally(gpu: Gpu, counted: Tally, frequency_mhz: Array | float, known: KnownSteps) -> Behaviour:
@@ -129,13 +130,23 @@ def step_cost(
 
 
 def _phase_cost(gpu: Gpu, phase: Phase, requested_mhz: Array) -> CostRows:
-    def steady(clock_mhz: Array) -> CostRows:
-        time_s = phase.at_s(requested_mhz, clock_mhz)
-        return _row(
-            time_s, phase.switching.at_j(gpu, clock_mhz) + energy.idle_power_w(gpu, clock_mhz) * time_s, clock_mhz
-        )
+    requested = _steady_cost(gpu, phase, requested_mhz, requested_mhz)
+    over = over_limit(gpu, requested)
+    if over.all():
+        return fluctuating(gpu, functools.partial(_steady_cost, gpu, phase, requested_mhz), requested_mhz, requested)
+    if over.any():
+        # Finding the clocks that hold the limit takes ten evaluations of the laws: only where it is exceeded.
+        hot = elements_where(over)
+        hot_gpu, hot_mhz = hot.gpu(gpu), hot.of(requested_mhz)
+        steady = functools.partial(_steady_cost, hot_gpu, hot.phase(phase), hot_mhz)
+        requested[:, over] = fluctuating(hot_gpu, steady, hot_mhz, requested[:, over])
+    return requested
 
-    return within_power_limit(gpu, steady, requested_mhz)
+
+def _steady_cost(gpu: Gpu, phase: Phase, requested_mhz: Array, clock_mhz: Array) -> CostRows:
+    """Cost of a phase at a steady clock, whatever it draws."""
+    time_s = phase.at_s(requested_mhz, clock_mhz)
+    return _row(time_s, phase.switching.busy_j(gpu, clock_mhz, time_s), clock_mhz)
 
 
 def _row(time_s: Array, energy_j: Array, clock_mhz: Array) -> CostRows:

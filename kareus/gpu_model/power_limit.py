@@ -36,13 +36,16 @@ def within_power_limit(gpu: Gpu, steady: Steady, requested_mhz: Array) -> CostRo
         requested_mhz: shape (n,).
     """
     requested = steady(requested_mhz)
-    over = _over(gpu, requested)
-    if not over.any():
-        return requested
+    return fluctuating(gpu, steady, requested_mhz, requested) if over_limit(gpu, requested).any() else requested
+
+
+def fluctuating(gpu: Gpu, steady: Steady, requested_mhz: Array, requested: CostRows) -> CostRows:
+    """Return what `within_power_limit` does, where some of the costs `requested` at requested clocks are over it."""
+    over = over_limit(gpu, requested)
     # The lower of the two clocks: one step down, or the highest clock within the limit if that step is not enough.
     at_limit = _at_limit(gpu, steady, requested_mhz)
     lower = steady(np.maximum(requested_mhz - gpu.coefficients.throttle_step_mhz, _least_mhz(requested_mhz)))
-    lower = np.where(_over(gpu, lower), at_limit, lower)
+    lower = np.where(over_limit(gpu, lower), at_limit, lower)
     # What the clock does not speed up, such as memory-bound operators alone, runs at the lower one.
     as_fast = (lower[0] - at_limit[0]) / np.where(lower[0] > requested[0], lower[0] - requested[0], 1.0)
     as_low_power = _share_at_power(gpu.throttling_power_w, requested, lower)
@@ -54,12 +57,18 @@ def within_power_limit(gpu: Gpu, steady: Steady, requested_mhz: Array) -> CostRo
     return share * requested + (1 - share) * lower
 
 
+def over_limit(gpu: Gpu, cost: CostRows) -> NDArray[np.bool_]:
+    """Mask of the costs at a steady clock whose power makes the clock fluctuate instead, shape (n,)."""
+    over: NDArray[np.bool_] = cost[1] > gpu.throttling_power_w * cost[0]
+    return over
+
+
 def _at_limit(gpu: Gpu, steady: Steady, high_mhz: Array) -> CostRows:
     """Cost at the highest steady clocks whose power is within the limit, or else at the lowest clock."""
     low_mhz = _least_mhz(high_mhz)
     for _ in range(HALVINGS):
         middle_mhz = (high_mhz + low_mhz) / 2
-        above = _over(gpu, steady(middle_mhz))
+        above = over_limit(gpu, steady(middle_mhz))
         high_mhz, low_mhz = np.where(above, middle_mhz, high_mhz), np.where(above, low_mhz, middle_mhz)
     high, low = steady(high_mhz), steady(low_mhz)
     share = _share_at_power(gpu.throttling_power_w, high, low)
@@ -68,11 +77,6 @@ def _at_limit(gpu: Gpu, steady: Steady, high_mhz: Array) -> CostRows:
 
 def _least_mhz(requested_mhz: Array) -> Array:
     return np.minimum(LEAST_CLOCK_MHZ, requested_mhz)
-
-
-def _over(gpu: Gpu, cost: CostRows) -> NDArray[np.bool_]:
-    over: NDArray[np.bool_] = cost[1] > gpu.throttling_power_w * cost[0]
-    return over
 
 
 def _share_at_power(power_w: float, high: CostRows, low: CostRows) -> Array:

@@ -40,7 +40,7 @@ class TimeMeasurement:
     """Time that passed on the testbed's clock."""
 
 
-@functools.lru_cache(maxsize=8)
+@functools.lru_cache(maxsize=64)  # a search comes back to the SM counts and launch operators of its partition
 def _identity_of(steps: tuple[Step, ...], blocks: tuple[int, int] | None) -> str:
     return records.content_hash((steps, blocks))
 

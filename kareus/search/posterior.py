@@ -17,6 +17,7 @@ from kareus.arrays import Array, Indices
 from kareus.pareto import Points
 from kareus.search.dataset import Dataset
 from kareus.search.features import Features
+from kareus.search.residual_scales import UNMEASURED, Observations, ResidualKernels, ResidualScales, likeliest_scales
 
 StackedIndices = Indices
 """Positions in the stacked vector: n for the time of candidate n, n plus the number of candidates for its power."""
@@ -33,20 +34,8 @@ LAUNCH_CORRELATION = 0.3
 """Correlation between residuals of different launch operators."""
 COMMON_SHARE = 0.7
 """Share of a schedule's residual variance that holds at all clocks."""
-SCALES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
-"""Standard deviations among which likelihood chooses those of the residuals."""
-USUAL_SCALE = 0.01
-"""Scale that is the likeliest before there are data."""
-SCALE_PENALTY = 0.1
-"""Penalty on the squared logarithm of a scale over the usual one: with few data, likelihood alone overfits."""
-SWEEPS = 3
-"""Largest number of sweeps of the coordinate search for the largest likelihood."""
 LEAST_DYNAMIC_W = 1e-3
 """Floor of dynamic power: a prior that is far off may predict less than static power."""
-
-ResidualScales = tuple[float, ...]
-"""Standard deviations of residuals: of time by clock and by schedule; then of power, likewise."""
-UNMEASURED: ResidualScales = (2 * USUAL_SCALE,) * 4
 
 
 class GaussianPrior:
@@ -62,94 +51,84 @@ class GaussianPrior:
         """
         self.mean: Array = ensemble.mean(axis=0)
         self._noise = noise
-        # A factor of the sample covariance: its product with its transpose is the covariance.
-        self._spread = (ensemble - self.mean).T / np.sqrt(max(1, len(ensemble) - 1))
-        self._drift = _drift(features.frequency_mhz)
+        # A factor of what the coefficients and the drift cause: its product with its transpose is the covariance.
+        spread = (ensemble - self.mean).T / np.sqrt(max(1, len(ensemble) - 1))
+        self._factor = np.column_stack((spread, _drift(features.frequency_mhz)))
         self._kernels = _residual_kernels(features)
+        self._rows = _ProductRows(self._factor)
 
     def condition(self, data: Dataset) -> "Posterior":
-        """Return the posterior given measurements of time and power, and time-only measurements."""
+        """Return the posterior given measurements of time and power, and time-only measurements.
+
+        With K the covariance of the observations, d their deviations from the prior mean, k their covariance with
+        every candidate and K = L L', the posterior mean is the prior's plus (L^-1 k)' L^-1 d.
+        """
         size = len(self.mean) // 2
         # Times come first, of both kinds of measurement; then powers, which only measurements of energy give.
-        places = np.concatenate((data.candidates, data.timed, size + data.candidates))
+        timed = np.concatenate((data.candidates, data.timed))
+        places = np.concatenate((timed, size + data.candidates))
         if not len(places):
             return Posterior(self, UNMEASURED, np.zeros((0, 2 * size)), self.mean)
         observed = np.log(np.concatenate((data.time_s, data.timed_time_s, data.energy_j / data.time_s)))
         deviations = observed - self.mean[places]
-        terms = self._terms(places, places)
-        scales = self._likeliest(terms, deviations)
-        # With K = L L' the covariance of the observations, whitening by L gives mean and variance of all candidates.
-        factor = np.linalg.cholesky(self._observed(terms, scales))
-        cross = self._terms(places, np.arange(2 * size)).covariance(scales)
-        solved = np.linalg.solve(factor, np.column_stack((cross, deviations)))
-        explained, white = solved[:, :-1], solved[:, -1]
-        return Posterior(self, scales, explained, self.mean + explained.T @ white)
-
-    def covariance(self, rows: StackedIndices, columns: StackedIndices, scales: ResidualScales) -> Array:
-        """Return the prior covariance of positions in the stacked vector, shape (rows, columns)."""
-        return self._terms(rows, columns).covariance(scales)
-
-    def _terms(self, rows: StackedIndices, columns: StackedIndices) -> "_CovarianceTerms":
-        size = len(self.mean) // 2
-        candidates = np.ix_(rows % size, columns % size)
-        by_clock, by_schedule = (kernel[candidates] for kernel in self._kernels)
-        return _CovarianceTerms(
-            ensemble=self._spread[rows] @ self._spread[columns].T,
-            drift=self._drift[rows] @ self._drift[columns].T,
-            by_clock=by_clock,
-            by_schedule=by_schedule,
-            times=(int((rows < size).sum()), int((columns < size).sum())),
+        shared, time, power = self._rows.of(places), self._kernels.at(timed), self._kernels.at(data.candidates)
+        known = shared[:, places]
+        known[np.diag_indices_from(known)] += self._noise**2
+        kernels = self._kernels.at(timed, timed), self._kernels.at(data.candidates, data.candidates)
+        scales = likeliest_scales(
+            Observations(deviations=deviations, covariance=known, kernels=kernels, noise=self._noise)
         )
+        factor = np.linalg.cholesky(_with_residuals(known, *kernels, scales))
+        # The inverse of L is small beside k, and multiplying by it is faster than solving for as many columns.
+        whitening = np.linalg.inv(factor)
+        explained = whitening @ _with_residuals(shared, time, power, scales)
+        return Posterior(self, scales, explained, self.mean + explained.T @ (whitening @ deviations))
 
-    def _observed(self, terms: "_CovarianceTerms", scales: ResidualScales) -> Array:
-        """Covariance of observations, noise included."""
-        covariance = terms.covariance(scales)
-        covariance[np.diag_indices_from(covariance)] += self._noise**2
-        return covariance
+    def covariance(self, candidates: Indices, scales: ResidualScales) -> Array:
+        """Return the prior covariance of the times, then the powers, of some candidates, square."""
+        places = np.concatenate((candidates, len(self.mean) // 2 + candidates))
+        factor = self._factor[places]
+        kernels = self._kernels.at(candidates, candidates)
+        return _with_residuals(factor @ factor.T, kernels, kernels, scales)
 
-    def _likeliest(self, terms: "_CovarianceTerms", deviations: Array) -> ResidualScales:
-        """Maximise the marginal likelihood of the observations' deviations from the prior mean, one scale at a time."""
-
-        @functools.cache
-        def score(candidate: ResidualScales) -> float:
-            factor = np.linalg.cholesky(self._observed(terms, candidate))
-            white = np.linalg.solve(factor, deviations)
-            unusual = np.sum(np.log(np.array(candidate) / USUAL_SCALE) ** 2)
-            return float(-white @ white / 2 - np.log(np.diag(factor)).sum() - SCALE_PENALTY * unusual)
-
-        best: ResidualScales = (USUAL_SCALE,) * 4
-        for _ in range(SWEEPS):
-            before = best
-            for place in range(4):
-                best = max(((*best[:place], scale, *best[place + 1 :]) for scale in SCALES), key=score)
-            if best == before:
-                break
-        return best
+    def deviation(self, scales: ResidualScales) -> Array:
+        """Return the prior standard deviations, shape (2 candidates,)."""
+        residual = np.repeat(np.square(scales).reshape(2, 2).sum(axis=1), len(self.mean) // 2)
+        deviation: Array = np.sqrt(np.square(self._factor).sum(axis=1) + residual)
+        return deviation
 
 
-@dataclass(frozen=True, slots=True)
-class _CovarianceTerms:
-    """Terms of the covariance of some positions (rows) with others (columns), each of that shape.
+class _ProductRows:
+    """Rows of the product of a matrix with its transpose, each computed once: rounds add few observations to many."""
 
-    Among rows and columns times come first, then powers.
+    def __init__(self, factor: Array) -> None:
+        self._factor = factor
+        self._known = np.zeros(len(factor), dtype=bool)
+        self._rows = np.empty((len(factor), len(factor)))  # takes memory only where it is written
+
+    def of(self, places: StackedIndices) -> Array:
+        """Return the rows of `places`."""
+        lacking = np.unique(places[~self._known[places]])
+        self._rows[lacking] = self._factor[lacking] @ self._factor.T
+        self._known[lacking] = True
+        rows: Array = self._rows[places]
+        return rows
+
+
+def _with_residuals(shared: Array, time: ResidualKernels, power: ResidualKernels, scales: ResidualScales) -> Array:
+    """Add what residuals cause to the covariance of some times, then powers (rows), with others (columns).
+
+    Args:
+        shared: what the coefficients and the drift cause, shape (rows, columns).
+        time: kernels of the times among rows and columns.
+        power: those of the powers; residuals of times and powers are independent.
+        scales: standard deviations of the residuals.
     """
-
-    ensemble: Array
-    drift: Array
-    by_clock: Array
-    by_schedule: Array
-    times: tuple[int, int]
-    """Number of rows and of columns that are times."""
-
-    def covariance(self, scales: ResidualScales) -> Array:
-        """Return the weighted sum of the terms, shape (rows, columns)."""
-        covariance = self.ensemble + self.drift
-        rows, columns = self.times
-        time_clock, time_schedule, power_clock, power_schedule = np.square(scales)
-        time, power = np.s_[:rows, :columns], np.s_[rows:, columns:]
-        covariance[time] += time_clock * self.by_clock[time] + time_schedule * self.by_schedule[time]
-        covariance[power] += power_clock * self.by_clock[power] + power_schedule * self.by_schedule[power]
-        return covariance
+    covariance = shared.copy()
+    rows, columns = time.by_clock.shape
+    covariance[:rows, :columns] += time.covariance(scales[:2])
+    covariance[rows:, columns:] += power.covariance(scales[2:])
+    return covariance
 
 
 @dataclass(frozen=True)
@@ -166,12 +145,8 @@ class Posterior:
     @functools.cached_property
     def deviation(self) -> Array:
         """Standard deviations, shape (2 candidates,)."""
-        size = len(self.mean) // 2
-        prior = self.prior
-        time_scales, power_scales = np.square(self.scales).reshape(2, 2).sum(axis=1)
-        variance = np.square(prior._spread).sum(axis=1) + np.square(prior._drift).sum(axis=1)
-        variance += np.repeat((time_scales, power_scales), size)
-        deviation: Array = np.sqrt(np.maximum(variance - np.square(self.explained).sum(axis=0), 1e-12))
+        variance = np.square(self.prior.deviation(self.scales)) - np.square(self.explained).sum(axis=0)
+        deviation: Array = np.sqrt(np.maximum(variance, 1e-12))
         return deviation
 
     @property
@@ -183,8 +158,9 @@ class Posterior:
         """Draw joint samples of log time and log power of candidates, shape (count, 2 rows)."""
         places = np.concatenate((rows, len(self.mean) // 2 + rows))
         explained = self.explained[:, places]
-        covariance = self.prior.covariance(places, places, self.scales) - explained.T @ explained
-        factor = np.linalg.cholesky(covariance + 1e-7 * np.eye(len(places)))
+        covariance = self.prior.covariance(rows, self.scales) - explained.T @ explained
+        covariance[np.diag_indices_from(covariance)] += 1e-7
+        factor = np.linalg.cholesky(covariance)
         drawn: Array = self.mean[places] + generator.standard_normal((count, len(places))) @ factor.T
         return drawn
 
@@ -204,16 +180,22 @@ def _drift(frequency_mhz: Array) -> Array:
     return np.kron(np.eye(2), basis)
 
 
-def _residual_kernels(features: Features) -> tuple[Array, Array]:
-    """Correlations of the residuals by clock and by schedule, each of shape (candidates, candidates)."""
+def _residual_kernels(features: Features) -> ResidualKernels:
+    """Correlations of the residuals by clock and by schedule, each of shape (candidates, candidates).
+
+    There are few clocks, SM counts and launch operators, so that correlations are looked up in small tables.
+    """
+    clocks, clock = np.unique(features.frequency_mhz, return_inverse=True)
+    schedules, schedule = np.unique(features.matrix[:, 1:], axis=0, return_inverse=True)
     # Distance of clocks as a share of their range; exponential kernel, so that residuals may jump between clocks.
-    clock = features.frequency_mhz / max(float(np.ptp(features.frequency_mhz)), 1e-9)
-    apart = np.abs(clock[:, None] - clock)
+    clocks = clocks / max(float(np.ptp(clocks)), 1e-9)
+    apart = np.abs(clocks[:, None] - clocks)
     # Schedules: Matern 3/2 in the logarithm of the SM count, less where launch operators differ.
-    log_sms = np.log(features.sm_count)
+    log_sms, launches = np.log(schedules[:, 0]), schedules[:, 1]
     sm_apart = np.sqrt(3) * np.abs(np.subtract.outer(log_sms, log_sms)) / SM_LENGTH
-    schedule = (1 + sm_apart) * np.exp(-sm_apart)
-    schedule *= np.where(np.equal.outer(features.launch_index, features.launch_index), 1.0, LAUNCH_CORRELATION)
+    alike = (1 + sm_apart) * np.exp(-sm_apart)
+    alike *= np.where(np.equal.outer(launches, launches), 1.0, LAUNCH_CORRELATION)
     # Most of a schedule's residual holds at all clocks, the rest fades with their distance.
-    interaction = np.exp(-np.square(apart / INTERACTION_LENGTH) / 2)
-    return np.exp(-apart / CLOCK_LENGTH), schedule * (COMMON_SHARE + (1 - COMMON_SHARE) * interaction)
+    held = COMMON_SHARE + (1 - COMMON_SHARE) * np.exp(-np.square(apart / INTERACTION_LENGTH) / 2)
+    by_clock, by_schedule = np.ix_(clock, clock), np.ix_(schedule, schedule)
+    return ResidualKernels(np.exp(-apart / CLOCK_LENGTH)[by_clock], alike[by_schedule] * held[by_clock])

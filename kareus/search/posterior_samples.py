@@ -1,13 +1,17 @@
-"""Joint samples of the costs of all candidates, and the mean hypervolume that measuring some of them would add."""
+"""Joint samples of the costs of all candidates, and the mean hypervolume that measuring some of them would add.
+
+All samples are treated at once: their frontiers are rows of arrays, filled up with the reference point, which adds
+nothing.
+"""
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kareus.arrays import Indices
-from kareus.pareto import Points, hypervolume, hypervolume_improvement, pareto_front, pareto_mask
+from kareus.arrays import Array, Indices
+from kareus.pareto import Points, pareto_masks
 
-CORNER = np.ones(2)
-"""The reference point in scaled axes."""
+CORNER = 1.0
+"""Both coordinates of the reference point in scaled axes."""
 
 
 class PosteriorSamples:
@@ -21,17 +25,25 @@ class PosteriorSamples:
             offered: candidates that may be measured; they come first.
             margin: reference point, as a multiple of a frontier's maxima.
         """
-        self._samples = [_ScaledSample(sample, offered, margin) for sample in samples]
+        masks = pareto_masks(samples)
+        on_front = masks[..., None]
+        ideal = samples.min(axis=1, keepdims=True)
+        reference = margin * np.where(on_front, samples, -np.inf).max(axis=1, keepdims=True)
+        scaled = (samples - ideal) / (reference - ideal)
+        self._undominated = masks[:, :offered]
+        self._points: Points = scaled[:, :offered]
+        self._measured = _fronts(scaled[:, offered:])
+        self._volumes = _areas(_fronts(scaled))
 
     @property
     def remaining(self) -> float:
         """Mean share of the hypervolume that measuring all candidates would add."""
-        return float(np.mean([sample.remaining for sample in self._samples]))
+        return float(np.mean(1 - _areas(self._measured) / self._volumes))
 
     @property
     def chances(self) -> NDArray[np.float64]:
         """Share of the samples in which no candidate dominates it, of every candidate on offer."""
-        chances: NDArray[np.float64] = np.mean([sample.undominated for sample in self._samples], axis=0)
+        chances: NDArray[np.float64] = self._undominated.mean(axis=0)
         return chances
 
     def best(self, size: int) -> tuple[Indices, NDArray[np.float64]]:
@@ -43,47 +55,70 @@ class PosteriorSamples:
             Their positions among the candidates on offer, and the share of the hypervolume that each is to add.
         """
         # A candidate that every sample has dominated adds nothing in any of them.
-        contenders = np.flatnonzero(self.chances)
-        gains_by_sample = [_Gains(sample.points[contenders], sample.front, sample.volume) for sample in self._samples]
+        contenders = np.flatnonzero(self._undominated.any(axis=0))
+        points, fronts = self._points[:, contenders], self._measured
+        gains = _improvements(points, fronts) / self._volumes[:, None]
         chosen: list[int] = []
         added: list[float] = []
         for _ in range(min(size, len(contenders))):
-            gains = np.mean([one.gains for one in gains_by_sample], axis=0)
-            gains[chosen] = -1  # below any gain, so that none is chosen twice
-            chosen.append(int(gains.argmax()))
-            added.append(float(gains[chosen[-1]]))
-            for one in gains_by_sample:
-                one.measure(chosen[-1])
+            mean = gains.mean(axis=0)
+            mean[chosen] = -1  # below any gain, so that none is chosen twice
+            latest = int(mean.argmax())
+            chosen.append(latest)
+            added.append(float(mean[latest]))
+            # Only samples in which it adds something have another frontier now.
+            moved = np.flatnonzero(gains[:, latest] > 0)
+            fronts = _extended(fronts, moved, points[:, latest])
+            gains[moved] = _improvements(points[moved], fronts[moved]) / self._volumes[moved, None]
         return contenders[chosen], np.array(added)
 
 
-class _ScaledSample:
-    """One sample, in axes scaled to its frontier."""
+def _fronts(points: Points) -> Points:
+    """Frontiers below the reference point, by rising time, each filled up with it.
 
-    def __init__(self, sample: Points, offered: int, margin: float) -> None:
-        mask = pareto_mask(sample)
-        ideal, reference = sample[mask].min(axis=0), margin * sample[mask].max(axis=0)
-        scaled = (sample - ideal) / (reference - ideal)
-        self.undominated = mask[:offered]
-        self.points: Points = scaled[:offered]
-        self.front = pareto_front(scaled[offered:])
-        """Frontier of what has been measured."""
-        self.volume = hypervolume(scaled[mask], CORNER)
-        self.remaining = 1 - hypervolume(self.front, CORNER) / self.volume
+    Args:
+        points: shape (samples, n, 2).
+
+    Returns:
+        Shape (samples, points of the longest frontier, 2).
+    """
+    kept = pareto_masks(points) & (points < CORNER).all(axis=-1)
+    fronts = np.where(kept[..., None], points, CORNER)
+    order = np.argsort(fronts[..., 0], axis=-1, kind="stable")[:, : kept.sum(axis=-1).max(initial=0)]
+    return np.take_along_axis(fronts, order[..., None], axis=1)
 
 
-class _Gains:
-    """Hypervolume that each candidate would still add in one sample, as more of them count as measured."""
+def _extended(fronts: Points, moved: Indices, added: Points) -> Points:
+    """Return `fronts` with the points `added`, shape (samples, 2), to those of the samples `moved`."""
+    corner = np.full((len(fronts), 1, 2), CORNER)
+    corner[moved, 0] = added[moved]
+    return _fronts(np.concatenate((fronts, corner), axis=1))
 
-    def __init__(self, points: Points, front: Points, volume: float) -> None:
-        self._points, self._front, self._volume = points, front, volume
-        self._improve()
 
-    def measure(self, candidate: int) -> None:
-        """Count a candidate as measured; one that adds nothing changes nothing."""
-        if self.gains[candidate] > 0:
-            self._front = pareto_front(np.vstack((self._front, self._points[candidate])))
-            self._improve()
+def _areas(fronts: Points) -> Array:
+    """Hypervolumes of frontiers as `_fronts` returns them, shape (samples,)."""
+    rights = np.concatenate((fronts[:, 1:, 0], np.full((len(fronts), 1), CORNER)), axis=1)[:, : fronts.shape[1]]
+    areas: Array = ((rights - fronts[..., 0]) * (CORNER - fronts[..., 1])).sum(axis=1)
+    return areas
 
-    def _improve(self) -> None:
-        self.gains = hypervolume_improvement(self._points, self._front, CORNER) / self._volume
+
+def _improvements(points: Points, fronts: Points) -> Array:
+    """What each point alone would add to the hypervolume of its sample's frontier, shape (samples, n).
+
+    A frontier is a staircase. A point adds, over every step to the right of its time, the height between its energy and
+    the step.
+
+    Args:
+        points: shape (samples, n, 2).
+        fronts: as `_fronts` returns them.
+    """
+    samples = len(fronts)
+    lefts = np.concatenate((np.full((samples, 1), -np.inf), fronts[..., 0]), axis=1)
+    rights = np.concatenate((fronts[..., 0], np.full((samples, 1), CORNER)), axis=1)
+    ceilings = np.concatenate((np.full((samples, 1), CORNER), fronts[..., 1]), axis=1)
+    widths = rights[:, None] - np.maximum(lefts[:, None], points[..., :1])
+    heights = ceilings[:, None] - points[..., 1:]
+    np.maximum(widths, 0, out=widths)
+    np.maximum(heights, 0, out=heights)
+    improvements: Array = np.einsum("spc,spc->sp", widths, heights)
+    return improvements

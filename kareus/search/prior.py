@@ -21,7 +21,7 @@ SPREADS: Mapping[str, float] = {
     name: known.prior.spread for name, known in COEFFICIENTS.items() if known.prior.spread is not None
 }
 """Standard deviations of the logarithms of the coefficients that measurements recalibrate."""
-DRAWS_AT_ONCE = 8
+DRAWS_AT_ONCE = 25
 """Draws that are evaluated together: more share NumPy's overhead, fewer fit the cache."""
 TINY = 1e-30
 """Value in place of a coefficient of 0, which has no logarithm."""

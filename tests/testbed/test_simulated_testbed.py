@@ -37,6 +37,23 @@ def test_another_measurement_or_seed_draws_other_noise(other):
     assert run("m", 3) != run(*other)
 
 
+def test_what_ran_before_leaves_a_measurement_as_it_is():
+    """Programs of one testbed share steps, whose costs it remembers by step and clock."""
+    testbed = open_testbed(simulated(), a100(), protocol().predecessor_power_w, 0)
+    step, other = PROGRAM.steps[0], Step(operators=(gemm("other", 16384, 4096, 1024),))
+
+    def measured(testbed, steps, frequency_mhz):
+        with testbed.session(Program(name="p", steps=steps), "m") as s:
+            s.set_clock(frequency_mhz)
+            s.execute(100)
+            return s.now_s(), s.energy_j(), s.clock_report()
+
+    runs = [((step,), 1410), ((other, step), 1410), ((step,), 900), ((step, step, other), 900), ((step,), 1410)]
+    for steps, frequency_mhz in runs:
+        fresh = open_testbed(simulated(), a100(), protocol().predecessor_power_w, 0)
+        assert measured(testbed, steps, frequency_mhz) == measured(fresh, steps, frequency_mhz)
+
+
 def test_noise_is_as_large_as_configured():
     times = [run(f"m{i}", time_noise=0.01)[0] for i in range(300)]
     mean = sum(times) / len(times)

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -33,14 +34,17 @@ class SimulatedTestbed:
     """
 
     def __init__(
-        self, *, config: TestbedConfig, gpu: Gpu, predecessor_power_w: float, seed: int, run: RunProgram = run_program
+        self, *, config: TestbedConfig, gpu: Gpu, predecessor_power_w: float, seed: int, run: RunProgram | None = None
     ) -> None:
-        """Make a testbed of GPUs like `gpu` that follow the laws `run`."""
+        """Make a testbed of GPUs like `gpu` that follow the laws `run`; None is the GPU model.
+
+        The programs of one workload share most of their steps, so that it remembers what a step costs.
+        """
         self.config = config
         self.gpu = gpu
         self._predecessor_power_w = predecessor_power_w
         self._seed = seed
-        self._run = run
+        self._run = run or functools.partial(run_program, known={})
 
     @property
     def identity(self) -> TestbedIdentity:
