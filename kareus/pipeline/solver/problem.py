@@ -78,6 +78,11 @@ class Problem:
     waiting_power_w: float
     """Blocking power of all GPUs: what a second of iteration time costs besides effective energy."""
 
+    @property
+    def distinct(self) -> tuple[PointSet, ...]:
+        """The objects that are in `point_sets`, each once: one for each kind of instruction."""
+        return tuple({id(points): points for points in self.point_sets}.values())
+
     def times_s(self, choice: Sequence[int]) -> list[float]:
         """Seconds of each instruction under `choice`, an index into each instruction's point set."""
         return [points.times_s[c] for points, c in zip(self.point_sets, choice, strict=True)]
