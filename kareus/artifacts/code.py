@@ -15,13 +15,16 @@ def code_hash(module: str) -> str:
     Rules carry it among their parameters: editing the package reruns what it must and nothing else.
     """
     root = Path(kareus.__file__).parent.parent
-    pending, sources = [module], dict[str, bytes]()
+    pending, seen, sources = [module], set[str](), dict[str, bytes]()
     while pending:
-        path = _source(root, pending.pop())
-        if path is None or str(path) in sources:
+        name = pending.pop()
+        if name in seen:
             continue
-        sources[str(path)] = path.read_bytes()
-        pending += _imported(ast.parse(sources[str(path)]))
+        seen.add(name)
+        path = _source(root, name)
+        if path is not None:
+            sources[str(path)], imported = _read(path)
+            pending += imported
     for folder in {Path(name).parent for name in sources}:
         sources |= {str(path): path.read_bytes() for path in _data_files(folder)}
     digest = hashlib.sha256()
@@ -30,20 +33,28 @@ def code_hash(module: str) -> str:
     return digest.hexdigest()[:16]
 
 
+@cache  # the modules of one stage are mostly those of another
+def _read(path: Path) -> tuple[bytes, tuple[str, ...]]:
+    """Return the content of a module, and dotted names of this package that it imports."""
+    content = path.read_bytes()
+    return content, _imported(ast.parse(content))
+
+
+@cache
 def _source(root: Path, module: str) -> Path | None:
     """Path of the source of a dotted name, or None if it is no module (an imported function, say)."""
     stem = root.joinpath(*module.split("."))
     return next((p for p in (stem.with_suffix(".py"), stem / "__init__.py") if p.is_file()), None)
 
 
-def _imported(tree: ast.Module) -> list[str]:
+def _imported(tree: ast.Module) -> tuple[str, ...]:
     names = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module:
             names += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
-    return [name for name in names if name.startswith("kareus.")]
+    return tuple(dict.fromkeys(name for name in names if name.startswith("kareus.")))
 
 
 def _data_files(package: Path) -> list[Path]:

@@ -12,8 +12,9 @@ from kareus.errors import ArtifactError
 from kareus.pipeline.config import PipelineSlice
 from kareus.pipeline.frontiers import method_problem, plan_columns
 from kareus.pipeline.methods import method_named
-from kareus.pipeline.solver.frontier import PlannedIteration, cheapest_within, fastest_within
+from kareus.pipeline.solver.frontier import PlannedIteration, cheapest_within, fastest_within, plans_from
 from kareus.pipeline.solver.problem import Problem
+from kareus.pipeline.solver.starts import Starts
 from kareus.plans.objectives import least_cost, least_product
 from kareus.plans.selectors import Goal, Prices, Selector, absolute_limit
 
@@ -84,13 +85,13 @@ def fastest_under(
     def excess_j(cost: PlanCost) -> float:
         return cost[1] - (allowance[0] + allowance[1] * cost[0])
 
-    best, (low_s, high_s) = None, (thirsty[0], frugal[0])
+    starts, best, (low_s, high_s) = Starts(problem), None, (thirsty[0], frugal[0])
     above_j, below_j = excess_j(thirsty), excess_j(frugal)
     for _ in range(MOST_STEPS):
         if high_s - low_s <= HEADROOM * high_s:
             break
         deadline_s = low_s + (high_s - low_s) * above_j / (above_j - below_j)
-        planned = cheapest_within(problem, deadline_s)
+        (planned,) = plans_from(starts, [deadline_s])
         excess = excess_j((planned.time_s, planned.energy_j))
         if excess <= 0:
             if planned.time_s >= high_s:

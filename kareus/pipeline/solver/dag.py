@@ -2,7 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
+import numpy as np
+
+from kareus.arrays import Array, Indices
 from kareus.pipeline.config import PipelineSlice
 from kareus.pipeline.instructions import Instruction, instructions_of
 from kareus.pipeline.schedules.deadlock import order_of_dependency
@@ -13,6 +17,19 @@ Times = Sequence[float]
 
 
 @dataclass(frozen=True, slots=True)
+class Wave:
+    """Instructions none of which waits for another, so that they can be timed at once."""
+
+    members: Indices
+    before: tuple[tuple[Indices, Array], ...]
+    """Pairs of (instruction that each member waits for, seconds of point-to-point after that one's end).
+
+    As many as the member with the most edges has, of shapes (members,) and (members, 1). The other members wait for
+    one that does not exist, with the number -1.
+    """
+
+
+@dataclass(frozen=True)  # without slots, so that what follows from the edges can be kept
 class Dag:
     """Instructions in order of dependency, with the delay on every edge."""
 
@@ -23,10 +40,32 @@ class Dag:
     successors: tuple[tuple[tuple[int, float], ...], ...]
     """By instruction: (instruction that waits for it, seconds of point-to-point after its end)."""
 
-    @property
+    @cached_property
     def mirrored(self) -> "Dag":
         """The same instructions with time running backwards; its latest ends are the negative earliest starts."""
         return Dag(self.order[::-1], predecessors=self.successors, successors=self.predecessors)
+
+    @cached_property
+    def waves(self) -> tuple[Wave, ...]:
+        """All instructions, each in the first wave after those of all that it waits for."""
+        waves: list[list[int]] = []
+        wave_of = [0] * len(self.order)
+        for i in self.order:
+            wave_of[i] = max((wave_of[before] + 1 for before, _ in self.predecessors[i]), default=0)
+            if wave_of[i] == len(waves):
+                waves.append([])
+            waves[wave_of[i]].append(i)
+        return tuple(self._wave(members) for members in waves)
+
+    def _wave(self, members: Sequence[int]) -> Wave:
+        edges = [self.predecessors[i] for i in members]
+        most = max(map(len, edges))
+        padded = [(*own, *[(-1, 0.0)] * (most - len(own))) for own in edges]
+        before = [
+            (np.array([i for i, _ in column]), np.array([[transfer_s] for _, transfer_s in column]))
+            for column in zip(*padded, strict=True)
+        ]
+        return Wave(np.array(members), tuple(before))
 
 
 def iteration_dag(config: PipelineSlice) -> Dag:

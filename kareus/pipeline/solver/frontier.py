@@ -72,7 +72,15 @@ def plans_within(problem: Problem, deadlines_s: Sequence[float]) -> list[Planned
     Raises:
         ConfigError: no plan keeps one of the deadlines.
     """
-    starts = Starts(problem)
+    return plans_from(Starts(problem), deadlines_s)
+
+
+def plans_from(starts: Starts, deadlines_s: Sequence[float]) -> list[PlannedIteration]:
+    """Plan as `plans_within` does, from the optima and with the bounds that earlier calls with `starts` have left.
+
+    Where an optimum is not unique it depends on where the simplex method starts, and with it which of several plans of
+    about the same energy is found.
+    """
     fastest_s, frugal_s = starts.range_s()
     for deadline_s in deadlines_s:
         if not deadline_s >= fastest_s * (1 - TOLERANCE):
@@ -84,7 +92,7 @@ def plans_within(problem: Problem, deadlines_s: Sequence[float]) -> list[Planned
     # Each useful deadline is planned for once, and a plan for an earlier one is taken where it costs less.
     useful_s, inverse = np.unique(np.clip(deadlines_s, fastest_s, frugal_s), return_inverse=True)
     choices = _plan(starts, useful_s)
-    costs_j = [problem.cost(choice)[1] for choice in choices]
+    costs_j = [starts.problem.cost(choice)[1] for choice in choices]
     best = [min(range(n + 1), key=costs_j.__getitem__) for n in range(len(choices))]
     return [
         _planned(starts, choices[best[n]], deadline_s, certified_s=min(deadline_s, starts.relaxation.slowest_s))

@@ -1,7 +1,7 @@
 """Timing and cost of many plans of one problem at once, each in a lane of its own.
 
-Whatever belongs to a plan is an array of shape (instructions, lanes). The loops run over instructions in order of
-dependency and do all lanes in one NumPy call, which makes hundreds of plans cost little more than one.
+Whatever belongs to a plan is an array of shape (instructions, lanes). The loops run over waves of instructions in order
+of dependency and do all lanes in one NumPy call, which makes hundreds of plans cost little more than one.
 """
 
 from collections.abc import Callable, Iterator
@@ -10,14 +10,14 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from kareus.arrays import Array
+from kareus.arrays import Array, Indices
 from kareus.pipeline.solver.dag import Dag
-from kareus.pipeline.solver.problem import PointSet, Problem
+from kareus.pipeline.solver.problem import Problem
 
 Choices = NDArray[np.int64]
 """Index into the point set of each instruction; shape (instructions, lanes)."""
-Pick = Callable[[int, Array], Choices]
-"""Of an instruction and its start in every lane, what it runs at there; shape (lanes,)."""
+Pick = Callable[[Indices, Array], Choices]
+"""Of instructions and their starts in every lane, what they run at there; shape (instructions, lanes)."""
 TOLERANCE = 1e-11
 """Share of a deadline, or of an energy, by which sums of floats may differ."""
 CELLS = 1_000_000
@@ -46,13 +46,16 @@ def latest_ends(dag: Dag, times_s: Array, deadlines_s: Array) -> Array:
     Returns:
         Shape (instructions, lanes).
     """
-    ends_s, starts_s = np.empty_like(times_s), np.empty_like(times_s)
-    for i in reversed(dag.order):
+    ends_s = np.empty_like(times_s)
+    starts_s = np.full((len(times_s) + 1, times_s.shape[1]), np.inf)  # the last is that of no instruction
+    for wave in dag.mirrored.waves:
         latest_s = deadlines_s
-        for after, transfer_s in dag.successors[i]:
-            latest_s = np.minimum(latest_s, starts_s[after] - transfer_s)
-        ends_s[i] = latest_s
-        np.subtract(latest_s, times_s[i], out=starts_s[i])
+        for after, transfer_s in wave.before:
+            sent_s = starts_s[after]
+            sent_s -= transfer_s
+            latest_s = np.minimum(latest_s, sent_s, out=sent_s)
+        ends_s[wave.members] = latest_s
+        starts_s[wave.members] = latest_s - times_s[wave.members]
     return ends_s
 
 
@@ -69,30 +72,45 @@ def earliest_starts_s(problem: Problem, seconds: Array) -> Array:
 def sweep(problem: Problem, lanes: int, pick: Pick) -> Choices:
     """Go through the instructions in order of dependency, starting each as soon as it can and letting `pick` choose."""
     choices = np.empty((len(problem.point_sets), lanes), dtype=np.int64)
-    ends_s = np.empty(choices.shape)
-    for i in problem.dag.order:
-        start_s = np.zeros(lanes)
-        for before, transfer_s in problem.dag.predecessors[i]:
-            start_s = np.maximum(start_s, ends_s[before] + transfer_s)
-        choices[i] = pick(i, start_s)
-        np.add(start_s, problem.point_sets[i].seconds[choices[i]], out=ends_s[i])
+    ends_s = np.full((len(choices) + 1, lanes), -np.inf)  # the last is that of no instruction
+    points = problem.table
+    for wave in problem.dag.waves:
+        start_s = np.zeros((len(wave.members), lanes))
+        for before, transfer_s in wave.before:
+            received_s = ends_s[before]
+            received_s += transfer_s
+            np.maximum(start_s, received_s, out=start_s)
+        chosen = pick(wave.members, start_s)
+        choices[wave.members] = chosen
+        ends_s[wave.members] = start_s + points.seconds[points.first[wave.members] + chosen]
     return choices
 
 
-def slowest_within(points: PointSet, window_s: Array) -> Choices:
-    """The slowest point that takes no longer than a window, or the fastest if none is that fast; shape (lanes,)."""
-    return np.maximum(points.seconds.searchsorted(window_s, side="right") - 1, 0)
+def slowest_within(problem: Problem, members: Indices, windows_s: Array) -> Choices:
+    """The slowest point of each member that takes no longer than its window, or the fastest if none is that fast.
+
+    Args:
+        problem: what to plan.
+        members: instructions; shape (members,).
+        windows_s: seconds; shape (members, lanes), as what is returned.
+    """
+    choices = np.empty(windows_s.shape, dtype=np.int64)
+    for row, i in enumerate(members):
+        choices[row] = problem.point_sets[i].seconds.searchsorted(windows_s[row], side="right")
+    return np.maximum(choices - 1, 0)
 
 
 def times_s(problem: Problem, choices: Choices) -> Array:
     """Seconds of each instruction; shape (instructions, lanes)."""
-    return np.array([p.seconds[own] for p, own in zip(problem.point_sets, choices, strict=True)])
+    points = problem.table
+    return np.asarray(points.seconds[points.first + choices])
 
 
 def energies_in_time_j(problem: Problem, choices: Choices, deadlines_s: Array) -> Array:
     """Joules of all GPUs over the iteration, by lane; infinite where the makespan exceeds its deadline by any digit."""
-    seconds = times_s(problem, choices)
+    points = problem.table
+    places = points.first + choices
+    seconds = points.seconds[places]
     makespans_s = (earliest_starts_s(problem, seconds) + seconds).max(axis=0)
-    joules = [p.joules[own] for p, own in zip(problem.point_sets, choices, strict=True)]
-    energies_j = np.sum(joules, axis=0) + problem.waiting_power_w * makespans_s
+    energies_j = points.joules[places].sum(axis=0) + problem.waiting_power_w * makespans_s
     return np.where(makespans_s <= deadlines_s, energies_j, np.inf)

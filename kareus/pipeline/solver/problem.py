@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from kareus.arrays import Array
+from kareus.arrays import Array, Indices
 from kareus.errors import ArtifactError
 from kareus.pipeline.solver.dag import Dag, makespan
 
@@ -68,6 +68,18 @@ def point_set(points: Sequence[tuple[int, float, float]]) -> PointSet:
     return PointSet(*zip(*kept, strict=True))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PointTable:
+    """Points of all kinds of instructions one after the other, to look up those of many instructions at once."""
+
+    seconds: Array
+    joules: Array
+    first: Indices
+    """By instruction, the index of its fastest point; shape (instructions, 1)."""
+    slowest: Indices
+    """By instruction, the number of its slowest point, counted from its fastest; shape (instructions, 1)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Problem:
     """Choose one point for every instruction: the less energy the better, within a deadline."""
@@ -77,6 +89,16 @@ class Problem:
     """By instruction; equal instructions share one object."""
     waiting_power_w: float
     """Blocking power of all GPUs: what a second of iteration time costs besides effective energy."""
+    table: PointTable = field(init=False, repr=False, compare=False)
+    """`point_sets` in arrays."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "table", self._table())
+
+    @property
+    def distinct(self) -> tuple[PointSet, ...]:
+        """The objects that are in `point_sets`, each once: one for each kind of instruction."""
+        return tuple({id(points): points for points in self.point_sets}.values())
 
     def times_s(self, choice: Sequence[int]) -> list[float]:
         """Seconds of each instruction under `choice`, an index into each instruction's point set."""
@@ -90,3 +112,15 @@ class Problem:
         """Iteration time in seconds and energy of all GPUs in joules."""
         time_s = makespan(self.dag, self.times_s(choice))
         return time_s, self.effective_energy_j(choice) + self.waiting_power_w * time_s
+
+    def _table(self) -> PointTable:
+        kinds = self.distinct
+        firsts = np.cumsum([0, *(len(points.times_s) for points in kinds)])
+        place = {id(points): (first, len(points.times_s) - 1) for points, first in zip(kinds, firsts, strict=False)}
+        places = np.array([place[id(points)] for points in self.point_sets])
+        return PointTable(
+            seconds=np.concatenate([points.seconds for points in kinds]),
+            joules=np.concatenate([points.joules for points in kinds]),
+            first=places[:, :1],
+            slowest=places[:, 1:],
+        )

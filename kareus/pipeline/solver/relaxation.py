@@ -52,7 +52,8 @@ class Relaxation:
         """Makespan that no plan without needless waiting exceeds."""
         least_j = problem.effective_energy_j([len(points.times_s) - 1 for points in problem.point_sets])
         self._least_j = least_j + problem.waiting_power_w * self.fastest_s
-        self._formulation = formulate(problem, [points.hull for points in problem.point_sets])
+        hulls = {id(points): points.hull for points in problem.distinct}
+        self._formulation = formulate(problem, [hulls[id(points)] for points in problem.point_sets])
         self._highs = load(self._formulation)
 
     def solve(self, deadline_s: float) -> Relaxed:

@@ -65,9 +65,9 @@ def reclaim(problem: Problem, choices: Choices, deadlines_s: Array, held: Indice
     """
     ends_s = latest_ends(problem.dag, times_s(problem, choices), deadlines_s)
 
-    def pick(i: int, start_s: Array) -> Choices:
-        slowest = slowest_within(problem.point_sets[i], ends_s[i] - start_s)
-        return slowest if held is None else np.where(held == i, choices[i], slowest)
+    def pick(members: Indices, start_s: Array) -> Choices:
+        slowest = slowest_within(problem, members, ends_s[members] - start_s)
+        return slowest if held is None else np.where(held == members[:, np.newaxis], choices[members], slowest)
 
     return sweep(problem, len(deadlines_s), pick)
 
@@ -102,12 +102,14 @@ def _rounded(problem: Problem, relaxed_s: Array, deadlines_s: Array) -> Choices:
         for each in (limits_s, ends_s)
     )
 
-    def pick(i: int, start_s: Array) -> Choices:
-        window_s, seconds = ends_s[i] - start_s, problem.point_sets[i].seconds
-        chosen = slowest_within(problem.point_sets[i], window_s)
-        slower = np.minimum(chosen + 1, len(seconds) - 1)
-        slower_s = seconds[slower]
-        almost = slower_s - window_s <= lateness * (slower_s - seconds[chosen])
-        return np.where(almost & (slower_s <= limits_s[i] - start_s), slower, chosen)
+    points = problem.table
+
+    def pick(members: Indices, start_s: Array) -> Choices:
+        window_s, first = ends_s[members] - start_s, points.first[members]
+        chosen = slowest_within(problem, members, window_s)
+        slower = np.minimum(chosen + 1, points.slowest[members])
+        slower_s = points.seconds[first + slower]
+        almost = slower_s - window_s <= lateness * (slower_s - points.seconds[first + chosen])
+        return np.where(almost & (slower_s <= limits_s[members] - start_s), slower, chosen)
 
     return sweep(problem, len(lateness), pick)

@@ -16,12 +16,15 @@ class Starts:
         self.problem = problem
         self.relaxation = Relaxation(problem)
         self._relaxed: list[Relaxed] = []
+        self._frugal_s: float | None = None
 
     def range_s(self) -> tuple[float, float]:
         """Return the least makespan of any plan, and the makespan of the least total energy."""
         own = self.relaxation
-        cheapest = own.solve(own.slowest_s)
-        return own.fastest_s, max(cheapest.time_s, own.makespan_at_points(cheapest), own.fastest_s)
+        if self._frugal_s is None:
+            cheapest = own.solve(own.slowest_s)
+            self._frugal_s = max(cheapest.time_s, own.makespan_at_points(cheapest), own.fastest_s)
+        return own.fastest_s, self._frugal_s
 
     def plans(self, deadlines_s: Array) -> Choices:
         """Return a plan for each of rising deadlines in seconds; shape (instructions, deadlines).

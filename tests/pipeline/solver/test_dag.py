@@ -34,3 +34,16 @@ def test_each_boundary_has_its_own_transfer_in_both_directions():
         assert makespan(build_dag(instructions, boundaries), [1.0] * 6) == pytest.approx(6 + 2 * sum(boundaries))
     starts = earliest_starts(build_dag(instructions, [0.25, 4.0]), [1.0] * 6)
     assert starts == [0, 13.5, 1.25, 12.25, 6.25, 7.25]
+
+
+@pytest.mark.parametrize(("stages", "microbatches"), [(1, 1), (2, 3), (4, 6)])
+def test_waves_hold_every_instruction_after_what_it_waits_for(stages, microbatches):
+    dag = build_dag(one_f_one_b(stages, microbatches), [0.5] * (stages - 1))
+    wave_of = {int(i): number for number, wave in enumerate(dag.waves) for i in wave.members}
+    assert sorted(wave_of) == list(range(2 * stages * microbatches))
+    for i, edges in enumerate(dag.predecessors):
+        assert wave_of[i] == max((wave_of[before] + 1 for before, _ in edges), default=0)
+    for wave in dag.waves:
+        for row, i in enumerate(wave.members):
+            waited = [(int(before[row]), float(transfer_s[row, 0])) for before, transfer_s in wave.before]
+            assert tuple(edge for edge in waited if edge[0] >= 0) == dag.predecessors[i]
