@@ -1,106 +1,121 @@
-"""The command line: one command for each stage, imported only when it is called.
+"""The command line: a command for each thing that people do, a stage for each that only the workflow does.
 
-Whatever a user can act on ends in one line on standard error and exit code 2.
+Modules of commands are imported only when they are called. Whatever a user can act on ends in one line on standard
+error and exit code 2.
 """
 
-import argparse
 import importlib
 import logging
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any, NoReturn, TextIO
+from typing import TextIO
 
 import kareus
 from kareus.artifacts.records import suggest
-from kareus.errors import KareusError, one_line, printable_lines, refused_by_system
+from kareus.cli.commands import BUILT_IN, COMMANDS, EVERY, STAGE, STAGES
+from kareus.errors import ConfigError, KareusError, one_line, printable_lines, refused_by_system
 
-COMMANDS = {
-    "resolve": ("kareus.workload.stage", "expand overrides into resolved workloads"),
-    "campaign": ("kareus.campaign.stage", "expand a campaign into what belongs to it"),
-    "partition": ("kareus.partition.stage", "extract the operator graph of a block and its partitions"),
-    "schedule": ("kareus.schedule.stage", "enumerate the search space of every partition"),
-    "profile": ("kareus.profile.stage", "measure components and whole instructions"),
-    "sweep": ("kareus.sweep.stage", "measure a partition over and over under windows and cooldowns"),
-    "search": ("kareus.search.stage", "search the candidates of one partition"),
-    "frontier": ("kareus.frontier.stage", "compose microbatch frontiers"),
-    "pipeline": ("kareus.pipeline.stage", "solve iteration frontiers"),
-    "select": ("kareus.plans.stage", "choose a point of the frontier and write its plan"),
-    "check-plan": ("kareus.plans.check_stage", "validate a plan file"),
-    "export": ("kareus.export.stage", "write a plan in the format of another tool"),
-    "train": ("kareus.training.stage", "train a workload, by a plan or without"),
-    "end-to-end": ("kareus.training.end_to_end_stage", "run the fastest plan of every method"),
-    "emulate": ("kareus.emulate.stage", "emulate fleets of pipelines: scaling, stragglers, power caps, hours"),
-    "validate": ("kareus.fidelity.stage", "predict what a reference file gives, and say how far off that is"),
-    "fit": ("kareus.fidelity.fit_stage", "fit a GPU's coefficients to reference data"),
-    "clocks": ("kareus.device.stage", "show the GPUs' clocks, or restore those that a killed run left locked"),
-    "report": ("kareus.report.workload.stage", "write the summary and the page"),
-    "report-fleets": ("kareus.report.fleet.stage", "write the summary and the page of emulated fleets"),
-    "report-campaign": ("kareus.report.campaign.stage", "write the report on a campaign: a folder to hand on"),
-    "verify": ("kareus.verify.stage", "recheck everything in a folder, and remove what is damaged"),
-    "results": ("kareus.report.listing", "print the summaries and where everything is"),
-}
+__all__ = ["COMMANDS", "EVERY", "STAGES", "main"]
+
+NO_READER, REFUSED, INTERRUPTED = 1, 2, 130
+"""Exit codes beside 0; a command may have others of its own."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
     argv = sys.argv[1:] if argv is None else list(argv)
-    if not argv or argv[0] in ("-h", "--help"):
-        print(_overview())  # noqa: T201 - the command line speaks to people
-        return 0 if argv else 2
-    if argv[0] == "--version":
-        print(f"kareus {kareus.__version__}")  # noqa: T201
-        return 0
-    name, *rest = argv
-    if name not in COMMANDS:
-        print(one_line(f"kareus: unknown command '{name}'; {suggest(name, COMMANDS)}."), file=sys.stderr)  # noqa: T201
-        return 2
-    return _run(name, rest)
+    called = f"kareus {_known(argv)}".rstrip()
+    try:
+        code = _run(argv)
+        sys.stdout.flush()  # here, where a reader that is gone is no traceback
+    except KareusError as error:
+        return _refused(f"{called}: {error}")
+    except BrokenPipeError:  # the reader of the output, such as `head`, has closed it
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return NO_READER
+    except OSError as error:
+        return _refused(f"{called}: {refused_by_system(error)}")
+    except KeyboardInterrupt:
+        print(f"{called}: interrupted; run it again to go on.", file=sys.stderr)  # noqa: T201
+        return INTERRUPTED
+    return code
 
 
-def _run(name: str, argv: Sequence[str]) -> int:
+def _run(argv: Sequence[str]) -> int:
+    """Run what the words ask for.
+
+    Raises:
+        ConfigError: there is no such command.
+    """
+    if "_ARGCOMPLETE" in os.environ:
+        from kareus.cli.completion import complete  # noqa: PLC0415 - only a shell that asks for completions needs it
+
+        complete(os.environ.get("COMP_LINE", ""))
+    match argv:
+        case [] | ["-h" | "--help"] | ["help"]:
+            from kareus.cli.overview import overview  # noqa: PLC0415 - commands do without
+
+            print(overview())  # noqa: T201 - the command line speaks to people
+            return 0 if argv else REFUSED
+        case ["--version"]:
+            print(f"kareus {kareus.__version__}")  # noqa: T201
+            return 0
+        case ["stage"] | ["stage", "-h" | "--help"] | ["help", "stage"]:
+            from kareus.cli.overview import stages  # noqa: PLC0415 - as above
+
+            print(stages())  # noqa: T201
+            return 0 if len(argv) > 1 else REFUSED
+        case ["help", *words]:
+            return _run([*words, "--help"])
+        case ["completion", *words]:
+            from kareus.cli.completion import shell_code  # noqa: PLC0415 - as above
+
+            print(shell_code(words))  # noqa: T201
+            return 0
+    called = _known(argv)
+    if not called:
+        raise ConfigError(_unknown(argv))
+    return _command(called, argv[len(called.split()) :])
+
+
+def _known(argv: Sequence[str]) -> str:
+    """Return the words that name a command, such as `select` or `stage search`; no words where there is none."""
+    match argv:
+        case ["stage", name, *_] if name in STAGES:
+            return f"{STAGE} {name}"
+        case [name, *_] if name in COMMANDS or (name in BUILT_IN and name != STAGE):
+            return name
+    return ""
+
+
+def _unknown(argv: Sequence[str]) -> str:
+    """Return why no command is called so."""
+    match argv:
+        case ["stage", name, *_]:
+            return f"unknown stage '{name}'; {suggest(name, STAGES)}."
+        case [name, *_] if name in STAGES:
+            return f"'{name}' is a stage of the workflow; run snakemake, or write kareus {STAGE} {name}."
+        case [name, *_]:
+            return f"unknown command '{name}'; {suggest(name, (*COMMANDS, *BUILT_IN))}; see kareus help."
+    raise AssertionError(argv)
+
+
+def _command(words: str, arguments: Sequence[str]) -> int:
+    """Parse the arguments of a command, and run it."""
+    from kareus.cli.parser import parser_of  # noqa: PLC0415 - the overview does without
+
     speaker = _Speaker(sys.stdout)
     speaker.setFormatter(_Printable("%(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[speaker])
-    module, purpose = COMMANDS[name]
-    stage = importlib.import_module(module)
-    parser = _Parser(prog=f"kareus {name}", description=purpose, allow_abbrev=False)
-    stage.add_arguments(parser)
-    try:
-        code: int | None = stage.run(parser.parse_intermixed_args(argv))
-    except KareusError as error:
-        print(f"kareus {name}: {error}", file=sys.stderr)  # noqa: T201
-        return 2
-    except BrokenPipeError:  # the reader of the output, such as `head`, has closed it
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
-    except OSError as error:
-        print(f"kareus {name}: {refused_by_system(error)}", file=sys.stderr)  # noqa: T201
-        return 2
-    except KeyboardInterrupt:
-        print(f"kareus {name}: interrupted; run it again to go on.", file=sys.stderr)  # noqa: T201
-        return 130
+    parsed = parser_of(words).parse_intermixed_args(arguments)
+    code: int | None = importlib.import_module(EVERY[words].module).run(parsed)
     return code or 0
 
 
-class _Parser(argparse.ArgumentParser):
-    """Says what there is to say once on each machine, where torchrun starts several ranks with the same arguments."""
-
-    def print_help(self, file: Any = None) -> None:
-        """Say how the command is used."""
-        if _speaks():
-            super().print_help(file)
-
-    def error(self, message: str) -> NoReturn:
-        """Say what is wrong with the arguments, with the usage, and exit with 2."""
-        if not _speaks():
-            raise SystemExit(2)
-        super().error(one_line(message))
-
-
-def _speaks() -> bool:
-    """Whether this is the first process of a machine's, or the only one."""
-    return os.environ.get("LOCAL_RANK", "0") == "0"
+def _refused(line: str) -> int:
+    print(one_line(line), file=sys.stderr)  # noqa: T201
+    return REFUSED
 
 
 class _Speaker(logging.StreamHandler[TextIO]):
@@ -117,9 +132,3 @@ class _Printable(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Return the message."""
         return printable_lines(super().format(record))
-
-
-def _overview() -> str:
-    width = max(len(name) for name in COMMANDS)
-    lines = [f"  {name:<{width}}  {purpose}" for name, (_, purpose) in COMMANDS.items()]
-    return "\n".join(["usage: kareus COMMAND [--help] ...", "", *lines])
