@@ -28,7 +28,12 @@ include: "workflow/rules/emulate.smk"
 include: "workflow/rules/report.smk"
 
 
+end_with(run_answer)
+
+
 onstart:
+    if workflow.resource_settings.cores == 0:
+        raise WorkflowError("--cores 0: no job can run; give 1 or more, or all.")
     # Unlike Snakemake's own lock, which the profile turns off, it is gone when its holder is killed.
     try:
         lock_until_exit(RUN_LOCK)

@@ -1,23 +1,39 @@
 """Snakemake's logger plugin `kareus`: hands Snakemake's events to `kareus.progress`.
 
-Chosen in `profiles/default`. What a run does is shown by it; what others ask Snakemake for (a dry run, `--verbose`,
+Chosen in `profiles/default`. What a run does is shown by it; what others ask Snakemake for (`--verbose`,
 `--printshellcmds`) is left to Snakemake.
 """
 
+import atexit
+import logging
+import os
 import re
+import signal
 import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from logging import ERROR, WARNING, LogRecord
 from pathlib import Path
+from types import FrameType, TracebackType
 
 from snakemake.settings.enums import Quietness
 from snakemake_interface_logger_plugins.base import LogHandlerBase
 from snakemake_interface_logger_plugins.common import LogEvent
 from snakemake_interface_logger_plugins.settings import LogHandlerSettingsBase, OutputSettingsLoggerInterface
 
-from kareus.progress.events import Failed, Finished, JobsPlanned, RunEvent, Said, Started
-from kareus.progress.shows import Errors, JsonLines, Lines, Show
+from kareus.progress.events import (
+    Failed,
+    Finished,
+    Interrupted,
+    JobsPlanned,
+    NothingToDo,
+    RunEvent,
+    Said,
+    Started,
+)
+from kareus.progress.history import HISTORY
+from kareus.progress.shows import DryRun, Errors, JsonLines, Lines, Show
 from kareus.progress.watch import Watch
 from kareus.progress.wording import message
 
@@ -27,8 +43,14 @@ _CHATTER = re.compile(
     r"|Shutting down|Group jobs: |Removing output files|Touching output file|Execute \d+ jobs"
     r"|Restored previous version|Cannot restore|SLURM run ID|Job \d+ has been submitted|Cleaning up SLURM"
     r"|WorkflowError:\s+At least one job|RuleException:\s+CalledProcessError"
+    r"|Reasons:|Rules with provenance triggered jobs|This was a dry-run|The code used to generate"
+    r"|Some jobs were triggered by|Job stats:"
 )
 """What Snakemake says in passing, and what we say in other words; anything else it says is shown."""
+_INTERRUPTED = re.compile(r"(Terminating processes|Cancelling snakemake) on user request")
+_NOTHING = re.compile(r"Nothing to be done")
+INTERRUPTED = 130
+"""Exit code of a run that the user has interrupted, as of any command that Ctrl-C ends; Snakemake's own is 1."""
 
 
 @dataclass
@@ -53,7 +75,11 @@ class LogHandler(LogHandlerBase):
     def __post_init__(self) -> None:
         """Choose how to show; nothing is shown yet."""
         show = _show(self.common_settings, self.settings.show if self.settings else "auto")
-        self._watch = None if show is None else Watch(show)
+        sys.excepthook = _hook
+        history = None if self.common_settings.dryrun else HISTORY
+        self._watch = None if show is None else Watch(show, history)
+        if self._watch is not None and threading.current_thread() is threading.main_thread():
+            _tell_interruptions(self._watch)
 
     def emit(self, record: LogRecord) -> None:
         """Hand on what is worth it."""
@@ -61,6 +87,8 @@ class LogHandler(LogHandlerBase):
             return
         try:
             for event in events_of(record):
+                if isinstance(event, Interrupted):
+                    atexit.register(_end_interrupted, self._watch)
                 self._watch.tell(event)
         except Exception:  # noqa: BLE001 - as every handler of logging does: a run does not end because of its display
             self.handleError(record)
@@ -119,15 +147,51 @@ def events_of(record: LogRecord) -> Iterator[RunEvent]:
             yield Failed(at_s=record.created, job=said["jobid"], rule=said["rule_name"], said=what, logs=logs)
         case None | LogEvent.ERROR:
             text = record.getMessage()
-            if record.msg and not _CHATTER.match(text.strip()):
+            if _INTERRUPTED.match(text):
+                yield Interrupted()
+            elif _NOTHING.match(text):
+                yield NothingToDo()
+            elif record.msg and not _CHATTER.match(text.strip()):
                 level = "error" if record.levelno >= ERROR else "warning" if record.levelno >= WARNING else "info"
                 yield Said(level=level, text=message(text))
 
 
+def _tell_interruptions(watch: Watch) -> None:
+    """Tell the watch of Ctrl-C at once: jobs get it too, and may end before Snakemake says so."""
+    before = signal.getsignal(signal.SIGINT)
+
+    def interrupted(number: int, frame: FrameType | None) -> None:
+        watch.interrupt()
+        if callable(before):
+            before(number, frame)
+
+    if callable(before):  # not where it is ignored, as of a command in the background
+        signal.signal(signal.SIGINT, interrupted)
+
+
+def _hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Print an uncaught interruption, which comes while the workflow is read, in one line."""
+    if issubclass(kind, KeyboardInterrupt):
+        print("interrupted before anything was run", file=sys.stderr)  # noqa: T201 - no logger is left
+    else:
+        sys.__excepthook__(kind, error, trace)
+
+
+def _end_interrupted(watch: Watch) -> None:
+    """End the process with the exit code of an interruption; called at its end."""
+    watch.close()
+    logging.shutdown()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(INTERRUPTED)
+
+
 def _show(common: OutputSettingsLoggerInterface, wanted: str) -> Show | None:
     """How to show, or None to leave it to Snakemake."""
-    if wanted == "snakemake" or common.dryrun or common.verbose or common.debug_dag or common.printshellcmds:
+    if wanted == "snakemake" or common.verbose or common.debug_dag or common.printshellcmds:
         return None
+    if common.dryrun:
+        return DryRun(sys.stderr)
     if set(common.quiet or ()) & {Quietness.ALL, Quietness.PROGRESS, Quietness.RULES}:
         return Errors(sys.stderr)
     if wanted == "json":

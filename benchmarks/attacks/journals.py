@@ -47,7 +47,7 @@ def _left_by_a_kill(target: Target, folder: Path) -> Path:
     for shelf in folder.glob(f"results/measurements/*/{name}_*"):
         shutil.rmtree(shelf)
     out = workload / "search" / name
-    arguments = ["search", "--config", workload / "config/search.yaml", "--partition", name]
+    arguments = ["stage", "search", "--config", workload / "config/search.yaml", "--partition", name]
     arguments += ["--partitions", workload / "partition/partitions.parquet", "--store", folder / "results/measurements"]
     arguments += ["--space", workload / "schedule/space.parquet"]
     arguments += [text for table in TABLES for text in (f"--{table}", out / f"{table}.parquet")]

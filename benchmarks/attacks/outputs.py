@@ -22,7 +22,7 @@ OVER = {
         "schedule --config {w}/config/schedule.yaml --partitions {victim} --space {victim}",
         PARTITIONS,
     ),
-    "end-to-end over the frontier": ("end-to-end {w} --iterations {victim}", ITERATION),
+    "end-to-end over the frontier": ("stage end-to-end {w} --iterations {victim}", ITERATION),
     "training into its plan": ("train {w}/plan/fastest.json --iterations 1 --output {victim}", PLAN),
     "training into a table": ("train {w}/plan/fastest.json --iterations 1 --output {victim}", ITERATION),
 }

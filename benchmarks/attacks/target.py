@@ -121,7 +121,8 @@ class Target:
     @cached_property
     def modules(self) -> dict[str, str]:
         """Module of every command."""
-        code = "import json; from kareus.cli import COMMANDS; print(json.dumps({k: v[0] for k, v in COMMANDS.items()}))"
+        code = "import json; from kareus.cli import COMMANDS, STAGES as S; "
+        code += "print(json.dumps({name: command.module for name, command in (COMMANDS | S).items()}))"
         found: dict[str, str] = json.loads(self.python(self.source, "-c", code).output)
         return found
 

@@ -34,7 +34,7 @@ def snakemake(folder: Path, *arguments: str, **options: Any) -> subprocess.Compl
 
 def would_run(folder: Path, *arguments: str, **options: Any) -> dict[str, int]:
     """Jobs by rule that Snakemake would run."""
-    done = snakemake(folder, "-n", *arguments, **options)
+    done = snakemake(folder, "-n", "--logger-kareus-show=snakemake", *arguments, **options)
     assert done.returncode == 0, done.stderr
     table = re.findall(r"^(\w+)\s+(\d+)$", done.stdout + done.stderr, re.M)
     return {rule: int(count) for rule, count in table if rule != "total"}

@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from kareus.cli import COMMANDS
+from kareus.cli import COMMANDS, STAGES
 from runs.effort import Effort, run
 
 LIMITS_S = {"": 0.5, "xgboost": 1.5, "torch": 2.5}
@@ -18,7 +18,7 @@ ON_DEMAND = {
 
 def start(command: str, heavy: str, repeats: int) -> Effort:
     """The least of some starts of a command; `heavy` is imported too."""
-    lines = [f"import {COMMANDS[command][0]}", *([ON_DEMAND[command]] if heavy else [])]
+    lines = [f"import {(COMMANDS | STAGES)[command].module}", *([ON_DEMAND[command]] if heavy else [])]
     code = "; ".join(["import kareus.cli", *lines])
     starts = [run([sys.executable, "-c", code], Path.cwd()) for _ in range(repeats)]
     return min(starts, key=lambda effort: effort.cpu_s)

@@ -17,7 +17,8 @@ from mkdocs.structure.files import File, Files
 
 from kareus.artifacts.records import to_plain
 from kareus.artifacts.tables import TableSchema
-from kareus.cli import COMMANDS
+from kareus.cli import EVERY
+from kareus.cli.overview import EXIT_CODES
 from kareus.emulate.resolve import resolve_fleets
 from kareus.export.catalogue import CAMPAIGN_CATALOGUE, CATALOGUE
 from kareus.plans.schema import plan_schema
@@ -41,14 +42,16 @@ def on_files(files: Files, config: Any) -> Files:
 
 def commands() -> Iterator[str]:
     """Every command with its arguments, as its `--help` gives them."""
-    yield "# Commands\n\n`kareus COMMAND --help` prints the same."
-    for name, (module, purpose) in COMMANDS.items():
+    yield "# Commands\n\n`kareus help` lists the commands, `kareus COMMAND --help` prints the same as this page."
+    yield f"\n{EXIT_CODES}"
+    for name, command in EVERY.items():
         parser = argparse.ArgumentParser(
             prog=f"kareus {name}",
             add_help=False,
             formatter_class=lambda prog: argparse.HelpFormatter(prog, width=100),
         )
-        importlib.import_module(module).add_arguments(parser)
+        importlib.import_module(command.module).add_arguments(parser)
+        purpose = command.purpose
         yield f"\n## {name}\n\n{purpose[0].upper()}{purpose[1:]}.\n\n```text\n{parser.format_help().rstrip()}\n```"
 
 

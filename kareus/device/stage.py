@@ -14,6 +14,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "gpus",
         nargs="*",
+        default=[],
         metavar="GPU",
         help="index or UUID; none means all for `show`, and those that Kareus left locked for `reset`",
     )

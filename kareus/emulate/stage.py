@@ -27,6 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "overrides",
         nargs="*",
+        default=[],
         metavar="KEY=VALUE",
         help="options of config/emulation/, and Hydra overrides and sweeps, such as 1280gpus,2560gpus "
         "emulation.stragglers=[1.1] microbatch_size=2,4",

@@ -19,7 +19,11 @@ from kareus.workload.resolve import CONFIG_DIR
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the reference and the configuration."""
     parser.add_argument(
-        "overrides", nargs="*", metavar="KEY=VALUE", help="Hydra overrides, such as gpu=h200 (default: the A100)"
+        "overrides",
+        nargs="*",
+        default=[],
+        metavar="KEY=VALUE",
+        help="Hydra overrides, such as gpu=h200 (default: the A100)",
     )
     parser.add_argument("--reference", type=Path, required=True, help="planned frontiers or reductions (CSV)")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")

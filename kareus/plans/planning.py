@@ -3,8 +3,12 @@
 Each stage is the function that its command calls, so that the data are those which the workflow writes.
 """
 
+from dataclasses import dataclass
+
+import polars as pl
 from threadpoolctl import threadpool_limits
 
+from kareus.artifacts.provenance import TestbedIdentity
 from kareus.errors import ConfigError
 from kareus.frontier.frontiers import compose_frontiers
 from kareus.graph.records import Batch, BlockGraph
@@ -13,17 +17,36 @@ from kareus.pipeline.frontiers import solve_iteration
 from kareus.plans.frontiers import Frontiers
 from kareus.profile.instructions import profile_instructions
 from kareus.profile.measure import memory_profiler
+from kareus.schedule.records import SearchSpace
 from kareus.schedule.space import search_space
 from kareus.search.partition_search import SearchTables, search_partition
 from kareus.testbed.config import TestbedKind
 from kareus.testbed.factory import open_testbed
-from kareus.testbed.protocol import Testbed
 from kareus.workload.config import Workload
 from kareus.workload.slices import cut
 
 
-def plan_frontiers(workload: Workload) -> Frontiers:
-    """Return the frontiers of a workload, measured on the simulated testbed and kept nowhere.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedTables:
+    """Data of all planning stages of one workload."""
+
+    graphs: dict[Batch, BlockGraph]
+    spaces: dict[str, SearchSpace]
+    """Search spaces by partition."""
+    searches: dict[str, SearchTables]
+    """Tables of searches by partition."""
+    microbatch: pl.DataFrame
+    iteration: pl.DataFrame
+    testbed: TestbedIdentity
+
+    @property
+    def frontiers(self) -> Frontiers:
+        """What plans are selected from."""
+        return Frontiers(iteration=self.iteration, microbatch=self.microbatch, testbed=self.testbed)
+
+
+def plan_tables(workload: Workload) -> PlannedTables:
+    """Return the data of all planning stages of a workload, measured on the simulated testbed and kept nowhere.
 
     Libraries of linear algebra get one thread, as in jobs of the workflow: the matrices are small, and several threads
     wait for each other longer than they compute, many times as long where other processes are busy.
@@ -38,15 +61,31 @@ def plan_frontiers(workload: Workload) -> Frontiers:
             "keeps measurements of real GPUs."
         )
     with threadpool_limits(limits=1):
-        return _frontiers(workload)
+        return _tables(workload)
 
 
-def _frontiers(workload: Workload) -> Frontiers:
+def plan_frontiers(workload: Workload) -> Frontiers:
+    """Return the frontiers of a workload, as `plan_tables` plans them.
+
+    Raises:
+        ConfigError: as `plan_tables`, likewise RefusedWorkloadError.
+    """
+    return plan_tables(workload).frontiers
+
+
+def _tables(workload: Workload) -> PlannedTables:
     """Run the stages one after the other."""
     graphs = extract(workload.model, workload.parallelism, workload.microbatch_size, workload.sequence_length)
     testbed = open_testbed(workload.testbed, workload.gpu, workload.protocol.predecessor_power_w, workload.seed)
     profiled = profile_instructions(cut(workload, "profile"), graphs, memory_profiler(testbed, workload.protocol))
-    searches = _searches(workload, graphs, testbed)
+    partitions = {partition.name: partition for partition in partitions_of(graphs, cut(workload, "partition"))}
+    spaces = {name: search_space(found, workload.gpu, workload.space) for name, found in partitions.items()}
+    searches = {  # each has measurements of its own, as each of its jobs in the workflow has
+        name: search_partition(
+            cut(workload, "search"), found, spaces[name], memory_profiler(testbed, workload.protocol)
+        )
+        for name, found in partitions.items()
+    }
     microbatch = compose_frontiers(
         cut(workload, "frontier"),
         graphs,
@@ -55,18 +94,11 @@ def _frontiers(workload: Workload) -> Frontiers:
         {name: tables.candidates for name, tables in searches.items()},
     )
     iteration, _ = solve_iteration(cut(workload, "pipeline"), microbatch)
-    return Frontiers(iteration=iteration, microbatch=microbatch, testbed=testbed.identity)
-
-
-def _searches(workload: Workload, graphs: dict[Batch, BlockGraph], testbed: Testbed) -> dict[str, SearchTables]:
-    """Search every partition; each has measurements of its own, as each of its jobs in the workflow has."""
-    config = cut(workload, "search")
-    return {
-        partition.name: search_partition(
-            config,
-            partition,
-            search_space(partition, workload.gpu, workload.space),
-            memory_profiler(testbed, workload.protocol),
-        )
-        for partition in partitions_of(graphs, cut(workload, "partition"))
-    }
+    return PlannedTables(
+        graphs=graphs,
+        spaces=spaces,
+        searches=searches,
+        microbatch=microbatch,
+        iteration=iteration,
+        testbed=testbed.identity,
+    )

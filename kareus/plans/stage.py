@@ -9,6 +9,8 @@ from kareus.artifacts.layout import WorkloadFolder
 from kareus.artifacts.outputs import add_force, check_outputs, check_place
 from kareus.artifacts.records import suggest
 from kareus.errors import ConfigError
+from kareus.pipeline.compare import THROUGHPUT_BASELINE
+from kareus.plans.answer import answer_of, no_limit
 from kareus.plans.build import select_plan
 from kareus.plans.file import PLAN_FILE, check_name, write_plan
 from kareus.plans.frontiers import read_frontiers
@@ -61,5 +63,10 @@ def run(arguments: argparse.Namespace) -> None:
         "the deadline" if selector.goal in (Goal.DEADLINE, Goal.STRAGGLER) else "its own time",
         plan.testbed.label,
     )
+    if THROUGHPUT_BASELINE in frontiers.methods:
+        logger.info("%s", answer_of(plan, frontiers.iteration).sentence)
+    beyond = no_limit(selector, frontiers.plans(arguments.method))
+    if beyond is not None:
+        logger.info("%s", beyond)
     if arguments.tokens is not None:
         logger.info(run_totals(plan.prediction, workload, arguments.tokens, selector.prices))

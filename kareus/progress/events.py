@@ -55,4 +55,14 @@ class Said:
     text: str
 
 
-RunEvent = JobsPlanned | Started | Finished | Failed | Said
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interrupted:
+    """The user has interrupted the run; jobs that end from then on have not failed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NothingToDo:
+    """All that was asked for is there."""
+
+
+RunEvent = JobsPlanned | Started | Finished | Failed | Said | Interrupted | NothingToDo

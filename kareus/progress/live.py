@@ -10,7 +10,7 @@ from rich.text import Text
 from kareus.progress import wording
 from kareus.progress.events import Failed, RunEvent, Said
 from kareus.progress.run_state import RunState
-from kareus.progress.shows import lines_of, running
+from kareus.progress.shows import ending_lines, lines_of, running
 
 _MOST_JOBS = 8
 """Running jobs that are shown; a cluster may have hundreds."""
@@ -52,6 +52,8 @@ class LiveView:
         self._live.stop()
         if state.has_begun:
             self._console.print(Text(wording.ending(state, now_s), style="bold"), soft_wrap=True)
+        for line in ending_lines(state):
+            self._console.print(Text(line), soft_wrap=True)
 
 
 def _style(event: RunEvent) -> str:

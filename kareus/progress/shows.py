@@ -5,9 +5,19 @@ import json
 from dataclasses import asdict
 from typing import Any, Protocol, TextIO
 
-from kareus.errors import printable_lines
+from kareus.errors import KareusError, printable_lines
 from kareus.progress import wording
-from kareus.progress.events import Failed, Finished, JobsPlanned, RunEvent, Said, Started
+from kareus.progress.answer import answer_lines
+from kareus.progress.events import (
+    Failed,
+    Finished,
+    Interrupted,
+    JobsPlanned,
+    NothingToDo,
+    RunEvent,
+    Said,
+    Started,
+)
 from kareus.progress.journal import Standing
 from kareus.progress.run_state import RunState, standing_of
 
@@ -76,6 +86,41 @@ class Lines:
         """Write how it ended."""
         if state.has_begun:
             self._write(wording.ending(state, now_s))
+        self._write(*ending_lines(state))
+
+    def _write(self, *lines: str) -> None:
+        for line in lines:
+            print(line, file=self._stream, flush=True)
+
+
+class DryRun:
+    """What a run would do, for `-n`: the jobs of each rule in one line."""
+
+    every_s = 3600.0
+
+    def __init__(self, stream: TextIO) -> None:
+        """Write to `stream`."""
+        self._stream = stream
+        self._jobs: dict[str, list[str]] = {}
+
+    def tell(self, event: RunEvent, state: RunState) -> None:
+        """Keep jobs for the end; write what Snakemake says."""
+        if isinstance(event, Started):
+            self._jobs.setdefault(event.rule, []).append(event.what)
+        elif isinstance(event, Said | NothingToDo):
+            self._write(*lines_of(event, state))
+
+    def tick(self, state: RunState, now_s: float) -> None:
+        """Say nothing."""
+
+    def end(self, state: RunState, now_s: float) -> None:
+        """Write what would be done, rule by rule in the order of the workflow."""
+        if not self._jobs:
+            return
+        self._write(f"{wording.jobs(sum(map(len, self._jobs.values())))} would be done; nothing was")
+        for first, *others in self._jobs.values():
+            more = f", and {len(others)} more like it" if others else ""
+            self._write(f"{1 + len(others):>5}  {printable_lines(first)}{more}")
 
     def _write(self, *lines: str) -> None:
         for line in lines:
@@ -121,7 +166,10 @@ class JsonLines:
 
     def end(self, state: RunState, now_s: float) -> None:
         """Write the last counts."""
-        self._write("ended", now_s, **_counts(state, now_s))
+        lines = ending_lines(state)
+        if lines:
+            self._write("answer", now_s, lines=lines)
+        self._write("ended", now_s, **_counts(state, now_s), interrupted=state.is_interrupted)
 
     def _write(self, event: str, at_s: float | None = None, **fields: Any) -> None:
         when = (
@@ -139,9 +187,19 @@ def _counts(state: RunState, now_s: float) -> dict[str, Any]:
         "failed": len(state.failed),
         "total": state.total,
         "elapsed_s": round(now_s - state.began_s, 3),
-        "left_s": round(left.known_s, 3),
+        "left_s": round(left.known_s, 3) if left.is_known else None,
         "untimed": left.untimed,
     }
+
+
+def ending_lines(state: RunState) -> list[str]:
+    """Return what a run that has succeeded ends with, escaped for a terminal."""
+    if not state.has_succeeded:
+        return []
+    try:
+        return [printable_lines(line) for line in answer_lines()]
+    except (KareusError, OSError) as error:
+        return [f"warning: {printable_lines(str(error))}"]
 
 
 def lines_of(event: RunEvent, state: RunState) -> list[str]:
@@ -149,10 +207,16 @@ def lines_of(event: RunEvent, state: RunState) -> list[str]:
     return [printable_lines(line) for line in _lines_of(event, state)]
 
 
+_IN_WORDS = {
+    Interrupted: "interrupted: ending the running jobs; what was measured is kept",
+    NothingToDo: "Nothing to be done: all that was asked for is there, and up to date.",
+}
+
+
 def _lines_of(event: RunEvent, state: RunState) -> list[str]:
     match event:
         case JobsPlanned():
-            return [f"{state.total} jobs to do"]
+            return [f"{wording.jobs(state.total)} to do"]
         case Finished(at_s=at_s, job=job) if job in state.running:
             started = state.running[job]
             took_s = at_s - started.at_s
@@ -162,6 +226,8 @@ def _lines_of(event: RunEvent, state: RunState) -> list[str]:
             return [f" failed  {what}", *(f"         {line}" for line in wording.why(event))]
         case Said(level=level, text=text):
             return [text if level == "info" else f"{level}: {text}"]
+        case Interrupted() | NothingToDo():
+            return [_IN_WORDS[type(event)]]
         case _:
             return []
 

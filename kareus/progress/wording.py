@@ -20,27 +20,29 @@ def duration(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{whole_s:02}" if hours else f"{minutes}:{whole_s:02}"
 
 
+def jobs(number: int) -> str:
+    """`1 job`, `2 jobs`."""
+    return f"{number} job{'' if number == 1 else 's'}"
+
+
 def time_left(left: TimeLeft) -> str:
-    """Return the estimate and what it leaves out, in words."""
-    untimed = f"{left.untimed} {'job' if left.untimed == 1 else 'jobs'} of rules not timed yet"
-    if not left.untimed:
-        return f"about {duration(left.known_s)} left"
-    if not left.known_s:
-        return f"time left unknown: {untimed}"
-    return f"about {duration(left.known_s)} left, without {untimed}"
+    """Return the estimate in words, after a semicolon; nothing where some jobs cannot be estimated."""
+    return f"; about {duration(left.known_s)} left" if left.is_known else ""
 
 
 def tally(state: RunState, now_s: float) -> str:
     """Return how much of the run is done, in one line."""
     failed = f", {len(state.failed)} failed" if state.failed else ""
     elapsed = duration(now_s - state.began_s)
-    return f"{state.done} of {state.total} jobs{failed} in {elapsed}; {time_left(state.time_left(now_s))}"
+    return f"{state.done} of {jobs(state.total)}{failed} in {elapsed}{time_left(state.time_left(now_s))}"
 
 
 def ending(state: RunState, now_s: float) -> str:
     """Return how the run ended, in one line."""
     elapsed = duration(now_s - state.began_s)
-    done = f"{state.done} of {state.total} jobs done in {elapsed}"
+    done = f"{state.done} of {jobs(state.total)} done in {elapsed}"
+    if state.is_interrupted:
+        return f"interrupted: {done}; run it again to go on from there."
     if state.done >= state.total:
         return f"{done}."
     failed = f", {len(state.failed)} failed" if state.failed else ""
@@ -69,6 +71,13 @@ def why(failed: Failed) -> list[str]:
 
 def message(text: str) -> str:
     """Return Snakemake's text of an exception, without the place in the workflow where it was raised."""
+    if text.startswith("Traceback"):  # of what a user has typed, Snakemake raises these two as they are
+        last = text.strip().splitlines()[-1]
+        missing = re.fullmatch(r"FileNotFoundError: \[Errno 2\] (.*): '(.*)'", last)
+        if missing:
+            return f"{missing[2]}: {missing[1]}; check the path."
+        if "Config entries have to be defined as name=value pairs" in last:
+            return f"--config: {last.rpartition(': ')[2].rstrip(')')} is not KEY=VALUE; write it as select=fastest."
     said: list[str] = []
     for line in text.splitlines():
         if _TRACE.match(line):

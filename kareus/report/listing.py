@@ -1,44 +1,195 @@
-"""Command `results`: print the summaries of what was planned, and where everything is."""
+"""Command `results`: one line for each workload that was planned, newest first; of one workload, its summary."""
 
 import argparse
+import datetime
+import json
 import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path
+from typing import Any
 
 from kareus.artifacts.files import read_text
+from kareus.artifacts.layout import campaign_table
+from kareus.artifacts.records import suggest
 from kareus.artifacts.tables import read_table
+from kareus.campaign.tables import CAMPAIGN
+from kareus.errors import ArtifactError, ConfigError
+from kareus.plans.answer import BASELINE
+from kareus.report.outcome import Outcome, PlanOutcome, outcome
+from kareus.report.sheets import table
 from kareus.workload.tables import WORKLOADS
 
 logger = logging.getLogger(__name__)
 
+HEADS = ("workload", "plan", "method", "time s", "energy kJ", "time saved", "energy saved", "planned")
+TEXTS = 3
+"""Columns, from the first, that are text."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listed:
+    """One workload of the list: planned, refused, or with a problem."""
+
+    folder: Path
+    found: Outcome | None = None
+    note: str = ""
+    """What there is to say in the place of a plan."""
+
+    @property
+    def planned_at_s(self) -> float:
+        """Time of the newest plan; 0 where there is none."""
+        return self.found.planned_at_s if self.found else 0.0
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the folder."""
-    parser.add_argument("results", type=Path, nargs="?", default=Path("results"), help="folder (default: results)")
+    """Declare the folder, the filters and the form."""
+    text = "results of the workflow, or the folder of one workload, whose summary is printed (default: results)"
+    parser.add_argument("results", type=Path, nargs="?", default=Path("results"), metavar="FOLDER", help=text)
+    text = "only workloads whose names have this in them, or match it with * and ?; of several, all must"
+    parser.add_argument("--match", action="append", default=[], metavar="TEXT", help=text)
+    parser.add_argument("--campaign", metavar="NAME", help="only workloads of this folder of FOLDER/campaigns/")
+    parser.add_argument("--newest", type=int, metavar="N", help="only the newest N")
+    parser.add_argument("--json", action="store_true", help="print one JSON object a line instead of a table")
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Print one summary for each workload, planned or refused, and for its fleets, and where they and campaigns are."""
-    workloads, fleets = arguments.results / "workloads.parquet", sorted(arguments.results.glob("*/report/fleets.txt"))
-    planned = sorted(arguments.results.glob("*/report/summary.txt"))
-    refusals = {path.parents[1].name: None for path in planned}  # of earlier campaigns too
-    if workloads.is_file() or not (planned or fleets):
-        rows = read_table(workloads, WORKLOADS).select("workload", "refusal").rows()
-        refusals = dict(rows) | {name: None for name in refusals if name not in dict(rows)}
-    for workload, refusal in refusals.items():
-        logger.info("%s\n", _entry(arguments.results / workload, refusal))
-    for summary in fleets:
-        logger.info("%s\npage     %s\n", read_text(summary).rstrip(), summary.with_suffix(".html").resolve())
-    for index in sorted(arguments.results.glob("campaigns/*/report/index.html")):
-        logger.info("campaign %s, all of it in one folder\npage     %s\n", index.parents[1].name, index.resolve())
+    """Print what was planned.
+
+    Raises:
+        ArtifactError: there is no such folder, or nothing was planned in it.
+        ConfigError: a filter cannot be used.
+    """
+    results: Path = arguments.results
+    if arguments.newest is not None and arguments.newest < 1:
+        raise ConfigError(f"--newest {arguments.newest}: must be 1 or more.")
+    if not arguments.json and (results / "report/summary.txt").is_file():
+        logger.info("%s\n%s", read_text(results / "report/summary.txt").rstrip(), _places(results))
+        return
+    listed = _filtered(_listed(results), arguments)
+    if arguments.json:
+        for one in listed:
+            logger.info("%s", json.dumps(_plain(one), allow_nan=False))
+        return
+    for line in (*_lines(listed), *_pages(results, listed)):
+        logger.info("%s", line)
 
 
-def _entry(folder: Path, refusal: str | None) -> str:
-    if refusal:
-        return f"{folder.name}: refused: {refusal}"
-    summary = folder / "report/summary.txt"
-    if not summary.is_file():
-        return f"{folder.name}: not planned yet; run snakemake."
-    return f"{read_text(summary).rstrip()}\n{_places(folder)}"
+def _listed(results: Path) -> list[Listed]:
+    """Return all workloads of a folder, newest first, then what was not planned."""
+    if (results / "plan").is_dir():
+        return [_one(results)]
+    refusals = _refusals(results)
+    folders = {path.parents[1] for pattern in ("*/plan/*.json", "*/report/*.html") for path in results.glob(pattern)}
+    listed = [_one(folder) for folder in sorted(folders)]
+    names = {one.folder.name for one in listed}
+    rest = {name: f"refused: {why}" if why else "not planned yet; run snakemake" for name, why in refusals.items()}
+    listed += [Listed(folder=results / name, note=note) for name, note in rest.items() if name not in names]
+    if not listed:
+        raise ArtifactError(f"{results}: nothing was planned there; run snakemake, or give another folder.")
+    return sorted(listed, key=lambda one: -one.planned_at_s)
+
+
+def _refusals(results: Path) -> dict[str, str | None]:
+    """Return the workloads of the last campaign, with the reasons why they were refused."""
+    path = results / "workloads.parquet"
+    return dict(read_table(path, WORKLOADS).select("workload", "refusal").rows()) if path.is_file() else {}
+
+
+def _one(folder: Path) -> Listed:
+    try:
+        found = outcome(folder)
+    except ArtifactError as error:  # of one workload, which keeps none of the others from being listed
+        return Listed(folder=folder, note=str(error))
+    if found is None:
+        pages = [str(page) for page in sorted((folder / "report").glob("*.html"))]
+        return Listed(folder=folder, note=f"no plan; {', '.join(pages)}")
+    return Listed(folder=folder, found=found)
+
+
+def _filtered(listed: Sequence[Listed], arguments: argparse.Namespace) -> list[Listed]:
+    """Return what the filters leave."""
+    kept = list(listed)
+    if arguments.campaign is not None:
+        members = _members(arguments.results, arguments.campaign)
+        kept = [one for one in kept if one.folder.name in members]
+    for text in arguments.match:
+        kept = [one for one in kept if text in one.folder.name or fnmatch(one.folder.name, text)]
+    if not kept:
+        raise ConfigError(f"no workload of {arguments.results} is left by the filters; it has {len(listed)}.")
+    return kept[: arguments.newest]
+
+
+def _members(results: Path, campaign: str) -> set[str]:
+    path = campaign_table(results, campaign)
+    if not path.is_file():
+        known = [folder.parent.name for folder in results.glob("campaigns/*/campaign.parquet")]
+        raise ConfigError(f"--campaign {campaign}: not in {results}; {suggest(campaign, known)}.")
+    return set(read_table(path, CAMPAIGN)["workload"])
+
+
+def _lines(listed: Iterable[Listed]) -> list[str]:
+    """Return a table of the planned, and a line for each of the others."""
+    rows = [_cells(one.folder, one.found) for one in listed if one.found]
+    notes = [f"{one.folder}: {one.note}" for one in listed if not one.found]
+    return [*(table(list(HEADS), rows, texts=TEXTS) if rows else []), *notes]
+
+
+def _cells(folder: Path, found: Outcome) -> tuple[str, ...]:
+    """Return the newest plan of a workload, and how many others there are."""
+    first, others = found.plans[0], len(found.plans) - 1
+    answer = first.answer
+    when = datetime.datetime.fromtimestamp(found.planned_at_s).astimezone()
+    return (
+        str(folder),
+        f"{answer.selector}{f' (+{others})' if others else ''}",
+        answer.method,
+        f"{answer.time_s:.3f}",
+        f"{answer.energy_j / 1e3:.2f}",
+        f"{answer.time_reduction_percent:.1f} %",
+        f"{answer.energy_reduction_percent:.1f} %",
+        when.strftime("%Y-%m-%d %H:%M"),
+    )
+
+
+def _pages(results: Path, listed: Sequence[Listed]) -> list[str]:
+    """Return where pages and plans are."""
+    lines = []
+    if any(one.found for one in listed):
+        labels = dict.fromkeys(plan.testbed for one in listed if one.found for plan in one.found.plans)
+        lines.append(f"saved against {BASELINE} [{'; '.join(labels)}]")
+        lines.append("pages: WORKLOAD/report/page.html; plans: WORKLOAD/plan/; summary: kareus results WORKLOAD")
+    campaigns = sorted(results.glob("campaigns/*/report/index.html"))
+    return lines + [f"campaign {index.parents[1].name}: {index}" for index in campaigns]
+
+
+def _plain(one: Listed) -> dict[str, Any]:
+    if one.found is None:
+        return {"workload": one.folder.name, "folder": str(one.folder), "note": one.note}
+    return {
+        "workload": one.found.workload,
+        "folder": str(one.folder),
+        "planned_at": datetime.datetime.fromtimestamp(one.planned_at_s, datetime.UTC).isoformat(timespec="seconds"),
+        "page": str(one.found.page) if one.found.page else None,
+        "plans": [_plain_plan(plan) for plan in one.found.plans],
+    }
+
+
+def _plain_plan(plan: PlanOutcome) -> Mapping[str, Any]:
+    answer = plan.answer
+    return {
+        "plan": str(plan.path),
+        "selector": answer.selector,
+        "method": answer.method,
+        "testbed": plan.testbed,
+        "time_s": answer.time_s,
+        "energy_j": answer.energy_j,
+        "baseline_time_s": answer.baseline_time_s,
+        "baseline_energy_j": answer.baseline_energy_j,
+        "time_reduction_percent": answer.time_reduction_percent,
+        "energy_reduction_percent": answer.energy_reduction_percent,
+    }
 
 
 def _places(folder: Path) -> str:

@@ -25,6 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "overrides",
         nargs="*",
+        default=[],
         metavar="KEY=VALUE",
         help="Hydra overrides that give one sweep, such as sweep=cooldown sweep.trials=20 gpu=h200",
     )

@@ -25,6 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "overrides",
         nargs="*",
+        default=[],
         metavar="KEY=VALUE",
         help="Hydra overrides and sweeps, such as parallelism=tp8,cp2tp4 microbatch_size=8,16",
     )

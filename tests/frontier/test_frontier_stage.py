@@ -84,7 +84,7 @@ def compose(folder: Path) -> int:
     names = ("segments", "components", "instructions", "microbatch")
     tables = [f"--{name}={folder / name}.parquet" for name in names]
     candidates = [str(path) for path in sorted(folder.glob("search/*/candidates.parquet"))]
-    return main(["frontier", f"--config={folder / 'frontier.yaml'}", *tables, "--candidates", *candidates])
+    return main(["stage", "frontier", f"--config={folder / 'frontier.yaml'}", *tables, "--candidates", *candidates])
 
 
 def refusal(folder: Path, capsys: pytest.CaptureFixture[str]) -> str:

@@ -94,7 +94,7 @@ def write_campaign(results: Path) -> Path:
 
 def write_fleet(folder: Path) -> None:
     """Write the report of the fleet `small`, and of one that is not of the campaign."""
-    words = ["report-fleets", "--title", EMULATED, "--output", str(folder / "report")]
+    words = ["stage", "report-fleets", "--title", EMULATED, "--output", str(folder / "report")]
     tables = {
         "--fleet": (FLEET, fleet_rows),
         "--stragglers": (STRAGGLERS, lambda name: [straggler_row(name)]),

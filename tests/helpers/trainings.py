@@ -69,9 +69,11 @@ def planned(folder: Path, workload: Workload) -> Path:
     config = str(folder / "config/partition.yaml")
     for stage in ("partition", "schedule"):
         (folder / stage).mkdir(parents=True, exist_ok=True)
-    assert main(["partition", "--config", config, "--segments", str(segments), "--partitions", str(partitions)]) == 0
+    extracted = ["--segments", str(segments), "--partitions", str(partitions)]
+    assert main(["stage", "partition", "--config", config, *extracted]) == 0
     config, space_file = str(folder / "config/schedule.yaml"), folder / "schedule/space.parquet"
-    assert main(["schedule", "--config", config, "--partitions", str(partitions), "--space", str(space_file)]) == 0
+    enumerated = ["--partitions", str(partitions), "--space", str(space_file)]
+    assert main(["stage", "schedule", "--config", config, *enumerated]) == 0
     launches = dict(read_table(space_file, SPACE).select("partition", "launch").iter_rows())
     microbatch = MICROBATCH.frame([*_points(workload, "kareus", launches), *_points(workload, "sequential", {})])
     iteration = ITERATION.frame([_fastest(workload, method) for method in ("sequential", "kareus")])

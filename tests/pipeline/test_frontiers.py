@@ -130,7 +130,7 @@ def test_the_command_notes_that_gradient_sync_is_left_out(tmp_path, caplog, dp, 
     write_table(tmp_path / "microbatch.parquet", microbatch(), MICROBATCH, origin_of(config(dp=dp)))
     arguments = [f"--{name}={tmp_path / name}.parquet" for name in ("microbatch", "instructions", "iteration")]
     with caplog.at_level("INFO"):
-        assert main(["pipeline", f"--config={tmp_path / 'pipeline.yaml'}", *arguments]) == 0
+        assert main(["stage", "pipeline", f"--config={tmp_path / 'pipeline.yaml'}", *arguments]) == 0
     note = f"gradient synchronisation over dp={dp} replicas is not part of the iteration"
     assert (note in caplog.messages) == said
 
@@ -149,7 +149,7 @@ def test_microbatch_frontiers_of_another_workload_are_refused(tmp_path, capsys, 
     (tmp_path / "pipeline.yaml").write_text(to_yaml(config()))
     write_table(tmp_path / "microbatch.parquet", microbatch(), MICROBATCH, origin_of(other))
     arguments = [f"--{name}={tmp_path / name}.parquet" for name in ("microbatch", "instructions", "iteration")]
-    assert main(["pipeline", f"--config={tmp_path / 'pipeline.yaml'}", *arguments]) == 2
+    assert main(["stage", "pipeline", f"--config={tmp_path / 'pipeline.yaml'}", *arguments]) == 2
     line = capsys.readouterr().err
     assert message in line
     assert line.count("\n") == 1
@@ -161,7 +161,8 @@ def test_the_command_writes_both_tables_with_their_origin(tmp_path):
     origin = origin_of(config())
     write_table(tmp_path / "microbatch.parquet", microbatch(), MICROBATCH, origin)
     arguments = [f"--{name}={tmp_path / name}.parquet" for name in ("microbatch", "instructions", "iteration")]
-    command = [sys.executable, "-m", "kareus", "pipeline", f"--config={tmp_path / 'pipeline.yaml'}", *arguments]
+    words = ["stage", "pipeline", f"--config={tmp_path / 'pipeline.yaml'}", *arguments]
+    command = [sys.executable, "-m", "kareus", *words]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     iteration = read_table(tmp_path / "iteration.parquet", ITERATION)
     instructions = read_table(tmp_path / "instructions.parquet", INSTRUCTIONS)

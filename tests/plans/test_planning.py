@@ -12,8 +12,8 @@ def test_linear_algebra_has_one_thread(monkeypatch):
     def threads(_workload):
         return [library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"]
 
-    monkeypatch.setattr(planning, "_frontiers", threads)
+    monkeypatch.setattr(planning, "_tables", threads)
     before = threads(None)
     simulated = SimpleNamespace(testbed=SimpleNamespace(kind=planning.TestbedKind.SIMULATED))
-    assert set(planning.plan_frontiers(simulated)) == {1}
+    assert set(planning.plan_tables(simulated)) == {1}
     assert threads(None) == before

@@ -137,7 +137,7 @@ def test_the_command_runs_every_method_and_says_it_is_simulated(
 ) -> None:
     caplog.set_level("INFO")
     output = tmp_path / "iterations.parquet"
-    assert main(["end-to-end", str(folder), "--output", str(output)]) == 0
+    assert main(["stage", "end-to-end", str(folder), "--output", str(output)]) == 0
     rows = read_table(output, ITERATIONS)
     assert rows["method"].unique(maintain_order=True).to_list() == ["sequential", "kareus"]
     assert rows["loss"].null_count() == len(rows)

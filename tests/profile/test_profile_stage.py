@@ -20,7 +20,7 @@ def test_the_operator_graph_of_another_workload_is_not_measured(tmp_path, capsys
     write_graphs(tmp_path / "segments.parquet", graphs(), Provenance(config_hash="test", subject="other"))
     outputs = [f"--{name}={tmp_path / name}.parquet" for name in ("segments", "components", "instructions")]
     store = tmp_path / "store"
-    assert main(["profile", f"--config={tmp_path / 'profile.yaml'}", f"--store={store}", *outputs]) == 2
+    assert main(["stage", "profile", f"--config={tmp_path / 'profile.yaml'}", f"--store={store}", *outputs]) == 2
     line = capsys.readouterr().err
     assert "segments.parquet: made for another workload (subject other, the configuration has " in line
     assert line.count("\n") == 1
@@ -41,7 +41,7 @@ def profile(folder, tables="tables"):
     (folder / tables).mkdir(exist_ok=True)
     outputs = [f"--{name}={folder / tables / name}.parquet" for name in ("components", "instructions")]
     inputs = [f"--config={folder / 'profile.yaml'}", f"--segments={folder / 'segments.parquet'}"]
-    return main(["profile", *inputs, f"--store={folder / 'store'}", *outputs])
+    return main(["stage", "profile", *inputs, f"--store={folder / 'store'}", *outputs])
 
 
 def measurements(folder):

@@ -3,8 +3,10 @@
 import json
 import os
 import pty
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -21,9 +23,9 @@ rule broken:
     output: "broken"
     log: text="broken.log", progress="broken.progress.json"
     message: "Breaking"
-    shell: "(echo working; echo 'kareus search: x: no such file; run snakemake.'; false) > {log.text} 2>&1"
+    shell: "(echo working; echo 'kareus stage search: x: no such file; run snakemake.'; false) > {log.text} 2>&1"
 """
-LINE = "kareus search: x: no such file; run snakemake."
+LINE = "kareus stage search: x: no such file; run snakemake."
 
 
 @pytest.fixture
@@ -77,11 +79,53 @@ def test_what_cannot_be_planned_is_one_line(workflow):
     assert done.stderr == "error: a=1: no.\n"
 
 
-@pytest.mark.parametrize("arguments", [["-n"], ["--printshellcmds"], ["--logger-kareus-show=snakemake"]])
+@pytest.mark.parametrize("arguments", [["-n", "--verbose"], ["--printshellcmds"], ["--logger-kareus-show=snakemake"]])
 def test_snakemake_speaks_for_itself_where_it_is_asked_to(workflow, arguments):
     done = run(workflow, *arguments)
     assert "Job stats:" in done.stdout + done.stderr
     assert "Being slow" in done.stdout + done.stderr
+
+
+def test_a_dry_run_is_as_brief_as_a_run(workflow):
+    done = run(workflow, "-n")
+    assert done.returncode == 0
+    assert done.stdout == ""
+    first, *lines = done.stderr.splitlines()
+    assert first == "3 jobs would be done; nothing was"
+    assert sorted(lines) == ["    1  Being slow", "    1  Breaking", "    1  rule all"]
+
+
+def test_the_next_run_knows_how_long_rules_take(workflow):
+    run(workflow)
+    durations = json.loads((workflow / ".snakemake/kareus/durations.json").read_text())
+    assert list(durations) == ["slow"]
+    assert durations["slow"][0] >= 1.0
+
+
+def test_a_run_that_is_interrupted_ends_with_130(workflow):
+    slow = SNAKEFILE.replace("sleep 1.1", "sleep 30").replace("(echo working", "sleep 30; (echo")
+    (workflow / "Snakefile").write_text(slow)
+    running = subprocess.Popen(
+        command(), cwd=workflow, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    assert running.stderr.readline() == "3 jobs to do\n"
+    time.sleep(1.0)
+    os.killpg(running.pid, signal.SIGINT)
+    out, err = running.communicate(timeout=60)
+    assert running.returncode == 130
+    lines = err.splitlines()
+    assert lines[0].startswith("interrupted: ending the running jobs")
+    assert lines[1].startswith("interrupted: 0 of 3 jobs done in ")
+    assert (out, len(lines)) == ("", 2)
+
+
+def test_a_reader_that_is_gone_ends_no_run(workflow):
+    with subprocess.Popen(
+        command("--logger-kareus-show=json"), cwd=workflow, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as running:
+        running.stdout.close()
+        assert running.stderr.read() == ""
+    assert (workflow / "slow").exists()
 
 
 def test_a_terminal_shows_what_runs_and_gets_its_cursor_back(workflow):

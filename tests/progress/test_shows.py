@@ -7,16 +7,18 @@ import time
 
 import pytest
 
-from kareus.progress import wording
-from kareus.progress.events import Failed, Finished, JobsPlanned, Said, Started
+from kareus.errors import ArtifactError
+from kareus.progress import answer, wording
+from kareus.progress.events import Failed, Finished, Interrupted, JobsPlanned, NothingToDo, Said, Started
+from kareus.progress.history import add_to_history, read_history, usual_s
 from kareus.progress.journal import Journal, Standing
 from kareus.progress.live import LiveView
 from kareus.progress.run_state import TimeLeft
-from kareus.progress.shows import Errors, JsonLines, Lines
+from kareus.progress.shows import DryRun, Errors, JsonLines, Lines
 from kareus.progress.watch import Watch
 
 NOW_S = time.time()
-LINE = "kareus search: results/x/space.parquet: no such file; run snakemake."
+LINE = "kareus stage search: results/x/space.parquet: no such file; run snakemake."
 
 
 @pytest.fixture
@@ -58,6 +60,96 @@ def test_lines_show_slow_jobs_and_failures(events, tmp_path):
     ]
     assert lines[-1].startswith("1 of 2 jobs done in ")
     assert "1 failed" in lines[-1]
+
+
+def test_one_job_is_not_jobs():
+    stream = io.StringIO()
+    lines = shown(Lines(stream), stream, [JobsPlanned(jobs={"search": 1}), *_searched(1)]).splitlines()
+    assert (lines[0], lines[-1]) == ("1 job to do", "1 of 1 job done in 0:00.")
+
+
+def _searched(jobs):
+    """Jobs that start and finish."""
+    for job in range(jobs):
+        yield Started(at_s=NOW_S, job=job, rule="search", what=f"Searching {job}")
+        yield Finished(at_s=NOW_S + 0.1, job=job)
+
+
+@pytest.fixture
+def answered():
+    """An answer of a run, taken back afterwards."""
+    before = list(answer._LINES)
+    answer.end_with(lambda: ["plan fastest: 10.0 % less time", "page  \x1b[31mx"])
+    yield ["plan fastest: 10.0 % less time", "page  \\x1b[31mx"]
+    answer._LINES[:] = before
+
+
+def test_a_run_that_succeeds_ends_with_its_answer(answered):
+    stream = io.StringIO()
+    lines = shown(Lines(stream), stream, [JobsPlanned(jobs={"search": 2}), *_searched(2)]).splitlines()
+    assert lines[-3].startswith("2 of 2 jobs done in ")
+    assert lines[-2:] == answered
+    stream = io.StringIO()
+    assert shown(Lines(stream), stream, [NothingToDo()]).splitlines()[1:] == answered
+    stream = io.StringIO()
+    told = [json.loads(line) for line in shown(JsonLines(stream), stream, [NothingToDo()]).splitlines()]
+    assert [line for line in told if line["event"] == "answer"] == [told[-2]]
+    assert told[-2]["lines"] == answered
+
+
+def test_a_run_that_fails_has_no_answer(answered, events):
+    stream = io.StringIO()
+    assert not set(answered) & set(shown(Lines(stream), stream, events).splitlines())
+
+
+def test_an_answer_that_cannot_be_read_is_one_warning():
+    def damaged():
+        raise ArtifactError("a.json: damaged.")
+
+    before = list(answer._LINES)
+    answer.end_with(damaged)
+    stream = io.StringIO()
+    assert shown(Lines(stream), stream, [NothingToDo()]).splitlines()[-1] == "warning: a.json: damaged."
+    answer._LINES[:] = before
+
+
+def test_an_interruption_is_not_a_failure(events):
+    stream = io.StringIO()
+    lines = shown(Lines(stream), stream, [*events[:1], *events[3:5], Interrupted(), events[6]]).splitlines()
+    assert lines[1] == "interrupted: ending the running jobs; what was measured is kept"
+    assert len(lines) == 3
+    assert lines[2].startswith("interrupted: 0 of 2 jobs done in ")
+
+
+def test_a_dry_run_is_a_line_for_each_rule():
+    stream = io.StringIO()
+    jobs = [Started(at_s=NOW_S, job=n, rule="search", what=f"Searching {n}") for n in range(3)]
+    jobs.append(Started(at_s=NOW_S, job=9, rule="report", what="Reporting"))
+    assert shown(DryRun(stream), stream, [JobsPlanned(jobs={"search": 3, "report": 1}), *jobs]).splitlines() == [
+        "4 jobs would be done; nothing was",
+        "    3  Searching 0, and 2 more like it",
+        "    1  Reporting",
+    ]
+
+
+def test_durations_of_a_run_are_kept_for_the_next(tmp_path, events):
+    history = tmp_path / "kareus/durations.json"
+    for _ in range(2):
+        watch = Watch(Lines(io.StringIO()), history)
+        for event in (JobsPlanned(jobs={"search": 2}), *_searched(2)):
+            watch.tell(event)
+        watch.close()
+    assert [len(values) for values in read_history(history).values()] == [4]
+    assert usual_s(read_history(history)) == {"search": pytest.approx(0.1, abs=1e-3)}
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"search": 1}', '{"search": []}', '{"search": ["x"]}'])
+def test_a_history_that_cannot_be_used_is_none(tmp_path, text):
+    path = tmp_path / "durations.json"
+    path.write_text(text)
+    assert read_history(path) == {}
+    add_to_history(path, {"search": [1.0] * 30})
+    assert read_history(path) == {"search": [1.0] * 20}
 
 
 def test_the_quiet_mode_tells_only_what_went_wrong(events):
@@ -143,12 +235,12 @@ def test_durations(seconds, text):
 @pytest.mark.parametrize(
     ("left", "text"),
     [
-        (TimeLeft(125.0, 0), "about 2:05 left"),
-        (TimeLeft(125.0, 1), "about 2:05 left, without 1 job of rules not timed yet"),
-        (TimeLeft(0.0, 7), "time left unknown: 7 jobs of rules not timed yet"),
+        (TimeLeft(125.0, 0), "; about 2:05 left"),
+        (TimeLeft(125.0, 1), ""),
+        (TimeLeft(0.0, 7), ""),
     ],
 )
-def test_the_estimate_says_what_it_leaves_out(left, text):
+def test_the_estimate_is_silent_while_it_does_not_know(left, text):
     assert wording.time_left(left) == text
 
 
@@ -162,6 +254,9 @@ def test_a_job_that_dies_silently_shows_the_end_of_its_log(tmp_path):
 def test_a_log_that_is_not_there_is_named_nevertheless(tmp_path):
     failed = Failed(at_s=0.0, job=1, rule="search", logs=(tmp_path / "x.log",))
     assert wording.why(failed) == [f"log: {tmp_path / 'x.log'}"]
+
+
+TRACEBACK = "Traceback (most recent call last):\n  File x\n"
 
 
 @pytest.mark.parametrize(
@@ -179,6 +274,15 @@ def test_a_log_that_is_not_there_is_named_nevertheless(tmp_path):
         ),
         ("MissingRuleException:\nNo rule to produce nosuch", "No rule to produce nosuch"),
         ("Nothing to be done.", "Nothing to be done."),
+        (
+            f"{TRACEBACK}FileNotFoundError: [Errno 2] No such file or directory: 'a.yaml'",
+            "a.yaml: No such file or directory; check the path.",
+        ),
+        (
+            f"{TRACEBACK}ValueError: Invalid config definition: Config entries have to be defined as name=value pairs. "
+            "(Unparsable value: 'overrides')",
+            "--config: 'overrides' is not KEY=VALUE; write it as select=fastest.",
+        ),
     ],
 )
 def test_workflow_errors_are_shown_without_their_location(text, said):
@@ -187,7 +291,7 @@ def test_workflow_errors_are_shown_without_their_location(text, said):
 
 def test_no_control_character_reaches_a_terminal(tmp_path):
     log = tmp_path / "a.log"
-    log.write_text("kareus search: \x1b[31mevil\n")
+    log.write_text("kareus stage search: \x1b[31mevil\n")
     stream = io.StringIO()
     shown(
         Lines(stream),
@@ -201,4 +305,4 @@ def test_no_control_character_reaches_a_terminal(tmp_path):
     lines = stream.getvalue().splitlines()
     assert lines[:2] == ["first\\x1b[2J", "second"]
     assert all(line.isprintable() for line in lines)
-    assert any("kareus search: \\x1b[31mevil" in line for line in lines)
+    assert any("kareus stage search: \\x1b[31mevil" in line for line in lines)

@@ -1,6 +1,7 @@
 """The report on a campaign: tables worked out by hand, complete files, one clear line where something is missing."""
 
 import hashlib
+import json
 import re
 import shutil
 from pathlib import Path
@@ -36,7 +37,7 @@ LABEL = "simulated testbed, A100-SXM4-40GB"
 @pytest.fixture(scope="module")
 def report(tmp_path_factory) -> Path:
     folder = write_campaign(tmp_path_factory.mktemp("campaign") / "results")
-    assert main(["report-campaign", CAMPAIGN_NAME, "--results", str(folder.parents[2])]) == 0
+    assert main(["stage", "report-campaign", CAMPAIGN_NAME, "--results", str(folder.parents[2])]) == 0
     return folder
 
 
@@ -206,10 +207,10 @@ def test_a_member_that_was_not_planned_is_told_in_one_line(report, tmp_path, cap
     shutil.copytree(report.parents[2], results)
     shutil.rmtree(results / OTHER / "report")
     capsys.readouterr()
-    assert main(["report-campaign", CAMPAIGN_NAME, "--results", str(results)]) == 2
+    assert main(["stage", "report-campaign", CAMPAIGN_NAME, "--results", str(results)]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert f"{OTHER}/report/data/iteration.parquet: no such file; rerun the stage that makes it." in line
-    assert main(["report-campaign", "none", "--results", str(results)]) == 2
+    assert main(["stage", "report-campaign", "none", "--results", str(results)]) == 2
     assert "campaigns/none/campaign.parquet: no such file" in capsys.readouterr().err
 
 
@@ -218,7 +219,7 @@ def test_a_campaign_of_sweeps_alone_has_all_declared_files(report, tmp_path):
     shutil.copytree(report.parents[2], results)
     table = results / "campaigns/sweeps/campaign.parquet"
     write_table(table, CAMPAIGN.frame([m for m in MEMBERS if m["kind"] == "sweep"]), CAMPAIGN, PROVENANCE)
-    assert main(["report-campaign", "sweeps", "--results", str(results)]) == 0
+    assert main(["stage", "report-campaign", "sweeps", "--results", str(results)]) == 0
     written = {path.name for path in table.with_name("report").iterdir()}
     assert written == CONTENTS
 
@@ -228,7 +229,58 @@ def test_results_lists_what_earlier_campaigns_planned_too(report, tmp_path, capl
     shutil.copytree(report.parents[2], results)  # whose table of workloads has none
     caplog.set_level("INFO")
     assert main(["results", str(results)]) == 0
-    assert all(str(results / name / "report/page.html") in caplog.text for name in (WORKLOAD, OTHER))
+    lines = [record.message for record in caplog.records]
+    for name in (WORKLOAD, OTHER):
+        (line,) = [line for line in lines if line.startswith(str(results / name))]
+        assert "deadline=4s (+1)" in line
+        assert "40.0 %" in line
+    assert any(LABEL in line for line in lines)
+
+
+def test_results_of_one_workload_are_its_summary(report, caplog):
+    caplog.set_level("INFO")
+    assert main(["results", str(report.parents[2] / WORKLOAD)]) == 0
+    assert (report.parents[2] / WORKLOAD / "report/summary.txt").read_text().rstrip() in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("filters", "names"),
+    [
+        (["--match", "other"], [OTHER]),
+        (["--match", "*pp2-tp8", "--match", "tiny*"], [WORKLOAD]),
+        (["--campaign", CAMPAIGN_NAME, "--match", "tiny"], [WORKLOAD]),
+    ],
+)
+def test_results_are_filtered_and_printed_for_programs(report, caplog, filters, names):
+    caplog.set_level("INFO")
+    assert main(["results", str(report.parents[2]), "--json", *filters]) == 0
+    listed = [json.loads(record.message) for record in caplog.records]
+    assert [one["workload"] for one in listed] == names
+    assert all(plan["energy_reduction_percent"] == pytest.approx(40.0) for one in listed for plan in one["plans"][:1])
+
+
+@pytest.mark.parametrize(
+    ("filters", "said"),
+    [
+        (["--match", "nope"], "no workload of"),
+        (["--campaign", "nope"], "--campaign nope: not in"),
+        (["--newest", "0"], "--newest 0: must be 1 or more."),
+    ],
+)
+def test_a_filter_that_leaves_nothing_is_refused(report, capsys, filters, said):
+    assert main(["results", str(report.parents[2]), *filters]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_damaged_plan_hides_no_other_workload(report, tmp_path, caplog):
+    results = tmp_path / "results"
+    shutil.copytree(report.parents[2], results)
+    next((results / OTHER / "plan").glob("*.json")).write_text("{}")
+    caplog.set_level("INFO")
+    assert main(["results", str(results)]) == 0
+    lines = [record.message for record in caplog.records]
+    assert any(line.startswith(f"{results / OTHER}: ") and "plan schema version" in line for line in lines)
+    assert any(line.startswith(f"{results / WORKLOAD} ") for line in lines)
 
 
 def test_searches_are_added_up_by_strategy_in_gpu_hours():

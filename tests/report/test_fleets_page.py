@@ -96,7 +96,7 @@ def hour_rows(name):
 def report(folder: Path, *, with_hours: bool) -> tuple[str, str]:
     """Text and page of two fleets."""
     provenance = Provenance(config_hash="0123456789abcdef", testbed=SIMULATED, seed=7)
-    arguments = ["report-fleets", "--title", "tiny", "--output", str(folder / "report")]
+    arguments = ["stage", "report-fleets", "--title", "tiny", "--output", str(folder / "report")]
     for option, schema, rows in (
         ("--fleet", FLEET, fleet_rows),
         ("--stragglers", STRAGGLERS, lambda name: [straggler_row(name)]),

@@ -19,7 +19,7 @@ def arguments(paths, folder, workload=WORKLOAD):
         "--runs": paths.runs,
     }
     one = {"--config": paths.config, "--iteration": paths.iteration, "--microbatch": paths.microbatch}
-    words = ["report", "--title", workload, "--output", folder]
+    words = ["stage", "report", "--title", workload, "--output", folder]
     words += [word for option, path in one.items() for word in (option, path)]
     words += [word for option, files in many.items() for word in (option, *files)]
     return [str(word) for word in words]
@@ -54,7 +54,7 @@ def test_mixed_testbeds_leave_nothing_behind(tmp_path, capsys):
     foreign = write_inputs(tmp_path / "two", testbed=dataclasses.replace(SIMULATED, gpu="H200"))
     assert main(arguments(dataclasses.replace(paths, rounds=foreign.rounds), out)) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("kareus report: inputs of one stage come from different testbeds")
+    assert line.startswith("kareus stage report: inputs of one stage come from different testbeds")
     assert not out.exists()
 
 
@@ -74,7 +74,7 @@ def test_a_title_that_does_not_print_is_refused_early(command, title, tmp_path, 
     words = arguments(write_inputs(tmp_path), tmp_path / "report", workload=title)
     if command == "report-fleets":
         files = [f"--{name}={tmp_path / name}" for name in ("fleet", "stragglers", "power-caps", "hours")]
-        words = [command, f"--title={title}", f"--output={tmp_path / 'report'}", *files]
+        words = ["stage", command, f"--title={title}", f"--output={tmp_path / 'report'}", *files]
     assert main(words) == 2
     said = capsys.readouterr()
     assert "must have 1 to 255 characters, all of which print; give another title." in said.err

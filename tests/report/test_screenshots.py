@@ -25,7 +25,7 @@ BANDS = 6
 @pytest.fixture(scope="module")
 def report(tmp_path_factory) -> Path:
     folder = write_campaign(tmp_path_factory.mktemp("screenshots") / "results")
-    assert main(["report-campaign", CAMPAIGN_NAME, "--results", str(folder.parents[2])]) == 0
+    assert main(["stage", "report-campaign", CAMPAIGN_NAME, "--results", str(folder.parents[2])]) == 0
     return folder
 
 

@@ -49,6 +49,7 @@ def inputs(tmp_path: Path) -> Path:
 def arguments(folder: Path, results: str) -> list[str]:
     (folder / results).mkdir(exist_ok=True)
     return [
+        "stage",
         "search",
         f"--config={folder / 'search.yaml'}",
         f"--partitions={folder / 'partitions.parquet'}",

@@ -44,7 +44,7 @@ def test_ranks_of_all_plans_are_in_one_table_at_default_clocks(
     monkeypatch.setattr(end_to_end_stage, "check_machine", lambda workload, communicator: None)
     monkeypatch.setattr(end_to_end_stage, "ITERATIONS_OF_A_RUN", 4)
     output = folder / "engine/end-to-end/iterations.parquet"
-    assert main(["end-to-end", str(folder), "--output", str(output), "--force"]) == 0
+    assert main(["stage", "end-to-end", str(folder), "--output", str(output), "--force"]) == 0
     assert started == [1, 1]
     rows = read_table(output, ITERATIONS)
     assert rows.group_by("method", maintain_order=True).agg(pl.len()).rows() == [("sequential", 4), ("kareus", 4)]

@@ -8,7 +8,7 @@ import pytest
 from helpers.builders import resealed
 
 from kareus.artifacts.tables import read_table
-from kareus.cli import main
+from kareus.cli import COMMANDS, main
 from kareus.frontier.tables import MICROBATCH
 from kareus.partition.names import expected_partitions
 from kareus.pipeline.config import PipelineSchedule
@@ -35,7 +35,8 @@ SMALL = (
 
 def run(command: str, *arguments: str | Path, **files: Path) -> None:
     force = [] if command == "check-plan" else ["--force"]  # as the rules do: it makes folders, too
-    assert main([command, *map(str, arguments), *(f"--{name}={path}" for name, path in files.items()), *force]) == 0
+    words = [command] if command in COMMANDS else ["stage", command]
+    assert main([*words, *map(str, arguments), *(f"--{name}={path}" for name, path in files.items()), *force]) == 0
 
 
 def planned(results: Path, pipeline: str) -> Path:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from kareus.artifacts.layout import WorkloadFolder
-from kareus.cli import COMMANDS
+from kareus.cli import EVERY
 
 ROOT = Path(__file__).parents[2]
 RULES = sorted((ROOT / "workflow/rules").glob("*.smk"))
@@ -42,25 +42,25 @@ def test_a_rule_is_one_shell_line_with_one_command(stage, body):
     assert "shell:" in body
     assert "run:" not in body
     assert len(re.search(r'message:\s+"(.*)"', body)[1]) <= 80
-    commands = re.findall(r"python -m kareus (\S+)", body)
+    commands = re.findall(r"python -m kareus ((?:stage )?\S+)", body)
     if commands:
         (command,) = commands
-        assert COMMANDS[command][0].split(".")[1] == stage
+        assert EVERY[command].module.split(".")[1] == stage
         assert f'code("{command}")' in body
 
 
 HEAVY = {"torch", "xgboost", "highspy", "pandas", "sklearn", "zeus", "snakemake", "matplotlib", "jsonschema"}
 NEEDED = {
-    "pipeline": {"highspy"},
+    "stage pipeline": {"highspy"},
     "validate": {"highspy"},
     "fit": {"highspy"},
 }
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", EVERY)
 def test_every_command_starts_without_imports_of_other_stages(command):
     script = (
-        f"import sys, importlib; importlib.import_module({COMMANDS[command][0]!r}); "
+        f"import sys, importlib; importlib.import_module({EVERY[command].module!r}); "
         f"print([m for m in {sorted(HEAVY - NEEDED.get(command, set()))} if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
@@ -95,8 +95,8 @@ def test_the_tools_of_the_environment_are_pinned():
 
 
 def test_commands_are_importable_and_complete():
-    for module, _ in COMMANDS.values():
-        stage = importlib.import_module(module)
+    for command in EVERY.values():
+        stage = importlib.import_module(command.module)
         assert callable(stage.add_arguments)
         assert callable(stage.run)
 

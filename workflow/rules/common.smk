@@ -3,6 +3,7 @@
 
 import shlex
 import shutil
+import sys
 from functools import cache
 from pathlib import Path
 
@@ -13,12 +14,14 @@ from snakemake.utils import validate
 from kareus.artifacts.code import code_hash
 from kareus.artifacts.files import PARENT_VARIABLE, lock_until_exit, require_locked
 from kareus.artifacts.records import content_hash
+from kareus.campaign.command_line import missing_profile
 from kareus.campaign.jobs import campaign_jobs
 from kareus.campaign.resolve import resolve_campaign
-from kareus.cli import COMMANDS
+from kareus.cli import EVERY
 from kareus.errors import KareusError
 from kareus.partition.names import expected_partitions
 from kareus.plans.selectors import check_selectors, parse_selector
+from kareus.progress.answer import end_with
 from kareus.report.contents import (
     CAMPAIGN_TABLES,
     FLEET_TABLES,
@@ -27,6 +30,7 @@ from kareus.report.contents import (
     WRITTEN_AS,
     campaign_figure_names,
 )
+from kareus.report.outcome import run_lines
 from kareus.verify.stage import RUN_LOCK
 from kareus.workload.naming import graph_name
 from kareus.workload.slices import SLICES, cut, slice_text
@@ -46,6 +50,13 @@ if set("{}") & set(str(workflow.basedir)):
     raise WorkflowError(
         f"{workflow.basedir}: Snakemake takes braces in the path of a workflow for wildcards; "
         "move the folder to a path without them."
+    )
+
+profile = missing_profile(sys.argv[1:], Path(workflow.basedir))
+if profile is not None:
+    raise WorkflowError(
+        f"--workflow-profile {profile}: there is no such profile; give one of profiles/, such as profiles/slurm, "
+        "or none."
     )
 
 try:
@@ -119,7 +130,7 @@ wildcard_constraints:
 
 def code(command):
     """Hash of the code behind a command, so that editing the package reruns what it must."""
-    return code_hash(COMMANDS[command][0])
+    return code_hash(EVERY[command].module)
 
 
 def member(known, place, key):
@@ -297,6 +308,14 @@ def proposals(wildcards):
         workload=wildcards.workload,
         partition=partitions(wildcards),
     )
+
+
+def run_answer():
+    """What the run ends with: the answers of its plans, and where pages and plans are."""
+    plans = [
+        job.output.plan for job in workflow.dag.jobs if job.rule.name == "select_plan"
+    ]
+    return run_lines(Path("results"), list(map(Path, plans)), CAMPAIGN.folder)
 
 
 def outputs(rule, **wildcards):

@@ -15,10 +15,10 @@ rule compose_frontiers:
     conda:
         "../../envs/kareus.yaml"
     params:
-        code=code("frontier"),
+        code=code("stage frontier"),
     message:
         "Composing the microbatch frontiers of {wildcards.workload}"
     shell:
-        "python -m kareus frontier --config {input.config} --segments {input.segments}"
+        "python -m kareus stage frontier --config {input.config} --segments {input.segments}"
         " --components {input.components} --instructions {input.instructions}"
         " --candidates {input.candidates} --microbatch {output.microbatch} --force > {log} 2>&1"

@@ -31,11 +31,11 @@ rule extract_partitions:
     conda:
         "../../envs/kareus.yaml"
     params:
-        code=code("partition"),
+        code=code("stage partition"),
     message:
         "Extracting the partitions of {wildcards.graph}"
     shell:
-        "python -m kareus partition --config {input.config}"
+        "python -m kareus stage partition --config {input.config}"
         " --segments {output.segments} --partitions {output.partitions} --force > {log} 2>&1"
 
 

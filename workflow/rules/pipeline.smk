@@ -13,9 +13,9 @@ rule solve_pipeline:
     conda:
         "../../envs/kareus.yaml"
     params:
-        code=code("pipeline"),
+        code=code("stage pipeline"),
     message:
         "Solving the iteration frontiers of {wildcards.workload}"
     shell:
-        "python -m kareus pipeline --config {input.config} --microbatch {input.microbatch}"
+        "python -m kareus stage pipeline --config {input.config} --microbatch {input.microbatch}"
         " --instructions {output.instructions} --iteration {output.iteration} --force > {log} 2>&1"

@@ -16,11 +16,11 @@ rule profile_instructions:
     resources:
         gpu=gpus,
     params:
-        code=code("profile"),
+        code=code("stage profile"),
     message:
         "Profiling components and whole instructions of {wildcards.workload}"
     shell:
-        "python -m kareus profile --config {input.config} --segments {input.segments}"
+        "python -m kareus stage profile --config {input.config} --segments {input.segments}"
         " --store results/measurements"
         " --components {output.components} --instructions {output.instructions}"
         " --progress {log.progress} --force > {log.text} 2>&1"

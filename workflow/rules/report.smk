@@ -52,11 +52,11 @@ rule write_report:
     conda:
         "../../envs/kareus.yaml"
     params:
-        code=code("report"),
+        code=code("stage report"),
     message:
         "Writing the summary and the page of {wildcards.workload}"
     shell:
-        "python -m kareus report --title {wildcards.workload} --config {input.config}"
+        "python -m kareus stage report --title {wildcards.workload} --config {input.config}"
         " --microbatch {input.microbatch} --iteration {input.iteration}"
         " --candidates {input.candidates} --rounds {input.rounds} --proposals {input.proposals}"
         " --plans {input.plans} --runs {input.runs}"
@@ -96,11 +96,11 @@ rule report_fleets:
     conda:
         "../../envs/kareus.yaml"
     params:
-        code=code("report-fleets"),
+        code=code("stage report-fleets"),
     message:
         "Writing the summary and the page of the fleets of {wildcards.workload}"
     shell:
-        "python -m kareus report-fleets --title {wildcards.workload}"
+        "python -m kareus stage report-fleets --title {wildcards.workload}"
         " --fleet {input.fleet} --stragglers {input.stragglers}"
         " --power-caps {input.power_caps} --hours {input.hours}"
         " --output results/{wildcards.workload}/report --force > {log} 2>&1"
@@ -154,8 +154,8 @@ rule report_campaign:
         "../../envs/kareus.yaml"
     params:
         folder=CAMPAIGN.folder,
-        code=code("report-campaign"),
+        code=code("stage report-campaign"),
     message:
         "Writing the report on a campaign"
     shell:
-        "python -m kareus report-campaign {params.folder:q} --results results > {log} 2>&1"
+        "python -m kareus stage report-campaign {params.folder:q} --results results > {log} 2>&1"

@@ -12,9 +12,9 @@ rule enumerate_schedules:
     conda:
         "../../envs/kareus.yaml"
     params:
-        code=code("schedule"),
+        code=code("stage schedule"),
     message:
         "Enumerating the execution schedules of {wildcards.workload}"
     shell:
-        "python -m kareus schedule --config {input.config} --partitions {input.partitions}"
+        "python -m kareus stage schedule --config {input.config} --partitions {input.partitions}"
         " --space {output.space} --force > {log} 2>&1"

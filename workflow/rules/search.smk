@@ -18,11 +18,11 @@ rule search_partition:
     resources:
         gpu=gpus,
     params:
-        code=code("search"),
+        code=code("stage search"),
     message:
         "Searching {wildcards.partition} of {wildcards.workload}"
     shell:
-        "python -m kareus search --config {input.config}"
+        "python -m kareus stage search --config {input.config}"
         " --partitions {input.partitions} --space {input.space} --partition {wildcards.partition}"
         " --store results/measurements"
         " --candidates {output.candidates} --rounds {output.rounds}"

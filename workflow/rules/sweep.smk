@@ -15,9 +15,9 @@ rule sweep_profiler:
     params:
         overrides=sweep_overrides,
         content=sweep_content,
-        code=code("sweep"),
+        code=code("stage sweep"),
     message:
         "Sweeping the profiler's {wildcards.sweep} over {wildcards.workload}"
     shell:
-        "python -m kareus sweep {params.overrides:q} --partitions {input.partitions}"
+        "python -m kareus stage sweep {params.overrides:q} --partitions {input.partitions}"
         " --store results/measurements --trials {output.trials} --force > {log} 2>&1"

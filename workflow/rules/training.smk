@@ -17,9 +17,9 @@ rule run_end_to_end:
     resources:
         gpu=all_gpus,
     params:
-        code=code("end-to-end"),
+        code=code("stage end-to-end"),
     message:
         "Running the fastest plan of every method of {wildcards.workload}"
     shell:
-        "python -m kareus end-to-end results/{wildcards.workload}"
+        "python -m kareus stage end-to-end results/{wildcards.workload}"
         " --output {output.iterations} --force > {log} 2>&1"

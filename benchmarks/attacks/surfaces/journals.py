@@ -1,4 +1,4 @@
-"""Journals of measurements that a killed run left, read by the next `kareus profile`."""
+"""Journals of measurements that a killed run left, read by the next `kareus stage profile`."""
 
 import json
 import random
@@ -19,7 +19,7 @@ OUTPUTS = ("components", "instructions")
 def prepare(folder: Path, seed: int) -> Callable[[int], str]:
     """Return a function that profiles from a journal with drawn damage."""
     workload, store = workload_in(folder), folder / "store"
-    arguments = ["profile", "--config", str(workload / "config/profile.yaml"), "--store", str(store)]
+    arguments = ["stage", "profile", "--config", str(workload / "config/profile.yaml"), "--store", str(store)]
     arguments += ["--segments", str(workload / "partition/segments.parquet")]
     arguments += [text for name in OUTPUTS for text in (f"--{name}", str(folder / f"{name}.parquet"))]
     run(KILLED_BEFORE_CLOSING + arguments, folder, variables_of_worker())

@@ -1,4 +1,4 @@
-"""The command `report-campaign`: a folder that holds everything about a campaign, to be looked at or handed on."""
+"""The stage `report-campaign`: a folder that holds everything about a campaign, to be looked at or handed on."""
 
 import argparse
 from collections.abc import Iterable
@@ -27,7 +27,7 @@ from kareus.report.workload.tables import PASSES, PROFILER
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments of `kareus report-campaign`."""
+    """Declare the arguments of `kareus stage report-campaign`."""
     parser.add_argument("name", help="folder under RESULTS/campaigns/, such as quickstart or quickstart+seed=1")
     parser.add_argument("--results", type=Path, default=Path("results"), help="folder (default: results)")
 

@@ -18,7 +18,7 @@ from kareus.report.sections import Page
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments of `kareus report-fleets`."""
+    """Declare the arguments of `kareus stage report-fleets`."""
     parser.add_argument("--title", required=True, help="readable name of the workload")
     for name in ("fleet", "stragglers", "power-caps", "hours"):
         parser.add_argument(

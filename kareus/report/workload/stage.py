@@ -19,7 +19,7 @@ from kareus.report.workload.summary import summary_text
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments of `kareus report`."""
+    """Declare the arguments of `kareus stage report`."""
     parser.add_argument("--title", required=True, help="readable name of the workload")
     parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="configuration slice of `plan`")
     parser.add_argument("--iteration", type=Path, required=True, metavar="FILE", help="table of iteration frontiers")

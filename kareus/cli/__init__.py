@@ -1,0 +1,134 @@
+"""The command line: a command for each thing that people do, a stage for each that only the workflow does.
+
+Modules of commands are imported only when they are called. Whatever a user can act on ends in one line on standard
+error and exit code 2.
+"""
+
+import importlib
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from typing import TextIO
+
+import kareus
+from kareus.artifacts.records import suggest
+from kareus.cli.commands import BUILT_IN, COMMANDS, EVERY, STAGE, STAGES
+from kareus.errors import ConfigError, KareusError, one_line, printable_lines, refused_by_system
+
+__all__ = ["COMMANDS", "EVERY", "STAGES", "main"]
+
+NO_READER, REFUSED, INTERRUPTED = 1, 2, 130
+"""Exit codes beside 0; a command may have others of its own."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code."""
+    argv = sys.argv[1:] if argv is None else list(argv)
+    called = f"kareus {_known(argv)}".rstrip()
+    try:
+        code = _run(argv)
+        sys.stdout.flush()  # here, where a reader that is gone is no traceback
+    except KareusError as error:
+        return _refused(f"{called}: {error}")
+    except BrokenPipeError:  # the reader of the output, such as `head`, has closed it
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return NO_READER
+    except OSError as error:
+        return _refused(f"{called}: {refused_by_system(error)}")
+    except KeyboardInterrupt:
+        print(f"{called}: interrupted; run it again to go on.", file=sys.stderr)  # noqa: T201
+        return INTERRUPTED
+    return code
+
+
+def _run(argv: Sequence[str]) -> int:
+    """Run what the words ask for.
+
+    Raises:
+        ConfigError: there is no such command.
+    """
+    if "_ARGCOMPLETE" in os.environ:
+        from kareus.cli.completion import complete  # noqa: PLC0415 - only a shell that asks for completions needs it
+
+        complete(os.environ.get("COMP_LINE", ""))
+    match argv:
+        case [] | ["-h" | "--help"] | ["help"]:
+            from kareus.cli.overview import overview  # noqa: PLC0415 - commands do without
+
+            print(overview())  # noqa: T201 - the command line speaks to people
+            return 0 if argv else REFUSED
+        case ["--version"]:
+            print(f"kareus {kareus.__version__}")  # noqa: T201
+            return 0
+        case ["stage"] | ["stage", "-h" | "--help"] | ["help", "stage"]:
+            from kareus.cli.overview import stages  # noqa: PLC0415 - as above
+
+            print(stages())  # noqa: T201
+            return 0 if len(argv) > 1 else REFUSED
+        case ["help", *words]:
+            return _run([*words, "--help"])
+        case ["completion", *words]:
+            from kareus.cli.completion import shell_code  # noqa: PLC0415 - as above
+
+            print(shell_code(words))  # noqa: T201
+            return 0
+    called = _known(argv)
+    if not called:
+        raise ConfigError(_unknown(argv))
+    return _command(called, argv[len(called.split()) :])
+
+
+def _known(argv: Sequence[str]) -> str:
+    """Return the words that name a command, such as `select` or `stage search`; no words where there is none."""
+    match argv:
+        case ["stage", name, *_] if name in STAGES:
+            return f"{STAGE} {name}"
+        case [name, *_] if name in COMMANDS or (name in BUILT_IN and name != STAGE):
+            return name
+    return ""
+
+
+def _unknown(argv: Sequence[str]) -> str:
+    """Return why no command is called so."""
+    match argv:
+        case ["stage", name, *_]:
+            return f"unknown stage '{name}'; {suggest(name, STAGES)}."
+        case [name, *_] if name in STAGES:
+            return f"'{name}' is a stage of the workflow; run snakemake, or write kareus {STAGE} {name}."
+        case [name, *_]:
+            return f"unknown command '{name}'; {suggest(name, (*COMMANDS, *BUILT_IN))}; see kareus help."
+    raise AssertionError(argv)
+
+
+def _command(words: str, arguments: Sequence[str]) -> int:
+    """Parse the arguments of a command, and run it."""
+    from kareus.cli.parser import parser_of  # noqa: PLC0415 - the overview does without
+
+    speaker = _Speaker(sys.stdout)
+    speaker.setFormatter(_Printable("%(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[speaker])
+    parsed = parser_of(words).parse_intermixed_args(arguments)
+    code: int | None = importlib.import_module(EVERY[words].module).run(parsed)
+    return code or 0
+
+
+def _refused(line: str) -> int:
+    print(one_line(line), file=sys.stderr)  # noqa: T201
+    return REFUSED
+
+
+class _Speaker(logging.StreamHandler[TextIO]):
+    """Writes log lines to a stream, and raises where it is closed, which ends the command."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
+        """Raise errors of writing to the caller that logged, instead of printing a traceback for each line."""
+        raise  # noqa: PLE0704 - called where the exception is being handled
+
+
+class _Printable(logging.Formatter):
+    """Escapes in what stages log, line by line, what would do something to a terminal."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the message."""
+        return printable_lines(super().format(record))

@@ -1,0 +1,75 @@
+"""The commands: names, modules and purposes, in the order and the groups in which the help lists them.
+
+A module of a command has `add_arguments(parser)` and `run(arguments)`. It is imported only when the command is called.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One command."""
+
+    module: str
+    purpose: str
+    """What it does, as a clause without a full stop."""
+
+
+FIRST_LOOK = {
+    "plan": Command("kareus.cli.plan", "plan workloads in one process, without the workflow, and print what they save"),
+    "predict": Command("kareus.fidelity.predict_stage", "predict time, energy and memory of an iteration in a second"),
+    "resolve": Command("kareus.workload.stage", "list the workloads of overrides and sweeps, and what does not fit"),
+}
+RESULTS = {
+    "results": Command("kareus.report.listing", "list what was planned, newest first"),
+    "select": Command("kareus.plans.stage", "choose a point of the frontier and write its plan"),
+    "check-plan": Command("kareus.plans.check_stage", "check a plan against its workload and frontiers"),
+    "export": Command("kareus.export.stage", "write a plan in the format of another tool"),
+    "train": Command("kareus.training.stage", "train a workload, by a plan or without"),
+}
+CAMPAIGNS = {
+    "campaign": Command("kareus.campaign.stage", "list what belongs to a campaign, and what cannot run"),
+    "emulate": Command("kareus.emulate.stage", "emulate fleets of pipelines: scaling, stragglers, power caps, hours"),
+    "verify": Command("kareus.verify.stage", "recheck everything in a folder, and remove what is damaged"),
+}
+GPUS = {
+    "clocks": Command("kareus.device.stage", "show the GPUs' clocks, or restore those that a killed run left locked"),
+    "validate": Command("kareus.fidelity.stage", "compare predictions with a file of measured frontiers or reductions"),
+    "fit": Command("kareus.fidelity.fit_stage", "fit a GPU's coefficients to measured frontiers or reductions"),
+}
+GROUPS = {
+    "A first look": FIRST_LOOK,
+    "Plans and results": RESULTS,
+    "Many workloads": CAMPAIGNS,
+    "GPUs and the GPU model": GPUS,
+}
+"""Commands that people type, by heading."""
+
+COMMANDS = {name: command for group in GROUPS.values() for name, command in group.items()}
+"""Commands that people type."""
+
+STAGES = {
+    "partition": Command("kareus.partition.stage", "extract the operator graph of a block and its partitions"),
+    "schedule": Command("kareus.schedule.stage", "enumerate the search space of every partition"),
+    "profile": Command("kareus.profile.stage", "measure components and whole instructions"),
+    "sweep": Command("kareus.sweep.stage", "measure a partition over and over under windows and cooldowns"),
+    "search": Command("kareus.search.stage", "search the candidates of one partition"),
+    "frontier": Command("kareus.frontier.stage", "compose microbatch frontiers"),
+    "pipeline": Command("kareus.pipeline.stage", "solve iteration frontiers"),
+    "end-to-end": Command("kareus.training.end_to_end_stage", "run the fastest plan of every method"),
+    "report": Command("kareus.report.workload.stage", "write the summary and the page of a workload"),
+    "report-fleets": Command("kareus.report.fleet.stage", "write the summary and the page of emulated fleets"),
+    "report-campaign": Command("kareus.report.campaign.stage", "write the report on a campaign: a folder to hand on"),
+}
+"""Stages that only the workflow calls, as `kareus stage NAME`."""
+
+STAGE, HELP, COMPLETION = "stage", "help", "completion"
+BUILT_IN = {
+    STAGE: "run one stage of the workflow, with explicit paths; `kareus help stage` lists them",
+    HELP: "print this overview, or the help of a command",
+    COMPLETION: "print what makes a shell complete commands: bash, zsh or fish",
+}
+"""Commands that the command line itself has, with their purposes."""
+
+EVERY = COMMANDS | {f"{STAGE} {name}": stage for name, stage in STAGES.items()}
+"""Commands and stages by what is typed after `kareus`, such as `select` or `stage search`."""

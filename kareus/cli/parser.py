@@ -1,0 +1,45 @@
+"""Parsers of commands: argparse, with errors in one line."""
+
+import argparse
+import importlib
+import os
+import re
+import sys
+from typing import Any, NoReturn
+
+from kareus.cli.commands import EVERY
+from kareus.errors import one_line
+
+_MISSING = "the following arguments are required: "
+
+
+def parser_of(words: str) -> argparse.ArgumentParser:
+    """Return the parser of a command, such as `select` or `stage search`; imports the command's module."""
+    command = EVERY[words]
+    purpose = f"{command.purpose[0].upper()}{command.purpose[1:]}."
+    parser = _Parser(prog=f"kareus {words}", description=purpose, allow_abbrev=False)
+    importlib.import_module(command.module).add_arguments(parser)
+    return parser
+
+
+class _Parser(argparse.ArgumentParser):
+    """Speaks once on each machine, where torchrun starts several ranks with the same arguments."""
+
+    def print_help(self, file: Any = None) -> None:
+        """Print how the command is used."""
+        if _speaks():
+            super().print_help(file)
+
+    def error(self, message: str) -> NoReturn:
+        """Print in one line what is wrong with the arguments, and exit with 2."""
+        if _speaks():
+            said = re.sub(r"^argument ([^:]+): ", r"\1: ", message)
+            if message.startswith(_MISSING):
+                said = f"{message.removeprefix(_MISSING)}: missing"
+            print(one_line(f"{self.prog}: {said}; see {self.prog} --help."), file=sys.stderr)  # noqa: T201
+        raise SystemExit(2)
+
+
+def _speaks() -> bool:
+    """Whether this is the first process of a machine's, or the only one."""
+    return os.environ.get("LOCAL_RANK", "0") == "0"

@@ -1,0 +1,137 @@
+"""Command `plan`: a first look at workloads in one process, without the workflow.
+
+It resolves, plans, selects and, where there is a folder for it, writes the tables, the plan and the page of each
+workload. It never writes into results of the workflow: Snakemake remains the only scheduler, and measurements that are
+to be kept are its own.
+"""
+
+import argparse
+import contextlib
+import io
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+from kareus.artifacts.layout import WorkloadFolder
+from kareus.artifacts.outputs import check_folder
+from kareus.artifacts.records import suggest
+from kareus.errors import ConfigError
+from kareus.plans.run_totals import check_tokens, run_totals
+from kareus.plans.selectors import parse_selector
+from kareus.workload.config import Workload
+from kareus.workload.resolve import CONFIG_DIR, check_any_accepted, resolve
+
+logger = logging.getLogger(__name__)
+
+MARKS = ("measurements", "campaigns", "workloads.parquet")
+"""What only a folder of results of the workflow has."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the overrides, the request and the output."""
+    parser.add_argument(
+        "overrides",
+        nargs="*",
+        default=[],
+        metavar="KEY=VALUE",
+        help="Hydra overrides and sweeps, such as gpu=h200 microbatch_size=8,16 (default: the default workload)",
+    )
+    parser.add_argument("--select", default="fastest", help="selector, as of `kareus select` (default: fastest)")
+    parser.add_argument("--method", default="kareus", help="whose frontier to select from (default: kareus)")
+    parser.add_argument("--tokens", type=float, help="also print what training on so many tokens takes")
+    parser.add_argument("--config-dir", type=Path, default=CONFIG_DIR, help="Hydra groups (default: config)")
+    text = "folder for a folder of each workload: tables, plan and page (default: nothing is written)"
+    parser.add_argument("--output", type=Path, metavar="FOLDER", help=text)
+    parser.add_argument("--force", action="store_true", help="make missing folders, and replace what is there")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Plan every workload that can run, one after the other."""
+    parse_selector(arguments.select)
+    if arguments.tokens is not None:
+        check_tokens(arguments.tokens)
+    if arguments.output is not None:
+        check_folder(arguments.output, force=arguments.force)
+        check_not_results(arguments.output)
+    resolved = resolve(arguments.overrides, arguments.config_dir)
+    check_any_accepted(resolved)
+    for one in resolved:
+        if one.workload is None:
+            logger.info("%s: refused: %s", one.name, one.refusal)
+        else:
+            _plan(one.name, one.workload, arguments)
+
+
+def check_not_results(output: Path) -> None:
+    """Check that a folder is neither results of the workflow nor in them.
+
+    Raises:
+        ConfigError: it is.
+    """
+    here = output.resolve()
+    results = [folder for folder in (here, *here.parents) if any((folder / mark).exists() for mark in MARKS)]
+    if results or here.is_relative_to(Path("results").resolve()):
+        raise ConfigError(
+            f"--output {output}: belongs to the workflow, and only snakemake writes there; give another folder, such "
+            "as --output look."
+        )
+
+
+def _plan(name: str, workload: Workload, arguments: argparse.Namespace) -> None:
+    """Plan one workload, print the answer, and write its folder."""
+    from kareus.pipeline.methods import check_method  # noqa: PLC0415 - the solver, for which bad overrides need not wait
+    from kareus.plans.answer import answer_of, no_limit  # noqa: PLC0415 - as above
+    from kareus.plans.build import select_plan  # noqa: PLC0415
+    from kareus.plans.file import write_plan  # noqa: PLC0415
+    from kareus.plans.planned_folder import write_planned  # noqa: PLC0415
+    from kareus.plans.planning import plan_tables  # noqa: PLC0415
+
+    check_method(arguments.method)
+    selector = parse_selector(arguments.select)
+    logger.info("%s: planning ...", name)
+    with _quiet():
+        planned = plan_tables(workload)
+    frontiers = planned.frontiers
+    if arguments.method not in frontiers.methods:
+        raise ConfigError(f"--method {arguments.method}: not planned; {suggest(arguments.method, frontiers.methods)}.")
+    plan = select_plan(workload, frontiers, arguments.select, arguments.method, name=name)
+    logger.info("%s [%s]", answer_of(plan, planned.iteration).sentence, planned.testbed.label)
+    beyond = no_limit(selector, frontiers.plans(arguments.method))
+    if beyond is not None:
+        logger.info("%s", beyond)
+    if arguments.tokens is not None:
+        logger.info("%s", run_totals(plan.prediction, workload, arguments.tokens, selector.prices))
+    if arguments.output is not None:
+        folder = WorkloadFolder(arguments.output / name)
+        write_planned(folder, workload, planned)
+        path = folder.plan(arguments.select, arguments.method)
+        write_plan(path, plan)
+        page = write_report(folder, path, searches=list(planned.searches), force=arguments.force)
+        logger.info("plan   %s\npage   %s", path, page)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep back what stages log, such as a line for each round of a search."""
+    stages = logging.getLogger("kareus")
+    before = stages.level
+    stages.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        stages.setLevel(before)
+
+
+def write_report(folder: WorkloadFolder, plan: Path, searches: list[str], *, force: bool) -> Path:
+    """Write the report on a folder, as `kareus stage report` does; returns the path of its page."""
+    from kareus.report.workload import stage  # noqa: PLC0415 - only where a report is written
+
+    words = ["--title", folder.name, "--config", folder.config("plan"), "--iteration", folder.iteration]
+    words += ["--microbatch", folder.microbatch, "--plans", plan, "--output", folder.path / "report"]
+    for table in ("candidates", "rounds", "proposals"):
+        words += [f"--{table}", *(folder.path / "search" / name / f"{table}.parquet" for name in searches)]
+    parser = argparse.ArgumentParser()
+    stage.add_arguments(parser)
+    with contextlib.redirect_stdout(io.StringIO()):  # the summary, which is in its file too
+        stage.run(parser.parse_args([*map(str, words), *["--force"] * force]))
+    return folder.path / "report/page.html"

@@ -1,0 +1,78 @@
+"""Command `predict`: print what iterations of workloads take by the GPU model alone, without search or measurement."""
+
+import argparse
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kareus.artifacts.records import to_plain
+from kareus.errors import printable
+from kareus.gpu_model.trust import trust
+from kareus.workload.config import Workload
+from kareus.workload.resolve import CONFIG_DIR, check_any_accepted, resolve
+
+if TYPE_CHECKING:
+    from kareus.fidelity.workload_prediction import Prediction
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the workloads and how they run."""
+    parser.add_argument(
+        "overrides",
+        nargs="*",
+        default=[],
+        metavar="KEY=VALUE",
+        help="Hydra overrides and sweeps, such as gpu=h200 microbatch_size=8,16 (default: the default workload)",
+    )
+    parser.add_argument("--method", default="sequential", help="sequential (default) or nanobatching")
+    parser.add_argument("--frequency", type=int, metavar="MHZ", help="clock of all GPUs in MHz (default: the maximum)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object a line instead of text")
+    parser.add_argument("--config-dir", type=Path, default=CONFIG_DIR, help="Hydra groups (default: config)")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Predict and print every workload; one that cannot run is printed with its reason."""
+    resolved = resolve(arguments.overrides, arguments.config_dir)
+    check_any_accepted(resolved)
+    from kareus.fidelity.workload_prediction import predict  # noqa: PLC0415 - bad overrides need not wait for it
+
+    for number, one in enumerate(resolved):
+        if one.workload is None:
+            refused = {"workload": one.name, "refused": one.refusal}
+            lines = [json.dumps(refused) if arguments.json else f"{one.name}: refused: {one.refusal}"]
+        else:
+            found = predict(one.workload, arguments.method, arguments.frequency)
+            if arguments.json:
+                lines = [json.dumps({"workload": one.name, **to_plain(found)}, allow_nan=False)]
+            else:
+                lines = [*([""] if number else []), *prediction_lines(one.name, one.workload, found)]
+        print("\n".join(map(printable, lines)))  # noqa: T201 - the answer of the command
+
+
+def prediction_lines(name: str, workload: Workload, found: "Prediction") -> Iterator[str]:
+    """Yield a prediction for people, in lines of at most 100 columns but for the first."""
+    memory, collectives = found.memory, found.collectives
+    yield f"{name}: {found.method} at {found.frequency_mhz} MHz [GPU model of {workload.gpu.name}]"
+    yield f"{trust(workload.gpu)}"
+    yield (
+        f"iteration    {found.time_s:.3f} s, {found.energy_j / 1e3:.2f} kJ on {workload.parallelism.gpus} GPUs; "
+        f"{found.tokens_per_s:,.0f} tokens/s, {1e3 * found.joules_per_token:.1f} mJ/token, MFU {100 * found.mfu:.1f} %"
+    )
+    yield f"memory       {memory.total_gib:.1f} of {workload.gpu.memory_gib:.1f} GiB on stage {memory.stage}"
+    yield (
+        f"collectives  {collectives.alone_s:.3f} s alone, {collectives.hidden_s:.3f} s of it beside computation, "
+        f"{collectives.exposed_s:.3f} s exposed"
+    )
+    yield ""
+    yield "stage  layers  forward s  backward s  waiting s  energy kJ"
+    for stage in found.stages:
+        yield (
+            f"{stage.stage:>5}  {stage.layers:>6}  {stage.forward_s:>9.3f}  {stage.backward_s:>10.3f}  "
+            f"{stage.bubble_s:>9.3f}  {stage.energy_j / 1e3:>9.2f}"
+        )
+    yield ""
+    width = max(len("component"), *(len(component.name) for component in found.components))
+    yield f"{'component':<{width}}  time s  energy kJ"
+    for component in found.components:
+        yield f"{component.name:<{width}}  {component.time_s:>6.3f}  {component.energy_j / 1e3:>9.2f}"

@@ -1,0 +1,96 @@
+"""The answer that a plan is: what it saves against Megatron-LM style execution, in one sentence."""
+
+from dataclasses import dataclass
+
+import polars as pl
+
+from kareus.pipeline.compare import OURS, THROUGHPUT_BASELINE, fastest_plan
+from kareus.plans.document import Plan
+from kareus.plans.selectors import LIMITED, Selector, absolute_limit, measures_of
+
+BASELINE = "Megatron-LM style execution"
+"""What the method `sequential` is, to people who do not know its name."""
+SAME_PERCENT = 0.05
+"""Differences below this are none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """A plan beside the fastest plan of `sequential`; energies are of all GPUs."""
+
+    selector: str
+    method: str
+    time_s: float
+    energy_j: float
+    baseline_time_s: float
+    baseline_energy_j: float
+
+    @property
+    def time_reduction_percent(self) -> float:
+        """Time saved; negative where the plan is slower."""
+        return 100 * (1 - self.time_s / self.baseline_time_s)
+
+    @property
+    def energy_reduction_percent(self) -> float:
+        """Energy saved; negative where the plan uses more."""
+        return 100 * (1 - self.energy_j / self.baseline_energy_j)
+
+    @property
+    def sentence(self) -> str:
+        """The answer in words."""
+        of = "" if self.method == OURS else f" of {self.method}"
+        time, energy = (
+            _compared(self.time_reduction_percent, "time"),
+            _compared(self.energy_reduction_percent, "energy"),
+        )
+        return (
+            f"plan {self.selector}{of}: {time} and {energy} than {BASELINE}: {self.time_s:.3f} s and "
+            f"{self.energy_j / 1e3:.2f} kJ an iteration instead of {self.baseline_time_s:.3f} s and "
+            f"{self.baseline_energy_j / 1e3:.2f} kJ"
+        )
+
+
+def answer_of(plan: Plan, iteration: pl.DataFrame) -> Answer:
+    """Return the answer that `plan` is, beside the table `ITERATION` of its workload.
+
+    Raises:
+        ArtifactError: the table lacks the baseline.
+    """
+    baseline = fastest_plan(iteration, THROUGHPUT_BASELINE)
+    return Answer(
+        selector=plan.selector,
+        method=plan.method,
+        time_s=plan.prediction.time_s,
+        energy_j=plan.prediction.energy_j,
+        baseline_time_s=baseline["time_s"],
+        baseline_energy_j=baseline["energy_j"],
+    )
+
+
+def no_limit(selector: Selector, plans: pl.DataFrame) -> str | None:
+    """Return in words that the limit of a selector lies beyond the frontier; None where it limits something.
+
+    Args:
+        selector: the request.
+        plans: rows of `ITERATION` of one method.
+    """
+    limit = absolute_limit(selector, plans)
+    if limit is None:
+        return None
+    measure, unit = LIMITED[selector.goal]
+    most = max(
+        measures_of(row["time_s"], row["energy_j"])[measure] for row in plans.select("time_s", "energy_j").to_dicts()
+    )
+    if limit <= most:
+        return None
+    end, same = ("slowest", "min-energy") if measure == "time_s" else ("fastest", "fastest")
+    return (
+        f"{selector.goal}: {limit:.6g} {unit} lies beyond the frontier, whose {end} plan has {most:.6g} {unit}; any "
+        f"{selector.goal} from there on gives the plan of `{same}`"
+    )
+
+
+def _compared(reduction_percent: float, what: str) -> str:
+    if abs(reduction_percent) < SAME_PERCENT:
+        return f"no more {what}"
+    return f"{abs(reduction_percent):.1f} % {'less' if reduction_percent > 0 else 'more'} {what}"

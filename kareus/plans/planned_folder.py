@@ -1,0 +1,54 @@
+"""Writing what was planned in one process as a folder of a workload, with the tables that the workflow writes there.
+
+Commands that take such a folder (`select`, `check-plan`, `export`, `train`) then work on it.
+"""
+
+import polars as pl
+
+from kareus.artifacts.files import write_text
+from kareus.artifacts.layout import WorkloadFolder
+from kareus.artifacts.provenance import Provenance
+from kareus.artifacts.records import content_hash
+from kareus.artifacts.tables import TableSchema, write_table
+from kareus.frontier.config import frontier_hash
+from kareus.frontier.tables import MICROBATCH
+from kareus.partition.config import subject_of
+from kareus.partition.extract import partitions_of
+from kareus.partition.rows import partition_rows, segment_rows
+from kareus.partition.tables import PARTITIONS, SEGMENTS
+from kareus.pipeline.tables import ITERATION
+from kareus.plans.planning import PlannedTables
+from kareus.schedule.tables import SPACE, space_frame
+from kareus.search.tables import CANDIDATES, PROPOSALS, ROUNDS
+from kareus.workload.config import Workload
+from kareus.workload.slices import cut, slice_text
+
+
+def write_planned(folder: WorkloadFolder, workload: Workload, planned: PlannedTables) -> None:
+    """Write the configuration and the tables of a workload below `folder`."""
+    subject = subject_of(workload)
+
+    def write(place: str, schema: TableSchema, frame: pl.DataFrame, config_hash: str, *, measured: bool = True) -> None:
+        origin = Provenance(config_hash=config_hash, subject=subject)
+        if measured:
+            origin = Provenance(config_hash=config_hash, subject=subject, testbed=planned.testbed, seed=workload.seed)
+        write_table(folder.path / place, frame, schema, origin)
+
+    def slice_hash(stage: str) -> str:
+        return content_hash(cut(workload, stage))
+
+    partitions = partitions_of(planned.graphs, cut(workload, "partition"))
+    extracted = (
+        ("segments", SEGMENTS, segment_rows(planned.graphs)),
+        ("partitions", PARTITIONS, partition_rows(partitions)),
+    )
+    write_text(folder.path / "config/plan.yaml", slice_text(workload, "plan"))
+    for name, schema, rows in extracted:
+        write(f"partition/{name}.parquet", schema, schema.frame(rows), slice_hash("partition"), measured=False)
+    spaces = space_frame(planned.spaces.values())
+    write("schedule/space.parquet", SPACE, spaces, slice_hash("schedule"), measured=False)
+    for name, tables in planned.searches.items():
+        for schema, frame in ((CANDIDATES, tables.candidates), (ROUNDS, tables.rounds), (PROPOSALS, tables.proposals)):
+            write(f"search/{name}/{schema.name}.parquet", schema, frame, slice_hash("search"))
+    write("frontier/microbatch.parquet", MICROBATCH, planned.microbatch, frontier_hash(workload))
+    write("pipeline/iteration.parquet", ITERATION, planned.iteration, slice_hash("pipeline"))
