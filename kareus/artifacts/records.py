@@ -20,6 +20,8 @@ from kareus.errors import ConfigError
 
 Record = TypeVar("Record")
 
+PLAIN = frozenset((str, int, float, bool, type(None)))
+"""Types of plain scalars; not those derived from them, such as enums of texts."""
 LEAST_INTEGER, MOST_INTEGER = -(2**63), 2**63 - 1
 """Whole numbers that 64 bits hold."""
 MOST_DIGITS = 20
@@ -30,6 +32,8 @@ MOST_NESTED = 100
 
 def to_plain(value: Any) -> Any:
     """Return `value` as dicts, lists and scalars. Records become dicts in field order, enums their values."""
+    if type(value) in PLAIN:  # most values are, and what else a value may be takes long to ask
+        return value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: to_plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, Enum):

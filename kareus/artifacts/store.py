@@ -2,8 +2,8 @@
 
 Snakemake deletes a job's outputs before it starts it again, so measurements are kept apart from them, on
 shelves named by the content of what was measured. A shelf is a folder with one Parquet table and a
-journal of the rows appended since: a sealed line of JSON each, synced to disk. Closing (or the next
-opening) folds the journal into the table.
+journal of the rows appended since: a sealed line of JSON each, synced to disk at most every
+`SYNC_EVERY_S`. Closing (or the next opening) folds the journal into the table.
 
 A damaged line or table is never read and never deleted: it is set aside in a file `*.damaged` beside
 its place, and what it held is measured again.
@@ -13,6 +13,7 @@ import json
 import logging
 import math
 import os
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -39,6 +40,12 @@ logger = logging.getLogger(__name__)
 
 JOURNAL = "journal.jsonl"
 """Name of the journal of every shelf."""
+SYNC_EVERY_S = 0.1
+"""Least time between two syncs of a journal.
+
+Rows of real GPUs take seconds each, so each is synced. Hundreds of simulated ones a second would wait for the disk
+longer than for what they are; a power cut costs those of a tenth of a second.
+"""
 
 
 class Shelf:
@@ -53,6 +60,7 @@ class Shelf:
         self._provenance = provenance
         self._testbed = content_hash((provenance.testbed, provenance.seed))
         self._rows: dict[tuple[Any, ...], Row] = {}
+        self._synced_s = -math.inf
 
     def __enter__(self) -> Self:
         """Take the lock, clear away what a kill left half written, and read what is there.
@@ -91,7 +99,7 @@ class Shelf:
         return self._rows.get(tuple(key))
 
     def append(self, row: Row) -> None:
-        """Add a row; when this returns, a kill cannot lose it.
+        """Add a row; when this returns, a kill cannot lose it, nor a power cut unless one was just synced.
 
         Raises:
             ArtifactError: the row does not follow the schema; it is not added.
@@ -102,7 +110,9 @@ class Shelf:
         line = sealed({"schema_version": self._schema.version, "testbed": self._testbed, "row": row})
         self._handle.write(json.dumps(line, allow_nan=False).encode() + b"\n")
         self._handle.flush()
-        os.fsync(self._handle.fileno())
+        if time.perf_counter() - self._synced_s >= SYNC_EVERY_S:
+            os.fsync(self._handle.fileno())
+            self._synced_s = time.perf_counter()
         self._remember(row)
 
     def _remember(self, row: Row) -> None:

@@ -8,6 +8,7 @@ import textwrap
 import polars as pl
 import pytest
 
+from kareus.artifacts import store
 from kareus.artifacts.provenance import Provenance, TestbedIdentity
 from kareus.artifacts.records import content_hash
 from kareus.artifacts.seals import sealed
@@ -263,6 +264,18 @@ def test_a_new_journal_and_its_folders_survive_a_power_cut(tmp_path, monkeypatch
         names = {(found.stat().st_dev, found.stat().st_ino) for found in (folder, *list(folder.parents)[:3])}
         assert names <= set(synced)
         assert synced[-1] == (folder.stat().st_dev, folder.stat().st_ino)  # once the journal was there
+
+
+@pytest.mark.parametrize(("every_s", "syncs"), [(0.0, 5), (3600.0, 1)])
+def test_rows_are_synced_no_more_often_than_useful(tmp_path, monkeypatch, every_s, syncs):
+    monkeypatch.setattr(store, "SYNC_EVERY_S", every_s)
+    with shelf(tmp_path) as rows:
+        synced = []
+        monkeypatch.setattr(os, "fsync", synced.append)
+        for key in range(5):
+            rows.append({"key": key, "value": 1.0})
+        assert len(synced) == syncs
+        monkeypatch.undo()
 
 
 def test_lists_are_checked_by_item_and_nullable_may_be_empty(tmp_path, caplog):

@@ -82,7 +82,8 @@ def sweep(problem: Problem, lanes: int, pick: Pick) -> Choices:
             np.maximum(start_s, received_s, out=start_s)
         chosen = pick(wave.members, start_s)
         choices[wave.members] = chosen
-        ends_s[wave.members] = start_s + points.seconds[points.first[wave.members] + chosen]
+        start_s += points.seconds[points.first[wave.members] + chosen]
+        ends_s[wave.members] = start_s
     return choices
 
 
@@ -102,15 +103,13 @@ def slowest_within(problem: Problem, members: Indices, windows_s: Array) -> Choi
 
 def times_s(problem: Problem, choices: Choices) -> Array:
     """Seconds of each instruction; shape (instructions, lanes)."""
-    points = problem.table
-    return np.asarray(points.seconds[points.first + choices])
+    return np.array([p.seconds[own] for p, own in zip(problem.point_sets, choices, strict=True)])
 
 
 def energies_in_time_j(problem: Problem, choices: Choices, deadlines_s: Array) -> Array:
     """Joules of all GPUs over the iteration, by lane; infinite where the makespan exceeds its deadline by any digit."""
-    points = problem.table
-    places = points.first + choices
-    seconds = points.seconds[places]
+    seconds = times_s(problem, choices)
     makespans_s = (earliest_starts_s(problem, seconds) + seconds).max(axis=0)
-    energies_j = points.joules[places].sum(axis=0) + problem.waiting_power_w * makespans_s
+    joules = [p.joules[own] for p, own in zip(problem.point_sets, choices, strict=True)]
+    energies_j = np.sum(joules, axis=0) + problem.waiting_power_w * makespans_s
     return np.where(makespans_s <= deadlines_s, energies_j, np.inf)
