@@ -57,6 +57,9 @@ one('[data-table="iteration"] tbody button').click();
 seen.shown = one("#selected h3").textContent;
 const methods = all("table.sortable").find((t) => t.caption.textContent.startsWith("Max throughput"));
 const column = () => [...methods.tBodies[0].rows].map((r) => Number.parseFloat(r.cells[1].textContent));
+const savings = () => [...methods.tBodies[0].rows].map((r) => r.cells[5].textContent);
+all("th button", methods)[5].click();
+seen.savings = savings();
 all("th button", methods)[1].click();
 seen.sorted = [column(), methods.tHead.rows[0].cells[1].getAttribute("aria-sort")];
 const search = document.getElementById("search");
@@ -140,6 +143,7 @@ def test_tables_sort_by_a_column(read):
     values, order = read["sorted"]
     assert values == sorted(values)
     assert order == "ascending"
+    assert read["savings"] == ["-10.0 %", "-10.0 %", "0.0 %", "25.0 %", "\u2013"]  # what has no number comes last
 
 
 def test_a_price_is_worked_into_the_savings(read):

@@ -102,7 +102,13 @@ function tableOf({ title, heads, data: datasets }) {
   return html("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": title }, table);
 }
 
-// Tables that sort by a click on a head, or Enter; numbers as numbers, whatever their unit.
+/** The number that a cell begins with, in base units: 8 kW is 8,000. */
+function numberIn(text) {
+  const [, digits, prefix] = text.replaceAll(",", "").match(/^(-?[\d.]+(?:e[+-]?\d+)?)\s*([GMkm]?)(?:[WJs]\b)?/) ?? [];
+  return Number.parseFloat(digits) * ({ G: 1e9, M: 1e6, k: 1e3, m: 1e-3 }[/[WJs]$/.test(text) ? prefix : ""] ?? 1);
+}
+
+// Tables that sort by a click on a head, or Enter.
 function sortable(table) {
   const heads = [...table.tHead.rows].at(-1).cells;
   [...heads].forEach((head, column) => {
@@ -112,10 +118,13 @@ function sortable(table) {
       const down = head.getAttribute("aria-sort") === "ascending" ? -1 : 1;
       for (const other of heads) other.removeAttribute("aria-sort");
       head.setAttribute("aria-sort", down === 1 ? "ascending" : "descending");
-      const key = (row) => row.cells[column].textContent.trim();
-      const number = (text) => Number.parseFloat(text.replaceAll(",", "").replace("−", "-"));
-      const compare = (a, b) => (Number.isNaN(number(a) - number(b)) ? a.localeCompare(b) : number(a) - number(b));
-      table.tBodies[0].append(...[...table.tBodies[0].rows].sort((a, b) => down * compare(key(a), key(b))));
+      const text = (row) => row.cells[column]?.textContent.trim() ?? "";
+      const order = (a, b) => {
+        const [m, n] = [a, b].map((row) => numberIn(text(row)));
+        if (Number.isNaN(m) && Number.isNaN(n)) return down * text(a).localeCompare(text(b));
+        return Number.isNaN(m) - Number.isNaN(n) || down * (m - n); // what has no number comes last
+      };
+      table.tBodies[0].append(...[...table.tBodies[0].rows].sort(order));
     });
   });
 }
@@ -150,6 +159,17 @@ const less = (value, before, of) => {
   return percent ? `${Math.abs(percent)} % ${percent > 0 ? "less" : "more"} ${of}` : `the same ${of}`;
 };
 
+/** Buttons for the chosen plans, where there are several. */
+function otherPlans(shown) {
+  if (data.chosen.length < 2) return [];
+  const buttons = data.chosen.map((chosen, i) => {
+    const button = html("button", { type: "button", "aria-pressed": `${chosen.name === shown.name}` }, `${i + 1}: ${chosen.selector}`);
+    button.addEventListener("click", () => choose(planOfChosen(chosen)));
+    return button;
+  });
+  return [html("p", { class: "buttons", role: "group", "aria-label": "Chosen plans" }, ...buttons)];
+}
+
 function choose(plan) {
   const { baseline, tokens, workload } = data;
   const method = plan.method === "kareus" ? "" : ` --method ${plan.method}`;
@@ -162,6 +182,7 @@ function choose(plan) {
   ];
   const saved = `${less(plan.time_s, baseline.time_s, "time")} and ${less(plan.energy_j, baseline.energy_j, "energy")} than the baseline`;
   document.getElementById("selected").replaceChildren(
+    ...otherPlans(plan),
     html("h3", {}, `${plan.file ? "Chosen plan" : "Plan"}: ${plan.method}, ${plan.selector}`),
     html("p", {}, `${facts.join(", ")}: ${saved}.`),
     html("p", { class: "buttons" }, ...(plan.file ? [html("a", { class: "button", href: plan.file, download: "" }, "plan.json")] : [copy]), html("code", {}, command)),
@@ -215,8 +236,12 @@ form?.addEventListener("input", work);
 document.addEventListener("click", async ({ target }) => {
   const button = target.closest("[data-copy]");
   if (!button) return;
-  await navigator.clipboard?.writeText(button.dataset.copy);
-  button.textContent = "Copied";
+  try {
+    await navigator.clipboard.writeText(button.dataset.copy);
+    button.textContent = "Copied";
+  } catch {
+    button.textContent = "Cannot copy: mark the text";
+  }
 });
 
 if (data.chosen) choose(planOfChosen(data.chosen[0]));
