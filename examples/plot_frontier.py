@@ -7,10 +7,7 @@ The body of `plot` fits in a cell of a notebook.
 
 import sys
 
-import matplotlib
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
+import altair as alt
 
 import kareus
 from kareus.errors import KareusError
@@ -18,16 +15,21 @@ from kareus.errors import KareusError
 
 def plot(folder: str, path: str) -> None:
     """Write the figure of the results in `folder` to `path`."""
-    frontiers = kareus.open_results(folder)["iteration"].sort("time_s").collect()
-    workloads = frontiers.partition_by("workload", maintain_order=True)
-    figure, axes = plt.subplots(1, len(workloads), figsize=(6 * len(workloads), 4), squeeze=False, layout="constrained")
-    for axis, own in zip(axes[0], workloads, strict=True):
-        for (method,), plans in own.group_by("method", maintain_order=True):
-            axis.plot(plans["time_s"], plans["energy_j"] / 1e3, marker=".", label=method)
-        axis.set(xlabel="iteration time (s)", ylabel="energy (kJ)")
-        axis.set_title(f"{own['workload'][0]}\n{own['testbed'][0]}", fontsize=8)
-        axis.legend(fontsize=7)
-    figure.savefig(path, dpi=150)
+    tables = kareus.open_results(folder)
+    frontiers = (
+        tables["iteration"].sort("time_s").select("workload", "testbed", "method", "time_s", "energy_j").collect()
+    )
+    charts = [
+        alt.Chart(alt.InlineData(values=own.to_dicts()), title=[own["workload"][0], own["testbed"][0]])
+        .mark_line(point=True)
+        .encode(
+            x=alt.X("time_s:Q", title="iteration time (s)").scale(zero=False),
+            y=alt.Y("energy_j:Q", title="energy (J)").scale(zero=False),
+            color=alt.Color("method:N", title=None),
+        )
+        for own in frontiers.partition_by("workload", maintain_order=True)
+    ]
+    alt.hconcat(*charts).save(path)  # as PNG, SVG, PDF or a page, by the suffix
 
 
 if __name__ == "__main__":

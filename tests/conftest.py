@@ -5,7 +5,7 @@ import os
 import pytest
 from hypothesis import settings
 
-from kareus.partition.trace_cache import CACHE_VARIABLE
+from kareus.artifacts.cache import CACHE_VARIABLE
 
 # No example has to end within a time, since machines are noisy. Examples are the same in each run, so that a failure is
 # the change's; `pytest --hypothesis-profile=exploring`, which `make acceptance` runs, draws new ones.

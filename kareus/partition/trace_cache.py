@@ -1,27 +1,25 @@
 """The trace of each structure, made once: kept in this process, and in a folder for other processes.
 
-The folder is `KAREUS_CACHE` of the environment, else `kareus` in `XDG_CACHE_HOME`, else `~/.cache/kareus`. A file holds
-one structure for one version of the code and of torch, sealed. It may be deleted at any time; one that is damaged is
-ignored and written anew, and where nothing can be written every process traces for itself.
+A file in the folder of caches holds one structure for one version of the code and of torch, sealed. It may be deleted
+at any time; one that is damaged is ignored and written anew, and where nothing can be written every process traces for
+itself.
 """
 
 import hashlib
 import logging
-import os
 from functools import cache
 from importlib import metadata
 from pathlib import Path
 
 import kareus
 from kareus.artifacts import records
+from kareus.artifacts.cache import cache_folder
 from kareus.artifacts.files import read_json, write_text
 from kareus.artifacts.seals import sealed, unsealed
 from kareus.errors import ArtifactError, ConfigError
 from kareus.partition.structure import Structure, probes
 from kareus.partition.template import TraceTemplate, from_plain, template_of, to_plain
 
-CACHE_VARIABLE = "KAREUS_CACHE"
-"""Environment variable with the folder of caches."""
 TRACED_ROOMS = ("graph", "model", "partition")
 """Packages whose code decides what is traced."""
 
@@ -44,17 +42,6 @@ def cached_template(structure: Structure) -> TraceTemplate:
         known = _traced(structure)
         _write(path, known)
     return known
-
-
-def cache_folder() -> Path | None:
-    """Return the folder of caches; None where the environment names none and the user has no home."""
-    own, shared = os.environ.get(CACHE_VARIABLE), os.environ.get("XDG_CACHE_HOME")
-    if own:
-        return Path(own)
-    try:
-        return Path(shared or Path.home() / ".cache") / "kareus"
-    except RuntimeError:  # a user whom the system does not know, as in a container
-        return None
 
 
 def _traced(structure: Structure) -> TraceTemplate:

@@ -1,230 +1,130 @@
-"""Figures as data, declared once for the page and for papers.
+"""What all figures share: the record of a figure, and pieces of Vega-Altair charts.
 
-`static/plot.js` draws a `Plot` as a reader's screen, colour scheme and pointer want it; `drawing.py` draws the same for
-print. One drawing cannot serve both: text that fits a paper's column is too small on a telephone, and a file's colours
-do not follow a reader's scheme.
+A figure is defined once. The page shows it, with the data of the page; `drawing.py` writes it to files. Charts name
+their data instead of holding them, so that both give the same numbers and the page can exchange them.
 """
 
-from dataclasses import dataclass
-from enum import StrEnum
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+import altair as alt
 import polars as pl
 
 from kareus.artifacts.records import to_plain
+from kareus.report.theme import METHODS, UNKNOWN, Look
 
-PALETTE = {
-    "ink": ("#16191d", "#eceef1"),
-    "gray": ("#6f7782", "#98a1ae"),
-    "orange": ("#c26400", "#f0a540"),
-    "purple": ("#a8518a", "#d98fc0"),
-    "green": ("#00855f", "#35c795"),
-    "blue": ("#0067a8", "#5bb3f0"),
-    "vermilion": ("#c8420a", "#ff7f50"),
-    "olive": ("#80701a", "#cdbd5a"),
-}
-"""Colours on light paper and on dark; told apart with the common colour blindnesses, and shapes differ besides."""
-
-
-class Shape(StrEnum):
-    """Mark of a point."""
-
-    CIRCLE = "circle"
-    SQUARE = "square"
-    TRIANGLE = "triangle"
-    DIAMOND = "diamond"
-    WEDGE = "wedge"
-    CROSS = "cross"
-    PLUS = "plus"
-    RING = "ring"
-    NUMBER = "number"
-    """A disc with the value of the column `number`."""
-
-
-class Line(StrEnum):
-    """Line that joins points."""
-
-    STEPS = "steps"
-    """Right, then up or down: what is attainable within a budget, or what holds until it changes."""
-    STRAIGHT = "straight"
-
-
-class Form(StrEnum):
-    """Format of a number in a tooltip."""
-
-    TEXT = "text"
-    COUNT = "count"
-    SECONDS = "seconds"
-    MILLISECONDS = "milliseconds"
-    JOULES = "joules"
-    KILOJOULES = "kilojoules"
-    MEGAJOULES = "megajoules"
-    WATTS = "watts"
-    KILOWATTS = "kilowatts"
-    CELSIUS = "celsius"
-    PERCENT = "percent"
-    LESS_OR_MORE = "lessOrMore"
-    """A reduction in words: 12.0 % less."""
+DIGITS = 7
+"""Significant digits of numbers in figures; the tables beside them have all."""
+WHEEL = "wheel![event.altKey || event.ctrlKey || event.metaKey]"
+"""What zooms: a wheel alone scrolls the page."""
+PANEL_PX = (330, 230)
+"""Width and height of one of several panels in files; the page has its own widths."""
+Tip = tuple[str, str, str]
+"""Column, name with its unit, and format of a line of a tooltip; an empty format is that of text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Style:
-    """Colour of `PALETTE`, and shape of points if they are marked."""
-
-    color: str
-    shape: Shape | None = None
-
-
-UNKNOWN = Style(color="gray", shape=Shape.RING)
-METHOD_STYLES = {
-    "sequential": Style(color="gray", shape=Shape.DIAMOND),
-    "sequential+perseus": Style(color="orange", shape=Shape.SQUARE),
-    "nanobatching": Style(color="purple", shape=Shape.WEDGE),
-    "nanobatching+perseus": Style(color="green", shape=Shape.TRIANGLE),
-    "kareus": Style(color="blue", shape=Shape.CIRCLE),
-    "kareus-without-frequency": Style(color="vermilion", shape=Shape.CROSS),
-    "kareus-without-kernel-schedule": Style(color="olive", shape=Shape.PLUS),
-}
-
-
-def method_style(method: str) -> Style:
-    """Style of a method, the same in every figure."""
-    return METHOD_STYLES.get(method, UNKNOWN)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Axis:
-    """One axis of a panel."""
-
-    column: str
-    label: str
-    """Label with its unit."""
-    scale: float = 1.0
-    """Units of the label in one unit of the column."""
-    from_zero: bool = False
-    """Whether it begins at 0, for what is compared as a whole."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tip:
-    """One line about a point that is pointed at."""
-
-    name: str
-    column: str
-    form: Form
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Series:
-    """Points that look alike, by rising x if they are joined."""
-
-    name: str
-    points: pl.DataFrame
-    style: Style
-    line: Line | None = None
-    faint: bool = False
-    tips: tuple[Tip, ...] = ()
-    """None for points that only lead a line."""
-    title: str | None = None
-    """Column that names a point; the name of the series if there is none."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Panel:
-    """One pair of axes."""
-
-    x: Axis
-    y: Axis
-    series: tuple[Series, ...]
-    title: str = ""
-    note: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plot:
-    """A figure of one or more panels."""
+class Figure:
+    """A figure: an Altair chart of named data."""
 
     name: str
     title: str
     table: str
     """Table among the downloads that holds its numbers."""
-    panels: tuple[Panel, ...]
-    empty: str = "Nothing to show."
-    """Said in place of panels if there are none."""
+    chart: alt.TopLevelMixin
+    data: Mapping[str, pl.DataFrame]
+    """Data by the names that the chart gives them; the first is the table behind the figure."""
+    heads: Mapping[str, str] = field(default_factory=dict)
+    """Names of the columns of the table behind the figure, in order; none shows no table."""
+    zooms: Mapping[str, str] = field(default_factory=dict)
+    """Columns on the axes that zoom, by axis (`x`, `y`)."""
+    note: str = ""
+    empty: str = ""
+    """What to say in place of a figure that has nothing to show."""
+    folder: str = "figures"
 
     @property
-    def file(self) -> str:
-        """Path of its files from the page, without suffix; likewise of other figures."""
-        return f"figures/{self.name}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BarPart:
-    """A part of a bar."""
-
-    name: str
-    style: Style
-    count: int
-    tips: tuple[tuple[str, str], ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bar:
-    """A whole that has parts."""
-
-    name: str
-    parts: tuple[BarPart, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shares:
-    """A figure of bars, each as long as the others, by the shares of its parts."""
-
-    name: str
-    title: str
-    table: str
-    bars: tuple[Bar, ...]
-    empty: str = "Nothing to show."
+    def filters(self) -> bool:
+        """Whether its legend shows and hides marks."""
+        return "'shown'" in str(self.chart.to_dict().get("params"))
 
     @property
     def file(self) -> str:
         """Path of its files from the page, without suffix."""
-        return f"figures/{self.name}"
+        return f"{self.folder}/{self.name}"
 
 
-def plot_data(plot: Plot) -> dict[str, Any]:
-    """A plot as plain data; points go over column by column, which keeps the page small."""
+def chart_of(data: str | None, name: str) -> alt.Chart:
+    """Return a chart of named data, or of its panel's; names of views must not depend on what was drawn before."""
+    return alt.Chart(alt.Undefined if data is None else alt.NamedData(name=data), name=name)
+
+
+def facet_of(data: str, column: str, panels: Sequence[str], *layers: alt.Chart) -> alt.FacetChart:
+    """Return a panel for each value of a column of named data, two in a row; the layers name no data of their own."""
+    return (
+        alt.layer(*layers)
+        .properties(width=PANEL_PX[0], height=PANEL_PX[1])
+        .facet(alt.Facet(f"{column}:N", title=None, sort=list(panels)), columns=2, data=alt.NamedData(name=data))
+        .resolve_scale(x="independent", y="independent")
+    )
+
+
+def columns_of(frame: pl.DataFrame) -> dict[str, list[Any]]:
+    """Return a table as plain columns, numbers rounded to `DIGITS`."""
     return {
-        "file": plot.file,
-        "title": plot.title,
-        "table": plot.table,
-        "empty": plot.empty,
-        "panels": [
-            {
-                "title": panel.title,
-                "note": panel.note,
-                "x": to_plain(panel.x),
-                "y": to_plain(panel.y),
-                "series": [_series(panel, series) for series in panel.series],
-            }
-            for panel in plot.panels
-        ],
+        column.name: [None if v is None else float(f"{v:.{DIGITS}g}") for v in column]
+        if column.dtype.is_float()
+        else to_plain(column.to_list())
+        for column in frame
     }
 
 
-def _series(panel: Panel, series: Series) -> dict[str, Any]:
-    columns = dict.fromkeys((panel.x.column, panel.y.column, *(tip.column for tip in series.tips)))
-    if series.title:
-        columns[series.title] = None
-    if series.style.shape is Shape.NUMBER:
-        columns["number"] = None
+def looks(field_name: str, given: Mapping[str, Look], *, title: str | None = None) -> dict[str, Any]:
+    """Return the encodings `color` and `shape` of a column whose values look as `given`, with one legend for both."""
+    names = list(given)
+    colors, shapes = [look.color for look in given.values()], [look.shape for look in given.values()]
+    legend = alt.Legend(title=title, orient="bottom", columns=4)
     return {
-        "name": series.name,
-        "color": series.style.color,
-        "shape": series.style.shape,
-        "line": series.line,
-        "faint": series.faint,
-        "title": series.title,
-        "tips": [[tip.name, tip.column, tip.form] for tip in series.tips],
-        "points": series.points.select(list(columns)).to_dict(as_series=False),
+        "color": alt.Color(f"{field_name}:N", scale=alt.Scale(domain=names, range=colors), legend=legend),
+        "shape": alt.Shape(f"{field_name}:N", scale=alt.Scale(domain=names, range=shapes), legend=legend),
     }
+
+
+def looks_of(methods: Sequence[str]) -> dict[str, Look]:
+    """Return the looks of methods, in the order of the palette."""
+    known = {method: look for method, look in METHODS.items() if method in methods}
+    return known | {method: UNKNOWN for method in methods if method not in known}
+
+
+def legend_filter(field_name: str, shown: Sequence[str]) -> alt.Parameter:
+    """Return the selection `shown`: a click on an entry of the legend shows or hides its marks."""
+    return alt.selection_point(
+        name="shown",
+        fields=[field_name],
+        bind="legend",
+        toggle="true",
+        empty=False,
+        value=[{field_name: name} for name in shown],
+    )
+
+
+def zoom(*axes: str) -> alt.Parameter:
+    """Return the selection `zoom` of these axes: drag to move, wheel and Ctrl to zoom, double-click to end."""
+    return alt.selection_interval(name="zoom", bind="scales", encodings=list(axes), zoom=WHEEL)
+
+
+def zoom_of(views: Sequence[str], *axes: str) -> alt.TopLevelSelectionParameter:
+    """Return the selection `zoom` of several views that share their axes."""
+    select = alt.IntervalSelectionConfig(type="interval", encodings=list(axes), zoom=WHEEL)
+    return alt.TopLevelSelectionParameter(name="zoom", select=select, bind="scales", views=list(views))
+
+
+def tooltip(tips: Sequence[Tip]) -> list[alt.Tooltip]:
+    """Return the tooltip of a mark."""
+    return [
+        alt.Tooltip(name, type="quantitative", title=title, format=form)
+        if form
+        else alt.Tooltip(name, type="nominal", title=title)
+        for name, title, form in tips
+    ]

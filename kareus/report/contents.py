@@ -4,8 +4,10 @@ from collections.abc import Iterable
 
 WRITTEN_AS = ("csv", "parquet")
 """Kinds of files that every table is written as."""
-PLOTS = ("iteration", "power", "search", "passes", "microbatch")
-"""Figures of every workload, except timelines; each is drawn as SVG and as PDF."""
+DRAWN_AS = ("svg", "pdf", "png")
+"""Kinds of files that every figure is drawn as."""
+PLOTS = ("iteration", "search", "passes", "microbatch")
+"""Figures of every workload, except timelines."""
 TABLES = ("savings", "iteration", "microbatch", "iterations", "timeline", "power", "candidates", "rounds", "proposals")
 FLEET_TABLES = ("fleet", "stragglers", "power_caps", "hours")
 BASELINE = "baseline"
@@ -24,6 +26,10 @@ CAMPAIGN_TABLES = (
 )
 
 
+OVERVIEW = "overview"
+"""Figure of all workloads of a campaign."""
+
+
 def frontiers_name(part: str) -> str:
     """Figure of the frontiers of a campaign's part."""
     return f"frontiers_{part}"
@@ -35,6 +41,7 @@ def campaign_figure_names(members: Iterable[tuple[str, str]]) -> list[str]:
     parts = dict.fromkeys(part for part, kind in members if kind == "workload")
     kinds = {kind for _, kind in members}
     return [
+        *([OVERVIEW] if "workload" in kinds else []),
         *(frontiers_name(part) for part in parts),
         *(["fleets"] if "fleet" in kinds else []),
         *(["passes"] if "workload" in kinds else []),
@@ -47,11 +54,11 @@ def report_contents(pages: Iterable[str], figures: Iterable[str], tables: Iterab
 
     Args:
         pages: pages, summaries and folders in the same folder.
-        figures: names of figures, each in two kinds of files.
+        figures: names of figures, each in the kinds of `DRAWN_AS`.
         tables: names of tables, each in the kinds of `WRITTEN_AS`.
     """
     return [
         *pages,
-        *(f"figures/{figure}.{kind}" for figure in figures for kind in ("svg", "pdf")),
+        *(f"figures/{figure}.{kind}" for figure in figures for kind in DRAWN_AS),
         *(f"data/{table}.{kind}" for table in tables for kind in WRITTEN_AS),
     ]

@@ -1,49 +1,63 @@
-"""The page: one HTML file that holds its styles, scripts and data, and asks the network for nothing."""
+"""Pages: one HTML file each, rendered from a template, that holds its styles, scripts and data.
 
-import html
+It asks the network for nothing, and its content security policy allows nothing of the kind.
+"""
+
 import json
 from importlib import resources
-from string import Template
+from typing import Any
 
-from kareus.report.charts import PALETTE
-from kareus.report.sections import Page, page_data, testbeds_label
+from jinja2 import Environment, PackageLoader, StrictUndefined
 
-SCRIPTS = (
-    "data.js",
-    "svg.js",
-    "interact.js",
-    "layout.js",
-    "plot.js",
-    "shares.js",
-    "timeline.js",
-    "sheet.js",
-    "sections.js",
-)
-"""Scripts in the order in which they are joined: each uses only those before it."""
+from kareus.report.charts import Figure, columns_of
+from kareus.report.contents import DRAWN_AS
+from kareus.report.drawing import spec_of
+from kareus.report.sections import Page, testbeds_label
+from kareus.report.sheets import sheet_groups
+from kareus.report.theme import theme
+from kareus.report.vega import vega_scripts
 
 
-def page_html(page: Page, summary: str) -> str:
-    """Return a page as text.
-
-    Args:
-        page: what it shows.
-        summary: its content, as text.
-    """
-    return Template(_asset("page.html")).substitute(
-        title=html.escape(f"{page.title} ({testbeds_label(page.testbeds)})"),
-        style=f"{_colours()}\n{_asset('page.css')}",
-        summary=html.escape(summary),
-        data=_embedded(page_data(page)),
-        script="\n".join(_asset(name) for name in SCRIPTS),
+def page_html(page: Page) -> str:
+    """Return a page as text."""
+    environment = Environment(
+        loader=PackageLoader("kareus.report", "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.globals |= {"groups": sheet_groups, "kinds": DRAWN_AS}
+    return environment.get_template(page.template).render(
+        page=page,
+        figures={figure.name: figure for figure in page.figures},
+        label=testbeds_label(page.testbeds),
+        details="; ".join(dict.fromkeys(testbed.detail for testbed in page.testbeds)),
+        style=_static("page.css"),
+        vega=vega_scripts(),
+        script=_static("page.js"),
+        data=_embedded(_data(page)),
+        **page.extra,
     )
 
 
-def _colours() -> str:
-    """Colours of figures as variables, as the reader's scheme wants them; paper is always light."""
-    light, dark = (
-        ":root {" + "".join(f" --{name}: {both[i]};" for name, both in PALETTE.items()) + " }" for i in range(2)
-    )
-    return f"{light}\n@media screen and (prefers-color-scheme: dark) {{ {dark} }}"
+def _data(page: Page) -> dict[str, Any]:
+    return {
+        "themes": {scheme: theme(scheme) for scheme in ("light", "dark")},
+        "figures": {figure.name: _figure(figure) for figure in page.figures if not figure.empty},
+        **page.data,
+    }
+
+
+def _figure(figure: Figure) -> dict[str, Any]:
+    data = {name: columns_of(frame) for name, frame in figure.data.items()}
+    return {
+        "title": figure.title,
+        "spec": spec_of(figure),
+        "data": data,
+        "heads": dict(figure.heads),
+        "zooms": dict(figure.zooms),
+    }
 
 
 def _embedded(value: object) -> str:
@@ -51,5 +65,5 @@ def _embedded(value: object) -> str:
     return json.dumps(value, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
 
 
-def _asset(name: str) -> str:
+def _static(name: str) -> str:
     return (resources.files("kareus.report") / "static" / name).read_text(encoding="utf-8")

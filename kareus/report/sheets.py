@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 DASH = "\u2013"
 
@@ -14,6 +13,8 @@ class SheetRow:
     cells: tuple[str, ...]
     link: str | None = None
     """Place, relative to the page, that its first cell leads to."""
+    note: str = ""
+    """What a page shows in place of the cells after the first."""
     is_ours: bool = False
     """Whether it is of `kareus`, and highlighted."""
 
@@ -32,18 +33,10 @@ class Sheet:
     """Table among the downloads that holds its numbers."""
     note: str = ""
 
-
-def sheet_data(sheet: Sheet) -> dict[str, Any]:
-    """A sheet as plain data for `sheet.js`."""
-    return {
-        "caption": sheet.caption,
-        "groups": [[group, len(names)] for group, names in _groups(sheet)] if _is_grouped(sheet) else [],
-        "names": [name for _, name in sheet.heads],
-        "rows": [{"cells": list(row.cells), "link": row.link, "ours": row.is_ours} for row in sheet.rows],
-        "texts": sheet.texts,
-        "source": sheet.source,
-        "note": sheet.note,
-    }
+    @property
+    def our_columns(self) -> frozenset[int]:
+        """Columns of `kareus` beside those of other methods, which are emphasised."""
+        return frozenset(i for i, head in enumerate(self.heads) if "kareus" in head)
 
 
 def sheet_text(sheet: Sheet) -> list[list[str]]:
@@ -57,14 +50,15 @@ def _group_line(sheet: Sheet) -> str:
     columns = zip(*(row.cells for row in sheet.rows), strict=True) if sheet.rows else ((),) * len(sheet.heads)
     widths = [max(map(len, (name, *cells))) for (_, name), cells in zip(sheet.heads, columns, strict=True)]
     line, at = "", 0
-    for group, names in _groups(sheet):
+    for group, names in sheet_groups(sheet):
         width = sum(widths[at : at + len(names)]) + 2 * (len(names) - 1)
         line += group.center(width) + "  "
         at += len(names)
     return line.rstrip()
 
 
-def _groups(sheet: Sheet) -> list[tuple[str, list[str]]]:
+def sheet_groups(sheet: Sheet) -> list[tuple[str, list[str]]]:
+    """Return the groups of heads, each with the names under it."""
     groups: list[tuple[str, list[str]]] = []
     for group, name in sheet.heads:
         if group and groups and groups[-1][0] == group:

@@ -14,6 +14,7 @@ from kareus.campaign.tables import CAMPAIGN
 from kareus.cli import main
 from kareus.emulate.tables import FLEET, HOURS, POWER_CAPS, STRAGGLERS
 from kareus.profile.tables import TRIALS
+from kareus.report.contents import DRAWN_AS
 from kareus.report.fleet import stage as fleets_stage
 from kareus.report.workload import stage as workload_stage
 from kareus.workload.tables import WORKLOADS
@@ -70,7 +71,7 @@ def trial_rows(sweep: str) -> list[dict]:
 
 def save_empty(figure, _: str, folder: Path) -> None:
     """Stand in for `save`, which takes its time."""
-    for kind in ("svg", "pdf"):
+    for kind in DRAWN_AS:
         write_text(folder / f"{figure.file}.{kind}", "<svg/>")
 
 

@@ -9,9 +9,10 @@ from functools import partial
 import pytest
 from helpers.builders import resealed
 
+from kareus.artifacts.cache import CACHE_VARIABLE, cache_folder
 from kareus.partition import trace_cache
 from kareus.partition.structure import Structure
-from kareus.partition.trace_cache import CACHE_VARIABLE, cache_folder, cached_template
+from kareus.partition.trace_cache import cached_template
 
 PLAIN = Structure(qk_norm=False, qkv_bias=False, tensor_parallel=True, cp=1, ones=())
 EXTRACT = """

@@ -1,48 +1,31 @@
+"""The page of a workload as text: its numbers are those of the tables and plans, and names stay names."""
+
 import json
 import re
-from html.parser import HTMLParser
 
 import polars as pl
 import pytest
+from helpers.pages import Blocks
 from helpers.report_tables import FRONTIERS, PARTITIONS, WORKLOAD, Names, candidate_rows, iteration_rows, write_inputs
 
+from kareus.plans.build import select_plan
+from kareus.plans.frontiers import Frontiers
+from kareus.report.charts import columns_of
 from kareus.report.page import page_html
+from kareus.report.workload.answer import bottleneck, model_words, workload_words
 from kareus.report.workload.figures import figures, tables
-from kareus.report.workload.frontiers import microbatch_plot
+from kareus.report.workload.frontiers import gain_polygon, microbatch_figure, plan_points
 from kareus.report.workload.inputs import ReportInputs, load
 from kareus.report.workload.page import workload_page
+from kareus.report.workload.schedules import schedules
 from kareus.report.workload.summary import method_sheets, summary_text
-from kareus.report.workload.timeline import Timeline, timeline_data
+from kareus.report.workload.timeline import instruction_rows
 
 NASTY = "</script><script>alert(1)</script><!--<b>&amp;\u2028"
 
 
-class Blocks(HTMLParser):
-    """What a browser takes for the data block, for text and for tags."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.tags: list[str] = []
-        self.attributes: list[tuple[str, str | None]] = []
-        self.texts: dict[str, list[str]] = {}
-        self._open = ""
-        self.feed(page)
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append(tag)
-        self.attributes += attrs
-        self._open = dict(attrs).get("id") or tag
-
-    def handle_data(self, data):
-        self.texts.setdefault(self._open, []).append(data)
-
-    @property
-    def data(self):
-        return json.loads("".join(self.texts["data"]))
-
-
 def page_of(inputs: ReportInputs) -> str:
-    return page_html(workload_page(inputs, figures(inputs), tables(inputs)), summary_text(inputs))
+    return page_html(workload_page(inputs, figures(inputs), tables(inputs), summary_text(inputs)))
 
 
 @pytest.fixture(scope="module")
@@ -55,70 +38,107 @@ def page(inputs):
     return page_of(inputs)
 
 
-def test_the_frontiers_of_the_page_are_those_of_the_table(page):
-    (panel,) = Blocks(page).data["plots"]["iteration"]["panels"]
-    *lines, chosen = panel["series"]
-    drawn = {
-        (line["name"], *point)
-        for line in lines
-        for point in zip(*(line["points"][name] for name in ("time_s", "energy_j", "gap_percent")), strict=True)
+@pytest.fixture(scope="module")
+def blocks(page):
+    return Blocks(page)
+
+
+def test_the_first_line_is_the_answer(blocks):
+    assert "".join(blocks.texts["h1"]) == "Llama 3.2 3B on 16 A100-SXM4-40GB, pipeline 2, tensor 8"
+    answer = "Plan fastest: 25 % less time and 30 % less energy than Megatron-LM style execution: 3.00 s, 14.0 kJ."
+    assert answer in blocks.texts["strong"]
+    for value in ("3.00", "14.0", f"{2 * 8 * 4096 / 3:,.0f}", f"{14e3 / (2 * 8 * 4096):.3g}", "4.67"):
+        assert value in blocks.texts["strong"], value
+    assert "plans/fastest.json" in blocks.links("json")
+
+
+def test_what_is_not_known_is_named_as_it_is(inputs):
+    assert workload_words(inputs.configured).startswith("Llama 3.2 3B on")
+    assert [model_words(name) for name in ("qwen3-1.7b", "llama3.3-70b", "tiny", "llama3")] == [
+        "Qwen3 1.7B",
+        "Llama 3.3 70B",
+        "tiny",
+        "llama3",
+    ]
+
+
+def test_the_bottleneck_is_the_stage_that_is_busiest(inputs):
+    """Both stages of the plan compute 3 s; the baseline's first computes 3.0 s of 4 s."""
+    assert bottleneck(inputs.plans["fastest"]).startswith("Stage 0 is the bottleneck.")
+    assert "busy for 3.00 of 3.00 s (100 %) mostly at 1410 MHz" in bottleneck(inputs.plans["fastest"])
+
+
+def test_the_frontiers_of_the_page_are_those_of_the_table(blocks):
+    drawn = blocks.data["figures"]["iteration"]["data"]["plans"]
+    names = ("method", "time_s", "energy_kj", "gap_percent")
+    assert set(zip(*(drawn[name] for name in names), strict=True)) == {
+        (row["method"], row["time_s"], row["energy_j"] / 1e3, 100 * row["gap"]) for row in iteration_rows()
     }
-    assert drawn == {(row["method"], row["time_s"], row["energy_j"], 100 * row["gap"]) for row in iteration_rows()}
-    assert list(zip(chosen["points"]["time_s"], chosen["points"]["energy_j"], strict=True)) == FRONTIERS["kareus"][:2]
+    chosen = blocks.data["figures"]["iteration"]["data"]["chosen"]
+    expected = [(time_s, energy_j / 1e3) for time_s, energy_j in FRONTIERS["kareus"][:2]]
+    assert list(zip(chosen["time_s"], chosen["energy_kj"], strict=True)) == expected
 
 
-def test_the_candidates_of_the_page_are_those_of_the_tables(page):
-    panels = Blocks(page).data["plots"]["search"]["panels"]
-    assert [panel["title"] for panel in panels] == list(PARTITIONS)
-    for panel in panels:
-        *passes, frontier = panel["series"]
-        assert len(passes) == len(candidate_rows())
-        for drawn, row in zip(passes, candidate_rows(), strict=True):
-            assert all(row[name] == value for name, (value,) in drawn["points"].items() if name in row)
-        assert frontier["points"]["time_s"] == sorted(r["time_s"] for r in candidate_rows() if r["on_frontier"])
+def test_the_gain_lies_between_two_frontiers(inputs):
+    """Area by the shoelace formula, against that of the steps: (18 - 14) + (18 - 12) in kJ over 1 s each."""
+    corners = gain_polygon(plan_points(inputs.iteration)).select("time_s", "energy_kj").rows()
+    pairs = zip(corners, [*corners[1:], corners[0]], strict=True)
+    area = abs(sum(x1 * y2 - x2 * y1 for (x1, y1), (x2, y2) in pairs)) / 2
+    assert area == pytest.approx(4.0 + 6.0)
 
 
-def test_the_summary_of_the_page_is_that_of_the_terminal(page, inputs):
-    blocks = Blocks(page)
-    shown = [sheet["rows"] for sheet in blocks.data["sections"][0]["sheets"]]
-    for rows, sheet in zip(shown, method_sheets(inputs.savings), strict=False):
-        assert [tuple(row["cells"]) for row in rows] == [row.cells for row in sheet.rows]
-    assert [row["ours"] for row in shown[0]] == [method == "kareus" for method in FRONTIERS]
+def test_the_candidates_of_the_page_are_those_of_the_tables(blocks):
+    drawn = blocks.data["figures"]["search"]["data"]["candidates"]
+    assert drawn["partition"] == [name for name in PARTITIONS for _ in candidate_rows()]
+    for name, scale in (("time_s", 1e3), ("dynamic_energy_j", 1), ("predicted_time_s", 1e3)):
+        shown = drawn[name.replace("time_s", "time_ms")]
+        expected = [row[name] and row[name] * scale for _ in PARTITIONS for row in candidate_rows()]
+        assert shown == pytest.approx(expected), name
+
+
+def test_the_tables_of_the_page_are_those_of_the_terminal(blocks, inputs):
+    for sheet in method_sheets(inputs.savings):
+        shown = blocks.table(sheet.caption)
+        assert [tuple(row) for row in shown.rows] == [row.cells for row in sheet.rows]
+        assert shown.ours == [row.cells[0] == "kareus" for row in sheet.rows]
     assert "".join(blocks.texts["pre"]).startswith(summary_text(inputs))
 
 
-def test_the_timeline_is_that_of_the_plan(inputs):
-    plans = [*inputs.plans.values(), inputs.baseline]
-    timelines = [timeline_data(figure) for figure in figures(inputs) if isinstance(figure, Timeline)]
-    for plan, drawn in zip(plans, timelines, strict=True):
-        bars = [
-            (stage["stage"], {**drawn["schedules"][i["schedule"]], **i})
-            for stage in drawn["stages"]
-            for i in stage["instructions"]
-        ]
-        planned = [(stage.stage, instruction) for stage in plan.stages for instruction in stage.instructions]
-        assert len(bars) == len(planned) == 8
-        for (stage, bar), (planned_stage, instruction) in zip(bars, planned, strict=True):
-            assert stage == planned_stage
-            for name in (
-                "direction",
-                "microbatch",
-                "chunk",
-                "start_s",
-                "time_s",
-                "energy_j",
-                "frequency_mhz",
-                "execution",
-            ):
-                assert bar[name] == getattr(instruction, name)
-            assert [choice["sm_count"] for choice in bar["partitions"]] == [c.sm_count for c in instruction.partitions]
+def test_the_timelines_of_the_page_are_those_of_the_plans(blocks, inputs):
+    for plan, shown in zip(inputs.plans.values(), blocks.data["chosen"], strict=True):
+        rows = [(stage.stage, i) for stage in plan.stages for i in stage.instructions]
+        assert shown["rows"]["stage"] == [stage for stage, _ in rows]
+        assert shown["rows"]["start_s"] == pytest.approx([i.start_s for _, i in rows], abs=1e-6)
+        assert shown["rows"]["end_s"] == pytest.approx([i.start_s + i.time_s for _, i in rows], abs=1e-6)
+        assert shown["rows"]["frequency_mhz"] == [i.frequency_mhz for _, i in rows]
+        assert shown["rows"]["power_w"] == pytest.approx([i.energy_j / i.time_s for _, i in rows])
+
+
+def unpacked(found, method, plan):
+    """The rows of a plan, added up as page.js does."""
+    numbers, gaps = found["plans"][method][str(plan)]
+    points, ended, rows = found["points"], {}, []
+    for stage, number, gap in zip(found["instructions"]["stage"], numbers, gaps, strict=True):
+        start = ended.get(stage, 0) + gap
+        ended[stage] = start + points["time_us"][number]
+        rows.append((start / 1e6, ended[stage] / 1e6, points["frequency_mhz"][number], points["energy_j"][number]))
+    return rows
+
+
+def test_every_plan_of_a_frontier_can_be_shown(inputs):
+    found = schedules(inputs)
+    frontiers = Frontiers(iteration=inputs.iteration, microbatch=inputs.microbatch, testbed=inputs.testbed)
+    assert {m: len(plans) for m, plans in found["plans"].items()} == {m: len(points) for m, points in FRONTIERS.items()}
+    for method in FRONTIERS:
+        plan = select_plan(inputs.configured, frontiers, "fastest", method, name=WORKLOAD)
+        columns = columns_of(instruction_rows(plan).select("start_s", "end_s", "frequency_mhz", "energy_j"))
+        assert unpacked(found, method, 0) == list(zip(*columns.values(), strict=True))
 
 
 def test_stages_that_cost_the_same_share_a_panel(inputs):
-    panels = microbatch_plot(inputs.microbatch).panels
-    assert [panel.title for panel in panels] == ["forward, stage 0, 1", "backward, stage 0, 1"]
-    for panel in panels:
-        assert [len(series.points) for series in panel.series] == [2, 2, 2, 1, 0, 1]
+    rows = microbatch_figure(inputs.microbatch).data["microbatch"]
+    assert rows["panel"].unique(maintain_order=True).to_list() == ["forward, stage 0, 1", "backward, stage 0, 1"]
+    assert rows.group_by("panel").len()["len"].to_list() == [3 * 2 + 2] * 2
 
 
 def test_chunks_of_a_stage_have_panels_in_order_of_passing(inputs):
@@ -126,7 +146,8 @@ def test_chunks_of_a_stage_have_panels_in_order_of_passing(inputs):
     split = pl.concat([inputs.microbatch, second]).with_columns(
         pl.col("direction").replace("backward", "input-gradient")
     )
-    assert [panel.title for panel in microbatch_plot(split).panels] == [
+    rows = microbatch_figure(split).data["microbatch"]
+    assert rows["panel"].unique(maintain_order=True).to_list() == [
         f"{direction}, stage 0 chunk {chunk}, 1 chunk {chunk}"
         for direction in ("forward", "input-gradient")
         for chunk in (0, 1)
@@ -137,24 +158,29 @@ def test_waiting_costs_what_the_frontiers_left_out(inputs):
     assert inputs.blocking_power_w == pytest.approx(85.0)
 
 
-def test_the_page_asks_the_network_for_nothing(page):
-    blocks = Blocks(page)
-    assert {value for name, value in blocks.attributes if name in ("src", "href", "action", "srcset")} == {"data:,"}
-    assert set(re.findall(r"https?://[^\s\"'<>]+", page)) == {
-        "http://www.w3.org/2000/svg"
-    }  # the name of the SVG namespace
-    assert not re.search(r"@import|url\(|fetch\(|XMLHttpRequest|import\(|innerHTML|eval\(", page)
+def test_the_page_asks_the_network_for_nothing(page, blocks):
+    """Its policy forbids every request; what is its own has no address but names of schemas and namespaces."""
+    assert ("content", "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline'; "
+            "img-src data:") in blocks.attributes  # fmt: skip
+    assert {value for name, value in blocks.attributes if name in ("src", "action", "srcset")} == set()
+    own = page.replace("".join(blocks.texts["vega"]), "")
+    named = set(re.findall(r"https?://[^\s\"'<>]+", own))
+    assert all(name.startswith("https://vega.github.io/schema/vega-lite/") for name in named), named
+    assert not re.search(r"@import|url\(|fetch\(|XMLHttpRequest|import\(|innerHTML|eval\(", own)
 
 
-def test_names_cannot_end_the_data_block_or_become_markup(tmp_path, page):
+def test_names_cannot_end_the_data_block_or_become_markup(tmp_path, blocks):
     names = Names(workload=f"nasty {NASTY}", launch=NASTY, selector=NASTY)
-    nasty = load(names.workload, write_inputs(tmp_path, names))
-    blocks = Blocks(page_of(nasty))
-    assert blocks.tags == Blocks(page).tags
-    assert blocks.data["title"] == names.workload
-    assert blocks.data["timelines"][0]["selector"] == NASTY
-    assert "".join(blocks.texts["title"]).startswith(names.workload)
+    nasty = Blocks(page_of(load(names.workload, write_inputs(tmp_path, names))))
+    assert nasty.tags == blocks.tags
+    assert nasty.data["workload"] == names.workload
+    assert nasty.data["chosen"][0]["selector"] == NASTY
+
+
+def test_equal_inputs_give_equal_pages(page, inputs):
+    assert page_of(inputs) == page
 
 
 def test_the_page_is_small(page):
-    assert len(page.encode()) < 200_000
+    assert len(page.encode()) < 1_500_000
+    assert json.loads("".join(Blocks(page).texts["data"]))

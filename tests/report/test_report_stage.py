@@ -6,8 +6,8 @@ from helpers.report_tables import SIMULATED, WORKLOAD, write_inputs
 
 from kareus.artifacts.outputs import check_report_folder
 from kareus.cli import main
-from kareus.report.charts import Shares
 from kareus.report.drawing import save
+from kareus.report.workload.searches import search_figure
 
 
 def arguments(paths, folder, workload=WORKLOAD):
@@ -33,6 +33,7 @@ def test_the_command_writes_both_and_prints_the_summary(tmp_path, capsys):
         "figures",
         "manifest.json",
         "page.html",
+        "plans",
         "summary.txt",
         "timelines",
     ]
@@ -84,6 +85,14 @@ def test_a_title_that_does_not_print_is_refused_early(command, title, tmp_path, 
 
 @pytest.mark.parametrize("title", ["\u30e2\u30c7\u30eb", "caf\u00e9 50 % $x$ <b>"])
 def test_letters_that_a_font_lacks_are_drawn_without_a_warning(title, tmp_path, recwarn):
-    save(Shares(name="share", title="Shares", table="shares", bars=()), title, tmp_path)
+    save(search_figure([]), title, tmp_path)
     assert not recwarn.list
-    assert escape(title) in (tmp_path / "figures/share.svg").read_text(encoding="utf-8")
+    assert escape(title) in (tmp_path / "figures/search.svg").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("tokens", ["0", "-1", "nan", "1e30"])
+def test_a_run_of_no_tokens_is_refused_early(tokens, tmp_path, capsys):
+    words = [*arguments(write_inputs(tmp_path), tmp_path / "report"), f"--tokens={tokens}"]
+    assert main(words) == 2
+    assert "--tokens" in capsys.readouterr().err
+    assert not (tmp_path / "report").exists()

@@ -114,14 +114,19 @@ def test_snakemakes_own_report_has_captions(planned, tmp_path):
     assert all(name in names for name in shown), names
     captions = {path.stem for path in (ROOT / "workflow/report").glob("*.rst")}
     assert set(PLOTS) | {"workflow", "page", "summary", "timeline", "fleets", "campaign"} <= captions
-    for said in ("simulated testbed", f"Power of all GPUs of {NAME}", '"Workloads"', '"Campaign"'):
+    for said in (
+        "simulated testbed",
+        f"What every method costs, and what the chosen plans of {NAME} save",
+        '"Workloads"',
+        '"Campaign"',
+    ):
         assert said in text, said
 
 
 def test_a_lost_file_of_a_report_is_written_on_request(planned, tmp_path):
     copy = tmp_path / "copy"
     shutil.copytree(planned, copy)
-    lost = Path("results", NAME, "report/figures/power.svg")
+    lost = Path("results", NAME, "report/figures/search.svg")
     (copy / lost).unlink()
     assert would_run(copy, str(lost)) == {"write_report": 1}
 

@@ -54,6 +54,9 @@ NEEDED = {
     "stage pipeline": {"highspy"},
     "validate": {"highspy"},
     "fit": {"highspy"},
+    "report": {"jsonschema"},  # with which Altair checks figures
+    "report-fleets": {"jsonschema"},
+    "report-campaign": {"jsonschema"},
 }
 
 

@@ -37,7 +37,12 @@ rule write_report:
             labels={"workload": "{workload}", "what": "timeline of {plan}"},
             caption="../report/timeline.rst",
         ),
-        prints=expand("results/{{workload}}/report/figures/{figure}.pdf", figure=PLOTS),
+        prints=expand(
+            "results/{{workload}}/report/figures/{figure}.{kind}",
+            figure=PLOTS,
+            kind=("pdf", "png"),
+        ),
+        plans=directory("results/{workload}/report/plans"),
         tables=expand(
             "results/{{workload}}/report/data/{table}.{kind}",
             table=TABLES,
@@ -83,7 +88,9 @@ rule report_fleets:
             labels={"workload": "{workload}", "what": "frontiers"},
             caption="../report/fleets.rst",
         ),
-        print="results/{workload}/report/figures/fleet.pdf",
+        prints=expand(
+            "results/{{workload}}/report/figures/fleet.{kind}", kind=("pdf", "png")
+        ),
         tables=expand(
             "results/{{workload}}/report/data/{table}.{kind}",
             table=FLEET_TABLES,
@@ -136,8 +143,9 @@ rule report_campaign:
             for figure in CAMPAIGN_FIGURES
         ],
         prints=expand(
-            f"results/campaigns/{CAMPAIGN.folder}/report/figures/{{figure}}.pdf",
+            f"results/campaigns/{CAMPAIGN.folder}/report/figures/{{figure}}.{{kind}}",
             figure=CAMPAIGN_FIGURES,
+            kind=("pdf", "png"),
         ),
         tables=expand(
             f"results/campaigns/{CAMPAIGN.folder}/report/data/{{table}}.{{kind}}",

@@ -1,160 +1,215 @@
-"""The figures of a campaign: frontiers of all its workloads and fleets, who found them, and the profiler's sweeps."""
+"""The figures of a campaign: all workloads in one scatter, their frontiers, who found them, the profiler's sweeps."""
 
-from collections.abc import Sequence
-
+import altair as alt
 import polars as pl
 
-from kareus.pipeline.compare import with_reductions
+from kareus.pipeline.compare import OURS
 from kareus.report.campaign.inputs import CampaignInputs
-from kareus.report.charts import Axis, Bar, BarPart, Form, Line, Panel, Plot, Series, Shape, Shares, Style, Tip
-from kareus.report.contents import frontiers_name
-from kareus.report.fleet.inputs import FLEET_TIPS
-from kareus.report.workload.frontiers import PLAN_TIPS, frontier
-from kareus.report.workload.searches import NOTHING, pass_name, pass_style
-from kareus.report.workload.tables import PASSES, PROFILER
+from kareus.report.campaign.overview import Overview
+from kareus.report.charts import Figure, Tip, chart_of, facet_of, legend_filter, looks, looks_of, tooltip
+from kareus.report.contents import OVERVIEW, frontiers_name
+from kareus.report.fleet.inputs import fleet_title
+from kareus.report.frontier_panels import frontier_panels
+from kareus.report.theme import ABLATIONS, PALETTE, Look
+from kareus.report.workload.searches import NOTHING, pass_looks, pass_name, shares_figure
+from kareus.report.workload.tables import COMPARISON, PASSES, PROFILER
 
 COMPARED = ("sequential", "sequential+perseus", "nanobatching+perseus", "kareus")
 """Methods whose frontiers the paper shows, and the plain baseline."""
-SHOWN = ("time_s", "energy_j", "time_reduction_percent", "energy_reduction_percent")
-"""Details of a plan; its workload's page has all of them."""
+MOST_NAMES = 5
+"""Workloads whose names have space in the figure of all."""
+TRIALS = {
+    "trial": Look(PALETTE["orange"], "circle"),
+    "mean": Look(PALETTE["blue"], "stroke"),
+    "without noise, at the reference temperature": Look(PALETTE["gray"], "stroke"),
+    "before the window": Look(PALETTE["purple"], "square"),
+    "after the window": Look(PALETTE["vermilion"], "triangle-up"),
+}
+"""What the figure of the profiler shows."""
 
 
-def campaign_figures(inputs: CampaignInputs, passes: pl.DataFrame, profiler: pl.DataFrame) -> list[Plot | Shares]:
+def campaign_figures(
+    inputs: CampaignInputs, overview: list[Overview], passes: pl.DataFrame, profiler: pl.DataFrame
+) -> list[Figure]:
     """Every figure of a campaign; `passes` and `profiler` are its tables `PASSES` and `PROFILER`."""
     parts: dict[str, list[str]] = {}
     for member in inputs.of_kind("workload"):
         parts.setdefault(member["part"], []).append(member["workload"])
     return [
-        *(_frontiers(part, {name: inputs.iteration[name] for name in names}) for part, names in parts.items()),
+        *([_overview(overview)] if overview else []),
+        *(_frontiers(inputs, part, names) for part, names in parts.items()),
         *([_fleets(inputs)] if inputs.fleet else []),
         *([_passes(passes)] if parts else []),
         *([_profiler(inputs, profiler)] if inputs.trials else []),
     ]
 
 
-def _frontiers(part: str, workloads: dict[str, pl.DataFrame]) -> Plot:
-    return Plot(
-        name=frontiers_name(part),
-        title=f"Iteration frontiers, {part}",
-        table="iteration",
-        panels=tuple(_panel(name, rows, 1e-3, "kJ", _shown(PLAN_TIPS)) for name, rows in workloads.items()),
+def _overview(overview: list[Overview]) -> Figure:
+    """Return the fastest plans of all workloads and methods; a line joins those of a workload."""
+    rows = pl.DataFrame(
+        [
+            {
+                "workload": row.label,
+                "method": row.method,
+                "tokens_per_s": row.tokens_per_s,
+                "joules_per_token": row.joules_per_token,
+                "time_s": row.time_s,
+                "energy_kj": row.energy_j / 1e3,
+                "time_saved": row.time_reduction_percent,
+                "energy_saved": row.energy_reduction_percent,
+                "link": f"workloads/{row.workload}/page.html",
+            }
+            for row in overview
+        ]
     )
-
-
-def _fleets(inputs: CampaignInputs) -> Plot:
-    return Plot(
-        name="fleets",
-        title="Iteration frontiers of emulated fleets",
-        table="fleet",
-        panels=tuple(
-            _panel(f"{workload}, {fleet}", rows, 1e-6, "MJ", _shown(FLEET_TIPS))
-            for (workload, fleet), rows in inputs.fleet.items()
+    tips: tuple[Tip, ...] = (
+        ("workload", "workload", ""),
+        ("method", "method", ""),
+        ("tokens_per_s", "tokens/s", ",.0f"),
+        ("joules_per_token", "J/token", ".4f"),
+        ("time_s", "iteration time (s)", ".3f"),
+        ("energy_kj", "energy, all GPUs (kJ)", ".2f"),
+        ("time_saved", "time saved (%)", ".1f"),
+        ("energy_saved", "energy saved (%)", ".1f"),
+    )
+    methods = looks_of(rows["method"].unique(maintain_order=True).to_list())
+    selection = legend_filter("method", [method for method in methods if method not in ABLATIONS])
+    encodings = looks("method", methods)
+    base = chart_of("overview", "overview_lines").encode(
+        x=alt.X(
+            "tokens_per_s:Q",
+            title="tokens/s, all GPUs (more is better)",
+            scale=alt.Scale(type="log", nice=False, padding=28),
+        ),
+        y=alt.Y(
+            "joules_per_token:Q", title="J/token (less is better)", scale=alt.Scale(type="log", nice=False, padding=28)
         ),
     )
-
-
-def _shown(tips: Sequence[Tip]) -> tuple[Tip, ...]:
-    return tuple(tip for tip in tips if tip.column in SHOWN)
-
-
-def _panel(title: str, iteration: pl.DataFrame, scale: float, unit: str, tips: tuple[Tip, ...]) -> Panel:
-    rows = with_reductions(iteration, iteration).sort("time_s")
-    return Panel(
-        title=title,
-        x=Axis(column="time_s", label="iteration time (s)"),
-        y=Axis(column="energy_j", label=f"iteration energy, all GPUs ({unit})", scale=scale),
-        series=tuple(frontier(rows, method, tips) for method in COMPARED if method in rows["method"]),
+    lines = (
+        base.transform_filter(selection)
+        .mark_line(strokeWidth=1, opacity=0.5, color=PALETTE["gray"])
+        .encode(detail="workload:N", order="tokens_per_s:Q")
+    )
+    points = (
+        base.transform_filter(selection)
+        .mark_point(filled=True, opacity=0.95, cursor="pointer")
+        .encode(
+            **encodings,
+            size=alt.condition(f"datum.method === '{OURS}'", alt.value(130), alt.value(45)),
+            tooltip=tooltip(tips),
+        )
+        .properties(name="overview_points")
+        .add_params(selection)
+    )
+    names = (
+        base.transform_filter(f"datum.method === '{OURS}'")
+        .mark_text(align="right", dx=-11, dy=12, fontSize=10, opacity={"expr": "width < 560 ? 0 : 1"})
+        .encode(text="workload:N")
+        .properties(name="overview_names")
+    )
+    layers = [lines, points, *([names] if rows["workload"].n_unique() <= MOST_NAMES else [])]
+    return Figure(
+        name=OVERVIEW,
+        title="Throughput and energy of all workloads, the fastest plan of each method",
+        table=COMPARISON.name,
+        chart=alt.layer(*layers).properties(width=720, height=380),
+        data={"overview": rows},
+        heads={name: head for name, head, _ in tips},
+        note="A line joins the methods of one workload. Click on a point to open the page of its workload.",
     )
 
 
-def _passes(passes: pl.DataFrame) -> Shares:
+def _frontiers(inputs: CampaignInputs, part: str, workloads: list[str]) -> Figure:
+    own = {name: inputs.iteration[name].filter(pl.col("method").is_in(COMPARED)) for name in workloads}
+    return frontier_panels(frontiers_name(part), f"Iteration frontiers, {part}", "iteration", own)
+
+
+def _fleets(inputs: CampaignInputs) -> Figure:
+    own = {
+        f"{fleet_title(rows)} ({workload})": rows.filter(pl.col("method").is_in(COMPARED))
+        for (workload, _), rows in inputs.fleet.items()
+    }
+    return frontier_panels("fleets", "Iteration frontiers of emulated fleets", "fleet", own)
+
+
+def _passes(passes: pl.DataFrame) -> Figure:
     """One bar for each workload, and the first for all of them."""
-    bars = [_bar(str(name), own) for (name,), own in passes.group_by("workload", maintain_order=True)]
-    together = [_bar("all workloads", passes)] if bars else []
-    return Shares(
-        name="passes",
+    together = passes.with_columns(workload=pl.lit("all workloads"))
+    named = pl.concat([together, passes]) if len(passes) else passes
+    counts = named.group_by("workload", "chosen_by", maintain_order=True).agg(pl.sum("measured"), pl.sum("on_frontier"))
+    totals = pl.col("on_frontier").sum().over("workload")
+    rows = counts.select(
+        pl.format("{} ({})", "workload", totals).alias("what"),
+        pl.col("chosen_by").map_elements(pass_name, pl.String).alias("found_by"),
+        "measured",
+        "on_frontier",
+    )
+    return shares_figure(
+        rows,
+        pass_looks(passes["chosen_by"].to_list()),
         title="Who found the frontiers",
         table=PASSES.name,
-        bars=(*together, *bars),
-        empty=NOTHING,
+        empty="" if len(passes) else NOTHING,
     )
 
 
-def _bar(name: str, passes: pl.DataFrame) -> Bar:
-    found = passes.group_by("chosen_by", maintain_order=True).agg(pl.sum("measured"), pl.sum("on_frontier"))
-    return Bar(
-        name=f"{name}, {found['on_frontier'].sum()} candidates on the frontiers",
-        parts=tuple(
-            BarPart(
-                name=pass_name(chosen_by),
-                style=pass_style(chosen_by),
-                count=on_frontier,
-                tips=(("candidates measured", str(measured)),),
-            )
-            for chosen_by, measured, on_frontier in found.iter_rows()
-        ),
-    )
-
-
-def _profiler(inputs: CampaignInputs, profiler: pl.DataFrame) -> Plot:
+def _profiler(inputs: CampaignInputs, profiler: pl.DataFrame) -> Figure:
     """Energies of all trials and temperatures, over what each sweep varied."""
-    panels = []
+    frames = []
     for (workload, sweep), trials in inputs.trials.items():
         means = profiler.filter((pl.col("workload") == workload) & (pl.col("sweep") == sweep))
         varied = "window_s" if means["window_s"].n_unique() > 1 else "cooldown_s"
-        x = Axis(column=varied, label=f"{varied.removesuffix('_s')} (s)", from_zero=True)
-        title = f"{trials['partition'][0]}, {sweep}"
-        panels += [
-            Panel(
-                title=f"{title}: energy",
-                note=workload,
-                x=x,
-                y=Axis(column="energy_j", label="energy of one execution, one GPU (mJ)", scale=1e3),
-                series=_energies(trials, means.sort(varied)),
+        of = f"{trials['partition'][0]}, by {varied.removesuffix('_s')} (s)"
+        frames += [
+            _series(trials, f"{of}: energy (mJ)", varied, "energy_j", "trial", 1e3),
+            _series(means, f"{of}: energy (mJ)", varied, "energy_mean_j", "mean", 1e3),
+            *(
+                [_series(means, f"{of}: energy (mJ)", varied, "reference_energy_j", list(TRIALS)[2], 1e3)]
+                if means["reference_energy_j"].null_count() == 0
+                else []
             ),
-            Panel(
-                title=f"{title}: temperature",
-                note=workload,
-                x=x,
-                y=Axis(column="temperature_c", label="mean temperature of the GPU (\u00b0C)"),
-                series=tuple(_temperature(means.sort(varied), when) for when in ("before", "after")),
+            *(
+                _series(means, f"{of}: temperature (\u00b0C)", varied, f"temperature_{when}_c", f"{when} the window", 1)
+                for when in ("before", "after")
             ),
         ]
-    return Plot(name="profiler", title="The profiler under other protocols", table=PROFILER.name, panels=tuple(panels))
-
-
-def _energies(trials: pl.DataFrame, means: pl.DataFrame) -> tuple[Series, ...]:
-    tips = (
-        Tip(name="trial", column="trial", form=Form.COUNT),
-        Tip(name="energy", column="energy_j", form=Form.JOULES),
-        Tip(name="before", column="temperature_before_c", form=Form.CELSIUS),
-        Tip(name="after", column="temperature_after_c", form=Form.CELSIUS),
+    rows = pl.concat(frames)
+    selection, encodings = legend_filter("series", list(TRIALS)), looks("series", TRIALS)
+    tips = (("panel", "", ""), ("series", "series", ""), ("varied", "at (s)", ".1f"), ("value", "value", ".2f"))
+    base = chart_of(None, "profiler_points").encode(
+        x=alt.X("varied:Q", title=None),
+        y=alt.Y("value:Q", title=None, scale=alt.Scale(zero=False)),
+        color=encodings["color"],
     )
-    lines = [("mean", "energy_mean_j", "blue")]
-    if means["reference_energy_j"].null_count() == 0:
-        lines.append(("without noise, at the reference temperature", "reference_energy_j", "gray"))
-    return (
-        Series(name="trial", points=trials, style=Style(color="orange", shape=Shape.RING), tips=tips),
-        *(
-            Series(
-                name=name,
-                points=means.with_columns(energy_j=column),
-                style=Style(color=color),
-                line=Line.STRAIGHT,
-            )
-            for name, column, color in lines
-        ),
+    points = (
+        base.transform_filter(selection)
+        .transform_filter(alt.FieldOneOfPredicate(field="series", oneOf=["trial", *list(TRIALS)[3:]]))
+        .mark_point(filled=True, size=24, opacity=0.7)
+        .encode(shape=encodings["shape"], tooltip=tooltip(tips))
+        .add_params(selection)
+    )
+    lines = (
+        base.transform_filter(selection)
+        .transform_filter("datum.series !== 'trial'")
+        .mark_line(strokeWidth=1.4)
+        .encode(order="varied:Q")
+        .properties(name="profiler_lines")
+    )
+    panels = rows["panel"].unique(maintain_order=True).to_list()
+    return Figure(
+        name="profiler",
+        title="The profiler under other protocols",
+        table=PROFILER.name,
+        chart=facet_of("profiler", "panel", panels, lines, points),
+        data={"profiler": rows},
+        heads={name: head or "panel" for name, head, _ in tips},
     )
 
 
-def _temperature(means: pl.DataFrame, when: str) -> Series:
-    return Series(
-        name=f"{when} the window",
-        points=means.with_columns(temperature_c=f"temperature_{when}_c"),
-        style=Style(
-            color={"before": "purple", "after": "vermilion"}[when],
-            shape={"before": Shape.SQUARE, "after": Shape.TRIANGLE}[when],
-        ),
-        line=Line.STRAIGHT,
-        tips=(Tip(name="mean temperature", column="temperature_c", form=Form.CELSIUS),),
+def _series(rows: pl.DataFrame, panel: str, varied: str, column: str, series: str, scale: float) -> pl.DataFrame:
+    return rows.sort(varied, maintain_order=True).select(
+        pl.lit(panel).alias("panel"),
+        pl.lit(series).alias("series"),
+        pl.col(varied).cast(pl.Float64).alias("varied"),
+        (scale * pl.col(column)).alias("value"),
     )

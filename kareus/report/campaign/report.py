@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import polars as pl
 
 from kareus.report.campaign.inputs import CampaignInputs
+from kareus.report.campaign.overview import Overview, overview_sheet
 from kareus.report.campaign.sheets import (
     ablation_sheet,
     fleet_sheets,
@@ -15,17 +16,24 @@ from kareus.report.campaign.sheets import (
     search_sheet,
     throughput_sheet,
 )
-from kareus.report.contents import frontiers_name
+from kareus.report.contents import OVERVIEW, frontiers_name
 from kareus.report.sections import Section, Tables, testbeds_label
 from kareus.report.sheets import sheet_text
 
+MEMBERS = "Members"
+"""Title of the section that lists what belongs to the campaign; the text leaves it out."""
 
-def sections(inputs: CampaignInputs, tables: Tables) -> list[Section]:
+
+def sections(inputs: CampaignInputs, overview: list[Overview], tables: Tables) -> list[Section]:
     """Every section, in order; `tables` are those of the campaign."""
     by_name = {schema.name: frame for schema, frame in tables}
     members = inputs.members.filter(pl.col("kind") == "workload")
     comparison, fleets, profiler = (by_name[name] for name in ("comparison", "fleet_comparison", "profiler"))
-    found = [Section(title="Members", sheets=(index_sheet(inputs.members),))]
+    found = []
+    if len(members):
+        sheet = overview_sheet(overview, inputs.members)
+        figures = (OVERVIEW,) if overview else ()
+        found.append(Section(title="All workloads", sheets=(sheet,), figures=figures))
     for (part,), own in members.group_by("part", maintain_order=True):
         found.append(_part(str(part), own, comparison.filter(pl.col("part") == part)))
     if len(comparison):
@@ -36,7 +44,7 @@ def sections(inputs: CampaignInputs, tables: Tables) -> list[Section]:
     if len(profiler):
         text = "One partition measured over and over under several windows and cooldowns (paper, section 6.7)."
         found.append(Section(title="Profiler", text=text, sheets=(profiler_sheet(profiler),), figures=("profiler",)))
-    return found
+    return [*found, Section(title=MEMBERS, sheets=(index_sheet(inputs.members),), is_folded=True)]
 
 
 def _part(part: str, members: pl.DataFrame, comparison: pl.DataFrame) -> Section:
@@ -75,7 +83,7 @@ def campaign_text(inputs: CampaignInputs, found: Sequence[Section]) -> str:
     """The report for a terminal: plain text, aligned, ending in a line feed."""
     blocks = [
         [f"campaign {inputs.name}", testbeds_label(inputs.testbeds)],
-        *(block for section in found[1:] for block in _section_text(section)),
+        *(block for section in found if section.title != MEMBERS for block in _section_text(section)),
         *([_refused(inputs)] if inputs.members["refusal"].is_not_null().any() else []),
     ]
     return "\n\n".join("\n".join(block) for block in blocks) + "\n"

@@ -16,6 +16,7 @@ from kareus.pipeline.tables import ITERATION
 from kareus.profile.tables import TRIALS
 from kareus.report.campaign.figures import campaign_figures
 from kareus.report.campaign.inputs import CampaignInputs, load_campaign
+from kareus.report.campaign.overview import headline, overview_rows
 from kareus.report.campaign.report import campaign_text, sections
 from kareus.report.campaign.tables import campaign_tables
 from kareus.report.contents import CAMPAIGN_TABLES, report_contents
@@ -23,7 +24,7 @@ from kareus.report.downloads import OF_WORKLOAD, labelled, labelled_schema, writ
 from kareus.report.drawing import save
 from kareus.report.page import page_html
 from kareus.report.sections import Page, testbeds_label
-from kareus.report.workload.tables import PASSES, PROFILER
+from kareus.report.workload.tables import COMPARISON, PASSES, PROFILER
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,7 +40,8 @@ def run(arguments: argparse.Namespace) -> None:
     output = table.parent / "report"
     tables = campaign_tables(inputs)
     frames = dict(tables)
-    figures = campaign_figures(inputs, frames[PASSES], frames[PROFILER])
+    overview = overview_rows(frames[COMPARISON])
+    figures = campaign_figures(inputs, overview, frames[PASSES], frames[PROFILER])
     downloads = [*tables, *_collected(inputs)]
     for schema, frame in downloads:
         write_downloads(output / "data", frame, schema, inputs.provenance)
@@ -47,18 +49,21 @@ def run(arguments: argparse.Namespace) -> None:
     for figure in figures:
         save(figure, f"campaign {inputs.name}, {label}", output)
     _copy_reports(inputs, arguments.results, output / "workloads")
-    found = sections(inputs, tables)
+    found = sections(inputs, overview, tables)
     text = campaign_text(inputs, found)
     page = Page(
         title=f"Campaign {inputs.name}",
-        scale="",
+        name=f"{len(inputs.members)} members",
         testbeds=inputs.testbeds,
         provenance=inputs.provenance,
         sections=tuple(found),
         figures=tuple(figures),
         tables=downloads,
+        summary=text,
+        template="headline.html",
+        extra={"headline": headline(overview)},
     )
-    write_text(output / "index.html", page_html(page, text))
+    write_text(output / "index.html", page_html(page))
     write_text(output / "summary.txt", text)
     names = [figure.file.removeprefix("figures/") for figure in figures]
     contents = report_contents(("index.html", "summary.txt", "workloads"), names, CAMPAIGN_TABLES)

@@ -1,9 +1,10 @@
 """Inputs of the report on emulated fleets: their tables, and the comparisons and figures made of them."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+import altair as alt
 import polars as pl
 
 from kareus.artifacts.provenance import Provenance, TestbedIdentity, derived
@@ -11,13 +12,14 @@ from kareus.artifacts.records import content_hash
 from kareus.artifacts.tables import TableSchema, read_provenance, read_table
 from kareus.emulate.tables import FLEET, HOURS, POWER_CAPS, STRAGGLERS
 from kareus.errors import ArtifactError
-from kareus.pipeline.compare import MethodComparison, compare_methods, with_reductions
-from kareus.report.charts import Axis, Form, Line, Panel, Plot, Series, Style, method_style
-from kareus.report.workload.frontiers import PLAN_TIPS, frontier
+from kareus.pipeline.compare import MethodComparison, compare_methods
+from kareus.report.charts import Figure, chart_of, facet_of, legend_filter, looks, looks_of, tooltip
+from kareus.report.frontier_panels import frontier_panels
+from kareus.report.theme import PALETTE, Look
+from kareus.report.units import common_scale
 
 COUNTS = ("fleet", "gpus", "pipelines", "num_microbatches")
 SECONDS_PER_HOUR = 3600.0
-FLEET_TIPS = tuple(replace(tip, form=Form.MEGAJOULES) if tip.form is Form.KILOJOULES else tip for tip in PLAN_TIPS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +113,7 @@ def compare_fleets(inputs: FleetInputs) -> list[FleetComparison]:
             exposed_s=own["time_s"][0] - own["pipeline_time_s"][0],
             methods=tuple(compare_methods(own)),
         )
-        for own in inputs.fleet.partition_by("fleet", maintain_order=True)
+        for own in _fleets(inputs)
     ]
 
 
@@ -123,56 +125,83 @@ def charges(inputs: FleetInputs) -> list[Charge]:
     return [Charge(**row) for row in totals.to_dicts()]
 
 
-def fleet_plots(inputs: FleetInputs) -> list[Plot]:
+def fleet_title(rows: pl.DataFrame) -> str:
+    """Return what a fleet is, such as `10,240 GPUs: 128 pipelines of 16 microbatches`; rows are of a table `FLEET`."""
+    gpus, pipelines, num_microbatches = rows.select("gpus", "pipelines", "num_microbatches").row(0)
+    return f"{gpus:,} GPUs: {pipelines:,} pipelines of {num_microbatches:,} microbatches"
+
+
+def fleet_titles(inputs: FleetInputs) -> dict[str, str]:
+    """Return the size of every fleet by its name; fleets alike in size also have their names."""
+    titles = {str(own["fleet"][0]): f"{own['gpus'][0]:,} GPUs" for own in _fleets(inputs)}
+    said = list(titles.values())
+    return {name: title if said.count(title) == 1 else f"{title} ({name})" for name, title in titles.items()}
+
+
+def _fleets(inputs: FleetInputs) -> list[pl.DataFrame]:
+    return inputs.fleet.partition_by("fleet", maintain_order=True)
+
+
+def fleet_figures(inputs: FleetInputs) -> list[Figure]:
     """Frontiers of every fleet, and power by the hour where hours were planned."""
-    return [_frontiers(inputs), *([_hours(inputs)] if len(inputs.hours) else [])]
-
-
-def _frontiers(inputs: FleetInputs) -> Plot:
-    panels = []
-    for own in inputs.fleet.partition_by("fleet", maintain_order=True):
-        rows = with_reductions(own, own).with_columns(gap_percent=100 * pl.col("gap")).sort("time_s")
-        counts = own.select(COUNTS).row(0, named=True)
-        title = "{fleet}: {num_microbatches:,} microbatches on {pipelines:,} pipelines".format_map(counts)
-        panels.append(
-            Panel(
-                title=title,
-                x=Axis(column="time_s", label="iteration time (s)"),
-                y=Axis(column="energy_j", label="iteration energy, all GPUs (MJ)", scale=1e-6),
-                series=tuple(
-                    frontier(rows, method, FLEET_TIPS) for method in own["method"].unique(maintain_order=True)
-                ),
-            )
-        )
-    return Plot(
-        name=FLEET.name, title="Iteration time and energy of each fleet", table=FLEET.name, panels=tuple(panels)
+    titles = fleet_titles(inputs)
+    frontiers = frontier_panels(
+        FLEET.name,
+        "Iteration time and energy of each fleet",
+        FLEET.name,
+        {fleet_title(own): own for own in _fleets(inputs)},
     )
+    return [frontiers, *([_hours(inputs, titles)] if len(inputs.hours) else [])]
 
 
-def _hours(inputs: FleetInputs) -> Plot:
+def _hours(inputs: FleetInputs, titles: Mapping[str, str]) -> Figure:
     """Mean power of the fleets in every hour, over the value of the series."""
     keys = ("fleet", "method", "unit", "hour", "value")
     hourly = inputs.hours.filter(pl.col("policy") == "hourly")
     means = hourly.group_by(keys, maintain_order=True).agg(power_w=pl.sum("energy_j") / SECONDS_PER_HOUR)
-    panels = []
-    for (fleet, unit), own in means.group_by("fleet", "unit", maintain_order=True):
-        lines = [
-            _by_the_hour(method, rows, method_style(method).color)
+    factor, unit = common_scale(means["power_w"].to_list(), "W")
+    frames = []
+    for (fleet, of), own in means.group_by("fleet", "unit", maintain_order=True):
+        title = titles[str(fleet)]
+        powers = [
+            _by_the_hour(f"{title}: mean power ({unit})", str(method), rows, "power_w", factor)
             for (method,), rows in own.group_by("method", maintain_order=True)
         ]
-        hour, power = (
-            Axis(column="hour", label="hour"),
-            Axis(column="power_w", label="power, all GPUs (MW)", scale=1e-6),
+        series = own.unique("hour").sort("hour")
+        frames += [*powers, _by_the_hour(f"{title}: {of}", "series", series, "value", 1.0)]
+    rows = pl.concat(frames)
+    lines = rows["line"].unique(maintain_order=True).to_list()
+    known = looks_of([line for line in lines if line != "series"]) | {"series": Look(PALETTE["gray"], "stroke")}
+    selection = legend_filter("line", list(known))
+    tips = (("panel", "", ""), ("line", "", ""), ("hour", "hour", ""), ("value", "value", ",.4g"))
+    chart = (
+        chart_of(None, "hours_lines")
+        .transform_filter(selection)
+        .mark_line(interpolate="step-after", strokeWidth=1.6)
+        .encode(
+            x=alt.X("hour:Q", title="hour"),
+            y=alt.Y("value:Q", title=None),
+            color=looks("line", known)["color"],
+            tooltip=tooltip(tips),
         )
-        series = _by_the_hour(f"series ({unit})", own.unique("hour").sort("hour"), "ink")
-        panels += [
-            Panel(title=f"{fleet}: mean power", x=hour, y=power, series=tuple(lines)),
-            Panel(title=f"{fleet}: series", x=hour, y=Axis(column="value", label=str(unit)), series=(series,)),
-        ]
-    return Plot(name=HOURS.name, title="Mean power of the fleet by the hour", table=HOURS.name, panels=tuple(panels))
+        .add_params(selection)
+    )
+    return Figure(
+        name=HOURS.name,
+        title="Mean power of the fleet by the hour",
+        table=HOURS.name,
+        chart=facet_of("hours", "panel", rows["panel"].unique(maintain_order=True).to_list(), chart),
+        data={"hours": rows},
+        heads={"panel": "of", "line": "line", "hour": "hour", "value": "value"},
+    )
 
 
-def _by_the_hour(name: str, rows: pl.DataFrame, color: str) -> Series:
-    """Return a series of steps, with the last hour's value repeated at its end."""
+def _by_the_hour(panel: str, line: str, rows: pl.DataFrame, column: str, factor: float) -> pl.DataFrame:
+    """Return steps, with the last hour's value repeated at its end."""
     end = rows.tail(1).with_columns(pl.col("hour") + 1)
-    return Series(name=name, points=pl.concat([rows, end]), style=Style(color=color), line=Line.STEPS)
+    return pl.concat([rows, end]).select(
+        pl.lit(panel).alias("panel"),
+        pl.lit(line).alias("line"),
+        "hour",
+        (pl.col(column) / factor).alias("value"),
+    )

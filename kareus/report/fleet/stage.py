@@ -11,8 +11,8 @@ from kareus.errors import printable_lines
 from kareus.report.contents import FLEET_TABLES, report_contents
 from kareus.report.downloads import OF_WORKLOAD, labelled, labelled_schema, write_downloads
 from kareus.report.drawing import save
-from kareus.report.fleet.inputs import compare_fleets, fleet_plots, load_fleets
-from kareus.report.fleet.summary import fleet_sections, fleets_text
+from kareus.report.fleet.inputs import compare_fleets, fleet_figures, load_fleets
+from kareus.report.fleet.summary import fleet_sections, fleets_text, headline
 from kareus.report.page import page_html
 from kareus.report.sections import Page
 
@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             f"--{name}", type=Path, required=True, nargs="+", metavar="FILE", help="one table for each fleet"
         )
-    text = "folder for fleets.html, fleets.txt, figures/ (SVG, PDF) and data/ (CSV, Parquet)"
+    text = "folder for fleets.html, fleets.txt, figures/ (SVG, PDF, PNG) and data/ (CSV, Parquet)"
     parser.add_argument("--output", type=Path, required=True, metavar="FOLDER", help=text)
     add_force(parser)
 
@@ -34,24 +34,27 @@ def run(arguments: argparse.Namespace) -> None:
     check_title(arguments.title, "--title")
     check_report_folder(arguments.output, force=arguments.force)
     inputs = load_fleets(arguments.title, arguments.fleet, arguments.stragglers, arguments.power_caps, arguments.hours)
-    plots, subject, output = fleet_plots(inputs), f"{inputs.workload}, {inputs.testbed.label}", arguments.output
+    figures, subject, output = fleet_figures(inputs), f"{inputs.workload}, {inputs.testbed.label}", arguments.output
     of = {"workload": inputs.workload, "testbed": inputs.testbed.label}
     for schema, frame in inputs.tables():
         write_downloads(output / "data", labelled(frame, of), labelled_schema(schema, OF_WORKLOAD), inputs.provenance)
-    for plot in plots:
-        save(plot, subject, output)
+    for figure in figures:
+        save(figure, subject, output)
     sections = fleet_sections(inputs)
     text = fleets_text(inputs, sections)
     page = Page(
-        title=f"{inputs.workload}, emulated fleets",
-        scale=", ".join(f"{fleet.gpus:,} GPUs" for fleet in compare_fleets(inputs)),
+        title=f"Fleets of {', '.join(f'{fleet.gpus:,}' for fleet in compare_fleets(inputs))} GPUs, emulated",
+        name=inputs.workload,
         testbeds=(inputs.testbed,),
         provenance=inputs.provenance,
         sections=tuple(sections),
-        figures=tuple(plots),
+        figures=tuple(figures),
         tables=inputs.tables(),
+        summary=text,
+        template="headline.html",
+        extra={"headline": headline(compare_fleets(inputs))},
     )
-    write_text(output / "fleets.html", page_html(page, text))
+    write_text(output / "fleets.html", page_html(page))
     write_text(output / "fleets.txt", text)
     contents = report_contents(("fleets.html", "fleets.txt"), ("fleet",), FLEET_TABLES)
     write_manifest(output / "fleets.manifest.json", [output / file for file in contents])

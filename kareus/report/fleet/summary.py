@@ -3,9 +3,13 @@
 from collections.abc import Sequence
 
 from kareus.pipeline.compare import FRONTIER_BASELINE, OURS, THROUGHPUT_BASELINE
-from kareus.report.fleet.inputs import FleetComparison, FleetInputs, charges, compare_fleets
+from kareus.report.fleet.inputs import FleetComparison, FleetInputs, charges, compare_fleets, fleet_titles
 from kareus.report.sections import Section
 from kareus.report.sheets import DASH, Sheet, SheetRow, heads, percent, sheet_text
+from kareus.report.units import savings_words, scaled
+
+AGAINST = f"vs {THROUGHPUT_BASELINE}"
+"""Head of what is saved against the baseline."""
 
 
 def fleets_text(inputs: FleetInputs, sections: Sequence[Section]) -> str:
@@ -19,6 +23,12 @@ def fleets_text(inputs: FleetInputs, sections: Sequence[Section]) -> str:
     return "\n\n".join("\n".join(block) for block in blocks) + "\n"
 
 
+def headline(fleets: Sequence[FleetComparison]) -> str:
+    """Return what the fastest plans of `kareus` save over all fleets, in one sentence; empty without any."""
+    ours = [row for fleet in fleets for row in fleet.methods if row.method == OURS]
+    return savings_words(ours, f"{len(fleets)} fleets" if len(fleets) > 1 else "the fleet")
+
+
 def fleet_sections(inputs: FleetInputs) -> list[Section]:
     """Sections of the page; scenarios that were not asked for are left out."""
     fleets = compare_fleets(inputs)
@@ -29,10 +39,10 @@ def fleet_sections(inputs: FleetInputs) -> list[Section]:
     ]
     return [
         Section(
-            title="Strong scaling",
+            title="Fleets",
             text="Fleets of equal pipelines; the iteration is that of one pipeline, and what is exposed of the "
             "gradient reduction.",
-            sheets=(_counts(fleets), _max_throughput(fleets), _frontier_improvement(fleets)),
+            sheets=(_counts(inputs, fleets), _max_throughput(inputs, fleets), _frontier_improvement(inputs, fleets)),
         ),
         Section(
             title="Iteration frontiers",
@@ -43,32 +53,33 @@ def fleet_sections(inputs: FleetInputs) -> list[Section]:
     ]
 
 
-def _counts(fleets: Sequence[FleetComparison]) -> Sheet:
+def _counts(inputs: FleetInputs, fleets: Sequence[FleetComparison]) -> Sheet:
+    titles = fleet_titles(inputs)
     rows = [
         SheetRow(
             cells=(
+                titles[own.fleet],
                 own.fleet,
-                f"{own.gpus:,}",
-                str(own.pipelines),
-                str(own.num_microbatches),
-                f"{own.reduction_s:.3f}",
+                f"{own.pipelines:,}",
+                f"{own.num_microbatches:,}",
+                scaled(own.reduction_s, "s"),
                 "exposed" if own.exposed_s else "hidden",
             )
         )
         for own in fleets
     ]
-    names = ("fleet", "GPUs", "pipelines", "microbatches of each", "gradient reduction s", "counted")
-    return Sheet(caption="Fleets", heads=heads([("", names)]), rows=tuple(rows), source="fleet")
+    names = ("fleet", "name", "pipelines", "microbatches of each", "gradient reduction", "counted")
+    return Sheet(caption="Fleets", heads=heads([("", names)]), rows=tuple(rows), texts=2, source="fleet")
 
 
-def _max_throughput(fleets: Sequence[FleetComparison]) -> Sheet:
+def _max_throughput(inputs: FleetInputs, fleets: Sequence[FleetComparison]) -> Sheet:
+    titles = fleet_titles(inputs)
     rows = [
         _row(
-            own.fleet,
-            str(own.num_microbatches),
+            titles[own.fleet],
             row.method,
             f"{row.time_s:.3f}",
-            f"{row.energy_j / 1e6:.3f}",
+            scaled(row.energy_j, "J"),
             percent(row.time_reduction_percent),
             percent(row.energy_reduction_percent),
         )
@@ -77,18 +88,18 @@ def _max_throughput(fleets: Sequence[FleetComparison]) -> Sheet:
     ]
     return Sheet(
         caption=f"Max throughput: the fastest plan of each method; reductions against {THROUGHPUT_BASELINE}",
-        heads=heads([("", ("fleet", "microbatches", "method", "time s", "energy MJ", "time saved", "energy saved"))]),
+        heads=heads([("", ("fleet", "method", "time s", "energy", "time saved", "energy saved"))]),
         rows=tuple(rows),
-        texts=3,
+        texts=2,
         source="fleet",
     )
 
 
-def _frontier_improvement(fleets: Sequence[FleetComparison]) -> Sheet:
+def _frontier_improvement(inputs: FleetInputs, fleets: Sequence[FleetComparison]) -> Sheet:
+    titles = fleet_titles(inputs)
     rows = [
         _row(
-            own.fleet,
-            str(own.num_microbatches),
+            titles[own.fleet],
             row.method,
             percent(row.iso_time_energy_reduction_percent),
             percent(row.iso_energy_time_reduction_percent),
@@ -97,73 +108,100 @@ def _frontier_improvement(fleets: Sequence[FleetComparison]) -> Sheet:
         for row in own.methods
         if row.method not in (FRONTIER_BASELINE, THROUGHPUT_BASELINE)
     ]
-    names = ("fleet", "microbatches", "method", "iso-time energy saved", "iso-energy time saved")
+    names = ("fleet", "method", "iso-time energy saved", "iso-energy time saved")
     return Sheet(
         caption=f"Frontier improvement: reductions against {FRONTIER_BASELINE}",
         heads=heads([("", names)]),
         rows=tuple(rows),
-        texts=3,
+        texts=2,
         source="fleet",
     )
 
 
 def _stragglers(inputs: FleetInputs) -> Sheet:
+    titles = fleet_titles(inputs)
+    table = list(inputs.stragglers.iter_rows(named=True))
+    base = {(r["fleet"], r["slowdown"]): r["waiting_energy_j"] for r in table if r["method"] == THROUGHPUT_BASELINE}
     rows = [
         _row(
-            row["fleet"],
+            titles[row["fleet"]],
             row["method"],
             f"{row['slowdown']:g}x",
             f"{row['time_s']:.3f}",
-            f"{row['waiting_energy_j'] / 1e6:.3f}",
-            f"{row['energy_j'] / 1e6:.3f}",
+            scaled(row["waiting_energy_j"], "J"),
+            scaled(row["energy_j"], "J"),
             percent(row["saving_percent"]),
+            percent(_saved(row["energy_j"], base.get((row["fleet"], row["slowdown"])))),
         )
-        for row in inputs.stragglers.iter_rows(named=True)
+        for row in table
     ]
+    names = ("fleet", "method", "slowdown", "time s", "waiting", "adapting", "saved", AGAINST)
     return Sheet(
-        caption="Stragglers: one slow pipeline; what the others save by the plan that just meets it",
-        heads=heads([("", ("fleet", "method", "slowdown", "time s", "waiting MJ", "adapting MJ", "energy saved"))]),
+        caption="Stragglers: one slow pipeline; energy if the others wait, or take the plan that just meets it",
+        heads=heads([("", names)]),
         rows=tuple(rows),
         texts=2,
         source="stragglers",
+        note=f"saved: by adapting instead of waiting; {AGAINST}: energy saved against its waiting",
     )
 
 
 def _power_caps(inputs: FleetInputs) -> Sheet:
+    titles = fleet_titles(inputs)
+    table = list(inputs.power_caps.iter_rows(named=True))
+    base = {(r["fleet"], r["cap_w"]): r["time_s"] for r in table if r["method"] == THROUGHPUT_BASELINE}
     rows = [
         _row(
-            row["fleet"],
+            titles[row["fleet"]],
             row["method"],
-            f"{row['cap_w'] / 1e6:.3f}",
-            *(
-                DASH if row[name] is None else f"{row[name] / unit:.3f}"
-                for name, unit in (("power_w", 1e6), ("time_s", 1))
-            ),
+            scaled(row["cap_w"], "W"),
+            scaled(row["cap_w"] / row["gpus"], "W"),
+            DASH if row["power_w"] is None else scaled(row["power_w"], "W"),
+            DASH if row["time_s"] is None else f"{row['time_s']:.3f}",
+            percent(_saved(row["time_s"], base.get((row["fleet"], row["cap_w"])))),
         )
-        for row in inputs.power_caps.iter_rows(named=True)
+        for row in table
     ]
+    names = ("fleet", "method", "cap, all GPUs", "per GPU", "draws", "time s", AGAINST)
     return Sheet(
-        caption="Power caps: the fastest plan within a mean power of all GPUs",
-        heads=heads([("", ("fleet", "method", "cap MW", "power MW", "time s"))]),
+        caption="Power caps: the fastest plan whose mean power, of all GPUs together, keeps the cap",
+        heads=heads([("", names)]),
         rows=tuple(rows),
         texts=2,
         source="power_caps",
+        note=f"{AGAINST}: time saved against its plan within the same cap; {DASH} none keeps it",
     )
 
 
 def _hours(inputs: FleetInputs) -> Sheet:
+    titles = fleet_titles(inputs)
+    found = charges(inputs)
+    base = {(row.fleet, row.unit): row.steady for row in found if row.method == THROUGHPUT_BASELINE}
     rows = [
-        _row(row.fleet, row.method, row.unit, f"{row.steady:,.0f}", f"{row.hourly:,.0f}", percent(row.saving_percent))
-        for row in charges(inputs)
+        _row(
+            titles[row.fleet],
+            row.method,
+            row.unit,
+            f"{row.steady:,.0f}",
+            f"{row.hourly:,.0f}",
+            percent(row.saving_percent),
+            percent(_saved(row.hourly, base.get((row.fleet, row.unit)))),
+        )
+        for row in found
     ]
     return Sheet(
-        caption="Hours: one plan from the start, and plans by the hour, for the same iterations "
-        "(money, or grams of CO2)",
-        heads=heads([("", ("fleet", "method", "series", "steady", "by the hour", "saved"))]),
+        caption="Hours: one plan from the start, or plans by the hour, for the same iterations (money or g CO2)",
+        heads=heads([("", ("fleet", "method", "series", "steady", "by the hour", "saved", AGAINST))]),
         rows=tuple(rows),
         texts=3,
         source="hours",
+        note=f"{AGAINST}: saved by the hour, against one plan of {THROUGHPUT_BASELINE} from the start",
     )
+
+
+def _saved(value: float | None, before: float | None) -> float | None:
+    """Return what is saved of `before`, in percent; None where there is nothing to compare."""
+    return None if value is None or not before else 100 * (1 - value / before)
 
 
 def _row(*cells: str) -> SheetRow:

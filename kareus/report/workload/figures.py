@@ -5,16 +5,16 @@ import polars as pl
 from kareus.artifacts.tables import TableSchema
 from kareus.frontier.tables import MICROBATCH
 from kareus.pipeline.tables import ITERATION
+from kareus.report.charts import Figure
 from kareus.report.contents import BASELINE
 from kareus.report.downloads import OF_PARTITION, OF_WORKLOAD, labelled, labelled_schema
-from kareus.report.sections import Figure
 from kareus.report.workload.effort import search_efforts
-from kareus.report.workload.frontiers import iteration_plot, microbatch_plot
+from kareus.report.workload.frontiers import iteration_figure, microbatch_figure
 from kareus.report.workload.inputs import ReportInputs
-from kareus.report.workload.searches import passes_figure, search_plot
+from kareus.report.workload.searches import passes_figure, search_figure
 from kareus.report.workload.summary import plan_rows
 from kareus.report.workload.tables import POWER, SAVINGS, TIMELINE
-from kareus.report.workload.timeline import power_plot, power_table, timeline_table, timelines
+from kareus.report.workload.timeline import power_table, timeline_figures, timeline_table
 from kareus.search.tables import CANDIDATES, PROPOSALS, ROUNDS
 from kareus.training.tables import ITERATIONS
 
@@ -23,12 +23,13 @@ def figures(inputs: ReportInputs) -> list[Figure]:
     """Every figure of a workload."""
     plans = inputs.plans | {BASELINE: inputs.baseline}
     return [
-        iteration_plot(inputs.iteration, plan_rows(inputs.iteration, list(inputs.plans.values()))),
-        *timelines(plans),
-        power_plot(plans, power_table(plans, inputs.blocking_power_w)),
-        search_plot(inputs.searches),
+        iteration_figure(
+            inputs.iteration, plan_rows(inputs.iteration, list(inputs.plans.values())), inputs.uncertainty
+        ),
+        *timeline_figures(plans, inputs.microbatch, inputs.blocking_power_w),
+        search_figure(inputs.searches),
         passes_figure(search_efforts(inputs.searches)),
-        microbatch_plot(inputs.microbatch),
+        microbatch_figure(inputs.microbatch),
     ]
 
 

@@ -12,6 +12,8 @@ from kareus.artifacts.records import content_hash
 from kareus.artifacts.tables import TableSchema, read_provenance, read_table
 from kareus.errors import ArtifactError
 from kareus.frontier.tables import MICROBATCH
+from kareus.gpu_model.gpu import Uncertainty
+from kareus.gpu_model.trust import known_uncertainty
 from kareus.pipeline.compare import THROUGHPUT_BASELINE
 from kareus.pipeline.spread import Spread
 from kareus.pipeline.tables import ITERATION
@@ -23,6 +25,7 @@ from kareus.report.workload.savings import PlanErrors, Savings, compared_savings
 from kareus.search.tables import CANDIDATES, PROPOSALS, ROUNDS
 from kareus.training.comparison import FASTEST, RunComparison, compare_runs
 from kareus.training.tables import ITERATIONS
+from kareus.workload.config import Workload
 from kareus.workload.slices import PlanSlice, cut
 
 
@@ -68,6 +71,8 @@ class ReportInputs:
     """Everything that the summary and the page show."""
 
     workload: str
+    configured: Workload
+    """The whole configuration of the workload."""
     testbed: TestbedIdentity
     provenance: Provenance
     """Provenance of the report: its hash identifies the configurations of all inputs."""
@@ -92,6 +97,11 @@ class ReportInputs:
     def gpus(self) -> int:
         """GPUs of the whole job."""
         return self.baseline.gpus
+
+    @property
+    def uncertainty(self) -> Uncertainty | None:
+        """Errors of the GPU model; None where they are not known, or nothing was simulated."""
+        return known_uncertainty(self.configured.gpu) if self.testbed.kind == "simulated" else None
 
     @property
     def blocking_power_w(self) -> float:
@@ -127,6 +137,7 @@ def load(workload: str, paths: Paths) -> ReportInputs:
     savings = tuple(compared_savings(iteration, spread))  # refuses an iteration frontier without the baselines
     return ReportInputs(
         workload=workload,
+        configured=configured,
         testbed=tables.testbed,
         provenance=tables.stamped(),
         sources=sources,

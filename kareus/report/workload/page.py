@@ -1,12 +1,18 @@
-"""The page of a workload: its sections."""
+"""The page of a workload: its answer, and its sections."""
 
+import shlex
 from collections.abc import Sequence
+from typing import Any
 
 from kareus.artifacts.records import to_plain
-from kareus.pipeline.compare import OURS
-from kareus.report.sections import TIMELINES, Figure, Page, Section, Tables
+from kareus.plans.document import Plan
+from kareus.plans.run_totals import tokens_per_iteration
+from kareus.report.charts import Figure, columns_of
+from kareus.report.sections import Page, Section, Tables
 from kareus.report.sheets import Sheet, SheetRow, heads
+from kareus.report.workload.answer import answer_of, bottleneck, workload_words
 from kareus.report.workload.inputs import ReportInputs
+from kareus.report.workload.schedules import schedules
 from kareus.report.workload.summary import (
     NO_PLAN,
     efforts_sheet,
@@ -16,7 +22,10 @@ from kareus.report.workload.summary import (
     plans_sheet,
     runs_sheet,
 )
+from kareus.report.workload.timeline import TIMELINES
 
+TOKENS = 1e12
+"""Tokens of a run whose savings a page works out, unless the reader says otherwise."""
 PLAYED_BACK = (
     "The fastest plan of each method, played back on the simulated testbed: whole instructions, with noise, on chips "
     "that stay warm. Predictions are put together from partitions that were measured one by one, each on a chip that "
@@ -25,79 +34,89 @@ PLAYED_BACK = (
 RUN = "The fastest plan of each method, run by the engine, beside what was predicted."
 
 
-def workload_page(inputs: ReportInputs, figures: Sequence[Figure], tables: Tables) -> Page:
-    """The page with these figures and tables to download."""
+def workload_page(
+    inputs: ReportInputs, figures: Sequence[Figure], tables: Tables, summary: str, tokens: float = TOKENS
+) -> Page:
+    """The page with these figures and tables to download.
+
+    Args:
+        inputs: what is reported.
+        figures: as `figures` returns them; timelines are exchanged for one another in one place.
+        tables: those to download.
+        summary: the page as text.
+        tokens: of the training run whose savings are worked out at first.
+    """
+    timelines = [figure for figure in figures if figure.folder == TIMELINES]
+    answer = answer_of(inputs)
     return Page(
-        title=inputs.workload,
-        scale=f"{inputs.gpus} GPUs",
+        title=workload_words(inputs.configured),
+        name=inputs.workload,
         testbeds=(inputs.testbed,),
         provenance=inputs.provenance,
-        tiles=_tiles(inputs),
-        sections=tuple(_sections(inputs)),
-        figures=tuple(figures),
+        sections=tuple(_sections(inputs, timelines[0].name)),
+        figures=tuple(figure for figure in figures if figure not in timelines[1:]),
         tables=tables,
-        facts={"blocking_power_w": inputs.blocking_power_w, "chosen": len(inputs.plans)},
+        summary=summary,
+        template="workload.html",
+        extra={
+            "answer": answer,
+            "overlap": " ".join(overlap_note(inputs)),
+            "export": export_command(inputs, answer.row.selector),
+            "tokens": f"{tokens:g}",
+        },
+        data={
+            "timeline": timelines[0].name,
+            "chosen": [_chosen(figure, plan) for figure, plan in zip(timelines, inputs.plans.values(), strict=True)],
+            "schedules": schedules(inputs),
+            "workload": inputs.workload,
+            "baseline": {"time_s": inputs.baseline.prediction.time_s, "energy_j": inputs.baseline.prediction.energy_j},
+            "gpus": inputs.gpus,
+            "tokens": tokens_per_iteration(inputs.configured),
+            "mfu_s": answer.runs.mfu * answer.row.time_s,
+        },
     )
 
 
-def _tiles(inputs: ReportInputs) -> tuple[tuple[float | None, str], ...]:
-    ours = next((found for found in inputs.savings if found.compared.method == OURS), None)
-    if ours is None:
-        return ()
-    of, errors = ours.compared, ours.errors
-    return (
-        (of.time_reduction_percent, f"time at max throughput{_within(errors.time_reduction)}, against sequential"),
-        (
-            of.energy_reduction_percent,
-            f"energy at max throughput{_within(errors.energy_reduction)}, against sequential",
-        ),
-        (
-            of.iso_time_energy_reduction_percent,
-            f"energy in the same time as sequential+perseus{_within(errors.iso_time_energy_reduction)}",
-        ),
-        (
-            of.iso_energy_time_reduction_percent,
-            f"time for the same energy as sequential+perseus{_within(errors.iso_energy_time_reduction)}",
-        ),
-    )
+def export_command(inputs: ReportInputs, selector: str) -> str:
+    """Return the command that writes a plan as the steps of every rank."""
+    return f"kareus export {shlex.quote(f'results/{inputs.workload}/plan/{selector}.json')} --format ranks"
 
 
-def _within(error: float | None) -> str:
-    return f" (\u00b1{error:.1f} points)" if error else ""
+def _chosen(figure: Figure, plan: Plan) -> dict[str, Any]:
+    return {
+        "name": figure.name,
+        "selector": plan.selector,
+        "method": plan.method,
+        "time_s": plan.prediction.time_s,
+        "energy_j": plan.prediction.energy_j,
+        "bottleneck": bottleneck(plan),
+        "rows": columns_of(figure.data["plan"]),
+    }
 
 
-def _sections(inputs: ReportInputs) -> list[Section]:
+def _sections(inputs: ReportInputs, timeline: str) -> list[Section]:
+    first = next(iter(inputs.plans.values()))
     runs = Section(
-        title="End to end",
+        title="Predicted and run",
         text=PLAYED_BACK if inputs.testbed.kind == "simulated" else RUN,
         sheets=(runs_sheet(inputs.runs, inputs.testbed),) if inputs.runs else (),
     )
     efforts = efforts_sheet(inputs.searches)
     return [
+        Section(title="Time and energy of an iteration", figures=("iteration",)),
+        Section(title="Pipeline", text=bottleneck(first), figures=(timeline,)),
         Section(
-            title="Summary",
-            text=" ".join([*overlap_note(inputs), "; ".join([NO_PLAN, *notes(inputs)])]),
-            sheets=(*method_sheets(inputs.savings), plans_sheet(inputs)),
-        ),
-        Section(
-            title="Iteration frontiers",
-            text="Each point is a plan that can be run; a step shows what is attainable within a time. Numbers mark "
-            "the chosen plans.",
-            figures=("iteration",),
-        ),
-        Section(
-            title="Pipeline timeline",
-            text="When every instruction of a plan runs, and what it draws. Hatched: the stage waits. Point at an "
-            "instruction, or reach the figure with the Tab key and an instruction with the arrow keys.",
-            figures=(TIMELINES, "power"),
+            title="Methods",
+            text="; ".join([NO_PLAN, *notes(inputs)]),
+            sheets=(plans_sheet(inputs), *method_sheets(inputs.savings)),
         ),
         *([runs] if runs.sheets else []),
         Section(
-            title="Search",
-            text="Candidates that were measured for every partition. Prediction and measurement appear where a point "
-            "is pointed at.",
+            title="Search of the partitions",
+            text="Candidates that were measured for every partition, and the pass that chose them.",
             sheets=(efforts,) if efforts.rows else (),
             figures=("search", "passes"),
+            is_folded=True,
         ),
         Section(
             title="Microbatch frontiers",
@@ -105,8 +124,9 @@ def _sections(inputs: ReportInputs) -> list[Section]:
             f"({inputs.blocking_power_w:.0f} W), which is paid in any case while the iteration lasts; stages that cost "
             "the same share a panel.",
             figures=("microbatch",),
+            is_folded=True,
         ),
-        Section(title="Provenance", sheets=(_sources(inputs),), is_folded=True),
+        Section(title="Inputs of this report", sheets=(_sources(inputs),), is_folded=True),
     ]
 
 

@@ -2,32 +2,37 @@
 
 from collections.abc import Sequence
 
+import altair as alt
 import polars as pl
 
-from kareus.report.charts import UNKNOWN, Axis, Bar, BarPart, Form, Line, Panel, Plot, Series, Shape, Shares, Style, Tip
+from kareus.report.charts import Figure, Tip, chart_of, facet_of, legend_filter, looks, tooltip
+from kareus.report.theme import PALETTE, UNKNOWN, Look
 from kareus.report.workload.effort import SearchEffort
 from kareus.report.workload.inputs import PartitionSearch
 
 PASSES = {
-    "initial": ("initial design", Style(color="gray", shape=Shape.RING)),
-    "random": ("random", Style(color="gray", shape=Shape.RING)),
-    "all": ("exhaustive", Style(color="gray", shape=Shape.RING)),
-    "total": ("total-energy pass", Style(color="blue", shape=Shape.CIRCLE)),
-    "dynamic": ("dynamic-energy pass", Style(color="orange", shape=Shape.SQUARE)),
-    "static": ("static-energy pass", Style(color="green", shape=Shape.TRIANGLE)),
-    "improvement": ("expected improvement", Style(color="blue", shape=Shape.CIRCLE)),
-    "uncertainty": ("exploration (uncertainty)", Style(color="purple", shape=Shape.DIAMOND)),
+    "initial": ("initial design", Look(PALETTE["gray"], "circle")),
+    "random": ("random", Look(PALETTE["gray"], "circle")),
+    "all": ("exhaustive", Look(PALETTE["gray"], "circle")),
+    "total": ("total-energy pass", Look(PALETTE["blue"], "circle")),
+    "dynamic": ("dynamic-energy pass", Look(PALETTE["orange"], "square")),
+    "static": ("static-energy pass", Look(PALETTE["green"], "triangle-up")),
+    "improvement": ("expected improvement", Look(PALETTE["blue"], "circle")),
+    "uncertainty": ("exploration (uncertainty)", Look(PALETTE["purple"], "diamond")),
 }
-"""Name and style of a pass."""
+"""Name and look of a pass."""
+BAR_PX = 26
 NOTHING = "Nothing was searched: a block has no collectives, or an odd microbatch no halves."
-TIPS = (
-    Tip(name="chosen in round", column="round", form=Form.COUNT),
-    Tip(name="time", column="time_s", form=Form.MILLISECONDS),
-    Tip(name="predicted", column="predicted_time_s", form=Form.MILLISECONDS),
-    Tip(name="dynamic energy", column="dynamic_energy_j", form=Form.JOULES),
-    Tip(name="predicted", column="predicted_dynamic_energy_j", form=Form.JOULES),
-    Tip(name="total energy", column="energy_j", form=Form.JOULES),
-    Tip(name="on the frontier", column="found", form=Form.TEXT),
+TIPS: tuple[Tip, ...] = (
+    ("schedule", "candidate", ""),
+    ("found_by", "chosen by", ""),
+    ("round", "chosen in round", ""),
+    ("time_ms", "time (ms)", ".3f"),
+    ("predicted_time_ms", "predicted (ms)", ".3f"),
+    ("dynamic_energy_j", "dynamic energy (J)", ".4f"),
+    ("predicted_dynamic_energy_j", "predicted (J)", ".4f"),
+    ("energy_j", "total energy (J)", ".4f"),
+    ("on_frontier", "on the frontier", ""),
 )
 
 
@@ -36,72 +41,116 @@ def pass_name(chosen_by: str) -> str:
     return PASSES.get(chosen_by, (chosen_by, UNKNOWN))[0]
 
 
-def search_plot(searches: Sequence[PartitionSearch]) -> Plot:
-    """Candidates of every partition by the pass that chose them, and their frontier."""
-    return Plot(
+def pass_looks(chosen_by: Sequence[str]) -> dict[str, Look]:
+    """Return the looks of passes by their names."""
+    return dict(PASSES.get(name, (name, UNKNOWN)) for name in dict.fromkeys(chosen_by))
+
+
+def search_figure(searches: Sequence[PartitionSearch]) -> Figure:
+    """Return the candidates of every partition by the pass that chose them, and their frontier."""
+    rows = _candidates(searches)
+    passes = pass_looks([name for search in searches for name in search.candidates["chosen_by"]])
+    selection = legend_filter("found_by", list(passes))
+    base = chart_of(None, "search_points").encode(
+        x=alt.X("time_ms:Q", title="time (ms)", scale=alt.Scale(zero=False)),
+        y=alt.Y("dynamic_energy_j:Q", title="dynamic energy, one GPU (J)", scale=alt.Scale(zero=False)),
+    )
+    points = (
+        base.transform_filter(selection)
+        .mark_point(filled=True, size=36, opacity=0.85)
+        .encode(**looks("found_by", passes, title="chosen by"), tooltip=tooltip(TIPS))
+        .add_params(selection)
+    )
+    frontier = (
+        base.transform_filter("datum.on_frontier")
+        .mark_line(interpolate="step-after", style="ink-line", strokeWidth=1.2, opacity=0.7)
+        .encode(order="time_ms:Q")
+        .properties(name="search_frontiers")
+    )
+    return Figure(
         name="search",
         title="Measured candidates of each partition",
         table="candidates",
-        empty=NOTHING,
-        panels=tuple(
-            Panel(
-                title=search.partition,
-                note=_note(search),
-                x=Axis(column="time_s", label="time (ms)", scale=1e3),
-                y=Axis(column="dynamic_energy_j", label="dynamic energy, one GPU (J)"),
-                series=tuple(_series(search.candidates)),
-            )
-            for search in searches
-        ),
+        chart=facet_of("candidates", "partition", [search.partition for search in searches], frontier, points),
+        data={"candidates": rows},
+        heads={"partition": "partition"} | {name: title for name, title, _ in TIPS},
+        note="; ".join(map(_note, searches)),
+        empty="" if searches else NOTHING,
     )
 
 
-def _series(candidates: pl.DataFrame) -> list[Series]:
-    named = candidates.with_columns(
-        title=pl.format("{} MHz, {} SMs, beside {}", "frequency_mhz", "sm_count", "launch"),
-        found=pl.when("on_frontier").then(pl.lit("yes")).otherwise(pl.lit("no")),
-    )
-    marks = [
-        Series(name=pass_name(chosen_by), points=own, style=pass_style(chosen_by), tips=TIPS, title="title")
-        for (chosen_by,), own in named.group_by("chosen_by", maintain_order=True)
+def _candidates(searches: Sequence[PartitionSearch]) -> pl.DataFrame:
+    frames = [
+        search.candidates.select(
+            pl.lit(search.partition).alias("partition"),
+            pl.format("{} MHz, {} SMs, beside {}", "frequency_mhz", "sm_count", "launch").alias("schedule"),
+            pl.col("chosen_by").replace({key: name for key, (name, _) in PASSES.items()}).alias("found_by"),
+            "round",
+            (1e3 * pl.col("time_s")).alias("time_ms"),
+            (1e3 * pl.col("predicted_time_s")).alias("predicted_time_ms"),
+            "dynamic_energy_j",
+            "predicted_dynamic_energy_j",
+            "energy_j",
+            "on_frontier",
+        )
+        for search in searches
     ]
-    frontier = candidates.filter("on_frontier").sort("time_s", "dynamic_energy_j")
-    return [*marks, Series(name="measured frontier", points=frontier, style=Style(color="ink"), line=Line.STEPS)]
-
-
-def pass_style(chosen_by: str) -> Style:
-    """Return the style of a pass."""
-    return PASSES.get(chosen_by, (chosen_by, UNKNOWN))[1]
+    return pl.concat(frames) if frames else pl.DataFrame()
 
 
 def _note(search: PartitionSearch) -> str:
     minutes = search.rounds["measuring_s"].sum() / 60
     clock = f"{minutes:.0f} min" if minutes < 90 else f"{minutes / 60:.1f} h"  # noqa: PLR2004
     rounds, stop = len(search.rounds), search.rounds["stop"][-1]
-    said = f"{len(search.candidates)} candidates in {rounds} round{'s'[: rounds != 1]}, {clock} of the testbed's clock"
-    return f"{said}; ended: {stop}" if stop else said
+    said = (
+        f"{search.partition}: {len(search.candidates)} candidates in {rounds} round{'s'[: rounds != 1]}, {clock} of "
+        "the testbed's clock"
+    )
+    return f"{said} (ended: {stop})" if stop else said
 
 
-def passes_figure(efforts: Sequence[SearchEffort]) -> Shares:
-    """Shares of each partition's frontier, and of all together, by the pass that chose them."""
-    return Shares(
-        name="passes",
-        title="Who found the frontier",
-        table="candidates",
-        empty=NOTHING,
-        bars=tuple(
-            Bar(
-                name=f"{effort.partition}, {effort.on_frontier} candidates on the frontier",
-                parts=tuple(
-                    BarPart(
-                        name=pass_name(found.name),
-                        style=pass_style(found.name),
-                        count=found.on_frontier,
-                        tips=(("candidates measured", str(found.measured)),),
-                    )
-                    for found in effort.passes
-                ),
-            )
+def passes_figure(efforts: Sequence[SearchEffort]) -> Figure:
+    """Return the shares of each partition's frontier, and of all together, by the pass that chose them."""
+    rows = pl.DataFrame(
+        [
+            {
+                "what": f"{effort.partition} ({effort.on_frontier})",
+                "found_by": pass_name(found.name),
+                "measured": found.measured,
+                "on_frontier": found.on_frontier,
+            }
             for effort in efforts
-        ),
+            for found in effort.passes
+        ]
+    )
+    passes = pass_looks([found.name for effort in efforts for found in effort.passes])
+    return shares_figure(
+        rows, passes, title="Who found the frontier", table="candidates", empty="" if efforts else NOTHING
+    )
+
+
+def shares_figure(rows: pl.DataFrame, passes: dict[str, Look], *, title: str, table: str, empty: str) -> Figure:
+    """Return a bar for each `what` of the rows, as long as the others, by the shares of passes in `on_frontier`."""
+    tips = (("what", "of", ""), ("found_by", "chosen by", ""), ("on_frontier", "on the frontier", ""),
+            ("measured", "candidates measured", ""))  # fmt: skip
+    order = [] if rows.is_empty() else rows["what"].unique(maintain_order=True).to_list()
+    chart = (
+        chart_of("passes", "passes_bars")
+        .mark_bar(style="bar", height=alt.RelativeBandSize(band=0.72))
+        .encode(
+            x=alt.X("on_frontier:Q", stack="normalize", title="share of the frontier", axis=alt.Axis(format=".0%")),
+            y=alt.Y("what:N", title=None, sort=order, axis=alt.Axis(labelLimit=260, ticks=False, domain=False)),
+            color=looks("found_by", passes)["color"],
+            tooltip=tooltip(tips),
+        )
+        .properties(width=480, height=BAR_PX * max(len(order), 1))
+    )
+    return Figure(
+        name="passes",
+        title=title,
+        table=table,
+        chart=chart,
+        data={"passes": rows},
+        heads={name: head for name, head, _ in tips},
+        empty=empty,
     )

@@ -1,20 +1,23 @@
 """The command `report`: the summary and the page of one workload, its figures for papers and its tables for others."""
 
 import argparse
+import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
-from kareus.artifacts.files import write_text
+from kareus.artifacts.files import replace_folder, write_text
 from kareus.artifacts.manifest import write_manifest
 from kareus.artifacts.names import check_title
 from kareus.artifacts.outputs import add_force, check_report_folder
 from kareus.errors import printable_lines
+from kareus.plans.run_totals import check_tokens
 from kareus.report.contents import PLOTS, TABLES, report_contents
 from kareus.report.downloads import write_downloads
 from kareus.report.drawing import remove_others, save
 from kareus.report.page import page_html
 from kareus.report.workload.figures import figures, tables
 from kareus.report.workload.inputs import Paths, load
-from kareus.report.workload.page import workload_page
+from kareus.report.workload.page import TOKENS, workload_page
 from kareus.report.workload.summary import summary_text
 
 
@@ -29,7 +32,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(f"--{name}", type=Path, nargs="*", default=[], metavar="FILE", help=text)
     parser.add_argument("--plans", type=Path, required=True, nargs="+", metavar="FILE", help="chosen plans")
     parser.add_argument("--runs", type=Path, nargs="*", default=[], metavar="FILE", help="iterations that were run")
-    text = "folder for page.html, summary.txt, figures/ and timelines/ (SVG, PDF) and data/ (CSV, Parquet)"
+    text = "training run whose savings the page works out at first (default: 1e12)"
+    parser.add_argument("--tokens", type=float, default=TOKENS, help=text)
+    text = "folder for page.html, summary.txt, plans/, figures/ and timelines/ (SVG, PDF, PNG) and data/ (CSV, Parquet)"
     parser.add_argument("--output", type=Path, required=True, metavar="FOLDER", help=text)
     add_force(parser)
 
@@ -37,6 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Read all inputs, write the report, print the summary."""
     check_title(arguments.title, "--title")
+    check_tokens(arguments.tokens)
     check_report_folder(arguments.output, force=arguments.force)
     inputs = load(
         arguments.title,
@@ -58,8 +64,16 @@ def run(arguments: argparse.Namespace) -> None:
         save(figure, f"{inputs.workload}, {inputs.testbed.label}", output)
     remove_others(output / "timelines", [output / figure.file for figure in drawn])
     text = summary_text(inputs)
-    write_text(output / "page.html", page_html(workload_page(inputs, drawn, downloads), text))
+    write_text(output / "page.html", page_html(workload_page(inputs, drawn, downloads, text, arguments.tokens)))
     write_text(output / "summary.txt", text)
-    contents = report_contents(("page.html", "summary.txt", "timelines"), PLOTS, TABLES)
+    replace_folder(output / "plans", lambda folder: _copy_plans(arguments.plans, folder))
+    contents = report_contents(("page.html", "summary.txt", "timelines", "plans"), PLOTS, TABLES)
     write_manifest(output / "manifest.json", [output / file for file in contents])
     print(printable_lines(text), end="")  # noqa: T201, the answer of the command
+
+
+def _copy_plans(plans: Sequence[Path], folder: Path) -> None:
+    """Copy the plans that the page offers, so that the folder can be handed on."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for plan in plans:
+        shutil.copyfile(plan, folder / plan.name)

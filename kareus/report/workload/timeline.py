@@ -1,51 +1,80 @@
-"""The pipeline of a plan as a figure, the power that it draws over time, and the tables of both."""
+"""Pipelines over one iteration: a plan above the baseline, and the power of both, on one axis of time; their tables."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
 
+import altair as alt
 import polars as pl
 
 from kareus.artifacts.records import to_plain
+from kareus.graph.records import Direction
 from kareus.plans.document import Plan, PlannedInstruction
-from kareus.report.charts import Axis, Form, Line, Panel, Plot, Series, Style, Tip, method_style
+from kareus.report.charts import Figure, Tip, chart_of, tooltip, zoom_of
 from kareus.report.contents import BASELINE
+from kareus.report.theme import PALETTE, POWER_RAMP
 from kareus.report.workload.power import power_over_time
-from kareus.report.workload.tables import POWER, TIMELINE
+from kareus.report.workload.tables import TIMELINE
 
+TIMELINES = "timelines"
+"""Folder of the figures, which are named after plans."""
 STEP_W = 20.0
 """Powers that the colours span are rounded to this."""
-POWER_TIPS = (
-    Tip(name="from", column="time_s", form=Form.SECONDS),
-    Tip(name="power of all GPUs", column="power_w", form=Form.KILOWATTS),
+LANE_PX, POWER_PX = 34, 120
+MOST_LANES_PX = 420
+"""Height of the lanes of all stages at which they begin to get flatter."""
+TEXT_PX = 22
+"""Least width of an instruction whose name fits."""
+MICROSECONDS = 6
+"""Decimals of a second: an instruction ends in the one in which the next starts."""
+LETTERS = {
+    Direction.FORWARD: "F",
+    Direction.BACKWARD: "B",
+    Direction.INPUT_GRADIENT: "B",
+    Direction.WEIGHT_GRADIENT: "W",
+}
+"""Names of instructions; B is a whole backward or, where it is split, that of inputs."""
+TIPS: tuple[Tip, ...] = (
+    ("label", "instruction", ""),
+    ("stage", "stage", ""),
+    ("start_s", "from (s)", ".4f"),
+    ("time_ms", "time (ms)", ".2f"),
+    ("frequency_mhz", "clock (MHz)", ""),
+    ("power_w", "power of a GPU (W)", ".0f"),
+    ("energy_j", "energy of a GPU (J)", ".1f"),
+    ("runs", "runs as", ""),
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Timeline:
-    """A figure: one lane for each stage, instructions coloured by the mean power of a GPU."""
+def timeline_figures(plans: Mapping[str, Plan], microbatch: pl.DataFrame, blocking_power_w: float) -> list[Figure]:
+    """Return the figure of every chosen plan beside the baseline.
 
-    name: str
-    title: str
-    plan: Plan
-    powers_w: tuple[float, float]
-    """Range of power of the colours: the same for all plans of a report, so that they can be compared."""
-
-    @property
-    def file(self) -> str:
-        """Files of the drawing, without suffixes; in a folder of their own, since they are named after plans."""
-        return f"timelines/{self.name}"
-
-
-def timelines(plans: Mapping[str, Plan]) -> list[Timeline]:
-    """Figures of plans by name; the last is the baseline's."""
-    powers = [power_w(i) for plan in plans.values() for stage in plan.stages for i in stage.instructions]
-    low = min(powers) // STEP_W * STEP_W
-    span = (low, max(-(-max(powers) // STEP_W) * STEP_W, low + STEP_W))
+    Args:
+        plans: plans by name; one is the baseline's.
+        microbatch: a table `MICROBATCH`; colours span the powers in it, so that all plans can be compared.
+        blocking_power_w: of one GPU that waits.
+    """
+    span = powers_w(microbatch)
+    baseline = instruction_rows(plans[BASELINE])
     return [
-        Timeline(name=name, title=f"Pipeline of {plan.method}, {plan.selector}", plan=plan, powers_w=span)
+        Figure(
+            name=name,
+            title=f"Pipeline of {plan.method}, {plan.selector}, and of the baseline",
+            table=TIMELINE.name,
+            folder=TIMELINES,
+            chart=_chart(plan, plans[BASELINE], span, blocking_power_w),
+            data={"plan": instruction_rows(plan), "baseline": baseline},
+            heads={name: title for name, title, _ in TIPS},
+            zooms={"x": "start_s"},
+        )
         for name, plan in plans.items()
+        if name != BASELINE
     ]
+
+
+def powers_w(microbatch: pl.DataFrame) -> tuple[float, float]:
+    """Return the range of power of the colours."""
+    powers = microbatch.select(pl.col("energy_j") / pl.col("time_s")).to_series().to_list()
+    low = min(powers) // STEP_W * STEP_W
+    return low, max(-(-max(powers) // STEP_W) * STEP_W, low + STEP_W)
 
 
 def power_w(instruction: PlannedInstruction) -> float:
@@ -53,34 +82,145 @@ def power_w(instruction: PlannedInstruction) -> float:
     return instruction.energy_j / instruction.time_s
 
 
-def timeline_data(timeline: Timeline) -> dict[str, Any]:
-    """A timeline as plain data; instructions name one of its few different schedules by number."""
-    numbers: dict[str, int] = {}
-    schedules: list[Any] = []
-    stages = []
-    for stage in timeline.plan.stages:
-        instructions = []
-        for instruction in stage.instructions:
-            schedule = to_plain(instruction)
-            placed = {key: schedule.pop(key) for key in ("direction", "microbatch", "chunk", "start_s")}
-            if (text := repr(schedule)) not in numbers:
-                numbers[text] = len(schedules)
-                schedules.append(schedule)
-            instructions.append({**placed, "schedule": numbers[text]})
-        stages.append({"stage": stage.stage, "instructions": instructions})
-    return {
-        "file": timeline.file,
-        "title": timeline.title,
-        "table": TIMELINE.name,
-        "powers_w": list(timeline.powers_w),
-        "method": timeline.plan.method,
-        "selector": timeline.plan.selector,
-        "time_s": timeline.plan.prediction.time_s,
-        "energy_j": timeline.plan.prediction.energy_j,
-        "chunks": chunks(timeline.plan),
-        "schedules": schedules,
-        "stages": stages,
-    }
+def instruction_rows(plan: Plan) -> pl.DataFrame:
+    """Return the instructions of a plan as the figure shows them."""
+    is_chunked = chunks(plan) > 1
+    return pl.DataFrame(
+        [
+            {
+                "stage": stage.stage,
+                "label": instruction_label(i, is_chunked=is_chunked),
+                "start_s": round(i.start_s, MICROSECONDS),
+                "end_s": round(i.start_s + i.time_s, MICROSECONDS),
+                "time_ms": 1e3 * i.time_s,
+                "frequency_mhz": i.frequency_mhz,
+                "power_w": power_w(i),
+                "energy_j": i.energy_j,
+                "runs": how_it_runs(i),
+            }
+            for stage in plan.stages
+            for i in stage.instructions
+        ]
+    )
+
+
+def instruction_label(i: PlannedInstruction, *, is_chunked: bool) -> str:
+    """Return the short name of an instruction, such as `F3`."""
+    return f"{LETTERS[i.direction]}{i.microbatch}{f'.{i.chunk}' if is_chunked else ''}"
+
+
+def how_it_runs(i: PlannedInstruction) -> str:
+    """Return the execution of an instruction and, of overlap, the schedule of every partition."""
+    choices = (f"{c.partition}: {c.sm_count} SMs, beside {c.launch}" for c in i.partitions)
+    return "; ".join([str(i.execution), *choices])
+
+
+def _chart(plan: Plan, baseline: Plan, span: tuple[float, float], blocking_power_w: float) -> alt.VConcatChart:
+    x = alt.X("start_s:Q", title=None, axis=alt.Axis(labels=False, ticks=False), scale=alt.Scale(nice=False, zero=True))
+    color = alt.Color(
+        "power_w:Q",
+        scale=alt.Scale(domain=span, range=list(POWER_RAMP), clamp=True),
+        legend=alt.Legend(
+            title="mean power of a GPU (W)",
+            orient="top",
+            direction="horizontal",
+            gradientLength=140,
+            gradientThickness=9,
+            titleOrient="left",
+            titleLimit=240,
+        ),
+    )
+    height = min(LANE_PX * len(plan.stages), MOST_LANES_PX)
+    lanes = [
+        _lanes(data, of, x, color, span).properties(height=height, width=900) for data, of in
+        (("plan", plan), ("baseline", baseline))
+    ]  # fmt: skip
+    power = _power(plan, x, blocking_power_w).properties(height=POWER_PX, width=900)
+    views = ("plan_bars_0", "baseline_bars_1", "plan_power_2")  # Altair numbers views of several
+    return (
+        alt.vconcat(*lanes, power, spacing=14, params=[zoom_of(views, "x")])
+        .resolve_scale(x="shared", color="independent")
+        .properties(padding=4)
+    )
+
+
+def _lanes(data: str, plan: Plan, x: alt.X, color: alt.Color, span: tuple[float, float]) -> alt.LayerChart:
+    y = alt.Y("stage:O", title="stage", axis=alt.Axis(ticks=False, domain=False, grid=False))
+    base = chart_of(data, f"{data}_bars").encode(x=x, x2="end_s:Q", y=y)
+    waiting = (
+        chart_of(data, f"{data}_waiting")
+        .transform_joinaggregate(last_s="max(end_s)")
+        .transform_aggregate(last_s="max(last_s)", groupby=["stage"])
+        .transform_calculate(first_s="0")
+        .mark_bar(style="waiting", height=alt.RelativeBandSize(band=0.86), clip=True)
+        .encode(x=_x_of("first_s", x), x2="last_s:Q", y=y)
+    )
+    if data == "baseline":
+        color = alt.Color(color.shorthand, scale=color["scale"], legend=None)  # the plan's, above it, is for both
+    bars = base.mark_bar(style="bar", strokeWidth=0.7, height=alt.RelativeBandSize(band=0.86), clip=True).encode(
+        color=color, tooltip=tooltip(TIPS)
+    )
+    fits = f"scale('x', datum.end_s) - scale('x', datum.start_s) > {TEXT_PX}"
+    dark = span[0] + 0.45 * (span[1] - span[0])
+    text = (
+        chart_of(data, f"{data}_names")
+        .transform_calculate(
+            middle_s="(datum.start_s + datum.end_s) / 2", name="datum.label + ' ' + datum.frequency_mhz"
+        )
+        .mark_text(fontSize=9, lineBreak=" ", lineHeight=10, baseline="middle", dy=-5, clip=True)
+        .encode(
+            x=_x_of("middle_s", x),
+            y=y,
+            text="name:N",
+            opacity=alt.condition(fits, alt.value(1), alt.value(0)),
+            color=alt.condition(f"datum.power_w < {dark}", alt.value("white"), alt.value("#16191d")),
+        )
+    )
+    cost = plan.prediction
+    title = alt.TitleParams(
+        f"{'Baseline: ' if data == 'baseline' else ''}{plan.method}, {plan.selector}: "
+        f"{cost.time_s:.3f} s, {cost.energy_j / 1e3:.2f} kJ"
+    )
+    return alt.layer(waiting, bars, text).properties(title=title)
+
+
+def _x_of(column: str, x: alt.X) -> alt.X:
+    return alt.X(f"{column}:Q", title=None, axis=x["axis"], scale=x["scale"])
+
+
+def _power(plan: Plan, x: alt.X, blocking_power_w: float) -> alt.LayerChart:
+    """Return the power of all GPUs: instructions draw their mean, waiting stages blocking power."""
+    gpus = plan.gpus // len(plan.stages)  # all stages have as many
+    names = {"plan": "this plan", "baseline": "baseline"}
+    scale = alt.Scale(domain=list(names.values()), range=[PALETTE["blue"], PALETTE["gray"]])
+    tips = (("drawn", "of", ""), ("start_s", "from (s)", ".4f"), ("power_kw", "power of all GPUs (kW)", ".2f"))
+    y = alt.Y("power_kw:Q", title="all GPUs (kW)", axis=alt.Axis(tickCount=4))
+    lines = [
+        chart_of(data, f"{data}_power")
+        .transform_calculate(
+            above_kw=f"{gpus} * (datum.power_w - {blocking_power_w!r}) / 1000"
+        )
+        .transform_fold(["start_s", "end_s"], as_=["event", "start_s"])
+        .transform_calculate(change_kw="datum.event === 'start_s' ? datum.above_kw : -datum.above_kw")
+        .transform_aggregate(change_kw="sum(change_kw)", groupby=["start_s"])
+        .transform_window(above_kw="sum(change_kw)", sort=[alt.SortField("start_s")])
+        .transform_window(before_kw="lag(above_kw)", sort=[alt.SortField("start_s")])
+        .transform_joinaggregate(last_s="max(start_s)")
+        .transform_calculate(
+            power_kw=f"{plan.gpus * blocking_power_w / 1e3!r} + "
+            "(datum.start_s < datum.last_s ? datum.above_kw : datum.before_kw)",
+            drawn=f"'{names[data]}'",
+        )
+        .mark_line(interpolate="step-after", strokeWidth=1.6, clip=True)
+        .encode(
+            x=alt.X("start_s:Q", title="time (s)", axis=alt.Axis(), scale=x["scale"]),
+            y=y,
+            color=alt.Color("drawn:N", scale=scale, legend=alt.Legend(title=None, orient="top")),
+            tooltip=tooltip(tips),
+        )
+        for data in ("baseline", "plan")
+    ]  # fmt: skip
+    return alt.layer(*lines)
 
 
 def chunks(plan: Plan) -> int:
@@ -117,33 +257,3 @@ def power_table(plans: Mapping[str, Plan], blocking_power_w: float) -> pl.DataFr
         for name, plan in plans.items()
     ]
     return pl.concat(frames)
-
-
-def power_plot(plans: Mapping[str, Plan], power: pl.DataFrame) -> Plot:
-    """Power of the whole pipeline over time, of each plan and the baseline; `power` is a table `POWER`."""
-    baseline = _power_series(BASELINE, plans[BASELINE], power)
-    return Plot(
-        name="power",
-        title="Power of the whole pipeline over one iteration",
-        table=POWER.name,
-        panels=tuple(
-            Panel(
-                title=f"{plan.method}, {plan.selector}",
-                x=Axis(column="time_s", label="time (s)", from_zero=True),
-                y=Axis(column="power_w", label="power, all GPUs (kW)", scale=1e-3, from_zero=True),
-                series=(baseline, _power_series(name, plan, power)),
-            )
-            for name, plan in plans.items()
-            if name != BASELINE
-        ),
-    )
-
-
-def _power_series(name: str, plan: Plan, power: pl.DataFrame) -> Series:
-    return Series(
-        name=f"{plan.method}, fastest" if name == BASELINE else plan.method,
-        points=power.filter(pl.col("plan_name") == name),
-        style=Style(color=method_style(plan.method).color),
-        line=Line.STEPS,
-        tips=POWER_TIPS,
-    )

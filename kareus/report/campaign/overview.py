@@ -1,0 +1,121 @@
+"""All workloads of a campaign beside one another: absolute figures of the fastest plan of each method."""
+
+import re
+from dataclasses import dataclass
+
+import polars as pl
+
+from kareus.artifacts.tables import Row
+from kareus.pipeline.compare import OURS, THROUGHPUT_BASELINE
+from kareus.report.sheets import DASH, Sheet, SheetRow, heads, percent
+from kareus.report.units import savings_words
+from kareus.report.workload.answer import model_words
+from kareus.report.workload.tables import COMPARISON
+
+SHORT_GPU = re.compile(r"-SXM.*|-PCIE.*", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overview:
+    """The fastest plan of one method of one workload."""
+
+    workload: str
+    label: str
+    method: str
+    time_s: float
+    energy_j: float
+    tokens_per_s: float
+    joules_per_token: float
+    time_reduction_percent: float | None
+    energy_reduction_percent: float | None
+
+
+def overview_rows(comparison: pl.DataFrame) -> list[Overview]:
+    """Return a row for each workload and method of a table `COMPARISON`, each workload once."""
+    rows = comparison.unique(["workload", "method"], maintain_order=True).to_dicts()
+    labels = _labels(rows)
+    return [
+        Overview(
+            workload=row["workload"],
+            label=labels[row["workload"]],
+            method=row["method"],
+            time_s=row["time_s"],
+            energy_j=row["energy_j"],
+            tokens_per_s=tokens(row) / row["time_s"],
+            joules_per_token=row["energy_j"] / tokens(row),
+            time_reduction_percent=row["time_reduction_percent"],
+            energy_reduction_percent=row["energy_reduction_percent"],
+        )
+        for row in rows
+    ]
+
+
+def _labels(rows: list[Row]) -> dict[str, str]:
+    """Return short names of workloads; those alike have the names of their folders."""
+    short = {row["workload"]: short_label(row) for row in rows}
+    seen = list(short.values())
+    return {name: label if seen.count(label) == 1 else name for name, label in short.items()}
+
+
+def short_label(member: Row) -> str:
+    """Return what a member is in a few words, such as `Llama 3.2 3B, pp2-tp8, 8x4,096, A100`."""
+    return (
+        f"{model_words(member['model'])}, {member['parallelism']}, {member['microbatch_size']}\u00d7"
+        f"{member['sequence_length']:,}, {SHORT_GPU.sub('', member['gpu'])}"
+    )
+
+
+def tokens(row: Row) -> int:
+    """Return the tokens of an iteration; all degrees but those of data parallelism share its sequences."""
+    replicas = re.search(r"\bdp(\d+)", row["parallelism"])
+    sequences = row["num_microbatches"] * row["microbatch_size"] * (int(replicas[1]) if replicas else 1)
+    return int(sequences * row["sequence_length"])
+
+
+def headline(overview: list[Overview]) -> str:
+    """Return what `kareus` saves over all workloads, in one sentence; empty where nothing was compared."""
+    ours = [row for row in overview if row.method == OURS]
+    return savings_words(ours, f"{len(ours)} workloads" if len(ours) > 1 else "the workload")
+
+
+def overview_sheet(overview: list[Overview], members: pl.DataFrame) -> Sheet:
+    """Return a row for each workload: savings first, then absolute figures; refused ones with their reasons."""
+    found = {(row.workload, row.method): row for row in overview}
+    rows = []
+    for member in members.filter(pl.col("kind") == "workload").unique("workload", maintain_order=True).to_dicts():
+        name = member["workload"]
+        ours, base = found.get((name, OURS)), found.get((name, THROUGHPUT_BASELINE))
+        if member["refusal"] or ours is None or base is None:
+            cells = (short_label(member), "refused", *[DASH] * 9)
+            rows.append(SheetRow(cells=cells, note=f"refused: {member['refusal']}"))
+            continue
+        rows.append(
+            SheetRow(
+                cells=(
+                    ours.label,
+                    percent(ours.time_reduction_percent),
+                    percent(ours.energy_reduction_percent),
+                    *_figures(ours),
+                    *_figures(base),
+                ),
+                link=f"workloads/{name}/page.html",
+            )
+        )
+    figures = ("s", "kJ", "tokens/s", "J/token")
+    return Sheet(
+        caption="The fastest plan of kareus for each workload, beside sequential (Megatron-LM style execution)",
+        heads=heads(
+            [("", ("workload",)), ("saved", ("time", "energy")), ("kareus", figures), (THROUGHPUT_BASELINE, figures)]
+        ),
+        rows=tuple(rows),
+        source=COMPARISON.name,
+    )
+
+
+def _figures(row: Overview) -> tuple[str, ...]:
+    return (
+        f"{row.time_s:.3f}",
+        f"{row.energy_j / 1e3:,.2f}",
+        f"{row.tokens_per_s:,.0f}",
+        f"{row.joules_per_token:.4f}",
+    )

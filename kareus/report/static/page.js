@@ -1,0 +1,248 @@
+// Hands figures to Vega-Embed, and ties the page together: widths, schemes, tables, the plan that is clicked on.
+
+const data = JSON.parse(document.getElementById("data").textContent);
+const dark = matchMedia("(prefers-color-scheme: dark)");
+const views = new Map();
+const html = (tag, attributes, ...children) => {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+  element.append(...children);
+  return element;
+};
+
+// Data comes column by column, which keeps the page small.
+const rowsOf = (columns) => {
+  const names = Object.keys(columns);
+  if (!names.length) return [];
+  return columns[names[0]].map((_, i) => Object.fromEntries(names.map((name) => [name, columns[name][i]])));
+};
+
+/** A specification as wide as its place: panels below or beside one another, legends in as many columns as fit. */
+function fitted(spec, width) {
+  const narrow = width < 560;
+  if (spec.vconcat) for (const view of spec.vconcat) view.width = width - 62;
+  else if (spec.facet) {
+    spec.columns = width < 700 ? 1 : 2;
+    spec.spec.width = width / spec.columns - 78;
+  } else Object.assign(spec, { width, autosize: { type: "fit-x", contains: "padding" } });
+  const legend = { columns: narrow ? 1 : Math.floor(width / 220) };
+  return JSON.parse(JSON.stringify(spec), (key, value) => (key === "legend" && value?.columns ? { ...value, ...legend } : value));
+}
+
+async function draw(box) {
+  const name = box.dataset.figure;
+  const { spec, data: datasets } = data.figures[name];
+  const scheme = dark.matches ? "dark" : "light";
+  const whole = fitted(structuredClone(spec), box.clientWidth);
+  whole.datasets = Object.fromEntries(Object.entries(datasets).map(([key, columns]) => [key, rowsOf(columns)]));
+  box.dataset.width = box.clientWidth;
+  views.get(name)?.finalize();
+  const result = await vegaEmbed(box, whole, {
+    config: data.themes[scheme],
+    renderer: "svg",
+    actions: false,
+    tooltip: { theme: scheme },
+  });
+  views.set(name, result.view);
+  result.view.addEventListener("click", (_, item) => {
+    const at = item?.datum;
+    if (at?.number !== undefined && data.chosen) choose(planOfChosen(data.chosen[at.number - 1]));
+    else if (at?.plan !== undefined) choose(planOfPoint(at));
+    else if (at?.link) location.href = at.link;
+  });
+  box.dataset.drawn = "";
+}
+
+const boxes = [...document.querySelectorAll("[data-figure]")];
+const isShown = (box) => !box.closest("details:not([open])");
+const waiting = new Map();
+function redraw(box) {
+  clearTimeout(waiting.get(box));
+  waiting.set(box, setTimeout(() => draw(box), 120));
+}
+addEventListener("resize", () => boxes.filter(isShown).filter((box) => Math.abs(box.clientWidth - box.dataset.width) > 4).forEach(redraw));
+dark.addEventListener("change", () => boxes.filter(isShown).forEach(draw));
+for (const fold of document.querySelectorAll("details.section"))
+  fold.addEventListener("toggle", () => fold.querySelectorAll("[data-figure]:not([data-drawn])").forEach(draw));
+
+// Buttons that zoom: scales are bound to the selection `zoom`, whose signals are named after columns.
+for (const button of document.querySelectorAll("[data-zoom]"))
+  button.addEventListener("click", () => {
+    const figure = button.closest("figure"), { id } = figure, view = views.get(id), factor = Number(button.dataset.zoom);
+    if (!factor) return draw(figure.querySelector("[data-figure]"));
+    for (const [axis, column] of Object.entries(data.figures[id].zooms)) {
+      const [low, high] = view.scale(axis).domain(), middle = (low + high) / 2, half = ((high - low) / 2) * factor;
+      view.signal(`zoom_${column}`, [middle - half, middle + half]);
+    }
+    view.run();
+  });
+
+// Behind every figure, and folded: its data as a table, made when it is opened.
+for (const fold of document.querySelectorAll("[data-table]"))
+  fold.addEventListener("toggle", () => {
+    if (fold.open && !fold.querySelector("table")) fold.append(tableOf(data.figures[fold.dataset.table]));
+  });
+
+function tableOf({ title, heads, data: datasets }) {
+  const names = Object.keys(heads), rows = rowsOf(Object.values(datasets)[0]);
+  const canChoose = rows[0]?.plan !== undefined && data.schedules;
+  const cell = (value) => html("td", { class: typeof value === "number" ? "" : "text" }, value === null ? "–" : `${value}`);
+  const line = (row) => {
+    const cells = names.map((name) => cell(row[name]));
+    if (canChoose) {
+      const button = html("button", { type: "button" }, "Show");
+      button.addEventListener("click", () => choose(planOfPoint(row)));
+      cells.push(html("td", {}, button));
+    }
+    return html("tr", {}, ...cells);
+  };
+  const head = html("tr", {}, ...names.map((name) => html("th", { scope: "col" }, heads[name])));
+  const table = html("table", { class: "sortable" }, html("caption", {}, title), html("thead", {}, head), html("tbody", {}, ...rows.map(line)));
+  sortable(table);
+  return html("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": title }, table);
+}
+
+/** The number that a cell begins with, in base units: 8 kW is 8,000. */
+function numberIn(text) {
+  const [, digits, prefix] = text.replaceAll(",", "").match(/^(-?[\d.]+(?:e[+-]?\d+)?)\s*([GMkm]?)(?:[WJs]\b)?/) ?? [];
+  return Number.parseFloat(digits) * ({ G: 1e9, M: 1e6, k: 1e3, m: 1e-3 }[/[WJs]$/.test(text) ? prefix : ""] ?? 1);
+}
+
+// Tables that sort by a click on a head, or Enter.
+function sortable(table) {
+  const heads = [...table.tHead.rows].at(-1).cells;
+  [...heads].forEach((head, column) => {
+    const button = html("button", { type: "button" }, ...head.childNodes);
+    head.append(button);
+    button.addEventListener("click", () => {
+      const down = head.getAttribute("aria-sort") === "ascending" ? -1 : 1;
+      for (const other of heads) other.removeAttribute("aria-sort");
+      head.setAttribute("aria-sort", down === 1 ? "ascending" : "descending");
+      const text = (row) => row.cells[column]?.textContent.trim() ?? "";
+      const order = (a, b) => {
+        const [m, n] = [a, b].map((row) => numberIn(text(row)));
+        if (Number.isNaN(m) && Number.isNaN(n)) return down * text(a).localeCompare(text(b));
+        return Number.isNaN(m) - Number.isNaN(n) || down * (m - n); // what has no number comes last
+      };
+      table.tBodies[0].append(...[...table.tBodies[0].rows].sort(order));
+    });
+  });
+}
+document.querySelectorAll("table.sortable").forEach(sortable);
+
+// The plan that is shown below the frontier: one that was chosen, or a point that was clicked on.
+const planOfChosen = (chosen) => ({ ...chosen, file: `plans/${encodeURIComponent(chosen.name)}.json` });
+const planOfPoint = ({ method, plan, time_s, energy_kj }) => ({
+  method, time_s, energy_j: 1e3 * energy_kj,
+  selector: `deadline=${(Math.ceil(time_s * 1e4) / 1e4).toFixed(4)}s`,
+  rows: scheduleOf(method, plan),
+});
+
+function scheduleOf(method, plan) {
+  const found = data.schedules.plans[method]?.[plan];
+  if (!found) return null;
+  const { stage, label } = data.schedules.instructions, { points } = data.schedules, ended = {};
+  const rows = { stage, label, start_s: [], end_s: [], time_ms: [], frequency_mhz: [], power_w: [], energy_j: [], runs: [] };
+  found[0].forEach((point, i) => {
+    const start = (ended[stage[i]] ?? 0) + found[1][i];
+    ended[stage[i]] = start + points.time_us[point];
+    rows.start_s.push(start / 1e6);
+    rows.end_s.push(ended[stage[i]] / 1e6);
+    rows.time_ms.push(points.time_us[point] / 1e3);
+    for (const name of ["frequency_mhz", "power_w", "energy_j", "runs"]) rows[name].push(points[name][point]);
+  });
+  return rows;
+}
+
+const less = (value, before, of) => {
+  const percent = Math.round(100 * (1 - value / before));
+  return percent ? `${Math.abs(percent)} % ${percent > 0 ? "less" : "more"} ${of}` : `the same ${of}`;
+};
+
+/** Buttons for the chosen plans, where there are several. */
+function otherPlans(shown) {
+  if (data.chosen.length < 2) return [];
+  const buttons = data.chosen.map((chosen, i) => {
+    const button = html("button", { type: "button", "aria-pressed": `${chosen.name === shown.name}` }, `${i + 1}: ${chosen.selector}`);
+    button.addEventListener("click", () => choose(planOfChosen(chosen)));
+    return button;
+  });
+  return [html("p", { class: "buttons", role: "group", "aria-label": "Chosen plans" }, ...buttons)];
+}
+
+function choose(plan) {
+  const { baseline, tokens, workload } = data;
+  const method = plan.method === "kareus" ? "" : ` --method ${plan.method}`;
+  const command = `kareus select ${plan.selector} results/${workload}${method}`;
+  const copy = html("button", { type: "button", class: "button", "data-copy": command }, "Copy the command");
+  const facts = [
+    `${plan.time_s.toFixed(3)} s`, `${(plan.energy_j / 1e3).toFixed(2)} kJ`,
+    `${Math.round(tokens / plan.time_s).toLocaleString("en-US")} tokens/s`, `${(plan.energy_j / tokens).toPrecision(3)} J/token`,
+    `${((100 * data.mfu_s) / plan.time_s).toFixed(1)} % MFU`,
+  ];
+  const saved = `${less(plan.time_s, baseline.time_s, "time")} and ${less(plan.energy_j, baseline.energy_j, "energy")} than the baseline`;
+  document.getElementById("selected").replaceChildren(
+    ...otherPlans(plan),
+    html("h3", {}, `${plan.file ? "Chosen plan" : "Plan"}: ${plan.method}, ${plan.selector}`),
+    html("p", {}, `${facts.join(", ")}: ${saved}.`),
+    html("p", { class: "buttons" }, ...(plan.file ? [html("a", { class: "button", href: plan.file, download: "" }, "plan.json")] : [copy]), html("code", {}, command)),
+    html("p", { class: "quiet" }, plan.rows ? "Its pipeline is below. Click on another point to see its plan." : "Too many plans for one page: the command writes this one, and the pipeline below stays that of the plan before."),
+  );
+  current = plan;
+  work();
+  if (plan.rows) showTimeline(plan);
+}
+
+function showTimeline(plan) {
+  const figure = data.figures[data.timeline];
+  figure.data.plan = plan.rows;
+  figure.spec.vconcat[0].title.text = `${plan.method}, ${plan.selector}: ${plan.time_s.toFixed(3)} s, ${(plan.energy_j / 1e3).toFixed(2)} kJ`;
+  document.getElementById("bottleneck").textContent = plan.bottleneck ?? busiest(plan);
+  const shown = document.getElementById(data.timeline);
+  for (const link of shown.querySelectorAll("[data-kind]")) {
+    link.hidden = !plan.file;
+    if (plan.file) link.href = `timelines/${encodeURIComponent(plan.name)}.${link.dataset.kind}`;
+  }
+  shown.querySelector("[data-table] > .scroll")?.remove();
+  shown.querySelector("[data-table]").open = false;
+  const box = shown.querySelector("[data-figure]");
+  if (box.dataset.drawn !== undefined) draw(box);
+}
+
+function busiest({ rows, time_s }) {
+  const busy = {};
+  rows.stage.forEach((stage, i) => { busy[stage] = (busy[stage] ?? 0) + rows.time_ms[i] / 1e3; });
+  const [[first, most], ...others] = Object.entries(busy).sort((a, b) => b[1] - a[1]);
+  const share = (value) => `${Math.round((100 * value) / time_s)} %`;
+  return `Stage ${first} is the bottleneck: it is busy for ${share(most)} of the iteration${others.length ? `, the others for ${share(others.at(-1)[1])} and more` : ""}.`;
+}
+
+// What a whole run saves.
+const form = document.getElementById("run");
+let current = data.chosen?.[0];
+function work() {
+  if (!form) return;
+  const [tokens, price, hour, carbon] = ["tokens", "price", "hour", "carbon"].map((name) => form.elements[name].valueAsNumber || 0);
+  const iterations = tokens / data.tokens;
+  const saved = (key) => iterations * (data.baseline[key] - current[key]);
+  const hours = saved("time_s") / 3600, kwh = saved("energy_j") / 3.6e6;
+  const number = (value) => value.toLocaleString("en-US", { maximumSignificantDigits: 3 });
+  form.elements.saved.textContent =
+    `saves ${number(hours)} h of ${number((iterations * data.baseline.time_s) / 3600)} h, ${number(kwh)} kWh, ` +
+    `${number(kwh * price + hours * data.gpus * hour)} in money and ${number((kwh * carbon) / 1e6)} t of CO₂`;
+}
+form?.addEventListener("input", work);
+
+document.addEventListener("click", async ({ target }) => {
+  const button = target.closest("[data-copy]");
+  if (!button) return;
+  try {
+    await navigator.clipboard.writeText(button.dataset.copy);
+    button.textContent = "Copied";
+  } catch {
+    button.textContent = "Cannot copy: mark the text";
+  }
+});
+
+if (data.chosen) choose(planOfChosen(data.chosen[0]));
+boxes.filter(isShown).forEach(draw);

@@ -1,0 +1,126 @@
+"""The answer of a report: which plan to take, and what it saves; and which stage of its pipeline sets the pace."""
+
+import re
+from dataclasses import dataclass
+
+from kareus.plans.document import Plan, StagePlan
+from kareus.plans.throughput import Throughput, throughput
+from kareus.report.units import BASELINE_WORDS, less
+from kareus.report.workload.inputs import ReportInputs
+from kareus.report.workload.summary import PlanRow, plan_rows
+from kareus.workload.config import Workload
+
+FAMILIES = {"llama": "Llama", "qwen": "Qwen"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """The first chosen plan, against the fastest plan of `sequential`."""
+
+    name: str
+    """Name of the plan's file."""
+    row: PlanRow
+    runs: Throughput
+    baseline: Plan
+
+    @property
+    def sentence(self) -> str:
+        """What the plan saves, in words."""
+        row = self.row
+        return (
+            f"Plan {row.selector}: {less(row.time_reduction_percent, 'time')} and "
+            f"{less(row.energy_reduction_percent, 'energy')} than {BASELINE_WORDS}: "
+            f"{row.time_s:.2f} s, {row.energy_j / 1e3:.1f} kJ"
+        )
+
+    @property
+    def facts(self) -> tuple[tuple[str, str, str], ...]:
+        """Figures of one iteration: value, unit, and what the baseline has."""
+        row, runs, base = self.row, self.runs, self.baseline.prediction
+        return (
+            (f"{row.time_s:.2f}", "s an iteration", f"{base.time_s:.2f}"),
+            (f"{row.energy_j / 1e3:.1f}", "kJ an iteration", f"{base.energy_j / 1e3:.1f}"),
+            (f"{runs.tokens_per_s:,.0f}", "tokens/s", f"{runs.tokens_per_s * row.time_s / base.time_s:,.0f}"),
+            (
+                f"{runs.joules_per_token:.3g}",
+                "J/token",
+                f"{runs.joules_per_token * base.energy_j / row.energy_j:.3g}",
+            ),
+            (f"{100 * runs.mfu:.1f} %", "MFU", f"{100 * runs.mfu * row.time_s / base.time_s:.1f} %"),
+            (
+                f"{row.energy_j / row.time_s / 1e3:.2f}",
+                "kW, all GPUs",
+                f"{base.energy_j / base.time_s / 1e3:.2f}",
+            ),
+        )
+
+
+def answer_of(inputs: ReportInputs) -> Answer:
+    """Return the answer of a report."""
+    name, plan = next(iter(inputs.plans.items()))
+    (row,) = plan_rows(inputs.iteration, [plan])
+    return Answer(
+        name=name,
+        row=row,
+        runs=throughput(inputs.configured, row.time_s, row.energy_j),
+        baseline=inputs.baseline,
+    )
+
+
+def workload_words(workload: Workload) -> str:
+    """Return a workload in words, such as `Llama 3.2 3B on 16 A100-SXM4-40GB, pipeline 2, tensor 8`."""
+    p = workload.parallelism
+    degrees = [("data", p.dp), ("pipeline", p.pp), ("context", p.cp), ("tensor", p.tp)]
+    shown = [f"{name} {degree}" for name, degree in degrees if degree > 1]
+    return ", ".join([f"{model_words(workload.model.name)} on {p.gpus} {workload.gpu.name}", *shown])
+
+
+def model_words(name: str) -> str:
+    """Return the name of a model as its makers write it, such as `Llama 3.2 3B`; others as they are."""
+    match = re.fullmatch(r"([a-z]+)([0-9.]+)-([0-9.]+)b", name)
+    if match is None or match[1] not in FAMILIES:
+        return name
+    gap = " " if match[1] == "llama" else ""
+    return f"{FAMILIES[match[1]]}{gap}{match[2]} {match[3]}B"
+
+
+def bottleneck(plan: Plan) -> str:
+    """Return which stage sets the pace of a plan, and why, as sentences."""
+    if len(plan.stages) == 1:
+        return "The pipeline has one stage, which is busy throughout."
+    slowest = max(plan.stages, key=_busy_s)
+    share = 100 * _busy_s(slowest) / plan.prediction.time_s
+    others = [stage for stage in plan.stages if stage is not slowest]
+    layers = [stage.layers for stage in plan.stages]
+    reasons = []
+    if slowest.layers > min(layers):
+        reasons.append(f"it holds {slowest.layers} of the {sum(layers)} blocks")
+    if slowest is plan.stages[-1]:
+        reasons.append(f"it has the LM head beside its {slowest.layers} blocks")
+    why = f": {' and '.join(reasons)}" if reasons else ""
+    return (
+        f"Stage {slowest.stage} is the bottleneck{why}. It is busy for {_busy_s(slowest):.2f} of "
+        f"{plan.prediction.time_s:.2f} s ({share:.0f} %) mostly at {_clock_mhz(slowest)} MHz; "
+        f"{_others(others)}, slowed down where {'they' if len(others) > 1 else 'it'} would only wait."
+    )
+
+
+def _others(stages: list[StagePlan]) -> str:
+    clocks = sorted(_clock_mhz(stage) for stage in stages)
+    if len(stages) == 1:
+        return f"stage {stages[0].stage} mostly runs at {clocks[0]} MHz"
+    return f"the other stages mostly run at {clocks[0]} to {clocks[-1]} MHz"
+
+
+def _busy_s(stage: StagePlan) -> float:
+    return sum(i.time_s for i in stage.instructions)
+
+
+def _clock_mhz(stage: StagePlan) -> int:
+    """Clock at or below which the stage runs for half of the time that it computes."""
+    passed_s = 0.0
+    for i in sorted(stage.instructions, key=lambda i: i.frequency_mhz):
+        passed_s += i.time_s
+        if passed_s >= _busy_s(stage) / 2:
+            return i.frequency_mhz
+    raise AssertionError  # the times add up to the whole

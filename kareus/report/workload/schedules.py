@@ -1,0 +1,89 @@
+"""Schedules of all plans of the frontiers, small enough for a page, which shows the one that is clicked on.
+
+A plan is, for each instruction in the order of `instructions`, a row of `points` and how long its stage waited before
+it. `static/page.js` adds these up to the rows of the figure.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import polars as pl
+
+from kareus.artifacts.tables import Row
+from kareus.graph.instruction import InstructionKey
+from kareus.pipeline.compare import OURS
+from kareus.pipeline.instructions import instructions_of
+from kareus.pipeline.methods import point_method
+from kareus.pipeline.solver.dag import Dag, earliest_starts, iteration_dag
+from kareus.report.charts import columns_of
+from kareus.report.workload.inputs import ReportInputs
+from kareus.report.workload.timeline import LETTERS, MICROSECONDS
+from kareus.workload.slices import cut
+
+MOST_INSTRUCTIONS = 50_000
+"""Of all plans together: about half a megabyte."""
+PER_SECOND = 10**MICROSECONDS
+
+
+def schedules(inputs: ReportInputs) -> dict[str, Any]:
+    """Return the schedules as plain data: `instructions`, `points`, and `plans` by method and number.
+
+    Where there are too many, other methods are left out, then plans of `kareus` at equal distances.
+    """
+    config = cut(inputs.configured, "pipeline")
+    keys, dag = [instruction.key for instruction in instructions_of(config)], iteration_dag(config)
+    points = {_key(row): row for row in inputs.microbatch.iter_rows(named=True)}
+    used: dict[tuple[Any, ...], int] = {}
+    plans: dict[str, dict[str, list[list[int]]]] = {}
+    for row in _affordable(inputs.iteration, MOST_INSTRUCTIONS // len(keys)):
+        method = point_method(row["method"])
+        own = [(method, k.stage, k.chunk, str(k.direction), n) for k, n in zip(keys, row["points"], strict=True)]
+        numbers = [used.setdefault(key, len(used)) for key in own]
+        gaps = _gaps_us(keys, dag, [round(points[key]["time_s"] * PER_SECOND) for key in own])
+        plans.setdefault(row["method"], {})[str(row["plan"])] = [numbers, gaps]
+    return {
+        "instructions": {
+            "stage": [key.stage for key in keys],
+            "label": [_label(key, is_chunked=any(k.chunk for k in keys)) for key in keys],
+        },
+        "points": columns_of(pl.DataFrame([_point(points[key]) for key in used])),
+        "plans": plans,
+    }
+
+
+def _affordable(iteration: pl.DataFrame, most: int) -> list[Row]:
+    ours, others = (iteration.filter(own) for own in (pl.col("method") == OURS, pl.col("method") != OURS))
+    kept = ours[:: max(1, -(-len(ours) // max(most, 1)))]
+    return [*kept.iter_rows(named=True), *(others.iter_rows(named=True) if len(kept) + len(others) <= most else ())]
+
+
+def _key(row: Row) -> tuple[Any, ...]:
+    return tuple(row[name] for name in ("method", "stage", "chunk", "direction", "point"))
+
+
+def _label(key: InstructionKey, *, is_chunked: bool) -> str:
+    return f"{LETTERS[key.direction]}{key.microbatch}{f'.{key.chunk}' if is_chunked else ''}"
+
+
+def _gaps_us(keys: list[InstructionKey], dag: Dag, times_us: list[int]) -> list[int]:
+    """Return how long each instruction starts after the one before it on its stage has ended."""
+    starts_us = [round(s * PER_SECOND) for s in earliest_starts(dag, [t / PER_SECOND for t in times_us])]
+    return list(_after_previous(keys, starts_us, times_us))
+
+
+def _after_previous(keys: list[InstructionKey], starts_us: list[int], times_us: list[int]) -> Iterator[int]:
+    ended: dict[int, int] = {}
+    for key, start_us, time_us in zip(keys, starts_us, times_us, strict=True):
+        yield start_us - ended.get(key.stage, 0)
+        ended[key.stage] = start_us + time_us
+
+
+def _point(row: Row) -> Row:
+    choices = (f"{c['partition']}: {c['sm_count']} SMs, beside {c['launch']}" for c in row["choices"])
+    return {
+        "time_us": round(row["time_s"] * PER_SECOND),
+        "frequency_mhz": row["frequency_mhz"],
+        "power_w": row["energy_j"] / row["time_s"],
+        "energy_j": row["energy_j"],
+        "runs": "; ".join([row["execution"], *choices]),
+    }
