@@ -1,15 +1,19 @@
-"""Settings for all tests: repeatable examples, and a cache of traces apart from the user's."""
+"""For all tests: repeatable examples, one thread, a cache of traces apart from the user's."""
 
 import os
 
 import pytest
 from hypothesis import settings
 
+# Before NumPy and PyTorch are imported, which start their threads by it: two workers of two threads each on two cores
+# spend most of their time waiting for each other. Whoever wants more sets it.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 from kareus.partition.trace_cache import CACHE_VARIABLE
 
 # No example has to end within a time, since machines are noisy. Examples are the same in each run, so that a failure is
-# the change's; `pytest --hypothesis-profile=exploring`, which `make acceptance` runs, draws new ones.
-settings.register_profile("repeatable", deadline=None, derandomize=True)
+# the change's; `pytest --hypothesis-profile=exploring`, which `make acceptance` runs, draws new ones, and more of them.
+settings.register_profile("repeatable", deadline=None, derandomize=True, max_examples=40)
 settings.register_profile("exploring", deadline=None)
 settings.load_profile("repeatable")
 
