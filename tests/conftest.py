@@ -1,6 +1,7 @@
-"""For all tests: repeatable examples, one thread, a cache of traces apart from the user's."""
+"""For all tests: repeatable examples, one thread, a cache of traces apart from the user's, one planned workload."""
 
 import os
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -8,6 +9,8 @@ from hypothesis import settings
 # Before NumPy and PyTorch are imported, which start their threads by it: two workers of two threads each on two cores
 # spend most of their time waiting for each other. Whoever wants more sets it.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+from helpers.default_workload import planned_once
 
 from kareus.partition.trace_cache import CACHE_VARIABLE
 
@@ -23,3 +26,10 @@ def pytest_configure(config: pytest.Config) -> None:
     cache = getattr(config, "cache", None)  # absent where pytest is told to keep none
     if cache is not None:
         os.environ[CACHE_VARIABLE] = str(cache.mkdir("kareus"))
+
+
+@pytest.fixture(scope="session")
+def default_workload(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkout in which the default workload is planned, which all processes of a run share: change only copies."""
+    base = tmp_path_factory.getbasetemp()
+    return planned_once((base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "default-workload")
