@@ -1,15 +1,22 @@
-"""Settings for all tests: repeatable examples, and a cache of traces apart from the user's."""
+"""For all tests: repeatable examples, one thread, a cache of traces apart from the user's, one planned workload."""
 
 import os
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
+# Before NumPy and PyTorch are imported, which start their threads by it: two workers of two threads each on two cores
+# spend most of their time waiting for each other.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+from helpers.default_workload import planned_once
+
 from kareus.artifacts.cache import CACHE_VARIABLE
 
 # No example has to end within a time, since machines are noisy. Examples are the same in each run, so that a failure is
-# the change's; `pytest --hypothesis-profile=exploring`, which `make acceptance` runs, draws new ones.
-settings.register_profile("repeatable", deadline=None, derandomize=True)
+# the change's; `pytest --hypothesis-profile=exploring`, which `make acceptance` runs, draws new ones, and more of them.
+settings.register_profile("repeatable", deadline=None, derandomize=True, max_examples=40)
 settings.register_profile("exploring", deadline=None)
 settings.load_profile("repeatable")
 
@@ -19,3 +26,10 @@ def pytest_configure(config: pytest.Config) -> None:
     cache = getattr(config, "cache", None)  # absent where pytest is told to keep none
     if cache is not None:
         os.environ[CACHE_VARIABLE] = str(cache.mkdir("kareus"))
+
+
+@pytest.fixture(scope="session")
+def default_workload(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkout in which the default workload is planned, which all processes of a run share: change only copies."""
+    base = tmp_path_factory.getbasetemp()
+    return planned_once((base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "default-workload")

@@ -35,6 +35,10 @@ TESTBED = TestbedIdentity(kind="simulated", gpu="A100-SXM4-40GB", detail="made u
 TIMES_S = {"forward": 1.0, "backward": 2.0, "input-gradient": 1.0, "weight-gradient": 0.9}
 POWER_W = 200.0
 CLOCKS_MHZ = {"forward": 1410, "backward": 1200, "input-gradient": 1320, "weight-gradient": 1110}
+FOUR_LAYERS = small_model(name="tiny", vocab_size=264, num_layers=4, tie_embeddings=True)
+TEXT = Path(__file__).parents[2] / "LICENSE"
+"""A text that a model can learn."""
+FAST = ("--learning-rate", 0.01)
 
 
 def tiny_workload(dp: int = 1, pp: int = 1, tp: int = 1, cp: int = 1, **changes: Any) -> Workload:
@@ -113,6 +117,12 @@ def losses(output: Path) -> list[float]:
     rows = read_table(output / "rank-00000.parquet", ITERATIONS).sort("iteration")
     assert rows["iteration"].to_list() == list(range(len(rows)))
     return rows["loss"].to_list()
+
+
+def weights_of(output: Path, iteration: int) -> dict[str, bytes]:
+    """Tensors of a checkpoint, file by file."""
+    folder = output / f"checkpoints/iteration-{iteration:08d}"
+    return {path.name: path.read_bytes() for path in sorted(folder.glob("*.safetensors"))}
 
 
 def _points(workload: Workload, method: str, launches: dict[str, str]) -> Iterator[dict[str, Any]]:

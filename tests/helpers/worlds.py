@@ -1,6 +1,7 @@
 """Several ranks on this machine over gloo, and the tiny models that they run."""
 
 import datetime
+import multiprocessing
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,13 @@ from kareus.schedule.records import Choice
 LLAMA = small_model(name="tiny-llama", vocab_size=40)
 QWEN = small_model(name="tiny-qwen", qk_norm=True, qkv_bias=True, num_key_value_heads=4)
 LAYERS, TOKENS = 2, 16
+PRELOADED = [
+    "torch.distributed.pipelining.schedules",
+    "hypothesis",
+    "kareus.runtime.actions",
+    "kareus.training.trainer",
+]
+"""What ranks of nearly all tests import."""
 
 
 def drawn(examples: int) -> settings:
@@ -70,7 +78,16 @@ def schedules(
 def spawn(world_size: int, check: Callable[..., None], folder: Path, *arguments: Any) -> None:
     """Run `check(rank, *arguments)` on every rank of a world of gloo."""
     store = folder / "store"
-    torch.multiprocessing.spawn(_run, (check, world_size, str(store), arguments), nprocs=world_size)
+    start_ranks(_run, (check, world_size, str(store), arguments), world_size)
+
+
+def start_ranks(run: Callable[..., None], arguments: tuple[Any, ...], ranks: int) -> None:
+    """Run `run(rank, *arguments)` in as many processes, which are forked from one that has imported PyTorch.
+
+    Importing it takes a process seconds. That one has no threads and nothing of a test.
+    """
+    multiprocessing.set_forkserver_preload(PRELOADED)
+    torch.multiprocessing.start_processes(run, arguments, nprocs=ranks, start_method="forkserver")
 
 
 def gloo_groups(rank: int, parallelism: Parallelism) -> ProcessGroups:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from helpers.worlds import start_ranks
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from kareus.errors import EngineError
@@ -57,7 +58,7 @@ def check_gloo(rank: int, store: str) -> None:
 
 
 def test_gloo_does_several_tensors_of_any_type_at_once(tmp_path: Path) -> None:
-    torch.multiprocessing.spawn(check_gloo, (str(tmp_path / "store"),), nprocs=RANKS)
+    start_ranks(check_gloo, (str(tmp_path / "store"),), RANKS)
 
 
 @pytest.fixture

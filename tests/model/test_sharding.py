@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from helpers.builders import small_model
+from helpers.worlds import start_ranks
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -162,7 +163,7 @@ def run_rank(rank: int, store: str) -> None:
 
 
 def test_two_ranks_compute_what_one_does(tmp_path: Path) -> None:
-    torch.multiprocessing.spawn(run_rank, (str(tmp_path / "store"),), nprocs=RANKS)
+    start_ranks(run_rank, (str(tmp_path / "store"),), RANKS)
 
 
 class OneOfFour(NamedTuple):

@@ -1,5 +1,6 @@
 """A reduced campaign by the workflow: all kinds of members, what reruns what, kills, and two campaigns at once."""
 
+import itertools
 import os
 import re
 import shutil
@@ -169,9 +170,12 @@ def test_a_job_killed_on_a_rerun_is_never_up_to_date(copy, tmp_path):
     assert differences(whole, artifacts(copy / "results")) == []
 
 
+TRUNCATED, FLIPPED = "truncated", "flipped"
+
+
 def damage(path: Path, how: str) -> None:
     content = bytearray(path.read_bytes())
-    if how == "truncated":
+    if how == TRUNCATED:
         path.write_bytes(content[: len(content) * 2 // 3])
     else:
         content[len(content) // 2] ^= 1
@@ -196,11 +200,17 @@ DAMAGED = [
 """One file of each kind."""
 
 
-@pytest.mark.parametrize("how", ["truncated", "flipped"])
-def test_what_is_damaged_is_named_and_made_again(copy, how):
+@pytest.mark.parametrize(
+    "ways",
+    [
+        pytest.param((TRUNCATED, FLIPPED), id="either"),
+        pytest.param((FLIPPED, TRUNCATED), id="the-other", marks=pytest.mark.acceptance),
+    ],
+)
+def test_what_is_damaged_is_named_and_made_again(copy, ways):
     whole, before = artifacts(copy / "results"), files_of(copy)
     damaged = [next((copy / "results").glob(pattern)) for pattern in DAMAGED]
-    for path in damaged:
+    for path, how in zip(damaged, itertools.cycle(ways), strict=False):
         damage(path, how)
     dry = snakemake(copy, "-n", *CONFIG)
     assert all(f"{path.relative_to(copy)}: damaged" in dry.stdout + dry.stderr for path in damaged), dry.stderr
@@ -214,12 +224,13 @@ def test_what_is_damaged_is_named_and_made_again(copy, how):
     assert set(files_of(copy)) - aside == set(before)
 
 
+@pytest.mark.acceptance
 def test_a_damaged_plan_of_a_user_is_made_again_on_request(copy):
     name = f"results/{workload_of(copy).name}/plan/edp.json"
     assert snakemake(copy, name, *CONFIG).returncode == 0
     plan = copy / name
     time_ns, whole = plan.stat().st_mtime_ns, artifacts(copy / "results")
-    damage(plan, "truncated")
+    damage(plan, TRUNCATED)
     os.utime(plan, ns=(time_ns, time_ns))
     assert would_run(copy, name, *CONFIG) == {"select_plan": 1}
     assert would_run(copy, *CONFIG) == {}
@@ -245,7 +256,8 @@ def test_a_configuration_that_differs_is_written_again(copy):
     for name in ("search.yaml", "plan.yaml"):
         os.utime(config / name, ns=(time_ns, time_ns))
     assert would_run(copy, *CONFIG)["write_config"] == 2
-    assert snakemake(copy, *CONFIG).returncode == 0
+    wrong = [str((config / name).relative_to(copy)) for name in ("search.yaml", "plan.yaml")]
+    assert snakemake(copy, *wrong, *CONFIG).returncode == 0  # not what depends on them, which takes longer
     assert {name: (config / name).read_bytes() for name in before} == before
 
 
@@ -285,6 +297,7 @@ def test_a_damaged_list_of_outputs_is_written_without_a_job(copy):
     assert path.read_bytes() == whole
 
 
+@pytest.mark.acceptance
 def test_deleted_files_are_made_again_without_metadata(copy):
     before = files_of(copy)
     lost = sorted(before)[::2]
@@ -306,32 +319,52 @@ def wait_until(pattern: str, folder: Path) -> None:
     raise AssertionError(f"{pattern} did not come")
 
 
+@pytest.fixture
+def unsearched(copy) -> Path:
+    """Of the campaign without its searches: a run measures candidates and goes on from there."""
+    folder = workload_of(copy)
+    shutil.rmtree(folder / "search")
+    shutil.rmtree(folder / "logs/search")
+    for kept in copy.glob("results/measurements/*/*-allreduce_*/*.parquet"):  # trials of the sweep are below
+        kept.unlink()
+    return copy
+
+
 @pytest.mark.parametrize(
     ("sent", "moment"),
     [
-        (signal.SIGKILL, "results/*/partition/partitions.parquet"),
         (signal.SIGKILL, "results/*/search/*/rounds.parquet"),
-        (signal.SIGKILL, "results/*/pipeline/iteration.parquet"),
         (signal.SIGINT, "results/*/logs/search/*.log"),
     ],
 )
-def test_a_stopped_run_completes_when_started_again(planned, tmp_path, sent, moment):
+def test_a_stopped_run_completes_when_started_again(planned, unsearched, sent, moment):
+    assert kill(unsearched, lambda: wait_until(moment, unsearched), *CONFIG, sent=sent) is not None
+    complete(unsearched, planned)
+
+
+@pytest.mark.acceptance
+@pytest.mark.parametrize("moment", ["results/*/partition/partitions.parquet", "results/*/pipeline/iteration.parquet"])
+def test_a_first_run_that_is_killed_completes_afterwards(planned, tmp_path, moment):
     folder = reduced(tmp_path)
-    assert kill(folder, lambda: wait_until(moment, folder), *CONFIG, sent=sent) is not None
+    assert kill(folder, lambda: wait_until(moment, folder), *CONFIG) is not None
+    complete(folder, planned)
+
+
+def complete(folder: Path, whole: Path) -> None:
+    """Run again, and compare with what an undisturbed run made."""
     done = snakemake(folder, *CONFIG)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert differences(artifacts(planned / "results"), artifacts(folder / "results")) == []
+    assert differences(artifacts(whole / "results"), artifacts(folder / "results")) == []
 
 
-def test_a_second_campaign_in_a_folder_is_told_to_wait(planned, tmp_path):
-    folder = reduced(tmp_path)
-    with subprocess.Popen(command(*CONFIG), cwd=folder, stderr=subprocess.DEVNULL) as first:
-        wait_until("results/*/partition/partitions.parquet", folder)
-        second = snakemake(folder, "--config", "campaign=quickstart")
+def test_a_second_campaign_in_a_folder_is_told_to_wait(planned, unsearched):
+    with subprocess.Popen(command(*CONFIG), cwd=unsearched, stderr=subprocess.DEVNULL) as first:
+        wait_until("results/*/logs/search/*.log", unsearched)
+        second = snakemake(unsearched, "--config", "campaign=quickstart")
         assert first.wait(timeout=240) == 0
     assert second.returncode != 0
     assert "another run is at work in this folder; wait until it has ended" in second.stderr
-    assert differences(artifacts(planned / "results"), artifacts(folder / "results")) == []
+    assert differences(artifacts(planned / "results"), artifacts(unsearched / "results")) == []
 
 
 @pytest.mark.parametrize(
@@ -339,7 +372,7 @@ def test_a_second_campaign_in_a_folder_is_told_to_wait(planned, tmp_path):
     [
         ("testbet", None, "campaign testbet: not known; perhaps you meant testbed"),
         ('testbed overrides=["gpu=h200', None, "No closing quotation; write a list, as"),
-        ("testbed select=[]", None, "select: no selector; give at least one"),
+        pytest.param("testbed select=[]", None, "select: no selector; give at least one", marks=pytest.mark.acceptance),
         ('testbed select=["fastest","fastest"]', None, "select: 'fastest' is given twice; leave one"),
         ("mine", "workloads: microbatch_size=8", "config/campaign/mine.yaml: workloads: expected a list"),
     ],

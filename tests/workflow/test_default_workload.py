@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
+from helpers.default_workload import NAME
 
 import kareus
 from kareus.artifacts.configuration import load_slice
@@ -30,18 +31,15 @@ from kareus.workload.config import Workload
 from kareus.workload.naming import plain_name
 from runs.checkout import ROOT, checkout, snakemake, would_run
 
-NAME = "llama3.2-3b_pp2-tp8_mbs8_seq4096_a100"
 METHODS = ("sequential", "sequential+perseus", "nanobatching", "nanobatching+perseus", "kareus")
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")
-def planned(tmp_path_factory) -> Path:
-    folder = checkout(tmp_path_factory.mktemp("planned"))
-    done = snakemake(folder)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return folder
+def planned(default_workload, tmp_path_factory) -> Path:
+    """A copy, since Snakemake locks its folder."""
+    return Path(shutil.copytree(default_workload, tmp_path_factory.mktemp("planned"), dirs_exist_ok=True))
 
 
 @pytest.fixture(scope="module")
@@ -256,9 +254,19 @@ def test_removing_one_table_remakes_it_without_measuring(planned, tmp_path):
     assert "candidates: 0 measured" in log
 
 
+ODD = "--config", 'overrides=["microbatch_size=5"]'
+
+
+def test_an_odd_microbatch_has_nothing_to_search(tmp_path):
+    rules = would_run(checkout(tmp_path), *ODD)
+    assert rules["compose_frontiers"] == rules["write_report"] == 1
+    assert "search_partition" not in rules
+
+
+@pytest.mark.acceptance
 def test_an_odd_microbatch_is_planned_without_nanobatches(tmp_path):
     folder = checkout(tmp_path)
-    done = snakemake(folder, "--config", 'overrides=["microbatch_size=5"]')
+    done = snakemake(folder, *ODD)
     assert done.returncode == 0, done.stdout + done.stderr
     (summary,) = folder.glob("results/*_mbs5_*/report/summary.txt")
     assert "nanobatching" not in summary.read_text()
@@ -268,8 +276,8 @@ def test_an_odd_microbatch_is_planned_without_nanobatches(tmp_path):
     ("override", "message"),
     [
         ("model=lama3.2-3b", "llama3.2-3b"),
-        ("microbatchsize=8", "microbatch_size"),
-        ("parallelism.tp=5", "tp"),
+        pytest.param("microbatchsize=8", "microbatch_size", marks=pytest.mark.acceptance),
+        pytest.param("parallelism.tp=5", "tp", marks=pytest.mark.acceptance),
         ("microbatch_size=16", "memory"),
     ],
 )
