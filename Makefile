@@ -11,9 +11,8 @@ export PYTHONDONTWRITEBYTECODE := 1
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
 
-run: $(VENV)/run.stamp ## set up, plan the default workload, say where the results are
+run: $(VENV)/run.stamp ## set up, plan the default workload, say what the plan saves and where it is
 	@snakemake
-	@kareus results
 
 test: lint $(VENV)/test.stamp ## set up, check the code, run all tests
 	pytest -n 2 --dist loadfile

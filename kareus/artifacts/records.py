@@ -26,6 +26,8 @@ LEAST_INTEGER, MOST_INTEGER = -(2**63), 2**63 - 1
 """Whole numbers that 64 bits hold."""
 MOST_DIGITS = 20
 """Characters of the longest whole number that 64 bits hold, sign included."""
+SHORT = 5
+"""Characters of a short name."""
 MOST_NESTED = 100
 """Levels of lists and objects that JSON may have: far more than files of Kareus, far fewer than recursion bears."""
 
@@ -85,8 +87,23 @@ def record_types(hint: Any) -> tuple[type[Any], ...]:
 def suggest(name: str, allowed: Iterable[str]) -> str:
     """Return "perhaps you meant ..." when one of `allowed` is close to `name`, else the allowed names."""
     allowed = list(allowed)
-    close = difflib.get_close_matches(name, allowed, n=1)
-    return f"perhaps you meant {close[0]}" if close else f"allowed: {', '.join(sorted(allowed))}"
+    close = closest(name, allowed)
+    return f"perhaps you meant {close}" if close else f"allowed: {', '.join(sorted(allowed))}"
+
+
+def closest(name: str, allowed: Iterable[str]) -> str | None:
+    """Return the one of `allowed` that `name` is probably meant to be, or None.
+
+    Short names with numbers that differ in one character, such as b200 and h200, are names of different things.
+    """
+    allowed = list(allowed)
+    begun = [one for one in allowed if name and one.startswith(name)]
+    for one in begun if len(begun) == 1 else difflib.get_close_matches(name, allowed, n=1):
+        differing = sum(a != b for a, b in zip(name, one, strict=False))
+        is_other = len(name) == len(one) <= SHORT and differing == 1 and any(c.isdigit() for c in name)
+        if not is_other:
+            return one
+    return None
 
 
 def canonical_json(value: Any) -> str:

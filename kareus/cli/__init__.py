@@ -108,6 +108,8 @@ def _command(words: str, arguments: Sequence[str]) -> int:
     speaker = _Speaker(sys.stdout)
     speaker.setFormatter(_Printable("%(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[speaker])
+    # Zeus imports the libraries of all makers of GPUs, and warns on each start that those of AMD are not there.
+    logging.getLogger("zeus.device.gpu.amd").setLevel(logging.ERROR)
     parsed = parser_of(words).parse_intermixed_args(arguments)
     code: int | None = importlib.import_module(EVERY[words].module).run(parsed)
     return code or 0

@@ -7,16 +7,17 @@ from kareus.cli.commands import BUILT_IN, GROUPS, STAGES
 FIRST = """\
 usage: kareus COMMAND [ARGUMENTS]
 
-Kareus plans the training of a large model for time and energy. Type first, at the top of the repository:
+Kareus plans the training of a large model for time and energy. Type first, at the top of the
+repository:
 
   snakemake                          plan the default workload; the run ends with what the plan saves
   kareus results                     list what was planned; pages and plans are named
   kareus plan gpu=h200 --output look plan another workload in one process, for a first look
 """
 EXIT_CODES = """\
-Exit codes: 0 done; 1 `verify` has found something, or the reader of the output is gone; 2 refused, with one line on
-standard error that says why and what to do; 130 interrupted. `snakemake` exits with 1 if a job failed.
-`kareus help COMMAND` or `kareus COMMAND --help` prints the arguments of a command."""
+Exit codes: 0 done; 1 `verify` has found something, or the reader of the output is gone; 2 refused,
+with one line on standard error that says why and what to do; 130 interrupted. `snakemake` exits
+with 1 if a job failed. `kareus help COMMAND` prints the arguments of a command."""
 
 
 def overview() -> str:

@@ -11,6 +11,7 @@ from kareus.export.ranks import are_rank_schedules, rank_schedules
 from kareus.export.trace import chrome_trace, is_chrome_trace
 from kareus.export.zeus import frequency_schedule, is_frequency_schedule
 from kareus.plans.check_stage import read_checked_plan, workload_folder
+from kareus.plans.locate import plan_path
 
 logger = logging.getLogger(__name__)
 
@@ -24,7 +25,7 @@ FORMATS = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the plan, the format and the output."""
-    parser.add_argument("plan", type=Path, help="plan file")
+    parser.add_argument("plan", type=Path, help="plan file, or the folder of a workload that has one plan")
     parser.add_argument(
         "--format",
         choices=sorted(FORMATS),
@@ -40,6 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Read, check, convert, write."""
+    arguments.plan = plan_path(arguments.plan)
     suffix, kind = FORMATS[arguments.format]
     output = arguments.output or arguments.plan.with_name(arguments.plan.name.removesuffix(".json") + suffix)
     check_files(arguments, [(output, kind)])

@@ -140,7 +140,9 @@ def read_reference(path: Path) -> list[FrontierRow] | list[ReductionRow]:
             header = reader.fieldnames or []
             _check_once(header, path)
             lines = [_Line(path, reader.reader.line_num, line) for line in reader]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+    except OSError as error:
+        raise ArtifactError(f"{path}: cannot be read ({error.strerror}); give a CSV file.") from error
+    except (UnicodeDecodeError, csv.Error) as error:
         raise ArtifactError(f"{path}: cannot be read ({error}); give a CSV file.") from error
     if "iteration_time_s" in header:
         frontiers = [_frontier_row(line) for line in lines]

@@ -10,12 +10,14 @@ from kareus.artifacts.layout import WorkloadFolder
 from kareus.artifacts.provenance import check_config, check_subject
 from kareus.artifacts.records import content_hash
 from kareus.artifacts.tables import read_provenance, read_table
+from kareus.errors import ArtifactError
 from kareus.partition.config import subject_of
 from kareus.partition.names import expected_partitions
 from kareus.plans.check import Launches, check_plan
 from kareus.plans.document import Plan
 from kareus.plans.file import read_plan
 from kareus.plans.frontiers import read_frontiers
+from kareus.plans.locate import plan_path
 from kareus.plans.request import check_frontiers, check_limit
 from kareus.schedule.tables import SPACE
 from kareus.workload.config import Workload
@@ -26,21 +28,23 @@ logger = logging.getLogger(__name__)
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the plan and the workload that it should be for."""
-    parser.add_argument("plan", type=Path, help="plan file")
+    parser.add_argument("plan", type=Path, help="plan file, or the folder of a workload that has one plan")
     parser.add_argument("--folder", type=Path, help="results folder of the workload (default: the one the plan is in)")
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Check a plan; log success, and what could not be checked."""
+    arguments.plan = plan_path(arguments.plan)
     home = workload_folder(arguments.plan, arguments.folder)
     if arguments.folder is None and not home.has("config/plan.yaml"):
         plan = read_plan(arguments.plan)
         check_limit(plan, arguments.plan)
         logger.info(
             "%s: a plan as it was written, of %d instructions for %s; not checked against its workload and frontiers, "
-            "since it is not in a results folder: name that with --folder",
+            "since it is not in a results folder: name that with --folder, such as --folder results/%s",
             arguments.plan,
             plan.instructions,
+            plan.workload,
             plan.workload,
         )
         return
@@ -58,6 +62,11 @@ def read_checked_plan(path: Path, folder: Path | None) -> tuple[Plan, Workload]:
     """
     home = workload_folder(path, folder)
     plan = read_plan(path)
+    if folder is None and not home.has("config/plan.yaml"):
+        raise ArtifactError(
+            f"{path}: is not in the folder of its workload; name that with --folder, such as "
+            f"--folder results/{plan.workload}."
+        )
     workload = load_slice(home.config("plan"), PlanSlice).workload
     launches = _launches(home, workload) if expected_partitions(workload) else {}
     check_plan(plan, workload, home.name, path, launches)

@@ -12,6 +12,7 @@ from enum import StrEnum
 
 import polars as pl
 
+from kareus.artifacts.records import closest
 from kareus.errors import ConfigError
 
 ALLOWED = (
@@ -24,6 +25,7 @@ UNITS = {
     "energy": {"J": 1.0, "kJ": 1e3, "MJ": 1e6},
     "power": {"W": 1.0, "kW": 1e3, "MW": 1e6},
 }
+EXAMPLES = {"deadline": "5.2s", "straggler": "1.15x", "energy": "20kJ", "power": "4kW"}
 RANGES = {"deadline": (1e-6, 1e9), "straggler": (0, 1e6), "energy": (1e-6, 1e18), "power": (1e-6, 1e12)}
 """Limits in base units, far beyond those of any iteration on both sides."""
 MOST_PRICE = 1e9
@@ -114,13 +116,19 @@ def parse_selector(text: str) -> Selector:
         return Selector(Goal(name))
     if name == Goal.COST:
         return Selector(Goal.COST, prices=_prices(text, value))
+    if name not in UNITS:
+        close = closest(name, list(Goal))
+        meant = f"perhaps you meant {close}; " if close else ""
+        raise ConfigError(f"selector '{text}': not understood; {meant}{ALLOWED}.")
     match = re.fullmatch(r"([0-9.eE+-]+)([a-zA-Z]+)", value)
-    unit = UNITS.get(name, {}).get(match[2]) if match else None
+    unit = UNITS[name].get(match[2]) if match else None
     if match is None or unit is None:
-        raise ConfigError(f"selector '{text}': not understood; {ALLOWED}.")
+        raise ConfigError(f"selector '{text}': {_problem(name, value)}, such as {name}={EXAMPLES[name]}.")
     limit = _number(match[1]) * unit
     if not 0 < limit < math.inf:
-        raise ConfigError(f"selector '{text}': '{match[1]}' is not a positive number; {ALLOWED}.")
+        raise ConfigError(
+            f"selector '{text}': '{match[1]}' is not a positive number, such as in {name}={EXAMPLES[name]}."
+        )
     least, most = RANGES[name]
     if not least <= limit <= most:
         base = next(base for base, factor in UNITS[name].items() if factor == 1)
@@ -128,6 +136,22 @@ def parse_selector(text: str) -> Selector:
     if name == Goal.STRAGGLER and limit < 1:
         raise ConfigError(f"selector '{text}': no plan is faster than the fastest; give 1x or more, such as 1.15x.")
     return Selector(Goal(name), limit)
+
+
+def _problem(name: str, value: str) -> str:
+    """Return what is wrong with the limit of a selector, and what to write."""
+    *others, last = UNITS[name]
+    units = f"{', '.join(others)} or {last}" if others else last
+    if not value:
+        return f"needs a limit; write a number and a unit ({units})"
+    if not math.isnan(_number(value)):
+        return f"'{value}' has no unit; write {units} after it"
+    if "," in value:
+        return f"'{value}' has a comma; write a decimal point"
+    number = re.match(r"[0-9.eE+-]+", value)
+    if number and not math.isnan(_number(number[0])):
+        return f"'{value[number.end() :]}' is not a unit of it; write {units}"
+    return f"'{value}' is not a number and a unit ({units})"
 
 
 def check_selectors(texts: Sequence[str]) -> None:

@@ -14,6 +14,7 @@ from kareus.plans.answer import answer_of, no_limit
 from kareus.plans.build import select_plan
 from kareus.plans.file import PLAN_FILE, check_name, write_plan
 from kareus.plans.frontiers import read_frontiers
+from kareus.plans.locate import only_workload
 from kareus.plans.run_totals import check_tokens, run_totals
 from kareus.plans.selectors import ALLOWED, Goal, parse_selector
 from kareus.workload.slices import PlanSlice
@@ -24,7 +25,8 @@ logger = logging.getLogger(__name__)
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the request and the workload's folder."""
     parser.add_argument("selector", help=ALLOWED.removeprefix("allowed: "))
-    parser.add_argument("folder", type=Path, help="results folder of the workload")
+    text = "results folder of the workload (default: the only one below results/)"
+    parser.add_argument("folder", type=Path, nargs="?", help=text)
     parser.add_argument("--method", default="kareus", help="whose frontier to select from (default: kareus)")
     parser.add_argument("--tokens", type=float, help="also print what training on so many tokens takes")
     parser.add_argument(
@@ -38,7 +40,7 @@ def run(arguments: argparse.Namespace) -> None:
     selector = parse_selector(arguments.selector)
     if arguments.tokens is not None:
         check_tokens(arguments.tokens)
-    folder = WorkloadFolder(arguments.folder)
+    folder = WorkloadFolder(arguments.folder or only_workload())
     output = arguments.output or folder.plan(arguments.selector, arguments.method)
     check_name(output, arguments.selector)
     if output.parent != folder.plans:

@@ -71,13 +71,15 @@ def why(failed: Failed) -> list[str]:
 
 def message(text: str) -> str:
     """Return Snakemake's text of an exception, without the place in the workflow where it was raised."""
-    if text.startswith("Traceback"):  # of what a user has typed, Snakemake raises these two as they are
+    if text.startswith("Traceback"):  # of what a user has typed, Snakemake raises these errors as they are
         last = text.strip().splitlines()[-1]
         missing = re.fullmatch(r"FileNotFoundError: \[Errno 2\] (.*): '(.*)'", last)
         if missing:
             return f"{missing[2]}: {missing[1]}; check the path."
         if "Config entries have to be defined as name=value pairs" in last:
             return f"--config: {last.rpartition(': ')[2].rstrip(')')} is not KEY=VALUE; write it as select=fastest."
+        if "Config entry must start with a valid identifier" in last:
+            return "--config: a key that is none; allowed: campaign, overrides, select."
     said: list[str] = []
     for line in text.splitlines():
         if _TRACE.match(line):

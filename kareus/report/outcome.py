@@ -9,6 +9,7 @@ from kareus.artifacts.tables import read_table
 from kareus.pipeline.tables import ITERATION
 from kareus.plans.answer import Answer, answer_of
 from kareus.plans.file import read_plan
+from kareus.plans.locate import plan_files
 
 MOST_ANSWERED = 3
 """Workloads whose answers the end of a run prints; of more, it points to `kareus results`."""
@@ -42,7 +43,7 @@ def outcome(folder: Path) -> Outcome | None:
     Raises:
         ArtifactError: a plan or the iteration frontier is missing or damaged.
     """
-    files = sorted((folder / "plan").glob("*.json"), key=lambda path: (-path.stat().st_mtime, path.name))
+    files = sorted(plan_files(folder), key=lambda path: (-path.stat().st_mtime, path.name))
     if not files:
         return None
     iteration = read_table(WorkloadFolder(folder).iteration, ITERATION)

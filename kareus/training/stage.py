@@ -17,6 +17,7 @@ from kareus.launch.machine import check_machine
 from kareus.launch.processes import is_rank, launch
 from kareus.plans.check_stage import read_checked_plan, workload_folder
 from kareus.plans.document import Plan
+from kareus.plans.locate import plan_path, workload_path
 from kareus.testbed.config import TestbedKind
 from kareus.training.inputs import check_inputs
 from kareus.training.job import TrainingJob, planned_job, unplanned_job
@@ -46,9 +47,12 @@ _OPTIONS = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `train`."""
-    parser.add_argument("plan", type=Path, nargs="?", help="plan file; none trains sequentially, see --workload")
+    text = "plan file, or the folder of a workload that has one plan; none trains sequentially, see --workload"
+    parser.add_argument("plan", type=Path, nargs="?", help=text)
     parser.add_argument("--folder", type=Path, help="results folder of the workload (default: the one the plan is in)")
-    parser.add_argument("--workload", type=Path, help="resolved workload (YAML) to train without a plan")
+    parser.add_argument(
+        "--workload", type=Path, help="resolved workload (YAML), or the folder of one, to train without a plan"
+    )
     parser.add_argument(
         "--iterations", type=int, required=True, help="iterations in all, those before a resumption too"
     )
@@ -103,6 +107,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Train as one rank, or start all ranks."""
+    arguments.plan = arguments.plan and plan_path(arguments.plan)
+    arguments.workload = arguments.workload and workload_path(arguments.workload)
     check_folder(arguments.output, force=arguments.force)
     if arguments.export is not None:
         check_folder(arguments.export, force=arguments.force)

@@ -15,7 +15,7 @@ from hydra import initialize_config_dir
 from hydra.core.config_store import ConfigStore
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import InterpolationKeyError, OmegaConfBaseException
 
 from kareus.artifacts.names import check_name
 from kareus.artifacts.records import content_hash, from_plain, to_plain
@@ -68,7 +68,7 @@ def compose(
         _stored_models(combinations) as stored,
         _one_line(config_dir),
     ):
-        return [_composed(combination, stored, merged, record) for combination in combinations]
+        return [_named(combination, stored, merged, record, len(combinations)) for combination in combinations]
 
 
 def compose_file(name: str, config_dir: Path) -> dict[str, Any]:
@@ -81,6 +81,22 @@ def compose_file(name: str, config_dir: Path) -> dict[str, Any]:
     with initialize_config_dir(version_base="1.3", config_dir=folder), _one_line(config_dir):
         values = OmegaConf.to_container(hydra_compose(name), resolve=True, throw_on_missing=True)
     return {str(key): value for key, value in values.items()} if isinstance(values, dict) else {}
+
+
+def _named(
+    combination: Sequence[Setting],
+    stored: Mapping[str, str],
+    merged: Callable[[tuple[str, ...]], tuple[dict[str, str], DictConfig]],
+    record: type[Workload],
+    combinations: int,
+) -> ComposedWorkload:
+    """Compose a combination; errors name it where there are several, since each may be of another GPU."""
+    try:
+        return _composed(combination, stored, merged, record)
+    except ConfigError as error:
+        if combinations == 1:
+            raise
+        raise type(error)(f"{' '.join(setting.text for setting in combination)}: {error}") from error
 
 
 def _composed(
@@ -101,13 +117,37 @@ def _composed(
     after = copy.deepcopy(before)
     for key, value in values.items():
         OmegaConf.update(after, key, value, force_add=True)  # as Hydra does; that the key exists is known by now
-    workload = from_plain(record, OmegaConf.to_container(after, resolve=True, throw_on_missing=True))
+    try:
+        workload = from_plain(record, OmegaConf.to_container(after, resolve=True, throw_on_missing=True))
+    except InterpolationKeyError as error:
+        text = next((setting.text for setting in combination if "${" in str(setting.value)), None)
+        if text is None:
+            raise
+        raise ConfigError(f"{text}: there is no such key to take the value of; write the value itself.") from error
+    except ConfigError as error:
+        _check_parents(values, before, options, str(error))
+        raise
     return ComposedWorkload(
         overrides=tuple(setting.text for setting in combination),
         workload=workload,
         options=options,
         changes=differences(OmegaConf.to_container(before, resolve=True), to_plain(workload)) if values else {},
     )
+
+
+def _check_parents(values: Mapping[str, Any], before: DictConfig, options: Mapping[str, str], problem: str) -> None:
+    """Check that the chosen options have the records whose keys are overridden, where `problem` is about such a record.
+
+    Raises:
+        ConfigError: an option leaves the record out, as `testbed=simulated` does `testbed.cuda`.
+    """
+    for key, value in values.items():
+        parent, group = key.rpartition(".")[0], key.partition(".")[0]
+        if parent and group in options and problem.startswith(parent) and OmegaConf.select(before, parent) is None:
+            raise ConfigError(
+                f"{key}={value}: {group}={options[group]} has no {parent.partition('.')[2]}; choose an option of "
+                f"{group} that has it."
+            )
 
 
 def _merged(primary: str, own: tuple[str, ...], choices: tuple[str, ...]) -> tuple[dict[str, str], DictConfig]:

@@ -5,7 +5,6 @@ that names the override and what is allowed.
 """
 
 import dataclasses
-import difflib
 import itertools
 import math
 import typing
@@ -19,13 +18,24 @@ from hydra.core.override_parser.types import Glob, Override, OverrideType, Range
 from hydra.errors import HydraException
 
 from kareus.artifacts.names import check_path
-from kareus.artifacts.records import record_types, suggest
+from kareus.artifacts.records import closest, record_types, suggest
 from kareus.errors import ConfigError
 from kareus.workload.config import Workload
 
 EXAMPLE = "parallelism=tp8"
+MISSING = "???"
+"""What Hydra takes for a value that is still missing."""
 MOST_COMBINATIONS = 10_000
 """Workloads that sweeps may stand for: resolving so many takes minutes, planning them weeks."""
+
+
+ELSEWHERE = {
+    "campaign": "not a key of a workload; write kareus campaign NAME, or snakemake --config campaign=NAME",
+    "emulation": "not a key of a workload; write kareus emulate NAME",
+    "select": "not a key of a workload; write kareus select SELECTOR FOLDER, or snakemake --config select=SELECTOR",
+    "overrides": "not a key of a workload; its elements are what is given here, each for itself",
+}
+"""Keys that mean something in other places."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +100,9 @@ def _parse(text: str, config_dir: Path, record: type[Workload]) -> Override:
         meant = [f"{group}={text}" for group in groups(record) if text in options(group, config_dir)]
         hint = f"perhaps you meant {meant[0]}" if meant else f"write key=value, such as {EXAMPLE}"
         raise ConfigError(f"'{text}': not an override; {hint}.")
+    key, _, value = text.partition("=")
+    if is_file(key, value) and value.isprintable() and not set(value) & set("'\\,()[]{}$"):
+        text = f"{key}='{value.strip(chr(34))}'"  # Hydra's grammar has no signs and letters but those of English
     try:
         return OverridesParser.create().parse_override(text)
     except HydraException as error:
@@ -129,15 +142,19 @@ def _paths(record: Any) -> Iterator[str]:
 
 
 def _suggest_key(key: str, known: Sequence[str]) -> str:
-    """The key of that name deeper down, else the closest one, else the groups and keys at the top."""
+    """Return the key of that name deeper down, else a close one, else those that there are at its place."""
     by_leaf: Mapping[str, str] = {path.rpartition(".")[2]: path for path in reversed(known)}
-    leaf = key.rpartition(".")[2]
+    parent, _, leaf = key.rpartition(".")
     if leaf in by_leaf:
         return f"perhaps you meant {by_leaf[leaf]}"
-    close = difflib.get_close_matches(key, known, n=1) or [
-        by_leaf[name] for name in difflib.get_close_matches(leaf, by_leaf, n=1)
-    ]
-    return f"perhaps you meant {close[0]}" if close else suggest(key, [path for path in known if "." not in path])
+    beside = {path.rpartition(".")[2]: path for path in known if path.rpartition(".")[0] == parent}
+    for places in (beside, by_leaf):
+        close = closest(leaf, places)
+        if close:
+            return f"perhaps you meant {places[close]}"
+    if parent in known:
+        return f"{parent} has: {', '.join(sorted(beside))}" if beside else f"perhaps you meant {parent}"
+    return ELSEWHERE.get(key) or suggest(key, [path for path in known if "." not in path])
 
 
 def _settings(override: Override, config_dir: Path, record: type[Workload]) -> list[Setting]:
@@ -149,6 +166,9 @@ def _settings(override: Override, config_dir: Path, record: type[Workload]) -> l
     if not singles:
         raise ConfigError(f"{override.input_line}: the sweep is empty; check its bounds.")
     settings = [Setting(str(one.input_line), one.key_or_group, one.value()) for one in singles]
+    for setting in settings:
+        if setting.value == MISSING:
+            raise ConfigError(f"{setting.text}: '{MISSING}' stands for a value that is missing; give it one.")
     for setting in settings:
         if setting.key in groups(record):
             _check_option(setting, config_dir)
@@ -193,7 +213,9 @@ def _check_option(setting: Setting, config_dir: Path) -> None:
             f"to change one of its keys, write {group}.key=value."
         )
     if option not in allowed and not is_file(group, option):
+        close = closest(option, allowed)
+        meant = f"perhaps you meant {close}; " if close else ""
         or_file = ", or the path of a Hugging Face config.json" if group == "model" else ""
-        raise ConfigError(f"{setting.text}: unknown option; {suggest(option, allowed)}{or_file}.")
+        raise ConfigError(f"{setting.text}: unknown option; {meant}allowed: {', '.join(allowed)}{or_file}.")
     if is_file(group, option):
         check_path(option, group)

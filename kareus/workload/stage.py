@@ -13,6 +13,7 @@ from kareus.artifacts.provenance import Provenance
 from kareus.artifacts.records import content_hash
 from kareus.artifacts.seals import sealed_text
 from kareus.artifacts.tables import write_table
+from kareus.errors import RefusedWorkloadError
 from kareus.workload.overlap import nothing_to_overlap
 from kareus.workload.resolve import CONFIG_DIR, Resolved, check_any_accepted, resolve
 from kareus.workload.tables import MEMORY_PARTS, WORKLOADS
@@ -44,10 +45,13 @@ def run(arguments: argparse.Namespace) -> None:
         check_folder(arguments.output, force=arguments.force)
         check_outputs(arguments, [(arguments.output / "workloads.parquet", table(WORKLOADS))])
     resolved = resolve(arguments.overrides, arguments.config_dir)
-    for line in _lines(resolved):
-        logger.info("%s", line)
+    if len(resolved) > 1 or resolved[0].refusal is None:  # else the error says it all
+        for line in _lines(resolved):
+            logger.info("%s", line)
     if arguments.output is not None:
         write_resolved(resolved, arguments.output)
+    if len(resolved) > 1 and all(one.refusal is not None for one in resolved):
+        raise RefusedWorkloadError(f"all {len(resolved)} combinations are refused; the reasons are in the list.")
     check_any_accepted(resolved)
 
 

@@ -40,19 +40,32 @@ def test_selectors_are_read_with_their_units(text, expected):
 
 
 @pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("deadline", "needs a limit; write a number and a unit (ms, s or min), such as deadline=5.2s."),
+        ("deadline=", "needs a limit; write a number and a unit (ms, s or min), such as deadline=5.2s."),
+        ("deadline=5.2", "'5.2' has no unit; write ms, s or min after it, such as deadline=5.2s."),
+        ("deadline=5.2kJ", "'kJ' is not a unit of it; write ms, s or min, such as deadline=5.2s."),
+        ("energy=20s", "'s' is not a unit of it; write J, kJ or MJ, such as energy=20kJ."),
+        ("deadline=..s", "'..' is not a positive number, such as in deadline=5.2s."),
+        ("deadline=5,2s", "'5,2s' has a comma; write a decimal point, such as deadline=5.2s."),
+        ("power=3J", "'J' is not a unit of it; write W, kW or MW, such as power=4kW."),
+        ("straggler=1.2", "'1.2' has no unit; write x after it, such as straggler=1.15x."),
+    ],
+)
+def test_a_limit_without_its_unit_is_told_what_to_write(text, problem):
+    with pytest.raises(ConfigError) as refused:
+        parse_selector(text)
+    assert str(refused.value) == f"selector '{text}': {problem}"
+
+
+@pytest.mark.parametrize(
     "text",
     [
         "",
         "fast",
         "fastest=1",
-        "deadline",
-        "deadline=",
-        "deadline=5.2",
-        "deadline=5.2kJ",
-        "energy=20s",
-        "deadline=..s",
         "edp=1",
-        "power=3J",
     ],
 )
 def test_what_is_no_selector_is_refused_with_all_that_are(text):

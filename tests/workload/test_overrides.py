@@ -1,9 +1,12 @@
+from pathlib import Path
+
 import pytest
 from helpers.builders import CONFIG
 
 from kareus.errors import ConfigError
 from kareus.workload.overrides import expand
 
+GPUS = "a100-sxm4-40gb, h100-sxm5-80gb, h200"
 TOP = (
     "activation_checkpointing, confirmations, gpu, memory_reserve_gib, microbatch_size, model, num_microbatches, "
     "parallelism, pipeline, protocol, search, seed, sequence_length, space, testbed"
@@ -59,11 +62,23 @@ def test_every_form_of_sweep_lists_its_values(override: str, values: list[object
             "model.layers_per_stage.2=1",
             "model.layers_per_stage.2=1: unknown key; perhaps you meant model.layers_per_stage.",
         ),
-        ("gpu=a100", "gpu=a100: unknown option; allowed: a100-sxm4-40gb, h100-sxm5-80gb, h200."),
-        ("parallelism=tp8,tp9", "parallelism=tp9: unknown option; perhaps you meant tp8."),
+        ("gpu=a100", f"gpu=a100: unknown option; perhaps you meant a100-sxm4-40gb; allowed: {GPUS}."),
+        ("gpu=b200", f"gpu=b200: unknown option; allowed: {GPUS}."),
+        (
+            "parallelism.foo=3",
+            "parallelism.foo=3: unknown key; parallelism has: cp, dp, layers_per_stage, pp, shard_optimizer, tp.",
+        ),
+        (
+            "campaign=paper",
+            "campaign=paper: unknown key; not a key of a workload; write kareus campaign NAME, or "
+            "snakemake --config campaign=NAME.",
+        ),
+        ("microbatch_size=???", "microbatch_size=???: '???' stands for a value that is missing; give it one."),
+        ("parallelism=tp8,tp9", "parallelism=tp9: unknown option; allowed: cp2tp4, pp10tp8, tp8."),
         (
             "model=qwen3",
-            "model=qwen3: unknown option; perhaps you meant qwen3-1.7b, or the path of a Hugging Face config.json.",
+            "model=qwen3: unknown option; perhaps you meant qwen3-1.7b; allowed: llama3.2-3b, llama3.3-70b, "
+            "qwen3-1.7b, or the path of a Hugging Face config.json.",
         ),
         (
             "parallelism={tp:4}",
@@ -132,3 +147,10 @@ def test_sweeps_of_too_many_workloads_are_refused_at_once(overrides: list[str], 
     with pytest.raises(ConfigError) as raised:
         expand(overrides, CONFIG)
     assert str(raised.value) == message
+
+
+@pytest.mark.parametrize("folder", ["a=b", "modèle", "a b", "a+b~c"])
+def test_a_model_in_a_folder_of_any_name_is_read(tmp_path: Path, folder: str) -> None:
+    path = tmp_path / folder / "config.json"
+    ((setting,),) = expand([f"model={path}"], CONFIG)
+    assert (setting.key, setting.value) == ("model", str(path))

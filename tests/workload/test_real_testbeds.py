@@ -37,7 +37,10 @@ def test_a_job_that_measures_takes_the_gpus_of_a_stages_groups(overrides, gpus):
         (["testbed.kind=cuda"], "testbed: cuda: give collectives, clocks and pool where kind is cuda."),
         ([*CUDA, "testbed.kind=simulated"], "testbed: cuda: must be null where kind is simulated."),
         ([*CUDA, "testbed.cuda.clocks=fast"], "testbed.cuda.clocks: 'fast' is not known; allowed: default, locked."),
-        (["testbed.cuda.clocks=default"], "testbed.cuda.collectives: missing; give it a value."),
+        (
+            ["testbed.cuda.clocks=default"],
+            "testbed.cuda.clocks=default: testbed=simulated has no cuda; choose an option of testbed that has it.",
+        ),
     ],
 )
 def test_a_testbed_that_is_half_real_is_refused(overrides, said):

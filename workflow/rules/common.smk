@@ -1,7 +1,6 @@
 # Everything computed while the workflow is read: what belongs to the campaign, and what their stages depend on.
 # The work is done by functions of the package; nothing here deserves a test of its own.
 
-import shlex
 import shutil
 import sys
 from functools import cache
@@ -9,12 +8,11 @@ from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
 from snakemake.io import is_flagged
-from snakemake.utils import validate
 
 from kareus.artifacts.code import code_hash
 from kareus.artifacts.files import PARENT_VARIABLE, lock_until_exit, require_locked
 from kareus.artifacts.records import content_hash
-from kareus.campaign.command_line import missing_profile
+from kareus.campaign.command_line import missing_profile, workflow_config
 from kareus.campaign.jobs import campaign_jobs
 from kareus.campaign.resolve import resolve_campaign
 from kareus.cli import EVERY
@@ -60,25 +58,9 @@ if profile is not None:
     )
 
 try:
-    validate(config, "../schemas/workflow.schema.yaml")
-except WorkflowError as error:
-    what = str(error).splitlines()[1].removeprefix("ValidationError: ")
-    raise WorkflowError(
-        f"--config or config/workflow.yaml: {what}; allowed: campaign, overrides, select."
-    ) from None
-
-for key in ("overrides", "select"):
-    if isinstance(config[key], str):
-        try:
-            config[key] = shlex.split(config[key])
-        except ValueError as error:
-            raise WorkflowError(
-                f'--config {key}={config[key]}: {error}; write a list, as \'{key}=["...","..."]\'.'
-            ) from None
-
-try:
     if workflow.remote_exec:  # a job of a cluster: the head of the run holds the lock
         require_locked(RUN_LOCK)
+    config.update(workflow_config(config))
     CAMPAIGN = resolve_campaign(config["campaign"], config["overrides"])
     check_selectors(config["select"])
 except KareusError as error:

@@ -11,7 +11,7 @@ from kareus.artifacts.layout import campaign_table
 from kareus.artifacts.manifest import copy_listed, write_manifest
 from kareus.artifacts.tables import TableSchema
 from kareus.emulate.tables import FLEET
-from kareus.errors import printable_lines
+from kareus.errors import ArtifactError, printable_lines
 from kareus.pipeline.tables import ITERATION
 from kareus.profile.tables import TRIALS
 from kareus.report.campaign.figures import campaign_figures
@@ -36,6 +36,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Read the reports of all members, write that of the campaign, print its tables."""
     table = campaign_table(arguments.results, arguments.name)
+    if not table.is_file():
+        known = sorted(path.parent.name for path in arguments.results.glob("campaigns/*/campaign.parquet"))
+        raise ArtifactError(
+            f"{table}: no such file; planned campaigns: {', '.join(known) or 'none'}. Run snakemake --config "
+            "campaign=NAME, which writes the report, too."
+        )
     inputs = load_campaign(arguments.name, table, arguments.results)
     output = table.parent / "report"
     tables = campaign_tables(inputs)

@@ -1,0 +1,32 @@
+"""A small workload, planned in this process: its folder has all tables and one plan."""
+
+from pathlib import Path
+
+from helpers.builders import CONFIG
+from kareus.artifacts.layout import WorkloadFolder
+from kareus.plans.build import select_plan
+from kareus.plans.file import write_plan
+from kareus.plans.planned_folder import write_planned
+from kareus.plans.planning import plan_tables
+from kareus.workload.resolve import resolve_accepted
+
+SMALL = (
+    *(f"parallelism.{key}" for key in ("pp=4", "tp=4")),
+    *(f"model.{key}" for key in ("num_layers=8", "vocab_size=8192")),
+    *(f"search.{size}.{key}" for size in ("medium", "large") for key in ("initial=6", "max_rounds=0")),
+    "num_microbatches=4",
+    "microbatch_size=2",
+    "search=random",
+    "gpu.search_frequencies.stride_mhz=255",
+    "pipeline.deadlines=3",
+)
+"""Overrides that give three clocks, a few candidates of each partition, three plans."""
+
+
+def planned_folder(results: Path, selector: str = "fastest") -> Path:
+    """The folder of the workload of `SMALL` below `results`."""
+    ((name, workload),) = resolve_accepted(SMALL, CONFIG).items()
+    folder, planned = WorkloadFolder(results / name), plan_tables(workload)
+    write_planned(folder, workload, planned)
+    write_plan(folder.plan(selector, "kareus"), select_plan(workload, planned.frontiers, selector, "kareus", name=name))
+    return folder.path

@@ -1,0 +1,112 @@
+"""`kareus plan` and `kareus predict`: a first look at a workload, without the workflow."""
+
+import json
+
+import pytest
+from helpers.builders import CONFIG
+from helpers.planned import SMALL, planned_folder
+
+import kareus
+from kareus.cli import main
+from kareus.report.outcome import outcome, run_lines
+
+WORDS = [*SMALL, "--config-dir", str(CONFIG)]
+
+
+@pytest.fixture(scope="module")
+def looked(tmp_path_factory):
+    """The folder of a workload that `kareus plan` has written."""
+    output = tmp_path_factory.mktemp("look") / "look"
+    output.parent.joinpath("here").mkdir()
+    assert main(["plan", *WORDS, "--select", "min-energy", "--output", str(output)]) == 0
+    (folder,) = output.iterdir()
+    return folder
+
+
+def test_the_folder_of_a_first_look_is_one_of_a_workload(looked, tmp_path):
+    assert main(["check-plan", str(looked)]) == 0  # its only plan
+    assert main(["export", str(looked), "--format", "ranks", "--output", str(tmp_path / "ranks.json")]) == 0
+    assert main(["select", "fastest", str(looked), "--output", str(tmp_path / "fastest.json")]) == 0
+    assert main(["train", str(looked), "--iterations", "1", "--output", str(tmp_path / "run")]) == 0
+    assert main(["verify", str(looked.parent)]) == 0
+    assert (looked / "report/page.html").is_file()
+    assert (looked / "report/summary.txt").read_text().startswith(looked.name)
+
+
+def test_a_first_look_says_what_the_plan_saves(looked, caplog):
+    caplog.set_level("INFO")
+    assert main(["plan", *WORDS, "--select", "min-energy", "--tokens", "1e9"]) == 0  # and writes nothing
+    lines = [record.message for record in caplog.records]
+    (first,) = outcome(looked).plans
+    assert lines[1] == f"{first.answer.sentence} [simulated testbed, A100-SXM4-40GB]"
+    assert lines[2].startswith("1e+09 tokens: ")
+    assert len(lines) == 3
+
+
+def test_python_and_the_command_plan_the_same(looked):
+    (workload,) = kareus.resolve(SMALL, CONFIG)
+    plan = kareus.plan(workload, "min-energy")
+    assert kareus.load_plan(looked / "plan/min-energy.json").prediction == plan.prediction
+
+
+@pytest.mark.parametrize("place", ["results", "results/mine", "other/results/x"])
+def test_a_first_look_never_goes_into_results(tmp_path, monkeypatch, capsys, place):
+    monkeypatch.chdir(tmp_path)
+    for folder in ("results", "other/results/measurements"):
+        (tmp_path / folder).mkdir(parents=True)
+    assert main(["plan", *WORDS, "--output", place]) == 2
+    assert capsys.readouterr().err == (
+        f"kareus plan: --output {place}: belongs to the workflow, and only snakemake writes there; give another "
+        "folder, such as --output look.\n"
+    )
+
+
+def test_a_refused_workload_is_named_beside_what_is_predicted(capsys):
+    assert main(["predict", "microbatch_size=8,64", "--config-dir", str(CONFIG)]) == 0
+    text = capsys.readouterr().out
+    assert "llama3.2-3b_pp2-tp8_mbs8_seq4096_a100: sequential at 1410 MHz [GPU model of A100-SXM4-40GB]" in text
+    assert "llama3.2-3b_pp2-tp8_mbs64_seq4096_a100: refused: microbatch_size=64" in text
+
+
+def test_programs_get_the_whole_prediction(capsys):
+    words = ["predict", "--json", "--method", "nanobatching", "--frequency", "1200", "--config-dir", str(CONFIG)]
+    assert main(words) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    (workload,) = kareus.resolve([], CONFIG)
+    found = kareus.predict(workload, "nanobatching", 1200)
+    told = json.loads(line)
+    assert (told["time_s"], told["energy_j"], told["frequency_mhz"]) == (found.time_s, found.energy_j, 1200)
+    assert told["workload"] == "llama3.2-3b_pp2-tp8_mbs8_seq4096_a100"
+    assert len(told["stages"]) == 2
+
+
+def test_a_run_ends_with_the_answers_of_the_plans_it_was_asked_for(looked):
+    results, plan = looked.parent, looked / "plan/min-energy.json"
+    lines = run_lines(results, [plan, looked / "plan/gone.json"], "mine")
+    assert lines[0] == f"{looked.name} [simulated testbed, A100-SXM4-40GB]"
+    assert lines[1].startswith("plan min-energy: ")
+    assert lines[2:] == [f"page  {looked / 'report/page.html'}", f"plan  {plan}"]
+
+
+def test_a_run_of_many_workloads_ends_with_one_line_on_all(tmp_path):
+    plans = [tmp_path / f"w{number}/plan/fastest.json" for number in range(9)]
+    for plan in plans:
+        plan.parent.mkdir(parents=True)
+        plan.touch()
+    index = tmp_path / "campaigns/mine/report/index.html"
+    index.parent.mkdir(parents=True)
+    index.touch()
+    assert run_lines(tmp_path, plans, "mine") == [
+        "9 workloads planned; kareus results --campaign mine lists what they save",
+        f"page of the campaign: {index}",
+    ]
+
+
+def test_the_only_workload_needs_no_name(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["select", "min-energy"]) == 2
+    assert "results: no workload was planned there; run snakemake" in capsys.readouterr().err
+    folder = planned_folder(tmp_path / "results")
+    assert main(["select", "min-energy"]) == 0
+    assert main(["check-plan", str(folder)]) == 2
+    assert f"{folder}: has 2 plans; name one of them: {folder}/plan/fastest.json, " in capsys.readouterr().err
