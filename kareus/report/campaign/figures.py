@@ -6,7 +6,7 @@ import polars as pl
 from kareus.pipeline.compare import OURS
 from kareus.report.campaign.inputs import CampaignInputs
 from kareus.report.campaign.overview import Overview
-from kareus.report.charts import Figure, Tip, chart_of, facet_of, legend_filter, looks, looks_of, tooltip
+from kareus.report.charts import Figure, Tip, chart_of, facet_of, legend_filter, looks, looks_of, spec_of, tooltip
 from kareus.report.contents import OVERVIEW, frontiers_name
 from kareus.report.fleet.inputs import fleet_title
 from kareus.report.frontier_panels import frontier_panels
@@ -112,7 +112,7 @@ def _overview(overview: list[Overview]) -> Figure:
         name=OVERVIEW,
         title="Throughput and energy of all workloads, the fastest plan of each method",
         table=COMPARISON.name,
-        chart=alt.layer(*layers).properties(width=720, height=380),
+        spec=spec_of(alt.layer(*layers).properties(width=720, height=380)),
         data={"overview": rows},
         heads={name: head for name, head, _ in tips},
         note="A line joins the methods of one workload. Click on a point to open the page of its workload.",
@@ -200,7 +200,7 @@ def _profiler(inputs: CampaignInputs, profiler: pl.DataFrame) -> Figure:
         name="profiler",
         title="The profiler under other protocols",
         table=PROFILER.name,
-        chart=facet_of("profiler", "panel", panels, lines, points),
+        spec=spec_of(facet_of("profiler", "panel", panels, lines, points)),
         data={"profiler": rows},
         heads={name: head or "panel" for name, head, _ in tips},
     )
