@@ -258,6 +258,7 @@ def _corners(corners: Sequence[tuple[float, float]]) -> pl.DataFrame:
 def microbatch_figure(microbatch: pl.DataFrame) -> Figure:
     """Return the microbatch frontiers; stages, or chunks of them, with equal frontiers share a panel."""
     rows = _microbatch_rows(microbatch)
+    panels = rows["panel"].unique(maintain_order=True).to_list()
     present = rows["kind"].unique().to_list()
     kinds = {kind: look for kind, look in KINDS.items() if kind in present}
     selection, encodings = legend_filter("kind", list(kinds)), looks("kind", kinds)
@@ -294,9 +295,7 @@ def microbatch_figure(microbatch: pl.DataFrame) -> Figure:
         name="microbatch",
         title="Microbatch frontiers, points of kareus by execution",
         table="microbatch",
-        spec=spec_of(
-            facet_of("microbatch", "panel", rows["panel"].unique(maintain_order=True).to_list(), lines, points)
-        ),
+        spec=spec_of(facet_of("microbatch", "panel", panels, lines, points)),
         data={"microbatch": rows},
         heads={name: title or "plan" for name, title, _ in tips},
     )
