@@ -56,17 +56,18 @@ def profiler_figure(inputs: CampaignInputs, profiler: pl.DataFrame) -> Figure:
 
 
 def _rows(inputs: CampaignInputs, profiler: pl.DataFrame) -> pl.DataFrame:
-    frames = []
+    frames, several = [], len({workload for workload, _ in inputs.trials}) > 1
     for (workload, sweep), trials in inputs.trials.items():
         means = profiler.filter((pl.col("workload") == workload) & (pl.col("sweep") == sweep))
         varied = "window_s" if means["window_s"].n_unique() > 1 else "cooldown_s"
-        of = f"{trials['partition'][0]} of {workload}, by {varied.removesuffix('_s')} (s)"
+        place = f" of {workload}" if several else ""
+        of = f" by {varied.removesuffix('_s')} (s): {trials['partition'][0]}{place}"
         energies = [(trials, "energy_j", TRIAL), (means, "energy_mean_j", "mean")]
         if means["reference_energy_j"].null_count() == 0:
             energies.append((means, "reference_energy_j", REFERENCE))
-        frames += [_series(frame, f"Energy (mJ): {of}", varied, column, name, 1e3) for frame, column, name in energies]
+        frames += [_series(frame, f"energy (mJ){of}", varied, column, name, 1e3) for frame, column, name in energies]
         frames += [
-            _series(means, f"Temperature (\u00b0C): {of}", varied, f"temperature_{when}_c", f"{when} the window", 1)
+            _series(means, f"temperature (\u00b0C){of}", varied, f"temperature_{when}_c", f"{when} the window", 1)
             for when in ("before", "after")
         ]
     return pl.concat(frames)
