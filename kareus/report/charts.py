@@ -26,13 +26,14 @@ Tip = tuple[str, str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """A figure: an Altair chart of named data."""
+    """A figure: a chart of named data."""
 
     name: str
     title: str
     table: str
     """Table among the downloads that holds its numbers."""
-    chart: alt.TopLevelMixin
+    spec: Mapping[str, Any]
+    """Vega-Lite specification, as `spec_of` makes it: without data and theme."""
     data: Mapping[str, pl.DataFrame]
     """Data by the names that the chart gives them; the first is the table behind the figure."""
     heads: Mapping[str, str] = field(default_factory=dict)
@@ -47,7 +48,7 @@ class Figure:
     @property
     def filters(self) -> bool:
         """Whether its legend shows and hides marks."""
-        return "'shown'" in str(self.chart.to_dict().get("params"))
+        return "'shown'" in str(self.spec.get("params"))
 
     @property
     def file(self) -> str:
@@ -58,6 +59,13 @@ class Figure:
 def chart_of(data: str | None, name: str) -> alt.Chart:
     """Return a chart of named data, or of its panel's; names of views must not depend on what was drawn before."""
     return alt.Chart(alt.Undefined if data is None else alt.NamedData(name=data), name=name)
+
+
+def spec_of(chart: alt.TopLevelMixin) -> dict[str, Any]:
+    """Return the specification of a chart, checked by Altair."""
+    spec: dict[str, Any] = chart.to_dict()
+    spec.pop("config", None)  # Altair's own; pages and files have a theme
+    return spec
 
 
 def facet_of(data: str, column: str, panels: Sequence[str], *layers: alt.Chart) -> alt.FacetChart:

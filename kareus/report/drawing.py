@@ -22,13 +22,6 @@ RESOURCES = re.compile(rb"(?:^ +/[A-Za-z]+\d+ \d+ 0 R\n)+", re.MULTILINE)
 EMPTY = {"data": {"values": [{}]}, "mark": {"type": "text"}, "width": 480, "height": 40}
 
 
-def spec_of(figure: Figure) -> dict[str, Any]:
-    """Return the Vega-Lite specification of a figure, without its data."""
-    spec: dict[str, Any] = figure.chart.to_dict()
-    spec.pop("config", None)  # Altair's own; pages and files have a theme
-    return spec
-
-
 def save(figure: Figure, subject: str, folder: Path) -> None:
     """Write a figure as SVG, PDF and PNG.
 
@@ -62,7 +55,7 @@ def _complete(figure: Figure, subject: str) -> dict[str, Any]:
     title = {"text": figure.title, "subtitle": subject}
     if figure.empty:
         return EMPTY | {"encoding": {"text": {"value": figure.empty}}, "title": title}
-    spec = copy.deepcopy(spec_of(figure))
+    spec = copy.deepcopy(dict(figure.spec))
     spec["datasets"] = {name: _rows(columns_of(frame)) for name, frame in figure.data.items()}
     return spec | {"title": title, "padding": 10}
 

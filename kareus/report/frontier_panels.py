@@ -6,7 +6,7 @@ import altair as alt
 import polars as pl
 
 from kareus.pipeline.compare import OURS, with_reductions
-from kareus.report.charts import Figure, Tip, chart_of, facet_of, legend_filter, looks, looks_of, tooltip
+from kareus.report.charts import Figure, Tip, chart_of, facet_of, legend_filter, looks, looks_of, spec_of, tooltip
 from kareus.report.theme import ABLATIONS
 from kareus.report.units import common_scale
 
@@ -57,7 +57,7 @@ def frontier_panels(name: str, title: str, table: str, iterations: Mapping[str, 
         name=name,
         title=title,
         table=table,
-        chart=facet_of("frontiers", "panel", list(iterations), lines, points),
+        spec=spec_of(facet_of("frontiers", "panel", list(iterations), lines, points)),
         data={"frontiers": rows},
         heads={key: f"{head} ({unit})" if key == "energy" else head for key, head, _ in TIPS},
     )

@@ -11,7 +11,6 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from kareus.report.charts import Figure, columns_of
 from kareus.report.contents import DRAWN_AS
-from kareus.report.drawing import spec_of
 from kareus.report.sections import Page, testbeds_label
 from kareus.report.sheets import sheet_groups
 from kareus.report.theme import theme
@@ -53,7 +52,7 @@ def _figure(figure: Figure) -> dict[str, Any]:
     data = {name: columns_of(frame) for name, frame in figure.data.items()}
     return {
         "title": figure.title,
-        "spec": spec_of(figure),
+        "spec": dict(figure.spec),
         "data": data,
         "heads": dict(figure.heads),
         "zooms": dict(figure.zooms),

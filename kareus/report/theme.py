@@ -56,18 +56,23 @@ def theme(scheme: str, weight: str = "bold") -> dict[str, Any]:
         weight: of titles and names. PDF files are the same in every run only if they have one font.
     """
     inks = _INKS[scheme]
-    text = {"labelColor": inks["quiet"], "titleColor": inks["ink"], "labelFontSize": 11, "titleFontSize": 12}
+    text = {
+        "labelColor": inks["quiet"],
+        "titleColor": inks["ink"],
+        "labelFontSize": 11,
+        "titleFontSize": 12,
+        "titleFontWeight": "normal",
+    }
+    lines = {"gridColor": inks["grid"], "domainColor": inks["rule"], "tickColor": inks["rule"]}
+    heading = {"color": inks["ink"], "subtitleColor": inks["quiet"], "fontSize": 13, "subtitleFontSize": 11}
     return {
         "background": None,
         "font": "system-ui, 'Segoe UI', Roboto, 'Liberation Sans', Arial, sans-serif",
         "view": {"stroke": None},
-        "axis": text | {"gridColor": inks["grid"], "domainColor": inks["rule"], "tickColor": inks["rule"]}
-        | {"titleFontWeight": "normal", "titlePadding": 8},
-        "legend": text | {"titleFontWeight": "normal", "symbolSize": 70, "labelLimit": 320, "unselectedOpacity": 0.3},
-        "header": text | {"titleFontWeight": weight, "labelFontSize": 12, "labelFontWeight": weight, "labelLimit": 420,
-                          "labelColor": inks["ink"]},
-        "title": {"color": inks["ink"], "subtitleColor": inks["quiet"], "anchor": "start", "fontSize": 13,
-                  "subtitleFontSize": 11, "fontWeight": weight},
+        "axis": text | lines | {"titlePadding": 8},
+        "legend": text | {"symbolSize": 70, "labelLimit": 320, "unselectedOpacity": 0.3},
+        "header": {"labelFontSize": 12, "labelFontWeight": weight, "labelLimit": 420, "labelColor": inks["ink"]},
+        "title": heading | {"anchor": "start", "fontWeight": weight},
         "text": {"color": inks["ink"], "fontSize": 12},
         "style": {
             "ink": {"color": inks["ink"], "stroke": PAPER[scheme]},
@@ -77,4 +82,4 @@ def theme(scheme: str, weight: str = "bold") -> dict[str, Any]:
             "waiting": {"color": inks["wait"]},
             "bar": {"stroke": PAPER[scheme]},
         },
-    }  # fmt: skip
+    }

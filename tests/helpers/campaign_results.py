@@ -6,15 +6,14 @@ import pytest
 from test_fleets_page import cap_rows, fleet_rows, hour_rows, straggler_row
 from test_report_stage import arguments
 
+from helpers.figures import save_empty
 from helpers.report_tables import SIMULATED, WORKLOAD, Names, with_runs, write_inputs
-from kareus.artifacts.files import write_text
 from kareus.artifacts.provenance import Provenance
 from kareus.artifacts.tables import write_table
 from kareus.campaign.tables import CAMPAIGN
 from kareus.cli import main
 from kareus.emulate.tables import FLEET, HOURS, POWER_CAPS, STRAGGLERS
 from kareus.profile.tables import TRIALS
-from kareus.report.contents import DRAWN_AS
 from kareus.report.fleet import stage as fleets_stage
 from kareus.report.workload import stage as workload_stage
 from kareus.workload.tables import WORKLOADS
@@ -67,12 +66,6 @@ def trial_rows(sweep: str) -> list[dict]:
         for window_s, cooldown_s in protocols
         for trial, energy_j in enumerate(ENERGIES_J)
     ]
-
-
-def save_empty(figure, _: str, folder: Path) -> None:
-    """Stand in for `save`, which takes its time."""
-    for kind in DRAWN_AS:
-        write_text(folder / f"{figure.file}.{kind}", "<svg/>")
 
 
 def write_campaign(results: Path) -> Path:

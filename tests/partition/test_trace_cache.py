@@ -101,16 +101,6 @@ def test_a_folder_that_cannot_be_written_costs_only_time(traced, folder):
     assert len(traced) == 2
 
 
-@pytest.mark.parametrize(
-    ("own", "shared", "expected"), [("/a", "/b", "/a"), ("", "/b", "/b/kareus"), ("", "", "/home/.cache/kareus")]
-)
-def test_the_folder_follows_the_environment(own, shared, expected, monkeypatch):
-    monkeypatch.setenv(CACHE_VARIABLE, own)
-    monkeypatch.setenv("XDG_CACHE_HOME", shared)
-    monkeypatch.setenv("HOME", "/home")
-    assert str(cache_folder()) == expected
-
-
 def test_without_a_folder_each_process_traces(traced, monkeypatch):
     def no_home():
         raise RuntimeError("Could not determine home directory.")

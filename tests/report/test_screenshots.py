@@ -5,7 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers.browser import DARK, LIGHT, browse, needs_chromium
-from helpers.campaign_results import CAMPAIGN_NAME, save_empty, write_campaign
+from helpers.campaign_results import CAMPAIGN_NAME, write_campaign
+from helpers.figures import save_empty
 from helpers.report_tables import WORKLOAD
 from PIL import Image
 

@@ -189,7 +189,7 @@ DAMAGED = [
     "*/search/forward-mlp-allreduce/candidates.parquet",
     "*/pipeline/iteration.parquet",
     "*/plan/fastest.json",
-    "*/report/figures/power.pdf",
+    "*/report/figures/search.pdf",
     "*/report/timelines/fastest.svg",
     "*/report/data/power.csv",
     "*/report/fleets.manifest.json",

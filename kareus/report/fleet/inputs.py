@@ -13,7 +13,7 @@ from kareus.artifacts.tables import TableSchema, read_provenance, read_table
 from kareus.emulate.tables import FLEET, HOURS, POWER_CAPS, STRAGGLERS
 from kareus.errors import ArtifactError
 from kareus.pipeline.compare import MethodComparison, compare_methods
-from kareus.report.charts import Figure, chart_of, facet_of, legend_filter, looks, looks_of, tooltip
+from kareus.report.charts import Figure, chart_of, facet_of, legend_filter, looks, looks_of, spec_of, tooltip
 from kareus.report.frontier_panels import frontier_panels
 from kareus.report.theme import PALETTE, Look
 from kareus.report.units import common_scale
@@ -190,7 +190,7 @@ def _hours(inputs: FleetInputs, titles: Mapping[str, str]) -> Figure:
         name=HOURS.name,
         title="Mean power of the fleet by the hour",
         table=HOURS.name,
-        chart=facet_of("hours", "panel", rows["panel"].unique(maintain_order=True).to_list(), chart),
+        spec=spec_of(facet_of("hours", "panel", rows["panel"].unique(maintain_order=True).to_list(), chart)),
         data={"hours": rows},
         heads={"panel": "of", "line": "line", "hour": "hour", "value": "value"},
     )

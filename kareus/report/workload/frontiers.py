@@ -9,7 +9,7 @@ import polars as pl
 from kareus.gpu_model.gpu import Uncertainty
 from kareus.graph.records import Direction
 from kareus.pipeline.compare import FRONTIER_BASELINE, OURS, THROUGHPUT_BASELINE, fastest_plan, with_reductions
-from kareus.report.charts import Figure, Tip, chart_of, facet_of, legend_filter, looks, looks_of, tooltip, zoom
+from kareus.report.charts import Figure, Tip, chart_of, facet_of, legend_filter, looks, looks_of, spec_of, tooltip, zoom
 from kareus.report.theme import ABLATIONS, METHODS, PALETTE, Look
 from kareus.report.units import less
 from kareus.report.workload.summary import PlanRow
@@ -62,7 +62,7 @@ def iteration_figure(iteration: pl.DataFrame, plans: Sequence[PlanRow], uncertai
         name="iteration",
         title="Iteration time and energy by method",
         table="iteration",
-        chart=chart,
+        spec=spec_of(chart),
         data={
             "plans": rows,
             "ends": _ends(rows),
@@ -258,6 +258,7 @@ def _corners(corners: Sequence[tuple[float, float]]) -> pl.DataFrame:
 def microbatch_figure(microbatch: pl.DataFrame) -> Figure:
     """Return the microbatch frontiers; stages, or chunks of them, with equal frontiers share a panel."""
     rows = _microbatch_rows(microbatch)
+    panels = rows["panel"].unique(maintain_order=True).to_list()
     present = rows["kind"].unique().to_list()
     kinds = {kind: look for kind, look in KINDS.items() if kind in present}
     selection, encodings = legend_filter("kind", list(kinds)), looks("kind", kinds)
@@ -294,7 +295,7 @@ def microbatch_figure(microbatch: pl.DataFrame) -> Figure:
         name="microbatch",
         title="Microbatch frontiers, points of kareus by execution",
         table="microbatch",
-        chart=facet_of("microbatch", "panel", rows["panel"].unique(maintain_order=True).to_list(), lines, points),
+        spec=spec_of(facet_of("microbatch", "panel", panels, lines, points)),
         data={"microbatch": rows},
         heads={name: title or "plan" for name, title, _ in tips},
     )

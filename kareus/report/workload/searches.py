@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import altair as alt
 import polars as pl
 
-from kareus.report.charts import Figure, Tip, chart_of, facet_of, legend_filter, looks, tooltip
+from kareus.report.charts import Figure, Tip, chart_of, facet_of, legend_filter, looks, spec_of, tooltip
 from kareus.report.theme import PALETTE, UNKNOWN, Look
 from kareus.report.workload.effort import SearchEffort
 from kareus.report.workload.inputs import PartitionSearch
@@ -71,7 +71,7 @@ def search_figure(searches: Sequence[PartitionSearch]) -> Figure:
         name="search",
         title="Measured candidates of each partition",
         table="candidates",
-        chart=facet_of("candidates", "partition", [search.partition for search in searches], frontier, points),
+        spec=spec_of(facet_of("candidates", "partition", [search.partition for search in searches], frontier, points)),
         data={"candidates": rows},
         heads={"partition": "partition"} | {name: title for name, title, _ in TIPS},
         note="; ".join(map(_note, searches)),
@@ -149,7 +149,7 @@ def shares_figure(rows: pl.DataFrame, passes: dict[str, Look], *, title: str, ta
         name="passes",
         title=title,
         table=table,
-        chart=chart,
+        spec=spec_of(chart),
         data={"passes": rows},
         heads={name: head for name, head, _ in tips},
         empty=empty,

@@ -8,7 +8,7 @@ import polars as pl
 from kareus.artifacts.records import to_plain
 from kareus.graph.records import Direction
 from kareus.plans.document import Plan, PlannedInstruction
-from kareus.report.charts import Figure, Tip, chart_of, tooltip, zoom_of
+from kareus.report.charts import Figure, Tip, chart_of, spec_of, tooltip, zoom_of
 from kareus.report.contents import BASELINE
 from kareus.report.theme import PALETTE, POWER_RAMP
 from kareus.report.workload.power import power_over_time
@@ -60,7 +60,7 @@ def timeline_figures(plans: Mapping[str, Plan], microbatch: pl.DataFrame, blocki
             title=f"Pipeline of {plan.method}, {plan.selector}, and of the baseline",
             table=TIMELINE.name,
             folder=TIMELINES,
-            chart=_chart(plan, plans[BASELINE], span, blocking_power_w),
+            spec=spec_of(_chart(plan, plans[BASELINE], span, blocking_power_w)),
             data={"plan": instruction_rows(plan), "baseline": baseline},
             heads={name: title for name, title, _ in TIPS},
             zooms={"x": "start_s"},

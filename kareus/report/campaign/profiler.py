@@ -1,0 +1,82 @@
+"""The figure of the profiler's sweeps in a campaign: energies of all trials, and temperatures."""
+
+import altair as alt
+import polars as pl
+
+from kareus.report.campaign.inputs import CampaignInputs
+from kareus.report.charts import Figure, chart_of, facet_of, legend_filter, looks, spec_of, tooltip
+from kareus.report.theme import PALETTE, Look
+from kareus.report.workload.tables import PROFILER
+
+TRIAL, REFERENCE = "trial", "without noise, at the reference temperature"
+SERIES = {
+    TRIAL: Look(PALETTE["orange"], "circle"),
+    "mean": Look(PALETTE["blue"], "stroke"),
+    REFERENCE: Look(PALETTE["gray"], "stroke"),
+    "before the window": Look(PALETTE["purple"], "square"),
+    "after the window": Look(PALETTE["vermilion"], "triangle-up"),
+}
+MARKED = [name for name, look in SERIES.items() if look.shape != "stroke"]
+"""Series whose points are marked."""
+
+
+def profiler_figure(inputs: CampaignInputs, profiler: pl.DataFrame) -> Figure:
+    """Return the trials of every sweep over what it varied; `profiler` is a table `PROFILER`."""
+    rows = _rows(inputs, profiler)
+    selection, encodings = legend_filter("series", list(SERIES)), looks("series", SERIES)
+    tips = (("panel", "", ""), ("series", "series", ""), ("varied", "at (s)", ".1f"), ("value", "value", ".2f"))
+    base = chart_of(None, "profiler_points").encode(
+        x=alt.X("varied:Q", title=None),
+        y=alt.Y("value:Q", title=None, scale=alt.Scale(zero=False)),
+        color=encodings["color"],
+    )
+    points = (
+        base.transform_filter(selection)
+        .transform_filter(alt.FieldOneOfPredicate(field="series", oneOf=MARKED))
+        .mark_point(filled=True, size=24, opacity=0.7)
+        .encode(shape=encodings["shape"], tooltip=tooltip(tips))
+        .add_params(selection)
+    )
+    lines = (
+        base.transform_filter(selection)
+        .transform_filter(f"datum.series !== '{TRIAL}'")
+        .mark_line(strokeWidth=1.4)
+        .encode(order="varied:Q")
+        .properties(name="profiler_lines")
+    )
+    panels = rows["panel"].unique(maintain_order=True).to_list()
+    return Figure(
+        name="profiler",
+        title="The profiler under other protocols",
+        table=PROFILER.name,
+        spec=spec_of(facet_of("profiler", "panel", panels, lines, points)),
+        data={"profiler": rows},
+        heads={name: head or "panel" for name, head, _ in tips},
+    )
+
+
+def _rows(inputs: CampaignInputs, profiler: pl.DataFrame) -> pl.DataFrame:
+    frames, several = [], len({workload for workload, _ in inputs.trials}) > 1
+    for (workload, sweep), trials in inputs.trials.items():
+        means = profiler.filter((pl.col("workload") == workload) & (pl.col("sweep") == sweep))
+        varied = "window_s" if means["window_s"].n_unique() > 1 else "cooldown_s"
+        place = f" of {workload}" if several else ""
+        of = f" by {varied.removesuffix('_s')} (s): {trials['partition'][0]}{place}"
+        energies = [(trials, "energy_j", TRIAL), (means, "energy_mean_j", "mean")]
+        if means["reference_energy_j"].null_count() == 0:
+            energies.append((means, "reference_energy_j", REFERENCE))
+        frames += [_series(frame, f"energy (mJ){of}", varied, column, name, 1e3) for frame, column, name in energies]
+        frames += [
+            _series(means, f"temperature (\u00b0C){of}", varied, f"temperature_{when}_c", f"{when} the window", 1)
+            for when in ("before", "after")
+        ]
+    return pl.concat(frames)
+
+
+def _series(rows: pl.DataFrame, panel: str, varied: str, column: str, series: str, scale: float) -> pl.DataFrame:
+    return rows.sort(varied, maintain_order=True).select(
+        pl.lit(panel).alias("panel"),
+        pl.lit(series).alias("series"),
+        pl.col(varied).cast(pl.Float64).alias("varied"),
+        (scale * pl.col(column)).alias("value"),
+    )

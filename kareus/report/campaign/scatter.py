@@ -1,0 +1,91 @@
+"""The figure of all workloads of a campaign: throughput against energy, by workload and method."""
+
+import altair as alt
+import polars as pl
+
+from kareus.pipeline.compare import OURS
+from kareus.report.campaign.overview import Overview
+from kareus.report.charts import Figure, Tip, chart_of, legend_filter, looks, looks_of, spec_of, tooltip
+from kareus.report.contents import OVERVIEW
+from kareus.report.theme import ABLATIONS, PALETTE
+from kareus.report.workload.tables import COMPARISON
+
+MOST_NAMES = 5
+"""Workloads whose names have space in the figure."""
+TIPS: tuple[Tip, ...] = (
+    ("workload", "workload", ""),
+    ("method", "method", ""),
+    ("tokens_per_s", "tokens/s", ",.0f"),
+    ("joules_per_token", "J/token", ".4f"),
+    ("time_s", "iteration time (s)", ".3f"),
+    ("energy_kj", "energy, all GPUs (kJ)", ".2f"),
+    ("time_saved", "time saved (%)", ".1f"),
+    ("energy_saved", "energy saved (%)", ".1f"),
+)
+
+
+def overview_figure(overview: list[Overview]) -> Figure:
+    """Return the fastest plans of all workloads and methods; a line joins those of a workload."""
+    rows = _points(overview)
+    methods = looks_of(rows["method"].unique(maintain_order=True).to_list())
+    return Figure(
+        name=OVERVIEW,
+        title="Throughput and energy of all workloads, the fastest plan of each method",
+        table=COMPARISON.name,
+        spec=spec_of(_chart(list(methods), has_names=rows["workload"].n_unique() <= MOST_NAMES)),
+        data={"overview": rows},
+        heads={name: head for name, head, _ in TIPS},
+        note="A line joins the methods of one workload. Click on a point to open the page of its workload.",
+    )
+
+
+def _points(overview: list[Overview]) -> pl.DataFrame:
+    return pl.DataFrame(
+        [
+            {
+                "workload": row.label,
+                "method": row.method,
+                "tokens_per_s": row.tokens_per_s,
+                "joules_per_token": row.joules_per_token,
+                "time_s": row.time_s,
+                "energy_kj": row.energy_j / 1e3,
+                "time_saved": row.time_reduction_percent,
+                "energy_saved": row.energy_reduction_percent,
+                "link": f"workloads/{row.workload}/page.html",
+            }
+            for row in overview
+        ]
+    )
+
+
+def _chart(methods: list[str], *, has_names: bool) -> alt.LayerChart:
+    selection = legend_filter("method", [method for method in methods if method not in ABLATIONS])
+    encodings, scale = looks("method", looks_of(methods)), alt.Scale(type="log", nice=False, padding=28)
+    base = chart_of("overview", "overview_lines").encode(
+        x=alt.X("tokens_per_s:Q", title="tokens/s, all GPUs (more is better)", scale=scale),
+        y=alt.Y("joules_per_token:Q", title="J/token (less is better)", scale=scale),
+    )
+    lines = (
+        base.transform_filter(selection)
+        .mark_line(strokeWidth=1, opacity=0.5, color=PALETTE["gray"])
+        .encode(detail="workload:N", order="tokens_per_s:Q")
+    )
+    points = (
+        base.transform_filter(selection)
+        .mark_point(filled=True, opacity=0.95, cursor="pointer")
+        .encode(
+            **encodings,
+            size=alt.condition(f"datum.method === '{OURS}'", alt.value(130), alt.value(45)),
+            tooltip=tooltip(TIPS),
+        )
+        .properties(name="overview_points")
+        .add_params(selection)
+    )
+    names = (
+        base.transform_filter(f"datum.method === '{OURS}'")
+        .mark_text(align="right", dx=-11, dy=12, fontSize=10, opacity={"expr": "width < 560 ? 0 : 1"})
+        .encode(text="workload:N")
+        .properties(name="overview_names")
+    )
+    layers = [lines, points, *([names] if has_names else [])]
+    return alt.layer(*layers).properties(width=720, height=380)
