@@ -24,6 +24,8 @@ from kareus.workload.tables import WORKLOADS
 logger = logging.getLogger(__name__)
 
 HEADS = ("workload", "plan", "method", "time s", "energy kJ", "time saved", "energy saved", "planned")
+FLEETS = "report/fleets.txt"
+"""Summary of emulated fleets in the folder of a workload."""
 TEXTS = 3
 """Columns, from the first, that are text."""
 
@@ -81,7 +83,7 @@ def _listed(results: Path) -> list[Listed]:
     if (results / "plan").is_dir():
         return [_one(results)]
     refusals = _refusals(results)
-    folders = {path.parents[1] for pattern in ("*/plan/*.json", "*/report/*.html") for path in results.glob(pattern)}
+    folders = {path.parents[1] for pattern in ("*/plan/*.json", "*/report/*.txt") for path in results.glob(pattern)}
     listed = [_one(folder) for folder in sorted(folders)]
     names = {one.folder.name for one in listed}
     rest = {name: f"refused: {why}" if why else "not planned yet; run snakemake" for name, why in refusals.items()}
@@ -103,8 +105,11 @@ def _one(folder: Path) -> Listed:
     except ArtifactError as error:  # of one workload, which keeps none of the others from being listed
         return Listed(folder=folder, note=str(error))
     if found is None:
-        pages = [str(page) for page in sorted((folder / "report").glob("*.html"))]
-        return Listed(folder=folder, note=f"no plan; {', '.join(pages)}")
+        is_fleet = (folder / FLEETS).is_file()
+        note = (
+            f"emulated fleets; page {(folder / FLEETS).with_suffix('.html')}" if is_fleet else "no plan; run snakemake"
+        )
+        return Listed(folder=folder, note=note)
     return Listed(folder=folder, found=found)
 
 
@@ -160,6 +165,8 @@ def _pages(results: Path, listed: Sequence[Listed]) -> list[str]:
         labels = dict.fromkeys(plan.testbed for one in listed if one.found for plan in one.found.plans)
         lines.append(f"saved against {BASELINE} [{'; '.join(labels)}]")
         lines.append("pages: WORKLOAD/report/page.html; plans: WORKLOAD/plan/; summary: kareus results WORKLOAD")
+    fleets = [one.folder for one in listed if one.found and (one.folder / FLEETS).is_file()]
+    lines += [f"{folder}: emulated fleets; page {(folder / FLEETS).with_suffix('.html')}" for folder in fleets]
     campaigns = sorted(results.glob("campaigns/*/report/index.html"))
     return lines + [f"campaign {index.parents[1].name}: {index}" for index in campaigns]
 
