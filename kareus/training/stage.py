@@ -53,6 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--iterations", type=int, required=True, help="iterations in all, those before a resumption too"
     )
     parser.add_argument("--output", type=Path, required=True, help="folder of checkpoints and measurements")
+    parser.add_argument("--metrics", type=Path, help="folder for TensorBoard event files (needs tensorboard)")
     data = parser.add_argument_group("data")
     data.add_argument(
         "--data", default="synthetic", help="`synthetic`, a token file (*.bin), or texts: a file or folder"
@@ -104,8 +105,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Train as one rank, or start all ranks."""
     check_folder(arguments.output, force=arguments.force)
-    if arguments.export is not None:
-        check_folder(arguments.export, force=arguments.force)
+    for folder in (arguments.export, arguments.metrics):
+        if folder is not None:
+            check_folder(folder, force=arguments.force)
     check_outputs(arguments, [(arguments.output / PLAYED_BACK, table(ITERATIONS))])
     prepare_cuda()
     communicator = arguments.communicator or DEFAULT_COMMUNICATOR
@@ -192,6 +194,7 @@ def _checked_settings(arguments: argparse.Namespace) -> TrainingSettings:
         checkpoint_every=arguments.checkpoint_every,
         keep=arguments.keep,
         export=arguments.export,
+        metrics=arguments.metrics,
         replace_export=arguments.force,
         optimizer=OptimizerSettings(weight_decay=arguments.weight_decay, largest_norm=arguments.clip),
         learning_rate=LearningRateSchedule(
