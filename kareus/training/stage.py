@@ -15,6 +15,7 @@ from kareus.errors import ConfigError
 from kareus.launch.heartbeats import Patience
 from kareus.launch.machine import check_machine
 from kareus.launch.processes import is_rank, launch
+from kareus.launch.torch_version import check_torch_version
 from kareus.plans.check_stage import read_checked_plan, workload_folder
 from kareus.plans.document import Plan
 from kareus.testbed.config import TestbedKind
@@ -122,6 +123,7 @@ def run(arguments: argparse.Namespace) -> None:
         if workload.parallelism.gpus > 1:
             launch(sys.argv[1:], workload.parallelism.gpus)
             return
+    check_torch_version()  # a rank that torchrun started
     from kareus.training.rank import train  # noqa: PLC0415 - imports torch, which starting ranks does not need
 
     train(lambda: _job_and_settings(arguments), communicator, _patience(arguments))
