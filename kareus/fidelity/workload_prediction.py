@@ -4,7 +4,7 @@ Methods without a search run every instruction at one clock: `sequential`, and `
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from numbers import Integral
@@ -26,6 +26,7 @@ from kareus.pipeline.transfers import transfers_s
 from kareus.profile.programs import Execution, StageShape, chunk_shapes, instruction_program, profiled_executions
 from kareus.workload.config import Workload
 from kareus.workload.memory import MemoryEstimate, estimate_memory
+from kareus.workload.model_flops import mfu
 from kareus.workload.overlap import NO_HALVES
 from kareus.workload.slices import cut
 
@@ -93,8 +94,7 @@ class Prediction:
     """Tokens of all replicas."""
     joules_per_token: float
     mfu: float
-    """Model FLOPs utilisation (Chowdhery et al., PaLM, appendix B): three times the FLOPs of the forward's matrix
-    products and causal attention, the masked half and recomputation left out, as a share of the GPUs' BF16 peak."""
+    """Model FLOPs utilisation, as `kareus.workload.model_flops` defines it."""
     stages: tuple[StagePrediction, ...]
     components: tuple[ComponentPrediction, ...]
     collectives: CollectivePrediction
@@ -136,8 +136,7 @@ def predict(workload: Workload, method: str = "sequential", frequency_mhz: int |
         energy_j=energy_j,
         tokens_per_s=tokens / time_s,
         joules_per_token=energy_j / tokens,
-        mfu=_model_flops(workload, graphs[Batch.MICROBATCH], shapes.values())
-        / (time_s * workload.parallelism.gpus * workload.gpu.bf16_tflops * 1e12),
+        mfu=mfu(workload, time_s),
         stages=stages,
         components=_components(workload, costs, stages),
         collectives=_collectives(workload, costs),
@@ -241,13 +240,3 @@ def _collectives(workload: Workload, costs: InstructionCosts) -> CollectivePredi
 def _instructions(schedule: PipelineSchedule, stages: int, microbatches: int, chunks: int) -> tuple[Instruction, ...]:
     """As `pipeline_instructions`; kept, since workloads that are compared often have the same pipeline."""
     return pipeline_instructions(schedule, stages, microbatches, chunks=chunks)
-
-
-def _model_flops(workload: Workload, graph: BlockGraph, shapes: Iterable[StageShape]) -> int:
-    """FLOPs of the model in one iteration over all GPUs: a backward is two forwards, and nothing is recomputed."""
-    block, embedding, head = (
-        sum(operator.flops for segment in segments for operator in segment.operators)
-        for segments in (graph.forward, graph.embedding_forward, graph.head_forward)
-    )
-    forward = sum(shape.layers * block + shape.first * embedding + shape.last * head for shape in shapes)
-    return 3 * forward * workload.num_microbatches * workload.parallelism.gpus_per_stage

@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 
 from kareus.errors import EngineError
+from kareus.launch.torch_version import check_torch_version
 from kareus.workload.config import Workload
 from kareus.workload.memory import FP32_BYTES, GIB, stage_parameters
 
@@ -21,8 +22,10 @@ def check_machine(workload: Workload, communicator: str) -> None:
     """Check that all ranks of `workload` can run on this machine.
 
     Raises:
-        EngineError: the communicator is not installed, or there are too few GPUs, or too little memory for gloo.
+        EngineError: PyTorch is of another version, the communicator is not installed, or there are too few GPUs, or too
+            little memory for gloo.
     """
+    check_torch_version()
     ranks = workload.parallelism.gpus
     if communicator == "mscclpp" and importlib.util.find_spec("mscclpp") is None:
         raise EngineError(

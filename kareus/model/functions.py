@@ -40,6 +40,23 @@ def add_or_put_off(add: Callable[[], None]) -> None:
         add()
 
 
+def add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
+    """Add left right to `total` in place, without rounding the product to the dtype of its operands.
+
+    On CUDA one kernel reads bf16, adds up in fp32 and writes fp32; on CPUs, where PyTorch has none, operands are
+    converted first, which is exact.
+
+    Args:
+        total: [m, n], fp32.
+        left: [m, k], bf16 or fp32.
+        right: [k, n], as `left`.
+    """
+    if left.is_cuda:
+        torch.addmm(total, left, right, out_dtype=total.dtype, out=total)
+    else:
+        total.add_(left.to(total.dtype) @ right.to(total.dtype))
+
+
 def apply(function: type[Function], *inputs: Any) -> Tensor:
     """Apply `function`, which returns one tensor."""
     output: Tensor = function.apply(*inputs)  # type: ignore[no-untyped-call]
@@ -61,9 +78,9 @@ class _Linear(Function):
         weight_gradient, bias_gradients = ctx.weight_gradient, ctx.bias_gradients
 
         def add() -> None:
-            weight_gradient.add_(rows.t() @ x.reshape(-1, x.shape[-1]))
+            add_product(weight_gradient, rows.t(), x.reshape(-1, x.shape[-1]))
             for bias_gradient in bias_gradients:
-                bias_gradient.add_(rows.sum(0))
+                bias_gradient.add_(rows.sum(0, dtype=bias_gradient.dtype))
 
         add_or_put_off(add)
         return x_gradient, None, None, *(None for _ in ctx.needs_input_grad[3:])

@@ -17,6 +17,8 @@ from kareus.graph.records import WEIGHT_GRADIENT_SUFFIX, Collective, CollectiveK
 from kareus.partition.events import Region, TracedEvent
 
 _MATMULS = {"mm", "addmm"}
+_CONVERSION = "_to_copy"
+"""Converts the operands of a weight gradient to fp32, on CPUs, where models are traced; CUDA needs none."""
 _ATTENTIONS = {
     "_scaled_dot_product_flash_attention_for_cpu": (2, 0),
     "_scaled_dot_product_flash_attention_for_cpu_backward": (5, 1),
@@ -115,6 +117,8 @@ def _runs(events: tuple[TracedEvent, ...]) -> list[Run]:
     products = [i for i, e in enumerate(events) if e.kernel in _MATMULS]
     if products and events[0].direction is Direction.BACKWARD:
         _, second = products  # gradient of the input first, then of the weights
+        while events[second - 1].kernel == _CONVERSION:
+            second -= 1
         return [
             Run(f"{name}.dgrad", OperatorKind.GEMM, events[:second], 1),
             Run(f"{name}{WEIGHT_GRADIENT_SUFFIX}", OperatorKind.GEMM, events[second:], 1),

@@ -21,6 +21,7 @@ from kareus.model.functions import Later
 from kareus.runtime.actions import place_in_line
 from kareus.runtime.follower import PlanFollower
 from kareus.runtime.schedules import Schedules
+from kareus.runtime.sending import Sends
 from kareus.runtime.stage_model import SEQUENTIAL, StageModel
 
 _NOWHERE = torch.device("meta")
@@ -74,7 +75,13 @@ class ChunkStage(PipelineStage):
     """Announces every instruction of a chunk to the plan follower, and holds messages only while they are needed."""
 
     def __init__(
-        self, scheduled: Scheduled, chunks: int, place: StagePlace, shapes: Shapes, follower: PlanFollower
+        self,
+        scheduled: Scheduled,
+        chunks: int,
+        place: StagePlace,
+        shapes: Shapes,
+        follower: PlanFollower,
+        sends: Sends,
     ) -> None:
         number, numbers = place_in_line(place.stage, scheduled.chunk, place.stages), place.stages * chunks
         size = (shapes.microbatch_size, shapes.tokens, shapes.hidden_size)
@@ -93,6 +100,7 @@ class ChunkStage(PipelineStage):
         self._scheduled = scheduled
         self._follower = follower
         self._place = place
+        self._sends = sends
         self._later: dict[int, Later] = {}
 
     def forward_one_chunk(self, fwd_chunk_id: int, *arguments: Any, **options: Any) -> Any:
@@ -124,13 +132,22 @@ class ChunkStage(PipelineStage):
                 add()
 
     def get_fwd_send_ops(self, fwd_chunk_id: int) -> Any:
-        """Send the output of a forward, of which nothing but its graph and its shape are needed here any more."""
+        """Send the output of a forward, of which nothing but its graph and its shape are needed here any more.
+
+        Returns no operations, likewise `get_bwd_send_ops`: PyTorch would keep them until the iteration ends.
+        """
         sends = super().get_fwd_send_ops(fwd_chunk_id)
         for send in sends:
             send.tensor = send.tensor.detach()  # the output itself, as in PyTorch 2.11, would be emptied
         for output in self.fwd_cache[fwd_chunk_id][0]:
             output.data = output.new_empty(1).expand(output.shape)
-        return sends
+        self._sends.start(sends)
+        return []
+
+    def get_bwd_send_ops(self, bwd_chunk_id: int) -> Any:
+        """Send the gradient of the input of a backward."""
+        self._sends.start(super().get_bwd_send_ops(bwd_chunk_id))
+        return []
 
     def get_fwd_recv_ops(self, fwd_chunk_id: int) -> Any:
         """Receive the input of a forward."""

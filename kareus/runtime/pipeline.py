@@ -17,6 +17,7 @@ from kareus.runtime.chunk_stage import ChunkStage, Scheduled, Shapes, StagePlace
 from kareus.runtime.follower import PlanFollower
 from kareus.runtime.microbatch import Microbatch
 from kareus.runtime.schedules import Schedules
+from kareus.runtime.sending import Sends
 from kareus.runtime.stage_model import StageModel
 
 
@@ -45,7 +46,10 @@ class Pipeline:
         self._place = place
         self._follower = follower
         self._scheduled = [Scheduled(model, number, schedules) for number, model in enumerate(chunks)]
-        stages = [ChunkStage(scheduled, len(chunks), place, shapes, follower) for scheduled in self._scheduled]
+        self._sends = Sends()
+        stages = [
+            ChunkStage(scheduled, len(chunks), place, shapes, follower, self._sends) for scheduled in self._scheduled
+        ]
         logging.getLogger(runtime.__name__).setLevel(logging.CRITICAL)  # it would print all actions with every error
         self._runtime = runtime._PipelineScheduleRuntime(  # type: ignore[no-untyped-call]
             stages, shapes.num_microbatches, loss_fn=lambda loss, _: loss, scale_grads=False
@@ -81,5 +85,6 @@ class Pipeline:
             if isinstance(error.__cause__, KareusError):
                 raise error.__cause__ from error
             raise
+        self._sends.finish()
         self._follower.end_iteration()
         return torch.stack(losses).detach().sum() if losses else None

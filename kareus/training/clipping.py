@@ -41,7 +41,7 @@ def gradient_norm(
 
 
 def clip(gradients: Iterable[Tensor], norm: Tensor, largest: float) -> None:
-    """Scale `gradients` in place so that the norm of the whole model's is at most `largest`.
+    """Scale `gradients`, of one device, in place so that the norm of the whole model's is at most `largest`.
 
     Raises:
         KareusError: the norm is infinite or not a number.
@@ -51,11 +51,12 @@ def clip(gradients: Iterable[Tensor], norm: Tensor, largest: float) -> None:
             f"gradient: its norm is {norm.item()}; lower the learning rate, or resume from an earlier checkpoint."
         )
     scale = (largest / (norm + _TINY)).clamp(max=1.0)
-    for gradient in gradients:
-        gradient.mul_(scale.to(gradient.device))
+    scaled = list(gradients)
+    torch._foreach_mul_(scaled, scale.to(scaled[0].device))
 
 
 def _squares(gradients: Iterable[Tensor]) -> Tensor:
     """Return the sum of squares, fp32; a scalar on the gradients' device."""
-    norms = [torch.linalg.vector_norm(gradient, dtype=torch.float32) for gradient in gradients]
+    tensors = [gradient for gradient in gradients if gradient.numel()]  # shards may have none of a weight
+    norms = torch._foreach_norm(tensors, dtype=torch.float32) if tensors else ()
     return torch.stack(norms).square().sum() if norms else torch.zeros(())

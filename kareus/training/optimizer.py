@@ -34,6 +34,7 @@ class Optimizer:
             ],
             betas=(settings.beta1, settings.beta2),
             eps=settings.epsilon,
+            fused=True,
         )
         self._largest_norm = settings.largest_norm
 
@@ -43,7 +44,7 @@ class Optimizer:
         Raises:
             KareusError: the norm is infinite or not a number; nothing is updated.
         """
-        clip([shard.gradient for shard in self._sharding.shards], norm, self._largest_norm)
+        clip([self._sharding.own_gradients], norm, self._largest_norm)
         for group in self._adamw.param_groups:
             group["lr"] = learning_rate
         self._adamw.step()

@@ -59,6 +59,8 @@ class OptimizerSharding:
         self._gradients = torch.zeros_like(self._weights, dtype=torch.float32)
         _move(gradients, shapes, self._gradients)
         self._own = slice(own * length, (own + 1) * length)
+        self.own_gradients = self._gradients[self._own]
+        """Gradients of this rank's shards, one after the other and padded with zeros, [elements]."""
         cuts = [_overlap(slice(*span), self._own) for span in pairwise(ends)]
         self.shards = [
             WeightShard(name, shape, self._weights[cut], self._gradients[cut])

@@ -13,7 +13,7 @@ from kareus.artifacts.provenance import Provenance
 from kareus.artifacts.records import content_hash
 from kareus.device.protocol import Device
 from kareus.errors import ConfigError, EngineError
-from kareus.launch.compute_device import select_device
+from kareus.launch.compute_device import select_device, synchronize
 from kareus.launch.heartbeats import Patience
 from kareus.launch.mesh import coordinate_of
 from kareus.launch.process_groups import init_process_groups
@@ -24,13 +24,14 @@ from kareus.model.communicators.nccl import NcclCommunicator
 from kareus.partition.config import subject_of
 from kareus.training.checkpoint import RankCheckpoints
 from kareus.training.clocks import device_and_clocks
+from kareus.training.connecting import block_messages, connect_group, connect_stages
 from kareus.training.data.samples import FileSamples, Samples, SyntheticSamples
 from kareus.training.data.text import tokenised
 from kareus.training.data.tokens import open_tokens
 from kareus.training.job import TrainingJob
 from kareus.training.recorder import IterationRecorder, identity
 from kareus.training.settings import TrainingSettings
-from kareus.training.setup import RankSetup, training_seed
+from kareus.training.setup import RankSetup, boundary_shapes, stage_place, training_seed
 from kareus.training.trainer import Trainer
 
 
@@ -140,18 +141,19 @@ def _connect(setup: RankSetup) -> None:
     """
     if setup.device.type == "cpu":
         return
-    groups = setup.groups
-    for communicator, sm_counts in (
-        (groups.mesh.tp, _sm_counts(setup)),
-        (groups.mesh.cp, _sm_counts(setup)),
-        (groups.data, {None}),
-        (groups.tied_embeddings, {None}),
-    ):
+    groups, workload = setup.groups, setup.job.workload
+    messages = block_messages(workload)
+    for communicator in (groups.mesh.tp, groups.mesh.cp):
         if isinstance(communicator, NcclCommunicator):
-            communicator.prepare(sm_counts)
+            connect_group(communicator, messages[communicator.axis], _sm_counts(setup), setup.device)
+    for communicator in (groups.data, groups.tied_embeddings):
+        if isinstance(communicator, NcclCommunicator):
+            communicator.prepare({None})
     for group in (groups.pipeline, groups.tensor, groups.optimizer_shards):
         if group is not None:
             dist.all_reduce(torch.zeros(1, device=setup.device), group=group)
+    connect_stages(stage_place(setup), boundary_shapes(setup), workload.chunks)
+    synchronize(setup.device)
 
 
 def _sm_counts(setup: RankSetup) -> set[int | None]:

@@ -59,6 +59,8 @@ class TrainingSettings:
     """Number of checkpoints that are kept."""
     export: Path | None
     """Folder for the trained weights as a Hugging Face checkpoint; None writes none."""
+    metrics: Path | None = None
+    """Folder for TensorBoard event files; None writes none."""
     replace_export: bool = False
     """Whether a checkpoint that is in `export` may be replaced."""
     optimizer: OptimizerSettings

@@ -77,25 +77,36 @@ def make_chunks(setup: RankSetup) -> StageChunks:
     return StageChunks([model.to(setup.device) for model in models], first_layers(split, chunks, stage))
 
 
+def stage_place(setup: RankSetup) -> StagePlace:
+    """Return the place of this rank's stage in its pipeline."""
+    return StagePlace(
+        stage=setup.coordinate.stage,
+        stages=setup.job.workload.parallelism.pp,
+        group=setup.groups.pipeline,
+        device=setup.device,
+    )
+
+
+def boundary_shapes(setup: RankSetup) -> Shapes:
+    """Return the sizes of what passes between stages."""
+    workload = setup.job.workload
+    return Shapes(
+        num_microbatches=workload.num_microbatches,
+        microbatch_size=workload.microbatch_size,
+        tokens=workload.sequence_length // workload.parallelism.cp,
+        hidden_size=workload.model.hidden_size,
+        dtype=compute_dtype(setup.device),
+    )
+
+
 def make_pipeline(setup: RankSetup, stage: StageChunks) -> Pipeline:
     """Return the pipeline that `stage` is a part of."""
     job, number, device = setup.job, setup.coordinate.stage, setup.device
     workload = job.workload
     return Pipeline(
         stage.chunks,
-        StagePlace(
-            stage=number,
-            stages=workload.parallelism.pp,
-            group=setup.groups.pipeline,
-            device=device,
-        ),
-        Shapes(
-            num_microbatches=workload.num_microbatches,
-            microbatch_size=workload.microbatch_size,
-            tokens=workload.sequence_length // workload.parallelism.cp,
-            hidden_size=workload.model.hidden_size,
-            dtype=compute_dtype(device),
-        ),
+        stage_place(setup),
+        boundary_shapes(setup),
         actions_of(workload, job.plan),
         job.schedules(number),
         PlanFollower(

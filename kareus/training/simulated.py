@@ -21,6 +21,7 @@ from kareus.plans.document import Plan
 from kareus.plans.simulated_run import play_back
 from kareus.training.settings import TrainingSettings
 from kareus.training.tables import ITERATIONS
+from kareus.training.throughput import throughput
 from kareus.workload.config import Workload
 
 logger = logging.getLogger(__name__)
@@ -39,7 +40,7 @@ def play_back_training(plan: Plan, workload: Workload, folder: WorkloadFolder, s
         settings: its seed, or else the workload's, decides the noise; data and checkpoints are not used.
 
     Raises:
-        ConfigError: weights are to be exported.
+        ConfigError: weights are to be exported, or event files to be written.
         ArtifactError: the operator graphs are missing, or those of another workload.
     """
     label = plan.testbed.label
@@ -47,6 +48,11 @@ def play_back_training(plan: Plan, workload: Workload, folder: WorkloadFolder, s
         raise ConfigError(
             f"--export {settings.export}: a plan of the {label}, is played back and trains no weights; say how to "
             "train with --communicator."
+        )
+    if settings.metrics is not None:
+        raise ConfigError(
+            f"--metrics {settings.metrics}: a plan of the {label}, is played back and writes no event files; leave it "
+            f"out ({settings.output / PLAYED_BACK} has the iterations), or say how to train with --communicator."
         )
     check_subject(subject_of(workload), {str(folder.segments): read_provenance(folder.segments, SEGMENTS)})
     logger.info("%s: the plan is played back, nothing is trained; --communicator nccl or gloo trains", label)
@@ -57,22 +63,13 @@ def play_back_training(plan: Plan, workload: Workload, folder: WorkloadFolder, s
         config_hash=content_hash(workload), testbed=plan.testbed, seed=seed, subject=subject_of(workload)
     )
     write_table(settings.output / PLAYED_BACK, frame, ITERATIONS, provenance)
-    _log(frame, label)
+    _log(frame, workload, label)
 
 
-def _log(frame: pl.DataFrame, label: str) -> None:
+def _log(frame: pl.DataFrame, workload: Workload, label: str) -> None:
     """Log a line for each iteration, like those of a training."""
     energy_j = (pl.col("energy_j") * pl.col("gpus")).sum().alias("energy_j")
-    whole = (
-        frame.group_by("iteration").agg(pl.col("time_s").max(), pl.col("tokens").first(), energy_j).sort("iteration")
-    )
-    for row in whole.to_dicts():
-        logger.info(
-            "iteration %d/%d  %s tokens/s  %.3f s  %s J  [%s]",
-            row["iteration"] + 1,
-            len(whole),
-            f"{row['tokens'] / row['time_s']:,.0f}",
-            row["time_s"],
-            f"{row['energy_j']:,.1f}",
-            label,
-        )
+    whole = frame.group_by("iteration").agg(pl.col("time_s").max(), energy_j).sort("iteration")
+    for iteration, time_s, energy_j in whole.iter_rows():
+        reached = throughput(workload, time_s, energy_j)
+        logger.info("iteration %d/%d  %s  [%s]", iteration + 1, len(whole), reached, label)

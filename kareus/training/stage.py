@@ -15,6 +15,7 @@ from kareus.errors import ConfigError
 from kareus.launch.heartbeats import Patience
 from kareus.launch.machine import check_machine
 from kareus.launch.processes import is_rank, launch
+from kareus.launch.torch_version import check_torch_version
 from kareus.plans.check_stage import read_checked_plan, workload_folder
 from kareus.plans.document import Plan
 from kareus.plans.locate import plan_path, workload_path
@@ -57,6 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--iterations", type=int, required=True, help="iterations in all, those before a resumption too"
     )
     parser.add_argument("--output", type=Path, required=True, help="folder of checkpoints and measurements")
+    parser.add_argument("--metrics", type=Path, help="folder for TensorBoard event files (needs tensorboard)")
     data = parser.add_argument_group("data")
     data.add_argument(
         "--data", default="synthetic", help="`synthetic`, a token file (*.bin), or texts: a file or folder"
@@ -110,8 +112,9 @@ def run(arguments: argparse.Namespace) -> None:
     arguments.plan = arguments.plan and plan_path(arguments.plan)
     arguments.workload = arguments.workload and workload_path(arguments.workload)
     check_folder(arguments.output, force=arguments.force)
-    if arguments.export is not None:
-        check_folder(arguments.export, force=arguments.force)
+    for folder in (arguments.export, arguments.metrics):
+        if folder is not None:
+            check_folder(folder, force=arguments.force)
     check_outputs(arguments, [(arguments.output / PLAYED_BACK, table(ITERATIONS))])
     prepare_cuda()
     communicator = arguments.communicator or DEFAULT_COMMUNICATOR
@@ -126,6 +129,7 @@ def run(arguments: argparse.Namespace) -> None:
         if workload.parallelism.gpus > 1:
             launch(sys.argv[1:], workload.parallelism.gpus)
             return
+    check_torch_version()  # a rank that torchrun started
     from kareus.training.rank import train  # noqa: PLC0415 - imports torch, which starting ranks does not need
 
     train(lambda: _job_and_settings(arguments), communicator, _patience(arguments))
@@ -198,6 +202,7 @@ def _checked_settings(arguments: argparse.Namespace) -> TrainingSettings:
         checkpoint_every=arguments.checkpoint_every,
         keep=arguments.keep,
         export=arguments.export,
+        metrics=arguments.metrics,
         replace_export=arguments.force,
         optimizer=OptimizerSettings(weight_decay=arguments.weight_decay, largest_norm=arguments.clip),
         learning_rate=LearningRateSchedule(

@@ -19,10 +19,12 @@ from kareus.training.checkpoint import Checkpoint
 from kareus.training.data.batches import Batches, DataShare
 from kareus.training.exporting import check_exportable, export_weights
 from kareus.training.gradients import sum_tied_gradient, sum_weight_gradients
+from kareus.training.metrics import EventFiles
 from kareus.training.optimizer import Optimizer, whole_norm
 from kareus.training.optimizer_sharding import OptimizerSharding
 from kareus.training.recorder import clock_rows
 from kareus.training.setup import RankSetup, make_chunks, make_pipeline
+from kareus.training.throughput import throughput
 
 logger = logging.getLogger(__name__)
 
@@ -93,6 +95,9 @@ class Trainer:
         self._batches = Batches(setup.samples, self._data_share)
         if found is not None:
             self._resume(found)
+        self._events: EventFiles | None = None
+        if settings.metrics is not None and setup.rendezvous.rank == 0:
+            self._events = EventFiles(settings.metrics, self.iteration)
 
     def run(self) -> None:
         """Train to the last iteration.
@@ -107,7 +112,7 @@ class Trainer:
             while self.iteration < settings.iterations:
                 measured = self._iterate(saved)
                 self._record(measured)
-                self._log(measured)
+                self._report(measured)
                 self.iteration += 1
                 due = settings.checkpoint_every and self.iteration % settings.checkpoint_every == 0
                 if due or self.iteration == settings.iterations:
@@ -115,6 +120,8 @@ class Trainer:
                     saved = self.iteration
         finally:
             self._setup.recorder.write()
+            if self._events is not None:
+                self._events.close()
         if settings.export is not None:
             self._setup.monitor.progress("the export")
             export_weights(self.stage, self._setup, settings.export)
@@ -185,24 +192,35 @@ class Trainer:
             }
         )
 
-    def _log(self, measured: _Measured) -> None:
-        """Log the line of an iteration, on rank 0; every rank calls this."""
-        energy = ""
-        if self._setup.gpu is not None:
+    def _report(self, measured: _Measured) -> None:
+        """Log the line of an iteration and add it to the event files, on rank 0; every rank calls this."""
+        setup, energy_j = self._setup, None
+        if setup.gpu is not None:
             (energy_j,) = sum_over_ranks(measured.whole.energy_j or 0.0)
-            energy = f"  {energy_j:,.1f} J"
-        if self._setup.rendezvous.rank == 0:
-            logger.info(
-                "iteration %d/%d  loss %.4f  norm %.3f  rate %.2e  %s tokens/s  %.3f s%s",
-                self.iteration + 1,
-                self._setup.settings.iterations,
-                measured.loss,
-                measured.norm,
-                measured.learning_rate,
-                f"{self._tokens / measured.whole.time_s:,.0f}",
-                measured.whole.time_s,
-                energy,
-            )
+        if setup.rendezvous.rank:
+            return
+        reached = throughput(setup.job.workload, measured.whole.time_s, energy_j)
+        logger.info(
+            "iteration %d/%d  loss %.4f  norm %.3f  rate %.2e  %s",
+            self.iteration + 1,
+            setup.settings.iterations,
+            measured.loss,
+            measured.norm,
+            measured.learning_rate,
+            reached,
+        )
+        if self._events is not None:
+            scalars = {
+                "train/loss": measured.loss,
+                "train/gradient_norm": measured.norm,
+                "train/learning_rate": measured.learning_rate,
+                "iteration/time_s": reached.time_s,
+                "iteration/energy_j": reached.energy_j,
+                "throughput/tokens_per_s": reached.tokens_per_s,
+                "throughput/mfu": reached.mfu,
+                "throughput/joules_per_token": reached.joules_per_token,
+            }
+            self._events.add(self.iteration, scalars)
 
     def _save(self, saved: int) -> None:
         """Write a checkpoint; every rank calls this.
@@ -219,6 +237,8 @@ class Trainer:
                 f"is written; {_remedy(saved)}"
             )
         setup.recorder.write()
+        if self._events is not None:
+            self._events.flush()
         state = Checkpoint(
             iteration=self.iteration,
             model=self._optimizer.weights(),

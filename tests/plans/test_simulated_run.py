@@ -27,6 +27,7 @@ from kareus.profile.programs import chunk_shapes, instruction_program
 from kareus.training.comparison import WARMUP_ITERATIONS, compare_runs
 from kareus.training.tables import ITERATIONS
 from kareus.workload.config import Workload
+from kareus.workload.model_flops import mfu
 from kareus.workload.slices import cut
 
 DIVIDED = tiny_workload(tp=2, pp=2)
@@ -159,8 +160,9 @@ def test_training_by_a_simulated_plan_simulates_the_run(
     time_s, energy_j = last["time_s"][0], (last["energy_j"] * last["gpus"]).sum()
     assert len(said) == 5
     assert said[-1] == (
-        f"iteration 5/5  {3 * 2 * 16 / time_s:,.0f} tokens/s  {time_s:.3f} s  {energy_j:,.1f} J  "
-        "[simulated testbed, A100-SXM4-40GB]"
+        f"iteration 5/5  {3 * 2 * 16 / time_s:,.0f} tokens/s  {time_s:.3f} s  "
+        f"MFU {100 * mfu(DIVIDED, time_s):.3g} % of A100-SXM4-40GB  "
+        f"{energy_j:,.1f} J  {energy_j / (3 * 2 * 16):.4g} J/token  [simulated testbed, A100-SXM4-40GB]"
     )
     assert main([*options, "--seed", "1"]) == 0
     other = read_table(tmp_path / "iterations.parquet", ITERATIONS)
@@ -211,3 +213,15 @@ def test_a_microbatch_without_halves_is_played_back_too(tmp_path: Path) -> None:
     planned(tmp_path / "odd", odd)
     assert Batch.NANOBATCH not in read_graphs(tmp_path / "odd/partition/segments.parquet")
     assert played(tmp_path / "odd", odd)["time_s"].min() > 0
+
+
+def test_what_is_played_back_writes_no_event_files(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--iterations", "1", "--output", str(tmp_path), "--metrics", str(tmp_path / "events")]
+    assert main(["train", str(folder / "plan/fastest.json"), *options]) == 2
+    assert capsys.readouterr().err == (
+        f"kareus train: --metrics {tmp_path / 'events'}: a plan of the simulated testbed, A100-SXM4-40GB, is played "
+        f"back and writes no event files; leave it out ({tmp_path / 'iterations.parquet'} has the iterations), or say "
+        "how to train with --communicator.\n"
+    )

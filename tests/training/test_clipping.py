@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from kareus.errors import KareusError
 from kareus.training.clipping import clip, gradient_norm
@@ -26,6 +27,30 @@ def test_alone_it_clips_as_torch_does(largest):
     assert norm == pytest.approx(float(expected))
     for parameter, gradient in zip(parameters, ours, strict=True):
         torch.testing.assert_close(parameter.grad, gradient)
+
+
+def test_the_norm_takes_as_many_operations_for_many_tensors() -> None:
+    counts = []
+    for tensors in (2, 40):
+        gradients = [torch.full((n % 3,), -3.0) for n in range(3 * tensors)]
+        with Counting() as operations:
+            norm = gradient_norm(gradients, [], tp=None, pp=None, dp=None)
+            clip(gradients, norm, 1.0)
+        counts.append(operations.count)
+        whole = torch.cat(gradients)
+        assert norm == pytest.approx(3 * math.sqrt(3 * tensors), rel=1e-6)
+        assert whole.norm() == pytest.approx(1.0, rel=1e-5)
+    assert counts[0] == counts[1]
+
+
+class Counting(TorchDispatchMode):
+    """Counts the operations that PyTorch is asked for."""
+
+    count = 0
+
+    def __torch_dispatch__(self, function, types, arguments=(), options=None):
+        self.count += 1
+        return function(*arguments, **(options or {}))
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])

@@ -19,10 +19,23 @@ DEFAULT = tiny_workload().testbed.default_collective_sm_count
 
 class Prepared(NcclCommunicator):
     def __init__(self, axis: str, log: list[tuple[str, Any]]) -> None:
-        self.axis, self.log = axis, log
+        self.axis, self.log, self.size = axis, log, 2
 
     def prepare(self, sm_counts: Any) -> None:
         self.log.append((self.axis, set(sm_counts)))
+
+    def all_reduce(self, tensors: Any, sm_count: int | None = None, operation: Any = None) -> Any:
+        return self._note("allreduce", tensors, 1, sm_count)
+
+    def all_gather(self, tensors: Any, sm_count: int | None = None) -> Any:
+        return self._note("allgather", tensors, self.size, sm_count)
+
+    def reduce_scatter(self, tensors: Any, sm_count: int | None = None) -> Any:
+        return self._note("reducescatter", tensors, 1, sm_count)
+
+    def _note(self, kind: str, tensors: Any, parts: int, sm_count: int | None) -> Any:
+        self.log.append((self.axis, kind, [parts * t.nbytes for t in tensors], sm_count))
+        return SimpleNamespace(wait=lambda: None)
 
 
 def planned(*sm_counts: int) -> SimpleNamespace:
@@ -52,10 +65,13 @@ def test_all_groups_are_connected_in_order_for_all_sm_counts(
         ),
     )
     _connect(setup)
-    on_operators = own | {DEFAULT, None}
+    on_operators = [None, *sorted(own | {DEFAULT})]
+    sequences = (2, 1)  # of a microbatch and of a nanobatch, 16 tokens each, in bf16
+    hidden, keys = 16 * 32 * 2, 16 * 2 * 16 * 2  # values are as large as keys
+    kinds = ("allgather", "reducescatter")
     assert log == [
-        ("tp", on_operators),
-        ("cp", on_operators),
+        *(("tp", "allreduce", [n * hidden], count) for count in on_operators for n in sequences),
+        *(("cp", kind, [n * keys] * 2, count) for count in on_operators for kind in kinds for n in sequences),
         ("dp", {None}),
         ("ends", {None}),
         ("stages", "meta"),

@@ -18,6 +18,7 @@ from torch import Tensor
 from kareus.errors import KareusError
 from kareus.graph.records import WEIGHT_GRADIENT_SUFFIX, Operator, OperatorKind
 from kareus.model import attention
+from kareus.model.functions import add_product
 from kareus.testbed.cuda.scratch import Scratch
 
 Launch = Callable[[], object]
@@ -50,23 +51,15 @@ def prepare(operator: Operator, scratch: Scratch) -> Launch:
 def _product(operator: Operator, scratch: Scratch) -> Launch:
     """The product y = x w^T, and of its backward x' = y' w and w' += y'^T x (`kareus.model.functions.linear`)."""
     m, n, k = operator.shape
-    (result,) = scratch.results((m, n))
     role = re.sub(r"\.\d+$", "", operator.name)  # `qkv.wgrad.2` is the second of its name
     if role.endswith(WEIGHT_GRADIENT_SUFFIX):
         gradient, rows = scratch.operands((k, m), (k, n))
-        return _weight_gradient(gradient, rows, result, scratch.sums((m, n)))
+        return partial(add_product, scratch.sums((m, n)), gradient.t(), rows)
+    (result,) = scratch.results((m, n))
     if role.endswith(_INPUT_GRADIENT):
         return partial(torch.mm, *scratch.operands((m, k), (k, n)), out=result)
     rows, weight = scratch.operands((m, k), (n, k))
     return partial(torch.mm, rows, weight.t(), out=result)
-
-
-def _weight_gradient(gradient: Tensor, rows: Tensor, product: Tensor, sums: Tensor) -> Launch:
-    def launch() -> None:
-        torch.mm(gradient.t(), rows, out=product)
-        sums.add_(product)
-
-    return launch
 
 
 def _attention(operator: Operator, scratch: Scratch) -> Launch:

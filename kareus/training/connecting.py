@@ -1,0 +1,87 @@
+"""Connecting a rank to the others before anything is timed, by the messages that an iteration has.
+
+NCCL connects lazily and takes seconds: a communicator when it is first used, each of its algorithms, which the kind and
+the size of a message decide, and each pair of stages when it first sends. So every communicator is given a message of
+each kind and size that it will have, and every pair of neighbouring stages exchanges one in both directions. All ranks
+go through groups and messages in one order, so that none waits for another in a circle.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch.distributed.pipelining.schedules import _batch_p2p
+
+from kareus.graph.records import CollectiveKind
+from kareus.model.communication import Communicator
+from kareus.runtime.chunk_stage import Shapes, StagePlace
+from kareus.workload.config import Workload
+from kareus.workload.memory import BF16_BYTES
+
+
+class Message(NamedTuple):
+    """A collective of the blocks."""
+
+    kind: CollectiveKind
+    size_bytes: int
+    """Bytes of the full buffer on one GPU, as of `kareus.graph.records.Collective`."""
+    fused: int
+    """Number of equal tensors that are sent in one launch."""
+
+
+def block_messages(workload: Workload) -> dict[str, tuple[Message, ...]]:
+    """Return the collectives of a block by axis, for a microbatch and, where it can be halved, for a nanobatch.
+
+    Tensor parallelism all-reduces hidden states. Context parallelism gathers keys and values, fused, and scatters their
+    gradients.
+    """
+    model, parallelism, batch = workload.model, workload.parallelism, workload.microbatch_size
+    sequences = [batch] if batch % 2 else [batch, batch // 2]
+    hidden = BF16_BYTES * workload.sequence_length // parallelism.cp * model.hidden_size
+    heads = 2 * model.num_key_value_heads // parallelism.tp
+    gathered = BF16_BYTES * workload.sequence_length * heads * model.head_dim
+    kinds = (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER)
+    return {
+        "tp": tuple(Message(CollectiveKind.ALL_REDUCE, n * hidden, 1) for n in sequences),
+        "cp": tuple(Message(kind, n * gathered, 2) for kind in kinds for n in sequences),
+    }
+
+
+def connect_group(
+    communicator: Communicator, messages: Sequence[Message], sm_counts: Iterable[int | None], device: torch.device
+) -> None:
+    """Exchange every message of zeros on every number of SMs, in order; None leaves the number to the library."""
+    for sm_count in sorted(set(sm_counts), key=lambda count: count or 0):
+        for kind, size_bytes, fused in messages:
+            shape = (communicator.size, size_bytes // BF16_BYTES // communicator.size // fused)
+            whole = [torch.zeros(shape, dtype=torch.bfloat16, device=device) for _ in range(fused)]
+            if kind is CollectiveKind.ALL_REDUCE:
+                communicator.all_reduce(whole, sm_count).wait()
+            elif kind is CollectiveKind.ALL_GATHER:
+                communicator.all_gather([tensor[0] for tensor in whole], sm_count).wait()
+            else:
+                communicator.reduce_scatter(whole, sm_count).wait()
+
+
+def connect_stages(place: StagePlace, shapes: Shapes, chunks: int) -> None:
+    """Exchange a boundary tensor in both directions with each neighbouring stage, as the pipeline does.
+
+    Args:
+        place: of this rank's stage.
+        shapes: of what passes between stages.
+        chunks: of a stage; with several, the last stage sends to the first one, too.
+    """
+    if place.stages == 1:
+        return
+    boundary = torch.zeros(shapes.microbatch_size, shapes.tokens, shapes.hidden_size, dtype=shapes.dtype)
+    boundary = boundary.to(place.device)
+    pairs = [(stage, (stage + 1) % place.stages) for stage in range(place.stages if chunks > 1 else place.stages - 1)]
+    for pair in pairs:
+        for sender, receiver in (pair, pair[::-1]):
+            if place.stage in (sender, receiver):
+                sends = place.stage == sender
+                peer = dist.get_global_rank(place.group, receiver if sends else sender)
+                operation = dist.P2POp(dist.isend if sends else dist.irecv, boundary, peer, place.group)
+                for work in _batch_p2p([operation]):
+                    work.wait()

@@ -1,0 +1,32 @@
+"""Model FLOPs: the arithmetic that the architecture needs in an iteration, however it is divided over GPUs.
+
+Counted are the matrix products and causal attention, a multiply-add as two operations. A token attends to half of its
+sequence on average, so the masked half is left out. A backward is two forwards; recomputation does not count (Chowdhery
+et al., PaLM, appendix B).
+"""
+
+from kareus.model.config import Model
+from kareus.workload.config import Workload
+
+_FORWARDS = 3
+"""Forwards whose arithmetic a forward and a backward have."""
+
+
+def mfu(workload: Workload, time_s: float) -> float:
+    """Return the model FLOPs utilisation of an iteration of `time_s`, a share of the BF16 peak of the GPUs."""
+    return model_flops(workload) / (time_s * workload.parallelism.gpus * workload.gpu.bf16_tflops * 1e12)
+
+
+def model_flops(workload: Workload) -> int:
+    """Return the FLOPs of the model in one iteration, over all replicas."""
+    tokens = workload.parallelism.dp * workload.num_microbatches * workload.microbatch_size * workload.sequence_length
+    return _FORWARDS * tokens * forward_flops_per_token(workload.model, workload.sequence_length)
+
+
+def forward_flops_per_token(model: Model, sequence_length: int) -> int:
+    """Return the FLOPs of a forward for one token of a sequence of `sequence_length` tokens."""
+    query, key_value = model.num_attention_heads * model.head_dim, model.num_key_value_heads * model.head_dim
+    matrices = model.hidden_size * (2 * query + 2 * key_value + 3 * model.intermediate_size)
+    attention = query * sequence_length  # two products with half of the sequence each
+    head = model.vocab_size * model.hidden_size
+    return 2 * (model.num_layers * (matrices + attention) + head)

@@ -1,0 +1,103 @@
+"""What stages send to each other is released when it has been sent."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from unittest import mock
+
+import torch
+import torch.distributed as dist
+from helpers.builders import small_model
+from helpers.trainings import tiny_workload
+from helpers.worlds import gloo_groups, spawn
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from kareus.device.controller import DryClocks
+from kareus.graph.instruction import InstructionKey
+from kareus.launch.mesh import coordinate_of
+from kareus.model.initial import draw_weights
+from kareus.model.shards import shard_of
+from kareus.pipeline.config import PipelineConfig, PipelineSchedule
+from kareus.profile.programs import chunk_shapes
+from kareus.runtime.actions import actions_of
+from kareus.runtime.chunk_stage import Shapes, StagePlace
+from kareus.runtime.follower import PlanFollower, planned_steps
+from kareus.runtime.pipeline import Pipeline
+from kareus.runtime.stage_chunks import StageChunks, first_layers
+from kareus.runtime.stage_model import StageModel
+from kareus.training.data.batches import Batches, DataShare
+from kareus.training.data.samples import SyntheticSamples
+from kareus.workload.config import Workload
+
+FOUR_LAYERS = small_model(name="tiny", vocab_size=264, num_layers=4)
+MICROBATCHES = 6
+GPIPE = PipelineConfig(schedule=PipelineSchedule.GPIPE, chunks=1, deadlines=2)
+"""All forwards come first, so that a stage has sent all of them before it receives anything."""
+INTERLEAVED = PipelineConfig(schedule=PipelineSchedule.INTERLEAVED, chunks=2, deadlines=2)
+"""Both stages send in both directions."""
+
+
+class Counting(PlanFollower):
+    """Notes how many tensors that were sent are in memory whenever an instruction begins."""
+
+    sent: Sequence[StorageWeakRef] = ()
+    most_alive = 0
+
+    def begin(self, key: InstructionKey) -> None:
+        super().begin(key)
+        self.most_alive = max(self.most_alive, sum(not storage.expired() for storage in self.sent))
+
+
+def run_iteration(rank: int, workload: Workload) -> tuple[int, int]:
+    """Run one iteration; return how many tensors were sent, and the most of them that were in memory at once."""
+    parallelism = workload.parallelism
+    place, groups = coordinate_of(rank, parallelism, dist.get_world_size()), gloo_groups(rank, parallelism)
+    shard = shard_of(workload.model, parallelism, workload.sequence_length)
+    shapes = chunk_shapes(parallelism.split, workload.chunks)
+    models = [
+        StageModel(workload.model, shard, groups.mesh, shapes[place.stage, n], torch.float32, recompute=True)
+        for n in range(workload.chunks)
+    ]
+    draw_weights(
+        StageChunks(models, first_layers(parallelism.split, workload.chunks, place.stage)), workload.model, 0, 0
+    )
+    follower = Counting(planned_steps(workload, None, place.stage), DryClocks(), lambda: None)
+    pipeline = Pipeline(
+        models,
+        StagePlace(stage=place.stage, stages=parallelism.pp, group=groups.pipeline, device=torch.device("cpu")),
+        Shapes(
+            num_microbatches=workload.num_microbatches,
+            microbatch_size=workload.microbatch_size,
+            tokens=workload.sequence_length,
+            hidden_size=workload.model.hidden_size,
+            dtype=torch.float32,
+        ),
+        actions_of(workload, None),
+        {},
+        follower,
+    )
+    share = DataShare(microbatch_size=2, num_microbatches=workload.num_microbatches, dp_rank=0, dp=1, cp_rank=0, cp=1)
+    samples = SyntheticSamples(workload.model.vocab_size, workload.sequence_length, seed=1)
+    follower.sent = sent = []
+    begin = dist.P2POp.__init__
+
+    def note(self: dist.P2POp, op: object, tensor: torch.Tensor, *arguments: object, **options: object) -> None:
+        begin(self, op, tensor, *arguments, **options)
+        if op is dist.isend:
+            sent.append(StorageWeakRef(tensor.untyped_storage()))
+
+    with mock.patch.object(dist.P2POp, "__init__", note):
+        pipeline.run(Batches(samples, share).next_iteration(), 1 / workload.num_microbatches)
+    assert all(storage.expired() for storage in sent), "nothing is left after the iteration"
+    return len(sent), follower.most_alive
+
+
+def check_cases(rank: int) -> None:
+    for pipeline in (GPIPE, INTERLEAVED):
+        workload = tiny_workload(pp=2, model=FOUR_LAYERS, pipeline=pipeline, num_microbatches=MICROBATCHES)
+        sent, most_alive = run_iteration(rank, workload)
+        assert sent == MICROBATCHES * (3 if pipeline is INTERLEAVED else 1)
+        assert most_alive <= 1
+
+
+def test_sent_tensors_in_memory_do_not_grow_with_microbatches(tmp_path: Path) -> None:
+    spawn(2, check_cases, tmp_path)

@@ -1,0 +1,48 @@
+"""AdamW over the weights of a stage."""
+
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from kareus.model.layers import Linear
+from kareus.training.optimizer import Optimizer
+from kareus.training.optimizer_sharding import OptimizerSharding
+from kareus.training.settings import OptimizerSettings
+
+SETTINGS = OptimizerSettings()
+
+
+class Named(TorchDispatchMode):
+    """Collects the names of the operations that PyTorch is asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(function.name())
+        return function(*args, **(kwargs or {}))
+
+
+def test_a_step_is_one_fused_kernel_that_updates_as_adamw_does() -> None:
+    linear = Linear(24, 8, torch.float32, bias=True)
+    weights = [torch.nn.Parameter(weight.detach().clone()) for weight in linear.parameters()]
+    groups = [
+        {"params": weights[:1], "weight_decay": SETTINGS.weight_decay},
+        {"params": weights[1:], "weight_decay": 0.0},
+    ]
+    betas = (SETTINGS.beta1, SETTINGS.beta2)
+    plain = torch.optim.AdamW(groups, lr=1e-2, betas=betas, eps=SETTINGS.epsilon, foreach=False, fused=False)
+    sharding = OptimizerSharding(linear, None)
+    optimizer = Optimizer(sharding, SETTINGS)
+    for _ in range(3):
+        for shard, weight in zip(sharding.shards, weights, strict=True):
+            shard.gradient.normal_()
+            weight.grad = shard.gradient.view_as(weight) / (shard.gradient.new_tensor(4.0) + 1e-6)
+        with Named() as operations:
+            optimizer.step(torch.tensor(4.0), 1e-2)  # clipped to a norm of 1
+        plain.step()
+    assert [name for name in operations.names if "adam" in name] == ["aten::_fused_adamw_"] * 2  # one for each group
+    for weight, found in zip(weights, linear.parameters(), strict=True):
+        torch.testing.assert_close(found, weight, rtol=1e-5, atol=1e-6)
