@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-BASELINE_WORDS = "Megatron-LM style execution"
-"""What `sequential` is."""
+from kareus.plans.answer import BASELINE
 
 PREFIXES = ((1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""), (1e-3, "m"))
 
@@ -60,7 +59,7 @@ def savings_words(plans: Sequence[Compared], what: str) -> str:
         return ""
     return (
         f"The fastest plans of kareus for {what}: {_range(times, 'time')} and {_range(energies, 'energy')} than "
-        f"{BASELINE_WORDS}."
+        f"{BASELINE}."
     )
 
 

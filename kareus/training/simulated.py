@@ -19,9 +19,9 @@ from kareus.partition.read import read_graphs
 from kareus.partition.tables import SEGMENTS
 from kareus.plans.document import Plan
 from kareus.plans.simulated_run import play_back
+from kareus.plans.throughput import throughput
 from kareus.training.settings import TrainingSettings
 from kareus.training.tables import ITERATIONS
-from kareus.training.throughput import throughput
 from kareus.workload.config import Workload
 
 logger = logging.getLogger(__name__)

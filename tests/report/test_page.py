@@ -12,9 +12,9 @@ from kareus.plans.build import select_plan
 from kareus.plans.frontiers import Frontiers
 from kareus.report.charts import columns_of
 from kareus.report.page import page_html
-from kareus.report.workload.answer import bottleneck, model_words, workload_words
 from kareus.report.workload.figures import figures, tables
 from kareus.report.workload.frontiers import gain_polygon, microbatch_figure, plan_points
+from kareus.report.workload.headline import bottleneck, model_words, workload_words
 from kareus.report.workload.inputs import ReportInputs, load
 from kareus.report.workload.page import workload_page
 from kareus.report.workload.schedules import schedules

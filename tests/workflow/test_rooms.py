@@ -49,14 +49,14 @@ def test_a_rule_is_one_shell_line_with_one_command(stage, body):
         assert f'code("{command}")' in body
 
 
-HEAVY = {"torch", "xgboost", "highspy", "pandas", "sklearn", "zeus", "snakemake", "matplotlib", "jsonschema"}
+HEAVY = {"torch", "xgboost", "highspy", "pandas", "sklearn", "zeus", "snakemake", "altair", "jsonschema"}
 NEEDED = {
     "stage pipeline": {"highspy"},
     "validate": {"highspy"},
     "fit": {"highspy"},
-    "report": {"jsonschema"},  # with which Altair checks figures
-    "report-fleets": {"jsonschema"},
-    "report-campaign": {"jsonschema"},
+    "stage report": {"altair", "jsonschema"},  # with which Altair checks figures
+    "stage report-fleets": {"altair", "jsonschema"},
+    "stage report-campaign": {"altair", "jsonschema"},
 }
 
 

@@ -9,7 +9,7 @@ from kareus.artifacts.tables import Row
 from kareus.pipeline.compare import OURS, THROUGHPUT_BASELINE
 from kareus.report.sheets import DASH, Sheet, SheetRow, heads, percent
 from kareus.report.units import savings_words
-from kareus.report.workload.answer import model_words
+from kareus.report.workload.headline import model_words
 from kareus.report.workload.tables import COMPARISON
 
 SHORT_GPU = re.compile(r"-SXM.*|-PCIE.*", re.IGNORECASE)

@@ -10,7 +10,7 @@ from kareus.plans.run_totals import tokens_per_iteration
 from kareus.report.charts import Figure, columns_of
 from kareus.report.sections import Page, Section, Tables
 from kareus.report.sheets import Sheet, SheetRow, heads
-from kareus.report.workload.answer import answer_of, bottleneck, workload_words
+from kareus.report.workload.headline import bottleneck, headline_of, workload_words
 from kareus.report.workload.inputs import ReportInputs
 from kareus.report.workload.schedules import schedules
 from kareus.report.workload.summary import (
@@ -47,7 +47,7 @@ def workload_page(
         tokens: of the training run whose savings are worked out at first.
     """
     timelines = [figure for figure in figures if figure.folder == TIMELINES]
-    answer = answer_of(inputs)
+    answer = headline_of(inputs)
     return Page(
         title=workload_words(inputs.configured),
         name=inputs.workload,

@@ -1,11 +1,12 @@
-"""The answer of a report: which plan to take, and what it saves; and which stage of its pipeline sets the pace."""
+"""The head of a page: which plan to take, and what it saves; and which stage of its pipeline sets the pace."""
 
 import re
 from dataclasses import dataclass
 
+from kareus.plans.answer import BASELINE
 from kareus.plans.document import Plan, StagePlan
 from kareus.plans.throughput import Throughput, throughput
-from kareus.report.units import BASELINE_WORDS, less
+from kareus.report.units import less
 from kareus.report.workload.inputs import ReportInputs
 from kareus.report.workload.summary import PlanRow, plan_rows
 from kareus.workload.config import Workload
@@ -14,14 +15,15 @@ FAMILIES = {"llama": "Llama", "qwen": "Qwen"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """The first chosen plan, against the fastest plan of `sequential`."""
+class Headline:
+    """The first chosen plan, beside the fastest plan of `sequential`."""
 
     name: str
     """Name of the plan's file."""
     row: PlanRow
     runs: Throughput
     baseline: Plan
+    baseline_runs: Throughput
 
     @property
     def sentence(self) -> str:
@@ -29,24 +31,20 @@ class Answer:
         row = self.row
         return (
             f"Plan {row.selector}: {less(row.time_reduction_percent, 'time')} and "
-            f"{less(row.energy_reduction_percent, 'energy')} than {BASELINE_WORDS}: "
+            f"{less(row.energy_reduction_percent, 'energy')} than {BASELINE}: "
             f"{row.time_s:.2f} s, {row.energy_j / 1e3:.1f} kJ"
         )
 
     @property
     def facts(self) -> tuple[tuple[str, str, str], ...]:
         """Figures of one iteration: value, unit, and what the baseline has."""
-        row, runs, base = self.row, self.runs, self.baseline.prediction
+        row, base, runs, usual = self.row, self.baseline.prediction, self.runs, self.baseline_runs
         return (
             (f"{row.time_s:.2f}", "s an iteration", f"{base.time_s:.2f}"),
             (f"{row.energy_j / 1e3:.1f}", "kJ an iteration", f"{base.energy_j / 1e3:.1f}"),
-            (f"{runs.tokens_per_s:,.0f}", "tokens/s", f"{runs.tokens_per_s * row.time_s / base.time_s:,.0f}"),
-            (
-                f"{runs.joules_per_token:.3g}",
-                "J/token",
-                f"{runs.joules_per_token * base.energy_j / row.energy_j:.3g}",
-            ),
-            (f"{100 * runs.mfu:.1f} %", "MFU", f"{100 * runs.mfu * row.time_s / base.time_s:.1f} %"),
+            (f"{runs.tokens_per_s:,.0f}", "tokens/s", f"{usual.tokens_per_s:,.0f}"),
+            (f"{runs.joules_per_token:.3g}", "J/token", f"{usual.joules_per_token:.3g}"),
+            (f"{100 * runs.mfu:.1f} %", "MFU", f"{100 * usual.mfu:.1f} %"),
             (
                 f"{row.energy_j / row.time_s / 1e3:.2f}",
                 "kW, all GPUs",
@@ -55,15 +53,17 @@ class Answer:
         )
 
 
-def answer_of(inputs: ReportInputs) -> Answer:
-    """Return the answer of a report."""
+def headline_of(inputs: ReportInputs) -> Headline:
+    """Return the headline of a report: of its first chosen plan."""
     name, plan = next(iter(inputs.plans.items()))
     (row,) = plan_rows(inputs.iteration, [plan])
-    return Answer(
+    base = inputs.baseline.prediction
+    return Headline(
         name=name,
         row=row,
         runs=throughput(inputs.configured, row.time_s, row.energy_j),
         baseline=inputs.baseline,
+        baseline_runs=throughput(inputs.configured, base.time_s, base.energy_j),
     )
 
 
