@@ -391,4 +391,4 @@ def test_an_impossible_point_is_refused_before_measuring(tmp_path):
     done = snakemake(checkout(tmp_path), "-n", "results/llama3.2-3b_pp2-tp8_mbs8_seq4096_a100/plan/deadlin=5.2s.json")
     assert done.returncode != 0
     assert "deadlin=5.2s" in done.stderr + done.stdout
-    assert "not understood; allowed: fastest" in done.stderr + done.stdout
+    assert "not understood; perhaps you meant deadline; allowed: fastest" in done.stderr + done.stdout
