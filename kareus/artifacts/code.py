@@ -58,5 +58,5 @@ def _imported(tree: ast.Module) -> tuple[str, ...]:
 
 
 def _data_files(package: Path) -> list[Path]:
-    """Files that a package reads at run time, which live in its folder `static`."""
-    return [path for path in (package / "static").rglob("*") if path.is_file()]
+    """Return the files that a package reads at run time, which are in its folders `static` and `templates`."""
+    return [path for name in ("static", "templates") for path in (package / name).rglob("*") if path.is_file()]

@@ -1,6 +1,7 @@
 """Every pipeline, planned through all stages for a small workload, from configuration to checked plan and page."""
 
 import json
+import re
 from pathlib import Path
 
 import polars as pl
@@ -13,6 +14,7 @@ from kareus.frontier.tables import MICROBATCH
 from kareus.partition.names import expected_partitions
 from kareus.pipeline.config import PipelineSchedule
 from kareus.pipeline.tables import INSTRUCTIONS, ITERATION
+from kareus.report.workload.timeline import LETTERS
 from kareus.workload.resolve import CONFIG_DIR, resolve_accepted
 from kareus.workload.slices import SLICES, slice_text
 
@@ -110,8 +112,13 @@ def test_every_instruction_is_planned_with_points_of_its_own(folders, pipeline):
 def test_the_page_draws_the_plan_of_every_pipeline(folders, pipeline):
     page = (folders[pipeline] / "report/page.html").read_text()
     plan = json.loads((folders[pipeline] / "plan/fastest.json").read_text())
-    drawn = {instruction["direction"] for stage in plan["stages"] for instruction in stage["instructions"]}
-    assert all(f'"direction":"{direction}"' in page for direction in drawn)
+    drawn = json.loads(re.search(r'"plan":\{"stage":\[[\d,]*\],"label":(\[[^]]*\])', page)[1])
+    assert drawn == [
+        f"{LETTERS[instruction['direction']]}{instruction['microbatch']}"
+        + (f".{instruction['chunk']}" if pipeline is PipelineSchedule.INTERLEAVED else "")
+        for stage in plan["stages"]
+        for instruction in stage["instructions"]
+    ]
     assert "simulated testbed" in page
 
 
