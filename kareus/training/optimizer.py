@@ -14,6 +14,8 @@ from kareus.training.clipping import clip, gradient_norm
 from kareus.training.optimizer_sharding import OptimizerSharding, WeightShard
 from kareus.training.settings import OptimizerSettings
 
+FUSED = ("cpu", "cuda")
+"""Types of devices that have a fused kernel for AdamW."""
 _MATRIX = 2
 """Number of dimensions of the weights that decay."""
 
@@ -34,7 +36,7 @@ class Optimizer:
             ],
             betas=(settings.beta1, settings.beta2),
             eps=settings.epsilon,
-            fused=True,
+            fused=all(master.device.type in FUSED for master in self._masters.values()),
         )
         self._largest_norm = settings.largest_norm
 

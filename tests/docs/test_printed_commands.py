@@ -25,8 +25,6 @@ pytestmark = pytest.mark.timeout(600)  # the first test waits until the default 
 SETUP, GPUS = "sets up the environment in which these tests run", "needs GPUs"
 LEFT_OUT = {
     r"make run": SETUP,
-    r"make test": SETUP,
-    r"make docs": "tests/docs/test_site.py builds the site",
     r"source .venv/bin/activate": SETUP,
     r"pip install .*": SETUP,
     r"kareus clocks .*": GPUS,
