@@ -54,12 +54,10 @@ def _panel(runs: list[dict[str, Trajectory]], effort: Effort, label: str, title:
 
     x = alt.X("spent:Q", title=label, scale=alt.Scale(type="log"))
     share = alt.Scale(type="log", domain=[LEAST_MISSING, 1.0], clamp=True)
-    colour = alt.Color(
-        "strategy:N", scale=alt.Scale(domain=list(STYLES), range=[one for one, _ in STYLES.values()]), title=None
-    )
-    dash = alt.StrokeDash(
-        "strategy:N", scale=alt.Scale(domain=list(STYLES), range=[list(one) for _, one in STYLES.values()]), title=None
-    )
+    legend = alt.Legend(title=None, symbolType="stroke", symbolOpacity=1, symbolStrokeWidth=2)
+    colours, dashes = ([style[place] for style in STYLES.values()] for place in (0, 1))
+    colour = alt.Color("strategy:N", scale=alt.Scale(domain=list(STYLES), range=colours), legend=legend)
+    dash = alt.StrokeDash("strategy:N", scale=alt.Scale(domain=list(STYLES), range=dashes), legend=legend)
     base = alt.Chart(_quartiles(runs, effort), width=420, height=260, title=title)
     y = alt.Y("middle:Q", title="missing of the exhaustive hypervolume", scale=share)
     band = base.mark_area(opacity=0.12).encode(x=x, y=alt.Y("first:Q", scale=share), y2="third:Q", color=colour)
