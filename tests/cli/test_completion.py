@@ -46,7 +46,7 @@ def test_a_shell_is_offered_what_may_follow(line, words, tmp_path):
     assert completions(line, tmp_path) == words
 
 
-def test_overrides_are_completed_by_the_folder_of_the_configuration():
+def test_overrides_are_completed_by_the_configuration():
     assert list(overrides("g", CONFIG)) == ["gpu="]
     assert list(overrides("testbed=", CONFIG)) == ["testbed=cuda", "testbed=simulated"]
     assert "campaign=" not in list(overrides("", CONFIG))

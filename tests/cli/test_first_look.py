@@ -80,7 +80,7 @@ def test_programs_get_the_whole_prediction(capsys):
     assert len(told["stages"]) == 2
 
 
-def test_a_run_ends_with_the_answers_of_the_plans_it_was_asked_for(looked):
+def test_a_run_ends_with_the_answers_of_its_plans(looked):
     results, plan = looked.parent, looked / "plan/min-energy.json"
     lines = run_lines(results, [plan, looked / "plan/gone.json"], "mine")
     assert lines[0] == f"{looked.name} [simulated testbed, A100-SXM4-40GB]"

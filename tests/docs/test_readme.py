@@ -11,7 +11,7 @@ from kareus.report.outcome import run_lines
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_answer_in_the_readme_is_the_one_that_a_run_ends_with(default_workload, monkeypatch):
+def test_the_readme_has_the_answer_that_a_run_ends_with(default_workload, monkeypatch):
     monkeypatch.chdir(default_workload)
     lines = run_lines(Path("results"), [Path("results") / NAME / "plan/fastest.json"], "quickstart")
     assert "```text\n" + "\n".join(lines) + "\n```" in (ROOT / "README.md").read_text()

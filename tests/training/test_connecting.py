@@ -54,5 +54,5 @@ def check_connecting(rank: int) -> None:
         assert sizes == [(what, (2, 16, 32)) for what in expected]
 
 
-def test_neighbouring_stages_exchange_a_boundary_in_both_directions(tmp_path: Path) -> None:
+def test_neighbouring_stages_exchange_boundaries_both_ways(tmp_path: Path) -> None:
     spawn(2, check_connecting, tmp_path)

@@ -41,7 +41,7 @@ def test_editing_code_changes_the_hash_of_its_stages_only(monkeypatch, tmp_path)
 
 
 @pytest.mark.parametrize("edited", ["report/static/page.js", "report/templates/page.html"])
-def test_editing_what_pages_are_made_of_changes_the_report_hash_only(monkeypatch, tmp_path, edited):
+def test_editing_a_page_changes_the_report_hash_only(monkeypatch, tmp_path, edited):
     for module, changes in [("kareus.report.workload.stage", True), ("kareus.plans.stage", False)]:
         before = code_hash(module)
         assert (hash_with(monkeypatch, module, edited, tmp_path / module) != before) == changes

@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace) -> None:
     text = campaign_text(inputs, found)
     page = Page(
         title=f"Campaign {inputs.name}",
-        name=f"{len(inputs.members)} members",
+        name=f"{len(inputs.members)} member{'s' * (len(inputs.members) != 1)}",
         testbeds=inputs.testbeds,
         provenance=inputs.provenance,
         sections=tuple(found),
