@@ -65,4 +65,9 @@ def savings_words(plans: Sequence[Compared], what: str) -> str:
 
 def _range(values: Sequence[float], of: str) -> str:
     low, high = round(min(values)), round(max(values))
-    return less(low, of) if low == high else f"{low} to {high} % less {of}"
+    if low == high:
+        return less(low, of)
+    if low < 0 < high:
+        return f"from {less(low, of)} to {less(high, of)}"
+    near, far = sorted((abs(low), abs(high)))
+    return f"{near} to {far} % {'less' if high > 0 else 'more'} {of}"

@@ -57,6 +57,7 @@ def clip(gradients: Iterable[Tensor], norm: Tensor, largest: float) -> None:
 
 def _squares(gradients: Iterable[Tensor]) -> Tensor:
     """Return the sum of squares, fp32; a scalar on the gradients' device."""
-    tensors = [gradient for gradient in gradients if gradient.numel()]  # shards may have none of a weight
+    given = list(gradients)
+    tensors = [gradient for gradient in given if gradient.numel()]  # shards may have none of a weight
     norms = torch._foreach_norm(tensors, dtype=torch.float32) if tensors else ()
-    return torch.stack(norms).square().sum() if norms else torch.zeros(())
+    return torch.stack(norms).square().sum() if norms else torch.zeros((), device=given[0].device if given else None)

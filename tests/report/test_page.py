@@ -1,7 +1,9 @@
 """The page of a workload as text: its numbers are those of the tables and plans, and names stay names."""
 
+import dataclasses
 import json
 import re
+from types import SimpleNamespace
 
 import polars as pl
 import pytest
@@ -12,11 +14,12 @@ from kareus.plans.build import select_plan
 from kareus.plans.frontiers import Frontiers
 from kareus.report.charts import columns_of
 from kareus.report.page import page_html
+from kareus.report.units import savings_words
 from kareus.report.workload.figures import figures, tables
 from kareus.report.workload.frontiers import gain_polygon, microbatch_figure, plan_points
 from kareus.report.workload.headline import bottleneck, model_words, workload_words
 from kareus.report.workload.inputs import ReportInputs, load
-from kareus.report.workload.page import workload_page
+from kareus.report.workload.page import export_command, workload_page
 from kareus.report.workload.schedules import schedules
 from kareus.report.workload.summary import method_sheets, summary_text
 from kareus.report.workload.timeline import instruction_rows
@@ -66,6 +69,38 @@ def test_the_bottleneck_is_the_stage_that_is_busiest(inputs):
     """Both stages of the plan compute 3 s; the baseline's first computes 3.0 s of 4 s."""
     assert bottleneck(inputs.plans["fastest"]).startswith("Stage 0 is the bottleneck.")
     assert "busy for 3.00 of 3.00 s (100 %) mostly at 1410 MHz" in bottleneck(inputs.plans["fastest"])
+
+
+def test_only_stages_below_the_clock_of_the_bottleneck_are_slowed(inputs):
+    plan = inputs.plans["fastest"]
+    at_one_clock = dataclasses.replace(
+        plan,
+        stages=tuple(
+            dataclasses.replace(
+                stage, instructions=tuple(dataclasses.replace(i, frequency_mhz=1410) for i in stage.instructions)
+            )
+            for stage in plan.stages
+        ),
+    )
+    assert "slowed down" not in bottleneck(at_one_clock)
+
+
+@pytest.mark.parametrize(
+    ("percents", "words"),
+    [
+        ((2.0, 5.2), "2 to 5 % less time"),
+        ((-5.2, -2.0), "2 to 5 % more time"),
+        ((-3.0, 16.0), "from 3 % more time to 16 % less time"),
+        ((16.0, 16.2), "16 % less time"),
+    ],
+)
+def test_savings_of_several_plans_name_gains_and_losses(percents, words):
+    plans = [SimpleNamespace(time_reduction_percent=p, energy_reduction_percent=7.0) for p in percents]
+    assert f"for both: {words} and 7 % less energy" in savings_words(plans, "both")
+
+
+def test_the_export_command_names_the_file_of_the_plan(inputs):
+    assert "/plan/fastest_nanobatching.json --format ranks" in export_command(inputs, "fastest_nanobatching")
 
 
 def test_the_frontiers_of_the_page_are_those_of_the_table(blocks):

@@ -84,3 +84,8 @@ os._exit(0)  # as training ends: gloo's threads may abort an interpreter that ta
 def test_the_norm_is_that_of_the_whole_model_on_every_rank(tmp_path):
     ranks = [subprocess.Popen([sys.executable, "-c", SHARING, str(rank), str(tmp_path)]) for rank in range(2)]
     assert [rank.wait() for rank in ranks] == [0, 0]
+
+
+def test_the_norm_of_empty_shards_stays_on_their_device():
+    empty = [torch.empty(0, device="meta")]
+    assert gradient_norm(empty, empty, tp=None, pp=None, dp=None).device.type == "meta"

@@ -98,10 +98,12 @@ def bottleneck(plan: Plan) -> str:
     if slowest is plan.stages[-1]:
         reasons.append(f"it has the LM head beside its {slowest.layers} blocks")
     why = f": {' and '.join(reasons)}" if reasons else ""
+    slowed = any(i.frequency_mhz < _clock_mhz(slowest) for stage in others for i in stage.instructions)
+    waits = f", slowed down where {'they' if len(others) > 1 else 'it'} would only wait" if slowed else ""
     return (
         f"Stage {slowest.stage} is the bottleneck{why}. It is busy for {_busy_s(slowest):.2f} of "
         f"{plan.prediction.time_s:.2f} s ({share:.0f} %) mostly at {_clock_mhz(slowest)} MHz; "
-        f"{_others(others)}, slowed down where {'they' if len(others) > 1 else 'it'} would only wait."
+        f"{_others(others)}{waits}."
     )
 
 

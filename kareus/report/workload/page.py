@@ -61,7 +61,7 @@ def workload_page(
         extra={
             "answer": answer,
             "overlap": " ".join(overlap_note(inputs)),
-            "export": export_command(inputs, answer.row.selector),
+            "export": export_command(inputs, answer.name),
             "tokens": f"{tokens:g}",
         },
         data={
@@ -77,9 +77,9 @@ def workload_page(
     )
 
 
-def export_command(inputs: ReportInputs, selector: str) -> str:
-    """Return the command that writes a plan as the steps of every rank."""
-    return f"kareus export {shlex.quote(f'results/{inputs.workload}/plan/{selector}.json')} --format ranks"
+def export_command(inputs: ReportInputs, name: str) -> str:
+    """Return the command that writes the plan of file `name` as the steps of every rank."""
+    return f"kareus export {shlex.quote(f'results/{inputs.workload}/plan/{name}.json')} --format ranks"
 
 
 def _chosen(figure: Figure, plan: Plan) -> dict[str, Any]:
