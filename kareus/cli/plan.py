@@ -7,7 +7,6 @@ to be kept are its own.
 
 import argparse
 import contextlib
-import io
 import logging
 from collections.abc import Iterator
 from pathlib import Path
@@ -106,7 +105,7 @@ def _plan(name: str, workload: Workload, arguments: argparse.Namespace) -> None:
         write_planned(folder, workload, planned)
         path = folder.plan(arguments.select, arguments.method)
         write_plan(path, plan)
-        page = write_report(folder, path, searches=list(planned.searches), force=arguments.force)
+        page = _write_report(folder, path, searches=list(planned.searches), force=arguments.force)
         logger.info("plan   %s\npage   %s", path, page)
 
 
@@ -122,16 +121,24 @@ def _quiet() -> Iterator[None]:
         stages.setLevel(before)
 
 
-def write_report(folder: WorkloadFolder, plan: Path, searches: list[str], *, force: bool) -> Path:
+def _write_report(folder: WorkloadFolder, plan: Path, searches: list[str], *, force: bool) -> Path:
     """Write the report on a folder, as `kareus stage report` does; returns the path of its page."""
-    from kareus.report.workload import stage  # noqa: PLC0415 - only where a report is written
+    from kareus.artifacts.outputs import check_report_folder  # noqa: PLC0415 - only where a report is written
+    from kareus.report.workload.inputs import Paths  # noqa: PLC0415 - as above
+    from kareus.report.workload.stage import write_report  # noqa: PLC0415
 
-    words = ["--title", folder.name, "--config", folder.config("plan"), "--iteration", folder.iteration]
-    words += ["--microbatch", folder.microbatch, "--plans", plan, "--output", folder.path / "report"]
-    for table in ("candidates", "rounds", "proposals"):
-        words += [f"--{table}", *(folder.path / "search" / name / f"{table}.parquet" for name in searches)]
-    parser = argparse.ArgumentParser()
-    stage.add_arguments(parser)
-    with contextlib.redirect_stdout(io.StringIO()):  # the summary, which is in its file too
-        stage.run(parser.parse_args([*map(str, words), *["--force"] * force]))
-    return folder.path / "report/page.html"
+    output = folder.path / "report"
+    check_report_folder(output, force=force)
+    found = {
+        table: [folder.path / "search" / name / f"{table}.parquet" for name in searches]
+        for table in ("candidates", "rounds", "proposals")
+    }
+    paths = Paths(
+        config=folder.config("plan"),
+        iteration=folder.iteration,
+        microbatch=folder.microbatch,
+        plans=[plan],
+        **found,
+    )
+    write_report(folder.name, paths, output)
+    return output / "page.html"

@@ -44,32 +44,40 @@ def run(arguments: argparse.Namespace) -> None:
     check_title(arguments.title, "--title")
     check_tokens(arguments.tokens)
     check_report_folder(arguments.output, force=arguments.force)
-    inputs = load(
-        arguments.title,
-        Paths(
-            config=arguments.config,
-            iteration=arguments.iteration,
-            microbatch=arguments.microbatch,
-            candidates=arguments.candidates,
-            rounds=arguments.rounds,
-            proposals=arguments.proposals,
-            plans=arguments.plans,
-            runs=arguments.runs,
-        ),
+    paths = Paths(
+        config=arguments.config,
+        iteration=arguments.iteration,
+        microbatch=arguments.microbatch,
+        candidates=arguments.candidates,
+        rounds=arguments.rounds,
+        proposals=arguments.proposals,
+        plans=arguments.plans,
+        runs=arguments.runs,
     )
-    drawn, downloads, output = figures(inputs), tables(inputs), arguments.output
+    text = write_report(arguments.title, paths, arguments.output, arguments.tokens)
+    print(printable_lines(text), end="")  # noqa: T201, the answer of the command
+
+
+def write_report(title: str, paths: Paths, output: Path, tokens: float = TOKENS) -> str:
+    """Write the report of a workload into the folder `output`, and return its summary.
+
+    Raises:
+        ArtifactError: an input is missing, damaged or of another workload.
+    """
+    inputs = load(title, paths)
+    drawn, downloads = figures(inputs), tables(inputs)
     for schema, frame in downloads:
         write_downloads(output / "data", frame, schema, inputs.provenance)
     for figure in drawn:
         save(figure, f"{inputs.workload}, {inputs.testbed.label}", output)
     remove_others(output / "timelines", [output / figure.file for figure in drawn])
     text = summary_text(inputs)
-    write_text(output / "page.html", page_html(workload_page(inputs, drawn, downloads, text, arguments.tokens)))
+    write_text(output / "page.html", page_html(workload_page(inputs, drawn, downloads, text, tokens)))
     write_text(output / "summary.txt", text)
-    replace_folder(output / "plans", lambda folder: _copy_plans(arguments.plans, folder))
+    replace_folder(output / "plans", lambda folder: _copy_plans(paths.plans, folder))
     contents = report_contents(("page.html", "summary.txt", "timelines", "plans"), PLOTS, TABLES)
     write_manifest(output / "manifest.json", [output / file for file in contents])
-    print(printable_lines(text), end="")  # noqa: T201, the answer of the command
+    return text
 
 
 def _copy_plans(plans: Sequence[Path], folder: Path) -> None:
