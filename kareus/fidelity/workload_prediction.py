@@ -26,7 +26,7 @@ from kareus.pipeline.transfers import transfers_s
 from kareus.profile.programs import Execution, StageShape, chunk_shapes, instruction_program, profiled_executions
 from kareus.workload.config import Workload
 from kareus.workload.memory import MemoryEstimate, estimate_memory
-from kareus.workload.model_flops import mfu
+from kareus.workload.model_flops import mfu, tokens_per_iteration
 from kareus.workload.overlap import NO_HALVES
 from kareus.workload.slices import cut
 
@@ -127,8 +127,7 @@ def predict(workload: Workload, method: str = "sequential", frequency_mhz: int |
     time_s = makespan(build_dag(instructions, transfers_s(cut(workload, "pipeline"))), times_s)
     stages = _stages(workload, costs, time_s)
     energy_j = sum(stage.energy_j for stage in stages)
-    sequences = workload.microbatch_size * workload.num_microbatches * workload.parallelism.dp
-    tokens = sequences * workload.sequence_length
+    tokens = tokens_per_iteration(workload)
     return Prediction(
         method=method,
         frequency_mhz=clock_mhz,

@@ -6,13 +6,7 @@ from kareus.errors import ConfigError
 from kareus.plans.document import PredictedCost
 from kareus.plans.selectors import JOULES_PER_KWH, SECONDS_PER_HOUR, Prices
 from kareus.workload.config import Workload
-
-
-def tokens_per_iteration(workload: Workload) -> int:
-    """Tokens that all data-parallel replicas train on in one iteration."""
-    sequences = workload.parallelism.dp * workload.num_microbatches * workload.microbatch_size
-    return sequences * workload.sequence_length
-
+from kareus.workload.model_flops import tokens_per_iteration
 
 MOST_TOKENS = 1e18
 """Of a run: a hundred thousand times what the largest models of today see."""

@@ -20,9 +20,9 @@ from kareus.graph.records import Batch, BlockGraph
 from kareus.pipeline.solver.dag import iteration_dag
 from kareus.pipeline.solver.lanes import latest_ends
 from kareus.plans.document import Plan, PlannedInstruction
-from kareus.plans.run_totals import tokens_per_iteration
 from kareus.profile.programs import chunk_shapes, instruction_program
 from kareus.workload.config import Workload
+from kareus.workload.model_flops import tokens_per_iteration
 from kareus.workload.slices import cut
 
 TimeAndPower = tuple[float, float]

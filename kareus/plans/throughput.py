@@ -2,9 +2,8 @@
 
 from dataclasses import dataclass
 
-from kareus.plans.run_totals import tokens_per_iteration
 from kareus.workload.config import Workload
-from kareus.workload.model_flops import mfu
+from kareus.workload.model_flops import mfu, tokens_per_iteration
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,6 @@ from kareus.launch.compute_device import synchronize
 from kareus.launch.process_groups import sum_over_ranks
 from kareus.model.initial import draw_weights
 from kareus.model.weights import load_weights
-from kareus.plans.run_totals import tokens_per_iteration
 from kareus.plans.throughput import throughput
 from kareus.training import checkpoint
 from kareus.training.checkpoint import Checkpoint
@@ -25,6 +24,7 @@ from kareus.training.optimizer import Optimizer, whole_norm
 from kareus.training.optimizer_sharding import OptimizerSharding
 from kareus.training.recorder import clock_rows
 from kareus.training.setup import RankSetup, make_chunks, make_pipeline
+from kareus.workload.model_flops import tokens_per_iteration
 
 logger = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""Model FLOPs: the arithmetic that the architecture needs in an iteration, however it is divided over GPUs.
+"""The work of an iteration, however it is divided over GPUs: its tokens, and model FLOPs, which the architecture needs.
 
 Counted are the matrix products and causal attention, a multiply-add as two operations. A token attends to half of its
 sequence on average, so the masked half is left out. A backward is two forwards; recomputation does not count (Chowdhery
@@ -12,6 +12,12 @@ _FORWARDS = 3
 """Forwards whose arithmetic a forward and a backward have."""
 
 
+def tokens_per_iteration(workload: Workload) -> int:
+    """Tokens that all data-parallel replicas train on in one iteration."""
+    sequences = workload.parallelism.dp * workload.num_microbatches * workload.microbatch_size
+    return sequences * workload.sequence_length
+
+
 def mfu(workload: Workload, time_s: float) -> float:
     """Return the model FLOPs utilisation of an iteration of `time_s`, a share of the BF16 peak of the GPUs."""
     return model_flops(workload) / (time_s * workload.parallelism.gpus * workload.gpu.bf16_tflops * 1e12)
@@ -19,8 +25,9 @@ def mfu(workload: Workload, time_s: float) -> float:
 
 def model_flops(workload: Workload) -> int:
     """Return the FLOPs of the model in one iteration, over all replicas."""
-    tokens = workload.parallelism.dp * workload.num_microbatches * workload.microbatch_size * workload.sequence_length
-    return _FORWARDS * tokens * forward_flops_per_token(workload.model, workload.sequence_length)
+    return (
+        _FORWARDS * tokens_per_iteration(workload) * forward_flops_per_token(workload.model, workload.sequence_length)
+    )
 
 
 def forward_flops_per_token(model: Model, sequence_length: int) -> int:

@@ -8,8 +8,9 @@ from helpers.builders import CONFIG
 
 from kareus.errors import ConfigError
 from kareus.plans.document import PredictedCost
-from kareus.plans.run_totals import check_tokens, run_totals, tokens_per_iteration
+from kareus.plans.run_totals import check_tokens, run_totals
 from kareus.plans.selectors import Prices
+from kareus.workload.model_flops import tokens_per_iteration
 from kareus.workload.resolve import resolve_accepted
 
 ITERATION = PredictedCost(time_s=36.0, energy_j=7.2e6, static_energy_j=3e6, dynamic_energy_j=4.2e6, lower_bound_j=7e6)

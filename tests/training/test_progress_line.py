@@ -10,10 +10,9 @@ from helpers.trainings import here, losses, tiny_workload
 
 from kareus.artifacts.configuration import to_yaml
 from kareus.artifacts.tables import read_table
-from kareus.plans.run_totals import tokens_per_iteration
 from kareus.plans.throughput import throughput
 from kareus.training.tables import ITERATIONS
-from kareus.workload.model_flops import mfu
+from kareus.workload.model_flops import mfu, tokens_per_iteration
 
 WORKLOAD = tiny_workload()
 

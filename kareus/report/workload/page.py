@@ -6,7 +6,6 @@ from typing import Any
 
 from kareus.artifacts.records import to_plain
 from kareus.plans.document import Plan
-from kareus.plans.run_totals import tokens_per_iteration
 from kareus.report.charts import Figure, columns_of
 from kareus.report.sections import Page, Section, Tables
 from kareus.report.sheets import Sheet, SheetRow, heads
@@ -23,6 +22,7 @@ from kareus.report.workload.summary import (
     runs_sheet,
 )
 from kareus.report.workload.timeline import TIMELINES
+from kareus.workload.model_flops import tokens_per_iteration
 
 TOKENS = 1e12
 """Tokens of a run whose savings a page works out, unless the reader says otherwise."""
