@@ -13,8 +13,10 @@ from helpers.trainings import TEXT, here, losses, tiny_workload, train_in_ranks
 
 from kareus.artifacts.configuration import to_yaml
 from kareus.artifacts.tables import read_table
+from kareus.graph.recomputation import Recomputation
 from kareus.launch.mesh import coordinate_of
 from kareus.model.communication import Mesh
+from kareus.model.config import Sharding
 from kareus.model.initial import draw_weights
 from kareus.model.shards import shard_of
 from kareus.pipeline.config import PipelineConfig, PipelineSchedule
@@ -40,7 +42,7 @@ class Layout(NamedTuple):
     pp: int = 1
     tp: int = 1
     chunks: int = 1
-    shard_optimizer: bool = False
+    sharding: Sharding = Sharding.NONE
 
     @property
     def workload(self) -> Workload:
@@ -53,7 +55,7 @@ class Layout(NamedTuple):
             num_microbatches=SEQUENCES // 2 // self.dp,
             pipeline=PipelineConfig(schedule=schedule, chunks=self.chunks, deadlines=2),
         )
-        parallelism = dataclasses.replace(bare.parallelism, shard_optimizer=self.shard_optimizer)
+        parallelism = dataclasses.replace(bare.parallelism, sharding=self.sharding)
         return dataclasses.replace(bare, parallelism=parallelism)
 
 
@@ -61,10 +63,10 @@ LAYOUTS = [
     Layout(),
     Layout(dp=2, pp=2),
     Layout(tp=2),
-    Layout(dp=3, shard_optimizer=True),
-    Layout(dp=2, pp=2, chunks=2, shard_optimizer=True),
+    Layout(dp=3, sharding=Sharding.OPTIMIZER),
+    Layout(dp=2, pp=2, chunks=2, sharding=Sharding.OPTIMIZER),
     Layout(pp=2, tp=2),
-    Layout(dp=2, tp=2, shard_optimizer=True),
+    Layout(dp=2, tp=2, sharding=Sharding.OPTIMIZER),
 ]
 
 
@@ -74,15 +76,15 @@ def optimizer_of(layout: Layout, rank: int) -> tuple[Optimizer, SimpleNamespace]
     parallelism, place = workload.parallelism, coordinate_of(rank, workload.parallelism, workload.parallelism.gpus)
     group = SimpleNamespace(rank=place.tp, size=parallelism.tp)
     shapes = chunk_shapes(parallelism.split, layout.chunks)
+    shard, recomputation = shard_of(MODEL, parallelism, 16), Recomputation.STAGE
     models = [
-        StageModel(
-            MODEL, shard_of(MODEL, parallelism, 16), Mesh(), shapes[place.stage, n], torch.float32, recompute=True
-        )
+        StageModel(MODEL, shard, Mesh(), shapes[place.stage, n], torch.float32, recomputation=recomputation)
         for n in range(layout.chunks)
     ]
     stage = StageChunks(models, first_layers(parallelism.split, layout.chunks, place.stage))
     draw_weights(stage, MODEL, 0, 0, group)
-    replicas = SimpleNamespace(size=lambda: layout.dp, rank=lambda: place.replica) if layout.shard_optimizer else None
+    whole = layout.sharding is Sharding.NONE
+    replicas = None if whole else SimpleNamespace(size=lambda: layout.dp, rank=lambda: place.replica)
     optimizer = Optimizer(OptimizerSharding(stage, replicas), OptimizerSettings())
     optimizer.resume(steps=1)
     for name, weight in optimizer.weights().items():
@@ -136,7 +138,7 @@ def test_losses_stay_the_same_through_changes_of_layout(tmp_path: Path) -> None:
             Layout(dp=2, pp=2),
             Layout(tp=2),
             Layout(),
-            Layout(dp=2, pp=2, chunks=2, shard_optimizer=True),
+            Layout(dp=2, pp=2, chunks=2, sharding=Sharding.OPTIMIZER),
         )
     ):
         path = tmp_path / f"{number}.yaml"
