@@ -6,6 +6,7 @@ from kareus.artifacts.configuration import narrowed
 from kareus.artifacts.records import content_hash
 from kareus.gpu_model.gpu import Gpu
 from kareus.model.config import Model, Parallelism
+from kareus.update.config import IterationConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +21,8 @@ class FrontierSlice:
     activation_checkpointing: bool
     split_backward: bool
     chunks: int
+    iteration: IterationConfig
+    default_collective_sm_count: int
 
 
 def frontier_hash(config: object) -> str:

@@ -28,7 +28,14 @@ USUAL_OPTIONS = {
 }
 """Options that names leave out; fixed here, so that editing the defaults of `config.yaml` renames nothing."""
 USUAL_NUM_MICROBATCHES = 8
-SHOWN = {"microbatch_size", "sequence_length", "num_microbatches", "seed", "activation_checkpointing"}
+SHOWN = {
+    "microbatch_size",
+    "sequence_length",
+    "num_microbatches",
+    "seed",
+    "activation_checkpointing",
+    "iteration.include_update",
+}
 """Keys that a name shows by value, besides those of `parallelism`."""
 MOST_CHARACTERS = 160
 """Longest name in characters: 255 are allowed in a part of a path, and logs add to it."""
@@ -91,6 +98,7 @@ def _unusual(workload: Workload) -> list[str]:
     shown = {
         f"nmb{workload.num_microbatches}": workload.num_microbatches != USUAL_NUM_MICROBATCHES,
         f"seed{workload.seed}": workload.seed != 0,
+        "noupdate": not workload.iteration.include_update,
         "nockpt": not workload.activation_checkpointing,
         "shardopt": workload.parallelism.shard_optimizer,
         f"layers{'-'.join(map(str, split or ()))}": split is not None and split != _usual_split(workload),
