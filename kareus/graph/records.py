@@ -44,7 +44,7 @@ MEETING = (Direction.EMBEDDING_EXCHANGE, Direction.UPDATE)
 COMPLETING = (Direction.BACKWARD, Direction.WEIGHT_GRADIENT)
 """Directions that complete the weight gradients of a microbatch."""
 RECOMPUTING = (Direction.BACKWARD, Direction.INPUT_GRADIENT)
-"""Directions that run their forward again first, with activation checkpointing."""
+"""Directions that recompute their forward, where anything is recomputed."""
 
 
 def instruction_directions(*, split_backward: bool) -> tuple[Direction, ...]:

@@ -6,6 +6,7 @@ from enum import StrEnum
 from kareus.artifacts.ranges import check_within, within
 from kareus.errors import ConfigError
 from kareus.gpu_model.gpu import Gpu
+from kareus.graph.recomputation import Recomputation
 from kareus.model.config import Model, Parallelism
 from kareus.update.config import IterationConfig
 
@@ -62,7 +63,7 @@ class PipelineSlice:
     microbatch_size: int
     num_microbatches: int
     sequence_length: int
-    activation_checkpointing: bool
+    recomputation: Recomputation
     default_collective_sm_count: int
 
     @property

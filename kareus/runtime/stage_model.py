@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.autograd import Function
 
 from kareus.errors import EngineError
+from kareus.graph.recomputation import Recomputation
 from kareus.graph.records import BlockGraph, Direction
 from kareus.model.block import Block
 from kareus.model.communication import Mesh
@@ -56,7 +57,7 @@ class StageModel(nn.Module):
         shape: StageShape,
         dtype: torch.dtype,
         *,
-        recompute: bool,
+        recomputation: Recomputation,
         graph: BlockGraph | None = None,
         default_sm_count: int | None = None,
     ) -> None:
@@ -68,10 +69,12 @@ class StageModel(nn.Module):
             mesh: communicators of the blocks.
             shape: what of the model the stage holds.
             dtype: of weights and activations.
-            recompute: whether backward recomputes the forward of the blocks (activation checkpointing).
+            recomputation: what a backward recomputes of the forward of the blocks.
             graph: operator graph of a block, which schedules refer to; None if all are sequential.
             default_sm_count: SMs of collectives that no schedule decides; None leaves them to the library.
         """
+        if recomputation in (Recomputation.SELECTIVE, Recomputation.FULL):
+            raise EngineError(f"recomputation={recomputation}: is planned, not run; use none or stage.")
         super().__init__()
         self.embedding = Embedding(shard, mesh, dtype) if shape.first else None
         self.blocks = nn.ModuleList(Block(model, shard, mesh, dtype) for _ in range(shape.layers))
@@ -81,7 +84,7 @@ class StageModel(nn.Module):
         cosine, sine = rotary_table(model, shard.tokens, mesh.cp)
         self.register_buffer("cosine", cosine, persistent=False)
         self.register_buffer("sine", sine, persistent=False)
-        self.recompute = recompute
+        self.recomputation = recomputation
         self._graph = graph
         self._default_sm_count = default_sm_count
         self._steps = steps_of(block for block in self.blocks if isinstance(block, Block))
@@ -119,15 +122,16 @@ class StageModel(nn.Module):
         Without recomputation the nanobatches of backward are those that forward recorded: if either of the two
         instructions splits the microbatch, both do, and a sequential one runs its nanobatches one after the other.
         """
-        keeps_tapes = record and not self.recompute
+        keeps_tapes = record and self.recomputation is not Recomputation.STAGE
         splits = schedule.forward.splits or (keeps_tapes and schedule.backward.splits)
         parts = _parts(hidden, splits=splits)
         tapes: list[Tape] | None = [[] for _ in parts] if keeps_tapes else None
+        output = torch.empty_like(hidden)
         passes = [
-            forward_pass(self._steps, part, (self.cosine, self.sine), tapes[n] if tapes is not None else None)
-            for n, part in enumerate(parts)
+            forward_pass(self._steps, part, (self.cosine, self.sine), tapes[n] if tapes is not None else None, written)
+            for n, (part, written) in enumerate(zip(parts, _parts(output, splits=splits), strict=True))
         ]
-        output = self._run(passes, Direction.FORWARD, schedule.forward)
+        self._run(passes, Direction.FORWARD, schedule.forward)
         return output, Held(schedule.backward, hidden.detach(), tapes)
 
     def run_backward(self, held: Held, gradient: Tensor) -> Tensor:
@@ -143,7 +147,8 @@ class StageModel(nn.Module):
             gradients = torch.split(gradient, [len(part) for part in _parts(held.hidden, splits=len(held.tapes) > 1)])
             passes = [backward_pass(tape, own, self._later) for tape, own in zip(held.tapes, gradients, strict=True)]
         direction = Direction.BACKWARD if self._later is None else Direction.INPUT_GRADIENT
-        return self._run(passes, direction, held.schedule)
+        done = self._run(passes, direction, held.schedule)
+        return done[0] if len(done) == 1 else torch.cat(done)
 
     @contextmanager
     def input_gradients_only(self) -> Iterator[Later]:
@@ -170,12 +175,10 @@ class StageModel(nn.Module):
         self._tie()
         return self
 
-    def _run(self, passes: list[Pass], direction: Direction, schedule: Schedule) -> Tensor:
+    def _run(self, passes: list[Pass], direction: Direction, schedule: Schedule) -> list[Tensor]:
         if len(passes) > 1 and schedule.splits:
-            done = run_staggered(passes, self._turns_of(direction, schedule), self._default_sm_count)
-        else:
-            done = [run_alone(each, self._default_sm_count) for each in passes]
-        return done[0] if len(done) == 1 else torch.cat(done)
+            return run_staggered(passes, self._turns_of(direction, schedule), self._default_sm_count)
+        return [run_alone(each, self._default_sm_count) for each in passes]
 
     def _turns_of(self, direction: Direction, schedule: Schedule) -> tuple[Turn, ...]:
         if self._graph is None:
@@ -187,7 +190,7 @@ class StageModel(nn.Module):
                 self._graph,
                 len(self.blocks),
                 direction,
-                recompute=self.recompute,
+                recomputation=self.recomputation,
                 default_sm_count=self._default_sm_count,
             )
         return self._turns[key]

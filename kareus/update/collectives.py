@@ -10,7 +10,7 @@ from dataclasses import replace
 from kareus.gpu_model.gpu import Gpu
 from kareus.gpu_model.network import Placement, placement_of
 from kareus.graph.records import Collective, CollectiveKind
-from kareus.model.config import Parallelism
+from kareus.model.config import Parallelism, Sharding
 
 FP32_BYTES = 4
 BF16_BYTES = 2
@@ -91,7 +91,7 @@ def norm_collectives(parallelism: Parallelism, gpu: Gpu, stage: int) -> tuple[Pl
 
 def shards(parallelism: Parallelism) -> bool:
     """Return whether each replica optimizes a shard of the weights."""
-    return parallelism.shard_optimizer and parallelism.dp > 1
+    return parallelism.sharding is not Sharding.NONE and parallelism.dp > 1
 
 
 def _copies(parallelism: Parallelism, stage: int, replicas: range, context: range) -> list[int]:

@@ -26,6 +26,7 @@ from kareus.gpu_model.model import step_cost
 from kareus.gpu_model.network import placed_collective_s
 from kareus.gpu_model.overlap import slowdowns
 from kareus.graph.interleave import block_segments
+from kareus.graph.recomputation import Recomputation
 from kareus.graph.records import BlockGraph, Direction, Operator, OperatorKind, Scope, Segment
 from kareus.model.config import Model, Parallelism
 from kareus.profile.programs import StageShape, chunk_shapes, outer_segments, sequential_steps
@@ -63,8 +64,8 @@ class UpdateSubject(Protocol):
         """The GPU and its node."""
 
     @property
-    def activation_checkpointing(self) -> bool:
-        """Whether a backward recomputes its forward."""
+    def recomputation(self) -> Recomputation:
+        """What a backward recomputes."""
 
     @property
     def split_backward(self) -> bool:
@@ -174,7 +175,7 @@ def _stage_buckets(
         if chunk < config.chunks - 1:
             before_s += (config.parallelism.pp - 1) * backward_s[chunk]
         shape = shapes[stage, chunk]
-        own = buckets_of(graph, shape, _segment_s(config, graph, shape), recompute=config.activation_checkpointing)
+        own = buckets_of(graph, shape, _segment_s(config, graph, shape), recomputation=config.recomputation)
         found += [(scope, before_s + ready * backward_s[chunk]) for scope, ready in own]
         before_s += backward_s[chunk]
     return [(scope, before_s) for scope, _ in found] if config.split_backward else found
@@ -187,11 +188,11 @@ def _window_s(config: UpdateSubject, backward_s: Sequence[float]) -> float:
 
 def _segment_s(config: UpdateSubject, graph: BlockGraph, shape: StageShape) -> dict[Segment, float]:
     """Seconds of each segment of a sequential backward at the maximum clock."""
-    recompute, clock_mhz = config.activation_checkpointing, np.array([float(config.gpu.maximum_clock_mhz)])
+    recomputation, clock_mhz = config.recomputation, np.array([float(config.gpu.maximum_clock_mhz)])
     segments = dict.fromkeys(
         (
             *outer_segments(graph, shape, Direction.BACKWARD),
-            *block_segments(graph, 1, Direction.BACKWARD, recompute=recompute),
+            *block_segments(graph, 1, Direction.BACKWARD, recomputation=recomputation),
         )
     )
     steps = sequential_steps(segments, config.default_collective_sm_count)

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from kareus.graph.interleave import block_segments
+from kareus.graph.recomputation import Recomputation
 from kareus.graph.records import BlockGraph, Direction, Scope, Segment
 from kareus.profile.programs import StageShape, outer_segments
 
@@ -34,7 +35,7 @@ class Slowdown(NamedTuple):
 
 
 def buckets_of(
-    graph: BlockGraph, shape: StageShape, seconds: Mapping[Segment, float], *, recompute: bool
+    graph: BlockGraph, shape: StageShape, seconds: Mapping[Segment, float], *, recomputation: Recomputation
 ) -> tuple[Bucket, ...]:
     """Return the buckets of a chunk in the order in which its backward completes them.
 
@@ -44,10 +45,10 @@ def buckets_of(
         graph: operator graph of a block.
         shape: what of the model the chunk holds.
         seconds: what each segment of a backward takes; only proportions count.
-        recompute: whether the backward recomputes its forward.
+        recomputation: what the backward recomputes.
     """
     outer = outer_segments(graph, shape, Direction.BACKWARD)
-    blocks = block_segments(graph, shape.layers, Direction.BACKWARD, recompute=recompute)
+    blocks = block_segments(graph, shape.layers, Direction.BACKWARD, recomputation=recomputation)
     head, embedding = ([s for s in outer if s.scope is scope] for scope in (Scope.HEAD, Scope.EMBEDDING))
     done_s, buckets, passed = sum(seconds[s] for s in head), [], 0
     if shape.last:

@@ -12,6 +12,8 @@ from typing import Any
 from kareus.artifacts.names import shortened
 from kareus.artifacts.records import content_hash
 from kareus.errors import RefusedWorkloadError
+from kareus.graph.recomputation import Recomputation
+from kareus.model.config import Sharding
 from kareus.partition.config import subject_of
 from kareus.workload.compose import ComposedWorkload
 from kareus.workload.config import Workload
@@ -33,7 +35,7 @@ SHOWN = {
     "sequence_length",
     "num_microbatches",
     "seed",
-    "activation_checkpointing",
+    "recomputation",
     "iteration.include_update",
 }
 """Keys that a name shows by value, besides those of `parallelism`."""
@@ -99,8 +101,8 @@ def _unusual(workload: Workload) -> list[str]:
         f"nmb{workload.num_microbatches}": workload.num_microbatches != USUAL_NUM_MICROBATCHES,
         f"seed{workload.seed}": workload.seed != 0,
         "noupdate": not workload.iteration.include_update,
-        "nockpt": not workload.activation_checkpointing,
-        "shardopt": workload.parallelism.shard_optimizer,
+        f"recompute-{workload.recomputation}": workload.recomputation is not Recomputation.STAGE,
+        f"shard-{workload.parallelism.sharding}": workload.parallelism.sharding is not Sharding.NONE,
         f"layers{'-'.join(map(str, split or ()))}": split is not None and split != _usual_split(workload),
     }
     return [text for text, is_shown in shown.items() if is_shown]

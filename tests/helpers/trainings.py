@@ -17,8 +17,9 @@ from kareus.artifacts.records import content_hash
 from kareus.artifacts.tables import read_table, write_table
 from kareus.cli import main
 from kareus.frontier.tables import MICROBATCH
+from kareus.graph.recomputation import Recomputation
 from kareus.graph.records import UPDATING, Direction, instruction_directions
-from kareus.model.config import Parallelism
+from kareus.model.config import Parallelism, Sharding
 from kareus.partition.config import subject_of
 from kareus.partition.names import instruction_partitions
 from kareus.pipeline.config import PipelineConfig, PipelineSchedule
@@ -64,7 +65,7 @@ def tiny_workload(dp: int = 1, pp: int = 1, tp: int = 1, cp: int = 1, **changes:
     split = (model.num_layers // pp,) * pp
     values = {
         "model": model,
-        "parallelism": Parallelism(dp=dp, pp=pp, tp=tp, cp=cp, layers_per_stage=split, shard_optimizer=False),
+        "parallelism": Parallelism(dp=dp, pp=pp, tp=tp, cp=cp, layers_per_stage=split, sharding=Sharding.NONE),
         "gpu": a100(),
         "testbed": simulated(),
         "protocol": protocol(),
@@ -75,7 +76,7 @@ def tiny_workload(dp: int = 1, pp: int = 1, tp: int = 1, cp: int = 1, **changes:
         "microbatch_size": 2,
         "num_microbatches": 3,
         "sequence_length": 16,
-        "activation_checkpointing": True,
+        "recomputation": Recomputation.STAGE,
         "memory_reserve_gib": 1.0,
         "confirmations": 3,
         "seed": 0,

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kareus.graph.interleave import block_segments
+from kareus.graph.recomputation import Recomputation
 from kareus.graph.records import Batch, Direction, Scope
 from kareus.profile.programs import StageShape, outer_segments
 from kareus.update.reduction import Slowdown, added_time_s, buckets_of
@@ -68,15 +69,15 @@ def test_contention_is_part_of_what_is_added():
     assert added_time_s(1.0, [0.5], [0.2], Slowdown(2.0, 1.5)) == pytest.approx(0.15)
 
 
-@pytest.mark.parametrize("recompute", [True, False])
-def test_buckets_are_ready_in_the_order_of_the_backward(recompute):
+@pytest.mark.parametrize("recomputation", [Recomputation.NONE, Recomputation.FULL, Recomputation.STAGE])
+def test_buckets_are_ready_in_the_order_of_the_backward(recomputation):
     graph = graphs()[Batch.MICROBATCH]
     shape = StageShape(layers=3, first=True, last=True)
     segments = [
         *outer_segments(graph, shape, Direction.BACKWARD),
-        *block_segments(graph, 1, Direction.BACKWARD, recompute=True),
+        *block_segments(graph, 1, Direction.BACKWARD, recomputation=recomputation),
     ]
-    buckets = buckets_of(graph, shape, dict.fromkeys(segments, 1.0), recompute=recompute)
+    buckets = buckets_of(graph, shape, dict.fromkeys(segments, 1.0), recomputation=recomputation)
     assert [b.scope for b in buckets] == [Scope.HEAD, Scope.BLOCK, Scope.BLOCK, Scope.BLOCK, Scope.EMBEDDING]
     assert [b.ready for b in buckets] == sorted(b.ready for b in buckets)
     assert buckets[-1].ready == 1.0
@@ -85,8 +86,16 @@ def test_buckets_are_ready_in_the_order_of_the_backward(recompute):
 def test_no_bucket_of_blocks_is_ready_while_a_forward_is_recomputed():
     graph = graphs()[Batch.MICROBATCH]
     shape = StageShape(layers=2, first=False, last=False)
-    segments = block_segments(graph, 1, Direction.BACKWARD, recompute=True)
-    first, last = buckets_of(graph, shape, dict.fromkeys(segments, 1.0), recompute=True)
+    segments = block_segments(graph, 1, Direction.BACKWARD, recomputation=Recomputation.STAGE)
+    first, last = buckets_of(graph, shape, dict.fromkeys(segments, 1.0), recomputation=Recomputation.STAGE)
     forward, backward = len(graph.forward), len(graph.backward)
     assert first.ready == pytest.approx((2 * forward + backward) / (2 * (forward + backward)))
     assert last.ready == 1.0
+
+
+def test_a_block_that_is_recomputed_by_itself_is_ready_sooner():
+    graph = graphs()[Batch.MICROBATCH]
+    shape = StageShape(layers=2, first=False, last=False)
+    segments = block_segments(graph, 1, Direction.BACKWARD, recomputation=Recomputation.FULL)
+    first, last = buckets_of(graph, shape, dict.fromkeys(segments, 1.0), recomputation=Recomputation.FULL)
+    assert (first.ready, last.ready) == (0.5, 1.0)
