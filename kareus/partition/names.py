@@ -68,9 +68,13 @@ def instruction_partitions(workload: Extracted, direction: Direction, layers: in
     cycles = _CYCLES.get((parallelism.tp > 1, parallelism.cp > 1))
     if cycles is None or workload.microbatch_size % 2 or direction is Direction.WEIGHT_GRADIENT:
         return ()
-    recomputes = direction in RECOMPUTING and workload.recomputation is Recomputation.STAGE
+    recomputes = direction in RECOMPUTING and workload.recomputation.repeats_blocks
     passes = (_FORWARD, direction) if recomputes else (direction,)
-    steps = [(d, *step) for d in passes for step in _cycle(cycles, d) * min(layers, 2)]
+    blocks = min(layers, 2)
+    if workload.recomputation is Recomputation.FULL:
+        steps = [(d, *step) for d in passes for step in _cycle(cycles, d)] * blocks
+    else:
+        steps = [(d, *step) for d in passes for step in _cycle(cycles, d) * blocks]
     in_flight = [None, *(own for _, _, own in steps)]
     names = [
         f"{d}-{segment}-{collective}"
