@@ -11,11 +11,11 @@ from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
-from torch.distributed.pipelining.schedules import _batch_p2p
 
 from kareus.graph.records import CollectiveKind
 from kareus.model.communication import Communicator
 from kareus.runtime.chunk_stage import Shapes, StagePlace
+from kareus.runtime.messages import begin
 from kareus.workload.config import Workload
 from kareus.workload.memory import BF16_BYTES
 
@@ -83,5 +83,4 @@ def connect_stages(place: StagePlace, shapes: Shapes, chunks: int) -> None:
                 sends = place.stage == sender
                 peer = dist.get_global_rank(place.group, receiver if sends else sender)
                 operation = dist.P2POp(dist.isend if sends else dist.irecv, boundary, peer, place.group)
-                for work in _batch_p2p([operation]):
-                    work.wait()
+                begin(operation, place.backward_group).wait()

@@ -149,7 +149,13 @@ def check_case(rank: int, of: Case) -> None:
     follower = Watching(planned_steps(workload, None, place.stage), DryClocks(), lambda: None)
     pipeline = Pipeline(
         models,
-        StagePlace(stage=place.stage, stages=parallelism.pp, group=groups.pipeline, device=torch.device("cpu")),
+        StagePlace(
+            stage=place.stage,
+            stages=parallelism.pp,
+            group=groups.pipeline,
+            backward_group=groups.pipeline_backward,
+            device=torch.device("cpu"),
+        ),
         Shapes(
             num_microbatches=workload.num_microbatches,
             microbatch_size=workload.microbatch_size,

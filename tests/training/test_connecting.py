@@ -46,7 +46,7 @@ def check_connecting(rank: int) -> None:
 
     dist.P2POp.__init__ = note  # type: ignore[method-assign]
     shapes = Shapes(num_microbatches=3, microbatch_size=2, tokens=16, hidden_size=32, dtype=torch.float32)
-    place = StagePlace(stage=rank, stages=2, group=group, device=device)
+    place = StagePlace(stage=rank, stages=2, group=group, backward_group=group, device=device)
     once = ["send", "receive"] if rank == 0 else ["receive", "send"]
     for chunks, expected in ((1, once), (2, once + once[::-1])):
         sizes.clear()
