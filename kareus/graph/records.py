@@ -18,7 +18,7 @@ class CollectiveKind(StrEnum):
 
 
 class Direction(StrEnum):
-    """Direction of a pass through the model; with a stage and a microbatch, that of an instruction."""
+    """Direction of an instruction; each is one pass of a microbatch through the layers of a stage."""
 
     FORWARD = "forward"
     BACKWARD = "backward"

@@ -41,7 +41,7 @@ def from_parts(tensors: Mapping[str, Tensor], plain: Any) -> Any:
 def _split(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
     if isinstance(value, Tensor):
         if path in tensors:
-            raise TypeError(f"{path}: names two tensors")
+            raise TypeError(f"{path}: two tensors have this name")
         tensors[path] = value.detach().to("cpu", copy=True).contiguous()  # safetensors refuses tied tensors
         return {_TENSOR: path}
     if isinstance(value, Mapping):
