@@ -1,4 +1,4 @@
-"""One rank of a training, from the rendezvous with the others to the last checkpoint."""
+"""One rank of a training: it joins the process group, runs all iterations, and writes the last checkpoint."""
 
 import contextlib
 import os

@@ -157,7 +157,7 @@ def test_a_program_that_does_not_fit_is_told_in_one_line(runs_out, tmp_path, mon
 
     monkeypatch.setattr(Executor, runs_out, run_out)
     rank = Rank(cuda_worker.fake_device(tmp_path, 0), ClockPolicy.DEFAULT, cpu_executor)
-    with pytest.raises(DeviceError, match=r"^GPU-0: alone does not fit into the memory of Fake; end what else runs"):
+    with pytest.raises(DeviceError, match=r"^GPU-0: alone does not fit into the memory of Fake; end other processes"):
         rank.load(to_plain(ALONE))
         rank.execute(1)
 
