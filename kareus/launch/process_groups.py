@@ -11,7 +11,9 @@ from kareus.launch.mesh import MeshCoordinate, rank_of
 from kareus.launch.rendezvous import Rendezvous
 from kareus.model.communication import Communicator, Mesh
 from kareus.model.communicators.choice import Library, make_communicator
+from kareus.model.communicators.nccl import nccl_options
 from kareus.model.config import Parallelism, Sharding
+from kareus.workload.communicators import MESSAGE_CHANNELS, SUM_CHANNELS
 from kareus.workload.config import Workload
 
 BYTES_PER_VALUE = 2
@@ -101,9 +103,9 @@ def make_process_groups(
             cp=make_communicator(library, "cp", context, scratch_bytes),
         ),
         data=None if sharded else make_communicator(of_weights, "dp", replicas, scratch_bytes),
-        pipeline=_group(stages, of_sums, "pp"),
-        pipeline_backward=_group(stages, of_sums, "pp-backward"),
-        tensor=_group(tensor, of_sums, "tp-sums") if parallelism.tp > 1 else None,
+        pipeline=_group(stages, of_sums, "pp", MESSAGE_CHANNELS),
+        pipeline_backward=_group(stages, of_sums, "pp-backward", MESSAGE_CHANNELS),
+        tensor=_group(tensor, of_sums, "tp-sums", SUM_CHANNELS) if parallelism.tp > 1 else None,
         tied_embeddings=make_communicator(of_sums, "ends", [stages[0], stages[-1]], 0) if holds_tied else None,
         optimizer_shards=_group(replicas, of_sums, "sharers") if sharded and parallelism.dp > 1 else None,
     )
@@ -116,7 +118,11 @@ def sum_over_ranks(*values: float) -> list[float]:
     return [float(value) for value in total]
 
 
-def _group(ranks: Sequence[int], library: Library, name: str) -> dist.ProcessGroup:
-    group = dist.new_group(list(ranks), backend=str(library), use_local_synchronization=True, group_desc=name)
+def _group(ranks: Sequence[int], library: Library, name: str, channels: int | None = None) -> dist.ProcessGroup:
+    """Make the group of `ranks`; NCCL gives it that number of channels, as `kareus.workload.communicators` counts."""
+    options = nccl_options(channels) if channels is not None and library is Library.NCCL else None
+    group = dist.new_group(
+        list(ranks), backend=str(library), pg_options=options, use_local_synchronization=True, group_desc=name
+    )
     assert isinstance(group, dist.ProcessGroup)
     return group
