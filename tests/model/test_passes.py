@@ -14,15 +14,15 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from kareus.model.block import Block, through
 from kareus.model.communication import Mesh
 from kareus.model.communicators.loopback import LoopbackCommunicator
-from kareus.model.config import Parallelism
+from kareus.model.config import Parallelism, Sharding
 from kareus.model.layers import rotary_table
 from kareus.model.passes import CollectiveCall, Pass, Tape, backward_pass, forward_pass
 from kareus.model.shards import shard_of
 from kareus.model.steps import steps_of
 
 MODEL = small_model(qk_norm=True)
-ALONE = Parallelism(dp=1, pp=1, tp=1, cp=1, layers_per_stage=(2,), shard_optimizer=False)
-TWO_BY_TWO = Parallelism(dp=1, pp=1, tp=2, cp=2, layers_per_stage=(2,), shard_optimizer=False)
+ALONE = Parallelism(dp=1, pp=1, tp=1, cp=1, layers_per_stage=(2,), sharding=Sharding.NONE)
+TWO_BY_TWO = Parallelism(dp=1, pp=1, tp=2, cp=2, layers_per_stage=(2,), sharding=Sharding.NONE)
 
 
 class Watched(LoopbackCommunicator):
