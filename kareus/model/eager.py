@@ -124,6 +124,13 @@ def exponentials(logits: Tensor, maximum: Tensor, rows: Tensor, mine: Tensor) ->
     return total, logits.gather(-1, rows.unsqueeze(-1)).squeeze(-1).float() * mine
 
 
+def log_sum_exp(logits: Tensor, rows: Tensor, mine: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the log-sum-exp of each token's logits, and the logit of its label."""
+    maximum = logits.amax(-1).float()
+    total, labelled = exponentials(logits, maximum, rows, mine)
+    return total.log() + maximum, labelled
+
+
 def cross_entropy_backward_(logits: Tensor, log_sum_exp: Tensor, rows: Tensor, mine: Tensor, factor: Tensor) -> None:
     """See `kareus.model.fused`."""
     softmax = (logits.float() - log_sum_exp.unsqueeze(-1)).exp()

@@ -39,16 +39,18 @@ class _CrossEntropy(Function):
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, labels: Tensor, group: Communicator | None) -> Tensor:
-        maximum = logits.amax(-1).float()
-        all_reduce(maximum, group, dist.ReduceOp.MAX)
-        rows, mine = _own_rows(labels, logits, group)
-        total, labelled = fused.exponentials(logits, maximum, rows, mine)
-        all_reduce(total, group)
-        all_reduce(labelled, group)
-        log_sum_exp = total.log() + maximum
+        if group is None:
+            loss, log_sum_exp = fused.cross_entropy(logits, *_own_rows(labels, logits, group))
+        else:
+            maximum = fused.maxima(logits)
+            all_reduce(maximum, group, dist.ReduceOp.MAX)
+            total, labelled = fused.exponentials(logits, maximum, *_own_rows(labels, logits, group))
+            all_reduce(total, group)
+            all_reduce(labelled, group)
+            loss, log_sum_exp = fused.mean_loss(total, labelled, maximum)
         ctx.save_for_backward(logits, labels, log_sum_exp)
         ctx.group = group
-        return (log_sum_exp - labelled).mean()
+        return loss
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:

@@ -140,6 +140,11 @@ def swiglu_backward(gradient: Tensor, gate_up: Tensor) -> Tensor:
     return result
 
 
+def maxima(logits: Tensor) -> Tensor:
+    """Return the largest logit of each token here, [..., rows of the vocabulary] to [...], fp32; one PyTorch kernel."""
+    return logits.amax(-1).float()
+
+
 def exponentials(logits: Tensor, maximum: Tensor, rows: Tensor, mine: Tensor) -> tuple[Tensor, Tensor]:
     """Return the sum of exp(logit - maximum) of each token, and the logit of its label, 0 where that is not here.
 
@@ -151,6 +156,27 @@ def exponentials(logits: Tensor, maximum: Tensor, rows: Tensor, mine: Tensor) ->
     """
     result: tuple[Tensor, Tensor] = _implementation(logits.device.type).exponentials(logits, maximum, rows, mine)
     return result
+
+
+def mean_loss(total: Tensor, labelled: Tensor, maximum: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the mean cross-entropy over tokens and the log-sum-exp of each; a few kernels over one number a token.
+
+    Args:
+        total: sum of exponentials over the whole vocabulary, [...], fp32.
+        labelled: logit of the label, [...].
+        maximum: largest logit, [...].
+    """
+    log_sum_exp = total.log() + maximum
+    return (log_sum_exp - labelled).mean(), log_sum_exp
+
+
+def cross_entropy(logits: Tensor, rows: Tensor, mine: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the mean cross-entropy and the log-sum-exp of each token, where one GPU has the whole vocabulary.
+
+    Logits are read once; see `exponentials` for the arguments.
+    """
+    log_sum_exp, labelled = _implementation(logits.device.type).log_sum_exp(logits, rows, mine)
+    return (log_sum_exp - labelled).mean(), log_sum_exp
 
 
 def cross_entropy_backward_(logits: Tensor, log_sum_exp: Tensor, rows: Tensor, mine: Tensor, factor: Tensor) -> None:

@@ -138,6 +138,16 @@ def exponentials(logits: Tensor, maximum: Tensor, rows: Tensor, mine: Tensor) ->
     return total, labelled
 
 
+def log_sum_exp(logits: Tensor, rows: Tensor, mine: Tensor) -> tuple[Tensor, Tensor]:
+    """See `kareus.model.eager`."""
+    result = torch.empty(rows.shape, dtype=torch.float32, device=logits.device)
+    labelled = torch.empty_like(result)
+    _log_sum_exp[(rows.numel(),)](
+        logits, rows, mine, result, labelled, logits.shape[-1], SPAN=4 * SPAN, num_warps=_warps(4 * SPAN)
+    )
+    return result, labelled
+
+
 def cross_entropy_backward_(logits: Tensor, log_sum_exp: Tensor, rows: Tensor, mine: Tensor, factor: Tensor) -> None:
     """See `kareus.model.fused`."""
     size = logits.shape[-1]
@@ -559,6 +569,28 @@ def _exponentials(logits, maximum, rows, mine, total, labelled, size, SPAN: tl.c
         summed += tl.exp(logit - largest)
         found += tl.where(inside & held & (column == label), logit, 0.0)
     tl.store(total + token, tl.sum(summed, 0))
+    tl.store(labelled + token, tl.sum(found, 0))
+
+
+@triton.jit
+def _log_sum_exp(logits, rows, mine, result, labelled, size, SPAN: tl.constexpr):
+    """As `_exponentials`, with the largest logit so far of every lane, by which its sum is scaled (online softmax)."""
+    token = tl.program_id(0).to(tl.int64)
+    label = tl.load(rows + token)
+    held = tl.load(mine + token) != 0
+    largest = tl.full([SPAN], -3.0e38, tl.float32)
+    summed = tl.zeros([SPAN], tl.float32)
+    found = tl.zeros([SPAN], tl.float32)
+    for start in range(0, size, SPAN):
+        column = start + tl.arange(0, SPAN)
+        inside = column < size
+        logit = tl.load(logits + token * size + column, mask=inside, other=-float("inf")).to(tl.float32)
+        larger = tl.maximum(largest, logit)
+        summed = summed * tl.exp(largest - larger) + tl.exp(logit - larger)
+        largest = larger
+        found += tl.where(inside & held & (column == label), logit, 0.0)
+    maximum = tl.max(largest, 0)
+    tl.store(result + token, tl.log(tl.sum(summed * tl.exp(largest - maximum), 0)) + maximum)
     tl.store(labelled + token, tl.sum(found, 0))
 
 

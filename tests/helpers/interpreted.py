@@ -108,6 +108,9 @@ def cross_entropy(dtype: torch.dtype, tokens: int, size: int, first: int) -> Non
     found = fused_kernels.exponentials(logits, maximum, rows, mine)
     for name, own, other in zip(("sum", "label"), found, eager.exponentials(logits, maximum, rows, mine), strict=True):
         same(own, other, torch.float32, name)
+    once = fused_kernels.log_sum_exp(logits, rows, mine)
+    for name, own, other in zip(("log-sum-exp", "label"), once, eager.log_sum_exp(logits, rows, mine), strict=True):
+        same(own, other, torch.float32, name)
     own, other = logits.clone(), logits.clone()
     kept = (found[0].log() + maximum, rows, mine, torch.tensor(0.3))
     fused_kernels.cross_entropy_backward_(own, *kept)
