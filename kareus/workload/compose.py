@@ -86,7 +86,7 @@ def compose_file(name: str, config_dir: Path) -> dict[str, Any]:
 
 @lru_cache(maxsize=KEPT)
 def _file(content: str, name: str) -> dict[str, Any]:
-    """The values of a file of a group, in the folder of that content, which Hydra has been given; change only copies."""
+    """The values of a file of a group, of the folder that Hydra has been given; change only copies."""
     values = OmegaConf.to_container(hydra_compose(name), resolve=True, throw_on_missing=True)
     return {str(key): value for key, value in values.items()} if isinstance(values, dict) else {}
 
