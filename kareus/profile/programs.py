@@ -9,6 +9,7 @@ from enum import StrEnum
 
 from kareus.graph.interleave import Pair, block_segments, interleave, partition_of
 from kareus.graph.program import Program, Step
+from kareus.graph.recomputation import Recomputation, block_backward
 from kareus.graph.records import TRACED, Batch, BlockGraph, Direction, Partition, Scope, Segment
 from kareus.graph.split_backward import pass_segments
 from kareus.schedule.records import Choice
@@ -76,7 +77,11 @@ def profiled_executions(graphs: Mapping[Batch, BlockGraph], direction: Direction
 
 
 def component_programs(
-    graphs: Mapping[Batch, BlockGraph], default_sm_count: int, directions: Sequence[Direction] = TRACED
+    graphs: Mapping[Batch, BlockGraph],
+    default_sm_count: int,
+    directions: Sequence[Direction] = TRACED,
+    *,
+    recomputation: Recomputation,
 ) -> dict[str, Program]:
     """Return the programs of every non-partition component, by name.
 
@@ -91,7 +96,7 @@ def component_programs(
     if Batch.NANOBATCH in graphs:
         inner = graphs[Batch.NANOBATCH]
         for direction in composed:
-            own = pass_segments(inner.forward, inner.backward, direction)
+            own = pass_segments(inner.forward, block_backward(inner, recomputation), direction)
             first, last = own[0], own[-1]
             if last.collective is not None:
                 alone = Step(operators=first.operators)
@@ -123,7 +128,7 @@ def instruction_program(
     direction: Direction,
     execution: Execution,
     *,
-    recompute: bool,
+    recomputation: Recomputation,
     default_sm_count: int,
     choices: Sequence[Choice] = (),
 ) -> Program:
@@ -134,14 +139,14 @@ def instruction_program(
         shape: shape of the stage, or of its chunk.
         direction: direction of the instruction.
         execution: execution model of the instruction.
-        recompute: whether a backward recomputes its forward.
+        recomputation: what a backward recomputes.
         default_sm_count: SMs of collectives that nothing is chosen for.
         choices: one for each partition under `overlap`.
     """
     outer = outer_segments(graphs[Batch.MICROBATCH], shape, direction)
     before, after = _around(outer, direction)
     batch = Batch.MICROBATCH if execution is Execution.SEQUENTIAL else Batch.NANOBATCH
-    segments = block_segments(graphs[batch], shape.layers, direction, recompute=recompute)
+    segments = block_segments(graphs[batch], shape.layers, direction, recomputation=recomputation)
     if execution is Execution.SEQUENTIAL:
         middle = sequential_steps(segments, default_sm_count)
     else:
