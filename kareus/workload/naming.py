@@ -93,6 +93,7 @@ def _unusual(workload: Workload) -> list[str]:
         f"seed{workload.seed}": workload.seed != 0,
         "nockpt": not workload.activation_checkpointing,
         "shardopt": workload.parallelism.shard_optimizer,
+        "seqpar": workload.parallelism.token_shards > 1,
         f"layers{'-'.join(map(str, split or ()))}": split is not None and split != _usual_split(workload),
     }
     return [text for text, is_shown in shown.items() if is_shown]

@@ -19,7 +19,7 @@ from kareus.model.shards import shard_of
 from kareus.model.steps import as_tuple, steps_of
 
 MODEL = small_model(qk_norm=True)
-TWO_BY_TWO = Parallelism(dp=1, pp=1, tp=2, cp=2, layers_per_stage=(2,), shard_optimizer=False)
+TWO_BY_TWO = Parallelism(dp=1, pp=1, tp=2, cp=2, layers_per_stage=(2,), shard_optimizer=False, sequence_parallel=False)
 
 
 class Watched(LoopbackCommunicator):

@@ -69,7 +69,9 @@ class Extracted:
 
 
 def degrees(tp: int, cp: int) -> Parallelism:
-    return Parallelism(dp=1, pp=2, tp=tp, cp=cp, layers_per_stage=(14, 14), shard_optimizer=False)
+    return Parallelism(
+        dp=1, pp=2, tp=tp, cp=cp, layers_per_stage=(14, 14), shard_optimizer=False, sequence_parallel=False
+    )
 
 
 def graphs(model: Model, tp: int, cp: int, microbatch_size: int = 8) -> dict[Batch, BlockGraph]:

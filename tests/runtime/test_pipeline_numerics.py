@@ -30,7 +30,8 @@ from kareus.partition.detect import detect_partitions
 from kareus.pipeline.config import PipelineConfig, PipelineSchedule
 from kareus.profile.programs import Execution, chunk_shapes, stage_shapes
 from kareus.runtime.actions import actions_of
-from kareus.runtime.chunk_stage import ChunkStage, Shapes, StagePlace
+from kareus.runtime.boundary import boundary_shapes
+from kareus.runtime.chunk_stage import ChunkStage, StagePlace
 from kareus.runtime.follower import PlanFollower, PlannedStep, planned_steps
 from kareus.runtime.pipeline import Pipeline
 from kareus.runtime.schedules import MicrobatchSchedule, Schedule
@@ -148,14 +149,14 @@ def check_case(rank: int, of: Case) -> None:
     follower = Watching(planned_steps(workload, None, place.stage), DryClocks(), lambda: None)
     pipeline = Pipeline(
         models,
-        StagePlace(stage=place.stage, stages=parallelism.pp, group=groups.pipeline, device=torch.device("cpu")),
-        Shapes(
-            num_microbatches=workload.num_microbatches,
-            microbatch_size=workload.microbatch_size,
-            tokens=workload.sequence_length // parallelism.cp,
-            hidden_size=workload.model.hidden_size,
-            dtype=torch.float32,
+        StagePlace(
+            stage=place.stage,
+            stages=parallelism.pp,
+            group=groups.pipeline,
+            device=torch.device("cpu"),
+            tensor=groups.mesh.tp,
         ),
+        boundary_shapes(workload, torch.float32),
         actions_of(workload, None),
         scheduled,
         follower,

@@ -24,7 +24,9 @@ CPU = torch.device("cpu")
 
 @cache
 def small_graphs(tp, cp):
-    degrees = Parallelism(dp=1, pp=1, tp=tp, cp=cp, layers_per_stage=(2,), shard_optimizer=False)
+    degrees = Parallelism(
+        dp=1, pp=1, tp=tp, cp=cp, layers_per_stage=(2,), shard_optimizer=False, sequence_parallel=False
+    )
     return extract(small_model(qk_norm=True), degrees, 2, 16)
 
 

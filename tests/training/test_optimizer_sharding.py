@@ -219,7 +219,7 @@ def test_a_sharded_training_resumes_exactly_and_exports(tmp_path: Path) -> None:
     ("other", "said"),
     [
         (
-            sharing(tiny_workload(dp=2), shard_optimizer=False),
+            sharing(tiny_workload(dp=2), shard_optimizer=False, sequence_parallel=False),
             OTHER,
         ),
         (sharing(tiny_workload(pp=2)), OTHER),

@@ -66,7 +66,7 @@ def test_every_form_of_sweep_lists_its_values(override: str, values: list[object
         ("gpu=b200", f"gpu=b200: unknown option; allowed: {GPUS}."),
         (
             "parallelism.foo=3",
-            "parallelism.foo=3: unknown key; parallelism has: cp, dp, layers_per_stage, pp, shard_optimizer, tp.",
+            "parallelism.foo=3: unknown key; parallelism has: cp, dp, layers_per_stage, pp, sequence_parallel, shard_optimizer, tp.",
         ),
         (
             "campaign=paper",
