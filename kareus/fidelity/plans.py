@@ -74,8 +74,8 @@ def _options(subject: Subject) -> dict[str, OptionsByClock]:
     """Non-dominated ways to run every partition."""
     if Batch.NANOBATCH not in subject.graphs:
         return {}
-    recompute = subject.workload.activation_checkpointing
-    partitions = detect_partitions(subject.graphs[Batch.NANOBATCH], recompute=recompute)
+    recomputation = subject.workload.recomputation
+    partitions = detect_partitions(subject.graphs[Batch.NANOBATCH], recomputation=recomputation)
     return {partition.name: _partition_options(subject, partition) for partition in partitions}
 
 

@@ -73,7 +73,7 @@ def subject(scenario: Scenario, overrides: tuple[str, ...], config_dir: Path) ->
                 shape,
                 direction,
                 execution,
-                recompute=workload.activation_checkpointing,
+                recomputation=workload.recomputation,
                 default_sm_count=workload.testbed.default_collective_sm_count,
             )
         )

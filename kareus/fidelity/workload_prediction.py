@@ -174,7 +174,7 @@ def _instruction_costs(
                 shape,
                 direction,
                 execution if execution in possible else Execution.SEQUENTIAL,
-                recompute=workload.activation_checkpointing,
+                recomputation=workload.recomputation,
                 default_sm_count=workload.testbed.default_collective_sm_count,
             )
             by_shape[shape, direction] = instruction_cost(workload.gpu, program, direction, clock_mhz, known)

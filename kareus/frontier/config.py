@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from kareus.artifacts.configuration import narrowed
 from kareus.artifacts.records import content_hash
 from kareus.gpu_model.gpu import Gpu
+from kareus.graph.recomputation import Recomputation
 from kareus.model.config import Model, Parallelism
 
 
@@ -17,7 +18,7 @@ class FrontierSlice:
     gpu: Gpu
     microbatch_size: int
     sequence_length: int
-    activation_checkpointing: bool
+    recomputation: Recomputation
     split_backward: bool
     chunks: int
 

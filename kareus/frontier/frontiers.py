@@ -91,7 +91,7 @@ def frontiers_of(
                     graphs[Batch.MICROBATCH],
                     shape,
                     direction,
-                    recompute=config.activation_checkpointing,
+                    recomputation=config.recomputation,
                 )
                 for name in (*makeup.edges, *makeup.outer):
                     _check_clocks("components", name, components.get(name, ()), config)

@@ -32,7 +32,7 @@ class Direction(StrEnum):
 TRACED = (Direction.FORWARD, Direction.BACKWARD)
 """Directions of which segments are extracted."""
 RECOMPUTING = (Direction.BACKWARD, Direction.INPUT_GRADIENT)
-"""Directions that run their forward again first, with activation checkpointing."""
+"""Directions that recompute their forward, where anything is recomputed."""
 
 
 def instruction_directions(*, split_backward: bool) -> tuple[Direction, ...]:

@@ -1,6 +1,7 @@
 """The network that is trained and the degrees of parallelism: the records of Hydra groups `model` and `parallelism`."""
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 from kareus.artifacts.names import check_product
 from kareus.artifacts.ranges import within
@@ -85,6 +86,15 @@ class Model:
             )
 
 
+class Sharding(StrEnum):
+    """What of the model states data-parallel replicas share out instead of holding it whole (ZeRO, SC 2020)."""
+
+    NONE = "none"
+    """Nothing."""
+    OPTIMIZER = "optimizer"
+    """Master weights and moments of the optimizer (ZeRO stage 1)."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parallelism:
     """Degrees of parallelism; their product is the number of GPUs."""
@@ -99,8 +109,8 @@ class Parallelism:
     """GPUs that share every sequence (context parallelism: keys and values are gathered)."""
     layers_per_stage: tuple[int, ...] | None
     """Blocks on each stage; null takes the model's split for `pp`, or computes one. Always set once resolved."""
-    shard_optimizer: bool
-    """Whether optimizer states are sharded over the data-parallel replicas."""
+    sharding: Sharding
+    """What of the model states the data-parallel replicas share out among themselves."""
     sequence_parallel: bool = True
     """Whether the GPUs of a tensor-parallel group share the tokens between its matrix products (sequence parallelism):
     an all-gather before and a reduce-scatter after them replace an all-reduce. Resolved to false where tp is 1."""

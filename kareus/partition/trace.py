@@ -23,7 +23,7 @@ from kareus.graph.records import Direction
 from kareus.model.block import Block
 from kareus.model.communication import Mesh
 from kareus.model.communicators.process_group import ProcessGroupCommunicator
-from kareus.model.config import Model, Parallelism
+from kareus.model.config import Model, Parallelism, Sharding
 from kareus.model.ends import Embedding, Head
 from kareus.model.layers import rotary_table
 from kareus.model.shards import Shard, shard_of
@@ -71,7 +71,7 @@ def trace_structure(structure: Structure, dimensions: Dimensions) -> Trace:
         tp=2 if structure.tensor_parallel else 1,
         cp=structure.cp,
         layers_per_stage=None,
-        shard_optimizer=False,
+        sharding=Sharding.NONE,
     )
     return _record(_stand_in(structure, head_dim), shard, parallelism, dimensions.batch)
 

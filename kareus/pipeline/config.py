@@ -6,6 +6,7 @@ from enum import StrEnum
 from kareus.artifacts.ranges import check_within, within
 from kareus.errors import ConfigError
 from kareus.gpu_model.gpu import Gpu
+from kareus.graph.recomputation import Recomputation
 from kareus.model.config import Model, Parallelism
 
 MOST_DEADLINES = 1000
@@ -60,7 +61,7 @@ class PipelineSlice:
     microbatch_size: int
     num_microbatches: int
     sequence_length: int
-    activation_checkpointing: bool
+    recomputation: Recomputation
 
     @property
     def split_backward(self) -> bool:

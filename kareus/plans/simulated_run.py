@@ -84,7 +84,7 @@ def _costs(
                 shape,
                 key.direction,
                 i.execution,
-                recompute=workload.activation_checkpointing,
+                recomputation=workload.recomputation,
                 default_sm_count=workload.testbed.default_collective_sm_count,
                 choices=i.partitions,
             )

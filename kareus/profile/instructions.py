@@ -91,7 +91,7 @@ def _instruction_programs(graphs: dict[Batch, BlockGraph], config: ProfileSlice)
             shape,
             direction,
             execution,
-            recompute=config.activation_checkpointing,
+            recomputation=config.recomputation,
             default_sm_count=config.testbed.default_collective_sm_count,
         )
         for (stage, chunk), shape in chunk_shapes(config.parallelism.split, config.chunks).items()

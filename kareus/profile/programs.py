@@ -9,6 +9,7 @@ from enum import StrEnum
 
 from kareus.graph.interleave import Pair, block_segments, interleave, partition_of
 from kareus.graph.program import Program, Step
+from kareus.graph.recomputation import Recomputation
 from kareus.graph.records import TRACED, Batch, BlockGraph, Direction, Partition, Scope, Segment
 from kareus.graph.split_backward import pass_segments
 from kareus.schedule.records import Choice
@@ -123,7 +124,7 @@ def instruction_program(
     direction: Direction,
     execution: Execution,
     *,
-    recompute: bool,
+    recomputation: Recomputation,
     default_sm_count: int,
     choices: Sequence[Choice] = (),
 ) -> Program:
@@ -134,14 +135,14 @@ def instruction_program(
         shape: shape of the stage, or of its chunk.
         direction: direction of the instruction.
         execution: execution model of the instruction.
-        recompute: whether a backward recomputes its forward.
+        recomputation: what a backward recomputes.
         default_sm_count: SMs of collectives that nothing is chosen for.
         choices: one for each partition under `overlap`.
     """
     outer = outer_segments(graphs[Batch.MICROBATCH], shape, direction)
     before, after = _around(outer, direction)
     batch = Batch.MICROBATCH if execution is Execution.SEQUENTIAL else Batch.NANOBATCH
-    segments = block_segments(graphs[batch], shape.layers, direction, recompute=recompute)
+    segments = block_segments(graphs[batch], shape.layers, direction, recomputation=recomputation)
     if execution is Execution.SEQUENTIAL:
         middle = sequential_steps(segments, default_sm_count)
     else:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from kareus.errors import EngineError
 from kareus.graph.interleave import Pair, block_segments, interleave, partition_of
+from kareus.graph.recomputation import Recomputation
 from kareus.graph.records import RECOMPUTING, BlockGraph, CollectiveKind, Direction, Segment
 from kareus.plans.document import Plan, PlannedInstruction
 from kareus.profile.programs import Execution
@@ -69,7 +70,7 @@ def turns_of(
     layers: int,
     direction: Direction,
     *,
-    recompute: bool,
+    recomputation: Recomputation,
     default_sm_count: int | None,
 ) -> tuple[Turn, ...]:
     """Turns of two staggered nanobatches through `layers` blocks.
@@ -80,14 +81,14 @@ def turns_of(
         graph: operator graph of the block; only names and order are read, so that any batch will do.
         layers: blocks of the stage.
         direction: of the instruction.
-        recompute: whether a backward recomputes its forward.
+        recomputation: what a backward recomputes.
         default_sm_count: SMs of a collective that no choice is made for.
 
     Raises:
         EngineError: a choice is missing, or names an operator that its partition lacks.
     """
     choices = {choice.partition: choice for choice in schedule.choices}
-    pairs = interleave(block_segments(graph, layers, direction, recompute=recompute))
+    pairs = interleave(block_segments(graph, layers, direction, recomputation=recomputation))
     overlaps = schedule.execution is Execution.OVERLAP
     return tuple(
         _turn(pair, pair.segment, choices if overlaps else None, default_sm_count) for pair in pairs if pair.segment

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.autograd import Function
 
 from kareus.errors import EngineError
+from kareus.graph.recomputation import Recomputation
 from kareus.graph.records import BlockGraph, Direction
 from kareus.model.block import Block
 from kareus.model.communication import Mesh
@@ -56,7 +57,7 @@ class StageModel(nn.Module):
         shape: StageShape,
         dtype: torch.dtype,
         *,
-        recompute: bool,
+        recomputation: Recomputation,
         graph: BlockGraph | None = None,
         default_sm_count: int | None = None,
     ) -> None:
@@ -68,7 +69,7 @@ class StageModel(nn.Module):
             mesh: communicators of the blocks.
             shape: what of the model the stage holds.
             dtype: of weights and activations.
-            recompute: whether backward recomputes the forward of the blocks (activation checkpointing).
+            recomputation: what a backward recomputes of the forward of the blocks.
             graph: operator graph of a block, which schedules refer to; None if all are sequential.
             default_sm_count: SMs of collectives that no schedule decides; None leaves them to the library.
         """
@@ -81,7 +82,7 @@ class StageModel(nn.Module):
         cosine, sine = rotary_table(model, shard.tokens, mesh.cp)
         self.register_buffer("cosine", cosine, persistent=False)
         self.register_buffer("sine", sine, persistent=False)
-        self.recompute = recompute
+        self.recomputation = recomputation
         self._graph = graph
         self._default_sm_count = default_sm_count
         self._steps = steps_of(block for block in self.blocks if isinstance(block, Block))
@@ -119,7 +120,7 @@ class StageModel(nn.Module):
         Without recomputation the nanobatches of backward are those that forward recorded: if either of the two
         instructions splits the microbatch, both do, and a sequential one runs its nanobatches one after the other.
         """
-        keeps_tapes = record and not self.recompute
+        keeps_tapes = record and self.recomputation is not Recomputation.STAGE
         splits = schedule.forward.splits or (keeps_tapes and schedule.backward.splits)
         parts = _parts(hidden, splits=splits)
         tapes: list[Tape] | None = [[] for _ in parts] if keeps_tapes else None
@@ -187,7 +188,7 @@ class StageModel(nn.Module):
                 self._graph,
                 len(self.blocks),
                 direction,
-                recompute=self.recompute,
+                recomputation=self.recomputation,
                 default_sm_count=self._default_sm_count,
             )
         return self._turns[key]

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from kareus.artifacts.ranges import within
 from kareus.errors import ConfigError
 from kareus.gpu_model.gpu import Gpu
+from kareus.graph.recomputation import Recomputation
 from kareus.model.config import MOST_TOKENS, Model, Parallelism
 from kareus.pipeline.config import PipelineConfig
 from kareus.profile.config import MeasurementProtocol
@@ -50,8 +51,8 @@ class Workload:
     """Microbatches of one pipeline in one iteration."""
     sequence_length: int
     """Tokens of a sequence."""
-    activation_checkpointing: bool
-    """Whether a backward recomputes its forward instead of keeping activations."""
+    recomputation: Recomputation
+    """What a backward recomputes of its forward instead of keeping it."""
     memory_reserve_gib: float
     """The one calibrated term of the memory estimate: what CUDA, NCCL and fragmentation take."""
     confirmations: int

@@ -7,7 +7,7 @@ tokens of them alone: of what a norm gives to a matrix product too, which is gat
 Whole are what is gathered for one sublayer at a time, what a split backward keeps for its weight gradients, which have
 no collectives, and the input of the LM head, small beside the logits.
 
-With activation checkpointing a stage keeps its input for each microbatch in flight, and a backward first recomputes
+With recomputation of the stage a stage keeps its input for each microbatch in flight, and a backward first recomputes
 the whole forward of its stage ("a recomputed forward plus a backward"), so that all blocks' activations of one
 microbatch are held at once. The out-of-memory rows of the paper (table 3) confirm it: with them held, any reserve from
 2.8 to 8.2 GiB separates the rows that ran from those that did not; with one checkpoint and recomputation for each block
@@ -24,7 +24,8 @@ starts: block by block it frees at least as much as it adds for the weight gradi
 from dataclasses import dataclass
 
 from kareus.errors import RefusedWorkloadError
-from kareus.model.config import Model, Parallelism
+from kareus.graph.recomputation import Recomputation
+from kareus.model.config import Model, Parallelism, Sharding
 from kareus.workload.config import Workload
 from kareus.workload.pipelining import most_delayed, most_in_flight, most_received_ahead
 
@@ -44,9 +45,9 @@ class MemoryEstimate:
     weights_gib: float
     gradients_gib: float
     optimizer_gib: float
-    """Master weights and both moments; sharded over data-parallel replicas with `shard_optimizer`."""
+    """Master weights and both moments; shared out over data-parallel replicas where they are sharded."""
     in_flight_gib: float
-    """Tensors that wait for their backward: stage inputs with activation checkpointing, else all; and what waits for
+    """Tensors that wait for their backward: stage inputs with recomputation of the stage, else all; and what waits for
     its weight gradients, where they are computed later."""
     transfers_gib: float
     """Buffers of point-to-point communication: tensors received ahead, and one being sent."""
@@ -96,7 +97,7 @@ def _stage(workload: Workload, stage: int, layers: int) -> MemoryEstimate:
     forward = layers // workload.chunks * (boundary + block_activation_bytes(model, parallelism, tokens))
     is_last = stage == parallelism.pp - 1
     in_flight, passing = most_in_flight(workload, stage), most_received_ahead(workload, stage) + 1
-    if workload.activation_checkpointing:
+    if workload.recomputation is Recomputation.STAGE:
         waiting, working = in_flight * boundary, forward
     else:
         waiting, working = in_flight * forward, 0
@@ -108,7 +109,11 @@ def _stage(workload: Workload, stage: int, layers: int) -> MemoryEstimate:
         stage=stage,
         weights_gib=BF16_BYTES * parameters / GIB,
         gradients_gib=FP32_BYTES * parameters / GIB,
-        optimizer_gib=3 * FP32_BYTES * parameters / (parallelism.dp if parallelism.shard_optimizer else 1) / GIB,
+        optimizer_gib=3
+        * FP32_BYTES
+        * parameters
+        / (1 if parallelism.sharding is Sharding.NONE else parallelism.dp)
+        / GIB,
         in_flight_gib=waiting / GIB,
         transfers_gib=(passing * boundary if parallelism.pp > 1 else 0) / GIB,
         blocks_gib=(working + block_backward_bytes(model, parallelism, tokens)) / GIB,

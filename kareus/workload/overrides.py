@@ -18,7 +18,7 @@ from hydra.core.override_parser.types import Glob, Override, OverrideType, Range
 from hydra.errors import HydraException
 
 from kareus.artifacts.names import check_path
-from kareus.artifacts.records import closest, record_types, suggest
+from kareus.artifacts.records import RENAMED, closest, record_types, suggest
 from kareus.errors import ConfigError
 from kareus.workload.config import Workload
 
@@ -143,6 +143,8 @@ def _paths(record: Any) -> Iterator[str]:
 
 def _suggest_key(key: str, known: Sequence[str]) -> str:
     """Return the key of that name deeper down, else a close one, else those that there are at its place."""
+    if key in RENAMED:
+        return RENAMED[key]
     by_leaf: Mapping[str, str] = {path.rpartition(".")[2]: path for path in reversed(known)}
     parent, _, leaf = key.rpartition(".")
     if leaf in by_leaf:

@@ -13,7 +13,7 @@ from kareus.errors import ConfigError
 from kareus.export.ranks import rank_schedules
 from kareus.export.zeus import frequency_schedule, is_frequency_schedule
 from kareus.graph.records import TRACED, Direction
-from kareus.model.config import Parallelism
+from kareus.model.config import Parallelism, Sharding
 from kareus.plans.document import Plan, PlannedInstruction, PredictedCost, StagePlan
 from kareus.profile.programs import Execution
 from kareus.schedule.records import Choice
@@ -129,7 +129,7 @@ def test_weight_gradients_run_sequentially_in_any_plan(plan):
 
 def test_ranks_count_tensor_fastest_and_pipeline_slowest(plan):
     parallelism = Parallelism(
-        dp=2, pp=2, tp=2, cp=1, layers_per_stage=(2, 2), shard_optimizer=False, sequence_parallel=False
+        dp=2, pp=2, tp=2, cp=1, layers_per_stage=(2, 2), sharding=Sharding.NONE, sequence_parallel=False
     )
     ranks = rank_schedules(plan, parallelism)["ranks"]
     assert [r["rank"] for r in ranks] == list(range(8))
@@ -144,7 +144,7 @@ def test_ranks_count_tensor_fastest_and_pipeline_slowest(plan):
 
 def test_steps_name_the_function_its_clock_and_what_it_overlaps(plan):
     parallelism = Parallelism(
-        dp=1, pp=2, tp=2, cp=1, layers_per_stage=(2, 2), shard_optimizer=False, sequence_parallel=False
+        dp=1, pp=2, tp=2, cp=1, layers_per_stage=(2, 2), sharding=Sharding.NONE, sequence_parallel=False
     )
     document = json.loads(json.dumps(rank_schedules(plan, parallelism)))
     forward, backward, *_ = document["stages"][1]["steps"]

@@ -57,7 +57,7 @@ def test_the_default_workload_costs_what_its_plan_costs(method, default, planned
         ["pipeline=gpipe"],
         ["pipeline=interleaved", "parallelism.layers_per_stage=[14,14]"],
         ["pipeline=zb-h1"],
-        ["pipeline=zb-h1", "activation_checkpointing=false", "microbatch_size=2"],
+        ["pipeline=zb-h1", "recomputation=none", "microbatch_size=2"],
         ["parallelism=cp2tp4", "model=qwen3-1.7b"],
         ["parallelism.dp=2", "parallelism.tp=4", "microbatch_size=2"],
         ["parallelism.pp=1", "parallelism.tp=8", "microbatch_size=2"],
@@ -78,7 +78,7 @@ def test_every_schedule_is_the_sum_of_its_instructions(overrides, method):
             shapes[stage, chunk],
             direction,
             Execution.NANOBATCHING if halves else Execution.SEQUENTIAL,
-            recompute=workload.activation_checkpointing,
+            recomputation=workload.recomputation,
             default_sm_count=workload.testbed.default_collective_sm_count,
         )
         alone = run_program(workload.gpu, program, clock)
@@ -115,7 +115,7 @@ def test_mfu_is_that_of_the_models_arithmetic(default):
 
 
 def test_replicas_double_tokens_and_energy_and_keep_mfu():
-    one, two = (predict(resolved(f"parallelism.dp={dp}", "parallelism.shard_optimizer=false")) for dp in (1, 2))
+    one, two = (predict(resolved(f"parallelism.dp={dp}", "parallelism.sharding=none")) for dp in (1, 2))
     assert two.time_s == one.time_s
     assert two.mfu == pytest.approx(one.mfu)
     assert two.tokens_per_s == pytest.approx(2 * one.tokens_per_s)

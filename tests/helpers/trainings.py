@@ -17,8 +17,9 @@ from kareus.artifacts.records import content_hash
 from kareus.artifacts.tables import read_table, write_table
 from kareus.cli import main
 from kareus.frontier.tables import MICROBATCH
+from kareus.graph.recomputation import Recomputation
 from kareus.graph.records import Direction, instruction_directions
-from kareus.model.config import Parallelism
+from kareus.model.config import Parallelism, Sharding
 from kareus.partition.config import subject_of
 from kareus.partition.names import instruction_partitions
 from kareus.pipeline.config import PipelineConfig, PipelineSchedule
@@ -54,7 +55,7 @@ def tiny_workload(
             tp=tp,
             cp=cp,
             layers_per_stage=split,
-            shard_optimizer=False,
+            sharding=Sharding.NONE,
             sequence_parallel=sequence_parallel,
         ),
         "gpu": a100(),
@@ -66,7 +67,7 @@ def tiny_workload(
         "microbatch_size": 2,
         "num_microbatches": 3,
         "sequence_length": 16,
-        "activation_checkpointing": True,
+        "recomputation": Recomputation.STAGE,
         "memory_reserve_gib": 1.0,
         "confirmations": 3,
         "seed": 0,

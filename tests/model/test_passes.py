@@ -12,14 +12,14 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from kareus.model.block import INPUT, TABLE, Block
 from kareus.model.communication import Mesh
 from kareus.model.communicators.loopback import LoopbackCommunicator
-from kareus.model.config import Parallelism
+from kareus.model.config import Parallelism, Sharding
 from kareus.model.layers import ColumnParallelLinear, Norm, RowParallelLinear, SwiGlu, rotary_table
 from kareus.model.passes import CollectiveCall, Pass, Tape, backward_pass, forward_pass
 from kareus.model.shards import shard_of
 from kareus.model.steps import as_tuple, steps_of
 
 MODEL = small_model(qk_norm=True)
-TWO_BY_TWO = Parallelism(dp=1, pp=1, tp=2, cp=2, layers_per_stage=(2,), shard_optimizer=False, sequence_parallel=False)
+TWO_BY_TWO = Parallelism(dp=1, pp=1, tp=2, cp=2, layers_per_stage=(2,), sharding=Sharding.NONE, sequence_parallel=False)
 
 
 class Watched(LoopbackCommunicator):

@@ -14,10 +14,12 @@ from torch import Tensor
 
 from kareus.artifacts.configuration import to_yaml
 from kareus.errors import ArtifactError
+from kareus.graph.recomputation import Recomputation
 from kareus.launch.mesh import coordinate_of
 from kareus.launch.process_groups import ProcessGroups, make_process_groups
 from kareus.model.communication import Mesh
 from kareus.model.communicators.choice import Library
+from kareus.model.config import Sharding
 from kareus.model.initial import draw_weights
 from kareus.model.shards import shard_of
 from kareus.model.weights import pieces
@@ -44,8 +46,8 @@ FREELY, CLIPPED = 1e9, 0.1
 OTHER = "another model, parallelism, chunks of its stages, sequence length or seed"
 
 
-def sharing(workload: Workload, *, shard_optimizer: bool = True) -> Workload:
-    parallelism = dataclasses.replace(workload.parallelism, shard_optimizer=shard_optimizer)
+def sharing(workload: Workload, *, sharding: Sharding = Sharding.OPTIMIZER) -> Workload:
+    parallelism = dataclasses.replace(workload.parallelism, sharding=sharding)
     return dataclasses.replace(workload, parallelism=parallelism)
 
 
@@ -53,7 +55,7 @@ def make_stage(workload: Workload, dtype: torch.dtype, number: int = 0, mesh: Me
     model, parallelism = workload.model, workload.parallelism
     mesh = mesh or Mesh()
     shard, shape = shard_of(model, parallelism, workload.sequence_length), stage_shapes(parallelism.split)[number]
-    chunk = StageModel(model, shard, mesh, shape, dtype, recompute=True)
+    chunk = StageModel(model, shard, mesh, shape, dtype, recomputation=Recomputation.STAGE)
     stage = StageChunks([chunk], first_layers(parallelism.split, 1, number))
     draw_weights(stage, model, 0, 0, mesh.tp)
     return stage
@@ -93,7 +95,7 @@ class Replica:
 
 
 def check_weights(rank: int, workload: Workload, largest_norm: float, tolerance: float) -> None:
-    one, other = (Replica(rank, sharing(workload, shard_optimizer=s), largest_norm) for s in (False, True))
+    one, other = (Replica(rank, sharing(workload, sharding=s), largest_norm) for s in Sharding)
     for iteration in range(STEPS):
         one.step(iteration)
         other.step(iteration)
@@ -219,7 +221,7 @@ def test_a_sharded_training_resumes_exactly_and_exports(tmp_path: Path) -> None:
     ("other", "said"),
     [
         (
-            sharing(tiny_workload(dp=2), shard_optimizer=False, sequence_parallel=False),
+            sharing(tiny_workload(dp=2), sharding=Sharding.NONE),
             OTHER,
         ),
         (sharing(tiny_workload(pp=2)), OTHER),

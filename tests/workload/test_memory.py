@@ -113,7 +113,7 @@ def test_model_states_are_eighteen_bytes_a_parameter() -> None:
     estimate = estimate_memory(plain)
     states = estimate.weights_gib + estimate.gradients_gib + estimate.optimizer_gib
     assert states == pytest.approx(18 * parameters / GIB)
-    sharded = estimate_memory(workload("parallelism.dp=4", "parallelism.shard_optimizer=true"))
+    sharded = estimate_memory(workload("parallelism.dp=4", "parallelism.sharding=optimizer"))
     assert sharded.optimizer_gib == pytest.approx(estimate.optimizer_gib / 4)
     assert sharded.weights_gib == estimate.weights_gib
 
@@ -140,7 +140,7 @@ def test_gpipe_holds_every_microbatch_interleaving_more_passes() -> None:
 
 def test_interleaving_without_checkpointing_keeps_more() -> None:
     kept = [
-        estimate_memory(workload("activation_checkpointing=false", "parallelism.layers_per_stage=[16,12]", *changes))
+        estimate_memory(workload("recomputation=none", "parallelism.layers_per_stage=[16,12]", *changes))
         for changes in ([], ["pipeline=interleaved"])
     ]
     assert kept[1].in_flight_gib == pytest.approx(kept[0].in_flight_gib * 5 / 2 / 2)
@@ -182,7 +182,7 @@ def test_what_a_block_holds_is_the_sum_of_its_tensors() -> None:
 
 
 def test_checkpointing_trades_activations_for_recomputation() -> None:
-    with_it, without = workload(), workload("activation_checkpointing=false")
+    with_it, without = workload(), workload("recomputation=none")
     assert estimate_memory(without).in_flight_gib > 25 * estimate_memory(with_it).in_flight_gib
     assert estimate_memory(without).blocks_gib < estimate_memory(with_it).blocks_gib / 5
     assert estimate_memory(without).total_gib > estimate_memory(with_it).total_gib

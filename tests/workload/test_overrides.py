@@ -8,8 +8,8 @@ from kareus.workload.overrides import expand
 
 GPUS = "a100-sxm4-40gb, h100-sxm5-80gb, h200"
 TOP = (
-    "activation_checkpointing, confirmations, gpu, memory_reserve_gib, microbatch_size, model, num_microbatches, "
-    "parallelism, pipeline, protocol, search, seed, sequence_length, space, testbed"
+    "confirmations, gpu, memory_reserve_gib, microbatch_size, model, num_microbatches, "
+    "parallelism, pipeline, protocol, recomputation, search, seed, sequence_length, space, testbed"
 )
 
 
@@ -66,7 +66,16 @@ def test_every_form_of_sweep_lists_its_values(override: str, values: list[object
         ("gpu=b200", f"gpu=b200: unknown option; allowed: {GPUS}."),
         (
             "parallelism.foo=3",
-            "parallelism.foo=3: unknown key; parallelism has: cp, dp, layers_per_stage, pp, sequence_parallel, shard_optimizer, tp.",
+            "parallelism.foo=3: unknown key; parallelism has: cp, dp, layers_per_stage, pp, sequence_parallel, sharding, tp.",
+        ),
+        (
+            "activation_checkpointing=true",
+            "activation_checkpointing=true: unknown key; it is recomputation now: stage for true, none for false.",
+        ),
+        (
+            "parallelism.shard_optimizer=true",
+            "parallelism.shard_optimizer=true: unknown key; it is parallelism.sharding now: optimizer for true, "
+            "none for false.",
         ),
         (
             "campaign=paper",
