@@ -27,22 +27,26 @@ def run_alone(running: Pass, sm_count: int | None) -> Tensor:
 
 
 def run_staggered(running: Sequence[Pass], turns: Sequence[Turn], sm_count: int | None) -> list[Tensor]:
-    """Run two passes alternately: each segment overlaps the collective that the other pass has reached.
+    """Run two passes in turns: each segment overlaps the collective that the other pass has reached.
 
     Args:
         running: the two passes.
-        turns: alternately of the one and the other.
-        sm_count: SMs of the last collective, beside which only what follows the first pass's last one runs.
+        turns: of the one and the other.
+        sm_count: SMs of collectives that no segment runs beside, as the last one.
 
     Raises:
         EngineError: the passes reach other collectives than `turns` say.
     """
     nanobatches = [_Nanobatch(each) for each in running]
-    in_flight: CollectiveCall | None = None
-    for number, turn in enumerate(turns):
-        in_flight = nanobatches[number % len(nanobatches)].segment(turn, in_flight)
-    if in_flight is not None:
-        in_flight.launch(sm_count)
+    reached: list[CollectiveCall | None] = [None for _ in nanobatches]
+    for turn in turns:
+        own, other = reached[turn.nanobatch], reached[1 - turn.nanobatch]
+        if own is not None and not own.launched:
+            own.launch(sm_count)
+        reached[turn.nanobatch] = nanobatches[turn.nanobatch].segment(turn, other)
+    for call in reached:
+        if call is not None and not call.launched:
+            call.launch(sm_count)
     return [nanobatch.finish() for nanobatch in nanobatches]
 
 
