@@ -21,7 +21,7 @@ from torch import Tensor
 from kareus.gpu_model.model import run_schedules
 from kareus.graph.recomputation import Recomputation
 from kareus.graph.records import Batch, BlockGraph, Direction
-from kareus.model.block import Block
+from kareus.model.block import Block, through
 from kareus.model.communication import SUM, Mesh
 from kareus.model.config import Model
 from kareus.model.layers import rotary_table
@@ -143,7 +143,7 @@ def measured(workload: Workload, graph: BlockGraph) -> Iterator[tuple[float, flo
     }
     eager, engine = [], []
     for _ in range(RUNS):
-        outputs, forward_s = timed(lambda: [through(blocks, h, table) for h in hidden])
+        outputs, forward_s = timed(lambda: [through(blocks, h.detach().requires_grad_(), table) for h in hidden])
         _, backward_s = timed(lambda: [out.backward(torch.ones_like(out)) for out in outputs])  # noqa: B023
         eager.append((forward_s, backward_s))
         tapes: list[Tape] = [[], []]
@@ -156,14 +156,6 @@ def measured(workload: Workload, graph: BlockGraph) -> Iterator[tuple[float, flo
     for place, direction in enumerate(DIRECTIONS):
         least = [min(run[place] for run in runs) / len(turns[direction]) for runs in (eager, engine)]
         yield least[0], least[1]
-
-
-def through(blocks: Sequence[Block], hidden: Tensor, table: tuple[Tensor, Tensor]) -> Tensor:
-    """Call the blocks one after the other, for a backward."""
-    hidden = hidden.detach().requires_grad_()
-    for block in blocks:
-        hidden = block(hidden, table)
-    return hidden
 
 
 def tiny(model: Model) -> Shard:

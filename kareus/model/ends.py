@@ -86,7 +86,8 @@ class Embedding(OperatorModule):
 
     def compute(self, ids: Tensor) -> Tensor:
         """[batch, tokens] to [batch, tokens, hidden], zero where another GPU has the row."""
-        return apply(_Lookup, ids, self.weight, self.weight_gradient, self.group)
+        looked_up: Tensor = apply(_Lookup, ids, self.weight, self.weight_gradient, self.group)
+        return looked_up
 
 
 class Loss(nn.Module):
@@ -98,7 +99,8 @@ class Loss(nn.Module):
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Mean over this rank's tokens of [batch, tokens, vocabulary rows] against labels [batch, tokens]."""
-        return apply(_CrossEntropy, logits, labels, self.group)
+        loss: Tensor = apply(_CrossEntropy, logits, labels, self.group)
+        return loss
 
 
 class Head(nn.Module):

@@ -1,8 +1,8 @@
-"""Forward and backward of layers operator by operator, each with its own autograd graph, in the caller's order.
+"""Forward and backward of layers operator by operator, in the caller's order.
 
 A pass is a generator over the operators of one nanobatch (or microbatch). It yields what it is about to launch and
 stops at every collective; the caller launches the collective at any time, and resumes the pass, which then waits.
-Backward has no formulas: autograd is asked for the gradients of one operator at a time.
+Passes run without autograd (`torch.no_grad`): every operator is a function that brings its backward.
 """
 
 from collections.abc import Generator, Sequence
@@ -10,14 +10,12 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd import Function
-from torch.autograd.graph import GradientEdge, _engine_run_backward
 
 from kareus.graph.records import CollectiveKind
-from kareus.model.block import INPUT, OUTPUT, TABLE
+from kareus.model.block import OUTPUT, STREAM, SUM, TABLE, UPDATE
 from kareus.model.communication import Boundary, Communicator, Handle, Tensors, launch
-from kareus.model.functions import Later, apply, weight_gradients_put_off
-from kareus.model.layers import Residual, RotaryTable
+from kareus.model.functions import Context, Later, weight_gradients_put_off
+from kareus.model.layers import RotaryTable
 from kareus.model.steps import LayerStep, Start, as_tuple
 
 
@@ -60,42 +58,56 @@ class _OperatorRecord(NamedTuple):
     """State of one operator that its backward needs."""
 
     step: LayerStep
-    function: Any
-    """The node of autograd, where the operator is one function; else None."""
-    outputs: Tensors
-    """Outputs, without memory: they keep the graph, which nodes of functions do not (PyTorch 2.11)."""
-    reads: tuple[str, ...]
-    """Names of the inputs that have a gradient, in order."""
-    inputs: tuple[Tensor | GradientEdge, ...]
+    context: Context
+    """What its function keeps."""
     shards: Tensors
     """This rank's shards of gathered inputs, to be gathered again."""
     gathered: list[Tensor]
     """List in which the operator's backward finds them."""
 
 
+_RESIDUAL = Start("residual", memory_bound=True)
+"""The addition after the last layer."""
+
 Tape = list[list[_OperatorRecord]]
 """Records by layer, in the order of forward."""
 
 
 def forward_pass(
-    layers: Sequence[Sequence[LayerStep]], hidden: Tensor, table: RotaryTable, tape: Tape | None = None
+    layers: Sequence[Sequence[LayerStep]],
+    hidden: Tensor,
+    table: RotaryTable,
+    tape: Tape | None = None,
+    output: Tensor | None = None,
 ) -> Pass:
-    """Run layers forward, [batch, tokens, hidden] to the same; record them if there is a tape."""
+    """Run layers forward, [batch, tokens, hidden] to the same; record them if there is a tape.
+
+    Args:
+        layers: steps of each.
+        hidden: enters them.
+        table: angles of the tokens.
+        tape: takes what backward needs.
+        output: memory for the result; None takes new memory.
+    """
+    stream, update = hidden, None
     for steps in layers:
-        values: dict[str, Any] = {INPUT: hidden, TABLE: table}
+        values: dict[str, Any] = {STREAM: stream, UPDATE: update, TABLE: table}
         records: list[_OperatorRecord] = []
         for step in steps:
             yield from _forward(step, values, None if tape is None else records)
             for name in step.finished:
                 del values[name]
-        hidden = values[OUTPUT]
+        stream, update = values[SUM], values[OUTPUT]
         if tape is not None:
             tape.append(records)
-    return hidden
+    yield _RESIDUAL
+    return stream if update is None else torch.add(stream, update, out=output)
 
 
 def backward_pass(tape: Tape, gradient: Tensor, later: Later | None = None) -> Pass:
     """Run a tape backward, using it up; from the gradient of what left the layers to that of what entered.
+
+    Residual stream and update of a layer have one gradient, since nothing but their sum is read.
 
     Args:
         tape: what `forward_pass` recorded.
@@ -104,14 +116,14 @@ def backward_pass(tape: Tape, gradient: Tensor, later: Later | None = None) -> P
     """
     while tape:
         records = tape.pop()
-        gradients = {OUTPUT: gradient}
+        gradients = {SUM: gradient, OUTPUT: gradient}
         gathering: CollectiveCall | None = None
         while records:
             record = records.pop()
             following = _regathering(records[-1]) if records else None
             yield from _backward(record, gradients, gathering, following, later)
             gathering = following
-        gradient = gradients[INPUT]
+        gradient = gradients[STREAM]
     return gradient
 
 
@@ -136,44 +148,18 @@ def _forward(
     shards: Tensors = ()
     before, after = operator.before, operator.after
     if before is not None and before.forward is not None:
-        shards = tuple(t.contiguous() for t in inputs[before.first :])
+        shards = tuple(inputs[before.first :])
         inputs[before.first :] = yield from _exchanged(before, before.forward, shards)
     yield step.forward
+    context, gathered = Context(), list[Tensor]()
+    if shards:
+        inputs.append(lambda: tuple(gathered))
+    outputs = as_tuple(operator.function.forward(context, *operator.arguments(*inputs)))
     if records is not None:
-        outputs, record = _recorded(step, inputs, shards)
-        records.append(record)
-    else:
-        outputs = as_tuple(operator.compute(*inputs, *([_nothing] if shards else ())))
+        records.append(_OperatorRecord(step, context, shards, gathered))
     if after is not None and after.forward is not None:
         outputs = yield from _exchanged(after, after.forward, outputs)
     values.update(zip(step.writes, outputs, strict=True))
-
-
-def _recorded(step: LayerStep, inputs: list[Any], shards: Tensors) -> tuple[Tensors, _OperatorRecord]:
-    """Compute with a graph that begins at `inputs` and ends at the outputs, which it does not keep alive."""
-    operator, reads = step.operator, step.reads
-    if isinstance(operator, Residual):  # its gradient is that of both inputs: nothing to record, or to keep
-        return (operator.compute(*inputs),), _OperatorRecord(step, None, (), reads, (), (), [])
-    local = len(inputs) - len(shards)
-    gathered: list[Tensor] = []
-    with torch.enable_grad():
-        given = [t.detach().requires_grad_() if isinstance(t, Tensor) else t for t in inputs[:local]]
-        given += [apply(_Unkept, t, torch.empty(0, requires_grad=True)) for t in inputs[local:]]
-        outputs = as_tuple(operator.compute(*given, *([lambda: tuple(gathered)] if shards else ())))
-    tensors = [(name, t) for name, t in zip(reads, given, strict=True) if isinstance(t, Tensor)]
-    record = _OperatorRecord(
-        step,
-        function=outputs[0].grad_fn if operator.is_function else None,
-        outputs=outputs,
-        reads=tuple(name for name, _ in tensors),
-        inputs=tuple(t if t.is_leaf else _edge(t) for _, t in tensors),
-        shards=shards,
-        gathered=gathered,
-    )
-    results = tuple(t.detach() for t in outputs)
-    for output in outputs:
-        output.data = output.new_empty(0)
-    return results, record
 
 
 def _regathering(record: _OperatorRecord) -> CollectiveCall | None:
@@ -224,15 +210,12 @@ def _backward(
     if exchange is not None and before is not None:
         yield exchange
         leaving[before.first :] = exchange.wait()
-    for name, gradient in zip(record.reads, leaving, strict=True):
-        gradients[name] = gradients[name] + gradient if name in gradients else gradient
+    gradients.update(zip(step.has_gradient, leaving, strict=True))
 
 
 def _leaving(record: _OperatorRecord, arriving: list[Tensor]) -> tuple[list[Tensor], Later]:
     """Gradients of an operator's inputs, and what adds those of the weights of a matrix product."""
     step = record.step
-    if isinstance(step.operator, Residual):
-        return arriving * len(record.reads), []
     if step.weight_gradient is None:
         leaving = _gradients(record, arriving)
         record.gathered.clear()
@@ -242,52 +225,13 @@ def _leaving(record: _OperatorRecord, arriving: list[Tensor]) -> tuple[list[Tens
 
 
 def _gradients(record: _OperatorRecord, arriving: Sequence[Tensor]) -> list[Tensor]:
-    """Gradients of an operator's inputs, whose graph is used up.
-
-    One function is called by itself, since starting autograd's engine for it takes longer than many a function. The
-    engine is started without the checks of `torch.autograd.grad`, which take a third of its time.
-    """
-    if record.function is not None:
-        with torch.no_grad():  # as the engine has it
-            leaving = as_tuple(record.function.apply(*arriving))[: len(record.inputs)]
-        record.function.maybe_clear_saved_tensors()
-        return list(leaving)
-    return list(
-        _engine_run_backward(
-            record.outputs,
-            tuple(arriving),
-            False,  # noqa: FBT003 - the graph is used up
-            False,  # noqa: FBT003 - and no graph is made
-            record.inputs,
-            allow_unreachable=False,
-            accumulate_grad=False,
-        )
-    )
+    """Gradients of an operator's inputs; what its function kept is used up."""
+    leaving = as_tuple(record.step.operator.function.backward(record.context, *arriving))
+    record.context.saved_tensors = ()
+    return list(leaving[: len(record.step.has_gradient)])
 
 
 def _exchanged(boundary: Boundary, kind: CollectiveKind, tensors: Tensors) -> Generator[PassEvent, None, Tensors]:
     exchange = CollectiveCall(kind, boundary.communicator, tensors)
     yield exchange
     return exchange.wait()
-
-
-class _Unkept(Function):
-    """The same tensor, for a graph that does not keep it alive as it would keep a leaf."""
-
-    @staticmethod
-    def forward(ctx: Any, tensor: Tensor, anchor: Tensor) -> Tensor:
-        return tensor.view_as(tensor)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[None, None]:
-        return None, None
-
-
-def _edge(tensor: Tensor) -> GradientEdge:
-    assert tensor.grad_fn is not None
-    return GradientEdge(tensor.grad_fn, tensor.output_nr)
-
-
-def _nothing() -> Tensors:
-    """Stub for gathered inputs of a pass without backward."""
-    return ()

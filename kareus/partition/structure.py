@@ -50,13 +50,13 @@ class Structure:
     qkv_bias: bool
     tensor_parallel: bool
     """Whether blocks are divided over several GPUs; over how many changes no kernel."""
-    token_shards: int
-    """GPUs among which the tokens between matrix products are divided (sequence parallelism), a factor of the tokens;
-    1 where they are whole."""
     cp: int
     """GPUs that share a sequence; gathered keys and values are put in order piece by piece."""
     ones: tuple[str, ...]
     """Names of the dimensions of size 1."""
+    token_shards: int = 1
+    """GPUs among which the tokens between matrix products are divided (sequence parallelism), a factor of the tokens;
+    1 where they are whole."""
 
     @property
     def chunks(self) -> int:

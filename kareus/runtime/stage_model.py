@@ -124,11 +124,12 @@ class StageModel(nn.Module):
         splits = schedule.forward.splits or (keeps_tapes and schedule.backward.splits)
         parts = _parts(hidden, splits=splits)
         tapes: list[Tape] | None = [[] for _ in parts] if keeps_tapes else None
+        output = torch.empty_like(hidden)
         passes = [
-            forward_pass(self._steps, part, (self.cosine, self.sine), tapes[n] if tapes is not None else None)
-            for n, part in enumerate(parts)
+            forward_pass(self._steps, part, (self.cosine, self.sine), tapes[n] if tapes is not None else None, written)
+            for n, (part, written) in enumerate(zip(parts, _parts(output, splits=splits), strict=True))
         ]
-        output = self._run(passes, Direction.FORWARD, schedule.forward)
+        self._run(passes, Direction.FORWARD, schedule.forward)
         return output, Held(schedule.backward, hidden.detach(), tapes)
 
     def run_backward(self, held: Held, gradient: Tensor) -> Tensor:
@@ -144,7 +145,8 @@ class StageModel(nn.Module):
             gradients = torch.split(gradient, [len(part) for part in _parts(held.hidden, splits=len(held.tapes) > 1)])
             passes = [backward_pass(tape, own, self._later) for tape, own in zip(held.tapes, gradients, strict=True)]
         direction = Direction.BACKWARD if self._later is None else Direction.INPUT_GRADIENT
-        return self._run(passes, direction, held.schedule)
+        done = self._run(passes, direction, held.schedule)
+        return done[0] if len(done) == 1 else torch.cat(done)
 
     @contextmanager
     def input_gradients_only(self) -> Iterator[Later]:
@@ -171,12 +173,10 @@ class StageModel(nn.Module):
         self._tie()
         return self
 
-    def _run(self, passes: list[Pass], direction: Direction, schedule: Schedule) -> Tensor:
+    def _run(self, passes: list[Pass], direction: Direction, schedule: Schedule) -> list[Tensor]:
         if len(passes) > 1 and schedule.splits:
-            done = run_staggered(passes, self._turns_of(direction, schedule), self._default_sm_count)
-        else:
-            done = [run_alone(each, self._default_sm_count) for each in passes]
-        return done[0] if len(done) == 1 else torch.cat(done)
+            return run_staggered(passes, self._turns_of(direction, schedule), self._default_sm_count)
+        return [run_alone(each, self._default_sm_count) for each in passes]
 
     def _turns_of(self, direction: Direction, schedule: Schedule) -> tuple[Turn, ...]:
         if self._graph is None:

@@ -22,7 +22,7 @@ ONES = [(), ("key_value_heads",), ("query_heads", "key_value_heads")]
 
 
 def structure(**changes: object) -> Structure:
-    facts = {"qk_norm": True, "qkv_bias": True, "tensor_parallel": True, "token_shards": 1, "cp": 2, "ones": ()}
+    facts = {"qk_norm": True, "qkv_bias": True, "tensor_parallel": True, "cp": 2, "ones": ()}
     return Structure(**{**facts, **changes})
 
 
