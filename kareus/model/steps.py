@@ -30,6 +30,8 @@ class LayerStep(NamedTuple):
     """Weight gradient of a matrix product, which is an operator of its own."""
     finished: tuple[str, ...]
     """Names of values that are read for the last time."""
+    cuts: bool
+    """See `Wire`."""
 
 
 def steps_of(blocks: Iterable[Block]) -> tuple[tuple[LayerStep, ...], ...]:
@@ -48,7 +50,8 @@ def _steps(layer: Layer) -> tuple[LayerStep, ...]:
     for wire in reversed(layer.wires):
         finished = tuple(name for name in wire.reads if name not in later)
         has_gradient = tuple(name for name in wire.reads if name != TABLE)
-        steps.append(LayerStep(wire.operator, wire.reads, wire.writes, has_gradient, *_starts(wire), finished))
+        step = LayerStep(wire.operator, wire.reads, wire.writes, has_gradient, *_starts(wire), finished, wire.cuts)
+        steps.append(step)
         later.update(wire.reads)
     return tuple(reversed(steps))
 

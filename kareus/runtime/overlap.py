@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from kareus.errors import EngineError
-from kareus.model.passes import CollectiveCall, Pass, PassEvent, Ready
+from kareus.model.passes import CollectiveCall, Cut, Pass, PassEvent, Ready
 from kareus.model.steps import Start
 from kareus.runtime.schedules import Turn
 
@@ -61,7 +61,7 @@ class _Nanobatch:
         self.events = self._watched(running)
 
     def segment(self, turn: Turn, other: CollectiveCall | None) -> CollectiveCall | None:
-        """Run to the next collective and return it; launch `other` beside the operator that `turn` says."""
+        """Run to the segment's end and return its collective; launch `other` beside the operator that `turn` says."""
         reached = self._run(turn, other)
         if other is not None and not other.launched:
             other.launch(turn.sm_count)
@@ -77,7 +77,7 @@ class _Nanobatch:
         return self.result
 
     def _run(self, turn: Turn, other: CollectiveCall | None) -> CollectiveCall | None:
-        """Run to the next collective; `other` may stay unlaunched, where the segment ends before its launch operator.
+        """Run to the segment's end; `other` may stay unlaunched, where the segment ends before its launch operator.
 
         The first and last segments of an instruction are shorter than those between: they lack the end of a block
         before, or the start of one after.
@@ -86,6 +86,8 @@ class _Nanobatch:
         for event in self.events:
             if isinstance(event, CollectiveCall):
                 return event
+            if isinstance(event, Cut):
+                return None
             if isinstance(event, Start) and other is not None and not other.launched:
                 if not event.memory_bound:
                     place = turn.places.get(event.name, place)

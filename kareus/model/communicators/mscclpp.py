@@ -15,6 +15,7 @@ from torch import Tensor
 
 from kareus.errors import EngineError
 from kareus.model.communication import SUM, Tensors
+from kareus.model.communicators.tokens import TokenCollectives
 
 THREADS = 1024
 """Threads of a block."""
@@ -38,7 +39,7 @@ class Launched:
         return self.results
 
 
-class MscclppCommunicator:
+class MscclppCommunicator(TokenCollectives):
     """A `Communicator` over MSCCL++."""
 
     def __init__(self, axis: str, group: dist.ProcessGroup, scratch_bytes: int) -> None:
@@ -74,15 +75,20 @@ class MscclppCommunicator:
             return self._launched(ALL_REDUCE, [], tuple(tensors), sm_count)
         return self._launched(ALL_REDUCE, self._in_place(tensors), tuple(tensors), sm_count)
 
-    def all_gather(self, tensors: Sequence[Tensor], sm_count: int | None = None) -> Launched:
+    def all_gather(
+        self, tensors: Sequence[Tensor], sm_count: int | None = None, into: Sequence[Tensor] | None = None
+    ) -> Launched:
         """As `Communicator.all_gather`."""
-        results = tuple(t.new_empty(self.size, *t.shape) for t in tensors)
+        results = tuple([t.new_empty(self.size, *t.shape) for t in tensors] if into is None else into)
         return self._launched(ALL_GATHER, list(zip(tensors, results, strict=True)), results, sm_count)
 
-    def reduce_scatter(self, tensors: Sequence[Tensor], sm_count: int | None = None) -> Launched:
+    def reduce_scatter(
+        self, tensors: Sequence[Tensor], sm_count: int | None = None, into: Sequence[Tensor] | None = None
+    ) -> Launched:
         """As `Communicator.reduce_scatter`; uses up the tensors."""
         parts = tuple(t[self.rank] for t in tensors)
-        return self._launched(ALL_REDUCE, self._in_place(tensors), parts, sm_count)
+        moves = self._in_place(tensors)
+        return self._launched(ALL_REDUCE, moves, parts, sm_count, list(zip(parts, into or parts, strict=True)))
 
     def _in_place(self, tensors: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
         """Tensors onto themselves, in parts that the scratch buffer takes: weight gradients may be larger."""
@@ -91,14 +97,24 @@ class MscclppCommunicator:
         return list(zip(parts, parts, strict=True))
 
     def _launched(
-        self, name: str, moves: Sequence[tuple[Tensor, Tensor]], results: Tensors, sm_count: int | None
+        self,
+        name: str,
+        moves: Sequence[tuple[Tensor, Tensor]],
+        results: Tensors,
+        sm_count: int | None,
+        copies: Sequence[tuple[Tensor, Tensor]] = (),
     ) -> Launched:
+        """Launch an algorithm for each move, then copy `results` to where they are wanted."""
         self._stream.wait_stream(torch.cuda.current_stream())
         for source, target in moves:
             self._execute(name, source, target, sm_count or DEFAULT_SM_COUNT)
+        with torch.cuda.stream(self._stream):
+            for part, wanted in copies:
+                if wanted is not part:
+                    wanted.copy_(part)
         event = torch.cuda.Event()  # type: ignore[no-untyped-call]
         event.record(self._stream)
-        return Launched(event, results, [t for move in moves for t in move])
+        return Launched(event, tuple(wanted for _, wanted in copies) or results, [t for move in moves for t in move])
 
     def _execute(self, name: str, source: Tensor, target: Tensor, sm_count: int) -> None:
         result = self._algorithms[name].execute(
