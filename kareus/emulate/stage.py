@@ -17,22 +17,18 @@ from kareus.emulate.tables import FLEET, HOURS, POWER_CAPS, STRAGGLERS
 from kareus.frontier.config import frontier_hash
 from kareus.frontier.tables import MICROBATCH
 from kareus.partition.config import subject_of
-from kareus.workload.resolve import CONFIG_DIR
+from kareus.workload.arguments import add_overrides
 
 logger = logging.getLogger(__name__)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the overrides and the folders."""
-    parser.add_argument(
-        "overrides",
-        nargs="*",
-        default=[],
-        metavar="KEY=VALUE",
-        help="options of config/emulation/, and Hydra overrides and sweeps, such as 1280gpus,2560gpus "
-        "emulation.stragglers=[1.1] microbatch_size=2,4",
+    text = (
+        "options of config/emulation/, and Hydra overrides and sweeps, such as 1280gpus,2560gpus "
+        "emulation.stragglers=[1.1] microbatch_size=2,4"
     )
-    parser.add_argument("--config-dir", type=Path, default=CONFIG_DIR, help="Hydra groups (default: config)")
+    add_overrides(parser, text)
     parser.add_argument("--results", type=Path, default=Path("results"), help="results folder (default: results)")
 
 

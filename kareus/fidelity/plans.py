@@ -60,7 +60,11 @@ def _points(behaviour: Behaviour, execution: Execution, clocks_mhz: Array) -> li
 
 
 def _components(subject: Subject, clocks_mhz: Array) -> dict[str, dict[int, ExecutionCost]]:
-    programs = component_programs(subject.graphs, subject.workload.testbed.default_collective_sm_count)
+    programs = component_programs(
+        subject.graphs,
+        subject.workload.testbed.default_collective_sm_count,
+        recomputation=subject.workload.recomputation,
+    )
     behaviours = {name: run_program(subject.workload.gpu, p, clocks_mhz) for name, p in programs.items()}
     return {
         name: {

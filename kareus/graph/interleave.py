@@ -2,9 +2,10 @@
 
 Nanobatches A and B take turns, segment by segment: A.1 B.1 A.2 B.2 ... Each segment runs beside the
 collective that the other nanobatch has just reached, and a collective in flight passes from block to
-block. With recomputation of the stage a backward (of a split one, the input-gradient pass) first runs all blocks of
-its stage forward again, from the stage's input, then backward, in one such sequence: a recomputed segment
-too runs beside what the other nanobatch has just reached. The memory estimate assumes the same. Only the
+block. A backward that recomputes (of a split one, the input-gradient pass) is one such sequence, too: with
+recomputation of the stage all its blocks forward again, from the stage's input, and then backward; with full
+recomputation each block forward again and then backward. So a recomputed segment, too, runs beside what the
+other nanobatch has just reached. The memory estimate assumes the same. Only the
 first segment of an instruction and its last collective have no partner.
 
 With sequence parallelism a norm stands between a reduce-scatter and an all-gather, too short to hide either, and
@@ -16,7 +17,7 @@ second part beside its all-gather. A's first all-gather has no partner.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from kareus.graph.recomputation import Recomputation
+from kareus.graph.recomputation import Recomputation, block_backward
 from kareus.graph.records import (
     RECOMPUTING,
     TENSOR_PARALLEL,
@@ -52,9 +53,12 @@ def block_segments(
     graph: BlockGraph, layers: int, direction: Direction, *, recomputation: Recomputation
 ) -> list[Segment]:
     """Return the segments of one nanobatch through `layers` blocks of a stage, in the order of execution."""
-    recomputes = recomputation is Recomputation.STAGE and direction in RECOMPUTING
-    recomputed = graph.forward if recomputes else ()
-    return [*recomputed * layers, *pass_segments(graph.forward, graph.backward, direction) * layers]
+    own = pass_segments(graph.forward, block_backward(graph, recomputation), direction)
+    if direction not in RECOMPUTING or not recomputation.repeats_blocks:
+        return [*own * layers]
+    if recomputation is Recomputation.FULL:
+        return [*(*graph.forward, *own) * layers]
+    return [*graph.forward * layers, *own * layers]
 
 
 def interleave(segments: Sequence[Segment]) -> list[Pair]:

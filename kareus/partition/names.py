@@ -109,7 +109,7 @@ def instruction_partitions(workload: Extracted, direction: Direction, layers: in
         return ()
     degrees = workload.parallelism
     graph = _graph(degrees.tp > 1, degrees.token_shards > 1, degrees.cp > 1)
-    segments = block_segments(graph, min(layers, 2), direction, recomputation=workload.recomputation)
+    segments = block_segments(graph, min(layers, 2), direction, recomputation=_repeated(workload.recomputation))
     pairs = interleave(segments)
     names = [partition_of(pair.segment, pair.collective).name for pair in pairs if pair.segment and pair.collective]
     return tuple(dict.fromkeys(names))
@@ -119,6 +119,11 @@ def collective_group_size(partition: str, parallelism: Parallelism) -> int:
     """Return the number of GPUs among which the collective of a partition runs."""
     kept_apart = partition.endswith(tuple(f"-{collective.label}" for collective in (_GATHER_KEYS, _SCATTER_KEYS)))
     return parallelism.cp if kept_apart else parallelism.tp
+
+
+def _repeated(recomputation: Recomputation) -> Recomputation:
+    """Return what of `recomputation` changes segments or their order; attention alone runs again within its own."""
+    return recomputation if recomputation.repeats_blocks else Recomputation.NONE
 
 
 @cache

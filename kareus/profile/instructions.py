@@ -52,7 +52,9 @@ def profile_instructions(
         profiler: measures programs.
         open_journal: starts the journal of progress.
     """
-    component_of = component_programs(graphs, config.testbed.default_collective_sm_count, _directions(config))
+    component_of = component_programs(
+        graphs, config.testbed.default_collective_sm_count, _directions(config), recomputation=config.recomputation
+    )
     instruction_of = _instruction_programs(graphs, config)
     clocks_mhz = config.gpu.search_frequencies.clocks_mhz
     programs = {identity_of(program) for program in (*component_of.values(), *instruction_of.values())}

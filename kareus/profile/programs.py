@@ -9,7 +9,7 @@ from enum import StrEnum
 
 from kareus.graph.interleave import Pair, block_segments, interleave, partition_of
 from kareus.graph.program import Program, Step
-from kareus.graph.recomputation import Recomputation
+from kareus.graph.recomputation import Recomputation, block_backward
 from kareus.graph.records import TRACED, Batch, BlockGraph, Direction, Partition, Scope, Segment
 from kareus.graph.split_backward import pass_segments
 from kareus.schedule.records import Choice
@@ -77,7 +77,11 @@ def profiled_executions(graphs: Mapping[Batch, BlockGraph], direction: Direction
 
 
 def component_programs(
-    graphs: Mapping[Batch, BlockGraph], default_sm_count: int, directions: Sequence[Direction] = TRACED
+    graphs: Mapping[Batch, BlockGraph],
+    default_sm_count: int,
+    directions: Sequence[Direction] = TRACED,
+    *,
+    recomputation: Recomputation,
 ) -> dict[str, Program]:
     """Return the programs of every non-partition component, by name.
 
@@ -92,7 +96,7 @@ def component_programs(
     if Batch.NANOBATCH in graphs:
         inner = graphs[Batch.NANOBATCH]
         for direction in composed:
-            own = pass_segments(inner.forward, inner.backward, direction)
+            own = pass_segments(inner.forward, block_backward(inner, recomputation), direction)
             if own[-1].collective is not None:
                 for pair in interleave(own * 2):  # two blocks: the second one is between others
                     if pair.segment is None or pair.ended is None:

@@ -6,9 +6,9 @@ import altair as alt
 import polars as pl
 
 from kareus.pipeline.compare import OURS, with_reductions
+from kareus.plans.units import common_scale
 from kareus.report.charts import Figure, Tip, chart_of, facet_of, legend_filter, looks, looks_of, spec_of, tooltip
 from kareus.report.theme import ABLATIONS
-from kareus.report.units import common_scale
 
 TIPS: tuple[Tip, ...] = (
     ("panel", "of", ""),

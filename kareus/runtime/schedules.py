@@ -6,7 +6,7 @@ The order of turns comes from `kareus.graph.interleave`, as it does for multipli
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from kareus.errors import EngineError
+from kareus.errors import ArtifactError, EngineError
 from kareus.graph.interleave import Pair, block_segments, interleave, partition_of
 from kareus.graph.recomputation import Recomputation
 from kareus.graph.records import RECOMPUTING, BlockGraph, CollectiveKind, Direction, Segment
@@ -106,16 +106,16 @@ def _turn(pair: Pair, segment: Segment, choices: Mapping[str, Choice] | None, de
     ends_with = segment.collective.kind if segment.collective else None
     if pair.collective is None or choices is None:
         return Turn(pair.nanobatch, places, 0, default_sm_count, ends_with)
-    name = partition_of(segment, pair.collective).name
+    partition = partition_of(segment, pair.collective)
+    name = partition.name
     if name not in choices:
         raise EngineError(
             f"{name}: the schedule has no choice for this partition, only for {', '.join(choices) or 'none'}; "
             "run a plan of this workload."
         )
     choice = choices[name]
-    if choice.launch not in places:
-        raise EngineError(
-            f"{name}: launch '{choice.launch}' is none of its operators ({', '.join(places)}); "
-            "run a plan of this workload."
-        )
-    return Turn(pair.nanobatch, places, places[choice.launch], choice.sm_count, ends_with)
+    try:
+        launch = partition.operator_index(choice.launch)
+    except ArtifactError as error:
+        raise EngineError(f"{error} It is the launch of a plan; run a plan of this workload.") from error
+    return Turn(pair.nanobatch, places, launch, choice.sm_count, ends_with)

@@ -73,6 +73,8 @@ class StageModel(nn.Module):
             graph: operator graph of a block, which schedules refer to; None if all are sequential.
             default_sm_count: SMs of collectives that no schedule decides; None leaves them to the library.
         """
+        if recomputation in (Recomputation.SELECTIVE, Recomputation.FULL):
+            raise EngineError(f"recomputation={recomputation}: is planned, not run; use none or stage.")
         super().__init__()
         self.embedding = Embedding(shard, mesh, dtype) if shape.first else None
         self.blocks = nn.ModuleList(Block(model, shard, mesh, dtype) for _ in range(shape.layers))

@@ -87,7 +87,10 @@ def block_flops(model: Model, sequence_length: int, *, recomputation: Recomputat
     """
     query, key_value = model.num_attention_heads * model.head_dim, model.num_key_value_heads * model.head_dim
     weights = 2 * model.hidden_size * (query + key_value) + 3 * model.hidden_size * model.intermediate_size
-    return (2 * weights + 2 * sequence_length * query) * (3 + (recomputation is Recomputation.STAGE))
+    attention = 2 * sequence_length * query
+    forward = 2 * weights + attention
+    again = {Recomputation.NONE: 0, Recomputation.SELECTIVE: attention}.get(recomputation, forward)
+    return 3 * forward + again
 
 
 def head_flops(model: Model) -> int:

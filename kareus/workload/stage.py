@@ -14,8 +14,9 @@ from kareus.artifacts.records import content_hash
 from kareus.artifacts.seals import sealed_text
 from kareus.artifacts.tables import write_table
 from kareus.errors import RefusedWorkloadError
+from kareus.workload.arguments import add_overrides
 from kareus.workload.overlap import nothing_to_overlap
-from kareus.workload.resolve import CONFIG_DIR, Resolved, check_any_accepted, resolve
+from kareus.workload.resolve import Resolved, check_any_accepted, resolve
 from kareus.workload.tables import MEMORY_PARTS, WORKLOADS
 
 logger = logging.getLogger(__name__)
@@ -23,14 +24,7 @@ logger = logging.getLogger(__name__)
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the overrides, the configuration and the output."""
-    parser.add_argument(
-        "overrides",
-        nargs="*",
-        default=[],
-        metavar="KEY=VALUE",
-        help="Hydra overrides and sweeps, such as parallelism=tp8,cp2tp4 microbatch_size=8,16",
-    )
-    parser.add_argument("--config-dir", type=Path, default=CONFIG_DIR, help="Hydra groups (default: config)")
+    add_overrides(parser)
     parser.add_argument("--output", type=Path, help="folder to write to (default: nothing is written)")
     add_force(parser)
 

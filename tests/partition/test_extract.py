@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 import torch.distributed as dist
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.testing._internal.distributed.fake_pg import FakeStore
@@ -138,6 +138,30 @@ def test_cp_alone_overlaps_the_whole_block_with_the_allgather() -> None:
         "backward-attention-reducescatter": 1,
     }
     assert partitions(1, 2, recomputation=Recomputation.STAGE) == partitions(1, 2)
+
+
+@pytest.mark.parametrize("place", [(8, 1), (4, 2)])
+@pytest.mark.parametrize("recomputation", list(Recomputation))
+def test_recomputation_adds_no_kind_of_partition_under_tp(place: tuple[int, int], recomputation: Recomputation) -> None:
+    assert partitions(*place, recomputation=recomputation) == partitions(*place)
+
+
+@pytest.mark.parametrize(("tp", "cp"), [(8, 1), (4, 2), (1, 2)])
+@pytest.mark.parametrize("direction", [Direction.BACKWARD, Direction.INPUT_GRADIENT])
+def test_attention_runs_again_before_what_reads_it(tp: int, cp: int, direction: Direction) -> None:
+    graph = nanobatch(LLAMA, tp, cp)
+    kept, again = (
+        block_segments(graph, 1, direction, recomputation=r) for r in (Recomputation.NONE, Recomputation.SELECTIVE)
+    )
+    assert [s.collective for s in again] == [s.collective for s in kept]
+    order = [o.name for s in again for o in s.operators]
+    assert Counter(order) - Counter(o.name for s in kept for o in s.operators) == Counter(["attention.again"])
+    own = next(s for s in again if "attention.again" in [o.name for o in s.operators])
+    names = [o.name for o in own.operators]
+    place = names.index("attention.again")
+    rest = ["attention"] if direction is Direction.INPUT_GRADIENT else ["projection.wgrad", "attention"]
+    assert names[place + 1 : place + 1 + len(rest)] == rest
+    assert order.index("projection.dgrad") < order.index("attention.again")
 
 
 def test_input_gradients_have_the_partitions_of_full_backward() -> None:
@@ -398,6 +422,7 @@ def test_a_nanobatch_does_half_the_arithmetic_of_a_microbatch() -> None:
 def test_multiplicities_count_all_but_the_first_segment(
     layers: int, place: tuple[int, int], recomputation: Recomputation
 ) -> None:
+    assume(recomputation is not Recomputation.FULL or place[0] > 1)  # what is refused
     graph = nanobatch(LLAMA, *place)
     multiplicities = partitions(*place, recomputation=recomputation)
     run = Counter[str]()
@@ -405,13 +430,13 @@ def test_multiplicities_count_all_but_the_first_segment(
         if pair.segment and pair.collective:
             run[partition_of(pair.segment, pair.collective).name] += 1
     assert set(run) <= set(multiplicities)
-    segments = len(graph.backward) + (len(graph.forward) if recomputation is Recomputation.STAGE else 0)
+    segments = len(graph.backward) + (len(graph.forward) if recomputation.repeats_blocks else 0)
     assert run.total() == 2 * segments * layers - 1
     backward = {name: n for name, n in multiplicities.items() if name.startswith("backward")}
     missing = Counter({name: n * layers for name, n in backward.items()}) - run
     # The first backward segment runs beside nothing, or beside the recomputed forward's last collective, which has the
     # same kind as the backward's own unless there is context parallelism alone.
-    assert missing.total() == (0 if recomputation is Recomputation.STAGE and place[0] > 1 else 1)
+    assert missing.total() == (0 if recomputation.repeats_blocks and place[0] > 1 else 1)
 
 
 def test_what_stands_around_the_blocks_has_its_own_segments() -> None:

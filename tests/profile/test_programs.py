@@ -1,11 +1,12 @@
 import pytest
-from helpers.builders import block_graph, graphs
+from helpers.builders import block_graph, with_attention
+from helpers.builders import graphs as plain_graphs
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kareus.frontier.microbatch import overlap_makeup
-from kareus.graph.recomputation import Recomputation
-from kareus.graph.records import Batch, Direction
+from kareus.graph.recomputation import Recomputation, block_backward
+from kareus.graph.records import Batch, Direction, OperatorKind
 from kareus.graph.split_backward import pass_segments
 from kareus.profile.programs import (
     Execution,
@@ -22,6 +23,11 @@ OVERLAPPED = [Direction.FORWARD, Direction.BACKWARD, Direction.INPUT_GRADIENT]
 SHAPES = st.builds(StageShape, layers=st.integers(1, 6), first=st.booleans(), last=st.booleans())
 
 
+def graphs():
+    sizes = {Batch.MICROBATCH: 32768, Batch.NANOBATCH: 16384}
+    return {batch: with_attention(graph, sizes[batch]) for batch, graph in plain_graphs().items()}
+
+
 def make(shape, direction, execution, *, recomputation=Recomputation.STAGE):
     return instruction_program(graphs(), shape, direction, execution, recomputation=recomputation, default_sm_count=24)
 
@@ -34,7 +40,7 @@ def bus_bytes(program):
     return sum(step.collective.bus_bytes for step in program.steps if step.collective)
 
 
-@given(SHAPES, st.sampled_from(Direction), st.booleans())
+@given(SHAPES, st.sampled_from(Direction), st.sampled_from(Recomputation))
 def test_both_execution_models_do_the_same_work(shape, direction, recomputation):
     sequential = make(shape, direction, Execution.SEQUENTIAL, recomputation=recomputation)
     nanobatching = make(shape, direction, Execution.NANOBATCHING, recomputation=recomputation)
@@ -42,17 +48,19 @@ def test_both_execution_models_do_the_same_work(shape, direction, recomputation)
     assert bus_bytes(nanobatching) == pytest.approx(bus_bytes(sequential))
 
 
-@given(SHAPES, st.sampled_from(OVERLAPPED), st.booleans())
+@given(SHAPES, st.sampled_from(OVERLAPPED), st.sampled_from(Recomputation))
 def test_partitions_and_components_sum_to_the_instruction(shape, direction, recomputation):
     """The multiplicities of composition, and the program of the testbed, count the same work."""
     both = graphs()
     makeup = overlap_makeup(
         both[Batch.NANOBATCH], both[Batch.MICROBATCH], shape, direction, recomputation=recomputation
     )
-    components = component_programs(both, 24, OVERLAPPED)
+    components = component_programs(both, 24, OVERLAPPED, recomputation=recomputation)
     inner = both[Batch.NANOBATCH]
     segments = {
-        f"{s.direction}-{s.name}": s for d in OVERLAPPED for s in pass_segments(inner.forward, inner.backward, d)
+        f"{s.direction}-{s.name}": s
+        for d in OVERLAPPED
+        for s in pass_segments(inner.forward, block_backward(inner, recomputation), d)
     }
     counted = sum(n * flops(components[name]) for name, n in (makeup.edges | makeup.outer).items())
     reduced = sum(n * bus_bytes(components[name]) for name, n in (makeup.edges | makeup.outer).items())
@@ -69,7 +77,31 @@ def test_checkpointing_recomputes_the_forward_of_every_block():
     shape = StageShape(layers=3, first=False, last=False)
     forward = make(shape, Direction.FORWARD, Execution.SEQUENTIAL)
     without = make(shape, Direction.BACKWARD, Execution.SEQUENTIAL, recomputation=Recomputation.NONE)
-    assert flops(make(shape, Direction.BACKWARD, Execution.SEQUENTIAL)) == flops(forward) + flops(without)
+    for recomputation in (Recomputation.FULL, Recomputation.STAGE):
+        whole = make(shape, Direction.BACKWARD, Execution.SEQUENTIAL, recomputation=recomputation)
+        assert flops(whole) == flops(forward) + flops(without)
+
+
+def test_selective_recomputation_adds_attention_only():
+    shape = StageShape(layers=3, first=False, last=False)
+    without, found = (
+        make(shape, Direction.BACKWARD, Execution.SEQUENTIAL, recomputation=r)
+        for r in (Recomputation.NONE, Recomputation.SELECTIVE)
+    )
+    forward = make(shape, Direction.FORWARD, Execution.SEQUENTIAL)
+    attention = sum(o.flops for s in forward.steps for o in s.operators if o.kind is OperatorKind.ATTENTION)
+    assert flops(found) == flops(without) + attention
+    names = [o.name for o in found.steps[1].operators]
+    assert names.index("projection.dgrad") < names.index("attention.again") < names.index("projection.wgrad")
+
+
+def test_full_recomputation_alternates_by_block():
+    shape = StageShape(layers=2, first=False, last=False)
+    program = make(shape, Direction.BACKWARD, Execution.SEQUENTIAL, recomputation=Recomputation.FULL)
+    runs_forward = [
+        any(o.kind is OperatorKind.ATTENTION or o.name == "down" for o in s.operators) for s in program.steps
+    ]
+    assert runs_forward == [True, True, False, False] * 2
 
 
 def test_sequential_collectives_hide_behind_weight_gradients():
@@ -90,7 +122,7 @@ def test_nanobatching_leaves_only_both_edges_alone():
     assert [not s.operators for s in program.steps] == [False] * 8 + [True]
 
 
-@given(SHAPES, st.booleans())
+@given(SHAPES, st.sampled_from(Recomputation))
 def test_both_gradients_do_what_a_whole_backward_does(shape, recomputation):
     whole = make(shape, Direction.BACKWARD, Execution.SEQUENTIAL, recomputation=recomputation)
     inputs = make(shape, Direction.INPUT_GRADIENT, Execution.SEQUENTIAL, recomputation=recomputation)

@@ -12,10 +12,10 @@ from kareus.artifacts.provenance import Provenance
 from kareus.artifacts.tables import write_table
 from kareus.cli import main
 from kareus.emulate.tables import FLEET, HOURS, POWER_CAPS, STRAGGLERS
+from kareus.plans.units import scaled
 from kareus.report.fleet.inputs import FleetInputs
 from kareus.report.fleet.summary import fleet_sections
 from kareus.report.sheets import DASH
-from kareus.report.units import scaled
 
 LABEL = "simulated testbed, A100-SXM4-40GB"
 SIZES = {"large": (32, 4), "small": (16, 8)}

@@ -34,7 +34,7 @@ def small_graphs(tp, cp):
 def programs(tp, cp):
     graphs = small_graphs(tp, cp)
     shape = StageShape(layers=2, first=True, last=True)
-    yield from component_programs(graphs, 4).values()
+    yield from component_programs(graphs, 4, recomputation=Recomputation.STAGE).values()
     for direction in Direction:
         for execution in (Execution.SEQUENTIAL, Execution.NANOBATCHING):
             yield instruction_program(

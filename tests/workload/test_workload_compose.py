@@ -91,7 +91,7 @@ def test_changes_are_what_overrides_changed_and_nothing_else() -> None:
         ("microbatch_size=", "microbatch_size: expected int, got ''."),
         ("microbatch_size=null", "microbatch_size: expected int, got None."),
         ("microbatch_size=-8", "microbatch_size=-8: must be greater than 0."),
-        ("recomputation=true", "recomputation: True is not known; allowed: none, stage."),
+        ("recomputation=true", "recomputation: True is not known; allowed: full, none, selective, stage."),
         ("gpu.power_limit_w=inf", "gpu.power_limit_w: expected a finite number, got inf."),
         ("gpu.power_limit_w=-inf", "gpu.power_limit_w: expected a finite number, got -inf."),
         ("gpu.coefficients.contention=nan", "gpu.coefficients.contention: expected a finite number, got nan."),

@@ -164,6 +164,6 @@ rule report_campaign:
         folder=CAMPAIGN.folder,
         code=code("stage report-campaign"),
     message:
-        "Writing the report on a campaign"
+        "Writing the report on the campaign"
     shell:
         "python -m kareus stage report-campaign {params.folder:q} --results results > {log} 2>&1"

@@ -7,8 +7,8 @@ import polars as pl
 
 from kareus.artifacts.tables import Row
 from kareus.pipeline.compare import OURS, THROUGHPUT_BASELINE
+from kareus.report.savings_words import savings_words
 from kareus.report.sheets import DASH, Sheet, SheetRow, heads, percent
-from kareus.report.units import savings_words
 from kareus.report.workload.headline import model_words
 from kareus.report.workload.tables import COMPARISON
 

@@ -13,10 +13,10 @@ from kareus.artifacts.tables import TableSchema, read_provenance, read_table
 from kareus.emulate.tables import FLEET, HOURS, POWER_CAPS, STRAGGLERS
 from kareus.errors import ArtifactError
 from kareus.pipeline.compare import MethodComparison, compare_methods
+from kareus.plans.units import common_scale
 from kareus.report.charts import Figure, chart_of, facet_of, legend_filter, looks, looks_of, spec_of, tooltip
 from kareus.report.frontier_panels import frontier_panels
 from kareus.report.theme import PALETTE, Look
-from kareus.report.units import common_scale
 
 COUNTS = ("fleet", "gpus", "pipelines", "num_microbatches")
 SECONDS_PER_HOUR = 3600.0

@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 
 from kareus.pipeline.compare import FRONTIER_BASELINE, OURS, THROUGHPUT_BASELINE
+from kareus.plans.units import scaled
 from kareus.report.fleet.inputs import FleetComparison, FleetInputs, charges, compare_fleets, fleet_titles
+from kareus.report.savings_words import savings_words
 from kareus.report.sections import Section
 from kareus.report.sheets import DASH, Sheet, SheetRow, heads, percent, sheet_text
-from kareus.report.units import savings_words, scaled
 
 AGAINST = f"vs {THROUGHPUT_BASELINE}"
 """Head of what is saved against the baseline."""

@@ -155,8 +155,8 @@ function scheduleOf(method, plan) {
 }
 
 const less = (value, before, of) => {
-  const percent = Math.round(100 * (1 - value / before));
-  return percent ? `${Math.abs(percent)} % ${percent > 0 ? "less" : "more"} ${of}` : `the same ${of}`;
+  const percent = 100 * (1 - value / before), size = Math.abs(percent);
+  return size < 0.05 ? `0 % less ${of}` : `${size.toFixed(size < 9.95 ? 1 : 0)} % ${percent > 0 ? "less" : "more"} ${of}`;
 };
 
 /** Buttons for the chosen plans, where there are several. */

@@ -9,9 +9,9 @@ import polars as pl
 from kareus.gpu_model.gpu import Uncertainty
 from kareus.graph.records import Direction
 from kareus.pipeline.compare import FRONTIER_BASELINE, OURS, THROUGHPUT_BASELINE, fastest_plan, with_reductions
+from kareus.plans.units import less
 from kareus.report.charts import Figure, Tip, chart_of, facet_of, legend_filter, looks, looks_of, spec_of, tooltip, zoom
 from kareus.report.theme import ABLATIONS, METHODS, PALETTE, Look
-from kareus.report.units import less
 from kareus.report.workload.summary import PlanRow
 
 PLAN_TIPS: tuple[Tip, ...] = (

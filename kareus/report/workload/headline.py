@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from kareus.plans.answer import BASELINE
 from kareus.plans.document import Plan, StagePlan
 from kareus.plans.throughput import Throughput, throughput
-from kareus.report.units import less
+from kareus.plans.units import less
 from kareus.report.workload.inputs import ReportInputs
 from kareus.report.workload.summary import PlanRow, plan_rows
 from kareus.workload.config import Workload
