@@ -58,11 +58,11 @@ def prediction_lines(name: str, workload: Workload, found: "Prediction") -> Iter
         f"{collectives.exposed_s:.3f} s exposed"
     )
     yield ""
-    yield "stage  layers  forward s  backward s  waiting s  energy kJ"
+    yield "stage  layers  forward s  backward s  update s  waiting s  energy kJ"
     for stage in found.stages:
         yield (
             f"{stage.stage:>5}  {stage.layers:>6}  {stage.forward_s:>9.3f}  {stage.backward_s:>10.3f}  "
-            f"{stage.bubble_s:>9.3f}  {stage.energy_j / 1e3:>9.2f}"
+            f"{stage.update_s:>8.3f}  {stage.bubble_s:>9.3f}  {stage.energy_j / 1e3:>9.2f}"
         )
     yield ""
     width = max(len("component"), *(len(component.name) for component in found.components))

@@ -7,6 +7,7 @@ from kareus.artifacts.records import content_hash
 from kareus.gpu_model.gpu import Gpu
 from kareus.graph.recomputation import Recomputation
 from kareus.model.config import Model, Parallelism
+from kareus.update.config import IterationConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +22,8 @@ class FrontierSlice:
     recomputation: Recomputation
     split_backward: bool
     chunks: int
+    iteration: IterationConfig
+    default_collective_sm_count: int
 
 
 def frontier_hash(config: object) -> str:

@@ -45,9 +45,8 @@ class TrainingJob:
         return planned_schedules(self.plan, stage) if self.plan else {}
 
     def checkpoint_subject(self, seed: int) -> str:
-        """Return a hash of what checkpoints must agree on: shapes of weights and the seed, but not the plan."""
-        w = self.workload
-        return content_hash((w.model, w.parallelism, w.chunks, w.sequence_length, seed))
+        """Return a hash of what checkpoints must agree on: the model and its data, but neither layout nor plan."""
+        return content_hash((self.workload.model, self.workload.sequence_length, seed))
 
 
 def planned_job(path: Path, folder: Path | None) -> TrainingJob:

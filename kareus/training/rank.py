@@ -30,7 +30,7 @@ from kareus.training.data.samples import FileSamples, Samples, SyntheticSamples
 from kareus.training.data.text import tokenised
 from kareus.training.data.tokens import open_tokens
 from kareus.training.job import TrainingJob
-from kareus.training.recorder import IterationRecorder, identity
+from kareus.training.recorder import IterationRecorder, identity, recorded_in
 from kareus.training.settings import TrainingSettings
 from kareus.training.setup import RankSetup, stage_place, training_seed
 from kareus.training.trainer import Trainer
@@ -122,7 +122,7 @@ def _recorder(job: TrainingJob, settings: TrainingSettings, rank: int, gpu: Devi
         seed=training_seed(job, settings),
         subject=subject_of(job.workload),
     )
-    return IterationRecorder(settings.output / f"rank-{rank:05d}.parquet", provenance)
+    return IterationRecorder(recorded_in(settings.output, rank), provenance)
 
 
 def _checkpoints(job: TrainingJob, settings: TrainingSettings, rendezvous: Rendezvous, run: str) -> RankCheckpoints:

@@ -16,6 +16,7 @@ from kareus.profile.config import MeasurementProtocol
 from kareus.schedule.config import MOST_CANDIDATES, SearchSpaceConfig
 from kareus.search.config import SearchConfig
 from kareus.testbed.config import CudaCollectives, TestbedConfig
+from kareus.update.config import IterationConfig
 
 MOST_PRODUCTS = 2**60
 """Multiplications of a matrix product; tables count twice as many FLOPs in 64 bits."""
@@ -45,6 +46,8 @@ class Workload:
     """Strategy by which the candidates of a partition are chosen."""
     pipeline: PipelineConfig
     """Pipeline schedule, and for how many deadlines an iteration is planned."""
+    iteration: IterationConfig
+    """Parts of an iteration that are planned besides forwards and backwards."""
     microbatch_size: int
     """Sequences of one microbatch."""
     num_microbatches: int
@@ -69,6 +72,11 @@ class Workload:
     def chunks(self) -> int:
         """Chunks of each stage's layers; seen like `split_backward`."""
         return self.pipeline.chunks
+
+    @property
+    def default_collective_sm_count(self) -> int:
+        """SMs of collectives that nothing is chosen for; seen like `split_backward`."""
+        return self.testbed.default_collective_sm_count
 
     @property
     def gpus_to_measure(self) -> int:

@@ -30,7 +30,14 @@ USUAL_OPTIONS = {
 }
 """Options that names leave out; fixed here, so that editing the defaults of `config.yaml` renames nothing."""
 USUAL_NUM_MICROBATCHES = 8
-SHOWN = {"microbatch_size", "sequence_length", "num_microbatches", "seed", "recomputation"}
+SHOWN = {
+    "microbatch_size",
+    "sequence_length",
+    "num_microbatches",
+    "seed",
+    "recomputation",
+    "iteration.include_update",
+}
 """Keys that a name shows by value, besides those of `parallelism`."""
 MOST_CHARACTERS = 160
 """Longest name in characters: 255 are allowed in a part of a path, and logs add to it."""
@@ -93,6 +100,7 @@ def _unusual(workload: Workload) -> list[str]:
     shown = {
         f"nmb{workload.num_microbatches}": workload.num_microbatches != USUAL_NUM_MICROBATCHES,
         f"seed{workload.seed}": workload.seed != 0,
+        "noupdate": not workload.iteration.include_update,
         f"recompute-{workload.recomputation}": workload.recomputation is not Recomputation.STAGE,
         f"shard-{workload.parallelism.sharding}": workload.parallelism.sharding is not Sharding.NONE,
         "seqpar": workload.parallelism.token_shards > 1,

@@ -80,9 +80,13 @@ def expand(texts: Sequence[str], config_dir: Path, record: type[Workload] = Work
     return list(itertools.product(*settings))
 
 
+WITHOUT_OPTIONS = ("iteration",)
+"""Records whose values are in the primary file itself."""
+
+
 def groups(record: type[Workload] = Workload) -> tuple[str, ...]:
-    """Names of the Hydra groups: the fields of a workload, or of what extends it, that are records themselves."""
-    return tuple(f.name for f in dataclasses.fields(record) if record_types(f.type))
+    """Names of the Hydra groups: the records in a workload, or in what extends it, that have a folder of options."""
+    return tuple(f.name for f in dataclasses.fields(record) if record_types(f.type) and f.name not in WITHOUT_OPTIONS)
 
 
 def options(group: str, config_dir: Path) -> list[str]:
