@@ -54,8 +54,16 @@ def drawn(examples: int) -> settings:
     )
 
 
-def degrees(tp: int = 1, cp: int = 1, dp: int = 1) -> Parallelism:
-    return Parallelism(dp=dp, pp=1, tp=tp, cp=cp, layers_per_stage=(LAYERS,), sharding=Sharding.NONE)
+def degrees(tp: int = 1, cp: int = 1, dp: int = 1, *, sequence_parallel: bool = False) -> Parallelism:
+    return Parallelism(
+        dp=dp,
+        pp=1,
+        tp=tp,
+        cp=cp,
+        layers_per_stage=(LAYERS,),
+        sharding=Sharding.NONE,
+        sequence_parallel=sequence_parallel,
+    )
 
 
 def graph_of(model: Model, parallelism: Parallelism) -> BlockGraph:

@@ -20,7 +20,8 @@ from kareus.model.shards import shard_of
 from kareus.pipeline.config import PipelineConfig, PipelineSchedule
 from kareus.profile.programs import chunk_shapes
 from kareus.runtime.actions import actions_of
-from kareus.runtime.chunk_stage import Shapes, StagePlace
+from kareus.runtime.boundary import boundary_shapes
+from kareus.runtime.chunk_stage import StagePlace
 from kareus.runtime.follower import PlanFollower, planned_steps
 from kareus.runtime.pipeline import Pipeline
 from kareus.runtime.stage_chunks import StageChunks, first_layers
@@ -66,14 +67,14 @@ def run_iteration(rank: int, workload: Workload) -> tuple[int, int]:
     follower = Counting(planned_steps(workload, None, place.stage), DryClocks(), lambda: None)
     pipeline = Pipeline(
         models,
-        StagePlace(stage=place.stage, stages=parallelism.pp, group=groups.pipeline, device=torch.device("cpu")),
-        Shapes(
-            num_microbatches=workload.num_microbatches,
-            microbatch_size=workload.microbatch_size,
-            tokens=workload.sequence_length,
-            hidden_size=workload.model.hidden_size,
-            dtype=torch.float32,
+        StagePlace(
+            stage=place.stage,
+            stages=parallelism.pp,
+            group=groups.pipeline,
+            device=torch.device("cpu"),
+            tensor=groups.mesh.tp,
         ),
+        boundary_shapes(workload, torch.float32),
         actions_of(workload, None),
         {},
         follower,
