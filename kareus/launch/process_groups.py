@@ -101,6 +101,7 @@ def make_process_groups(
         mesh=Mesh(
             tp=make_communicator(library, "tp", tensor, scratch_bytes),
             cp=make_communicator(library, "cp", context, scratch_bytes),
+            sequence_parallel=parallelism.token_shards > 1,
         ),
         data=None if sharded else make_communicator(of_weights, "dp", replicas, scratch_bytes),
         pipeline=_group(stages, of_sums, "pp", MESSAGE_CHANNELS),

@@ -17,8 +17,10 @@ from torch.distributed.pipelining import PipelineStage
 
 from kareus.graph.instruction import InstructionKey
 from kareus.graph.records import Direction
+from kareus.model.communication import Communicator
 from kareus.model.functions import Later
 from kareus.runtime.actions import place_in_line
+from kareus.runtime.boundary import Shapes, gathered, sent_part
 from kareus.runtime.follower import PlanFollower
 from kareus.runtime.messages import Receives, Sends
 from kareus.runtime.schedules import Schedules
@@ -39,38 +41,34 @@ class StagePlace:
     backward_group: dist.ProcessGroup
     """The same ranks, for messages to earlier stages."""
     device: torch.device
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shapes:
-    """Sizes of what passes between stages."""
-
-    num_microbatches: int
-    microbatch_size: int
-    tokens: int
-    """Of a sequence, on this rank."""
-    hidden_size: int
-    dtype: torch.dtype
+    tensor: Communicator | None
+    """GPUs that hold the same part of the same stage, which gather hidden states that are sent in parts; None for
+    one."""
 
 
 class Scheduled(nn.Module):
     """A chunk under the schedule, and with the labels, of the microbatch that was announced."""
 
-    def __init__(self, model: StageModel, chunk: int, schedules: Schedules) -> None:
+    def __init__(
+        self, model: StageModel, chunk: int, schedules: Schedules, shapes: Shapes, tensor: Communicator | None
+    ) -> None:
         super().__init__()
         self.model = model
         self.chunk = chunk
+        self.shapes = shapes
+        self.tensor = tensor
         self.microbatch = 0
         self.share = 1.0
         self.labels: list[Tensor] = []
         self._schedules = schedules
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Hidden states, or after the last chunk the weighted loss."""
+        """Run a microbatch: what arrives, or ids, to what is sent, or after the last chunk to the weighted loss."""
         schedule = self._schedules.get((self.chunk, self.microbatch), SEQUENTIAL)
         is_last = self.model.head is not None
-        result: Tensor = self.model(inputs, self.labels[self.microbatch] if is_last else None, schedule)
-        return result * self.share if is_last else result
+        hidden = gathered(inputs, self.shapes, self.tensor) if self.model.embedding is None else inputs
+        result: Tensor = self.model(hidden, self.labels[self.microbatch] if is_last else None, schedule)
+        return result * self.share if is_last else sent_part(result, self.shapes, self.tensor)
 
 
 class ChunkStage(PipelineStage):
@@ -87,8 +85,7 @@ class ChunkStage(PipelineStage):
         receives: Receives,
     ) -> None:
         number, numbers = place_in_line(place.stage, scheduled.chunk, place.stages), place.stages * chunks
-        size = (shapes.microbatch_size, shapes.tokens, shapes.hidden_size)
-        hidden = torch.empty(size, dtype=shapes.dtype, device=_NOWHERE, requires_grad=True)
+        hidden = torch.empty(shapes.message, dtype=shapes.dtype, device=_NOWHERE, requires_grad=True)
         ids = torch.empty(shapes.microbatch_size, shapes.tokens, dtype=torch.long, device=_NOWHERE)
         loss = torch.empty((), device=_NOWHERE, requires_grad=True)
         super().__init__(

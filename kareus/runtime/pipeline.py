@@ -13,7 +13,8 @@ from torch.distributed.pipelining import schedules as runtime
 
 from kareus.errors import KareusError
 from kareus.runtime.actions import Actions
-from kareus.runtime.chunk_stage import ChunkStage, Scheduled, Shapes, StagePlace
+from kareus.runtime.boundary import Shapes
+from kareus.runtime.chunk_stage import ChunkStage, Scheduled, StagePlace
 from kareus.runtime.follower import PlanFollower
 from kareus.runtime.messages import Receives, Sends
 from kareus.runtime.microbatch import Microbatch
@@ -45,7 +46,9 @@ class Pipeline:
         """
         self._place = place
         self._follower = follower
-        self._scheduled = [Scheduled(model, number, schedules) for number, model in enumerate(chunks)]
+        self._scheduled = [
+            Scheduled(model, number, schedules, shapes, place.tensor) for number, model in enumerate(chunks)
+        ]
         self._sends = Sends(place.backward_group)
         receives = Receives(place.backward_group)
         stages = [

@@ -20,7 +20,8 @@ from kareus.model.shards import shard_of
 from kareus.pipeline.config import PipelineConfig, PipelineSchedule
 from kareus.profile.programs import chunk_shapes
 from kareus.runtime.actions import actions_of
-from kareus.runtime.chunk_stage import Shapes, StagePlace
+from kareus.runtime.boundary import boundary_shapes
+from kareus.runtime.chunk_stage import StagePlace
 from kareus.runtime.follower import PlanFollower, planned_steps
 from kareus.runtime.pipeline import Pipeline
 from kareus.runtime.stage_chunks import StageChunks, first_layers
@@ -76,14 +77,9 @@ def run_iteration(rank: int, workload: Workload) -> Counting:
             group=groups.pipeline,
             backward_group=groups.pipeline_backward,
             device=torch.device("cpu"),
+            tensor=groups.mesh.tp,
         ),
-        Shapes(
-            num_microbatches=workload.num_microbatches,
-            microbatch_size=workload.microbatch_size,
-            tokens=workload.sequence_length,
-            hidden_size=workload.model.hidden_size,
-            dtype=torch.float32,
-        ),
+        boundary_shapes(workload, torch.float32),
         actions_of(workload, None),
         {},
         follower,
