@@ -16,9 +16,9 @@ from kareus.runtime.actions import Actions
 from kareus.runtime.boundary import Shapes
 from kareus.runtime.chunk_stage import ChunkStage, Scheduled, StagePlace
 from kareus.runtime.follower import PlanFollower
+from kareus.runtime.messages import Receives, Sends
 from kareus.runtime.microbatch import Microbatch
 from kareus.runtime.schedules import Schedules
-from kareus.runtime.sending import Sends
 from kareus.runtime.stage_model import StageModel
 
 
@@ -49,9 +49,11 @@ class Pipeline:
         self._scheduled = [
             Scheduled(model, number, schedules, shapes, place.tensor) for number, model in enumerate(chunks)
         ]
-        self._sends = Sends()
+        self._sends = Sends(place.backward_group)
+        receives = Receives(place.backward_group)
         stages = [
-            ChunkStage(scheduled, len(chunks), place, shapes, follower, self._sends) for scheduled in self._scheduled
+            ChunkStage(scheduled, len(chunks), place, shapes, follower, self._sends, receives)
+            for scheduled in self._scheduled
         ]
         logging.getLogger(runtime.__name__).setLevel(logging.CRITICAL)  # it would print all actions with every error
         self._runtime = runtime._PipelineScheduleRuntime(  # type: ignore[no-untyped-call]

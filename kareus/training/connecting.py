@@ -11,13 +11,13 @@ from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
-from torch.distributed.pipelining.schedules import _batch_p2p
 
 from kareus.graph.records import CollectiveKind
 from kareus.model.communication import Communicator
 from kareus.pipeline.transfers import gathered_parts
 from kareus.runtime.boundary import Shapes
 from kareus.runtime.chunk_stage import StagePlace
+from kareus.runtime.messages import begin
 from kareus.workload.config import Workload
 from kareus.workload.memory import BF16_BYTES
 
@@ -93,5 +93,4 @@ def connect_stages(place: StagePlace, shapes: Shapes, chunks: int) -> None:
                 sends = place.stage == sender
                 peer = dist.get_global_rank(place.group, receiver if sends else sender)
                 operation = dist.P2POp(dist.isend if sends else dist.irecv, boundary, peer, place.group)
-                for work in _batch_p2p([operation]):
-                    work.wait()
+                begin(operation, place.backward_group).wait()

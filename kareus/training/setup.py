@@ -84,6 +84,7 @@ def stage_place(setup: RankSetup) -> StagePlace:
         stage=setup.coordinate.stage,
         stages=setup.job.workload.parallelism.pp,
         group=setup.groups.pipeline,
+        backward_group=setup.groups.pipeline_backward,
         device=setup.device,
         tensor=setup.groups.mesh.tp,
     )

@@ -154,6 +154,7 @@ def check_case(rank: int, of: Case) -> None:
             stage=place.stage,
             stages=parallelism.pp,
             group=groups.pipeline,
+            backward_group=groups.pipeline_backward,
             device=torch.device("cpu"),
             tensor=groups.mesh.tp,
         ),
