@@ -19,8 +19,9 @@ import torch
 from torch import Tensor
 
 from kareus.gpu_model.model import run_schedules
+from kareus.graph.recomputation import Recomputation
 from kareus.graph.records import Batch, BlockGraph, Direction
-from kareus.model.block import Block
+from kareus.model.block import Block, through
 from kareus.model.communication import SUM, Mesh
 from kareus.model.config import Model
 from kareus.model.layers import rotary_table
@@ -118,7 +119,7 @@ def predicted(workload: Workload, direction: Direction) -> float:
     """Mean predicted time of the partitions of one pass through a block, in seconds."""
     clock = np.array([float(workload.gpu.search_frequencies.maximum_mhz)])
     sm_count = np.array([workload.testbed.default_collective_sm_count])
-    partitions = detect_partitions(extract_nanobatch(workload), recompute=False).items()
+    partitions = detect_partitions(extract_nanobatch(workload), recomputation=Recomputation.NONE).items()
     own = [(partition, n) for partition, n in partitions if partition.direction is direction]
     times_s = [run_schedules(workload.gpu, p, clock, sm_count, np.array([0])).time_s[0] * n for p, n in own]
     return float(sum(times_s) / sum(n for _, n in own))
@@ -136,10 +137,13 @@ def measured(workload: Workload, graph: BlockGraph) -> Iterator[tuple[float, flo
     steps = steps_of(blocks)
     hidden = [torch.randn(1, TOKENS, 32) for _ in range(2)]
     schedule = Schedule(Execution.NANOBATCHING)
-    turns = {d: turns_of(schedule, graph, LAYERS, d, recompute=False, default_sm_count=None) for d in DIRECTIONS}
+    turns = {
+        d: turns_of(schedule, graph, LAYERS, d, recomputation=Recomputation.NONE, default_sm_count=None)
+        for d in DIRECTIONS
+    }
     eager, engine = [], []
     for _ in range(RUNS):
-        outputs, forward_s = timed(lambda: [through(blocks, h, table) for h in hidden])
+        outputs, forward_s = timed(lambda: [through(blocks, h.detach().requires_grad_(), table) for h in hidden])
         _, backward_s = timed(lambda: [out.backward(torch.ones_like(out)) for out in outputs])  # noqa: B023
         eager.append((forward_s, backward_s))
         tapes: list[Tape] = [[], []]
@@ -152,14 +156,6 @@ def measured(workload: Workload, graph: BlockGraph) -> Iterator[tuple[float, flo
     for place, direction in enumerate(DIRECTIONS):
         least = [min(run[place] for run in runs) / len(turns[direction]) for runs in (eager, engine)]
         yield least[0], least[1]
-
-
-def through(blocks: Sequence[Block], hidden: Tensor, table: tuple[Tensor, Tensor]) -> Tensor:
-    """Call the blocks one after the other, for a backward."""
-    hidden = hidden.detach().requires_grad_()
-    for block in blocks:
-        hidden = block(hidden, table)
-    return hidden
 
 
 def tiny(model: Model) -> Shard:

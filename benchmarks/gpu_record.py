@@ -20,8 +20,9 @@ from kareus import __version__
 from kareus.device.cuda import device_of_cuda, prepare_cuda
 from kareus.device.protocol import Device
 from kareus.gpu_model.gpu import FrequencyRange
+from kareus.graph.recomputation import Recomputation
 from kareus.graph.records import Batch, Partition
-from kareus.model.config import Parallelism
+from kareus.model.config import Parallelism, Sharding
 from kareus.partition.detect import detect_partitions
 from kareus.partition.extract import extract
 from kareus.testbed.config import ClockPolicy, CudaCollectives, CudaConfig, GpuPool
@@ -39,7 +40,7 @@ SM_COUNTS = (3, 6, 12, 20, 30)
 QUEUES = (1, 8)
 """Of CUDA: what Kareus asks for, and CUDA's default."""
 WATCHED_S = 3.0
-SMALL = Parallelism(dp=1, pp=1, tp=2, cp=2, layers_per_stage=(2,), shard_optimizer=False)
+SMALL = Parallelism(dp=1, pp=1, tp=2, cp=2, layers_per_stage=(2,), sharding=Sharding.NONE)
 
 
 def main() -> int:
@@ -75,7 +76,7 @@ def partitions_of(workload: Workload) -> list[Partition]:
     """The partitions of a block's forward and backward."""
     size, length = workload.microbatch_size, workload.sequence_length
     graph = extract(workload.model, workload.parallelism, size, length)[Batch.NANOBATCH]
-    return list(detect_partitions(graph, recompute=False))
+    return list(detect_partitions(graph, recomputation=Recomputation.NONE))
 
 
 def costs_on(device: Device, workload: Workload, window_s: float) -> Costs:

@@ -26,7 +26,7 @@ def workload():
 def test_all_schedules_of_the_largest_partition(benchmark, workload):
     """What an exhaustive search evaluates."""
     own = workload.model, workload.parallelism, workload.microbatch_size, workload.sequence_length
-    found = detect_partitions(extract(*own)[Batch.NANOBATCH], recompute=workload.activation_checkpointing)
+    found = detect_partitions(extract(*own)[Batch.NANOBATCH], recomputation=workload.recomputation)
     spaces = {partition: search_space(partition, workload.gpu, workload.space) for partition in found}
     partition = max(spaces, key=lambda partition: len(spaces[partition]))
     space = spaces[partition]

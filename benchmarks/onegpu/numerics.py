@@ -6,6 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from kareus.graph.recomputation import Recomputation
 from kareus.graph.records import Batch, BlockGraph
 from kareus.model.attention import _attend, _attend_backward
 from kareus.model.communication import Mesh
@@ -69,7 +70,7 @@ def execution(model: Model, degrees: Parallelism, tokens: int, place: torch.devi
     graph = extract(model, degrees, BATCH - BATCH % 2, tokens * degrees.cp)[Batch.NANOBATCH]
     choices = tuple(
         Choice(partition=p.name, sm_count=4 + n, launch=p.operators[n % len(p.operators)].name)
-        for n, p in enumerate(detect_partitions(graph, recompute=True))
+        for n, p in enumerate(detect_partitions(graph, recomputation=Recomputation.STAGE))
     )
     overlap = Schedule(Execution.OVERLAP, choices)
     torch.manual_seed(SEED)
@@ -102,7 +103,7 @@ def _stage(model: Model, degrees: Parallelism, tokens: int, graph: BlockGraph, d
         Mesh(**mesh),
         StageShape(layers=LAYERS, first=True, last=True),
         dtype,
-        recompute=True,
+        recomputation=Recomputation.STAGE,
         graph=graph,
         default_sm_count=20,
     )

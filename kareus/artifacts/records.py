@@ -30,6 +30,11 @@ SHORT = 5
 """Characters of a short name."""
 MOST_NESTED = 100
 """Levels of lists and objects that JSON may have: far more than files of Kareus, far fewer than recursion bears."""
+RENAMED = {
+    "activation_checkpointing": "it is recomputation now: stage for true, none for false",
+    "parallelism.shard_optimizer": "it is parallelism.sharding now: optimizer for true, none for false",
+}
+"""What is said of keys of former versions, by dotted path."""
 
 
 def to_plain(value: Any) -> Any:
@@ -64,7 +69,8 @@ def from_plain(cls: type[Record], data: Any, where: str = "") -> Record:
     fields = {f.name: f for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
     for key in data:
         if key not in fields:
-            raise ConfigError(f"{_join(where, str(key))}: unknown key; {suggest(str(key), fields)}.")
+            path = _join(where, str(key))
+            raise ConfigError(f"{path}: unknown key; {RENAMED.get(path) or suggest(str(key), fields)}.")
     values = {}
     for name, field in fields.items():
         if name in data:

@@ -13,10 +13,10 @@ from kareus.artifacts.records import content_hash
 from kareus.artifacts.tables import write_table
 from kareus.campaign.resolve import Member, ResolvedCampaign, resolve_campaign
 from kareus.campaign.tables import CAMPAIGN
+from kareus.workload.arguments import add_overrides
 from kareus.workload.naming import degrees
-from kareus.workload.resolve import CONFIG_DIR
-from kareus.workload.stage import write_resolved
 from kareus.workload.tables import WORKLOADS
+from kareus.workload.writing import write_resolved
 
 logger = logging.getLogger(__name__)
 
@@ -24,14 +24,8 @@ logger = logging.getLogger(__name__)
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the campaign, the overrides, the configuration and the output."""
     parser.add_argument("name", help="name of a file of config/campaign/")
-    parser.add_argument(
-        "overrides",
-        nargs="*",
-        default=[],
-        metavar="KEY=VALUE",
-        help="Hydra overrides of everything in it, in the place of its own of the same key, such as gpu=h200",
-    )
-    parser.add_argument("--config-dir", type=Path, default=CONFIG_DIR, help="Hydra groups (default: config)")
+    text = "Hydra overrides of everything in it, in the place of its own of the same key, such as gpu=h200"
+    add_overrides(parser, text)
     parser.add_argument("--output", type=Path, help="folder to write to (default: nothing is written)")
     add_force(parser)
 

@@ -17,8 +17,9 @@ from kareus.artifacts.records import suggest
 from kareus.errors import ConfigError
 from kareus.plans.run_totals import check_tokens, run_totals
 from kareus.plans.selectors import parse_selector
+from kareus.workload.arguments import add_overrides
 from kareus.workload.config import Workload
-from kareus.workload.resolve import CONFIG_DIR, check_any_accepted, resolve
+from kareus.workload.resolve import check_any_accepted, resolve
 
 logger = logging.getLogger(__name__)
 
@@ -28,17 +29,10 @@ MARKS = ("measurements", "campaigns", "workloads.parquet")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the overrides, the request and the output."""
-    parser.add_argument(
-        "overrides",
-        nargs="*",
-        default=[],
-        metavar="KEY=VALUE",
-        help="Hydra overrides and sweeps, such as gpu=h200 microbatch_size=8,16 (default: the default workload)",
-    )
+    add_overrides(parser)
     parser.add_argument("--select", default="fastest", help="selector, as of `kareus select` (default: fastest)")
     parser.add_argument("--method", default="kareus", help="whose frontier to select from (default: kareus)")
     parser.add_argument("--tokens", type=float, help="also print what training on so many tokens takes")
-    parser.add_argument("--config-dir", type=Path, default=CONFIG_DIR, help="Hydra groups (default: config)")
     text = "folder for a folder of each workload: tables, plan and page (default: nothing is written)"
     parser.add_argument("--output", type=Path, metavar="FOLDER", help=text)
     parser.add_argument("--force", action="store_true", help="make missing folders, and replace what is there")

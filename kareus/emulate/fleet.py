@@ -5,6 +5,7 @@ from typing import Any
 
 from kareus.emulate.config import GradientReduction
 from kareus.emulate.resolve import Fleet
+from kareus.model.config import Sharding
 from kareus.pipeline.solver.frontier import PlannedIteration
 from kareus.workload.config import Workload
 from kareus.workload.memory import BF16_BYTES, FP32_BYTES, stage_parameters
@@ -52,7 +53,7 @@ def reduction_s(workload: Workload, pipelines: int) -> float:
     parameters = max(
         stage_parameters(workload.model, parallelism, stage, layers) for stage, layers in enumerate(parallelism.split)
     )
-    gathered_bytes = BF16_BYTES if parallelism.shard_optimizer else FP32_BYTES
+    gathered_bytes = FP32_BYTES if parallelism.sharding is Sharding.NONE else BF16_BYTES
     moved_bytes = (pipelines - 1) / pipelines * parameters * (FP32_BYTES + gathered_bytes)
     return moved_bytes / (gpu.node_gb_per_s / gpu.gpus_per_node * 1e9)
 

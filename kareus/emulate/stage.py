@@ -1,6 +1,7 @@
 """Command `emulate`: what fleets of a workload's pipeline take, from its microbatch frontiers."""
 
 import argparse
+import json
 import logging
 from pathlib import Path
 from typing import Any
@@ -14,25 +15,22 @@ from kareus.artifacts.tables import TableSchema, read_provenance, read_table, wr
 from kareus.emulate.resolve import Fleet, resolve_fleets
 from kareus.emulate.series import read_series
 from kareus.emulate.tables import FLEET, HOURS, POWER_CAPS, STRAGGLERS
+from kareus.errors import ArtifactError
 from kareus.frontier.config import frontier_hash
 from kareus.frontier.tables import MICROBATCH
 from kareus.partition.config import subject_of
-from kareus.workload.resolve import CONFIG_DIR
+from kareus.workload.arguments import add_overrides
 
 logger = logging.getLogger(__name__)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the overrides and the folders."""
-    parser.add_argument(
-        "overrides",
-        nargs="*",
-        default=[],
-        metavar="KEY=VALUE",
-        help="options of config/emulation/, and Hydra overrides and sweeps, such as 1280gpus,2560gpus "
-        "emulation.stragglers=[1.1] microbatch_size=2,4",
+    text = (
+        "options of config/emulation/, and Hydra overrides and sweeps, such as 1280gpus,2560gpus "
+        "emulation.stragglers=[1.1] microbatch_size=2,4"
     )
-    parser.add_argument("--config-dir", type=Path, default=CONFIG_DIR, help="Hydra groups (default: config)")
+    add_overrides(parser, text)
     parser.add_argument("--results", type=Path, default=Path("results"), help="results folder (default: results)")
 
 
@@ -46,6 +44,11 @@ def _emulate(fleet: Fleet, folder: WorkloadFolder) -> None:
     from kareus.emulate import rows as rows_of  # noqa: PLC0415 - the solver, for which bad overrides need not wait
     from kareus.emulate.frontiers import method_frontiers  # noqa: PLC0415 - likewise
 
+    if not (folder.path / "frontier/microbatch.parquet").is_file():
+        raise ArtifactError(
+            f"{folder.path}: has no microbatch frontiers, which fleets are planned from; run snakemake --config "
+            f"campaign=emulation 'overrides={json.dumps(list(fleet.overrides))}', which also emulates this fleet."
+        )
     series = read_series(Path(fleet.emulation.series)) if fleet.emulation.series else None
     provenance = _provenance(fleet, folder.microbatch)
     frontiers = method_frontiers(fleet, read_table(folder.microbatch, MICROBATCH))

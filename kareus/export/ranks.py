@@ -9,6 +9,7 @@ from typing import Any
 
 from kareus.artifacts.files import read_json
 from kareus.errors import ArtifactError
+from kareus.graph.records import UPDATING
 from kareus.model.config import Parallelism
 from kareus.plans.document import Plan, PlannedInstruction, StagePlan
 
@@ -63,7 +64,7 @@ def _step(instruction: PlannedInstruction) -> dict[str, Any]:
     direction = str(instruction.direction)
     return {
         "function": FUNCTIONS.get(direction, direction),
-        "microbatch": instruction.microbatch,
+        "microbatch": None if instruction.direction in UPDATING else instruction.microbatch,
         "model_chunk": instruction.chunk,
         "frequency_mhz": instruction.frequency_mhz,
         "execution": str(instruction.execution),

@@ -12,6 +12,7 @@ from typing import Any
 
 from kareus.artifacts.files import read_json
 from kareus.errors import ArtifactError
+from kareus.graph.records import UPDATING
 from kareus.plans.document import Plan, PlannedInstruction, StagePlan
 from kareus.report.workload.power import power_over_time
 
@@ -82,14 +83,14 @@ def _stage(stage: StagePlan, end_s: float, blocking_power_w: float) -> Iterator[
 def _instruction(process: int, i: PlannedInstruction) -> Event:
     return {
         "ph": "X",
-        "name": f"{i.direction} {i.microbatch}",
+        "name": str(i.direction) if i.direction in UPDATING else f"{i.direction} {i.microbatch}",
         "cat": str(i.direction),
         "pid": process,
         "tid": process,
         "ts": i.start_s * PER_SECOND,
         "dur": i.time_s * PER_SECOND,
         "args": {
-            "microbatch": i.microbatch,
+            **({} if i.direction in UPDATING else {"microbatch": i.microbatch}),
             "chunk": i.chunk,
             "execution": str(i.execution),
             "frequency_mhz": i.frequency_mhz,

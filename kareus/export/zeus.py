@@ -42,9 +42,7 @@ def frequency_schedule(plan: Plan, folder: WorkloadFolder, path: Path) -> str:
             f"kareus select {selector} {shlex.quote(str(folder.path))} --method {FRONTIER_BASELINE} && "
             f"kareus export {shlex.quote(str(other))} --format zeus"
         )
-    stages = [
-        [(Direction(i.direction).value, int(i.frequency_mhz)) for i in stage.instructions] for stage in plan.stages
-    ]
+    stages = [[(Direction(i.direction).value, int(i.frequency_mhz)) for i in stage.passes] for stage in plan.stages]
     lines = [f"    [{', '.join(f'({name!r}, {mhz:d})' for name, mhz in own)}],\n" for own in stages]
     return f"{HEADER} for {execution.value} execution\n[\n{''.join(lines)}]\n"
 
@@ -57,7 +55,7 @@ def _execution(plan: Plan) -> Execution | None:
     found = {
         instruction.execution
         for stage in plan.stages
-        for instruction in stage.instructions
+        for instruction in stage.passes
         if instruction.direction is not Direction.WEIGHT_GRADIENT
     }
     return found.pop() if len(found) == 1 and Execution.OVERLAP not in found else None

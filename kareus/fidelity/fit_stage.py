@@ -13,7 +13,8 @@ import yaml
 from kareus.artifacts.files import read_text, write_text
 from kareus.artifacts.names import check_name
 from kareus.artifacts.outputs import OutputKind, add_force, check_files
-from kareus.errors import ArtifactError
+from kareus.artifacts.records import suggest
+from kareus.errors import ArtifactError, ConfigError
 from kareus.fidelity.fit import (
     REFIT_EVALUATIONS,
     TO_FRONTIERS,
@@ -37,6 +38,7 @@ from kareus.fidelity.score import score_reductions
 from kareus.fidelity.subject import Subjects, on_gpu, subjects_of
 from kareus.gpu_model.gpu import Gpu, Uncertainty
 from kareus.gpu_model.trust import numbers_of
+from kareus.workload.overrides import options
 from kareus.workload.resolve import CONFIG_DIR
 
 logger = logging.getLogger(__name__)
@@ -69,6 +71,10 @@ def run(arguments: argparse.Namespace) -> None:
     """Fit, print errors and intervals, write."""
     check_name(arguments.gpu, "--gpu")
     source = arguments.config_dir / "gpu" / f"{arguments.gpu}.yaml"
+    known = options("gpu", arguments.config_dir)
+    if known and arguments.gpu not in known:
+        close = suggest(arguments.gpu, known)
+        raise ConfigError(f"--gpu {arguments.gpu}: no {source}; {close}; for another GPU copy the closest file to it.")
     if arguments.output is not None:  # refused before the fit, which takes minutes
         check_lines(source)
         check_files(arguments, [(arguments.output, OutputKind("a GPU's configuration", is_gpu))], [source])

@@ -60,7 +60,11 @@ def _points(behaviour: Behaviour, execution: Execution, clocks_mhz: Array) -> li
 
 
 def _components(subject: Subject, clocks_mhz: Array) -> dict[str, dict[int, ExecutionCost]]:
-    programs = component_programs(subject.graphs, subject.workload.testbed.default_collective_sm_count)
+    programs = component_programs(
+        subject.graphs,
+        subject.workload.testbed.default_collective_sm_count,
+        recomputation=subject.workload.recomputation,
+    )
     behaviours = {name: run_program(subject.workload.gpu, p, clocks_mhz) for name, p in programs.items()}
     return {
         name: {
@@ -74,8 +78,8 @@ def _options(subject: Subject) -> dict[str, OptionsByClock]:
     """Non-dominated ways to run every partition."""
     if Batch.NANOBATCH not in subject.graphs:
         return {}
-    recompute = subject.workload.activation_checkpointing
-    partitions = detect_partitions(subject.graphs[Batch.NANOBATCH], recompute=recompute)
+    recomputation = subject.workload.recomputation
+    partitions = detect_partitions(subject.graphs[Batch.NANOBATCH], recomputation=recomputation)
     return {partition.name: _partition_options(subject, partition) for partition in partitions}
 
 

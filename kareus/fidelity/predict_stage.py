@@ -3,14 +3,14 @@
 import argparse
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kareus.artifacts.records import to_plain
 from kareus.errors import printable
 from kareus.gpu_model.trust import trust
+from kareus.workload.arguments import add_overrides
 from kareus.workload.config import Workload
-from kareus.workload.resolve import CONFIG_DIR, check_any_accepted, resolve
+from kareus.workload.resolve import check_any_accepted, resolve
 
 if TYPE_CHECKING:
     from kareus.fidelity.workload_prediction import Prediction
@@ -18,17 +18,10 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the workloads and how they run."""
-    parser.add_argument(
-        "overrides",
-        nargs="*",
-        default=[],
-        metavar="KEY=VALUE",
-        help="Hydra overrides and sweeps, such as gpu=h200 microbatch_size=8,16 (default: the default workload)",
-    )
+    add_overrides(parser)
     parser.add_argument("--method", default="sequential", help="sequential (default) or nanobatching")
     parser.add_argument("--frequency", type=int, metavar="MHZ", help="clock of all GPUs in MHz (default: the maximum)")
     parser.add_argument("--json", action="store_true", help="print one JSON object a line instead of text")
-    parser.add_argument("--config-dir", type=Path, default=CONFIG_DIR, help="Hydra groups (default: config)")
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -65,11 +58,11 @@ def prediction_lines(name: str, workload: Workload, found: "Prediction") -> Iter
         f"{collectives.exposed_s:.3f} s exposed"
     )
     yield ""
-    yield "stage  layers  forward s  backward s  waiting s  energy kJ"
+    yield "stage  layers  forward s  backward s  update s  waiting s  energy kJ"
     for stage in found.stages:
         yield (
             f"{stage.stage:>5}  {stage.layers:>6}  {stage.forward_s:>9.3f}  {stage.backward_s:>10.3f}  "
-            f"{stage.bubble_s:>9.3f}  {stage.energy_j / 1e3:>9.2f}"
+            f"{stage.update_s:>8.3f}  {stage.bubble_s:>9.3f}  {stage.energy_j / 1e3:>9.2f}"
         )
     yield ""
     width = max(len("component"), *(len(component.name) for component in found.components))

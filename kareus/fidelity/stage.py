@@ -17,25 +17,18 @@ from kareus.fidelity.score import FrontierScore, ReductionScore, score_frontiers
 from kareus.fidelity.subject import Subjects, subjects_of
 from kareus.fidelity.trivial import TrivialErrors, trivial_errors
 from kareus.gpu_model.trust import trust
-from kareus.workload.resolve import CONFIG_DIR
+from kareus.workload.arguments import add_overrides
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the reference and the configuration."""
-    parser.add_argument(
-        "overrides",
-        nargs="*",
-        default=[],
-        metavar="KEY=VALUE",
-        help="Hydra overrides, such as gpu=h200 (default: the A100)",
-    )
+    add_overrides(parser, "Hydra overrides, such as gpu=h200 (default: the A100)")
     parser.add_argument(
         "--reference",
         type=Path,
         help="planned frontiers, reductions or kernels (CSV, or .csv.gz; default: all that ship with Kareus)",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
-    parser.add_argument("--config-dir", type=Path, default=CONFIG_DIR, help="Hydra groups (default: config)")
 
 
 def run(arguments: argparse.Namespace) -> None:

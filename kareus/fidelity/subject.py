@@ -17,6 +17,9 @@ from kareus.workload.config import Workload
 from kareus.workload.divisibility import check_divisibility
 from kareus.workload.resolve import with_split
 
+NO_UPDATE = "iteration.include_update=false"
+"""Override of all workloads of the reference data: the paper's iterations end with the last backward."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
@@ -58,7 +61,7 @@ def subject(scenario: Scenario, overrides: tuple[str, ...], config_dir: Path) ->
     Raises:
         ConfigError: the scenario or an override cannot be used.
     """
-    composition, *others = compose([*scenario.overrides, *overrides], config_dir)
+    composition, *others = compose([*scenario.overrides, NO_UPDATE, *overrides], config_dir)
     if others:
         raise ConfigError(f"{' '.join(composition.overrides)}: one of {1 + len(others)}; give one value for each key.")
     workload = composition.workload
@@ -73,7 +76,7 @@ def subject(scenario: Scenario, overrides: tuple[str, ...], config_dir: Path) ->
                 shape,
                 direction,
                 execution,
-                recompute=workload.activation_checkpointing,
+                recomputation=workload.recomputation,
                 default_sm_count=workload.testbed.default_collective_sm_count,
             )
         )

@@ -14,10 +14,11 @@ import numpy as np
 from kareus.arrays import Array
 from kareus.errors import ConfigError
 from kareus.fidelity.breakdown import COLLECTIVES, InstructionCost, instruction_cost
+from kareus.fidelity.update_prediction import InstructionCosts, UpdatePredictions, update_predictions
 from kareus.gpu_model.gpu import Gpu, Uncertainty
 from kareus.gpu_model.model import KnownSteps
 from kareus.gpu_model.trust import known_uncertainty
-from kareus.graph.records import Batch, BlockGraph, Direction, instruction_directions
+from kareus.graph.records import UPDATING, Batch, BlockGraph, Direction, instruction_directions
 from kareus.partition.extract import extract
 from kareus.pipeline.config import PipelineSchedule
 from kareus.pipeline.instructions import Instruction, pipeline_instructions
@@ -35,9 +36,6 @@ PREDICTED = {"sequential": Execution.SEQUENTIAL, "nanobatching": Execution.NANOB
 WAITING = "waiting"
 """Component: what a GPU waits for other stages."""
 
-InstructionCosts = Mapping[tuple[int, int, Direction], InstructionCost]
-"""By stage, chunk and direction."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagePrediction:
@@ -50,6 +48,8 @@ class StagePrediction:
     """Time of all its forwards."""
     backward_s: float
     """Time of all its backwards; of split ones, of both passes."""
+    update_s: float
+    """Time of the update of its weights; 0 where the iteration ends without it."""
     bubble_s: float
     """Time in which it waits."""
     energy_j: float
@@ -62,7 +62,8 @@ class ComponentPrediction:
 
     name: str
     """A kind of operator in the blocks (`gemm`, `attention`, `attention-backward`, `memory`), `collectives` (what those
-    of the blocks add), `embedding`, `head`, `overhead` (what isolated steps miss) or `waiting`."""
+    of the blocks add), `embedding`, `head`, `overhead` (what isolated steps miss), `waiting`, or a part of the update:
+    `gradient reduction`, `embedding exchange`, `gradient norm`, `optimizer step`, `weight gathering`."""
     time_s: float
     """Time of one GPU, the mean over all GPUs; components add up to the iteration."""
     energy_j: float
@@ -120,12 +121,21 @@ def predict(workload: Workload, method: str = "sequential", frequency_mhz: int |
     graphs = extract(workload.model, workload.parallelism, workload.microbatch_size, workload.sequence_length)
     shapes = chunk_shapes(workload.parallelism.split, workload.chunks)
     costs = _instruction_costs(workload, graphs, shapes, PREDICTED[method], clock_mhz)
+    updates = update_predictions(workload, graphs[Batch.MICROBATCH], costs, clock_mhz)
     instructions = _instructions(
-        workload.pipeline.schedule, workload.parallelism.pp, workload.num_microbatches, workload.chunks
+        workload.pipeline.schedule,
+        workload.parallelism.pp,
+        workload.num_microbatches,
+        workload.chunks,
+        tuple(tuple(stage) for stage in updates),
     )
-    times_s = [float(costs[i.key.kind].behaviour.time_s) for i in instructions]
+    passes_s = {kind: float(cost.behaviour.time_s) for kind, cost in costs.items()}
+    times_s = [
+        updates[i.key.stage][i.key.direction].time_s if i.key.direction in UPDATING else passes_s[i.key.kind]
+        for i in instructions
+    ]
     time_s = makespan(build_dag(instructions, transfers_s(cut(workload, "pipeline"))), times_s)
-    stages = _stages(workload, costs, time_s)
+    stages = _stages(workload, costs, updates, time_s)
     energy_j = sum(stage.energy_j for stage in stages)
     tokens = tokens_per_iteration(workload)
     return Prediction(
@@ -137,7 +147,7 @@ def predict(workload: Workload, method: str = "sequential", frequency_mhz: int |
         joules_per_token=energy_j / tokens,
         mfu=mfu(workload, time_s),
         stages=stages,
-        components=_components(workload, costs, stages),
+        components=_components(workload, costs, updates, stages),
         collectives=_collectives(workload, costs),
         memory=estimate_memory(workload),
         uncertainty=known_uncertainty(workload.gpu),
@@ -174,28 +184,34 @@ def _instruction_costs(
                 shape,
                 direction,
                 execution if execution in possible else Execution.SEQUENTIAL,
-                recompute=workload.activation_checkpointing,
+                recomputation=workload.recomputation,
                 default_sm_count=workload.testbed.default_collective_sm_count,
             )
             by_shape[shape, direction] = instruction_cost(workload.gpu, program, direction, clock_mhz, known)
     return {(*place, d): cost for place, own in shapes.items() for (shape, d), cost in by_shape.items() if shape == own}
 
 
-def _stages(workload: Workload, costs: InstructionCosts, time_s: float) -> tuple[StagePrediction, ...]:
+def _stages(
+    workload: Workload, costs: InstructionCosts, updates: UpdatePredictions, time_s: float
+) -> tuple[StagePrediction, ...]:
     """Stages of an iteration that takes `time_s`; every microbatch passes each of their instructions once."""
     gpus, repeated = workload.parallelism.gpus_per_stage, workload.num_microbatches
     stages = []
     for stage, layers in enumerate(workload.parallelism.split):
         own = [(direction, cost.behaviour) for (place, _, direction), cost in costs.items() if place == stage]
         forward_s = repeated * sum(float(b.time_s) for direction, b in own if direction is Direction.FORWARD)
-        busy_s = repeated * sum(float(b.time_s) for _, b in own)
+        update_s = sum(update.time_s for update in updates[stage].values())
+        passes_s = repeated * sum(float(b.time_s) for _, b in own)
+        busy_s = passes_s + update_s
         busy_j = repeated * sum(float(b.energy_j) for _, b in own)
+        busy_j += sum(update.energy_j for update in updates[stage].values())
         stages.append(
             StagePrediction(
                 stage=stage,
                 layers=layers,
                 forward_s=forward_s,
-                backward_s=busy_s - forward_s,
+                backward_s=passes_s - forward_s,
+                update_s=update_s,
                 bubble_s=time_s - busy_s,
                 energy_j=(busy_j + _waiting_j(workload.gpu, time_s - busy_s)) * gpus,
             )
@@ -209,13 +225,16 @@ def _waiting_j(gpu: Gpu, bubble_s: float) -> float:
 
 
 def _components(
-    workload: Workload, costs: InstructionCosts, stages: Sequence[StagePrediction]
+    workload: Workload, costs: InstructionCosts, updates: UpdatePredictions, stages: Sequence[StagePrediction]
 ) -> tuple[ComponentPrediction, ...]:
     """Components of all instructions, and waiting."""
     totals: dict[str, Array] = defaultdict(lambda: np.zeros(2))
     for instruction in costs.values():
         for name, cost in instruction.parts.items():
             totals[name] = totals[name] + workload.num_microbatches * cost
+    for update in (update for stage in updates for update in stage.values()):
+        for name, cost in update.parts.items():
+            totals[name] = totals[name] + cost
     bubbles_s = sum(stage.bubble_s for stage in stages)
     totals[WAITING] = np.array([bubbles_s, _waiting_j(workload.gpu, bubbles_s)])
     parallelism = workload.parallelism
@@ -236,6 +255,12 @@ def _collectives(workload: Workload, costs: InstructionCosts) -> CollectivePredi
 
 
 @lru_cache(maxsize=16)
-def _instructions(schedule: PipelineSchedule, stages: int, microbatches: int, chunks: int) -> tuple[Instruction, ...]:
+def _instructions(
+    schedule: PipelineSchedule,
+    stages: int,
+    microbatches: int,
+    chunks: int,
+    updates: tuple[tuple[Direction, ...], ...],
+) -> tuple[Instruction, ...]:
     """As `pipeline_instructions`; kept, since workloads that are compared often have the same pipeline."""
-    return pipeline_instructions(schedule, stages, microbatches, chunks=chunks)
+    return pipeline_instructions(schedule, stages, microbatches, chunks=chunks, updates=updates)

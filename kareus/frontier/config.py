@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from kareus.artifacts.configuration import narrowed
 from kareus.artifacts.records import content_hash
 from kareus.gpu_model.gpu import Gpu
+from kareus.graph.recomputation import Recomputation
 from kareus.model.config import Model, Parallelism
+from kareus.update.config import IterationConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,9 +19,11 @@ class FrontierSlice:
     gpu: Gpu
     microbatch_size: int
     sequence_length: int
-    activation_checkpointing: bool
+    recomputation: Recomputation
     split_backward: bool
     chunks: int
+    iteration: IterationConfig
+    default_collective_sm_count: int
 
 
 def frontier_hash(config: object) -> str:

@@ -2,7 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -14,10 +14,11 @@ from kareus.frontier.methods import microbatch_rows
 from kareus.frontier.microbatch import ExecutionCost, Point, overlap_makeup, overlap_points
 from kareus.frontier.tables import MICROBATCH
 from kareus.graph.instruction import InstructionKind
-from kareus.graph.records import Batch, BlockGraph, Direction, instruction_directions
+from kareus.graph.records import COMPLETING, Batch, BlockGraph, Direction, instruction_directions
 from kareus.partition.names import expected_partitions
 from kareus.profile.programs import Execution, chunk_shapes, profiled_executions
 from kareus.schedule.records import Choice
+from kareus.update.costs import update_costs
 
 InstructionPoints = Mapping[tuple[InstructionKind, Execution], Sequence[Point]]
 """Points of whole instructions that are not composed, by kind and execution."""
@@ -76,6 +77,7 @@ def frontiers_of(
         StageInputError: the costs of an instruction or a component are not given at the clocks of the configuration.
     """
     rows = []
+    backwards_s: dict[tuple[int, int], float] = {}  # of each chunk the fastest that completes weight gradients
     for (stage, chunk), shape in chunk_shapes(config.parallelism.split, config.chunks).items():
         for direction in instruction_directions(split_backward=config.split_backward):
             kind = InstructionKind(stage, chunk, direction)
@@ -91,13 +93,38 @@ def frontiers_of(
                     graphs[Batch.MICROBATCH],
                     shape,
                     direction,
-                    recompute=config.activation_checkpointing,
+                    recomputation=config.recomputation,
                 )
                 for name in (*makeup.edges, *makeup.outer):
                     _check_clocks("components", name, components.get(name, ()), config)
                 points[Execution.OVERLAP] = overlap_points(makeup, options, components, config.gpu)
             rows += microbatch_rows(kind, points, config.gpu)
+            if direction in COMPLETING:
+                backwards_s[stage, chunk] = min(point.time_s for own in points.values() for point in own)
+    if config.iteration.include_update:
+        rows += _update_rows(config, graphs, backwards_s)
     return MICROBATCH.frame(rows)
+
+
+def _update_rows(
+    config: FrontierSlice, graphs: Mapping[Batch, BlockGraph], backwards_s: Mapping[tuple[int, int], float]
+) -> list[dict[str, Any]]:
+    """Rows of the update of the weights, at every clock; the reduction runs beside the fastest backward of each chunk.
+
+    Every method updates alike: there is nothing to search, and nothing to run in two nanobatches.
+    """
+    clocks_mhz, rows = config.gpu.search_frequencies.clocks_mhz, []
+    for stage in range(config.parallelism.pp):
+        own_s = [backwards_s[stage, chunk] for chunk in range(config.chunks)]
+        costs = update_costs(config, graphs[Batch.MICROBATCH], stage, own_s, np.array(clocks_mhz, dtype=np.float64))
+        for direction, (times_s, energies_j) in costs.items():
+            points = [
+                Point(execution=Execution.SEQUENTIAL, frequency_mhz=mhz, time_s=time_s, energy_j=energy_j)
+                for mhz, time_s, energy_j in zip(clocks_mhz, times_s.tolist(), energies_j.tolist(), strict=True)
+            ]
+            executions = dict.fromkeys(profiled_executions(graphs, Direction.BACKWARD), points)
+            rows += microbatch_rows(InstructionKind(stage, 0, direction), executions, config.gpu)
+    return rows
 
 
 def check_partitions(config: FrontierSlice, names: list[str]) -> None:

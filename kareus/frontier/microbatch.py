@@ -15,6 +15,7 @@ import numpy as np
 from kareus.frontier.compose import Option, RepeatedPartition, compose, effective
 from kareus.gpu_model.gpu import Gpu
 from kareus.graph.interleave import block_segments, interleave, partition_of
+from kareus.graph.recomputation import Recomputation
 from kareus.graph.records import BlockGraph, Direction
 from kareus.pareto import pareto_mask
 from kareus.profile.programs import (
@@ -67,10 +68,15 @@ class Makeup:
 
 
 def overlap_makeup(
-    nanobatch: BlockGraph, microbatch: BlockGraph, shape: StageShape, direction: Direction, *, recompute: bool
+    nanobatch: BlockGraph,
+    microbatch: BlockGraph,
+    shape: StageShape,
+    direction: Direction,
+    *,
+    recomputation: Recomputation,
 ) -> Makeup:
     """Count partitions and components of an overlapped instruction by walking its staggered nanobatches."""
-    segments = block_segments(nanobatch, shape.layers, direction, recompute=recompute)
+    segments = block_segments(nanobatch, shape.layers, direction, recomputation=recomputation)
     partitions: Counter[str] = Counter()
     edges: Counter[str] = Counter()
     for pair in interleave(segments):

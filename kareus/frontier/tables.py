@@ -20,7 +20,11 @@ MICROBATCH = TableSchema(
         ),
         Column("stage", pl.Int64, "pipeline stage, from 0"),
         Column("chunk", pl.Int64, "chunk of the stage's layers, from 0; always 0 unless the pipeline is interleaved"),
-        Column("direction", pl.String, DIRECTION_MEANING),
+        Column(
+            "direction",
+            pl.String,
+            f"{DIRECTION_MEANING}; of the update of the weights `gradient-reduction`, `embedding-exchange` or `update`",
+        ),
         Column("point", pl.Int64, "number of the point within (method, stage, chunk, direction), by rising time"),
         Column("execution", pl.String, "`sequential`, `nanobatching` or `overlap` (partitioned overlap)"),
         Column("frequency_mhz", pl.Int64, "SM clock during the whole instruction", positive=True),

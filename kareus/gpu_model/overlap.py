@@ -69,7 +69,8 @@ def step_phases(
         if not running.any():
             phases.append(alone)
             continue
-        beside_s, collective_s = _times_beside(gpu, operator, collective, frequency_mhz, taken)
+        moving_s = laws.collective_time_s(gpu, collective, frequency_mhz, taken)
+        beside_s, collective_s = _times_beside(gpu, operator, (collective, moving_s), frequency_mhz, taken)
         shared_s = np.where(running, np.minimum(beside_s, left * collective_s), 0.0)
         # Shares of the operator and of the collective that are done when the first of the two ends.
         done, moved = shared_s / beside_s, np.minimum(shared_s / collective_s, left)
@@ -78,6 +79,26 @@ def step_phases(
         left = np.where(left - moved > _DONE, left - moved, 0.0)
     whole_s, slow_s = (laws.collective_time_s(gpu, collective, f, taken) for f in (frequency_mhz, frequency_mhz / 2))
     return [*phases, Phase(left * whole_s, _clock_share(whole_s, slow_s), moving * left)]
+
+
+def slowdowns(
+    gpu: Gpu, operators: Sequence[Operator], moving: tuple[Collective, Array], frequency_mhz: Array, sm_count: int
+) -> tuple[Array, Array]:
+    """Return the factors by which operators and a collective that never ends take longer beside each other than alone.
+
+    Args:
+        gpu: GPU that runs them.
+        operators: run one after the other, again and again.
+        moving: the collective, and its time alone at each clock.
+        frequency_mhz: SM clocks, [clocks].
+        sm_count: SMs of the collective.
+    """
+    taken, every_sm = np.full_like(frequency_mhz, sm_count), np.full_like(frequency_mhz, gpu.sm_count)
+    alone_s = sum(laws.operator_time_s(gpu, operator, frequency_mhz, every_sm) for operator in operators)
+    pairs = [_times_beside(gpu, operator, moving, frequency_mhz, taken) for operator in operators]
+    beside_s = np.sum([operator_s for operator_s, _ in pairs], axis=0)
+    moved = np.sum([operator_s / collective_s for operator_s, collective_s in pairs], axis=0)
+    return beside_s / alone_s, beside_s / moved / moving[1]
 
 
 def host_time_s(gpu: Gpu, operators: Sequence[Operator], collective: Collective | None) -> float:
@@ -102,12 +123,12 @@ def _part(phase: Phase, share: Array) -> Phase:
 
 
 def _times_beside(
-    gpu: Gpu, operator: Operator, collective: Collective, frequency_mhz: Array, sm_count: Array
+    gpu: Gpu, operator: Operator, moving: tuple[Collective, Array], frequency_mhz: Array, sm_count: Array
 ) -> tuple[Array, Array]:
-    """Times of operator and collective if they overlapped from start to end."""
+    """Times of operator and collective if they overlapped from start to end; `moving` has the collective's alone."""
+    collective, collective_s = moving
     remaining = gpu.sm_count - sm_count
     operator_s = laws.operator_time_s(gpu, operator, frequency_mhz, remaining)
-    collective_s = laws.collective_time_s(gpu, collective, frequency_mhz, sm_count)
     available = laws.hbm_bytes_per_s(gpu, np.asarray(gpu.sm_count, dtype=np.float64))
     operator_demand = laws.hbm_bytes(operator) / operator_s / available
     collective_demand = laws.collective_hbm_bytes(gpu, collective) / collective_s / available

@@ -2,7 +2,10 @@
 
 from typing import NamedTuple
 
-from kareus.graph.records import Direction
+from kareus.graph.records import UPDATING, Direction
+
+NO_MICROBATCH = -1
+"""Microbatch of an instruction of the update, which is of the whole iteration."""
 
 
 class InstructionKind(NamedTuple):
@@ -14,12 +17,16 @@ class InstructionKind(NamedTuple):
 
 
 class InstructionKey(NamedTuple):
-    """Identity of one instruction of an iteration: a pass of a microbatch through a stage, or through a chunk of it."""
+    """Identity of one instruction of an iteration.
+
+    It is a pass of a microbatch through a stage or a chunk of it, or a step of the update of a stage's weights.
+    """
 
     stage: int
     chunk: int
     """Chunk of the stage's layers; always 0 unless the schedule interleaves."""
     microbatch: int
+    """Microbatch, from 0; `NO_MICROBATCH` for the update, whose chunk is 0."""
     direction: Direction
 
     @property
@@ -29,5 +36,7 @@ class InstructionKey(NamedTuple):
 
     def __str__(self) -> str:
         """Return the instruction in words, for messages."""
+        if self.direction in UPDATING:
+            return f"{self.direction} of stage {self.stage}"
         chunk = f", chunk {self.chunk}" * bool(self.chunk)
         return f"{self.direction} of microbatch {self.microbatch} on stage {self.stage}{chunk}"

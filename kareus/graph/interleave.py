@@ -2,15 +2,17 @@
 
 Nanobatches A and B take turns, segment by segment: A.1 B.1 A.2 B.2 ... Each segment runs beside the
 collective that the other nanobatch has just reached, and a collective in flight passes from block to
-block. With recomputation a backward (of a split one, the input-gradient pass) first runs all blocks of
-its stage forward again, from the stage's input, then backward, in one such sequence: a recomputed segment
-too runs beside what the other nanobatch has just reached. The memory estimate assumes the same. Only the
+block. A backward that recomputes (of a split one, the input-gradient pass) is one such sequence, too: with
+recomputation of the stage all its blocks forward again, from the stage's input, and then backward; with full
+recomputation each block forward again and then backward. So a recomputed segment, too, runs beside what the
+other nanobatch has just reached. The memory estimate assumes the same. Only the
 first segment of an instruction and its last collective have no partner.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from kareus.graph.recomputation import Recomputation, block_backward
 from kareus.graph.records import RECOMPUTING, BlockGraph, Collective, Direction, Partition, Segment
 from kareus.graph.split_backward import pass_segments
 
@@ -25,10 +27,16 @@ class Pair:
     """None at the start of an instruction, and where the other's last segment ended without a collective."""
 
 
-def block_segments(graph: BlockGraph, layers: int, direction: Direction, *, recompute: bool) -> list[Segment]:
+def block_segments(
+    graph: BlockGraph, layers: int, direction: Direction, *, recomputation: Recomputation
+) -> list[Segment]:
     """Return the segments of one nanobatch through `layers` blocks of a stage, in the order of execution."""
-    recomputed = graph.forward if recompute and direction in RECOMPUTING else ()
-    return [*recomputed * layers, *pass_segments(graph.forward, graph.backward, direction) * layers]
+    own = pass_segments(graph.forward, block_backward(graph, recomputation), direction)
+    if direction not in RECOMPUTING or not recomputation.repeats_blocks:
+        return [*own * layers]
+    if recomputation is Recomputation.FULL:
+        return [*(*graph.forward, *own) * layers]
+    return [*graph.forward * layers, *own * layers]
 
 
 def interleave(segments: Sequence[Segment]) -> list[Pair]:

@@ -18,7 +18,7 @@ class CollectiveKind(StrEnum):
 
 
 class Direction(StrEnum):
-    """Direction of a pass through the model; with a stage and a microbatch, that of an instruction."""
+    """What an instruction does: a direction of a pass through the model, or a step of the iteration's update."""
 
     FORWARD = "forward"
     BACKWARD = "backward"
@@ -27,12 +27,24 @@ class Direction(StrEnum):
     """Part of a split backward that the previous stage waits for; it has all collectives."""
     WEIGHT_GRADIENT = "weight-gradient"
     """Part of a split backward that only the optimizer waits for; it has no collectives."""
+    GRADIENT_REDUCTION = "gradient-reduction"
+    """What summing a stage's weight gradients over its replicas adds to its last backward."""
+    EMBEDDING_EXCHANGE = "embedding-exchange"
+    """Sum of the gradients of a tied embedding over the first and the last stage, which both hold it."""
+    UPDATE = "update"
+    """Norm of the whole gradient, optimizer step and, with a sharded optimizer, the gathering of the new weights."""
 
 
 TRACED = (Direction.FORWARD, Direction.BACKWARD)
 """Directions of which segments are extracted."""
+UPDATING = (Direction.GRADIENT_REDUCTION, Direction.EMBEDDING_EXCHANGE, Direction.UPDATE)
+"""Directions of the update of the weights, in order: instructions of a stage that belong to no microbatch."""
+MEETING = (Direction.EMBEDDING_EXCHANGE, Direction.UPDATE)
+"""Directions whose instructions, one on each stage that has one, begin together: none before all are ready."""
+COMPLETING = (Direction.BACKWARD, Direction.WEIGHT_GRADIENT)
+"""Directions that complete the weight gradients of a microbatch."""
 RECOMPUTING = (Direction.BACKWARD, Direction.INPUT_GRADIENT)
-"""Directions that run their forward again first, with activation checkpointing."""
+"""Directions that recompute their forward, where anything is recomputed."""
 
 
 def instruction_directions(*, split_backward: bool) -> tuple[Direction, ...]:

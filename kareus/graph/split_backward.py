@@ -9,7 +9,7 @@ Operators stay as they were extracted: the two gradients of a matrix product are
 output gradient from HBM. Gradients of the norms' weights come out of the same kernels as those of their inputs and stay
 with these. The backward of the embedding is a weight gradient as a whole.
 
-With activation checkpointing the input-gradient pass recomputes the forward of all its blocks, as a whole backward
+With recomputation of the stage the input-gradient pass recomputes the forward of all its blocks, as a whole backward
 does, and then keeps, until the weight-gradient pass of the microbatch, the input and the output gradient of every
 matrix product (and of the LM head). The weight-gradient pass recomputes nothing. Programs are built and memory is
 estimated (`kareus.workload.memory`) after this one model.

@@ -11,7 +11,7 @@ from kareus.launch.mesh import MeshCoordinate, rank_of
 from kareus.launch.rendezvous import Rendezvous
 from kareus.model.communication import Communicator, Mesh
 from kareus.model.communicators.choice import Library, make_communicator
-from kareus.model.config import Parallelism
+from kareus.model.config import Parallelism, Sharding
 from kareus.workload.config import Workload
 
 BYTES_PER_VALUE = 2
@@ -91,7 +91,7 @@ def make_process_groups(
     replicas = [rank_of(replace(coordinate, replica=replica), parallelism) for replica in range(parallelism.dp)]
     context = [rank_of(replace(coordinate, cp=cp), parallelism) for cp in range(parallelism.cp)]
     tensor = [rank_of(replace(coordinate, tp=tp), parallelism) for tp in range(parallelism.tp)]
-    sharded = parallelism.shard_optimizer
+    sharded = parallelism.sharding is not Sharding.NONE
     holds_tied = tie_embeddings and parallelism.pp > 1 and coordinate.stage in (0, parallelism.pp - 1)
     return ProcessGroups(  # in one order on all ranks
         mesh=Mesh(

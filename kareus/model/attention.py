@@ -12,7 +12,6 @@ from torch import Tensor
 from torch.autograd import Function
 
 from kareus.model.communication import Communicator, Tensors, group_rank, group_size
-from kareus.model.functions import apply
 
 Gather = Callable[[], Tensors]
 """Gathers the keys and values of all ranks, each [cp, batch, tokens, heads, head_dim]."""
@@ -51,11 +50,20 @@ def positions(tokens: int, group: Communicator | None) -> Tensor:
     return torch.cat([torch.arange(c.end - (c.local.stop - c.local.start), c.end) for c in held])
 
 
-class _Attention(Function):
+class Attention(Function):
+    """Causal attention.
+
+    Its arguments are queries, [batch, tokens, query heads, head_dim], the rank's tokens; keys, [batch, tokens,
+    key-value heads, head_dim], or gathered, [cp, batch, tokens, key-value heads, head_dim], which heads of queries
+    share in groups; values as keys; the ranks that share the sequence; and what is called in backward where keys and
+    values are gathered, since they are not kept.
+    """
+
     @staticmethod
     def forward(
         ctx: Any, query: Tensor, key: Tensor, value: Tensor, group: Communicator | None, gather: Gather | None
     ) -> Tensor:
+        """Return [batch, tokens, query heads * head_dim]."""
         keys, values = (key, value) if gather is None else (_in_order(key), _in_order(value))
         parts = [
             _attend(query[:, c.local], keys[:, : c.end], values[:, : c.end]) for c in chunks(query.shape[1], group)
@@ -64,11 +72,13 @@ class _Attention(Function):
         kept = (key, value) if gather is None else ()
         ctx.save_for_backward(query, output, *(p.log_sum_exp for p in parts), *kept)
         ctx.group, ctx.gather, ctx.states = group, gather, [p.state for p in parts]
-        return output
+        return output.flatten(2)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradients of queries, keys and values; of gathered ones, those of all ranks' tokens."""
         query, output, *saved = ctx.saved_tensors
+        gradient = gradient.reshape(output.shape)
         held = chunks(query.shape[1], ctx.group)
         log_sum_exps, kept = saved[: len(held)], saved[len(held) :]
         keys, values = kept if ctx.gather is None else (_in_order(shards) for shards in ctx.gather())
@@ -80,25 +90,6 @@ class _Attention(Function):
         query_parts, *shared = zip(*parts, strict=True)
         whole = [p[0] if ctx.gather is None else _summed_by_rank(p[0], p[1], group_size(ctx.group)) for p in shared]
         return _joined(query_parts), *whole, None, None
-
-
-def attention(
-    query: Tensor, key: Tensor, value: Tensor, group: Communicator | None, gather: Gather | None = None
-) -> Tensor:
-    """Attend causally.
-
-    Args:
-        query: [batch, tokens, query heads, head_dim], the rank's tokens.
-        key: [batch, tokens, key-value heads, head_dim], or gathered, [cp, batch, tokens, key-value heads, head_dim];
-            heads of queries share them in groups.
-        value: as `key`.
-        group: ranks that share the sequence.
-        gather: called in backward, where keys and values are gathered; they are not kept.
-
-    Returns:
-        [batch, tokens, query heads, head_dim].
-    """
-    return apply(_Attention, query, key, value, group, gather)
 
 
 def _in_order(gathered: Tensor) -> Tensor:

@@ -2,8 +2,12 @@
 
 Hidden states are [batch, tokens, hidden]; a nanobatch is a slice of the batch. A block is two layers, and a layer is a
 straight line of operators over named values: called, it runs them one after the other; an engine may run each apart.
+
+What passes from layer to layer is the residual stream and the update that has yet to be added to it: the addition is
+one kernel with the norm that begins the next layer. Only after the last layer of a stage it is a kernel of its own.
 """
 
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import torch
@@ -14,11 +18,9 @@ from kareus.model.config import Model
 from kareus.model.layers import (
     CausalAttention,
     ColumnParallelLinear,
-    HeadSplit,
-    Norm,
     OperatorModule,
     QueryKeyNorm,
-    Residual,
+    ResidualNorm,
     Rotary,
     RotaryTable,
     RowParallelLinear,
@@ -26,15 +28,18 @@ from kareus.model.layers import (
 )
 from kareus.model.shards import Shard
 
-INPUT, TABLE, OUTPUT = "hidden", "table", "output"
-"""Values that every layer starts with and ends with."""
+STREAM, UPDATE, TABLE = "stream", "update", "table"
+"""Values that every layer starts with: the residual stream, what is to be added to it (None in the first layer of a
+stage), and the angles of rotary position embeddings."""
+SUM, OUTPUT = "sum", "output"
+"""Values that every layer ends with: the next one's residual stream, and what is to be added to it."""
 
 
 class Wire(NamedTuple):
     """One operator of a layer, and the values that it reads and writes."""
 
     name: str
-    operator: OperatorModule | HeadSplit
+    operator: OperatorModule
     reads: tuple[str, ...]
     writes: tuple[str, ...]
 
@@ -44,62 +49,53 @@ class Layer(nn.Module):
 
     wires: tuple[Wire, ...]
 
-    def forward(self, hidden: Tensor, table: RotaryTable) -> Tensor:
-        """[batch, tokens, hidden] to the same."""
-        values: dict[str, Any] = {INPUT: hidden, TABLE: table}
+    def forward(self, stream: Tensor, update: Tensor | None, table: RotaryTable) -> tuple[Tensor, Tensor]:
+        """Residual stream and update, each [batch, tokens, hidden], to the same of the next layer."""
+        values: dict[str, Any] = {STREAM: stream, UPDATE: update, TABLE: table}
         for wire in self.wires:
             written = wire.operator(*(values[name] for name in wire.reads))
             values.update(zip(wire.writes, written if isinstance(written, tuple) else (written,), strict=True))
-        output: Tensor = values[OUTPUT]
-        return output
+        return values[SUM], values[OUTPUT]
 
 
 class AttentionLayer(Layer):
-    """Norm, attention and residual addition."""
+    """Residual addition, norm and attention."""
 
     def __init__(self, model: Model, shard: Shard, mesh: Mesh, dtype: torch.dtype) -> None:
         super().__init__()
-        heads = [shard.query_heads, shard.key_value_heads, shard.key_value_heads]
+        heads = shard.query_heads, shard.key_value_heads
         width = shard.query_heads * shard.head_dim
-        self.norm = Norm(shard.hidden_size, dtype, model.norm_epsilon)
+        self.norm = ResidualNorm(shard.hidden_size, dtype, model.norm_epsilon)
         self.qkv = ColumnParallelLinear(
-            shard.hidden_size, sum(heads) * shard.head_dim, dtype, mesh.tp, bias=model.qkv_bias
+            shard.hidden_size, (heads[0] + 2 * heads[1]) * shard.head_dim, dtype, mesh.tp, bias=model.qkv_bias
         )
         self.qk_norm = QueryKeyNorm(shard.head_dim, dtype, model.norm_epsilon) if model.qk_norm else None
-        self.rope = Rotary()
+        self.rope = Rotary(heads, self.qk_norm, apart=mesh.cp is not None)
         self.attention = CausalAttention(mesh.cp)
         self.projection = RowParallelLinear(width, shard.hidden_size, dtype, mesh.tp)
-        self.residual = Residual()
-        qk_norm = [Wire("qk_norm", self.qk_norm, ("q", "k"), ("normed_q", "normed_k"))] if self.qk_norm else []
-        plain = ("normed_q", "normed_k") if self.qk_norm else ("q", "k")
         self.wires = (
-            Wire("norm", self.norm, (INPUT,), ("normed",)),
+            Wire("norm", self.norm, (STREAM, UPDATE), (SUM, "normed")),
             Wire("qkv", self.qkv, ("normed",), ("qkv",)),
-            Wire("split", HeadSplit(shard.head_dim, heads), ("qkv",), ("q", "k", "v")),
-            *qk_norm,
-            Wire("rope", self.rope, (*plain, TABLE), ("rotated_q", "rotated_k")),
-            Wire("attention", self.attention, ("rotated_q", "rotated_k", "v"), ("mixed",)),
-            Wire("projection", self.projection, ("mixed",), ("update",)),
-            Wire("residual", self.residual, (INPUT, "update"), (OUTPUT,)),
+            Wire("rope", self.rope, ("qkv", TABLE), ("query", "key", "value")),
+            Wire("attention", self.attention, ("query", "key", "value"), ("mixed",)),
+            Wire("projection", self.projection, ("mixed",), (OUTPUT,)),
         )
 
 
 class Mlp(Layer):
-    """Norm, SwiGLU feed-forward and residual addition."""
+    """Residual addition, norm and SwiGLU feed-forward."""
 
     def __init__(self, model: Model, shard: Shard, mesh: Mesh, dtype: torch.dtype) -> None:
         super().__init__()
-        self.norm = Norm(shard.hidden_size, dtype, model.norm_epsilon)
+        self.norm = ResidualNorm(shard.hidden_size, dtype, model.norm_epsilon)
         self.gate_up = ColumnParallelLinear(shard.hidden_size, 2 * shard.intermediate_size, dtype, mesh.tp)
         self.activation = SwiGlu()
         self.down = RowParallelLinear(shard.intermediate_size, shard.hidden_size, dtype, mesh.tp)
-        self.residual = Residual()
         self.wires = (
-            Wire("norm", self.norm, (INPUT,), ("normed",)),
+            Wire("norm", self.norm, (STREAM, UPDATE), (SUM, "normed")),
             Wire("gate_up", self.gate_up, ("normed",), ("gate_up",)),
             Wire("activation", self.activation, ("gate_up",), ("gated",)),
-            Wire("down", self.down, ("gated",), ("update",)),
-            Wire("residual", self.residual, (INPUT, "update"), (OUTPUT,)),
+            Wire("down", self.down, ("gated",), (OUTPUT,)),
         )
 
 
@@ -117,5 +113,13 @@ class Block(nn.Module):
 
     def forward(self, hidden: Tensor, table: RotaryTable) -> Tensor:
         """[batch, tokens, hidden] to the same."""
-        out: Tensor = self.mlp(self.attention(hidden, table), table)
-        return out
+        return through((self,), hidden, table)
+
+
+def through(blocks: Iterable[Block], hidden: Tensor, table: RotaryTable) -> Tensor:
+    """Run blocks one after the other under autograd, [batch, tokens, hidden] to the same."""
+    stream, update = hidden, None
+    for block in blocks:
+        for layer in (block.attention, block.mlp):
+            stream, update = layer(stream, update, table)
+    return stream if update is None else stream + update

@@ -1,6 +1,7 @@
 """The network that is trained and the degrees of parallelism: the records of Hydra groups `model` and `parallelism`."""
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 from kareus.artifacts.names import check_product
 from kareus.artifacts.ranges import within
@@ -30,7 +31,7 @@ class RotaryScaling:
         within(self, 1, MOST_TOKENS, "tokens", "original_sequence_length")
         if self.high_frequency_factor <= self.low_frequency_factor:
             raise ConfigError(
-                f"high_frequency_factor={self.high_frequency_factor}: must be above low_frequency_factor "
+                f"high_frequency_factor={self.high_frequency_factor}: must be greater than low_frequency_factor "
                 f"({self.low_frequency_factor})."
             )
 
@@ -85,6 +86,15 @@ class Model:
             )
 
 
+class Sharding(StrEnum):
+    """What of the model states data-parallel replicas share out instead of holding it whole (ZeRO, SC 2020)."""
+
+    NONE = "none"
+    """Nothing."""
+    OPTIMIZER = "optimizer"
+    """Master weights and moments of the optimizer (ZeRO stage 1)."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parallelism:
     """Degrees of parallelism; their product is the number of GPUs."""
@@ -99,8 +109,8 @@ class Parallelism:
     """GPUs that share every sequence (context parallelism: keys and values are gathered)."""
     layers_per_stage: tuple[int, ...] | None
     """Blocks on each stage; null takes the model's split for `pp`, or computes one. Always set once resolved."""
-    shard_optimizer: bool
-    """Whether optimizer states are sharded over the data-parallel replicas."""
+    sharding: Sharding
+    """What of the model states the data-parallel replicas share out among themselves."""
 
     def __post_init__(self) -> None:
         within(self, 1, 1_000_000, "GPUs", "dp", "pp", "tp", "cp")

@@ -1,4 +1,7 @@
-"""Operators with their own backward, each keeping for it only what a fused implementation keeps.
+"""The operators of a block as functions with their own backward, each keeping only what a fused one keeps.
+
+Their first arguments are what has a gradient. `apply` runs one under autograd; a pass (`kareus.model.passes`) calls
+`forward` and `backward` itself, with a `Context` between them, which spares the host autograd's bookkeeping.
 
 Weight gradients are added to fp32 buffers where they arise (gradient accumulation fused into the weight
 gradient, as in Megatron-LM), so that backward returns gradients of activations only. Those of matrix products and of
@@ -13,6 +16,8 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 from torch.nn import functional
+
+from kareus.model import fused
 
 Later = list[Callable[[], None]]
 """Functions that add weight gradients, in the order in which these were deferred."""
@@ -57,21 +62,37 @@ def add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
         total.add_(left.to(total.dtype) @ right.to(total.dtype))
 
 
-def apply(function: type[Function], *inputs: Any) -> Tensor:
-    """Apply `function`, which returns one tensor."""
-    output: Tensor = function.apply(*inputs)  # type: ignore[no-untyped-call]
-    return output
+class Context:
+    """What a function keeps from its forward for its backward, where autograd does not run it."""
+
+    saved_tensors: tuple[Tensor, ...] = ()
+
+    def save_for_backward(self, *tensors: Tensor) -> None:
+        """Keep tensors."""
+        self.saved_tensors = tensors
 
 
-class _Linear(Function):
+def apply(function: type[Function], *inputs: Any) -> Any:
+    """Apply `function` under autograd; returns the tensor, or the tuple of tensors, that it returns."""
+    return function.apply(*inputs)  # type: ignore[no-untyped-call]
+
+
+class Linear(Function):
+    """A matrix product x weight^T + bias; backward computes the gradient of x, then adds to those of the weights.
+
+    `weight` is [outputs, inputs], `weight_gradient` as it, fp32; `bias` is nothing, or the bias and its gradient.
+    """
+
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, weight_gradient: Tensor, *bias: Tensor) -> Tensor:
+        """Return x weight^T + bias."""
         ctx.save_for_backward(x, weight)
         ctx.weight_gradient, ctx.bias_gradients = weight_gradient, bias[1:]
         return functional.linear(x, weight, *bias[:1])
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradient of x; add those of the weights, or put that off."""
         x, weight = ctx.saved_tensors
         rows = gradient.reshape(-1, gradient.shape[-1])
         x_gradient = (rows @ weight).view_as(x)  # first, because a collective waits for it
@@ -83,83 +104,114 @@ class _Linear(Function):
                 bias_gradient.add_(rows.sum(0, dtype=bias_gradient.dtype))
 
         add_or_put_off(add)
-        return x_gradient, None, None, *(None for _ in ctx.needs_input_grad[3:])
+        return x_gradient, None, None, *(None for _ in range(2 * len(bias_gradients)))
 
 
-class _RmsNorm(Function):
+class ResidualNorm(Function):
+    """Addition to the residual stream and RMSNorm of the sum; keeps the sum and one scale a row."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, stream: Tensor, update: Tensor | None, weight: Tensor, weight_gradient: Tensor, epsilon: float
+    ) -> tuple[Tensor, Tensor]:
+        """Return the sum and what is normalised."""
+        out = fused.residual_norm(stream, update, weight, epsilon)
+        ctx.save_for_backward(out.stream, weight, out.scale)
+        ctx.weight_gradient, ctx.adds = weight_gradient, update is not None
+        return out.stream, out.normed
+
+    @staticmethod
+    def backward(ctx: Any, stream_gradient: Tensor, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        """Return one gradient for both inputs."""
+        stream, weight, scale = ctx.saved_tensors
+        result = fused.residual_norm_backward(gradient, stream_gradient, stream, scale, weight, ctx.weight_gradient)
+        return result, result if ctx.adds else None, None, None, None
+
+
+class RmsNorm(Function):
+    """RMSNorm without a residual; keeps its input and one scale a row."""
+
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, weight_gradient: Tensor, epsilon: float) -> Tensor:
-        wide = x.float()
-        scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + epsilon)
-        ctx.save_for_backward(x, weight, scale)
+        """Normalise x."""
+        out = fused.residual_norm(x, None, weight, epsilon)
+        ctx.save_for_backward(x, weight, out.scale)
         ctx.weight_gradient = weight_gradient
-        return (wide * scale).to(x.dtype) * weight
+        return out.normed
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradient of x."""
         x, weight, scale = ctx.saved_tensors
-        wide = gradient.float()
-        normed = x.float() * scale
-        ctx.weight_gradient += (wide * normed).flatten(0, -2).sum(0)
-        inner = wide * weight
-        x_gradient = (inner - normed * (inner * normed).mean(-1, keepdim=True)) * scale
-        return x_gradient.to(x.dtype), None, None, None
+        return fused.residual_norm_backward(gradient, None, x, scale, weight, ctx.weight_gradient), None, None, None
 
 
-class _Rotate(Function):
+class Rotate(Function):
+    """Queries, keys and values out of what QKV makes, queries and keys rotated; keeps nothing but the angles.
+
+    The input is rotated in place unless `apart`.
+    """
+
     @staticmethod
-    def forward(ctx: Any, x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
+    def forward(
+        ctx: Any,
+        qkv: Tensor,
+        cosine: Tensor,
+        sine: Tensor,
+        heads: tuple[int, int],
+        apart: bool,  # noqa: FBT001
+    ) -> tuple[Tensor, ...]:
+        """Return queries, keys and values."""
+        rotated, _ = fused.rotate(qkv, (cosine, sine), heads, None, apart=apart)
         ctx.save_for_backward(cosine, sine)
-        return _rotated(x, cosine, sine)
+        return tuple(rotated)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        cosine, sine = ctx.saved_tensors
-        return _rotated(gradient, cosine, -sine), None, None
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradient of `qkv`."""
+        return fused.rotate_backward(fused.Rotated(*gradients), ctx.saved_tensors), None, None, None, None
 
 
-def _rotated(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
-    first, second = x.chunk(2, dim=-1)
-    return torch.cat((first * cosine - second * sine, second * cosine + first * sine), dim=-1).to(x.dtype)
+class NormRotate(Function):
+    """As `Rotate`, queries and keys normalised before; keeps its input and one scale a head."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        qkv: Tensor,
+        cosine: Tensor,
+        sine: Tensor,
+        heads: tuple[int, int],
+        apart: bool,  # noqa: FBT001
+        norm: fused.HeadNorm,
+        totals: tuple[Tensor, Tensor],
+    ) -> tuple[Tensor, ...]:
+        """Return queries, keys and values."""
+        rotated, scales = fused.rotate(qkv, (cosine, sine), heads, norm, apart=apart)
+        ctx.save_for_backward(qkv, cosine, sine, *scales)
+        ctx.norm, ctx.totals = norm, totals
+        return tuple(rotated)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradient of `qkv`."""
+        qkv, cosine, sine, *scales = ctx.saved_tensors
+        result = fused.norm_rotate_backward(
+            fused.Rotated(*gradients), (cosine, sine), qkv, tuple(scales), ctx.norm, ctx.totals
+        )
+        return result, None, None, None, None, None, None
 
 
-class _SwiGlu(Function):
+class SwiGlu(Function):
+    """The gated activation; keeps its input."""
+
     @staticmethod
     def forward(ctx: Any, gate_up: Tensor) -> Tensor:
+        """Return silu(gate) * up."""
         ctx.save_for_backward(gate_up)
-        gate, up = gate_up.chunk(2, dim=-1)
-        return functional.silu(gate) * up
+        return fused.swiglu(gate_up)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        gate, up = ctx.saved_tensors[0].chunk(2, dim=-1)
-        sigmoid = torch.sigmoid(gate)
-        gate_gradient = gradient * up * sigmoid * (1 + gate * (1 - sigmoid))
-        return torch.cat((gate_gradient, gradient * gate * sigmoid), dim=-1)
-
-
-def linear(x: Tensor, weight: Tensor, weight_gradient: Tensor, *bias: Tensor) -> Tensor:
-    """Return x weight^T + bias; backward computes the gradient of x, then adds to those of the weights.
-
-    Args:
-        x: [..., inputs].
-        weight: [outputs, inputs].
-        weight_gradient: as `weight`, fp32.
-        bias: nothing, or the bias and its gradient.
-    """
-    return apply(_Linear, x, weight, weight_gradient, *bias)
-
-
-def rms_norm(x: Tensor, weight: Tensor, weight_gradient: Tensor, epsilon: float) -> Tensor:
-    """Return x / sqrt(mean(x^2) + epsilon) * weight over the last dimension; keeps x and one scale per row."""
-    return apply(_RmsNorm, x, weight, weight_gradient, epsilon)
-
-
-def rotate(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
-    """Rotate the halves of each head of x, [batch, tokens, heads, head_dim], by [tokens, 1, head_dim / 2] angles."""
-    return apply(_Rotate, x, cosine, sine)
-
-
-def swiglu(gate_up: Tensor) -> Tensor:
-    """Return silu(gate) * up of [..., 2 n], gate first; keeps its input."""
-    return apply(_SwiGlu, gate_up)
+        """Return the gradient of `gate_up`."""
+        return fused.swiglu_backward(gradient, ctx.saved_tensors[0])

@@ -10,9 +10,10 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import Function
 
 from kareus.graph.records import CollectiveKind
-from kareus.model import attention, functions
+from kareus.model import attention, functions, fused
 from kareus.model.communication import Boundary, Communicator, entering, leaving
 from kareus.model.config import Model, RotaryScaling
 
@@ -29,16 +30,20 @@ class OperatorModule(nn.Module):
     """Base of all operators."""
 
     memory_bound: ClassVar[bool] = True
-    """Whether it computes no matrix product; neighbours that do not are scheduled as one operator."""
-    is_function: ClassVar[bool] = False
-    """Whether `compute` is one function of autograd, whose first arguments are the inputs."""
-    compute: Callable[..., Any]
-    """The computation: tensors to a tensor, or to a tuple of them."""
+    """Whether it computes no matrix product."""
+    function: type[Function]
+    """The computation with its backward; its first arguments are the inputs that have a gradient."""
+    arguments: Callable[..., tuple[Any, ...]]
+    """From the operator's inputs to all arguments of `function`."""
 
     def __init__(self, before: Boundary | None = None, after: Boundary | None = None) -> None:
         super().__init__()
         self.before = before
         self.after = after
+
+    def compute(self, *inputs: Any) -> Any:
+        """Compute under autograd, between the boundaries: tensors to a tensor, or to a tuple of them."""
+        return functions.apply(self.function, *self.arguments(*inputs))
 
     def forward(self, *inputs: Any) -> Any:
         """Cross the boundary before, compute, cross the one after."""
@@ -60,7 +65,7 @@ class Linear(OperatorModule):
     """A matrix product with the weight [outputs, inputs] that this GPU holds."""
 
     memory_bound = False
-    is_function = True
+    function: type[Function] = functions.Linear
     weight: Tensor
     weight_gradient: Tensor
     bias: Tensor
@@ -82,10 +87,10 @@ class Linear(OperatorModule):
         if bias:
             add_weight(self, "bias", torch.zeros(outputs, dtype=dtype))
 
-    def compute(self, x: Tensor) -> Tensor:
-        """Return x weight^T + bias, [..., inputs] to [..., outputs], of this GPU's weight alone."""
+    def arguments(self, x: Tensor) -> tuple[Any, ...]:
+        """Of x weight^T + bias, [..., inputs] to [..., outputs], of this GPU's weight alone."""
         bias = (self.bias, self.bias_gradient) if self.has_bias else ()
-        return functions.linear(x, self.weight, self.weight_gradient, *bias)
+        return x, self.weight, self.weight_gradient, *bias
 
 
 class ColumnParallelLinear(Linear):
@@ -107,7 +112,7 @@ class RowParallelLinear(Linear):
 class Norm(OperatorModule):
     """RMSNorm over the last dimension."""
 
-    is_function = True
+    function: type[Function] = functions.RmsNorm
     weight: Tensor
     weight_gradient: Tensor
 
@@ -116,13 +121,26 @@ class Norm(OperatorModule):
         self.epsilon = epsilon
         add_weight(self, "weight", torch.ones(size, dtype=dtype))
 
-    def compute(self, x: Tensor) -> Tensor:
-        """Normalise x, [..., size]."""
-        return functions.rms_norm(x, self.weight, self.weight_gradient, self.epsilon)
+    def arguments(self, x: Tensor) -> tuple[Any, ...]:
+        """Of the norm of x, [..., size]."""
+        return x, self.weight, self.weight_gradient, self.epsilon
 
 
-class QueryKeyNorm(OperatorModule):
-    """RMSNorm of every query and key head (Qwen 3).
+class ResidualNorm(Norm):
+    """Addition of an update to the residual stream, and RMSNorm of the sum: one kernel."""
+
+    function: type[Function] = functions.ResidualNorm
+
+    def arguments(self, stream: Tensor, update: Tensor | None) -> tuple[Any, ...]:  # type: ignore[override]
+        """Of stream and update, [batch, tokens, hidden], to their sum and what is normalised.
+
+        Where nothing is added, as in the first layer of a stage, `update` is None, and the sum the stream itself.
+        """
+        return stream, update, self.weight, self.weight_gradient, self.epsilon
+
+
+class QueryKeyNorm(nn.Module):
+    """Weights of the RMSNorm of every query and key head (Qwen 3), which `Rotary` applies.
 
     A GPU sees its own heads only: the gradients of both weights have to be summed over the tensor-parallel group
     before the optimizer steps.
@@ -139,83 +157,65 @@ class QueryKeyNorm(OperatorModule):
         add_weight(self, "query_weight", torch.ones(head_dim, dtype=dtype))
         add_weight(self, "key_weight", torch.ones(head_dim, dtype=dtype))
 
-    def compute(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
-        """Normalise both, [batch, tokens, heads, head_dim]."""
-        return (
-            functions.rms_norm(query, self.query_weight, self.query_weight_gradient, self.epsilon),
-            functions.rms_norm(key, self.key_weight, self.key_weight_gradient, self.epsilon),
-        )
-
 
 class Rotary(OperatorModule):
-    """Rotary position embedding of queries and keys."""
+    """Queries, keys and values out of what QKV makes: norm of queries and keys, if the model has one, and RoPE."""
 
-    def compute(self, query: Tensor, key: Tensor, table: RotaryTable) -> tuple[Tensor, Tensor]:
-        """Rotate both, [batch, tokens, heads, head_dim]."""
-        return functions.rotate(query, *table), functions.rotate(key, *table)
+    def __init__(self, heads: tuple[int, int], norm: QueryKeyNorm | None, *, apart: bool) -> None:
+        """Rotate `heads` (queries, keys); `apart` if keys and values are sent to other GPUs."""
+        super().__init__()
+        self.heads = heads
+        self.apart = apart
+        self._norm = (norm,)  # a tuple, so that its weights have one name
+        self.function = functions.Rotate if norm is None else functions.NormRotate
+
+    def arguments(self, qkv: Tensor, table: RotaryTable) -> tuple[Any, ...]:
+        """Of [batch, tokens, heads * head_dim] to three of [batch, tokens, heads, head_dim]."""
+        plain = (qkv, *table, self.heads, self.apart)
+        (norm,) = self._norm
+        if norm is None:
+            return plain
+        weights = fused.HeadNorm(norm.query_weight, norm.key_weight, norm.epsilon)
+        return *plain, weights, (norm.query_weight_gradient, norm.key_weight_gradient)
 
 
 class CausalAttention(OperatorModule):
     """Grouped-query attention; gathers keys and values over the ranks that share a sequence, and again in backward."""
 
     memory_bound = False
+    function: type[Function] = attention.Attention
 
     def __init__(self, group: Communicator | None) -> None:
         gathers = (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER)
         super().__init__(before=Boundary(group, *gathers, first=1) if group else None)
         self.group = group
 
-    def compute(
-        self, query: Tensor, key: Tensor, value: Tensor, gather: Callable[[], tuple[Tensor, ...]] | None = None
-    ) -> Tensor:
-        """[batch, tokens, heads, head_dim] to [batch, tokens, query heads * head_dim]; see `attention.attention`."""
-        return attention.attention(query, key, value, self.group, gather).flatten(2)
+    def arguments(
+        self, query: Tensor, key: Tensor, value: Tensor, gather: attention.Gather | None = None
+    ) -> tuple[Any, ...]:
+        """Of [batch, tokens, heads, head_dim] to [batch, tokens, query heads * head_dim]; see `Attention`."""
+        return query, key, value, self.group, gather
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """As `compute`, of this rank's keys and values."""
         boundary = self.before
         if boundary is None:
-            return self.compute(query, key, value)
-        key, value = key.contiguous(), value.contiguous()  # sent twice, and all that is kept
+            attended: Tensor = self.compute(query, key, value)
+            return attended
         kept = (key.detach(), value.detach())
         keys, values = boundary.cross((key, value))
-        return self.compute(query, keys, values, lambda: boundary.collect(kept))
+        attended = self.compute(query, keys, values, lambda: boundary.collect(kept))
+        return attended
 
 
 class SwiGlu(OperatorModule):
     """The gated activation."""
 
-    is_function = True
+    function: type[Function] = functions.SwiGlu
 
-    def compute(self, gate_up: Tensor) -> Tensor:
-        """[..., 2 n], gate first, to [..., n]."""
-        return functions.swiglu(gate_up)
-
-
-class Residual(OperatorModule):
-    """Addition to the residual stream."""
-
-    def compute(self, stream: Tensor, update: Tensor) -> Tensor:
-        """Return their sum, [batch, tokens, hidden]."""
-        return stream + update
-
-
-class HeadSplit:
-    """Queries, keys and values as views of what QKV makes; launches nothing, so that it is no operator."""
-
-    before = after = None
-    memory_bound = True
-
-    def __init__(self, head_dim: int, heads: list[int]) -> None:
-        self.head_dim = head_dim
-        self.heads = heads
-
-    def compute(self, qkv: Tensor) -> tuple[Tensor, ...]:
-        """[batch, tokens, heads * head_dim] to three of [batch, tokens, heads, head_dim]."""
-        heads = qkv.view(*qkv.shape[:-1], -1, self.head_dim)
-        return tuple(torch.split(heads, self.heads, dim=2))
-
-    __call__ = compute
+    def arguments(self, gate_up: Tensor) -> tuple[Any, ...]:
+        """Of [..., 2 n], gate first, to [..., n]."""
+        return (gate_up,)
 
 
 def rotary_table(model: Model, tokens: int, group: Communicator | None) -> RotaryTable:

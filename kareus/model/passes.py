@@ -1,8 +1,8 @@
-"""Forward and backward of layers operator by operator, each with its own autograd graph, in the caller's order.
+"""Forward and backward of layers operator by operator, in the caller's order.
 
 A pass is a generator over the operators of one nanobatch (or microbatch). It yields what it is about to launch and
 stops at every collective; the caller launches the collective at any time, and resumes the pass, which then waits.
-Backward has no formulas: autograd is asked for the gradients of one operator at a time.
+Passes run without autograd (`torch.no_grad`): every operator is a function that brings its backward.
 """
 
 from collections.abc import Generator, Sequence
@@ -10,15 +10,13 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd import Function
-from torch.autograd.graph import GradientEdge, _engine_run_backward
 
 from kareus.graph.records import CollectiveKind
-from kareus.model.block import INPUT, OUTPUT, TABLE
+from kareus.model.block import OUTPUT, STREAM, SUM, TABLE, UPDATE
 from kareus.model.communication import Boundary, Communicator, Handle, Tensors, launch
-from kareus.model.functions import Later, apply, weight_gradients_put_off
-from kareus.model.layers import Residual, RotaryTable
-from kareus.model.steps import LayerStep, Start, as_tuple
+from kareus.model.functions import Context, Later, weight_gradients_put_off
+from kareus.model.layers import RotaryTable
+from kareus.model.steps import LAYERS, LayerStep, Start, as_tuple
 
 
 class CollectiveCall:
@@ -60,38 +58,48 @@ class _OperatorRecord(NamedTuple):
     """State of one operator that its backward needs."""
 
     step: LayerStep
-    function: Any
-    """The node of autograd, where the operator is one function; else None."""
-    outputs: Tensors
-    """Outputs, without memory: they keep the graph, which nodes of functions do not (PyTorch 2.11)."""
-    reads: tuple[str, ...]
-    """Names of the inputs that have a gradient, in order."""
-    inputs: tuple[Tensor | GradientEdge, ...]
+    context: Context
+    """What its function keeps."""
     shards: Tensors
     """This rank's shards of gathered inputs, to be gathered again."""
     gathered: list[Tensor]
     """List in which the operator's backward finds them."""
+    inputs: Tensors
+    """Local inputs of an operator that runs again in backward; else nothing, since its context has what it needs."""
+    forgotten: Tensor | None
+    """Stands in the context for an input that was not kept: that of an operator whose input is computed again."""
 
 
+_RESIDUAL = Start("residual", memory_bound=True)
+"""The addition after the last layer."""
+
+Layers = Sequence[Sequence[LayerStep]]
+"""Steps of each layer, in order."""
 Tape = list[list[_OperatorRecord]]
 """Records by layer, in the order of forward."""
 
 
 def forward_pass(
-    layers: Sequence[Sequence[LayerStep]], hidden: Tensor, table: RotaryTable, tape: Tape | None = None
+    layers: Layers,
+    hidden: Tensor,
+    table: RotaryTable,
+    tape: Tape | None = None,
+    output: Tensor | None = None,
+    entered: list[Tensors] | None = None,
 ) -> Pass:
-    """Run layers forward, [batch, tokens, hidden] to the same; record them if there is a tape."""
-    for steps in layers:
-        values: dict[str, Any] = {INPUT: hidden, TABLE: table}
-        records: list[_OperatorRecord] = []
-        for step in steps:
-            yield from _forward(step, values, None if tape is None else records)
-            for name in step.finished:
-                del values[name]
-        hidden = values[OUTPUT]
-        if tape is not None:
-            tape.append(records)
-    return hidden
+    """Run layers forward, [batch, tokens, hidden] to the same.
+
+    Args:
+        layers: steps of each.
+        hidden: enters them.
+        table: angles of the tokens.
+        tape: takes what backward needs, if it is kept.
+        output: memory for the result; None takes new memory.
+        entered: takes the residual stream that every block begins with, if blocks are recomputed by `blockwise_pass`.
+    """
+    stream, update = yield from _through(layers, hidden, table, tape, entered)
+    yield _RESIDUAL
+    return torch.add(stream, update, out=output)
 
 
 def backward_pass(tape: Tape, gradient: Tensor, later: Later | None = None) -> Pass:
@@ -103,29 +111,95 @@ def backward_pass(tape: Tape, gradient: Tensor, later: Later | None = None) -> P
         later: takes what adds the weight gradients of matrix products, if they are not of this pass.
     """
     while tape:
-        records = tape.pop()
-        gradients = {OUTPUT: gradient}
-        gathering: CollectiveCall | None = None
-        while records:
-            record = records.pop()
-            following = _regathering(records[-1]) if records else None
-            yield from _backward(record, gradients, gathering, following, later)
-            gathering = following
-        gradient = gradients[INPUT]
+        gradients = _gradients_of_layer(gradient)
+        yield from _unwound(tape.pop(), gradients, later)
+        gradient = gradients[STREAM]
     return gradient
 
 
 def recomputed_pass(
-    layers: Sequence[Sequence[LayerStep]],
-    hidden: Tensor,
-    table: RotaryTable,
-    gradient: Tensor,
-    later: Later | None = None,
+    layers: Layers, hidden: Tensor, table: RotaryTable, gradient: Tensor, later: Later | None = None
 ) -> Pass:
     """Run layers forward again from what entered them, recording, then backward, as `backward_pass` does."""
     tape: Tape = []
     yield from forward_pass(layers, hidden, table, tape)
     return (yield from backward_pass(tape, gradient, later))
+
+
+def blockwise_pass(
+    layers: Layers, entered: list[Tensors], table: RotaryTable, gradient: Tensor, later: Later | None = None
+) -> Pass:
+    """Run each block forward again and then backward, the last block first.
+
+    The norm that a block begins with is the last of its operators to run backward, after a collective; it waits until
+    the block before has run forward, as in the operator graph, where it begins the segment after the collective.
+
+    Args:
+        layers: steps of each layer.
+        entered: what `forward_pass` took, each one tensor, or several that are joined along the batch; used up.
+        table: angles of the tokens.
+        gradient: [batch, tokens, hidden], of what left the layers.
+        later: as in `backward_pass`.
+    """
+    norm: list[_OperatorRecord] = []
+    gradients = {STREAM: gradient}
+    while entered:
+        tape: Tape = []
+        parts = entered.pop()
+        hidden = parts[0] if len(parts) == 1 else torch.cat(parts)
+        first = LAYERS * len(entered)
+        yield from _through(layers[first : first + LAYERS], hidden, table, tape)
+        yield from _unwound(norm, gradients, later)
+        attention, *above = tape
+        gradients = _gradients_of_layer((yield from backward_pass(above, gradients[STREAM], later)))
+        norm, others = attention[:1], attention[1:]
+        yield from _unwound(others, gradients, later)
+    yield from _unwound(norm, gradients, later)
+    return gradients[STREAM]
+
+
+def _through(
+    layers: Layers,
+    hidden: Tensor,
+    table: RotaryTable,
+    tape: Tape | None = None,
+    entered: list[Tensors] | None = None,
+) -> Generator[PassEvent, None, tuple[Tensor, Tensor]]:
+    """Run layers forward; returns the residual stream and the update that has yet to be added to it."""
+    stream, update = hidden, None
+    for number, steps in enumerate(layers):
+        values: dict[str, Any] = {STREAM: stream, UPDATE: update, TABLE: table}
+        records: list[_OperatorRecord] = []
+        for step in steps:
+            yield from _forward(step, values, None if tape is None else records)
+            for name in step.finished:
+                del values[name]
+        stream, update = values[SUM], values[OUTPUT]
+        if tape is not None:
+            tape.append(records)
+        if entered is not None and number % LAYERS == 0:
+            entered.append((stream,))
+    assert update is not None, "there is a layer"
+    return stream, update
+
+
+def _gradients_of_layer(gradient: Tensor) -> dict[str, Tensor]:
+    """Gradients that a layer's backward begins with: nothing but the sum of residual stream and update is read."""
+    return {SUM: gradient, OUTPUT: gradient}
+
+
+def _unwound(
+    records: list[_OperatorRecord], gradients: dict[str, Tensor], later: Later | None
+) -> Generator[PassEvent, None, None]:
+    """Run records of one layer backward, using them up; gradients by name are taken from `gradients` and added to."""
+    gathering: CollectiveCall | None = None
+    while records:
+        record = records.pop()
+        below = records[-1] if records else None
+        following = _regathering(below) if below else None
+        again = below if below is not None and below.step.again is not None else None
+        yield from _backward(record, gradients, gathering, following, again, later)
+        gathering = None if again else following
 
 
 def _forward(
@@ -134,46 +208,55 @@ def _forward(
     operator = step.operator
     inputs = [values[name] for name in step.reads]
     shards: Tensors = ()
+    local = tuple(inputs)
     before, after = operator.before, operator.after
     if before is not None and before.forward is not None:
-        shards = tuple(t.contiguous() for t in inputs[before.first :])
+        local, shards = local[: before.first], local[before.first :]
         inputs[before.first :] = yield from _exchanged(before, before.forward, shards)
     yield step.forward
+    context, gathered = Context(), list[Tensor]()
+    if shards:
+        inputs.append(lambda: tuple(gathered))
+    outputs = as_tuple(operator.function.forward(context, *operator.arguments(*inputs)))
     if records is not None:
-        outputs, record = _recorded(step, inputs, shards)
-        records.append(record)
-    else:
-        outputs = as_tuple(operator.compute(*inputs, *([_nothing] if shards else ())))
+        forgotten = None
+        if step.again is not None:
+            context.saved_tensors = ()
+        elif records and records[-1].step.again is not None:
+            forgotten = _forget(context, local[0])
+        records.append(_OperatorRecord(step, context, shards, gathered, local if step.again else (), forgotten))
     if after is not None and after.forward is not None:
         outputs = yield from _exchanged(after, after.forward, outputs)
     values.update(zip(step.writes, outputs, strict=True))
 
 
-def _recorded(step: LayerStep, inputs: list[Any], shards: Tensors) -> tuple[Tensors, _OperatorRecord]:
-    """Compute with a graph that begins at `inputs` and ends at the outputs, which it does not keep alive."""
-    operator, reads = step.operator, step.reads
-    if isinstance(operator, Residual):  # its gradient is that of both inputs: nothing to record, or to keep
-        return (operator.compute(*inputs),), _OperatorRecord(step, None, (), reads, (), (), [])
-    local = len(inputs) - len(shards)
-    gathered: list[Tensor] = []
-    with torch.enable_grad():
-        given = [t.detach().requires_grad_() if isinstance(t, Tensor) else t for t in inputs[:local]]
-        given += [apply(_Unkept, t, torch.empty(0, requires_grad=True)) for t in inputs[local:]]
-        outputs = as_tuple(operator.compute(*given, *([lambda: tuple(gathered)] if shards else ())))
-    tensors = [(name, t) for name, t in zip(reads, given, strict=True) if isinstance(t, Tensor)]
-    record = _OperatorRecord(
-        step,
-        function=outputs[0].grad_fn if operator.is_function else None,
-        outputs=outputs,
-        reads=tuple(name for name, _ in tensors),
-        inputs=tuple(t if t.is_leaf else _edge(t) for _, t in tensors),
-        shards=shards,
-        gathered=gathered,
-    )
-    results = tuple(t.detach() for t in outputs)
-    for output in outputs:
-        output.data = output.new_empty(0)
-    return results, record
+def _forget(context: Context, tensor: Tensor) -> Tensor:
+    """Replace `tensor` in what a context keeps by one of its shape without memory, and return that."""
+    stand_in = tensor.new_empty(1).expand(tensor.shape)
+    context.saved_tensors = tuple(stand_in if saved is tensor else saved for saved in context.saved_tensors)
+    return stand_in
+
+
+def _again(
+    record: _OperatorRecord, forgotten: Tensor, gathering: CollectiveCall | None
+) -> Generator[PassEvent, None, None]:
+    """Run the operator of `record` forward again, for its own backward and for that which lacks its output.
+
+    Args:
+        record: of the operator.
+        forgotten: gets the memory of the output.
+        gathering: gathers inputs that were not kept, if there are any.
+    """
+    step = record.step
+    assert step.again is not None
+    inputs: list[Any] = list(record.inputs)
+    if gathering is not None:
+        yield gathering
+        record.gathered.extend(gathering.wait())
+        inputs += [*record.gathered, lambda: tuple(record.gathered)]
+    yield step.again
+    (output,) = as_tuple(step.operator.function.forward(record.context, *step.operator.arguments(*inputs)))
+    forgotten.data = output
 
 
 def _regathering(record: _OperatorRecord) -> CollectiveCall | None:
@@ -189,6 +272,7 @@ def _backward(
     gradients: dict[str, Tensor],
     gathering: CollectiveCall | None,
     following: CollectiveCall | None,
+    again: _OperatorRecord | None,
     later: Later | None,
 ) -> Generator[PassEvent, None, None]:
     """Run one operator backward.
@@ -198,6 +282,7 @@ def _backward(
         gradients: by name of the value; taken from and added to.
         gathering: gathers inputs that were not kept, if there are any.
         following: does so for the operator that is next in backward.
+        again: of that operator, if it first runs forward again, since this one reads its output.
         later: see `backward_pass`.
     """
     step = record.step
@@ -212,10 +297,13 @@ def _backward(
     if before is not None and before.backward is not None:
         passing = [g.contiguous() for g in leaving[before.first :]]
         exchange = CollectiveCall(before.backward, before.communicator, passing)
+    if again is not None:
+        assert record.forgotten is not None
+        yield from _again(again, record.forgotten, following)
     if later is not None:
         later += own
     elif step.weight_gradient is not None:
-        upcoming = exchange or following
+        upcoming = exchange or (None if again else following)
         if upcoming is not None:
             yield Ready(upcoming)
         yield step.weight_gradient
@@ -224,15 +312,12 @@ def _backward(
     if exchange is not None and before is not None:
         yield exchange
         leaving[before.first :] = exchange.wait()
-    for name, gradient in zip(record.reads, leaving, strict=True):
-        gradients[name] = gradients[name] + gradient if name in gradients else gradient
+    gradients.update(zip(step.has_gradient, leaving, strict=True))
 
 
 def _leaving(record: _OperatorRecord, arriving: list[Tensor]) -> tuple[list[Tensor], Later]:
     """Gradients of an operator's inputs, and what adds those of the weights of a matrix product."""
     step = record.step
-    if isinstance(step.operator, Residual):
-        return arriving * len(record.reads), []
     if step.weight_gradient is None:
         leaving = _gradients(record, arriving)
         record.gathered.clear()
@@ -242,52 +327,13 @@ def _leaving(record: _OperatorRecord, arriving: list[Tensor]) -> tuple[list[Tens
 
 
 def _gradients(record: _OperatorRecord, arriving: Sequence[Tensor]) -> list[Tensor]:
-    """Gradients of an operator's inputs, whose graph is used up.
-
-    One function is called by itself, since starting autograd's engine for it takes longer than many a function. The
-    engine is started without the checks of `torch.autograd.grad`, which take a third of its time.
-    """
-    if record.function is not None:
-        with torch.no_grad():  # as the engine has it
-            leaving = as_tuple(record.function.apply(*arriving))[: len(record.inputs)]
-        record.function.maybe_clear_saved_tensors()
-        return list(leaving)
-    return list(
-        _engine_run_backward(
-            record.outputs,
-            tuple(arriving),
-            False,  # noqa: FBT003 - the graph is used up
-            False,  # noqa: FBT003 - and no graph is made
-            record.inputs,
-            allow_unreachable=False,
-            accumulate_grad=False,
-        )
-    )
+    """Gradients of an operator's inputs; what its function kept is used up."""
+    leaving = as_tuple(record.step.operator.function.backward(record.context, *arriving))
+    record.context.saved_tensors = ()
+    return list(leaving[: len(record.step.has_gradient)])
 
 
 def _exchanged(boundary: Boundary, kind: CollectiveKind, tensors: Tensors) -> Generator[PassEvent, None, Tensors]:
     exchange = CollectiveCall(kind, boundary.communicator, tensors)
     yield exchange
     return exchange.wait()
-
-
-class _Unkept(Function):
-    """The same tensor, for a graph that does not keep it alive as it would keep a leaf."""
-
-    @staticmethod
-    def forward(ctx: Any, tensor: Tensor, anchor: Tensor) -> Tensor:
-        return tensor.view_as(tensor)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[None, None]:
-        return None, None
-
-
-def _edge(tensor: Tensor) -> GradientEdge:
-    assert tensor.grad_fn is not None
-    return GradientEdge(tensor.grad_fn, tensor.output_nr)
-
-
-def _nothing() -> Tensors:
-    """Stub for gathered inputs of a pass without backward."""
-    return ()

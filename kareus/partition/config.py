@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from kareus.artifacts.configuration import narrowed
 from kareus.artifacts.records import content_hash
+from kareus.graph.recomputation import Recomputation
 from kareus.model.config import Model, Parallelism
 
 
@@ -15,7 +16,7 @@ class PartitionSlice:
     parallelism: Parallelism
     microbatch_size: int
     sequence_length: int
-    activation_checkpointing: bool
+    recomputation: Recomputation
     split_backward: bool
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from kareus.errors import KareusError
 from kareus.graph.interleave import block_segments, interleave, partition_of
+from kareus.graph.recomputation import Recomputation
 from kareus.graph.records import (
     WEIGHT_GRADIENT_SUFFIX,
     BlockGraph,
@@ -66,12 +67,14 @@ def segments_of(trace: Trace, scope: Scope, direction: Direction) -> tuple[Segme
     return tuple(replace(segment, name=name) for segment, name in zip(segments, names, strict=True))
 
 
-def detect_partitions(graph: BlockGraph, *, recompute: bool, split_backward: bool = False) -> dict[Partition, int]:
+def detect_partitions(
+    graph: BlockGraph, *, recomputation: Recomputation, split_backward: bool = False
+) -> dict[Partition, int]:
     """Find the kinds of partition by walking staggered nanobatches through blocks in the steady state.
 
     Args:
         graph: of a nanobatch.
-        recompute: whether a backward recomputes its forward.
+        recomputation: what a backward recomputes.
         split_backward: whether input and weight gradients are separate passes.
 
     Returns:
@@ -83,7 +86,9 @@ def detect_partitions(graph: BlockGraph, *, recompute: bool, split_backward: boo
     found: dict[str, Partition] = {}
     counts: Counter[str] = Counter()
     for direction in instruction_directions(split_backward=split_backward):
-        more, fewer = (_walk(graph, layers, direction, recompute=recompute) for layers in (_STEADY + 1, _STEADY))
+        more, fewer = (
+            _walk(graph, layers, direction, recomputation=recomputation) for layers in (_STEADY + 1, _STEADY)
+        )
         for partition in more:
             if found.setdefault(partition.name, partition) != partition:
                 raise KareusError(f"{partition.name}: two different partitions have this name; the graph is ambiguous.")
@@ -92,8 +97,8 @@ def detect_partitions(graph: BlockGraph, *, recompute: bool, split_backward: boo
     return {partition: counts[name] for name, partition in found.items()}
 
 
-def _walk(graph: BlockGraph, layers: int, direction: Direction, *, recompute: bool) -> list[Partition]:
-    pairs = interleave(block_segments(graph, layers, direction, recompute=recompute))
+def _walk(graph: BlockGraph, layers: int, direction: Direction, *, recomputation: Recomputation) -> list[Partition]:
+    pairs = interleave(block_segments(graph, layers, direction, recomputation=recomputation))
     return [partition_of(pair.segment, pair.collective) for pair in pairs if pair.segment and pair.collective]
 
 

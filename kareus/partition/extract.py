@@ -34,7 +34,7 @@ def partitions_of(graphs: dict[Batch, BlockGraph], workload: Extracted) -> dict[
     if Batch.NANOBATCH in graphs:
         found = detect_partitions(
             graphs[Batch.NANOBATCH],
-            recompute=workload.activation_checkpointing,
+            recomputation=workload.recomputation,
             split_backward=workload.split_backward,
         )
     names, expected = {partition.name for partition in found}, set(expected_partitions(workload))

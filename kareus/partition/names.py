@@ -5,6 +5,7 @@ Extraction finds the partitions in the operator graph and refuses to go on if th
 
 from typing import Protocol
 
+from kareus.graph.recomputation import Recomputation
 from kareus.graph.records import RECOMPUTING, CollectiveKind, Direction, instruction_directions
 from kareus.model.config import Parallelism
 
@@ -42,8 +43,8 @@ class Extracted(Protocol):
         """Sequences of a microbatch; an odd number cannot be halved into nanobatches."""
 
     @property
-    def activation_checkpointing(self) -> bool:
-        """Whether a backward recomputes its forward."""
+    def recomputation(self) -> Recomputation:
+        """What a backward recomputes."""
 
     @property
     def split_backward(self) -> bool:
@@ -67,9 +68,13 @@ def instruction_partitions(workload: Extracted, direction: Direction, layers: in
     cycles = _CYCLES.get((parallelism.tp > 1, parallelism.cp > 1))
     if cycles is None or workload.microbatch_size % 2 or direction is Direction.WEIGHT_GRADIENT:
         return ()
-    recomputes = direction in RECOMPUTING and workload.activation_checkpointing
+    recomputes = direction in RECOMPUTING and workload.recomputation.repeats_blocks
     passes = (_FORWARD, direction) if recomputes else (direction,)
-    steps = [(d, *step) for d in passes for step in _cycle(cycles, d) * min(layers, 2)]
+    blocks = min(layers, 2)
+    if workload.recomputation is Recomputation.FULL:
+        steps = [(d, *step) for d in passes for step in _cycle(cycles, d)] * blocks
+    else:
+        steps = [(d, *step) for d in passes for step in _cycle(cycles, d) * blocks]
     in_flight = [None, *(own for _, _, own in steps)]
     names = [
         f"{d}-{segment}-{collective}"

@@ -145,14 +145,25 @@ def _joined(before: Run | CollectiveRun, after: Run | CollectiveRun) -> Run | Co
 
 
 def _entering(events: Sequence[TracedEvent]) -> list[Region]:
-    """Regions that are read and were not written before by `events`, each once."""
-    written: set[int] = set()
+    """Regions that are read and were not written before by `events`, each once.
+
+    Of a buffer that `events` make, nothing enters; of one that they change in place, all that is read before.
+    """
+    made: set[int] = set()
+    known: set[int] = set()
+    changed: set[tuple[int, int, int]] = set()
     entering: dict[tuple[int, int, int], Region] = {}
     for event in events:
         for region in event.reads:
-            if region.buffer not in written:
-                entering[region.buffer, region.offset, region.size_bytes] = region
-        written.update(region.buffer for region in event.writes)
+            place = (region.buffer, region.offset, region.size_bytes)
+            if region.buffer not in made and place not in changed:
+                entering[place] = region
+        known.update(region.buffer for region in event.reads)
+        for region in event.writes:
+            changed.add((region.buffer, region.offset, region.size_bytes))
+            if region.buffer not in known:
+                made.add(region.buffer)
+        known.update(region.buffer for region in event.writes)
     return list(entering.values())
 
 

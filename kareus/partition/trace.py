@@ -20,10 +20,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from kareus.errors import KareusError
 from kareus.graph.records import Direction
-from kareus.model.block import Block
+from kareus.model.block import Block, through
 from kareus.model.communication import Mesh
 from kareus.model.communicators.process_group import ProcessGroupCommunicator
-from kareus.model.config import Model, Parallelism
+from kareus.model.config import Model, Parallelism, Sharding
 from kareus.model.ends import Embedding, Head
 from kareus.model.layers import rotary_table
 from kareus.model.shards import Shard, shard_of
@@ -71,7 +71,7 @@ def trace_structure(structure: Structure, dimensions: Dimensions) -> Trace:
         tp=2 if structure.tensor_parallel else 1,
         cp=structure.cp,
         layers_per_stage=None,
-        shard_optimizer=False,
+        sharding=Sharding.NONE,
     )
     return _record(_stand_in(structure, head_dim), shard, parallelism, dimensions.batch)
 
@@ -100,21 +100,15 @@ def _stand_in(structure: Structure, head_dim: int) -> Model:
 def _record(model: Model, shard: Shard, parallelism: Parallelism, batch: int) -> Trace:
     with _fake_mesh(parallelism) as mesh, FakeTensorMode():
         embedding, head = Embedding(shard, mesh, DTYPE), Head(model, shard, mesh, DTYPE)
-        blocks = nn.ModuleList(Block(model, shard, mesh, DTYPE) for _ in range(TRACED_BLOCKS))
+        blocks = [Block(model, shard, mesh, DTYPE) for _ in range(TRACED_BLOCKS)]
         table = rotary_table(model, shard.tokens, mesh.cp)
         ids = torch.empty(batch, shard.tokens, dtype=torch.long)
         hidden = torch.empty(batch, shard.tokens, shard.hidden_size, dtype=DTYPE, requires_grad=True)
-        recorder = KernelRecorder({"embedding": embedding, "blocks": blocks, "head": head})
+        recorder = KernelRecorder({"embedding": embedding, "blocks": nn.ModuleList(blocks), "head": head})
         recorder.run(lambda _: embedding(ids), None)
-        recorder.run(lambda x: _through(blocks, x, table), hidden)
+        recorder.run(lambda x: through(blocks, x, table), hidden)
         recorder.run(lambda x: head(x, ids), hidden)
     return Trace(tuple(recorder.events), frozenset(recorder.lasting))
-
-
-def _through(blocks: Iterable[nn.Module], hidden: Tensor, table: tuple[Tensor, Tensor]) -> Tensor:
-    for block in blocks:
-        hidden = block(hidden, table)
-    return hidden
 
 
 @contextmanager

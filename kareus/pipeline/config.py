@@ -6,7 +6,9 @@ from enum import StrEnum
 from kareus.artifacts.ranges import check_within, within
 from kareus.errors import ConfigError
 from kareus.gpu_model.gpu import Gpu
+from kareus.graph.recomputation import Recomputation
 from kareus.model.config import Model, Parallelism
+from kareus.update.config import IterationConfig
 
 MOST_DEADLINES = 1000
 """Plans of a frontier; neighbours of 64 differ by about 1 % in time."""
@@ -57,10 +59,12 @@ class PipelineSlice:
     parallelism: Parallelism
     gpu: Gpu
     pipeline: PipelineConfig
+    iteration: IterationConfig
     microbatch_size: int
     num_microbatches: int
     sequence_length: int
-    activation_checkpointing: bool
+    recomputation: Recomputation
+    default_collective_sm_count: int
 
     @property
     def split_backward(self) -> bool:

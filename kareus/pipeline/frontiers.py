@@ -1,6 +1,5 @@
 """The iteration frontier of every method, from the microbatch frontiers that it plans with."""
 
-import itertools
 from collections import defaultdict
 from typing import Any
 
@@ -8,7 +7,7 @@ import polars as pl
 
 from kareus.errors import ArtifactError
 from kareus.graph.instruction import InstructionKind
-from kareus.graph.records import Direction, instruction_directions
+from kareus.graph.records import Direction
 from kareus.pipeline.config import PipelineSlice
 from kareus.pipeline.instructions import instruction_rows, instructions_of
 from kareus.pipeline.methods import METHODS, REQUIRED, Method, method_points
@@ -96,14 +95,12 @@ def _point_sets(config: PipelineSlice, microbatch: pl.DataFrame, method: Method)
         kind = InstructionKind(row["stage"], row["chunk"], Direction(row["direction"]))
         points[kind].append((row["point"], row["time_s"], energy_j))
     clock = "" if method.has_frontier else f" at {config.gpu.maximum_clock_mhz} MHz"
-    places = itertools.product(range(config.parallelism.pp), range(config.chunks))
-    for (stage, chunk), direction in itertools.product(
-        places, instruction_directions(split_backward=config.split_backward)
-    ):
-        if InstructionKind(stage, chunk, direction) not in points:
-            place = f"stage {stage}{f', chunk {chunk}' * (config.chunks > 1)}"
+    for kind in dict.fromkeys(i.key.kind for i in instructions_of(config)):
+        if kind not in points:
+            place = f"stage {kind.stage}{f', chunk {kind.chunk}' * (config.chunks > 1)}"
             raise ArtifactError(
-                f"the microbatch frontiers of '{method.points_of}' have no points for the {direction} of {place}{clock}"
+                f"the microbatch frontiers of '{method.points_of}' have no points for the {kind.direction} of "
+                f"{place}{clock}"
                 f", expected {config.parallelism.pp} stages; rerun the stage 'frontier'."
             )
     return {kind: point_set(own) for kind, own in points.items()}

@@ -2,6 +2,7 @@
 
 A schedule is one small module that orders the instructions of a stage; what an instruction waits for follows from that
 order and from the flow of activations and gradients. To add a schedule, write its module and name it in `SCHEDULES`.
+Where the iteration includes the update of the weights, every stage ends with it (`kareus.update.directions`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -9,12 +10,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from kareus.errors import ScheduleError
-from kareus.graph.instruction import InstructionKey
-from kareus.graph.records import Direction
+from kareus.graph.instruction import NO_MICROBATCH, InstructionKey
+from kareus.graph.records import MEETING, UPDATING, Direction
 from kareus.pipeline.config import PipelineSchedule, PipelineSlice
 from kareus.pipeline.schedules import gpipe, interleaved, one_forward_one_backward, zero_bubble_h1
 from kareus.pipeline.schedules.deadlock import order_of_dependency
 from kareus.pipeline.schedules.extent import Extent
+from kareus.update.directions import update_directions
 
 SCHEDULES: dict[PipelineSchedule, Callable[[int, Extent], Sequence[InstructionKey]]] = {
     PipelineSchedule.ONE_FORWARD_ONE_BACKWARD: one_forward_one_backward.stage_order,
@@ -38,14 +40,20 @@ class Instruction:
 
 def instructions_of(config: PipelineSlice) -> tuple[Instruction, ...]:
     """Return the instructions of one iteration of a workload, stage by stage in order of execution."""
-    pipeline = config.pipeline
+    pipeline, stages = config.pipeline, config.parallelism.pp
+    updates = [update_directions(config, stage) for stage in range(stages)] if config.iteration.include_update else ()
     return pipeline_instructions(
-        pipeline.schedule, config.parallelism.pp, config.num_microbatches, chunks=pipeline.chunks
+        pipeline.schedule, stages, config.num_microbatches, chunks=pipeline.chunks, updates=updates
     )
 
 
 def pipeline_instructions(
-    schedule: PipelineSchedule, stages: int, microbatches: int, *, chunks: int = 1
+    schedule: PipelineSchedule,
+    stages: int,
+    microbatches: int,
+    *,
+    chunks: int = 1,
+    updates: Sequence[Sequence[Direction]] = (),
 ) -> tuple[Instruction, ...]:
     """Return the instructions of one iteration, stage by stage in order of execution.
 
@@ -55,9 +63,14 @@ def pipeline_instructions(
         microbatches: number of microbatches of one pipeline in one iteration, 1 or more; may be fewer than stages,
             unless the schedule interleaves: then a multiple of them.
         chunks: number of parts of every stage's layers.
+        updates: directions of the update, in order, of every stage; empty where the iteration ends without it.
     """
     extent = Extent(stages=stages, microbatches=microbatches, chunks=chunks)
-    return instructions_in([key for stage in range(stages) for key in SCHEDULES[schedule](stage, extent)])
+    keys: list[InstructionKey] = []
+    for stage, directions in zip(range(stages), updates or [()] * stages, strict=True):
+        keys += SCHEDULES[schedule](stage, extent)
+        keys += [InstructionKey(stage, 0, NO_MICROBATCH, direction) for direction in directions]
+    return instructions_in(keys)
 
 
 def instructions_in(keys: Sequence[InstructionKey]) -> tuple[Instruction, ...]:
@@ -75,11 +88,13 @@ def instructions_in(keys: Sequence[InstructionKey]) -> tuple[Instruction, ...]:
         twice = next(key for number, key in enumerate(keys) if numbers[key] != number)
         raise ScheduleError(f"the pipeline's order has {twice} twice; keep one of them.")
     last = max(key.stage for key in keys), max(key.chunk for key in keys)
+    readies = _ready_numbers(keys)
     instructions: list[Instruction] = []
     ran: dict[int, list[int]] = {}  # by stage, the numbers of its instructions so far
     for number, key in enumerate(keys):
         own = ran.setdefault(key.stage, [])
-        waits = {*own[-1:], *_input_numbers(numbers, key, last)}
+        inputs = readies.get(key.direction, ()) if key.direction in UPDATING else _input_numbers(numbers, key, last)
+        waits = {*own[-1:], *inputs}
         instructions.append(Instruction(key, len(own), tuple(sorted(waits))))
         own.append(number)
     order_of_dependency([i.depends_on for i in instructions], lambda number: str(keys[number]))
@@ -97,6 +112,17 @@ def instruction_rows(instructions: Sequence[Instruction]) -> list[dict[str, Any]
         }
         for number, instruction in enumerate(instructions)
     ]
+
+
+def _ready_numbers(keys: Sequence[InstructionKey]) -> dict[Direction, list[int]]:
+    """Return, for each direction in `MEETING`, the number of the instruction before it on every stage that has one."""
+    readies: dict[Direction, list[int]] = {direction: [] for direction in MEETING}
+    before: dict[int, int] = {}  # by stage, the number of its instruction so far
+    for number, key in enumerate(keys):
+        if key.direction in MEETING and key.stage in before:
+            readies[key.direction].append(before[key.stage])
+        before[key.stage] = number
+    return readies
 
 
 def _input_numbers(numbers: Mapping[InstructionKey, int], key: InstructionKey, last: tuple[int, int]) -> list[int]:

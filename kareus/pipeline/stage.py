@@ -22,8 +22,8 @@ def _compute(config: PipelineSlice, microbatch: pl.DataFrame) -> dict[str, pl.Da
 
 
 def _report(config: PipelineSlice, tables: Mapping[str, pl.DataFrame]) -> None:
-    if config.parallelism.dp > 1:
-        logger.info("gradient synchronisation over dp=%d replicas is not part of the iteration", config.parallelism.dp)
+    if not config.iteration.include_update:
+        logger.info("the update of the weights is not part of the iteration (iteration.include_update=false)")
     for (method,), plans in tables["iteration"].group_by("method", maintain_order=True):
         logger.info(_summary(str(method), plans))
 

@@ -15,9 +15,10 @@ INSTRUCTIONS = TableSchema(
         Column(
             "direction",
             pl.String,
-            "`forward`, `backward`, or its parts `input-gradient` and `weight-gradient`",
+            "`forward`, `backward`, or its parts `input-gradient` and `weight-gradient`; of the update of the weights "
+            "`gradient-reduction`, `embedding-exchange` or `update`",
         ),
-        Column("microbatch", pl.Int64, "microbatch, from 0"),
+        Column("microbatch", pl.Int64, "microbatch, from 0; -1 for the update of the weights, which is of all"),
         Column(
             "depends_on",
             pl.List(pl.Int64),

@@ -7,11 +7,10 @@ import polars as pl
 from kareus.pipeline.compare import OURS, THROUGHPUT_BASELINE, fastest_plan
 from kareus.plans.document import Plan
 from kareus.plans.selectors import LIMITED, Selector, absolute_limit, measures_of
+from kareus.plans.units import common_scale, less, scaled
 
 BASELINE = "Megatron-LM style execution"
 """What the method `sequential` is, to people who do not know its name."""
-SAME_PERCENT = 0.05
-"""Differences below this are none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,15 +38,15 @@ class Answer:
     def sentence(self) -> str:
         """The answer in words."""
         of = "" if self.method == OURS else f" of {self.method}"
-        time, energy = (
-            _compared(self.time_reduction_percent, "time"),
-            _compared(self.energy_reduction_percent, "energy"),
+        time, energy = less(self.time_reduction_percent, "time"), less(self.energy_reduction_percent, "energy")
+        own, before = (
+            f"{scaled(time_s, 's', digits=4)} and {scaled(energy_j, 'J', digits=4)}"
+            for time_s, energy_j in (
+                (self.time_s, self.energy_j),
+                (self.baseline_time_s, self.baseline_energy_j),
+            )
         )
-        return (
-            f"plan {self.selector}{of}: {time} and {energy} than {BASELINE}: {self.time_s:.3f} s and "
-            f"{self.energy_j / 1e3:.2f} kJ an iteration instead of {self.baseline_time_s:.3f} s and "
-            f"{self.baseline_energy_j / 1e3:.2f} kJ"
-        )
+        return f"plan {self.selector}{of}: {time} and {energy} than {BASELINE}: {own} an iteration instead of {before}"
 
 
 def answer_of(plan: Plan, iteration: pl.DataFrame) -> Answer:
@@ -85,12 +84,11 @@ def no_limit(selector: Selector, plans: pl.DataFrame) -> str | None:
         return None
     end, same = ("slowest", "min-energy") if measure == "time_s" else ("fastest", "fastest")
     return (
-        f"{selector.goal}: {limit:.6g} {unit} lies beyond the frontier, whose {end} plan has {most:.6g} {unit}; any "
-        f"{selector.goal} from there on gives the plan of `{same}`"
+        f"{selector.goal}: {_exact(limit, unit)} lies beyond the frontier, whose {end} plan has {_exact(most, unit)}; "
+        f"any {selector.goal} from there on gives the plan of `{same}`"
     )
 
 
-def _compared(reduction_percent: float, what: str) -> str:
-    if abs(reduction_percent) < SAME_PERCENT:
-        return f"no more {what}"
-    return f"{abs(reduction_percent):.1f} % {'less' if reduction_percent > 0 else 'more'} {what}"
+def _exact(value: float, unit: str) -> str:
+    factor, scaled_unit = common_scale([value], unit)
+    return f"{value / factor:.4g} {scaled_unit}"

@@ -6,7 +6,7 @@ from pathlib import Path
 from kareus.artifacts import records
 from kareus.errors import ArtifactError
 from kareus.graph.instruction import InstructionKey
-from kareus.graph.records import Direction
+from kareus.graph.records import UPDATING, Direction
 from kareus.partition.names import collective_group_size, expected_partitions, instruction_partitions
 from kareus.pipeline.config import PipelineSlice
 from kareus.pipeline.instructions import instructions_of
@@ -116,8 +116,8 @@ def _check_instruction(instruction: PlannedInstruction, layers: int, workload: W
 
 
 def _executions(workload: Workload, direction: Direction) -> tuple[Execution, ...]:
-    """How instructions of the workload may run; an odd microbatch has no nanobatches, weight gradients need none."""
-    if workload.microbatch_size % 2 or direction is Direction.WEIGHT_GRADIENT:
+    """How instructions may run; an odd microbatch has no nanobatches, weight gradients and updates need none."""
+    if workload.microbatch_size % 2 or direction in (Direction.WEIGHT_GRADIENT, *UPDATING):
         return (Execution.SEQUENTIAL,)
     return tuple(Execution) if expected_partitions(workload) else (Execution.SEQUENTIAL, Execution.NANOBATCHING)
 
@@ -151,6 +151,8 @@ def _check_timing(plan: Plan, config: PipelineSlice, path: Path) -> None:
 
 def place(key: InstructionKey) -> str:
     """Return where in a plan file an instruction is, its stage first, for messages."""
+    if key.direction in UPDATING:
+        return f"stage {key.stage}, {key.direction}"
     chunk = f", chunk {key.chunk}" * bool(key.chunk)
     return f"stage {key.stage}{chunk}, {key.direction} of microbatch {key.microbatch}"
 

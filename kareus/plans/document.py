@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from kareus.artifacts.provenance import TestbedIdentity
-from kareus.graph.instruction import InstructionKey
-from kareus.graph.records import Direction
+from kareus.graph.instruction import NO_MICROBATCH, InstructionKey
+from kareus.graph.records import UPDATING, Direction
 from kareus.profile.programs import Execution
 from kareus.schedule.records import Choice
 
@@ -14,6 +14,7 @@ PLAN_SCHEMA_VERSION = 3
 NotNegative = Annotated[float, {"minimum": 0}]
 """With what the published schema says of it; likewise the next."""
 Positive = Annotated[float, {"exclusiveMinimum": 0}]
+MicrobatchNumber = Annotated[int, {"minimum": NO_MICROBATCH}]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +22,8 @@ class PlannedInstruction:
     """One instruction of a stage."""
 
     direction: Direction
-    microbatch: int
+    microbatch: MicrobatchNumber
+    """Microbatch, from 0; -1 for the update of the weights, which is of all."""
     chunk: int
     """Chunk of the stage's layers that it passes; always 0 unless the pipeline is interleaved."""
     execution: Execution
@@ -43,6 +45,11 @@ class StagePlan:
     layers: int
     """Number of transformer blocks of all its chunks."""
     instructions: tuple[PlannedInstruction, ...]
+
+    @property
+    def passes(self) -> tuple[PlannedInstruction, ...]:
+        """Forwards and backwards: all instructions but those of the update of the weights."""
+        return tuple(i for i in self.instructions if i.direction not in UPDATING)
 
     @property
     def keyed(self) -> tuple[tuple[InstructionKey, PlannedInstruction], ...]:
@@ -92,6 +99,13 @@ class Plan:
     def instructions(self) -> int:
         """Number of instructions of all stages."""
         return sum(len(stage.instructions) for stage in self.stages)
+
+    @property
+    def update_s(self) -> float:
+        """Time of the iteration after the last backward of all stages; 0 where the update is not planned."""
+        if not any(len(stage.passes) < len(stage.instructions) for stage in self.stages):
+            return 0.0
+        return self.prediction.time_s - max(i.start_s + i.time_s for stage in self.stages for i in stage.passes)
 
     @property
     def keyed(self) -> tuple[tuple[InstructionKey, PlannedInstruction], ...]:

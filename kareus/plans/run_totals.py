@@ -36,7 +36,7 @@ def run_totals(prediction: PredictedCost, workload: Workload, tokens: float, pri
     iterations = tokens / tokens_per_iteration(workload)
     time_s, energy_j = iterations * prediction.time_s, iterations * prediction.energy_j
     said = (
-        f"{tokens:g} tokens: {iterations:,.0f} iterations, {time_s / SECONDS_PER_HOUR:,.1f} h on "
+        f"{tokens:,.0f} tokens: {iterations:,.0f} iterations, {time_s / SECONDS_PER_HOUR:,.1f} h on "
         f"{workload.parallelism.gpus} GPUs, {energy_j / JOULES_PER_KWH:,.1f} kWh"
     )
     if prices is None:

@@ -16,7 +16,7 @@ from kareus.artifacts.randomness import generator
 from kareus.gpu_model.model import KnownSteps, run_tally, tally
 from kareus.gpu_model.thermal import Interval
 from kareus.graph.instruction import InstructionKey
-from kareus.graph.records import Batch, BlockGraph
+from kareus.graph.records import UPDATING, Batch, BlockGraph
 from kareus.pipeline.solver.dag import iteration_dag
 from kareus.pipeline.solver.lanes import latest_ends
 from kareus.plans.document import Plan, PlannedInstruction
@@ -76,6 +76,9 @@ def _costs(
     worked_out: dict[Any, TimeAndPower] = {}
     costs = []
     for key, i in keyed:
+        if key.direction in UPDATING:  # planned by the GPU model, as here
+            costs.append((i.time_s, i.energy_j / i.time_s))
+            continue
         shape = shapes[key.stage, key.chunk]
         alike = (shape, key.direction, i.execution, i.frequency_mhz, i.partitions)
         if alike not in worked_out:
@@ -84,7 +87,7 @@ def _costs(
                 shape,
                 key.direction,
                 i.execution,
-                recompute=workload.activation_checkpointing,
+                recomputation=workload.recomputation,
                 default_sm_count=workload.testbed.default_collective_sm_count,
                 choices=i.partitions,
             )

@@ -12,11 +12,13 @@ from kareus.errors import ConfigError
 from kareus.pipeline.compare import THROUGHPUT_BASELINE
 from kareus.plans.answer import answer_of, no_limit
 from kareus.plans.build import select_plan
+from kareus.plans.document import Plan
 from kareus.plans.file import PLAN_FILE, check_name, write_plan
-from kareus.plans.frontiers import read_frontiers
+from kareus.plans.frontiers import Frontiers, read_frontiers
 from kareus.plans.locate import only_workload
 from kareus.plans.run_totals import check_tokens, run_totals
 from kareus.plans.selectors import ALLOWED, Goal, parse_selector
+from kareus.plans.units import scaled
 from kareus.workload.slices import PlanSlice
 
 logger = logging.getLogger(__name__)
@@ -53,22 +55,25 @@ def run(arguments: argparse.Namespace) -> None:
         raise ConfigError(f"--method {arguments.method}: not planned; {suggest(arguments.method, frontiers.methods)}.")
     plan = select_plan(workload, frontiers, arguments.selector, arguments.method, name=folder.name)
     write_plan(output, plan)
+    logger.info("%s [%s]", _answer(plan, frontiers), plan.testbed.label)
     logger.info(
-        "%s: %s of %s: %.4f s, %.1f J (%.1f J dynamic), certified gap %.3f %% at %s [%s]",
-        output,
-        plan.selector,
-        plan.method,
-        plan.prediction.time_s,
-        plan.prediction.energy_j,
-        plan.prediction.dynamic_energy_j,
+        "%s of the energy is dynamic; certified gap to the least energy possible within %s: %.3f %%",
+        scaled(plan.prediction.dynamic_energy_j, "J", digits=4),
+        "the deadline" if selector.goal in (Goal.DEADLINE, Goal.STRAGGLER) else "its time",
         100 * plan.prediction.gap,
-        "the deadline" if selector.goal in (Goal.DEADLINE, Goal.STRAGGLER) else "its own time",
-        plan.testbed.label,
     )
-    if THROUGHPUT_BASELINE in frontiers.methods:
-        logger.info("%s", answer_of(plan, frontiers.iteration).sentence)
     beyond = no_limit(selector, frontiers.plans(arguments.method))
     if beyond is not None:
         logger.info("%s", beyond)
     if arguments.tokens is not None:
         logger.info(run_totals(plan.prediction, workload, arguments.tokens, selector.prices))
+    logger.info("plan   %s", output)
+
+
+def _answer(plan: Plan, frontiers: Frontiers) -> str:
+    """Return what a plan takes, and what it saves where the baseline was planned."""
+    if THROUGHPUT_BASELINE in frontiers.methods:
+        return answer_of(plan, frontiers.iteration).sentence
+    cost = plan.prediction
+    own = f"{scaled(cost.time_s, 's', digits=4)} and {scaled(cost.energy_j, 'J', digits=4)} an iteration"
+    return f"plan {plan.selector} of {plan.method}: {own}"

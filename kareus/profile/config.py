@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from kareus.artifacts.ranges import within
 from kareus.gpu_model.gpu import MOST_W, Gpu
+from kareus.graph.recomputation import Recomputation
 from kareus.model.config import Model, Parallelism
 from kareus.testbed.config import TestbedConfig
 
@@ -44,7 +45,7 @@ class ProfileSlice:
     protocol: MeasurementProtocol
     microbatch_size: int
     sequence_length: int
-    activation_checkpointing: bool
+    recomputation: Recomputation
     split_backward: bool
     chunks: int
     confirmations: int

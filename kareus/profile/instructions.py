@@ -52,7 +52,9 @@ def profile_instructions(
         profiler: measures programs.
         open_journal: starts the journal of progress.
     """
-    component_of = component_programs(graphs, config.testbed.default_collective_sm_count, _directions(config))
+    component_of = component_programs(
+        graphs, config.testbed.default_collective_sm_count, _directions(config), recomputation=config.recomputation
+    )
     instruction_of = _instruction_programs(graphs, config)
     clocks_mhz = config.gpu.search_frequencies.clocks_mhz
     programs = {identity_of(program) for program in (*component_of.values(), *instruction_of.values())}
@@ -91,7 +93,7 @@ def _instruction_programs(graphs: dict[Batch, BlockGraph], config: ProfileSlice)
             shape,
             direction,
             execution,
-            recompute=config.activation_checkpointing,
+            recomputation=config.recomputation,
             default_sm_count=config.testbed.default_collective_sm_count,
         )
         for (stage, chunk), shape in chunk_shapes(config.parallelism.split, config.chunks).items()

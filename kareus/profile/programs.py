@@ -9,6 +9,7 @@ from enum import StrEnum
 
 from kareus.graph.interleave import Pair, block_segments, interleave, partition_of
 from kareus.graph.program import Program, Step
+from kareus.graph.recomputation import Recomputation, block_backward
 from kareus.graph.records import TRACED, Batch, BlockGraph, Direction, Partition, Scope, Segment
 from kareus.graph.split_backward import pass_segments
 from kareus.schedule.records import Choice
@@ -67,16 +68,21 @@ def outer_segments(graph: BlockGraph, shape: StageShape, direction: Direction) -
 
 
 def profiled_executions(graphs: Mapping[Batch, BlockGraph], direction: Direction) -> tuple[Execution, ...]:
-    """Return the execution models under which whole instructions are profiled.
+    """Return the execution models for which whole instructions are profiled.
 
-    An odd microbatch has no nanobatches, and a weight-gradient pass has no collectives to run beside one.
+    A microbatch with an odd number of sequences cannot be split into two nanobatches, and a weight-gradient instruction
+    has no collectives to overlap: both are profiled sequentially only.
     """
     halves = Batch.NANOBATCH in graphs and direction is not Direction.WEIGHT_GRADIENT
     return (Execution.SEQUENTIAL, Execution.NANOBATCHING) if halves else (Execution.SEQUENTIAL,)
 
 
 def component_programs(
-    graphs: Mapping[Batch, BlockGraph], default_sm_count: int, directions: Sequence[Direction] = TRACED
+    graphs: Mapping[Batch, BlockGraph],
+    default_sm_count: int,
+    directions: Sequence[Direction] = TRACED,
+    *,
+    recomputation: Recomputation,
 ) -> dict[str, Program]:
     """Return the programs of every non-partition component, by name.
 
@@ -91,7 +97,7 @@ def component_programs(
     if Batch.NANOBATCH in graphs:
         inner = graphs[Batch.NANOBATCH]
         for direction in composed:
-            own = pass_segments(inner.forward, inner.backward, direction)
+            own = pass_segments(inner.forward, block_backward(inner, recomputation), direction)
             first, last = own[0], own[-1]
             if last.collective is not None:
                 alone = Step(operators=first.operators)
@@ -123,7 +129,7 @@ def instruction_program(
     direction: Direction,
     execution: Execution,
     *,
-    recompute: bool,
+    recomputation: Recomputation,
     default_sm_count: int,
     choices: Sequence[Choice] = (),
 ) -> Program:
@@ -134,14 +140,14 @@ def instruction_program(
         shape: shape of the stage, or of its chunk.
         direction: direction of the instruction.
         execution: execution model of the instruction.
-        recompute: whether a backward recomputes its forward.
+        recomputation: what a backward recomputes.
         default_sm_count: SMs of collectives that nothing is chosen for.
         choices: one for each partition under `overlap`.
     """
     outer = outer_segments(graphs[Batch.MICROBATCH], shape, direction)
     before, after = _around(outer, direction)
     batch = Batch.MICROBATCH if execution is Execution.SEQUENTIAL else Batch.NANOBATCH
-    segments = block_segments(graphs[batch], shape.layers, direction, recompute=recompute)
+    segments = block_segments(graphs[batch], shape.layers, direction, recomputation=recomputation)
     if execution is Execution.SEQUENTIAL:
         middle = sequential_steps(segments, default_sm_count)
     else:

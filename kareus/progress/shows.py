@@ -101,12 +101,12 @@ class DryRun:
     def __init__(self, stream: TextIO) -> None:
         """Write to `stream`."""
         self._stream = stream
-        self._jobs: dict[str, list[str]] = {}
+        self._jobs: dict[str, list[Started]] = {}
 
     def tell(self, event: RunEvent, state: RunState) -> None:
         """Keep jobs for the end; write what Snakemake says."""
         if isinstance(event, Started):
-            self._jobs.setdefault(event.rule, []).append(event.what)
+            self._jobs.setdefault(event.rule, []).append(event)
         elif isinstance(event, Said | NothingToDo):
             self._write(*lines_of(event, state))
 
@@ -114,13 +114,13 @@ class DryRun:
         """Say nothing."""
 
     def end(self, state: RunState, now_s: float) -> None:
-        """Write what would be done, rule by rule in the order of the workflow."""
+        """Write what would be done, rule by rule; Snakemake numbers a job before those that it depends on."""
         if not self._jobs:
             return
         self._write(f"{wording.jobs(sum(map(len, self._jobs.values())))} would be done; nothing was")
-        for first, *others in self._jobs.values():
-            more = f", and {len(others)} more like it" if others else ""
-            self._write(f"{1 + len(others):>5}  {printable_lines(first)}{more}")
+        for jobs in sorted(self._jobs.values(), key=lambda jobs: -min(job.job for job in jobs)):
+            more = f", and {len(jobs) - 1} more like it" if len(jobs) > 1 else ""
+            self._write(f"{len(jobs):>5}  {printable_lines(jobs[0].what)}{more}")
 
     def _write(self, *lines: str) -> None:
         for line in lines:
@@ -138,7 +138,7 @@ class JsonLines:
         self._told: dict[int, Standing] = {}
 
     def tell(self, event: RunEvent, state: RunState) -> None:
-        """Write the event."""
+        """Write one JSON object for an event; events without a meaning for programs are left out."""
         match event:
             case JobsPlanned(jobs=jobs):
                 self._write("planned", jobs=dict(jobs), total=state.total)
@@ -223,7 +223,9 @@ def _lines_of(event: RunEvent, state: RunState) -> list[str]:
             return [f"{wording.duration(took_s):>7}  {started.what}"] if took_s >= WORTH_A_LINE_S else []
         case Failed():
             what = state.running[event.job].what if event.job in state.running else f"rule {event.rule}"
-            return [f" failed  {what}", *(f"         {line}" for line in wording.why(event))]
+            is_repeated = wording.is_repeated(event, state)
+            why = [] if is_repeated else [f"         {line}" for line in wording.why(event)]
+            return [f" failed  {what}{', for the same reason' if is_repeated else ''}", *why]
         case Said(level=level, text=text):
             return [text if level == "info" else f"{level}: {text}"]
         case Interrupted() | NothingToDo():

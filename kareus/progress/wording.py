@@ -62,11 +62,29 @@ def standing(at: Standing) -> str:
 
 def why(failed: Failed) -> list[str]:
     """Return why a job failed: the one line of its command, or the end of its log, and where that is."""
-    logs = [path for path in failed.logs if not path.name.endswith(SUFFIX)]
-    lines = [line for path in logs for line in _lines(path)]
+    return _reason(failed) + [f"log: {path}" for path in _logs(failed)]
+
+
+def is_repeated(failed: Failed, state: RunState) -> bool:
+    """Return whether another job has failed for the very same reason, such as a machine without a GPU."""
+    reason = [_without_command(line) for line in _reason(failed)]
+    others = (other for other in state.failed.values() if other is not failed)
+    return bool(reason) and any([_without_command(line) for line in _reason(other)] == reason for other in others)
+
+
+def _reason(failed: Failed) -> list[str]:
+    lines = [line for path in _logs(failed) for line in _lines(path)]
     own = [line for line in lines if line.startswith("kareus ")][-1:]
     said = [failed.said] if failed.said else []
-    return said + (own or lines[-_MOST_LINES_OF_A_LOG:]) + [f"log: {path}" for path in logs]
+    return said + (own or lines[-_MOST_LINES_OF_A_LOG:])
+
+
+def _logs(failed: Failed) -> list[Path]:
+    return [path for path in failed.logs if not path.name.endswith(SUFFIX)]
+
+
+def _without_command(line: str) -> str:
+    return re.sub(r"^kareus (stage )?[\w-]+: ", "", line)
 
 
 def message(text: str) -> str:

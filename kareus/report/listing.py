@@ -17,13 +17,14 @@ from kareus.artifacts.tables import read_table
 from kareus.campaign.tables import CAMPAIGN
 from kareus.errors import ArtifactError, ConfigError
 from kareus.plans.answer import BASELINE
+from kareus.plans.units import scaled
 from kareus.report.outcome import Outcome, PlanOutcome, outcome
 from kareus.report.sheets import table
 from kareus.workload.tables import WORKLOADS
 
 logger = logging.getLogger(__name__)
 
-HEADS = ("workload", "plan", "method", "time s", "energy kJ", "time saved", "energy saved", "planned")
+HEADS = ("workload", "plan", "method", "time", "energy", "time saved", "energy saved", "planned")
 FLEETS = "report/fleets.txt"
 """Summary of emulated fleets in the folder of a workload."""
 TEXTS = 3
@@ -66,10 +67,10 @@ def run(arguments: argparse.Namespace) -> None:
     results: Path = arguments.results
     if arguments.newest is not None and arguments.newest < 1:
         raise ConfigError(f"--newest {arguments.newest}: must be 1 or more.")
-    if not arguments.json and (results / "report/summary.txt").is_file():
-        logger.info("%s\n%s", read_text(results / "report/summary.txt").rstrip(), _places(results))
-        return
     listed = _filtered(_listed(results), arguments)
+    if not arguments.json and (results / "report/summary.txt").is_file():
+        logger.info("%s", "\n".join(_summary(results, listed[0])))
+        return
     if arguments.json:
         for one in listed:
             logger.info("%s", json.dumps(_plain(one), allow_nan=False))
@@ -78,9 +79,13 @@ def run(arguments: argparse.Namespace) -> None:
         logger.info("%s", line)
 
 
+def _is_workload(folder: Path) -> bool:
+    return (folder / "plan").is_dir()
+
+
 def _listed(results: Path) -> list[Listed]:
     """Return all workloads of a folder, newest first, then what was not planned."""
-    if (results / "plan").is_dir():
+    if _is_workload(results):
         return [_one(results)]
     refusals = _refusals(results)
     folders = {path.parents[1] for pattern in ("*/plan/*.json", "*/report/*.txt") for path in results.glob(pattern)}
@@ -114,8 +119,17 @@ def _one(folder: Path) -> Listed:
 
 
 def _filtered(listed: Sequence[Listed], arguments: argparse.Namespace) -> list[Listed]:
-    """Return what the filters leave."""
+    """Return what the filters leave.
+
+    Raises:
+        ConfigError: nothing is left, or the folder is that of one workload.
+    """
     kept = list(listed)
+    if _is_workload(arguments.results) and (arguments.match or arguments.campaign or arguments.newest):
+        raise ConfigError(
+            f"{arguments.results}: the folder of one workload; --match, --campaign and --newest choose among the "
+            "workloads of a folder of results."
+        )
     if arguments.campaign is not None:
         members = _members(arguments.results, arguments.campaign)
         kept = [one for one in kept if one.folder.name in members]
@@ -143,19 +157,39 @@ def _lines(listed: Iterable[Listed]) -> list[str]:
 
 def _cells(folder: Path, found: Outcome) -> tuple[str, ...]:
     """Return the newest plan of a workload, and how many others there are."""
-    first, others = found.plans[0], len(found.plans) - 1
-    answer = first.answer
-    when = datetime.datetime.fromtimestamp(found.planned_at_s).astimezone()
+    selector, *cells = _plan_cells(found.plans[0])
+    others = len(found.plans) - 1
+    return (str(folder), f"{selector}{f' (+{others})' if others else ''}", *cells)
+
+
+def _plan_cells(plan: PlanOutcome) -> tuple[str, ...]:
+    answer = plan.answer
     return (
-        str(folder),
-        f"{answer.selector}{f' (+{others})' if others else ''}",
+        answer.selector,
         answer.method,
-        f"{answer.time_s:.3f}",
-        f"{answer.energy_j / 1e3:.2f}",
+        scaled(answer.time_s, "s", digits=4),
+        scaled(answer.energy_j, "J", digits=4),
         f"{answer.time_reduction_percent:.1f} %",
         f"{answer.energy_reduction_percent:.1f} %",
-        when.strftime("%Y-%m-%d %H:%M"),
+        datetime.datetime.fromtimestamp(plan.planned_at_s).astimezone().strftime("%Y-%m-%d %H:%M"),
     )
+
+
+def _summary(folder: Path, listed: Listed) -> list[str]:
+    """Return all plans of a workload, then the summary of its report, whose choice of plans may be an older one."""
+    report, text = folder / "report", read_text(folder / "report/summary.txt").rstrip().splitlines()
+    if listed.found is None:
+        return [f"{folder}: {listed.note}", "", *text, *_places(folder)]
+    plans = listed.found.plans
+    lines = [
+        f"plans, the newest first; saved against {BASELINE} [{plans[0].testbed}]",
+        "",
+        *table(list(HEADS[1:]), [_plan_cells(plan) for plan in plans], texts=TEXTS - 1),
+    ]
+    reported = {path.name for path in (report / "plans").glob("*.json")}
+    if any(plan.path.name not in reported for plan in plans):
+        lines += ["", f"the summary and the page are of {', '.join(sorted(name[:-5] for name in reported))} alone"]
+    return [*lines, "", *text, *_places(folder)]
 
 
 def _pages(results: Path, listed: Sequence[Listed]) -> list[str]:
@@ -199,12 +233,6 @@ def _plain_plan(plan: PlanOutcome) -> Mapping[str, Any]:
     }
 
 
-def _places(folder: Path) -> str:
-    return "\n".join(
-        f"{what:<8} {place.resolve()}"
-        for what, place in (
-            ("page", folder / "report/page.html"),
-            ("plans", folder / "plan"),
-            ("tables", folder),
-        )
-    )
+def _places(folder: Path) -> list[str]:
+    places = (("page", folder / "report/page.html"), ("plans", folder / "plan"), ("tables", folder))
+    return [f"{what:<8} {place.resolve()}" for what, place in places]

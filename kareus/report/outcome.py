@@ -1,11 +1,15 @@
 """What was planned, in short: answers of the plans in a folder, for the end of a run and `kareus results`."""
 
+import datetime
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import polars as pl
+
 from kareus.artifacts.layout import WorkloadFolder
 from kareus.artifacts.tables import read_table
+from kareus.errors import ArtifactError
 from kareus.pipeline.tables import ITERATION
 from kareus.plans.answer import Answer, answer_of
 from kareus.plans.file import read_plan
@@ -23,6 +27,8 @@ class PlanOutcome:
     answer: Answer
     testbed: str
     """Label of the testbed behind the plan."""
+    planned_at_s: float
+    """Time of planning as the plan says it, in seconds since 1970."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,8 +39,11 @@ class Outcome:
     plans: tuple[PlanOutcome, ...]
     """The newest first."""
     page: Path | None
-    planned_at_s: float
-    """Time of the newest plan, in seconds since 1970."""
+
+    @property
+    def planned_at_s(self) -> float:
+        """Time of planning of the newest plan."""
+        return self.plans[0].planned_at_s
 
 
 def outcome(folder: Path) -> Outcome | None:
@@ -43,25 +52,40 @@ def outcome(folder: Path) -> Outcome | None:
     Raises:
         ArtifactError: a plan or the iteration frontier is missing or damaged.
     """
-    files = sorted(plan_files(folder), key=lambda path: (-path.stat().st_mtime, path.name))
+    files = plan_files(folder)
     if not files:
         return None
     iteration = read_table(WorkloadFolder(folder).iteration, ITERATION)
-    plans = [(path, read_plan(path)) for path in files]
+    plans = [_planned(path, iteration) for path in files]
     page = folder / "report/page.html"
     return Outcome(
         workload=folder.resolve().name,
-        plans=tuple(
-            PlanOutcome(path=path, answer=answer_of(plan, iteration), testbed=plan.testbed.label)
-            for path, plan in plans
-        ),
+        plans=tuple(sorted(plans, key=lambda plan: (-plan.planned_at_s, plan.path.name))),
         page=page if page.is_file() else None,
-        planned_at_s=files[0].stat().st_mtime,
+    )
+
+
+def _planned(path: Path, iteration: pl.DataFrame) -> PlanOutcome:
+    """Return the outcome that a plan file is.
+
+    Raises:
+        ArtifactError: the file is damaged, or does not say when it was planned.
+    """
+    plan = read_plan(path)
+    try:
+        planned_at = datetime.datetime.fromisoformat(plan.created_at)
+    except ValueError as error:
+        raise ArtifactError(f"{path}: created_at '{plan.created_at}' is no time; select the plan anew.") from error
+    return PlanOutcome(
+        path=path,
+        answer=answer_of(plan, iteration),
+        testbed=plan.testbed.label,
+        planned_at_s=planned_at.timestamp(),
     )
 
 
 def run_lines(results: Path, plans: Sequence[Path], campaign: str) -> list[str]:
-    """Return what a run of the workflow ends with: answers, and where pages and plans are.
+    """Return the last lines of a run of the workflow: the answers, and the paths of pages and plans.
 
     Args:
         results: folder of results.

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from torch.distributed.pipelining.schedules import _Action, _ComputationType
 
-from kareus.graph.records import Direction
+from kareus.graph.records import UPDATING, Direction
 from kareus.pipeline.instructions import Instruction, instructions_in, instructions_of
 from kareus.pipeline.solver.dag import build_dag, earliest_starts
 from kareus.plans.document import Plan
@@ -33,6 +33,7 @@ _NOMINAL_S = {
     Direction.BACKWARD: 2.0,
     Direction.INPUT_GRADIENT: 1.0,
     Direction.WEIGHT_GRADIENT: 1.0,
+    **dict.fromkeys(UPDATING, 1.0),
 }
 """Where nothing is planned: a backward has twice the matrix products of a forward."""
 
@@ -59,6 +60,8 @@ def actions_in(instructions: Sequence[Instruction], times_s: Sequence[float]) ->
     actions: Actions = {stage: [] for stage in range(stages)}
     for number in sorted(dag.order, key=lambda n: starts_s[n] + times_s[n]):  # stable: ties keep the order of `dag`
         key = instructions[number].key
+        if key.direction in UPDATING:  # PyTorch's runtime ends with the last backward
+            continue
         place = place_in_line(key.stage, key.chunk, stages)
         actions[key.stage].append(_Action(place, _COMPUTATIONS[key.direction], key.microbatch))
         if key.direction is Direction.FORWARD and place < last:

@@ -2,6 +2,7 @@
 
 from collections.abc import Generator, Sequence
 
+import torch
 from torch import Tensor
 
 from kareus.errors import EngineError
@@ -10,6 +11,7 @@ from kareus.model.steps import Start
 from kareus.runtime.schedules import Turn
 
 
+@torch.no_grad()  # passes have their own backward
 def run_alone(running: Pass, sm_count: int | None) -> Tensor:
     """Run one pass; a collective is hidden only behind weight gradients of its own segment, as in Megatron-LM.
 
@@ -26,6 +28,7 @@ def run_alone(running: Pass, sm_count: int | None) -> Tensor:
     return nanobatch.result
 
 
+@torch.no_grad()
 def run_staggered(running: Sequence[Pass], turns: Sequence[Turn], sm_count: int | None) -> list[Tensor]:
     """Run two passes alternately: each segment overlaps the collective that the other pass has reached.
 

@@ -6,8 +6,9 @@ The order of turns comes from `kareus.graph.interleave`, as it does for multipli
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from kareus.errors import EngineError
+from kareus.errors import ArtifactError, EngineError
 from kareus.graph.interleave import Pair, block_segments, interleave, partition_of
+from kareus.graph.recomputation import Recomputation
 from kareus.graph.records import RECOMPUTING, BlockGraph, CollectiveKind, Direction, Segment
 from kareus.plans.document import Plan, PlannedInstruction
 from kareus.profile.programs import Execution
@@ -69,7 +70,7 @@ def turns_of(
     layers: int,
     direction: Direction,
     *,
-    recompute: bool,
+    recomputation: Recomputation,
     default_sm_count: int | None,
 ) -> tuple[Turn, ...]:
     """Turns of two staggered nanobatches through `layers` blocks.
@@ -80,14 +81,14 @@ def turns_of(
         graph: operator graph of the block; only names and order are read, so that any batch will do.
         layers: blocks of the stage.
         direction: of the instruction.
-        recompute: whether a backward recomputes its forward.
+        recomputation: what a backward recomputes.
         default_sm_count: SMs of a collective that no choice is made for.
 
     Raises:
         EngineError: a choice is missing, or names an operator that its partition lacks.
     """
     choices = {choice.partition: choice for choice in schedule.choices}
-    pairs = interleave(block_segments(graph, layers, direction, recompute=recompute))
+    pairs = interleave(block_segments(graph, layers, direction, recomputation=recomputation))
     overlaps = schedule.execution is Execution.OVERLAP
     return tuple(
         _turn(pair, pair.segment, choices if overlaps else None, default_sm_count) for pair in pairs if pair.segment
@@ -103,16 +104,16 @@ def _turn(pair: Pair, segment: Segment, choices: Mapping[str, Choice] | None, de
     ends_with = segment.collective.kind if segment.collective else None
     if pair.collective is None or choices is None:
         return Turn(places, 0, default_sm_count, ends_with)
-    name = partition_of(segment, pair.collective).name
+    partition = partition_of(segment, pair.collective)
+    name = partition.name
     if name not in choices:
         raise EngineError(
             f"{name}: the schedule has no choice for this partition, only for {', '.join(choices) or 'none'}; "
             "run a plan of this workload."
         )
     choice = choices[name]
-    if choice.launch not in places:
-        raise EngineError(
-            f"{name}: launch '{choice.launch}' is none of its operators ({', '.join(places)}); "
-            "run a plan of this workload."
-        )
-    return Turn(places, places[choice.launch], choice.sm_count, ends_with)
+    try:
+        launch = partition.operator_index(choice.launch)
+    except ArtifactError as error:
+        raise EngineError(f"{error} It is the launch of a plan; run a plan of this workload.") from error
+    return Turn(places, launch, choice.sm_count, ends_with)

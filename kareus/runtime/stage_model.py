@@ -9,14 +9,15 @@ from torch import Tensor, nn
 from torch.autograd import Function
 
 from kareus.errors import EngineError
+from kareus.graph.recomputation import Recomputation
 from kareus.graph.records import BlockGraph, Direction
 from kareus.model.block import Block
-from kareus.model.communication import Mesh
+from kareus.model.communication import Mesh, Tensors
 from kareus.model.config import Model
 from kareus.model.ends import Embedding, Head
 from kareus.model.functions import Later, apply, weight_gradients_put_off
 from kareus.model.layers import rotary_table
-from kareus.model.passes import Pass, Tape, backward_pass, forward_pass, recomputed_pass
+from kareus.model.passes import Pass, Tape, backward_pass, blockwise_pass, forward_pass, recomputed_pass
 from kareus.model.shards import Shard
 from kareus.model.steps import steps_of
 from kareus.profile.programs import StageShape
@@ -34,7 +35,9 @@ class Held(NamedTuple):
     hidden: Tensor
     """What entered the blocks."""
     tapes: list[Tape] | None
-    """Of its nanobatches, or of itself; None where backward recomputes."""
+    """Of its nanobatches, or of itself; None where backward recomputes its blocks."""
+    entered: list[list[Tensors]]
+    """By nanobatch, what entered each block; empty unless backward recomputes block by block."""
 
 
 class StageModel(nn.Module):
@@ -56,7 +59,7 @@ class StageModel(nn.Module):
         shape: StageShape,
         dtype: torch.dtype,
         *,
-        recompute: bool,
+        recomputation: Recomputation,
         graph: BlockGraph | None = None,
         default_sm_count: int | None = None,
     ) -> None:
@@ -68,7 +71,7 @@ class StageModel(nn.Module):
             mesh: communicators of the blocks.
             shape: what of the model the stage holds.
             dtype: of weights and activations.
-            recompute: whether backward recomputes the forward of the blocks (activation checkpointing).
+            recomputation: what a backward recomputes of the forward of the blocks.
             graph: operator graph of a block, which schedules refer to; None if all are sequential.
             default_sm_count: SMs of collectives that no schedule decides; None leaves them to the library.
         """
@@ -81,10 +84,10 @@ class StageModel(nn.Module):
         cosine, sine = rotary_table(model, shard.tokens, mesh.cp)
         self.register_buffer("cosine", cosine, persistent=False)
         self.register_buffer("sine", sine, persistent=False)
-        self.recompute = recompute
+        self.recomputation = recomputation
         self._graph = graph
         self._default_sm_count = default_sm_count
-        self._steps = steps_of(block for block in self.blocks if isinstance(block, Block))
+        self._steps = steps_of((block for block in self.blocks if isinstance(block, Block)), recomputation)
         self._later: Later | None = None
         self._turns: dict[tuple[Direction, Schedule], tuple[Turn, ...]] = {}
 
@@ -116,34 +119,50 @@ class StageModel(nn.Module):
     def run_forward(self, hidden: Tensor, schedule: MicrobatchSchedule, *, record: bool) -> tuple[Tensor, Held]:
         """Run the blocks forward, outside of autograd.
 
-        Without recomputation the nanobatches of backward are those that forward recorded: if either of the two
-        instructions splits the microbatch, both do, and a sequential one runs its nanobatches one after the other.
+        Where blocks are not recomputed, the nanobatches of backward are those that forward recorded: if either of the
+        two instructions splits the microbatch, both do, and a sequential one runs its nanobatches one after the other.
         """
-        keeps_tapes = record and not self.recompute
+        keeps_tapes = record and not self.recomputation.repeats_blocks
         splits = schedule.forward.splits or (keeps_tapes and schedule.backward.splits)
         parts = _parts(hidden, splits=splits)
         tapes: list[Tape] | None = [[] for _ in parts] if keeps_tapes else None
+        keeps_inputs = record and self.recomputation is Recomputation.FULL
+        entered: list[list[Tensors]] = [[] for _ in parts] if keeps_inputs else []
+        output = torch.empty_like(hidden)
         passes = [
-            forward_pass(self._steps, part, (self.cosine, self.sine), tapes[n] if tapes is not None else None)
-            for n, part in enumerate(parts)
+            forward_pass(
+                self._steps,
+                part,
+                (self.cosine, self.sine),
+                tapes[n] if tapes is not None else None,
+                written,
+                entered[n] if keeps_inputs else None,
+            )
+            for n, (part, written) in enumerate(zip(parts, _parts(output, splits=splits), strict=True))
         ]
-        output = self._run(passes, Direction.FORWARD, schedule.forward)
-        return output, Held(schedule.backward, hidden.detach(), tapes)
+        self._run(passes, Direction.FORWARD, schedule.forward)
+        return output, Held(schedule.backward, hidden.detach(), tapes, entered)
 
     def run_backward(self, held: Held, gradient: Tensor) -> Tensor:
         """Run the blocks backward, from and to gradients of hidden states; recompute where nothing was recorded."""
-        if held.tapes is None:
-            parts = _parts(held.hidden, splits=held.schedule.splits)
-            gradients = torch.split(gradient, [len(part) for part in parts])
+        splits = held.schedule.splits if held.tapes is None else len(held.tapes) > 1
+        gradients, table = _parts(gradient, splits=splits), (self.cosine, self.sine)
+        if held.tapes is not None:
+            passes = [backward_pass(tape, own, self._later) for tape, own in zip(held.tapes, gradients, strict=True)]
+        elif held.entered:
+            regrouped = _regrouped(held.entered, len(gradients))
             passes = [
-                recomputed_pass(self._steps, part, (self.cosine, self.sine), own, self._later)
-                for part, own in zip(parts, gradients, strict=True)
+                blockwise_pass(self._steps, entered, table, own, self._later)
+                for entered, own in zip(regrouped, gradients, strict=True)
             ]
         else:
-            gradients = torch.split(gradient, [len(part) for part in _parts(held.hidden, splits=len(held.tapes) > 1)])
-            passes = [backward_pass(tape, own, self._later) for tape, own in zip(held.tapes, gradients, strict=True)]
+            passes = [
+                recomputed_pass(self._steps, part, table, own, self._later)
+                for part, own in zip(_parts(held.hidden, splits=splits), gradients, strict=True)
+            ]
         direction = Direction.BACKWARD if self._later is None else Direction.INPUT_GRADIENT
-        return self._run(passes, direction, held.schedule)
+        done = self._run(passes, direction, held.schedule)
+        return done[0] if len(done) == 1 else torch.cat(done)
 
     @contextmanager
     def input_gradients_only(self) -> Iterator[Later]:
@@ -170,12 +189,10 @@ class StageModel(nn.Module):
         self._tie()
         return self
 
-    def _run(self, passes: list[Pass], direction: Direction, schedule: Schedule) -> Tensor:
+    def _run(self, passes: list[Pass], direction: Direction, schedule: Schedule) -> list[Tensor]:
         if len(passes) > 1 and schedule.splits:
-            done = run_staggered(passes, self._turns_of(direction, schedule), self._default_sm_count)
-        else:
-            done = [run_alone(each, self._default_sm_count) for each in passes]
-        return done[0] if len(done) == 1 else torch.cat(done)
+            return run_staggered(passes, self._turns_of(direction, schedule), self._default_sm_count)
+        return [run_alone(each, self._default_sm_count) for each in passes]
 
     def _turns_of(self, direction: Direction, schedule: Schedule) -> tuple[Turn, ...]:
         if self._graph is None:
@@ -187,7 +204,7 @@ class StageModel(nn.Module):
                 self._graph,
                 len(self.blocks),
                 direction,
-                recompute=self.recompute,
+                recomputation=self.recomputation,
                 default_sm_count=self._default_sm_count,
             )
         return self._turns[key]
@@ -204,6 +221,16 @@ class _Blocks(Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         held, ctx.held = ctx.held, None
         return ctx.stage.run_backward(held, gradient), None, None
+
+
+def _regrouped(entered: list[list[Tensors]], parts: int) -> list[list[Tensors]]:
+    """What entered each block, by as many nanobatches as backward has instead of those of forward."""
+    if len(entered) == parts:
+        return entered
+    if parts == 1:
+        return [[tuple(t for (t,) in block) for block in zip(*entered, strict=True)]]
+    split = [_parts(hidden, splits=True) for ((hidden,),) in zip(*entered, strict=True)]
+    return [[(block[part],) for block in split] for part in range(parts)]
 
 
 def _parts(hidden: Tensor, *, splits: bool) -> tuple[Tensor, ...]:

@@ -15,21 +15,14 @@ from kareus.profile.programs import partition_program
 from kareus.profile.tables import TRIALS
 from kareus.sweep.config import resolve_sweep
 from kareus.sweep.measure import run_sweep
-from kareus.workload.resolve import CONFIG_DIR
+from kareus.workload.arguments import add_overrides
 
 logger = logging.getLogger(__name__)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the overrides, the inputs, the store and the output."""
-    parser.add_argument(
-        "overrides",
-        nargs="*",
-        default=[],
-        metavar="KEY=VALUE",
-        help="Hydra overrides that give one sweep, such as sweep=cooldown sweep.trials=20 gpu=h200",
-    )
-    parser.add_argument("--config-dir", type=Path, default=CONFIG_DIR, help="Hydra groups (default: config)")
+    add_overrides(parser, "Hydra overrides that give one sweep, such as sweep=cooldown sweep.trials=20 gpu=h200")
     parser.add_argument("--partitions", type=Path, required=True, help="partitions of the workload (Parquet)")
     parser.add_argument("--store", type=Path, required=True, help="folder of the measurement store")
     parser.add_argument("--trials", type=Path, required=True, help="table to write (Parquet)")

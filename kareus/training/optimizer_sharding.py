@@ -27,6 +27,8 @@ class WeightShard(NamedTuple):
     name: str
     shape: torch.Size
     """Shape of the whole weight."""
+    start: int
+    """Place of the first of the elements in the flattened weight."""
     weight: Tensor
     """View of the weights that the model computes with, [elements]."""
     gradient: Tensor
@@ -37,7 +39,7 @@ class OptimizerSharding:
     """Flat buffers of a stage's weights and gradients, and this rank's shard of them."""
 
     def __init__(self, stage: nn.Module, group: dist.ProcessGroup | None) -> None:
-        """Make the weights of `stage` and their gradients views of flat buffers; gradients begin at zero.
+        """Make the weights of `stage` and their gradients views of flat buffers; gradients are set to zero.
 
         Args:
             stage: its weights are of one dtype and on one device.
@@ -63,8 +65,8 @@ class OptimizerSharding:
         """Gradients of this rank's shards, one after the other and padded with zeros, [elements]."""
         cuts = [_overlap(slice(*span), self._own) for span in pairwise(ends)]
         self.shards = [
-            WeightShard(name, shape, self._weights[cut], self._gradients[cut])
-            for name, shape, cut in zip(names, shapes, cuts, strict=True)
+            WeightShard(name, shape, cut.start - begin, self._weights[cut], self._gradients[cut])
+            for name, shape, begin, cut in zip(names, shapes, ends, cuts, strict=False)  # one end more than weights
         ]
 
     def reduce_scatter_gradients(self) -> None:

@@ -68,7 +68,7 @@ def make_chunks(setup: RankSetup) -> StageChunks:
             setup.groups.mesh,
             shapes[stage, chunk],
             compute_dtype(setup.device),
-            recompute=workload.activation_checkpointing,
+            recomputation=workload.recomputation,
             graph=job.graph,
             default_sm_count=workload.testbed.default_collective_sm_count,
         )

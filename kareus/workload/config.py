@@ -9,12 +9,14 @@ from dataclasses import dataclass
 from kareus.artifacts.ranges import within
 from kareus.errors import ConfigError
 from kareus.gpu_model.gpu import Gpu
+from kareus.graph.recomputation import Recomputation
 from kareus.model.config import MOST_TOKENS, Model, Parallelism
 from kareus.pipeline.config import PipelineConfig
 from kareus.profile.config import MeasurementProtocol
 from kareus.schedule.config import MOST_CANDIDATES, SearchSpaceConfig
 from kareus.search.config import SearchConfig
 from kareus.testbed.config import CudaCollectives, TestbedConfig
+from kareus.update.config import IterationConfig
 
 MOST_PRODUCTS = 2**60
 """Multiplications of a matrix product; tables count twice as many FLOPs in 64 bits."""
@@ -44,14 +46,16 @@ class Workload:
     """Strategy by which the candidates of a partition are chosen."""
     pipeline: PipelineConfig
     """Pipeline schedule, and for how many deadlines an iteration is planned."""
+    iteration: IterationConfig
+    """Parts of an iteration that are planned besides forwards and backwards."""
     microbatch_size: int
     """Sequences of one microbatch."""
     num_microbatches: int
     """Microbatches of one pipeline in one iteration."""
     sequence_length: int
     """Tokens of a sequence."""
-    activation_checkpointing: bool
-    """Whether a backward recomputes its forward instead of keeping activations."""
+    recomputation: Recomputation
+    """What a backward recomputes of its forward instead of keeping it."""
     memory_reserve_gib: float
     """The one calibrated term of the memory estimate: what CUDA, NCCL and fragmentation take."""
     confirmations: int
@@ -70,12 +74,17 @@ class Workload:
         return self.pipeline.chunks
 
     @property
+    def default_collective_sm_count(self) -> int:
+        """SMs of collectives that nothing is chosen for; seen like `split_backward`."""
+        return self.testbed.default_collective_sm_count
+
+    @property
     def gpus_to_measure(self) -> int:
         """GPUs of one machine that a job that measures takes; none on a simulated testbed."""
         if self.testbed.cuda is None:
             return 0
-        real = self.testbed.cuda.collectives is CudaCollectives.NCCL
-        return self.parallelism.cp * self.parallelism.tp if real else 1
+        alone = self.testbed.cuda.collectives is CudaCollectives.LOOPBACK
+        return 1 if alone else self.parallelism.cp * self.parallelism.tp
 
     def __post_init__(self) -> None:
         within(self, 1, 1_000_000, "sequences", "microbatch_size")

@@ -4,6 +4,7 @@ import dataclasses
 from dataclasses import dataclass, replace
 from typing import Any
 
+from kareus.workload.combinations import check_combinations
 from kareus.workload.compose import ComposedWorkload
 from kareus.workload.config import Workload
 from kareus.workload.divisibility import check_divisibility
@@ -51,6 +52,7 @@ def feasible(workload: Workload) -> Workload:
         RefusedWorkloadError: it cannot run.
     """
     check_divisibility(workload)
+    check_combinations(workload)
     workload = with_settable_clocks(with_split(workload))
     check_memory(workload, estimate_memory(workload))
     return workload

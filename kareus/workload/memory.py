@@ -4,24 +4,26 @@ Mixed precision as in Megatron-LM: bf16 weights and activations, fp32 gradients,
 Fused kernels: a norm keeps its input, attention its inputs and output, SwiGLU its two inputs. Without sequence
 parallelism, tensors of the hidden size are whole on every GPU of a tensor-parallel group.
 
-With activation checkpointing a stage keeps its input for each microbatch in flight, and a backward first recomputes
-the whole forward of its stage ("a recomputed forward plus a backward"), so that all blocks' activations of one
-microbatch are held at once. The out-of-memory rows of the paper (table 3) confirm it: with them held, any reserve from
-2.8 to 8.2 GiB separates the rows that ran from those that did not; with one checkpoint and recomputation for each block
-it would take 20.3 to 23.2 GiB, half of the GPU, and the paper's 70B pipeline would not fit.
+What a stage keeps for each microbatch in flight depends on the recomputation: with `none` all that its blocks keep for
+their backward; with `selective` all but the output of attention, which the backward holds for one block at a time; with
+`full` the input of every block, and the backward all that one block keeps; with `stage` the input of the stage, and the
+backward ("a recomputed forward plus a backward") all that its blocks keep. That `stage` is what the paper ran, its
+out-of-memory rows (table 3) confirm: any reserve from 2.8 to 8.2 GiB separates the rows that ran from those that did
+not; by `full` it would take 20.3 to 23.2 GiB, half of the GPU, and the paper's 70B pipeline would not fit.
 
 Nanobatching needs the same: its two nanobatches are halves of the microbatch and are both in flight.
 
 How many microbatches (chunks of them, if interleaved) are in flight is the schedule's, in `kareus.workload.pipelining`.
 A split backward (`kareus.graph.split_backward`) keeps, from the input gradients of a microbatch to its weight
 gradients, the input and the output gradient of every matrix product. The input-gradient pass itself peaks where it
-starts: block by block it frees at least as much as it adds for the weight gradients.
+starts, or, where a block keeps less than its weight gradients need, at its last block.
 """
 
 from dataclasses import dataclass
 
 from kareus.errors import RefusedWorkloadError
-from kareus.model.config import Model, Parallelism
+from kareus.graph.recomputation import Recomputation
+from kareus.model.config import Model, Parallelism, Sharding
 from kareus.workload.config import Workload
 from kareus.workload.pipelining import most_delayed, most_in_flight, most_received_ahead
 
@@ -29,8 +31,8 @@ GIB = 2**30
 BF16_BYTES = 2
 FP32_BYTES = 4
 LOGIT_BYTES = BF16_BYTES + FP32_BYTES
-"""Bytes of one logit: the LM head's output and its fp32 copy, in which the vocabulary-parallel cross-entropy of
-Megatron-LM works in place; in backward the fp32 gradient (the same storage) and its bf16 copy."""
+"""Bytes of one logit: the LM head's output, into which backward writes the gradient, and an fp32 copy, in which the
+vocabulary-parallel cross-entropy works in place, forward and backward."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,10 +43,10 @@ class MemoryEstimate:
     weights_gib: float
     gradients_gib: float
     optimizer_gib: float
-    """Master weights and both moments; sharded over data-parallel replicas with `shard_optimizer`."""
+    """Master weights and both moments; shared out over data-parallel replicas where they are sharded."""
     in_flight_gib: float
-    """Tensors that wait for their backward: stage inputs with activation checkpointing, else all; and what waits for
-    its weight gradients, where they are computed later."""
+    """Tensors that wait for their backward, as many as recomputation leaves; and what waits for its weight gradients,
+    where they are computed later."""
     transfers_gib: float
     """Buffers of point-to-point communication: tensors received ahead, and one being sent."""
     blocks_gib: float
@@ -90,28 +92,55 @@ def _stage(workload: Workload, stage: int, layers: int) -> MemoryEstimate:
     tokens = workload.microbatch_size * workload.sequence_length // parallelism.cp
     parameters = stage_parameters(model, parallelism, stage, layers)
     boundary = BF16_BYTES * tokens * model.hidden_size
-    forward = layers // workload.chunks * (boundary + block_activation_bytes(model, parallelism, tokens))
+    kept, recomputed = kept_bytes(workload, layers // workload.chunks, tokens)
     is_last = stage == parallelism.pp - 1
     in_flight, passing = most_in_flight(workload, stage), most_received_ahead(workload, stage) + 1
-    if workload.activation_checkpointing:
-        waiting, working = in_flight * boundary, forward
-    else:
-        waiting, working = in_flight * forward, 0
+    waiting, working = in_flight * kept, recomputed
     if workload.split_backward:
         head = head_split_bytes(model, parallelism, tokens) if is_last else 0
-        waiting += most_delayed(workload, stage) * (layers * block_split_bytes(model, parallelism, tokens) + head)
-        working += head
+        later = block_split_bytes(model, parallelism, tokens)
+        waiting += most_delayed(workload, stage) * (layers * later + head)
+        last_block = boundary + block_activation_bytes(model, parallelism, tokens)
+        working = max(recomputed, (layers - 1) * later + last_block - kept) + head
     return MemoryEstimate(
         stage=stage,
         weights_gib=BF16_BYTES * parameters / GIB,
         gradients_gib=FP32_BYTES * parameters / GIB,
-        optimizer_gib=3 * FP32_BYTES * parameters / (parallelism.dp if parallelism.shard_optimizer else 1) / GIB,
+        optimizer_gib=3
+        * FP32_BYTES
+        * parameters
+        / (1 if parallelism.sharding is Sharding.NONE else parallelism.dp)
+        / GIB,
         in_flight_gib=waiting / GIB,
         transfers_gib=(passing * boundary if parallelism.pp > 1 else 0) / GIB,
         blocks_gib=(working + block_backward_bytes(model, parallelism, tokens)) / GIB,
         head_gib=(head_bytes(model, parallelism, tokens) if is_last else 0) / GIB,
         reserve_gib=workload.memory_reserve_gib,
     )
+
+
+def kept_bytes(workload: Workload, layers: int, tokens: int) -> tuple[int, int]:
+    """Bytes on one GPU that `layers` blocks keep of a microbatch until its backward, and that its backward recomputes.
+
+    With full recomputation a block's input is kept; what it recomputes is one block's at a time.
+    """
+    model, parallelism = workload.model, workload.parallelism
+    boundary, block = BF16_BYTES * tokens * model.hidden_size, block_activation_bytes(model, parallelism, tokens)
+    match workload.recomputation:
+        case Recomputation.NONE:
+            return layers * (boundary + block), 0
+        case Recomputation.SELECTIVE:
+            attended = attended_bytes(model, parallelism, tokens)
+            return layers * (boundary + block - attended), attended
+        case Recomputation.FULL:
+            return layers * boundary, block
+        case Recomputation.STAGE:
+            return boundary, layers * (boundary + block)
+
+
+def attended_bytes(model: Model, parallelism: Parallelism, tokens: int) -> int:
+    """Bytes of the output of attention on one GPU."""
+    return BF16_BYTES * tokens * model.num_attention_heads * model.head_dim // parallelism.tp
 
 
 def stage_parameters(model: Model, parallelism: Parallelism, stage: int, layers: int) -> int:

@@ -12,6 +12,8 @@ from typing import Any
 from kareus.artifacts.names import shortened
 from kareus.artifacts.records import content_hash
 from kareus.errors import RefusedWorkloadError
+from kareus.graph.recomputation import Recomputation
+from kareus.model.config import Sharding
 from kareus.partition.config import subject_of
 from kareus.workload.compose import ComposedWorkload
 from kareus.workload.config import Workload
@@ -28,7 +30,14 @@ USUAL_OPTIONS = {
 }
 """Options that names leave out; fixed here, so that editing the defaults of `config.yaml` renames nothing."""
 USUAL_NUM_MICROBATCHES = 8
-SHOWN = {"microbatch_size", "sequence_length", "num_microbatches", "seed", "activation_checkpointing"}
+SHOWN = {
+    "microbatch_size",
+    "sequence_length",
+    "num_microbatches",
+    "seed",
+    "recomputation",
+    "iteration.include_update",
+}
 """Keys that a name shows by value, besides those of `parallelism`."""
 MOST_CHARACTERS = 160
 """Longest name in characters: 255 are allowed in a part of a path, and logs add to it."""
@@ -91,8 +100,9 @@ def _unusual(workload: Workload) -> list[str]:
     shown = {
         f"nmb{workload.num_microbatches}": workload.num_microbatches != USUAL_NUM_MICROBATCHES,
         f"seed{workload.seed}": workload.seed != 0,
-        "nockpt": not workload.activation_checkpointing,
-        "shardopt": workload.parallelism.shard_optimizer,
+        "noupdate": not workload.iteration.include_update,
+        f"recompute-{workload.recomputation}": workload.recomputation is not Recomputation.STAGE,
+        f"shard-{workload.parallelism.sharding}": workload.parallelism.sharding is not Sharding.NONE,
         f"layers{'-'.join(map(str, split or ()))}": split is not None and split != _usual_split(workload),
     }
     return [text for text, is_shown in shown.items() if is_shown]

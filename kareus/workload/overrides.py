@@ -18,7 +18,7 @@ from hydra.core.override_parser.types import Glob, Override, OverrideType, Range
 from hydra.errors import HydraException
 
 from kareus.artifacts.names import check_path
-from kareus.artifacts.records import closest, record_types, suggest
+from kareus.artifacts.records import RENAMED, closest, record_types, suggest
 from kareus.errors import ConfigError
 from kareus.workload.config import Workload
 
@@ -80,9 +80,13 @@ def expand(texts: Sequence[str], config_dir: Path, record: type[Workload] = Work
     return list(itertools.product(*settings))
 
 
+WITHOUT_OPTIONS = ("iteration",)
+"""Records whose values are in the primary file itself."""
+
+
 def groups(record: type[Workload] = Workload) -> tuple[str, ...]:
-    """Names of the Hydra groups: the fields of a workload, or of what extends it, that are records themselves."""
-    return tuple(f.name for f in dataclasses.fields(record) if record_types(f.type))
+    """Names of the Hydra groups: the records in a workload, or in what extends it, that have a folder of options."""
+    return tuple(f.name for f in dataclasses.fields(record) if record_types(f.type) and f.name not in WITHOUT_OPTIONS)
 
 
 def options(group: str, config_dir: Path) -> list[str]:
@@ -143,6 +147,8 @@ def _paths(record: Any) -> Iterator[str]:
 
 def _suggest_key(key: str, known: Sequence[str]) -> str:
     """Return the key of that name deeper down, else a close one, else those that there are at its place."""
+    if key in RENAMED:
+        return RENAMED[key]
     by_leaf: Mapping[str, str] = {path.rpartition(".")[2]: path for path in reversed(known)}
     parent, _, leaf = key.rpartition(".")
     if leaf in by_leaf:
@@ -168,7 +174,7 @@ def _settings(override: Override, config_dir: Path, record: type[Workload]) -> l
     settings = [Setting(str(one.input_line), one.key_or_group, one.value()) for one in singles]
     for setting in settings:
         if setting.value == MISSING:
-            raise ConfigError(f"{setting.text}: '{MISSING}' stands for a value that is missing; give it one.")
+            raise ConfigError(f"{setting.text}: '{MISSING}' means that a value is missing; replace it with a value.")
     for setting in settings:
         if setting.key in groups(record):
             _check_option(setting, config_dir)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from kareus.errors import ConfigError, RefusedWorkloadError
 from kareus.testbed.config import ClockPolicy
+from kareus.workload.combinations import check_combinations
 from kareus.workload.compose import ComposedWorkload, compose
 from kareus.workload.config import Workload
 from kareus.workload.divisibility import check_divisibility
@@ -86,6 +87,7 @@ def _resolved(name: str, composition: ComposedWorkload) -> Resolved:
     workload, estimate, refusal = composition.workload, None, None
     try:
         check_divisibility(workload)
+        check_combinations(workload)
         check_pipeline(workload)
         workload = with_settable_clocks(with_split(workload))
         estimate = estimate_memory(workload)

@@ -7,6 +7,7 @@ GPU. The embedding is a look-up without FLOPs, so only the LM head weighs on top
 import heapq
 
 from kareus.errors import RefusedWorkloadError
+from kareus.graph.recomputation import Recomputation
 from kareus.model.config import Model, Parallelism
 from kareus.workload.config import Workload
 
@@ -52,7 +53,7 @@ def usual_split(workload: Workload) -> tuple[int, ...]:
             f"pipeline.chunks={chunks}: model.num_layers ({model.num_layers}) must be a multiple of it, with a block "
             f"for each chunk of each stage (parallelism.pp={parallelism.pp}); use another number of chunks."
         )
-    head = head_flops(model) / block_flops(model, workload.sequence_length, recompute=workload.activation_checkpointing)
+    head = head_flops(model) / block_flops(model, workload.sequence_length, recomputation=workload.recomputation)
     return tuple(chunks * n for n in balanced_split(model.num_layers // chunks, parallelism.pp, head / chunks))
 
 
@@ -78,15 +79,18 @@ def balanced_split(num_layers: int, stages: int, head_blocks: float) -> tuple[in
     return tuple(layers)
 
 
-def block_flops(model: Model, sequence_length: int, *, recompute: bool) -> int:
-    """FLOPs of one block for one token of one iteration: forward, backward (twice that), and the forward once more.
+def block_flops(model: Model, sequence_length: int, *, recomputation: Recomputation) -> int:
+    """FLOPs of one block for one token of one iteration: forward, backward (twice that), and what is recomputed.
 
     A multiply-add counts as two, and causal attention as half of the full one: 2 x sequence_length x query width
     for the products with keys and with values together.
     """
     query, key_value = model.num_attention_heads * model.head_dim, model.num_key_value_heads * model.head_dim
     weights = 2 * model.hidden_size * (query + key_value) + 3 * model.hidden_size * model.intermediate_size
-    return (2 * weights + 2 * sequence_length * query) * (4 if recompute else 3)
+    attention = 2 * sequence_length * query
+    forward = 2 * weights + attention
+    again = {Recomputation.NONE: 0, Recomputation.SELECTIVE: attention}.get(recomputation, forward)
+    return 3 * forward + again
 
 
 def head_flops(model: Model) -> int:

@@ -32,7 +32,7 @@ protocol=fast | space.sm_max=0 | space.smmax=3 | space=large | search=greedy | s
 pipeline=2f2b | pipeline.chunks=3 | pipeline.deadlines=0 | microbatch_size=??? | microbatch_size=
 microbatch_size=eight | microbatch_size=8.5 | microbatch_size=0 | microbatch_size=${x}
 microbatch_size=range(1,100000) | microbatch_size=interval(1,2) | microbatch_size=glob(*) | microbatch_size=64
-num_microbatches=-3 | sequence_length=1e99 | seed=-1 | seed=1,1.5 | activation_checkpointing=perhaps | campaign=paper
+num_microbatches=-3 | sequence_length=1e99 | seed=-1 | seed=1,1.5 | recomputation=perhaps | campaign=paper
 emulation=1280gpus | select=fastest | hydra.run.dir=x | +foo=1 | ~gpu=h200 | gpu@x=h200 | tp8 | =3 | seed=0 seed=1
 foo.bar=3 | microbatch-size=8 | memory_reserve_gib=lots
 """

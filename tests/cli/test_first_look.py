@@ -39,7 +39,7 @@ def test_a_first_look_says_what_the_plan_saves(looked, caplog):
     lines = [record.message for record in caplog.records]
     (first,) = outcome(looked).plans
     assert lines[1] == f"{first.answer.sentence} [simulated testbed, A100-SXM4-40GB]"
-    assert lines[2].startswith("1e+09 tokens: ")
+    assert lines[2].startswith("1,000,000,000 tokens: ")
     assert len(lines) == 3
 
 

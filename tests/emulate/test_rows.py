@@ -10,6 +10,7 @@ from kareus.emulate.frontiers import method_frontiers
 from kareus.emulate.rows import fleet_rows, power_cap_rows, straggler_rows
 from kareus.emulate.tables import FLEET
 from kareus.errors import ConfigError
+from kareus.model.config import Sharding
 from kareus.pipeline.compare import compare_methods
 
 BLOCKING_W, STATIC_W = 85.0, 60.0
@@ -57,7 +58,7 @@ def test_gradients_travel_a_ring_between_nodes():
     # per GPU: 4 x 64 / 8 + 3 x 64 / 8 matrices, one tied table of 984 x 8, 2 x 8 norms, 8 of the final norm
     parameters = 56 + 984 * 8 + 16 + 8
     assert reduction_s(tiny, 4) == pytest.approx(2 * 3 / 4 * parameters * 4 / 6.25e9)
-    sharded = dataclasses.replace(tiny, parallelism=dataclasses.replace(tiny.parallelism, shard_optimizer=True))
+    sharded = dataclasses.replace(tiny, parallelism=dataclasses.replace(tiny.parallelism, sharding=Sharding.OPTIMIZER))
     assert reduction_s(sharded, 4) == pytest.approx(3 / 4 * parameters * 6 / 6.25e9)
     assert reduction_s(tiny, 1) == 0
 

@@ -13,6 +13,7 @@ from kareus.fidelity.subject import subject
 from kareus.gpu_model.model import run_program, run_schedules
 from kareus.graph.instruction import InstructionKind
 from kareus.graph.program import Program, Step
+from kareus.graph.recomputation import Recomputation
 from kareus.graph.records import TRACED, Batch, Direction, Partition
 from kareus.profile.programs import Execution, instruction_program, stage_shapes
 from kareus.schedule.space import search_space
@@ -68,7 +69,7 @@ def test_instruction_costs_equal_those_of_programs_run_alone(small):
             shapes[kind.stage],
             kind.direction,
             execution,
-            recompute=True,
+            recomputation=Recomputation.STAGE,
             default_sm_count=DEFAULT_SM_COUNT,
         )
         for n, clock in enumerate(clocks):

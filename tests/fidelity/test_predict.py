@@ -15,6 +15,7 @@ from kareus.fidelity.plans import microbatch_frontiers
 from kareus.fidelity.predict import PlannedMethods, planned_costs, predicted_percent, undominated
 from kareus.fidelity.subject import subject
 from kareus.gpu_model.model import run_program
+from kareus.graph.recomputation import Recomputation
 from kareus.pipeline.frontiers import iteration_rows
 from kareus.profile.programs import Execution, instruction_program, stage_shapes
 from kareus.workload.slices import cut
@@ -39,7 +40,7 @@ def costs_by_hand(small, clocks, execution):
     for shape, stage in zip(shapes, clocks, strict=True):
         programs = {
             direction: instruction_program(
-                small.graphs, shape, direction, execution, recompute=True, default_sm_count=24
+                small.graphs, shape, direction, execution, recomputation=Recomputation.STAGE, default_sm_count=24
             )
             for direction in (F, B)
         }

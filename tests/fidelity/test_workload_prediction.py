@@ -12,6 +12,7 @@ from kareus.fidelity.subject import subject
 from kareus.fidelity.workload_prediction import predict
 from kareus.gpu_model.model import run_program
 from kareus.graph.records import Direction
+from kareus.model.config import Sharding
 from kareus.partition.extract import extract
 from kareus.pipeline.instructions import instructions_of
 from kareus.pipeline.solver.dag import build_dag, makespan
@@ -26,8 +27,8 @@ COARSE = ("space.sm_stride=12", "space.sm_max=24", "gpu.search_frequencies.strid
 TOKENS = 8 * 8 * 4096
 
 
-def resolved(*overrides):
-    (workload,) = resolve_accepted(overrides, CONFIG).values()
+def resolved(*overrides, update=False):
+    (workload,) = resolve_accepted([*overrides, f"iteration.include_update={update}"], CONFIG).values()
     return workload
 
 
@@ -57,7 +58,7 @@ def test_the_default_workload_costs_what_its_plan_costs(method, default, planned
         ["pipeline=gpipe"],
         ["pipeline=interleaved", "parallelism.layers_per_stage=[14,14]"],
         ["pipeline=zb-h1"],
-        ["pipeline=zb-h1", "activation_checkpointing=false", "microbatch_size=2"],
+        ["pipeline=zb-h1", "recomputation=none", "microbatch_size=2"],
         ["parallelism=cp2tp4", "model=qwen3-1.7b"],
         ["parallelism.dp=2", "parallelism.tp=4", "microbatch_size=2"],
         ["parallelism.pp=1", "parallelism.tp=8", "microbatch_size=2"],
@@ -78,7 +79,7 @@ def test_every_schedule_is_the_sum_of_its_instructions(overrides, method):
             shapes[stage, chunk],
             direction,
             Execution.NANOBATCHING if halves else Execution.SEQUENTIAL,
-            recompute=workload.activation_checkpointing,
+            recomputation=workload.recomputation,
             default_sm_count=workload.testbed.default_collective_sm_count,
         )
         alone = run_program(workload.gpu, program, clock)
@@ -95,7 +96,7 @@ def test_every_schedule_is_the_sum_of_its_instructions(overrides, method):
 def check_sums(found):
     """Stages and components are all of the iteration."""
     for stage in found.stages:
-        assert stage.forward_s + stage.backward_s + stage.bubble_s == pytest.approx(found.time_s)
+        assert stage.forward_s + stage.backward_s + stage.update_s + stage.bubble_s == pytest.approx(found.time_s)
         assert stage.bubble_s > -1e-9
     for parts in (found.stages, found.components):
         assert sum(part.energy_j for part in parts) == pytest.approx(found.energy_j)
@@ -115,11 +116,45 @@ def test_mfu_is_that_of_the_models_arithmetic(default):
 
 
 def test_replicas_double_tokens_and_energy_and_keep_mfu():
-    one, two = (predict(resolved(f"parallelism.dp={dp}", "parallelism.shard_optimizer=false")) for dp in (1, 2))
+    one, two = (predict(resolved(f"parallelism.dp={dp}", "parallelism.sharding=none")) for dp in (1, 2))
     assert two.time_s == one.time_s
     assert two.mfu == pytest.approx(one.mfu)
     assert two.tokens_per_s == pytest.approx(2 * one.tokens_per_s)
     assert two.energy_j == pytest.approx(2 * one.energy_j)
+
+
+@pytest.mark.parametrize("method", ["sequential", "nanobatching"])
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        [],
+        ["parallelism.dp=2", "parallelism.tp=4", "microbatch_size=2", "parallelism.sharding=optimizer"],
+        ["pipeline=interleaved", "parallelism.layers_per_stage=[14,14]", "parallelism.dp=2", "microbatch_size=4"],
+        ["pipeline=zb-h1", "parallelism.dp=2", "microbatch_size=4"],
+        ["parallelism=cp2tp4", "model=qwen3-1.7b"],
+    ],
+    ids="-".join,
+)
+def test_the_update_adds_its_instructions_and_their_parts(overrides, method):
+    without, found = (predict(resolved(*overrides, update=update), method, 1200) for update in (False, True))
+    check_sums(found)
+    assert 0 < found.time_s - without.time_s <= sum(stage.update_s for stage in found.stages)
+    added = {c.name for c in found.components} - {c.name for c in without.components}
+    workload = resolved(*overrides)
+    reduces = workload.parallelism.dp * workload.parallelism.cp > 1
+    assert added == {
+        "gradient norm",
+        "optimizer step",
+        *(["gradient reduction"] if reduces else []),
+        *(["embedding exchange"] if workload.parallelism.pp > 1 else []),
+        *(["weight gathering"] if workload.parallelism.sharding is Sharding.OPTIMIZER else []),
+    }
+
+
+def test_less_of_a_reduction_is_hidden_where_weight_gradients_wait():
+    degrees = ("parallelism.dp=2", "microbatch_size=4")
+    sooner, later = (predict(resolved(*degrees, p, update=True)) for p in ("pipeline=1f1b", "pipeline=zb-h1"))
+    assert sooner.stages[1].update_s < later.stages[1].update_s
 
 
 def test_nanobatching_hides_collectives_that_are_exposed(default):

@@ -15,6 +15,7 @@ from kareus.artifacts.tables import read_provenance, read_table, write_table
 from kareus.cli import main
 from kareus.frontier.config import FrontierSlice
 from kareus.frontier.tables import MICROBATCH
+from kareus.graph.recomputation import Recomputation
 from kareus.graph.records import TRACED
 from kareus.partition.config import subject_of
 from kareus.partition.names import expected_partitions
@@ -57,7 +58,11 @@ def candidate_rows() -> list[dict]:
 def write_inputs(folder: Path, own: FrontierSlice) -> Path:
     origin = Provenance(config_hash="test", testbed=TESTBED, seed=0, subject=subject_of(own))
     write_graphs(folder / "segments.parquet", graphs(), origin)
-    components = [{"component": name} | cost for name in component_programs(graphs(), 6) for cost in profiled(1.0)]
+    components = [
+        {"component": name} | cost
+        for name in component_programs(graphs(), 6, recomputation=Recomputation.STAGE)
+        for cost in profiled(1.0)
+    ]
     write_table(folder / "components.parquet", COMPONENTS.frame(components), COMPONENTS, origin)
     instructions = [
         {"stage": stage, "chunk": 0, "direction": direction, "execution": execution} | cost

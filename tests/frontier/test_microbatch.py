@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 
 from kareus.frontier.compose import Option
 from kareus.frontier.microbatch import ExecutionCost, Makeup, Point, frontier, overlap_makeup, overlap_points
+from kareus.graph.recomputation import Recomputation
 from kareus.graph.records import Batch, Direction
 from kareus.profile.programs import Execution, StageShape
 from kareus.schedule.records import Choice
@@ -13,9 +14,9 @@ GPU = a100()
 INNER = StageShape(layers=3, first=False, last=False)
 
 
-def makeup(direction, *, recompute=True, shape=INNER):
+def makeup(direction, *, recomputation=Recomputation.STAGE, shape=INNER):
     both = graphs()
-    return overlap_makeup(both[Batch.NANOBATCH], both[Batch.MICROBATCH], shape, direction, recompute=recompute)
+    return overlap_makeup(both[Batch.NANOBATCH], both[Batch.MICROBATCH], shape, direction, recomputation=recomputation)
 
 
 def option(partition, time_s, energy_j):
@@ -41,7 +42,7 @@ def test_a_checkpointed_backward_has_recomputed_partitions_too():
 
 
 def test_an_uncheckpointed_backward_starts_with_its_own_segment():
-    found = makeup(Direction.BACKWARD, recompute=False)
+    found = makeup(Direction.BACKWARD, recomputation=Recomputation.NONE)
     assert dict(found.partitions) == {"backward-mlp-allreduce": 5, "backward-attention-allreduce": 6}
     assert dict(found.edges) == {"backward-mlp-alone": 1, "backward-allreduce-alone": 1}
 

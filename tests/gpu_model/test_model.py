@@ -14,6 +14,7 @@ from kareus.gpu_model.energy import collective_switching, operator_switching, re
 from kareus.gpu_model.model import run_program, run_schedules
 from kareus.gpu_model.overlap import step_phases
 from kareus.graph.program import Program, Step
+from kareus.graph.recomputation import Recomputation
 from kareus.graph.records import Batch, Direction, OperatorKind, Partition
 from kareus.profile.programs import Execution, StageShape, instruction_program
 
@@ -159,7 +160,9 @@ def test_launching_beside_a_memory_bound_operator_hurts():
 
 def whole(execution, gpu=None, frequency_mhz=1410):
     shape = StageShape(layers=15, first=True, last=False)
-    made = instruction_program(graphs(), shape, Direction.FORWARD, execution, recompute=True, default_sm_count=24)
+    made = instruction_program(
+        graphs(), shape, Direction.FORWARD, execution, recomputation=Recomputation.STAGE, default_sm_count=24
+    )
     return run_program(gpu or a100(), made, frequency_mhz)
 
 

@@ -27,7 +27,7 @@ def workload():
 @pytest.fixture(scope="module")
 def partitions(workload):
     own = workload.model, workload.parallelism, workload.microbatch_size, workload.sequence_length
-    found = detect_partitions(extract(*own)[Batch.NANOBATCH], recompute=workload.activation_checkpointing)
+    found = detect_partitions(extract(*own)[Batch.NANOBATCH], recomputation=workload.recomputation)
     return {partition.name: partition for partition in found}
 
 

@@ -218,3 +218,24 @@ def block_graph(tokens: int) -> BlockGraph:
 
 def graphs(tokens: int = 32768) -> dict[Batch, BlockGraph]:
     return {Batch.MICROBATCH: block_graph(tokens), Batch.NANOBATCH: block_graph(tokens // 2)}
+
+
+def with_attention(graph: BlockGraph, tokens: int) -> BlockGraph:
+    """The graph with attention in it, forward and backward, and the weight gradient that reads its output."""
+    shape = {"shape": (1, 3, 1, tokens, tokens, 128), "flops": 4 * tokens, "kernels": 1}
+    moved = {"bytes_read": 640 * tokens, "bytes_written": 384 * tokens}
+    own = Operator(name="attention", kind=OperatorKind.ATTENTION, **shape, **moved)
+    gradient = dataclasses.replace(own, kind=OperatorKind.ATTENTION_BACKWARD, flops=10 * tokens)
+    forward, backward = graph.forward[0], graph.backward[1]
+    later = (gemm("projection.wgrad", 3072, 384, tokens), gradient)
+    return dataclasses.replace(
+        graph,
+        forward=(
+            dataclasses.replace(forward, operators=(*forward.operators[:2], own, *forward.operators[2:])),
+            graph.forward[1],
+        ),
+        backward=(
+            graph.backward[0],
+            dataclasses.replace(backward, operators=(*backward.operators[:2], *later, *backward.operators[2:])),
+        ),
+    )

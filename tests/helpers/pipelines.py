@@ -16,12 +16,12 @@ from kareus.pipeline.solver.problem import Problem, point_set
 from kareus.workload.resolve import resolve_accepted
 from kareus.workload.slices import cut
 
-F, B, BI, BW = Direction
+F, B, BI, BW, *UPDATES = Direction
 
 
 def pipeline_slice(*, tp: int = 8, cp: int = 1, pp: int = 2, dp: int = 1, **changes: int) -> PipelineSlice:
     """The default workload with another parallelism and other settings."""
-    (workload,) = resolve_accepted([], CONFIG).values()
+    (workload,) = resolve_accepted(["iteration.include_update=false"], CONFIG).values()
     own: PipelineSlice = cut(workload, "pipeline")
     parallelism = dataclasses.replace(own.parallelism, tp=tp, cp=cp, pp=pp, dp=dp, layers_per_stage=(1,) * pp)
     return dataclasses.replace(own, parallelism=parallelism, **changes)

@@ -77,7 +77,7 @@ def write_inputs(folder: Path, names: Names = Names(), testbed: TestbedIdentity 
 @cache
 def config_text() -> str:
     """The default workload, with as many microbatches as the tables have."""
-    (workload,) = resolve_accepted(["num_microbatches=2"], CONFIG).values()
+    (workload,) = resolve_accepted(["num_microbatches=2", "iteration.include_update=false"], CONFIG).values()
     return slice_text(workload, "plan")
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from helpers.builders import a100, protocol, search, simulated, small_model, space
+from helpers.worlds import start_ranks
 from kareus.artifacts.configuration import to_yaml
 from kareus.artifacts.files import write_text
 from kareus.artifacts.provenance import Provenance, TestbedIdentity
@@ -17,8 +18,10 @@ from kareus.artifacts.records import content_hash
 from kareus.artifacts.tables import read_table, write_table
 from kareus.cli import main
 from kareus.frontier.tables import MICROBATCH
-from kareus.graph.records import Direction, instruction_directions
-from kareus.model.config import Parallelism
+from kareus.graph.recomputation import Recomputation
+from kareus.graph.records import UPDATING, Direction, instruction_directions
+from kareus.launch.processes import free_port
+from kareus.model.config import Parallelism, Sharding
 from kareus.partition.config import subject_of
 from kareus.partition.names import instruction_partitions
 from kareus.pipeline.config import PipelineConfig, PipelineSchedule
@@ -28,13 +31,31 @@ from kareus.pipeline.tables import ITERATION
 from kareus.profile.programs import Execution, chunk_shapes
 from kareus.schedule.tables import SPACE
 from kareus.training.tables import ITERATIONS
+from kareus.update.config import IterationConfig
+from kareus.update.directions import update_directions
 from kareus.workload.config import Workload
 from kareus.workload.slices import cut, slice_text
 
 TESTBED = TestbedIdentity(kind="simulated", gpu="A100-SXM4-40GB", detail="made up")
-TIMES_S = {"forward": 1.0, "backward": 2.0, "input-gradient": 1.0, "weight-gradient": 0.9}
+TIMES_S = {
+    "forward": 1.0,
+    "backward": 2.0,
+    "input-gradient": 1.0,
+    "weight-gradient": 0.9,
+    "gradient-reduction": 0.3,
+    "embedding-exchange": 0.2,
+    "update": 0.1,
+}
 POWER_W = 200.0
-CLOCKS_MHZ = {"forward": 1410, "backward": 1200, "input-gradient": 1320, "weight-gradient": 1110}
+CLOCKS_MHZ = {
+    "forward": 1410,
+    "backward": 1200,
+    "input-gradient": 1320,
+    "weight-gradient": 1110,
+    "gradient-reduction": 1080,
+    "embedding-exchange": 990,
+    "update": 900,
+}
 FOUR_LAYERS = small_model(name="tiny", vocab_size=264, num_layers=4, tie_embeddings=True)
 TEXT = Path(__file__).parents[2] / "LICENSE"
 """A text that a model can learn."""
@@ -46,17 +67,18 @@ def tiny_workload(dp: int = 1, pp: int = 1, tp: int = 1, cp: int = 1, **changes:
     split = (model.num_layers // pp,) * pp
     values = {
         "model": model,
-        "parallelism": Parallelism(dp=dp, pp=pp, tp=tp, cp=cp, layers_per_stage=split, shard_optimizer=False),
+        "parallelism": Parallelism(dp=dp, pp=pp, tp=tp, cp=cp, layers_per_stage=split, sharding=Sharding.NONE),
         "gpu": a100(),
         "testbed": simulated(),
         "protocol": protocol(),
         "space": space(),
         "search": search(),
         "pipeline": PipelineConfig(schedule=PipelineSchedule.ONE_FORWARD_ONE_BACKWARD, chunks=1, deadlines=2),
+        "iteration": IterationConfig(include_update=True),
         "microbatch_size": 2,
         "num_microbatches": 3,
         "sequence_length": 16,
-        "activation_checkpointing": True,
+        "recomputation": Recomputation.STAGE,
         "memory_reserve_gib": 1.0,
         "confirmations": 3,
         "seed": 0,
@@ -104,6 +126,17 @@ def here(*arguments: object) -> int:
         torch.set_num_threads(threads)
 
 
+def train_in_ranks(ranks: int, *arguments: object) -> None:
+    """`kareus train` of several ranks in forked processes, which need not import PyTorch."""
+    start_ranks(_train_as_rank, (ranks, free_port(), tuple(map(str, arguments))), ranks)
+
+
+def _train_as_rank(rank: int, ranks: int, port: int, arguments: tuple[str, ...]) -> None:
+    variables = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "MASTER_ADDR": "localhost", "MASTER_PORT": port}
+    os.environ |= {name: str(value) for name, value in variables.items()}
+    assert here(*arguments) == 0
+
+
 def command(*arguments: object) -> list[str]:
     return [sys.executable, "-m", "kareus", "train", *map(str, arguments), "--communicator", "gloo"]
 
@@ -131,10 +164,12 @@ def _points(workload: Workload, method: str, launches: dict[str, str]) -> Iterat
     Forwards and backwards have clocks of their own.
     """
     for (stage, chunk), shape in chunk_shapes(workload.parallelism.split, workload.chunks).items():
-        for direction in instruction_directions(split_backward=workload.split_backward):
-            time_s = TIMES_S[direction]
-            partitions = instruction_partitions(workload, direction, shape.layers) if launches else ()
-            halves = workload.microbatch_size % 2 == 0 and direction is not Direction.WEIGHT_GRADIENT
+        passes = instruction_directions(split_backward=workload.split_backward)
+        for direction in (*passes, *(update_directions(workload, stage) if chunk == 0 else ())):
+            time_s, overlaps = TIMES_S[direction], direction in passes and bool(launches)
+            partitions = instruction_partitions(workload, direction, shape.layers) if overlaps else ()
+            whole = (Direction.WEIGHT_GRADIENT, *UPDATING)
+            halves = workload.microbatch_size % 2 == 0 and direction not in whole
             splits = Execution.OVERLAP if partitions else Execution.NANOBATCHING
             yield {
                 "method": method,

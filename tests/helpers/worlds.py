@@ -12,11 +12,12 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from helpers.builders import small_model
+from kareus.graph.recomputation import Recomputation
 from kareus.graph.records import Batch, BlockGraph
 from kareus.launch.mesh import coordinate_of
 from kareus.launch.process_groups import ProcessGroups, make_process_groups
 from kareus.model.communicators.choice import Library
-from kareus.model.config import Model, Parallelism
+from kareus.model.config import Model, Parallelism, Sharding
 from kareus.partition.detect import detect_partitions
 from kareus.partition.extract import extract
 from kareus.profile.programs import Execution
@@ -46,7 +47,7 @@ def drawn(examples: int) -> settings:
 
 
 def degrees(tp: int = 1, cp: int = 1, dp: int = 1) -> Parallelism:
-    return Parallelism(dp=dp, pp=1, tp=tp, cp=cp, layers_per_stage=(LAYERS,), shard_optimizer=False)
+    return Parallelism(dp=dp, pp=1, tp=tp, cp=cp, layers_per_stage=(LAYERS,), sharding=Sharding.NONE)
 
 
 def graph_of(model: Model, parallelism: Parallelism) -> BlockGraph:
@@ -54,10 +55,10 @@ def graph_of(model: Model, parallelism: Parallelism) -> BlockGraph:
 
 
 def schedules(
-    graph: BlockGraph, *, recompute: bool, split_backward: bool = False
+    graph: BlockGraph, *, recomputation: Recomputation, split_backward: bool = False
 ) -> st.SearchStrategy[MicrobatchSchedule]:
     """Any legal plan of one microbatch: any execution, any launch operator and SM count for every partition."""
-    partitions = detect_partitions(graph, recompute=recompute, split_backward=split_backward)
+    partitions = detect_partitions(graph, recomputation=recomputation, split_backward=split_backward)
     choices = st.tuples(
         *(
             st.builds(

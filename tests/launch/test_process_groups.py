@@ -9,9 +9,9 @@ from kareus.launch import process_groups
 from kareus.launch.mesh import coordinate_of, rank_of
 from kareus.launch.process_groups import make_process_groups
 from kareus.model.communicators.choice import Library
-from kareus.model.config import Parallelism
+from kareus.model.config import Parallelism, Sharding
 
-SHAPE = Parallelism(dp=2, pp=2, tp=2, cp=3, layers_per_stage=(1, 1), shard_optimizer=False)
+SHAPE = Parallelism(dp=2, pp=2, tp=2, cp=3, layers_per_stage=(1, 1), sharding=Sharding.NONE)
 
 
 def test_groups_of_an_axis_cut_the_world_in_equal_parts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -38,7 +38,7 @@ def test_a_sharded_optimizer_replaces_whole_gradient_sums(monkeypatch: pytest.Mo
         process_groups, "_group", lambda group, _, name: asked.setdefault(name, set()).add(tuple(group))
     )
     for dp in (1, 2):
-        shape = dataclasses.replace(SHAPE, dp=dp, shard_optimizer=True)
+        shape = dataclasses.replace(SHAPE, dp=dp, sharding=Sharding.OPTIMIZER)
         for rank in range(shape.gpus):
             coordinate = coordinate_of(rank, shape, shape.gpus)
             make_process_groups(coordinate, shape, Library.GLOO, scratch_bytes=0, tie_embeddings=False)

@@ -11,14 +11,14 @@ from torch.nn import functional
 
 from kareus.model.block import Block
 from kareus.model.communication import Mesh
-from kareus.model.config import Model, Parallelism
+from kareus.model.config import Model, Parallelism, Sharding
 from kareus.model.ends import Embedding, Head
 from kareus.model.layers import rotary_table
 from kareus.model.shards import shard_of
 
 TOKENS = 12
 SMALL = small_model()
-ALONE = Parallelism(dp=1, pp=1, tp=1, cp=1, layers_per_stage=(2,), shard_optimizer=False)
+ALONE = Parallelism(dp=1, pp=1, tp=1, cp=1, layers_per_stage=(2,), sharding=Sharding.NONE)
 
 
 @pytest.fixture(autouse=True)

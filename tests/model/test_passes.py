@@ -4,22 +4,25 @@ import gc
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
 import torch
 from helpers.builders import small_model
+from helpers.worlds import gradients_of, randomise
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from kareus.model.block import INPUT, TABLE, Block
+from kareus.model.block import Block, through
 from kareus.model.communication import Mesh
 from kareus.model.communicators.loopback import LoopbackCommunicator
-from kareus.model.config import Parallelism
-from kareus.model.layers import ColumnParallelLinear, Norm, RowParallelLinear, SwiGlu, rotary_table
+from kareus.model.config import Parallelism, Sharding
+from kareus.model.layers import rotary_table
 from kareus.model.passes import CollectiveCall, Pass, Tape, backward_pass, forward_pass
 from kareus.model.shards import shard_of
-from kareus.model.steps import as_tuple, steps_of
+from kareus.model.steps import steps_of
 
 MODEL = small_model(qk_norm=True)
-TWO_BY_TWO = Parallelism(dp=1, pp=1, tp=2, cp=2, layers_per_stage=(2,), shard_optimizer=False)
+ALONE = Parallelism(dp=1, pp=1, tp=1, cp=1, layers_per_stage=(2,), sharding=Sharding.NONE)
+TWO_BY_TWO = Parallelism(dp=1, pp=1, tp=2, cp=2, layers_per_stage=(2,), sharding=Sharding.NONE)
 
 
 class Watched(LoopbackCommunicator):
@@ -40,6 +43,7 @@ class Watched(LoopbackCommunicator):
         return transfer
 
 
+@torch.no_grad()
 def drive(running: Pass) -> Tensor:
     while True:
         try:
@@ -63,32 +67,34 @@ def test_neither_gathered_keys_nor_reduced_updates_are_kept() -> None:
     assert all(seen.expired() for seen in tp.seen + cp.seen)
 
     cp.seen.clear()
-    with torch.no_grad():
-        drive(backward_pass(tape, torch.ones_like(out)))
+    drive(backward_pass(tape, torch.ones_like(out)))
     gc.collect()
     assert len(cp.seen) == 4, "gathered once more"
     assert all(seen.expired() for seen in cp.seen)
     assert not tape, "a tape is used up"
 
 
-def test_operators_that_say_so_are_one_function_of_their_inputs() -> None:
-    """The gradients that such a function returns are those of the operator, without autograd's engine."""
-    shard = shard_of(MODEL, TWO_BY_TWO, 16)
-    block = Block(MODEL, shard, Mesh(), torch.float32)
-    hidden = torch.randn(1, shard.tokens, shard.hidden_size)
-    values: dict[str, Any] = {}
-    are_functions = set()
-    for step in [step for layer in steps_of([block]) for step in layer]:
-        values |= {INPUT: hidden, TABLE: rotary_table(MODEL, shard.tokens, None)}
-        given = [v.detach().requires_grad_() if isinstance(v, Tensor) else v for v in (values[n] for n in step.reads)]
-        outputs = as_tuple(step.operator.compute(*given))
-        values |= zip(step.writes, (t.detach() for t in outputs), strict=True)
-        if step.operator.is_function:
-            are_functions.add(type(step.operator))
-            (output,), (gradient, *_) = outputs, (torch.randn_like(t) for t in outputs)
-            assert output.grad_fn is not None
-            assert [getattr(before, "variable", None) for before, _ in output.grad_fn.next_functions][:1] == given
-            expected = torch.autograd.grad(output, given, gradient, retain_graph=True)
-            called: Any = output.grad_fn.apply(gradient)  # type: ignore[attr-defined]
-            assert all(torch.equal(own, e) for own, e in zip(as_tuple(called), expected, strict=False))
-    assert are_functions == {Norm, ColumnParallelLinear, RowParallelLinear, SwiGlu}
+@pytest.mark.parametrize("variant", [{}, {"qk_norm": True, "qkv_bias": True}], ids=str)
+def test_a_pass_computes_what_autograd_does(variant: dict[str, bool]) -> None:
+    """Blocks called by autograd and blocks run by passes use the same functions, in different ways."""
+    model = small_model(**variant)
+    shard = shard_of(model, ALONE, 16)
+    blocks = [Block(model, shard, Mesh(), torch.float32) for _ in range(2)]
+    for block in blocks:
+        randomise(block)
+    table = rotary_table(model, shard.tokens, None)
+    hidden, upstream = torch.randn(2, 3, shard.tokens, shard.hidden_size)
+    given = hidden.clone().requires_grad_()
+    expected = through(blocks, given, table)
+    expected.backward(upstream)
+    by_autograd = [gradients_of(block) for block in blocks]
+
+    tape: Tape = []
+    output = torch.empty_like(hidden)
+    found = drive(forward_pass(steps_of(blocks), hidden, table, tape, output))
+    assert found.data_ptr() == output.data_ptr()
+    assert torch.equal(found, expected)
+    assert torch.equal(drive(backward_pass(tape, upstream)), given.grad)
+    for block, gradients in zip(blocks, by_autograd, strict=True):
+        for name, gradient in gradients_of(block).items():
+            assert torch.equal(gradient, gradients[name]), name

@@ -18,7 +18,7 @@ from kareus.model.attention import chunks, positions
 from kareus.model.block import Block
 from kareus.model.communication import Mesh
 from kareus.model.communicators.process_group import ProcessGroupCommunicator
-from kareus.model.config import Parallelism
+from kareus.model.config import Parallelism, Sharding
 from kareus.model.ends import Embedding, Head
 from kareus.model.layers import rotary_table
 from kareus.model.shards import Shard, shard_of
@@ -31,7 +31,7 @@ MODEL = small_model(qk_norm=True, qkv_bias=True)
 
 
 def degrees(tp: int, cp: int) -> Parallelism:
-    return Parallelism(dp=1, pp=1, tp=tp, cp=cp, layers_per_stage=(2,), shard_optimizer=False)
+    return Parallelism(dp=1, pp=1, tp=tp, cp=cp, layers_per_stage=(2,), sharding=Sharding.NONE)
 
 
 def whole(make: Callable[[Shard, Mesh], torch.nn.Module]) -> torch.nn.Module:

@@ -21,7 +21,7 @@ from transformers import (
 from kareus.errors import ArtifactError
 from kareus.model.block import Block
 from kareus.model.communication import Mesh
-from kareus.model.config import Model, Parallelism
+from kareus.model.config import Model, Parallelism, Sharding
 from kareus.model.ends import Embedding, Head
 from kareus.model.layers import rotary_table
 from kareus.model.shards import shard_of
@@ -66,7 +66,7 @@ class Whole(nn.Module):
 
     def __init__(self, model: Model, layers: int, *, first: bool = True, last: bool = True) -> None:
         super().__init__()
-        alone = Parallelism(dp=1, pp=1, tp=1, cp=1, layers_per_stage=(layers,), shard_optimizer=False)
+        alone = Parallelism(dp=1, pp=1, tp=1, cp=1, layers_per_stage=(layers,), sharding=Sharding.NONE)
         shard = shard_of(model, alone, TOKENS)
         self.embedding = Embedding(shard, Mesh(), torch.float32) if first else None
         self.blocks = nn.ModuleList(Block(model, shard, Mesh(), torch.float32) for _ in range(layers))

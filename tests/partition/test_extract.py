@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 import torch.distributed as dist
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.testing._internal.distributed.fake_pg import FakeStore
@@ -16,11 +16,12 @@ from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, 
 
 from kareus.errors import KareusError, RefusedWorkloadError
 from kareus.graph.interleave import block_segments, interleave, partition_of
-from kareus.graph.records import Batch, BlockGraph, Direction, Operator, OperatorKind, Segment
+from kareus.graph.recomputation import Recomputation
+from kareus.graph.records import UPDATING, Batch, BlockGraph, Direction, Operator, OperatorKind, Segment
 from kareus.graph.split_backward import pass_segments
 from kareus.model.block import Block
 from kareus.model.communication import Mesh
-from kareus.model.config import Model, Parallelism
+from kareus.model.config import Model, Parallelism, Sharding
 from kareus.model.layers import rotary_table
 from kareus.model.shards import shard_of
 from kareus.partition.extract import extract, partitions_of
@@ -64,12 +65,12 @@ class Extracted:
 
     parallelism: Parallelism
     microbatch_size: int = 8
-    activation_checkpointing: bool = False
+    recomputation: Recomputation = Recomputation.NONE
     split_backward: bool = False
 
 
 def degrees(tp: int, cp: int) -> Parallelism:
-    return Parallelism(dp=1, pp=2, tp=tp, cp=cp, layers_per_stage=(14, 14), shard_optimizer=False)
+    return Parallelism(dp=1, pp=2, tp=tp, cp=cp, layers_per_stage=(14, 14), sharding=Sharding.NONE)
 
 
 def graphs(model: Model, tp: int, cp: int, microbatch_size: int = 8) -> dict[Batch, BlockGraph]:
@@ -134,13 +135,37 @@ def test_cp_alone_overlaps_the_whole_block_with_the_allgather() -> None:
         "backward-attention-allgather": 1,
         "backward-attention-reducescatter": 1,
     }
-    assert partitions(1, 2, activation_checkpointing=True) == partitions(1, 2)
+    assert partitions(1, 2, recomputation=Recomputation.STAGE) == partitions(1, 2)
+
+
+@pytest.mark.parametrize("place", [(8, 1), (4, 2)])
+@pytest.mark.parametrize("recomputation", list(Recomputation))
+def test_recomputation_adds_no_kind_of_partition_under_tp(place: tuple[int, int], recomputation: Recomputation) -> None:
+    assert partitions(*place, recomputation=recomputation) == partitions(*place)
+
+
+@pytest.mark.parametrize(("tp", "cp"), [(8, 1), (4, 2), (1, 2)])
+@pytest.mark.parametrize("direction", [Direction.BACKWARD, Direction.INPUT_GRADIENT])
+def test_attention_runs_again_before_what_reads_it(tp: int, cp: int, direction: Direction) -> None:
+    graph = nanobatch(LLAMA, tp, cp)
+    kept, again = (
+        block_segments(graph, 1, direction, recomputation=r) for r in (Recomputation.NONE, Recomputation.SELECTIVE)
+    )
+    assert [s.collective for s in again] == [s.collective for s in kept]
+    order = [o.name for s in again for o in s.operators]
+    assert Counter(order) - Counter(o.name for s in kept for o in s.operators) == Counter(["attention.again"])
+    own = next(s for s in again if "attention.again" in [o.name for o in s.operators])
+    names = [o.name for o in own.operators]
+    place = names.index("attention.again")
+    rest = ["attention"] if direction is Direction.INPUT_GRADIENT else ["projection.wgrad", "attention"]
+    assert names[place + 1 : place + 1 + len(rest)] == rest
+    assert order.index("projection.dgrad") < order.index("attention.again")
 
 
 def test_input_gradients_have_the_partitions_of_full_backward() -> None:
     for tp, cp in DEGREES:
-        whole = partitions(tp, cp, activation_checkpointing=True)
-        split = partitions(tp, cp, activation_checkpointing=True, split_backward=True)
+        whole = partitions(tp, cp, recomputation=Recomputation.STAGE)
+        split = partitions(tp, cp, recomputation=Recomputation.STAGE, split_backward=True)
         assert split == {name.replace("backward", "input-gradient"): n for name, n in whole.items()}
 
 
@@ -174,27 +199,27 @@ def test_an_odd_microbatch_has_no_nanobatches_and_no_partitions() -> None:
 
 
 @pytest.mark.parametrize(("tp", "cp"), DEGREES)
-@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize("recomputation", list(Recomputation))
 @pytest.mark.parametrize("split", [False, True])
 @pytest.mark.parametrize("model", [LLAMA, QWEN], ids=lambda m: m.name)
 def test_the_predicted_names_are_those_that_are_found(
-    model: Model, tp: int, cp: int, recompute: bool, split: bool
+    model: Model, tp: int, cp: int, recomputation: Recomputation, split: bool
 ) -> None:
-    workload = Extracted(degrees(tp, cp), activation_checkpointing=recompute, split_backward=split)
+    workload = Extracted(degrees(tp, cp), recomputation=recomputation, split_backward=split)
     found = partitions_of(graphs(model, tp, cp), workload)
     assert {p.name for p in found} == set(expected_partitions(workload))
     assert all(collective_group_size(p.name, workload.parallelism) == p.collective.group_size for p in found)
 
 
 @pytest.mark.parametrize(("tp", "cp"), DEGREES)
-@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize("recomputation", list(Recomputation))
 @pytest.mark.parametrize("layers", [1, 2, 3])
-@pytest.mark.parametrize("direction", Direction)
+@pytest.mark.parametrize("direction", [d for d in Direction if d not in UPDATING])
 def test_predicted_partitions_match_staggered_nanobatches(
-    tp: int, cp: int, recompute: bool, layers: int, direction: Direction
+    tp: int, cp: int, recomputation: Recomputation, layers: int, direction: Direction
 ) -> None:
-    workload = Extracted(degrees(tp, cp), activation_checkpointing=recompute)
-    pairs = interleave(block_segments(nanobatch(LLAMA, tp, cp), layers, direction, recompute=recompute))
+    workload = Extracted(degrees(tp, cp), recomputation=recomputation)
+    pairs = interleave(block_segments(nanobatch(LLAMA, tp, cp), layers, direction, recomputation=recomputation))
     walked = [partition_of(pair.segment, pair.collective).name for pair in pairs if pair.segment and pair.collective]
     assert sorted(instruction_partitions(workload, direction, layers)) == sorted(set(walked))
 
@@ -386,23 +411,30 @@ def test_a_nanobatch_does_half_the_arithmetic_of_a_microbatch() -> None:
     assert 2 * total_flops(both[Batch.NANOBATCH]) == total_flops(both[Batch.MICROBATCH])
 
 
-@given(layers=st.integers(1, 40), place=st.sampled_from([(8, 1), (4, 2), (1, 2)]), recompute=st.booleans())
+@given(
+    layers=st.integers(1, 40),
+    place=st.sampled_from([(8, 1), (4, 2), (1, 2)]),
+    recomputation=st.sampled_from(Recomputation),
+)
 @settings(max_examples=60)
-def test_multiplicities_count_all_but_the_first_segment(layers: int, place: tuple[int, int], recompute: bool) -> None:
+def test_multiplicities_count_all_but_the_first_segment(
+    layers: int, place: tuple[int, int], recomputation: Recomputation
+) -> None:
+    assume(recomputation is not Recomputation.FULL or place[0] > 1)  # what is refused
     graph = nanobatch(LLAMA, *place)
-    multiplicities = partitions(*place, activation_checkpointing=recompute)
+    multiplicities = partitions(*place, recomputation=recomputation)
     run = Counter[str]()
-    for pair in interleave(block_segments(graph, layers, Direction.BACKWARD, recompute=recompute)):
+    for pair in interleave(block_segments(graph, layers, Direction.BACKWARD, recomputation=recomputation)):
         if pair.segment and pair.collective:
             run[partition_of(pair.segment, pair.collective).name] += 1
     assert set(run) <= set(multiplicities)
-    segments = len(graph.backward) + (len(graph.forward) if recompute else 0)
+    segments = len(graph.backward) + (len(graph.forward) if recomputation.repeats_blocks else 0)
     assert run.total() == 2 * segments * layers - 1
     backward = {name: n for name, n in multiplicities.items() if name.startswith("backward")}
     missing = Counter({name: n * layers for name, n in backward.items()}) - run
     # The first backward segment runs beside nothing, or beside the recomputed forward's last collective, which has the
     # same kind as the backward's own unless there is context parallelism alone.
-    assert missing.total() == (0 if recompute and place[0] > 1 else 1)
+    assert missing.total() == (0 if recomputation.repeats_blocks and place[0] > 1 else 1)
 
 
 def test_what_stands_around_the_blocks_has_its_own_segments() -> None:

@@ -17,8 +17,9 @@ from kareus.artifacts.provenance import Provenance
 from kareus.artifacts.records import content_hash
 from kareus.artifacts.tables import TableSchema, read_provenance, read_table, write_table
 from kareus.errors import ArtifactError
+from kareus.graph.recomputation import Recomputation
 from kareus.graph.records import Batch, BlockGraph
-from kareus.model.config import Parallelism
+from kareus.model.config import Parallelism, Sharding
 from kareus.partition import stage
 from kareus.partition.config import PartitionSlice
 from kareus.partition.detect import detect_partitions
@@ -33,7 +34,7 @@ MODEL = small_model(hidden_size=64, intermediate_size=128, num_layers=4, vocab_s
 
 @cache
 def graphs() -> dict[Batch, BlockGraph]:
-    parallelism = Parallelism(dp=1, pp=1, tp=2, cp=2, layers_per_stage=(4,), shard_optimizer=False)
+    parallelism = Parallelism(dp=1, pp=1, tp=2, cp=2, layers_per_stage=(4,), sharding=Sharding.NONE)
     return extract(MODEL, parallelism, 4, 32)
 
 
@@ -47,7 +48,7 @@ def segments(tmp_path: Path) -> Path:
 @pytest.fixture
 def partitions(tmp_path: Path) -> Path:
     path = tmp_path / "partitions.parquet"
-    write_partitions(path, detect_partitions(graphs()[Batch.NANOBATCH], recompute=True), PROVENANCE)
+    write_partitions(path, detect_partitions(graphs()[Batch.NANOBATCH], recomputation=Recomputation.STAGE), PROVENANCE)
     return path
 
 
@@ -64,7 +65,7 @@ def test_graphs_come_back_as_they_were(segments: Path) -> None:
 
 
 def test_partitions_come_back_as_they_were(partitions: Path) -> None:
-    found = detect_partitions(graphs()[Batch.NANOBATCH], recompute=True)
+    found = detect_partitions(graphs()[Batch.NANOBATCH], recomputation=Recomputation.STAGE)
     assert read_partitions(partitions) == tuple(found)
     multiplicities = read_table(partitions, PARTITIONS).select("partition", "multiplicity").rows()
     assert dict(multiplicities) == {partition.name: n for partition, n in found.items()}
@@ -115,13 +116,13 @@ def test_stages_that_read_partitions_do_not_import_torch() -> None:
 
 def test_the_command_writes_both_tables_and_logs_partitions(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     config, segments, partitions = (tmp_path / name for name in ("slice.yaml", "s.parquet", "p.parquet"))
-    parallelism = Parallelism(dp=1, pp=1, tp=2, cp=1, layers_per_stage=(4,), shard_optimizer=False)
+    parallelism = Parallelism(dp=1, pp=1, tp=2, cp=1, layers_per_stage=(4,), sharding=Sharding.NONE)
     workload = PartitionSlice(
         model=MODEL,
         parallelism=parallelism,
         microbatch_size=4,
         sequence_length=32,
-        activation_checkpointing=True,
+        recomputation=Recomputation.STAGE,
         split_backward=False,
     )
     config.write_text(to_yaml(workload))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from kareus.errors import KareusError
 from kareus.graph.records import Batch, Direction
-from kareus.model.config import Parallelism
+from kareus.model.config import Parallelism, Sharding
 from kareus.partition import template
 from kareus.partition.events import Region, Trace, TracedEvent
 from kareus.partition.extract import extract, graph_of
@@ -39,7 +39,7 @@ def workloads(draw, least=2):
         qk_norm=qwen,
         qkv_bias=qwen,
     )
-    parallelism = Parallelism(dp=1, pp=1, tp=tp, cp=cp, layers_per_stage=(2,), shard_optimizer=False)
+    parallelism = Parallelism(dp=1, pp=1, tp=tp, cp=cp, layers_per_stage=(2,), sharding=Sharding.NONE)
     return model, parallelism, 2 * draw(st.integers(least, 6)), 2 * cp * draw(size)
 
 

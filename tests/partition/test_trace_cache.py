@@ -18,9 +18,9 @@ PLAIN = Structure(qk_norm=False, qkv_bias=False, tensor_parallel=True, cp=1, one
 EXTRACT = """
 import sys
 from helpers.builders import small_model
-from kareus.model.config import Parallelism
+from kareus.model.config import Parallelism, Sharding
 from kareus.partition.extract import extract
-parallelism = Parallelism(dp=1, pp=1, tp=2, cp=1, layers_per_stage=(2,), shard_optimizer=False)
+parallelism = Parallelism(dp=1, pp=1, tp=2, cp=1, layers_per_stage=(2,), sharding=Sharding.NONE)
 extract(small_model(num_key_value_heads=4), parallelism, 4, 16)
 print("torch" in sys.modules)
 """

@@ -25,18 +25,18 @@ def answer(time_s, energy_j, method="kareus"):
     [
         (
             answer(4.5, 15e3),
-            "plan deadline=5s: 10.0 % less time and 25.0 % less energy than Megatron-LM style execution: 4.500 s and "
+            "plan deadline=5s: 10 % less time and 25 % less energy than Megatron-LM style execution: 4.500 s and "
             "15.00 kJ an iteration instead of 5.000 s and 20.00 kJ",
         ),
         (
             answer(6.0, 19e3, "sequential+perseus"),
-            "plan deadline=5s of sequential+perseus: 20.0 % more time and 5.0 % less energy than Megatron-LM style "
+            "plan deadline=5s of sequential+perseus: 20 % more time and 5.0 % less energy than Megatron-LM style "
             "execution: 6.000 s and 19.00 kJ an iteration instead of 5.000 s and 20.00 kJ",
         ),
         (
             answer(5.0001, 19.999e3),
-            "plan deadline=5s: no more time and no more energy than Megatron-LM style execution: 5.000 s and 20.00 kJ "
-            "an iteration instead of 5.000 s and 20.00 kJ",
+            "plan deadline=5s: 0 % less time and 0 % less energy than Megatron-LM style execution: 5.000 s and 20.00 "
+            "kJ an iteration instead of 5.000 s and 20.00 kJ",
         ),
     ],
 )
@@ -59,7 +59,7 @@ def test_savings_are_said_in_one_sentence(found, sentence):
         ),
         (
             "energy=21kJ",
-            "energy: 21000 J lies beyond the frontier, whose fastest plan has 20000 J; any energy from there on gives "
+            "energy: 21 kJ lies beyond the frontier, whose fastest plan has 20 kJ; any energy from there on gives "
             "the plan of `fastest`",
         ),
         ("deadline=5s", None),

@@ -31,7 +31,7 @@ def test_every_replica_trains_on_its_own_tokens():
 
 def test_a_run_takes_its_iterations_hours_and_energy():
     said = run_totals(ITERATION, workload(), 1250 * 131_072, None)
-    assert said == "1.6384e+08 tokens: 1,250 iterations, 12.5 h on 16 GPUs, 2,500.0 kWh"
+    assert said == "163,840,000 tokens: 1,250 iterations, 12.5 h on 16 GPUs, 2,500.0 kWh"
 
 
 def test_a_part_of_an_iteration_takes_its_part():
@@ -41,7 +41,7 @@ def test_a_part_of_an_iteration_takes_its_part():
 
 def test_replicas_share_the_iterations_of_a_run():
     said = run_totals(ITERATION, workload(dp=2), 1250 * 131_072, None)
-    assert said == "1.6384e+08 tokens: 625 iterations, 6.2 h on 32 GPUs, 1,250.0 kWh"
+    assert said == "163,840,000 tokens: 625 iterations, 6.2 h on 32 GPUs, 1,250.0 kWh"
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from kareus.artifacts.tables import read_provenance, read_table
 from kareus.cli import main
 from kareus.errors import ArtifactError
 from kareus.gpu_model.model import run_program
+from kareus.graph.recomputation import Recomputation
 from kareus.graph.records import Batch
 from kareus.partition.read import read_graphs
 from kareus.pipeline.config import PipelineConfig, PipelineSchedule
@@ -77,7 +78,11 @@ def test_without_noise_it_is_the_pipeline_of_whole_instructions(tmp_path: Path, 
     costs: list[tuple[float, float]] = []
     for stage in plan_in(folder).stages:
         for i in stage.instructions:
-            options: dict[str, Any] = {"recompute": True, "default_sm_count": 24, "choices": i.partitions}
+            options: dict[str, Any] = {
+                "recomputation": Recomputation.STAGE,
+                "default_sm_count": 24,
+                "choices": i.partitions,
+            }
             program = instruction_program(graphs, shapes[stage.stage, i.chunk], i.direction, i.execution, **options)
             behaviour = run_program(workload.gpu, program, float(i.frequency_mhz))
             costs.append((float(behaviour.time_s), float(behaviour.energy_j)))

@@ -1,10 +1,12 @@
 import pytest
-from helpers.builders import block_graph, graphs
+from helpers.builders import block_graph, with_attention
+from helpers.builders import graphs as plain_graphs
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kareus.frontier.microbatch import overlap_makeup
-from kareus.graph.records import Batch, Direction
+from kareus.graph.recomputation import Recomputation, block_backward
+from kareus.graph.records import Batch, Direction, OperatorKind
 from kareus.graph.split_backward import pass_segments
 from kareus.profile.programs import (
     Execution,
@@ -21,8 +23,13 @@ OVERLAPPED = [Direction.FORWARD, Direction.BACKWARD, Direction.INPUT_GRADIENT]
 SHAPES = st.builds(StageShape, layers=st.integers(1, 6), first=st.booleans(), last=st.booleans())
 
 
-def make(shape, direction, execution, *, recompute=True):
-    return instruction_program(graphs(), shape, direction, execution, recompute=recompute, default_sm_count=24)
+def graphs():
+    sizes = {Batch.MICROBATCH: 32768, Batch.NANOBATCH: 16384}
+    return {batch: with_attention(graph, sizes[batch]) for batch, graph in plain_graphs().items()}
+
+
+def make(shape, direction, execution, *, recomputation=Recomputation.STAGE):
+    return instruction_program(graphs(), shape, direction, execution, recomputation=recomputation, default_sm_count=24)
 
 
 def flops(program):
@@ -33,23 +40,27 @@ def bus_bytes(program):
     return sum(step.collective.bus_bytes for step in program.steps if step.collective)
 
 
-@given(SHAPES, st.sampled_from(Direction), st.booleans())
-def test_both_execution_models_do_the_same_work(shape, direction, recompute):
-    sequential = make(shape, direction, Execution.SEQUENTIAL, recompute=recompute)
-    nanobatching = make(shape, direction, Execution.NANOBATCHING, recompute=recompute)
+@given(SHAPES, st.sampled_from(Direction), st.sampled_from(Recomputation))
+def test_both_execution_models_do_the_same_work(shape, direction, recomputation):
+    sequential = make(shape, direction, Execution.SEQUENTIAL, recomputation=recomputation)
+    nanobatching = make(shape, direction, Execution.NANOBATCHING, recomputation=recomputation)
     assert flops(nanobatching) == flops(sequential)
     assert bus_bytes(nanobatching) == pytest.approx(bus_bytes(sequential))
 
 
-@given(SHAPES, st.sampled_from(OVERLAPPED), st.booleans())
-def test_partitions_and_components_sum_to_the_instruction(shape, direction, recompute):
+@given(SHAPES, st.sampled_from(OVERLAPPED), st.sampled_from(Recomputation))
+def test_partitions_and_components_sum_to_the_instruction(shape, direction, recomputation):
     """The multiplicities of composition, and the program of the testbed, count the same work."""
     both = graphs()
-    makeup = overlap_makeup(both[Batch.NANOBATCH], both[Batch.MICROBATCH], shape, direction, recompute=recompute)
-    components = component_programs(both, 24, OVERLAPPED)
+    makeup = overlap_makeup(
+        both[Batch.NANOBATCH], both[Batch.MICROBATCH], shape, direction, recomputation=recomputation
+    )
+    components = component_programs(both, 24, OVERLAPPED, recomputation=recomputation)
     inner = both[Batch.NANOBATCH]
     segments = {
-        f"{s.direction}-{s.name}": s for d in OVERLAPPED for s in pass_segments(inner.forward, inner.backward, d)
+        f"{s.direction}-{s.name}": s
+        for d in OVERLAPPED
+        for s in pass_segments(inner.forward, block_backward(inner, recomputation), d)
     }
     counted = sum(n * flops(components[name]) for name, n in (makeup.edges | makeup.outer).items())
     reduced = sum(n * bus_bytes(components[name]) for name, n in (makeup.edges | makeup.outer).items())
@@ -57,7 +68,7 @@ def test_partitions_and_components_sum_to_the_instruction(shape, direction, reco
         segment = segments[name.rpartition("-")[0]]
         counted += n * sum(o.flops for o in segment.operators)
         reduced += n * segment.collective.bus_bytes  # all collectives of this block are alike
-    whole = make(shape, direction, Execution.NANOBATCHING, recompute=recompute)
+    whole = make(shape, direction, Execution.NANOBATCHING, recomputation=recomputation)
     assert counted == flops(whole)
     assert reduced == pytest.approx(bus_bytes(whole))
 
@@ -65,13 +76,40 @@ def test_partitions_and_components_sum_to_the_instruction(shape, direction, reco
 def test_checkpointing_recomputes_the_forward_of_every_block():
     shape = StageShape(layers=3, first=False, last=False)
     forward = make(shape, Direction.FORWARD, Execution.SEQUENTIAL)
-    without = make(shape, Direction.BACKWARD, Execution.SEQUENTIAL, recompute=False)
-    assert flops(make(shape, Direction.BACKWARD, Execution.SEQUENTIAL)) == flops(forward) + flops(without)
+    without = make(shape, Direction.BACKWARD, Execution.SEQUENTIAL, recomputation=Recomputation.NONE)
+    for recomputation in (Recomputation.FULL, Recomputation.STAGE):
+        whole = make(shape, Direction.BACKWARD, Execution.SEQUENTIAL, recomputation=recomputation)
+        assert flops(whole) == flops(forward) + flops(without)
+
+
+def test_selective_recomputation_adds_attention_only():
+    shape = StageShape(layers=3, first=False, last=False)
+    without, found = (
+        make(shape, Direction.BACKWARD, Execution.SEQUENTIAL, recomputation=r)
+        for r in (Recomputation.NONE, Recomputation.SELECTIVE)
+    )
+    forward = make(shape, Direction.FORWARD, Execution.SEQUENTIAL)
+    attention = sum(o.flops for s in forward.steps for o in s.operators if o.kind is OperatorKind.ATTENTION)
+    assert flops(found) == flops(without) + attention
+    names = [o.name for o in found.steps[1].operators]
+    assert names.index("projection.dgrad") < names.index("attention.again") < names.index("projection.wgrad")
+
+
+def test_full_recomputation_alternates_by_block():
+    shape = StageShape(layers=2, first=False, last=False)
+    program = make(shape, Direction.BACKWARD, Execution.SEQUENTIAL, recomputation=Recomputation.FULL)
+    runs_forward = [
+        any(o.kind is OperatorKind.ATTENTION or o.name == "down" for o in s.operators) for s in program.steps
+    ]
+    assert runs_forward == [True, True, False, False] * 2
 
 
 def test_sequential_collectives_hide_behind_weight_gradients():
     program = make(
-        StageShape(layers=1, first=False, last=False), Direction.BACKWARD, Execution.SEQUENTIAL, recompute=False
+        StageShape(layers=1, first=False, last=False),
+        Direction.BACKWARD,
+        Execution.SEQUENTIAL,
+        recomputation=Recomputation.NONE,
     )
     assert [s.operators[s.launch].name for s in program.steps] == ["gate_up.wgrad", "qkv.wgrad"]
     forward = make(StageShape(layers=1, first=False, last=False), Direction.FORWARD, Execution.SEQUENTIAL)
@@ -84,11 +122,11 @@ def test_nanobatching_leaves_only_both_edges_alone():
     assert [not s.operators for s in program.steps] == [False] * 8 + [True]
 
 
-@given(SHAPES, st.booleans())
-def test_both_gradients_do_what_a_whole_backward_does(shape, recompute):
-    whole = make(shape, Direction.BACKWARD, Execution.SEQUENTIAL, recompute=recompute)
-    inputs = make(shape, Direction.INPUT_GRADIENT, Execution.SEQUENTIAL, recompute=recompute)
-    weights = make(shape, Direction.WEIGHT_GRADIENT, Execution.SEQUENTIAL, recompute=recompute)
+@given(SHAPES, st.sampled_from(Recomputation))
+def test_both_gradients_do_what_a_whole_backward_does(shape, recomputation):
+    whole = make(shape, Direction.BACKWARD, Execution.SEQUENTIAL, recomputation=recomputation)
+    inputs = make(shape, Direction.INPUT_GRADIENT, Execution.SEQUENTIAL, recomputation=recomputation)
+    weights = make(shape, Direction.WEIGHT_GRADIENT, Execution.SEQUENTIAL, recomputation=recomputation)
     assert flops(inputs) + flops(weights) == flops(whole)
     assert bus_bytes(inputs) == bus_bytes(whole)
     assert all(step.collective is None for step in weights.steps)
@@ -97,7 +135,7 @@ def test_both_gradients_do_what_a_whole_backward_does(shape, recompute):
 def test_weight_gradients_recompute_nothing():
     shape = StageShape(layers=2, first=True, last=True)
     assert make(shape, Direction.WEIGHT_GRADIENT, Execution.SEQUENTIAL) == make(
-        shape, Direction.WEIGHT_GRADIENT, Execution.SEQUENTIAL, recompute=False
+        shape, Direction.WEIGHT_GRADIENT, Execution.SEQUENTIAL, recomputation=Recomputation.NONE
     )
     assert profiled_executions(graphs(), Direction.WEIGHT_GRADIENT) == (Execution.SEQUENTIAL,)
     assert len(profiled_executions(graphs(), Direction.INPUT_GRADIENT)) == 2
@@ -105,7 +143,7 @@ def test_weight_gradients_recompute_nothing():
 
 def test_split_collectives_run_after_their_whole_segment():
     shape = StageShape(layers=1, first=False, last=False)
-    program = make(shape, Direction.INPUT_GRADIENT, Execution.SEQUENTIAL, recompute=False)
+    program = make(shape, Direction.INPUT_GRADIENT, Execution.SEQUENTIAL, recomputation=Recomputation.NONE)
     assert [step.launch == len(step.operators) for step in program.steps] == [True, True]
     assert [o.name for o in program.steps[0].operators] == ["norm", "down.dgrad", "gate_up.dgrad"]
 

@@ -123,11 +123,11 @@ def test_an_interruption_is_not_a_failure(events):
 
 def test_a_dry_run_is_a_line_for_each_rule():
     stream = io.StringIO()
-    jobs = [Started(at_s=NOW_S, job=n, rule="search", what=f"Searching {n}") for n in range(3)]
-    jobs.append(Started(at_s=NOW_S, job=9, rule="report", what="Reporting"))
+    jobs = [Started(at_s=NOW_S, job=n, rule="search", what=f"Searching {n}") for n in range(1, 4)]
+    jobs.append(Started(at_s=NOW_S, job=0, rule="report", what="Reporting"))
     assert shown(DryRun(stream), stream, [JobsPlanned(jobs={"search": 3, "report": 1}), *jobs]).splitlines() == [
         "4 jobs would be done; nothing was",
-        "    3  Searching 0, and 2 more like it",
+        "    3  Searching 1, and 2 more like it",
         "    1  Reporting",
     ]
 
@@ -306,3 +306,22 @@ def test_no_control_character_reaches_a_terminal(tmp_path):
     assert lines[:2] == ["first\\x1b[2J", "second"]
     assert all(line.isprintable() for line in lines)
     assert any("kareus stage search: \\x1b[31mevil" in line for line in lines)
+
+
+def test_a_repeated_reason_is_shown_once(tmp_path):
+    jobs = {1: "search", 2: "profile"}
+    events = [JobsPlanned(jobs=dict.fromkeys(jobs.values(), 1))]
+    for job, rule in jobs.items():
+        log = tmp_path / f"{rule}.log"
+        log.write_text(f"kareus stage {rule}: no GPU can be used here.\n")
+        events += [
+            Started(at_s=NOW_S, job=job, rule=rule, what=rule.title(), logs=(log,)),
+            Failed(at_s=NOW_S + 1.0, job=job, rule=rule, logs=(log,)),
+        ]
+    stream = io.StringIO()
+    assert shown(Lines(stream), stream, events).splitlines()[1:-1] == [
+        " failed  Search",
+        "         kareus stage search: no GPU can be used here.",
+        f"         log: {tmp_path / 'search.log'}",
+        " failed  Profile, for the same reason",
+    ]

@@ -14,7 +14,7 @@ from kareus.plans.build import select_plan
 from kareus.plans.frontiers import Frontiers
 from kareus.report.charts import columns_of
 from kareus.report.page import page_html
-from kareus.report.units import savings_words
+from kareus.report.savings_words import savings_words
 from kareus.report.workload.figures import figures, tables
 from kareus.report.workload.frontiers import gain_polygon, microbatch_figure, plan_points
 from kareus.report.workload.headline import bottleneck, model_words, workload_words
@@ -88,15 +88,15 @@ def test_only_stages_below_the_clock_of_the_bottleneck_are_slowed(inputs):
 @pytest.mark.parametrize(
     ("percents", "words"),
     [
-        ((2.0, 5.2), "2 to 5 % less time"),
-        ((-5.2, -2.0), "2 to 5 % more time"),
-        ((-3.0, 16.0), "from 3 % more time to 16 % less time"),
+        ((2.0, 5.2), "2.0 to 5.2 % less time"),
+        ((-5.2, -2.0), "2.0 to 5.2 % more time"),
+        ((-3.0, 16.0), "from 3.0 % more time to 16 % less time"),
         ((16.0, 16.2), "16 % less time"),
     ],
 )
 def test_savings_of_several_plans_name_gains_and_losses(percents, words):
     plans = [SimpleNamespace(time_reduction_percent=p, energy_reduction_percent=7.0) for p in percents]
-    assert f"for both: {words} and 7 % less energy" in savings_words(plans, "both")
+    assert f"for both: {words} and 7.0 % less energy" in savings_words(plans, "both")
 
 
 def test_the_export_command_names_the_file_of_the_plan(inputs):

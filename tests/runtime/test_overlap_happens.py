@@ -12,6 +12,7 @@ from helpers.worlds import LLAMA, TOKENS, degrees, graph_of
 from torch import Tensor
 
 from kareus.graph.interleave import block_segments
+from kareus.graph.recomputation import Recomputation
 from kareus.graph.records import BlockGraph, CollectiveKind, Direction, OperatorKind
 from kareus.model.communication import Mesh
 from kareus.model.communicators.loopback import LoopbackCommunicator
@@ -62,7 +63,7 @@ class InThread:
 def sleeping(graph: BlockGraph, communicator: Slow, spent_s: list[float]) -> Pass:
     """What a forward pass through blocks says to its driver; products and attention take their time."""
     message = torch.zeros(1)
-    for segment in block_segments(graph, LAYERS, Direction.FORWARD, recompute=False):
+    for segment in block_segments(graph, LAYERS, Direction.FORWARD, recomputation=Recomputation.NONE):
         for operator in segment.operators:
             memory_bound = operator.kind is OperatorKind.MEMORY
             yield Start(operator.name, memory_bound)
@@ -124,7 +125,7 @@ def took(patch: pytest.MonkeyPatch, communicator: Slow, run: Callable[[], Any]) 
     return result, Took(wall_s, times, communicator.spent_s - before_s)
 
 
-def run_stage(patch: pytest.MonkeyPatch, *, overlaps: bool, recompute: bool) -> tuple[Took, Took]:
+def run_stage(patch: pytest.MonkeyPatch, *, overlaps: bool, recomputation: Recomputation) -> tuple[Took, Took]:
     """Forward and backward of one microbatch through real blocks."""
     graph, communicator = graph_of(LLAMA, degrees(tp=2)), Slow()
     stage = StageModel(
@@ -133,12 +134,12 @@ def run_stage(patch: pytest.MonkeyPatch, *, overlaps: bool, recompute: bool) -> 
         Mesh(tp=communicator),
         StageShape(layers=LAYERS, first=False, last=False),
         torch.float32,
-        recompute=recompute,
+        recomputation=recomputation,
         graph=graph,
     )
     choices = tuple(
         Choice(partition=p.name, sm_count=2, launch=p.operators[0].name)
-        for p in detect_partitions(graph, recompute=recompute)
+        for p in detect_partitions(graph, recomputation=recomputation)
     )
     one = Schedule(Execution.OVERLAP, choices) if overlaps else Schedule()
     hidden = torch.zeros(4, TOKENS, LLAMA.hidden_size)
@@ -161,10 +162,12 @@ def timed(run: Callable[[list[Pass]], object]) -> tuple[float, float, float]:
 def overlapped(launch_last: bool) -> Callable[[list[Pass]], object]:
     choices = tuple(
         Choice(partition=p.name, sm_count=2, launch=p.operators[-1 if launch_last else 0].name)
-        for p in detect_partitions(GRAPH, recompute=False)
+        for p in detect_partitions(GRAPH, recomputation=Recomputation.NONE)
     )
     schedule = Schedule(Execution.OVERLAP, choices)
-    turns = turns_of(schedule, GRAPH, LAYERS, Direction.FORWARD, recompute=False, default_sm_count=None)
+    turns = turns_of(
+        schedule, GRAPH, LAYERS, Direction.FORWARD, recomputation=Recomputation.NONE, default_sm_count=None
+    )
     return lambda passes: run_staggered(passes, turns, None)
 
 
@@ -180,12 +183,14 @@ def test_wall_time_is_the_sum_if_serial_the_max_if_overlapped() -> None:
     assert late_s > wall_s + COMMUNICATION_S, "launched beside the last operator, collectives stick out"
 
 
-@pytest.mark.parametrize("recompute", [True, False])
-def test_blocks_wait_for_no_collective_before_they_need_it(monkeypatch: pytest.MonkeyPatch, recompute: bool) -> None:
-    for wall_s, times, communication_s in run_stage(monkeypatch, overlaps=False, recompute=recompute):
+@pytest.mark.parametrize("recomputation", list(Recomputation))
+def test_blocks_wait_for_no_collective_before_they_need_it(
+    monkeypatch: pytest.MonkeyPatch, recomputation: Recomputation
+) -> None:
+    for wall_s, times, communication_s in run_stage(monkeypatch, overlaps=False, recomputation=recomputation):
         assert wall_s >= 0.98 * (times.compute_s + communication_s - times.put_off_s)
 
-    for wall_s, times, communication_s in run_stage(monkeypatch, overlaps=True, recompute=recompute):
+    for wall_s, times, communication_s in run_stage(monkeypatch, overlaps=True, recomputation=recomputation):
         shorter_s, longer_s = sorted((times.compute_s, communication_s))
         edges_s = COMMUNICATION_S + 3 * COMPUTE_S  # the first segment and the last collective run beside nothing
         assert wall_s < longer_s + edges_s + 0.25 * shorter_s < longer_s + shorter_s

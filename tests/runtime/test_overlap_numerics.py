@@ -26,6 +26,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kareus.errors import EngineError
+from kareus.graph.recomputation import Recomputation
 from kareus.graph.records import BlockGraph
 from kareus.launch.process_groups import sum_over_ranks
 from kareus.model.communication import Communicator, Mesh
@@ -54,10 +55,17 @@ def cases(*divisions: tuple[int, int]) -> list[Case]:
     return [Case(model, tp, cp, graph_of(model, degrees(tp, cp))) for model in (LLAMA, QWEN) for tp, cp in divisions]
 
 
-def make(case: Case, mesh: Mesh, shape: StageShape, *, recompute: bool) -> StageModel:
+def make(case: Case, mesh: Mesh, shape: StageShape, *, recomputation: Recomputation) -> StageModel:
     shard = shard_of(case.model, degrees(case.tp, case.cp), TOKENS)
     stage = StageModel(
-        case.model, shard, mesh, shape, torch.float32, recompute=recompute, graph=case.graph, default_sm_count=20
+        case.model,
+        shard,
+        mesh,
+        shape,
+        torch.float32,
+        recomputation=recomputation,
+        graph=case.graph,
+        default_sm_count=20,
     )
     randomise(stage, seed=mesh.tp.rank if mesh.tp else 0)
     return stage
@@ -81,16 +89,17 @@ def ran(stage: StageModel, batch: int, schedule: MicrobatchSchedule, seed: int =
 def check_any_plan(rank: int, divided: list[Case], examples: int) -> None:
     for case in divided:
         mesh = gloo_groups(rank, degrees(case.tp, case.cp)).mesh
-        for recompute in (False, True):
-            check_stage(make(case, mesh, WHOLE, recompute=recompute), case, examples)
-        check_stage(make(case, mesh, MIDDLE, recompute=True), case, 2)
+        for shape, own in ((WHOLE, examples), (MIDDLE, 2)):
+            kept = make(case, mesh, shape, recomputation=Recomputation.NONE)
+            expected = {batch: ran(kept, batch, SEQUENTIAL) for batch in (1, 2, 3)}
+            for recomputation in Recomputation:
+                check_stage(make(case, mesh, shape, recomputation=recomputation), case, own, expected)
 
 
-def check_stage(stage: StageModel, case: Case, examples: int) -> None:
-    expected = {batch: ran(stage, batch, SEQUENTIAL) for batch in (1, 2, 3)}
+def check_stage(stage: StageModel, case: Case, examples: int, expected: dict[int, dict[str, torch.Tensor]]) -> None:
 
     @drawn(examples)
-    @given(schedule=schedules(case.graph, recompute=stage.recompute), batch=st.sampled_from([2, 3, 3, 1]))
+    @given(schedule=schedules(case.graph, recomputation=stage.recomputation), batch=st.sampled_from([2, 3, 3, 1]))
     def check(schedule: MicrobatchSchedule, batch: int) -> None:
         found = ran(stage, batch, schedule)
         assert departure(found, expected[batch]) <= TOLERANCE
@@ -104,8 +113,8 @@ def check_replicas(rank: int, case: Case, examples: int) -> None:
     """Two replicas with batches of different sizes together compute what one does with both, whatever their plans."""
     replicas = gloo_groups(rank, degrees(dp=2)).data
     assert replicas is not None
-    for recompute in (False, True):
-        check_replica(rank, replicas, make(case, Mesh(), WHOLE, recompute=recompute), case.graph, examples)
+    for recomputation in Recomputation:
+        check_replica(rank, replicas, make(case, Mesh(), WHOLE, recomputation=recomputation), case.graph, examples)
 
 
 def check_replica(rank: int, replicas: Communicator, stage: StageModel, graph: BlockGraph, examples: int) -> None:
@@ -114,7 +123,7 @@ def check_replica(rank: int, replicas: Communicator, stage: StageModel, graph: B
     whole.backward()
     expected = {"loss": whole.detach(), **gradients_of(stage)}
     own = ids[:3] if rank == 0 else ids[3:]
-    one = schedules(graph, recompute=stage.recompute)
+    one = schedules(graph, recomputation=stage.recomputation)
 
     @drawn(examples)
     @given(planned=st.tuples(one, one))
@@ -131,7 +140,7 @@ def check_replica(rank: int, replicas: Communicator, stage: StageModel, graph: B
 def check_divided_sums(rank: int, case: Case) -> None:
     """After the sums over ranks, weights that ranks share have one gradient."""
     mesh = gloo_groups(rank, degrees(case.tp, case.cp)).mesh
-    stage = make(case, mesh, WHOLE, recompute=False)
+    stage = make(case, mesh, WHOLE, recomputation=Recomputation.NONE)
     for name, parameter in stage.named_parameters():
         if "norm" in name:
             dist.broadcast(parameter.data, 0)
@@ -162,9 +171,12 @@ def test_two_ranks_compute_the_same_under_any_plan(tmp_path: Path) -> None:
 def test_stages_of_a_pipeline_together_are_the_whole() -> None:
     graph = graph_of(QWEN, degrees())
     case = Case(QWEN, 1, 1, graph)
-    whole = make(case, Mesh(), WHOLE, recompute=True)
+    whole = make(case, Mesh(), WHOLE, recomputation=Recomputation.STAGE)
     ends = [StageShape(layers=1, first=True, last=False), StageShape(layers=1, first=False, last=True)]
-    first, last = (make(case, Mesh(), shape, recompute=shape.first) for shape in ends)
+    first, last = (
+        make(case, Mesh(), shape, recomputation=Recomputation.STAGE if shape.first else Recomputation.NONE)
+        for shape in ends
+    )
     weights = whole.state_dict()
     first.load_state_dict({n: t for n, t in weights.items() if n.startswith(("embedding.", "blocks.0."))})
     moved = {n.replace("blocks.1.", "blocks.0."): t for n, t in weights.items()}
@@ -181,10 +193,10 @@ def test_stages_of_a_pipeline_together_are_the_whole() -> None:
     assert departure(found, expected) <= TOLERANCE
 
 
-@pytest.mark.parametrize("recompute", [False, True], ids=["kept", "recomputed"])
-def test_gradients_of_weight_matrices_can_be_deferred(recompute: bool) -> None:
+@pytest.mark.parametrize("recomputation", list(Recomputation))
+def test_gradients_of_weight_matrices_can_be_deferred(recomputation: Recomputation) -> None:
     """Those of norms come out of the kernels that compute input gradients, and stay there."""
-    stage = make(Case(QWEN, 1, 1, graph_of(QWEN, degrees())), Mesh(), WHOLE, recompute=recompute)
+    stage = make(Case(QWEN, 1, 1, graph_of(QWEN, degrees())), Mesh(), WHOLE, recomputation=recomputation)
     expected = ran(stage, 3, SEQUENTIAL)
     ids = torch.randint(40, (3, stage.cosine.shape[0]), generator=torch.Generator().manual_seed(0))
     nanobatching = Schedule(Execution.NANOBATCHING)
@@ -203,9 +215,9 @@ def test_gradients_of_weight_matrices_can_be_deferred(recompute: bool) -> None:
 def test_tied_embeddings_share_a_gradient_after_a_move() -> None:
     tied = dataclasses.replace(LLAMA, tie_embeddings=True)
     case = Case(tied, 1, 1, graph_of(LLAMA, degrees()))
-    stage = make(case, Mesh(), WHOLE, recompute=False).to(torch.float64).to(torch.float32)
+    stage = make(case, Mesh(), WHOLE, recomputation=Recomputation.NONE).to(torch.float64).to(torch.float32)
     assert stage.head.lm_head.weight is stage.embedding.weight
-    separate = make(Case(LLAMA, 1, 1, case.graph), Mesh(), WHOLE, recompute=False)
+    separate = make(Case(LLAMA, 1, 1, case.graph), Mesh(), WHOLE, recomputation=Recomputation.NONE)
     separate.load_state_dict(stage.state_dict())
     ids = torch.randint(40, (2, TOKENS), generator=torch.Generator().manual_seed(3))
     for each in (stage, separate):
@@ -216,7 +228,7 @@ def test_tied_embeddings_share_a_gradient_after_a_move() -> None:
 
 
 def test_evaluation_keeps_nothing_and_gives_logits() -> None:
-    stage = make(Case(LLAMA, 1, 1, graph_of(LLAMA, degrees())), Mesh(), WHOLE, recompute=False)
+    stage = make(Case(LLAMA, 1, 1, graph_of(LLAMA, degrees())), Mesh(), WHOLE, recomputation=Recomputation.NONE)
     ids = torch.zeros(2, TOKENS, dtype=torch.long)
     with torch.no_grad():
         assert stage(ids).shape == (2, TOKENS, 40)
@@ -225,7 +237,7 @@ def test_evaluation_keeps_nothing_and_gives_logits() -> None:
 
 def test_overlap_without_an_operator_graph_is_refused() -> None:
     shard = shard_of(LLAMA, degrees(), TOKENS)
-    stage = StageModel(LLAMA, shard, Mesh(), WHOLE, torch.float32, recompute=True)
+    stage = StageModel(LLAMA, shard, Mesh(), WHOLE, torch.float32, recomputation=Recomputation.STAGE)
     nanobatching = Schedule(Execution.NANOBATCHING)
     with pytest.raises(EngineError, match="execution 'nanobatching': needs the operator graph"):
         stage(torch.zeros(2, TOKENS, dtype=torch.long), None, MicrobatchSchedule(nanobatching, nanobatching))
@@ -237,7 +249,7 @@ def test_four_ranks_compute_the_same_under_any_plan(tmp_path: Path) -> None:
 
 
 def test_one_gpu_runs_nanobatches_one_after_the_other() -> None:
-    stage = make(Case(QWEN, 1, 1, graph_of(QWEN, degrees())), Mesh(), WHOLE, recompute=True)
+    stage = make(Case(QWEN, 1, 1, graph_of(QWEN, degrees())), Mesh(), WHOLE, recomputation=Recomputation.STAGE)
     nanobatching = Schedule(Execution.NANOBATCHING)
     found = ran(stage, 3, MicrobatchSchedule(nanobatching, nanobatching))
     assert departure(found, ran(stage, 3, SEQUENTIAL)) <= TOLERANCE

@@ -12,14 +12,15 @@ from torch import Tensor
 
 from kareus.errors import EngineError
 from kareus.graph.interleave import block_segments, interleave, partition_of
+from kareus.graph.recomputation import Recomputation
 from kareus.graph.records import BlockGraph, Collective, Direction, Operator, OperatorKind
 from kareus.model.block import Block
-from kareus.model.communication import Mesh
+from kareus.model.communication import Mesh, Tensors
 from kareus.model.communicators.loopback import LoopbackCommunicator
 from kareus.model.config import Model
 from kareus.model.functions import Later
 from kareus.model.layers import rotary_table
-from kareus.model.passes import Pass, Tape, backward_pass, forward_pass, recomputed_pass
+from kareus.model.passes import Pass, Tape, backward_pass, blockwise_pass, forward_pass, recomputed_pass
 from kareus.model.shards import shard_of
 from kareus.model.steps import Start, steps_of
 from kareus.partition.detect import detect_partitions
@@ -82,40 +83,57 @@ def noted(running: Pass, nanobatch: int, lines: list[Launched | Ran]) -> Pass:
             lines.append(Ran(nanobatch, event.name, event.memory_bound))
 
 
-def small_stage(model: Model, tp: int, cp: int) -> tuple[Any, Tensor, Any, list[Launched | Ran]]:
+def small_stage(
+    model: Model, tp: int, cp: int, recomputation: Recomputation = Recomputation.NONE
+) -> tuple[Any, Tensor, Any, list[Launched | Ran]]:
     """Steps of some blocks, what enters them, their rotary table, and the journal of their communicators."""
     lines: list[Launched | Ran] = []
     mesh = Mesh(tp=Journal("tp", lines) if tp > 1 else None, cp=Journal("cp", lines) if cp > 1 else None)
     shard = shard_of(model, degrees(tp, cp), TOKENS)
-    steps = steps_of([Block(model, shard, mesh, torch.float32) for _ in range(LAYERS)])
+    steps = steps_of([Block(model, shard, mesh, torch.float32) for _ in range(LAYERS)], recomputation)
     hidden = torch.randn(3, shard.tokens, shard.hidden_size)
     return steps, hidden, rotary_table(model, shard.tokens, mesh.cp), lines
 
 
 def journal(
-    model: Model, tp: int, cp: int, graph: BlockGraph, schedule: Schedule, direction: Direction, *, recompute: bool
+    model: Model,
+    tp: int,
+    cp: int,
+    graph: BlockGraph,
+    schedule: Schedule,
+    direction: Direction,
+    *,
+    recomputation: Recomputation,
 ) -> list[Launched | Ran]:
-    steps, whole, table, lines = small_stage(model, tp, cp)
+    steps, whole, table, lines = small_stage(model, tp, cp, recomputation)
     hidden = whole.split([2, 1])
     later: Later | None = [] if direction is Direction.INPUT_GRADIENT else None
     tapes: list[Tape] = [[], []]
-    forward = [forward_pass(steps, h, table, tape) for h, tape in zip(hidden, tapes, strict=True)]
+    entered: list[list[Tensors]] = [[], []]
+    forward = [
+        forward_pass(steps, h, table, tape, None, inputs)
+        for h, tape, inputs in zip(hidden, tapes, entered, strict=True)
+    ]
 
-    def turns(direction: Direction, schedule: Schedule, *, recompute: bool) -> Any:
-        return turns_of(schedule, graph, LAYERS, direction, recompute=recompute, default_sm_count=LAST)
+    def turns(direction: Direction, schedule: Schedule, *, recomputation: Recomputation) -> Any:
+        return turns_of(schedule, graph, LAYERS, direction, recomputation=recomputation, default_sm_count=LAST)
 
     if direction is Direction.FORWARD:
         passes = forward
-    elif recompute:
+    elif recomputation is Recomputation.STAGE:
         passes = [recomputed_pass(steps, h, table, torch.randn_like(h), later) for h in hidden]
     else:
-        default = turns(Direction.FORWARD, Schedule(Execution.NANOBATCHING), recompute=False)
+        default = turns(Direction.FORWARD, Schedule(Execution.NANOBATCHING), recomputation=Recomputation.NONE)
         run_staggered(forward, default, LAST)
-        passes = [backward_pass(tape, torch.randn_like(h), later) for tape, h in zip(tapes, hidden, strict=True)]
+        gradients = [torch.randn_like(h) for h in hidden]
+        if recomputation is Recomputation.FULL:
+            passes = [blockwise_pass(steps, own, table, g, later) for own, g in zip(entered, gradients, strict=True)]
+        else:
+            passes = [backward_pass(tape, g, later) for tape, g in zip(tapes, gradients, strict=True)]
     lines.clear()
     with torch.no_grad():
         passes = [noted(running, n, lines) for n, running in enumerate(passes)]
-        run_staggered(passes, turns(direction, schedule, recompute=recompute), LAST)
+        run_staggered(passes, turns(direction, schedule, recomputation=recomputation), LAST)
     return lines
 
 
@@ -163,23 +181,23 @@ def launched(collective: Collective, sm_count: int) -> Launched:
     return Launched(str(collective.kind), collective.fused, sm_count)
 
 
-@pytest.mark.parametrize("recompute", [False, True], ids=["kept", "recomputed"])
+@pytest.mark.parametrize("recomputation", list(Recomputation))
 @pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize(("model", "tp", "cp"), [(LLAMA, 2, 1), (QWEN, 2, 2)], ids=["tp", "cp+tp"])
 def test_engine_multiplicities_and_gpu_model_agree(
-    model: Model, tp: int, cp: int, direction: Direction, recompute: bool
+    model: Model, tp: int, cp: int, direction: Direction, recomputation: Recomputation
 ) -> None:
     graph = graph_of(model, degrees(tp, cp))
-    kinds = detect_partitions(graph, recompute=recompute, split_backward=direction is Direction.INPUT_GRADIENT)
-    draw = random.Random(f"{tp} {cp} {direction} {recompute}")
+    kinds = detect_partitions(graph, recomputation=recomputation, split_backward=direction is Direction.INPUT_GRADIENT)
+    draw = random.Random(f"{tp} {cp} {direction} {recomputation}")
     choices = {
         p.name: Choice(partition=p.name, sm_count=n + 1, launch=draw.choice(p.operators).name)
         for n, p in enumerate(kinds)
     }
     schedule = Schedule(Execution.OVERLAP, tuple(choices.values()))
-    segments = block_segments(graph, LAYERS, direction, recompute=recompute)
+    segments = block_segments(graph, LAYERS, direction, recomputation=recomputation)
 
-    found = turns_in(journal(model, tp, cp, graph, schedule, direction, recompute=recompute))
+    found = turns_in(journal(model, tp, cp, graph, schedule, direction, recomputation=recomputation))
     assert found[: 2 * len(segments) + 1] == expected_turns(interleave(segments), choices)
     assert found[2 * len(segments) + 1 :] in ([], [[]]), "what follows the last collective has no product"
 
@@ -190,7 +208,7 @@ def test_engine_multiplicities_and_gpu_model_agree(
     assert [split_turn(turn) for turn in found[: len(modelled)]] == modelled
 
     by_sm_count = Counter(item.sm_count for turn in found for item in turn if isinstance(item, Launched))
-    more = interleave(block_segments(graph, LAYERS + 1, direction, recompute=recompute))
+    more = interleave(block_segments(graph, LAYERS + 1, direction, recomputation=recomputation))
     per_block = Counter(partition_of(p.segment, p.collective).name for p in more if p.segment and p.collective)
     for partition, multiplicity in kinds.items():
         per_block[partition.name] -= by_sm_count[choices[partition.name].sm_count]
@@ -230,21 +248,23 @@ def split_turn(turn: Sequence[str | Launched]) -> tuple[list[str], str | None]:
 
 def test_a_schedule_of_another_workload_is_refused() -> None:
     graph = graph_of(LLAMA, degrees(2))
-    kinds = list(detect_partitions(graph, recompute=False))
+    kinds = list(detect_partitions(graph, recomputation=Recomputation.NONE))
     good = [Choice(partition=p.name, sm_count=2, launch=p.operators[0].name) for p in kinds]
     missing = Schedule(Execution.OVERLAP, tuple(good[1:]))
     with pytest.raises(EngineError, match=f"{good[0].partition}: the schedule has no choice"):
-        turns_of(missing, graph, 2, Direction.FORWARD, recompute=False, default_sm_count=None)
+        turns_of(missing, graph, 2, Direction.FORWARD, recomputation=Recomputation.NONE, default_sm_count=None)
     wrong = [Choice(partition=c.partition, sm_count=2, launch="nothing") for c in good]
-    with pytest.raises(EngineError, match="launch 'nothing' is none of its operators"):
+    with pytest.raises(EngineError, match=r"no operator 'nothing'; there are: .* launch of a plan"):
         turns_of(
             Schedule(Execution.OVERLAP, tuple(wrong)),
             graph,
             2,
             Direction.FORWARD,
-            recompute=False,
+            recomputation=Recomputation.NONE,
             default_sm_count=None,
         )
     other = graph_of(LLAMA, degrees(2, 2))
     with pytest.raises(EngineError, match="the operator graph ends a segment with allgather, the model with allreduce"):
-        journal(LLAMA, 2, 1, other, Schedule(Execution.NANOBATCHING), Direction.FORWARD, recompute=False)
+        journal(
+            LLAMA, 2, 1, other, Schedule(Execution.NANOBATCHING), Direction.FORWARD, recomputation=Recomputation.NONE
+        )

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from kareus.device.controller import DryClocks
 from kareus.errors import EngineError
 from kareus.graph.instruction import InstructionKey
+from kareus.graph.recomputation import Recomputation
 from kareus.graph.records import BlockGraph, Direction
 from kareus.launch.mesh import coordinate_of
 from kareus.launch.process_groups import make_process_groups, sum_over_ranks
@@ -65,8 +66,8 @@ Planned = tuple[dict[tuple[int, int], MicrobatchSchedule], ...]
 
 def plans(of: Case) -> st.SearchStrategy[Planned]:
     """Any legal plan of the pipeline: each microbatch runs as it likes through each chunk."""
-    recompute, split_backward = of.workload.activation_checkpointing, of.workload.split_backward
-    one = schedules(of.graph, recompute=recompute, split_backward=split_backward)
+    recomputation, split_backward = of.workload.recomputation, of.workload.split_backward
+    one = schedules(of.graph, recomputation=recomputation, split_backward=split_backward)
     passes = itertools.product(range(of.workload.chunks), range(of.workload.num_microbatches))
     stage = st.fixed_dictionaries(dict.fromkeys(passes, one))
     return st.tuples(*[stage] * of.workload.parallelism.pp)
@@ -74,10 +75,10 @@ def plans(of: Case) -> st.SearchStrategy[Planned]:
 
 def overlapped(of: Case) -> MicrobatchSchedule:
     """Every collective launched beside the last operator of its partition; nanobatching where there is none."""
-    recompute, split_backward = of.workload.activation_checkpointing, of.workload.split_backward
+    recomputation, split_backward = of.workload.recomputation, of.workload.split_backward
     choices = tuple(
         Choice(partition=p.name, sm_count=3, launch=p.operators[-1].name)
-        for p in detect_partitions(of.graph, recompute=recompute, split_backward=split_backward)
+        for p in detect_partitions(of.graph, recomputation=recomputation, split_backward=split_backward)
     )
     schedule = Schedule(Execution.OVERLAP, choices) if choices else Schedule(Execution.NANOBATCHING)
     return MicrobatchSchedule(schedule, schedule)
@@ -104,7 +105,7 @@ def reference(of: Case) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     )
     shard = shard_of(workload.model, alone, workload.sequence_length)
     (shape,) = stage_shapes(alone.split)
-    whole = StageModel(workload.model, shard, Mesh(), shape, torch.float32, recompute=False)
+    whole = StageModel(workload.model, shard, Mesh(), shape, torch.float32, recomputation=Recomputation.NONE)
     draw_weights(whole, workload.model, 0, 0)
     replicas, mean_loss = workload.parallelism.dp, torch.zeros(())
     for replica in range(replicas):
@@ -136,7 +137,7 @@ def check_case(rank: int, of: Case) -> None:
             groups.mesh,
             shapes[place.stage, chunk],
             torch.float32,
-            recompute=workload.activation_checkpointing,
+            recomputation=workload.recomputation,
             graph=of.graph,
             default_sm_count=20,
         )
@@ -231,18 +232,25 @@ TIED_LAYERS = dataclasses.replace(TIED, num_layers=4)
 def test_two_ranks_compute_loss_and_gradients_of_one(tmp_path: Path) -> None:
     cases = [
         case(pp=2, microbatch_size=3),
-        case(pp=2, model=TIED, activation_checkpointing=False),
-        case(pp=2, microbatch_size=3, activation_checkpointing=False),
+        case(pp=2, model=TIED, recomputation=Recomputation.NONE),
+        case(pp=2, microbatch_size=3, recomputation=Recomputation.NONE),
         case(pp=2, pipeline=GPIPE, num_microbatches=2),
-        case(pp=2, num_microbatches=1),
+        case(pp=2, num_microbatches=1, recomputation=Recomputation.FULL),
+        case(pp=2, microbatch_size=3, recomputation=Recomputation.SELECTIVE),
+        case(pp=2, model=FOUR_LAYERS, recomputation=Recomputation.FULL, **INTERLEAVED),
+        case(pp=2, pipeline=ZERO_BUBBLE, model=TIED, recomputation=Recomputation.SELECTIVE),
+        case(pp=2, pipeline=ZERO_BUBBLE, microbatch_size=3, model=FOUR_LAYERS, recomputation=Recomputation.FULL),
         case(pp=2, model=FOUR_LAYERS, **INTERLEAVED),
-        case(pp=2, model=TIED_LAYERS, activation_checkpointing=False, **INTERLEAVED),
+        case(pp=2, model=TIED_LAYERS, recomputation=Recomputation.NONE, **INTERLEAVED),
         case(pp=2, pipeline=ZERO_BUBBLE, microbatch_size=3),
-        case(pp=2, pipeline=ZERO_BUBBLE, model=TIED, activation_checkpointing=False),
+        case(pp=2, pipeline=ZERO_BUBBLE, model=TIED, recomputation=Recomputation.NONE),
         case(dp=2, microbatch_size=3),
-        case(dp=2, activation_checkpointing=False),
+        case(dp=2, recomputation=Recomputation.NONE),
         case(tp=2),
+        case(tp=2, microbatch_size=3, recomputation=Recomputation.FULL),
+        case(tp=2, model=QWEN, recomputation=Recomputation.SELECTIVE),
         case(cp=2, model=TIED),
+        case(cp=2, recomputation=Recomputation.SELECTIVE),
     ]
     spawn(2, check_cases, tmp_path, cases)
 
@@ -251,14 +259,14 @@ def test_two_ranks_compute_loss_and_gradients_of_one(tmp_path: Path) -> None:
 def test_four_ranks_compute_loss_and_gradients_of_one(tmp_path: Path) -> None:
     cases = [
         case(tp=2, pp=2),
-        case(tp=2, pp=2, model=TIED, microbatch_size=3, activation_checkpointing=False),
+        case(tp=2, pp=2, model=TIED, microbatch_size=3, recomputation=Recomputation.NONE),
         case(dp=2, pp=2, model=TIED),
         case(tp=2, pp=2, pipeline=ZERO_BUBBLE),
-        case(tp=2, pp=2, model=TIED, pipeline=ZERO_BUBBLE, microbatch_size=3, activation_checkpointing=False),
+        case(tp=2, pp=2, model=TIED, pipeline=ZERO_BUBBLE, microbatch_size=3, recomputation=Recomputation.NONE),
         case(cp=2, pp=2, pipeline=ZERO_BUBBLE),
-        case(cp=2, pp=2, pipeline=ZERO_BUBBLE, activation_checkpointing=False),
+        case(cp=2, pp=2, pipeline=ZERO_BUBBLE, recomputation=Recomputation.NONE),
         case(tp=2, pp=2, model=FOUR_LAYERS, **INTERLEAVED),
-        case(tp=2, pp=2, model=TIED_LAYERS, microbatch_size=3, activation_checkpointing=False, **INTERLEAVED),
+        case(tp=2, pp=2, model=TIED_LAYERS, microbatch_size=3, recomputation=Recomputation.NONE, **INTERLEAVED),
     ]
     spawn(4, check_cases, tmp_path, cases)
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 from helpers.worlds import LAYERS, QWEN, degrees, departure, gradients_of, graph_of
 
+from kareus.graph.recomputation import Recomputation
 from kareus.model.communication import Mesh
 from kareus.model.communicators.loopback import LoopbackCommunicator
 from kareus.model.shards import shard_of
@@ -30,12 +31,14 @@ def test_partitioned_overlap_equals_sequential_within_bf16() -> None:
     graph = graph_of(model, parallelism)
     choices = tuple(
         Choice(partition=p.name, sm_count=4 + n, launch=p.operators[n % len(p.operators)].name)
-        for n, p in enumerate(detect_partitions(graph, recompute=True))
+        for n, p in enumerate(detect_partitions(graph, recomputation=Recomputation.STAGE))
     )
     shard = shard_of(model, parallelism, 2 * TOKENS)
     mesh = Mesh(tp=LoopbackCommunicator("tp", 2), cp=LoopbackCommunicator("cp", 2))
     middle = StageShape(layers=LAYERS, first=False, last=False)
-    stage = StageModel(model, shard, mesh, middle, torch.bfloat16, recompute=True, graph=graph, default_sm_count=20)
+    stage = StageModel(
+        model, shard, mesh, middle, torch.bfloat16, recomputation=Recomputation.STAGE, graph=graph, default_sm_count=20
+    )
     stage = stage.cuda()
     hidden = torch.randn(3, shard.tokens, shard.hidden_size, dtype=torch.bfloat16, device="cuda")
     overlap = Schedule(Execution.OVERLAP, choices)

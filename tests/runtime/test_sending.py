@@ -13,6 +13,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from kareus.device.controller import DryClocks
 from kareus.graph.instruction import InstructionKey
+from kareus.graph.recomputation import Recomputation
 from kareus.launch.mesh import coordinate_of
 from kareus.model.initial import draw_weights
 from kareus.model.shards import shard_of
@@ -54,7 +55,9 @@ def run_iteration(rank: int, workload: Workload) -> tuple[int, int]:
     shard = shard_of(workload.model, parallelism, workload.sequence_length)
     shapes = chunk_shapes(parallelism.split, workload.chunks)
     models = [
-        StageModel(workload.model, shard, groups.mesh, shapes[place.stage, n], torch.float32, recompute=True)
+        StageModel(
+            workload.model, shard, groups.mesh, shapes[place.stage, n], torch.float32, recomputation=Recomputation.STAGE
+        )
         for n in range(workload.chunks)
     ]
     draw_weights(

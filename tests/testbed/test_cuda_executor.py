@@ -8,9 +8,10 @@ from helpers.builders import all_reduce, gemm, memory, small_model
 
 from kareus.errors import KareusError
 from kareus.graph.program import Program, Step
-from kareus.graph.records import Batch, Direction, Operator, OperatorKind
+from kareus.graph.recomputation import Recomputation
+from kareus.graph.records import UPDATING, Batch, Direction, Operator, OperatorKind
 from kareus.model.communicators.choice import Library
-from kareus.model.config import Parallelism
+from kareus.model.config import Parallelism, Sharding
 from kareus.partition.extract import extract
 from kareus.profile.programs import Execution, StageShape, component_programs, instruction_program
 from kareus.testbed.cuda import executor, operators
@@ -24,17 +25,19 @@ CPU = torch.device("cpu")
 
 @cache
 def small_graphs(tp, cp):
-    degrees = Parallelism(dp=1, pp=1, tp=tp, cp=cp, layers_per_stage=(2,), shard_optimizer=False)
+    degrees = Parallelism(dp=1, pp=1, tp=tp, cp=cp, layers_per_stage=(2,), sharding=Sharding.NONE)
     return extract(small_model(qk_norm=True), degrees, 2, 16)
 
 
 def programs(tp, cp):
     graphs = small_graphs(tp, cp)
     shape = StageShape(layers=2, first=True, last=True)
-    yield from component_programs(graphs, 4).values()
-    for direction in Direction:
+    yield from component_programs(graphs, 4, recomputation=Recomputation.STAGE).values()
+    for direction in (d for d in Direction if d not in UPDATING):
         for execution in (Execution.SEQUENTIAL, Execution.NANOBATCHING):
-            yield instruction_program(graphs, shape, direction, execution, recompute=True, default_sm_count=4)
+            yield instruction_program(
+                graphs, shape, direction, execution, recomputation=Recomputation.STAGE, default_sm_count=4
+            )
 
 
 @pytest.mark.parametrize(("tp", "cp"), [(2, 1), (2, 2)])

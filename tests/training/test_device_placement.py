@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from kareus.graph.recomputation import Recomputation
 from kareus.launch.process_groups import ProcessGroups
 from kareus.model.communication import Mesh
 from kareus.model.communicators import loopback
@@ -73,7 +74,7 @@ def tensors(*values: Any) -> list[Tensor]:
     return [value for value in tree_leaves(values) if isinstance(value, Tensor)]
 
 
-def stage_of(model: Model, *, recompute: bool = True) -> tuple[StageModel, Mesh]:
+def stage_of(model: Model, *, recomputation: Recomputation = Recomputation.STAGE) -> tuple[StageModel, Mesh]:
     mesh = Mesh(tp=LoopbackCommunicator("tp", GROUPS.tp), cp=LoopbackCommunicator("cp", GROUPS.cp))
     stage = StageModel(
         model,
@@ -81,25 +82,25 @@ def stage_of(model: Model, *, recompute: bool = True) -> tuple[StageModel, Mesh]
         mesh,
         StageShape(layers=LAYERS, first=True, last=True),
         torch.bfloat16,
-        recompute=recompute,
+        recomputation=recomputation,
         graph=graph_of(model, GROUPS),
         default_sm_count=20,
     )
     return stage.to(DEVICE), mesh
 
 
-def overlapped(model: Model, *, recompute: bool) -> MicrobatchSchedule:
-    partitions = detect_partitions(graph_of(model, GROUPS), recompute=recompute)
+def overlapped(model: Model, *, recomputation: Recomputation) -> MicrobatchSchedule:
+    partitions = detect_partitions(graph_of(model, GROUPS), recomputation=recomputation)
     choices = tuple(Choice(partition=p.name, sm_count=4, launch=p.operators[-1].name) for p in partitions)
     return MicrobatchSchedule(*[Schedule(Execution.OVERLAP, choices)] * 2)
 
 
-@pytest.mark.parametrize("recompute", [True, False])
+@pytest.mark.parametrize("recomputation", list(Recomputation))
 @pytest.mark.parametrize("model", [QWEN, LLAMA], ids=lambda model: model.name)
-def test_microbatches_stay_on_the_device_without_a_wait_for_it(model: Model, recompute: bool) -> None:
-    stage, _ = stage_of(model, recompute=recompute)
+def test_microbatches_stay_on_the_device_without_a_wait_for_it(model: Model, recomputation: Recomputation) -> None:
+    stage, _ = stage_of(model, recomputation=recomputation)
     ids = torch.zeros(3, 16, dtype=torch.long, device=DEVICE)
-    for schedule in (SEQUENTIAL, overlapped(model, recompute=recompute)):
+    for schedule in (SEQUENTIAL, overlapped(model, recomputation=recomputation)):
         with Placed():
             loss = stage(ids, ids, schedule)
             loss.backward()

@@ -13,22 +13,19 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from kareus.artifacts.configuration import to_yaml
-from kareus.errors import ArtifactError
+from kareus.graph.recomputation import Recomputation
 from kareus.launch.mesh import coordinate_of
 from kareus.launch.process_groups import ProcessGroups, make_process_groups
 from kareus.model.communication import Mesh
 from kareus.model.communicators.choice import Library
+from kareus.model.config import Sharding
 from kareus.model.initial import draw_weights
 from kareus.model.shards import shard_of
 from kareus.model.weights import pieces
 from kareus.profile.programs import stage_shapes
 from kareus.runtime.stage_chunks import StageChunks, first_layers
 from kareus.runtime.stage_model import StageModel
-from kareus.training.checkpoint import Checkpoint, RankCheckpoints, save
-from kareus.training.checkpoint_files import Holdings, holdings
-from kareus.training.data.batches import DataPosition
 from kareus.training.gradients import sum_tied_gradient, sum_weight_gradients, weight_gradients
-from kareus.training.job import TrainingJob
 from kareus.training.optimizer import Optimizer, whole_norm
 from kareus.training.optimizer_sharding import ALIGNMENT, OptimizerSharding
 from kareus.training.settings import OptimizerSettings
@@ -41,11 +38,10 @@ STEPS = 3
 TIED = dataclasses.replace(QWEN, vocab_size=264, tie_embeddings=True, qkv_bias=False)
 FREELY, CLIPPED = 1e9, 0.1
 """Largest norms: one that no gradient here has, and one that all have more than."""
-OTHER = "another model, parallelism, chunks of its stages, sequence length or seed"
 
 
-def sharing(workload: Workload, *, shard_optimizer: bool = True) -> Workload:
-    parallelism = dataclasses.replace(workload.parallelism, shard_optimizer=shard_optimizer)
+def sharing(workload: Workload, *, sharding: Sharding = Sharding.OPTIMIZER) -> Workload:
+    parallelism = dataclasses.replace(workload.parallelism, sharding=sharding)
     return dataclasses.replace(workload, parallelism=parallelism)
 
 
@@ -53,7 +49,7 @@ def make_stage(workload: Workload, dtype: torch.dtype, number: int = 0, mesh: Me
     model, parallelism = workload.model, workload.parallelism
     mesh = mesh or Mesh()
     shard, shape = shard_of(model, parallelism, workload.sequence_length), stage_shapes(parallelism.split)[number]
-    chunk = StageModel(model, shard, mesh, shape, dtype, recompute=True)
+    chunk = StageModel(model, shard, mesh, shape, dtype, recomputation=Recomputation.STAGE)
     stage = StageChunks([chunk], first_layers(parallelism.split, 1, number))
     draw_weights(stage, model, 0, 0, mesh.tp)
     return stage
@@ -93,7 +89,7 @@ class Replica:
 
 
 def check_weights(rank: int, workload: Workload, largest_norm: float, tolerance: float) -> None:
-    one, other = (Replica(rank, sharing(workload, shard_optimizer=s), largest_norm) for s in (False, True))
+    one, other = (Replica(rank, sharing(workload, sharding=s), largest_norm) for s in Sharding)
     for iteration in range(STEPS):
         one.step(iteration)
         other.step(iteration)
@@ -125,10 +121,10 @@ def check_bytes(rank: int, workload: Workload) -> None:
     """What a rank holds in mixed precision is what planning counts, but for the alignment of its part."""
     replica = Replica(rank, workload, FREELY, torch.bfloat16)
     replica.step(0)
-    states = [t for state in replica.optimizer.state()["state"].values() for t in state.values() if t.dim()]
+    states = [tensor for state in replica.optimizer.states().values() for tensor in state.values()]
     planned, alignment = estimate_memory(workload), workload.parallelism.dp * ALIGNMENT
     for held, planned_gib, value_bytes in (
-        ([*replica.optimizer.weights().values(), *states], planned.optimizer_gib, 3 * FP32_BYTES),
+        (states, planned.optimizer_gib, 3 * FP32_BYTES),
         (list(replica.stage.parameters()), planned.weights_gib, BF16_BYTES),
         ([gradient for _, gradient in weight_gradients(replica.stage)], planned.gradients_gib, FP32_BYTES),
     ):
@@ -213,38 +209,3 @@ def test_a_sharded_training_resumes_exactly_and_exports(tmp_path: Path) -> None:
     (whole_size, _) = (p.stat().st_size for p in (tmp_path / "unbroken/checkpoints/iteration-00000004").glob("*.s*"))
     assert sum(sizes) == pytest.approx(whole_size, rel=0.1)
     assert max(sizes) < 0.6 * whole_size
-
-
-@pytest.mark.parametrize(
-    ("other", "said"),
-    [
-        (
-            sharing(tiny_workload(dp=2), shard_optimizer=False),
-            OTHER,
-        ),
-        (sharing(tiny_workload(pp=2)), OTHER),
-        (sharing(tiny_workload(dp=4)), "was written by 2 ranks, this run has 4"),
-    ],
-)
-def test_a_checkpoint_sharded_otherwise_is_refused(tmp_path: Path, other: Workload, said: str) -> None:
-    for rank in range(2):
-        state = Checkpoint(
-            iteration=1,
-            model={},
-            optimizer={},
-            random={"cpu": torch.get_rng_state()},
-            data=DataPosition(samples=0, source="none"),
-        )
-        save(files_in(tmp_path, rank, sharing(tiny_workload(dp=2))), state)
-    assert held(files_in(tmp_path, 0, sharing(tiny_workload(dp=2)))).runs == {1: "a"}
-    with pytest.raises(ArtifactError, match=said):
-        held(files_in(tmp_path, 0, other))
-
-
-def held(files: RankCheckpoints) -> Holdings:
-    return holdings(files.folder, files.rank, files.ranks, files.subject)
-
-
-def files_in(folder: Path, rank: int, workload: Workload) -> RankCheckpoints:
-    subject = TrainingJob(workload=workload).checkpoint_subject(0)
-    return RankCheckpoints(folder=folder, rank=rank, ranks=workload.parallelism.gpus, run="a", subject=subject)

@@ -15,6 +15,7 @@ from kareus.workload.memory import (
     check_memory,
     estimate_memory,
     head_split_bytes,
+    kept_bytes,
     stage_parameters,
 )
 from kareus.workload.resolve import Resolved, resolve
@@ -113,7 +114,7 @@ def test_model_states_are_eighteen_bytes_a_parameter() -> None:
     estimate = estimate_memory(plain)
     states = estimate.weights_gib + estimate.gradients_gib + estimate.optimizer_gib
     assert states == pytest.approx(18 * parameters / GIB)
-    sharded = estimate_memory(workload("parallelism.dp=4", "parallelism.shard_optimizer=true"))
+    sharded = estimate_memory(workload("parallelism.dp=4", "parallelism.sharding=optimizer"))
     assert sharded.optimizer_gib == pytest.approx(estimate.optimizer_gib / 4)
     assert sharded.weights_gib == estimate.weights_gib
 
@@ -140,7 +141,7 @@ def test_gpipe_holds_every_microbatch_interleaving_more_passes() -> None:
 
 def test_interleaving_without_checkpointing_keeps_more() -> None:
     kept = [
-        estimate_memory(workload("activation_checkpointing=false", "parallelism.layers_per_stage=[16,12]", *changes))
+        estimate_memory(workload("recomputation=none", "parallelism.layers_per_stage=[16,12]", *changes))
         for changes in ([], ["pipeline=interleaved"])
     ]
     assert kept[1].in_flight_gib == pytest.approx(kept[0].in_flight_gib * 5 / 2 / 2)
@@ -182,10 +183,38 @@ def test_what_a_block_holds_is_the_sum_of_its_tensors() -> None:
 
 
 def test_checkpointing_trades_activations_for_recomputation() -> None:
-    with_it, without = workload(), workload("activation_checkpointing=false")
+    with_it, without = workload(), workload("recomputation=none")
     assert estimate_memory(without).in_flight_gib > 25 * estimate_memory(with_it).in_flight_gib
     assert estimate_memory(without).blocks_gib < estimate_memory(with_it).blocks_gib / 5
     assert estimate_memory(without).total_gib > estimate_memory(with_it).total_gib
+
+
+def test_each_recomputation_keeps_what_it_does_not_recompute() -> None:
+    """By hand, one token of a block of Llama 3.2 3B on one of eight GPUs in bf16."""
+    boundary, attended = 2 * 3072, 2 * 3072 // 8
+    block = 2 * (3 * 3072 + (2 * 3072 + 2 * 1024 + 3 * 8192) // 8)
+    expected = {
+        "none": (15 * (boundary + block), 0),
+        "selective": (15 * (boundary + block - attended), attended),
+        "full": (15 * boundary, block),
+        "stage": (boundary, 15 * (boundary + block)),
+    }
+    for recomputation, kept in expected.items():
+        assert kept_bytes(workload(f"recomputation={recomputation}"), 15, 1) == kept
+
+
+def test_a_split_backward_gathers_what_its_weight_gradients_need() -> None:
+    alone = ("parallelism.pp=1", "parallelism.layers_per_stage=[28]", "pipeline=zb-h1")
+    own, tokens = workload(*alone), 8 * 4096
+    later = block_split_bytes(own.model, own.parallelism, tokens)
+    block = block_activation_bytes(own.model, own.parallelism, tokens)
+    rest = block_backward_bytes(own.model, own.parallelism, tokens) + head_split_bytes(
+        own.model, own.parallelism, tokens
+    )
+    full = estimate_memory(workload(*alone, "recomputation=full"))
+    boundary = 2 * tokens * 3072
+    assert full.blocks_gib == pytest.approx((27 * (later - boundary) + block + rest) / GIB)
+    assert full.in_flight_gib == pytest.approx(28 * boundary / GIB)
 
 
 def test_the_larger_of_blocks_and_head_counts() -> None:

@@ -8,8 +8,8 @@ from kareus.workload.overrides import expand
 
 GPUS = "a100-sxm4-40gb, a100-sxm4-80gb, b200, h100-96gb-hbm2e, h100-sxm5-80gb, h200"
 TOP = (
-    "activation_checkpointing, confirmations, gpu, memory_reserve_gib, microbatch_size, model, num_microbatches, "
-    "parallelism, pipeline, protocol, search, seed, sequence_length, space, testbed"
+    "confirmations, gpu, memory_reserve_gib, microbatch_size, model, num_microbatches, "
+    "parallelism, pipeline, protocol, recomputation, search, seed, sequence_length, space, testbed"
 )
 
 
@@ -66,14 +66,23 @@ def test_every_form_of_sweep_lists_its_values(override: str, values: list[object
         ("gpu=b300", f"gpu=b300: unknown option; allowed: {GPUS}."),
         (
             "parallelism.foo=3",
-            "parallelism.foo=3: unknown key; parallelism has: cp, dp, layers_per_stage, pp, shard_optimizer, tp.",
+            "parallelism.foo=3: unknown key; parallelism has: cp, dp, layers_per_stage, pp, sharding, tp.",
+        ),
+        (
+            "activation_checkpointing=true",
+            "activation_checkpointing=true: unknown key; it is recomputation now: stage for true, none for false.",
+        ),
+        (
+            "parallelism.shard_optimizer=true",
+            "parallelism.shard_optimizer=true: unknown key; it is parallelism.sharding now: optimizer for true, "
+            "none for false.",
         ),
         (
             "campaign=paper",
             "campaign=paper: unknown key; not a key of a workload; write kareus campaign NAME, or "
             "snakemake --config campaign=NAME.",
         ),
-        ("microbatch_size=???", "microbatch_size=???: '???' stands for a value that is missing; give it one."),
+        ("microbatch_size=???", "microbatch_size=???: '???' means that a value is missing; replace it with a value."),
         ("parallelism=tp8,tp9", "parallelism=tp9: unknown option; allowed: cp2tp4, pp10tp8, tp8."),
         (
             "model=qwen3",

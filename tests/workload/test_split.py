@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kareus.errors import RefusedWorkloadError
+from kareus.graph.recomputation import Recomputation
 from kareus.workload.compose import compose
 from kareus.workload.config import Workload
 from kareus.workload.split import balanced_split, block_flops, head_flops, layers_per_stage
@@ -44,8 +45,8 @@ def test_flops_of_a_block_are_those_of_its_products() -> None:
     # By hand, for one token of Llama 3.2 3B: QKV 3072 x 5120, projection 3072 x 3072, three of 3072 x 8192; scores and
     # their product with the values see 2048 of 4096 tokens on average, over 3072 query channels.
     forward = 2 * (3072 * 5120 + 3072 * 3072 + 3 * 3072 * 8192) + 2 * 2 * 2048 * 3072
-    assert block_flops(model, 4096, recompute=False) == 3 * forward
-    assert block_flops(model, 4096, recompute=True) == 4 * forward
+    assert block_flops(model, 4096, recomputation=Recomputation.NONE) == 3 * forward
+    assert block_flops(model, 4096, recomputation=Recomputation.STAGE) == 4 * forward
     assert head_flops(model) == 3 * 2 * 3072 * 128256
 
 

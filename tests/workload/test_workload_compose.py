@@ -8,6 +8,7 @@ import yaml
 from helpers.builders import CONFIG
 
 from kareus.errors import ConfigError
+from kareus.graph.recomputation import Recomputation
 from kareus.workload.compose import compose
 from kareus.workload.config import Workload
 from kareus.workload.overrides import groups
@@ -45,7 +46,7 @@ def test_the_default_is_the_first_row_of_the_paper() -> None:
     assert (default.model.name, default.gpu.name) == ("llama3.2-3b", "A100-SXM4-40GB")
     assert (default.parallelism.pp, default.parallelism.tp, default.parallelism.cp) == (2, 8, 1)
     assert (default.microbatch_size, default.num_microbatches, default.sequence_length) == (8, 8, 4096)
-    assert default.activation_checkpointing
+    assert default.recomputation is Recomputation.STAGE
 
 
 GPUS = ["a100-sxm4-40gb", "a100-sxm4-80gb", "b200", "h100-96gb-hbm2e", "h100-sxm5-80gb", "h200"]
@@ -103,7 +104,7 @@ def test_changes_are_what_overrides_changed_and_nothing_else() -> None:
         ("microbatch_size=", "microbatch_size: expected int, got ''."),
         ("microbatch_size=null", "microbatch_size: expected int, got None."),
         ("microbatch_size=-8", "microbatch_size=-8: must be greater than 0."),
-        ("activation_checkpointing=yes please", "activation_checkpointing: expected bool, got 'yes please'."),
+        ("recomputation=true", "recomputation: True is not known; allowed: full, none, selective, stage."),
         ("gpu.power_limit_w=inf", "gpu.power_limit_w: expected a finite number, got inf."),
         ("gpu.power_limit_w=-inf", "gpu.power_limit_w: expected a finite number, got -inf."),
         ("gpu.coefficients.contention=nan", "gpu.coefficients.contention: expected a finite number, got nan."),

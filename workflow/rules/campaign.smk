@@ -18,6 +18,6 @@ rule resolve_campaign:
         content=content_hash(CAMPAIGN.members),
         code=code("campaign"),
     message:
-        "Resolving a campaign"
+        "Resolving the campaign"
     shell:
         "python -m kareus campaign {params.name:q} {params.overrides:q} --output results --force > {log} 2>&1"

@@ -12,6 +12,6 @@ rule write_config:
         into=INTO,
         text=config_text,
     message:
-        "Writing the configuration of {wildcards.stage}"
+        "Writing the {wildcards.stage} configuration of {wildcards.workload}"
     shell:
         "{params.into} {output.config} printf %s {params.text:q} 2> {log}"

@@ -22,7 +22,7 @@ PLAIN = (
 )
 """Overrides that are right."""
 KEYS = (
-    "microbatch_size", "num_microbatches", "sequence_length", "activation_checkpointing", "seed", "memory_reserve_gib",
+    "microbatch_size", "num_microbatches", "sequence_length", "recomputation", "seed", "memory_reserve_gib",
     "model.name", "model.hidden_size", "model.num_layers", "model.num_attention_heads", "model.vocab_size",
     "model.norm_epsilon", "model.rotary_base", "model.rotary_scaling", "model.layers_per_stage", "parallelism.dp",
     "parallelism.pp", "parallelism.tp", "parallelism.cp", "parallelism.layers_per_stage", "gpu.name", "gpu.memory_gib",

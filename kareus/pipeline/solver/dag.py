@@ -7,6 +7,8 @@ from functools import cached_property
 import numpy as np
 
 from kareus.arrays import Array, Indices
+from kareus.graph.instruction import InstructionKey
+from kareus.graph.records import UPDATING
 from kareus.pipeline.config import PipelineSlice
 from kareus.pipeline.instructions import Instruction, instructions_of
 from kareus.pipeline.schedules.deadlock import order_of_dependency
@@ -88,8 +90,7 @@ def build_dag(instructions: Sequence[Instruction], boundaries_s: Sequence[float]
     successors: list[list[tuple[int, float]]] = [[] for _ in instructions]
     for number, instruction in enumerate(instructions):
         edges = tuple(
-            (n, _transfer_s(instructions[n].key.stage, instruction.key.stage, boundaries_s))
-            for n in instruction.depends_on
+            (n, _transfer_s(instructions[n].key.stage, instruction.key, boundaries_s)) for n in instruction.depends_on
         )
         predecessors.append(edges)
         for before, transfer_s in edges:
@@ -113,8 +114,12 @@ def makespan(dag: Dag, times_s: Times) -> float:
     return max(start + time_s for start, time_s in zip(earliest_starts(dag, times_s), times_s, strict=True))
 
 
-def _transfer_s(sender: int, receiver: int, boundaries_s: Sequence[float]) -> float:
-    """Over the boundary between two neighbours, or over the one from the last stage back to the first."""
-    if sender == receiver:
+def _transfer_s(sender: int, receiving: InstructionKey, boundaries_s: Sequence[float]) -> float:
+    """Over the boundary between two neighbours, or over the one from the last stage back to the first.
+
+    The update sends nothing from stage to stage: its instructions have the time of their collectives.
+    """
+    receiver = receiving.stage
+    if sender == receiver or receiving.direction in UPDATING:
         return 0.0
     return boundaries_s[min(sender, receiver) if abs(sender - receiver) == 1 else max(sender, receiver)]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from kareus.plans.answer import BASELINE
 from kareus.plans.document import Plan, StagePlan
 from kareus.plans.throughput import Throughput, throughput
-from kareus.report.units import less
+from kareus.plans.units import less
 from kareus.report.workload.inputs import ReportInputs
 from kareus.report.workload.summary import PlanRow, plan_rows
 from kareus.workload.config import Workload
@@ -98,7 +98,7 @@ def bottleneck(plan: Plan) -> str:
     if slowest is plan.stages[-1]:
         reasons.append(f"it has the LM head beside its {slowest.layers} blocks")
     why = f": {' and '.join(reasons)}" if reasons else ""
-    slowed = any(i.frequency_mhz < _clock_mhz(slowest) for stage in others for i in stage.instructions)
+    slowed = any(i.frequency_mhz < _clock_mhz(slowest) for stage in others for i in stage.passes)
     waits = f", slowed down where {'they' if len(others) > 1 else 'it'} would only wait" if slowed else ""
     return (
         f"Stage {slowest.stage} is the bottleneck{why}. It is busy for {_busy_s(slowest):.2f} of "
@@ -115,13 +115,13 @@ def _others(stages: list[StagePlan]) -> str:
 
 
 def _busy_s(stage: StagePlan) -> float:
-    return sum(i.time_s for i in stage.instructions)
+    return sum(i.time_s for i in stage.passes)
 
 
 def _clock_mhz(stage: StagePlan) -> int:
     """Clock at or below which the stage runs for half of the time that it computes."""
     passed_s = 0.0
-    for i in sorted(stage.instructions, key=lambda i: i.frequency_mhz):
+    for i in sorted(stage.passes, key=lambda i: i.frequency_mhz):
         passed_s += i.time_s
         if passed_s >= _busy_s(stage) / 2:
             return i.frequency_mhz

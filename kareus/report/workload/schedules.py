@@ -17,7 +17,7 @@ from kareus.pipeline.methods import point_method
 from kareus.pipeline.solver.dag import Dag, earliest_starts, iteration_dag
 from kareus.report.charts import columns_of
 from kareus.report.workload.inputs import ReportInputs
-from kareus.report.workload.timeline import LETTERS, MICROSECONDS
+from kareus.report.workload.timeline import MICROSECONDS, instruction_label
 from kareus.workload.slices import cut
 
 MOST_INSTRUCTIONS = 50_000
@@ -44,7 +44,7 @@ def schedules(inputs: ReportInputs) -> dict[str, Any]:
     return {
         "instructions": {
             "stage": [key.stage for key in keys],
-            "label": [_label(key, is_chunked=any(k.chunk for k in keys)) for key in keys],
+            "label": [instruction_label(key, is_chunked=any(k.chunk for k in keys)) for key in keys],
         },
         "points": columns_of(pl.DataFrame([_point(points[key]) for key in used])),
         "plans": plans,
@@ -59,10 +59,6 @@ def _affordable(iteration: pl.DataFrame, most: int) -> list[Row]:
 
 def _key(row: Row) -> tuple[Any, ...]:
     return tuple(row[name] for name in ("method", "stage", "chunk", "direction", "point"))
-
-
-def _label(key: InstructionKey, *, is_chunked: bool) -> str:
-    return f"{LETTERS[key.direction]}{key.microbatch}{f'.{key.chunk}' if is_chunked else ''}"
 
 
 def _gaps_us(keys: list[InstructionKey], dag: Dag, times_us: list[int]) -> list[int]:

@@ -18,8 +18,13 @@ TIMELINE = TableSchema(
         *_PLAN,
         Column("stage", pl.Int64, "pipeline stage, from 0"),
         Column("position", pl.Int64, "place in the stage's order, from 0"),
-        Column("direction", pl.String, "`forward`, `backward`, or its parts `input-gradient` and `weight-gradient`"),
-        Column("microbatch", pl.Int64, "microbatch, from 0"),
+        Column(
+            "direction",
+            pl.String,
+            "`forward`, `backward`, or its parts `input-gradient` and `weight-gradient`; of the update of the weights "
+            "`gradient-reduction`, `embedding-exchange` or `update`",
+        ),
+        Column("microbatch", pl.Int64, "microbatch, from 0; -1 for the update of the weights"),
         Column("chunk", pl.Int64, "chunk of the stage's layers, from 0"),
         Column("execution", pl.String, "`sequential`, `nanobatching` or `overlap` (partitioned overlap)"),
         Column("frequency_mhz", pl.Int64, "SM clock during the whole instruction", positive=True),

@@ -6,7 +6,8 @@ import altair as alt
 import polars as pl
 
 from kareus.artifacts.records import to_plain
-from kareus.graph.records import Direction
+from kareus.graph.instruction import InstructionKey
+from kareus.graph.records import UPDATING, Direction
 from kareus.plans.document import Plan, PlannedInstruction
 from kareus.report.charts import Figure, Tip, chart_of, spec_of, tooltip, zoom_of
 from kareus.report.contents import BASELINE
@@ -30,6 +31,9 @@ LETTERS = {
     Direction.BACKWARD: "B",
     Direction.INPUT_GRADIENT: "B",
     Direction.WEIGHT_GRADIENT: "W",
+    Direction.GRADIENT_REDUCTION: "R",
+    Direction.EMBEDDING_EXCHANGE: "E",
+    Direction.UPDATE: "U",
 }
 """Names of instructions; B is a whole backward or, where it is split, that of inputs."""
 TIPS: tuple[Tip, ...] = (
@@ -104,8 +108,10 @@ def instruction_rows(plan: Plan) -> pl.DataFrame:
     )
 
 
-def instruction_label(i: PlannedInstruction, *, is_chunked: bool) -> str:
-    """Return the short name of an instruction, such as `F3`."""
+def instruction_label(i: PlannedInstruction | InstructionKey, *, is_chunked: bool) -> str:
+    """Return the short name of an instruction, such as `F3`; those of the update have no number."""
+    if i.direction in UPDATING:
+        return LETTERS[i.direction]
     return f"{LETTERS[i.direction]}{i.microbatch}{f'.{i.chunk}' if is_chunked else ''}"
 
 

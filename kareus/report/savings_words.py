@@ -1,29 +1,11 @@
-"""Numbers in words, and with units that scale to them: a cap of 0.008 MW reads 8 kW."""
+"""What the fastest plans of a campaign or of fleets save, in one sentence."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from kareus.plans.answer import BASELINE
-
-PREFIXES = ((1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""), (1e-3, "m"))
-
-
-def scaled(value: float, unit: str, *, digits: int = 3) -> str:
-    """Return a value with a unit of its size and at least `digits` significant digits, such as `8.00 kW`."""
-    factor, prefix = _prefix(abs(value))
-    shown = value / factor
-    decimals = max(0, digits - len(f"{abs(shown):.0f}"))
-    return f"{shown:,.{decimals}f} {prefix}{unit}"
-
-
-def common_scale(values: list[float], unit: str) -> tuple[float, str]:
-    """Return the factor and the unit in which the largest of some values reads best."""
-    factor, prefix = _prefix(max(map(abs, values), default=1.0))
-    return factor, f"{prefix}{unit}"
-
-
-def _prefix(value: float) -> tuple[float, str]:
-    return next(((factor, prefix) for factor, prefix in PREFIXES if value >= factor), (1.0, ""))
+from kareus.plans.units import less, rounded
 
 
 class Compared(Protocol):
@@ -38,12 +20,12 @@ class Compared(Protocol):
         """Energy that it saves."""
 
 
-def less(percent: float, of: str) -> str:
-    """Return a reduction in words, such as `16 % less time`."""
-    whole = round(abs(percent))
-    if whole == 0:
-        return f"the same {of}"
-    return f"{whole} % {'less' if percent > 0 else 'more'} {of}"
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reductions:
+    """What a plan saves, in percent."""
+
+    time_reduction_percent: float | None
+    energy_reduction_percent: float | None
 
 
 def savings_words(plans: Sequence[Compared], what: str) -> str:
@@ -64,10 +46,10 @@ def savings_words(plans: Sequence[Compared], what: str) -> str:
 
 
 def _range(values: Sequence[float], of: str) -> str:
-    low, high = round(min(values)), round(max(values))
-    if low == high:
+    low, high = min(values), max(values)
+    if less(low, of) == less(high, of):
         return less(low, of)
     if low < 0 < high:
         return f"from {less(low, of)} to {less(high, of)}"
     near, far = sorted((abs(low), abs(high)))
-    return f"{near} to {far} % {'less' if high > 0 else 'more'} {of}"
+    return f"{rounded(near)} to {rounded(far)} % {'less' if high > 0 else 'more'} {of}"

@@ -1,0 +1,76 @@
+"""Time of a collective whose ranks lie on several nodes, by the algorithms that NCCL chooses from.
+
+A ring passes every rank and crosses from node to node once for each node. NCCL lays one ring through each NIC that the
+ranks of a node have, so that `per_node` ranks of a group on a node share its traffic to other nodes among as many NICs:
+large messages take the bytes that a rank sends by a ring, over the slower of its links and of `per_node` NICs. Small
+all-reduces go up and down a tree instead, whose depth grows with the logarithm of the nodes. Numbers of steps,
+latencies of a step and the bandwidth of the tree are those of NCCL's own model (`src/graph/tuning.cc`, protocol Simple
+of rings, LL of trees).
+"""
+
+import math
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import numpy as np
+
+from kareus.arrays import Array
+from kareus.gpu_model import laws
+from kareus.gpu_model.gpu import Gpu
+from kareus.graph.records import Collective, CollectiveKind
+
+RING_LINK_S, RING_NIC_S = 3.4e-6, 9.6e-6
+"""Latency of one step of a ring inside a node and between two."""
+TREE_LINK_S, TREE_NIC_S = 0.52e-6, 5.0e-6
+"""Latency of one step of a tree inside a node and between two."""
+TREE_BUS_SHARE = 0.5 / 3.8
+"""Bytes of a message over those that the bus could move in the time of a tree: up and down, at LL's bandwidth."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where the ranks of a group lie."""
+
+    nodes: int
+    """Number of nodes that have any."""
+    per_node: int
+    """Least number on one of them."""
+
+
+def placement_of(ranks: Collection[int], gpus_per_node: int) -> Placement:
+    """Return the placement of ranks that fill nodes one after the other."""
+    nodes = [rank // gpus_per_node for rank in ranks]
+    return Placement(nodes=len(set(nodes)), per_node=min(map(nodes.count, set(nodes))))
+
+
+def placed_collective_s(
+    gpu: Gpu, collective: Collective, placement: Placement, frequency_mhz: Array, sm_count: Array
+) -> Array:
+    """Return the time of `collective` alone on `sm_count` SMs at a clock, wherever its ranks lie.
+
+    On one node that is `laws.collective_time_s`. NICs reach the same share of their bandwidth as links
+    (`bus_efficiency`), which is assumed; neither the clock nor the number of SMs changes theirs.
+    """
+    inside_s = laws.collective_time_s(gpu, collective, frequency_mhz, sm_count)
+    if placement.nodes == 1:
+        return inside_s
+    base_s = gpu.coefficients.collective_latency_s
+    nic_bytes_per_s = gpu.node_gb_per_s / gpu.gpus_per_node * 1e9 * gpu.coefficients.bus_efficiency
+    moving_s = np.maximum(inside_s - base_s, collective.bus_bytes / (placement.per_node * nic_bytes_per_s))
+    ring_s = _ring_latency_s(collective, placement) + moving_s
+    if collective.kind is not CollectiveKind.ALL_REDUCE:
+        return base_s + ring_s
+    bus_bytes_per_s = collective.bus_bytes / moving_s
+    tree_s = _tree_latency_s(placement) + collective.message_bytes / (bus_bytes_per_s * TREE_BUS_SHARE)
+    return base_s + np.minimum(ring_s, tree_s)
+
+
+def _ring_latency_s(collective: Collective, placement: Placement) -> float:
+    rounds = 2 if collective.kind is CollectiveKind.ALL_REDUCE else 1
+    steps, between = collective.group_size - 1, placement.nodes - 1
+    return rounds * ((steps - between) * RING_LINK_S + between * RING_NIC_S)
+
+
+def _tree_latency_s(placement: Placement) -> float:
+    depth = math.ceil(math.log2(placement.nodes))
+    return 2 * ((placement.per_node - 1) * TREE_LINK_S + depth * TREE_NIC_S)

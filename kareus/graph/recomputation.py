@@ -1,0 +1,56 @@
+"""Recomputation: what of its forward a backward runs again instead of finding it kept."""
+
+from dataclasses import replace
+from enum import StrEnum
+
+from kareus.graph.records import WEIGHT_GRADIENT_SUFFIX, BlockGraph, Operator, OperatorKind, Segment
+
+AGAIN_SUFFIX = ".again"
+"""Ends the name of an operator of the forward that a segment of the backward runs again."""
+PROJECTION_WEIGHT_GRADIENT = f"projection{WEIGHT_GRADIENT_SUFFIX}"
+"""Operator of a backward that reads the output of attention, as does the gradient of attention."""
+
+
+class Recomputation(StrEnum):
+    """What a backward recomputes; of a split one, the input gradients do."""
+
+    NONE = "none"
+    """Nothing: everything that a backward reads is kept from the forward."""
+    SELECTIVE = "selective"
+    """Attention alone, in every block: it keeps queries, keys and values, not its output (Korthikanti et al., 2022)."""
+    FULL = "full"
+    """The forward of every block, from the block's input, right before the block runs backward."""
+    STAGE = "stage"
+    """The whole forward of the stage (or of its chunk), from its input, before the last block runs backward."""
+
+    @property
+    def repeats_blocks(self) -> bool:
+        """Whether the whole forward of every block is run again, so that its operators keep nothing for backward."""
+        return self in (Recomputation.FULL, Recomputation.STAGE)
+
+
+def block_backward(graph: BlockGraph, recomputation: Recomputation) -> tuple[Segment, ...]:
+    """Return the backward of one block, with what runs again amid it.
+
+    If attention is recomputed, it runs again right before its gradient, once gathered keys and values are there, and
+    the projection's weight gradient, which reads its output, after it.
+    """
+    if recomputation is not Recomputation.SELECTIVE:
+        return graph.backward
+    attention = next(o for s in graph.forward for o in s.operators if o.kind is OperatorKind.ATTENTION)
+    late = next(o for s in graph.backward for o in s.operators if o.name == PROJECTION_WEIGHT_GRADIENT)
+    again = replace(attention, name=f"{attention.name}{AGAIN_SUFFIX}")
+    return tuple(_with_attention(_without(segment, late), again, late) for segment in graph.backward)
+
+
+def _without(segment: Segment, late: Operator) -> Segment:
+    kept = tuple(o for o in segment.operators if o != late)
+    tail = segment.operators[len(segment.operators) - segment.independent_tail :]
+    return replace(segment, operators=kept, independent_tail=len([o for o in tail if o != late]))
+
+
+def _with_attention(segment: Segment, again: Operator, late: Operator) -> Segment:
+    place = next((n for n, o in enumerate(segment.operators) if o.kind is OperatorKind.ATTENTION_BACKWARD), None)
+    if place is None:
+        return segment
+    return replace(segment, operators=(*segment.operators[:place], again, late, *segment.operators[place:]))

@@ -1,0 +1,109 @@
+"""The collectives of the update, and where the ranks of their groups lie.
+
+Ranks are numbered as `kareus.launch.mesh` numbers them: tensor parallelism varies fastest, then context, data and
+pipeline.
+"""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from kareus.gpu_model.gpu import Gpu
+from kareus.gpu_model.network import Placement, placement_of
+from kareus.graph.records import Collective, CollectiveKind
+from kareus.model.config import Parallelism, Sharding
+
+FP32_BYTES = 4
+BF16_BYTES = 2
+
+Placed = tuple[Collective, Placement]
+
+
+def reduction_collectives(parallelism: Parallelism, gpu: Gpu, stage: int, parameters: int) -> tuple[Placed, ...]:
+    """Return the collectives that sum fp32 gradients of `parameters` over the ranks of a stage with the same weights.
+
+    One all-reduce over data and context parallelism; or, with a sharded optimizer, an all-reduce over context
+    parallelism and a reduce-scatter over the replicas, each of which optimizes a shard.
+    """
+    whole = Collective(
+        kind=CollectiveKind.ALL_REDUCE,
+        group="dp",
+        group_size=parallelism.dp * parallelism.cp,
+        message_bytes=FP32_BYTES * parameters,
+        fused=1,
+    )
+    if not shards(parallelism):
+        return _placed([(whole, _copies(parallelism, stage, range(parallelism.dp), range(parallelism.cp)))], gpu)
+    over_context = replace(whole, group="cp", group_size=parallelism.cp)
+    over_replicas = replace(whole, kind=CollectiveKind.REDUCE_SCATTER, group_size=parallelism.dp)
+    return _placed(
+        [
+            (over_context, _copies(parallelism, stage, range(1), range(parallelism.cp))),
+            (over_replicas, _copies(parallelism, stage, range(parallelism.dp), range(1))),
+        ],
+        gpu,
+    )
+
+
+def gather_collectives(parallelism: Parallelism, gpu: Gpu, stage: int, parameters: int) -> tuple[Placed, ...]:
+    """Return the all-gather of new bf16 weights from the replicas that each optimized a shard; none without shards."""
+    if not shards(parallelism):
+        return ()
+    gather = Collective(
+        kind=CollectiveKind.ALL_GATHER,
+        group="dp",
+        group_size=parallelism.dp,
+        message_bytes=BF16_BYTES * parameters,
+        fused=1,
+    )
+    return _placed([(gather, _copies(parallelism, stage, range(parallelism.dp), range(1)))], gpu)
+
+
+def exchange_collectives(parallelism: Parallelism, gpu: Gpu, parameters: int) -> tuple[Placed, ...]:
+    """Return the sum of the gradients of a tied embedding over the first and the last stage."""
+    exchange = Collective(
+        kind=CollectiveKind.ALL_REDUCE, group="ends", group_size=2, message_bytes=FP32_BYTES * parameters, fused=1
+    )
+    return _placed([(exchange, (0, (parallelism.pp - 1) * parallelism.gpus_per_stage))], gpu)
+
+
+def norm_collectives(parallelism: Parallelism, gpu: Gpu, stage: int) -> tuple[Placed, ...]:
+    """Return the sums of the squared norms of shards: over tensor parallelism, stages, and replicas with shards."""
+    number = Collective(
+        kind=CollectiveKind.ALL_REDUCE, group="tp", group_size=parallelism.tp, message_bytes=FP32_BYTES, fused=1
+    )
+    first = stage * parallelism.gpus_per_stage
+    replicas = parallelism.dp if shards(parallelism) else 1
+    return _placed(
+        [
+            (number, range(first, first + parallelism.tp)),
+            (
+                replace(number, group="pp", group_size=parallelism.pp),
+                range(0, parallelism.gpus, parallelism.gpus_per_stage),
+            ),
+            (
+                replace(number, group="dp", group_size=replicas),
+                _copies(parallelism, stage, range(replicas), range(1)),
+            ),
+        ],
+        gpu,
+    )
+
+
+def shards(parallelism: Parallelism) -> bool:
+    """Return whether each replica optimizes a shard of the weights."""
+    return parallelism.sharding is not Sharding.NONE and parallelism.dp > 1
+
+
+def _copies(parallelism: Parallelism, stage: int, replicas: range, context: range) -> list[int]:
+    """Return the first tensor-parallel rank of each given replica and context-parallel index of a stage."""
+    size = parallelism.tp
+    return [((stage * parallelism.dp + replica) * parallelism.cp + cp) * size for replica in replicas for cp in context]
+
+
+def _placed(found: Iterable[tuple[Collective, Iterable[int]]], gpu: Gpu) -> tuple[Placed, ...]:
+    """Return collectives with their placements, without those of one rank."""
+    return tuple(
+        (collective, placement_of(list(ranks), gpu.gpus_per_node))
+        for collective, ranks in found
+        if collective.group_size > 1
+    )

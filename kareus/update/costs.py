@@ -1,0 +1,255 @@
+"""What the instructions of the update take at each clock, by the GPU model.
+
+Nothing of it is measured, on any testbed: groups of replicas span more GPUs than a profiler has. An instruction of the
+update is bound by memory or by links, so that low clocks cost it little time. Its point is that of its own clock; what
+of a reduction runs beside the last backward is taken as if that ran at its fastest point, so that an iteration with a
+slower one ends no later than planned.
+
+Bytes that the optimizer step moves for each of its parameters, as the engine runs it (`kareus.training.optimizer`):
+
+- norm: reads the fp32 gradient (4);
+- clipping: reads and writes it (8);
+- AdamW: reads gradient, master weight and both moments, writes master weight and moments, all fp32 (16 and 12);
+- publishing: reads the master weight, writes the bf16 one (4 and 2);
+- zeroing: writes the fp32 gradients, those of other replicas' shards too (4).
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import numpy as np
+
+from kareus.arrays import Array
+from kareus.gpu_model.energy import collective_switching, idle_power_w
+from kareus.gpu_model.gpu import Gpu
+from kareus.gpu_model.model import step_cost
+from kareus.gpu_model.network import placed_collective_s
+from kareus.gpu_model.overlap import slowdowns
+from kareus.graph.interleave import block_segments
+from kareus.graph.recomputation import Recomputation
+from kareus.graph.records import BlockGraph, Direction, Operator, OperatorKind, Scope, Segment
+from kareus.model.config import Model, Parallelism
+from kareus.profile.programs import StageShape, chunk_shapes, outer_segments, sequential_steps
+from kareus.update.collectives import (
+    BF16_BYTES,
+    FP32_BYTES,
+    Placed,
+    exchange_collectives,
+    gather_collectives,
+    norm_collectives,
+    reduction_collectives,
+    shards,
+)
+from kareus.update.directions import update_directions
+from kareus.update.parameters import embedding_parameters, scope_parameters
+from kareus.update.reduction import Slowdown, added_time_s, buckets_of
+
+Costs = Array
+"""Seconds and joules of one GPU at each clock, [2, clocks]."""
+
+
+class UpdateSubject(Protocol):
+    """A slice of a workload that decides what its update costs."""
+
+    @property
+    def model(self) -> Model:
+        """The network."""
+
+    @property
+    def parallelism(self) -> Parallelism:
+        """Its layout, with the layers of each stage."""
+
+    @property
+    def gpu(self) -> Gpu:
+        """The GPU and its node."""
+
+    @property
+    def recomputation(self) -> Recomputation:
+        """What a backward recomputes."""
+
+    @property
+    def split_backward(self) -> bool:
+        """Whether weight gradients are computed after the input gradients."""
+
+    @property
+    def chunks(self) -> int:
+        """Chunks of each stage's layers."""
+
+    @property
+    def default_collective_sm_count(self) -> int:
+        """SMs of collectives that nothing is chosen for."""
+
+
+def update_costs(
+    config: UpdateSubject, graph: BlockGraph, stage: int, backward_s: Sequence[float], clocks_mhz: Array
+) -> dict[Direction, Costs]:
+    """Return what each instruction of a stage's update takes at each clock.
+
+    Args:
+        config: the workload.
+        graph: operator graph of a block, of a whole microbatch.
+        stage: from 0.
+        backward_s: time of the backward of each chunk of the stage, which is taken to run beside the reduction.
+        clocks_mhz: [clocks].
+    """
+    costs: dict[Direction, Costs] = {}
+    for direction in update_directions(config, stage):
+        match direction:
+            case Direction.GRADIENT_REDUCTION:
+                costs[direction] = _reduction(config, graph, stage, backward_s, clocks_mhz)
+            case Direction.EMBEDDING_EXCHANGE:
+                costs[direction] = _exchange(config, clocks_mhz)
+            case _:
+                costs[direction] = np.sum(list(step_costs(config, stage, clocks_mhz).values()), axis=0)
+    return costs
+
+
+def step_costs(config: UpdateSubject, stage: int, clocks_mhz: Array) -> dict[str, Costs]:
+    """Return what the parts of the instruction `update` take: `gradient norm`, `optimizer step`, `weight gathering`."""
+    parallelism, gpu = config.parallelism, config.gpu
+    held = stage_parameters(config, stage)
+    own = -(-held // parallelism.dp) if shards(parallelism) else held
+    norm = [_memory_bound("norm", read=FP32_BYTES * own, written=0)]
+    step = [
+        _memory_bound("clip", read=FP32_BYTES * own, written=FP32_BYTES * own),
+        _memory_bound("adamw", read=4 * FP32_BYTES * own, written=3 * FP32_BYTES * own),
+        _memory_bound("publish", read=FP32_BYTES * own, written=BF16_BYTES * own),
+        _memory_bound("zero", read=0, written=FP32_BYTES * held),
+    ]
+    sums = _collectives(config, norm_collectives(parallelism, gpu, stage), clocks_mhz)
+    gathers = gather_collectives(parallelism, gpu, stage, held)
+    return {
+        "gradient norm": _operators(gpu, norm, clocks_mhz) + sums,
+        "optimizer step": _operators(gpu, step, clocks_mhz),
+        **({"weight gathering": _collectives(config, gathers, clocks_mhz)} if gathers else {}),
+    }
+
+
+def stage_parameters(config: UpdateSubject, stage: int) -> int:
+    """Return the parameters on one GPU of a stage."""
+    parallelism, parts = config.parallelism, scope_parameters(config.model, config.parallelism)
+    return (
+        parallelism.split[stage] * parts[Scope.BLOCK]
+        + (stage == 0) * parts[Scope.EMBEDDING]
+        + (stage == parallelism.pp - 1) * parts[Scope.HEAD]
+    )
+
+
+def _reduction(
+    config: UpdateSubject, graph: BlockGraph, stage: int, backward_s: Sequence[float], clocks_mhz: Array
+) -> Costs:
+    """What the reduction adds to the last backward of the stage, and the energy of all of it."""
+    gpu, parts = config.gpu, scope_parameters(config.model, config.parallelism)
+    buckets = _stage_buckets(config, graph, stage, backward_s)
+    placed = {
+        scope: reduction_collectives(config.parallelism, gpu, stage, parts[scope])
+        for scope in dict.fromkeys(scope for scope, _ in buckets)
+    }
+    times_s = {scope: _times_s(config, own, clocks_mhz) for scope, own in placed.items()}
+    slower = _slowdowns(config, graph, placed, clocks_mhz)
+    whole_s = _window_s(config, backward_s)
+    added_s = np.array(
+        [
+            added_time_s(whole_s, [at_s for _, at_s in buckets], [times_s[scope][n] for scope, _ in buckets], slower[n])
+            for n in range(len(clocks_mhz))
+        ]
+    )
+    moving = [collective_switching(gpu, collective) for scope, _ in buckets for collective, _ in placed[scope]]
+    moving_j = sum(switching.at_j(gpu, clocks_mhz) for switching in moving)
+    return np.array([added_s, moving_j + idle_power_w(gpu, clocks_mhz) * added_s])
+
+
+def _stage_buckets(
+    config: UpdateSubject, graph: BlockGraph, stage: int, backward_s: Sequence[float]
+) -> list[tuple[Scope, float]]:
+    """Buckets of a stage with the times after which they are complete, from when the first of its last backwards began.
+
+    With several chunks the last backwards of the chunks follow each other from the last chunk to the first, and between
+    two of them as many backwards run as there are stages. Where weight gradients are computed apart, none is reduced
+    before the last.
+    """
+    shapes = chunk_shapes(config.parallelism.split, config.chunks)
+    found: list[tuple[Scope, float]] = []
+    before_s = 0.0
+    for chunk in reversed(range(config.chunks)):
+        if chunk < config.chunks - 1:
+            before_s += (config.parallelism.pp - 1) * backward_s[chunk]
+        shape = shapes[stage, chunk]
+        own = buckets_of(graph, shape, _segment_s(config, graph, shape), recomputation=config.recomputation)
+        found += [(scope, before_s + ready * backward_s[chunk]) for scope, ready in own]
+        before_s += backward_s[chunk]
+    return [(scope, before_s) for scope, _ in found] if config.split_backward else found
+
+
+def _window_s(config: UpdateSubject, backward_s: Sequence[float]) -> float:
+    """Time from the beginning of the last backward of a stage's last chunk to the end of that of its first."""
+    return backward_s[-1] + config.parallelism.pp * sum(backward_s[:-1])
+
+
+def _segment_s(config: UpdateSubject, graph: BlockGraph, shape: StageShape) -> dict[Segment, float]:
+    """Seconds of each segment of a sequential backward at the maximum clock."""
+    recomputation, clock_mhz = config.recomputation, np.array([float(config.gpu.maximum_clock_mhz)])
+    segments = dict.fromkeys(
+        (
+            *outer_segments(graph, shape, Direction.BACKWARD),
+            *block_segments(graph, 1, Direction.BACKWARD, recomputation=recomputation),
+        )
+    )
+    steps = sequential_steps(segments, config.default_collective_sm_count)
+    return {
+        segment: float(
+            step_cost(config.gpu, step.operators, step.collective, clock_mhz, step.sm_count, step.launch)[0, 0]
+        )
+        for segment, step in zip(segments, steps, strict=True)
+    }
+
+
+def _slowdowns(
+    config: UpdateSubject, graph: BlockGraph, placed: Mapping[Scope, Sequence[Placed]], clocks_mhz: Array
+) -> list[Slowdown]:
+    """Slowdown of a backward through the blocks and of the last collective of a block's reduction, at each clock."""
+    operators = [operator for segment in graph.backward for operator in segment.operators]
+    collective, placement = placed[Scope.BLOCK][-1]
+    sm_counts = np.full_like(clocks_mhz, config.default_collective_sm_count)
+    alone_s = placed_collective_s(config.gpu, collective, placement, clocks_mhz, sm_counts)
+    factors = slowdowns(config.gpu, operators, (collective, alone_s), clocks_mhz, config.default_collective_sm_count)
+    return [Slowdown(float(backward), float(reduction)) for backward, reduction in zip(*factors, strict=True)]
+
+
+def _exchange(config: UpdateSubject, clocks_mhz: Array) -> Costs:
+    parameters = embedding_parameters(config.model, config.parallelism)
+    own = -(-parameters // config.parallelism.dp) if shards(config.parallelism) else parameters
+    return _collectives(config, exchange_collectives(config.parallelism, config.gpu, own), clocks_mhz)
+
+
+def _operators(gpu: Gpu, operators: Sequence[Operator], clocks_mhz: Array) -> Costs:
+    return step_cost(gpu, operators, None, clocks_mhz, 0, 0)[:2]
+
+
+def _collectives(config: UpdateSubject, placed: Sequence[Placed], clocks_mhz: Array) -> Costs:
+    """Costs of collectives one after the other, with nothing beside them."""
+    total = np.zeros((2, len(clocks_mhz)))
+    for one in placed:
+        time_s = _times_s(config, [one], clocks_mhz)
+        total += np.array([time_s, collective_switching(config.gpu, one[0]).busy_j(config.gpu, clocks_mhz, time_s)])
+    return total
+
+
+def _times_s(config: UpdateSubject, placed: Sequence[Placed], clocks_mhz: Array) -> Array:
+    sm_counts, total_s = np.full_like(clocks_mhz, config.default_collective_sm_count), np.zeros_like(clocks_mhz)
+    for collective, placement in placed:
+        total_s += placed_collective_s(config.gpu, collective, placement, clocks_mhz, sm_counts)
+    return total_s
+
+
+def _memory_bound(name: str, *, read: int, written: int) -> Operator:
+    """An operator over all of a stage's weights; its arithmetic is far below what HBM takes."""
+    return Operator(
+        name=name,
+        kind=OperatorKind.MEMORY,
+        shape=(max(read, written) // FP32_BYTES,),
+        flops=0,
+        bytes_read=read,
+        bytes_written=written,
+        kernels=1,
+    )

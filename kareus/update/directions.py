@@ -1,0 +1,38 @@
+"""Which instructions the update of the weights has on a stage."""
+
+from typing import Protocol
+
+from kareus.graph.records import Direction
+from kareus.model.config import Model, Parallelism
+
+
+class Replicated(Protocol):
+    """A slice of a workload that says how its weights are laid out over GPUs."""
+
+    @property
+    def model(self) -> Model:
+        """The network."""
+
+    @property
+    def parallelism(self) -> Parallelism:
+        """Its layout."""
+
+
+def update_directions(config: Replicated, stage: int) -> tuple[Direction, ...]:
+    """Return the directions of the instructions that end an iteration on `stage`, in order of execution.
+
+    Gradients are reduced where several ranks hold the same weights for other tokens, by data or context parallelism.
+    """
+    parallelism = config.parallelism
+    reduces = parallelism.dp * parallelism.cp > 1
+    return (
+        *(Direction.GRADIENT_REDUCTION,) * reduces,
+        *(Direction.EMBEDDING_EXCHANGE,) * exchanges(config, stage),
+        Direction.UPDATE,
+    )
+
+
+def exchanges(config: Replicated, stage: int) -> bool:
+    """Return whether `stage` holds a copy of tied embeddings that another stage holds, too."""
+    last = config.parallelism.pp - 1
+    return config.model.tie_embeddings and last > 0 and stage in (0, last)

@@ -1,0 +1,88 @@
+"""Gradient reduction beside the last backward: which gradients are complete when, and what their reduction adds.
+
+Weight gradients are reduced in buckets, one for each block, and one each for the head and the embedding, in the order
+in which the last backward completes them. One bucket is reduced at a time, beside the backward for as long as that
+runs; meanwhile both are slower. What that adds to the backward, and what is left to reduce at its end, is the time of
+the instruction `gradient-reduction`.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from kareus.graph.interleave import block_segments
+from kareus.graph.recomputation import Recomputation
+from kareus.graph.records import BlockGraph, Direction, Scope, Segment
+from kareus.profile.programs import StageShape, outer_segments
+
+ROUNDING = 1e-12
+"""Share of the backward by which sums of its parts may differ."""
+
+
+class Bucket(NamedTuple):
+    """Gradients that are reduced at once."""
+
+    scope: Scope
+    """Part of the model whose gradients they are: one block, the embedding or the head."""
+    ready: float
+    """Share of the backward, from 0 to 1, after which they are complete."""
+
+
+class Slowdown(NamedTuple):
+    """Factors by which a backward and a reduction take longer beside each other than alone."""
+
+    backward: float
+    reduction: float
+
+
+def buckets_of(
+    graph: BlockGraph, shape: StageShape, seconds: Mapping[Segment, float], *, recomputation: Recomputation
+) -> tuple[Bucket, ...]:
+    """Return the buckets of a chunk in the order in which its backward completes them.
+
+    A tied embedding that is on the same stage as the head is complete with the embedding's backward.
+
+    Args:
+        graph: operator graph of a block.
+        shape: what of the model the chunk holds.
+        seconds: what each segment of a backward takes; only proportions count.
+        recomputation: what the backward recomputes.
+    """
+    outer = outer_segments(graph, shape, Direction.BACKWARD)
+    blocks = block_segments(graph, shape.layers, Direction.BACKWARD, recomputation=recomputation)
+    head, embedding = ([s for s in outer if s.scope is scope] for scope in (Scope.HEAD, Scope.EMBEDDING))
+    done_s, buckets, passed = sum(seconds[s] for s in head), [], 0
+    if shape.last:
+        buckets.append((Scope.HEAD, done_s))
+    for segment in blocks:
+        done_s += seconds[segment]
+        if segment.direction is Direction.BACKWARD:
+            passed += 1
+            if passed % len(graph.backward) == 0:
+                buckets.append((Scope.BLOCK, done_s))
+    done_s += sum(seconds[s] for s in embedding)
+    if shape.first:
+        buckets.append((Scope.EMBEDDING, done_s))
+    return tuple(Bucket(scope, at_s / done_s) for scope, at_s in buckets)
+
+
+def added_time_s(
+    backward_s: float, ready_s: Sequence[float], reduction_s: Sequence[float], slowdown: Slowdown
+) -> float:
+    """Return the time that reducing buckets adds to the backward that completes them.
+
+    Args:
+        backward_s: of the backward alone.
+        ready_s: time of the backward alone after which each bucket is complete, ascending.
+        reduction_s: time of the reduction of each bucket alone.
+        slowdown: of the two beside each other.
+    """
+    now_s = done_s = 0.0  # `done_s` of the backward is done
+    for at_s, left_s in zip(ready_s, reduction_s, strict=True):
+        if at_s > done_s:  # nothing to reduce until then
+            now_s, done_s = now_s + at_s - done_s, at_s
+        beside_s = min(left_s * slowdown.reduction, max(backward_s - done_s, 0.0) * slowdown.backward)
+        done_s += beside_s / slowdown.backward
+        if backward_s - done_s < ROUNDING * backward_s:
+            done_s = backward_s
+        now_s += beside_s + left_s - beside_s / slowdown.reduction
+    return now_s + backward_s - done_s - backward_s

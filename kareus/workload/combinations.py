@@ -1,0 +1,20 @@
+"""Choices of a configuration that exclude one another, each of which is possible by itself."""
+
+from kareus.errors import RefusedWorkloadError
+from kareus.graph.recomputation import Recomputation
+from kareus.workload.config import Workload
+
+
+def check_combinations(workload: Workload) -> None:
+    """Check that the choices of a workload can be had together.
+
+    Raises:
+        RefusedWorkloadError: two of them cannot; with the reason, and what to change.
+    """
+    parallelism = workload.parallelism
+    if workload.recomputation is Recomputation.FULL and parallelism.cp > 1 and parallelism.tp == 1:
+        raise RefusedWorkloadError(
+            f"recomputation=full: with context parallelism alone (parallelism.cp={parallelism.cp}, tp=1) every segment "
+            "between two collectives spans two blocks, so that a block cannot be recomputed by itself; use "
+            "recomputation=selective or stage."
+        )

@@ -1,0 +1,57 @@
+"""Collectives between nodes: limits worked out by hand."""
+
+import numpy as np
+import pytest
+from helpers.builders import a100, all_reduce
+
+from kareus.gpu_model.laws import collective_time_s
+from kareus.gpu_model.network import Placement, placed_collective_s, placement_of
+
+CLOCK, SMS = np.array([1410.0]), np.array([24.0])
+GPU = a100()
+NIC_BYTES_PER_S = 50e9 / 8 * GPU.coefficients.bus_efficiency
+
+
+def seconds(elements, nodes, per_node, clock=CLOCK):
+    collective = all_reduce(elements, nodes * per_node)
+    return float(placed_collective_s(GPU, collective, Placement(nodes, per_node), clock, SMS)[0])
+
+
+def test_ranks_fill_nodes_one_after_the_other():
+    assert placement_of(range(16), 8) == Placement(2, 8)
+    assert placement_of(range(0, 16, 2), 8) == Placement(2, 4)
+    assert placement_of([0, 8, 16], 8) == Placement(3, 1)
+    assert placement_of([3], 8) == Placement(1, 1)
+    assert placement_of(range(12), 8) == Placement(2, 4)
+
+
+def test_on_one_node_the_law_is_that_of_a_block():
+    collective = all_reduce(10**8, 8)
+    assert seconds(10**8, 1, 8) == collective_time_s(GPU, collective, CLOCK, SMS)[0]
+
+
+def test_one_rank_a_node_has_one_nic():
+    collective = all_reduce(10**9, 4)
+    assert seconds(10**9, 4, 1) == pytest.approx(collective.bus_bytes / NIC_BYTES_PER_S, rel=1e-3)
+
+
+def test_ranks_of_a_node_share_its_traffic_among_their_nics():
+    collective = all_reduce(10**9, 16)
+    assert seconds(10**9, 2, 8) == pytest.approx(collective.bus_bytes / (8 * NIC_BYTES_PER_S), rel=1e-2)
+
+
+def test_nics_are_no_slower_at_a_low_clock():
+    assert seconds(10**9, 4, 1, np.array([900.0])) == seconds(10**9, 4, 1)
+    assert seconds(10**9, 1, 8, np.array([900.0])) > 1.2 * seconds(10**9, 1, 8)
+
+
+def test_small_sums_go_up_and_down_a_tree():
+    """A ring of 128 nodes would take 254 steps of 9.6 us."""
+    base_s = GPU.coefficients.collective_latency_s
+    assert seconds(2, 128, 1) - base_s == pytest.approx(2 * 7 * 5e-6, rel=0.01)
+
+
+def test_more_nodes_never_make_a_collective_faster():
+    for elements in (1, 10**5, 10**9):
+        times_s = [seconds(elements, nodes, 8) for nodes in (1, 2, 4, 8, 16)]
+        assert times_s == sorted(times_s)
