@@ -287,7 +287,9 @@ class GpuCoefficients:
     middle_protocol_bandwidth: float = field(metadata=_of_kernels("share", 1e-3, 1, 1.0))
     """Bandwidth of NCCL's protocol for messages of medium size (LL128), as a share of that for large ones."""
     switch_efficiency: float = field(metadata=_of_kernels("share", 0, 1, 0.0))
-    """Share of link bandwidth at which switches reduce (NVLS); 0 where they do not, or it was not measured."""
+    """Share of link bandwidth at which switches reduce (NVLS); 0 where it was not measured."""
+    switch_latency_s: float = field(metadata=_of_kernels("s", 0, 10, 0.0))
+    """Latency of a reduction in the switches, which is set up for large messages."""
     limiter_s: float = field(metadata=_of_kernels("s", 0, 100, 0.0))
     """Time constant with which the power limit takes hold of work that has just begun."""
 

@@ -91,6 +91,8 @@ class Gpu:
     """Peak bandwidth of HBM, in GB/s."""
     link_gb_per_s: float
     """Bandwidth of one GPU to the others of its node, in one direction."""
+    switches_reduce: bool
+    """Whether the switches of a node can reduce (NVLS, from NVSwitch 3 on)."""
     l2_mib: float
     """Capacity of the L2 cache, as CUDA reports it."""
     fp8_speedup: float

@@ -48,7 +48,7 @@ def ring_time_s(
     ):
         if latency < 1:
             least_s = np.minimum(least_s, latency_s * latency + moving_s / bandwidth)
-    if c.switch_efficiency:
+    if gpu.switches_reduce and c.switch_efficiency:
         least_s = np.where(passes == 2, np.minimum(least_s, _in_switches_s(gpu, message_bytes, group_size)), least_s)  # noqa: PLR2004
     return least_s
 
@@ -57,4 +57,4 @@ def _in_switches_s(gpu: Gpu, message_bytes: Array | float, group_size: Array | i
     """Time of an all-reduce in the switches: a GPU sends its buffer once, and its shard of the sum once more."""
     c = gpu.coefficients
     bytes_per_s = gpu.link_gb_per_s * 1e9 * c.switch_efficiency
-    return c.collective_latency_s + message_bytes * (1 + 1 / group_size) / bytes_per_s
+    return c.switch_latency_s + message_bytes * (1 + 1 / group_size) / bytes_per_s

@@ -69,7 +69,11 @@ def test_small_messages_take_the_protocol_of_low_latency():
 
 def test_switches_reduce_where_that_is_faster():
     """A buffer up and a shard down at link speed, against 14 eighths around a ring; of two GPUs the ring has less."""
-    gpu = with_coefficients(switch_efficiency=0.8, collective_latency_s=0.0)
+    plain = with_coefficients(switch_efficiency=0.8, collective_latency_s=0.0)
+    gpu = dataclasses.replace(plain, switches_reduce=True)
     assert time_s(collective(CollectiveKind.ALL_REDUCE, 8), gpu) == pytest.approx(1.125 * 256 * MIB / (300e9 * 0.8))
     for one in (collective(CollectiveKind.ALL_REDUCE, 2), collective(CollectiveKind.ALL_GATHER, 8)):
-        assert time_s(one, gpu) == time_s(one, with_coefficients(collective_latency_s=0.0))
+        assert time_s(one, gpu) == time_s(one, plain)
+    assert time_s(collective(CollectiveKind.ALL_REDUCE, 8), plain) > 1.1 * time_s(
+        collective(CollectiveKind.ALL_REDUCE, 8), gpu
+    )

@@ -53,6 +53,7 @@ OF_KERNELS = {
     "gemm_tiles": ((128, 128), (128, 256)),
     "attention_tile": (128, 128),
     "libraries": {"vllm": {"attention_s": 1e-5}},
+    "switches_reduce": True,
 }
 
 

@@ -99,7 +99,7 @@ def _fit(stage: FitStage, rows: Kernels, gpu: Gpu, option: str, evaluations: int
     from scipy.optimize import least_squares  # noqa: PLC0415 - only fitting needs it
 
     library = str(rows.libraries[0]) if stage.by_library else None
-    priors = stage.priors
+    priors = stage.priors_of(gpu)
     expected, lower, upper = (np.log([getattr(p, of) for p in priors.values()]) for of in ("value", "lower", "upper"))
     spreads = np.array([p.spread for p in priors.values()])
     start = _start(gpu, library, priors)

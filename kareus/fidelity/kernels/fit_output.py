@@ -52,8 +52,10 @@ def fit_and_write(
 def documented(text: str, files: Mapping[KernelKind, Kernels], gpu: Gpu, notes: Mapping[str, str]) -> str:
     """Return a GPU's configuration with fitted values, those of kernel libraries and errors beside them."""
     shared = [stage for stage in STAGES if stage.kind in files and _has_rows(stage, files)]
-    values = {name: getattr(gpu.coefficients, name) for stage in shared for name in stage.priors}
-    comments = {name: FITTED + _at_bound(stage, name, values[name]) for stage in shared for name in stage.priors}
+    values = {name: getattr(gpu.coefficients, name) for stage in shared for name in stage.priors_of(gpu)}
+    comments = {
+        name: FITTED + _at_bound(stage, name, values[name]) for stage in shared for name in stage.priors_of(gpu)
+    }
     return with_notes(with_libraries(with_values(text, values, comments), gpu.libraries), notes)
 
 

@@ -5,6 +5,10 @@ from dataclasses import dataclass
 
 from kareus.fidelity.kernels.rows import BFLOAT16, FP8, KernelKind, Kernels
 from kareus.gpu_model.declarations import FitData, FitPrior
+from kareus.gpu_model.gpu import Gpu
+
+OF_SWITCHES = frozenset({"switch_efficiency", "switch_latency_s"})
+"""Coefficients of reductions in switches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +21,10 @@ class FitStage:
     priors: Mapping[str, FitPrior]
     by_library: bool
     """Whether every kernel library has its own values; the first of them then tells how efficient the library is."""
+
+    def priors_of(self, gpu: Gpu) -> Mapping[str, FitPrior]:
+        """Return the coefficients that mean something on a GPU."""
+        return {name: p for name, p in self.priors.items() if gpu.switches_reduce or name not in OF_SWITCHES}
 
     def rows(self, kernels: Kernels) -> Kernels:
         """Return the rows of `kernels` that the stage is fitted to."""
@@ -73,6 +81,7 @@ COLLECTIVE_PRIORS = {
     "middle_protocol_latency": _prior(0.4, 0.05, 0.99, 0.7),
     "middle_protocol_bandwidth": _prior(0.6, 0.1, 0.98, 0.4),
     "switch_efficiency": _prior(0.6, 0.2, 1.0, 0.3),
+    "switch_latency_s": _prior(4e-5, 5e-6, 3e-4, 0.7),
 }
 STAGES = (
     FitStage("GEMM bf16", KernelKind.GEMM, BFLOAT16, GEMM_PRIORS, by_library=False),
