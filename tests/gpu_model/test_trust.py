@@ -94,8 +94,8 @@ def test_the_documented_copy_of_a_gpu_has_no_estimate(tmp_path: Path) -> None:
     page = (CONFIG.parent / "docs/howto/gpu.md").read_text()
     (command,) = re.findall(r"^sed .*\\\n.*$", page, re.MULTILINE)
     subprocess.run(["bash", "-c", command], cwd=tmp_path, check=True)
-    gpu = composed("gpu=a100-sxm4-80gb", config=tmp_path / "config")
-    assert (gpu.name, gpu.uncertainty is None) == ("A100-SXM4-80GB", False)
+    gpu = composed("gpu=a800-sxm4-40gb", config=tmp_path / "config")
+    assert (gpu.name, gpu.uncertainty is None) == ("A800-SXM4-40GB", False)
     assert trust(gpu) == NOT_MEASURED
 
 
