@@ -5,7 +5,7 @@ stops at every collective; the caller launches the collective at any time, and r
 Passes run without autograd (`torch.no_grad`): every operator is a function that brings its backward.
 """
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -69,6 +69,8 @@ class _OperatorRecord(NamedTuple):
 _RESIDUAL = Start("residual", memory_bound=True)
 """The addition after the last layer."""
 
+LayerDone = Callable[[int], None]
+
 Tape = list[list[_OperatorRecord]]
 """Records by layer, in the order of forward."""
 
@@ -104,7 +106,9 @@ def forward_pass(
     return stream if update is None else torch.add(stream, update, out=output)
 
 
-def backward_pass(tape: Tape, gradient: Tensor, later: Later | None = None) -> Pass:
+def backward_pass(
+    tape: Tape, gradient: Tensor, later: Later | None = None, layer_done: LayerDone | None = None
+) -> Pass:
     """Run a tape backward, using it up; from the gradient of what left the layers to that of what entered.
 
     Residual stream and update of a layer have one gradient, since nothing but their sum is read.
@@ -113,6 +117,7 @@ def backward_pass(tape: Tape, gradient: Tensor, later: Later | None = None) -> P
         tape: what `forward_pass` recorded.
         gradient: [batch, tokens, hidden].
         later: takes what adds the weight gradients of matrix products, if they are not of this pass.
+        layer_done: called with the number of each layer, from 0, whose weight gradients this pass has added.
     """
     while tape:
         records = tape.pop()
@@ -124,6 +129,8 @@ def backward_pass(tape: Tape, gradient: Tensor, later: Later | None = None) -> P
             yield from _backward(record, gradients, gathering, following, later)
             gathering = following
         gradient = gradients[STREAM]
+        if layer_done is not None:
+            layer_done(len(tape))
     return gradient
 
 
@@ -133,11 +140,12 @@ def recomputed_pass(
     table: RotaryTable,
     gradient: Tensor,
     later: Later | None = None,
+    layer_done: LayerDone | None = None,
 ) -> Pass:
     """Run layers forward again from what entered them, recording, then backward, as `backward_pass` does."""
     tape: Tape = []
     yield from forward_pass(layers, hidden, table, tape)
-    return (yield from backward_pass(tape, gradient, later))
+    return (yield from backward_pass(tape, gradient, later, layer_done))
 
 
 def _forward(

@@ -29,7 +29,8 @@ from kareus.runtime.stage_model import StageModel
 from kareus.training.checkpoint import Checkpoint, RankCheckpoints, save
 from kareus.training.checkpoint_files import Holdings, holdings
 from kareus.training.data.batches import DataPosition
-from kareus.training.gradients import sum_tied_gradient, sum_weight_gradients, weight_gradients
+from kareus.training.gradient_reduction import GradientReduction
+from kareus.training.gradients import weight_gradients
 from kareus.training.job import TrainingJob
 from kareus.training.optimizer import Optimizer, whole_norm
 from kareus.training.optimizer_sharding import ALIGNMENT, OptimizerSharding
@@ -73,6 +74,7 @@ class Replica:
         )
         self.stage = make_stage(workload, dtype, self.coordinate.stage, self.groups.mesh)
         self.sharding = OptimizerSharding(self.stage, self.groups.optimizer_shards)
+        self.reduction = GradientReduction(self.stage, self.sharding, self.groups)
         self.optimizer = Optimizer(self.sharding, OptimizerSettings(largest_norm=largest_norm))
 
     def step(self, iteration: int) -> None:
@@ -83,10 +85,9 @@ class Replica:
             own = dataclasses.replace(self.coordinate, tp=0) if alike else self.coordinate
             generator = torch.Generator().manual_seed(hash((iteration, number, *dataclasses.astuple(own))))
             gradient.add_(torch.rand(gradient.shape, generator=generator))  # positive, so that sums do not cancel
-        sum_weight_gradients(self.stage, Mesh(), self.groups.data)
+        self.reduction.finish()
         if self.groups.tied_embeddings is not None:
-            sum_tied_gradient(self.stage.tied_gradient, self.groups)
-        self.sharding.reduce_scatter_gradients()
+            self.reduction.exchange()
         counts_head = not (model.tie_embeddings and self.workload.parallelism.pp > 1)
         self.optimizer.step(whole_norm(self.sharding, model, self.groups, counts_head=counts_head), RATE)
 
