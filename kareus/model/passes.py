@@ -16,7 +16,7 @@ from kareus.model.block import OUTPUT, STREAM, SUM, TABLE, UPDATE
 from kareus.model.communication import Boundary, Communicator, Handle, Tensors, launch
 from kareus.model.functions import Context, Later, weight_gradients_put_off
 from kareus.model.layers import RotaryTable
-from kareus.model.steps import LayerStep, Start, as_tuple
+from kareus.model.steps import LAYERS, LayerStep, Start, as_tuple
 
 
 class CollectiveCall:
@@ -64,35 +64,133 @@ class _OperatorRecord(NamedTuple):
     """This rank's shards of gathered inputs, to be gathered again."""
     gathered: list[Tensor]
     """List in which the operator's backward finds them."""
+    inputs: Tensors
+    """Local inputs of an operator that runs again in backward; else nothing, since its context has what it needs."""
+    forgotten: Tensor | None
+    """Stands in the context for an input that was not kept: that of an operator whose input is computed again."""
 
 
 _RESIDUAL = Start("residual", memory_bound=True)
 """The addition after the last layer."""
 
-LayerDone = Callable[[int], None]
-
+Layers = Sequence[Sequence[LayerStep]]
+"""Steps of each layer, in order."""
 Tape = list[list[_OperatorRecord]]
 """Records by layer, in the order of forward."""
+BlockDone = Callable[[int], None]
+"""Called with the number of each block, from 0, whose weight gradients a backward pass has added."""
 
 
 def forward_pass(
-    layers: Sequence[Sequence[LayerStep]],
+    layers: Layers,
     hidden: Tensor,
     table: RotaryTable,
     tape: Tape | None = None,
     output: Tensor | None = None,
+    entered: list[Tensors] | None = None,
 ) -> Pass:
-    """Run layers forward, [batch, tokens, hidden] to the same; record them if there is a tape.
+    """Run layers forward, [batch, tokens, hidden] to the same.
 
     Args:
         layers: steps of each.
         hidden: enters them.
         table: angles of the tokens.
-        tape: takes what backward needs.
+        tape: takes what backward needs, if it is kept.
         output: memory for the result; None takes new memory.
+        entered: takes the residual stream that every block begins with, if blocks are recomputed by `blockwise_pass`.
     """
+    stream, update = yield from _through(layers, hidden, table, tape, entered)
+    yield _RESIDUAL
+    return torch.add(stream, update, out=output)
+
+
+def backward_pass(
+    tape: Tape, gradient: Tensor, later: Later | None = None, block_done: BlockDone | None = None
+) -> Pass:
+    """Run a tape backward, using it up; from the gradient of what left the layers to that of what entered.
+
+    Args:
+        tape: what `forward_pass` recorded.
+        gradient: [batch, tokens, hidden].
+        later: takes what adds the weight gradients of matrix products, if they are not of this pass.
+        block_done: told of every block; the tape then has whole ones.
+    """
+    while tape:
+        gradients = _gradients_of_layer(gradient)
+        yield from _unwound(tape.pop(), gradients, later)
+        gradient = gradients[STREAM]
+        if block_done is not None and len(tape) % LAYERS == 0:
+            block_done(len(tape) // LAYERS)
+    return gradient
+
+
+def recomputed_pass(
+    layers: Layers,
+    hidden: Tensor,
+    table: RotaryTable,
+    gradient: Tensor,
+    later: Later | None = None,
+    block_done: BlockDone | None = None,
+) -> Pass:
+    """Run layers forward again from what entered them, recording, then backward, as `backward_pass` does."""
+    tape: Tape = []
+    yield from forward_pass(layers, hidden, table, tape)
+    return (yield from backward_pass(tape, gradient, later, block_done))
+
+
+def blockwise_pass(
+    layers: Layers,
+    entered: list[Tensors],
+    table: RotaryTable,
+    gradient: Tensor,
+    later: Later | None = None,
+    block_done: BlockDone | None = None,
+) -> Pass:
+    """Run each block forward again and then backward, the last block first.
+
+    The norm that a block begins with is the last of its operators to run backward, after a collective; it waits until
+    the block before has run forward, as in the operator graph, where it begins the segment after the collective.
+
+    Args:
+        layers: steps of each layer.
+        entered: what `forward_pass` took, each one tensor, or several that are joined along the batch; used up.
+        table: angles of the tokens.
+        gradient: [batch, tokens, hidden], of what left the layers.
+        later: as in `backward_pass`, likewise the next.
+        block_done: see `later`.
+    """
+    norm: list[_OperatorRecord] = []
+    gradients = {STREAM: gradient}
+    while entered:
+        tape: Tape = []
+        parts = entered.pop()
+        hidden = parts[0] if len(parts) == 1 else torch.cat(parts)
+        first = LAYERS * len(entered)
+        yield from _through(layers[first : first + LAYERS], hidden, table, tape)
+        if norm:
+            yield from _unwound(norm, gradients, later)
+            if block_done is not None:
+                block_done(len(entered) + 1)
+        attention, *above = tape
+        gradients = _gradients_of_layer((yield from backward_pass(above, gradients[STREAM], later)))
+        norm, others = attention[:1], attention[1:]
+        yield from _unwound(others, gradients, later)
+    yield from _unwound(norm, gradients, later)
+    if block_done is not None:
+        block_done(0)
+    return gradients[STREAM]
+
+
+def _through(
+    layers: Layers,
+    hidden: Tensor,
+    table: RotaryTable,
+    tape: Tape | None = None,
+    entered: list[Tensors] | None = None,
+) -> Generator[PassEvent, None, tuple[Tensor, Tensor]]:
+    """Run layers forward; returns the residual stream and the update that has yet to be added to it."""
     stream, update = hidden, None
-    for steps in layers:
+    for number, steps in enumerate(layers):
         values: dict[str, Any] = {STREAM: stream, UPDATE: update, TABLE: table}
         records: list[_OperatorRecord] = []
         for step in steps:
@@ -102,50 +200,29 @@ def forward_pass(
         stream, update = values[SUM], values[OUTPUT]
         if tape is not None:
             tape.append(records)
-    yield _RESIDUAL
-    return stream if update is None else torch.add(stream, update, out=output)
+        if entered is not None and number % LAYERS == 0:
+            entered.append((stream,))
+    assert update is not None, "there is a layer"
+    return stream, update
 
 
-def backward_pass(
-    tape: Tape, gradient: Tensor, later: Later | None = None, layer_done: LayerDone | None = None
-) -> Pass:
-    """Run a tape backward, using it up; from the gradient of what left the layers to that of what entered.
-
-    Residual stream and update of a layer have one gradient, since nothing but their sum is read.
-
-    Args:
-        tape: what `forward_pass` recorded.
-        gradient: [batch, tokens, hidden].
-        later: takes what adds the weight gradients of matrix products, if they are not of this pass.
-        layer_done: called with the number of each layer, from 0, whose weight gradients this pass has added.
-    """
-    while tape:
-        records = tape.pop()
-        gradients = {SUM: gradient, OUTPUT: gradient}
-        gathering: CollectiveCall | None = None
-        while records:
-            record = records.pop()
-            following = _regathering(records[-1]) if records else None
-            yield from _backward(record, gradients, gathering, following, later)
-            gathering = following
-        gradient = gradients[STREAM]
-        if layer_done is not None:
-            layer_done(len(tape))
-    return gradient
+def _gradients_of_layer(gradient: Tensor) -> dict[str, Tensor]:
+    """Gradients that a layer's backward begins with: nothing but the sum of residual stream and update is read."""
+    return {SUM: gradient, OUTPUT: gradient}
 
 
-def recomputed_pass(
-    layers: Sequence[Sequence[LayerStep]],
-    hidden: Tensor,
-    table: RotaryTable,
-    gradient: Tensor,
-    later: Later | None = None,
-    layer_done: LayerDone | None = None,
-) -> Pass:
-    """Run layers forward again from what entered them, recording, then backward, as `backward_pass` does."""
-    tape: Tape = []
-    yield from forward_pass(layers, hidden, table, tape)
-    return (yield from backward_pass(tape, gradient, later, layer_done))
+def _unwound(
+    records: list[_OperatorRecord], gradients: dict[str, Tensor], later: Later | None
+) -> Generator[PassEvent, None, None]:
+    """Run records of one layer backward, using them up; gradients by name are taken from `gradients` and added to."""
+    gathering: CollectiveCall | None = None
+    while records:
+        record = records.pop()
+        below = records[-1] if records else None
+        following = _regathering(below) if below else None
+        again = below if below is not None and below.step.again is not None else None
+        yield from _backward(record, gradients, gathering, following, again, later)
+        gathering = None if again else following
 
 
 def _forward(
@@ -154,9 +231,10 @@ def _forward(
     operator = step.operator
     inputs = [values[name] for name in step.reads]
     shards: Tensors = ()
+    local = tuple(inputs)
     before, after = operator.before, operator.after
     if before is not None and before.forward is not None:
-        shards = tuple(inputs[before.first :])
+        local, shards = local[: before.first], local[before.first :]
         inputs[before.first :] = yield from _exchanged(before, before.forward, shards)
     yield step.forward
     context, gathered = Context(), list[Tensor]()
@@ -164,10 +242,44 @@ def _forward(
         inputs.append(lambda: tuple(gathered))
     outputs = as_tuple(operator.function.forward(context, *operator.arguments(*inputs)))
     if records is not None:
-        records.append(_OperatorRecord(step, context, shards, gathered))
+        forgotten = None
+        if step.again is not None:
+            context.saved_tensors = ()
+        elif records and records[-1].step.again is not None:
+            forgotten = _forget(context, local[0])
+        records.append(_OperatorRecord(step, context, shards, gathered, local if step.again else (), forgotten))
     if after is not None and after.forward is not None:
         outputs = yield from _exchanged(after, after.forward, outputs)
     values.update(zip(step.writes, outputs, strict=True))
+
+
+def _forget(context: Context, tensor: Tensor) -> Tensor:
+    """Replace `tensor` in what a context keeps by one of its shape without memory, and return that."""
+    stand_in = tensor.new_empty(1).expand(tensor.shape)
+    context.saved_tensors = tuple(stand_in if saved is tensor else saved for saved in context.saved_tensors)
+    return stand_in
+
+
+def _again(
+    record: _OperatorRecord, forgotten: Tensor, gathering: CollectiveCall | None
+) -> Generator[PassEvent, None, None]:
+    """Run the operator of `record` forward again, for its own backward and for that which lacks its output.
+
+    Args:
+        record: of the operator.
+        forgotten: gets the memory of the output.
+        gathering: gathers inputs that were not kept, if there are any.
+    """
+    step = record.step
+    assert step.again is not None
+    inputs: list[Any] = list(record.inputs)
+    if gathering is not None:
+        yield gathering
+        record.gathered.extend(gathering.wait())
+        inputs += [*record.gathered, lambda: tuple(record.gathered)]
+    yield step.again
+    (output,) = as_tuple(step.operator.function.forward(record.context, *step.operator.arguments(*inputs)))
+    forgotten.data = output
 
 
 def _regathering(record: _OperatorRecord) -> CollectiveCall | None:
@@ -183,6 +295,7 @@ def _backward(
     gradients: dict[str, Tensor],
     gathering: CollectiveCall | None,
     following: CollectiveCall | None,
+    again: _OperatorRecord | None,
     later: Later | None,
 ) -> Generator[PassEvent, None, None]:
     """Run one operator backward.
@@ -192,6 +305,7 @@ def _backward(
         gradients: by name of the value; taken from and added to.
         gathering: gathers inputs that were not kept, if there are any.
         following: does so for the operator that is next in backward.
+        again: of that operator, if it first runs forward again, since this one reads its output.
         later: see `backward_pass`.
     """
     step = record.step
@@ -206,10 +320,13 @@ def _backward(
     if before is not None and before.backward is not None:
         passing = [g.contiguous() for g in leaving[before.first :]]
         exchange = CollectiveCall(before.backward, before.communicator, passing)
+    if again is not None:
+        assert record.forgotten is not None
+        yield from _again(again, record.forgotten, following)
     if later is not None:
         later += own
     elif step.weight_gradient is not None:
-        upcoming = exchange or following
+        upcoming = exchange or (None if again else following)
         if upcoming is not None:
             yield Ready(upcoming)
         yield step.weight_gradient

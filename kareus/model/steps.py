@@ -3,9 +3,13 @@
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+from kareus.graph.recomputation import AGAIN_SUFFIX, Recomputation
 from kareus.model.block import OUTPUT, SUM, TABLE, Block, Layer, Wire
 from kareus.model.communication import Tensors
-from kareus.model.layers import Linear, OperatorModule
+from kareus.model.layers import CausalAttention, Linear, OperatorModule
+
+LAYERS = 2
+"""Layers of a block."""
 
 
 class Start(NamedTuple):
@@ -30,11 +34,15 @@ class LayerStep(NamedTuple):
     """Weight gradient of a matrix product, which is an operator of its own."""
     finished: tuple[str, ...]
     """Names of values that are read for the last time."""
+    again: Start | None
+    """Where it runs again in backward, right before what reads its output, which is not kept; else None."""
 
 
-def steps_of(blocks: Iterable[Block]) -> tuple[tuple[LayerStep, ...], ...]:
-    """Return the steps of every layer of `blocks`."""
-    return tuple(_steps(layer) for block in blocks for layer in (block.attention, block.mlp))
+def steps_of(
+    blocks: Iterable[Block], recomputation: Recomputation = Recomputation.NONE
+) -> tuple[tuple[LayerStep, ...], ...]:
+    """Return the steps of every layer of `blocks`, `LAYERS` for each, attention's first."""
+    return tuple(_steps(layer, recomputation) for block in blocks for layer in (block.attention, block.mlp))
 
 
 def as_tuple(outputs: Any) -> Tensors:
@@ -42,13 +50,16 @@ def as_tuple(outputs: Any) -> Tensors:
     return outputs if isinstance(outputs, tuple) else (outputs,)
 
 
-def _steps(layer: Layer) -> tuple[LayerStep, ...]:
+def _steps(layer: Layer, recomputation: Recomputation) -> tuple[LayerStep, ...]:
     later = {SUM, OUTPUT, TABLE}
     steps = []
     for wire in reversed(layer.wires):
         finished = tuple(name for name in wire.reads if name not in later)
         has_gradient = tuple(name for name in wire.reads if name != TABLE)
-        steps.append(LayerStep(wire.operator, wire.reads, wire.writes, has_gradient, *_starts(wire), finished))
+        again = None
+        if recomputation is Recomputation.SELECTIVE and isinstance(wire.operator, CausalAttention):
+            again = Start(f"{wire.name}{AGAIN_SUFFIX}", memory_bound=False)
+        steps.append(LayerStep(wire.operator, wire.reads, wire.writes, has_gradient, *_starts(wire), finished, again))
         later.update(wire.reads)
     return tuple(reversed(steps))
 

@@ -1,6 +1,6 @@
 """Iteration frontiers of several workloads or fleets side by side."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import altair as alt
 import polars as pl
@@ -20,14 +20,24 @@ TIPS: tuple[Tip, ...] = (
 )
 
 
-def frontier_panels(name: str, title: str, table: str, iterations: Mapping[str, pl.DataFrame]) -> Figure:
-    """Return a panel for each table of iteration frontiers, by the name of the panel."""
+def frontier_panels(
+    name: str, title: str, table: str, iterations: Mapping[str, pl.DataFrame], *, keys: Sequence[str] = ()
+) -> Figure:
+    """Return a panel for each table of iteration frontiers, by the name of the panel.
+
+    Args:
+        name: of the figure.
+        title: of the figure.
+        table: that holds its numbers.
+        iterations: tables of iteration frontiers, by panel.
+        keys: columns that name a plan, where a click on its point shows it.
+    """
     energies = [max(rows["energy_j"]) for rows in iterations.values()]
     factor, unit = common_scale(energies, "J")
     rows = pl.concat(
         with_reductions(own, own)
         .sort("time_s", maintain_order=True)
-        .select(pl.lit(panel).alias("panel"), "method", "time_s", (pl.col("energy_j") / factor).alias("energy"),
+        .select(*keys, pl.lit(panel).alias("panel"), "method", "time_s", (pl.col("energy_j") / factor).alias("energy"),
                 *(name for name, _, _ in TIPS[4:]))
         for panel, own in iterations.items()
     )  # fmt: skip
@@ -48,7 +58,7 @@ def frontier_panels(name: str, title: str, table: str, iterations: Mapping[str, 
         strokeWidth=alt.condition(f"datum.method === '{OURS}'", alt.value(2.6), alt.value(1.4)),
     )
     points = (
-        base.mark_point(filled=True, size=26)
+        base.mark_point(filled=True, size=26, cursor="pointer" if keys else "default")
         .encode(shape=encodings["shape"], tooltip=tooltip(TIPS))
         .properties(name=f"{name}_points")
         .add_params(selection)

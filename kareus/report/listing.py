@@ -69,8 +69,7 @@ def run(arguments: argparse.Namespace) -> None:
         raise ConfigError(f"--newest {arguments.newest}: must be 1 or more.")
     listed = _filtered(_listed(results), arguments)
     if not arguments.json and (results / "report/summary.txt").is_file():
-        for line in _summary(results, listed[0]):
-            logger.info("%s", line)
+        logger.info("%s", "\n".join(_summary(results, listed[0])))
         return
     if arguments.json:
         for one in listed:

@@ -1,6 +1,7 @@
 """What the fastest plans of a campaign or of fleets save, in one sentence."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from kareus.plans.answer import BASELINE
@@ -17,6 +18,14 @@ class Compared(Protocol):
     @property
     def energy_reduction_percent(self) -> float | None:
         """Energy that it saves."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reductions:
+    """What a plan saves, in percent."""
+
+    time_reduction_percent: float | None
+    energy_reduction_percent: float | None
 
 
 def savings_words(plans: Sequence[Compared], what: str) -> str:

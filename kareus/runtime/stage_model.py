@@ -13,12 +13,12 @@ from kareus.errors import EngineError
 from kareus.graph.recomputation import Recomputation
 from kareus.graph.records import BlockGraph, Direction
 from kareus.model.block import Block
-from kareus.model.communication import Mesh
+from kareus.model.communication import Mesh, Tensors
 from kareus.model.config import Model
 from kareus.model.ends import Embedding, Head
 from kareus.model.functions import Later, apply, weight_gradients_put_off
 from kareus.model.layers import rotary_table
-from kareus.model.passes import LayerDone, Pass, Tape, backward_pass, forward_pass, recomputed_pass
+from kareus.model.passes import BlockDone, Pass, Tape, backward_pass, blockwise_pass, forward_pass, recomputed_pass
 from kareus.model.shards import Shard
 from kareus.model.steps import steps_of
 from kareus.profile.programs import StageShape
@@ -38,7 +38,9 @@ class Held(NamedTuple):
     hidden: Tensor
     """What entered the blocks."""
     tapes: list[Tape] | None
-    """Of its nanobatches, or of itself; None where backward recomputes."""
+    """Of its nanobatches, or of itself; None where backward recomputes its blocks."""
+    entered: list[list[Tensors]]
+    """By nanobatch, what entered each block; empty unless backward recomputes block by block."""
 
 
 class StageModel(nn.Module):
@@ -76,8 +78,6 @@ class StageModel(nn.Module):
             graph: operator graph of a block, which schedules refer to; None if all are sequential.
             default_sm_count: SMs of collectives that no schedule decides; None leaves them to the library.
         """
-        if recomputation in (Recomputation.SELECTIVE, Recomputation.FULL):
-            raise EngineError(f"recomputation={recomputation}: is planned, not run; use none or stage.")
         super().__init__()
         self.embedding = Embedding(shard, mesh, dtype) if shape.first else None
         self.blocks = nn.ModuleList(Block(model, shard, mesh, dtype) for _ in range(shape.layers))
@@ -90,7 +90,7 @@ class StageModel(nn.Module):
         self.recomputation = recomputation
         self._graph = graph
         self._default_sm_count = default_sm_count
-        self._steps = steps_of(block for block in self.blocks if isinstance(block, Block))
+        self._steps = steps_of((block for block in self.blocks if isinstance(block, Block)), recomputation)
         self._later: Later | None = None
         self.gradients_ready: GradientsReady | None = None
         """Called during a backward with the head and with every block whose weight gradients it has completed."""
@@ -124,58 +124,70 @@ class StageModel(nn.Module):
     def run_forward(self, hidden: Tensor, schedule: MicrobatchSchedule, *, record: bool) -> tuple[Tensor, Held]:
         """Run the blocks forward, outside of autograd.
 
-        Without recomputation the nanobatches of backward are those that forward recorded: if either of the two
-        instructions splits the microbatch, both do, and a sequential one runs its nanobatches one after the other.
+        Where blocks are not recomputed, the nanobatches of backward are those that forward recorded: if either of the
+        two instructions splits the microbatch, both do, and a sequential one runs its nanobatches one after the other.
         """
-        keeps_tapes = record and self.recomputation is not Recomputation.STAGE
+        keeps_tapes = record and not self.recomputation.repeats_blocks
         splits = schedule.forward.splits or (keeps_tapes and schedule.backward.splits)
         parts = _parts(hidden, splits=splits)
         tapes: list[Tape] | None = [[] for _ in parts] if keeps_tapes else None
+        keeps_inputs = record and self.recomputation is Recomputation.FULL
+        entered: list[list[Tensors]] = [[] for _ in parts] if keeps_inputs else []
         output = torch.empty_like(hidden)
         passes = [
-            forward_pass(self._steps, part, (self.cosine, self.sine), tapes[n] if tapes is not None else None, written)
+            forward_pass(
+                self._steps,
+                part,
+                (self.cosine, self.sine),
+                tapes[n] if tapes is not None else None,
+                written,
+                entered[n] if keeps_inputs else None,
+            )
             for n, (part, written) in enumerate(zip(parts, _parts(output, splits=splits), strict=True))
         ]
         self._run(passes, Direction.FORWARD, schedule.forward)
-        return output, Held(schedule.backward, hidden.detach(), tapes)
+        return output, Held(schedule.backward, hidden.detach(), tapes, entered)
 
     def run_backward(self, held: Held, gradient: Tensor) -> Tensor:
         """Run the blocks backward, from and to gradients of hidden states; recompute where nothing was recorded."""
         if self.gradients_ready is not None and self.head is not None:
             self.gradients_ready(self.head)
-        if held.tapes is None:
-            parts = _parts(held.hidden, splits=held.schedule.splits)
-            gradients = torch.split(gradient, [len(part) for part in parts])
-            done_with = self._counting(len(parts))
-            passes = [
-                recomputed_pass(self._steps, part, (self.cosine, self.sine), own, self._later, done_with)
-                for part, own in zip(parts, gradients, strict=True)
-            ]
-        else:
-            gradients = torch.split(gradient, [len(part) for part in _parts(held.hidden, splits=len(held.tapes) > 1)])
-            done_with = self._counting(len(held.tapes))
+        splits = held.schedule.splits if held.tapes is None else len(held.tapes) > 1
+        gradients, table = _parts(gradient, splits=splits), (self.cosine, self.sine)
+        done_with = self._counting(len(gradients))
+        if held.tapes is not None:
             passes = [
                 backward_pass(tape, own, self._later, done_with)
                 for tape, own in zip(held.tapes, gradients, strict=True)
+            ]
+        elif held.entered:
+            regrouped = _regrouped(held.entered, len(gradients))
+            passes = [
+                blockwise_pass(self._steps, entered, table, own, self._later, done_with)
+                for entered, own in zip(regrouped, gradients, strict=True)
+            ]
+        else:
+            passes = [
+                recomputed_pass(self._steps, part, table, own, self._later, done_with)
+                for part, own in zip(_parts(held.hidden, splits=splits), gradients, strict=True)
             ]
         direction = Direction.BACKWARD if self._later is None else Direction.INPUT_GRADIENT
         done = self._run(passes, direction, held.schedule)
         return done[0] if len(done) == 1 else torch.cat(done)
 
-    def _counting(self, passes: int) -> LayerDone | None:
+    def _counting(self, passes: int) -> BlockDone | None:
         """Return what tells of every block that all `passes` through it have added their weight gradients."""
         ready = self.gradients_ready
         if ready is None:
             return None
-        layers = len(self._steps) // max(len(self.blocks), 1)
         through: Counter[int] = Counter()
 
-        def layer_done(layer: int) -> None:
-            through[layer] += 1
-            if layer % layers == 0 and through[layer] == passes:
-                ready(self.blocks[layer // layers])
+        def block_done(block: int) -> None:
+            through[block] += 1
+            if through[block] == passes:
+                ready(self.blocks[block])
 
-        return layer_done
+        return block_done
 
     @contextmanager
     def input_gradients_only(self) -> Iterator[Later]:
@@ -234,6 +246,16 @@ class _Blocks(Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         held, ctx.held = ctx.held, None
         return ctx.stage.run_backward(held, gradient), None, None
+
+
+def _regrouped(entered: list[list[Tensors]], parts: int) -> list[list[Tensors]]:
+    """What entered each block, by as many nanobatches as backward has instead of those of forward."""
+    if len(entered) == parts:
+        return entered
+    if parts == 1:
+        return [[tuple(t for (t,) in block) for block in zip(*entered, strict=True)]]
+    split = [_parts(hidden, splits=True) for ((hidden,),) in zip(*entered, strict=True)]
+    return [[(block[part],) for block in split] for part in range(parts)]
 
 
 def _parts(hidden: Tensor, *, splits: bool) -> tuple[Tensor, ...]:

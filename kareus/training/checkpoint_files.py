@@ -1,11 +1,13 @@
 """Files of checkpoints: their paths, the JSON file of a rank, and checks of both.
 
-A checkpoint is a folder `iteration-<n>` with two files of each rank: tensors (`rank-<n>.safetensors`), and a sealed
-JSON file with everything else and the hash of the tensors' file. Nothing here imports torch, so that files can be
-checked where there is none.
+A checkpoint is a folder `iteration-<n>` with two files of each rank that wrote it: tensors (`rank-<n>.safetensors`),
+and a sealed JSON file with everything else and the hash of the tensors' file. Another number of ranks may read it: each
+then checks the files of every so many-th rank. Nothing here imports torch, so that files can be checked where there is
+none.
 """
 
 import re
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +19,7 @@ from kareus.artifacts.seals import KEY, sealed, unsealed
 from kareus.errors import ArtifactError, ConfigError, KareusError
 from kareus.training.data.batches import DataPosition
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 HEADER = ".json"
 TENSORS = ".safetensors"
 _PREFIX = "iteration-"
@@ -27,15 +29,16 @@ _UNSEALED = (1, 2)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Header:
-    """Header of a rank's JSON file."""
+    """Content of a rank's JSON file."""
 
     schema_version: int
     run: str
     """Identity of the start of the training that wrote it."""
     subject: str
-    """Hash of what is trained and how it is sharded."""
+    """Hash of what is trained, however it is laid out over ranks."""
     rank: int
     ranks: int
+    """Number of ranks that wrote the checkpoint."""
     iteration: int
     """Number of iterations done."""
     sha256: str
@@ -65,34 +68,37 @@ def iterations_in(folder: Path) -> list[int]:
     return sorted({int(name) for name in names if name.isascii() and name.isdecimal()})
 
 
-def is_complete(folder: Path, iteration: int, ranks: int) -> bool:
-    """Return whether all ranks have written their JSON file, the last thing that each writes."""
-    return all(header_file(folder, iteration, rank).exists() for rank in range(ranks))
+def is_complete(folder: Path, iteration: int) -> bool:
+    """Return whether all ranks of one start have written their JSON file, the last thing that each writes."""
+    try:
+        first = read_header(header_file(folder, iteration, 0))
+        return all(read_header(header_file(folder, iteration, rank)).run == first.run for rank in range(first.ranks))
+    except ArtifactError:
+        return False
 
 
-def write_header(path: Path, header: Header, state: Any) -> None:
-    """Write the JSON file of a rank; `state` is plain data."""
-    write_json(path, sealed({"header": to_plain(header), "state": state}))
+def write_header(path: Path, header: Header) -> None:
+    """Write the JSON file of a rank."""
+    write_json(path, sealed({"header": to_plain(header)}))
 
 
-def read_header(path: Path) -> tuple[Header, Any]:
-    """Read the JSON file of a rank: its header and its state.
+def read_header(path: Path) -> Header:
+    """Read the JSON file of a rank.
 
     Raises:
         OldCheckpointError: the file is of another version of Kareus.
         ArtifactError: the file cannot be read, was changed after it was written, or was moved here from elsewhere.
     """
     try:
-        document = _document(path)
-        header, state = from_plain(Header, document.get("header")), document["state"]
-    except (ConfigError, KeyError) as error:
+        header = from_plain(Header, _document(path).get("header"))
+    except ConfigError as error:
         raise ArtifactError(f"{path}: not a whole file of a checkpoint ({error}).") from error
     if path != header_file(path.parents[1], header.iteration, header.rank):
         raise ArtifactError(
             f"{path}: was written as rank {header.rank} of iteration {header.iteration}; files of checkpoints cannot "
             "be exchanged or renamed."
         )
-    return header, state
+    return header
 
 
 def check_tensors(path: Path, sha256: str) -> None:
@@ -115,7 +121,7 @@ def damage(path: Path) -> str | None:
     Files of another version are not known to be damaged.
     """
     try:
-        header, _ = read_header(path.with_suffix(HEADER))
+        header = read_header(path.with_suffix(HEADER))
         if path.suffix == TENSORS:
             check_tensors(path, header.sha256)
     except OldCheckpointError:
@@ -131,48 +137,59 @@ class OldCheckpointError(ArtifactError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holdings:
-    """Checkpoint files of one rank."""
+    """Checkpoint files that one rank has checked."""
 
-    runs: dict[int, str]
-    """Start of the training that wrote the JSON file, by iteration; only of undamaged files."""
+    headers: tuple[Header, ...]
+    """Of the undamaged JSON files."""
     damaged: dict[int, str]
-    """Damage of the JSON file, by iteration."""
+    """Damage of a JSON file, by iteration."""
     unfinished: tuple[int, ...]
-    """Iterations of which it has tensors and no JSON file."""
+    """Iterations of which there are tensors of a rank and no JSON file."""
 
 
 def holdings(folder: Path, rank: int, ranks: int, subject: str) -> Holdings:
-    """Return what `rank` has in `folder`; tensors are not read.
+    """Return what `rank` finds of its share of the files in `folder`; tensors are not read.
+
+    Its share is its own files, where as many ranks wrote the checkpoint; else those of every `ranks`-th rank.
 
     Raises:
-        ArtifactError: the last checkpoint is of another training or version, or was made by another number of ranks.
+        ArtifactError: the last checkpoint is of another training or version.
     """
-    runs: dict[int, str] = {}
+    headers: list[Header] = []
     damaged: dict[int, str] = {}
     unfinished: list[int] = []
     for iteration in reversed(iterations_in(folder)):
-        path = header_file(folder, iteration, rank)
-        if not path.exists():
-            if tensors_file(folder, iteration, rank).exists():
+        for writer in (n for n in _writers_in(folder, iteration) if n % ranks == rank):
+            path = header_file(folder, iteration, writer)
+            if not path.exists():
                 unfinished.append(iteration)
-            continue
-        try:
-            header, _ = read_header(path)
-        except OldCheckpointError:
-            raise
-        except ArtifactError as error:
-            damaged[iteration] = str(error)
-            continue
-        if not runs:
-            _check_training(folder, header, ranks, subject)
-        runs[iteration] = header.run
-    return Holdings(runs=runs, damaged=damaged, unfinished=tuple(unfinished))
+                continue
+            try:
+                header = read_header(path)
+            except OldCheckpointError:
+                raise
+            except ArtifactError as error:
+                damaged[iteration] = str(error)
+                continue
+            if not headers:
+                _check_training(folder, header, subject)
+            headers.append(header)
+    return Holdings(headers=tuple(headers), damaged=damaged, unfinished=tuple(unfinished))
 
 
-def agreed(of_ranks: Sequence[Holdings]) -> list[int]:
-    """Return the iterations of which every rank has a file of the same start of the training, the last one first."""
-    shared = set.intersection(*(set(own.runs) for own in of_ranks))
-    return sorted((i for i in shared if len({own.runs[i] for own in of_ranks}) == 1), reverse=True)
+def agreed(of_ranks: Sequence[Holdings]) -> list[Header]:
+    """Return rank 0's header of every checkpoint of which all files of one start are there, the last one first."""
+    by_start: dict[tuple[int, str], dict[int, Header]] = defaultdict(dict)
+    for header in (header for each in of_ranks for header in each.headers):
+        by_start[header.iteration, header.run][header.rank] = header
+    complete = [found[0] for found in by_start.values() if 0 in found and len(found) == found[0].ranks]
+    return sorted(complete, key=lambda header: header.iteration, reverse=True)
+
+
+def _writers_in(folder: Path, iteration: int) -> list[int]:
+    """Return the ranks that have files in a checkpoint, whole or not, in ascending order."""
+    files = tensors_file(folder, iteration, 0).parent.glob("rank-*")
+    return sorted({int(path.stem.removeprefix("rank-")) for path in files if is_checkpoint_file(path)})
 
 
 def _document(path: Path) -> dict[str, Any]:
@@ -196,14 +213,8 @@ def _version(content: Any) -> int | None:
     return version if isinstance(version, int) else None
 
 
-def _check_training(folder: Path, header: Header, ranks: int, subject: str) -> None:
-    if header.ranks != ranks:
-        raise ArtifactError(
-            f"{folder}: was written by {header.ranks} ranks, this run has {ranks}; use as many, or begin in a new "
-            "folder."
-        )
+def _check_training(folder: Path, header: Header, subject: str) -> None:
     if header.subject != subject:
         raise ArtifactError(
-            f"{folder}: holds checkpoints of another model, parallelism, chunks of its stages, sequence length or "
-            "seed; begin in a new folder."
+            f"{folder}: holds checkpoints of another model, sequence length or seed; begin in a new folder."
         )

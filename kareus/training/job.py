@@ -15,6 +15,8 @@ from kareus.plans.check_stage import read_checked_plan, workload_folder
 from kareus.plans.document import Plan
 from kareus.profile.programs import Execution
 from kareus.runtime.schedules import Schedules, planned_schedules
+from kareus.testbed.config import CudaCollectives
+from kareus.training.settings import DEFAULT_COMMUNICATOR
 from kareus.workload.config import Workload
 
 UNPLANNED = "none"
@@ -40,14 +42,20 @@ class TrainingJob:
         """Selector of the plan."""
         return self.plan.selector if self.plan else UNPLANNED
 
+    @property
+    def communicator(self) -> str:
+        """Library that the plan's collectives were measured with, whose SM counts are its own; NCCL elsewhere."""
+        cuda = self.workload.testbed.cuda
+        measured = cuda is not None and cuda.collectives is CudaCollectives.MSCCLPP
+        return "mscclpp" if self.plan is not None and measured else DEFAULT_COMMUNICATOR
+
     def schedules(self, stage: int) -> Schedules:
         """Return the schedules of a stage's microbatches; empty if all are sequential."""
         return planned_schedules(self.plan, stage) if self.plan else {}
 
     def checkpoint_subject(self, seed: int) -> str:
-        """Return a hash of what checkpoints must agree on: shapes of weights and the seed, but not the plan."""
-        w = self.workload
-        return content_hash((w.model, w.parallelism, w.chunks, w.sequence_length, seed))
+        """Return a hash of what checkpoints must agree on: the model and its data, but neither layout nor plan."""
+        return content_hash((self.workload.model, self.workload.sequence_length, seed))
 
 
 def planned_job(path: Path, folder: Path | None) -> TrainingJob:

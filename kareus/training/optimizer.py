@@ -1,21 +1,22 @@
-"""AdamW over fp32 copies of the weights that this rank optimizes, with gradients from the runtime's fp32 buffers."""
-
-from collections.abc import Mapping
-from typing import Any
+"""AdamW on fp32 copies of the weights that this rank optimizes; it reads gradients from the runtime's fp32 buffers."""
 
 import torch
 from torch import Tensor, nn
 
-from kareus.errors import ArtifactError
 from kareus.launch.process_groups import ProcessGroups
+from kareus.model.communication import Communicator
 from kareus.model.config import Model
 from kareus.model.weights import pieces
+from kareus.training.checkpoint import StateSlice
 from kareus.training.clipping import clip, gradient_norm
 from kareus.training.optimizer_sharding import OptimizerSharding, WeightShard
 from kareus.training.settings import OptimizerSettings
+from kareus.training.weight_slices import held_boxes
 
 FUSED = ("cpu", "cuda")
 """Types of devices that have a fused kernel for AdamW."""
+MOMENTS = ("exp_avg", "exp_avg_sq")
+"""Names that PyTorch gives the moments of AdamW."""
 _MATRIX = 2
 """Number of dimensions of the weights that decay."""
 
@@ -50,7 +51,7 @@ class Optimizer:
         for group in self._adamw.param_groups:
             group["lr"] = learning_rate
         self._adamw.step()
-        self._publish()
+        self.publish()
         self._sharding.zero_gradients()
 
     def is_finite(self) -> bool:
@@ -62,30 +63,46 @@ class Optimizer:
         """Return this rank's shard of each weight, in fp32, [elements], by name."""
         return {name: master.detach() for name, master in self._masters.items()}
 
-    def state(self) -> Mapping[str, Any]:
-        """Return the state of AdamW."""
-        state: Mapping[str, Any] = self._adamw.state_dict()
-        return state
+    def states(self) -> dict[str, dict[str, Tensor]]:
+        """Return this rank's shard of the weights and of both moments, fp32, [elements], by state and by weight.
 
-    def load(self, weights: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
-        """Go on from what `weights` and `state` returned; every rank calls this.
-
-        Raises:
-            ArtifactError: the weights have other names or sizes than those of this rank.
+        There are no moments before the first step.
         """
-        own = {name: master.shape for name, master in self._masters.items()}
-        if own != {name: weight.shape for name, weight in weights.items()}:
-            raise ArtifactError(
-                "checkpoint: has weights of other names or sizes than this rank; begin in a new folder, or resume with "
-                "the version of Kareus that wrote it."
-            )
-        for name, master in self._masters.items():
-            master.data.copy_(weights[name])
-        self._publish()
-        self._adamw.load_state_dict(dict(state))
+        states = {"weight": self.weights()}
+        for moment in MOMENTS:
+            own = {name: self._adamw.state[master].get(moment) for name, master in self._masters.items()}
+            states[moment] = {name: tensor for name, tensor in own.items() if tensor is not None}
+        return states
 
-    def _publish(self) -> None:
-        """Copy the updated weights into the model on all replicas."""
+    def slices(self, model: Model, group: Communicator | None) -> dict[StateSlice, Tensor]:
+        """Return views of this rank's states, by what they are of the whole model's.
+
+        Args:
+            model: the architecture.
+            group: the tensor-parallel group.
+        """
+        states = self.states()
+        return {
+            StateSlice(state, held.name, held.box): own[shard.name][held.start :][: held.box.elements].view(
+                held.box.sizes
+            )
+            for shard in self._sharding.shards
+            for held in held_boxes(model, shard.name, shard.start, shard.weight.numel(), group)
+            for state, own in states.items()
+        }
+
+    def resume(self, steps: int) -> None:
+        """Make the moments as they are after a number of steps, for the caller to fill; `publish` comes next."""
+        settings = self._adamw.state_dict()
+        masters = [master for group in self._adamw.param_groups for master in group["params"]]
+        settings["state"] = {
+            number: {"step": torch.tensor(float(steps))} | {moment: torch.zeros_like(master) for moment in MOMENTS}
+            for number, master in enumerate(masters)
+        }
+        self._adamw.load_state_dict(settings)
+
+    def publish(self) -> None:
+        """Copy the updated weights into the model on all replicas; every rank calls this."""
         for shard in self._sharding.shards:
             shard.weight.copy_(self._masters[shard.name].detach())  # onto itself where the model is in fp32
         self._sharding.all_gather_weights()

@@ -32,6 +32,8 @@ class WeightShard(NamedTuple):
     name: str
     shape: torch.Size
     """Shape of the whole weight."""
+    start: int
+    """Place of the first of the elements in the flattened weight."""
     weight: Tensor
     """View of the weights that the model computes with, [elements]."""
     gradient: Tensor
@@ -52,7 +54,7 @@ class OptimizerSharding:
     """Flat buffers of a stage's weights and gradients, and this rank's shards of them."""
 
     def __init__(self, stage: nn.Module, group: dist.ProcessGroup | None) -> None:
-        """Make the weights of `stage` and their gradients views of flat buffers; gradients begin at zero.
+        """Make the weights of `stage` and their gradients views of flat buffers; gradients are set to zero.
 
         Args:
             stage: its weights are of one dtype and on one device.
@@ -109,7 +111,9 @@ class OptimizerSharding:
             self._weights[place].copy_(weight.detach().flatten())
             weight.data, gradient.data = self._weights[place].view(shape), self._gradients[place].view(shape)
             cut = _overlap(place, own)
-            self.shards.append(WeightShard(name, shape, self._weights[cut], self._gradients[cut]))
+            self.shards.append(
+                WeightShard(name, shape, cut.start - place.start, self._weights[cut], self._gradients[cut])
+            )
             start = place.stop
 
 

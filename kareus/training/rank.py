@@ -1,4 +1,4 @@
-"""One rank of a training, from the rendezvous with the others to the last checkpoint."""
+"""One rank of a training: it joins the process group, runs all iterations, and writes the last checkpoint."""
 
 import contextlib
 import os
@@ -29,18 +29,20 @@ from kareus.training.data.samples import FileSamples, Samples, SyntheticSamples
 from kareus.training.data.text import tokenised
 from kareus.training.data.tokens import open_tokens
 from kareus.training.job import TrainingJob
-from kareus.training.recorder import IterationRecorder, identity
+from kareus.training.recorder import IterationRecorder, identity, recorded_in
 from kareus.training.settings import TrainingSettings
 from kareus.training.setup import RankSetup, boundary_shapes, stage_place, training_seed
 from kareus.training.trainer import Trainer
 
 
-def train(read_job: Callable[[], tuple[TrainingJob, TrainingSettings]], communicator: str, patience: Patience) -> None:
+def train(
+    read_job: Callable[[], tuple[TrainingJob, TrainingSettings]], communicator: str | None, patience: Patience
+) -> None:
     """Train as one rank; all ranks call this with the same arguments.
 
     Args:
         read_job: reads what is trained and how. It is called once ranks are watched, so that its error is printed once.
-        communicator: a `Library`.
+        communicator: a `Library`; None takes the one of the job.
         patience: timeouts of ranks.
 
     Raises:
@@ -52,9 +54,10 @@ def train(read_job: Callable[[], tuple[TrainingJob, TrainingSettings]], communic
             watched(found.store, found.rank, found.world_size, "kareus train", patience) as monitor,
             _one_line_out_of_memory(found.rank),
         ):
-            library, rendezvous = Library(communicator), found.for_start(monitor.run)
-            device = select_device(library)
+            rendezvous = found.for_start(monitor.run)
             job, settings = read_job()
+            library = Library(communicator or job.communicator)
+            device = select_device(library)
             coordinate = coordinate_of(rendezvous.rank, job.workload.parallelism, rendezvous.world_size)
             groups = init_process_groups(rendezvous, coordinate, device, library, job.workload)
             if rendezvous.rank == 0:
@@ -121,7 +124,7 @@ def _recorder(job: TrainingJob, settings: TrainingSettings, rank: int, gpu: Devi
         seed=training_seed(job, settings),
         subject=subject_of(job.workload),
     )
-    return IterationRecorder(settings.output / f"rank-{rank:05d}.parquet", provenance)
+    return IterationRecorder(recorded_in(settings.output, rank), provenance)
 
 
 def _checkpoints(job: TrainingJob, settings: TrainingSettings, rendezvous: Rendezvous, run: str) -> RankCheckpoints:

@@ -1,13 +1,13 @@
 """One rank's measurements of every iteration, as the table that reports read."""
 
 import platform
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from kareus.artifacts.provenance import Provenance, TestbedIdentity
-from kareus.artifacts.tables import read_table, write_table
+from kareus.artifacts.tables import read_provenance, read_table, write_table
 from kareus.device.controller import ClockChange
 from kareus.device.protocol import Device
 from kareus.training.tables import ITERATIONS
@@ -30,6 +30,20 @@ class IterationRecorder:
         """Write all rows."""
         if self.rows:
             write_table(self.path, ITERATIONS.frame(self.rows), ITERATIONS, self.provenance)
+
+
+def recorded_in(output: Path, rank: int) -> Path:
+    """Return the path of a rank's table in the output folder of a training."""
+    return output / f"rank-{rank:05d}.parquet"
+
+
+def forget_iterations(output: Path, ranks: Iterable[int], iteration: int) -> None:
+    """Remove the rows from `iteration` on of ranks that no longer take part: others run these iterations again."""
+    for path in (recorded_in(output, rank) for rank in ranks):
+        if path.exists():
+            former = IterationRecorder(path, read_provenance(path, ITERATIONS))
+            former.resume(iteration)
+            former.write()
 
 
 def identity(device: Device | None) -> TestbedIdentity:

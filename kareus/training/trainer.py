@@ -17,13 +17,15 @@ from kareus.model.weights import load_weights
 from kareus.plans.throughput import throughput
 from kareus.training import checkpoint
 from kareus.training.checkpoint import Checkpoint
+from kareus.training.checkpoint_files import Header
+from kareus.training.checkpoint_writer import CheckpointWriter
 from kareus.training.data.batches import Batches, DataShare
 from kareus.training.exporting import check_exportable, export_weights
 from kareus.training.gradient_reduction import GradientReduction
 from kareus.training.metrics import EventFiles
 from kareus.training.optimizer import Optimizer, whole_norm
 from kareus.training.optimizer_sharding import OptimizerSharding
-from kareus.training.recorder import clock_rows
+from kareus.training.recorder import clock_rows, forget_iterations
 from kareus.training.setup import RankSetup, make_chunks, make_pipeline
 from kareus.update.directions import update_directions
 from kareus.workload.model_flops import tokens_per_iteration
@@ -98,7 +100,12 @@ class Trainer:
         planned = workload.iteration.include_update
         self._planned = update_directions(workload, setup.coordinate.stage) if planned else ()
         self._optimizer = Optimizer(self._sharding, settings.optimizer)
+        self._writer = CheckpointWriter(setup.checkpoints)
         self.iteration = 0
+        self._saved = 0
+        """Iterations of the last checkpoint that is known to be complete."""
+        self._begun = 0
+        """Iterations of the last checkpoint that was begun."""
         self._batches = Batches(setup.samples, self._data_share)
         if found is not None:
             self._resume(found)
@@ -114,17 +121,17 @@ class Trainer:
             KareusError: reading data, setting clocks or writing files failed.
         """
         settings = self._setup.settings
-        saved = self.iteration
         try:
             while self.iteration < settings.iterations:
-                measured = self._iterate(saved)
+                self._writer.check()
+                measured = self._iterate()
                 self._record(measured)
                 self._report(measured)
                 self.iteration += 1
                 due = settings.checkpoint_every and self.iteration % settings.checkpoint_every == 0
                 if due or self.iteration == settings.iterations:
-                    self._save(saved)
-                    saved = self.iteration
+                    self._save()
+            self._complete_checkpoint()
         finally:
             self._setup.recorder.write()
             if self._events is not None:
@@ -133,8 +140,8 @@ class Trainer:
             self._setup.monitor.progress("the export")
             export_weights(self.stage, self._setup, settings.export)
 
-    def _iterate(self, saved: int) -> _Measured:
-        """Train one iteration; `saved` is the number of iterations of the last checkpoint.
+    def _iterate(self) -> _Measured:
+        """Train one iteration.
 
         Raises:
             EngineError: the loss or the gradient's norm is not finite; weights are as before the iteration.
@@ -148,7 +155,7 @@ class Trainer:
         (mean_loss,) = sum_over_ranks(self._own_loss(loss))
         pipeline = self._read().since(start)
         if not math.isfinite(mean_loss):
-            raise EngineError(f"iteration {self.iteration}: the loss is {mean_loss}; {_remedy(saved)}")
+            raise EngineError(f"iteration {self.iteration}: the loss is {mean_loss}; {self._remedy()}")
         # what of the gradient sums is left, and the optimizer's step
         setup.monitor.progress(f"the optimizer's step of iteration {self.iteration}")
         self._announce(Direction.GRADIENT_REDUCTION)
@@ -161,7 +168,7 @@ class Trainer:
         self._announce(Direction.UPDATE)
         norm = whole_norm(self._sharding, setup.job.workload.model, groups, counts_head=self._counts_head)
         if not torch.isfinite(norm):
-            raise EngineError(f"gradient: its norm is {norm.item()} in iteration {self.iteration}; {_remedy(saved)}")
+            raise EngineError(f"gradient: its norm is {norm.item()} in iteration {self.iteration}; {self._remedy()}")
         rate = setup.settings.learning_rate.at(self.iteration)
         self._optimizer.step(norm, rate)
         synchronize(setup.device)
@@ -246,35 +253,56 @@ class Trainer:
             }
             self._events.add(self.iteration, scalars)
 
-    def _save(self, saved: int) -> None:
-        """Write a checkpoint; every rank calls this.
+    def _save(self) -> None:
+        """Begin to write a checkpoint, once the one before is complete; every rank calls this.
 
         Raises:
             EngineError: weights or moments of a rank are not finite. No training could go on from them.
+            KareusError: the checkpoint before could not be written.
         """
         setup = self._setup
         setup.monitor.progress(f"the checkpoint of iteration {self.iteration}")
-        (ranks_without,) = sum_over_ranks(float(not self._optimizer.is_finite()))
-        if ranks_without:
+        unusable, writing = sum_over_ranks(float(not self._optimizer.is_finite()), float(self._writer.is_busy))
+        if unusable:
             raise EngineError(
                 f"iteration {self.iteration - 1}: weights or their moments are infinite or not a number, no checkpoint "
-                f"is written; {_remedy(saved)}"
+                f"is written; {self._remedy()}"
             )
+        if writing and setup.rendezvous.rank == 0:
+            logger.warning(
+                "the checkpoint of iteration %d waits, since that of iteration %d is still being written; raise "
+                "--checkpoint-every, or write to a faster disk.",
+                self.iteration,
+                self._begun,
+            )
+        self._complete_checkpoint()
         setup.recorder.write()
         if self._events is not None:
             self._events.flush()
         state = Checkpoint(
             iteration=self.iteration,
-            model=self._optimizer.weights(),
-            optimizer=self._optimizer.state(),
+            tensors=self._optimizer.slices(setup.job.workload.model, setup.groups.mesh.tp),
             random=checkpoint.random_state(),
             data=self._batches.position,
         )
-        checkpoint.save(setup.checkpoints, state)
+        self._writer.start(state)
+        self._begun = self.iteration
+
+    def _complete_checkpoint(self) -> None:
+        """Wait until all ranks have written the last checkpoint that was begun; every rank calls this.
+
+        Raises:
+            KareusError: it could not be written.
+        """
+        if self._begun == self._saved:
+            return
+        setup = self._setup
+        self._writer.wait()
         sum_over_ranks(0.0)  # all have written theirs
+        self._saved = self._begun
         setup.monitor.keep()
         if setup.rendezvous.rank == 0:
-            checkpoint.prune(setup.checkpoints, self.iteration, setup.settings.keep)
+            checkpoint.prune(setup.checkpoints, self._saved, setup.settings.keep)
 
     def _begin(self) -> None:
         """Draw or read the first weights."""
@@ -284,20 +312,25 @@ class Trainer:
         else:
             load_weights(self.stage, model, self._setup.settings.weights, 0, tp)
 
-    def _resume(self, state: Checkpoint) -> None:
-        """Go on from a checkpoint."""
-        iteration = state.iteration
-        self._optimizer.load(state.model, state.optimizer)
-        checkpoint.restore_random_state(state.random)
-        self._batches = Batches(self._setup.samples, self._data_share, state.data)
-        self._setup.recorder.resume(iteration)
-        self.iteration = iteration
-        self._setup.monitor.keep()
-        if self._setup.rendezvous.rank == 0:
-            logger.info("resumed after iteration %d of %s", iteration, self._setup.checkpoints.folder)
+    def _resume(self, found: Header) -> None:
+        """Go on from a checkpoint, which any number of ranks may have written."""
+        setup = self._setup
+        self._optimizer.resume(steps=found.iteration)
+        targets = self._optimizer.slices(setup.job.workload.model, setup.groups.mesh.tp)
+        random = checkpoint.load(setup.checkpoints, found, targets)
+        self._optimizer.publish()
+        checkpoint.restore_random_state(random)
+        self._batches = Batches(setup.samples, self._data_share, found.data)
+        setup.recorder.resume(found.iteration)
+        self.iteration = self._begun = self._saved = found.iteration
+        setup.monitor.keep()
+        if setup.rendezvous.rank == 0:
+            ranks = range(setup.rendezvous.world_size, found.ranks)
+            forget_iterations(setup.settings.output, ranks, found.iteration)
+            logger.info("resumed after iteration %d of %s", found.iteration, setup.checkpoints.folder)
 
-
-def _remedy(saved: int) -> str:
-    """Return how to go on from the checkpoint after `saved` iterations."""
-    start = f"it goes on after iteration {saved}" if saved else "there is no checkpoint yet"
-    return f"lower --learning-rate, --weight-decay or --clip and start it again ({start})."
+    def _remedy(self) -> str:
+        """Return how to go on from the last checkpoint, once it is complete; every rank calls this."""
+        self._complete_checkpoint()
+        start = f"it goes on after iteration {self._saved}" if self._saved else "there is no checkpoint yet"
+        return f"lower --learning-rate, --weight-decay or --clip and start it again ({start})."

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from helpers.builders import a100, protocol, search, simulated, small_model, space
+from helpers.worlds import start_ranks
 from kareus.artifacts.configuration import to_yaml
 from kareus.artifacts.files import write_text
 from kareus.artifacts.provenance import Provenance, TestbedIdentity
@@ -19,6 +20,7 @@ from kareus.cli import main
 from kareus.frontier.tables import MICROBATCH
 from kareus.graph.recomputation import Recomputation
 from kareus.graph.records import UPDATING, Direction, instruction_directions
+from kareus.launch.processes import free_port
 from kareus.model.config import Parallelism, Sharding
 from kareus.partition.config import subject_of
 from kareus.partition.names import instruction_partitions
@@ -122,6 +124,17 @@ def here(*arguments: object) -> int:
         return main(["train", *map(str, arguments), "--communicator", "gloo"])
     finally:
         torch.set_num_threads(threads)
+
+
+def train_in_ranks(ranks: int, *arguments: object) -> None:
+    """`kareus train` of several ranks in forked processes, which need not import PyTorch."""
+    start_ranks(_train_as_rank, (ranks, free_port(), tuple(map(str, arguments))), ranks)
+
+
+def _train_as_rank(rank: int, ranks: int, port: int, arguments: tuple[str, ...]) -> None:
+    variables = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "MASTER_ADDR": "localhost", "MASTER_PORT": port}
+    os.environ |= {name: str(value) for name, value in variables.items()}
+    assert here(*arguments) == 0
 
 
 def command(*arguments: object) -> list[str]:

@@ -3,8 +3,9 @@
 import re
 from pathlib import Path
 
+import polars as pl
 import pytest
-from helpers.browser import DARK, needs_chromium, probe
+from helpers.browser import DARK, LIGHT, needs_chromium, probe
 from helpers.pages import Blocks
 from helpers.report_tables import FRONTIERS, SIMULATED, STATIC_W
 
@@ -12,7 +13,9 @@ from kareus.artifacts.provenance import Provenance
 from kareus.artifacts.tables import write_table
 from kareus.cli import main
 from kareus.emulate.tables import FLEET, HOURS, POWER_CAPS, STRAGGLERS
+from kareus.pipeline.config import PipelineSchedule
 from kareus.plans.units import scaled
+from kareus.report.fleet.clocks import fleet_clocks
 from kareus.report.fleet.inputs import FleetInputs
 from kareus.report.fleet.summary import fleet_sections
 from kareus.report.sheets import DASH
@@ -125,10 +128,10 @@ def test_the_summary_says_what_scenarios_give(page):
     """Units scale to values, and caps say of what they are."""
     _, text = page
     assert lines(text, "\nFleets")[0] == ["64 GPUs", "large", "32", "4", "500 ms", "hidden"]
-    assert lines(text, "Stragglers")[0] == ["64 GPUs", "kareus", "1.1x", "3.300", "400 kJ", "300 kJ", "25.0 %", DASH]
+    assert lines(text, "Stragglers")[0] == ["64 GPUs", "kareus", "1.1x", "3.300 s", "400 kJ", "300 kJ", "25.0 %", DASH]
     assert lines(text, "Power caps")[:2] == [
         ["64 GPUs", "sequential", "100 kW", "1.56 kW", DASH, DASH, DASH],
-        ["64 GPUs", "kareus", "100 kW", "1.56 kW", "100 kW", "4.000", DASH],
+        ["64 GPUs", "kareus", "100 kW", "1.56 kW", "100 kW", "4.000 s", DASH],
     ]
     assert lines(text, "Hours")[0] == ["64 GPUs", "kareus", "price_per_kwh", "4", "2", "50.0 %", DASH]
     assert max(map(len, text.splitlines())) <= 100
@@ -178,7 +181,7 @@ def test_fleets_are_listed_where_nothing_else_was_planned(tmp_path, caplog):
 def test_fleets_are_named_by_what_they_are(page):
     html, _ = page
     blocks = Blocks(html)
-    assert "".join(blocks.texts["h1"]) == "Fleets of 64, 32 GPUs, emulated"
+    assert "".join(blocks.texts["h1"]) == "tiny: fleets of 64 and 32 GPUs, emulated"
     assert "The fastest plans of kareus for 2 fleets: 25 % less time and 30 % less energy" in "".join(
         blocks.texts["strong"]
     )
@@ -198,3 +201,42 @@ def test_the_page_draws_every_fleet(page, tmp_path):
     assert seen["lines"] == [2 * 3, 2 * 2]
     assert not re.search(r"NaN|Infinity|undefined", seen["html"])
     assert seen["overflow"] <= 0
+
+
+CLICK = """
+const selected = () => one("#selected").innerText;
+const seen = { first: selected() };
+const isLast = ({ __data__: { datum } }) => datum.fleet === "small" && datum.method === "kareus" && datum.plan === 1;
+clickOn(all('[data-figure="fleet"] path[aria-roledescription="point"]').find(isLast));
+seen.clicked = selected();
+one('[data-table="fleet"] summary').click();
+await soon(() => one('[data-table="fleet"] table'));
+one('[data-table="fleet"] tbody button').click();
+seen.shown = one("#selected h3").textContent;
+return seen;
+"""
+
+
+@needs_chromium
+def test_a_click_shows_a_plan_of_a_fleet(page, tmp_path):
+    seen = probe(tmp_path, page[0], CLICK, LIGHT, "--window-size=1280,900")
+    assert seen["first"].startswith("kareus, 64 GPUs, 3.000 s")
+    assert "25 % less time and 30 % less energy than sequential" in seen["first"]
+    assert seen["clicked"].startswith("kareus, 32 GPUs, ")
+    assert "num_microbatches=8" in seen["clicked"]
+    assert seen["shown"].startswith("kareus, 64 GPUs, ")
+
+
+def test_stages_have_their_mean_clocks(tmp_path):
+    """One forward of 1 s at 1,000 MHz and one of 3 s at 1,400 MHz: 1,300 MHz on average."""
+    rows = [
+        {"stage": 0, "direction": direction, "point": point, "time_s": time_s, "frequency_mhz": mhz}
+        for direction, point, time_s, mhz in (
+            ("forward", 0, 1.0, 1000),
+            ("forward", 1, 3.0, 1400),
+            ("backward", 0, 2.0, 900),
+        )
+    ]
+    microbatch = pl.DataFrame(rows).with_columns(method=pl.lit("kareus"), chunk=pl.lit(0))
+    fleet = pl.DataFrame({"method": ["kareus"], "num_microbatches": [2], "points": [[0, 0, 1, 0]]})
+    assert list(fleet_clocks(fleet, microbatch, PipelineSchedule("1f1b"), 1)) == [[[1300, 900, 8.0]]]

@@ -15,12 +15,12 @@ from kareus.graph.interleave import block_segments, interleave, partition_of
 from kareus.graph.recomputation import Recomputation
 from kareus.graph.records import BlockGraph, Collective, Direction, Operator, OperatorKind
 from kareus.model.block import Block
-from kareus.model.communication import Mesh
+from kareus.model.communication import Mesh, Tensors
 from kareus.model.communicators.loopback import LoopbackCommunicator
 from kareus.model.config import Model
 from kareus.model.functions import Later
 from kareus.model.layers import rotary_table
-from kareus.model.passes import Pass, Tape, backward_pass, forward_pass, recomputed_pass
+from kareus.model.passes import Pass, Tape, backward_pass, blockwise_pass, forward_pass, recomputed_pass
 from kareus.model.shards import shard_of
 from kareus.model.steps import Start, steps_of
 from kareus.partition.detect import detect_partitions
@@ -83,12 +83,14 @@ def noted(running: Pass, nanobatch: int, lines: list[Launched | Ran]) -> Pass:
             lines.append(Ran(nanobatch, event.name, event.memory_bound))
 
 
-def small_stage(model: Model, tp: int, cp: int) -> tuple[Any, Tensor, Any, list[Launched | Ran]]:
+def small_stage(
+    model: Model, tp: int, cp: int, recomputation: Recomputation = Recomputation.NONE
+) -> tuple[Any, Tensor, Any, list[Launched | Ran]]:
     """Steps of some blocks, what enters them, their rotary table, and the journal of their communicators."""
     lines: list[Launched | Ran] = []
     mesh = Mesh(tp=Journal("tp", lines) if tp > 1 else None, cp=Journal("cp", lines) if cp > 1 else None)
     shard = shard_of(model, degrees(tp, cp), TOKENS)
-    steps = steps_of([Block(model, shard, mesh, torch.float32) for _ in range(LAYERS)])
+    steps = steps_of([Block(model, shard, mesh, torch.float32) for _ in range(LAYERS)], recomputation)
     hidden = torch.randn(3, shard.tokens, shard.hidden_size)
     return steps, hidden, rotary_table(model, shard.tokens, mesh.cp), lines
 
@@ -103,11 +105,15 @@ def journal(
     *,
     recomputation: Recomputation,
 ) -> list[Launched | Ran]:
-    steps, whole, table, lines = small_stage(model, tp, cp)
+    steps, whole, table, lines = small_stage(model, tp, cp, recomputation)
     hidden = whole.split([2, 1])
     later: Later | None = [] if direction is Direction.INPUT_GRADIENT else None
     tapes: list[Tape] = [[], []]
-    forward = [forward_pass(steps, h, table, tape) for h, tape in zip(hidden, tapes, strict=True)]
+    entered: list[list[Tensors]] = [[], []]
+    forward = [
+        forward_pass(steps, h, table, tape, None, inputs)
+        for h, tape, inputs in zip(hidden, tapes, entered, strict=True)
+    ]
 
     def turns(direction: Direction, schedule: Schedule, *, recomputation: Recomputation) -> Any:
         return turns_of(schedule, graph, LAYERS, direction, recomputation=recomputation, default_sm_count=LAST)
@@ -119,7 +125,11 @@ def journal(
     else:
         default = turns(Direction.FORWARD, Schedule(Execution.NANOBATCHING), recomputation=Recomputation.NONE)
         run_staggered(forward, default, LAST)
-        passes = [backward_pass(tape, torch.randn_like(h), later) for tape, h in zip(tapes, hidden, strict=True)]
+        gradients = [torch.randn_like(h) for h in hidden]
+        if recomputation is Recomputation.FULL:
+            passes = [blockwise_pass(steps, own, table, g, later) for own, g in zip(entered, gradients, strict=True)]
+        else:
+            passes = [backward_pass(tape, g, later) for tape, g in zip(tapes, gradients, strict=True)]
     lines.clear()
     with torch.no_grad():
         passes = [noted(running, n, lines) for n, running in enumerate(passes)]
@@ -171,7 +181,7 @@ def launched(collective: Collective, sm_count: int) -> Launched:
     return Launched(str(collective.kind), collective.fused, sm_count)
 
 
-@pytest.mark.parametrize("recomputation", list(Recomputation), ids=["kept", "recomputed"])
+@pytest.mark.parametrize("recomputation", list(Recomputation))
 @pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize(("model", "tp", "cp"), [(LLAMA, 2, 1), (QWEN, 2, 2)], ids=["tp", "cp+tp"])
 def test_engine_multiplicities_and_gpu_model_agree(
@@ -179,7 +189,7 @@ def test_engine_multiplicities_and_gpu_model_agree(
 ) -> None:
     graph = graph_of(model, degrees(tp, cp))
     kinds = detect_partitions(graph, recomputation=recomputation, split_backward=direction is Direction.INPUT_GRADIENT)
-    draw = random.Random(f"{tp} {cp} {direction} {recomputation is Recomputation.STAGE}")
+    draw = random.Random(f"{tp} {cp} {direction} {recomputation}")
     choices = {
         p.name: Choice(partition=p.name, sm_count=n + 1, launch=draw.choice(p.operators).name)
         for n, p in enumerate(kinds)

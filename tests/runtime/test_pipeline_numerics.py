@@ -244,7 +244,11 @@ def test_two_ranks_compute_loss_and_gradients_of_one(tmp_path: Path) -> None:
         case(pp=2, model=TIED, recomputation=Recomputation.NONE),
         case(pp=2, microbatch_size=3, recomputation=Recomputation.NONE),
         case(pp=2, pipeline=GPIPE, num_microbatches=2),
-        case(pp=2, num_microbatches=1),
+        case(pp=2, num_microbatches=1, recomputation=Recomputation.FULL),
+        case(pp=2, microbatch_size=3, recomputation=Recomputation.SELECTIVE),
+        case(pp=2, model=FOUR_LAYERS, recomputation=Recomputation.FULL, **INTERLEAVED),
+        case(pp=2, pipeline=ZERO_BUBBLE, model=TIED, recomputation=Recomputation.SELECTIVE),
+        case(pp=2, pipeline=ZERO_BUBBLE, microbatch_size=3, model=FOUR_LAYERS, recomputation=Recomputation.FULL),
         case(pp=2, model=FOUR_LAYERS, **INTERLEAVED),
         case(pp=2, model=TIED_LAYERS, recomputation=Recomputation.NONE, **INTERLEAVED),
         case(pp=2, pipeline=ZERO_BUBBLE, microbatch_size=3),
@@ -252,7 +256,10 @@ def test_two_ranks_compute_loss_and_gradients_of_one(tmp_path: Path) -> None:
         case(dp=2, microbatch_size=3),
         case(dp=2, recomputation=Recomputation.NONE),
         case(tp=2),
+        case(tp=2, microbatch_size=3, recomputation=Recomputation.FULL),
+        case(tp=2, model=QWEN, recomputation=Recomputation.SELECTIVE),
         case(cp=2, model=TIED),
+        case(cp=2, recomputation=Recomputation.SELECTIVE),
     ]
     spawn(2, check_cases, tmp_path, cases)
 

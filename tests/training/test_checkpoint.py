@@ -1,6 +1,5 @@
 """Checkpoints: exact, found again after any kill, and refused when they cannot be right."""
 
-import dataclasses
 import functools
 import json
 import os
@@ -22,6 +21,7 @@ from kareus.errors import ArtifactError
 from kareus.training.checkpoint import (
     Checkpoint,
     RankCheckpoints,
+    StateSlice,
     last_whole,
     load,
     prune,
@@ -29,9 +29,9 @@ from kareus.training.checkpoint import (
     restore_random_state,
     save,
 )
-from kareus.training.checkpoint_files import agreed, damage, holdings
+from kareus.training.checkpoint_files import agreed, damage, header_file, holdings, read_header
 from kareus.training.data.batches import DataPosition
-from kareus.training.state import from_parts, to_parts
+from kareus.training.weight_slices import Box
 
 DATA = DataPosition(samples=7, source="0123456789abcdef")
 
@@ -40,11 +40,15 @@ def place(folder, rank=0, ranks=1, run="a", subject="model"):
     return RankCheckpoints(folder=folder, rank=rank, ranks=ranks, run=run, subject=subject)
 
 
+def part(first=0, count=3, state="weight"):
+    """Rows of a weight of three."""
+    return StateSlice(state, "model.norm.weight", Box((first,), (count,)))
+
+
 def checkpoint(iteration=1, **changes):
     values = {
         "iteration": iteration,
-        "model": {"weight": torch.full((3,), float(iteration))},
-        "optimizer": {"state": {}, "param_groups": []},
+        "tensors": {part(): torch.full((3,), float(iteration))},
         "random": {"cpu": torch.get_rng_state()},
         "data": DATA,
     }
@@ -55,6 +59,11 @@ def latest(place):
     """The last checkpoint that all ranks have, as each of them finds it from its own files."""
     candidates = agreed([holdings(place.folder, rank, place.ranks, place.subject) for rank in range(place.ranks)])
     return candidates[0] if candidates else None
+
+
+def last_iteration(place):
+    found = latest(place)
+    return None if found is None else found.iteration
 
 
 def resumed(folder, ranks=1):
@@ -89,68 +98,69 @@ def trained(model, optimizer, iterations):
         optimizer.step()
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_training_goes_on_to_the_very_same_weights(tmp_path, dtype):
+def read(place, iteration, *parts):
+    """Tensors that a rank gets of a checkpoint that all ranks have written."""
+    found = read_header(header_file(place.folder, iteration, 0))
+    targets = {each: torch.full(each.box.sizes, torch.nan) for each in parts}
+    load(place, found, targets)
+    return list(targets.values())
+
+
+def test_random_numbers_go_on_where_they_were(tmp_path):
     torch.manual_seed(0)
-    model = torch.nn.Linear(4, 4)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, betas=(0.9, 0.95))
-    trained(model, optimizer, 3)
-    extra = torch.randn(5).to(dtype)
-    save(
-        place(tmp_path),
-        Checkpoint(
-            iteration=3,
-            model={**model.state_dict(), "extra": extra},
-            optimizer=optimizer.state_dict(),
-            random=random_state(),
-            data=DATA,
-        ),
-    )
-    trained(model, optimizer, 3)
-
+    torch.randn(3)
+    save(place(tmp_path), checkpoint(random=random_state()))
+    expected = torch.randn(5)
     torch.manual_seed(1)
-    other = torch.nn.Linear(4, 4)
-    resumed = torch.optim.AdamW(other.parameters(), lr=0.5)
-    found = load(place(tmp_path), latest(place(tmp_path)))
-    assert (found.iteration, found.data) == (3, DATA)
-    weights = dict(found.model)
-    assert torch.equal(weights.pop("extra"), extra)
-    other.load_state_dict(weights)
-    resumed.load_state_dict(found.optimizer)
-    restore_random_state(found.random)
-    trained(other, resumed, 3)
-    assert resumed.param_groups[0]["betas"] == (0.9, 0.95)
-    for one, two in zip(model.parameters(), other.parameters(), strict=True):
-        assert torch.equal(one, two)
+    found = latest(place(tmp_path))
+    assert (found.iteration, found.data) == (1, DATA)
+    restore_random_state(load(place(tmp_path), found, {}))
+    assert torch.equal(torch.randn(5), expected)
 
 
-def test_state_of_any_nesting_comes_back():
-    state = {0: [1, None, True, "x", (2.5, float("inf"))], "t": {"a.b": torch.arange(3), "a": {"b": torch.ones(2)}}}
-    tensors, plain = to_parts(state)
-    back = from_parts(tensors, json.loads(json.dumps(plain, allow_nan=False)))
-    assert back[0] == state[0]
-    assert torch.equal(back["t"]["a.b"], state["t"]["a.b"])
-    assert torch.equal(back["t"]["a"]["b"], state["t"]["a"]["b"])
+def test_a_rank_reads_what_it_lacks_from_the_files_of_others(tmp_path):
+    """Three ranks wrote, the first two of them the same row; ranks of another layout cut elsewhere."""
+    values = torch.arange(3.0)
+    for rank, (first, count) in enumerate([(0, 2), (1, 1), (2, 1)]):
+        own = {
+            part(first, count): values[first : first + count],
+            part(first, count, "exp_avg"): torch.full((count,), 7.0),
+        }
+        save(place(tmp_path, rank, 3), checkpoint(tensors=own))
+    (whole,) = read(place(tmp_path), 1, part())
+    assert torch.equal(whole, values)
+    last, moment = read(place(tmp_path, 4, 9), 1, part(1, 2), part(1, 2, "exp_avg"))
+    assert (last.tolist(), moment.tolist()) == ([1.0, 2.0], [7.0, 7.0])
 
 
-def test_tied_weights_are_saved_though_they_share_memory():
-    weight = torch.ones(2)
-    tensors, _ = to_parts({"embedding": weight, "head": weight})
-    assert tensors["embedding"].data_ptr() != tensors["head"].data_ptr()
+def test_a_rank_reads_no_other_file_than_its_own_if_that_has_all(tmp_path):
+    for rank in range(2):
+        save(place(tmp_path / str(rank), rank, 2), checkpoint())  # as on machines without a shared filesystem
+    found = read_header(header_file(tmp_path / "0", 1, 0))
+    target = torch.zeros(3)
+    load(place(tmp_path / "1", 1, 2), found, {part(): target})
+    assert target.tolist() == [1.0] * 3
+    with pytest.raises(ArtifactError) as refused:
+        load(place(tmp_path / "1", 0, 1), found, {part(): target})
+    assert str(refused.value) == (
+        f"{file(tmp_path / '1', 1, 0, '.safetensors')}: cannot be read from here; put the checkpoint where all ranks "
+        "see it, or resume with the layout that wrote it."
+    )
 
 
-def test_what_json_and_tensors_cannot_hold_is_refused():
-    with pytest.raises(TypeError, match="a/b: object cannot be part of a checkpoint"):
-        to_parts({"a": {"b": object()}})
+def test_what_no_file_of_a_checkpoint_has_is_named(tmp_path):
+    save(place(tmp_path), checkpoint(tensors={part(0, 2): torch.ones(2)}))
+    with pytest.raises(ArtifactError, match=r"lack the part of model.norm.weight \(weight\) that begins at \(2,\)"):
+        read(place(tmp_path), 1, part())
 
 
 def test_a_checkpoint_counts_once_all_ranks_have_written_it(tmp_path):
     for iteration in (10, 20):
         for rank in (1, 0):
-            assert latest(place(tmp_path, rank, 2)) == (iteration - 10 or None)
+            assert last_iteration(place(tmp_path, rank, 2)) == (iteration - 10 or None)
             save(place(tmp_path, rank, 2), checkpoint(iteration))
-    assert latest(place(tmp_path, 0, 2)) == 20
-    assert load(place(tmp_path, 1, 2), 20).model["weight"].tolist() == [20.0] * 3
+    assert last_iteration(place(tmp_path, 0, 2)) == 20
+    assert read(place(tmp_path, 1, 2), 20, part())[0].tolist() == [20.0] * 3
 
 
 def test_files_of_two_starts_do_not_make_one_checkpoint(tmp_path):
@@ -158,9 +168,9 @@ def test_files_of_two_starts_do_not_make_one_checkpoint(tmp_path):
         save(place(tmp_path, rank, 2), checkpoint(10))
     save(place(tmp_path, 1, 2), checkpoint(20))  # rank 0 was killed before it wrote its own
     save(place(tmp_path, 0, 2, run="b"), checkpoint(20))
-    assert latest(place(tmp_path, 0, 2, run="b")) == 10
+    assert last_iteration(place(tmp_path, 0, 2, run="b")) == 10
     save(place(tmp_path, 1, 2, run="b"), checkpoint(20))
-    assert latest(place(tmp_path, 0, 2, run="c")) == 20
+    assert last_iteration(place(tmp_path, 0, 2, run="c")) == 20
 
 
 def test_nothing_is_found_where_nothing_is(tmp_path):
@@ -180,14 +190,12 @@ def lose_tensors(folder):
 def test_tensors_other_than_those_written_are_refused(tmp_path, spoil):
     save(place(tmp_path), checkpoint())
     spoil(tmp_path)
-    with pytest.raises(ArtifactError) as refused:
-        load(place(tmp_path), 1)
-    folder = tmp_path / "iteration-00000001"
-    assert str(refused.value).startswith(f"{folder}/rank-00000.safetensors: ")
-    assert "\n" not in str(refused.value)
+    refused = damage(file(tmp_path, 1, suffix=".safetensors"))
+    assert refused.startswith(f"{tmp_path}/iteration-00000001/rank-00000.safetensors: ")
+    assert "\n" not in refused
     (said,) = resumed(tmp_path)
     assert said == (
-        f"{tmp_path}: none of the checkpoints is whole: {refused.value} Restore a copy of it, or begin in a new folder."
+        f"{tmp_path}: none of the checkpoints is whole: {refused} Restore a copy of it, or begin in a new folder."
     )
 
 
@@ -264,7 +272,7 @@ def test_ranks_with_local_files_agree_on_a_common_checkpoint(tmp_path):
             save(place(tmp_path / str(each), each, 2), checkpoint(iteration))
     shutil.rmtree(tmp_path / "1/iteration-00000020")
     own = [holdings(tmp_path / str(each), each, 2, "model") for each in range(2)]
-    assert agreed(own) == [10]
+    assert [found.iteration for found in agreed(own)] == [10]
 
 
 def test_exchanged_or_renamed_files_are_refused(tmp_path):
@@ -291,7 +299,7 @@ def test_an_older_checkpoint_is_neither_read_nor_overwritten(tmp_path):
     old["header"]["schema_version"] = 2
     path.write_text(json.dumps(old))
     (said,) = resumed(tmp_path)
-    assert said.startswith(f"{path}: version 2, this Kareus reads 3; resume with the version that wrote it")
+    assert said.startswith(f"{path}: version 2, this Kareus reads 4; resume with the version that wrote it")
 
 
 def changed(content, number):
@@ -303,40 +311,44 @@ def changed(content, number):
     return content[:at] + bytes([content[at] ^ 1 << draw.randrange(8)]) + content[at + 1 :]
 
 
-def equal(one, other):
-    """Whether two checkpoints hold the same, bit for bit."""
-    one_parts, other_parts = (to_parts(dict(c.model) | {"o": c.optimizer, "r": dict(c.random)}) for c in (one, other))
-    return (
-        one_parts[1] == other_parts[1]
-        and all(torch.equal(tensor, other_parts[0][name]) for name, tensor in one_parts[0].items())
-        and (one.iteration, one.data) == (other.iteration, other.data)
-    )
-
-
 @pytest.mark.parametrize(("suffix", "changes"), [(".json", 1_500), (".safetensors", 300)])
 def test_any_changed_byte_is_refused_or_makes_no_difference(tmp_path, suffix, changes):
-    model = torch.nn.Linear(4, 4)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
-    trained(model, optimizer, 1)
-    save(place(tmp_path), checkpoint(model=model.state_dict(), optimizer=optimizer.state_dict()))
-    whole, path = load(place(tmp_path), 1), file(tmp_path, 1, suffix=suffix)
+    parts = (part(), part(state="exp_avg"))
+    save(place(tmp_path), checkpoint(tensors={each: torch.randn(3) for each in parts}))
+    whole, header, path = read(place(tmp_path), 1, *parts), latest(place(tmp_path)), file(tmp_path, 1, suffix=suffix)
     content = path.read_bytes()
     for number in range(changes):
         path.write_bytes(changed(content, number))
         said = damage(path)
-        try:
-            assert equal(load(place(tmp_path), 1), whole)
-            assert said is None
-        except ArtifactError as error:
-            assert "\n" not in str(error)
-            assert said is not None
+        (found,) = resumed(tmp_path)
+        if said is None:
+            assert (found, latest(place(tmp_path))) == (1, header)
+            assert all(map(torch.equal, read(place(tmp_path), 1, *parts), whole))
+        else:
+            assert said in found
+            assert "\n" not in found
+
+
+def test_files_of_more_or_fewer_ranks_are_shared_out_to_be_checked(tmp_path, caplog):
+    for iteration in (10, 20):
+        for rank in range(4):
+            save(place(tmp_path, rank, 4), checkpoint(iteration))
+    assert resumed(tmp_path, 8) == [20] * 8
+    spoilt = file(tmp_path, 20, 3, ".safetensors")
+    spoilt.write_bytes(spoilt.read_bytes()[:-1] + b"\x01")
+    for ranks in (1, 2, 3, 4, 8):
+        caplog.clear()
+        assert resumed(tmp_path, ranks) == [10] * ranks
+        assert [f"{spoilt}: its bytes" in message for message in caplog.messages] == [True]
+    for rank in range(2):
+        save(place(tmp_path, rank, 2, run="b"), checkpoint(20))  # the files of ranks 2 and 3 are of another start
+    assert resumed(tmp_path, 4) == [20] * 4
 
 
 @pytest.mark.parametrize(
     ("other", "said"),
     [
-        ({"subject": "another"}, "of another model, parallelism, chunks of its stages, sequence length or seed"),
-        ({"ranks": 2}, "written by 1 ranks"),
+        ({"subject": "another"}, "of another model, sequence length or seed"),
     ],
 )
 def test_a_checkpoint_of_another_training_is_refused(tmp_path, other, said):
@@ -364,11 +376,20 @@ SAVING = """
 import sys
 import torch
 from pathlib import Path
-from test_checkpoint import checkpoint, place
+from test_checkpoint import checkpoint, part, place
 from kareus.training.checkpoint import save
 for iteration in range(1, 100_000):
-    save(place(Path(sys.argv[1])), checkpoint(iteration, model={"weight": torch.full((200_000,), float(iteration))}))
+    tensors = {part(0, 200_000): torch.full((200_000,), float(iteration))}
+    save(place(Path(sys.argv[1])), checkpoint(iteration, tensors=tensors))
 """
+
+
+def check_last(folder):
+    """The last checkpoint loads, whole."""
+    found = latest(place(folder))
+    (weight,) = read(place(folder), found.iteration, part(0, 200_000))
+    assert torch.equal(weight, torch.full((200_000,), float(found.iteration)))
+    assert found.data == DATA
 
 
 def test_a_kill_at_any_moment_leaves_a_checkpoint_that_loads(tmp_path):
@@ -378,12 +399,9 @@ def test_a_kill_at_any_moment_leaves_a_checkpoint_that_loads(tmp_path):
         time.sleep(0.02)
     for _ in range(3):
         saving.send_signal(signal.SIGSTOP)  # a process that is stopped here and killed later never gets further
-        found = latest(place(tmp_path))
-        assert torch.equal(load(place(tmp_path), found).model["weight"], torch.full((200_000,), float(found)))
+        check_last(tmp_path)
         saving.send_signal(signal.SIGCONT)
         time.sleep(0.03)
     saving.kill()
     saving.wait()
-    found = latest(place(tmp_path))
-    assert torch.equal(load(place(tmp_path), found).model["weight"], torch.full((200_000,), float(found)))
-    assert dataclasses.replace(load(place(tmp_path), found), model={}).data == DATA
+    check_last(tmp_path)

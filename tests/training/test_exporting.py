@@ -19,9 +19,10 @@ def test_exported_weights_load_in_transformers(two_stages: Path, tmp_path: Path)
     assert done.returncode == 0, done.stderr
     first, last = (load(rank) for rank in weights_of(tmp_path / "run", 2).values())
     theirs = AutoModelForCausalLM.from_pretrained(exported, dtype=torch.float32)
-    assert torch.equal(theirs.model.embed_tokens.weight.flatten(), first["model/embedding.weight"])
-    assert torch.equal(theirs.lm_head.weight.flatten(), last["model/head.lm_head.weight"])
-    assert torch.equal(theirs.model.layers[1].mlp.down_proj.weight.flatten(), last["model/blocks.1.mlp.down.weight"])
+    assert torch.equal(theirs.model.embed_tokens.weight, first["weight/model.embed_tokens.weight@0,0"])
+    assert torch.equal(theirs.lm_head.weight, last["weight/lm_head.weight@0,0"])
+    down = last["weight/model.layers.1.mlp.down_proj.weight@0,0"]
+    assert torch.equal(theirs.model.layers[1].mlp.down_proj.weight, down)
     assert (exported / "model-00001-of-00002.safetensors").stat().st_mode == (exported / "config.json").stat().st_mode
     text = theirs.generate(torch.tensor([[1, 2, 3]]), max_new_tokens=2, do_sample=False, pad_token_id=0)
     assert text.shape == (1, 5)

@@ -74,12 +74,15 @@ def weights_in(folder: Path) -> dict[str, torch.Tensor]:
     return {name: tensor for path in folder.glob("*.safetensors") for name, tensor in load_file(path).items()}
 
 
-def test_a_training_goes_on_by_another_plan_of_equal_layers(interleaved: Path) -> None:
-    of_chunks = planned_job(interleaved / "plan/fastest.json", None)
-    whole = tiny_workload(pp=2, model=FOUR_LAYERS, num_microbatches=4)
+def test_checkpoints_are_of_a_model_and_its_data_in_any_layout(interleaved: Path) -> None:
+    of_chunks = planned_job(interleaved / "plan/fastest.json", None).checkpoint_subject(0)
+    whole = tiny_workload(dp=2, tp=2, model=FOUR_LAYERS)
     gpipe = dataclasses.replace(whole, pipeline=dataclasses.replace(whole.pipeline, schedule=PipelineSchedule.GPIPE))
-    assert TrainingJob(workload=gpipe).checkpoint_subject(0) == TrainingJob(workload=whole).checkpoint_subject(0)
-    assert of_chunks.checkpoint_subject(0) != TrainingJob(workload=whole).checkpoint_subject(0)
+    for same in (whole, gpipe):
+        assert TrainingJob(workload=same).checkpoint_subject(0) == of_chunks
+    longer = dataclasses.replace(whole, sequence_length=32)
+    others = ((whole, 1), (longer, 0), (tiny_workload(), 0))
+    assert all(TrainingJob(workload=other).checkpoint_subject(seed) != of_chunks for other, seed in others)
 
 
 @pytest.mark.acceptance

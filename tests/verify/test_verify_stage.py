@@ -56,7 +56,7 @@ def results(tmp_path):
     checkpoint = tmp_path / "results/training/checkpoints/iteration-00000004"
     checkpoint.mkdir(parents=True)
     (checkpoint / "rank-00000.safetensors").write_bytes(b"tensors" * 9)
-    write_header(checkpoint / "rank-00000.json", HEADER, {})
+    write_header(checkpoint / "rank-00000.json", HEADER)
     listed = ["search/mlp/costs.parquet", "plan/fastest.json", "config/plan.yaml", "report/page.html", "report/data"]
     write_outputs(tmp_path / "results", "mine", [folder / place for place in listed])
     write_json(folder / "plan/fastest.ranks.json", {"ranks": []})  # an export

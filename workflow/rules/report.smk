@@ -74,6 +74,7 @@ rule report_fleets:
         stragglers=fleets_of(rules.emulate_fleet.output.stragglers),
         power_caps=fleets_of(rules.emulate_fleet.output.power_caps),
         hours=fleets_of(rules.emulate_fleet.output.hours),
+        microbatch=rules.compose_frontiers.output.microbatch,
     output:
         page=report(
             "results/{workload}/report/fleets.html",
@@ -104,12 +105,14 @@ rule report_fleets:
         "../../envs/kareus.yaml"
     params:
         code=code("stage report-fleets"),
+        order=pipeline_order,
     message:
         "Writing the summary and the page of the fleets of {wildcards.workload}"
     shell:
         "python -m kareus stage report-fleets --title {wildcards.workload}"
         " --fleet {input.fleet} --stragglers {input.stragglers}"
         " --power-caps {input.power_caps} --hours {input.hours}"
+        " --microbatch {input.microbatch} {params.order}"
         " --output results/{wildcards.workload}/report --force > {log} 2>&1"
 
 

@@ -39,8 +39,9 @@ def _frontiers(inputs: CampaignInputs, part: str, workloads: list[str]) -> Figur
 
 
 def _fleets(inputs: CampaignInputs) -> Figure:
+    has_several = len({workload for workload, _ in inputs.fleet}) > 1
     own = {
-        f"{fleet_title(rows)} ({workload})": rows.filter(pl.col("method").is_in(COMPARED))
+        f"{fleet_title(rows)}{f' ({workload})' if has_several else ''}": rows.filter(pl.col("method").is_in(COMPARED))
         for (workload, _), rows in inputs.fleet.items()
     }
     return frontier_panels("fleets", "Iteration frontiers of emulated fleets", "fleet", own)

@@ -1,13 +1,14 @@
 """All workloads of a campaign beside one another: absolute figures of the fastest plan of each method."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import polars as pl
 
 from kareus.artifacts.tables import Row
 from kareus.pipeline.compare import OURS, THROUGHPUT_BASELINE
-from kareus.report.savings_words import savings_words
+from kareus.report.savings_words import Reductions, savings_words
 from kareus.report.sheets import DASH, Sheet, SheetRow, heads, percent
 from kareus.report.workload.headline import model_words
 from kareus.report.workload.tables import COMPARISON
@@ -72,10 +73,22 @@ def tokens(row: Row) -> int:
     return int(sequences * row["sequence_length"])
 
 
-def headline(overview: list[Overview]) -> str:
-    """Return what `kareus` saves over all workloads, in one sentence; empty where nothing was compared."""
+def headline(overview: list[Overview], fleets: pl.DataFrame) -> str:
+    """Return what `kareus` saves over all workloads and over all fleets; empty where nothing was compared.
+
+    Args:
+        overview: of all workloads.
+        fleets: a table `FLEET_COMPARISON`.
+    """
     ours = [row for row in overview if row.method == OURS]
-    return savings_words(ours, f"{len(ours)} workloads" if len(ours) > 1 else "the workload")
+    names = ("time_reduction_percent", "energy_reduction_percent")
+    emulated = [Reductions(**row) for row in fleets.filter(pl.col("method") == OURS).select(names).to_dicts()]
+    sentences = (savings_words(ours, _number(ours, "workload")), savings_words(emulated, _number(emulated, "fleet")))
+    return " ".join(filter(None, sentences))
+
+
+def _number(things: Sequence[object], name: str) -> str:
+    return f"{len(things)} {name}s" if len(things) > 1 else f"the {name}"
 
 
 def overview_sheet(overview: list[Overview], members: pl.DataFrame) -> Sheet:

@@ -24,7 +24,7 @@ from kareus.report.downloads import OF_WORKLOAD, labelled, labelled_schema, writ
 from kareus.report.drawing import save
 from kareus.report.page import page_html
 from kareus.report.sections import Page, testbeds_label
-from kareus.report.workload.tables import COMPARISON, PASSES, PROFILER
+from kareus.report.workload.tables import COMPARISON, FLEET_COMPARISON, PASSES, PROFILER
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -67,7 +67,7 @@ def run(arguments: argparse.Namespace) -> None:
         tables=downloads,
         summary=text,
         template="headline.html",
-        extra={"headline": headline(overview)},
+        extra={"headline": headline(overview, frames[FLEET_COMPARISON])},
     )
     write_text(output / "index.html", page_html(page))
     write_text(output / "summary.txt", text)

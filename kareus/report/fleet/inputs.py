@@ -1,8 +1,10 @@
 """Inputs of the report on emulated fleets: their tables, and the comparisons and figures made of them."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import repeat
 from pathlib import Path
+from typing import Any
 
 import altair as alt
 import polars as pl
@@ -12,9 +14,12 @@ from kareus.artifacts.records import content_hash
 from kareus.artifacts.tables import TableSchema, read_provenance, read_table
 from kareus.emulate.tables import FLEET, HOURS, POWER_CAPS, STRAGGLERS
 from kareus.errors import ArtifactError
+from kareus.frontier.tables import MICROBATCH
 from kareus.pipeline.compare import MethodComparison, compare_methods
+from kareus.pipeline.config import PipelineSchedule
 from kareus.plans.units import common_scale
 from kareus.report.charts import Figure, chart_of, facet_of, legend_filter, looks, looks_of, spec_of, tooltip
+from kareus.report.fleet.clocks import StageClocks, fleet_clocks
 from kareus.report.frontier_panels import frontier_panels
 from kareus.report.theme import PALETTE, Look
 
@@ -33,6 +38,8 @@ class FleetInputs:
     stragglers: pl.DataFrame
     power_caps: pl.DataFrame
     hours: pl.DataFrame
+    clocks: tuple[list[StageClocks], ...] = ()
+    """The stages of every row of `fleet`; empty where they are not known."""
 
     def tables(self) -> list[tuple[TableSchema, pl.DataFrame]]:
         """All tables with their schemas."""
@@ -91,8 +98,33 @@ def load_fleets(
     if provenance.testbed is None:
         raise ArtifactError(f"{fleet[0]}: says no testbed; rerun the stage that makes it.")
     return FleetInputs(
-        workload, provenance.testbed, provenance.stamped(), *(_joined(s, paths) for s, paths in tables.items())
+        workload=workload,
+        testbed=provenance.testbed,
+        provenance=provenance.stamped(),
+        fleet=_joined(FLEET, fleet),
+        stragglers=_joined(STRAGGLERS, stragglers),
+        power_caps=_joined(POWER_CAPS, power_caps),
+        hours=_joined(HOURS, hours),
     )
+
+
+def with_clocks(inputs: FleetInputs, microbatch: Path, schedule: PipelineSchedule, chunks: int) -> FleetInputs:
+    """Return the inputs with the clocks of every plan's stages.
+
+    Args:
+        inputs: without them.
+        microbatch: file of the microbatch frontiers that the plans choose from.
+        schedule: order of a pipeline's instructions.
+        chunks: parts of every stage's layers.
+
+    Raises:
+        ArtifactError: the file is missing or damaged, or the plans choose from another.
+    """
+    try:
+        clocks = tuple(fleet_clocks(inputs.fleet, read_table(microbatch, MICROBATCH), schedule, chunks))
+    except (KeyError, ValueError) as error:
+        raise ArtifactError(f"{microbatch}: the fleets' plans are of other frontiers; emulate them anew.") from error
+    return replace(inputs, clocks=clocks)
 
 
 def _joined(schema: TableSchema, paths: Sequence[Path]) -> pl.DataFrame:
@@ -138,6 +170,16 @@ def fleet_titles(inputs: FleetInputs) -> dict[str, str]:
     return {name: title if said.count(title) == 1 else f"{title} ({name})" for name, title in titles.items()}
 
 
+def fleet_data(inputs: FleetInputs) -> dict[str, Any]:
+    """Return what the page shows of a plan that is clicked on: by fleet its size, its baseline and the stages."""
+    found: dict[str, Any] = {}
+    for row, clocks in zip(inputs.fleet.iter_rows(named=True), inputs.clocks or repeat([]), strict=False):
+        own = found.setdefault(row["fleet"], {name: row[name] for name in COUNTS} | {"plans": {}})
+        cost = {name: row[name] for name in ("time_s", "pipeline_time_s", "energy_j", "power_w", "gap")}
+        own["plans"].setdefault(row["method"], {})[str(row["plan"])] = cost | {"stages": clocks}
+    return found
+
+
 def _fleets(inputs: FleetInputs) -> list[pl.DataFrame]:
     return inputs.fleet.partition_by("fleet", maintain_order=True)
 
@@ -150,6 +192,7 @@ def fleet_figures(inputs: FleetInputs) -> list[Figure]:
         "Iteration time and energy of each fleet",
         FLEET.name,
         {fleet_title(own): own for own in _fleets(inputs)},
+        keys=("fleet", "plan"),
     )
     return [frontiers, *([_hours(inputs, titles)] if len(inputs.hours) else [])]
 

@@ -8,6 +8,7 @@ from kareus.report.fleet.inputs import FleetComparison, FleetInputs, charges, co
 from kareus.report.savings_words import savings_words
 from kareus.report.sections import Section
 from kareus.report.sheets import DASH, Sheet, SheetRow, heads, percent, sheet_text
+from kareus.report.workload.headline import model_words
 
 AGAINST = f"vs {THROUGHPUT_BASELINE}"
 """Head of what is saved against the baseline."""
@@ -22,6 +23,14 @@ def fleets_text(inputs: FleetInputs, sections: Sequence[Section]) -> str:
         [f"{DASH} no plan of the method satisfies the constraint"],
     ]
     return "\n\n".join("\n".join(block) for block in blocks) + "\n"
+
+
+def page_title(inputs: FleetInputs) -> str:
+    """Return what the fleets are, such as `Llama 3.3 70B: fleets of 10,240 and 5,120 GPUs, emulated`."""
+    model = model_words(inputs.workload.partition("_")[0])
+    *sizes, last = [f"{fleet.gpus:,}" for fleet in compare_fleets(inputs)]
+    named = f"{', '.join(sizes)} and {last}" if sizes else last
+    return f"{model}: fleets of {named} GPUs, emulated"
 
 
 def headline(fleets: Sequence[FleetComparison]) -> str:
@@ -79,7 +88,7 @@ def _max_throughput(inputs: FleetInputs, fleets: Sequence[FleetComparison]) -> S
         _row(
             titles[own.fleet],
             row.method,
-            f"{row.time_s:.3f}",
+            scaled(row.time_s, "s", digits=4),
             scaled(row.energy_j, "J"),
             percent(row.time_reduction_percent),
             percent(row.energy_reduction_percent),
@@ -89,7 +98,7 @@ def _max_throughput(inputs: FleetInputs, fleets: Sequence[FleetComparison]) -> S
     ]
     return Sheet(
         caption=f"Max throughput: the fastest plan of each method; reductions against {THROUGHPUT_BASELINE}",
-        heads=heads([("", ("fleet", "method", "time s", "energy", "time saved", "energy saved"))]),
+        heads=heads([("", ("fleet", "method", "time", "energy", "time saved", "energy saved"))]),
         rows=tuple(rows),
         texts=2,
         source="fleet",
@@ -128,7 +137,7 @@ def _stragglers(inputs: FleetInputs) -> Sheet:
             titles[row["fleet"]],
             row["method"],
             f"{row['slowdown']:g}x",
-            f"{row['time_s']:.3f}",
+            scaled(row["time_s"], "s", digits=4),
             scaled(row["waiting_energy_j"], "J"),
             scaled(row["energy_j"], "J"),
             percent(row["saving_percent"]),
@@ -136,7 +145,7 @@ def _stragglers(inputs: FleetInputs) -> Sheet:
         )
         for row in table
     ]
-    names = ("fleet", "method", "slowdown", "time s", "waiting", "adapting", "saved", AGAINST)
+    names = ("fleet", "method", "slowdown", "time", "waiting", "adapting", "saved", AGAINST)
     return Sheet(
         caption="Stragglers: one slow pipeline; energy if the others wait, or take the plan that just meets it",
         heads=heads([("", names)]),
@@ -158,12 +167,12 @@ def _power_caps(inputs: FleetInputs) -> Sheet:
             scaled(row["cap_w"], "W"),
             scaled(row["cap_w"] / row["gpus"], "W"),
             DASH if row["power_w"] is None else scaled(row["power_w"], "W"),
-            DASH if row["time_s"] is None else f"{row['time_s']:.3f}",
+            DASH if row["time_s"] is None else scaled(row["time_s"], "s", digits=4),
             percent(_saved(row["time_s"], base.get((row["fleet"], row["cap_w"])))),
         )
         for row in table
     ]
-    names = ("fleet", "method", "cap, all GPUs", "per GPU", "draws", "time s", AGAINST)
+    names = ("fleet", "method", "cap, all GPUs", "per GPU", "draws", "time", AGAINST)
     return Sheet(
         caption="Power caps: the fastest plan whose mean power, of all GPUs together, keeps the cap",
         heads=heads([("", names)]),

@@ -46,7 +46,8 @@ async function draw(box) {
   views.set(name, result.view);
   result.view.addEventListener("click", (_, item) => {
     const at = item?.datum;
-    if (at?.number !== undefined && data.chosen) choose(planOfChosen(data.chosen[at.number - 1]));
+    if (data.fleets && at?.plan !== undefined) chooseFleet(at);
+    else if (at?.number !== undefined && data.chosen) choose(planOfChosen(data.chosen[at.number - 1]));
     else if (at?.plan !== undefined) choose(planOfPoint(at));
     else if (at?.link) location.href = at.link;
   });
@@ -85,13 +86,13 @@ for (const fold of document.querySelectorAll("[data-table]"))
 
 function tableOf({ title, heads, data: datasets }) {
   const names = Object.keys(heads), rows = rowsOf(Object.values(datasets)[0]);
-  const canChoose = rows[0]?.plan !== undefined && data.schedules;
+  const canChoose = rows[0]?.plan !== undefined && (data.schedules || data.fleets);
   const cell = (value) => html("td", { class: typeof value === "number" ? "" : "text" }, value === null ? "–" : `${value}`);
   const line = (row) => {
     const cells = names.map((name) => cell(row[name]));
     if (canChoose) {
       const button = html("button", { type: "button" }, "Show");
-      button.addEventListener("click", () => choose(planOfPoint(row)));
+      button.addEventListener("click", () => (data.fleets ? chooseFleet(row) : choose(planOfPoint(row))));
       cells.push(html("td", {}, button));
     }
     return html("tr", {}, ...cells);
@@ -193,6 +194,39 @@ function choose(plan) {
   if (plan.rows) showTimeline(plan);
 }
 
+/** A value with a unit of its size, as `scaled` in units.py writes it. */
+function scaled(value, unit) {
+  const [factor, prefix] = [[1e9, "G"], [1e6, "M"], [1e3, "k"], [1, ""], [1e-3, "m"]].find(([f]) => Math.abs(value) >= f) ?? [1, ""];
+  const shown = value / factor, digits = Math.max(0, 4 - Math.abs(shown).toFixed(0).length);
+  return `${shown.toLocaleString("en-US", { minimumFractionDigits: digits, maximumFractionDigits: digits })} ${prefix}${unit}`;
+}
+
+/** A plan of a fleet: what it takes, what it saves, and the clocks of every stage. */
+function chooseFleet({ fleet, method, plan }) {
+  const { gpus, pipelines, num_microbatches, plans } = data.fleets[fleet];
+  const chosen = plans[method][plan], baseline = plans.sequential?.["0"];
+  const facts = [
+    scaled(chosen.time_s, "s"), `${scaled(chosen.energy_j, "J")} of all ${gpus.toLocaleString("en-US")} GPUs`,
+    `${scaled(chosen.energy_j / pipelines, "J")} a pipeline`, scaled(chosen.power_w, "W"), `${scaled(chosen.power_w / gpus, "W")} a GPU`,
+  ];
+  const saved = baseline ? `: ${less(chosen.time_s, baseline.time_s, "time")} and ${less(chosen.energy_j, baseline.energy_j, "energy")} than sequential` : "";
+  const heads = ["stage", "forward (mean MHz)", "backward (mean MHz)", "busy"];
+  const share = (busy_s) => `${Math.round((100 * busy_s) / chosen.pipeline_time_s)} %`;
+  const rows = chosen.stages.map(([forward, backward, busy_s], stage) =>
+    html("tr", {}, ...[stage, forward ?? "–", backward ?? "–", share(busy_s)].map((cell) => html("td", {}, `${cell}`))));
+  const caption = "One of its equal pipelines, stage by stage";
+  const table = html("table", {}, html("caption", {}, caption),
+    html("thead", {}, html("tr", {}, ...heads.map((head) => html("th", { scope: "col" }, head)))), html("tbody", {}, ...rows));
+  const selector = `deadline=${(Math.ceil(chosen.pipeline_time_s * 1e4) / 1e4).toFixed(4)}s`;
+  document.getElementById("selected").replaceChildren(
+    html("h3", {}, `${method}, ${gpus.toLocaleString("en-US")} GPUs, ${scaled(chosen.time_s, "s")}`),
+    html("p", {}, `${facts.join(", ")}${saved}. At most ${(100 * chosen.gap).toFixed(2)} % above the least energy possible in its time.`),
+    html("p", {}, "As a plan of one pipeline: its workload with ", html("code", {}, `num_microbatches=${num_microbatches}`), ", selector ", html("code", {}, selector), "."),
+    ...(rows.length ? [html("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption }, table)] : []),
+    html("p", { class: "quiet" }, "Click on another point to see its plan; the table behind the figure serves the keyboard."),
+  );
+}
+
 function showTimeline(plan) {
   const figure = data.figures[data.timeline];
   figure.data.plan = plan.rows;
@@ -244,5 +278,9 @@ document.addEventListener("click", async ({ target }) => {
   }
 });
 
+if (data.fleets) {
+  const [fleet, { plans }] = Object.entries(data.fleets)[0], method = plans.kareus ? "kareus" : Object.keys(plans)[0];
+  chooseFleet({ fleet, method, plan: Object.keys(plans[method])[0] });
+}
 if (data.chosen) choose(planOfChosen(data.chosen[0]));
 boxes.filter(isShown).forEach(draw);

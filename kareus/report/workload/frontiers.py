@@ -28,6 +28,8 @@ MARGIN = 0.05
 """Share of the span of an axis that stays free at either end."""
 CALLOUT = 0.3
 """Likewise on the left of a plan whose name is written there."""
+HAS_SPACE = f"width >= 560 || datum.method === '{OURS}'"
+"""Where the names of methods are written; elsewhere they would cross lines, and the legend has them."""
 KINDS = {
     **{
         f"frontier of {method}": Look(METHODS[method].color, "stroke")
@@ -127,6 +129,7 @@ def _lines(
         ends.transform_filter(selection)
         .transform_filter(alt.FieldEqualPredicate(field="place", equal=place))
         .mark_text(align=align, dx=dx, dy=dy, style="name", clip=True)
+        .encode(opacity=alt.condition(HAS_SPACE, alt.value(1), alt.value(0)))
         .properties(name=f"frontier_names_{place}")
         for place, align, dx, dy in (("below", "right", 0, 13), ("right", "left", 9, -2), ("left", "right", -9, -2))
     ]
