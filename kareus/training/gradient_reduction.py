@@ -1,11 +1,12 @@
 """Sums of weight gradients over ranks that share weights, bucket by bucket while the last backward runs.
 
-A rank's gradients are of its own tokens, and those of norms of queries and keys also of its own heads. If every loss is
-weighted with its tokens' share of the iteration's, plain sums are right however uneven the batches are.
+A rank's gradients are of its own tokens, and those of norms of queries and keys also of its own heads. With sequence
+parallelism the tokens of the other norms are shared out within a tensor-parallel group, too. If every loss is weighted
+with its tokens' share of the iteration's, plain sums are right however uneven the batches are.
 
 A bucket is reduced as soon as its gradients are complete, in the background: by an all-reduce over all ranks with the
 same weights, or with a sharded optimizer by a reduce-scatter over the replicas. What is left of other sums is small,
-and waits for the end: shards over context-parallel ranks, norms of queries and keys over tensor-parallel ones.
+and waits for the end: shards over context-parallel ranks, norms over tensor-parallel ones.
 """
 
 import torch.distributed as dist
@@ -14,7 +15,7 @@ from torch import nn
 from kareus.launch.process_groups import ProcessGroups
 from kareus.model.communication import Handle
 from kareus.model.communicators.process_group import Works, reduce_scatter_single
-from kareus.model.layers import QueryKeyNorm
+from kareus.model.layers import Norm, QueryKeyNorm
 from kareus.training.optimizer_sharding import Bucket, OptimizerSharding
 
 TIED = ("embedding.weight", "head.lm_head.weight")
@@ -32,10 +33,11 @@ class GradientReduction:
             module: [name for name in sharding.buckets if name == own or name.startswith(f"{own}.")]
             for own, module in stage.named_modules()
         }
-        self._own_heads = {
+        partial = (QueryKeyNorm, Norm) if groups.mesh.sequence_parallel else (QueryKeyNorm,)
+        self._partial = {
             f"{own}.{name}"
             for own, module in stage.named_modules()
-            if isinstance(module, QueryKeyNorm)
+            if isinstance(module, partial)
             for name, _ in module.named_parameters()
         }
         self._in_flight: dict[str, Handle] = {}
@@ -61,9 +63,9 @@ class GradientReduction:
         cp, tp = self._groups.mesh.cp, self._groups.mesh.tp
         if cp is not None and self._groups.data is None:
             cp.all_reduce(self._sharding.own_gradients).wait()
-        heads = [shard.gradient for shard in self._sharding.shards if shard.name in self._own_heads]
-        if tp is not None and (divided := [gradient for gradient in heads if gradient.numel()]):
-            tp.all_reduce(divided).wait()
+        partial = [shard.gradient for shard in self._sharding.shards if shard.name in self._partial]
+        if tp is not None and (held := [gradient for gradient in partial if gradient.numel()]):
+            tp.all_reduce(held).wait()
 
     def exchange(self) -> None:
         """Sum the gradient of an embedding that the first and the last stage hold, so that both get the same bits.

@@ -117,6 +117,7 @@ def test_between_iterations_only_the_norm_is_waited_for(monkeypatch: pytest.Monk
         mesh=mesh,
         data=LoopbackCommunicator("dp", 2),
         pipeline=ALONE,
+        pipeline_backward=ALONE,
         tensor=ALONE,
         tied_embeddings=None,
         optimizer_shards=ALONE,
