@@ -89,7 +89,7 @@ def bottleneck(plan: Plan) -> str:
     if not plan.update_s:
         return _pace(plan)
     return (
-        f"{_pace(plan)} {plan.update_s:.3f} s of it is the update of the weights, after the last backward: R reduces "
+        f"{_pace(plan)} The update of the weights takes {plan.update_s:.3f} s after the last backward: R reduces "
         "gradients over replicas (what the last backward does not hide), E exchanges those of tied embeddings, U is "
         "gradient norm and optimizer step."
     )
