@@ -24,7 +24,7 @@ from kareus.runtime.boundary import Shapes, gathered, sent_part
 from kareus.runtime.follower import PlanFollower
 from kareus.runtime.messages import Receives, Sends
 from kareus.runtime.schedules import Schedules
-from kareus.runtime.stage_model import SEQUENTIAL, StageModel
+from kareus.runtime.stage_model import SEQUENTIAL, GradientsReady, StageModel
 
 _NOWHERE = torch.device("meta")
 """Where tensors have a shape and no memory."""
@@ -83,6 +83,7 @@ class ChunkStage(PipelineStage):
         follower: PlanFollower,
         sends: Sends,
         receives: Receives,
+        gradients_ready: GradientsReady,
     ) -> None:
         number, numbers = place_in_line(place.stage, scheduled.chunk, place.stages), place.stages * chunks
         hidden = torch.empty(shapes.message, dtype=shapes.dtype, device=_NOWHERE, requires_grad=True)
@@ -103,6 +104,10 @@ class ChunkStage(PipelineStage):
         self._sends = sends
         self._receives = receives
         self._later: dict[int, Later] = {}
+        self._gradients_ready = gradients_ready
+        self._microbatches = shapes.num_microbatches
+        self._completed = 0
+        """Microbatches of the iteration whose weight gradients have been added."""
 
     def forward_one_chunk(self, fwd_chunk_id: int, *arguments: Any, **options: Any) -> Any:
         """Begin a forward; what PyTorch calls a chunk here is a microbatch."""
@@ -119,8 +124,15 @@ class ChunkStage(PipelineStage):
         """Begin a backward, or the part of it that computes input gradients: to PyTorch, that too is a whole one."""
         if full_backward:
             self._begin(Direction.BACKWARD, bwd_chunk_id)
+            model = self._scheduled.model
+            self._completed += 1
+            if self._completed == self._microbatches:
+                model.gradients_ready = self._gradients_ready
             self._receives.finish((self.stage_index, Direction.BACKWARD, bwd_chunk_id))
             super().backward_one_chunk(bwd_chunk_id, *arguments, **options)
+            if model.gradients_ready is not None:
+                model.gradients_ready, self._completed = None, 0
+                self._all_ready(model.embedding)
         else:
             self._begin(Direction.INPUT_GRADIENT, bwd_chunk_id)
             self._receives.finish((self.stage_index, Direction.BACKWARD, bwd_chunk_id))
@@ -134,6 +146,16 @@ class ChunkStage(PipelineStage):
         with torch.no_grad():
             for add in self._later.pop(bwd_chunk_id):
                 add()
+        self._completed += 1
+        if self._completed == self._microbatches:
+            self._completed, model = 0, self._scheduled.model
+            self._all_ready(model.head, *reversed(model.blocks), model.embedding)
+
+    def _all_ready(self, *parts: nn.Module | None) -> None:
+        """Tell of complete weight gradients, in the order in which a backward completes them."""
+        for part in parts:
+            if part is not None:
+                self._gradients_ready(part)
 
     def get_fwd_send_ops(self, fwd_chunk_id: int) -> Any:
         """Send the output of a forward, of which nothing but its graph and its shape are needed here any more.

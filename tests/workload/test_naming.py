@@ -27,6 +27,7 @@ def name(*overrides: str) -> str:
     ("overrides", "expected"),
     [
         ([], "llama3.2-3b_pp2-tp8_mbs8_seq4096_a100"),
+        (["iteration.include_update=false"], "llama3.2-3b_pp2-tp8_mbs8_seq4096_a100_noupdate"),
         (
             ["model=llama3.3-70b", "parallelism=pp10tp8", "gpu=h100-sxm5-80gb", "num_microbatches=128"],
             "llama3.3-70b_pp10-tp8_mbs8_seq4096_h100_nmb128",
