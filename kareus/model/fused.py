@@ -28,10 +28,9 @@ logger = logging.getLogger(__name__)
 
 @cache
 def _implementation(device: str) -> ModuleType:
-    """Return the module that computes on devices of this type; says once if it is not the fused one."""
+    """Return the module that computes on devices of this type; warn once if a GPU lacks the fused one."""
     if device == "cpu" and not INTERPRETED:
-        logger.info("CPU: memory-bound operators run one PyTorch operation at a time, not fused.")
-        return eager
+        return eager  # a training on CPUs says so; tracing, which computes nothing, comes here too
     if find_spec("triton") is None:
         logger.warning(
             "%s: no Triton, so that memory-bound operators move several times the bytes that are planned; install the "

@@ -1,6 +1,7 @@
 """One rank of a training: it joins the process group, runs all iterations, and writes the last checkpoint."""
 
 import contextlib
+import logging
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -35,6 +36,8 @@ from kareus.training.settings import TrainingSettings
 from kareus.training.setup import RankSetup, stage_place, training_seed
 from kareus.training.trainer import Trainer
 
+logger = logging.getLogger(__name__)
+
 
 def train(
     read_job: Callable[[], tuple[TrainingJob, TrainingSettings]], communicator: str | None, patience: Patience
@@ -63,6 +66,8 @@ def train(
             groups = init_process_groups(rendezvous, coordinate, device, library, job.workload)
             if rendezvous.rank == 0:
                 lock_until_exit(settings.output / "lock")
+                if device.type == "cpu":
+                    logger.info("CPU: memory-bound operators run one PyTorch operation at a time, not fused.")
             with device_and_clocks(job, device, coordinate, monitor, settings.clocks) as (gpu, clocks):
                 setup = RankSetup(
                     job=job,

@@ -5,6 +5,7 @@ the simulated testbed is played back, unless a communicator is given.
 """
 
 import argparse
+import logging
 import os
 import sys
 from pathlib import Path
@@ -27,6 +28,8 @@ from kareus.training.settings import OptimizerSettings, TrainingSettings
 from kareus.training.simulated import PLAYED_BACK, play_back_training
 from kareus.training.tables import ITERATIONS
 from kareus.workload.config import Workload
+
+logger = logging.getLogger(__name__)
 
 COMMUNICATORS = ("gloo", "nccl", "mscclpp")
 CLOCKS = ("planned", "dry", "default")
@@ -127,6 +130,7 @@ def run(arguments: argparse.Namespace) -> None:
         check_machine(workload, arguments.communicator or job.communicator)
         check_inputs(settings)
         if workload.parallelism.gpus > 1:
+            logger.info("starting %d ranks on this machine", workload.parallelism.gpus)
             launch(sys.argv[1:], workload.parallelism.gpus)
             return
     check_torch_version()  # a rank that torchrun started

@@ -17,7 +17,7 @@ from kareus.model.weights import load_weights
 from kareus.plans.throughput import throughput
 from kareus.training import checkpoint
 from kareus.training.checkpoint import Checkpoint
-from kareus.training.checkpoint_files import Header
+from kareus.training.checkpoint_files import Header, iteration_folder
 from kareus.training.checkpoint_writer import CheckpointWriter
 from kareus.training.data.batches import Batches, DataShare
 from kareus.training.exporting import check_exportable, export_weights
@@ -139,6 +139,8 @@ class Trainer:
         if settings.export is not None:
             self._setup.monitor.progress("the export")
             export_weights(self.stage, self._setup, settings.export)
+        if self._setup.rendezvous.rank == 0:
+            self._report_end()
 
     def _iterate(self) -> _Measured:
         """Train one iteration.
@@ -252,6 +254,14 @@ class Trainer:
                 "throughput/joules_per_token": reached.joules_per_token,
             }
             self._events.add(self.iteration, scalars)
+
+    def _report_end(self) -> None:
+        """Log where the last checkpoint and the exported weights are."""
+        settings = self._setup.settings
+        written = iteration_folder(self._setup.checkpoints.folder, self._saved)
+        logger.info("checkpoint %s (after iteration %d)", written, self._saved)
+        if settings.export is not None:
+            logger.info("weights    %s (Hugging Face)", settings.export)
 
     def _save(self) -> None:
         """Begin to write a checkpoint, once the one before is complete; every rank calls this.
