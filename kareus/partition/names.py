@@ -66,7 +66,7 @@ def instruction_partitions(workload: Extracted, direction: Direction, layers: in
     """
     parallelism = workload.parallelism
     cycles = _CYCLES.get((parallelism.tp > 1, parallelism.cp > 1))
-    if cycles is None or workload.microbatch_size % 2 or direction is Direction.WEIGHT_GRADIENT:
+    if cycles is None or not parallelism.halves(workload.microbatch_size) or direction is Direction.WEIGHT_GRADIENT:
         return ()
     recomputes = direction in RECOMPUTING and workload.recomputation.repeats_blocks
     passes = (_FORWARD, direction) if recomputes else (direction,)
