@@ -20,6 +20,7 @@ from kareus.graph.records import Direction
 from kareus.model.functions import Later
 from kareus.runtime.actions import place_in_line
 from kareus.runtime.follower import PlanFollower
+from kareus.runtime.fully_sharded import FullyShardedModel
 from kareus.runtime.schedules import Schedules
 from kareus.runtime.sending import Sends
 from kareus.runtime.stage_model import SEQUENTIAL, StageModel
@@ -54,7 +55,7 @@ class Shapes:
 class Scheduled(nn.Module):
     """A chunk under the schedule, and with the labels, of the microbatch that was announced."""
 
-    def __init__(self, model: StageModel, chunk: int, schedules: Schedules) -> None:
+    def __init__(self, model: StageModel | FullyShardedModel, chunk: int, schedules: Schedules) -> None:
         super().__init__()
         self.model = model
         self.chunk = chunk
@@ -120,7 +121,9 @@ class ChunkStage(PipelineStage):
             super().backward_one_chunk(bwd_chunk_id, *arguments, **options)
         else:
             self._begin(Direction.INPUT_GRADIENT, bwd_chunk_id)
-            with self._scheduled.model.input_gradients_only() as self._later[bwd_chunk_id]:
+            model = self._scheduled.model
+            assert isinstance(model, StageModel), "a pipeline that splits backwards has several stages"
+            with model.input_gradients_only() as self._later[bwd_chunk_id]:
                 super().backward_one_chunk(bwd_chunk_id, *arguments, **options)
         _move(self.grad_recv_info[bwd_chunk_id], _NOWHERE)
 

@@ -15,6 +15,7 @@ from kareus.errors import KareusError
 from kareus.runtime.actions import Actions
 from kareus.runtime.chunk_stage import ChunkStage, Scheduled, Shapes, StagePlace
 from kareus.runtime.follower import PlanFollower
+from kareus.runtime.fully_sharded import FullyShardedModel
 from kareus.runtime.microbatch import Microbatch
 from kareus.runtime.schedules import Schedules
 from kareus.runtime.sending import Sends
@@ -26,7 +27,7 @@ class Pipeline:
 
     def __init__(
         self,
-        chunks: Sequence[StageModel],
+        chunks: Sequence[StageModel | FullyShardedModel],
         place: StagePlace,
         shapes: Shapes,
         actions: Actions,

@@ -1,5 +1,6 @@
 """Inputs of the training on one rank, and the model and pipeline built from them."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -16,6 +17,7 @@ from kareus.profile.programs import chunk_shapes
 from kareus.runtime.actions import actions_of
 from kareus.runtime.chunk_stage import Shapes, StagePlace
 from kareus.runtime.follower import PlanFollower, planned_steps
+from kareus.runtime.fully_sharded import FullyShardedModel, check_runs
 from kareus.runtime.pipeline import Pipeline
 from kareus.runtime.stage_chunks import StageChunks, first_layers
 from kareus.runtime.stage_model import StageModel
@@ -59,6 +61,7 @@ def make_chunks(setup: RankSetup) -> StageChunks:
     """Return this rank's part of the model, with uninitialised weights."""
     job, stage = setup.job, setup.coordinate.stage
     workload = job.workload
+    check_runs(workload)
     split, chunks = workload.parallelism.split, workload.chunks
     shapes = chunk_shapes(split, chunks)
     models = [
@@ -67,7 +70,7 @@ def make_chunks(setup: RankSetup) -> StageChunks:
             shard_of(workload.model, workload.parallelism, workload.sequence_length),
             setup.groups.mesh,
             shapes[stage, chunk],
-            compute_dtype(setup.device),
+            torch.float32 if workload.parallelism.shards_gradients else compute_dtype(setup.device),
             recomputation=workload.recomputation,
             graph=job.graph,
             default_sm_count=workload.testbed.default_collective_sm_count,
@@ -99,12 +102,22 @@ def boundary_shapes(setup: RankSetup) -> Shapes:
     )
 
 
-def make_pipeline(setup: RankSetup, stage: StageChunks) -> Pipeline:
-    """Return the pipeline that `stage` is a part of."""
+def make_fully_sharded(setup: RankSetup, stage: StageChunks) -> FullyShardedModel | None:
+    """Shard the weights of `stage` over the replicas; None where gradients are not sharded."""
+    parallelism = setup.job.workload.parallelism
+    if not parallelism.shards_gradients:
+        return None
+    (model,) = stage.chunks
+    assert setup.groups.optimizer_shards is not None
+    return FullyShardedModel(model, setup.groups.optimizer_shards, parallelism.sharding, compute_dtype(setup.device))
+
+
+def make_pipeline(setup: RankSetup, models: Sequence[StageModel | FullyShardedModel]) -> Pipeline:
+    """Return the pipeline that the chunks `models` of this rank are a part of."""
     job, number, device = setup.job, setup.coordinate.stage, setup.device
     workload = job.workload
     return Pipeline(
-        stage.chunks,
+        models,
         stage_place(setup),
         boundary_shapes(setup),
         actions_of(workload, job.plan),

@@ -20,12 +20,13 @@ from kareus.training.checkpoint_files import Header
 from kareus.training.checkpoint_writer import CheckpointWriter
 from kareus.training.data.batches import Batches, DataShare
 from kareus.training.exporting import check_exportable, export_weights
+from kareus.training.full_sharding import FullSharding
 from kareus.training.gradients import sum_tied_gradient, sum_weight_gradients
 from kareus.training.metrics import EventFiles
 from kareus.training.optimizer import Optimizer, whole_norm
 from kareus.training.optimizer_sharding import OptimizerSharding
 from kareus.training.recorder import clock_rows, forget_iterations
-from kareus.training.setup import RankSetup, make_chunks, make_pipeline
+from kareus.training.setup import RankSetup, make_chunks, make_fully_sharded, make_pipeline
 from kareus.workload.model_flops import tokens_per_iteration
 
 logger = logging.getLogger(__name__)
@@ -75,7 +76,6 @@ class Trainer:
         if settings.export is not None:
             check_exportable(workload.model, settings.export, settings.weights, replace=settings.replace_export)
         self.stage = make_chunks(setup)
-        self._pipeline = make_pipeline(setup, self.stage)
         self._loss_weight = 1 / (workload.num_microbatches * parallelism.dp * parallelism.cp)
         self._tokens = tokens_per_iteration(workload)
         self._data_share = DataShare(
@@ -91,7 +91,14 @@ class Trainer:
         found = checkpoint.last_whole(setup.checkpoints, setup.rendezvous.all_gather)
         if found is None:
             self._begin()
-        self._sharding = OptimizerSharding(self.stage, setup.groups.optimizer_shards)
+        self._fully_sharded = make_fully_sharded(setup, self.stage)
+        self._sharding: OptimizerSharding | FullSharding
+        if self._fully_sharded is None:
+            self._sharding = OptimizerSharding(self.stage, setup.groups.optimizer_shards)
+            self._pipeline = make_pipeline(setup, self.stage.chunks)
+        else:
+            self._sharding = FullSharding(self.stage, self._fully_sharded)
+            self._pipeline = make_pipeline(setup, [self._fully_sharded])
         self._optimizer = Optimizer(self._sharding, settings.optimizer)
         self._writer = CheckpointWriter(setup.checkpoints)
         self.iteration = 0
@@ -131,6 +138,8 @@ class Trainer:
                 self._events.close()
         if settings.export is not None:
             self._setup.monitor.progress("the export")
+            if self._fully_sharded is not None:
+                self._fully_sharded.unshard_all()
             export_weights(self.stage, self._setup, settings.export)
 
     def _iterate(self) -> _Measured:
