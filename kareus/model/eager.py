@@ -120,7 +120,7 @@ def swiglu_backward(gradient: Tensor, gate_up: Tensor) -> Tensor:
 
 def exponentials(logits: Tensor, maximum: Tensor, rows: Tensor, mine: Tensor) -> tuple[Tensor, Tensor]:
     """See `kareus.model.fused`."""
-    total = (logits.float() - maximum.unsqueeze(-1)).exp().sum(-1)
+    total = _exponentials(logits, maximum).sum(-1)
     return total, logits.gather(-1, rows.unsqueeze(-1)).squeeze(-1).float() * mine
 
 
@@ -133,7 +133,7 @@ def log_sum_exp(logits: Tensor, rows: Tensor, mine: Tensor) -> tuple[Tensor, Ten
 
 def cross_entropy_backward_(logits: Tensor, log_sum_exp: Tensor, rows: Tensor, mine: Tensor, factor: Tensor) -> None:
     """See `kareus.model.fused`."""
-    softmax = (logits.float() - log_sum_exp.unsqueeze(-1)).exp()
+    softmax = _exponentials(logits, log_sum_exp)
     softmax.scatter_add_(-1, rows.unsqueeze(-1), -mine.unsqueeze(-1).float())
     logits.copy_(softmax.mul_(factor))
 
@@ -163,6 +163,11 @@ def split_heads(qkv: Tensor, heads: tuple[int, int], *, head_dim: int) -> Rotate
     query_heads, key_heads = heads
     by_head = qkv.view(*qkv.shape[:-1], -1, head_dim)
     return Rotated(*torch.split(by_head, [query_heads, key_heads, key_heads], dim=-2))
+
+
+def _exponentials(logits: Tensor, less: Tensor) -> Tensor:
+    """Return exp(logits - less) in fp32, [..., vocabulary rows]; the copy is all the memory that it takes."""
+    return logits.to(torch.float32, copy=True).sub_(less.unsqueeze(-1)).exp_()
 
 
 def _scale(wide: Tensor, epsilon: float) -> Tensor:

@@ -11,7 +11,7 @@ from helpers.builders import all_reduce, gemm, memory, small_model
 from kareus.errors import KareusError
 from kareus.graph.program import Program, Step
 from kareus.graph.recomputation import Recomputation
-from kareus.graph.records import Batch, Direction, Operator, OperatorKind
+from kareus.graph.records import UPDATING, Batch, Direction, Operator, OperatorKind
 from kareus.model import attention, fused
 from kareus.model.communicators.choice import Library
 from kareus.model.config import Parallelism, Sharding
@@ -37,7 +37,7 @@ def programs(tp, cp):
     graphs = small_graphs(tp, cp)
     shape = StageShape(layers=2, first=True, last=True)
     yield from component_programs(graphs, 4, recomputation=Recomputation.STAGE).values()
-    for direction in Direction:
+    for direction in (d for d in Direction if d not in UPDATING):
         for execution in (Execution.SEQUENTIAL, Execution.NANOBATCHING):
             yield instruction_program(
                 graphs, shape, direction, execution, recomputation=Recomputation.STAGE, default_sm_count=4
