@@ -151,8 +151,10 @@ def log_sum_exp(logits: Tensor, rows: Tensor, mine: Tensor) -> tuple[Tensor, Ten
 def cross_entropy_backward_(logits: Tensor, log_sum_exp: Tensor, rows: Tensor, mine: Tensor, factor: Tensor) -> None:
     """See `kareus.model.fused`."""
     size = logits.shape[-1]
-    grid = (log_sum_exp.numel(), triton.cdiv(size, SPAN))
-    _cross_entropy_backward[grid](logits, log_sum_exp, rows, mine, factor, size, SPAN=SPAN)
+    grid = (log_sum_exp.numel(), triton.cdiv(size, 4 * SPAN))
+    _cross_entropy_backward[grid](
+        logits, log_sum_exp, rows, mine, factor, size, SPAN=4 * SPAN, num_warps=_warps(4 * SPAN)
+    )
 
 
 def embed(ids: Tensor, weight: Tensor, first: int) -> Tensor:
@@ -167,9 +169,9 @@ def embed_backward(gradient: Tensor, ids: Tensor, first: int, total: Tensor) -> 
     """See `kareus.model.fused`."""
     rows, size = total.shape
     by_id, places = ids.flatten().sort(stable=True)
-    _embed_backward[(ids.numel(), triton.cdiv(size, SUMMED_COLUMNS))](
+    _embed_backward[(ids.numel(), triton.cdiv(size, SPAN // 4))](
         gradient.contiguous(), by_id, places, total, first, rows, ids.numel(), size,
-        ROWS=8, COLUMNS=SUMMED_COLUMNS, num_warps=2,
+        ROWS=8, COLUMNS=SPAN // 4, num_warps=4,
     )  # fmt: skip
 
 
