@@ -27,7 +27,9 @@ class ProcessGroups:
     data: Communicator | None
     """Data-parallel group, for weight gradients; None too if the optimizer is sharded (see `optimizer_shards`)."""
     pipeline: dist.ProcessGroup
-    """Ranks of all stages that differ in the stage only, in order."""
+    """Ranks of all stages that differ in the stage only, in order: for messages to later stages, and for sums."""
+    pipeline_backward: dist.ProcessGroup
+    """The same ranks, for messages to earlier stages, which wait for none of those to later ones."""
     tensor: dist.ProcessGroup | None
     """Tensor-parallel group, for small sums that are not part of a plan."""
     tied_embeddings: Communicator | None
@@ -97,9 +99,11 @@ def make_process_groups(
         mesh=Mesh(
             tp=make_communicator(library, "tp", tensor, scratch_bytes),
             cp=make_communicator(library, "cp", context, scratch_bytes),
+            sequence_parallel=parallelism.token_shards > 1,
         ),
         data=None if sharded else make_communicator(of_weights, "dp", replicas, scratch_bytes),
         pipeline=_group(stages, of_sums, "pp"),
+        pipeline_backward=_group(stages, of_sums, "pp-backward"),
         tensor=_group(tensor, of_sums, "tp-sums") if parallelism.tp > 1 else None,
         tied_embeddings=make_communicator(of_sums, "ends", [stages[0], stages[-1]], 0) if holds_tied else None,
         optimizer_shards=_group(replicas, of_sums, "sharers") if sharded and parallelism.dp > 1 else None,

@@ -111,6 +111,9 @@ class Parallelism:
     """Blocks on each stage; null takes the model's split for `pp`, or computes one. Always set once resolved."""
     sharding: Sharding
     """What of the model states the data-parallel replicas share out among themselves."""
+    sequence_parallel: bool = True
+    """Whether the GPUs of a tensor-parallel group share the tokens between its matrix products (sequence parallelism):
+    an all-gather before and a reduce-scatter after them replace an all-reduce. Resolved to false where tp is 1."""
 
     def __post_init__(self) -> None:
         within(self, 1, 1_000_000, "GPUs", "dp", "pp", "tp", "cp")
@@ -127,6 +130,11 @@ class Parallelism:
         if self.layers_per_stage is None:
             raise ConfigError("parallelism.layers_per_stage: null; use a configuration that `kareus resolve` wrote.")
         return self.layers_per_stage
+
+    @property
+    def token_shards(self) -> int:
+        """Parts in which a tensor-parallel group shares the tokens between its matrix products; 1 where it does not."""
+        return self.tp if self.sequence_parallel else 1
 
     @property
     def gpus_per_stage(self) -> int:

@@ -75,7 +75,7 @@ class Embedding(OperatorModule):
     weight_gradient: Tensor
 
     def __init__(self, shard: Shard, mesh: Mesh, dtype: torch.dtype) -> None:
-        super().__init__(after=leaving(mesh.tp))
+        super().__init__(after=leaving(mesh))
         self.first_row = shard.vocab_rows * group_rank(mesh.tp)
         add_weight(
             self, "weight", torch.empty(shard.vocab_rows, shard.hidden_size, dtype=dtype).normal_(std=INITIAL_STD)
@@ -101,12 +101,16 @@ class Loss(nn.Module):
 
 
 class Head(nn.Module):
-    """Final norm, LM head and loss."""
+    """Final norm, LM head and loss.
+
+    With sequence parallelism the gathered input of the LM head is kept whole: its backward follows at once, and the
+    logits are many times as large.
+    """
 
     def __init__(self, model: Model, shard: Shard, mesh: Mesh, dtype: torch.dtype) -> None:
         super().__init__()
         self.norm = Norm(shard.hidden_size, dtype, model.norm_epsilon)
-        self.lm_head = ColumnParallelLinear(shard.hidden_size, shard.vocab_rows, dtype, mesh.tp)
+        self.lm_head = ColumnParallelLinear(shard.hidden_size, shard.vocab_rows, dtype, mesh)
         self.loss = Loss(mesh)
 
     def logits(self, hidden: Tensor) -> Tensor:

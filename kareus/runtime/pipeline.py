@@ -13,11 +13,12 @@ from torch.distributed.pipelining import schedules as runtime
 
 from kareus.errors import KareusError
 from kareus.runtime.actions import Actions
-from kareus.runtime.chunk_stage import ChunkStage, Scheduled, Shapes, StagePlace
+from kareus.runtime.boundary import Shapes
+from kareus.runtime.chunk_stage import ChunkStage, Scheduled, StagePlace
 from kareus.runtime.follower import PlanFollower
+from kareus.runtime.messages import Receives, Sends
 from kareus.runtime.microbatch import Microbatch
 from kareus.runtime.schedules import Schedules
-from kareus.runtime.sending import Sends
 from kareus.runtime.stage_model import StageModel
 
 
@@ -45,10 +46,14 @@ class Pipeline:
         """
         self._place = place
         self._follower = follower
-        self._scheduled = [Scheduled(model, number, schedules) for number, model in enumerate(chunks)]
-        self._sends = Sends()
+        self._scheduled = [
+            Scheduled(model, number, schedules, shapes, place.tensor) for number, model in enumerate(chunks)
+        ]
+        self._sends = Sends(place.backward_group)
+        receives = Receives(place.backward_group)
         stages = [
-            ChunkStage(scheduled, len(chunks), place, shapes, follower, self._sends) for scheduled in self._scheduled
+            ChunkStage(scheduled, len(chunks), place, shapes, follower, self._sends, receives)
+            for scheduled in self._scheduled
         ]
         logging.getLogger(runtime.__name__).setLevel(logging.CRITICAL)  # it would print all actions with every error
         self._runtime = runtime._PipelineScheduleRuntime(  # type: ignore[no-untyped-call]

@@ -1,6 +1,7 @@
 """Sums of weight gradients over ranks that share weights, after the last backward of an iteration.
 
-A rank's gradients are of its own tokens, and those of norms of queries and keys also of its own heads. If every loss is
+A rank's gradients are of its own tokens, and those of norms of queries and keys also of its own heads. With sequence
+parallelism the tokens of the other norms are shared out within a tensor-parallel group, too. If every loss is
 weighted with its tokens' share of the iteration's, plain sums are right however uneven the batches are.
 """
 
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 
 from kareus.launch.process_groups import ProcessGroups
 from kareus.model.communication import Communicator, Mesh
-from kareus.model.layers import WEIGHT_GRADIENT_SUFFIX, QueryKeyNorm
+from kareus.model.layers import WEIGHT_GRADIENT_SUFFIX, Norm, QueryKeyNorm
 
 
 def weight_gradients(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
@@ -30,9 +31,10 @@ def sum_weight_gradients(module: nn.Module, mesh: Mesh, data: Communicator | Non
         data: its data-parallel group; None if there is one replica, or if the optimizer is sharded (see
             `kareus.training.optimizer_sharding`).
     """
-    own_heads = [b for m in module.modules() if isinstance(m, QueryKeyNorm) for _, b in weight_gradients(m)]
-    if mesh.tp is not None and own_heads:
-        mesh.tp.all_reduce(own_heads).wait()
+    partial = (QueryKeyNorm, Norm) if mesh.sequence_parallel else (QueryKeyNorm,)
+    own = [b for m in module.modules() if isinstance(m, partial) for _, b in weight_gradients(m)]
+    if mesh.tp is not None and own:
+        mesh.tp.all_reduce(own).wait()
     everything = [buffer for _, buffer in weight_gradients(module)]
     for group in (mesh.cp, data):
         if group is not None:

@@ -13,7 +13,7 @@ from kareus.artifacts.provenance import Provenance
 from kareus.artifacts.records import content_hash
 from kareus.device.protocol import Device
 from kareus.errors import ConfigError, EngineError
-from kareus.launch.compute_device import select_device, synchronize
+from kareus.launch.compute_device import compute_dtype, select_device, synchronize
 from kareus.launch.heartbeats import Patience
 from kareus.launch.mesh import coordinate_of
 from kareus.launch.process_groups import init_process_groups
@@ -22,6 +22,7 @@ from kareus.launch.watch import watched
 from kareus.model.communicators.choice import Library
 from kareus.model.communicators.nccl import NcclCommunicator
 from kareus.partition.config import subject_of
+from kareus.runtime.boundary import boundary_shapes
 from kareus.training.checkpoint import RankCheckpoints
 from kareus.training.clocks import device_and_clocks
 from kareus.training.connecting import block_messages, connect_group, connect_stages
@@ -31,7 +32,7 @@ from kareus.training.data.tokens import open_tokens
 from kareus.training.job import TrainingJob
 from kareus.training.recorder import IterationRecorder, identity, recorded_in
 from kareus.training.settings import TrainingSettings
-from kareus.training.setup import RankSetup, boundary_shapes, stage_place, training_seed
+from kareus.training.setup import RankSetup, stage_place, training_seed
 from kareus.training.trainer import Trainer
 
 
@@ -155,7 +156,7 @@ def _connect(setup: RankSetup) -> None:
     for group in (groups.pipeline, groups.tensor, groups.optimizer_shards):
         if group is not None:
             dist.all_reduce(torch.zeros(1, device=setup.device), group=group)
-    connect_stages(stage_place(setup), boundary_shapes(setup), workload.chunks)
+    connect_stages(stage_place(setup), boundary_shapes(workload, compute_dtype(setup.device)), workload.chunks)
     synchronize(setup.device)
 
 

@@ -14,7 +14,8 @@ from kareus.launch.rendezvous import Rendezvous
 from kareus.model.shards import shard_of
 from kareus.profile.programs import chunk_shapes
 from kareus.runtime.actions import actions_of
-from kareus.runtime.chunk_stage import Shapes, StagePlace
+from kareus.runtime.boundary import boundary_shapes
+from kareus.runtime.chunk_stage import StagePlace
 from kareus.runtime.follower import PlanFollower, planned_steps
 from kareus.runtime.pipeline import Pipeline
 from kareus.runtime.stage_chunks import StageChunks, first_layers
@@ -83,19 +84,9 @@ def stage_place(setup: RankSetup) -> StagePlace:
         stage=setup.coordinate.stage,
         stages=setup.job.workload.parallelism.pp,
         group=setup.groups.pipeline,
+        backward_group=setup.groups.pipeline_backward,
         device=setup.device,
-    )
-
-
-def boundary_shapes(setup: RankSetup) -> Shapes:
-    """Return the sizes of what passes between stages."""
-    workload = setup.job.workload
-    return Shapes(
-        num_microbatches=workload.num_microbatches,
-        microbatch_size=workload.microbatch_size,
-        tokens=workload.sequence_length // workload.parallelism.cp,
-        hidden_size=workload.model.hidden_size,
-        dtype=compute_dtype(setup.device),
+        tensor=setup.groups.mesh.tp,
     )
 
 
@@ -106,7 +97,7 @@ def make_pipeline(setup: RankSetup, stage: StageChunks) -> Pipeline:
     return Pipeline(
         stage.chunks,
         stage_place(setup),
-        boundary_shapes(setup),
+        boundary_shapes(workload, compute_dtype(device)),
         actions_of(workload, job.plan),
         job.schedules(number),
         PlanFollower(

@@ -31,7 +31,8 @@ from kareus.partition.detect import detect_partitions
 from kareus.pipeline.config import PipelineConfig, PipelineSchedule
 from kareus.profile.programs import Execution, chunk_shapes, stage_shapes
 from kareus.runtime.actions import actions_of
-from kareus.runtime.chunk_stage import ChunkStage, Shapes, StagePlace
+from kareus.runtime.boundary import boundary_shapes
+from kareus.runtime.chunk_stage import ChunkStage, StagePlace
 from kareus.runtime.follower import PlanFollower, PlannedStep, planned_steps
 from kareus.runtime.pipeline import Pipeline
 from kareus.runtime.schedules import MicrobatchSchedule, Schedule
@@ -149,14 +150,15 @@ def check_case(rank: int, of: Case) -> None:
     follower = Watching(planned_steps(workload, None, place.stage), DryClocks(), lambda: None)
     pipeline = Pipeline(
         models,
-        StagePlace(stage=place.stage, stages=parallelism.pp, group=groups.pipeline, device=torch.device("cpu")),
-        Shapes(
-            num_microbatches=workload.num_microbatches,
-            microbatch_size=workload.microbatch_size,
-            tokens=workload.sequence_length // parallelism.cp,
-            hidden_size=workload.model.hidden_size,
-            dtype=torch.float32,
+        StagePlace(
+            stage=place.stage,
+            stages=parallelism.pp,
+            group=groups.pipeline,
+            backward_group=groups.pipeline_backward,
+            device=torch.device("cpu"),
+            tensor=groups.mesh.tp,
         ),
+        boundary_shapes(workload, torch.float32),
         actions_of(workload, None),
         scheduled,
         follower,
@@ -202,10 +204,9 @@ class Watching(PlanFollower):
 
 def activations(workload: Workload) -> int:
     """How many tensors there are that have the size of what passes between stages."""
-    tokens = workload.sequence_length // workload.parallelism.cp
-    size = (workload.microbatch_size, tokens, workload.model.hidden_size)
+    shapes = boundary_shapes(workload, torch.float32)
     tensors = [t for t in gc.get_objects() if type(t) is torch.Tensor]
-    return sum(t.device.type == "cpu" and t.shape == size for t in tensors)
+    return sum(t.device.type == "cpu" and t.shape in (shapes.hidden, shapes.message) for t in tensors)
 
 
 def _in_whole(name: str, workload: Workload) -> str:
@@ -253,6 +254,29 @@ def test_two_ranks_compute_loss_and_gradients_of_one(tmp_path: Path) -> None:
         case(cp=2, recomputation=Recomputation.SELECTIVE),
     ]
     spawn(2, check_cases, tmp_path, cases)
+
+
+def test_two_ranks_that_share_tokens_compute_what_one_does(tmp_path: Path) -> None:
+    cases = [
+        case(tp=2, sequence_parallel=True, microbatch_size=3),
+        case(tp=2, sequence_parallel=True, model=TIED, recomputation=Recomputation.NONE),
+    ]
+    spawn(2, check_cases, tmp_path, cases)
+
+
+@pytest.mark.slow
+def test_four_ranks_that_share_tokens_compute_what_one_does(tmp_path: Path) -> None:
+    cases = [
+        case(tp=2, pp=2, sequence_parallel=True, microbatch_size=3),
+        case(tp=2, pp=2, sequence_parallel=True, model=TIED, recomputation=Recomputation.NONE),
+        case(tp=2, cp=2, sequence_parallel=True),
+        case(tp=2, cp=2, sequence_parallel=True, model=TIED, recomputation=Recomputation.NONE),
+        case(tp=2, dp=2, sequence_parallel=True, microbatch_size=3),
+        case(tp=2, pp=2, sequence_parallel=True, pipeline=ZERO_BUBBLE, model=TIED, microbatch_size=3),
+        case(tp=2, pp=2, sequence_parallel=True, pipeline=ZERO_BUBBLE, recomputation=Recomputation.NONE),
+        case(tp=2, pp=2, sequence_parallel=True, model=FOUR_LAYERS, **INTERLEAVED),
+    ]
+    spawn(4, check_cases, tmp_path, cases)
 
 
 @pytest.mark.slow

@@ -29,7 +29,9 @@ CPU = torch.device("cpu")
 
 @cache
 def small_graphs(tp, cp):
-    degrees = Parallelism(dp=1, pp=1, tp=tp, cp=cp, layers_per_stage=(2,), sharding=Sharding.NONE)
+    degrees = Parallelism(
+        dp=1, pp=1, tp=tp, cp=cp, layers_per_stage=(2,), sharding=Sharding.NONE, sequence_parallel=False
+    )
     return extract(small_model(qk_norm=True), degrees, 2, 16)
 
 

@@ -123,7 +123,13 @@ def test_between_iterations_only_the_norm_is_waited_for(monkeypatch: pytest.Monk
     sharding = OptimizerSharding(stage, ALONE)
     optimizer = Optimizer(sharding, OptimizerSettings(weight_decay=0.1, largest_norm=1.0))
     groups = ProcessGroups(
-        mesh=mesh, data=None, pipeline=ALONE, tensor=ALONE, tied_embeddings=None, optimizer_shards=ALONE
+        mesh=mesh,
+        data=None,
+        pipeline=ALONE,
+        pipeline_backward=ALONE,
+        tensor=ALONE,
+        tied_embeddings=None,
+        optimizer_shards=ALONE,
     )
     with Placed():
         sum_weight_gradients(stage, mesh, LoopbackCommunicator("dp", 2))

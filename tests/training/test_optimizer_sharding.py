@@ -169,7 +169,13 @@ def test_alone_it_updates_as_torch_does(largest_norm: float) -> None:
         betas=(settings.beta1, settings.beta2),
     )
     alone = ProcessGroups(
-        mesh=Mesh(), data=None, pipeline=None, tensor=None, tied_embeddings=None, optimizer_shards=None
+        mesh=Mesh(),
+        data=None,
+        pipeline=None,
+        pipeline_backward=None,
+        tensor=None,
+        tied_embeddings=None,
+        optimizer_shards=None,
     )
     for _ in range(STEPS):
         for (_, gradient), parameter in zip(weight_gradients(stage), theirs.parameters(), strict=True):

@@ -59,6 +59,7 @@ def test_all_groups_are_connected_in_order_for_all_sm_counts(
             mesh=Mesh(tp, cp),
             data=dp,
             pipeline="stages",
+            pipeline_backward="stages backward",
             tensor="tensor",
             tied_embeddings=ends,
             optimizer_shards="sharers",

@@ -66,7 +66,8 @@ def test_every_form_of_sweep_lists_its_values(override: str, values: list[object
         ("gpu=b200", f"gpu=b200: unknown option; allowed: {GPUS}."),
         (
             "parallelism.foo=3",
-            "parallelism.foo=3: unknown key; parallelism has: cp, dp, layers_per_stage, pp, sharding, tp.",
+            "parallelism.foo=3: unknown key; parallelism has: cp, dp, layers_per_stage, pp, sequence_parallel, "
+            "sharding, tp.",
         ),
         (
             "activation_checkpointing=true",

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from kareus.errors import EngineError
 from kareus.model.communication import SUM, Communicator, Handle, Tensors
+from kareus.model.communicators.tokens import TokenCollectives
 
 THREADS = 1024
 """Threads of a block."""
@@ -39,7 +40,7 @@ class Launched:
         return self.results
 
 
-class MscclppCommunicator:
+class MscclppCommunicator(TokenCollectives):
     """A `Communicator` over MSCCL++."""
 
     def __init__(self, axis: str, group: dist.ProcessGroup, scratch_bytes: int, others: Communicator) -> None:
@@ -75,15 +76,19 @@ class MscclppCommunicator:
             return self.others.all_reduce(tensors, sm_count, operation)
         return self._launched(ALL_REDUCE, self._in_place(tensors), tuple(tensors), sm_count, known[operation])
 
-    def all_gather(self, tensors: Sequence[Tensor], sm_count: int | None = None) -> Launched:
+    def all_gather(
+        self, tensors: Sequence[Tensor], sm_count: int | None = None, into: Sequence[Tensor] | None = None
+    ) -> Launched:
         """As `Communicator.all_gather`."""
-        results = tuple(t.new_empty(self.size, *t.shape) for t in tensors)
+        results = tuple([t.new_empty(self.size, *t.shape) for t in tensors] if into is None else into)
         moves = list(zip(tensors, results, strict=True))
         return self._launched(ALL_GATHER, moves, results, sm_count, self._library.ReduceOp.NOP)
 
-    def reduce_scatter(self, tensors: Sequence[Tensor], sm_count: int | None = None) -> Handle:
+    def reduce_scatter(
+        self, tensors: Sequence[Tensor], sm_count: int | None = None, into: Sequence[Tensor] | None = None
+    ) -> Handle:
         """As `Communicator.reduce_scatter`."""
-        return self.others.reduce_scatter(tensors, sm_count)
+        return self.others.reduce_scatter(tensors, sm_count, into)
 
     def _in_place(self, tensors: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
         """Tensors onto themselves, in parts that the scratch buffer takes: weight gradients may be larger."""

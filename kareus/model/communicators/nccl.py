@@ -15,12 +15,13 @@ from torch import Tensor
 from kareus.errors import EngineError
 from kareus.model.communication import SUM
 from kareus.model.communicators.process_group import ProcessGroupCommunicator, Works
+from kareus.model.communicators.tokens import TokenCollectives
 
 OVERRIDES = tuple(f"NCCL_{bound}_{what}" for what in ("CTAS", "NCHANNELS", "NRINGS") for bound in ("MIN", "MAX"))
 """Environment variables that NCCL heeds before the limits of a communicator (its src/graph/connect.cc)."""
 
 
-class NcclCommunicator:
+class NcclCommunicator(TokenCollectives):
     """A `Communicator` over NCCL; makes a group for a number of SMs when it is first asked for.
 
     Every rank of the group asks for the same numbers in the same order, as it does for collectives.
@@ -53,13 +54,17 @@ class NcclCommunicator:
         """As `Communicator.all_reduce`."""
         return self._limited(sm_count).all_reduce(tensors, operation=operation)
 
-    def all_gather(self, tensors: Sequence[Tensor], sm_count: int | None = None) -> Works:
+    def all_gather(
+        self, tensors: Sequence[Tensor], sm_count: int | None = None, into: Sequence[Tensor] | None = None
+    ) -> Works:
         """As `Communicator.all_gather`."""
-        return self._limited(sm_count).all_gather(tensors)
+        return self._limited(sm_count).all_gather(tensors, into=into)
 
-    def reduce_scatter(self, tensors: Sequence[Tensor], sm_count: int | None = None) -> Works:
+    def reduce_scatter(
+        self, tensors: Sequence[Tensor], sm_count: int | None = None, into: Sequence[Tensor] | None = None
+    ) -> Works:
         """As `Communicator.reduce_scatter`."""
-        return self._limited(sm_count).reduce_scatter(tensors)
+        return self._limited(sm_count).reduce_scatter(tensors, into=into)
 
     def _limited(self, sm_count: int | None) -> ProcessGroupCommunicator:
         if sm_count is None:
