@@ -45,7 +45,7 @@ class FrequencyRange:
 
     @property
     def clocks_mhz(self) -> tuple[int, ...]:
-        """The clocks, ascending."""
+        """All clocks to search, in MHz, in ascending order."""
         return tuple(range(self.minimum_mhz, self.maximum_mhz + 1, self.stride_mhz))
 
 

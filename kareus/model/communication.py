@@ -19,7 +19,7 @@ Tensors = tuple[Tensor, ...]
 
 
 class Handle(Protocol):
-    """A collective in flight."""
+    """A collective that was launched."""
 
     def wait(self) -> Tensors:
         """Make later computation wait for the results, and return them."""
@@ -107,7 +107,7 @@ class Exchange(NamedTuple):
 
 
 def all_reduce(tensor: Tensor, communicator: Communicator | None, operation: Any = SUM) -> None:
-    """Reduce `tensor` in place and wait."""
+    """Reduce `tensor` in place over the GPUs of `communicator`, and wait for the result."""
     if communicator is not None:
         communicator.all_reduce((tensor,), operation=operation).wait()
 

@@ -31,7 +31,7 @@ class RotaryScaling:
         within(self, 1, MOST_TOKENS, "tokens", "original_sequence_length")
         if self.high_frequency_factor <= self.low_frequency_factor:
             raise ConfigError(
-                f"high_frequency_factor={self.high_frequency_factor}: must be above low_frequency_factor "
+                f"high_frequency_factor={self.high_frequency_factor}: must be greater than low_frequency_factor "
                 f"({self.low_frequency_factor})."
             )
 

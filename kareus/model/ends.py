@@ -47,13 +47,23 @@ class _Lookup(Function):
         return None, None, None, None
 
 
+def _exponentials(logits: Tensor, less: Tensor) -> Tensor:
+    """Return exp(logits - less) in fp32, [..., vocabulary rows]; the copy is all the memory that it takes."""
+    return logits.to(torch.float32, copy=True).sub_(less.unsqueeze(-1)).exp_()
+
+
 class _CrossEntropy(Function):
+    """Cross-entropy that holds 6 bytes a logit, forward and backward.
+
+    They are its bf16 input, into which the gradient is written, and one fp32 copy of it.
+    """
+
     @staticmethod
     def forward(ctx: Any, logits: Tensor, labels: Tensor, group: Communicator | None) -> Tensor:
         maximum = logits.amax(-1).float()
         all_reduce(maximum, group, dist.ReduceOp.MAX)
         rows, mine = _local(labels, logits.shape[-1], group)
-        total = (logits.float() - maximum.unsqueeze(-1)).exp().sum(-1)
+        total = _exponentials(logits, maximum).sum(-1)
         labelled = logits.gather(-1, rows.unsqueeze(-1)).squeeze(-1).float() * mine
         all_reduce(total, group)
         all_reduce(labelled, group)
@@ -66,9 +76,10 @@ class _CrossEntropy(Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         logits, labels, log_sum_exp = ctx.saved_tensors
         rows, mine = _local(labels, logits.shape[-1], ctx.group)
-        softmax = (logits.float() - log_sum_exp.unsqueeze(-1)).exp()
+        softmax = _exponentials(logits, log_sum_exp)
         softmax.scatter_add_(-1, rows.unsqueeze(-1), -mine.unsqueeze(-1).float())
-        return (softmax * (gradient / labels.numel())).to(logits.dtype), None, None
+        softmax.mul_(gradient / labels.numel())
+        return logits.copy_(softmax), None, None
 
 
 class Embedding(OperatorModule):

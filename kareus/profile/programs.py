@@ -68,9 +68,10 @@ def outer_segments(graph: BlockGraph, shape: StageShape, direction: Direction) -
 
 
 def profiled_executions(graphs: Mapping[Batch, BlockGraph], direction: Direction) -> tuple[Execution, ...]:
-    """Return the execution models under which whole instructions are profiled.
+    """Return the execution models for which whole instructions are profiled.
 
-    An odd microbatch has no nanobatches, and a weight-gradient pass has no collectives to run beside one.
+    A microbatch with an odd number of sequences cannot be split into two nanobatches, and a weight-gradient instruction
+    has no collectives to overlap: both are profiled sequentially only.
     """
     halves = Batch.NANOBATCH in graphs and direction is not Direction.WEIGHT_GRADIENT
     return (Execution.SEQUENTIAL, Execution.NANOBATCHING) if halves else (Execution.SEQUENTIAL,)

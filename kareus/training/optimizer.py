@@ -1,4 +1,4 @@
-"""AdamW over fp32 copies of the weights that this rank optimizes, with gradients from the runtime's fp32 buffers."""
+"""AdamW on fp32 copies of the weights that this rank optimizes; it reads gradients from the runtime's fp32 buffers."""
 
 import torch
 from torch import Tensor, nn

@@ -39,7 +39,7 @@ class OptimizerSharding:
     """Flat buffers of a stage's weights and gradients, and this rank's shard of them."""
 
     def __init__(self, stage: nn.Module, group: dist.ProcessGroup | None) -> None:
-        """Make the weights of `stage` and their gradients views of flat buffers; gradients begin at zero.
+        """Make the weights of `stage` and their gradients views of flat buffers; gradients are set to zero.
 
         Args:
             stage: its weights are of one dtype and on one device.

@@ -1,4 +1,4 @@
-"""One rank of a training, from the rendezvous with the others to the last checkpoint."""
+"""One rank of a training: it joins the process group, runs all iterations, and writes the last checkpoint."""
 
 import contextlib
 import os
@@ -36,12 +36,14 @@ from kareus.training.setup import RankSetup, stage_place, training_seed
 from kareus.training.trainer import Trainer
 
 
-def train(read_job: Callable[[], tuple[TrainingJob, TrainingSettings]], communicator: str, patience: Patience) -> None:
+def train(
+    read_job: Callable[[], tuple[TrainingJob, TrainingSettings]], communicator: str | None, patience: Patience
+) -> None:
     """Train as one rank; all ranks call this with the same arguments.
 
     Args:
         read_job: reads what is trained and how. It is called once ranks are watched, so that its error is printed once.
-        communicator: a `Library`.
+        communicator: a `Library`; None takes the one of the job.
         patience: timeouts of ranks.
 
     Raises:
@@ -53,9 +55,10 @@ def train(read_job: Callable[[], tuple[TrainingJob, TrainingSettings]], communic
             watched(found.store, found.rank, found.world_size, "kareus train", patience) as monitor,
             _one_line_out_of_memory(found.rank),
         ):
-            library, rendezvous = Library(communicator), found.for_start(monitor.run)
-            device = select_device(library)
+            rendezvous = found.for_start(monitor.run)
             job, settings = read_job()
+            library = Library(communicator or job.communicator)
+            device = select_device(library)
             coordinate = coordinate_of(rendezvous.rank, job.workload.parallelism, rendezvous.world_size)
             groups = init_process_groups(rendezvous, coordinate, device, library, job.workload)
             if rendezvous.rank == 0:

@@ -29,7 +29,7 @@ PRIMARY = "config"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComposedWorkload:
-    """One combination of a sweep."""
+    """One workload of a sweep, with the overrides that give it alone."""
 
     overrides: tuple[str, ...]
     """Overrides that a user would write for this combination alone."""

@@ -34,8 +34,8 @@ GIB = 2**30
 BF16_BYTES = 2
 FP32_BYTES = 4
 LOGIT_BYTES = BF16_BYTES + FP32_BYTES
-"""Bytes of one logit: the LM head's output and its fp32 copy, in which the vocabulary-parallel cross-entropy of
-Megatron-LM works in place; in backward the fp32 gradient (the same storage) and its bf16 copy."""
+"""Bytes of one logit: the LM head's output, into which backward writes the gradient, and an fp32 copy, in which the
+vocabulary-parallel cross-entropy works in place, forward and backward."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -109,7 +109,7 @@ def test_nothing_else_changes_when_the_reduction_is_exposed(results):
         (["emulation.pipelines=0"], "pipelines=0"),
         (["num_microbatches=16"], "num_microbatches=16: a fleet says that itself; set emulation.num_microbatches"),
         (["parallelism.dp=2"], "parallelism.dp=2: a fleet says that itself; set emulation.pipelines"),
-        (["sequence_length=2048"], "microbatch.parquet: no such file"),
+        (["sequence_length=2048"], "has no microbatch frontiers, which fleets are planned from; run snakemake"),
     ],
 )
 def test_what_cannot_be_emulated_is_refused_in_one_line(results, capsys, overrides, message):

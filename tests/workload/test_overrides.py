@@ -83,7 +83,7 @@ def test_every_form_of_sweep_lists_its_values(override: str, values: list[object
             "campaign=paper: unknown key; not a key of a workload; write kareus campaign NAME, or "
             "snakemake --config campaign=NAME.",
         ),
-        ("microbatch_size=???", "microbatch_size=???: '???' stands for a value that is missing; give it one."),
+        ("microbatch_size=???", "microbatch_size=???: '???' means that a value is missing; replace it with a value."),
         ("parallelism=tp8,tp9", "parallelism=tp9: unknown option; allowed: cp2tp4, pp10tp8, tp8."),
         (
             "model=qwen3",

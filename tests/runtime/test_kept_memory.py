@@ -1,0 +1,135 @@
+"""What a stage keeps for its backwards is what planning counts, for every recomputation."""
+
+import dataclasses
+import gc
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+import torch
+from helpers.builders import small_model
+from helpers.trainings import tiny_workload
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from kareus.graph.recomputation import Recomputation
+from kareus.model.communication import Mesh
+from kareus.model.config import Model
+from kareus.model.ends import Head
+from kareus.model.passes import Pass
+from kareus.model.shards import shard_of
+from kareus.profile.programs import Execution, StageShape
+from kareus.runtime.overlap import run_alone
+from kareus.runtime.schedules import MicrobatchSchedule, Schedule
+from kareus.runtime.stage_model import Held, StageModel
+from kareus.workload.config import Workload
+from kareus.workload.memory import block_backward_bytes, head_bytes, kept_bytes
+
+LAYERS, BATCH, TOKENS = 3, 2, 64
+WIDE = small_model(
+    name="wide", hidden_size=256, intermediate_size=512, num_layers=LAYERS, head_dim=64, num_key_value_heads=2
+)
+NORMED = dataclasses.replace(WIDE, name="normed", qk_norm=True)
+MIDDLE = StageShape(layers=LAYERS, first=False, last=False)
+
+
+def workload_of(model: Model, recomputation: Recomputation) -> Workload:
+    return tiny_workload(model=model, recomputation=recomputation, microbatch_size=BATCH, sequence_length=TOKENS)
+
+
+def stage_of(workload: Workload) -> StageModel:
+    shard = shard_of(workload.model, workload.parallelism, TOKENS)
+    return StageModel(workload.model, shard, Mesh(), MIDDLE, torch.bfloat16, recomputation=workload.recomputation)
+
+
+def alive_bytes() -> int:
+    """Bytes of all tensors, those that share memory counted once."""
+    tensors = [t for t in gc.get_objects() if type(t) is torch.Tensor]
+    return sum({t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in tensors}.values())
+
+
+def forward(stage: StageModel, schedule: MicrobatchSchedule) -> Held:
+    """What the forward of a microbatch leaves for its backward; what it returns is not kept here."""
+    hidden = torch.randn(BATCH, TOKENS, WIDE.hidden_size, dtype=torch.bfloat16)
+    return stage.run_forward(hidden, schedule, record=True)[1]
+
+
+def most_in_backward(stage: StageModel, held: Held, before: int) -> int:
+    """Most bytes above `before` whenever an operator of the backward is about to be launched."""
+    most = 0
+
+    def run(passes: list[Pass], *_: object) -> list[torch.Tensor]:
+        nonlocal most
+        done: dict[int, torch.Tensor] = {}
+        while len(done) < len(passes):  # in turns, so that both nanobatches are in flight
+            for number, running in enumerate(passes):
+                try:
+                    next(running)
+                except StopIteration as stopped:
+                    done.setdefault(number, stopped.value)
+                most = max(most, alive_bytes() - before)
+        return [done[number] for number in range(len(passes))]
+
+    stage._run = run  # type: ignore[method-assign, assignment]
+    stage.run_backward(held, torch.randn(BATCH, TOKENS, WIDE.hidden_size, dtype=torch.bfloat16))
+    return most
+
+
+SEQUENTIAL = MicrobatchSchedule()
+HALVED = MicrobatchSchedule(Schedule(Execution.NANOBATCHING), Schedule(Execution.NANOBATCHING))
+
+
+@pytest.mark.parametrize("schedule", [SEQUENTIAL, HALVED], ids=["whole", "halved"])
+@pytest.mark.parametrize("model", [WIDE, NORMED], ids=["wide", "normed"])
+@pytest.mark.parametrize("recomputation", list(Recomputation))
+def test_a_forward_keeps_what_planning_counts(
+    model: Model,
+    recomputation: Recomputation,
+    schedule: MicrobatchSchedule,
+) -> None:
+    workload = workload_of(model, recomputation)
+    kept, recomputed = kept_bytes(workload, LAYERS, BATCH * TOKENS)
+    gradients = block_backward_bytes(model, workload.parallelism, BATCH * TOKENS)
+    with torch.no_grad():
+        stage = stage_of(workload)
+        stage._run = lambda passes, *_: [run_alone(each, None) for each in passes]  # type: ignore[method-assign]
+        gc.collect()
+        before, in_flight, found = alive_bytes(), list[Held](), list[int]()
+        for _ in range(3):
+            in_flight.append(forward(stage, schedule))
+            found.append(alive_bytes() - before)
+        most = most_in_backward(stage, in_flight.pop(), before) - found[1]
+    assert found == pytest.approx([kept, 2 * kept, 3 * kept], rel=0.05)
+    peak = most / (kept + recomputed + gradients)
+    assert 0.7 < peak <= 1, "between operators; what one of them needs while it runs is not counted"
+
+
+class Alive(TorchDispatchMode):  # type: ignore[misc]
+    """Most bytes alive at once of what operations have made since it was entered."""
+
+    def __init__(self, before: Iterable[torch.Tensor]) -> None:
+        super().__init__()
+        self._before = {t.untyped_storage().data_ptr() for t in before}
+        self._made: dict[StorageWeakRef, int] = {}
+        self.most_bytes = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        output = func(*args, **(kwargs or {}))
+        for made in (t.untyped_storage() for t in tree_leaves(output) if isinstance(t, torch.Tensor)):
+            if made.data_ptr() not in self._before:
+                self._made[StorageWeakRef(made)] = made.nbytes()
+        self._made = {made: size for made, size in self._made.items() if not made.expired()}
+        self.most_bytes = max(self.most_bytes, sum(self._made.values()))
+        return output
+
+
+def test_loss_and_head_hold_six_bytes_a_logit() -> None:
+    model = dataclasses.replace(WIDE, hidden_size=8, vocab_size=4096)
+    workload = workload_of(model, Recomputation.STAGE)
+    head = Head(model, shard_of(model, workload.parallelism, TOKENS), Mesh(), torch.bfloat16)
+    hidden = torch.randn(BATCH, TOKENS, 8, dtype=torch.bfloat16, requires_grad=True)
+    labels = torch.randint(4096, (BATCH, TOKENS))
+    with Alive([hidden, labels, *head.parameters(), *head.buffers()]) as alive:
+        head(hidden, labels).backward()
+    assert alive.most_bytes == pytest.approx(head_bytes(model, workload.parallelism, BATCH * TOKENS), rel=0.05)
