@@ -1,5 +1,6 @@
 """The testbed of real GPUs, with workers that are real processes on CPUs and devices that are not real."""
 
+import dataclasses
 import os
 import sys
 from pathlib import Path
@@ -32,12 +33,14 @@ from kareus.testbed.factory import open_testbed as open_testbed_of
 
 GPU = a100(search_frequencies=FrequencyRange(minimum_mhz=900, maximum_mhz=1410, stride_mhz=510))
 QUICK = protocol(window_s=0.1, cooldown_s=0.02, warmup_s=0.02, settle_s=0.01)
-ALONE = Program(name="alone", steps=(Step(operators=(gemm("linear", 16, 8, 32), memory("norm", 64))),))
+ACTIVATION = dataclasses.replace(memory("activation", 64), bytes_written=128)
+"""A record of SwiGLU: gate and up of 64 values, and as many values written."""
+ALONE = Program(name="alone", steps=(Step(operators=(gemm("linear", 16, 8, 32), ACTIVATION)),))
 TOGETHER = Program(
     name="together",
     steps=(
         Step(
-            operators=(memory("norm", 64), gemm("linear", 16, 8, 32)),
+            operators=(ACTIVATION, gemm("linear", 16, 8, 32)),
             collective=all_reduce(64, 2),
             launch=1,
             sm_count=4,

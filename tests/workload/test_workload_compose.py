@@ -187,6 +187,17 @@ def edited(tmp_path: Path) -> Path:
     return Path(shutil.copytree(CONFIG, tmp_path / "config"))
 
 
+def test_an_edited_file_counts_from_the_next_time_on(edited: Path) -> None:
+    before = compose(["seed=7"], edited)
+    file = edited / "gpu/a100-sxm4-40gb.yaml"
+    text = file.read_text()
+    file.write_text(text.replace("static_power_w: 60", "static_power_w: 61"))
+    (changed,) = compose(["seed=7"], edited)
+    assert changed.workload.gpu.static_power_w == 61
+    file.write_text(text)
+    assert compose(["seed=7"], edited) == before
+
+
 @pytest.mark.parametrize(
     ("file", "old", "new", "message"),
     [

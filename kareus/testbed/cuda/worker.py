@@ -14,12 +14,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from kareus.artifacts.files import die_with_parent
 from kareus.artifacts.records import from_plain
 from kareus.device.cuda import device_of_cuda, prepare_cuda
 from kareus.errors import DeviceError, KareusError
 from kareus.model.communicators.choice import Library
 from kareus.model.communicators.mscclpp import load_library
+from kareus.processes import die_with_parent
 from kareus.testbed.config import ClockPolicy, CudaCollectives
 from kareus.testbed.cuda.channel import Channel, exit_after_hangup
 from kareus.testbed.cuda.collectives import Collectives
