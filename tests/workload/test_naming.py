@@ -35,6 +35,7 @@ def name(*overrides: str) -> str:
         (["search=random", "seed=3"], "llama3.2-3b_pp2-tp8_mbs8_seq4096_a100_seed3_search-random"),
         (["recomputation=none"], "llama3.2-3b_pp2-tp8_mbs8_seq4096_a100_recompute-none"),
         (["parallelism.sharding=optimizer"], "llama3.2-3b_pp2-tp8_mbs8_seq4096_a100_shard-optimizer"),
+        (["parallelism.sequence_parallel=true"], "llama3.2-3b_pp2-tp8_mbs8_seq4096_a100_seqpar"),
         (["parallelism.layers_per_stage=[14,14]"], "llama3.2-3b_pp2-tp8_mbs8_seq4096_a100_layers14-14"),
         (["pipeline=zb-h1"], "llama3.2-3b_pp2-tp8_mbs8_seq4096_a100_pipeline-zb-h1"),
         (
@@ -63,6 +64,7 @@ VALUES: dict[str, list[Any]] = {
     "parallelism.dp": [1, 2],
     "parallelism.pp": [2, 4],
     "parallelism.layers_per_stage": [None, (14, 14), (15, 13)],
+    "parallelism.sequence_parallel": [False, True],
     "parallelism.sharding": ["none", "optimizer"],
     "search.strategy": ["paper", "random"],
     "search.small.batch": [16, 1, 11],
