@@ -9,6 +9,7 @@ What it does not take, and what nobody takes any more, runs by itself (`kareus.p
 """
 
 import atexit
+import contextlib
 import fcntl
 import gc
 import importlib
@@ -21,8 +22,10 @@ import struct
 import subprocess
 import sys
 import tempfile
+import threading
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 from kareus.cli import EVERY, main, words_of
 from kareus.processes import (
@@ -145,25 +148,29 @@ def _can_fork(argv: list[str]) -> bool:
     return threads <= {Path("/proc/self/comm").read_text().strip(), *FORKED_WITHOUT_HARM}
 
 
-def run(request: ForkRequest) -> int:
-    """Run a command in a process that was forked for it; returns its exit code.
-
-    The exit code is sent last of all, after what the command does when its process exits.
-    """
+def run(request: ForkRequest) -> NoReturn:
+    """Run a command in a process that was forked for it, and end the process."""
     _become(request)
-    codes = [1]
-    atexit.register(lambda: request.connection.send(str(codes[0]).encode()))
     try:
         request.connection.send(STARTED)
     except OSError:  # who asked has died
-        return codes[0]
+        os._exit(1)
+    code = 1
     try:
-        codes[0] = main(request.argv)
+        code = main(request.argv)
     except SystemExit as ended:  # of the parser of arguments
-        codes[0] = ended.code if isinstance(ended.code, int) else 0
+        code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
     except BaseException:  # noqa: BLE001 - what Python does with it at the end of a program
         sys.excepthook(*sys.exc_info())
-    return codes[0]
+    # The end of a program, but for clearing its modules, which would copy the memory shared with the server.
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError):  # nobody reads it any more
+            stream.flush()
+    with contextlib.suppress(OSError):  # who asked has died
+        request.connection.send(str(code).encode())
+    os._exit(code)
 
 
 def _become(request: ForkRequest) -> None:
@@ -197,4 +204,4 @@ if __name__ == "__main__":
     die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # it ends with the run, which may have jobs to end first
     signal.signal(signal.SIGCHLD, _reap)
-    sys.exit(run(serve(socket.socket(fileno=int(sys.argv[1])))))
+    run(serve(socket.socket(fileno=int(sys.argv[1]))))

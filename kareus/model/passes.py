@@ -5,7 +5,7 @@ stops at every collective; the caller launches the collective at any time, and r
 Passes run without autograd (`torch.no_grad`): every operator is a function that brings its backward.
 """
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -85,6 +85,8 @@ Layers = Sequence[Sequence[LayerStep]]
 """Steps of each layer, in order."""
 Tape = list[list[_OperatorRecord]]
 """Records by layer, in the order of forward."""
+BlockDone = Callable[[int], None]
+"""Called with the number of each block, from 0, whose weight gradients a backward pass has added."""
 
 
 def forward_pass(
@@ -110,32 +112,47 @@ def forward_pass(
     return torch.add(stream, update, out=output)
 
 
-def backward_pass(tape: Tape, gradient: Tensor, later: Later | None = None) -> Pass:
+def backward_pass(
+    tape: Tape, gradient: Tensor, later: Later | None = None, block_done: BlockDone | None = None
+) -> Pass:
     """Run a tape backward, using it up; from the gradient of what left the layers to that of what entered.
 
     Args:
         tape: what `forward_pass` recorded.
         gradient: [batch, tokens, hidden].
         later: takes what adds the weight gradients of matrix products, if they are not of this pass.
+        block_done: told of every block; the tape then has whole ones.
     """
     while tape:
         gradients = _gradients_of_layer(gradient)
         yield from _unwound(tape.pop(), gradients, later)
         gradient = gradients[STREAM]
+        if block_done is not None and len(tape) % LAYERS == 0:
+            block_done(len(tape) // LAYERS)
     return gradient
 
 
 def recomputed_pass(
-    layers: Layers, hidden: Tensor, table: RotaryTable, gradient: Tensor, later: Later | None = None
+    layers: Layers,
+    hidden: Tensor,
+    table: RotaryTable,
+    gradient: Tensor,
+    later: Later | None = None,
+    block_done: BlockDone | None = None,
 ) -> Pass:
     """Run layers forward again from what entered them, recording, then backward, as `backward_pass` does."""
     tape: Tape = []
     yield from forward_pass(layers, hidden, table, tape)
-    return (yield from backward_pass(tape, gradient, later))
+    return (yield from backward_pass(tape, gradient, later, block_done))
 
 
 def blockwise_pass(
-    layers: Layers, entered: list[Tensors], table: RotaryTable, gradient: Tensor, later: Later | None = None
+    layers: Layers,
+    entered: list[Tensors],
+    table: RotaryTable,
+    gradient: Tensor,
+    later: Later | None = None,
+    block_done: BlockDone | None = None,
 ) -> Pass:
     """Run each block forward again and then backward, the last block first.
 
@@ -147,7 +164,8 @@ def blockwise_pass(
         entered: what `forward_pass` took, each one tensor, or several that are joined along the batch; used up.
         table: angles of the tokens.
         gradient: [batch, tokens, hidden], of what left the layers.
-        later: as in `backward_pass`.
+        later: as in `backward_pass`, likewise the next.
+        block_done: see `later`.
     """
     norm: list[_OperatorRecord] = []
     gradients = {STREAM: gradient}
@@ -157,12 +175,17 @@ def blockwise_pass(
         hidden = parts[0] if len(parts) == 1 else torch.cat(parts)
         first = LAYERS * len(entered)
         yield from _through(layers[first : first + LAYERS], hidden, table, tape)
-        yield from _unwound(norm, gradients, later)
+        if norm:
+            yield from _unwound(norm, gradients, later)
+            if block_done is not None:
+                block_done(len(entered) + 1)
         attention, *above = tape
         gradients = _gradients_of_layer((yield from backward_pass(above, gradients[STREAM], later)))
         norm, others = attention[:1], attention[1:]
         yield from _unwound(others, gradients, later)
     yield from _unwound(norm, gradients, later)
+    if block_done is not None:
+        block_done(0)
     return gradients[STREAM]
 
 

@@ -22,9 +22,9 @@ from kareus.model.functions import Later
 from kareus.runtime.actions import place_in_line
 from kareus.runtime.boundary import Shapes, gathered, sent_part
 from kareus.runtime.follower import PlanFollower
+from kareus.runtime.messages import Receives, Sends
 from kareus.runtime.schedules import Schedules
-from kareus.runtime.sending import Sends
-from kareus.runtime.stage_model import SEQUENTIAL, StageModel
+from kareus.runtime.stage_model import SEQUENTIAL, GradientsReady, StageModel
 
 _NOWHERE = torch.device("meta")
 """Where tensors have a shape and no memory."""
@@ -37,7 +37,9 @@ class StagePlace:
     stage: int
     stages: int
     group: dist.ProcessGroup
-    """The stages' ranks, in order."""
+    """The stages' ranks, in order; messages to later stages go over it."""
+    backward_group: dist.ProcessGroup
+    """The same ranks, for messages to earlier stages."""
     device: torch.device
     tensor: Communicator | None
     """GPUs that hold the same part of the same stage, which gather hidden states that are sent in parts; None for
@@ -80,6 +82,8 @@ class ChunkStage(PipelineStage):
         shapes: Shapes,
         follower: PlanFollower,
         sends: Sends,
+        receives: Receives,
+        gradients_ready: GradientsReady,
     ) -> None:
         number, numbers = place_in_line(place.stage, scheduled.chunk, place.stages), place.stages * chunks
         hidden = torch.empty(shapes.message, dtype=shapes.dtype, device=_NOWHERE, requires_grad=True)
@@ -98,12 +102,18 @@ class ChunkStage(PipelineStage):
         self._follower = follower
         self._place = place
         self._sends = sends
+        self._receives = receives
         self._later: dict[int, Later] = {}
+        self._gradients_ready = gradients_ready
+        self._microbatches = shapes.num_microbatches
+        self._completed = 0
+        """Microbatches of the iteration whose weight gradients have been added."""
 
     def forward_one_chunk(self, fwd_chunk_id: int, *arguments: Any, **options: Any) -> Any:
         """Begin a forward; what PyTorch calls a chunk here is a microbatch."""
         self._begin(Direction.FORWARD, fwd_chunk_id)
         self._scheduled.microbatch = fwd_chunk_id
+        self._receives.finish((self.stage_index, Direction.FORWARD, fwd_chunk_id))
         output = super().forward_one_chunk(fwd_chunk_id, *arguments, **options)
         _move(self.args_recv_info[fwd_chunk_id], _NOWHERE)  # the microbatch holds what it needs until its backward
         return output
@@ -114,9 +124,18 @@ class ChunkStage(PipelineStage):
         """Begin a backward, or the part of it that computes input gradients: to PyTorch, that too is a whole one."""
         if full_backward:
             self._begin(Direction.BACKWARD, bwd_chunk_id)
+            model = self._scheduled.model
+            self._completed += 1
+            if self._completed == self._microbatches:
+                model.gradients_ready = self._gradients_ready
+            self._receives.finish((self.stage_index, Direction.BACKWARD, bwd_chunk_id))
             super().backward_one_chunk(bwd_chunk_id, *arguments, **options)
+            if model.gradients_ready is not None:
+                model.gradients_ready, self._completed = None, 0
+                self._all_ready(model.embedding)
         else:
             self._begin(Direction.INPUT_GRADIENT, bwd_chunk_id)
+            self._receives.finish((self.stage_index, Direction.BACKWARD, bwd_chunk_id))
             with self._scheduled.model.input_gradients_only() as self._later[bwd_chunk_id]:
                 super().backward_one_chunk(bwd_chunk_id, *arguments, **options)
         _move(self.grad_recv_info[bwd_chunk_id], _NOWHERE)
@@ -127,6 +146,16 @@ class ChunkStage(PipelineStage):
         with torch.no_grad():
             for add in self._later.pop(bwd_chunk_id):
                 add()
+        self._completed += 1
+        if self._completed == self._microbatches:
+            self._completed, model = 0, self._scheduled.model
+            self._all_ready(model.head, *reversed(model.blocks), model.embedding)
+
+    def _all_ready(self, *parts: nn.Module | None) -> None:
+        """Tell of complete weight gradients, in the order in which a backward completes them."""
+        for part in parts:
+            if part is not None:
+                self._gradients_ready(part)
 
     def get_fwd_send_ops(self, fwd_chunk_id: int) -> Any:
         """Send the output of a forward, of which nothing but its graph and its shape are needed here any more.
@@ -147,14 +176,22 @@ class ChunkStage(PipelineStage):
         return []
 
     def get_fwd_recv_ops(self, fwd_chunk_id: int) -> Any:
-        """Receive the input of a forward."""
+        """Begin to receive the input of a forward.
+
+        Returns no operations, likewise `get_bwd_recv_ops`: PyTorch would wait for them before the plan follower is
+        asked.
+        """
         _move(self.args_recv_info[fwd_chunk_id], self.device)
-        return super().get_fwd_recv_ops(fwd_chunk_id)
+        operations = super().get_fwd_recv_ops(fwd_chunk_id)
+        self._receives.start((self.stage_index, Direction.FORWARD, fwd_chunk_id), operations)
+        return []
 
     def get_bwd_recv_ops(self, bwd_chunk_id: int) -> Any:
-        """Receive the input of a backward."""
+        """Begin to receive the input of a backward."""
         _move(self.grad_recv_info[bwd_chunk_id], self.device)
-        return super().get_bwd_recv_ops(bwd_chunk_id)
+        operations = super().get_bwd_recv_ops(bwd_chunk_id)
+        self._receives.start((self.stage_index, Direction.BACKWARD, bwd_chunk_id), operations)
+        return []
 
     def _prepare_forward_infra(self, *arguments: Any, **options: Any) -> Any:
         """Plan where forwards receive; PyTorch would take memory for all microbatches of an iteration at once."""

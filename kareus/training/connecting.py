@@ -11,15 +11,16 @@ from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
-from torch.distributed.pipelining.schedules import _batch_p2p
 
-from kareus.graph.records import CollectiveKind
+from kareus.graph.records import CollectiveKind, Scope
 from kareus.model.communication import Communicator
 from kareus.pipeline.transfers import gathered_parts
 from kareus.runtime.boundary import Shapes
 from kareus.runtime.chunk_stage import StagePlace
+from kareus.runtime.messages import begin
+from kareus.update.parameters import embedding_parameters, scope_parameters
 from kareus.workload.config import Workload
-from kareus.workload.memory import BF16_BYTES
+from kareus.workload.memory import BF16_BYTES, FP32_BYTES
 
 
 class Message(NamedTuple):
@@ -59,6 +60,27 @@ def block_messages(workload: Workload) -> dict[str, tuple[Message, ...]]:
     }
 
 
+def weight_messages(workload: Workload, stage: int) -> dict[str, tuple[Message, ...]]:
+    """Return the collectives of a stage's weights by group: gradients in fp32, of a block, the embedding and the head.
+
+    `data` sums them over replicas; `shards` scatters the sums and gathers the new weights; `ends` sums the gradient of
+    a tied embedding over the first and the last stage.
+    """
+    model, parallelism = workload.model, workload.parallelism
+    sizes = scope_parameters(model, parallelism)
+    held = {
+        Scope.BLOCK,
+        *([Scope.EMBEDDING] if stage == 0 else []),
+        *([Scope.HEAD] if stage == parallelism.pp - 1 else []),
+    }
+    parameters = sorted({sizes[scope] for scope in held if sizes[scope]})
+    reduced = tuple(Message(CollectiveKind.ALL_REDUCE, FP32_BYTES * n, 1) for n in parameters)
+    scattered = tuple(Message(CollectiveKind.REDUCE_SCATTER, FP32_BYTES * n, 1) for n in parameters)
+    gathered = tuple(Message(CollectiveKind.ALL_GATHER, BF16_BYTES * n, 1) for n in parameters)
+    table = Message(CollectiveKind.ALL_REDUCE, FP32_BYTES * embedding_parameters(model, parallelism), 1)
+    return {"data": reduced, "shards": (*scattered, *gathered), "ends": (table,)}
+
+
 def connect_group(
     communicator: Communicator, messages: Sequence[Message], sm_counts: Iterable[int | None], device: torch.device
 ) -> None:
@@ -93,5 +115,4 @@ def connect_stages(place: StagePlace, shapes: Shapes, chunks: int) -> None:
                 sends = place.stage == sender
                 peer = dist.get_global_rank(place.group, receiver if sends else sender)
                 operation = dist.P2POp(dist.isend if sends else dist.irecv, boundary, peer, place.group)
-                for work in _batch_p2p([operation]):
-                    work.wait()
+                begin(operation, place.backward_group).wait()

@@ -47,7 +47,7 @@ class Optimizer:
         Raises:
             KareusError: the norm is infinite or not a number; nothing is updated.
         """
-        clip([self._sharding.own_gradients], norm, self._largest_norm)
+        clip(self._sharding.own_gradients, norm, self._largest_norm)
         for group in self._adamw.param_groups:
             group["lr"] = learning_rate
         self._adamw.step()

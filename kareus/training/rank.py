@@ -20,12 +20,12 @@ from kareus.launch.process_groups import init_process_groups
 from kareus.launch.rendezvous import Rendezvous, find_ranks
 from kareus.launch.watch import watched
 from kareus.model.communicators.choice import Library
-from kareus.model.communicators.nccl import NcclCommunicator
+from kareus.model.communicators.process_group import ProcessGroupCommunicator
 from kareus.partition.config import subject_of
 from kareus.runtime.boundary import boundary_shapes
 from kareus.training.checkpoint import RankCheckpoints
 from kareus.training.clocks import device_and_clocks
-from kareus.training.connecting import block_messages, connect_group, connect_stages
+from kareus.training.connecting import block_messages, connect_group, connect_stages, weight_messages
 from kareus.training.data.samples import FileSamples, Samples, SyntheticSamples
 from kareus.training.data.text import tokenised
 from kareus.training.data.tokens import open_tokens
@@ -148,14 +148,18 @@ def _connect(setup: RankSetup) -> None:
     groups, workload = setup.groups, setup.job.workload
     messages = block_messages(workload)
     for communicator in (groups.mesh.tp, groups.mesh.cp):
-        if isinstance(communicator, NcclCommunicator):
+        if communicator is not None:
             connect_group(communicator, messages[communicator.axis], _sm_counts(setup), setup.device)
-    for communicator in (groups.data, groups.tied_embeddings):
-        if isinstance(communicator, NcclCommunicator):
-            communicator.prepare({None})
-    for group in (groups.pipeline, groups.tensor, groups.optimizer_shards):
+    of_weights = weight_messages(workload, setup.coordinate.stage)
+    for name, own in (("data", groups.data), ("ends", groups.tied_embeddings)):
+        if own is not None:
+            connect_group(own, of_weights[name], {None}, setup.device)
+    for group in (groups.pipeline, groups.tensor):
         if group is not None:
             dist.all_reduce(torch.zeros(1, device=setup.device), group=group)
+    if groups.optimizer_shards is not None:
+        shards = ProcessGroupCommunicator("shards", groups.optimizer_shards)
+        connect_group(shards, of_weights["shards"], {None}, setup.device)
     connect_stages(stage_place(setup), boundary_shapes(workload, compute_dtype(setup.device)), workload.chunks)
     synchronize(setup.device)
 

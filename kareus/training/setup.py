@@ -19,7 +19,7 @@ from kareus.runtime.chunk_stage import StagePlace
 from kareus.runtime.follower import PlanFollower, planned_steps
 from kareus.runtime.pipeline import Pipeline
 from kareus.runtime.stage_chunks import StageChunks, first_layers
-from kareus.runtime.stage_model import StageModel
+from kareus.runtime.stage_model import GradientsReady, StageModel
 from kareus.training.checkpoint import RankCheckpoints
 from kareus.training.data.samples import Samples
 from kareus.training.job import TrainingJob
@@ -84,13 +84,14 @@ def stage_place(setup: RankSetup) -> StagePlace:
         stage=setup.coordinate.stage,
         stages=setup.job.workload.parallelism.pp,
         group=setup.groups.pipeline,
+        backward_group=setup.groups.pipeline_backward,
         device=setup.device,
         tensor=setup.groups.mesh.tp,
     )
 
 
-def make_pipeline(setup: RankSetup, stage: StageChunks) -> Pipeline:
-    """Return the pipeline that `stage` is a part of."""
+def make_pipeline(setup: RankSetup, stage: StageChunks, gradients_ready: GradientsReady) -> Pipeline:
+    """Return the pipeline that `stage` is a part of; `gradients_ready` as of `Pipeline`."""
     job, number, device = setup.job, setup.coordinate.stage, setup.device
     workload = job.workload
     return Pipeline(
@@ -105,4 +106,5 @@ def make_pipeline(setup: RankSetup, stage: StageChunks) -> Pipeline:
             lambda: synchronize_computation(device),
             setup.monitor.progress,
         ),
+        gradients_ready,
     )

@@ -11,8 +11,8 @@ What a stage keeps for each microbatch in flight depends on the recomputation: w
 their backward; with `selective` all but the output of attention, which the backward holds for one block at a time; with
 `full` the input of every block, and the backward all that one block keeps; with `stage` the input of the stage, and the
 backward ("a recomputed forward plus a backward") all that its blocks keep. That `stage` is what the paper ran, its
-out-of-memory rows (table 3) confirm: any reserve from 2.8 to 8.2 GiB separates the rows that ran from those that did
-not; by `full` it would take 20.3 to 23.2 GiB, half of the GPU, and the paper's 70B pipeline would not fit.
+out-of-memory rows (table 3) confirm: any reserve from 0.1 to 5.3 GiB separates the rows that ran from those that did
+not; by `full` none does, and the paper's 70B pipeline would not fit.
 
 Nanobatching needs the same: its two nanobatches are halves of the microbatch and are both in flight.
 
@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from kareus.errors import RefusedWorkloadError
 from kareus.graph.recomputation import Recomputation
 from kareus.model.config import Model, Parallelism, Sharding
+from kareus.workload.communicators import communicator_bytes
 from kareus.workload.config import Workload
 from kareus.workload.pipelining import most_delayed, most_in_flight, most_received_ahead
 
@@ -52,17 +53,20 @@ class MemoryEstimate:
     where they are computed later."""
     transfers_gib: float
     """Buffers of point-to-point communication: tensors received ahead, and one being sent."""
+    communicators_gib: float
+    """Buffers of NCCL's communicators, all that a plan may use (`kareus.workload.communicators`)."""
     blocks_gib: float
     """Working set of a backward through the blocks, with what it recomputes."""
     head_gib: float
     """Working set of the LM head and the loss; released before the blocks' backward, so that the larger one counts."""
     reserve_gib: float
-    """The calibrated reserve: CUDA context, communicators, workspaces, fragmentation."""
+    """The calibrated reserve: CUDA context, workspaces, fragmentation."""
 
     @property
     def total_gib(self) -> float:
         """The peak."""
-        held = self.weights_gib + self.gradients_gib + self.optimizer_gib + self.in_flight_gib + self.transfers_gib
+        states = self.weights_gib + self.gradients_gib + self.optimizer_gib
+        held = states + self.in_flight_gib + self.transfers_gib + self.communicators_gib
         return held + max(self.blocks_gib, self.head_gib) + self.reserve_gib
 
 
@@ -85,8 +89,8 @@ def check_memory(workload: Workload, estimate: MemoryEstimate) -> None:
         raise RefusedWorkloadError(
             f"microbatch_size={workload.microbatch_size}, sequence_length={workload.sequence_length}: out of memory, "
             f"needs {estimate.total_gib:.1f} GiB on stage {estimate.stage} (model states {states:.1f}, activations "
-            f"{activations:.1f}, reserve {estimate.reserve_gib:.1f}) but gpu.memory_gib is {limit_gib:.1f}; use "
-            "smaller ones, or more of parallelism.tp, cp or pp."
+            f"{activations:.1f}, communicators {estimate.communicators_gib:.1f}, reserve {estimate.reserve_gib:.1f}) "
+            f"but gpu.memory_gib is {limit_gib:.1f}; use smaller ones, or more of parallelism.tp, cp or pp."
         )
 
 
@@ -116,6 +120,7 @@ def _stage(workload: Workload, stage: int, layers: int) -> MemoryEstimate:
         / GIB,
         in_flight_gib=waiting / GIB,
         transfers_gib=(passing * boundary if parallelism.pp > 1 else 0) / GIB,
+        communicators_gib=communicator_bytes(workload, stage) / GIB,
         blocks_gib=(working + block_backward_bytes(model, parallelism, tokens)) / GIB,
         head_gib=(head_bytes(model, parallelism, tokens) if is_last else 0) / GIB,
         reserve_gib=workload.memory_reserve_gib,

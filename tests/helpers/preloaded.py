@@ -22,12 +22,14 @@ import importlib, json, os, sys, tempfile
 for name in sys.argv[1:]:
     importlib.import_module(name)
 from snakemake.cli import main
+from kareus.processes import die_with_parent
 for line in sys.stdin:
     asked = json.loads(line)
     process = os.fork()
     if process:
         print(os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]), flush=True)
         continue
+    die_with_parent()
     os.chdir(asked["folder"])
     os.environ.clear()
     os.environ.update(asked["environment"])
@@ -75,9 +77,14 @@ def _asked(request: dict[str, Any]) -> int:
     server = _server()
     assert server.stdin is not None
     assert server.stdout is not None
-    server.stdin.write(json.dumps(request) + "\n")
-    server.stdin.flush()
-    return int(server.stdout.readline())
+    try:
+        server.stdin.write(json.dumps(request) + "\n")
+        server.stdin.flush()
+        return int(server.stdout.readline())
+    except BaseException:  # a test that takes too long: its Snakemake ends with the server, and the next has another
+        server.kill()
+        _servers.clear()
+        raise
 
 
 def _server() -> subprocess.Popen[str]:

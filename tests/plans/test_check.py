@@ -34,6 +34,7 @@ ENERGIES_J = {"forward": 30.0, "backward": 80.0}
 FORWARD = ("forward-attention-allreduce", "forward-mlp-allreduce")
 BACKWARD = (*FORWARD, "backward-mlp-allreduce", "backward-attention-allreduce")
 PARTITIONS = {"forward": FORWARD, "backward": BACKWARD}
+NO_UPDATE = "iteration.include_update=false"
 
 
 def microbatch_rows():
@@ -92,7 +93,7 @@ def origin(workload, stage):
 
 def folder_of(tmp_path, *overrides):
     """The results folder of a small workload whose frontier has two plans."""
-    ((name, workload),) = resolve_accepted(["num_microbatches=2", *overrides], ROOT / "config").items()
+    ((name, workload),) = resolve_accepted(["num_microbatches=2", NO_UPDATE, *overrides], ROOT / "config").items()
     folder = tmp_path / name
     (folder / "config").mkdir(parents=True)
     (folder / "config/plan.yaml").write_text(slice_text(workload, "plan"))

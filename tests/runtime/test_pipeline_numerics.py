@@ -41,7 +41,9 @@ from kareus.runtime.stage_model import StageModel
 from kareus.schedule.records import Choice
 from kareus.training.data.batches import Batches, DataShare, Microbatch
 from kareus.training.data.samples import SyntheticSamples
-from kareus.training.gradients import sum_tied_gradient, sum_weight_gradients
+from kareus.training.gradient_reduction import GradientReduction
+from kareus.training.optimizer_sharding import OptimizerSharding
+from kareus.update.directions import update_directions
 from kareus.workload.config import Workload
 
 TOLERANCE = 1e-5
@@ -148,12 +150,15 @@ def check_case(rank: int, of: Case) -> None:
     draw_weights(stage, workload.model, 0, 0, groups.mesh.tp)
     scheduled: dict[tuple[int, int], MicrobatchSchedule] = {}
     follower = Watching(planned_steps(workload, None, place.stage), DryClocks(), lambda: None)
+    sharding = OptimizerSharding(stage, groups.optimizer_shards)
+    reduction = GradientReduction(stage, sharding, groups)
     pipeline = Pipeline(
         models,
         StagePlace(
             stage=place.stage,
             stages=parallelism.pp,
             group=groups.pipeline,
+            backward_group=groups.pipeline_backward,
             device=torch.device("cpu"),
             tensor=groups.mesh.tp,
         ),
@@ -161,6 +166,7 @@ def check_case(rank: int, of: Case) -> None:
         actions_of(workload, None),
         scheduled,
         follower,
+        reduction.ready,
     )
     follower.stages = pipeline._runtime._stages
     mean_loss, gradients = reference(of)
@@ -178,9 +184,13 @@ def check_case(rank: int, of: Case) -> None:
         scheduled.clear()
         scheduled.update(planned[place.stage])
         loss = pipeline.run(own, 1 / (workload.num_microbatches * parallelism.dp * parallelism.cp))
-        sum_weight_gradients(stage, groups.mesh, groups.data)
+        assert sorted(reduction.in_flight) == sorted(sharding.buckets), "all were begun as backwards completed them"
+        reduction.finish()
         if groups.tied_embeddings is not None:
-            sum_tied_gradient(stage.tied_gradient, groups)
+            reduction.exchange()
+        for direction in update_directions(workload, place.stage):
+            pipeline.begin_update(direction)
+        pipeline.end_iteration()
         (summed,) = sum_over_ranks(0.0 if loss is None or place.tp else float(loss))
         assert departure({"loss": torch.tensor(summed), **gradients_of(stage)}, expected) <= TOLERANCE
         assert activations(workload) == 0, "memory that messages were received in is given back"

@@ -47,7 +47,7 @@ def check_connecting(rank: int) -> None:
 
     dist.P2POp.__init__ = note  # type: ignore[method-assign]
     shapes = boundary_shapes(tiny_workload(pp=2), torch.float32)
-    place = StagePlace(stage=rank, stages=2, group=group, device=device, tensor=None)
+    place = StagePlace(stage=rank, stages=2, group=group, backward_group=group, device=device, tensor=None)
     once = ["send", "receive"] if rank == 0 else ["receive", "send"]
     for chunks, expected in ((1, once), (2, once + once[::-1])):
         sizes.clear()

@@ -155,7 +155,15 @@ def test_the_command_writes_accepted_workloads_and_the_table(tmp_path: Path, cap
         False,
         ["microbatch_size=16"],
     )
-    held = ("weights_gib", "gradients_gib", "optimizer_gib", "in_flight_gib", "transfers_gib", "reserve_gib")
+    held = (
+        "weights_gib",
+        "gradients_gib",
+        "optimizer_gib",
+        "in_flight_gib",
+        "transfers_gib",
+        "communicators_gib",
+        "reserve_gib",
+    )
     assert accepted["total_gib"] == pytest.approx(sum(accepted[part] for part in held) + accepted["blocks_gib"])
     assert [path.parent.parent.name for path in tmp_path.rglob("workload.yaml")] == [DEFAULT]
     written = load_slice(tmp_path / DEFAULT / "config" / "workload.yaml", Workload)

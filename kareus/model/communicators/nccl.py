@@ -70,14 +70,19 @@ class NcclCommunicator(TokenCollectives):
         if sm_count is None:
             return self._default
         if sm_count not in self._by_sm_count:
-            options = dist.ProcessGroupNCCL.Options(is_high_priority_stream=True)
-            options.config.min_ctas = options.config.max_ctas = sm_count
             group = dist.new_group(
                 self._ranks,
                 backend="nccl",
-                pg_options=options,
+                pg_options=nccl_options(sm_count),
                 use_local_synchronization=True,  # other groups of the job need other numbers
                 group_desc=f"{self.axis}-{sm_count}-sms",
             )
             self._by_sm_count[sm_count] = ProcessGroupCommunicator(self.axis, group, fuses=True)
         return self._by_sm_count[sm_count]
+
+
+def nccl_options(channels: int) -> Any:
+    """Return options of a group whose communicators have exactly that number of channels, each of one CTA."""
+    options = dist.ProcessGroupNCCL.Options(is_high_priority_stream=True)
+    options.config.min_ctas = options.config.max_ctas = channels
+    return options
