@@ -66,6 +66,7 @@ def run_iteration(rank: int, workload: Workload) -> tuple[list[int], list[int]]:
             stage=place.stage,
             stages=parallelism.pp,
             group=groups.pipeline,
+            backward_group=groups.pipeline_backward,
             device=torch.device("cpu"),
             tensor=groups.mesh.tp,
         ),
