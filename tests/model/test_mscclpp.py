@@ -98,7 +98,7 @@ class Nccl:
         self.log.append((str(operation), sm_count))
         return SimpleNamespace(wait=lambda: tuple(tensors))
 
-    def reduce_scatter(self, tensors: Any, sm_count: int | None = None) -> Any:
+    def reduce_scatter(self, tensors: Any, sm_count: int | None = None, into: Any = None) -> Any:
         self.log.append(("reduce-scatter", sm_count))
         return SimpleNamespace(wait=lambda: tuple(t[0] for t in tensors))
 

@@ -69,25 +69,29 @@ class Extracted:
     split_backward: bool = False
 
 
-def degrees(tp: int, cp: int) -> Parallelism:
+def degrees(tp: int, cp: int, *, shared: bool = False) -> Parallelism:
+    """Degrees of parallelism; `shared` if a tensor-parallel group shares tokens (sequence parallelism)."""
     return Parallelism(
-        dp=1, pp=2, tp=tp, cp=cp, layers_per_stage=(14, 14), sharding=Sharding.NONE, sequence_parallel=False
+        dp=1, pp=2, tp=tp, cp=cp, layers_per_stage=(14, 14), sharding=Sharding.NONE, sequence_parallel=shared
     )
 
 
-def graphs(model: Model, tp: int, cp: int, microbatch_size: int = 8) -> dict[Batch, BlockGraph]:
-    key = (model.name, model.qkv_bias, tp, cp, microbatch_size)
+def graphs(
+    model: Model, tp: int, cp: int, microbatch_size: int = 8, *, shared: bool = False
+) -> dict[Batch, BlockGraph]:
+    key = (model.name, model.qkv_bias, tp, cp, microbatch_size, shared)
     if key not in EXTRACTED:
-        EXTRACTED[key] = extract(model, degrees(tp, cp), microbatch_size, SEQUENCE)
+        EXTRACTED[key] = extract(model, degrees(tp, cp, shared=shared), microbatch_size, SEQUENCE)
     return EXTRACTED[key]
 
 
-def nanobatch(model: Model, tp: int, cp: int) -> BlockGraph:
-    return graphs(model, tp, cp)[Batch.NANOBATCH]
+def nanobatch(model: Model, tp: int, cp: int, *, shared: bool = False) -> BlockGraph:
+    return graphs(model, tp, cp, shared=shared)[Batch.NANOBATCH]
 
 
-def partitions(tp: int, cp: int, **changes: object) -> dict[str, int]:
-    found = partitions_of(graphs(LLAMA, tp, cp), Extracted(degrees(tp, cp), **changes))
+def partitions(tp: int, cp: int, *, shared: bool = False, **changes: object) -> dict[str, int]:
+    workload = Extracted(degrees(tp, cp, shared=shared), **changes)
+    found = partitions_of(graphs(LLAMA, tp, cp, shared=shared), workload)
     return {partition.name: multiplicity for partition, multiplicity in found.items()}
 
 
@@ -203,12 +207,13 @@ def test_an_odd_microbatch_has_no_nanobatches_and_no_partitions() -> None:
 @pytest.mark.parametrize(("tp", "cp"), DEGREES)
 @pytest.mark.parametrize("recomputation", list(Recomputation))
 @pytest.mark.parametrize("split", [False, True])
+@pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("model", [LLAMA, QWEN], ids=lambda m: m.name)
 def test_the_predicted_names_are_those_that_are_found(
-    model: Model, tp: int, cp: int, recomputation: Recomputation, split: bool
+    model: Model, shared: bool, tp: int, cp: int, recomputation: Recomputation, split: bool
 ) -> None:
-    workload = Extracted(degrees(tp, cp), recomputation=recomputation, split_backward=split)
-    found = partitions_of(graphs(model, tp, cp), workload)
+    workload = Extracted(degrees(tp, cp, shared=shared), recomputation=recomputation, split_backward=split)
+    found = partitions_of(graphs(model, tp, cp, shared=shared), workload)
     assert {p.name for p in found} == set(expected_partitions(workload))
     assert all(collective_group_size(p.name, workload.parallelism) == p.collective.group_size for p in found)
 
@@ -217,13 +222,62 @@ def test_the_predicted_names_are_those_that_are_found(
 @pytest.mark.parametrize("recomputation", list(Recomputation))
 @pytest.mark.parametrize("layers", [1, 2, 3])
 @pytest.mark.parametrize("direction", [d for d in Direction if d not in UPDATING])
+@pytest.mark.parametrize("shared", [False, True])
 def test_predicted_partitions_match_staggered_nanobatches(
-    tp: int, cp: int, recomputation: Recomputation, layers: int, direction: Direction
+    shared: bool, tp: int, cp: int, recomputation: Recomputation, layers: int, direction: Direction
 ) -> None:
-    workload = Extracted(degrees(tp, cp), recomputation=recomputation)
-    pairs = interleave(block_segments(nanobatch(LLAMA, tp, cp), layers, direction, recomputation=recomputation))
+    workload = Extracted(degrees(tp, cp, shared=shared), recomputation=recomputation)
+    graph = nanobatch(LLAMA, tp, cp, shared=shared)
+    pairs = interleave(block_segments(graph, layers, direction, recomputation=recomputation))
     walked = [partition_of(pair.segment, pair.collective).name for pair in pairs if pair.segment and pair.collective]
     assert sorted(instruction_partitions(workload, direction, layers)) == sorted(set(walked))
+
+
+def test_shared_tokens_give_sublayers_two_partitions_each_way() -> None:
+    assert partitions(8, 1, shared=True) == {
+        "forward-qkv-reducescatter-tp": 2,
+        "forward-attention-allgather-tp": 2,
+        "forward-mlp-reducescatter-tp": 2,
+        "forward-down-allgather-tp": 2,
+        "backward-down-reducescatter-tp": 2,
+        "backward-mlp-allgather2-tp": 2,
+        "backward-attention-reducescatter-tp": 2,
+        "backward-qkv-allgather2-tp": 2,
+    }
+
+
+def test_segments_of_shared_tokens_are_halves_of_sublayers() -> None:
+    graph = nanobatch(QWEN, 8, 1, shared=True)
+    assert named(graph.forward) == {
+        "norm": ["norm"],
+        "qkv": ["qkv", "rope"],
+        "attention": ["attention", "projection"],
+        "norm.2": ["norm"],
+        "mlp": ["gate_up"],
+        "down": ["activation", "down"],
+    }
+    assert named(graph.backward) == {
+        "norm": ["norm"],
+        "down": ["down.dgrad", "down.wgrad", "activation"],
+        "mlp": ["gate_up.dgrad", "gate_up.wgrad"],
+        "norm.2": ["norm"],
+        "attention": ["projection.dgrad", "projection.wgrad", "attention"],
+        "qkv": ["rope", "qkv.dgrad", "qkv.wgrad"],
+    }
+
+
+def test_shared_tokens_are_gathered_with_what_was_not_kept() -> None:
+    hidden = 4 * 4096 * 3072 * 2
+    graph = nanobatch(LLAMA, 8, 1, shared=True)
+    sent = [
+        s.collective and (s.collective.label, s.collective.message_bytes) for s in (*graph.forward, *graph.backward)
+    ]
+    scatter = ("reducescatter-tp", hidden)
+    assert sent == [("allgather-tp", hidden), None, scatter] * 2 + [("allgather2-tp", 2 * hidden), None, scatter] * 2
+    whole = nanobatch(LLAMA, 8, 1)
+    assert total_flops(graph) == total_flops(whole)
+    moved = [operator(g.forward, s, "norm").bytes_written for g, s in ((graph, "norm.2"), (whole, "mlp"))]
+    assert moved[0] * 8 == moved[1], "a norm sees an eighth of the tokens"
 
 
 def test_a_wrong_prediction_stops_extraction() -> None:

@@ -15,11 +15,13 @@ from torch.utils._pytree import tree_leaves
 
 from kareus.graph.recomputation import Recomputation
 from kareus.model.communication import Mesh
+from kareus.model.communicators.loopback import LoopbackCommunicator
 from kareus.model.config import Model
 from kareus.model.ends import Head
-from kareus.model.passes import Pass
+from kareus.model.passes import CollectiveCall, Pass
 from kareus.model.shards import shard_of
 from kareus.profile.programs import Execution, StageShape
+from kareus.runtime.boundary import boundary_shapes
 from kareus.runtime.overlap import run_alone
 from kareus.runtime.schedules import MicrobatchSchedule, Schedule
 from kareus.runtime.stage_model import Held, StageModel
@@ -34,13 +36,24 @@ NORMED = dataclasses.replace(WIDE, name="normed", qk_norm=True)
 MIDDLE = StageShape(layers=LAYERS, first=False, last=False)
 
 
-def workload_of(model: Model, recomputation: Recomputation) -> Workload:
-    return tiny_workload(model=model, recomputation=recomputation, microbatch_size=BATCH, sequence_length=TOKENS)
+def workload_of(model: Model, recomputation: Recomputation, degrees: tuple[int, bool] = (1, False)) -> Workload:
+    tp, shared = degrees
+    return tiny_workload(
+        tp=tp,
+        sequence_parallel=shared,
+        model=model,
+        recomputation=recomputation,
+        microbatch_size=BATCH,
+        sequence_length=TOKENS,
+    )
 
 
 def stage_of(workload: Workload) -> StageModel:
-    shard = shard_of(workload.model, workload.parallelism, TOKENS)
-    return StageModel(workload.model, shard, Mesh(), MIDDLE, torch.bfloat16, recomputation=workload.recomputation)
+    parallelism = workload.parallelism
+    shard = shard_of(workload.model, parallelism, TOKENS)
+    tensor = LoopbackCommunicator("tp", parallelism.tp) if parallelism.tp > 1 else None
+    mesh = Mesh(tensor, None, parallelism.token_shards > 1)
+    return StageModel(workload.model, shard, mesh, MIDDLE, torch.bfloat16, recomputation=workload.recomputation)
 
 
 def alive_bytes() -> int:
@@ -49,13 +62,13 @@ def alive_bytes() -> int:
     return sum({t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in tensors}.values())
 
 
-def forward(stage: StageModel, schedule: MicrobatchSchedule) -> Held:
+def forward(stage: StageModel, schedule: MicrobatchSchedule, shape: tuple[int, ...]) -> Held:
     """What the forward of a microbatch leaves for its backward; what it returns is not kept here."""
-    hidden = torch.randn(BATCH, TOKENS, WIDE.hidden_size, dtype=torch.bfloat16)
+    hidden = torch.randn(shape, dtype=torch.bfloat16)
     return stage.run_forward(hidden, schedule, record=True)[1]
 
 
-def most_in_backward(stage: StageModel, held: Held, before: int) -> int:
+def most_in_backward(stage: StageModel, held: Held, before: int, shape: tuple[int, ...]) -> int:
     """Most bytes above `before` whenever an operator of the backward is about to be launched."""
     most = 0
 
@@ -65,14 +78,16 @@ def most_in_backward(stage: StageModel, held: Held, before: int) -> int:
         while len(done) < len(passes):  # in turns, so that both nanobatches are in flight
             for number, running in enumerate(passes):
                 try:
-                    next(running)
+                    event = next(running)
+                    if isinstance(event, CollectiveCall):
+                        event.launch(None)
                 except StopIteration as stopped:
                     done.setdefault(number, stopped.value)
                 most = max(most, alive_bytes() - before)
         return [done[number] for number in range(len(passes))]
 
     stage._run = run  # type: ignore[method-assign, assignment]
-    stage.run_backward(held, torch.randn(BATCH, TOKENS, WIDE.hidden_size, dtype=torch.bfloat16))
+    stage.run_backward(held, torch.randn(shape, dtype=torch.bfloat16))
     return most
 
 
@@ -81,25 +96,32 @@ HALVED = MicrobatchSchedule(Schedule(Execution.NANOBATCHING), Schedule(Execution
 
 
 @pytest.mark.parametrize("schedule", [SEQUENTIAL, HALVED], ids=["whole", "halved"])
-@pytest.mark.parametrize("model", [WIDE, NORMED], ids=["wide", "normed"])
+@pytest.mark.parametrize(
+    ("model", "degrees"),
+    [(WIDE, (1, False)), (NORMED, (1, False)), (WIDE, (4, True))],
+    ids=["wide", "normed", "wide-shared-tokens"],
+)
 @pytest.mark.parametrize("recomputation", list(Recomputation))
 def test_a_forward_keeps_what_planning_counts(
+    degrees: tuple[int, bool],
     model: Model,
     recomputation: Recomputation,
     schedule: MicrobatchSchedule,
 ) -> None:
-    workload = workload_of(model, recomputation)
+    workload = workload_of(dataclasses.replace(model, num_key_value_heads=4), recomputation, degrees)
+    shape = boundary_shapes(workload, torch.bfloat16).hidden
     kept, recomputed = kept_bytes(workload, LAYERS, BATCH * TOKENS)
-    gradients = block_backward_bytes(model, workload.parallelism, BATCH * TOKENS)
+    gradients = block_backward_bytes(workload.model, workload.parallelism, BATCH * TOKENS)
     with torch.no_grad():
         stage = stage_of(workload)
         stage._run = lambda passes, *_: [run_alone(each, None) for each in passes]  # type: ignore[method-assign]
+        forward(stage, schedule, shape)  # communicators take their buffers
         gc.collect()
         before, in_flight, found = alive_bytes(), list[Held](), list[int]()
         for _ in range(3):
-            in_flight.append(forward(stage, schedule))
+            in_flight.append(forward(stage, schedule, shape))
             found.append(alive_bytes() - before)
-        most = most_in_backward(stage, in_flight.pop(), before) - found[1]
+        most = most_in_backward(stage, in_flight.pop(), before, shape) - found[1]
     assert found == pytest.approx([kept, 2 * kept, 3 * kept], rel=0.05)
     peak = most / (kept + recomputed + gradients)
     assert 0.7 < peak <= 1, "between operators; what one of them needs while it runs is not counted"

@@ -62,13 +62,23 @@ class Journal(LoopbackCommunicator):
         self.lines.append(Launched("allreduce", len(tensors), sm_count))
         return super().all_reduce(tensors, sm_count)
 
-    def all_gather(self, tensors: Sequence[Tensor], sm_count: int | None = None) -> Any:
-        self.lines.append(Launched("allgather", len(tensors), sm_count))
-        return super().all_gather(tensors, sm_count)
+    def all_gather(self, tensors: Sequence[Tensor], sm_count: int | None = None, into: Any = None) -> Any:
+        if into is None:
+            self.lines.append(Launched("allgather", len(tensors), sm_count))
+        return super().all_gather(tensors, sm_count, into)
 
-    def reduce_scatter(self, tensors: Sequence[Tensor], sm_count: int | None = None) -> Any:
-        self.lines.append(Launched("reducescatter", len(tensors), sm_count))
-        return super().reduce_scatter(tensors, sm_count)
+    def reduce_scatter(self, tensors: Sequence[Tensor], sm_count: int | None = None, into: Any = None) -> Any:
+        if into is None:
+            self.lines.append(Launched("reducescatter", len(tensors), sm_count))
+        return super().reduce_scatter(tensors, sm_count, into)
+
+    def gather_tokens(self, shards: Sequence[Tensor], sm_count: int | None = None) -> Any:
+        self.lines.append(Launched("allgather", len(shards), sm_count))
+        return super().gather_tokens(shards, sm_count)
+
+    def scatter_tokens(self, wholes: Sequence[Tensor], sm_count: int | None = None) -> Any:
+        self.lines.append(Launched("reducescatter", len(wholes), sm_count))
+        return super().scatter_tokens(wholes, sm_count)
 
 
 def noted(running: Pass, nanobatch: int, lines: list[Launched | Ran]) -> Pass:
@@ -84,14 +94,15 @@ def noted(running: Pass, nanobatch: int, lines: list[Launched | Ran]) -> Pass:
 
 
 def small_stage(
-    model: Model, tp: int, cp: int, recomputation: Recomputation = Recomputation.NONE
+    model: Model, tp: int, cp: int, recomputation: Recomputation = Recomputation.NONE, *, shared: bool = False
 ) -> tuple[Any, Tensor, Any, list[Launched | Ran]]:
     """Steps of some blocks, what enters them, their rotary table, and the journal of their communicators."""
     lines: list[Launched | Ran] = []
-    mesh = Mesh(tp=Journal("tp", lines) if tp > 1 else None, cp=Journal("cp", lines) if cp > 1 else None)
+    communicators = {axis: Journal(axis, lines) for axis, size in (("tp", tp), ("cp", cp)) if size > 1}
+    mesh = Mesh(**communicators, sequence_parallel=shared)
     shard = shard_of(model, degrees(tp, cp), TOKENS)
     steps = steps_of([Block(model, shard, mesh, torch.float32) for _ in range(LAYERS)], recomputation)
-    hidden = torch.randn(3, shard.tokens, shard.hidden_size)
+    hidden = torch.randn(3, shard.tokens // (tp if shared else 1), shard.hidden_size)
     return steps, hidden, rotary_table(model, shard.tokens, mesh.cp), lines
 
 
@@ -104,8 +115,9 @@ def journal(
     direction: Direction,
     *,
     recomputation: Recomputation,
+    shared: bool = False,
 ) -> list[Launched | Ran]:
-    steps, whole, table, lines = small_stage(model, tp, cp, recomputation)
+    steps, whole, table, lines = small_stage(model, tp, cp, recomputation, shared=shared)
     hidden = whole.split([2, 1])
     later: Later | None = [] if direction is Direction.INPUT_GRADIENT else None
     tapes: list[Tape] = [[], []]
@@ -214,6 +226,37 @@ def test_engine_multiplicities_and_gpu_model_agree(
         per_block[partition.name] -= by_sm_count[choices[partition.name].sm_count]
         if partition.direction is direction:
             assert per_block[partition.name] == multiplicity, partition.name
+
+
+@pytest.mark.parametrize("recomputation", list(Recomputation))
+@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize(("model", "cp"), [(LLAMA, 1), (QWEN, 2)], ids=["tp", "cp+tp"])
+def test_one_nanobatch_leads_where_tokens_are_shared(
+    model: Model, cp: int, direction: Direction, recomputation: Recomputation
+) -> None:
+    graph = graph_of(model, degrees(2, cp, sequence_parallel=True))
+    kinds = detect_partitions(graph, recomputation=recomputation, split_backward=direction is Direction.INPUT_GRADIENT)
+    draw = random.Random(f"{cp} {direction} {recomputation}")
+    choices = {
+        p.name: Choice(partition=p.name, sm_count=n + 1, launch=draw.choice(p.operators).name)
+        for n, p in enumerate(kinds)
+    }
+    schedule = Schedule(Execution.OVERLAP, tuple(choices.values()))
+    lines = journal(model, 2, cp, graph, schedule, direction, recomputation=recomputation, shared=True)
+    segments = block_segments(graph, LAYERS, direction, recomputation=recomputation)
+    expected: list[Launched | tuple[int, str]] = []
+    for pair in interleave(segments):
+        (turn,) = expected_turns(iter([pair]), choices)
+        expected += [item if isinstance(item, Launched) else (pair.nanobatch, item) for item in turn]
+    found = [
+        line if isinstance(line, Launched) else (line.nanobatch, line.name)
+        for line in lines
+        if not is_memory_bound(line)
+    ]
+    assert found == expected
+    if direction is Direction.FORWARD:
+        exposed = [line for line in found if isinstance(line, Launched) and line.sm_count == LAST]
+        assert [line.kind for line in exposed] == ["allgather", "reducescatter"], "the first one, and the last"
 
 
 @pytest.mark.parametrize(("model", "tp", "cp"), [(LLAMA, 2, 1), (QWEN, 2, 2), (LLAMA, 1, 2)], ids=["tp", "cp+tp", "cp"])

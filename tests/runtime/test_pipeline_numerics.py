@@ -269,6 +269,8 @@ def test_two_ranks_that_share_tokens_compute_what_one_does(tmp_path: Path) -> No
     cases = [
         case(tp=2, sequence_parallel=True, microbatch_size=3),
         case(tp=2, sequence_parallel=True, model=TIED, recomputation=Recomputation.NONE),
+        case(tp=2, sequence_parallel=True, microbatch_size=3, recomputation=Recomputation.SELECTIVE),
+        case(tp=2, sequence_parallel=True, recomputation=Recomputation.FULL),
     ]
     spawn(2, check_cases, tmp_path, cases)
 
@@ -280,6 +282,8 @@ def test_four_ranks_that_share_tokens_compute_what_one_does(tmp_path: Path) -> N
         case(tp=2, pp=2, sequence_parallel=True, model=TIED, recomputation=Recomputation.NONE),
         case(tp=2, cp=2, sequence_parallel=True),
         case(tp=2, cp=2, sequence_parallel=True, model=TIED, recomputation=Recomputation.NONE),
+        case(tp=2, cp=2, sequence_parallel=True, recomputation=Recomputation.SELECTIVE),
+        case(tp=2, cp=2, sequence_parallel=True, microbatch_size=3, recomputation=Recomputation.FULL),
         case(tp=2, dp=2, sequence_parallel=True, microbatch_size=3),
         case(tp=2, pp=2, sequence_parallel=True, pipeline=ZERO_BUBBLE, model=TIED, microbatch_size=3),
         case(tp=2, pp=2, sequence_parallel=True, pipeline=ZERO_BUBBLE, recomputation=Recomputation.NONE),

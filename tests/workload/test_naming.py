@@ -36,6 +36,7 @@ def name(*overrides: str) -> str:
         (["search=random", "seed=3"], "llama3.2-3b_pp2-tp8_mbs8_seq4096_a100_seed3_search-random"),
         (["recomputation=none"], "llama3.2-3b_pp2-tp8_mbs8_seq4096_a100_recompute-none"),
         (["parallelism.sharding=optimizer"], "llama3.2-3b_pp2-tp8_mbs8_seq4096_a100_shard-optimizer"),
+        (["parallelism.sequence_parallel=true"], "llama3.2-3b_pp2-tp8_mbs8_seq4096_a100_seqpar"),
         (["parallelism.layers_per_stage=[14,14]"], "llama3.2-3b_pp2-tp8_mbs8_seq4096_a100_layers14-14"),
         (["pipeline=zb-h1"], "llama3.2-3b_pp2-tp8_mbs8_seq4096_a100_pipeline-zb-h1"),
         (
@@ -65,6 +66,7 @@ VALUES: dict[str, list[Any]] = {
     "parallelism.pp": [2, 4],
     "parallelism.layers_per_stage": [None, (14, 14), (15, 13)],
     "parallelism.sharding": ["none", "optimizer", "gradients", "full"],
+    "parallelism.sequence_parallel": [False, True],
     "search.strategy": ["paper", "random"],
     "search.small.batch": [16, 1, 11],
     "microbatch_size": [8, 16],

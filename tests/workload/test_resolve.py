@@ -12,7 +12,7 @@ from kareus.artifacts.tables import read_table
 from kareus.errors import ConfigError, RefusedWorkloadError
 from kareus.workload import stage, writing
 from kareus.workload.config import Workload
-from kareus.workload.resolve import check_any_accepted, resolve, resolve_accepted
+from kareus.workload.resolve import check_any_accepted, resolve, resolve_accepted, with_split
 from kareus.workload.tables import WORKLOADS
 
 DEFAULT = "llama3.2-3b_pp2-tp8_mbs8_seq4096_a100"
@@ -241,3 +241,18 @@ def test_a_configuration_that_is_no_text_is_written_anew(tmp_path: Path, caplog:
         writing.write_resolved(resolve([], CONFIG), tmp_path)
     assert path.read_bytes() == written
     assert f"{path}: the configuration was edited since it was written; written anew." in caplog.messages
+
+
+def test_sequence_parallelism_means_nothing_on_one_gpu() -> None:
+    (one,) = resolve(["parallelism.tp=1", "parallelism.sequence_parallel=true", "model=qwen3-1.7b"], CONFIG)
+    (other,) = resolve(["parallelism.tp=1", "model=qwen3-1.7b"], CONFIG)
+    assert one.name == other.name
+    assert not with_split(one.composed).parallelism.sequence_parallel
+
+
+def test_shared_tokens_have_to_divide_by_the_group() -> None:
+    (refused,) = resolve(["parallelism.sequence_parallel=true", "sequence_length=4100"], CONFIG)
+    assert refused.refusal == (
+        "sequence_length=4100: must be a multiple of 8 (parallelism.tp=8) with parallelism.sequence_parallel=true, "
+        "which cuts sequences in as many parts; or set it to false."
+    )
