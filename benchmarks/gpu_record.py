@@ -2,7 +2,8 @@
 
     python benchmarks/gpu_record.py --output record.md     # a quarter of an hour; sets no clock and no power limit
 
-Names the machine, reads its instruments, compares what its kernels compute with fp32 on the CPU, and measures
+Names the machine, reads its instruments, compares what its kernels compute with fp32 on the CPU, and fused operators
+with eager ones, and measures
 partitions of Llama 3.2 3B (TP8, and CP2 TP4) beside loopback collectives at the driver's own clock. Ends with 1 if
 numbers depart.
 """
@@ -21,7 +22,7 @@ from kareus.device.cuda import device_of_cuda, prepare_cuda
 from kareus.device.protocol import Device
 from kareus.gpu_model.gpu import FrequencyRange
 from kareus.graph.recomputation import Recomputation
-from kareus.graph.records import Batch, Partition
+from kareus.graph.records import Batch, Operator, Partition
 from kareus.model.config import Parallelism, Sharding
 from kareus.partition.detect import detect_partitions
 from kareus.partition.extract import extract
@@ -30,6 +31,7 @@ from kareus.testbed.cuda.testbed import CudaTestbed
 from kareus.workload.compose import compose
 from kareus.workload.config import Workload
 from onegpu.costs import Costs, by_sm_count
+from onegpu.fusion import fusion
 from onegpu.instruments import instruments, machine
 from onegpu.numerics import attention, execution
 from onegpu.table import Table
@@ -65,11 +67,20 @@ def tables(device: Device, place: torch.device, workloads: list[Workload], costs
     yield machine(device, place)
     yield instruments(device, WATCHED_S)
     yield attention(place)
+    yield fusion(place, [operator for workload in workloads for operator in operators_of(workload)])
     shrunk = dataclasses.replace(workloads[0].model, vocab_size=4096)
     yield execution(shrunk, SMALL, 512, place)
     for workload in workloads:
         for partition in partitions_of(workload):
             yield by_sm_count(costs, partition, SM_COUNTS, QUEUES)
+
+
+def operators_of(workload: Workload) -> list[Operator]:
+    """All operators of a nanobatch's graph."""
+    size, length = workload.microbatch_size, workload.sequence_length
+    graph = extract(workload.model, workload.parallelism, size, length)[Batch.NANOBATCH]
+    segments = [s for field in dataclasses.fields(graph) for s in getattr(graph, field.name)]
+    return [operator for segment in segments for operator in segment.operators]
 
 
 def partitions_of(workload: Workload) -> list[Partition]:

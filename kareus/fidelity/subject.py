@@ -11,7 +11,7 @@ from kareus.gpu_model.model import Tally, tally
 from kareus.graph.instruction import InstructionKind
 from kareus.graph.records import TRACED, Batch, BlockGraph
 from kareus.partition.extract import extract
-from kareus.profile.programs import Execution, instruction_program, stage_shapes
+from kareus.profile.programs import Execution, instruction_program, stage_shapes, weights_of
 from kareus.workload.compose import compose
 from kareus.workload.config import Workload
 from kareus.workload.divisibility import check_divisibility
@@ -78,6 +78,7 @@ def subject(scenario: Scenario, overrides: tuple[str, ...], config_dir: Path) ->
                 execution,
                 recomputation=workload.recomputation,
                 default_sm_count=workload.testbed.default_collective_sm_count,
+                weights=weights_of(workload, shape, workload.testbed.default_collective_sm_count),
             )
         )
         for stage, shape in enumerate(stage_shapes(workload.parallelism.split))

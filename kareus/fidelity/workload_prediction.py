@@ -24,11 +24,18 @@ from kareus.pipeline.config import PipelineSchedule
 from kareus.pipeline.instructions import Instruction, pipeline_instructions
 from kareus.pipeline.solver.dag import build_dag, makespan
 from kareus.pipeline.transfers import transfers_s
-from kareus.profile.programs import Execution, StageShape, chunk_shapes, instruction_program, profiled_executions
+from kareus.profile.programs import (
+    Execution,
+    StageShape,
+    chunk_shapes,
+    instruction_program,
+    profiled_executions,
+    weights_of,
+)
 from kareus.workload.config import Workload
 from kareus.workload.memory import MemoryEstimate, estimate_memory
 from kareus.workload.model_flops import mfu, tokens_per_iteration
-from kareus.workload.overlap import NO_HALVES
+from kareus.workload.overlap import nothing_to_overlap
 from kareus.workload.slices import cut
 
 PREDICTED = {"sequential": Execution.SEQUENTIAL, "nanobatching": Execution.NANOBATCHING}
@@ -159,8 +166,11 @@ def _check(workload: Workload, method: str, clock_mhz: int) -> None:
         raise ConfigError(
             f"method={method!r}: must be one of {', '.join(PREDICTED)}; other methods search, so make a plan instead."
         )
-    if PREDICTED[method] is Execution.NANOBATCHING and workload.microbatch_size % 2:
-        raise ConfigError(f"method={method}, microbatch_size={workload.microbatch_size}: {NO_HALVES}")
+    halves = workload.parallelism.halves(workload.microbatch_size)
+    if PREDICTED[method] is Execution.NANOBATCHING and not halves:
+        raise ConfigError(
+            f"method={method}, microbatch_size={workload.microbatch_size}: {nothing_to_overlap(workload)}"
+        )
     least_mhz, most_mhz = workload.gpu.search_frequencies.minimum_mhz, workload.gpu.maximum_clock_mhz
     if not isinstance(clock_mhz, Integral) or not least_mhz <= clock_mhz <= most_mhz:
         raise ConfigError(f"frequency_mhz={clock_mhz!r}: must be a whole number from {least_mhz} to {most_mhz} MHz.")
@@ -186,6 +196,7 @@ def _instruction_costs(
                 execution if execution in possible else Execution.SEQUENTIAL,
                 recomputation=workload.recomputation,
                 default_sm_count=workload.testbed.default_collective_sm_count,
+                weights=weights_of(workload, shape, workload.testbed.default_collective_sm_count),
             )
             by_shape[shape, direction] = instruction_cost(workload.gpu, program, direction, clock_mhz, known)
     return {(*place, d): cost for place, own in shapes.items() for (shape, d), cost in by_shape.items() if shape == own}

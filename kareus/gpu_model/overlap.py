@@ -16,7 +16,8 @@ from kareus.arrays import Array
 from kareus.gpu_model import laws
 from kareus.gpu_model.energy import Switching, collective_switching, operator_switching
 from kareus.gpu_model.gpu import Gpu
-from kareus.graph.records import Collective, Operator
+from kareus.gpu_model.network import Placement, placed_collective_s
+from kareus.graph.records import Collective, Operator, PlacedCollective
 
 _DONE = 1e-12
 """Share of work left below which it counts as done (rounding)."""
@@ -69,7 +70,7 @@ def step_phases(
         if not running.any():
             phases.append(alone)
             continue
-        moving_s = laws.collective_time_s(gpu, collective, frequency_mhz, taken)
+        moving_s = _collective_s(gpu, collective, frequency_mhz, taken)
         beside_s, collective_s = _times_beside(gpu, operator, (collective, moving_s), frequency_mhz, taken)
         shared_s = np.where(running, np.minimum(beside_s, left * collective_s), 0.0)
         # Shares of the operator and of the collective that are done when the first of the two ends.
@@ -77,7 +78,7 @@ def step_phases(
         both = alone.switching * done + moving * moved
         phases += [Phase(shared_s, alone.clock_share, both), _part(alone, 1 - done)]
         left = np.where(left - moved > _DONE, left - moved, 0.0)
-    whole_s, slow_s = (laws.collective_time_s(gpu, collective, f, taken) for f in (frequency_mhz, frequency_mhz / 2))
+    whole_s, slow_s = (_collective_s(gpu, collective, f, taken) for f in (frequency_mhz, frequency_mhz / 2))
     return [*phases, Phase(left * whole_s, _clock_share(whole_s, slow_s), moving * left)]
 
 
@@ -111,6 +112,14 @@ def _alone(gpu: Gpu, operator: Operator, frequency_mhz: Array) -> Phase:
     every_sm = np.full_like(frequency_mhz, gpu.sm_count)
     time_s, slow_s = (laws.operator_time_s(gpu, operator, f, every_sm) for f in (frequency_mhz, frequency_mhz / 2))
     return Phase(time_s, _clock_share(time_s, slow_s), operator_switching(gpu, operator))
+
+
+def _collective_s(gpu: Gpu, collective: Collective, frequency_mhz: Array, sm_count: Array) -> Array:
+    """Time of a collective alone, inside a node unless it says that its ranks lie elsewhere."""
+    if not isinstance(collective, PlacedCollective):
+        return laws.collective_time_s(gpu, collective, frequency_mhz, sm_count)
+    placement = Placement(nodes=collective.nodes, per_node=collective.per_node)
+    return placed_collective_s(gpu, collective, placement, frequency_mhz, sm_count)
 
 
 def _clock_share(time_s: Array, slow_s: Array) -> Array:

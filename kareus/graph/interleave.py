@@ -53,12 +53,20 @@ def block_segments(
     graph: BlockGraph, layers: int, direction: Direction, *, recomputation: Recomputation
 ) -> list[Segment]:
     """Return the segments of one nanobatch through `layers` blocks of a stage, in the order of execution."""
+    passes = block_passes(graph, layers, direction, recomputation=recomputation)
+    return [segment for own in passes for segment in own]
+
+
+def block_passes(
+    graph: BlockGraph, layers: int, direction: Direction, *, recomputation: Recomputation
+) -> list[tuple[Segment, ...]]:
+    """Return the same by pass through one block: a block that is recomputed on its own is passed once."""
     own = pass_segments(graph.forward, block_backward(graph, recomputation), direction)
     if direction not in RECOMPUTING or not recomputation.repeats_blocks:
-        return [*own * layers]
+        return [own] * layers
     if recomputation is Recomputation.FULL:
-        return [*(*graph.forward, *own) * layers]
-    return [*graph.forward * layers, *own * layers]
+        return [(*graph.forward, *own)] * layers
+    return [graph.forward] * layers + [own] * layers
 
 
 def interleave(segments: Sequence[Segment]) -> list[Pair]:

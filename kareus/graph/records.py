@@ -157,6 +157,16 @@ class Collective:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PlacedCollective(Collective):
+    """A collective whose ranks may lie on several nodes."""
+
+    nodes: int
+    """Nodes that have ranks of the group."""
+    per_node: int
+    """Least number of them on one of these nodes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
     """The longest run of operators between two collectives, and the collective that ends it."""
 

@@ -93,6 +93,10 @@ class Sharding(StrEnum):
     """Nothing."""
     OPTIMIZER = "optimizer"
     """Master weights and moments of the optimizer (ZeRO stage 1)."""
+    GRADIENTS = "gradients"
+    """Those and gradients, which are reduce-scattered in every microbatch (ZeRO stage 2)."""
+    FULL = "full"
+    """Those and weights, which are gathered block by block (ZeRO stage 3, FSDP)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,6 +139,20 @@ class Parallelism:
     def token_shards(self) -> int:
         """Parts in which a tensor-parallel group shares the tokens between its matrix products; 1 where it does not."""
         return self.tp if self.sequence_parallel else 1
+
+    @property
+    def shards_gradients(self) -> bool:
+        """Whether replicas hold no more than a part of the gradients."""
+        return self.dp > 1 and self.sharding in (Sharding.GRADIENTS, Sharding.FULL)
+
+    @property
+    def shards_weights(self) -> bool:
+        """Whether replicas hold no more than a part of the weights."""
+        return self.dp > 1 and self.sharding is Sharding.FULL
+
+    def halves(self, microbatch_size: int) -> bool:
+        """Whether a microbatch can run as two nanobatches: an even one, where blocks hide no collectives of weights."""
+        return microbatch_size % 2 == 0 and not self.shards_gradients
 
     @property
     def gpus_per_stage(self) -> int:

@@ -124,6 +124,12 @@ def exponentials(logits: Tensor, maximum: Tensor, rows: Tensor, mine: Tensor) ->
     return total, logits.gather(-1, rows.unsqueeze(-1)).squeeze(-1).float() * mine
 
 
+def mean_loss(total: Tensor, labelled: Tensor, maximum: Tensor) -> tuple[Tensor, Tensor]:
+    """See `kareus.model.fused`."""
+    log_sum_exp = total.log() + maximum
+    return (log_sum_exp - labelled).mean(), log_sum_exp
+
+
 def log_sum_exp(logits: Tensor, rows: Tensor, mine: Tensor) -> tuple[Tensor, Tensor]:
     """Return the log-sum-exp of each token's logits, and the logit of its label."""
     maximum = logits.amax(-1).float()

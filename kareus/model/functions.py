@@ -56,10 +56,10 @@ def add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
         left: [m, k], bf16 or fp32.
         right: [k, n], as `left`.
     """
-    if left.is_cuda:
-        torch.addmm(total, left, right, out_dtype=total.dtype, out=total)
-    else:
+    if left.is_cpu:
         total.add_(left.to(total.dtype) @ right.to(total.dtype))
+    else:
+        torch.addmm(total, left, right, out_dtype=total.dtype, out=total)
 
 
 class Context:

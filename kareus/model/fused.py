@@ -158,15 +158,15 @@ def exponentials(logits: Tensor, maximum: Tensor, rows: Tensor, mine: Tensor) ->
 
 
 def mean_loss(total: Tensor, labelled: Tensor, maximum: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the mean cross-entropy over tokens and the log-sum-exp of each; a few kernels over one number a token.
+    """Return the mean cross-entropy over tokens and the log-sum-exp of each; one program on a GPU.
 
     Args:
         total: sum of exponentials over the whole vocabulary, [...], fp32.
         labelled: logit of the label, [...].
         maximum: largest logit, [...].
     """
-    log_sum_exp = total.log() + maximum
-    return (log_sum_exp - labelled).mean(), log_sum_exp
+    result: tuple[Tensor, Tensor] = _implementation(total.device.type).mean_loss(total, labelled, maximum)
+    return result
 
 
 def cross_entropy(logits: Tensor, rows: Tensor, mine: Tensor) -> tuple[Tensor, Tensor]:

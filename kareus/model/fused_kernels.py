@@ -138,6 +138,16 @@ def exponentials(logits: Tensor, maximum: Tensor, rows: Tensor, mine: Tensor) ->
     return total, labelled
 
 
+def mean_loss(total: Tensor, labelled: Tensor, maximum: Tensor) -> tuple[Tensor, Tensor]:
+    """See `kareus.model.fused`."""
+    log_sum_exp = torch.empty_like(maximum)
+    loss = maximum.new_empty(())
+    _mean_loss[(1,)](
+        total, labelled, maximum, log_sum_exp, loss, maximum.numel(), SPAN=4 * SPAN, num_warps=_warps(4 * SPAN)
+    )
+    return loss, log_sum_exp
+
+
 def log_sum_exp(logits: Tensor, rows: Tensor, mine: Tensor) -> tuple[Tensor, Tensor]:
     """See `kareus.model.eager`."""
     result = torch.empty(rows.shape, dtype=torch.float32, device=logits.device)
@@ -151,8 +161,10 @@ def log_sum_exp(logits: Tensor, rows: Tensor, mine: Tensor) -> tuple[Tensor, Ten
 def cross_entropy_backward_(logits: Tensor, log_sum_exp: Tensor, rows: Tensor, mine: Tensor, factor: Tensor) -> None:
     """See `kareus.model.fused`."""
     size = logits.shape[-1]
-    grid = (log_sum_exp.numel(), triton.cdiv(size, SPAN))
-    _cross_entropy_backward[grid](logits, log_sum_exp, rows, mine, factor, size, SPAN=SPAN)
+    grid = (log_sum_exp.numel(), triton.cdiv(size, 4 * SPAN))
+    _cross_entropy_backward[grid](
+        logits, log_sum_exp, rows, mine, factor, size, SPAN=4 * SPAN, num_warps=_warps(4 * SPAN)
+    )
 
 
 def embed(ids: Tensor, weight: Tensor, first: int) -> Tensor:
@@ -167,9 +179,9 @@ def embed_backward(gradient: Tensor, ids: Tensor, first: int, total: Tensor) -> 
     """See `kareus.model.fused`."""
     rows, size = total.shape
     by_id, places = ids.flatten().sort(stable=True)
-    _embed_backward[(ids.numel(), triton.cdiv(size, SUMMED_COLUMNS))](
+    _embed_backward[(ids.numel(), triton.cdiv(size, SPAN // 4))](
         gradient.contiguous(), by_id, places, total, first, rows, ids.numel(), size,
-        ROWS=8, COLUMNS=SUMMED_COLUMNS, num_warps=2,
+        ROWS=8, COLUMNS=SPAN // 4, num_warps=4,
     )  # fmt: skip
 
 
@@ -570,6 +582,19 @@ def _exponentials(logits, maximum, rows, mine, total, labelled, size, SPAN: tl.c
         found += tl.where(inside & held & (column == label), logit, 0.0)
     tl.store(total + token, tl.sum(summed, 0))
     tl.store(labelled + token, tl.sum(found, 0))
+
+
+@triton.jit
+def _mean_loss(total, labelled, maximum, log_sum_exp, loss, tokens, SPAN: tl.constexpr):
+    """One program adds up all tokens, in order: there is one number of each."""
+    summed = tl.zeros([SPAN], tl.float32)
+    for start in range(0, tokens, SPAN):
+        token = start + tl.arange(0, SPAN)
+        inside = token < tokens
+        whole = tl.log(tl.load(total + token, mask=inside, other=1)) + tl.load(maximum + token, mask=inside, other=0)
+        tl.store(log_sum_exp + token, whole, mask=inside)
+        summed += tl.where(inside, whole - tl.load(labelled + token, mask=inside, other=0), 0.0)
+    tl.store(loss, tl.sum(summed, 0) / tokens)
 
 
 @triton.jit

@@ -19,7 +19,7 @@ def extract(
         RefusedWorkloadError: the model or the sequence does not divide over `parallelism`.
     """
     sizes = {Batch.MICROBATCH: microbatch_size}
-    if microbatch_size % 2 == 0:
+    if parallelism.halves(microbatch_size):
         sizes[Batch.NANOBATCH] = microbatch_size // 2
     return {batch: graph_of(_trace(model, parallelism, size, sequence_length)) for batch, size in sizes.items()}
 

@@ -105,7 +105,8 @@ def instruction_partitions(workload: Extracted, direction: Direction, layers: in
 
     The first segment of a block runs beside the last collective of the block before it, which a single block lacks.
     """
-    if workload.microbatch_size % 2 or direction is Direction.WEIGHT_GRADIENT:
+    degrees = workload.parallelism
+    if not degrees.halves(workload.microbatch_size) or direction is Direction.WEIGHT_GRADIENT:
         return ()
     degrees = workload.parallelism
     graph = _graph(degrees.tp > 1, degrees.token_shards > 1, degrees.cp > 1)

@@ -117,7 +117,7 @@ def _check_instruction(instruction: PlannedInstruction, layers: int, workload: W
 
 def _executions(workload: Workload, direction: Direction) -> tuple[Execution, ...]:
     """How instructions may run; an odd microbatch has no nanobatches, weight gradients and updates need none."""
-    if workload.microbatch_size % 2 or direction in (Direction.WEIGHT_GRADIENT, *UPDATING):
+    if not workload.parallelism.halves(workload.microbatch_size) or direction in (Direction.WEIGHT_GRADIENT, *UPDATING):
         return (Execution.SEQUENTIAL,)
     return tuple(Execution) if expected_partitions(workload) else (Execution.SEQUENTIAL, Execution.NANOBATCHING)
 

@@ -20,7 +20,7 @@ from kareus.graph.records import UPDATING, Batch, BlockGraph
 from kareus.pipeline.solver.dag import iteration_dag
 from kareus.pipeline.solver.lanes import latest_ends
 from kareus.plans.document import Plan, PlannedInstruction
-from kareus.profile.programs import chunk_shapes, instruction_program
+from kareus.profile.programs import chunk_shapes, instruction_program, weights_of
 from kareus.workload.config import Workload
 from kareus.workload.model_flops import tokens_per_iteration
 from kareus.workload.slices import cut
@@ -94,6 +94,7 @@ def _costs(
                 i.execution,
                 recomputation=workload.recomputation,
                 default_sm_count=workload.testbed.default_collective_sm_count,
+                weights=weights_of(workload, shape, workload.testbed.default_collective_sm_count),
                 choices=i.partitions,
             )
             behaviour = run_tally(workload.gpu, tally(program), float(i.frequency_mhz), known)

@@ -7,11 +7,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from kareus.graph.interleave import Pair, block_segments, interleave, partition_of
+from kareus.graph.interleave import Pair, block_passes, interleave, partition_of
 from kareus.graph.program import Program, Step
 from kareus.graph.recomputation import Recomputation, block_backward
 from kareus.graph.records import TRACED, Batch, BlockGraph, Direction, Partition, Scope, Segment
 from kareus.graph.split_backward import pass_segments
+from kareus.profile.sharded import (
+    COMPUTING_GRADIENTS,
+    Replicated,
+    ShardedWeights,
+    sharded_weights,
+    with_sharded_weights,
+)
 from kareus.schedule.records import Choice
 
 
@@ -128,6 +135,7 @@ def instruction_program(
     recomputation: Recomputation,
     default_sm_count: int,
     choices: Sequence[Choice] = (),
+    weights: ShardedWeights | None = None,
 ) -> Program:
     """Return the program of a whole instruction.
 
@@ -139,12 +147,19 @@ def instruction_program(
         recomputation: what a backward recomputes.
         default_sm_count: SMs of collectives that nothing is chosen for.
         choices: one for each partition under `overlap`.
+        weights: collectives of weights that replicas share out; execution is then sequential.
     """
     outer = outer_segments(graphs[Batch.MICROBATCH], shape, direction)
     before, after = _around(outer, direction)
     batch = Batch.MICROBATCH if execution is Execution.SEQUENTIAL else Batch.NANOBATCH
-    segments = block_segments(graphs[batch], shape.layers, direction, recomputation=recomputation)
-    if execution is Execution.SEQUENTIAL:
+    passes = block_passes(graphs[batch], shape.layers, direction, recomputation=recomputation)
+    segments = [segment for own in passes for segment in own]
+    if weights is not None:
+        assert execution is Execution.SEQUENTIAL, "collectives of weights run beside whole blocks"
+        steps = [sequential_steps(own, default_sm_count) for own in passes]
+        computed = [own[-1].direction in COMPUTING_GRADIENTS for own in passes]
+        middle = with_sharded_weights(steps, direction, computed, weights)
+    elif execution is Execution.SEQUENTIAL:
         middle = sequential_steps(segments, default_sm_count)
     else:
         middle = staggered_steps(segments, default_sm_count, {choice.partition: choice for choice in choices})
@@ -153,6 +168,11 @@ def instruction_program(
         steps=(*sequential_steps(before, default_sm_count), *middle, *sequential_steps(after, default_sm_count)),
         blocks=(len(before), len(before) + len(middle)),
     )
+
+
+def weights_of(config: Replicated, shape: StageShape, sm_count: int) -> ShardedWeights | None:
+    """Return the collectives of the weights of a stage, or of its chunk, on `sm_count` SMs; None if it has none."""
+    return sharded_weights(config, sm_count, first=shape.first, last=shape.last)
 
 
 def partition_program(partition: Partition, sm_count: int, launch: str) -> Program:

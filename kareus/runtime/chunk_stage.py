@@ -22,6 +22,7 @@ from kareus.model.functions import Later
 from kareus.runtime.actions import place_in_line
 from kareus.runtime.boundary import Shapes, gathered, sent_part
 from kareus.runtime.follower import PlanFollower
+from kareus.runtime.fully_sharded import FullyShardedModel
 from kareus.runtime.messages import Receives, Sends
 from kareus.runtime.schedules import Schedules
 from kareus.runtime.stage_model import SEQUENTIAL, GradientsReady, StageModel
@@ -50,7 +51,12 @@ class Scheduled(nn.Module):
     """A chunk under the schedule, and with the labels, of the microbatch that was announced."""
 
     def __init__(
-        self, model: StageModel, chunk: int, schedules: Schedules, shapes: Shapes, tensor: Communicator | None
+        self,
+        model: StageModel | FullyShardedModel,
+        chunk: int,
+        schedules: Schedules,
+        shapes: Shapes,
+        tensor: Communicator | None,
     ) -> None:
         super().__init__()
         self.model = model
@@ -135,8 +141,10 @@ class ChunkStage(PipelineStage):
                 self._all_ready(model.embedding)
         else:
             self._begin(Direction.INPUT_GRADIENT, bwd_chunk_id)
+            model = self._scheduled.model
+            assert isinstance(model, StageModel), "a pipeline that splits backwards has several stages"
             self._receives.finish((self.stage_index, Direction.BACKWARD, bwd_chunk_id))
-            with self._scheduled.model.input_gradients_only() as self._later[bwd_chunk_id]:
+            with model.input_gradients_only() as self._later[bwd_chunk_id]:
                 super().backward_one_chunk(bwd_chunk_id, *arguments, **options)
         _move(self.grad_recv_info[bwd_chunk_id], _NOWHERE)
 

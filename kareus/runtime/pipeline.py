@@ -18,6 +18,7 @@ from kareus.runtime.actions import Actions
 from kareus.runtime.boundary import Shapes
 from kareus.runtime.chunk_stage import ChunkStage, Scheduled, StagePlace
 from kareus.runtime.follower import PlanFollower
+from kareus.runtime.fully_sharded import FullyShardedModel
 from kareus.runtime.messages import Receives, Sends
 from kareus.runtime.microbatch import Microbatch
 from kareus.runtime.schedules import Schedules
@@ -33,7 +34,7 @@ class Pipeline:
 
     def __init__(
         self,
-        chunks: Sequence[StageModel],
+        chunks: Sequence[StageModel | FullyShardedModel],
         place: StagePlace,
         shapes: Shapes,
         actions: Actions,

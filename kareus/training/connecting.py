@@ -14,11 +14,11 @@ import torch.distributed as dist
 
 from kareus.graph.records import CollectiveKind, Scope
 from kareus.model.communication import Communicator
+from kareus.model.parameters import embedding_parameters, scope_parameters
 from kareus.pipeline.transfers import gathered_parts
 from kareus.runtime.boundary import Shapes
 from kareus.runtime.chunk_stage import StagePlace
 from kareus.runtime.messages import begin
-from kareus.update.parameters import embedding_parameters, scope_parameters
 from kareus.workload.config import Workload
 from kareus.workload.memory import BF16_BYTES, FP32_BYTES
 

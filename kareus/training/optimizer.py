@@ -9,6 +9,7 @@ from kareus.model.config import Model
 from kareus.model.weights import pieces
 from kareus.training.checkpoint import StateSlice
 from kareus.training.clipping import clip, gradient_norm
+from kareus.training.full_sharding import FullSharding
 from kareus.training.optimizer_sharding import OptimizerSharding, WeightShard
 from kareus.training.settings import OptimizerSettings
 from kareus.training.weight_slices import held_boxes
@@ -24,7 +25,7 @@ _MATRIX = 2
 class Optimizer:
     """Updates this rank's shard of one stage's weights."""
 
-    def __init__(self, sharding: OptimizerSharding, settings: OptimizerSettings) -> None:
+    def __init__(self, sharding: OptimizerSharding | FullSharding, settings: OptimizerSettings) -> None:
         """Optimize this rank's shard of the weights, as they are now."""
         self._sharding = sharding
         self._masters = {shard.name: _master(shard) for shard in sharding.shards}
@@ -108,7 +109,9 @@ class Optimizer:
         self._sharding.all_gather_weights()
 
 
-def whole_norm(sharding: OptimizerSharding, model: Model, groups: ProcessGroups, *, counts_head: bool) -> Tensor:
+def whole_norm(
+    sharding: OptimizerSharding | FullSharding, model: Model, groups: ProcessGroups, *, counts_head: bool
+) -> Tensor:
     """Return the norm of the whole model's gradient, after all sums.
 
     Args:

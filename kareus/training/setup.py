@@ -1,5 +1,6 @@
 """Inputs of the training on one rank, and the model and pipeline built from them."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -17,6 +18,7 @@ from kareus.runtime.actions import actions_of
 from kareus.runtime.boundary import boundary_shapes
 from kareus.runtime.chunk_stage import StagePlace
 from kareus.runtime.follower import PlanFollower, planned_steps
+from kareus.runtime.fully_sharded import FullyShardedModel, check_runs
 from kareus.runtime.pipeline import Pipeline
 from kareus.runtime.stage_chunks import StageChunks, first_layers
 from kareus.runtime.stage_model import GradientsReady, StageModel
@@ -60,6 +62,7 @@ def make_chunks(setup: RankSetup) -> StageChunks:
     """Return this rank's part of the model, with uninitialised weights."""
     job, stage = setup.job, setup.coordinate.stage
     workload = job.workload
+    check_runs(workload)
     split, chunks = workload.parallelism.split, workload.chunks
     shapes = chunk_shapes(split, chunks)
     models = [
@@ -68,7 +71,7 @@ def make_chunks(setup: RankSetup) -> StageChunks:
             shard_of(workload.model, workload.parallelism, workload.sequence_length),
             setup.groups.mesh,
             shapes[stage, chunk],
-            compute_dtype(setup.device),
+            torch.float32 if workload.parallelism.shards_gradients else compute_dtype(setup.device),
             recomputation=workload.recomputation,
             graph=job.graph,
             default_sm_count=workload.testbed.default_collective_sm_count,
@@ -90,12 +93,24 @@ def stage_place(setup: RankSetup) -> StagePlace:
     )
 
 
-def make_pipeline(setup: RankSetup, stage: StageChunks, gradients_ready: GradientsReady) -> Pipeline:
-    """Return the pipeline that `stage` is a part of; `gradients_ready` as of `Pipeline`."""
+def make_fully_sharded(setup: RankSetup, stage: StageChunks) -> FullyShardedModel | None:
+    """Shard the weights of `stage` over the replicas; None where gradients are not sharded."""
+    parallelism = setup.job.workload.parallelism
+    if not parallelism.shards_gradients:
+        return None
+    (model,) = stage.chunks
+    assert setup.groups.optimizer_shards is not None
+    return FullyShardedModel(model, setup.groups.optimizer_shards, parallelism.sharding, compute_dtype(setup.device))
+
+
+def make_pipeline(
+    setup: RankSetup, models: Sequence[StageModel | FullyShardedModel], gradients_ready: GradientsReady
+) -> Pipeline:
+    """Return the pipeline that the chunks `models` of this rank are a part of; `gradients_ready` as of `Pipeline`."""
     job, number, device = setup.job, setup.coordinate.stage, setup.device
     workload = job.workload
     return Pipeline(
-        stage.chunks,
+        models,
         stage_place(setup),
         boundary_shapes(workload, compute_dtype(device)),
         actions_of(workload, job.plan),

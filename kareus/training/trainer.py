@@ -21,12 +21,13 @@ from kareus.training.checkpoint_files import Header, iteration_folder
 from kareus.training.checkpoint_writer import CheckpointWriter
 from kareus.training.data.batches import Batches, DataShare
 from kareus.training.exporting import check_exportable, export_weights
+from kareus.training.full_sharding import FullSharding
 from kareus.training.gradient_reduction import GradientReduction
 from kareus.training.metrics import EventFiles
 from kareus.training.optimizer import Optimizer, whole_norm
 from kareus.training.optimizer_sharding import OptimizerSharding
 from kareus.training.recorder import clock_rows, forget_iterations
-from kareus.training.setup import RankSetup, make_chunks, make_pipeline
+from kareus.training.setup import RankSetup, make_chunks, make_fully_sharded, make_pipeline
 from kareus.update.directions import update_directions
 from kareus.workload.model_flops import tokens_per_iteration
 
@@ -94,9 +95,16 @@ class Trainer:
         found = checkpoint.last_whole(setup.checkpoints, setup.rendezvous.all_gather)
         if found is None:
             self._begin()
-        self._sharding = OptimizerSharding(self.stage, setup.groups.optimizer_shards)
-        self._reduction = GradientReduction(self.stage, self._sharding, setup.groups)
-        self._pipeline = make_pipeline(setup, self.stage, self._reduction.ready)
+        self._fully_sharded = make_fully_sharded(setup, self.stage)
+        self._sharding: OptimizerSharding | FullSharding
+        self._reduction: GradientReduction | FullSharding
+        if self._fully_sharded is None:
+            self._sharding = OptimizerSharding(self.stage, setup.groups.optimizer_shards)
+            self._reduction = GradientReduction(self.stage, self._sharding, setup.groups)
+            self._pipeline = make_pipeline(setup, self.stage.chunks, self._reduction.ready)
+        else:
+            self._sharding = self._reduction = FullSharding(self.stage, self._fully_sharded)
+            self._pipeline = make_pipeline(setup, [self._fully_sharded], self._reduction.ready)
         planned = workload.iteration.include_update
         self._planned = update_directions(workload, setup.coordinate.stage) if planned else ()
         self._optimizer = Optimizer(self._sharding, settings.optimizer)
@@ -138,6 +146,8 @@ class Trainer:
                 self._events.close()
         if settings.export is not None:
             self._setup.monitor.progress("the export")
+            if self._fully_sharded is not None:
+                self._fully_sharded.unshard_all()
             export_weights(self.stage, self._setup, settings.export)
         if self._setup.rendezvous.rank == 0:
             self._report_end()
@@ -164,6 +174,7 @@ class Trainer:
         self._reduction.finish()
         if groups.tied_embeddings is not None:
             self._announce(Direction.EMBEDDING_EXCHANGE)
+            assert isinstance(self._reduction, GradientReduction), "a model on one stage has one embedding"
             self._reduction.exchange()
         synchronize(setup.device)
         reduced = self._read().since(start)

@@ -46,8 +46,11 @@ def reduction_collectives(parallelism: Parallelism, gpu: Gpu, stage: int, parame
 
 
 def gather_collectives(parallelism: Parallelism, gpu: Gpu, stage: int, parameters: int) -> tuple[Placed, ...]:
-    """Return the all-gather of new bf16 weights from the replicas that each optimized a shard; none without shards."""
-    if not shards(parallelism):
+    """Return the all-gather of new bf16 weights from the replicas that each optimized a shard; none without shards.
+
+    Sharded weights are gathered by the instructions that use them.
+    """
+    if not shards(parallelism) or parallelism.shards_weights:
         return ()
     gather = Collective(
         kind=CollectiveKind.ALL_GATHER,

@@ -29,6 +29,7 @@ from kareus.graph.interleave import block_segments
 from kareus.graph.recomputation import Recomputation
 from kareus.graph.records import BlockGraph, Direction, Operator, OperatorKind, Scope, Segment
 from kareus.model.config import Model, Parallelism
+from kareus.model.parameters import embedding_parameters, scope_parameters
 from kareus.profile.programs import StageShape, chunk_shapes, outer_segments, sequential_steps
 from kareus.update.collectives import (
     BF16_BYTES,
@@ -41,7 +42,6 @@ from kareus.update.collectives import (
     shards,
 )
 from kareus.update.directions import update_directions
-from kareus.update.parameters import embedding_parameters, scope_parameters
 from kareus.update.reduction import Slowdown, added_time_s, buckets_of
 
 Costs = Array
@@ -114,7 +114,7 @@ def step_costs(config: UpdateSubject, stage: int, clocks_mhz: Array) -> dict[str
         _memory_bound("clip", read=FP32_BYTES * own, written=FP32_BYTES * own),
         _memory_bound("adamw", read=4 * FP32_BYTES * own, written=3 * FP32_BYTES * own),
         _memory_bound("publish", read=FP32_BYTES * own, written=BF16_BYTES * own),
-        _memory_bound("zero", read=0, written=FP32_BYTES * held),
+        _memory_bound("zero", read=0, written=FP32_BYTES * (own if parallelism.shards_gradients else held)),
     ]
     sums = _collectives(config, norm_collectives(parallelism, gpu, stage), clocks_mhz)
     gathers = gather_collectives(parallelism, gpu, stage, held)

@@ -21,10 +21,11 @@ class Replicated(Protocol):
 def update_directions(config: Replicated, stage: int) -> tuple[Direction, ...]:
     """Return the directions of the instructions that end an iteration on `stage`, in order of execution.
 
-    Gradients are reduced where several ranks hold the same weights for other tokens, by data or context parallelism.
+    Gradients are reduced where several ranks hold the same weights for other tokens, by data or context parallelism;
+    with sharded gradients every backward reduces its own.
     """
     parallelism = config.parallelism
-    reduces = parallelism.dp * parallelism.cp > 1
+    reduces = parallelism.dp * parallelism.cp > 1 and not parallelism.shards_gradients
     return (
         *(Direction.GRADIENT_REDUCTION,) * reduces,
         *(Direction.EMBEDDING_EXCHANGE,) * exchanges(config, stage),

@@ -18,3 +18,14 @@ def check_combinations(workload: Workload) -> None:
             "between two collectives spans two blocks, so that a block cannot be recomputed by itself; use "
             "recomputation=selective or stage."
         )
+    if parallelism.shards_gradients and parallelism.cp > 1:
+        raise RefusedWorkloadError(
+            f"parallelism.sharding={parallelism.sharding}: gradients are reduce-scattered over replicas alone, and "
+            f"context parallelism (parallelism.cp={parallelism.cp}) would have to sum them, too; use cp=1, or "
+            "parallelism.sharding=optimizer."
+        )
+    if parallelism.shards_gradients and workload.testbed.cuda is not None:
+        raise RefusedWorkloadError(
+            f"parallelism.sharding={parallelism.sharding}: a profiler has the GPUs of one replica, and cannot measure "
+            "collectives of several; plan with testbed=simulated, or use parallelism.sharding=optimizer."
+        )

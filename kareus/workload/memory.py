@@ -26,7 +26,9 @@ from dataclasses import dataclass
 
 from kareus.errors import RefusedWorkloadError
 from kareus.graph.recomputation import Recomputation
+from kareus.graph.records import Scope
 from kareus.model.config import Model, Parallelism, Sharding
+from kareus.model.parameters import scope_parameters
 from kareus.workload.communicators import communicator_bytes
 from kareus.workload.config import Workload
 from kareus.workload.pipelining import most_delayed, most_in_flight, most_received_ahead
@@ -97,7 +99,6 @@ def check_memory(workload: Workload, estimate: MemoryEstimate) -> None:
 def _stage(workload: Workload, stage: int, layers: int) -> MemoryEstimate:
     model, parallelism = workload.model, workload.parallelism
     tokens = workload.microbatch_size * workload.sequence_length // parallelism.cp
-    parameters = stage_parameters(model, parallelism, stage, layers)
     boundary = boundary_bytes(model, parallelism, tokens)
     kept, recomputed = kept_bytes(workload, layers // workload.chunks, tokens)
     is_last = stage == parallelism.pp - 1
@@ -109,15 +110,12 @@ def _stage(workload: Workload, stage: int, layers: int) -> MemoryEstimate:
         waiting += most_delayed(workload, stage) * (layers * later + head)
         last_block = boundary + block_activation_bytes(model, parallelism, tokens)
         working = max(recomputed, (layers - 1) * later + last_block - kept) + head
+    weights, gradients, states = state_bytes(workload, stage, layers)
     return MemoryEstimate(
         stage=stage,
-        weights_gib=BF16_BYTES * parameters / GIB,
-        gradients_gib=FP32_BYTES * parameters / GIB,
-        optimizer_gib=3
-        * FP32_BYTES
-        * parameters
-        / (1 if parallelism.sharding is Sharding.NONE else parallelism.dp)
-        / GIB,
+        weights_gib=weights / GIB,
+        gradients_gib=gradients / GIB,
+        optimizer_gib=states / GIB,
         in_flight_gib=waiting / GIB,
         transfers_gib=(passing * boundary if parallelism.pp > 1 else 0) / GIB,
         communicators_gib=communicator_bytes(workload, stage) / GIB,
@@ -154,6 +152,27 @@ def boundary_bytes(model: Model, parallelism: Parallelism, tokens: int) -> int:
 def attended_bytes(model: Model, parallelism: Parallelism, tokens: int) -> int:
     """Bytes of the output of attention on one GPU."""
     return BF16_BYTES * tokens * model.num_attention_heads * model.head_dim // parallelism.tp
+
+
+def state_bytes(workload: Workload, stage: int, layers: int) -> tuple[float, float, float]:
+    """Bytes of weights, gradients and states of the optimizer on one GPU of a stage.
+
+    What is sharded is divided by the replicas. Beside sharded gradients stand the whole ones of the largest part that
+    is reduced at once; beside sharded weights two gathered blocks, the one that runs and the next, and embedding and
+    head.
+    """
+    model, parallelism = workload.model, workload.parallelism
+    parameters = stage_parameters(model, parallelism, stage, layers)
+    parts = scope_parameters(model, parallelism)
+    block, outer = parts[Scope.BLOCK], parameters - layers * parts[Scope.BLOCK]
+    weights, gradients = BF16_BYTES * parameters, FP32_BYTES * parameters
+    states = 3 * FP32_BYTES * parameters / (1 if parallelism.sharding is Sharding.NONE else parallelism.dp)
+    own_weights, own_gradients = float(weights), float(gradients)
+    if parallelism.shards_gradients:
+        own_gradients = gradients / parallelism.dp + FP32_BYTES * max(block, outer)
+    if parallelism.shards_weights:
+        own_weights = weights / parallelism.dp + BF16_BYTES * (min(layers, 2) * block + outer)
+    return own_weights, own_gradients, states
 
 
 def stage_parameters(model: Model, parallelism: Parallelism, stage: int, layers: int) -> int:

@@ -2,13 +2,13 @@
 
 from kareus.workload.config import Workload
 
-NO_HALVES = "Nothing overlaps: an odd microbatch_size has no equal halves, so only sequential plans are made."
+NO_HALVES = "Nothing overlaps: an odd microbatch has no equal halves, one of sharded gradients runs whole."
 NO_COLLECTIVES = "Nothing overlaps: without tensor or context parallelism a block has no collectives."
 
 
 def nothing_to_overlap(workload: Workload) -> str | None:
     """Return why nothing overlaps, or None where something can."""
-    if workload.microbatch_size % 2:
+    if not workload.parallelism.halves(workload.microbatch_size):
         return NO_HALVES
     has_collectives = workload.parallelism.tp > 1 or workload.parallelism.cp > 1
     return None if has_collectives else NO_COLLECTIVES

@@ -108,6 +108,11 @@ def cross_entropy(dtype: torch.dtype, tokens: int, size: int, first: int) -> Non
     found = fused_kernels.exponentials(logits, maximum, rows, mine)
     for name, own, other in zip(("sum", "label"), found, eager.exponentials(logits, maximum, rows, mine), strict=True):
         same(own, other, torch.float32, name)
+    given = (found[0], found[1], maximum)
+    for name, own, other in zip(
+        ("loss", "log-sum-exp"), fused_kernels.mean_loss(*given), eager.mean_loss(*given), strict=True
+    ):
+        same(own, other, torch.float32, name)
     once = fused_kernels.log_sum_exp(logits, rows, mine)
     for name, own, other in zip(("log-sum-exp", "label"), once, eager.log_sum_exp(logits, rows, mine), strict=True):
         same(own, other, torch.float32, name)

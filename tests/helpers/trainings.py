@@ -179,7 +179,7 @@ def _points(workload: Workload, method: str, launches: dict[str, str]) -> Iterat
             time_s, overlaps = TIMES_S[direction], direction in passes and bool(launches)
             partitions = instruction_partitions(workload, direction, shape.layers) if overlaps else ()
             whole = (Direction.WEIGHT_GRADIENT, *UPDATING)
-            halves = workload.microbatch_size % 2 == 0 and direction not in whole
+            halves = workload.parallelism.halves(workload.microbatch_size) and direction not in whole
             splits = Execution.OVERLAP if partitions else Execution.NANOBATCHING
             yield {
                 "method": method,

@@ -30,6 +30,7 @@ KERNELS: dict[str, tuple[str, dict[str, Any], dict[str, str]]] = {
     "its gradient": ("_swiglu_backward", {"SPAN": fused_kernels.SPAN}, {}),
     "exponentials": ("_exponentials", {"SPAN": 4096}, {"rows": IDS, "mine": "*i1", "total": FP32}),
     "log-sum-exp": ("_log_sum_exp", {"SPAN": 4096}, {"rows": IDS, "mine": "*i1", "result": FP32}),
+    "mean loss": ("_mean_loss", {"SPAN": 4096}, {"total": FP32, "log_sum_exp": FP32, "loss": FP32}),
     "cross-entropy's gradient": ("_cross_entropy_backward", {"SPAN": 1024}, {"rows": IDS, "mine": "*i1"}),
     "embedding": ("_embed", {"SPAN": fused_kernels.SPAN}, {"ids": IDS}),
     "embedding's gradient": (
@@ -65,7 +66,13 @@ def compiled(name: str, constants: dict[str, Any], own: dict[str, str], warps: i
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_rows_are_moved_by_sixteen_bytes_a_thread(kernel: str, capability: int) -> None:
     name, constants, own = KERNELS[kernel]
-    warps = {"_residual_norm": 8, "_residual_norm_backward": 8, "_exponentials": 8, "_log_sum_exp": 8}.get(name, 4)
+    warps = {
+        "_residual_norm": 8,
+        "_residual_norm_backward": 8,
+        "_exponentials": 8,
+        "_log_sum_exp": 8,
+        "_mean_loss": 8,
+    }.get(name, 4)
     assert "ld.global.v4.b32" in compiled(name, constants, own, warps, capability).asm["ptx"]
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from helpers.builders import a100, all_reduce, gemm, memory, protocol
+from helpers.builders import a100, all_reduce, gemm, protocol
 
 from kareus.device import nvml
 from kareus.device.claims import FOLDER_VARIABLE
@@ -16,8 +16,17 @@ from kareus.testbed.cuda.testbed import CudaTestbed
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")]
 
 TOKENS = 4 * 4096
+HIDDEN_BYTES = 2 * TOKENS * 3072
 OPERATORS = (
-    memory("norm", TOKENS * 3072),
+    Operator(
+        name="norm",
+        kind=OperatorKind.MEMORY,
+        shape=(4, 4096, 3072),
+        flops=0,
+        bytes_read=2 * HIDDEN_BYTES + 2 * 3072,
+        bytes_written=2 * HIDDEN_BYTES + 4 * TOKENS,
+        kernels=1,
+    ),
     gemm("qkv", TOKENS, 640, 3072),
     Operator(
         name="attention",

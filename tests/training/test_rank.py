@@ -13,9 +13,9 @@ from kareus.launch.mesh import MeshCoordinate
 from kareus.launch.process_groups import ProcessGroups
 from kareus.model.communication import Mesh
 from kareus.model.communicators.nccl import NcclCommunicator
+from kareus.model.parameters import scope_parameters
 from kareus.training import rank
 from kareus.training.rank import _connect
-from kareus.update.parameters import scope_parameters
 
 DEFAULT = tiny_workload().testbed.default_collective_sm_count
 

@@ -119,6 +119,20 @@ def test_model_states_are_eighteen_bytes_a_parameter() -> None:
     assert sharded.weights_gib == estimate.weights_gib
 
 
+def test_sharded_gradients_and_weights_are_divided_by_the_replicas() -> None:
+    one = ("parallelism.pp=1", "parallelism.layers_per_stage=[28]", "parallelism.dp=4")
+    plain = workload(*one)
+    parameters = stage_parameters(plain.model, plain.parallelism, 0, 28)
+    block = (3072 * (2 * 3072 + 2 * 1024 + 3 * 8192)) // 8 + 2 * 3072
+    outer = parameters - 28 * block
+    found = {s: estimate_memory(workload(*one, f"parallelism.sharding={s}")) for s in ("gradients", "full")}
+    for estimate in found.values():
+        assert estimate.optimizer_gib == pytest.approx(12 * parameters / 4 / GIB)
+        assert estimate.gradients_gib == pytest.approx((parameters + 4 * outer) / GIB)  # 4 bytes over 4 replicas
+    assert found["gradients"].weights_gib == pytest.approx(2 * parameters / GIB)
+    assert found["full"].weights_gib == pytest.approx(2 * (parameters / 4 + 2 * block + outer) / GIB)
+
+
 def test_a_stage_holds_no_more_microbatches_than_there_are() -> None:
     boundary_gib = 2 * 8 * 4096 * 3072 / GIB  # bf16, 8 sequences of 4096 tokens, hidden size 3072
     deep = workload("parallelism.pp=4", "parallelism.layers_per_stage=[10,6,6,6]")

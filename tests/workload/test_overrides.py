@@ -8,7 +8,7 @@ from kareus.workload.overrides import expand
 
 GPUS = "a100-sxm4-40gb, a100-sxm4-80gb, b200, h100-96gb-hbm2e, h100-sxm5-80gb, h200"
 TOP = (
-    "confirmations, gpu, memory_reserve_gib, microbatch_size, model, num_microbatches, "
+    "confirmations, gpu, iteration, memory_reserve_gib, microbatch_size, model, num_microbatches, "
     "parallelism, pipeline, protocol, recomputation, search, seed, sequence_length, space, testbed"
 )
 

@@ -1,0 +1,184 @@
+"""Bytes that the engine's operators move, beside those that the operator graph records.
+
+Operators are launched from their records as the profiler launches them (`kareus.testbed.cuda.operators`), which are
+the functions that training runs. Counted are, on the path of GPUs, loads and stores of Triton's kernels, in its
+interpreter, and the operands and results of what PyTorch's libraries run; on the path of CPUs, those of all operations.
+
+Products and attention are counted at full size, on tensors without memory. Memory-bound operators compute on a few
+tokens of each sequence: all that they move is linear in the number of tokens (a weight is read once for a fixed number
+of rows), so that two lengths give the bytes of any other.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from kareus.artifacts.records import from_plain, to_plain
+from kareus.graph.records import Batch, Operator, OperatorKind
+from kareus.partition.extract import extract
+from kareus.partition.trace import _ALLOCATIONS, _exact, _region, _tensors
+from kareus.testbed.cuda.operators import prepare
+from kareus.testbed.cuda.scratch import Scratch
+from kareus.workload.config import Workload
+
+LENGTHS = (8, 16)
+"""Tokens of a rank's sequence on which memory-bound operators compute; multiples of what one program handles."""
+CPU, UNFILLED = torch.device("cpu"), torch.device("meta")
+"""The second for products and attention, which are chosen there as on a GPU."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Movement:
+    """Bytes of one operator."""
+
+    operator: str
+    """Scope, direction, segment and name."""
+    recorded: int
+    """In the operator graph."""
+    needed: int
+    """Inputs and outputs of its function, once each."""
+    moved: int
+    """By the kernels that a GPU launches."""
+    fallback: int
+    """By the operations that a CPU runs; for products and attention as `moved`."""
+
+
+class Unfilled(Scratch):
+    """Memory without content, each tensor by itself."""
+
+    def operands(self, *shapes: Sequence[int]) -> list[Tensor]:
+        """Tensors of no particular numbers."""
+        return [torch.empty(tuple(shape), dtype=torch.bfloat16, device=self.device) for shape in shapes]
+
+    results = operands
+
+    def sums(self, shape: Sequence[int]) -> Tensor:
+        """As the others, in fp32."""
+        return torch.empty(tuple(shape), device=self.device)
+
+
+class OperandBytes(TorchDispatchMode):
+    """Adds up operands and results of PyTorch's operations; views and allocations count for nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.total = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run one operation and count it."""
+        options = kwargs or {}
+        output = func(*args, **options)
+        kernel = func.name().partition("::")[2].split(".")[0]
+        declared = {a.name: a for a in func._schema.arguments}
+        given = {**dict(zip(declared, args, strict=False)), **options}
+        changed = _tensors([value for name, value in given.items() if declared[name].is_write])
+        inputs = _tensors([v for name, v in given.items() if not (name == "out" and declared[name].is_write)])
+        is_view = any(r.alias_info is not None for r in func._schema.returns)
+        writes = [_region(t) for t in (changed or ([] if is_view else _tensors(output)))]
+        if writes and kernel not in _ALLOCATIONS:
+            reads, writes = _exact(kernel, [_region(t) for t in inputs], writes)
+            self.total += sum(region.size_bytes for region in (*reads, *writes))
+        return output
+
+
+def movements(workload: Workload) -> Iterator[Movement]:
+    """Bytes of every operator of a nanobatch's graph."""
+    scale = 2 * workload.parallelism.cp if workload.parallelism.cp > 1 else 1
+    shares = getattr(workload.parallelism, "token_shards", 1)
+    lengths = [n * scale * shares for n in LENGTHS]
+    short, longer = (_operators(workload, length) for length in lengths)
+    memory = _first_of_equals({name: o for name, o in short.items() if o.kind is OperatorKind.MEMORY})
+    alone = list(dict.fromkeys(memory.values()))
+    measured = _interpreted([g[name] for g in (short, longer) for name in alone])
+    fallbacks = [_counted(g[name], CPU) for g in (short, longer) for name in alone]
+    for name, operator in _operators(workload, workload.sequence_length).items():
+        recorded = operator.bytes_read + operator.bytes_written + operator.copied_bytes
+        if operator.kind is not OperatorKind.MEMORY:
+            moved, _ = _counted(operator, UNFILLED)
+            yield Movement(operator=name, recorded=recorded, needed=moved, moved=moved, fallback=moved)
+            continue
+        own = alone.index(memory[name])
+        pairs = [(values[own], values[own + len(alone)]) for values in (measured, fallbacks)]
+        moved, fallback = (_extrapolated(lengths, [n for n, _ in pair], workload.sequence_length) for pair in pairs)
+        needed = _extrapolated(lengths, [n for _, n in pairs[1]], workload.sequence_length)
+        yield Movement(operator=name, recorded=recorded, needed=needed, moved=moved, fallback=fallback)
+
+
+def _operators(workload: Workload, length: int) -> dict[str, Operator]:
+    graph = extract(workload.model, workload.parallelism, workload.microbatch_size, length)[Batch.NANOBATCH]
+    return {
+        f"{field.name} {segment.name} {operator.name}": operator
+        for field in fields(graph)
+        for segment in getattr(graph, field.name)
+        for operator in segment.operators
+    }
+
+
+def _first_of_equals(operators: dict[str, Operator]) -> dict[str, str]:
+    """By name, that of the first operator with the same record."""
+    first: dict[Operator, str] = {}
+    return {name: first.setdefault(operator, name) for name, operator in operators.items()}
+
+
+def _extrapolated(lengths: Sequence[int], counts: Sequence[int], length: int) -> int:
+    slope = (counts[1] - counts[0]) / (lengths[1] - lengths[0])
+    return round(counts[0] + slope * (length - lengths[0]))
+
+
+def _interpreted(operators: Sequence[Operator]) -> list[tuple[int, int]]:
+    """Bytes that each operator moves and needs on a GPU, by another process, whose Triton interprets."""
+    places = os.pathsep.join([str(Path(__file__).parent.parent), *sys.path])
+    done = subprocess.run(
+        [sys.executable, "-m", "movement.operators"],
+        env=os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": places},
+        input=json.dumps([to_plain(o) for o in operators]),
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    return [(moved, needed) for moved, needed in json.loads(done.stdout)]
+
+
+def _counted(operator: Operator, device: torch.device) -> tuple[int, int]:
+    """Bytes of the operations of one launch, and of its function's inputs and outputs."""
+    launch: Any = prepare(operator, Scratch(device) if device == CPU else Unfilled(device))
+    operands = OperandBytes()
+    inputs = _distinct([*getattr(launch, "args", ()), *getattr(launch, "keywords", {}).values()])
+    versions = [t._version for t in inputs.values()] if device == CPU else []
+    with torch.no_grad(), operands:
+        result = launch()
+    changed = [t for t, version in zip(inputs.values(), versions, strict=False) if t._version != version]
+    outputs = {key: t for key, t in _distinct([result]).items() if key not in inputs}
+    return operands.total, sum(t.nbytes for t in (*inputs.values(), *changed, *outputs.values()))
+
+
+def _distinct(tree: Any) -> dict[tuple[int, int], Tensor]:
+    """The tensors among some values, by where they begin and their size."""
+    tensors = [t for t in torch.utils._pytree.tree_leaves(tree) if isinstance(t, Tensor)]
+    return {(id(t) if t.is_meta or t.is_cuda else t.data_ptr(), t.nbytes): t for t in tensors}
+
+
+def main() -> None:
+    """Read operators as JSON, and write what each moves in Triton's interpreter."""
+    from movement.interpreter import MovedBytes, aside  # noqa: PLC0415 - where Triton is installed
+
+    aside()
+    counts = []
+    for plain in json.loads(sys.stdin.read()):
+        with MovedBytes() as moved:
+            operations, needed = _counted(from_plain(Operator, plain), CPU)
+        counts.append((operations + moved.loaded + moved.stored, needed))
+    sys.stdout.write(json.dumps(counts))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,171 @@
+"""Collectives of weights that data-parallel replicas share out, beside the blocks of an instruction.
+
+With sharded weights (FSDP, ZeRO stage 3) every replica holds a part of each block and gathers the rest right before the
+block runs, forward and backward; with sharded gradients (ZeRO stage 2) too, the gradients of a block are
+reduce-scattered as soon as its backward has computed them, in every microbatch. What one block needs or leaves is one
+collective. A gather is prefetched one block ahead and a reduction runs one block behind, so that both run beside the
+computation of another block; where they take longer, the next block waits. Exposed are the gather of an instruction's
+first block, the reduction of its last one, and, of stages that have them, gather and reduction of embedding and head,
+which are one group: gathered before a forward, kept until the end of the backward.
+
+A step of a program has one collective, so the blocks' own collectives get steps of their own, and gather and reduction
+are put beside different operators of a block: the gather beside the first, the reduction beside the rest. Blocks run
+sequentially.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from kareus.gpu_model.gpu import Gpu
+from kareus.gpu_model.network import placement_of
+from kareus.graph.program import Step
+from kareus.graph.records import CollectiveKind, Direction, PlacedCollective, Scope
+from kareus.model.config import Model, Parallelism
+from kareus.model.parameters import scope_parameters
+
+BF16_BYTES, FP32_BYTES = 2, 4
+COMPUTING_GRADIENTS = (Direction.BACKWARD, Direction.WEIGHT_GRADIENT)
+"""Directions that compute weight gradients."""
+
+
+class Replicated(Protocol):
+    """What decides the collectives of weights: a workload, or a slice of it."""
+
+    @property
+    def model(self) -> Model:
+        """The network."""
+
+    @property
+    def parallelism(self) -> Parallelism:
+        """Its layout."""
+
+    @property
+    def gpu(self) -> Gpu:
+        """The GPU, on whose nodes the replicas lie."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardedWeights:
+    """Collectives of the weights of a stage; None where nothing is exchanged."""
+
+    gather: PlacedCollective | None
+    """Of a block's bf16 weights."""
+    reduce: PlacedCollective
+    """Of a block's fp32 gradients."""
+    outer_gather: PlacedCollective | None
+    """Of embedding and head, as far as the stage has them."""
+    outer_reduce: PlacedCollective | None
+    sm_count: int
+    """SMs of each."""
+
+
+def sharded_weights(config: Replicated, sm_count: int, *, first: bool, last: bool) -> ShardedWeights | None:
+    """Return the collectives of a stage, or of its chunk; None where gradients are not sharded.
+
+    Args:
+        config: the workload, or a slice of it.
+        sm_count: SMs of each collective.
+        first: whether the stage has the embedding.
+        last: whether it has final norm and head.
+    """
+    model, parallelism, gpu = config.model, config.parallelism, config.gpu
+    if not parallelism.shards_gradients:
+        return None
+    parts = scope_parameters(model, parallelism)
+    outer = first * parts[Scope.EMBEDDING] + last * parts[Scope.HEAD]
+    gathers = parallelism.shards_weights
+    return ShardedWeights(
+        gather=_gather(parallelism, gpu, parts[Scope.BLOCK]) if gathers else None,
+        reduce=_reduce(parallelism, gpu, parts[Scope.BLOCK]),
+        outer_gather=_gather(parallelism, gpu, outer) if gathers and outer else None,
+        outer_reduce=_reduce(parallelism, gpu, outer) if outer else None,
+        sm_count=sm_count,
+    )
+
+
+def with_sharded_weights(
+    blocks: Sequence[Sequence[Step]], direction: Direction, reduces: Sequence[bool], weights: ShardedWeights
+) -> list[Step]:
+    """Return the steps of an instruction's blocks with the collectives of their weights.
+
+    Args:
+        blocks: steps of each pass through a block, in order of execution.
+        direction: of the instruction.
+        reduces: whether each pass computes weight gradients.
+        weights: the collectives.
+    """
+    opening = [weights.outer_gather] if direction is Direction.FORWARD else []
+    gathered = None if direction is Direction.WEIGHT_GRADIENT else weights.gather  # it reads activations only
+    steps = [_alone(collective, weights) for collective in [*opening, gathered] if collective]
+    for number, own in enumerate(blocks):
+        gather = gathered if number + 1 < len(blocks) else None
+        reduce = weights.reduce if number and reduces[number - 1] else None
+        steps += _beside(own, gather, reduce, weights.sm_count)
+    computes = direction in COMPUTING_GRADIENTS
+    closing = [weights.reduce, weights.outer_reduce] if computes else []
+    return [*steps, *(_alone(collective, weights) for collective in closing if collective)]
+
+
+def _beside(
+    steps: Sequence[Step], gather: PlacedCollective | None, reduce: PlacedCollective | None, sm_count: int
+) -> list[Step]:
+    """Put at most two collectives beside the operators of a block."""
+    runs = [run for step in steps for run in _apart(step)]
+    if gather and reduce:
+        runs = _cut_first(runs)
+    for collective, places in ((gather, runs), (reduce, list(reversed(runs)))):
+        free = next((run for run in places if run.collective is None and run.operators), None)
+        if collective and free is not None:
+            place = next(n for n, run in enumerate(runs) if run is free)
+            runs[place] = replace(free, collective=collective, launch=0, sm_count=sm_count)
+        elif collective:
+            runs.append(Step(collective=collective, sm_count=sm_count))
+    return runs
+
+
+def _apart(step: Step) -> list[Step]:
+    """The operators before a step's own collective starts, and the rest of the step."""
+    if step.collective is None:
+        return [step]
+    before, after = step.operators[: step.launch], step.operators[step.launch :]
+    return [Step(operators=before), replace(step, operators=after, launch=0)] if before else [step]
+
+
+def _cut_first(runs: list[Step]) -> list[Step]:
+    """Cut in two the only operators that have no collective, by FLOPs: a third for the gather, which moves half."""
+    free = [n for n, run in enumerate(runs) if run.collective is None and run.operators]
+    if len(free) != 1 or len(runs[free[0]].operators) == 1:
+        return runs
+    place, operators = free[0], runs[free[0]].operators
+    total = sum(o.flops for o in operators)
+    cut = next(n for n in range(1, len(operators) + 1) if 3 * sum(o.flops for o in operators[:n]) >= total)
+    cut = min(cut, len(operators) - 1)
+    return [*runs[:place], Step(operators=operators[:cut]), Step(operators=operators[cut:]), *runs[place + 1 :]]
+
+
+def _alone(collective: PlacedCollective, weights: ShardedWeights) -> Step:
+    return Step(collective=collective, sm_count=weights.sm_count)
+
+
+def _gather(parallelism: Parallelism, gpu: Gpu, parameters: int) -> PlacedCollective:
+    return _placed(CollectiveKind.ALL_GATHER, BF16_BYTES * parameters, parallelism, gpu)
+
+
+def _reduce(parallelism: Parallelism, gpu: Gpu, parameters: int) -> PlacedCollective:
+    return _placed(CollectiveKind.REDUCE_SCATTER, FP32_BYTES * parameters, parallelism, gpu)
+
+
+def _placed(kind: CollectiveKind, message_bytes: int, parallelism: Parallelism, gpu: Gpu) -> PlacedCollective:
+    """Over the replicas of the first stage; those of the others lie alike."""
+    size = parallelism.tp * parallelism.cp
+    placement = placement_of([replica * size for replica in range(parallelism.dp)], gpu.gpus_per_node)
+    return PlacedCollective(
+        kind=kind,
+        group="dp",
+        group_size=parallelism.dp,
+        message_bytes=message_bytes,
+        fused=1,
+        nodes=placement.nodes,
+        per_node=placement.per_node,
+    )

@@ -1,0 +1,214 @@
+"""A whole model whose gradients, or gradients and weights, are shared out over data-parallel replicas.
+
+`torch.distributed.fsdp.fully_shard` keeps the shards, gathers the weights of a block before it runs and reduce-scatters
+its gradients after its backward, in every microbatch; embedding, final norm and head are one group, gathered before a
+forward and kept until the end of its backward. It finds gradients where autograd leaves them, so that each part of the
+model is one function of autograd here, whose weights are inputs: its backward adds to fp32 buffers that live only
+meanwhile, and returns them in the dtype of the weights. With sharded gradients alone, gathered weights stay until the
+update. Blocks run sequentially, by the passes that run them elsewhere.
+
+Not run: pipeline, tensor and context parallelism, nanobatches, and recomputation of the whole stage.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.autograd import Function
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+
+from kareus.errors import EngineError
+from kareus.graph.recomputation import Recomputation
+from kareus.model.block import Block
+from kareus.model.config import Sharding
+from kareus.model.functions import apply
+from kareus.model.layers import WEIGHT_GRADIENT_SUFFIX, RotaryTable
+from kareus.model.passes import Tape, backward_pass, forward_pass, recomputed_pass
+from kareus.model.steps import steps_of
+from kareus.runtime.overlap import run_alone
+from kareus.runtime.schedules import MicrobatchSchedule
+from kareus.runtime.stage_model import SEQUENTIAL, GradientsReady, StageModel
+from kareus.workload.config import Workload
+
+Backward = Callable[[Tensor], Tensor | None]
+"""From the gradient of a part's output to that of its input, if that has one; adds to the buffers of its weights."""
+
+
+def check_runs(workload: Workload) -> None:
+    """Check that the engine runs the sharding of a workload.
+
+    Raises:
+        EngineError: gradients or weights are sharded, and with them something else that the engine does not run so.
+    """
+    parallelism = workload.parallelism
+    if not parallelism.shards_gradients:
+        return
+    degrees = [f"parallelism.{axis}={n}" for axis in ("pp", "tp") if (n := getattr(parallelism, axis)) > 1]
+    others = [*degrees, *(["recomputation=stage"] if workload.recomputation is Recomputation.STAGE else [])]
+    if others:
+        raise EngineError(
+            f"parallelism.sharding={parallelism.sharding}: is planned with {', '.join(others)}, but the engine runs it "
+            "with data parallelism alone (pp=1, tp=1, cp=1) and recomputation none, selective or full."
+        )
+
+
+class FullyShardedModel(nn.Module):
+    """Embedding, blocks and head of a stage that is the whole model."""
+
+    def __init__(
+        self, stage: StageModel, group: dist.ProcessGroup, sharding: Sharding, compute_dtype: torch.dtype
+    ) -> None:
+        """Shard the weights of `stage`, which are whole on every rank and become those of its rank.
+
+        Args:
+            stage: in fp32: the shards are what the optimizer updates.
+            group: the replicas.
+            sharding: `gradients` or `full`.
+            compute_dtype: of gathered weights and of activations.
+        """
+        super().__init__()
+        self.gradients_ready: GradientsReady | None = None
+        """As of `StageModel`; not called, since every backward reduces its own gradients."""
+        assert stage.embedding is not None, "the stage is the whole model"
+        assert stage.head is not None, "the stage is the whole model"
+        table = (stage.cosine, stage.sine)
+        self.embedding = _Part(stage.embedding)
+        self.blocks = nn.ModuleList(
+            _BlockPart(block, table, stage.recomputation) for block in stage.blocks if isinstance(block, Block)
+        )
+        self.head = _Part(stage.head)
+        _free_gradients(stage)
+        mesh = DeviceMesh.from_group(group, stage.cosine.device.type, mesh_dim_names=("dp",))
+        policy = MixedPrecisionPolicy(param_dtype=compute_dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
+        keeps = sharding is Sharding.GRADIENTS
+        for part in self.blocks:
+            fully_shard(part, mesh=mesh, mp_policy=policy, reshard_after_forward=not keeps)
+        fully_shard(self, mesh=mesh, mp_policy=policy, reshard_after_forward=False)
+        for module in self.sharded_modules():
+            module.set_force_sum_reduction_for_comms(True)
+            module.set_gradient_divide_factor(1.0)  # losses are weighted already
+            module.set_reshard_after_backward(not keeps, recurse=False)
+        _prefetch_one_ahead(list(self.blocks))
+
+    def forward(
+        self, inputs: Tensor, labels: Tensor | None = None, schedule: MicrobatchSchedule = SEQUENTIAL
+    ) -> Tensor:
+        """Run one microbatch, as `StageModel.forward` of a whole model does.
+
+        Raises:
+            EngineError: the schedule is not sequential.
+        """
+        if schedule.forward.splits or schedule.backward.splits:
+            raise EngineError("parallelism.sharding: gradients and full run sequentially; run a plan that does.")
+        assert labels is not None, "a whole model is trained"
+        hidden = self.embedding(inputs)
+        for block in self.blocks:
+            hidden = block(hidden)
+        loss: Tensor = self.head(hidden, labels)
+        return loss
+
+    def sharded_modules(self) -> Iterator[FSDPModule]:
+        """Yield the modules whose weights are gathered at once: the blocks, and the model with what is around them."""
+        for module in (*self.blocks, self):
+            assert isinstance(module, FSDPModule)
+            yield module
+
+    def reshard_all(self) -> None:
+        """Give gathered weights back, as after an update of the shards."""
+        for module in self.sharded_modules():
+            module.reshard()
+
+    def unshard_all(self) -> None:
+        """Gather all weights, as to write them."""
+        for module in self.sharded_modules():
+            module.unshard()
+
+
+class _Part(nn.Module):
+    """A part of the model as one function of autograd; this one keeps the graph of its forward."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        output: Tensor = apply(_Run, self, len(inputs), *inputs, *self.module.parameters())
+        return output
+
+    def run(self, *inputs: Tensor) -> tuple[Tensor, Backward]:
+        with torch.enable_grad():
+            first, *others = inputs
+            given = first.detach().requires_grad_(first.is_floating_point())
+            output = self.module(given, *others)
+
+        def backward(gradient: Tensor) -> Tensor | None:
+            torch.autograd.backward(output, gradient, inputs=[given] if given.requires_grad else None)
+            return given.grad
+
+        return output.detach(), backward
+
+
+class _BlockPart(_Part):
+    """A block, run by passes."""
+
+    def __init__(self, block: Block, table: RotaryTable, recomputation: Recomputation) -> None:
+        super().__init__(block)
+        self._steps = steps_of([block], recomputation)
+        self._table = table
+        self._recomputes = recomputation.repeats_blocks
+
+    def run(self, *inputs: Tensor) -> tuple[Tensor, Backward]:
+        (hidden,) = (t.detach() for t in inputs)
+        steps, table = self._steps, self._table
+        if self._recomputes:
+            output = run_alone(forward_pass(steps, hidden, table), None)
+            return output, lambda gradient: run_alone(recomputed_pass(steps, hidden, table, gradient), None)
+        tape: Tape = []
+        output = run_alone(forward_pass(steps, hidden, table, tape), None)
+        return output, lambda gradient: run_alone(backward_pass(tape, gradient), None)
+
+
+class _Run(Function):
+    @staticmethod
+    def forward(ctx: Any, part: _Part, inputs: int, *tensors: Tensor) -> Tensor:
+        output, ctx.backward_of_part = part.run(*tensors[:inputs])
+        ctx.part, ctx.inputs = part, inputs
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        run, ctx.backward_of_part = ctx.backward_of_part, None
+        with _gradients_of(ctx.part.module) as gradients:
+            leaving = run(gradient)
+        return None, None, leaving, *(None for _ in range(ctx.inputs - 1)), *gradients
+
+
+@contextmanager
+def _gradients_of(module: nn.Module) -> Iterator[list[Tensor]]:
+    """Give the weights of a part fp32 buffers; on leaving, the list has their sums in the dtype of the weights."""
+    weights, buffers = dict(module.named_parameters()), dict(module.named_buffers())
+    own = {name: buffers[f"{name}{WEIGHT_GRADIENT_SUFFIX}"] for name in weights}
+    for name, weight in weights.items():
+        own[name].data = torch.zeros(weight.shape, dtype=torch.float32, device=weight.device)
+    gradients: list[Tensor] = []
+    yield gradients
+    gradients += [own[name].detach().to(weight.dtype) for name, weight in weights.items()]
+    _free_gradients(module)
+
+
+def _free_gradients(module: nn.Module) -> None:
+    for name, buffer in module.named_buffers():
+        if name.endswith(WEIGHT_GRADIENT_SUFFIX):
+            buffer.data = buffer.new_empty(0)
+
+
+def _prefetch_one_ahead(blocks: list[Any]) -> None:
+    """Gather the weights of a block while the one before it, in the order of execution, runs."""
+    for one, following in pairwise(blocks):
+        one.set_modules_to_forward_prefetch([following])
+        following.set_modules_to_backward_prefetch([one])

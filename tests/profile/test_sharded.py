@@ -1,0 +1,113 @@
+"""Sharded weights are gathered a block ahead and reduced a block behind, each as often as a block runs."""
+
+import dataclasses
+from collections import Counter
+from functools import cache
+
+import pytest
+from helpers.builders import CONFIG
+
+from kareus.fidelity.workload_prediction import predict
+from kareus.graph.program import Program
+from kareus.graph.recomputation import Recomputation
+from kareus.graph.records import Batch, BlockGraph, CollectiveKind, Direction, PlacedCollective, Scope
+from kareus.model.config import Sharding
+from kareus.model.parameters import scope_parameters
+from kareus.partition.extract import extract
+from kareus.profile.programs import Execution, StageShape, instruction_program, weights_of
+from kareus.workload.config import Workload
+from kareus.workload.resolve import resolve
+
+LAYERS = 4
+WHOLE = StageShape(layers=LAYERS, first=True, last=True)
+LAYOUT = ("gpu=h100-sxm5-80gb", "parallelism.pp=1", "microbatch_size=2")
+
+
+@cache
+def workload(sharding: str, tp: int = 1, dp: int = 16) -> Workload:
+    changes = [f"parallelism.tp={tp}", f"parallelism.dp={dp}"]
+    (one,) = resolve([*LAYOUT, "recomputation=full", f"parallelism.sharding={sharding}", *changes], CONFIG)
+    assert one.workload is not None, one.refusal
+    return one.workload
+
+
+@cache
+def graphs(tp: int) -> dict[Batch, BlockGraph]:
+    own = workload("full", tp)
+    return extract(own.model, own.parallelism, own.microbatch_size, own.sequence_length)
+
+
+def program(
+    sharding: str, direction: Direction, recomputation: Recomputation = Recomputation.NONE, tp: int = 1
+) -> Program:
+    own = workload(sharding, tp)
+    return instruction_program(
+        graphs(tp),
+        WHOLE,
+        direction,
+        Execution.SEQUENTIAL,
+        recomputation=recomputation,
+        default_sm_count=20,
+        weights=weights_of(own, WHOLE, 20),
+    )
+
+
+def exchanged(made: Program) -> Counter[tuple[CollectiveKind, int]]:
+    found = [step.collective for step in made.steps if isinstance(step.collective, PlacedCollective)]
+    assert all(c.group == "dp" and c.nodes * c.per_node == c.group_size for c in found)
+    return Counter((c.kind, c.message_bytes) for c in found)
+
+
+@pytest.mark.parametrize("recomputation", [r for r in Recomputation if r is not Recomputation.STAGE])
+def test_each_block_is_gathered_and_reduced_once_a_pass(recomputation: Recomputation) -> None:
+    own = workload("full")
+    parts = scope_parameters(own.model, own.parallelism)
+    block, outer = parts[Scope.BLOCK], parts[Scope.EMBEDDING] + parts[Scope.HEAD]
+    gathers = {(CollectiveKind.ALL_GATHER, 2 * block): LAYERS}
+    reduces = {(CollectiveKind.REDUCE_SCATTER, 4 * block): LAYERS, (CollectiveKind.REDUCE_SCATTER, 4 * outer): 1}
+    backward = exchanged(program("full", Direction.BACKWARD, recomputation))
+    assert backward == gathers | reduces
+    assert exchanged(program("full", Direction.FORWARD)) == gathers | {(CollectiveKind.ALL_GATHER, 2 * outer): 1}
+    assert exchanged(program("gradients", Direction.BACKWARD, recomputation)) == reduces
+    assert not exchanged(program("gradients", Direction.FORWARD))
+
+
+def test_recomputing_the_stage_gathers_each_block_twice() -> None:
+    found = exchanged(program("full", Direction.BACKWARD, Recomputation.STAGE))
+    assert sum(n for (kind, _), n in found.items() if kind is CollectiveKind.ALL_GATHER) == 2 * LAYERS
+
+
+@pytest.mark.parametrize("tp", [1, 8])
+@pytest.mark.parametrize("direction", [Direction.FORWARD, Direction.BACKWARD])
+def test_collectives_of_weights_change_no_work_of_blocks(tp: int, direction: Direction) -> None:
+    def work(made: Program) -> tuple[list[str], Counter[object]]:
+        own = [step.collective for step in made.steps if type(step.collective) is not PlacedCollective]
+        return [o.name for step in made.steps for o in step.operators], Counter(own) - Counter({None: 10**6})
+
+    assert work(program("full", direction, tp=tp)) == work(program("none", direction, tp=tp))
+
+
+@pytest.mark.parametrize("tp", [1, 8])
+def test_collectives_of_inner_blocks_run_beside_operators(tp: int) -> None:
+    steps = program("full", Direction.BACKWARD, tp=tp).steps
+    exposed = [s.collective for s in steps if isinstance(s.collective, PlacedCollective) and not s.operators]
+    assert len(exposed) == 3, "the first gather, and the reductions of the last block and of the ends"
+
+
+def test_sharding_trades_time_for_memory() -> None:
+    found = {s: predict(workload(s)) for s in ("optimizer", "gradients", "full")}
+    times_s = [found[s].time_s for s in found]
+    assert times_s == sorted(times_s)
+    held = [found[s].memory.total_gib for s in found]
+    assert held == sorted(held, reverse=True)
+    assert {s: found[s].mfu * found[s].time_s for s in found} == pytest.approx(
+        dict.fromkeys(found, found["full"].mfu * found["full"].time_s)
+    )
+    assert all(0 < p.collectives.exposed_s < p.collectives.alone_s for s, p in found.items() if s != "optimizer")
+
+
+def test_one_replica_shares_out_nothing() -> None:
+    own = workload("full", dp=2)
+    alone = dataclasses.replace(own.parallelism, dp=1, sharding=Sharding.FULL)
+    assert weights_of(dataclasses.replace(own, parallelism=alone), WHOLE, 20) is None
+    assert alone.halves(2)

@@ -1,0 +1,75 @@
+"""Loss and gradients of a model that replicas share out are those of the whole model on one GPU."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from helpers.trainings import tiny_workload
+from helpers.worlds import LLAMA, departure, spawn
+from runtime.test_pipeline_numerics import TIED, TOLERANCE, Case, case, microbatches, reference
+
+from kareus.errors import EngineError
+from kareus.graph.recomputation import Recomputation
+from kareus.model.communication import Mesh
+from kareus.model.config import Sharding
+from kareus.model.initial import draw_weights
+from kareus.model.shards import shard_of
+from kareus.profile.programs import stage_shapes
+from kareus.runtime.fully_sharded import FullyShardedModel, check_runs
+from kareus.runtime.stage_model import StageModel
+
+
+def check_shardings(rank: int, cases: list[Case]) -> None:
+    for of in cases:
+        for sharding in (Sharding.FULL, Sharding.GRADIENTS):
+            check(rank, of, sharding)
+
+
+def check(rank: int, of: Case, sharding: Sharding) -> None:
+    workload = of.workload
+    model, recomputation = workload.model, workload.recomputation
+    (shape,) = stage_shapes(workload.parallelism.split)
+    shard = shard_of(model, workload.parallelism, workload.sequence_length)
+    stage = StageModel(model, shard, Mesh(), shape, torch.float32, recomputation=recomputation)
+    draw_weights(stage, model, 0, 0)
+    names = [name for name, _ in stage.named_parameters()]
+    sharded = FullyShardedModel(stage, dist.new_group([0, 1]), sharding, torch.float32)
+    mean_loss, gradients = reference(of)
+    total = torch.zeros(())
+    for m in microbatches(workload, rank, 0, 1):
+        loss = sharded(torch.from_numpy(m.ids), torch.from_numpy(m.labels)) / (workload.num_microbatches * 2)
+        loss.backward()
+        total += loss.detach()
+    dist.all_reduce(total)
+    sharded.reshard_all()
+    assert [name for name, _ in stage.named_parameters()] == names
+    found = {f"{name}_gradient": p.grad.full_tensor() for name, p in stage.named_parameters()}
+    held = sum(p.to_local().numel() for p in stage.parameters())
+    whole = sum(p.numel() for p in stage.parameters())
+    assert held <= whole / 2 + 100
+    assert departure({"loss": total, **found}, {"loss": mean_loss, **gradients}) <= TOLERANCE
+
+
+@pytest.mark.parametrize(
+    ("layout", "changes", "named"),
+    [
+        ({"pp": 2}, {"recomputation": Recomputation.FULL}, "parallelism.pp=2"),
+        ({"tp": 2}, {"recomputation": Recomputation.FULL}, "parallelism.tp=2"),
+        ({}, {"recomputation": Recomputation.STAGE}, "recomputation=stage"),
+    ],
+)
+def test_what_the_engine_does_not_shard_is_said(
+    layout: dict[str, int], changes: dict[str, Recomputation], named: str
+) -> None:
+    workload = tiny_workload(dp=2, **layout, **changes)
+    sharded = dataclasses.replace(workload.parallelism, sharding=Sharding.FULL)
+    with pytest.raises(EngineError, match=f"sharding=full: is planned with {named}, but the engine runs it"):
+        check_runs(dataclasses.replace(workload, parallelism=sharded))
+
+
+def test_two_replicas_share_out_a_model(tmp_path: Path) -> None:
+    run = (Recomputation.NONE, Recomputation.SELECTIVE, Recomputation.FULL)
+    cases = [case(dp=2, model=model, recomputation=recomputation) for model in (LLAMA, TIED) for recomputation in run]
+    spawn(2, check_shardings, tmp_path, cases)
