@@ -98,7 +98,7 @@ class Section:
 
     title: str
     group: str
-    """Hydra group, which is the key of the record; empty for the workload's own keys."""
+    """Key of the record, and of its Hydra group if it has one; empty for the workload's own keys."""
     overrides: tuple[str, ...] = ()
     """Overrides of the workload whose values are shown."""
     composed: Callable[[Sequence[str], Path], Any] = default_workload
@@ -110,6 +110,7 @@ SECTIONS = (
     Section(title="Model", group="model"),
     Section(title="Parallelism", group="parallelism"),
     Section(title="Pipeline", group="pipeline"),
+    Section(title="Iteration", group="iteration"),
     Section(title="GPU", group="gpu"),
     Section(title="Search space", group="space"),
     Section(title="Search", group="search"),
@@ -126,8 +127,8 @@ def _section(section: Section) -> Iterator[str]:
     composed, group = section.composed(section.overrides, CONFIG_DIR), section.group
     record, prefix = (getattr(composed, group), f"{group}.") if group else (composed, "")
     yield f"\n## {section.title}\n\n{inspect.getdoc(type(record))}\n"
-    if group:
-        options = sorted(path.stem for path in (CONFIG_DIR / group).glob("*.yaml"))
+    options = sorted(path.stem for path in (CONFIG_DIR / group).glob("*.yaml")) if group else []
+    if options:
         yield f"Options: {', '.join(f'`{group}={option}`' for option in options)}.\n"
     if section.overrides:
         yield f"Values of `{' '.join(section.overrides)}`:\n"

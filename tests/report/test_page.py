@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import re
+from dataclasses import replace
 from types import SimpleNamespace
 
 import polars as pl
@@ -10,6 +11,7 @@ import pytest
 from helpers.pages import Blocks
 from helpers.report_tables import FRONTIERS, PARTITIONS, WORKLOAD, Names, candidate_rows, iteration_rows, write_inputs
 
+from kareus.pipeline.config import PipelineSchedule
 from kareus.plans.build import select_plan
 from kareus.plans.frontiers import Frontiers
 from kareus.report.charts import columns_of
@@ -53,6 +55,14 @@ def test_the_first_line_is_the_answer(blocks):
     for value in ("3.00", "14.0", f"{2 * 8 * 4096 / 3:,.0f}", f"{14e3 / (2 * 8 * 4096):.3g}", "4.67"):
         assert value in blocks.texts["strong"], value
     assert "plans/fastest.json" in blocks.links("json")
+
+
+def test_a_title_names_what_departs_from_the_usual_pipeline(inputs):
+    workload = inputs.configured
+    shared = replace(workload.parallelism, sequence_parallel=True)
+    interleaved = replace(workload.pipeline, schedule=PipelineSchedule.INTERLEAVED, chunks=2)
+    said = workload_words(replace(workload, parallelism=shared, pipeline=interleaved))
+    assert said.endswith(", pipeline 2, tensor 8, schedule interleaved, sequence parallel")
 
 
 def test_what_is_not_known_is_named_as_it_is(inputs):

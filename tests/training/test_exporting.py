@@ -1,5 +1,6 @@
 """Trained weights as a checkpoint that transformers reads, which replaces no other by accident."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -13,10 +14,15 @@ from kareus.errors import ConfigError
 from kareus.training.exporting import check_exportable
 
 
-def test_exported_weights_load_in_transformers(two_stages: Path, tmp_path: Path) -> None:
+def test_exported_weights_replace_others_and_load_in_transformers(two_stages: Path, tmp_path: Path) -> None:
     plan, exported = two_stages / "plan/fastest.json", tmp_path / "exported"
-    done = train(plan, "--iterations", 2, "--output", tmp_path / "run", "--export", exported)
+    exported.mkdir()
+    for name in ("model.safetensors.index.json", "model-00001-of-00003.safetensors", "config.json"):
+        (exported / name).write_text("{}")  # an export of three stages, to be replaced whole
+    done = train(plan, "--iterations", 2, "--output", tmp_path / "run", "--export", exported, "--force")
     assert done.returncode == 0, done.stderr
+    index = json.loads((exported / "model.safetensors.index.json").read_text())
+    assert set(index["weight_map"].values()) == {f"model-0000{n}-of-00002.safetensors" for n in (1, 2)}
     first, last = (load(rank) for rank in weights_of(tmp_path / "run", 2).values())
     theirs = AutoModelForCausalLM.from_pretrained(exported, dtype=torch.float32)
     assert torch.equal(theirs.model.embed_tokens.weight, first["weight/model.embed_tokens.weight@0,0"])

@@ -3,6 +3,7 @@
 import re
 from dataclasses import dataclass
 
+from kareus.pipeline.config import PipelineSchedule
 from kareus.plans.answer import BASELINE
 from kareus.plans.document import Plan, StagePlan
 from kareus.plans.throughput import Throughput, throughput
@@ -69,9 +70,13 @@ def headline_of(inputs: ReportInputs) -> Headline:
 
 def workload_words(workload: Workload) -> str:
     """Return a workload in words, such as `Llama 3.2 3B on 16 A100-SXM4-40GB, pipeline 2, tensor 8`."""
-    p = workload.parallelism
+    p, schedule = workload.parallelism, workload.pipeline.schedule
     degrees = [("data", p.dp), ("pipeline", p.pp), ("context", p.cp), ("tensor", p.tp)]
     shown = [f"{name} {degree}" for name, degree in degrees if degree > 1]
+    if schedule is not PipelineSchedule.ONE_FORWARD_ONE_BACKWARD:
+        shown.append(f"schedule {schedule}")
+    if p.token_shards > 1:
+        shown.append("sequence parallel")
     return ", ".join([f"{model_words(workload.model.name)} on {p.gpus} {workload.gpu.name}", *shown])
 
 
