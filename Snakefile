@@ -41,6 +41,9 @@ onstart:
         raise WorkflowError(str(error)) from None
     shutil.rmtree(BACKUPS, ignore_errors=True)
     set_measurements_aside()
+    # Jobs of a cluster run on other nodes.
+    if workflow.local_exec and sys.platform == "linux":
+        start_fork_server()
 
 
 onsuccess:

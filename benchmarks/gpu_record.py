@@ -40,7 +40,7 @@ SM_COUNTS = (3, 6, 12, 20, 30)
 QUEUES = (1, 8)
 """Of CUDA: what Kareus asks for, and CUDA's default."""
 WATCHED_S = 3.0
-SMALL = Parallelism(dp=1, pp=1, tp=2, cp=2, layers_per_stage=(2,), sharding=Sharding.NONE)
+SMALL = Parallelism(dp=1, pp=1, tp=2, cp=2, layers_per_stage=(2,), sharding=Sharding.NONE, sequence_parallel=False)
 
 
 def main() -> int:

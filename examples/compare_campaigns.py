@@ -71,12 +71,13 @@ def main(before: str, after: str) -> None:
         sys.stdout.write(f"{compare(before, after)}\n")
     first, second = workloads(before), workloads(after)
     for name in sorted(first.keys() | second.keys()):
-        both = name in first and name in second
-        sys.stdout.write(
-            f"{name}: {first[name]}; then {second[name]}\n"
-            if both
-            else f"{name}: only in {before if name in first else after}, not compared\n"
-        )
+        if name not in first or name not in second:
+            said = f"only in {before if name in first else after}, not compared"
+        elif first[name] == second[name]:
+            said = f"{first[name]}, both times"
+        else:
+            said = f"{first[name]}; then {second[name]}"
+        sys.stdout.write(f"{name}: {said}\n")
 
 
 if __name__ == "__main__":

@@ -33,7 +33,10 @@ def plot(folder: str, path: str) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 3:  # noqa: PLR2004 - a folder and a file
+        sys.exit("usage: plot_frontier.py RESULTS FIGURE")
     try:
         plot(*sys.argv[1:])
     except KareusError as error:
         sys.exit(f"plot_frontier: {error}")
+    sys.stdout.write(f"written: {sys.argv[2]}\n")

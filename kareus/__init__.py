@@ -4,9 +4,10 @@ One package for each stage of the flow; what a stage reads and writes stands in 
 package imports nothing heavy: the functions below are imported when they are asked for.
 """
 
-from typing import TYPE_CHECKING, Any
-
+TYPE_CHECKING = False  # as of `typing`, which takes longer to import than the rest of a job's start
 if TYPE_CHECKING:
+    from typing import Any
+
     from kareus.api import load_plan, plan, predict, resolve
     from kareus.export.dataset import open_results
 
@@ -24,7 +25,7 @@ _DEFINED_IN = {
 """Module of each public function."""
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
     """Import a public function when it is asked for."""
     if name in _DEFINED_IN:
         from importlib import import_module  # noqa: PLC0415 - see above

@@ -2,9 +2,13 @@
 
 import sys
 
-from kareus.artifacts.files import die_with_parent
-from kareus.cli import main
+from kareus.processes import die_with_parent, run_forked
 
 if __name__ == "__main__":
     die_with_parent()
-    sys.exit(main())
+    code = run_forked(sys.argv[1:])
+    if code is None:
+        from kareus.cli import main
+
+        code = main()
+    sys.exit(code)

@@ -22,7 +22,9 @@ settings.load_profile("repeatable")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Keep traces of models where pytest keeps its own cache; commands that tests start do so too."""
+    """Keep traces of models where pytest keeps its own cache; processes that tests start do so too, and explore."""
+    if config.getoption("--hypothesis-profile", None) == "exploring":
+        os.environ["KAREUS_TESTS_EXPLORE"] = "yes"  # as `helpers.worlds`, which imports PyTorch, has it
     cache = getattr(config, "cache", None)  # absent where pytest is told to keep none
     if cache is not None:
         os.environ[CACHE_VARIABLE] = str(cache.mkdir("kareus"))

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
+DRY = ("-n", "--logger-kareus-show=snakemake")
+"""Arguments of a dry run that lists its jobs."""
 
 
 def checkout(folder: Path, root: Path = ROOT) -> Path:
@@ -34,7 +36,11 @@ def snakemake(folder: Path, *arguments: str, **options: Any) -> subprocess.Compl
 
 def would_run(folder: Path, *arguments: str, **options: Any) -> dict[str, int]:
     """Jobs by rule that Snakemake would run."""
-    done = snakemake(folder, "-n", "--logger-kareus-show=snakemake", *arguments, **options)
+    return jobs_of(snakemake(folder, *DRY, *arguments, **options))
+
+
+def jobs_of(done: subprocess.CompletedProcess[str]) -> dict[str, int]:
+    """Jobs by rule that a dry run names."""
     assert done.returncode == 0, done.stderr
     table = re.findall(r"^(\w+)\s+(\d+)$", done.stdout + done.stderr, re.M)
     return {rule: int(count) for rule, count in table if rule != "total"}

@@ -14,12 +14,14 @@ import numpy as np
 
 from kareus.gpu_model import energy
 from kareus.gpu_model.gpu import Gpu
-from kareus.gpu_model.laws import GEMM_TILE, Array, collective_hbm_bytes, collective_time_s, hbm_bytes
+from kareus.gpu_model.laws import Array, collective_hbm_bytes, collective_time_s, hbm_bytes
 from kareus.gpu_model.model import Behaviour, behaviour_of
 from kareus.gpu_model.power_limit import CostRows, within_power_limit
 from kareus.graph.program import Program
 from kareus.graph.records import Collective, Operator, OperatorKind, Partition
 
+GEMM_TILE = (128, 128)
+"""Output tile of a GEMM."""
 VOLTAGE_STEP_MHZ = 150.0
 """Clocks that share one voltage."""
 EXPOSED_SHARE = 0.2

@@ -1,15 +1,12 @@
 """Files that are either whole or absent, and locks that die with their process."""
 
 import contextlib
-import ctypes
 import fcntl
 import hashlib
 import itertools
 import json
 import os
 import shutil
-import signal
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -215,22 +212,3 @@ _LOCKS_NEEDED = (
     "the filesystem does not carry locks from node to node; put the folder on one that does (NFS 4, Lustre mounted "
     "with `flock`), or run on one node."
 )
-
-
-PARENT_VARIABLE = "KAREUS_PARENT"
-"""Environment variable in which a parent passes its process ID to a child, for `die_with_parent`."""
-
-
-def die_with_parent() -> None:
-    """Ask Linux to terminate this process when its parent dies, so that no orphan writes after a `kill -9`.
-
-    A parent that died before Linux was asked has been replaced by another one: then this process ends at once. That
-    includes a parent that died before the first line of Python ran, if it passed its number in `PARENT_VARIABLE`.
-    """
-    said = os.environ.pop(PARENT_VARIABLE, "")  # popped, for it is not the parent of this process's children
-    parent = int(said) if said.isdecimal() else os.getppid()
-    if sys.platform == "linux":
-        parent_death_signal = 1  # PR_SET_PDEATHSIG of <sys/prctl.h>
-        ctypes.CDLL(None).prctl(parent_death_signal, signal.SIGTERM)
-    if os.getppid() != parent:
-        os.kill(os.getpid(), signal.SIGTERM)

@@ -67,7 +67,8 @@ class WorkloadFolder:
         path = self.path.joinpath(*parts)
         if not path.is_file():
             raise ArtifactError(
-                f"{path}: no such file; is {self.path} the folder of a planned workload? Run snakemake."
+                f"{path}: no such file; is {self.path} the folder of a planned workload? Plan it with "
+                "snakemake, or give another folder."
             )
         return path
 

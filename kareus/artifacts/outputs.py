@@ -8,12 +8,14 @@ import argparse
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kareus.artifacts.manifest import SUFFIX as MANIFEST_SUFFIX
 from kareus.artifacts.manifest import read_manifest
-from kareus.artifacts.tables import TableSchema, table_name
 from kareus.errors import ArtifactError, ConfigError
+
+if TYPE_CHECKING:
+    from kareus.artifacts.tables import TableSchema
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +28,10 @@ class OutputKind:
     """Whether an existing file is of this kind."""
 
 
-def table(schema: TableSchema) -> OutputKind:
+def table(schema: "TableSchema") -> OutputKind:
     """Return the kind of output of a table of `schema`, in any of its versions."""
+    from kareus.artifacts.tables import table_name  # noqa: PLC0415 - polars is slow to import, and few commands need it
+
     return OutputKind(f"a table '{schema.name}'", lambda path: table_name(path) == schema.name)
 
 

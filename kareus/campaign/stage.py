@@ -15,8 +15,8 @@ from kareus.campaign.resolve import Member, ResolvedCampaign, resolve_campaign
 from kareus.campaign.tables import CAMPAIGN
 from kareus.workload.arguments import add_overrides
 from kareus.workload.naming import degrees
-from kareus.workload.stage import write_resolved
 from kareus.workload.tables import WORKLOADS
+from kareus.workload.writing import write_resolved
 
 logger = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from kareus.artifacts.records import suggest
 from kareus.cli.commands import BUILT_IN, COMMANDS, EVERY, STAGE, STAGES
 from kareus.errors import ConfigError, KareusError, one_line, printable_lines, refused_by_system
 
-__all__ = ["COMMANDS", "EVERY", "STAGES", "main"]
+__all__ = ["COMMANDS", "EVERY", "STAGES", "main", "words_of"]
 
 NO_READER, REFUSED, INTERRUPTED = 1, 2, 130
 """Exit codes beside 0; a command may have others of its own."""
@@ -25,7 +25,7 @@ NO_READER, REFUSED, INTERRUPTED = 1, 2, 130
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
     argv = sys.argv[1:] if argv is None else list(argv)
-    called = f"kareus {_known(argv)}".rstrip()
+    called = f"kareus {words_of(argv)}".rstrip()
     try:
         code = _run(argv)
         sys.stdout.flush()  # here, where a reader that is gone is no traceback
@@ -73,13 +73,13 @@ def _run(argv: Sequence[str]) -> int:
 
             print(shell_code(words))  # noqa: T201
             return 0
-    called = _known(argv)
+    called = words_of(argv)
     if not called:
         raise ConfigError(_unknown(argv))
     return _command(called, argv[len(called.split()) :])
 
 
-def _known(argv: Sequence[str]) -> str:
+def words_of(argv: Sequence[str]) -> str:
     """Return the words that name a command, such as `select` or `stage search`; no words where there is none."""
     match argv:
         case ["stage", name, *_] if name in STAGES:

@@ -34,8 +34,8 @@ CAMPAIGNS = {
 }
 GPUS = {
     "clocks": Command("kareus.device.stage", "show the GPUs' clocks, or restore those that a killed run left locked"),
-    "validate": Command("kareus.fidelity.stage", "compare predictions with a file of measured frontiers or reductions"),
-    "fit": Command("kareus.fidelity.fit_stage", "fit a GPU's coefficients to measured frontiers or reductions"),
+    "validate": Command("kareus.fidelity.stage", "compare predictions with a file of frontiers, reductions or kernels"),
+    "fit": Command("kareus.fidelity.fit_stage", "fit a GPU's coefficients to frontiers, reductions or kernels"),
 }
 GROUPS = {
     "A first look": FIRST_LOOK,

@@ -1,6 +1,7 @@
 """Command `emulate`: what fleets of a workload's pipeline take, from its microbatch frontiers."""
 
 import argparse
+import json
 import logging
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from kareus.artifacts.tables import TableSchema, read_provenance, read_table, wr
 from kareus.emulate.resolve import Fleet, resolve_fleets
 from kareus.emulate.series import read_series
 from kareus.emulate.tables import FLEET, HOURS, POWER_CAPS, STRAGGLERS
+from kareus.errors import ArtifactError
 from kareus.frontier.config import frontier_hash
 from kareus.frontier.tables import MICROBATCH
 from kareus.partition.config import subject_of
@@ -42,6 +44,11 @@ def _emulate(fleet: Fleet, folder: WorkloadFolder) -> None:
     from kareus.emulate import rows as rows_of  # noqa: PLC0415 - the solver, for which bad overrides need not wait
     from kareus.emulate.frontiers import method_frontiers  # noqa: PLC0415 - likewise
 
+    if not (folder.path / "frontier/microbatch.parquet").is_file():
+        raise ArtifactError(
+            f"{folder.path}: has no microbatch frontiers, which fleets are planned from; run snakemake --config "
+            f"campaign=emulation 'overrides={json.dumps(list(fleet.overrides))}', which also emulates this fleet."
+        )
     series = read_series(Path(fleet.emulation.series)) if fleet.emulation.series else None
     provenance = _provenance(fleet, folder.microbatch)
     frontiers = method_frontiers(fleet, read_table(folder.microbatch, MICROBATCH))

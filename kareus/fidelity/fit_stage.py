@@ -27,7 +27,11 @@ from kareus.fidelity.fit import (
     held_out,
     with_coefficients,
 )
+from kareus.fidelity.gpu_file import check_lines, is_gpu, number, with_values
 from kareus.fidelity.joint_fit import fit_jointly
+from kareus.fidelity.kernels.fit_output import fit_and_write
+from kareus.fidelity.kernels.rows import KernelKind, Kernels, kind_of, read_kernels
+from kareus.fidelity.lines import read_lines
 from kareus.fidelity.predict import EXECUTIONS, planned_costs
 from kareus.fidelity.reference import FrontierRow, ReductionRow, fastest_rows, read_reference
 from kareus.fidelity.score import score_reductions
@@ -50,7 +54,13 @@ AT_BOUND = 0.005
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the GPU, the data and the output."""
     parser.add_argument("--gpu", default="a100-sxm4-40gb", help="option of the group gpu (default: a100-sxm4-40gb)")
-    parser.add_argument("--reference", type=Path, required=True, help="planned frontiers (CSV)")
+    parser.add_argument(
+        "--reference",
+        type=Path,
+        required=True,
+        nargs="+",
+        help="planned frontiers, or files of measured kernels (CSV, or .csv.gz)",
+    )
     parser.add_argument("--tables", type=Path, help="measured reductions (CSV), for what frontiers do not tell")
     parser.add_argument("--output", type=Path, help="GPU configuration to write (YAML); by default nothing is written")
     parser.add_argument("--config-dir", type=Path, default=CONFIG_DIR, help="Hydra groups (default: config)")
@@ -66,9 +76,13 @@ def run(arguments: argparse.Namespace) -> None:
         close = suggest(arguments.gpu, known)
         raise ConfigError(f"--gpu {arguments.gpu}: no {source}; {close}; for another GPU copy the closest file to it.")
     if arguments.output is not None:  # refused before the fit, which takes minutes
-        _check_lines(source)
-        check_files(arguments, [(arguments.output, OutputKind("a GPU's configuration", _is_gpu))], [source])
-    rows = _frontier_rows(arguments.reference)
+        check_lines(source)
+        check_files(arguments, [(arguments.output, OutputKind("a GPU's configuration", is_gpu))], [source])
+    kernels = _kernels(arguments.reference)
+    if kernels:
+        fit_and_write(kernels, arguments.gpu, source, arguments.output, arguments.config_dir)
+        return
+    rows = _frontier_rows(arguments.reference[0])
     tables = _reduction_rows(arguments.tables)
     overrides = (f"gpu={arguments.gpu}",)
     subjects = subjects_of([*rows, *tables], overrides, arguments.config_dir)
@@ -85,18 +99,23 @@ def run(arguments: argparse.Namespace) -> None:
         logger.info("%s: written", arguments.output)
 
 
-def _check_lines(source: Path) -> None:
-    """Check that a GPU's file has one coefficient a line, so that `documented` finds them."""
-    if re.search(r"^coefficients:[ \t]*[^#\s]", read_text(source), flags=re.MULTILINE):
-        raise ArtifactError(f"{source}: coefficients: written in one line; write each on an indented line of its own.")
+def _kernels(paths: Sequence[Path]) -> dict[KernelKind, Kernels]:
+    """Return the kernels of all files by kind; none if there is one file with planned frontiers.
 
-
-def _is_gpu(path: Path) -> bool:
-    try:
-        content = yaml.safe_load(read_text(path))
-    except (ArtifactError, yaml.YAMLError):
-        return False
-    return isinstance(content, dict) and bool({"coefficients", "defaults"} & set(content))
+    Raises:
+        ArtifactError: a file has no kernels beside others, or two have kernels of one kind.
+    """
+    found: dict[KernelKind, Kernels] = {}
+    for path in paths:
+        header, lines = read_lines(path)
+        kind = kind_of(header)
+        if kind is None and len(paths) > 1:
+            raise ArtifactError(f"{path}: has no measured kernels; fit to planned frontiers alone, with --tables.")
+        if kind is not None and kind in found:
+            raise ArtifactError(f"{path}: has kernels ({kind.value}) as a file before it; give one file of each kind.")
+        if kind is not None:
+            found[kind] = read_kernels(kind, lines, path)
+    return found
 
 
 def _frontier_rows(path: Path) -> list[FrontierRow]:
@@ -221,31 +240,16 @@ def documented(text: str, fit: Fit, uncertainty: Uncertainty, *, with_tables: bo
     if with_tables:
         sources |= dict.fromkeys(TO_TABLES, FITTED_TO_TABLES)
     values = {name: getattr(fit.gpu.coefficients, name) for name in sources}
-    fitted = {
-        name: f"  {name}: {_number(value)} # {sources[name]}{_at_bound(name, value)}" for name, value in values.items()
-    }
-    lines = []
-    for line in text.splitlines():
-        name = line.strip().partition(":")[0]
-        lines.append(fitted.pop(name) if name in fitted and line.startswith("  ") else line)
-    if fitted:
-        heading = next((n for n, line in enumerate(lines) if line.startswith("coefficients:")), len(lines))
-        lines[heading : heading + 1] = [*(lines[heading : heading + 1] or ["coefficients:"]), *fitted.values()]
+    comments = {name: sources[name] + _at_bound(name, value) for name, value in values.items()}
     block = yaml.safe_dump({"uncertainty": asdict(uncertainty)}, sort_keys=False)
-    others = re.sub(r"^uncertainty:(?:.*\n)(?:  .*\n)*", "", "\n".join(lines) + "\n", flags=re.MULTILINE)
+    others = re.sub(r"^uncertainty:(?:.*\n)(?:  .*\n)*", "", with_values(text, values, comments), flags=re.MULTILINE)
     return others + block
 
 
 def as_written(fit: Fit, *, with_tables: bool) -> Gpu:
     """Return the GPU with the coefficients that `documented` writes, which are rounded."""
     names = [*TO_FRONTIERS, *(TO_TABLES if with_tables else ())]
-    return with_coefficients(fit.gpu, {name: float(_number(getattr(fit.gpu.coefficients, name))) for name in names})
-
-
-def _number(value: float) -> str:
-    """Four digits, with a point where there is an exponent: YAML reads 6e-05 as text."""
-    mantissa, exponent, power = f"{value:.4g}".partition("e")
-    return mantissa + (".0" if exponent and "." not in mantissa else "") + exponent + power
+    return with_coefficients(fit.gpu, {name: float(number(getattr(fit.gpu.coefficients, name))) for name in names})
 
 
 def _at_bound(name: str, value: float) -> str:

@@ -4,14 +4,13 @@ A *frontier* file has one row for each planned iteration: its time, its energy, 
 *reduction* file has one row for each workload and metric of a published table: what each method saved, in percent.
 """
 
-import csv
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 from kareus.errors import ArtifactError
+from kareus.fidelity.lines import MOST_DIGITS, Line, read_lines
 from kareus.gpu_model.gpu import MOST_MHZ
 from kareus.graph.records import Direction
 from kareus.model.config import MOST_GPUS, MOST_TOKENS
@@ -19,14 +18,9 @@ from kareus.pipeline import methods as pipeline
 from kareus.pipeline.solver.problem import MOST_J, MOST_S
 from kareus.workload.config import MOST_PASSES
 
-Value = TypeVar("Value", int, float)
-
 LEAST = 1e-9
 """Seconds or joules of an iteration."""
-MOST_PERCENT = 1e6
 MOST_STAGES = 10_000
-MOST_DIGITS = 9
-"""Of the number of a point or of a clock."""
 
 DIRECTIONS = {"F": Direction.FORWARD, "B": Direction.BACKWARD}
 METHODS = ("sequential+perseus", "nanobatching+perseus", "kareus")
@@ -134,16 +128,12 @@ def read_reference(path: Path) -> list[FrontierRow] | list[ReductionRow]:
     Raises:
         ArtifactError: missing, of neither format, or a value that cannot be used; names line and column.
     """
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as handle:  # spreadsheets begin files with a mark
-            reader = csv.DictReader(handle)
-            header = reader.fieldnames or []
-            _check_once(header, path)
-            lines = [_Line(path, reader.reader.line_num, line) for line in reader]
-    except OSError as error:
-        raise ArtifactError(f"{path}: cannot be read ({error.strerror}); give a CSV file.") from error
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise ArtifactError(f"{path}: cannot be read ({error}); give a CSV file.") from error
+    header, lines = read_lines(path)
+    return rows_of(header, lines, path)
+
+
+def rows_of(header: Sequence[str], lines: Sequence[Line], path: Path) -> list[FrontierRow] | list[ReductionRow]:
+    """Return the rows of a file of either format; errors as of `read_reference`."""
     if "iteration_time_s" in header:
         frontiers = [_frontier_row(line) for line in lines]
         return _filled(frontiers, path)
@@ -151,15 +141,10 @@ def read_reference(path: Path) -> list[FrontierRow] | list[ReductionRow]:
         reductions = [_reduction_row(line) for line in lines]
         return _filled([row for row in reductions if row.given_percent], path)
     raise ArtifactError(
-        f"{path}: has neither a column iteration_time_s (planned frontiers) nor a column metric (reductions); its "
+        f"{path}: has neither a column iteration_time_s (planned frontiers) nor a column metric (reductions), nor "
+        "those of measured kernels (time_s with m, n, k, or batch, seq_len, ..., or num_gpus, message_bytes); its "
         f"columns are: {', '.join(header) or 'none'}."
     )
-
-
-def _check_once(header: Sequence[str], path: Path) -> None:
-    for column in header:
-        if header.count(column) > 1:
-            raise ArtifactError(f"{path}: the column {column} is there twice; keep one of them.")
 
 
 Row = TypeVar("Row", FrontierRow, ReductionRow)
@@ -171,62 +156,7 @@ def _filled(rows: list[Row], path: Path) -> list[Row]:
     return rows
 
 
-@dataclass(frozen=True, slots=True)
-class _Line:
-    """One line of a file, with its place for messages."""
-
-    path: Path
-    number: int
-    cells: dict[str, str]
-
-    def __post_init__(self) -> None:
-        if None in self.cells:  # where `csv` puts what no column is for
-            raise ArtifactError(f"{self.path}: line {self.number}: more values than columns; quote values with commas.")
-
-    def text(self, column: str) -> str:
-        value = self.cells.get(column)
-        if value is None:
-            raise ArtifactError(f"{self.path}: line {self.number}: no column {column}; complete the file.")
-        return value.strip()
-
-    def positive(self, column: str, parse: Callable[[str], Value], least: float, most: float) -> Value:
-        text = self.text(column)
-        try:
-            value = parse(text)
-        except ValueError:
-            value = parse("0")
-        if not 0 < value < float("inf"):
-            raise ArtifactError(f"{self.path}: line {self.number}: {column}={text!r}: must be a number above 0.")
-        if not least <= value <= most:
-            raise ArtifactError(
-                f"{self.path}: line {self.number}: {column}={text!r}: must be from {least:g} to {most:g}."
-            )
-        return value
-
-    def percent(self, column: str) -> float:
-        text = self.text(column)
-        try:
-            value = float(text)
-        except ValueError:
-            value = math.nan
-        if not math.isfinite(value):
-            raise ArtifactError(f"{self.path}: line {self.number}: {column}={text!r}: must be a number.")
-        if abs(value) > MOST_PERCENT:
-            raise ArtifactError(
-                f"{self.path}: line {self.number}: {column}={text!r}: must be at most {MOST_PERCENT:g} % either way."
-            )
-        return value
-
-    def count(self, column: str) -> int:
-        text = self.text(column)
-        if not text.isdecimal() or len(text) > MOST_DIGITS:
-            raise ArtifactError(
-                f"{self.path}: line {self.number}: {column}={text!r}: must be a whole number, 0 or more."
-            )
-        return int(text)
-
-
-def _scenario(line: _Line) -> Scenario:
+def _scenario(line: Line) -> Scenario:
     counts = {
         name: line.positive(name, int, 1, most)
         for name, most in (
@@ -241,7 +171,7 @@ def _scenario(line: _Line) -> Scenario:
     return Scenario(model=line.text("model"), **counts)
 
 
-def _frontier_row(line: _Line) -> FrontierRow:
+def _frontier_row(line: Line) -> FrontierRow:
     scenario = _scenario(line)
     return FrontierRow(
         scenario=scenario,
@@ -253,7 +183,7 @@ def _frontier_row(line: _Line) -> FrontierRow:
     )
 
 
-def _method(line: _Line) -> str:
+def _method(line: Line) -> str:
     method = line.text("method")
     if method not in PLANNED_METHODS:
         raise ArtifactError(
@@ -262,7 +192,7 @@ def _method(line: _Line) -> str:
     return method
 
 
-def _clocks(line: _Line, stages: int) -> Clocks | None:
+def _clocks(line: Line, stages: int) -> Clocks | None:
     cells = [(line.cells.get(f"stage{stage}_mhz") or "").strip() for stage in range(stages)]
     if not any(cells):
         return None
@@ -274,7 +204,7 @@ def _clocks(line: _Line, stages: int) -> Clocks | None:
     return tuple(_stage_clocks(cell, line, stage) for stage, cell in enumerate(cells))
 
 
-def _stage_clocks(cell: str, line: _Line, stage: int) -> tuple[tuple[Direction, int], ...]:
+def _stage_clocks(cell: str, line: Line, stage: int) -> tuple[tuple[Direction, int], ...]:
     """Parse `F1410;B1380;...`."""
     words = [word.strip() for word in cell.split(";")]
     for word in words:
@@ -286,7 +216,7 @@ def _stage_clocks(cell: str, line: _Line, stage: int) -> tuple[tuple[Direction, 
     return tuple((DIRECTIONS[word[0]], int(word[1:])) for word in words)
 
 
-def _reduction_row(line: _Line) -> ReductionRow:
+def _reduction_row(line: Line) -> ReductionRow:
     metric = line.text("metric")
     if metric not in METRICS:
         raise ArtifactError(

@@ -2,13 +2,17 @@
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from kareus.artifacts.records import to_plain
 from kareus.errors import printable
-from kareus.fidelity.reference import FrontierRow, ReductionRow, read_reference
+from kareus.fidelity.kernels.answer import KernelAnswer, answer_kernels, lines_of, plain_answer
+from kareus.fidelity.kernels.rows import kind_of, read_kernels
+from kareus.fidelity.kernels.shipped import shipped_files
+from kareus.fidelity.lines import Line, read_lines
+from kareus.fidelity.reference import FrontierRow, ReductionRow, rows_of
 from kareus.fidelity.score import FrontierScore, ReductionScore, score_frontiers, score_reductions
 from kareus.fidelity.subject import Subjects, subjects_of
 from kareus.fidelity.trivial import TrivialErrors, trivial_errors
@@ -19,26 +23,63 @@ from kareus.workload.arguments import add_overrides
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the reference and the configuration."""
     add_overrides(parser, "Hydra overrides, such as gpu=h200 (default: the A100)")
-    parser.add_argument("--reference", type=Path, required=True, help="planned frontiers or reductions (CSV)")
+    parser.add_argument(
+        "--reference",
+        type=Path,
+        help="planned frontiers, reductions or kernels (CSV, or .csv.gz; default: all that ship with Kareus)",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Read, predict, print."""
-    rows = read_reference(arguments.reference)
+    if arguments.reference is None:
+        _validate_shipped(arguments)
+        return
+    header, lines = read_lines(arguments.reference)
+    kind = kind_of(header)
+    if kind is None:
+        _validate_iterations(header, lines, arguments)
+        return
+    answer = answer_kernels(read_kernels(kind, lines, arguments.reference), arguments.overrides, arguments.config_dir)
+    _print({"testbed": "simulated", **plain_answer(answer)}, _kernel_lines(arguments.reference, answer), arguments)
+
+
+def _validate_shipped(arguments: argparse.Namespace) -> None:
+    """Compare with all measurements that ship with the package."""
+    answers = {}
+    for name, path in shipped_files().items():
+        header, lines = read_lines(path)
+        kind = kind_of(header)
+        if kind is not None:
+            answers[name] = answer_kernels(read_kernels(kind, lines, path), arguments.overrides, arguments.config_dir)
+    plain = {name: plain_answer(answer) for name, answer in answers.items()} if arguments.json else {}
+    shown = [line for name, answer in answers.items() for line in [*_kernel_lines(name, answer), ""]]
+    _print({"testbed": "simulated", "references": plain}, shown, arguments)
+
+
+def _kernel_lines(source: Path | str, answer: KernelAnswer) -> list[str]:
+    return [f"simulated GPUs against {source}", "", *lines_of(answer)]
+
+
+def _print(answer: Mapping[str, Any], lines: Sequence[str], arguments: argparse.Namespace) -> None:
+    text = json.dumps(answer, allow_nan=False) if arguments.json else "\n".join(printable(line) for line in lines)
+    print(text)  # noqa: T201 - the answer of the command
+
+
+def _validate_iterations(header: Sequence[str], lines: Sequence[Line], arguments: argparse.Namespace) -> None:
+    rows = rows_of(header, lines, arguments.reference)
     subjects = subjects_of(rows, tuple(arguments.overrides), arguments.config_dir)
     gpu = next(iter(subjects.values())).workload.gpu
     frontiers = [row for row in rows if isinstance(row, FrontierRow)]
     reductions = [row for row in rows if isinstance(row, ReductionRow)]
     if frontiers:
-        answer, lines = _frontiers(frontiers, subjects)
+        answer, shown = _frontiers(frontiers, subjects)
     else:
-        answer, lines = _reductions(reductions, subjects)
-    header = f"simulated {gpu.name} against {arguments.reference}"
-    if arguments.json:
-        print(json.dumps({"testbed": "simulated", "gpu": gpu.name, "trust": trust(gpu), **answer}, allow_nan=False))  # noqa: T201
-    else:
-        print("\n".join(printable(line) for line in [header, trust(gpu), "", *lines]))  # noqa: T201 - the answer of the command
+        answer, shown = _reductions(reductions, subjects)
+    title = f"simulated {gpu.name} against {arguments.reference}"
+    plain = {"testbed": "simulated", "gpu": gpu.name, "trust": trust(gpu), **answer}
+    _print(plain, [title, trust(gpu), "", *shown], arguments)
 
 
 def _frontiers(rows: Sequence[FrontierRow], subjects: Subjects) -> tuple[dict[str, Any], list[str]]:

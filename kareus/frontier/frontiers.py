@@ -20,6 +20,9 @@ from kareus.profile.programs import Execution, chunk_shapes, profiled_executions
 from kareus.schedule.records import Choice
 from kareus.update.costs import update_costs
 
+NANOSECONDS = 9
+"""Decimals of the times of the update: what a clock gains below them is worth no energy."""
+
 InstructionPoints = Mapping[tuple[InstructionKind, Execution], Sequence[Point]]
 """Points of whole instructions that are not composed, by kind and execution."""
 ComponentCosts = Mapping[str, Mapping[int, ExecutionCost]]
@@ -120,7 +123,9 @@ def _update_rows(
         for direction, (times_s, energies_j) in costs.items():
             points = [
                 Point(execution=Execution.SEQUENTIAL, frequency_mhz=mhz, time_s=time_s, energy_j=energy_j)
-                for mhz, time_s, energy_j in zip(clocks_mhz, times_s.tolist(), energies_j.tolist(), strict=True)
+                for mhz, time_s, energy_j in zip(
+                    clocks_mhz, times_s.round(NANOSECONDS).tolist(), energies_j.tolist(), strict=True
+                )
             ]
             executions = dict.fromkeys(profiled_executions(graphs, Direction.BACKWARD), points)
             rows += microbatch_rows(InstructionKind(stage, 0, direction), executions, config.gpu)

@@ -22,9 +22,8 @@ from kareus.profile.programs import (
     Execution,
     StageShape,
     component_name,
-    first_edge,
-    last_edge,
     outer_segments,
+    unpaired_name,
 )
 from kareus.schedule.records import Choice
 
@@ -62,7 +61,7 @@ class Makeup:
     partitions: Mapping[str, int]
     """How often each kind of partition occurs."""
     edges: Mapping[str, int]
-    """How often each unpaired part of a block occurs: the first segment and the last collective."""
+    """How often each unpaired part of a block occurs, as the first segment and the last collective."""
     outer: Mapping[str, int]
     """How often each component outside the blocks occurs."""
 
@@ -80,10 +79,8 @@ def overlap_makeup(
     partitions: Counter[str] = Counter()
     edges: Counter[str] = Counter()
     for pair in interleave(segments):
-        if pair.segment is None:
-            edges[last_edge(segments[-1])] += 1
-        elif pair.collective is None:
-            edges[first_edge(pair.segment)] += 1
+        if pair.segment is None or pair.collective is None:
+            edges[unpaired_name(pair)] += 1
         else:
             partitions[partition_of(pair.segment, pair.collective).name] += 1
     outer = Counter(component_name(s) for s in outer_segments(microbatch, shape, direction))

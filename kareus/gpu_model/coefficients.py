@@ -38,7 +38,16 @@ ENERGY_TABLES = (
 VOLTAGE_TABLES = "voltage falls nearly linearly with the clock to a floor of 70 to 75 %, in published V-f tables"
 ASSUMED = "assumed"
 LITTLE_EFFECT = "never recalibrated: it shapes a search little"
+KERNELS_ONLY = "never recalibrated: only measurements of single kernels tell it; the value is that of a law without it"
 NO_SCHEDULE = "never recalibrated: no schedule of a partition depends on overheads of whole instructions, or on heat"
+
+
+def _of_kernels(unit: str, least: float, most: float, absent: float) -> Mapping[str, Coefficient]:
+    """Return the declaration of a coefficient that only fits to measured kernels set.
+
+    With the value `absent` the law is that without the effect.
+    """
+    return declared(unit, least, most, TextbookPrior(absent, None, KERNELS_ONLY))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,6 +236,62 @@ class GpuCoefficients:
         )
     )
     """Distance between the two clocks among which a power-limited GPU alternates."""
+    gemm_step_s: float = field(metadata=_of_kernels("s", 0, 1e-3, 0.0))
+    """Least time of a GEMM's step of 128 bytes along its inner dimension: latency of L2 and of the tensor cores."""
+    gemm_epilogue_s: float = field(metadata=_of_kernels("s per value", 0, 1e-6, 0.0))
+    """Time in which one SM writes a value of an output tile."""
+    tile_feed_gb_per_s: float = field(metadata=_of_kernels("GB/s", 0, 1e12, 0.0))
+    """Bandwidth at which all SMs together load operands of tiles from L2; 0 means that it limits nothing."""
+    gemm_split_s: float = field(metadata=_of_kernels("s", 0, 10, 0.0))
+    """Time in which a GEMM that splits its inner dimension synchronises its partial sums."""
+    l2_speedup: float = field(metadata=_of_kernels("times", 1, 1000, 1.0))
+    """Bandwidth of L2 relative to the HBM bandwidth that a streaming kernel reaches."""
+    l2_share: float = field(metadata=_of_kernels("share", 1e-3, 1, 0.7))
+    """Share of L2 that operands may fill and still be there when they are read again."""
+    fp8_energy_share: float = field(metadata=_of_kernels("share", 1e-3, 1, 0.6))
+    """Energy of an FLOP in fp8, as a share of that in 16 bits."""
+    fp8_efficiency: float = field(metadata=_of_kernels("share", 1e-3, 1, 1.0))
+    """Throughput of a large GEMM in fp8, as a share of the tensor cores' multiple of that in 16 bits."""
+    fp8_step_s: float = field(metadata=_of_kernels("s", 0, 1e-3, 0.0))
+    """As `gemm_step_s`, of a GEMM in fp8: its sums move from the tensor cores' accumulators to wider ones."""
+    fp8_misalignment: float = field(metadata=_of_kernels("times", 1, 100, 1.0))
+    """Slowdown of a GEMM in fp8 whose rows are no multiple of 16, which its kernels load worse."""
+    cast_row_s: float = field(metadata=_of_kernels("s per row", 0, 1e-3, 0.0))
+    """Time that casting the input of an fp8 GEMM takes for each row: one thread block after the other."""
+    cast_efficiency: float = field(metadata=_of_kernels("share", 1e-3, 1, 0.5))
+    """Share of peak HBM bandwidth that casting reaches."""
+    cast_s: float = field(metadata=_of_kernels("s", 0, 10, 0.0))
+    """Time that casting takes however small the input."""
+    attention_s: float = field(metadata=_of_kernels("s", 0, 10, 0.0))
+    """Time of a call of fused attention however small, beyond `kernel_overhead_s`: its scheduling and small kernels."""
+    softmax_s: float = field(metadata=_of_kernels("s per score", 0, 1e-6, 0.0))
+    """Time in which one SM takes the exponential of a score, as far as matrix products do not hide it."""
+    attention_tile_s: float = field(metadata=_of_kernels("s", 0, 10, 0.0))
+    """Time in which one SM starts and ends a tile of queries."""
+    attention_tail: float = field(metadata=_of_kernels("share", 0, 1, 0.0))
+    """Time that attention's last tiles leave SMs idle, as a share of the time of its longest tile."""
+    wide_head_slowdown: float = field(metadata=_of_kernels("times", 0.1, 100, 1.0))
+    """Time of attention's FLOPs with heads of 256 values, as a multiple of that with heads of 128."""
+    widest_head_slowdown: float = field(metadata=_of_kernels("times", 0.1, 100, 1.0))
+    """Slowdown of attention with heads of more than 256 values, which FlashAttention has no kernel for."""
+    collective_step_s: float = field(metadata=_of_kernels("s", 0, 10, 0.0))
+    """Latency of one step of a ring, which has a step or two for each other GPU."""
+    own_shard_copy: float = field(metadata=_of_kernels("bytes per byte", 0, 100, 0.0))
+    """Time of copying a GPU's own shard, relative to sending as many bytes."""
+    fast_protocol_latency: float = field(metadata=_of_kernels("share", 1e-3, 1, 1.0))
+    """Latency of NCCL's protocol for small messages (LL), as a share of that for large ones (Simple)."""
+    fast_protocol_bandwidth: float = field(metadata=_of_kernels("share", 1e-3, 1, 1.0))
+    """Bandwidth of NCCL's protocol for small messages (LL), as a share of that for large ones."""
+    middle_protocol_latency: float = field(metadata=_of_kernels("share", 1e-3, 1, 1.0))
+    """Latency of NCCL's protocol for messages of medium size (LL128), as a share of that for large ones."""
+    middle_protocol_bandwidth: float = field(metadata=_of_kernels("share", 1e-3, 1, 1.0))
+    """Bandwidth of NCCL's protocol for messages of medium size (LL128), as a share of that for large ones."""
+    switch_efficiency: float = field(metadata=_of_kernels("share", 0, 1, 0.0))
+    """Share of link bandwidth at which switches reduce (NVLS); 0 where it was not measured."""
+    switch_latency_s: float = field(metadata=_of_kernels("s", 0, 10, 0.0))
+    """Latency of a reduction in the switches, which is set up for large messages."""
+    limiter_s: float = field(metadata=_of_kernels("s", 0, 100, 0.0))
+    """Time constant with which the power limit takes hold of work that has just begun."""
 
     def __post_init__(self) -> None:
         not_negative(self, *COEFFICIENTS)

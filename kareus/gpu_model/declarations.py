@@ -27,6 +27,9 @@ class FitData(StrEnum):
     FRONTIERS = "planned frontiers"
     REDUCTIONS = "measured reductions"
     """Reductions of tuned schedules; such a coefficient does not show in planned frontiers of baselines."""
+    KERNELS = "measured kernels"
+    """Times and powers of single GEMMs, attentions and collectives; such coefficients are listed where they are fitted
+    (`kareus.fidelity.kernels.priors`)."""
 
 
 @dataclass(frozen=True, slots=True)

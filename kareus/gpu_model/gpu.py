@@ -1,12 +1,13 @@
 """A GPU and the node around it: the records of Hydra group `gpu`, but for the coefficients of its model."""
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from kareus.artifacts.names import check_product
-from kareus.artifacts.ranges import within
+from kareus.artifacts.ranges import check_within, within
+from kareus.artifacts.records import suggest
 from kareus.errors import ConfigError
-from kareus.gpu_model.coefficients import GpuCoefficients
+from kareus.gpu_model.coefficients import COEFFICIENTS, GpuCoefficients
 
 if TYPE_CHECKING:  # stages that only read a configuration start without numpy
     import numpy as np
@@ -15,6 +16,8 @@ if TYPE_CHECKING:  # stages that only read a configuration start without numpy
 MOST_MHZ = 100_000
 MOST_W = 100_000
 """Largest power of one GPU."""
+MOST_TILE = 4096
+"""Largest side of a tile that one SM computes."""
 MOST_CLOCKS = 1000
 """Largest number of clocks to search; a GPU of today supports about 130."""
 
@@ -45,7 +48,7 @@ class FrequencyRange:
 
     @property
     def clocks_mhz(self) -> tuple[int, ...]:
-        """The clocks, ascending."""
+        """All clocks to search, in MHz, in ascending order."""
         return tuple(range(self.minimum_mhz, self.maximum_mhz + 1, self.stride_mhz))
 
 
@@ -88,6 +91,18 @@ class Gpu:
     """Peak bandwidth of HBM, in GB/s."""
     link_gb_per_s: float
     """Bandwidth of one GPU to the others of its node, in one direction."""
+    switches_reduce: bool
+    """Whether the switches of a node can reduce (NVLS, from NVSwitch 3 on)."""
+    l2_mib: float
+    """Capacity of the L2 cache, as CUDA reports it."""
+    fp8_speedup: float
+    """Tensor-core peak in fp8, as a multiple of that in 16 bits; 1 without fp8 tensor cores."""
+    gemm_tiles: tuple[tuple[int, ...], ...]
+    """Output tiles, rows and columns, among which GEMM libraries choose the fastest."""
+    attention_tile: tuple[int, ...]
+    """Queries and keys of a tile of fused attention; empty if its size is not modelled."""
+    libraries: dict[str, dict[str, float]]
+    """Coefficients of kernel libraries that differ from `coefficients`, by the library's name in lower case."""
     node_gb_per_s: float
     """Bandwidth of a node to other nodes, in one direction, shared by its GPUs."""
     gpus_per_node: int
@@ -106,6 +121,11 @@ class Gpu:
     """Fitted coefficients of the GPU model."""
     uncertainty: Uncertainty | None
     """Uncertainty of the GPU model; null where it was not measured. Holds only for the numbers that it names."""
+
+    def with_library(self, name: str) -> "Gpu":
+        """Return this GPU with the coefficients of a kernel library; of one that is not listed, this GPU itself."""
+        known: dict[str, Any] = dict(self.libraries.get(name, {}))
+        return replace(self, coefficients=replace(self.coefficients, **known)) if known else self
 
     @property
     def throttling_power_w(self) -> float:
@@ -137,6 +157,9 @@ class Gpu:
         within(self, 0.01, 1e12, "GB/s", "hbm_gb_per_s", "link_gb_per_s", "node_gb_per_s")  # so much costs no time
         within(self, 1, 10_000, "GPUs", "gpus_per_node")
         within(self, 1, MOST_MHZ, "MHz", "maximum_clock_mhz")
+        within(self, 0.01, 1_000_000, "MiB", "l2_mib")
+        within(self, 1, 100, "times", "fp8_speedup")
+        self._check_kernels()
         within(self, 0.01, MOST_W, "W", "power_limit_w", "static_power_w", "blocking_power_w")
         if self.search_frequencies.maximum_mhz > self.maximum_clock_mhz:
             raise ConfigError(
@@ -151,3 +174,20 @@ class Gpu:
                 f"{self.maximum_clock_mhz} and stride_mhz to a divisor of "
                 f"{self.maximum_clock_mhz - clocks.minimum_mhz}."
             )
+
+    def _check_kernels(self) -> None:
+        if not self.gemm_tiles:
+            raise ConfigError("gemm_tiles=[]: must list at least one tile, such as [128, 128].")
+        for name, tile in [*(("gemm_tiles", t) for t in self.gemm_tiles), ("attention_tile", self.attention_tile)]:
+            if len(tile) != 2 and (tile or name == "gemm_tiles"):  # noqa: PLR2004 - rows and columns
+                raise ConfigError(f"{name}={list(tile)}: a tile has two sides, such as [128, 128].")
+            for side in tile:
+                check_within(name, side, 1, MOST_TILE, "values")
+        for library, own in self.libraries.items():
+            for name, value in own.items():
+                if name not in COEFFICIENTS:
+                    raise ConfigError(
+                        f"libraries.{library}: unknown coefficient {name}; {suggest(name, COEFFICIENTS)}."
+                    )
+                known = COEFFICIENTS[name]
+                check_within(f"libraries.{library}.{name}", value, known.least, known.most, known.unit)

@@ -4,24 +4,16 @@ Rooflines with efficiencies, fill, wave quantisation and launch gaps; coefficien
 Clocks and SM counts may be numbers or arrays of one shape: all candidates of a partition are evaluated at once.
 """
 
-import math
-
 import numpy as np
 
 from kareus.arrays import Array
+from kareus.gpu_model import attention, gemm
+from kareus.gpu_model.attention import AttentionShape
+from kareus.gpu_model.gemm import GemmShape
 from kareus.gpu_model.gpu import Gpu
-from kareus.graph.records import Collective, Operator, OperatorKind
-
-GEMM_TILE = (128, 128)
-"""Output tile of a tensor-core GEMM: cuBLAS has larger ones, and picks among them what fills the last wave best."""
-SPLITS = (2, 3, 4, 6, 8)
-"""Numbers of parts into which a GEMM may split its inner dimension."""
-FEW_WAVES = 4
-"""Waves of tiles from which on splitting cannot pay: at most a fifth of them would be saved."""
-PARTIAL_SUM_BYTES = 4
-"""Partial sums are kept in single precision."""
-ROOFLINE_NORM = 4
-"""Exponent that joins compute and memory time; infinity would be a sharp roofline."""
+from kareus.gpu_model.norms import longer_s
+from kareus.gpu_model.rings import ring_time_s
+from kareus.graph.records import Collective, CollectiveKind, Operator, OperatorKind
 
 
 def operator_time_s(
@@ -31,18 +23,13 @@ def operator_time_s(
     bytes_per_s = hbm_bytes_per_s(gpu, sm_count) * hbm_share
     busy_s = (operator.bytes_read + operator.bytes_written) / bytes_per_s
     if operator.kind is OperatorKind.GEMM:
-        busy_s = longer_s(_gemm_s(gpu, operator, frequency_mhz, sm_count, bytes_per_s), busy_s)
+        rows, columns, inner = operator.shape
+        shape = GemmShape(rows, columns, inner)
+        busy_s = longer_s(gemm.arithmetic_s(gpu, shape, frequency_mhz, sm_count, bytes_per_s), busy_s)
     elif operator.kind is not OperatorKind.MEMORY:
-        peak_flops = gpu.peak_flops(frequency_mhz, sm_count)
-        busy_s = longer_s(operator.flops / (peak_flops * _attention_efficiency(gpu, operator)), busy_s)
+        busy_s = longer_s(_attention_s(gpu, operator, frequency_mhz, sm_count), busy_s) + gpu.coefficients.attention_s
     copies_s = operator.copied_bytes / bytes_per_s
     return busy_s + copies_s + operator.launches * gpu.coefficients.kernel_overhead_s
-
-
-def longer_s(one_s: Array, other_s: Array | float) -> Array:
-    """Return the longer of two times that overlap almost entirely: their 4-norm."""
-    long_s, short_s = np.maximum(one_s, other_s), np.minimum(one_s, other_s)
-    return long_s * (1 + (short_s / long_s) ** ROOFLINE_NORM) ** (1 / ROOFLINE_NORM)
 
 
 def hbm_bytes(operator: Operator) -> int:
@@ -57,15 +44,17 @@ def hbm_bytes_per_s(gpu: Gpu, sm_count: Array) -> Array:
 
 
 def collective_time_s(gpu: Gpu, collective: Collective, frequency_mhz: Array, sm_count: Array) -> Array:
-    """Return the time of `collective` alone on `sm_count` SMs.
-
-    Bus bytes over a bandwidth that saturates with the SM count; a share of the time (`bus_clock_share`) scales with the
-    SM clock, because SMs copy and reduce.
-    """
-    c = gpu.coefficients
-    bytes_per_s = gpu.link_gb_per_s * 1e9 * c.bus_efficiency * sm_count / (sm_count + c.bus_half_sm_count)
-    clock = 1 - c.bus_clock_share + c.bus_clock_share * gpu.maximum_clock_mhz / frequency_mhz
-    return c.collective_latency_s + collective.bus_bytes / bytes_per_s * clock
+    """Return the time of `collective` alone on `sm_count` SMs; see `rings`."""
+    passes = 2 if collective.kind is CollectiveKind.ALL_REDUCE else 1
+    return ring_time_s(
+        gpu,
+        bus_bytes=collective.bus_bytes,
+        message_bytes=collective.message_bytes,
+        group_size=collective.group_size,
+        passes=passes,
+        frequency_mhz=frequency_mhz,
+        sm_count=sm_count,
+    )
 
 
 def collective_hbm_bytes(gpu: Gpu, collective: Collective) -> float:
@@ -73,26 +62,10 @@ def collective_hbm_bytes(gpu: Gpu, collective: Collective) -> float:
     return gpu.coefficients.hbm_bytes_per_bus_byte * collective.bus_bytes
 
 
-def _attention_efficiency(gpu: Gpu, operator: Operator) -> float:
+def _attention_s(gpu: Gpu, operator: Operator, frequency_mhz: Array, sm_count: Array) -> Array:
     c = gpu.coefficients
     forward = operator.kind is OperatorKind.ATTENTION
-    return c.attention_forward_efficiency if forward else c.attention_backward_efficiency
-
-
-def _gemm_s(gpu: Gpu, operator: Operator, frequency_mhz: Array, sm_count: Array, bytes_per_s: Array) -> Array:
-    """Tensor-core time of a GEMM: whole tiles in whole waves over the SMs, each after filling its pipeline.
-
-    A weight gradient has few tiles and an inner dimension of all tokens. Such a GEMM splits the inner dimension over
-    SMs (split-K, as cuBLAS does), where that is faster although partial sums are written and read once more.
-    """
-    c = gpu.coefficients
-    rows, columns, inner = operator.shape
-    tiles = math.ceil(rows / GEMM_TILE[0]) * math.ceil(columns / GEMM_TILE[1])
-    tile_flops = 2 * GEMM_TILE[0] * GEMM_TILE[1]
-    one_sm_flops = gpu.peak_flops(frequency_mhz, np.ones_like(sm_count)) * c.gemm_efficiency
-    least_s = np.ceil(tiles / sm_count) * tile_flops * (inner + c.gemm_inner_half) / one_sm_flops
-    for parts in SPLITS if tiles < FEW_WAVES * gpu.sm_count else ():
-        waves_s = np.ceil(tiles * parts / sm_count) * tile_flops * (inner / parts + c.gemm_inner_half) / one_sm_flops
-        partial_bytes = 2 * PARTIAL_SUM_BYTES * rows * columns * parts
-        least_s = np.minimum(least_s, waves_s + partial_bytes / bytes_per_s)
-    return least_s
+    efficiency = c.attention_forward_efficiency if forward else c.attention_backward_efficiency
+    batch, heads, _, queries, keys, head_dim = operator.shape
+    shape = AttentionShape(batch, heads, keys, queries, head_dim)
+    return attention.arithmetic_s(gpu, shape, operator.flops, efficiency, frequency_mhz, sm_count)

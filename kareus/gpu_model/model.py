@@ -13,7 +13,7 @@ from kareus.arrays import Array
 from kareus.gpu_model import energy
 from kareus.gpu_model.elements import elements_where
 from kareus.gpu_model.gpu import Gpu
-from kareus.gpu_model.laws import longer_s
+from kareus.gpu_model.norms import longer_s
 from kareus.gpu_model.overlap import Phase, host_time_s, step_phases
 from kareus.gpu_model.power_limit import CostRows, fluctuating, over_limit
 from kareus.graph.program import Program, Step
@@ -124,12 +124,13 @@ def step_cost(
     on average, and it is then that the clock falls.
     """
     phases = step_phases(gpu, operators, collective, frequency_mhz, sm_count, launch_index)
-    cost = functools.reduce(operator.add, [_phase_cost(gpu, phase, frequency_mhz) for phase in phases])
+    cost = functools.reduce(operator.add, [phase_cost(gpu, phase, frequency_mhz) for phase in phases])
     waiting_s = longer_s(cost[0], host_time_s(gpu, operators, collective)) - cost[0]
     return cost + _row(waiting_s, energy.idle_power_w(gpu, frequency_mhz) * waiting_s, frequency_mhz)
 
 
-def _phase_cost(gpu: Gpu, phase: Phase, requested_mhz: Array) -> CostRows:
+def phase_cost(gpu: Gpu, phase: Phase, requested_mhz: Array) -> CostRows:
+    """Return the cost of a phase, of the shape of `requested_mhz`, held to the power limit."""
     requested = _steady_cost(gpu, phase, requested_mhz, requested_mhz)
     over = over_limit(gpu, requested)
     if over.all():

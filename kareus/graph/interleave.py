@@ -7,13 +7,27 @@ recomputation of the stage all its blocks forward again, from the stage's input,
 recomputation each block forward again and then backward. So a recomputed segment, too, runs beside what the
 other nanobatch has just reached. The memory estimate assumes the same. Only the
 first segment of an instruction and its last collective have no partner.
+
+With sequence parallelism a norm stands between a reduce-scatter and an all-gather, too short to hide either, and
+what is between an all-gather and a reduce-scatter is cut in two. A is one segment ahead there: A.1 A.2 B.1 A.3 B.2 ...
+In the steady state norms run alone, the first part of a sublayer beside the other nanobatch's reduce-scatter, and the
+second part beside its all-gather. A's first all-gather has no partner.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from kareus.graph.recomputation import Recomputation, block_backward
-from kareus.graph.records import RECOMPUTING, BlockGraph, Collective, Direction, Partition, Segment
+from kareus.graph.records import (
+    RECOMPUTING,
+    TENSOR_PARALLEL,
+    BlockGraph,
+    Collective,
+    CollectiveKind,
+    Direction,
+    Partition,
+    Segment,
+)
 from kareus.graph.split_backward import pass_segments
 
 
@@ -21,10 +35,18 @@ from kareus.graph.split_backward import pass_segments
 class Pair:
     """A segment of one nanobatch and the collective that the other nanobatch has in flight meanwhile."""
 
+    nanobatch: int
+    """0 or 1: that of the segment; of a collective that runs alone, its own."""
     segment: Segment | None
-    """None at the end of an instruction: the last collective runs alone."""
-    collective: Collective | None
-    """None at the start of an instruction, and where the other's last segment ended without a collective."""
+    """None where a collective runs alone, as the last one of an instruction."""
+    ended: Segment | None
+    """The segment that the collective ends; None at the start of an instruction, and where the other nanobatch's last
+    segment ended without a collective."""
+
+    @property
+    def collective(self) -> Collective | None:
+        """The collective; None where the segment runs alone."""
+        return self.ended.collective if self.ended else None
 
 
 def block_segments(
@@ -50,21 +72,39 @@ def block_passes(
 def interleave(segments: Sequence[Segment]) -> list[Pair]:
     """Return the pairs of two staggered nanobatches that both run `segments`."""
     pairs = []
-    in_flight: Collective | None = None
-    for segment in segments:
-        for _ in range(2):
-            pairs.append(Pair(segment, in_flight))
-            in_flight = segment.collective
-    if in_flight is not None:
-        pairs.append(Pair(None, in_flight))
-    return pairs
+    in_flight: list[Segment | None] = [None, None]
+    for nanobatch, segment in _turns(segments):
+        other = 1 - nanobatch
+        if in_flight[nanobatch] is not None:  # its results are needed now
+            pairs.append(Pair(nanobatch, None, in_flight[nanobatch]))
+        pairs.append(Pair(nanobatch, segment, in_flight[other]))
+        in_flight[other] = None
+        in_flight[nanobatch] = segment if segment.collective is not None else None
+    return pairs + [Pair(nanobatch, None, ended) for nanobatch, ended in enumerate(in_flight) if ended is not None]
 
 
 def partition_of(segment: Segment, collective: Collective) -> Partition:
     """Return the partition of `segment` and `collective`."""
     return Partition(
-        name=f"{segment.direction}-{segment.name}-{collective.kind}",
+        name=f"{segment.direction}-{segment.name}-{collective.label}",
         direction=segment.direction,
         operators=segment.operators,
         collective=collective,
     )
+
+
+def _turns(segments: Sequence[Segment]) -> Iterator[tuple[int, Segment]]:
+    """Yield a nanobatch and its next segment, in the order of execution."""
+    ahead = 1 if any(_gathers_tokens(segment) for segment in segments) else 0
+    for place in range(len(segments) + ahead):
+        if place < len(segments):
+            yield 0, segments[place]
+        if place >= ahead:
+            yield 1, segments[place - ahead]
+
+
+def _gathers_tokens(segment: Segment) -> bool:
+    collective = segment.collective
+    if collective is None or collective.group != TENSOR_PARALLEL:
+        return False
+    return collective.kind is CollectiveKind.ALL_GATHER

@@ -17,6 +17,10 @@ class CollectiveKind(StrEnum):
     REDUCE_SCATTER = "reducescatter"
 
 
+TENSOR_PARALLEL, CONTEXT_PARALLEL = "tp", "cp"
+"""Process groups of a block's collectives."""
+
+
 class Direction(StrEnum):
     """What an instruction does: a direction of a pass through the model, or a step of the iteration's update."""
 
@@ -134,6 +138,16 @@ class Collective:
     """Bytes of the full buffer on one GPU: reduced (all-reduce), gathered (all-gather), scattered (reduce-scatter)."""
     fused: int
     """Number of collectives of the model that are fused into this one."""
+
+    @property
+    def label(self) -> str:
+        """Name of the collective in names of partitions: its kind; with `-tp` if it gathers or scatters tokens.
+
+        A backward gathers the input of a matrix product together with a gradient: `allgather2-tp`.
+        """
+        if self.group != TENSOR_PARALLEL or self.kind is CollectiveKind.ALL_REDUCE:
+            return str(self.kind)
+        return f"{self.kind}{self.fused if self.fused > 1 else ''}-{self.group}"
 
     @property
     def bus_bytes(self) -> float:

@@ -11,7 +11,9 @@ from kareus.launch.mesh import MeshCoordinate, rank_of
 from kareus.launch.rendezvous import Rendezvous
 from kareus.model.communication import Communicator, Mesh
 from kareus.model.communicators.choice import Library, make_communicator
+from kareus.model.communicators.nccl import nccl_options
 from kareus.model.config import Parallelism, Sharding
+from kareus.workload.communicators import MESSAGE_CHANNELS, SUM_CHANNELS
 from kareus.workload.config import Workload
 
 BYTES_PER_VALUE = 2
@@ -25,9 +27,12 @@ class ProcessGroups:
     mesh: Mesh
     """Tensor- and context-parallel communicators, for the operators of a block."""
     data: Communicator | None
-    """Data-parallel group, for weight gradients; None too if the optimizer is sharded (see `optimizer_shards`)."""
+    """Data- and context-parallel ranks, all of which hold the same weights, for weight gradients; None too if the
+    optimizer is sharded (see `optimizer_shards`)."""
     pipeline: dist.ProcessGroup
-    """Ranks of all stages that differ in the stage only, in order."""
+    """Ranks of all stages that differ in the stage only, in order: for messages to later stages, and for sums."""
+    pipeline_backward: dist.ProcessGroup
+    """The same ranks, for messages to earlier stages, which wait for none of those to later ones."""
     tensor: dist.ProcessGroup | None
     """Tensor-parallel group, for small sums that are not part of a plan."""
     tied_embeddings: Communicator | None
@@ -91,18 +96,25 @@ def make_process_groups(
     replicas = [rank_of(replace(coordinate, replica=replica), parallelism) for replica in range(parallelism.dp)]
     context = [rank_of(replace(coordinate, cp=cp), parallelism) for cp in range(parallelism.cp)]
     tensor = [rank_of(replace(coordinate, tp=tp), parallelism) for tp in range(parallelism.tp)]
-    sharded = parallelism.sharding is not Sharding.NONE
+    copies = [
+        rank_of(replace(coordinate, replica=replica, cp=cp), parallelism)
+        for replica in range(parallelism.dp)
+        for cp in range(parallelism.cp)
+    ]
+    sharded = parallelism.sharding is not Sharding.NONE and parallelism.dp > 1
     holds_tied = tie_embeddings and parallelism.pp > 1 and coordinate.stage in (0, parallelism.pp - 1)
     return ProcessGroups(  # in one order on all ranks
         mesh=Mesh(
             tp=make_communicator(library, "tp", tensor, scratch_bytes),
             cp=make_communicator(library, "cp", context, scratch_bytes),
+            sequence_parallel=parallelism.token_shards > 1,
         ),
-        data=None if sharded else make_communicator(of_weights, "dp", replicas, scratch_bytes),
-        pipeline=_group(stages, of_sums, "pp"),
-        tensor=_group(tensor, of_sums, "tp-sums") if parallelism.tp > 1 else None,
+        data=None if sharded else make_communicator(of_weights, "dp", copies, scratch_bytes),
+        pipeline=_group(stages, of_sums, "pp", MESSAGE_CHANNELS),
+        pipeline_backward=_group(stages, of_sums, "pp-backward", MESSAGE_CHANNELS),
+        tensor=_group(tensor, of_sums, "tp-sums", SUM_CHANNELS) if parallelism.tp > 1 else None,
         tied_embeddings=make_communicator(of_sums, "ends", [stages[0], stages[-1]], 0) if holds_tied else None,
-        optimizer_shards=_group(replicas, of_sums, "sharers") if sharded and parallelism.dp > 1 else None,
+        optimizer_shards=_group(replicas, of_sums, "sharers") if sharded else None,
     )
 
 
@@ -113,7 +125,11 @@ def sum_over_ranks(*values: float) -> list[float]:
     return [float(value) for value in total]
 
 
-def _group(ranks: Sequence[int], library: Library, name: str) -> dist.ProcessGroup:
-    group = dist.new_group(list(ranks), backend=str(library), use_local_synchronization=True, group_desc=name)
+def _group(ranks: Sequence[int], library: Library, name: str, channels: int | None = None) -> dist.ProcessGroup:
+    """Make the group of `ranks`; NCCL gives it that number of channels, as `kareus.workload.communicators` counts."""
+    options = nccl_options(channels) if channels is not None and library is Library.NCCL else None
+    group = dist.new_group(
+        list(ranks), backend=str(library), pg_options=options, use_local_synchronization=True, group_desc=name
+    )
     assert isinstance(group, dist.ProcessGroup)
     return group

@@ -8,8 +8,8 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 
-from kareus.artifacts.files import PARENT_VARIABLE
 from kareus.errors import EngineError
+from kareus.processes import PARENT_VARIABLE
 
 _PATIENCE_S = 10.0
 """Time from the failure of one rank until the others are sent SIGTERM, and from then until they are killed; usually

@@ -1,7 +1,8 @@
 """One transformer block of the Llama/Qwen family: the definition that is traced and that training runs.
 
-Hidden states are [batch, tokens, hidden]; a nanobatch is a slice of the batch. A block is two layers, and a layer is a
-straight line of operators over named values: called, it runs them one after the other; an engine may run each apart.
+Hidden states are [batch, tokens, hidden], with sequence parallelism of this GPU's tokens; a nanobatch is a slice of the
+batch. A block is two layers, and a layer is a straight line of operators over named values: called, it runs them one
+after the other; an engine may run each apart.
 
 What passes from layer to layer is the residual stream and the update that has yet to be added to it: the addition is
 one kernel with the norm that begins the next layer. Only after the last layer of a stage it is a kernel of its own.
@@ -16,8 +17,8 @@ from torch import Tensor, nn
 from kareus.model.communication import Mesh
 from kareus.model.config import Model
 from kareus.model.layers import (
+    BlockColumnLinear,
     CausalAttention,
-    ColumnParallelLinear,
     OperatorModule,
     QueryKeyNorm,
     ResidualNorm,
@@ -42,6 +43,8 @@ class Wire(NamedTuple):
     operator: OperatorModule
     reads: tuple[str, ...]
     writes: tuple[str, ...]
+    cuts: bool = False
+    """Whether a segment ends before it in forward, and after it in backward, if no collective is there."""
 
 
 class Layer(nn.Module):
@@ -66,18 +69,18 @@ class AttentionLayer(Layer):
         heads = shard.query_heads, shard.key_value_heads
         width = shard.query_heads * shard.head_dim
         self.norm = ResidualNorm(shard.hidden_size, dtype, model.norm_epsilon)
-        self.qkv = ColumnParallelLinear(
-            shard.hidden_size, (heads[0] + 2 * heads[1]) * shard.head_dim, dtype, mesh.tp, bias=model.qkv_bias
+        self.qkv = BlockColumnLinear(
+            shard.hidden_size, (heads[0] + 2 * heads[1]) * shard.head_dim, dtype, mesh, bias=model.qkv_bias
         )
         self.qk_norm = QueryKeyNorm(shard.head_dim, dtype, model.norm_epsilon) if model.qk_norm else None
         self.rope = Rotary(heads, self.qk_norm, apart=mesh.cp is not None)
         self.attention = CausalAttention(mesh.cp)
-        self.projection = RowParallelLinear(width, shard.hidden_size, dtype, mesh.tp)
+        self.projection = RowParallelLinear(width, shard.hidden_size, dtype, mesh, self.qkv)
         self.wires = (
             Wire("norm", self.norm, (STREAM, UPDATE), (SUM, "normed")),
             Wire("qkv", self.qkv, ("normed",), ("qkv",)),
             Wire("rope", self.rope, ("qkv", TABLE), ("query", "key", "value")),
-            Wire("attention", self.attention, ("query", "key", "value"), ("mixed",)),
+            Wire("attention", self.attention, ("query", "key", "value"), ("mixed",), mesh.sequence_parallel),
             Wire("projection", self.projection, ("mixed",), (OUTPUT,)),
         )
 
@@ -88,13 +91,13 @@ class Mlp(Layer):
     def __init__(self, model: Model, shard: Shard, mesh: Mesh, dtype: torch.dtype) -> None:
         super().__init__()
         self.norm = ResidualNorm(shard.hidden_size, dtype, model.norm_epsilon)
-        self.gate_up = ColumnParallelLinear(shard.hidden_size, 2 * shard.intermediate_size, dtype, mesh.tp)
+        self.gate_up = BlockColumnLinear(shard.hidden_size, 2 * shard.intermediate_size, dtype, mesh)
         self.activation = SwiGlu()
-        self.down = RowParallelLinear(shard.intermediate_size, shard.hidden_size, dtype, mesh.tp)
+        self.down = RowParallelLinear(shard.intermediate_size, shard.hidden_size, dtype, mesh, self.gate_up)
         self.wires = (
             Wire("norm", self.norm, (STREAM, UPDATE), (SUM, "normed")),
             Wire("gate_up", self.gate_up, ("normed",), ("gate_up",)),
-            Wire("activation", self.activation, ("gate_up",), ("gated",)),
+            Wire("activation", self.activation, ("gate_up",), ("gated",), mesh.sequence_parallel),
             Wire("down", self.down, ("gated",), (OUTPUT,)),
         )
 

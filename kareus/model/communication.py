@@ -5,7 +5,7 @@ A communicator of None is a group of one GPU: its collectives do not exist.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch.distributed as dist
 from torch import Tensor
@@ -19,7 +19,7 @@ Tensors = tuple[Tensor, ...]
 
 
 class Handle(Protocol):
-    """A collective in flight."""
+    """A collective that was launched."""
 
     def wait(self) -> Tensors:
         """Make later computation wait for the results, and return them."""
@@ -47,11 +47,21 @@ class Communicator(Protocol):
     def all_reduce(self, tensors: Sequence[Tensor], sm_count: int | None = None, operation: Any = SUM) -> Handle:
         """Reduce each tensor over the group, in place."""
 
-    def all_gather(self, tensors: Sequence[Tensor], sm_count: int | None = None) -> Handle:
-        """Collect the tensors of all ranks, each [size, *shape]."""
+    def all_gather(
+        self, tensors: Sequence[Tensor], sm_count: int | None = None, into: Sequence[Tensor] | None = None
+    ) -> Handle:
+        """Collect the tensors of all ranks, each [size, *shape], in new memory or in `into`."""
 
-    def reduce_scatter(self, tensors: Sequence[Tensor], sm_count: int | None = None) -> Handle:
-        """Sum each tensor, [size, *shape], over the ranks and return this rank's part, [*shape]."""
+    def reduce_scatter(
+        self, tensors: Sequence[Tensor], sm_count: int | None = None, into: Sequence[Tensor] | None = None
+    ) -> Handle:
+        """Sum each tensor, [size, *shape], over the ranks; this rank's part, [*shape], in new memory or in `into`."""
+
+    def gather_tokens(self, shards: Sequence[Tensor], sm_count: int | None = None) -> Handle:
+        """Collect the tokens of all ranks, [batch, tokens, ...], each rank's after those of the rank before."""
+
+    def scatter_tokens(self, wholes: Sequence[Tensor], sm_count: int | None = None) -> Handle:
+        """Sum each tensor, [batch, tokens, ...], over the ranks; this rank's tokens, as `gather_tokens` takes them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +72,8 @@ class Mesh:
     """GPUs that share every layer's weights."""
     cp: Communicator | None = None
     """GPUs that share every sequence."""
+    sequence_parallel: bool = False
+    """Whether the GPUs of `tp` share the tokens of hidden states between matrix products."""
 
 
 def group_size(communicator: Communicator | None) -> int:
@@ -74,21 +86,50 @@ def group_rank(communicator: Communicator | None) -> int:
     return 0 if communicator is None else communicator.rank
 
 
-def launch(
-    kind: CollectiveKind, communicator: Communicator, tensors: Sequence[Tensor], sm_count: int | None = None
-) -> Handle:
-    """Launch a collective of `kind`."""
-    if kind is CollectiveKind.ALL_REDUCE:
-        return communicator.all_reduce(tensors, sm_count)
-    if kind is CollectiveKind.ALL_GATHER:
-        return communicator.all_gather(tensors, sm_count)
-    return communicator.reduce_scatter(tensors, sm_count)
+class Exchange(NamedTuple):
+    """A collective of a boundary."""
+
+    kind: CollectiveKind
+    communicator: Communicator
+    by_token: bool = False
+    """Whether it gathers or scatters the tokens of hidden states, [batch, tokens, hidden], and no new dimension."""
+
+    def launch(self, tensors: Sequence[Tensor], sm_count: int | None = None) -> Handle:
+        """Launch it."""
+        kind, communicator, by_token = self
+        if kind is CollectiveKind.ALL_REDUCE:
+            return communicator.all_reduce(tensors, sm_count)
+        if kind is CollectiveKind.ALL_GATHER:
+            gather = communicator.gather_tokens if by_token else communicator.all_gather
+            return gather(tensors, sm_count)
+        scatter = communicator.scatter_tokens if by_token else communicator.reduce_scatter
+        return scatter(tensors, sm_count)
 
 
 def all_reduce(tensor: Tensor, communicator: Communicator | None, operation: Any = SUM) -> None:
-    """Reduce `tensor` in place and wait."""
+    """Reduce `tensor` in place over the GPUs of `communicator`, and wait for the result."""
     if communicator is not None:
         communicator.all_reduce((tensor,), operation=operation).wait()
+
+
+class Kept:
+    """A shard of what a matrix product read, gathered once more for the gradient of its weight.
+
+    It is gathered together with the gradient of what the product's sublayer puts out, at the start of its backward.
+    """
+
+    def __init__(self, shard: Tensor) -> None:
+        self.shard = shard
+        self._whole: Tensors = ()
+
+    def arrive(self, whole: Tensor) -> None:
+        """Take what was gathered."""
+        self._whole = (whole,)
+
+    def take(self) -> Tensors:
+        """Return it, once."""
+        whole, self._whole = self._whole, ()
+        return whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,42 +141,74 @@ class Boundary:
     backward: CollectiveKind | None
     first: int = 0
     """Place of the first of the operator's tensors that passes; all after it pass too."""
+    by_token: bool = False
+    """Whether tokens of hidden states are gathered and scattered (sequence parallelism)."""
 
-    def cross(self, tensors: Sequence[Tensor]) -> Tensors:
-        """Pass `tensors` and wait; backward passes their gradients."""
-        crossed: Tensors = _Cross.apply(self, *tensors)  # type: ignore[no-untyped-call]
+    @property
+    def forwards(self) -> Exchange | None:
+        """The collective of forward."""
+        return None if self.forward is None else Exchange(self.forward, self.communicator, self.by_token)
+
+    @property
+    def backwards(self) -> Exchange | None:
+        """The collective of backward."""
+        return None if self.backward is None else Exchange(self.backward, self.communicator, self.by_token)
+
+    def cross(self, tensors: Sequence[Tensor], kept: Kept | None = None) -> Tensors:
+        """Pass `tensors` and wait; backward passes their gradients, and what was kept with them."""
+        crossed: Tensors = _Cross.apply(self, kept, *tensors)  # type: ignore[no-untyped-call]
         return crossed
 
     def collect(self, tensors: Sequence[Tensor]) -> Tensors:
         """Pass `tensors` forward and wait, outside of autograd."""
-        return _exchanged(self.forward, self.communicator, tensors)
+        return _exchanged(self.forwards, tensors)
 
 
-def entering(communicator: Communicator | None) -> Boundary | None:
-    """Into a tensor-parallel region: identity forward, all-reduce of the gradient backward (Megatron-LM's f)."""
-    return Boundary(communicator, None, CollectiveKind.ALL_REDUCE) if communicator else None
+def entering(mesh: Mesh) -> Boundary | None:
+    """Into a tensor-parallel region: identity forward, all-reduce of the gradient backward (Megatron-LM's f).
+
+    With sequence parallelism all-gather forward, reduce-scatter of the gradient backward (Korthikanti et al., MLSys
+    2023, "Reducing Activation Recomputation in Large Transformer Models", section 4.2.2).
+    """
+    if mesh.tp is None:
+        return None
+    if mesh.sequence_parallel:
+        return Boundary(mesh.tp, CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER, by_token=True)
+    return Boundary(mesh.tp, None, CollectiveKind.ALL_REDUCE)
 
 
-def leaving(communicator: Communicator | None) -> Boundary | None:
-    """Out of a tensor-parallel region: all-reduce forward, in place, identity backward (Megatron-LM's g)."""
-    return Boundary(communicator, CollectiveKind.ALL_REDUCE, None) if communicator else None
+def leaving(mesh: Mesh) -> Boundary | None:
+    """Out of a tensor-parallel region: all-reduce forward, in place, identity backward (Megatron-LM's g).
+
+    With sequence parallelism reduce-scatter forward, all-gather of the gradient backward.
+    """
+    if mesh.tp is None:
+        return None
+    if mesh.sequence_parallel:
+        return Boundary(mesh.tp, CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_GATHER, by_token=True)
+    return Boundary(mesh.tp, CollectiveKind.ALL_REDUCE, None)
 
 
 class _Cross(Function):
     @staticmethod
-    def forward(ctx: Any, boundary: Boundary, *tensors: Tensor) -> Tensors:
-        ctx.boundary = boundary
+    def forward(ctx: Any, boundary: Boundary, kept: Kept | None, *tensors: Tensor) -> Tensors:
+        ctx.boundary, ctx.kept = boundary, kept
         if boundary.forward is None:
             return tuple(t.view_as(t) for t in tensors)
         if boundary.forward is CollectiveKind.ALL_REDUCE:
             ctx.mark_dirty(*tensors)
-        return _exchanged(boundary.forward, boundary.communicator, tensors)
+        return _exchanged(boundary.forwards, tensors)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        gradients = tuple(g.contiguous() for g in gradients)
-        return None, *_exchanged(ctx.boundary.backward, ctx.boundary.communicator, gradients)
+        passing = [g.contiguous() for g in gradients]
+        if ctx.kept is not None:
+            passing.append(ctx.kept.shard)
+        crossed = _exchanged(ctx.boundary.backwards, passing)
+        if ctx.kept is not None:
+            ctx.kept.arrive(crossed[-1])
+        return None, None, *crossed[: len(gradients)]
 
 
-def _exchanged(kind: CollectiveKind | None, communicator: Communicator, tensors: Sequence[Tensor]) -> Tensors:
-    return tuple(tensors) if kind is None else launch(kind, communicator, tensors).wait()
+def _exchanged(exchange: Exchange | None, tensors: Sequence[Tensor]) -> Tensors:
+    return tuple(tensors) if exchange is None else exchange.launch(tensors).wait()

@@ -31,7 +31,7 @@ class RotaryScaling:
         within(self, 1, MOST_TOKENS, "tokens", "original_sequence_length")
         if self.high_frequency_factor <= self.low_frequency_factor:
             raise ConfigError(
-                f"high_frequency_factor={self.high_frequency_factor}: must be above low_frequency_factor "
+                f"high_frequency_factor={self.high_frequency_factor}: must be greater than low_frequency_factor "
                 f"({self.low_frequency_factor})."
             )
 
@@ -115,6 +115,9 @@ class Parallelism:
     """Blocks on each stage; null takes the model's split for `pp`, or computes one. Always set once resolved."""
     sharding: Sharding
     """What of the model states the data-parallel replicas share out among themselves."""
+    sequence_parallel: bool = True
+    """Whether the GPUs of a tensor-parallel group share the tokens between its matrix products (sequence parallelism):
+    an all-gather before and a reduce-scatter after them replace an all-reduce. Resolved to false where tp is 1."""
 
     def __post_init__(self) -> None:
         within(self, 1, 1_000_000, "GPUs", "dp", "pp", "tp", "cp")
@@ -145,6 +148,11 @@ class Parallelism:
     def halves(self, microbatch_size: int) -> bool:
         """Whether a microbatch can run as two nanobatches: an even one, where blocks hide no collectives of weights."""
         return microbatch_size % 2 == 0 and not self.shards_gradients
+
+    @property
+    def token_shards(self) -> int:
+        """Parts in which a tensor-parallel group shares the tokens between its matrix products; 1 where it does not."""
+        return self.tp if self.sequence_parallel else 1
 
     @property
     def gpus_per_stage(self) -> int:

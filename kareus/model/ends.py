@@ -10,76 +10,59 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd import Function
-from torch.nn import functional
 
+from kareus.model import fused
 from kareus.model.communication import Communicator, Mesh, all_reduce, group_rank, leaving
 from kareus.model.config import Model
+from kareus.model.eager import own_rows
 from kareus.model.functions import add_or_put_off, apply
 from kareus.model.layers import INITIAL_STD, ColumnParallelLinear, Norm, OperatorModule, add_weight
 from kareus.model.shards import Shard
 
 
-def _local(ids: Tensor, rows: int, group: Communicator | None) -> tuple[Tensor, Tensor]:
-    """Row of each token id in this GPU's shard (0 for rows of other GPUs), and a mask of the ids in the shard."""
-    shifted = ids - rows * group_rank(group)
-    mine = (shifted >= 0) & (shifted < rows)
-    return shifted * mine, mine
-
-
 class _Lookup(Function):
     @staticmethod
-    def forward(ctx: Any, ids: Tensor, weight: Tensor, weight_gradient: Tensor, group: Communicator | None) -> Tensor:
+    def forward(ctx: Any, ids: Tensor, weight: Tensor, weight_gradient: Tensor, first: int) -> Tensor:
         ctx.save_for_backward(ids)
-        ctx.weight_gradient, ctx.group = weight_gradient, group
-        rows, mine = _local(ids, weight.shape[0], group)
-        return functional.embedding(rows, weight) * mine.unsqueeze(-1)
+        ctx.weight_gradient, ctx.first = weight_gradient, first
+        return fused.embed(ids, weight, first)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[None, ...]:
-        ids, weight_gradient, group = ctx.saved_tensors[0], ctx.weight_gradient, ctx.group
-
-        def add() -> None:
-            rows, mine = _local(ids, weight_gradient.shape[0], group)
-            update = (gradient * mine.unsqueeze(-1)).flatten(0, -2).float()
-            weight_gradient.index_add_(0, rows.flatten(), update)
-
-        add_or_put_off(add)
+        (ids,), weight_gradient, first = ctx.saved_tensors, ctx.weight_gradient, ctx.first
+        add_or_put_off(lambda: fused.embed_backward(gradient, ids, first, weight_gradient))
         return None, None, None, None
 
 
-def _exponentials(logits: Tensor, less: Tensor) -> Tensor:
-    """Return exp(logits - less) in fp32, [..., vocabulary rows]; the copy is all the memory that it takes."""
-    return logits.to(torch.float32, copy=True).sub_(less.unsqueeze(-1)).exp_()
-
-
 class _CrossEntropy(Function):
-    """Cross-entropy that holds 6 bytes a logit, forward and backward.
-
-    They are its bf16 input, into which the gradient is written, and one fp32 copy of it.
-    """
+    """Keeps the logits, whose memory takes their gradient, and one number per token."""
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, labels: Tensor, group: Communicator | None) -> Tensor:
-        maximum = logits.amax(-1).float()
-        all_reduce(maximum, group, dist.ReduceOp.MAX)
-        rows, mine = _local(labels, logits.shape[-1], group)
-        total = _exponentials(logits, maximum).sum(-1)
-        labelled = logits.gather(-1, rows.unsqueeze(-1)).squeeze(-1).float() * mine
-        all_reduce(total, group)
-        all_reduce(labelled, group)
-        log_sum_exp = total.log() + maximum
+        if group is None:
+            loss, log_sum_exp = fused.cross_entropy(logits, *_own_rows(labels, logits, group))
+        else:
+            maximum = fused.maxima(logits)
+            all_reduce(maximum, group, dist.ReduceOp.MAX)
+            total, labelled = fused.exponentials(logits, maximum, *_own_rows(labels, logits, group))
+            all_reduce(total, group)
+            all_reduce(labelled, group)
+            loss, log_sum_exp = fused.mean_loss(total, labelled, maximum)
         ctx.save_for_backward(logits, labels, log_sum_exp)
         ctx.group = group
-        return (log_sum_exp - labelled).mean()
+        return loss
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         logits, labels, log_sum_exp = ctx.saved_tensors
-        rows, mine = _local(labels, logits.shape[-1], ctx.group)
-        softmax = _exponentials(logits, log_sum_exp)
-        softmax.scatter_add_(-1, rows.unsqueeze(-1), -mine.unsqueeze(-1).float())
-        softmax.mul_(gradient / labels.numel())
-        return logits.copy_(softmax), None, None
+        rows, mine = _own_rows(labels, logits, ctx.group)
+        fused.cross_entropy_backward_(logits, log_sum_exp, rows, mine, gradient / labels.numel())
+        return logits, None, None
+
+
+def _own_rows(labels: Tensor, logits: Tensor, group: Communicator | None) -> tuple[Tensor, Tensor]:
+    rows = logits.shape[-1]
+    return own_rows(labels, rows, rows * group_rank(group))
 
 
 class Embedding(OperatorModule):
@@ -89,15 +72,15 @@ class Embedding(OperatorModule):
     weight_gradient: Tensor
 
     def __init__(self, shard: Shard, mesh: Mesh, dtype: torch.dtype) -> None:
-        super().__init__(after=leaving(mesh.tp))
-        self.group = mesh.tp
+        super().__init__(after=leaving(mesh))
+        self.first_row = shard.vocab_rows * group_rank(mesh.tp)
         add_weight(
             self, "weight", torch.empty(shard.vocab_rows, shard.hidden_size, dtype=dtype).normal_(std=INITIAL_STD)
         )
 
     def compute(self, ids: Tensor) -> Tensor:
         """[batch, tokens] to [batch, tokens, hidden], zero where another GPU has the row."""
-        looked_up: Tensor = apply(_Lookup, ids, self.weight, self.weight_gradient, self.group)
+        looked_up: Tensor = apply(_Lookup, ids, self.weight, self.weight_gradient, self.first_row)
         return looked_up
 
 
@@ -115,12 +98,16 @@ class Loss(nn.Module):
 
 
 class Head(nn.Module):
-    """Final norm, LM head and loss."""
+    """Final norm, LM head and loss.
+
+    With sequence parallelism the gathered input of the LM head is kept whole: its backward follows at once, and the
+    logits are many times as large.
+    """
 
     def __init__(self, model: Model, shard: Shard, mesh: Mesh, dtype: torch.dtype) -> None:
         super().__init__()
         self.norm = Norm(shard.hidden_size, dtype, model.norm_epsilon)
-        self.lm_head = ColumnParallelLinear(shard.hidden_size, shard.vocab_rows, dtype, mesh.tp)
+        self.lm_head = ColumnParallelLinear(shard.hidden_size, shard.vocab_rows, dtype, mesh)
         self.loss = Loss(mesh)
 
     def logits(self, hidden: Tensor) -> Tensor:

@@ -94,17 +94,47 @@ class Linear(Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradient of x; add those of the weights, or put that off."""
         x, weight = ctx.saved_tensors
-        rows = gradient.reshape(-1, gradient.shape[-1])
-        x_gradient = (rows @ weight).view_as(x)  # first, because a collective waits for it
-        weight_gradient, bias_gradients = ctx.weight_gradient, ctx.bias_gradients
+        x_gradient = _product_gradients(ctx, gradient, x, weight)
+        return x_gradient, None, None, *(None for _ in range(2 * len(ctx.bias_gradients)))
 
-        def add() -> None:
-            add_product(weight_gradient, rows.t(), x.reshape(-1, x.shape[-1]))
-            for bias_gradient in bias_gradients:
-                bias_gradient.add_(rows.sum(0, dtype=bias_gradient.dtype))
 
-        add_or_put_off(add)
-        return x_gradient, None, None, *(None for _ in range(2 * len(bias_gradients)))
+class GatheredLinear(Function):
+    """As `Linear` of an input that was gathered and is not kept; backward asks for it once more.
+
+    `gather` is called by backward.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, weight_gradient: Tensor, gather: Callable[[], Any], *bias: Tensor
+    ) -> Tensor:
+        """Return x weight^T + bias."""
+        ctx.save_for_backward(weight)
+        ctx.weight_gradient, ctx.gather, ctx.bias_gradients = weight_gradient, gather, bias[1:]
+        return functional.linear(x, weight, *bias[:1])
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradient of x; add those of the weights, or put that off."""
+        (weight,) = ctx.saved_tensors
+        (x,) = ctx.gather()
+        x_gradient = _product_gradients(ctx, gradient, x, weight)
+        return x_gradient, None, None, None, *(None for _ in range(2 * len(ctx.bias_gradients)))
+
+
+def _product_gradients(ctx: Any, gradient: Tensor, x: Tensor, weight: Tensor) -> Tensor:
+    """Return the gradient of x of a matrix product; add those of the weights, or put that off."""
+    rows = gradient.reshape(-1, gradient.shape[-1])
+    x_gradient = (rows @ weight).view_as(x)  # first, because a collective waits for it
+    weight_gradient, bias_gradients = ctx.weight_gradient, ctx.bias_gradients
+
+    def add() -> None:
+        add_product(weight_gradient, rows.t(), x.reshape(-1, x.shape[-1]))
+        for bias_gradient in bias_gradients:
+            bias_gradient.add_(rows.sum(0, dtype=bias_gradient.dtype))
+
+    add_or_put_off(add)
+    return x_gradient
 
 
 class ResidualNorm(Function):

@@ -1,42 +1,46 @@
-"""Memory-bound computation of a block, each function one pass over its inputs and outputs; without autograd.
+"""Memory-bound operators of a model, each function one pass over its inputs and outputs; without autograd.
 
-The operator graph counts the bytes of these functions: what each reads and writes, once. Sums are fp32; what leaves in
-bf16 is rounded where the model's own definition rounds it (transformers' Llama and Qwen 3).
+On GPUs these are Triton's kernels (`kareus.model.fused_kernels`), on CPUs, and where there is no Triton, PyTorch's own
+operations (`kareus.model.eager`). The operator graph counts the bytes of the former: inputs and outputs, once each.
+
+Sums are fp32; what leaves in bf16 is rounded where the model's own definition rounds it (transformers' Llama and
+Qwen 3).
 """
 
-from typing import NamedTuple
+import logging
+import os
+from functools import cache
+from importlib.util import find_spec
+from types import ModuleType
 
-import torch
 from torch import Tensor
-from torch.nn import functional
+
+from kareus.model import eager
+from kareus.model.eager import HeadNorm, Normed, Rotated
+
+__all__ = ["HeadNorm", "Normed", "Rotated"]
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+"""Whether Triton interprets its kernels on CPUs, to test them."""
+
+logger = logging.getLogger(__name__)
 
 
-class Normed(NamedTuple):
-    """Outputs of an RMSNorm over a residual stream."""
+@cache
+def _implementation(device: str) -> ModuleType:
+    """Return the module that computes on devices of this type; warn once if a GPU lacks the fused one."""
+    if device == "cpu" and not INTERPRETED:
+        return eager  # a training on CPUs says so; tracing, which computes nothing, comes here too
+    if find_spec("triton") is None:
+        logger.warning(
+            "%s: no Triton, so that memory-bound operators move several times the bytes that are planned; install the "
+            "PyTorch for this GPU, which brings Triton along.",
+            device,
+        )
+        return eager
+    from kareus.model import fused_kernels  # noqa: PLC0415 - PyTorch for CPUs comes without Triton
 
-    stream: Tensor
-    """The sum of stream and update, [..., size]; the stream itself where there was no update."""
-    normed: Tensor
-    """[..., size]."""
-    scale: Tensor
-    """1 / sqrt(mean square + epsilon) of each row, fp32, [..., 1]."""
-
-
-class HeadNorm(NamedTuple):
-    """RMSNorm of each query and each key head."""
-
-    query_weight: Tensor
-    """[head_dim]."""
-    key_weight: Tensor
-    epsilon: float
-
-
-class Rotated(NamedTuple):
-    """Queries, keys and values of attention, each [batch, tokens, heads, head_dim]."""
-
-    query: Tensor
-    key: Tensor
-    value: Tensor
+    return fused_kernels
 
 
 def residual_norm(stream: Tensor, update: Tensor | None, weight: Tensor, epsilon: float) -> Normed:
@@ -48,11 +52,8 @@ def residual_norm(stream: Tensor, update: Tensor | None, weight: Tensor, epsilon
         weight: [size].
         epsilon: added to the mean square.
     """
-    if update is not None:
-        stream = stream + update
-    wide = stream.float()
-    scale = _scale(wide, epsilon)
-    return Normed(stream, (wide * scale).to(stream.dtype) * weight, scale)
+    result: Normed = _implementation(stream.device.type).residual_norm(stream, update, weight, epsilon)
+    return result
 
 
 def residual_norm_backward(
@@ -68,10 +69,10 @@ def residual_norm_backward(
         weight: [size].
         total: gradient of the weight, fp32, added to in place.
     """
-    wide, normed = gradient.float(), stream.float() * scale
-    total += (wide * normed).flatten(0, -2).sum(0)
-    result = _norm_gradient(wide * weight, normed, scale)
-    return (result if stream_gradient is None else result + stream_gradient).to(stream.dtype)
+    result: Tensor = _implementation(stream.device.type).residual_norm_backward(
+        gradient, stream_gradient, stream, scale, weight, total
+    )
+    return result
 
 
 def rotate(
@@ -92,26 +93,16 @@ def rotate(
     Returns:
         Queries, keys and values, views of `qkv` where they are not apart or normalised; and the scales of the norm.
     """
-    query, key, value = split_heads(qkv, heads, head_dim=2 * angles[0].shape[-1])
-    scales: tuple[Tensor, ...] = ()
-    if norm is None:
-        rotated = [_rotated(t, angles) for t in (query, key)]
-    else:
-        scales = tuple(_scale(t.float(), norm.epsilon) for t in (query, key))
-        weights = (norm.query_weight, norm.key_weight)
-        normed = [(t.float() * s).to(t.dtype) * w for t, s, w in zip((query, key), scales, weights, strict=True)]
-        rotated = [_rotated(t, angles) for t in normed]
-    if norm is None and not apart:
-        for target, source in zip((query, key), rotated, strict=True):
-            target.copy_(source)
-        return Rotated(query, key, value), scales
-    return Rotated(rotated[0], rotated[1], value.contiguous() if apart else value), scales
+    result: tuple[Rotated, tuple[Tensor, ...]] = _implementation(qkv.device.type).rotate(
+        qkv, angles, heads, norm, apart=apart
+    )
+    return result
 
 
 def rotate_backward(gradients: Rotated, angles: tuple[Tensor, Tensor]) -> Tensor:
     """Return the gradient of `qkv` of a `rotate` without norm, from those of its queries, keys and values."""
-    turned = [_rotated_back(gradient, angles) for gradient in gradients[:2]]
-    return torch.cat([*turned, gradients.value], dim=2).flatten(2)
+    result: Tensor = _implementation(gradients.query.device.type).rotate_backward(gradients, angles)
+    return result
 
 
 def norm_rotate_backward(
@@ -132,54 +123,80 @@ def norm_rotate_backward(
         norm: as in `rotate`.
         totals: gradients of the weights of queries and keys, fp32, added to in place.
     """
-    heads = gradients.query.shape[2], gradients.key.shape[2]
-    inputs = split_heads(qkv, heads, head_dim=gradients.query.shape[-1])
-    results = []
-    for turned, x, scale, weight, total in zip(
-        gradients[:2], inputs[:2], scales, (norm.query_weight, norm.key_weight), totals, strict=True
-    ):
-        wide, normed = _rotated_back(turned, angles).float(), x.float() * scale
-        total.add_((wide * normed).flatten(0, -2).sum(0))
-        results.append(_norm_gradient(wide * weight, normed, scale).to(x.dtype))
-    return torch.cat([*results, gradients.value], dim=2).flatten(2)
+    result: Tensor = _implementation(qkv.device.type).norm_rotate_backward(gradients, angles, qkv, scales, norm, totals)
+    return result
 
 
 def swiglu(gate_up: Tensor) -> Tensor:
     """Return silu(gate) * up of [..., 2 n], gate first."""
-    gate, up = gate_up.chunk(2, dim=-1)
-    return functional.silu(gate) * up
+    result: Tensor = _implementation(gate_up.device.type).swiglu(gate_up)
+    return result
 
 
 def swiglu_backward(gradient: Tensor, gate_up: Tensor) -> Tensor:
     """Return the gradient of the input of `swiglu`."""
-    gate, up = gate_up.chunk(2, dim=-1)
-    sigmoid = torch.sigmoid(gate)
-    gate_gradient = gradient * up * sigmoid * (1 + gate * (1 - sigmoid))
-    return torch.cat((gate_gradient, gradient * gate * sigmoid), dim=-1)
+    result: Tensor = _implementation(gate_up.device.type).swiglu_backward(gradient, gate_up)
+    return result
 
 
-def split_heads(qkv: Tensor, heads: tuple[int, int], *, head_dim: int) -> Rotated:
-    """Return views of [..., heads * head_dim]: queries, keys and values, each [..., heads, head_dim]."""
-    query_heads, key_heads = heads
-    by_head = qkv.view(*qkv.shape[:-1], -1, head_dim)
-    return Rotated(*torch.split(by_head, [query_heads, key_heads, key_heads], dim=-2))
+def maxima(logits: Tensor) -> Tensor:
+    """Return the largest logit of each token here, [..., rows of the vocabulary] to [...], fp32; one PyTorch kernel."""
+    return logits.amax(-1).float()
 
 
-def _scale(wide: Tensor, epsilon: float) -> Tensor:
-    return torch.rsqrt(wide.square().mean(-1, keepdim=True) + epsilon)
+def exponentials(logits: Tensor, maximum: Tensor, rows: Tensor, mine: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the sum of exp(logit - maximum) of each token, and the logit of its label, 0 where that is not here.
+
+    Args:
+        logits: [..., rows of the vocabulary].
+        maximum: of each token, [...], fp32.
+        rows: of the labels, [...].
+        mine: whether a label is among this GPU's rows, [...].
+    """
+    result: tuple[Tensor, Tensor] = _implementation(logits.device.type).exponentials(logits, maximum, rows, mine)
+    return result
 
 
-def _norm_gradient(inner: Tensor, normed: Tensor, scale: Tensor) -> Tensor:
-    """Gradient of x, of which `normed` is x * scale and `inner` the gradient of that; fp32."""
-    return (inner - normed * (inner * normed).mean(-1, keepdim=True)) * scale
+def mean_loss(total: Tensor, labelled: Tensor, maximum: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the mean cross-entropy over tokens and the log-sum-exp of each; a few kernels over one number a token.
+
+    Args:
+        total: sum of exponentials over the whole vocabulary, [...], fp32.
+        labelled: logit of the label, [...].
+        maximum: largest logit, [...].
+    """
+    log_sum_exp = total.log() + maximum
+    return (log_sum_exp - labelled).mean(), log_sum_exp
 
 
-def _rotated(x: Tensor, angles: tuple[Tensor, Tensor]) -> Tensor:
-    cosine, sine = angles
-    first, second = x.chunk(2, dim=-1)
-    return torch.cat((first * cosine - second * sine, second * cosine + first * sine), dim=-1).to(x.dtype)
+def cross_entropy(logits: Tensor, rows: Tensor, mine: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the mean cross-entropy and the log-sum-exp of each token, where one GPU has the whole vocabulary.
+
+    Logits are read once; see `exponentials` for the arguments.
+    """
+    log_sum_exp, labelled = _implementation(logits.device.type).log_sum_exp(logits, rows, mine)
+    return (log_sum_exp - labelled).mean(), log_sum_exp
 
 
-def _rotated_back(x: Tensor, angles: tuple[Tensor, Tensor]) -> Tensor:
-    cosine, sine = angles
-    return _rotated(x, (cosine, -sine))
+def cross_entropy_backward_(logits: Tensor, log_sum_exp: Tensor, rows: Tensor, mine: Tensor, factor: Tensor) -> None:
+    """Replace logits by the gradient of their cross-entropy, (softmax - 1 for the label) * factor.
+
+    Args:
+        logits: as in `exponentials`, changed in place; likewise `rows` and `mine`.
+        log_sum_exp: of each token over the whole vocabulary, [...], fp32.
+        rows: see `logits`.
+        mine: see `logits`.
+        factor: gradient of the loss over the number of tokens, fp32, [].
+    """
+    _implementation(logits.device.type).cross_entropy_backward_(logits, log_sum_exp, rows, mine, factor)
+
+
+def embed(ids: Tensor, weight: Tensor, first: int) -> Tensor:
+    """Look up ids, [...], in rows `first` and after of an embedding, [rows, size]; zero where they are elsewhere."""
+    result: Tensor = _implementation(weight.device.type).embed(ids, weight, first)
+    return result
+
+
+def embed_backward(gradient: Tensor, ids: Tensor, first: int, total: Tensor) -> None:
+    """Add the gradient of `embed`, [..., size], to that of the rows, `total`, [rows, size], fp32."""
+    _implementation(gradient.device.type).embed_backward(gradient, ids, first, total)

@@ -14,7 +14,7 @@ from torch.autograd import Function
 
 from kareus.graph.records import CollectiveKind
 from kareus.model import attention, functions, fused
-from kareus.model.communication import Boundary, Communicator, entering, leaving
+from kareus.model.communication import Boundary, Communicator, Kept, Mesh, entering, leaving
 from kareus.model.config import Model, RotaryScaling
 
 INITIAL_STD = 0.02
@@ -94,19 +94,58 @@ class Linear(OperatorModule):
 
 
 class ColumnParallelLinear(Linear):
-    """Outputs are divided over the group, inputs are whole on every GPU; backward all-reduces their gradient."""
+    """Outputs are divided over the group, inputs are whole on every GPU; backward all-reduces their gradient.
 
-    def __init__(
-        self, inputs: int, outputs: int, dtype: torch.dtype, group: Communicator | None, *, bias: bool = False
-    ) -> None:
-        super().__init__(inputs, outputs, dtype, bias=bias, before=entering(group))
+    With sequence parallelism inputs are gathered, and their gradient is reduce-scattered.
+    """
+
+    def __init__(self, inputs: int, outputs: int, dtype: torch.dtype, mesh: Mesh, *, bias: bool = False) -> None:
+        super().__init__(inputs, outputs, dtype, bias=bias, before=entering(mesh))
+
+
+class BlockColumnLinear(ColumnParallelLinear):
+    """The one of a sublayer, which keeps of a gathered input this GPU's tokens only.
+
+    They are gathered once more when the sublayer's backward starts, by the `RowParallelLinear` that ends it.
+    """
+
+    def __init__(self, inputs: int, outputs: int, dtype: torch.dtype, mesh: Mesh, *, bias: bool = False) -> None:
+        super().__init__(inputs, outputs, dtype, mesh, bias=bias)
+        self.kept: Kept | None = None
+        """Of the last forward under autograd."""
+        if mesh.sequence_parallel:
+            self.function = functions.GatheredLinear
+
+    def arguments(self, x: Tensor, gather: Callable[[], Any] | None = None) -> tuple[Any, ...]:
+        """As `Linear.arguments`; `gather` returns a gathered input once more."""
+        x, weight, weight_gradient, *bias = super().arguments(x)
+        return (x, weight, weight_gradient, *((gather,) if gather is not None else ()), *bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """As `compute`, of this rank's tokens."""
+        if self.before is None or not self.before.by_token:
+            product: Tensor = super().forward(x)
+            return product
+        kept = self.kept = Kept(x.detach())
+        product = self.compute(*self.before.cross((x,)), kept.take)
+        return product
 
 
 class RowParallelLinear(Linear):
-    """Inputs are divided over the group, outputs are summed over it."""
+    """Inputs are divided over the group, outputs are summed over it; with sequence parallelism, reduce-scattered."""
 
-    def __init__(self, inputs: int, outputs: int, dtype: torch.dtype, group: Communicator | None) -> None:
-        super().__init__(inputs, outputs, dtype, after=leaving(group))
+    def __init__(
+        self, inputs: int, outputs: int, dtype: torch.dtype, mesh: Mesh, first: BlockColumnLinear | None = None
+    ) -> None:
+        """Make the last product of a sublayer, of which `first` is the first."""
+        super().__init__(inputs, outputs, dtype, after=leaving(mesh))
+        self._first = (first,)  # a tuple, so that its weights have one name
+
+    def forward(self, x: Tensor) -> Tensor:
+        """As `compute`, summed over the group."""
+        product: Tensor = self.compute(x)
+        (first,) = self._first
+        return product if self.after is None else self.after.cross((product,), first.kept if first else None)[0]
 
 
 class Norm(OperatorModule):

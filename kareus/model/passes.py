@@ -5,7 +5,7 @@ stops at every collective; the caller launches the collective at any time, and r
 Passes run without autograd (`torch.no_grad`): every operator is a function that brings its backward.
 """
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from kareus.graph.records import CollectiveKind
 from kareus.model.block import OUTPUT, STREAM, SUM, TABLE, UPDATE
-from kareus.model.communication import Boundary, Communicator, Handle, Tensors, launch
+from kareus.model.communication import Exchange, Handle, Tensors
 from kareus.model.functions import Context, Later, weight_gradients_put_off
 from kareus.model.layers import RotaryTable
 from kareus.model.steps import LAYERS, LayerStep, Start, as_tuple
@@ -22,11 +22,15 @@ from kareus.model.steps import LAYERS, LayerStep, Start, as_tuple
 class CollectiveCall:
     """A collective that a pass has reached; a segment ends there."""
 
-    def __init__(self, kind: CollectiveKind, communicator: Communicator, tensors: Sequence[Tensor]) -> None:
-        self.kind = kind
-        self.communicator = communicator
+    def __init__(self, exchange: Exchange, tensors: Sequence[Tensor]) -> None:
+        self.exchange = exchange
         self._tensors = tensors
         self._handle: Handle | None = None
+
+    @property
+    def kind(self) -> CollectiveKind:
+        """Kind of the collective."""
+        return self.exchange.kind
 
     @property
     def launched(self) -> bool:
@@ -35,7 +39,7 @@ class CollectiveCall:
 
     def launch(self, sm_count: int | None) -> None:
         """Start it concurrently with what is launched from now on."""
-        self._handle = launch(self.kind, self.communicator, self._tensors, sm_count)
+        self._handle = self.exchange.launch(self._tensors, sm_count)
 
     def wait(self) -> Tensors:
         """Make later launches wait for the results; the pass calls it when it is resumed."""
@@ -49,7 +53,11 @@ class Ready(NamedTuple):
     exchange: CollectiveCall
 
 
-PassEvent = Start | Ready | CollectiveCall
+class Cut(NamedTuple):
+    """A segment ends, without a collective."""
+
+
+PassEvent = Start | Ready | Cut | CollectiveCall
 Pass = Generator[PassEvent, None, Tensor]
 """Returns the hidden states that leave the layers, or the gradient of those that entered."""
 
@@ -77,6 +85,8 @@ Layers = Sequence[Sequence[LayerStep]]
 """Steps of each layer, in order."""
 Tape = list[list[_OperatorRecord]]
 """Records by layer, in the order of forward."""
+BlockDone = Callable[[int], None]
+"""Called with the number of each block, from 0, whose weight gradients a backward pass has added."""
 
 
 def forward_pass(
@@ -102,32 +112,47 @@ def forward_pass(
     return torch.add(stream, update, out=output)
 
 
-def backward_pass(tape: Tape, gradient: Tensor, later: Later | None = None) -> Pass:
+def backward_pass(
+    tape: Tape, gradient: Tensor, later: Later | None = None, block_done: BlockDone | None = None
+) -> Pass:
     """Run a tape backward, using it up; from the gradient of what left the layers to that of what entered.
 
     Args:
         tape: what `forward_pass` recorded.
         gradient: [batch, tokens, hidden].
         later: takes what adds the weight gradients of matrix products, if they are not of this pass.
+        block_done: told of every block; the tape then has whole ones.
     """
     while tape:
         gradients = _gradients_of_layer(gradient)
         yield from _unwound(tape.pop(), gradients, later)
         gradient = gradients[STREAM]
+        if block_done is not None and len(tape) % LAYERS == 0:
+            block_done(len(tape) // LAYERS)
     return gradient
 
 
 def recomputed_pass(
-    layers: Layers, hidden: Tensor, table: RotaryTable, gradient: Tensor, later: Later | None = None
+    layers: Layers,
+    hidden: Tensor,
+    table: RotaryTable,
+    gradient: Tensor,
+    later: Later | None = None,
+    block_done: BlockDone | None = None,
 ) -> Pass:
     """Run layers forward again from what entered them, recording, then backward, as `backward_pass` does."""
     tape: Tape = []
     yield from forward_pass(layers, hidden, table, tape)
-    return (yield from backward_pass(tape, gradient, later))
+    return (yield from backward_pass(tape, gradient, later, block_done))
 
 
 def blockwise_pass(
-    layers: Layers, entered: list[Tensors], table: RotaryTable, gradient: Tensor, later: Later | None = None
+    layers: Layers,
+    entered: list[Tensors],
+    table: RotaryTable,
+    gradient: Tensor,
+    later: Later | None = None,
+    block_done: BlockDone | None = None,
 ) -> Pass:
     """Run each block forward again and then backward, the last block first.
 
@@ -139,7 +164,8 @@ def blockwise_pass(
         entered: what `forward_pass` took, each one tensor, or several that are joined along the batch; used up.
         table: angles of the tokens.
         gradient: [batch, tokens, hidden], of what left the layers.
-        later: as in `backward_pass`.
+        later: as in `backward_pass`, likewise the next.
+        block_done: see `later`.
     """
     norm: list[_OperatorRecord] = []
     gradients = {STREAM: gradient}
@@ -149,12 +175,17 @@ def blockwise_pass(
         hidden = parts[0] if len(parts) == 1 else torch.cat(parts)
         first = LAYERS * len(entered)
         yield from _through(layers[first : first + LAYERS], hidden, table, tape)
-        yield from _unwound(norm, gradients, later)
+        if norm:
+            yield from _unwound(norm, gradients, later)
+            if block_done is not None:
+                block_done(len(entered) + 1)
         attention, *above = tape
         gradients = _gradients_of_layer((yield from backward_pass(above, gradients[STREAM], later)))
         norm, others = attention[:1], attention[1:]
         yield from _unwound(others, gradients, later)
     yield from _unwound(norm, gradients, later)
+    if block_done is not None:
+        block_done(0)
     return gradients[STREAM]
 
 
@@ -198,7 +229,10 @@ def _unwound(
         below = records[-1] if records else None
         following = _regathering(below) if below else None
         again = below if below is not None and below.step.again is not None else None
+        yield from _arriving(record, records, gradients)
         yield from _backward(record, gradients, gathering, following, again, later)
+        if record.step.cuts and record.step.operator.before is None:
+            yield Cut()
         gathering = None if again else following
 
 
@@ -210,9 +244,11 @@ def _forward(
     shards: Tensors = ()
     local = tuple(inputs)
     before, after = operator.before, operator.after
-    if before is not None and before.forward is not None:
+    if step.cuts and before is None:
+        yield Cut()
+    if before is not None and before.forwards is not None:
         local, shards = local[: before.first], local[before.first :]
-        inputs[before.first :] = yield from _exchanged(before, before.forward, shards)
+        inputs[before.first :] = yield from _exchanged(before.forwards, shards)
     yield step.forward
     context, gathered = Context(), list[Tensor]()
     if shards:
@@ -225,8 +261,8 @@ def _forward(
         elif records and records[-1].step.again is not None:
             forgotten = _forget(context, local[0])
         records.append(_OperatorRecord(step, context, shards, gathered, local if step.again else (), forgotten))
-    if after is not None and after.forward is not None:
-        outputs = yield from _exchanged(after, after.forward, outputs)
+    if after is not None and after.forwards is not None:
+        outputs = yield from _exchanged(after.forwards, outputs)
     values.update(zip(step.writes, outputs, strict=True))
 
 
@@ -260,11 +296,30 @@ def _again(
 
 
 def _regathering(record: _OperatorRecord) -> CollectiveCall | None:
-    """Return the collective that gathers again the inputs that `record` did not keep."""
+    """Return the collective by which keys and values are gathered again, which `record` did not keep."""
     before = record.step.operator.before
-    if before is None or not record.shards:
+    if before is None or before.forwards is None or before.by_token:
         return None
-    return CollectiveCall(CollectiveKind.ALL_GATHER, before.communicator, record.shards)
+    return CollectiveCall(before.forwards, record.shards)
+
+
+def _arriving(
+    record: _OperatorRecord, before: Sequence[_OperatorRecord], gradients: dict[str, Tensor]
+) -> Generator[PassEvent, None, None]:
+    """Gather the gradients of an operator's outputs, where its forward scattered these.
+
+    With them goes what an operator `before` it in its layer did not keep of its gathered input.
+    """
+    after = record.step.operator.after
+    if after is None or after.backwards is None:
+        return
+    gathers = [r for r in before if r.step.operator.before is not None and r.step.operator.before.by_token]
+    names = record.step.writes
+    passing = [gradients[name].contiguous() for name in names] + [shard for r in gathers for shard in r.shards]
+    crossed = yield from _exchanged(after.backwards, tuple(passing))
+    gradients.update(zip(names, crossed[: len(names)], strict=True))
+    for gathering, whole in zip(gathers, crossed[len(names) :], strict=True):
+        gathering.gathered.append(whole)
 
 
 def _backward(
@@ -294,9 +349,8 @@ def _backward(
     yield step.backward
     leaving, own = _leaving(record, arriving)
     exchange = None
-    if before is not None and before.backward is not None:
-        passing = [g.contiguous() for g in leaving[before.first :]]
-        exchange = CollectiveCall(before.backward, before.communicator, passing)
+    if before is not None and before.backwards is not None:
+        exchange = CollectiveCall(before.backwards, [g.contiguous() for g in leaving[before.first :]])
     if again is not None:
         assert record.forgotten is not None
         yield from _again(again, record.forgotten, following)
@@ -323,7 +377,9 @@ def _leaving(record: _OperatorRecord, arriving: list[Tensor]) -> tuple[list[Tens
         record.gathered.clear()
         return leaving, []
     with weight_gradients_put_off() as own:
-        return _gradients(record, arriving), own
+        leaving = _gradients(record, arriving)
+        record.gathered.clear()
+        return leaving, own
 
 
 def _gradients(record: _OperatorRecord, arriving: Sequence[Tensor]) -> list[Tensor]:
@@ -333,7 +389,7 @@ def _gradients(record: _OperatorRecord, arriving: Sequence[Tensor]) -> list[Tens
     return list(leaving[: len(record.step.has_gradient)])
 
 
-def _exchanged(boundary: Boundary, kind: CollectiveKind, tensors: Tensors) -> Generator[PassEvent, None, Tensors]:
-    exchange = CollectiveCall(kind, boundary.communicator, tensors)
-    yield exchange
-    return exchange.wait()
+def _exchanged(exchange: Exchange, tensors: Tensors) -> Generator[PassEvent, None, Tensors]:
+    call = CollectiveCall(exchange, tensors)
+    yield call
+    return call.wait()

@@ -36,6 +36,8 @@ class LayerStep(NamedTuple):
     """Names of values that are read for the last time."""
     again: Start | None
     """Where it runs again in backward, right before what reads its output, which is not kept; else None."""
+    cuts: bool
+    """See `Wire`."""
 
 
 def steps_of(
@@ -59,7 +61,8 @@ def _steps(layer: Layer, recomputation: Recomputation) -> tuple[LayerStep, ...]:
         again = None
         if recomputation is Recomputation.SELECTIVE and isinstance(wire.operator, CausalAttention):
             again = Start(f"{wire.name}{AGAIN_SUFFIX}", memory_bound=False)
-        steps.append(LayerStep(wire.operator, wire.reads, wire.writes, has_gradient, *_starts(wire), finished, again))
+        known = (*_starts(wire), finished, again, wire.cuts)
+        steps.append(LayerStep(wire.operator, wire.reads, wire.writes, has_gradient, *known))
         later.update(wire.reads)
     return tuple(reversed(steps))
 

@@ -9,8 +9,10 @@ from kareus.errors import KareusError
 from kareus.graph.interleave import block_segments, interleave, partition_of
 from kareus.graph.recomputation import Recomputation
 from kareus.graph.records import (
+    TENSOR_PARALLEL,
     WEIGHT_GRADIENT_SUFFIX,
     BlockGraph,
+    CollectiveKind,
     Direction,
     Operator,
     Partition,
@@ -33,6 +35,7 @@ _STEADY = 3
 _NAMED_AFTER = {
     "attention": "attention",
     "gate_up": "mlp",
+    "down": "down",
     "projection": "projection",
     "qkv": "qkv",
     "lm_head": "head",
@@ -41,6 +44,8 @@ _NAMED_AFTER = {
     "norm": "norm",
 }
 """What a segment is called: after the first of these operators that is in it."""
+_MIDDLES = ("attention", "activation")
+"""Operators at which a sublayer is cut in two with sequence parallelism: before them in forward, after in backward."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +65,7 @@ def segments_of(trace: Trace, scope: Scope, direction: Direction) -> tuple[Segme
     root = "blocks" if scope is Scope.BLOCK else str(scope)
     events = [e for e in trace.events if e.direction is direction and e.path.split(".")[0] == root]
     program = program_of(events)
-    cuts = _inner(program) if scope is Scope.BLOCK else _cut(program)
+    cuts = _inner(program, direction) if scope is Scope.BLOCK else _cut(program)
     reads = count_reads(trace.events)
     segments = [_segment(cut, scope, direction, reads, trace.lasting) for cut in cuts]
     names = _unique([segment.name for segment in segments])
@@ -113,10 +118,27 @@ def _cut(program: Iterable[Run | CollectiveRun]) -> list[_Cut]:
     return [*cuts, _Cut(tuple(runs), None)] if runs else cuts
 
 
-def _inner(program: Sequence[Run | CollectiveRun]) -> list[_Cut]:
+def _inner(program: Sequence[Run | CollectiveRun], direction: Direction) -> list[_Cut]:
     """The cuts that end in the inner block; without collectives, what ends in it."""
     cuts = [cut for cut in _cut(program) if cut.exchange and _is_inner(cut.exchange)]
+    if any(cut.exchange and _gathers_tokens(cut.exchange) for cut in cuts):
+        cuts = [part for cut in cuts for part in _halves(cut, direction)]
     return cuts or [_Cut(tuple(item for item in program if isinstance(item, Run) and _is_inner(item)), None)]
+
+
+def _gathers_tokens(exchange: CollectiveRun) -> bool:
+    collective = collective_of(exchange)
+    return collective.group == TENSOR_PARALLEL and collective.kind is CollectiveKind.ALL_GATHER
+
+
+def _halves(cut: _Cut, direction: Direction) -> list[_Cut]:
+    """Cut a sublayer in two where two nanobatches shall take turns and no collective ends it."""
+    middle = next((place for place, run in enumerate(cut.runs) if run.name in _MIDDLES), None)
+    if middle is None:
+        return [cut]
+    place = middle if direction is Direction.FORWARD else middle + 1
+    first, second = cut.runs[:place], cut.runs[place:]
+    return [_Cut(first, None), replace(cut, runs=second)] if first and second else [cut]
 
 
 def _is_inner(item: Run | CollectiveRun) -> bool:
@@ -127,7 +149,7 @@ def _segment(cut: _Cut, scope: Scope, direction: Direction, reads: Counter[int],
     operators = [operator_of(run, reads, lasting) for run in cut.runs]
     names = _unique([o.name for o in operators])
     return Segment(
-        name=_name(operators),
+        name=_name(operators, scope),
         direction=direction,
         scope=scope,
         operators=tuple(replace(o, name=name) for o, name in zip(operators, names, strict=True)),
@@ -151,11 +173,12 @@ def _independent_tail(cut: _Cut) -> int:
     return len(list(tail))
 
 
-def _name(operators: Iterable[Operator]) -> str:
+def _name(operators: Iterable[Operator], scope: Scope) -> str:
+    """Name a segment; one without operators, as before the embedding's gradient is gathered, after its scope."""
     held = {o.name.removesuffix(".dgrad") for o in operators}
     if {"attention", "gate_up"} <= held:
         return "block"
-    return next(name for operator, name in _NAMED_AFTER.items() if operator in held)
+    return next((name for operator, name in _NAMED_AFTER.items() if operator in held), str(scope))
 
 
 def _unique(names: Sequence[str]) -> list[str]:

@@ -41,7 +41,7 @@ class TracedEvent:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """A recording of the embedding, some blocks and the head, each forward and backward."""
+    """The recorded operators of the embedding, of some blocks and of the head, forward and backward."""
 
     events: tuple[TracedEvent, ...]
     """In program order."""

@@ -3,32 +3,73 @@
 Extraction finds the partitions in the operator graph and refuses to go on if they are not these.
 """
 
+from functools import cache
 from typing import Protocol
 
+from kareus.graph.interleave import block_segments, interleave, partition_of
 from kareus.graph.recomputation import Recomputation
-from kareus.graph.records import RECOMPUTING, CollectiveKind, Direction, instruction_directions
+from kareus.graph.records import (
+    CONTEXT_PARALLEL,
+    TENSOR_PARALLEL,
+    BlockGraph,
+    Collective,
+    CollectiveKind,
+    Direction,
+    Operator,
+    OperatorKind,
+    Scope,
+    Segment,
+    instruction_directions,
+)
 from kareus.model.config import Parallelism
 
-_AR, _AG, _RS = CollectiveKind.ALL_REDUCE, CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER
 _FORWARD, _BACKWARD = Direction.FORWARD, Direction.BACKWARD
 
-Cycle = tuple[tuple[str, CollectiveKind], ...]
-_CYCLES: dict[tuple[bool, bool], dict[Direction, Cycle]] = {
-    (True, False): {
-        _FORWARD: (("attention", _AR), ("mlp", _AR)),
-        _BACKWARD: (("mlp", _AR), ("attention", _AR)),
-    },
-    (False, True): {
-        _FORWARD: (("block", _AG),),
-        _BACKWARD: (("mlp", _AG), ("attention", _RS)),
-    },
-    (True, True): {
-        _FORWARD: (("qkv", _AG), ("attention", _AR), ("mlp", _AR)),
-        _BACKWARD: (("mlp", _AR), ("projection", _AG), ("attention", _RS), ("qkv", _AR)),
-    },
+
+def _named(kind: CollectiveKind, group: str, fused: int = 1) -> Collective:
+    return Collective(kind=kind, group=group, group_size=1, message_bytes=0, fused=fused)
+
+
+_REDUCE = _named(CollectiveKind.ALL_REDUCE, TENSOR_PARALLEL)
+_GATHER_KEYS = _named(CollectiveKind.ALL_GATHER, CONTEXT_PARALLEL, 2)
+_SCATTER_KEYS = _named(CollectiveKind.REDUCE_SCATTER, CONTEXT_PARALLEL, 2)
+_GATHER = _named(CollectiveKind.ALL_GATHER, TENSOR_PARALLEL)
+_GATHER_TWO = _named(CollectiveKind.ALL_GATHER, TENSOR_PARALLEL, 2)
+_SCATTER = _named(CollectiveKind.REDUCE_SCATTER, TENSOR_PARALLEL)
+
+Cycle = tuple[tuple[str, Collective | None], ...]
+_NONE: tuple[Cycle, Cycle] = ((), ())
+_MLP: Cycle = (("norm.2", _GATHER), ("mlp", None), ("down", _SCATTER))
+_MLP_BACKWARD: Cycle = (("norm", _GATHER_TWO), ("down", None), ("mlp", _SCATTER))
+"""Segments of the MLP with sequence parallelism."""
+_CYCLES: dict[tuple[bool, bool, bool], tuple[Cycle, Cycle]] = {
+    (True, False, False): (
+        (("attention", _REDUCE), ("mlp", _REDUCE)),
+        (("mlp", _REDUCE), ("attention", _REDUCE)),
+    ),
+    (False, False, True): (
+        (("block", _GATHER_KEYS),),
+        (("mlp", _GATHER_KEYS), ("attention", _SCATTER_KEYS)),
+    ),
+    (True, False, True): (
+        (("qkv", _GATHER_KEYS), ("attention", _REDUCE), ("mlp", _REDUCE)),
+        (("mlp", _REDUCE), ("projection", _GATHER_KEYS), ("attention", _SCATTER_KEYS), ("qkv", _REDUCE)),
+    ),
+    (True, True, False): (
+        (("norm", _GATHER), ("qkv", None), ("attention", _SCATTER), *_MLP),
+        (*_MLP_BACKWARD, ("norm.2", _GATHER_TWO), ("attention", None), ("qkv", _SCATTER)),
+    ),
+    (True, True, True): (
+        (("norm", _GATHER), ("qkv", _GATHER_KEYS), ("attention", _SCATTER), *_MLP),
+        (
+            *_MLP_BACKWARD,
+            *(("norm.2", _GATHER_TWO), ("projection", _GATHER_KEYS), ("attention", _SCATTER_KEYS), ("qkv", _SCATTER)),
+        ),
+    ),
 }
-"""Segments of a block and the collectives that end them, by whether there is (tensor, context) parallelism. The input
-gradients of a split backward have those of the whole one, weight gradients have none."""
+"""Segments of a block forward and backward, and the collectives that end them, by whether there is (tensor, sequence,
+context) parallelism. The input gradients of a split backward have those of the whole one, weight gradients have
+none."""
 
 
 class Extracted(Protocol):
@@ -64,31 +105,56 @@ def instruction_partitions(workload: Extracted, direction: Direction, layers: in
 
     The first segment of a block runs beside the last collective of the block before it, which a single block lacks.
     """
-    parallelism = workload.parallelism
-    cycles = _CYCLES.get((parallelism.tp > 1, parallelism.cp > 1))
-    if cycles is None or not parallelism.halves(workload.microbatch_size) or direction is Direction.WEIGHT_GRADIENT:
+    degrees = workload.parallelism
+    if not degrees.halves(workload.microbatch_size) or direction is Direction.WEIGHT_GRADIENT:
         return ()
-    recomputes = direction in RECOMPUTING and workload.recomputation.repeats_blocks
-    passes = (_FORWARD, direction) if recomputes else (direction,)
-    blocks = min(layers, 2)
-    if workload.recomputation is Recomputation.FULL:
-        steps = [(d, *step) for d in passes for step in _cycle(cycles, d)] * blocks
-    else:
-        steps = [(d, *step) for d in passes for step in _cycle(cycles, d) * blocks]
-    in_flight = [None, *(own for _, _, own in steps)]
-    names = [
-        f"{d}-{segment}-{collective}"
-        for before, (d, segment, own) in zip(in_flight, steps, strict=False)
-        for collective in (before, own)
-        if collective is not None
-    ]
+    graph = _graph(degrees.tp > 1, degrees.token_shards > 1, degrees.cp > 1)
+    segments = block_segments(graph, min(layers, 2), direction, recomputation=_repeated(workload.recomputation))
+    pairs = interleave(segments)
+    names = [partition_of(pair.segment, pair.collective).name for pair in pairs if pair.segment and pair.collective]
     return tuple(dict.fromkeys(names))
 
 
-def _cycle(cycles: dict[Direction, Cycle], direction: Direction) -> Cycle:
-    return cycles[_BACKWARD if direction is Direction.INPUT_GRADIENT else direction]
-
-
 def collective_group_size(partition: str, parallelism: Parallelism) -> int:
-    """GPUs among which the collective of a partition runs: tensor parallelism all-reduces, context parallelism not."""
-    return parallelism.tp if partition.endswith(f"-{_AR}") else parallelism.cp
+    """Return the number of GPUs among which the collective of a partition runs."""
+    kept_apart = partition.endswith(tuple(f"-{collective.label}" for collective in (_GATHER_KEYS, _SCATTER_KEYS)))
+    return parallelism.cp if kept_apart else parallelism.tp
+
+
+def _repeated(recomputation: Recomputation) -> Recomputation:
+    """Return what of `recomputation` changes segments or their order; attention alone runs again within its own."""
+    return recomputation if recomputation.repeats_blocks else Recomputation.NONE
+
+
+@cache
+def _graph(tensor: bool, sequence: bool, context: bool) -> BlockGraph:  # noqa: FBT001 - the key of `_CYCLES`
+    """Return a graph of which only names, order and collectives mean something."""
+    forward, backward = _CYCLES.get((tensor, sequence, context), _NONE)
+    return BlockGraph(
+        forward=_segments(forward, _FORWARD),
+        backward=_segments(backward, _BACKWARD),
+        embedding_forward=(),
+        embedding_backward=(),
+        head_forward=(),
+        head_backward=(),
+    )
+
+
+def _segments(cycle: Cycle, direction: Direction) -> tuple[Segment, ...]:
+    return tuple(
+        Segment(
+            name=name,
+            direction=direction,
+            scope=Scope.BLOCK,
+            operators=(_SOME,),
+            collective=collective,
+            independent_tail=0,
+        )
+        for name, collective in cycle
+    )
+
+
+_SOME = Operator(
+    name=OperatorKind.MEMORY, kind=OperatorKind.MEMORY, shape=(), flops=0, bytes_read=0, bytes_written=0, kernels=0
+)
+"""An operator: a segment without any is none."""

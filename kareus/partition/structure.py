@@ -26,7 +26,8 @@ class Dimensions:
     batch: int
     """Sequences of a microbatch or nanobatch."""
     tokens: int
-    """Tokens of a chunk of a sequence: of the whole, or with context parallelism of the half of a rank's share."""
+    """Tokens of a chunk of a sequence: of the whole, or with context parallelism of the half of a rank's share; with
+    sequence parallelism of each of the parts that it is cut in."""
     hidden: int
     head_pairs: int
     """Half the values of a head."""
@@ -48,11 +49,14 @@ class Structure:
     qk_norm: bool
     qkv_bias: bool
     tensor_parallel: bool
-    """Whether blocks have all-reduces; over how many GPUs changes no kernel."""
+    """Whether blocks are divided over several GPUs; over how many changes no kernel."""
     cp: int
     """GPUs that share a sequence; gathered keys and values are put in order piece by piece."""
     ones: tuple[str, ...]
     """Names of the dimensions of size 1."""
+    token_shards: int = 1
+    """GPUs among which the tokens between matrix products are divided (sequence parallelism), a factor of the tokens;
+    1 where they are whole."""
 
     @property
     def chunks(self) -> int:
@@ -74,7 +78,7 @@ def dimensions_of(model: Model, parallelism: Parallelism, batch: int, sequence_l
     shard = shard_of(model, parallelism, sequence_length)
     return Dimensions(
         batch=batch,
-        tokens=shard.tokens // chunks_of(parallelism.cp),
+        tokens=shard.tokens // (chunks_of(parallelism.cp) * parallelism.token_shards),
         hidden=shard.hidden_size,
         head_pairs=shard.head_dim // HEAD_VALUES,
         query_heads=shard.query_heads,
@@ -90,6 +94,7 @@ def structure_of(model: Model, parallelism: Parallelism, dimensions: Dimensions)
         qk_norm=model.qk_norm,
         qkv_bias=model.qkv_bias,
         tensor_parallel=parallelism.tp > 1,
+        token_shards=parallelism.token_shards,
         cp=parallelism.cp,
         ones=tuple(name for name, size in asdict(dimensions).items() if size == 1),
     )
@@ -101,7 +106,7 @@ def probes(structure: Structure) -> tuple[Dimensions, Dimensions]:
     All sizes, that of the fused heads too, are distinct primes (or 1 where the structure says so) above any constant
     that a product of them is multiplied with, so that a product has one factorisation.
     """
-    primes = _primes_from(8 * max(structure.cp, 16))
+    primes = _primes_from(8 * max(structure.cp * structure.token_shards, 16))
     return _probe(structure, primes), _probe(structure, primes)
 
 

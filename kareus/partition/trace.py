@@ -6,7 +6,7 @@ other ranks). What is recorded is dataflow: which bytes of which buffer each ker
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -22,7 +22,12 @@ from kareus.errors import KareusError
 from kareus.graph.records import Direction
 from kareus.model.block import Block, through
 from kareus.model.communication import Mesh
-from kareus.model.communicators.process_group import ProcessGroupCommunicator
+from kareus.model.communicators.process_group import (
+    ProcessGroupCommunicator,
+    Works,
+    all_gather_single,
+    reduce_scatter_single,
+)
 from kareus.model.config import Model, Parallelism, Sharding
 from kareus.model.ends import Embedding, Head
 from kareus.model.layers import rotary_table
@@ -63,15 +68,17 @@ def trace_structure(structure: Structure, dimensions: Dimensions) -> Trace:
         key_value_heads=dimensions.key_value_heads,
         intermediate_size=dimensions.intermediate,
         vocab_rows=dimensions.vocabulary,
-        tokens=dimensions.tokens * structure.chunks,
+        tokens=dimensions.tokens * structure.chunks * structure.token_shards,
     )
+    sharded = structure.token_shards > 1
     parallelism = Parallelism(
         dp=1,
         pp=1,
-        tp=2 if structure.tensor_parallel else 1,
+        tp=structure.token_shards if sharded else 2 if structure.tensor_parallel else 1,
         cp=structure.cp,
         layers_per_stage=None,
         sharding=Sharding.NONE,
+        sequence_parallel=sharded,
     )
     return _record(_stand_in(structure, head_dim), shard, parallelism, dimensions.batch)
 
@@ -103,7 +110,8 @@ def _record(model: Model, shard: Shard, parallelism: Parallelism, batch: int) ->
         blocks = [Block(model, shard, mesh, DTYPE) for _ in range(TRACED_BLOCKS)]
         table = rotary_table(model, shard.tokens, mesh.cp)
         ids = torch.empty(batch, shard.tokens, dtype=torch.long)
-        hidden = torch.empty(batch, shard.tokens, shard.hidden_size, dtype=DTYPE, requires_grad=True)
+        tokens = shard.tokens // parallelism.token_shards
+        hidden = torch.empty(batch, tokens, shard.hidden_size, dtype=DTYPE, requires_grad=True)
         recorder = KernelRecorder({"embedding": embedding, "blocks": nn.ModuleList(blocks), "head": head})
         recorder.run(lambda _: embedding(ids), None)
         recorder.run(lambda x: through(blocks, x, table), hidden)
@@ -122,13 +130,38 @@ def _fake_mesh(parallelism: Parallelism) -> Iterator[Mesh]:
         yield Mesh(
             tp=_fake_communicator("tp", range(tp)) if tp > 1 else None,
             cp=_fake_communicator("cp", range(0, tp * cp, tp)) if cp > 1 else None,
+            sequence_parallel=parallelism.token_shards > 1,
         )
     finally:
         dist.destroy_process_group()
 
 
 def _fake_communicator(axis: str, ranks: Iterable[int]) -> ProcessGroupCommunicator:
-    return ProcessGroupCommunicator(axis, dist.new_group(list(ranks), group_desc=axis))
+    return _TracedCommunicator(axis, dist.new_group(list(ranks), group_desc=axis))
+
+
+class _TracedCommunicator(ProcessGroupCommunicator):
+    """Gathers and scatters the tokens of all sequences at once, as the one launch that they are."""
+
+    __slots__ = ()
+
+    def gather_tokens(self, shards: Sequence[Tensor], sm_count: int | None = None) -> Works:
+        """As `Communicator.gather_tokens`."""
+        wholes = tuple(s.new_empty(s.shape[0], self.size * s.shape[1], *s.shape[2:]) for s in shards)
+        works = [
+            all_gather_single(whole.view(-1, *shard.shape[1:]), shard, group=self.group, async_op=True)
+            for whole, shard in zip(wholes, shards, strict=True)
+        ]
+        return Works(works, wholes)
+
+    def scatter_tokens(self, wholes: Sequence[Tensor], sm_count: int | None = None) -> Works:
+        """As `Communicator.scatter_tokens`."""
+        shards = tuple(w.new_empty(w.shape[0], w.shape[1] // self.size, *w.shape[2:]) for w in wholes)
+        works = [
+            reduce_scatter_single(shard, whole.view(-1, *shard.shape[1:]), group=self.group, async_op=True)
+            for whole, shard in zip(wholes, shards, strict=True)
+        ]
+        return Works(works, shards)
 
 
 class KernelRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]

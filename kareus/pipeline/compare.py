@@ -18,7 +18,7 @@ TOLERANCE = 1e-9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MethodComparison:
-    """The fastest plan of a method against `sequential`, and its frontier against that of `sequential+perseus`."""
+    """A method compared: its fastest plan with that of `sequential`, its frontier with that of `sequential+perseus`."""
 
     method: str
     time_s: float

@@ -78,7 +78,8 @@ def _chosen(
     for key in keys:
         if key not in points:
             raise ArtifactError(
-                f"the iteration frontier names point {key}, which the microbatch frontier lacks; rerun both."
+                f"the iteration frontier names point {key}, which is not in the microbatch frontier; "
+                "run snakemake, which makes both anew."
             )
     return [points[key] for key in keys]
 

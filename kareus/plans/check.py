@@ -13,8 +13,8 @@ from kareus.pipeline.instructions import instructions_of
 from kareus.pipeline.solver.dag import earliest_starts, iteration_dag, makespan
 from kareus.plans.document import Plan, PlannedInstruction
 from kareus.profile.programs import Execution
+from kareus.schedule.config import sm_allocations
 from kareus.schedule.records import Choice
-from kareus.schedule.space import sm_allocations
 from kareus.workload.config import Workload
 from kareus.workload.slices import cut
 

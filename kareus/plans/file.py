@@ -9,7 +9,7 @@ from kareus.artifacts.outputs import OutputKind
 from kareus.artifacts.seals import sealed, unsealed
 from kareus.errors import ArtifactError, ConfigError
 from kareus.plans.document import PLAN_SCHEMA_VERSION, Plan
-from kareus.plans.schema import plan_schema
+from kareus.plans.schema import follows, plan_schema
 from kareus.plans.selectors import parse_selector
 
 
@@ -54,9 +54,12 @@ def read_plan(path: Path) -> Plan:
 
 
 def _validate(document: Any, path: Path) -> None:
-    import jsonschema  # noqa: PLC0415 - only plans read from a file need it, and it takes long to import
+    schema = plan_schema()
+    if follows(schema, document):
+        return
+    import jsonschema  # noqa: PLC0415 - it takes long to import, and only plans that do not follow need its messages
 
-    validator = jsonschema.Draft202012Validator(plan_schema())
+    validator = jsonschema.Draft202012Validator(schema)
     error = next(iter(sorted(validator.iter_errors(document), key=lambda e: [str(p) for p in e.path])), None)
     if error is not None:
         place = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in error.path).lstrip(".") or "the document"

@@ -6,7 +6,7 @@ nothing of how right the GPU model is. One GPU stands for all of its stage.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -52,13 +52,18 @@ def play_back(
     dag = iteration_dag(cut(workload, "pipeline"))
     starts_s = 0.0 - latest_ends(dag.mirrored, times_s, np.zeros(iterations))  # a minus sign would write -0.0
     iteration_s = (starts_s + times_s).max(axis=0)
+    passes = [key.direction not in UPDATING for key, _ in plan.keyed]
+    passed_s = (starts_s + times_s)[passes].max(axis=0)
     rows = []
     for stage in range(workload.parallelism.pp):
         own = [number for number, (key, _) in enumerate(plan.keyed) if key.stage == stage]
-        energies_j = _energies_j(workload, times_s[own], powers_w[own], starts_s[own], iteration_s)
+        last = plan.stages[stage].instructions[-1]
+        updated_s = starts_s[own[-1]] if last.direction in UPDATING else iteration_s
+        marks_s = np.array([passed_s, updated_s, iteration_s])
+        energies_j = _energies_j(workload, times_s[own], powers_w[own], starts_s[own], marks_s)
         clocks = [i.frequency_mhz for i in plan.stages[stage].instructions]
         rows += [
-            _row(plan, workload, stage, iteration, float(iteration_s[iteration]), energy_j)
+            _row(plan, workload, stage, iteration, _parts(marks_s[:, iteration], energy_j))
             | {"clocks": _changes(clocks, starts_s[own, iteration])}
             for iteration, energy_j in enumerate(energies_j)
         ]
@@ -99,20 +104,21 @@ def _costs(
 
 
 def _energies_j(
-    workload: Workload, times_s: Array, powers_w: Array, starts_s: Array, iteration_s: Array
-) -> list[float]:
-    """Energy of one GPU of a stage in every iteration, its chip as warm as a long training leaves it.
+    workload: Workload, times_s: Array, powers_w: Array, starts_s: Array, marks_s: Array
+) -> list[list[float]]:
+    """Energy of one GPU of a stage up to each mark of every iteration, its chip as warm as a long training leaves it.
 
     Args:
         workload: whose GPU and testbed it is.
         times_s: of the stage's instructions, [instructions, iterations]; likewise the next two.
         powers_w: at the reference temperature.
         starts_s: from the start of the iteration.
-        iteration_s: time of each iteration; GPUs that wait draw the blocking power.
+        marks_s: moments of each iteration, ascending, the last its end, [marks, iterations]. GPUs that wait draw the
+            blocking power.
     """
-    laps = list(zip(times_s.T.tolist(), powers_w.T.tolist(), starts_s.T.tolist(), iteration_s.tolist(), strict=True))
+    laps = list(zip(times_s.T.tolist(), powers_w.T.tolist(), starts_s.T.tolist(), marks_s.T.tolist(), strict=True))
     temperature_c = workload.testbed.ambient_c
-    for _ in range(math.ceil(_SETTLING_S / float(iteration_s[0]))):
+    for _ in range(math.ceil(_SETTLING_S / float(marks_s[-1, 0]))):
         _, temperature_c = _lap(workload, temperature_c, *laps[0])
     energies_j = []
     for lap in laps:
@@ -127,20 +133,56 @@ def _lap(
     times_s: Sequence[float],
     powers_w: Sequence[float],
     starts_s: Sequence[float],
-    iteration_s: float,
-) -> tuple[float, float]:
-    """Energy of one iteration that begins at `temperature_c`, and the temperature at its end."""
+    marks_s: Sequence[float],
+) -> tuple[list[float], float]:
+    """Energies up to the marks of one iteration that begins at `temperature_c`, and the temperature at its end."""
     gpu, ambient_c = workload.gpu, workload.testbed.ambient_c
     now_s = energy_j = 0.0
-    for time_s, power_w, start_s in zip((*times_s, 0.0), (*powers_w, 0.0), (*starts_s, iteration_s), strict=True):
+    energies_j: list[float] = []
+    for start_s, time_s, power_w, is_mark in _cut(times_s, powers_w, starts_s, marks_s):
         waiting = Interval(gpu.blocking_power_w, temperature_c, ambient_c, gpu.coefficients)
         working = Interval(power_w, waiting.temperature_c(start_s - now_s), ambient_c, gpu.coefficients)
         energy_j += gpu.blocking_power_w * (start_s - now_s) + working.energy_j(time_s)
         temperature_c, now_s = working.temperature_c(time_s), start_s + time_s
-    return energy_j, temperature_c
+        if is_mark:
+            energies_j.append(energy_j)
+    return energies_j, temperature_c
 
 
-def _row(plan: Plan, workload: Workload, stage: int, iteration: int, time_s: float, energy_j: float) -> dict[str, Any]:
+def _cut(
+    times_s: Sequence[float], powers_w: Sequence[float], starts_s: Sequence[float], marks_s: Sequence[float]
+) -> Iterator[tuple[float, float, float, bool]]:
+    """Yield starts, times and powers of instructions in order, cut at the marks, which are there without any time."""
+    marks = list(marks_s)
+    for start_s, time_s, power_w in zip(starts_s, times_s, powers_w, strict=True):
+        now_s, end_s = start_s, start_s + time_s
+        while marks and marks[0] < end_s:
+            at_s = max(marks.pop(0), now_s)
+            yield now_s, at_s - now_s, power_w, False
+            yield at_s, 0.0, 0.0, True
+            now_s = at_s
+        yield now_s, end_s - now_s, power_w, False
+    for at_s in marks:
+        yield at_s, 0.0, 0.0, True
+
+
+def _parts(marks_s: Array, energies_j: Sequence[float]) -> dict[str, float]:
+    """Columns of `ITERATIONS` with the parts of one iteration, which end at the marks."""
+    pipeline_s, updated_s, end_s = (float(mark_s) for mark_s in marks_s)
+    pipeline_j, updated_j, end_j = energies_j
+    return {
+        "pipeline_time_s": pipeline_s,
+        "pipeline_energy_j": pipeline_j,
+        "reduction_time_s": updated_s - pipeline_s,
+        "reduction_energy_j": updated_j - pipeline_j,
+        "update_time_s": end_s - updated_s,
+        "update_energy_j": end_j - updated_j,
+        "time_s": end_s,
+        "energy_j": end_j,
+    }
+
+
+def _row(plan: Plan, workload: Workload, stage: int, iteration: int, parts: dict[str, float]) -> dict[str, Any]:
     per_stage = workload.parallelism.gpus_per_stage
     return {
         "method": plan.method,
@@ -149,10 +191,8 @@ def _row(plan: Plan, workload: Workload, stage: int, iteration: int, time_s: flo
         "gpus": per_stage,
         "stage": stage,
         "iteration": iteration,
-        "pipeline_time_s": time_s,
-        "pipeline_energy_j": energy_j,
-        "time_s": time_s,
-        "energy_j": energy_j,
+        **parts,
+        "includes_update": workload.iteration.include_update,
         "tokens": tokens_per_iteration(workload),
         "loss": None,
     }

@@ -75,9 +75,10 @@ def outer_segments(graph: BlockGraph, shape: StageShape, direction: Direction) -
 
 
 def profiled_executions(graphs: Mapping[Batch, BlockGraph], direction: Direction) -> tuple[Execution, ...]:
-    """Return the execution models under which whole instructions are profiled.
+    """Return the execution models for which whole instructions are profiled.
 
-    An odd microbatch has no nanobatches, and a weight-gradient pass has no collectives to run beside one.
+    A microbatch with an odd number of sequences cannot be split into two nanobatches, and a weight-gradient instruction
+    has no collectives to overlap: both are profiled sequentially only.
     """
     halves = Batch.NANOBATCH in graphs and direction is not Direction.WEIGHT_GRADIENT
     return (Execution.SEQUENTIAL, Execution.NANOBATCHING) if halves else (Execution.SEQUENTIAL,)
@@ -92,9 +93,9 @@ def component_programs(
 ) -> dict[str, Program]:
     """Return the programs of every non-partition component, by name.
 
-    Components outside the blocks handle a whole microbatch. The edges of an overlapped instruction, its first
-    segment and its last collective, handle one nanobatch; there are none without collectives or nanobatches. A
-    weight-gradient pass is only ever measured whole, so it has none.
+    Components outside the blocks handle a whole microbatch. Those of an overlapped instruction that nothing runs
+    beside, as its first segment and its last collective, handle one nanobatch; there are none without collectives or
+    nanobatches. A weight-gradient pass is only ever measured whole, so it has none.
     """
     composed = [direction for direction in directions if direction is not Direction.WEIGHT_GRADIENT]
     ends = StageShape(layers=0, first=True, last=True)
@@ -104,12 +105,11 @@ def component_programs(
         inner = graphs[Batch.NANOBATCH]
         for direction in composed:
             own = pass_segments(inner.forward, block_backward(inner, recomputation), direction)
-            first, last = own[0], own[-1]
-            if last.collective is not None:
-                alone = Step(operators=first.operators)
-                tail = Step(collective=last.collective, sm_count=default_sm_count)
-                for name, step in ((first_edge(first), alone), (last_edge(last), tail)):
-                    programs[name] = Program(name=name, steps=(step,))
+            if own[-1].collective is not None:
+                for pair in interleave(own * 2):  # two blocks: the second one is between others
+                    if pair.segment is None or pair.ended is None:
+                        name = unpaired_name(pair)
+                        programs[name] = Program(name=name, steps=(_beside(pair, default_sm_count, {}),))
     return programs
 
 
@@ -118,15 +118,12 @@ def component_name(segment: Segment) -> str:
     return f"{segment.direction}-{segment.name}"
 
 
-def first_edge(segment: Segment) -> str:
-    """Return the name of the first segment of an instruction as a component; no collective runs beside it."""
-    return f"{segment.direction}-{segment.name}-alone"
-
-
-def last_edge(segment: Segment) -> str:
-    """Return the name of the last collective of an instruction as a component; no segment runs beside it."""
-    assert segment.collective is not None
-    return f"{segment.direction}-{segment.collective.kind}-alone"
+def unpaired_name(pair: Pair) -> str:
+    """Return the name as a component of a segment that no collective runs beside, or of a collective alone."""
+    if pair.segment is not None:
+        return f"{pair.segment.direction}-{pair.segment.name}-alone"
+    assert pair.ended is not None and pair.ended.collective is not None
+    return f"{pair.ended.direction}-{pair.ended.collective.label}-alone"
 
 
 def instruction_program(

@@ -143,7 +143,7 @@ class RunState:
 
 
 def journal_of(job: Started) -> Path | None:
-    """Return the journal of a job, if its rule has one among its logs."""
+    """Return the path of a job's journal; None if its rule writes none."""
     return next((path for path in job.logs if path.name.endswith(SUFFIX)), None)
 
 

@@ -138,7 +138,7 @@ class JsonLines:
         self._told: dict[int, Standing] = {}
 
     def tell(self, event: RunEvent, state: RunState) -> None:
-        """Write the event."""
+        """Write one JSON object for an event; events without a meaning for programs are left out."""
         match event:
             case JobsPlanned(jobs=jobs):
                 self._write("planned", jobs=dict(jobs), total=state.total)

@@ -47,7 +47,7 @@ class Figure:
 
     @property
     def filters(self) -> bool:
-        """Whether its legend shows and hides marks."""
+        """Whether clicks on the entries of its legend show and hide marks."""
         return "'shown'" in str(self.spec.get("params"))
 
     @property

@@ -169,10 +169,14 @@ def _plan_cells(plan: PlanOutcome) -> tuple[str, ...]:
         answer.method,
         scaled(answer.time_s, "s", digits=4),
         scaled(answer.energy_j, "J", digits=4),
-        f"{answer.time_reduction_percent:.1f} %",
-        f"{answer.energy_reduction_percent:.1f} %",
+        _percent(answer.time_reduction_percent),
+        _percent(answer.energy_reduction_percent),
         datetime.datetime.fromtimestamp(plan.planned_at_s).astimezone().strftime("%Y-%m-%d %H:%M"),
     )
+
+
+def _percent(value: float) -> str:
+    return f"{round(value, 1) + 0.0:.1f} %"  # a negative zero plus zero is a positive one
 
 
 def _summary(folder: Path, listed: Listed) -> list[str]:

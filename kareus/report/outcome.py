@@ -85,7 +85,7 @@ def _planned(path: Path, iteration: pl.DataFrame) -> PlanOutcome:
 
 
 def run_lines(results: Path, plans: Sequence[Path], campaign: str) -> list[str]:
-    """Return what a run of the workflow ends with: answers, and where pages and plans are.
+    """Return the last lines of a run of the workflow: the answers, and the paths of pages and plans.
 
     Args:
         results: folder of results.

@@ -17,13 +17,15 @@ from torch.distributed.pipelining import PipelineStage
 
 from kareus.graph.instruction import InstructionKey
 from kareus.graph.records import Direction
+from kareus.model.communication import Communicator
 from kareus.model.functions import Later
 from kareus.runtime.actions import place_in_line
+from kareus.runtime.boundary import Shapes, gathered, sent_part
 from kareus.runtime.follower import PlanFollower
 from kareus.runtime.fully_sharded import FullyShardedModel
+from kareus.runtime.messages import Receives, Sends
 from kareus.runtime.schedules import Schedules
-from kareus.runtime.sending import Sends
-from kareus.runtime.stage_model import SEQUENTIAL, StageModel
+from kareus.runtime.stage_model import SEQUENTIAL, GradientsReady, StageModel
 
 _NOWHERE = torch.device("meta")
 """Where tensors have a shape and no memory."""
@@ -36,40 +38,43 @@ class StagePlace:
     stage: int
     stages: int
     group: dist.ProcessGroup
-    """The stages' ranks, in order."""
+    """The stages' ranks, in order; messages to later stages go over it."""
+    backward_group: dist.ProcessGroup
+    """The same ranks, for messages to earlier stages."""
     device: torch.device
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shapes:
-    """Sizes of what passes between stages."""
-
-    num_microbatches: int
-    microbatch_size: int
-    tokens: int
-    """Of a sequence, on this rank."""
-    hidden_size: int
-    dtype: torch.dtype
+    tensor: Communicator | None
+    """GPUs that hold the same part of the same stage, which gather hidden states that are sent in parts; None for
+    one."""
 
 
 class Scheduled(nn.Module):
     """A chunk under the schedule, and with the labels, of the microbatch that was announced."""
 
-    def __init__(self, model: StageModel | FullyShardedModel, chunk: int, schedules: Schedules) -> None:
+    def __init__(
+        self,
+        model: StageModel | FullyShardedModel,
+        chunk: int,
+        schedules: Schedules,
+        shapes: Shapes,
+        tensor: Communicator | None,
+    ) -> None:
         super().__init__()
         self.model = model
         self.chunk = chunk
+        self.shapes = shapes
+        self.tensor = tensor
         self.microbatch = 0
         self.share = 1.0
         self.labels: list[Tensor] = []
         self._schedules = schedules
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Hidden states, or after the last chunk the weighted loss."""
+        """Run a microbatch: what arrives, or ids, to what is sent, or after the last chunk to the weighted loss."""
         schedule = self._schedules.get((self.chunk, self.microbatch), SEQUENTIAL)
         is_last = self.model.head is not None
-        result: Tensor = self.model(inputs, self.labels[self.microbatch] if is_last else None, schedule)
-        return result * self.share if is_last else result
+        hidden = gathered(inputs, self.shapes, self.tensor) if self.model.embedding is None else inputs
+        result: Tensor = self.model(hidden, self.labels[self.microbatch] if is_last else None, schedule)
+        return result * self.share if is_last else sent_part(result, self.shapes, self.tensor)
 
 
 class ChunkStage(PipelineStage):
@@ -83,10 +88,11 @@ class ChunkStage(PipelineStage):
         shapes: Shapes,
         follower: PlanFollower,
         sends: Sends,
+        receives: Receives,
+        gradients_ready: GradientsReady,
     ) -> None:
         number, numbers = place_in_line(place.stage, scheduled.chunk, place.stages), place.stages * chunks
-        size = (shapes.microbatch_size, shapes.tokens, shapes.hidden_size)
-        hidden = torch.empty(size, dtype=shapes.dtype, device=_NOWHERE, requires_grad=True)
+        hidden = torch.empty(shapes.message, dtype=shapes.dtype, device=_NOWHERE, requires_grad=True)
         ids = torch.empty(shapes.microbatch_size, shapes.tokens, dtype=torch.long, device=_NOWHERE)
         loss = torch.empty((), device=_NOWHERE, requires_grad=True)
         super().__init__(
@@ -102,12 +108,18 @@ class ChunkStage(PipelineStage):
         self._follower = follower
         self._place = place
         self._sends = sends
+        self._receives = receives
         self._later: dict[int, Later] = {}
+        self._gradients_ready = gradients_ready
+        self._microbatches = shapes.num_microbatches
+        self._completed = 0
+        """Microbatches of the iteration whose weight gradients have been added."""
 
     def forward_one_chunk(self, fwd_chunk_id: int, *arguments: Any, **options: Any) -> Any:
         """Begin a forward; what PyTorch calls a chunk here is a microbatch."""
         self._begin(Direction.FORWARD, fwd_chunk_id)
         self._scheduled.microbatch = fwd_chunk_id
+        self._receives.finish((self.stage_index, Direction.FORWARD, fwd_chunk_id))
         output = super().forward_one_chunk(fwd_chunk_id, *arguments, **options)
         _move(self.args_recv_info[fwd_chunk_id], _NOWHERE)  # the microbatch holds what it needs until its backward
         return output
@@ -118,9 +130,18 @@ class ChunkStage(PipelineStage):
         """Begin a backward, or the part of it that computes input gradients: to PyTorch, that too is a whole one."""
         if full_backward:
             self._begin(Direction.BACKWARD, bwd_chunk_id)
+            model = self._scheduled.model
+            self._completed += 1
+            if self._completed == self._microbatches:
+                model.gradients_ready = self._gradients_ready
+            self._receives.finish((self.stage_index, Direction.BACKWARD, bwd_chunk_id))
             super().backward_one_chunk(bwd_chunk_id, *arguments, **options)
+            if model.gradients_ready is not None:
+                model.gradients_ready, self._completed = None, 0
+                self._all_ready(model.embedding)
         else:
             self._begin(Direction.INPUT_GRADIENT, bwd_chunk_id)
+            self._receives.finish((self.stage_index, Direction.BACKWARD, bwd_chunk_id))
             model = self._scheduled.model
             assert isinstance(model, StageModel), "a pipeline that splits backwards has several stages"
             with model.input_gradients_only() as self._later[bwd_chunk_id]:
@@ -133,6 +154,16 @@ class ChunkStage(PipelineStage):
         with torch.no_grad():
             for add in self._later.pop(bwd_chunk_id):
                 add()
+        self._completed += 1
+        if self._completed == self._microbatches:
+            self._completed, model = 0, self._scheduled.model
+            self._all_ready(model.head, *reversed(model.blocks), model.embedding)
+
+    def _all_ready(self, *parts: nn.Module | None) -> None:
+        """Tell of complete weight gradients, in the order in which a backward completes them."""
+        for part in parts:
+            if part is not None:
+                self._gradients_ready(part)
 
     def get_fwd_send_ops(self, fwd_chunk_id: int) -> Any:
         """Send the output of a forward, of which nothing but its graph and its shape are needed here any more.
@@ -153,14 +184,22 @@ class ChunkStage(PipelineStage):
         return []
 
     def get_fwd_recv_ops(self, fwd_chunk_id: int) -> Any:
-        """Receive the input of a forward."""
+        """Begin to receive the input of a forward.
+
+        Returns no operations, likewise `get_bwd_recv_ops`: PyTorch would wait for them before the plan follower is
+        asked.
+        """
         _move(self.args_recv_info[fwd_chunk_id], self.device)
-        return super().get_fwd_recv_ops(fwd_chunk_id)
+        operations = super().get_fwd_recv_ops(fwd_chunk_id)
+        self._receives.start((self.stage_index, Direction.FORWARD, fwd_chunk_id), operations)
+        return []
 
     def get_bwd_recv_ops(self, bwd_chunk_id: int) -> Any:
-        """Receive the input of a backward."""
+        """Begin to receive the input of a backward."""
         _move(self.grad_recv_info[bwd_chunk_id], self.device)
-        return super().get_bwd_recv_ops(bwd_chunk_id)
+        operations = super().get_bwd_recv_ops(bwd_chunk_id)
+        self._receives.start((self.stage_index, Direction.BACKWARD, bwd_chunk_id), operations)
+        return []
 
     def _prepare_forward_infra(self, *arguments: Any, **options: Any) -> Any:
         """Plan where forwards receive; PyTorch would take memory for all microbatches of an iteration at once."""

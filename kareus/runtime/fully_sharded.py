@@ -32,7 +32,7 @@ from kareus.model.passes import Tape, backward_pass, forward_pass, recomputed_pa
 from kareus.model.steps import steps_of
 from kareus.runtime.overlap import run_alone
 from kareus.runtime.schedules import MicrobatchSchedule
-from kareus.runtime.stage_model import SEQUENTIAL, StageModel
+from kareus.runtime.stage_model import SEQUENTIAL, GradientsReady, StageModel
 from kareus.workload.config import Workload
 
 Backward = Callable[[Tensor], Tensor | None]
@@ -59,6 +59,9 @@ def check_runs(workload: Workload) -> None:
 
 class FullyShardedModel(nn.Module):
     """Embedding, blocks and head of a stage that is the whole model."""
+
+    gradients_ready: GradientsReady | None = None
+    """As of `StageModel`; not called, since backwards reduce gradients themselves."""
 
     def __init__(
         self, stage: StageModel, group: dist.ProcessGroup, sharding: Sharding, compute_dtype: torch.dtype

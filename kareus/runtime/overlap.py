@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from kareus.errors import EngineError
-from kareus.model.passes import CollectiveCall, Pass, PassEvent, Ready
+from kareus.model.passes import CollectiveCall, Cut, Pass, PassEvent, Ready
 from kareus.model.steps import Start
 from kareus.runtime.schedules import Turn
 
@@ -30,22 +30,26 @@ def run_alone(running: Pass, sm_count: int | None) -> Tensor:
 
 @torch.no_grad()
 def run_staggered(running: Sequence[Pass], turns: Sequence[Turn], sm_count: int | None) -> list[Tensor]:
-    """Run two passes alternately: each segment overlaps the collective that the other pass has reached.
+    """Run two passes in turns: each segment overlaps the collective that the other pass has reached.
 
     Args:
         running: the two passes.
-        turns: alternately of the one and the other.
-        sm_count: SMs of the last collective, beside which only what follows the first pass's last one runs.
+        turns: of the one and the other.
+        sm_count: SMs of collectives that no segment runs beside, as the last one.
 
     Raises:
         EngineError: the passes reach other collectives than `turns` say.
     """
     nanobatches = [_Nanobatch(each) for each in running]
-    in_flight: CollectiveCall | None = None
-    for number, turn in enumerate(turns):
-        in_flight = nanobatches[number % len(nanobatches)].segment(turn, in_flight)
-    if in_flight is not None:
-        in_flight.launch(sm_count)
+    reached: list[CollectiveCall | None] = [None for _ in nanobatches]
+    for turn in turns:
+        own, other = reached[turn.nanobatch], reached[1 - turn.nanobatch]
+        if own is not None and not own.launched:
+            own.launch(sm_count)
+        reached[turn.nanobatch] = nanobatches[turn.nanobatch].segment(turn, other)
+    for call in reached:
+        if call is not None and not call.launched:
+            call.launch(sm_count)
     return [nanobatch.finish() for nanobatch in nanobatches]
 
 
@@ -57,7 +61,7 @@ class _Nanobatch:
         self.events = self._watched(running)
 
     def segment(self, turn: Turn, other: CollectiveCall | None) -> CollectiveCall | None:
-        """Run to the next collective and return it; launch `other` beside the operator that `turn` says."""
+        """Run to the segment's end and return its collective; launch `other` beside the operator that `turn` says."""
         reached = self._run(turn, other)
         if other is not None and not other.launched:
             other.launch(turn.sm_count)
@@ -73,7 +77,7 @@ class _Nanobatch:
         return self.result
 
     def _run(self, turn: Turn, other: CollectiveCall | None) -> CollectiveCall | None:
-        """Run to the next collective; `other` may stay unlaunched, where the segment ends before its launch operator.
+        """Run to the segment's end; `other` may stay unlaunched, where the segment ends before its launch operator.
 
         The first and last segments of an instruction are shorter than those between: they lack the end of a block
         before, or the start of one after.
@@ -82,6 +86,8 @@ class _Nanobatch:
         for event in self.events:
             if isinstance(event, CollectiveCall):
                 return event
+            if isinstance(event, Cut):
+                return None
             if isinstance(event, Start) and other is not None and not other.launched:
                 if not event.memory_bound:
                     place = turn.places.get(event.name, place)

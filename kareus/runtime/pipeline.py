@@ -8,18 +8,25 @@ import logging
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed.pipelining import schedules as runtime
 
 from kareus.errors import KareusError
+from kareus.graph.instruction import NO_MICROBATCH, InstructionKey
+from kareus.graph.records import Direction
 from kareus.runtime.actions import Actions
-from kareus.runtime.chunk_stage import ChunkStage, Scheduled, Shapes, StagePlace
+from kareus.runtime.boundary import Shapes
+from kareus.runtime.chunk_stage import ChunkStage, Scheduled, StagePlace
 from kareus.runtime.follower import PlanFollower
 from kareus.runtime.fully_sharded import FullyShardedModel
+from kareus.runtime.messages import Receives, Sends
 from kareus.runtime.microbatch import Microbatch
 from kareus.runtime.schedules import Schedules
-from kareus.runtime.sending import Sends
-from kareus.runtime.stage_model import StageModel
+from kareus.runtime.stage_model import GradientsReady, StageModel
+
+
+def _ignored(part: nn.Module) -> None:
+    """Take no notice of complete weight gradients."""
 
 
 class Pipeline:
@@ -33,6 +40,7 @@ class Pipeline:
         actions: Actions,
         schedules: Schedules,
         follower: PlanFollower,
+        gradients_ready: GradientsReady = _ignored,
     ) -> None:
         """Run `chunks`, whose microbatches run as `schedules` says, sequentially where it says nothing.
 
@@ -43,13 +51,19 @@ class Pipeline:
             actions: what all ranks of the pipeline do.
             schedules: of the stage.
             follower: plan follower of the stage.
+            gradients_ready: called, while the last backwards of an iteration run, with every part of the model whose
+                weight gradients are complete.
         """
         self._place = place
         self._follower = follower
-        self._scheduled = [Scheduled(model, number, schedules) for number, model in enumerate(chunks)]
-        self._sends = Sends()
+        self._scheduled = [
+            Scheduled(model, number, schedules, shapes, place.tensor) for number, model in enumerate(chunks)
+        ]
+        self._sends = Sends(place.backward_group)
+        receives = Receives(place.backward_group)
         stages = [
-            ChunkStage(scheduled, len(chunks), place, shapes, follower, self._sends) for scheduled in self._scheduled
+            ChunkStage(scheduled, len(chunks), place, shapes, follower, self._sends, receives, gradients_ready)
+            for scheduled in self._scheduled
         ]
         logging.getLogger(runtime.__name__).setLevel(logging.CRITICAL)  # it would print all actions with every error
         self._runtime = runtime._PipelineScheduleRuntime(  # type: ignore[no-untyped-call]
@@ -58,7 +72,7 @@ class Pipeline:
         self._runtime._prepare_schedule_with_comms(actions, format="compute_comms")
 
     def run(self, microbatches: Sequence[Microbatch], share: float) -> Tensor | None:
-        """Run one iteration; gradients are added to the buffers of the model.
+        """Run the forwards and backwards of one iteration; gradients are added to the buffers of the model.
 
         Args:
             microbatches: of this replica, in order.
@@ -87,5 +101,21 @@ class Pipeline:
                 raise error.__cause__ from error
             raise
         self._sends.finish()
-        self._follower.end_iteration()
         return torch.stack(losses).detach().sum() if losses else None
+
+    def begin_update(self, direction: Direction) -> None:
+        """Announce an instruction of the update to the plan follower.
+
+        Raises:
+            EngineError: it is not the one that is planned next.
+            DeviceError: its clock cannot be set.
+        """
+        self._follower.begin(InstructionKey(self._place.stage, 0, NO_MICROBATCH, direction))
+
+    def end_iteration(self) -> None:
+        """Check that every planned instruction ran.
+
+        Raises:
+            EngineError: one did not.
+        """
+        self._follower.end_iteration()

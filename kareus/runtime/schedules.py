@@ -46,6 +46,8 @@ Schedules = Mapping[tuple[int, int], MicrobatchSchedule]
 class Turn:
     """One segment of one nanobatch, and when the collective of the other is launched beside it."""
 
+    nanobatch: int
+    """0 or 1."""
     places: Mapping[str, int]
     """Places of the segment's operators, by name."""
     launch: int
@@ -103,7 +105,7 @@ def _turn(pair: Pair, segment: Segment, choices: Mapping[str, Choice] | None, de
     places = {operator.name: place for place, operator in enumerate(segment.operators)}
     ends_with = segment.collective.kind if segment.collective else None
     if pair.collective is None or choices is None:
-        return Turn(places, 0, default_sm_count, ends_with)
+        return Turn(pair.nanobatch, places, 0, default_sm_count, ends_with)
     partition = partition_of(segment, pair.collective)
     name = partition.name
     if name not in choices:
@@ -116,4 +118,4 @@ def _turn(pair: Pair, segment: Segment, choices: Mapping[str, Choice] | None, de
         launch = partition.operator_index(choice.launch)
     except ArtifactError as error:
         raise EngineError(f"{error} It is the launch of a plan; run a plan of this workload.") from error
-    return Turn(places, launch, choice.sm_count, ends_with)
+    return Turn(pair.nanobatch, places, launch, choice.sm_count, ends_with)

@@ -1,6 +1,7 @@
 """The part of a model that one pipeline stage holds on one GPU, run as the schedule of each microbatch says."""
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -17,7 +18,7 @@ from kareus.model.config import Model
 from kareus.model.ends import Embedding, Head
 from kareus.model.functions import Later, apply, weight_gradients_put_off
 from kareus.model.layers import rotary_table
-from kareus.model.passes import Pass, Tape, backward_pass, blockwise_pass, forward_pass, recomputed_pass
+from kareus.model.passes import BlockDone, Pass, Tape, backward_pass, blockwise_pass, forward_pass, recomputed_pass
 from kareus.model.shards import Shard
 from kareus.model.steps import steps_of
 from kareus.profile.programs import StageShape
@@ -25,6 +26,8 @@ from kareus.runtime.overlap import run_alone, run_staggered
 from kareus.runtime.schedules import MicrobatchSchedule, Schedule, Turn, turns_of
 
 SEQUENTIAL = MicrobatchSchedule()
+GradientsReady = Callable[[nn.Module], None]
+"""Takes a part of the model, the embedding, a block or the head, whose weight gradients are complete."""
 
 
 class Held(NamedTuple):
@@ -89,6 +92,8 @@ class StageModel(nn.Module):
         self._default_sm_count = default_sm_count
         self._steps = steps_of((block for block in self.blocks if isinstance(block, Block)), recomputation)
         self._later: Later | None = None
+        self.gradients_ready: GradientsReady | None = None
+        """Called during a backward with the head and with every block whose weight gradients it has completed."""
         self._turns: dict[tuple[Direction, Schedule], tuple[Turn, ...]] = {}
 
     def forward(
@@ -145,24 +150,44 @@ class StageModel(nn.Module):
 
     def run_backward(self, held: Held, gradient: Tensor) -> Tensor:
         """Run the blocks backward, from and to gradients of hidden states; recompute where nothing was recorded."""
+        if self.gradients_ready is not None and self.head is not None:
+            self.gradients_ready(self.head)
         splits = held.schedule.splits if held.tapes is None else len(held.tapes) > 1
         gradients, table = _parts(gradient, splits=splits), (self.cosine, self.sine)
+        done_with = self._counting(len(gradients))
         if held.tapes is not None:
-            passes = [backward_pass(tape, own, self._later) for tape, own in zip(held.tapes, gradients, strict=True)]
+            passes = [
+                backward_pass(tape, own, self._later, done_with)
+                for tape, own in zip(held.tapes, gradients, strict=True)
+            ]
         elif held.entered:
             regrouped = _regrouped(held.entered, len(gradients))
             passes = [
-                blockwise_pass(self._steps, entered, table, own, self._later)
+                blockwise_pass(self._steps, entered, table, own, self._later, done_with)
                 for entered, own in zip(regrouped, gradients, strict=True)
             ]
         else:
             passes = [
-                recomputed_pass(self._steps, part, table, own, self._later)
+                recomputed_pass(self._steps, part, table, own, self._later, done_with)
                 for part, own in zip(_parts(held.hidden, splits=splits), gradients, strict=True)
             ]
         direction = Direction.BACKWARD if self._later is None else Direction.INPUT_GRADIENT
         done = self._run(passes, direction, held.schedule)
         return done[0] if len(done) == 1 else torch.cat(done)
+
+    def _counting(self, passes: int) -> BlockDone | None:
+        """Return what tells of every block that all `passes` through it have added their weight gradients."""
+        ready = self.gradients_ready
+        if ready is None:
+            return None
+        through: Counter[int] = Counter()
+
+        def block_done(block: int) -> None:
+            through[block] += 1
+            if through[block] == passes:
+                ready(self.blocks[block])
+
+        return block_done
 
     @contextmanager
     def input_gradients_only(self) -> Iterator[Later]:

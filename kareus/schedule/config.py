@@ -36,3 +36,11 @@ class ScheduleSlice:
 
     gpu: Gpu
     space: SearchSpaceConfig
+
+
+def sm_allocations(group_size: int, space: SearchSpaceConfig) -> tuple[int, ...]:
+    """Return the SM counts to search for a collective among `group_size` GPUs: multiples of the stride."""
+    small = group_size < space.small_group_below
+    stride = space.small_group_sm_stride if small else space.sm_stride
+    largest = space.small_group_sm_max if small else space.sm_max
+    return tuple(range(stride, largest + 1, stride))

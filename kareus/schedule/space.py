@@ -8,7 +8,7 @@ import polars as pl
 
 from kareus.gpu_model.gpu import Gpu
 from kareus.graph.records import Operator, OperatorKind, Partition
-from kareus.schedule.config import ScheduleSlice, SearchSpaceConfig
+from kareus.schedule.config import ScheduleSlice, SearchSpaceConfig, sm_allocations
 from kareus.schedule.records import SearchSpace
 from kareus.schedule.tables import space_frame
 
@@ -40,14 +40,6 @@ def search_space(partition: Partition, gpu: Gpu, space: SearchSpaceConfig) -> Se
     grid = itertools.product(gpu.search_frequencies.clocks_mhz, sm_counts, launches)
     frequency_mhz, sm_count, launch = zip(*grid, strict=True)
     return SearchSpace(partition=partition.name, frequency_mhz=frequency_mhz, sm_count=sm_count, launch=launch)
-
-
-def sm_allocations(group_size: int, space: SearchSpaceConfig) -> tuple[int, ...]:
-    """Return the SM counts to search for a collective among `group_size` GPUs: multiples of the stride."""
-    small = group_size < space.small_group_below
-    stride = space.small_group_sm_stride if small else space.sm_stride
-    largest = space.small_group_sm_max if small else space.sm_max
-    return tuple(range(stride, largest + 1, stride))
 
 
 def launch_operators(partition: Partition, gpu: Gpu, sm_counts: tuple[int, ...]) -> tuple[str, ...]:

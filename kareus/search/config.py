@@ -139,7 +139,9 @@ class InformedSearch:
         within(self, 1e-6, 1, "relative standard deviation", "noise")
         share(self, "enough")
         if self.reference_margin <= 1:
-            raise ConfigError(f"reference_margin={self.reference_margin}: must be more than 1, beyond the frontier.")
+            raise ConfigError(
+                f"reference_margin={self.reference_margin}: must be greater than 1, to lie beyond the frontier."
+            )
         within(self, 1, MOST_MARGIN, "times the frontier's maxima", "reference_margin")
 
 

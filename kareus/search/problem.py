@@ -1,4 +1,4 @@
-"""The interface of strategies: the problem, the proposals of a round, and the end of a search."""
+"""The interface between a search and its strategy: the problem, the proposals of a round, and the reason to stop."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field

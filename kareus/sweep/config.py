@@ -99,7 +99,7 @@ def resolve_sweep(overrides: Sequence[str], config_dir: Path = CONFIG_DIR) -> Pr
     first, *others = expand_sweeps(overrides, config_dir)
     if others:
         names = ", ".join(sweep.name for sweep in (first, *others))
-        raise ConfigError(f"{1 + len(others)} sweeps ({names}): a table holds one; give one value for each key.")
+        raise ConfigError(f"{1 + len(others)} sweeps ({names}): a table holds one sweep; give one value for each key.")
     if first.refusal is not None:
         raise RefusedWorkloadError(f"{first.workload_name}, {first.name}: {first.refusal}")
     return first

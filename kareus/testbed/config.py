@@ -19,6 +19,8 @@ class CudaCollectives(StrEnum):
 
     NCCL = "nccl"
     """Real ones among as many GPUs of this machine as the program's groups have; limited to their SMs."""
+    MSCCLPP = "mscclpp"
+    """The same among as many GPUs, by MSCCL++, which has to be built; reduce-scatters, which it lacks, by NCCL."""
     LOOPBACK = "loopback"
     """A stand-in on one GPU: a kernel on the collective's SMs that moves its bytes through HBM, as links would."""
 
@@ -46,7 +48,7 @@ class CudaConfig:
     """How real GPUs are measured."""
 
     collectives: CudaCollectives
-    """What collectives are: `nccl` among GPUs of this machine, `loopback` a stand-in on one GPU."""
+    """What collectives are: `nccl` or `mscclpp` among GPUs of this machine, `loopback` a stand-in on one GPU."""
     clocks: ClockPolicy
     """`locked` sets SM clocks for each measurement; `default` leaves them to the driver, and only the maximum clock is
     planned with."""

@@ -126,7 +126,7 @@ def save(files: RankCheckpoints, checkpoint: Checkpoint) -> None:
 def last_whole(files: RankCheckpoints, all_gather: AllGather) -> Header | None:
     """Return rank 0's header of the last whole checkpoint, or None if there never was one; every rank calls this.
 
-    Rank 0 logs the checkpoints that are passed over.
+    Rank 0 logs the checkpoints that are skipped.
 
     Raises:
         ArtifactError: there are checkpoints and none of them is whole; or the last one is of another training or

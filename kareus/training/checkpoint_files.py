@@ -46,9 +46,14 @@ class Header:
     data: DataPosition
 
 
+def iteration_folder(folder: Path, iteration: int) -> Path:
+    """Return where the checkpoint after `iteration` iterations is; `folder` has all checkpoints of a training."""
+    return folder / f"{_PREFIX}{iteration:08d}"
+
+
 def tensors_file(folder: Path, iteration: int, rank: int) -> Path:
-    """Return where the tensors of `rank` are; `folder` has all checkpoints of a training."""
-    return folder / f"{_PREFIX}{iteration:08d}" / f"rank-{rank:05d}{TENSORS}"
+    """Return where the tensors of `rank` are."""
+    return iteration_folder(folder, iteration) / f"rank-{rank:05d}{TENSORS}"
 
 
 def header_file(folder: Path, iteration: int, rank: int) -> Path:

@@ -14,7 +14,10 @@ WARMUP_ITERATIONS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunComparison:
-    """The fastest plan of one method, as it ran; energies are of all GPUs, times up to the last backward."""
+    """The fastest plan of one method, as it ran; energies are of all GPUs.
+
+    Times and energies are of whole iterations if their plans are, else up to the last backward.
+    """
 
     method: str
     iterations: int
@@ -51,12 +54,13 @@ def _compared(method: str, ran: pl.DataFrame, iteration: pl.DataFrame) -> RunCom
     if planned.is_empty():
         raise ArtifactError(f"'{method}' ran and was not planned; rerun 'end-to-end'.")
     predicted = planned.row(0, named=True)
+    part = "" if ran["includes_update"].all() else "pipeline_"
     totals = ran.group_by("iteration").agg(
-        time_s=pl.col("pipeline_time_s").max(),
-        energy_j=(pl.col("pipeline_energy_j") * pl.col("gpus")).sum(),
+        time_s=pl.col(f"{part}time_s").max(),
+        energy_j=(pl.col(f"{part}energy_j") * pl.col("gpus")).sum(),
     )
     time_s = _mean(totals["time_s"])
-    energy_j = None if ran["pipeline_energy_j"].null_count() else _mean(totals["energy_j"])
+    energy_j = None if ran[f"{part}energy_j"].null_count() else _mean(totals["energy_j"])
     return RunComparison(
         method=method,
         iterations=len(totals),

@@ -11,13 +11,16 @@ from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
-from torch.distributed.pipelining.schedules import _batch_p2p
 
-from kareus.graph.records import CollectiveKind
+from kareus.graph.records import CollectiveKind, Scope
 from kareus.model.communication import Communicator
-from kareus.runtime.chunk_stage import Shapes, StagePlace
+from kareus.model.parameters import embedding_parameters, scope_parameters
+from kareus.pipeline.transfers import gathered_parts
+from kareus.runtime.boundary import Shapes
+from kareus.runtime.chunk_stage import StagePlace
+from kareus.runtime.messages import begin
 from kareus.workload.config import Workload
-from kareus.workload.memory import BF16_BYTES
+from kareus.workload.memory import BF16_BYTES, FP32_BYTES
 
 
 class Message(NamedTuple):
@@ -33,19 +36,49 @@ class Message(NamedTuple):
 def block_messages(workload: Workload) -> dict[str, tuple[Message, ...]]:
     """Return the collectives of a block by axis, for a microbatch and, where it can be halved, for a nanobatch.
 
-    Tensor parallelism all-reduces hidden states. Context parallelism gathers keys and values, fused, and scatters their
-    gradients.
+    Tensor parallelism all-reduces hidden states. With sequence parallelism it gathers them, in backward together with
+    inputs of matrix products, and scatters them, each sequence by itself. Context parallelism gathers keys and values,
+    fused, and scatters their gradients. Hidden states that stages send each other in parts are gathered, too.
     """
     model, parallelism, batch = workload.model, workload.parallelism, workload.microbatch_size
     sequences = [batch] if batch % 2 else [batch, batch // 2]
     hidden = BF16_BYTES * workload.sequence_length // parallelism.cp * model.hidden_size
     heads = 2 * model.num_key_value_heads // parallelism.tp
     gathered = BF16_BYTES * workload.sequence_length * heads * model.head_dim
-    kinds = (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER)
+    kinds = gather, scatter = CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER
+    if parallelism.token_shards > 1:
+        tensor = [Message(gather, each * n * hidden, each * n) for each in (1, 2) for n in sequences]
+        tensor += [Message(scatter, n * hidden, n) for n in sequences]
+    else:
+        tensor = [Message(CollectiveKind.ALL_REDUCE, n * hidden, 1) for n in sequences]
+        values = batch * hidden // BF16_BYTES
+        if parallelism.pp > 1 and gathered_parts(values, parallelism) > 1:
+            tensor.append(Message(gather, batch * hidden, 1))
     return {
-        "tp": tuple(Message(CollectiveKind.ALL_REDUCE, n * hidden, 1) for n in sequences),
+        "tp": tuple(tensor),
         "cp": tuple(Message(kind, n * gathered, 2) for kind in kinds for n in sequences),
     }
+
+
+def weight_messages(workload: Workload, stage: int) -> dict[str, tuple[Message, ...]]:
+    """Return the collectives of a stage's weights by group: gradients in fp32, of a block, the embedding and the head.
+
+    `data` sums them over replicas; `shards` scatters the sums and gathers the new weights; `ends` sums the gradient of
+    a tied embedding over the first and the last stage.
+    """
+    model, parallelism = workload.model, workload.parallelism
+    sizes = scope_parameters(model, parallelism)
+    held = {
+        Scope.BLOCK,
+        *([Scope.EMBEDDING] if stage == 0 else []),
+        *([Scope.HEAD] if stage == parallelism.pp - 1 else []),
+    }
+    parameters = sorted({sizes[scope] for scope in held if sizes[scope]})
+    reduced = tuple(Message(CollectiveKind.ALL_REDUCE, FP32_BYTES * n, 1) for n in parameters)
+    scattered = tuple(Message(CollectiveKind.REDUCE_SCATTER, FP32_BYTES * n, 1) for n in parameters)
+    gathered = tuple(Message(CollectiveKind.ALL_GATHER, BF16_BYTES * n, 1) for n in parameters)
+    table = Message(CollectiveKind.ALL_REDUCE, FP32_BYTES * embedding_parameters(model, parallelism), 1)
+    return {"data": reduced, "shards": (*scattered, *gathered), "ends": (table,)}
 
 
 def connect_group(
@@ -74,8 +107,7 @@ def connect_stages(place: StagePlace, shapes: Shapes, chunks: int) -> None:
     """
     if place.stages == 1:
         return
-    boundary = torch.zeros(shapes.microbatch_size, shapes.tokens, shapes.hidden_size, dtype=shapes.dtype)
-    boundary = boundary.to(place.device)
+    boundary = torch.zeros(shapes.message, dtype=shapes.dtype, device=place.device)
     pairs = [(stage, (stage + 1) % place.stages) for stage in range(place.stages if chunks > 1 else place.stages - 1)]
     for pair in pairs:
         for sender, receiver in (pair, pair[::-1]):
@@ -83,5 +115,4 @@ def connect_stages(place: StagePlace, shapes: Shapes, chunks: int) -> None:
                 sends = place.stage == sender
                 peer = dist.get_global_rank(place.group, receiver if sends else sender)
                 operation = dist.P2POp(dist.isend if sends else dist.irecv, boundary, peer, place.group)
-                for work in _batch_p2p([operation]):
-                    work.wait()
+                begin(operation, place.backward_group).wait()

@@ -33,7 +33,7 @@ from kareus.plans.frontiers import Frontiers
 from kareus.plans.simulated_run import play_back
 from kareus.testbed.config import TestbedKind
 from kareus.training.comparison import FASTEST, compare_runs
-from kareus.training.settings import DEFAULT_COMMUNICATOR
+from kareus.training.job import TrainingJob
 from kareus.training.tables import ITERATIONS
 from kareus.workload.config import Workload
 from kareus.workload.slices import PlanSlice, cut
@@ -102,7 +102,7 @@ def _trained(plans: Sequence[Plan], workload: Workload, folder: WorkloadFolder) 
         EngineError: a rank failed.
         SystemExit: likewise, after the rank printed the reason.
     """
-    check_machine(workload, DEFAULT_COMMUNICATOR)
+    check_machine(workload, TrainingJob(workload=workload, plan=plans[0]).communicator)
     rows = []
     for plan in plans:
         output = folder.path / "engine" / f"{plan.selector}_{plan.method}"

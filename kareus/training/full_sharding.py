@@ -25,7 +25,7 @@ class FullSharding:
             for name, weight in self._weights.items()
         ]
 
-    def reduce_scatter_gradients(self) -> None:
+    def take_gradients(self) -> None:
         """Take over the gradients, which every backward has summed over the replicas already."""
         self._model.reshard_all()
         for name, gradient in self._gradients.items():
@@ -41,6 +41,23 @@ class FullSharding:
         self.own_gradients.zero_()
         for weight in self._weights.values():
             weight.grad = None
+
+
+class FullReduction:
+    """The sums of gradients, which every backward has taken over the replicas already."""
+
+    def __init__(self, sharding: FullSharding) -> None:
+        self._sharding = sharding
+
+    def ready(self, part: nn.Module) -> None:
+        """Do nothing: the backward reduces."""
+
+    def finish(self) -> None:
+        """Hand the sums over to the optimizer."""
+        self._sharding.take_gradients()
+
+    def exchange(self) -> None:
+        """Do nothing: no two stages share an embedding."""
 
 
 def _start(weight: DTensor) -> int:

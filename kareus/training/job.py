@@ -15,6 +15,8 @@ from kareus.plans.check_stage import read_checked_plan, workload_folder
 from kareus.plans.document import Plan
 from kareus.profile.programs import Execution
 from kareus.runtime.schedules import Schedules, planned_schedules
+from kareus.testbed.config import CudaCollectives
+from kareus.training.settings import DEFAULT_COMMUNICATOR
 from kareus.workload.config import Workload
 
 UNPLANNED = "none"
@@ -39,6 +41,13 @@ class TrainingJob:
     def selector(self) -> str:
         """Selector of the plan."""
         return self.plan.selector if self.plan else UNPLANNED
+
+    @property
+    def communicator(self) -> str:
+        """Library that the plan's collectives were measured with, whose SM counts are its own; NCCL elsewhere."""
+        cuda = self.workload.testbed.cuda
+        measured = cuda is not None and cuda.collectives is CudaCollectives.MSCCLPP
+        return "mscclpp" if self.plan is not None and measured else DEFAULT_COMMUNICATOR
 
     def schedules(self, stage: int) -> Schedules:
         """Return the schedules of a stage's microbatches; empty if all are sequential."""

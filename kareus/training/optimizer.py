@@ -1,4 +1,4 @@
-"""AdamW over fp32 copies of the weights that this rank optimizes, with gradients from the runtime's fp32 buffers."""
+"""AdamW on fp32 copies of the weights that this rank optimizes; it reads gradients from the runtime's fp32 buffers."""
 
 import torch
 from torch import Tensor, nn
@@ -48,7 +48,7 @@ class Optimizer:
         Raises:
             KareusError: the norm is infinite or not a number; nothing is updated.
         """
-        clip([self._sharding.own_gradients], norm, self._largest_norm)
+        clip(self._sharding.own_gradients, norm, self._largest_norm)
         for group in self._adamw.param_groups:
             group["lr"] = learning_rate
         self._adamw.step()

@@ -1,24 +1,29 @@
-"""Optimizer sharding (ZeRO stage 1): a stage's weights and gradients in two flat buffers, cut into a shard per replica.
+"""Optimizer sharding (ZeRO stage 1): a stage's weights and gradients in flat buffers of buckets, each cut into shards.
 
 Data-parallel replicas hold the same weights. With ZeRO stage 1 (Rajbhandari et al., 2020) each sums the gradients of
-an equal shard, updates the weights of that shard and gathers those of the others. Buffers are cut without regard to
-where a weight ends, so that a large embedding does not unbalance them, and are reduced and gathered in place, by one
-collective each.
+an equal shard, updates the weights of that shard and gathers those of the others. A bucket has the weights of one
+block, of the embedding, of the LM head or of the final norm, and every replica owns an equal part of every bucket: so a
+bucket can be reduced as soon as its gradients are complete, in place, while the backward goes on. Buckets are cut
+without regard to where a weight ends, so that a large one does not unbalance them. Two stages with copies of a tied
+embedding cut it alike, since it is a bucket of its own.
 """
 
-from collections.abc import Iterable
-from itertools import accumulate, pairwise
+from collections.abc import Sequence
+from itertools import groupby
 from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from kareus.model.communicators.process_group import all_gather_single, reduce_scatter_single
+from kareus.model.communicators.process_group import all_gather_single
 from kareus.training.gradients import weight_gradients
 
 ALIGNMENT = 128
 """Number of elements of a shard is a multiple of it: 256 bytes of bf16, as memory of CUDA is aligned."""
+
+Named = tuple[str, Tensor, Tensor]
+"""Name of a weight, the weight and its gradient."""
 
 
 class WeightShard(NamedTuple):
@@ -35,11 +40,21 @@ class WeightShard(NamedTuple):
     """View of the gradients, fp32, [elements]."""
 
 
+class Bucket(NamedTuple):
+    """Weights whose gradients are reduced at once; all tensors are views, [elements]."""
+
+    weights: Tensor
+    own_weights: Tensor
+    """This rank's shard, as the next but one."""
+    gradients: Tensor
+    own_gradients: Tensor
+
+
 class OptimizerSharding:
-    """Flat buffers of a stage's weights and gradients, and this rank's shard of them."""
+    """Flat buffers of a stage's weights and gradients, and this rank's shards of them."""
 
     def __init__(self, stage: nn.Module, group: dist.ProcessGroup | None) -> None:
-        """Make the weights of `stage` and their gradients views of flat buffers; gradients begin at zero.
+        """Make the weights of `stage` and their gradients views of flat buffers; gradients are set to zero.
 
         Args:
             stage: its weights are of one dtype and on one device.
@@ -50,46 +65,68 @@ class OptimizerSharding:
         names, weights = zip(*stage.named_parameters(), strict=True)
         buffers = dict(weight_gradients(stage))
         gradients = [buffers[name] for name in names]
+        named = list(zip(names, weights, gradients, strict=True))
+        parts = {bucket: list(part) for bucket, part in groupby(named, key=lambda each: bucket_of(each[0]))}
+        lengths = {bucket: _shard_length(part, count) for bucket, part in parts.items()}
         shapes = [weight.shape for weight in weights]
-        ends = list(accumulate((shape.numel() for shape in shapes), initial=0))
-        length = -(-ends[-1] // (count * ALIGNMENT)) * ALIGNMENT
         for gradient in gradients:  # making the buffers must not take more memory than training does
             gradient.data = gradient.new_empty(0)
-        padding = weights[0].new_zeros(count * length - ends[-1])
-        self._weights = torch.cat([*(weight.detach().flatten() for weight in weights), padding])
-        _move(weights, shapes, self._weights)
+        self._weights = weights[0].new_zeros(count * sum(lengths.values()))
         self._gradients = torch.zeros_like(self._weights, dtype=torch.float32)
-        _move(gradients, shapes, self._gradients)
-        self._own = slice(own * length, (own + 1) * length)
-        self.own_gradients = self._gradients[self._own]
-        """Gradients of this rank's shards, one after the other and padded with zeros, [elements]."""
-        cuts = [_overlap(slice(*span), self._own) for span in pairwise(ends)]
-        self.shards = [
-            WeightShard(name, shape, cut.start - begin, self._weights[cut], self._gradients[cut])
-            for name, shape, begin, cut in zip(names, shapes, ends, cuts, strict=False)  # one end more than weights
-        ]
+        self.buckets: dict[str, Bucket] = {}
+        """Buckets by name (`bucket_of`), in the order of the stage's weights."""
+        self.shards: list[WeightShard] = []
+        start = 0
+        for bucket, part in parts.items():
+            end = start + count * lengths[bucket]
+            whole = slice(start, end)
+            shard = slice(start + own * lengths[bucket], start + (own + 1) * lengths[bucket])
+            self.buckets[bucket] = Bucket(
+                self._weights[whole], self._weights[shard], self._gradients[whole], self._gradients[shard]
+            )
+            self._place(part, shapes[len(self.shards) :], start, shard)
+            start = end
 
-    def reduce_scatter_gradients(self) -> None:
-        """Sum this rank's shard of the gradients over the replicas; the other shards are undefined afterwards."""
-        if self._group is not None:
-            reduce_scatter_single(self._gradients[self._own], self._gradients, group=self._group)
+    @property
+    def own_gradients(self) -> list[Tensor]:
+        """Gradients of this rank's shards with their padding of zeros, in as few tensors as there can be."""
+        if self._group is None:
+            return [self._gradients]
+        return [bucket.own_gradients for bucket in self.buckets.values()]
 
     def all_gather_weights(self) -> None:
         """Exchange the shards of the weights with the other replicas."""
         if self._group is not None:
-            all_gather_single(self._weights, self._weights[self._own], group=self._group)
+            for bucket in self.buckets.values():
+                all_gather_single(bucket.weights, bucket.own_weights, group=self._group)
 
     def zero_gradients(self) -> None:
         """Set all gradients to zero."""
         self._gradients.zero_()
 
+    def _place(self, named: Sequence[Named], shapes: Sequence[torch.Size], start: int, own: slice) -> None:
+        """Make the weights and gradients of a bucket that begins at `start` views of the buffers."""
+        for (name, weight, gradient), shape in zip(named, shapes, strict=False):
+            place = slice(start, start + shape.numel())
+            self._weights[place].copy_(weight.detach().flatten())
+            weight.data, gradient.data = self._weights[place].view(shape), self._gradients[place].view(shape)
+            cut = _overlap(place, own)
+            self.shards.append(
+                WeightShard(name, shape, cut.start - place.start, self._weights[cut], self._gradients[cut])
+            )
+            start = place.stop
 
-def _move(tensors: Iterable[Tensor], shapes: Iterable[torch.Size], buffer: Tensor) -> None:
-    """Make `tensors` views of `buffer`, one after the other."""
-    end = 0
-    for tensor, shape in zip(tensors, shapes, strict=True):
-        start, end = end, end + shape.numel()
-        tensor.data = buffer[start:end].view(shape)
+
+def bucket_of(name: str) -> str:
+    """Return the bucket of the weight `name`: `embedding`, `blocks.<n>`, `head.norm` or `head.lm_head`."""
+    module = name.split(".")[:-1]
+    return ".".join(module[:2])
+
+
+def _shard_length(named: Sequence[Named], count: int) -> int:
+    """Number of elements of a rank's shard of a bucket."""
+    elements = sum(weight.numel() for _, weight, _ in named)
+    return -(-elements // (count * ALIGNMENT)) * ALIGNMENT
 
 
 def _overlap(one: slice, other: slice) -> slice:

@@ -1,6 +1,7 @@
-"""One rank of a training, from the rendezvous with the others to the last checkpoint."""
+"""One rank of a training: it joins the process group, runs all iterations, and writes the last checkpoint."""
 
 import contextlib
+import logging
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,34 +14,39 @@ from kareus.artifacts.provenance import Provenance
 from kareus.artifacts.records import content_hash
 from kareus.device.protocol import Device
 from kareus.errors import ConfigError, EngineError
-from kareus.launch.compute_device import select_device, synchronize
+from kareus.launch.compute_device import compute_dtype, select_device, synchronize
 from kareus.launch.heartbeats import Patience
 from kareus.launch.mesh import coordinate_of
 from kareus.launch.process_groups import init_process_groups
 from kareus.launch.rendezvous import Rendezvous, find_ranks
 from kareus.launch.watch import watched
 from kareus.model.communicators.choice import Library
-from kareus.model.communicators.nccl import NcclCommunicator
+from kareus.model.communicators.process_group import ProcessGroupCommunicator
 from kareus.partition.config import subject_of
+from kareus.runtime.boundary import boundary_shapes
 from kareus.training.checkpoint import RankCheckpoints
 from kareus.training.clocks import device_and_clocks
-from kareus.training.connecting import block_messages, connect_group, connect_stages
+from kareus.training.connecting import block_messages, connect_group, connect_stages, weight_messages
 from kareus.training.data.samples import FileSamples, Samples, SyntheticSamples
 from kareus.training.data.text import tokenised
 from kareus.training.data.tokens import open_tokens
 from kareus.training.job import TrainingJob
 from kareus.training.recorder import IterationRecorder, identity, recorded_in
 from kareus.training.settings import TrainingSettings
-from kareus.training.setup import RankSetup, boundary_shapes, stage_place, training_seed
+from kareus.training.setup import RankSetup, stage_place, training_seed
 from kareus.training.trainer import Trainer
 
+logger = logging.getLogger(__name__)
 
-def train(read_job: Callable[[], tuple[TrainingJob, TrainingSettings]], communicator: str, patience: Patience) -> None:
+
+def train(
+    read_job: Callable[[], tuple[TrainingJob, TrainingSettings]], communicator: str | None, patience: Patience
+) -> None:
     """Train as one rank; all ranks call this with the same arguments.
 
     Args:
         read_job: reads what is trained and how. It is called once ranks are watched, so that its error is printed once.
-        communicator: a `Library`.
+        communicator: a `Library`; None takes the one of the job.
         patience: timeouts of ranks.
 
     Raises:
@@ -52,13 +58,16 @@ def train(read_job: Callable[[], tuple[TrainingJob, TrainingSettings]], communic
             watched(found.store, found.rank, found.world_size, "kareus train", patience) as monitor,
             _one_line_out_of_memory(found.rank),
         ):
-            library, rendezvous = Library(communicator), found.for_start(monitor.run)
-            device = select_device(library)
+            rendezvous = found.for_start(monitor.run)
             job, settings = read_job()
+            library = Library(communicator or job.communicator)
+            device = select_device(library)
             coordinate = coordinate_of(rendezvous.rank, job.workload.parallelism, rendezvous.world_size)
             groups = init_process_groups(rendezvous, coordinate, device, library, job.workload)
             if rendezvous.rank == 0:
                 lock_until_exit(settings.output / "lock")
+                if device.type == "cpu":
+                    logger.info("CPU: memory-bound operators run one PyTorch operation at a time, not fused.")
             with device_and_clocks(job, device, coordinate, monitor, settings.clocks) as (gpu, clocks):
                 setup = RankSetup(
                     job=job,
@@ -144,15 +153,19 @@ def _connect(setup: RankSetup) -> None:
     groups, workload = setup.groups, setup.job.workload
     messages = block_messages(workload)
     for communicator in (groups.mesh.tp, groups.mesh.cp):
-        if isinstance(communicator, NcclCommunicator):
+        if communicator is not None:
             connect_group(communicator, messages[communicator.axis], _sm_counts(setup), setup.device)
-    for communicator in (groups.data, groups.tied_embeddings):
-        if isinstance(communicator, NcclCommunicator):
-            communicator.prepare({None})
-    for group in (groups.pipeline, groups.tensor, groups.optimizer_shards):
+    of_weights = weight_messages(workload, setup.coordinate.stage)
+    for name, own in (("data", groups.data), ("ends", groups.tied_embeddings)):
+        if own is not None:
+            connect_group(own, of_weights[name], {None}, setup.device)
+    for group in (groups.pipeline, groups.tensor):
         if group is not None:
             dist.all_reduce(torch.zeros(1, device=setup.device), group=group)
-    connect_stages(stage_place(setup), boundary_shapes(setup), workload.chunks)
+    if groups.optimizer_shards is not None:
+        shards = ProcessGroupCommunicator("shards", groups.optimizer_shards)
+        connect_group(shards, of_weights["shards"], {None}, setup.device)
+    connect_stages(stage_place(setup), boundary_shapes(workload, compute_dtype(setup.device)), workload.chunks)
     synchronize(setup.device)
 
 

@@ -15,12 +15,13 @@ from kareus.launch.rendezvous import Rendezvous
 from kareus.model.shards import shard_of
 from kareus.profile.programs import chunk_shapes
 from kareus.runtime.actions import actions_of
-from kareus.runtime.chunk_stage import Shapes, StagePlace
+from kareus.runtime.boundary import boundary_shapes
+from kareus.runtime.chunk_stage import StagePlace
 from kareus.runtime.follower import PlanFollower, planned_steps
 from kareus.runtime.fully_sharded import FullyShardedModel, check_runs
 from kareus.runtime.pipeline import Pipeline
 from kareus.runtime.stage_chunks import StageChunks, first_layers
-from kareus.runtime.stage_model import StageModel
+from kareus.runtime.stage_model import GradientsReady, StageModel
 from kareus.training.checkpoint import RankCheckpoints
 from kareus.training.data.samples import Samples
 from kareus.training.job import TrainingJob
@@ -86,19 +87,9 @@ def stage_place(setup: RankSetup) -> StagePlace:
         stage=setup.coordinate.stage,
         stages=setup.job.workload.parallelism.pp,
         group=setup.groups.pipeline,
+        backward_group=setup.groups.pipeline_backward,
         device=setup.device,
-    )
-
-
-def boundary_shapes(setup: RankSetup) -> Shapes:
-    """Return the sizes of what passes between stages."""
-    workload = setup.job.workload
-    return Shapes(
-        num_microbatches=workload.num_microbatches,
-        microbatch_size=workload.microbatch_size,
-        tokens=workload.sequence_length // workload.parallelism.cp,
-        hidden_size=workload.model.hidden_size,
-        dtype=compute_dtype(setup.device),
+        tensor=setup.groups.mesh.tp,
     )
 
 
@@ -112,14 +103,16 @@ def make_fully_sharded(setup: RankSetup, stage: StageChunks) -> FullyShardedMode
     return FullyShardedModel(model, setup.groups.optimizer_shards, parallelism.sharding, compute_dtype(setup.device))
 
 
-def make_pipeline(setup: RankSetup, models: Sequence[StageModel | FullyShardedModel]) -> Pipeline:
-    """Return the pipeline that the chunks `models` of this rank are a part of."""
+def make_pipeline(
+    setup: RankSetup, models: Sequence[StageModel | FullyShardedModel], gradients_ready: GradientsReady
+) -> Pipeline:
+    """Return the pipeline that the chunks `models` of this rank are a part of; `gradients_ready` as of `Pipeline`."""
     job, number, device = setup.job, setup.coordinate.stage, setup.device
     workload = job.workload
     return Pipeline(
         models,
         stage_place(setup),
-        boundary_shapes(setup),
+        boundary_shapes(workload, compute_dtype(device)),
         actions_of(workload, job.plan),
         job.schedules(number),
         PlanFollower(
@@ -128,4 +121,5 @@ def make_pipeline(setup: RankSetup, models: Sequence[StageModel | FullyShardedMo
             lambda: synchronize_computation(device),
             setup.monitor.progress,
         ),
+        gradients_ready,
     )

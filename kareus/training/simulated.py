@@ -64,6 +64,7 @@ def play_back_training(plan: Plan, workload: Workload, folder: WorkloadFolder, s
     )
     write_table(settings.output / PLAYED_BACK, frame, ITERATIONS, provenance)
     _log(frame, workload, label)
+    logger.info("iterations %s", settings.output / PLAYED_BACK)
 
 
 def _log(frame: pl.DataFrame, workload: Workload, label: str) -> None:

@@ -5,6 +5,7 @@ the simulated testbed is played back, unless a communicator is given.
 """
 
 import argparse
+import logging
 import os
 import sys
 from pathlib import Path
@@ -23,10 +24,12 @@ from kareus.testbed.config import TestbedKind
 from kareus.training.inputs import check_inputs
 from kareus.training.job import TrainingJob, planned_job, unplanned_job
 from kareus.training.learning_rate import MOST_ITERATIONS, LearningRateSchedule
-from kareus.training.settings import DEFAULT_COMMUNICATOR, OptimizerSettings, TrainingSettings
+from kareus.training.settings import OptimizerSettings, TrainingSettings
 from kareus.training.simulated import PLAYED_BACK, play_back_training
 from kareus.training.tables import ITERATIONS
 from kareus.workload.config import Workload
+
+logger = logging.getLogger(__name__)
 
 COMMUNICATORS = ("gloo", "nccl", "mscclpp")
 CLOCKS = ("planned", "dry", "default")
@@ -97,7 +100,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     device.add_argument(
         "--communicator",
         choices=COMMUNICATORS,
-        help="gloo trains on CPUs (default: nccl; without, a plan of the simulated testbed is played back)",
+        help="gloo trains on CPUs (default: as the plan was measured, else nccl; a simulated plan is played back)",
     )
     device.add_argument(
         "--clocks",
@@ -117,22 +120,23 @@ def run(arguments: argparse.Namespace) -> None:
             check_folder(folder, force=arguments.force)
     check_outputs(arguments, [(arguments.output / PLAYED_BACK, table(ITERATIONS))])
     prepare_cuda()
-    communicator = arguments.communicator or DEFAULT_COMMUNICATOR
     if not is_rank(os.environ):
         settings, simulated = _settings(arguments), _simulated(arguments)
         if simulated:
             play_back_training(*simulated, workload_folder(arguments.plan, arguments.folder), settings)
             return
-        workload = _job(arguments).workload
-        check_machine(workload, communicator)
+        job = _job(arguments)
+        workload = job.workload
+        check_machine(workload, arguments.communicator or job.communicator)
         check_inputs(settings)
         if workload.parallelism.gpus > 1:
+            logger.info("starting %d ranks on this machine", workload.parallelism.gpus)
             launch(sys.argv[1:], workload.parallelism.gpus)
             return
     check_torch_version()  # a rank that torchrun started
     from kareus.training.rank import train  # noqa: PLC0415 - imports torch, which starting ranks does not need
 
-    train(lambda: _job_and_settings(arguments), communicator, _patience(arguments))
+    train(lambda: _job_and_settings(arguments), arguments.communicator, _patience(arguments))
 
 
 def _simulated(arguments: argparse.Namespace) -> tuple[Plan, Workload] | None:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from kareus.errors import EngineError
+from kareus.graph.records import Direction
 from kareus.launch.compute_device import synchronize
 from kareus.launch.process_groups import sum_over_ranks
 from kareus.model.initial import draw_weights
@@ -16,17 +17,18 @@ from kareus.model.weights import load_weights
 from kareus.plans.throughput import throughput
 from kareus.training import checkpoint
 from kareus.training.checkpoint import Checkpoint
-from kareus.training.checkpoint_files import Header
+from kareus.training.checkpoint_files import Header, iteration_folder
 from kareus.training.checkpoint_writer import CheckpointWriter
 from kareus.training.data.batches import Batches, DataShare
 from kareus.training.exporting import check_exportable, export_weights
-from kareus.training.full_sharding import FullSharding
-from kareus.training.gradients import sum_tied_gradient, sum_weight_gradients
+from kareus.training.full_sharding import FullReduction, FullSharding
+from kareus.training.gradient_reduction import GradientReduction
 from kareus.training.metrics import EventFiles
 from kareus.training.optimizer import Optimizer, whole_norm
 from kareus.training.optimizer_sharding import OptimizerSharding
 from kareus.training.recorder import clock_rows, forget_iterations
 from kareus.training.setup import RankSetup, make_chunks, make_fully_sharded, make_pipeline
+from kareus.update.directions import update_directions
 from kareus.workload.model_flops import tokens_per_iteration
 
 logger = logging.getLogger(__name__)
@@ -53,8 +55,10 @@ class _Measured:
     """Start, seconds since the epoch."""
     pipeline: _Reading
     """Time and energy up to the last backward of all ranks."""
+    reduced: _Reading
+    """Time and energy up to the end of this rank's gradient sums."""
     whole: _Reading
-    """Time and energy with gradient sums and the optimizer's step."""
+    """Time and energy with the optimizer's step."""
     loss: float
     norm: float
     learning_rate: float
@@ -93,12 +97,17 @@ class Trainer:
             self._begin()
         self._fully_sharded = make_fully_sharded(setup, self.stage)
         self._sharding: OptimizerSharding | FullSharding
+        self._reduction: GradientReduction | FullReduction
         if self._fully_sharded is None:
             self._sharding = OptimizerSharding(self.stage, setup.groups.optimizer_shards)
-            self._pipeline = make_pipeline(setup, self.stage.chunks)
+            self._reduction = GradientReduction(self.stage, self._sharding, setup.groups)
+            self._pipeline = make_pipeline(setup, self.stage.chunks, self._reduction.ready)
         else:
             self._sharding = FullSharding(self.stage, self._fully_sharded)
-            self._pipeline = make_pipeline(setup, [self._fully_sharded])
+            self._reduction = FullReduction(self._sharding)
+            self._pipeline = make_pipeline(setup, [self._fully_sharded], self._reduction.ready)
+        planned = workload.iteration.include_update
+        self._planned = update_directions(workload, setup.coordinate.stage) if planned else ()
         self._optimizer = Optimizer(self._sharding, settings.optimizer)
         self._writer = CheckpointWriter(setup.checkpoints)
         self.iteration = 0
@@ -141,6 +150,8 @@ class Trainer:
             if self._fully_sharded is not None:
                 self._fully_sharded.unshard_all()
             export_weights(self.stage, self._setup, settings.export)
+        if self._setup.rendezvous.rank == 0:
+            self._report_end()
 
     def _iterate(self) -> _Measured:
         """Train one iteration.
@@ -158,26 +169,37 @@ class Trainer:
         pipeline = self._read().since(start)
         if not math.isfinite(mean_loss):
             raise EngineError(f"iteration {self.iteration}: the loss is {mean_loss}; {self._remedy()}")
-        # gradient sums and the optimizer's step
+        # what of the gradient sums is left, and the optimizer's step
         setup.monitor.progress(f"the optimizer's step of iteration {self.iteration}")
-        sum_weight_gradients(self.stage, groups.mesh, groups.data)
+        self._announce(Direction.GRADIENT_REDUCTION)
+        self._reduction.finish()
         if groups.tied_embeddings is not None:
-            sum_tied_gradient(self.stage.tied_gradient, groups)
-        self._sharding.reduce_scatter_gradients()
+            self._announce(Direction.EMBEDDING_EXCHANGE)
+            self._reduction.exchange()
+        synchronize(setup.device)
+        reduced = self._read().since(start)
+        self._announce(Direction.UPDATE)
         norm = whole_norm(self._sharding, setup.job.workload.model, groups, counts_head=self._counts_head)
         if not torch.isfinite(norm):
             raise EngineError(f"gradient: its norm is {norm.item()} in iteration {self.iteration}; {self._remedy()}")
         rate = setup.settings.learning_rate.at(self.iteration)
         self._optimizer.step(norm, rate)
         synchronize(setup.device)
+        self._pipeline.end_iteration()
         return _Measured(
             started_s=started_s,
             pipeline=pipeline,
+            reduced=reduced,
             whole=self._read().since(start),
             loss=mean_loss,
             norm=float(norm),
             learning_rate=rate,
         )
+
+    def _announce(self, direction: Direction) -> None:
+        """Announce an instruction of the update to the plan follower, where it is planned."""
+        if direction in self._planned:
+            self._pipeline.begin_update(direction)
 
     def _own_loss(self, loss: Tensor | None) -> float:
         """Return this rank's part of the mean loss; all ranks of a tensor-parallel group have the same one."""
@@ -190,6 +212,7 @@ class Trainer:
     def _record(self, measured: _Measured) -> None:
         """Add a row of the table `ITERATIONS`."""
         setup = self._setup
+        reduction, update = measured.reduced.since(measured.pipeline), measured.whole.since(measured.reduced)
         setup.recorder.rows.append(
             {
                 "method": setup.job.method,
@@ -200,8 +223,13 @@ class Trainer:
                 "iteration": self.iteration,
                 "pipeline_time_s": measured.pipeline.time_s,
                 "pipeline_energy_j": measured.pipeline.energy_j,
+                "reduction_time_s": reduction.time_s,
+                "reduction_energy_j": reduction.energy_j,
+                "update_time_s": update.time_s,
+                "update_energy_j": update.energy_j,
                 "time_s": measured.whole.time_s,
                 "energy_j": measured.whole.energy_j,
+                "includes_update": setup.job.workload.iteration.include_update,
                 "tokens": self._tokens,
                 "loss": measured.loss,
                 "clocks": clock_rows(setup.clocks.drain(), measured.started_s),
@@ -237,6 +265,14 @@ class Trainer:
                 "throughput/joules_per_token": reached.joules_per_token,
             }
             self._events.add(self.iteration, scalars)
+
+    def _report_end(self) -> None:
+        """Log where the last checkpoint and the exported weights are."""
+        settings = self._setup.settings
+        written = iteration_folder(self._setup.checkpoints.folder, self._saved)
+        logger.info("checkpoint %s (after iteration %d)", written, self._saved)
+        if settings.export is not None:
+            logger.info("weights    %s (Hugging Face)", settings.export)
 
     def _save(self) -> None:
         """Begin to write a checkpoint, once the one before is complete; every rank calls this.

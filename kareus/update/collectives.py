@@ -21,8 +21,8 @@ Placed = tuple[Collective, Placement]
 def reduction_collectives(parallelism: Parallelism, gpu: Gpu, stage: int, parameters: int) -> tuple[Placed, ...]:
     """Return the collectives that sum fp32 gradients of `parameters` over the ranks of a stage with the same weights.
 
-    One all-reduce over data and context parallelism; or, with a sharded optimizer, an all-reduce over context
-    parallelism and a reduce-scatter over the replicas, each of which optimizes a shard.
+    One all-reduce over data and context parallelism; or, with a sharded optimizer, a reduce-scatter over the replicas,
+    each of which optimizes a shard, and an all-reduce of the shard over context parallelism.
     """
     whole = Collective(
         kind=CollectiveKind.ALL_REDUCE,
@@ -33,12 +33,13 @@ def reduction_collectives(parallelism: Parallelism, gpu: Gpu, stage: int, parame
     )
     if not shards(parallelism):
         return _placed([(whole, _copies(parallelism, stage, range(parallelism.dp), range(parallelism.cp)))], gpu)
-    over_context = replace(whole, group="cp", group_size=parallelism.cp)
     over_replicas = replace(whole, kind=CollectiveKind.REDUCE_SCATTER, group_size=parallelism.dp)
+    shard_bytes = -(-whole.message_bytes // parallelism.dp)
+    over_context = replace(whole, group="cp", group_size=parallelism.cp, message_bytes=shard_bytes)
     return _placed(
         [
-            (over_context, _copies(parallelism, stage, range(1), range(parallelism.cp))),
             (over_replicas, _copies(parallelism, stage, range(parallelism.dp), range(1))),
+            (over_context, _copies(parallelism, stage, range(1), range(parallelism.cp))),
         ],
         gpu,
     )

@@ -207,9 +207,9 @@ def _segment_s(config: UpdateSubject, graph: BlockGraph, shape: StageShape) -> d
 def _slowdowns(
     config: UpdateSubject, graph: BlockGraph, placed: Mapping[Scope, Sequence[Placed]], clocks_mhz: Array
 ) -> list[Slowdown]:
-    """Slowdown of a backward through the blocks and of the last collective of a block's reduction, at each clock."""
+    """Slowdown of a backward through the blocks and of the first collective of a block's reduction, at each clock."""
     operators = [operator for segment in graph.backward for operator in segment.operators]
-    collective, placement = placed[Scope.BLOCK][-1]
+    collective, placement = placed[Scope.BLOCK][0]
     sm_counts = np.full_like(clocks_mhz, config.default_collective_sm_count)
     alone_s = placed_collective_s(config.gpu, collective, placement, clocks_mhz, sm_counts)
     factors = slowdowns(config.gpu, operators, (collective, alone_s), clocks_mhz, config.default_collective_sm_count)

@@ -1,4 +1,4 @@
-"""Rechecking the content of a folder: the seals of all files, what is missing, and what killed commands left.
+"""Check a folder: the seals of all files, missing files, and temporary files of killed commands.
 
-The workflow checks what it builds on at the start of every run; `kareus verify` checks all of a folder.
+A run of the workflow checks only the files that it reads; `kareus verify` checks all files of a folder.
 """

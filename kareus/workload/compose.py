@@ -1,11 +1,12 @@
 """Composing: Hydra merges the groups of `config/` with overrides into a `Workload` for each combination of a sweep."""
 
 import copy
+import hashlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +26,13 @@ from kareus.workload.huggingface import read_model
 from kareus.workload.overrides import Setting, expand, groups, is_file
 
 PRIMARY = "config"
+KEPT = 256
+"""Number of Hydra's results that are kept, of each kind."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComposedWorkload:
-    """One combination of a sweep."""
+    """One workload of a sweep, with the overrides that give it alone."""
 
     overrides: tuple[str, ...]
     """Overrides that a user would write for this combination alone."""
@@ -60,8 +63,7 @@ def compose(
             "pass --config-dir."
         )
     combinations = expand(overrides, config_dir, record)
-    # Hydra takes 0.07 s, and most combinations of a sweep choose the same options.
-    merged = cache(partial(_merged, primary, groups(record)))
+    merged = partial(_merged, _content(config_dir), primary, groups(record))
     folder = os.path.abspath(config_dir)  # noqa: PTH100 - Hydra wants an absolute path, symbolic links may stay
     with (
         initialize_config_dir(version_base="1.3", config_dir=folder),
@@ -79,8 +81,26 @@ def compose_file(name: str, config_dir: Path) -> dict[str, Any]:
     """
     folder = os.path.abspath(config_dir)  # noqa: PTH100 - as above
     with initialize_config_dir(version_base="1.3", config_dir=folder), _one_line(config_dir):
-        values = OmegaConf.to_container(hydra_compose(name), resolve=True, throw_on_missing=True)
+        return copy.deepcopy(_file(_content(config_dir), name))
+
+
+@lru_cache(maxsize=KEPT)
+def _file(content: str, name: str) -> dict[str, Any]:
+    """The values of a file of a group, of the folder that Hydra has been given; change only copies."""
+    values = OmegaConf.to_container(hydra_compose(name), resolve=True, throw_on_missing=True)
     return {str(key): value for key, value in values.items()} if isinstance(values, dict) else {}
+
+
+def _content(config_dir: Path) -> str:
+    """Return a hash of all files that Hydra may read in a folder, by which what it made of them is kept."""
+    digest = hashlib.sha256()
+    for path in sorted(config_dir.rglob("*.yaml")):
+        try:
+            content = path.read_bytes()
+        except OSError:  # Hydra says so, if it needs the file
+            continue
+        digest.update(f"{path.relative_to(config_dir)}\0{len(content)}\0".encode(errors="surrogateescape") + content)
+    return digest.hexdigest()
 
 
 def _named(
@@ -150,8 +170,14 @@ def _check_parents(values: Mapping[str, Any], before: DictConfig, options: Mappi
             )
 
 
-def _merged(primary: str, own: tuple[str, ...], choices: tuple[str, ...]) -> tuple[dict[str, str], DictConfig]:
-    """The chosen option of every group, and the values that they and the primary file give."""
+@lru_cache(maxsize=KEPT)  # Hydra takes 0.07 s, and most combinations choose the same options
+def _merged(
+    content: str,  # of the folder that Hydra has been given
+    primary: str,
+    own: tuple[str, ...],
+    choices: tuple[str, ...],
+) -> tuple[dict[str, str], DictConfig]:
+    """The chosen option of every group, and the values that they and the primary file give; change only copies."""
     config = hydra_compose(primary, overrides=list(choices), return_hydra_config=True)
     options: dict[str, str] = dict(config.hydra.runtime.choices)
     for group in own:

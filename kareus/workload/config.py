@@ -83,8 +83,8 @@ class Workload:
         """GPUs of one machine that a job that measures takes; none on a simulated testbed."""
         if self.testbed.cuda is None:
             return 0
-        real = self.testbed.cuda.collectives is CudaCollectives.NCCL
-        return self.parallelism.cp * self.parallelism.tp if real else 1
+        alone = self.testbed.cuda.collectives is CudaCollectives.LOOPBACK
+        return 1 if alone else self.parallelism.cp * self.parallelism.tp
 
     def __post_init__(self) -> None:
         within(self, 1, 1_000_000, "sequences", "microbatch_size")

@@ -40,6 +40,19 @@ def _problems(workload: Workload) -> Iterator[str]:
             f"sequence_length={workload.sequence_length}: must be a multiple of {2 * cp} (2 x parallelism.cp={cp}), "
             "the chunks that balance causal attention."
         )
+    if (shards := workload.parallelism.token_shards) > 1 and workload.sequence_length % (
+        chunks := _chunks(cp) * shards
+    ):
+        factors = f"parallelism.tp={shards}" if cp == 1 else f"2 x parallelism.cp={cp} x parallelism.tp={shards}"
+        yield (
+            f"sequence_length={workload.sequence_length}: must be a multiple of {chunks} ({factors}) with "
+            "parallelism.sequence_parallel=true, which cuts sequences in as many parts; or set it to false."
+        )
+
+
+def _chunks(cp: int) -> int:
+    """Return the number of chunks that context parallelism cuts a sequence in."""
+    return 2 * cp if cp > 1 else 1
 
 
 def _unbalanced(workload: Workload, cp: int) -> bool:
@@ -47,7 +60,7 @@ def _unbalanced(workload: Workload, cp: int) -> bool:
 
     Each rank takes chunks r and 2 cp - 1 - r of the sequence (Llama 3 technical report, section 3.3.2).
     """
-    return cp > 1 and bool(workload.sequence_length % (2 * cp))
+    return bool(workload.sequence_length % _chunks(cp))
 
 
 def _allowed_tp(workload: Workload) -> list[int]:

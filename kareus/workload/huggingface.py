@@ -77,7 +77,7 @@ def read_model(path: Path) -> Model:
 
 
 def huggingface_config(model: Model, sequence_length: int, dtype: str) -> dict[str, Any]:
-    """Return the content of a model's `config.json`: `read_model` reads the same architecture from it.
+    """Return the content of a `config.json` from which `read_model` reads the same architecture.
 
     Args:
         model: the architecture.
@@ -169,7 +169,7 @@ def _check_architecture(config: Mapping[str, Any]) -> None:
         )
     for key in ("num_experts", "num_local_experts", "n_routed_experts"):
         if config.get(key):
-            raise ConfigError(f"{key}={config[key]}: mixtures of experts are not supported, only dense models.")
+            raise ConfigError(f"{key}={config[key]}: mixtures of experts are not supported; give a dense model.")
     if _slides(config):
         raise ConfigError(
             f"sliding_window={config.get('sliding_window')}: sliding-window attention is not supported, only "
@@ -205,7 +205,7 @@ def _slides(config: Mapping[str, Any]) -> bool:
     if "sliding_attention" in others:
         return True
     if others:
-        raise ConfigError(f"layer_types: {others[0]!r} is not supported, only full_attention.")
+        raise ConfigError(f"layer_types: {others[0]!r} is not supported; only full_attention is.")
     if kinds and len(kinds) != config.get("num_hidden_layers"):
         raise ConfigError(f"layer_types: has {len(kinds)} entries; expected one for each of num_hidden_layers.")
     window = config.get("sliding_window")

@@ -2,14 +2,17 @@
 
 Mixed precision as in Megatron-LM: bf16 weights and activations, fp32 gradients, fp32 master weights and Adam moments.
 Fused kernels: a norm keeps its input, attention its inputs and output, SwiGLU its two inputs. Without sequence
-parallelism, tensors of the hidden size are whole on every GPU of a tensor-parallel group.
+parallelism, tensors of the hidden size are whole on every GPU of a tensor-parallel group. With it a GPU keeps its
+tokens of them alone: of what a norm gives to a matrix product too, which is gathered once more for its weight gradient.
+Whole are what is gathered for one sublayer at a time, what a split backward keeps for its weight gradients, which have
+no collectives, and the input of the LM head, small beside the logits.
 
 What a stage keeps for each microbatch in flight depends on the recomputation: with `none` all that its blocks keep for
 their backward; with `selective` all but the output of attention, which the backward holds for one block at a time; with
 `full` the input of every block, and the backward all that one block keeps; with `stage` the input of the stage, and the
 backward ("a recomputed forward plus a backward") all that its blocks keep. That `stage` is what the paper ran, its
-out-of-memory rows (table 3) confirm: any reserve from 2.8 to 8.2 GiB separates the rows that ran from those that did
-not; by `full` it would take 20.3 to 23.2 GiB, half of the GPU, and the paper's 70B pipeline would not fit.
+out-of-memory rows (table 3) confirm: any reserve from 0.1 to 5.3 GiB separates the rows that ran from those that did
+not; by `full` none does, and the paper's 70B pipeline would not fit.
 
 Nanobatching needs the same: its two nanobatches are halves of the microbatch and are both in flight.
 
@@ -26,6 +29,7 @@ from kareus.graph.recomputation import Recomputation
 from kareus.graph.records import Scope
 from kareus.model.config import Model, Parallelism, Sharding
 from kareus.model.parameters import scope_parameters
+from kareus.workload.communicators import communicator_bytes
 from kareus.workload.config import Workload
 from kareus.workload.pipelining import most_delayed, most_in_flight, most_received_ahead
 
@@ -51,17 +55,20 @@ class MemoryEstimate:
     where they are computed later."""
     transfers_gib: float
     """Buffers of point-to-point communication: tensors received ahead, and one being sent."""
+    communicators_gib: float
+    """Buffers of NCCL's communicators, all that a plan may use (`kareus.workload.communicators`)."""
     blocks_gib: float
     """Working set of a backward through the blocks, with what it recomputes."""
     head_gib: float
     """Working set of the LM head and the loss; released before the blocks' backward, so that the larger one counts."""
     reserve_gib: float
-    """The calibrated reserve: CUDA context, communicators, workspaces, fragmentation."""
+    """The calibrated reserve: CUDA context, workspaces, fragmentation."""
 
     @property
     def total_gib(self) -> float:
         """The peak."""
-        held = self.weights_gib + self.gradients_gib + self.optimizer_gib + self.in_flight_gib + self.transfers_gib
+        states = self.weights_gib + self.gradients_gib + self.optimizer_gib
+        held = states + self.in_flight_gib + self.transfers_gib + self.communicators_gib
         return held + max(self.blocks_gib, self.head_gib) + self.reserve_gib
 
 
@@ -84,15 +91,15 @@ def check_memory(workload: Workload, estimate: MemoryEstimate) -> None:
         raise RefusedWorkloadError(
             f"microbatch_size={workload.microbatch_size}, sequence_length={workload.sequence_length}: out of memory, "
             f"needs {estimate.total_gib:.1f} GiB on stage {estimate.stage} (model states {states:.1f}, activations "
-            f"{activations:.1f}, reserve {estimate.reserve_gib:.1f}) but gpu.memory_gib is {limit_gib:.1f}; use "
-            "smaller ones, or more of parallelism.tp, cp or pp."
+            f"{activations:.1f}, communicators {estimate.communicators_gib:.1f}, reserve {estimate.reserve_gib:.1f}) "
+            f"but gpu.memory_gib is {limit_gib:.1f}; use smaller ones, or more of parallelism.tp, cp or pp."
         )
 
 
 def _stage(workload: Workload, stage: int, layers: int) -> MemoryEstimate:
     model, parallelism = workload.model, workload.parallelism
     tokens = workload.microbatch_size * workload.sequence_length // parallelism.cp
-    boundary = BF16_BYTES * tokens * model.hidden_size
+    boundary = boundary_bytes(model, parallelism, tokens)
     kept, recomputed = kept_bytes(workload, layers // workload.chunks, tokens)
     is_last = stage == parallelism.pp - 1
     in_flight, passing = most_in_flight(workload, stage), most_received_ahead(workload, stage) + 1
@@ -111,6 +118,7 @@ def _stage(workload: Workload, stage: int, layers: int) -> MemoryEstimate:
         optimizer_gib=states / GIB,
         in_flight_gib=waiting / GIB,
         transfers_gib=(passing * boundary if parallelism.pp > 1 else 0) / GIB,
+        communicators_gib=communicator_bytes(workload, stage) / GIB,
         blocks_gib=(working + block_backward_bytes(model, parallelism, tokens)) / GIB,
         head_gib=(head_bytes(model, parallelism, tokens) if is_last else 0) / GIB,
         reserve_gib=workload.memory_reserve_gib,
@@ -123,7 +131,7 @@ def kept_bytes(workload: Workload, layers: int, tokens: int) -> tuple[int, int]:
     With full recomputation a block's input is kept; what it recomputes is one block's at a time.
     """
     model, parallelism = workload.model, workload.parallelism
-    boundary, block = BF16_BYTES * tokens * model.hidden_size, block_activation_bytes(model, parallelism, tokens)
+    boundary, block = (size(model, parallelism, tokens) for size in (boundary_bytes, block_activation_bytes))
     match workload.recomputation:
         case Recomputation.NONE:
             return layers * (boundary + block), 0
@@ -134,6 +142,11 @@ def kept_bytes(workload: Workload, layers: int, tokens: int) -> tuple[int, int]:
             return layers * boundary, block
         case Recomputation.STAGE:
             return boundary, layers * (boundary + block)
+
+
+def boundary_bytes(model: Model, parallelism: Parallelism, tokens: int) -> int:
+    """Bytes of hidden states between blocks on one GPU."""
+    return BF16_BYTES * tokens * model.hidden_size // parallelism.token_shards
 
 
 def attended_bytes(model: Model, parallelism: Parallelism, tokens: int) -> int:
@@ -177,24 +190,29 @@ def stage_parameters(model: Model, parallelism: Parallelism, stage: int, layers:
 def block_activation_bytes(model: Model, parallelism: Parallelism, tokens: int) -> int:
     """Bytes that one block keeps for its backward on one GPU, its input apart.
 
-    Whole: both norms' outputs and the sum after attention. Sharded: queries, keys and values (with norms on queries
-    and keys, also from before them), the output of attention, and SwiGLU's two inputs and its output.
+    Whole, or a GPU's tokens with sequence parallelism: both norms' outputs and the sum after attention. Sharded:
+    queries, keys and values (with norms on queries and keys, also from before them), the output of attention, and
+    SwiGLU's two inputs and its output.
     """
     query, key_value = model.num_attention_heads * model.head_dim, model.num_key_value_heads * model.head_dim
     before_norm = query + key_value if model.qk_norm else 0
     sharded = 2 * query + 2 * key_value + before_norm + 3 * model.intermediate_size
-    return BF16_BYTES * tokens * (3 * model.hidden_size + sharded // parallelism.tp)
+    return BF16_BYTES * tokens * (3 * model.hidden_size // parallelism.token_shards + sharded // parallelism.tp)
 
 
 def block_backward_bytes(model: Model, parallelism: Parallelism, tokens: int) -> int:
     """Bytes of gradients that the backward of one block holds at once on one GPU.
 
     Whole: those of the block's output and of the norm's output. Sharded: those of SwiGLU's inputs and output. With
-    context parallelism, also the gathered keys and values (their gradients come when those of SwiGLU are gone).
+    context parallelism, also the gathered keys and values (their gradients come when those of SwiGLU are gone). With
+    sequence parallelism whole are the gathered input of a product and its gradient, and this GPU's tokens of the
+    gradient of the block's output come on top.
     """
     gathered = 2 * model.num_key_value_heads * model.head_dim * parallelism.cp if parallelism.cp > 1 else 0
     sharded = 3 * model.intermediate_size + gathered
-    return BF16_BYTES * tokens * (2 * model.hidden_size + sharded // parallelism.tp)
+    shards = parallelism.token_shards
+    own = model.hidden_size // shards if shards > 1 else 0
+    return BF16_BYTES * tokens * (2 * model.hidden_size + own + sharded // parallelism.tp)
 
 
 def block_split_bytes(model: Model, parallelism: Parallelism, tokens: int) -> int:

@@ -103,6 +103,7 @@ def _unusual(workload: Workload) -> list[str]:
         "noupdate": not workload.iteration.include_update,
         f"recompute-{workload.recomputation}": workload.recomputation is not Recomputation.STAGE,
         f"shard-{workload.parallelism.sharding}": workload.parallelism.sharding is not Sharding.NONE,
+        "seqpar": workload.parallelism.token_shards > 1,
         f"layers{'-'.join(map(str, split or ()))}": split is not None and split != _usual_split(workload),
     }
     return [text for text, is_shown in shown.items() if is_shown]

@@ -174,7 +174,7 @@ def _settings(override: Override, config_dir: Path, record: type[Workload]) -> l
     settings = [Setting(str(one.input_line), one.key_or_group, one.value()) for one in singles]
     for setting in settings:
         if setting.value == MISSING:
-            raise ConfigError(f"{setting.text}: '{MISSING}' stands for a value that is missing; give it one.")
+            raise ConfigError(f"{setting.text}: '{MISSING}' means that a value is missing; replace it with a value.")
     for setting in settings:
         if setting.key in groups(record):
             _check_option(setting, config_dir)

@@ -108,11 +108,15 @@ def _resolved(name: str, composition: ComposedWorkload) -> Resolved:
 def with_split(workload: Workload) -> Workload:
     """The workload with `layers_per_stage` set: as given, as usual for its model, or balanced.
 
+    Sequence parallelism means nothing on one GPU, and is turned off where `tp` is 1, so that equal workloads are equal.
+
     Raises:
         RefusedWorkloadError: no split fits, or the one given does not.
     """
     split = layers_per_stage(workload)
-    return replace(workload, parallelism=replace(workload.parallelism, layers_per_stage=split))
+    own = workload.parallelism
+    shares_tokens = own.sequence_parallel and own.tp > 1
+    return replace(workload, parallelism=replace(own, layers_per_stage=split, sequence_parallel=shares_tokens))
 
 
 def with_settable_clocks(workload: Workload) -> Workload:

@@ -4,20 +4,12 @@ import argparse
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from kareus.artifacts.configuration import to_yaml
-from kareus.artifacts.files import write_text
 from kareus.artifacts.outputs import add_force, check_folder, check_outputs, table
-from kareus.artifacts.provenance import Provenance
-from kareus.artifacts.records import content_hash
-from kareus.artifacts.seals import sealed_text
-from kareus.artifacts.tables import write_table
 from kareus.errors import RefusedWorkloadError
 from kareus.workload.arguments import add_overrides
 from kareus.workload.overlap import nothing_to_overlap
 from kareus.workload.resolve import Resolved, check_any_accepted, resolve
-from kareus.workload.tables import MEMORY_PARTS, WORKLOADS
 
 logger = logging.getLogger(__name__)
 
@@ -37,6 +29,8 @@ def run(arguments: argparse.Namespace) -> None:
     """
     if arguments.output is not None:
         check_folder(arguments.output, force=arguments.force)
+        from kareus.workload.writing import WORKLOADS, write_resolved  # noqa: PLC0415 - polars is slow to import
+
         check_outputs(arguments, [(arguments.output / "workloads.parquet", table(WORKLOADS))])
     resolved = resolve(arguments.overrides, arguments.config_dir)
     if len(resolved) > 1 or resolved[0].refusal is None:  # else the error says it all
@@ -47,23 +41,6 @@ def run(arguments: argparse.Namespace) -> None:
     if len(resolved) > 1 and all(one.refusal is not None for one in resolved):
         raise RefusedWorkloadError(f"all {len(resolved)} combinations are refused; the reasons are in the list.")
     check_any_accepted(resolved)
-
-
-def write_resolved(resolved: Sequence[Resolved], results: Path) -> None:
-    """Write the table of all combinations, and the configuration of each that can run."""
-    for one in resolved:
-        if one.workload is not None:
-            _write(results / one.name / "config" / "workload.yaml", sealed_text(to_yaml(one.workload)))
-    provenance = Provenance(config_hash=content_hash([one.workload for one in resolved]))
-    table = WORKLOADS.frame([_row(one) for one in resolved])
-    write_table(results / "workloads.parquet", table, WORKLOADS, provenance)
-
-
-def _write(path: Path, text: str) -> None:
-    """Names tell workloads apart, so other content means that the configuration's files were edited."""
-    if path.is_file() and path.read_bytes() != text.encode():  # as bytes: a damaged file need not be text
-        logger.info("%s: the configuration was edited since it was written; written anew.", path)
-    write_text(path, text)
 
 
 def _lines(resolved: Sequence[Resolved]) -> list[str]:
@@ -79,18 +56,3 @@ def _lines(resolved: Sequence[Resolved]) -> list[str]:
         lines.append(f"{one.name:<{width}}  {one.gpus:>4}  {text}")
     reasons = ((one.name, nothing_to_overlap(one.workload)) for one in resolved if one.workload)
     return lines + [f"{name}: {reason}" for name, reason in reasons if reason]
-
-
-def _row(one: Resolved) -> dict[str, Any]:
-    workload, memory = one.workload, one.memory
-    return {
-        "workload": one.name,
-        "accepted": workload is not None,
-        "refusal": one.refusal,
-        "overrides": list(one.overrides),
-        "gpus": one.gpus,
-        "layers_per_stage": list(workload.parallelism.split) if workload else None,
-        "memory_stage": memory.stage if memory else None,
-        **{column.name: getattr(memory, column.name) if memory else None for column in MEMORY_PARTS},
-        "memory_gib": workload.gpu.memory_gib if workload else None,
-    }

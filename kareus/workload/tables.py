@@ -10,6 +10,7 @@ MEMORY_PARTS = (
     Column("optimizer_gib", pl.Float64, "fp32 master weights and Adam moments", nullable=True),
     Column("in_flight_gib", pl.Float64, "activations that wait for their backward", nullable=True),
     Column("transfers_gib", pl.Float64, "buffers of point-to-point communication", nullable=True),
+    Column("communicators_gib", pl.Float64, "buffers of NCCL's communicators, all that a plan may use", nullable=True),
     Column("blocks_gib", pl.Float64, "working set of a backward through the blocks", nullable=True),
     Column("head_gib", pl.Float64, "working set of the LM head, released before that of the blocks", nullable=True),
     Column("reserve_gib", pl.Float64, "calibrated reserve", nullable=True),
@@ -19,7 +20,7 @@ MEMORY_PARTS = (
 
 WORKLOADS = TableSchema(
     name="workloads",
-    version=1,
+    version=2,
     meaning="Combinations of a sweep: accepted workloads and refused ones.",
     columns=(
         Column("workload", pl.String, "readable name; its folder under `results/`"),

@@ -3,12 +3,22 @@
 import json
 import sys
 
+import kareus
 import library
+
+SMALL = [
+    "model=qwen3-1.7b",
+    *("model.num_layers=4", "parallelism.layers_per_stage=[2,2]", "num_microbatches=4"),
+    *("gpu.search_frequencies.stride_mhz=510", "pipeline.deadlines=2", "search=random"),
+]
+"""A workload that is planned in a second."""
 
 
 def test_one_object_has_every_figure(monkeypatch, capsys):
     monkeypatch.setattr(library, "SHAPES", 3)
     monkeypatch.setattr(library, "STARTS", 2)
+    small = kareus.resolve(SMALL, library.CONFIG)
+    monkeypatch.setattr(library.kareus, "resolve", lambda overrides, config: small, raising=False)
     monkeypatch.setattr(sys, "argv", ["library.py", "--json", "--skip-campaigns"])
     library.main()
     measured = json.loads(capsys.readouterr().out)

@@ -71,12 +71,19 @@ def test_the_paper_names_its_parts_and_shares_members() -> None:
 def test_the_papers_own_search_has_folders_of_its_own() -> None:
     searched = resolve_campaign("search", [], CONFIG).workloads
     assert list(searched) == [
-        f"{model}_{degrees}_mbs8_seq4096_a100_search-paper"
+        f"{model}_{degrees}_mbs8_seq4096_a100_noupdate_search-paper"
         for model in ("llama3.2-3b", "qwen3-1.7b")
         for degrees in ("pp2-tp8", "pp2-cp2-tp4")
     ]
     assert {w.search.strategy for w in searched.values()} == {Strategy.PAPER}
     assert not set(searched) & set(resolve_campaign("testbed", [], CONFIG).workloads)
+
+
+def test_the_papers_iterations_end_with_the_last_backward() -> None:
+    for name, includes in (("paper", False), ("quickstart", True)):
+        campaign = resolve_campaign(name, [], CONFIG)
+        assert {member.workload.iteration.include_update for member in campaign.members} == {includes}
+        assert all(("noupdate" in folder) is not includes for folder in campaign.folders)
 
 
 def test_the_profiler_is_swept_as_in_the_paper() -> None:

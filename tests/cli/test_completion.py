@@ -35,7 +35,7 @@ def completions(line: str, tmp_path: Path) -> list[str]:
     [
         ("kareus sel", ["select"]),
         ("kareus stage report", ["report", "report-fleets", "report-campaign"]),
-        ("kareus plan gpu=h", ["gpu=h100-sxm5-80gb", "gpu=h200"]),
+        ("kareus plan gpu=h", ["gpu=h100-96gb-hbm2e", "gpu=h100-sxm5-80gb", "gpu=h200"]),
         ("kareus resolve mod", ["model="]),
         ("kareus select dead", ["deadline="]),
         ("kareus export x --form", ["--format"]),

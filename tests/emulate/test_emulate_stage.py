@@ -109,7 +109,7 @@ def test_nothing_else_changes_when_the_reduction_is_exposed(results):
         (["emulation.pipelines=0"], "pipelines=0"),
         (["num_microbatches=16"], "num_microbatches=16: a fleet says that itself; set emulation.num_microbatches"),
         (["parallelism.dp=2"], "parallelism.dp=2: a fleet says that itself; set emulation.pipelines"),
-        (["sequence_length=2048"], "microbatch.parquet: no such file"),
+        (["sequence_length=2048"], "has no microbatch frontiers, which fleets are planned from; run snakemake"),
     ],
 )
 def test_what_cannot_be_emulated_is_refused_in_one_line(results, capsys, overrides, message):
@@ -136,8 +136,8 @@ def test_a_pipeline_that_does_not_fit_is_refused():
     [
         (("pipeline=interleaved", "emulation.num_microbatches=3"), "num_microbatches=3: must be a multiple of"),
         (("pipeline=zb-h1", "emulation.num_microbatches=1"), "num_microbatches=1: must be at least"),
-        (("pipeline=gpipe", "microbatch_size=16", "emulation.num_microbatches=2"), "needs 42.1 GiB"),
-        (("pipeline=gpipe", "microbatch_size=16", "emulation.num_microbatches=40"), "needs 56.4 GiB"),
+        (("pipeline=gpipe", "microbatch_size=16", "emulation.num_microbatches=2"), "needs 42.0 GiB"),
+        (("pipeline=gpipe", "microbatch_size=16", "emulation.num_microbatches=40"), "needs 56.3 GiB"),
     ],
 )
 def test_the_microbatches_of_a_fleet_decide_if_it_can_run(overrides, message):
@@ -147,7 +147,7 @@ def test_the_microbatches_of_a_fleet_decide_if_it_can_run(overrides, message):
 
 
 def test_the_microbatches_of_the_workload_refuse_no_fleet():
-    """Eight in flight need 44.4 GiB, two 42.1 GiB."""
+    """Eight in flight need 44.3 GiB, two 42.0 GiB."""
     one = fleet("pipeline=gpipe", "microbatch_size=16", "emulation.num_microbatches=2", "gpu.memory_gib=43")
     assert (one.refusal, one.pipeline.num_microbatches, one.workload.num_microbatches) == (None, 2, 8)
 

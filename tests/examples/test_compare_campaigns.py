@@ -60,7 +60,7 @@ def test_what_has_no_counterpart_is_named_and_simulated_is_said(campaigns):
     before, after = campaigns
     assert f"gone: only in {before}, not compared" in said
     assert f"new: only in {after}, not compared" in said
-    assert "a: simulated testbed, A100; then simulated testbed, A100" in said
+    assert "a: simulated testbed, A100, both times" in said
 
 
 def test_without_two_folders_it_says_how_it_is_called():

@@ -20,6 +20,7 @@ def test_every_workload_of_a_folder_is_plotted(tmp_path: Path) -> None:
     folder = write_results(tmp_path / "results", {"one": plans, "two": plans})
     done = plot(folder, tmp_path / "frontier.png")
     assert done.returncode == 0, done.stderr
+    assert done.stdout == f"written: {tmp_path / 'frontier.png'}\n"
     assert (tmp_path / "frontier.png").read_bytes().startswith(b"\x89PNG")
 
 

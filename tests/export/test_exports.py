@@ -128,7 +128,9 @@ def test_weight_gradients_run_sequentially_in_any_plan(plan):
 
 
 def test_ranks_count_tensor_fastest_and_pipeline_slowest(plan):
-    parallelism = Parallelism(dp=2, pp=2, tp=2, cp=1, layers_per_stage=(2, 2), sharding=Sharding.NONE)
+    parallelism = Parallelism(
+        dp=2, pp=2, tp=2, cp=1, layers_per_stage=(2, 2), sharding=Sharding.NONE, sequence_parallel=False
+    )
     ranks = rank_schedules(plan, parallelism)["ranks"]
     assert [r["rank"] for r in ranks] == list(range(8))
     assert [(r["pp_rank"], r["dp_rank"], r["tp_rank"]) for r in ranks[:5]] == [
@@ -141,7 +143,9 @@ def test_ranks_count_tensor_fastest_and_pipeline_slowest(plan):
 
 
 def test_steps_name_the_function_its_clock_and_what_it_overlaps(plan):
-    parallelism = Parallelism(dp=1, pp=2, tp=2, cp=1, layers_per_stage=(2, 2), sharding=Sharding.NONE)
+    parallelism = Parallelism(
+        dp=1, pp=2, tp=2, cp=1, layers_per_stage=(2, 2), sharding=Sharding.NONE, sequence_parallel=False
+    )
     document = json.loads(json.dumps(rank_schedules(plan, parallelism)))
     forward, backward, *_ = document["stages"][1]["steps"]
     assert (forward["function"], forward["frequency_mhz"], forward["execution"]) == ("forward_step", 1410, "overlap")

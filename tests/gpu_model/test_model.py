@@ -85,7 +85,9 @@ def test_splitting_a_gemm_helps_within_perfect_use_of_sms(tall, wide, inner, sm_
 
 
 def test_copies_around_attention_are_not_hidden():
-    attending = dataclasses.replace(gemm("attention", TOKENS, 2048, 3072), kind=OperatorKind.ATTENTION)
+    attending = dataclasses.replace(
+        gemm("attention", TOKENS, 2048, 3072), kind=OperatorKind.ATTENTION, shape=(8, 16, 8, 2048, 2048, 128)
+    )
     copying = dataclasses.replace(attending, copies=3, copied_bytes=10**9)
     gpu = a100()
     alone_s, copied_s = (float(laws.operator_time_s(gpu, o, 1410, gpu.sm_count)) for o in (attending, copying))

@@ -9,8 +9,8 @@ from pathlib import Path
 import torch
 
 from helpers.fake_device import FakeDevice
-from kareus.artifacts.files import die_with_parent
 from kareus.model.communicators.choice import Library
+from kareus.processes import die_with_parent
 from kareus.testbed.cuda.channel import Channel
 from kareus.testbed.cuda.executor import Executor
 from kareus.testbed.cuda.rank import Rank

@@ -62,12 +62,22 @@ TEXT = Path(__file__).parents[2] / "LICENSE"
 FAST = ("--learning-rate", 0.01)
 
 
-def tiny_workload(dp: int = 1, pp: int = 1, tp: int = 1, cp: int = 1, **changes: Any) -> Workload:
+def tiny_workload(
+    dp: int = 1, pp: int = 1, tp: int = 1, cp: int = 1, *, sequence_parallel: bool = False, **changes: Any
+) -> Workload:
     model = changes.get("model", small_model(name="tiny", vocab_size=264))
     split = (model.num_layers // pp,) * pp
     values = {
         "model": model,
-        "parallelism": Parallelism(dp=dp, pp=pp, tp=tp, cp=cp, layers_per_stage=split, sharding=Sharding.NONE),
+        "parallelism": Parallelism(
+            dp=dp,
+            pp=pp,
+            tp=tp,
+            cp=cp,
+            layers_per_stage=split,
+            sharding=Sharding.NONE,
+            sequence_parallel=sequence_parallel,
+        ),
         "gpu": a100(),
         "testbed": simulated(),
         "protocol": protocol(),

@@ -2,6 +2,7 @@
 
 import datetime
 import multiprocessing
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,8 @@ from kareus.schedule.records import Choice
 LLAMA = small_model(name="tiny-llama", vocab_size=40)
 QWEN = small_model(name="tiny-qwen", qk_norm=True, qkv_bias=True, num_key_value_heads=4)
 LAYERS, TOKENS = 2, 16
+EXPLORING = "KAREUS_TESTS_EXPLORE"
+"""Environment variable that is there if the profile of hypothesis is `exploring`."""
 PRELOADED = [
     "torch.distributed.pipelining.schedules",
     "hypothesis",
@@ -39,15 +42,28 @@ PRELOADED = [
 def drawn(examples: int) -> settings:
     """Settings of a property that ranks check together: all draw the same examples, and fail where any of them does.
 
-    No example has to end within a time: ranks are processes of their own, where no `conftest.py` says so.
+    No example has to end within a time: ranks are processes of their own, where no `conftest.py` says so. What their
+    environment inherits says whether `make acceptance` explores, with twice as many examples.
     """
     return settings(
-        max_examples=examples, derandomize=True, database=None, deadline=None, suppress_health_check=HealthCheck
+        max_examples=examples if EXPLORING in os.environ else -(-examples // 2),
+        derandomize=True,
+        database=None,
+        deadline=None,
+        suppress_health_check=HealthCheck,
     )
 
 
-def degrees(tp: int = 1, cp: int = 1, dp: int = 1) -> Parallelism:
-    return Parallelism(dp=dp, pp=1, tp=tp, cp=cp, layers_per_stage=(LAYERS,), sharding=Sharding.NONE)
+def degrees(tp: int = 1, cp: int = 1, dp: int = 1, *, sequence_parallel: bool = False) -> Parallelism:
+    return Parallelism(
+        dp=dp,
+        pp=1,
+        tp=tp,
+        cp=cp,
+        layers_per_stage=(LAYERS,),
+        sharding=Sharding.NONE,
+        sequence_parallel=sequence_parallel,
+    )
 
 
 def graph_of(model: Model, parallelism: Parallelism) -> BlockGraph:

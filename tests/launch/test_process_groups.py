@@ -11,7 +11,7 @@ from kareus.launch.process_groups import make_process_groups
 from kareus.model.communicators.choice import Library
 from kareus.model.config import Parallelism, Sharding
 
-SHAPE = Parallelism(dp=2, pp=2, tp=2, cp=3, layers_per_stage=(1, 1), sharding=Sharding.NONE)
+SHAPE = Parallelism(dp=2, pp=2, tp=2, cp=3, layers_per_stage=(1, 1), sharding=Sharding.NONE, sequence_parallel=False)
 
 
 def test_groups_of_an_axis_cut_the_world_in_equal_parts(monkeypatch: pytest.MonkeyPatch) -> None:

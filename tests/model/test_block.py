@@ -18,7 +18,7 @@ from kareus.model.shards import shard_of
 
 TOKENS = 12
 SMALL = small_model()
-ALONE = Parallelism(dp=1, pp=1, tp=1, cp=1, layers_per_stage=(2,), sharding=Sharding.NONE)
+ALONE = Parallelism(dp=1, pp=1, tp=1, cp=1, layers_per_stage=(2,), sharding=Sharding.NONE, sequence_parallel=False)
 
 
 @pytest.fixture(autouse=True)

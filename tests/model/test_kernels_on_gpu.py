@@ -29,14 +29,3 @@ def test_a_loopback_moves_what_the_cpu_does(elements: int, targets: int, adds: b
     move(source.cuda(), there, 12, adds)
     _copy_all([(source, target)], adds=adds)
     assert torch.equal(there.cpu(), target)
-
-
-@pytest.mark.parametrize(("reads", "writes"), [(100_000, 100_000), (100_000, 500), (500, 100_000)])
-def test_a_stream_writes_what_it_reads(reads: int, writes: int) -> None:
-    from kareus.testbed.cuda.kernels import stream  # noqa: PLC0415 - there is no Triton for CPUs
-
-    source, target = torch.randint(2, 9, (reads,)).int(), torch.full((writes,), -1).int().cuda()
-    stream(source.cuda(), target, 64)
-    common = min(reads, writes)
-    assert torch.equal(target[:common].cpu(), source[:common])
-    assert not target[common:].any()

@@ -21,8 +21,8 @@ from kareus.model.shards import shard_of
 from kareus.model.steps import steps_of
 
 MODEL = small_model(qk_norm=True)
-ALONE = Parallelism(dp=1, pp=1, tp=1, cp=1, layers_per_stage=(2,), sharding=Sharding.NONE)
-TWO_BY_TWO = Parallelism(dp=1, pp=1, tp=2, cp=2, layers_per_stage=(2,), sharding=Sharding.NONE)
+ALONE = Parallelism(dp=1, pp=1, tp=1, cp=1, layers_per_stage=(2,), sharding=Sharding.NONE, sequence_parallel=False)
+TWO_BY_TWO = Parallelism(dp=1, pp=1, tp=2, cp=2, layers_per_stage=(2,), sharding=Sharding.NONE, sequence_parallel=False)
 
 
 class Watched(LoopbackCommunicator):

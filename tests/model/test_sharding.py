@@ -31,7 +31,7 @@ MODEL = small_model(qk_norm=True, qkv_bias=True)
 
 
 def degrees(tp: int, cp: int) -> Parallelism:
-    return Parallelism(dp=1, pp=1, tp=tp, cp=cp, layers_per_stage=(2,), sharding=Sharding.NONE)
+    return Parallelism(dp=1, pp=1, tp=tp, cp=cp, layers_per_stage=(2,), sharding=Sharding.NONE, sequence_parallel=False)
 
 
 def whole(make: Callable[[Shard, Mesh], torch.nn.Module]) -> torch.nn.Module:

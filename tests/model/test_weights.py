@@ -66,7 +66,9 @@ class Whole(nn.Module):
 
     def __init__(self, model: Model, layers: int, *, first: bool = True, last: bool = True) -> None:
         super().__init__()
-        alone = Parallelism(dp=1, pp=1, tp=1, cp=1, layers_per_stage=(layers,), sharding=Sharding.NONE)
+        alone = Parallelism(
+            dp=1, pp=1, tp=1, cp=1, layers_per_stage=(layers,), sharding=Sharding.NONE, sequence_parallel=False
+        )
         shard = shard_of(model, alone, TOKENS)
         self.embedding = Embedding(shard, Mesh(), torch.float32) if first else None
         self.blocks = nn.ModuleList(Block(model, shard, Mesh(), torch.float32) for _ in range(layers))

@@ -70,7 +70,9 @@ class Extracted:
 
 
 def degrees(tp: int, cp: int) -> Parallelism:
-    return Parallelism(dp=1, pp=2, tp=tp, cp=cp, layers_per_stage=(14, 14), sharding=Sharding.NONE)
+    return Parallelism(
+        dp=1, pp=2, tp=tp, cp=cp, layers_per_stage=(14, 14), sharding=Sharding.NONE, sequence_parallel=False
+    )
 
 
 def graphs(model: Model, tp: int, cp: int, microbatch_size: int = 8) -> dict[Batch, BlockGraph]:

@@ -34,7 +34,9 @@ MODEL = small_model(hidden_size=64, intermediate_size=128, num_layers=4, vocab_s
 
 @cache
 def graphs() -> dict[Batch, BlockGraph]:
-    parallelism = Parallelism(dp=1, pp=1, tp=2, cp=2, layers_per_stage=(4,), sharding=Sharding.NONE)
+    parallelism = Parallelism(
+        dp=1, pp=1, tp=2, cp=2, layers_per_stage=(4,), sharding=Sharding.NONE, sequence_parallel=False
+    )
     return extract(MODEL, parallelism, 4, 32)
 
 
@@ -116,7 +118,9 @@ def test_stages_that_read_partitions_do_not_import_torch() -> None:
 
 def test_the_command_writes_both_tables_and_logs_partitions(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     config, segments, partitions = (tmp_path / name for name in ("slice.yaml", "s.parquet", "p.parquet"))
-    parallelism = Parallelism(dp=1, pp=1, tp=2, cp=1, layers_per_stage=(4,), sharding=Sharding.NONE)
+    parallelism = Parallelism(
+        dp=1, pp=1, tp=2, cp=1, layers_per_stage=(4,), sharding=Sharding.NONE, sequence_parallel=False
+    )
     workload = PartitionSlice(
         model=MODEL,
         parallelism=parallelism,

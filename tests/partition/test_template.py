@@ -39,7 +39,9 @@ def workloads(draw, least=2):
         qk_norm=qwen,
         qkv_bias=qwen,
     )
-    parallelism = Parallelism(dp=1, pp=1, tp=tp, cp=cp, layers_per_stage=(2,), sharding=Sharding.NONE)
+    parallelism = Parallelism(
+        dp=1, pp=1, tp=tp, cp=cp, layers_per_stage=(2,), sharding=Sharding.NONE, sequence_parallel=False
+    )
     return model, parallelism, 2 * draw(st.integers(least, 6)), 2 * cp * draw(size)
 
 

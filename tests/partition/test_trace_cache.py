@@ -20,7 +20,9 @@ import sys
 from helpers.builders import small_model
 from kareus.model.config import Parallelism, Sharding
 from kareus.partition.extract import extract
-parallelism = Parallelism(dp=1, pp=1, tp=2, cp=1, layers_per_stage=(2,), sharding=Sharding.NONE)
+parallelism = Parallelism(
+    dp=1, pp=1, tp=2, cp=1, layers_per_stage=(2,), sharding=Sharding.NONE, sequence_parallel=False
+)
 extract(small_model(num_key_value_heads=4), parallelism, 4, 16)
 print("torch" in sys.modules)
 """

@@ -22,7 +22,7 @@ from kareus.pipeline.tables import ITERATION
 from kareus.pipeline.transfers import transfers_s
 from kareus.plans.check import check_plan
 from kareus.plans.file import read_plan
-from kareus.plans.schema import plan_schema
+from kareus.plans.schema import follows, plan_schema
 from kareus.schedule.tables import SPACE
 from kareus.workload.resolve import resolve_accepted
 from kareus.workload.slices import cut, slice_text
@@ -34,6 +34,7 @@ ENERGIES_J = {"forward": 30.0, "backward": 80.0}
 FORWARD = ("forward-attention-allreduce", "forward-mlp-allreduce")
 BACKWARD = (*FORWARD, "backward-mlp-allreduce", "backward-attention-allreduce")
 PARTITIONS = {"forward": FORWARD, "backward": BACKWARD}
+NO_UPDATE = "iteration.include_update=false"
 
 
 def microbatch_rows():
@@ -92,7 +93,7 @@ def origin(workload, stage):
 
 def folder_of(tmp_path, *overrides):
     """The results folder of a small workload whose frontier has two plans."""
-    ((name, workload),) = resolve_accepted(["num_microbatches=2", *overrides], ROOT / "config").items()
+    ((name, workload),) = resolve_accepted(["num_microbatches=2", NO_UPDATE, *overrides], ROOT / "config").items()
     folder = tmp_path / name
     (folder / "config").mkdir(parents=True)
     (folder / "config/plan.yaml").write_text(slice_text(workload, "plan"))
@@ -161,6 +162,33 @@ def test_a_slower_plan_is_chosen_where_time_allows(planned):
 def test_the_published_schema_is_a_schema_and_accepts_the_plan(planned):
     jsonschema.Draft202012Validator.check_schema(plan_schema())
     jsonschema.validate(json.loads(planned[2].read_text()), plan_schema())
+
+
+def places(value):
+    """Every object or list of parsed JSON, with the keys of what it holds."""
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, item in list(items):
+        yield value, key
+        yield from places(item)
+
+
+def test_only_what_jsonschema_accepts_follows_the_schema(planned):
+    schema, plan = plan_schema(), json.loads(planned[2].read_text())
+    assert follows(schema, plan)
+    plan["stages"] = plan["stages"][:1]
+    plan["stages"][0]["instructions"] = plan["stages"][0]["instructions"][:2]
+    validator = jsonschema.Draft202012Validator(schema)
+    accepted = 0
+    for holder, key in list(places(plan)):
+        kept = holder[key]
+        for other in (None, True, 0, -2, 1.5, -0.5, "x", [], {}, [kept], {"note": kept}, "forward"):
+            holder[key] = other
+            assert not follows(schema, plan) or validator.is_valid(plan), (key, other)
+            accepted += follows(schema, plan)
+        holder[key] = kept
+    assert accepted > 0
+    assert not follows(schema, {**plan, "note": 1})
+    assert not follows(schema, {key: value for key, value in plan.items() if key != "method"})
 
 
 def test_a_good_plan_passes_its_check(planned):

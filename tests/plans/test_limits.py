@@ -63,10 +63,13 @@ def origin(workload, stage):
     return Provenance(config_hash=config_hash, testbed=TESTBED, seed=workload.seed, subject=subject_of(workload))
 
 
+OVERRIDES = ("num_microbatches=4", "pipeline.deadlines=5", "iteration.include_update=false")
+
+
 @pytest.fixture(scope="module")
 def coarse(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The results folder of a workload whose frontiers are coarse."""
-    ((name, workload),) = resolve_accepted(["num_microbatches=4", "pipeline.deadlines=5"], ROOT / "config").items()
+    ((name, workload),) = resolve_accepted(OVERRIDES, ROOT / "config").items()
     place = tmp_path_factory.mktemp("coarse") / name
     (place / "config").mkdir(parents=True)
     (place / "config/plan.yaml").write_text(slice_text(workload, "plan"))

@@ -16,7 +16,7 @@ from kareus.cli import main
 from kareus.errors import ArtifactError
 from kareus.gpu_model.model import run_program
 from kareus.graph.recomputation import Recomputation
-from kareus.graph.records import Batch
+from kareus.graph.records import UPDATING, Batch
 from kareus.partition.read import read_graphs
 from kareus.pipeline.config import PipelineConfig, PipelineSchedule
 from kareus.pipeline.solver.dag import iteration_dag, makespan
@@ -27,6 +27,7 @@ from kareus.plans.simulated_run import play_back
 from kareus.profile.programs import chunk_shapes, instruction_program
 from kareus.training.comparison import WARMUP_ITERATIONS, compare_runs
 from kareus.training.tables import ITERATIONS
+from kareus.update.config import IterationConfig
 from kareus.workload.config import Workload
 from kareus.workload.model_flops import mfu
 from kareus.workload.slices import cut
@@ -78,6 +79,9 @@ def test_without_noise_it_is_the_pipeline_of_whole_instructions(tmp_path: Path, 
     costs: list[tuple[float, float]] = []
     for stage in plan_in(folder).stages:
         for i in stage.instructions:
+            if i.direction in UPDATING:
+                costs.append((i.time_s, i.energy_j))
+                continue
             options: dict[str, Any] = {
                 "recomputation": Recomputation.STAGE,
                 "default_sm_count": 24,
@@ -91,8 +95,28 @@ def test_without_noise_it_is_the_pipeline_of_whole_instructions(tmp_path: Path, 
     waiting_s = 2 * time_s - sum(cost[0] for cost in costs)
     energy_j = 2 * (sum(cost[1] for cost in costs) + workload.gpu.blocking_power_w * waiting_s)
     for _, rows in played(folder, workload).group_by("iteration"):
-        assert rows["pipeline_time_s"].to_list() == pytest.approx([time_s] * 2)
-        assert (rows["pipeline_energy_j"] * rows["gpus"]).sum() == pytest.approx(energy_j)
+        assert rows["time_s"].to_list() == pytest.approx([time_s] * 2)
+        assert (rows["energy_j"] * rows["gpus"]).sum() == pytest.approx(energy_j)
+
+
+def test_the_parts_of_an_iteration_are_all_of_it(folder: Path) -> None:
+    """A stage whose gradients are summed before the last backward of another waits, then updates with all."""
+    plan, rows = plan_in(folder), played(folder, ideal(DIVIDED), 1)
+    last_s = [stage.instructions[-1].time_s for stage in plan.stages]
+    assert rows["update_time_s"].to_list() == pytest.approx(last_s)
+    for unit in ("time_s", "energy_j"):
+        parts = (rows[f"{part}_{unit}"] for part in ("pipeline", "reduction", "update"))
+        assert sum(parts, pl.Series([0.0, 0.0])).to_list() == pytest.approx(rows[unit].to_list())
+    assert rows["includes_update"].all()
+
+
+def test_without_the_update_an_iteration_is_its_pipeline(tmp_path: Path) -> None:
+    without = dataclasses.replace(DIVIDED, iteration=IterationConfig(include_update=False))
+    planned(tmp_path / "planned", without)
+    rows = played(tmp_path / "planned", without, 1)
+    assert rows["pipeline_time_s"].to_list() == rows["time_s"].to_list()
+    assert rows["pipeline_energy_j"].to_list() == rows["energy_j"].to_list()
+    assert not rows["includes_update"].any()
 
 
 def test_choices_of_a_plan_matter(folder: Path) -> None:
@@ -126,13 +150,13 @@ def test_chips_are_as_warm_as_a_long_training_leaves_them(folder: Path) -> None:
         rows = played(folder, dataclasses.replace(DIVIDED, testbed=testbed))
         return rows.filter(pl.col("stage") == 0)["energy_j"].to_list()
 
-    assert energies_j(25.0) == pytest.approx([energies_j(25.0)[0]] * 5)
+    assert energies_j(25.0) == pytest.approx([energies_j(25.0)[0]] * 5, rel=1e-5)
     assert energies_j(45.0)[0] > energies_j(25.0)[0]
 
 
 def test_clocks_change_where_the_plan_says(folder: Path) -> None:
     first_stage = played(folder, DIVIDED, 1).row(0, named=True)["clocks"]
-    directions = ("forward", "backward", "forward", "backward")  # F0 F1 B0 F2 B1 B2
+    directions = ("forward", "backward", "forward", "backward", "update")  # F0 F1 B0 F2 B1 B2 U
     assert [c["frequency_mhz"] for c in first_stage] == [CLOCKS_MHZ[d] for d in directions]
     starts_s = [c["start_s"] for c in first_stage]
     assert starts_s == sorted(starts_s)
@@ -200,15 +224,17 @@ def test_runs_are_compared_with_predictions_after_warmup(folder: Path) -> None:
     predicted = iteration.filter(pl.col("method") == "kareus").row(0, named=True)
     cold = pl.col("iteration") < WARMUP_ITERATIONS
     rows = played(folder, DIVIDED, WARMUP_ITERATIONS + 2).with_columns(
-        pipeline_time_s=pl.when(cold).then(99.0).otherwise(predicted["time_s"] * 1.1),
-        pipeline_energy_j=pl.lit(predicted["energy_j"] / 4 * 0.9),
+        time_s=pl.when(cold).then(99.0).otherwise(predicted["time_s"] * 1.1),
+        energy_j=pl.lit(predicted["energy_j"] / 4 * 0.9),
     )
     (row,) = compare_runs(rows, iteration)
     assert (row.method, row.iterations) == ("kareus", 2)
     assert row.time_percent == pytest.approx(10)
     assert row.energy_percent == pytest.approx(-10)
-    (unmeasured,) = compare_runs(rows.with_columns(pipeline_energy_j=pl.lit(None, pl.Float64)), iteration)
+    (unmeasured,) = compare_runs(rows.with_columns(energy_j=pl.lit(None, pl.Float64)), iteration)
     assert unmeasured.energy_j is None
+    to_backward = rows.with_columns(includes_update=pl.lit(value=False), pipeline_time_s=2 * predicted["time_s"])
+    assert compare_runs(to_backward, iteration)[0].time_percent == pytest.approx(100)
     with pytest.raises(ArtifactError, match="'kareus' ran and was not planned"):
         compare_runs(rows, iteration.filter(pl.col("method") != "kareus"))
 

@@ -15,6 +15,7 @@ from kareus.graph.instruction import InstructionKey
 from kareus.graph.records import Direction
 from kareus.pipeline.config import PipelineConfig, PipelineSchedule
 from kareus.pipeline.instructions import Instruction, instructions_in, pipeline_instructions
+from kareus.pipeline.solver.dag import build_dag, earliest_starts
 from kareus.runtime.actions import Actions, actions_in, actions_of, place_in_line
 from kareus.workload.pipelining import most_in_flight, most_received_ahead
 
@@ -92,6 +93,29 @@ def test_instructions_run_in_order_without_deadlock_of_messages(
     computed = {stage: [t for t in own if "_" not in t] for stage, own in texts(actions).items()}
     assert computed == instruction_texts(instructions, len(actions))
     happen_together(actions)
+
+
+@given(pipelines())
+def test_a_receive_waits_for_nothing_planned_to_run_when_it_is_sent(
+    pipeline: tuple[tuple[Instruction, ...], list[float]],
+) -> None:
+    """NCCL's receive waits for what its rank had begun before: all of it has ended when the message is sent."""
+    instructions, times_s = pipeline
+    stages = 1 + max(i.key.stage for i in instructions)
+    starts_s = earliest_starts(build_dag(instructions, [0.0] * stages), times_s)
+    ends_s = {}
+    for i, start_s, time_s in zip(instructions, starts_s, times_s, strict=True):
+        place = place_in_line(i.key.stage, i.key.chunk, stages)
+        ends_s[place, LETTERS[i.key.direction], i.key.microbatch] = start_s + time_s
+    for own in actions_in(instructions, times_s).values():
+        begun_s = 0.0  # when the last instruction that was begun ends
+        for place, kind, microbatch, _ in own:
+            if kind in ("RECV_F", "RECV_B"):
+                before, letters = (place - 1, "F") if kind == "RECV_F" else (place + 1, "BI")
+                (sent_s,) = (ends_s[key] for letter in letters if (key := (before, letter, microbatch)) in ends_s)
+                assert begun_s <= sent_s
+            else:
+                begun_s = max(begun_s, ends_s.get((place, str(kind), microbatch), 0.0))
 
 
 @pytest.mark.parametrize("stages", [2, 3, 4, 5])

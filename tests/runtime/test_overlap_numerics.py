@@ -28,14 +28,15 @@ from hypothesis import strategies as st
 from kareus.errors import EngineError
 from kareus.graph.recomputation import Recomputation
 from kareus.graph.records import BlockGraph
-from kareus.launch.process_groups import sum_over_ranks
-from kareus.model.communication import Communicator, Mesh
+from kareus.launch.process_groups import ProcessGroups, sum_over_ranks
+from kareus.model.communication import Mesh
 from kareus.model.config import Model
 from kareus.model.shards import shard_of
 from kareus.profile.programs import Execution, StageShape
 from kareus.runtime.schedules import MicrobatchSchedule, Schedule
 from kareus.runtime.stage_model import SEQUENTIAL, StageModel
-from kareus.training.gradients import sum_weight_gradients
+from kareus.training.gradient_reduction import GradientReduction
+from kareus.training.optimizer_sharding import OptimizerSharding
 
 TOLERANCE = 1e-5
 WHOLE = StageShape(layers=LAYERS, first=True, last=True)
@@ -111,26 +112,28 @@ def check_stage(stage: StageModel, case: Case, examples: int, expected: dict[int
 
 def check_replicas(rank: int, case: Case, examples: int) -> None:
     """Two replicas with batches of different sizes together compute what one does with both, whatever their plans."""
-    replicas = gloo_groups(rank, degrees(dp=2)).data
-    assert replicas is not None
+    replicas = gloo_groups(rank, degrees(dp=2))
     for recomputation in Recomputation:
         check_replica(rank, replicas, make(case, Mesh(), WHOLE, recomputation=recomputation), case.graph, examples)
 
 
-def check_replica(rank: int, replicas: Communicator, stage: StageModel, graph: BlockGraph, examples: int) -> None:
+def check_replica(rank: int, replicas: ProcessGroups, stage: StageModel, graph: BlockGraph, examples: int) -> None:
     ids = torch.randint(40, (5, TOKENS), generator=torch.Generator().manual_seed(1))
     whole = stage(ids, ids)
     whole.backward()
     expected = {"loss": whole.detach(), **gradients_of(stage)}
     own = ids[:3] if rank == 0 else ids[3:]
     one = schedules(graph, recomputation=stage.recomputation)
+    reduction = GradientReduction(stage, OptimizerSharding(stage, None), replicas)
 
     @drawn(examples)
     @given(planned=st.tuples(one, one))
     def check(planned: tuple[MicrobatchSchedule, ...]) -> None:
         loss = own.numel() / ids.numel() * stage(own, own, planned[rank])
+        stage.gradients_ready = reduction.ready
         loss.backward()
-        sum_weight_gradients(stage, Mesh(), replicas)
+        stage.gradients_ready = None
+        reduction.finish()
         found = {"loss": torch.tensor(sum_over_ranks(float(loss))[0]), **gradients_of(stage)}
         assert departure(found, expected) <= TOLERANCE
 
@@ -139,15 +142,16 @@ def check_replica(rank: int, replicas: Communicator, stage: StageModel, graph: B
 
 def check_divided_sums(rank: int, case: Case) -> None:
     """After the sums over ranks, weights that ranks share have one gradient."""
-    mesh = gloo_groups(rank, degrees(case.tp, case.cp)).mesh
-    stage = make(case, mesh, WHOLE, recomputation=Recomputation.NONE)
+    groups = gloo_groups(rank, degrees(case.tp, case.cp))
+    stage = make(case, groups.mesh, WHOLE, recomputation=Recomputation.NONE)
     for name, parameter in stage.named_parameters():
         if "norm" in name:
             dist.broadcast(parameter.data, 0)
     ran(stage, 2, SEQUENTIAL)
     ids = torch.zeros(2, stage.cosine.shape[0], dtype=torch.long)
+    reduction = GradientReduction(stage, OptimizerSharding(stage, None), groups)
     stage(ids, ids).backward()
-    sum_weight_gradients(stage, mesh, None)
+    reduction.finish()
     summed = gradients_of(stage)
     shared = {n: t for n, t in summed.items() if case.cp > 1 or "norm" in n}
     first = {name: t.clone() for name, t in shared.items()}

@@ -31,7 +31,8 @@ from kareus.partition.detect import detect_partitions
 from kareus.pipeline.config import PipelineConfig, PipelineSchedule
 from kareus.profile.programs import Execution, chunk_shapes, stage_shapes
 from kareus.runtime.actions import actions_of
-from kareus.runtime.chunk_stage import ChunkStage, Shapes, StagePlace
+from kareus.runtime.boundary import boundary_shapes
+from kareus.runtime.chunk_stage import ChunkStage, StagePlace
 from kareus.runtime.follower import PlanFollower, PlannedStep, planned_steps
 from kareus.runtime.pipeline import Pipeline
 from kareus.runtime.schedules import MicrobatchSchedule, Schedule
@@ -40,7 +41,9 @@ from kareus.runtime.stage_model import StageModel
 from kareus.schedule.records import Choice
 from kareus.training.data.batches import Batches, DataShare, Microbatch
 from kareus.training.data.samples import SyntheticSamples
-from kareus.training.gradients import sum_tied_gradient, sum_weight_gradients
+from kareus.training.gradient_reduction import GradientReduction
+from kareus.training.optimizer_sharding import OptimizerSharding
+from kareus.update.directions import update_directions
 from kareus.workload.config import Workload
 
 TOLERANCE = 1e-5
@@ -147,19 +150,23 @@ def check_case(rank: int, of: Case) -> None:
     draw_weights(stage, workload.model, 0, 0, groups.mesh.tp)
     scheduled: dict[tuple[int, int], MicrobatchSchedule] = {}
     follower = Watching(planned_steps(workload, None, place.stage), DryClocks(), lambda: None)
+    sharding = OptimizerSharding(stage, groups.optimizer_shards)
+    reduction = GradientReduction(stage, sharding, groups)
     pipeline = Pipeline(
         models,
-        StagePlace(stage=place.stage, stages=parallelism.pp, group=groups.pipeline, device=torch.device("cpu")),
-        Shapes(
-            num_microbatches=workload.num_microbatches,
-            microbatch_size=workload.microbatch_size,
-            tokens=workload.sequence_length // parallelism.cp,
-            hidden_size=workload.model.hidden_size,
-            dtype=torch.float32,
+        StagePlace(
+            stage=place.stage,
+            stages=parallelism.pp,
+            group=groups.pipeline,
+            backward_group=groups.pipeline_backward,
+            device=torch.device("cpu"),
+            tensor=groups.mesh.tp,
         ),
+        boundary_shapes(workload, torch.float32),
         actions_of(workload, None),
         scheduled,
         follower,
+        reduction.ready,
     )
     follower.stages = pipeline._runtime._stages
     mean_loss, gradients = reference(of)
@@ -177,9 +184,13 @@ def check_case(rank: int, of: Case) -> None:
         scheduled.clear()
         scheduled.update(planned[place.stage])
         loss = pipeline.run(own, 1 / (workload.num_microbatches * parallelism.dp * parallelism.cp))
-        sum_weight_gradients(stage, groups.mesh, groups.data)
+        assert sorted(reduction.in_flight) == sorted(sharding.buckets), "all were begun as backwards completed them"
+        reduction.finish()
         if groups.tied_embeddings is not None:
-            sum_tied_gradient(stage.tied_gradient, groups)
+            reduction.exchange()
+        for direction in update_directions(workload, place.stage):
+            pipeline.begin_update(direction)
+        pipeline.end_iteration()
         (summed,) = sum_over_ranks(0.0 if loss is None or place.tp else float(loss))
         assert departure({"loss": torch.tensor(summed), **gradients_of(stage)}, expected) <= TOLERANCE
         assert activations(workload) == 0, "memory that messages were received in is given back"
@@ -202,10 +213,9 @@ class Watching(PlanFollower):
 
 def activations(workload: Workload) -> int:
     """How many tensors there are that have the size of what passes between stages."""
-    tokens = workload.sequence_length // workload.parallelism.cp
-    size = (workload.microbatch_size, tokens, workload.model.hidden_size)
+    shapes = boundary_shapes(workload, torch.float32)
     tensors = [t for t in gc.get_objects() if type(t) is torch.Tensor]
-    return sum(t.device.type == "cpu" and t.shape == size for t in tensors)
+    return sum(t.device.type == "cpu" and t.shape in (shapes.hidden, shapes.message) for t in tensors)
 
 
 def _in_whole(name: str, workload: Workload) -> str:
@@ -253,6 +263,29 @@ def test_two_ranks_compute_loss_and_gradients_of_one(tmp_path: Path) -> None:
         case(cp=2, recomputation=Recomputation.SELECTIVE),
     ]
     spawn(2, check_cases, tmp_path, cases)
+
+
+def test_two_ranks_that_share_tokens_compute_what_one_does(tmp_path: Path) -> None:
+    cases = [
+        case(tp=2, sequence_parallel=True, microbatch_size=3),
+        case(tp=2, sequence_parallel=True, model=TIED, recomputation=Recomputation.NONE),
+    ]
+    spawn(2, check_cases, tmp_path, cases)
+
+
+@pytest.mark.slow
+def test_four_ranks_that_share_tokens_compute_what_one_does(tmp_path: Path) -> None:
+    cases = [
+        case(tp=2, pp=2, sequence_parallel=True, microbatch_size=3),
+        case(tp=2, pp=2, sequence_parallel=True, model=TIED, recomputation=Recomputation.NONE),
+        case(tp=2, cp=2, sequence_parallel=True),
+        case(tp=2, cp=2, sequence_parallel=True, model=TIED, recomputation=Recomputation.NONE),
+        case(tp=2, dp=2, sequence_parallel=True, microbatch_size=3),
+        case(tp=2, pp=2, sequence_parallel=True, pipeline=ZERO_BUBBLE, model=TIED, microbatch_size=3),
+        case(tp=2, pp=2, sequence_parallel=True, pipeline=ZERO_BUBBLE, recomputation=Recomputation.NONE),
+        case(tp=2, pp=2, sequence_parallel=True, model=FOUR_LAYERS, **INTERLEAVED),
+    ]
+    spawn(4, check_cases, tmp_path, cases)
 
 
 @pytest.mark.slow

@@ -5,7 +5,8 @@ from hypothesis import strategies as st
 
 from kareus.graph.interleave import partition_of
 from kareus.graph.records import Batch, Direction, Partition
-from kareus.schedule.space import bound_time_s, launch_operators, search_space, sm_allocations
+from kareus.schedule.config import sm_allocations
+from kareus.schedule.space import bound_time_s, launch_operators, search_space
 
 
 def partition(operators, collective):

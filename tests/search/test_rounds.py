@@ -1,3 +1,5 @@
+from functools import cache
+
 import numpy as np
 import pytest
 from helpers.builders import a100, graphs, protocol, search, simulated, space
@@ -27,6 +29,7 @@ def problem(strategy="paper", seed=0, **changes):
     return SearchProblem(PARTITION, FEATURES, textbook(a100()), config, np.random.default_rng(seed))
 
 
+@cache
 def truth(candidate):
     schedule = CANDIDATES[candidate]
     behaviour = run_program(

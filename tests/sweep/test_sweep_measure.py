@@ -120,7 +120,7 @@ def test_a_sweep_that_cannot_run_is_refused():
 def test_a_table_holds_one_sweep(tmp_path, capsys):
     files = ["--partitions", "p.parquet", "--store", str(tmp_path), "--trials", str(tmp_path / "trials.parquet")]
     assert main(["stage", "sweep", "sweep=window,cooldown", "--config-dir", str(CONFIG), *files]) == 2
-    assert "2 sweeps (window, cooldown): a table holds one" in capsys.readouterr().err
+    assert "2 sweeps (window, cooldown): a table holds one sweep" in capsys.readouterr().err
     assert not (tmp_path / "trials.parquet").exists()
 
 

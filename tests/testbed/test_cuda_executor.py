@@ -1,5 +1,7 @@
 """Programs on one device: every operator of a real graph runs, in the program's order."""
 
+import dataclasses
+from dataclasses import fields
 from functools import cache
 
 import pytest
@@ -10,13 +12,15 @@ from kareus.errors import KareusError
 from kareus.graph.program import Program, Step
 from kareus.graph.recomputation import Recomputation
 from kareus.graph.records import UPDATING, Batch, Direction, Operator, OperatorKind
+from kareus.model import attention, fused
 from kareus.model.communicators.choice import Library
 from kareus.model.config import Parallelism, Sharding
 from kareus.partition.extract import extract
 from kareus.profile.programs import Execution, StageShape, component_programs, instruction_program
-from kareus.testbed.cuda import executor, operators
+from kareus.testbed.cuda import executor
 from kareus.testbed.cuda.collectives import Collectives, _line
 from kareus.testbed.cuda.executor import Executor
+from kareus.testbed.cuda.memory_bound import call_of
 from kareus.testbed.cuda.operators import prepare
 from kareus.testbed.cuda.scratch import Scratch
 
@@ -25,7 +29,9 @@ CPU = torch.device("cpu")
 
 @cache
 def small_graphs(tp, cp):
-    degrees = Parallelism(dp=1, pp=1, tp=tp, cp=cp, layers_per_stage=(2,), sharding=Sharding.NONE)
+    degrees = Parallelism(
+        dp=1, pp=1, tp=tp, cp=cp, layers_per_stage=(2,), sharding=Sharding.NONE, sequence_parallel=False
+    )
     return extract(small_model(qk_norm=True), degrees, 2, 16)
 
 
@@ -111,26 +117,46 @@ def test_a_matrix_product_moves_what_its_record_counts(name):
     torch.testing.assert_close(result.float(), expected, rtol=2e-2, atol=2e-2)
 
 
-def test_memory_bound_operators_write_their_bytes_only():
-    scratch = Scratch(CPU)
-    (result,) = scratch.results((256,))
-    operator = Operator(
-        name="norm", kind=OperatorKind.MEMORY, shape=(64,), flops=0, bytes_read=256, bytes_written=128, kernels=2
-    )
-    prepare(operator, scratch)()
-    (source,) = scratch.operands((32,))
-    assert torch.equal(result[:32], source)  # 64 bytes in each of two kernels
-    assert not result[32:].any()
+def graph_operators(tp, cp):
+    for graph in small_graphs(tp, cp).values():
+        for field in fields(graph):
+            for segment in getattr(graph, field.name):
+                yield from segment.operators
 
 
-def test_context_parallel_attention_moves_its_copies(monkeypatch):
-    moved = []
-    monkeypatch.setattr(operators, "stream_on_cpu", lambda source, target: moved.append((source.nbytes, target.nbytes)))
+@pytest.mark.parametrize(("tp", "cp"), [(1, 1), (2, 1), (2, 2), (1, 2)])
+def test_memory_bound_records_are_functions_of_the_model(tp, cp):
+    """Every record is explained by inputs and outputs of one function, once each."""
+    found = {call_of(o).name for o in graph_operators(tp, cp) if o.kind is OperatorKind.MEMORY}
+    assert found >= {"residual_norm", "residual_norm_backward", "norm_rotate", "norm_rotate_backward"}
+    assert found >= {"swiglu", "swiglu_backward", "embed", "embed_backward", "norm", "norm_backward"}
+    assert found >= ({"maxima", "exponentials", "mean_loss"} if tp > 1 else {"cross_entropy"})
+
+
+def test_what_is_launched_is_what_the_model_runs(monkeypatch):
+    launched = []
+    for name in ("residual_norm", "norm_rotate_backward", "swiglu"):
+        monkeypatch.setattr(fused, name, lambda *_, name=name: launched.append(name))
+    for name, role in (("residual_norm", "norm"), ("norm_rotate_backward", "rope"), ("swiglu", "activation")):
+        operators = (o for o in graph_operators(2, 1) if o.name == role and o.kind is OperatorKind.MEMORY)
+        prepare(next(o for o in operators if call_of(o).name == name), Scratch(CPU))()
+    assert launched == ["residual_norm", "norm_rotate_backward", "swiglu"]
+
+
+def test_a_record_of_no_function_is_refused():
+    with pytest.raises(KareusError, match="no function of the model reads 1 and writes 64 bytes"):
+        prepare(dataclasses.replace(memory("norm", 64), bytes_read=1, bytes_written=64), Scratch(CPU))
+
+
+def test_context_parallel_attention_copies_as_the_model_does(monkeypatch):
+    ordered = []
+    monkeypatch.setattr(attention, "_in_order", lambda shards: ordered.append(shards.shape) or shards.flatten(1, 2)[0])
     forward = [o for s in small_graphs(2, 2)[Batch.MICROBATCH].forward for o in s.operators]
     attending = next(o for o in forward if o.kind is OperatorKind.ATTENTION)
+    monkeypatch.setattr(attention, "_attend", lambda query, key, value: attention.Attended(query, query, ()))
     prepare(attending, Scratch(CPU))()
-    assert len(moved) == attending.copies == 3
-    assert sum(map(sum, moved)) == pytest.approx(attending.copied_bytes, rel=0.05)
+    batch, _, shared_heads, queries, _, dimension = attending.shape
+    assert ordered == [(2, batch, queries, shared_heads, dimension)] * 2  # keys and values
 
 
 def test_attention_that_does_not_explain_its_flops_is_refused():

@@ -1,5 +1,6 @@
 """The testbed of real GPUs, with workers that are real processes on CPUs and devices that are not real."""
 
+import dataclasses
 import os
 import sys
 from pathlib import Path
@@ -13,13 +14,16 @@ from zeus.device.gpu import ZeusGPUInitError
 from kareus.artifacts.records import to_plain
 from kareus.device import nvml
 from kareus.device.claims import FOLDER_VARIABLE, setting_of
-from kareus.errors import DeviceError
+from kareus.errors import DeviceError, EngineError
 from kareus.gpu_model.gpu import FrequencyRange
 from kareus.graph.program import Program, Step
 from kareus.graph.records import Collective, CollectiveKind
 from kareus.model.communicators.choice import Library
+from kareus.model.communicators.mscclpp import MscclppCommunicator
+from kareus.model.communicators.nccl import NcclCommunicator
 from kareus.profile.measure import measure_once
 from kareus.testbed.config import ClockPolicy, CudaCollectives, CudaConfig, GpuPool, TestbedKind
+from kareus.testbed.cuda import collectives as collectives_of_programs
 from kareus.testbed.cuda.collectives import Collectives
 from kareus.testbed.cuda.executor import Executor
 from kareus.testbed.cuda.rank import Rank
@@ -29,12 +33,14 @@ from kareus.testbed.factory import open_testbed as open_testbed_of
 
 GPU = a100(search_frequencies=FrequencyRange(minimum_mhz=900, maximum_mhz=1410, stride_mhz=510))
 QUICK = protocol(window_s=0.1, cooldown_s=0.02, warmup_s=0.02, settle_s=0.01)
-ALONE = Program(name="alone", steps=(Step(operators=(gemm("linear", 16, 8, 32), memory("norm", 64))),))
+ACTIVATION = dataclasses.replace(memory("activation", 64), bytes_written=128)
+"""A record of SwiGLU: gate and up of 64 values, and as many values written."""
+ALONE = Program(name="alone", steps=(Step(operators=(gemm("linear", 16, 8, 32), ACTIVATION)),))
 TOGETHER = Program(
     name="together",
     steps=(
         Step(
-            operators=(memory("norm", 64), gemm("linear", 16, 8, 32)),
+            operators=(ACTIVATION, gemm("linear", 16, 8, 32)),
             collective=all_reduce(64, 2),
             launch=1,
             sm_count=4,
@@ -154,9 +160,57 @@ def test_a_program_that_does_not_fit_is_told_in_one_line(runs_out, tmp_path, mon
 
     monkeypatch.setattr(Executor, runs_out, run_out)
     rank = Rank(cuda_worker.fake_device(tmp_path, 0), ClockPolicy.DEFAULT, cpu_executor)
-    with pytest.raises(DeviceError, match=r"^GPU-0: alone does not fit into the memory of Fake; end what else runs"):
+    with pytest.raises(DeviceError, match=r"^GPU-0: alone does not fit into the memory of Fake; end other processes"):
         rank.load(to_plain(ALONE))
         rank.execute(1)
+
+
+def test_a_library_of_collectives_that_is_missing_is_told_in_one_line(monkeypatch):
+    monkeypatch.setitem(sys.modules, "mscclpp", None)
+    settings = WorkerSettings(
+        rank=0,
+        axes={"tp": 2},
+        workers=2,
+        collectives=CudaCollectives.MSCCLPP,
+        clocks=ClockPolicy.DEFAULT,
+        rendezvous="nowhere",
+    )
+    with pytest.raises(EngineError, match=r"^communicator 'mscclpp': cannot be imported .*; build it as envs/README"):
+        cuda_rank(settings)
+
+
+def test_reduce_scatters_of_mscclpp_are_prepared_and_run_by_nccl(monkeypatch):
+    """What a program asks for is what training launches: sums that repeat without overflow, real reduce-scatters."""
+    log = []
+
+    def note(name):
+        return lambda self, tensors, sm_count=None, *operation: log.append(
+            (name, tensors[0].shape, sm_count, *operation)
+        )
+
+    monkeypatch.setattr(NcclCommunicator, "__init__", lambda self: None)
+    monkeypatch.setattr(NcclCommunicator, "prepare", lambda self, counts: log.append(("prepare", tuple(counts))))
+    monkeypatch.setattr(MscclppCommunicator, "all_reduce", note("all-reduce"))
+    monkeypatch.setattr(NcclCommunicator, "reduce_scatter", note("reduce-scatter"))
+    sizes = []
+
+    def make(library, axis, ranks, scratch_bytes):
+        sizes.append(scratch_bytes)
+        made = MscclppCommunicator.__new__(MscclppCommunicator)
+        made.others = NcclCommunicator()
+        return made
+
+    monkeypatch.setattr(collectives_of_programs, "make_communicator", make)
+    collectives = Collectives(Library.MSCCLPP, {"tp": 2}, 0, cuda_worker.CPU)
+    collectives.prepare(all_reduce(64, 2), 4)()
+    scattered = Collective(kind=CollectiveKind.REDUCE_SCATTER, group="tp", group_size=2, message_bytes=256, fused=1)
+    collectives.prepare(scattered, 6)()
+    assert log == [
+        ("all-reduce", (64,), 4, torch.distributed.ReduceOp.MIN),
+        ("prepare", (6,)),
+        ("reduce-scatter", (2, 64), 6),
+    ]
+    assert sizes == [128, 256]  # a buffer that a larger message fits into
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

@@ -12,7 +12,8 @@ from kareus.graph.records import Batch
 from kareus.model.communicators.process_group import ProcessGroupCommunicator
 from kareus.model.config import Model
 from kareus.partition.extract import extract
-from kareus.runtime.chunk_stage import Shapes, StagePlace
+from kareus.runtime.boundary import boundary_shapes
+from kareus.runtime.chunk_stage import StagePlace
 from kareus.training.connecting import block_messages, connect_group, connect_stages
 
 
@@ -45,8 +46,8 @@ def check_connecting(rank: int) -> None:
         sizes.append(("send" if op is dist.isend else "receive", tuple(tensor.shape)))
 
     dist.P2POp.__init__ = note  # type: ignore[method-assign]
-    shapes = Shapes(num_microbatches=3, microbatch_size=2, tokens=16, hidden_size=32, dtype=torch.float32)
-    place = StagePlace(stage=rank, stages=2, group=group, device=device)
+    shapes = boundary_shapes(tiny_workload(pp=2), torch.float32)
+    place = StagePlace(stage=rank, stages=2, group=group, backward_group=group, device=device, tensor=None)
     once = ["send", "receive"] if rank == 0 else ["receive", "send"]
     for chunks, expected in ((1, once), (2, once + once[::-1])):
         sizes.clear()

@@ -27,7 +27,8 @@ from kareus.runtime.schedules import MicrobatchSchedule, Schedule
 from kareus.runtime.stage_model import SEQUENTIAL, StageModel
 from kareus.schedule.records import Choice
 from kareus.training.clipping import clip
-from kareus.training.gradients import sum_weight_gradients, weight_gradients
+from kareus.training.gradient_reduction import GradientReduction
+from kareus.training.gradients import weight_gradients
 from kareus.training.optimizer import Optimizer, whole_norm
 from kareus.training.optimizer_sharding import OptimizerSharding
 from kareus.training.settings import OptimizerSettings
@@ -113,10 +114,16 @@ def test_between_iterations_only_the_norm_is_waited_for(monkeypatch: pytest.Monk
     sharding = OptimizerSharding(stage, ALONE)
     optimizer = Optimizer(sharding, OptimizerSettings(weight_decay=0.1, largest_norm=1.0))
     groups = ProcessGroups(
-        mesh=mesh, data=None, pipeline=ALONE, tensor=ALONE, tied_embeddings=None, optimizer_shards=ALONE
+        mesh=mesh,
+        data=LoopbackCommunicator("dp", 2),
+        pipeline=ALONE,
+        pipeline_backward=ALONE,
+        tensor=ALONE,
+        tied_embeddings=None,
+        optimizer_shards=ALONE,
     )
     with Placed():
-        sum_weight_gradients(stage, mesh, LoopbackCommunicator("dp", 2))
+        GradientReduction(stage, sharding, groups).finish()
         norm = whole_norm(sharding, QWEN, groups, counts_head=True)
         with pytest.raises(RuntimeError, match=r"item\(\) cannot be called on meta tensors"):
             clip([norm], norm, 1.0)

@@ -44,6 +44,16 @@ def test_the_progress_line_has_tokens_and_mfu(tmp_path: Path, caplog: pytest.Log
     assert said[2] == f"{100 * mfu(WORKLOAD, time_s):.3g}"
 
 
+def test_a_training_ends_with_where_its_checkpoint_is(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    assert trained(tmp_path / "run", 1) == 0
+    first, *_, last = caplog.messages
+    assert first == "CPU: memory-bound operators run one PyTorch operation at a time, not fused."
+    written = tmp_path / "run/checkpoints/iteration-00000001"
+    assert last == f"checkpoint {written} (after iteration 1)"
+    assert (written / "rank-00000.json").exists()
+
+
 def test_without_tensorboard_metrics_are_refused_in_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,10 +8,13 @@ import torch
 import torch.distributed as dist
 from helpers.trainings import tiny_workload
 
+from kareus.graph.records import Scope
 from kareus.launch.mesh import MeshCoordinate
 from kareus.launch.process_groups import ProcessGroups
 from kareus.model.communication import Mesh
 from kareus.model.communicators.nccl import NcclCommunicator
+from kareus.model.parameters import scope_parameters
+from kareus.training import rank
 from kareus.training.rank import _connect
 
 DEFAULT = tiny_workload().testbed.default_collective_sm_count
@@ -20,9 +23,6 @@ DEFAULT = tiny_workload().testbed.default_collective_sm_count
 class Prepared(NcclCommunicator):
     def __init__(self, axis: str, log: list[tuple[str, Any]]) -> None:
         self.axis, self.log, self.size = axis, log, 2
-
-    def prepare(self, sm_counts: Any) -> None:
-        self.log.append((self.axis, set(sm_counts)))
 
     def all_reduce(self, tensors: Any, sm_count: int | None = None, operation: Any = None) -> Any:
         return self._note("allreduce", tensors, 1, sm_count)
@@ -50,6 +50,7 @@ def test_all_groups_are_connected_in_order_for_all_sm_counts(
 ) -> None:
     log: list[tuple[str, Any]] = []
     tp, cp, dp, ends = (Prepared(axis, log) for axis in ("tp", "cp", "dp", "ends"))
+    monkeypatch.setattr(rank, "ProcessGroupCommunicator", lambda axis, group: Prepared(axis, log))
     monkeypatch.setattr(dist, "all_reduce", lambda tensor, group: log.append((group, str(tensor.device))))
     setup = SimpleNamespace(
         job=SimpleNamespace(plan=plan, workload=tiny_workload()),
@@ -59,6 +60,7 @@ def test_all_groups_are_connected_in_order_for_all_sm_counts(
             mesh=Mesh(tp, cp),
             data=dp,
             pipeline="stages",
+            pipeline_backward="stages backward",
             tensor="tensor",
             tied_embeddings=ends,
             optimizer_shards="sharers",
@@ -69,12 +71,15 @@ def test_all_groups_are_connected_in_order_for_all_sm_counts(
     sequences = (2, 1)  # of a microbatch and of a nanobatch, 16 tokens each, in bf16
     hidden, keys = 16 * 32 * 2, 16 * 2 * 16 * 2  # values are as large as keys
     kinds = ("allgather", "reducescatter")
+    workload = tiny_workload()
+    block = scope_parameters(workload.model, workload.parallelism)[Scope.BLOCK]
     assert log == [
         *(("tp", "allreduce", [n * hidden], count) for count in on_operators for n in sequences),
         *(("cp", kind, [n * keys] * 2, count) for count in on_operators for kind in kinds for n in sequences),
-        ("dp", {None}),
-        ("ends", {None}),
+        ("dp", "allreduce", [4 * block], None),  # gradients of a block in fp32; this stage has neither end
+        ("ends", "allreduce", [4 * 264 * 32], None),
         ("stages", "meta"),
         ("tensor", "meta"),
-        ("sharers", "meta"),
+        ("shards", "reducescatter", [4 * block], None),
+        ("shards", "allgather", [2 * block], None),
     ]

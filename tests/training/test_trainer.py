@@ -45,7 +45,8 @@ def begun(tmp_path_factory: pytest.TempPathFactory) -> tuple[tuple[object, ...],
 @pytest.mark.parametrize(
     ("planned_as", "clocks"),
     [
-        ("interleaved", "1410 1200 1410 1200"),  # F0.0 F1.0 F0.1 F1.1 F2.0 | B0.1 | F3.0 | B1.1 ..
+        # F0.0 F1.0 F0.1 F1.1 F2.0 | B0.1 | F3.0 | B1.1 ..
+        pytest.param("interleaved", "1410 1200 1410 1200", marks=pytest.mark.acceptance),
         ("zero_bubble", "1410 1320 1110 1410 1320 1110"),  # F0 F1 | I0 | W0 | F2 | I1 | W1 ..
     ],
 )

@@ -11,15 +11,18 @@ from pathlib import Path
 
 import pytest
 from helpers.breaking import breaking, other_version
+from helpers.preloaded import snakemake, would_run
 
+from kareus.artifacts.files import lock_at_once
 from kareus.artifacts.tables import read_table
 from kareus.campaign.jobs import campaign_jobs
 from kareus.campaign.resolve import resolve_campaign
 from kareus.campaign.tables import CAMPAIGN
 from kareus.cli import main
 from kareus.profile.tables import TRIALS
+from kareus.verify.stage import RUN_LOCK
 from runs.artifacts import artifacts, differences
-from runs.checkout import ROOT, checkout, command, snakemake, would_run
+from runs.checkout import ROOT, checkout, command
 from runs.kills import kill
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -357,6 +360,14 @@ def complete(folder: Path, whole: Path) -> None:
     assert differences(artifacts(whole / "results"), artifacts(folder / "results")) == []
 
 
+def test_a_run_in_a_folder_that_is_in_use_is_told_to_wait(planned):
+    with lock_at_once(planned / RUN_LOCK):
+        done = snakemake(planned, "--config", "campaign=quickstart")
+    assert done.returncode != 0
+    assert "another run is at work in this folder; wait until it has ended" in done.stderr
+
+
+@pytest.mark.acceptance
 def test_a_second_campaign_in_a_folder_is_told_to_wait(planned, unsearched):
     with subprocess.Popen(command(*CONFIG), cwd=unsearched, stderr=subprocess.DEVNULL) as first:
         wait_until("results/*/logs/search/*.log", unsearched)

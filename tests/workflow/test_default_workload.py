@@ -13,6 +13,7 @@ import numpy as np
 import polars as pl
 import pytest
 from helpers.default_workload import NAME
+from helpers.preloaded import snakemake, would_run
 
 import kareus
 from kareus.artifacts.configuration import load_slice
@@ -29,7 +30,7 @@ from kareus.training.comparison import compare_runs
 from kareus.training.tables import ITERATIONS
 from kareus.workload.config import Workload
 from kareus.workload.naming import plain_name
-from runs.checkout import ROOT, checkout, snakemake, would_run
+from runs.checkout import ROOT, checkout
 
 METHODS = ("sequential", "sequential+perseus", "nanobatching", "nanobatching+perseus", "kareus")
 

@@ -1,11 +1,12 @@
 """Fleets by the workflow: the sizes share one search, and the smallest pipeline gains what the paper says it does."""
 
 import pytest
+from helpers.preloaded import snakemake, would_run
 
 from kareus.artifacts.tables import read_table
 from kareus.emulate.tables import FLEET, HOURS
 from kareus.pipeline.compare import compare_methods
-from runs.checkout import checkout, snakemake, would_run
+from runs.checkout import checkout
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 NAME = "llama3.3-70b_pp10-tp8_mbs4_seq4096_a100"
@@ -58,7 +59,7 @@ def test_editing_a_series_reruns_its_fleet(emulated):
     overrides = "emulation.series=prices.csv", "emulation.iterations=200", "emulation.deadlines=3"
     short = "emulation.stragglers=[]", "emulation.power_caps_w=[]", "emulation.num_microbatches=2"
     config = f"overrides={['emulation=10240gpus', *overrides, *short]}"
-    done = snakemake(emulated, *FLEETS, config)
+    done = snakemake(emulated, "--until", "emulate_fleet", *FLEETS, config)
     assert done.returncode == 0, done.stdout + done.stderr
     (hours,) = (emulated / "results" / NAME / "emulate").glob("10240gpus_*/hours.parquet")
     assert set(read_table(hours, HOURS)["policy"]) == {"hourly", "steady"}

@@ -133,7 +133,7 @@ def test_fields_left_out_have_the_defaults_of_their_class(tmp_path: Path) -> Non
         ),
         (
             {"num_local_experts": 8},
-            "num_local_experts=8: mixtures of experts are not supported, only dense models.",
+            "num_local_experts=8: mixtures of experts are not supported; give a dense model.",
         ),
         (
             {"sliding_window": 4096},
@@ -173,7 +173,7 @@ def test_fields_left_out_have_the_defaults_of_their_class(tmp_path: Path) -> Non
         ({"layer_types": 5}, "layer_types=5: expected a list."),
         (
             {"layer_types": ["full_attention", "linear_attention"]},
-            "layer_types: 'linear_attention' is not supported, only full_attention.",
+            "layer_types: 'linear_attention' is not supported; only full_attention is.",
         ),
         (
             {"layer_types": ["full_attention"]},

@@ -27,6 +27,7 @@ def name(*overrides: str) -> str:
     ("overrides", "expected"),
     [
         ([], "llama3.2-3b_pp2-tp8_mbs8_seq4096_a100"),
+        (["iteration.include_update=false"], "llama3.2-3b_pp2-tp8_mbs8_seq4096_a100_noupdate"),
         (
             ["model=llama3.3-70b", "parallelism=pp10tp8", "gpu=h100-sxm5-80gb", "num_microbatches=128"],
             "llama3.3-70b_pp10-tp8_mbs8_seq4096_h100_nmb128",
@@ -74,7 +75,7 @@ VALUES: dict[str, list[Any]] = {
     "gpu.power_limit_w": [400.0, 300.0],
     "gpu.coefficients.contention": [0.25, 0.5],
     "model.num_layers": [28, 26],
-    "memory_reserve_gib": [5.5, 5.0],
+    "memory_reserve_gib": [2.7, 5.0],
 }
 CHOICES = st.fixed_dictionaries(
     {group: st.sampled_from(options) for group, options in GROUPS.items()},

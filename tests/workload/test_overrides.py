@@ -6,7 +6,7 @@ from helpers.builders import CONFIG
 from kareus.errors import ConfigError
 from kareus.workload.overrides import expand
 
-GPUS = "a100-sxm4-40gb, h100-sxm5-80gb, h200"
+GPUS = "a100-sxm4-40gb, a100-sxm4-80gb, b200, h100-96gb-hbm2e, h100-sxm5-80gb, h200"
 TOP = (
     "confirmations, gpu, iteration, memory_reserve_gib, microbatch_size, model, num_microbatches, "
     "parallelism, pipeline, protocol, recomputation, search, seed, sequence_length, space, testbed"
@@ -62,11 +62,12 @@ def test_every_form_of_sweep_lists_its_values(override: str, values: list[object
             "model.layers_per_stage.2=1",
             "model.layers_per_stage.2=1: unknown key; perhaps you meant model.layers_per_stage.",
         ),
-        ("gpu=a100", f"gpu=a100: unknown option; perhaps you meant a100-sxm4-40gb; allowed: {GPUS}."),
-        ("gpu=b200", f"gpu=b200: unknown option; allowed: {GPUS}."),
+        ("gpu=a100-sxm4-4", f"gpu=a100-sxm4-4: unknown option; perhaps you meant a100-sxm4-40gb; allowed: {GPUS}."),
+        ("gpu=b300", f"gpu=b300: unknown option; allowed: {GPUS}."),
         (
             "parallelism.foo=3",
-            "parallelism.foo=3: unknown key; parallelism has: cp, dp, layers_per_stage, pp, sharding, tp.",
+            "parallelism.foo=3: unknown key; parallelism has: cp, dp, layers_per_stage, pp, sequence_parallel, "
+            "sharding, tp.",
         ),
         (
             "activation_checkpointing=true",
@@ -82,7 +83,7 @@ def test_every_form_of_sweep_lists_its_values(override: str, values: list[object
             "campaign=paper: unknown key; not a key of a workload; write kareus campaign NAME, or "
             "snakemake --config campaign=NAME.",
         ),
-        ("microbatch_size=???", "microbatch_size=???: '???' stands for a value that is missing; give it one."),
+        ("microbatch_size=???", "microbatch_size=???: '???' means that a value is missing; replace it with a value."),
         ("parallelism=tp8,tp9", "parallelism=tp9: unknown option; allowed: cp2tp4, pp10tp8, tp8."),
         (
             "model=qwen3",
@@ -113,7 +114,7 @@ def test_every_form_of_sweep_lists_its_values(override: str, values: list[object
             "seed=glob(*): glob() is for groups (model, parallelism, gpu, testbed, protocol, space, search, pipeline); "
             "list the values: a,b.",
         ),
-        ("gpu=glob(b*)", "gpu=glob(b*): matches none; allowed: a100-sxm4-40gb, h100-sxm5-80gb, h200."),
+        ("gpu=glob(x*)", f"gpu=glob(x*): matches none; allowed: {GPUS}."),
         (
             "seed=1,",
             "'seed=1,': not a valid override (mismatched input '<EOF>'); write key=value, and quote a value with "

@@ -24,6 +24,7 @@ def test_default_clocks_leave_the_maximum_to_plan_with():
         (["testbed=simulated"], 0),
         (CUDA, 8),
         ([*CUDA, "parallelism=cp2tp4"], 8),
+        ([*CUDA, "testbed.cuda.collectives=mscclpp"], 8),
         ([*CUDA, "testbed.cuda.collectives=loopback"], 1),
     ],
 )

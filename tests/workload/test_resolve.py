@@ -10,7 +10,7 @@ from helpers.builders import CONFIG
 from kareus.artifacts.configuration import load_slice
 from kareus.artifacts.tables import read_table
 from kareus.errors import ConfigError, RefusedWorkloadError
-from kareus.workload import stage
+from kareus.workload import stage, writing
 from kareus.workload.config import Workload
 from kareus.workload.resolve import check_any_accepted, resolve, resolve_accepted
 from kareus.workload.tables import WORKLOADS
@@ -155,7 +155,15 @@ def test_the_command_writes_accepted_workloads_and_the_table(tmp_path: Path, cap
         False,
         ["microbatch_size=16"],
     )
-    held = ("weights_gib", "gradients_gib", "optimizer_gib", "in_flight_gib", "transfers_gib", "reserve_gib")
+    held = (
+        "weights_gib",
+        "gradients_gib",
+        "optimizer_gib",
+        "in_flight_gib",
+        "transfers_gib",
+        "communicators_gib",
+        "reserve_gib",
+    )
     assert accepted["total_gib"] == pytest.approx(sum(accepted[part] for part in held) + accepted["blocks_gib"])
     assert [path.parent.parent.name for path in tmp_path.rglob("workload.yaml")] == [DEFAULT]
     written = load_slice(tmp_path / DEFAULT / "config" / "workload.yaml", Workload)
@@ -225,11 +233,11 @@ def test_what_is_suggested_is_not_refused_next(overrides: list[str]) -> None:
 
 
 def test_a_configuration_that_is_no_text_is_written_anew(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    stage.write_resolved(resolve([], CONFIG), tmp_path)
+    writing.write_resolved(resolve([], CONFIG), tmp_path)
     path = tmp_path / DEFAULT / "config/workload.yaml"
     written = path.read_bytes()
     path.write_bytes(written.replace(b"seed", b"s\xffed", 1))
     with caplog.at_level(logging.INFO):
-        stage.write_resolved(resolve([], CONFIG), tmp_path)
+        writing.write_resolved(resolve([], CONFIG), tmp_path)
     assert path.read_bytes() == written
     assert f"{path}: the configuration was edited since it was written; written anew." in caplog.messages

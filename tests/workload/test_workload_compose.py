@@ -49,19 +49,32 @@ def test_the_default_is_the_first_row_of_the_paper() -> None:
     assert default.recomputation is Recomputation.STAGE
 
 
-@pytest.mark.parametrize("gpu", ["a100-sxm4-40gb", "h100-sxm5-80gb", "h200"])
+GPUS = ["a100-sxm4-40gb", "a100-sxm4-80gb", "b200", "h100-96gb-hbm2e", "h100-sxm5-80gb", "h200"]
+OVERLAP = ("contention", "crowding", "host_launch_s", "isolation_overhead", "bus_clock_share", "thermal_time_s")
+"""Coefficients that single kernels do not tell."""
+
+
+@pytest.mark.parametrize("gpu", GPUS)
 def test_gpu_numbers_agree_with_each_other(gpu: str) -> None:
     spec = workload(f"gpu={gpu}").gpu
-    flop_per_cycle = {108: 2048, 132: 4096}[spec.sm_count]  # A100 and H100 white papers: dense bf16, of one SM
+    flop_per_cycle = {108: 2048, 132: 4096, 148: 8192}[spec.sm_count]  # white papers: dense bf16, of one SM
     assert spec.bf16_tflops == pytest.approx(spec.sm_count * flop_per_cycle * spec.maximum_clock_mhz * 1e-6, rel=1e-3)
     assert spec.search_frequencies.clocks_mhz[-1] == spec.maximum_clock_mhz
     assert all(clock % 15 == 0 for clock in spec.search_frequencies.clocks_mhz)  # the driver's steps
     assert spec.static_power_w < spec.blocking_power_w < spec.power_limit_w
 
 
-@pytest.mark.parametrize("gpu", ["h100-sxm5-80gb", "h200"])
-def test_gpus_without_a_fit_carry_the_coefficients_of_the_a100(gpu: str) -> None:
-    assert workload(f"gpu={gpu}").gpu.coefficients == workload().gpu.coefficients
+@pytest.mark.parametrize("gpu", GPUS[1:])
+def test_what_kernels_do_not_tell_is_carried_over_from_the_a100(gpu: str) -> None:
+    own, known = workload(f"gpu={gpu}").gpu.coefficients, workload().gpu.coefficients
+    assert [getattr(own, name) for name in OVERLAP] == [getattr(known, name) for name in OVERLAP]
+    assert own.gemm_step_s > 0 < own.collective_step_s
+
+
+def test_the_unmeasured_gpu_carries_the_coefficients_of_its_kin() -> None:
+    own, kin = workload("gpu=h100-96gb-hbm2e").gpu, workload("gpu=h100-sxm5-80gb").gpu
+    assert own.coefficients == kin.coefficients
+    assert (own.power_limit_w, kin.power_limit_w) == (500.0, 700.0)
 
 
 def test_the_default_strategy_is_informed() -> None:
@@ -185,6 +198,17 @@ def test_a_value_of_wrong_type_or_range_gets_one_line(override: str, message: st
 def edited(tmp_path: Path) -> Path:
     """A copy of the configuration, to be spoilt."""
     return Path(shutil.copytree(CONFIG, tmp_path / "config"))
+
+
+def test_an_edited_file_counts_from_the_next_time_on(edited: Path) -> None:
+    before = compose(["seed=7"], edited)
+    file = edited / "gpu/a100-sxm4-40gb.yaml"
+    text = file.read_text()
+    file.write_text(text.replace("static_power_w: 60", "static_power_w: 61"))
+    (changed,) = compose(["seed=7"], edited)
+    assert changed.workload.gpu.static_power_w == 61
+    file.write_text(text)
+    assert compose(["seed=7"], edited) == before
 
 
 @pytest.mark.parametrize(

@@ -10,15 +10,17 @@ from snakemake.exceptions import WorkflowError
 from snakemake.io import is_flagged
 
 from kareus.artifacts.code import code_hash
-from kareus.artifacts.files import PARENT_VARIABLE, lock_until_exit, require_locked
+from kareus.artifacts.files import lock_until_exit, require_locked
 from kareus.artifacts.records import content_hash
 from kareus.campaign.command_line import missing_profile, workflow_config
 from kareus.campaign.jobs import campaign_jobs
 from kareus.campaign.resolve import resolve_campaign
 from kareus.cli import EVERY
+from kareus.cli.fork_server import start as start_fork_server
 from kareus.errors import KareusError
 from kareus.partition.names import expected_partitions
 from kareus.plans.selectors import check_selectors, parse_selector
+from kareus.processes import PARENT_VARIABLE
 from kareus.progress.answer import end_with
 from kareus.report.contents import (
     CAMPAIGN_TABLES,

@@ -46,5 +46,6 @@ def make_communicator(library: Library, axis: str, ranks: Sequence[int], scratch
     if library is Library.NCCL:
         return NcclCommunicator(axis, group)
     if library is Library.MSCCLPP:
-        return MscclppCommunicator(axis, group, scratch_bytes)
+        others = dist.new_group(list(ranks), backend="nccl", use_local_synchronization=True, group_desc=f"{axis}-nccl")
+        return MscclppCommunicator(axis, group, scratch_bytes, NcclCommunicator(axis, others))
     return ProcessGroupCommunicator(axis, group)

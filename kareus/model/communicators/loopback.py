@@ -15,6 +15,7 @@ from torch import Tensor
 
 from kareus.errors import EngineError
 from kareus.model.communication import SUM, Tensors
+from kareus.model.communicators.tokens import TokenCollectives
 
 DEFAULT_SM_COUNT = 20
 """CTAs without an SM count, about as many as NCCL uses for large messages."""
@@ -42,7 +43,7 @@ class Transfer:
         return self.results
 
 
-class LoopbackCommunicator:
+class LoopbackCommunicator(TokenCollectives):
     """A `Communicator` of rank 0 among `size`."""
 
     rank = 0
@@ -58,16 +59,23 @@ class LoopbackCommunicator:
         moves = [(t, self._peer(t, 2 * (self.size - 1) * t.numel() // self.size)) for t in tensors]
         return self._transfer(moves, tuple(tensors), sm_count, adds=True)
 
-    def all_gather(self, tensors: Sequence[Tensor], sm_count: int | None = None) -> Transfer:
+    def all_gather(
+        self, tensors: Sequence[Tensor], sm_count: int | None = None, into: Sequence[Tensor] | None = None
+    ) -> Transfer:
         """As `Communicator.all_gather`."""
-        results = tuple(t.new_empty(self.size, *t.shape) for t in tensors)
+        results = tuple([t.new_empty(self.size, *t.shape) for t in tensors] if into is None else into)
         moves = list(zip(tensors, results, strict=True))
         return self._transfer(moves, results, sm_count, adds=False)
 
-    def reduce_scatter(self, tensors: Sequence[Tensor], sm_count: int | None = None) -> Transfer:
+    def reduce_scatter(
+        self, tensors: Sequence[Tensor], sm_count: int | None = None, into: Sequence[Tensor] | None = None
+    ) -> Transfer:
         """As `Communicator.reduce_scatter`; returns the first part of each."""
         moves = [(t, self._peer(t, (self.size - 1) * t.numel() // self.size)) for t in tensors]
-        return self._transfer(moves, tuple(t[self.rank] for t in tensors), sm_count, adds=True)
+        parts = tuple(t[self.rank] for t in tensors)
+        for target, part in zip(into or (), parts, strict=into is not None):
+            target.copy_(part)
+        return self._transfer(moves, parts if into is None else tuple(into), sm_count, adds=True)
 
     def _transfer(
         self, moves: Sequence[tuple[Tensor, Tensor]], results: Tensors, sm_count: int | None, *, adds: bool

@@ -1,7 +1,8 @@
 """MSCCL++, whose kernels take the number of blocks of each call; imported only when chosen.
 
 Inside one NVLink domain. Its algorithms run on a stream of their own and share one scratch buffer, so that they
-follow one another. It has no reduce-scatter of its own: an all-reduce replaces it, which moves twice as much.
+follow one another. It has no reduce-scatter, and reduces to sums and minima only (its `src/ext/collectives`): what it
+lacks is NCCL's, with as many SMs. An all-reduce in the place of a reduce-scatter would move twice as much.
 """
 
 import importlib
@@ -14,7 +15,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from kareus.errors import EngineError
-from kareus.model.communication import SUM, Tensors
+from kareus.model.communication import SUM, Communicator, Handle, Tensors
+from kareus.model.communicators.tokens import TokenCollectives
 
 THREADS = 1024
 """Threads of a block."""
@@ -38,16 +40,17 @@ class Launched:
         return self.results
 
 
-class MscclppCommunicator:
+class MscclppCommunicator(TokenCollectives):
     """A `Communicator` over MSCCL++."""
 
-    def __init__(self, axis: str, group: dist.ProcessGroup, scratch_bytes: int) -> None:
+    def __init__(self, axis: str, group: dist.ProcessGroup, scratch_bytes: int, others: Communicator) -> None:
         """Connect the ranks of a group.
 
         Args:
             axis: `tp` or `cp`.
-            group: of gloo, or with gloo for CPU tensors; it also reduces what is no sum.
+            group: of gloo, or with gloo for CPU tensors.
             scratch_bytes: the largest message.
+            others: launches what MSCCL++ has no algorithm for, among the same ranks.
 
         Raises:
             EngineError: the library is not installed.
@@ -56,7 +59,7 @@ class MscclppCommunicator:
         self.axis = axis
         self.size = group.size()
         self.rank = group.rank()
-        self._group = group
+        self.others = others
         self._library = library
         connected = library.CommGroup(torch_group=group)
         self._communicator = connected.communicator
@@ -66,23 +69,26 @@ class MscclppCommunicator:
         self._algorithms = {algorithm.name: algorithm for algorithm in made}
         self._stream = torch.cuda.Stream(priority=-1)  # type: ignore[no-untyped-call]
 
-    def all_reduce(self, tensors: Sequence[Tensor], sm_count: int | None = None, operation: Any = SUM) -> Launched:
+    def all_reduce(self, tensors: Sequence[Tensor], sm_count: int | None = None, operation: Any = SUM) -> Handle:
         """As `Communicator.all_reduce`."""
-        if operation != SUM:
-            for t in tensors:
-                dist.all_reduce(t, op=operation, group=self._group)
-            return self._launched(ALL_REDUCE, [], tuple(tensors), sm_count)
-        return self._launched(ALL_REDUCE, self._in_place(tensors), tuple(tensors), sm_count)
+        known = {SUM: self._library.ReduceOp.SUM, dist.ReduceOp.MIN: self._library.ReduceOp.MIN}
+        if operation not in known:
+            return self.others.all_reduce(tensors, sm_count, operation)
+        return self._launched(ALL_REDUCE, self._in_place(tensors), tuple(tensors), sm_count, known[operation])
 
-    def all_gather(self, tensors: Sequence[Tensor], sm_count: int | None = None) -> Launched:
+    def all_gather(
+        self, tensors: Sequence[Tensor], sm_count: int | None = None, into: Sequence[Tensor] | None = None
+    ) -> Launched:
         """As `Communicator.all_gather`."""
-        results = tuple(t.new_empty(self.size, *t.shape) for t in tensors)
-        return self._launched(ALL_GATHER, list(zip(tensors, results, strict=True)), results, sm_count)
+        results = tuple([t.new_empty(self.size, *t.shape) for t in tensors] if into is None else into)
+        moves = list(zip(tensors, results, strict=True))
+        return self._launched(ALL_GATHER, moves, results, sm_count, self._library.ReduceOp.NOP)
 
-    def reduce_scatter(self, tensors: Sequence[Tensor], sm_count: int | None = None) -> Launched:
-        """As `Communicator.reduce_scatter`; uses up the tensors."""
-        parts = tuple(t[self.rank] for t in tensors)
-        return self._launched(ALL_REDUCE, self._in_place(tensors), parts, sm_count)
+    def reduce_scatter(
+        self, tensors: Sequence[Tensor], sm_count: int | None = None, into: Sequence[Tensor] | None = None
+    ) -> Handle:
+        """As `Communicator.reduce_scatter`."""
+        return self.others.reduce_scatter(tensors, sm_count, into)
 
     def _in_place(self, tensors: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
         """Tensors onto themselves, in parts that the scratch buffer takes: weight gradients may be larger."""
@@ -91,16 +97,21 @@ class MscclppCommunicator:
         return list(zip(parts, parts, strict=True))
 
     def _launched(
-        self, name: str, moves: Sequence[tuple[Tensor, Tensor]], results: Tensors, sm_count: int | None
+        self,
+        name: str,
+        moves: Sequence[tuple[Tensor, Tensor]],
+        results: Tensors,
+        sm_count: int | None,
+        operation: Any,
     ) -> Launched:
         self._stream.wait_stream(torch.cuda.current_stream())
         for source, target in moves:
-            self._execute(name, source, target, sm_count or DEFAULT_SM_COUNT)
+            self._execute(name, source, target, sm_count or DEFAULT_SM_COUNT, operation)
         event = torch.cuda.Event()  # type: ignore[no-untyped-call]
         event.record(self._stream)
         return Launched(event, results, [t for move in moves for t in move])
 
-    def _execute(self, name: str, source: Tensor, target: Tensor, sm_count: int) -> None:
+    def _execute(self, name: str, source: Tensor, target: Tensor, sm_count: int, operation: Any) -> None:
         result = self._algorithms[name].execute(
             self._communicator,
             source.data_ptr(),
@@ -108,7 +119,7 @@ class MscclppCommunicator:
             source.nbytes,
             target.nbytes,
             self._library.utils.torch_dtype_to_mscclpp_dtype(source.dtype),
-            op=self._library.ReduceOp.SUM if name == ALL_REDUCE else self._library.ReduceOp.NOP,
+            op=operation,
             stream=self._stream.cuda_stream,
             nblocks=sm_count,
             nthreads_per_block=THREADS,

@@ -15,12 +15,13 @@ from torch import Tensor
 from kareus.errors import EngineError
 from kareus.model.communication import SUM
 from kareus.model.communicators.process_group import ProcessGroupCommunicator, Works
+from kareus.model.communicators.tokens import TokenCollectives
 
 OVERRIDES = tuple(f"NCCL_{bound}_{what}" for what in ("CTAS", "NCHANNELS", "NRINGS") for bound in ("MIN", "MAX"))
 """Environment variables that NCCL heeds before the limits of a communicator (its src/graph/connect.cc)."""
 
 
-class NcclCommunicator:
+class NcclCommunicator(TokenCollectives):
     """A `Communicator` over NCCL; makes a group for a number of SMs when it is first asked for.
 
     Every rank of the group asks for the same numbers in the same order, as it does for collectives.
@@ -53,26 +54,35 @@ class NcclCommunicator:
         """As `Communicator.all_reduce`."""
         return self._limited(sm_count).all_reduce(tensors, operation=operation)
 
-    def all_gather(self, tensors: Sequence[Tensor], sm_count: int | None = None) -> Works:
+    def all_gather(
+        self, tensors: Sequence[Tensor], sm_count: int | None = None, into: Sequence[Tensor] | None = None
+    ) -> Works:
         """As `Communicator.all_gather`."""
-        return self._limited(sm_count).all_gather(tensors)
+        return self._limited(sm_count).all_gather(tensors, into=into)
 
-    def reduce_scatter(self, tensors: Sequence[Tensor], sm_count: int | None = None) -> Works:
+    def reduce_scatter(
+        self, tensors: Sequence[Tensor], sm_count: int | None = None, into: Sequence[Tensor] | None = None
+    ) -> Works:
         """As `Communicator.reduce_scatter`."""
-        return self._limited(sm_count).reduce_scatter(tensors)
+        return self._limited(sm_count).reduce_scatter(tensors, into=into)
 
     def _limited(self, sm_count: int | None) -> ProcessGroupCommunicator:
         if sm_count is None:
             return self._default
         if sm_count not in self._by_sm_count:
-            options = dist.ProcessGroupNCCL.Options(is_high_priority_stream=True)
-            options.config.min_ctas = options.config.max_ctas = sm_count
             group = dist.new_group(
                 self._ranks,
                 backend="nccl",
-                pg_options=options,
+                pg_options=nccl_options(sm_count),
                 use_local_synchronization=True,  # other groups of the job need other numbers
                 group_desc=f"{self.axis}-{sm_count}-sms",
             )
             self._by_sm_count[sm_count] = ProcessGroupCommunicator(self.axis, group, fuses=True)
         return self._by_sm_count[sm_count]
+
+
+def nccl_options(channels: int) -> Any:
+    """Return options of a group whose communicators have exactly that number of channels, each of one CTA."""
+    options = dist.ProcessGroupNCCL.Options(is_high_priority_stream=True)
+    options.config.min_ctas = options.config.max_ctas = channels
+    return options

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.distributed.distributed_c10d import _coalescing_manager
 
 from kareus.model.communication import SUM, Tensors
+from kareus.model.communicators.tokens import TokenCollectives
 
 # torch 2.13 renamed these two and warns about the old names.
 all_gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
@@ -35,7 +36,7 @@ class Works:
 
 
 @dataclass(frozen=True, slots=True)
-class ProcessGroupCommunicator:
+class ProcessGroupCommunicator(TokenCollectives):
     """A `Communicator` over one process group; leaves SMs to the group."""
 
     axis: str
@@ -54,16 +55,19 @@ class ProcessGroupCommunicator:
         calls = [partial(dist.all_reduce, t, op=operation) for t in tensors]
         return Works(self._launched(calls), tuple(tensors))
 
-    def all_gather(self, tensors: Sequence[Tensor], sm_count: int | None = None) -> Works:
+    def all_gather(
+        self, tensors: Sequence[Tensor], sm_count: int | None = None, into: Sequence[Tensor] | None = None
+    ) -> Works:
         """As `Communicator.all_gather`."""
-        flat = [t.new_empty(self.size * t.shape[0], *t.shape[1:]) for t in tensors]
-        works = self._launched([partial(all_gather_single, whole, t) for whole, t in zip(flat, tensors, strict=True)])
-        results = tuple(whole.view(self.size, *t.shape) for whole, t in zip(flat, tensors, strict=True))
-        return Works(works, results, tensors)
+        results = tuple([t.new_empty(self.size, *t.shape) for t in tensors] if into is None else into)
+        calls = [partial(all_gather_single, r.flatten(0, 1), t) for r, t in zip(results, tensors, strict=True)]
+        return Works(self._launched(calls), results, tensors)
 
-    def reduce_scatter(self, tensors: Sequence[Tensor], sm_count: int | None = None) -> Works:
+    def reduce_scatter(
+        self, tensors: Sequence[Tensor], sm_count: int | None = None, into: Sequence[Tensor] | None = None
+    ) -> Works:
         """As `Communicator.reduce_scatter`."""
-        parts = tuple(t.new_empty(t.shape[1:]) for t in tensors)
+        parts = tuple([t.new_empty(t.shape[1:]) for t in tensors] if into is None else into)
         calls = [partial(reduce_scatter_single, part, t.flatten(0, 1)) for part, t in zip(parts, tensors, strict=True)]
         return Works(self._launched(calls), parts, tensors)
 

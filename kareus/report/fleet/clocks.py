@@ -10,13 +10,13 @@ import numpy as np
 import polars as pl
 
 from kareus.artifacts.tables import Row
-from kareus.graph.records import Direction
+from kareus.graph.records import UPDATING, Direction
 from kareus.pipeline.config import PipelineSchedule
 from kareus.pipeline.instructions import pipeline_instructions
 from kareus.pipeline.methods import point_method
 
 StageClocks = list[float | None]
-"""Of a stage: mean clock of forwards in MHz, mean clock of all other instructions, seconds busy."""
+"""Of a stage: mean clock of forwards in MHz, mean clock of backwards, seconds busy."""
 
 
 def fleet_clocks(
@@ -32,9 +32,11 @@ def fleet_clocks(
     """
     points = {_key(row): row for row in microbatch.iter_rows(named=True)}
     stages = 1 + max(microbatch["stage"])
+    present = {(row["stage"], row["direction"]) for row in points.values()}
+    updates = [[direction for direction in UPDATING if (stage, direction) in present] for stage in range(stages)]
     for row in fleet.iter_rows(named=True):
         method = point_method(row["method"])
-        instructions = pipeline_instructions(schedule, stages, row["num_microbatches"], chunks=chunks)
+        instructions = pipeline_instructions(schedule, stages, row["num_microbatches"], chunks=chunks, updates=updates)
         of_stage: list[list[Row]] = [[] for _ in range(stages)]
         for instruction, number in zip(instructions, row["points"], strict=True):
             key = instruction.key
@@ -48,8 +50,9 @@ def _key(row: Row) -> tuple[Any, ...]:
 
 
 def _clocks(chosen: list[Row]) -> StageClocks:
-    forwards, others = ([r for r in chosen if (r["direction"] == Direction.FORWARD) is own] for own in (True, False))
-    return [_mean_mhz(forwards), _mean_mhz(others), round(sum(r["time_s"] for r in chosen), 4)]
+    forwards = [row for row in chosen if row["direction"] == Direction.FORWARD]
+    backwards = [row for row in chosen if row["direction"] not in (Direction.FORWARD, *UPDATING)]
+    return [_mean_mhz(forwards), _mean_mhz(backwards), round(sum(r["time_s"] for r in chosen), 4)]
 
 
 def _mean_mhz(chosen: list[Row]) -> float | None:

@@ -85,7 +85,17 @@ def model_words(name: str) -> str:
 
 
 def bottleneck(plan: Plan) -> str:
-    """Return which stage sets the pace of a plan, and why, as sentences."""
+    """Return which stage sets the pace of a plan, and why, and what the update of the weights takes, as sentences."""
+    if not plan.update_s:
+        return _pace(plan)
+    return (
+        f"{_pace(plan)} The update of the weights takes {plan.update_s:.3f} s after the last backward: R reduces "
+        "gradients over replicas (what the last backward does not hide), E exchanges those of tied embeddings, U is "
+        "gradient norm and optimizer step."
+    )
+
+
+def _pace(plan: Plan) -> str:
     if len(plan.stages) == 1:
         return "The pipeline has one stage, which is busy throughout."
     slowest = max(plan.stages, key=_busy_s)

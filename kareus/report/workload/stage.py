@@ -81,7 +81,7 @@ def write_report(title: str, paths: Paths, output: Path, tokens: float = TOKENS)
 
 
 def _copy_plans(plans: Sequence[Path], folder: Path) -> None:
-    """Copy the plans that the page offers, so that the folder can be handed on."""
+    """Copy the plans that the page links to, so that the folder of the report is complete by itself."""
     folder.mkdir(parents=True, exist_ok=True)
     for plan in plans:
         shutil.copyfile(plan, folder / plan.name)

@@ -72,11 +72,22 @@ def summary_text(inputs: ReportInputs) -> str:
     blocks = [
         [inputs.workload, f"{inputs.testbed.label}, {inputs.gpus} GPUs", inputs.testbed.detail, *overlap_note(inputs)],
         *(block for sheet in sheets for block in sheet_text(sheet)),
+        *([lines] if (lines := update_lines(list(inputs.plans.values()))) else []),
         *(_search(effort) for effort in search_efforts(inputs.searches)[:1]),
         *(sheet_text(runs_sheet(inputs.runs, inputs.testbed)) if inputs.runs else []),
         [NO_PLAN, *notes(inputs)],
     ]
     return "\n\n".join("\n".join(block) for block in blocks) + "\n"
+
+
+def update_lines(plans: Sequence[Plan]) -> list[str]:
+    """Return for each plan of a whole iteration how much of it is the update of the weights."""
+    return [
+        f"Update of the weights in plan {plan.selector} of {plan.method}: {plan.update_s:.3f} of "
+        f"{plan.prediction.time_s:.3f} s"
+        for plan in plans
+        if plan.update_s
+    ]
 
 
 def overlap_note(inputs: ReportInputs) -> list[str]:

@@ -8,7 +8,7 @@ are one collective of all their bytes.
 import math
 from collections.abc import Mapping
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -16,6 +16,7 @@ import torch.distributed as dist
 from kareus.graph.records import Collective, CollectiveKind
 from kareus.model.communication import Communicator, Handle
 from kareus.model.communicators.choice import Library, make_communicator
+from kareus.model.communicators.mscclpp import MscclppCommunicator
 from kareus.model.communicators.nccl import NcclCommunicator
 from kareus.testbed.cuda.scratch import DTYPE, OPERAND_SEED
 
@@ -37,6 +38,8 @@ class Collectives:
         self._rank = rank
         self._device = device
         self._communicators: dict[tuple[str, int], Communicator] = {}
+        self._scratch_bytes: dict[tuple[str, int], int] = {}
+        """Largest message that the communicator of an axis can copy through its buffer, where it has one."""
 
     def prepare(self, collective: Collective, sm_count: int) -> Starter:
         """Allocate what `collective` sends from `sm_count` SMs. Every rank prepares the same, in the same order.
@@ -45,18 +48,25 @@ class Collectives:
             EngineError: the library is missing, or the environment overrules SM counts.
         """
         communicator = self._communicator(collective)
-        if isinstance(communicator, NcclCommunicator):
-            communicator.prepare((sm_count,))  # which takes seconds, not to be timed
+        launching: Communicator = communicator
+        if isinstance(communicator, MscclppCommunicator) and collective.kind is CollectiveKind.REDUCE_SCATTER:
+            launching = communicator.others
+        if isinstance(launching, NcclCommunicator):
+            launching.prepare((sm_count,))  # which takes seconds, not to be timed
         elements = collective.message_bytes // DTYPE.itemsize
         share = elements // collective.group_size
         if collective.kind is CollectiveKind.ALL_REDUCE:
-            # A mean costs what a sum costs, and never overflows however often it is taken of its own result.
-            operation = dist.ReduceOp.AVG if self._device.type == "cuda" else dist.ReduceOp.MAX
-            return partial(communicator.all_reduce, (self._message(elements),), sm_count, operation)
+            return partial(communicator.all_reduce, (self._message(elements),), sm_count, self._operation())
         if collective.kind is CollectiveKind.ALL_GATHER:
             return partial(communicator.all_gather, (self._message(share),), sm_count)
         whole = self._message(share * collective.group_size).view(collective.group_size, share)
         return partial(communicator.reduce_scatter, (whole,), sm_count)
+
+    def _operation(self) -> Any:
+        """Return a reduction that costs what a sum costs, and never overflows however often its result is reduced."""
+        if self._library is Library.MSCCLPP:
+            return dist.ReduceOp.MIN  # MSCCL++ has no mean
+        return dist.ReduceOp.AVG if self._device.type == "cuda" else dist.ReduceOp.MAX
 
     def _message(self, elements: int) -> torch.Tensor:
         """Random numbers, as power depends on the bits that flip; the same on all ranks, so that a mean keeps them."""
@@ -65,11 +75,12 @@ class Collectives:
 
     def _communicator(self, collective: Collective) -> Communicator:
         key = axis, size = collective.group, collective.group_size
-        if key not in self._communicators:
+        largest = self._scratch_bytes.get(key, 0)
+        if key not in self._communicators or (self._library is Library.MSCCLPP and collective.message_bytes > largest):
             ranks = _line(self._axes, axis, self._rank) if self._axes else range(size)
             made = make_communicator(self._library, axis, ranks, scratch_bytes=collective.message_bytes)
             assert made is not None, "a group of one has no collectives"
-            self._communicators[key] = made
+            self._communicators[key], self._scratch_bytes[key] = made, collective.message_bytes
         return self._communicators[key]
 
 

@@ -6,7 +6,8 @@ import torch
 
 from kareus.graph.program import Program, Step
 from kareus.testbed.cuda.collectives import Collectives, Starter
-from kareus.testbed.cuda.operators import Launch, prepare
+from kareus.testbed.cuda.memory_bound import Launch
+from kareus.testbed.cuda.operators import prepare
 from kareus.testbed.cuda.scratch import Scratch
 
 

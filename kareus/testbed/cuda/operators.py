@@ -1,33 +1,32 @@
-"""Execution of an operator of the graph from its record, by the kernels that the model launches.
+"""Execution of an operator of the graph from its record, by the functions that the model runs.
 
-Matrix products and attention, where nearly all time goes, are the model's own calls (`kareus.model.functions`,
-`kareus.model.attention`) with the record's shapes, operand layouts and fp32 accumulation of weight gradients. A group
-of memory-bound operators, or the copies around attention, is a stream of as many kernels, bytes read and bytes written
-as its record counts, not the model's own code: the record says what a fused implementation moves and has lost which
-operators were joined, while the model's functions, run one PyTorch operation at a time, would move several times as
-much.
+Matrix products are the model's own calls (`kareus.model.functions`) with the record's shapes, operand layouts and fp32
+accumulation of weight gradients; attention is `kareus.model.attention`, with what it copies under context parallelism;
+memory-bound operators are those of `kareus.model.fused`.
 """
 
 import re
-from collections.abc import Callable
 from functools import partial
+from typing import NamedTuple, cast
 
 import torch
-from torch import Tensor
 
 from kareus.errors import KareusError
 from kareus.graph.records import WEIGHT_GRADIENT_SUFFIX, Operator, OperatorKind
 from kareus.model import attention
-from kareus.model.functions import add_product
+from kareus.model.communication import Communicator
+from kareus.model.functions import Context, add_product
+from kareus.testbed.cuda.memory_bound import Launch, call_of
 from kareus.testbed.cuda.scratch import Scratch
 
-Launch = Callable[[], object]
-"""Launches a kernel, or a few, on the current stream."""
-
 _INPUT_GRADIENT = ".dgrad"
-_BYTES = torch.int32.itemsize
-_ITEMS = _BYTES // 2
-"""Elements of bfloat16 in an element that is streamed."""
+
+
+class _Part(NamedTuple):
+    """The place in a group that shares its sequences, which is all that attention asks of it."""
+
+    size: int
+    rank: int = 0
 
 
 def prepare(operator: Operator, scratch: Scratch) -> Launch:
@@ -39,13 +38,8 @@ def prepare(operator: Operator, scratch: Scratch) -> Launch:
     if operator.kind is OperatorKind.GEMM:
         return _product(operator, scratch)
     if operator.kind is OperatorKind.MEMORY:
-        return _streaming(operator.bytes_read, operator.bytes_written, operator.kernels, scratch)
-    attend = _attention(operator, scratch)
-    if not operator.copies:
-        return attend
-    moved_bytes = operator.copied_bytes // 2
-    copy = _streaming(moved_bytes, moved_bytes, operator.copies, scratch)
-    return lambda: (copy(), attend())
+        return call_of(operator).prepare(scratch)
+    return _attention(operator, scratch)
 
 
 def _product(operator: Operator, scratch: Scratch) -> Launch:
@@ -63,69 +57,41 @@ def _product(operator: Operator, scratch: Scratch) -> Launch:
 
 
 def _attention(operator: Operator, scratch: Scratch) -> Launch:
-    batch, heads, shared_heads, queries, keys, dimension = operator.shape
-    chunks = _chunks(operator)
-    query, gradient, key, value = scratch.operands(
-        (batch, queries, heads, dimension),
-        (batch, queries, heads, dimension),
-        (batch, keys, shared_heads, dimension),
-        (batch, keys, shared_heads, dimension),
-    )
-    attending = [(query[:, local], key[:, :end], value[:, :end]) for local, end in chunks]
-    if operator.kind is OperatorKind.ATTENTION:
-        return lambda: [attention._attend(*chunk) for chunk in attending]
-    attended = [attention._attend(*chunk) for chunk in attending]
-    gradients = [gradient[:, local] for local, _ in chunks]
-    return lambda: [attention._attend_backward(*one) for one in zip(gradients, attending, attended, strict=True)]
-
-
-def _chunks(operator: Operator) -> list[tuple[slice, int]]:
-    """Queries of each kernel, and how many keys they attend to.
-
-    Under context parallelism the traced rank, the first, holds the first and the last chunk of the sequence. All ranks
-    attend over as many pairs, so it stands for the others.
+    """Attention of one rank, the first of those that share a sequence; all attend over as many pairs.
 
     Raises:
-        KareusError: these chunks do not explain the FLOPs of the record.
+        KareusError: its chunks do not explain the FLOPs of the record.
     """
-    batch, heads, _, queries, keys, dimension = operator.shape
-    half = queries // operator.kernels
-    chunks = (
-        [(slice(0, half), half), (slice(half, queries), keys)] if operator.kernels > 1 else [(slice(0, half), keys)]
+    batch, heads, shared_heads, queries, keys, dimension = operator.shape
+    size = keys // queries
+    group = cast(Communicator, _Part(size)) if size > 1 else None
+    _check_flops(operator, group)
+    shared = (
+        (batch, keys, shared_heads, dimension) if group is None else (size, batch, queries, shared_heads, dimension)
     )
+    query, gradient, key, value = scratch.operands(
+        (batch, queries, heads, dimension), (batch, queries, heads * dimension), shared, shared
+    )
+    gather = (lambda: (key, value)) if group else None
+
+    def attend() -> Context:
+        context = Context()
+        attention.Attention.forward(context, query, key, value, group, gather)
+        return context
+
+    if operator.kind is OperatorKind.ATTENTION:
+        return attend
+    kept = attend()
+    return lambda: attention.Attention.backward(kept, gradient)
+
+
+def _check_flops(operator: Operator, group: Communicator | None) -> None:
+    batch, heads, _, queries, _, dimension = operator.shape
+    held = attention.chunks(queries, group)
     products = 2 if operator.kind is OperatorKind.ATTENTION else 5
-    pairs = sum(2 * (local.stop - local.start) * end - (local.stop - local.start) ** 2 for local, end in chunks)
-    if products * batch * heads * dimension * pairs != operator.flops:
+    pairs = sum(2 * n * chunk.end - n**2 for chunk in held for n in [chunk.local.stop - chunk.local.start])
+    if products * batch * heads * dimension * pairs != operator.flops or operator.kernels != len(held):
         raise KareusError(
             f"operator {operator.name} of shape {operator.shape}: its {operator.flops} FLOPs are not those of causal "
             f"attention in {operator.kernels} kernels; extract the partitions again."
         )
-    return chunks
-
-
-def _streaming(bytes_read: int, bytes_written: int, kernels: int, scratch: Scratch) -> Launch:
-    read, written = (_elements(n, kernels) for n in (bytes_read, bytes_written))
-    (source,), (target,) = scratch.operands((read * _ITEMS,)), scratch.results((written * _ITEMS,))
-    once = _stream(source.view(torch.int32), target.view(torch.int32))
-    return lambda: [once() for _ in range(kernels)]
-
-
-def _elements(total_bytes: int, kernels: int) -> int:
-    return -(-total_bytes // (kernels * _BYTES))
-
-
-def _stream(source: Tensor, target: Tensor) -> Launch:
-    if not source.is_cuda:
-        return partial(stream_on_cpu, source, target)
-    from kareus.testbed.cuda.kernels import THREAD_BLOCKS_PER_SM, stream  # noqa: PLC0415 - there is no Triton for CPUs
-
-    sm_count = torch.cuda.get_device_properties(source.device).multi_processor_count
-    return partial(stream, source, target, sm_count * THREAD_BLOCKS_PER_SM)
-
-
-def stream_on_cpu(source: Tensor, target: Tensor) -> None:
-    """Read all of `source` and write all of `target`."""
-    common = min(source.numel(), target.numel())
-    target[:common].copy_(source[:common])
-    target[common:].zero_()
-    source[common:].sum()

@@ -121,8 +121,8 @@ class Rank:
             yield
         except torch.OutOfMemoryError as error:
             raise DeviceError(
-                f"{self._device.uuid}: {program} does not fit into the memory of {self._device.name}; end what else "
-                "runs on it, or plan a smaller microbatch."
+                f"{self._device.uuid}: {program} does not fit into the memory of {self._device.name}; end other "
+                "processes on it, or plan a smaller microbatch."
             ) from error
 
     def _sample(self, ended: threading.Event) -> None:

@@ -14,11 +14,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from kareus.artifacts.files import die_with_parent
 from kareus.artifacts.records import from_plain
 from kareus.device.cuda import device_of_cuda, prepare_cuda
 from kareus.errors import DeviceError, KareusError
 from kareus.model.communicators.choice import Library
+from kareus.model.communicators.mscclpp import load_library
+from kareus.processes import die_with_parent
 from kareus.testbed.config import ClockPolicy, CudaCollectives
 from kareus.testbed.cuda.channel import Channel, exit_after_hangup
 from kareus.testbed.cuda.collectives import Collectives
@@ -90,7 +91,11 @@ def cuda_rank(settings: WorkerSettings) -> Rank:
 
     Raises:
         DeviceError: torch does not see it.
+        EngineError: the library of collectives is not installed.
     """
+    library = Library(settings.collectives)
+    if library is Library.MSCCLPP:
+        load_library()  # before anything waits for this worker
     if settings.rank >= torch.cuda.device_count():
         raise DeviceError(
             f"GPU {settings.rank}: torch {torch.__version__} sees {torch.cuda.device_count()} GPUs; install torch for "
@@ -99,7 +104,7 @@ def cuda_rank(settings: WorkerSettings) -> Rank:
     torch_device = torch.device("cuda", settings.rank)
     torch.cuda.set_device(torch_device)
     device = device_of_cuda(str(torch.cuda.get_device_properties(torch_device).uuid))
-    collectives = connect(settings, torch_device, Library.NCCL)
+    collectives = connect(settings, torch_device, library)
     return Rank(device, settings.clocks, lambda program: Executor(program, collectives, torch_device))
 
 
@@ -108,8 +113,9 @@ def connect(settings: WorkerSettings, device: torch.device, library: Library) ->
     if settings.collectives is CudaCollectives.LOOPBACK:
         library = Library.LOOPBACK
     elif settings.workers > 1:
+        backend = "cpu:gloo,cuda:nccl" if library is Library.MSCCLPP else library
         dist.init_process_group(
-            library, init_method=f"file://{settings.rendezvous}", rank=settings.rank, world_size=settings.workers
+            backend, init_method=f"file://{settings.rendezvous}", rank=settings.rank, world_size=settings.workers
         )
     return Collectives(library, settings.axes, settings.rank, device)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kareus.artifacts.files import PARENT_VARIABLE
+from kareus.processes import PARENT_VARIABLE
 
 PARENT = """
 import os, subprocess, sys
@@ -19,7 +19,7 @@ subprocess.Popen([sys.executable, "-c", sys.argv[1]], env=os.environ | known)
 """
 DIES_BEFORE = """
 import os, time
-from kareus.artifacts.files import die_with_parent
+from kareus.processes import die_with_parent
 while os.getppid() == int(os.environ["KAREUS_PARENT"]):
     time.sleep(0.01)
 die_with_parent()
@@ -27,7 +27,7 @@ print("survived", flush=True)
 """
 DIES_MEANWHILE = """
 import ctypes, os, signal, time
-from kareus.artifacts import files
+from kareus import processes
 
 class LateLibrary:
     def __init__(self, name):
@@ -37,13 +37,13 @@ class LateLibrary:
             time.sleep(0.01)
         self.prctl = lambda *arguments: 0  # asked for too late, Linux sends nothing
 
-files.ctypes.CDLL = LateLibrary
-files.die_with_parent()
+processes.ctypes.CDLL = LateLibrary
+processes.die_with_parent()
 print("survived", flush=True)
 """
 DIES_AFTER = """
 import os, signal, time
-from kareus.artifacts.files import die_with_parent
+from kareus.processes import die_with_parent
 die_with_parent()
 print("at work", flush=True)
 os.kill(os.getppid(), signal.SIGKILL)
@@ -52,7 +52,7 @@ print("survived", flush=True)
 """
 HANDS_ON = """
 import os
-from kareus.artifacts.files import die_with_parent
+from kareus.processes import die_with_parent
 die_with_parent()
 print(os.environ.get("KAREUS_PARENT"), flush=True)
 os.kill(os.getppid(), 9)
@@ -97,7 +97,7 @@ def test_the_number_of_the_parent_is_not_handed_on() -> None:
 
 
 def test_jobs_of_the_workflow_know_their_parent() -> None:
-    rules = (Path(__file__).parents[2] / "workflow/rules/common.smk").read_text()
+    rules = (Path(__file__).parents[1] / "workflow/rules/common.smk").read_text()
     (prefix,) = re.findall(r'^shell\.prefix\(f"(.*)"\)$', rules, re.MULTILINE)
     said = f"{sys.executable} -c 'import os; print(os.environ[\"{PARENT_VARIABLE}\"])'"
     command = prefix.replace("{PARENT_VARIABLE}", PARENT_VARIABLE) + said

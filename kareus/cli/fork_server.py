@@ -1,0 +1,207 @@
+"""The fork server: a process that has imported what stages need, and forks itself for each command of a workflow's run.
+
+A run of the workflow on this machine starts one (`start`), and it ends with the run. It imports the module of a command
+when the command is first asked for. A process that it forks is a command like any other: it has the standard streams,
+the folder and the environment of the `python -m kareus` that asked, gets Ctrl-C with it, and ends with it.
+
+The server takes only commands that would import the same in the same way: of the same user, environment and folder.
+What it does not take, and what nobody takes any more, runs by itself (`kareus.processes.run_forked`).
+"""
+
+import atexit
+import contextlib
+import fcntl
+import gc
+import importlib
+import json
+import os
+import secrets
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from kareus.cli import EVERY, main, words_of
+from kareus.processes import (
+    FORK_SERVER_VARIABLE,
+    MOST_BYTES,
+    OF_EACH_PROCESS,
+    PARENT_VARIABLE,
+    STANDARD_STREAMS,
+    STARTED,
+    die_with_parent,
+    situation,
+)
+
+THREADS = ("OMP_NUM", "GOTO_NUM", "OPENBLAS_NUM", "MKL_NUM", "VECLIB_MAXIMUM", "NUMEXPR_NUM")
+"""Environment variables, without `_THREADS`, that Snakemake sets to the number of threads of a job."""
+FORKED_WITHOUT_HARM = ("jemalloc_bg_thd", "polars-ooc-clea")
+"""Threads that importing Polars starts: those of its allocator, which sees to itself when a process forks, and one that
+removes what earlier processes left on disk. A fork has neither; Polars starts its pool when it first computes."""
+RECEIVED_WITHIN_S = 10.0
+"""Time that a command has to say what it is, once it has connected."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForkRequest:
+    """A command that somebody asks for."""
+
+    connection: socket.socket
+    """Stays open as long as who asked is there; takes the exit code."""
+    argv: list[str]
+    own: dict[str, str]
+    """Environment variables that may differ from the server's."""
+    streams: list[int]
+    """Descriptors of its standard input, output and error."""
+
+
+def start() -> "subprocess.Popen[bytes]":
+    """Start a fork server that ends with this process, and name it in the environment of this process's children.
+
+    The socket listens before the server runs, so that no command comes too early. Its name is abstract: nothing of it
+    is left on disk, however the server ends.
+    """
+    address = f"kareus-{secrets.token_hex(16)}"
+    one_thread = {f"{name}_THREADS": "1" for name in THREADS}
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(f"\0{address}")
+        listener.listen(socket.SOMAXCONN)
+        server = subprocess.Popen(
+            [sys.executable, "-m", "kareus.cli.fork_server", str(listener.fileno())],
+            pass_fds=[listener.fileno()],
+            env=os.environ | one_thread | {PARENT_VARIABLE: str(os.getpid())},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,  # a reader of this process's output need not wait for the server
+            stderr=subprocess.DEVNULL,
+        )
+    os.environ[FORK_SERVER_VARIABLE] = address
+    atexit.register(_end, server)
+    return server
+
+
+def _end(server: "subprocess.Popen[bytes]") -> None:
+    """End a server, and wait for it, so that what its commands took counts for this process."""
+    server.terminate()
+    server.wait()
+
+
+def serve(listener: socket.socket) -> ForkRequest:
+    """Fork a process for each command; returns in these processes, and in no other."""
+    own = situation()
+    while True:
+        connection, _ = listener.accept()
+        streams: list[int] = []
+        try:
+            request = _received(connection, streams, own)
+            if request is not None and _can_fork(request.argv) and os.fork() == 0:
+                listener.close()
+                return request
+        except (OSError, ValueError, KeyError, TypeError):
+            pass  # who asked is gone, or is no command of ours, or no process is left to fork; it sees to itself
+        connection.close()
+        for stream in streams:
+            os.close(stream)
+
+
+def _reap(*_: object) -> None:
+    """Let go of processes that have ended."""
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:  # there are none left
+        pass
+
+
+def _received(connection: socket.socket, streams: list[int], own: dict[str, object]) -> ForkRequest | None:
+    """Return what is asked for, if it is this user's and would run as the server does; descriptors go to `streams`."""
+    connection.settimeout(RECEIVED_WITHIN_S)
+    _, user, _ = struct.unpack(
+        "3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    )
+    content, received, _, _ = socket.recv_fds(connection, MOST_BYTES, len(STANDARD_STREAMS))
+    streams += received
+    if user != os.getuid() or len(streams) != len(STANDARD_STREAMS):
+        return None
+    asked = json.loads(content)
+    if asked["situation"] != own:
+        return None
+    return ForkRequest(connection=connection, argv=asked["argv"], own=asked["own"], streams=streams)
+
+
+def _can_fork(argv: list[str]) -> bool:
+    """Import what a command needs; returns whether this process may be forked, as one with threads may not."""
+    words = words_of(argv)
+    if words not in EVERY:
+        return False
+    try:
+        importlib.import_module(EVERY[words].module)
+    except Exception:  # noqa: BLE001 - the command itself says what is wrong
+        return False
+    gc.freeze()  # so that collecting garbage in a forked process copies no pages
+    threads = {name.read_text().strip() for name in Path("/proc/self/task").glob("*/comm")}
+    return threads <= {Path("/proc/self/comm").read_text().strip(), *FORKED_WITHOUT_HARM}
+
+
+def run(request: ForkRequest) -> NoReturn:
+    """Run a command in a process that was forked for it, and end the process."""
+    _become(request)
+    try:
+        request.connection.send(STARTED)
+    except OSError:  # who asked has died
+        os._exit(1)
+    code = 1
+    try:
+        code = main(request.argv)
+    except SystemExit as ended:  # of the parser of arguments
+        code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+    except BaseException:  # noqa: BLE001 - what Python does with it at the end of a program
+        sys.excepthook(*sys.exc_info())
+    # The end of a program, but for clearing its modules, which would copy the memory shared with the server.
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError):  # nobody reads it any more
+            stream.flush()
+    with contextlib.suppress(OSError):  # who asked has died
+        request.connection.send(str(code).encode())
+    os._exit(code)
+
+
+def _become(request: ForkRequest) -> None:
+    """Take over the streams, the environment and the signals of the process that asked."""
+    for number, stream in zip(STANDARD_STREAMS, request.streams, strict=True):
+        os.dup2(stream, number)
+        os.close(stream)
+    sys.stdin, sys.stdout, sys.stderr = (
+        open(number, mode, buffering=1, encoding=stream.encoding, errors=stream.errors, closefd=False)  # noqa: SIM115
+        for number, mode, stream in ((0, "r", sys.stdin), (1, "w", sys.stdout), (2, "w", sys.stderr))
+    )
+    for name in OF_EACH_PROCESS:
+        os.environ.pop(name, None)
+    os.environ.update(request.own)
+    tempfile.tempdir = None
+    for number, handler in (
+        (signal.SIGINT, signal.default_int_handler),
+        (signal.SIGTERM, signal.SIG_DFL),
+        (signal.SIGCHLD, signal.SIG_DFL),
+    ):
+        signal.signal(number, handler)
+    request.connection.settimeout(None)
+    # The kernel sends SIGTERM when the other end closes: who asked has died.
+    descriptor = request.connection.fileno()
+    fcntl.fcntl(descriptor, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGTERM)
+    fcntl.fcntl(descriptor, fcntl.F_SETFL, fcntl.fcntl(descriptor, fcntl.F_GETFL) | os.O_ASYNC)
+
+
+if __name__ == "__main__":
+    die_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it ends with the run, which may have jobs to end first
+    signal.signal(signal.SIGCHLD, _reap)
+    run(serve(socket.socket(fileno=int(sys.argv[1]))))

@@ -1,0 +1,150 @@
+"""Fitting the coefficients of single kernels to measured ones, stage by stage, and judging the fit on shapes left out.
+
+Least squares in logarithms with a weak prior on every coefficient. A stage is fitted to the rows of its kind, with what
+the stages before found. Left-out errors are those of shapes, not of rows: a shape is left out on all software at once.
+"""
+
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from kareus.arrays import Array, Indices
+from kareus.fidelity.kernels.predict import Predicted, predict
+from kareus.fidelity.kernels.priors import STAGES, FitStage
+from kareus.fidelity.kernels.rows import KernelKind, Kernels
+from kareus.fidelity.kernels.score import scored
+from kareus.gpu_model.declarations import FitPrior
+from kareus.gpu_model.gpu import Gpu
+
+ERROR_SCALE = 0.05
+"""Relative error of a time that weighs as much as one standard deviation of a prior; the laws are not better."""
+SLOPE_STEP = 0.02
+"""Change of a logarithm that slopes are taken over: wide enough for times that jump where another tile is faster."""
+POWER_WEIGHT = 0.5
+"""Of an error of power relative to one of time: readings scatter more."""
+EVALUATIONS = 25
+REFIT_EVALUATIONS = 6
+"""Most steps of a fit, and of one that starts from another."""
+FOLDS = 5
+"""Parts of the shapes, each left out once."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """Predictions of the rows of a stage, each by a fit that had not seen its shape."""
+
+    stage: FitStage
+    rows: Kernels
+    predicted: Predicted
+
+
+def fit_kernels(files: Mapping[KernelKind, Kernels], gpu: Gpu, option: str) -> Gpu:
+    """Return `gpu` fitted to the rows of `files` that name `option` as their GPU, stage by stage."""
+    for stage in STAGES:
+        for part in _parts(stage, files, option):
+            gpu = _fit(stage, part, gpu, option, EVALUATIONS)
+        if stage.by_library:
+            gpu = _with_best_library(stage, gpu)
+    return gpu
+
+
+def left_out(files: Mapping[KernelKind, Kernels], gpu: Gpu, option: str) -> list[LeftOut]:
+    """Return predictions of every row by fits of its stage to the other shapes, all other coefficients as in `gpu`."""
+    found = []
+    for stage in STAGES:
+        for part in _parts(stage, files, option):
+            folds = shape_folds(part)
+            predicted = Predicted(*(np.full(len(part), np.nan) for _ in range(5)))
+            for fold in range(FOLDS):
+                fitted = _fit(stage, part.where(folds != fold), gpu, option, REFIT_EVALUATIONS)
+                predicted.put(folds == fold, predict(part.where(folds == fold), {option: fitted}))
+            found.append(LeftOut(stage, part, predicted))
+    return found
+
+
+def shape_folds(rows: Kernels) -> Indices:
+    """Return the part of the shapes to which each row belongs: the same for equal shapes, whatever ran them."""
+    sizes = np.stack(list(rows.sizes.values()), axis=1)
+    names = [f"{kind} {' '.join(map(str, shape))}" for kind, shape in zip(rows.collective, sizes, strict=True)]
+    return np.array([zlib.crc32(name.encode()) % FOLDS for name in names])
+
+
+def _with_best_library(stage: FitStage, gpu: Gpu) -> Gpu:
+    """Return the GPU whose own coefficients are those of its most efficient library, which a training would use."""
+    efficiency = next(iter(stage.priors))
+    fitted = [own for own in gpu.libraries.values() if efficiency in own]
+    if not fitted:
+        return gpu
+    best = max(fitted, key=lambda own: own[efficiency])
+    return _with(gpu, None, {name: best[name] for name in stage.priors})
+
+
+def _parts(stage: FitStage, files: Mapping[KernelKind, Kernels], option: str) -> list[Kernels]:
+    """Rows that the stage is fitted to: all at once, or those of one library after the other."""
+    if stage.kind not in files:
+        return []
+    every = files[stage.kind]
+    rows = stage.rows(every.where((every.gpu == option) & scored(every)))
+    if not len(rows):
+        return []
+    if not stage.by_library:
+        return [rows]
+    return [rows.where(rows.libraries == library) for library in np.unique(rows.libraries)]
+
+
+def _fit(stage: FitStage, rows: Kernels, gpu: Gpu, option: str, evaluations: int) -> Gpu:
+    from scipy.optimize import least_squares  # noqa: PLC0415 - only fitting needs it
+
+    library = str(rows.libraries[0]) if stage.by_library else None
+    priors = stage.priors_of(gpu)
+    expected, lower, upper = (np.log([getattr(p, of) for p in priors.values()]) for of in ("value", "lower", "upper"))
+    spreads = np.array([p.spread for p in priors.values()])
+    start = _start(gpu, library, priors)
+
+    def changed(x: Array) -> Gpu:
+        return _with(gpu, library, dict(zip(priors, np.exp(x).tolist(), strict=True)))
+
+    def residuals(x: Array) -> Array:
+        return np.concatenate([_soft(_errors(rows, changed(x), option)), (x - expected) / spreads])
+
+    def slopes(x: Array) -> Array:
+        here, steps = residuals(x), np.where(x + SLOPE_STEP < upper, SLOPE_STEP, -SLOPE_STEP)
+        columns = [(residuals(x + step * axis) - here) / step for step, axis in zip(steps, np.eye(len(x)), strict=True)]
+        return np.stack(columns, axis=1)
+
+    first = np.clip(start, lower + 1e-6, upper - 1e-6)
+    solved = least_squares(
+        residuals, first, slopes, bounds=(lower, upper), x_scale=spreads, max_nfev=evaluations, ftol=1e-4
+    )
+    return changed(solved.x)
+
+
+def _errors(rows: Kernels, gpu: Gpu, option: str) -> Array:
+    """Errors of time and of power where it was read, in their scales."""
+    predicted = predict(rows, {option: gpu})
+    times = np.log(predicted.time_s / rows.time_s) / ERROR_SCALE
+    read = rows.sustained
+    return np.concatenate([times, POWER_WEIGHT * np.log(predicted.reading_w[read] / rows.power_w[read]) / ERROR_SCALE])
+
+
+def _soft(errors: Array) -> Array:
+    """Errors whose squares grow linearly beyond 1, so that outliers pull like all others."""
+    soft: Array = np.sign(errors) * np.sqrt(2 * (np.sqrt(1 + errors**2) - 1))
+    return soft
+
+
+def _start(gpu: Gpu, library: str | None, priors: Mapping[str, FitPrior]) -> Array:
+    """Logarithms to start from: the GPU's own values where they are within bounds, else those expected."""
+    known = gpu.with_library(library).coefficients if library else gpu.coefficients
+    own = {name: getattr(known, name) for name in priors}
+    return np.log([own[n] if p.lower <= own[n] <= p.upper else p.value for n, p in priors.items()])
+
+
+def _with(gpu: Gpu, library: str | None, values: Mapping[str, float]) -> Gpu:
+    known: dict[str, Any] = dict(values)
+    if library is None:
+        return replace(gpu, coefficients=replace(gpu.coefficients, **known))
+    return replace(gpu, libraries={**gpu.libraries, library: {**gpu.libraries.get(library, {}), **values}})

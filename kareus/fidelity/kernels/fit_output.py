@@ -1,0 +1,95 @@
+"""Fitting a GPU to measured kernels from the command line: what is printed, and what is written to the GPU's file."""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kareus.artifacts.files import read_text, write_text
+from kareus.errors import ArtifactError
+from kareus.fidelity.gpu_file import number, with_libraries, with_notes, with_values
+from kareus.fidelity.kernels.fit import fit_kernels, left_out
+from kareus.fidelity.kernels.predict import predict
+from kareus.fidelity.kernels.priors import STAGES, FitStage
+from kareus.fidelity.kernels.rows import KernelKind, Kernels
+from kareus.fidelity.kernels.score import KernelErrors, errors_by, scored
+from kareus.gpu_model.gpu import Gpu
+from kareus.workload.compose import compose
+
+logger = logging.getLogger(__name__)
+
+FITTED = "[fit to measured kernels]"
+AT_BOUND = 0.005
+"""Distance to a bound, in logarithms, below which a coefficient counts as held by it."""
+
+
+def fit_and_write(
+    files: Mapping[KernelKind, Kernels], option: str, source: Path, output: Path | None, config_dir: Path
+) -> None:
+    """Fit the GPU of an option, print errors in sample and of shapes left out, and write its file.
+
+    Raises:
+        ArtifactError: no row of the files names the GPU.
+    """
+    own = {kind: rows.where(rows.gpu == option) for kind, rows in files.items()}
+    own = {kind: rows for kind, rows in own.items() if len(rows)}
+    if not own:
+        names = sorted({str(name) for rows in files.values() for name in np.unique(rows.gpu)})
+        raise ArtifactError(f"--gpu {option}: no row of the files names it; they have: {', '.join(names)}.")
+    (composition,) = compose([f"gpu={option}"], config_dir)
+    fitted = _as_written(fit_kernels(own, composition.workload.gpu, option))
+    notes = _notes(own, fitted, option)
+    for name, note in notes.items():
+        logger.info("%s: %s", name, note)
+    if output:
+        write_text(output, documented(read_text(source), own, fitted, notes))
+        logger.info("%s: written", output)
+
+
+def documented(text: str, files: Mapping[KernelKind, Kernels], gpu: Gpu, notes: Mapping[str, str]) -> str:
+    """Return a GPU's configuration with fitted values, those of kernel libraries and errors beside them."""
+    shared = [stage for stage in STAGES if stage.kind in files and _has_rows(stage, files)]
+    values = {name: getattr(gpu.coefficients, name) for stage in shared for name in stage.priors_of(gpu)}
+    comments = {
+        name: FITTED + _at_bound(stage, name, values[name]) for stage in shared for name in stage.priors_of(gpu)
+    }
+    return with_notes(with_libraries(with_values(text, values, comments), gpu.libraries), notes)
+
+
+def _notes(files: Mapping[KernelKind, Kernels], gpu: Gpu, option: str) -> dict[str, str]:
+    """Errors in sample and of shapes left out, by group of rows."""
+    notes = {}
+    for part in left_out(files, gpu, option):
+        rows, inside = part.rows, predict(part.rows, {option: gpu})
+        within, outside = (errors_by(rows.groups, rows, found, scored(rows)) for found in (inside, part.predicted))
+        for group, errors in within.items():
+            notes[f"{part.stage.name}, {group.removeprefix(option + ' ')}"] = _shown(errors, outside[group])
+    return notes
+
+
+def _shown(inside: KernelErrors, outside: KernelErrors) -> str:
+    shown = f"time {inside.time_mape_pct:.1f} % (shapes left out {outside.time_mape_pct:.1f} %)"
+    if inside.power_mape_pct is None:
+        return shown
+    return f"{shown}, power {inside.power_mape_pct:.1f} % ({outside.power_mape_pct:.1f} %)"
+
+
+def _has_rows(stage: FitStage, files: Mapping[KernelKind, Kernels]) -> bool:
+    return bool(len(stage.rows(files[stage.kind])))
+
+
+def _at_bound(stage: FitStage, name: str, value: float) -> str:
+    prior = stage.priors[name]
+    near = min(abs(np.log(value / prior.lower)), abs(np.log(value / prior.upper)))
+    return ", at the bound of its range" if near < AT_BOUND else ""
+
+
+def _as_written(gpu: Gpu) -> Gpu:
+    """Return the GPU with the values that are written, which are rounded."""
+    names = {name for stage in STAGES for name in stage.priors}
+    known: dict[str, Any] = {name: float(number(getattr(gpu.coefficients, name))) for name in names}
+    libraries = {library: {n: float(number(v)) for n, v in own.items()} for library, own in gpu.libraries.items()}
+    return replace(gpu, coefficients=replace(gpu.coefficients, **known), libraries=libraries)

@@ -1,0 +1,92 @@
+"""Coefficients that measured kernels tell, with their expectations and the bounds within which they make sense."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from kareus.fidelity.kernels.rows import BFLOAT16, FP8, KernelKind, Kernels
+from kareus.gpu_model.declarations import FitData, FitPrior
+from kareus.gpu_model.gpu import Gpu
+
+OF_SWITCHES = frozenset({"switch_efficiency", "switch_latency_s"})
+"""Coefficients of reductions in switches."""
+
+
+@dataclass(frozen=True, slots=True)
+class FitStage:
+    """Coefficients that are fitted together, after those of the stages before."""
+
+    name: str
+    kind: KernelKind
+    number_format: str
+    priors: Mapping[str, FitPrior]
+    by_library: bool
+    """Whether every kernel library has its own values; the first of them then tells how efficient the library is."""
+
+    def priors_of(self, gpu: Gpu) -> Mapping[str, FitPrior]:
+        """Return the coefficients that mean something on a GPU."""
+        return {name: p for name, p in self.priors.items() if gpu.switches_reduce or name not in OF_SWITCHES}
+
+    def rows(self, kernels: Kernels) -> Kernels:
+        """Return the rows of `kernels` that the stage is fitted to."""
+        return kernels.where(kernels.number_format == self.number_format)
+
+
+def _prior(value: float, lower: float, upper: float, spread: float) -> FitPrior:
+    return FitPrior(FitData.KERNELS, value, lower, upper, spread)
+
+
+GEMM_PRIORS = {
+    "gemm_efficiency": _prior(0.9, 0.6, 1.0, 0.08),
+    "kernel_overhead_s": _prior(2.2e-6, 1e-6, 1e-5, 0.5),
+    "hbm_efficiency": _prior(0.83, 0.6, 0.95, 0.08),
+    "gemm_epilogue_s": _prior(5e-11, 1e-12, 1e-9, 1.0),
+    "gemm_step_s": _prior(7e-8, 5e-9, 1e-6, 0.5),
+    "tile_feed_gb_per_s": _prior(4e4, 3e3, 1e6, 0.7),
+    "gemm_split_s": _prior(2.4e-6, 2e-7, 2e-5, 0.7),
+    "l2_speedup": _prior(1.7, 1.0, 5.0, 0.4),
+    "l2_share": _prior(0.7, 0.2, 1.0, 0.3),
+    "gemm_j_per_flop": _prior(0.65e-12, 0.2e-12, 2.5e-12, 0.5),
+    "hbm_j_per_byte": _prior(110e-12, 60e-12, 160e-12, 0.1),
+    "clock_power_w": _prior(200.0, 50.0, 500.0, 0.5),
+    "voltage_slope": _prior(1.1, 0.4, 2.4, 0.3),
+    "limiter_s": _prior(0.045, 0.005, 1.0, 0.7),
+}
+"""HBM's energy is that of measurements of bandwidth alone, 110 to 130 pJ a byte."""
+FP8_PRIORS = {
+    "fp8_efficiency": _prior(0.85, 0.5, 1.0, 0.15),
+    "fp8_step_s": _prior(1.5e-7, 5e-9, 2e-6, 0.7),
+    "fp8_misalignment": _prior(1.2, 1.0, 2.0, 0.2),
+    "cast_row_s": _prior(3e-9, 1e-11, 3e-8, 2.0),
+    "cast_efficiency": _prior(0.5, 0.1, 1.0, 0.5),
+    "cast_s": _prior(4e-6, 5e-7, 3e-5, 0.7),
+    "fp8_energy_share": _prior(0.6, 0.3, 1.0, 0.2),
+}
+ATTENTION_PRIORS = {
+    "attention_forward_efficiency": _prior(0.8, 0.3, 1.0, 1.0),
+    "softmax_s": _prior(1e-11, 1e-13, 1e-9, 1.0),
+    "attention_tile_s": _prior(1e-6, 1e-8, 1e-5, 1.0),
+    "attention_tail": _prior(0.3, 0.01, 1.0, 1.0),
+    "attention_s": _prior(7e-6, 5e-7, 5e-5, 0.7),
+    "wide_head_slowdown": _prior(1.0, 0.5, 2.0, 0.3),
+    "widest_head_slowdown": _prior(1.5, 0.5, 5.0, 0.5),
+    "attention_j_per_flop": _prior(0.9e-12, 0.2e-12, 4e-12, 0.5),
+}
+COLLECTIVE_PRIORS = {
+    "collective_latency_s": _prior(2e-5, 2e-6, 6e-5, 0.7),
+    "collective_step_s": _prior(8e-7, 5e-8, 5e-6, 0.7),
+    "bus_efficiency": _prior(0.9, 0.5, 1.0, 0.1),
+    "own_shard_copy": _prior(0.35, 0.01, 2.0, 0.7),
+    "fast_protocol_latency": _prior(0.25, 0.02, 0.99, 0.7),
+    "fast_protocol_bandwidth": _prior(0.3, 0.02, 0.9, 0.7),
+    "middle_protocol_latency": _prior(0.4, 0.05, 0.99, 0.7),
+    "middle_protocol_bandwidth": _prior(0.6, 0.1, 0.98, 0.4),
+    "switch_efficiency": _prior(0.6, 0.2, 1.0, 0.3),
+    "switch_latency_s": _prior(4e-5, 5e-6, 3e-4, 0.7),
+}
+STAGES = (
+    FitStage("GEMM bf16", KernelKind.GEMM, BFLOAT16, GEMM_PRIORS, by_library=False),
+    FitStage("GEMM fp8", KernelKind.GEMM, FP8, FP8_PRIORS, by_library=False),
+    FitStage("attention", KernelKind.ATTENTION, BFLOAT16, ATTENTION_PRIORS, by_library=True),
+    FitStage("collectives", KernelKind.COLLECTIVE, BFLOAT16, COLLECTIVE_PRIORS, by_library=False),
+)
+"""In the order of fitting: GEMMs tell clock, voltage and HBM for all that follow."""

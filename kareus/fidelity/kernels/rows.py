@@ -1,0 +1,157 @@
+"""Rows of files with measured kernels, as columns: a GEMM, a fused attention or a collective in each row."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kareus.arrays import Array, Indices
+from kareus.errors import ArtifactError
+from kareus.fidelity.lines import Line
+from kareus.gpu_model.gpu import MOST_W
+
+LEAST_S, MOST_S = 1e-9, 1e4
+"""Times of one kernel."""
+MOST_SIZE = 2**31
+"""Largest size of a kernel: values of a dimension, or elements of a message."""
+BFLOAT16, FP8 = "bfloat16", "fp8"
+NUMBER_FORMATS = (BFLOAT16, FP8)
+COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "alltoall")
+
+
+class KernelKind(StrEnum):
+    """Kind of the kernels of a file."""
+
+    GEMM = "gemm"
+    ATTENTION = "attention"
+    COLLECTIVE = "collective"
+
+
+SIZES: Mapping[KernelKind, tuple[str, ...]] = {
+    KernelKind.GEMM: ("m", "n", "k"),
+    KernelKind.ATTENTION: ("batch", "seq_len", "heads", "kv_heads", "head_dim", "window"),
+    KernelKind.COLLECTIVE: ("num_gpus", "message_bytes"),
+}
+"""Columns of sizes, by kind; a file is told by having all of one kind."""
+MAY_BE_ZERO = frozenset({"window"})
+"""Sizes that 0 means something for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kernels:
+    """Measured kernels of one kind; every column has an item for each row."""
+
+    kind: KernelKind
+    lines: Indices
+    """Line of the file."""
+    gpu: NDArray[np.str_]
+    """Option of the configuration group `gpu`."""
+    number_format: NDArray[np.str_]
+    software: NDArray[np.str_]
+    """Software that launched the kernel and its version."""
+    collective: NDArray[np.str_]
+    """Kind of collective; empty for other kernels."""
+    sizes: dict[str, Indices]
+    """By column of the file."""
+    time_s: Array
+    power_w: Array
+    """What a power meter read; NaN where nothing was read."""
+    power_limit_w: Array
+    """NaN where it is not given."""
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return len(self.time_s)
+
+    def where(self, mask: NDArray[np.bool_]) -> "Kernels":
+        """Return the rows at which `mask` is true."""
+        return Kernels(
+            kind=self.kind,
+            lines=self.lines[mask],
+            gpu=self.gpu[mask],
+            number_format=self.number_format[mask],
+            software=self.software[mask],
+            collective=self.collective[mask],
+            sizes={name: column[mask] for name, column in self.sizes.items()},
+            time_s=self.time_s[mask],
+            power_w=self.power_w[mask],
+            power_limit_w=self.power_limit_w[mask],
+        )
+
+    @property
+    def libraries(self) -> NDArray[np.str_]:
+        """Name of each row's kernel library in lower case: the first word of its software."""
+        return np.array([software.split(" ")[0].lower() for software in self.software], dtype=np.str_)
+
+    @property
+    def sustained(self) -> NDArray[np.bool_]:
+        """Whether power was read: such a kernel was repeated for long enough to settle the clock."""
+        return np.isfinite(self.power_w)
+
+    @property
+    def groups(self) -> NDArray[np.str_]:
+        """What errors are listed by: GPU, number format, software, and burst or sustained."""
+        regimes = np.where(self.sustained, "sustained", "burst")
+        columns = (self.gpu, self.number_format, self.software, regimes)
+        return np.array([" ".join(row) for row in zip(*columns, strict=True)], dtype=np.str_)
+
+
+def kind_of(header: Sequence[str]) -> KernelKind | None:
+    """Return the kind of kernels that a file with these columns has, or None if it has none."""
+    return next((kind for kind, sizes in SIZES.items() if {*sizes, "time_s"} <= set(header)), None)
+
+
+def read_kernels(kind: KernelKind, lines: Sequence[Line], path: Path) -> Kernels:
+    """Return the kernels of a file.
+
+    Raises:
+        ArtifactError: a value that cannot be used, with its line and column; or no rows.
+    """
+    if not lines:
+        raise ArtifactError(f"{path}: has a header and no rows; give a file with data.")
+    texts = {name: np.array([line.text(name) for line in lines], dtype=np.str_) for name in ("gpu", "software")} | {
+        name: np.array([_choice(line, name, allowed) for line in lines], dtype=np.str_)
+        for name, allowed in _choices(kind).items()
+    }
+    return Kernels(
+        kind=kind,
+        lines=np.array([line.number for line in lines]),
+        gpu=texts["gpu"],
+        number_format=texts.get("dtype", np.full(len(lines), BFLOAT16)),
+        software=texts["software"],
+        collective=texts.get("collective", np.full(len(lines), "")),
+        sizes={name: np.array([_size(line, name) for line in lines]) for name in SIZES[kind]},
+        time_s=np.array([line.positive("time_s", float, LEAST_S, MOST_S) for line in lines]),
+        power_w=np.array([_power_w(line, "power_w") for line in lines]),
+        power_limit_w=np.array([_power_w(line, "power_limit_w") for line in lines]),
+    )
+
+
+def _choices(kind: KernelKind) -> dict[str, tuple[str, ...]]:
+    """Columns of which a few texts are allowed."""
+    if kind is KernelKind.GEMM:
+        return {"dtype": NUMBER_FORMATS}
+    return {"collective": COLLECTIVES} if kind is KernelKind.COLLECTIVE else {}
+
+
+def _choice(line: Line, column: str, allowed: Sequence[str]) -> str:
+    text = line.text(column)
+    if text not in allowed:
+        raise ArtifactError(
+            f"{line.path}: line {line.number}: {column}={text!r} is not known; allowed: {', '.join(allowed)}."
+        )
+    return text
+
+
+def _size(line: Line, column: str) -> int:
+    if column in MAY_BE_ZERO and not line.count(column):
+        return 0
+    return line.positive(column, int, 1, MOST_SIZE)
+
+
+def _power_w(line: Line, column: str) -> float:
+    """Power in a cell that may be empty or missing, NaN then."""
+    return line.positive(column, float, 1.0, MOST_W) if (line.cells.get(column) or "").strip() else float("nan")

@@ -1,0 +1,10 @@
+"""The measured kernels that ship with Kareus, with their sources and licences beside them."""
+
+from pathlib import Path
+
+FOLDER = Path(__file__).parents[1] / "data"
+
+
+def shipped_files() -> dict[str, Path]:
+    """Return the files by name, without their endings."""
+    return {path.name.partition(".")[0]: path for path in sorted(FOLDER.glob("*.csv.gz"))}

@@ -1,0 +1,102 @@
+"""Lines of CSV files with reference data: values with their ranges, and one-line errors that name the place."""
+
+import csv
+import gzip
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from io import TextIOWrapper
+from pathlib import Path
+from typing import TypeVar
+
+from kareus.errors import ArtifactError
+
+Value = TypeVar("Value", int, float)
+
+MOST_PERCENT = 1e6
+MOST_DIGITS = 9
+"""Of the number of a point or of a clock."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of a file, with its place for messages."""
+
+    path: Path
+    number: int
+    cells: dict[str, str]
+
+    def __post_init__(self) -> None:
+        if None in self.cells:  # where `csv` puts what no column is for
+            raise ArtifactError(f"{self.path}: line {self.number}: more values than columns; quote values with commas.")
+
+    def text(self, column: str) -> str:
+        """Return a cell as it is."""
+        value = self.cells.get(column)
+        if value is None:
+            raise ArtifactError(f"{self.path}: line {self.number}: no column {column}; complete the file.")
+        return value.strip()
+
+    def positive(self, column: str, parse: Callable[[str], Value], least: float, most: float) -> Value:
+        """Return a number above 0 and from `least` to `most`."""
+        text = self.text(column)
+        try:
+            value = parse(text)
+        except ValueError:
+            value = parse("0")
+        if not 0 < value < float("inf"):
+            raise ArtifactError(f"{self.path}: line {self.number}: {column}={text!r}: must be a number above 0.")
+        if not least <= value <= most:
+            raise ArtifactError(
+                f"{self.path}: line {self.number}: {column}={text!r}: must be from {least:g} to {most:g}."
+            )
+        return value
+
+    def percent(self, column: str) -> float:
+        """Return a percentage, which may be negative."""
+        text = self.text(column)
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not math.isfinite(value):
+            raise ArtifactError(f"{self.path}: line {self.number}: {column}={text!r}: must be a number.")
+        if abs(value) > MOST_PERCENT:
+            raise ArtifactError(
+                f"{self.path}: line {self.number}: {column}={text!r}: must be at most {MOST_PERCENT:g} % either way."
+            )
+        return value
+
+    def count(self, column: str) -> int:
+        """Return a whole number, 0 or more."""
+        text = self.text(column)
+        if not text.isdecimal() or len(text) > MOST_DIGITS:
+            raise ArtifactError(
+                f"{self.path}: line {self.number}: {column}={text!r}: must be a whole number, 0 or more."
+            )
+        return int(text)
+
+
+def read_lines(path: Path) -> tuple[Sequence[str], list[Line]]:
+    """Return the header and the lines of a CSV file, which may be compressed (`.gz`).
+
+    Raises:
+        ArtifactError: missing, no text, or a column that is there twice.
+    """
+    opened = gzip.open if path.suffix == ".gz" else Path.open
+    try:
+        with opened(path, "rb") as raw:  # spreadsheets begin files with a mark
+            reader = csv.DictReader(TextIOWrapper(raw, encoding="utf-8-sig", newline=""))
+            header = reader.fieldnames or []
+            _check_once(header, path)
+            return header, [Line(path, reader.reader.line_num, line) for line in reader]
+    except OSError as error:
+        raise ArtifactError(f"{path}: cannot be read ({error.strerror or error}); give a CSV file.") from error
+    except (UnicodeDecodeError, csv.Error, EOFError) as error:
+        raise ArtifactError(f"{path}: cannot be read ({error}); give a CSV file.") from error
+
+
+def _check_once(header: Sequence[str], path: Path) -> None:
+    for column in header:
+        if header.count(column) > 1:
+            raise ArtifactError(f"{path}: the column {column} is there twice; keep one of them.")

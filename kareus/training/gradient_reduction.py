@@ -1,0 +1,93 @@
+"""Sums of weight gradients over ranks that share weights, bucket by bucket while the last backward runs.
+
+A rank's gradients are of its own tokens, and those of norms of queries and keys also of its own heads. With sequence
+parallelism the tokens of the other norms are shared out within a tensor-parallel group, too. If every loss is weighted
+with its tokens' share of the iteration's, plain sums are right however uneven the batches are.
+
+A bucket is reduced as soon as its gradients are complete, in the background: by an all-reduce over all ranks with the
+same weights, or with a sharded optimizer by a reduce-scatter over the replicas. What is left of other sums is small,
+and waits for the end: shards over context-parallel ranks, norms over tensor-parallel ones.
+"""
+
+import torch.distributed as dist
+from torch import nn
+
+from kareus.launch.process_groups import ProcessGroups
+from kareus.model.communication import Handle
+from kareus.model.communicators.process_group import Works, reduce_scatter_single
+from kareus.model.layers import Norm, QueryKeyNorm
+from kareus.training.optimizer_sharding import Bucket, OptimizerSharding
+
+TIED = ("embedding.weight", "head.lm_head.weight")
+"""Names of the copies of a tied embedding, on the first and on the last stage."""
+
+
+class GradientReduction:
+    """The sums of one stage's weight gradients; the same calls, in the same order, on all ranks of the stage."""
+
+    def __init__(self, stage: nn.Module, sharding: OptimizerSharding, groups: ProcessGroups) -> None:
+        """Reduce the gradients of `stage`, whose buckets `sharding` has, over `groups`."""
+        self._sharding = sharding
+        self._groups = groups
+        self._names = {
+            module: [name for name in sharding.buckets if name == own or name.startswith(f"{own}.")]
+            for own, module in stage.named_modules()
+        }
+        partial = (QueryKeyNorm, Norm) if groups.mesh.sequence_parallel else (QueryKeyNorm,)
+        self._partial = {
+            f"{own}.{name}"
+            for own, module in stage.named_modules()
+            if isinstance(module, partial)
+            for name, _ in module.named_parameters()
+        }
+        self._in_flight: dict[str, Handle] = {}
+
+    @property
+    def in_flight(self) -> tuple[str, ...]:
+        """Names of the buckets whose reduction was begun, in that order."""
+        return tuple(self._in_flight)
+
+    def ready(self, part: nn.Module) -> None:
+        """Begin to reduce the gradients of the embedding, a block or the head, which are complete."""
+        for name in self._names[part]:
+            self._begin(name)
+
+    def finish(self) -> None:
+        """Begin what was not begun, and wait for all sums but that of tied embeddings."""
+        for name in self._sharding.buckets:
+            if name not in self._in_flight:
+                self._begin(name)
+        for handle in self._in_flight.values():
+            handle.wait()
+        self._in_flight.clear()
+        cp, tp = self._groups.mesh.cp, self._groups.mesh.tp
+        if cp is not None and self._groups.data is None:
+            cp.all_reduce(self._sharding.own_gradients).wait()
+        partial = [shard.gradient for shard in self._sharding.shards if shard.name in self._partial]
+        if tp is not None and (held := [gradient for gradient in partial if gradient.numel()]):
+            tp.all_reduce(held).wait()
+
+    def exchange(self) -> None:
+        """Sum the gradient of an embedding that the first and the last stage hold, so that both get the same bits.
+
+        Both have the same shard of it, and a sum of two does not depend on their order.
+        """
+        tied = self._groups.tied_embeddings
+        assert tied is not None
+        (gradient,) = [shard.gradient for shard in self._sharding.shards if shard.name in TIED]
+        if gradient.numel():
+            tied.all_reduce([gradient]).wait()
+
+    def _begin(self, name: str) -> None:
+        """Begin to reduce one bucket."""
+        assert name not in self._in_flight, f"the gradients of {name} are complete once in an iteration"
+        self._in_flight[name] = self._reduced(self._sharding.buckets[name])
+
+    def _reduced(self, bucket: Bucket) -> Handle:
+        if self._groups.data is not None:
+            return self._groups.data.all_reduce([bucket.gradients])
+        works: list[dist.Work] = []
+        if self._groups.optimizer_shards is not None:
+            group = self._groups.optimizer_shards
+            works.append(reduce_scatter_single(bucket.own_gradients, bucket.gradients, group=group, async_op=True))
+        return Works(works, (bucket.own_gradients,), (bucket.gradients,))

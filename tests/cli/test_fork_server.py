@@ -1,0 +1,170 @@
+"""The fork server: its commands are like any other, end with who asked, and run by themselves where it is no help."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kareus.cli import fork_server
+from kareus.processes import FORK_SERVER_VARIABLE, KILLED
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux alone has abstract sockets")
+
+ARGUMENTS = """
+import atexit, os, signal, sys, time
+
+def add_arguments(parser):
+    parser.add_argument("what")
+
+def run(arguments):
+    print(os.getpid(), os.getppid(), os.environ.get("TMPDIR"), flush=True)
+    match arguments.what:
+        case "exit-code":
+            atexit.register(print, "last", flush=True)
+            return 7
+        case "error":
+            raise ValueError("of the command")
+        case "wait":
+            time.sleep(60)
+        case "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "input":
+            print(sys.stdin.read(), file=sys.stderr)
+"""
+"""A command with all that commands may do."""
+
+
+@pytest.fixture
+def server(tmp_path, monkeypatch) -> Iterator[int]:
+    """Start a server, which knows the command `resolve` as the one above; its process ID."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import kareus.cli.commands as c\nc.EVERY['resolve'] = c.Command('of_the_test', 'test')\n"
+    )
+    (tmp_path / "of_the_test.py").write_text(ARGUMENTS)
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{Path(fork_server.__file__).parents[2]}")
+    for name in fork_server.THREADS:
+        monkeypatch.setenv(f"{name}_THREADS", "1")
+    monkeypatch.delenv("PYTEST_CURRENT_TEST")  # which changes while the server runs
+    monkeypatch.setenv(FORK_SERVER_VARIABLE, "set by the server, and taken back after the test")
+    started = fork_server.start()
+    yield started.pid
+    started.kill()
+    started.wait()
+
+
+def command(what: str, changes: dict[str, str] | None = None, cwd: Path | None = None) -> subprocess.Popen[str]:
+    """Start the command, with pipes, in a folder and an environment that may differ from the server's."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    line = [sys.executable, "-m", "kareus", "resolve", what]
+    return subprocess.Popen(line, text=True, cwd=cwd, env=environment | (changes or {}), **pipes)
+
+
+def said(running: subprocess.Popen[str]) -> tuple[int, list[str]]:
+    """Process and parent of the command that runs for another, and its folder for temporary files."""
+    process, *others = running.stdout.readline().split()
+    return int(process), others
+
+
+def is_gone(process: int) -> bool:
+    """Whether a process ends within seconds."""
+    for _ in range(500):
+        if not Path(f"/proc/{process}").exists():
+            return True
+        time.sleep(0.01)
+    return False
+
+
+def test_a_command_is_forked_with_its_own_streams(server):
+    with command("input") as running:
+        process, (parent, _) = said(running)
+        out, error = running.communicate("read from the one that asked")
+    assert (parent, running.returncode) == (str(server), 0)
+    assert process != running.pid
+    assert (out, error) == ("", "read from the one that asked\n")
+
+
+def test_the_exit_code_comes_last(server):
+    with command("exit-code") as running:
+        assert running.communicate()[0].split()[-1] == "last"
+    assert running.returncode == 7
+
+
+def test_an_error_is_shown_with_its_traceback(server):
+    with command("error") as running:
+        assert running.communicate()[1].endswith("ValueError: of the command\n")
+    assert running.returncode == 1
+
+
+def test_variables_of_a_job_are_its_own(server):
+    with command("exit-code", {"TMPDIR": "/of/the/job"}) as running:
+        assert said(running)[1] == [str(server), "/of/the/job"]
+
+
+def test_a_command_ends_when_the_one_that_asked_is_killed(server):
+    with command("wait") as running:
+        process, _ = said(running)
+        running.kill()
+        assert is_gone(process)
+
+
+def test_a_command_that_is_killed_fails(server):
+    with command("killed") as running:
+        running.communicate()
+    assert running.returncode == KILLED
+
+
+def test_ctrl_c_reaches_the_command_once(server):
+    with command("wait") as running:
+        process, _ = said(running)
+        for interrupted in (running.pid, process):  # as a terminal does to both
+            os.kill(interrupted, signal.SIGINT)
+        assert running.communicate()[1] == "kareus resolve: interrupted; run it again to go on.\n"
+    assert running.returncode == 130
+
+
+@pytest.mark.parametrize("changed", [{"OMP_NUM_THREADS": "2"}, {"PYTHONOPTIMIZE": "1"}, {"POLARS_MAX_THREADS": "1"}])
+def test_another_environment_is_not_served(server, changed):
+    with command("exit-code", changed) as running:
+        process, (parent, _) = said(running)
+        running.communicate()
+    assert (process, parent, running.returncode) == (running.pid, str(os.getpid()), 7)
+
+
+def test_another_folder_is_not_served(server, tmp_path):
+    with command("exit-code", cwd=tmp_path) as running:
+        assert said(running)[0] == running.pid
+
+
+def test_without_its_server_a_command_runs_by_itself(server):
+    os.kill(server, signal.SIGKILL)
+    assert os.waitpid(server, 0)
+    with command("exit-code") as running:
+        process, _ = said(running)
+        running.communicate()
+    assert (process, running.returncode) == (running.pid, 7)
+
+
+@pytest.mark.parametrize("content", [b"", b"nothing of ours", b"[]", b"{}"])
+def test_nonsense_does_not_end_the_server(server, content):
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as stranger:
+        stranger.connect(f"\0{os.environ[FORK_SERVER_VARIABLE]}")
+        socket.send_fds(stranger, [content or b" "], [0, 1, 2] if content else [0])
+        assert stranger.recv(1) == b""
+    with command("exit-code") as running:
+        assert said(running)[1][0] == str(server)
+
+
+def test_a_command_survives_its_server(server):
+    with command("input") as running:
+        process, _ = said(running)
+        os.kill(server, signal.SIGKILL)
+        assert Path(f"/proc/{process}").exists()
+        assert running.communicate("read on")[1] == "read on\n"
+    assert running.returncode == 0

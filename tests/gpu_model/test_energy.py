@@ -1,0 +1,33 @@
+"""The law of power: what goes with the clock, with the voltage, and with neither."""
+
+import dataclasses
+
+import pytest
+from helpers.builders import a100, all_reduce, gemm
+
+from kareus.gpu_model.energy import collective_switching, idle_power_w, operator_switching, relative_voltage
+
+
+def test_the_clock_tree_goes_with_the_square_of_the_voltage():
+    gpu = a100()
+    for clock_mhz in (900.0, 1100.0, 1300.0, 1410.0):
+        voltage = float(relative_voltage(gpu, clock_mhz))
+        tree_w = gpu.coefficients.clock_power_w * voltage**2 * clock_mhz / 1410
+        assert float(idle_power_w(gpu, clock_mhz)) == pytest.approx(60.0 + tree_w)
+    assert float(relative_voltage(gpu, 1100.0)) < 0.85
+
+
+def test_arithmetic_goes_with_the_square_of_the_voltage():
+    gpu = a100()
+    free = dataclasses.replace(gpu.coefficients, hbm_j_per_byte=0.0, hbm_core_j_per_byte=0.0)
+    switching = operator_switching(dataclasses.replace(gpu, coefficients=free), gemm("g", 512, 512, 512))
+    voltage = float(relative_voltage(gpu, 1100.0))
+    assert float(switching.at_j(gpu, 1100.0)) == pytest.approx(2 * 512**3 * free.gemm_j_per_flop * voltage**2)
+
+
+def test_a_collective_pays_for_links_and_memory():
+    gpu = a100()
+    one, c = all_reduce(2**20), gpu.coefficients
+    per_byte = c.link_j_per_byte + c.link_core_j_per_byte
+    per_byte += c.hbm_bytes_per_bus_byte * (c.hbm_j_per_byte + c.hbm_core_j_per_byte)
+    assert float(collective_switching(gpu, one).at_j(gpu, 1410.0)) == pytest.approx(one.bus_bytes * per_byte)

@@ -1,0 +1,146 @@
+"""Properties of the fused kernels, for a process that was started with TRITON_INTERPRET=1; run as a module."""
+
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from kareus.model import eager, fused, fused_kernels
+from movement.interpreter import round_to_nearest
+
+ALLOWED = {torch.float32: 3e-6, torch.bfloat16: 2.0**-7}
+"""Largest difference over the largest value: of bf16, a unit in the last place, where two ways of rounding meet."""
+DTYPES = st.sampled_from(list(ALLOWED))
+ANY = settings(max_examples=6, derandomize=True, database=None, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+def same(found: Tensor, expected: Tensor, dtype: torch.dtype, what: str) -> None:
+    assert found.shape == expected.shape, what
+    assert found.dtype == expected.dtype, what
+    difference = (found.double() - expected.double()).abs().max() / expected.double().abs().max().clamp(min=1e-12)
+    assert difference <= ALLOWED[dtype], f"{what}: {float(difference):.3g}"
+
+
+def is_view(tensor: Tensor, whole: Tensor) -> bool:
+    return tensor.untyped_storage().data_ptr() == whole.untyped_storage().data_ptr()
+
+
+def drawn(dtype: torch.dtype, *shape: int) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape))).to(dtype)
+
+
+@ANY
+@given(dtype=DTYPES, rows=st.integers(1, 35), size=st.integers(1, 300), adds=st.booleans())
+def residual_norm(dtype: torch.dtype, rows: int, size: int, adds: bool) -> None:
+    stream, update, gradient, carried = drawn(dtype, 4, rows, size)
+    weight = drawn(dtype, size)
+    added = update if adds else None
+    found = fused_kernels.residual_norm(stream, added, weight, 1e-5)
+    expected = eager.residual_norm(stream, added, weight, 1e-5)
+    for name, own, other in zip(found._fields, found, expected, strict=True):
+        same(own, other, dtype, name)
+    totals = torch.ones(2, size)
+    carries = carried if adds else None
+    kept = (expected.stream, expected.scale, weight)
+    own = fused_kernels.residual_norm_backward(gradient, carries, *kept, totals[0])
+    same(own, eager.residual_norm_backward(gradient, carries, *kept, totals[1]), dtype, "gradient")
+    same(totals[0], totals[1], torch.float32, "weight gradient")
+
+
+@ANY
+@given(
+    dtype=DTYPES,
+    batch=st.integers(1, 3),
+    tokens=st.integers(1, 6),
+    heads=st.tuples(st.integers(1, 5), st.integers(1, 3)),
+    half=st.integers(1, 9),
+    norms=st.booleans(),
+    apart=st.booleans(),
+)
+def rotate(
+    dtype: torch.dtype, batch: int, tokens: int, heads: tuple[int, int], half: int, norms: bool, apart: bool
+) -> None:
+    dim, number = 2 * half, heads[0] + 2 * heads[1]
+    angles = drawn(torch.float32, tokens, 1, half), drawn(torch.float32, tokens, 1, half) / 2
+    norm = eager.HeadNorm(*drawn(dtype, 2, dim), 1e-5) if norms else None
+    qkv = drawn(dtype, batch, tokens, number * dim)
+    own, other = qkv.clone(), qkv.clone()
+    found, own_scales = fused_kernels.rotate(own, angles, heads, norm, apart=apart)
+    expected, scales = eager.rotate(other, angles, heads, norm, apart=apart)
+    for name, mine, its in zip(("query", "key", "value"), found, expected, strict=True):
+        same(mine, its, dtype, name)
+        assert is_view(mine, own) == is_view(its, other), name
+    same(own, other, dtype, "input, which is changed in place or not at all")
+    gradients = eager.Rotated(*[drawn(dtype, batch, tokens, n, dim) for n in (heads[0], heads[1], heads[1])])
+    if norm is None:
+        same(
+            fused_kernels.rotate_backward(gradients, angles),
+            eager.rotate_backward(gradients, angles),
+            dtype,
+            "gradient",
+        )
+        return
+    for mine, its in zip(own_scales, scales, strict=True):
+        same(mine, its, torch.float32, "scales")
+    totals = torch.ones(2, 2, dim)
+    back = fused_kernels.norm_rotate_backward(gradients, angles, qkv, scales, norm, (totals[0, 0], totals[0, 1]))
+    wanted = eager.norm_rotate_backward(gradients, angles, qkv, scales, norm, (totals[1, 0], totals[1, 1]))
+    same(back, wanted, dtype, "gradient")
+    same(totals[0], totals[1], torch.float32, "weight gradients")
+
+
+@ANY
+@given(dtype=DTYPES, rows=st.integers(1, 5), size=st.integers(1, 1500))
+def swiglu(dtype: torch.dtype, rows: int, size: int) -> None:
+    gate_up, gradient = drawn(dtype, rows, 2 * size), drawn(dtype, rows, size)
+    same(fused_kernels.swiglu(gate_up), eager.swiglu(gate_up), dtype, "output")
+    wide = eager.swiglu_backward(gradient.float(), gate_up.float())
+    same(fused_kernels.swiglu_backward(gradient, gate_up), wide.to(dtype), dtype, "gradient")
+
+
+@ANY
+@given(dtype=DTYPES, tokens=st.integers(1, 5), size=st.integers(1, 9000), first=st.integers(0, 4000))
+def cross_entropy(dtype: torch.dtype, tokens: int, size: int, first: int) -> None:
+    logits = 3 * drawn(dtype, tokens, size)
+    labels = torch.randint(0, 9000, (tokens,), generator=torch.Generator().manual_seed(size))
+    rows, mine = eager.own_rows(labels, size, first)
+    maximum = logits.amax(-1).float()
+    found = fused_kernels.exponentials(logits, maximum, rows, mine)
+    for name, own, other in zip(("sum", "label"), found, eager.exponentials(logits, maximum, rows, mine), strict=True):
+        same(own, other, torch.float32, name)
+    once = fused_kernels.log_sum_exp(logits, rows, mine)
+    for name, own, other in zip(("log-sum-exp", "label"), once, eager.log_sum_exp(logits, rows, mine), strict=True):
+        same(own, other, torch.float32, name)
+    own, other = logits.clone(), logits.clone()
+    kept = (found[0].log() + maximum, rows, mine, torch.tensor(0.3))
+    fused_kernels.cross_entropy_backward_(own, *kept)
+    eager.cross_entropy_backward_(other, *kept)
+    same(own, other, dtype, "gradient")
+
+
+@ANY
+@given(
+    dtype=DTYPES,
+    ids=st.lists(st.integers(0, 9), min_size=1, max_size=30),
+    first=st.integers(0, 5),
+    rows=st.integers(1, 6),
+    size=st.integers(1, 130),
+)
+def embedding(dtype: torch.dtype, ids: list[int], first: int, rows: int, size: int) -> None:
+    weight, gradient, tokens = drawn(dtype, rows, size), drawn(dtype, len(ids), size), torch.tensor(ids)
+    assert torch.equal(fused_kernels.embed(tokens, weight, first), eager.embed(tokens, weight, first))
+    totals = torch.ones(2, rows, size)
+    fused_kernels.embed_backward(gradient, tokens, first, totals[0])
+    eager.embed_backward(gradient, tokens, first, totals[1])
+    same(totals[0], totals[1], torch.float32, "weight gradient")
+
+
+def main() -> None:
+    assert fused.INTERPRETED
+    round_to_nearest()
+    for holds in (residual_norm, rotate, swiglu, cross_entropy, embedding):
+        holds()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,79 @@
+"""The fused operators in Triton, without a GPU: what they compute, in its interpreter, and what its compiler makes."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+triton = pytest.importorskip("triton")
+from triton.backends.compiler import GPUTarget  # noqa: E402
+from triton.compiler import ASTSource  # noqa: E402
+
+from kareus.model import fused_kernels  # noqa: E402
+
+ROOT = Path(__file__).parent.parent.parent
+BF16, FP32, IDS = "*bf16", "*fp32", "*i64"
+FP32_NAMES = (
+    *("scale", "sums", "query_scale", "key_scale", "cosine", "sine", "log_sum_exp", "maximum"),
+    *("labelled", "factor"),
+)
+"""Arguments of kernels that are fp32 in all of them."""
+KERNELS: dict[str, tuple[str, dict[str, Any], dict[str, str]]] = {
+    "residual norm": ("_residual_norm", {"ADDS": True, "ROWS": fused_kernels.ROWS, "BLOCK": 4096}, {}),
+    "its backward": ("_residual_norm_backward", {"CARRIES": True, "ROWS": fused_kernels.ROWS, "BLOCK": 4096}, {}),
+    "sums of programs": ("_add_rows", {"ROWS": 32, "COLUMNS": 64}, {"first": FP32, "second": FP32}),
+    "swiglu": ("_swiglu", {"SPAN": fused_kernels.SPAN}, {}),
+    "its gradient": ("_swiglu_backward", {"SPAN": fused_kernels.SPAN}, {}),
+    "exponentials": ("_exponentials", {"SPAN": 4096}, {"rows": IDS, "mine": "*i1", "total": FP32}),
+    "log-sum-exp": ("_log_sum_exp", {"SPAN": 4096}, {"rows": IDS, "mine": "*i1", "result": FP32}),
+    "cross-entropy's gradient": ("_cross_entropy_backward", {"SPAN": 1024}, {"rows": IDS, "mine": "*i1"}),
+    "embedding": ("_embed", {"SPAN": fused_kernels.SPAN}, {"ids": IDS}),
+    "embedding's gradient": (
+        "_embed_backward",
+        {"ROWS": 8, "COLUMNS": 64},
+        {"by_id": IDS, "places": IDS, "total": FP32},
+    ),
+}
+ROTATIONS = ("_rotate", "_rotate_backward")
+POINTERS = ("stream", "update", "weight", "total", "normed", "gradient", "carried", "result", "qkv", "query", "key")
+MORE_POINTERS = ("value", "query_weight", "key_weight", "gate_up", "logits")
+
+
+def test_kernels_compute_what_eager_operations_do() -> None:
+    paths = (ROOT, ROOT / "tests", ROOT / "benchmarks")
+    environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(map(str, paths))}
+    subprocess.run([sys.executable, "-m", "helpers.interpreted"], env=environment, check=True)
+
+
+def compiled(name: str, constants: dict[str, Any], own: dict[str, str], warps: int, capability: int) -> Any:
+    """For sizes and addresses that 16 divides, as those of real models."""
+    kernel = getattr(fused_kernels, name)
+    types = dict.fromkeys((*POINTERS, *MORE_POINTERS), BF16) | dict.fromkeys(FP32_NAMES, FP32)
+    types |= {"epsilon": "fp32"} | own | dict.fromkeys(constants, "constexpr")
+    signature = {argument: types.get(argument, "i32") for argument in kernel.arg_names}
+    aligned = [n for n, kind in enumerate(signature.values()) if kind.startswith("*") or kind == "i32"]
+    attributes = {(n,): [["tt.divisibility", 16]] for n in aligned}
+    source = ASTSource(fn=kernel, signature=signature, constexprs=constants, attrs=attributes)
+    return triton.compile(source, target=GPUTarget("cuda", capability, 32), options={"num_warps": warps})
+
+
+@pytest.mark.parametrize("capability", [80, 90], ids=["A100", "H100"])
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_rows_are_moved_by_sixteen_bytes_a_thread(kernel: str, capability: int) -> None:
+    name, constants, own = KERNELS[kernel]
+    warps = {"_residual_norm": 8, "_residual_norm_backward": 8, "_exponentials": 8, "_log_sum_exp": 8}.get(name, 4)
+    assert "ld.global.v4.b32" in compiled(name, constants, own, warps, capability).asm["ptx"]
+
+
+@pytest.mark.parametrize("capability", [80, 90], ids=["A100", "H100"])
+@pytest.mark.parametrize("norms", [False, True])
+@pytest.mark.parametrize("name", ROTATIONS)
+def test_rotations_compile_and_move_whole_lines(name: str, norms: bool, capability: int) -> None:
+    sizes = {"QUERIES": 4, "KEYS": 1, "HALF": 64, "POSITIONS": fused_kernels.POSITIONS}
+    constants = {"NORMS": norms, **sizes} | ({"APART": True} if name == "_rotate" else {})
+    program = compiled(name, constants, {}, 1, capability)
+    assert set(re.findall(r"st\.global\.(?:v\d\.)?b16", program.asm["ptx"])) == set()

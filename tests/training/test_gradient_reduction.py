@@ -1,0 +1,101 @@
+"""Gradients are reduced while the backward that completes them still runs."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from helpers.trainings import FOUR_LAYERS, tiny_workload
+from helpers.worlds import spawn
+from torch import nn
+
+from kareus.launch.mesh import coordinate_of
+from kareus.launch.process_groups import make_process_groups
+from kareus.model.communicators.choice import Library
+from kareus.model.config import Sharding
+from kareus.model.initial import draw_weights
+from kareus.model.shards import shard_of
+from kareus.profile.programs import StageShape
+from kareus.runtime.stage_model import StageModel
+from kareus.training.gradient_reduction import GradientReduction
+from kareus.training.gradients import weight_gradients
+from kareus.training.optimizer_sharding import OptimizerSharding
+
+IDS = torch.randint(64, (2, 16), generator=torch.Generator().manual_seed(1))
+
+
+class Watched:
+    """A communicator whose works are kept."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+        self.works: list[Any] = []
+
+    def all_reduce(self, tensors: Any) -> Any:
+        self.works.append(self.inner.all_reduce(tensors))
+        return self.works[-1]
+
+
+def make(rank: int, sharding: Sharding) -> tuple[StageModel, Any]:
+    workload = tiny_workload(dp=2, model=FOUR_LAYERS)
+    parallelism = dataclasses.replace(workload.parallelism, sharding=sharding)
+    place = coordinate_of(rank, parallelism, dist.get_world_size())
+    groups = make_process_groups(place, parallelism, Library.GLOO, scratch_bytes=0, tie_embeddings=True)
+    shard = shard_of(workload.model, parallelism, workload.sequence_length)
+    shape = StageShape(layers=4, first=True, last=True)
+    stage = StageModel(workload.model, shard, groups.mesh, shape, torch.float32, recomputation=workload.recomputation)
+    draw_weights(stage, workload.model, 0, 0)
+    return stage, groups
+
+
+def check_it_begins_early(rank: int) -> None:
+    """The sum of the last block's gradients arrives while those of the first block do not exist yet."""
+    stage, groups = make(rank, Sharding.NONE)
+    watched = Watched(groups.data)
+    reduction = GradientReduction(stage, OptimizerSharding(stage, None), dataclasses.replace(groups, data=watched))
+    arrived: dict[str, torch.Tensor] = {}
+    order: list[nn.Module] = []
+
+    def ready(part: nn.Module) -> None:
+        order.append(part)
+        reduction.ready(part)
+        if part is stage.blocks[-1]:
+            watched.works[-1].wait()
+            assert all(not gradient.any() for _, gradient in weight_gradients(stage.blocks[0]))
+            arrived.update((name, gradient.clone()) for name, gradient in weight_gradients(stage.blocks[-1]))
+
+    stage.gradients_ready = ready
+    own = IDS + rank
+    stage(own, own).backward()
+    assert order == [stage.head, *reversed(stage.blocks)]
+    reduction.finish()
+    assert arrived
+    for name, gradient in weight_gradients(stage.blocks[-1]):
+        assert torch.equal(gradient, arrived[name])
+        assert gradient.any()
+
+
+def check_shards_are_parts_of_the_sum(rank: int) -> None:
+    """The elements that a rank optimizes have the gradients that replicas without shards have, for every weight."""
+    found = []
+    for sharding in (Sharding.NONE, Sharding.OPTIMIZER):
+        stage, groups = make(rank, sharding)
+        flat = OptimizerSharding(stage, groups.optimizer_shards)
+        reduction = GradientReduction(stage, flat, groups)
+        stage.gradients_ready = reduction.ready
+        stage(IDS + rank, IDS + rank).backward()
+        reduction.finish()
+        found.append((stage, flat))
+    (whole, _), (_, cut) = found
+    whole_gradients = dict(weight_gradients(whole))
+    for shard in cut.shards:
+        parts: list[torch.Tensor] = [torch.empty(0)] * 2
+        dist.all_gather_object(parts, shard.gradient)
+        assert torch.equal(torch.cat(parts), whole_gradients[shard.name].flatten())
+
+
+@pytest.mark.parametrize("check", [check_it_begins_early, check_shards_are_parts_of_the_sum])
+def test_gradients_are_reduced_beside_the_backward(tmp_path: Path, check: Any) -> None:
+    spawn(2, check, tmp_path)

@@ -1,0 +1,49 @@
+"""What NCCL's communicators take: the sizes of its buffers, and how many channels a rank connects."""
+
+import dataclasses
+
+import pytest
+from helpers.trainings import tiny_workload
+
+from kareus.pipeline.config import PipelineConfig, PipelineSchedule
+from kareus.workload.communicators import MESSAGE_CHANNELS, MIB, RECEIVED_BYTES, RING_BYTES, SENT_BYTES
+from kareus.workload.communicators import communicator_bytes as bytes_of
+
+OWN = tiny_workload().testbed.default_collective_sm_count
+LARGE, SMALL = sum(range(3, 31, 3)), sum(range(1, 21))
+"""Channels of all numbers of SMs in the search space, for groups of 4 and more, and of fewer."""
+
+
+def test_a_channel_has_the_buffers_that_nccls_log_shows() -> None:
+    """NCCL issue 1685, of eight H100s: allocations of 10,485,760 and of 2,097,152 bytes."""
+    assert (RECEIVED_BYTES, SENT_BYTES) == (10_485_760, 2_097_152)
+
+
+def test_one_gpu_has_no_communicators() -> None:
+    assert bytes_of(tiny_workload(), 0) == 0
+
+
+@pytest.mark.parametrize(
+    ("degrees", "channels"),
+    [
+        ({"tp": 4}, OWN + LARGE + OWN * (OWN % 3 > 0) + 1),  # NCCL's own and every number, and one for small sums
+        ({"cp": 2}, OWN + SMALL + OWN * (OWN > 20)),
+        ({"dp": 2}, OWN),
+    ],
+)
+def test_an_axis_has_a_communicator_for_every_number_of_sms(degrees: dict[str, int], channels: int) -> None:
+    assert bytes_of(tiny_workload(**degrees), 0) == channels * RING_BYTES
+
+
+def test_a_stage_is_connected_to_its_neighbours_in_both_directions() -> None:
+    workload = tiny_workload(pp=3)
+    workload = dataclasses.replace(workload, model=dataclasses.replace(workload.model, tie_embeddings=False))
+    both_ways = MESSAGE_CHANNELS * (RECEIVED_BYTES + SENT_BYTES)
+    sums = MESSAGE_CHANNELS * RING_BYTES
+    assert [bytes_of(workload, stage) for stage in range(3)] == [sums + n * both_ways for n in (1, 2, 1)]
+    around = PipelineConfig(schedule=PipelineSchedule.INTERLEAVED, chunks=2, deadlines=2)
+    assert bytes_of(dataclasses.replace(workload, pipeline=around), 0) == sums + 2 * both_ways
+
+
+def test_the_default_plan_of_a_paper_row_takes_under_three_gib() -> None:
+    assert 1024 * MIB < bytes_of(tiny_workload(tp=8, pp=2), 0) < 3 * 1024 * MIB
