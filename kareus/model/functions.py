@@ -77,7 +77,7 @@ def apply(function: type[Function], *inputs: Any) -> Any:
     return function.apply(*inputs)  # type: ignore[no-untyped-call]
 
 
-class Linear(Function):
+class LinearFunction(Function):
     """A matrix product x weight^T + bias; backward computes the gradient of x, then adds to those of the weights.
 
     `weight` is [outputs, inputs], `weight_gradient` as it, fp32; `bias` is nothing, or the bias and its gradient.
@@ -98,8 +98,8 @@ class Linear(Function):
         return x_gradient, None, None, *(None for _ in range(2 * len(ctx.bias_gradients)))
 
 
-class GatheredLinear(Function):
-    """As `Linear` of an input that was gathered and is not kept; backward asks for it once more.
+class GatheredLinearFunction(Function):
+    """As `LinearFunction` of an input that was gathered and is not kept; backward asks for it once more.
 
     `gather` is called by backward.
     """
@@ -137,7 +137,7 @@ def _product_gradients(ctx: Any, gradient: Tensor, x: Tensor, weight: Tensor) ->
     return x_gradient
 
 
-class ResidualNorm(Function):
+class ResidualNormFunction(Function):
     """Addition to the residual stream and RMSNorm of the sum; keeps the sum and one scale a row."""
 
     @staticmethod
@@ -158,7 +158,7 @@ class ResidualNorm(Function):
         return result, result if ctx.adds else None, None, None, None
 
 
-class RmsNorm(Function):
+class RmsNormFunction(Function):
     """RMSNorm without a residual; keeps its input and one scale a row."""
 
     @staticmethod
@@ -176,7 +176,7 @@ class RmsNorm(Function):
         return fused.residual_norm_backward(gradient, None, x, scale, weight, ctx.weight_gradient), None, None, None
 
 
-class Rotate(Function):
+class RotateFunction(Function):
     """Queries, keys and values out of what QKV makes, queries and keys rotated; keeps nothing but the angles.
 
     The input is rotated in place unless `apart`.
@@ -202,8 +202,8 @@ class Rotate(Function):
         return fused.rotate_backward(fused.Rotated(*gradients), ctx.saved_tensors), None, None, None, None
 
 
-class NormRotate(Function):
-    """As `Rotate`, queries and keys normalised before; keeps its input and one scale a head."""
+class NormRotateFunction(Function):
+    """As `RotateFunction`, queries and keys normalised before; keeps its input and one scale a head."""
 
     @staticmethod
     def forward(
@@ -232,7 +232,7 @@ class NormRotate(Function):
         return result, None, None, None, None, None, None
 
 
-class SwiGlu(Function):
+class SwiGluFunction(Function):
     """The gated activation; keeps its input."""
 
     @staticmethod

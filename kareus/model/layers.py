@@ -65,7 +65,7 @@ class Linear(OperatorModule):
     """A matrix product with the weight [outputs, inputs] that this GPU holds."""
 
     memory_bound = False
-    function: type[Function] = functions.Linear
+    function: type[Function] = functions.LinearFunction
     weight: Tensor
     weight_gradient: Tensor
     bias: Tensor
@@ -114,7 +114,7 @@ class BlockColumnLinear(ColumnParallelLinear):
         self.kept: Kept | None = None
         """Of the last forward under autograd."""
         if mesh.sequence_parallel:
-            self.function = functions.GatheredLinear
+            self.function = functions.GatheredLinearFunction
 
     def arguments(self, x: Tensor, gather: Callable[[], Any] | None = None) -> tuple[Any, ...]:
         """As `Linear.arguments`; `gather` returns a gathered input once more."""
@@ -151,7 +151,7 @@ class RowParallelLinear(Linear):
 class Norm(OperatorModule):
     """RMSNorm over the last dimension."""
 
-    function: type[Function] = functions.RmsNorm
+    function: type[Function] = functions.RmsNormFunction
     weight: Tensor
     weight_gradient: Tensor
 
@@ -168,7 +168,7 @@ class Norm(OperatorModule):
 class ResidualNorm(Norm):
     """Addition of an update to the residual stream, and RMSNorm of the sum: one kernel."""
 
-    function: type[Function] = functions.ResidualNorm
+    function: type[Function] = functions.ResidualNormFunction
 
     def arguments(self, stream: Tensor, update: Tensor | None) -> tuple[Any, ...]:  # type: ignore[override]
         """Of stream and update, [batch, tokens, hidden], to their sum and what is normalised.
@@ -206,7 +206,7 @@ class Rotary(OperatorModule):
         self.heads = heads
         self.apart = apart
         self._norm = (norm,)  # a tuple, so that its weights have one name
-        self.function = functions.Rotate if norm is None else functions.NormRotate
+        self.function = functions.RotateFunction if norm is None else functions.NormRotateFunction
 
     def arguments(self, qkv: Tensor, table: RotaryTable) -> tuple[Any, ...]:
         """Of [batch, tokens, heads * head_dim] to three of [batch, tokens, heads, head_dim]."""
@@ -250,7 +250,7 @@ class CausalAttention(OperatorModule):
 class SwiGlu(OperatorModule):
     """The gated activation."""
 
-    function: type[Function] = functions.SwiGlu
+    function: type[Function] = functions.SwiGluFunction
 
     def arguments(self, gate_up: Tensor) -> tuple[Any, ...]:
         """Of [..., 2 n], gate first, to [..., n]."""

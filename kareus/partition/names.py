@@ -108,7 +108,6 @@ def instruction_partitions(workload: Extracted, direction: Direction, layers: in
     degrees = workload.parallelism
     if not degrees.halves(workload.microbatch_size) or direction is Direction.WEIGHT_GRADIENT:
         return ()
-    degrees = workload.parallelism
     graph = _graph(degrees.tp > 1, degrees.token_shards > 1, degrees.cp > 1)
     segments = block_segments(graph, min(layers, 2), direction, recomputation=_repeated(workload.recomputation))
     pairs = interleave(segments)

@@ -60,6 +60,9 @@ def check_runs(workload: Workload) -> None:
 class FullyShardedModel(nn.Module):
     """Embedding, blocks and head of a stage that is the whole model."""
 
+    gradients_ready: GradientsReady | None = None
+    """As of `StageModel`; not called, since backwards reduce gradients themselves."""
+
     def __init__(
         self, stage: StageModel, group: dist.ProcessGroup, sharding: Sharding, compute_dtype: torch.dtype
     ) -> None:

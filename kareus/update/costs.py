@@ -44,7 +44,7 @@ from kareus.update.collectives import (
 from kareus.update.directions import update_directions
 from kareus.update.reduction import Slowdown, added_time_s, buckets_of
 
-Costs = Array
+CostsByClock = Array
 """Seconds and joules of one GPU at each clock, [2, clocks]."""
 
 
@@ -82,7 +82,7 @@ class UpdateSubject(Protocol):
 
 def update_costs(
     config: UpdateSubject, graph: BlockGraph, stage: int, backward_s: Sequence[float], clocks_mhz: Array
-) -> dict[Direction, Costs]:
+) -> dict[Direction, CostsByClock]:
     """Return what each instruction of a stage's update takes at each clock.
 
     Args:
@@ -92,7 +92,7 @@ def update_costs(
         backward_s: time of the backward of each chunk of the stage, which is taken to run beside the reduction.
         clocks_mhz: [clocks].
     """
-    costs: dict[Direction, Costs] = {}
+    costs: dict[Direction, CostsByClock] = {}
     for direction in update_directions(config, stage):
         match direction:
             case Direction.GRADIENT_REDUCTION:
@@ -104,7 +104,7 @@ def update_costs(
     return costs
 
 
-def step_costs(config: UpdateSubject, stage: int, clocks_mhz: Array) -> dict[str, Costs]:
+def step_costs(config: UpdateSubject, stage: int, clocks_mhz: Array) -> dict[str, CostsByClock]:
     """Return what the parts of the instruction `update` take: `gradient norm`, `optimizer step`, `weight gathering`."""
     parallelism, gpu = config.parallelism, config.gpu
     held = stage_parameters(config, stage)
@@ -137,7 +137,7 @@ def stage_parameters(config: UpdateSubject, stage: int) -> int:
 
 def _reduction(
     config: UpdateSubject, graph: BlockGraph, stage: int, backward_s: Sequence[float], clocks_mhz: Array
-) -> Costs:
+) -> CostsByClock:
     """What the reduction adds to the last backward of the stage, and the energy of all of it."""
     gpu, parts = config.gpu, scope_parameters(config.model, config.parallelism)
     buckets = _stage_buckets(config, graph, stage, backward_s)
@@ -216,18 +216,18 @@ def _slowdowns(
     return [Slowdown(float(backward), float(reduction)) for backward, reduction in zip(*factors, strict=True)]
 
 
-def _exchange(config: UpdateSubject, clocks_mhz: Array) -> Costs:
+def _exchange(config: UpdateSubject, clocks_mhz: Array) -> CostsByClock:
     parameters = embedding_parameters(config.model, config.parallelism)
     own = -(-parameters // config.parallelism.dp) if shards(config.parallelism) else parameters
     return _collectives(config, exchange_collectives(config.parallelism, config.gpu, own), clocks_mhz)
 
 
-def _operators(gpu: Gpu, operators: Sequence[Operator], clocks_mhz: Array) -> Costs:
+def _operators(gpu: Gpu, operators: Sequence[Operator], clocks_mhz: Array) -> CostsByClock:
     return step_cost(gpu, operators, None, clocks_mhz, 0, 0)[:2]
 
 
-def _collectives(config: UpdateSubject, placed: Sequence[Placed], clocks_mhz: Array) -> Costs:
-    """Costs of collectives one after the other, with nothing beside them."""
+def _collectives(config: UpdateSubject, placed: Sequence[Placed], clocks_mhz: Array) -> CostsByClock:
+    """CostsByClock of collectives one after the other, with nothing beside them."""
     total = np.zeros((2, len(clocks_mhz)))
     for one in placed:
         time_s = _times_s(config, [one], clocks_mhz)

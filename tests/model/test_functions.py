@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from kareus.model.functions import Linear, apply
+from kareus.model.functions import LinearFunction, apply
 
 GPU = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
 BF16_ROUNDING = 2.0**-9
@@ -20,7 +20,7 @@ def test_weight_gradients_in_bf16_are_not_rounded_to_bf16(device: str) -> None:
     weight_gradient, bias_gradient = torch.zeros(32, 48, device=device), torch.zeros(32, device=device)
     x.requires_grad_()
     for _ in range(2):  # added to what is there
-        apply(Linear, x, weight, weight_gradient, bias, bias_gradient).backward(upstream)
+        apply(LinearFunction, x, weight, weight_gradient, bias, bias_gradient).backward(upstream)
     exact = 2 * upstream.double().t() @ x.detach().double()
     error = ((weight_gradient - exact).norm() / exact.norm()).item()
     assert error < BF16_ROUNDING / 1000
