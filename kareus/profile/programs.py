@@ -14,8 +14,8 @@ from kareus.graph.records import TRACED, Batch, BlockGraph, Direction, Partition
 from kareus.graph.split_backward import pass_segments
 from kareus.profile.sharded import (
     COMPUTING_GRADIENTS,
-    Replicated,
     ShardedWeights,
+    WeightLayout,
     sharded_weights,
     with_sharded_weights,
 )
@@ -170,7 +170,7 @@ def instruction_program(
     )
 
 
-def weights_of(config: Replicated, shape: StageShape, sm_count: int) -> ShardedWeights | None:
+def weights_of(config: WeightLayout, shape: StageShape, sm_count: int) -> ShardedWeights | None:
     """Return the collectives of the weights of a stage, or of its chunk, on `sm_count` SMs; None if it has none."""
     return sharded_weights(config, sm_count, first=shape.first, last=shape.last)
 

@@ -29,7 +29,7 @@ COMPUTING_GRADIENTS = (Direction.BACKWARD, Direction.WEIGHT_GRADIENT)
 """Directions that compute weight gradients."""
 
 
-class Replicated(Protocol):
+class WeightLayout(Protocol):
     """What decides the collectives of weights: a workload, or a slice of it."""
 
     @property
@@ -60,7 +60,7 @@ class ShardedWeights:
     """SMs of each."""
 
 
-def sharded_weights(config: Replicated, sm_count: int, *, first: bool, last: bool) -> ShardedWeights | None:
+def sharded_weights(config: WeightLayout, sm_count: int, *, first: bool, last: bool) -> ShardedWeights | None:
     """Return the collectives of a stage, or of its chunk; None where gradients are not sharded.
 
     Args:

@@ -80,11 +80,11 @@ class FullyShardedModel(nn.Module):
         assert stage.embedding is not None, "the stage is the whole model"
         assert stage.head is not None, "the stage is the whole model"
         table = (stage.cosine, stage.sine)
-        self.embedding = _Part(stage.embedding)
+        self.embedding = _ModelPart(stage.embedding)
         self.blocks = nn.ModuleList(
             _BlockPart(block, table, stage.recomputation) for block in stage.blocks if isinstance(block, Block)
         )
-        self.head = _Part(stage.head)
+        self.head = _ModelPart(stage.head)
         _free_gradients(stage)
         mesh = DeviceMesh.from_group(group, stage.cosine.device.type, mesh_dim_names=("dp",))
         policy = MixedPrecisionPolicy(param_dtype=compute_dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
@@ -132,7 +132,7 @@ class FullyShardedModel(nn.Module):
             module.unshard()
 
 
-class _Part(nn.Module):
+class _ModelPart(nn.Module):
     """A part of the model as one function of autograd; this one keeps the graph of its forward."""
 
     def __init__(self, module: nn.Module) -> None:
@@ -156,7 +156,7 @@ class _Part(nn.Module):
         return output.detach(), backward
 
 
-class _BlockPart(_Part):
+class _BlockPart(_ModelPart):
     """A block, run by passes."""
 
     def __init__(self, block: Block, table: RotaryTable, recomputation: Recomputation) -> None:
@@ -178,7 +178,7 @@ class _BlockPart(_Part):
 
 class _Run(Function):
     @staticmethod
-    def forward(ctx: Any, part: _Part, inputs: int, *tensors: Tensor) -> Tensor:
+    def forward(ctx: Any, part: _ModelPart, inputs: int, *tensors: Tensor) -> Tensor:
         output, ctx.backward_of_part = part.run(*tensors[:inputs])
         ctx.part, ctx.inputs = part, inputs
         return output

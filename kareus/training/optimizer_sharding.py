@@ -40,7 +40,7 @@ class WeightShard(NamedTuple):
     """View of the gradients, fp32, [elements]."""
 
 
-class Bucket(NamedTuple):
+class WeightBucket(NamedTuple):
     """Weights whose gradients are reduced at once; all tensors are views, [elements]."""
 
     weights: Tensor
@@ -73,7 +73,7 @@ class OptimizerSharding:
             gradient.data = gradient.new_empty(0)
         self._weights = weights[0].new_zeros(count * sum(lengths.values()))
         self._gradients = torch.zeros_like(self._weights, dtype=torch.float32)
-        self.buckets: dict[str, Bucket] = {}
+        self.buckets: dict[str, WeightBucket] = {}
         """Buckets by name (`bucket_of`), in the order of the stage's weights."""
         self.shards: list[WeightShard] = []
         start = 0
@@ -81,7 +81,7 @@ class OptimizerSharding:
             end = start + count * lengths[bucket]
             whole = slice(start, end)
             shard = slice(start + own * lengths[bucket], start + (own + 1) * lengths[bucket])
-            self.buckets[bucket] = Bucket(
+            self.buckets[bucket] = WeightBucket(
                 self._weights[whole], self._weights[shard], self._gradients[whole], self._gradients[shard]
             )
             self._place(part, shapes[len(self.shards) :], start, shard)

@@ -16,13 +16,13 @@ from kareus.model.initial import draw_weights
 from kareus.model.weights import load_weights
 from kareus.plans.throughput import throughput
 from kareus.training import checkpoint
+from kareus.training.bucket_reduction import BucketReduction
 from kareus.training.checkpoint import Checkpoint
 from kareus.training.checkpoint_files import Header, iteration_folder
 from kareus.training.checkpoint_writer import CheckpointWriter
 from kareus.training.data.batches import Batches, DataShare
 from kareus.training.exporting import check_exportable, export_weights
 from kareus.training.full_sharding import FullSharding
-from kareus.training.gradient_reduction import GradientReduction
 from kareus.training.metrics import EventFiles
 from kareus.training.optimizer import Optimizer, whole_norm
 from kareus.training.optimizer_sharding import OptimizerSharding
@@ -97,10 +97,10 @@ class Trainer:
             self._begin()
         self._fully_sharded = make_fully_sharded(setup, self.stage)
         self._sharding: OptimizerSharding | FullSharding
-        self._reduction: GradientReduction | FullSharding
+        self._reduction: BucketReduction | FullSharding
         if self._fully_sharded is None:
             self._sharding = OptimizerSharding(self.stage, setup.groups.optimizer_shards)
-            self._reduction = GradientReduction(self.stage, self._sharding, setup.groups)
+            self._reduction = BucketReduction(self.stage, self._sharding, setup.groups)
             self._pipeline = make_pipeline(setup, self.stage.chunks, self._reduction.ready)
         else:
             self._sharding = self._reduction = FullSharding(self.stage, self._fully_sharded)
@@ -174,7 +174,7 @@ class Trainer:
         self._reduction.finish()
         if groups.tied_embeddings is not None:
             self._announce(Direction.EMBEDDING_EXCHANGE)
-            assert isinstance(self._reduction, GradientReduction), "a model on one stage has one embedding"
+            assert isinstance(self._reduction, BucketReduction), "a model on one stage has one embedding"
             self._reduction.exchange()
         synchronize(setup.device)
         reduced = self._read().since(start)

@@ -35,7 +35,7 @@ from kareus.model.shards import shard_of
 from kareus.profile.programs import Execution, StageShape
 from kareus.runtime.schedules import MicrobatchSchedule, Schedule
 from kareus.runtime.stage_model import SEQUENTIAL, StageModel
-from kareus.training.gradient_reduction import GradientReduction
+from kareus.training.bucket_reduction import BucketReduction
 from kareus.training.optimizer_sharding import OptimizerSharding
 
 TOLERANCE = 1e-5
@@ -124,7 +124,7 @@ def check_replica(rank: int, replicas: ProcessGroups, stage: StageModel, graph: 
     expected = {"loss": whole.detach(), **gradients_of(stage)}
     own = ids[:3] if rank == 0 else ids[3:]
     one = schedules(graph, recomputation=stage.recomputation)
-    reduction = GradientReduction(stage, OptimizerSharding(stage, None), replicas)
+    reduction = BucketReduction(stage, OptimizerSharding(stage, None), replicas)
 
     @drawn(examples)
     @given(planned=st.tuples(one, one))
@@ -149,7 +149,7 @@ def check_divided_sums(rank: int, case: Case) -> None:
             dist.broadcast(parameter.data, 0)
     ran(stage, 2, SEQUENTIAL)
     ids = torch.zeros(2, stage.cosine.shape[0], dtype=torch.long)
-    reduction = GradientReduction(stage, OptimizerSharding(stage, None), groups)
+    reduction = BucketReduction(stage, OptimizerSharding(stage, None), groups)
     stage(ids, ids).backward()
     reduction.finish()
     summed = gradients_of(stage)

@@ -39,9 +39,9 @@ from kareus.runtime.schedules import MicrobatchSchedule, Schedule
 from kareus.runtime.stage_chunks import StageChunks, first_layers
 from kareus.runtime.stage_model import StageModel
 from kareus.schedule.records import Choice
+from kareus.training.bucket_reduction import BucketReduction
 from kareus.training.data.batches import Batches, DataShare, Microbatch
 from kareus.training.data.samples import SyntheticSamples
-from kareus.training.gradient_reduction import GradientReduction
 from kareus.training.optimizer_sharding import OptimizerSharding
 from kareus.update.directions import update_directions
 from kareus.workload.config import Workload
@@ -151,7 +151,7 @@ def check_case(rank: int, of: Case) -> None:
     scheduled: dict[tuple[int, int], MicrobatchSchedule] = {}
     follower = Watching(planned_steps(workload, None, place.stage), DryClocks(), lambda: None)
     sharding = OptimizerSharding(stage, groups.optimizer_shards)
-    reduction = GradientReduction(stage, sharding, groups)
+    reduction = BucketReduction(stage, sharding, groups)
     pipeline = Pipeline(
         models,
         StagePlace(

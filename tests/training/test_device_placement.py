@@ -27,8 +27,8 @@ from kareus.profile.programs import Execution, StageShape
 from kareus.runtime.schedules import MicrobatchSchedule, Schedule
 from kareus.runtime.stage_model import SEQUENTIAL, StageModel
 from kareus.schedule.records import Choice
+from kareus.training.bucket_reduction import BucketReduction
 from kareus.training.clipping import clip
-from kareus.training.gradient_reduction import GradientReduction
 from kareus.training.gradients import weight_gradients
 from kareus.training.optimizer import Optimizer, whole_norm
 from kareus.training.optimizer_sharding import OptimizerSharding
@@ -133,7 +133,7 @@ def test_between_iterations_only_the_norm_is_waited_for(monkeypatch: pytest.Monk
         optimizer_shards=ALONE,
     )
     with Placed():
-        GradientReduction(stage, sharding, groups).finish()
+        BucketReduction(stage, sharding, groups).finish()
         norm = whole_norm(sharding, QWEN, groups, counts_head=True)
         with pytest.raises(RuntimeError, match=r"item\(\) cannot be called on meta tensors"):
             clip([norm], norm, 1.0)

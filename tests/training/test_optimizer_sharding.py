@@ -25,7 +25,7 @@ from kareus.model.weights import pieces
 from kareus.profile.programs import stage_shapes
 from kareus.runtime.stage_chunks import StageChunks, first_layers
 from kareus.runtime.stage_model import StageModel
-from kareus.training.gradient_reduction import GradientReduction
+from kareus.training.bucket_reduction import BucketReduction
 from kareus.training.gradients import weight_gradients
 from kareus.training.optimizer import Optimizer, whole_norm
 from kareus.training.optimizer_sharding import ALIGNMENT, OptimizerSharding
@@ -70,7 +70,7 @@ class Replica:
         )
         self.stage = make_stage(workload, dtype, self.coordinate.stage, self.groups.mesh)
         self.sharding = OptimizerSharding(self.stage, self.groups.optimizer_shards)
-        self.reduction = GradientReduction(self.stage, self.sharding, self.groups)
+        self.reduction = BucketReduction(self.stage, self.sharding, self.groups)
         self.optimizer = Optimizer(self.sharding, OptimizerSettings(largest_norm=largest_norm))
 
     def step(self, iteration: int) -> None:

@@ -19,7 +19,7 @@ from kareus.model.initial import draw_weights
 from kareus.model.shards import shard_of
 from kareus.profile.programs import StageShape
 from kareus.runtime.stage_model import StageModel
-from kareus.training.gradient_reduction import GradientReduction
+from kareus.training.bucket_reduction import BucketReduction
 from kareus.training.gradients import weight_gradients
 from kareus.training.optimizer_sharding import OptimizerSharding
 
@@ -54,7 +54,7 @@ def check_it_begins_early(rank: int) -> None:
     """The sum of the last block's gradients arrives while those of the first block do not exist yet."""
     stage, groups = make(rank, Sharding.NONE)
     watched = Watched(groups.data)
-    reduction = GradientReduction(stage, OptimizerSharding(stage, None), dataclasses.replace(groups, data=watched))
+    reduction = BucketReduction(stage, OptimizerSharding(stage, None), dataclasses.replace(groups, data=watched))
     arrived: dict[str, torch.Tensor] = {}
     order: list[nn.Module] = []
 
@@ -83,7 +83,7 @@ def check_shards_are_parts_of_the_sum(rank: int) -> None:
     for sharding in (Sharding.NONE, Sharding.OPTIMIZER):
         stage, groups = make(rank, sharding)
         flat = OptimizerSharding(stage, groups.optimizer_shards)
-        reduction = GradientReduction(stage, flat, groups)
+        reduction = BucketReduction(stage, flat, groups)
         stage.gradients_ready = reduction.ready
         stage(IDS + rank, IDS + rank).backward()
         reduction.finish()

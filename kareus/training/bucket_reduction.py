@@ -16,13 +16,13 @@ from kareus.launch.process_groups import ProcessGroups
 from kareus.model.communication import Handle
 from kareus.model.communicators.process_group import Works, reduce_scatter_single
 from kareus.model.layers import Norm, QueryKeyNorm
-from kareus.training.optimizer_sharding import Bucket, OptimizerSharding
+from kareus.training.optimizer_sharding import OptimizerSharding, WeightBucket
 
 TIED = ("embedding.weight", "head.lm_head.weight")
 """Names of the copies of a tied embedding, on the first and on the last stage."""
 
 
-class GradientReduction:
+class BucketReduction:
     """The sums of one stage's weight gradients; the same calls, in the same order, on all ranks of the stage."""
 
     def __init__(self, stage: nn.Module, sharding: OptimizerSharding, groups: ProcessGroups) -> None:
@@ -83,7 +83,7 @@ class GradientReduction:
         assert name not in self._in_flight, f"the gradients of {name} are complete once in an iteration"
         self._in_flight[name] = self._reduced(self._sharding.buckets[name])
 
-    def _reduced(self, bucket: Bucket) -> Handle:
+    def _reduced(self, bucket: WeightBucket) -> Handle:
         if self._groups.data is not None:
             return self._groups.data.all_reduce([bucket.gradients])
         works: list[dist.Work] = []
