@@ -47,11 +47,11 @@ def check_free(device: FakeDevice) -> None:
 
 def test_a_training_locks_planned_clocks_and_frees_the_gpu(plan: Path, device: FakeDevice, tmp_path: Path) -> None:
     assert here(plan, "--iterations", 2, "--output", tmp_path / "run") == 0
-    assert set(device.calls()) == {"lock 1410", "lock 1200", "reset"}
+    assert set(device.calls()) == {"lock 1410", "lock 1200", "lock 900", "reset"}  # the update at 900
     assert device.calls()[-1] == "reset"
     check_free(device)
     rows = read_table(tmp_path / "run/rank-00000.parquet", ITERATIONS)
-    assert {change["frequency_mhz"] for row in rows["clocks"] for change in row} == {1410, 1200}
+    assert {change["frequency_mhz"] for row in rows["clocks"] for change in row} == {1410, 1200, 900}
     assert rows["energy_j"].min() > 0
 
 
