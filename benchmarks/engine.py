@@ -15,6 +15,7 @@ Bytes: see `movement.operators`, and `movement.messages` for those between stage
 
 import argparse
 import json
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -115,8 +116,8 @@ def host_shares(*, table: bool) -> tuple[dict[str, Any], bool]:
 
     Nanobatches have as many sequences as the workload's: with sequence parallelism each is a collective of its own.
     """
-    own: dict[str, float] = dict.fromkeys(ALLOWED_SHARES, 0.0)
-    host: dict[str, float] = dict.fromkeys(ALLOWED_SHARES, 0.0)
+    own: dict[str, float] = dict.fromkeys(ALLOWED_SHARES, -math.inf)
+    host = dict(own)
     if table:
         print(f"{'workload':<44} direction  eager us  host us  own us  predicted us  host %  own %")
     for model, degrees, shared in product(MODELS, DEGREES, SEQUENCE_PARALLEL):

@@ -41,7 +41,7 @@ from kareus.workload.slices import cut
 
 HEADS, HEAD_DIM, VOCABULARY = 8, 8, 64
 MICROBATCH_SIZE, SEQUENCE_LENGTH = 2, 64
-TIMEOUT = datetime.timedelta(seconds=100)
+TIMEOUT = datetime.timedelta(minutes=10)
 
 
 def scaled(workload: Workload) -> Workload:
@@ -74,7 +74,7 @@ def message_ratios(workload: Workload) -> list[float]:
     Args:
         workload: with at least two stages, one chunk on each, and few enough GPUs for processes of this machine.
     """
-    multiprocessing.set_forkserver_preload([__name__])
+    multiprocessing.set_forkserver_preload(["__main__", __name__])
     ranks, parallelism = workload.parallelism.gpus, workload.parallelism
     message = boundary_message(cut(workload, "pipeline"), value_bytes=torch.float32.itemsize)
     with tempfile.TemporaryDirectory() as folder:
