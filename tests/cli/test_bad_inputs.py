@@ -60,17 +60,17 @@ train {folder} --iterations two --output {empty} | train {file} --iterations 1 -
 train {folder} --iterations 1 --output /no/where/at/all
 train {folder} --iterations 1 --output {empty} --learning-rate -1
 train {folder} --iterations 1 --output {empty} --clip x | train {moved} --iterations 1 --output {empty}
-train --workload {empty} --iterations 1 --output {empty} --communicator gloo | plan gpu=b200 | plan --select soon
+train --workload {empty} --iterations 1 --output {empty} --communicator gloo | plan gpu=b900 | plan --select soon
 plan --output results/x | plan --output /no/where/look | plan testbed=cuda | plan --method best | plan --tokens -1
-plan parallelism.tp=7 | predict gpu=b200 | predict --method kareus | predict --frequency 3 | predict --frequency fast
+plan parallelism.tp=7 | predict gpu=b900 | predict --method kareus | predict --frequency 3 | predict --frequency fast
 predict microbatch_size=64 | resolve --config-dir {empty} | resolve --output /no/where/results | resolve --config-dir
-campaign | campaign papers | campaign ../paper | campaign paper gpu=b200 | campaign paper --output /no/where/x
+campaign | campaign papers | campaign ../paper | campaign paper gpu=b900 | campaign paper --output /no/where/x
 campaign quickstart parallelism.tp=7 | emulate 3gpus | emulate 10240gpus --results {empty}
 emulate 10240gpus emulation.stragglers=[0] | verify /no/where | verify {file} | results /no/where | results {empty}
 results {folder} --newest 0 | results {results} --campaign nope | results {results} --match nope
-results {results} --newest few | clocks | clocks shwo | clocks show --dry | validate
+results {results} --newest few | clocks | clocks shwo | clocks show --dry | validate --reference
 validate --reference /no/where.csv | validate --reference {file} | fit | fit --reference {file} --gpu h200
-fit --reference {file} --gpu b200 --output {empty}/x.yaml | help slect | completion | completion tcsh | --nope
+fit --reference {file} --gpu b900 --output {empty}/x.yaml | help slect | completion | completion tcsh | --nope
 stage schedule --config {file} --partitions {file} --space {empty}/x
 stage frontier --config {file} --segments {file} --components {file} --instructions {file} --microbatch {empty}/x
 stage pipeline --config {file} --microbatch {file} --iteration {empty}/x --instructions {empty}/y | stage profile
@@ -82,7 +82,7 @@ stage end-to-end {empty} | stage report --title x | stage report-fleets
 CONFIGS = """
 foo=3 | campain=paper | seed=3 | gpu=h200 | campaign=papers | campaign=3 | campaign= | campaign=../x | select=
 select=[] | select=5.2s | select=deadline=5.2 | select=[fastest,fastest] | select=[1] | select='fastest | overrides=3
-overrides=gpu | overrides=[gpu=b200] | overrides=[[]] | overrides=[seed=0,seed=1] | overrides=[emulation.pipelines=0]
+overrides=gpu | overrides=[gpu=b900] | overrides=[[]] | overrides=[seed=0,seed=1] | overrides=[emulation.pipelines=0]
 overrides='seed=1
 """
 """For `--config` of the workflow."""

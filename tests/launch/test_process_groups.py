@@ -22,12 +22,12 @@ def test_groups_of_an_axis_cut_the_world_in_equal_parts(monkeypatch: pytest.Monk
         coordinate = coordinate_of(rank, SHAPE, SHAPE.gpus)
         assert rank_of(coordinate, SHAPE) == rank
         make_process_groups(coordinate, SHAPE, Library.GLOO, scratch_bytes=0, tie_embeddings=False)
-    for axis, size in (("tp", 2), ("cp", 3), ("dp", 2)):
+    for axis, size in (("tp", 2), ("cp", 3), ("dp", 2 * 3)):  # context-parallel ranks hold the same weights, too
         assert sorted(r for group in asked[axis] for r in group) == list(range(SHAPE.gpus))
         assert {len(group) for group in asked[axis]} == {size}
     assert (0, 1) in asked["tp"]
     assert (0, 2, 4) in asked["cp"]
-    assert (0, 6) in asked["dp"]
+    assert (0, 2, 4, 6, 8, 10) in asked["dp"]
     assert coordinate_of(12, SHAPE, SHAPE.gpus).stage == 1
 
 
@@ -35,14 +35,15 @@ def test_a_sharded_optimizer_replaces_whole_gradient_sums(monkeypatch: pytest.Mo
     asked: dict[str, set[tuple[int, ...]]] = {"tp": set(), "cp": set(), "dp": set(), "sharers": set()}
     monkeypatch.setattr(process_groups, "make_communicator", lambda _, axis, group, __: asked[axis].add(tuple(group)))
     monkeypatch.setattr(
-        process_groups, "_group", lambda group, _, name: asked.setdefault(name, set()).add(tuple(group))
+        process_groups, "_group", lambda group, _, name, *__: asked.setdefault(name, set()).add(tuple(group))
     )
     for dp in (1, 2):
         shape = dataclasses.replace(SHAPE, dp=dp, sharding=Sharding.OPTIMIZER)
         for rank in range(shape.gpus):
             coordinate = coordinate_of(rank, shape, shape.gpus)
             make_process_groups(coordinate, shape, Library.GLOO, scratch_bytes=0, tie_embeddings=False)
-    assert asked["dp"] == set()
+    one_replica = {(rank, rank + 2, rank + 4) for rank in (0, 1)}  # has nobody to share out with, sums over `cp` alone
+    assert asked["dp"] == one_replica | {(6 + rank, 8 + rank, 10 + rank) for rank in (0, 1)}
     first_stage = {(rank, rank + 6) for rank in range(6)}
     assert asked["sharers"] == first_stage | {(one + 12, other + 12) for one, other in first_stage}
 

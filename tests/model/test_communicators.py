@@ -82,7 +82,7 @@ def test_a_backend_that_fuses_is_given_all_tensors_at_once(fake_group: dist.Proc
 
 def test_a_missing_library_is_named(fake_group: dist.ProcessGroup) -> None:
     with pytest.raises(EngineError, match="communicator 'mscclpp': cannot be imported"):
-        MscclppCommunicator("tp", fake_group, 1024)
+        MscclppCommunicator("tp", fake_group, 1024, LoopbackCommunicator("tp", RANKS))
     if not dist.is_nccl_available():
         with pytest.raises(EngineError, match="communicator 'nccl': this torch has no NCCL"):
             NcclCommunicator("tp", fake_group)

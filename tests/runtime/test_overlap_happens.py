@@ -14,7 +14,7 @@ from torch import Tensor
 from kareus.graph.interleave import block_segments
 from kareus.graph.recomputation import Recomputation
 from kareus.graph.records import BlockGraph, CollectiveKind, Direction, OperatorKind
-from kareus.model.communication import Mesh
+from kareus.model.communication import Exchange, Mesh
 from kareus.model.communicators.loopback import LoopbackCommunicator
 from kareus.model.passes import CollectiveCall, Pass, Ready
 from kareus.model.shards import shard_of
@@ -71,7 +71,7 @@ def sleeping(graph: BlockGraph, communicator: Slow, spent_s: list[float]) -> Pas
                 began = time.perf_counter()
                 time.sleep(COMPUTE_S)
                 spent_s.append(time.perf_counter() - began)
-        exchange = CollectiveCall(CollectiveKind.ALL_REDUCE, communicator, (message,))
+        exchange = CollectiveCall(Exchange(CollectiveKind.ALL_REDUCE, communicator), (message,))
         yield exchange
         exchange.wait()
     return message
@@ -116,7 +116,7 @@ def took(patch: pytest.MonkeyPatch, communicator: Slow, run: Callable[[], Any]) 
     """Run an instruction of a stage, its passes slowed."""
     times, before_s = Times(), communicator.spent_s
     with patch.context() as during:
-        for name in ("forward_pass", "backward_pass", "recomputed_pass"):
+        for name in ("forward_pass", "backward_pass", "blockwise_pass", "recomputed_pass"):
             real = getattr(stage_model, name)
             during.setattr(stage_model, name, lambda *given, real=real: slowed(real(*given), times))
         began = time.perf_counter()

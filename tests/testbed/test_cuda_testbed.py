@@ -208,7 +208,7 @@ def test_reduce_scatters_of_mscclpp_are_prepared_and_run_by_nccl(monkeypatch):
     assert log == [
         ("all-reduce", (64,), 4, torch.distributed.ReduceOp.MIN),
         ("prepare", (6,)),
-        ("reduce-scatter", (2, 64), 6),
+        ("reduce-scatter", (2, 64), 6, None),  # into new memory
     ]
     assert sizes == [128, 256]  # a buffer that a larger message fits into
 

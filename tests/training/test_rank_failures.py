@@ -168,7 +168,7 @@ def test_a_departure_from_the_order_ends_in_one_line(
     monkeypatch.setattr(setup, "planned_steps", lambda *of: tuple(reversed(planned_steps(*of))))
     assert here(alone / "plan/fastest.json", "--iterations", 1, "--output", tmp_path) == 2
     assert capsys.readouterr().err == (
-        "kareus train: forward of microbatch 0 on stage 0: the plan has backward of microbatch 2 on stage 0 here; run "
-        "a plan of this pipeline schedule.\n"
+        "kareus train: forward of microbatch 0 on stage 0: the plan has update of stage 0 here; run a plan of this "
+        "pipeline schedule.\n"
     )
     assert all(record.name.startswith("kareus") for record in caplog.records)
