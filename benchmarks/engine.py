@@ -10,15 +10,17 @@ that is its own. A host that takes less than the GPU stays ahead of it. Times ar
 system), the least of many runs; predictions are those of the GPU model at the maximum clock, with collectives launched
 first on the default SMs.
 
-Bytes: see `movement.operators`.
+Bytes: see `movement.operators`, and `movement.messages` for those between stages.
 """
 
 import argparse
 import json
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import fields
+from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,8 +32,9 @@ from kareus.gpu_model.model import run_schedules
 from kareus.graph.recomputation import Recomputation
 from kareus.graph.records import Batch, BlockGraph, Direction
 from kareus.model.block import Block, through
-from kareus.model.communication import SUM, Mesh
-from kareus.model.config import Model, Parallelism
+from kareus.model.communication import SUM, Mesh, group_size
+from kareus.model.communicators.tokens import TokenCollectives
+from kareus.model.config import Model
 from kareus.model.layers import rotary_table
 from kareus.model.passes import Tape, backward_pass, forward_pass
 from kareus.model.shards import Shard
@@ -55,10 +58,13 @@ ALLOWED_SHARES = {"a100-sxm4-40gb": 0.03, "h100-sxm5-80gb": 0.05, "h200": 0.05}
 """Of a partition's predicted time that the engine may take beyond eager PyTorch, by GPU."""
 COUNTED = (("llama3.2-3b", "tp8"), ("qwen3-1.7b", "cp2tp4"))
 """Workloads whose bytes are counted: the default one, and Qwen's with context parallelism."""
+SEQUENCE_PARALLEL = {False: "", True: " sp"}
+"""What names say of workloads without and with sequence parallelism."""
 ALLOWED_RATIO = 1.2
 
 
-class Nothing(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Nothing(TokenCollectives):
     """A communicator of two ranks that moves nothing."""
 
     axis: str
@@ -69,13 +75,17 @@ class Nothing(NamedTuple):
         """Leave the tensors as they are."""
         return There(tuple(tensors))
 
-    def all_gather(self, tensors: Sequence[Tensor], sm_count: int | None = None) -> "There":
-        """Show each tensor twice."""
-        return There(tuple(t.expand(self.size, *t.shape) for t in tensors))
+    def all_gather(
+        self, tensors: Sequence[Tensor], sm_count: int | None = None, into: Sequence[Tensor] | None = None
+    ) -> "There":
+        """Show each tensor twice; leave `into` as it is."""
+        return There(tuple(into) if into is not None else tuple(t.expand(self.size, *t.shape) for t in tensors))
 
-    def reduce_scatter(self, tensors: Sequence[Tensor], sm_count: int | None = None) -> "There":
-        """Take the first half."""
-        return There(tuple(t[0] for t in tensors))
+    def reduce_scatter(
+        self, tensors: Sequence[Tensor], sm_count: int | None = None, into: Sequence[Tensor] | None = None
+    ) -> "There":
+        """Take the first half; leave `into` as it is."""
+        return There(tuple(into) if into is not None else tuple(t[0] for t in tensors))
 
 
 class There(NamedTuple):
@@ -102,29 +112,32 @@ def main() -> int:
 
 
 def host_shares(*, table: bool) -> tuple[dict[str, Any], bool]:
-    """Measure every workload; the largest shares of predicted times by GPU, and whether those of the engine hold."""
-    own: dict[str, float] = dict.fromkeys(ALLOWED_SHARES, 0.0)
-    host: dict[str, float] = dict.fromkeys(ALLOWED_SHARES, 0.0)
+    """Measure every workload; the largest shares of predicted times by GPU, and whether those of the engine hold.
+
+    Nanobatches have as many sequences as the workload's: with sequence parallelism each is a collective of its own.
+    """
+    own: dict[str, float] = dict.fromkeys(ALLOWED_SHARES, -math.inf)
+    host = dict(own)
     if table:
         print(f"{'workload':<44} direction  eager us  host us  own us  predicted us  host %  own %")
-    for model in MODELS:
-        for degrees in DEGREES:
-            workloads = list(composed(model, degrees))
-            graph = extract_nanobatch(workloads[0])
-            for direction, (eager_s, host_s) in zip(DIRECTIONS, measured(workloads[0], graph), strict=True):
-                own_s = host_s - eager_s
-                for gpu in ALLOWED_SHARES:
-                    for workload in composed(model, degrees, gpu):
-                        predicted_s = predicted(workload, direction)
-                        own[gpu] = max(own[gpu], own_s / predicted_s)
-                        host[gpu] = max(host[gpu], host_s / predicted_s)
-                        name = f"{model} {degrees} {workload.microbatch_size} x {workload.sequence_length} {gpu[:4]}"
-                        shares = f"{100 * host_s / predicted_s:>7.1f} {100 * own_s / predicted_s:>6.1f}"
-                        if table:
-                            print(
-                                f"{name:<44} {direction:<9} {1e6 * eager_s:>9.0f} {1e6 * host_s:>8.0f} "
-                                f"{1e6 * own_s:>7.0f} {1e6 * predicted_s:>13.0f} {shares}"
-                            )
+    for model, degrees, shared in product(MODELS, DEGREES, SEQUENCE_PARALLEL):
+        by_size = {w.microbatch_size: w for w in composed(model, degrees, sequence_parallel=shared)}
+        times_s = {size: list(measured(w, extract_nanobatch(w))) for size, w in by_size.items()}
+        for place, direction in enumerate(DIRECTIONS):
+            for gpu in ALLOWED_SHARES:
+                for workload in composed(model, degrees, gpu, sequence_parallel=shared):
+                    eager_s, host_s = times_s[workload.microbatch_size][place]
+                    own_s, predicted_s = host_s - eager_s, predicted(workload, direction)
+                    own[gpu] = max(own[gpu], own_s / predicted_s)
+                    host[gpu] = max(host[gpu], host_s / predicted_s)
+                    shape = f"{workload.microbatch_size} x {workload.sequence_length} {gpu[:4]}"
+                    name = f"{model} {degrees}{SEQUENCE_PARALLEL[shared]} {shape}"
+                    shares = f"{100 * host_s / predicted_s:>7.1f} {100 * own_s / predicted_s:>6.1f}"
+                    if table:
+                        print(
+                            f"{name:<44} {direction:<9} {1e6 * eager_s:>9.0f} {1e6 * host_s:>8.0f} "
+                            f"{1e6 * own_s:>7.0f} {1e6 * predicted_s:>13.0f} {shares}"
+                        )
     summary = {
         "own_share_max": own["a100-sxm4-40gb"],
         "host_share_max": max(host.values()),
@@ -136,11 +149,17 @@ def host_shares(*, table: bool) -> tuple[dict[str, Any], bool]:
 
 def byte_ratios(*, table: bool) -> tuple[dict[str, Any], bool]:
     """Count the bytes of every operator; the largest ratios, and whether they are allowed."""
+    from movement.messages import message_ratios, scaled  # noqa: PLC0415 - only here
     from movement.operators import movements  # noqa: PLC0415 - only here
 
     ratios: dict[str, float] = {"bytes_ratio_max": 0.0, "fallback_bytes_ratio_max": 0.0, "recorded_ratio_max": 0.0}
     largest: dict[str, str] = {}
+    messages: set[float] = set()
     for name, workload in counted_workloads():
+        sent = message_ratios(scaled(workload))
+        messages.update(sent)
+        if table:
+            print(f"{name:<34} {'messages between stages':<44} {max(sent):6.2f}")
         for one in movements(workload):
             found = {
                 "bytes_ratio_max": one.moved / one.recorded,
@@ -152,27 +171,26 @@ def byte_ratios(*, table: bool) -> tuple[dict[str, Any], bool]:
             for key, ratio in found.items():
                 if ratio > ratios[key]:
                     ratios[key], largest[key] = ratio, f"{name}: {one.operator}"
-    held = max(ratios["bytes_ratio_max"], ratios["recorded_ratio_max"]) <= ALLOWED_RATIO
-    return {**ratios, "largest": largest}, held
+    held = max(ratios["bytes_ratio_max"], ratios["recorded_ratio_max"]) <= ALLOWED_RATIO and messages == {1.0}
+    return {**ratios, "message_bytes_ratio_max": max(messages), "largest": largest}, held
 
 
 def counted_workloads() -> Iterator[tuple[str, Workload]]:
     """The default workload and Qwen's with context parallelism, each with and without sequence parallelism."""
-    known = {field.name for field in fields(Parallelism)}
-    variants = ("true", "false") if "sequence_parallel" in known else ("",)
     for model, degrees in COUNTED:
-        for variant in variants:
-            overrides = [f"model={model}", f"parallelism={degrees}"]
-            overrides += [f"parallelism.sequence_parallel={variant}"] if variant else []
-            name = f"{model} {degrees}{' shared tokens' if variant == 'true' else ''}"
-            yield name, compose(overrides, CONFIG)[0].workload
+        for shared, suffix in SEQUENCE_PARALLEL.items():
+            overrides = [f"model={model}", f"parallelism={degrees}", f"parallelism.sequence_parallel={shared}"]
+            yield f"{model} {degrees}{suffix}", compose(overrides, CONFIG)[0].workload
 
 
-def composed(model: str, degrees: str, gpu: str = "a100-sxm4-40gb") -> Iterator[Workload]:
+def composed(
+    model: str, degrees: str, gpu: str = "a100-sxm4-40gb", *, sequence_parallel: bool = False
+) -> Iterator[Workload]:
     """Workloads of one model and division on one GPU."""
+    overrides = [f"model={model}", f"parallelism={degrees}", f"parallelism.sequence_parallel={sequence_parallel}"]
     for microbatch_size, sequence_length in SHAPES:
-        overrides = [f"model={model}", f"parallelism={degrees}", f"gpu={gpu}", f"microbatch_size={microbatch_size}"]
-        yield compose([*overrides, f"sequence_length={sequence_length}"], CONFIG)[0].workload
+        shape = [f"microbatch_size={microbatch_size}", f"sequence_length={sequence_length}"]
+        yield compose([*overrides, f"gpu={gpu}", *shape], CONFIG)[0].workload
 
 
 def extract_nanobatch(workload: Workload) -> BlockGraph:
@@ -197,11 +215,13 @@ def measured(workload: Workload, graph: BlockGraph) -> Iterator[tuple[float, flo
     mesh = Mesh(
         tp=Nothing("tp") if workload.parallelism.tp > 1 else None,
         cp=Nothing("cp") if workload.parallelism.cp > 1 else None,
+        sequence_parallel=workload.parallelism.token_shards > 1,
     )
     blocks = [Block(model, tiny(model), mesh, torch.float32) for _ in range(LAYERS)]
     table = rotary_table(model, TOKENS, mesh.cp)
     steps = steps_of(blocks)
-    hidden = [torch.randn(1, TOKENS, 32) for _ in range(2)]
+    stream_tokens = TOKENS // group_size(mesh.tp) if mesh.sequence_parallel else TOKENS
+    hidden = [torch.randn(workload.microbatch_size // 2, stream_tokens, 32) for _ in range(2)]
     schedule = Schedule(Execution.NANOBATCHING)
     turns = {
         d: turns_of(schedule, graph, LAYERS, d, recomputation=Recomputation.NONE, default_sm_count=None)

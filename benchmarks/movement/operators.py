@@ -157,7 +157,8 @@ def _counted(operator: Operator, device: torch.device) -> tuple[int, int]:
     with torch.no_grad(), operands:
         result = launch()
     changed = [t for t, version in zip(inputs.values(), versions, strict=False) if t._version != version]
-    outputs = {key: t for key, t in _distinct([result]).items() if key not in inputs}
+    storages = {t.untyped_storage()._cdata for t in inputs.values()}
+    outputs = {key: t for key, t in _distinct([result]).items() if t.untyped_storage()._cdata not in storages}
     return operands.total, sum(t.nbytes for t in (*inputs.values(), *changed, *outputs.values()))
 
 
