@@ -14,7 +14,7 @@ import numpy as np
 
 from kareus.artifacts.randomness import generator
 from kareus.gpu_model import model
-from kareus.gpu_model.coefficients import SHARES
+from kareus.gpu_model.coefficients import COEFFICIENTS
 from kareus.gpu_model.gpu import Gpu
 from kareus.gpu_model.laws import Array
 from kareus.gpu_model.model import Behaviour
@@ -63,11 +63,14 @@ def truth_of(nominal: Gpu, seed: int) -> Truth:
 
 
 def perturbed(gpu: Gpu, random: np.random.Generator) -> Gpu:
-    """The GPU with every coefficient multiplied by a factor, uniform within `PERTURBATION`; shares stay at most 1."""
+    """The GPU with every coefficient multiplied by a factor, uniform within `PERTURBATION`, as far as its range allows.
+
+    Shares stay at most 1, and a speed-up or slowdown that is never less than 1 stays at least that.
+    """
     values = dataclasses.asdict(gpu.coefficients)
     factors = random.uniform(1 - PERTURBATION, 1 + PERTURBATION, size=len(values)).tolist()
     drawn = {
-        name: min(value * factor, 1.0) if name in SHARES else type(value)(value * factor)
+        name: min(max(type(value)(value * factor), COEFFICIENTS[name].least), COEFFICIENTS[name].most)
         for (name, value), factor in zip(values.items(), factors, strict=True)
     }
     return dataclasses.replace(gpu, coefficients=dataclasses.replace(gpu.coefficients, **drawn))
