@@ -74,7 +74,10 @@ def _read(name: str, config_dir: Path) -> Campaign:
 
 
 def merged(text: str, overrides: Sequence[str]) -> list[str]:
-    """The overrides of `text` and, in the place of those of the same key, `overrides`.
+    """The overrides of `text` and, in the place of those of the same key, `overrides`; others follow.
+
+    Places are kept since the order is part of what a job is run with: a member that overrides narrow down to is the
+    same job.
 
     Raises:
         ConfigError: a quote in `text` does not end.
@@ -84,7 +87,9 @@ def merged(text: str, overrides: Sequence[str]) -> list[str]:
     except ValueError as error:
         raise ConfigError(f"{text}: {error}; write overrides as on a command line: 'key=value key=value'.") from error
     replaced = {_key(override) for override in overrides}
-    return [*(override for override in own if _key(override) not in replaced), *overrides]
+    merged_overrides = [*(override for override in own if _key(override) not in replaced), *overrides]
+    places = [_key(override) for override in (*own, *overrides)]
+    return sorted(merged_overrides, key=lambda override: places.index(_key(override)))
 
 
 def _key(override: str) -> str:

@@ -28,7 +28,7 @@ def test_the_sizes_are_the_rows_of_the_paper():
     fleets = resolve_fleets([SIZES], CONFIG)
     found = [(f.gpus, f.emulation.pipelines, f.emulation.num_microbatches, f.workload.microbatch_size) for f in fleets]
     assert found == [(10240, 128, 16, 4), (5120, 64, 32, 4), (2560, 32, 64, 4), (1280, 16, 128, 4)]
-    assert {f.workload_name for f in fleets} == {"llama3.3-70b_pp10-tp8_mbs4_seq4096_a100"}
+    assert {f.workload_name for f in fleets} == {"llama3.3-70b_pp10-tp8_mbs4_seq4096_a100_noupdate"}
     assert {f.workload.model.name for f in fleets} == {"llama3.3-70b"}
     assert {(f.pipeline.num_microbatches, f.pipeline.parallelism.dp) for f in fleets} == {
         (n, 1) for n in (16, 32, 64, 128)

@@ -11,6 +11,7 @@ from helpers.builders import resealed
 from kareus.artifacts.tables import read_table
 from kareus.cli import COMMANDS, main
 from kareus.frontier.tables import MICROBATCH
+from kareus.graph.records import UPDATING
 from kareus.partition.names import expected_partitions
 from kareus.pipeline.config import PipelineSchedule
 from kareus.pipeline.tables import INSTRUCTIONS, ITERATION
@@ -22,6 +23,8 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 STAGES, MICROBATCHES = 4, 4
+UPDATES = STAGES + 2
+"""Instructions of the update: one on every stage, and an exchange of tied embeddings on the first and the last."""
 SMALL = (
     *(f"parallelism.{key}" for key in (f"pp={STAGES}", "tp=4")),
     *(f"model.{key}" for key in ("num_layers=8", "vocab_size=8192")),
@@ -98,14 +101,14 @@ def test_every_instruction_is_planned_with_points_of_its_own(folders, pipeline):
     folder, chunks = folders[pipeline], 2 if pipeline == "interleaved" else 1
     directions = ("forward", "input-gradient", "weight-gradient") if pipeline == "zb-h1" else ("forward", "backward")
     instructions = read_table(folder / "pipeline/instructions.parquet", INSTRUCTIONS)
-    assert len(instructions) == STAGES * chunks * MICROBATCHES * len(directions)
+    assert len(instructions) == STAGES * chunks * MICROBATCHES * len(directions) + UPDATES
     iteration = read_table(folder / "pipeline/iteration.parquet", ITERATION)
     assert iteration["points"].list.len().unique().to_list() == [len(instructions)]
     microbatch = read_table(folder / "frontier/microbatch.parquet", MICROBATCH)
     for (method,), points in microbatch.group_by("method"):
         kinds = points.select("stage", "chunk", "direction").unique()
-        assert len(kinds) == STAGES * chunks * len(directions), method
-    assert set(microbatch["direction"]) == set(directions)
+        assert len(kinds) == STAGES * chunks * len(directions) + UPDATES, method
+    assert set(microbatch["direction"]) == {*directions, "embedding-exchange", "update"}
 
 
 @pytest.mark.parametrize("pipeline", PipelineSchedule)
@@ -114,7 +117,9 @@ def test_the_page_draws_the_plan_of_every_pipeline(folders, pipeline):
     plan = json.loads((folders[pipeline] / "plan/fastest.json").read_text())
     drawn = json.loads(re.search(r'"plan":\{"stage":\[[\d,]*\],"label":(\[[^]]*\])', page)[1])
     assert drawn == [
-        f"{LETTERS[instruction['direction']]}{instruction['microbatch']}"
+        LETTERS[instruction["direction"]]
+        if instruction["direction"] in UPDATING
+        else f"{LETTERS[instruction['direction']]}{instruction['microbatch']}"
         + (f".{instruction['chunk']}" if pipeline is PipelineSchedule.INTERLEAVED else "")
         for stage in plan["stages"]
         for instruction in stage["instructions"]
@@ -127,7 +132,7 @@ def test_the_page_draws_the_plan_of_every_pipeline(folders, pipeline):
     [
         ("interleaved", 1, {"chunk": 1}, "stage 0 departs from the interleaved order at instruction 1"),
         ("gpipe", 1, {"microbatch": 2}, "stage 0 departs from the gpipe order at instruction 1"),
-        ("zb-h1", -1, {"execution": "overlap"}, "weight-gradient of microbatch 3: execution 'overlap' is not possible"),
+        ("zb-h1", -3, {"execution": "overlap"}, "weight-gradient of microbatch 3: execution 'overlap' is not possible"),
     ],
 )
 def test_a_plan_that_departs_from_its_pipeline_is_refused(folders, tmp_path, capsys, pipeline, number, change, message):

@@ -9,7 +9,7 @@ from kareus.pipeline.compare import compare_methods
 from runs.checkout import checkout
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
-NAME = "llama3.3-70b_pp10-tp8_mbs4_seq4096_a100"
+NAME = "llama3.3-70b_pp10-tp8_mbs4_seq4096_a100_noupdate"
 FLEETS = "--config", "campaign=emulation"
 SMALLEST = (*FLEETS, "overrides=emulation=10240gpus")
 
