@@ -124,9 +124,11 @@ def _received(connection: socket.socket, streams: list[int], own: dict[str, obje
     _, user, _ = struct.unpack(
         "3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     )
+    if user != os.getuid():  # said first, so that nobody else keeps the server waiting
+        return None
     content, received, _, _ = socket.recv_fds(connection, MOST_BYTES, len(STANDARD_STREAMS))
     streams += received
-    if user != os.getuid() or len(streams) != len(STANDARD_STREAMS):
+    if len(streams) != len(STANDARD_STREAMS):
         return None
     asked = json.loads(content)
     if asked["situation"] != own:

@@ -75,8 +75,6 @@ class FullyShardedModel(nn.Module):
             compute_dtype: of gathered weights and of activations.
         """
         super().__init__()
-        self.gradients_ready: GradientsReady | None = None
-        """As of `StageModel`; not called, since every backward reduces its own gradients."""
         assert stage.embedding is not None, "the stage is the whole model"
         assert stage.head is not None, "the stage is the whole model"
         table = (stage.cosine, stage.sine)
