@@ -12,7 +12,7 @@ from kareus.launch.rendezvous import Rendezvous
 from kareus.model.communication import Communicator, Mesh
 from kareus.model.communicators.choice import Library, make_communicator
 from kareus.model.communicators.nccl import nccl_options
-from kareus.model.config import Parallelism, Sharding
+from kareus.model.config import Parallelism
 from kareus.workload.communicators import MESSAGE_CHANNELS, SUM_CHANNELS
 from kareus.workload.config import Workload
 
@@ -101,7 +101,7 @@ def make_process_groups(
         for replica in range(parallelism.dp)
         for cp in range(parallelism.cp)
     ]
-    sharded = parallelism.sharding is not Sharding.NONE and parallelism.dp > 1
+    sharded = parallelism.shards_states
     holds_tied = tie_embeddings and parallelism.pp > 1 and coordinate.stage in (0, parallelism.pp - 1)
     return ProcessGroups(  # in one order on all ranks
         mesh=Mesh(

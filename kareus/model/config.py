@@ -141,6 +141,11 @@ class Parallelism:
         return self.tp if self.sequence_parallel else 1
 
     @property
+    def shards_states(self) -> bool:
+        """Whether replicas hold no more than a part of the optimizer's states: each updates a shard of the weights."""
+        return self.dp > 1 and self.sharding is not Sharding.NONE
+
+    @property
     def shards_gradients(self) -> bool:
         """Whether replicas hold no more than a part of the gradients."""
         return self.dp > 1 and self.sharding in (Sharding.GRADIENTS, Sharding.FULL)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from kareus.gpu_model.gpu import Gpu
 from kareus.gpu_model.network import Placement, placement_of
 from kareus.graph.records import Collective, CollectiveKind
-from kareus.model.config import Parallelism, Sharding
+from kareus.model.config import Parallelism
 
 FP32_BYTES = 4
 BF16_BYTES = 2
@@ -31,7 +31,7 @@ def reduction_collectives(parallelism: Parallelism, gpu: Gpu, stage: int, parame
         message_bytes=FP32_BYTES * parameters,
         fused=1,
     )
-    if not shards(parallelism):
+    if not parallelism.shards_states:
         return _placed([(whole, _copies(parallelism, stage, range(parallelism.dp), range(parallelism.cp)))], gpu)
     over_replicas = replace(whole, kind=CollectiveKind.REDUCE_SCATTER, group_size=parallelism.dp)
     shard_bytes = -(-whole.message_bytes // parallelism.dp)
@@ -50,7 +50,7 @@ def gather_collectives(parallelism: Parallelism, gpu: Gpu, stage: int, parameter
 
     Sharded weights are gathered by the instructions that use them.
     """
-    if not shards(parallelism) or parallelism.shards_weights:
+    if not parallelism.shards_states or parallelism.shards_weights:
         return ()
     gather = Collective(
         kind=CollectiveKind.ALL_GATHER,
@@ -76,7 +76,7 @@ def norm_collectives(parallelism: Parallelism, gpu: Gpu, stage: int) -> tuple[Pl
         kind=CollectiveKind.ALL_REDUCE, group="tp", group_size=parallelism.tp, message_bytes=FP32_BYTES, fused=1
     )
     first = stage * parallelism.gpus_per_stage
-    replicas = parallelism.dp if shards(parallelism) else 1
+    replicas = parallelism.dp if parallelism.shards_states else 1
     return _placed(
         [
             (number, range(first, first + parallelism.tp)),
@@ -91,11 +91,6 @@ def norm_collectives(parallelism: Parallelism, gpu: Gpu, stage: int) -> tuple[Pl
         ],
         gpu,
     )
-
-
-def shards(parallelism: Parallelism) -> bool:
-    """Return whether each replica optimizes a shard of the weights."""
-    return parallelism.sharding is not Sharding.NONE and parallelism.dp > 1
 
 
 def _copies(parallelism: Parallelism, stage: int, replicas: range, context: range) -> list[int]:

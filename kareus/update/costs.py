@@ -39,7 +39,6 @@ from kareus.update.collectives import (
     gather_collectives,
     norm_collectives,
     reduction_collectives,
-    shards,
 )
 from kareus.update.directions import update_directions
 from kareus.update.reduction import Slowdown, added_time_s, buckets_of
@@ -108,7 +107,7 @@ def step_costs(config: UpdateSubject, stage: int, clocks_mhz: Array) -> dict[str
     """Return what the parts of the instruction `update` take: `gradient norm`, `optimizer step`, `weight gathering`."""
     parallelism, gpu = config.parallelism, config.gpu
     held = stage_parameters(config, stage)
-    own = -(-held // parallelism.dp) if shards(parallelism) else held
+    own = -(-held // parallelism.dp) if parallelism.shards_states else held
     norm = [_memory_bound("norm", read=FP32_BYTES * own, written=0)]
     step = [
         _memory_bound("clip", read=FP32_BYTES * own, written=FP32_BYTES * own),
@@ -218,7 +217,7 @@ def _slowdowns(
 
 def _exchange(config: UpdateSubject, clocks_mhz: Array) -> CostsByClock:
     parameters = embedding_parameters(config.model, config.parallelism)
-    own = -(-parameters // config.parallelism.dp) if shards(config.parallelism) else parameters
+    own = -(-parameters // config.parallelism.dp) if config.parallelism.shards_states else parameters
     return _collectives(config, exchange_collectives(config.parallelism, config.gpu, own), clocks_mhz)
 
 

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from kareus.errors import RefusedWorkloadError
 from kareus.graph.recomputation import Recomputation
 from kareus.graph.records import Scope
-from kareus.model.config import Model, Parallelism, Sharding
+from kareus.model.config import Model, Parallelism
 from kareus.model.parameters import scope_parameters
 from kareus.workload.communicators import communicator_bytes
 from kareus.workload.config import Workload
@@ -166,7 +166,7 @@ def state_bytes(workload: Workload, stage: int, layers: int) -> tuple[float, flo
     parts = scope_parameters(model, parallelism)
     block, outer = parts[Scope.BLOCK], parameters - layers * parts[Scope.BLOCK]
     weights, gradients = BF16_BYTES * parameters, FP32_BYTES * parameters
-    states = 3 * FP32_BYTES * parameters / (1 if parallelism.sharding is Sharding.NONE else parallelism.dp)
+    states = 3 * FP32_BYTES * parameters / (parallelism.dp if parallelism.shards_states else 1)
     own_weights, own_gradients = float(weights), float(gradients)
     if parallelism.shards_gradients:
         own_gradients = gradients / parallelism.dp + FP32_BYTES * max(block, outer)
