@@ -7,6 +7,7 @@ from unittest import mock
 import torch
 import torch.distributed as dist
 from helpers.builders import small_model
+from helpers.stages import stage_on_cpu
 from helpers.trainings import tiny_workload
 from helpers.worlds import gloo_groups, spawn
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -21,7 +22,6 @@ from kareus.pipeline.config import PipelineConfig, PipelineSchedule
 from kareus.profile.programs import chunk_shapes
 from kareus.runtime.actions import actions_of
 from kareus.runtime.boundary import boundary_shapes
-from kareus.runtime.chunk_stage import StagePlace
 from kareus.runtime.follower import PlanFollower, planned_steps
 from kareus.runtime.pipeline import Pipeline
 from kareus.runtime.stage_chunks import StageChunks, first_layers
@@ -71,14 +71,7 @@ def run_iteration(rank: int, workload: Workload) -> Counting:
     follower = Counting(planned_steps(workload, None, place.stage), DryClocks(), lambda: None)
     pipeline = Pipeline(
         models,
-        StagePlace(
-            stage=place.stage,
-            stages=parallelism.pp,
-            group=groups.pipeline,
-            backward_group=groups.pipeline_backward,
-            device=torch.device("cpu"),
-            tensor=groups.mesh.tp,
-        ),
+        stage_on_cpu(place.stage, parallelism.pp, groups),
         boundary_shapes(workload, torch.float32),
         actions_of(workload, None),
         {},

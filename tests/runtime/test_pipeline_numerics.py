@@ -10,6 +10,7 @@ from typing import NamedTuple
 import pytest
 import torch
 import torch.distributed as dist
+from helpers.stages import stage_on_cpu
 from helpers.trainings import tiny_workload
 from helpers.worlds import LLAMA, QWEN, departure, drawn, gradients_of, graph_of, schedules, spawn
 from hypothesis import example, given
@@ -32,7 +33,7 @@ from kareus.pipeline.config import PipelineConfig, PipelineSchedule
 from kareus.profile.programs import Execution, chunk_shapes, stage_shapes
 from kareus.runtime.actions import actions_of
 from kareus.runtime.boundary import boundary_shapes
-from kareus.runtime.chunk_stage import ChunkStage, StagePlace
+from kareus.runtime.chunk_stage import ChunkStage
 from kareus.runtime.follower import PlanFollower, PlannedStep, planned_steps
 from kareus.runtime.pipeline import Pipeline
 from kareus.runtime.schedules import MicrobatchSchedule, Schedule
@@ -154,14 +155,7 @@ def check_case(rank: int, of: Case) -> None:
     reduction = BucketReduction(stage, sharding, groups)
     pipeline = Pipeline(
         models,
-        StagePlace(
-            stage=place.stage,
-            stages=parallelism.pp,
-            group=groups.pipeline,
-            backward_group=groups.pipeline_backward,
-            device=torch.device("cpu"),
-            tensor=groups.mesh.tp,
-        ),
+        stage_on_cpu(place.stage, parallelism.pp, groups),
         boundary_shapes(workload, torch.float32),
         actions_of(workload, None),
         scheduled,
