@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+from helpers.memory import Alive
 from helpers.trainings import tiny_workload
 from helpers.worlds import LLAMA, departure, spawn
 from runtime.test_pipeline_numerics import TIED, TOLERANCE, Case, case, microbatches, reference
@@ -15,10 +16,43 @@ from kareus.graph.recomputation import Recomputation
 from kareus.model.communication import Mesh
 from kareus.model.config import Sharding
 from kareus.model.initial import draw_weights
+from kareus.model.layers import rotary_table
 from kareus.model.shards import shard_of
 from kareus.profile.programs import stage_shapes
 from kareus.runtime.fully_sharded import FullyShardedModel, check_runs
 from kareus.runtime.stage_model import StageModel
+from kareus.workload.config import Workload
+
+
+def shared_out(
+    workload: Workload, sharding: Sharding, dtype: torch.dtype = torch.float32
+) -> tuple[StageModel, FullyShardedModel]:
+    """A model of two replicas, and its weights by their names in the whole model."""
+    model = workload.model
+    (shape,) = stage_shapes(workload.parallelism.split)
+    shard = shard_of(model, workload.parallelism, workload.sequence_length)
+    with torch.device("meta"):
+        stage = StageModel(model, shard, Mesh(), shape, torch.float32, recomputation=workload.recomputation)
+    names = [name for name, _ in stage.named_parameters()]
+    table = rotary_table(model, shard.tokens, None)
+    sharded = FullyShardedModel(
+        stage, table, dist.new_group([0, 1]), sharding, dtype, lambda part: draw_weights(part, model, 0, 0)
+    )
+    assert [name for name, _ in stage.named_parameters()] == names
+    return stage, sharded
+
+
+def check_building(_rank: int, workloads: list[Workload]) -> None:
+    for workload in workloads:
+        with Alive() as alive:
+            stage, _ = shared_out(workload, Sharding.FULL)
+        weights = dict(stage.named_parameters())
+        blocks = [sum(w.numel() for w in block.parameters()) for block in stage.blocks]
+        ends = sum(w.numel() for w in weights.values()) - sum(blocks)
+        largest = max(weight.numel() for weight in weights.values())  # drawn whole, then copied
+        held = sum(weight.to_local().numel() for weight in weights.values())
+        assert alive.most_bytes <= 4 * (held + max(*blocks, ends) + largest) + 4096
+        assert alive.most_bytes < 4 * sum(w.numel() for w in weights.values())
 
 
 def check_shardings(rank: int, cases: list[Case]) -> None:
@@ -29,13 +63,7 @@ def check_shardings(rank: int, cases: list[Case]) -> None:
 
 def check(rank: int, of: Case, sharding: Sharding) -> None:
     workload = of.workload
-    model, recomputation = workload.model, workload.recomputation
-    (shape,) = stage_shapes(workload.parallelism.split)
-    shard = shard_of(model, workload.parallelism, workload.sequence_length)
-    stage = StageModel(model, shard, Mesh(), shape, torch.float32, recomputation=recomputation)
-    draw_weights(stage, model, 0, 0)
-    names = [name for name, _ in stage.named_parameters()]
-    sharded = FullyShardedModel(stage, dist.new_group([0, 1]), sharding, torch.float32)
+    stage, sharded = shared_out(workload, sharding)
     mean_loss, gradients = reference(of)
     total = torch.zeros(())
     for m in microbatches(workload, rank, 0, 1):
@@ -44,7 +72,6 @@ def check(rank: int, of: Case, sharding: Sharding) -> None:
         total += loss.detach()
     dist.all_reduce(total)
     sharded.reshard_all()
-    assert [name for name, _ in stage.named_parameters()] == names
     found = {f"{name}_gradient": p.grad.full_tensor() for name, p in stage.named_parameters()}
     held = sum(p.to_local().numel() for p in stage.parameters())
     whole = sum(p.numel() for p in stage.parameters())
@@ -73,3 +100,9 @@ def test_two_replicas_share_out_a_model(tmp_path: Path) -> None:
     run = (Recomputation.NONE, Recomputation.SELECTIVE, Recomputation.FULL)
     cases = [case(dp=2, model=model, recomputation=recomputation) for model in (LLAMA, TIED) for recomputation in run]
     spawn(2, check_shardings, tmp_path, cases)
+
+
+def test_no_more_than_one_block_is_whole_while_a_model_is_built(tmp_path: Path) -> None:
+    deep = [dataclasses.replace(model, num_layers=12) for model in (LLAMA, TIED)]
+    workloads = [tiny_workload(dp=2, model=model, recomputation=Recomputation.FULL) for model in deep]
+    spawn(2, check_building, tmp_path, workloads)
