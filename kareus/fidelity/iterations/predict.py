@@ -182,7 +182,7 @@ def _steps(
 ) -> list[Step]:
     """Steps of a pass as the software runs them."""
     parallelism, sm_count = workload.parallelism, workload.default_collective_sm_count
-    weights = weights_of(workload, shape, sm_count)
+    weights = weights_of(workload, 0, shape, sm_count)  # passes of one shape are alike: those of stage 0
     if weights is not None:
         reduce, outer = (_scaled(whole, software) for whole in (weights.reduce, weights.outer_reduce))
         weights = replace(weights, reduce=reduce or weights.reduce, outer_reduce=outer)
