@@ -20,7 +20,6 @@ from torch.nn import functional
 
 from kareus.model import fused
 from kareus.model.config import ActivationKind
-from kareus.model.eager import split_heads
 
 Later = list[Callable[[], None]]
 """Functions that add weight gradients, in the order in which these were deferred."""
@@ -239,7 +238,7 @@ class SplitHeadsFunction(Function):
     @staticmethod
     def forward(ctx: Any, qkv: Tensor, heads: tuple[int, int], head_dim: int, apart: bool) -> tuple[Tensor, ...]:  # noqa: FBT001
         """Return queries, keys and values, each [batch, tokens, heads, head_dim]."""
-        query, key, value = split_heads(qkv, heads, head_dim=head_dim)
+        query, key, value = fused.split_heads(qkv, heads, head_dim=head_dim)
         return (query, key.contiguous(), value.contiguous()) if apart else (query, key, value)
 
     @staticmethod

@@ -7,7 +7,7 @@ import polars as pl
 from kareus.pipeline.compare import OURS, THROUGHPUT_BASELINE, fastest_plan
 from kareus.plans.document import Plan
 from kareus.plans.selectors import LIMITED, Selector, absolute_limit, measures_of
-from kareus.plans.units import common_scale, less, scaled
+from kareus.plans.units import common_scale, compared, less, scaled
 
 BASELINE = "Megatron-LM style execution"
 """What the method `sequential` is, to people who do not know its name."""
@@ -46,7 +46,7 @@ class Answer:
                 (self.baseline_time_s, self.baseline_energy_j),
             )
         )
-        return f"plan {self.selector}{of}: {time} and {energy} than {BASELINE}: {own} an iteration instead of {before}"
+        return f"plan {self.selector}{of}: {compared(time, energy, BASELINE)}: {own} an iteration instead of {before}"
 
 
 def answer_of(plan: Plan, iteration: pl.DataFrame) -> Answer:

@@ -63,7 +63,14 @@ FAST = ("--learning-rate", 0.01)
 
 
 def tiny_workload(
-    dp: int = 1, pp: int = 1, tp: int = 1, cp: int = 1, *, sequence_parallel: bool = False, **changes: Any
+    dp: int = 1,
+    pp: int = 1,
+    tp: int = 1,
+    cp: int = 1,
+    *,
+    sequence_parallel: bool = False,
+    sharding: Sharding = Sharding.NONE,
+    **changes: Any,
 ) -> Workload:
     model = changes.get("model", small_model(name="tiny", vocab_size=264))
     split = (model.num_layers // pp,) * pp
@@ -75,7 +82,7 @@ def tiny_workload(
             tp=tp,
             cp=cp,
             layers_per_stage=split,
-            sharding=Sharding.NONE,
+            sharding=sharding,
             sequence_parallel=sequence_parallel,
         ),
         "gpu": a100(),
