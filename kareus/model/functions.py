@@ -144,11 +144,11 @@ def _product_gradients(ctx: Any, gradient: Tensor, x: Tensor, weight: Tensor) ->
 
     add_or_put_off(lambda: add_product(weight_gradient, rows.t(), x.reshape(-1, x.shape[-1])))
     for bias_gradient in bias_gradients:
-        add_or_put_off(partial(_add_rows, bias_gradient, rows))
+        add_or_put_off(partial(add_rows, bias_gradient, rows))
     return x_gradient
 
 
-def _add_rows(total: Tensor, rows: Tensor) -> None:
+def add_rows(total: Tensor, rows: Tensor) -> None:
     """Add the sum of rows, [rows, size], to `total`, [size], fp32."""
     total.add_(rows.sum(0, dtype=total.dtype))
 

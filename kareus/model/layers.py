@@ -280,20 +280,21 @@ class CausalAttention(OperatorModule):
 
     memory_bound = False
     function: type[Function] = attention.Attention
-    slopes: Tensor | None
-    """How fast the scores of each head of this GPU fall with the distance (ALiBi), fp32, [query heads]."""
 
     def __init__(self, group: Communicator | None, slopes: Tensor | None = None) -> None:
+        """Attend over `group`; `slopes` say how fast scores of this GPU's heads fall with the distance (ALiBi)."""
         gathers = (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER)
         super().__init__(before=Boundary(group, *gathers, first=1) if group else None)
         self.group = group
-        self.register_buffer("slopes", slopes, persistent=False)
+        self._slopes = slopes
 
     def arguments(
         self, query: Tensor, key: Tensor, value: Tensor, gather: attention.Gather | None = None
     ) -> tuple[Any, ...]:
         """Of [batch, tokens, heads, head_dim] to [batch, tokens, query heads * head_dim]; see `Attention`."""
-        return query, key, value, self.group, gather, self.slopes
+        if self._slopes is not None:
+            self._slopes = self._slopes.to(query.device)  # moved once, and whatever becomes of the module's tensors
+        return query, key, value, self.group, gather, self._slopes
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """As `compute`, of this rank's keys and values."""

@@ -4,12 +4,16 @@ import dataclasses
 from pathlib import Path
 
 import pytest
-from helpers.numerics import FOUR_LAYERS, INTERLEAVED, ZERO_BUBBLE, case
-from helpers.worlds import GPT, MPT
+import torch
+from helpers.numerics import FOUR_LAYERS, INTERLEAVED, ZERO_BUBBLE, case, with_references
+from helpers.worlds import GPT, MPT, spawn
+from runtime.test_fully_sharded import check_shardings
 from runtime.test_pipeline_numerics import check_against_transformers
 
+from kareus.errors import EngineError
 from kareus.graph.recomputation import Recomputation
 from kareus.model.config import ActivationKind, Sharding
+from kareus.runtime.architecture import check_trains
 
 RELU = dataclasses.replace(GPT, name="tiny-relu", activation=ActivationKind.SQUARED_RELU, tie_embeddings=True)
 SIX_HEADS = dataclasses.replace(
@@ -48,6 +52,22 @@ def test_two_ranks_compute_what_gpt2_and_mpt_do_in_more_layouts(tmp_path: Path) 
         case(pp=2, model=SIX_HEADS, pipeline=ZERO_BUBBLE, microbatch_size=3, recomputation=Recomputation.NONE),
     ]
     check_against_transformers(2, cases, tmp_path)
+
+
+@pytest.mark.acceptance
+def test_replicas_that_share_weights_out_compute_what_gpt2_and_mpt_do(tmp_path: Path) -> None:
+    cases = [case(dp=2, model=model, recomputation=Recomputation.NONE) for model in (GPT, MPT)]
+    spawn(2, check_shardings, tmp_path, with_references(cases, tmp_path))
+
+
+@pytest.mark.parametrize(("place", "heads", "trains"), [("cuda", 2, False), ("cuda", 4, True), ("cpu", 2, True)])
+def test_shared_heads_with_alibi_are_refused_on_gpus(place: str, heads: int, *, trains: bool) -> None:
+    model = dataclasses.replace(MPT, num_key_value_heads=heads)
+    if trains:
+        check_trains(model, torch.device(place))
+        return
+    with pytest.raises(EngineError, match="needs a head of keys and values for each of 4 heads of queries"):
+        check_trains(model, torch.device(place))
 
 
 @pytest.mark.acceptance
