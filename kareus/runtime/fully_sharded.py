@@ -35,6 +35,8 @@ from kareus.runtime.schedules import MicrobatchSchedule
 from kareus.runtime.stage_model import SEQUENTIAL, GradientsReady, StageModel
 from kareus.workload.config import Workload
 
+FillWeights = Callable[[nn.Module], None]
+"""Writes the weights of a module in which they have the names that they have in the whole model."""
 Backward = Callable[[Tensor], Tensor | None]
 """From the gradient of a part's output to that of its input, if that has one; adds to the buffers of its weights."""
 
@@ -64,31 +66,45 @@ class FullyShardedModel(nn.Module):
     """As of `StageModel`; not called, since backwards reduce gradients themselves."""
 
     def __init__(
-        self, stage: StageModel, group: dist.ProcessGroup, sharding: Sharding, compute_dtype: torch.dtype
+        self,
+        stage: StageModel,
+        table: RotaryTable,
+        group: dist.ProcessGroup,
+        sharding: Sharding,
+        compute_dtype: torch.dtype,
+        fill: FillWeights,
     ) -> None:
-        """Shard the weights of `stage`, which are whole on every rank and become those of its rank.
+        """Shard the weights of `stage` block by block, so that no more than one is whole at once.
 
         Args:
-            stage: in fp32: the shards are what the optimizer updates.
+            stage: in fp32, as the shards that the optimizer updates; its tensors are on the meta device and take no
+                memory until they are filled and sharded.
+            table: of the model, on the device that trains.
             group: the replicas.
             sharding: `gradients` or `full`.
             compute_dtype: of gathered weights and of activations.
+            fill: writes weights, the same on all replicas.
         """
         super().__init__()
         assert stage.embedding is not None, "the stage is the whole model"
         assert stage.head is not None, "the stage is the whole model"
-        table = (stage.cosine, stage.sine)
         self.embedding = _ModelPart(stage.embedding)
         self.blocks = nn.ModuleList(
             _BlockPart(block, table, stage.recomputation) for block in stage.blocks if isinstance(block, Block)
         )
         self.head = _ModelPart(stage.head)
         _free_gradients(stage)
-        mesh = DeviceMesh.from_group(group, stage.cosine.device.type, mesh_dim_names=("dp",))
+        device = table[0].device
+        mesh = DeviceMesh.from_group(group, device.type, mesh_dim_names=("dp",))
         policy = MixedPrecisionPolicy(param_dtype=compute_dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
         keeps = sharding is Sharding.GRADIENTS
-        for part in self.blocks:
+        for number, (part, block) in enumerate(zip(self.blocks, stage.blocks, strict=True)):
+            block.to_empty(device=device)
+            fill(nn.ModuleDict({"blocks": nn.ModuleDict({str(number): block})}))
             fully_shard(part, mesh=mesh, mp_policy=policy, reshard_after_forward=not keeps)
+        outer = nn.ModuleDict({"embedding": stage.embedding, "head": stage.head}).to_empty(device=device)
+        stage.tie()
+        fill(outer)
         fully_shard(self, mesh=mesh, mp_policy=policy, reshard_after_forward=False)
         for module in self.sharded_modules():
             module.set_force_sum_reduction_for_comms(True)
@@ -198,8 +214,9 @@ def _gradients_of(module: nn.Module) -> Iterator[list[Tensor]]:
         own[name].data = torch.zeros(weight.shape, dtype=torch.float32, device=weight.device)
     gradients: list[Tensor] = []
     yield gradients
-    gradients += [own[name].detach().to(weight.dtype) for name, weight in weights.items()]
-    _free_gradients(module)
+    for name, weight in weights.items():  # one after the other, so that no more than one of them is there twice
+        gradients.append(own[name].detach().to(weight.dtype))
+        own[name].data = own[name].new_empty(0)
 
 
 def _free_gradients(module: nn.Module) -> None:

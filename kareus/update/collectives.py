@@ -1,8 +1,4 @@
-"""The collectives of the update, and where the ranks of their groups lie.
-
-Ranks are numbered as `kareus.launch.mesh` numbers them: tensor parallelism varies fastest, then context, data and
-pipeline.
-"""
+"""The collectives of the update, and where the ranks of their groups lie."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -95,8 +91,7 @@ def norm_collectives(parallelism: Parallelism, gpu: Gpu, stage: int) -> tuple[Pl
 
 def _copies(parallelism: Parallelism, stage: int, replicas: range, context: range) -> list[int]:
     """Return the first tensor-parallel rank of each given replica and context-parallel index of a stage."""
-    size = parallelism.tp
-    return [((stage * parallelism.dp + replica) * parallelism.cp + cp) * size for replica in replicas for cp in context]
+    return [parallelism.rank(stage, replica, cp) for replica in replicas for cp in context]
 
 
 def _placed(found: Iterable[tuple[Collective, Iterable[int]]], gpu: Gpu) -> tuple[Placed, ...]:

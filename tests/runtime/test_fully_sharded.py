@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from helpers.hugging_face import LOSS, load_gradients
+from helpers.memory import Alive
 from helpers.numerics import QWEN2, TIED, TOLERANCE, Case, Reference, case, microbatches, own_shard, with_references
 from helpers.trainings import tiny_workload
 from helpers.worlds import LLAMA, departure, spawn
@@ -15,11 +16,45 @@ from kareus.errors import EngineError
 from kareus.graph.recomputation import Recomputation
 from kareus.model.communication import Mesh
 from kareus.model.config import Sharding
+from kareus.model.initial import draw_weights
+from kareus.model.layers import rotary_table
 from kareus.model.shards import shard_of
 from kareus.model.weights import load_weights
 from kareus.profile.programs import stage_shapes
-from kareus.runtime.fully_sharded import FullyShardedModel, check_runs
+from kareus.runtime.fully_sharded import FillWeights, FullyShardedModel, check_runs
 from kareus.runtime.stage_model import StageModel
+from kareus.workload.config import Workload
+
+
+def shared_out(
+    workload: Workload, sharding: Sharding, fill: FillWeights, dtype: torch.dtype = torch.float32
+) -> tuple[StageModel, FullyShardedModel]:
+    """A model of two replicas with filled weights, and its weights by their names in the whole model."""
+    model = workload.model
+    (shape,) = stage_shapes(workload.parallelism.split)
+    shard = shard_of(model, workload.parallelism, workload.sequence_length)
+    with torch.device("meta"):
+        stage = StageModel(model, shard, Mesh(), shape, torch.float32, recomputation=workload.recomputation)
+    names = [name for name, _ in stage.named_parameters()]
+    table = rotary_table(model, shard.tokens, None)
+    sharded = FullyShardedModel(stage, table, dist.new_group([0, 1]), sharding, dtype, fill)
+    assert [name for name, _ in stage.named_parameters()] == names
+    return stage, sharded
+
+
+def check_building(_rank: int, workloads: list[Workload]) -> None:
+    for workload in workloads:
+        with Alive() as alive:
+            stage, _ = shared_out(
+                workload, Sharding.FULL, lambda part, model=workload.model: draw_weights(part, model, 0, 0)
+            )
+        weights = dict(stage.named_parameters())
+        blocks = [sum(w.numel() for w in block.parameters()) for block in stage.blocks]
+        ends = sum(w.numel() for w in weights.values()) - sum(blocks)
+        largest = max(weight.numel() for weight in weights.values())  # drawn whole, then copied
+        held = sum(weight.to_local().numel() for weight in weights.values())
+        assert alive.most_bytes <= 4 * (held + max(*blocks, ends) + largest) + 4096
+        assert alive.most_bytes < 4 * sum(w.numel() for w in weights.values())
 
 
 def check_shardings(rank: int, cases: list[tuple[Case, Reference]]) -> None:
@@ -30,13 +65,9 @@ def check_shardings(rank: int, cases: list[tuple[Case, Reference]]) -> None:
 
 def check(rank: int, of: Case, reference: Reference, sharding: Sharding) -> None:
     workload = of.workload
-    model, recomputation = workload.model, workload.recomputation
-    (shape,) = stage_shapes(workload.parallelism.split)
-    shard = shard_of(model, workload.parallelism, workload.sequence_length)
-    stage = StageModel(model, shard, Mesh(), shape, torch.float32, recomputation=recomputation)
-    load_weights(stage, model, reference.checkpoint, 0)
-    names = [name for name, _ in stage.named_parameters()]
-    sharded = FullyShardedModel(stage, dist.new_group([0, 1]), sharding, torch.float32)
+    stage, sharded = shared_out(
+        workload, sharding, lambda part: load_weights(part, workload.model, reference.checkpoint, 0)
+    )
     theirs = load_gradients(reference.gradients)
     total = torch.zeros(())
     for m in microbatches(workload, rank, 0, 1):
@@ -45,7 +76,6 @@ def check(rank: int, of: Case, reference: Reference, sharding: Sharding) -> None
         total += loss.detach()
     dist.all_reduce(total)
     sharded.reshard_all()
-    assert [name for name, _ in stage.named_parameters()] == names
     found = {name: p.grad.full_tensor() for name, p in stage.named_parameters()}
     expected = {name: own_shard(theirs, workload, name, None) for name in found}
     held = sum(p.to_local().numel() for p in stage.parameters())
@@ -87,3 +117,9 @@ def test_two_replicas_share_out_every_model(tmp_path: Path) -> None:
     models = (LLAMA, TIED, QWEN2)
     cases = [case(dp=2, model=model, recomputation=recomputation) for model in models for recomputation in run]
     spawn(2, check_shardings, tmp_path, with_references(cases, tmp_path))
+
+
+def test_no_more_than_one_block_is_whole_while_a_model_is_built(tmp_path: Path) -> None:
+    deep = [dataclasses.replace(model, num_layers=12) for model in (LLAMA, TIED)]
+    workloads = [tiny_workload(dp=2, model=model, recomputation=Recomputation.FULL) for model in deep]
+    spawn(2, check_building, tmp_path, workloads)
