@@ -37,6 +37,15 @@ class Line:
             raise ArtifactError(f"{self.path}: line {self.number}: no column {column}; complete the file.")
         return value.strip()
 
+    def choice(self, column: str, allowed: Sequence[str]) -> str:
+        """Return a cell that has one of a few texts."""
+        text = self.text(column)
+        if text not in allowed:
+            raise ArtifactError(
+                f"{self.path}: line {self.number}: {column}={text!r} is not known; allowed: {', '.join(allowed)}."
+            )
+        return text
+
     def positive(self, column: str, parse: Callable[[str], Value], least: float, most: float) -> Value:
         """Return a number above 0 and from `least` to `most`."""
         text = self.text(column)

@@ -8,6 +8,10 @@ from typing import Any
 
 from kareus.artifacts.records import to_plain
 from kareus.errors import printable
+from kareus.fidelity.iterations import answer as iterations
+from kareus.fidelity.iterations import power
+from kareus.fidelity.iterations.power import has_power
+from kareus.fidelity.iterations.rows import has_iterations, read_iterations
 from kareus.fidelity.kernels.answer import KernelAnswer, answer_kernels, lines_of, plain_answer
 from kareus.fidelity.kernels.rows import kind_of, read_kernels
 from kareus.fidelity.kernels.shipped import shipped_files
@@ -26,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--reference",
         type=Path,
-        help="planned frontiers, reductions or kernels (CSV, or .csv.gz; default: all that ship with Kareus)",
+        help="planned frontiers, reductions, kernels or iterations (CSV, or .csv.gz; default: all that ship with it)",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
 
@@ -37,9 +41,18 @@ def run(arguments: argparse.Namespace) -> None:
         _validate_shipped(arguments)
         return
     header, lines = read_lines(arguments.reference)
+    if has_iterations(header):
+        plain, shown = _iterations(arguments.reference, lines, arguments)
+        _print({"testbed": "simulated", **plain}, shown, arguments)
+        return
+    if has_power(header):
+        answered = power.answer_power(lines, arguments.overrides, arguments.config_dir)
+        shown = [f"simulated GPUs against {arguments.reference}", "", *power.lines_of(answered)]
+        _print({"testbed": "simulated", **power.plain_answer(answered)}, shown, arguments)
+        return
     kind = kind_of(header)
     if kind is None:
-        _validate_iterations(header, lines, arguments)
+        _validate_tables(header, lines, arguments)
         return
     answer = answer_kernels(read_kernels(kind, lines, arguments.reference), arguments.overrides, arguments.config_dir)
     _print({"testbed": "simulated", **plain_answer(answer)}, _kernel_lines(arguments.reference, answer), arguments)
@@ -62,12 +75,19 @@ def _kernel_lines(source: Path | str, answer: KernelAnswer) -> list[str]:
     return [f"simulated GPUs against {source}", "", *lines_of(answer)]
 
 
+def _iterations(path: Path, lines: Sequence[Line], arguments: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
+    """Compare with measured iterations: the answer as plain data, and for people."""
+    rows = read_iterations(lines, path)
+    answer = iterations.answer_iterations(rows, arguments.overrides, arguments.config_dir)
+    return iterations.plain_answer(answer), [f"simulated GPUs against {path}", "", *iterations.lines_of(answer)]
+
+
 def _print(answer: Mapping[str, Any], lines: Sequence[str], arguments: argparse.Namespace) -> None:
     text = json.dumps(answer, allow_nan=False) if arguments.json else "\n".join(printable(line) for line in lines)
     print(text)  # noqa: T201 - the answer of the command
 
 
-def _validate_iterations(header: Sequence[str], lines: Sequence[Line], arguments: argparse.Namespace) -> None:
+def _validate_tables(header: Sequence[str], lines: Sequence[Line], arguments: argparse.Namespace) -> None:
     rows = rows_of(header, lines, arguments.reference)
     subjects = subjects_of(rows, tuple(arguments.overrides), arguments.config_dir)
     gpu = next(iter(subjects.values())).workload.gpu

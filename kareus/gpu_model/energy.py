@@ -12,7 +12,7 @@ from kareus.arrays import Array
 from kareus.gpu_model import attention
 from kareus.gpu_model.gpu import Gpu
 from kareus.gpu_model.laws import attention_shape, collective_hbm_bytes, hbm_bytes
-from kareus.graph.records import Collective, Operator, OperatorKind
+from kareus.graph.records import Collective, Fp8Product, Operator, OperatorKind
 
 
 def relative_voltage(gpu: Gpu, frequency_mhz: Array) -> Array:
@@ -69,7 +69,8 @@ def operator_switching(gpu: Gpu, operator: Operator) -> Switching:
     """Return the energy of an operator: arithmetic and HBM traffic."""
     c = gpu.coefficients
     if operator.kind is OperatorKind.GEMM:
-        core_j: Array | float = operator.flops * c.gemm_j_per_flop
+        fp8 = c.fp8_energy_share if isinstance(operator, Fp8Product) else 1.0
+        core_j: Array | float = operator.flops * c.gemm_j_per_flop * fp8
     elif operator.kind is OperatorKind.MEMORY:
         core_j = operator.flops * c.attention_j_per_flop
     else:

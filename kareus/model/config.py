@@ -36,9 +36,47 @@ class RotaryScaling:
             )
 
 
+class NormKind(StrEnum):
+    """Normalisation before attention, before the MLP and before the LM head."""
+
+    RMSNORM = "rmsnorm"
+    """Division by the root of the mean square."""
+    LAYERNORM = "layernorm"
+    """Subtraction of the mean and division by the standard deviation; with an offset if the model has biases."""
+
+
+class ActivationKind(StrEnum):
+    """Activation inside the MLP."""
+
+    SWIGLU = "swiglu"
+    """SiLU of one half of the first product, the gate, times its other half."""
+    GELU = "gelu"
+    """GELU of the first product, by the error function (MPT)."""
+    GELU_TANH = "gelu-tanh"
+    """GELU by a hyperbolic tangent (GPT-2, Megatron-LM)."""
+    SQUARED_RELU = "squared-relu"
+    """Square of what is positive of the first product (Nemotron)."""
+
+    @property
+    def gated(self) -> bool:
+        """Whether the first product is a gate and what it is multiplied with: twice as wide."""
+        return self is ActivationKind.SWIGLU
+
+
+class PositionKind(StrEnum):
+    """How a model knows where a token is."""
+
+    ROPE = "rope"
+    """Queries and keys are rotated by angles that grow with the position."""
+    LEARNED = "learned"
+    """A vector for each position, which is learned, is added to the embedding."""
+    ALIBI = "alibi"
+    """Scores fall with the distance, in each head at its own rate (Press et al., ICLR 2022)."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
-    """A decoder-only transformer of the Llama/Qwen family: RMSNorm, RoPE, grouped-query attention, SwiGLU."""
+    """A decoder-only transformer: norm and attention, then norm and MLP, each added to a residual stream."""
 
     name: str
     """Name of the model in folders, tables and pages."""
@@ -63,13 +101,23 @@ class Model:
     qkv_bias: bool
     """Whether the QKV projection has a bias (Qwen 2)."""
     norm_epsilon: float
-    """Added to the mean square by every RMSNorm."""
+    """Added to the mean square, or to the variance, by every norm."""
     rotary_base: float
-    """Base of the frequencies of rotary position embeddings (`rope_theta`)."""
+    """Base of the frequencies of rotary position embeddings (`rope_theta`); of no meaning with other positions."""
     rotary_scaling: RotaryScaling | None
     """Null where rotary position embeddings are plain."""
     layers_per_stage: dict[int, tuple[int, ...]]
     """Known good splits, by number of pipeline stages; elsewhere the split is computed."""
+    norm: NormKind = NormKind.RMSNORM
+    """Normalisation before attention, MLP and LM head."""
+    activation: ActivationKind = ActivationKind.SWIGLU
+    """Activation inside the MLP; it also decides whether the MLP has a gate."""
+    positions: PositionKind = PositionKind.ROPE
+    """How the model knows where a token is."""
+    biases: bool = False
+    """Whether every projection but the LM head has a bias, and every LayerNorm an offset."""
+    max_positions: int | None = None
+    """Rows of the table of learned positions, so the longest sequence; null where positions are not learned."""
 
     def __post_init__(self) -> None:
         check_product(self.name, "name")
@@ -79,11 +127,47 @@ class Model:
         within(self, 1, 100_000, "values", "head_dim")
         within(self, 1e-30, 1, "mean square", "norm_epsilon")
         within(self, 1e-3, 1e15, "base", "rotary_base")
+        if (self.max_positions is not None) is not (self.positions is PositionKind.LEARNED):
+            known = self.max_positions is not None
+            expected = f"expected null with positions={self.positions}" if known else "expected a number"
+            raise ConfigError(f"max_positions={self.max_positions}: {expected}; learned positions alone have a table.")
+        if self.max_positions is not None:
+            within(self, 1, MOST_TOKENS, "tokens", "max_positions")
+        if self.qk_norm and self.positions is not PositionKind.ROPE:
+            raise ConfigError(
+                f"qk_norm=true: only with positions=rope, not with {self.positions}, since queries and keys are "
+                "normalised where they are rotated; set qk_norm=false."
+            )
         if self.num_attention_heads % self.num_key_value_heads:
             raise ConfigError(
                 f"num_key_value_heads={self.num_key_value_heads}: must divide num_attention_heads "
                 f"({self.num_attention_heads})."
             )
+
+    @property
+    def query_width(self) -> int:
+        """Values of the queries of a token, over all heads."""
+        return self.num_attention_heads * self.head_dim
+
+    @property
+    def key_value_width(self) -> int:
+        """Values of the keys of a token, over all heads; there are as many of the values."""
+        return self.num_key_value_heads * self.head_dim
+
+    @property
+    def mlp_input_width(self) -> int:
+        """Values that the first product of the MLP gives for a token: those of the gate too, if it has one."""
+        return (2 if self.activation.gated else 1) * self.intermediate_size
+
+    @property
+    def has_qkv_bias(self) -> bool:
+        """Whether the QKV projection has a bias."""
+        return self.qkv_bias or self.biases
+
+    @property
+    def has_norm_bias(self) -> bool:
+        """Whether norms have an offset."""
+        return self.biases and self.norm is NormKind.LAYERNORM
 
 
 class Sharding(StrEnum):
@@ -163,6 +247,13 @@ class Parallelism:
     def gpus_per_stage(self) -> int:
         """GPUs that run one stage, over all replicas."""
         return self.dp * self.cp * self.tp
+
+    def rank(self, stage: int, replica: int = 0, cp: int = 0, tp: int = 0) -> int:
+        """Return the rank at a place of the mesh: tensor parallelism varies fastest, then context, data and pipeline.
+
+        That is Megatron-LM's order; it keeps the ranks of a tensor-parallel group on one node.
+        """
+        return ((stage * self.dp + replica) * self.cp + cp) * self.tp + tp
 
     @property
     def gpus(self) -> int:

@@ -62,7 +62,7 @@ def load_weights(
     """Read this GPU's shards of a stage's weights.
 
     Args:
-        stage: with parameters named `embedding`, `blocks.<n>`, `head`; their dtype stays.
+        stage: with parameters named `embedding`, `blocks.<n>`, `head`, or some of them; their dtype stays.
         model: the architecture.
         folder: of the checkpoint.
         first_layer: number of the stage's first block in the model.
@@ -72,17 +72,25 @@ def load_weights(
         ArtifactError: a file or a weight is missing, or has another shape.
     """
     files = _files_by_weight(folder)
+    for path in sorted(set(files.values())):
+        check_file(path)
+    held = [(parameter.data, pieces(model, name, first_layer)) for name, parameter in stage.named_parameters()]
+    for piece in (piece for _, parts in held for piece in parts):
+        if piece.name not in files:
+            raise ArtifactError(f"{folder}: has no weight '{piece.name}'; choose the checkpoint of {model.name}.")
+    paths = {files[piece.name] for _, parts in held for piece in parts}
     with ExitStack() as stack:
-        opened = {path: stack.enter_context(_opened(path)) for path in sorted(set(files.values()))}
-        for name, parameter in stage.named_parameters():
-            shards = []
-            for piece in pieces(model, name, first_layer):
-                if piece.name not in files:
-                    raise ArtifactError(
-                        f"{folder}: has no weight '{piece.name}'; choose the checkpoint of {model.name}."
-                    )
-                shards.append(_shard(opened[files[piece.name]], piece, files[piece.name], group))
-            parameter.data.copy_(torch.cat(shards))
+        opened = {path: stack.enter_context(_opened(path)) for path in sorted(paths)}
+        for weight, parts in held:
+            fill_rows(weight, (_shard(opened[files[p.name]], p, files[p.name], group) for p in parts))
+
+
+def fill_rows(weight: Tensor, shards: Iterable[Tensor]) -> None:
+    """Write `shards`, one below the other, into `weight`; no more than one of them is in memory at once."""
+    start = 0
+    for shard in shards:
+        weight[start : start + len(shard)].copy_(shard)
+        start += len(shard)
 
 
 def save_weights(

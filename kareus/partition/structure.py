@@ -106,7 +106,7 @@ def probes(structure: Structure) -> tuple[Dimensions, Dimensions]:
     All sizes, that of the fused heads too, are distinct primes (or 1 where the structure says so) above any constant
     that a product of them is multiplied with, so that a product has one factorisation.
     """
-    primes = _primes_from(8 * max(structure.cp * structure.token_shards, 16))
+    primes = _primes_from(32 * max(structure.cp * structure.token_shards, 16))
     return _probe(structure, primes), _probe(structure, primes)
 
 

@@ -50,16 +50,19 @@ def chunk_shapes(layers_per_stage: Sequence[int], chunks: int) -> dict[tuple[int
     A microbatch passes the first chunk of every stage, then the second of every stage.
 
     Args:
-        layers_per_stage: blocks on each stage, a multiple of `chunks`.
+        layers_per_stage: blocks on each stage, a multiple of `chunks`; or less, where embedding or head take the place
+            of blocks in the first chunk of the first stage or the last of the last.
         chunks: equal parts into which every stage is cut; 1 where stages are whole.
     """
     stages = len(layers_per_stage)
     ends = (0, 0), (stages - 1, chunks - 1)
-    return {
-        place: StageShape(layers=layers // chunks, first=place == ends[0], last=place == ends[1])
-        for stage, layers in enumerate(layers_per_stage)
-        for place in [(stage, chunk) for chunk in range(chunks)]
-    }
+    shapes = {}
+    for stage, layers in enumerate(layers_per_stage):
+        whole = -(-layers // chunks)
+        for place in [(stage, chunk) for chunk in range(chunks)]:
+            taken = chunks * whole - layers if place in ends else 0
+            shapes[place] = StageShape(layers=whole - taken, first=place == ends[0], last=place == ends[1])
+    return shapes
 
 
 def stage_shapes(layers_per_stage: Sequence[int]) -> tuple[StageShape, ...]:
@@ -170,9 +173,9 @@ def instruction_program(
     )
 
 
-def weights_of(config: WeightLayout, shape: StageShape, sm_count: int) -> ShardedWeights | None:
+def weights_of(config: WeightLayout, stage: int, shape: StageShape, sm_count: int) -> ShardedWeights | None:
     """Return the collectives of the weights of a stage, or of its chunk, on `sm_count` SMs; None if it has none."""
-    return sharded_weights(config, sm_count, first=shape.first, last=shape.last)
+    return sharded_weights(config, stage, sm_count, first=shape.first, last=shape.last)
 
 
 def partition_program(partition: Partition, sm_count: int, launch: str) -> Program:

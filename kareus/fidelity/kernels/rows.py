@@ -113,7 +113,7 @@ def read_kernels(kind: KernelKind, lines: Sequence[Line], path: Path) -> Kernels
     if not lines:
         raise ArtifactError(f"{path}: has a header and no rows; give a file with data.")
     texts = {name: np.array([line.text(name) for line in lines], dtype=np.str_) for name in ("gpu", "software")} | {
-        name: np.array([_choice(line, name, allowed) for line in lines], dtype=np.str_)
+        name: np.array([line.choice(name, allowed) for line in lines], dtype=np.str_)
         for name, allowed in _choices(kind).items()
     }
     return Kernels(
@@ -135,15 +135,6 @@ def _choices(kind: KernelKind) -> dict[str, tuple[str, ...]]:
     if kind is KernelKind.GEMM:
         return {"dtype": NUMBER_FORMATS}
     return {"collective": COLLECTIVES} if kind is KernelKind.COLLECTIVE else {}
-
-
-def _choice(line: Line, column: str, allowed: Sequence[str]) -> str:
-    text = line.text(column)
-    if text not in allowed:
-        raise ArtifactError(
-            f"{line.path}: line {line.number}: {column}={text!r} is not known; allowed: {', '.join(allowed)}."
-        )
-    return text
 
 
 def _size(line: Line, column: str) -> int:

@@ -1,0 +1,1 @@
+"""Measured training iterations: reading public measurements of whole iterations, predicting and scoring them."""

@@ -1,0 +1,87 @@
+"""Errors of predicted iterations: by family, by GPU, in all, and those of a constant utilisation."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from kareus.fidelity.iterations.predict import IterationPrediction
+from kareus.fidelity.iterations.rows import IterationRow
+from kareus.gpu_model.gpu import Gpu
+
+LEAST_ROWS = 4
+"""Rows of a family that counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """A measured iteration and its prediction."""
+
+    row: IterationRow
+    software: str
+    gpu: Gpu
+    predicted: IterationPrediction
+
+    @property
+    def error(self) -> float:
+        """Predicted over measured time, less one."""
+        return self.predicted.time_s / self.row.iteration_time_s - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IterationErrors:
+    """Mean absolute percentage errors of time."""
+
+    time_mape_pct: float | None
+    """Mean over families with four rows or more of the family's mean; None without such a family."""
+    signed_median_pct: float
+    """Median over rows of predicted less measured time."""
+    by_family: Mapping[str, float]
+    by_gpu: Mapping[str, float]
+    constant_mfu_mape_pct: float | None
+    """As `time_mape_pct`, of times by the median utilisation of the other rows of a row's family and GPU."""
+
+
+def errors_of(scored: Sequence[Scored]) -> IterationErrors:
+    """Return the errors of predictions, of which there are some."""
+    return IterationErrors(
+        time_mape_pct=_mean_of_families(scored, [one.error for one in scored]),
+        signed_median_pct=100 * float(np.median([one.error for one in scored])),
+        by_family=_means(scored, lambda one: one.row.family),
+        by_gpu=_means(scored, lambda one: one.row.gpu),
+        constant_mfu_mape_pct=_mean_of_families(scored, _constant_errors(scored)),
+    )
+
+
+def _means(scored: Sequence[Scored], name_of: Callable[[Scored], str]) -> dict[str, float]:
+    """Return the mean absolute percentage error by a name of the row."""
+    names = dict.fromkeys(name_of(one) for one in scored)
+    return {
+        name: 100 * float(np.mean([abs(one.error) for one in scored if name_of(one) == name])) for name in sorted(names)
+    }
+
+
+def _mean_of_families(scored: Sequence[Scored], errors: Sequence[float | None]) -> float | None:
+    by_family: dict[str, list[float]] = {}
+    for one, error in zip(scored, errors, strict=True):
+        if error is not None:
+            by_family.setdefault(one.row.family, []).append(abs(error))
+    means = [float(np.mean(own)) for own in by_family.values() if len(own) >= LEAST_ROWS]
+    return 100 * float(np.mean(means)) if means else None
+
+
+def _constant_errors(scored: Sequence[Scored]) -> list[float | None]:
+    """Return the errors of a constant utilisation, None where a row is the only one of its family and GPU."""
+    utilisations: dict[tuple[str, str], list[float]] = {}
+    for one in scored:
+        utilisations.setdefault((one.row.family, one.row.gpu), []).append(_measured_mfu(one))
+    errors: list[float | None] = []
+    for one in scored:
+        others = list(utilisations[one.row.family, one.row.gpu])
+        others.remove(_measured_mfu(one))
+        errors.append(_measured_mfu(one) / float(np.median(others)) - 1 if others else None)
+    return errors
+
+
+def _measured_mfu(one: Scored) -> float:
+    return one.predicted.mfu * one.predicted.time_s / one.row.iteration_time_s

@@ -1,0 +1,238 @@
+"""From a row with a measured iteration to the workload that it ran and the software that ran it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from kareus.errors import RefusedWorkloadError
+from kareus.fidelity.iterations.rows import IterationRow
+from kareus.fidelity.kernels.priors import ATTENTION_PRIORS
+from kareus.gpu_model.gpu import Gpu
+from kareus.graph.recomputation import Recomputation
+from kareus.model.config import ActivationKind, Model, NormKind, Parallelism, PositionKind, Sharding
+from kareus.pipeline.config import PipelineSchedule
+from kareus.workload.combinations import check_combinations
+from kareus.workload.compose import compose
+from kareus.workload.config import Workload
+from kareus.workload.software import Accounting, Software, TensorOverlap, read_software
+from kareus.workload.split import balanced_split, head_flops
+
+OF_FAMILY = {
+    "vtrain": "megatron-2022",
+    "selective-recompute": "megatron-2022",
+    "megatron": "megatron-2022",
+    "dgxc": "nemo",
+    "nemo": "nemo",
+    "llm-foundry": "llm-foundry",
+    "torchtitan": "torchtitan",
+}
+"""Software by the beginning of a family's name; of other families columns tell."""
+KERNELS_OF = {"a100-sxm4-40gb": "a100-sxm4-80gb"}
+"""GPU of the same chip (GA100) whose kernels were measured, of one whose file has coefficients of whole schedules."""
+SUSTAINED_OF = {"h100-sxm5-80gb": "h200", "h100-96gb-hbm2e": "h200"}
+"""GPU of the same chip (GH100) whose power and attention were measured, of GPUs of which GEMMs in bursts alone were."""
+ENERGIES = ("gemm_j_per_flop", "attention_j_per_flop", "hbm_j_per_byte", "clock_power_w", "voltage_slope")
+ATTENTION_LIBRARY = "vllm"
+"""Kernel library whose attention is that of training: FlashAttention."""
+NODE_GB_PER_S = {"a100-sxm4-40gb": 200.0, "a100-sxm4-80gb": 200.0}
+"""Bandwidth of nodes in the measured clusters: 8 x 200 Gbit/s (DGX A100; RoCE at 1,600 Gbit/s of LLM Foundry)."""
+SHARDING = {
+    "none": Sharding.NONE,
+    "optimizer": Sharding.OPTIMIZER,
+    "grad-op": Sharding.GRADIENTS,
+    "fsdp": Sharding.FULL,
+}
+TIED_POSITIONS = ("learned", "alibi")
+"""Position encodings of GPT and MPT, which share the embedding's weights with the head."""
+
+
+@dataclass(frozen=True, slots=True)
+class IterationSubject:
+    """What a row ran."""
+
+    workload: Workload
+    software: Software
+    in_fp8: bool
+    """Whether the products of its blocks take operands of 8 bits."""
+
+
+class IterationSubjects:
+    """Workloads of rows; GPUs and profiles are composed once each."""
+
+    def __init__(self, overrides: tuple[str, ...], config_dir: Path, profiles: Mapping[str, Software] | None = None):
+        """Prepare reading the configuration.
+
+        Args:
+            overrides: Hydra overrides of every workload, such as numbers of GPUs.
+            config_dir: Hydra groups.
+            profiles: software by option, instead of what the configuration has.
+        """
+        self._overrides, self._config_dir = overrides, config_dir
+        self._software = dict(profiles or {})
+        self._bases: dict[tuple[str, Accounting], Workload] = {}
+
+    def of(self, row: IterationRow) -> IterationSubject:
+        """Return the workload and the software of a row.
+
+        Raises:
+            ConfigError: no such GPU, or sizes that no workload has.
+            RefusedWorkloadError: the layout cannot be represented.
+        """
+        software = self._profile(row)
+        base = self._base(row.gpu, software.accounting)
+        model = _model(row, software)
+        workload = replace(
+            base,
+            model=model,
+            parallelism=_parallelism(row, model, base),
+            pipeline=replace(
+                base.pipeline,
+                schedule=PipelineSchedule.INTERLEAVED if row.chunks > 1 else PipelineSchedule.ONE_FORWARD_ONE_BACKWARD,
+                chunks=row.chunks,
+            ),
+            microbatch_size=row.microbatch_size,
+            num_microbatches=row.num_microbatches,
+            sequence_length=row.seq_len,
+            recomputation=Recomputation(row.recompute),
+        )
+        _check(row, workload)
+        return IterationSubject(workload, software, in_fp8=row.precision == "fp8")
+
+    def _profile(self, row: IterationRow) -> Software:
+        """Software of a row: its profile, with what the row itself tells."""
+        option = software_of(row)
+        if option not in self._software:
+            self._software[option] = read_software(option, self._config_dir)
+        return replace(
+            self._software[option],
+            fused_attention=row.attention == "flash",
+            tensor_overlap=TensorOverlap(row.tp_overlap),
+        )
+
+    def _base(self, gpu: str, accounting: Accounting) -> Workload:
+        if (gpu, accounting) not in self._bases:
+            base = self._composed(gpu)
+            if accounting is Accounting.HOST:
+                kernels = self._composed(KERNELS_OF.get(gpu, gpu)).gpu
+                sustained = self._composed(SUSTAINED_OF[gpu]).gpu if gpu in SUSTAINED_OF else kernels
+                base = replace(base, gpu=_by_kernels(base.gpu, kernels, sustained))
+            fabric = NODE_GB_PER_S.get(gpu, base.gpu.node_gb_per_s)
+            self._bases[gpu, accounting] = replace(base, gpu=replace(base.gpu, node_gb_per_s=fabric))
+        return self._bases[gpu, accounting]
+
+    def _composed(self, gpu: str) -> Workload:
+        (composition,) = compose([f"gpu={gpu}", *self._overrides], self._config_dir)
+        return composition.workload
+
+
+def software_of(row: IterationRow) -> str:
+    """Return the option of the group `software` that runs a row."""
+    for beginning, option in OF_FAMILY.items():
+        if row.family.startswith(beginning):
+            return option
+    if row.attention == "unfused":
+        return "megatron-2022"
+    if row.sharding in ("fsdp", "grad-op"):
+        return "torchtitan" if row.compiled or row.position == "rope" else "llm-foundry"
+    return "nemo"
+
+
+def _by_kernels(gpu: Gpu, kernels: Gpu, sustained: Gpu) -> Gpu:
+    """Return a GPU with the coefficients of others of the same chip.
+
+    Args:
+        gpu: whose hardware numbers stay.
+        kernels: whose kernels were measured.
+        sustained: whose power and attention were measured.
+    """
+    attention = sustained.with_library(ATTENTION_LIBRARY).coefficients
+    own = {name: getattr(sustained.coefficients, name) for name in ENERGIES}
+    own |= {name: getattr(attention, name) for name in ATTENTION_PRIORS}
+    return replace(
+        gpu,
+        coefficients=replace(kernels.coefficients, **own),
+        gemm_tiles=kernels.gemm_tiles,
+        attention_tile=kernels.attention_tile,
+        libraries=kernels.libraries,
+    )
+
+
+def _model(row: IterationRow, software: Software) -> Model:
+    multiple = row.tp * software.vocabulary_multiple
+    return Model(
+        name=row.model.split(" ")[0],
+        hidden_size=row.hidden,
+        intermediate_size=row.ffn,
+        num_layers=row.layers,
+        num_attention_heads=row.heads,
+        num_key_value_heads=row.kv_heads,
+        head_dim=row.hidden // row.heads,
+        vocab_size=-(-row.vocab // multiple) * multiple,
+        tie_embeddings=row.position in TIED_POSITIONS,
+        qk_norm=False,
+        qkv_bias=False,
+        norm_epsilon=1e-5,
+        rotary_base=10_000.0,
+        rotary_scaling=None,
+        layers_per_stage={},
+        norm=NormKind(row.norm),
+        activation=ActivationKind(row.mlp),
+        positions=PositionKind(row.position),
+        biases=row.norm == "layernorm" and row.position == "learned",
+        max_positions=row.seq_len if row.position == "learned" else None,
+    )
+
+
+def _parallelism(row: IterationRow, model: Model, base: Workload) -> Parallelism:
+    return Parallelism(
+        dp=row.dp,
+        pp=row.pp,
+        tp=row.tp,
+        cp=row.cp,
+        layers_per_stage=layers_of(row, model),
+        sharding=SHARDING[row.sharding],
+        sequence_parallel=row.sequence_parallel and row.tp > 1,
+    )
+
+
+def layers_of(row: IterationRow, model: Model) -> tuple[int, ...]:
+    """Return the blocks on each stage.
+
+    Stages are equal where layers divide by stages and chunks. Where they do so with two more, embedding and head take
+    the place of a block each (Megatron Core: account_for_embedding_in_pipeline_split).
+
+    Raises:
+        RefusedWorkloadError: neither, and stages are cut in chunks.
+    """
+    pieces = row.pp * row.chunks
+    if row.layers % pieces == 0:
+        return (row.layers // row.pp,) * row.pp
+    if (row.layers + 2) % pieces == 0 and row.pp > 1:
+        whole = (row.layers + 2) // row.pp
+        return (whole - 1, *[whole] * (row.pp - 2), whole - 1)
+    if row.chunks > 1 or row.pp > row.layers:
+        raise RefusedWorkloadError(
+            f"layers={row.layers}: {row.pp} stages of {row.chunks} chunks cannot share them, with or without places "
+            "for embedding and head."
+        )
+    block = 8 * row.hidden * row.hidden + 6 * row.hidden * row.ffn
+    return balanced_split(row.layers, row.pp, head_flops(model) / (3 * block))
+
+
+def _check(row: IterationRow, workload: Workload) -> None:
+    model, tp = workload.model, row.tp
+    check_combinations(workload)
+    for name in ("num_attention_heads", "num_key_value_heads", "intermediate_size", "hidden_size"):
+        if getattr(model, name) % tp:
+            raise RefusedWorkloadError(f"tp={tp}: must divide {name} ({getattr(model, name)}).")
+    if row.hidden % row.heads or model.head_dim % 2:
+        raise RefusedWorkloadError(f"heads={row.heads}: must divide hidden ({row.hidden}) in even heads.")
+    parts = (2 * row.cp if row.cp > 1 else 1) * workload.parallelism.token_shards
+    if row.seq_len % parts:
+        raise RefusedWorkloadError(f"seq_len={row.seq_len}: must be a multiple of {parts}, the parts of a sequence.")
+    if tp > workload.gpu.gpus_per_node:
+        raise RefusedWorkloadError(f"tp={tp}: must fit a node of {workload.gpu.gpus_per_node} GPUs.")
+    if workload.parallelism.shards_gradients and row.cp > 1:
+        raise RefusedWorkloadError(f"sharding={row.sharding}: cannot be predicted with cp={row.cp}.")
+    if row.chunks > 1 and row.num_microbatches % row.pp:
+        raise RefusedWorkloadError(f"num_microbatches={row.num_microbatches}: must be a multiple of pp={row.pp}.")

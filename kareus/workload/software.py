@@ -1,0 +1,93 @@
+"""What a training framework does beside computing a model: the record of Hydra group `software`.
+
+Plans are made for Kareus' own engine. Other software is predicted only, so that measurements of it check the GPU model.
+A profile says what a framework documents, and has at most three numbers that are fitted: none is a factor of a
+model or of a family of measurements.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from kareus.artifacts.names import check_product
+from kareus.artifacts.ranges import within
+from kareus.artifacts.records import from_plain
+from kareus.workload.compose import compose_file
+
+GROUP = "software"
+
+
+class Accounting(StrEnum):
+    """How time between kernels is charged."""
+
+    SHARE = "share"
+    """As a share of the blocks (`isolation_overhead` of the GPU): as fits to Kareus' schedules have it."""
+    HOST = "host"
+    """By the host, which launches ahead of the GPU: an instruction takes what the slower of both takes."""
+
+
+class TensorOverlap(StrEnum):
+    """What collectives of tensor parallelism run beside."""
+
+    NONE = "none"
+    """Weight gradients alone, in backwards."""
+    USERBUFFERS = "userbuffers"
+    """The matrix products that give their input or take their output, cut in parts (Transformer Engine)."""
+
+
+class Reduction(StrEnum):
+    """When gradients are summed over replicas that hold them whole."""
+
+    BUCKETS = "buckets"
+    """In buckets, beside the backward that completes them."""
+    WHOLE = "whole"
+    """In one piece after the last backward."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Software:
+    """A training framework."""
+
+    name: str
+    """Name of the software in tables and pages."""
+    accounting: Accounting
+    """How time between kernels is charged."""
+    fused_attention: bool
+    """Whether attention is one kernel; else scores are written to HBM and read again."""
+    tensor_overlap: TensorOverlap
+    """What collectives of tensor parallelism run beside."""
+    context_overlap: bool
+    """Whether keys and values of context parallelism travel beside attention (ring attention)."""
+    reduction: Reduction
+    """When gradients are summed over replicas that hold them whole."""
+    gather_beside_forward: bool
+    """Whether a sharded optimizer's new weights are gathered beside the next forward."""
+    gradient_bytes: int
+    """Bytes of a gradient that is summed over replicas."""
+    vocabulary_multiple: int
+    """The vocabulary is padded to a multiple of it for each GPU of a tensor-parallel group."""
+    synchronises_stages: bool
+    """Whether the host waits for messages between stages, so that it cannot launch ahead from one pass to the next."""
+    host_launch_s: float
+    """Time of the host for each kernel of a pass through the model."""
+    host_pass_s: float
+    """Time of the host around each pass of a microbatch."""
+    traffic: float
+    """Bytes that operators bound by HBM move, over those of kernels that fuse all that can be fused."""
+
+    def __post_init__(self) -> None:
+        check_product(self.name, "name")
+        within(self, 1, 4, "bytes", "gradient_bytes")
+        within(self, 1, 1_000_000, "rows", "vocabulary_multiple")
+        within(self, 0, 1e-3, "s", "host_launch_s")
+        within(self, 0, 1, "s", "host_pass_s")
+        within(self, 1, 10, "times", "traffic")
+
+
+def read_software(option: str, config_dir: Path) -> Software:
+    """Return an option of the group.
+
+    Raises:
+        ConfigError: there is no such option, or it cannot be used.
+    """
+    return from_plain(Software, compose_file(f"{GROUP}/{option}", config_dir)[GROUP], GROUP)

@@ -1,0 +1,69 @@
+"""Reading measured iterations, and the workloads that they ran."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from helpers.builders import CONFIG
+from helpers.iterations import HEADER, LLAMA, LLAMA_LINE
+
+from kareus.errors import ArtifactError, RefusedWorkloadError
+from kareus.fidelity.iterations.rows import has_iterations, read_iterations
+from kareus.fidelity.iterations.workloads import IterationSubjects, layers_of, software_of
+from kareus.fidelity.lines import read_lines
+from kareus.model.config import Sharding
+from kareus.pipeline.config import PipelineSchedule
+
+
+def _read(tmp_path: Path, line: str):
+    path = tmp_path / "iterations.csv"
+    path.write_text(f"{HEADER}\n{line}\n")
+    header, lines = read_lines(path)
+    assert has_iterations(header)
+    return read_iterations(lines, path)
+
+
+def test_a_row_has_the_values_of_its_columns(tmp_path):
+    (row,) = _read(tmp_path, LLAMA_LINE)
+    assert row == LLAMA
+    assert row.gpus == 512
+
+
+def test_a_text_that_is_not_known_is_named_with_its_line(tmp_path):
+    with pytest.raises(ArtifactError, match=r"line 2: norm='batchnorm' is not known; allowed: rmsnorm, layernorm"):
+        _read(tmp_path, LLAMA_LINE.replace("rmsnorm", "batchnorm"))
+
+
+def test_embedding_and_head_take_the_place_of_blocks():
+    subject = IterationSubjects((), CONFIG).of(LLAMA)
+    assert subject.workload.parallelism.layers_per_stage == (15, 16, 16, 16, 16, 16, 16, 15)
+
+
+def test_layers_that_nothing_divides_are_refused():
+    subjects = IterationSubjects((), CONFIG)
+    with pytest.raises(RefusedWorkloadError, match="layers=127: 8 stages of 8 chunks cannot share them"):
+        subjects.of(replace(LLAMA, layers=127))
+
+
+def test_stages_without_chunks_may_differ():
+    model = IterationSubjects((), CONFIG).of(LLAMA).workload.model
+    assert sum(layers_of(replace(LLAMA, layers=31, chunks=1), model)) == 31
+
+
+def test_a_row_decides_schedule_sharding_and_vocabulary():
+    subject = IterationSubjects((), CONFIG).of(
+        replace(LLAMA, vocab=50257, tp=4, sharding="fsdp", cp=1, chunks=1, pp=1, layers=8)
+    )
+    workload = subject.workload
+    assert workload.pipeline.schedule is PipelineSchedule.ONE_FORWARD_ONE_BACKWARD
+    assert workload.parallelism.sharding is Sharding.FULL
+    assert workload.model.vocab_size == 50688  # a multiple of 4 x 128
+
+
+def test_software_follows_the_family_and_else_the_columns():
+    assert software_of(LLAMA) == "nemo"
+    assert software_of(replace(LLAMA, family="vtrain-multi")) == "megatron-2022"
+    unknown = replace(LLAMA, family="elsewhere")
+    assert software_of(replace(unknown, attention="unfused")) == "megatron-2022"
+    assert software_of(replace(unknown, sharding="fsdp", compiled=True)) == "torchtitan"
+    assert software_of(replace(unknown, sharding="fsdp", position="alibi")) == "llm-foundry"
