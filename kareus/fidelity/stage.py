@@ -9,6 +9,8 @@ from typing import Any
 from kareus.artifacts.records import to_plain
 from kareus.errors import printable
 from kareus.fidelity.iterations import answer as iterations
+from kareus.fidelity.iterations import power
+from kareus.fidelity.iterations.power import has_power
 from kareus.fidelity.iterations.rows import has_iterations, read_iterations
 from kareus.fidelity.kernels.answer import KernelAnswer, answer_kernels, lines_of, plain_answer
 from kareus.fidelity.kernels.rows import kind_of, read_kernels
@@ -42,6 +44,11 @@ def run(arguments: argparse.Namespace) -> None:
     if has_iterations(header):
         plain, shown = _iterations(arguments.reference, lines, arguments)
         _print({"testbed": "simulated", **plain}, shown, arguments)
+        return
+    if has_power(header):
+        answered = power.answer_power(lines, arguments.overrides, arguments.config_dir)
+        shown = [f"simulated GPUs against {arguments.reference}", "", *power.lines_of(answered)]
+        _print({"testbed": "simulated", **power.plain_answer(answered)}, shown, arguments)
         return
     kind = kind_of(header)
     if kind is None:

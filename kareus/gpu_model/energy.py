@@ -11,7 +11,7 @@ import numpy as np
 from kareus.arrays import Array
 from kareus.gpu_model.gpu import Gpu
 from kareus.gpu_model.laws import collective_hbm_bytes, hbm_bytes
-from kareus.graph.records import Collective, Operator, OperatorKind
+from kareus.graph.records import Collective, Fp8Product, Operator, OperatorKind
 
 
 def relative_voltage(gpu: Gpu, frequency_mhz: Array) -> Array:
@@ -68,6 +68,8 @@ def operator_switching(gpu: Gpu, operator: Operator) -> Switching:
     """Return the energy of an operator: arithmetic and HBM traffic."""
     c = gpu.coefficients
     flop_j = c.gemm_j_per_flop if operator.kind is OperatorKind.GEMM else c.attention_j_per_flop
+    if isinstance(operator, Fp8Product):
+        flop_j = flop_j * c.fp8_energy_share
     return Switching(operator.flops * flop_j, 0.0) + _hbm_switching(gpu, hbm_bytes(operator))
 
 

@@ -37,6 +37,8 @@ class GemmShape:
     inner: Array | int
     in_fp8: bool = False
     """Whether the operands have 8 bits instead of 16."""
+    written: Array | float = 1.0
+    """Bytes of an output that are written, and read where it is added to, over those of 16 bits."""
 
     @property
     def value_bytes(self) -> int:
@@ -118,4 +120,4 @@ def _waves_s(
     step_s = c.fp8_step_s if shape.in_fp8 else c.gemm_step_s
     if step_s:
         busy_s = longer_s(busy_s, moved_bytes / STEP_BYTES * step_s * slower)
-    return busy_s + waves * values * c.gemm_epilogue_s * slower
+    return busy_s + waves * values * c.gemm_epilogue_s * slower * shape.written

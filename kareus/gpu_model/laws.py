@@ -13,7 +13,10 @@ from kareus.gpu_model.gemm import GemmShape
 from kareus.gpu_model.gpu import Gpu
 from kareus.gpu_model.norms import longer_s
 from kareus.gpu_model.rings import ring_time_s
-from kareus.graph.records import Collective, CollectiveKind, Operator, OperatorKind
+from kareus.graph.records import Collective, CollectiveKind, Fp8Product, Operator, OperatorKind
+
+OPERAND_BYTES, FP8_BYTES = 2, 1
+"""Bytes of a value of a GEMM's operands, and of one in fp8."""
 
 
 def operator_time_s(
@@ -23,9 +26,7 @@ def operator_time_s(
     bytes_per_s = hbm_bytes_per_s(gpu, sm_count) * hbm_share
     busy_s = (operator.bytes_read + operator.bytes_written) / bytes_per_s
     if operator.kind is OperatorKind.GEMM:
-        rows, columns, inner = operator.shape
-        shape = GemmShape(rows, columns, inner)
-        busy_s = longer_s(gemm.arithmetic_s(gpu, shape, frequency_mhz, sm_count, bytes_per_s), busy_s)
+        busy_s = longer_s(gemm.arithmetic_s(gpu, _gemm_shape(operator), frequency_mhz, sm_count, bytes_per_s), busy_s)
     elif operator.kind is not OperatorKind.MEMORY:
         busy_s = longer_s(_attention_s(gpu, operator, frequency_mhz, sm_count), busy_s) + gpu.coefficients.attention_s
     copies_s = operator.copied_bytes / bytes_per_s
@@ -60,6 +61,15 @@ def collective_time_s(gpu: Gpu, collective: Collective, frequency_mhz: Array, sm
 def collective_hbm_bytes(gpu: Gpu, collective: Collective) -> float:
     """Return the HBM bytes that `collective` moves on one GPU."""
     return gpu.coefficients.hbm_bytes_per_bus_byte * collective.bus_bytes
+
+
+def _gemm_shape(operator: Operator) -> GemmShape:
+    """Return the sizes of a GEMM; what it reads beyond its operands is an output that it adds to."""
+    rows, columns, inner = operator.shape
+    operand_bytes = FP8_BYTES if isinstance(operator, Fp8Product) else OPERAND_BYTES
+    added_bytes = max(operator.bytes_read - operand_bytes * inner * (rows + columns), 0)
+    written = (operator.bytes_written + added_bytes) / (OPERAND_BYTES * rows * columns)
+    return GemmShape(rows, columns, inner, in_fp8=isinstance(operator, Fp8Product), written=written)
 
 
 def _attention_s(gpu: Gpu, operator: Operator, frequency_mhz: Array, sm_count: Array) -> Array:

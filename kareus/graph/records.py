@@ -127,6 +127,11 @@ class Operator:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Fp8Product(Operator):
+    """A GEMM whose operands have 8 bits; casting them is among its copies. Predicted only: the engine has none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Collective:
     """One collective, or consecutive ones fused into one launch."""
 

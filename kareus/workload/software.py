@@ -72,8 +72,8 @@ class Software:
     """Time of the host for each kernel of a pass through the model."""
     host_pass_s: float
     """Time of the host around each pass of a microbatch."""
-    streaming_share: float
-    """HBM bandwidth of kernels that are bound by it, as a share of what one large kernel reaches."""
+    traffic: float
+    """Bytes that operators bound by HBM move, over those of kernels that fuse all that can be fused."""
 
     def __post_init__(self) -> None:
         check_product(self.name, "name")
@@ -81,7 +81,7 @@ class Software:
         within(self, 1, 1_000_000, "rows", "vocabulary_multiple")
         within(self, 0, 1e-3, "s", "host_launch_s")
         within(self, 0, 1, "s", "host_pass_s")
-        within(self, 0.1, 1, "share", "streaming_share")
+        within(self, 1, 10, "times", "traffic")
 
 
 def read_software(option: str, config_dir: Path) -> Software:

@@ -5,13 +5,15 @@ between stages, else over all passes of a stage. An instruction is predicted onc
 measured iterations share them.
 """
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
 
+from kareus.fidelity.iterations import number_formats
 from kareus.fidelity.iterations.overlaps import overlapped, placed
 from kareus.fidelity.iterations.workloads import IterationSubject
 from kareus.gpu_model.energy import collective_switching, idle_power_w
@@ -20,7 +22,7 @@ from kareus.gpu_model.model import KnownSteps, Tally, run_tally
 from kareus.gpu_model.network import placed_collective_s
 from kareus.gpu_model.norms import longer_s
 from kareus.graph.program import Step
-from kareus.graph.records import TRACED, UPDATING, Batch, BlockGraph, Direction, PlacedCollective
+from kareus.graph.records import TRACED, UPDATING, Batch, BlockGraph, Direction, OperatorKind, PlacedCollective, Segment
 from kareus.partition.extract import extract
 from kareus.pipeline.instructions import Instruction, pipeline_instructions
 from kareus.pipeline.solver.dag import build_dag, makespan
@@ -33,6 +35,15 @@ from kareus.workload.config import Workload
 from kareus.workload.model_flops import mfu
 from kareus.workload.slices import cut
 from kareus.workload.software import Reduction, Software
+
+AMBIENT_C = 30.0
+"""Air before a GPU in a data centre (ASHRAE A2 allows 10 to 35)."""
+VARIATION = 0.009
+"""Standard deviation of the time of GPUs of one kind that the power limit holds back.
+
+Power of a job differs by 6.7 % between the GPUs of a node, so with a standard deviation of 2.3 %; four tenths of that
+are time, since power goes with about the 2.5th power of the clock.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +60,7 @@ class IterationPrediction:
     host_s: float
     """What the host adds where it is slower than the GPU."""
     bubbles_s: float
-    """What stages wait for each other."""
+    """What GPUs wait for other stages, and for the slowest GPU."""
     update_s: float
     """Norm of the gradient and optimizer step."""
     energy_j: float
@@ -87,9 +98,10 @@ class Predictor:
         """
         workload = replace(subject.workload, gpu=charged(subject.workload.gpu))
         software, parallelism = subject.software, workload.parallelism
+        graph = self._graph(workload, software, in_fp8=subject.in_fp8)
         shapes = chunk_shapes(parallelism.split, workload.chunks)
         passes = {
-            (place, direction): self._pass(workload, software, shape, direction)
+            (place, direction): self._pass(workload, software, graph, shape, direction)
             for place, shape in shapes.items()
             for direction in TRACED
         }
@@ -97,30 +109,34 @@ class Predictor:
         times_s = {
             (place, direction): cost.gpu_s * slowed[place[0]][direction] for (place, direction), cost in passes.items()
         }
-        graph = self._graph(workload, software)
         updates = [_update(workload, software, graph, stage, times_s) for stage in range(parallelism.pp)]
-        time_s = self._makespan(workload, times_s, updates)
+        slowest = slowest_of(parallelism.gpus)
+        time_s = self._makespan(workload, {key: time_s * slowest for key, time_s in times_s.items()}, updates)
         return _prediction(workload, passes, times_s, updates, time_s)
 
-    def _graph(self, workload: Workload, software: Software) -> BlockGraph:
+    def _graph(self, workload: Workload, software: Software, *, in_fp8: bool) -> BlockGraph:
+        """Operator graph of a block; whatever else the layout is, the same GPU-local sizes give the same graph."""
         model, parallelism = workload.model, workload.parallelism
         alike = (
             replace(model, num_layers=1, layers_per_stage={}, name="any"),
             replace(parallelism, dp=1, pp=1, layers_per_stage=None),
         )
-        key = (repr(alike), workload.microbatch_size, workload.sequence_length, software.fused_attention)
-        if key not in self._graphs:
+        traced = (repr(alike), workload.microbatch_size, workload.sequence_length, software.fused_attention)
+        if traced not in self._graphs:
             graphs = extract(*alike, workload.microbatch_size, workload.sequence_length)
-            self._graphs[key] = graphs[Batch.MICROBATCH]
+            self._graphs[traced] = graphs[Batch.MICROBATCH]
+        key = (traced, software.traffic, in_fp8)
+        if key not in self._graphs:
+            graph = widened(self._graphs[traced], software.traffic)
+            self._graphs[key] = number_formats.in_fp8(graph) if in_fp8 else graph
         return self._graphs[key]
 
-    def _pass(self, workload: Workload, software: Software, shape: StageShape, direction: Direction) -> PassCost:
-        graph = self._graph(workload, software)
+    def _pass(
+        self, workload: Workload, software: Software, graph: BlockGraph, shape: StageShape, direction: Direction
+    ) -> PassCost:
         parallelism = workload.parallelism
-        key = (
-            id(graph), shape, direction, workload.recomputation, workload.gpu.name, software,
-            (parallelism.dp, parallelism.pp, parallelism.sharding) if parallelism.shards_gradients else None,
-        )  # fmt: skip
+        replicas = (parallelism.dp, parallelism.pp, parallelism.sharding) if parallelism.shards_gradients else None
+        key = (id(graph), shape, direction, workload.recomputation, workload.gpu.name, software, replicas)
         if key not in self._passes:
             steps = _steps(workload, software, graph, shape, direction)
             known = self._known.setdefault(workload.gpu.name, {})
@@ -150,9 +166,45 @@ class Predictor:
 
 
 def charged(gpu: Gpu) -> Gpu:
-    """Return a GPU without what is charged apart: overheads of whole instructions, and the host."""
-    none = replace(gpu.coefficients, isolation_overhead=0.0, instruction_overhead_s=0.0, host_launch_s=0.0)
-    return replace(gpu, coefficients=none)
+    """Return a GPU that has been training for minutes, without what is charged apart.
+
+    Overheads of whole instructions and the host are charged apart. A warm chip leaks more, which counts where the power
+    limit holds it back: `static_power_w` is that at the temperature to which the limit heats the chip.
+    """
+    c = gpu.coefficients
+    warm_c = AMBIENT_C + c.thermal_resistance_c_per_w * gpu.power_limit_w
+    leaked_w = c.leakage_w_per_c * max(warm_c - c.reference_temperature_c, 0.0)
+    none = replace(c, isolation_overhead=0.0, instruction_overhead_s=0.0, host_launch_s=0.0)
+    return replace(gpu, coefficients=none, static_power_w=gpu.static_power_w + leaked_w)
+
+
+def slowest_of(gpus: int) -> float:
+    """Return the time of the slowest of as many GPUs, which all wait for, over that of a mean one.
+
+    The largest of n normal numbers is about sqrt(2 ln n) standard deviations above their mean, less a slowly varying
+    correction (Cramer 1946, section 28.6).
+    """
+    if gpus == 1:
+        return 1.0
+    most = math.sqrt(2 * math.log(gpus))
+    return 1 + VARIATION * max(most - (math.log(math.log(gpus)) + math.log(4 * math.pi)) / (2 * most), 0.5)
+
+
+def widened(graph: BlockGraph, traffic: float) -> BlockGraph:
+    """Return a graph whose operators that HBM bounds move `traffic` times as many bytes."""
+    return BlockGraph(
+        **{f.name: tuple(_widened(segment, traffic) for segment in getattr(graph, f.name)) for f in fields(graph)}
+    )
+
+
+def _widened(segment: Segment, traffic: float) -> Segment:
+    operators = tuple(
+        replace(o, bytes_read=int(o.bytes_read * traffic), bytes_written=int(o.bytes_written * traffic))
+        if o.kind is OperatorKind.MEMORY
+        else o
+        for o in segment.operators
+    )
+    return replace(segment, operators=operators)
 
 
 def host_slowdown(
@@ -182,7 +234,7 @@ def _steps(
 ) -> list[Step]:
     """Steps of a pass as the software runs them."""
     parallelism, sm_count = workload.parallelism, workload.default_collective_sm_count
-    weights = weights_of(workload, shape, sm_count)
+    weights = weights_of(workload, 0, shape, sm_count)  # passes of one shape are alike: those of stage 0
     if weights is not None:
         reduce, outer = (_scaled(whole, software) for whole in (weights.reduce, weights.outer_reduce))
         weights = replace(weights, reduce=reduce or weights.reduce, outer_reduce=outer)

@@ -52,6 +52,8 @@ class IterationSubject:
 
     workload: Workload
     software: Software
+    in_fp8: bool
+    """Whether the products of its blocks take operands of 8 bits."""
 
 
 class IterationSubjects:
@@ -94,7 +96,7 @@ class IterationSubjects:
             recomputation=Recomputation(row.recompute),
         )
         _check(row, workload)
-        return IterationSubject(workload, software)
+        return IterationSubject(workload, software, in_fp8=row.precision == "fp8")
 
     def _profile(self, row: IterationRow) -> Software:
         """Software of a row: its profile, with what the row itself tells."""

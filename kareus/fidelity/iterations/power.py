@@ -1,0 +1,193 @@
+"""Power of whole nodes in training runs: that of the GPUs, predicted, and that of the node around them, documented.
+
+The node around eight H100s, in watts: two Xeon of 350 W (Intel ARK, Xeon Platinum 8480+), whose cores are half busy;
+32 modules of DDR5 at 8 W; eight ConnectX-7 at 25 W, each with a transceiver of 9 W (docs.nvidia.com, MMS4X00-NS400);
+four NVSwitch and the GPU baseboard at 400 W in all; drives, management and regulators of the mainboard at 150 W. The
+power supplies are 96 % efficient at half load (80 PLUS Titanium). The last two of the node's parts are assumptions.
+Fans are not in the measurements: the nodes are immersed.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kareus.errors import ArtifactError, ConfigError
+from kareus.fidelity.iterations.predict import IterationPrediction, Predictor
+from kareus.fidelity.iterations.rows import LEAST_S, MOST_S, IterationRow
+from kareus.fidelity.iterations.workloads import IterationSubjects
+from kareus.fidelity.kernels.answer import Refusal
+from kareus.fidelity.lines import Line
+from kareus.gpu_model.gpu import MOST_W
+
+COLUMNS = ("task", "n_gpus", "tp", "pp", "mbs", "gbs", "seq", "iteration_s", "node_power_w_train")
+"""Columns that tell such a file from others."""
+GPUS_PER_NODE = 8
+NODE_W = 2 * 350 / 2 + 32 * 8 + 8 * (25 + 9) + 400 + 150
+"""Power of a node around its GPUs, after its power supplies."""
+SUPPLY_EFFICIENCY = 0.96
+"""Share of what power supplies take that they give, where the meter is before them."""
+BEFORE_SUPPLIES = "AC node"
+"""Part of a row's kind that says so."""
+PRETRAINING = "pretrain"
+GPT3 = {
+    "layers": 96, "hidden": 12288, "ffn": 49152, "heads": 96, "kv_heads": 96, "vocab": 51200, "mlp": "gelu",
+    "norm": "layernorm", "position": "learned", "chunks": 6,
+}  # fmt: skip
+"""GPT-3 175B as MLPerf Training has it, with the virtual stages of NVIDIA's submission (INTERLEAVED_PIPELINE=6)."""
+ARCHITECTURES = {"GPT3-175B": GPT3}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PowerRow:
+    """A measured run and its prediction."""
+
+    line: int
+    model: str
+    time_s: float
+    predicted: IterationPrediction
+    node_power_w: float
+    predicted_node_power_w: float
+
+    @property
+    def error(self) -> float:
+        """Predicted over measured power of a node, less one."""
+        return self.predicted_node_power_w / self.node_power_w - 1
+
+
+@dataclass(frozen=True, slots=True)
+class PowerAnswer:
+    """Runs of a file."""
+
+    rows: tuple[PowerRow, ...]
+    refused: tuple[Refusal, ...]
+
+    @property
+    def power_mape_pct(self) -> float:
+        """Mean absolute percentage error of the power of nodes."""
+        return 100 * float(np.mean([abs(row.error) for row in self.rows]))
+
+    @property
+    def time_mape_pct(self) -> float:
+        """The same of the time of iterations."""
+        return 100 * float(np.mean([abs(row.predicted.time_s / row.time_s - 1) for row in self.rows]))
+
+
+def has_power(header: Sequence[str]) -> bool:
+    """Whether a file with these columns has runs with power meters."""
+    return set(COLUMNS) <= set(header)
+
+
+def answer_power(lines: Sequence[Line], overrides: Sequence[str], config_dir: Path) -> PowerAnswer:
+    """Predict the power of the nodes of all runs that can be represented.
+
+    Raises:
+        ArtifactError: a value that cannot be used, with its line and column.
+        ConfigError: no run can be represented; with the reason of the first.
+    """
+    subjects, predictor = IterationSubjects(tuple(overrides), config_dir), Predictor()
+    rows, refused = [], []
+    for line in lines:
+        try:
+            row = _row(line)
+            predicted = predictor.predict(subjects.of(row))
+        except ArtifactError:
+            raise
+        except ConfigError as error:
+            refused.append(Refusal(line.number, str(error)))
+        else:
+            rows.append(_power_row(line, row, predicted))
+    if not rows:
+        raise ConfigError(refused[0].reason if refused else "no rows; give a file with data.")
+    return PowerAnswer(tuple(rows), tuple(refused))
+
+
+def _row(line: Line) -> IterationRow:
+    """The iteration of a run.
+
+    Raises:
+        ConfigError: the run is no pre-training, or of a model whose architecture is not known.
+    """
+    task, model = line.text("task"), line.text("model")
+    if task != PRETRAINING:
+        raise ConfigError(f"task={task}: adapters of a frozen model are not represented.")
+    if model not in ARCHITECTURES:
+        raise ConfigError(f"model={model}: architecture not known; known: {', '.join(ARCHITECTURES)}.")
+    sizes = {name: line.positive(name, int, 1, 2**31) for name in ("n_gpus", "tp", "pp", "cp", "mbs", "gbs", "seq")}
+    replicas = sizes["n_gpus"] // (sizes["tp"] * sizes["pp"] * sizes["cp"])
+    values: dict[str, Any] = {
+        **ARCHITECTURES[model],
+        "line": line.number,
+        "family": "mlperf",
+        "gpu": line.text("gpu").lower(),
+        "model": model,
+        "dp": replicas,
+        "tp": sizes["tp"],
+        "pp": sizes["pp"],
+        "cp": sizes["cp"],
+        "microbatch_size": sizes["mbs"],
+        "num_microbatches": sizes["gbs"] // (replicas * sizes["mbs"]),
+        "seq_len": sizes["seq"],
+        "precision": line.choice("precision", ("bf16", "fp8")),
+        "sequence_parallel": True,
+        "sharding": "optimizer",
+        "attention": "flash",
+        "recompute": "none",
+        "tp_overlap": "userbuffers",
+        "compiled": False,
+        "iteration_time_s": line.positive("iteration_s", float, LEAST_S, MOST_S),
+    }
+    return IterationRow(**values)
+
+
+def _power_row(line: Line, row: IterationRow, predicted: IterationPrediction) -> PowerRow:
+    gpu_w = predicted.energy_j / predicted.time_s / row.gpus
+    taken_w = GPUS_PER_NODE * gpu_w + NODE_W
+    return PowerRow(
+        line=line.number,
+        model=row.model,
+        time_s=row.iteration_time_s,
+        predicted=predicted,
+        node_power_w=line.positive("node_power_w_train", float, 1.0, GPUS_PER_NODE * MOST_W),
+        predicted_node_power_w=taken_w / SUPPLY_EFFICIENCY if BEFORE_SUPPLIES in line.text("kind") else taken_w,
+    )
+
+
+def plain_answer(answer: PowerAnswer) -> dict[str, Any]:
+    """Return the answer as plain data."""
+    return {
+        "kind": "power",
+        "power_mape_pct": answer.power_mape_pct,
+        "time_mape_pct": answer.time_mape_pct,
+        "node_overhead_w": NODE_W,
+        "rows": [
+            {
+                "row": row.line,
+                "model": row.model,
+                "time_s": row.time_s,
+                "predicted_time_s": row.predicted.time_s,
+                "node_power_w": row.node_power_w,
+                "predicted_node_power_w": row.predicted_node_power_w,
+            }
+            for row in answer.rows
+        ],
+        "refused": [{"row": refusal.line, "reason": refusal.reason} for refusal in answer.refused],
+    }
+
+
+def lines_of(answer: PowerAnswer) -> list[str]:
+    """Return the answer for people."""
+    lines = [f"{'line':>4} {'model':<12} {'time s':>15} {'node power W':>15} {'error':>7}"]
+    for row in answer.rows:
+        times, powers = (row.time_s, row.predicted.time_s), (row.node_power_w, row.predicted_node_power_w)
+        lines.append(
+            f"{row.line:>4} {row.model:<12} {times[0]:7.2f} {times[1]:7.2f} {powers[0]:7.0f} {powers[1]:7.0f} "
+            f"{100 * row.error:>6.1f}%"
+        )
+    lines += ["", f"mean absolute errors: node power {answer.power_mape_pct:.1f} %, time {answer.time_mape_pct:.1f} %"]
+    if answer.refused:
+        lines += [f"refused: {len(answer.refused)} rows, the first in line {answer.refused[0].line}: "
+                  f"{answer.refused[0].reason}"]  # fmt: skip
+    return lines
