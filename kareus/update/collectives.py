@@ -41,6 +41,18 @@ def reduction_collectives(parallelism: Parallelism, gpu: Gpu, stage: int, parame
     )
 
 
+def norm_gradient_collectives(parallelism: Parallelism, gpu: Gpu, stage: int, parameters: int) -> tuple[Placed, ...]:
+    """Return the sum over tensor parallelism of the fp32 gradients of `parameters`, which are partial there."""
+    whole = Collective(
+        kind=CollectiveKind.ALL_REDUCE,
+        group="tp",
+        group_size=parallelism.tp,
+        message_bytes=FP32_BYTES * parameters,
+        fused=1,
+    )
+    return _placed([(whole, _tensor_ranks(parallelism, stage))] if parameters else [], gpu)
+
+
 def gather_collectives(parallelism: Parallelism, gpu: Gpu, stage: int, parameters: int) -> tuple[Placed, ...]:
     """Return the all-gather of new bf16 weights from the replicas that each optimized a shard; none without shards.
 
@@ -71,11 +83,10 @@ def norm_collectives(parallelism: Parallelism, gpu: Gpu, stage: int) -> tuple[Pl
     number = Collective(
         kind=CollectiveKind.ALL_REDUCE, group="tp", group_size=parallelism.tp, message_bytes=FP32_BYTES, fused=1
     )
-    first = stage * parallelism.gpus_per_stage
     replicas = parallelism.dp if parallelism.shards_states else 1
     return _placed(
         [
-            (number, range(first, first + parallelism.tp)),
+            (number, _tensor_ranks(parallelism, stage)),
             (
                 replace(number, group="pp", group_size=parallelism.pp),
                 range(0, parallelism.gpus, parallelism.gpus_per_stage),
@@ -92,6 +103,11 @@ def norm_collectives(parallelism: Parallelism, gpu: Gpu, stage: int) -> tuple[Pl
 def _copies(parallelism: Parallelism, stage: int, replicas: range, context: range) -> list[int]:
     """Return the first tensor-parallel rank of each given replica and context-parallel index of a stage."""
     return [parallelism.rank(stage, replica, cp) for replica in replicas for cp in context]
+
+
+def _tensor_ranks(parallelism: Parallelism, stage: int) -> list[int]:
+    """Return the first tensor-parallel group of a stage."""
+    return [parallelism.rank(stage, tp=tp) for tp in range(parallelism.tp)]
 
 
 def _placed(found: Iterable[tuple[Collective, Iterable[int]]], gpu: Gpu) -> tuple[Placed, ...]:

@@ -1,8 +1,8 @@
 """Fitting coefficients to observations by least squares in logarithms, and how well observations tell them.
 
 A first fit has all coefficients and finds how far laws are off. The second weighs observations by that, and leaves
-coefficients as they were that the observations do not tell. CalibrationErrors of shapes left out are of fits that have not seen
-them.
+coefficients as they were that the observations do not tell. Errors of shapes left out are those of fits that have not
+seen them.
 """
 
 import zlib
