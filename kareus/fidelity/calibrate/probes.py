@@ -24,6 +24,8 @@ class ProbeKind(StrEnum):
     LAUNCHES = "many small kernels"
     COLLECTIVE = "collective"
     OVERLAP = "collective beside kernels"
+    PARTITION = "partition of a workload"
+    """No probe of a calibration; searches measure them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
