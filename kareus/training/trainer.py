@@ -350,7 +350,8 @@ class Trainer:
         if setup.rendezvous.rank == 0:
             ranks = range(setup.rendezvous.world_size, found.ranks)
             forget_iterations(setup.settings.output, ranks, found.iteration)
-            logger.info("resumed after iteration %d of %s", found.iteration, setup.checkpoints.folder)
+            rest = "" if found.iteration < setup.settings.iterations else "; there is nothing left to train"
+            logger.info("resumed after iteration %d of %s%s", found.iteration, setup.checkpoints.folder, rest)
 
     def _remedy(self) -> str:
         """Return how to go on from the last checkpoint, once it is complete; every rank calls this."""

@@ -22,6 +22,7 @@ from kareus.launch.mesh import coordinate_of
 from kareus.launch.process_groups import make_process_groups, sum_over_ranks
 from kareus.model.communication import Communicator
 from kareus.model.communicators.choice import Library
+from kareus.model.published import from_published
 from kareus.model.shards import shard_of
 from kareus.model.weights import load_weights, own_part, pieces
 from kareus.partition.detect import detect_partitions
@@ -141,7 +142,8 @@ def microbatches(workload: Workload, dp_rank: int, cp_rank: int, cp: int) -> lis
 def own_shard(gradients: dict[str, Tensor], workload: Workload, name: str, group: Communicator | None) -> Tensor:
     """Return the part of transformers' gradients that is this rank's of our weight `name`."""
     held = pieces(workload.model, name, 0)
-    return torch.cat([gradients[piece.name][own_part(piece, group)] for piece in held])
+    whole = [from_published(workload.model, piece.name, piece.shape, gradients) for piece in held]
+    return torch.cat([each[own_part(piece, group)] for each, piece in zip(whole, held, strict=True)])
 
 
 class PipelineRank:
