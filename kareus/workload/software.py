@@ -70,8 +70,8 @@ class Software:
     """Whether the host waits for messages between stages, so that it cannot launch ahead from one pass to the next."""
     host_launch_s: float
     """Time of the host for each kernel of a pass through the model."""
-    host_pass_s: float
-    """Time of the host around each pass of a microbatch."""
+    host_collective_s: float
+    """Further time of the host for each collective: its streams and events, and ranks that come later."""
     traffic: float
     """Bytes that operators bound by HBM move, over those of kernels that fuse all that can be fused."""
 
@@ -79,8 +79,7 @@ class Software:
         check_product(self.name, "name")
         within(self, 1, 4, "bytes", "gradient_bytes")
         within(self, 1, 1_000_000, "rows", "vocabulary_multiple")
-        within(self, 0, 1e-3, "s", "host_launch_s")
-        within(self, 0, 1, "s", "host_pass_s")
+        within(self, 0, 1e-3, "s", "host_launch_s", "host_collective_s")
         within(self, 1, 10, "times", "traffic")
 
 
