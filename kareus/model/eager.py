@@ -9,6 +9,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from kareus.model.config import ActivationKind
+
+_APPROXIMATIONS = {ActivationKind.GELU: "none", ActivationKind.GELU_TANH: "tanh"}
+"""What PyTorch calls them."""
+
 
 class Normed(NamedTuple):
     """Outputs of an RMSNorm over a residual stream."""
@@ -19,6 +24,25 @@ class Normed(NamedTuple):
     """[..., size]."""
     scale: Tensor
     """1 / sqrt(mean square + epsilon) of each row, fp32, [..., 1]."""
+
+
+class LayerNormed(NamedTuple):
+    """Outputs of a LayerNorm over a residual stream."""
+
+    stream: Tensor
+    """As in `Normed`; so is the next."""
+    normed: Tensor
+    mean: Tensor
+    """Mean of each row, fp32, [..., 1]."""
+    scale: Tensor
+    """1 / sqrt(variance + epsilon) of each row, fp32, [..., 1]."""
+
+
+class Affine(NamedTuple):
+    """Weight and, if it has one, offset of a LayerNorm, or their gradients, each [size]."""
+
+    weight: Tensor
+    bias: Tensor | None
 
 
 class HeadNorm(NamedTuple):
@@ -54,6 +78,38 @@ def residual_norm_backward(
     wide, normed = gradient.float(), stream.float() * scale
     total += (wide * normed).flatten(0, -2).sum(0)
     result = _norm_gradient(wide * weight, normed, scale)
+    return (result if stream_gradient is None else result + stream_gradient).to(stream.dtype)
+
+
+def residual_layer_norm(stream: Tensor, update: Tensor | None, affine: Affine, epsilon: float) -> LayerNormed:
+    """See `kareus.model.fused`."""
+    if update is not None:
+        stream = stream + update
+    wide = stream.float()
+    mean = wide.mean(-1, keepdim=True)
+    centred = wide - mean
+    scale = _scale(centred, epsilon)
+    normed = centred * scale * affine.weight
+    if affine.bias is not None:
+        normed = normed + affine.bias
+    return LayerNormed(stream, normed.to(stream.dtype), mean, scale)
+
+
+def residual_layer_norm_backward(
+    gradient: Tensor,
+    stream_gradient: Tensor | None,
+    kept: tuple[Tensor, Tensor, Tensor],
+    weight: Tensor,
+    totals: Affine,
+) -> Tensor:
+    """See `kareus.model.fused`."""
+    stream, mean, scale = kept
+    wide, normed = gradient.float(), (stream.float() - mean) * scale
+    totals.weight.add_((wide * normed).flatten(0, -2).sum(0))
+    if totals.bias is not None:
+        totals.bias.add_(wide.flatten(0, -2).sum(0))
+    inner = wide * weight
+    result = _norm_gradient(inner - inner.mean(-1, keepdim=True), normed, scale)
     return (result if stream_gradient is None else result + stream_gradient).to(stream.dtype)
 
 
@@ -118,6 +174,21 @@ def swiglu_backward(gradient: Tensor, gate_up: Tensor) -> Tensor:
     return torch.cat((gate_gradient, gradient * gate * sigmoid), dim=-1)
 
 
+def activate(x: Tensor, kind: ActivationKind) -> Tensor:
+    """See `kareus.model.fused`."""
+    if kind is ActivationKind.SQUARED_RELU:
+        return functional.relu(x).square()
+    return functional.gelu(x, approximate=_APPROXIMATIONS[kind])
+
+
+def activate_backward(gradient: Tensor, x: Tensor, kind: ActivationKind) -> Tensor:
+    """See `kareus.model.fused`."""
+    if kind is ActivationKind.SQUARED_RELU:
+        return gradient * 2 * functional.relu(x)
+    x_gradient: Tensor = torch.ops.aten.gelu_backward(gradient, x, approximate=_APPROXIMATIONS[kind])
+    return x_gradient
+
+
 def exponentials(logits: Tensor, maximum: Tensor, rows: Tensor, mine: Tensor) -> tuple[Tensor, Tensor]:
     """See `kareus.model.fused`."""
     total = _exponentials(logits, maximum).sum(-1)
@@ -144,10 +215,11 @@ def cross_entropy_backward_(logits: Tensor, log_sum_exp: Tensor, rows: Tensor, m
     logits.copy_(softmax.mul_(factor))
 
 
-def embed(ids: Tensor, weight: Tensor, first: int) -> Tensor:
+def embed(ids: Tensor, weight: Tensor, first: int, added: Tensor | None) -> Tensor:
     """See `kareus.model.fused`."""
     rows, mine = own_rows(ids, weight.shape[0], first)
-    return functional.embedding(rows, weight) * mine.unsqueeze(-1)
+    looked_up = functional.embedding(rows, weight) * mine.unsqueeze(-1)
+    return looked_up if added is None else looked_up + added
 
 
 def embed_backward(gradient: Tensor, ids: Tensor, first: int, total: Tensor) -> None:

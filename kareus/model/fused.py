@@ -16,9 +16,10 @@ from types import ModuleType
 from torch import Tensor
 
 from kareus.model import eager
-from kareus.model.eager import HeadNorm, Normed, Rotated
+from kareus.model.config import ActivationKind
+from kareus.model.eager import Affine, HeadNorm, LayerNormed, Normed, Rotated
 
-__all__ = ["HeadNorm", "Normed", "Rotated"]
+__all__ = ["Affine", "HeadNorm", "LayerNormed", "Normed", "Rotated"]
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 """Whether Triton interprets its kernels on CPUs, to test them."""
@@ -71,6 +72,41 @@ def residual_norm_backward(
     """
     result: Tensor = _implementation(stream.device.type).residual_norm_backward(
         gradient, stream_gradient, stream, scale, weight, total
+    )
+    return result
+
+
+def residual_layer_norm(stream: Tensor, update: Tensor | None, affine: Affine, epsilon: float) -> LayerNormed:
+    """Add `update` to the residual stream and normalise the sum: (sum, (sum - mean) / deviation * weight + bias).
+
+    Args:
+        stream: [..., size].
+        update: as `stream`, or None.
+        affine: weight and offset, which may be None.
+        epsilon: added to the variance.
+    """
+    result: LayerNormed = _implementation(stream.device.type).residual_layer_norm(stream, update, affine, epsilon)
+    return result
+
+
+def residual_layer_norm_backward(
+    gradient: Tensor,
+    stream_gradient: Tensor | None,
+    kept: tuple[Tensor, Tensor, Tensor],
+    weight: Tensor,
+    totals: Affine,
+) -> Tensor:
+    """Return the gradient of both inputs of `residual_layer_norm`, and add those of its weight and offset.
+
+    Args:
+        gradient: of what was normalised, [..., size].
+        stream_gradient: of the sum, which the residual stream carries on; None where it ends.
+        kept: the sum, means and scales, as `residual_layer_norm` returned them.
+        weight: [size].
+        totals: gradients of weight and offset, fp32, added to in place.
+    """
+    result: Tensor = _implementation(gradient.device.type).residual_layer_norm_backward(
+        gradient, stream_gradient, kept, weight, totals
     )
     return result
 
@@ -139,6 +175,18 @@ def swiglu_backward(gradient: Tensor, gate_up: Tensor) -> Tensor:
     return result
 
 
+def activate(x: Tensor, kind: ActivationKind) -> Tensor:
+    """Return an activation without a gate of each value of x."""
+    result: Tensor = _implementation(x.device.type).activate(x, kind)
+    return result
+
+
+def activate_backward(gradient: Tensor, x: Tensor, kind: ActivationKind) -> Tensor:
+    """Return the gradient of the input of `activate`."""
+    result: Tensor = _implementation(x.device.type).activate_backward(gradient, x, kind)
+    return result
+
+
 def maxima(logits: Tensor) -> Tensor:
     """Return the largest logit of each token here, [..., rows of the vocabulary] to [...], fp32; one PyTorch kernel."""
     return logits.amax(-1).float()
@@ -191,9 +239,16 @@ def cross_entropy_backward_(logits: Tensor, log_sum_exp: Tensor, rows: Tensor, m
     _implementation(logits.device.type).cross_entropy_backward_(logits, log_sum_exp, rows, mine, factor)
 
 
-def embed(ids: Tensor, weight: Tensor, first: int) -> Tensor:
-    """Look up ids, [...], in rows `first` and after of an embedding, [rows, size]; zero where they are elsewhere."""
-    result: Tensor = _implementation(weight.device.type).embed(ids, weight, first)
+def embed(ids: Tensor, weight: Tensor, first: int, added: Tensor | None = None) -> Tensor:
+    """Look up ids in rows of an embedding; zero where they are elsewhere.
+
+    Args:
+        ids: [batch, tokens].
+        weight: rows `first` and after of the embedding, [rows, size].
+        first: see `weight`.
+        added: to what is looked up, [tokens, size]; None adds nothing.
+    """
+    result: Tensor = _implementation(weight.device.type).embed(ids, weight, first, added)
     return result
 
 

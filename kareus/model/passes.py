@@ -356,12 +356,12 @@ def _backward(
         yield from _again(again, record.forgotten, following)
     if later is not None:
         later += own
-    elif step.weight_gradient is not None:
+    elif step.weight_gradients:
         upcoming = exchange or (None if again else following)
         if upcoming is not None:
             yield Ready(upcoming)
-        yield step.weight_gradient
-        for add in own:
+        for start, add in zip(step.weight_gradients, own, strict=True):
+            yield start
             add()
     if exchange is not None and before is not None:
         yield exchange
@@ -372,7 +372,7 @@ def _backward(
 def _leaving(record: _OperatorRecord, arriving: list[Tensor]) -> tuple[list[Tensor], Later]:
     """Gradients of an operator's inputs, and what adds those of the weights of a matrix product."""
     step = record.step
-    if step.weight_gradient is None:
+    if not step.weight_gradients:
         leaving = _gradients(record, arriving)
         record.gathered.clear()
         return leaving, []

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from kareus.graph.recomputation import AGAIN_SUFFIX, Recomputation
+from kareus.graph.records import BIAS_GRADIENT_SUFFIX, INPUT_GRADIENT_SUFFIX, WEIGHT_GRADIENT_SUFFIX
 from kareus.model.block import OUTPUT, SUM, TABLE, Block, Layer, Wire
 from kareus.model.communication import Tensors
 from kareus.model.layers import CausalAttention, Linear, OperatorModule
@@ -30,8 +31,8 @@ class LayerStep(NamedTuple):
     """Names of the inputs that have a gradient, in order."""
     forward: Start
     backward: Start
-    weight_gradient: Start | None
-    """Weight gradient of a matrix product, which is an operator of its own."""
+    weight_gradients: tuple[Start, ...]
+    """Weight gradient of a matrix product, and that of its bias, which are operators of their own."""
     finished: tuple[str, ...]
     """Names of values that are read for the last time."""
     again: Start | None
@@ -67,8 +68,11 @@ def _steps(layer: Layer, recomputation: Recomputation) -> tuple[LayerStep, ...]:
     return tuple(reversed(steps))
 
 
-def _starts(wire: Wire) -> tuple[Start, Start, Start | None]:
+def _starts(wire: Wire) -> tuple[Start, Start, tuple[Start, ...]]:
     plain = Start(wire.name, wire.operator.memory_bound)
-    if isinstance(wire.operator, Linear):
-        return plain, Start(f"{wire.name}.dgrad", memory_bound=False), Start(f"{wire.name}.wgrad", memory_bound=False)
-    return plain, plain, None
+    if not isinstance(wire.operator, Linear):
+        return plain, plain, ()
+    suffixes = [WEIGHT_GRADIENT_SUFFIX] + ([BIAS_GRADIENT_SUFFIX] if wire.operator.has_bias else [])
+    # The sum that is a bias's gradient is bound by memory, but joins no memory-bound neighbour.
+    sums = tuple(Start(f"{wire.name}{suffix}", memory_bound=False) for suffix in suffixes)
+    return plain, Start(f"{wire.name}{INPUT_GRADIENT_SUFFIX}", memory_bound=False), sums

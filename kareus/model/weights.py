@@ -20,7 +20,7 @@ from kareus.model.communication import Communicator, group_rank, group_size
 from kareus.model.config import Model
 from kareus.model.weight_files import INDEX, SINGLE, check_file, indexed_files
 
-EMBEDDING, LM_HEAD = "model.embed_tokens.weight", "lm_head.weight"
+EMBEDDING, LM_HEAD, POSITIONS = "model.embed_tokens.weight", "lm_head.weight", "model.embed_positions.weight"
 
 
 class Piece(NamedTuple):
@@ -45,7 +45,9 @@ def pieces(model: Model, name: str, first_layer: int) -> tuple[Piece, ...]:
     if not name.startswith("blocks."):
         ends = {
             "embedding.weight": Piece(EMBEDDING, (vocabulary, hidden), 0),
+            "embedding.positions": Piece(POSITIONS, (model.max_positions or 0, hidden)),
             "head.norm.weight": Piece("model.norm.weight", (hidden,)),
+            "head.norm.bias": Piece("model.norm.bias", (hidden,)),
             "head.lm_head.weight": Piece(EMBEDDING if model.tie_embeddings else LM_HEAD, (vocabulary, hidden), 0),
         }
         return (ends[name],)
@@ -148,22 +150,31 @@ def own_part(piece: Piece, group: Communicator | None) -> tuple[slice, ...]:
 
 
 def _block_pieces(model: Model) -> dict[str, tuple[Piece, ...]]:
-    hidden, inner = model.hidden_size, model.intermediate_size
-    query, key_value = model.num_attention_heads * model.head_dim, model.num_key_value_heads * model.head_dim
-    projections = (("q", query), ("k", key_value), ("v", key_value))
-    return {
-        "attention.norm.weight": (Piece("input_layernorm.weight", (hidden,)),),
-        "attention.qkv.weight": tuple(
-            Piece(f"self_attn.{n}_proj.weight", (rows, hidden), 0) for n, rows in projections
-        ),
-        "attention.qkv.bias": tuple(Piece(f"self_attn.{n}_proj.bias", (rows,), 0) for n, rows in projections),
+    hidden, inner, query, key_value = (
+        model.hidden_size,
+        model.intermediate_size,
+        model.query_width,
+        model.key_value_width,
+    )
+    heads = (("self_attn.q_proj", query), ("self_attn.k_proj", key_value), ("self_attn.v_proj", key_value))
+    gated = (("mlp.gate_proj", inner), ("mlp.up_proj", inner))
+    whole = {"attention.norm": "input_layernorm", "mlp.norm": "post_attention_layernorm"}
+    columns = {"attention.qkv": heads, "mlp.gate_up": gated, "mlp.up": gated[1:]}
+    rows = {"attention.projection": ("self_attn.o_proj", query), "mlp.down": ("mlp.down_proj", inner)}
+    pieces: dict[str, tuple[Piece, ...]] = {
         "attention.qk_norm.query_weight": (Piece("self_attn.q_norm.weight", (model.head_dim,)),),
         "attention.qk_norm.key_weight": (Piece("self_attn.k_norm.weight", (model.head_dim,)),),
-        "attention.projection.weight": (Piece("self_attn.o_proj.weight", (hidden, query), 1),),
-        "mlp.norm.weight": (Piece("post_attention_layernorm.weight", (hidden,)),),
-        "mlp.gate_up.weight": tuple(Piece(f"mlp.{n}_proj.weight", (inner, hidden), 0) for n in ("gate", "up")),
-        "mlp.down.weight": (Piece("mlp.down_proj.weight", (hidden, inner), 1),),
     }
+    for ours, theirs in whole.items():
+        for kind in ("weight", "bias"):
+            pieces[f"{ours}.{kind}"] = (Piece(f"{theirs}.{kind}", (hidden,)),)
+    for ours, parts in columns.items():
+        pieces[f"{ours}.weight"] = tuple(Piece(f"{name}.weight", (width, hidden), 0) for name, width in parts)
+        pieces[f"{ours}.bias"] = tuple(Piece(f"{name}.bias", (width,), 0) for name, width in parts)
+    for ours, (name, width) in rows.items():
+        pieces[f"{ours}.weight"] = (Piece(f"{name}.weight", (hidden, width), 1),)
+        pieces[f"{ours}.bias"] = (Piece(f"{name}.bias", (hidden,)),)
+    return pieces
 
 
 def _files_by_weight(folder: Path) -> dict[str, Path]:

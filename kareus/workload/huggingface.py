@@ -14,7 +14,7 @@ from typing import Any
 from kareus.artifacts.names import shortened
 from kareus.artifacts.records import unique_keys
 from kareus.errors import ConfigError
-from kareus.model.config import Model, RotaryScaling
+from kareus.model.config import ActivationKind, Model, NormKind, PositionKind, RotaryScaling
 
 SUPPORTED = ("llama", "mistral", "qwen2", "qwen3")
 """Values of `model_type` with the one block that the model room builds: dense, RMSNorm, RoPE, SwiGLU."""
@@ -56,6 +56,13 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
 }
 """Values other than null that change nothing, for each key that changes the architecture. The keys are those of other
 architectures of transformers (such as Mixtral, DeepSeek, Gemma, Granite, GPT-NeoX) in a file of the type Llama."""
+LLAMA_BLOCK: Mapping[str, Any] = {
+    "norm": NormKind.RMSNORM,
+    "activation": ActivationKind.SWIGLU,
+    "positions": PositionKind.ROPE,
+    "biases": False,
+}
+"""Keys of a model whose block is Llama's, and Qwen's and Mistral's."""
 QWEN3_HEAD_DIM = 128
 """Default of `Qwen3Config.head_dim`; elsewhere it is the hidden size over the heads."""
 
@@ -91,6 +98,9 @@ def huggingface_config(model: Model, sequence_length: int, dtype: str) -> dict[s
         raise ConfigError(
             f"{model.name}: qk_norm=true and qkv_bias=true: no architecture of transformers has both; set one to false."
         )
+    other = [f"{key}={getattr(model, key)}" for key, llama in LLAMA_BLOCK.items() if getattr(model, key) != llama]
+    if other:
+        raise ConfigError(f"{model.name}: {', '.join(other)}: such a block is not exported, only one like Llama's is.")
     kind = "qwen3" if model.qk_norm else "qwen2" if model.qkv_bias else "llama"
     scaling = model.rotary_scaling
     stretched = (
