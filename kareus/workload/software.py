@@ -72,6 +72,11 @@ class Software:
     """Time of the host for each kernel of a pass through the model."""
     host_collective_s: float
     """Further time of the host for each collective: its streams and events, and ranks that come later."""
+    hopper_attention: bool
+    """Whether its fused attention uses the instructions that Hopper's tensor cores have of their own (FlashAttention 3,
+    cuDNN 9); FlashAttention 2 does not."""
+    attention_slowdown: float
+    """Time of its fused attention over that of the library that the GPU's coefficients are of."""
     traffic: float
     """Bytes that operators bound by HBM move, over those of kernels that fuse all that can be fused."""
 
@@ -80,6 +85,7 @@ class Software:
         within(self, 1, 4, "bytes", "gradient_bytes")
         within(self, 1, 1_000_000, "rows", "vocabulary_multiple")
         within(self, 0, 1e-3, "s", "host_launch_s", "host_collective_s")
+        within(self, 0.1, 10, "times", "attention_slowdown")
         within(self, 1, 10, "times", "traffic")
 
 

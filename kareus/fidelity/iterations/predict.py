@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from kareus.fidelity.iterations import number_formats
-from kareus.fidelity.iterations.overlaps import overlapped, placed
+from kareus.fidelity.iterations.overlaps import ATTENDING, overlapped, placed
 from kareus.fidelity.iterations.workloads import IterationSubject
 from kareus.gpu_model.energy import Switching, collective_switching, idle_power_w
 from kareus.gpu_model.gpu import Gpu
@@ -31,8 +31,8 @@ from kareus.pipeline.instructions import Instruction, pipeline_instructions
 from kareus.pipeline.solver.dag import Dag, build_dag, makespan
 from kareus.pipeline.transfers import transfers_s
 from kareus.profile.programs import Execution, StageShape, chunk_shapes, instruction_program, weights_of
-from kareus.update.collectives import FP32_BYTES, exchange_collectives, reduction_collectives
-from kareus.update.costs import stage_parameters, step_costs, update_costs
+from kareus.update.collectives import FP32_BYTES, Placed, exchange_collectives, reduction_collectives
+from kareus.update.costs import stage_parameters, step_costs
 from kareus.update.directions import update_directions
 from kareus.update.reduction import Slowdown, added_time_s
 from kareus.workload.config import Workload
@@ -40,6 +40,11 @@ from kareus.workload.model_flops import mfu
 from kareus.workload.slices import cut
 from kareus.workload.software import Reduction, Software
 
+HOPPER_SM_COUNT = 132
+"""SMs of the smallest of the GPUs since Hopper; the A100 has 108."""
+OLD_ATTENTION = 1.6
+"""Time of FlashAttention 2 over that of FlashAttention 3 on an H100, forward and backward (Shah et al. 2024: 1.5 to 2.0
+times forward, 1.5 to 1.75 times backward)."""
 AMBIENT_C = 30.0
 """Air before a GPU in a data centre (ASHRAE A2 allows 10 to 35)."""
 VARIATION = 0.009
@@ -89,6 +94,8 @@ class PassCost:
     """Time in which operators that HBM bounds move their bytes."""
     streaming_j: float
     """Energy of that."""
+    attention_s: float
+    """Time of fused attention."""
 
 
 class Predictor:
@@ -154,7 +161,7 @@ class Predictor:
             steps = _steps(workload, software, graph, shape, direction)
             known = self._known.setdefault(workload.gpu.name, {})
             self._passes[key] = _pass_cost(workload.gpu, steps, known)
-        return with_traffic(self._passes[key], software.traffic)
+        return of_software(self._passes[key], software, workload.gpu)
 
     def _makespan(
         self,
@@ -205,10 +212,18 @@ def slowest_of(gpus: int) -> float:
     return 1 + VARIATION * max(most - (math.log(math.log(gpus)) + math.log(4 * math.pi)) / (2 * most), 0.5)
 
 
-def with_traffic(cost: PassCost, traffic: float) -> PassCost:
-    """Return the cost of a pass whose operators that HBM bounds move `traffic` times as many bytes."""
-    more = traffic - 1
-    return replace(cost, gpu_s=cost.gpu_s + more * cost.streaming_s, energy_j=cost.energy_j + more * cost.streaming_j)
+def of_software(cost: PassCost, software: Software, gpu: Gpu) -> PassCost:
+    """Return the cost of a pass with the kernels of a software: slower attention, less fused streaming operators."""
+    attention = software.attention_slowdown
+    if gpu.sm_count >= HOPPER_SM_COUNT and not software.hopper_attention:
+        attention *= OLD_ATTENTION
+    idle_w = float(idle_power_w(gpu, np.array(float(gpu.maximum_clock_mhz))))
+    more, attending_s = software.traffic - 1, (attention - 1) * cost.attention_s
+    return replace(
+        cost,
+        gpu_s=cost.gpu_s + more * cost.streaming_s + attending_s,
+        energy_j=cost.energy_j + more * cost.streaming_j + idle_w * attending_s,
+    )
 
 
 def host_slowdown(
@@ -273,7 +288,10 @@ def _pass_cost(gpu: Gpu, steps: Sequence[Step], known: KnownSteps) -> PassCost:
     streaming_s = streamed_bytes / float(hbm_bytes_per_s(gpu, np.array(float(gpu.sm_count))))
     c = gpu.coefficients
     moved = Switching(streamed_bytes * c.hbm_core_j_per_byte, streamed_bytes * c.hbm_j_per_byte)
+    attending = Counter(Step(operators=(o,)) for step in steps for o in step.operators if o.kind in ATTENDING)
+    attention = run_tally(gpu, Tally(Counter(), attending, whole_instruction=False), clock, known)
     return PassCost(
+        attention_s=float(attention.time_s),
         gpu_s=float(whole.time_s),
         exposed_s=float(whole.time_s - alone.time_s),
         energy_j=float(whole.energy_j),
