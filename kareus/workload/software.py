@@ -54,6 +54,10 @@ class Software:
     """How time between kernels is charged."""
     fused_attention: bool
     """Whether attention is one kernel; else scores are written to HBM and read again."""
+    attention_dropout: bool
+    """Whether attention that is not fused drops probabilities, by a kernel of its own."""
+    softmax_multiple: int
+    """Where attention is not fused, softmax is one kernel only if sequences times heads of a GPU are a multiple of it."""
     tensor_overlap: TensorOverlap
     """What collectives of tensor parallelism run beside."""
     context_overlap: bool
@@ -84,6 +88,7 @@ class Software:
         check_product(self.name, "name")
         within(self, 1, 4, "bytes", "gradient_bytes")
         within(self, 1, 1_000_000, "rows", "vocabulary_multiple")
+        within(self, 1, 1_000, "heads", "softmax_multiple")
         within(self, 0, 1e-3, "s", "host_launch_s", "host_collective_s")
         within(self, 0.1, 10, "times", "attention_slowdown")
         within(self, 1, 10, "times", "traffic")

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from kareus.fidelity.iterations import number_formats
+from kareus.fidelity.iterations import number_formats, softmaxes
 from kareus.fidelity.iterations.overlaps import ATTENDING, overlapped, placed
 from kareus.fidelity.iterations.workloads import IterationSubject
 from kareus.gpu_model.energy import Switching, collective_switching, idle_power_w
@@ -144,11 +144,24 @@ class Predictor:
             kernel = AttentionKernel.FUSED if software.fused_attention else AttentionKernel.UNFUSED
             graphs = extract(*alike, workload.microbatch_size, workload.sequence_length, kernel)
             self._graphs[traced] = graphs[Batch.MICROBATCH]
+        if not software.fused_attention:
+            group = workload.microbatch_size * model.num_attention_heads // parallelism.tp
+            traced = self._with_unfused_softmax(traced, software, is_one_kernel=group % software.softmax_multiple == 0)
         if not in_fp8:
             return self._graphs[traced]
         if (traced, "fp8") not in self._graphs:
             self._graphs[traced, "fp8"] = number_formats.in_fp8(self._graphs[traced])
         return self._graphs[traced, "fp8"]
+
+    def _with_unfused_softmax(self, traced: Any, software: Software, *, is_one_kernel: bool) -> Any:
+        """Key of the same graph with the kernels that the software has between scores and mixing."""
+        key = (traced, software.attention_dropout, is_one_kernel)
+        if key not in self._graphs:
+            graph = self._graphs[traced]
+            if not is_one_kernel:
+                graph = softmaxes.in_single_kernels(graph)
+            self._graphs[key] = softmaxes.with_dropout(graph) if software.attention_dropout else graph
+        return key
 
     def _pass(
         self, workload: Workload, software: Software, graph: BlockGraph, shape: StageShape, direction: Direction
@@ -239,8 +252,7 @@ def host_slowdown(
     if software.synchronises_stages and workload.parallelism.pp > 1:
         return {d: float(longer_s(np.asarray(gpu_s[d]), host_s[d])) / gpu_s[d] for d in TRACED}
     whole_s = sum(gpu_s.values())
-    slowdown = float(longer_s(np.asarray(whole_s), sum(host_s.values()))) / whole_s
-    return dict.fromkeys(TRACED, slowdown)
+    return dict.fromkeys(TRACED, float(longer_s(np.asarray(whole_s), sum(host_s.values()))) / whole_s)
 
 
 def host_time_s(software: Software, cost: PassCost) -> float:
