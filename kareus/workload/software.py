@@ -9,9 +9,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+import yaml
+
+from kareus.artifacts.files import read_text
 from kareus.artifacts.names import check_product
 from kareus.artifacts.ranges import within
 from kareus.artifacts.records import from_plain
+from kareus.errors import ArtifactError
 from kareus.workload.compose import compose_file
 
 GROUP = "software"
@@ -57,7 +61,7 @@ class Software:
     attention_dropout: bool
     """Whether attention that is not fused drops probabilities, by a kernel of its own."""
     softmax_multiple: int
-    """Where attention is not fused, softmax is one kernel only if sequences times heads of a GPU are a multiple of it."""
+    """What sequences times heads of a GPU must be a multiple of for softmax to be one kernel, where it is not fused."""
     tensor_overlap: TensorOverlap
     """What collectives of tensor parallelism run beside."""
     context_overlap: bool
@@ -101,3 +105,12 @@ def read_software(option: str, config_dir: Path) -> Software:
         ConfigError: there is no such option, or it cannot be used.
     """
     return from_plain(Software, compose_file(f"{GROUP}/{option}", config_dir)[GROUP], GROUP)
+
+
+def is_software(path: Path) -> bool:
+    """Return whether a file is a profile of software, which a fit may replace."""
+    try:
+        content = yaml.safe_load(read_text(path))
+    except (ArtifactError, yaml.YAMLError):
+        return False
+    return isinstance(content, dict) and "accounting" in content

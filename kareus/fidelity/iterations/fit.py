@@ -22,7 +22,9 @@ ERROR_SCALE = 0.05
 """Relative error of a time that weighs as much as one standard deviation of a prior."""
 SLOPE_STEP = 0.03
 """Change of a logarithm that slopes are taken over."""
-EVALUATIONS = 12
+EVALUATIONS = 10
+REFIT_EVALUATIONS = 4
+"""Most steps of a fit, and of one that starts from another."""
 
 PRIORS: Mapping[str, FitPrior] = {
     "host_launch_s": FitPrior(FitData.ITERATIONS, 2e-5, 2e-6, 1.5e-4, 1.0),
@@ -55,13 +57,16 @@ class IterationData:
         )
 
 
-def fit_software(data: IterationData, start: Mapping[str, float], predictor: Predictor) -> dict[str, float]:
+def fit_software(
+    data: IterationData, start: Mapping[str, float], predictor: Predictor, evaluations: int = EVALUATIONS
+) -> dict[str, float]:
     """Return the numbers of the software that ran all of `data`.
 
     Args:
         data: measured iterations of one software.
         start: numbers to start from.
         predictor: keeps what predictions share.
+        evaluations: most steps.
     """
     from scipy.optimize import least_squares  # noqa: PLC0415 - only fitting needs it
 
@@ -82,7 +87,7 @@ def fit_software(data: IterationData, start: Mapping[str, float], predictor: Pre
         return np.stack(columns, axis=1)
 
     first = np.clip(np.log([max(start[name], 1e-9) for name in priors]), lower + 1e-6, upper - 1e-6)
-    solved = least_squares(residuals, first, slopes, bounds=(lower, upper), max_nfev=EVALUATIONS, ftol=1e-3)
+    solved = least_squares(residuals, first, slopes, bounds=(lower, upper), max_nfev=evaluations, ftol=1e-3)
     return dict(zip(priors, np.exp(solved.x).tolist(), strict=True))
 
 
@@ -91,7 +96,8 @@ def left_out(data: IterationData, start: Mapping[str, float], predictor: Predict
     found = np.full(len(data.rows), np.nan)
     for group in dict.fromkeys(groups):
         own = [name == group for name in groups]
-        fitted = fit_software(data.where([not inside for inside in own]), start, predictor)
+        others = data.where([not inside for inside in own])
+        fitted = fit_software(others, start, predictor, REFIT_EVALUATIONS)
         found[np.array(own)] = errors(data.where(own), fitted, predictor)
     return found
 

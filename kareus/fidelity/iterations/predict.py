@@ -13,11 +13,12 @@ from typing import Any
 
 import numpy as np
 
+from kareus.arrays import Array
 from kareus.fidelity.iterations import number_formats, softmaxes
 from kareus.fidelity.iterations.overlaps import ATTENDING, overlapped, placed
 from kareus.fidelity.iterations.workloads import IterationSubject
 from kareus.gpu_model.energy import Switching, collective_switching, idle_power_w
-from kareus.gpu_model.gpu import Gpu
+from kareus.gpu_model.gpu import MOST_W, Gpu
 from kareus.gpu_model.laws import hbm_bytes_per_s
 from kareus.gpu_model.model import KnownSteps, Tally, run_tally
 from kareus.gpu_model.network import placed_collective_s
@@ -45,6 +46,8 @@ HOPPER_SM_COUNT = 132
 OLD_ATTENTION = 1.6
 """Time of FlashAttention 2 over that of FlashAttention 3 on an H100, forward and backward (Shah et al. 2024: 1.5 to 2.0
 times forward, 1.5 to 1.75 times backward)."""
+CLOCK_GRID = np.linspace(0.4, 1.0, 13)
+"""Clocks at which passes are evaluated, as shares of the maximum, ascending."""
 AMBIENT_C = 30.0
 """Air before a GPU in a data centre (ASHRAE A2 allows 10 to 35)."""
 VARIATION = 0.009
@@ -290,28 +293,49 @@ def _scaled(whole: PlacedCollective | None, software: Software) -> PlacedCollect
 
 
 def _pass_cost(gpu: Gpu, steps: Sequence[Step], known: KnownSteps) -> PassCost:
-    clock = np.array(float(gpu.maximum_clock_mhz))
-    computing = Counter(Step(operators=step.operators) for step in steps if step.operators)
-    whole = run_tally(gpu, Tally(Counter(), Counter(steps), whole_instruction=False), clock, known)
-    alone = run_tally(gpu, Tally(Counter(), computing, whole_instruction=False), clock, known)
+    """Cost of a pass, held to the power limit as a whole.
+
+    The limit acts on power over tens of milliseconds (`limiter_s`), in which many kernels run: products may draw more
+    than the limit, since what HBM bounds draws less.
+    """
+    clocks = gpu.maximum_clock_mhz * CLOCK_GRID
+    free = replace(gpu, power_limit_w=float(MOST_W))
+
+    def cost(parts: Counter[Step]) -> Array:
+        """Seconds and joules at each clock, shape (2, clocks)."""
+        ran = run_tally(free, Tally(Counter(), parts, whole_instruction=False), clocks, known)
+        return np.array([ran.time_s, ran.energy_j])
+
+    whole = cost(Counter(steps))
+    alone = cost(Counter(Step(operators=step.operators) for step in steps if step.operators))
+    attention = cost(Counter(Step(operators=(o,)) for step in steps for o in step.operators if o.kind in ATTENDING))
+    limited = _limited_clock(whole[1] / whole[0], gpu.throttling_power_w)
+    gpu_s, alone_s, attention_s, energy_j = (
+        float(np.interp(limited, CLOCK_GRID, row)) for row in (whole[0], alone[0], attention[0], whole[1])
+    )
     collectives = sum(step.collective is not None for step in steps)
     streaming = [o for step in steps for o in step.operators if o.kind is OperatorKind.MEMORY]
     streamed_bytes = sum(o.bytes_read + o.bytes_written for o in streaming)
     streaming_s = streamed_bytes / float(hbm_bytes_per_s(gpu, np.array(float(gpu.sm_count))))
-    c = gpu.coefficients
+    c, clock = gpu.coefficients, np.array(limited * gpu.maximum_clock_mhz)
     moved = Switching(streamed_bytes * c.hbm_core_j_per_byte, streamed_bytes * c.hbm_j_per_byte)
-    attending = Counter(Step(operators=(o,)) for step in steps for o in step.operators if o.kind in ATTENDING)
-    attention = run_tally(gpu, Tally(Counter(), attending, whole_instruction=False), clock, known)
     return PassCost(
-        attention_s=float(attention.time_s),
-        gpu_s=float(whole.time_s),
-        exposed_s=float(whole.time_s - alone.time_s),
-        energy_j=float(whole.energy_j),
+        attention_s=attention_s,
+        gpu_s=gpu_s,
+        exposed_s=gpu_s - alone_s,
+        energy_j=energy_j,
         launches=sum(o.launches for step in steps for o in step.operators) + collectives,
         collectives=collectives,
         streaming_s=streaming_s,
         streaming_j=float(moved.at_j(gpu, clock) + idle_power_w(gpu, clock) * streaming_s),
     )
+
+
+def _limited_clock(power_w: Array, limit_w: float) -> float:
+    """Return the highest clock, as a share of the maximum, at which power is within a limit."""
+    if power_w[-1] <= limit_w:
+        return float(CLOCK_GRID[-1])
+    return float(np.interp(limit_w, power_w, CLOCK_GRID))
 
 
 @dataclass(frozen=True, slots=True)

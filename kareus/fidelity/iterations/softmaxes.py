@@ -10,8 +10,8 @@ from dataclasses import replace
 from kareus.graph.records import BlockGraph, Operator
 
 SINGLE_KERNELS, SINGLE_TRAFFIC = 6, 5
-"""Kernels of a softmax that is not fused (cast, scale, mask, softmax, cast) and their traffic over that of one: scores in
-fp32 are written and read by each of them."""
+"""Kernels of a softmax that is not fused (cast, scale, mask, softmax, cast) and their traffic over that of one: each of
+them reads and writes scores in fp32."""
 VALUE_BYTES, MASK_BYTES = 2, 1
 """Bytes of a probability, and of the mask that says whether it was dropped."""
 
