@@ -103,10 +103,14 @@ def left_out(data: IterationData, start: Mapping[str, float], predictor: Predict
 
 
 def groups_of(rows: Sequence[IterationRow]) -> list[str]:
-    """Return what is left out together: models; of a single one, its widths and layouts of tensor parallelism."""
-    if len({row.model for row in rows}) > 1:
-        return [f"{row.family} {row.model.split(' ')[0]}" for row in rows]
-    return [f"hidden {row.hidden}, tp {row.tp}" for row in rows]
+    """Return what is left out together: models; of a family with a single one, widths and layouts of it."""
+    models = {row.family: {other.model for other in rows if other.family == row.family} for row in rows}
+    return [
+        f"{row.family} {row.model.split(' ')[0]}"
+        if len(models[row.family]) > 1
+        else f"{row.family} hidden {row.hidden}, tp {row.tp}"
+        for row in rows
+    ]
 
 
 def errors(data: IterationData, values: Mapping[str, float], predictor: Predictor) -> Array:

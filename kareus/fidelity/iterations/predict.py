@@ -268,7 +268,8 @@ def _steps(
 ) -> list[Step]:
     """Steps of a pass as the software runs them."""
     parallelism, sm_count = workload.parallelism, workload.default_collective_sm_count
-    weights = weights_of(workload, shape, sm_count)
+    sharing = replace(parallelism, dp=parallelism.dp * parallelism.cp, cp=1)  # ranks of context parallelism share, too
+    weights = weights_of(replace(workload, parallelism=sharing), shape, sm_count)
     if weights is not None:
         reduce, outer = (_scaled(whole, software) for whole in (weights.reduce, weights.outer_reduce))
         weights = replace(weights, reduce=reduce or weights.reduce, outer_reduce=outer)
