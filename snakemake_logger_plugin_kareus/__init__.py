@@ -22,16 +22,7 @@ from snakemake_interface_logger_plugins.base import LogHandlerBase
 from snakemake_interface_logger_plugins.common import LogEvent
 from snakemake_interface_logger_plugins.settings import LogHandlerSettingsBase, OutputSettingsLoggerInterface
 
-from kareus.progress.events import (
-    Failed,
-    Finished,
-    Interrupted,
-    JobsPlanned,
-    NothingToDo,
-    RunEvent,
-    Said,
-    Started,
-)
+from kareus.progress import events
 from kareus.progress.history import HISTORY
 from kareus.progress.shows import DryRun, Errors, JsonLines, Lines, Show
 from kareus.progress.watch import Watch
@@ -87,7 +78,7 @@ class LogHandler(LogHandlerBase):
             return
         try:
             for event in events_of(record):
-                if isinstance(event, Interrupted):
+                if isinstance(event, events.Interrupted):
                     atexit.register(_end_interrupted, self._watch)
                 self._watch.tell(event)
         except Exception:  # noqa: BLE001 - as every handler of logging does: a run does not end because of its display
@@ -125,14 +116,14 @@ class LogHandler(LogHandlerBase):
         return False
 
 
-def events_of(record: LogRecord) -> Iterator[RunEvent]:
+def events_of(record: LogRecord) -> Iterator[events.RunEvent]:
     """What a record of Snakemake's says."""
     said = record.__dict__
     match said.get("event"):
         case LogEvent.RUN_INFO:
-            yield JobsPlanned(jobs={rule: count for rule, count in said["stats"].items() if rule != "total"})
+            yield events.JobsPlanned(jobs={rule: count for rule, count in said["stats"].items() if rule != "total"})
         case LogEvent.JOB_INFO:
-            yield Started(
+            yield events.Started(
                 at_s=record.created,
                 job=said["jobid"],
                 rule=said["rule_name"],
@@ -141,19 +132,19 @@ def events_of(record: LogRecord) -> Iterator[RunEvent]:
                 logs=tuple(map(Path, said["log"])),
             )
         case LogEvent.JOB_FINISHED:
-            yield Finished(at_s=record.created, job=said["job_id"])
+            yield events.Finished(at_s=record.created, job=said["job_id"])
         case LogEvent.JOB_ERROR:
             logs, what = tuple(map(Path, said["log"])), " ".join((said["rule_msg"] or "").split())
-            yield Failed(at_s=record.created, job=said["jobid"], rule=said["rule_name"], said=what, logs=logs)
+            yield events.Failed(at_s=record.created, job=said["jobid"], rule=said["rule_name"], said=what, logs=logs)
         case None | LogEvent.ERROR:
             text = record.getMessage()
             if _INTERRUPTED.match(text):
-                yield Interrupted()
+                yield events.Interrupted()
             elif _NOTHING.match(text):
-                yield NothingToDo()
+                yield events.NothingToDo()
             elif record.msg and not _CHATTER.match(text.strip()):
                 level = "error" if record.levelno >= ERROR else "warning" if record.levelno >= WARNING else "info"
-                yield Said(level=level, text=message(text))
+                yield events.Said(level=level, text=message(text))
 
 
 def _tell_interruptions(watch: Watch) -> None:
