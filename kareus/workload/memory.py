@@ -31,13 +31,12 @@ from kareus.graph.recomputation import Recomputation
 from kareus.graph.records import Scope
 from kareus.model.config import AttentionKernel, Model, Parallelism
 from kareus.model.parameters import scope_parameters
+from kareus.model.precision import ADAMW_BYTES, BF16_BYTES, FP32_BYTES
 from kareus.workload.communicators import communicator_bytes
 from kareus.workload.config import Workload
 from kareus.workload.pipelining import most_delayed, most_in_flight, most_received_ahead
 
 GIB = 2**30
-BF16_BYTES = 2
-FP32_BYTES = 4
 MASK_BYTES = 1
 """Bytes of a value of a dropout's mask."""
 LOGIT_BYTES = BF16_BYTES + FP32_BYTES
@@ -172,7 +171,7 @@ def state_bytes(workload: Workload, stage: int, layers: int) -> tuple[float, flo
     model, parallelism = workload.model, workload.parallelism
     parameters = stage_parameters(model, parallelism, stage, layers)
     weights, gradients = float(BF16_BYTES * parameters), float(FP32_BYTES * parameters)
-    states = 3 * FP32_BYTES * parameters / (parallelism.dp if parallelism.shards_states else 1)
+    states = ADAMW_BYTES * parameters / (parallelism.dp if parallelism.shards_states else 1)
     if parallelism.shards_gradients:
         weights, whole = _whole_bytes(workload, stage, layers)
         gradients = gradients / parallelism.dp + whole
