@@ -4,8 +4,9 @@ What is left is what the engine does around the functions that it launches: pass
 collectives as objects. An answer costs a call of Python, which counts as the engine's.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from torch import Tensor
 
@@ -18,18 +19,17 @@ class Answers:
 
     def __init__(self) -> None:
         self._kept: list[Any] = []
-        self._left: Iterator[Any] | None = None
+        self.take: Callable[[], Any] | None = None
+        """Returns the next answer; None in the first run, which computes."""
 
     def begin(self) -> None:
-        """Begin a run; the first one computes."""
-        self._left = iter(self._kept) if self._kept else None
+        """Begin a run."""
+        self.take = iter(self._kept).__next__ if self._kept else None
 
-    def answer(self, compute: Callable[..., Any], *arguments: Any) -> Any:
-        """Return what `compute` returns, of the arguments of the first run."""
-        if self._left is not None:
-            return next(self._left)
-        self._kept.append(compute(*arguments))
-        return self._kept[-1]
+    def keep(self, answer: Any) -> Any:
+        """Keep and return what was computed."""
+        self._kept.append(answer)
+        return answer
 
 
 class AnsweringOperator:
@@ -47,10 +47,12 @@ class _AnsweringFunction:
         self._answers = answers
 
     def forward(self, context: Context, *arguments: Any) -> Any:
-        return self._answers.answer(self._function.forward, context, *arguments)
+        take = self._answers.take
+        return self._answers.keep(self._function.forward(context, *arguments)) if take is None else take()
 
     def backward(self, context: Context, *gradients: Tensor) -> Any:
-        result, puts_off = self._answers.answer(self._run_backward, context, *gradients)
+        take = self._answers.take
+        result, puts_off = self._answers.keep(self._run_backward(context, *gradients)) if take is None else take()
         if puts_off:
             add_or_put_off(_nothing)
         return result
@@ -65,18 +67,34 @@ def _nothing() -> None:
     """Add no weight gradient."""
 
 
-class AnsweringCommunicator(NamedTuple):
+class AnsweringCommunicator:
     """A communicator that answers."""
 
-    communicator: Any
-    answers: Answers
+    def __init__(self, communicator: Any, answers: Answers) -> None:
+        self.size, self.rank = communicator.size, communicator.rank
+        self.all_reduce, self.all_gather, self.reduce_scatter, self.gather_tokens, self.scatter_tokens = (
+            _answering(method, answers)
+            for method in (
+                communicator.all_reduce,
+                communicator.all_gather,
+                communicator.reduce_scatter,
+                communicator.gather_tokens,
+                communicator.scatter_tokens,
+            )
+        )
 
-    def __getattr__(self, name: str) -> Any:
-        """Methods and attributes of the communicator."""
-        found = getattr(self.communicator, name)
-        return (lambda *arguments: self.answers.answer(found, *arguments)) if callable(found) else found
+
+def _answering(method: Callable[..., Any], answers: Answers) -> Callable[..., Any]:
+    def answer(*arguments: Any) -> Any:
+        take = answers.take
+        return answers.keep(method(*arguments)) if take is None else take()
+
+    return answer
 
 
 def answering_steps(layers: Sequence[Sequence[LayerStep]], answers: Answers) -> list[list[LayerStep]]:
     """Return the steps of layers, with operators that answer."""
-    return [[step._replace(operator=AnsweringOperator(step.operator, answers)) for step in layer] for layer in layers]  # type: ignore[arg-type]
+    return [
+        [dataclasses.replace(step, operator=AnsweringOperator(step.operator, answers)) for step in layer]  # type: ignore[arg-type]
+        for layer in layers
+    ]

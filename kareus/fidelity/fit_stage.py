@@ -15,6 +15,8 @@ from kareus.artifacts.names import check_name
 from kareus.artifacts.outputs import OutputKind, add_force, check_files
 from kareus.artifacts.records import suggest
 from kareus.errors import ArtifactError, ConfigError
+from kareus.fidelity.calibrate.stored_fit import fit_stored
+from kareus.fidelity.coefficient_space import bound_note, with_coefficients
 from kareus.fidelity.fit import (
     REFIT_EVALUATIONS,
     TO_FRONTIERS,
@@ -25,10 +27,9 @@ from kareus.fidelity.fit import (
     errors_pct,
     fit_frontiers,
     held_out,
-    with_coefficients,
 )
 from kareus.fidelity.gpu_file import check_lines, is_gpu, number, with_values
-from kareus.fidelity.joint_fit import fit_jointly
+from kareus.fidelity.joint_fit import PRIORS, fit_jointly
 from kareus.fidelity.kernels.fit_output import fit_and_write
 from kareus.fidelity.kernels.rows import KernelKind, Kernels, kind_of, read_kernels
 from kareus.fidelity.lines import read_lines
@@ -47,19 +48,20 @@ FITTED = "[fit to planned frontiers]"
 FITTED_JOINTLY = "[fit to planned frontiers and measured reductions]"
 FITTED_TO_TABLES = "[fit to measured reductions]"
 INTERVAL_PERCENT = 90.0
-AT_BOUND = 0.005
-"""Distance to a bound, in logarithms, below which a coefficient counts as held by it."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the GPU, the data and the output."""
     parser.add_argument("--gpu", default="a100-sxm4-40gb", help="option of the group gpu (default: a100-sxm4-40gb)")
-    parser.add_argument(
+    data = parser.add_mutually_exclusive_group(required=True)
+    data.add_argument(
         "--reference",
         type=Path,
-        required=True,
         nargs="+",
         help="planned frontiers, or files of measured kernels (CSV, or .csv.gz)",
+    )
+    data.add_argument(
+        "--measurements", type=Path, nargs="+", help="folders of the measurement store, all of one testbed"
     )
     parser.add_argument("--tables", type=Path, help="measured reductions (CSV), for what frontiers do not tell")
     parser.add_argument("--output", type=Path, help="GPU configuration to write (YAML); by default nothing is written")
@@ -78,6 +80,9 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.output is not None:  # refused before the fit, which takes minutes
         check_lines(source)
         check_files(arguments, [(arguments.output, OutputKind("a GPU's configuration", is_gpu))], [source])
+    if arguments.measurements:
+        fit_stored(arguments.measurements, arguments.gpu, arguments.output, arguments.config_dir)
+        return
     kernels = _kernels(arguments.reference)
     if kernels:
         fit_and_write(kernels, arguments.gpu, source, arguments.output, arguments.config_dir)
@@ -240,7 +245,7 @@ def documented(text: str, fit: Fit, uncertainty: Uncertainty, *, with_tables: bo
     if with_tables:
         sources |= dict.fromkeys(TO_TABLES, FITTED_TO_TABLES)
     values = {name: getattr(fit.gpu.coefficients, name) for name in sources}
-    comments = {name: sources[name] + _at_bound(name, value) for name, value in values.items()}
+    comments = {name: sources[name] + bound_note(PRIORS[name], value) for name, value in values.items()}
     block = yaml.safe_dump({"uncertainty": asdict(uncertainty)}, sort_keys=False)
     others = re.sub(r"^uncertainty:(?:.*\n)(?:  .*\n)*", "", with_values(text, values, comments), flags=re.MULTILINE)
     return others + block
@@ -250,9 +255,3 @@ def as_written(fit: Fit, *, with_tables: bool) -> Gpu:
     """Return the GPU with the coefficients that `documented` writes, which are rounded."""
     names = [*TO_FRONTIERS, *(TO_TABLES if with_tables else ())]
     return with_coefficients(fit.gpu, {name: float(number(getattr(fit.gpu.coefficients, name))) for name in names})
-
-
-def _at_bound(name: str, value: float) -> str:
-    prior = {**TO_FRONTIERS, **TO_TABLES}[name]
-    near = min(abs(np.log(value / prior.lower)), abs(np.log(value / prior.upper)))
-    return ", at the bound of its range" if near < AT_BOUND else ""

@@ -10,7 +10,7 @@ update. Blocks run sequentially, by the passes that run them elsewhere.
 Not run: pipeline, tensor and context parallelism, nanobatches, and recomputation of the whole stage.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
 
 from kareus.errors import EngineError
 from kareus.graph.recomputation import Recomputation
@@ -111,6 +112,11 @@ class FullyShardedModel(nn.Module):
             module.set_gradient_divide_factor(1.0)  # losses are weighted already
             module.set_reshard_after_backward(not keeps, recurse=False)
         _prefetch_one_ahead(list(self.blocks))
+        self._gradients: tuple[tuple[DTensor, DTensor], ...] = ()
+
+    def add_gradients_to(self, gradients: Iterable[tuple[DTensor, DTensor]]) -> None:
+        """Have backwards add to these gradients, each given behind the sharded weight that it is of."""
+        self._gradients = tuple(gradients)
 
     def forward(
         self, inputs: Tensor, labels: Tensor | None = None, schedule: MicrobatchSchedule = SEQUENTIAL
@@ -123,6 +129,8 @@ class FullyShardedModel(nn.Module):
         if schedule.forward.splits or schedule.backward.splits:
             raise EngineError("parallelism.sharding: gradients and full run sequentially; run a plan that does.")
         assert labels is not None, "a whole model is trained"
+        for weight, gradient in self._gradients:  # PyTorch's pipelines forget gradients when they are made ready
+            weight.grad = gradient
         hidden = self.embedding(inputs)
         for block in self.blocks:
             hidden = block(hidden)

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+from helpers.builders import small_model
 from helpers.hugging_face import LOSS, load_gradients
 from helpers.memory import Alive
 from helpers.numerics import QWEN2, TIED, TOLERANCE, Case, Reference, case, microbatches, own_shard, with_references
@@ -23,7 +24,9 @@ from kareus.model.weights import load_weights
 from kareus.profile.programs import stage_shapes
 from kareus.runtime.fully_sharded import FillWeights, FullyShardedModel, check_runs
 from kareus.runtime.stage_model import StageModel
+from kareus.training.full_sharding import FullSharding
 from kareus.workload.config import Workload
+from kareus.workload.memory import state_bytes
 
 
 def shared_out(
@@ -123,3 +126,39 @@ def test_no_more_than_one_block_is_whole_while_a_model_is_built(tmp_path: Path) 
     deep = [dataclasses.replace(model, num_layers=12) for model in (LLAMA, TIED)]
     workloads = [tiny_workload(dp=2, model=model, recomputation=Recomputation.FULL) for model in deep]
     spawn(2, check_building, tmp_path, workloads)
+
+
+def check_training(_rank: int, workloads: list[Workload]) -> None:
+    for workload in workloads:
+        model = workload.model
+        (layers,) = workload.parallelism.split
+        ids = torch.zeros(1, 8, dtype=torch.long)
+        with Alive() as alive:
+            stage, sharded = shared_out(
+                workload,
+                workload.parallelism.sharding,
+                lambda part, model=model: draw_weights(part, model, 0, 0),
+                torch.bfloat16,
+            )
+            kept = FullSharding(stage, sharded)
+            for _ in range(2):
+                sharded(ids, ids).backward()
+            kept.finish()
+        weights = [weight.numel() for weight in stage.parameters()]
+        blocks = [sum(weight.numel() for weight in block.parameters()) for block in stage.blocks]
+        held, gradients, states = state_bytes(workload, 0, layers)
+        planned = held + gradients + states / 3  # moments come with the first update
+        copied = 4 * max(*blocks, sum(weights) - sum(blocks))  # gloo copies what it reduces
+        assert planned - 0.1 * copied <= alive.most_bytes <= planned + 1.3 * copied, model.name
+
+
+def test_backwards_hold_the_shards_and_whole_gradients_that_are_planned(tmp_path: Path) -> None:
+    wide = small_model(name="wide", hidden_size=128, intermediate_size=512, num_layers=4, head_dim=32, vocab_size=64)
+    many = dataclasses.replace(wide, name="many", vocab_size=2048)
+    tied = dataclasses.replace(many, name="tied", tie_embeddings=True)
+    workloads = []
+    for model, sharding in ((wide, Sharding.FULL), (tied, Sharding.FULL), (many, Sharding.GRADIENTS)):
+        one = tiny_workload(dp=2, model=model, recomputation=Recomputation.FULL, microbatch_size=1, sequence_length=8)
+        parallelism = dataclasses.replace(one.parallelism, sharding=sharding)
+        workloads.append(dataclasses.replace(one, parallelism=parallelism))
+    spawn(2, check_training, tmp_path, workloads)

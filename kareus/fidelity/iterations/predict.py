@@ -23,12 +23,13 @@ from kareus.gpu_model.network import placed_collective_s
 from kareus.gpu_model.norms import longer_s
 from kareus.graph.program import Step
 from kareus.graph.records import TRACED, UPDATING, Batch, BlockGraph, Direction, OperatorKind, PlacedCollective, Segment
+from kareus.model.precision import FP32_BYTES
 from kareus.partition.extract import extract
 from kareus.pipeline.instructions import Instruction, pipeline_instructions
 from kareus.pipeline.solver.dag import build_dag, makespan
 from kareus.pipeline.transfers import transfers_s
 from kareus.profile.programs import Execution, StageShape, chunk_shapes, instruction_program, weights_of
-from kareus.update.collectives import FP32_BYTES, exchange_collectives, reduction_collectives
+from kareus.update.collectives import exchange_collectives, reduction_collectives
 from kareus.update.costs import stage_parameters, step_costs, update_costs
 from kareus.update.directions import update_directions
 from kareus.workload.config import Workload
