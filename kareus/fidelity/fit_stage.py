@@ -29,6 +29,8 @@ from kareus.fidelity.fit import (
     held_out,
 )
 from kareus.fidelity.gpu_file import check_lines, is_gpu, number, with_values
+from kareus.fidelity.iterations.fit_output import fit_and_write as fit_profile
+from kareus.fidelity.iterations.rows import has_iterations, read_iterations
 from kareus.fidelity.joint_fit import PRIORS, fit_jointly
 from kareus.fidelity.kernels.fit_output import fit_and_write
 from kareus.fidelity.kernels.rows import KernelKind, Kernels, kind_of, read_kernels
@@ -41,6 +43,7 @@ from kareus.gpu_model.gpu import Gpu, Uncertainty
 from kareus.gpu_model.trust import numbers_of
 from kareus.workload.overrides import options
 from kareus.workload.resolve import CONFIG_DIR
+from kareus.workload.software import is_software, read_software
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +56,7 @@ INTERVAL_PERCENT = 90.0
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the GPU, the data and the output."""
     parser.add_argument("--gpu", default="a100-sxm4-40gb", help="option of the group gpu (default: a100-sxm4-40gb)")
+    parser.add_argument("--software", help="option of the group software, to fit it to measured iterations instead")
     data = parser.add_mutually_exclusive_group(required=True)
     data.add_argument(
         "--reference",
@@ -71,6 +75,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Fit, print errors and intervals, write."""
+    if arguments.software is not None:
+        _fit_software(arguments)
+        return
     check_name(arguments.gpu, "--gpu")
     source = arguments.config_dir / "gpu" / f"{arguments.gpu}.yaml"
     known = options("gpu", arguments.config_dir)
@@ -102,6 +109,20 @@ def run(arguments: argparse.Namespace) -> None:
         written = documented(read_text(source), fit, uncertainty, with_tables=bool(tables))
         write_text(arguments.output, written)
         logger.info("%s: written", arguments.output)
+
+
+def _fit_software(arguments: argparse.Namespace) -> None:
+    """Fit a software profile to measured iterations."""
+    check_name(arguments.software, "--software")
+    source = arguments.config_dir / "software" / f"{arguments.software}.yaml"
+    read_software(arguments.software, arguments.config_dir)
+    if arguments.output is not None:
+        check_files(arguments, [(arguments.output, OutputKind("a profile of software", is_software))], [source])
+    path, *others = arguments.reference
+    header, lines = read_lines(path)
+    if others or not has_iterations(header):
+        raise ArtifactError(f"{path}: --software is fitted to one file with measured iterations.")
+    fit_profile(read_iterations(lines, path), arguments.software, arguments.output, arguments.config_dir)
 
 
 def _kernels(paths: Sequence[Path]) -> dict[KernelKind, Kernels]:
