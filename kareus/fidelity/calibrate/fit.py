@@ -22,7 +22,7 @@ FIRST_SCALE = 0.03
 """Error of a logarithm that weighs as much as one standard deviation of a coefficient, in the first fit."""
 LEAST_SCALE = 0.004
 """The least in the second: what the instruments scatter by."""
-UNTOLD = 0.5
+UNTOLD = 0.8
 """Share of its expected spread from which on a coefficient's remaining one means that nothing told it."""
 EVALUATIONS, REFIT_EVALUATIONS = 25, 5
 """Most steps of a fit, and of one that starts from another."""
