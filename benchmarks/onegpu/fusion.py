@@ -44,7 +44,7 @@ def _compared(name: str, operator: Operator, place: torch.device) -> tuple[objec
         launch = call_of(operator).prepare(Scratch(place))
         call = partial(unwrap(launch.func), *launch.args, **launch.keywords) if eager else launch
         results.append(_tensors(_once(call, launch)))
-        times_s.append(_least_s(call, place))
+        times_s.append(least_s(call, place))
     departure = max(_departure(own, other) for own, other in zip(*results, strict=True))
     us, rates = [1e6 * t for t in times_s], [moved / t / 1e9 for t in times_s]
     return (name, moved / 1e6, *us, *rates, departure, ALLOWED, "yes" if departure <= ALLOWED else "NO")
@@ -59,7 +59,9 @@ def _once(call: Callable[[], Any], launch: Any) -> list[Any]:
     return [call(), [t.clone() for t in given]]
 
 
-def _least_s(call: Callable[[], Any], place: torch.device) -> float:
+def least_s(call: Callable[[], Any], place: torch.device) -> float:
+    """Return the least time that `call` takes on `place`, in seconds."""
+
     def elapsed() -> Iterator[float]:
         for _ in range(REPETITIONS):
             _wait(place)

@@ -16,6 +16,7 @@ from kareus.artifacts.outputs import OutputKind, add_force, check_files
 from kareus.artifacts.records import suggest
 from kareus.errors import ArtifactError, ConfigError
 from kareus.fidelity.calibrate.stored_fit import fit_stored
+from kareus.fidelity.coefficient_space import bound_note, with_coefficients
 from kareus.fidelity.fit import (
     REFIT_EVALUATIONS,
     TO_FRONTIERS,
@@ -26,10 +27,11 @@ from kareus.fidelity.fit import (
     errors_pct,
     fit_frontiers,
     held_out,
-    with_coefficients,
 )
 from kareus.fidelity.gpu_file import check_lines, is_gpu, number, with_values
-from kareus.fidelity.joint_fit import fit_jointly
+from kareus.fidelity.iterations.fit_output import fit_and_write as fit_profile
+from kareus.fidelity.iterations.rows import has_iterations, read_iterations
+from kareus.fidelity.joint_fit import PRIORS, fit_jointly
 from kareus.fidelity.kernels.fit_output import fit_and_write
 from kareus.fidelity.kernels.rows import KernelKind, Kernels, kind_of, read_kernels
 from kareus.fidelity.lines import read_lines
@@ -41,6 +43,7 @@ from kareus.gpu_model.gpu import Gpu, Uncertainty
 from kareus.gpu_model.trust import numbers_of
 from kareus.workload.overrides import options
 from kareus.workload.resolve import CONFIG_DIR
+from kareus.workload.software import is_software, read_software
 
 logger = logging.getLogger(__name__)
 
@@ -48,13 +51,12 @@ FITTED = "[fit to planned frontiers]"
 FITTED_JOINTLY = "[fit to planned frontiers and measured reductions]"
 FITTED_TO_TABLES = "[fit to measured reductions]"
 INTERVAL_PERCENT = 90.0
-AT_BOUND = 0.005
-"""Distance to a bound, in logarithms, below which a coefficient counts as held by it."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the GPU, the data and the output."""
     parser.add_argument("--gpu", default="a100-sxm4-40gb", help="option of the group gpu (default: a100-sxm4-40gb)")
+    parser.add_argument("--software", help="option of the group software, to fit it to measured iterations instead")
     data = parser.add_mutually_exclusive_group(required=True)
     data.add_argument(
         "--reference",
@@ -73,6 +75,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Fit, print errors and intervals, write."""
+    if arguments.software is not None:
+        _fit_software(arguments)
+        return
     check_name(arguments.gpu, "--gpu")
     source = arguments.config_dir / "gpu" / f"{arguments.gpu}.yaml"
     known = options("gpu", arguments.config_dir)
@@ -104,6 +109,20 @@ def run(arguments: argparse.Namespace) -> None:
         written = documented(read_text(source), fit, uncertainty, with_tables=bool(tables))
         write_text(arguments.output, written)
         logger.info("%s: written", arguments.output)
+
+
+def _fit_software(arguments: argparse.Namespace) -> None:
+    """Fit a software profile to measured iterations."""
+    check_name(arguments.software, "--software")
+    source = arguments.config_dir / "software" / f"{arguments.software}.yaml"
+    read_software(arguments.software, arguments.config_dir)
+    if arguments.output is not None:
+        check_files(arguments, [(arguments.output, OutputKind("a profile of software", is_software))], [source])
+    path, *others = arguments.reference
+    header, lines = read_lines(path)
+    if others or not has_iterations(header):
+        raise ArtifactError(f"{path}: --software is fitted to one file with measured iterations.")
+    fit_profile(read_iterations(lines, path), arguments.software, arguments.output, arguments.config_dir)
 
 
 def _kernels(paths: Sequence[Path]) -> dict[KernelKind, Kernels]:
@@ -247,7 +266,7 @@ def documented(text: str, fit: Fit, uncertainty: Uncertainty, *, with_tables: bo
     if with_tables:
         sources |= dict.fromkeys(TO_TABLES, FITTED_TO_TABLES)
     values = {name: getattr(fit.gpu.coefficients, name) for name in sources}
-    comments = {name: sources[name] + _at_bound(name, value) for name, value in values.items()}
+    comments = {name: sources[name] + bound_note(PRIORS[name], value) for name, value in values.items()}
     block = yaml.safe_dump({"uncertainty": asdict(uncertainty)}, sort_keys=False)
     others = re.sub(r"^uncertainty:(?:.*\n)(?:  .*\n)*", "", with_values(text, values, comments), flags=re.MULTILINE)
     return others + block
@@ -257,9 +276,3 @@ def as_written(fit: Fit, *, with_tables: bool) -> Gpu:
     """Return the GPU with the coefficients that `documented` writes, which are rounded."""
     names = [*TO_FRONTIERS, *(TO_TABLES if with_tables else ())]
     return with_coefficients(fit.gpu, {name: float(number(getattr(fit.gpu.coefficients, name))) for name in names})
-
-
-def _at_bound(name: str, value: float) -> str:
-    prior = {**TO_FRONTIERS, **TO_TABLES}[name]
-    near = min(abs(np.log(value / prior.lower)), abs(np.log(value / prior.upper)))
-    return ", at the bound of its range" if near < AT_BOUND else ""

@@ -2,7 +2,8 @@
 
 import argparse
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,8 @@ from kareus.artifacts.records import to_plain
 from kareus.errors import printable
 from kareus.fidelity.iterations import answer as iterations
 from kareus.fidelity.iterations import power
-from kareus.fidelity.iterations.power import has_power
 from kareus.fidelity.iterations.rows import has_iterations, read_iterations
-from kareus.fidelity.kernels.answer import KernelAnswer, answer_kernels, lines_of, plain_answer
+from kareus.fidelity.kernels.answer import answer_kernels, lines_of, plain_answer
 from kareus.fidelity.kernels.rows import kind_of, read_kernels
 from kareus.fidelity.kernels.shipped import shipped_files
 from kareus.fidelity.lines import Line, read_lines
@@ -41,45 +41,48 @@ def run(arguments: argparse.Namespace) -> None:
         _validate_shipped(arguments)
         return
     header, lines = read_lines(arguments.reference)
-    if has_iterations(header):
-        plain, shown = _iterations(arguments.reference, lines, arguments)
-        _print({"testbed": "simulated", **plain}, shown, arguments)
-        return
-    if has_power(header):
-        answered = power.answer_power(lines, arguments.overrides, arguments.config_dir)
-        shown = [f"simulated GPUs against {arguments.reference}", "", *power.lines_of(answered)]
-        _print({"testbed": "simulated", **power.plain_answer(answered)}, shown, arguments)
-        return
-    kind = kind_of(header)
-    if kind is None:
+    found = _measured(header, lines, arguments.reference, arguments)
+    if found is None:
         _validate_tables(header, lines, arguments)
         return
-    answer = answer_kernels(read_kernels(kind, lines, arguments.reference), arguments.overrides, arguments.config_dir)
-    _print({"testbed": "simulated", **plain_answer(answer)}, _kernel_lines(arguments.reference, answer), arguments)
+    plain, shown = found
+    title = f"simulated GPUs against {arguments.reference}"
+    _print({"testbed": "simulated", **plain()}, [title, "", *shown], arguments)
 
 
 def _validate_shipped(arguments: argparse.Namespace) -> None:
     """Compare with all measurements that ship with the package."""
-    answers = {}
+    answers: dict[str, Any] = {}
+    shown: list[str] = []
     for name, path in shipped_files().items():
         header, lines = read_lines(path)
-        kind = kind_of(header)
-        if kind is not None:
-            answers[name] = answer_kernels(read_kernels(kind, lines, path), arguments.overrides, arguments.config_dir)
-    plain = {name: plain_answer(answer) for name, answer in answers.items()} if arguments.json else {}
-    shown = [line for name, answer in answers.items() for line in [*_kernel_lines(name, answer), ""]]
-    _print({"testbed": "simulated", "references": plain}, shown, arguments)
+        found = _measured(header, lines, path, arguments)
+        if found is not None:
+            answers[name] = found[0]() if arguments.json else None
+            shown += [f"simulated GPUs against {name}", "", *found[1], ""]
+    _print({"testbed": "simulated", "references": answers}, shown, arguments)
 
 
-def _kernel_lines(source: Path | str, answer: KernelAnswer) -> list[str]:
-    return [f"simulated GPUs against {source}", "", *lines_of(answer)]
+def _measured(
+    header: Sequence[str], lines: Sequence[Line], path: Path, arguments: argparse.Namespace
+) -> tuple[Callable[[], dict[str, Any]], list[str]] | None:
+    """Compare with measured kernels, iterations or power; None if the columns are those of none.
 
-
-def _iterations(path: Path, lines: Sequence[Line], arguments: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
-    """Compare with measured iterations: the answer as plain data, and for people."""
-    rows = read_iterations(lines, path)
-    answer = iterations.answer_iterations(rows, arguments.overrides, arguments.config_dir)
-    return iterations.plain_answer(answer), [f"simulated GPUs against {path}", "", *iterations.lines_of(answer)]
+    Returns:
+        What makes the answer as plain data, and the answer for people.
+    """
+    overrides, config_dir = arguments.overrides, arguments.config_dir
+    if has_iterations(header):
+        ran = iterations.answer_iterations(read_iterations(lines, path), overrides, config_dir)
+        return partial(iterations.plain_answer, ran), iterations.lines_of(ran)
+    if power.has_power(header):
+        drew = power.answer_power(lines, overrides, config_dir)
+        return partial(power.plain_answer, drew), power.lines_of(drew)
+    kind = kind_of(header)
+    if kind is None:
+        return None
+    answer = answer_kernels(read_kernels(kind, lines, path), overrides, config_dir)
+    return partial(plain_answer, answer), lines_of(answer)
 
 
 def _print(answer: Mapping[str, Any], lines: Sequence[str], arguments: argparse.Namespace) -> None:

@@ -30,6 +30,8 @@ class FitData(StrEnum):
     KERNELS = "measured kernels"
     """Times and powers of single GEMMs, attentions and collectives; such coefficients are listed where they are fitted
     (`kareus.fidelity.kernels.priors`)."""
+    ITERATIONS = "measured iterations"
+    """Times of whole iterations; they tell numbers of software, not of GPUs (`kareus.fidelity.iterations.fit`)."""
 
 
 @dataclass(frozen=True, slots=True)

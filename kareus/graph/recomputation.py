@@ -3,7 +3,7 @@
 from dataclasses import replace
 from enum import StrEnum
 
-from kareus.graph.records import WEIGHT_GRADIENT_SUFFIX, BlockGraph, Operator, OperatorKind, Segment
+from kareus.graph.records import WEIGHT_GRADIENT_SUFFIX, BlockGraph, Operator, Segment
 
 AGAIN_SUFFIX = ".again"
 """Ends the name of an operator of the forward that a segment of the backward runs again."""
@@ -37,10 +37,10 @@ def block_backward(graph: BlockGraph, recomputation: Recomputation) -> tuple[Seg
     """
     if recomputation is not Recomputation.SELECTIVE:
         return graph.backward
-    attention = next(o for s in graph.forward for o in s.operators if o.kind is OperatorKind.ATTENTION)
+    attention = [o for s in graph.forward for o in s.operators if o.is_core_attention]
     late = next(o for s in graph.backward for o in s.operators if o.name == PROJECTION_WEIGHT_GRADIENT)
-    again = replace(attention, name=f"{attention.name}{AGAIN_SUFFIX}")
-    return tuple(_with_attention(_without(segment, late), again, late) for segment in graph.backward)
+    again = tuple(replace(o, name=f"{o.name}{AGAIN_SUFFIX}") for o in attention)
+    return tuple(_with_attention(_without(segment, late), (*again, late)) for segment in graph.backward)
 
 
 def _without(segment: Segment, late: Operator) -> Segment:
@@ -49,8 +49,8 @@ def _without(segment: Segment, late: Operator) -> Segment:
     return replace(segment, operators=kept, independent_tail=len([o for o in tail if o != late]))
 
 
-def _with_attention(segment: Segment, again: Operator, late: Operator) -> Segment:
-    place = next((n for n, o in enumerate(segment.operators) if o.kind is OperatorKind.ATTENTION_BACKWARD), None)
+def _with_attention(segment: Segment, added: tuple[Operator, ...]) -> Segment:
+    place = next((n for n, o in enumerate(segment.operators) if o.is_core_attention), None)
     if place is None:
         return segment
-    return replace(segment, operators=(*segment.operators[:place], again, late, *segment.operators[place:]))
+    return replace(segment, operators=(*segment.operators[:place], *added, *segment.operators[place:]))

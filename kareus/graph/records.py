@@ -60,7 +60,7 @@ class OperatorKind(StrEnum):
     """Kind of an operator: what limits it, and so which law gives its time."""
 
     GEMM = "gemm"
-    """Dense matrix product on tensor cores; shape (m, n, k)."""
+    """Dense matrix product on tensor cores; shape (m, n, k). One for each head has the rows of all heads as m."""
     ATTENTION = "attention"
     """Fused attention; shape (batch, query heads, key-value heads, query length, key length, head dimension)."""
     ATTENTION_BACKWARD = "attention-backward"
@@ -90,7 +90,13 @@ class Scope(StrEnum):
 
 
 WEIGHT_GRADIENT_SUFFIX = ".wgrad"
-"""Ends the names of operators that are gradients of weight matrices."""
+"""Ends the names of operators that are gradients of weight matrices and of biases."""
+BIAS_GRADIENT_SUFFIX = f".bias{WEIGHT_GRADIENT_SUFFIX}"
+"""Ends the names of gradients of biases: sums of the output gradient over all tokens."""
+INPUT_GRADIENT_SUFFIX = ".dgrad"
+"""Ends the names of operators that are gradients of the inputs of matrix products."""
+CORE_ATTENTION = ("attention", "scores", "softmax", "dropout", "mixing")
+"""Names of what is between the QKV projection and the output projection, rotation apart: one operator, or several."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,8 +128,13 @@ class Operator:
 
     @property
     def is_weight_gradient(self) -> bool:
-        """Whether it is the gradient of a weight matrix, which nothing but the optimizer waits for."""
+        """Whether it is the gradient of a weight matrix or bias, which nothing but the optimizer waits for."""
         return self.name.endswith(WEIGHT_GRADIENT_SUFFIX)
+
+    @property
+    def is_core_attention(self) -> bool:
+        """Whether it is attention, or a part of attention that is not fused, forward or backward."""
+        return self.name.partition(".")[0] in CORE_ATTENTION
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

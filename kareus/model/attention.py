@@ -4,14 +4,19 @@ Each rank holds the queries, keys and values of two chunks of the sequence and a
 before. Only its own shard is kept: backward asks for them once more, and gives their gradients to be reduce-scattered.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd import Function
+from torch.nn import functional
 
 from kareus.model.communication import Communicator, Tensors, group_rank, group_size
+
+MASK_ALIGNMENT = 16
+"""Values that PyTorch's memory-efficient attention loads at once of a mask."""
 
 Gather = Callable[[], Tensors]
 """Gathers the keys and values of all ranks, each [cp, batch, tokens, heads, head_dim]."""
@@ -55,23 +60,31 @@ class Attention(Function):
 
     Its arguments are queries, [batch, tokens, query heads, head_dim], the rank's tokens; keys, [batch, tokens,
     key-value heads, head_dim], or gathered, [cp, batch, tokens, key-value heads, head_dim], which heads of queries
-    share in groups; values as keys; the ranks that share the sequence; and what is called in backward where keys and
-    values are gathered, since they are not kept.
+    share in groups; values as keys; the ranks that share the sequence; what is called in backward where keys and
+    values are gathered, since they are not kept; and with ALiBi how fast scores of each head of queries fall with the
+    distance, fp32, [query heads].
     """
 
     @staticmethod
     def forward(
-        ctx: Any, query: Tensor, key: Tensor, value: Tensor, group: Communicator | None, gather: Gather | None
+        ctx: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        group: Communicator | None,
+        gather: Gather | None,
+        slopes: Tensor | None = None,
     ) -> Tensor:
         """Return [batch, tokens, query heads * head_dim]."""
         keys, values = (key, value) if gather is None else (_in_order(key), _in_order(value))
         parts = [
-            _attend(query[:, c.local], keys[:, : c.end], values[:, : c.end]) for c in chunks(query.shape[1], group)
+            _attend(query[:, c.local], keys[:, : c.end], values[:, : c.end], slopes)
+            for c in chunks(query.shape[1], group)
         ]
         output = _joined([p.output for p in parts])
         kept = (key, value) if gather is None else ()
         ctx.save_for_backward(query, output, *(p.log_sum_exp for p in parts), *kept)
-        ctx.group, ctx.gather, ctx.states = group, gather, [p.state for p in parts]
+        ctx.group, ctx.gather, ctx.slopes, ctx.states = group, gather, slopes, [p.state for p in parts]
         return output.flatten(2)
 
     @staticmethod
@@ -86,10 +99,10 @@ class Attention(Function):
         for chunk, log_sum_exp, state in zip(held, log_sum_exps, ctx.states, strict=True):
             attending = (query[:, chunk.local], keys[:, : chunk.end], values[:, : chunk.end])
             attended = Attended(output[:, chunk.local], log_sum_exp, state)
-            parts.append(_attend_backward(gradient[:, chunk.local], attending, attended))
+            parts.append(_attend_backward(gradient[:, chunk.local], attending, attended, ctx.slopes))
         query_parts, *shared = zip(*parts, strict=True)
         whole = [p[0] if ctx.gather is None else _summed_by_rank(p[0], p[1], group_size(ctx.group)) for p in shared]
-        return _joined(query_parts), *whole, None, None
+        return _joined(query_parts), *whole, None, None, None
 
 
 def _in_order(gathered: Tensor) -> Tensor:
@@ -128,12 +141,16 @@ def _joined(parts: Sequence[Tensor]) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(tuple(parts), dim=1)
 
 
-def _attend(query: Tensor, key: Tensor, value: Tensor) -> Attended:
+def _attend(query: Tensor, key: Tensor, value: Tensor, slopes: Tensor | None) -> Attended:
     """Attend from the last tokens of a sequence to all of it."""
     inputs = [t.transpose(1, 2) for t in (query, key, value)]
     if query.is_cpu:
         output, log_sum_exp, *state = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-            *inputs, attn_mask=_mask(query, key)
+            *inputs, attn_mask=_mask(query, key, slopes)
+        )
+    elif slopes is not None:
+        output, log_sum_exp, *state = torch.ops.aten._scaled_dot_product_efficient_attention(
+            *inputs, _padded(_mask(query, key, slopes), len(query)), compute_log_sumexp=True
         )
     else:
         # These are the kernels behind scaled_dot_product_attention. Called directly, the one for CUDA aligns its
@@ -142,22 +159,66 @@ def _attend(query: Tensor, key: Tensor, value: Tensor) -> Attended:
     return Attended(output.transpose(1, 2), log_sum_exp, tuple(state))
 
 
-def _attend_backward(gradient: Tensor, attending: tuple[Tensor, Tensor, Tensor], part: Attended) -> list[Tensor]:
+def _attend_backward(
+    gradient: Tensor, attending: tuple[Tensor, Tensor, Tensor], part: Attended, slopes: Tensor | None
+) -> list[Tensor]:
     """Gradients of the query, key and value of `_attend`."""
-    inputs = [t.transpose(1, 2) for t in (gradient, *attending, part.output)]
+    grad, *inputs, output = [t.transpose(1, 2) for t in (gradient, *attending, part.output)]
     if gradient.is_cpu:
         gradients = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
-            *inputs, part.log_sum_exp, 0.0, is_causal=False, attn_mask=_mask(attending[0], attending[1])
+            grad, *inputs, output, part.log_sum_exp, 0.0, is_causal=False, attn_mask=_mask(*attending[:2], slopes)
+        )
+    elif slopes is not None:
+        mask, wanted = _padded(_mask(*attending[:2], slopes), len(gradient)), [True, True, True, False]
+        *gradients, _ = torch.ops.aten._scaled_dot_product_efficient_attention_backward(
+            grad, *inputs, mask, output, part.log_sum_exp, *part.state, 0.0, wanted
         )
     else:
         *lengths, seed, offset = part.state
         gradients = torch.ops.aten._scaled_dot_product_flash_attention_backward(
-            *inputs, part.log_sum_exp, *lengths, 0.0, is_causal=True, philox_seed=seed, philox_offset=offset
+            grad,
+            *inputs,
+            output,
+            part.log_sum_exp,
+            *lengths,
+            0.0,
+            is_causal=True,
+            philox_seed=seed,
+            philox_offset=offset,
         )
     return [g.transpose(1, 2) for g in gradients]
 
 
-def _mask(query: Tensor, key: Tensor) -> Tensor:
-    """Return a mask to add to scores, [queries, keys], with which the last queries of a sequence are causal."""
-    queries, keys = query.shape[1], key.shape[1]
-    return query.new_full((queries, keys), float("-inf")).triu(keys - queries + 1)
+def alibi_slopes(heads: int) -> Tensor:
+    """How fast the scores of each of a model's heads fall with the distance, fp32, [heads] (Press et al., ICLR 2022).
+
+    Of a power of two of heads, head n of them has 2^(-8 n / heads). Another number takes those of the next larger one,
+    every second of them first (llm-foundry's and transformers' MPT).
+    """
+    larger = 2 ** math.ceil(math.log2(heads))
+    slopes = torch.exp2(-8 * torch.arange(1, larger + 1, dtype=torch.float32, device="cpu") / larger)
+    return slopes if larger == heads else torch.cat((slopes[1::2], slopes[::2]))[:heads]
+
+
+def causal_mask(like: Tensor, queries: int, keys: int, slopes: Tensor | None) -> Tensor:
+    """Return a mask to add to scores with which the last queries of a sequence are causal, [queries, keys].
+
+    With slopes scores fall with the distance, and the mask is [1, query heads, queries, keys]. Its dtype and device are
+    those of `like`.
+    """
+    mask = like.new_full((queries, keys), float("-inf")).triu(keys - queries + 1)
+    if slopes is None:
+        return mask
+    places = torch.arange(keys, device=like.device)
+    distances = torch.sub(places, places.narrow(0, keys - queries, queries).unsqueeze(1))
+    return torch.add(torch.mul(slopes.view(-1, 1, 1), distances).to(mask.dtype), mask).unsqueeze(0)
+
+
+def _mask(query: Tensor, key: Tensor, slopes: Tensor | None) -> Tensor:
+    return causal_mask(query, query.shape[1], key.shape[1], slopes)
+
+
+def _padded(mask: Tensor, batch: int) -> Tensor:
+    """Return the mask of all sequences, in rows as long as PyTorch's memory-efficient attention loads them."""
+    keys = mask.shape[-1]
+    return functional.pad(mask, (0, -keys % MASK_ALIGNMENT)).narrow(-1, 0, keys).expand(batch, -1, -1, -1)

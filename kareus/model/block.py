@@ -1,4 +1,4 @@
-"""One transformer block of the Llama/Qwen family: the definition that is traced and that training runs.
+"""One transformer block: the definition that is traced and that training runs.
 
 Hidden states are [batch, tokens, hidden], with sequence parallelism of this GPU's tokens; a nanobatch is a slice of the
 batch. A block is two layers, and a layer is a straight line of operators over named values: called, it runs them one
@@ -15,8 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from kareus.model.communication import Mesh
-from kareus.model.config import Model
+from kareus.model.config import AttentionKernel, Model, PositionKind
 from kareus.model.layers import (
+    Activation,
     BlockColumnLinear,
     CausalAttention,
     OperatorModule,
@@ -25,9 +26,12 @@ from kareus.model.layers import (
     Rotary,
     RotaryTable,
     RowParallelLinear,
+    SplitHeads,
     SwiGlu,
+    own_slopes,
 )
 from kareus.model.shards import Shard
+from kareus.model.unfused import Dropout, Mixing, ScaledMaskedSoftmax, Scores
 
 STREAM, UPDATE, TABLE = "stream", "update", "table"
 """Values that every layer starts with: the residual stream, what is to be added to it (None in the first layer of a
@@ -64,41 +68,72 @@ class Layer(nn.Module):
 class AttentionLayer(Layer):
     """Residual addition, norm and attention."""
 
-    def __init__(self, model: Model, shard: Shard, mesh: Mesh, dtype: torch.dtype) -> None:
+    def __init__(self, model: Model, shard: Shard, mesh: Mesh, dtype: torch.dtype, kernel: AttentionKernel) -> None:
         super().__init__()
         heads = shard.query_heads, shard.key_value_heads
         width = shard.query_heads * shard.head_dim
-        self.norm = ResidualNorm(shard.hidden_size, dtype, model.norm_epsilon)
+        self.norm = ResidualNorm(model, shard.hidden_size, dtype)
         self.qkv = BlockColumnLinear(
-            shard.hidden_size, (heads[0] + 2 * heads[1]) * shard.head_dim, dtype, mesh, bias=model.qkv_bias
+            shard.hidden_size, (heads[0] + 2 * heads[1]) * shard.head_dim, dtype, mesh, bias=model.has_qkv_bias
         )
         self.qk_norm = QueryKeyNorm(shard.head_dim, dtype, model.norm_epsilon) if model.qk_norm else None
-        self.rope = Rotary(heads, self.qk_norm, apart=mesh.cp is not None)
-        self.attention = CausalAttention(mesh.cp)
-        self.projection = RowParallelLinear(width, shard.hidden_size, dtype, mesh, self.qkv)
+        self.projection = RowParallelLinear(width, shard.hidden_size, dtype, mesh, self.qkv, bias=model.biases)
         self.wires = (
             Wire("norm", self.norm, (STREAM, UPDATE), (SUM, "normed")),
             Wire("qkv", self.qkv, ("normed",), ("qkv",)),
-            Wire("rope", self.rope, ("qkv", TABLE), ("query", "key", "value")),
-            Wire("attention", self.attention, ("query", "key", "value"), ("mixed",), mesh.sequence_parallel),
+            self._split(model, shard, mesh),
+            *self._attending(model, shard, mesh, kernel),
             Wire("projection", self.projection, ("mixed",), (OUTPUT,)),
         )
 
+    def _split(self, model: Model, shard: Shard, mesh: Mesh) -> Wire:
+        """Queries, keys and values out of the output of QKV."""
+        heads, attending = (shard.query_heads, shard.key_value_heads), ("query", "key", "value")
+        if model.positions is PositionKind.ROPE:
+            self.rope = Rotary(heads, self.qk_norm, apart=mesh.cp is not None)
+            return Wire("rope", self.rope, ("qkv", TABLE), attending)
+        self.heads = SplitHeads(heads, shard.head_dim, apart=mesh.cp is not None)
+        return Wire("heads", self.heads, ("qkv",), attending)
+
+    def _attending(self, model: Model, shard: Shard, mesh: Mesh, kernel: AttentionKernel) -> tuple[Wire, ...]:
+        """Attention itself, as one operator or as several."""
+        slopes = own_slopes(model, shard, mesh) if model.positions is PositionKind.ALIBI else None
+        if kernel is AttentionKernel.FUSED:
+            self.attention = CausalAttention(mesh.cp, slopes)
+            wire = Wire("attention", self.attention, ("query", "key", "value"), ("mixed",), mesh.sequence_parallel)
+            return (wire,)
+        self.scores = Scores()
+        self.softmax = ScaledMaskedSoftmax(shard.head_dim, slopes)
+        self.mixing = Mixing()
+        wires = [
+            Wire("scores", self.scores, ("query", "key"), ("scores",), mesh.sequence_parallel),
+            Wire("softmax", self.softmax, ("scores",), ("probabilities",)),
+        ]
+        weights = "probabilities"
+        if kernel is AttentionKernel.UNFUSED_DROPOUT:
+            self.dropout = Dropout()
+            wires.append(Wire("dropout", self.dropout, (weights,), ("dropped",)))
+            weights = "dropped"
+        return *wires, Wire("mixing", self.mixing, (weights, "value"), ("mixed",))
+
 
 class Mlp(Layer):
-    """Residual addition, norm and SwiGLU feed-forward."""
+    """Residual addition, norm and feed-forward, with a gate or without."""
 
     def __init__(self, model: Model, shard: Shard, mesh: Mesh, dtype: torch.dtype) -> None:
         super().__init__()
-        self.norm = ResidualNorm(shard.hidden_size, dtype, model.norm_epsilon)
-        self.gate_up = BlockColumnLinear(shard.hidden_size, 2 * shard.intermediate_size, dtype, mesh)
-        self.activation = SwiGlu()
-        self.down = RowParallelLinear(shard.intermediate_size, shard.hidden_size, dtype, mesh, self.gate_up)
+        hidden, inner, gated = shard.hidden_size, shard.intermediate_size, model.activation.gated
+        name, width = ("gate_up", 2 * inner) if gated else ("up", inner)
+        first = BlockColumnLinear(hidden, width, dtype, mesh, bias=model.biases)
+        self.norm = ResidualNorm(model, hidden, dtype)
+        self.add_module(name, first)
+        self.activation = SwiGlu() if gated else Activation(model.activation)
+        self.down = RowParallelLinear(inner, hidden, dtype, mesh, first, bias=model.biases)
         self.wires = (
             Wire("norm", self.norm, (STREAM, UPDATE), (SUM, "normed")),
-            Wire("gate_up", self.gate_up, ("normed",), ("gate_up",)),
-            Wire("activation", self.activation, ("gate_up",), ("gated",), mesh.sequence_parallel),
-            Wire("down", self.down, ("gated",), (OUTPUT,)),
+            Wire(name, first, ("normed",), (name,)),
+            Wire("activation", self.activation, (name,), ("activated",), mesh.sequence_parallel),
+            Wire("down", self.down, ("activated",), (OUTPUT,)),
         )
 
 
@@ -109,9 +144,16 @@ class Block(nn.Module):
     gate rows before its up rows.
     """
 
-    def __init__(self, model: Model, shard: Shard, mesh: Mesh, dtype: torch.dtype) -> None:
+    def __init__(
+        self,
+        model: Model,
+        shard: Shard,
+        mesh: Mesh,
+        dtype: torch.dtype,
+        attention_kernel: AttentionKernel = AttentionKernel.FUSED,
+    ) -> None:
         super().__init__()
-        self.attention = AttentionLayer(model, shard, mesh, dtype)
+        self.attention = AttentionLayer(model, shard, mesh, dtype, attention_kernel)
         self.mlp = Mlp(model, shard, mesh, dtype)
 
     def forward(self, hidden: Tensor, table: RotaryTable) -> Tensor:

@@ -50,12 +50,15 @@ class Communicator(Protocol):
     def all_gather(
         self, tensors: Sequence[Tensor], sm_count: int | None = None, into: Sequence[Tensor] | None = None
     ) -> Handle:
-        """Collect the tensors of all ranks, each [size, *shape], in new memory or in `into`."""
+        """Collect the tensors of all ranks, each [size, *shape] in new memory, or joined, [size n, ...], in `into`."""
 
     def reduce_scatter(
         self, tensors: Sequence[Tensor], sm_count: int | None = None, into: Sequence[Tensor] | None = None
     ) -> Handle:
-        """Sum each tensor, [size, *shape], over the ranks; this rank's part, [*shape], in new memory or in `into`."""
+        """Sum each tensor, [size, *shape], over the ranks; return this rank's part, [*shape], in new memory.
+
+        With `into`, [n, ...], which takes the parts, tensors are joined, [size n, ...].
+        """
 
     def gather_tokens(self, shards: Sequence[Tensor], sm_count: int | None = None) -> Handle:
         """Collect the tokens of all ranks, [batch, tokens, ...], each rank's after those of the rank before."""

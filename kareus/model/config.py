@@ -74,6 +74,17 @@ class PositionKind(StrEnum):
     """Scores fall with the distance, in each head at its own rate (Press et al., ICLR 2022)."""
 
 
+class AttentionKernel(StrEnum):
+    """How a framework computes attention."""
+
+    FUSED = "fused"
+    """One kernel that keeps scores on the chip (FlashAttention)."""
+    UNFUSED = "unfused"
+    """Scores of all pairs of tokens are written and read between a matrix product, softmax, and a matrix product."""
+    UNFUSED_DROPOUT = "unfused-dropout"
+    """Likewise, with a dropout after the softmax."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
     """A decoder-only transformer: norm and attention, then norm and MLP, each added to a residual stream."""

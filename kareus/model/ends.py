@@ -4,6 +4,8 @@ All are divided over the vocabulary. Where the LM head shares the embedding's we
 assign `head.lm_head.weight` and its gradient from the embedding's; on different stages each holds a copy.
 """
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,6 +14,7 @@ from torch import Tensor, nn
 from torch.autograd import Function
 
 from kareus.model import fused
+from kareus.model.attention import chunks
 from kareus.model.communication import Communicator, Mesh, all_reduce, group_rank, leaving
 from kareus.model.config import Model
 from kareus.model.functions import add_or_put_off, apply
@@ -21,16 +24,26 @@ from kareus.model.shards import Shard
 
 class _Lookup(Function):
     @staticmethod
-    def forward(ctx: Any, ids: Tensor, weight: Tensor, weight_gradient: Tensor, first: int) -> Tensor:
+    def forward(
+        ctx: Any,
+        ids: Tensor,
+        weight: Tensor,
+        weight_gradient: Tensor,
+        first: int,
+        added: Tensor | None,
+        add_positions: Callable[[Tensor], None] | None,
+    ) -> Tensor:
         ctx.save_for_backward(ids)
-        ctx.weight_gradient, ctx.first = weight_gradient, first
-        return fused.embed(ids, weight, first)
+        ctx.weight_gradient, ctx.first, ctx.add_positions = weight_gradient, first, add_positions
+        return fused.embed(ids, weight, first, added)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[None, ...]:
         (ids,), weight_gradient, first = ctx.saved_tensors, ctx.weight_gradient, ctx.first
         add_or_put_off(lambda: fused.embed_backward(gradient, ids, first, weight_gradient))
-        return None, None, None, None
+        if ctx.add_positions is not None:
+            add_or_put_off(partial(ctx.add_positions, gradient))
+        return None, None, None, None, None, None
 
 
 class _CrossEntropy(Function):
@@ -68,22 +81,52 @@ def _own_rows(labels: Tensor, logits: Tensor, group: Communicator | None) -> tup
 
 
 class Embedding(OperatorModule):
-    """Token embedding, its rows divided over the tensor-parallel group."""
+    """Token embedding, its rows divided over the tensor-parallel group, and learned positions, whole on every GPU.
+
+    The first GPU of the group adds the positions, so that the sum over the group has them once. Each has the whole
+    gradient of that sum, and so the same gradient of the positions.
+    """
 
     weight: Tensor
     weight_gradient: Tensor
+    positions: Tensor
+    positions_gradient: Tensor
 
-    def __init__(self, shard: Shard, mesh: Mesh, dtype: torch.dtype) -> None:
+    def __init__(self, shard: Shard, mesh: Mesh, dtype: torch.dtype, max_positions: int | None = None) -> None:
         super().__init__(after=leaving(mesh))
         self.first_row = shard.vocab_rows * group_rank(mesh.tp)
-        add_weight(
-            self, "weight", torch.empty(shard.vocab_rows, shard.hidden_size, dtype=dtype).normal_(std=INITIAL_STD)
-        )
+        self._mesh = mesh
+        self.has_positions = max_positions is not None
+        tables = {"weight": shard.vocab_rows} | ({} if max_positions is None else {"positions": max_positions})
+        for name, rows in tables.items():
+            add_weight(self, name, torch.empty(rows, shard.hidden_size, dtype=dtype).normal_(std=INITIAL_STD))
 
     def compute(self, ids: Tensor) -> Tensor:
         """[batch, tokens] to [batch, tokens, hidden], zero where another GPU has the row."""
-        looked_up: Tensor = apply(_Lookup, ids, self.weight, self.weight_gradient, self.first_row)
+        lookup = ids, self.weight, self.weight_gradient, self.first_row
+        if not self.has_positions:
+            return self._looked_up(*lookup, None, None)
+        adds = group_rank(self._mesh.tp) == 0
+        return self._looked_up(*lookup, self._added(ids.shape[1]) if adds else None, self._add_gradient)
+
+    def _looked_up(self, *arguments: Any) -> Tensor:
+        looked_up: Tensor = apply(_Lookup, *arguments)
         return looked_up
+
+    def _added(self, tokens: int) -> Tensor:
+        """Rows of the positions of this rank's tokens, [tokens, hidden]."""
+        parts = [self.positions[rows] for rows, _ in self._rows(tokens)]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def _add_gradient(self, gradient: Tensor) -> None:
+        """Add that of the positions, from the gradient of the sum, [batch, tokens, hidden]."""
+        for rows, local in self._rows(gradient.shape[1]):
+            self.positions_gradient[rows].add_(gradient[:, local].sum(0, dtype=torch.float32))
+
+    def _rows(self, tokens: int) -> list[tuple[slice, slice]]:
+        """Of each chunk of this rank's tokens its positions, and its place among the tokens."""
+        held = chunks(tokens, self._mesh.cp)
+        return [(slice(c.end - (c.local.stop - c.local.start), c.end), c.local) for c in held]
 
 
 class Loss(nn.Module):
@@ -108,7 +151,7 @@ class Head(nn.Module):
 
     def __init__(self, model: Model, shard: Shard, mesh: Mesh, dtype: torch.dtype) -> None:
         super().__init__()
-        self.norm = Norm(shard.hidden_size, dtype, model.norm_epsilon)
+        self.norm = Norm(model, shard.hidden_size, dtype)
         self.lm_head = ColumnParallelLinear(shard.hidden_size, shard.vocab_rows, dtype, mesh)
         self.loss = Loss(mesh)
 

@@ -9,6 +9,7 @@ the embedding can be put off, so that a collective starts before them, or the st
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from torch.autograd import Function
 from torch.nn import functional
 
 from kareus.model import fused
+from kareus.model.config import ActivationKind
 
 Later = list[Callable[[], None]]
 """Functions that add weight gradients, in the order in which these were deferred."""
@@ -92,7 +94,7 @@ class LinearFunction(Function):
         """Return x weight^T + bias."""
         ctx.save_for_backward(x, weight)
         ctx.weight_gradient, ctx.bias_gradients = weight_gradient, bias[1:]
-        return functional.linear(x, weight, *bias[:1])
+        return _product(x, weight, *bias[:1])
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
@@ -115,7 +117,7 @@ class GatheredLinearFunction(Function):
         """Return x weight^T + bias."""
         ctx.save_for_backward(weight)
         ctx.weight_gradient, ctx.gather, ctx.bias_gradients = weight_gradient, gather, bias[1:]
-        return functional.linear(x, weight, *bias[:1])
+        return _product(x, weight, *bias[:1])
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
@@ -126,19 +128,33 @@ class GatheredLinearFunction(Function):
         return x_gradient, None, None, None, *(None for _ in range(2 * len(ctx.bias_gradients)))
 
 
+def _product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Return x weight^T + bias; the bias is added in the epilogue of the product.
+
+    The result is no view, so that it can be reduced over GPUs in place.
+    """
+    if bias is None:
+        return functional.linear(x, weight)
+    rows = torch.addmm(bias, x.reshape(-1, x.shape[-1]), weight.t())
+    product: Tensor = torch.ops.aten._unsafe_view(rows, (*x.shape[:-1], weight.shape[0]))
+    return product
+
+
 def _product_gradients(ctx: Any, gradient: Tensor, x: Tensor, weight: Tensor) -> Tensor:
     """Return the gradient of x of a matrix product; add those of the weights, or put that off."""
     rows = gradient.reshape(-1, gradient.shape[-1])
     x_gradient = (rows @ weight).view_as(x)  # first, because a collective waits for it
     weight_gradient, bias_gradients = ctx.weight_gradient, ctx.bias_gradients
 
-    def add() -> None:
-        add_product(weight_gradient, rows.t(), x.reshape(-1, x.shape[-1]))
-        for bias_gradient in bias_gradients:
-            bias_gradient.add_(rows.sum(0, dtype=bias_gradient.dtype))
-
-    add_or_put_off(add)
+    add_or_put_off(lambda: add_product(weight_gradient, rows.t(), x.reshape(-1, x.shape[-1])))
+    for bias_gradient in bias_gradients:
+        add_or_put_off(partial(add_rows, bias_gradient, rows))
     return x_gradient
+
+
+def add_rows(total: Tensor, rows: Tensor) -> None:
+    """Add the sum of rows, [rows, size], to `total`, [size], fp32."""
+    total.add_(rows.sum(0, dtype=total.dtype))
 
 
 class ResidualNormFunction(Function):
@@ -178,6 +194,61 @@ class RmsNormFunction(Function):
         """Return the gradient of x."""
         x, weight, scale = ctx.saved_tensors
         return fused.residual_norm_backward(gradient, None, x, scale, weight, ctx.weight_gradient), None, None, None
+
+
+class ResidualLayerNormFunction(Function):
+    """Addition to the residual stream and LayerNorm of the sum; keeps the sum and two numbers a row."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, stream: Tensor, update: Tensor | None, affine: fused.Affine, totals: fused.Affine, epsilon: float
+    ) -> tuple[Tensor, Tensor]:
+        """Return the sum and what is normalised."""
+        out = fused.residual_layer_norm(stream, update, affine, epsilon)
+        ctx.save_for_backward(out.stream, out.mean, out.scale)
+        ctx.weight, ctx.totals, ctx.adds = affine.weight, totals, update is not None
+        return out.stream, out.normed
+
+    @staticmethod
+    def backward(ctx: Any, stream_gradient: Tensor, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        """Return one gradient for both inputs."""
+        result = fused.residual_layer_norm_backward(
+            gradient, stream_gradient, ctx.saved_tensors, ctx.weight, ctx.totals
+        )
+        return result, result if ctx.adds else None, None, None, None
+
+
+class LayerNormFunction(Function):
+    """LayerNorm without a residual; keeps its input and two numbers a row."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, affine: fused.Affine, totals: fused.Affine, epsilon: float) -> Tensor:
+        """Normalise x."""
+        out = fused.residual_layer_norm(x, None, affine, epsilon)
+        ctx.save_for_backward(x, out.mean, out.scale)
+        ctx.weight, ctx.totals = affine.weight, totals
+        return out.normed
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradient of x."""
+        result = fused.residual_layer_norm_backward(gradient, None, ctx.saved_tensors, ctx.weight, ctx.totals)
+        return result, None, None, None
+
+
+class SplitHeadsFunction(Function):
+    """Queries, keys and values out of what QKV makes, without rotation; forward makes views unless `apart`."""
+
+    @staticmethod
+    def forward(ctx: Any, qkv: Tensor, heads: tuple[int, int], head_dim: int, apart: bool) -> tuple[Tensor, ...]:  # noqa: FBT001
+        """Return queries, keys and values, each [batch, tokens, heads, head_dim]."""
+        query, key, value = fused.split_heads(qkv, heads, head_dim=head_dim)
+        return (query, key.contiguous(), value.contiguous()) if apart else (query, key, value)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradient of `qkv`."""
+        return torch.cat(gradients, dim=2).flatten(2), None, None, None
 
 
 class RotateFunction(Function):
@@ -249,3 +320,19 @@ class SwiGluFunction(Function):
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
         """Return the gradient of `gate_up`."""
         return fused.swiglu_backward(gradient, ctx.saved_tensors[0])
+
+
+class ActivationFunction(Function):
+    """An activation without a gate; keeps its input."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, kind: ActivationKind) -> Tensor:
+        """Return the activation of each value."""
+        ctx.save_for_backward(x)
+        ctx.kind = kind
+        return fused.activate(x, kind)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradient of x."""
+        return fused.activate_backward(gradient, ctx.saved_tensors[0], ctx.kind), None

@@ -14,8 +14,9 @@ from torch.autograd import Function
 
 from kareus.graph.records import CollectiveKind
 from kareus.model import attention, functions, fused
-from kareus.model.communication import Boundary, Communicator, Kept, Mesh, entering, leaving
-from kareus.model.config import Model, RotaryScaling
+from kareus.model.communication import Boundary, Communicator, Kept, Mesh, entering, group_rank, leaving
+from kareus.model.config import ActivationKind, Model, NormKind, RotaryScaling
+from kareus.model.shards import Shard
 
 INITIAL_STD = 0.02
 """Standard deviation of every weight matrix, as in GPT-2 and Megatron-LM's default."""
@@ -144,12 +145,35 @@ class BlockColumnLinear(ColumnParallelLinear):
 class RowParallelLinear(Linear):
     """Inputs are divided over the group, outputs are summed over it; with sequence parallelism, reduce-scattered."""
 
+    added: Tensor
+    """Zeros, which all GPUs but the first add instead of the bias, so that the sum over the group has it once."""
+
     def __init__(
-        self, inputs: int, outputs: int, dtype: torch.dtype, mesh: Mesh, first: BlockColumnLinear | None = None
+        self,
+        inputs: int,
+        outputs: int,
+        dtype: torch.dtype,
+        mesh: Mesh,
+        first: BlockColumnLinear | None = None,
+        *,
+        bias: bool = False,
     ) -> None:
-        """Make the last product of a sublayer, of which `first` is the first."""
-        super().__init__(inputs, outputs, dtype, after=leaving(mesh))
+        """Make the last product of a sublayer, of which `first` is the first.
+
+        A bias is whole on every GPU, and so is the output gradient, so that its gradient is the same on all.
+        """
+        super().__init__(inputs, outputs, dtype, bias=bias, after=leaving(mesh))
         self._first = (first,)  # a tuple, so that its weights have one name
+        self._adds = group_rank(mesh.tp) == 0
+        if bias and not self._adds:
+            self.register_buffer("added", torch.zeros(outputs, dtype=dtype), persistent=False)
+
+    def arguments(self, x: Tensor) -> tuple[Any, ...]:
+        """As `Linear.arguments`, of what this GPU adds."""
+        if not self.has_bias or self._adds:
+            return super().arguments(x)
+        _, bias_gradient = weight_of(self, "bias")
+        return x, *weight_of(self), self.added, bias_gradient
 
     def forward(self, x: Tensor) -> Tensor:
         """As `compute`, summed over the group."""
@@ -159,33 +183,51 @@ class RowParallelLinear(Linear):
 
 
 class Norm(OperatorModule):
-    """RMSNorm over the last dimension."""
+    """RMSNorm or LayerNorm over the last dimension."""
 
-    function: type[Function] = functions.RmsNormFunction
+    rms_function: type[Function] = functions.RmsNormFunction
+    layer_function: type[Function] = functions.LayerNormFunction
     weight: Tensor
     weight_gradient: Tensor
+    bias: Tensor
+    bias_gradient: Tensor
 
-    def __init__(self, size: int, dtype: torch.dtype, epsilon: float) -> None:
+    def __init__(self, model: Model, size: int, dtype: torch.dtype) -> None:
+        """Normalise rows of `size` values as `model` does."""
         super().__init__()
-        self.epsilon = epsilon
+        self.epsilon = model.norm_epsilon
+        self.has_bias = model.has_norm_bias
+        self._centres = model.norm is NormKind.LAYERNORM
+        self.function = self.layer_function if self._centres else self.rms_function
         add_weight(self, "weight", torch.ones(size, dtype=dtype))
+        if self.has_bias:
+            add_weight(self, "bias", torch.zeros(size, dtype=dtype))
 
     def arguments(self, x: Tensor) -> tuple[Any, ...]:
         """Of the norm of x, [..., size]."""
-        return x, *weight_of(self), self.epsilon
+        return x, *self._settings()
+
+    def _settings(self) -> tuple[Any, ...]:
+        """Arguments of either function that follow its inputs."""
+        if not self._centres:
+            return *weight_of(self), self.epsilon
+        weight, weight_gradient = weight_of(self)
+        bias, bias_gradient = weight_of(self, "bias") if self.has_bias else (None, None)
+        return fused.Affine(weight, bias), fused.Affine(weight_gradient, bias_gradient), self.epsilon
 
 
 class ResidualNorm(Norm):
-    """Addition of an update to the residual stream, and RMSNorm of the sum: one kernel."""
+    """Addition of an update to the residual stream, and norm of the sum: one kernel."""
 
-    function: type[Function] = functions.ResidualNormFunction
+    rms_function: type[Function] = functions.ResidualNormFunction
+    layer_function: type[Function] = functions.ResidualLayerNormFunction
 
     def arguments(self, stream: Tensor, update: Tensor | None) -> tuple[Any, ...]:  # type: ignore[override]
         """Of stream and update, [batch, tokens, hidden], to their sum and what is normalised.
 
         Where nothing is added, as in the first layer of a stage, `update` is None, and the sum the stream itself.
         """
-        return stream, update, *weight_of(self), self.epsilon
+        return stream, update, *self._settings()
 
 
 class QueryKeyNorm(nn.Module):
@@ -229,22 +271,43 @@ class Rotary(OperatorModule):
         return *plain, fused.HeadNorm(query, key, norm.epsilon), (query_gradient, key_gradient)
 
 
+class SplitHeads(OperatorModule):
+    """Queries, keys and values out of what QKV makes, where nothing rotates them; no kernel, unless `apart`."""
+
+    function: type[Function] = functions.SplitHeadsFunction
+
+    def __init__(self, heads: tuple[int, int], head_dim: int, *, apart: bool) -> None:
+        """Split into `heads` (queries, keys); `apart` if keys and values are sent to other GPUs."""
+        super().__init__()
+        self.heads = heads
+        self.head_dim = head_dim
+        self.apart = apart
+
+    def arguments(self, qkv: Tensor) -> tuple[Any, ...]:
+        """Of [batch, tokens, heads * head_dim] to three of [batch, tokens, heads, head_dim]."""
+        return qkv, self.heads, self.head_dim, self.apart
+
+
 class CausalAttention(OperatorModule):
     """Grouped-query attention; gathers keys and values over the ranks that share a sequence, and again in backward."""
 
     memory_bound = False
     function: type[Function] = attention.Attention
 
-    def __init__(self, group: Communicator | None) -> None:
+    def __init__(self, group: Communicator | None, slopes: Tensor | None = None) -> None:
+        """Attend over `group`; `slopes` say how fast scores of this GPU's heads fall with the distance (ALiBi)."""
         gathers = (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER)
         super().__init__(before=Boundary(group, *gathers, first=1) if group else None)
         self.group = group
+        self._slopes = slopes
 
     def arguments(
         self, query: Tensor, key: Tensor, value: Tensor, gather: attention.Gather | None = None
     ) -> tuple[Any, ...]:
         """Of [batch, tokens, heads, head_dim] to [batch, tokens, query heads * head_dim]; see `Attention`."""
-        return query, key, value, self.group, gather
+        if self._slopes is not None:
+            self._slopes = self._slopes.to(query.device)  # moved once, and whatever becomes of the module's tensors
+        return query, key, value, self.group, gather, self._slopes
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """As `compute`, of this rank's keys and values."""
@@ -268,6 +331,20 @@ class SwiGlu(OperatorModule):
         return (gate_up,)
 
 
+class Activation(OperatorModule):
+    """An activation without a gate."""
+
+    function: type[Function] = functions.ActivationFunction
+
+    def __init__(self, kind: ActivationKind) -> None:
+        super().__init__()
+        self.kind = kind
+
+    def arguments(self, x: Tensor) -> tuple[Any, ...]:
+        """Of [..., n] to the same."""
+        return x, self.kind
+
+
 def rotary_table(model: Model, tokens: int, group: Communicator | None) -> RotaryTable:
     """Angles of the tokens that this rank holds of each sequence."""
     frequencies = model.rotary_base ** -(torch.arange(0, model.head_dim, 2) / model.head_dim)
@@ -287,3 +364,9 @@ def _stretched(frequencies: Tensor, scaling: RotaryScaling) -> Tensor:
     low, high = scaling.low_frequency_factor, scaling.high_frequency_factor
     kept = ((turns - low) / (high - low)).clamp(0, 1)
     return frequencies * (kept + (1 - kept) / scaling.factor)
+
+
+def own_slopes(model: Model, shard: Shard, mesh: Mesh) -> Tensor:
+    """Slopes of ALiBi of the query heads that this GPU has, fp32."""
+    first = shard.query_heads * group_rank(mesh.tp)
+    return attention.alibi_slopes(model.num_attention_heads)[first : first + shard.query_heads]

@@ -7,23 +7,32 @@ from kareus.model.config import Model, Parallelism
 def scope_parameters(model: Model, parallelism: Parallelism) -> dict[Scope, int]:
     """Return the parameters on one GPU of one block, of the embedding, and of the final norm with the LM head.
 
-    A tied LM head counts as one of its own; on the same stage as the embedding it is none.
+    A tied LM head counts as one of its own; on the same stage as the embedding it is none. Norms, learned positions and
+    the biases of what is summed over the tensor-parallel group are whole on every GPU.
     """
-    query, key_value = model.num_attention_heads * model.head_dim, model.num_key_value_heads * model.head_dim
-    matrices = model.hidden_size * (2 * query + 2 * key_value + 3 * model.intermediate_size)
-    bias = query + 2 * key_value if model.qkv_bias else 0
-    norms = 2 * model.hidden_size + (2 * model.head_dim if model.qk_norm else 0)
+    bias = model.query_width + 2 * model.key_value_width if model.has_qkv_bias else 0
+    norm = model.hidden_size * (2 if model.has_norm_bias else 1)
+    whole = 2 * norm + (2 * model.head_dim if model.qk_norm else 0)
+    if model.biases:
+        bias += model.mlp_input_width
+        whole += 2 * model.hidden_size
     table = embedding_parameters(model, parallelism)
     shares = model.tie_embeddings and parallelism.pp == 1
     return {
-        Scope.BLOCK: (matrices + bias) // parallelism.tp + norms,
-        Scope.EMBEDDING: table,
-        Scope.HEAD: model.hidden_size + (0 if shares else table),
+        Scope.BLOCK: (block_matrices(model) + bias) // parallelism.tp + whole,
+        Scope.EMBEDDING: table + (model.max_positions or 0) * model.hidden_size,
+        Scope.HEAD: norm + (0 if shares else table),
     }
 
 
+def block_matrices(model: Model) -> int:
+    """Return the values of the weight matrices of one block, over all GPUs."""
+    attention = 2 * model.query_width + 2 * model.key_value_width
+    return model.hidden_size * (attention + model.mlp_input_width + model.intermediate_size)
+
+
 def embedding_parameters(model: Model, parallelism: Parallelism) -> int:
-    """Return the parameters on one GPU of the embedding."""
+    """Return the parameters on one GPU of the embedding of tokens."""
     return model.vocab_size * model.hidden_size // parallelism.tp
 
 

@@ -364,12 +364,12 @@ def _backward(
         yield from _again(again, record.forgotten, following)
     if later is not None:
         later += own
-    elif step.weight_gradient is not None:
+    elif step.weight_gradients:
         upcoming = exchange or (None if again else following)
         if upcoming is not None:
             yield Ready(upcoming)
-        yield step.weight_gradient
-        for add in own:
+        for start, add in zip(step.weight_gradients, own, strict=True):
+            yield start
             add()
     if exchange is not None:
         yield exchange
@@ -384,7 +384,7 @@ def _leaving(record: _OperatorRecord, arriving: list[Tensor]) -> tuple[list[Tens
     """
     step, context = record.step, record.context
     own: Later = []
-    if step.weight_gradient is None:
+    if not step.weight_gradients:
         leaving = step.operator.function.backward(context, *arriving)
     else:
         with weight_gradients_put_off() as own:

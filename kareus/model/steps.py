@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from kareus.graph.recomputation import AGAIN_SUFFIX, Recomputation
+from kareus.graph.records import BIAS_GRADIENT_SUFFIX, INPUT_GRADIENT_SUFFIX, WEIGHT_GRADIENT_SUFFIX
 from kareus.model.block import OUTPUT, SUM, TABLE, Block, Layer, Wire
 from kareus.model.communication import Exchange, Tensors
 from kareus.model.layers import CausalAttention, Linear, OperatorModule
@@ -32,8 +33,8 @@ class LayerStep:
     """Names of the inputs that have a gradient, in order."""
     forward: Start
     backward: Start
-    weight_gradient: Start | None
-    """Weight gradient of a matrix product, which is an operator of its own."""
+    weight_gradients: tuple[Start, ...]
+    """Weight gradient of a matrix product, and that of its bias, which are operators of their own."""
     finished: tuple[str, ...]
     """Names of values that are read for the last time."""
     again: Start | None
@@ -76,7 +77,7 @@ def _steps(layer: Layer, recomputation: Recomputation) -> tuple[LayerStep, ...]:
         if recomputation is Recomputation.SELECTIVE and isinstance(wire.operator, CausalAttention):
             again = Start(f"{wire.name}{AGAIN_SUFFIX}", memory_bound=False)
         before, after = wire.operator.before, wire.operator.after
-        forward, backward, weight_gradient = _starts(wire)
+        forward, backward, weight_gradients = _starts(wire)
         step = LayerStep(
             operator=wire.operator,
             reads=wire.reads,
@@ -84,7 +85,7 @@ def _steps(layer: Layer, recomputation: Recomputation) -> tuple[LayerStep, ...]:
             has_gradient=has_gradient,
             forward=forward,
             backward=backward,
-            weight_gradient=weight_gradient,
+            weight_gradients=weight_gradients,
             finished=finished,
             again=again,
             cuts=wire.cuts and before is None,
@@ -100,8 +101,11 @@ def _steps(layer: Layer, recomputation: Recomputation) -> tuple[LayerStep, ...]:
     return tuple(reversed(steps))
 
 
-def _starts(wire: Wire) -> tuple[Start, Start, Start | None]:
+def _starts(wire: Wire) -> tuple[Start, Start, tuple[Start, ...]]:
     plain = Start(wire.name, wire.operator.memory_bound)
-    if isinstance(wire.operator, Linear):
-        return plain, Start(f"{wire.name}.dgrad", memory_bound=False), Start(f"{wire.name}.wgrad", memory_bound=False)
-    return plain, plain, None
+    if not isinstance(wire.operator, Linear):
+        return plain, plain, ()
+    suffixes = [WEIGHT_GRADIENT_SUFFIX] + ([BIAS_GRADIENT_SUFFIX] if wire.operator.has_bias else [])
+    # The sum that is a bias's gradient is bound by memory, but joins no memory-bound neighbour.
+    sums = tuple(Start(f"{wire.name}{suffix}", memory_bound=False) for suffix in suffixes)
+    return plain, Start(f"{wire.name}{INPUT_GRADIENT_SUFFIX}", memory_bound=False), sums

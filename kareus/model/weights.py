@@ -18,9 +18,10 @@ from kareus.artifacts.files import write_atomically, write_json
 from kareus.errors import ArtifactError
 from kareus.model.communication import Communicator, group_rank, group_size
 from kareus.model.config import Model
+from kareus.model.published import PREFIX, Published, as_published, published
 from kareus.model.weight_files import INDEX, SINGLE, check_file, indexed_files
 
-EMBEDDING, LM_HEAD = "model.embed_tokens.weight", "lm_head.weight"
+EMBEDDING, LM_HEAD, POSITIONS = "model.embed_tokens.weight", "lm_head.weight", "model.embed_positions.weight"
 
 
 class Piece(NamedTuple):
@@ -45,7 +46,9 @@ def pieces(model: Model, name: str, first_layer: int) -> tuple[Piece, ...]:
     if not name.startswith("blocks."):
         ends = {
             "embedding.weight": Piece(EMBEDDING, (vocabulary, hidden), 0),
+            "embedding.positions": Piece(POSITIONS, (model.max_positions or 0, hidden)),
             "head.norm.weight": Piece("model.norm.weight", (hidden,)),
+            "head.norm.bias": Piece("model.norm.bias", (hidden,)),
             "head.lm_head.weight": Piece(EMBEDDING if model.tie_embeddings else LM_HEAD, (vocabulary, hidden), 0),
         }
         return (ends[name],)
@@ -74,15 +77,19 @@ def load_weights(
     files = _files_by_weight(folder)
     for path in sorted(set(files.values())):
         check_file(path)
-    held = [(parameter.data, pieces(model, name, first_layer)) for name, parameter in stage.named_parameters()]
-    for piece in (piece for _, parts in held for piece in parts):
-        if piece.name not in files:
-            raise ArtifactError(f"{folder}: has no weight '{piece.name}'; choose the checkpoint of {model.name}.")
-    paths = {files[piece.name] for _, parts in held for piece in parts}
+    held = [
+        (parameter.data, [(p, _place(published(model, p.name), files)) for p in pieces(model, name, first_layer)])
+        for name, parameter in stage.named_parameters()
+    ]
+    places = [place for _, parts in held for _, place in parts]
+    for place in places:
+        if place.name not in files:
+            raise ArtifactError(f"{folder}: has no weight '{place.name}'; choose the checkpoint of {model.name}.")
     with ExitStack() as stack:
-        opened = {path: stack.enter_context(_opened(path)) for path in sorted(paths)}
+        paths = sorted({files[place.name] for place in places})
+        opened = {path: stack.enter_context(_opened(path)) for path in paths}
         for weight, parts in held:
-            fill_rows(weight, (_shard(opened[files[p.name]], p, files[p.name], group) for p in parts))
+            fill_rows(weight, (_shard(opened[path := files[at.name]], p, at, path, group) for p, at in parts))
 
 
 def fill_rows(weight: Tensor, shards: Iterable[Tensor]) -> None:
@@ -112,7 +119,7 @@ def save_weights(
         for piece, shard in zip(held, torch.split(parameter.detach(), rows), strict=True):
             whole[piece.name] = _whole(shard, piece, group).cpu()
     if group_rank(group) == 0:
-        save_tensors(whole, path)
+        save_tensors(as_published(model, whole), path)
 
 
 def save_tensors(tensors: dict[str, Tensor], path: Path) -> None:
@@ -156,22 +163,31 @@ def own_part(piece: Piece, group: Communicator | None) -> tuple[slice, ...]:
 
 
 def _block_pieces(model: Model) -> dict[str, tuple[Piece, ...]]:
-    hidden, inner = model.hidden_size, model.intermediate_size
-    query, key_value = model.num_attention_heads * model.head_dim, model.num_key_value_heads * model.head_dim
-    projections = (("q", query), ("k", key_value), ("v", key_value))
-    return {
-        "attention.norm.weight": (Piece("input_layernorm.weight", (hidden,)),),
-        "attention.qkv.weight": tuple(
-            Piece(f"self_attn.{n}_proj.weight", (rows, hidden), 0) for n, rows in projections
-        ),
-        "attention.qkv.bias": tuple(Piece(f"self_attn.{n}_proj.bias", (rows,), 0) for n, rows in projections),
+    hidden, inner, query, key_value = (
+        model.hidden_size,
+        model.intermediate_size,
+        model.query_width,
+        model.key_value_width,
+    )
+    heads = (("self_attn.q_proj", query), ("self_attn.k_proj", key_value), ("self_attn.v_proj", key_value))
+    gated = (("mlp.gate_proj", inner), ("mlp.up_proj", inner))
+    whole = {"attention.norm": "input_layernorm", "mlp.norm": "post_attention_layernorm"}
+    columns = {"attention.qkv": heads, "mlp.gate_up": gated, "mlp.up": gated[1:]}
+    rows = {"attention.projection": ("self_attn.o_proj", query), "mlp.down": ("mlp.down_proj", inner)}
+    pieces: dict[str, tuple[Piece, ...]] = {
         "attention.qk_norm.query_weight": (Piece("self_attn.q_norm.weight", (model.head_dim,)),),
         "attention.qk_norm.key_weight": (Piece("self_attn.k_norm.weight", (model.head_dim,)),),
-        "attention.projection.weight": (Piece("self_attn.o_proj.weight", (hidden, query), 1),),
-        "mlp.norm.weight": (Piece("post_attention_layernorm.weight", (hidden,)),),
-        "mlp.gate_up.weight": tuple(Piece(f"mlp.{n}_proj.weight", (inner, hidden), 0) for n in ("gate", "up")),
-        "mlp.down.weight": (Piece("mlp.down_proj.weight", (hidden, inner), 1),),
     }
+    for ours, theirs in whole.items():
+        for kind in ("weight", "bias"):
+            pieces[f"{ours}.{kind}"] = (Piece(f"{theirs}.{kind}", (hidden,)),)
+    for ours, parts in columns.items():
+        pieces[f"{ours}.weight"] = tuple(Piece(f"{name}.weight", (width, hidden), 0) for name, width in parts)
+        pieces[f"{ours}.bias"] = tuple(Piece(f"{name}.bias", (width,), 0) for name, width in parts)
+    for ours, (name, width) in rows.items():
+        pieces[f"{ours}.weight"] = (Piece(f"{name}.weight", (hidden, width), 1),)
+        pieces[f"{ours}.bias"] = (Piece(f"{name}.bias", (hidden,)),)
+    return pieces
 
 
 def _files_by_weight(folder: Path) -> dict[str, Path]:
@@ -189,17 +205,24 @@ def _opened(path: Path) -> Any:
         raise ArtifactError(f"{path}: not a safetensors file ({error}); download the checkpoint again.") from error
 
 
-def _shard(file: Any, piece: Piece, path: Path, group: Communicator | None) -> Tensor:
+def _place(place: Published, files: dict[str, Path]) -> Published:
+    """Leave out the prefix of a name that an older checkpoint has without it."""
+    bare = place.name.removeprefix(PREFIX)
+    return place._replace(name=bare) if place.name not in files and bare in files else place
+
+
+def _shard(file: Any, piece: Piece, place: Published, path: Path, group: Communicator | None) -> Tensor:
     try:
-        stored = file.get_slice(piece.name)
+        stored = file.get_slice(place.name)
     except SafetensorError as error:
-        raise ArtifactError(f"{path}: has no weight '{piece.name}'; download the checkpoint again.") from error
-    found = tuple(stored.get_shape())
-    if found != piece.shape:
-        raise ArtifactError(
-            f"{path}: {piece.name} has the shape {found}, the model {piece.shape}; choose its checkpoint."
-        )
-    return _tensor(stored[own_part(piece, group)])
+        raise ArtifactError(f"{path}: has no weight '{place.name}'; download the checkpoint again.") from error
+    found, (rows, *columns) = tuple(stored.get_shape()), piece.shape
+    whole = (place.rows or rows, *columns)
+    if found != (whole[::-1] if place.transposed else whole):
+        raise ArtifactError(f"{path}: {place.name} has the shape {found}, the model {whole}; choose its checkpoint.")
+    first, *others = own_part(piece, group)
+    own = (slice(place.first_row + first.start, place.first_row + first.stop), *others)
+    return _tensor(stored[own[::-1]]).t() if place.transposed else _tensor(stored[own])
 
 
 def _tensor(value: Any) -> Tensor:

@@ -9,6 +9,8 @@ from kareus.errors import KareusError
 from kareus.graph.interleave import block_segments, interleave, partition_of
 from kareus.graph.recomputation import Recomputation
 from kareus.graph.records import (
+    CORE_ATTENTION,
+    INPUT_GRADIENT_SUFFIX,
     TENSOR_PARALLEL,
     WEIGHT_GRADIENT_SUFFIX,
     BlockGraph,
@@ -34,7 +36,9 @@ _STEADY = 3
 """Blocks after which one more adds what every inner block adds."""
 _NAMED_AFTER = {
     "attention": "attention",
+    "scores": "attention",
     "gate_up": "mlp",
+    "up": "mlp",
     "down": "down",
     "projection": "projection",
     "qkv": "qkv",
@@ -44,7 +48,7 @@ _NAMED_AFTER = {
     "norm": "norm",
 }
 """What a segment is called: after the first of these operators that is in it."""
-_MIDDLES = ("attention", "activation")
+_MIDDLES = (*CORE_ATTENTION, "activation")
 """Operators at which a sublayer is cut in two with sequence parallelism: before them in forward, after in backward."""
 
 
@@ -133,10 +137,10 @@ def _gathers_tokens(exchange: CollectiveRun) -> bool:
 
 def _halves(cut: _Cut, direction: Direction) -> list[_Cut]:
     """Cut a sublayer in two where two nanobatches shall take turns and no collective ends it."""
-    middle = next((place for place, run in enumerate(cut.runs) if run.name in _MIDDLES), None)
-    if middle is None:
+    middles = [place for place, run in enumerate(cut.runs) if run.name.removesuffix(INPUT_GRADIENT_SUFFIX) in _MIDDLES]
+    if not middles:
         return [cut]
-    place = middle if direction is Direction.FORWARD else middle + 1
+    place = middles[0] if direction is Direction.FORWARD else middles[-1] + 1
     first, second = cut.runs[:place], cut.runs[place:]
     return [_Cut(first, None), replace(cut, runs=second)] if first and second else [cut]
 
@@ -175,8 +179,8 @@ def _independent_tail(cut: _Cut) -> int:
 
 def _name(operators: Iterable[Operator], scope: Scope) -> str:
     """Name a segment; one without operators, as before the embedding's gradient is gathered, after its scope."""
-    held = {o.name.removesuffix(".dgrad") for o in operators}
-    if {"attention", "gate_up"} <= held:
+    held = {o.name.removesuffix(INPUT_GRADIENT_SUFFIX) for o in operators}
+    if held & {"attention", "scores"} and held & {"gate_up", "up"}:
         return "block"
     return next((name for operator, name in _NAMED_AFTER.items() if operator in held), str(scope))
 

@@ -1,8 +1,8 @@
 """Extraction: from a model and its parallelism to the operator graph of its block."""
 
-from kareus.errors import KareusError
+from kareus.errors import KareusError, RefusedWorkloadError
 from kareus.graph.records import Batch, BlockGraph, Direction, Partition, Scope
-from kareus.model.config import Model, Parallelism
+from kareus.model.config import AttentionKernel, Model, Parallelism
 from kareus.partition.detect import detect_partitions, segments_of
 from kareus.partition.events import Trace
 from kareus.partition.names import Extracted, expected_partitions
@@ -11,17 +11,30 @@ from kareus.partition.trace_cache import cached_template
 
 
 def extract(
-    model: Model, parallelism: Parallelism, microbatch_size: int, sequence_length: int
+    model: Model,
+    parallelism: Parallelism,
+    microbatch_size: int,
+    sequence_length: int,
+    attention_kernel: AttentionKernel = AttentionKernel.FUSED,
 ) -> dict[Batch, BlockGraph]:
     """Extract the graphs of a microbatch and, where it can be halved, of a nanobatch; torch only traces new structures.
 
     Raises:
-        RefusedWorkloadError: the model or the sequence does not divide over `parallelism`.
+        RefusedWorkloadError: the model or the sequence does not divide over `parallelism`, or attention that is not
+            fused cannot share sequences.
     """
+    if attention_kernel is not AttentionKernel.FUSED and parallelism.cp > 1:
+        raise RefusedWorkloadError(
+            f"parallelism.cp={parallelism.cp}: attention that is not fused (attention_kernel={attention_kernel}) needs "
+            "whole sequences; use cp=1, or fused attention."
+        )
     sizes = {Batch.MICROBATCH: microbatch_size}
     if parallelism.halves(microbatch_size):
         sizes[Batch.NANOBATCH] = microbatch_size // 2
-    return {batch: graph_of(_trace(model, parallelism, size, sequence_length)) for batch, size in sizes.items()}
+    return {
+        batch: graph_of(_trace(model, parallelism, size, sequence_length, attention_kernel))
+        for batch, size in sizes.items()
+    }
 
 
 def partitions_of(graphs: dict[Batch, BlockGraph], workload: Extracted) -> dict[Partition, int]:
@@ -46,9 +59,11 @@ def partitions_of(graphs: dict[Batch, BlockGraph], workload: Extracted) -> dict[
     return found
 
 
-def _trace(model: Model, parallelism: Parallelism, batch: int, sequence_length: int) -> Trace:
+def _trace(
+    model: Model, parallelism: Parallelism, batch: int, sequence_length: int, attention_kernel: AttentionKernel
+) -> Trace:
     dimensions = dimensions_of(model, parallelism, batch, sequence_length)
-    template = cached_template(structure_of(model, parallelism, dimensions))
+    template = cached_template(structure_of(model, parallelism, dimensions, attention_kernel))
     return template.trace(dimensions, {"tp": parallelism.tp, "cp": parallelism.cp})
 
 

@@ -13,10 +13,23 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from kareus.graph.records import WEIGHT_GRADIENT_SUFFIX, Collective, CollectiveKind, Direction, Operator, OperatorKind
+from kareus.graph.records import (
+    BIAS_GRADIENT_SUFFIX,
+    INPUT_GRADIENT_SUFFIX,
+    WEIGHT_GRADIENT_SUFFIX,
+    Collective,
+    CollectiveKind,
+    Direction,
+    Operator,
+    OperatorKind,
+)
 from kareus.partition.events import Region, TracedEvent
 
 _MATMULS = {"mm", "addmm"}
+_BATCHED_MATMUL = "bmm"
+"""Kernel of a product of attention that is not fused, one of rows and columns for each head of each sequence."""
+_SUM = "sum"
+"""Kernel that begins the gradient of a bias, after those of a matrix product."""
 _CONVERSION = "_to_copy"
 """Converts the operands of a weight gradient to fp32, on CPUs, where models are traced; CUDA needs none."""
 _ATTENTIONS = {
@@ -25,15 +38,15 @@ _ATTENTIONS = {
 }
 """Matrix products of each attention kernel, of which backward computes one anew (FlashAttention-2, section 3.1), and
 the place of the queries among its inputs; keys follow."""
-_MASKING = {"new_full", "triu"}
-"""What makes the mask that attention is given on CPUs; the kernel for CUDA makes its own."""
+_MASKING = {"new_full", "triu", "arange", "sub", "mul", "_to_copy", "add"}
+"""What makes the mask that attention is given on CPUs, with ALiBi if there is any; kernels for CUDA make their own."""
 _COLLECTIVES = {
     "allreduce_": CollectiveKind.ALL_REDUCE,
     "_allgather_base_": CollectiveKind.ALL_GATHER,
     "_reduce_scatter_base_": CollectiveKind.REDUCE_SCATTER,
 }
-_TELLING = ("loss", "embedding", "norm", "rope", "activation", "qk_norm", "residual", "attention")
-"""What a group of memory-bound operators is named after: the first of these that is in it."""
+_TELLING = ("loss", "embedding", "norm", "rope", "heads", "activation", "qk_norm", "residual", "attention")
+"""What a group of memory-bound operators is named after: the first of these that is in it. Others join no group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,19 +129,41 @@ def _runs(events: tuple[TracedEvent, ...]) -> list[Run]:
     name = events[0].path.rpartition(".")[2]
     products = [i for i, e in enumerate(events) if e.kernel in _MATMULS]
     if products and events[0].direction is Direction.BACKWARD:
-        _, second = products  # gradient of the input first, then of the weights
-        while events[second - 1].kernel == _CONVERSION:
-            second -= 1
-        return [
-            Run(f"{name}.dgrad", OperatorKind.GEMM, events[:second], 1),
-            Run(f"{name}{WEIGHT_GRADIENT_SUFFIX}", OperatorKind.GEMM, events[second:], 1),
-        ]
+        return _gradients(name, events, products)
+    batched = [i for i, e in enumerate(events) if e.kernel == _BATCHED_MATMUL]
+    if batched:
+        return _batched(name, events, batched)
     attentions = sum(e.kernel in _ATTENTIONS for e in events)
     if attentions:
         forward = events[0].direction is Direction.FORWARD
         kind = OperatorKind.ATTENTION if forward else OperatorKind.ATTENTION_BACKWARD
         return [Run(name, kind, events, attentions)]
     return [Run(name, OperatorKind.GEMM if products else OperatorKind.MEMORY, events, 1)]
+
+
+def _gradients(name: str, events: tuple[TracedEvent, ...], products: list[int]) -> list[Run]:
+    """Gradients of a linear operator: of the input first, then of the weights, then of the bias."""
+    _, second = products
+    last = next((i for i in range(second, len(events)) if events[i].kernel == _SUM), len(events))
+    while events[second - 1].kernel == _CONVERSION:
+        second -= 1
+    runs = [
+        Run(f"{name}.dgrad", OperatorKind.GEMM, events[:second], 1),
+        Run(f"{name}{WEIGHT_GRADIENT_SUFFIX}", OperatorKind.GEMM, events[second:last], 1),
+    ]
+    bias = [Run(f"{name}{BIAS_GRADIENT_SUFFIX}", OperatorKind.MEMORY, events[last:], 1)] if last < len(events) else []
+    return runs + bias
+
+
+def _batched(name: str, events: tuple[TracedEvent, ...], products: list[int]) -> list[Run]:
+    """Batched products, in backward one for each input; what puts the operands in order is a part of each."""
+    if events[0].direction is Direction.FORWARD:
+        return [Run(name, OperatorKind.GEMM, events, 1)]
+    first, _ = products
+    return [
+        Run(f"{name}{INPUT_GRADIENT_SUFFIX}", OperatorKind.GEMM, own, 1)
+        for own in (events[: first + 1], events[first + 1 :])
+    ]
 
 
 def _joined(before: Run | CollectiveRun, after: Run | CollectiveRun) -> Run | CollectiveRun | None:
@@ -138,7 +173,7 @@ def _joined(before: Run | CollectiveRun, after: Run | CollectiveRun) -> Run | Co
         return CollectiveRun(before.events + after.events) if alike else None
     if isinstance(before, CollectiveRun) or isinstance(after, CollectiveRun):
         return None
-    if {before.kind, after.kind} != {OperatorKind.MEMORY}:
+    if {before.kind, after.kind} != {OperatorKind.MEMORY} or not {before.name, after.name} <= set(_TELLING):
         return None
     name = min(before.name, after.name, key=_TELLING.index)
     return replace(before, name=name, events=before.events + after.events, kernels=before.kernels + after.kernels)
@@ -175,8 +210,9 @@ def _copies(run: Run) -> list[TracedEvent]:
 
 def _shape_and_flops(run: Run, leaving: Iterable[Region]) -> tuple[tuple[int, ...], int]:
     if run.kind is OperatorKind.GEMM:
-        product = next(e for e in run.events if e.kernel in _MATMULS)
-        (m, k), (_, n) = (region.shape for region in product.reads[-2:])
+        product = next(e for e in run.events if e.kernel in (*_MATMULS, _BATCHED_MATMUL))
+        (*batch, m, k), (*_, n) = (region.shape for region in product.reads[-2:])
+        m *= math.prod(batch)
         return (m, n, k), 2 * m * n * k
     if run.kind is OperatorKind.MEMORY:
         return max((region.shape for region in leaving), default=(), key=math.prod), 0

@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
 
-from kareus.model.config import Model, Parallelism
+from kareus.model.config import AttentionKernel, Model, NormKind, Parallelism, PositionKind
 from kareus.model.shards import shard_of
 
 HEAD_VALUES = 2
@@ -57,6 +57,14 @@ class Structure:
     token_shards: int = 1
     """GPUs among which the tokens between matrix products are divided (sequence parallelism), a factor of the tokens;
     1 where they are whole."""
+    layer_norm: bool = False
+    """Whether norms are LayerNorms; else RMSNorms."""
+    gated: bool = True
+    """Whether the MLP has a gate; one activation without a gate moves the same bytes as another."""
+    positions: PositionKind = PositionKind.ROPE
+    biases: bool = False
+    """Whether projections and LayerNorms have biases."""
+    attention_kernel: AttentionKernel = AttentionKernel.FUSED
 
     @property
     def chunks(self) -> int:
@@ -88,15 +96,25 @@ def dimensions_of(model: Model, parallelism: Parallelism, batch: int, sequence_l
     )
 
 
-def structure_of(model: Model, parallelism: Parallelism, dimensions: Dimensions) -> Structure:
+def structure_of(
+    model: Model,
+    parallelism: Parallelism,
+    dimensions: Dimensions,
+    attention_kernel: AttentionKernel = AttentionKernel.FUSED,
+) -> Structure:
     """Return the structure of a model with these sizes."""
     return Structure(
         qk_norm=model.qk_norm,
-        qkv_bias=model.qkv_bias,
+        qkv_bias=model.has_qkv_bias,
         tensor_parallel=parallelism.tp > 1,
         token_shards=parallelism.token_shards,
         cp=parallelism.cp,
         ones=tuple(name for name, size in asdict(dimensions).items() if size == 1),
+        layer_norm=model.norm is NormKind.LAYERNORM,
+        gated=model.activation.gated,
+        positions=model.positions,
+        biases=model.biases,
+        attention_kernel=attention_kernel,
     )
 
 

@@ -28,7 +28,15 @@ from kareus.model.communicators.process_group import (
     all_gather_single,
     reduce_scatter_single,
 )
-from kareus.model.config import Model, Parallelism, Sharding
+from kareus.model.config import (
+    ActivationKind,
+    AttentionKernel,
+    Model,
+    NormKind,
+    Parallelism,
+    PositionKind,
+    Sharding,
+)
 from kareus.model.ends import Embedding, Head
 from kareus.model.layers import rotary_table
 from kareus.model.shards import Shard, shard_of
@@ -44,14 +52,21 @@ _SPARSE_READS = {"embedding", "gather", "index_select"}  # read as many elements
 _SPARSE_WRITES = {"index_add_", "scatter_add_"}  # touch as many elements as their last input has
 
 
-def trace(model: Model, parallelism: Parallelism, batch: int, sequence_length: int) -> Trace:
+def trace(
+    model: Model,
+    parallelism: Parallelism,
+    batch: int,
+    sequence_length: int,
+    attention_kernel: AttentionKernel = AttentionKernel.FUSED,
+) -> Trace:
     """Record what rank 0 does for `batch` sequences.
 
     Raises:
         RefusedWorkloadError: the model does not divide over `parallelism`.
         KareusError: this process already runs distributed training.
     """
-    return _record(model, shard_of(model, parallelism, sequence_length), parallelism, batch)
+    shard = shard_of(model, parallelism, sequence_length)
+    return _record(model, shard, parallelism, batch, attention_kernel)
 
 
 def trace_structure(structure: Structure, dimensions: Dimensions) -> Trace:
@@ -80,19 +95,21 @@ def trace_structure(structure: Structure, dimensions: Dimensions) -> Trace:
         sharding=Sharding.NONE,
         sequence_parallel=sharded,
     )
-    return _record(_stand_in(structure, head_dim), shard, parallelism, dimensions.batch)
+    model = _stand_in(structure, shard, parallelism)
+    return _record(model, shard, parallelism, dimensions.batch, structure.attention_kernel)
 
 
-def _stand_in(structure: Structure, head_dim: int) -> Model:
-    """A model whose shard is given: of its own sizes only the head's is read, for the rotary table."""
+def _stand_in(structure: Structure, shard: Shard, parallelism: Parallelism) -> Model:
+    """A model whose shard is given: of its own sizes only those that positions depend on are read."""
+    learned, sloped = (structure.positions is kind for kind in (PositionKind.LEARNED, PositionKind.ALIBI))
     return Model(
         name="traced",
         hidden_size=1,
         intermediate_size=1,
         num_layers=TRACED_BLOCKS,
-        num_attention_heads=1,
+        num_attention_heads=shard.query_heads * parallelism.tp if sloped else 1,
         num_key_value_heads=1,
-        head_dim=head_dim,
+        head_dim=shard.head_dim,
         vocab_size=1,
         tie_embeddings=False,
         qk_norm=structure.qk_norm,
@@ -101,13 +118,20 @@ def _stand_in(structure: Structure, head_dim: int) -> Model:
         rotary_base=1e4,
         rotary_scaling=None,
         layers_per_stage={},
+        norm=NormKind.LAYERNORM if structure.layer_norm else NormKind.RMSNORM,
+        activation=ActivationKind.SWIGLU if structure.gated else ActivationKind.GELU,
+        positions=structure.positions,
+        biases=structure.biases,
+        max_positions=shard.tokens * parallelism.cp if learned else None,
     )
 
 
-def _record(model: Model, shard: Shard, parallelism: Parallelism, batch: int) -> Trace:
+def _record(
+    model: Model, shard: Shard, parallelism: Parallelism, batch: int, attention_kernel: AttentionKernel
+) -> Trace:
     with _fake_mesh(parallelism) as mesh, FakeTensorMode():
-        embedding, head = Embedding(shard, mesh, DTYPE), Head(model, shard, mesh, DTYPE)
-        blocks = [Block(model, shard, mesh, DTYPE) for _ in range(TRACED_BLOCKS)]
+        embedding, head = Embedding(shard, mesh, DTYPE, model.max_positions), Head(model, shard, mesh, DTYPE)
+        blocks = [Block(model, shard, mesh, DTYPE, attention_kernel) for _ in range(TRACED_BLOCKS)]
         table = rotary_table(model, shard.tokens, mesh.cp)
         ids = torch.empty(batch, shard.tokens, dtype=torch.long)
         tokens = shard.tokens // parallelism.token_shards

@@ -24,8 +24,8 @@ from kareus.graph.program import Step
 from kareus.graph.records import CollectiveKind, Direction, PlacedCollective, Scope
 from kareus.model.config import Model, Parallelism
 from kareus.model.parameters import scope_parameters
+from kareus.model.precision import BF16_BYTES, FP32_BYTES
 
-BF16_BYTES, FP32_BYTES = 2, 4
 COMPUTING_GRADIENTS = (Direction.BACKWARD, Direction.WEIGHT_GRADIENT)
 """Directions that compute weight gradients."""
 

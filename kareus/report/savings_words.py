@@ -40,7 +40,7 @@ def savings_words(plans: Sequence[Compared], what: str) -> str:
     if not times or not energies:
         return ""
     saved = compared(_range(times, "time"), _range(energies, "energy"), BASELINE)
-    return f"The fastest plans of kareus for {what}: {saved}."
+    return f"The fastest plan{'s' if len(plans) > 1 else ''} of kareus for {what}: {saved}."
 
 
 def _range(values: Sequence[float], of: str) -> str:

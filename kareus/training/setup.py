@@ -16,6 +16,7 @@ from kareus.model.layers import rotary_table
 from kareus.model.shards import Shard, shard_of
 from kareus.profile.programs import chunk_shapes
 from kareus.runtime.actions import actions_of
+from kareus.runtime.architecture import check_trains
 from kareus.runtime.boundary import boundary_shapes
 from kareus.runtime.chunk_stage import StagePlace
 from kareus.runtime.follower import PlanFollower, planned_steps
@@ -64,6 +65,7 @@ def make_chunks(setup: RankSetup) -> StageChunks:
     job, stage = setup.job, setup.coordinate.stage
     workload = job.workload
     check_runs(workload)
+    check_trains(workload.model, setup.device)
     split, chunks = workload.parallelism.split, workload.chunks
     shapes = chunk_shapes(split, chunks)
     shared_out = workload.parallelism.shards_gradients

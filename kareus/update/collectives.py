@@ -7,9 +7,7 @@ from kareus.gpu_model.gpu import Gpu
 from kareus.gpu_model.network import Placement, placement_of
 from kareus.graph.records import Collective, CollectiveKind
 from kareus.model.config import Parallelism
-
-FP32_BYTES = 4
-BF16_BYTES = 2
+from kareus.model.precision import BF16_BYTES, FP32_BYTES
 
 Placed = tuple[Collective, Placement]
 

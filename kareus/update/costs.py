@@ -33,10 +33,9 @@ from kareus.graph.recomputation import Recomputation
 from kareus.graph.records import BlockGraph, Direction, Operator, OperatorKind, Scope, Segment
 from kareus.model.config import Model, Parallelism
 from kareus.model.parameters import embedding_parameters, partial_parameters, scope_parameters
+from kareus.model.precision import ADAMW_BYTES, BF16_BYTES, FP32_BYTES
 from kareus.profile.programs import StageShape, chunk_shapes, outer_segments, sequential_steps
 from kareus.update.collectives import (
-    BF16_BYTES,
-    FP32_BYTES,
     Placed,
     exchange_collectives,
     gather_collectives,
@@ -115,7 +114,7 @@ def step_costs(config: UpdateSubject, stage: int, clocks_mhz: Array) -> dict[str
     norm = [_memory_bound("norm", read=FP32_BYTES * own, written=0)]
     step = [
         _memory_bound("clip", read=FP32_BYTES * own, written=FP32_BYTES * own),
-        _memory_bound("adamw", read=4 * FP32_BYTES * own, written=3 * FP32_BYTES * own),
+        _memory_bound("adamw", read=(FP32_BYTES + ADAMW_BYTES) * own, written=ADAMW_BYTES * own),
         _memory_bound("publish", read=FP32_BYTES * own, written=BF16_BYTES * own),
         _memory_bound("zero", read=0, written=FP32_BYTES * (own if parallelism.shards_gradients else held)),
     ]

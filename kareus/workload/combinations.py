@@ -2,7 +2,6 @@
 
 from kareus.errors import RefusedWorkloadError
 from kareus.graph.recomputation import Recomputation
-from kareus.model.config import ActivationKind, Model, NormKind, PositionKind
 from kareus.workload.config import Workload
 
 
@@ -13,7 +12,12 @@ def check_combinations(workload: Workload) -> None:
         RefusedWorkloadError: two of them cannot; with the reason, and what to change.
     """
     parallelism = workload.parallelism
-    _check_architecture(workload.model)
+    most = workload.model.max_positions
+    if most is not None and workload.sequence_length > most:
+        raise RefusedWorkloadError(
+            f"sequence_length={workload.sequence_length}: must be at most model.max_positions ({most}), the positions "
+            "that the model learns."
+        )
     if workload.recomputation is Recomputation.FULL and parallelism.cp > 1 and parallelism.tp == 1:
         raise RefusedWorkloadError(
             f"recomputation=full: with context parallelism alone (parallelism.cp={parallelism.cp}, tp=1) every segment "
@@ -29,17 +33,6 @@ def check_combinations(workload: Workload) -> None:
     if parallelism.shards_gradients and workload.testbed.cuda is not None:
         raise RefusedWorkloadError(
             f"parallelism.sharding={parallelism.sharding}: a profiler has the GPUs of one replica, and cannot measure "
-            "collectives of several; plan with testbed=simulated, or use parallelism.sharding=optimizer."
+            "collectives of several; use parallelism.sharding=optimizer, or plan with testbed=simulated and train by "
+            "that plan with --communicator nccl."
         )
-
-
-def _check_architecture(model: Model) -> None:
-    """Check that there are operators for every part of a block.
-
-    Raises:
-        RefusedWorkloadError: one has none yet.
-    """
-    built = {"norm": NormKind.RMSNORM, "activation": ActivationKind.SWIGLU, "positions": PositionKind.ROPE}
-    for key, kind in {**built, "biases": False}.items():
-        if getattr(model, key) != kind:
-            raise RefusedWorkloadError(f"model.{key}={getattr(model, key)}: not supported yet; use {kind}.")

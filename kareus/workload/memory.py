@@ -1,11 +1,13 @@
 """Memory estimate: what the fullest GPU of a pipeline holds at its peak, and whether that fits.
 
 Mixed precision as in Megatron-LM: bf16 weights and activations, fp32 gradients, fp32 master weights and Adam moments.
-Fused kernels: a norm keeps its input, attention its inputs and output, SwiGLU its two inputs. Without sequence
-parallelism, tensors of the hidden size are whole on every GPU of a tensor-parallel group. With it a GPU keeps its
-tokens of them alone: of what a norm gives to a matrix product too, which is gathered once more for its weight gradient.
-Whole are what is gathered for one sublayer at a time, what a split backward keeps for its weight gradients, which have
-no collectives, and the input of the LM head, small beside the logits.
+Fused kernels: a norm keeps its input, attention its inputs and output, an activation its input (SwiGLU's is two). Where
+attention is not fused, scores of all pairs of tokens come on top; recomputation `selective` does not keep them.
+
+Without sequence parallelism, tensors of the hidden size are whole on every GPU of a tensor-parallel group. With it a
+GPU keeps its tokens of them alone: of what a norm gives to a matrix product too, which is gathered once more for its
+weight gradient. Whole are what is gathered for one sublayer at a time, what a split backward keeps for its weight
+gradients, which have no collectives, and the input of the LM head, small beside the logits.
 
 What a stage keeps for each microbatch in flight depends on the recomputation: with `none` all that its blocks keep for
 their backward; with `selective` all but the output of attention, which the backward holds for one block at a time; with
@@ -27,15 +29,16 @@ from dataclasses import dataclass
 from kareus.errors import RefusedWorkloadError
 from kareus.graph.recomputation import Recomputation
 from kareus.graph.records import Scope
-from kareus.model.config import Model, Parallelism
+from kareus.model.config import AttentionKernel, Model, Parallelism
 from kareus.model.parameters import scope_parameters
+from kareus.model.precision import ADAMW_BYTES, BF16_BYTES, FP32_BYTES
 from kareus.workload.communicators import communicator_bytes
 from kareus.workload.config import Workload
 from kareus.workload.pipelining import most_delayed, most_in_flight, most_received_ahead
 
 GIB = 2**30
-BF16_BYTES = 2
-FP32_BYTES = 4
+MASK_BYTES = 1
+"""Bytes of a value of a dropout's mask."""
 LOGIT_BYTES = BF16_BYTES + FP32_BYTES
 """Bytes of one logit: the LM head's output, into which backward writes the gradient, and an fp32 copy, in which the
 vocabulary-parallel cross-entropy works in place, forward and backward."""
@@ -72,10 +75,10 @@ class MemoryEstimate:
         return held + max(self.blocks_gib, self.head_gib) + self.reserve_gib
 
 
-def estimate_memory(workload: Workload) -> MemoryEstimate:
+def estimate_memory(workload: Workload, attention_kernel: AttentionKernel = AttentionKernel.FUSED) -> MemoryEstimate:
     """Estimate the peak of the fullest GPU, over all stages of a workload whose `layers_per_stage` is set."""
-    layers = workload.parallelism.split
-    return max((_stage(workload, stage, count) for stage, count in enumerate(layers)), key=lambda e: e.total_gib)
+    stages = enumerate(workload.parallelism.split)
+    return max((_stage(workload, n, layers, attention_kernel) for n, layers in stages), key=lambda e: e.total_gib)
 
 
 def check_memory(workload: Workload, estimate: MemoryEstimate) -> None:
@@ -96,11 +99,12 @@ def check_memory(workload: Workload, estimate: MemoryEstimate) -> None:
         )
 
 
-def _stage(workload: Workload, stage: int, layers: int) -> MemoryEstimate:
+def _stage(workload: Workload, stage: int, layers: int, attention_kernel: AttentionKernel) -> MemoryEstimate:
     model, parallelism = workload.model, workload.parallelism
     tokens = workload.microbatch_size * workload.sequence_length // parallelism.cp
     boundary = boundary_bytes(model, parallelism, tokens)
-    kept, recomputed = kept_bytes(workload, layers // workload.chunks, tokens)
+    kept, recomputed = kept_bytes(workload, layers // workload.chunks, tokens, attention_kernel)
+    kept_scores, score_gradients = score_bytes(workload, attention_kernel)
     is_last = stage == parallelism.pp - 1
     in_flight, passing = most_in_flight(workload, stage), most_received_ahead(workload, stage) + 1
     waiting, working = in_flight * kept, recomputed
@@ -108,7 +112,7 @@ def _stage(workload: Workload, stage: int, layers: int) -> MemoryEstimate:
         head = head_split_bytes(model, parallelism, tokens) if is_last else 0
         later = block_split_bytes(model, parallelism, tokens)
         waiting += most_delayed(workload, stage) * (layers * later + head)
-        last_block = boundary + block_activation_bytes(model, parallelism, tokens)
+        last_block = boundary + block_activation_bytes(model, parallelism, tokens) + kept_scores
         working = max(recomputed, (layers - 1) * later + last_block - kept) + head
     weights, gradients, states = state_bytes(workload, stage, layers)
     return MemoryEstimate(
@@ -119,24 +123,28 @@ def _stage(workload: Workload, stage: int, layers: int) -> MemoryEstimate:
         in_flight_gib=waiting / GIB,
         transfers_gib=(passing * boundary if parallelism.pp > 1 else 0) / GIB,
         communicators_gib=communicator_bytes(workload, stage) / GIB,
-        blocks_gib=(working + block_backward_bytes(model, parallelism, tokens)) / GIB,
+        blocks_gib=(working + max(block_backward_bytes(model, parallelism, tokens), score_gradients)) / GIB,
         head_gib=(head_bytes(model, parallelism, tokens) if is_last else 0) / GIB,
         reserve_gib=workload.memory_reserve_gib,
     )
 
 
-def kept_bytes(workload: Workload, layers: int, tokens: int) -> tuple[int, int]:
+def kept_bytes(
+    workload: Workload, layers: int, tokens: int, attention_kernel: AttentionKernel = AttentionKernel.FUSED
+) -> tuple[int, int]:
     """Bytes on one GPU that `layers` blocks keep of a microbatch until its backward, and that its backward recomputes.
 
     With full recomputation a block's input is kept; what it recomputes is one block's at a time.
     """
     model, parallelism = workload.model, workload.parallelism
     boundary, block = (size(model, parallelism, tokens) for size in (boundary_bytes, block_activation_bytes))
+    scores, _ = score_bytes(workload, attention_kernel)
+    block += scores
     match workload.recomputation:
         case Recomputation.NONE:
             return layers * (boundary + block), 0
         case Recomputation.SELECTIVE:
-            attended = attended_bytes(model, parallelism, tokens)
+            attended = attended_bytes(model, parallelism, tokens) + scores
             return layers * (boundary + block - attended), attended
         case Recomputation.FULL:
             return layers * boundary, block
@@ -151,7 +159,7 @@ def boundary_bytes(model: Model, parallelism: Parallelism, tokens: int) -> int:
 
 def attended_bytes(model: Model, parallelism: Parallelism, tokens: int) -> int:
     """Bytes of the output of attention on one GPU."""
-    return BF16_BYTES * tokens * model.num_attention_heads * model.head_dim // parallelism.tp
+    return BF16_BYTES * tokens * model.query_width // parallelism.tp
 
 
 def state_bytes(workload: Workload, stage: int, layers: int) -> tuple[float, float, float]:
@@ -163,7 +171,7 @@ def state_bytes(workload: Workload, stage: int, layers: int) -> tuple[float, flo
     model, parallelism = workload.model, workload.parallelism
     parameters = stage_parameters(model, parallelism, stage, layers)
     weights, gradients = float(BF16_BYTES * parameters), float(FP32_BYTES * parameters)
-    states = 3 * FP32_BYTES * parameters / (parallelism.dp if parallelism.shards_states else 1)
+    states = ADAMW_BYTES * parameters / (parallelism.dp if parallelism.shards_states else 1)
     if parallelism.shards_gradients:
         weights, whole = _whole_bytes(workload, stage, layers)
         gradients = gradients / parallelism.dp + whole
@@ -201,14 +209,9 @@ def _whole_bytes(workload: Workload, stage: int, layers: int) -> tuple[int, int]
 
 def stage_parameters(model: Model, parallelism: Parallelism, stage: int, layers: int) -> int:
     """Parameters on one GPU of a stage. A tied embedding is on the first stage and, as the LM head, on the last."""
-    query, key_value = model.num_attention_heads * model.head_dim, model.num_key_value_heads * model.head_dim
-    matrices = model.hidden_size * (2 * query + 2 * key_value + 3 * model.intermediate_size)
-    bias = query + 2 * key_value if model.qkv_bias else 0
-    norms = 2 * model.hidden_size + (2 * model.head_dim if model.qk_norm else 0)
-    is_first, is_last = stage == 0, stage == parallelism.pp - 1
-    tables = 1 if is_first and is_last and model.tie_embeddings else is_first + is_last
-    sharded = layers * (matrices + bias) + tables * model.vocab_size * model.hidden_size
-    return sharded // parallelism.tp + layers * norms + (model.hidden_size if is_last else 0)
+    parts = scope_parameters(model, parallelism)
+    outer = (parts[Scope.EMBEDDING] if stage == 0 else 0) + (parts[Scope.HEAD] if stage == parallelism.pp - 1 else 0)
+    return layers * parts[Scope.BLOCK] + outer
 
 
 def block_activation_bytes(model: Model, parallelism: Parallelism, tokens: int) -> int:
@@ -216,24 +219,38 @@ def block_activation_bytes(model: Model, parallelism: Parallelism, tokens: int) 
 
     Whole, or a GPU's tokens with sequence parallelism: both norms' outputs and the sum after attention. Sharded:
     queries, keys and values (with norms on queries and keys, also from before them), the output of attention, and
-    SwiGLU's two inputs and its output.
+    the activation's input (SwiGLU's two) and output. Scores of attention that is not fused are apart (`score_bytes`).
     """
-    query, key_value = model.num_attention_heads * model.head_dim, model.num_key_value_heads * model.head_dim
+    query, key_value = model.query_width, model.key_value_width
     before_norm = query + key_value if model.qk_norm else 0
-    sharded = 2 * query + 2 * key_value + before_norm + 3 * model.intermediate_size
+    sharded = 2 * query + 2 * key_value + before_norm + model.mlp_input_width + model.intermediate_size
     return BF16_BYTES * tokens * (3 * model.hidden_size // parallelism.token_shards + sharded // parallelism.tp)
 
 
-def block_backward_bytes(model: Model, parallelism: Parallelism, tokens: int) -> int:
-    """Bytes of gradients that the backward of one block holds at once on one GPU.
+def score_bytes(workload: Workload, attention_kernel: AttentionKernel) -> tuple[int, int]:
+    """Bytes on one GPU of what has a value for each pair of tokens: kept by one block, and gradients in its backward.
 
-    Whole: those of the block's output and of the norm's output. Sharded: those of SwiGLU's inputs and output. With
-    context parallelism, also the gathered keys and values (their gradients come when those of SwiGLU are gone). With
-    sequence parallelism whole are the gathered input of a product and its gradient, and this GPU's tokens of the
-    gradient of the block's output come on top.
+    Kept are the probabilities, and with dropout also what is left of them and a mask of a byte each (Korthikanti et
+    al., 2022, section 4.1: 5 a s^2 b); the gradients are those of probabilities and scores.
     """
-    gathered = 2 * model.num_key_value_heads * model.head_dim * parallelism.cp if parallelism.cp > 1 else 0
-    sharded = 3 * model.intermediate_size + gathered
+    if attention_kernel is AttentionKernel.FUSED:
+        return 0, 0
+    heads = workload.model.num_attention_heads // workload.parallelism.tp
+    pairs = workload.microbatch_size * heads * workload.sequence_length**2
+    kept = BF16_BYTES if attention_kernel is AttentionKernel.UNFUSED else 2 * BF16_BYTES + MASK_BYTES
+    return kept * pairs, 2 * BF16_BYTES * pairs
+
+
+def block_backward_bytes(model: Model, parallelism: Parallelism, tokens: int) -> int:
+    """Bytes of gradients that the backward of one block holds at once on one GPU, those of scores apart.
+
+    Whole: those of the block's output and of the norm's output. Sharded: those of the activation's input (SwiGLU's two)
+    and output. With context parallelism, also the gathered keys and values (their gradients come when those of the MLP
+    are gone). With sequence parallelism whole are the gathered input of a product and its gradient, and this GPU's
+    tokens of the gradient of the block's output come on top.
+    """
+    gathered = 2 * model.key_value_width * parallelism.cp if parallelism.cp > 1 else 0
+    sharded = model.mlp_input_width + model.intermediate_size + gathered
     shards = parallelism.token_shards
     own = model.hidden_size // shards if shards > 1 else 0
     return BF16_BYTES * tokens * (2 * model.hidden_size + own + sharded // parallelism.tp)
@@ -242,11 +259,12 @@ def block_backward_bytes(model: Model, parallelism: Parallelism, tokens: int) ->
 def block_split_bytes(model: Model, parallelism: Parallelism, tokens: int) -> int:
     """Bytes that one block keeps for its weight gradients on one GPU: of every product its input and output gradient.
 
-    Inputs: both norms' outputs whole; the outputs of attention and of SwiGLU sharded. Output gradients: those of the
-    projection and of the block whole; those of queries, keys and values and of SwiGLU's two inputs sharded.
+    Inputs: both norms' outputs whole; the outputs of attention and of the activation sharded. Output gradients: those
+    of the projection and of the block whole; those of queries, keys and values and of the activation's input (SwiGLU's
+    two) sharded.
     """
-    query, key_value = model.num_attention_heads * model.head_dim, model.num_key_value_heads * model.head_dim
-    sharded = query + model.intermediate_size + query + 2 * key_value + 2 * model.intermediate_size
+    query, key_value = model.query_width, model.key_value_width
+    sharded = query + model.intermediate_size + query + 2 * key_value + model.mlp_input_width
     return BF16_BYTES * tokens * (4 * model.hidden_size + sharded // parallelism.tp)
 
 

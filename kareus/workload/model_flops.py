@@ -6,6 +6,7 @@ et al., PaLM, appendix B).
 """
 
 from kareus.model.config import Model
+from kareus.model.parameters import block_matrices
 from kareus.workload.config import Workload
 
 _FORWARDS = 3
@@ -32,8 +33,6 @@ def model_flops(workload: Workload) -> int:
 
 def forward_flops_per_token(model: Model, sequence_length: int) -> int:
     """Return the FLOPs of a forward for one token of a sequence of `sequence_length` tokens."""
-    query, key_value = model.num_attention_heads * model.head_dim, model.num_key_value_heads * model.head_dim
-    matrices = model.hidden_size * (2 * query + 2 * key_value + 3 * model.intermediate_size)
-    attention = query * sequence_length  # two products with half of the sequence each
+    attention = model.query_width * sequence_length  # two products with half of the sequence each
     head = model.vocab_size * model.hidden_size
-    return 2 * (model.num_layers * (matrices + attention) + head)
+    return 2 * (model.num_layers * (block_matrices(model) + attention) + head)

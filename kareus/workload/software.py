@@ -9,9 +9,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+import yaml
+
+from kareus.artifacts.files import read_text
 from kareus.artifacts.names import check_product
 from kareus.artifacts.ranges import within
 from kareus.artifacts.records import from_plain
+from kareus.errors import ArtifactError
 from kareus.workload.compose import compose_file
 
 GROUP = "software"
@@ -54,6 +58,10 @@ class Software:
     """How time between kernels is charged."""
     fused_attention: bool
     """Whether attention is one kernel; else scores are written to HBM and read again."""
+    attention_dropout: bool
+    """Whether attention that is not fused drops probabilities, by a kernel of its own."""
+    softmax_multiple: int
+    """What sequences times heads of a GPU must be a multiple of for softmax to be one kernel, where it is not fused."""
     tensor_overlap: TensorOverlap
     """What collectives of tensor parallelism run beside."""
     context_overlap: bool
@@ -70,8 +78,13 @@ class Software:
     """Whether the host waits for messages between stages, so that it cannot launch ahead from one pass to the next."""
     host_launch_s: float
     """Time of the host for each kernel of a pass through the model."""
-    host_pass_s: float
-    """Time of the host around each pass of a microbatch."""
+    host_collective_s: float
+    """Further time of the host for each collective: its streams and events, and ranks that come later."""
+    hopper_attention: bool
+    """Whether its fused attention uses the instructions that Hopper's tensor cores have of their own (FlashAttention 3,
+    cuDNN 9); FlashAttention 2 does not."""
+    attention_slowdown: float
+    """Time of its fused attention over that of the library that the GPU's coefficients are of."""
     traffic: float
     """Bytes that operators bound by HBM move, over those of kernels that fuse all that can be fused."""
 
@@ -79,8 +92,9 @@ class Software:
         check_product(self.name, "name")
         within(self, 1, 4, "bytes", "gradient_bytes")
         within(self, 1, 1_000_000, "rows", "vocabulary_multiple")
-        within(self, 0, 1e-3, "s", "host_launch_s")
-        within(self, 0, 1, "s", "host_pass_s")
+        within(self, 1, 1_000, "heads", "softmax_multiple")
+        within(self, 0, 1e-3, "s", "host_launch_s", "host_collective_s")
+        within(self, 0.1, 10, "times", "attention_slowdown")
         within(self, 1, 10, "times", "traffic")
 
 
@@ -91,3 +105,12 @@ def read_software(option: str, config_dir: Path) -> Software:
         ConfigError: there is no such option, or it cannot be used.
     """
     return from_plain(Software, compose_file(f"{GROUP}/{option}", config_dir)[GROUP], GROUP)
+
+
+def is_software(path: Path) -> bool:
+    """Return whether a file is a profile of software, which a fit may replace."""
+    try:
+        content = yaml.safe_load(read_text(path))
+    except (ArtifactError, yaml.YAMLError):
+        return False
+    return isinstance(content, dict) and "accounting" in content

@@ -9,6 +9,7 @@ import heapq
 from kareus.errors import RefusedWorkloadError
 from kareus.graph.recomputation import Recomputation
 from kareus.model.config import Model, Parallelism
+from kareus.model.parameters import block_matrices
 from kareus.workload.config import Workload
 
 
@@ -85,10 +86,8 @@ def block_flops(model: Model, sequence_length: int, *, recomputation: Recomputat
     A multiply-add counts as two, and causal attention as half of the full one: 2 x sequence_length x query width
     for the products with keys and with values together.
     """
-    query, key_value = model.num_attention_heads * model.head_dim, model.num_key_value_heads * model.head_dim
-    weights = 2 * model.hidden_size * (query + key_value) + 3 * model.hidden_size * model.intermediate_size
-    attention = 2 * sequence_length * query
-    forward = 2 * weights + attention
+    attention = 2 * sequence_length * model.query_width
+    forward = 2 * block_matrices(model) + attention
     again = {Recomputation.NONE: 0, Recomputation.SELECTIVE: attention}.get(recomputation, forward)
     return 3 * forward + again
 

@@ -7,7 +7,8 @@ import pytest
 import yaml
 from helpers.builders import CONFIG, a100
 
-from kareus.fidelity.fit import TO_FRONTIERS, bootstrap, errors_pct, fit_frontiers, held_out, with_coefficients
+from kareus.fidelity.coefficient_space import with_coefficients
+from kareus.fidelity.fit import TO_FRONTIERS, bootstrap, errors_pct, fit_frontiers, held_out
 from kareus.fidelity.fit_stage import documented
 from kareus.fidelity.predict import planned_costs
 from kareus.fidelity.reference import FrontierRow, Scenario

@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from kareus.model import fused
-from kareus.model.fused import HeadNorm, Rotated, own_rows
+from kareus.model.config import ActivationKind
+from kareus.model.fused import Affine, HeadNorm, Rotated, own_rows
 from kareus.model.fused.dispatch import INTERPRETED
-from kareus.model.kernels import activations, embedding, loss, norms, rotary
+from kareus.model.kernels import activations, embedding, layer_norms, loss, norms, rotary
 from movement.interpreter import round_to_nearest
 
 ALLOWED = {torch.float32: 3e-6, torch.bfloat16: 2.0**-7}
@@ -50,6 +51,25 @@ def norm(dtype: torch.dtype, rows: int, size: int, adds: bool) -> None:
     own = norms.residual_norm_backward(gradient, carries, *kept, totals[0])
     same(own, unwrap(fused.residual_norm_backward)(gradient, carries, *kept, totals[1]), dtype, "gradient")
     same(totals[0], totals[1], torch.float32, "weight gradient")
+
+
+@ANY
+@given(dtype=DTYPES, rows=st.integers(1, 35), size=st.integers(1, 300), adds=st.booleans(), biased=st.booleans())
+def layer_norm(dtype: torch.dtype, rows: int, size: int, adds: bool, biased: bool) -> None:
+    stream, update, gradient, carried = drawn(dtype, 4, rows, size)
+    weight, bias = drawn(dtype, 2, size)
+    affine, added = Affine(weight, bias if biased else None), update if adds else None
+    found = layer_norms.residual_layer_norm(stream, added, affine, 1e-5)
+    expected = unwrap(fused.residual_layer_norm)(stream, added, affine, 1e-5)
+    for name, own, other in zip(found._fields, found, expected, strict=True):
+        same(own, other, dtype, name)
+    totals = torch.ones(2, 2, size)
+    own_totals, other_totals = (Affine(total[0], total[1] if biased else None) for total in totals)
+    kept, carries = (expected.stream, expected.mean, expected.scale), carried if adds else None
+    own = layer_norms.residual_layer_norm_backward(gradient, carries, kept, weight, own_totals)
+    other = unwrap(fused.residual_layer_norm_backward)(gradient, carries, kept, weight, other_totals)
+    same(own, other, dtype, "gradient")
+    same(totals[0], totals[1], torch.float32, "weight gradients")
 
 
 @ANY
@@ -104,6 +124,16 @@ def swiglu(dtype: torch.dtype, rows: int, size: int) -> None:
 
 
 @ANY
+@given(dtype=DTYPES, rows=st.integers(1, 5), size=st.integers(1, 1500))
+def ungated(dtype: torch.dtype, rows: int, size: int) -> None:
+    x, gradient = drawn(dtype, 2, rows, size)
+    for kind in (ActivationKind.GELU, ActivationKind.GELU_TANH, ActivationKind.SQUARED_RELU):
+        same(activations.activate(x, kind), unwrap(fused.activate)(x.float(), kind).to(dtype), dtype, "output")
+        wide = unwrap(fused.activate_backward)(gradient.float(), x.float(), kind)
+        same(activations.activate_backward(gradient, x, kind), wide.to(dtype), dtype, "gradient")
+
+
+@ANY
 @given(dtype=DTYPES, tokens=st.integers(1, 5), size=st.integers(1, 9000), first=st.integers(0, 4000))
 def entropy(dtype: torch.dtype, tokens: int, size: int, first: int) -> None:
     logits = 3 * drawn(dtype, tokens, size)
@@ -140,7 +170,11 @@ def entropy(dtype: torch.dtype, tokens: int, size: int, first: int) -> None:
 )
 def lookup(dtype: torch.dtype, ids: list[int], first: int, rows: int, size: int) -> None:
     weight, gradient, tokens = drawn(dtype, rows, size), drawn(dtype, len(ids), size), torch.tensor(ids)
-    assert torch.equal(embedding.embed(tokens, weight, first), unwrap(fused.embed)(tokens, weight, first))
+    for added in (None, gradient):
+        found = embedding.embed(tokens, weight, first, added)
+        assert torch.equal(found, unwrap(fused.embed)(tokens, weight, first, added))
+    several = embedding.embed(tokens.repeat(2, 1), weight, first, gradient)
+    assert torch.equal(several, unwrap(fused.embed)(tokens.repeat(2, 1), weight, first, gradient))
     totals = torch.ones(2, rows, size)
     embedding.embed_backward(gradient, tokens, first, totals[0])
     unwrap(fused.embed_backward)(gradient, tokens, first, totals[1])
@@ -150,7 +184,7 @@ def lookup(dtype: torch.dtype, ids: list[int], first: int, rows: int, size: int)
 def main() -> None:
     assert INTERPRETED
     round_to_nearest()
-    for holds in (norm, rotation, swiglu, entropy, lookup):
+    for holds in (norm, layer_norm, rotation, swiglu, ungated, entropy, lookup):
         holds()
 
 

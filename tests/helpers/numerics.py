@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from helpers.hugging_face import LOSS, load_gradients, save_checkpoint, save_gradients
-from helpers.stages import stage_on_cpu
 from helpers.trainings import tiny_workload
 from helpers.worlds import LLAMA, graph_of, schedules
 from kareus.device.controller import DryClocks
@@ -23,6 +22,7 @@ from kareus.launch.mesh import coordinate_of
 from kareus.launch.process_groups import make_process_groups, sum_over_ranks
 from kareus.model.communication import Communicator
 from kareus.model.communicators.choice import Library
+from kareus.model.published import from_published
 from kareus.model.shards import shard_of
 from kareus.model.weights import load_weights, own_part, pieces
 from kareus.partition.detect import detect_partitions
@@ -44,6 +44,7 @@ from kareus.training.data.samples import SyntheticSamples
 from kareus.training.optimizer_sharding import OptimizerSharding
 from kareus.update.directions import update_directions
 from kareus.workload.config import Workload
+from movement.pipelines import stage_on_cpu
 
 TOLERANCE = 1e-5
 QWEN2 = dataclasses.replace(LLAMA, name="tiny-qwen2", qkv_bias=True, num_key_value_heads=4)
@@ -141,7 +142,8 @@ def microbatches(workload: Workload, dp_rank: int, cp_rank: int, cp: int) -> lis
 def own_shard(gradients: dict[str, Tensor], workload: Workload, name: str, group: Communicator | None) -> Tensor:
     """Return the part of transformers' gradients that is this rank's of our weight `name`."""
     held = pieces(workload.model, name, 0)
-    return torch.cat([gradients[piece.name][own_part(piece, group)] for piece in held])
+    whole = [from_published(workload.model, piece.name, piece.shape, gradients) for piece in held]
+    return torch.cat([each[own_part(piece, group)] for each, piece in zip(whole, held, strict=True)])
 
 
 class PipelineRank:

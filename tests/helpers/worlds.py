@@ -4,6 +4,7 @@ import datetime
 import multiprocessing
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from kareus.graph.records import Batch, BlockGraph
 from kareus.launch.mesh import coordinate_of
 from kareus.launch.process_groups import ProcessGroups, make_process_groups
 from kareus.model.communicators.choice import Library
-from kareus.model.config import Model, Parallelism, Sharding
+from kareus.model.config import ActivationKind, Model, NormKind, Parallelism, PositionKind, Sharding
 from kareus.partition.detect import detect_partitions
 from kareus.partition.extract import extract
 from kareus.profile.programs import Execution
@@ -27,6 +28,27 @@ from kareus.schedule.records import Choice
 
 LLAMA = small_model(name="tiny-llama", vocab_size=40)
 QWEN = small_model(name="tiny-qwen", qk_norm=True, qkv_bias=True, num_key_value_heads=4)
+GPT = small_model(
+    name="tiny-gpt",
+    intermediate_size=128,
+    num_key_value_heads=4,
+    head_dim=8,
+    norm=NormKind.LAYERNORM,
+    activation=ActivationKind.GELU_TANH,
+    positions=PositionKind.LEARNED,
+    max_positions=64,
+    biases=True,
+)
+MPT = replace(
+    GPT, name="tiny-mpt", activation=ActivationKind.GELU, positions=PositionKind.ALIBI, max_positions=None, biases=False
+)
+NEMOTRON = replace(
+    MPT,
+    name="tiny-nemotron",
+    activation=ActivationKind.SQUARED_RELU,
+    positions=PositionKind.ROPE,
+    num_key_value_heads=2,
+)
 LAYERS, TOKENS = 2, 16
 EXPLORING = "KAREUS_TESTS_EXPLORE"
 """Environment variable that is there if the profile of hypothesis is `exploring`."""

@@ -13,12 +13,12 @@ triton = pytest.importorskip("triton")
 from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.compiler import ASTSource  # noqa: E402
 
-from kareus.model.kernels import activations, embedding, loss, norms, rotary, sums  # noqa: E402
+from kareus.model.kernels import activations, embedding, layer_norms, loss, norms, rotary, sums  # noqa: E402
 
 ROOT = Path(__file__).parent.parent.parent
 BF16, FP32, IDS = "*bf16", "*fp32", "*i64"
 FP32_NAMES = (
-    *("scale", "sums", "query_scale", "key_scale", "cosine", "sine", "log_sum_exp", "maximum"),
+    *("scale", "mean", "sums", "query_scale", "key_scale", "cosine", "sine", "log_sum_exp", "maximum"),
     *("labelled", "factor"),
 )
 """Arguments of kernels that are fp32 in all of them."""
@@ -32,17 +32,25 @@ KERNELS: dict[str, tuple[str, dict[str, Any], dict[str, str]]] = {
     "log-sum-exp": ("_log_sum_exp", {"SPAN": 4096}, {"rows": IDS, "mine": "*i1", "result": FP32}),
     "mean loss": ("_mean_loss", {"SPAN": 4096}, {"total": FP32, "log_sum_exp": FP32, "loss": FP32}),
     "cross-entropy's gradient": ("_cross_entropy_backward", {"SPAN": 1024}, {"rows": IDS, "mine": "*i1"}),
-    "embedding": ("_embed", {"SPAN": embedding.SPAN}, {"ids": IDS}),
+    "embedding": ("_embed", {"ADDS": True, "SPAN": embedding.SPAN}, {"ids": IDS}),
+    "layernorm": ("_residual_layer_norm", {"ADDS": True, "BIASED": True, "ROWS": norms.ROWS, "BLOCK": 4096}, {}),
+    "layernorm's backward": (
+        "_residual_layer_norm_backward",
+        {"CARRIES": True, "BIASED": True, "ROWS": norms.ROWS, "BLOCK": 4096},
+        {},
+    ),
+    "gelu": ("_activate", {"KIND": "gelu", "SPAN": activations.SPAN}, {}),
+    "gelu's gradient": ("_activate_backward", {"KIND": "gelu-tanh", "SPAN": activations.SPAN}, {}),
     "embedding's gradient": (
         "_embed_backward",
         {"ROWS": 8, "COLUMNS": 64},
         {"by_id": IDS, "places": IDS, "total": FP32},
     ),
 }
-MODULES = (activations, embedding, loss, norms, rotary, sums)
+MODULES = (activations, embedding, layer_norms, loss, norms, rotary, sums)
 ROTATIONS = ("_rotate", "_rotate_backward")
 POINTERS = ("stream", "update", "weight", "total", "normed", "gradient", "carried", "result", "qkv", "query", "key")
-MORE_POINTERS = ("value", "query_weight", "key_weight", "gate_up", "logits")
+MORE_POINTERS = ("value", "bias", "added", "x", "query_weight", "key_weight", "gate_up", "logits")
 
 
 def test_kernels_compute_what_eager_operations_do() -> None:
@@ -70,6 +78,8 @@ def test_rows_are_moved_by_sixteen_bytes_a_thread(kernel: str, capability: int) 
     warps = {
         "_residual_norm": 8,
         "_residual_norm_backward": 8,
+        "_residual_layer_norm": 8,
+        "_residual_layer_norm_backward": 8,
         "_exponentials": 8,
         "_log_sum_exp": 8,
         "_mean_loss": 8,

@@ -389,13 +389,22 @@ def test_a_bias_is_part_of_its_projection() -> None:
     plain = nanobatch(LLAMA, 8, 1)
     assert named(biased.forward) == named(plain.forward)
     rows = (24 + 2 * 8) * 128 // 8
-    extra = [
-        operator(biased.forward, "attention", "qkv").bytes_read
-        - operator(plain.forward, "attention", "qkv").bytes_read,
-        operator(biased.backward, "attention", "qkv.wgrad").bytes_written
-        - operator(plain.backward, "attention", "qkv.wgrad").bytes_written,
-    ]
-    assert extra == [2 * rows, 4 * rows]
+    reads = [operator(graph.forward, "attention", "qkv").bytes_read for graph in (biased, plain)]
+    assert reads[0] - reads[1] == 2 * rows
+
+
+def test_the_gradient_of_a_bias_reads_the_output_gradient() -> None:
+    biased = nanobatch(dataclasses.replace(LLAMA, qkv_bias=True), 8, 1)
+    plain = nanobatch(LLAMA, 8, 1)
+    products = [operator(graph.backward, "attention", "qkv.wgrad") for graph in (biased, plain)]
+    assert products[0] == products[1]
+    own = operator(biased.backward, "attention", "qkv.bias.wgrad")
+    rows = (24 + 2 * 8) * 128 // 8
+    assert own.is_weight_gradient
+    assert (own.kind, own.flops, own.shape) == (OperatorKind.MEMORY, 0, (rows,))
+    assert (own.bytes_read, own.bytes_written) == (2 * 4 * SEQUENCE * rows + 4 * rows, 4 * rows)
+    tails = [next(s.independent_tail for s in g.backward if s.name == "attention") for g in (biased, plain)]
+    assert tails == [2, 1]
 
 
 @pytest.mark.parametrize(("tp", "cp"), [(8, 1), (4, 2), (2, 4)])

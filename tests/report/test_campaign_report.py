@@ -111,7 +111,7 @@ def test_all_workloads_are_compared_in_absolute_figures(page):
     tokens = 2 * 8 * 4096
     figures = [["3.000", "14.00"], ["4.000", "20.00"]]
     for row, time_s, energy_j in ((0, 3, 14e3), (1, 4, 20e3)):
-        figures[row] += [f"{tokens / time_s:,.0f}", f"{energy_j / tokens:.4f}"]
+        figures[row] += [f"{tokens / time_s:,.0f}", f"{1e3 * energy_j / tokens:.1f}"]
     assert found.rows[0] == ["tiny, pp2-tp8, 8\u00d74,096, A100", "25.0 %", "30.0 %", *figures[0], *figures[1]]
     assert found.rows[1] == ["tiny, pp2-tp8, 16\u00d74,096, A100", f"refused: {REASON}"]
     assert found.links[:2] == [f"workloads/{WORKLOAD}/page.html", None]

@@ -13,7 +13,7 @@ from helpers.trainings import tiny_workload
 from kareus.graph.recomputation import Recomputation
 from kareus.model.communication import Mesh
 from kareus.model.communicators.loopback import LoopbackCommunicator
-from kareus.model.config import Model
+from kareus.model.config import ActivationKind, Model, NormKind, PositionKind
 from kareus.model.ends import Head
 from kareus.model.passes import CollectiveCall, Pass
 from kareus.model.shards import shard_of
@@ -30,6 +30,15 @@ WIDE = small_model(
     name="wide", hidden_size=256, intermediate_size=512, num_layers=LAYERS, head_dim=64, num_key_value_heads=2
 )
 NORMED = dataclasses.replace(WIDE, name="normed", qk_norm=True)
+UNGATED = dataclasses.replace(
+    WIDE,
+    name="ungated",
+    norm=NormKind.LAYERNORM,
+    activation=ActivationKind.GELU,
+    positions=PositionKind.ALIBI,
+    biases=True,
+    intermediate_size=1024,
+)
 MIDDLE = StageShape(layers=LAYERS, first=False, last=False)
 
 
@@ -104,8 +113,8 @@ HALVED = MicrobatchSchedule(Schedule(Execution.NANOBATCHING), Schedule(Execution
 @pytest.mark.parametrize("schedule", [SEQUENTIAL, HALVED], ids=["whole", "halved"])
 @pytest.mark.parametrize(
     ("model", "degrees"),
-    [(WIDE, (1, False)), (NORMED, (1, False)), (WIDE, (4, True))],
-    ids=["wide", "normed", "wide-shared-tokens"],
+    [(WIDE, (1, False)), (NORMED, (1, False)), (WIDE, (4, True)), (UNGATED, (1, False))],
+    ids=["wide", "normed", "wide-shared-tokens", "ungated"],
 )
 @pytest.mark.parametrize("recomputation", list(Recomputation))
 def test_a_forward_keeps_what_planning_counts(

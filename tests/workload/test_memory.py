@@ -5,6 +5,8 @@ import pytest
 from helpers.builders import CONFIG
 
 from kareus.errors import RefusedWorkloadError
+from kareus.graph.recomputation import Recomputation
+from kareus.model.config import AttentionKernel
 from kareus.workload.compose import compose
 from kareus.workload.config import Workload
 from kareus.workload.memory import (
@@ -16,6 +18,7 @@ from kareus.workload.memory import (
     estimate_memory,
     head_split_bytes,
     kept_bytes,
+    score_bytes,
     stage_parameters,
 )
 from kareus.workload.resolve import Resolved, resolve
@@ -255,4 +258,39 @@ def test_the_refusal_names_both_sizes_and_what_helps() -> None:
         "microbatch_size=16, sequence_length=4096: out of memory, needs 42.0 GiB on stage 0 (model states 4.0, "
         "activations 31.9, communicators 2.7, reserve 2.7) but gpu.memory_gib is 39.4; use smaller ones, or more of "
         "parallelism.tp, cp or pp."
+    )
+
+
+GPT3 = ["model=gpt3-175b", "parallelism.tp=8", "parallelism.pp=16", "sequence_length=2048", "microbatch_size=1"]
+
+
+def test_a_block_without_a_gate_keeps_34_values_a_token_less_masks() -> None:
+    """Of the 34 bytes a token and value of hidden states (Korthikanti et al., 2022, equation 1) we have no dropout's
+    two masks, a byte each; the norms' inputs are the residual stream's, one of which is the block's input."""
+    own = workload(*GPT3)
+    alone = dataclasses.replace(own.parallelism, tp=1, sequence_parallel=False)
+    assert block_activation_bytes(own.model, alone, 1) + 2 * own.model.hidden_size == (34 - 2) * own.model.hidden_size
+
+
+@pytest.mark.parametrize(
+    ("kernel", "kept"),
+    [(AttentionKernel.FUSED, 0), (AttentionKernel.UNFUSED, 2), (AttentionKernel.UNFUSED_DROPOUT, 5)],
+)
+def test_unfused_attention_keeps_values_of_pairs_of_tokens(kernel: AttentionKernel, kept: int) -> None:
+    own = workload(*GPT3, "recomputation=none")
+    pairs = own.model.num_attention_heads // 8 * 2048**2
+    assert score_bytes(own, kernel) == (kept * pairs, 4 * pairs if kept else 0)
+    whole, without = (kept_bytes(own, 6, 2048, each)[0] for each in (kernel, AttentionKernel.FUSED))
+    assert whole - without == 6 * kept * pairs
+    selective = dataclasses.replace(own, recomputation=Recomputation.SELECTIVE)
+    all_again, fused_again = (kept_bytes(selective, 6, 2048, each) for each in (kernel, AttentionKernel.FUSED))
+    assert all_again[0] == fused_again[0]
+    assert all_again[1] - fused_again[1] == kept * pairs
+    assert estimate_memory(own, kernel).total_gib >= estimate_memory(own).total_gib
+
+
+def test_a_sequence_longer_than_learned_positions_is_refused() -> None:
+    (refused,) = resolve(["model=gpt2-xl", "parallelism.tp=1", "sequence_length=2048", "microbatch_size=1"], CONFIG)
+    assert refused.refusal == (
+        "sequence_length=2048: must be at most model.max_positions (1024), the positions that the model learns."
     )

@@ -2,7 +2,7 @@
 
 import pytest
 from helpers.trainings import tiny_workload
-from helpers.worlds import LLAMA, QWEN
+from helpers.worlds import GPT, LLAMA, QWEN
 
 from kareus.graph.records import Batch
 from kareus.model.config import Model
@@ -13,7 +13,13 @@ from kareus.workload.model_flops import mfu, model_flops
 
 @pytest.mark.parametrize(
     ("division", "model"),
-    [({}, LLAMA), ({"dp": 2, "pp": 2}, LLAMA), ({"tp": 2, "pp": 2}, QWEN), ({"tp": 2, "cp": 2}, LLAMA)],
+    [
+        ({}, LLAMA),
+        ({"dp": 2, "pp": 2}, LLAMA),
+        ({"tp": 2, "pp": 2}, QWEN),
+        ({"tp": 2, "cp": 2}, LLAMA),
+        ({"tp": 2, "pp": 2}, GPT),
+    ],
 )
 def test_model_flops_are_those_of_all_operators(division: dict[str, int], model: Model) -> None:
     workload = tiny_workload(**division, model=model, sequence_length=32)

@@ -17,7 +17,8 @@ def test_every_profile_is_read(option):
 def test_kareus_leaves_its_overheads_to_the_gpu():
     software = read_software("kareus", CONFIG)
     assert software.accounting is Accounting.SHARE
-    assert (software.host_launch_s, software.host_pass_s, software.traffic) == (0, 0, 1)
+    assert (software.host_launch_s, software.host_collective_s) == (0, 0)
+    assert (software.attention_slowdown, software.traffic) == (1, 1)
 
 
 def test_an_unknown_profile_is_refused():

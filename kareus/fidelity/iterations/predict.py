@@ -8,34 +8,56 @@ measured iterations share them.
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from kareus.fidelity.iterations import number_formats
-from kareus.fidelity.iterations.overlaps import overlapped, placed
+from kareus.arrays import Array
+from kareus.fidelity.iterations import number_formats, softmaxes
+from kareus.fidelity.iterations.overlaps import ATTENDING, overlapped, placed
 from kareus.fidelity.iterations.workloads import IterationSubject
-from kareus.gpu_model.energy import collective_switching, idle_power_w
-from kareus.gpu_model.gpu import Gpu
+from kareus.gpu_model.energy import Switching, collective_switching, idle_power_w
+from kareus.gpu_model.gpu import MOST_W, Gpu
+from kareus.gpu_model.laws import hbm_bytes_per_s
 from kareus.gpu_model.model import KnownSteps, Tally, run_tally
 from kareus.gpu_model.network import placed_collective_s
 from kareus.gpu_model.norms import longer_s
 from kareus.graph.program import Step
-from kareus.graph.records import TRACED, UPDATING, Batch, BlockGraph, Direction, OperatorKind, PlacedCollective, Segment
+from kareus.graph.records import (
+    TRACED,
+    UPDATING,
+    Batch,
+    BlockGraph,
+    Direction,
+    OperatorKind,
+    PlacedCollective,
+    Scope,
+)
+from kareus.model.config import AttentionKernel
+from kareus.model.parameters import embedding_parameters, scope_parameters
+from kareus.model.precision import FP32_BYTES
 from kareus.partition.extract import extract
 from kareus.pipeline.instructions import Instruction, pipeline_instructions
-from kareus.pipeline.solver.dag import build_dag, makespan
+from kareus.pipeline.solver.dag import Dag, build_dag, makespan
 from kareus.pipeline.transfers import transfers_s
 from kareus.profile.programs import Execution, StageShape, chunk_shapes, instruction_program, weights_of
-from kareus.update.collectives import FP32_BYTES, exchange_collectives, reduction_collectives
-from kareus.update.costs import stage_parameters, step_costs, update_costs
+from kareus.update.collectives import Placed, exchange_collectives, reduction_collectives
+from kareus.update.costs import stage_parameters, step_costs
 from kareus.update.directions import update_directions
+from kareus.update.reduction import Slowdown, added_time_s
 from kareus.workload.config import Workload
 from kareus.workload.model_flops import mfu
 from kareus.workload.slices import cut
 from kareus.workload.software import Reduction, Software
 
+HOPPER_SM_COUNT = 132
+"""SMs of the smallest of the GPUs since Hopper; the A100 has 108."""
+OLD_ATTENTION = 1.6
+"""Time of FlashAttention 2 over that of FlashAttention 3 on an H100, forward and backward (Shah et al. 2024: 1.5 to 2.0
+times forward, 1.5 to 1.75 times backward)."""
+CLOCK_GRID = np.linspace(0.4, 1.0, 13)
+"""Clocks at which passes are evaluated, as shares of the maximum, ascending."""
 AMBIENT_C = 30.0
 """Air before a GPU in a data centre (ASHRAE A2 allows 10 to 35)."""
 VARIATION = 0.009
@@ -78,7 +100,15 @@ class PassCost:
     """Time of it that collectives add."""
     energy_j: float
     launches: int
-    """Kernels that the host launches for it."""
+    """Kernels that the host launches for it, collectives among them."""
+    collectives: int
+    """Collectives among them."""
+    streaming_s: float
+    """Time in which operators that HBM bounds move their bytes."""
+    streaming_j: float
+    """Energy of that."""
+    attention_s: float
+    """Time of fused attention."""
 
 
 class Predictor:
@@ -89,6 +119,7 @@ class Predictor:
         self._known: dict[Any, KnownSteps] = {}
         self._passes: dict[Any, PassCost] = {}
         self._pipelines: dict[Any, tuple[Instruction, ...]] = {}
+        self._dags: dict[Any, Dag] = {}
 
     def predict(self, subject: IterationSubject) -> IterationPrediction:
         """Predict an iteration at the maximum clock, or what the power limit leaves of it.
@@ -109,7 +140,7 @@ class Predictor:
         times_s = {
             (place, direction): cost.gpu_s * slowed[place[0]][direction] for (place, direction), cost in passes.items()
         }
-        updates = [_update(workload, software, graph, stage, times_s) for stage in range(parallelism.pp)]
+        updates = [_update(workload, software, stage, times_s) for stage in range(parallelism.pp)]
         slowest = slowest_of(parallelism.gpus)
         time_s = self._makespan(workload, {key: time_s * slowest for key, time_s in times_s.items()}, updates)
         return _prediction(workload, passes, times_s, updates, time_s)
@@ -123,25 +154,40 @@ class Predictor:
         )
         traced = (repr(alike), workload.microbatch_size, workload.sequence_length, software.fused_attention)
         if traced not in self._graphs:
-            graphs = extract(*alike, workload.microbatch_size, workload.sequence_length)
+            kernel = AttentionKernel.FUSED if software.fused_attention else AttentionKernel.UNFUSED
+            graphs = extract(*alike, workload.microbatch_size, workload.sequence_length, kernel)
             self._graphs[traced] = graphs[Batch.MICROBATCH]
-        key = (traced, software.traffic, in_fp8)
+        if not software.fused_attention:
+            group = workload.microbatch_size * model.num_attention_heads // parallelism.tp
+            traced = self._with_unfused_softmax(traced, software, is_one_kernel=group % software.softmax_multiple == 0)
+        if not in_fp8:
+            return self._graphs[traced]
+        if (traced, "fp8") not in self._graphs:
+            self._graphs[traced, "fp8"] = number_formats.in_fp8(self._graphs[traced])
+        return self._graphs[traced, "fp8"]
+
+    def _with_unfused_softmax(self, traced: Any, software: Software, *, is_one_kernel: bool) -> Any:
+        """Key of the same graph with the kernels that the software has between scores and mixing."""
+        key = (traced, software.attention_dropout, is_one_kernel)
         if key not in self._graphs:
-            graph = widened(self._graphs[traced], software.traffic)
-            self._graphs[key] = number_formats.in_fp8(graph) if in_fp8 else graph
-        return self._graphs[key]
+            graph = self._graphs[traced]
+            if not is_one_kernel:
+                graph = softmaxes.in_single_kernels(graph)
+            self._graphs[key] = softmaxes.with_dropout(graph) if software.attention_dropout else graph
+        return key
 
     def _pass(
         self, workload: Workload, software: Software, graph: BlockGraph, shape: StageShape, direction: Direction
     ) -> PassCost:
         parallelism = workload.parallelism
         replicas = (parallelism.dp, parallelism.pp, parallelism.sharding) if parallelism.shards_gradients else None
-        key = (id(graph), shape, direction, workload.recomputation, workload.gpu.name, software, replicas)
+        on_gpu = (workload.gpu.name, software.tensor_overlap, software.context_overlap, software.gradient_bytes)
+        key = (id(graph), shape, direction, workload.recomputation, on_gpu, replicas)
         if key not in self._passes:
             steps = _steps(workload, software, graph, shape, direction)
             known = self._known.setdefault(workload.gpu.name, {})
             self._passes[key] = _pass_cost(workload.gpu, steps, known)
-        return self._passes[key]
+        return of_software(self._passes[key], software, workload.gpu)
 
     def _makespan(
         self,
@@ -155,14 +201,16 @@ class Predictor:
         if key not in self._pipelines:
             self._pipelines[key] = pipeline_instructions(schedule, pp, microbatches, chunks=chunks, updates=directions)
         instructions = self._pipelines[key]
-        dag = build_dag(instructions, transfers_s(cut(workload, "pipeline")))
+        transfers = transfers_s(cut(workload, "pipeline"))
+        if (key, transfers) not in self._dags:
+            self._dags[key, transfers] = build_dag(instructions, transfers)
         durations = [
             updates[i.key.stage][i.key.direction].time_s
             if i.key.direction in UPDATING
             else times_s[(i.key.stage, i.key.chunk), i.key.direction]
             for i in instructions
         ]
-        return makespan(dag, durations)
+        return makespan(self._dags[key, transfers], durations)
 
 
 def charged(gpu: Gpu) -> Gpu:
@@ -190,21 +238,18 @@ def slowest_of(gpus: int) -> float:
     return 1 + VARIATION * max(most - (math.log(math.log(gpus)) + math.log(4 * math.pi)) / (2 * most), 0.5)
 
 
-def widened(graph: BlockGraph, traffic: float) -> BlockGraph:
-    """Return a graph whose operators that HBM bounds move `traffic` times as many bytes."""
-    return BlockGraph(
-        **{f.name: tuple(_widened(segment, traffic) for segment in getattr(graph, f.name)) for f in fields(graph)}
+def of_software(cost: PassCost, software: Software, gpu: Gpu) -> PassCost:
+    """Return the cost of a pass with the kernels of a software: slower attention, less fused streaming operators."""
+    attention = software.attention_slowdown
+    if gpu.sm_count >= HOPPER_SM_COUNT and not software.hopper_attention:
+        attention *= OLD_ATTENTION
+    idle_w = float(idle_power_w(gpu, np.array(float(gpu.maximum_clock_mhz))))
+    more, attending_s = software.traffic - 1, (attention - 1) * cost.attention_s
+    return replace(
+        cost,
+        gpu_s=cost.gpu_s + more * cost.streaming_s + attending_s,
+        energy_j=cost.energy_j + more * cost.streaming_j + idle_w * attending_s,
     )
-
-
-def _widened(segment: Segment, traffic: float) -> Segment:
-    operators = tuple(
-        replace(o, bytes_read=int(o.bytes_read * traffic), bytes_written=int(o.bytes_written * traffic))
-        if o.kind is OperatorKind.MEMORY
-        else o
-        for o in segment.operators
-    )
-    return replace(segment, operators=operators)
 
 
 def host_slowdown(
@@ -220,13 +265,12 @@ def host_slowdown(
     if software.synchronises_stages and workload.parallelism.pp > 1:
         return {d: float(longer_s(np.asarray(gpu_s[d]), host_s[d])) / gpu_s[d] for d in TRACED}
     whole_s = sum(gpu_s.values())
-    slowdown = float(longer_s(np.asarray(whole_s), sum(host_s.values()))) / whole_s
-    return dict.fromkeys(TRACED, slowdown)
+    return dict.fromkeys(TRACED, float(longer_s(np.asarray(whole_s), sum(host_s.values()))) / whole_s)
 
 
 def host_time_s(software: Software, cost: PassCost) -> float:
     """Return the time in which the host launches a pass."""
-    return cost.launches * software.host_launch_s + software.host_pass_s
+    return cost.launches * software.host_launch_s + cost.collectives * software.host_collective_s
 
 
 def _steps(
@@ -234,7 +278,9 @@ def _steps(
 ) -> list[Step]:
     """Steps of a pass as the software runs them."""
     parallelism, sm_count = workload.parallelism, workload.default_collective_sm_count
-    weights = weights_of(workload, 0, shape, sm_count)  # passes of one shape are alike: those of stage 0
+    sharing = replace(parallelism, dp=parallelism.dp * parallelism.cp, cp=1)  # ranks of context parallelism share, too
+    # passes of one shape are alike: those of stage 0
+    weights = weights_of(replace(workload, parallelism=sharing), 0, shape, sm_count)
     if weights is not None:
         reduce, outer = (_scaled(whole, software) for whole in (weights.reduce, weights.outer_reduce))
         weights = replace(weights, reduce=reduce or weights.reduce, outer_reduce=outer)
@@ -259,16 +305,49 @@ def _scaled(whole: PlacedCollective | None, software: Software) -> PlacedCollect
 
 
 def _pass_cost(gpu: Gpu, steps: Sequence[Step], known: KnownSteps) -> PassCost:
-    clock = np.array(float(gpu.maximum_clock_mhz))
-    computing = Counter(Step(operators=step.operators) for step in steps if step.operators)
-    whole = run_tally(gpu, Tally(Counter(), Counter(steps), whole_instruction=False), clock, known)
-    alone = run_tally(gpu, Tally(Counter(), computing, whole_instruction=False), clock, known)
-    return PassCost(
-        gpu_s=float(whole.time_s),
-        exposed_s=float(whole.time_s - alone.time_s),
-        energy_j=float(whole.energy_j),
-        launches=sum(sum(o.launches for o in s.operators) + (s.collective is not None) for s in steps),
+    """Cost of a pass, held to the power limit as a whole.
+
+    The limit acts on power over tens of milliseconds (`limiter_s`), in which many kernels run: products may draw more
+    than the limit, since what HBM bounds draws less.
+    """
+    clocks = gpu.maximum_clock_mhz * CLOCK_GRID
+    free = replace(gpu, power_limit_w=float(MOST_W))
+
+    def cost(parts: Counter[Step]) -> Array:
+        """Seconds and joules at each clock, shape (2, clocks)."""
+        ran = run_tally(free, Tally(Counter(), parts, whole_instruction=False), clocks, known)
+        return np.array([ran.time_s, ran.energy_j])
+
+    whole = cost(Counter(steps))
+    alone = cost(Counter(Step(operators=step.operators) for step in steps if step.operators))
+    attention = cost(Counter(Step(operators=(o,)) for step in steps for o in step.operators if o.kind in ATTENDING))
+    limited = _limited_clock(whole[1] / whole[0], gpu.throttling_power_w)
+    gpu_s, alone_s, attention_s, energy_j = (
+        float(np.interp(limited, CLOCK_GRID, row)) for row in (whole[0], alone[0], attention[0], whole[1])
     )
+    collectives = sum(step.collective is not None for step in steps)
+    streaming = [o for step in steps for o in step.operators if o.kind is OperatorKind.MEMORY]
+    streamed_bytes = sum(o.bytes_read + o.bytes_written for o in streaming)
+    streaming_s = streamed_bytes / float(hbm_bytes_per_s(gpu, np.array(float(gpu.sm_count))))
+    c, clock = gpu.coefficients, np.array(limited * gpu.maximum_clock_mhz)
+    moved = Switching(streamed_bytes * c.hbm_core_j_per_byte, streamed_bytes * c.hbm_j_per_byte)
+    return PassCost(
+        attention_s=attention_s,
+        gpu_s=gpu_s,
+        exposed_s=gpu_s - alone_s,
+        energy_j=energy_j,
+        launches=sum(o.launches for step in steps for o in step.operators) + collectives,
+        collectives=collectives,
+        streaming_s=streaming_s,
+        streaming_j=float(moved.at_j(gpu, clock) + idle_power_w(gpu, clock) * streaming_s),
+    )
+
+
+def _limited_clock(power_w: Array, limit_w: float) -> float:
+    """Return the highest clock, as a share of the maximum, at which power is within a limit."""
+    if power_w[-1] <= limit_w:
+        return float(CLOCK_GRID[-1])
+    return float(np.interp(limit_w, power_w, CLOCK_GRID))
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,7 +363,6 @@ class UpdateCost:
 def _update(
     workload: Workload,
     software: Software,
-    graph: BlockGraph,
     stage: int,
     times_s: Mapping[tuple[tuple[int, int], Direction], float],
 ) -> dict[Direction, UpdateCost]:
@@ -302,11 +380,36 @@ def _update(
             time_s, energy_j = np.sum([*parts.values(), gathering], axis=0)[:, 0]
             costs[direction] = UpdateCost(float(time_s), float(energy_j), float(gathering[0, 0]))
         elif direction is Direction.GRADIENT_REDUCTION and software.reduction is Reduction.BUCKETS:
-            time_s, energy_j = update_costs(workload, graph, stage, backward_s, clocks)[direction][:, 0]
-            costs[direction] = UpdateCost(float(time_s), float(energy_j), float(time_s))
+            costs[direction] = _bucketed(workload, software, stage, backward_s)
         else:
             costs[direction] = _exchanged(workload, software, stage, direction)
     return costs
+
+
+def _bucketed(workload: Workload, software: Software, stage: int, backward_s: Sequence[float]) -> UpdateCost:
+    """Cost of summing gradients block by block beside the last backwards of the stage's chunks.
+
+    Blocks of a chunk complete their gradients at equal distances. Between the last backwards of two chunks as many
+    backwards run as there are stages. That both are slower beside each other is left out: links are mostly idle.
+    """
+    parallelism, gpu = workload.parallelism, workload.gpu
+    shapes = chunk_shapes(parallelism.split, workload.chunks)
+    parts = scope_parameters(workload.model, parallelism)
+    costs = {scope: _summed(workload, software, stage, parts[scope]) for scope in (Scope.BLOCK, Scope.EMBEDDING)}
+    began_s, ready_s, buckets = 0.0, list[float](), list[Scope]()
+    for chunk in reversed(range(workload.chunks)):
+        shape, own_s = shapes[stage, chunk], backward_s[chunk]
+        layers = max(shape.layers, 1)
+        ready_s += [began_s + own_s * (n + 1) / layers for n in range(shape.layers)]
+        buckets += [Scope.BLOCK] * shape.layers
+        ends = shape.last + shape.first
+        ready_s += [began_s + own_s] * ends
+        buckets += [Scope.EMBEDDING] * ends
+        began_s += own_s if chunk == 0 else parallelism.pp * own_s
+    added_s = added_time_s(began_s, ready_s, [costs[scope].time_s for scope in buckets], Slowdown(1.0, 1.0))
+    idle_w = float(idle_power_w(gpu, np.array(float(gpu.maximum_clock_mhz))))
+    moving_j = sum(costs[scope].energy_j - idle_w * costs[scope].time_s for scope in buckets)
+    return UpdateCost(added_s, moving_j + idle_w * added_s, added_s)
 
 
 def _exposed_share(workload: Workload, gathering_s: float, forward_s: float) -> float:
@@ -319,13 +422,19 @@ def _exposed_share(workload: Workload, gathering_s: float, forward_s: float) -> 
 
 def _exchanged(workload: Workload, software: Software, stage: int, direction: Direction) -> UpdateCost:
     """Cost of summing gradients in one piece, with nothing beside it."""
-    parallelism, gpu = workload.parallelism, workload.gpu
     if direction is Direction.GRADIENT_REDUCTION:
-        found = reduction_collectives(parallelism, gpu, stage, stage_parameters(workload, stage))
-    else:
-        found = exchange_collectives(
-            parallelism, gpu, workload.model.hidden_size * workload.model.vocab_size // parallelism.tp
-        )
+        return _summed(workload, software, stage, stage_parameters(workload, stage))
+    embedding = embedding_parameters(workload.model, workload.parallelism)
+    return _sum(workload, software, exchange_collectives(workload.parallelism, workload.gpu, embedding))
+
+
+def _summed(workload: Workload, software: Software, stage: int, parameters: int) -> UpdateCost:
+    """Cost of summing the gradients of as many parameters over the replicas of a stage."""
+    return _sum(workload, software, reduction_collectives(workload.parallelism, workload.gpu, stage, parameters))
+
+
+def _sum(workload: Workload, software: Software, found: Sequence[Placed]) -> UpdateCost:
+    gpu = workload.gpu
     clock = np.array([float(gpu.maximum_clock_mhz)])
     sm_count = np.full_like(clock, workload.default_collective_sm_count)
     time_s = energy_j = 0.0

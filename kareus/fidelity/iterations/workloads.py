@@ -11,7 +11,6 @@ from kareus.gpu_model.gpu import Gpu
 from kareus.graph.recomputation import Recomputation
 from kareus.model.config import ActivationKind, Model, NormKind, Parallelism, PositionKind, Sharding
 from kareus.pipeline.config import PipelineSchedule
-from kareus.workload.combinations import check_combinations
 from kareus.workload.compose import compose
 from kareus.workload.config import Workload
 from kareus.workload.software import Accounting, Software, TensorOverlap, read_software
@@ -143,7 +142,7 @@ def _by_kernels(gpu: Gpu, kernels: Gpu, sustained: Gpu) -> Gpu:
     Args:
         gpu: whose hardware numbers stay.
         kernels: whose kernels were measured.
-        sustained: whose power and attention were measured.
+        sustained: whose power and attention were measured; its static power is part of that.
     """
     attention = sustained.with_library(ATTENTION_LIBRARY).coefficients
     own = {name: getattr(sustained.coefficients, name) for name in ENERGIES}
@@ -151,6 +150,7 @@ def _by_kernels(gpu: Gpu, kernels: Gpu, sustained: Gpu) -> Gpu:
     return replace(
         gpu,
         coefficients=replace(kernels.coefficients, **own),
+        static_power_w=sustained.static_power_w,
         gemm_tiles=kernels.gemm_tiles,
         attention_tile=kernels.attention_tile,
         libraries=kernels.libraries,
@@ -221,7 +221,6 @@ def layers_of(row: IterationRow, model: Model) -> tuple[int, ...]:
 
 def _check(row: IterationRow, workload: Workload) -> None:
     model, tp = workload.model, row.tp
-    check_combinations(workload)
     for name in ("num_attention_heads", "num_key_value_heads", "intermediate_size", "hidden_size"):
         if getattr(model, name) % tp:
             raise RefusedWorkloadError(f"tp={tp}: must divide {name} ({getattr(model, name)}).")
@@ -232,7 +231,5 @@ def _check(row: IterationRow, workload: Workload) -> None:
         raise RefusedWorkloadError(f"seq_len={row.seq_len}: must be a multiple of {parts}, the parts of a sequence.")
     if tp > workload.gpu.gpus_per_node:
         raise RefusedWorkloadError(f"tp={tp}: must fit a node of {workload.gpu.gpus_per_node} GPUs.")
-    if workload.parallelism.shards_gradients and row.cp > 1:
-        raise RefusedWorkloadError(f"sharding={row.sharding}: cannot be predicted with cp={row.cp}.")
     if row.chunks > 1 and row.num_microbatches % row.pp:
         raise RefusedWorkloadError(f"num_microbatches={row.num_microbatches}: must be a multiple of pp={row.pp}.")

@@ -1,4 +1,4 @@
-"""The measured kernels that ship with Kareus, with their sources and licences beside them."""
+"""The measurements that ship with Kareus: kernels, iterations and node powers, with their sources and licences."""
 
 from pathlib import Path
 

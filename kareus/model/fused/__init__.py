@@ -8,16 +8,21 @@ Sums are fp32; what leaves in bf16 is rounded where the model's own definition r
 Qwen 3).
 """
 
-from kareus.model.fused.activations import swiglu, swiglu_backward
+from kareus.model.fused.activations import activate, activate_backward, swiglu, swiglu_backward
 from kareus.model.fused.embedding import embed, embed_backward, own_rows
+from kareus.model.fused.layer_norms import Affine, LayerNormed, residual_layer_norm, residual_layer_norm_backward
 from kareus.model.fused.loss import cross_entropy, cross_entropy_backward_, exponentials, maxima, mean_loss
 from kareus.model.fused.norms import Normed, residual_norm, residual_norm_backward
-from kareus.model.fused.rotary import HeadNorm, Rotated, norm_rotate_backward, rotate, rotate_backward
+from kareus.model.fused.rotary import HeadNorm, Rotated, norm_rotate_backward, rotate, rotate_backward, split_heads
 
 __all__ = [
+    "Affine",
     "HeadNorm",
+    "LayerNormed",
     "Normed",
     "Rotated",
+    "activate",
+    "activate_backward",
     "cross_entropy",
     "cross_entropy_backward_",
     "embed",
@@ -27,10 +32,13 @@ __all__ = [
     "mean_loss",
     "norm_rotate_backward",
     "own_rows",
+    "residual_layer_norm",
+    "residual_layer_norm_backward",
     "residual_norm",
     "residual_norm_backward",
     "rotate",
     "rotate_backward",
+    "split_heads",
     "swiglu",
     "swiglu_backward",
 ]

@@ -7,10 +7,18 @@ from kareus.model.fused.dispatch import fused
 
 
 @fused
-def embed(ids: Tensor, weight: Tensor, first: int) -> Tensor:
-    """Look up ids, [...], in rows `first` and after of an embedding, [rows, size]; zero where they are elsewhere."""
+def embed(ids: Tensor, weight: Tensor, first: int, added: Tensor | None = None) -> Tensor:
+    """Look up ids in rows of an embedding; zero where they are elsewhere.
+
+    Args:
+        ids: [..., tokens].
+        weight: rows `first` and after of the embedding, [rows, size].
+        first: see `weight`.
+        added: to what is looked up, [tokens, size]; None adds nothing.
+    """
     rows, mine = own_rows(ids, weight.shape[0], first)
-    return functional.embedding(rows, weight) * mine.unsqueeze(-1)
+    looked_up = functional.embedding(rows, weight) * mine.unsqueeze(-1)
+    return looked_up if added is None else looked_up + added
 
 
 @fused

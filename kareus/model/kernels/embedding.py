@@ -11,11 +11,14 @@ ROWS, COLUMNS = 8, 256
 """Tile of gradients that a program of the backward adds up."""
 
 
-def embed(ids: Tensor, weight: Tensor, first: int) -> Tensor:
+def embed(ids: Tensor, weight: Tensor, first: int, added: Tensor | None = None) -> Tensor:
     """See `kareus.model.fused`."""
     rows, size = weight.shape
     result = weight.new_empty((*ids.shape, size))
-    _embed[(ids.numel(), triton.cdiv(size, SPAN))](ids.contiguous(), weight, result, first, rows, size, SPAN=SPAN)
+    _embed[(ids.numel(), triton.cdiv(size, SPAN))](
+        ids.contiguous(), weight, weight if added is None else added.contiguous(), result, first, rows, size,
+        ids.shape[-1], ADDS=added is not None, SPAN=SPAN,
+    )  # fmt: skip
     return result
 
 
@@ -30,13 +33,16 @@ def embed_backward(gradient: Tensor, ids: Tensor, first: int, total: Tensor) -> 
 
 
 @triton.jit
-def _embed(ids, weight, result, first, rows, size, SPAN: tl.constexpr):
+def _embed(ids, weight, added, result, first, rows, size, tokens, ADDS: tl.constexpr, SPAN: tl.constexpr):
     token = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * SPAN + tl.arange(0, SPAN)
     inside = column < size
     row = tl.load(ids + token) - first
     held = (row >= 0) & (row < rows)
     value = tl.load(weight + row * size + column, mask=inside & held, other=0)
+    if ADDS:
+        more = tl.load(added + (token % tokens) * size + column, mask=inside, other=0)
+        value = (value.to(tl.float32) + more.to(tl.float32)).to(result.dtype.element_ty)
     tl.store(result + token * size + column, value, mask=inside)
 
 

@@ -114,7 +114,7 @@ def overview_sheet(overview: list[Overview], members: pl.DataFrame) -> Sheet:
                 link=f"workloads/{name}/page.html",
             )
         )
-    figures = ("s", "kJ", "tokens/s", "J/token")
+    figures = ("s", "kJ", "tokens/s", "mJ/token")
     return Sheet(
         caption="The fastest plan of kareus for each workload, beside sequential (Megatron-LM style execution)",
         heads=heads(
@@ -130,5 +130,5 @@ def _figures(row: Overview) -> tuple[str, ...]:
         f"{row.time_s:.3f}",
         f"{row.energy_j / 1e3:,.2f}",
         f"{row.tokens_per_s:,.0f}",
-        f"{row.joules_per_token:.4f}",
+        f"{1e3 * row.joules_per_token:.1f}",
     )

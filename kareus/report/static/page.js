@@ -22,7 +22,7 @@ function fitted(spec, width) {
   const narrow = width < 560;
   if (spec.vconcat) for (const view of spec.vconcat) view.width = width - 62;
   else if (spec.facet) {
-    spec.columns = width < 700 ? 1 : 2;
+    if (width < 700) spec.columns = 1;
     spec.spec.width = width / spec.columns - 78;
   } else Object.assign(spec, { width, autosize: { type: "fit-x", contains: "padding" } });
   const legend = { columns: narrow ? 1 : Math.floor(width / 220) };
@@ -236,7 +236,7 @@ function chooseFleet({ fleet, method, plan }) {
   document.getElementById("selected").replaceChildren(
     html("h3", {}, `${method}, ${gpus.toLocaleString("en-US")} GPUs, ${scaled(chosen.time_s, "s")}`),
     html("p", {}, `${facts.join(", ")}${saved}. At most ${(100 * chosen.gap).toFixed(2)} % above the least energy possible in its time.`),
-    html("p", {}, "As a plan of one pipeline: its workload with ", html("code", {}, `num_microbatches=${num_microbatches}`), ", selector ", html("code", {}, selector), "."),
+    html("p", {}, "As a plan of one pipeline: its workload with ", html("code", {}, `num_microbatches=${num_microbatches}`), ", selector ", html("code", {}, selector)),
     ...(rows.length ? [html("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption }, table)] : []),
     html("p", { class: "quiet" }, "Click on another point to see its plan; the table behind the figure serves the keyboard."),
   );
