@@ -13,7 +13,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from kareus.arrays import Array
-from kareus.fidelity.calibrate.coefficients import Expected, log_costs, log_costs_and_slopes, with_values
+from kareus.fidelity.calibrate.coefficients import (
+    NOT_IN_KERNELS,
+    Expected,
+    log_costs,
+    log_costs_and_slopes,
+    with_values,
+)
 from kareus.fidelity.calibrate.observations import ObservedProbe
 from kareus.fidelity.calibrate.probes import Probe
 from kareus.gpu_model.gpu import Gpu
@@ -41,6 +47,10 @@ class Calibrated:
     """Coefficients that the observations do not tell, which stay as they were."""
     scale: float
     """Weight of an error of a logarithm."""
+
+    def carried_over(self, kept: Sequence[str]) -> str:
+        """Return the names of the coefficients that are as they were; `kept` were fitted, to a stand-in."""
+        return ", ".join(sorted({*self.untold, *kept, *NOT_IN_KERNELS}))
 
 
 @dataclass(frozen=True, slots=True)
