@@ -44,6 +44,6 @@ def partial_parameters(model: Model, parallelism: Parallelism) -> dict[Scope, in
     """
     if parallelism.tp == 1:
         return {Scope.BLOCK: 0, Scope.EMBEDDING: 0, Scope.HEAD: 0}
-    norm = model.hidden_size if parallelism.sequence_parallel else 0
+    norm = model.hidden_size * (2 if model.has_norm_bias else 1) if parallelism.sequence_parallel else 0
     heads = 2 * model.head_dim if model.qk_norm else 0
     return {Scope.BLOCK: 2 * norm + heads, Scope.EMBEDDING: 0, Scope.HEAD: norm}

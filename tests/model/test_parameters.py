@@ -1,15 +1,25 @@
 """Parameters of the parts of a model: those of the memory estimate, divided up."""
 
 import pytest
+import torch
 from helpers.builders import CONFIG
+from helpers.worlds import GPT, LLAMA, MPT, QWEN, degrees
 
 from kareus.graph.records import Scope
-from kareus.model.config import Parallelism, Sharding
-from kareus.model.parameters import scope_parameters
+from kareus.model.block import Block
+from kareus.model.communication import Mesh
+from kareus.model.config import Model, Parallelism, Sharding
+from kareus.model.ends import Head
+from kareus.model.layers import Norm, QueryKeyNorm
+from kareus.model.parameters import partial_parameters, scope_parameters
+from kareus.model.shards import shard_of
 from kareus.update.costs import stage_parameters
 from kareus.workload import memory
 from kareus.workload.compose import compose
 from kareus.workload.resolve import resolve_accepted
+
+PARTS = {Scope.BLOCK: Block, Scope.HEAD: Head}
+"""Modules of a model that have norms."""
 
 
 @pytest.mark.parametrize(
@@ -56,3 +66,17 @@ def whole(name: str) -> dict[Scope, int]:
     alone = Parallelism(dp=1, pp=1, tp=1, cp=1, layers_per_stage=None, sharding=Sharding.NONE, sequence_parallel=False)
     parts = scope_parameters(model, alone)
     return {**parts, Scope.BLOCK: model.num_layers * parts[Scope.BLOCK]}
+
+
+@pytest.mark.parametrize("model", [LLAMA, QWEN, GPT, MPT], ids=lambda model: model.name)
+@pytest.mark.parametrize("shared", [False, True])
+def test_partial_parameters_are_those_of_norms_that_see_a_part(model: Model, shared: bool) -> None:
+    parallelism = degrees(tp=2, sequence_parallel=shared)
+    shard = shard_of(model, parallelism, 16)
+    seeing = (QueryKeyNorm, Norm) if shared else (QueryKeyNorm,)
+    parts = {scope: part(model, shard, Mesh(), torch.float32) for scope, part in PARTS.items()}
+    held = {
+        scope: sum(w.numel() for m in part.modules() if isinstance(m, seeing) for w in m.parameters())
+        for scope, part in parts.items()
+    }
+    assert partial_parameters(model, parallelism) == held | {Scope.EMBEDDING: 0}
