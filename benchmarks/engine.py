@@ -5,10 +5,10 @@
     python benchmarks/engine.py --bytes --json    # bytes, one object; needs Triton, which interprets the kernels
 
 Host time: blocks of tiny tensors run on one CPU with communicators that do nothing, so that time is Python and
-PyTorch's dispatch. `eager` runs the same operators by calling the blocks and autograd; what the engine takes beyond
-that is its own. A host that takes less than the GPU stays ahead of it. Times are of this machine's CPU (user and
-system), the least of many runs; predictions are those of the GPU model at the maximum clock, with collectives launched
-first on the default SMs.
+PyTorch's dispatch. `own` is the same run where functions and communicators compute nothing and answer at once
+(`hosttime.answers`): what the engine takes beyond the bare functions that it launches. A host that takes less than the
+GPU stays ahead of it. Times are of this machine's CPU (user and system), the least of many runs; predictions are those
+of the GPU model at the maximum clock, with collectives launched first on the default SMs.
 
 Bytes: see `movement.operators`, and `movement.messages` for those between stages.
 """
@@ -28,10 +28,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hosttime.answers import AnsweringCommunicator, Answers, answering_steps
 from kareus.gpu_model.model import run_schedules
 from kareus.graph.recomputation import Recomputation
 from kareus.graph.records import Batch, BlockGraph, Direction
-from kareus.model.block import Block, through
+from kareus.model.block import Block
 from kareus.model.communication import SUM, Mesh, group_size
 from kareus.model.communicators.tokens import TokenCollectives
 from kareus.model.config import Model
@@ -43,7 +44,7 @@ from kareus.partition.detect import detect_partitions
 from kareus.partition.extract import extract
 from kareus.profile.programs import Execution
 from kareus.runtime.overlap import run_staggered
-from kareus.runtime.schedules import Schedule, turns_of
+from kareus.runtime.schedules import Schedule, Turn, turns_of
 from kareus.workload.compose import compose
 from kareus.workload.config import Workload
 
@@ -55,7 +56,7 @@ DEGREES = ("tp8", "cp2tp4")
 LAYERS, TOKENS, RUNS = 4, 8, 200
 DIRECTIONS = (Direction.FORWARD, Direction.BACKWARD)
 ALLOWED_SHARES = {"a100-sxm4-40gb": 0.03, "h100-sxm5-80gb": 0.05, "h200": 0.05}
-"""Of a partition's predicted time that the engine may take beyond eager PyTorch, by GPU."""
+"""Of a partition's predicted time that the engine may take beyond the bare functions, by GPU."""
 COUNTED = (("llama3.2-3b", "tp8"), ("qwen3-1.7b", "cp2tp4"))
 """Workloads whose bytes are counted: the default one, and Qwen's with context parallelism."""
 SEQUENCE_PARALLEL = {False: "", True: " sp"}
@@ -119,15 +120,15 @@ def host_shares(*, table: bool) -> tuple[dict[str, Any], bool]:
     own: dict[str, float] = dict.fromkeys(ALLOWED_SHARES, -math.inf)
     host = dict(own)
     if table:
-        print(f"{'workload':<44} direction  eager us  host us  own us  predicted us  host %  own %")
+        print(f"{'workload':<44} direction  host us  own us  predicted us  host %  own %")
     for model, degrees, shared in product(MODELS, DEGREES, SEQUENCE_PARALLEL):
         by_size = {w.microbatch_size: w for w in composed(model, degrees, sequence_parallel=shared)}
         times_s = {size: list(measured(w, extract_nanobatch(w))) for size, w in by_size.items()}
         for place, direction in enumerate(DIRECTIONS):
             for gpu in ALLOWED_SHARES:
                 for workload in composed(model, degrees, gpu, sequence_parallel=shared):
-                    eager_s, host_s = times_s[workload.microbatch_size][place]
-                    own_s, predicted_s = host_s - eager_s, predicted(workload, direction)
+                    host_s, own_s = times_s[workload.microbatch_size][place]
+                    predicted_s = predicted(workload, direction)
                     own[gpu] = max(own[gpu], own_s / predicted_s)
                     host[gpu] = max(host[gpu], host_s / predicted_s)
                     shape = f"{workload.microbatch_size} x {workload.sequence_length} {gpu[:4]}"
@@ -135,8 +136,8 @@ def host_shares(*, table: bool) -> tuple[dict[str, Any], bool]:
                     shares = f"{100 * host_s / predicted_s:>7.1f} {100 * own_s / predicted_s:>6.1f}"
                     if table:
                         print(
-                            f"{name:<44} {direction:<9} {1e6 * eager_s:>9.0f} {1e6 * host_s:>8.0f} "
-                            f"{1e6 * own_s:>7.0f} {1e6 * predicted_s:>13.0f} {shares}"
+                            f"{name:<44} {direction:<9} {1e6 * host_s:>8.0f} {1e6 * own_s:>7.1f} "
+                            f"{1e6 * predicted_s:>13.0f} {shares}"
                         )
     summary = {
         "own_share_max": own["a100-sxm4-40gb"],
@@ -210,38 +211,62 @@ def predicted(workload: Workload, direction: Direction) -> float:
 
 
 def measured(workload: Workload, graph: BlockGraph) -> Iterator[tuple[float, float]]:
-    """Host time of a partition, eager and by the engine, forward and then backward, in seconds."""
-    model = workload.model
-    mesh = Mesh(
-        tp=Nothing("tp") if workload.parallelism.tp > 1 else None,
-        cp=Nothing("cp") if workload.parallelism.cp > 1 else None,
-        sequence_parallel=workload.parallelism.token_shards > 1,
-    )
-    blocks = [Block(model, tiny(model), mesh, torch.float32) for _ in range(LAYERS)]
-    table = rotary_table(model, TOKENS, mesh.cp)
-    steps = steps_of(blocks)
-    stream_tokens = TOKENS // group_size(mesh.tp) if mesh.sequence_parallel else TOKENS
-    hidden = [torch.randn(workload.microbatch_size // 2, stream_tokens, 32) for _ in range(2)]
+    """Host time of a partition, all of it and the engine's own, forward and then backward, in seconds."""
+    turns = turns_by_direction(graph)
+    runs = passes_of(workload, turns, None), passes_of(workload, turns, Answers())
+    times_s: list[list[list[float]]] = [[], []]
+    with torch.no_grad():
+        for _ in range(RUNS + 1):
+            for run, taken_s in zip(runs, times_s, strict=True):
+                taken_s.append(run())
+    for place, direction in enumerate(DIRECTIONS):
+        host_s, own_s = (min(run_s[place] for run_s in taken_s[1:]) / len(turns[direction]) for taken_s in times_s)
+        yield host_s, own_s
+
+
+def turns_by_direction(graph: BlockGraph) -> dict[Direction, tuple[Turn, ...]]:
+    """Turns of two nanobatches through the blocks."""
     schedule = Schedule(Execution.NANOBATCHING)
-    turns = {
+    return {
         d: turns_of(schedule, graph, LAYERS, d, recomputation=Recomputation.NONE, default_sm_count=None)
         for d in DIRECTIONS
     }
-    eager, engine = [], []
-    for _ in range(RUNS):
-        outputs, forward_s = timed(lambda: [through(blocks, h.detach().requires_grad_(), table) for h in hidden])
-        _, backward_s = timed(lambda: [out.backward(torch.ones_like(out)) for out in outputs])  # noqa: B023
-        eager.append((forward_s, backward_s))
+
+
+def passes_of(
+    workload: Workload, turns: dict[Direction, tuple[Turn, ...]], answers: Answers | None
+) -> Callable[[], list[float]]:
+    """Return what runs two nanobatches forward and backward, and returns the host time of each direction, in seconds.
+
+    Args:
+        workload: whose blocks they pass through.
+        turns: by direction.
+        answers: of functions and communicators, whose first run computes; None lets all runs compute.
+    """
+    model, parallelism = workload.model, workload.parallelism
+    axes: dict[str, Any] = {
+        axis: Nothing(axis) for axis, size in (("tp", parallelism.tp), ("cp", parallelism.cp)) if size > 1
+    }
+    if answers is not None:
+        axes = {axis: AnsweringCommunicator(nothing, answers) for axis, nothing in axes.items()}
+    mesh = Mesh(**axes, sequence_parallel=parallelism.token_shards > 1)
+    blocks = [Block(model, tiny(model), mesh, torch.float32) for _ in range(LAYERS)]
+    steps = steps_of(blocks) if answers is None else answering_steps(steps_of(blocks), answers)
+    table = rotary_table(model, TOKENS, mesh.cp)
+    stream_tokens = TOKENS // group_size(mesh.tp) if mesh.sequence_parallel else TOKENS
+    hidden = [torch.randn(workload.microbatch_size // 2, stream_tokens, 32) for _ in range(2)]
+
+    def run() -> list[float]:
+        if answers is not None:
+            answers.begin()
         tapes: list[Tape] = [[], []]
         passes = [forward_pass(steps, h, table, tape) for h, tape in zip(hidden, tapes, strict=True)]
-        with torch.no_grad():
-            outputs, forward_s = timed(lambda: run_staggered(passes, turns[Direction.FORWARD], None))  # noqa: B023
-            passes = [backward_pass(tape, torch.ones_like(h)) for tape, h in zip(tapes, outputs, strict=True)]
-            _, backward_s = timed(lambda: run_staggered(passes, turns[Direction.BACKWARD], None))  # noqa: B023
-        engine.append((forward_s, backward_s))
-    for place, direction in enumerate(DIRECTIONS):
-        least = [min(run[place] for run in runs) / len(turns[direction]) for runs in (eager, engine)]
-        yield least[0], least[1]
+        outputs, forward_s = timed(lambda: run_staggered(passes, turns[Direction.FORWARD], None))
+        passes = [backward_pass(tape, h) for tape, h in zip(tapes, outputs, strict=True)]
+        _, backward_s = timed(lambda: run_staggered(passes, turns[Direction.BACKWARD], None))
+        return [forward_s, backward_s]
+
+    return run
 
 
 def tiny(model: Model) -> Shard:

@@ -3,16 +3,17 @@
     python benchmarks/gpu_record.py --output record.md     # a quarter of an hour; sets no clock and no power limit
 
 Names the machine, reads its instruments, compares what its kernels compute with fp32 on the CPU, and fused operators
-with eager ones, and measures
-partitions of Llama 3.2 3B (TP8, and CP2 TP4) beside loopback collectives at the driver's own clock. Ends with 1 if
-numbers depart.
+with eager ones, times the optimizer step, and measures partitions of Llama 3.2 3B (TP8, and CP2 TP4), as the engine
+runs their operators, beside loopback collectives at the driver's own clock; where there are two GPUs, partitions of TP2
+beside NCCL's, too. Ends with 1 if numbers depart.
 """
 
 import argparse
 import dataclasses
 import datetime
+import itertools
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -34,6 +35,7 @@ from onegpu.costs import Costs, by_sm_count
 from onegpu.fusion import fusion
 from onegpu.instruments import instruments, machine
 from onegpu.numerics import attention, execution
+from onegpu.optimizer import optimizer_step
 from onegpu.table import Table
 
 CONFIG = Path(__file__).parent.parent / "config"
@@ -42,6 +44,8 @@ SM_COUNTS = (3, 6, 12, 20, 30)
 QUEUES = (1, 8)
 """Of CUDA: what Kareus asks for, and CUDA's default."""
 WATCHED_S = 3.0
+PAIR = 2
+OF_PAIR = ("parallelism.pp=1", "parallelism.cp=1", "parallelism.tp=2")
 SMALL = Parallelism(dp=1, pp=1, tp=2, cp=2, layers_per_stage=(2,), sharding=Sharding.NONE, sequence_parallel=False)
 
 
@@ -58,21 +62,35 @@ def main() -> int:
     torch.cuda.set_device(place)
     device = device_of_cuda(str(torch.cuda.get_device_properties(place).uuid))
     workloads = [compose(["model=llama3.2-3b", f"parallelism={d}"], CONFIG)[0].workload for d in DEGREES]
-    costs = costs_on(device, workloads[0], arguments.window)
-    return write(arguments.output, tables(device, place, workloads, costs))
+    costs = costs_on([device], workloads[0], arguments.window)
+    sections = itertools.chain(tables(device, place, workloads, costs), tables_of_two(arguments.window))
+    return write(arguments.output, sections)
 
 
 def tables(device: Device, place: torch.device, workloads: list[Workload], costs: Costs) -> Iterator[Table]:
-    """All sections, one after the other."""
+    """All sections of one GPU, one after the other."""
     yield machine(device, place)
     yield instruments(device, WATCHED_S)
     yield attention(place)
     yield fusion(place, [operator for workload in workloads for operator in operators_of(workload)])
     shrunk = dataclasses.replace(workloads[0].model, vocab_size=4096)
     yield execution(shrunk, SMALL, 512, place)
+    yield optimizer_step(shrunk, place)
     for workload in workloads:
         for partition in partitions_of(workload):
             yield by_sm_count(costs, partition, SM_COUNTS, QUEUES)
+
+
+def tables_of_two(window_s: float) -> Iterator[Table]:
+    """Partitions of TP2 beside collectives of NCCL, where this machine shows two GPUs."""
+    if torch.cuda.device_count() < PAIR:
+        return
+    devices = [device_of_cuda(str(torch.cuda.get_device_properties(n).uuid)) for n in range(PAIR)]
+    workload = compose(["model=llama3.2-3b", *OF_PAIR], CONFIG)[0].workload
+    costs = costs_on(devices, workload, window_s, CudaCollectives.NCCL)
+    for partition in partitions_of(workload):
+        table = by_sm_count(costs, partition, SM_COUNTS, QUEUES[:1])
+        yield table._replace(title=f"{table.title}, {PAIR} GPUs over NCCL")
 
 
 def operators_of(workload: Workload) -> list[Operator]:
@@ -90,14 +108,19 @@ def partitions_of(workload: Workload) -> list[Partition]:
     return list(detect_partitions(graph, recomputation=Recomputation.NONE))
 
 
-def costs_on(device: Device, workload: Workload, window_s: float) -> Costs:
-    """Costs on the GPU itself, whatever GPU the workload is for."""
-    maximum_mhz = device.supported_clocks_mhz()[-1]
+def costs_on(
+    devices: Sequence[Device],
+    workload: Workload,
+    window_s: float,
+    collectives: CudaCollectives = CudaCollectives.LOOPBACK,
+) -> Costs:
+    """Costs on these GPUs, whatever GPU the workload is for."""
+    maximum_mhz = devices[0].supported_clocks_mhz()[-1]
     clocks = FrequencyRange(minimum_mhz=maximum_mhz, maximum_mhz=maximum_mhz, stride_mhz=1)
     gpu = dataclasses.replace(workload.gpu, maximum_clock_mhz=maximum_mhz, search_frequencies=clocks)
-    config = CudaConfig(collectives=CudaCollectives.LOOPBACK, clocks=ClockPolicy.DEFAULT, pool=GpuPool.SAME)
+    config = CudaConfig(collectives=collectives, clocks=ClockPolicy.DEFAULT, pool=GpuPool.SAME)
     protocol = dataclasses.replace(workload.protocol, window_s=window_s, cooldown_s=0.5, warmup_s=0.5)
-    return Costs(lambda: CudaTestbed(config, gpu, [device]), maximum_mhz, protocol)
+    return Costs(lambda: CudaTestbed(config, gpu, devices), maximum_mhz, protocol)
 
 
 def write(path: Path, sections: Iterator[Table]) -> int:

@@ -28,8 +28,11 @@ def main() -> None:
     """Print one line for each part."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("file", type=Path, help="measured power at locked clocks (CSV)")
+    file = parser.parse_args().file
+    if not file.is_file():
+        parser.error(f"{file}: no such file; it needs the columns gpu, locked_mhz and power_w")
     measured = defaultdict(list)
-    with parser.parse_args().file.open(newline="") as handle:
+    with file.open(newline="") as handle:
         for row in csv.DictReader(handle):
             measured[row["gpu"]].append((float(row["locked_mhz"]), float(row["power_w"])))
     print("part             points  mean error %  largest %  at MHz  searched range: mean error %")

@@ -18,26 +18,14 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from kareus.device.controller import DryClocks
 from kareus.launch.mesh import coordinate_of
-from kareus.launch.process_groups import ProcessGroups, make_process_groups
+from kareus.launch.process_groups import make_process_groups
 from kareus.model.communicators.choice import Library
-from kareus.model.initial import draw_weights
-from kareus.model.shards import shard_of
 from kareus.pipeline.transfers import boundary_message
-from kareus.profile.programs import chunk_shapes
-from kareus.runtime.actions import actions_of
-from kareus.runtime.boundary import boundary_shapes
-from kareus.runtime.chunk_stage import StagePlace
-from kareus.runtime.follower import PlanFollower, planned_steps
-from kareus.runtime.pipeline import Pipeline
-from kareus.runtime.stage_chunks import StageChunks, first_layers
-from kareus.runtime.stage_model import StageModel
-from kareus.training.data.batches import Batches, DataShare
-from kareus.training.data.samples import SyntheticSamples
 from kareus.update.config import IterationConfig
 from kareus.workload.config import Workload
 from kareus.workload.slices import cut
+from movement.pipelines import make_pipeline, run_iteration
 
 HEADS, HEAD_DIM, VOCABULARY = 8, 8, 64
 MICROBATCH_SIZE, SEQUENCE_LENGTH = 2, 64
@@ -90,59 +78,6 @@ def message_ratios(workload: Workload) -> list[float]:
     return ratios
 
 
-def make_pipeline(rank: int, workload: Workload, groups: ProcessGroups) -> Pipeline:
-    """Return the pipeline of a rank on a CPU, in fp32 with drawn weights, which runs without a plan."""
-    parallelism = workload.parallelism
-    stage = coordinate_of(rank, parallelism, dist.get_world_size()).stage
-    shard = shard_of(workload.model, parallelism, workload.sequence_length)
-    shapes = chunk_shapes(parallelism.split, workload.chunks)
-    models = [
-        StageModel(
-            workload.model,
-            shard,
-            groups.mesh,
-            shapes[stage, chunk],
-            torch.float32,
-            recomputation=workload.recomputation,
-        )
-        for chunk in range(workload.chunks)
-    ]
-    chunks = StageChunks(models, first_layers(parallelism.split, workload.chunks, stage))
-    draw_weights(chunks, workload.model, 0, 0, groups.mesh.tp)
-    place = StagePlace(
-        stage=stage,
-        stages=parallelism.pp,
-        group=groups.pipeline,
-        backward_group=groups.pipeline_backward,
-        device=torch.device("cpu"),
-        tensor=groups.mesh.tp,
-    )
-    follower = PlanFollower(planned_steps(workload, None, stage), DryClocks(), lambda: None)
-    return Pipeline(
-        models,
-        place,
-        boundary_shapes(workload, torch.float32),
-        actions_of(workload, None),
-        {},
-        follower,
-    )
-
-
-def run_iteration(rank: int, workload: Workload, groups: ProcessGroups) -> None:
-    """Run one iteration of a rank; every rank calls this."""
-    parallelism = workload.parallelism
-    place = coordinate_of(rank, parallelism, dist.get_world_size())
-    share = DataShare(
-        microbatch_size=workload.microbatch_size,
-        num_microbatches=workload.num_microbatches,
-        cp_rank=place.cp,
-        cp=parallelism.cp,
-    )
-    samples = SyntheticSamples(workload.model.vocab_size, workload.sequence_length, seed=1)
-    batches = Batches(samples, share).next_iteration()
-    make_pipeline(rank, workload, groups).run(batches, 1 / workload.num_microbatches)
-
-
 @contextmanager
 def noted_sends() -> Iterator[list[int]]:
     """Note the bytes of every tensor that this process begins to send."""
@@ -169,6 +104,6 @@ def _run_rank(rank: int, workload: Workload, folder: Path) -> None:
         coordinate, workload.parallelism, Library.GLOO, scratch_bytes=0, tie_embeddings=workload.model.tie_embeddings
     )
     with noted_sends() as sent:
-        run_iteration(rank, workload, groups)
+        run_iteration(make_pipeline(rank, workload, groups), workload, rank)
     (folder / f"rank-{rank}").write_text(str(sum(sent)))
     dist.destroy_process_group()

@@ -3,14 +3,14 @@
 import dataclasses
 import time
 from collections.abc import Callable, Iterator, Sequence
-from types import ModuleType
+from functools import partial
+from inspect import unwrap
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from kareus.graph.records import Operator, OperatorKind
-from kareus.model import eager, fused
 from kareus.testbed.cuda.memory_bound import call_of
 from kareus.testbed.cuda.scratch import Scratch
 from onegpu.table import Table
@@ -40,23 +40,14 @@ def fusion(place: torch.device, operators: Sequence[Operator]) -> Table:
 def _compared(name: str, operator: Operator, place: torch.device) -> tuple[object, ...]:
     moved = operator.bytes_read + operator.bytes_written
     results, times_s = [], []
-    for module in (fused, eager):
+    for eager in (False, True):
         launch = call_of(operator).prepare(Scratch(place))
-        call = _of_module(launch, module)
+        call = partial(unwrap(launch.func), *launch.args, **launch.keywords) if eager else launch
         results.append(_tensors(_once(call, launch)))
-        times_s.append(_least_s(call, place))
+        times_s.append(least_s(call, place))
     departure = max(_departure(own, other) for own, other in zip(*results, strict=True))
     us, rates = [1e6 * t for t in times_s], [moved / t / 1e9 for t in times_s]
     return (name, moved / 1e6, *us, *rates, departure, ALLOWED, "yes" if departure <= ALLOWED else "NO")
-
-
-def _of_module(launch: Any, module: ModuleType) -> Callable[[], Any]:
-    """What `launch` calls of `kareus.model.fused`, by `module`."""
-    name = launch.func.__name__
-    if module is eager and name == "cross_entropy":
-        name = "log_sum_exp"
-    function = getattr(module, name)
-    return lambda: function(*launch.args, **launch.keywords)
 
 
 def _once(call: Callable[[], Any], launch: Any) -> list[Any]:
@@ -68,7 +59,9 @@ def _once(call: Callable[[], Any], launch: Any) -> list[Any]:
     return [call(), [t.clone() for t in given]]
 
 
-def _least_s(call: Callable[[], Any], place: torch.device) -> float:
+def least_s(call: Callable[[], Any], place: torch.device) -> float:
+    """Return the least time that `call` takes on `place`, in seconds."""
+
     def elapsed() -> Iterator[float]:
         for _ in range(REPETITIONS):
             _wait(place)

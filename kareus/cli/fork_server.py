@@ -16,6 +16,7 @@ import importlib
 import json
 import os
 import secrets
+import select
 import signal
 import socket
 import struct
@@ -23,6 +24,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -45,7 +47,9 @@ FORKED_WITHOUT_HARM = ("jemalloc_bg_thd", "polars-ooc-clea")
 """Threads that importing Polars starts: those of its allocator, which sees to itself when a process forks, and one that
 removes what earlier processes left on disk. A fork has neither; Polars starts its pool when it first computes."""
 RECEIVED_WITHIN_S = 10.0
-"""Time that a command has to say what it is, once it has connected."""
+"""Time that a command has to say what it is, once it has connected; others are served meanwhile."""
+ACCEPTED_AGAIN_AFTER_S = 0.1
+"""Pause after a connection that could not be taken, as where no descriptor is left."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,19 +98,46 @@ def _end(server: "subprocess.Popen[bytes]") -> None:
 def serve(listener: socket.socket) -> ForkRequest:
     """Fork a process for each command; returns in these processes, and in no other."""
     own = situation()
+    silent: dict[socket.socket, float] = {}
     while True:
-        connection, _ = listener.accept()
-        streams: list[int] = []
-        try:
-            request = _received(connection, streams, own)
-            if request is not None and _can_fork(request.argv) and os.fork() == 0:
-                listener.close()
-                return request
-        except (OSError, ValueError, KeyError, TypeError):
-            pass  # who asked is gone, or is no command of ours, or no process is left to fork; it sees to itself
+        for connection in _asking(listener, silent):
+            streams: list[int] = []
+            try:
+                request = _received(connection, streams, own)
+                if request is not None and _can_fork(request.argv) and os.fork() == 0:
+                    for other in (listener, *silent):
+                        other.close()
+                    return request
+            except (OSError, ValueError, KeyError, TypeError, RecursionError):
+                pass  # who asked is gone, or is no command of ours, or no process is left to fork; it sees to itself
+            connection.close()
+            for stream in streams:
+                os.close(stream)
+
+
+def _asking(listener: socket.socket, silent: dict[socket.socket, float]) -> list[socket.socket]:
+    """Wait until somebody connects or asks; returns the connections that have something to be received.
+
+    Args:
+        listener: takes connections.
+        silent: those that have yet to say something, with the time until when they may; changed.
+    """
+    now = time.monotonic()
+    for connection in [c for c, until in silent.items() if until <= now]:
+        del silent[connection]
         connection.close()
-        for stream in streams:
-            os.close(stream)
+    first = min(silent.values()) - now if silent else None
+    ready, _, _ = select.select([listener, *silent], [], [], first)
+    if listener in ready:
+        try:
+            connection, _ = listener.accept()
+            silent[connection] = time.monotonic() + RECEIVED_WITHIN_S
+        except OSError:  # who connected is gone again, or no descriptor is left until a command has ended
+            time.sleep(ACCEPTED_AGAIN_AFTER_S)
+    asking = [connection for connection in ready if connection in silent]
+    for connection in asking:
+        del silent[connection]
+    return asking
 
 
 def _reap(*_: object) -> None:
@@ -120,18 +151,18 @@ def _reap(*_: object) -> None:
 
 def _received(connection: socket.socket, streams: list[int], own: dict[str, object]) -> ForkRequest | None:
     """Return what is asked for, if it is this user's and would run as the server does; descriptors go to `streams`."""
-    connection.settimeout(RECEIVED_WITHIN_S)
+    connection.settimeout(0.0)  # it has something to be received
     _, user, _ = struct.unpack(
         "3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     )
-    if user != os.getuid():  # said first, so that nobody else keeps the server waiting
+    if user != os.getuid():
         return None
     content, received, _, _ = socket.recv_fds(connection, MOST_BYTES, len(STANDARD_STREAMS))
     streams += received
     if len(streams) != len(STANDARD_STREAMS):
         return None
     asked = json.loads(content)
-    if asked["situation"] != own:
+    if asked["situation"] != own or not all(isinstance(word, str) for word in asked["argv"]):
         return None
     return ForkRequest(connection=connection, argv=asked["argv"], own=asked["own"], streams=streams)
 
@@ -146,8 +177,16 @@ def _can_fork(argv: list[str]) -> bool:
     except Exception:  # noqa: BLE001 - the command itself says what is wrong
         return False
     gc.freeze()  # so that collecting garbage in a forked process copies no pages
-    threads = {name.read_text().strip() for name in Path("/proc/self/task").glob("*/comm")}
-    return threads <= {Path("/proc/self/comm").read_text().strip(), *FORKED_WITHOUT_HARM}
+    return not _other_threads()
+
+
+def _other_threads() -> set[str]:
+    """Return the names of this process's threads that a fork would lack, and miss.
+
+    The main thread is known by its number: threads inherit the name of the one that starts them.
+    """
+    others = [task for task in Path("/proc/self/task").iterdir() if task.name != str(os.getpid())]
+    return {(task / "comm").read_text().strip() for task in others} - set(FORKED_WITHOUT_HARM)
 
 
 def run(request: ForkRequest) -> NoReturn:

@@ -15,7 +15,7 @@ from kareus.artifacts.layout import WorkloadFolder
 from kareus.artifacts.outputs import check_folder
 from kareus.artifacts.records import suggest
 from kareus.errors import ConfigError
-from kareus.plans.run_totals import check_tokens, run_totals
+from kareus.plans.run_totals import check_tokens, run_savings, run_totals
 from kareus.plans.selectors import parse_selector
 from kareus.workload.arguments import add_overrides
 from kareus.workload.config import Workload
@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_overrides(parser)
     parser.add_argument("--select", default="fastest", help="selector, as of `kareus select` (default: fastest)")
     parser.add_argument("--method", default="kareus", help="whose frontier to select from (default: kareus)")
-    parser.add_argument("--tokens", type=float, help="also print what training on so many tokens takes")
+    parser.add_argument("--tokens", type=float, help="also print what training on so many tokens takes and saves")
     text = "folder for a folder of each workload: tables, plan and page (default: nothing is written)"
     parser.add_argument("--output", type=Path, metavar="FOLDER", help=text)
     parser.add_argument("--force", action="store_true", help="make missing folders, and replace what is there")
@@ -88,12 +88,14 @@ def _plan(name: str, workload: Workload, arguments: argparse.Namespace) -> None:
     if arguments.method not in frontiers.methods:
         raise ConfigError(f"--method {arguments.method}: not planned; {suggest(arguments.method, frontiers.methods)}.")
     plan = select_plan(workload, frontiers, arguments.select, arguments.method, name=name)
-    logger.info("%s [%s]", answer_of(plan, planned.iteration).sentence, planned.testbed.label)
+    answer = answer_of(plan, planned.iteration)
+    logger.info("%s [%s]", answer.sentence, planned.testbed.label)
     beyond = no_limit(selector, frontiers.plans(arguments.method))
     if beyond is not None:
         logger.info("%s", beyond)
     if arguments.tokens is not None:
         logger.info("%s", run_totals(plan.prediction, workload, arguments.tokens, selector.prices))
+        logger.info("%s", run_savings(answer, workload, arguments.tokens, selector.prices))
     if arguments.output is not None:
         folder = WorkloadFolder(arguments.output / name)
         write_planned(folder, workload, planned)

@@ -6,9 +6,10 @@ from typing import Any
 from kareus.emulate.config import GradientReduction
 from kareus.emulate.resolve import Fleet
 from kareus.model.config import Sharding
+from kareus.model.precision import BF16_BYTES, FP32_BYTES
 from kareus.pipeline.solver.frontier import PlannedIteration
 from kareus.workload.config import Workload
-from kareus.workload.memory import BF16_BYTES, FP32_BYTES, stage_parameters
+from kareus.workload.memory import stage_parameters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from kareus.emulate.config import EmulatedWorkload, Emulation
 from kareus.errors import ConfigError, RefusedWorkloadError
+from kareus.model.config import Sharding
 from kareus.workload.compose import ComposedWorkload, compose
 from kareus.workload.config import Workload
 from kareus.workload.extension import feasible, part
@@ -79,6 +80,7 @@ def _fleet(composition: ComposedWorkload) -> Fleet:
     workload, refusal = extension.workload, None
     pipeline = dataclasses.replace(workload, num_microbatches=emulation.num_microbatches)
     try:
+        _check_iteration(workload, emulation)
         check_pipeline(pipeline)
         workload = dataclasses.replace(feasible(pipeline), num_microbatches=workload.num_microbatches)
     except RefusedWorkloadError as error:
@@ -91,6 +93,26 @@ def _fleet(composition: ComposedWorkload) -> Fleet:
         emulation=emulation,
         refusal=refusal,
     )
+
+
+def _check_iteration(workload: Workload, emulation: Emulation) -> None:
+    """Check that one pipeline's instructions are those of every pipeline of the fleet.
+
+    Raises:
+        RefusedWorkloadError: what they do depends on the other pipelines.
+    """
+    instead = f"or plan a workload with parallelism.dp={emulation.pipelines}."
+    sharding = workload.parallelism.sharding
+    if sharding not in (Sharding.NONE, Sharding.OPTIMIZER):
+        raise RefusedWorkloadError(
+            f"parallelism.sharding={sharding}: a fleet is planned from the instructions of one pipeline, which would "
+            f"share out weights or gradients with the others; choose none or optimizer, {instead}"
+        )
+    if workload.iteration.include_update:
+        raise RefusedWorkloadError(
+            "iteration.include_update=true: a fleet's iteration ends with the last backward and, by "
+            f"{GROUP}.gradient_reduction, with the reduction over its pipelines; set it to false, {instead}"
+        )
 
 
 def _check_counts(changes: dict[str, object]) -> None:

@@ -19,6 +19,9 @@ from kareus.errors import ArtifactError
 from kareus.frontier.config import frontier_hash
 from kareus.frontier.tables import MICROBATCH
 from kareus.partition.config import subject_of
+from kareus.pipeline.compare import THROUGHPUT_BASELINE
+from kareus.plans.answer import fastest_answer
+from kareus.plans.units import scaled
 from kareus.workload.arguments import add_overrides
 
 logger = logging.getLogger(__name__)
@@ -62,7 +65,7 @@ def _emulate(fleet: Fleet, folder: WorkloadFolder) -> None:
         write_table(folder.fleet(fleet.name) / f"{schema.name}.parquet", schema.frame(of_table), schema, provenance)
     label = provenance.testbed.label if provenance.testbed else "no testbed"
     logger.info(
-        "%s: %d GPUs, %d pipelines [%s]", folder.fleet(fleet.name), fleet.gpus, fleet.emulation.pipelines, label
+        "%s: %s GPUs, %d pipelines [%s]", folder.fleet(fleet.name), f"{fleet.gpus:,}", fleet.emulation.pipelines, label
     )
     for line in _lines(FLEET.frame(rows[0][1])):
         logger.info("%s", line)
@@ -77,8 +80,15 @@ def _provenance(fleet: Fleet, microbatch: Path) -> Provenance:
 
 
 def _lines(frontier: pl.DataFrame) -> list[str]:
-    return [
-        f"  {method}: fastest {plans['time_s'][0]:.3f} s with {plans['energy_j'][0] / 1e6:.3f} MJ and "
-        f"{plans['power_w'][0] / 1e6:.3f} MW, largest gap {100 * max(plans['gap']):.3f} %"
-        for (method,), plans in frontier.group_by("method", maintain_order=True)
-    ]
+    """Return a line for each method: what its fastest plan takes and saves, and the largest gap of all its plans."""
+    lines = []
+    for (method,), plans in frontier.group_by("method", maintain_order=True):
+        time, energy, power = (
+            scaled(plans[column][0], unit, digits=4)
+            for column, unit in (("time_s", "s"), ("energy_j", "J"), ("power_w", "W"))
+        )
+        saved = "" if method == THROUGHPUT_BASELINE else f"; {fastest_answer(frontier, str(method)).saved}"
+        lines.append(
+            f"  {method}: fastest {time} with {energy} and {power}{saved}; largest gap {100 * max(plans['gap']):.2f} %"
+        )
+    return lines

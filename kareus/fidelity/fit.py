@@ -5,12 +5,12 @@ fits to resampled curves bootstrap intervals. `joint_fit` adds measured reductio
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
 from kareus.arrays import Array
+from kareus.fidelity.coefficient_space import space_of, with_coefficients
 from kareus.fidelity.predict import PlannedCost, planned_costs, undominated
 from kareus.fidelity.reference import FrontierRow, Scenario, by_curve
 from kareus.fidelity.subject import Subjects, on_gpu
@@ -52,12 +52,6 @@ class Fit:
     """Of the coefficients in `TO_FRONTIERS`, in its order."""
 
 
-def with_coefficients(gpu: Gpu, values: Mapping[str, float]) -> Gpu:
-    """The GPU with other coefficients."""
-    known: dict[str, Any] = dict(values)
-    return replace(gpu, coefficients=replace(gpu.coefficients, **known))
-
-
 def fit_frontiers(
     rows: Sequence[FrontierRow],
     subjects: Subjects,
@@ -77,19 +71,16 @@ def fit_frontiers(
     from scipy.optimize import least_squares  # noqa: PLC0415 - only fitting needs it
 
     kept = [row for row, counts in zip(rows, undominated(rows), strict=True) if counts]
-    priors = list(TO_FRONTIERS.values())
-    expected = np.log([p.value for p in priors])
-    bounds = np.log([p.lower for p in priors]), np.log([p.upper for p in priors])
-    spreads = np.array([p.spread for p in priors])
+    space = space_of(TO_FRONTIERS)
 
     def residuals(x: Array) -> Array:
-        errors = _row_residuals(kept, planned_costs(kept, on_gpu(subjects, _gpu(gpu, x))))
-        return np.concatenate([errors, (x - expected) / spreads])
+        errors = _row_residuals(kept, planned_costs(kept, on_gpu(subjects, with_coefficients(gpu, space.values(x)))))
+        return np.concatenate([errors, space.distances(x)])
 
-    own = np.log([getattr(gpu.coefficients, name) for name in TO_FRONTIERS]) if start is None else start
-    first = np.clip(own, bounds[0] + 1e-9, bounds[1] - 1e-9)
+    first = space.clipped(space.logarithms(gpu.coefficients) if start is None else start, 1e-9)
+    bounds = space.lower, space.upper
     solved = least_squares(residuals, first, bounds=bounds, loss="soft_l1", max_nfev=evaluations)
-    return Fit(_gpu(gpu, solved.x), solved.x)
+    return Fit(with_coefficients(gpu, space.values(solved.x)), solved.x)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,10 +144,6 @@ def _row_residuals(rows: Sequence[FrontierRow], costs: Sequence[PlannedCost]) ->
         for row, cost in zip(rows, costs, strict=True)
     ]
     return np.array(residuals, dtype=np.float64).ravel()
-
-
-def _gpu(gpu: Gpu, logarithms: Array) -> Gpu:
-    return with_coefficients(gpu, dict(zip(TO_FRONTIERS, np.exp(logarithms).tolist(), strict=True)))
 
 
 def _relative_errors(rows: Sequence[FrontierRow], subjects: Subjects, gpu: Gpu) -> tuple[Array, Array]:

@@ -15,6 +15,7 @@ from kareus.artifacts.names import check_name
 from kareus.artifacts.outputs import OutputKind, add_force, check_files
 from kareus.artifacts.records import suggest
 from kareus.errors import ArtifactError, ConfigError
+from kareus.fidelity.coefficient_space import bound_note, with_coefficients
 from kareus.fidelity.fit import (
     REFIT_EVALUATIONS,
     TO_FRONTIERS,
@@ -25,12 +26,11 @@ from kareus.fidelity.fit import (
     errors_pct,
     fit_frontiers,
     held_out,
-    with_coefficients,
 )
 from kareus.fidelity.gpu_file import check_lines, is_gpu, number, with_values
 from kareus.fidelity.iterations.fit_output import fit_and_write as fit_profile
 from kareus.fidelity.iterations.rows import has_iterations, read_iterations
-from kareus.fidelity.joint_fit import fit_jointly
+from kareus.fidelity.joint_fit import PRIORS, fit_jointly
 from kareus.fidelity.kernels.fit_output import fit_and_write
 from kareus.fidelity.kernels.rows import KernelKind, Kernels, kind_of, read_kernels
 from kareus.fidelity.lines import read_lines
@@ -50,8 +50,6 @@ FITTED = "[fit to planned frontiers]"
 FITTED_JOINTLY = "[fit to planned frontiers and measured reductions]"
 FITTED_TO_TABLES = "[fit to measured reductions]"
 INTERVAL_PERCENT = 90.0
-AT_BOUND = 0.005
-"""Distance to a bound, in logarithms, below which a coefficient counts as held by it."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -261,7 +259,7 @@ def documented(text: str, fit: Fit, uncertainty: Uncertainty, *, with_tables: bo
     if with_tables:
         sources |= dict.fromkeys(TO_TABLES, FITTED_TO_TABLES)
     values = {name: getattr(fit.gpu.coefficients, name) for name in sources}
-    comments = {name: sources[name] + _at_bound(name, value) for name, value in values.items()}
+    comments = {name: sources[name] + bound_note(PRIORS[name], value) for name, value in values.items()}
     block = yaml.safe_dump({"uncertainty": asdict(uncertainty)}, sort_keys=False)
     others = re.sub(r"^uncertainty:(?:.*\n)(?:  .*\n)*", "", with_values(text, values, comments), flags=re.MULTILINE)
     return others + block
@@ -271,9 +269,3 @@ def as_written(fit: Fit, *, with_tables: bool) -> Gpu:
     """Return the GPU with the coefficients that `documented` writes, which are rounded."""
     names = [*TO_FRONTIERS, *(TO_TABLES if with_tables else ())]
     return with_coefficients(fit.gpu, {name: float(number(getattr(fit.gpu.coefficients, name))) for name in names})
-
-
-def _at_bound(name: str, value: float) -> str:
-    prior = {**TO_FRONTIERS, **TO_TABLES}[name]
-    near = min(abs(np.log(value / prior.lower)), abs(np.log(value / prior.upper)))
-    return ", at the bound of its range" if near < AT_BOUND else ""

@@ -41,7 +41,8 @@ def with_values(text: str, values: Mapping[str, float], comments: Mapping[str, s
     lines = []
     for line in text.splitlines():
         name = line.strip().partition(":")[0]
-        lines.append(fitted.pop(name) if name in fitted and line.startswith("  ") else line)
+        own = line.startswith("  ") and not line.startswith("   ")  # deeper lines are those of kernel libraries
+        lines.append(fitted.pop(name) if own and name in fitted else line)
     if fitted:
         heading = next((n for n, line in enumerate(lines) if line.startswith("coefficients:")), len(lines))
         lines[heading : heading + 1] = [*(lines[heading : heading + 1] or ["coefficients:"]), *fitted.values()]

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from kareus.arrays import Array
-from kareus.fidelity.fit import BALANCE, TO_FRONTIERS, TO_TABLES, Fit, fit_frontiers, with_coefficients
+from kareus.fidelity.coefficient_space import space_of, with_coefficients
+from kareus.fidelity.fit import BALANCE, TO_FRONTIERS, TO_TABLES, Fit, fit_frontiers
 from kareus.fidelity.predict import planned_costs
 from kareus.fidelity.reference import FrontierRow, ReductionRow
 from kareus.fidelity.score import FrontierScore, given_orders, score_frontiers, score_reductions
@@ -45,19 +46,17 @@ def fit_jointly(rows: Sequence[FrontierRow], tables: Sequence[ReductionRow], sub
         subjects: workloads of both.
         gpu: all other numbers.
     """
-    priors = PRIORS.values()
-    expected, lower, upper = (np.log([getattr(p, of) for p in priors]) for of in ("value", "lower", "upper"))
-    spreads = np.array([p.spread for p in priors])
+    space = space_of(PRIORS)
 
     def terms(x: Array) -> Terms:
-        measured = _terms(rows, tables, on_gpu(subjects, _gpu(gpu, x)))
-        return Terms(np.concatenate([measured.errors, PRIOR_WEIGHT * (x - expected) / spreads]), measured.margins)
+        measured = _terms(rows, tables, on_gpu(subjects, with_coefficients(gpu, space.values(x))))
+        return Terms(np.concatenate([measured.errors, PRIOR_WEIGHT * space.distances(x)]), measured.margins)
 
     fitted = fit_frontiers(rows, subjects, gpu).gpu
-    starts = [np.clip(_logarithms(own), lower, upper) for own in (gpu, fitted)]
+    starts = [space.clipped(space.logarithms(own.coefficients), 0.0) for own in (gpu, fitted)]
     start = min(starts, key=lambda x: terms(x).objective)
-    found = minimise(terms, start, lower, upper, STEPS)
-    return Fit(_gpu(gpu, found), found[: len(TO_FRONTIERS)])
+    found = minimise(terms, start, space.lower, space.upper, STEPS)
+    return Fit(with_coefficients(gpu, space.values(found)), found[: len(TO_FRONTIERS)])
 
 
 def _terms(rows: Sequence[FrontierRow], tables: Sequence[ReductionRow], subjects: Subjects) -> Terms:
@@ -83,11 +82,3 @@ def _frontier_errors(score: FrontierScore) -> list[list[float]]:
 def _mean(errors: Sequence[float], weight: float) -> Array:
     """Terms whose sizes add up to the weighted mean size."""
     return weight * np.array(errors, dtype=np.float64) / len(errors)
-
-
-def _gpu(gpu: Gpu, logarithms: Array) -> Gpu:
-    return with_coefficients(gpu, dict(zip(PRIORS, np.exp(logarithms).tolist(), strict=True)))
-
-
-def _logarithms(gpu: Gpu) -> Array:
-    return np.log([getattr(gpu.coefficients, name) for name in PRIORS])

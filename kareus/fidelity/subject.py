@@ -78,7 +78,7 @@ def subject(scenario: Scenario, overrides: tuple[str, ...], config_dir: Path) ->
                 execution,
                 recomputation=workload.recomputation,
                 default_sm_count=workload.testbed.default_collective_sm_count,
-                weights=weights_of(workload, shape, workload.testbed.default_collective_sm_count),
+                weights=weights_of(workload, stage, shape, workload.testbed.default_collective_sm_count),
             )
         )
         for stage, shape in enumerate(stage_shapes(workload.parallelism.split))

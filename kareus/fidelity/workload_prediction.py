@@ -32,6 +32,7 @@ from kareus.profile.programs import (
     profiled_executions,
     weights_of,
 )
+from kareus.profile.sharded import ShardedWeights
 from kareus.workload.config import Workload
 from kareus.workload.memory import MemoryEstimate, estimate_memory
 from kareus.workload.model_flops import mfu, tokens_per_iteration
@@ -183,10 +184,13 @@ def _instruction_costs(
     execution: Execution,
     clock_mhz: int,
 ) -> InstructionCosts:
-    """Costs of every kind of instruction; stages of one shape share them."""
+    """Costs of every kind of instruction; stages share them whose shape and collectives of weights are the same."""
     known: KnownSteps = {}
-    by_shape: dict[tuple[StageShape, Direction], InstructionCost] = {}
-    for shape in dict.fromkeys(shapes.values()):
+    sm_count = workload.testbed.default_collective_sm_count
+    kinds = {place: (shape, weights_of(workload, place[0], shape, sm_count)) for place, shape in shapes.items()}
+    costs: dict[tuple[StageShape, ShardedWeights | None], dict[Direction, InstructionCost]] = {}
+    for shape, weights in dict.fromkeys(kinds.values()):
+        own = costs[shape, weights] = {}
         for direction in instruction_directions(split_backward=workload.split_backward):
             possible = profiled_executions(graphs, direction)
             program = instruction_program(
@@ -195,11 +199,11 @@ def _instruction_costs(
                 direction,
                 execution if execution in possible else Execution.SEQUENTIAL,
                 recomputation=workload.recomputation,
-                default_sm_count=workload.testbed.default_collective_sm_count,
-                weights=weights_of(workload, shape, workload.testbed.default_collective_sm_count),
+                default_sm_count=sm_count,
+                weights=weights,
             )
-            by_shape[shape, direction] = instruction_cost(workload.gpu, program, direction, clock_mhz, known)
-    return {(*place, d): cost for place, own in shapes.items() for (shape, d), cost in by_shape.items() if shape == own}
+            own[direction] = instruction_cost(workload.gpu, program, direction, clock_mhz, known)
+    return {(*place, direction): cost for place, kind in kinds.items() for direction, cost in costs[kind].items()}
 
 
 def _stages(

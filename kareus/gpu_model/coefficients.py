@@ -262,6 +262,8 @@ class GpuCoefficients:
     """Share of peak HBM bandwidth that casting reaches."""
     cast_s: float = field(metadata=_of_kernels("s", 0, 10, 0.0))
     """Time that casting takes however small the input."""
+    cast_waiting_share: float = field(metadata=_of_kernels("share", 0, 1, 0.0))
+    """Share of that in which the GPU waits for a launch, and draws no more than waiting does."""
     attention_s: float = field(metadata=_of_kernels("s", 0, 10, 0.0))
     """Time of a call of fused attention however small, beyond `kernel_overhead_s`: its scheduling and small kernels."""
     softmax_s: float = field(metadata=_of_kernels("s per score", 0, 1e-6, 0.0))
@@ -270,10 +272,16 @@ class GpuCoefficients:
     """Time in which one SM starts and ends a tile of queries."""
     attention_tail: float = field(metadata=_of_kernels("share", 0, 1, 0.0))
     """Time that attention's last tiles leave SMs idle, as a share of the time of its longest tile."""
+    attention_step_s: float = field(metadata=_of_kernels("s", 0, 10, 0.0))
+    """Least time in which a tile of queries passes over a tile of keys: latency of the tensor cores and of softmax."""
+    attention_split_s: float = field(metadata=_of_kernels("s", 0, 10, 0.0))
+    """Time of joining parts of the keys that idle SMs took for few tiles of queries; 0 where they take none."""
     wide_head_slowdown: float = field(metadata=_of_kernels("times", 0.1, 100, 1.0))
     """Time of attention's FLOPs with heads of 256 values, as a multiple of that with heads of 128."""
     widest_head_slowdown: float = field(metadata=_of_kernels("times", 0.1, 100, 1.0))
     """Slowdown of attention with heads of more than 256 values, which FlashAttention has no kernel for."""
+    softmax_j: float = field(metadata=_of_kernels("J per score", 0, 1e-6, 0.0))
+    """Energy of a score's exponential and sums in attention at maximum voltage, beside that of matrix products."""
     collective_step_s: float = field(metadata=_of_kernels("s", 0, 10, 0.0))
     """Latency of one step of a ring, which has a step or two for each other GPU."""
     own_shard_copy: float = field(metadata=_of_kernels("bytes per byte", 0, 100, 0.0))

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from kareus.arrays import Array
+from kareus.gpu_model import attention
 from kareus.gpu_model.gpu import Gpu
-from kareus.gpu_model.laws import collective_hbm_bytes, hbm_bytes
+from kareus.gpu_model.laws import attention_shape, collective_hbm_bytes, hbm_bytes
 from kareus.graph.records import Collective, Fp8Product, Operator, OperatorKind
 
 
@@ -67,10 +68,28 @@ class Switching:
 def operator_switching(gpu: Gpu, operator: Operator) -> Switching:
     """Return the energy of an operator: arithmetic and HBM traffic."""
     c = gpu.coefficients
-    flop_j = c.gemm_j_per_flop if operator.kind is OperatorKind.GEMM else c.attention_j_per_flop
-    if isinstance(operator, Fp8Product):
-        flop_j = flop_j * c.fp8_energy_share
-    return Switching(operator.flops * flop_j, 0.0) + _hbm_switching(gpu, hbm_bytes(operator))
+    if operator.kind is OperatorKind.GEMM:
+        fp8 = c.fp8_energy_share if isinstance(operator, Fp8Product) else 1.0
+        core_j: Array | float = operator.flops * c.gemm_j_per_flop * fp8
+    elif operator.kind is OperatorKind.MEMORY:
+        core_j = operator.flops * c.attention_j_per_flop
+    else:
+        core_j = attention_core_j(gpu, attention_shape(operator), operator.flops)
+    return Switching(core_j, 0.0) + _hbm_switching(gpu, hbm_bytes(operator))
+
+
+def attention_core_j(gpu: Gpu, shape: attention.AttentionShape, flops: Array | float) -> Array:
+    """Return the energy of attention's arithmetic, or of its gradient's, on all scores that kernels compute.
+
+    Args:
+        gpu: GPU that runs it.
+        shape: its sizes.
+        flops: of the scores that count.
+    """
+    c = gpu.coefficients
+    values = np.asarray(shape.batch) * np.asarray(shape.heads) * attention.scores(shape)
+    core_j: Array = (flops * c.attention_j_per_flop + values * c.softmax_j) * attention.computed_share(gpu, shape)
+    return core_j
 
 
 def collective_switching(gpu: Gpu, collective: Collective) -> Switching:

@@ -101,6 +101,8 @@ class Gpu:
     """Output tiles, rows and columns, among which GEMM libraries choose the fastest."""
     attention_tile: tuple[int, ...]
     """Queries and keys of a tile of fused attention; empty if its size is not modelled."""
+    narrow_head_queries: int
+    """Queries of a tile for heads of 64 values, where that is more."""
     libraries: dict[str, dict[str, float]]
     """Coefficients of kernel libraries that differ from `coefficients`, by the library's name in lower case."""
     node_gb_per_s: float
@@ -159,6 +161,7 @@ class Gpu:
         within(self, 1, MOST_MHZ, "MHz", "maximum_clock_mhz")
         within(self, 0.01, 1_000_000, "MiB", "l2_mib")
         within(self, 1, 100, "times", "fp8_speedup")
+        within(self, 1, MOST_TILE, "queries", "narrow_head_queries")
         self._check_kernels()
         within(self, 0.01, MOST_W, "W", "power_limit_w", "static_power_w", "blocking_power_w")
         if self.search_frequencies.maximum_mhz > self.maximum_clock_mhz:

@@ -33,6 +33,12 @@ def operator_time_s(
     return busy_s + copies_s + operator.launches * gpu.coefficients.kernel_overhead_s
 
 
+def attention_shape(operator: Operator) -> AttentionShape:
+    """Return the sizes of causal attention or its gradient."""
+    batch, heads, _, queries, keys, head_dim = operator.shape
+    return AttentionShape(batch, heads, keys, queries, head_dim)
+
+
 def hbm_bytes(operator: Operator) -> int:
     """Return the bytes that `operator` moves to and from HBM."""
     return operator.bytes_read + operator.bytes_written + operator.copied_bytes
@@ -76,6 +82,4 @@ def _attention_s(gpu: Gpu, operator: Operator, frequency_mhz: Array, sm_count: A
     c = gpu.coefficients
     forward = operator.kind is OperatorKind.ATTENTION
     efficiency = c.attention_forward_efficiency if forward else c.attention_backward_efficiency
-    batch, heads, _, queries, keys, head_dim = operator.shape
-    shape = AttentionShape(batch, heads, keys, queries, head_dim)
-    return attention.arithmetic_s(gpu, shape, operator.flops, efficiency, frequency_mhz, sm_count)
+    return attention.arithmetic_s(gpu, attention_shape(operator), operator.flops, efficiency, frequency_mhz, sm_count)

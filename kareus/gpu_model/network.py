@@ -17,6 +17,7 @@ import numpy as np
 from kareus.arrays import Array
 from kareus.gpu_model import laws
 from kareus.gpu_model.gpu import Gpu
+from kareus.gpu_model.rings import ring_moving_s
 from kareus.graph.records import Collective, CollectiveKind
 
 RING_LINK_S, RING_NIC_S = 3.4e-6, 9.6e-6
@@ -48,15 +49,24 @@ def placed_collective_s(
 ) -> Array:
     """Return the time of `collective` alone on `sm_count` SMs at a clock, wherever its ranks lie.
 
-    On one node that is `laws.collective_time_s`. NICs reach the same share of their bandwidth as links
-    (`bus_efficiency`), which is assumed; neither the clock nor the number of SMs changes theirs.
+    On one node that is `laws.collective_time_s`. Between nodes links move the bytes as in a ring of one node, in the
+    protocol for large messages, and the latencies of all steps are those of this module. NICs reach the same share of
+    their bandwidth as links (`bus_efficiency`), which is assumed; neither the clock nor the number of SMs changes
+    theirs.
     """
-    inside_s = laws.collective_time_s(gpu, collective, frequency_mhz, sm_count)
     if placement.nodes == 1:
-        return inside_s
+        return laws.collective_time_s(gpu, collective, frequency_mhz, sm_count)
     base_s = gpu.coefficients.collective_latency_s
     nic_bytes_per_s = gpu.node_gb_per_s / gpu.gpus_per_node * 1e9 * gpu.coefficients.bus_efficiency
-    moving_s = np.maximum(inside_s - base_s, collective.bus_bytes / (placement.per_node * nic_bytes_per_s))
+    on_links_s = ring_moving_s(
+        gpu,
+        bus_bytes=collective.bus_bytes,
+        message_bytes=collective.message_bytes,
+        group_size=collective.group_size,
+        frequency_mhz=frequency_mhz,
+        sm_count=sm_count,
+    )
+    moving_s = np.maximum(on_links_s, collective.bus_bytes / (placement.per_node * nic_bytes_per_s))
     ring_s = _ring_latency_s(collective, placement) + moving_s
     if collective.kind is not CollectiveKind.ALL_REDUCE:
         return base_s + ring_s

@@ -36,11 +36,15 @@ def ring_time_s(
         sm_count: SMs that move the data.
     """
     c = gpu.coefficients
-    bytes_per_s = gpu.link_gb_per_s * 1e9 * c.bus_efficiency * sm_count / (sm_count + c.bus_half_sm_count)
-    clock = 1 - c.bus_clock_share + c.bus_clock_share * gpu.maximum_clock_mhz / frequency_mhz
     latency_s = c.collective_latency_s + c.collective_step_s * passes * (group_size - 1)
-    moved_bytes = bus_bytes + c.own_shard_copy * message_bytes / group_size
-    moving_s = moved_bytes / bytes_per_s * clock
+    moving_s = ring_moving_s(
+        gpu,
+        bus_bytes=bus_bytes,
+        message_bytes=message_bytes,
+        group_size=group_size,
+        frequency_mhz=frequency_mhz,
+        sm_count=sm_count,
+    )
     least_s = latency_s + moving_s
     for latency, bandwidth in (
         (c.fast_protocol_latency, c.fast_protocol_bandwidth),
@@ -51,6 +55,23 @@ def ring_time_s(
     if gpu.switches_reduce and c.switch_efficiency:
         least_s = np.where(passes == 2, np.minimum(least_s, _in_switches_s(gpu, message_bytes, group_size)), least_s)  # noqa: PLR2004
     return least_s
+
+
+def ring_moving_s(
+    gpu: Gpu,
+    *,
+    bus_bytes: Array | float,
+    message_bytes: Array | float,
+    group_size: Array | int,
+    frequency_mhz: Array,
+    sm_count: Array,
+) -> Array:
+    """Return what of `ring_time_s`, in the protocol for large messages, is no latency; same arguments."""
+    c = gpu.coefficients
+    bytes_per_s = gpu.link_gb_per_s * 1e9 * c.bus_efficiency * sm_count / (sm_count + c.bus_half_sm_count)
+    clock = 1 - c.bus_clock_share + c.bus_clock_share * gpu.maximum_clock_mhz / frequency_mhz
+    moved_bytes = bus_bytes + c.own_shard_copy * message_bytes / group_size
+    return moved_bytes / bytes_per_s * clock
 
 
 def _in_switches_s(gpu: Gpu, message_bytes: Array | float, group_size: Array | int) -> Array | float:

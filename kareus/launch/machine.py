@@ -9,10 +9,11 @@ from pathlib import Path
 
 from kareus.errors import EngineError
 from kareus.launch.torch_version import check_torch_version
+from kareus.model.precision import ADAMW_BYTES, FP32_BYTES
 from kareus.workload.config import Workload
-from kareus.workload.memory import FP32_BYTES, GIB, stage_parameters
+from kareus.workload.memory import GIB, stage_parameters
 
-STATE_BYTES = 4 * FP32_BYTES
+STATE_BYTES = FP32_BYTES + ADAMW_BYTES
 """Bytes of a parameter on a CPU: weight, gradient and both moments of AdamW, all in fp32."""
 PROCESS_BYTES = 200 * 2**20
 """Memory of a rank without a model: Python and PyTorch."""

@@ -1,7 +1,4 @@
-"""The mesh of ranks: tensor parallelism varies fastest, then context, data and pipeline, as in Megatron-LM.
-
-So the ranks of a tensor-parallel group share a node.
-"""
+"""The mesh of ranks: where each of them is along the axes of parallelism (`Parallelism.rank` has their order)."""
 
 from dataclasses import dataclass
 
@@ -42,5 +39,4 @@ def coordinate_of(rank: int, parallelism: Parallelism, world_size: int) -> MeshC
 
 def rank_of(coordinate: MeshCoordinate, parallelism: Parallelism) -> int:
     """Return the rank at `coordinate`."""
-    row = (coordinate.stage * parallelism.dp + coordinate.replica) * parallelism.cp + coordinate.cp
-    return row * parallelism.tp + coordinate.tp
+    return parallelism.rank(coordinate.stage, coordinate.replica, coordinate.cp, coordinate.tp)

@@ -13,11 +13,9 @@ from kareus.model.communication import Communicator, Mesh
 from kareus.model.communicators.choice import Library, make_communicator
 from kareus.model.communicators.nccl import nccl_options
 from kareus.model.config import Parallelism
+from kareus.model.precision import BF16_BYTES
 from kareus.workload.communicators import MESSAGE_CHANNELS, SUM_CHANNELS
 from kareus.workload.config import Workload
-
-BYTES_PER_VALUE = 2
-"""Collectives of the blocks are in bfloat16 on GPUs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +62,7 @@ def init_process_groups(
         coordinate,
         workload.parallelism,
         library,
-        scratch_bytes=tokens * workload.model.hidden_size * BYTES_PER_VALUE,
+        scratch_bytes=tokens * workload.model.hidden_size * BF16_BYTES,
         tie_embeddings=workload.model.tie_embeddings,
     )
 

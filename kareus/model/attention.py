@@ -150,7 +150,7 @@ def _attend(query: Tensor, key: Tensor, value: Tensor, slopes: Tensor | None) ->
         )
     elif slopes is not None:
         output, log_sum_exp, *state = torch.ops.aten._scaled_dot_product_efficient_attention(
-            *inputs, _padded(_mask(query, key, slopes)), compute_log_sumexp=True
+            *inputs, _padded(_mask(query, key, slopes), len(query)), compute_log_sumexp=True
         )
     else:
         # These are the kernels behind scaled_dot_product_attention. Called directly, the one for CUDA aligns its
@@ -169,7 +169,7 @@ def _attend_backward(
             grad, *inputs, output, part.log_sum_exp, 0.0, is_causal=False, attn_mask=_mask(*attending[:2], slopes)
         )
     elif slopes is not None:
-        mask, wanted = _padded(_mask(*attending[:2], slopes)), [True, True, True, False]
+        mask, wanted = _padded(_mask(*attending[:2], slopes), len(gradient)), [True, True, True, False]
         *gradients, _ = torch.ops.aten._scaled_dot_product_efficient_attention_backward(
             grad, *inputs, mask, output, part.log_sum_exp, *part.state, 0.0, wanted
         )
@@ -196,7 +196,7 @@ def alibi_slopes(heads: int) -> Tensor:
     every second of them first (llm-foundry's and transformers' MPT).
     """
     larger = 2 ** math.ceil(math.log2(heads))
-    slopes = torch.exp2(-8 * torch.arange(1, larger + 1, dtype=torch.float32) / larger)
+    slopes = torch.exp2(-8 * torch.arange(1, larger + 1, dtype=torch.float32, device="cpu") / larger)
     return slopes if larger == heads else torch.cat((slopes[1::2], slopes[::2]))[:heads]
 
 
@@ -210,15 +210,15 @@ def causal_mask(like: Tensor, queries: int, keys: int, slopes: Tensor | None) ->
     if slopes is None:
         return mask
     places = torch.arange(keys, device=like.device)
-    distances = torch.sub(places, places[keys - queries :, None])
-    return torch.add(torch.mul(slopes[:, None, None], distances).to(mask.dtype), mask).unsqueeze(0)
+    distances = torch.sub(places, places.narrow(0, keys - queries, queries).unsqueeze(1))
+    return torch.add(torch.mul(slopes.view(-1, 1, 1), distances).to(mask.dtype), mask).unsqueeze(0)
 
 
 def _mask(query: Tensor, key: Tensor, slopes: Tensor | None) -> Tensor:
     return causal_mask(query, query.shape[1], key.shape[1], slopes)
 
 
-def _padded(mask: Tensor) -> Tensor:
-    """Return the mask in rows whose length is a multiple of what PyTorch's memory-efficient attention loads at once."""
+def _padded(mask: Tensor, batch: int) -> Tensor:
+    """Return the mask of all sequences, in rows as long as PyTorch's memory-efficient attention loads them."""
     keys = mask.shape[-1]
-    return functional.pad(mask, (0, -keys % MASK_ALIGNMENT))[..., :keys]
+    return functional.pad(mask, (0, -keys % MASK_ALIGNMENT)).narrow(-1, 0, keys).expand(batch, -1, -1, -1)

@@ -4,7 +4,7 @@ A communicator of None is a group of one GPU: its collectives do not exist.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 import torch.distributed as dist
@@ -50,12 +50,15 @@ class Communicator(Protocol):
     def all_gather(
         self, tensors: Sequence[Tensor], sm_count: int | None = None, into: Sequence[Tensor] | None = None
     ) -> Handle:
-        """Collect the tensors of all ranks, each [size, *shape], in new memory or in `into`."""
+        """Collect the tensors of all ranks, each [size, *shape] in new memory, or joined, [size n, ...], in `into`."""
 
     def reduce_scatter(
         self, tensors: Sequence[Tensor], sm_count: int | None = None, into: Sequence[Tensor] | None = None
     ) -> Handle:
-        """Sum each tensor, [size, *shape], over the ranks; this rank's part, [*shape], in new memory or in `into`."""
+        """Sum each tensor, [size, *shape], over the ranks; return this rank's part, [*shape], in new memory.
+
+        With `into`, [n, ...], which takes the parts, tensors are joined, [size n, ...].
+        """
 
     def gather_tokens(self, shards: Sequence[Tensor], sm_count: int | None = None) -> Handle:
         """Collect the tokens of all ranks, [batch, tokens, ...], each rank's after those of the rank before."""
@@ -144,15 +147,16 @@ class Boundary:
     by_token: bool = False
     """Whether tokens of hidden states are gathered and scattered (sequence parallelism)."""
 
-    @property
-    def forwards(self) -> Exchange | None:
-        """The collective of forward."""
-        return None if self.forward is None else Exchange(self.forward, self.communicator, self.by_token)
+    forwards: Exchange | None = field(init=False)
+    """The collective of forward."""
+    backwards: Exchange | None = field(init=False)
+    """The collective of backward."""
 
-    @property
-    def backwards(self) -> Exchange | None:
-        """The collective of backward."""
-        return None if self.backward is None else Exchange(self.backward, self.communicator, self.by_token)
+    def __post_init__(self) -> None:
+        """Make the collectives once."""
+        for name, kind in (("forwards", self.forward), ("backwards", self.backward)):
+            exchange = None if kind is None else Exchange(kind, self.communicator, self.by_token)
+            object.__setattr__(self, name, exchange)
 
     def cross(self, tensors: Sequence[Tensor], kept: Kept | None = None) -> Tensors:
         """Pass `tensors` and wait; backward passes their gradients, and what was kept with them."""

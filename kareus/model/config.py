@@ -259,6 +259,13 @@ class Parallelism:
         """GPUs that run one stage, over all replicas."""
         return self.dp * self.cp * self.tp
 
+    def rank(self, stage: int, replica: int = 0, cp: int = 0, tp: int = 0) -> int:
+        """Return the rank at a place of the mesh: tensor parallelism varies fastest, then context, data and pipeline.
+
+        That is Megatron-LM's order; it keeps the ranks of a tensor-parallel group on one node.
+        """
+        return ((stage * self.dp + replica) * self.cp + cp) * self.tp + tp
+
     @property
     def gpus(self) -> int:
         """All GPUs of the job."""

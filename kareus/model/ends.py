@@ -17,7 +17,6 @@ from kareus.model import fused
 from kareus.model.attention import chunks
 from kareus.model.communication import Communicator, Mesh, all_reduce, group_rank, leaving
 from kareus.model.config import Model
-from kareus.model.eager import own_rows
 from kareus.model.functions import add_or_put_off, apply
 from kareus.model.layers import INITIAL_STD, ColumnParallelLinear, Norm, OperatorModule, add_weight
 from kareus.model.shards import Shard
@@ -78,7 +77,7 @@ class _CrossEntropy(Function):
 
 def _own_rows(labels: Tensor, logits: Tensor, group: Communicator | None) -> tuple[Tensor, Tensor]:
     rows = logits.shape[-1]
-    return own_rows(labels, rows, rows * group_rank(group))
+    return fused.own_rows(labels, rows, rows * group_rank(group))
 
 
 class Embedding(OperatorModule):

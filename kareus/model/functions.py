@@ -8,8 +8,7 @@ gradient, as in Megatron-LM), so that backward returns gradients of activations 
 the embedding can be put off, so that a collective starts before them, or the stage before goes on.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -20,7 +19,6 @@ from torch.nn import functional
 
 from kareus.model import fused
 from kareus.model.config import ActivationKind
-from kareus.model.eager import split_heads
 
 Later = list[Callable[[], None]]
 """Functions that add weight gradients, in the order in which these were deferred."""
@@ -29,14 +27,19 @@ _put_off: list[Later] = []
 """Lists that take deferred weight gradients, the innermost last; backward may run on another thread."""
 
 
-@contextmanager
-def weight_gradients_put_off() -> Iterator[Later]:
+class weight_gradients_put_off:  # noqa: N801 - a context manager; a class costs the host a third of a generator's time
     """Collect what adds the weight gradients of matrix products and the embedding, instead of adding them."""
-    later: Later = []
-    _put_off.append(later)
-    try:
-        yield later
-    finally:
+
+    __slots__ = ()
+
+    def __enter__(self) -> Later:
+        """Return the list that collects."""
+        later: Later = []
+        _put_off.append(later)
+        return later
+
+    def __exit__(self, *_: object) -> None:
+        """Add gradients at once again."""
         _put_off.pop()
 
 
@@ -145,11 +148,11 @@ def _product_gradients(ctx: Any, gradient: Tensor, x: Tensor, weight: Tensor) ->
 
     add_or_put_off(lambda: add_product(weight_gradient, rows.t(), x.reshape(-1, x.shape[-1])))
     for bias_gradient in bias_gradients:
-        add_or_put_off(partial(_add_rows, bias_gradient, rows))
+        add_or_put_off(partial(add_rows, bias_gradient, rows))
     return x_gradient
 
 
-def _add_rows(total: Tensor, rows: Tensor) -> None:
+def add_rows(total: Tensor, rows: Tensor) -> None:
     """Add the sum of rows, [rows, size], to `total`, [size], fp32."""
     total.add_(rows.sum(0, dtype=total.dtype))
 
@@ -239,7 +242,7 @@ class SplitHeadsFunction(Function):
     @staticmethod
     def forward(ctx: Any, qkv: Tensor, heads: tuple[int, int], head_dim: int, apart: bool) -> tuple[Tensor, ...]:  # noqa: FBT001
         """Return queries, keys and values, each [batch, tokens, heads, head_dim]."""
-        query, key, value = split_heads(qkv, heads, head_dim=head_dim)
+        query, key, value = fused.split_heads(qkv, heads, head_dim=head_dim)
         return (query, key.contiguous(), value.contiguous()) if apart else (query, key, value)
 
     @staticmethod

@@ -7,19 +7,21 @@ from kareus.artifacts.records import content_hash
 from kareus.model.communication import Communicator
 from kareus.model.config import Model
 from kareus.model.layers import INITIAL_STD
-from kareus.model.weights import Piece, own_part, pieces
+from kareus.model.weights import Piece, fill_rows, own_part, pieces
 
 _MATRIX = 2
 """Dimensions of the weights that are drawn; norms start at one and biases at zero."""
+_BIAS = "bias"
+"""Ends the name of every bias."""
 
 
 def draw_weights(
     stage: nn.Module, model: Model, seed: int, first_layer: int, group: Communicator | None = None
 ) -> None:
-    """Initialise a stage's matrices: each is drawn whole by its own generator, and this GPU keeps its shard.
+    """Initialise a stage's weights: each matrix is drawn whole by its own generator, and this GPU keeps its shard.
 
     Args:
-        stage: as `kareus.model.weights.load_weights` takes it; likewise the others.
+        stage: as `kareus.model.weights.load_weights` takes it, or a part of one; likewise the others.
         model: the architecture.
         seed: of the training.
         first_layer: number of the stage's first block in the model.
@@ -28,8 +30,9 @@ def draw_weights(
     with torch.no_grad():
         for name, parameter in stage.named_parameters():
             if parameter.dim() == _MATRIX:
-                shards = [_drawn(piece, seed, group) for piece in pieces(model, name, first_layer)]
-                parameter.copy_(torch.cat(shards))
+                fill_rows(parameter, (_drawn(piece, seed, group) for piece in pieces(model, name, first_layer)))
+            else:
+                parameter.fill_(0 if name.endswith(_BIAS) else 1)
 
 
 def _drawn(piece: Piece, seed: int, group: Communicator | None) -> Tensor:

@@ -62,6 +62,16 @@ def add_weight(module: nn.Module, name: str, value: Tensor) -> None:
     )
 
 
+def weight_of(module: nn.Module, name: str = "weight", gradient_name: str = "weight_gradient") -> tuple[Tensor, Tensor]:
+    """Return a weight that `add_weight` gave `module`, and its gradient.
+
+    They are looked up where `nn.Module` keeps them: as attributes they cost the host a microsecond of each operator.
+    """
+    weight, gradient = module._parameters[name], module._buffers[f"{name}{WEIGHT_GRADIENT_SUFFIX}"]
+    assert weight is not None and gradient is not None
+    return weight, gradient
+
+
 class Linear(OperatorModule):
     """A matrix product with the weight [outputs, inputs] that this GPU holds."""
 
@@ -90,8 +100,8 @@ class Linear(OperatorModule):
 
     def arguments(self, x: Tensor) -> tuple[Any, ...]:
         """Of x weight^T + bias, [..., inputs] to [..., outputs], of this GPU's weight alone."""
-        bias = (self.bias, self.bias_gradient) if self.has_bias else ()
-        return x, self.weight, self.weight_gradient, *bias
+        bias = weight_of(self, "bias", "bias_gradient") if self.has_bias else ()
+        return x, *weight_of(self), *bias
 
 
 class ColumnParallelLinear(Linear):
@@ -119,8 +129,8 @@ class BlockColumnLinear(ColumnParallelLinear):
 
     def arguments(self, x: Tensor, gather: Callable[[], Any] | None = None) -> tuple[Any, ...]:
         """As `Linear.arguments`; `gather` returns a gathered input once more."""
-        x, weight, weight_gradient, *bias = super().arguments(x)
-        return (x, weight, weight_gradient, *((gather,) if gather is not None else ()), *bias)
+        bias = weight_of(self, "bias", "bias_gradient") if self.has_bias else ()
+        return (x, *weight_of(self), *bias) if gather is None else (x, *weight_of(self), gather, *bias)
 
     def forward(self, x: Tensor) -> Tensor:
         """As `compute`, of this rank's tokens."""
@@ -162,7 +172,8 @@ class RowParallelLinear(Linear):
         """As `Linear.arguments`, of what this GPU adds."""
         if not self.has_bias or self._adds:
             return super().arguments(x)
-        return x, self.weight, self.weight_gradient, self.added, self.bias_gradient
+        _, bias_gradient = weight_of(self, "bias")
+        return x, *weight_of(self), self.added, bias_gradient
 
     def forward(self, x: Tensor) -> Tensor:
         """As `compute`, summed over the group."""
@@ -199,9 +210,10 @@ class Norm(OperatorModule):
     def _settings(self) -> tuple[Any, ...]:
         """Arguments of either function that follow its inputs."""
         if not self._centres:
-            return self.weight, self.weight_gradient, self.epsilon
-        bias, bias_gradient = (self.bias, self.bias_gradient) if self.has_bias else (None, None)
-        return fused.Affine(self.weight, bias), fused.Affine(self.weight_gradient, bias_gradient), self.epsilon
+            return *weight_of(self), self.epsilon
+        weight, weight_gradient = weight_of(self)
+        bias, bias_gradient = weight_of(self, "bias") if self.has_bias else (None, None)
+        return fused.Affine(weight, bias), fused.Affine(weight_gradient, bias_gradient), self.epsilon
 
 
 class ResidualNorm(Norm):
@@ -254,8 +266,9 @@ class Rotary(OperatorModule):
         (norm,) = self._norm
         if norm is None:
             return plain
-        weights = fused.HeadNorm(norm.query_weight, norm.key_weight, norm.epsilon)
-        return *plain, weights, (norm.query_weight_gradient, norm.key_weight_gradient)
+        query, query_gradient = weight_of(norm, "query_weight", "query_weight_gradient")
+        key, key_gradient = weight_of(norm, "key_weight", "key_weight_gradient")
+        return *plain, fused.HeadNorm(query, key, norm.epsilon), (query_gradient, key_gradient)
 
 
 class SplitHeads(OperatorModule):
@@ -280,20 +293,21 @@ class CausalAttention(OperatorModule):
 
     memory_bound = False
     function: type[Function] = attention.Attention
-    slopes: Tensor | None
-    """How fast the scores of each head of this GPU fall with the distance (ALiBi), fp32, [query heads]."""
 
     def __init__(self, group: Communicator | None, slopes: Tensor | None = None) -> None:
+        """Attend over `group`; `slopes` say how fast scores of this GPU's heads fall with the distance (ALiBi)."""
         gathers = (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER)
         super().__init__(before=Boundary(group, *gathers, first=1) if group else None)
         self.group = group
-        self.register_buffer("slopes", slopes, persistent=False)
+        self._slopes = slopes
 
     def arguments(
         self, query: Tensor, key: Tensor, value: Tensor, gather: attention.Gather | None = None
     ) -> tuple[Any, ...]:
         """Of [batch, tokens, heads, head_dim] to [batch, tokens, query heads * head_dim]; see `Attention`."""
-        return query, key, value, self.group, gather, self.slopes
+        if self._slopes is not None:
+            self._slopes = self._slopes.to(query.device)  # moved once, and whatever becomes of the module's tensors
+        return query, key, value, self.group, gather, self._slopes
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """As `compute`, of this rank's keys and values."""

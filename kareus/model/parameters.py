@@ -34,3 +34,16 @@ def block_matrices(model: Model) -> int:
 def embedding_parameters(model: Model, parallelism: Parallelism) -> int:
     """Return the parameters on one GPU of the embedding of tokens."""
     return model.vocab_size * model.hidden_size // parallelism.tp
+
+
+def partial_parameters(model: Model, parallelism: Parallelism) -> dict[Scope, int]:
+    """Return the parameters whose gradients a GPU has of a part of what its tensor-parallel group computes.
+
+    Norms of queries and keys see a GPU's own heads; with sequence parallelism the other norms see its own tokens. Their
+    gradients have to be summed over the group.
+    """
+    if parallelism.tp == 1:
+        return {Scope.BLOCK: 0, Scope.EMBEDDING: 0, Scope.HEAD: 0}
+    norm = model.hidden_size if parallelism.sequence_parallel else 0
+    heads = 2 * model.head_dim if model.qk_norm else 0
+    return {Scope.BLOCK: 2 * norm + heads, Scope.EMBEDDING: 0, Scope.HEAD: norm}

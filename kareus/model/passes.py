@@ -6,12 +6,12 @@ Passes run without autograd (`torch.no_grad`): every operator is a function that
 """
 
 from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from kareus.graph.records import CollectiveKind
 from kareus.model.block import OUTPUT, STREAM, SUM, TABLE, UPDATE
 from kareus.model.communication import Exchange, Handle, Tensors
 from kareus.model.functions import Context, Later, weight_gradients_put_off
@@ -22,24 +22,21 @@ from kareus.model.steps import LAYERS, LayerStep, Start, as_tuple
 class CollectiveCall:
     """A collective that a pass has reached; a segment ends there."""
 
+    __slots__ = ("_handle", "_tensors", "exchange", "kind", "launched")
+
     def __init__(self, exchange: Exchange, tensors: Sequence[Tensor]) -> None:
         self.exchange = exchange
+        self.kind = exchange.kind
+        """Kind of the collective."""
+        self.launched = False
+        """Whether it is in flight."""
         self._tensors = tensors
         self._handle: Handle | None = None
-
-    @property
-    def kind(self) -> CollectiveKind:
-        """Kind of the collective."""
-        return self.exchange.kind
-
-    @property
-    def launched(self) -> bool:
-        """Whether it is in flight."""
-        return self._handle is not None
 
     def launch(self, sm_count: int | None) -> None:
         """Start it concurrently with what is launched from now on."""
         self._handle = self.exchange.launch(self._tensors, sm_count)
+        self.launched = True
 
     def wait(self) -> Tensors:
         """Make later launches wait for the results; the pass calls it when it is resumed."""
@@ -62,7 +59,8 @@ Pass = Generator[PassEvent, None, Tensor]
 """Returns the hidden states that leave the layers, or the gradient of those that entered."""
 
 
-class _OperatorRecord(NamedTuple):
+@dataclass(slots=True)
+class _OperatorRecord:
     """State of one operator that its backward needs."""
 
     step: LayerStep
@@ -78,6 +76,10 @@ class _OperatorRecord(NamedTuple):
     """Stands in the context for an input that was not kept: that of an operator whose input is computed again."""
 
 
+_CUT = Cut()
+_NONE: Tensors = ()
+_NOWHERE: list[Tensor] = []
+"""Where nothing is gathered; stays empty."""
 _RESIDUAL = Start("residual", memory_bound=True)
 """The addition after the last layer."""
 
@@ -227,43 +229,54 @@ def _unwound(
     while records:
         record = records.pop()
         below = records[-1] if records else None
-        following = _regathering(below) if below else None
-        again = below if below is not None and below.step.again is not None else None
-        yield from _arriving(record, records, gradients)
+        following = again = None
+        if below is not None:
+            following = _regathering(below)
+            again = below if below.step.again is not None else None
+        if record.step.gathers_gradients is not None:
+            yield from _arriving(record, record.step.gathers_gradients, records, gradients)
         yield from _backward(record, gradients, gathering, following, again, later)
-        if record.step.cuts and record.step.operator.before is None:
-            yield Cut()
+        if record.step.cuts:
+            yield _CUT
         gathering = None if again else following
 
 
 def _forward(
     step: LayerStep, values: dict[str, Any], records: list[_OperatorRecord] | None
 ) -> Generator[PassEvent, None, None]:
-    operator = step.operator
     inputs = [values[name] for name in step.reads]
-    shards: Tensors = ()
-    local = tuple(inputs)
-    before, after = operator.before, operator.after
-    if step.cuts and before is None:
-        yield Cut()
-    if before is not None and before.forwards is not None:
-        local, shards = local[: before.first], local[before.first :]
-        inputs[before.first :] = yield from _exchanged(before.forwards, shards)
+    local, shards, gathered = inputs, _NONE, _NOWHERE
+    if step.cuts:
+        yield _CUT
+    if step.gathers is not None:
+        local, shards, gathered = inputs[: step.first], tuple(inputs[step.first :]), []
+        call = CollectiveCall(step.gathers, shards)
+        yield call
+        inputs = [*local, *call.wait(), lambda: tuple(gathered)]
     yield step.forward
-    context, gathered = Context(), list[Tensor]()
-    if shards:
-        inputs.append(lambda: tuple(gathered))
-    outputs = as_tuple(operator.function.forward(context, *operator.arguments(*inputs)))
+    context, operator = Context(), step.operator
+    outputs: Tensors = as_tuple(operator.function.forward(context, *operator.arguments(*inputs)))
     if records is not None:
         forgotten = None
         if step.again is not None:
             context.saved_tensors = ()
         elif records and records[-1].step.again is not None:
             forgotten = _forget(context, local[0])
-        records.append(_OperatorRecord(step, context, shards, gathered, local if step.again else (), forgotten))
-    if after is not None and after.forwards is not None:
-        outputs = yield from _exchanged(after.forwards, outputs)
-    values.update(zip(step.writes, outputs, strict=True))
+        again = tuple(local) if step.again is not None else _NONE
+        records.append(_OperatorRecord(step, context, shards, gathered, again, forgotten))
+    if step.reduces is not None:
+        call = CollectiveCall(step.reduces, outputs)
+        yield call
+        outputs = call.wait()
+    _put(values, step.writes, outputs)
+
+
+def _put(values: dict[str, Any], names: tuple[str, ...], tensors: Sequence[Tensor]) -> None:
+    """Name tensors; most operators have one, for which this is the quickest."""
+    if len(names) == 1:
+        (values[names[0]],) = tensors
+    else:
+        values.update(zip(names, tensors, strict=True))
 
 
 def _forget(context: Context, tensor: Tensor) -> Tensor:
@@ -297,26 +310,23 @@ def _again(
 
 def _regathering(record: _OperatorRecord) -> CollectiveCall | None:
     """Return the collective by which keys and values are gathered again, which `record` did not keep."""
-    before = record.step.operator.before
-    if before is None or before.forwards is None or before.by_token:
-        return None
-    return CollectiveCall(before.forwards, record.shards)
+    step = record.step
+    return None if step.gathers is None or step.gathers_tokens else CollectiveCall(step.gathers, record.shards)
 
 
 def _arriving(
-    record: _OperatorRecord, before: Sequence[_OperatorRecord], gradients: dict[str, Tensor]
+    record: _OperatorRecord, exchange: Exchange, before: Sequence[_OperatorRecord], gradients: dict[str, Tensor]
 ) -> Generator[PassEvent, None, None]:
     """Gather the gradients of an operator's outputs, where its forward scattered these.
 
     With them goes what an operator `before` it in its layer did not keep of its gathered input.
     """
-    after = record.step.operator.after
-    if after is None or after.backwards is None:
-        return
-    gathers = [r for r in before if r.step.operator.before is not None and r.step.operator.before.by_token]
+    gathers = [r for r in before if r.step.gathers_tokens]
     names = record.step.writes
     passing = [gradients[name].contiguous() for name in names] + [shard for r in gathers for shard in r.shards]
-    crossed = yield from _exchanged(after.backwards, tuple(passing))
+    call = CollectiveCall(exchange, passing)
+    yield call
+    crossed = call.wait()
     gradients.update(zip(names, crossed[: len(names)], strict=True))
     for gathering, whole in zip(gathers, crossed[len(names) :], strict=True):
         gathering.gathered.append(whole)
@@ -341,16 +351,14 @@ def _backward(
         later: see `backward_pass`.
     """
     step = record.step
-    arriving = [gradients.pop(name) for name in step.writes]
-    before = step.operator.before
     if gathering is not None:
         yield gathering
         record.gathered.extend(gathering.wait())
     yield step.backward
-    leaving, own = _leaving(record, arriving)
+    leaving, own = _leaving(record, [gradients.pop(name) for name in step.writes])
     exchange = None
-    if before is not None and before.backwards is not None:
-        exchange = CollectiveCall(before.backwards, [g.contiguous() for g in leaving[before.first :]])
+    if step.reduces_gradients is not None:
+        exchange = CollectiveCall(step.reduces_gradients, [g.contiguous() for g in leaving[step.first :]])
     if again is not None:
         assert record.forgotten is not None
         yield from _again(again, record.forgotten, following)
@@ -363,33 +371,25 @@ def _backward(
         for start, add in zip(step.weight_gradients, own, strict=True):
             yield start
             add()
-    if exchange is not None and before is not None:
+    if exchange is not None:
         yield exchange
-        leaving[before.first :] = exchange.wait()
-    gradients.update(zip(step.has_gradient, leaving, strict=True))
+        leaving[step.first :] = exchange.wait()
+    _put(gradients, step.has_gradient, leaving)
 
 
 def _leaving(record: _OperatorRecord, arriving: list[Tensor]) -> tuple[list[Tensor], Later]:
-    """Gradients of an operator's inputs, and what adds those of the weights of a matrix product."""
-    step = record.step
+    """Gradients of an operator's inputs, and what adds those of the weights of a matrix product.
+
+    What its function kept is used up.
+    """
+    step, context = record.step, record.context
+    own: Later = []
     if not step.weight_gradients:
-        leaving = _gradients(record, arriving)
+        leaving = step.operator.function.backward(context, *arriving)
+    else:
+        with weight_gradients_put_off() as own:
+            leaving = step.operator.function.backward(context, *arriving)
+    context.saved_tensors = ()
+    if record.shards:
         record.gathered.clear()
-        return leaving, []
-    with weight_gradients_put_off() as own:
-        leaving = _gradients(record, arriving)
-        record.gathered.clear()
-        return leaving, own
-
-
-def _gradients(record: _OperatorRecord, arriving: Sequence[Tensor]) -> list[Tensor]:
-    """Gradients of an operator's inputs; what its function kept is used up."""
-    leaving = as_tuple(record.step.operator.function.backward(record.context, *arriving))
-    record.context.saved_tensors = ()
-    return list(leaving[: len(record.step.has_gradient)])
-
-
-def _exchanged(exchange: Exchange, tensors: Tensors) -> Generator[PassEvent, None, Tensors]:
-    call = CollectiveCall(exchange, tensors)
-    yield call
-    return call.wait()
+    return list(as_tuple(leaving)[: len(step.has_gradient)]), own

@@ -1,12 +1,13 @@
 """The steps of a layer: its operators as they are scheduled, and what is known of each before it runs."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from kareus.graph.recomputation import AGAIN_SUFFIX, Recomputation
 from kareus.graph.records import BIAS_GRADIENT_SUFFIX, INPUT_GRADIENT_SUFFIX, WEIGHT_GRADIENT_SUFFIX
 from kareus.model.block import OUTPUT, SUM, TABLE, Block, Layer, Wire
-from kareus.model.communication import Tensors
+from kareus.model.communication import Exchange, Tensors
 from kareus.model.layers import CausalAttention, Linear, OperatorModule
 
 LAYERS = 2
@@ -21,7 +22,8 @@ class Start(NamedTuple):
     memory_bound: bool
 
 
-class LayerStep(NamedTuple):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerStep:
     """One operator, and what is known of it beforehand."""
 
     operator: OperatorModule
@@ -38,7 +40,19 @@ class LayerStep(NamedTuple):
     again: Start | None
     """Where it runs again in backward, right before what reads its output, which is not kept; else None."""
     cuts: bool
-    """See `Wire`."""
+    """Whether a segment ends before it in forward, and after it in backward, without a collective; see `Wire`."""
+    gathers: Exchange | None
+    """Collective before it in forward."""
+    reduces: Exchange | None
+    """Collective after it in forward."""
+    gathers_gradients: Exchange | None
+    """Collective before it in backward."""
+    reduces_gradients: Exchange | None
+    """Collective after it in backward."""
+    first: int
+    """Place of the first of its inputs that pass the collectives before it; all after it pass too."""
+    gathers_tokens: bool
+    """Whether its input is gathered by token, and again with the gradients that its sublayer's backward begins with."""
 
 
 def steps_of(
@@ -62,8 +76,27 @@ def _steps(layer: Layer, recomputation: Recomputation) -> tuple[LayerStep, ...]:
         again = None
         if recomputation is Recomputation.SELECTIVE and isinstance(wire.operator, CausalAttention):
             again = Start(f"{wire.name}{AGAIN_SUFFIX}", memory_bound=False)
-        known = (*_starts(wire), finished, again, wire.cuts)
-        steps.append(LayerStep(wire.operator, wire.reads, wire.writes, has_gradient, *known))
+        before, after = wire.operator.before, wire.operator.after
+        forward, backward, weight_gradients = _starts(wire)
+        step = LayerStep(
+            operator=wire.operator,
+            reads=wire.reads,
+            writes=wire.writes,
+            has_gradient=has_gradient,
+            forward=forward,
+            backward=backward,
+            weight_gradients=weight_gradients,
+            finished=finished,
+            again=again,
+            cuts=wire.cuts and before is None,
+            gathers=before.forwards if before else None,
+            reduces=after.forwards if after else None,
+            gathers_gradients=after.backwards if after else None,
+            reduces_gradients=before.backwards if before else None,
+            first=before.first if before else 0,
+            gathers_tokens=before is not None and before.by_token,
+        )
+        steps.append(step)
         later.update(wire.reads)
     return tuple(reversed(steps))
 

@@ -111,16 +111,15 @@ class ScaledMaskedSoftmax(OperatorModule):
     """Softmax over the keys; scaling and masking are in the same kernel."""
 
     function: type[Function] = _SoftmaxFunction
-    slopes: Tensor | None
 
     def __init__(self, head_dim: int, slopes: Tensor | None) -> None:
         super().__init__()
         self.scale = head_dim**-0.5
-        self.register_buffer("slopes", slopes, persistent=False)
+        self._slopes = slopes
 
     def arguments(self, scores: Tensor) -> tuple[Any, ...]:
         """Of scores to probabilities."""
-        return scores, self.scale, self.slopes
+        return scores, self.scale, self._slopes
 
 
 class Dropout(OperatorModule):

@@ -18,6 +18,7 @@ from kareus.artifacts.files import write_atomically, write_json
 from kareus.errors import ArtifactError
 from kareus.model.communication import Communicator, group_rank, group_size
 from kareus.model.config import Model
+from kareus.model.published import PREFIX, Published, as_published, published
 from kareus.model.weight_files import INDEX, SINGLE, check_file, indexed_files
 
 EMBEDDING, LM_HEAD, POSITIONS = "model.embed_tokens.weight", "lm_head.weight", "model.embed_positions.weight"
@@ -64,7 +65,7 @@ def load_weights(
     """Read this GPU's shards of a stage's weights.
 
     Args:
-        stage: with parameters named `embedding`, `blocks.<n>`, `head`; their dtype stays.
+        stage: with parameters named `embedding`, `blocks.<n>`, `head`, or some of them; their dtype stays.
         model: the architecture.
         folder: of the checkpoint.
         first_layer: number of the stage's first block in the model.
@@ -74,17 +75,29 @@ def load_weights(
         ArtifactError: a file or a weight is missing, or has another shape.
     """
     files = _files_by_weight(folder)
+    for path in sorted(set(files.values())):
+        check_file(path)
+    held = [
+        (parameter.data, [(p, _place(published(model, p.name), files)) for p in pieces(model, name, first_layer)])
+        for name, parameter in stage.named_parameters()
+    ]
+    places = [place for _, parts in held for _, place in parts]
+    for place in places:
+        if place.name not in files:
+            raise ArtifactError(f"{folder}: has no weight '{place.name}'; choose the checkpoint of {model.name}.")
     with ExitStack() as stack:
-        opened = {path: stack.enter_context(_opened(path)) for path in sorted(set(files.values()))}
-        for name, parameter in stage.named_parameters():
-            shards = []
-            for piece in pieces(model, name, first_layer):
-                if piece.name not in files:
-                    raise ArtifactError(
-                        f"{folder}: has no weight '{piece.name}'; choose the checkpoint of {model.name}."
-                    )
-                shards.append(_shard(opened[files[piece.name]], piece, files[piece.name], group))
-            parameter.data.copy_(torch.cat(shards))
+        paths = sorted({files[place.name] for place in places})
+        opened = {path: stack.enter_context(_opened(path)) for path in paths}
+        for weight, parts in held:
+            fill_rows(weight, (_shard(opened[path := files[at.name]], p, at, path, group) for p, at in parts))
+
+
+def fill_rows(weight: Tensor, shards: Iterable[Tensor]) -> None:
+    """Write `shards`, one below the other, into `weight`; no more than one of them is in memory at once."""
+    start = 0
+    for shard in shards:
+        weight[start : start + len(shard)].copy_(shard)
+        start += len(shard)
 
 
 def save_weights(
@@ -106,7 +119,7 @@ def save_weights(
         for piece, shard in zip(held, torch.split(parameter.detach(), rows), strict=True):
             whole[piece.name] = _whole(shard, piece, group).cpu()
     if group_rank(group) == 0:
-        save_tensors(whole, path)
+        save_tensors(as_published(model, whole), path)
 
 
 def save_tensors(tensors: dict[str, Tensor], path: Path) -> None:
@@ -192,17 +205,24 @@ def _opened(path: Path) -> Any:
         raise ArtifactError(f"{path}: not a safetensors file ({error}); download the checkpoint again.") from error
 
 
-def _shard(file: Any, piece: Piece, path: Path, group: Communicator | None) -> Tensor:
+def _place(place: Published, files: dict[str, Path]) -> Published:
+    """Leave out the prefix of a name that an older checkpoint has without it."""
+    bare = place.name.removeprefix(PREFIX)
+    return place._replace(name=bare) if place.name not in files and bare in files else place
+
+
+def _shard(file: Any, piece: Piece, place: Published, path: Path, group: Communicator | None) -> Tensor:
     try:
-        stored = file.get_slice(piece.name)
+        stored = file.get_slice(place.name)
     except SafetensorError as error:
-        raise ArtifactError(f"{path}: has no weight '{piece.name}'; download the checkpoint again.") from error
-    found = tuple(stored.get_shape())
-    if found != piece.shape:
-        raise ArtifactError(
-            f"{path}: {piece.name} has the shape {found}, the model {piece.shape}; choose its checkpoint."
-        )
-    return _tensor(stored[own_part(piece, group)])
+        raise ArtifactError(f"{path}: has no weight '{place.name}'; download the checkpoint again.") from error
+    found, (rows, *columns) = tuple(stored.get_shape()), piece.shape
+    whole = (place.rows or rows, *columns)
+    if found != (whole[::-1] if place.transposed else whole):
+        raise ArtifactError(f"{path}: {place.name} has the shape {found}, the model {whole}; choose its checkpoint.")
+    first, *others = own_part(piece, group)
+    own = (slice(place.first_row + first.start, place.first_row + first.stop), *others)
+    return _tensor(stored[own[::-1]]).t() if place.transposed else _tensor(stored[own])
 
 
 def _tensor(value: Any) -> Tensor:

@@ -10,10 +10,8 @@ from dataclasses import dataclass
 
 from kareus.gpu_model.gpu import Gpu
 from kareus.model.config import Parallelism
+from kareus.model.precision import BF16_BYTES
 from kareus.pipeline.config import PipelineSlice
-
-BYTES_PER_VALUE = 2
-"""Activations and their gradients travel in bfloat16."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +35,7 @@ def gathered_parts(values: int, parallelism: Parallelism) -> int:
     return parallelism.tp
 
 
-def boundary_message(config: PipelineSlice, value_bytes: int = BYTES_PER_VALUE) -> BoundaryMessage:
+def boundary_message(config: PipelineSlice, value_bytes: int = BF16_BYTES) -> BoundaryMessage:
     """Return the message of a microbatch's activations (or their gradients)."""
     parallelism = config.parallelism
     everything = config.microbatch_size * config.sequence_length * config.model.hidden_size

@@ -7,7 +7,7 @@ import polars as pl
 from kareus.pipeline.compare import OURS, THROUGHPUT_BASELINE, fastest_plan
 from kareus.plans.document import Plan
 from kareus.plans.selectors import LIMITED, Selector, absolute_limit, measures_of
-from kareus.plans.units import common_scale, less, scaled
+from kareus.plans.units import common_scale, compared, less, scaled
 
 BASELINE = "Megatron-LM style execution"
 """What the method `sequential` is, to people who do not know its name."""
@@ -35,10 +35,14 @@ class Answer:
         return 100 * (1 - self.energy_j / self.baseline_energy_j)
 
     @property
-    def sentence(self) -> str:
-        """The answer in words."""
-        of = "" if self.method == OURS else f" of {self.method}"
+    def saved(self) -> str:
+        """What the plan saves, in words."""
         time, energy = less(self.time_reduction_percent, "time"), less(self.energy_reduction_percent, "energy")
+        return compared(time, energy, BASELINE)
+
+    @property
+    def savings(self) -> str:
+        """What the plan saves and takes, in words."""
         own, before = (
             f"{scaled(time_s, 's', digits=4)} and {scaled(energy_j, 'J', digits=4)}"
             for time_s, energy_j in (
@@ -46,7 +50,13 @@ class Answer:
                 (self.baseline_time_s, self.baseline_energy_j),
             )
         )
-        return f"plan {self.selector}{of}: {time} and {energy} than {BASELINE}: {own} an iteration instead of {before}"
+        return f"{self.saved}: {own} an iteration instead of {before}"
+
+    @property
+    def sentence(self) -> str:
+        """The answer in words."""
+        of = "" if self.method == OURS else f" of {self.method}"
+        return f"plan {self.selector}{of}: {self.savings}"
 
 
 def answer_of(plan: Plan, iteration: pl.DataFrame) -> Answer:
@@ -61,6 +71,27 @@ def answer_of(plan: Plan, iteration: pl.DataFrame) -> Answer:
         method=plan.method,
         time_s=plan.prediction.time_s,
         energy_j=plan.prediction.energy_j,
+        baseline_time_s=baseline["time_s"],
+        baseline_energy_j=baseline["energy_j"],
+    )
+
+
+def fastest_answer(plans: pl.DataFrame, method: str) -> Answer:
+    """Return the answer that the fastest plan of a method is.
+
+    Args:
+        plans: a table of plans by method, such as `ITERATION`, or `FLEET` of one fleet.
+        method: one of its methods.
+
+    Raises:
+        ArtifactError: the table lacks the method or the baseline.
+    """
+    own, baseline = fastest_plan(plans, method), fastest_plan(plans, THROUGHPUT_BASELINE)
+    return Answer(
+        selector="fastest",
+        method=method,
+        time_s=own["time_s"],
+        energy_j=own["energy_j"],
         baseline_time_s=baseline["time_s"],
         baseline_energy_j=baseline["energy_j"],
     )

@@ -1,15 +1,31 @@
-"""What a whole training run takes at one plan: iterations, hours, energy, and its cost where prices are given."""
+"""What a whole training run takes at one plan, and what it saves: time, energy, and cost where prices are given."""
 
 import math
+from typing import Protocol
 
 from kareus.errors import ConfigError
-from kareus.plans.document import PredictedCost
-from kareus.plans.selectors import JOULES_PER_KWH, SECONDS_PER_HOUR, Prices
+from kareus.plans.answer import BASELINE, Answer
+from kareus.plans.selectors import Prices
+from kareus.plans.units import SECONDS_PER_HOUR, duration, scaled
 from kareus.workload.config import Workload
 from kareus.workload.model_flops import tokens_per_iteration
 
 MOST_TOKENS = 1e18
 """Of a run: a hundred thousand times what the largest models of today see."""
+FEW_MONEY = 1000
+"""Costs below this are given with two decimals, larger ones whole."""
+
+
+class IterationCost(Protocol):
+    """Time and energy of one iteration on all GPUs."""
+
+    @property
+    def time_s(self) -> float:
+        """Its time."""
+
+    @property
+    def energy_j(self) -> float:
+        """Its energy."""
 
 
 def check_tokens(tokens: float) -> None:
@@ -24,21 +40,51 @@ def check_tokens(tokens: float) -> None:
         raise ConfigError(f"--tokens {tokens:g}: must be from 1 to {MOST_TOKENS:g}, such as 15e12.")
 
 
-def run_totals(prediction: PredictedCost, workload: Workload, tokens: float, prices: Prices | None) -> str:
-    """One line for people. More tokens scale every number and change no choice of a plan.
+def run_totals(iteration: IterationCost, workload: Workload, tokens: float, prices: Prices | None) -> str:
+    """Return what a run takes, in one line. More tokens scale every number and change no choice of a plan.
 
     Args:
-        prediction: of one iteration.
+        iteration: predicted cost of one iteration.
         workload: what is trained.
         tokens: of the whole run, a positive number; the last iteration may be a part of one.
         prices: of the selector `cost`.
     """
     iterations = tokens / tokens_per_iteration(workload)
-    time_s, energy_j = iterations * prediction.time_s, iterations * prediction.energy_j
-    said = (
-        f"{tokens:,.0f} tokens: {iterations:,.0f} iterations, {time_s / SECONDS_PER_HOUR:,.1f} h on "
-        f"{workload.parallelism.gpus} GPUs, {energy_j / JOULES_PER_KWH:,.1f} kWh"
+    gpus = workload.parallelism.gpus
+    time_s, energy_j = iterations * iteration.time_s, iterations * iteration.energy_j
+    cost = "" if prices is None else f", cost {_money(prices.cost(time_s, energy_j, gpus))}"
+    return (
+        f"{tokens:,.0f} tokens: {iterations:,.0f} iterations, {duration(time_s)} on {gpus} GPUs, "
+        f"{_energy(energy_j)}{cost}"
     )
-    if prices is None:
-        return said
-    return f"{said}, cost {prices.cost(time_s, energy_j, workload.parallelism.gpus):,.2f}"
+
+
+def run_savings(answer: Answer, workload: Workload, tokens: float, prices: Prices | None) -> str:
+    """Return what a run saves against the baseline of `answer`, in one line.
+
+    Args:
+        answer: the plan and the baseline, of one iteration.
+        workload: what is trained.
+        tokens: of the whole run.
+        prices: of the selector `cost`.
+    """
+    iterations = tokens / tokens_per_iteration(workload)
+    time_s = iterations * (answer.baseline_time_s - answer.time_s)
+    energy_j = iterations * (answer.baseline_energy_j - answer.energy_j)
+    parts = [f"{duration(abs(time_s))} {_less(time_s)}", f"{_energy(abs(energy_j))} {_less(energy_j)}"]
+    if prices is not None:
+        cost = prices.cost(time_s, energy_j, workload.parallelism.gpus)
+        parts.append(f"cost {_money(abs(cost))} {_less(cost)}")
+    return f"that is {', '.join(parts)} than {BASELINE}"
+
+
+def _energy(energy_j: float) -> str:
+    return scaled(energy_j / SECONDS_PER_HOUR, "Wh")
+
+
+def _money(amount: float) -> str:
+    return f"{amount:,.{2 if amount < FEW_MONEY else 0}f}"
+
+
+def _less(saved: float) -> str:
+    return "less" if saved >= 0 else "more"

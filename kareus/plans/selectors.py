@@ -14,6 +14,7 @@ import polars as pl
 
 from kareus.artifacts.records import closest
 from kareus.errors import ConfigError
+from kareus.plans.units import SECONDS_PER_HOUR
 
 ALLOWED = (
     "allowed: fastest, min-energy, edp, deadline=<time> (such as 4.6s or 900ms), straggler=<factor> (such as 1.15x), "
@@ -34,7 +35,6 @@ MOST_CHARACTERS = 64
 """Of a selector, which is part of the name of its plan's file."""
 NUMBER = r"[0-9.]+(?:[eE][+-]?[0-9]+)?"
 JOULES_PER_KWH = 3.6e6
-SECONDS_PER_HOUR = 3600.0
 
 
 class Goal(StrEnum):

@@ -85,7 +85,8 @@ def _costs(
             costs.append((i.time_s, i.energy_j / i.time_s))
             continue
         shape = shapes[key.stage, key.chunk]
-        alike = (shape, key.direction, i.execution, i.frequency_mhz, i.partitions)
+        weights = weights_of(workload, key.stage, shape, workload.testbed.default_collective_sm_count)
+        alike = (shape, weights, key.direction, i.execution, i.frequency_mhz, i.partitions)
         if alike not in worked_out:
             program = instruction_program(
                 dict(graphs),
@@ -94,7 +95,7 @@ def _costs(
                 i.execution,
                 recomputation=workload.recomputation,
                 default_sm_count=workload.testbed.default_collective_sm_count,
-                weights=weights_of(workload, shape, workload.testbed.default_collective_sm_count),
+                weights=weights,
                 choices=i.partitions,
             )
             behaviour = run_tally(workload.gpu, tally(program), float(i.frequency_mhz), known)

@@ -14,9 +14,9 @@ from kareus.plans.answer import answer_of, no_limit
 from kareus.plans.build import select_plan
 from kareus.plans.document import Plan
 from kareus.plans.file import PLAN_FILE, check_name, write_plan
-from kareus.plans.frontiers import Frontiers, read_frontiers
+from kareus.plans.frontiers import read_frontiers
 from kareus.plans.locate import only_workload
-from kareus.plans.run_totals import check_tokens, run_totals
+from kareus.plans.run_totals import check_tokens, run_savings, run_totals
 from kareus.plans.selectors import ALLOWED, Goal, parse_selector
 from kareus.plans.units import scaled
 from kareus.workload.slices import PlanSlice
@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "results folder of the workload (default: the only one below results/)"
     parser.add_argument("folder", type=Path, nargs="?", help=text)
     parser.add_argument("--method", default="kareus", help="whose frontier to select from (default: kareus)")
-    parser.add_argument("--tokens", type=float, help="also print what training on so many tokens takes")
+    parser.add_argument("--tokens", type=float, help="also print what training on so many tokens takes and saves")
     parser.add_argument(
         "--output", type=Path, help="plan file to write (default: FOLDER/plan/SELECTOR.json, or SELECTOR_METHOD.json)"
     )
@@ -55,7 +55,8 @@ def run(arguments: argparse.Namespace) -> None:
         raise ConfigError(f"--method {arguments.method}: not planned; {suggest(arguments.method, frontiers.methods)}.")
     plan = select_plan(workload, frontiers, arguments.selector, arguments.method, name=folder.name)
     write_plan(output, plan)
-    logger.info("%s [%s]", _answer(plan, frontiers), plan.testbed.label)
+    answer = answer_of(plan, frontiers.iteration) if THROUGHPUT_BASELINE in frontiers.methods else None
+    logger.info("%s [%s]", answer.sentence if answer else _cost(plan), plan.testbed.label)
     logger.info(
         "%s of the energy is dynamic; certified gap to the least energy possible within %s: %.3f %%",
         scaled(plan.prediction.dynamic_energy_j, "J", digits=4),
@@ -66,14 +67,14 @@ def run(arguments: argparse.Namespace) -> None:
     if beyond is not None:
         logger.info("%s", beyond)
     if arguments.tokens is not None:
-        logger.info(run_totals(plan.prediction, workload, arguments.tokens, selector.prices))
+        logger.info("%s", run_totals(plan.prediction, workload, arguments.tokens, selector.prices))
+        if answer:
+            logger.info("%s", run_savings(answer, workload, arguments.tokens, selector.prices))
     logger.info("plan   %s", output)
 
 
-def _answer(plan: Plan, frontiers: Frontiers) -> str:
-    """Return what a plan takes, and what it saves where the baseline was planned."""
-    if THROUGHPUT_BASELINE in frontiers.methods:
-        return answer_of(plan, frontiers.iteration).sentence
+def _cost(plan: Plan) -> str:
+    """Return what a plan takes, where the baseline was not planned."""
     cost = plan.prediction
     own = f"{scaled(cost.time_s, 's', digits=4)} and {scaled(cost.energy_j, 'J', digits=4)} an iteration"
     return f"plan {plan.selector} of {plan.method}: {own}"

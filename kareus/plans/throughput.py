@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from kareus.plans.units import scaled
 from kareus.workload.config import Workload
 from kareus.workload.model_flops import mfu, tokens_per_iteration
 
@@ -23,9 +24,9 @@ class Throughput:
     def __str__(self) -> str:
         """Return a part of a progress line. It names the GPU of whose peak MFU is a share: another may have run it."""
         line = f"{self.tokens_per_s:,.0f} tokens/s  {self.time_s:.3f} s  MFU {100 * self.mfu:.3g} % of {self.gpu}"
-        if self.energy_j is None:
+        if self.energy_j is None or self.joules_per_token is None:
             return line
-        return f"{line}  {self.energy_j:,.1f} J  {self.joules_per_token:.4g} J/token"
+        return f"{line}  {scaled(self.energy_j, 'J', digits=4)}  {scaled(self.joules_per_token, 'J/token')}"
 
 
 def throughput(workload: Workload, time_s: float, energy_j: float | None) -> Throughput:

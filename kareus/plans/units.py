@@ -1,8 +1,12 @@
 """Numbers in words, the same on the terminal and on pages: units that scale to values, and what is saved.
 
-A cap of 0.008 MW reads 8 kW. `less` in `report/static/page.js` is the twin of `less` here.
+A cap of 0.008 MW reads 8 kW. `scaled`, `duration`, `less` and `compared` have twins of these names in
+`report/static/page.js`.
 """
 
+SECONDS_PER_HOUR = 3600
+HOURS_PER_DAY = 24
+DAYS_PER_YEAR = 365.25
 PREFIXES = ((1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""), (1e-3, "m"))
 SAME_PERCENT = 0.05
 """Differences below this are none."""
@@ -18,6 +22,19 @@ def scaled(value: float, unit: str, *, digits: int = 3) -> str:
     return f"{shown:,.{decimals}f} {prefix}{unit}"
 
 
+def duration(time_s: float) -> str:
+    """Return a duration of hours and more, such as `12.5 h`, `30.2 days` or `7.78 years`, with three digits."""
+    hours = time_s / SECONDS_PER_HOUR
+    days = hours / HOURS_PER_DAY
+    if abs(days) >= DAYS_PER_YEAR:
+        value, unit = days / DAYS_PER_YEAR, "years"
+    elif abs(hours) >= 2 * HOURS_PER_DAY:
+        value, unit = days, "days"
+    else:
+        value, unit = hours, "h"
+    return f"{value:,.{max(0, 3 - len(f'{abs(value):.0f}'))}f} {unit}"
+
+
 def common_scale(values: list[float], unit: str) -> tuple[float, str]:
     """Return the factor and the unit in which the largest of some values reads best."""
     factor, prefix = _prefix(max(map(abs, values), default=1.0))
@@ -25,11 +42,27 @@ def common_scale(values: list[float], unit: str) -> tuple[float, str]:
 
 
 def less(reduction_percent: float, of: str) -> str:
-    """Return a reduction in words, such as `16 % less time`, `2.5 % more energy` or `0 % less time`."""
+    """Return a reduction in words, such as `16 % less time`, `2.5 % more energy` or `the same time`."""
     size = abs(reduction_percent)
     if size < SAME_PERCENT:
-        return f"0 % less {of}"
+        return f"the same {of}"
     return f"{rounded(size)} % {'less' if reduction_percent > 0 else 'more'} {of}"
+
+
+def compared(time: str, energy: str, baseline: str) -> str:
+    """Return time and energy, each as `less` says it, beside a baseline.
+
+    Such as `16 % less time and 20 % less energy than sequential`, or `20 % less energy than sequential in the same
+    time`.
+    """
+    is_as_fast, is_as_frugal = time == less(0.0, "time"), energy == less(0.0, "energy")
+    if is_as_fast and is_as_frugal:
+        return f"the same time and energy as {baseline}"
+    if is_as_fast:
+        return f"{energy} than {baseline} in {time}"
+    if is_as_frugal:
+        return f"{time} than {baseline} with {energy}"
+    return f"{time} and {energy} than {baseline}"
 
 
 def rounded(percent: float) -> str:

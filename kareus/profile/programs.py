@@ -173,9 +173,9 @@ def instruction_program(
     )
 
 
-def weights_of(config: WeightLayout, shape: StageShape, sm_count: int) -> ShardedWeights | None:
+def weights_of(config: WeightLayout, stage: int, shape: StageShape, sm_count: int) -> ShardedWeights | None:
     """Return the collectives of the weights of a stage, or of its chunk, on `sm_count` SMs; None if it has none."""
-    return sharded_weights(config, sm_count, first=shape.first, last=shape.last)
+    return sharded_weights(config, stage, sm_count, first=shape.first, last=shape.last)
 
 
 def partition_program(partition: Partition, sm_count: int, launch: str) -> Program:

@@ -15,16 +15,17 @@ sequentially.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Protocol
 
 from kareus.gpu_model.gpu import Gpu
-from kareus.gpu_model.network import placement_of
+from kareus.gpu_model.network import Placement, placement_of
 from kareus.graph.program import Step
 from kareus.graph.records import CollectiveKind, Direction, PlacedCollective, Scope
 from kareus.model.config import Model, Parallelism
 from kareus.model.parameters import scope_parameters
+from kareus.model.precision import BF16_BYTES, FP32_BYTES
 
-BF16_BYTES, FP32_BYTES = 2, 4
 COMPUTING_GRADIENTS = (Direction.BACKWARD, Direction.WEIGHT_GRADIENT)
 """Directions that compute weight gradients."""
 
@@ -60,26 +61,34 @@ class ShardedWeights:
     """SMs of each."""
 
 
-def sharded_weights(config: WeightLayout, sm_count: int, *, first: bool, last: bool) -> ShardedWeights | None:
+def sharded_weights(
+    config: WeightLayout, stage: int, sm_count: int, *, first: bool, last: bool
+) -> ShardedWeights | None:
     """Return the collectives of a stage, or of its chunk; None where gradients are not sharded.
 
     Args:
         config: the workload, or a slice of it.
+        stage: from 0; its replicas may lie on other nodes than those of another.
         sm_count: SMs of each collective.
         first: whether the stage has the embedding.
         last: whether it has final norm and head.
     """
-    model, parallelism, gpu = config.model, config.parallelism, config.gpu
+    parallelism = config.parallelism
     if not parallelism.shards_gradients:
         return None
-    parts = scope_parameters(model, parallelism)
+    parts = scope_parameters(config.model, parallelism)
+    placement = placement_of(
+        [parallelism.rank(stage, replica) for replica in range(parallelism.dp)], config.gpu.gpus_per_node
+    )
+    gather = partial(_placed, CollectiveKind.ALL_GATHER, BF16_BYTES, parallelism.dp, placement)
+    reduce = partial(_placed, CollectiveKind.REDUCE_SCATTER, FP32_BYTES, parallelism.dp, placement)
     outer = first * parts[Scope.EMBEDDING] + last * parts[Scope.HEAD]
     gathers = parallelism.shards_weights
     return ShardedWeights(
-        gather=_gather(parallelism, gpu, parts[Scope.BLOCK]) if gathers else None,
-        reduce=_reduce(parallelism, gpu, parts[Scope.BLOCK]),
-        outer_gather=_gather(parallelism, gpu, outer) if gathers and outer else None,
-        outer_reduce=_reduce(parallelism, gpu, outer) if outer else None,
+        gather=gather(parts[Scope.BLOCK]) if gathers else None,
+        reduce=reduce(parts[Scope.BLOCK]),
+        outer_gather=gather(outer) if gathers and outer else None,
+        outer_reduce=reduce(outer) if outer else None,
         sm_count=sm_count,
     )
 
@@ -148,23 +157,15 @@ def _alone(collective: PlacedCollective, weights: ShardedWeights) -> Step:
     return Step(collective=collective, sm_count=weights.sm_count)
 
 
-def _gather(parallelism: Parallelism, gpu: Gpu, parameters: int) -> PlacedCollective:
-    return _placed(CollectiveKind.ALL_GATHER, BF16_BYTES * parameters, parallelism, gpu)
-
-
-def _reduce(parallelism: Parallelism, gpu: Gpu, parameters: int) -> PlacedCollective:
-    return _placed(CollectiveKind.REDUCE_SCATTER, FP32_BYTES * parameters, parallelism, gpu)
-
-
-def _placed(kind: CollectiveKind, message_bytes: int, parallelism: Parallelism, gpu: Gpu) -> PlacedCollective:
-    """Over the replicas of the first stage; those of the others lie alike."""
-    size = parallelism.tp * parallelism.cp
-    placement = placement_of([replica * size for replica in range(parallelism.dp)], gpu.gpus_per_node)
+def _placed(
+    kind: CollectiveKind, bytes_each: int, replicas: int, placement: Placement, parameters: int
+) -> PlacedCollective:
+    """Over the replicas, of so many bytes of each parameter."""
     return PlacedCollective(
         kind=kind,
         group="dp",
-        group_size=parallelism.dp,
-        message_bytes=message_bytes,
+        group_size=replicas,
+        message_bytes=bytes_each * parameters,
         fused=1,
         nodes=placement.nodes,
         per_node=placement.per_node,

@@ -69,11 +69,18 @@ def spec_of(chart: alt.TopLevelMixin) -> dict[str, Any]:
 
 
 def facet_of(data: str, column: str, panels: Sequence[str], *layers: alt.Chart) -> alt.FacetChart:
-    """Return a panel for each value of a column of named data, two in a row; the layers name no data of their own."""
+    """Return a panel for each value of a column of named data, at most two in a row.
+
+    The layers name no data of their own.
+    """
     return (
         alt.layer(*layers)
         .properties(width=PANEL_PX[0], height=PANEL_PX[1])
-        .facet(alt.Facet(f"{column}:N", title=None, sort=list(panels)), columns=2, data=alt.NamedData(name=data))
+        .facet(
+            alt.Facet(f"{column}:N", title=None, sort=list(panels)),
+            columns=min(2, len(panels)),
+            data=alt.NamedData(name=data),
+        )
         .resolve_scale(x="independent", y="independent")
     )
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import altair as alt
 import polars as pl
 
-from kareus.pipeline.compare import OURS, with_reductions
+from kareus.pipeline.compare import OURS, THROUGHPUT_BASELINE, with_reductions
 from kareus.plans.units import common_scale
 from kareus.report.charts import Figure, Tip, chart_of, facet_of, legend_filter, looks, looks_of, spec_of, tooltip
 from kareus.report.theme import ABLATIONS
@@ -58,8 +58,12 @@ def frontier_panels(
         strokeWidth=alt.condition(f"datum.method === '{OURS}'", alt.value(2.6), alt.value(1.4)),
     )
     points = (
-        base.mark_point(filled=True, size=26, cursor="pointer" if keys else "default")
-        .encode(shape=encodings["shape"], tooltip=tooltip(TIPS))
+        base.mark_point(filled=True, cursor="pointer" if keys else "default")
+        .encode(
+            shape=encodings["shape"],
+            size=alt.condition(f"datum.method === '{THROUGHPUT_BASELINE}'", alt.value(90), alt.value(26)),  # one point
+            tooltip=tooltip(TIPS),
+        )
         .properties(name=f"{name}_points")
         .add_params(selection)
     )

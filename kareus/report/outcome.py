@@ -8,10 +8,12 @@ from pathlib import Path
 import polars as pl
 
 from kareus.artifacts.layout import WorkloadFolder
-from kareus.artifacts.tables import read_table
+from kareus.artifacts.tables import read_provenance, read_table
+from kareus.emulate.tables import FLEET
 from kareus.errors import ArtifactError
+from kareus.pipeline.compare import OURS
 from kareus.pipeline.tables import ITERATION
-from kareus.plans.answer import Answer, answer_of
+from kareus.plans.answer import Answer, answer_of, fastest_answer
 from kareus.plans.file import read_plan
 from kareus.plans.locate import plan_files
 
@@ -84,13 +86,14 @@ def _planned(path: Path, iteration: pl.DataFrame) -> PlanOutcome:
     )
 
 
-def run_lines(results: Path, plans: Sequence[Path], campaign: str) -> list[str]:
+def run_lines(results: Path, plans: Sequence[Path], campaign: str, fleets: Sequence[Path] = ()) -> list[str]:
     """Return the last lines of a run of the workflow: the answers, and the paths of pages and plans.
 
     Args:
         results: folder of results.
         plans: plan files that the run was asked for.
         campaign: name of the folder of the campaign.
+        fleets: tables `FLEET` that the run was asked for.
     """
     folders = sorted({path.parents[1] for path in plans if path.is_file()})
     index = results / "campaigns" / campaign / "report/index.html"
@@ -100,9 +103,26 @@ def run_lines(results: Path, plans: Sequence[Path], campaign: str) -> list[str]:
             lines += _answers(folder, plans)
     else:
         lines.append(f"{len(folders)} workloads planned; kareus results --campaign {campaign} lists what they save")
-    if len(folders) > 1 and index.is_file():
+    for folder in sorted({path.parents[2] for path in fleets if path.is_file()})[:MOST_ANSWERED]:
+        lines += _fleet_answers(folder, [path for path in fleets if path.is_relative_to(folder)])
+    if (len(folders) > 1 or fleets) and index.is_file():
         lines.append(f"page of the campaign: {index}")
     return lines
+
+
+def _fleet_answers(folder: Path, tables: Sequence[Path]) -> Iterator[str]:
+    """Yield the answers of the fleets of one workload, the smallest first, and their page."""
+    fleets = sorted(
+        (read_table(path, FLEET) for path in tables), key=lambda fleet: (fleet["gpus"][0], fleet["fleet"][0])
+    )
+    identity = read_provenance(tables[0], FLEET).testbed
+    yield f"{folder.name}{f' [{identity.label}]' if identity else ''}"
+    for fleet in fleets:
+        if OURS in fleet["method"]:  # `emulation.methods` may leave it out
+            yield f"fleet {fleet['fleet'][0]}: {fastest_answer(fleet, OURS).savings}"
+    page = folder / "report/fleets.html"
+    if page.is_file():
+        yield f"page  {page}"
 
 
 def _answers(folder: Path, plans: Sequence[Path]) -> Iterator[str]:

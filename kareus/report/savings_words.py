@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from kareus.plans.answer import BASELINE
-from kareus.plans.units import less, rounded
+from kareus.plans.units import compared, less, rounded
 
 
 class Compared(Protocol):
@@ -39,10 +39,8 @@ def savings_words(plans: Sequence[Compared], what: str) -> str:
     energies = [plan.energy_reduction_percent for plan in plans if plan.energy_reduction_percent is not None]
     if not times or not energies:
         return ""
-    return (
-        f"The fastest plans of kareus for {what}: {_range(times, 'time')} and {_range(energies, 'energy')} than "
-        f"{BASELINE}."
-    )
+    saved = compared(_range(times, "time"), _range(energies, "energy"), BASELINE)
+    return f"The fastest plan{'s' if len(plans) > 1 else ''} of kareus for {what}: {saved}."
 
 
 def _range(values: Sequence[float], of: str) -> str:

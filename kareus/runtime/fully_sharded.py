@@ -10,7 +10,7 @@ update. Blocks run sequentially, by the passes that run them elsewhere.
 Not run: pipeline, tensor and context parallelism, nanobatches, and recomputation of the whole stage.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
 
 from kareus.errors import EngineError
 from kareus.graph.recomputation import Recomputation
@@ -35,6 +36,8 @@ from kareus.runtime.schedules import MicrobatchSchedule
 from kareus.runtime.stage_model import SEQUENTIAL, GradientsReady, StageModel
 from kareus.workload.config import Workload
 
+FillWeights = Callable[[nn.Module], None]
+"""Writes the weights of a module in which they have the names that they have in the whole model."""
 Backward = Callable[[Tensor], Tensor | None]
 """From the gradient of a part's output to that of its input, if that has one; adds to the buffers of its weights."""
 
@@ -64,37 +67,56 @@ class FullyShardedModel(nn.Module):
     """As of `StageModel`; not called, since backwards reduce gradients themselves."""
 
     def __init__(
-        self, stage: StageModel, group: dist.ProcessGroup, sharding: Sharding, compute_dtype: torch.dtype
+        self,
+        stage: StageModel,
+        table: RotaryTable,
+        group: dist.ProcessGroup,
+        sharding: Sharding,
+        compute_dtype: torch.dtype,
+        fill: FillWeights,
     ) -> None:
-        """Shard the weights of `stage`, which are whole on every rank and become those of its rank.
+        """Shard the weights of `stage` block by block, so that no more than one is whole at once.
 
         Args:
-            stage: in fp32: the shards are what the optimizer updates.
+            stage: in fp32, as the shards that the optimizer updates; its tensors are on the meta device and take no
+                memory until they are filled and sharded.
+            table: of the model, on the device that trains.
             group: the replicas.
             sharding: `gradients` or `full`.
             compute_dtype: of gathered weights and of activations.
+            fill: writes weights, the same on all replicas.
         """
         super().__init__()
         assert stage.embedding is not None, "the stage is the whole model"
         assert stage.head is not None, "the stage is the whole model"
-        table = (stage.cosine, stage.sine)
         self.embedding = _ModelPart(stage.embedding)
         self.blocks = nn.ModuleList(
             _BlockPart(block, table, stage.recomputation) for block in stage.blocks if isinstance(block, Block)
         )
         self.head = _ModelPart(stage.head)
         _free_gradients(stage)
-        mesh = DeviceMesh.from_group(group, stage.cosine.device.type, mesh_dim_names=("dp",))
+        device = table[0].device
+        mesh = DeviceMesh.from_group(group, device.type, mesh_dim_names=("dp",))
         policy = MixedPrecisionPolicy(param_dtype=compute_dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
         keeps = sharding is Sharding.GRADIENTS
-        for part in self.blocks:
+        for number, (part, block) in enumerate(zip(self.blocks, stage.blocks, strict=True)):
+            block.to_empty(device=device)
+            fill(nn.ModuleDict({"blocks": nn.ModuleDict({str(number): block})}))
             fully_shard(part, mesh=mesh, mp_policy=policy, reshard_after_forward=not keeps)
+        outer = nn.ModuleDict({"embedding": stage.embedding, "head": stage.head}).to_empty(device=device)
+        stage.tie()
+        fill(outer)
         fully_shard(self, mesh=mesh, mp_policy=policy, reshard_after_forward=False)
         for module in self.sharded_modules():
             module.set_force_sum_reduction_for_comms(True)
             module.set_gradient_divide_factor(1.0)  # losses are weighted already
             module.set_reshard_after_backward(not keeps, recurse=False)
         _prefetch_one_ahead(list(self.blocks))
+        self._gradients: tuple[tuple[DTensor, DTensor], ...] = ()
+
+    def add_gradients_to(self, gradients: Iterable[tuple[DTensor, DTensor]]) -> None:
+        """Have backwards add to these gradients, each given behind the sharded weight that it is of."""
+        self._gradients = tuple(gradients)
 
     def forward(
         self, inputs: Tensor, labels: Tensor | None = None, schedule: MicrobatchSchedule = SEQUENTIAL
@@ -107,6 +129,8 @@ class FullyShardedModel(nn.Module):
         if schedule.forward.splits or schedule.backward.splits:
             raise EngineError("parallelism.sharding: gradients and full run sequentially; run a plan that does.")
         assert labels is not None, "a whole model is trained"
+        for weight, gradient in self._gradients:  # PyTorch's pipelines forget gradients when they are made ready
+            weight.grad = gradient
         hidden = self.embedding(inputs)
         for block in self.blocks:
             hidden = block(hidden)
@@ -198,8 +222,9 @@ def _gradients_of(module: nn.Module) -> Iterator[list[Tensor]]:
         own[name].data = torch.zeros(weight.shape, dtype=torch.float32, device=weight.device)
     gradients: list[Tensor] = []
     yield gradients
-    gradients += [own[name].detach().to(weight.dtype) for name, weight in weights.items()]
-    _free_gradients(module)
+    for name, weight in weights.items():  # one after the other, so that no more than one of them is there twice
+        gradients.append(own[name].detach().to(weight.dtype))
+        own[name].data = own[name].new_empty(0)
 
 
 def _free_gradients(module: nn.Module) -> None:

@@ -61,13 +61,34 @@ class _Nanobatch:
         self.events = self._watched(running)
 
     def segment(self, turn: Turn, other: CollectiveCall | None) -> CollectiveCall | None:
-        """Run to the segment's end and return its collective; launch `other` beside the operator that `turn` says."""
-        reached = self._run(turn, other)
-        if other is not None and not other.launched:
-            other.launch(turn.sm_count)
-        if (reached.kind if reached else None) is not turn.ends_with:
-            raise _mismatch(turn, reached)
-        return reached
+        """Run to the segment's end and return its collective; launch `other` beside the operator that `turn` says.
+
+        The first and last segments of an instruction are shorter than those between: they lack the end of a block
+        before, or the start of one after. Where a segment ends before its launch operator, `other` is launched there.
+        """
+        place, follows_product = 0, False
+        reached = None
+        waiting = other if other is not None and not other.launched else None
+        for event in self.events:
+            if isinstance(event, Start):
+                if waiting is None:
+                    continue
+                if not event.memory_bound:
+                    place = turn.places.get(event.name, place)
+                elif follows_product:
+                    place += 1  # memory-bound neighbours are one operator
+                follows_product = not event.memory_bound
+                if place >= turn.launch:
+                    waiting.launch(turn.sm_count)
+                    waiting = None
+            elif isinstance(event, CollectiveCall):
+                reached = event
+                break
+            elif isinstance(event, Cut):
+                break
+        if waiting is not None:
+            waiting.launch(turn.sm_count)
+        return _checked(turn, reached)
 
     def finish(self) -> Tensor:
         """Run what follows the last collective."""
@@ -76,30 +97,14 @@ class _Nanobatch:
                 raise _mismatch(None, event)
         return self.result
 
-    def _run(self, turn: Turn, other: CollectiveCall | None) -> CollectiveCall | None:
-        """Run to the segment's end; `other` may stay unlaunched, where the segment ends before its launch operator.
-
-        The first and last segments of an instruction are shorter than those between: they lack the end of a block
-        before, or the start of one after.
-        """
-        place, follows_product = 0, False
-        for event in self.events:
-            if isinstance(event, CollectiveCall):
-                return event
-            if isinstance(event, Cut):
-                return None
-            if isinstance(event, Start) and other is not None and not other.launched:
-                if not event.memory_bound:
-                    place = turn.places.get(event.name, place)
-                elif follows_product:
-                    place += 1  # memory-bound neighbours are one operator
-                follows_product = not event.memory_bound
-                if place >= turn.launch:
-                    other.launch(turn.sm_count)
-        return None
-
     def _watched(self, running: Pass) -> Generator[PassEvent, None, None]:
         self.result = yield from running
+
+
+def _checked(turn: Turn, reached: CollectiveCall | None) -> CollectiveCall | None:
+    if (None if reached is None else reached.kind) is not turn.ends_with:
+        raise _mismatch(turn, reached)
+    return reached
 
 
 def _mismatch(turn: Turn | None, reached: CollectiveCall | None) -> EngineError:

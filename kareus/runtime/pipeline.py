@@ -55,7 +55,7 @@ class Pipeline:
                 weight gradients are complete.
         """
         self._place = place
-        self._follower = follower
+        self.follower = follower
         self._scheduled = [
             Scheduled(model, number, schedules, shapes, place.tensor) for number, model in enumerate(chunks)
         ]
@@ -110,7 +110,7 @@ class Pipeline:
             EngineError: it is not the one that is planned next.
             DeviceError: its clock cannot be set.
         """
-        self._follower.begin(InstructionKey(self._place.stage, 0, NO_MICROBATCH, direction))
+        self.follower.begin(InstructionKey(self._place.stage, 0, NO_MICROBATCH, direction))
 
     def end_iteration(self) -> None:
         """Check that every planned instruction ran.
@@ -118,4 +118,4 @@ class Pipeline:
         Raises:
             EngineError: one did not.
         """
-        self._follower.end_iteration()
+        self.follower.end_iteration()

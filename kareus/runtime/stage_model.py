@@ -83,7 +83,7 @@ class StageModel(nn.Module):
         self.blocks = nn.ModuleList(Block(model, shard, mesh, dtype) for _ in range(shape.layers))
         self.head = Head(model, shard, mesh, dtype) if shape.last else None
         self._ties = model.tie_embeddings
-        self._tie()
+        self.tie()
         cosine, sine = rotary_table(model, shard.tokens, mesh.cp)
         self.register_buffer("cosine", cosine, persistent=False)
         self.register_buffer("sine", sine, persistent=False)
@@ -203,7 +203,8 @@ class StageModel(nn.Module):
             finally:
                 self._later = None
 
-    def _tie(self) -> None:
+    def tie(self) -> None:
+        """Give the LM head the embedding's weights, where the stage has both and the model ties them."""
         if self._ties and self.embedding is not None and self.head is not None:
             self.head.lm_head.weight = self.embedding.weight
             self.head.lm_head.weight_gradient = self.embedding.weight_gradient
@@ -211,7 +212,7 @@ class StageModel(nn.Module):
     def _apply(self, *arguments: Any, **options: Any) -> "StageModel":
         """Apply a function to all tensors, such as a move to another device; it copies shared buffers, too."""
         super()._apply(*arguments, **options)  # type: ignore[no-untyped-call]
-        self._tie()
+        self.tie()
         return self
 
     def _run(self, passes: list[Pass], direction: Direction, schedule: Schedule) -> list[Tensor]:

@@ -5,10 +5,12 @@ parallelism the tokens of the other norms are shared out within a tensor-paralle
 with its tokens' share of the iteration's, plain sums are right however uneven the batches are.
 
 A bucket is reduced as soon as its gradients are complete, in the background: by an all-reduce over all ranks with the
-same weights, or with a sharded optimizer by a reduce-scatter over the replicas. What is left of other sums is small,
-and waits for the end: shards over context-parallel ranks, norms over tensor-parallel ones.
+same weights, or with a sharded optimizer by a reduce-scatter over the replicas, after which context-parallel ranks sum
+their shards. That second sum is begun when the next bucket is complete, by when the first has mostly ended; on GPUs a
+stream of its own waits for it, not the computation. The sums of norms over tensor-parallel ranks wait for the end.
 """
 
+import torch
 import torch.distributed as dist
 from torch import nn
 
@@ -41,6 +43,13 @@ class BucketReduction:
             for name, _ in module.named_parameters()
         }
         self._in_flight: dict[str, Handle] = {}
+        sums_context = groups.mesh.cp is not None and groups.data is None
+        self._context = groups.mesh.cp if sums_context else None
+        self._context_stream = None
+        if sums_context and sharding.own_gradients[0].is_cuda:
+            self._context_stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        self._scattered: str | None = None
+        """Bucket whose shards the replicas sum, and context-parallel ranks do not yet."""
 
     @property
     def in_flight(self) -> tuple[str, ...]:
@@ -57,12 +66,11 @@ class BucketReduction:
         for name in self._sharding.buckets:
             if name not in self._in_flight:
                 self._begin(name)
+        self._begin_over_context()
         for handle in self._in_flight.values():
             handle.wait()
         self._in_flight.clear()
-        cp, tp = self._groups.mesh.cp, self._groups.mesh.tp
-        if cp is not None and self._groups.data is None:
-            cp.all_reduce(self._sharding.own_gradients).wait()
+        tp = self._groups.mesh.tp
         partial = [shard.gradient for shard in self._sharding.shards if shard.name in self._partial]
         if tp is not None and (held := [gradient for gradient in partial if gradient.numel()]):
             tp.all_reduce(held).wait()
@@ -79,9 +87,21 @@ class BucketReduction:
             tied.all_reduce([gradient]).wait()
 
     def _begin(self, name: str) -> None:
-        """Begin to reduce one bucket."""
+        """Begin to reduce one bucket, and go on with the one before."""
         assert name not in self._in_flight, f"the gradients of {name} are complete once in an iteration"
+        self._begin_over_context()
         self._in_flight[name] = self._reduced(self._sharding.buckets[name])
+        if self._context is not None:
+            self._scattered = name
+
+    def _begin_over_context(self) -> None:
+        """Begin to sum the shards of a bucket over context-parallel ranks, once its replicas have summed them."""
+        if self._context is None or self._scattered is None:
+            return
+        name, self._scattered = self._scattered, None
+        with torch.cuda.stream(self._context_stream):  # nothing without one, as on CPUs
+            self._in_flight[name].wait()
+            self._in_flight[name] = self._context.all_reduce([self._sharding.buckets[name].own_gradients])
 
     def _reduced(self, bucket: WeightBucket) -> Handle:
         if self._groups.data is not None:

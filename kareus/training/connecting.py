@@ -15,12 +15,12 @@ import torch.distributed as dist
 from kareus.graph.records import CollectiveKind, Scope
 from kareus.model.communication import Communicator
 from kareus.model.parameters import embedding_parameters, scope_parameters
+from kareus.model.precision import BF16_BYTES, FP32_BYTES
 from kareus.pipeline.transfers import gathered_parts
 from kareus.runtime.boundary import Shapes
 from kareus.runtime.chunk_stage import StagePlace
 from kareus.runtime.messages import begin
 from kareus.workload.config import Workload
-from kareus.workload.memory import BF16_BYTES, FP32_BYTES
 
 
 class Message(NamedTuple):

@@ -9,19 +9,22 @@ from kareus.training.optimizer_sharding import WeightShard
 
 
 class FullSharding:
-    """This rank's rows of every weight, and a flat buffer of their gradients."""
+    """This rank's rows of every weight, and a flat buffer of their gradients, to which every backward adds."""
 
     def __init__(self, stage: nn.Module, model: FullyShardedModel) -> None:
         """Take the shards of `model`, whose weights have the names that they have in `stage`."""
         self._model = model
-        self._weights = {name: weight for name, weight in stage.named_parameters() if isinstance(weight, DTensor)}
-        local = {name: weight.to_local().detach() for name, weight in self._weights.items()}
+        weights = {name: weight for name, weight in stage.named_parameters() if isinstance(weight, DTensor)}
+        local = {name: weight.to_local().detach() for name, weight in weights.items()}
         sizes = [tensor.numel() for tensor in local.values()]
         self._flat = next(iter(local.values())).new_zeros(sum(sizes))
-        self._gradients = dict(zip(local, torch.split(self._flat, sizes), strict=True))
+        gradients = dict(zip(local, torch.split(self._flat, sizes), strict=True))
+        model.add_gradients_to(
+            [(weight, _like(weight, gradients[name].view(local[name].shape))) for name, weight in weights.items()]
+        )
         self.shards = [
-            WeightShard(name, weight.shape, _start(weight), local[name].view(-1), self._gradients[name])
-            for name, weight in self._weights.items()
+            WeightShard(name, weight.shape, _start(weight), local[name].view(-1), gradients[name])
+            for name, weight in weights.items()
         ]
 
     @property
@@ -33,21 +36,22 @@ class FullSharding:
         """Do nothing: every backward reduces its own gradients."""
 
     def finish(self) -> None:
-        """Take over the gradients, which every backward has summed over the replicas already."""
+        """Give gathered weights back; every backward has summed its gradients over the replicas already."""
         self._model.reshard_all()
-        for name, gradient in self._gradients.items():
-            summed = self._weights[name].grad
-            assert isinstance(summed, DTensor), "every weight has a gradient"
-            gradient.copy_(summed.to_local().flatten())
 
     def all_gather_weights(self) -> None:
         """Do nothing: the next forward gathers the new weights."""
 
     def zero_gradients(self) -> None:
-        """Forget all gradients."""
+        """Set all gradients to zero."""
         self._flat.zero_()
-        for weight in self._weights.values():
-            weight.grad = None
+
+
+def _like(weight: DTensor, local: Tensor) -> DTensor:
+    """Return a tensor that is sharded as `weight` and of which this rank has `local`."""
+    return DTensor.from_local(
+        local, weight.device_mesh, weight.placements, run_check=False, shape=weight.shape, stride=weight.stride()
+    )
 
 
 def _start(weight: DTensor) -> int:

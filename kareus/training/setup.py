@@ -12,13 +12,15 @@ from kareus.launch.mesh import MeshCoordinate
 from kareus.launch.monitor import RankMonitor
 from kareus.launch.process_groups import ProcessGroups
 from kareus.launch.rendezvous import Rendezvous
-from kareus.model.shards import shard_of
+from kareus.model.layers import rotary_table
+from kareus.model.shards import Shard, shard_of
 from kareus.profile.programs import chunk_shapes
 from kareus.runtime.actions import actions_of
+from kareus.runtime.architecture import check_trains
 from kareus.runtime.boundary import boundary_shapes
 from kareus.runtime.chunk_stage import StagePlace
 from kareus.runtime.follower import PlanFollower, planned_steps
-from kareus.runtime.fully_sharded import FullyShardedModel, check_runs
+from kareus.runtime.fully_sharded import FillWeights, FullyShardedModel, check_runs
 from kareus.runtime.pipeline import Pipeline
 from kareus.runtime.stage_chunks import StageChunks, first_layers
 from kareus.runtime.stage_model import GradientsReady, StageModel
@@ -59,26 +61,30 @@ def training_seed(job: TrainingJob, settings: TrainingSettings) -> int:
 
 
 def make_chunks(setup: RankSetup) -> StageChunks:
-    """Return this rank's part of the model, with uninitialised weights."""
+    """Return this rank's part of the model, with uninitialised weights; without any where replicas share them out."""
     job, stage = setup.job, setup.coordinate.stage
     workload = job.workload
     check_runs(workload)
+    check_trains(workload.model, setup.device)
     split, chunks = workload.parallelism.split, workload.chunks
     shapes = chunk_shapes(split, chunks)
-    models = [
-        StageModel(
-            workload.model,
-            shard_of(workload.model, workload.parallelism, workload.sequence_length),
-            setup.groups.mesh,
-            shapes[stage, chunk],
-            torch.float32 if workload.parallelism.shards_gradients else compute_dtype(setup.device),
-            recomputation=workload.recomputation,
-            graph=job.graph,
-            default_sm_count=workload.testbed.default_collective_sm_count,
-        )
-        for chunk in range(chunks)
-    ]
-    return StageChunks([model.to(setup.device) for model in models], first_layers(split, chunks, stage))
+    shared_out = workload.parallelism.shards_gradients
+    with torch.device("meta" if shared_out else "cpu"):
+        models = [
+            StageModel(
+                workload.model,
+                _shard(setup),
+                setup.groups.mesh,
+                shapes[stage, chunk],
+                torch.float32 if shared_out else compute_dtype(setup.device),
+                recomputation=workload.recomputation,
+                graph=job.graph,
+                default_sm_count=workload.testbed.default_collective_sm_count,
+            )
+            for chunk in range(chunks)
+        ]
+    whole = models if shared_out else [model.to(setup.device) for model in models]
+    return StageChunks(whole, first_layers(split, chunks, stage))
 
 
 def stage_place(setup: RankSetup) -> StagePlace:
@@ -93,14 +99,19 @@ def stage_place(setup: RankSetup) -> StagePlace:
     )
 
 
-def make_fully_sharded(setup: RankSetup, stage: StageChunks) -> FullyShardedModel | None:
-    """Shard the weights of `stage` over the replicas; None where gradients are not sharded."""
-    parallelism = setup.job.workload.parallelism
-    if not parallelism.shards_gradients:
-        return None
-    (model,) = stage.chunks
+def make_fully_sharded(setup: RankSetup, stage: StageChunks, fill: FillWeights) -> FullyShardedModel:
+    """Fill the weights of `stage` and share them out over the replicas, block by block."""
+    workload, (model,) = setup.job.workload, stage.chunks
     assert setup.groups.optimizer_shards is not None
-    return FullyShardedModel(model, setup.groups.optimizer_shards, parallelism.sharding, compute_dtype(setup.device))
+    cosine, sine = rotary_table(workload.model, _shard(setup).tokens, setup.groups.mesh.cp)
+    return FullyShardedModel(
+        model,
+        (cosine.to(setup.device), sine.to(setup.device)),
+        setup.groups.optimizer_shards,
+        workload.parallelism.sharding,
+        compute_dtype(setup.device),
+        fill,
+    )
 
 
 def make_pipeline(
@@ -123,3 +134,8 @@ def make_pipeline(
         ),
         gradients_ready,
     )
+
+
+def _shard(setup: RankSetup) -> Shard:
+    workload = setup.job.workload
+    return shard_of(workload.model, workload.parallelism, workload.sequence_length)

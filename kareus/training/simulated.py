@@ -20,6 +20,7 @@ from kareus.partition.tables import SEGMENTS
 from kareus.plans.document import Plan
 from kareus.plans.simulated_run import play_back
 from kareus.plans.throughput import throughput
+from kareus.plans.units import compared, less
 from kareus.training.settings import TrainingSettings
 from kareus.training.tables import ITERATIONS
 from kareus.workload.config import Workload
@@ -64,13 +65,35 @@ def play_back_training(plan: Plan, workload: Workload, folder: WorkloadFolder, s
     )
     write_table(settings.output / PLAYED_BACK, frame, ITERATIONS, provenance)
     _log(frame, workload, label)
+    logger.info("%s", _beside_plan(frame, plan))
     logger.info("iterations %s", settings.output / PLAYED_BACK)
 
 
 def _log(frame: pl.DataFrame, workload: Workload, label: str) -> None:
     """Log a line for each iteration, like those of a training."""
-    energy_j = (pl.col("energy_j") * pl.col("gpus")).sum().alias("energy_j")
-    whole = frame.group_by("iteration").agg(pl.col("time_s").max(), energy_j).sort("iteration")
+    whole = _whole(frame)
     for iteration, time_s, energy_j in whole.iter_rows():
         reached = throughput(workload, time_s, energy_j)
         logger.info("iteration %d/%d  %s  [%s]", iteration + 1, len(whole), reached, label)
+
+
+def _beside_plan(frame: pl.DataFrame, plan: Plan) -> str:
+    """Return how far the mean iteration is from the plan, and why, in one line."""
+    whole, predicted = _whole(frame), plan.prediction
+    time_s, energy_j = (float(whole[name].to_numpy().mean()) for name in ("time_s", "energy_j"))
+    time, energy = (
+        less(100 * (1 - time_s / predicted.time_s), "time"),
+        less(100 * (1 - energy_j / predicted.energy_j), "energy"),
+    )
+    why = (
+        "; chips that train stay warm and leak more than those that were measured"
+        if energy_j > predicted.energy_j
+        else ""
+    )
+    return f"mean: {compared(time, energy, 'planned')}{why}"
+
+
+def _whole(frame: pl.DataFrame) -> pl.DataFrame:
+    """Return number, time and energy of all GPUs of every iteration, from a table `ITERATIONS`."""
+    energy_j = (pl.col("energy_j") * pl.col("gpus")).sum().alias("energy_j")
+    return frame.group_by("iteration").agg(pl.col("time_s").max(), energy_j).sort("iteration")

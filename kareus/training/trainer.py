@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from kareus.errors import EngineError
 from kareus.graph.records import Direction
@@ -15,6 +15,7 @@ from kareus.launch.process_groups import sum_over_ranks
 from kareus.model.initial import draw_weights
 from kareus.model.weights import load_weights
 from kareus.plans.throughput import throughput
+from kareus.runtime.fully_sharded import FullyShardedModel
 from kareus.training import checkpoint
 from kareus.training.bucket_reduction import BucketReduction
 from kareus.training.checkpoint import Checkpoint
@@ -93,16 +94,17 @@ class Trainer:
         # tied embeddings are on two stages and count once in the gradient's norm
         self._counts_head = not (workload.model.tie_embeddings and parallelism.pp > 1)
         found = checkpoint.last_whole(setup.checkpoints, setup.rendezvous.all_gather)
-        if found is None:
-            self._begin()
-        self._fully_sharded = make_fully_sharded(setup, self.stage)
+        fill = self._first_weights if found is None else _later_weights
+        self._fully_sharded: FullyShardedModel | None = None
         self._sharding: OptimizerSharding | FullSharding
         self._reduction: BucketReduction | FullSharding
-        if self._fully_sharded is None:
+        if not parallelism.shards_gradients:
+            fill(self.stage)
             self._sharding = OptimizerSharding(self.stage, setup.groups.optimizer_shards)
             self._reduction = BucketReduction(self.stage, self._sharding, setup.groups)
             self._pipeline = make_pipeline(setup, self.stage.chunks, self._reduction.ready)
         else:
+            self._fully_sharded = make_fully_sharded(setup, self.stage, fill)
             self._sharding = self._reduction = FullSharding(self.stage, self._fully_sharded)
             self._pipeline = make_pipeline(setup, [self._fully_sharded], self._reduction.ready)
         planned = workload.iteration.include_update
@@ -325,13 +327,13 @@ class Trainer:
         if setup.rendezvous.rank == 0:
             checkpoint.prune(setup.checkpoints, self._saved, setup.settings.keep)
 
-    def _begin(self) -> None:
-        """Draw or read the first weights."""
+    def _first_weights(self, module: nn.Module) -> None:
+        """Draw or read the weights of a part of the stage."""
         model, tp = self._setup.job.workload.model, self._setup.groups.mesh.tp
         if self._setup.settings.weights is None:
-            draw_weights(self.stage, model, self._setup.seed, 0, tp)
+            draw_weights(module, model, self._setup.seed, 0, tp)
         else:
-            load_weights(self.stage, model, self._setup.settings.weights, 0, tp)
+            load_weights(module, model, self._setup.settings.weights, 0, tp)
 
     def _resume(self, found: Header) -> None:
         """Go on from a checkpoint, which any number of ranks may have written."""
@@ -348,10 +350,15 @@ class Trainer:
         if setup.rendezvous.rank == 0:
             ranks = range(setup.rendezvous.world_size, found.ranks)
             forget_iterations(setup.settings.output, ranks, found.iteration)
-            logger.info("resumed after iteration %d of %s", found.iteration, setup.checkpoints.folder)
+            rest = "" if found.iteration < setup.settings.iterations else "; there is nothing left to train"
+            logger.info("resumed after iteration %d of %s%s", found.iteration, setup.checkpoints.folder, rest)
 
     def _remedy(self) -> str:
         """Return how to go on from the last checkpoint, once it is complete; every rank calls this."""
         self._complete_checkpoint()
         start = f"it goes on after iteration {self._saved}" if self._saved else "there is no checkpoint yet"
         return f"lower --learning-rate, --weight-decay or --clip and start it again ({start})."
+
+
+def _later_weights(_module: nn.Module) -> None:
+    """Leave weights as they are, which come from a checkpoint."""

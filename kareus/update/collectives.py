@@ -1,8 +1,4 @@
-"""The collectives of the update, and where the ranks of their groups lie.
-
-Ranks are numbered as `kareus.launch.mesh` numbers them: tensor parallelism varies fastest, then context, data and
-pipeline.
-"""
+"""The collectives of the update, and where the ranks of their groups lie."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -11,9 +7,7 @@ from kareus.gpu_model.gpu import Gpu
 from kareus.gpu_model.network import Placement, placement_of
 from kareus.graph.records import Collective, CollectiveKind
 from kareus.model.config import Parallelism
-
-FP32_BYTES = 4
-BF16_BYTES = 2
+from kareus.model.precision import BF16_BYTES, FP32_BYTES
 
 Placed = tuple[Collective, Placement]
 
@@ -43,6 +37,18 @@ def reduction_collectives(parallelism: Parallelism, gpu: Gpu, stage: int, parame
         ],
         gpu,
     )
+
+
+def norm_gradient_collectives(parallelism: Parallelism, gpu: Gpu, stage: int, parameters: int) -> tuple[Placed, ...]:
+    """Return the sum over tensor parallelism of the fp32 gradients of `parameters`, which are partial there."""
+    whole = Collective(
+        kind=CollectiveKind.ALL_REDUCE,
+        group="tp",
+        group_size=parallelism.tp,
+        message_bytes=FP32_BYTES * parameters,
+        fused=1,
+    )
+    return _placed([(whole, _tensor_ranks(parallelism, stage))] if parameters else [], gpu)
 
 
 def gather_collectives(parallelism: Parallelism, gpu: Gpu, stage: int, parameters: int) -> tuple[Placed, ...]:
@@ -75,11 +81,10 @@ def norm_collectives(parallelism: Parallelism, gpu: Gpu, stage: int) -> tuple[Pl
     number = Collective(
         kind=CollectiveKind.ALL_REDUCE, group="tp", group_size=parallelism.tp, message_bytes=FP32_BYTES, fused=1
     )
-    first = stage * parallelism.gpus_per_stage
     replicas = parallelism.dp if parallelism.shards_states else 1
     return _placed(
         [
-            (number, range(first, first + parallelism.tp)),
+            (number, _tensor_ranks(parallelism, stage)),
             (
                 replace(number, group="pp", group_size=parallelism.pp),
                 range(0, parallelism.gpus, parallelism.gpus_per_stage),
@@ -95,8 +100,12 @@ def norm_collectives(parallelism: Parallelism, gpu: Gpu, stage: int) -> tuple[Pl
 
 def _copies(parallelism: Parallelism, stage: int, replicas: range, context: range) -> list[int]:
     """Return the first tensor-parallel rank of each given replica and context-parallel index of a stage."""
-    size = parallelism.tp
-    return [((stage * parallelism.dp + replica) * parallelism.cp + cp) * size for replica in replicas for cp in context]
+    return [parallelism.rank(stage, replica, cp) for replica in replicas for cp in context]
+
+
+def _tensor_ranks(parallelism: Parallelism, stage: int) -> list[int]:
+    """Return the first tensor-parallel group of a stage."""
+    return [parallelism.rank(stage, tp=tp) for tp in range(parallelism.tp)]
 
 
 def _placed(found: Iterable[tuple[Collective, Iterable[int]]], gpu: Gpu) -> tuple[Placed, ...]:

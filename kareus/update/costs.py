@@ -12,6 +12,9 @@ Bytes that the optimizer step moves for each of its parameters, as the engine ru
 - AdamW: reads gradient, master weight and both moments, writes master weight and moments, all fp32 (16 and 12);
 - publishing: reads the master weight, writes the bf16 one (4 and 2);
 - zeroing: writes the fp32 gradients, those of other replicas' shards too (4).
+
+Gradients of norms that are partial on the GPUs of a tensor-parallel group are summed where reductions end, or, on
+stages that reduce none, before the gradient norm.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,15 +32,15 @@ from kareus.graph.interleave import block_segments
 from kareus.graph.recomputation import Recomputation
 from kareus.graph.records import BlockGraph, Direction, Operator, OperatorKind, Scope, Segment
 from kareus.model.config import Model, Parallelism
-from kareus.model.parameters import embedding_parameters, scope_parameters
+from kareus.model.parameters import embedding_parameters, partial_parameters, scope_parameters
+from kareus.model.precision import ADAMW_BYTES, BF16_BYTES, FP32_BYTES
 from kareus.profile.programs import StageShape, chunk_shapes, outer_segments, sequential_steps
 from kareus.update.collectives import (
-    BF16_BYTES,
-    FP32_BYTES,
     Placed,
     exchange_collectives,
     gather_collectives,
     norm_collectives,
+    norm_gradient_collectives,
     reduction_collectives,
 )
 from kareus.update.directions import update_directions
@@ -111,11 +114,13 @@ def step_costs(config: UpdateSubject, stage: int, clocks_mhz: Array) -> dict[str
     norm = [_memory_bound("norm", read=FP32_BYTES * own, written=0)]
     step = [
         _memory_bound("clip", read=FP32_BYTES * own, written=FP32_BYTES * own),
-        _memory_bound("adamw", read=4 * FP32_BYTES * own, written=3 * FP32_BYTES * own),
+        _memory_bound("adamw", read=(FP32_BYTES + ADAMW_BYTES) * own, written=ADAMW_BYTES * own),
         _memory_bound("publish", read=FP32_BYTES * own, written=BF16_BYTES * own),
         _memory_bound("zero", read=0, written=FP32_BYTES * (own if parallelism.shards_gradients else held)),
     ]
     sums = _collectives(config, norm_collectives(parallelism, gpu, stage), clocks_mhz)
+    if Direction.GRADIENT_REDUCTION not in update_directions(config, stage):
+        sums += _norm_sums(config, stage, clocks_mhz)
     gathers = gather_collectives(parallelism, gpu, stage, held)
     return {
         "gradient norm": _operators(gpu, norm, clocks_mhz) + sums,
@@ -126,7 +131,10 @@ def step_costs(config: UpdateSubject, stage: int, clocks_mhz: Array) -> dict[str
 
 def stage_parameters(config: UpdateSubject, stage: int) -> int:
     """Return the parameters on one GPU of a stage."""
-    parallelism, parts = config.parallelism, scope_parameters(config.model, config.parallelism)
+    return _of_stage(scope_parameters(config.model, config.parallelism), config.parallelism, stage)
+
+
+def _of_stage(parts: Mapping[Scope, int], parallelism: Parallelism, stage: int) -> int:
     return (
         parallelism.split[stage] * parts[Scope.BLOCK]
         + (stage == 0) * parts[Scope.EMBEDDING]
@@ -134,10 +142,18 @@ def stage_parameters(config: UpdateSubject, stage: int) -> int:
     )
 
 
+def _norm_sums(config: UpdateSubject, stage: int, clocks_mhz: Array) -> CostsByClock:
+    """What the sums over tensor parallelism of norms' gradients take, of the shard that the GPU optimizes."""
+    parallelism = config.parallelism
+    partial = _of_stage(partial_parameters(config.model, parallelism), parallelism, stage)
+    own = -(-partial // parallelism.dp) if parallelism.shards_states else partial
+    return _collectives(config, norm_gradient_collectives(parallelism, config.gpu, stage, own), clocks_mhz)
+
+
 def _reduction(
     config: UpdateSubject, graph: BlockGraph, stage: int, backward_s: Sequence[float], clocks_mhz: Array
 ) -> CostsByClock:
-    """What the reduction adds to the last backward of the stage, and the energy of all of it."""
+    """What the reduction adds to the last backward of the stage, with the sums of norms after it; energy of it all."""
     gpu, parts = config.gpu, scope_parameters(config.model, config.parallelism)
     buckets = _stage_buckets(config, graph, stage, backward_s)
     placed = {
@@ -155,7 +171,8 @@ def _reduction(
     )
     moving = [collective_switching(gpu, collective) for scope, _ in buckets for collective, _ in placed[scope]]
     moving_j = sum(switching.at_j(gpu, clocks_mhz) for switching in moving)
-    return np.array([added_s, moving_j + idle_power_w(gpu, clocks_mhz) * added_s])
+    added = np.array([added_s, moving_j + idle_power_w(gpu, clocks_mhz) * added_s])
+    return added + _norm_sums(config, stage, clocks_mhz)
 
 
 def _stage_buckets(

@@ -33,5 +33,6 @@ def check_combinations(workload: Workload) -> None:
     if parallelism.shards_gradients and workload.testbed.cuda is not None:
         raise RefusedWorkloadError(
             f"parallelism.sharding={parallelism.sharding}: a profiler has the GPUs of one replica, and cannot measure "
-            "collectives of several; plan with testbed=simulated, or use parallelism.sharding=optimizer."
+            "collectives of several; use parallelism.sharding=optimizer, or plan with testbed=simulated and train by "
+            "that plan with --communicator nccl."
         )

@@ -1,4 +1,4 @@
-"""Models from and for Hugging Face: the `config.json` of a Llama-like architecture, without the transformers library.
+"""Models from and for Hugging Face: the `config.json` of an architecture, without the transformers library.
 
 Field names and their defaults are those of the `LlamaConfig`, `MistralConfig`, `Qwen2Config` and `Qwen3Config` classes
 of transformers, which leave a field out of the file where it has its class's default.
@@ -6,8 +6,7 @@ of transformers, which leave a field out of the file where it has its class's de
 
 import json
 import re
-import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +14,17 @@ from kareus.artifacts.names import shortened
 from kareus.artifacts.records import unique_keys
 from kareus.errors import ConfigError
 from kareus.model.config import ActivationKind, Model, NormKind, PositionKind, RotaryScaling
+from kareus.workload.huggingface_gpt import gpt_config, read_gpt2, read_mpt
+from kareus.workload.huggingface_values import boolean, integer, number
 
 SUPPORTED = ("llama", "mistral", "qwen2", "qwen3")
-"""Values of `model_type` with the one block that the model room builds: dense, RMSNorm, RoPE, SwiGLU."""
+"""Values of `model_type` whose block has RMSNorm, RoPE and SwiGLU."""
+READERS: Mapping[str, Callable[[str, Mapping[str, Any]], Model]] = {"gpt2": read_gpt2, "mpt": read_mpt}
+"""What reads models of other types that the model room builds."""
+IGNORED = ("auto_map",)
+"""Keys of them that need not be read: code that a model brings along, where transformers has its own."""
+CAUSAL = ("ForCausalLM", "LMHeadModel")
+"""Ends of names of models that predict the next token."""
 MOST_MODEL_NAME = 64
 """Characters of a model's name; a hash of the model is added to it, and to that the rest of a workload's name."""
 MOST_BYTES = 10_000_000
@@ -59,10 +66,9 @@ architectures of transformers (such as Mixtral, DeepSeek, Gemma, Granite, GPT-Ne
 LLAMA_BLOCK: Mapping[str, Any] = {
     "norm": NormKind.RMSNORM,
     "activation": ActivationKind.SWIGLU,
-    "positions": PositionKind.ROPE,
     "biases": False,
 }
-"""Keys of a model whose block is Llama's, and Qwen's and Mistral's."""
+"""Keys of a model with RoPE whose block is Llama's, and Qwen's and Mistral's."""
 QWEN3_HEAD_DIM = 128
 """Default of `Qwen3Config.head_dim`; elsewhere it is the hidden size over the heads."""
 
@@ -76,6 +82,10 @@ def read_model(path: Path) -> Model:
     file = path / "config.json" if path.is_dir() else path
     config = _load(file)
     try:
+        reader = READERS.get(config["model_type"])
+        if reader is not None:
+            _check_neutral({key: value for key, value in config.items() if key not in IGNORED})
+            return reader(_name(file, config), config)
         _check_architecture(config)
         _check_neutral(config)
         return _model(_name(file, config), config)
@@ -98,9 +108,14 @@ def huggingface_config(model: Model, sequence_length: int, dtype: str) -> dict[s
         raise ConfigError(
             f"{model.name}: qk_norm=true and qkv_bias=true: no architecture of transformers has both; set one to false."
         )
-    other = [f"{key}={getattr(model, key)}" for key, llama in LLAMA_BLOCK.items() if getattr(model, key) != llama]
-    if other:
-        raise ConfigError(f"{model.name}: {', '.join(other)}: such a block is not exported, only one like Llama's is.")
+    if model.positions is not PositionKind.ROPE:
+        return gpt_config(model, sequence_length, dtype)
+    for key, llama in LLAMA_BLOCK.items():
+        if getattr(model, key) != llama:
+            raise ConfigError(
+                f"{model.name}: {key}={getattr(model, key)}: with positions=rope no architecture that is exported has "
+                f"it; expected {llama}."
+            )
     kind = "qwen3" if model.qk_norm else "qwen2" if model.qkv_bias else "llama"
     scaling = model.rotary_scaling
     stretched = (
@@ -175,7 +190,7 @@ def _check_architecture(config: Mapping[str, Any]) -> None:
     kind = config["model_type"]
     if kind not in SUPPORTED:
         raise ConfigError(
-            f"model_type '{kind}' is not supported; supported are the dense models {', '.join(SUPPORTED)}."
+            f"model_type '{kind}' is not supported; supported are the dense models {', '.join((*SUPPORTED, *READERS))}."
         )
     for key in ("num_experts", "num_local_experts", "n_routed_experts"):
         if config.get(key):
@@ -187,9 +202,9 @@ def _check_architecture(config: Mapping[str, Any]) -> None:
         )
     if config.get("hidden_act", "silu") != "silu":
         raise ConfigError(f"hidden_act={config['hidden_act']}: not supported; expected silu.")
-    if _boolean(config, "mlp_bias"):
+    if boolean(config, "mlp_bias"):
         raise ConfigError("mlp_bias=True: not supported; expected False.")
-    if _boolean(config, "attention_bias"):
+    if boolean(config, "attention_bias"):
         raise ConfigError(
             "attention_bias=True: a bias on the output projection is not supported; of the biases, only that "
             "of Qwen 2 on queries, keys and values is."
@@ -199,7 +214,7 @@ def _check_architecture(config: Mapping[str, Any]) -> None:
 def _check_neutral(config: Mapping[str, Any]) -> None:
     """Refuse keys of other architectures, unless their values switch the feature off."""
     for name in _list(config, "architectures") if "architectures" in config else []:
-        if not str(name).endswith("ForCausalLM"):
+        if not str(name).endswith(CAUSAL):
             raise ConfigError(f"architectures: {name!r} is not supported, only models that end in ForCausalLM.")
     for key, neutral in NEUTRAL.items():
         value = config.get(key)
@@ -223,27 +238,27 @@ def _slides(config: Mapping[str, Any]) -> bool:
         raise ConfigError(f"sliding_window={window!r}: expected a whole number or null.")
     if kinds:
         return False
-    said = _boolean(config, "use_sliding_window", default=config["model_type"] == "mistral")
+    said = boolean(config, "use_sliding_window", default=config["model_type"] == "mistral")
     return said and bool(window)
 
 
 def _model(name: str, config: Mapping[str, Any]) -> Model:
-    kind, heads = config["model_type"], _integer(config, "num_attention_heads")
+    kind, heads = config["model_type"], integer(config, "num_attention_heads")
     one_each = kind == "llama" and config.get("num_key_value_heads") is None  # multi-head attention, as in Llama 1
     return Model(
         name=name,
-        hidden_size=_integer(config, "hidden_size"),
-        intermediate_size=_integer(config, "intermediate_size"),
-        num_layers=_integer(config, "num_hidden_layers"),
+        hidden_size=integer(config, "hidden_size"),
+        intermediate_size=integer(config, "intermediate_size"),
+        num_layers=integer(config, "num_hidden_layers"),
         num_attention_heads=heads,
-        num_key_value_heads=heads if one_each else _integer(config, "num_key_value_heads"),
+        num_key_value_heads=heads if one_each else integer(config, "num_key_value_heads"),
         head_dim=_head_dim(config),
-        vocab_size=_integer(config, "vocab_size"),
-        tie_embeddings=_boolean(config, "tie_word_embeddings"),
+        vocab_size=integer(config, "vocab_size"),
+        tie_embeddings=boolean(config, "tie_word_embeddings"),
         qk_norm=kind == "qwen3",
         qkv_bias=kind == "qwen2",
-        norm_epsilon=_number(config, "rms_norm_eps", 1e-6),
-        rotary_base=_number(_rotary(config), "rope_theta", 10_000.0),
+        norm_epsilon=number(config, "rms_norm_eps", 1e-6),
+        rotary_base=number(_rotary(config), "rope_theta", 10_000.0),
         rotary_scaling=_rotary_scaling(_rotary(config)),
         layers_per_stage={},
     )
@@ -279,22 +294,15 @@ def _rotary_scaling(rotary: Mapping[str, Any]) -> RotaryScaling | None:
     if _rotary_kind(rotary) == "default":
         return None
     return RotaryScaling(
-        factor=_number(rotary, "factor"),
-        low_frequency_factor=_number(rotary, "low_freq_factor"),
-        high_frequency_factor=_number(rotary, "high_freq_factor"),
-        original_sequence_length=_integer(rotary, "original_max_position_embeddings"),
+        factor=number(rotary, "factor"),
+        low_frequency_factor=number(rotary, "low_freq_factor"),
+        high_frequency_factor=number(rotary, "high_freq_factor"),
+        original_sequence_length=integer(rotary, "original_max_position_embeddings"),
     )
 
 
 def _given(config: Mapping[str, Any], key: str) -> dict[str, Any]:
     return {key: config[key]} if config.get(key) is not None else {}
-
-
-def _number(config: Mapping[str, Any], key: str, default: float | None = None) -> float:
-    value = config.get(key, default)
-    if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value <= sys.float_info.max:
-        raise ConfigError(f"{key}={value!r}: expected a number greater than 0.")
-    return float(value)
 
 
 def _head_dim(config: Mapping[str, Any]) -> int:
@@ -306,33 +314,15 @@ def _head_dim(config: Mapping[str, Any]) -> int:
 
 def _said_head_dim(config: Mapping[str, Any]) -> int:
     if config.get("head_dim") is not None:
-        return _integer(config, "head_dim")
+        return integer(config, "head_dim")
     if config["model_type"] == "qwen3":
         return QWEN3_HEAD_DIM
-    hidden_size, heads = _integer(config, "hidden_size"), _integer(config, "num_attention_heads")
+    hidden_size, heads = integer(config, "hidden_size"), integer(config, "num_attention_heads")
     if hidden_size % heads:
         raise ConfigError(
             f"hidden_size={hidden_size}: must be a multiple of num_attention_heads ({heads}), or head_dim be given."
         )
     return hidden_size // heads
-
-
-def _integer(config: Mapping[str, Any], key: str) -> int:
-    value = config.get(key)
-    if value is None:
-        raise ConfigError(f"'{key}' is missing; expected the config.json of a Hugging Face model.")
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ConfigError(f"{key}={value!r}: expected a whole number greater than 0.")
-    return value
-
-
-def _boolean(config: Mapping[str, Any], key: str, *, default: bool = False) -> bool:
-    value = config.get(key)
-    if value is None:
-        return default
-    if not isinstance(value, bool):
-        raise ConfigError(f"{key}={value!r}: expected true or false, without quotes.")
-    return value
 
 
 def _list(config: Mapping[str, Any], key: str) -> list[Any]:

@@ -31,13 +31,12 @@ from kareus.graph.recomputation import Recomputation
 from kareus.graph.records import Scope
 from kareus.model.config import AttentionKernel, Model, Parallelism
 from kareus.model.parameters import scope_parameters
+from kareus.model.precision import ADAMW_BYTES, BF16_BYTES, FP32_BYTES
 from kareus.workload.communicators import communicator_bytes
 from kareus.workload.config import Workload
 from kareus.workload.pipelining import most_delayed, most_in_flight, most_received_ahead
 
 GIB = 2**30
-BF16_BYTES = 2
-FP32_BYTES = 4
 MASK_BYTES = 1
 """Bytes of a value of a dropout's mask."""
 LOGIT_BYTES = BF16_BYTES + FP32_BYTES
@@ -166,22 +165,46 @@ def attended_bytes(model: Model, parallelism: Parallelism, tokens: int) -> int:
 def state_bytes(workload: Workload, stage: int, layers: int) -> tuple[float, float, float]:
     """Bytes of weights, gradients and states of the optimizer on one GPU of a stage.
 
-    What is sharded is divided by the replicas. Beside sharded gradients stand the whole ones of the largest part that
-    is reduced at once; beside sharded weights two gathered blocks, the one that runs and the next, and embedding and
-    head.
+    What is sharded is divided by the replicas. Where gradients are, the fp32 shards of the weights are the master
+    weights, which count among the states; weights and gradients that are whole for a while: see `_whole_bytes`.
     """
     model, parallelism = workload.model, workload.parallelism
     parameters = stage_parameters(model, parallelism, stage, layers)
-    parts = scope_parameters(model, parallelism)
-    block, outer = parts[Scope.BLOCK], parameters - layers * parts[Scope.BLOCK]
-    weights, gradients = BF16_BYTES * parameters, FP32_BYTES * parameters
-    states = 3 * FP32_BYTES * parameters / (parallelism.dp if parallelism.shards_states else 1)
-    own_weights, own_gradients = float(weights), float(gradients)
+    weights, gradients = float(BF16_BYTES * parameters), float(FP32_BYTES * parameters)
+    states = ADAMW_BYTES * parameters / (parallelism.dp if parallelism.shards_states else 1)
     if parallelism.shards_gradients:
-        own_gradients = gradients / parallelism.dp + FP32_BYTES * max(block, outer)
-    if parallelism.shards_weights:
-        own_weights = weights / parallelism.dp + BF16_BYTES * (min(layers, 2) * block + outer)
-    return own_weights, own_gradients, states
+        weights, whole = _whole_bytes(workload, stage, layers)
+        gradients = gradients / parallelism.dp + whole
+    return weights, gradients, states
+
+
+def _whole_bytes(workload: Workload, stage: int, layers: int) -> tuple[int, int]:
+    """Bytes of gathered bf16 weights, and the most of gradients beside them that are not reduced yet.
+
+    Gathered are, with sharded weights, two blocks, the one that runs and the next, and embedding and head; with sharded
+    gradients alone all. In the backward of a block, that of the block before is being reduced (fp32 buffers of both),
+    and the head's gradient waits in bf16 for that of the embedding, with which it is reduced. Then embedding and head
+    have their turn: their bf16 gradients, and the same in fp32 as they are computed, one after the other, and reduced,
+    when what was gathered of sharded weights is given back.
+    """
+    model, parallelism = workload.model, workload.parallelism
+    parts = scope_parameters(model, parallelism)
+    is_first, is_last = stage == 0, stage == parallelism.pp - 1
+    block, embedding = parts[Scope.BLOCK], is_first * parts[Scope.EMBEDDING]
+    outer = embedding + is_last * parts[Scope.HEAD]
+    head = outer if is_first and is_last and model.tie_embeddings else outer - embedding
+    gathered = BF16_BYTES * (min(layers, 2) * block + outer)
+    given_back = gathered if parallelism.shards_weights else 0
+    blocks_given_back = given_back - BF16_BYTES * outer if given_back else 0
+    both = BF16_BYTES + FP32_BYTES
+    gradients = max(
+        2 * FP32_BYTES * block + BF16_BYTES * head,
+        both * head - blocks_given_back,
+        both * embedding + BF16_BYTES * head + FP32_BYTES * block - blocks_given_back,
+        both * outer - given_back,
+    )
+    everything = BF16_BYTES * (layers * block + outer)
+    return gathered if parallelism.shards_weights else everything, gradients
 
 
 def stage_parameters(model: Model, parallelism: Parallelism, stage: int, layers: int) -> int:

@@ -19,6 +19,7 @@ from kareus.testbed.cuda.testbed import CudaTestbed
 from onegpu import numerics
 from onegpu.costs import QUEUES, Costs, by_sm_count
 from onegpu.instruments import instruments, machine
+from onegpu.optimizer import optimizer_step
 from onegpu.table import Table
 
 CPU = torch.device("cpu")
@@ -113,4 +114,19 @@ def test_real_partitions_can_be_named_without_a_gpu() -> None:
     names = [{p.name for p in gpu_record.partitions_of(w)} for w in workloads]
     assert "forward-mlp-allreduce" in names[0]
     assert any("allgather" in name for name in names[1])
-    assert gpu_record.costs_on(FakeDevice(Path()), workloads[0], 1.0).clock_mhz == 1410
+    assert gpu_record.costs_on([FakeDevice(Path())], workloads[0], 1.0).clock_mhz == 1410
+
+
+def test_partitions_of_two_gpus_can_be_named_without_them() -> None:
+    workload = gpu_record.compose(["model=llama3.2-3b", *gpu_record.OF_PAIR], gpu_record.CONFIG)[0].workload
+    groups = {p.collective.group_size for p in gpu_record.partitions_of(workload)}
+    assert groups == {gpu_record.PAIR}
+    assert list(gpu_record.tables_of_two(1.0)) == [] or gpu_record.torch.cuda.device_count() >= gpu_record.PAIR
+
+
+def test_every_part_of_the_optimizer_step_is_timed() -> None:
+    table = optimizer_step(small_model(name="tiny", vocab_size=40), CPU)
+    assert [row[0] for row in table.rows] == ["norm", "clip", "adamw", "publish", "zero"]
+    bytes_of = {row[0]: row[1] for row in table.rows}
+    assert bytes_of["adamw"] == pytest.approx(7 * bytes_of["norm"])  # reads four numbers and writes three
+    assert all(row[2] > 0 and row[3] > 0 for row in table.rows)

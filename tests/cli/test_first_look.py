@@ -40,7 +40,8 @@ def test_a_first_look_says_what_the_plan_saves(looked, caplog):
     (first,) = outcome(looked).plans
     assert lines[1] == f"{first.answer.sentence} [simulated testbed, A100-SXM4-40GB]"
     assert lines[2].startswith("1,000,000,000 tokens: ")
-    assert len(lines) == 3
+    assert lines[3].startswith("that is ") and lines[3].endswith(" than Megatron-LM style execution")
+    assert len(lines) == 4
 
 
 def test_python_and_the_command_plan_the_same(looked):

@@ -1,6 +1,7 @@
 """The fork server: its commands are like any other, end with who asked, and run by themselves where it is no help."""
 
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -151,7 +152,7 @@ def test_without_its_server_a_command_runs_by_itself(server):
     assert (process, running.returncode) == (running.pid, 7)
 
 
-@pytest.mark.parametrize("content", [b"", b"nothing of ours", b"[]", b"{}"])
+@pytest.mark.parametrize("content", [b"", b"nothing of ours", b"[]", b"{}", b"[" * 100_000])
 def test_nonsense_does_not_end_the_server(server, content):
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as stranger:
         stranger.connect(f"\0{os.environ[FORK_SERVER_VARIABLE]}")
@@ -168,3 +169,59 @@ def test_a_command_survives_its_server(server):
         assert Path(f"/proc/{process}").exists()
         assert running.communicate("read on")[1] == "read on\n"
     assert running.returncode == 0
+
+
+def test_a_silent_connection_keeps_nobody_waiting(server):
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as silent:
+        silent.connect(f"\0{os.environ[FORK_SERVER_VARIABLE]}")
+        began = time.monotonic()
+        with command("exit-code") as running:
+            assert said(running)[1][0] == str(server)
+        assert time.monotonic() - began < fork_server.RECEIVED_WITHIN_S
+
+
+def test_a_silent_connection_is_closed_in_time(monkeypatch, tmp_path):
+    monkeypatch.setattr(fork_server, "RECEIVED_WITHIN_S", 0.05)
+    with (
+        socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener,
+        socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as silent,
+    ):
+        listener.bind(str(tmp_path / "listener"))
+        listener.listen()
+        silent.connect(str(tmp_path / "listener"))
+        connections: dict[socket.socket, float] = {}
+        assert fork_server._asking(listener, connections) == []
+        assert len(connections) == 1
+        time.sleep(0.1)
+        silent.settimeout(10)
+        other = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        other.connect(str(tmp_path / "listener"))
+        assert fork_server._asking(listener, connections) == []
+        assert silent.recv(1) == b"", "the server has closed it"
+        for connection in (*connections, other):
+            connection.close()
+
+
+def test_a_server_without_descriptors_serves_again_later(server):
+    with command("exit-code") as running:
+        assert said(running)[1][0] == str(server)
+    before = resource.prlimit(server, resource.RLIMIT_NOFILE)
+    resource.prlimit(server, resource.RLIMIT_NOFILE, (3, before[1]))
+    with command("exit-code") as running:
+        time.sleep(1)  # it has connected, and nobody can take it
+        resource.prlimit(server, resource.RLIMIT_NOFILE, before)
+        assert said(running)[1][0] == str(server)
+
+
+def test_threads_are_counted_whatever_their_names():
+    code = """
+import _thread, threading
+from kareus.cli.fork_server import _other_threads
+print(len(_other_threads()))
+begun = threading.Event()
+_thread.start_new_thread(lambda: (begun.set(), threading.Event().wait()), ())  # inherits the name
+begun.wait()
+print(len(_other_threads()))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["0", "1"]

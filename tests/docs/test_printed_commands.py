@@ -54,7 +54,6 @@ MINUTES = [
 """Commands that take long, or need what such a one has made: for acceptance."""
 
 PYTHON_LEFT_OUT = {
-    "docs/engine.md": "a sketch of what goes where; tests/runtime runs it",
     "docs/emulation.md": "opens tables of a campaign that takes minutes",
     "docs/pipelines.md": "ends in the error that it shows: tests/pipeline/test_schedules.py",
 }

@@ -10,6 +10,7 @@ from kareus.cli import main
 from kareus.emulate.resolve import resolve_fleets
 from kareus.emulate.tables import FLEET, HOURS, POWER_CAPS, STRAGGLERS
 from kareus.errors import ConfigError, RefusedWorkloadError
+from kareus.plans.units import scaled
 
 SIZES = "10240gpus,5120gpus,2560gpus,1280gpus"
 
@@ -109,6 +110,9 @@ def test_nothing_else_changes_when_the_reduction_is_exposed(results):
         (["emulation.pipelines=0"], "pipelines=0"),
         (["num_microbatches=16"], "num_microbatches=16: a fleet says that itself; set emulation.num_microbatches"),
         (["parallelism.dp=2"], "parallelism.dp=2: a fleet says that itself; set emulation.pipelines"),
+        (["parallelism.sharding=full"], "parallelism.sharding=full: a fleet is planned from the instructions of one"),
+        (["parallelism.sharding=gradients"], "choose none or optimizer, or plan a workload with parallelism.dp=4."),
+        (["iteration.include_update=true"], "include_update=true: a fleet's iteration ends with the last backward"),
         (["sequence_length=2048"], "has no microbatch frontiers, which fleets are planned from; run snakemake"),
     ],
 )
@@ -157,9 +161,11 @@ def test_the_fastest_plan_of_every_method_is_logged(results, caplog):
         assert emulate(results) == 0
     (path,) = results.rglob("fleet.parquet")
     for row in read_table(path, FLEET).filter(pl.col("plan") == 0).iter_rows(named=True):
-        time_s, energy_j, power_w = row["time_s"], row["energy_j"], row["power_w"]
-        said = f"{row['method']}: fastest {time_s:.3f} s with {energy_j / 1e6:.3f} MJ and {power_w / 1e6:.3f} MW"
-        assert said in caplog.text
+        time, energy, power = (
+            scaled(row[name], unit, digits=4) for name, unit in (("time_s", "s"), ("energy_j", "J"), ("power_w", "W"))
+        )
+        assert f"{row['method']}: fastest {time} with {energy} and {power}; " in caplog.text
+    assert caplog.text.count("less energy than Megatron-LM style execution") == 2  # of the two methods beside it
 
 
 def test_microbatch_frontiers_of_another_workload_are_refused(tmp_path, capsys):

@@ -7,7 +7,8 @@ import pytest
 import yaml
 from helpers.builders import CONFIG, a100
 
-from kareus.fidelity.fit import TO_FRONTIERS, bootstrap, errors_pct, fit_frontiers, held_out, with_coefficients
+from kareus.fidelity.coefficient_space import with_coefficients
+from kareus.fidelity.fit import TO_FRONTIERS, bootstrap, errors_pct, fit_frontiers, held_out
 from kareus.fidelity.fit_stage import documented
 from kareus.fidelity.predict import planned_costs
 from kareus.fidelity.reference import FrontierRow, Scenario
@@ -41,7 +42,7 @@ def rows(subjects):
         row(scenario, method, mhz)
         for scenario in SCENARIOS
         for method in ("sequential+perseus", "nanobatching+perseus")
-        for mhz in (1410, 1290, 1170, 1050)
+        for mhz in (1410, 1230, 1050)
     ]
     costs = planned_costs(blank, {s: own.on(truth) for s, own in subjects.items()})
     return [dataclasses.replace(r, time_s=c.time_s, energy_j=c.energy_j) for r, c in zip(blank, costs, strict=True)]
@@ -78,7 +79,8 @@ def test_the_bootstrap_scatters_around_the_fit_and_repeats(rows, subjects, fit, 
     drawn = [gpu.coefficients for gpu in bootstrap(rows, subjects, fit)]
     assert len({c.clock_power_w for c in drawn}) == 2
     assert all(c.clock_power_w == pytest.approx(fit.gpu.coefficients.clock_power_w, rel=0.2) for c in drawn)
-    assert [gpu.coefficients for gpu in bootstrap(rows, subjects, fit)] == drawn
+    monkeypatch.setattr("kareus.fidelity.fit.SAMPLES", 1)
+    assert [gpu.coefficients for gpu in bootstrap(rows, subjects, fit)] == drawn[:1]
 
 
 def test_writing_a_fit_changes_nothing_else_in_the_file(fit):

@@ -8,7 +8,8 @@ import pytest
 from helpers.builders import CONFIG
 
 from kareus.cli import main
-from kareus.fidelity.fit import TO_FRONTIERS, TO_TABLES, Fit, with_coefficients
+from kareus.fidelity.coefficient_space import with_coefficients
+from kareus.fidelity.fit import TO_FRONTIERS, TO_TABLES, Fit
 from kareus.fidelity.fit_stage import as_written, documented
 from kareus.gpu_model.gpu import Gpu, Uncertainty
 from kareus.gpu_model.trust import numbers_of, trust

@@ -6,7 +6,7 @@ import pytest
 from helpers.builders import CONFIG, a100
 
 from kareus.fidelity import joint_fit
-from kareus.fidelity.fit import with_coefficients
+from kareus.fidelity.coefficient_space import with_coefficients
 from kareus.fidelity.joint_fit import PRIORS, fit_jointly
 from kareus.fidelity.predict import PlannedMethods, planned_costs, predicted_percent
 from kareus.fidelity.reference import FrontierRow, ReductionRow, Scenario

@@ -5,7 +5,14 @@ import dataclasses
 import pytest
 from helpers.builders import a100, all_reduce, gemm
 
-from kareus.gpu_model.energy import collective_switching, idle_power_w, operator_switching, relative_voltage
+from kareus.gpu_model.attention import AttentionShape
+from kareus.gpu_model.energy import (
+    attention_core_j,
+    collective_switching,
+    idle_power_w,
+    operator_switching,
+    relative_voltage,
+)
 
 
 def test_the_clock_tree_goes_with_the_square_of_the_voltage():
@@ -31,3 +38,22 @@ def test_a_collective_pays_for_links_and_memory():
     per_byte = c.link_j_per_byte + c.link_core_j_per_byte
     per_byte += c.hbm_bytes_per_bus_byte * (c.hbm_j_per_byte + c.hbm_core_j_per_byte)
     assert float(collective_switching(gpu, one).at_j(gpu, 1410.0)) == pytest.approx(one.bus_bytes * per_byte)
+
+
+def test_attention_pays_for_scores_that_tiles_compute_beside():
+    """A window of 128 keys in tiles of 128: twice the scores that count."""
+    gpu, one = a100(), AttentionShape(1, 8, 8192, 8192, 128, window=128)
+    tiled = dataclasses.replace(gpu, attention_tile=(128, 128))
+    assert float(attention_core_j(gpu, one, 1e12)) == pytest.approx(1e12 * gpu.coefficients.attention_j_per_flop)
+    assert float(attention_core_j(tiled, one, 1e12)) == pytest.approx(
+        2 * float(attention_core_j(gpu, one, 1e12)), rel=0.02
+    )
+
+
+def test_a_score_costs_its_exponential_whatever_the_width():
+    gpu = a100()
+    costly = dataclasses.replace(gpu, coefficients=dataclasses.replace(gpu.coefficients, softmax_j=1e-10))
+    for head_dim in (64, 256):
+        one = AttentionShape(2, 8, 4096, 4096, head_dim)
+        added = float(attention_core_j(costly, one, 1e12)) - float(attention_core_j(gpu, one, 1e12))
+        assert added == pytest.approx(1e-10 * 2 * 8 * 4096**2 / 2)

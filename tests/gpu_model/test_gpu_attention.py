@@ -7,14 +7,16 @@ import numpy as np
 import pytest
 from helpers.builders import a100
 
-from kareus.gpu_model.attention import AttentionShape, arithmetic_s, scores, tile_work
+from kareus.gpu_model.attention import AttentionShape, arithmetic_s, computed_share, scores, tile_work
 
 CLOCK, SMS = np.asarray(1410.0), np.asarray(108.0)
 TILED = dataclasses.replace(a100(), attention_tile=(128, 128))
 
 
-def shape(length, window=0, heads=32, head_dim=128):
-    return AttentionShape(batch=4, heads=heads, keys=length, queries=length, head_dim=head_dim, window=window)
+def shape(length, window=0, heads=32, head_dim=128, packed=1):
+    return AttentionShape(
+        batch=4, heads=heads, keys=length, queries=length, head_dim=head_dim, window=window, packed=packed
+    )
 
 
 def time_s(one, gpu=TILED, clock_mhz=CLOCK):
@@ -35,6 +37,26 @@ def test_tiles_are_those_that_queries_pass_over(length, window):
     work = tile_work(shape(length, window), (128, 128))
     assert (float(work.query_tiles), float(work.passed)) == (len(passed), sum(passed))
     assert float(work.longest) == max(passed)
+
+
+def test_packed_tiles_have_fewer_queries_and_a_narrower_band():
+    """Four heads in a tile of 128: 32 queries of each, which with a window of 96 see one tile of 128 keys, not two."""
+    packed, alone = (tile_work(shape(4096, 96, packed=heads), (128, 128)) for heads in (4, 1))
+    assert float(packed.query_tiles) == float(alone.query_tiles) == 32
+    assert (float(packed.longest), float(alone.longest)) == (1, 2)
+    assert float(packed.passed) == pytest.approx(32)
+
+
+def test_packed_tiles_cut_the_diagonal_more_finely():
+    one = tile_work(shape(1024, packed=4), (128, 128))
+    assert float(one.passed) == pytest.approx(sum(-(-32 * i // 128) for i in range(1, 33)) / 4, rel=0.2)
+
+
+def test_tiles_of_narrow_heads_are_taller():
+    gpu = dataclasses.replace(TILED, narrow_head_queries=192)
+    assert float(computed_share(gpu, shape(6144, 128))) == pytest.approx(2, rel=0.02)
+    assert float(computed_share(gpu, shape(6144, 128, head_dim=64))) == pytest.approx(3, rel=0.02)
+    assert computed_share(a100(), shape(6144, 128)) == 1
 
 
 @pytest.mark.parametrize("window", [0, 1, 100, 512, 10_000])
@@ -75,6 +97,24 @@ def test_the_longest_tile_bounds_the_time_of_few():
     one = AttentionShape(batch=1, heads=1, keys=4096, queries=4096, head_dim=128)
     per_tile_s = 4 * 128**3 / (312e12 * 0.5 / 108)
     assert time_s(one) == pytest.approx(32 * per_tile_s)
+
+
+def test_a_tile_of_keys_takes_its_latency_at_the_least():
+    """One head on an idle GPU: 32 tiles of keys one after the other, however narrow it is."""
+    gpu = with_coefficients(attention_step_s=1e-4)
+    for head_dim in (32, 64):
+        one = AttentionShape(batch=1, heads=1, keys=4096, queries=4096, head_dim=head_dim)
+        assert time_s(one, gpu) == pytest.approx(32 * 1e-4)
+    assert time_s(shape(16384), gpu) < 1.1 * time_s(shape(16384))
+
+
+def test_few_tiles_split_their_keys_where_that_pays():
+    """32 tiles on 108 SMs: three parts in one wave, or six in two."""
+    gpu, one = with_coefficients(attention_split_s=1e-6), AttentionShape(1, 1, 4096, 4096, 128)
+    assert time_s(one, gpu) == pytest.approx(time_s(one) / 3 + 1e-6)
+    assert time_s(one, with_coefficients(attention_split_s=1.0)) == time_s(one)
+    many = AttentionShape(1, 3, 4096, 4096, 128)
+    assert time_s(many, gpu) == time_s(many)
 
 
 def test_a_tail_idles_for_a_share_of_the_longest_tile():

@@ -7,7 +7,7 @@ import pytest
 from helpers.builders import a100, all_reduce, gemm, memory
 
 from kareus.gpu_model import laws
-from kareus.gpu_model.overlap import step_phases
+from kareus.gpu_model.overlap import slowdowns, step_phases
 
 CLOCK = np.asarray(1410.0)
 REDUCE = all_reduce(2**30)
@@ -43,3 +43,25 @@ def test_contention_slows_both_by_the_product_of_demands():
     _, rough = phases(operator, contention=1.0, crowding=0.0)
     assert alone == pytest.approx(collective_s, rel=0.05)
     assert rough > alone
+
+
+@pytest.mark.parametrize("size", [2**26, 2**28])
+def test_contention_slows_collective_and_operator_alike(size):
+    clock, slowed = np.array([1410.0]), []
+    for contention in (0.0, 1.0):
+        gpu = with_coefficients(contention=contention)
+        moving = REDUCE, laws.collective_time_s(gpu, REDUCE, clock, np.array([12.0]))
+        slowed.append([float(factor[0]) for factor in slowdowns(gpu, [memory("m", size)], moving, clock, 12)])
+    (operator, collective), (rough_operator, rough_collective) = slowed
+    assert rough_collective / collective == pytest.approx(rough_operator / operator)
+    assert rough_collective > 1.2 * collective
+
+
+@pytest.mark.parametrize(
+    ("operator", "least", "most"), [(gemm("g", 8192, 8192, 8192), 0.9, 1), (memory("m", 2**28), 0, 0)]
+)
+def test_a_shared_phase_scales_with_the_clock_as_its_operator(operator, least, most):
+    """While both run, arithmetic takes longer at a lower clock, and traffic of memory does not."""
+    both, *_ = step_phases(a100(), [operator], REDUCE, CLOCK, 12, 0)
+    assert least <= float(both.clock_share) <= most
+    assert float(both.at_s(CLOCK, CLOCK / 2)) == pytest.approx(float(both.time_s) * (1 + float(both.clock_share)))

@@ -1,11 +1,14 @@
 """Collectives between nodes: limits worked out by hand."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from helpers.builders import a100, all_reduce
 
 from kareus.gpu_model.laws import collective_time_s
 from kareus.gpu_model.network import Placement, placed_collective_s, placement_of
+from kareus.graph.records import CollectiveKind
 
 CLOCK, SMS = np.array([1410.0]), np.array([24.0])
 GPU = a100()
@@ -38,6 +41,19 @@ def test_one_rank_a_node_has_one_nic():
 def test_ranks_of_a_node_share_its_traffic_among_their_nics():
     collective = all_reduce(10**9, 16)
     assert seconds(10**9, 2, 8) == pytest.approx(collective.bus_bytes / (8 * NIC_BYTES_PER_S), rel=1e-2)
+
+
+@pytest.mark.parametrize("kind", [CollectiveKind.ALL_REDUCE, CollectiveKind.ALL_GATHER])
+def test_steps_of_a_ring_between_nodes_are_counted_once(kind):
+    """The latency of a step within a node is the GPU's on one node, and NCCL's own between nodes."""
+    coefficients = dataclasses.replace(GPU.coefficients, collective_step_s=1e-6, fast_protocol_latency=0.4)
+    stepwise = dataclasses.replace(GPU, coefficients=coefficients)
+    collective = dataclasses.replace(all_reduce(10**9, 16), kind=kind)
+    found = [placed_collective_s(gpu, collective, Placement(2, 8), CLOCK, SMS)[0] for gpu in (GPU, stepwise)]
+    assert found[0] == found[1]
+    rounds = 2 if kind is CollectiveKind.ALL_REDUCE else 1
+    latency_s = rounds * (14 * 3.4e-6 + 9.6e-6) + GPU.coefficients.collective_latency_s
+    assert found[1] == pytest.approx(collective.bus_bytes / (8 * NIC_BYTES_PER_S) + latency_s, rel=1e-6)
 
 
 def test_nics_are_no_slower_at_a_low_clock():

@@ -8,6 +8,7 @@ from helpers.builders import CONFIG
 
 from kareus.gpu_model import laws
 from kareus.gpu_model.model import run_schedules
+from kareus.gpu_model.overlap import slowdowns
 from kareus.graph.records import Batch, Direction, OperatorKind
 from kareus.partition.detect import detect_partitions
 from kareus.partition.extract import extract
@@ -26,6 +27,10 @@ def workload():
 
 @pytest.fixture(scope="module")
 def partitions(workload):
+    return partitions_of(workload)
+
+
+def partitions_of(workload):
     own = workload.model, workload.parallelism, workload.microbatch_size, workload.sequence_length
     found = detect_partitions(extract(*own)[Batch.NANOBATCH], recomputation=workload.recomputation)
     return {partition.name: partition for partition in found}
@@ -52,6 +57,33 @@ def test_too_few_sms_expose_and_too_many_starve(workload, partitions):
         fastest_s = times_s(workload.gpu, partition, TOP_MHZ, range(1, 101)).min(axis=1)
         assert 0 < np.argmin(fastest_s) < len(fastest_s) - 1
         assert fastest_s[0] > fastest_s.min() < fastest_s[-1]
+
+
+@pytest.fixture(scope="module", params=[[], ["parallelism.tp=4"]], ids=["default", "tp4"])
+def split(request):
+    (workload,) = resolve_accepted(request.param, CONFIG).values()
+    return workload.gpu, partitions_of(workload)
+
+
+@pytest.mark.parametrize("frequency_mhz", [1100, TOP_MHZ])
+def test_a_collective_loses_more_beside_a_norm_than_a_gemm(split, frequency_mhz):
+    """Section 3.2.2: every partition begins with a norm, and waiting for it to end is better on average."""
+    gpu, partitions = split
+    gains, clock = [], np.array([float(frequency_mhz)])
+    for partition in partitions.values():
+        first, *others = partition.operators
+        assert (first.kind, others[0].kind) == (OperatorKind.MEMORY, OperatorKind.GEMM)
+        moving = partition.collective, laws.collective_time_s(gpu, partition.collective, clock, np.array([12.0]))
+        beside_norm, *beside_gemms = (
+            float(slowdowns(gpu, [operator], moving, clock, 12)[1][0])
+            for operator in (first, *(other for other in others if other.kind is OperatorKind.GEMM))
+        )
+        assert beside_norm > 1.1
+        assert max(beside_gemms) < 1.06
+        fastest_s = times_s(gpu, partition, frequency_mhz)
+        gains.append(1 - fastest_s[:, 1].min() / fastest_s[:, 0].min())
+    assert max(gains) > 0
+    assert np.mean(gains) > 0
 
 
 def test_the_best_launch_operator_moves_with_the_clock(workload, partitions):

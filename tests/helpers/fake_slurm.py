@@ -2,6 +2,9 @@
 
 Everything stands in the folder of the environment variable FAKE_SLURM: `<job>.json` is what was submitted,
 and `<job>.state` what became of it. Jobs that ask for GPUs fail at once: there are none.
+
+`sacct` answers once a job has ended that it has not told of yet: those who ask sleep ten seconds more after each answer
+without news.
 """
 
 import argparse
@@ -9,10 +12,13 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 COMMANDS = ("sbatch", "sacct", "squeue", "srun", "sinfo", "scancel", "scontrol", "sacctmgr", "sshare")
 FOLDER_VARIABLE = "FAKE_SLURM"
+MOST_WAITED_S = 30.0
+"""Time after which `sacct` answers without news."""
 
 
 def install(folder: Path) -> Path:
@@ -75,8 +81,17 @@ def srun(arguments: list[str]) -> None:
 
 
 def states(folder: Path) -> str:
-    """What became of every job, as `sacct --parsable2` says it."""
-    return "\n".join(f"{state.stem}|{state.read_text().strip() or 'RUNNING'}" for state in folder.glob("*.state"))
+    """What became of every job, as `sacct --parsable2` says it, once one has ended that was running when last asked."""
+    told = folder / "told"
+    known = set(told.read_text().split()) if told.exists() else set()
+    until_s = time.monotonic() + MOST_WAITED_S
+    while True:
+        found = {state.stem: state.read_text().strip() or "RUNNING" for state in folder.glob("*.state")}
+        ended = {job for job, state in found.items() if state != "RUNNING"}
+        if ended - known or time.monotonic() > until_s:
+            told.write_text(" ".join(ended))
+            return "\n".join(f"{job}|{state}" for job, state in found.items())
+        time.sleep(0.05)
 
 
 def main() -> None:

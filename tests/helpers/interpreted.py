@@ -1,11 +1,17 @@
 """Properties of the fused kernels, for a process that was started with TRITON_INTERPRET=1; run as a module."""
 
+from inspect import unwrap
+
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from kareus.model import eager, fused, fused_kernels
+from kareus.model import fused
+from kareus.model.config import ActivationKind
+from kareus.model.fused import Affine, HeadNorm, Rotated, own_rows
+from kareus.model.fused.dispatch import INTERPRETED
+from kareus.model.kernels import activations, embedding, layer_norms, loss, norms, rotary
 from movement.interpreter import round_to_nearest
 
 ALLOWED = {torch.float32: 3e-6, torch.bfloat16: 2.0**-7}
@@ -31,20 +37,39 @@ def drawn(dtype: torch.dtype, *shape: int) -> Tensor:
 
 @ANY
 @given(dtype=DTYPES, rows=st.integers(1, 35), size=st.integers(1, 300), adds=st.booleans())
-def residual_norm(dtype: torch.dtype, rows: int, size: int, adds: bool) -> None:
+def norm(dtype: torch.dtype, rows: int, size: int, adds: bool) -> None:
     stream, update, gradient, carried = drawn(dtype, 4, rows, size)
     weight = drawn(dtype, size)
     added = update if adds else None
-    found = fused_kernels.residual_norm(stream, added, weight, 1e-5)
-    expected = eager.residual_norm(stream, added, weight, 1e-5)
+    found = norms.residual_norm(stream, added, weight, 1e-5)
+    expected = unwrap(fused.residual_norm)(stream, added, weight, 1e-5)
     for name, own, other in zip(found._fields, found, expected, strict=True):
         same(own, other, dtype, name)
     totals = torch.ones(2, size)
     carries = carried if adds else None
     kept = (expected.stream, expected.scale, weight)
-    own = fused_kernels.residual_norm_backward(gradient, carries, *kept, totals[0])
-    same(own, eager.residual_norm_backward(gradient, carries, *kept, totals[1]), dtype, "gradient")
+    own = norms.residual_norm_backward(gradient, carries, *kept, totals[0])
+    same(own, unwrap(fused.residual_norm_backward)(gradient, carries, *kept, totals[1]), dtype, "gradient")
     same(totals[0], totals[1], torch.float32, "weight gradient")
+
+
+@ANY
+@given(dtype=DTYPES, rows=st.integers(1, 35), size=st.integers(1, 300), adds=st.booleans(), biased=st.booleans())
+def layer_norm(dtype: torch.dtype, rows: int, size: int, adds: bool, biased: bool) -> None:
+    stream, update, gradient, carried = drawn(dtype, 4, rows, size)
+    weight, bias = drawn(dtype, 2, size)
+    affine, added = Affine(weight, bias if biased else None), update if adds else None
+    found = layer_norms.residual_layer_norm(stream, added, affine, 1e-5)
+    expected = unwrap(fused.residual_layer_norm)(stream, added, affine, 1e-5)
+    for name, own, other in zip(found._fields, found, expected, strict=True):
+        same(own, other, dtype, name)
+    totals = torch.ones(2, 2, size)
+    own_totals, other_totals = (Affine(total[0], total[1] if biased else None) for total in totals)
+    kept, carries = (expected.stream, expected.mean, expected.scale), carried if adds else None
+    own = layer_norms.residual_layer_norm_backward(gradient, carries, kept, weight, own_totals)
+    other = unwrap(fused.residual_layer_norm_backward)(gradient, carries, kept, weight, other_totals)
+    same(own, other, dtype, "gradient")
+    same(totals[0], totals[1], torch.float32, "weight gradients")
 
 
 @ANY
@@ -57,25 +82,25 @@ def residual_norm(dtype: torch.dtype, rows: int, size: int, adds: bool) -> None:
     norms=st.booleans(),
     apart=st.booleans(),
 )
-def rotate(
+def rotation(
     dtype: torch.dtype, batch: int, tokens: int, heads: tuple[int, int], half: int, norms: bool, apart: bool
 ) -> None:
     dim, number = 2 * half, heads[0] + 2 * heads[1]
     angles = drawn(torch.float32, tokens, 1, half), drawn(torch.float32, tokens, 1, half) / 2
-    norm = eager.HeadNorm(*drawn(dtype, 2, dim), 1e-5) if norms else None
+    norm = HeadNorm(*drawn(dtype, 2, dim), 1e-5) if norms else None
     qkv = drawn(dtype, batch, tokens, number * dim)
     own, other = qkv.clone(), qkv.clone()
-    found, own_scales = fused_kernels.rotate(own, angles, heads, norm, apart=apart)
-    expected, scales = eager.rotate(other, angles, heads, norm, apart=apart)
+    found, own_scales = rotary.rotate(own, angles, heads, norm, apart=apart)
+    expected, scales = unwrap(fused.rotate)(other, angles, heads, norm, apart=apart)
     for name, mine, its in zip(("query", "key", "value"), found, expected, strict=True):
         same(mine, its, dtype, name)
         assert is_view(mine, own) == is_view(its, other), name
     same(own, other, dtype, "input, which is changed in place or not at all")
-    gradients = eager.Rotated(*[drawn(dtype, batch, tokens, n, dim) for n in (heads[0], heads[1], heads[1])])
+    gradients = Rotated(*[drawn(dtype, batch, tokens, n, dim) for n in (heads[0], heads[1], heads[1])])
     if norm is None:
         same(
-            fused_kernels.rotate_backward(gradients, angles),
-            eager.rotate_backward(gradients, angles),
+            rotary.rotate_backward(gradients, angles),
+            unwrap(fused.rotate_backward)(gradients, angles),
             dtype,
             "gradient",
         )
@@ -83,8 +108,8 @@ def rotate(
     for mine, its in zip(own_scales, scales, strict=True):
         same(mine, its, torch.float32, "scales")
     totals = torch.ones(2, 2, dim)
-    back = fused_kernels.norm_rotate_backward(gradients, angles, qkv, scales, norm, (totals[0, 0], totals[0, 1]))
-    wanted = eager.norm_rotate_backward(gradients, angles, qkv, scales, norm, (totals[1, 0], totals[1, 1]))
+    back = rotary.norm_rotate_backward(gradients, angles, qkv, scales, norm, (totals[0, 0], totals[0, 1]))
+    wanted = unwrap(fused.norm_rotate_backward)(gradients, angles, qkv, scales, norm, (totals[1, 0], totals[1, 1]))
     same(back, wanted, dtype, "gradient")
     same(totals[0], totals[1], torch.float32, "weight gradients")
 
@@ -93,33 +118,45 @@ def rotate(
 @given(dtype=DTYPES, rows=st.integers(1, 5), size=st.integers(1, 1500))
 def swiglu(dtype: torch.dtype, rows: int, size: int) -> None:
     gate_up, gradient = drawn(dtype, rows, 2 * size), drawn(dtype, rows, size)
-    same(fused_kernels.swiglu(gate_up), eager.swiglu(gate_up), dtype, "output")
-    wide = eager.swiglu_backward(gradient.float(), gate_up.float())
-    same(fused_kernels.swiglu_backward(gradient, gate_up), wide.to(dtype), dtype, "gradient")
+    same(activations.swiglu(gate_up), unwrap(fused.swiglu)(gate_up), dtype, "output")
+    wide = unwrap(fused.swiglu_backward)(gradient.float(), gate_up.float())
+    same(activations.swiglu_backward(gradient, gate_up), wide.to(dtype), dtype, "gradient")
+
+
+@ANY
+@given(dtype=DTYPES, rows=st.integers(1, 5), size=st.integers(1, 1500))
+def ungated(dtype: torch.dtype, rows: int, size: int) -> None:
+    x, gradient = drawn(dtype, 2, rows, size)
+    for kind in (ActivationKind.GELU, ActivationKind.GELU_TANH, ActivationKind.SQUARED_RELU):
+        same(activations.activate(x, kind), unwrap(fused.activate)(x.float(), kind).to(dtype), dtype, "output")
+        wide = unwrap(fused.activate_backward)(gradient.float(), x.float(), kind)
+        same(activations.activate_backward(gradient, x, kind), wide.to(dtype), dtype, "gradient")
 
 
 @ANY
 @given(dtype=DTYPES, tokens=st.integers(1, 5), size=st.integers(1, 9000), first=st.integers(0, 4000))
-def cross_entropy(dtype: torch.dtype, tokens: int, size: int, first: int) -> None:
+def entropy(dtype: torch.dtype, tokens: int, size: int, first: int) -> None:
     logits = 3 * drawn(dtype, tokens, size)
     labels = torch.randint(0, 9000, (tokens,), generator=torch.Generator().manual_seed(size))
-    rows, mine = eager.own_rows(labels, size, first)
+    rows, mine = own_rows(labels, size, first)
     maximum = logits.amax(-1).float()
-    found = fused_kernels.exponentials(logits, maximum, rows, mine)
-    for name, own, other in zip(("sum", "label"), found, eager.exponentials(logits, maximum, rows, mine), strict=True):
+    found = loss.exponentials(logits, maximum, rows, mine)
+    for name, own, other in zip(
+        ("sum", "label"), found, unwrap(fused.exponentials)(logits, maximum, rows, mine), strict=True
+    ):
         same(own, other, torch.float32, name)
     given = (found[0], found[1], maximum)
     for name, own, other in zip(
-        ("loss", "log-sum-exp"), fused_kernels.mean_loss(*given), eager.mean_loss(*given), strict=True
+        ("loss", "log-sum-exp"), loss.mean_loss(*given), unwrap(fused.mean_loss)(*given), strict=True
     ):
         same(own, other, torch.float32, name)
-    once = fused_kernels.log_sum_exp(logits, rows, mine)
-    for name, own, other in zip(("log-sum-exp", "label"), once, eager.log_sum_exp(logits, rows, mine), strict=True):
+    once, expected = loss.cross_entropy(logits, rows, mine), unwrap(fused.cross_entropy)(logits, rows, mine)
+    for name, own, other in zip(("loss", "log-sum-exp"), once, expected, strict=True):
         same(own, other, torch.float32, name)
     own, other = logits.clone(), logits.clone()
     kept = (found[0].log() + maximum, rows, mine, torch.tensor(0.3))
-    fused_kernels.cross_entropy_backward_(own, *kept)
-    eager.cross_entropy_backward_(other, *kept)
+    loss.cross_entropy_backward_(own, *kept)
+    unwrap(fused.cross_entropy_backward_)(other, *kept)
     same(own, other, dtype, "gradient")
 
 
@@ -131,19 +168,23 @@ def cross_entropy(dtype: torch.dtype, tokens: int, size: int, first: int) -> Non
     rows=st.integers(1, 6),
     size=st.integers(1, 130),
 )
-def embedding(dtype: torch.dtype, ids: list[int], first: int, rows: int, size: int) -> None:
+def lookup(dtype: torch.dtype, ids: list[int], first: int, rows: int, size: int) -> None:
     weight, gradient, tokens = drawn(dtype, rows, size), drawn(dtype, len(ids), size), torch.tensor(ids)
-    assert torch.equal(fused_kernels.embed(tokens, weight, first), eager.embed(tokens, weight, first))
+    for added in (None, gradient):
+        found = embedding.embed(tokens, weight, first, added)
+        assert torch.equal(found, unwrap(fused.embed)(tokens, weight, first, added))
+    several = embedding.embed(tokens.repeat(2, 1), weight, first, gradient)
+    assert torch.equal(several, unwrap(fused.embed)(tokens.repeat(2, 1), weight, first, gradient))
     totals = torch.ones(2, rows, size)
-    fused_kernels.embed_backward(gradient, tokens, first, totals[0])
-    eager.embed_backward(gradient, tokens, first, totals[1])
+    embedding.embed_backward(gradient, tokens, first, totals[0])
+    unwrap(fused.embed_backward)(gradient, tokens, first, totals[1])
     same(totals[0], totals[1], torch.float32, "weight gradient")
 
 
 def main() -> None:
-    assert fused.INTERPRETED
+    assert INTERPRETED
     round_to_nearest()
-    for holds in (residual_norm, rotate, swiglu, cross_entropy, embedding):
+    for holds in (norm, layer_norm, rotation, swiglu, ungated, entropy, lookup):
         holds()
 
 

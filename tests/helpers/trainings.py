@@ -63,7 +63,14 @@ FAST = ("--learning-rate", 0.01)
 
 
 def tiny_workload(
-    dp: int = 1, pp: int = 1, tp: int = 1, cp: int = 1, *, sequence_parallel: bool = False, **changes: Any
+    dp: int = 1,
+    pp: int = 1,
+    tp: int = 1,
+    cp: int = 1,
+    *,
+    sequence_parallel: bool = False,
+    sharding: Sharding = Sharding.NONE,
+    **changes: Any,
 ) -> Workload:
     model = changes.get("model", small_model(name="tiny", vocab_size=264))
     split = (model.num_layers // pp,) * pp
@@ -75,7 +82,7 @@ def tiny_workload(
             tp=tp,
             cp=cp,
             layers_per_stage=split,
-            sharding=Sharding.NONE,
+            sharding=sharding,
             sequence_parallel=sequence_parallel,
         ),
         "gpu": a100(),
@@ -119,11 +126,10 @@ def planned(folder: Path, workload: Workload) -> Path:
     return folder / "plan/fastest.json"
 
 
-def train(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
-    """`kareus train` on CPUs."""
-    return subprocess.run(
-        command(*arguments), capture_output=True, text=True, check=False, env=environment(), **options
-    )
+def train(*arguments: object, communicator: str = "gloo", **options: Any) -> subprocess.CompletedProcess[str]:
+    """`kareus train`, on CPUs unless another communicator is given."""
+    line = command(*arguments, communicator=communicator)
+    return subprocess.run(line, capture_output=True, text=True, check=False, env=environment(), **options)
 
 
 def here(*arguments: object) -> int:
@@ -147,8 +153,8 @@ def _train_as_rank(rank: int, ranks: int, port: int, arguments: tuple[str, ...])
     assert here(*arguments) == 0
 
 
-def command(*arguments: object) -> list[str]:
-    return [sys.executable, "-m", "kareus", "train", *map(str, arguments), "--communicator", "gloo"]
+def command(*arguments: object, communicator: str = "gloo") -> list[str]:
+    return [sys.executable, "-m", "kareus", "train", *map(str, arguments), "--communicator", communicator]
 
 
 def environment() -> dict[str, str]:

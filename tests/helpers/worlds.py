@@ -30,7 +30,9 @@ LLAMA = small_model(name="tiny-llama", vocab_size=40)
 QWEN = small_model(name="tiny-qwen", qk_norm=True, qkv_bias=True, num_key_value_heads=4)
 GPT = small_model(
     name="tiny-gpt",
+    intermediate_size=128,
     num_key_value_heads=4,
+    head_dim=8,
     norm=NormKind.LAYERNORM,
     activation=ActivationKind.GELU_TANH,
     positions=PositionKind.LEARNED,

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from kareus.model.block import Block
 from kareus.model.communication import Mesh
-from kareus.model.config import Model, Parallelism, Sharding
+from kareus.model.config import AttentionKernel, Model, Parallelism, PositionKind, Sharding
 from kareus.model.ends import Embedding, Head
 from kareus.model.layers import rotary_table
 from kareus.model.shards import shard_of
@@ -101,6 +101,29 @@ def test_a_block_equals_plain_torch_forward_and_backward(variant: dict[str, obje
     torch.testing.assert_close(out, expected, rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(x.grad, x_reference.grad, rtol=1e-4, atol=1e-4)
     check_weight_gradients(block, weights)
+
+
+@pytest.mark.parametrize("positions", [PositionKind.ROPE, PositionKind.ALIBI])
+def test_unfused_attention_computes_what_the_fused_one_does(positions: PositionKind) -> None:
+    model = dataclasses.replace(SMALL, positions=positions)
+    shard = shard_of(model, ALONE, TOKENS)
+    fused, unfused = (
+        Block(model, shard, Mesh(), torch.float32, kernel)
+        for kernel in (AttentionKernel.FUSED, AttentionKernel.UNFUSED)
+    )
+    randomise(fused)
+    unfused.load_state_dict(fused.state_dict())
+    table, upstream = rotary_table(model, TOKENS, None), torch.randn(2, TOKENS, model.hidden_size)
+    x = torch.randn(2, TOKENS, model.hidden_size)
+    inputs = [x.clone().requires_grad_() for _ in range(2)]
+    outputs = [block(own, table) for block, own in zip((fused, unfused), inputs, strict=True)]
+    for output in outputs:
+        output.backward(upstream)
+    torch.testing.assert_close(*outputs, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(*(own.grad for own in inputs), rtol=1e-4, atol=1e-4)
+    buffers = dict(unfused.named_buffers())
+    for name, buffer in fused.named_buffers():
+        torch.testing.assert_close(buffers[name], buffer, rtol=1e-4, atol=1e-4, msg=name)
 
 
 def test_weight_gradients_add_up_over_microbatches() -> None:

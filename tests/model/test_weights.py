@@ -9,8 +9,12 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
     LlamaConfig,
     LlamaForCausalLM,
+    MptConfig,
+    MptForCausalLM,
     PreTrainedModel,
     Qwen2Config,
     Qwen2ForCausalLM,
@@ -39,6 +43,15 @@ SIZES = {
     "vocab_size": 40,
     "attn_implementation": "eager",
 }
+GPT_SIZES = {
+    "n_embd": 32,
+    "n_layer": 2,
+    "n_head": 4,
+    "vocab_size": 40,
+    "bos_token_id": 0,
+    "eos_token_id": 0,
+    "attn_implementation": "eager",
+}
 SCALED = {
     "rope_type": "llama3",
     "rope_theta": 500_000.0,
@@ -61,6 +74,15 @@ def qwen3() -> PreTrainedModel:
     return Qwen3ForCausalLM(Qwen3Config(**SIZES, head_dim=16, tie_word_embeddings=True))
 
 
+def gpt2() -> PreTrainedModel:
+    dropout = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
+    return GPT2LMHeadModel(GPT2Config(**GPT_SIZES, n_inner=48, n_positions=30, **dropout))
+
+
+def mpt() -> PreTrainedModel:
+    return MptForCausalLM(MptConfig(d_model=32, n_layers=2, n_heads=4, vocab_size=40, max_seq_len=30))
+
+
 class Whole(nn.Module):
     """All of a model on one GPU, or its first or last part."""
 
@@ -70,13 +92,13 @@ class Whole(nn.Module):
             dp=1, pp=1, tp=1, cp=1, layers_per_stage=(layers,), sharding=Sharding.NONE, sequence_parallel=False
         )
         shard = shard_of(model, alone, TOKENS)
-        self.embedding = Embedding(shard, Mesh(), torch.float32) if first else None
+        self.embedding = Embedding(shard, Mesh(), torch.float32, model.max_positions) if first else None
         self.blocks = nn.ModuleList(Block(model, shard, Mesh(), torch.float32) for _ in range(layers))
         self.head = Head(model, shard, Mesh(), torch.float32) if last else None
         self.table = rotary_table(model, TOKENS, None)
 
 
-@pytest.fixture(params=[llama, qwen2, qwen3], ids=lambda make: make.__name__)
+@pytest.fixture(params=[llama, qwen2, qwen3, gpt2, mpt], ids=lambda make: make.__name__)
 def checkpoint(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[PreTrainedModel, Path]:
     make: Callable[[], PreTrainedModel] = request.param
     with torch.random.fork_rng():

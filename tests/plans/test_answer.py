@@ -34,8 +34,13 @@ def answer(time_s, energy_j, method="kareus"):
             "execution: 6.000 s and 19.00 kJ an iteration instead of 5.000 s and 20.00 kJ",
         ),
         (
+            answer(5.0001, 15e3),
+            "plan deadline=5s: 25 % less energy than Megatron-LM style execution in the same time: 5.000 s and 15.00 "
+            "kJ an iteration instead of 5.000 s and 20.00 kJ",
+        ),
+        (
             answer(5.0001, 19.999e3),
-            "plan deadline=5s: 0 % less time and 0 % less energy than Megatron-LM style execution: 5.000 s and 20.00 "
+            "plan deadline=5s: the same time and energy as Megatron-LM style execution: 5.000 s and 20.00 "
             "kJ an iteration instead of 5.000 s and 20.00 kJ",
         ),
     ],

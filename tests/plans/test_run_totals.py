@@ -7,8 +7,9 @@ import pytest
 from helpers.builders import CONFIG
 
 from kareus.errors import ConfigError
+from kareus.plans.answer import Answer
 from kareus.plans.document import PredictedCost
-from kareus.plans.run_totals import check_tokens, run_totals
+from kareus.plans.run_totals import check_tokens, run_savings, run_totals
 from kareus.plans.selectors import Prices
 from kareus.workload.model_flops import tokens_per_iteration
 from kareus.workload.resolve import resolve_accepted
@@ -31,17 +32,17 @@ def test_every_replica_trains_on_its_own_tokens():
 
 def test_a_run_takes_its_iterations_hours_and_energy():
     said = run_totals(ITERATION, workload(), 1250 * 131_072, None)
-    assert said == "163,840,000 tokens: 1,250 iterations, 12.5 h on 16 GPUs, 2,500.0 kWh"
+    assert said == "163,840,000 tokens: 1,250 iterations, 12.5 h on 16 GPUs, 2.50 MWh"
 
 
 def test_a_part_of_an_iteration_takes_its_part():
     said = run_totals(ITERATION, workload(), 25.5 * 131_072, None)
-    assert said.endswith("0.3 h on 16 GPUs, 51.0 kWh")
+    assert said.endswith("0.26 h on 16 GPUs, 51.0 kWh")
 
 
 def test_replicas_share_the_iterations_of_a_run():
     said = run_totals(ITERATION, workload(dp=2), 1250 * 131_072, None)
-    assert said == "163,840,000 tokens: 625 iterations, 6.2 h on 32 GPUs, 1,250.0 kWh"
+    assert said == "163,840,000 tokens: 625 iterations, 6.25 h on 32 GPUs, 1.25 MWh"
 
 
 @pytest.mark.parametrize(
@@ -51,7 +52,18 @@ def test_replicas_share_the_iterations_of_a_run():
 def test_a_run_costs_its_energy_and_its_gpu_hours(prices, cost):
     """2,500 kWh, and 12.5 h of 16 GPUs."""
     said = run_totals(ITERATION, workload(), 1250 * 131_072, prices)
-    assert said.endswith(f"2,500.0 kWh, cost {cost}")
+    assert said.endswith(f"2.50 MWh, cost {cost}")
+
+
+def test_a_run_saves_against_the_baseline():
+    """A baseline of 45 s and 9 MJ takes a quarter more of both than the plan's 36 s and 7.2 MJ."""
+    answer = Answer(
+        selector="fastest", method="kareus", time_s=36.0, energy_j=7.2e6, baseline_time_s=45.0, baseline_energy_j=9e6
+    )
+    said = run_savings(answer, workload(), 1250 * 131_072, Prices(0.1, 2.5))
+    assert said == "that is 3.12 h less, 625 kWh less, cost 187.50 less than Megatron-LM style execution"
+    slower = dataclasses.replace(answer, time_s=54.0)
+    assert run_savings(slower, workload(), 1250 * 131_072, None).startswith("that is 3.12 h more, 625 kWh less than")
 
 
 @pytest.mark.parametrize("tokens", [0.0, -1.0, float("inf"), float("nan")])

@@ -24,6 +24,7 @@ from kareus.pipeline.tables import ITERATION
 from kareus.plans.document import Plan
 from kareus.plans.file import read_plan
 from kareus.plans.simulated_run import play_back
+from kareus.plans.units import scaled
 from kareus.profile.programs import chunk_shapes, instruction_program
 from kareus.training.comparison import WARMUP_ITERATIONS, compare_runs
 from kareus.training.tables import ITERATIONS
@@ -191,7 +192,8 @@ def test_training_by_a_simulated_plan_simulates_the_run(
     assert said[-1] == (
         f"iteration 5/5  {3 * 2 * 16 / time_s:,.0f} tokens/s  {time_s:.3f} s  "
         f"MFU {100 * mfu(DIVIDED, time_s):.3g} % of A100-SXM4-40GB  "
-        f"{energy_j:,.1f} J  {energy_j / (3 * 2 * 16):.4g} J/token  [simulated testbed, A100-SXM4-40GB]"
+        f"{scaled(energy_j, 'J', digits=4)}  {scaled(energy_j / (3 * 2 * 16), 'J/token')}  "
+        f"[simulated testbed, A100-SXM4-40GB]"
     )
     assert main([*options, "--seed", "1"]) == 0
     other = read_table(tmp_path / "iterations.parquet", ITERATIONS)

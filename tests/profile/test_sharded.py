@@ -48,7 +48,7 @@ def program(
         Execution.SEQUENTIAL,
         recomputation=recomputation,
         default_sm_count=20,
-        weights=weights_of(own, WHOLE, 20),
+        weights=weights_of(own, 0, WHOLE, 20),
     )
 
 
@@ -109,5 +109,14 @@ def test_sharding_trades_time_for_memory() -> None:
 def test_one_replica_shares_out_nothing() -> None:
     own = workload("full", dp=2)
     alone = dataclasses.replace(own.parallelism, dp=1, sharding=Sharding.FULL)
-    assert weights_of(dataclasses.replace(own, parallelism=alone), WHOLE, 20) is None
+    assert weights_of(dataclasses.replace(own, parallelism=alone), 0, WHOLE, 20) is None
     assert alone.halves(2)
+
+
+def test_replicas_of_each_stage_lie_where_its_ranks_do() -> None:
+    """Of three replicas with two GPUs each, those of stage 0 are on node 0, those of stage 1 on two nodes."""
+    own = workload("full", tp=2, dp=3)
+    deep = dataclasses.replace(own.parallelism, pp=2, layers_per_stage=(2, 2))
+    weights = [weights_of(dataclasses.replace(own, parallelism=deep), stage, WHOLE, 20) for stage in (0, 1)]
+    placed = [(own.reduce.nodes, own.reduce.per_node) for own in weights if own is not None]
+    assert placed == [(1, 3), (2, 1)]

@@ -117,7 +117,7 @@ def test_the_summary_is_the_papers_by_rising_microbatches(page):
     assert [row[:2] for row in throughput] == [
         [fleet, method] for fleet in ("64 GPUs", "32 GPUs") for method in METHODS
     ]
-    assert [row[-2:] for row in throughput[:3]] == [[DASH, DASH], ["0.0 %", "10.0 %"], ["25.0 %", "30.0 %"]]
+    assert [row[2:4] for row in throughput[:3]] == [[DASH, DASH], ["0.0 %", "10.0 %"], ["25.0 %", "30.0 %"]]
     assert lines(text, "Frontier improvement") == [
         ["64 GPUs", "kareus", "33.3 %", "40.0 %"],
         ["32 GPUs", "kareus", "33.3 %", "40.0 %"],
@@ -128,10 +128,10 @@ def test_the_summary_says_what_scenarios_give(page):
     """Units scale to values, and caps say of what they are."""
     _, text = page
     assert lines(text, "\nFleets")[0] == ["64 GPUs", "large", "32", "4", "500 ms", "hidden"]
-    assert lines(text, "Stragglers")[0] == ["64 GPUs", "kareus", "1.1x", "3.300 s", "400 kJ", "300 kJ", "25.0 %", DASH]
+    assert lines(text, "Stragglers")[0] == ["64 GPUs", "kareus", "1.1x", "25.0 %", DASH, "3.300 s", "400 kJ", "300 kJ"]
     assert lines(text, "Power caps")[:2] == [
-        ["64 GPUs", "sequential", "100 kW", "1.56 kW", DASH, DASH, DASH],
-        ["64 GPUs", "kareus", "100 kW", "1.56 kW", "100 kW", "4.000 s", DASH],
+        ["64 GPUs", "sequential", "100 kW", DASH, DASH, DASH, "1.56 kW"],
+        ["64 GPUs", "kareus", "100 kW", "4.000 s", DASH, "100 kW", "1.56 kW"],
     ]
     assert lines(text, "Hours")[0] == ["64 GPUs", "kareus", "price_per_kwh", "4", "2", "50.0 %", DASH]
     assert max(map(len, text.splitlines())) <= 100
@@ -150,8 +150,8 @@ def test_savings_are_against_sequential_too():
         "x", SIMULATED, PROVENANCE, FLEET.frame(list(fleet_rows("large"))), stragglers, caps, HOURS.frame([])
     )
     sheets = {sheet.caption.split(":")[0]: sheet for section in fleet_sections(inputs) for sheet in section.sheets}
-    assert [row.cells[-1] for row in sheets["Stragglers"].rows] == ["0.0 %", "40.0 %"]
-    assert [row.cells[-1] for row in sheets["Power caps"].rows] == ["0.0 %", "20.0 %"]
+    assert [row.cells[4] for row in sheets["Stragglers"].rows] == ["0.0 %", "40.0 %"]
+    assert [row.cells[4] for row in sheets["Power caps"].rows] == ["0.0 %", "20.0 %"]
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,8 @@ from kareus.runtime.boundary import boundary_shapes
 from kareus.update.config import IterationConfig
 from kareus.workload.config import Workload
 from kareus.workload.slices import cut
-from movement.messages import message_ratios, noted_sends, run_iteration
+from movement.messages import message_ratios, noted_sends
+from movement.pipelines import make_pipeline, run_iteration
 
 INTERLEAVED = PipelineConfig(schedule=PipelineSchedule.INTERLEAVED, chunks=2, deadlines=2)
 WITHOUT_UPDATE = IterationConfig(include_update=False)
@@ -36,7 +37,7 @@ def sent_and_gathered(rank: int, workload: Workload) -> tuple[list[int], list[in
         return gather(self, tensors, *arguments, **options)
 
     with noted_sends() as sent, mock.patch.object(ProcessGroupCommunicator, "all_gather", note_whole):
-        run_iteration(rank, workload, gloo_groups(rank, workload.parallelism))
+        run_iteration(make_pipeline(rank, workload, gloo_groups(rank, workload.parallelism)), workload, rank)
     return sent, gathered
 
 

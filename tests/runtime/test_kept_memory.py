@@ -2,21 +2,18 @@
 
 import dataclasses
 import gc
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
 import torch
 from helpers.builders import small_model
+from helpers.memory import Alive
 from helpers.trainings import tiny_workload
-from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from kareus.graph.recomputation import Recomputation
 from kareus.model.communication import Mesh
 from kareus.model.communicators.loopback import LoopbackCommunicator
-from kareus.model.config import Model
+from kareus.model.config import ActivationKind, Model, NormKind, PositionKind
 from kareus.model.ends import Head
 from kareus.model.passes import CollectiveCall, Pass
 from kareus.model.shards import shard_of
@@ -33,6 +30,15 @@ WIDE = small_model(
     name="wide", hidden_size=256, intermediate_size=512, num_layers=LAYERS, head_dim=64, num_key_value_heads=2
 )
 NORMED = dataclasses.replace(WIDE, name="normed", qk_norm=True)
+UNGATED = dataclasses.replace(
+    WIDE,
+    name="ungated",
+    norm=NormKind.LAYERNORM,
+    activation=ActivationKind.GELU,
+    positions=PositionKind.ALIBI,
+    biases=True,
+    intermediate_size=1024,
+)
 MIDDLE = StageShape(layers=LAYERS, first=False, last=False)
 
 
@@ -107,8 +113,8 @@ HALVED = MicrobatchSchedule(Schedule(Execution.NANOBATCHING), Schedule(Execution
 @pytest.mark.parametrize("schedule", [SEQUENTIAL, HALVED], ids=["whole", "halved"])
 @pytest.mark.parametrize(
     ("model", "degrees"),
-    [(WIDE, (1, False)), (NORMED, (1, False)), (WIDE, (4, True))],
-    ids=["wide", "normed", "wide-shared-tokens"],
+    [(WIDE, (1, False)), (NORMED, (1, False)), (WIDE, (4, True)), (UNGATED, (1, False))],
+    ids=["wide", "normed", "wide-shared-tokens", "ungated"],
 )
 @pytest.mark.parametrize("recomputation", list(Recomputation))
 def test_a_forward_keeps_what_planning_counts(
@@ -135,25 +141,6 @@ def test_a_forward_keeps_what_planning_counts(
     assert found == pytest.approx([kept, 2 * kept, 3 * kept], rel=0.05)
     peak = most / (kept + recomputed + gradients)
     assert 0.7 < peak <= 1, "between operators; what one of them needs while it runs is not counted"
-
-
-class Alive(TorchDispatchMode):  # type: ignore[misc]
-    """Most bytes alive at once of what operations have made since it was entered."""
-
-    def __init__(self, before: Iterable[torch.Tensor]) -> None:
-        super().__init__()
-        self._before = {t.untyped_storage().data_ptr() for t in before}
-        self._made: dict[StorageWeakRef, int] = {}
-        self.most_bytes = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        output = func(*args, **(kwargs or {}))
-        for made in (t.untyped_storage() for t in tree_leaves(output) if isinstance(t, torch.Tensor)):
-            if made.data_ptr() not in self._before:
-                self._made[StorageWeakRef(made)] = made.nbytes()
-        self._made = {made: size for made, size in self._made.items() if not made.expired()}
-        self.most_bytes = max(self.most_bytes, sum(self._made.values()))
-        return output
 
 
 def test_loss_and_head_hold_six_bytes_a_logit() -> None:

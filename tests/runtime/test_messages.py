@@ -1,35 +1,22 @@
 """What stages send to each other is in memory only as long and as often as the memory estimate counts."""
 
-from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import torch
 import torch.distributed as dist
 from helpers.builders import small_model
-from helpers.stages import stage_on_cpu
 from helpers.trainings import tiny_workload
 from helpers.worlds import gloo_groups, spawn
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from kareus.device.controller import DryClocks
 from kareus.graph.instruction import InstructionKey
-from kareus.graph.recomputation import Recomputation
-from kareus.launch.mesh import coordinate_of
-from kareus.model.initial import draw_weights
-from kareus.model.shards import shard_of
 from kareus.pipeline.config import PipelineConfig, PipelineSchedule
-from kareus.profile.programs import chunk_shapes
-from kareus.runtime.actions import actions_of
-from kareus.runtime.boundary import boundary_shapes
-from kareus.runtime.follower import PlanFollower, planned_steps
-from kareus.runtime.pipeline import Pipeline
-from kareus.runtime.stage_chunks import StageChunks, first_layers
-from kareus.runtime.stage_model import StageModel
-from kareus.training.data.batches import Batches, DataShare
-from kareus.training.data.samples import SyntheticSamples
+from kareus.runtime.follower import PlanFollower
 from kareus.workload.config import Workload
 from kareus.workload.pipelining import most_in_flight, most_received_ahead
+from movement.pipelines import make_pipeline, run_iteration
 
 FOUR_LAYERS = small_model(name="tiny", vocab_size=264, num_layers=4)
 MICROBATCHES = 6
@@ -43,9 +30,11 @@ INTERLEAVED = PipelineConfig(schedule=PipelineSchedule.INTERLEAVED, chunks=2, de
 class Counting(PlanFollower):
     """Notes how many tensors that were sent or received are in memory whenever an instruction begins."""
 
-    sent: Sequence[StorageWeakRef] = ()
-    received: Sequence[StorageWeakRef] = ()
-    most_sent = most_received = 0
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.sent: list[StorageWeakRef] = []
+        self.received: list[StorageWeakRef] = []
+        self.most_sent = self.most_received = 0
 
     def begin(self, key: InstructionKey) -> None:
         super().begin(key)
@@ -53,50 +42,27 @@ class Counting(PlanFollower):
         self.most_received = max(self.most_received, sum(not storage.expired() for storage in self.received))
 
 
-def run_iteration(rank: int, workload: Workload) -> Counting:
+def counted_iteration(rank: int, workload: Workload) -> Counting:
     """Run one iteration; return what it counted."""
-    parallelism = workload.parallelism
-    place, groups = coordinate_of(rank, parallelism, dist.get_world_size()), gloo_groups(rank, parallelism)
-    shard = shard_of(workload.model, parallelism, workload.sequence_length)
-    shapes = chunk_shapes(parallelism.split, workload.chunks)
-    models = [
-        StageModel(
-            workload.model, shard, groups.mesh, shapes[place.stage, n], torch.float32, recomputation=Recomputation.STAGE
-        )
-        for n in range(workload.chunks)
-    ]
-    draw_weights(
-        StageChunks(models, first_layers(parallelism.split, workload.chunks, place.stage)), workload.model, 0, 0
-    )
-    follower = Counting(planned_steps(workload, None, place.stage), DryClocks(), lambda: None)
-    pipeline = Pipeline(
-        models,
-        stage_on_cpu(place.stage, parallelism.pp, groups),
-        boundary_shapes(workload, torch.float32),
-        actions_of(workload, None),
-        {},
-        follower,
-    )
-    share = DataShare(microbatch_size=2, num_microbatches=workload.num_microbatches, dp_rank=0, dp=1, cp_rank=0, cp=1)
-    samples = SyntheticSamples(workload.model.vocab_size, workload.sequence_length, seed=1)
-    follower.sent = sent = []
-    follower.received = received = []
+    pipeline = make_pipeline(rank, workload, gloo_groups(rank, workload.parallelism), Counting)
+    follower = pipeline.follower
+    assert isinstance(follower, Counting)
     begin = dist.P2POp.__init__
 
     def note(self: dist.P2POp, op: object, tensor: torch.Tensor, *arguments: object, **options: object) -> None:
         begin(self, op, tensor, *arguments, **options)
-        (sent if op is dist.isend else received).append(StorageWeakRef(tensor.untyped_storage()))
+        (follower.sent if op is dist.isend else follower.received).append(StorageWeakRef(tensor.untyped_storage()))
 
     with mock.patch.object(dist.P2POp, "__init__", note):
-        pipeline.run(Batches(samples, share).next_iteration(), 1 / workload.num_microbatches)
-    assert all(storage.expired() for storage in sent), "nothing is left after the iteration"
+        run_iteration(pipeline, workload, rank)
+    assert all(storage.expired() for storage in follower.sent), "nothing is left after the iteration"
     return follower
 
 
 def check_cases(rank: int) -> None:
     for pipeline in (ONE_FORWARD, GPIPE, INTERLEAVED):
         workload = tiny_workload(pp=2, model=FOUR_LAYERS, pipeline=pipeline, num_microbatches=MICROBATCHES)
-        counted = run_iteration(rank, workload)
+        counted = counted_iteration(rank, workload)
         assert len(counted.sent) == len(counted.received) == MICROBATCHES * (3 if pipeline is INTERLEAVED else 1)
         assert counted.most_sent <= 1
         assert counted.most_received <= most_in_flight(workload, rank) + most_received_ahead(workload, rank)

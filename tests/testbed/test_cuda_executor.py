@@ -7,6 +7,7 @@ from functools import cache
 import pytest
 import torch
 from helpers.builders import all_reduce, gemm, memory, small_model
+from helpers.worlds import GPT, MPT
 
 from kareus.errors import KareusError
 from kareus.graph.program import Program, Step
@@ -27,16 +28,19 @@ from kareus.testbed.cuda.scratch import Scratch
 CPU = torch.device("cpu")
 
 
+MODELS = {"qwen": small_model(qk_norm=True), "gpt": GPT, "mpt": MPT}
+
+
 @cache
-def small_graphs(tp, cp):
+def small_graphs(tp, cp, model="qwen"):
     degrees = Parallelism(
         dp=1, pp=1, tp=tp, cp=cp, layers_per_stage=(2,), sharding=Sharding.NONE, sequence_parallel=False
     )
-    return extract(small_model(qk_norm=True), degrees, 2, 16)
+    return extract(MODELS[model], degrees, 2, 16)
 
 
-def programs(tp, cp):
-    graphs = small_graphs(tp, cp)
+def programs(tp, cp, model="qwen"):
+    graphs = small_graphs(tp, cp, model)
     shape = StageShape(layers=2, first=True, last=True)
     yield from component_programs(graphs, 4, recomputation=Recomputation.STAGE).values()
     for direction in (d for d in Direction if d not in UPDATING):
@@ -46,10 +50,34 @@ def programs(tp, cp):
             )
 
 
-@pytest.mark.parametrize(("tp", "cp"), [(2, 1), (2, 2)])
-def test_every_program_of_a_model_runs(tp, cp):
-    for program in programs(tp, cp):
+@pytest.mark.parametrize(
+    ("tp", "cp", "model"),
+    [
+        (2, 1, "qwen"),
+        (2, 2, "qwen"),
+        pytest.param(2, 1, "gpt", marks=pytest.mark.acceptance),
+        pytest.param(1, 2, "mpt", marks=pytest.mark.acceptance),
+    ],
+)
+def test_every_program_of_a_model_runs(tp, cp, model):
+    for program in programs(tp, cp, model):
         Executor(program, Collectives(Library.LOOPBACK, {}, 0, CPU), CPU).run(2)
+
+
+def test_functions_are_those_of_the_model():
+    graph = small_graphs(2, 1, "gpt")[Batch.MICROBATCH]
+    parts = (graph.forward, graph.backward, graph.embedding_forward, graph.embedding_backward)
+    operators = [o for segments in parts for s in segments for o in s.operators if o.kind is OperatorKind.MEMORY]
+    assert {call_of(o).name for o in operators} == {
+        "residual_layer_norm",
+        "residual_layer_norm_backward",
+        "activate",
+        "swiglu",  # moves the bytes of the other's backward
+        "split_heads_backward",
+        "bias_gradient",
+        "embed_with_positions",
+        "embed_with_positions_backward",
+    }
 
 
 def test_the_first_axis_of_ranks_varies_fastest():
@@ -153,7 +181,7 @@ def test_context_parallel_attention_copies_as_the_model_does(monkeypatch):
     monkeypatch.setattr(attention, "_in_order", lambda shards: ordered.append(shards.shape) or shards.flatten(1, 2)[0])
     forward = [o for s in small_graphs(2, 2)[Batch.MICROBATCH].forward for o in s.operators]
     attending = next(o for o in forward if o.kind is OperatorKind.ATTENTION)
-    monkeypatch.setattr(attention, "_attend", lambda query, key, value: attention.Attended(query, query, ()))
+    monkeypatch.setattr(attention, "_attend", lambda query, *_: attention.Attended(query, query, ()))
     prepare(attending, Scratch(CPU))()
     batch, _, shared_heads, queries, _, dimension = attending.shape
     assert ordered == [(2, batch, queries, shared_heads, dimension)] * 2  # keys and values

@@ -38,8 +38,8 @@ class Watched:
         return self.works[-1]
 
 
-def make(rank: int, sharding: Sharding) -> tuple[StageModel, Any]:
-    workload = tiny_workload(dp=2, model=FOUR_LAYERS)
+def make(rank: int, sharding: Sharding, cp: int = 1) -> tuple[StageModel, Any]:
+    workload = tiny_workload(dp=2, cp=cp, model=FOUR_LAYERS)
     parallelism = dataclasses.replace(workload.parallelism, sharding=sharding)
     place = coordinate_of(rank, parallelism, dist.get_world_size())
     groups = make_process_groups(place, parallelism, Library.GLOO, scratch_bytes=0, tie_embeddings=True)
@@ -94,6 +94,40 @@ def check_shards_are_parts_of_the_sum(rank: int) -> None:
         parts: list[torch.Tensor] = [torch.empty(0)] * 2
         dist.all_gather_object(parts, shard.gradient)
         assert torch.equal(torch.cat(parts), whole_gradients[shard.name].flatten())
+
+
+def check_context_sums_begin_early(rank: int) -> None:
+    """Shards are summed over context-parallel ranks while the backward runs, in the order in which they are reduced."""
+    own = torch.randint(64, (2, 8), generator=torch.Generator().manual_seed(rank))
+    whole, groups = make(rank, Sharding.NONE, cp=2)
+    reduction = BucketReduction(whole, OptimizerSharding(whole, None), groups)
+    whole(own, own).backward()
+    reduction.finish()
+    expected = dict(weight_gradients(whole))
+
+    stage, groups = make(rank, Sharding.OPTIMIZER, cp=2)
+    watched = Watched(groups.mesh.cp)
+    sharding = OptimizerSharding(stage, groups.optimizer_shards)
+    mesh = dataclasses.replace(groups.mesh, cp=watched)
+    reduction = BucketReduction(stage, sharding, dataclasses.replace(groups, mesh=mesh))
+    begun: list[int] = []
+
+    def ready(part: nn.Module) -> None:
+        reduction.ready(part)
+        begun.append(len(watched.works))
+
+    stage.gradients_ready = ready
+    stage(own, own).backward()
+    assert begun == [0, 1, 2, 3, 4], "each when the next bucket is complete, that of the head first"
+    reduction.finish()
+    assert len(watched.works) == len(sharding.buckets)
+    for shard in sharding.shards:
+        departure = (shard.gradient - expected[shard.name].flatten()[shard.start :][: shard.gradient.numel()]).abs()
+        assert departure.numel() == 0 or departure.max() <= 1e-5 * expected[shard.name].abs().max()
+
+
+def test_shards_are_summed_over_context_beside_the_backward(tmp_path: Path) -> None:
+    spawn(4, check_context_sums_begin_early, tmp_path)
 
 
 @pytest.mark.parametrize("check", [check_it_begins_early, check_shards_are_parts_of_the_sum])

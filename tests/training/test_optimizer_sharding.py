@@ -20,6 +20,7 @@ from kareus.model.communication import Mesh
 from kareus.model.communicators.choice import Library
 from kareus.model.config import Sharding
 from kareus.model.initial import draw_weights
+from kareus.model.precision import ADAMW_BYTES, BF16_BYTES, FP32_BYTES
 from kareus.model.shards import shard_of
 from kareus.model.weights import pieces
 from kareus.profile.programs import stage_shapes
@@ -31,7 +32,7 @@ from kareus.training.optimizer import Optimizer, whole_norm
 from kareus.training.optimizer_sharding import ALIGNMENT, OptimizerSharding
 from kareus.training.settings import OptimizerSettings
 from kareus.workload.config import Workload
-from kareus.workload.memory import BF16_BYTES, FP32_BYTES, GIB, estimate_memory
+from kareus.workload.memory import GIB, estimate_memory
 
 TOLERANCE = 1e-5
 RATE = 0.01
@@ -128,7 +129,7 @@ def check_bytes(rank: int, workload: Workload) -> None:
     buckets = len(replica.sharding.buckets)  # each is aligned
     planned, alignment = estimate_memory(workload), buckets * workload.parallelism.dp * ALIGNMENT
     for held, planned_gib, value_bytes in (
-        (states, planned.optimizer_gib, 3 * FP32_BYTES),
+        (states, planned.optimizer_gib, ADAMW_BYTES),
         (list(replica.stage.parameters()), planned.weights_gib, BF16_BYTES),
         ([gradient for _, gradient in weight_gradients(replica.stage)], planned.gradients_gib, FP32_BYTES),
     ):

@@ -29,7 +29,7 @@ def test_joules_per_token_are_said_where_energy_is_measured() -> None:
     workload = tiny_workload(dp=2)
     reached = throughput(workload, 0.5, 300.0)
     assert str(reached) == (
-        f"384 tokens/s  0.500 s  MFU {100 * mfu(workload, 0.5):.3g} % of A100-SXM4-40GB  300.0 J  1.562 J/token"
+        f"384 tokens/s  0.500 s  MFU {100 * mfu(workload, 0.5):.3g} % of A100-SXM4-40GB  300.0 J  1.56 J/token"
     )
     assert "J" not in str(throughput(workload, 0.5, None))
 

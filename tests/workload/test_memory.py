@@ -123,17 +123,22 @@ def test_model_states_are_eighteen_bytes_a_parameter() -> None:
 
 
 def test_sharded_gradients_and_weights_are_divided_by_the_replicas() -> None:
+    """By hand; the gradients of embedding and head, which are tied, weigh more than those of blocks."""
     one = ("parallelism.pp=1", "parallelism.layers_per_stage=[28]", "parallelism.dp=4")
     plain = workload(*one)
     parameters = stage_parameters(plain.model, plain.parallelism, 0, 28)
     block = (3072 * (2 * 3072 + 2 * 1024 + 3 * 8192)) // 8 + 2 * 3072
     outer = parameters - 28 * block
+    embedding = outer - 3072
     found = {s: estimate_memory(workload(*one, f"parallelism.sharding={s}")) for s in ("gradients", "full")}
     for estimate in found.values():
         assert estimate.optimizer_gib == pytest.approx(12 * parameters / 4 / GIB)
-        assert estimate.gradients_gib == pytest.approx((parameters + 4 * outer) / GIB)  # 4 bytes over 4 replicas
+    kept = 2 * outer + 4 * block
+    shards = 4 * parameters / 4  # fp32, over 4 replicas
     assert found["gradients"].weights_gib == pytest.approx(2 * parameters / GIB)
-    assert found["full"].weights_gib == pytest.approx(2 * (parameters / 4 + 2 * block + outer) / GIB)
+    assert found["gradients"].gradients_gib == pytest.approx((shards + 6 * embedding + kept) / GIB)
+    assert found["full"].weights_gib == pytest.approx(2 * (2 * block + outer) / GIB)
+    assert found["full"].gradients_gib == pytest.approx((shards + 6 * embedding + kept - 4 * block) / GIB)
 
 
 def test_a_stage_holds_no_more_microbatches_than_there_are() -> None:

@@ -305,10 +305,11 @@ def proposals(wildcards):
 
 def run_answer():
     """What the run ends with: the answers of its plans, and where pages and plans are."""
-    plans = [
-        job.output.plan for job in workflow.dag.jobs if job.rule.name == "select_plan"
-    ]
-    return run_lines(Path("results"), list(map(Path, plans)), CAMPAIGN.folder)
+    plans, fleets = (
+        [Path(job.output[name]) for job in workflow.dag.jobs if job.rule.name == rule]
+        for rule, name in (("select_plan", "plan"), ("emulate_fleet", "fleet"))
+    )
+    return run_lines(Path("results"), plans, CAMPAIGN.folder, fleets)
 
 
 def outputs(rule, **wildcards):

@@ -27,12 +27,13 @@ from kareus.graph.program import Step
 from kareus.graph.records import TRACED, UPDATING, Batch, BlockGraph, Direction, OperatorKind, PlacedCollective, Scope
 from kareus.model.config import AttentionKernel
 from kareus.model.parameters import embedding_parameters, scope_parameters
+from kareus.model.precision import FP32_BYTES
 from kareus.partition.extract import extract
 from kareus.pipeline.instructions import Instruction, pipeline_instructions
 from kareus.pipeline.solver.dag import Dag, build_dag, makespan
 from kareus.pipeline.transfers import transfers_s
 from kareus.profile.programs import Execution, StageShape, chunk_shapes, instruction_program, weights_of
-from kareus.update.collectives import FP32_BYTES, Placed, exchange_collectives, reduction_collectives
+from kareus.update.collectives import Placed, exchange_collectives, reduction_collectives
 from kareus.update.costs import stage_parameters, step_costs
 from kareus.update.directions import update_directions
 from kareus.update.reduction import Slowdown, added_time_s
@@ -269,7 +270,7 @@ def _steps(
     """Steps of a pass as the software runs them."""
     parallelism, sm_count = workload.parallelism, workload.default_collective_sm_count
     sharing = replace(parallelism, dp=parallelism.dp * parallelism.cp, cp=1)  # ranks of context parallelism share, too
-    weights = weights_of(replace(workload, parallelism=sharing), shape, sm_count)
+    weights = weights_of(replace(workload, parallelism=sharing), 0, shape, sm_count)
     if weights is not None:
         reduce, outer = (_scaled(whole, software) for whole in (weights.reduce, weights.outer_reduce))
         weights = replace(weights, reduce=reduce or weights.reduce, outer_reduce=outer)

@@ -7,16 +7,15 @@ the stages before found. Left-out errors are those of shapes, not of rows: a sha
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
 from kareus.arrays import Array, Indices
+from kareus.fidelity.coefficient_space import CoefficientSpace, space_of, with_coefficients
 from kareus.fidelity.kernels.predict import Predicted, predict
 from kareus.fidelity.kernels.priors import STAGES, FitStage
 from kareus.fidelity.kernels.rows import KernelKind, Kernels
 from kareus.fidelity.kernels.score import scored
-from kareus.gpu_model.declarations import FitPrior
 from kareus.gpu_model.gpu import Gpu
 
 ERROR_SCALE = 0.05
@@ -99,25 +98,22 @@ def _fit(stage: FitStage, rows: Kernels, gpu: Gpu, option: str, evaluations: int
     from scipy.optimize import least_squares  # noqa: PLC0415 - only fitting needs it
 
     library = str(rows.libraries[0]) if stage.by_library else None
-    priors = stage.priors_of(gpu)
-    expected, lower, upper = (np.log([getattr(p, of) for p in priors.values()]) for of in ("value", "lower", "upper"))
-    spreads = np.array([p.spread for p in priors.values()])
-    start = _start(gpu, library, priors)
+    space = space_of(stage.priors_of(gpu))
 
     def changed(x: Array) -> Gpu:
-        return _with(gpu, library, dict(zip(priors, np.exp(x).tolist(), strict=True)))
+        return _with(gpu, library, space.values(x))
 
     def residuals(x: Array) -> Array:
-        return np.concatenate([_soft(_errors(rows, changed(x), option)), (x - expected) / spreads])
+        return np.concatenate([_soft(_errors(rows, changed(x), option)), space.distances(x)])
 
     def slopes(x: Array) -> Array:
-        here, steps = residuals(x), np.where(x + SLOPE_STEP < upper, SLOPE_STEP, -SLOPE_STEP)
+        here, steps = residuals(x), np.where(x + SLOPE_STEP < space.upper, SLOPE_STEP, -SLOPE_STEP)
         columns = [(residuals(x + step * axis) - here) / step for step, axis in zip(steps, np.eye(len(x)), strict=True)]
         return np.stack(columns, axis=1)
 
-    first = np.clip(start, lower + 1e-6, upper - 1e-6)
+    first, bounds = space.clipped(_start(gpu, library, space), 1e-6), (space.lower, space.upper)
     solved = least_squares(
-        residuals, first, slopes, bounds=(lower, upper), x_scale=spreads, max_nfev=evaluations, ftol=1e-4
+        residuals, first, slopes, bounds=bounds, x_scale=space.spreads, max_nfev=evaluations, ftol=1e-4
     )
     return changed(solved.x)
 
@@ -136,15 +132,15 @@ def _soft(errors: Array) -> Array:
     return soft
 
 
-def _start(gpu: Gpu, library: str | None, priors: Mapping[str, FitPrior]) -> Array:
+def _start(gpu: Gpu, library: str | None, space: CoefficientSpace) -> Array:
     """Logarithms to start from: the GPU's own values where they are within bounds, else those expected."""
     known = gpu.with_library(library).coefficients if library else gpu.coefficients
-    own = {name: getattr(known, name) for name in priors}
-    return np.log([own[n] if p.lower <= own[n] <= p.upper else p.value for n, p in priors.items()])
+    with np.errstate(divide="ignore"):
+        own = space.logarithms(known)
+    return np.where((space.lower <= own) & (own <= space.upper), own, space.expected)
 
 
 def _with(gpu: Gpu, library: str | None, values: Mapping[str, float]) -> Gpu:
-    known: dict[str, Any] = dict(values)
     if library is None:
-        return replace(gpu, coefficients=replace(gpu.coefficients, **known))
+        return with_coefficients(gpu, values)
     return replace(gpu, libraries={**gpu.libraries, library: {**gpu.libraries.get(library, {}), **values}})

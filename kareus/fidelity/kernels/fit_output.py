@@ -4,12 +4,12 @@ import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from kareus.artifacts.files import read_text, write_text
 from kareus.errors import ArtifactError
+from kareus.fidelity.coefficient_space import bound_note, with_coefficients
 from kareus.fidelity.gpu_file import number, with_libraries, with_notes, with_values
 from kareus.fidelity.kernels.fit import fit_kernels, left_out
 from kareus.fidelity.kernels.predict import predict
@@ -22,8 +22,6 @@ from kareus.workload.compose import compose
 logger = logging.getLogger(__name__)
 
 FITTED = "[fit to measured kernels]"
-AT_BOUND = 0.005
-"""Distance to a bound, in logarithms, below which a coefficient counts as held by it."""
 
 
 def fit_and_write(
@@ -54,7 +52,7 @@ def documented(text: str, files: Mapping[KernelKind, Kernels], gpu: Gpu, notes: 
     shared = [stage for stage in STAGES if stage.kind in files and _has_rows(stage, files)]
     values = {name: getattr(gpu.coefficients, name) for stage in shared for name in stage.priors_of(gpu)}
     comments = {
-        name: FITTED + _at_bound(stage, name, values[name]) for stage in shared for name in stage.priors_of(gpu)
+        name: FITTED + bound_note(stage.priors[name], values[name]) for stage in shared for name in stage.priors_of(gpu)
     }
     return with_notes(with_libraries(with_values(text, values, comments), gpu.libraries), notes)
 
@@ -81,15 +79,9 @@ def _has_rows(stage: FitStage, files: Mapping[KernelKind, Kernels]) -> bool:
     return bool(len(stage.rows(files[stage.kind])))
 
 
-def _at_bound(stage: FitStage, name: str, value: float) -> str:
-    prior = stage.priors[name]
-    near = min(abs(np.log(value / prior.lower)), abs(np.log(value / prior.upper)))
-    return ", at the bound of its range" if near < AT_BOUND else ""
-
-
 def _as_written(gpu: Gpu) -> Gpu:
     """Return the GPU with the values that are written, which are rounded."""
     names = {name for stage in STAGES for name in stage.priors}
-    known: dict[str, Any] = {name: float(number(getattr(gpu.coefficients, name))) for name in names}
+    known = {name: float(number(getattr(gpu.coefficients, name))) for name in names}
     libraries = {library: {n: float(number(v)) for n, v in own.items()} for library, own in gpu.libraries.items()}
-    return replace(gpu, coefficients=replace(gpu.coefficients, **known), libraries=libraries)
+    return replace(with_coefficients(gpu, known), libraries=libraries)

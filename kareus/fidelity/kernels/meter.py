@@ -1,39 +1,54 @@
 """What a benchmark's power meter shows of a kernel: the mean of readings that each look back over a second.
 
 NVML's power of a GPU is its mean over the last second, and AIConfigurator (`collector/helper.py`) averages such
-readings over a run. A run lasts as long as a fixed number of repetitions, a second at the most, so that the reading of
-a short kernel shows mostly what was before it. That is not in the files. What the code of the sweeps and their readings
-tell of it is here, apart from the laws of the GPU: it concerns the reading of a row, not the power of a kernel.
+readings over a run. A run repeats a kernel a fixed number of times, for a second at the most, so that the reading of a
+short kernel shows mostly what was before it: the runs of the shapes before it in the sweep, and pauses between them.
+What the code of the sweeps tells of that is here, apart from the laws of the GPU: it concerns the reading of a row, not
+the power of a kernel.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kareus.arrays import Array
+from kareus.fidelity.kernels.compiled import HEIGHTS, follows_blocks, follows_compilation
 from kareus.fidelity.kernels.rows import FP8, KernelKind, Kernels
 
 LOOKS_BACK_S = 1.0
 """Time that a reading is the mean of (NVML on Hopper and later)."""
-MOST_RUN_S = 1.1
-"""Length of a run that repetitions do not limit: a second, and the rounding of its repetitions."""
-GEMM_REPETITIONS = 15_000
-"""Kernels that a run of GEMMs has at the most: 3,000 times 5."""
-ATTENTION_REPETITIONS = 3_000
-SWEEP_HEIGHTS = (
-    *(32768, 16384, 8192),
-    *(height + odd for height in range(4352, 1023, -256) for odd in (1, 0)),
-)
-"""Heights of the inputs of TRT-LLM's sweep, from tall to low."""
+READINGS = 8
+"""Readings that stand for those of a run."""
+MOST_RUN_S = 1.0
+"""Length of a run that repetitions do not limit, by the time that kernels took before the power limit took hold."""
+MOST_REPLAYS = 3_000
+"""Replays of a run at the most."""
+VLLM_COPIES = 6
+"""Layers that vLLM's benchmark of GEMMs calls in each replay."""
+WARM_UPS = 7
+"""Calls of all copies right before a run: one to initialise them, three to estimate the time, three replays."""
+SETUP_S = 0.01
+"""Pause before a run, in which the benchmark makes tensors and captures a graph; this and the next two are chosen on
+readings."""
+EAGER_S = {"h200": 5e-5, "b200": 1.2e-4}
+"""Least time of a GEMM with scales of blocks, which vLLM's benchmark launches from Python; on B200 with one in fp4."""
+BLOCK_SLOWDOWN = 1.3
+"""Time of such a GEMM, casts included, over that in bf16."""
+FIRST_INNER = 65536
+"""Longest inner dimension of vLLM's sweep, before which it makes weights of another width."""
 SWEEPING_GPUS = 8
-"""GPUs that take the shapes of a sweep in turn."""
-LEAST_BLOCK_SIDE = 128
-"""Side of weights from which on vLLM's sweep has a block-scaled variant of a GEMM, which it compiles on the host."""
-BLOCK_MULTIPLES = {"b200": 4}
-"""Multiple of which the height of a block-scaled GEMM must be, by GPU; 1 elsewhere."""
-HOST_LENGTH = 15_000.0
-"""Length of sequences for which vLLM's sweep keeps a GPU idle for about as long as a reading looks back."""
+"""GPUs that take the shapes of a sweep of TRT-LLM in turn."""
+LONG_SEQUENCE = 10_240
+"""Sequences beyond which vLLM's sweep of attention pauses before every run, as its readings tell."""
+
+SEQUENCE_S = 5e-3
+"""Time in which a benchmark of attention makes each sequence of a batch. Chosen on readings."""
+LENGTH_S = 0.2
+"""Time in which vLLM's makes what grows with the square of `LONG_SEQUENCE`. Chosen likewise."""
+
+Earlier = Callable[[Array], Array]
+"""Busy time, in seconds, within a number of seconds right before a run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,62 +62,102 @@ class Readings:
     """Power while it runs."""
     idle_w: float
     """Power between runs."""
+    launch_s: float
+    """Time of launching a kernel."""
     overhead_s: float
-    """Part of `time_s` that does not grow with the work."""
+    """Part of `time_s` that does not grow with the work: launches."""
+    copies: Array
+    """Kernels in a replay."""
+    weights_s: Array
+    """Time of reading the weights of a GEMM in 16 bits from HBM."""
+    stretch: Array
+    """`time_s` over the time before the power limit took hold."""
 
 
 def reading_w(readings: Readings) -> Array:
     """Return what the meter shows of every run; NaN where nothing was read."""
-    rows = readings.rows
-    before = _before(readings)
-    run_s = _run_s(readings)
-    # The mean of what readings over a run share with it: half of a run that is shorter than they look back.
-    covered = np.where(run_s < LOOKS_BACK_S, run_s / (2 * LOOKS_BACK_S), 1 - LOOKS_BACK_S / (2 * run_s))
-    if rows.kind is KernelKind.GEMM and rows.libraries[0] != "trtllm":
-        covered = np.minimum(1.0, run_s / LOOKS_BACK_S)  # the last of a run's readings
-    share = before + (1 - before) * covered
+    run_s = _run_s(readings, readings.time_s)
+    warm_s = WARM_UPS * readings.copies * readings.time_s
+    before = _before(readings, run_s)
+    share = np.zeros_like(run_s)
+    for place in range(READINGS):
+        into_s = run_s * (place + 0.5) / READINGS
+        left_s = np.maximum(LOOKS_BACK_S - into_s, 0.0)
+        warming_s = np.minimum(left_s, warm_s)
+        seen_s = np.minimum(into_s, LOOKS_BACK_S) + warming_s + before(left_s - warming_s)
+        share += seen_s / LOOKS_BACK_S / READINGS
     shown = readings.idle_w + (readings.power_w - readings.idle_w) * share
-    return np.where(rows.sustained, shown, np.nan)
+    return np.where(readings.rows.sustained, shown, np.nan)
 
 
-def _run_s(readings: Readings) -> Array:
-    is_gemm = readings.rows.kind is KernelKind.GEMM
-    return np.minimum(MOST_RUN_S, (GEMM_REPETITIONS if is_gemm else ATTENTION_REPETITIONS) * readings.time_s)
+def _run_s(readings: Readings, time_s: Array) -> Array:
+    return np.minimum(MOST_RUN_S * readings.stretch, MOST_REPLAYS * readings.copies * time_s)
 
 
-def _before(readings: Readings) -> Array:
-    """Share of a kernel's power above idle that the meter still remembers of the runs before it."""
+def _before(readings: Readings, run_s: Array) -> Earlier:
     rows = readings.rows
     trtllm = rows.libraries[0] == "trtllm"
     if rows.kind is KernelKind.ATTENTION:
-        return np.exp(-rows.sizes["seq_len"] / HOST_LENGTH) if not trtllm else np.ones(len(rows))
+        setup_s, length = SETUP_S + SEQUENCE_S * rows.sizes["batch"], rows.sizes["seq_len"]
+        if not trtllm:
+            setup_s = np.where(length > LONG_SEQUENCE, np.inf, setup_s + LENGTH_S * (length / LONG_SEQUENCE) ** 2)
+        busy = run_s / (run_s + setup_s)
+        return lambda looked_s: looked_s * busy
     if trtllm:
-        return _from_queue(readings)
-    return np.where(_follows_idleness(rows), 0.0, 0.9)
+        queued_s, low = _queued_s(readings), _low_share(readings)
+        return lambda looked_s: np.minimum(looked_s, queued_s) + low * np.maximum(looked_s - queued_s, 0.0)
+    return _swept(readings, run_s)
 
 
-def _from_queue(readings: Readings) -> Array:
-    """TRT-LLM's sweep: for each weight, inputs from tall to low are a queue that eight GPUs share, after a pause.
+def _swept(readings: Readings, run_s: Array) -> Earlier:
+    """Busy time before a GEMM of vLLM's sweep: first one with scales of blocks, then one in fp8 and one in bf16.
 
-    A GPU's earlier runs were of taller inputs, and longer in proportion, launches aside.
+    Where a kernel was compiled, nothing ran before it for longer than a reading looks back. The runs before a shape are
+    taken to be as long as its own, since their inner dimension is the next longer one.
     """
-    height = readings.rows.sizes["m"]
-    heights = np.array(SWEEP_HEIGHTS)
-    place = np.minimum(np.searchsorted(-heights, -height), len(heights) - 1)
-    remembered = np.zeros(len(height))
-    for back in range(int(place.max(initial=0)) // SWEEPING_GPUS, 0, -1):
-        earlier = np.maximum(place - back * SWEEPING_GPUS, 0)
-        time_s = readings.overhead_s + np.maximum(readings.time_s - readings.overhead_s, 0) * heights[earlier] / height
-        run_s = np.minimum(MOST_RUN_S, GEMM_REPETITIONS * time_s)
-        after = np.clip(remembered * (LOOKS_BACK_S - run_s) + run_s, 0.0, LOOKS_BACK_S)
-        remembered = np.where(place >= back * SWEEPING_GPUS, after, remembered)
-    return remembered
+    rows, time_s = readings.rows, readings.time_s
+    gpu, m, n, k = str(rows.gpu[0]), rows.sizes["m"], rows.sizes["n"], rows.sizes["k"]
+    after_blocks, paused = follows_blocks(gpu, m, n, k), follows_compilation(gpu, m, n, k)
+    first = ~after_blocks & (k >= FIRST_INNER)
+    slowest_s = np.maximum(BLOCK_SLOWDOWN * time_s, EAGER_S.get(gpu, 0.0))
+    block_s = np.where(after_blocks, np.minimum(MOST_RUN_S, MOST_REPLAYS * slowest_s), 0.0)
+    busy = BLOCK_SLOWDOWN * time_s / slowest_s
+    steady = (block_s * busy + 2 * run_s) / (block_s + 2 * run_s + 3 * SETUP_S)
+    steady = np.where(paused | first, 0.0, steady)
+
+    def earlier_s(looked_s: Array) -> Array:
+        rest_s = np.maximum(looked_s - SETUP_S, 0.0)
+        beside_s = np.minimum(rest_s, block_s)
+        return beside_s * busy + (rest_s - beside_s) * steady
+
+    return earlier_s
 
 
-def _follows_idleness(rows: Kernels) -> NDArray[np.bool_]:
-    """Mask of GEMMs before which vLLM's sweep had a block-scaled fp8 GEMM, which leaves the GPU idle."""
-    m, n, k = (rows.sizes[name] for name in ("m", "n", "k"))
-    multiple = BLOCK_MULTIPLES.get(str(rows.gpu[0]), 1)
-    follows: NDArray[np.bool_] = (np.minimum(n, k) >= LEAST_BLOCK_SIDE) & (m % multiple == 0)
-    bf16: NDArray[np.bool_] = rows.number_format != FP8
-    return follows & bf16
+def _queued_s(readings: Readings) -> Array:
+    """Busy time before a GEMM of TRT-LLM's sweep: for each weight, inputs from tall to low are a queue after a pause.
+
+    Eight GPUs share it, and the one that is free first takes the next. Runs of other heights are as long as this one in
+    proportion to the height, launches aside.
+    """
+    height, many = readings.rows.sizes["m"], np.arange(len(readings.time_s))
+    work_s = np.maximum(readings.time_s - readings.overhead_s, 0)
+    free_s, busy_s = np.zeros((len(height), SWEEPING_GPUS)), np.zeros((len(height), SWEEPING_GPUS))
+    queued_s = np.zeros(len(height))
+    for other in HEIGHTS:
+        first = np.argmin(free_s, axis=1)
+        queued_s = np.where(height == other, busy_s[many, first], queued_s)
+        run_s = _run_s(readings, readings.overhead_s + work_s * other / height)
+        busy_s[many, first] += run_s
+        free_s[many, first] += run_s + SETUP_S
+    return queued_s
+
+
+def _low_share(readings: Readings) -> Array:
+    """Share of the time before a queue of TRT-LLM's sweep that the GPU is busy; a queue in bf16 follows a pause.
+
+    One in fp8 follows the low inputs of the same weights in bf16, whose runs read weights and are short beside setups.
+    """
+    if readings.rows.number_format[0] != FP8:
+        return np.zeros(len(readings.time_s))
+    setup_s = SETUP_S / (MOST_REPLAYS * readings.copies)
+    return readings.weights_s / (readings.weights_s + readings.launch_s + setup_s)

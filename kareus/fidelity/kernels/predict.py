@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kareus.arrays import Array
-from kareus.fidelity.kernels.meter import Readings, reading_w
+from kareus.fidelity.kernels.meter import VLLM_COPIES, Readings, reading_w
 from kareus.fidelity.kernels.rows import FP8, KernelKind, Kernels
 from kareus.gpu_model import attention, gemm, laws, rings
-from kareus.gpu_model.energy import Switching
+from kareus.gpu_model.energy import Switching, attention_core_j, idle_power_w
 from kareus.gpu_model.gpu import MOST_W, Gpu
 from kareus.gpu_model.model import phase_cost
 from kareus.gpu_model.norms import longer_s
@@ -26,8 +26,6 @@ Gpus = Mapping[str, Gpu]
 
 BURST_REPETITIONS = 72
 """Repetitions of a kernel in a run without power: 12 to warm up and 12 timed runs of 6 (AIConfigurator)."""
-WEIGHT_COPIES = 6
-"""Weights that a benchmark of GEMMs takes in turn, so that L2 does not hold them from one to the next."""
 MOST_TRTLLM_COPIES = 5
 """TRT-LLM's benchmark takes as many as exceed L2, and no more than this."""
 NCCL_SM_COUNT = 24
@@ -84,8 +82,17 @@ def _alike(rows: Kernels, gpu: Gpu) -> Predicted:
     time_s = free_s + limited * (held_s - free_s)
     power_w = (free_j + limited * (held_j - free_j)) / time_s
     c = gpu.coefficients
-    overhead_s = c.kernel_overhead_s + (c.cast_s if rows.number_format[0] == FP8 else 0.0)
-    readings = Readings(rows=rows, time_s=time_s, power_w=power_w, idle_w=gpu.blocking_power_w, overhead_s=overhead_s)
+    readings = Readings(
+        rows=rows,
+        time_s=time_s,
+        power_w=power_w,
+        idle_w=gpu.blocking_power_w,
+        launch_s=c.kernel_overhead_s,
+        overhead_s=c.kernel_overhead_s + (c.cast_s if rows.number_format[0] == FP8 else 0.0),
+        copies=_copies(rows, gpu),
+        weights_s=_weight_values(rows) * 2 / (gpu.hbm_gb_per_s * 1e9 * c.hbm_efficiency),
+        stretch=time_s / free_s,
+    )
     return Predicted(time_s, power_w, reading_w(readings), fast.flops, fast.hbm_bytes)
 
 
@@ -112,7 +119,7 @@ def _gemms(rows: Kernels, gpu: Gpu, clock_mhz: Array) -> _Work:
     every_sm = np.full_like(clock_mhz, gpu.sm_count)
     bytes_per_s = laws.hbm_bytes_per_s(gpu, every_sm)
     inputs, weights, outputs = shape.value_bytes * m * k, shape.value_bytes * n * k, 2 * m * n
-    copies = _weight_copies(rows, gpu, weights)
+    copies = _copies(rows, gpu)
     once, again = inputs + weights + outputs, inputs + copies * weights + outputs
     held = gemm.resident_share(gpu, once) * (inputs + outputs) + gemm.resident_share(gpu, again) * weights
     hbm_bytes = once - held
@@ -124,13 +131,25 @@ def _gemms(rows: Kernels, gpu: Gpu, clock_mhz: Array) -> _Work:
         cast_bytes = 3 * m * k  # values of 16 bits read, of 8 bits written
         time_s = time_s + c.cast_s + c.cast_row_s * m + cast_bytes / (gpu.hbm_gb_per_s * 1e9 * c.cast_efficiency)
         hbm_bytes = hbm_bytes + cast_bytes
+        waiting_s = c.cast_waiting_share * c.cast_s
+        core_j = core_j - waiting_s * (idle_power_w(gpu, clock_mhz) - gpu.blocking_power_w)
     return _Work(time_s, _switching(gpu, core_j, hbm_bytes), flops, hbm_bytes)
 
 
-def _weight_copies(rows: Kernels, gpu: Gpu, weight_bytes: Array) -> Array:
+def _copies(rows: Kernels, gpu: Gpu) -> Array:
+    """Weights that a benchmark of GEMMs takes in turn, so that L2 does not hold them from one to the next; else 1."""
+    if rows.kind is not KernelKind.GEMM:
+        return np.ones(len(rows))
     if rows.libraries[0] != "trtllm":
-        return np.full(len(rows), float(WEIGHT_COPIES))
+        return np.full(len(rows), float(VLLM_COPIES))
+    weight_bytes = (1 if rows.number_format[0] == FP8 else 2) * _weight_values(rows)
     return np.clip(np.ceil(gpu.l2_mib * 2**20 / weight_bytes), 1, MOST_TRTLLM_COPIES)
+
+
+def _weight_values(rows: Kernels) -> Array:
+    if rows.kind is not KernelKind.GEMM:
+        return np.zeros(len(rows))
+    return rows.sizes["n"].astype(np.float64) * rows.sizes["k"]
 
 
 def _attentions(rows: Kernels, gpu: Gpu, clock_mhz: Array) -> _Work:
@@ -143,13 +162,14 @@ def _attentions(rows: Kernels, gpu: Gpu, clock_mhz: Array) -> _Work:
         queries=size["seq_len"],
         head_dim=size["head_dim"],
         window=size["window"],
+        packed=size["heads"] / size["kv_heads"],
     )
     every_sm = np.full_like(clock_mhz, gpu.sm_count)
     flops = 4 * size["batch"] * size["heads"] * size["head_dim"] * attention.scores(shape)
     hbm_bytes = 2 * size["batch"] * size["seq_len"] * size["head_dim"] * 2 * (size["heads"] + size["kv_heads"])
     arithmetic_s = attention.arithmetic_s(gpu, shape, flops, c.attention_forward_efficiency, clock_mhz, every_sm)
     time_s = longer_s(arithmetic_s, hbm_bytes / laws.hbm_bytes_per_s(gpu, every_sm))
-    core_j = flops * c.attention_j_per_flop
+    core_j = attention_core_j(gpu, shape, flops)
     return _Work(time_s + c.attention_s + c.kernel_overhead_s, _switching(gpu, core_j, hbm_bytes), flops, hbm_bytes)
 
 

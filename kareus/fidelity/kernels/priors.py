@@ -59,6 +59,7 @@ FP8_PRIORS = {
     "cast_row_s": _prior(3e-9, 1e-11, 3e-8, 2.0),
     "cast_efficiency": _prior(0.5, 0.1, 1.0, 0.5),
     "cast_s": _prior(4e-6, 5e-7, 3e-5, 0.7),
+    "cast_waiting_share": _prior(0.5, 0.1, 1.0, 0.7),
     "fp8_energy_share": _prior(0.6, 0.3, 1.0, 0.2),
 }
 ATTENTION_PRIORS = {
@@ -66,10 +67,13 @@ ATTENTION_PRIORS = {
     "softmax_s": _prior(1e-11, 1e-13, 1e-9, 1.0),
     "attention_tile_s": _prior(1e-6, 1e-8, 1e-5, 1.0),
     "attention_tail": _prior(0.3, 0.01, 1.0, 1.0),
+    "attention_step_s": _prior(1e-6, 1e-8, 1e-5, 1.0),
+    "attention_split_s": _prior(1e-3, 5e-7, 1e-2, 3.0),
     "attention_s": _prior(7e-6, 5e-7, 5e-5, 0.7),
     "wide_head_slowdown": _prior(1.0, 0.5, 2.0, 0.3),
     "widest_head_slowdown": _prior(1.5, 0.5, 5.0, 0.5),
-    "attention_j_per_flop": _prior(0.9e-12, 0.2e-12, 4e-12, 0.5),
+    "attention_j_per_flop": _prior(0.65e-12, 0.2e-12, 4e-12, 0.5),
+    "softmax_j": _prior(3e-11, 1e-12, 1e-9, 1.0),
 }
 COLLECTIVE_PRIORS = {
     "collective_latency_s": _prior(2e-5, 2e-6, 6e-5, 0.7),

@@ -72,10 +72,11 @@ class LoopbackCommunicator(TokenCollectives):
     ) -> Transfer:
         """As `Communicator.reduce_scatter`; returns the first part of each."""
         moves = [(t, self._peer(t, (self.size - 1) * t.numel() // self.size)) for t in tensors]
-        parts = tuple(t[self.rank] for t in tensors)
-        for target, part in zip(into or (), parts, strict=into is not None):
-            target.copy_(part)
-        return self._transfer(moves, parts if into is None else tuple(into), sm_count, adds=True)
+        if into is None:
+            return self._transfer(moves, tuple(t[self.rank] for t in tensors), sm_count, adds=True)
+        for target, joined in zip(into, tensors, strict=True):
+            target.copy_(joined[: len(target)])
+        return self._transfer(moves, tuple(into), sm_count, adds=True)
 
     def _transfer(
         self, moves: Sequence[tuple[Tensor, Tensor]], results: Tensors, sm_count: int | None, *, adds: bool

@@ -60,7 +60,8 @@ class ProcessGroupCommunicator(TokenCollectives):
     ) -> Works:
         """As `Communicator.all_gather`."""
         results = tuple([t.new_empty(self.size, *t.shape) for t in tensors] if into is None else into)
-        calls = [partial(all_gather_single, r.flatten(0, 1), t) for r, t in zip(results, tensors, strict=True)]
+        joined = [r.flatten(0, 1) for r in results] if into is None else results
+        calls = [partial(all_gather_single, r, t) for r, t in zip(joined, tensors, strict=True)]
         return Works(self._launched(calls), results, tensors)
 
     def reduce_scatter(
@@ -68,7 +69,8 @@ class ProcessGroupCommunicator(TokenCollectives):
     ) -> Works:
         """As `Communicator.reduce_scatter`."""
         parts = tuple([t.new_empty(t.shape[1:]) for t in tensors] if into is None else into)
-        calls = [partial(reduce_scatter_single, part, t.flatten(0, 1)) for part, t in zip(parts, tensors, strict=True)]
+        joined = [t.flatten(0, 1) for t in tensors] if into is None else tensors
+        calls = [partial(reduce_scatter_single, part, t) for part, t in zip(parts, joined, strict=True)]
         return Works(self._launched(calls), parts, tensors)
 
     def _launched(self, calls: Sequence[Callable[..., Any]]) -> list[dist.Work]:

@@ -45,16 +45,12 @@ class TokenCollectives:
 
     def gather_tokens(self, shards: Sequence[Tensor], sm_count: int | None = None) -> Handle:
         """As `Communicator.gather_tokens`."""
-        wholes = tuple(s.new_empty(s.shape[0], self.size * s.shape[1], *s.shape[2:]) for s in shards)
-        sequences = [sequence for shard in shards for sequence in shard]
-        targets = [target for whole in wholes for target in whole]
-        into = [t.view(self.size, *s.shape) for t, s in zip(targets, sequences, strict=True)]
-        return Whole(self.all_gather(sequences, sm_count, into), wholes)
+        wholes = tuple([s.new_empty(s.shape[0], self.size * s.shape[1], *s.shape[2:]) for s in shards])
+        targets = [target for whole in wholes for target in whole.unbind()]
+        return Whole(self.all_gather([s for shard in shards for s in shard.unbind()], sm_count, targets), wholes)
 
     def scatter_tokens(self, wholes: Sequence[Tensor], sm_count: int | None = None) -> Handle:
         """As `Communicator.scatter_tokens`."""
-        shards = tuple(w.new_empty(w.shape[0], w.shape[1] // self.size, *w.shape[2:]) for w in wholes)
-        targets = [target for shard in shards for target in shard]
-        sequences = [sequence for whole in wholes for sequence in whole]
-        parts = [s.view(self.size, *t.shape) for s, t in zip(sequences, targets, strict=True)]
-        return Whole(self.reduce_scatter(parts, sm_count, targets), shards)
+        shards = tuple([w.new_empty(w.shape[0], w.shape[1] // self.size, *w.shape[2:]) for w in wholes])
+        targets = [target for shard in shards for target in shard.unbind()]
+        return Whole(self.reduce_scatter([s for whole in wholes for s in whole.unbind()], sm_count, targets), shards)

@@ -1,9 +1,11 @@
 """The figures of a campaign: all workloads in one scatter, their frontiers, who found them, the profiler's sweeps."""
 
+from collections.abc import Mapping
+
 import polars as pl
 
 from kareus.report.campaign.inputs import CampaignInputs
-from kareus.report.campaign.overview import Overview
+from kareus.report.campaign.overview import Overview, short_labels
 from kareus.report.campaign.profiler import profiler_figure
 from kareus.report.campaign.scatter import overview_figure
 from kareus.report.charts import Figure
@@ -24,17 +26,18 @@ def campaign_figures(
     parts: dict[str, list[str]] = {}
     for member in inputs.of_kind("workload"):
         parts.setdefault(member["part"], []).append(member["workload"])
+    labels = short_labels(list(inputs.of_kind("workload")))
     return [
         *([overview_figure(overview)] if overview else []),
-        *(_frontiers(inputs, part, names) for part, names in parts.items()),
+        *(_frontiers(inputs, part, names, labels) for part, names in parts.items()),
         *([_fleets(inputs)] if inputs.fleet else []),
         *([_passes(passes)] if parts else []),
         *([profiler_figure(inputs, profiler)] if inputs.trials else []),
     ]
 
 
-def _frontiers(inputs: CampaignInputs, part: str, workloads: list[str]) -> Figure:
-    own = {name: inputs.iteration[name].filter(pl.col("method").is_in(COMPARED)) for name in workloads}
+def _frontiers(inputs: CampaignInputs, part: str, workloads: list[str], labels: Mapping[str, str]) -> Figure:
+    own = {labels[name]: inputs.iteration[name].filter(pl.col("method").is_in(COMPARED)) for name in workloads}
     return frontier_panels(frontiers_name(part), f"Iteration frontiers, {part}", "iteration", own)
 
 

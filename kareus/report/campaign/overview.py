@@ -34,7 +34,7 @@ class Overview:
 def overview_rows(comparison: pl.DataFrame) -> list[Overview]:
     """Return a row for each workload and method of a table `COMPARISON`, each workload once."""
     rows = comparison.unique(["workload", "method"], maintain_order=True).to_dicts()
-    labels = _labels(rows)
+    labels = short_labels(rows)
     return [
         Overview(
             workload=row["workload"],
@@ -51,8 +51,8 @@ def overview_rows(comparison: pl.DataFrame) -> list[Overview]:
     ]
 
 
-def _labels(rows: list[Row]) -> dict[str, str]:
-    """Return short names of workloads; those alike have the names of their folders."""
+def short_labels(rows: list[Row]) -> dict[str, str]:
+    """Return a short name for each workload, by the name of its folder; those alike have the names of their folders."""
     short = {row["workload"]: short_label(row) for row in rows}
     seen = list(short.values())
     return {name: label if seen.count(label) == 1 else name for name, label in short.items()}
@@ -114,7 +114,7 @@ def overview_sheet(overview: list[Overview], members: pl.DataFrame) -> Sheet:
                 link=f"workloads/{name}/page.html",
             )
         )
-    figures = ("s", "kJ", "tokens/s", "J/token")
+    figures = ("s", "kJ", "tokens/s", "mJ/token")
     return Sheet(
         caption="The fastest plan of kareus for each workload, beside sequential (Megatron-LM style execution)",
         heads=heads(
@@ -130,5 +130,5 @@ def _figures(row: Overview) -> tuple[str, ...]:
         f"{row.time_s:.3f}",
         f"{row.energy_j / 1e3:,.2f}",
         f"{row.tokens_per_s:,.0f}",
-        f"{row.joules_per_token:.4f}",
+        f"{1e3 * row.joules_per_token:.1f}",
     )

@@ -10,13 +10,15 @@ from kareus.report.contents import OVERVIEW
 from kareus.report.theme import ABLATIONS, PALETTE
 from kareus.report.workload.tables import COMPARISON
 
+FEW_TIMES = 4
+"""Ranges of fewer times than this are drawn linearly: a logarithmic axis would have one or two labels."""
 MOST_NAMES = 5
 """Workloads whose names have space in the figure."""
 TIPS: tuple[Tip, ...] = (
     ("workload", "workload", ""),
     ("method", "method", ""),
     ("tokens_per_s", "tokens/s", ",.0f"),
-    ("joules_per_token", "J/token", ".4f"),
+    ("millijoules_per_token", "mJ/token", ".1f"),
     ("time_s", "iteration time (s)", ".3f"),
     ("energy_kj", "energy, all GPUs (kJ)", ".2f"),
     ("time_saved", "time saved (%)", ".1f"),
@@ -32,7 +34,7 @@ def overview_figure(overview: list[Overview]) -> Figure:
         name=OVERVIEW,
         title="Throughput and energy of all workloads, the fastest plan of each method",
         table=COMPARISON.name,
-        spec=spec_of(_chart(list(methods), has_names=rows["workload"].n_unique() <= MOST_NAMES)),
+        spec=spec_of(_chart(rows, list(methods), has_names=rows["workload"].n_unique() <= MOST_NAMES)),
         data={"overview": rows},
         heads={name: head for name, head, _ in TIPS},
         note="A line joins the methods of one workload. Click on a point to open the page of its workload.",
@@ -46,7 +48,7 @@ def _points(overview: list[Overview]) -> pl.DataFrame:
                 "workload": row.label,
                 "method": row.method,
                 "tokens_per_s": row.tokens_per_s,
-                "joules_per_token": row.joules_per_token,
+                "millijoules_per_token": 1e3 * row.joules_per_token,
                 "time_s": row.time_s,
                 "energy_kj": row.energy_j / 1e3,
                 "time_saved": row.time_reduction_percent,
@@ -58,12 +60,16 @@ def _points(overview: list[Overview]) -> pl.DataFrame:
     )
 
 
-def _chart(methods: list[str], *, has_names: bool) -> alt.LayerChart:
+def _chart(rows: pl.DataFrame, methods: list[str], *, has_names: bool) -> alt.LayerChart:
     selection = legend_filter("method", [method for method in methods if method not in ABLATIONS])
-    encodings, scale = looks("method", looks_of(methods)), alt.Scale(type="log", nice=False, padding=28)
+    encodings = looks("method", looks_of(methods))
     base = chart_of("overview", "overview_lines").encode(
-        x=alt.X("tokens_per_s:Q", title="tokens/s, all GPUs (more is better)", scale=scale),
-        y=alt.Y("joules_per_token:Q", title="J/token (less is better)", scale=scale),
+        x=alt.X("tokens_per_s:Q", title="tokens/s, all GPUs (more is better)", scale=_scale(rows["tokens_per_s"])),
+        y=alt.Y(
+            "millijoules_per_token:Q",
+            title="mJ/token (less is better)",
+            scale=_scale(rows["millijoules_per_token"]),
+        ),
     )
     lines = (
         base.transform_filter(selection)
@@ -89,3 +95,11 @@ def _chart(methods: list[str], *, has_names: bool) -> alt.LayerChart:
     )
     layers = [lines, points, *([names] if has_names else [])]
     return alt.layer(*layers).properties(width=720, height=380)
+
+
+def _scale(values: pl.Series) -> alt.Scale:
+    """Return the scale of an axis: logarithmic where values differ much."""
+    low, high = float(values.to_numpy().min()), float(values.to_numpy().max())
+    if high < FEW_TIMES * low:
+        return alt.Scale(zero=False, nice=False, padding=28)
+    return alt.Scale(type="log", nice=False, padding=28)

@@ -1,11 +1,11 @@
 """The tables of a campaign in the form of the paper's evaluation (sections 6.2 to 6.7), from its tables."""
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
 import polars as pl
 
 from kareus.artifacts.tables import Row
+from kareus.report.campaign.overview import short_labels
 from kareus.report.sheets import Sheet, SheetRow, heads, percent
 from kareus.report.workload.tables import COMPARISON, FLEET_COMPARISON, PASSES, PROFILER
 
@@ -20,7 +20,8 @@ SHORT = {
 }
 """Names of the methods in table heads."""
 METHODS_NOTE = "M: sequential; N: nanobatching; +P: +perseus"
-OF_WORKLOAD = ("model", "parallelism", "microbatch", "sequence")
+OF_WORKLOAD = ("workload",)
+"""Heads before the results. One column says what a workload is, so that results are in sight on narrow screens."""
 
 
 def index_sheet(members: pl.DataFrame) -> Sheet:
@@ -48,10 +49,6 @@ def _member(row: Row) -> SheetRow:
     )
 
 
-def _shape(row: Row) -> tuple[str, ...]:
-    return row["model"], row["parallelism"], str(row["microbatch_size"]), f"{row['sequence_length']:,}"
-
-
 def throughput_sheet(members: pl.DataFrame, comparison: pl.DataFrame) -> Sheet:
     """Reductions at max throughput (paper, section 6.2.1)."""
     compared = ("sequential+perseus", "nanobatching+perseus", "kareus")
@@ -63,7 +60,6 @@ def throughput_sheet(members: pl.DataFrame, comparison: pl.DataFrame) -> Sheet:
             comparison,
             [(column, method) for column in _reductions("time", "energy") for method in compared],
         ),
-        texts=2,
         source=COMPARISON.name,
         note="; ".join([METHODS_NOTE, *_errors_note(comparison, compared, ("time_reduction", "energy_reduction"))]),
     )
@@ -80,7 +76,6 @@ def improvement_sheet(members: pl.DataFrame, comparison: pl.DataFrame) -> Sheet:
             comparison,
             [(column, method) for column in _reductions("iso_time_energy", "iso_energy_time") for method in compared],
         ),
-        texts=2,
         source=COMPARISON.name,
         note="; ".join(
             [
@@ -97,8 +92,9 @@ def _errors_note(comparison: pl.DataFrame, methods: Sequence[str], names: Sequen
     found = [error for row in errors.iter_rows() for error in row if error]
     if not found:
         return []
+    low, high = f"{min(found):.1f}", f"{max(found):.1f}"
     return [
-        f"standard errors from the noise of measuring are {min(found):.1f} to {max(found):.1f} points; table "
+        f"standard errors from the noise of measuring are {low if low == high else f'{low} to {high}'} points; table "
         f"{COMPARISON.name} has each"
     ]
 
@@ -114,7 +110,6 @@ def ablation_sheet(members: pl.DataFrame, comparison: pl.DataFrame) -> Sheet:
             comparison,
             [(f"{cost}_increase_percent", method) for method in ablated for cost in ("time", "energy")],
         ),
-        texts=2,
         source=COMPARISON.name,
         note="without its search of frequencies, without that of kernel schedules, and without both (N: nanobatching)",
     )
@@ -131,7 +126,6 @@ def runs_sheet(members: pl.DataFrame, comparison: pl.DataFrame) -> Sheet:
             comparison,
             [(f"ran_{cost}_percent", method) for cost in ("time", "energy") for method in compared],
         ),
-        texts=2,
         source=COMPARISON.name,
         note=METHODS_NOTE,
     )
@@ -149,15 +143,13 @@ def _rows(members: pl.DataFrame, comparison: pl.DataFrame, columns: Sequence[tup
     """Return a row for each workload, each once: cells of (column, method) in `comparison`; refused ones are marked."""
     found = {(row["workload"], row["method"]): row for row in comparison.iter_rows(named=True)}
     rows, own = [], members.unique("workload", maintain_order=True).to_dicts()
-    alike = Counter(_shape(member) for member in own)
+    labels = short_labels(own)
     for member in own:
         name, refusal = member["workload"], member["refusal"]
-        model, *rest = _shape(member)
-        label = name if alike[model, *rest] > 1 else model  # those alike differ in the GPU, say, or the pipeline
         cells = [
             _refused(refusal) if refusal else number(found.get((name, method)), column) for column, method in columns
         ]
-        rows.append(SheetRow(cells=(label, *rest, *cells), link=None if refusal else f"workloads/{name}/page.html"))
+        rows.append(SheetRow(cells=(labels[name], *cells), link=None if refusal else f"workloads/{name}/page.html"))
     return tuple(rows)
 
 
@@ -193,13 +185,6 @@ def fleet_sheets(fleets: pl.DataFrame) -> list[Sheet]:
     improved = [(column, method) for column in _reductions("iso_time_energy", "iso_energy_time") for method in iso]
     return [
         Sheet(
-            caption="Strong scaling",
-            heads=heads([("", names)]),
-            rows=tuple(sizes),
-            texts=2,
-            source=FLEET_COMPARISON.name,
-        ),
-        Sheet(
             caption="Emulation, max throughput: reductions (%) against sequential",
             heads=heads([("", ("fleet", "microbatches")), ("time", _short(reduced)), ("energy", _short(reduced))]),
             rows=_fleet_rows(fleets, throughput),
@@ -210,6 +195,13 @@ def fleet_sheets(fleets: pl.DataFrame) -> list[Sheet]:
             caption="Emulation, frontier improvement: reductions (%) of kareus against sequential+perseus",
             heads=heads([("", ("fleet", "microbatches", "iso-time energy", "iso-energy time"))]),
             rows=_fleet_rows(fleets, improved),
+            source=FLEET_COMPARISON.name,
+        ),
+        Sheet(
+            caption="Strong scaling",
+            heads=heads([("", names)]),
+            rows=tuple(sizes),
+            texts=2,
             source=FLEET_COMPARISON.name,
         ),
     ]

@@ -52,7 +52,7 @@ def fleet_sections(inputs: FleetInputs) -> list[Section]:
             title="Fleets",
             text="Fleets of equal pipelines; the iteration is that of one pipeline, and what is exposed of the "
             "gradient reduction.",
-            sheets=(_counts(inputs, fleets), _max_throughput(inputs, fleets), _frontier_improvement(inputs, fleets)),
+            sheets=(_max_throughput(inputs, fleets), _frontier_improvement(inputs, fleets), _counts(inputs, fleets)),
         ),
         Section(
             title="Iteration frontiers",
@@ -88,17 +88,17 @@ def _max_throughput(inputs: FleetInputs, fleets: Sequence[FleetComparison]) -> S
         _row(
             titles[own.fleet],
             row.method,
-            scaled(row.time_s, "s", digits=4),
-            scaled(row.energy_j, "J"),
             percent(row.time_reduction_percent),
             percent(row.energy_reduction_percent),
+            scaled(row.time_s, "s", digits=4),
+            scaled(row.energy_j, "J"),
         )
         for own in fleets
         for row in own.methods
     ]
     return Sheet(
         caption=f"Max throughput: the fastest plan of each method; reductions against {THROUGHPUT_BASELINE}",
-        heads=heads([("", ("fleet", "method", "time", "energy", "time saved", "energy saved"))]),
+        heads=heads([("", ("fleet", "method", "time saved", "energy saved", "time", "energy"))]),
         rows=tuple(rows),
         texts=2,
         source="fleet",
@@ -137,15 +137,15 @@ def _stragglers(inputs: FleetInputs) -> Sheet:
             titles[row["fleet"]],
             row["method"],
             f"{row['slowdown']:g}x",
+            percent(row["saving_percent"]),
+            percent(_saved(row["energy_j"], base.get((row["fleet"], row["slowdown"])))),
             scaled(row["time_s"], "s", digits=4),
             scaled(row["waiting_energy_j"], "J"),
             scaled(row["energy_j"], "J"),
-            percent(row["saving_percent"]),
-            percent(_saved(row["energy_j"], base.get((row["fleet"], row["slowdown"])))),
         )
         for row in table
     ]
-    names = ("fleet", "method", "slowdown", "time", "waiting", "adapting", "saved", AGAINST)
+    names = ("fleet", "method", "slowdown", "saved", AGAINST, "time", "waiting", "adapting")
     return Sheet(
         caption="Stragglers: one slow pipeline; energy if the others wait, or take the plan that just meets it",
         heads=heads([("", names)]),
@@ -165,14 +165,14 @@ def _power_caps(inputs: FleetInputs) -> Sheet:
             titles[row["fleet"]],
             row["method"],
             scaled(row["cap_w"], "W"),
-            scaled(row["cap_w"] / row["gpus"], "W"),
-            DASH if row["power_w"] is None else scaled(row["power_w"], "W"),
             DASH if row["time_s"] is None else scaled(row["time_s"], "s", digits=4),
             percent(_saved(row["time_s"], base.get((row["fleet"], row["cap_w"])))),
+            DASH if row["power_w"] is None else scaled(row["power_w"], "W"),
+            scaled(row["cap_w"] / row["gpus"], "W"),
         )
         for row in table
     ]
-    names = ("fleet", "method", "cap, all GPUs", "per GPU", "draws", "time", AGAINST)
+    names = ("fleet", "method", "cap, all GPUs", "time", AGAINST, "draws", "cap per GPU")
     return Sheet(
         caption="Power caps: the fastest plan whose mean power, of all GPUs together, keeps the cap",
         heads=heads([("", names)]),

@@ -22,7 +22,7 @@ function fitted(spec, width) {
   const narrow = width < 560;
   if (spec.vconcat) for (const view of spec.vconcat) view.width = width - 62;
   else if (spec.facet) {
-    spec.columns = width < 700 ? 1 : 2;
+    if (width < 700) spec.columns = 1;
     spec.spec.width = width / spec.columns - 78;
   } else Object.assign(spec, { width, autosize: { type: "fit-x", contains: "padding" } });
   const legend = { columns: narrow ? 1 : Math.floor(width / 220) };
@@ -157,7 +157,15 @@ function scheduleOf(method, plan) {
 
 const less = (value, before, of) => {
   const percent = 100 * (1 - value / before), size = Math.abs(percent);
-  return size < 0.05 ? `0 % less ${of}` : `${size.toFixed(size < 9.95 ? 1 : 0)} % ${percent > 0 ? "less" : "more"} ${of}`;
+  return size < 0.05 ? `the same ${of}` : `${size.toFixed(size < 9.95 ? 1 : 0)} % ${percent > 0 ? "less" : "more"} ${of}`;
+};
+
+const compared = (value, before, baseline) => {
+  const time = less(value.time_s, before.time_s, "time"), energy = less(value.energy_j, before.energy_j, "energy");
+  const isAsFast = time === "the same time", isAsFrugal = energy === "the same energy";
+  if (isAsFast && isAsFrugal) return `the same time and energy as ${baseline}`;
+  if (isAsFast) return `${energy} than ${baseline} in ${time}`;
+  return isAsFrugal ? `${time} than ${baseline} with ${energy}` : `${time} and ${energy} than ${baseline}`;
 };
 
 /** Buttons for the chosen plans, where there are several. */
@@ -172,20 +180,19 @@ function otherPlans(shown) {
 }
 
 function choose(plan) {
-  const { baseline, tokens, workload } = data;
+  const { baseline, folder, tokens } = data;
   const method = plan.method === "kareus" ? "" : ` --method ${plan.method}`;
-  const command = `kareus select ${plan.selector} results/${workload}${method}`;
+  const command = `kareus select ${plan.selector} ${folder}${method}`;
   const copy = html("button", { type: "button", class: "button", "data-copy": command }, "Copy the command");
   const facts = [
     `${plan.time_s.toFixed(3)} s`, `${(plan.energy_j / 1e3).toFixed(2)} kJ`,
-    `${Math.round(tokens / plan.time_s).toLocaleString("en-US")} tokens/s`, `${(plan.energy_j / tokens).toPrecision(3)} J/token`,
+    `${Math.round(tokens / plan.time_s).toLocaleString("en-US")} tokens/s`, `${scaled(plan.energy_j / tokens, "J/token", 3)}`,
     `${((100 * data.mfu_s) / plan.time_s).toFixed(1)} % MFU`,
   ];
-  const saved = `${less(plan.time_s, baseline.time_s, "time")} and ${less(plan.energy_j, baseline.energy_j, "energy")} than the baseline`;
   document.getElementById("selected").replaceChildren(
     ...otherPlans(plan),
     html("h3", {}, `${plan.file ? "Chosen plan" : "Plan"}: ${plan.method}, ${plan.selector}`),
-    html("p", {}, `${facts.join(", ")}: ${saved}.`),
+    html("p", {}, `${facts.join(", ")}: ${compared(plan, baseline, "the baseline")}.`),
     html("p", { class: "buttons" }, ...(plan.file ? [html("a", { class: "button", href: plan.file, download: "" }, "plan.json")] : [copy]), html("code", {}, command)),
     html("p", { class: "quiet" }, plan.rows ? "Its pipeline is below. Click on another point to see its plan." : "Too many plans for one page: the command writes this one, and the pipeline below stays that of the plan before."),
   );
@@ -195,10 +202,18 @@ function choose(plan) {
 }
 
 /** A value with a unit of its size, as `scaled` in units.py writes it. */
-function scaled(value, unit) {
+function scaled(value, unit, significant = 4) {
   const [factor, prefix] = [[1e9, "G"], [1e6, "M"], [1e3, "k"], [1, ""], [1e-3, "m"]].find(([f]) => Math.abs(value) >= f) ?? [1, ""];
-  const shown = value / factor, digits = Math.max(0, 4 - Math.abs(shown).toFixed(0).length);
+  const shown = value / factor, digits = Math.max(0, significant - Math.abs(shown).toFixed(0).length);
   return `${shown.toLocaleString("en-US", { minimumFractionDigits: digits, maximumFractionDigits: digits })} ${prefix}${unit}`;
+}
+
+/** A duration of hours and more, as `duration` in units.py writes it. */
+function duration(seconds) {
+  const hours = seconds / 3600, days = hours / 24;
+  const [value, unit] = Math.abs(days) >= 365.25 ? [days / 365.25, "years"] : Math.abs(hours) >= 48 ? [days, "days"] : [hours, "h"];
+  const digits = Math.max(0, 3 - Math.abs(value).toFixed(0).length);
+  return `${value.toLocaleString("en-US", { minimumFractionDigits: digits, maximumFractionDigits: digits })} ${unit}`;
 }
 
 /** A plan of a fleet: what it takes, what it saves, and the clocks of every stage. */
@@ -209,7 +224,7 @@ function chooseFleet({ fleet, method, plan }) {
     scaled(chosen.time_s, "s"), `${scaled(chosen.energy_j, "J")} of all ${gpus.toLocaleString("en-US")} GPUs`,
     `${scaled(chosen.energy_j / pipelines, "J")} a pipeline`, scaled(chosen.power_w, "W"), `${scaled(chosen.power_w / gpus, "W")} a GPU`,
   ];
-  const saved = baseline ? `: ${less(chosen.time_s, baseline.time_s, "time")} and ${less(chosen.energy_j, baseline.energy_j, "energy")} than sequential` : "";
+  const saved = baseline ? `: ${compared(chosen, baseline, "sequential")}` : "";
   const heads = ["stage", "forward (mean MHz)", "backward (mean MHz)", "busy"];
   const share = (busy_s) => `${Math.round((100 * busy_s) / chosen.pipeline_time_s)} %`;
   const rows = chosen.stages.map(([forward, backward, busy_s], stage) =>
@@ -221,7 +236,7 @@ function chooseFleet({ fleet, method, plan }) {
   document.getElementById("selected").replaceChildren(
     html("h3", {}, `${method}, ${gpus.toLocaleString("en-US")} GPUs, ${scaled(chosen.time_s, "s")}`),
     html("p", {}, `${facts.join(", ")}${saved}. At most ${(100 * chosen.gap).toFixed(2)} % above the least energy possible in its time.`),
-    html("p", {}, "As a plan of one pipeline: its workload with ", html("code", {}, `num_microbatches=${num_microbatches}`), ", selector ", html("code", {}, selector), "."),
+    html("p", {}, "As a plan of one pipeline: its workload with ", html("code", {}, `num_microbatches=${num_microbatches}`), ", selector ", html("code", {}, selector)),
     ...(rows.length ? [html("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption }, table)] : []),
     html("p", { class: "quiet" }, "Click on another point to see its plan; the table behind the figure serves the keyboard."),
   );
@@ -259,10 +274,10 @@ function work() {
   const [tokens, price, hour, carbon] = ["tokens", "price", "hour", "carbon"].map((name) => form.elements[name].valueAsNumber || 0);
   const iterations = tokens / data.tokens;
   const saved = (key) => iterations * (data.baseline[key] - current[key]);
-  const hours = saved("time_s") / 3600, kwh = saved("energy_j") / 3.6e6;
+  const whole = duration(iterations * data.baseline.time_s), hours = saved("time_s") / 3600, kwh = saved("energy_j") / 3.6e6;
   const number = (value) => value.toLocaleString("en-US", { maximumSignificantDigits: 3 });
   form.elements.saved.textContent =
-    `saves ${number(hours)} h of ${number((iterations * data.baseline.time_s) / 3600)} h, ${number(kwh)} kWh, ` +
+    `saves ${duration(saved("time_s"))} of ${whole}, ${scaled(1e3 * kwh, "Wh", 3)}, ` +
     `${number(kwh * price + hours * data.gpus * hour)} in money and ${number((kwh * carbon) / 1e6)} t of CO₂`;
 }
 form?.addEventListener("input", work);

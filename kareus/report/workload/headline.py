@@ -7,7 +7,7 @@ from kareus.pipeline.config import PipelineSchedule
 from kareus.plans.answer import BASELINE
 from kareus.plans.document import Plan, StagePlan
 from kareus.plans.throughput import Throughput, throughput
-from kareus.plans.units import less
+from kareus.plans.units import common_scale, compared, less
 from kareus.report.workload.inputs import ReportInputs
 from kareus.report.workload.summary import PlanRow, plan_rows
 from kareus.workload.config import Workload
@@ -30,21 +30,22 @@ class Headline:
     def sentence(self) -> str:
         """What the plan saves, in words."""
         row = self.row
-        return (
-            f"Plan {row.selector}: {less(row.time_reduction_percent, 'time')} and "
-            f"{less(row.energy_reduction_percent, 'energy')} than {BASELINE}: "
-            f"{row.time_s:.2f} s, {row.energy_j / 1e3:.1f} kJ"
-        )
+        time, energy = less(row.time_reduction_percent, "time"), less(row.energy_reduction_percent, "energy")
+        saved = compared(time, energy, BASELINE)
+        return f"Plan {row.selector}: {saved}: {row.time_s:.2f} s, {row.energy_j / 1e3:.1f} kJ"
 
     @property
     def facts(self) -> tuple[tuple[str, str, str], ...]:
         """Figures of one iteration: value, unit, and what the baseline has."""
         row, base, runs, usual = self.row, self.baseline.prediction, self.runs, self.baseline_runs
+        own = row.energy_j / runs.tokens_per_s / row.time_s
+        before = base.energy_j / usual.tokens_per_s / base.time_s
+        factor, per_token = common_scale([own, before], "J/token")
         return (
             (f"{row.time_s:.2f}", "s an iteration", f"{base.time_s:.2f}"),
             (f"{row.energy_j / 1e3:.1f}", "kJ an iteration", f"{base.energy_j / 1e3:.1f}"),
             (f"{runs.tokens_per_s:,.0f}", "tokens/s", f"{usual.tokens_per_s:,.0f}"),
-            (f"{runs.joules_per_token:.3g}", "J/token", f"{usual.joules_per_token:.3g}"),
+            (f"{own / factor:.3g}", per_token, f"{before / factor:.3g}"),
             (f"{100 * runs.mfu:.1f} %", "MFU", f"{100 * usual.mfu:.1f} %"),
             (
                 f"{row.energy_j / row.time_s / 1e3:.2f}",

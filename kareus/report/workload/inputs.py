@@ -71,6 +71,8 @@ class ReportInputs:
     """Everything that the summary and the page show."""
 
     workload: str
+    folder: str
+    """Folder of the workload, as its path was given. Commands on the page name it."""
     configured: Workload
     """The whole configuration of the workload."""
     testbed: TestbedIdentity
@@ -137,6 +139,7 @@ def load(workload: str, paths: Paths) -> ReportInputs:
     savings = tuple(compared_savings(iteration, spread))  # refuses an iteration frontier without the baselines
     return ReportInputs(
         workload=workload,
+        folder=str(paths.config.parent.parent),
         configured=configured,
         testbed=tables.testbed,
         provenance=tables.stamped(),

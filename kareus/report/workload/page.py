@@ -68,7 +68,7 @@ def workload_page(
             "timeline": timelines[0].name,
             "chosen": [_chosen(figure, plan) for figure, plan in zip(timelines, inputs.plans.values(), strict=True)],
             "schedules": schedules(inputs),
-            "workload": inputs.workload,
+            "folder": shlex.quote(inputs.folder),
             "baseline": {"time_s": inputs.baseline.prediction.time_s, "energy_j": inputs.baseline.prediction.energy_j},
             "gpus": inputs.gpus,
             "tokens": tokens_per_iteration(inputs.configured),
@@ -79,7 +79,7 @@ def workload_page(
 
 def export_command(inputs: ReportInputs, name: str) -> str:
     """Return the command that writes the plan of file `name` as the steps of every rank."""
-    return f"kareus export {shlex.quote(f'results/{inputs.workload}/plan/{name}.json')} --format ranks"
+    return f"kareus export {shlex.quote(f'{inputs.folder}/plan/{name}.json')} --format ranks"
 
 
 def _chosen(figure: Figure, plan: Plan) -> dict[str, Any]:

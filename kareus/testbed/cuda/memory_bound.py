@@ -5,6 +5,8 @@ outputs have these bytes is meant: the graph counts inputs and outputs once each
 planned.
 """
 
+import itertools
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -15,8 +17,10 @@ import torch
 from torch import Tensor
 
 from kareus.errors import KareusError
-from kareus.graph.records import Operator
+from kareus.graph.records import BIAS_GRADIENT_SUFFIX, Operator
 from kareus.model import fused
+from kareus.model.config import ActivationKind
+from kareus.model.functions import add_rows
 from kareus.testbed.cuda.scratch import Scratch
 
 Launch = Callable[[], object]
@@ -84,7 +88,8 @@ def call_of(operator: Operator) -> FusedCall:
     Raises:
         KareusError: none has its bytes.
     """
-    role = operator.name.partition(".")[0]
+    is_bias = re.sub(r"\.\d+$", "", operator.name).endswith(BIAS_GRADIENT_SUFFIX)
+    role = BIAS_GRADIENT_SUFFIX if is_bias else operator.name.partition(".")[0]
     for call in _CALLS.get(role, _none)(operator):
         if (call.bytes_read, call.bytes_written) == (operator.bytes_read, operator.bytes_written):
             return call
@@ -115,6 +120,34 @@ def _norms(operator: Operator) -> Iterator[FusedCall]:
             bytes_written=hidden + _FP32 * size,
             prepare=partial(_prepare_norm_backward, shape, bool(joined)),
         )
+
+    for joined, biased in itertools.product((0, 1), repeat=2):
+        yield FusedCall(
+            name="residual_layer_norm" if joined else "layer_norm",
+            bytes_read=hidden * (1 + joined) + _BF16 * size * (1 + biased),
+            bytes_written=hidden * (1 + joined) + 2 * scales,
+            prepare=partial(_prepare_layer_norm, shape, bool(joined), bool(biased)),
+        )
+        yield FusedCall(
+            name="residual_layer_norm_backward" if joined else "layer_norm_backward",
+            bytes_read=hidden * (2 + joined) + 2 * scales + (_BF16 + _FP32 * (1 + biased)) * size,
+            bytes_written=hidden + _FP32 * size * (1 + biased),
+            prepare=partial(_prepare_layer_norm_backward, shape, bool(joined), bool(biased)),
+        )
+
+
+def _prepare_layer_norm(shape: tuple[int, ...], joined: bool, biased: bool, scratch: Scratch) -> Launch:  # noqa: FBT001
+    stream, update, weight, bias = scratch.operands(shape, shape, shape[-1:], shape[-1:])
+    affine = fused.Affine(weight, bias if biased else None)
+    return partial(fused.residual_layer_norm, stream, update if joined else None, affine, EPSILON)
+
+
+def _prepare_layer_norm_backward(shape: tuple[int, ...], joined: bool, biased: bool, scratch: Scratch) -> Launch:  # noqa: FBT001
+    gradient, carried, stream, weight = scratch.operands(shape, shape, shape, shape[-1:])
+    mean, scale = torch.ones((2, *shape[:-1], 1), device=scratch.device)
+    totals = fused.Affine(scratch.sums(shape[-1:]), scratch.sums(shape[-1:]) if biased else None)
+    kept = (stream, mean, scale)
+    return partial(fused.residual_layer_norm_backward, gradient, carried if joined else None, kept, weight, totals)
 
 
 def _prepare_norm(shape: tuple[int, ...], joined: bool, scratch: Scratch) -> Launch:  # noqa: FBT001 - see FusedCall
@@ -194,6 +227,67 @@ def _activations(operator: Operator) -> Iterator[FusedCall]:
         prepare=lambda scratch: partial(fused.swiglu_backward, *scratch.operands((*rows, size // 2), (*rows, size))),
     )
 
+    # Which of them has a gate, and what is a backward, is not known where bytes are the same: then so is the time.
+    yield FusedCall(
+        name="activate",
+        bytes_read=written,
+        bytes_written=written,
+        prepare=partial(_prepare_activation, operator.shape),
+    )
+    yield FusedCall(
+        name="activate_backward",
+        bytes_read=2 * written,
+        bytes_written=written,
+        prepare=partial(_prepare_activation_backward, operator.shape),
+    )
+
+
+def _prepare_activation(shape: tuple[int, ...], scratch: Scratch) -> Launch:
+    (x,) = scratch.operands(shape)
+    return partial(fused.activate, x, ActivationKind.GELU)
+
+
+def _prepare_activation_backward(shape: tuple[int, ...], scratch: Scratch) -> Launch:
+    gradient, x = scratch.operands(shape, shape)
+    return partial(fused.activate_backward, gradient, x, ActivationKind.GELU)
+
+
+def _splits(operator: Operator) -> Iterator[FusedCall]:
+    """Heads without rotation: copies of keys and values for other GPUs, and in backward the joining of gradients."""
+    if len(operator.shape) != _SIZES_OF_HEADS:
+        return
+    *outer, heads, dimension = operator.shape
+    moved = _BF16 * prod(operator.shape)
+    yield FusedCall(
+        name="split_heads",
+        bytes_read=2 * moved,
+        bytes_written=2 * moved,
+        prepare=lambda scratch: partial(_copied, scratch.operands((*outer, 2 * heads, dimension))[0], heads),
+    )
+    parts = [(*outer, n, dimension) for n in (heads - 2, 1, 1)]
+    yield FusedCall(
+        name="split_heads_backward",
+        bytes_read=moved,
+        bytes_written=moved,
+        prepare=lambda scratch: partial(torch.cat, scratch.operands(*parts), dim=2),
+    )
+
+
+def _copied(fused_heads: Tensor, heads: int) -> None:
+    for part in torch.split(fused_heads, heads, dim=2):
+        part.contiguous()
+
+
+def _bias_gradients(operator: Operator) -> Iterator[FusedCall]:
+    (size,) = operator.shape
+    rows = (operator.bytes_read - _FP32 * size) // (_BF16 * size)
+    yield FusedCall(
+        name="bias_gradient",
+        bytes_read=_BF16 * rows * size + _FP32 * size,
+        bytes_written=_FP32 * size,
+        prepare=lambda scratch: partial(add_rows, scratch.sums((size,)), *scratch.operands((rows, size))),
+    )
+
 
 def _embeddings(operator: Operator) -> Iterator[FusedCall]:
     *outer, size = operator.shape
@@ -211,6 +305,47 @@ def _embeddings(operator: Operator) -> Iterator[FusedCall]:
         bytes_written=_FP32 * size * looked_up,
         prepare=partial(_prepare_lookup_backward, tokens, size, looked_up),
     )
+
+    yield from _lookups_with_positions(operator)
+
+
+def _lookups_with_positions(operator: Operator) -> Iterator[FusedCall]:
+    *outer, size = operator.shape
+    tokens, positions = prod(outer), outer[-1]
+    yield FusedCall(
+        name="embed_with_positions",
+        bytes_read=(_ID + _BF16 * size) * tokens + _BF16 * size * positions,
+        bytes_written=_BF16 * size * tokens,
+        prepare=partial(_prepare_lookup_with_positions, tokens, positions, size),
+    )
+    # What is written are rows of tokens and of positions; of gradients, those of tokens are read.
+    rows = operator.bytes_written // (_FP32 * size)
+    looked_up = (operator.bytes_read - _FP32 * size * rows) // (_ID + _BF16 * size)
+    yield FusedCall(
+        name="embed_with_positions_backward",
+        bytes_read=(_ID + _BF16 * size) * looked_up + _FP32 * size * rows,
+        bytes_written=_FP32 * size * rows,
+        prepare=partial(_prepare_lookup_with_positions_backward, tokens, size, looked_up, rows - looked_up),
+    )
+
+
+def _prepare_lookup_with_positions(tokens: int, positions: int, size: int, scratch: Scratch) -> Launch:
+    weight, added = scratch.operands((tokens, size), (positions, size))
+    ids = torch.randperm(tokens, device=scratch.device).view(-1, positions)
+    return partial(fused.embed, ids, weight, 0, added)
+
+
+def _prepare_lookup_with_positions_backward(
+    rows: int, size: int, tokens: int, positions: int, scratch: Scratch
+) -> Launch:
+    look_up = _prepare_lookup_backward(rows, size, tokens, scratch)
+    (gradient,), total = scratch.operands((tokens // positions, positions, size)), scratch.sums((positions, size))
+
+    def launch() -> None:
+        look_up()
+        total.add_(gradient.sum(0, dtype=total.dtype))
+
+    return launch
 
 
 def _prepare_lookup(tokens: int, size: int, scratch: Scratch) -> Launch:
@@ -300,6 +435,8 @@ def _prepare_loss_backward(tokens: int, vocabulary: int, scratch: Scratch) -> La
 _CALLS: dict[str, Callable[[Operator], Iterator[FusedCall]]] = {
     "norm": _norms,
     "rope": _rotations,
+    "heads": _splits,
+    BIAS_GRADIENT_SUFFIX: _bias_gradients,
     "activation": _activations,
     "embedding": _embeddings,
     "loss": _losses,

@@ -73,16 +73,26 @@ def _attention(operator: Operator, scratch: Scratch) -> Launch:
         (batch, queries, heads, dimension), (batch, queries, heads * dimension), shared, shared
     )
     gather = (lambda: (key, value)) if group else None
+    slopes = attention.alibi_slopes(heads).to(scratch.device) if _has_slopes(operator) else None
 
     def attend() -> Context:
         context = Context()
-        attention.Attention.forward(context, query, key, value, group, gather)
+        attention.Attention.forward(context, query, key, value, group, gather, slopes)
         return context
 
     if operator.kind is OperatorKind.ATTENTION:
         return attend
     kept = attend()
     return lambda: attention.Attention.backward(kept, gradient)
+
+
+def _has_slopes(operator: Operator) -> bool:
+    """Whether a record of attention reads the slopes of ALiBi, one number in fp32 for each head."""
+    batch, heads, shared_heads, queries, keys, dimension = operator.shape
+    own, shared = 2 * batch * queries * heads * dimension, 2 * 2 * batch * keys * shared_heads * dimension
+    forward = operator.kind is OperatorKind.ATTENTION
+    others = own + shared if forward else 3 * own + shared + 4 * batch * heads * queries
+    return operator.bytes_read == others + 4 * heads
 
 
 def _check_flops(operator: Operator, group: Communicator | None) -> None:

@@ -8,7 +8,7 @@ import pytest
 from helpers.builders import CONFIG
 
 from kareus.cli import main
-from kareus.fidelity.gpu_file import NOTE, with_libraries, with_notes
+from kareus.fidelity.gpu_file import NOTE, with_libraries, with_notes, with_values
 from kareus.fidelity.kernels.fit import fit_kernels, shape_folds
 from kareus.fidelity.kernels.predict import predict
 from kareus.fidelity.kernels.rows import KernelKind, kind_of, read_kernels
@@ -73,6 +73,12 @@ def test_notes_and_libraries_are_replaced_not_added():
     assert (twice.count("libraries:"), twice.count(NOTE), twice.count("coefficients:")) == (1, 1, 1)
     assert "1.0e-05" not in twice
     assert "time 5 %" not in twice
+
+
+def test_values_of_a_gpu_are_not_those_of_its_libraries():
+    text = "libraries:\n  vllm:\n    softmax_s: 1.0e-11\ncoefficients:\n  softmax_s: 0.0\n"
+    changed = with_values(text, {"softmax_s": 3e-11}, {"softmax_s": "fitted"})
+    assert changed == text.replace("softmax_s: 0.0", "softmax_s: 3.0e-11 # fitted")
 
 
 def test_a_shape_is_left_out_with_all_that_ran_it():

@@ -3,47 +3,93 @@
 import numpy as np
 import pytest
 
-from kareus.fidelity.kernels.meter import Readings, reading_w
+from kareus.fidelity.kernels.meter import WARM_UPS, Readings, reading_w
 from kareus.fidelity.kernels.rows import KernelKind, Kernels
 
+GEMM = {"m": 1024, "n": 4096, "k": 4096}
+ATTENTION = {"batch": 1, "seq_len": 1024, "heads": 8, "kv_heads": 8, "head_dim": 128, "window": 0}
 
-def shown(time_s, m=1024, n=4096, k=4096, software="VLLM 1", gpu="h200", reading=1.0):
+
+def shown(time_s, software="VLLM 1", gpu="h200", reading=1.0, number_format="bfloat16", copies=None, **sizes):
+    base = ATTENTION if "seq_len" in sizes else GEMM
     rows = Kernels(
-        kind=KernelKind.GEMM,
+        kind=KernelKind.ATTENTION if "seq_len" in sizes else KernelKind.GEMM,
         lines=np.array([2]),
         gpu=np.array([gpu]),
-        number_format=np.array(["bfloat16"]),
+        number_format=np.array([number_format]),
         software=np.array([software]),
         collective=np.array([""]),
-        sizes={"m": np.array([m]), "n": np.array([n]), "k": np.array([k])},
+        sizes={name: np.array([size]) for name, size in {**base, **sizes}.items()},
         time_s=np.array([time_s]),
         power_w=np.array([reading]),
         power_limit_w=np.array([700.0]),
     )
-    readings = Readings(rows=rows, time_s=rows.time_s, power_w=np.array([600.0]), idle_w=100.0, overhead_s=2e-6)
+    readings = Readings(
+        rows=rows,
+        time_s=rows.time_s,
+        power_w=np.array([600.0]),
+        idle_w=100.0,
+        launch_s=2e-6,
+        overhead_s=2e-6,
+        copies=np.array([float(copies or (1 if "seq_len" in sizes else 6))]),
+        weights_s=np.array([1e-5]),
+        stretch=np.ones(1),
+    )
     return float(reading_w(readings)[0])
 
 
-def test_a_run_of_a_second_shows_its_power():
-    assert shown(1e-3) == pytest.approx(600)
+def test_a_run_among_runs_of_a_second_shows_its_power():
+    assert shown(1e-3) == pytest.approx(600, rel=0.01)
 
 
 def test_a_short_run_after_a_pause_shows_little():
-    """15,000 times 10 us are 0.15 of the second that a reading looks back."""
-    assert shown(1e-5) == pytest.approx(100 + 0.15 * 500)
+    """After a compilation: half of 18,000 times 10 us, 3,000 times 13 us with scales of blocks, and warming up."""
+    seen_s = 0.18 / 2 + 3_000 * 1.3e-5 + WARM_UPS * 6 * 1e-5
+    assert shown(1e-5, m=32768) == pytest.approx(100 + seen_s * 500, rel=0.02)
+
+
+def test_a_long_run_after_a_pause_shows_half():
+    assert shown(1e-3, m=1025, gpu="b200", k=65536) == pytest.approx(100 + (0.5 + WARM_UPS * 6 * 1e-3) * 500, rel=0.02)
 
 
 def test_a_short_run_after_others_shows_most_of_it():
     assert 500 < shown(1e-5, n=64) < 600
     assert 500 < shown(1e-5, m=1025, gpu="b200") < 600
-    assert shown(1e-5, m=1024, gpu="b200") < 200
+    assert shown(1e-5, m=32768, gpu="b200") < 200
+
+
+def test_a_run_beside_slow_launches_shows_less():
+    """After a known GEMM with scales of blocks the GPU was busy for a part of its run, as Python launches it."""
+    assert shown(1e-5, m=1280, n=1024, k=768) < shown(1e-5, n=64) - 20
 
 
 def test_a_queue_begins_after_a_pause_and_warms_up():
-    readings = [shown(2e-5, m=m, software="TRTLLM 1") for m in (32768, 2816, 1024)]
+    readings = [shown(2e-5, m=m, software="TRTLLM 1", copies=5) for m in (32768, 2816, 1024)]
     assert readings == sorted(readings)
-    assert readings[0] == pytest.approx(100 + 500 * 0.3 / 2)
-    assert readings[2] > 300
+    assert readings[0] == pytest.approx(100 + 500 * 0.3 / 2, rel=0.02)
+    assert readings[2] > 500
+
+
+def test_the_first_gpu_that_is_free_takes_the_next_height():
+    """The ninth height follows the shortest run of eight, not the longest, so that its reading remembers little."""
+    eighth, ninth = (shown(2e-5, m=m, software="TRTLLM 1", copies=5) for m in (3841, 3840))
+    assert eighth == pytest.approx(100 + 500 * 0.3 / 2, rel=0.02)
+    assert ninth == pytest.approx(100 + 500 * (0.3 / 2 + 0.3), rel=0.05)
+
+
+def test_a_queue_in_fp8_follows_reads_of_weights():
+    assert shown(2e-5, m=32768, software="TRTLLM 1", copies=5, number_format="fp8") > 100 + 500 * 0.3
+
+
+def test_repetitions_count_the_copies_of_weights():
+    few, many = (shown(2e-5, m=32768, software="TRTLLM 1", copies=copies) for copies in (1, 5))
+    assert (few - 100) * 5 == pytest.approx(many - 100, rel=0.02)
+
+
+def test_attention_pauses_for_batches_and_long_sequences():
+    assert shown(1e-3, seq_len=1024) > shown(1e-3, seq_len=1024, batch=64) > shown(1e-3, seq_len=8192, batch=64)
+    assert shown(1e-3, seq_len=16384) == pytest.approx(350, rel=0.03)
+    assert shown(1e-3, seq_len=16384, software="TRTLLM 1") > 580
 
 
 def test_nothing_is_shown_of_what_was_not_read():

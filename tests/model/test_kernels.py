@@ -13,35 +13,44 @@ triton = pytest.importorskip("triton")
 from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.compiler import ASTSource  # noqa: E402
 
-from kareus.model import fused_kernels  # noqa: E402
+from kareus.model.kernels import activations, embedding, layer_norms, loss, norms, rotary, sums  # noqa: E402
 
 ROOT = Path(__file__).parent.parent.parent
 BF16, FP32, IDS = "*bf16", "*fp32", "*i64"
 FP32_NAMES = (
-    *("scale", "sums", "query_scale", "key_scale", "cosine", "sine", "log_sum_exp", "maximum"),
+    *("scale", "mean", "sums", "query_scale", "key_scale", "cosine", "sine", "log_sum_exp", "maximum"),
     *("labelled", "factor"),
 )
 """Arguments of kernels that are fp32 in all of them."""
 KERNELS: dict[str, tuple[str, dict[str, Any], dict[str, str]]] = {
-    "residual norm": ("_residual_norm", {"ADDS": True, "ROWS": fused_kernels.ROWS, "BLOCK": 4096}, {}),
-    "its backward": ("_residual_norm_backward", {"CARRIES": True, "ROWS": fused_kernels.ROWS, "BLOCK": 4096}, {}),
+    "residual norm": ("_residual_norm", {"ADDS": True, "ROWS": norms.ROWS, "BLOCK": 4096}, {}),
+    "its backward": ("_residual_norm_backward", {"CARRIES": True, "ROWS": norms.ROWS, "BLOCK": 4096}, {}),
     "sums of programs": ("_add_rows", {"ROWS": 32, "COLUMNS": 64}, {"first": FP32, "second": FP32}),
-    "swiglu": ("_swiglu", {"SPAN": fused_kernels.SPAN}, {}),
-    "its gradient": ("_swiglu_backward", {"SPAN": fused_kernels.SPAN}, {}),
+    "swiglu": ("_swiglu", {"SPAN": activations.SPAN}, {}),
+    "its gradient": ("_swiglu_backward", {"SPAN": activations.SPAN}, {}),
     "exponentials": ("_exponentials", {"SPAN": 4096}, {"rows": IDS, "mine": "*i1", "total": FP32}),
     "log-sum-exp": ("_log_sum_exp", {"SPAN": 4096}, {"rows": IDS, "mine": "*i1", "result": FP32}),
     "mean loss": ("_mean_loss", {"SPAN": 4096}, {"total": FP32, "log_sum_exp": FP32, "loss": FP32}),
     "cross-entropy's gradient": ("_cross_entropy_backward", {"SPAN": 1024}, {"rows": IDS, "mine": "*i1"}),
-    "embedding": ("_embed", {"SPAN": fused_kernels.SPAN}, {"ids": IDS}),
+    "embedding": ("_embed", {"ADDS": True, "SPAN": embedding.SPAN}, {"ids": IDS}),
+    "layernorm": ("_residual_layer_norm", {"ADDS": True, "BIASED": True, "ROWS": norms.ROWS, "BLOCK": 4096}, {}),
+    "layernorm's backward": (
+        "_residual_layer_norm_backward",
+        {"CARRIES": True, "BIASED": True, "ROWS": norms.ROWS, "BLOCK": 4096},
+        {},
+    ),
+    "gelu": ("_activate", {"KIND": "gelu", "SPAN": activations.SPAN}, {}),
+    "gelu's gradient": ("_activate_backward", {"KIND": "gelu-tanh", "SPAN": activations.SPAN}, {}),
     "embedding's gradient": (
         "_embed_backward",
         {"ROWS": 8, "COLUMNS": 64},
         {"by_id": IDS, "places": IDS, "total": FP32},
     ),
 }
+MODULES = (activations, embedding, layer_norms, loss, norms, rotary, sums)
 ROTATIONS = ("_rotate", "_rotate_backward")
 POINTERS = ("stream", "update", "weight", "total", "normed", "gradient", "carried", "result", "qkv", "query", "key")
-MORE_POINTERS = ("value", "query_weight", "key_weight", "gate_up", "logits")
+MORE_POINTERS = ("value", "bias", "added", "x", "query_weight", "key_weight", "gate_up", "logits")
 
 
 def test_kernels_compute_what_eager_operations_do() -> None:
@@ -52,7 +61,7 @@ def test_kernels_compute_what_eager_operations_do() -> None:
 
 def compiled(name: str, constants: dict[str, Any], own: dict[str, str], warps: int, capability: int) -> Any:
     """For sizes and addresses that 16 divides, as those of real models."""
-    kernel = getattr(fused_kernels, name)
+    kernel = next(getattr(module, name) for module in MODULES if hasattr(module, name))
     types = dict.fromkeys((*POINTERS, *MORE_POINTERS), BF16) | dict.fromkeys(FP32_NAMES, FP32)
     types |= {"epsilon": "fp32"} | own | dict.fromkeys(constants, "constexpr")
     signature = {argument: types.get(argument, "i32") for argument in kernel.arg_names}
@@ -69,6 +78,8 @@ def test_rows_are_moved_by_sixteen_bytes_a_thread(kernel: str, capability: int) 
     warps = {
         "_residual_norm": 8,
         "_residual_norm_backward": 8,
+        "_residual_layer_norm": 8,
+        "_residual_layer_norm_backward": 8,
         "_exponentials": 8,
         "_log_sum_exp": 8,
         "_mean_loss": 8,
@@ -80,7 +91,7 @@ def test_rows_are_moved_by_sixteen_bytes_a_thread(kernel: str, capability: int) 
 @pytest.mark.parametrize("norms", [False, True])
 @pytest.mark.parametrize("name", ROTATIONS)
 def test_rotations_compile_and_move_whole_lines(name: str, norms: bool, capability: int) -> None:
-    sizes = {"QUERIES": 4, "KEYS": 1, "HALF": 64, "POSITIONS": fused_kernels.POSITIONS}
+    sizes = {"QUERIES": 4, "KEYS": 1, "HALF": 64, "POSITIONS": rotary.POSITIONS}
     constants = {"NORMS": norms, **sizes} | ({"APART": True} if name == "_rotate" else {})
     program = compiled(name, constants, {}, 1, capability)
     assert set(re.findall(r"st\.global\.(?:v\d\.)?b16", program.asm["ptx"])) == set()

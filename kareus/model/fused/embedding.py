@@ -1,0 +1,36 @@
+"""Lookup in the rows of an embedding that one GPU holds."""
+
+from torch import Tensor
+from torch.nn import functional
+
+from kareus.model.fused.dispatch import fused
+
+
+@fused
+def embed(ids: Tensor, weight: Tensor, first: int, added: Tensor | None = None) -> Tensor:
+    """Look up ids in rows of an embedding; zero where they are elsewhere.
+
+    Args:
+        ids: [..., tokens].
+        weight: rows `first` and after of the embedding, [rows, size].
+        first: see `weight`.
+        added: to what is looked up, [tokens, size]; None adds nothing.
+    """
+    rows, mine = own_rows(ids, weight.shape[0], first)
+    looked_up = functional.embedding(rows, weight) * mine.unsqueeze(-1)
+    return looked_up if added is None else looked_up + added
+
+
+@fused
+def embed_backward(gradient: Tensor, ids: Tensor, first: int, total: Tensor) -> None:
+    """Add the gradient of `embed`, [..., size], to that of the rows, `total`, [rows, size], fp32."""
+    rows, mine = own_rows(ids, total.shape[0], first)
+    update = (gradient * mine.unsqueeze(-1)).flatten(0, -2).float()
+    total.index_add_(0, rows.flatten(), update)
+
+
+def own_rows(ids: Tensor, rows: int, first: int) -> tuple[Tensor, Tensor]:
+    """Row of each id in this GPU's shard, which begins with id `first` (0 for ids of others), and a mask of its ids."""
+    shifted = ids - first
+    mine = (shifted >= 0) & (shifted < rows)
+    return shifted * mine, mine

@@ -1,0 +1,73 @@
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
+"""Lookup in an embedding, and the gradient of its rows, in Triton."""
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+SPAN = 1024
+"""Columns of one program."""
+ROWS, COLUMNS = 8, 256
+"""Tile of gradients that a program of the backward adds up."""
+
+
+def embed(ids: Tensor, weight: Tensor, first: int, added: Tensor | None = None) -> Tensor:
+    """See `kareus.model.fused`."""
+    rows, size = weight.shape
+    result = weight.new_empty((*ids.shape, size))
+    _embed[(ids.numel(), triton.cdiv(size, SPAN))](
+        ids.contiguous(), weight, weight if added is None else added.contiguous(), result, first, rows, size,
+        ids.shape[-1], ADDS=added is not None, SPAN=SPAN,
+    )  # fmt: skip
+    return result
+
+
+def embed_backward(gradient: Tensor, ids: Tensor, first: int, total: Tensor) -> None:
+    """See `kareus.model.fused`."""
+    rows, size = total.shape
+    by_id, places = ids.flatten().sort(stable=True)
+    _embed_backward[(ids.numel(), triton.cdiv(size, COLUMNS))](
+        gradient.contiguous(), by_id, places, total, first, rows, ids.numel(), size,
+        ROWS=ROWS, COLUMNS=COLUMNS, num_warps=4,
+    )  # fmt: skip
+
+
+@triton.jit
+def _embed(ids, weight, added, result, first, rows, size, tokens, ADDS: tl.constexpr, SPAN: tl.constexpr):
+    token = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * SPAN + tl.arange(0, SPAN)
+    inside = column < size
+    row = tl.load(ids + token) - first
+    held = (row >= 0) & (row < rows)
+    value = tl.load(weight + row * size + column, mask=inside & held, other=0)
+    if ADDS:
+        more = tl.load(added + (token % tokens) * size + column, mask=inside, other=0)
+        value = (value.to(tl.float32) + more.to(tl.float32)).to(result.dtype.element_ty)
+    tl.store(result + token * size + column, value, mask=inside)
+
+
+@triton.jit
+def _embed_backward(
+    gradient, by_id, places, total, first, rows, tokens, size, ROWS: tl.constexpr, COLUMNS: tl.constexpr
+):
+    """The program of the first of equal ids adds up the gradients of all of them, in order."""
+    start = tl.program_id(0)
+    own = tl.load(by_id + start)
+    before = tl.load(by_id + start - 1, mask=start > 0, other=-1)
+    row = own - first
+    if (own != before) & (row >= 0) & (row < rows):
+        column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+        within = column < size
+        summed = tl.zeros([COLUMNS], tl.float32)
+        place = start + tl.arange(0, ROWS)
+        same = tl.load(by_id + place, mask=place < tokens, other=-1) == own
+        while tl.sum(same.to(tl.int32), 0) > 0:
+            source = tl.load(places + place, mask=same, other=0)
+            mask = same[:, None] & within[None, :]
+            summed += tl.sum(
+                tl.load(gradient + source[:, None] * size + column[None, :], mask=mask, other=0).to(tl.float32), 0
+            )
+            place += ROWS
+            same = tl.load(by_id + place, mask=place < tokens, other=-1) == own
+        at = total + row * size + column
+        tl.store(at, tl.load(at, mask=within, other=0) + summed, mask=within)

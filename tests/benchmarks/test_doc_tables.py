@@ -1,0 +1,46 @@
+"""Tables that docs/ has from runs: their rows are what the commands beside them give."""
+
+import polars as pl
+import pytest
+
+import doc_tables
+from runs.checkout import checkout, snakemake
+
+FLEETS = pl.DataFrame(
+    [
+        {
+            "method": method,
+            "num_microbatches": 16,
+            "time_reduction_percent": time,
+            "energy_reduction_percent": energy,
+            "iso_time_energy_reduction_percent": 2 * energy,
+            "iso_energy_time_reduction_percent": 2 * time,
+        }
+        for method, time, energy in (("sequential+perseus", -0.01, 18.0), ("kareus", 10.0, 23.0))
+    ]
+)
+
+
+def test_rows_of_fleets_have_reductions_of_both_methods():
+    assert list(doc_tables.emulation_rows(FLEETS)) == ["| 16 | 0.0 % | 10.0 % | 18.0 % | 23.0 % | 46.0 % | 20.0 % |"]
+
+
+@pytest.mark.parametrize("page", doc_tables.HEADS)
+def test_rows_are_put_where_the_page_has_its_table(page):
+    rows = doc_tables.printed_rows(page)
+    assert len(rows) == 4
+    text = (doc_tables.ROOT / page).read_text()
+    assert doc_tables.replaced(text, doc_tables.HEADS[page], rows) == text
+    assert "\n| new |\n" in doc_tables.replaced(text, doc_tables.HEADS[page], ["| new |"])
+
+
+@pytest.mark.acceptance
+@pytest.mark.timeout(3600)
+def test_tables_in_the_docs_are_those_of_the_commands(tmp_path):
+    folder = checkout(tmp_path / "clone")
+    for words in (['overrides=["pipeline=1f1b,gpipe,interleaved,zb-h1"]'], ["campaign=emulation"]):
+        done = snakemake(folder, "--config", *words)
+        assert done.returncode == 0, done.stdout + done.stderr
+    assert doc_tables.made_tables(folder / "results") == {
+        page: doc_tables.printed_rows(page) for page in doc_tables.HEADS
+    }

@@ -1,0 +1,35 @@
+"""What a run of the workflow ends with."""
+
+from kareus.artifacts.provenance import Provenance, TestbedIdentity
+from kareus.artifacts.tables import write_table
+from kareus.emulate.tables import FLEET
+from kareus.report.outcome import run_lines
+
+
+def test_a_run_of_fleets_ends_with_what_they_save(tmp_path):
+    """Fleet `small` is listed first; one without plans of kareus has no answer."""
+    folder = tmp_path / "w"
+    provenance = Provenance(
+        config_hash="0", testbed=TestbedIdentity(kind="simulated", gpu="A100-SXM4-40GB", detail=""), seed=0
+    )
+    plan = {
+        **dict.fromkeys(("pipelines", "num_microbatches"), 4),
+        **dict.fromkeys(("pipeline_time_s", "static_energy_j", "dynamic_energy_j", "power_w", "lower_bound_j"), 1.0),
+        **{"plan": 0, "reduction_s": 0.0, "gap": 0.0, "points": [0]},
+    }
+    costs = {"sequential": (100.0, 40e6), "kareus": (90.0, 30e6)}
+    fleets = []
+    for name, gpus, methods in (("large", 128, costs), ("small", 64, costs), ("alone", 32, ["sequential"])):
+        rows = [
+            {**plan, "fleet": name, "gpus": gpus, "method": m, "time_s": costs[m][0], "energy_j": costs[m][1]}
+            for m in methods
+        ]
+        fleets.append(folder / "emulate" / name / "fleet.parquet")
+        write_table(fleets[-1], FLEET.frame(rows), FLEET, provenance)
+    saved = "10 % less time and 25 % less energy than Megatron-LM style execution"
+    costs_said = "90.00 s and 30.00 MJ an iteration instead of 100.0 s and 40.00 MJ"
+    assert run_lines(tmp_path, [], "mine", fleets) == [
+        "w [simulated testbed, A100-SXM4-40GB]",
+        f"fleet small: {saved}: {costs_said}",
+        f"fleet large: {saved}: {costs_said}",
+    ]

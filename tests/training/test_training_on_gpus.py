@@ -1,0 +1,88 @@
+"""Trainings on one GPU, and on two over NCCL, beside the same ones in fp32 on CPUs; sets no clock.
+
+On CPUs, which `make acceptance` does, a rehearsal: both are the same.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from helpers.builders import small_model
+from helpers.trainings import losses, planned, tiny_workload, train
+
+from kareus.device.claims import FOLDER_VARIABLE
+from kareus.graph.recomputation import Recomputation
+from kareus.model.config import Sharding
+
+MODEL = small_model(
+    name="tiny-gpu",
+    hidden_size=256,
+    intermediate_size=512,
+    head_dim=64,
+    vocab_size=512,
+    qk_norm=True,
+)
+SIZES = {"model": MODEL, "microbatch_size": 4, "sequence_length": 64}
+BF16 = 5e-3
+"""Largest relative difference of losses in bf16 from those in fp32."""
+LAYOUTS: dict[str, tuple[int, dict[str, Any]]] = {
+    "alone": (1, {}),
+    "tp": (2, {"tp": 2}),
+    "tp-sharing-tokens": (2, {"tp": 2, "sequence_parallel": True}),
+    "cp": (2, {"cp": 2}),
+    "pp": (2, {"pp": 2}),
+    "dp": (2, {"dp": 2}),
+    "dp-sharing-optimizer": (2, {"dp": 2, "sharding": Sharding.OPTIMIZER}),
+}
+"""Numbers of GPUs and options of workloads, which train by their plans."""
+
+
+def on_gpus(count: int) -> list[pytest.MarkDecorator]:
+    missing = torch.cuda.device_count() < count
+    return [pytest.mark.gpu, pytest.mark.skipif(missing, reason=f"needs {count} GPUs")]
+
+
+def places(layout: str, gpus: int) -> list[Any]:
+    return [
+        pytest.param(layout, "gloo", marks=pytest.mark.acceptance, id=f"{layout}-cpu"),
+        pytest.param(layout, "nccl", marks=on_gpus(gpus), id=f"{layout}-nccl"),
+    ]
+
+
+@pytest.fixture(autouse=True)
+def _claims(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path / "claims"))
+
+
+def trained(output: Path, communicator: str, *arguments: object, iterations: int = 3) -> list[float]:
+    """Losses of a training at the driver's clocks."""
+    done = train(
+        *arguments, "--iterations", iterations, "--output", output, "--clocks", "default", communicator=communicator
+    )
+    assert done.returncode == 0, done.stderr
+    return losses(output)
+
+
+@pytest.mark.parametrize(("layout", "communicator"), [p for name, (n, _) in LAYOUTS.items() for p in places(name, n)])
+def test_a_plan_trains_on_gpus_as_on_cpus(layout: str, communicator: str, tmp_path: Path) -> None:
+    plan = planned(tmp_path / layout, tiny_workload(**LAYOUTS[layout][1], **SIZES))
+    expected = trained(tmp_path / "cpu", "gloo", plan)
+    assert trained(tmp_path / "gpu", communicator, plan) == pytest.approx(expected, rel=BF16)
+
+
+@pytest.mark.parametrize(("sharding", "communicator"), [p for s in ("gradients", "full") for p in places(s, 2)])
+def test_shared_out_weights_train_on_gpus_as_on_cpus(sharding: str, communicator: str, tmp_path: Path) -> None:
+    workload = tiny_workload(dp=2, sharding=Sharding(sharding), recomputation=Recomputation.FULL, **SIZES)
+    planned(tmp_path / "planned", workload)
+    given = ("--workload", tmp_path / "planned/config/workload.yaml")
+    expected = trained(tmp_path / "cpu", "gloo", *given)
+    assert trained(tmp_path / "gpu", communicator, *given) == pytest.approx(expected, rel=BF16)
+
+
+@pytest.mark.parametrize(("layout", "communicator"), places("alone", 1))
+def test_a_training_on_a_gpu_goes_on_from_its_checkpoint(layout: str, communicator: str, tmp_path: Path) -> None:
+    plan = planned(tmp_path / layout, tiny_workload(**LAYOUTS[layout][1], **SIZES))
+    undisturbed = trained(tmp_path / "whole", communicator, plan, iterations=4)
+    trained(tmp_path / "parts", communicator, plan, iterations=2)
+    assert trained(tmp_path / "parts", communicator, plan, iterations=4) == pytest.approx(undisturbed, rel=BF16)

@@ -1,0 +1,20 @@
+"""Choices that exclude one another are refused with what helps."""
+
+import pytest
+from helpers.builders import CONFIG
+
+from kareus.workload.resolve import resolve
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (("parallelism.sharding=full", "testbed=cuda"), "train by that plan with --communicator nccl"),
+        (("parallelism.sharding=gradients", "parallelism=cp2tp4"), "use cp=1, or parallelism.sharding=optimizer"),
+        (("recomputation=full", "parallelism.cp=2", "parallelism.tp=1"), "use recomputation=selective or stage"),
+    ],
+)
+def test_what_excludes_another_choice_says_what_to_do(overrides: tuple[str, ...], said: str) -> None:
+    (one,) = resolve([*overrides, "parallelism.dp=2", "microbatch_size=2"], CONFIG)
+    assert one.refusal is not None
+    assert said in one.refusal
