@@ -23,7 +23,7 @@ def _rows():
     return read_iterations(read_lines(ITERATIONS)[1], ITERATIONS)
 
 
-FEW = {"selective-recompute": 2, "vtrain-single": 2, "llm-foundry": 2, "dgxc": 1}
+FEW = {"selective-recompute": 2, "vtrain-single": 2, "llm-foundry": 4, "dgxc": 1}
 """Rows of families for fast tests: of one structure each, since tracing takes seconds."""
 
 
