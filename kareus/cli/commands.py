@@ -35,6 +35,7 @@ CAMPAIGNS = {
 GPUS = {
     "clocks": Command("kareus.device.stage", "show the GPUs' clocks, or restore those that a killed run left locked"),
     "validate": Command("kareus.fidelity.stage", "compare predictions with a file of frontiers, reductions or kernels"),
+    "calibrate": Command("kareus.fidelity.calibrate.stage", "measure one GPU for ten minutes and write its file"),
     "fit": Command("kareus.fidelity.fit_stage", "fit a GPU's coefficients to frontiers, reductions or kernels"),
 }
 GROUPS = {

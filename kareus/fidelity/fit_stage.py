@@ -15,6 +15,7 @@ from kareus.artifacts.names import check_name
 from kareus.artifacts.outputs import OutputKind, add_force, check_files
 from kareus.artifacts.records import suggest
 from kareus.errors import ArtifactError, ConfigError
+from kareus.fidelity.calibrate.stored_fit import fit_stored
 from kareus.fidelity.coefficient_space import bound_note, with_coefficients
 from kareus.fidelity.fit import (
     REFIT_EVALUATIONS,
@@ -56,12 +57,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the GPU, the data and the output."""
     parser.add_argument("--gpu", default="a100-sxm4-40gb", help="option of the group gpu (default: a100-sxm4-40gb)")
     parser.add_argument("--software", help="option of the group software, to fit it to measured iterations instead")
-    parser.add_argument(
+    data = parser.add_mutually_exclusive_group(required=True)
+    data.add_argument(
         "--reference",
         type=Path,
-        required=True,
         nargs="+",
         help="planned frontiers, or files of measured kernels (CSV, or .csv.gz)",
+    )
+    data.add_argument(
+        "--measurements", type=Path, nargs="+", help="folders of the measurement store, all of one testbed"
     )
     parser.add_argument("--tables", type=Path, help="measured reductions (CSV), for what frontiers do not tell")
     parser.add_argument("--output", type=Path, help="GPU configuration to write (YAML); by default nothing is written")
@@ -83,6 +87,9 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.output is not None:  # refused before the fit, which takes minutes
         check_lines(source)
         check_files(arguments, [(arguments.output, OutputKind("a GPU's configuration", is_gpu))], [source])
+    if arguments.measurements:
+        fit_stored(arguments.measurements, arguments.gpu, arguments.output, arguments.config_dir)
+        return
     kernels = _kernels(arguments.reference)
     if kernels:
         fit_and_write(kernels, arguments.gpu, source, arguments.output, arguments.config_dir)

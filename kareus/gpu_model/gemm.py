@@ -115,9 +115,9 @@ def _waves_s(
         slower = slower * misaligned
     busy_s = waves * (2 * values) * (inner + c.gemm_inner_half) / one_sm_flops
     moved_bytes = waves * inner * shape.value_bytes
-    if c.tile_feed_gb_per_s:
+    if np.any(c.tile_feed_gb_per_s):
         busy_s = longer_s(busy_s, moved_bytes * sum(tile) / (c.tile_feed_gb_per_s * 1e9 / gpu.sm_count) * slower)
     step_s = c.fp8_step_s if shape.in_fp8 else c.gemm_step_s
-    if step_s:
+    if np.any(step_s):
         busy_s = longer_s(busy_s, moved_bytes / STEP_BYTES * step_s * slower)
     return busy_s + waves * values * c.gemm_epilogue_s * slower * shape.written

@@ -50,9 +50,9 @@ def ring_time_s(
         (c.fast_protocol_latency, c.fast_protocol_bandwidth),
         (c.middle_protocol_latency, c.middle_protocol_bandwidth),
     ):
-        if latency < 1:
+        if np.any(latency < 1):
             least_s = np.minimum(least_s, latency_s * latency + moving_s / bandwidth)
-    if gpu.switches_reduce and c.switch_efficiency:
+    if gpu.switches_reduce and np.any(c.switch_efficiency):
         least_s = np.where(passes == 2, np.minimum(least_s, _in_switches_s(gpu, message_bytes, group_size)), least_s)  # noqa: PLR2004
     return least_s
 

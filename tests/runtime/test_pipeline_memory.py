@@ -64,7 +64,7 @@ def peaks(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_more_microbatches_than_are_in_flight_need_no_more(
     peaks: Path, stage: int, recomputation: Recomputation, record_property: Callable[[str, object], None]
 ) -> None:
-    """The first stage holds what a second microbatch keeps, and no third; one message may wait, one be on its way; ids are few."""
+    """The first stage holds what a second microbatch keeps, and no third; one message may wait, one be sent."""
     found = [int(peak) for peak in (peaks / f"{recomputation}-{stage}").read_text().split()]
     workloads = [workload_of(recomputation, number) for number in NUMBERS]
     kept, _ = (FP32_BYTES // BF16_BYTES * size for size in kept_bytes(workloads[0], 2, 2 * 64))

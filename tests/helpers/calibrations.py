@@ -1,0 +1,42 @@
+"""Calibrations of hidden simulated GPUs, without files."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from helpers.builders import protocol, simulated
+from kareus.fidelity.calibrate.coefficients import expectations
+from kareus.fidelity.calibrate.design import clocks_of, ordered_trials
+from kareus.fidelity.calibrate.fit import Calibrated, calibrate
+from kareus.fidelity.calibrate.heat import HEAT_READINGS, heat_of
+from kareus.fidelity.calibrate.measure import Measured, Shelves, measure_trials, short
+from kareus.fidelity.calibrate.probes import Probe
+from kareus.gpu_model.gpu import Gpu
+from kareus.profile.shelves import MemoryShelf
+from kareus.profile.tables import LOOKS, MEASUREMENTS
+from kareus.testbed.simulated.testbed import SimulatedTestbed
+
+PROTOCOL = short(protocol())
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """A calibration of a hidden GPU."""
+
+    measured: Measured
+    fitted: Calibrated
+
+
+def shelves() -> Shelves:
+    return Shelves(MemoryShelf(MEASUREMENTS), MemoryShelf(LOOKS), MemoryShelf(HEAT_READINGS))
+
+
+def hidden_testbed(hidden: Gpu) -> SimulatedTestbed:
+    return SimulatedTestbed(config=simulated(), gpu=hidden, predecessor_power_w=PROTOCOL.predecessor_power_w, seed=0)
+
+
+def rehearse(start: Gpu, hidden: Gpu, chosen: Sequence[Probe], budget_s: float) -> Rehearsal:
+    expected = expectations(start)
+    trials = ordered_trials(chosen, clocks_of(start, settable=True), start, expected, PROTOCOL, budget_s)
+    measured = measure_trials(hidden_testbed(hidden), PROTOCOL, shelves(), trials, budget_s)
+    warm = heat_of(measured.heat, start).applied(start)
+    return Rehearsal(measured, calibrate(measured.observations, warm, expected))
