@@ -152,7 +152,7 @@ def check_training(_rank: int, workloads: list[Workload]) -> None:
         assert planned - 0.1 * copied <= alive.most_bytes <= planned + 1.3 * copied, model.name
 
 
-def test_backwards_hold_the_shards_and_whole_gradients_that_are_planned(tmp_path: Path) -> None:
+def test_backwards_hold_the_gradients_that_are_planned(tmp_path: Path) -> None:
     wide = small_model(name="wide", hidden_size=128, intermediate_size=512, num_layers=4, head_dim=32, vocab_size=64)
     many = dataclasses.replace(wide, name="many", vocab_size=2048)
     tied = dataclasses.replace(many, name="tied", tie_embeddings=True)
