@@ -6,26 +6,32 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from kareus.artifacts.records import to_plain
-from kareus.errors import printable
+from kareus.errors import ConfigError, printable
 from kareus.gpu_model.trust import trust
 from kareus.workload.arguments import add_overrides
 from kareus.workload.config import Workload
 from kareus.workload.resolve import check_any_accepted, resolve
+from kareus.workload.software import names_software
 
 if TYPE_CHECKING:
     from kareus.fidelity.workload_prediction import Prediction
+
+SEQUENTIAL = "sequential"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the workloads and how they run."""
     add_overrides(parser)
-    parser.add_argument("--method", default="sequential", help="sequential (default) or nanobatching")
+    parser.add_argument("--method", default=SEQUENTIAL, help="sequential (default) or nanobatching")
     parser.add_argument("--frequency", type=int, metavar="MHZ", help="clock of all GPUs in MHz (default: the maximum)")
     parser.add_argument("--json", action="store_true", help="print one JSON object a line instead of text")
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Predict and print every workload; one that cannot run is printed with its reason."""
+    if names_software(arguments.overrides):
+        _predict_software(arguments)
+        return
     resolved = resolve(arguments.overrides, arguments.config_dir)
     check_any_accepted(resolved)
     from kareus.fidelity.workload_prediction import predict  # noqa: PLC0415 - bad overrides need not wait for it
@@ -40,6 +46,24 @@ def run(arguments: argparse.Namespace) -> None:
                 lines = [json.dumps({"workload": one.name, **to_plain(found)}, allow_nan=False)]
             else:
                 lines = [*([""] if number else []), *prediction_lines(one.name, one.workload, found)]
+        print("\n".join(map(printable, lines)))  # noqa: T201 - the answer of the command
+
+
+def _predict_software(arguments: argparse.Namespace) -> None:
+    """Predict and print workloads of other software, at the highest clock."""
+    from kareus.fidelity.iterations import prediction  # noqa: PLC0415 - bad overrides need not wait for it
+
+    if arguments.method != SEQUENTIAL or arguments.frequency is not None:
+        raise ConfigError("software: predicted for --method sequential at the maximum clock; leave both options out.")
+    for name, subject, found in prediction.predictions(arguments.overrides, arguments.config_dir):
+        if subject is None or isinstance(found, str):
+            lines = [
+                json.dumps({"workload": name, "refused": found}) if arguments.json else f"{name}: refused: {found}"
+            ]
+        elif arguments.json:
+            lines = [json.dumps({"workload": name, **to_plain(found)}, allow_nan=False)]
+        else:
+            lines = list(prediction.lines_of(name, subject, found))
         print("\n".join(map(printable, lines)))  # noqa: T201 - the answer of the command
 
 

@@ -5,6 +5,7 @@ A profile says what a framework documents, and has at most three numbers that ar
 model or of a family of measurements.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -17,6 +18,7 @@ from kareus.artifacts.ranges import within
 from kareus.artifacts.records import from_plain
 from kareus.errors import ArtifactError
 from kareus.workload.compose import compose_file
+from kareus.workload.config import Workload
 
 GROUP = "software"
 
@@ -96,6 +98,18 @@ class Software:
         within(self, 0, 1e-3, "s", "host_launch_s", "host_collective_s")
         within(self, 0.1, 10, "times", "attention_slowdown")
         within(self, 1, 10, "times", "traffic")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PredictedWorkload(Workload):
+    """A workload and the software that runs it: what `config/software.yaml` composes."""
+
+    software: Software
+
+
+def names_software(overrides: Sequence[str]) -> bool:
+    """Return whether an override chooses software, or changes a number of it."""
+    return any(text.split("=")[0].split(".")[0] == GROUP for text in overrides)
 
 
 def read_software(option: str, config_dir: Path) -> Software:

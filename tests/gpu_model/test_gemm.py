@@ -42,6 +42,15 @@ def test_a_split_costs_its_synchronisation():
     assert time_s(shape, with_coefficients(gpu, gemm_split_s=1e-6)) == pytest.approx(time_s(shape, gpu) + 1e-6)
 
 
+def test_an_epilogue_takes_time_in_proportion_to_its_bytes():
+    """A weight gradient that is added to fp32 reads and writes four times the bytes of a 16-bit output."""
+    gpu = with_coefficients(a100(), gemm_epilogue_s=1e-10)
+    shape = GemmShape(2048, 8192, 4096)
+    plain_s, none_s = time_s(shape, gpu), time_s(shape, with_coefficients(a100(), gemm_epilogue_s=0.0))
+    summed_s = time_s(dataclasses.replace(shape, written=4.0), gpu)
+    assert summed_s - none_s == pytest.approx(4 * (plain_s - none_s))
+
+
 def test_partial_sums_gain_from_a_fast_cache():
     shape, gpu = GemmShape(128, 128 * 13, 65536), a100()
     assert time_s(shape, with_coefficients(gpu, l2_speedup=2.0)) == pytest.approx(

@@ -164,3 +164,10 @@ def test_the_ends_of_the_model_are_on_the_end_stages():
     }
     assert names == {"first": ["embedding"], "": [], "last": ["head"]}
     assert [s.name for s in outer_segments(graph, stage_shapes([28])[0], Direction.FORWARD)] == ["embedding", "head"]
+
+
+def test_embedding_and_head_take_places_of_blocks_in_chunks():
+    shapes = chunk_shapes((15, 16, 15), 8)
+    assert [shapes[0, chunk].layers for chunk in range(8)] == [1, *[2] * 7]
+    assert [shapes[2, chunk].layers for chunk in range(8)] == [*[2] * 7, 1]
+    assert {shapes[1, chunk].layers for chunk in range(8)} == {2}

@@ -25,6 +25,8 @@ SLOPE_STEP = 0.03
 EVALUATIONS = 10
 REFIT_EVALUATIONS = 4
 """Most steps of a fit, and of one that starts from another."""
+REFIT_ROWS = 150
+"""Most rows of a refit without a group, at equal distances among all: three numbers need no more."""
 
 PRIORS: Mapping[str, FitPrior] = {
     "host_launch_s": FitPrior(FitData.ITERATIONS, 2e-5, 2e-6, 1.5e-4, 1.0),
@@ -96,19 +98,26 @@ def left_out(data: IterationData, start: Mapping[str, float], predictor: Predict
     found = np.full(len(data.rows), np.nan)
     for group in dict.fromkeys(groups):
         own = [name == group for name in groups]
-        others = data.where([not inside for inside in own])
+        others = _thinned(data.where([not inside for inside in own]))
         fitted = fit_software(others, start, predictor, REFIT_EVALUATIONS)
         found[np.array(own)] = errors(data.where(own), fitted, predictor)
     return found
 
 
+def _thinned(data: IterationData) -> IterationData:
+    stride = -(-len(data.rows) // REFIT_ROWS)
+    families = [row.family for row in data.rows]
+    large = [families.count(family) > REFIT_ROWS for family in families]
+    return data.where([not often or n % stride == 0 for n, often in enumerate(large)])
+
+
 def groups_of(rows: Sequence[IterationRow]) -> list[str]:
-    """Return what is left out together: models; of a family with a single one, widths and layouts of it."""
+    """Return what is left out together: models; of a family with a single one, widths of it."""
     models = {row.family: {other.model for other in rows if other.family == row.family} for row in rows}
     return [
         f"{row.family} {row.model.split(' ')[0]}"
         if len(models[row.family]) > 1
-        else f"{row.family} hidden {row.hidden}, tp {row.tp}"
+        else f"{row.family} hidden {row.hidden}"
         for row in rows
     ]
 

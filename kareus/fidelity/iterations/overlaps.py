@@ -111,7 +111,16 @@ def _beside_writer(own: Step, scattering: Step) -> list[Step]:
         return [replace(own, collective=collective, launch=needed, sm_count=scattering.sm_count)]
     place = products[-1]
     before = [Step(operators=operators[:place])] if place else []
-    return [*before, Step(operators=operators[place:], collective=collective, sm_count=scattering.sm_count)]
+    beside = Step(operators=operators[place:], collective=collective, sm_count=scattering.sm_count)
+    return [*before, beside, *_last_part(collective, scattering.sm_count)]
+
+
+def _last_part(collective: Collective, sm_count: int) -> list[Step]:
+    """What a reduce-scatter sends after the product has computed its last part: one of as many as there are GPUs."""
+    if collective.group != TENSOR_PARALLEL:
+        return []
+    part = replace(collective, message_bytes=collective.message_bytes // collective.group_size)
+    return [Step(collective=part, sm_count=sm_count)]
 
 
 def _reads(operator: Operator, collective: Collective) -> bool:

@@ -22,18 +22,8 @@ from kareus.gpu_model.gpu import MOST_W, Gpu
 from kareus.gpu_model.laws import hbm_bytes_per_s
 from kareus.gpu_model.model import KnownSteps, Tally, run_tally
 from kareus.gpu_model.network import placed_collective_s
-from kareus.gpu_model.norms import longer_s
 from kareus.graph.program import Step
-from kareus.graph.records import (
-    TRACED,
-    UPDATING,
-    Batch,
-    BlockGraph,
-    Direction,
-    OperatorKind,
-    PlacedCollective,
-    Scope,
-)
+from kareus.graph.records import TRACED, UPDATING, Batch, BlockGraph, Direction, OperatorKind, PlacedCollective, Scope
 from kareus.model.config import AttentionKernel
 from kareus.model.parameters import embedding_parameters, scope_parameters
 from kareus.model.precision import FP32_BYTES
@@ -56,6 +46,8 @@ HOPPER_SM_COUNT = 132
 OLD_ATTENTION = 1.6
 """Time of FlashAttention 2 over that of FlashAttention 3 on an H100, forward and backward (Shah et al. 2024: 1.5 to 2.0
 times forward, 1.5 to 1.75 times backward)."""
+HOST_NORM = 3
+"""Exponent that joins times of host and GPU: lower than of compute and memory, which overlap within a kernel."""
 CLOCK_GRID = np.linspace(0.4, 1.0, 13)
 """Clocks at which passes are evaluated, as shares of the maximum, ascending."""
 AMBIENT_C = 30.0
@@ -263,9 +255,16 @@ def host_slowdown(
     gpu_s = {d: sum(cost.gpu_s for cost in costs) for d, costs in own.items()}
     host_s = {d: sum(host_time_s(software, cost) for cost in costs) for d, costs in own.items()}
     if software.synchronises_stages and workload.parallelism.pp > 1:
-        return {d: float(longer_s(np.asarray(gpu_s[d]), host_s[d])) / gpu_s[d] for d in TRACED}
+        return {d: _joined_s(gpu_s[d], host_s[d]) / gpu_s[d] for d in TRACED}
     whole_s = sum(gpu_s.values())
-    return dict.fromkeys(TRACED, float(longer_s(np.asarray(whole_s), sum(host_s.values()))) / whole_s)
+    return dict.fromkeys(TRACED, _joined_s(whole_s, sum(host_s.values())) / whole_s)
+
+
+def _joined_s(gpu_s: float, host_s: float) -> float:
+    """Time of a stretch of kernels; where both take about the same, parts of it wait for each."""
+    longest_s = max(gpu_s, host_s)
+    shares = (gpu_s / longest_s) ** HOST_NORM + (host_s / longest_s) ** HOST_NORM
+    return longest_s * float(shares ** (1 / HOST_NORM))
 
 
 def host_time_s(software: Software, cost: PassCost) -> float:
@@ -279,7 +278,6 @@ def _steps(
     """Steps of a pass as the software runs them."""
     parallelism, sm_count = workload.parallelism, workload.default_collective_sm_count
     sharing = replace(parallelism, dp=parallelism.dp * parallelism.cp, cp=1)  # ranks of context parallelism share, too
-    # passes of one shape are alike: those of stage 0
     weights = weights_of(replace(workload, parallelism=sharing), 0, shape, sm_count)
     if weights is not None:
         reduce, outer = (_scaled(whole, software) for whole in (weights.reduce, weights.outer_reduce))

@@ -97,6 +97,10 @@ class IterationSubjects:
         _check(row, workload)
         return IterationSubject(workload, software, in_fp8=row.precision == "fp8")
 
+    def gpu(self, option: str, accounting: Accounting) -> Gpu:
+        """Return the GPU of an option as software that is accounted for like this is predicted on."""
+        return self._base(option, accounting).gpu
+
     def _profile(self, row: IterationRow) -> Software:
         """Software of a row: its profile, with what the row itself tells."""
         option = software_of(row)

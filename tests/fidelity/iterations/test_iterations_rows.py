@@ -1,5 +1,6 @@
 """Reading measured iterations, and the workloads that they ran."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 from helpers.builders import CONFIG
 from helpers.iterations import HEADER, LLAMA, LLAMA_LINE
 
+from kareus.cli import main
 from kareus.errors import ArtifactError, RefusedWorkloadError
 from kareus.fidelity.iterations.rows import has_iterations, read_iterations
 from kareus.fidelity.iterations.workloads import IterationSubjects, layers_of, software_of
@@ -67,3 +69,15 @@ def test_software_follows_the_family_and_else_the_columns():
     assert software_of(replace(unknown, attention="unfused")) == "megatron-2022"
     assert software_of(replace(unknown, sharding="fsdp", compiled=True)) == "torchtitan"
     assert software_of(replace(unknown, sharding="fsdp", position="alibi")) == "llm-foundry"
+
+
+def test_predict_takes_other_software_and_no_plan_does(capsys):
+    overrides = ["model=qwen3-1.7b", "parallelism.pp=1", "recomputation=none", "microbatch_size=1"]
+    config = ["--config-dir", str(CONFIG)]
+    assert main(["predict", *overrides, "software=megatron-2022", "--json", *config]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["workload"].endswith(", megatron-2022")
+    assert found["host_s"] > 0
+    assert main(["predict", *overrides, "software=kareus", *config]) == 2
+    assert "leave it out" in capsys.readouterr().err
+    assert main(["resolve", *overrides, "software=nemo", *config]) == 2

@@ -1,0 +1,96 @@
+"""Laws of predicted iterations: heat, the slowest GPU, the host, kernels of software."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from helpers.builders import CONFIG
+from helpers.iterations import LLAMA
+
+from kareus.fidelity.iterations import softmaxes
+from kareus.fidelity.iterations.number_formats import in_fp8
+from kareus.fidelity.iterations.predict import CLOCK_GRID, PassCost, _limited_clock, charged, of_software, slowest_of
+from kareus.fidelity.iterations.workloads import IterationSubjects
+from kareus.graph.records import BlockGraph, Direction, Fp8Product, Operator, OperatorKind, Scope, Segment
+from kareus.workload.compose import compose
+
+GPU = compose(["gpu=h100-sxm5-80gb"], CONFIG)[0].workload.gpu
+COST = PassCost(
+    gpu_s=1.0, exposed_s=0.1, energy_j=500.0, launches=100, collectives=4, streaming_s=0.2, streaming_j=60.0,
+    attention_s=0.3,
+)  # fmt: skip
+
+
+def _graph(*operators):
+    segment = Segment(
+        name="s",
+        direction=Direction.FORWARD,
+        scope=Scope.BLOCK,
+        operators=operators,
+        collective=None,
+        independent_tail=0,
+    )
+    return BlockGraph(
+        forward=(segment,), backward=(segment,), embedding_forward=(), embedding_backward=(), head_forward=(segment,),
+        head_backward=(),
+    )  # fmt: skip
+
+
+def test_a_warm_gpu_leaks_and_has_no_overheads_of_schedules():
+    warm = charged(GPU)
+    assert warm.static_power_w > GPU.static_power_w
+    assert (warm.coefficients.isolation_overhead, warm.coefficients.host_launch_s) == (0, 0)
+
+
+def test_the_slowest_of_more_gpus_is_slower():
+    factors = [slowest_of(n) for n in (1, 8, 512, 16384)]
+    assert factors[0] == 1
+    assert np.all(np.diff(factors) > 0)
+    assert factors[-1] < 1.05
+
+
+def test_less_fused_software_takes_longer_and_draws_more():
+    nemo = IterationSubjects((), CONFIG).of(LLAMA).software
+    plain = replace(nemo, traffic=1.0, attention_slowdown=1.0)
+    assert of_software(COST, plain, GPU) == COST
+    slow = of_software(COST, replace(plain, traffic=2.0), GPU)
+    assert slow.gpu_s == pytest.approx(1.2)
+    assert slow.energy_j == pytest.approx(560.0)
+
+
+def test_older_attention_is_slower_on_hopper_alone():
+    nemo = replace(IterationSubjects((), CONFIG).of(LLAMA).software, traffic=1.0, attention_slowdown=1.0)
+    old = replace(nemo, hopper_attention=False)
+    assert of_software(COST, old, GPU).gpu_s == pytest.approx(1.18)
+    assert of_software(COST, old, replace(GPU, sm_count=108)).gpu_s == pytest.approx(1.0)
+
+
+def test_the_limit_holds_the_mean_of_a_pass():
+    power_w = np.linspace(300.0, 900.0, len(CLOCK_GRID))
+    assert _limited_clock(power_w, 1000.0) == 1.0
+    clock = _limited_clock(power_w, 700.0)
+    assert np.interp(clock, CLOCK_GRID, power_w) == pytest.approx(700.0)
+
+
+def test_products_of_blocks_are_cast_to_fp8():
+    product = Operator(
+        name="up", kind=OperatorKind.GEMM, shape=(64, 128, 32), flops=2 * 64 * 128 * 32,
+        bytes_read=2 * 32 * (64 + 128), bytes_written=2 * 64 * 128, kernels=1,
+    )  # fmt: skip
+    graph = in_fp8(_graph(product))
+    (found,) = graph.forward[0].operators
+    assert isinstance(found, Fp8Product)
+    assert found.bytes_read == product.bytes_read // 2
+    assert (found.copies, found.copied_bytes) == (1, 4 * 64 * 32)
+    assert graph.head_forward[0].operators == (product,)
+
+
+def test_dropout_reads_and_writes_probabilities_and_a_mask():
+    softmax = Operator(
+        name="softmax", kind=OperatorKind.MEMORY, shape=(2, 4, 8, 8), flops=0, bytes_read=1024, bytes_written=1024,
+        kernels=1,
+    )  # fmt: skip
+    (found,) = softmaxes.with_dropout(_graph(softmax)).forward[0].operators
+    assert (found.kernels, found.bytes_read, found.bytes_written) == (2, 1024 + 1024, 1024 + 1024 + 512)
+    (single,) = softmaxes.in_single_kernels(_graph(softmax)).forward[0].operators
+    assert single.kernels == softmaxes.SINGLE_KERNELS
