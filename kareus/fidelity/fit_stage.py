@@ -88,6 +88,8 @@ def run(arguments: argparse.Namespace) -> None:
         check_lines(source)
         check_files(arguments, [(arguments.output, OutputKind("a GPU's configuration", is_gpu))], [source])
     if arguments.measurements:
+        if arguments.tables is not None:
+            raise ConfigError("--tables: goes with --reference; leave it out with --measurements.")
         fit_stored(arguments.measurements, arguments.gpu, arguments.output, arguments.config_dir)
         return
     kernels = _kernels(arguments.reference)

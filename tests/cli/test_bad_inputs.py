@@ -72,6 +72,7 @@ results {results} --newest few | clocks | clocks shwo | clocks show --dry | vali
 validate --reference /no/where.csv | validate --reference {file} | fit | fit --reference {file} --gpu h200
 calibrate --output /no/where/x.yaml | calibrate --minutes ten
 fit --reference {file} --gpu b900 --output {empty}/x.yaml | fit --measurements {empty} | calibrate --minutes 0.5
+fit --measurements {results} --tables {file}
 calibrate gpu=b900 | calibrate gpu=h200,b200 | calibrate testbed=cuda --output {empty}/x.yaml
 help slect | completion | completion tcsh | --nope
 stage schedule --config {file} --partitions {file} --space {empty}/x

@@ -87,4 +87,4 @@ def document(origin: Origin, fitted: Calibrated, kept: Sequence[str], notes: Map
 
 
 def _wrapped(text: str) -> list[str]:
-    return [f"# {line}" for line in textwrap.wrap(text, WIDTH - 2)]
+    return [f"# {line}" for line in textwrap.wrap(text, WIDTH - 2, break_on_hyphens=False)]
