@@ -8,7 +8,7 @@ from torch import Tensor
 
 from kareus.graph.recomputation import Recomputation
 from kareus.graph.records import Batch, BlockGraph
-from kareus.model.attention import _attend, _attend_backward
+from kareus.model.attention import _attend, _attend_backward, alibi_slopes
 from kareus.model.communication import Mesh
 from kareus.model.communicators.loopback import LoopbackCommunicator
 from kareus.model.config import Model, Parallelism
@@ -41,6 +41,8 @@ class Attending(NamedTuple):
     heads: int
     shared_heads: int
     dimension: int
+    alibi: bool = False
+    """Whether scores fall with the distance, for which a GPU runs another kernel."""
 
 
 ATTENTION = (
@@ -49,6 +51,8 @@ ATTENTION = (
     Attending("shared heads, head of 64", 256, 256, 8, 2, 64),
     Attending("last chunk of a sequence", 128, 512, 8, 2, 128),
     Attending("first chunk of a sequence", 128, 128, 8, 2, 128),
+    Attending("ALiBi", 250, 250, 6, 6, 128, alibi=True),
+    Attending("ALiBi, last chunk of a sequence", 128, 500, 8, 8, 64, alibi=True),
 )
 
 
@@ -121,8 +125,9 @@ def _trained(stage: StageModel, ids: Tensor, schedule: MicrobatchSchedule) -> li
 
 def _attended(case: Attending, tensors: Sequence[Tensor]) -> list[list[Tensor]]:
     query, key, value, gradient = tensors
-    part = _attend(query, key, value)
-    found = [part.output, *_attend_backward(gradient, (query, key, value), part)]
+    slopes = alibi_slopes(case.heads).to(query.device) if case.alibi else None
+    part = _attend(query, key, value, slopes)
+    found = [part.output, *_attend_backward(gradient, (query, key, value), part, slopes)]
     return [[t.double().cpu()] for t in found]
 
 

@@ -105,7 +105,7 @@ def file_hash(path: Path) -> str:
 
 
 def make_folder(folder: Path) -> None:
-    """Make `folder`, with its parents, so that it survives a power cut; one that is there is left as it is."""
+    """Make `folder` and its parents so that they survive a power cut; an existing folder is left unchanged."""
     missing = [made for made in (folder, *folder.parents) if not made.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     for made in missing:

@@ -50,7 +50,8 @@ def copy_listed(manifest: Path, folder: Path) -> None:
             shutil.copy2(manifest.parent / name, folder / name)
         except OSError as error:
             raise ArtifactError(
-                f"{manifest.parent / name}: cannot be copied ({error.strerror}); rerun the stage that makes it."
+                f"{manifest.parent / name}: cannot be copied ({error.strerror}); check its permissions, or "
+                "rerun the stage that makes it."
             ) from error
 
 

@@ -30,7 +30,7 @@ def unsealed(document: Any) -> dict[str, Any]:
     """Return `document`, as parsed from JSON, without its seal.
 
     Raises:
-        ConfigError: the document has no seal, or is not the one that was sealed.
+        ConfigError: the document has no seal, or was changed after it was sealed.
     """
     if not isinstance(document, dict) or KEY not in document:
         raise ConfigError("has no seal: not written by this version of Kareus, or damaged")

@@ -20,10 +20,10 @@ def shell_code(words: Sequence[str]) -> str:
     """Return what makes a shell complete `kareus`; `words` name the shell.
 
     Raises:
-        ConfigError: they do not.
+        ConfigError: they name none, several or an unknown one.
     """
     if len(words) != 1 or words[0] not in SHELLS:
-        raise ConfigError(f"{' '.join(words) or 'no shell'}: must be one of {', '.join(SHELLS)}.")
+        raise ConfigError(f"shell '{' '.join(words)}': must be one of {', '.join(SHELLS)}.")
     from argcomplete.shell_integration import shellcode  # noqa: PLC0415 - only completion needs it
 
     return str(shellcode(["kareus"], shell=words[0]))

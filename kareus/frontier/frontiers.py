@@ -149,7 +149,7 @@ def check_partitions(config: FrontierSlice, names: list[str]) -> None:
 
 
 def _check_clocks(option: str, what: str, measured_mhz: Iterable[int], config: FrontierSlice) -> None:
-    """Check that something that is not searched was measured at every clock of the search."""
+    """Check that a component or whole instruction was measured at every clock of the search."""
     different = sorted(set(measured_mhz) ^ set(config.gpu.search_frequencies.clocks_mhz))
     if different:
         raise StageInputError(

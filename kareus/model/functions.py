@@ -69,7 +69,7 @@ def add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
 
 
 class Context:
-    """What a function keeps from its forward for its backward, where autograd does not run it."""
+    """Tensors that a function saves in its forward for its backward, when autograd does not run it."""
 
     saved_tensors: tuple[Tensor, ...] = ()
 
@@ -308,7 +308,7 @@ class NormRotateFunction(Function):
 
 
 class SwiGluFunction(Function):
-    """The gated activation; keeps its input."""
+    """SwiGLU; keeps its input for the backward."""
 
     @staticmethod
     def forward(ctx: Any, gate_up: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ INNER_BLOCK = f"blocks.{TRACED_BLOCKS // 2}."
 
 
 class Region(NamedTuple):
-    """Part of a buffer that a kernel touches."""
+    """Part of a buffer that a kernel reads or writes."""
 
     buffer: int
     """Identity of the storage."""

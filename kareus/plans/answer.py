@@ -54,7 +54,7 @@ class Answer:
 
     @property
     def sentence(self) -> str:
-        """The answer in words."""
+        """The plan, what it saves and what it takes, in one sentence."""
         of = "" if self.method == OURS else f" of {self.method}"
         return f"plan {self.selector}{of}: {self.savings}"
 

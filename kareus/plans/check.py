@@ -111,7 +111,7 @@ def _check_instruction(instruction: PlannedInstruction, layers: int, workload: W
     if sorted(planned) != sorted(needed):
         raise ArtifactError(
             f"{where}: execution '{instruction.execution}' with the partitions {', '.join(planned) or 'none'}; "
-            f"expected {', '.join(needed) or 'none'}."
+            f"expected {', '.join(needed) or 'none'}; select the plan anew."
         )
 
 

@@ -34,7 +34,7 @@ def enumerate_spaces(config: ScheduleSlice, partitions: Iterable[Partition]) -> 
 
 
 def search_space(partition: Partition, gpu: Gpu, space: SearchSpaceConfig) -> SearchSpace:
-    """Return all candidates of `partition`, ordered by frequency, SM count and launch operator."""
+    """Return all candidates of `partition`, sorted by frequency, SM count and launch operator."""
     sm_counts = sm_allocations(partition.collective.group_size, space)
     launches = launch_operators(partition, gpu, sm_counts)
     grid = itertools.product(gpu.search_frequencies.clocks_mhz, sm_counts, launches)

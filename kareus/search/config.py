@@ -87,7 +87,10 @@ class PaperSearch:
         within(self, 1, 100_000, "rounds", "boost_rounds", "stopping_window")
         within(self, 0, 1, "share of the hypervolume", "stopping_improvement")
         if self.reference_margin < 1:
-            raise ConfigError(f"reference_margin={self.reference_margin}: must be 1 or more, beyond the worst point.")
+            raise ConfigError(
+                f"reference_margin={self.reference_margin}: must be at least 1, so that the worst point "
+                "lies within the reference point."
+            )
         within(self, 1, MOST_MARGIN, "times the worst point", "reference_margin")
 
 

@@ -25,7 +25,7 @@ def proposer_of(problem: SearchProblem) -> Proposer:
 
 
 def most_measured(problem: SearchProblem) -> int:
-    """Return the most candidates that a search measures; many end before."""
+    """Return the largest number of candidates that a search measures; many searches stop earlier."""
     space, config = len(problem.features), problem.config
     if isinstance(config, InformedSearch):
         return min(config.most, space)

@@ -13,7 +13,7 @@ What a stage keeps for each microbatch in flight depends on the recomputation: w
 their backward; with `selective` all but the output of attention, which the backward holds for one block at a time; with
 `full` the input of every block, and the backward all that one block keeps; with `stage` the input of the stage, and the
 backward ("a recomputed forward plus a backward") all that its blocks keep. That `stage` is what the paper ran, its
-out-of-memory rows (table 3) confirm: any reserve from 0.1 to 5.3 GiB separates the rows that ran from those that did
+out-of-memory rows (table 3) confirm: any reserve from 0.8 to 5.6 GiB separates the rows that ran from those that did
 not; by `full` none does, and the paper's 70B pipeline would not fit.
 
 Nanobatching needs the same: its two nanobatches are halves of the microbatch and are both in flight.
@@ -32,6 +32,7 @@ from kareus.graph.records import Scope
 from kareus.model.config import AttentionKernel, Model, Parallelism
 from kareus.model.parameters import scope_parameters
 from kareus.model.precision import ADAMW_BYTES, BF16_BYTES, FP32_BYTES
+from kareus.pipeline.transfers import gathered_parts
 from kareus.workload.communicators import communicator_bytes
 from kareus.workload.config import Workload
 from kareus.workload.pipelining import most_delayed, most_in_flight, most_received_ahead
@@ -57,7 +58,8 @@ class MemoryEstimate:
     """Tensors that wait for their backward, as many as recomputation leaves; and what waits for its weight gradients,
     where they are computed later."""
     transfers_gib: float
-    """Buffers of point-to-point communication: tensors received ahead, and one being sent."""
+    """Buffers of point-to-point communication: messages received ahead, and one being sent; a GPU's part of a tensor
+    that its tensor-parallel group gathers on arrival."""
     communicators_gib: float
     """Buffers of NCCL's communicators, all that a plan may use (`kareus.workload.communicators`)."""
     blocks_gib: float
@@ -107,6 +109,7 @@ def _stage(workload: Workload, stage: int, layers: int, attention_kernel: Attent
     kept_scores, score_gradients = score_bytes(workload, attention_kernel)
     is_last = stage == parallelism.pp - 1
     in_flight, passing = most_in_flight(workload, stage), most_received_ahead(workload, stage) + 1
+    message = boundary // gathered_parts(boundary // BF16_BYTES, parallelism)
     waiting, working = in_flight * kept, recomputed
     if workload.split_backward:
         head = head_split_bytes(model, parallelism, tokens) if is_last else 0
@@ -121,7 +124,7 @@ def _stage(workload: Workload, stage: int, layers: int, attention_kernel: Attent
         gradients_gib=gradients / GIB,
         optimizer_gib=states / GIB,
         in_flight_gib=waiting / GIB,
-        transfers_gib=(passing * boundary if parallelism.pp > 1 else 0) / GIB,
+        transfers_gib=(passing * message if parallelism.pp > 1 else 0) / GIB,
         communicators_gib=communicator_bytes(workload, stage) / GIB,
         blocks_gib=(working + max(block_backward_bytes(model, parallelism, tokens), score_gradients)) / GIB,
         head_gib=(head_bytes(model, parallelism, tokens) if is_last else 0) / GIB,

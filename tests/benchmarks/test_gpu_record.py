@@ -101,7 +101,9 @@ def test_numbers_hold_on_a_cpu_and_a_wrong_one_is_seen(monkeypatch: pytest.Monke
     monkeypatch.setattr(
         numerics,
         "_attend",
-        lambda q, k, v: right(q, k, v)._replace(output=right(q, k, v).output * (1.2 if q.dtype.itemsize == 2 else 1)),
+        lambda q, *other: right(q, *other)._replace(
+            output=right(q, *other).output * (1.2 if q.dtype.itemsize == 2 else 1)
+        ),
     )
     assert numerics.attention(CPU, cases).rows[0][-1] == "NO"
 

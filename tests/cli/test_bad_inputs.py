@@ -70,7 +70,10 @@ emulate 10240gpus emulation.stragglers=[0] | verify /no/where | verify {file} | 
 results {folder} --newest 0 | results {results} --campaign nope | results {results} --match nope
 results {results} --newest few | clocks | clocks shwo | clocks show --dry | validate --reference
 validate --reference /no/where.csv | validate --reference {file} | fit | fit --reference {file} --gpu h200
-fit --reference {file} --gpu b900 --output {empty}/x.yaml | help slect | completion | completion tcsh | --nope
+calibrate --output /no/where/x.yaml | calibrate --minutes ten
+fit --reference {file} --gpu b900 --output {empty}/x.yaml | fit --measurements {empty} | calibrate --minutes 0.5
+calibrate gpu=b900 | calibrate gpu=h200,b200 | calibrate testbed=cuda --output {empty}/x.yaml
+help slect | completion | completion tcsh | --nope
 stage schedule --config {file} --partitions {file} --space {empty}/x
 stage frontier --config {file} --segments {file} --components {file} --instructions {file} --microbatch {empty}/x
 stage pipeline --config {file} --microbatch {file} --iteration {empty}/x --instructions {empty}/y | stage profile

@@ -28,6 +28,8 @@ LEFT_OUT = {
     r"source .venv/bin/activate": SETUP,
     r"pip install .*": SETUP,
     r"kareus clocks .*": GPUS,
+    r"kareus calibrate .*testbed=cuda.*": GPUS,
+    r"kareus fit --gpu NAME --measurements .*": GPUS,
     r"kareus train .*--communicator nccl.*": GPUS,
     r"pytest -m gpu.*": GPUS,
     r"python benchmarks/gpu_record.py .*": GPUS,
@@ -48,7 +50,7 @@ MINUTES = [
     r"snakemake --config .*campaign=.*",
     r"snakemake --config .*select=\[.*",
     r"snakemake (--quiet|--logger-kareus-show json)",  # tests/progress/test_logger_plugin.py says what they show
-    r"kareus (emulate|fit|validate gpu=NAME) .*",
+    r"kareus (calibrate|emulate|fit|validate gpu=NAME) .*",
     r"kareus train .*--communicator gloo.*",
 ]
 """Commands that take long, or need what such a one has made: for acceptance."""

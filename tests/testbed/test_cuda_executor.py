@@ -12,7 +12,7 @@ from helpers.worlds import GPT, MPT
 from kareus.errors import KareusError
 from kareus.graph.program import Program, Step
 from kareus.graph.recomputation import Recomputation
-from kareus.graph.records import UPDATING, Batch, Direction, Operator, OperatorKind
+from kareus.graph.records import UPDATING, Batch, Collective, CollectiveKind, Direction, Operator, OperatorKind
 from kareus.model import attention, fused
 from kareus.model.communicators.choice import Library
 from kareus.model.config import Parallelism, Sharding
@@ -205,6 +205,21 @@ def test_messages_are_equal_random_numbers_on_all_ranks():
     first, second = (Collectives(Library.LOOPBACK, {}, rank, CPU)._message(64) for rank in range(2))
     assert torch.equal(first, second)
     assert 0.5 < first.float().std() < 1.5
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape"),
+    [
+        (CollectiveKind.ALL_REDUCE, (128,)),
+        (CollectiveKind.ALL_GATHER, (4, 32)),
+        (CollectiveKind.REDUCE_SCATTER, (32,)),
+    ],
+)
+def test_collectives_that_are_one_launch_are_as_many_messages(kind, shape):
+    """As those of keys and values: two buffers of 128 bf16 values each, over four GPUs."""
+    fused = Collective(kind=kind, group="cp", group_size=4, message_bytes=512, fused=2)
+    results = Collectives(Library.LOOPBACK, {}, 0, CPU).prepare(fused, 4)().wait()
+    assert [tuple(result.shape) for result in results] == [shape] * 2
 
 
 def test_operands_are_random_numbers_that_do_not_overlap():

@@ -81,7 +81,7 @@ def test_a_run_that_resumes_sees_what_it_would_have_seen(before, after):
 
 
 def test_a_position_in_other_data_is_refused():
-    with pytest.raises(ArtifactError, match="stands in other data"):
+    with pytest.raises(ArtifactError, match="was made with other data"):
         Batches(SYNTHETIC, DataShare(microbatch_size=1, num_microbatches=1), DataPosition(samples=4, source="0" * 16))
 
 

@@ -77,7 +77,7 @@ VALUES: dict[str, list[Any]] = {
     "gpu.power_limit_w": [400.0, 300.0],
     "gpu.coefficients.contention": [0.25, 0.5],
     "model.num_layers": [28, 26],
-    "memory_reserve_gib": [2.7, 5.0],
+    "memory_reserve_gib": [3.2, 5.0],
 }
 CHOICES = st.fixed_dictionaries(
     {group: st.sampled_from(options) for group, options in GROUPS.items()},

@@ -82,8 +82,7 @@ def missed_lines(missed: Sequence[Missed]) -> list[str]:
 
 def untold_line(fitted: Calibrated, kept: Sequence[str], source: str) -> str:
     """Return what was not identified, for a terminal."""
-    names = ", ".join(sorted({*fitted.untold, *kept}))
-    return f"not identified, kept as in {source}: {names}" if names else "all coefficients of single kernels identified"
+    return f"not identified, kept as in {source}: {fitted.carried_over(kept)}"
 
 
 def _mean_pct(errors: Array) -> float | None:

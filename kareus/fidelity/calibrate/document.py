@@ -71,8 +71,8 @@ def document(origin: Origin, fitted: Calibrated, kept: Sequence[str], notes: Map
         start: GPU that the calibration started from.
     """
     gpu = fitted.gpu
-    untold = ", ".join(sorted({*fitted.untold, *kept})) or "none"
-    comments = [*origin.lines, f"Not identified by these measurements, and kept as in {origin.option}: {untold}."]
+    untold = f"Not identified by these measurements, and kept as in {origin.option}: {fitted.carried_over(kept)}."
+    comments = [*origin.lines, untold]
     values = {name: getattr(gpu.coefficients, name) for name in fitted.spreads if name not in kept}
     sources = {name: f"{CALIBRATED} +/- {100 * fitted.spreads[name]:.1f} %" for name in values}
     heat = {name: getattr(gpu.coefficients, name) for name in OF_HEAT}

@@ -13,7 +13,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from kareus.arrays import Array
-from kareus.fidelity.calibrate.coefficients import Expected, log_costs, log_costs_and_slopes, with_values
+from kareus.fidelity.calibrate.coefficients import (
+    NOT_IN_KERNELS,
+    Expected,
+    log_costs,
+    log_costs_and_slopes,
+    with_values,
+)
 from kareus.fidelity.calibrate.observations import ObservedProbe
 from kareus.fidelity.calibrate.probes import Probe
 from kareus.gpu_model.gpu import Gpu
@@ -22,7 +28,7 @@ FIRST_SCALE = 0.03
 """Error of a logarithm that weighs as much as one standard deviation of a coefficient, in the first fit."""
 LEAST_SCALE = 0.004
 """The least in the second: what the instruments scatter by."""
-UNTOLD = 0.5
+UNTOLD = 0.8
 """Share of its expected spread from which on a coefficient's remaining one means that nothing told it."""
 EVALUATIONS, REFIT_EVALUATIONS = 25, 5
 """Most steps of a fit, and of one that starts from another."""
@@ -41,6 +47,10 @@ class Calibrated:
     """Coefficients that the observations do not tell, which stay as they were."""
     scale: float
     """Weight of an error of a logarithm."""
+
+    def carried_over(self, kept: Sequence[str]) -> str:
+        """Return the names of the coefficients that are as they were; `kept` were fitted, to a stand-in."""
+        return ", ".join(sorted({*self.untold, *kept, *NOT_IN_KERNELS}))
 
 
 @dataclass(frozen=True, slots=True)

@@ -133,7 +133,11 @@ def heat_of(rows: Sequence[Row], gpu: Gpu) -> Heat:
     leakage_w_per_c, at_zero_w = cooling.leakage()
     static_power_w = at_zero_w + leakage_w_per_c * gpu.coefficients.reference_temperature_c
     coldest_c, rate = cooling.settling()
-    resistance = (float(temperature_c[STEPS]) - coldest_c) / (sustained_w - cooling.last_w)
+    left = math.exp(-rate * float(elapsed_s[STEPS] - elapsed_s[0]))  # of the way to the temperature under load
+    hottest_c = float(temperature_c[STEPS] - temperature_c[0] * left) / (1 - left)
+    # Powers at the temperatures that the chip would settle to.
+    hottest_w = sustained_w + leakage_w_per_c * (hottest_c - float(temperature_c[under_load].mean()))
+    resistance = (hottest_c - coldest_c) / (hottest_w - at_zero_w - leakage_w_per_c * coldest_c)
     feedback = resistance * leakage_w_per_c
     if not (leakage_w_per_c > 0 and static_power_w > 0 and resistance > 0 and rate > 0 and feedback < MOST_FEEDBACK):
         return Heat(idle_w=idle_w, sustained_w=sustained_w, static_power_w=None, coefficients={})
@@ -160,12 +164,6 @@ class _Cooling:
     elapsed_s: Array
     energy_j: Array
     temperature_c: Array
-
-    @property
-    def last_w(self) -> float:
-        """Power once the chip has cooled."""
-        half = len(self.elapsed_s) // 2
-        return _mean_w(self.elapsed_s[half:], self.energy_j[half:])
 
     def leakage(self) -> tuple[float, float]:
         """Growth of idle power with temperature, in W per degC, and idle power at 0 degC.

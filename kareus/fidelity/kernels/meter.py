@@ -137,7 +137,7 @@ def _queued_s(readings: Readings) -> Array:
     """Busy time before a GEMM of TRT-LLM's sweep: for each weight, inputs from tall to low are a queue after a pause.
 
     Eight GPUs share it, and the one that is free first takes the next. Runs of other heights are as long as this one in
-    proportion to the height, launches aside.
+    proportion to the height, launches aside. A height that the sweep does not have counts as the next taller one.
     """
     height, many = readings.rows.sizes["m"], np.arange(len(readings.time_s))
     work_s = np.maximum(readings.time_s - readings.overhead_s, 0)
@@ -145,7 +145,7 @@ def _queued_s(readings: Readings) -> Array:
     queued_s = np.zeros(len(height))
     for other in HEIGHTS:
         first = np.argmin(free_s, axis=1)
-        queued_s = np.where(height == other, busy_s[many, first], queued_s)
+        queued_s = np.where(height <= other, busy_s[many, first], queued_s)
         run_s = _run_s(readings, readings.overhead_s + work_s * other / height)
         busy_s[many, first] += run_s
         free_s[many, first] += run_s + SETUP_S

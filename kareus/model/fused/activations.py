@@ -20,7 +20,7 @@ def swiglu(gate_up: Tensor) -> Tensor:
 
 @fused
 def swiglu_backward(gradient: Tensor, gate_up: Tensor) -> Tensor:
-    """Return the gradient of the input of `swiglu`."""
+    """Return the gradient of the input of `swiglu`, from that of its output."""
     gate, up = gate_up.chunk(2, dim=-1)
     sigmoid = torch.sigmoid(gate)
     gate_gradient = gradient * up * sigmoid * (1 + gate * (1 - sigmoid))

@@ -18,7 +18,7 @@ def warps(elements: int) -> int:
 
 
 def add_sums(sums: Tensor, first: Tensor, second: Tensor) -> None:
-    """Add sums[0] over its rows to `first`, sums[1], if there is one, to `second`."""
+    """Add the rows of `sums[0]` to `first` and, if there is one, those of `sums[1]` to `second`."""
     totals, rows, size = sums.shape
     _add_rows[(triton.cdiv(size, SUMMED_COLUMNS), totals)](
         sums, first, second, rows, size, ROWS=SUMMED_ROWS, COLUMNS=SUMMED_COLUMNS, num_warps=4

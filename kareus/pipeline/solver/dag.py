@@ -20,7 +20,7 @@ Times = Sequence[float]
 
 @dataclass(frozen=True, slots=True)
 class Wave:
-    """Instructions none of which waits for another, so that they can be timed at once."""
+    """Instructions that do not depend on one another, so that their starts are computed in one step."""
 
     members: Indices
     before: tuple[tuple[Indices, Array], ...]

@@ -39,12 +39,12 @@ MARGIN = np.array([-TOLERANCE, *np.full(len(LATENESS) - 1, TOLERANCE)])
 
 
 def round_plans(problem: Problem, relaxed_s: Array, deadlines_s: Array) -> Choices:
-    """Choose a point for every instruction, near the relaxed times and within each deadline.
+    """Choose a point for every instruction, near its relaxed time, so that each deadline is kept.
 
     Args:
         problem: what to plan.
         relaxed_s: seconds of each instruction in the relaxation's optimum; shape (instructions, deadlines).
-        deadlines_s: bounds on the makespan; none below that of the fastest plan.
+        deadlines_s: bounds on the makespan; none is below the makespan of the fastest plan.
 
     Returns:
         One plan for each deadline; shape (instructions, deadlines).

@@ -17,7 +17,7 @@ FAMILIES = {"llama": "Llama", "qwen": "Qwen"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Headline:
-    """The first chosen plan, beside the fastest plan of `sequential`."""
+    """The first chosen plan, and the fastest plan of `sequential` that it is compared with."""
 
     name: str
     """Name of the plan's file."""

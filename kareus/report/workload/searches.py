@@ -110,7 +110,7 @@ def _note(search: PartitionSearch) -> str:
 
 
 def passes_figure(efforts: Sequence[SearchEffort]) -> Figure:
-    """Return the shares of each partition's frontier, and of all together, by the pass that chose them."""
+    """Return the figure of which pass found what share of the frontier, for each partition and for all together."""
     rows = pl.DataFrame(
         [
             {

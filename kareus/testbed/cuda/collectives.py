@@ -53,14 +53,19 @@ class Collectives:
             launching = communicator.others
         if isinstance(launching, NcclCommunicator):
             launching.prepare((sm_count,))  # which takes seconds, not to be timed
-        elements = collective.message_bytes // DTYPE.itemsize
+        elements = collective.message_bytes // DTYPE.itemsize // collective.fused
         share = elements // collective.group_size
         if collective.kind is CollectiveKind.ALL_REDUCE:
-            return partial(communicator.all_reduce, (self._message(elements),), sm_count, self._operation())
+            return partial(communicator.all_reduce, self._messages(collective, elements), sm_count, self._operation())
         if collective.kind is CollectiveKind.ALL_GATHER:
-            return partial(communicator.all_gather, (self._message(share),), sm_count)
-        whole = self._message(share * collective.group_size).view(collective.group_size, share)
-        return partial(communicator.reduce_scatter, (whole,), sm_count)
+            return partial(communicator.all_gather, self._messages(collective, share), sm_count)
+        whole = self._messages(collective, share * collective.group_size)
+        by_rank = tuple(message.view(collective.group_size, share) for message in whole)
+        return partial(communicator.reduce_scatter, by_rank, sm_count)
+
+    def _messages(self, collective: Collective, elements: int) -> tuple[torch.Tensor, ...]:
+        """Messages of the collectives that are one launch."""
+        return tuple(self._message(elements) for _ in range(collective.fused))
 
     def _operation(self) -> Any:
         """Return a reduction that costs what a sum costs, and never overflows however often its result is reduced."""

@@ -52,7 +52,7 @@ class WorkerGroup:
             raise
 
     def call(self, name: str, *arguments: Any) -> list[Any]:
-        """Call all workers at once; returns their answers, by rank.
+        """Call all workers at once and return their answers, by rank.
 
         Raises:
             DeviceError: one refused, with its reason, or died.

@@ -44,8 +44,8 @@ class Batches:
         """
         if position is not None and position.source != samples.identity:
             raise ArtifactError(
-                f"checkpoint: stands in other data (identity {position.source}, this is {samples.identity}); resume "
-                "with the data, sequence_length and seed that it was made with, or begin in a new folder."
+                f"checkpoint: was made with other data (identity {position.source}; --data has {samples.identity}); "
+                "resume with the data, sequence_length and seed that it was made with, or begin in a new folder."
             )
         self._samples = samples
         self._share = share

@@ -77,6 +77,12 @@ def test_the_first_gpu_that_is_free_takes_the_next_height():
     assert ninth == pytest.approx(100 + 500 * (0.3 / 2 + 0.3), rel=0.05)
 
 
+def test_a_height_beside_the_sweep_counts_as_the_next():
+    others = [shown(2e-5, m=m, software="TRTLLM 1", copies=5) for m in (3839, 3840, 1000, 1024)]
+    assert others[0] == pytest.approx(others[1], rel=0.01)
+    assert others[2] == pytest.approx(others[3], rel=0.02)
+
+
 def test_a_queue_in_fp8_follows_reads_of_weights():
     assert shown(2e-5, m=32768, software="TRTLLM 1", copies=5, number_format="fp8") > 100 + 500 * 0.3
 

@@ -57,7 +57,7 @@ class _Timed:
 
 
 def _moves(sources: _Timed, _: Choices, deadlines_s: Array) -> Moves:
-    """Return a move for every pair of a faster and a slower source, either of them first, and every shift."""
+    """Return a move for each faster and slower source, in both orders, and each shift between them."""
     plans, first, second, share = _combinations(sources.makespans_s, deadlines_s)
     # An instruction runs before the change if its middle does in the first source.
     is_first = sources.middles_s[:, first] < share * sources.makespans_s[first]

@@ -1,0 +1,36 @@
+"""Numbers in words: durations, and what is saved beside a baseline."""
+
+import pytest
+
+from kareus.plans.units import compared, duration, less
+
+HOUR_S, DAY_S, YEAR_S = 3600.0, 86400.0, 365.25 * 86400.0
+
+
+@pytest.mark.parametrize(
+    ("time_s", "said"),
+    [
+        (0.5 * HOUR_S, "0.50 h"),
+        (12.5 * HOUR_S, "12.5 h"),
+        (47 * HOUR_S, "47.0 h"),
+        (2 * DAY_S, "2.00 days"),
+        (200 * DAY_S, "200 days"),
+        (YEAR_S, "1.00 years"),
+        (-7.78 * YEAR_S, "-7.78 years"),
+    ],
+)
+def test_durations_scale_to_days_and_years(time_s, said):
+    assert duration(time_s) == said
+
+
+@pytest.mark.parametrize(
+    ("time", "energy", "said"),
+    [
+        (10.0, 20.0, "10 % less time and 20 % less energy than x"),
+        (0.01, 20.0, "20 % less energy than x in the same time"),
+        (-5.0, -0.01, "5.0 % more time than x with the same energy"),
+        (0.0, 0.0, "the same time and energy as x"),
+    ],
+)
+def test_what_is_the_same_is_not_said_to_be_less(time, energy, said):
+    assert compared(less(time, "time"), less(energy, "energy"), "x") == said
