@@ -194,9 +194,19 @@ def _parallelism(row: IterationRow, model: Model, base: Workload) -> Parallelism
         tp=row.tp,
         cp=row.cp,
         layers_per_stage=layers_of(row, model),
-        sharding=SHARDING[row.sharding],
+        sharding=_sharding(row),
         sequence_parallel=row.sequence_parallel and row.tp > 1,
     )
+
+
+def _sharding(row: IterationRow) -> Sharding:
+    """What replicas share out, as far as it costs collectives in every microbatch.
+
+    With a pipeline, FSDP keeps gathered weights from the first microbatch to the last, and reduces gradients in the
+    last one (TorchTitan: `fsdp_reshard_after_forward`, `default`): its collectives are those of a sharded optimizer.
+    """
+    sharding = SHARDING[row.sharding]
+    return Sharding.OPTIMIZER if row.pp > 1 and sharding in (Sharding.GRADIENTS, Sharding.FULL) else sharding
 
 
 def layers_of(row: IterationRow, model: Model) -> tuple[int, ...]:

@@ -62,6 +62,11 @@ def test_a_row_decides_schedule_sharding_and_vocabulary():
     assert workload.model.vocab_size == 50688  # a multiple of 4 x 128
 
 
+def test_a_pipeline_gathers_weights_once_an_iteration():
+    found = IterationSubjects((), CONFIG).of(replace(LLAMA, sharding="fsdp"))
+    assert found.workload.parallelism.sharding is Sharding.OPTIMIZER
+
+
 def test_software_follows_the_family_and_else_the_columns():
     assert software_of(LLAMA) == "nemo"
     assert software_of(replace(LLAMA, family="vtrain-multi")) == "megatron-2022"
