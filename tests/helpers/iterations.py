@@ -1,8 +1,8 @@
 """Measured iterations for tests."""
 
-from kareus.fidelity.iterations.rows import IterationRow
+from kareus.fidelity.iterations.rows import MeasuredIteration
 
-LLAMA = IterationRow(
+LLAMA = MeasuredIteration(
     line=2,
     family="dgxc",
     gpu="h100-sxm5-80gb",

@@ -10,7 +10,7 @@ import numpy as np
 from kareus.artifacts.records import to_plain
 from kareus.errors import ConfigError
 from kareus.fidelity.iterations.predict import Predictor
-from kareus.fidelity.iterations.rows import IterationRow
+from kareus.fidelity.iterations.rows import MeasuredIteration
 from kareus.fidelity.iterations.score import IterationErrors, Scored, errors_of
 from kareus.fidelity.iterations.workloads import IterationSubjects
 from kareus.fidelity.kernels.answer import Refusal
@@ -25,7 +25,7 @@ class IterationAnswer:
     errors: IterationErrors
 
 
-def answer_iterations(rows: Sequence[IterationRow], overrides: Sequence[str], config_dir: Path) -> IterationAnswer:
+def answer_iterations(rows: Sequence[MeasuredIteration], overrides: Sequence[str], config_dir: Path) -> IterationAnswer:
     """Predict and score all rows that can be represented.
 
     Args:

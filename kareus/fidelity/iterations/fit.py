@@ -13,7 +13,7 @@ import numpy as np
 
 from kareus.arrays import Array
 from kareus.fidelity.iterations.predict import Predictor
-from kareus.fidelity.iterations.rows import IterationRow
+from kareus.fidelity.iterations.rows import MeasuredIteration
 from kareus.fidelity.iterations.workloads import IterationSubject
 from kareus.gpu_model.declarations import FitData, FitPrior
 from kareus.workload.software import Software
@@ -48,7 +48,7 @@ def fitted_numbers(software: Software) -> tuple[str, ...]:
 class IterationData:
     """Measured iterations and what they ran."""
 
-    rows: Sequence[IterationRow]
+    rows: Sequence[MeasuredIteration]
     subjects: Sequence[IterationSubject]
 
     def where(self, kept: Sequence[bool]) -> "IterationData":
@@ -111,7 +111,7 @@ def _thinned(data: IterationData) -> IterationData:
     return data.where([not often or n % stride == 0 for n, often in enumerate(large)])
 
 
-def groups_of(rows: Sequence[IterationRow]) -> list[str]:
+def groups_of(rows: Sequence[MeasuredIteration]) -> list[str]:
     """Return what is left out together: models; of a family with a single one, widths of it."""
     models = {row.family: {other.model for other in rows if other.family == row.family} for row in rows}
     return [
@@ -140,7 +140,7 @@ def with_numbers(software: Software, values: Mapping[str, float]) -> Software:
     return replace(software, **known)
 
 
-def _weights(rows: Sequence[IterationRow]) -> Array:
+def _weights(rows: Sequence[MeasuredIteration]) -> Array:
     """Square roots of weights that sum to 100 over the rows of each family."""
     families = [row.family for row in rows]
     return np.array([np.sqrt(100 / families.count(family)) for family in families])

@@ -21,7 +21,7 @@ from kareus.fidelity.iterations.fit import (
     left_out,
 )
 from kareus.fidelity.iterations.predict import Predictor
-from kareus.fidelity.iterations.rows import IterationRow
+from kareus.fidelity.iterations.rows import MeasuredIteration
 from kareus.fidelity.iterations.workloads import IterationSubjects, software_of
 
 logger = logging.getLogger(__name__)
@@ -33,7 +33,7 @@ AT_BOUND = 0.005
 """Distance to a bound, in logarithms, below which a number counts as held by it."""
 
 
-def fit_and_write(rows: Sequence[IterationRow], option: str, output: Path | None, config_dir: Path) -> None:
+def fit_and_write(rows: Sequence[MeasuredIteration], option: str, output: Path | None, config_dir: Path) -> None:
     """Fit the profile of an option, print errors in sample and of models left out, and write its file.
 
     Raises:
@@ -66,7 +66,7 @@ def documented(text: str, values: Mapping[str, float], notes: Mapping[str, str])
     return "\n".join([*found[:heading], *own, *found[heading:]]) + "\n"
 
 
-def _data(rows: Sequence[IterationRow], option: str, config_dir: Path) -> IterationData:
+def _data(rows: Sequence[MeasuredIteration], option: str, config_dir: Path) -> IterationData:
     subjects = IterationSubjects((), config_dir)
     known, ran = [], []
     for row in rows:

@@ -16,7 +16,7 @@ import numpy as np
 
 from kareus.errors import ArtifactError, ConfigError
 from kareus.fidelity.iterations.predict import IterationPrediction, Predictor
-from kareus.fidelity.iterations.rows import LEAST_S, MOST_S, IterationRow
+from kareus.fidelity.iterations.rows import LEAST_S, MOST_S, MeasuredIteration
 from kareus.fidelity.iterations.workloads import IterationSubjects
 from kareus.fidelity.kernels.answer import Refusal
 from kareus.fidelity.lines import Line
@@ -104,7 +104,7 @@ def answer_power(lines: Sequence[Line], overrides: Sequence[str], config_dir: Pa
     return PowerAnswer(tuple(rows), tuple(refused))
 
 
-def _row(line: Line) -> IterationRow:
+def _row(line: Line) -> MeasuredIteration:
     """The iteration of a run.
 
     Raises:
@@ -139,10 +139,10 @@ def _row(line: Line) -> IterationRow:
         "compiled": False,
         "iteration_time_s": line.positive("iteration_s", float, LEAST_S, MOST_S),
     }
-    return IterationRow(**values)
+    return MeasuredIteration(**values)
 
 
-def _power_row(line: Line, row: IterationRow, predicted: IterationPrediction) -> PowerRow:
+def _power_row(line: Line, row: MeasuredIteration, predicted: IterationPrediction) -> PowerRow:
     gpu_w = predicted.energy_j / predicted.time_s / row.gpus
     taken_w = GPUS_PER_NODE * gpu_w + NODE_W
     return PowerRow(

@@ -32,7 +32,7 @@ SWITCHES = ("sequence_parallel", "compiled")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class IterationRow:
+class MeasuredIteration:
     """A measured iteration; its fields have the names of the file's columns."""
 
     line: int
@@ -80,7 +80,7 @@ def has_iterations(header: Sequence[str]) -> bool:
     return set(COLUMNS) <= set(header)
 
 
-def read_iterations(lines: Sequence[Line], path: Path) -> list[IterationRow]:
+def read_iterations(lines: Sequence[Line], path: Path) -> list[MeasuredIteration]:
     """Return the rows of a file.
 
     Raises:
@@ -91,7 +91,7 @@ def read_iterations(lines: Sequence[Line], path: Path) -> list[IterationRow]:
     return [_row(line) for line in lines]
 
 
-def _row(line: Line) -> IterationRow:
+def _row(line: Line) -> MeasuredIteration:
     values: dict[str, Any] = {
         "line": line.number,
         "iteration_time_s": line.positive("iteration_time_s", float, LEAST_S, MOST_S),
@@ -100,4 +100,4 @@ def _row(line: Line) -> IterationRow:
     values |= {name: line.positive(name, int, 1, MOST_SIZE) for name in SIZES}
     values |= {name: line.choice(name, allowed) for name, allowed in CHOICES.items()}
     values |= {name: line.choice(name, ("true", "false")) == "true" for name in SWITCHES}
-    return IterationRow(**values)
+    return MeasuredIteration(**values)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kareus.fidelity.iterations.predict import IterationPrediction
-from kareus.fidelity.iterations.rows import IterationRow
+from kareus.fidelity.iterations.rows import MeasuredIteration
 from kareus.gpu_model.gpu import Gpu
 
 LEAST_ROWS = 4
@@ -17,7 +17,7 @@ LEAST_ROWS = 4
 class Scored:
     """A measured iteration and its prediction."""
 
-    row: IterationRow
+    row: MeasuredIteration
     software: str
     gpu: Gpu
     predicted: IterationPrediction

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kareus.errors import RefusedWorkloadError
-from kareus.fidelity.iterations.rows import IterationRow
+from kareus.fidelity.iterations.rows import MeasuredIteration
 from kareus.fidelity.kernels.priors import ATTENTION_PRIORS
 from kareus.gpu_model.gpu import Gpu
 from kareus.graph.recomputation import Recomputation
@@ -70,7 +70,7 @@ class IterationSubjects:
         self._software = dict(profiles or {})
         self._bases: dict[tuple[str, Accounting], Workload] = {}
 
-    def of(self, row: IterationRow) -> IterationSubject:
+    def of(self, row: MeasuredIteration) -> IterationSubject:
         """Return the workload and the software of a row.
 
         Raises:
@@ -101,7 +101,7 @@ class IterationSubjects:
         """Return the GPU of an option as software that is accounted for like this is predicted on."""
         return self._base(option, accounting).gpu
 
-    def _profile(self, row: IterationRow) -> Software:
+    def _profile(self, row: MeasuredIteration) -> Software:
         """Software of a row: its profile, with what the row itself tells."""
         option = software_of(row)
         if option not in self._software:
@@ -128,7 +128,7 @@ class IterationSubjects:
         return composition.workload
 
 
-def software_of(row: IterationRow) -> str:
+def software_of(row: MeasuredIteration) -> str:
     """Return the option of the group `software` that runs a row."""
     for beginning, option in OF_FAMILY.items():
         if row.family.startswith(beginning):
@@ -161,7 +161,7 @@ def _by_kernels(gpu: Gpu, kernels: Gpu, sustained: Gpu) -> Gpu:
     )
 
 
-def _model(row: IterationRow, software: Software) -> Model:
+def _model(row: MeasuredIteration, software: Software) -> Model:
     multiple = row.tp * software.vocabulary_multiple
     return Model(
         name=row.model.split(" ")[0],
@@ -187,7 +187,7 @@ def _model(row: IterationRow, software: Software) -> Model:
     )
 
 
-def _parallelism(row: IterationRow, model: Model, base: Workload) -> Parallelism:
+def _parallelism(row: MeasuredIteration, model: Model, base: Workload) -> Parallelism:
     return Parallelism(
         dp=row.dp,
         pp=row.pp,
@@ -199,7 +199,7 @@ def _parallelism(row: IterationRow, model: Model, base: Workload) -> Parallelism
     )
 
 
-def _sharding(row: IterationRow) -> Sharding:
+def _sharding(row: MeasuredIteration) -> Sharding:
     """What replicas share out, as far as it costs collectives in every microbatch.
 
     With a pipeline, FSDP keeps gathered weights from the first microbatch to the last, and reduces gradients in the
@@ -209,7 +209,7 @@ def _sharding(row: IterationRow) -> Sharding:
     return Sharding.OPTIMIZER if row.pp > 1 and sharding in (Sharding.GRADIENTS, Sharding.FULL) else sharding
 
 
-def layers_of(row: IterationRow, model: Model) -> tuple[int, ...]:
+def layers_of(row: MeasuredIteration, model: Model) -> tuple[int, ...]:
     """Return the blocks on each stage.
 
     Stages are equal where layers divide by stages and chunks. Where they do so with two more, embedding and head take
@@ -233,7 +233,7 @@ def layers_of(row: IterationRow, model: Model) -> tuple[int, ...]:
     return balanced_split(row.layers, row.pp, head_flops(model) / (3 * block))
 
 
-def _check(row: IterationRow, workload: Workload) -> None:
+def _check(row: MeasuredIteration, workload: Workload) -> None:
     model, tp = workload.model, row.tp
     for name in ("num_attention_heads", "num_key_value_heads", "intermediate_size", "hidden_size"):
         if getattr(model, name) % tp:
