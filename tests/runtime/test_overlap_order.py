@@ -13,7 +13,7 @@ from torch import Tensor
 from kareus.errors import EngineError
 from kareus.graph.interleave import block_segments, interleave, partition_of
 from kareus.graph.recomputation import Recomputation
-from kareus.graph.records import BlockGraph, Collective, Direction, Operator, OperatorKind
+from kareus.graph.records import BIAS_GRADIENT_SUFFIX, BlockGraph, Collective, Direction, Operator, OperatorKind
 from kareus.model.block import Block
 from kareus.model.communication import Mesh, Tensors
 from kareus.model.communicators.loopback import LoopbackCommunicator
@@ -172,7 +172,12 @@ def is_tail(waiting: Sequence[Launched]) -> bool:
 
 
 def products(operators: Sequence[Operator]) -> list[str]:
-    return [o.name for o in operators if o.kind is not OperatorKind.MEMORY]
+    return [o.name for o in operators if is_launched_alone(o)]
+
+
+def is_launched_alone(operator: Operator) -> bool:
+    """Whether the engine joins it with no neighbour, as the sum of a bias's gradient, though memory bounds it."""
+    return operator.kind is not OperatorKind.MEMORY or operator.name.endswith(BIAS_GRADIENT_SUFFIX)
 
 
 def expected_turns(pairs: Iterator[Any], choices: dict[str, Choice]) -> list[list[str | Launched]]:
@@ -183,7 +188,7 @@ def expected_turns(pairs: Iterator[Any], choices: dict[str, Choice]) -> list[lis
         for operator in segment.operators if segment else ():
             if choice is not None and operator.name == choice.launch:
                 turn.append(launched(collective, choice.sm_count))
-            if operator.kind is not OperatorKind.MEMORY:
+            if is_launched_alone(operator):
                 turn.append(operator.name)
         turns.append(turn if segment else [launched(collective, LAST)])
     return turns
