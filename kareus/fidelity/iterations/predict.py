@@ -108,7 +108,7 @@ class Predictor:
 
     def __init__(self) -> None:
         self._graphs: dict[Any, BlockGraph] = {}
-        self._known: dict[Any, KnownSteps] = {}
+        self._known: dict[str, KnownSteps] = {}
         self._passes: dict[Any, PassCost] = {}
         self._pipelines: dict[Any, tuple[Instruction, ...]] = {}
         self._dags: dict[Any, Dag] = {}
@@ -123,8 +123,9 @@ class Predictor:
         software, parallelism = subject.software, workload.parallelism
         graph = self._graph(workload, software, in_fp8=subject.in_fp8)
         shapes = chunk_shapes(parallelism.split, workload.chunks)
+        numbers = repr(workload.gpu)  # GPUs of one name may differ in any number
         passes = {
-            (place, direction): self._pass(workload, software, graph, shape, direction)
+            (place, direction): self._pass(workload, numbers, software, graph, shape, direction)
             for place, shape in shapes.items()
             for direction in TRACED
         }
@@ -169,15 +170,22 @@ class Predictor:
         return key
 
     def _pass(
-        self, workload: Workload, software: Software, graph: BlockGraph, shape: StageShape, direction: Direction
+        self,
+        workload: Workload,
+        numbers: str,  # of the GPU
+        software: Software,
+        graph: BlockGraph,
+        shape: StageShape,
+        direction: Direction,
     ) -> PassCost:
         parallelism = workload.parallelism
         replicas = (parallelism.dp, parallelism.pp, parallelism.sharding) if parallelism.shards_gradients else None
-        on_gpu = (workload.gpu.name, software.tensor_overlap, software.context_overlap, software.gradient_bytes)
-        key = (id(graph), shape, direction, workload.recomputation, on_gpu, replicas)
+        on_gpu = (numbers, workload.default_collective_sm_count)
+        by_software = (software.tensor_overlap, software.context_overlap, software.gradient_bytes)
+        key = (id(graph), shape, direction, workload.recomputation, on_gpu, by_software, replicas)
         if key not in self._passes:
             steps = _steps(workload, software, graph, shape, direction)
-            known = self._known.setdefault(workload.gpu.name, {})
+            known = self._known.setdefault(numbers, {})
             self._passes[key] = _pass_cost(workload.gpu, steps, known)
         return of_software(self._passes[key], software, workload.gpu)
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from kareus.errors import RefusedWorkloadError
+from kareus.errors import ConfigError, RefusedWorkloadError
 from kareus.fidelity.iterations.rows import MeasuredIteration
 from kareus.fidelity.kernels.priors import ATTENTION_PRIORS
 from kareus.gpu_model.gpu import Gpu
@@ -124,8 +124,10 @@ class IterationSubjects:
         return self._bases[gpu, accounting]
 
     def _composed(self, gpu: str) -> Workload:
-        (composition,) = compose([f"gpu={gpu}", *self._overrides], self._config_dir)
-        return composition.workload
+        compositions = compose([f"gpu={gpu}", *self._overrides], self._config_dir)
+        if len(compositions) > 1:
+            raise ConfigError(f"{' '.join(self._overrides)}: a sweep; measured iterations take one value of each key.")
+        return compositions[0].workload
 
 
 def software_of(row: MeasuredIteration) -> str:
