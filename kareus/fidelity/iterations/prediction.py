@@ -27,7 +27,7 @@ def predictions(
         if software.accounting is Accounting.SHARE:
             raise ConfigError(f"software={software.name}: is what is predicted without it; leave it out.")
         try:
-            workload = feasible(extension.workload)
+            workload = feasible(extension.workload, software.attention_kernel)
             of_gpu = tuple(text for text in composition.overrides if text.startswith("gpu."))
             gpu = IterationSubjects(of_gpu, config_dir).gpu(composition.options["gpu"], software.accounting)
             subject = IterationSubject(replace(workload, gpu=gpu), software, in_fp8=False)
