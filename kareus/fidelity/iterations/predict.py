@@ -24,7 +24,6 @@ from kareus.gpu_model.model import KnownSteps, Tally, run_tally
 from kareus.gpu_model.network import placed_collective_s
 from kareus.graph.program import Step
 from kareus.graph.records import TRACED, UPDATING, Batch, BlockGraph, Direction, OperatorKind, PlacedCollective, Scope
-from kareus.model.config import AttentionKernel
 from kareus.model.parameters import embedding_parameters, scope_parameters
 from kareus.model.precision import FP32_BYTES
 from kareus.partition.extract import extract
@@ -147,8 +146,7 @@ class Predictor:
         )
         traced = (repr(alike), workload.microbatch_size, workload.sequence_length, software.fused_attention)
         if traced not in self._graphs:
-            kernel = AttentionKernel.FUSED if software.fused_attention else AttentionKernel.UNFUSED
-            graphs = extract(*alike, workload.microbatch_size, workload.sequence_length, kernel)
+            graphs = extract(*alike, workload.microbatch_size, workload.sequence_length, software.attention_kernel)
             self._graphs[traced] = graphs[Batch.MICROBATCH]
         if not software.fused_attention:
             group = workload.microbatch_size * model.num_attention_heads // parallelism.tp
@@ -382,7 +380,9 @@ def _update(
             gathering = parts.pop("weight gathering", np.zeros((2, 1)))
             if software.gather_beside_forward:
                 forward_s = sum(times_s[(stage, chunk), Direction.FORWARD] for chunk in range(workload.chunks))
-                gathering = gathering * _exposed_share(workload, float(gathering[0, 0]), forward_s)
+                hidden_s = gathering[0] * (1 - _exposed_share(workload, float(gathering[0, 0]), forward_s))
+                # The forward beside it has the idle power of this time; moving weights costs the same.
+                gathering = gathering - [hidden_s, idle_power_w(workload.gpu, clocks) * hidden_s]
             time_s, energy_j = np.sum([*parts.values(), gathering], axis=0)[:, 0]
             costs[direction] = UpdateCost(float(time_s), float(energy_j), float(gathering[0, 0]))
         elif direction is Direction.GRADIENT_REDUCTION and software.reduction is Reduction.BUCKETS:
@@ -401,16 +401,16 @@ def _bucketed(workload: Workload, software: Software, stage: int, backward_s: Se
     parallelism, gpu = workload.parallelism, workload.gpu
     shapes = chunk_shapes(parallelism.split, workload.chunks)
     parts = scope_parameters(workload.model, parallelism)
-    costs = {scope: _summed(workload, software, stage, parts[scope]) for scope in (Scope.BLOCK, Scope.EMBEDDING)}
+    costs = {scope: _summed(workload, software, stage, parts[scope]) for scope in Scope}
     began_s, ready_s, buckets = 0.0, list[float](), list[Scope]()
     for chunk in reversed(range(workload.chunks)):
         shape, own_s = shapes[stage, chunk], backward_s[chunk]
         layers = max(shape.layers, 1)
         ready_s += [began_s + own_s * (n + 1) / layers for n in range(shape.layers)]
         buckets += [Scope.BLOCK] * shape.layers
-        ends = shape.last + shape.first
-        ready_s += [began_s + own_s] * ends
-        buckets += [Scope.EMBEDDING] * ends
+        ends = [Scope.HEAD] * shape.last + [Scope.EMBEDDING] * shape.first
+        ready_s += [began_s + own_s] * len(ends)
+        buckets += ends
         began_s += own_s if chunk == 0 else parallelism.pp * own_s
     added_s = added_time_s(began_s, ready_s, [costs[scope].time_s for scope in buckets], Slowdown(1.0, 1.0))
     idle_w = float(idle_power_w(gpu, np.array(float(gpu.maximum_clock_mhz))))
