@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from kareus.arrays import Array
+from kareus.errors import RefusedWorkloadError
 from kareus.fidelity.iterations import number_formats, softmaxes
 from kareus.fidelity.iterations.overlaps import ATTENDING, overlapped, placed
 from kareus.fidelity.iterations.workloads import IterationSubject
@@ -22,6 +23,7 @@ from kareus.gpu_model.gpu import MOST_W, Gpu
 from kareus.gpu_model.laws import hbm_bytes_per_s
 from kareus.gpu_model.model import KnownSteps, Tally, run_tally
 from kareus.gpu_model.network import placed_collective_s
+from kareus.gpu_model.power_limit import LEAST_CLOCK_MHZ
 from kareus.graph.program import Step
 from kareus.graph.records import TRACED, UPDATING, Batch, BlockGraph, Direction, OperatorKind, PlacedCollective, Scope
 from kareus.model.parameters import embedding_parameters, scope_parameters
@@ -48,7 +50,9 @@ times forward, 1.5 to 1.75 times backward)."""
 HOST_NORM = 3
 """Exponent that joins times of host and GPU: lower than of compute and memory, which overlap within a kernel."""
 CLOCK_GRID = np.linspace(0.4, 1.0, 13)
-"""Clocks at which passes are evaluated, as shares of the maximum, ascending."""
+"""Clocks at which passes are evaluated, as shares of the maximum, ascending; `clock_grid` goes on to the lowest."""
+LOW_CLOCKS = 6
+"""Clocks below these, at about the same distances."""
 AMBIENT_C = 30.0
 """Air before a GPU in a data centre (ASHRAE A2 allows 10 to 35)."""
 VARIATION = 0.009
@@ -116,7 +120,7 @@ class Predictor:
         """Predict an iteration at the maximum clock, or what the power limit leaves of it.
 
         Raises:
-            RefusedWorkloadError: the model does not divide over its GPUs.
+            RefusedWorkloadError: the model does not divide over its GPUs, or they draw more than their limit waiting.
         """
         workload = replace(subject.workload, gpu=charged(subject.workload.gpu))
         software, parallelism = subject.software, workload.parallelism
@@ -237,17 +241,43 @@ def slowest_of(gpus: int) -> float:
 
 
 def of_software(cost: PassCost, software: Software, gpu: Gpu) -> PassCost:
-    """Return the cost of a pass with the kernels of a software: slower attention, less fused streaming operators."""
+    """Return the cost of a pass with the kernels of a software: slower attention, less fused streaming operators.
+
+    Raises:
+        RefusedWorkloadError: as `_held`.
+    """
     attention = software.attention_slowdown
     if gpu.sm_count >= HOPPER_SM_COUNT and not software.hopper_attention:
         attention *= OLD_ATTENTION
     idle_w = float(idle_power_w(gpu, np.array(float(gpu.maximum_clock_mhz))))
     more, attending_s = software.traffic - 1, (attention - 1) * cost.attention_s
-    return replace(
+    own = replace(
         cost,
         gpu_s=cost.gpu_s + more * cost.streaming_s + attending_s,
         energy_j=cost.energy_j + more * cost.streaming_j + idle_w * attending_s,
     )
+    return _held(own, gpu)
+
+
+def _held(cost: PassCost, gpu: Gpu) -> PassCost:
+    """Return the cost of a pass whose mean power is within the limit, also where no clock holds it.
+
+    The GPU then waits at its lowest clock for as long as it takes, so that mean power is the limit.
+
+    Raises:
+        RefusedWorkloadError: the limit is less than what the GPU draws waiting.
+    """
+    limit_w = gpu.throttling_power_w
+    if cost.energy_j <= limit_w * cost.gpu_s:
+        return cost
+    waiting_w = float(idle_power_w(gpu, gpu.maximum_clock_mhz * clock_grid(gpu)[:1])[0])
+    if limit_w <= waiting_w:
+        raise RefusedWorkloadError(
+            f"gpu.power_limit_w={gpu.power_limit_w:g}: {gpu.name} draws {waiting_w:.0f} W waiting at its lowest clock, "
+            "before it computes; give more."
+        )
+    waiting_s = (cost.energy_j - limit_w * cost.gpu_s) / (limit_w - waiting_w)
+    return replace(cost, gpu_s=cost.gpu_s + waiting_s, energy_j=cost.energy_j + waiting_w * waiting_s)
 
 
 def host_slowdown(
@@ -314,7 +344,8 @@ def _pass_cost(gpu: Gpu, steps: Sequence[Step], known: KnownSteps) -> PassCost:
     The limit acts on power over tens of milliseconds (`limiter_s`), in which many kernels run: products may draw more
     than the limit, since what HBM bounds draws less.
     """
-    clocks = gpu.maximum_clock_mhz * CLOCK_GRID
+    grid = clock_grid(gpu)
+    clocks = gpu.maximum_clock_mhz * grid
     free = replace(gpu, power_limit_w=float(MOST_W))
 
     def cost(parts: Counter[Step]) -> Array:
@@ -325,9 +356,9 @@ def _pass_cost(gpu: Gpu, steps: Sequence[Step], known: KnownSteps) -> PassCost:
     whole = cost(Counter(steps))
     alone = cost(Counter(Step(operators=step.operators) for step in steps if step.operators))
     attention = cost(Counter(Step(operators=(o,)) for step in steps for o in step.operators if o.kind in ATTENDING))
-    limited = _limited_clock(whole[1] / whole[0], gpu.throttling_power_w)
+    limited = _limited_clock(grid, whole[1] / whole[0], gpu.throttling_power_w)
     gpu_s, alone_s, attention_s, energy_j = (
-        float(np.interp(limited, CLOCK_GRID, row)) for row in (whole[0], alone[0], attention[0], whole[1])
+        float(np.interp(limited, grid, row)) for row in (whole[0], alone[0], attention[0], whole[1])
     )
     collectives = sum(step.collective is not None for step in steps)
     streaming = [o for step in steps for o in step.operators if o.kind is OperatorKind.MEMORY]
@@ -347,11 +378,18 @@ def _pass_cost(gpu: Gpu, steps: Sequence[Step], known: KnownSteps) -> PassCost:
     )
 
 
-def _limited_clock(power_w: Array, limit_w: float) -> float:
-    """Return the highest clock, as a share of the maximum, at which power is within a limit."""
+def clock_grid(gpu: Gpu) -> Array:
+    """Return the clocks at which passes are evaluated, from a GPU's lowest, as shares of the maximum, ascending."""
+    lowest = min(LEAST_CLOCK_MHZ / gpu.maximum_clock_mhz, CLOCK_GRID[0])
+    low = np.linspace(lowest, CLOCK_GRID[0], LOW_CLOCKS, endpoint=False) if lowest < CLOCK_GRID[0] else CLOCK_GRID[:0]
+    return np.concatenate([low, CLOCK_GRID])
+
+
+def _limited_clock(grid: Array, power_w: Array, limit_w: float) -> float:
+    """Return the highest clock, as a share of the maximum, at which power is within a limit; the lowest if none is."""
     if power_w[-1] <= limit_w:
-        return float(CLOCK_GRID[-1])
-    return float(np.interp(limit_w, power_w, CLOCK_GRID))
+        return float(grid[-1])
+    return float(np.interp(limit_w, power_w, grid))
 
 
 @dataclass(frozen=True, slots=True)
@@ -475,7 +513,7 @@ def _prediction(
     )
     gpu = workload.gpu
     idle_w = float(idle_power_w(gpu, np.array(float(gpu.maximum_clock_mhz))))
-    waiting_j = idle_w * host_s + gpu.blocking_power_w * (time_s - busy_s)
+    waiting_j = min(idle_w, gpu.throttling_power_w) * host_s + gpu.blocking_power_w * (time_s - busy_s)
     return IterationPrediction(
         time_s=time_s,
         forward_s=computing_s[Direction.FORWARD],

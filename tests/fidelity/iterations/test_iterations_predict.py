@@ -67,8 +67,8 @@ def test_older_attention_is_slower_on_hopper_alone():
 
 def test_the_limit_holds_the_mean_of_a_pass():
     power_w = np.linspace(300.0, 900.0, len(CLOCK_GRID))
-    assert _limited_clock(power_w, 1000.0) == 1.0
-    clock = _limited_clock(power_w, 700.0)
+    assert _limited_clock(CLOCK_GRID, power_w, 1000.0) == 1.0
+    clock = _limited_clock(CLOCK_GRID, power_w, 700.0)
     assert np.interp(clock, CLOCK_GRID, power_w) == pytest.approx(700.0)
 
 

@@ -1,6 +1,7 @@
 """`kareus predict` for other software: sweeps, refusals, and the GPU that is predicted on."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -122,3 +123,20 @@ def test_hidden_gathers_take_energy_all_the_same():
     hidden, whole = (_update_costs(subject, Direction.UPDATE, gather_beside_forward=beside) for beside in (True, False))
     assert hidden.time_s < whole.time_s
     assert _moving_j(subject, hidden) == pytest.approx(_moving_j(subject, whole))
+
+
+def test_low_power_limits_are_kept():
+    layout = ("software=nemo", "gpu=h100-sxm5-80gb", "parallelism.tp=1")
+    found = [one for _, _, one in _found(*layout, "gpu.power_limit_w=100,150,300,700")]
+    assert all(slow.time_s > fast.time_s for slow, fast in pairwise(found))
+    powers_w = [one.energy_j / one.time_s for one in found]
+    assert powers_w == sorted(powers_w)
+    limits_w = np.array([100, 150, 300, 700])
+    assert np.all(powers_w <= 1.001 * limits_w), powers_w  # the update, 1 % of the time, is no pass
+
+
+def test_limits_below_idle_power_are_refused():
+    layout = ("software=nemo", "gpu=h100-sxm5-80gb", "parallelism.tp=1")
+    ((_, subject, reason),) = _found(*layout, "gpu.power_limit_w=50")
+    assert subject is None
+    assert "gpu.power_limit_w=50: H100-SXM5-80GB draws 93 W waiting" in reason
