@@ -14,12 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from kareus.errors import ArtifactError, ConfigError
+from kareus.errors import ConfigError
 from kareus.fidelity.iterations.predict import IterationPrediction, Predictor
 from kareus.fidelity.iterations.rows import LEAST_S, MOST_S, MeasuredIteration
 from kareus.fidelity.iterations.workloads import IterationSubjects
-from kareus.fidelity.kernels.answer import Refusal
-from kareus.fidelity.lines import Line
+from kareus.fidelity.lines import Line, LineValueError, Refusal
 from kareus.gpu_model.gpu import MOST_W
 
 COLUMNS = ("task", "n_gpus", "tp", "pp", "mbs", "gbs", "seq", "iteration_s", "node_power_w_train")
@@ -84,7 +83,7 @@ def answer_power(lines: Sequence[Line], overrides: Sequence[str], config_dir: Pa
     """Predict the power of the nodes of all runs that can be represented.
 
     Raises:
-        ArtifactError: a value that cannot be used, with its line and column.
+        ArtifactError: a column is missing.
         ConfigError: no run can be represented; with the reason of the first.
     """
     subjects, predictor = IterationSubjects(tuple(overrides), config_dir), Predictor()
@@ -92,13 +91,9 @@ def answer_power(lines: Sequence[Line], overrides: Sequence[str], config_dir: Pa
     for line in lines:
         try:
             row = _row(line)
-            predicted = predictor.predict(subjects.of(row))
-        except ArtifactError:
-            raise
-        except ConfigError as error:
+            rows.append(_power_row(line, row, predictor.predict(subjects.of(row))))
+        except (ConfigError, LineValueError) as error:
             refused.append(Refusal(line.number, str(error)))
-        else:
-            rows.append(_power_row(line, row, predicted))
     if not rows:
         raise ConfigError(refused[0].reason if refused else "no rows; give a file with data.")
     return PowerAnswer(tuple(rows), tuple(refused))
