@@ -7,7 +7,7 @@ power supplies are 96 % efficient at half load (80 PLUS Titanium). The last two 
 Fans are not in the measurements: the nodes are immersed.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -103,7 +103,8 @@ def _row(line: Line) -> MeasuredIteration:
     """The iteration of a run.
 
     Raises:
-        ConfigError: the run is no pre-training, or of a model whose architecture is not known.
+        ConfigError: the run is no pre-training, is of a model whose architecture is not known, or does not divide.
+        LineValueError: a value cannot be used.
     """
     task, model = line.text("task"), line.text("model")
     if task != PRETRAINING:
@@ -111,7 +112,7 @@ def _row(line: Line) -> MeasuredIteration:
     if model not in ARCHITECTURES:
         raise ConfigError(f"model={model}: architecture not known; known: {', '.join(ARCHITECTURES)}.")
     sizes = {name: line.positive(name, int, 1, 2**31) for name in ("n_gpus", "tp", "pp", "cp", "mbs", "gbs", "seq")}
-    replicas = sizes["n_gpus"] // (sizes["tp"] * sizes["pp"] * sizes["cp"])
+    replicas, num_microbatches = _shares(sizes)
     values: dict[str, Any] = {
         **ARCHITECTURES[model],
         "line": line.number,
@@ -123,7 +124,7 @@ def _row(line: Line) -> MeasuredIteration:
         "pp": sizes["pp"],
         "cp": sizes["cp"],
         "microbatch_size": sizes["mbs"],
-        "num_microbatches": sizes["gbs"] // (replicas * sizes["mbs"]),
+        "num_microbatches": num_microbatches,
         "seq_len": sizes["seq"],
         "precision": line.choice("precision", ("bf16", "fp8")),
         "sequence_parallel": True,
@@ -135,6 +136,24 @@ def _row(line: Line) -> MeasuredIteration:
         "iteration_time_s": line.positive("iteration_s", float, LEAST_S, MOST_S),
     }
     return MeasuredIteration(**values)
+
+
+def _shares(sizes: Mapping[str, int]) -> tuple[int, int]:
+    """Replicas of a run, and microbatches of each.
+
+    Raises:
+        ConfigError: replicas do not share the GPUs evenly, or microbatches the batch.
+    """
+    replica_gpus = sizes["tp"] * sizes["pp"] * sizes["cp"]
+    replicas, left_gpus = divmod(sizes["n_gpus"], replica_gpus)
+    if left_gpus:
+        raise ConfigError(f"n_gpus={sizes['n_gpus']}: must be a multiple of tp * pp * cp = {replica_gpus}.")
+    num_microbatches, left_sequences = divmod(sizes["gbs"], replicas * sizes["mbs"])
+    if left_sequences:
+        raise ConfigError(
+            f"gbs={sizes['gbs']}: must be a multiple of mbs times {replicas} replicas = {replicas * sizes['mbs']}."
+        )
+    return replicas, num_microbatches
 
 
 def _power_row(line: Line, row: MeasuredIteration, predicted: IterationPrediction) -> PowerRow:

@@ -33,6 +33,21 @@ def test_a_run_that_cannot_be_used_is_refused(tmp_path, old, new, said):
     assert refused.reason.endswith(f"line 2: {said}")
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        (",512,", ",16,", "n_gpus=16: must be a multiple of tp * pp * cp = 32."),
+        (",512,", ",500,", "n_gpus=500: must be a multiple of tp * pp * cp = 32."),
+        (",2,2048,2048", ",2,2050,2048", "gbs=2050: must be a multiple of mbs times 16 replicas = 32."),
+        (",2,2048,2048", ",2,16,2048", "gbs=16: must be a multiple of mbs times 16 replicas = 32."),
+    ],
+)
+def test_a_run_that_does_not_divide_is_refused(tmp_path, old, new, said):
+    answer = answer_power(_lines(tmp_path, LINE.replace(old, new), LINE), (), CONFIG)
+    assert [row.line for row in answer.rows] == [3]
+    assert [(refused.line, refused.reason) for refused in answer.refused] == [(2, said)]
+
+
 def test_a_file_without_a_usable_run_is_an_error(tmp_path):
     with pytest.raises(ConfigError, match="line 2: precision='fp4'"):
         answer_power(_lines(tmp_path, LINE.replace("fp8", "fp4")), (), CONFIG)
