@@ -19,7 +19,8 @@ LEAST_S, MOST_S = 1e-9, 1e4
 """Times of one kernel."""
 MOST_SIZE = 2**31
 """Largest size of a kernel: values of a dimension, or GPUs."""
-MOST_MESSAGE_BYTES = 2**40
+LIMITS = {"num_gpus": (2, MOST_SIZE), "message_bytes": (1, 2**40)}
+"""Least and largest sizes of collectives; one GPU sends nothing."""
 NOT_READ = re.compile(r"|0+(\.0*)?")
 """Power that was not read: an empty cell, or 0."""
 BFLOAT16, FP8 = "bfloat16", "fp8"
@@ -170,7 +171,8 @@ def _choices(kind: KernelKind) -> dict[str, tuple[str, ...]]:
 def _size(line: Line, column: str) -> int:
     if column in MAY_BE_ZERO and not line.count(column):
         return 0
-    return line.positive(column, int, 1, MOST_MESSAGE_BYTES if column == "message_bytes" else MOST_SIZE)
+    least, most = LIMITS.get(column, (1, MOST_SIZE))
+    return line.positive(column, int, least, most)
 
 
 def _power_w(line: Line, column: str) -> float:

@@ -70,6 +70,7 @@ def test_a_compressed_file_reads_as_the_file(tmp_path):
         (ATTENTION, "128,0,", "128,-3,", "line 2: window='-3': must be a whole number, 0 or more."),
         (NCCL, "all_gather", "gossip", "line 2: collective='gossip' is not known; allowed: all_reduce, all_gather,"),
         (NCCL, ",8,512,1024", ",0,512,1024", "line 2: num_gpus='0': must be a number above 0."),
+        (NCCL, ",8,512,1024", ",1,512,1024", "line 2: num_gpus='1': must be from 2 to "),
     ],
 )
 def test_a_bad_value_is_named_with_its_place(tmp_path, text, old, new, said):
