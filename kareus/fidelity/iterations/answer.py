@@ -92,13 +92,13 @@ def lines_of(answer: IterationAnswer) -> list[str]:
         own = [one for one in answer.scored if one.row.family == family]
         median_pct = 100 * float(np.median([one.error for one in own]))
         shares = " ".join(f"{100 * share:5.1f}%" for share in _mean_shares(own))
-        lines.append(f"{family:<24} {len(own):>5} {mape_pct:>7.1f}% {median_pct:>7.1f}%  {shares}")
+        lines.append(f"{family:<24} {len(own):>5} {mape_pct:>7.1f}% {median_pct:>z7.1f}%  {shares}")
     lines += ["", *(f"{gpu:<24} {'':>5} {mape_pct:>7.1f}%" for gpu, mape_pct in errors.by_gpu.items()), ""]
     if errors.time_mape_pct is not None:
         lines += [f"mean over families of 4 rows or more: {errors.time_mape_pct:.1f} % of time"]
     if errors.constant_mfu_mape_pct is not None:
         lines += [f"for comparison, constant MFU of a family's other rows: {errors.constant_mfu_mape_pct:.1f} %"]
-    lines += [f"median of predicted less measured time: {errors.signed_median_pct:.1f} %"]
+    lines += [f"median of predicted less measured time: {errors.signed_median_pct:z.1f} %"]
     if answer.refused:
         lines += [f"refused: {len(answer.refused)} rows, the first in line {answer.refused[0].line}: "
                   f"{answer.refused[0].reason}"]  # fmt: skip

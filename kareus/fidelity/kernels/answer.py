@@ -149,5 +149,5 @@ def lines_of(answer: KernelAnswer) -> list[str]:
 
 def _error_line(name: str, errors: KernelErrors) -> str:
     cells = (errors.time_mape_pct, errors.signed_median_pct, errors.power_mape_pct, errors.energy_mape_pct)
-    shown = [f"{'-' if cell is None else f'{cell:.1f}%':>8}" for cell in cells]
+    shown = [f"{'-' if cell is None else f'{cell:z.1f}%':>8}" for cell in cells]
     return f"{name:<54} {errors.rows:>6} {' '.join(shown)}"
