@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from kareus.graph.records import CollectiveKind, Scope
 from kareus.model.communication import Communicator
-from kareus.model.parameters import embedding_parameters, scope_parameters
+from kareus.model.parameters import embedding_parameters, reduced_parameters
 from kareus.model.precision import BF16_BYTES, FP32_BYTES
 from kareus.pipeline.transfers import gathered_parts
 from kareus.runtime.boundary import Shapes
@@ -63,17 +63,19 @@ def block_messages(workload: Workload) -> dict[str, tuple[Message, ...]]:
 def weight_messages(workload: Workload, stage: int) -> dict[str, tuple[Message, ...]]:
     """Return the collectives of a stage's weights by group: gradients in fp32, of a block, the embedding and the head.
 
+    Those of learned positions are apart.
+
     `data` sums them over replicas; `shards` scatters the sums and gathers the new weights; `ends` sums the gradient of
     a tied embedding over the first and the last stage.
     """
     model, parallelism = workload.model, workload.parallelism
-    sizes = scope_parameters(model, parallelism)
+    sizes = reduced_parameters(model, parallelism)
     held = {
         Scope.BLOCK,
         *([Scope.EMBEDDING] if stage == 0 else []),
         *([Scope.HEAD] if stage == parallelism.pp - 1 else []),
     }
-    parameters = sorted({sizes[scope] for scope in held if sizes[scope]})
+    parameters = sorted({size for scope in held for size in sizes[scope] if size})
     reduced = tuple(Message(CollectiveKind.ALL_REDUCE, FP32_BYTES * n, 1) for n in parameters)
     scattered = tuple(Message(CollectiveKind.REDUCE_SCATTER, FP32_BYTES * n, 1) for n in parameters)
     gathered = tuple(Message(CollectiveKind.ALL_GATHER, BF16_BYTES * n, 1) for n in parameters)

@@ -19,6 +19,7 @@ RELU = dataclasses.replace(GPT, name="tiny-relu", activation=ActivationKind.SQUA
 SIX_HEADS = dataclasses.replace(
     MPT, name="tiny-six", num_attention_heads=6, num_key_value_heads=6, hidden_size=48, intermediate_size=192
 )
+TIED_POSITIONS = dataclasses.replace(GPT, name="tiny-tied", vocab_size=264, tie_embeddings=True, max_positions=16)
 GPT_LAYERS = dataclasses.replace(GPT, num_layers=FOUR_LAYERS.num_layers)
 
 
@@ -77,5 +78,6 @@ def test_four_ranks_compute_what_gpt2_and_mpt_do(tmp_path: Path) -> None:
         case(tp=2, cp=2, sequence_parallel=True, model=MPT, microbatch_size=3),
         case(tp=2, pp=2, sequence_parallel=True, model=RELU),
         case(tp=2, pp=2, model=GPT, pipeline=ZERO_BUBBLE, recomputation=Recomputation.NONE),
+        case(dp=2, pp=2, model=TIED_POSITIONS, sharding=Sharding.OPTIMIZER),
     ]
     check_against_transformers(4, cases, tmp_path)
