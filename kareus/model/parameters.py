@@ -33,7 +33,7 @@ def reduced_parameters(model: Model, parallelism: Parallelism) -> dict[Scope, tu
     """
     parts = scope_parameters(model, parallelism)
     positions = (model.max_positions or 0) * model.hidden_size
-    reduced = {scope: (parameters,) for scope, parameters in parts.items()}
+    reduced: dict[Scope, tuple[int, ...]] = {scope: (parameters,) for scope, parameters in parts.items()}
     if positions:
         reduced[Scope.EMBEDDING] = (parts[Scope.EMBEDDING] - positions, positions)
     return reduced

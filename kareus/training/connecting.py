@@ -20,6 +20,7 @@ from kareus.pipeline.transfers import gathered_parts
 from kareus.runtime.boundary import Shapes
 from kareus.runtime.chunk_stage import StagePlace
 from kareus.runtime.messages import begin
+from kareus.training.optimizer_sharding import shard_length
 from kareus.workload.config import Workload
 
 
@@ -65,8 +66,9 @@ def weight_messages(workload: Workload, stage: int) -> dict[str, tuple[Message, 
 
     Those of learned positions are apart.
 
-    `data` sums them over replicas; `shards` scatters the sums and gathers the new weights; `ends` sums the gradient of
-    a tied embedding over the first and the last stage.
+    `data` sums them over replicas; `shards` scatters the sums and gathers the new weights, and `cp` sums the shards
+    over context parallelism; `tp` sums those of norms that are partial on the GPUs of a tensor-parallel group; `ends`
+    sums the gradient of a tied embedding over the first and the last stage.
     """
     model, parallelism = workload.model, workload.parallelism
     sizes = reduced_parameters(model, parallelism)
@@ -80,7 +82,24 @@ def weight_messages(workload: Workload, stage: int) -> dict[str, tuple[Message, 
     scattered = tuple(Message(CollectiveKind.REDUCE_SCATTER, FP32_BYTES * n, 1) for n in parameters)
     gathered = tuple(Message(CollectiveKind.ALL_GATHER, BF16_BYTES * n, 1) for n in parameters)
     table = Message(CollectiveKind.ALL_REDUCE, FP32_BYTES * embedding_parameters(model, parallelism), 1)
-    return {"data": reduced, "shards": (*scattered, *gathered), "ends": (table,)}
+    shards = [shard_length(n, parallelism.dp) for n in parameters] if parallelism.shards_states else []
+    return {
+        "data": reduced,
+        "shards": (*scattered, *gathered),
+        "cp": tuple(Message(CollectiveKind.ALL_REDUCE, FP32_BYTES * n, 1) for n in shards),
+        "tp": tuple(Message(CollectiveKind.ALL_REDUCE, FP32_BYTES * n, 1) for n in _partial_sizes(workload)),
+        "ends": (table,),
+    }
+
+
+def _partial_sizes(workload: Workload) -> list[int]:
+    """Sizes of the weights whose gradients are partial with tensor parallelism: the weights of norms."""
+    model, parallelism = workload.model, workload.parallelism
+    sizes = [
+        *([model.hidden_size] if parallelism.token_shards > 1 else []),
+        *([model.head_dim] if model.qk_norm else []),
+    ]
+    return sizes if parallelism.tp > 1 else []
 
 
 def connect_group(

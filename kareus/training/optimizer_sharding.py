@@ -70,7 +70,9 @@ class OptimizerSharding:
         gradients = [buffers[name] for name in names]
         named = list(zip(names, weights, gradients, strict=True))
         parts = {bucket: list(part) for bucket, part in groupby(named, key=lambda each: bucket_of(each[0]))}
-        lengths = {bucket: _shard_length(part, count) for bucket, part in parts.items()}
+        lengths = {
+            bucket: shard_length(sum(weight.numel() for _, weight, _ in part), count) for bucket, part in parts.items()
+        }
         shapes = [weight.shape for weight in weights]
         for gradient in gradients:  # making the buffers must not take more memory than training does
             gradient.data = gradient.new_empty(0)
@@ -128,9 +130,8 @@ def bucket_of(name: str) -> str:
     return ".".join(module[:2])
 
 
-def _shard_length(named: Sequence[Named], count: int) -> int:
-    """Number of elements of a rank's shard of a bucket."""
-    elements = sum(weight.numel() for _, weight, _ in named)
+def shard_length(elements: int, count: int) -> int:
+    """Return the number of elements of each of `count` shards of a bucket."""
     return -(-elements // (count * ALIGNMENT)) * ALIGNMENT
 
 
