@@ -242,8 +242,9 @@ class SplitHeadsFunction(Function):
     @staticmethod
     def forward(ctx: Any, qkv: Tensor, heads: tuple[int, int], head_dim: int, apart: bool) -> tuple[Tensor, ...]:  # noqa: FBT001
         """Return queries, keys and values, each [batch, tokens, heads, head_dim]."""
-        query, key, value = fused.split_heads(qkv, heads, head_dim=head_dim)
-        return (query, key.contiguous(), value.contiguous()) if apart else (query, key, value)
+        parts = fused.split_heads(qkv, heads, head_dim=head_dim)
+        # A view of the queries alone would keep the keys and values beside their copies.
+        return tuple(part.contiguous() for part in parts) if apart else tuple(parts)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:

@@ -277,7 +277,7 @@ class SplitHeads(OperatorModule):
     function: type[Function] = functions.SplitHeadsFunction
 
     def __init__(self, heads: tuple[int, int], head_dim: int, *, apart: bool) -> None:
-        """Split into `heads` (queries, keys); `apart` if keys and values are sent to other GPUs."""
+        """Split into `heads` (queries, keys); copy each if `apart`, where keys and values are sent to other GPUs."""
         super().__init__()
         self.heads = heads
         self.head_dim = head_dim

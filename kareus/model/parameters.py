@@ -25,6 +25,20 @@ def scope_parameters(model: Model, parallelism: Parallelism) -> dict[Scope, int]
     }
 
 
+def reduced_parameters(model: Model, parallelism: Parallelism) -> dict[Scope, tuple[int, ...]]:
+    """Return the parameters on one GPU whose gradients are reduced at once, of each of `scope_parameters`.
+
+    Learned positions are apart from the embedding of tokens, so that the first and the last stage shard a tied one
+    alike.
+    """
+    parts = scope_parameters(model, parallelism)
+    positions = (model.max_positions or 0) * model.hidden_size
+    reduced: dict[Scope, tuple[int, ...]] = {scope: (parameters,) for scope, parameters in parts.items()}
+    if positions:
+        reduced[Scope.EMBEDDING] = (parts[Scope.EMBEDDING] - positions, positions)
+    return reduced
+
+
 def block_matrices(model: Model) -> int:
     """Return the values of the weight matrices of one block, over all GPUs."""
     attention = 2 * model.query_width + 2 * model.key_value_width

@@ -1,21 +1,39 @@
-"""Architectures that are planned and that the engine cannot train."""
-
-import torch
+"""What is planned and what the engine cannot train, checked before ranks are started and without importing torch."""
 
 from kareus.errors import EngineError
+from kareus.graph.recomputation import Recomputation
 from kareus.model.config import Model, PositionKind
+from kareus.workload.config import Workload
 
 
-def check_trains(model: Model, device: torch.device) -> None:
-    """Check that the engine trains `model` on devices of this type.
+def check_trains(model: Model, device_type: str) -> None:
+    """Check that the engine trains `model` on devices of this type, `cpu` or `cuda`.
 
     Raises:
         EngineError: it does not; with what it would need.
     """
     shares = model.num_key_value_heads < model.num_attention_heads
-    if model.positions is PositionKind.ALIBI and shares and device.type != "cpu":
+    if model.positions is PositionKind.ALIBI and shares and device_type != "cpu":
         raise EngineError(
             f"model.positions=alibi: PyTorch's attention with a bias needs a head of keys and values for each of "
             f"{model.num_attention_heads} heads of queries, and model.num_key_value_heads is "
             f"{model.num_key_value_heads}; it is planned, and trained on CPUs alone (--communicator gloo)."
+        )
+
+
+def check_runs(workload: Workload) -> None:
+    """Check that the engine runs the sharding of a workload.
+
+    Raises:
+        EngineError: gradients or weights are sharded, and with them something else that the engine does not run so.
+    """
+    parallelism = workload.parallelism
+    if not parallelism.shards_gradients:
+        return
+    degrees = [f"parallelism.{axis}={n}" for axis in ("pp", "tp") if (n := getattr(parallelism, axis)) > 1]
+    others = [*degrees, *(["recomputation=stage"] if workload.recomputation is Recomputation.STAGE else [])]
+    if others:
+        raise EngineError(
+            f"parallelism.sharding={parallelism.sharding}: is planned with {', '.join(others)}, but the engine runs it "
+            "with data parallelism alone (pp=1, tp=1, cp=1) and recomputation none, selective or full."
         )

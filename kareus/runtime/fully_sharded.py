@@ -34,30 +34,11 @@ from kareus.model.steps import steps_of
 from kareus.runtime.overlap import run_alone
 from kareus.runtime.schedules import MicrobatchSchedule
 from kareus.runtime.stage_model import SEQUENTIAL, GradientsReady, StageModel
-from kareus.workload.config import Workload
 
 FillWeights = Callable[[nn.Module], None]
 """Writes the weights of a module in which they have the names that they have in the whole model."""
 Backward = Callable[[Tensor], Tensor | None]
 """From the gradient of a part's output to that of its input, if that has one; adds to the buffers of its weights."""
-
-
-def check_runs(workload: Workload) -> None:
-    """Check that the engine runs the sharding of a workload.
-
-    Raises:
-        EngineError: gradients or weights are sharded, and with them something else that the engine does not run so.
-    """
-    parallelism = workload.parallelism
-    if not parallelism.shards_gradients:
-        return
-    degrees = [f"parallelism.{axis}={n}" for axis in ("pp", "tp") if (n := getattr(parallelism, axis)) > 1]
-    others = [*degrees, *(["recomputation=stage"] if workload.recomputation is Recomputation.STAGE else [])]
-    if others:
-        raise EngineError(
-            f"parallelism.sharding={parallelism.sharding}: is planned with {', '.join(others)}, but the engine runs it "
-            "with data parallelism alone (pp=1, tp=1, cp=1) and recomputation none, selective or full."
-        )
 
 
 class FullyShardedModel(nn.Module):

@@ -7,7 +7,8 @@ with its tokens' share of the iteration's, plain sums are right however uneven t
 A bucket is reduced as soon as its gradients are complete, in the background: by an all-reduce over all ranks with the
 same weights, or with a sharded optimizer by a reduce-scatter over the replicas, after which context-parallel ranks sum
 their shards. That second sum is begun when the next bucket is complete, by when the first has mostly ended; on GPUs a
-stream of its own waits for it, not the computation. The sums of norms over tensor-parallel ranks wait for the end.
+stream of its own waits for it, and the computation does not, except with MSCCL++, which runs one thing at a time. The
+sums of norms over tensor-parallel ranks wait for the end.
 """
 
 import torch

@@ -14,12 +14,13 @@ import torch.distributed as dist
 
 from kareus.graph.records import CollectiveKind, Scope
 from kareus.model.communication import Communicator
-from kareus.model.parameters import embedding_parameters, scope_parameters
+from kareus.model.parameters import embedding_parameters, reduced_parameters
 from kareus.model.precision import BF16_BYTES, FP32_BYTES
 from kareus.pipeline.transfers import gathered_parts
 from kareus.runtime.boundary import Shapes
 from kareus.runtime.chunk_stage import StagePlace
 from kareus.runtime.messages import begin
+from kareus.training.optimizer_sharding import shard_length
 from kareus.workload.config import Workload
 
 
@@ -63,22 +64,42 @@ def block_messages(workload: Workload) -> dict[str, tuple[Message, ...]]:
 def weight_messages(workload: Workload, stage: int) -> dict[str, tuple[Message, ...]]:
     """Return the collectives of a stage's weights by group: gradients in fp32, of a block, the embedding and the head.
 
-    `data` sums them over replicas; `shards` scatters the sums and gathers the new weights; `ends` sums the gradient of
-    a tied embedding over the first and the last stage.
+    Those of learned positions are apart.
+
+    `data` sums them over replicas; `shards` scatters the sums and gathers the new weights, and `cp` sums the shards
+    over context parallelism; `tp` sums those of norms that are partial on the GPUs of a tensor-parallel group; `ends`
+    sums the gradient of a tied embedding over the first and the last stage.
     """
     model, parallelism = workload.model, workload.parallelism
-    sizes = scope_parameters(model, parallelism)
+    sizes = reduced_parameters(model, parallelism)
     held = {
         Scope.BLOCK,
         *([Scope.EMBEDDING] if stage == 0 else []),
         *([Scope.HEAD] if stage == parallelism.pp - 1 else []),
     }
-    parameters = sorted({sizes[scope] for scope in held if sizes[scope]})
+    parameters = sorted({size for scope in held for size in sizes[scope] if size})
     reduced = tuple(Message(CollectiveKind.ALL_REDUCE, FP32_BYTES * n, 1) for n in parameters)
     scattered = tuple(Message(CollectiveKind.REDUCE_SCATTER, FP32_BYTES * n, 1) for n in parameters)
     gathered = tuple(Message(CollectiveKind.ALL_GATHER, BF16_BYTES * n, 1) for n in parameters)
     table = Message(CollectiveKind.ALL_REDUCE, FP32_BYTES * embedding_parameters(model, parallelism), 1)
-    return {"data": reduced, "shards": (*scattered, *gathered), "ends": (table,)}
+    shards = [shard_length(n, parallelism.dp) for n in parameters] if parallelism.shards_states else []
+    return {
+        "data": reduced,
+        "shards": (*scattered, *gathered),
+        "cp": tuple(Message(CollectiveKind.ALL_REDUCE, FP32_BYTES * n, 1) for n in shards),
+        "tp": tuple(Message(CollectiveKind.ALL_REDUCE, FP32_BYTES * n, 1) for n in _partial_sizes(workload)),
+        "ends": (table,),
+    }
+
+
+def _partial_sizes(workload: Workload) -> list[int]:
+    """Sizes of the weights whose gradients are partial with tensor parallelism: the weights of norms."""
+    model, parallelism = workload.model, workload.parallelism
+    sizes = [
+        *([model.hidden_size] if parallelism.token_shards > 1 else []),
+        *([model.head_dim] if model.qk_norm else []),
+    ]
+    return sizes if parallelism.tp > 1 else []
 
 
 def connect_group(

@@ -2,10 +2,10 @@
 
 Data-parallel replicas hold the same weights. With ZeRO stage 1 (Rajbhandari et al., 2020) each sums the gradients of
 an equal shard, updates the weights of that shard and gathers those of the others. A bucket has the weights of one
-block, of the embedding, of the LM head or of the final norm, and every replica owns an equal part of every bucket: so a
-bucket can be reduced as soon as its gradients are complete, in place, while the backward goes on. Buckets are cut
-without regard to where a weight ends, so that a large one does not unbalance them. Two stages with copies of a tied
-embedding cut it alike, since it is a bucket of its own.
+block, of the embedding, of learned positions, of the LM head or of the final norm, and every replica owns an equal part
+of every bucket: so a bucket can be reduced as soon as its gradients are complete, in place, while the backward goes on.
+Buckets are cut without regard to where a weight ends, so that a large one does not unbalance them. Two stages with
+copies of a tied embedding cut it alike, since it is a bucket of its own.
 """
 
 from collections.abc import Sequence
@@ -21,6 +21,9 @@ from kareus.training.gradients import weight_gradients
 
 ALIGNMENT = 128
 """Number of elements of a shard is a multiple of it: 256 bytes of bf16, as memory of CUDA is aligned."""
+
+POSITIONS = "embedding.positions"
+"""Name of learned positions, and of their bucket: the last stage has none beside its copy of a tied embedding."""
 
 Named = tuple[str, Tensor, Tensor]
 """Name of a weight, the weight and its gradient."""
@@ -67,7 +70,9 @@ class OptimizerSharding:
         gradients = [buffers[name] for name in names]
         named = list(zip(names, weights, gradients, strict=True))
         parts = {bucket: list(part) for bucket, part in groupby(named, key=lambda each: bucket_of(each[0]))}
-        lengths = {bucket: _shard_length(part, count) for bucket, part in parts.items()}
+        lengths = {
+            bucket: shard_length(sum(weight.numel() for _, weight, _ in part), count) for bucket, part in parts.items()
+        }
         shapes = [weight.shape for weight in weights]
         for gradient in gradients:  # making the buffers must not take more memory than training does
             gradient.data = gradient.new_empty(0)
@@ -118,14 +123,15 @@ class OptimizerSharding:
 
 
 def bucket_of(name: str) -> str:
-    """Return the bucket of the weight `name`: `embedding`, `blocks.<n>`, `head.norm` or `head.lm_head`."""
+    """Return the bucket of the weight `name`: `embedding`, `POSITIONS`, `blocks.<n>`, `head.norm` or `head.lm_head`."""
+    if name == POSITIONS:
+        return POSITIONS
     module = name.split(".")[:-1]
     return ".".join(module[:2])
 
 
-def _shard_length(named: Sequence[Named], count: int) -> int:
-    """Number of elements of a rank's shard of a bucket."""
-    elements = sum(weight.numel() for _, weight, _ in named)
+def shard_length(elements: int, count: int) -> int:
+    """Return the number of elements of each of `count` shards of a bucket."""
     return -(-elements // (count * ALIGNMENT)) * ALIGNMENT
 
 

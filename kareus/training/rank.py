@@ -156,7 +156,8 @@ def _connect(setup: RankSetup) -> None:
         if communicator is not None:
             connect_group(communicator, messages[communicator.axis], _sm_counts(setup), setup.device)
     of_weights = weight_messages(workload, setup.coordinate.stage)
-    for name, own in (("data", groups.data), ("ends", groups.tied_embeddings)):
+    own_groups = {"data": groups.data, "ends": groups.tied_embeddings, "cp": groups.mesh.cp, "tp": groups.mesh.tp}
+    for name, own in own_groups.items():
         if own is not None:
             connect_group(own, of_weights[name], {None}, setup.device)
     for group in (groups.pipeline, groups.tensor):

@@ -16,11 +16,11 @@ from kareus.model.layers import rotary_table
 from kareus.model.shards import Shard, shard_of
 from kareus.profile.programs import chunk_shapes
 from kareus.runtime.actions import actions_of
-from kareus.runtime.architecture import check_trains
+from kareus.runtime.architecture import check_runs, check_trains
 from kareus.runtime.boundary import boundary_shapes
 from kareus.runtime.chunk_stage import StagePlace
 from kareus.runtime.follower import PlanFollower, planned_steps
-from kareus.runtime.fully_sharded import FillWeights, FullyShardedModel, check_runs
+from kareus.runtime.fully_sharded import FillWeights, FullyShardedModel
 from kareus.runtime.pipeline import Pipeline
 from kareus.runtime.stage_chunks import StageChunks, first_layers
 from kareus.runtime.stage_model import GradientsReady, StageModel
@@ -65,7 +65,7 @@ def make_chunks(setup: RankSetup) -> StageChunks:
     job, stage = setup.job, setup.coordinate.stage
     workload = job.workload
     check_runs(workload)
-    check_trains(workload.model, setup.device)
+    check_trains(workload.model, setup.device.type)
     split, chunks = workload.parallelism.split, workload.chunks
     shapes = chunk_shapes(split, chunks)
     shared_out = workload.parallelism.shards_gradients

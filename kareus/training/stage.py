@@ -20,6 +20,7 @@ from kareus.launch.torch_version import check_torch_version
 from kareus.plans.check_stage import read_checked_plan, workload_folder
 from kareus.plans.document import Plan
 from kareus.plans.locate import plan_path, workload_path
+from kareus.runtime.architecture import check_runs, check_trains
 from kareus.testbed.config import TestbedKind
 from kareus.training.inputs import check_inputs
 from kareus.training.job import TrainingJob, planned_job, unplanned_job
@@ -127,7 +128,10 @@ def run(arguments: argparse.Namespace) -> None:
             return
         job = _job(arguments)
         workload = job.workload
-        check_machine(workload, arguments.communicator or job.communicator)
+        communicator = arguments.communicator or job.communicator
+        check_runs(workload)
+        check_trains(workload.model, "cpu" if communicator == "gloo" else "cuda")
+        check_machine(workload, communicator)
         check_inputs(settings)
         if workload.parallelism.gpus > 1:
             logger.info("starting %d ranks on this machine", workload.parallelism.gpus)

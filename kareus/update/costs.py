@@ -32,7 +32,7 @@ from kareus.graph.interleave import block_segments
 from kareus.graph.recomputation import Recomputation
 from kareus.graph.records import BlockGraph, Direction, Operator, OperatorKind, Scope, Segment
 from kareus.model.config import Model, Parallelism
-from kareus.model.parameters import embedding_parameters, partial_parameters, scope_parameters
+from kareus.model.parameters import embedding_parameters, partial_parameters, reduced_parameters, scope_parameters
 from kareus.model.precision import ADAMW_BYTES, BF16_BYTES, FP32_BYTES
 from kareus.profile.programs import StageShape, chunk_shapes, outer_segments, sequential_steps
 from kareus.update.collectives import (
@@ -154,10 +154,14 @@ def _reduction(
     config: UpdateSubject, graph: BlockGraph, stage: int, backward_s: Sequence[float], clocks_mhz: Array
 ) -> CostsByClock:
     """What the reduction adds to the last backward of the stage, with the sums of norms after it; energy of it all."""
-    gpu, parts = config.gpu, scope_parameters(config.model, config.parallelism)
+    gpu, parts = config.gpu, reduced_parameters(config.model, config.parallelism)
     buckets = _stage_buckets(config, graph, stage, backward_s)
     placed = {
-        scope: reduction_collectives(config.parallelism, gpu, stage, parts[scope])
+        scope: [
+            collective
+            for parameters in parts[scope]
+            for collective in reduction_collectives(config.parallelism, gpu, stage, parameters)
+        ]
         for scope in dict.fromkeys(scope for scope, _ in buckets)
     }
     times_s = {scope: _times_s(config, own, clocks_mhz) for scope, own in placed.items()}

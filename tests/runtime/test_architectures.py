@@ -4,7 +4,6 @@ import dataclasses
 from pathlib import Path
 
 import pytest
-import torch
 from helpers.numerics import FOUR_LAYERS, INTERLEAVED, ZERO_BUBBLE, case, with_references
 from helpers.worlds import GPT, MPT, spawn
 from runtime.test_fully_sharded import check_shardings
@@ -19,6 +18,7 @@ RELU = dataclasses.replace(GPT, name="tiny-relu", activation=ActivationKind.SQUA
 SIX_HEADS = dataclasses.replace(
     MPT, name="tiny-six", num_attention_heads=6, num_key_value_heads=6, hidden_size=48, intermediate_size=192
 )
+TIED_POSITIONS = dataclasses.replace(GPT, name="tiny-tied", vocab_size=264, tie_embeddings=True, max_positions=16)
 GPT_LAYERS = dataclasses.replace(GPT, num_layers=FOUR_LAYERS.num_layers)
 
 
@@ -64,10 +64,10 @@ def test_replicas_that_share_weights_out_compute_what_gpt2_and_mpt_do(tmp_path: 
 def test_shared_heads_with_alibi_are_refused_on_gpus(place: str, heads: int, *, trains: bool) -> None:
     model = dataclasses.replace(MPT, num_key_value_heads=heads)
     if trains:
-        check_trains(model, torch.device(place))
+        check_trains(model, place)
         return
     with pytest.raises(EngineError, match="needs a head of keys and values for each of 4 heads of queries"):
-        check_trains(model, torch.device(place))
+        check_trains(model, place)
 
 
 @pytest.mark.acceptance
@@ -77,5 +77,6 @@ def test_four_ranks_compute_what_gpt2_and_mpt_do(tmp_path: Path) -> None:
         case(tp=2, cp=2, sequence_parallel=True, model=MPT, microbatch_size=3),
         case(tp=2, pp=2, sequence_parallel=True, model=RELU),
         case(tp=2, pp=2, model=GPT, pipeline=ZERO_BUBBLE, recomputation=Recomputation.NONE),
+        case(dp=2, pp=2, model=TIED_POSITIONS, sharding=Sharding.OPTIMIZER),
     ]
     check_against_transformers(4, cases, tmp_path)

@@ -22,7 +22,8 @@ from kareus.model.layers import rotary_table
 from kareus.model.shards import shard_of
 from kareus.model.weights import load_weights
 from kareus.profile.programs import stage_shapes
-from kareus.runtime.fully_sharded import FillWeights, FullyShardedModel, check_runs
+from kareus.runtime.architecture import check_runs
+from kareus.runtime.fully_sharded import FillWeights, FullyShardedModel
 from kareus.runtime.stage_model import StageModel
 from kareus.training.full_sharding import FullSharding
 from kareus.workload.config import Workload

@@ -42,10 +42,13 @@ UNGATED = dataclasses.replace(
 MIDDLE = StageShape(layers=LAYERS, first=False, last=False)
 
 
-def workload_of(model: Model, recomputation: Recomputation, degrees: tuple[int, bool] = (1, False)) -> Workload:
+def workload_of(
+    model: Model, recomputation: Recomputation, degrees: tuple[int, bool] = (1, False), cp: int = 1
+) -> Workload:
     tp, shared = degrees
     return tiny_workload(
         tp=tp,
+        cp=cp,
         sequence_parallel=shared,
         model=model,
         recomputation=recomputation,
@@ -58,7 +61,8 @@ def stage_of(workload: Workload) -> StageModel:
     parallelism = workload.parallelism
     shard = shard_of(workload.model, parallelism, TOKENS)
     tensor = LoopbackCommunicator("tp", parallelism.tp) if parallelism.tp > 1 else None
-    mesh = Mesh(tensor, None, parallelism.token_shards > 1)
+    context = LoopbackCommunicator("cp", parallelism.cp) if parallelism.cp > 1 else None
+    mesh = Mesh(tensor, context, parallelism.token_shards > 1)
     return StageModel(workload.model, shard, mesh, MIDDLE, torch.bfloat16, recomputation=workload.recomputation)
 
 
@@ -141,6 +145,26 @@ def test_a_forward_keeps_what_planning_counts(
     assert found == pytest.approx([kept, 2 * kept, 3 * kept], rel=0.05)
     peak = most / (kept + recomputed + gradients)
     assert 0.7 < peak <= 1, "between operators; what one of them needs while it runs is not counted"
+
+
+@pytest.mark.parametrize("cp", [2, 4])
+@pytest.mark.parametrize("positions", [PositionKind.LEARNED, PositionKind.ALIBI])
+def test_shared_sequences_keep_what_planning_counts(few_objects: None, positions: PositionKind, cp: int) -> None:
+    limit = TOKENS if positions is PositionKind.LEARNED else None
+    model = dataclasses.replace(UNGATED, positions=positions, max_positions=limit, num_key_value_heads=4)
+    workload = workload_of(model, Recomputation.NONE, cp=cp)
+    shape = boundary_shapes(workload, torch.bfloat16).hidden
+    kept, _ = kept_bytes(workload, LAYERS, BATCH * TOKENS // cp)
+    with torch.no_grad():
+        stage = stage_of(workload)
+        stage._run = lambda passes, *_: [run_alone(each, None) for each in passes]  # type: ignore[method-assign]
+        forward(stage, SEQUENTIAL, shape)  # communicators take their buffers
+        gc.collect()
+        before = alive_bytes()
+        held = forward(stage, SEQUENTIAL, shape)
+        found = alive_bytes() - before
+    assert held
+    assert found == pytest.approx(kept, rel=0.05)
 
 
 def test_loss_and_head_hold_six_bytes_a_logit() -> None:

@@ -3,12 +3,14 @@
 import copy
 import dataclasses
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 from helpers.trainings import losses, tiny_workload, train
-from helpers.worlds import QWEN, departure, spawn
+from helpers.worlds import GPT, QWEN, departure, spawn
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -18,7 +20,7 @@ from kareus.launch.mesh import coordinate_of
 from kareus.launch.process_groups import ProcessGroups, make_process_groups
 from kareus.model.communication import Mesh
 from kareus.model.communicators.choice import Library
-from kareus.model.config import Sharding
+from kareus.model.config import Model, Sharding
 from kareus.model.initial import draw_weights
 from kareus.model.precision import ADAMW_BYTES, BF16_BYTES, FP32_BYTES
 from kareus.model.shards import shard_of
@@ -26,6 +28,7 @@ from kareus.model.weights import pieces
 from kareus.profile.programs import stage_shapes
 from kareus.runtime.stage_chunks import StageChunks, first_layers
 from kareus.runtime.stage_model import StageModel
+from kareus.training.bucket_reduction import TIED as TIED_NAMES
 from kareus.training.bucket_reduction import BucketReduction
 from kareus.training.gradients import weight_gradients
 from kareus.training.optimizer import Optimizer, whole_norm
@@ -38,6 +41,7 @@ TOLERANCE = 1e-5
 RATE = 0.01
 STEPS = 3
 TIED = dataclasses.replace(QWEN, vocab_size=264, tie_embeddings=True, qkv_bias=False)
+TIED_POSITIONS = dataclasses.replace(GPT, vocab_size=264, tie_embeddings=True, max_positions=16)
 FREELY, CLIPPED = 1e9, 0.1
 """Largest norms: one that no gradient here has, and one that all have more than."""
 PLAIN = (Sharding.NONE, Sharding.OPTIMIZER)
@@ -157,6 +161,18 @@ def test_a_sharded_optimizer_updates_like_a_whole_one(tmp_path: Path) -> None:
 
 def test_tied_weights_stay_equal_on_first_and_last_stage(tmp_path: Path) -> None:
     spawn(6, check_tied_weights_stay_alike, tmp_path, sharing(tiny_workload(dp=3, pp=2, model=TIED)))
+
+
+@pytest.mark.parametrize("model", [TIED, TIED_POSITIONS], ids=["rope", "learned"])
+@pytest.mark.parametrize("replica", [0, 1])
+def test_first_and_last_stage_cut_a_tied_table_alike(model: Model, replica: int) -> None:
+    workload = sharing(tiny_workload(dp=2, pp=2, model=model))
+    group: Any = SimpleNamespace(size=lambda: 2, rank=lambda: replica)
+    ends = [OptimizerSharding(make_stage(workload, torch.float32, number), group) for number in (0, 1)]
+    first, last = ([shard for shard in end.shards if shard.name in TIED_NAMES] for end in ends)
+    assert [(shard.start, shard.gradient.numel()) for shard in first] == [
+        (shard.start, shard.gradient.numel()) for shard in last
+    ]
 
 
 @pytest.mark.parametrize("largest_norm", [FREELY, CLIPPED])

@@ -1,15 +1,20 @@
 """Arguments of `kareus train`: what cannot be trained is refused in one line, before anything is written."""
 
+import dataclasses
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from helpers.trainings import command, environment, here
+from helpers.trainings import command, environment, here, tiny_workload
+from helpers.worlds import MPT
 
+from kareus.artifacts.configuration import to_yaml
 from kareus.cli import main
 from kareus.launch.processes import free_port, launch
+from kareus.model.config import Sharding
+from kareus.training import stage
 
 
 @pytest.mark.parametrize(
@@ -70,6 +75,26 @@ def test_what_cannot_be_trained_is_refused_in_one_line(
     refused = capsys.readouterr().err
     assert said in refused
     assert refused.startswith("kareus train: ")
+    assert refused.count("\n") == 1
+
+
+@pytest.mark.parametrize("options_of_gpus", [[], ["--communicator", "nccl"]])
+def test_what_the_engine_does_not_run_starts_no_rank(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, options_of_gpus: list[str]
+) -> None:
+    """Pipelines of sharded weights, on CPUs and, though there are none, on GPUs; ALiBi with shared heads on GPUs."""
+    monkeypatch.setattr(stage, "launch", lambda *_: pytest.fail("ranks were started"))
+    shared = dataclasses.replace(MPT, num_key_value_heads=2)
+    path = tmp_path / "workload.yaml"
+    workload = (
+        tiny_workload(dp=2, model=shared) if options_of_gpus else tiny_workload(dp=2, pp=2, sharding=Sharding.FULL)
+    )
+    path.write_text(to_yaml(workload))
+    communicator = options_of_gpus or ["--communicator", "gloo"]
+    options = ["--workload", str(path), "--iterations", "1", "--output", str(tmp_path / "run"), *communicator]
+    assert main(["train", *options]) == 2
+    refused = capsys.readouterr().err
+    assert ("model.positions=alibi" if options_of_gpus else "sharding=full: is planned with") in refused
     assert refused.count("\n") == 1
 
 

@@ -253,17 +253,21 @@ def _prepare_activation_backward(shape: tuple[int, ...], scratch: Scratch) -> La
 
 
 def _splits(operator: Operator) -> Iterator[FusedCall]:
-    """Heads without rotation: copies of keys and values for other GPUs, and in backward the joining of gradients."""
+    """Heads without rotation: copies apart from each other, and in backward the joining of gradients."""
     if len(operator.shape) != _SIZES_OF_HEADS:
         return
     *outer, heads, dimension = operator.shape
     moved = _BF16 * prod(operator.shape)
-    yield FusedCall(
-        name="split_heads",
-        bytes_read=2 * moved,
-        bytes_written=2 * moved,
-        prepare=lambda scratch: partial(_copied, scratch.operands((*outer, 2 * heads, dimension))[0], heads),
-    )
+    copied = operator.bytes_written * heads // moved  # the shape is that of the queries
+    keys = (copied - heads) // 2
+    if keys > 0:
+        sizes = [heads, keys, keys]
+        yield FusedCall(
+            name="split_heads",
+            bytes_read=moved * sum(sizes) // heads,
+            bytes_written=moved * sum(sizes) // heads,
+            prepare=lambda scratch: partial(_copied, scratch.operands((*outer, sum(sizes), dimension))[0], sizes),
+        )
     parts = [(*outer, n, dimension) for n in (heads - 2, 1, 1)]
     yield FusedCall(
         name="split_heads_backward",
@@ -273,8 +277,8 @@ def _splits(operator: Operator) -> Iterator[FusedCall]:
     )
 
 
-def _copied(fused_heads: Tensor, heads: int) -> None:
-    for part in torch.split(fused_heads, heads, dim=2):
+def _copied(fused_heads: Tensor, sizes: list[int]) -> None:
+    for part in torch.split(fused_heads, sizes, dim=2):
         part.contiguous()
 
 
