@@ -12,10 +12,24 @@ from typing import TypeVar
 from kareus.errors import ArtifactError
 
 Value = TypeVar("Value", int, float)
+Row = TypeVar("Row")
 
+SWITCHES = {"true": True, "false": False}
 MOST_PERCENT = 1e6
 MOST_DIGITS = 9
 """Of the number of a point or of a clock."""
+
+
+class LineValueError(ArtifactError):
+    """A value of one line that cannot be used, where other lines may be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A row that cannot be predicted."""
+
+    line: int
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +55,19 @@ class Line:
         """Return a cell that has one of a few texts."""
         text = self.text(column)
         if text not in allowed:
-            raise ArtifactError(
+            raise LineValueError(
                 f"{self.path}: line {self.number}: {column}={text!r} is not known; allowed: {', '.join(allowed)}."
             )
         return text
+
+    def switch(self, column: str) -> bool:
+        """Return whether a cell is `true`, and not `false`, in letters of any case."""
+        text = self.text(column)
+        if text.lower() not in SWITCHES:
+            raise LineValueError(
+                f"{self.path}: line {self.number}: {column}={text!r} is not known; allowed: {', '.join(SWITCHES)}."
+            )
+        return SWITCHES[text.lower()]
 
     def positive(self, column: str, parse: Callable[[str], Value], least: float, most: float) -> Value:
         """Return a number above 0 and from `least` to `most`."""
@@ -54,9 +77,9 @@ class Line:
         except ValueError:
             value = parse("0")
         if not 0 < value < float("inf"):
-            raise ArtifactError(f"{self.path}: line {self.number}: {column}={text!r}: must be a number above 0.")
+            raise LineValueError(f"{self.path}: line {self.number}: {column}={text!r}: must be a number above 0.")
         if not least <= value <= most:
-            raise ArtifactError(
+            raise LineValueError(
                 f"{self.path}: line {self.number}: {column}={text!r}: must be from {least:g} to {most:g}."
             )
         return value
@@ -69,9 +92,9 @@ class Line:
         except ValueError:
             value = math.nan
         if not math.isfinite(value):
-            raise ArtifactError(f"{self.path}: line {self.number}: {column}={text!r}: must be a number.")
+            raise LineValueError(f"{self.path}: line {self.number}: {column}={text!r}: must be a number.")
         if abs(value) > MOST_PERCENT:
-            raise ArtifactError(
+            raise LineValueError(
                 f"{self.path}: line {self.number}: {column}={text!r}: must be at most {MOST_PERCENT:g} % either way."
             )
         return value
@@ -80,10 +103,34 @@ class Line:
         """Return a whole number, 0 or more."""
         text = self.text(column)
         if not text.isdecimal() or len(text) > MOST_DIGITS:
-            raise ArtifactError(
+            raise LineValueError(
                 f"{self.path}: line {self.number}: {column}={text!r}: must be a whole number, 0 or more."
             )
         return int(text)
+
+
+def usable(lines: Sequence[Line], path: Path, read: Callable[[Line], Row]) -> tuple[list[Row], tuple[Refusal, ...]]:
+    """Read all lines whose values can be used, and return the reasons why the others cannot.
+
+    Raises:
+        ArtifactError: no lines, a column is missing, or no line can be used; with the reason of the first.
+    """
+    check_filled(lines, path)
+    rows, refused = [], []
+    for line in lines:
+        try:
+            rows.append(read(line))
+        except LineValueError as error:
+            refused.append(Refusal(line.number, str(error)))
+    if not rows:
+        raise ArtifactError(refused[0].reason)
+    return rows, tuple(refused)
+
+
+def check_filled(lines: Sequence[Line], path: Path) -> None:
+    """Raise `ArtifactError` if a file has no lines after its header."""
+    if not lines:
+        raise ArtifactError(f"{path}: has a header and no rows; give a file with data.")
 
 
 def read_lines(path: Path) -> tuple[Sequence[str], list[Line]]:

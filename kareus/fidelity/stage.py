@@ -11,9 +11,9 @@ from kareus.artifacts.records import to_plain
 from kareus.errors import printable
 from kareus.fidelity.iterations import answer as iterations
 from kareus.fidelity.iterations import power
-from kareus.fidelity.iterations.rows import has_iterations, read_iterations
+from kareus.fidelity.iterations.rows import has_iterations, read_usable_iterations
 from kareus.fidelity.kernels.answer import answer_kernels, lines_of, plain_answer
-from kareus.fidelity.kernels.rows import kind_of, read_kernels
+from kareus.fidelity.kernels.rows import kind_of, read_usable_kernels
 from kareus.fidelity.kernels.shipped import shipped_files
 from kareus.fidelity.lines import Line, read_lines
 from kareus.fidelity.reference import FrontierRow, ReductionRow, rows_of
@@ -73,7 +73,8 @@ def _measured(
     """
     overrides, config_dir = arguments.overrides, arguments.config_dir
     if has_iterations(header):
-        ran = iterations.answer_iterations(read_iterations(lines, path), overrides, config_dir)
+        runs, unusable = read_usable_iterations(lines, path)
+        ran = iterations.answer_iterations(runs, overrides, config_dir, unusable)
         return partial(iterations.plain_answer, ran), iterations.lines_of(ran)
     if power.has_power(header):
         drew = power.answer_power(lines, overrides, config_dir)
@@ -81,7 +82,8 @@ def _measured(
     kind = kind_of(header)
     if kind is None:
         return None
-    answer = answer_kernels(read_kernels(kind, lines, path), overrides, config_dir)
+    kernels, unusable = read_usable_kernels(kind, lines, path)
+    answer = answer_kernels(kernels, overrides, config_dir, unusable)
     return partial(plain_answer, answer), lines_of(answer)
 
 

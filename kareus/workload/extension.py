@@ -4,6 +4,7 @@ import dataclasses
 from dataclasses import dataclass, replace
 from typing import Any
 
+from kareus.model.config import AttentionKernel
 from kareus.workload.combinations import check_combinations
 from kareus.workload.compose import ComposedWorkload
 from kareus.workload.config import Workload
@@ -45,8 +46,12 @@ def part(composition: ComposedWorkload, group: str) -> Extension:
     )
 
 
-def feasible(workload: Workload) -> Workload:
+def feasible(workload: Workload, attention_kernel: AttentionKernel = AttentionKernel.FUSED) -> Workload:
     """Return the workload as it is planned: its layers split over the stages, and only clocks that its testbed can set.
+
+    Args:
+        workload: as composed.
+        attention_kernel: decides what attention keeps in memory.
 
     Raises:
         RefusedWorkloadError: it cannot run.
@@ -54,5 +59,5 @@ def feasible(workload: Workload) -> Workload:
     check_divisibility(workload)
     check_combinations(workload)
     workload = with_settable_clocks(with_split(workload))
-    check_memory(workload, estimate_memory(workload))
+    check_memory(workload, estimate_memory(workload, attention_kernel))
     return workload

@@ -17,6 +17,7 @@ from kareus.artifacts.names import check_product
 from kareus.artifacts.ranges import within
 from kareus.artifacts.records import from_plain
 from kareus.errors import ArtifactError
+from kareus.model.config import AttentionKernel
 from kareus.workload.compose import compose_file
 from kareus.workload.config import Workload
 
@@ -89,6 +90,11 @@ class Software:
     """Time of its fused attention over that of the library that the GPU's coefficients are of."""
     traffic: float
     """Bytes that operators bound by HBM move, over those of kernels that fuse all that can be fused."""
+
+    @property
+    def attention_kernel(self) -> AttentionKernel:
+        """What computes attention."""
+        return AttentionKernel.FUSED if self.fused_attention else AttentionKernel.UNFUSED
 
     def __post_init__(self) -> None:
         check_product(self.name, "name")

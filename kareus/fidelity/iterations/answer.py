@@ -13,7 +13,7 @@ from kareus.fidelity.iterations.predict import Predictor
 from kareus.fidelity.iterations.rows import MeasuredIteration
 from kareus.fidelity.iterations.score import IterationErrors, Scored, errors_of
 from kareus.fidelity.iterations.workloads import IterationSubjects
-from kareus.fidelity.kernels.answer import Refusal
+from kareus.fidelity.lines import Refusal
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,13 +25,16 @@ class IterationAnswer:
     errors: IterationErrors
 
 
-def answer_iterations(rows: Sequence[MeasuredIteration], overrides: Sequence[str], config_dir: Path) -> IterationAnswer:
+def answer_iterations(
+    rows: Sequence[MeasuredIteration], overrides: Sequence[str], config_dir: Path, unusable: Sequence[Refusal] = ()
+) -> IterationAnswer:
     """Predict and score all rows that can be represented.
 
     Args:
         rows: measured iterations; each names its GPU.
         overrides: Hydra overrides of every workload, such as `gpu.coefficients.contention=0.5`.
         config_dir: Hydra groups.
+        unusable: rows of the file that were refused when it was read.
 
     Raises:
         ConfigError: an override cannot be used, or no row can be represented; with the reason of the first.
@@ -39,7 +42,7 @@ def answer_iterations(rows: Sequence[MeasuredIteration], overrides: Sequence[str
     if any(override.split("=")[0] == "gpu" for override in overrides):
         raise ConfigError("gpu: every measured iteration names its GPU; leave gpu=... out.")
     subjects, predictor = IterationSubjects(tuple(overrides), config_dir), Predictor()
-    scored, refused = [], []
+    scored, refused = [], list(unusable)
     for row in rows:
         try:
             subject = subjects.of(row)
@@ -48,6 +51,7 @@ def answer_iterations(rows: Sequence[MeasuredIteration], overrides: Sequence[str
             refused.append(Refusal(row.line, str(error)))
         else:
             scored.append(Scored(row, subject.software.name, subject.workload.gpu, predicted))
+    refused.sort(key=lambda refusal: refusal.line)
     if not scored:
         raise ConfigError(refused[0].reason)
     return IterationAnswer(tuple(scored), tuple(refused), errors_of(scored))
@@ -88,13 +92,13 @@ def lines_of(answer: IterationAnswer) -> list[str]:
         own = [one for one in answer.scored if one.row.family == family]
         median_pct = 100 * float(np.median([one.error for one in own]))
         shares = " ".join(f"{100 * share:5.1f}%" for share in _mean_shares(own))
-        lines.append(f"{family:<24} {len(own):>5} {mape_pct:>7.1f}% {median_pct:>7.1f}%  {shares}")
+        lines.append(f"{family:<24} {len(own):>5} {mape_pct:>7.1f}% {median_pct:>z7.1f}%  {shares}")
     lines += ["", *(f"{gpu:<24} {'':>5} {mape_pct:>7.1f}%" for gpu, mape_pct in errors.by_gpu.items()), ""]
     if errors.time_mape_pct is not None:
         lines += [f"mean over families of 4 rows or more: {errors.time_mape_pct:.1f} % of time"]
     if errors.constant_mfu_mape_pct is not None:
         lines += [f"for comparison, constant MFU of a family's other rows: {errors.constant_mfu_mape_pct:.1f} %"]
-    lines += [f"median of predicted less measured time: {errors.signed_median_pct:.1f} %"]
+    lines += [f"median of predicted less measured time: {errors.signed_median_pct:z.1f} %"]
     if answer.refused:
         lines += [f"refused: {len(answer.refused)} rows, the first in line {answer.refused[0].line}: "
                   f"{answer.refused[0].reason}"]  # fmt: skip

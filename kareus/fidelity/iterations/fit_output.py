@@ -28,6 +28,8 @@ logger = logging.getLogger(__name__)
 
 NOTE = "# measured iterations: "
 """Begins the lines that say how well a profile fits measured iterations."""
+NOT_FITTED = "# NOT FITTED: no measurements of it ship"
+"""Begins the line of a profile that nothing was fitted to."""
 FITTED = "[fit to measured iterations]"
 AT_BOUND = 0.005
 """Distance to a bound, in logarithms, below which a number counts as held by it."""
@@ -57,8 +59,11 @@ def fit_and_write(rows: Sequence[MeasuredIteration], option: str, output: Path |
 
 
 def documented(text: str, values: Mapping[str, float], notes: Mapping[str, str]) -> str:
-    """Return a profile with fitted values and the errors of families; everything else stays as it is."""
-    lines = [line for line in text.splitlines() if not line.startswith(NOTE)]
+    """Return a profile with fitted values and the errors of families; everything else stays as it is.
+
+    The line that says that nothing was fitted goes.
+    """
+    lines = [line for line in text.splitlines() if not line.startswith((NOTE, NOT_FITTED))]
     shown = {name: f"{name}: {number(value)} # {FITTED}{_at_bound(name, value)}" for name, value in values.items()}
     found = [shown.get(line.partition(":")[0], line) for line in lines]
     heading = next(n for n, line in enumerate(found) if re.match(r"name:", line))

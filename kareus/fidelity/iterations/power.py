@@ -7,19 +7,18 @@ power supplies are 96 % efficient at half load (80 PLUS Titanium). The last two 
 Fans are not in the measurements: the nodes are immersed.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from kareus.errors import ArtifactError, ConfigError
+from kareus.errors import ConfigError
 from kareus.fidelity.iterations.predict import IterationPrediction, Predictor
 from kareus.fidelity.iterations.rows import LEAST_S, MOST_S, MeasuredIteration
 from kareus.fidelity.iterations.workloads import IterationSubjects
-from kareus.fidelity.kernels.answer import Refusal
-from kareus.fidelity.lines import Line
+from kareus.fidelity.lines import Line, LineValueError, Refusal
 from kareus.gpu_model.gpu import MOST_W
 
 COLUMNS = ("task", "n_gpus", "tp", "pp", "mbs", "gbs", "seq", "iteration_s", "node_power_w_train")
@@ -84,7 +83,7 @@ def answer_power(lines: Sequence[Line], overrides: Sequence[str], config_dir: Pa
     """Predict the power of the nodes of all runs that can be represented.
 
     Raises:
-        ArtifactError: a value that cannot be used, with its line and column.
+        ArtifactError: a column is missing.
         ConfigError: no run can be represented; with the reason of the first.
     """
     subjects, predictor = IterationSubjects(tuple(overrides), config_dir), Predictor()
@@ -92,13 +91,9 @@ def answer_power(lines: Sequence[Line], overrides: Sequence[str], config_dir: Pa
     for line in lines:
         try:
             row = _row(line)
-            predicted = predictor.predict(subjects.of(row))
-        except ArtifactError:
-            raise
-        except ConfigError as error:
+            rows.append(_power_row(line, row, predictor.predict(subjects.of(row))))
+        except (ConfigError, LineValueError) as error:
             refused.append(Refusal(line.number, str(error)))
-        else:
-            rows.append(_power_row(line, row, predicted))
     if not rows:
         raise ConfigError(refused[0].reason if refused else "no rows; give a file with data.")
     return PowerAnswer(tuple(rows), tuple(refused))
@@ -108,7 +103,8 @@ def _row(line: Line) -> MeasuredIteration:
     """The iteration of a run.
 
     Raises:
-        ConfigError: the run is no pre-training, or of a model whose architecture is not known.
+        ConfigError: the run is no pre-training, is of a model whose architecture is not known, or does not divide.
+        LineValueError: a value cannot be used.
     """
     task, model = line.text("task"), line.text("model")
     if task != PRETRAINING:
@@ -116,7 +112,7 @@ def _row(line: Line) -> MeasuredIteration:
     if model not in ARCHITECTURES:
         raise ConfigError(f"model={model}: architecture not known; known: {', '.join(ARCHITECTURES)}.")
     sizes = {name: line.positive(name, int, 1, 2**31) for name in ("n_gpus", "tp", "pp", "cp", "mbs", "gbs", "seq")}
-    replicas = sizes["n_gpus"] // (sizes["tp"] * sizes["pp"] * sizes["cp"])
+    replicas, num_microbatches = _shares(sizes)
     values: dict[str, Any] = {
         **ARCHITECTURES[model],
         "line": line.number,
@@ -128,7 +124,7 @@ def _row(line: Line) -> MeasuredIteration:
         "pp": sizes["pp"],
         "cp": sizes["cp"],
         "microbatch_size": sizes["mbs"],
-        "num_microbatches": sizes["gbs"] // (replicas * sizes["mbs"]),
+        "num_microbatches": num_microbatches,
         "seq_len": sizes["seq"],
         "precision": line.choice("precision", ("bf16", "fp8")),
         "sequence_parallel": True,
@@ -140,6 +136,24 @@ def _row(line: Line) -> MeasuredIteration:
         "iteration_time_s": line.positive("iteration_s", float, LEAST_S, MOST_S),
     }
     return MeasuredIteration(**values)
+
+
+def _shares(sizes: Mapping[str, int]) -> tuple[int, int]:
+    """Replicas of a run, and microbatches of each.
+
+    Raises:
+        ConfigError: replicas do not share the GPUs evenly, or microbatches the batch.
+    """
+    replica_gpus = sizes["tp"] * sizes["pp"] * sizes["cp"]
+    replicas, left_gpus = divmod(sizes["n_gpus"], replica_gpus)
+    if left_gpus:
+        raise ConfigError(f"n_gpus={sizes['n_gpus']}: must be a multiple of tp * pp * cp = {replica_gpus}.")
+    num_microbatches, left_sequences = divmod(sizes["gbs"], replicas * sizes["mbs"])
+    if left_sequences:
+        raise ConfigError(
+            f"gbs={sizes['gbs']}: must be a multiple of mbs times {replicas} replicas = {replicas * sizes['mbs']}."
+        )
+    return replicas, num_microbatches
 
 
 def _power_row(line: Line, row: MeasuredIteration, predicted: IterationPrediction) -> PowerRow:

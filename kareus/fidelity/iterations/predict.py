@@ -24,7 +24,6 @@ from kareus.gpu_model.model import KnownSteps, Tally, run_tally
 from kareus.gpu_model.network import placed_collective_s
 from kareus.graph.program import Step
 from kareus.graph.records import TRACED, UPDATING, Batch, BlockGraph, Direction, OperatorKind, PlacedCollective, Scope
-from kareus.model.config import AttentionKernel
 from kareus.model.parameters import embedding_parameters, scope_parameters
 from kareus.model.precision import FP32_BYTES
 from kareus.partition.extract import extract
@@ -110,7 +109,7 @@ class Predictor:
 
     def __init__(self) -> None:
         self._graphs: dict[Any, BlockGraph] = {}
-        self._known: dict[Any, KnownSteps] = {}
+        self._known: dict[str, KnownSteps] = {}
         self._passes: dict[Any, PassCost] = {}
         self._pipelines: dict[Any, tuple[Instruction, ...]] = {}
         self._dags: dict[Any, Dag] = {}
@@ -125,8 +124,9 @@ class Predictor:
         software, parallelism = subject.software, workload.parallelism
         graph = self._graph(workload, software, in_fp8=subject.in_fp8)
         shapes = chunk_shapes(parallelism.split, workload.chunks)
+        numbers = repr(workload.gpu)  # GPUs of one name may differ in any number
         passes = {
-            (place, direction): self._pass(workload, software, graph, shape, direction)
+            (place, direction): self._pass(workload, numbers, software, graph, shape, direction)
             for place, shape in shapes.items()
             for direction in TRACED
         }
@@ -148,8 +148,7 @@ class Predictor:
         )
         traced = (repr(alike), workload.microbatch_size, workload.sequence_length, software.fused_attention)
         if traced not in self._graphs:
-            kernel = AttentionKernel.FUSED if software.fused_attention else AttentionKernel.UNFUSED
-            graphs = extract(*alike, workload.microbatch_size, workload.sequence_length, kernel)
+            graphs = extract(*alike, workload.microbatch_size, workload.sequence_length, software.attention_kernel)
             self._graphs[traced] = graphs[Batch.MICROBATCH]
         if not software.fused_attention:
             group = workload.microbatch_size * model.num_attention_heads // parallelism.tp
@@ -171,15 +170,22 @@ class Predictor:
         return key
 
     def _pass(
-        self, workload: Workload, software: Software, graph: BlockGraph, shape: StageShape, direction: Direction
+        self,
+        workload: Workload,
+        numbers: str,  # of the GPU
+        software: Software,
+        graph: BlockGraph,
+        shape: StageShape,
+        direction: Direction,
     ) -> PassCost:
         parallelism = workload.parallelism
         replicas = (parallelism.dp, parallelism.pp, parallelism.sharding) if parallelism.shards_gradients else None
-        on_gpu = (workload.gpu.name, software.tensor_overlap, software.context_overlap, software.gradient_bytes)
-        key = (id(graph), shape, direction, workload.recomputation, on_gpu, replicas)
+        on_gpu = (numbers, workload.default_collective_sm_count)
+        by_software = (software.tensor_overlap, software.context_overlap, software.gradient_bytes)
+        key = (id(graph), shape, direction, workload.recomputation, on_gpu, by_software, replicas)
         if key not in self._passes:
             steps = _steps(workload, software, graph, shape, direction)
-            known = self._known.setdefault(workload.gpu.name, {})
+            known = self._known.setdefault(numbers, {})
             self._passes[key] = _pass_cost(workload.gpu, steps, known)
         return of_software(self._passes[key], software, workload.gpu)
 
@@ -376,7 +382,9 @@ def _update(
             gathering = parts.pop("weight gathering", np.zeros((2, 1)))
             if software.gather_beside_forward:
                 forward_s = sum(times_s[(stage, chunk), Direction.FORWARD] for chunk in range(workload.chunks))
-                gathering = gathering * _exposed_share(workload, float(gathering[0, 0]), forward_s)
+                hidden_s = gathering[0] * (1 - _exposed_share(workload, float(gathering[0, 0]), forward_s))
+                # The forward beside it has the idle power of this time; moving weights costs the same.
+                gathering = gathering - [hidden_s, idle_power_w(workload.gpu, clocks) * hidden_s]
             time_s, energy_j = np.sum([*parts.values(), gathering], axis=0)[:, 0]
             costs[direction] = UpdateCost(float(time_s), float(energy_j), float(gathering[0, 0]))
         elif direction is Direction.GRADIENT_REDUCTION and software.reduction is Reduction.BUCKETS:
@@ -395,16 +403,16 @@ def _bucketed(workload: Workload, software: Software, stage: int, backward_s: Se
     parallelism, gpu = workload.parallelism, workload.gpu
     shapes = chunk_shapes(parallelism.split, workload.chunks)
     parts = scope_parameters(workload.model, parallelism)
-    costs = {scope: _summed(workload, software, stage, parts[scope]) for scope in (Scope.BLOCK, Scope.EMBEDDING)}
+    costs = {scope: _summed(workload, software, stage, parts[scope]) for scope in Scope}
     began_s, ready_s, buckets = 0.0, list[float](), list[Scope]()
     for chunk in reversed(range(workload.chunks)):
         shape, own_s = shapes[stage, chunk], backward_s[chunk]
         layers = max(shape.layers, 1)
         ready_s += [began_s + own_s * (n + 1) / layers for n in range(shape.layers)]
         buckets += [Scope.BLOCK] * shape.layers
-        ends = shape.last + shape.first
-        ready_s += [began_s + own_s] * ends
-        buckets += [Scope.EMBEDDING] * ends
+        ends = [Scope.HEAD] * shape.last + [Scope.EMBEDDING] * shape.first
+        ready_s += [began_s + own_s] * len(ends)
+        buckets += ends
         began_s += own_s if chunk == 0 else parallelism.pp * own_s
     added_s = added_time_s(began_s, ready_s, [costs[scope].time_s for scope in buckets], Slowdown(1.0, 1.0))
     idle_w = float(idle_power_w(gpu, np.array(float(gpu.maximum_clock_mhz))))

@@ -21,20 +21,21 @@ def predictions(
         ConfigError: an override cannot be used.
     """
     predictor = Predictor()
-    of_gpus = tuple(text for text in overrides if text.startswith("gpu."))
     for composition in compose(overrides, config_dir, PredictedWorkload, GROUP):
         extension = part(composition, GROUP)
         name, software = f"{extension.workload_name}, {extension.name}", extension.record
         if software.accounting is Accounting.SHARE:
             raise ConfigError(f"software={software.name}: is what is predicted without it; leave it out.")
         try:
-            workload = feasible(extension.workload)
+            workload = feasible(extension.workload, software.attention_kernel)
+            of_gpu = tuple(text for text in composition.overrides if text.startswith("gpu."))
+            gpu = IterationSubjects(of_gpu, config_dir).gpu(composition.options["gpu"], software.accounting)
+            subject = IterationSubject(replace(workload, gpu=gpu), software, in_fp8=False)
+            found = predictor.predict(subject)
         except RefusedWorkloadError as error:
             yield name, None, str(error)
-            continue
-        gpu = IterationSubjects(of_gpus, config_dir).gpu(composition.options["gpu"], software.accounting)
-        subject = IterationSubject(replace(workload, gpu=gpu), software, in_fp8=False)
-        yield name, subject, predictor.predict(subject)
+        else:
+            yield name, subject, found
 
 
 def lines_of(name: str, subject: IterationSubject, found: IterationPrediction) -> Iterator[str]:

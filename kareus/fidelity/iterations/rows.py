@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kareus.errors import ArtifactError
-from kareus.fidelity.lines import Line
+from kareus.fidelity.lines import Line, Refusal, check_filled, usable
 
 LEAST_S, MOST_S = 1e-6, 1e6
 """Times of one iteration."""
@@ -86,9 +85,17 @@ def read_iterations(lines: Sequence[Line], path: Path) -> list[MeasuredIteration
     Raises:
         ArtifactError: a value that cannot be used, with its line and column; or no rows.
     """
-    if not lines:
-        raise ArtifactError(f"{path}: has a header and no rows; give a file with data.")
+    check_filled(lines, path)
     return [_row(line) for line in lines]
+
+
+def read_usable_iterations(lines: Sequence[Line], path: Path) -> tuple[list[MeasuredIteration], tuple[Refusal, ...]]:
+    """Return the rows of a file whose values can be used, and why the others cannot.
+
+    Raises:
+        ArtifactError: a column is missing, or no row can be used.
+    """
+    return usable(lines, path, _row)
 
 
 def _row(line: Line) -> MeasuredIteration:
@@ -99,5 +106,5 @@ def _row(line: Line) -> MeasuredIteration:
     values |= {name: line.text(name) for name in ("family", "gpu", "model")}
     values |= {name: line.positive(name, int, 1, MOST_SIZE) for name in SIZES}
     values |= {name: line.choice(name, allowed) for name, allowed in CHOICES.items()}
-    values |= {name: line.choice(name, ("true", "false")) == "true" for name in SWITCHES}
+    values |= {name: line.switch(name) for name in SWITCHES}
     return MeasuredIteration(**values)

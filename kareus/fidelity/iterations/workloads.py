@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from kareus.errors import RefusedWorkloadError
+from kareus.errors import ConfigError, RefusedWorkloadError
 from kareus.fidelity.iterations.rows import MeasuredIteration
 from kareus.fidelity.kernels.priors import ATTENTION_PRIORS
 from kareus.gpu_model.gpu import Gpu
@@ -78,7 +78,7 @@ class IterationSubjects:
             RefusedWorkloadError: the layout cannot be represented.
         """
         software = self._profile(row)
-        base = self._base(row.gpu, software.accounting)
+        base = self._measured(row.gpu, software.accounting)
         model = _model(row, software)
         workload = replace(
             base,
@@ -119,13 +119,21 @@ class IterationSubjects:
                 kernels = self._composed(KERNELS_OF.get(gpu, gpu)).gpu
                 sustained = self._composed(SUSTAINED_OF[gpu]).gpu if gpu in SUSTAINED_OF else kernels
                 base = replace(base, gpu=_by_kernels(base.gpu, kernels, sustained))
-            fabric = NODE_GB_PER_S.get(gpu, base.gpu.node_gb_per_s)
-            self._bases[gpu, accounting] = replace(base, gpu=replace(base.gpu, node_gb_per_s=fabric))
+            self._bases[gpu, accounting] = base
         return self._bases[gpu, accounting]
 
+    def _measured(self, gpu: str, accounting: Accounting) -> Workload:
+        """The same in the measured clusters, unless an override says what nodes are connected by."""
+        base = self._base(gpu, accounting)
+        if gpu not in NODE_GB_PER_S or any(text.split("=")[0] == "gpu.node_gb_per_s" for text in self._overrides):
+            return base
+        return replace(base, gpu=replace(base.gpu, node_gb_per_s=NODE_GB_PER_S[gpu]))
+
     def _composed(self, gpu: str) -> Workload:
-        (composition,) = compose([f"gpu={gpu}", *self._overrides], self._config_dir)
-        return composition.workload
+        compositions = compose([f"gpu={gpu}", *self._overrides], self._config_dir)
+        if len(compositions) > 1:
+            raise ConfigError(f"{' '.join(self._overrides)}: a sweep; measured iterations take one value of each key.")
+        return compositions[0].workload
 
 
 def software_of(row: MeasuredIteration) -> str:
@@ -235,6 +243,10 @@ def layers_of(row: MeasuredIteration, model: Model) -> tuple[int, ...]:
 
 def _check(row: MeasuredIteration, workload: Workload) -> None:
     model, tp = workload.model, row.tp
+    if row.precision == "fp8" and workload.gpu.fp8_speedup == 1:
+        raise RefusedWorkloadError(
+            f"precision=fp8: {workload.gpu.name} has no fp8 tensor cores (gpu.fp8_speedup is 1); use bf16."
+        )
     for name in ("num_attention_heads", "num_key_value_heads", "intermediate_size", "hidden_size"):
         if getattr(model, name) % tp:
             raise RefusedWorkloadError(f"tp={tp}: must divide {name} ({getattr(model, name)}).")

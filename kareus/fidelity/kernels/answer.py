@@ -20,16 +20,9 @@ from kareus.fidelity.kernels.score import (
     large_message,
     scored,
 )
+from kareus.fidelity.lines import Refusal
 from kareus.gpu_model.gpu import Gpu
 from kareus.workload.compose import compose
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """A row that cannot be predicted."""
-
-    line: int
-    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,18 +40,24 @@ class KernelAnswer:
     baselines: Baselines
 
 
-def answer_kernels(kernels: Kernels, overrides: Sequence[str], config_dir: Path) -> KernelAnswer:
+def answer_kernels(
+    kernels: Kernels, overrides: Sequence[str], config_dir: Path, unusable: Sequence[Refusal] = ()
+) -> KernelAnswer:
     """Predict and score all rows whose GPU is known.
 
     Args:
         kernels: rows of a file; each names its GPU.
         overrides: Hydra overrides of numbers of every GPU, such as `gpu.coefficients.l2_share=0.5`.
         config_dir: Hydra groups.
+        unusable: rows of the file that were refused when it was read.
 
     Raises:
         ConfigError: an override cannot be used, or no row's GPU is known.
     """
     gpus, refused = _gpus(kernels, overrides, config_dir)
+    refused = sorted([*refused, *unusable], key=lambda refusal: refusal.line)
+    if not gpus:
+        raise ConfigError(refused[0].reason)
     known = kernels.where(np.isin(kernels.gpu, list(gpus)))
     predicted, mask = predict(known, gpus), scored(known)
     collective = known.kind is KernelKind.COLLECTIVE
@@ -86,8 +85,6 @@ def _gpus(kernels: Kernels, overrides: Sequence[str], config_dir: Path) -> tuple
         else:
             reason = f"gpu={name}: no such option; allowed: {', '.join(options)}."
             refused += [Refusal(int(line), reason) for line in kernels.lines[kernels.gpu == name]]
-    if not gpus:
-        raise ConfigError(refused[0].reason)
     return gpus, refused
 
 
@@ -152,5 +149,5 @@ def lines_of(answer: KernelAnswer) -> list[str]:
 
 def _error_line(name: str, errors: KernelErrors) -> str:
     cells = (errors.time_mape_pct, errors.signed_median_pct, errors.power_mape_pct, errors.energy_mape_pct)
-    shown = [f"{'-' if cell is None else f'{cell:.1f}%':>8}" for cell in cells]
+    shown = [f"{'-' if cell is None else f'{cell:z.1f}%':>8}" for cell in cells]
     return f"{name:<54} {errors.rows:>6} {' '.join(shown)}"

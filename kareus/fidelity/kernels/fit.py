@@ -15,7 +15,7 @@ from kareus.fidelity.coefficient_space import CoefficientSpace, space_of, with_c
 from kareus.fidelity.kernels.predict import Predicted, predict
 from kareus.fidelity.kernels.priors import STAGES, FitStage
 from kareus.fidelity.kernels.rows import KernelKind, Kernels
-from kareus.fidelity.kernels.score import scored
+from kareus.fidelity.kernels.score import both_powers, scored
 from kareus.gpu_model.gpu import Gpu
 
 ERROR_SCALE = 0.05
@@ -122,7 +122,7 @@ def _errors(rows: Kernels, gpu: Gpu, option: str) -> Array:
     """Errors of time and of power where it was read, in their scales."""
     predicted = predict(rows, {option: gpu})
     times = np.log(predicted.time_s / rows.time_s) / ERROR_SCALE
-    read = rows.sustained
+    read = both_powers(rows, predicted)
     return np.concatenate([times, POWER_WEIGHT * np.log(predicted.reading_w[read] / rows.power_w[read]) / ERROR_SCALE])
 
 

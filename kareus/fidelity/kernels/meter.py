@@ -4,7 +4,8 @@ NVML's power of a GPU is its mean over the last second, and AIConfigurator (`col
 readings over a run. A run repeats a kernel a fixed number of times, for a second at the most, so that the reading of a
 short kernel shows mostly what was before it: the runs of the shapes before it in the sweep, and pauses between them.
 What the code of the sweeps tells of that is here, apart from the laws of the GPU: it concerns the reading of a row, not
-the power of a kernel.
+the power of a kernel. The sweeps are those of vLLM and TRT-LLM; readings of other software are taken as the power of
+kernels, since what ran before them is not known.
 """
 
 from collections.abc import Callable
@@ -16,6 +17,9 @@ from kareus.arrays import Array
 from kareus.fidelity.kernels.compiled import HEIGHTS, follows_blocks, follows_compilation
 from kareus.fidelity.kernels.rows import FP8, KernelKind, Kernels
 
+TRTLLM = "trtllm"
+SWEEPS = ("vllm", TRTLLM)
+"""Libraries with a known sweep."""
 LOOKS_BACK_S = 1.0
 """Time that a reading is the mean of (NVML on Hopper and later)."""
 READINGS = 8
@@ -75,7 +79,9 @@ class Readings:
 
 
 def reading_w(readings: Readings) -> Array:
-    """Return what the meter shows of every run; NaN where nothing was read."""
+    """Return what the meter shows of every run, all of one library; NaN where nothing was read."""
+    if readings.rows.libraries[0] not in SWEEPS:
+        return np.where(readings.rows.sustained, readings.power_w, np.nan)
     run_s = _run_s(readings, readings.time_s)
     warm_s = WARM_UPS * readings.copies * readings.time_s
     before = _before(readings, run_s)
@@ -96,7 +102,7 @@ def _run_s(readings: Readings, time_s: Array) -> Array:
 
 def _before(readings: Readings, run_s: Array) -> Earlier:
     rows = readings.rows
-    trtllm = rows.libraries[0] == "trtllm"
+    trtllm = rows.libraries[0] == TRTLLM
     if rows.kind is KernelKind.ATTENTION:
         setup_s, length = SETUP_S + SEQUENCE_S * rows.sizes["batch"], rows.sizes["seq_len"]
         if not trtllm:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kareus.arrays import Array
-from kareus.fidelity.kernels.meter import VLLM_COPIES, Readings, reading_w
+from kareus.fidelity.kernels.meter import TRTLLM, VLLM_COPIES, Readings, reading_w
 from kareus.fidelity.kernels.rows import FP8, KernelKind, Kernels
 from kareus.gpu_model import attention, gemm, laws, rings
 from kareus.gpu_model.energy import Switching, attention_core_j, idle_power_w
@@ -140,7 +140,7 @@ def _copies(rows: Kernels, gpu: Gpu) -> Array:
     """Weights that a benchmark of GEMMs takes in turn, so that L2 does not hold them from one to the next; else 1."""
     if rows.kind is not KernelKind.GEMM:
         return np.ones(len(rows))
-    if rows.libraries[0] != "trtllm":
+    if rows.libraries[0] != TRTLLM:
         return np.full(len(rows), float(VLLM_COPIES))
     weight_bytes = (1 if rows.number_format[0] == FP8 else 2) * _weight_values(rows)
     return np.clip(np.ceil(gpu.l2_mib * 2**20 / weight_bytes), 1, MOST_TRTLLM_COPIES)

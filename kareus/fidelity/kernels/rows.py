@@ -1,22 +1,28 @@
 """Rows of files with measured kernels, as columns: a GEMM, a fused attention or a collective in each row."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kareus.arrays import Array, Indices
-from kareus.errors import ArtifactError
-from kareus.fidelity.lines import Line
+from kareus.fidelity.lines import Line, Refusal, check_filled, usable
 from kareus.gpu_model.gpu import MOST_W
 
 LEAST_S, MOST_S = 1e-9, 1e4
 """Times of one kernel."""
 MOST_SIZE = 2**31
-"""Largest size of a kernel: values of a dimension, or elements of a message."""
+"""Largest size of a kernel: values of a dimension, or GPUs."""
+LIMITS = {"num_gpus": (2, MOST_SIZE), "message_bytes": (1, 2**40)}
+"""Least and largest sizes of collectives; one GPU sends nothing."""
+NOT_READ = re.compile(r"|0+(\.0*)?")
+"""Power that was not read: an empty cell, or 0."""
 BFLOAT16, FP8 = "bfloat16", "fp8"
 NUMBER_FORMATS = (BFLOAT16, FP8)
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "alltoall")
@@ -110,23 +116,48 @@ def read_kernels(kind: KernelKind, lines: Sequence[Line], path: Path) -> Kernels
     Raises:
         ArtifactError: a value that cannot be used, with its line and column; or no rows.
     """
-    if not lines:
-        raise ArtifactError(f"{path}: has a header and no rows; give a file with data.")
-    texts = {name: np.array([line.text(name) for line in lines], dtype=np.str_) for name in ("gpu", "software")} | {
-        name: np.array([line.choice(name, allowed) for line in lines], dtype=np.str_)
-        for name, allowed in _choices(kind).items()
+    check_filled(lines, path)
+    return _columns(kind, [_cells(kind, line) for line in lines])
+
+
+def read_usable_kernels(kind: KernelKind, lines: Sequence[Line], path: Path) -> tuple[Kernels, tuple[Refusal, ...]]:
+    """Return the kernels of a file whose values can be used, and why the others cannot.
+
+    Raises:
+        ArtifactError: a column is missing, or no row can be used.
+    """
+    rows, refused = usable(lines, path, partial(_cells, kind))
+    return _columns(kind, rows), refused
+
+
+def _cells(kind: KernelKind, line: Line) -> dict[str, Any]:
+    """Values of one row by column."""
+    return {
+        "line": line.number,
+        "dtype": BFLOAT16,
+        "collective": "",
+        **{name: line.text(name) for name in ("gpu", "software")},
+        **{name: line.choice(name, allowed) for name, allowed in _choices(kind).items()},
+        **{name: _size(line, name) for name in SIZES[kind]},
+        "time_s": line.positive("time_s", float, LEAST_S, MOST_S),
+        "power_w": _power_w(line, "power_w"),
+        "power_limit_w": _power_w(line, "power_limit_w"),
     }
+
+
+def _columns(kind: KernelKind, rows: Sequence[Mapping[str, Any]]) -> Kernels:
+    columns = {name: np.array([row[name] for row in rows]) for name in rows[0]}
     return Kernels(
         kind=kind,
-        lines=np.array([line.number for line in lines]),
-        gpu=texts["gpu"],
-        number_format=texts.get("dtype", np.full(len(lines), BFLOAT16)),
-        software=texts["software"],
-        collective=texts.get("collective", np.full(len(lines), "")),
-        sizes={name: np.array([_size(line, name) for line in lines]) for name in SIZES[kind]},
-        time_s=np.array([line.positive("time_s", float, LEAST_S, MOST_S) for line in lines]),
-        power_w=np.array([_power_w(line, "power_w") for line in lines]),
-        power_limit_w=np.array([_power_w(line, "power_limit_w") for line in lines]),
+        lines=columns["line"],
+        gpu=columns["gpu"],
+        number_format=columns["dtype"],
+        software=columns["software"],
+        collective=columns["collective"],
+        sizes={name: columns[name] for name in SIZES[kind]},
+        time_s=columns["time_s"],
+        power_w=columns["power_w"],
+        power_limit_w=columns["power_limit_w"],
     )
 
 
@@ -140,9 +171,11 @@ def _choices(kind: KernelKind) -> dict[str, tuple[str, ...]]:
 def _size(line: Line, column: str) -> int:
     if column in MAY_BE_ZERO and not line.count(column):
         return 0
-    return line.positive(column, int, 1, MOST_SIZE)
+    least, most = LIMITS.get(column, (1, MOST_SIZE))
+    return line.positive(column, int, least, most)
 
 
 def _power_w(line: Line, column: str) -> float:
-    """Power in a cell that may be empty or missing, NaN then."""
-    return line.positive(column, float, 1.0, MOST_W) if (line.cells.get(column) or "").strip() else float("nan")
+    """Power in a cell, NaN where the cell is missing, empty or 0: nothing was read, or no limit is given."""
+    text = (line.cells.get(column) or "").strip()
+    return float("nan") if NOT_READ.fullmatch(text) else line.positive(column, float, 1.0, MOST_W)

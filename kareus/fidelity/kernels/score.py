@@ -18,7 +18,7 @@ ALL_TO_ALL = "alltoall"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelErrors:
-    """Mean absolute percentage errors over rows; power and energy over those whose power was read."""
+    """Mean absolute percentage errors over rows; power and energy over those with both powers."""
 
     rows: int
     time_mape_pct: float | None
@@ -58,7 +58,7 @@ def large_message(rows: Kernels) -> NDArray[np.bool_]:
 def errors_of(rows: Kernels, predicted: Predicted, mask: NDArray[np.bool_]) -> KernelErrors:
     """Return the errors over the rows of `mask`."""
     times = (predicted.time_s / rows.time_s - 1)[mask]
-    read = mask & rows.sustained
+    read = mask & both_powers(rows, predicted)
     powers = (predicted.reading_w / rows.power_w - 1)[read]
     energies = (predicted.reading_w * predicted.time_s / (rows.power_w * rows.time_s) - 1)[read]
     return KernelErrors(
@@ -90,12 +90,18 @@ def baselines(rows: Kernels, predicted: Predicted, mask: NDArray[np.bool_]) -> B
             moved = predicted.hbm_bytes[own]
             flops_per_s, bytes_per_s = (np.quantile(x / time_s, 0.9) for x in (work[own], moved))
             roofline[own] = np.maximum(work[own] / flops_per_s, moved / bytes_per_s) / time_s - 1
-    read = mask & rows.sustained
+    read = mask & both_powers(rows, predicted)
     return Baselines(
         constant_rate_time_mape_pct=_mape_pct(constant[mask]) or 0.0,
         roofline_time_mape_pct=None if rows.kind is KernelKind.COLLECTIVE else _mape_pct(roofline[mask]),
         constant_power_mape_pct=_mape_pct(powers[read]),
     )
+
+
+def both_powers(rows: Kernels, predicted: Predicted) -> NDArray[np.bool_]:
+    """Return the mask of the rows whose power was read and is predicted; that of collectives alone is not."""
+    mask: NDArray[np.bool_] = rows.sustained & np.isfinite(predicted.reading_w)
+    return mask
 
 
 def _mape_pct(errors: Array) -> float | None:

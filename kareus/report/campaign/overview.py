@@ -52,10 +52,17 @@ def overview_rows(comparison: pl.DataFrame) -> list[Overview]:
 
 
 def short_labels(rows: list[Row]) -> dict[str, str]:
-    """Return a short name for each workload, by the name of its folder; those alike have the names of their folders."""
+    """Return a short name for each workload, by the name of its folder.
+
+    Those alike also have the parts of their folders' names that not all of them have, such as `search-paper`.
+    """
     short = {row["workload"]: short_label(row) for row in rows}
-    seen = list(short.values())
-    return {name: label if seen.count(label) == 1 else name for name, label in short.items()}
+    labels = {}
+    for name, label in short.items():
+        alike = [set(other.split("_")) for other, its in short.items() if its == label]
+        own = [part for part in name.split("_") if part not in set.intersection(*alike)]
+        labels[name] = ", ".join([label, *own])
+    return labels
 
 
 def short_label(member: Row) -> str:

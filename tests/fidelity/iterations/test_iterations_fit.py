@@ -9,6 +9,7 @@ from helpers.iterations import LLAMA
 from kareus.fidelity.iterations.fit import IterationData, fit_software, groups_of
 from kareus.fidelity.iterations.fit_output import documented
 from kareus.fidelity.iterations.workloads import IterationSubjects
+from kareus.workload.software import is_software
 
 HIDDEN = {"host_launch_s": 4e-5, "attention_slowdown": 1.3, "traffic": 1.8}
 
@@ -62,3 +63,14 @@ def test_a_profile_keeps_its_comments_and_gets_errors():
         "traffic: 2 # [fit to measured iterations]",
         "host_launch_s: 2.0e-05 # [fit to measured iterations]",
     ]
+
+
+def test_a_fitted_profile_no_longer_says_it_is_not(tmp_path):
+    text = (CONFIG / "software" / "torchtitan.yaml").read_text()
+    assert "# NOT FITTED" in text
+    found = documented(text, {"traffic": 1.8}, {"own": "4 rows, time 3.0 %"})
+    assert "NOT FITTED" not in found
+    assert "# measured iterations: own: 4 rows, time 3.0 %\nname: torchtitan" in found
+    written = tmp_path / "torchtitan.yaml"
+    written.write_text(found)
+    assert is_software(written)

@@ -10,7 +10,7 @@ from helpers.iterations import HEADER, LLAMA, LLAMA_LINE
 
 from kareus.cli import main
 from kareus.errors import ArtifactError, RefusedWorkloadError
-from kareus.fidelity.iterations.rows import has_iterations, read_iterations
+from kareus.fidelity.iterations.rows import has_iterations, read_iterations, read_usable_iterations
 from kareus.fidelity.iterations.workloads import IterationSubjects, layers_of, software_of
 from kareus.fidelity.lines import read_lines
 from kareus.model.config import Sharding
@@ -34,6 +34,42 @@ def test_a_row_has_the_values_of_its_columns(tmp_path):
 def test_a_text_that_is_not_known_is_named_with_its_line(tmp_path):
     with pytest.raises(ArtifactError, match=r"line 2: norm='batchnorm' is not known; allowed: rmsnorm, layernorm"):
         _read(tmp_path, LLAMA_LINE.replace("rmsnorm", "batchnorm"))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("swiglu", "geglu", "mlp='geglu' is not known; allowed: swiglu, gelu, squared-relu."),
+        ("rope", "none", "position='none' is not known; allowed: rope, learned, alibi."),
+        ("bf16,none", "bf16,block", "recompute='block' is not known; allowed: none, selective, full."),
+        ("flash,4,8,8,2", "flash3,4,8,8,2", "attention='flash3' is not known; allowed: flash, unfused."),
+        ("flash,4,8,8,2", "flash,4,8,8,", "cp='': must be a number above 0."),
+        ("bf16", "fp4", "precision='fp4' is not known; allowed: bf16, fp16, fp8."),
+        (",true,", ",yes,", "sequence_parallel='yes' is not known; allowed: true, false."),
+    ],
+)
+def test_a_row_that_cannot_be_used_is_refused(tmp_path, old, new, said):
+    assert old in LLAMA_LINE
+    path = tmp_path / "iterations.csv"
+    path.write_text(f"{HEADER}\n{LLAMA_LINE.replace(old, new)}\n{LLAMA_LINE}\n")
+    lines = read_lines(path)[1]
+    rows, (refused,) = read_usable_iterations(lines, path)
+    assert rows == [replace(LLAMA, line=3)]
+    assert (refused.line, refused.reason) == (2, f"{path}: line 2: {said}")
+    with pytest.raises(ArtifactError, match="line 2: "):
+        read_usable_iterations(lines[:1], path)
+
+
+def test_switches_may_have_letters_of_any_case(tmp_path):
+    (row,) = _read(tmp_path, LLAMA_LINE.replace("true", "True").replace("false", "FALSE"))
+    assert row == LLAMA
+
+
+def test_a_column_without_a_name_ends_the_file(tmp_path):
+    path = tmp_path / "iterations.csv"
+    path.write_text(f"{HEADER.replace('recompute', 'checkpoints')}\n{LLAMA_LINE}\n")
+    with pytest.raises(ArtifactError, match="line 2: no column recompute; complete the file"):
+        read_usable_iterations(read_lines(path)[1], path)
 
 
 def test_embedding_and_head_take_the_place_of_blocks():

@@ -46,6 +46,13 @@ def test_hidden_coefficients_of_collectives_are_found():
     assert fitted.coefficients.gemm_efficiency == gpu.coefficients.gemm_efficiency
 
 
+def test_power_of_collectives_changes_no_fit():
+    gpu, rows = composed("a100-sxm4-80gb"), collectives("a100-sxm4-80gb")
+    read = dataclasses.replace(rows, power_w=np.full(len(rows), 300.0))
+    fitted = [fit_kernels({KernelKind.COLLECTIVE: own}, gpu, "a100-sxm4-80gb") for own in (rows, read)]
+    assert fitted[0].coefficients == fitted[1].coefficients
+
+
 def test_a_gpu_without_reducing_switches_gets_no_coefficient_of_them():
     gpu = composed("a100-sxm4-80gb")
     fitted = fit_kernels({KernelKind.COLLECTIVE: collectives("a100-sxm4-80gb")}, gpu, "a100-sxm4-80gb")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from kareus.errors import ArtifactError
-from kareus.fidelity.kernels.rows import KernelKind, kind_of, read_kernels
+from kareus.fidelity.kernels.rows import KernelKind, kind_of, read_kernels, read_usable_kernels
 from kareus.fidelity.lines import read_lines
 
 GEMM = """\
@@ -70,6 +70,7 @@ def test_a_compressed_file_reads_as_the_file(tmp_path):
         (ATTENTION, "128,0,", "128,-3,", "line 2: window='-3': must be a whole number, 0 or more."),
         (NCCL, "all_gather", "gossip", "line 2: collective='gossip' is not known; allowed: all_reduce, all_gather,"),
         (NCCL, ",8,512,1024", ",0,512,1024", "line 2: num_gpus='0': must be a number above 0."),
+        (NCCL, ",8,512,1024", ",1,512,1024", "line 2: num_gpus='1': must be from 2 to "),
     ],
 )
 def test_a_bad_value_is_named_with_its_place(tmp_path, text, old, new, said):
@@ -77,6 +78,45 @@ def test_a_bad_value_is_named_with_its_place(tmp_path, text, old, new, said):
     with pytest.raises(ArtifactError) as raised:
         kernels(tmp_path / "k.csv", text.replace(old, new))
     assert str(raised.value).startswith(f"{tmp_path / 'k.csv'}: {said}")
+
+
+@pytest.mark.parametrize(
+    ("text", "old", "new", "said"),
+    [
+        (GEMM, "h200,fp8", "h200,nvfp4", "dtype='nvfp4' is not known; allowed: bfloat16, fp8."),
+        (GEMM, "650.5", "-5", "power_w='-5': must be a number above 0."),
+        (NCCL + NCCL.splitlines()[1], "512,1024,0.00001,NCCL 2.29\nh", "512,x,0.00001,N\nh", "message_bytes='x': must"),
+    ],
+)
+def test_a_row_that_cannot_be_used_is_refused(tmp_path, text, old, new, said):
+    path = tmp_path / "k.csv"
+    path.write_text(text.replace(old, new, 1))
+    header, lines = read_lines(path)
+    rows, (refused,) = read_usable_kernels(kind_of(header), lines, path)
+    assert sorted([*rows.lines.tolist(), refused.line]) == [2, 3]
+    assert f"{path}: line {refused.line}: {said}" in refused.reason
+    with pytest.raises(ArtifactError, match=f"line {refused.line}: "):
+        read_usable_kernels(kind_of(header), [line for line in lines if line.number == refused.line], path)
+
+
+def test_a_missing_column_is_an_error_of_the_file(tmp_path):
+    path = tmp_path / "k.csv"
+    path.write_text(GEMM.replace("dtype", "format"))
+    header, lines = read_lines(path)
+    with pytest.raises(ArtifactError, match="line 2: no column dtype; complete the file"):
+        read_usable_kernels(kind_of(header), lines, path)
+
+
+@pytest.mark.parametrize("power_w", ["0", "0.0", "0.000000", ""])
+def test_power_of_0_was_not_read(tmp_path, power_w):
+    rows = kernels(tmp_path / "k.csv", GEMM.replace("650.5", power_w))
+    assert rows.sustained.tolist() == [False, False]
+
+
+def test_messages_may_have_a_tebibyte(tmp_path):
+    assert kernels(tmp_path / "k.csv", NCCL.replace("1024", str(2**40))).sizes["message_bytes"].tolist() == [2**40]
+    with pytest.raises(ArtifactError, match="message_bytes='1099511627777': must be from 1 to "):
+        kernels(tmp_path / "k.csv", NCCL.replace("1024", str(2**40 + 1)))
 
 
 def test_a_file_of_a_header_alone_is_refused(tmp_path):

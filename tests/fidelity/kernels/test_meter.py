@@ -98,5 +98,12 @@ def test_attention_pauses_for_batches_and_long_sequences():
     assert shown(1e-3, seq_len=16384, software="TRTLLM 1") > 580
 
 
+@pytest.mark.parametrize("software", ["SGLang 0.5.10", "CUTLASS 4", "vllm-fork 1"])
+def test_readings_of_no_known_sweep_are_the_power(software):
+    assert shown(1e-5, software=software, m=32768) == 600
+    assert shown(1e-3, software=software, seq_len=16384) == 600
+    assert np.isnan(shown(1e-3, software=software, reading=np.nan))
+
+
 def test_nothing_is_shown_of_what_was_not_read():
     assert np.isnan(shown(1e-3, reading=np.nan))

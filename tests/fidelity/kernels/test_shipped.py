@@ -134,6 +134,29 @@ def test_rows_of_unknown_gpus_are_refused_with_a_reason(tmp_path, capsys):
     assert refused["reason"].startswith("gpu=h900: no such option; allowed: a100-sxm4-40gb, ")
 
 
+def test_power_of_collectives_is_read_and_not_scored(tmp_path, capsys):
+    path = tmp_path / "k.csv"
+    row = "h200,all_reduce,8,4294967296,0.01,NCCL 2"
+    path.write_text(f"gpu,collective,num_gpus,message_bytes,time_s,software,power_w\n{row},300\n{row},0.0\n")
+    assert main(["validate", "--reference", str(path), "--config-dir", str(CONFIG), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [row["power_w"] for row in found["rows"]] == [300, None]
+    assert found["power_mape_pct"] is None
+    assert found["trivial"]["constant_power_mape_pct"] is None
+
+
+def test_refused_rows_are_listed_in_the_order_of_the_file(tmp_path, capsys):
+    path = tmp_path / "k.csv"
+    rows = [f"{gpu},{dtype},1024,512,256,0.000004,VLLM 0.24.0" for gpu, dtype in (
+        ("h200", "fp4"), ("h900", "fp8"), ("h200", "fp8"), ("h200", "int8")
+    )]  # fmt: skip
+    path.write_text("\n".join(["gpu,dtype,m,n,k,time_s,software", *rows]))
+    assert main(["validate", "--reference", str(path), "--config-dir", str(CONFIG), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [row["row"] for row in found["rows"]] == [4]
+    assert [row["row"] for row in found["refused"]] == [2, 3, 5]
+
+
 @pytest.mark.parametrize(
     ("gpu", "override", "said"),
     [("h900", "seed=0", "gpu=h900: no such option; allowed: "), ("h200", "gpu=b200", "gpu: every row of measured")],

@@ -1,0 +1,124 @@
+"""`kareus predict` for other software: sweeps, refusals, and the GPU that is predicted on."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from helpers.builders import CONFIG
+from helpers.iterations import LLAMA
+
+from kareus.errors import ConfigError, RefusedWorkloadError
+from kareus.fidelity.iterations.predict import Predictor, _summed, _update, charged
+from kareus.fidelity.iterations.prediction import predictions
+from kareus.fidelity.iterations.workloads import NODE_GB_PER_S, IterationSubjects
+from kareus.gpu_model.energy import idle_power_w
+from kareus.graph.records import TRACED, Direction
+from kareus.model.parameters import embedding_parameters
+from kareus.profile.programs import chunk_shapes
+from kareus.update.costs import stage_parameters
+from kareus.workload.compose import compose
+
+SMALL = (
+    "model=qwen3-1.7b", "parallelism.pp=1", "num_microbatches=2", "sequence_length=4096", "microbatch_size=1",
+)  # fmt: skip
+
+GPU_80GB = compose(["gpu=a100-sxm4-80gb"], CONFIG)[0].workload.gpu
+
+
+def _found(*overrides):
+    return [(name, subject, found) for name, subject, found in predictions((*SMALL, *overrides), CONFIG)]
+
+
+def test_numbers_of_gpus_are_swept():
+    found = _found("software=nemo", "gpu=h100-sxm5-80gb", "parallelism.tp=1", "gpu.power_limit_w=300,700")
+    assert [subject.workload.gpu.power_limit_w for _, subject, _ in found] == [300, 700]
+    assert found[0][2].time_s > found[1][2].time_s
+
+
+def test_measured_iterations_take_no_sweeps():
+    with pytest.raises(ConfigError, match=r"gpu.power_limit_w=300,700: a sweep; measured iterations take one value"):
+        IterationSubjects(("gpu.power_limit_w=300,700",), CONFIG).of(LLAMA)
+
+
+def test_software_that_cannot_run_a_layout_is_refused():
+    found = _found("software=megatron-2022,nemo", "parallelism=cp2tp4")
+    assert [subject is None for _, subject, _ in found] == [True, False]
+    assert "needs whole sequences; use cp=1" in found[0][2]
+
+
+def test_one_predictor_tells_gpus_of_one_name_apart():
+    ((_, subject, alone),) = _found("software=nemo", "parallelism.tp=2")
+    workload = subject.workload
+    others = (
+        replace(workload, gpu=replace(workload.gpu, hbm_gb_per_s=workload.gpu.hbm_gb_per_s / 2)),
+        replace(workload, testbed=replace(workload.testbed, default_collective_sm_count=1)),
+    )
+    shared = Predictor()
+    assert shared.predict(subject) == alone
+    for other in others:
+        own = replace(subject, workload=other)
+        assert shared.predict(own) == Predictor().predict(own)
+        assert shared.predict(own).time_s > alone.time_s
+
+
+def test_bandwidth_of_nodes_is_the_users():
+    gpu = "gpu=a100-sxm4-80gb"
+    own = [_found("software=nemo", gpu, *more)[0][1] for more in ((), ("gpu.node_gb_per_s=77",))]
+    assert [subject.workload.gpu.node_gb_per_s for subject in own] == [GPU_80GB.node_gb_per_s, 77]
+
+
+def test_measured_clusters_have_a_fabric_of_their_own():
+    row = replace(LLAMA, gpu="a100-sxm4-80gb")
+    assert IterationSubjects((), CONFIG).of(row).workload.gpu.node_gb_per_s == NODE_GB_PER_S["a100-sxm4-80gb"]
+    overridden = IterationSubjects(("gpu.node_gb_per_s=77",), CONFIG).of(row)
+    assert overridden.workload.gpu.node_gb_per_s == 77
+
+
+def test_scores_of_unfused_attention_need_memory():
+    long = ("gpu=a100-sxm4-80gb", "sequence_length=16384", "num_microbatches=2")
+    ((_, fused, _), (_, unfused, reason)) = predictions(("software=nemo,megatron-2022", *long), CONFIG)
+    assert fused is not None
+    assert unfused is None
+    assert "out of memory" in reason
+    assert "\n" not in reason
+
+
+def test_fp8_needs_tensor_cores_of_fp8():
+    with pytest.raises(RefusedWorkloadError, match="precision=fp8: A100-SXM4-80GB has no fp8 tensor cores"):
+        IterationSubjects((), CONFIG).of(replace(LLAMA, gpu="a100-sxm4-80gb", precision="fp8"))
+
+
+def _charged(subject):
+    return replace(subject.workload, gpu=charged(subject.workload.gpu))
+
+
+def _update_costs(subject, direction, **changes):
+    """Cost of an instruction of the update of the first stage, beside passes of 0.1 s."""
+    software, workload = replace(subject.software, **changes), _charged(subject)
+    places = chunk_shapes(workload.parallelism.split, workload.chunks)
+    return _update(workload, software, 0, {(place, d): 0.1 for place in places for d in TRACED})[direction]
+
+
+def _moving_j(subject, cost):
+    """Energy of a cost without the power that a GPU draws all the same."""
+    gpu = charged(subject.workload.gpu)
+    return cost.energy_j - float(idle_power_w(gpu, np.array(float(gpu.maximum_clock_mhz)))) * cost.time_s
+
+
+def test_tied_embeddings_are_reduced_once():
+    layout = ("software=nemo", "parallelism.dp=2", "parallelism.tp=4", "parallelism.cp=1")
+    tied, untied = (_found(*layout, f"model.tie_embeddings={tied}")[0][1] for tied in ("true", "false"))
+    table = embedding_parameters(tied.workload.model, tied.workload.parallelism)
+    once, twice = (_moving_j(s, _update_costs(s, Direction.GRADIENT_REDUCTION)) for s in (tied, untied))
+    every = stage_parameters(tied.workload, 0)
+    assert once == pytest.approx(_moving_j(tied, _summed(_charged(tied), tied.software, 0, every)), rel=0.01)
+    more = _moving_j(tied, _summed(_charged(tied), tied.software, 0, table))
+    assert twice - once == pytest.approx(more, rel=0.01)
+
+
+def test_hidden_gathers_take_energy_all_the_same():
+    layout = ("parallelism.dp=2", "parallelism.tp=1", "parallelism.cp=1", "parallelism.sharding=optimizer")
+    ((_, subject, _),) = _found("software=nemo", *layout)
+    hidden, whole = (_update_costs(subject, Direction.UPDATE, gather_beside_forward=beside) for beside in (True, False))
+    assert hidden.time_s < whole.time_s
+    assert _moving_j(subject, hidden) == pytest.approx(_moving_j(subject, whole))
