@@ -1,7 +1,8 @@
 """Operators and communicators that compute once and from then on answer at once, so that only the engine takes time.
 
 What is left is what the engine does around the functions that it launches: passes, turns, values by name, records,
-collectives as objects. An answer costs a call of Python, which counts as the engine's.
+collectives as objects. An answer costs a call of Python, which counts as the engine's. Communicators answer whole: how
+they launch the collectives of each sequence (`TokenCollectives`), with sequence parallelism, is left out, too.
 """
 
 import dataclasses

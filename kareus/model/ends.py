@@ -120,8 +120,7 @@ class Embedding(OperatorModule):
 
     def _add_gradient(self, gradient: Tensor) -> None:
         """Add that of the positions, from the gradient of the sum, [batch, tokens, hidden]."""
-        for rows, local in self._rows(gradient.shape[1]):
-            self.positions_gradient[rows].add_(gradient[:, local].sum(0, dtype=torch.float32))
+        fused.add_over_sequences(gradient, self.positions_gradient, self._rows(gradient.shape[1]))
 
     def _rows(self, tokens: int) -> list[tuple[slice, slice]]:
         """Of each chunk of this rank's tokens its positions, and its place among the tokens."""

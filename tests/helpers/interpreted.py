@@ -181,10 +181,20 @@ def lookup(dtype: torch.dtype, ids: list[int], first: int, rows: int, size: int)
     same(totals[0], totals[1], torch.float32, "weight gradient")
 
 
+def positions() -> None:
+    """Of all tokens, and of two chunks that a rank holds of a sequence."""
+    whole, chunks = [(slice(0, 6), slice(0, 6))], [(slice(3, 6), slice(0, 3)), (slice(9, 12), slice(3, 6))]
+    for places in (whole, chunks):
+        gradient, totals = drawn(torch.bfloat16, 3, 6, 40), torch.ones(2, 12, 40)
+        embedding.add_over_sequences(gradient, totals[0], places)
+        unwrap(fused.add_over_sequences)(gradient, totals[1], places)
+        same(totals[0], totals[1], torch.float32, "gradient of positions")
+
+
 def main() -> None:
     assert INTERPRETED
     round_to_nearest()
-    for holds in (norm, layer_norm, rotation, swiglu, ungated, entropy, lookup):
+    for holds in (norm, layer_norm, rotation, swiglu, ungated, entropy, lookup, positions):
         holds()
 
 

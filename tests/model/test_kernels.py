@@ -41,6 +41,7 @@ KERNELS: dict[str, tuple[str, dict[str, Any], dict[str, str]]] = {
     ),
     "gelu": ("_activate", {"KIND": "gelu", "SPAN": activations.SPAN}, {}),
     "gelu's gradient": ("_activate_backward", {"KIND": "gelu-tanh", "SPAN": activations.SPAN}, {}),
+    "gradient of positions": ("_add_over_sequences", {"SPAN": embedding.SPAN}, {"total": FP32}),
     "embedding's gradient": (
         "_embed_backward",
         {"ROWS": 8, "COLUMNS": 64},

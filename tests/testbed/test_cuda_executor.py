@@ -55,6 +55,7 @@ def programs(tp, cp, model="qwen"):
     [
         (2, 1, "qwen"),
         (2, 2, "qwen"),
+        (1, 2, "gpt"),
         pytest.param(2, 1, "gpt", marks=pytest.mark.acceptance),
         pytest.param(1, 2, "mpt", marks=pytest.mark.acceptance),
     ],

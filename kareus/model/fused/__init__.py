@@ -9,7 +9,7 @@ Qwen 3).
 """
 
 from kareus.model.fused.activations import activate, activate_backward, swiglu, swiglu_backward
-from kareus.model.fused.embedding import embed, embed_backward, own_rows
+from kareus.model.fused.embedding import add_over_sequences, embed, embed_backward, own_rows
 from kareus.model.fused.layer_norms import Affine, LayerNormed, residual_layer_norm, residual_layer_norm_backward
 from kareus.model.fused.loss import cross_entropy, cross_entropy_backward_, exponentials, maxima, mean_loss
 from kareus.model.fused.norms import Normed, residual_norm, residual_norm_backward
@@ -23,6 +23,7 @@ __all__ = [
     "Rotated",
     "activate",
     "activate_backward",
+    "add_over_sequences",
     "cross_entropy",
     "cross_entropy_backward_",
     "embed",

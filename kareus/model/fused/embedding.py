@@ -1,5 +1,7 @@
 """Lookup in the rows of an embedding that one GPU holds."""
 
+from collections.abc import Sequence
+
 from torch import Tensor
 from torch.nn import functional
 
@@ -27,6 +29,20 @@ def embed_backward(gradient: Tensor, ids: Tensor, first: int, total: Tensor) -> 
     rows, mine = own_rows(ids, total.shape[0], first)
     update = (gradient * mine.unsqueeze(-1)).flatten(0, -2).float()
     total.index_add_(0, rows.flatten(), update)
+
+
+@fused
+def add_over_sequences(gradient: Tensor, total: Tensor, places: Sequence[tuple[slice, slice]]) -> None:
+    """Add the sum over sequences of a gradient to rows of `total`.
+
+    Args:
+        gradient: [batch, tokens, size].
+        total: [rows, size], fp32.
+        places: rows, and as many tokens that are added to them.
+    """
+    summed = gradient.sum(0, dtype=total.dtype)
+    for rows, tokens in places:
+        total[rows].add_(summed[tokens])
 
 
 def own_rows(ids: Tensor, rows: int, first: int) -> tuple[Tensor, Tensor]:

@@ -1,6 +1,8 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls, allow-untyped-decorators
 """Lookup in an embedding, and the gradient of its rows, in Triton."""
 
+from collections.abc import Sequence
+
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -30,6 +32,30 @@ def embed_backward(gradient: Tensor, ids: Tensor, first: int, total: Tensor) -> 
         gradient.contiguous(), by_id, places, total, first, rows, ids.numel(), size,
         ROWS=ROWS, COLUMNS=COLUMNS, num_warps=4,
     )  # fmt: skip
+
+
+def add_over_sequences(gradient: Tensor, total: Tensor, places: Sequence[tuple[slice, slice]]) -> None:
+    """See `kareus.model.fused`."""
+    batch, tokens, size = gradient.shape
+    gradient = gradient.contiguous()
+    for rows, added in places:
+        _add_over_sequences[(added.stop - added.start, triton.cdiv(size, SPAN))](
+            gradient, total, added.start, rows.start, batch, tokens, size, SPAN=SPAN
+        )
+
+
+@triton.jit
+def _add_over_sequences(gradient, total, first_token, first_row, batch, tokens, size, SPAN: tl.constexpr):
+    place = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * SPAN + tl.arange(0, SPAN)
+    inside = column < size
+    source = gradient + (first_token + place) * size + column
+    summed = tl.zeros([SPAN], tl.float32)
+    for _ in range(batch):
+        summed += tl.load(source, mask=inside, other=0).to(tl.float32)
+        source += tokens * size
+    at = total + (first_row + place) * size + column
+    tl.store(at, tl.load(at, mask=inside, other=0) + summed, mask=inside)
 
 
 @triton.jit

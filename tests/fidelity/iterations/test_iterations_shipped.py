@@ -54,7 +54,7 @@ def test_parts_add_up_to_the_iteration(few):
         p = one.predicted
         parts = (p.forward_s, p.backward_s, p.exposed_communication_s, p.host_s, p.bubbles_s, p.update_s)
         assert sum(parts) == pytest.approx(p.time_s)
-        assert min(parts) > -1e-9 * p.time_s
+        assert min(parts) >= 0, "a pipeline of one stage has no waiting, and not -0.000 s of it"
         assert 0 < p.mfu < 1
 
 
