@@ -16,7 +16,7 @@ run: $(VENV)/run.stamp ## set up, plan the default workload, say what the plan s
 	@snakemake
 
 test: lint $(VENV)/test.stamp ## set up, check the code, run all tests
-	pytest -n 2 --dist loadfile
+	pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 lint: $(VENV)/test.stamp ## ruff, mypy, import-linter, snakefmt, snakemake --lint
 	ruff check .
@@ -50,7 +50,7 @@ acceptance: $(VENV)/bench.stamp $(VENV)/test.stamp ## measure what is promised o
 	python benchmarks/engine.py
 	python benchmarks/acceptance.py
 	python benchmarks/attack.py
-	pytest -n 2 --dist loadfile --hypothesis-profile=exploring
+	pytest -n 2 --dist loadfile --no-loadscope-reorder --hypothesis-profile=exploring
 	pytest -m acceptance
 
 clean: ## remove the environment and the caches, not the results (and .snakemake, which says what they were made from)

@@ -30,6 +30,12 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ[CACHE_VARIABLE] = str(cache.mkdir("kareus"))
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run files with slow tests first, so that no worker is left with one while others have nothing to do."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
+
+
 @pytest.fixture(scope="session")
 def default_workload(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkout in which the default workload is planned, which all processes of a run share: change only copies."""
