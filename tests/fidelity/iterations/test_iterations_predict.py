@@ -9,7 +9,8 @@ from helpers.iterations import LLAMA
 
 from kareus.fidelity.iterations import softmaxes
 from kareus.fidelity.iterations.number_formats import in_fp8
-from kareus.fidelity.iterations.predict import CLOCK_GRID, PassCost, _limited_clock, charged, of_software, slowest_of
+from kareus.fidelity.iterations.passes import CLOCK_GRID, PassCost, _limited_clock, charged, of_software
+from kareus.fidelity.iterations.predict import slowest_of
 from kareus.fidelity.iterations.workloads import IterationSubjects
 from kareus.graph.records import BlockGraph, Direction, Fp8Product, Operator, OperatorKind, Scope, Segment
 from kareus.workload.compose import compose

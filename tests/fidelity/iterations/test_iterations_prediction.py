@@ -9,8 +9,10 @@ from helpers.builders import CONFIG
 from helpers.iterations import LLAMA
 
 from kareus.errors import ConfigError, RefusedWorkloadError
-from kareus.fidelity.iterations.predict import Predictor, _summed, _update, charged
+from kareus.fidelity.iterations.passes import charged
+from kareus.fidelity.iterations.predict import Predictor
 from kareus.fidelity.iterations.prediction import predictions
+from kareus.fidelity.iterations.updates import _summed, stage_update
 from kareus.fidelity.iterations.workloads import NODE_GB_PER_S, IterationSubjects
 from kareus.gpu_model.energy import idle_power_w
 from kareus.graph.records import TRACED, Direction
@@ -97,7 +99,7 @@ def _update_costs(subject, direction, **changes):
     """Cost of an instruction of the update of the first stage, beside passes of 0.1 s."""
     software, workload = replace(subject.software, **changes), _charged(subject)
     places = chunk_shapes(workload.parallelism.split, workload.chunks)
-    return _update(workload, software, 0, {(place, d): 0.1 for place in places for d in TRACED})[direction]
+    return stage_update(workload, software, 0, {(place, d): 0.1 for place in places for d in TRACED})[direction]
 
 
 def _moving_j(subject, cost):
