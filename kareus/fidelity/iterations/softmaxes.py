@@ -4,16 +4,17 @@ The operator graph has one kernel that scales, masks and takes the softmax. Drop
 probabilities, and keeps a byte for each. Where Megatron's kernel cannot run, single ones do it in fp32.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
 from kareus.graph.records import BlockGraph, Operator
+from kareus.model.precision import BF16_BYTES
+from kareus.workload.memory import MASK_BYTES
 
 SINGLE_KERNELS, SINGLE_TRAFFIC = 6, 5
 """Kernels of a softmax that is not fused (cast, scale, mask, softmax, cast) and their traffic over that of one: each of
 them reads and writes scores in fp32."""
-VALUE_BYTES, MASK_BYTES = 2, 1
-"""Bytes of a probability, and of the mask that says whether it was dropped."""
 
 
 def with_dropout(graph: BlockGraph) -> BlockGraph:
@@ -27,8 +28,8 @@ def in_single_kernels(graph: BlockGraph) -> BlockGraph:
 
 
 def _with_dropout(softmax: Operator) -> Operator:
-    probabilities_bytes = VALUE_BYTES * _values(softmax)
-    mask_bytes = MASK_BYTES * _values(softmax)
+    probabilities = math.prod(softmax.shape)
+    probabilities_bytes, mask_bytes = BF16_BYTES * probabilities, MASK_BYTES * probabilities
     return replace(
         softmax,
         kernels=softmax.kernels + 1,
@@ -44,13 +45,6 @@ def _in_single_kernels(softmax: Operator) -> Operator:
         bytes_read=SINGLE_TRAFFIC * softmax.bytes_read,
         bytes_written=SINGLE_TRAFFIC * softmax.bytes_written,
     )
-
-
-def _values(operator: Operator) -> int:
-    values = 1
-    for size in operator.shape:
-        values *= size
-    return values
 
 
 def _changed(graph: BlockGraph, change: Callable[[Operator], Operator]) -> BlockGraph:
