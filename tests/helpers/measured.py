@@ -16,7 +16,7 @@ from kareus.workload.config import Workload
 from kareus.workload.resolve import resolve_accepted
 
 TINY = (
-    "num_microbatches=6",
+    "num_microbatches=16",
     "microbatch_size=4",
     "gpu.search_frequencies.stride_mhz=51",
     "pipeline.deadlines=12",

@@ -41,7 +41,7 @@ def test_a_measured_folder_is_planned_without_its_overrides(folder, workload, tm
 
 
 def test_other_numbers_of_microbatches_use_the_measurements(folder, workload):
-    twice = measured_workload("num_microbatches=12")
+    twice = measured_workload("num_microbatches=32")
     times_s = [plan_measured(folder, w).iteration["time_s"].min() for w in (workload, twice)]
     assert 1.5 < times_s[1] / times_s[0] < 2
 
