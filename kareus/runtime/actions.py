@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from torch.distributed.pipelining.schedules import _Action, _ComputationType
 
+from kareus.graph.instruction import place_in_line
 from kareus.graph.records import UPDATING, Direction
 from kareus.pipeline.instructions import Instruction, instructions_in, instructions_of
 from kareus.pipeline.solver.dag import build_dag, earliest_starts
@@ -73,8 +74,3 @@ def actions_in(instructions: Sequence[Instruction], times_s: Sequence[float]) ->
         actions[key.stage].append(_Action(place, send, key.microbatch))
         actions[to % stages].append(_Action(to, receive, key.microbatch))
     return actions
-
-
-def place_in_line(stage: int, chunk: int, stages: int) -> int:
-    """Chunks that a microbatch passes before this one: chunk 0 of every stage, then chunk 1 of every stage, and on."""
-    return chunk * stages + stage
