@@ -4,12 +4,12 @@ It lives as long as its process, unless it is closed before. However the process
 by a thread on SIGTERM, and after `kill -9` by the next process that claims the GPU, or `kareus clocks reset`.
 """
 
-import atexit
 import contextlib
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from functools import partial
+from multiprocessing.util import Finalize
 from os import PathLike
 from pathlib import Path
 
@@ -41,6 +41,9 @@ from kareus.training.recorder import identity
 
 CLOCK_MODES = ("planned", "dry")
 """Values of `clocks`: lock what is chosen, or log it and lock nothing."""
+
+_PATIENCE_S = 15.0
+"""Longest wait for the GPU: processes that load data for a trainer outlive it by seconds, and hold its claim."""
 
 logger = logging.getLogger(__name__)
 
@@ -125,7 +128,6 @@ class StageDriver:
 
     def close(self) -> None:
         """Restore the clock, let go of the GPU and write the tables; may be called more than once."""
-        atexit.unregister(self.close)
         self._held.close()
 
 
@@ -204,7 +206,7 @@ def open_driver(
         recorder = RankRecorder(stopwatch_of(device), sampler, tables, choice.take_note)
         held.callback(recorder.close)
         driver = StageDriver(choice, control, recorder, partial(synchronize_computation, device), held.pop_all())
-    atexit.register(driver.close)
+    Finalize(None, driver.close, exitpriority=0)  # at exit, also of processes of multiprocessing; not of forked ones
     return driver
 
 
@@ -219,7 +221,7 @@ def _clocks(gpu: Device | None, clocks: str, layout: RankLayout) -> contextlib.A
 
 @contextlib.contextmanager
 def _locked_clocks(gpu: Device) -> Iterator[ClockControl]:
-    with controlled_clocks(gpu) as controller:
+    with controlled_clocks(gpu, patience_s=_PATIENCE_S) as controller:
         yield _UntilRestored(controller)
 
 
