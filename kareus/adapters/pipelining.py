@@ -1,6 +1,6 @@
 """Plans in any schedule of torch.distributed.pipelining.
 
-    planned = obey_plan(schedule, "results/mine/plan/fastest.json", output="adapters/first")
+    planned = obey(schedule, "results/mine/plan/fastest.json", output="adapters/first")
     ...  # schedule.step(...) as before
     planned.close()
 
@@ -9,9 +9,9 @@ schedule; `close` puts them back. Every call of `step` is an iteration of the pl
 backward begins when `step` has returned and ends with the next one.
 """
 
-import atexit
 import functools
 from collections.abc import Callable, Iterator, Mapping
+from multiprocessing.util import Finalize
 from os import PathLike
 from typing import Any
 
@@ -40,7 +40,7 @@ WRAPPED = ("forward_one_chunk", "backward_one_chunk", "backward_weight_one_chunk
 
 
 class PlannedSchedule:
-    """A schedule that follows a plan on this rank. Made by `obey_plan`."""
+    """A schedule that follows a plan on this rank. Made by `obey`."""
 
     def __init__(self, schedule: _PipelineSchedule, driver: StageDriver, tokens: int | None) -> None:
         """Wrap a schedule.
@@ -61,11 +61,10 @@ class PlannedSchedule:
                 setattr(stage, name, self._told(stage, getattr(stage, name)))
         self._step = schedule.step
         setattr(schedule, "step", self._iteration)  # noqa: B010 - a method of its class
-        atexit.register(self.close)  # before the driver's own, so that the last iteration counts
+        Finalize(None, self.close, exitpriority=1)  # before the driver's own, so that the last iteration counts
 
     def close(self) -> None:
         """End the last iteration, put the methods back, restore the clock and write the tables; may be called again."""
-        atexit.unregister(self.close)
         if "step" in vars(self._schedule):
             self._end_iteration()
             del vars(self._schedule)["step"]
@@ -115,7 +114,7 @@ class PlannedSchedule:
             self._updating = None
 
 
-def obey_plan(
+def obey(
     schedule: _PipelineSchedule,
     plan: str | PathLike[str],
     *,

@@ -3,9 +3,9 @@
 A module of yours, named by `--module`, has the configuration:
 
     from torchtitan.models.llama3.config_registry import llama3_8b
-    from kareus.adapters.torchtitan import obey_plan
+    from kareus.adapters.torchtitan import obey
     def planned():
-        return obey_plan(llama3_8b(), "plan/fastest.json", output="adapters/first")
+        return obey(llama3_8b(), "plan/fastest.json", output="adapters/first")
 
 torchtitan asks `ModelSpec.pipelining_fn` for the schedule of a rank, which is wrapped here; its `MetricsProcessor` also
 logs the energy of an iteration and of a token. The order is that of `parallelism.pipeline_parallel_schedule_csv`, which
@@ -23,7 +23,7 @@ from torchtitan.components.metrics import MetricsProcessor
 from torchtitan.trainer import Trainer
 
 from kareus.adapters import pipelining
-from kareus.adapters.driver import StageDriver
+from kareus.adapters.pipelining import PlannedSchedule
 from kareus.errors import ConfigError
 
 ENERGY, PER_TOKEN = "energy/iteration(J)", "energy/token(J)"
@@ -33,8 +33,8 @@ ENERGY, PER_TOKEN = "energy/iteration(J)", "energy/token(J)"
 class EnergyMetrics(MetricsProcessor):  # type: ignore[misc]  # torchtitan has no types that mypy may follow
     """torchtitan's metrics, and the energy that the GPUs' counters have measured."""
 
-    driver: ClassVar[StageDriver | None] = None
-    """Driver of this process' rank."""
+    planned: ClassVar[PlannedSchedule | None] = None
+    """Schedule of this process' rank that follows a plan."""
 
     @dataclass(kw_only=True, slots=True)
     class Config(MetricsProcessor.Config):  # type: ignore[misc]
@@ -52,9 +52,9 @@ class EnergyMetrics(MetricsProcessor):  # type: ignore[misc]  # torchtitan has n
         super().log(step, global_avg_loss, global_max_loss, grad_norm, {**(extra_metrics or {}), **self._energy()})
 
     def _energy(self) -> dict[str, float]:
-        if self.driver is None:
+        if self.planned is None:
             return {}
-        last = self.driver.last
+        last = self.planned.driver.last
         energy_j = torch.nan if last is None or last.energy_j is None else last.energy_j
         device = next(self.model_parts[0].parameters()).device
         total_j = torch.tensor(energy_j, device=device)
@@ -64,7 +64,7 @@ class EnergyMetrics(MetricsProcessor):  # type: ignore[misc]  # torchtitan has n
         return {ENERGY: total_j.item(), PER_TOKEN: total_j.item() / last.tokens}
 
 
-def obey_plan(
+def obey(
     config: Trainer.Config,
     plan: str | PathLike[str],
     *,
@@ -91,8 +91,7 @@ def obey_plan(
         made = spec.pipelining_fn(*positional, **named)
         dims, training = named["parallel_dims"], named["training"]
         tokens = training.local_batch_size * training.seq_len * dims.dp_replicate * dims.dp_shard
-        followed = pipelining.obey_plan(made[0], plan, clocks=clocks, output=output, tokens=tokens)
-        EnergyMetrics.driver = followed.driver
+        EnergyMetrics.planned = pipelining.obey(made[0], plan, clocks=clocks, output=output, tokens=tokens)
         return made
 
     config.model_spec = dataclasses.replace(spec, pipelining_fn=planned)

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+from helpers.code_blocks import python_blocks
 from helpers.driving import driven_plan
 from helpers.piped import (
     MICROBATCHES_EACH,
@@ -21,7 +22,7 @@ from helpers.worlds import spawn
 from torch.distributed.pipelining import Schedule1F1B, ScheduleInterleaved1F1B
 from torch.distributed.pipelining.schedules import ScheduleGPipe, _PipelineScheduleRuntime
 
-from kareus.adapters.pipelining import WRAPPED, obey_plan
+from kareus.adapters.pipelining import WRAPPED, obey
 from kareus.device.claims import FOLDER_VARIABLE
 from kareus.errors import EngineError
 from kareus.export.torchtitan import schedule_csv
@@ -59,7 +60,7 @@ def follow(rank: int, folder: Path) -> None:
 
         stages = stages_of_rank(rank, chunks)
         schedule = schedule_of(case, stages, folder)
-        planned = obey_plan(schedule, folder / f"{case}.json", output=folder / case / "out", tokens=64)
+        planned = obey(schedule, folder / f"{case}.json", output=folder / case / "out", tokens=64)
         found = trained(schedule, stages, rank)
         assert len(found) == len(expected)
         assert all(torch.equal(ours, theirs) for ours, theirs in zip(found, expected, strict=True)), case
@@ -82,7 +83,7 @@ def refuse(rank: int, folder: Path) -> None:
     ):
         # On the last stage the first departure is a forward, on the first one a backward.
         with pytest.raises(EngineError, match=r"the plan has .* on stage \d here|has no order yet"):
-            obey_plan(schedule, folder / f"{name}.json")
+            obey(schedule, folder / f"{name}.json")
         assert "step" not in vars(schedule)
     assert gpu.calls() == []
 
@@ -92,7 +93,10 @@ def evaluate(rank: int, folder: Path) -> None:
     gpu = own_gpu(folder / "evaluated", rank)
     (stage,) = stages_of_rank(rank, 1)
     schedule = Schedule1F1B(stage, MICROBATCHES_EACH, loss_fn=loss)
-    planned = obey_plan(schedule, folder / "1f1b.json")
+    os.chdir(folder)
+    shown = {"schedule": schedule}
+    exec(python_blocks("howto/torchtitan.md")[1], shown)  # as the page shows it
+    planned = shown["planned"]
     batch, target = torch.zeros(2, 2 * MICROBATCHES_EACH, WIDTH)
     schedule.eval(*((batch,) if rank == 0 else ()), target=target if rank == STAGES - 1 else None)
     assert gpu.calls() == []
@@ -102,7 +106,8 @@ def evaluate(rank: int, folder: Path) -> None:
 
 
 def test_schedules_follow_plans_and_compute_the_same(tmp_path: Path) -> None:
-    for case, plan in {**CASES, "gpipe": GPIPE}.items():
+    (tmp_path / "plan").mkdir()
+    for case, plan in {**CASES, "gpipe": GPIPE, "plan/fastest": CASES["1f1b"]}.items():
         write_plan(tmp_path / f"{case}.json", plan)
     (tmp_path / "zero-bubble.csv").write_text(schedule_csv(CASES["zero-bubble"]))
     spawn(STAGES, follow, tmp_path, tmp_path)

@@ -1,6 +1,5 @@
 """Two ranks of a pipeline of PyTorch on CPUs, each with a made-up GPU."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ from kareus.adapters import driver as driver_module
 from kareus.adapters.recorder import table_path
 from kareus.adapters.tables import MICROBATCHES
 from kareus.artifacts.tables import read_table
-from kareus.graph.records import UPDATING
 from kareus.plans.document import Plan
 
 WIDTH, STAGES, MICROBATCHES_EACH = 8, 2, 4
@@ -28,7 +26,7 @@ def own_gpu(folder: Path, rank: int) -> FakeDevice:
     return gpu
 
 
-def chunk_of(index: int, chunks: int) -> nn.Module:
+def chunk_of(index: int) -> nn.Module:
     """One stage in PyTorch's numbers, with weights of its own that are the same in every call."""
     torch.manual_seed(index)
     return nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, WIDTH))
@@ -37,7 +35,7 @@ def chunk_of(index: int, chunks: int) -> nn.Module:
 def stages_of_rank(rank: int, chunks: int) -> list[PipelineStage]:
     """Stages of a rank, dealt out in turns."""
     numbers = [chunk * STAGES + rank for chunk in range(chunks)]
-    return [PipelineStage(chunk_of(n, chunks), n, STAGES * chunks, torch.device("cpu")) for n in numbers]
+    return [PipelineStage(chunk_of(n), n, STAGES * chunks, torch.device("cpu")) for n in numbers]
 
 
 def loss(output: Tensor, target: Tensor) -> Tensor:
@@ -75,12 +73,3 @@ def is_subsequence(short: list[str], whole: list[str]) -> bool:
     """Requests that a later one overtook are not set; what is set is in order."""
     rest = iter(whole)
     return bool(short) and all(item in rest for item in short)
-
-
-def passes_of(plan: Plan, rank: int) -> list[str]:
-    return [str(key) for key, _ in plan.stages[rank].keyed if key.direction not in UPDATING]
-
-
-def in_folder(check: Callable[..., None], rank: int, folder: Path, *arguments: Any) -> None:
-    """Run a check of one rank in a folder of its own."""
-    check(rank, folder, *arguments)

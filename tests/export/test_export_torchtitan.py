@@ -3,17 +3,13 @@
 import dataclasses
 
 import pytest
+from helpers.driving import driven_plan
 from helpers.pipelines import BI, BW, B, F
 from helpers.trainings import tiny_workload
 from torch.distributed.pipelining.schedules import _Action, _ComputationType, _validate_schedule
 
-from kareus.artifacts.provenance import TestbedIdentity
 from kareus.export.torchtitan import is_schedule_csv, is_schedule_notes, schedule_csv, schedule_notes
-from kareus.graph.records import Direction
 from kareus.pipeline.config import PipelineSchedule
-from kareus.pipeline.instructions import pipeline_instructions
-from kareus.plans.document import Plan, PlannedInstruction, PredictedCost, StagePlan
-from kareus.profile.programs import Execution
 
 COMPUTATIONS = {
     _ComputationType.FORWARD: F,
@@ -31,28 +27,7 @@ STAGES, MICROBATCHES = 2, 4
 
 
 def plan_of(schedule, chunks):
-    """A plan of two stages with an update at its end."""
-    updates = [(Direction.UPDATE,)] * STAGES
-    keys = [i.key for i in pipeline_instructions(schedule, STAGES, MICROBATCHES, chunks=chunks, updates=updates)]
-
-    def planned(key):
-        return PlannedInstruction(
-            direction=key.direction, microbatch=key.microbatch, chunk=key.chunk, execution=Execution.SEQUENTIAL,
-            frequency_mhz=1200, partitions=(), start_s=0.0, time_s=1.0, energy_j=100.0,
-        )  # fmt: skip
-
-    stages = (
-        StagePlan(stage=n, layers=2 * chunks, instructions=tuple(planned(k) for k in keys if k.stage == n))
-        for n in range(STAGES)
-    )
-    return Plan(
-        schema_version=3, kareus_version="0", created_at="", workload="tiny", workload_hash="", method="kareus",
-        selector="fastest", testbed=TestbedIdentity(kind="simulated", gpu="A100-SXM4-40GB", detail="2"), gpus=STAGES,
-        prediction=PredictedCost(
-            time_s=4.0, energy_j=9.0, static_energy_j=3.0, dynamic_energy_j=6.0, lower_bound_j=9.0
-        ),
-        stages=tuple(stages),
-    )  # fmt: skip
+    return driven_plan(STAGES, MICROBATCHES, chunks, schedule=schedule, update=True)
 
 
 @pytest.mark.parametrize(("schedule", "chunks"), SIZES)
