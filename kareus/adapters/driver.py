@@ -18,6 +18,7 @@ import torch
 from kareus.adapters.choice import ClockChoice, PlanChoice
 from kareus.adapters.layout import RankLayout, check_layout, check_order
 from kareus.adapters.recorder import RankRecorder, RankTables
+from kareus.adapters.records import IterationRecord
 from kareus.adapters.sampler import Sampler
 from kareus.adapters.stopwatch import stopwatch_of
 from kareus.artifacts.provenance import Provenance
@@ -77,6 +78,11 @@ class StageDriver:
         """Whether an iteration was begun."""
         self.iteration = 0
         """Iterations that ended since this driver was opened."""
+
+    @property
+    def last(self) -> IterationRecord | None:
+        """The last iteration of which everything is known, a few iterations ago."""
+        return self._recorder.last
 
     @property
     def expected(self) -> PlannedStep | None:
