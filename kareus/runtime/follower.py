@@ -59,6 +59,11 @@ class PlanFollower:
         self._next = 0
         self._frequency_mhz: int | None = None
 
+    @property
+    def order(self) -> tuple[InstructionKey, ...]:
+        """Instructions of the stage in one iteration."""
+        return tuple(step.key for step in self._steps)
+
     def begin(self, key: InstructionKey) -> None:
         """Check an instruction that is about to start, and request its clock.
 
