@@ -4,6 +4,7 @@ import dataclasses
 import sys
 
 import pytest
+import torch
 from helpers.builders import CONFIG
 from helpers.trainings import tiny_workload
 
@@ -26,6 +27,17 @@ def test_both_directions_of_a_partition_are_measured(degrees, shared, monkeypatc
     monkeypatch.delitem(sys.modules, "engine")
 
 
+def test_views_and_memory_are_no_launches(monkeypatch):
+    monkeypatch.syspath_prepend(CONFIG.parent / "benchmarks")
+    from hosttime.launches import Counting  # noqa: PLC0415 - found through the path above
+
+    with Counting() as counting:
+        tensor = torch.empty(4, 4, device="meta")
+        tensor.t().view(-1, 1).add_(tensor.new_empty(1)).mul(2)
+    assert counting.total == 2
+
+
+@pytest.mark.acceptance
 def test_graphs_leave_three_launches_of_an_instruction(monkeypatch):
     pytest.importorskip("triton")
     monkeypatch.syspath_prepend(CONFIG.parent / "benchmarks")
