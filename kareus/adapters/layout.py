@@ -1,0 +1,62 @@
+"""The place of a rank in the pipeline of a trainer, and whether a plan is of such a pipeline."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+
+from kareus.errors import EngineError
+from kareus.graph.instruction import InstructionKey
+from kareus.graph.records import UPDATING
+from kareus.plans.document import Plan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankLayout:
+    """Where a rank is in its trainer's pipeline, in the trainer's own numbers."""
+
+    rank: int
+    """Of all ranks of the job."""
+    gpus: int
+    """Ranks of the job."""
+    stage: int
+    """Pipeline stage of this rank, from 0."""
+    stages: int
+    chunks: int = 1
+    """Parts of the layers of each stage, as virtual stages are."""
+    microbatches: int
+    """Microbatches of one pipeline in one iteration."""
+
+
+def check_layout(plan: Plan, layout: RankLayout) -> None:
+    """Check that a plan is of a pipeline of this size, before any of its clocks is set.
+
+    Raises:
+        EngineError: it has other stages, chunks, microbatches or GPUs.
+    """
+    passes = plan.stages[0].passes
+    for what, planned, running in (
+        ("stages", len(plan.stages), layout.stages),
+        ("chunks a stage", 1 + max(i.chunk for i in passes), layout.chunks),
+        ("microbatches", 1 + max(i.microbatch for i in passes), layout.microbatches),
+        ("GPUs", plan.gpus, layout.gpus),
+    ):
+        if planned != running:
+            raise EngineError(
+                f"plan '{plan.selector}' of {plan.workload}: is of {planned} {what}, this job has {running}; plan a "
+                "workload with the layout of this job."
+            )
+
+
+def check_order(plan: Plan, stage: int, running: Sequence[InstructionKey]) -> None:
+    """Check that a plan has the forwards and backwards of a stage in the order in which a trainer runs them.
+
+    Raises:
+        EngineError: it has another one; the message names the first instruction that differs.
+    """
+    planned = [key for key, _ in plan.stages[stage].keyed if key.direction not in UPDATING]
+    for there, here in zip_longest(planned, running):
+        if there != here:
+            raise EngineError(
+                f"{here or 'the end of the last backward'}: the plan has {there or 'its end'} here; plan the workload "
+                "with the pipeline schedule of this job."
+            )
