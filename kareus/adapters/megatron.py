@@ -19,6 +19,7 @@ from megatron.core.utils import get_model_config
 
 from kareus.adapters.driver import StageDriver, drive_by_plan
 from kareus.adapters.layout import RankLayout
+from kareus.adapters.sources import PlanSource
 from kareus.errors import EngineError
 from kareus.graph.instruction import InstructionKey
 from kareus.graph.records import UPDATING, Direction
@@ -150,9 +151,7 @@ class PlanTimers:
 class PlanCallback:
     """Callback of Megatron-Bridge: `pretrain(cfg, forward_step, callbacks=[PlanCallback(plan)])`."""
 
-    def __init__(
-        self, plan: str | PathLike[str], *, clocks: str = "planned", output: str | PathLike[str] | None = None
-    ) -> None:
+    def __init__(self, plan: PlanSource, *, clocks: str = "planned", output: str | PathLike[str] | None = None) -> None:
         """Obey `plan` in the training that begins; arguments are those of `obey`."""
         self._plan = plan
         self._clocks = clocks
@@ -186,7 +185,7 @@ class PlanCallback:
 
 
 def obey(
-    plan: str | PathLike[str],
+    plan: PlanSource,
     *,
     timers: Any = None,
     microbatches: int | None = None,
@@ -200,7 +199,7 @@ def obey(
     be called for every chunk of a model; the first call counts.
 
     Args:
-        plan: path of the plan.
+        plan: path of the plan, or a `PlanFolder` or `Profiling`.
         timers: Megatron's own timers, to which everything else is left; None means the global ones of Megatron-LM.
         microbatches: of one pipeline in an iteration; None asks Megatron's calculator.
         tokens: of an iteration, over all replicas, for energy per token; None leaves them out, or asks Megatron-LM.
