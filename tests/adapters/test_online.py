@@ -1,21 +1,29 @@
 """Changing plans between iterations: four pipelines as processes, and what a single rank tells the others."""
 
+import dataclasses
 import json
 import random
 import signal
 import time
 
 import pytest
+from helpers.driving import driven_plan, layout_of
 from helpers.fake_device import wait_until
 from helpers.online_ranks import RANKS, TENSOR_PARALLEL, OnlineJob, planned_pipelines, start
 
+from kareus.adapters.agreement import Alone
+from kareus.adapters.governor import CLEAN_ITERATIONS, Governor, costs_of
+from kareus.adapters.online import OnlineChoice
 from kareus.adapters.recorder import table_path
+from kareus.adapters.records import InstructionRecord, IterationRecord
 from kareus.adapters.tables import STEPS
 from kareus.artifacts.layout import WorkloadFolder
 from kareus.artifacts.tables import read_table
 from kareus.device.claims import FOLDER_VARIABLE, setting_of
 from kareus.device.controller import controlled_clocks
 from kareus.plans.along_frontier import frontier_plans
+from kareus.plans.document import PredictedCost
+from kareus.plans.selectors import parse_selector
 
 METHOD = "sequential+perseus"
 SLOW, FAST_AGAIN = 6, 14
@@ -103,3 +111,76 @@ def test_clocks_are_restored_whenever_a_rank_is_killed(planned, tmp_path, monkey
         with controlled_clocks(job.gpu(victim)):
             assert not job.gpu(victim).locked.exists()
     assert not job.gpu(victim).locked.exists()
+
+
+SLOWER = dataclasses.replace(
+    driven_plan(stages=1),
+    selector="deadline=12s",
+    prediction=PredictedCost(time_s=12.0, energy_j=3e3, static_energy_j=1e3, dynamic_energy_j=2e3, lower_bound_j=2e3),
+)
+PLANS = (driven_plan(stages=1), SLOWER)
+
+
+class Rank:
+    """One rank alone, and what its driver and its records say."""
+
+    def __init__(self, log=None):
+        self.reasons = ()
+        self.choice = OnlineChoice(
+            PLANS,
+            layout=layout_of(PLANS[0]),
+            pipeline=0,
+            governor=Governor(costs_of(PLANS), 1, parse_selector("fastest"), parse_selector("min-energy")),
+            agreement=Alone(),
+            throttle_reasons=lambda: self.reasons,
+            log=log,
+        )
+
+    def iteration(self, number, share_of_asked=1.0):
+        """Run an iteration in which the clock is a share of what was asked for; returns the plan."""
+        chosen = self.choice.iteration(number)
+        instructions = tuple(
+            InstructionRecord(
+                key=step.key,
+                start_s=float(place),
+                time_s=1.0,
+                energy_j=200.0,
+                frequency_mhz=step.frequency_mhz,
+                observed_mhz=round(step.frequency_mhz * share_of_asked),
+            )
+            for place, step in enumerate(chosen.steps)
+        )
+        record = IterationRecord(
+            iteration=number,
+            selector=chosen.selector,
+            time_s=10.0,
+            energy_j=2e3,
+            tokens=None,
+            frequency_mhz=None,
+            observed_mhz=None,
+            instructions=instructions,
+        )
+        self.choice.take_note(record)
+        return chosen.selector
+
+
+def test_a_clock_below_the_one_asked_for_takes_the_safe_plan(tmp_path):
+    rank = Rank(tmp_path / "changes.jsonl")
+    plans = [rank.iteration(n, 0.9 if n == 2 else 1.0) for n in range(CLEAN_ITERATIONS + 5)]
+    assert plans == ["fastest"] * 3 + ["deadline=12s"] * CLEAN_ITERATIONS + ["fastest"] * 2
+    lines = [json.loads(line) for line in (tmp_path / "changes.jsonl").read_text().splitlines()]
+    assert [line["iteration"] for line in lines] == [0, 3, 3 + CLEAN_ITERATIONS]
+    assert lines[1]["reason"] == "rank 0: its clock is 1269 MHz where 1410 MHz were asked for"
+
+
+def test_a_clock_that_the_power_limit_holds_was_planned_so():
+    rank = Rank()
+    rank.reasons = ("power-limit",)
+    assert [rank.iteration(n, 0.9) for n in range(4)] == ["fastest"] * 4
+
+
+def test_a_hot_gpu_takes_the_safe_plan_at_once():
+    rank = Rank()
+    plans = [rank.iteration(0)]
+    rank.reasons = ("thermal-limit", "power-limit")
+    assert [*plans, rank.iteration(1)] == ["fastest", "deadline=12s"]
