@@ -160,7 +160,7 @@ class OnlineChoice:
         self._conditions = conditions
         self._prices = prices
         self._log = log
-        self._report = RankReport(pipeline=pipeline, plans=content_hash([plan.stages for plan in plans]))
+        self._report = RankReport(pipeline=pipeline, plans=_hash_of(plans))
         self._clock_violation = ""
         """Of the last iteration that is known."""
         self._ran: dict[int, int] = {}
@@ -226,3 +226,8 @@ class OnlineChoice:
         self._log.parent.mkdir(parents=True, exist_ok=True)
         with self._log.open("a", encoding="utf-8") as log:
             log.write(json.dumps(line) + "\n")
+
+
+def _hash_of(plans: Sequence[Plan]) -> str:
+    """Return a hash of what ranks must agree on: the times of plans, and every clock."""
+    return content_hash([(plan.prediction.time_s, [i.frequency_mhz for _, i in plan.keyed]) for plan in plans])
