@@ -58,7 +58,7 @@ class Profiling:
     workload: str | PathLike[str]
     """What the job trains, resolved, without the update: `workload.yaml`, or the folder of the workload."""
     folder: str | PathLike[str]
-    """Where measurements are kept and the frontiers are written; all ranks must see the same one to resume."""
+    """Where each rank keeps what it measured, to go on with it, and the first rank writes the frontiers."""
     most_slowdown: float = 0.05
     """Share of its time by which the sweep may slow the job down."""
     precision: float = 0.01
@@ -103,7 +103,8 @@ class Profiling:
             workload=workload,
             layout=layout,
             running=running,
-            testbed=replace(measured, gpu=workload.gpu.name, detail=f"{measured.gpu}, {measured.detail}, in place"),
+            # Without the GPU's UUID: a job that goes on may get others of the same kind.
+            testbed=replace(measured, gpu=workload.gpu.name, detail=f"{gpu.name}, driver {gpu.driver}, in place"),
             agreement=job_agreement(),
         )
 
