@@ -34,7 +34,9 @@ from kareus.device.protocol import Device
 from kareus.errors import ConfigError, DeviceError
 from kareus.graph.instruction import InstructionKey
 from kareus.launch.compute_device import synchronize_computation
+from kareus.plans.document import Plan
 from kareus.plans.file import read_plan
+from kareus.profile.programs import Execution
 from kareus.runtime.follower import PlanFollower, PlannedStep
 from kareus.training.clocks import gpu_of
 from kareus.training.recorder import identity
@@ -167,6 +169,8 @@ def drive_by_plan(
     read = read_plan(Path(plan))
     check_layout(read, layout)
     check_order(read, layout.stage, running)
+    if layout.rank == 0:
+        _say_what_is_lost(read)
     return open_driver(
         PlanChoice(read, layout.stage),
         layout,
@@ -176,6 +180,20 @@ def drive_by_plan(
         output=None if output is None else Path(output),
         config_hash=read.workload_hash,
     )
+
+
+def _say_what_is_lost(plan: Plan) -> None:
+    """Warn of instructions that the plan does not run whole, as other trainers do."""
+    split = sum(i.execution is not Execution.SEQUENTIAL for _, i in plan.keyed)
+    if split:
+        logger.warning(
+            "plan '%s' of %s: %d of %d instructions are planned as two nanobatches, which this trainer does not run. "
+            "It obeys their clocks, and they take another time; select with --method sequential+perseus.",
+            plan.selector,
+            plan.workload,
+            split,
+            plan.instructions,
+        )
 
 
 def open_driver(

@@ -32,7 +32,7 @@ _GLOBALS = "megatron.training.global_vars"
 
 
 class PlanTimers:
-    """Timers of Megatron that drive a rank by a plan; all else is left to the real timers. Made by `obey`."""
+    """Timers of Megatron that drive a rank by a plan; all else is left to the real timers. Made by `planned_timers`."""
 
     def __init__(self, timers: Any, driver: StageDriver, running: Sequence[InstructionKey], tokens: int | None) -> None:
         """Stand in front of `timers`, which may be None.
@@ -162,9 +162,9 @@ class PlanCallback:
     def on_train_start(self, context: Any) -> None:
         """Open the plan, when Megatron's groups are there."""
         check_groups(get_model_config(context.model[0]).microbatch_group_size_per_vp_stage)
-        self._timers = obey(
+        self._timers = planned_timers(
             self._plan,
-            timers=context.state.timers,
+            context.state.timers,
             tokens=get_current_global_batch_size() * context.state.cfg.model.seq_length,
             clocks=self._clocks,
             output=self._output,
@@ -186,9 +186,39 @@ class PlanCallback:
 
 
 def obey(
+    plan: str | PathLike[str], *, clocks: str = "planned", output: str | PathLike[str] | None = None
+) -> PlanTimers:
+    """Obey a plan in Megatron-LM, whose global timers are replaced: training and evaluation take them from there.
+
+    Call it in `model_provider`; for the chunks of one model it may be called again, and the first call counts.
+
+    Args:
+        plan: path of the plan.
+        clocks: `planned`, or `dry` to log what would be set.
+        output: folder of tables; None to write none.
+
+    Raises:
+        EngineError: the plan is of another layout or order than this job; no clock was set.
+        KareusError: the plan cannot be read, or the GPU cannot be claimed.
+    """
+    variables: Any = sys.modules.get(_GLOBALS)
+    timers = None if variables is None else variables._GLOBAL_TIMERS
+    if timers is None:
+        raise EngineError("obey: Megatron-LM has no timers yet; call it in `model_provider`, or take `planned_timers`.")
+    if isinstance(timers, PlanTimers):
+        return timers
+    arguments = variables.get_args()
+    check_groups(getattr(arguments, "microbatch_group_size_per_vp_stage", None))
+    tokens = get_current_global_batch_size() * arguments.seq_length
+    planned = planned_timers(plan, timers, tokens=tokens, clocks=clocks, output=output)
+    variables._GLOBAL_TIMERS = planned
+    return planned
+
+
+def planned_timers(
     plan: str | PathLike[str],
+    timers: Any,
     *,
-    timers: Any = None,
     microbatches: int | None = None,
     tokens: int | None = None,
     clocks: str = "planned",
@@ -196,44 +226,24 @@ def obey(
 ) -> PlanTimers:
     """Return timers for `config.timers` that obey a plan. Call it once Megatron's process groups are initialised.
 
-    In Megatron-LM nothing else is needed: its global timers are replaced, which training and evaluation take. It may
-    be called for every chunk of a model; the first call counts.
-
     Args:
         plan: path of the plan.
-        timers: Megatron's own timers, to which everything else is left; None means the global ones of Megatron-LM.
+        timers: Megatron's own timers, to which everything else is left, or None.
         microbatches: of one pipeline in an iteration; None asks Megatron's calculator.
-        tokens: of an iteration, over all replicas, for energy per token; None leaves them out, or asks Megatron-LM.
+        tokens: of an iteration, over all replicas, for energy per token; None leaves them out.
         clocks: `planned`, or `dry` to log what would be set.
         output: folder of tables; None to write none.
 
     Raises:
         EngineError: the plan is of another layout or order than this job; no clock was set.
-        KareusError: the plan cannot be read, or the GPU not be claimed.
+        KareusError: the plan cannot be read, or the GPU cannot be claimed.
     """
-    variables: Any = sys.modules.get(_GLOBALS)
-    is_global = timers is None
-    if is_global:
-        timers = None if variables is None else variables._GLOBAL_TIMERS
-        if timers is None:
-            raise EngineError(
-                "obey: Megatron-LM has no timers yet; call it in `model_provider`, which runs once they are there, or "
-                "give `timers`."
-            )
-        if isinstance(timers, PlanTimers):
-            return timers
-        arguments = variables.get_args()
-        check_groups(getattr(arguments, "microbatch_group_size_per_vp_stage", None))
-        tokens = tokens or get_current_global_batch_size() * arguments.seq_length
     layout = _layout(microbatches or get_num_microbatches())
     schedule = PipelineSchedule.INTERLEAVED if layout.chunks > 1 else PipelineSchedule.ONE_FORWARD_ONE_BACKWARD
     instructions = pipeline_instructions(schedule, layout.stages, layout.microbatches, chunks=layout.chunks)
     running = [i.key for i in instructions if i.key.stage == layout.stage]
     driver = drive_by_plan(plan, layout, _device(), running, clocks=clocks, output=output)
-    planned = PlanTimers(timers, driver, running, tokens)
-    if is_global:
-        variables._GLOBAL_TIMERS = planned
-    return planned
+    return PlanTimers(timers, driver, running, tokens)
 
 
 def check_groups(group: int | None) -> None:
@@ -275,10 +285,10 @@ class _HookedTimer:
 class _NoTimer:
     """Stands for a timer where Megatron has none."""
 
-    def start(self, *, barrier: bool) -> None:
+    def start(self, *, barrier: bool = False) -> None:
         pass
 
-    def stop(self, *, barrier: bool) -> None:
+    def stop(self, *, barrier: bool = False) -> None:
         pass
 
 

@@ -7,15 +7,19 @@ import json
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 from helpers.driving import driven_plan
+from helpers.printed import blocks_of
 from helpers.worlds import spawn
 
 from kareus.adapters.recorder import table_path
 from kareus.adapters.tables import MICROBATCHES, STEPS
-from kareus.artifacts.tables import read_table
+from kareus.artifacts.provenance import Provenance
+from kareus.artifacts.tables import TableSchema, read_table, write_table
 from kareus.pipeline.config import PipelineSchedule
 from kareus.plans.file import write_plan
+from kareus.workload.tables import WORKLOADS
 
 STAGES, ITERATIONS, TOKENS = 2, 3, 4 * 8
 PLANS = {
@@ -23,6 +27,8 @@ PLANS = {
     "interleaved": driven_plan(STAGES, 4, chunks=2, schedule=PipelineSchedule.INTERLEAVED),
     "gpipe": driven_plan(STAGES, 4, schedule=PipelineSchedule.GPIPE),
 }
+OUTPUT = {"1f1b": "first", "core": "second", "bridge": "third", "interleaved": "interleaved"}
+"""Folder of tables of each job, as the page has it."""
 Found = dict[str, Any]
 both_schedules = pytest.mark.parametrize("name", ["1f1b", "interleaved"])
 
@@ -33,6 +39,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("megatron")
     for name, plan in PLANS.items():
         write_plan(folder / f"{name}.json", plan)
+    write_plan(folder / "plan.json", PLANS["1f1b"])
     spawn(STAGES, _run, folder, folder)
     return folder
 
@@ -67,12 +74,12 @@ def test_losses_are_those_without_a_plan_bit_for_bit(found: Found, rank: int, na
 
 @both_schedules
 def test_each_instruction_is_recorded_with_its_clock(folder: Path, rank: int, name: str) -> None:
-    rows = read_table(table_path(folder / f"out-{name}", MICROBATCHES, rank), MICROBATCHES)
+    rows = table(folder, name, MICROBATCHES, rank)
     of_plan = PLANS[name].stages[rank].instructions
     recorded = rows.select("direction", "chunk", "microbatch", "frequency_mhz").rows()
     assert recorded == [(str(i.direction), i.chunk, i.microbatch, i.frequency_mhz) for i in of_plan] * ITERATIONS
     assert rows["energy_j"].min() > 0
-    steps = read_table(table_path(folder / f"out-{name}", STEPS, rank), STEPS)
+    steps = table(folder, name, STEPS, rank)
     assert steps.select("iteration", "tokens").rows() == [(n, TOKENS) for n in range(ITERATIONS)]
 
 
@@ -106,15 +113,34 @@ def test_a_microbatch_too_many_is_named(found: Found) -> None:
     assert found["too many"]["calls"][-1] == "reset"
 
 
-def test_the_callback_of_megatron_bridge_obeys(found: Found, folder: Path, rank: int) -> None:
-    assert found["bridge"]["ran"] == planned("1f1b", rank) * ITERATIONS
-    assert found["bridge"]["calls"][-1] == "reset"
-    steps = read_table(table_path(folder / "out-bridge", STEPS, rank), STEPS)
-    assert steps.select("iteration", "tokens").rows() == [(n, TOKENS) for n in range(ITERATIONS)]
+@pytest.mark.parametrize("name", ["core", "bridge"])
+def test_a_loop_and_megatron_bridge_obey_too(found: Found, folder: Path, rank: int, name: str) -> None:
+    assert found[name]["ran"] == planned("1f1b", rank) * ITERATIONS
+    assert found[name]["calls"][-1] == "reset"
+    tokens = TOKENS if name == "bridge" else None  # a loop of one's own says how many
+    assert table(folder, name, STEPS, rank).select("iteration", "tokens").rows() == [
+        (n, tokens) for n in range(ITERATIONS)
+    ]
 
 
 def test_everything_else_is_left_to_the_real_timers(found: Found) -> None:
     assert found["timers"] == {"log": True, "elapses": True, "copies": True}
+
+
+def test_the_tables_are_read_as_the_page_reads_them(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_table(folder / "results/workloads.parquet", WORKLOADS.frame([]), WORKLOADS, Provenance(config_hash=""))
+    monkeypatch.chdir(folder)
+    exec(blocks_of("docs/howto/megatron.md", "python")[-1], {})
+    printed = capsys.readouterr().out
+    assert "first" in printed
+    assert "j_per_token" in printed
+
+
+def table(folder: Path, name: str, schema: TableSchema, rank: int) -> pl.DataFrame:
+    """A table of one rank of a job."""
+    return read_table(table_path(folder / "results/mine/adapters" / OUTPUT[name], schema, rank), schema)
 
 
 def _run(rank: int, folder: Path) -> None:

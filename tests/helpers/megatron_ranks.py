@@ -15,10 +15,11 @@ from megatron.core.num_microbatches_calculator import init_num_microbatches_calc
 from megatron.core.timers import Timers
 
 from helpers.fake_device import FakeDevice
-from helpers.megatron_jobs import Job, make_job, megatron_lm, megatron_on_cpu
+from helpers.megatron_jobs import SEQUENCE, Job, make_job, megatron_lm, megatron_on_cpu
+from helpers.printed import blocks_of
 from kareus import load_plan
 from kareus.adapters import driver
-from kareus.adapters.megatron import PlanCallback, PlanTimers, obey
+from kareus.adapters.megatron import PlanCallback, PlanTimers, planned_timers
 from kareus.device.claims import FOLDER_VARIABLE
 from kareus.errors import EngineError
 
@@ -27,35 +28,40 @@ Found = dict[str, Any]
 
 
 def run_rank(rank: int, folder: Path) -> None:
-    """Run all jobs of one rank by the plans in `folder`; leaves its findings there."""
+    """Run all jobs of one rank by the plans in `folder`, with what the page prints; leaves its findings there."""
+    os.chdir(folder)
     own = folder / str(rank)
     own.mkdir()
     os.environ[FOLDER_VARIABLE] = str(own / "claims")
     init_num_microbatches_calculator(rank, None, MICROBATCHES, 1, 1, decrease_batch_size_if_needed=False)
+    in_lm, in_core, in_bridge, _ = blocks_of("docs/howto/megatron.md", "python")
     found: Found = {}
     with megatron_on_cpu(STAGES, 1):
-        found["1f1b"] = _as_megatron_lm(folder, own, "1f1b", chunks=1)
-        found["bridge"] = _as_megatron_bridge(folder, own)
-        found["refused"] = {"gpipe": _refused(folder, own, lambda: _opened(folder, "gpipe"))}
-        found["too many"] = _refused(folder, own, lambda: _one_forward_more(folder))
-        found["timers"] = _real_timers(folder, own)
+        found["1f1b"] = _as_megatron_lm(own, in_lm, chunks=1)
+        found["core"] = _as_megatron_core(own, in_core)
+        found["bridge"] = _as_megatron_bridge(own, in_bridge)
+        found["refused"] = {"gpipe": _refused(own, lambda: _opened("gpipe.json"))}
+        found["too many"] = _refused(own, _one_forward_more)
+        found["timers"] = _real_timers(own)
     with megatron_on_cpu(STAGES, 2):
-        found["interleaved"] = _as_megatron_lm(folder, own, "interleaved", chunks=2)
-        found["refused"]["1f1b"] = _refused(folder, own, lambda: _opened(folder, "1f1b"))
+        interleaved = in_lm.replace("plan.json", "interleaved.json").replace("first", "interleaved")
+        found["interleaved"] = _as_megatron_lm(own, interleaved, chunks=2)
+        found["refused"]["1f1b"] = _refused(own, lambda: _opened("plan.json"))
     (own / "found.json").write_text(json.dumps(found))
 
 
-def _as_megatron_lm(folder: Path, own: Path, name: str, chunks: int) -> Found:
+def _as_megatron_lm(own: Path, printed: str, chunks: int) -> Found:
     """Train without a plan and with one, which evaluations interrupt that set `config.timers` as Megatron-LM's do."""
     bare = _job(chunks)
     bare_losses = [bare.step(iteration) for iteration in range(ITERATIONS)]
 
-    device = _device(own, name)
+    device = _device(own, f"lm-{chunks}")
     lm: Any = megatron_lm()
     sys.modules["megatron.training.global_vars"] = lm
     job, losses = _job(chunks), []
-    for _ in range(chunks):  # as in `model_provider`
-        timers = obey(folder / f"{name}.json", output=folder / f"out-{name}")
+    here: dict[str, Any] = {"model_provider": lambda chunk: job.chunks[chunk]}
+    exec(printed, here)
+    assert [here["obedient_provider"](chunk) for chunk in range(chunks)] == job.chunks
     job.config.timers = lm.get_timers()
     for iteration in range(ITERATIONS):
         losses.append(job.step(iteration, lm.get_timers()))
@@ -63,62 +69,70 @@ def _as_megatron_lm(folder: Path, own: Path, name: str, chunks: int) -> Found:
         job.evaluate()
         job.config.timers = lm.get_timers()
         job.evaluate()  # as in trainers that leave timers on
-    timers.close()
+    lm.get_timers().close()
     del sys.modules["megatron.training.global_vars"]
-    return {
-        "bare": bare.ran,
-        "bare losses": bare_losses,
-        "ran": job.ran,
-        "losses": losses,
-        "calls": device.calls(),
-    }
+    return {"bare": bare.ran, "bare losses": bare_losses, "ran": job.ran, "losses": losses, "calls": device.calls()}
 
 
-def _as_megatron_bridge(folder: Path, own: Path) -> Found:
-    """Train with the callback, which is called and has its timers replaced when Megatron-Bridge does so."""
-    device, job = _device(own, "bridge"), _job(chunks=1)
-    state = SimpleNamespace(timers=Timers(0, "max"), cfg=SimpleNamespace(model=SimpleNamespace(seq_length=8)))
-    context = SimpleNamespace(state=state, model=job.chunks)
-    callback = PlanCallback(folder / "1f1b.json", output=folder / "out-bridge")
-    job.config.timers = state.timers
-    callback.on_train_start(context)
+def _as_megatron_core(own: Path, printed: str) -> Found:
+    """Train in a loop of one's own, without any timers of Megatron."""
+    device, job = _device(own, "core"), _job(chunks=1)
+    exec(printed, {"config": job.config})
     for iteration in range(ITERATIONS):
-        callback.on_train_step_start(context)
         job.step(iteration)
-        callback.on_train_step_end(context)
-        job.config.timers = None
-        job.evaluate()
-        job.config.timers = state.timers
-    callback.on_train_end(context)
+    job.config.timers.close()
     return {"ran": job.ran, "calls": device.calls()}
 
 
-def _refused(folder: Path, own: Path, run: Callable[[], object]) -> Found:
+def _as_megatron_bridge(own: Path, printed: str) -> Found:
+    """Train with the callback, which is called and has its timers replaced when Megatron-Bridge does so."""
+    device, job = _device(own, "bridge"), _job(chunks=1)
+    state = SimpleNamespace(timers=Timers(0, "max"), cfg=SimpleNamespace(model=SimpleNamespace(seq_length=SEQUENCE)))
+    context = SimpleNamespace(state=state, model=job.chunks)
+
+    def pretrain(config: None, forward_step: None, callbacks: list[PlanCallback]) -> None:
+        (callback,) = callbacks
+        job.config.timers = state.timers
+        callback.on_train_start(context)
+        for iteration in range(ITERATIONS):
+            callback.on_train_step_start(context)
+            job.step(iteration)
+            callback.on_train_step_end(context)
+            job.config.timers = None
+            job.evaluate()
+            job.config.timers = state.timers
+        callback.on_train_end(context)
+
+    exec(printed, {"config": None, "forward_step": None, "pretrain": pretrain})
+    return {"ran": job.ran, "calls": device.calls()}
+
+
+def _refused(own: Path, run: Callable[[], object]) -> Found:
     """Message of a refusal, and what the GPU was asked for until then."""
     device = _device(own, f"refused-{len(list(own.iterdir()))}")
     try:
         run()
     except EngineError as error:
         return {"message": str(error), "calls": device.calls()}
-    raise AssertionError(f"{folder}: not refused")
+    raise AssertionError("not refused")
 
 
-def _one_forward_more(folder: Path) -> None:
+def _one_forward_more() -> None:
     """Tell the timers of an iteration with one more forward than planned."""
-    with contextlib.closing(_opened(folder, "1f1b")) as timers:
+    with contextlib.closing(_opened("plan.json")) as timers:
         timers("forward-backward", log_level=1).start()
         stage = parallel_state.get_pipeline_model_parallel_rank()
-        for instruction in load_plan(folder / "1f1b.json").stages[stage].passes:
+        for instruction in load_plan("plan.json").stages[stage].passes:
             timers(f"{instruction.direction}-compute", log_level=2).start()
             timers(f"{instruction.direction}-compute").stop()
         timers("forward-compute").start()
 
 
-def _real_timers(folder: Path, own: Path) -> Found:
+def _real_timers(own: Path) -> Found:
     """Whether all but the hooks is Megatron's."""
     _device(own, "real")
     real = Timers(2, "max")
-    with contextlib.closing(obey(folder / "1f1b.json", timers=real)) as timers:
+    with contextlib.closing(planned_timers("plan.json", real)) as timers:
         timers("forward-backward", log_level=1).start(barrier=True)
         return {
             "log": timers.log == real.log,
@@ -127,8 +141,8 @@ def _real_timers(folder: Path, own: Path) -> Found:
         }
 
 
-def _opened(folder: Path, name: str) -> PlanTimers:
-    return obey(folder / f"{name}.json", timers=Timers(0, "max"))
+def _opened(plan: str) -> PlanTimers:
+    return planned_timers(plan, Timers(0, "max"))
 
 
 def _job(chunks: int) -> Job:
