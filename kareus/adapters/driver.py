@@ -214,12 +214,21 @@ def open_driver(
         tables = RankTables(output, layout.rank, provenance).resume()
     with contextlib.ExitStack() as held:
         control = held.enter_context(_clocks(gpu, clocks, layout))
-        sampler = Sampler(gpu).start() if gpu is not None else None
+        sampler = _sampler(gpu) if gpu is not None else None
         recorder = RankRecorder(stopwatch_of(device), sampler, tables, choice.take_note)
         held.callback(recorder.close)
         driver = StageDriver(choice, control, recorder, partial(synchronize_computation, device), held.pop_all())
     Finalize(None, driver.close, exitpriority=0)  # at exit, also of processes of multiprocessing; not of forked ones
     return driver
+
+
+def _sampler(gpu: Device) -> Sampler | None:
+    """Return what reads the counters of `gpu`, or None where it has none."""
+    try:
+        return Sampler(gpu).start()
+    except DeviceError as error:
+        logger.warning("%s Energy and clocks are not recorded.", error)
+        return None
 
 
 def _clocks(gpu: Device | None, clocks: str, layout: RankLayout) -> contextlib.AbstractContextManager[ClockControl]:

@@ -1,5 +1,6 @@
 """A plan of two stages and the driver of one of its ranks, on a made-up GPU."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -27,11 +28,11 @@ def driven_plan(
     *,
     gpus: int | None = None,
     schedule: PipelineSchedule = PipelineSchedule.ONE_FORWARD_ONE_BACKWARD,
-    update: bool = False,
+    update: Sequence[Direction] = (),
     execution: Execution = Execution.SEQUENTIAL,
 ) -> Plan:
     """A plan whose numbers are made up: adapters read only its order and its clocks."""
-    updates = [[Direction.UPDATE]] * stages if update else ()
+    updates = [update] * stages if update else ()
     keys = [i.key for i in pipeline_instructions(schedule, stages, microbatches, chunks=chunks, updates=updates)]
     instructions = {
         key: PlannedInstruction(
