@@ -18,14 +18,13 @@ from kareus.adapters.tables import MICROBATCHES, STEPS
 from kareus.artifacts.tables import read_table
 from kareus.device.claims import FOLDER_VARIABLE, claim, setting_of
 from kareus.errors import ConfigError, DeviceError, EngineError
-from kareus.graph.records import Direction
 from kareus.pipeline.config import PipelineSchedule
 from kareus.plans.document import Plan
 from kareus.plans.file import write_plan
 from kareus.profile.programs import Execution
 
 PLAN = driven_plan()
-UPDATED = driven_plan(update=[Direction.UPDATE])
+UPDATED = driven_plan(update=True)
 
 
 @pytest.fixture

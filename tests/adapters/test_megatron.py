@@ -17,15 +17,14 @@ from kareus.adapters.recorder import table_path
 from kareus.adapters.tables import MICROBATCHES, STEPS
 from kareus.artifacts.provenance import Provenance
 from kareus.artifacts.tables import TableSchema, read_table, write_table
-from kareus.graph.records import Direction
 from kareus.pipeline.config import PipelineSchedule
 from kareus.plans.file import write_plan
 from kareus.workload.tables import WORKLOADS
 
 STAGES, ITERATIONS, TOKENS = 2, 3, 4 * 8
 PLANS = {
-    "1f1b": driven_plan(STAGES, 4, update=[Direction.UPDATE]),
-    "replicas": driven_plan(1, 4, gpus=2, update=[Direction.GRADIENT_REDUCTION, Direction.UPDATE]),
+    "1f1b": driven_plan(STAGES, 4, update=True),
+    "replicas": driven_plan(1, 4, gpus=2, reduction=True, update=True),
     "interleaved": driven_plan(STAGES, 4, chunks=2, schedule=PipelineSchedule.INTERLEAVED),
     "gpipe": driven_plan(STAGES, 4, schedule=PipelineSchedule.GPIPE),
 }
