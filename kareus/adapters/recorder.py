@@ -130,8 +130,10 @@ class RankRecorder:
         starts_s, ends_s = [start_s, *inner_s[::2]], [end_s, *inner_s[1::2]]
         energies_j: list[float | None] = [None] * len(starts_s)
         clocks_mhz: list[int | None] = [None] * len(starts_s)
+        counter: tuple[tuple[float, float], ...] = ()
         if self._sampler is not None:
             energies_j = self._sampler.energies_j(starts_s, ends_s)
+            counter = self._sampler.movements(start_s, end_s)
             whole_mhz = self._sampler.median_clock_mhz(start_s, end_s)
             own_mhz = map(self._sampler.last_clock_mhz, starts_s[1:], ends_s[1:])
             clocks_mhz = [whole_mhz, *own_mhz]
@@ -145,6 +147,7 @@ class RankRecorder:
             tokens=ended.tokens,
             frequency_mhz=ended.frequency_mhz,
             observed_mhz=clocks_mhz[0],
+            counter=counter,
             instructions=tuple(
                 InstructionRecord(
                     key=key,
