@@ -18,6 +18,7 @@ import torch
 from kareus.adapters.choice import ClockChoice
 from kareus.adapters.layout import RankLayout
 from kareus.adapters.recorder import RankRecorder, RankTables
+from kareus.adapters.records import IterationRecord
 from kareus.adapters.sampler import Sampler
 from kareus.adapters.sources import PlanSource, choice_of
 from kareus.adapters.stopwatch import stopwatch_of
@@ -75,6 +76,11 @@ class StageDriver:
         """Whether an iteration was begun."""
         self.iteration = 0
         """Iterations that ended since this driver was opened."""
+
+    @property
+    def last(self) -> IterationRecord | None:
+        """The last iteration of which everything is known, a few iterations ago."""
+        return self._recorder.last
 
     @property
     def expected(self) -> PlannedStep | None:

@@ -73,6 +73,8 @@ class RankRecorder:
         self._take_note = take_note
         self._open: _Open | None = None
         self._ended: deque[_Open] = deque()
+        self.last: IterationRecord | None = None
+        """The last iteration of which everything is known."""
 
     def begin_iteration(self, iteration: int, selector: str, frequency_mhz: int | None = None) -> None:
         """Note that an iteration begins; `frequency_mhz` is the clock of the whole of it, if it has one."""
@@ -111,6 +113,7 @@ class RankRecorder:
             if record is None:
                 return
             self._ended.popleft()
+            self.last = record
             if self._tables is not None:
                 self._tables.add(record)
             self._take_note(record)
