@@ -111,6 +111,16 @@ class StageDriver:
         self._follower.begin(key)
         self._recorder.begin(key, step.frequency_mhz if step else None)
 
+    def begin_step(self, key: InstructionKey) -> None:
+        """Say that an iteration begins which is one instruction, and has a row among the steps alone.
+
+        Raises:
+            EngineError: it is not the one that is chosen next.
+            DeviceError: its clock cannot be set.
+        """
+        self.begin_iteration()
+        self._follower.begin(key)
+
     def end(self, key: InstructionKey) -> None:
         """Say that all of an instruction was launched."""
         self._recorder.end(key)
