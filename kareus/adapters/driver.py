@@ -15,11 +15,12 @@ from pathlib import Path
 
 import torch
 
-from kareus.adapters.choice import ClockChoice, PlanChoice
-from kareus.adapters.layout import RankLayout, check_layout, check_order
+from kareus.adapters.choice import ClockChoice
+from kareus.adapters.layout import RankLayout
 from kareus.adapters.recorder import RankRecorder, RankTables
 from kareus.adapters.records import IterationRecord
 from kareus.adapters.sampler import Sampler
+from kareus.adapters.sources import PlanSource, choice_of
 from kareus.adapters.stopwatch import stopwatch_of
 from kareus.artifacts.provenance import Provenance
 from kareus.device.controller import (
@@ -34,9 +35,6 @@ from kareus.device.protocol import Device
 from kareus.errors import ConfigError, DeviceError
 from kareus.graph.instruction import InstructionKey
 from kareus.launch.compute_device import synchronize_computation
-from kareus.plans.document import Plan
-from kareus.plans.file import read_plan
-from kareus.profile.programs import Execution
 from kareus.runtime.follower import PlanFollower, PlannedStep
 from kareus.training.clocks import gpu_of
 from kareus.training.recorder import identity
@@ -144,7 +142,7 @@ class StageDriver:
 
 
 def drive_by_plan(
-    plan: str | PathLike[str],
+    plan: PlanSource,
     layout: RankLayout,
     device: torch.device,
     running: Sequence[InstructionKey],
@@ -152,10 +150,10 @@ def drive_by_plan(
     clocks: str = "planned",
     output: str | PathLike[str] | None = None,
 ) -> StageDriver:
-    """Return the driver of a rank that follows a plan file.
+    """Return the driver of a rank that follows a plan, changes between plans, or profiles its job.
 
     Args:
-        plan: path of the plan.
+        plan: path of a plan file, or a `PlanFolder` or `Profiling`.
         layout: place of the rank.
         device: what the rank computes on; the GPU whose clock is set.
         running: forwards and backwards of the rank's stage in the order in which the trainer runs them.
@@ -166,34 +164,9 @@ def drive_by_plan(
         EngineError: the plan is of another layout, or of another order. No clock was set.
         KareusError: as `open_driver`, and if the plan cannot be read.
     """
-    read = read_plan(Path(plan))
-    check_layout(read, layout)
-    check_order(read, layout.stage, running)
-    if layout.rank == 0:
-        _say_what_is_lost(read)
-    return open_driver(
-        PlanChoice(read, layout.stage),
-        layout,
-        gpu_of(device),
-        device,
-        clocks=clocks,
-        output=None if output is None else Path(output),
-        config_hash=read.workload_hash,
-    )
-
-
-def _say_what_is_lost(plan: Plan) -> None:
-    """Warn of instructions that the plan does not run whole, as other trainers do."""
-    split = sum(i.execution is not Execution.SEQUENTIAL for _, i in plan.keyed)
-    if split:
-        logger.warning(
-            "plan '%s' of %s: %d of %d instructions are planned as two nanobatches, which this trainer does not run. "
-            "It obeys their clocks, and they take another time; select with --method sequential+perseus.",
-            plan.selector,
-            plan.workload,
-            split,
-            plan.instructions,
-        )
+    gpu, folder = gpu_of(device), None if output is None else Path(output)
+    choice, config_hash = choice_of(plan, layout, running, gpu, folder)
+    return open_driver(choice, layout, gpu, device, clocks=clocks, output=folder, config_hash=config_hash)
 
 
 def open_driver(
@@ -230,12 +203,21 @@ def open_driver(
         tables = RankTables(output, layout.rank, provenance).resume()
     with contextlib.ExitStack() as held:
         control = held.enter_context(_clocks(gpu, clocks, layout))
-        sampler = Sampler(gpu).start() if gpu is not None else None
+        sampler = _sampler(gpu) if gpu is not None else None
         recorder = RankRecorder(stopwatch_of(device), sampler, tables, choice.take_note)
         held.callback(recorder.close)
         driver = StageDriver(choice, control, recorder, partial(synchronize_computation, device), held.pop_all())
     Finalize(None, driver.close, exitpriority=0)  # at exit, also of processes of multiprocessing; not of forked ones
     return driver
+
+
+def _sampler(gpu: Device) -> Sampler | None:
+    """Return what reads the counters of `gpu`, or None where it has none."""
+    try:
+        return Sampler(gpu).start()
+    except DeviceError as error:
+        logger.warning("%s Energy and clocks are not recorded.", error)
+        return None
 
 
 def _clocks(gpu: Device | None, clocks: str, layout: RankLayout) -> contextlib.AbstractContextManager[ClockControl]:

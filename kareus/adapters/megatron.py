@@ -19,6 +19,7 @@ from megatron.core.utils import get_model_config
 
 from kareus.adapters.driver import StageDriver, drive_by_plan
 from kareus.adapters.layout import RankLayout
+from kareus.adapters.sources import PlanSource
 from kareus.errors import EngineError
 from kareus.graph.instruction import InstructionKey
 from kareus.graph.records import UPDATING, Direction
@@ -150,9 +151,7 @@ class PlanTimers:
 class PlanCallback:
     """Callback of Megatron-Bridge: `pretrain(cfg, forward_step, callbacks=[PlanCallback(plan)])`."""
 
-    def __init__(
-        self, plan: str | PathLike[str], *, clocks: str = "planned", output: str | PathLike[str] | None = None
-    ) -> None:
+    def __init__(self, plan: PlanSource, *, clocks: str = "planned", output: str | PathLike[str] | None = None) -> None:
         """Obey `plan` in the training that begins; arguments are those of `obey`."""
         self._plan = plan
         self._clocks = clocks
@@ -185,15 +184,13 @@ class PlanCallback:
         self._timers.close()
 
 
-def obey(
-    plan: str | PathLike[str], *, clocks: str = "planned", output: str | PathLike[str] | None = None
-) -> PlanTimers:
+def obey(plan: PlanSource, *, clocks: str = "planned", output: str | PathLike[str] | None = None) -> PlanTimers:
     """Obey a plan in Megatron-LM, whose global timers are replaced: training and evaluation take them from there.
 
     Call it in `model_provider`; for the chunks of one model it may be called again, and the first call counts.
 
     Args:
-        plan: path of the plan.
+        plan: path of the plan, or a `PlanFolder` or `Profiling`.
         clocks: `planned`, or `dry` to log what would be set.
         output: folder of tables; None to write none.
 
@@ -216,7 +213,7 @@ def obey(
 
 
 def planned_timers(
-    plan: str | PathLike[str],
+    plan: PlanSource,
     timers: Any,
     *,
     microbatches: int | None = None,
@@ -227,7 +224,7 @@ def planned_timers(
     """Return timers for `config.timers` that obey a plan. Call it once Megatron's process groups are initialised.
 
     Args:
-        plan: path of the plan.
+        plan: path of the plan, or a `PlanFolder` or `Profiling`.
         timers: Megatron's own timers, to which everything else is left, or None.
         microbatches: of one pipeline in an iteration; None asks Megatron's calculator.
         tokens: of an iteration, over all replicas, for energy per token; None leaves them out.

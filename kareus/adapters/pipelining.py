@@ -23,7 +23,7 @@ from kareus.adapters.driver import StageDriver, drive_by_plan
 from kareus.adapters.layout import RankLayout
 from kareus.errors import EngineError
 from kareus.graph.instruction import InstructionKey, place_in_line
-from kareus.graph.records import Direction
+from kareus.graph.records import UPDATING, Direction
 from kareus.pipeline.config import PipelineSchedule
 from kareus.pipeline.instructions import pipeline_instructions
 from kareus.runtime.actions import COMPUTATIONS
@@ -90,12 +90,14 @@ class PlannedSchedule:
         return told
 
     def _iteration(self, *positional: Any, **named: Any) -> Any:
-        """Run one iteration: PyTorch's `step`, then the plan's update until the next one."""
+        """Run one iteration: PyTorch's `step`, then the plan's update until the next one; evaluate by no plan."""
+        if not self._schedule._has_backward:
+            return self._step(*positional, **named)
         self._end_iteration()
         self.driver.begin_iteration()
         with kareus_errors():
             result = self._step(*positional, **named)
-        while (step := self.driver.expected) is not None:
+        while (step := self.driver.expected) is not None and step.key.direction in UPDATING:
             self._end_update()
             self.driver.begin(step.key)
             self._updating = step.key

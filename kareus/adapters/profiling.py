@@ -131,6 +131,8 @@ class ProfileChoice:
             testbed: the GPU.
             agreement: of all ranks.
         """
+        self.workload_hash = content_hash(workload)
+        """Of what the job trains."""
         self._request = request
         self._folder = folder = Path(request.folder)
         self._workload = workload
@@ -146,7 +148,7 @@ class ProfileChoice:
             clock: ChosenIteration(steps=tuple(PlannedStep(key, clock) for key in running), selector=SELECTOR)
             for clock in sweep.clocks_mhz
         }
-        provenance = Provenance(config_hash=content_hash(workload), testbed=testbed, seed=sweep.seed)
+        provenance = Provenance(config_hash=self.workload_hash, testbed=testbed, seed=sweep.seed)
         self._shelf = Shelf(folder / "swept" / f"rank-{layout.rank:05d}", SWEPT, provenance)
         self._untold: list[Row] = []
         """Own rows that the other ranks do not know yet."""

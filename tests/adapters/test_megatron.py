@@ -24,10 +24,11 @@ from kareus.workload.tables import WORKLOADS
 STAGES, ITERATIONS, TOKENS = 2, 3, 4 * 8
 PLANS = {
     "1f1b": driven_plan(STAGES, 4, update=True),
+    "replicas": driven_plan(1, 4, gpus=2, reduction=True, update=True),
     "interleaved": driven_plan(STAGES, 4, chunks=2, schedule=PipelineSchedule.INTERLEAVED),
     "gpipe": driven_plan(STAGES, 4, schedule=PipelineSchedule.GPIPE),
 }
-OUTPUT = {"1f1b": "first", "core": "second", "bridge": "third", "interleaved": "interleaved"}
+OUTPUT = {"1f1b": "first", "core": "second", "bridge": "third", "interleaved": "interleaved", "replicas": "replicas"}
 """Folder of tables of each job, as the page has it."""
 Found = dict[str, Any]
 both_schedules = pytest.mark.parametrize("name", ["1f1b", "interleaved"])
@@ -91,6 +92,15 @@ def test_clocks_are_locked_in_order_and_restored(found: Found, rank: int, name: 
     assert set(locked) == {f"lock {clock_mhz}" for clock_mhz in clocks_mhz}
     rest = iter(clocks_mhz)  # a request that the next one overtakes is never locked
     assert all(call in (f"lock {clock_mhz}" for clock_mhz in rest) for call in locked)
+
+
+def test_replicas_of_one_stage_obey_up_to_the_update(found: Found, folder: Path, rank: int) -> None:
+    assert found["replicas"]["ran"] == planned("replicas", 0) * ITERATIONS
+    rows = table(folder, "replicas", MICROBATCHES, rank)
+    of_plan = [(str(i.direction), i.frequency_mhz) for i in PLANS["replicas"].stages[0].instructions]
+    assert rows.select("direction", "frequency_mhz").rows() == of_plan * ITERATIONS
+    reductions = rows.filter(direction="gradient-reduction")
+    assert reductions["time_s"].min() >= found["replicas"]["reduction_s"]
 
 
 def test_another_order_sets_no_clock(found: Found, rank: int) -> None:

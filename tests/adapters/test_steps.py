@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers.code_blocks import python_blocks
 from helpers.model_gpu import CLOCKS_MHZ, ModelGpu, model_gpu, step_costs
+from helpers.printed import blocks_of
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
@@ -193,7 +193,7 @@ def test_what_the_page_shows_runs(gpu: ModelGpu, block: int) -> None:
         "optimizer": torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=1.0),
         "training": contextlib.nullcontext,
     }
-    exec(python_blocks("howto/hugging_face.md")[block], shown)
+    exec(blocks_of("docs/howto/hugging_face.md", "python")[block], shown)
     assert gpu.calls in ([], ["lock 1410", "reset"])
     assert os.environ[FOLDER_VARIABLE]
 

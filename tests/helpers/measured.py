@@ -1,5 +1,7 @@
 """What the whole instructions of a small workload truly take, by the GPU model: what profiling in place should find."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import polars as pl
 
@@ -24,13 +26,23 @@ TINY = (
 )
 """Overrides of a workload of two stages, eleven clocks and a dozen plans."""
 
+FOUR_PIPELINES = (
+    "parallelism=tp8",
+    *(f"parallelism.{key}" for key in ("pp=1", "dp=4")),
+    "num_microbatches=4",
+    "microbatch_size=4",
+    "pipeline.deadlines=40",
+    "iteration.include_update=false",
+)
+"""Overrides of a workload of four replicas of one stage, with plans less than 1 % apart."""
+
 TrueCosts = dict[InstructionKind, dict[int, tuple[float, float]]]
 """Seconds and joules of one GPU, by kind of instruction and clock in MHz."""
 
 
-def measured_workload(*overrides: str) -> Workload:
-    """The workload of `TINY`, but for what `overrides` say."""
-    given = {text.partition("=")[0]: text for text in (*TINY, *overrides)}
+def measured_workload(*overrides: str, of: Sequence[str] = TINY) -> Workload:
+    """The workload of `TINY` or others, but for what `overrides` say."""
+    given = {text.partition("=")[0]: text for text in (*of, *overrides)}
     (workload,) = resolve_accepted(list(given.values()), CONFIG).values()
     return workload
 
