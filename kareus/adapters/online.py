@@ -143,7 +143,7 @@ class OnlineChoice:
         """
         self.workload_hash = plans[0].workload_hash
         """Of what the plans are made for."""
-        self._plans = plans
+        self.plans = plans
         self._passes_s = [plan.prediction.time_s - plan.update_s for plan in plans]
         self._chosen = [
             ChosenIteration(
@@ -160,7 +160,7 @@ class OnlineChoice:
         self._conditions = conditions
         self._prices = prices
         self._log = log
-        self._report = RankReport(pipeline=pipeline, plans=content_hash([plan.stages for plan in plans]))
+        self._report = RankReport(pipeline=pipeline, plans=_hash_of(plans))
         self._clock_violation = ""
         """Of the last iteration that is known."""
         self._ran: dict[int, int] = {}
@@ -215,9 +215,9 @@ class OnlineChoice:
             {
                 "pipeline": pipeline,
                 "plan": plan,
-                "selector": self._plans[plan].selector,
-                "time_s": self._plans[plan].prediction.time_s,
-                "energy_j": self._plans[plan].prediction.energy_j,
+                "selector": self.plans[plan].selector,
+                "time_s": self.plans[plan].prediction.time_s,
+                "energy_j": self.plans[plan].prediction.energy_j,
             }
             for pipeline, plan in enumerate(decision.plans)
         ]
@@ -226,3 +226,8 @@ class OnlineChoice:
         self._log.parent.mkdir(parents=True, exist_ok=True)
         with self._log.open("a", encoding="utf-8") as log:
             log.write(json.dumps(line) + "\n")
+
+
+def _hash_of(plans: Sequence[Plan]) -> str:
+    """Return a hash of what ranks must agree on: the times of plans, and every clock."""
+    return content_hash([(plan.prediction.time_s, [i.frequency_mhz for _, i in plan.keyed]) for plan in plans])
