@@ -98,7 +98,7 @@ def _fit(stage: FitStage, rows: Kernels, gpu: Gpu, option: str, evaluations: int
     from scipy.optimize import least_squares  # noqa: PLC0415 - only fitting needs it
 
     library = str(rows.libraries[0]) if stage.by_library else None
-    space = space_of(stage.priors_of(gpu))
+    space = space_of(stage.priors_of(gpu, rows))
 
     def changed(x: Array) -> Gpu:
         return _with(gpu, library, space.values(x))
