@@ -143,7 +143,7 @@ class OnlineChoice:
         """
         self.workload_hash = plans[0].workload_hash
         """Of what the plans are made for."""
-        self._plans = plans
+        self.plans = plans
         self._passes_s = [plan.prediction.time_s - plan.update_s for plan in plans]
         self._chosen = [
             ChosenIteration(
@@ -215,9 +215,9 @@ class OnlineChoice:
             {
                 "pipeline": pipeline,
                 "plan": plan,
-                "selector": self._plans[plan].selector,
-                "time_s": self._plans[plan].prediction.time_s,
-                "energy_j": self._plans[plan].prediction.energy_j,
+                "selector": self.plans[plan].selector,
+                "time_s": self.plans[plan].prediction.time_s,
+                "energy_j": self.plans[plan].prediction.energy_j,
             }
             for pipeline, plan in enumerate(decision.plans)
         ]

@@ -21,6 +21,7 @@ from torch.distributed.pipelining.stage import _PipelineStageBase
 
 from kareus.adapters.driver import StageDriver, drive_by_plan
 from kareus.adapters.layout import RankLayout
+from kareus.adapters.sources import PlanSource
 from kareus.errors import EngineError
 from kareus.graph.instruction import InstructionKey, place_in_line
 from kareus.graph.records import UPDATING, Direction
@@ -118,7 +119,7 @@ class PlannedSchedule:
 
 def obey(
     schedule: _PipelineSchedule,
-    plan: str | PathLike[str],
+    plan: PlanSource,
     *,
     clocks: str = "planned",
     output: str | PathLike[str] | None = None,
@@ -128,7 +129,7 @@ def obey(
 
     Args:
         schedule: of this rank, with its stages; call it from the main thread.
-        plan: path of the plan.
+        plan: path of the plan, or a `PlanFolder` or `Profiling`.
         clocks: `planned`, or `dry` to log clocks and lock none.
         output: folder of the tables `microbatches` and `steps`; None to write none.
         tokens: that all replicas train on in one call of `step`, for the tables.

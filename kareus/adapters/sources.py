@@ -46,19 +46,19 @@ def choice_of(
         return profiling, profiling.workload_hash
     if isinstance(source, PlanFolder):
         online = source.choice(layout, running, gpu, output)
+        say_what_is_lost(online.plans[0], layout)
         return online, online.workload_hash
     plan = read_plan(Path(source))
     check_layout(plan, layout)
     check_order(plan, layout.stage, running)
-    if layout.rank == 0:
-        _say_what_is_lost(plan)
+    say_what_is_lost(plan, layout)
     return PlanChoice(plan, layout.stage), plan.workload_hash
 
 
-def _say_what_is_lost(plan: Plan) -> None:
-    """Warn of instructions that the plan does not run whole, as other trainers do."""
+def say_what_is_lost(plan: Plan, layout: RankLayout) -> None:
+    """Warn of instructions that the plan does not run whole, as other trainers do; the first rank does."""
     split = sum(i.execution is not Execution.SEQUENTIAL for _, i in plan.keyed)
-    if split:
+    if split and layout.rank == 0:
         logger.warning(
             "plan '%s' of %s: %d of %d instructions are planned as two nanobatches, which this trainer does not run. "
             "It obeys their clocks, and they take another time; select with --method sequential+perseus.",

@@ -3,7 +3,7 @@
 import polars as pl
 import pytest
 from helpers.fake_device import FakeDevice
-from helpers.measured import measured_workload, true_costs, true_frontiers
+from helpers.measured import SIMULATED, measured_workload, true_costs, true_frontiers
 from helpers.virtual_job import ThreadAgreement, VirtualJob
 
 from kareus.adapters.layout import RankLayout
@@ -11,7 +11,7 @@ from kareus.adapters.profiling import WARM_UP, ProfileChoice, Profiling
 from kareus.adapters.tables import SWEPT
 from kareus.artifacts.configuration import to_yaml
 from kareus.artifacts.layout import WorkloadFolder
-from kareus.artifacts.provenance import Provenance, TestbedIdentity
+from kareus.artifacts.provenance import Provenance
 from kareus.artifacts.records import content_hash
 from kareus.artifacts.store import Shelf
 from kareus.errors import ConfigError, EngineError
@@ -22,7 +22,6 @@ from kareus.plans.frontiers import Frontiers
 from kareus.plans.measured import plan_measured
 from kareus.workload.slices import cut
 
-SIMULATED = TestbedIdentity(kind="simulated", gpu="A100-SXM4-40GB", detail="GPU model, a job in virtual time")
 METHOD = "sequential+perseus"
 ITERATIONS = 300
 

@@ -15,9 +15,12 @@ from pathlib import Path
 
 import pytest
 import yaml
+from helpers.measured import SIMULATED, measured_workload, true_costs, true_frontiers
 from helpers.printed import PAGES, ROOT, Block, blocks, commands
 
+from kareus.artifacts.layout import WorkloadFolder
 from kareus.campaign.resolve import resolve_campaign
+from kareus.plans.planned_folder import write_microbatch
 from kareus.plans.selectors import parse_selector
 
 pytestmark = pytest.mark.timeout(600)  # the first test waits until the default workload is planned
@@ -113,6 +116,8 @@ def clone(default_workload, tmp_path_factory) -> Path:
     (folder / "REDUCTIONS.csv").write_text(REDUCTIONS)
     gpu = (folder / "config/gpu/a100-sxm4-40gb.yaml").read_text()
     (folder / "config/gpu/NAME.yaml").write_text(gpu)
+    job = measured_workload()
+    write_microbatch(WorkloadFolder(folder / "measured"), job, true_frontiers(job, true_costs(job)), SIMULATED)
     (folder / "path/to").mkdir(parents=True)
     (folder / "path/to/config.json").write_text(TINY)
     return folder

@@ -6,6 +6,7 @@ import numpy as np
 import polars as pl
 
 from helpers.builders import CONFIG
+from kareus.artifacts.provenance import TestbedIdentity
 from kareus.frontier.methods import microbatch_rows
 from kareus.frontier.microbatch import Point
 from kareus.frontier.tables import MICROBATCH
@@ -35,6 +36,8 @@ FOUR_PIPELINES = (
     "iteration.include_update=false",
 )
 """Overrides of a workload of four replicas of one stage, with plans less than 1 % apart."""
+
+SIMULATED = TestbedIdentity(kind="simulated", gpu="A100-SXM4-40GB", detail="GPU model, a job in virtual time")
 
 TrueCosts = dict[InstructionKind, dict[int, tuple[float, float]]]
 """Seconds and joules of one GPU, by kind of instruction and clock in MHz."""

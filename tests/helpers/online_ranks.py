@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from helpers.fake_device import FakeDevice
-from helpers.measured import FOUR_PIPELINES, TrueCosts, measured_workload, true_costs, true_frontiers
+from helpers.measured import FOUR_PIPELINES, SIMULATED, TrueCosts, measured_workload, true_costs, true_frontiers
 from helpers.worlds import PRELOADED
 from kareus.adapters import driver as driver_module
 from kareus.adapters.driver import drive_by_plan
@@ -20,7 +20,6 @@ from kareus.adapters.layout import RankLayout
 from kareus.adapters.online import PlanFolder
 from kareus.adapters.stopwatch import Mark
 from kareus.artifacts.layout import WorkloadFolder
-from kareus.artifacts.provenance import TestbedIdentity
 from kareus.device.claims import FOLDER_VARIABLE
 from kareus.pipeline.frontiers import solve_iteration
 from kareus.pipeline.instructions import instructions_of
@@ -31,7 +30,6 @@ from kareus.workload.slices import cut
 RANKS = 4
 """Processes; each stands for the `TENSOR_PARALLEL` ranks of its pipeline."""
 TENSOR_PARALLEL = 8
-SIMULATED = TestbedIdentity(kind="simulated", gpu="A100-SXM4-40GB", detail="GPU model, a job in virtual time")
 
 
 def planned_pipelines(folder: Path) -> TrueCosts:

@@ -1,17 +1,14 @@
 """Planning from measured microbatch frontiers, without partitions and searches."""
 
 import pytest
-from helpers.measured import measured_workload, true_costs, true_frontiers
+from helpers.measured import SIMULATED, measured_workload, true_costs, true_frontiers
 
 import kareus
 from kareus.artifacts.layout import WorkloadFolder
-from kareus.artifacts.provenance import TestbedIdentity
 from kareus.cli import main
 from kareus.errors import ArtifactError, ConfigError
 from kareus.plans.measured import plan_measured
 from kareus.plans.planned_folder import write_microbatch
-
-SIMULATED = TestbedIdentity(kind="simulated", gpu="A100-SXM4-40GB", detail="its GPU model, in a test")
 
 
 @pytest.fixture(scope="module")
