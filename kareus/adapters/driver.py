@@ -17,6 +17,7 @@ import torch
 
 from kareus.adapters.choice import ClockChoice
 from kareus.adapters.layout import RankLayout
+from kareus.adapters.profiling import Profiling
 from kareus.adapters.recorder import RankRecorder, RankTables
 from kareus.adapters.records import IterationRecord
 from kareus.adapters.sampler import Sampler
@@ -208,8 +209,11 @@ def drive_by_plan(
 
     Raises:
         EngineError: the plan is of another layout, or of another order. No clock was set.
+        ConfigError: a job is to be profiled without setting clocks.
         KareusError: as `open_driver`, and if the plan cannot be read.
     """
+    if isinstance(plan, Profiling) and clocks != "planned":
+        raise ConfigError(f"clocks={clocks!r}: a job is profiled at clocks that are set; leave it out.")
     gpu, folder = gpu_of(device), None if output is None else Path(output)
     choice, config_hash = choice_of(plan, layout, running, gpu, folder)
     return open_driver(choice, layout, gpu, device, clocks=clocks, output=folder, config_hash=config_hash)

@@ -55,4 +55,4 @@ def test_an_update_that_was_not_measured_is_refused(folder):
 
 def test_a_folder_without_measurements_is_refused(tmp_path, capsys):
     assert main(["plan", "--measured", str(tmp_path)]) == 2
-    assert "plan.yaml: no such file" in capsys.readouterr().err
+    assert f"{tmp_path}: has no measured frontiers; give the folder of a `Profiling`" in capsys.readouterr().err
