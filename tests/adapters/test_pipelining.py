@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from helpers.code_blocks import python_blocks
 from helpers.driving import driven_plan
 from helpers.piped import (
     MICROBATCHES_EACH,
@@ -18,11 +17,15 @@ from helpers.piped import (
     stages_of_rank,
     trained,
 )
+from helpers.printed import blocks_of
 from helpers.worlds import spawn
 from torch.distributed.pipelining import Schedule1F1B, ScheduleInterleaved1F1B
 from torch.distributed.pipelining.schedules import ScheduleGPipe, _PipelineScheduleRuntime
 
+from kareus.adapters.agreement import job_agreement
+from kareus.adapters.one_clock import SETTLING, StepChoice, StepSweep
 from kareus.adapters.pipelining import WRAPPED, obey
+from kareus.adapters.records import IterationRecord
 from kareus.device.claims import FOLDER_VARIABLE
 from kareus.errors import EngineError
 from kareus.export.torchtitan import schedule_csv
@@ -70,6 +73,7 @@ def follow(rank: int, folder: Path) -> None:
         planned.close()  # may be called again
     refuse(rank, folder)
     evaluate(rank, folder)
+    agree(rank)
 
 
 def refuse(rank: int, folder: Path) -> None:
@@ -95,7 +99,7 @@ def evaluate(rank: int, folder: Path) -> None:
     schedule = Schedule1F1B(stage, MICROBATCHES_EACH, loss_fn=loss)
     os.chdir(folder)
     shown = {"schedule": schedule}
-    exec(python_blocks("howto/torchtitan.md")[1], shown)  # as the page shows it
+    exec(blocks_of("docs/howto/torchtitan.md", "python")[1], shown)  # as the page shows it
     planned = shown["planned"]
     batch, target = torch.zeros(2, 2 * MICROBATCHES_EACH, WIDTH)
     schedule.eval(*((batch,) if rank == 0 else ()), target=target if rank == STAGES - 1 else None)
@@ -103,6 +107,29 @@ def evaluate(rank: int, folder: Path) -> None:
     planned.close()  # waits for every clock that was asked for
     assert gpu.calls() == []
     dist.barrier()
+
+
+def agree(rank: int) -> None:
+    """Both ranks choose one clock for their steps: neither the one that is best for the first nor for the second."""
+    sweep = StepSweep(clocks_mhz=(1400, 1200, 1000), steps_per_clock=1)
+    choice = StepChoice("min-energy", sweep, job_agreement())
+    energies_j = ({1400: 90.0, 1200: 100.0, 1000: 300.0}, {1400: 300.0, 1200: 100.0, 1000: 90.0})[rank]
+    for number in range(sweep.end):
+        mhz, _ = sweep.place_of(number)
+        choice.take_note(
+            IterationRecord(
+                iteration=number,
+                selector="sweep",
+                time_s=1.0,
+                energy_j=energies_j[mhz],
+                tokens=64,
+                frequency_mhz=mhz,
+                observed_mhz=mhz,
+                instructions=(),
+            )
+        )
+    choice.iteration(sweep.end + SETTLING)
+    assert choice.chosen_mhz == 1200
 
 
 def test_schedules_follow_plans_and_compute_the_same(tmp_path: Path) -> None:

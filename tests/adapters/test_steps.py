@@ -1,15 +1,17 @@
 """One clock for a step: the sweep finds what the GPU model says is best, in the trainers themselves."""
 
 import contextlib
+import functools
 import logging
-import os
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from helpers.code_blocks import python_blocks
 from helpers.model_gpu import CLOCKS_MHZ, ModelGpu, model_gpu, step_costs
+from helpers.printed import blocks_of
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
@@ -31,6 +33,9 @@ with warnings.catch_warnings():
 
     from kareus.adapters import hugging_face, lightning
 
+QUIET = pytest.mark.filterwarnings(  # Lightning's, about PyTorch and about this machine
+    "ignore:.*LeafSpec.* is deprecated", "ignore:.*does not have many workers", "ignore:GPU available but not used"
+)
 STEPS_PER_CLOCK = 2
 TRAINED = WARM_UP + len(CLOCKS_MHZ) * (1 + STEPS_PER_CLOCK) + SETTLING + 3
 """Steps of a training: the sweep, what it waits for, and some at the clock that was chosen."""
@@ -80,10 +85,11 @@ class Tokens(Dataset[dict[str, Tensor]]):
         return {"input_ids": tokens, "labels": tokens + 1}
 
 
-def train_with_hugging_face(gpu: ModelGpu, goal: str, output: Path) -> None:
+def hugging_face_arguments(gpu: ModelGpu, folder: Path, steps: int) -> dict[str, Any]:
+    """Arguments of a Trainer but for its callbacks."""
     arguments = transformers.TrainingArguments(
-        output_dir=str(output / "trainer"),
-        max_steps=TRAINED,
+        output_dir=str(folder / "trainer"),
+        max_steps=steps,
         per_device_train_batch_size=2,
         include_num_input_tokens_seen="all",
         use_cpu=True,
@@ -92,11 +98,13 @@ def train_with_hugging_face(gpu: ModelGpu, goal: str, output: Path) -> None:
         logging_strategy="no",
         disable_tqdm=True,
     )
+    return {"model": Model(gpu), "args": arguments, "train_dataset": Tokens()}
+
+
+def train_with_hugging_face(gpu: ModelGpu, goal: str, output: Path) -> None:
     callback = hugging_face.OneClock(goal, output=output, steps_per_clock=STEPS_PER_CLOCK)
-    trainer = transformers.Trainer(
-        model=Model(gpu), args=arguments, train_dataset=Tokens(), callbacks=[callback, Between(gpu)]
-    )
-    trainer.train()
+    arguments = hugging_face_arguments(gpu, output, TRAINED)
+    transformers.Trainer(**arguments, callbacks=[callback, Between(gpu)]).train()
 
 
 class Between(transformers.TrainerCallback):  # type: ignore[misc]
@@ -138,18 +146,19 @@ class Module(pytorch_lightning.LightningModule):  # type: ignore[misc]
         return torch.optim.SGD(self.parameters(), lr=1e-3)
 
 
+LIGHTNING = {
+    "accelerator": "cpu",
+    "logger": False,
+    "enable_checkpointing": False,
+    "enable_progress_bar": False,
+    "enable_model_summary": False,
+}
+"""Settings of a quiet Trainer."""
+
+
 def train_with_lightning(gpu: ModelGpu, goal: str, output: Path) -> None:
     callback = lightning.OneClock(goal, tokens=2 * SEQUENCE, steps_per_clock=STEPS_PER_CLOCK, output=output)
-    trainer = pytorch_lightning.Trainer(
-        max_steps=TRAINED,
-        accelerator="cpu",
-        logger=False,
-        callbacks=[callback],
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        default_root_dir=output,
-    )
+    trainer = pytorch_lightning.Trainer(max_steps=TRAINED, callbacks=[callback], **LIGHTNING)
     trainer.fit(Module(gpu), DataLoader(Tokens(), batch_size=2))
 
 
@@ -160,9 +169,7 @@ TRAINERS = {
 }
 
 
-@pytest.mark.filterwarnings(  # Lightning's, about PyTorch and about this machine
-    "ignore:.*LeafSpec.* is deprecated", "ignore:.*does not have many workers", "ignore:GPU available but not used"
-)
+@QUIET
 @pytest.mark.parametrize("trainer", TRAINERS)
 def test_a_trainer_ends_at_the_best_clock_of_the_model(gpu: ModelGpu, tmp_path: Path, trainer: str) -> None:
     train, tokens = TRAINERS[trainer]
@@ -185,17 +192,34 @@ def test_the_best_clocks_of_the_goals_differ() -> None:
     assert len(set(goals().values())) > 1
 
 
-@pytest.mark.parametrize("block", range(3))
-def test_what_the_page_shows_runs(gpu: ModelGpu, block: int) -> None:
-    shown = {
-        "Trainer": lambda **arguments: arguments["callbacks"],
-        "arguments": {"model": Model(gpu)},
-        "optimizer": torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=1.0),
-        "training": contextlib.nullcontext,
-    }
-    exec(python_blocks("howto/hugging_face.md")[block], shown)
-    assert gpu.calls in ([], ["lock 1410", "reset"])
-    assert os.environ[FOLDER_VARIABLE]
+@QUIET
+def test_what_the_page_shows_runs_in_trainers(gpu: ModelGpu, tmp_path: Path) -> None:
+    in_hugging_face, in_lightning, _ = blocks_of("docs/howto/hugging_face.md", "python")
+    shown = {"Trainer": transformers.Trainer, "arguments": hugging_face_arguments(gpu, tmp_path, 3)}
+    exec(in_hugging_face, shown)
+    shown["trainer"].train()
+    assert gpu.calls == ["lock 1410", "reset"]
+    shown = {"Trainer": functools.partial(pytorch_lightning.Trainer, max_steps=3, **LIGHTNING)}
+    exec(in_lightning, shown)
+    shown["trainer"].fit(Module(gpu), DataLoader(Tokens(), batch_size=2))
+    assert gpu.calls == ["lock 1410", "reset"] * 2
+    assert len(read_table(table_path(tmp_path / "adapters/first", STEPS, 0), STEPS)) == 6  # of both
+
+
+def test_what_the_page_shows_runs_in_a_loop(gpu: ModelGpu, tmp_path: Path) -> None:
+    model = Model(gpu)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+
+    @contextlib.contextmanager
+    def training() -> Iterator[None]:
+        for _ in range(3):
+            model(torch.ones(1, SEQUENCE), torch.ones(1, SEQUENCE))["loss"].backward()
+            optimizer.step()
+        yield
+
+    exec(blocks_of("docs/howto/hugging_face.md", "python")[2], {"optimizer": optimizer, "training": training})
+    assert gpu.calls == ["lock 1410", "reset"]
+    assert len(read_table(table_path(tmp_path / "adapters/first", STEPS, 0), STEPS)) == 3
 
 
 def test_steps_of_a_loop_end_with_the_optimizer(gpu: ModelGpu, tmp_path: Path) -> None:

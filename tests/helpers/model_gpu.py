@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from helpers.measured import measured_workload, true_costs
-from helpers.virtual_job import VirtualGpu
+from helpers.virtual_job import COUNTER_S, VirtualGpu
 from kareus.adapters import driver, steps
 from kareus.device import controller
 from kareus.graph.records import Direction
@@ -95,7 +95,7 @@ def model_gpu(monkeypatch: pytest.MonkeyPatch) -> ModelGpu:
     gpu = ModelGpu()
     readings = gpu.sampler._energies
     gpu.sampler.covers = lambda end_s: readings[-1][0] >= end_s  # type: ignore[method-assign]
-    gpu.sampler.close = lambda: None  # type: ignore[method-assign]
+    gpu.sampler.close = lambda: gpu.wait(2 * COUNTER_S)  # type: ignore[method-assign]  # until the counter has moved
     monkeypatch.setattr(steps, "gpu_of", lambda device: gpu)
     monkeypatch.setattr(driver, "stopwatch_of", lambda device: gpu)
     monkeypatch.setattr(driver, "Sampler", _Read)
