@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import FileStore
 from torch.multiprocessing.spawn import ProcessException, spawn
 
 from kareus.model.communicators.nccl import OVERRIDES, nccl_options
@@ -47,7 +48,7 @@ def _ctas() -> tuple[dict[str, int], str]:
     """Blocks that NCCL took under each limit, and why a rank failed, if one did."""
     with tempfile.TemporaryDirectory() as folder:
         try:
-            spawn(_rank, args=(folder,), nprocs=RANKS)
+            spawn(_rank, args=(folder,), nprocs=RANKS)  # type: ignore[no-untyped-call]
         except ProcessException as error:
             return {}, str(error).strip().splitlines()[-1]
         return {str(limit): grid_of(json.loads(_trace(folder, limit).read_text())) for limit in LIMITS}, ""
@@ -55,7 +56,7 @@ def _ctas() -> tuple[dict[str, int], str]:
 
 def _rank(rank: int, folder: str) -> None:
     torch.cuda.set_device(rank)
-    meeting, patience = dist.FileStore(str(Path(folder) / "meeting"), RANKS), timedelta(seconds=PATIENCE_S)
+    meeting, patience = FileStore(str(Path(folder) / "meeting"), RANKS), timedelta(seconds=PATIENCE_S)
     dist.init_process_group("nccl", store=meeting, rank=rank, world_size=RANKS, timeout=patience)
     message = torch.zeros(MESSAGE, device="cuda", dtype=torch.bfloat16)
     for limit in LIMITS:
