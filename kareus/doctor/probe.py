@@ -32,11 +32,12 @@ def answer() -> dict[str, Any]:
     gpus = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
     has_nccl = dist.is_available() and dist.is_nccl_available()
     overrides = {name: os.environ[name] for name in OVERRIDES if name in os.environ}
+    nccl: tuple[int, ...] = torch.cuda.nccl.version() if has_nccl else ()  # type: ignore[no-untyped-call]
     ctas, refused = _ctas() if has_nccl and len(gpus) >= RANKS and not overrides else ({}, "")
     return {
         "torch": torch.__version__,
         "cuda": torch.version.cuda,
-        "nccl": ".".join(map(str, torch.cuda.nccl.version())) if has_nccl else None,
+        "nccl": ".".join(map(str, nccl)) or None,
         "gpus": gpus,
         "overrides": overrides,
         "ctas": ctas,
