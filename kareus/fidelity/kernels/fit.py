@@ -130,7 +130,7 @@ class StageProblem:
 def problem(stage: FitStage, rows: Kernels, gpu: Gpu, option: str) -> StageProblem:
     """Return what a stage minimises for rows of one library, or of all where libraries share coefficients."""
     library = str(rows.libraries[0]) if stage.by_library else None
-    return StageProblem(rows, gpu, option, library, space_of(stage.priors_of(gpu)))
+    return StageProblem(rows, gpu, option, library, space_of(stage.priors_of(gpu, rows)))
 
 
 def solved(own: StageProblem, evaluations: int) -> Array:

@@ -13,7 +13,7 @@ from kareus.fidelity.iterations.passes import charged
 from kareus.fidelity.iterations.predict import Predictor
 from kareus.fidelity.iterations.prediction import predictions
 from kareus.fidelity.iterations.updates import _summed, stage_update
-from kareus.fidelity.iterations.workloads import NODE_GB_PER_S, IterationSubjects
+from kareus.fidelity.iterations.workloads import NIC_GB_PER_S, IterationSubjects
 from kareus.gpu_model.energy import idle_power_w
 from kareus.graph.records import TRACED, Direction
 from kareus.model.parameters import embedding_parameters
@@ -72,7 +72,7 @@ def test_bandwidth_of_nodes_is_the_users():
 
 def test_measured_clusters_have_a_fabric_of_their_own():
     row = replace(LLAMA, gpu="a100-sxm4-80gb")
-    assert IterationSubjects((), CONFIG).of(row).workload.gpu.node_gb_per_s == NODE_GB_PER_S["a100-sxm4-80gb"]
+    assert IterationSubjects((), CONFIG).of(row).workload.gpu.node_gb_per_s == 8 * NIC_GB_PER_S
     overridden = IterationSubjects(("gpu.node_gb_per_s=77",), CONFIG).of(row)
     assert overridden.workload.gpu.node_gb_per_s == 77
 
