@@ -124,7 +124,7 @@ class Mlp(Layer):
         super().__init__()
         hidden, inner, gated = shard.hidden_size, shard.intermediate_size, model.activation.gated
         name, width = ("gate_up", 2 * inner) if gated else ("up", inner)
-        first = BlockColumnLinear(hidden, width, dtype, mesh, bias=model.biases)
+        first = BlockColumnLinear(hidden, width, dtype, mesh, bias=model.biases, in_order=False)
         self.norm = ResidualNorm(model, hidden, dtype)
         self.add_module(name, first)
         self.activation = SwiGlu() if gated else Activation(model.activation)
