@@ -303,12 +303,18 @@ class CausalAttention(OperatorModule):
     memory_bound = False
     function: type[Function] = attention.Attention
 
-    def __init__(self, group: Communicator | None, slopes: Tensor | None = None) -> None:
-        """Attend over `group`; `slopes` say how fast scores of this GPU's heads fall with the distance (ALiBi)."""
+    def __init__(
+        self, group: Communicator | None, slopes: Tensor | None = None, masks: attention.Masks | None = None
+    ) -> None:
+        """Attend over `group`; `slopes` say how fast scores of this GPU's heads fall with the distance (ALiBi).
+
+        `masks` has what was made of them, for all blocks.
+        """
         gathers = (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER)
         super().__init__(before=Boundary(group, *gathers, first=1) if group else None)
         self.group = group
         self._slopes = slopes
+        self._masks = masks
 
     def arguments(
         self, query: Tensor, key: Tensor, value: Tensor, gather: attention.Gather | None = None
@@ -316,7 +322,7 @@ class CausalAttention(OperatorModule):
         """Of [batch, tokens, heads, head_dim] to [batch, tokens, query heads * head_dim]; see `Attention`."""
         if self._slopes is not None:
             self._slopes = self._slopes.to(query.device)  # moved once, and whatever becomes of the module's tensors
-        return query, key, value, self.group, gather, self._slopes
+        return query, key, value, self.group, gather, self._slopes, self._masks
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """As `compute`, of this rank's keys and values."""
@@ -375,7 +381,8 @@ def _stretched(frequencies: Tensor, scaling: RotaryScaling) -> Tensor:
     return frequencies * (kept + (1 - kept) / scaling.factor)
 
 
-def own_slopes(model: Model, shard: Shard, mesh: Mesh) -> Tensor:
-    """Slopes of ALiBi of the query heads that this GPU has, fp32."""
-    first = shard.query_heads * group_rank(mesh.tp)
-    return attention.alibi_slopes(model.num_attention_heads)[first : first + shard.query_heads]
+def own_slopes(model: Model, shard: Shard, mesh: Mesh) -> tuple[Tensor, attention.Masks]:
+    """Slopes of ALiBi of the query heads that this GPU has, fp32, and their masks."""
+    heads, count = model.num_attention_heads, shard.query_heads
+    first = count * group_rank(mesh.tp)
+    return attention.alibi_slopes(heads)[first : first + count], attention.shared_masks(heads, first, count)
