@@ -4,12 +4,12 @@ It lives as long as its process, unless it is closed before. However the process
 by a thread on SIGTERM, and after `kill -9` by the next process that claims the GPU, or `kareus clocks reset`.
 """
 
-import atexit
 import contextlib
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from functools import partial
+from multiprocessing.util import Finalize
 from os import PathLike
 from pathlib import Path
 
@@ -18,6 +18,7 @@ import torch
 from kareus.adapters.choice import ClockChoice, PlanChoice
 from kareus.adapters.layout import RankLayout, check_layout, check_order
 from kareus.adapters.recorder import RankRecorder, RankTables
+from kareus.adapters.records import IterationRecord
 from kareus.adapters.sampler import Sampler
 from kareus.adapters.stopwatch import stopwatch_of
 from kareus.artifacts.provenance import Provenance
@@ -33,13 +34,18 @@ from kareus.device.protocol import Device
 from kareus.errors import ConfigError, DeviceError
 from kareus.graph.instruction import InstructionKey
 from kareus.launch.compute_device import synchronize_computation
+from kareus.plans.document import Plan
 from kareus.plans.file import read_plan
+from kareus.profile.programs import Execution
 from kareus.runtime.follower import PlanFollower, PlannedStep
 from kareus.training.clocks import gpu_of
 from kareus.training.recorder import identity
 
 CLOCK_MODES = ("planned", "dry")
 """Values of `clocks`: lock what is chosen, or log it and lock nothing."""
+
+_PATIENCE_S = 15.0
+"""Longest wait for the GPU: processes that load data for a trainer outlive it by seconds, and hold its claim."""
 
 logger = logging.getLogger(__name__)
 
@@ -72,6 +78,11 @@ class StageDriver:
         """Whether an iteration was begun."""
         self.iteration = 0
         """Iterations that ended since this driver was opened."""
+
+    @property
+    def last(self) -> IterationRecord | None:
+        """The last iteration of which everything is known, a few iterations ago."""
+        return self._recorder.last
 
     @property
     def expected(self) -> PlannedStep | None:
@@ -119,7 +130,6 @@ class StageDriver:
 
     def close(self) -> None:
         """Restore the clock, let go of the GPU and write the tables; may be called more than once."""
-        atexit.unregister(self.close)
         self._held.close()
 
 
@@ -149,6 +159,8 @@ def drive_by_plan(
     read = read_plan(Path(plan))
     check_layout(read, layout)
     check_order(read, layout.stage, running)
+    if layout.rank == 0:
+        _say_what_is_lost(read)
     return open_driver(
         PlanChoice(read, layout.stage),
         layout,
@@ -158,6 +170,20 @@ def drive_by_plan(
         output=None if output is None else Path(output),
         config_hash=read.workload_hash,
     )
+
+
+def _say_what_is_lost(plan: Plan) -> None:
+    """Warn of instructions that the plan does not run whole, as other trainers do."""
+    split = sum(i.execution is not Execution.SEQUENTIAL for _, i in plan.keyed)
+    if split:
+        logger.warning(
+            "plan '%s' of %s: %d of %d instructions are planned as two nanobatches, which this trainer does not run. "
+            "It obeys their clocks, and they take another time; select with --method sequential+perseus.",
+            plan.selector,
+            plan.workload,
+            split,
+            plan.instructions,
+        )
 
 
 def open_driver(
@@ -198,7 +224,7 @@ def open_driver(
         recorder = RankRecorder(stopwatch_of(device), sampler, tables, choice.take_note)
         held.callback(recorder.close)
         driver = StageDriver(choice, control, recorder, partial(synchronize_computation, device), held.pop_all())
-    atexit.register(driver.close)
+    Finalize(None, driver.close, exitpriority=0)  # at exit, also of processes of multiprocessing; not of forked ones
     return driver
 
 
@@ -213,7 +239,7 @@ def _clocks(gpu: Device | None, clocks: str, layout: RankLayout) -> contextlib.A
 
 @contextlib.contextmanager
 def _locked_clocks(gpu: Device) -> Iterator[ClockControl]:
-    with controlled_clocks(gpu) as controller:
+    with controlled_clocks(gpu, patience_s=_PATIENCE_S) as controller:
         yield _UntilRestored(controller)
 
 

@@ -8,6 +8,8 @@ from kareus.errors import EngineError
 from kareus.graph.instruction import InstructionKey
 from kareus.graph.records import UPDATING
 from kareus.plans.document import Plan
+from kareus.workload.config import Workload
+from kareus.workload.naming import plain_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,16 +36,29 @@ def check_layout(plan: Plan, layout: RankLayout) -> None:
         EngineError: it has other stages, chunks, microbatches or GPUs.
     """
     passes = plan.stages[0].passes
-    for what, planned, running in (
-        ("stages", len(plan.stages), layout.stages),
-        ("chunks a stage", 1 + max(i.chunk for i in passes), layout.chunks),
-        ("microbatches", 1 + max(i.microbatch for i in passes), layout.microbatches),
-        ("GPUs", plan.gpus, layout.gpus),
-    ):
+    chunks, microbatches = 1 + max(i.chunk for i in passes), 1 + max(i.microbatch for i in passes)
+    sizes = len(plan.stages), chunks, microbatches, plan.gpus
+    _check_sizes(f"plan '{plan.selector}' of {plan.workload}", sizes, layout)
+
+
+def check_workload_layout(workload: Workload, layout: RankLayout) -> None:
+    """Check that a workload is of a pipeline of this size.
+
+    Raises:
+        EngineError: it has other stages, chunks, microbatches or GPUs.
+    """
+    parallelism = workload.parallelism
+    sizes = parallelism.pp, workload.chunks, workload.num_microbatches, parallelism.gpus
+    _check_sizes(f"workload {plain_name(workload)}", sizes, layout)
+
+
+def _check_sizes(what: str, sizes: tuple[int, int, int, int], layout: RankLayout) -> None:
+    names = "stages", "chunks a stage", "microbatches", "GPUs"
+    running_sizes = layout.stages, layout.chunks, layout.microbatches, layout.gpus
+    for name, planned, running in zip(names, sizes, running_sizes, strict=True):
         if planned != running:
             raise EngineError(
-                f"plan '{plan.selector}' of {plan.workload}: is of {planned} {what}, this job has {running}; plan a "
-                "workload with the layout of this job."
+                f"{what}: is of {planned} {name}, this job has {running}; plan a workload with the layout of this job."
             )
 
 
@@ -53,7 +68,15 @@ def check_order(plan: Plan, stage: int, running: Sequence[InstructionKey]) -> No
     Raises:
         EngineError: it has another one; the message names the first instruction that differs.
     """
-    planned = [key for key, _ in plan.stages[stage].keyed if key.direction not in UPDATING]
+    check_keys([key for key, _ in plan.stages[stage].keyed if key.direction not in UPDATING], running)
+
+
+def check_keys(planned: Sequence[InstructionKey], running: Sequence[InstructionKey]) -> None:
+    """Check that a trainer runs the forwards and backwards of a stage in the planned order.
+
+    Raises:
+        EngineError: it does not; the message names the first instruction that differs.
+    """
     for there, here in zip_longest(planned, running):
         if there != here:
             raise EngineError(

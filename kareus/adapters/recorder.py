@@ -4,6 +4,9 @@ Nothing here waits for the GPU. Times come from events that are read once the GP
 counter that a thread reads; both are known an iteration or more later.
 """
 
+import logging
+import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -18,8 +21,15 @@ from kareus.adapters.stopwatch import Mark, Stopwatch
 from kareus.adapters.tables import MICROBATCHES, STEPS
 from kareus.artifacts.provenance import Provenance
 from kareus.artifacts.tables import TableSchema, read_table, write_table
+from kareus.errors import KareusError
 from kareus.graph.instruction import InstructionKey
 
+logger = logging.getLogger(__name__)
+
+WRITE_EVERY_S = 60.0
+"""Between two writings of the tables, whose thread takes the interpreter for tenths of a second in all."""
+MOST_ROWS = 10_000
+"""Iterations that are kept as rows before they are made columns."""
 MOST_ITERATIONS = 500
 """Iterations whose microbatches are kept, the last ones: with 64 instructions each they take 5 MB."""
 
@@ -63,6 +73,8 @@ class RankRecorder:
         self._take_note = take_note
         self._open: _Open | None = None
         self._ended: deque[_Open] = deque()
+        self.last: IterationRecord | None = None
+        """The last iteration of which everything is known."""
 
     def begin_iteration(self, iteration: int, selector: str, frequency_mhz: int | None = None) -> None:
         """Note that an iteration begins; `frequency_mhz` is the clock of the whole of it, if it has one."""
@@ -101,9 +113,12 @@ class RankRecorder:
             if record is None:
                 return
             self._ended.popleft()
+            self.last = record
             if self._tables is not None:
                 self._tables.add(record)
             self._take_note(record)
+        if self._tables is not None:
+            self._tables.write_beside()
 
     def _known(self, ended: _Open) -> IterationRecord | None:
         """Return what an iteration took, or None while that is not known."""
@@ -118,8 +133,10 @@ class RankRecorder:
         starts_s, ends_s = [start_s, *inner_s[::2]], [end_s, *inner_s[1::2]]
         energies_j: list[float | None] = [None] * len(starts_s)
         clocks_mhz: list[int | None] = [None] * len(starts_s)
+        counter: tuple[tuple[float, float], ...] = ()
         if self._sampler is not None:
             energies_j = self._sampler.energies_j(starts_s, ends_s)
+            counter = self._sampler.movements(start_s, end_s)
             whole_mhz = self._sampler.median_clock_mhz(start_s, end_s)
             own_mhz = map(self._sampler.last_clock_mhz, starts_s[1:], ends_s[1:])
             clocks_mhz = [whole_mhz, *own_mhz]
@@ -133,6 +150,7 @@ class RankRecorder:
             tokens=ended.tokens,
             frequency_mhz=ended.frequency_mhz,
             observed_mhz=clocks_mhz[0],
+            counter=counter,
             instructions=tuple(
                 InstructionRecord(
                     key=key,
@@ -159,6 +177,8 @@ class RankTables:
         self._microbatches: deque[IterationRecord] = deque(maxlen=MOST_ITERATIONS)
         self._before = {schema: schema.frame([]) for schema in self._paths}
         """Rows of earlier starts."""
+        self._writing = threading.Lock()
+        self._written_s = time.monotonic()
         self.first = 0
         """Number of this start's first iteration."""
 
@@ -187,16 +207,37 @@ class RankTables:
                 "observed_mhz": record.observed_mhz,
             }
         )
+        if len(self._steps) == MOST_ROWS:
+            self._fold()
+
+    def _fold(self) -> None:
+        """Keep steps as columns, which take a tenth of the memory of rows."""
+        with self._writing:
+            self._before[STEPS] = pl.concat([self._before[STEPS], STEPS.frame(self._steps)])
+            self._steps.clear()
+
+    def write_beside(self) -> None:
+        """Write the tables from a thread if that was `WRITE_EVERY_S` ago, so that a kill loses little."""
+        if time.monotonic() - self._written_s >= WRITE_EVERY_S:
+            self._written_s = time.monotonic()
+            threading.Thread(target=self._write_or_say, name="tables", daemon=True).start()
 
     def write(self) -> None:
         """Write both tables; one without rows is not written."""
-        for schema, rows in ((STEPS, self._steps), (MICROBATCHES, self._instruction_rows())):
-            frame = pl.concat([self._before[schema], schema.frame(rows)])
-            if schema is MICROBATCHES:
-                frame = frame.filter(pl.col("iteration") > pl.col("iteration").max() - MOST_ITERATIONS)
-            if len(frame):
-                self._paths[schema].parent.mkdir(parents=True, exist_ok=True)
-                write_table(self._paths[schema], frame, schema, self._provenance)
+        with self._writing:
+            for schema, rows in ((STEPS, self._steps.copy()), (MICROBATCHES, self._instruction_rows())):
+                frame = pl.concat([self._before[schema], schema.frame(rows)])
+                if schema is MICROBATCHES:
+                    frame = frame.filter(pl.col("iteration") > pl.col("iteration").max() - MOST_ITERATIONS)
+                if len(frame):
+                    self._paths[schema].parent.mkdir(parents=True, exist_ok=True)
+                    write_table(self._paths[schema], frame, schema, self._provenance)
+
+    def _write_or_say(self) -> None:
+        try:
+            self.write()
+        except (KareusError, OSError) as error:
+            logger.warning("%s The training goes on; its tables are written again later.", error)
 
     def _instruction_rows(self) -> list[dict[str, Any]]:
         return [
@@ -213,7 +254,7 @@ class RankTables:
                 "frequency_mhz": i.frequency_mhz,
                 "observed_mhz": i.observed_mhz,
             }
-            for record in self._microbatches
+            for record in self._microbatches.copy()
             for i in record.instructions
         ]
 

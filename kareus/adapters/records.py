@@ -36,3 +36,5 @@ class IterationRecord:
     observed_mhz: int | None
     """Median of the SM clocks that were read."""
     instructions: tuple[InstructionRecord, ...]
+    counter: tuple[tuple[float, float], ...] = ()
+    """Movements of the energy counter meanwhile: seconds from the start of the iteration, and joules."""

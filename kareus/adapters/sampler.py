@@ -61,6 +61,16 @@ class Sampler:
         known = [end_s <= times_s[-1] for end_s in ends_s]
         return [float(spent) if ok else None for ok, spent in zip(known, at_ends - at_starts, strict=True)]
 
+    def movements(self, start_s: float, end_s: float) -> tuple[tuple[float, float], ...]:
+        """Return when the counter moved in a time, from the start of that, and the energy that it then showed.
+
+        It moved half a period before that was seen, on average.
+        """
+        with self._lock:
+            first = bisect.bisect_left(self._energies, (start_s, 0.0))
+            last = bisect.bisect_right(self._energies, (end_s, float("inf")))
+            return tuple((s - PERIOD_S / 2 - start_s, energy_j) for s, energy_j in self._energies[first:last])
+
     def last_clock_mhz(self, start_s: float, end_s: float) -> int | None:
         """Return the SM clock that was read last in a time; None if none was."""
         read = self._clocks_in(start_s, end_s)

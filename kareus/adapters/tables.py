@@ -45,3 +45,21 @@ STEPS = TableSchema(
     ),
     key=("rank", "iteration"),
 )
+
+SWEPT = TableSchema(
+    name="swept",
+    version=1,
+    meaning="What a rank's instructions took when a sweep of clocks visited a clock, mean over the microbatches.",
+    columns=(
+        Column("rank", pl.Int64, "rank of the trainer"),
+        Column("stage", pl.Int64, "pipeline stage, from 0"),
+        Column("chunk", pl.Int64, "chunk of the stage's layers"),
+        Column("direction", pl.String, "forward, backward, or a half of a backward"),
+        Column("frequency_mhz", pl.Int64, "SM clock of the whole iteration", positive=True),
+        Column("visit", pl.Int64, "number of the visit of this clock, from 0 over all starts"),
+        Column("microbatches", pl.Int64, "microbatches that the row is the mean of", positive=True),
+        Column("time_s", pl.Float64, "of one instruction", positive=True),
+        Column("energy_j", pl.Float64, "of one instruction, of the rank's GPU", positive=True),
+    ),
+    key=("rank", "stage", "chunk", "direction", "frequency_mhz", "visit"),
+)

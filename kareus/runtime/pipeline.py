@@ -4,8 +4,9 @@ PyTorch's runtime is given the planned order, messages and all, instead of one o
 each chunk of this rank.
 """
 
+import contextlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -16,13 +17,26 @@ from kareus.graph.instruction import NO_MICROBATCH, InstructionKey
 from kareus.graph.records import Direction
 from kareus.runtime.actions import Actions
 from kareus.runtime.boundary import Shapes
+from kareus.runtime.capturing import StaticBuffers, capture_instructions, reducing_places
 from kareus.runtime.chunk_stage import ChunkStage, Scheduled, StagePlace
 from kareus.runtime.follower import PlanFollower
 from kareus.runtime.fully_sharded import FullyShardedModel
+from kareus.runtime.graphs import Capture
 from kareus.runtime.messages import Receives, Sends
 from kareus.runtime.microbatch import Microbatch
 from kareus.runtime.schedules import Schedules
 from kareus.runtime.stage_model import GradientsReady, StageModel
+
+
+@contextlib.contextmanager
+def kareus_errors() -> Iterator[None]:
+    """Raise a `KareusError` that an instruction raised in place of the error that PyTorch wraps it in."""
+    try:
+        yield
+    except RuntimeError as error:
+        if isinstance(error.__cause__, KareusError):
+            raise error.__cause__ from error
+        raise
 
 
 def _ignored(part: nn.Module) -> None:
@@ -55,6 +69,8 @@ class Pipeline:
                 weight gradients are complete.
         """
         self._place = place
+        self._shapes = shapes
+        self._schedules = schedules
         self.follower = follower
         self._scheduled = [
             Scheduled(model, number, schedules, shapes, place.tensor) for number, model in enumerate(chunks)
@@ -92,16 +108,31 @@ class Pipeline:
         ids = (torch.cat([torch.from_numpy(m.ids) for m in microbatches]).to(device),)
         is_last = self._place.stage == self._place.stages - 1
         target = torch.zeros(len(microbatches)) if is_last else None  # the stage knows its labels; one each is demanded
-        try:
+        with kareus_errors():
             self._runtime.step(
                 *(ids if self._place.stage == 0 else ()), target=target, losses=losses, return_outputs=False
             )
-        except RuntimeError as error:  # PyTorch wraps what an instruction raises
-            if isinstance(error.__cause__, KareusError):
-                raise error.__cause__ from error
-            raise
         self._sends.finish()
         return torch.stack(losses).detach().sum() if losses else None
+
+    def capture(self, capture: Capture, *, reduces: bool) -> int:
+        """Capture the forwards and backwards of the stage, which later iterations replay; one has run before.
+
+        Args:
+            capture: makes a graph. Nothing may be under way on the device, messages neither.
+            reduces: whether the last backward of each chunk has gradients reduced, block by block; it is not captured.
+
+        Returns:
+            The number of microbatches, of each chunk, that are captured.
+        """
+        chunks = [each.model for each in self._scheduled if isinstance(each.model, StageModel)]
+        assert len(chunks) == len(self._scheduled), "`check_captures` refuses weights that are shared out"
+        uncaptured = reducing_places(self.follower.order) if reduces else set()
+        buffers = StaticBuffers(self._shapes, self._place.device)
+        graphs = capture_instructions(chunks, self.follower.order, self._schedules, buffers, capture, uncaptured)
+        for (chunk, microbatch), own in graphs.items():
+            self._scheduled[chunk].graphs[microbatch] = own
+        return len(graphs)
 
     def begin_update(self, direction: Direction) -> None:
         """Announce an instruction of the update to the plan follower.

@@ -80,7 +80,7 @@ class MemoryEstimate:
 def estimate_memory(workload: Workload, attention_kernel: AttentionKernel = AttentionKernel.FUSED) -> MemoryEstimate:
     """Estimate the peak of the fullest GPU, over all stages of a workload whose `layers_per_stage` is set."""
     stages = enumerate(workload.parallelism.split)
-    return max((_stage(workload, n, layers, attention_kernel) for n, layers in stages), key=lambda e: e.total_gib)
+    return max((stage_memory(workload, n, layers, attention_kernel) for n, layers in stages), key=lambda e: e.total_gib)
 
 
 def check_memory(workload: Workload, estimate: MemoryEstimate) -> None:
@@ -101,7 +101,10 @@ def check_memory(workload: Workload, estimate: MemoryEstimate) -> None:
         )
 
 
-def _stage(workload: Workload, stage: int, layers: int, attention_kernel: AttentionKernel) -> MemoryEstimate:
+def stage_memory(
+    workload: Workload, stage: int, layers: int, attention_kernel: AttentionKernel = AttentionKernel.FUSED
+) -> MemoryEstimate:
+    """Estimate the peak of one GPU of a stage, which holds `layers` blocks."""
     model, parallelism = workload.model, workload.parallelism
     tokens = workload.microbatch_size * workload.sequence_length // parallelism.cp
     boundary = boundary_bytes(model, parallelism, tokens)

@@ -11,6 +11,7 @@ from helpers.driving import drive, driven_plan, layout_of, opened
 from helpers.fake_device import FakeDevice, wait_until
 
 from kareus.adapters import driver as driver_module
+from kareus.adapters import recorder
 from kareus.adapters.driver import drive_by_plan
 from kareus.adapters.recorder import table_path
 from kareus.adapters.tables import MICROBATCHES, STEPS
@@ -20,6 +21,7 @@ from kareus.errors import ConfigError, EngineError
 from kareus.pipeline.config import PipelineSchedule
 from kareus.plans.document import Plan
 from kareus.plans.file import write_plan
+from kareus.profile.programs import Execution
 
 PLAN = driven_plan()
 UPDATED = driven_plan(update=True)
@@ -78,6 +80,34 @@ def test_tables_have_every_instruction_and_its_clock(gpu: FakeDevice, tmp_path: 
     power_w = rows["energy_j"] / rows["time_s"]
     assert power_w.median() == pytest.approx(100.0, rel=0.2)  # of the made-up GPU
     assert rows["time_s"].sum() < steps["time_s"].sum()
+
+
+def test_tables_are_written_while_a_training_runs(
+    gpu: FakeDevice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorder, "WRITE_EVERY_S", 0.0)
+    monkeypatch.setattr(recorder, "MOST_ROWS", 3)
+    monkeypatch.setattr(recorder, "MOST_ITERATIONS", 2)
+    path = table_path(tmp_path / "out", STEPS, 0)
+    driver = opened(PLAN, gpu, tmp_path / "out")
+    while not path.exists():
+        drive(driver, PLAN)
+    assert read_table(path, STEPS)["iteration"][0] == 0
+    driver.close()
+    assert len(read_table(path, STEPS)) == driver.iteration
+    rows = read_table(table_path(tmp_path / "out", MICROBATCHES, 0), MICROBATCHES)
+    assert set(rows["iteration"]) == {driver.iteration - 2, driver.iteration - 1}
+
+
+def test_a_plan_of_nanobatches_is_said_to_lose_them(
+    gpu: FakeDevice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(driver_module, "gpu_of", lambda cpu: gpu)
+    split = driven_plan(execution=Execution.NANOBATCHING)
+    keys = [key for key, _ in split.stages[0].keyed]
+    drive_by_plan(written(split, tmp_path), layout_of(split), torch.device("cpu"), keys).close()
+    (message,) = caplog.messages
+    assert message.startswith("plan 'fastest' of made-up: 16 of 16 instructions are planned as two nanobatches")
 
 
 def test_dry_clocks_are_said_and_not_set(gpu: FakeDevice, caplog: pytest.LogCaptureFixture) -> None:

@@ -28,6 +28,7 @@ def driven_plan(
     gpus: int | None = None,
     schedule: PipelineSchedule = PipelineSchedule.ONE_FORWARD_ONE_BACKWARD,
     update: bool = False,
+    execution: Execution = Execution.SEQUENTIAL,
 ) -> Plan:
     """A plan whose numbers are made up: adapters read only its order and its clocks."""
     updates = [[Direction.UPDATE]] * stages if update else ()
@@ -37,7 +38,7 @@ def driven_plan(
             direction=key.direction,
             microbatch=key.microbatch,
             chunk=key.chunk,
-            execution=Execution.SEQUENTIAL,
+            execution=execution,
             frequency_mhz=_clock_mhz(key.direction, key.microbatch + key.stage),
             partitions=(),
             start_s=0.0,
