@@ -55,22 +55,32 @@ def predict(workload: "Workload", method: str = "sequential", frequency_mhz: int
     return workload_prediction.predict(workload, method, frequency_mhz)
 
 
-def plan(workload: "Workload", select: str = "fastest", method: str = "kareus") -> "Plan":
+def plan(
+    workload: "Workload",
+    select: str = "fastest",
+    method: str = "kareus",
+    measured: str | PathLike[str] | None = None,
+) -> "Plan":
     """Plan a workload on the simulated testbed, all stages in this process, and return the plan that `select` asks for.
 
-    The data are those that the workflow writes for the same workload and seed. Nothing is written.
+    The data are those that the workflow writes for the same workload and seed. Nothing is written. With `measured`
+    the iteration is planned from what a job of the user's was measured to take.
 
     Args:
         workload: one of those that `resolve` returns.
         select: selector, such as `fastest`, `deadline=4.6s`, `energy=20kJ` or `min-energy`.
         method: method whose frontier to select from.
+        measured: folder that an adapter profiled a job into; its workload may differ in the number of microbatches.
 
     Raises:
         ConfigError: the selector or the method is not known, no plan keeps the limit, the method does not plan this
             workload, the workload's testbed is not simulated, or it is not one workload.
+        ArtifactError: `measured` has no measurements of this workload.
     """
-    from kareus.pipeline.methods import check_method  # noqa: PLC0415 - as above
+    from kareus.artifacts.layout import WorkloadFolder  # noqa: PLC0415 - as above
+    from kareus.pipeline.methods import check_method  # noqa: PLC0415
     from kareus.plans.build import select_plan  # noqa: PLC0415
+    from kareus.plans.measured import plan_measured  # noqa: PLC0415
     from kareus.plans.planning import plan_frontiers  # noqa: PLC0415
     from kareus.plans.selectors import parse_selector  # noqa: PLC0415
     from kareus.workload.naming import plain_name  # noqa: PLC0415
@@ -78,7 +88,9 @@ def plan(workload: "Workload", select: str = "fastest", method: str = "kareus") 
     _check_workload(workload)
     parse_selector(select)  # before planning, which takes seconds
     check_method(method)
-    return select_plan(workload, plan_frontiers(workload), select, method, name=plain_name(workload))
+    folder = None if measured is None else WorkloadFolder(Path(measured))
+    frontiers = plan_frontiers(workload) if folder is None else plan_measured(folder, workload)
+    return select_plan(workload, frontiers, select, method, name=plain_name(workload))
 
 
 def advise(

@@ -35,7 +35,9 @@ CAMPAIGNS = {
 }
 GPUS = {
     "clocks": Command("kareus.device.stage", "show the GPUs' clocks, or restore those that a killed run left locked"),
-    "validate": Command("kareus.fidelity.stage", "compare predictions with a file of frontiers, reductions or kernels"),
+    "validate": Command(
+        "kareus.cli.validate", "compare predictions with measurements: those that ship, or files of yours"
+    ),
     "calibrate": Command("kareus.fidelity.calibrate.stage", "measure one GPU for ten minutes and write its file"),
     "fit": Command("kareus.fidelity.fit_stage", "fit a GPU's coefficients to frontiers, reductions or kernels"),
 }

@@ -54,8 +54,8 @@ select fastest {folder} --output /no/where/x | select fastest {folder} --output 
 select fastest {folder} --outptu x | select fastest {folder} extra | check-plan | check-plan /no/where.json
 check-plan {file} | check-plan {empty} | check-plan {folder}/plan/fastest.json --folder {empty}
 check-plan {folder}/pipeline/iteration.parquet | export {folder} | export {folder} --format pdf
-export {file} --format ranks | export {empty} --format zeus | export {folder} --format ranks --output {file}
-export {moved} --format ranks | train | train {folder} --iterations 0 --output {empty}
+export {file} --format trace | export {empty} --format zeus | export {folder} --format megatron --output {file}
+export {moved} --format torchtitan | train | train {folder} --iterations 0 --output {empty}
 train {folder} --iterations two --output {empty} | train {file} --iterations 1 --output {empty}
 train {folder} --iterations 1 --output /no/where/at/all
 train {folder} --iterations 1 --output {empty} --learning-rate -1
