@@ -7,10 +7,10 @@ from enum import StrEnum
 from pathlib import Path
 
 from kareus.artifacts.records import suggest
-from kareus.emulate.series import HourlySeries, Unit, read_series
 from kareus.errors import ConfigError
 from kareus.plans.run_totals import check_tokens
 from kareus.plans.selectors import JOULES_PER_KWH, MOST_PRICE, NUMBER
+from kareus.plans.series import HourlySeries, Unit, read_series
 from kareus.plans.units import HOURS_PER_DAY, SECONDS_PER_HOUR
 
 DURATIONS = {"s": 1.0, "min": 60.0, "h": SECONDS_PER_HOUR, "d": HOURS_PER_DAY * SECONDS_PER_HOUR}

@@ -15,6 +15,8 @@ MOST_ROWS = 12
 """Layouts in the table of the terminal; all are in the files."""
 FEW_MONEY = 1000
 """Costs below this have two decimals."""
+FEW_KG = 10_000
+"""Masses below this are given in kilograms."""
 FOLDER = "advised"
 """Folder of the printed commands."""
 
@@ -23,7 +25,7 @@ def answer_lines(advice: Advice) -> Iterator[str]:
     """Yield an answer for a terminal."""
     yield headline(advice)
     yield comparison(advice)
-    yield f"GPU model, not measured: {trust(advice.question.base.gpu)}"
+    yield f"[predicted by the GPU model: {trust(advice.question.base.gpu)}]"
     for size in advice.sizes:
         yield ""
         yield from _size_lines(advice, size)
@@ -57,7 +59,7 @@ def costs(advice: Advice, choice: Choice) -> list[str]:
         found.append(f"cost {money:,.{2 if abs(money) < FEW_MONEY else 0}f}")
     carbon_kg = goals.carbon_kg(time_s, energy_j)
     if carbon_kg is not None:
-        found.append(f"{scaled(1e3 * carbon_kg, 'g')} CO2")
+        found.append(f"{carbon_kg:,.0f} kg CO2" if carbon_kg < FEW_KG else f"{carbon_kg / 1e3:,.1f} t CO2")
     return found
 
 
@@ -142,4 +144,4 @@ def commands(advice: Advice) -> Iterator[str]:
     """Yield the commands that make the chosen plan and export it."""
     overrides = " ".join(shlex.quote(text) for text in advice.overrides)
     yield f"kareus plan {overrides} --select {advice.selector} --output {FOLDER} --force"
-    yield f"kareus export {FOLDER} --format ranks"
+    yield f"kareus export {FOLDER} --format megatron"

@@ -12,9 +12,9 @@ from kareus.workload.config import Workload
 
 DEADLINES = 16
 """Deadlines between the fastest and the most frugal plan of a layout."""
-MOST_INSTRUCTIONS = 6000
-"""Largest pipeline whose frontier is solved: it takes half a minute. That of a larger one takes its stages at one price
-of time each, which leaves a part of the slack at both ends of the iteration, a small one of so many instructions."""
+MOST_INSTRUCTIONS = 3000
+"""Largest pipeline whose frontier is solved: it takes ten seconds. In plans of a larger one each stage has one price
+of time, which leaves a part of the slack at both ends of the iteration, a small one of so many instructions."""
 
 
 def plan_layout(predictor: Predictor, prediction: LayoutPrediction, deadlines: int = DEADLINES) -> list[PredictedCost]:

@@ -78,8 +78,8 @@ def run(arguments: argparse.Namespace) -> None:
     lines: Sequence[str] = [json.dumps(plain(advice), allow_nan=False)] if arguments.json else [*answer_lines(advice)]
     print("\n".join(map(printable, lines)))  # noqa: T201 - the answer of the command
     if arguments.output is not None:
-        from kareus.advise.writing import write_advice  # noqa: PLC0415 - only where files are written
+        from kareus.report.advice.page import write_page  # noqa: PLC0415 - only where a page is written
 
-        write_advice(arguments.output, advice)
+        page = write_page(arguments.output, advice)
         if not arguments.json:
-            logger.info("files  %s", arguments.output)
+            logger.info("page   %s", page)
