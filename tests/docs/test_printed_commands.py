@@ -31,12 +31,14 @@ LEFT_OUT = {
     r"source .venv/bin/activate": SETUP,
     r"pip install .*": SETUP,
     r"kareus clocks .*": GPUS,
+    r"kareus doctor.*": "its exit code is that of the machine: tests/doctor",
     r"kareus calibrate .*testbed=cuda.*": GPUS,
     r"kareus fit --gpu NAME --measurements .*": GPUS,
     r"kareus train .*--communicator nccl.*": GPUS,
     r"pytest -m gpu.*": GPUS,
     r"python benchmarks/gpu_record.py .*": GPUS,
     r"zeusd .*": GPUS,
+    r"torchrun .*torchtitan.*": GPUS,
     r"export ZEUSD_SOCK_PATH=.*": GPUS,
     r"snakemake --workflow-profile profiles/slurm( --config .*)?": "needs a cluster: see test_slurm.py",
 }
@@ -60,6 +62,8 @@ MINUTES = [
 
 PYTHON_LEFT_OUT = {
     "docs/howto/megatron.md": "runs in Megatron: tests/adapters/test_megatron.py runs all of it",
+    "docs/howto/torchtitan.md": "runs in torchtitan: tests/adapters/test_torchtitan.py and test_pipelining.py run it",
+    "docs/howto/hugging_face.md": "runs in trainers: tests/adapters/test_steps.py runs it",
     "docs/emulation.md": "opens tables of a campaign that takes minutes",
     "docs/pipelines.md": "ends in the error that it shows: tests/pipeline/test_schedules.py",
 }
