@@ -118,7 +118,7 @@ class StageDriver:
         self._follower.begin(key)
         self._recorder.begin(key, step.frequency_mhz if step else None)
 
-    def begin_step(self, key: InstructionKey) -> None:
+    def begin_whole(self, key: InstructionKey) -> None:
         """Say that an iteration begins which is one instruction, and has a row among the steps alone.
 
         Raises:

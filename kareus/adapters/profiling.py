@@ -20,7 +20,7 @@ from kareus.adapters.choice import ChosenIteration
 from kareus.adapters.estimates import frontier_error, measured_frontiers, measured_points
 from kareus.adapters.layout import RankLayout, check_keys, check_workload_layout
 from kareus.adapters.records import IterationRecord
-from kareus.adapters.sweep import Sweep, SweptIteration
+from kareus.adapters.sweep import ClockSweep, SweptIteration
 from kareus.adapters.tables import SWEPT
 from kareus.artifacts.configuration import load_slice
 from kareus.artifacts.layout import WorkloadFolder
@@ -138,7 +138,7 @@ class ProfileChoice:
         self._folder = folder = Path(request.folder)
         self._workload = workload
         self._layout = layout
-        self._sweep = sweep = Sweep(
+        self._sweep = sweep = ClockSweep(
             clocks_mhz=workload.gpu.search_frequencies.clocks_mhz,
             most_slowdown=request.most_slowdown,
             seed=request.seed,
