@@ -285,8 +285,8 @@ def _clocks(gpu: Device | None, clocks: str, layout: RankLayout) -> contextlib.A
 def _locked_clocks(gpu: Device) -> Iterator[ClockControl]:
     if threading.current_thread() is not threading.main_thread():
         raise EngineError(
-            f"{gpu.uuid}: its clock must be restored on signals, which only the main thread may ask for; open the adapter "
-            "there."
+            f"{gpu.uuid}: its clock must be restored on signals, which only the main thread may ask for; open the "
+            "adapter there."
         )
     with controlled_clocks(gpu, patience_s=_PATIENCE_S) as controller:
         yield _UntilRestored(controller)
