@@ -35,6 +35,7 @@ from kareus.device.controller import (
 from kareus.device.protocol import Device
 from kareus.errors import ConfigError, DeviceError
 from kareus.graph.instruction import InstructionKey
+from kareus.graph.records import UPDATING, Direction
 from kareus.launch.compute_device import synchronize_computation
 from kareus.runtime.follower import PlanFollower, PlannedStep
 from kareus.training.clocks import gpu_of
@@ -75,6 +76,9 @@ class StageDriver:
         self._held = held
         self._running = False
         """Whether an iteration was begun."""
+        self._updating: InstructionKey | None = None
+        """Instruction of the update of the weights that runs."""
+        self._tokens: int | None = None
         self.iteration = 0
         """Iterations that ended since this driver was opened."""
 
@@ -89,7 +93,8 @@ class StageDriver:
         return self._follower.expected
 
     def begin_iteration(self) -> None:
-        """Say that an iteration begins; the first instruction says it too."""
+        """Say that an iteration begins; the first instruction says it too. An update that still runs has ended."""
+        self.end_step()
         if self._running:
             return
         chosen = self._choice.iteration(self.iteration)
@@ -112,7 +117,7 @@ class StageDriver:
         self._follower.begin(key)
         self._recorder.begin(key, step.frequency_mhz if step else None)
 
-    def begin_step(self, key: InstructionKey) -> None:
+    def begin_whole(self, key: InstructionKey) -> None:
         """Say that an iteration begins which is one instruction, and has a row among the steps alone.
 
         Raises:
@@ -125,6 +130,44 @@ class StageDriver:
     def end(self, key: InstructionKey) -> None:
         """Say that all of an instruction was launched."""
         self._recorder.end(key)
+
+    def begin_update(self, direction: Direction) -> None:
+        """Say that a step of the update of the weights begins; nothing is done where it is not chosen next."""
+        step = self._follower.expected
+        if step is not None and step.key.direction is direction:
+            self.begin(step.key)
+            self._updating = step.key
+
+    def end_update(self) -> None:
+        """Say that all of a step of the update was launched."""
+        if self._updating is not None:
+            self.end(self._updating)
+            self._updating = None
+
+    def end_passes(self, tokens: int | None = None) -> None:
+        """Say that all forwards and backwards were launched: the update begins, where one is chosen, or all has ended.
+
+        Steps of the update that were not said to begin are over, or have nothing to do; the last one runs until
+        `end_step`.
+
+        Args:
+            tokens: as of `end_iteration`.
+
+        Raises:
+            EngineError: an instruction that was chosen did not run.
+        """
+        while (step := self._follower.expected) is not None and step.key.direction in UPDATING:
+            self.end_update()
+            self.begin_update(step.key.direction)
+        self._tokens = tokens
+        if self._updating is None:
+            self.end_iteration(tokens)
+
+    def end_step(self) -> None:
+        """Say that the optimizer has stepped; without it the update ends when the next iteration begins."""
+        if self._updating is not None:
+            self.end_update()
+            self.end_iteration(self._tokens)
 
     def end_iteration(self, tokens: int | None = None) -> None:
         """Say that the iteration ended, and how many tokens all replicas trained on, where that is known.
@@ -139,7 +182,10 @@ class StageDriver:
 
     def close(self) -> None:
         """Restore the clock, let go of the GPU and write the tables; may be called more than once."""
-        self._held.close()
+        try:
+            self.end_step()
+        finally:
+            self._held.close()
 
 
 def drive_by_plan(

@@ -55,7 +55,7 @@ class StepClock:
             DeviceError: its clock cannot be set.
         """
         if not self._running:
-            self._driver.begin_step(STEP)
+            self._driver.begin_whole(STEP)
             self._running = True
 
     def end_step(self, tokens: int | None = None) -> None:

@@ -9,8 +9,8 @@ from typing import Any
 
 import polars as pl
 import pytest
+from helpers.code_blocks import python_blocks
 from helpers.driving import driven_plan
-from helpers.printed import blocks_of
 from helpers.worlds import spawn
 
 from kareus.adapters.recorder import table_path
@@ -142,7 +142,7 @@ def test_the_tables_are_read_as_the_page_reads_them(
 ) -> None:
     write_table(folder / "results/workloads.parquet", WORKLOADS.frame([]), WORKLOADS, Provenance(config_hash=""))
     monkeypatch.chdir(folder)
-    exec(blocks_of("docs/howto/megatron.md", "python")[-1], {})
+    exec(python_blocks("howto/megatron.md")[-1], {})
     printed = capsys.readouterr().out
     assert "first" in printed
     assert "j_per_token" in printed

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+from helpers.code_blocks import python_blocks
 from helpers.driving import driven_plan
 from helpers.piped import (
     MICROBATCHES_EACH,
@@ -17,7 +18,6 @@ from helpers.piped import (
     stages_of_rank,
     trained,
 )
-from helpers.printed import blocks_of
 from helpers.worlds import spawn
 from torch.distributed.pipelining import Schedule1F1B, ScheduleInterleaved1F1B
 from torch.distributed.pipelining.schedules import ScheduleGPipe, _PipelineScheduleRuntime
@@ -99,7 +99,7 @@ def evaluate(rank: int, folder: Path) -> None:
     schedule = Schedule1F1B(stage, MICROBATCHES_EACH, loss_fn=loss)
     os.chdir(folder)
     shown = {"schedule": schedule}
-    exec(blocks_of("docs/howto/torchtitan.md", "python")[1], shown)  # as the page shows it
+    exec(python_blocks("howto/torchtitan.md")[1], shown)  # as the page shows it
     planned = shown["planned"]
     batch, target = torch.zeros(2, 2 * MICROBATCHES_EACH, WIDTH)
     schedule.eval(*((batch,) if rank == 0 else ()), target=target if rank == STAGES - 1 else None)

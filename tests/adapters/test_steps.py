@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.code_blocks import python_blocks
 from helpers.model_gpu import CLOCKS_MHZ, ModelGpu, model_gpu, step_costs
-from helpers.printed import blocks_of
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
@@ -194,7 +194,7 @@ def test_the_best_clocks_of_the_goals_differ() -> None:
 
 @QUIET
 def test_what_the_page_shows_runs_in_trainers(gpu: ModelGpu, tmp_path: Path) -> None:
-    in_hugging_face, in_lightning, _ = blocks_of("docs/howto/hugging_face.md", "python")
+    in_hugging_face, in_lightning, _ = python_blocks("howto/hugging_face.md")
     shown = {"Trainer": transformers.Trainer, "arguments": hugging_face_arguments(gpu, tmp_path, 3)}
     exec(in_hugging_face, shown)
     shown["trainer"].train()
@@ -217,7 +217,7 @@ def test_what_the_page_shows_runs_in_a_loop(gpu: ModelGpu, tmp_path: Path) -> No
             optimizer.step()
         yield
 
-    exec(blocks_of("docs/howto/hugging_face.md", "python")[2], {"optimizer": optimizer, "training": training})
+    exec(python_blocks("howto/hugging_face.md")[2], {"optimizer": optimizer, "training": training})
     assert gpu.calls == ["lock 1410", "reset"]
     assert len(read_table(table_path(tmp_path / "adapters/first", STEPS, 0), STEPS)) == 3
 

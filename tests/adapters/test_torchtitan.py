@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from helpers.code_blocks import python_blocks
 from helpers.driving import driven_plan
 from helpers.piped import check_followed, own_gpu
-from helpers.printed import blocks_of
 from helpers.worlds import spawn
 
 from kareus.device.claims import FOLDER_VARIABLE
@@ -134,6 +134,6 @@ def test_torchtitan_follows_a_plan_and_computes_the_same(tmp_path: Path) -> None
     (tmp_path / "plan").mkdir()
     write_plan(tmp_path / "plan/fastest.json", PLAN)
     (tmp_path / "plan/fastest.schedule.csv").write_text(schedule_csv(PLAN))
-    shown = blocks_of("docs/howto/torchtitan.md", "python")[0].replace("llama3_8b", "llama3_debugmodel")
+    shown = python_blocks("howto/torchtitan.md")[0].replace("llama3_8b", "llama3_debugmodel")
     (tmp_path / "planned.py").write_text(shown + PLAIN)
     spawn(STAGES, run, tmp_path, tmp_path)

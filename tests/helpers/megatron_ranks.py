@@ -17,9 +17,9 @@ from megatron.core import parallel_state
 from megatron.core.num_microbatches_calculator import init_num_microbatches_calculator
 from megatron.core.timers import Timers
 
+from helpers.code_blocks import python_blocks
 from helpers.fake_device import FakeDevice
 from helpers.megatron_jobs import SEQUENCE, Job, make_job, megatron_lm, megatron_on_cpu
-from helpers.printed import blocks_of
 from kareus import load_plan
 from kareus.adapters import driver
 from kareus.adapters.megatron import PlanCallback, PlanTimers, planned_timers
@@ -38,7 +38,7 @@ def run_rank(rank: int, folder: Path) -> None:
     own.mkdir()
     os.environ[FOLDER_VARIABLE] = str(own / "claims")
     init_num_microbatches_calculator(rank, None, MICROBATCHES, 1, 1, decrease_batch_size_if_needed=False)
-    in_lm, in_core, in_bridge, _ = blocks_of("docs/howto/megatron.md", "python")
+    in_lm, in_core, in_bridge, _ = python_blocks("howto/megatron.md")
     found: Found = {}
     with megatron_on_cpu(STAGES, 1):
         found["1f1b"] = _as_megatron_lm(own, in_lm, chunks=1)
