@@ -24,6 +24,7 @@ from kareus.adapters.layout import RankLayout, check_layout, check_order
 from kareus.adapters.records import IterationRecord
 from kareus.artifacts.configuration import load_slice
 from kareus.artifacts.layout import WorkloadFolder
+from kareus.artifacts.ranges import within
 from kareus.artifacts.records import content_hash
 from kareus.device.protocol import Device
 from kareus.graph.instruction import InstructionKey
@@ -67,6 +68,11 @@ class PlanFolder:
     """Price of a GPU for an hour, in the currency of `prices`: what a slower plan costs."""
     prices_began_s: float | None = None
     """When hour 0 of the prices began, seconds since the epoch; None for when the job starts."""
+    every: int = 1
+    """Iterations from one agreement to the next: a gather among many ranks takes longer than among few."""
+
+    def __post_init__(self) -> None:
+        within(self, 1, 10_000, "iterations", "every")
 
     def choice(
         self,
@@ -109,6 +115,7 @@ class PlanFolder:
                 else None
             ),
             log=None if output is None or not is_first else output / CHANGES,
+            every=self.every,
         )
 
 
@@ -127,6 +134,7 @@ class OnlineChoice:
         conditions: WatchedConditions | None = None,
         prices: PricedHours | None = None,
         log: Path | None = None,
+        every: int = 1,
     ) -> None:
         """Choose among plans.
 
@@ -140,6 +148,7 @@ class OnlineChoice:
             conditions: what the job is told from outside; of the first rank.
             prices: of energy; of the first rank.
             log: where changes are written; of the first rank.
+            every: iterations from one agreement to the next.
         """
         self.workload_hash = plans[0].workload_hash
         """Of what the plans are made for."""
@@ -160,6 +169,7 @@ class OnlineChoice:
         self._conditions = conditions
         self._prices = prices
         self._log = log
+        self._every = every
         self._report = RankReport(pipeline=pipeline, plans=_hash_of(plans))
         self._clock_violation = ""
         """Of the last iteration that is known."""
@@ -169,13 +179,19 @@ class OnlineChoice:
 
     def iteration(self, number: int) -> ChosenIteration:
         """Agree with all ranks on the plans of the next iteration, and return this one's."""
+        decision = self._decision
+        if decision is None or number % self._every == 0:
+            decision = self._agree(number)
+        plan = self._ran[number] = decision.plans[self._pipeline]
+        return self._chosen[plan]
+
+    def _agree(self, number: int) -> Decision:
         decision = self._governor.decide(self._agreement.gather(self._told()))
         self._report = replace(self._report, plans="")  # compared once
         if self._decision is None or decision.plans != self._decision.plans:
             self._write(number, decision)
         self._decision = decision
-        plan = self._ran[number] = decision.plans[self._pipeline]
-        return self._chosen[plan]
+        return decision
 
     def take_note(self, record: IterationRecord) -> None:
         """Learn how long the pipeline took, and what the clock did."""

@@ -20,7 +20,7 @@ from kareus.adapters.choice import ChosenIteration
 from kareus.adapters.estimates import frontier_error, measured_frontiers, measured_points
 from kareus.adapters.layout import RankLayout, check_keys, check_workload_layout
 from kareus.adapters.records import IterationRecord
-from kareus.adapters.sweep import Sweep, SweptIteration
+from kareus.adapters.sweep import ClockSweep, SweptIteration
 from kareus.adapters.tables import SWEPT
 from kareus.artifacts.configuration import load_slice
 from kareus.artifacts.layout import WorkloadFolder
@@ -58,7 +58,7 @@ class Profiling:
     workload: str | PathLike[str]
     """What the job trains, resolved, without the update: `workload.yaml`, or the folder of the workload."""
     folder: str | PathLike[str]
-    """Where measurements are kept and the frontiers are written; all ranks must see the same one to resume."""
+    """Where each rank keeps what it measured, to go on with it, and the first rank writes the frontiers."""
     most_slowdown: float = 0.05
     """Share of its time by which the sweep may slow the job down."""
     precision: float = 0.01
@@ -103,7 +103,8 @@ class Profiling:
             workload=workload,
             layout=layout,
             running=running,
-            testbed=replace(measured, gpu=workload.gpu.name, detail=f"{measured.gpu}, {measured.detail}, in place"),
+            # Without the GPU's UUID: a job that goes on may get others of the same kind.
+            testbed=replace(measured, gpu=workload.gpu.name, detail=f"{gpu.name}, driver {gpu.driver}, in place"),
             agreement=job_agreement(),
         )
 
@@ -137,7 +138,7 @@ class ProfileChoice:
         self._folder = folder = Path(request.folder)
         self._workload = workload
         self._layout = layout
-        self._sweep = sweep = Sweep(
+        self._sweep = sweep = ClockSweep(
             clocks_mhz=workload.gpu.search_frequencies.clocks_mhz,
             most_slowdown=request.most_slowdown,
             seed=request.seed,

@@ -124,7 +124,7 @@ PLANS = (driven_plan(stages=1), SLOWER)
 class Rank:
     """One rank alone, and what its driver and its records say."""
 
-    def __init__(self, log=None):
+    def __init__(self, log=None, every=1):
         self.reasons = ()
         self.choice = OnlineChoice(
             PLANS,
@@ -134,6 +134,7 @@ class Rank:
             agreement=Alone(),
             throttle_reasons=lambda: self.reasons,
             log=log,
+            every=every,
         )
 
     def iteration(self, number, share_of_asked=1.0):
@@ -184,3 +185,12 @@ def test_a_hot_gpu_takes_the_safe_plan_at_once():
     plans = [rank.iteration(0)]
     rank.reasons = ("thermal-limit", "power-limit")
     assert [*plans, rank.iteration(1)] == ["fastest", "deadline=12s"]
+
+
+def test_ranks_may_agree_more_seldom():
+    rank = Rank(every=4)
+    rank.reasons = ("thermal-limit",)
+    plans = [rank.iteration(0)]
+    rank.reasons = ()
+    plans += [rank.iteration(n) for n in range(1, 4 * CLEAN_ITERATIONS + 1)]
+    assert plans == ["deadline=12s"] * 4 * CLEAN_ITERATIONS + ["fastest"]

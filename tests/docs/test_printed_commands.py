@@ -31,6 +31,7 @@ LEFT_OUT = {
     r"source .venv/bin/activate": SETUP,
     r"pip install .*": SETUP,
     r"kareus clocks .*": GPUS,
+    r"kareus doctor.*": "its exit code is that of the machine: tests/doctor",
     r"kareus calibrate .*testbed=cuda.*": GPUS,
     r"kareus fit --gpu NAME --measurements .*": GPUS,
     r"kareus train .*--communicator nccl.*": GPUS,
