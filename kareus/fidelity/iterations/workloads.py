@@ -16,7 +16,7 @@ from kareus.workload.software import Accounting, Software, TensorOverlap, read_s
 from kareus.workload.split import balanced_split, head_flops
 
 OF_FAMILY = {
-    "vtrain": "megatron-2022",
+    "vtrain": "megatron-deepspeed-2022",
     "selective-recompute": "megatron-2022",
     "megatron": "megatron-2022",
     "dgxc": "nemo",
