@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from kareus.fidelity.composition import iteration_s
 from kareus.fidelity.iterations import number_formats, unfused
 from kareus.fidelity.iterations.hosts import host_slowdown
 from kareus.fidelity.iterations.passes import PassCost, charged, of_software, pass_cost, steps_of_pass
@@ -20,15 +21,11 @@ from kareus.fidelity.iterations.workloads import IterationSubject
 from kareus.gpu_model.energy import idle_power_w
 from kareus.gpu_model.gpu import Gpu
 from kareus.gpu_model.model import KnownSteps
-from kareus.graph.records import TRACED, UPDATING, Batch, BlockGraph, Direction
+from kareus.graph.records import TRACED, Batch, BlockGraph, Direction
 from kareus.partition.extract import extract
-from kareus.pipeline.instructions import Instruction, pipeline_instructions
-from kareus.pipeline.solver.dag import Dag, build_dag, makespan
-from kareus.pipeline.transfers import transfers_s
 from kareus.profile.programs import StageShape, chunk_shapes
 from kareus.workload.config import Workload
 from kareus.workload.model_flops import mfu
-from kareus.workload.slices import cut
 from kareus.workload.software import Software
 
 POWER_VARIATION, VARIATION = 0.023, 0.009
@@ -71,8 +68,6 @@ class Predictor:
         self._graphs: dict[Any, BlockGraph] = {}
         self._known: dict[str, KnownSteps] = {}
         self._passes: dict[Any, PassCost] = {}
-        self._pipelines: dict[Any, tuple[Instruction, ...]] = {}
-        self._dags: dict[Any, Dag] = {}
 
     def predict(self, subject: IterationSubject) -> IterationPrediction:
         """Predict an iteration at the maximum clock, or what the power limit leaves of it.
@@ -99,7 +94,11 @@ class Predictor:
         ran = replace(subject, workload=workload)
         updates = [stage_update(ran, stage, times_s) for stage in range(parallelism.pp)]
         slower = {key: slowest_of(parallelism.gpus, held_share(workload.gpu, passes[key])) for key in times_s}
-        time_s = self._makespan(workload, {key: time_s * slower[key] for key, time_s in times_s.items()}, updates)
+        time_s = iteration_s(
+            workload,
+            {(*place, direction): s * slower[place, direction] for (place, direction), s in times_s.items()},
+            [{direction: cost.time_s for direction, cost in update.items()} for update in updates],
+        )
         return _prediction(workload, passes, times_s, updates, time_s)
 
     def _graph(self, workload: Workload, software: Software, *, in_fp8: bool) -> BlockGraph:
@@ -142,29 +141,6 @@ class Predictor:
             known = self._known.setdefault(numbers, {})
             self._passes[key] = pass_cost(workload.gpu, steps, known)
         return of_software(self._passes[key], software, workload.gpu)
-
-    def _makespan(
-        self,
-        workload: Workload,
-        times_s: Mapping[tuple[tuple[int, int], Direction], float],
-        updates: Sequence[Mapping[Direction, UpdateCost]],
-    ) -> float:
-        pp, microbatches, chunks = workload.parallelism.pp, workload.num_microbatches, workload.chunks
-        schedule, directions = workload.pipeline.schedule, tuple(tuple(update) for update in updates)
-        key = (schedule, pp, microbatches, chunks, directions)
-        if key not in self._pipelines:
-            self._pipelines[key] = pipeline_instructions(schedule, pp, microbatches, chunks=chunks, updates=directions)
-        instructions = self._pipelines[key]
-        transfers = transfers_s(cut(workload, "pipeline"))
-        if (key, transfers) not in self._dags:
-            self._dags[key, transfers] = build_dag(instructions, transfers)
-        durations = [
-            updates[i.key.stage][i.key.direction].time_s
-            if i.key.direction in UPDATING
-            else times_s[(i.key.stage, i.key.chunk), i.key.direction]
-            for i in instructions
-        ]
-        return makespan(self._dags[key, transfers], durations)
 
 
 def held_share(gpu: Gpu, cost: PassCost) -> float:
