@@ -109,6 +109,9 @@ def test_software_follows_the_family_and_else_the_columns():
     unknown = replace(LLAMA, family="elsewhere")
     assert software_of(replace(unknown, attention="unfused")) == "megatron-2022"
     assert software_of(replace(unknown, sharding="fsdp", compiled=True)) == "torchtitan"
+    assert software_of(replace(unknown, sharding="fsdp")) == "torchtitan-eager"
+    assert software_of(replace(LLAMA, family="torchtitan-2025")) == "torchtitan-eager"
+    assert software_of(replace(LLAMA, family="torchtitan-2025", compiled=True)) == "torchtitan"
     assert software_of(replace(unknown, sharding="fsdp", position="alibi")) == "llm-foundry"
 
 
