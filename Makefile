@@ -48,6 +48,7 @@ acceptance: $(VENV)/bench.stamp $(VENV)/test.stamp ## measure what is promised o
 	python benchmarks/pipeline.py
 	python benchmarks/search.py --quick
 	python benchmarks/engine.py
+	python benchmarks/adapters.py
 	python benchmarks/acceptance.py
 	python benchmarks/attack.py
 	pytest -n 2 --dist loadfile --no-loadscope-reorder --hypothesis-profile=exploring

@@ -10,16 +10,21 @@ PyTorch's dispatch. `own` is the same run where functions and communicators comp
 GPU stays ahead of it. Times are of this machine's CPU (user and system), the least of many runs; predictions are those
 of the GPU model at the maximum clock, with collectives launched first on the default SMs.
 
+Launches: where Triton is, the number of launches of an instruction's blocks is counted with and without CUDA graphs
+(`hosttime.launches`). What a replay costs the host needs a GPU, and is not measured.
+
 Bytes: see `movement.operators`, and `movement.messages` for those between stages.
 """
 
 import argparse
+import dataclasses
 import json
 import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,6 +34,7 @@ import torch
 from torch import Tensor
 
 from hosttime.answers import AnsweringCommunicator, Answers, answering_steps
+from hosttime.launches import launches
 from kareus.gpu_model.model import run_schedules
 from kareus.graph.recomputation import Recomputation
 from kareus.graph.records import Batch, BlockGraph, Direction
@@ -47,6 +53,7 @@ from kareus.runtime.overlap import run_staggered
 from kareus.runtime.schedules import Schedule, Turn, turns_of
 from kareus.workload.compose import compose
 from kareus.workload.config import Workload
+from kareus.workload.split import layers_per_stage
 
 CONFIG = Path(__file__).parent.parent / "config"
 MODELS = ("llama3.2-3b", "qwen3-1.7b")
@@ -57,8 +64,14 @@ LAYERS, TOKENS, RUNS = 4, 8, 200
 DIRECTIONS = (Direction.FORWARD, Direction.BACKWARD)
 ALLOWED_SHARES = {"a100-sxm4-40gb": 0.03, "h100-sxm5-80gb": 0.05, "h200": 0.05}
 """Of a partition's predicted time that the engine may take beyond the bare functions, by GPU."""
-COUNTED = (("llama3.2-3b", "tp8"), ("qwen3-1.7b", "cp2tp4"))
-"""Workloads whose bytes are counted: the default one, and Qwen's with context parallelism."""
+OTHERS = ("sequence_length=1024", "parallelism.cp=1", "parallelism.layers_per_stage=null")
+COUNTED = (
+    ("llama3.2-3b", "tp8", ()),
+    ("qwen3-1.7b", "cp2tp4", ()),
+    ("gpt2-xl", "tp8", ("parallelism.tp=1", *OTHERS)),
+    ("mpt-7b", "tp8", ("parallelism.tp=4", *OTHERS)),
+)
+"""Workloads whose bytes are counted: the default one, Qwen's with context parallelism, and blocks unlike Llama's."""
 SEQUENCE_PARALLEL = {False: "", True: " sp"}
 """What names say of workloads without and with sequence parallelism."""
 ALLOWED_RATIO = 1.2
@@ -107,6 +120,8 @@ def main() -> int:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     summary, holds = byte_ratios(table=not arguments.json) if arguments.bytes else host_shares(table=not arguments.json)
+    if not arguments.bytes and find_spec("triton") is not None:
+        summary["launches"] = launch_counts(table=not arguments.json)
     if arguments.json:
         print(json.dumps(summary, indent=2))
     return 0 if holds else 1
@@ -148,6 +163,22 @@ def host_shares(*, table: bool) -> tuple[dict[str, Any], bool]:
     return summary, all(own[gpu] < allowed for gpu, allowed in ALLOWED_SHARES.items())
 
 
+def launch_counts(*, table: bool) -> dict[str, Any]:
+    """Count launches of the blocks of an instruction of the first stage, with and without CUDA graphs."""
+    workloads = {}
+    for model, degrees, shared in product(MODELS, DEGREES, SEQUENCE_PARALLEL):
+        bare = next(composed(model, degrees, sequence_parallel=shared))
+        split = dataclasses.replace(bare.parallelism, layers_per_stage=layers_per_stage(bare))
+        workloads[f"{model} {degrees}{SEQUENCE_PARALLEL[shared]}"] = dataclasses.replace(bare, parallelism=split)
+    found = launches(workloads)
+    if table:
+        print(f"\n{'launches of the blocks of an instruction':<44} direction  launched  with CUDA graphs")
+        for name, own in found.items():
+            for direction, counts in own.items():
+                print(f"{name:<44} {direction:<9} {counts.launched:>9} {counts.with_graphs:>17}")
+    return {name: {d: counts._asdict() for d, counts in own.items()} for name, own in found.items()}
+
+
 def byte_ratios(*, table: bool) -> tuple[dict[str, Any], bool]:
     """Count the bytes of every operator; the largest ratios, and whether they are allowed."""
     from movement.messages import message_ratios, scaled  # noqa: PLC0415 - only here
@@ -177,11 +208,14 @@ def byte_ratios(*, table: bool) -> tuple[dict[str, Any], bool]:
 
 
 def counted_workloads() -> Iterator[tuple[str, Workload]]:
-    """The default workload and Qwen's with context parallelism, each with and without sequence parallelism."""
-    for model, degrees in COUNTED:
+    """Those of `COUNTED`, each with and without sequence parallelism where it has tensor parallelism."""
+    for model, degrees, changes in COUNTED:
         for shared, suffix in SEQUENCE_PARALLEL.items():
             overrides = [f"model={model}", f"parallelism={degrees}", f"parallelism.sequence_parallel={shared}"]
-            yield f"{model} {degrees}{suffix}", compose(overrides, CONFIG)[0].workload
+            workload = compose([*overrides, *changes], CONFIG)[0].workload
+            name = f"cp{workload.parallelism.cp}tp{workload.parallelism.tp}"
+            if workload.parallelism.tp > 1 or not shared:
+                yield f"{model} {name}{suffix}", workload
 
 
 def composed(

@@ -155,7 +155,7 @@ def commands(advice: Advice) -> Iterator[str]:
 
 
 def export_format(advice: Advice) -> str:
-    """Return the format of the chosen plan's export: SM counts for Megatron-LM where collectives overlap, else clocks."""
+    """Return the format of the export: SM counts for Megatron-LM where collectives overlap, else clocks alone."""
     layout, cost = advice.chosen.layout, advice.chosen.cost
     if nothing_to_overlap(layout.candidate.workload) is not None or layout.sequential is None:
         return "zeus"

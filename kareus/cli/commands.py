@@ -34,6 +34,7 @@ CAMPAIGNS = {
     "verify": Command("kareus.verify.stage", "recheck everything in a folder, and remove what is damaged"),
 }
 GPUS = {
+    "doctor": Command("kareus.doctor.stage", "say what this machine can do, and what to do about what it cannot"),
     "clocks": Command("kareus.device.stage", "show the GPUs' clocks, or restore those that a killed run left locked"),
     "validate": Command(
         "kareus.cli.validate", "compare predictions with measurements: those that ship, or files of yours"

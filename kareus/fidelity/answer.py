@@ -10,6 +10,7 @@ from kareus.fidelity.lines import Line
 from kareus.fidelity.reference import FrontierRow, ReductionRow, rows_of
 from kareus.fidelity.score import FrontierScore, ReductionScore, score_frontiers, score_reductions
 from kareus.fidelity.subject import subjects_of
+from kareus.fidelity.throughput import SequentialScore, score_sequential
 from kareus.fidelity.trivial import TrivialErrors, trivial_errors
 from kareus.gpu_model.gpu import Gpu
 from kareus.gpu_model.trust import trust
@@ -30,6 +31,8 @@ class ReductionAnswer:
 
     gpu: Gpu
     score: ReductionScore
+    sequential: SequentialScore | None = None
+    """Absolute times of sequential iterations; None where no workload has a published one."""
 
 
 TableAnswer = FrontierAnswer | ReductionAnswer
@@ -50,13 +53,17 @@ def answer_tables(
     frontiers = [row for row in rows if isinstance(row, FrontierRow)]
     if frontiers:
         return FrontierAnswer(gpu, score_frontiers(frontiers, subjects), trivial_errors(frontiers, subjects))
-    return ReductionAnswer(gpu, score_reductions([row for row in rows if isinstance(row, ReductionRow)], subjects))
+    reductions = [row for row in rows if isinstance(row, ReductionRow)]
+    return ReductionAnswer(gpu, score_reductions(reductions, subjects), score_sequential(subjects))
 
 
 def plain_answer(answer: TableAnswer) -> dict[str, Any]:
     """Return the answer as plain data."""
-    trivial = {"trivial": to_plain(answer.trivial)} if isinstance(answer, FrontierAnswer) else {}
-    return {"gpu": answer.gpu.name, "trust": trust(answer.gpu), **to_plain(answer.score), **trivial}
+    if isinstance(answer, FrontierAnswer):
+        more = {"trivial": to_plain(answer.trivial)}
+    else:
+        more = {} if answer.sequential is None else to_plain(answer.sequential)
+    return {"gpu": answer.gpu.name, "trust": trust(answer.gpu), **to_plain(answer.score), **more}
 
 
 def lines_of(answer: TableAnswer) -> list[str]:
@@ -65,6 +72,8 @@ def lines_of(answer: TableAnswer) -> list[str]:
         lines = _frontier_lines(answer.score, answer.trivial)
     else:
         lines = _reduction_lines(answer.score)
+        if answer.sequential is not None:
+            lines += ["", *_sequential_lines(answer.sequential)]
     return [trust(answer.gpu), "", *lines]
 
 
@@ -118,3 +127,12 @@ def _reduction_lines(score: ReductionScore) -> list[str]:
     lines += ["", f"mean absolute error: {score.reduction_mae_points:.2f} points over {len(score.rows)} values"]
     lines += [f"wrong order: {order}" for order in score.wrong_orders]
     return lines
+
+
+def _sequential_lines(score: SequentialScore) -> list[str]:
+    lines = [f"{'sequential, with the update':<38} {'given s':>8} {'ours s':>8} {'error':>7}"]
+    lines += [
+        f"{row.workload:<38} {row.given_time_s:>8.3f} {row.predicted_time_s:>8.3f} {row.error_pct:>6.1f}%"
+        for row in score.sequential_times
+    ]
+    return [*lines, "", f"mean absolute error of sequential time: {score.sequential_time_mape_pct:.2f} %"]

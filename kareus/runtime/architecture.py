@@ -4,6 +4,7 @@ from kareus.errors import EngineError
 from kareus.graph.recomputation import Recomputation
 from kareus.model.config import Model, PositionKind
 from kareus.workload.config import Workload
+from kareus.workload.graph_memory import check_captured_memory
 
 
 def check_trains(model: Model, device_type: str) -> None:
@@ -19,6 +20,31 @@ def check_trains(model: Model, device_type: str) -> None:
             f"{model.num_attention_heads} heads of queries, and model.num_key_value_heads is "
             f"{model.num_key_value_heads}; it is planned, and trained on CPUs alone (--communicator gloo)."
         )
+
+
+def check_captures(workload: Workload, communicator: str) -> None:
+    """Check that the engine captures what a training runs as CUDA graphs, and that it then fits; CPUs have none.
+
+    Raises:
+        EngineError: something of it cannot be captured.
+        RefusedWorkloadError: it does not fit.
+    """
+    instead = "train without --cuda-graphs"
+    if communicator == "gloo":
+        return
+    if communicator != "nccl":
+        raise EngineError(f"--cuda-graphs: collectives of {communicator} are not captured; {instead}, or take nccl.")
+    if workload.split_backward:
+        raise EngineError(
+            f"--cuda-graphs: weight gradients of their own (pipeline.schedule={workload.pipeline.schedule}) are not "
+            f"captured; {instead}, or plan another pipeline schedule."
+        )
+    if workload.parallelism.shards_gradients:
+        raise EngineError(
+            f"--cuda-graphs: blocks are not captured with parallelism.sharding={workload.parallelism.sharding}, which "
+            f"shares them out; {instead}, or shard the optimizer alone."
+        )
+    check_captured_memory(workload)
 
 
 def check_runs(workload: Workload) -> None:

@@ -22,6 +22,7 @@ from kareus.model.functions import Later
 from kareus.runtime.boundary import Shapes, gathered, sent_part
 from kareus.runtime.follower import PlanFollower
 from kareus.runtime.fully_sharded import FullyShardedModel
+from kareus.runtime.graphs import MicrobatchGraphs
 from kareus.runtime.messages import Receives, Sends
 from kareus.runtime.schedules import Schedules
 from kareus.runtime.stage_model import SEQUENTIAL, GradientsReady, StageModel
@@ -65,6 +66,8 @@ class Scheduled(nn.Module):
         self.microbatch = 0
         self.share = 1.0
         self.labels: list[Tensor] = []
+        self.graphs: dict[int, MicrobatchGraphs] = {}
+        """By microbatch; the others launch each operator."""
         self._schedules = schedules
 
     def forward(self, inputs: Tensor) -> Tensor:
@@ -72,7 +75,9 @@ class Scheduled(nn.Module):
         schedule = self._schedules.get((self.chunk, self.microbatch), SEQUENTIAL)
         is_last = self.model.head is not None
         hidden = gathered(inputs, self.shapes, self.tensor) if self.model.embedding is None else inputs
-        result: Tensor = self.model(hidden, self.labels[self.microbatch] if is_last else None, schedule)
+        captured = self.graphs.get(self.microbatch)
+        options = {} if captured is None else {"graphs": captured}
+        result: Tensor = self.model(hidden, self.labels[self.microbatch] if is_last else None, schedule, **options)
         return result * self.share if is_last else sent_part(result, self.shapes, self.tensor)
 
 

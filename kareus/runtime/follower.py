@@ -69,6 +69,11 @@ class PlanFollower:
         assert not self._next, "an iteration is under way"
         self._steps = steps
 
+    @property
+    def order(self) -> tuple[InstructionKey, ...]:
+        """Instructions of the stage in one iteration."""
+        return tuple(step.key for step in self._steps)
+
     def begin(self, key: InstructionKey) -> None:
         """Check an instruction that is about to start, and request its clock.
 

@@ -17,9 +17,11 @@ from kareus.graph.instruction import NO_MICROBATCH, InstructionKey
 from kareus.graph.records import Direction
 from kareus.runtime.actions import Actions
 from kareus.runtime.boundary import Shapes
+from kareus.runtime.capturing import StaticBuffers, capture_instructions, reducing_places
 from kareus.runtime.chunk_stage import ChunkStage, Scheduled, StagePlace
 from kareus.runtime.follower import PlanFollower
 from kareus.runtime.fully_sharded import FullyShardedModel
+from kareus.runtime.graphs import Capture
 from kareus.runtime.messages import Receives, Sends
 from kareus.runtime.microbatch import Microbatch
 from kareus.runtime.schedules import Schedules
@@ -67,6 +69,8 @@ class Pipeline:
                 weight gradients are complete.
         """
         self._place = place
+        self._shapes = shapes
+        self._schedules = schedules
         self.follower = follower
         self._scheduled = [
             Scheduled(model, number, schedules, shapes, place.tensor) for number, model in enumerate(chunks)
@@ -110,6 +114,25 @@ class Pipeline:
             )
         self._sends.finish()
         return torch.stack(losses).detach().sum() if losses else None
+
+    def capture(self, capture: Capture, *, reduces: bool) -> int:
+        """Capture the forwards and backwards of the stage, which later iterations replay; one has run before.
+
+        Args:
+            capture: makes a graph. Nothing may be under way on the device, messages neither.
+            reduces: whether the last backward of each chunk has gradients reduced, block by block; it is not captured.
+
+        Returns:
+            The number of microbatches, of each chunk, that are captured.
+        """
+        chunks = [each.model for each in self._scheduled if isinstance(each.model, StageModel)]
+        assert len(chunks) == len(self._scheduled), "`check_captures` refuses weights that are shared out"
+        uncaptured = reducing_places(self.follower.order) if reduces else set()
+        buffers = StaticBuffers(self._shapes, self._place.device)
+        graphs = capture_instructions(chunks, self.follower.order, self._schedules, buffers, capture, uncaptured)
+        for (chunk, microbatch), own in graphs.items():
+            self._scheduled[chunk].graphs[microbatch] = own
+        return len(graphs)
 
     def begin_update(self, direction: Direction) -> None:
         """Announce an instruction of the update to the plan follower.

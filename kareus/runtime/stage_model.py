@@ -22,6 +22,7 @@ from kareus.model.passes import BlockDone, Pass, Tape, backward_pass, blockwise_
 from kareus.model.shards import Shard
 from kareus.model.steps import steps_of
 from kareus.profile.programs import StageShape
+from kareus.runtime.graphs import MicrobatchGraphs, replayed
 from kareus.runtime.overlap import run_alone, run_staggered
 from kareus.runtime.schedules import MicrobatchSchedule, Schedule, Turn, turns_of
 
@@ -97,7 +98,11 @@ class StageModel(nn.Module):
         self._turns: dict[tuple[Direction, Schedule], tuple[Turn, ...]] = {}
 
     def forward(
-        self, inputs: Tensor, labels: Tensor | None = None, schedule: MicrobatchSchedule = SEQUENTIAL
+        self,
+        inputs: Tensor,
+        labels: Tensor | None = None,
+        schedule: MicrobatchSchedule = SEQUENTIAL,
+        graphs: MicrobatchGraphs | None = None,
     ) -> Tensor:
         """Run one microbatch; `backward` of the result runs the blocks as `schedule.backward` says.
 
@@ -105,6 +110,7 @@ class StageModel(nn.Module):
             inputs: ids, [batch, tokens], on the first stage; else hidden states, [batch, tokens, hidden].
             labels: [batch, tokens], on the last stage, to get the loss.
             schedule: a microbatch of one sequence runs sequentially whatever it says.
+            graphs: captured by that schedule, which launch the blocks; None launches each operator.
 
         Returns:
             On the last stage, the mean loss over the tokens of this GPU (multiply it by their share of the iteration's
@@ -113,7 +119,7 @@ class StageModel(nn.Module):
         hidden: Tensor = inputs if self.embedding is None else self.embedding(inputs)
         if torch.is_grad_enabled():
             hidden = hidden if hidden.requires_grad else hidden.detach().requires_grad_()
-            hidden = apply(_Blocks, hidden, self, schedule)
+            hidden = apply(_Blocks, hidden, self, schedule) if graphs is None else replayed(hidden, graphs)
         else:
             hidden, _ = self.run_forward(hidden, schedule, record=False)
         if self.head is None:
@@ -121,8 +127,10 @@ class StageModel(nn.Module):
         result: Tensor = self.head.logits(hidden) if labels is None else self.head(hidden, labels)
         return result
 
-    def run_forward(self, hidden: Tensor, schedule: MicrobatchSchedule, *, record: bool) -> tuple[Tensor, Held]:
-        """Run the blocks forward, outside of autograd.
+    def run_forward(
+        self, hidden: Tensor, schedule: MicrobatchSchedule, *, record: bool, output: Tensor | None = None
+    ) -> tuple[Tensor, Held]:
+        """Run the blocks forward, outside of autograd, into `output`, or into new memory.
 
         Where blocks are not recomputed, the nanobatches of backward are those that forward recorded: if either of the
         two instructions splits the microbatch, both do, and a sequential one runs its nanobatches one after the other.
@@ -133,7 +141,7 @@ class StageModel(nn.Module):
         tapes: list[Tape] | None = [[] for _ in parts] if keeps_tapes else None
         keeps_inputs = record and self.recomputation is Recomputation.FULL
         entered: list[list[Tensors]] = [[] for _ in parts] if keeps_inputs else []
-        output = torch.empty_like(hidden)
+        output = torch.empty_like(hidden) if output is None else output
         passes = [
             forward_pass(
                 self._steps,
@@ -148,8 +156,11 @@ class StageModel(nn.Module):
         self._run(passes, Direction.FORWARD, schedule.forward)
         return output, Held(schedule.backward, hidden.detach(), tapes, entered)
 
-    def run_backward(self, held: Held, gradient: Tensor) -> Tensor:
-        """Run the blocks backward, from and to gradients of hidden states; recompute where nothing was recorded."""
+    def run_backward(self, held: Held, gradient: Tensor, output: Tensor | None = None) -> Tensor:
+        """Run the blocks backward, from and to gradients of hidden states; recompute where nothing was recorded.
+
+        The result is in `output`, or in new memory.
+        """
         if self.gradients_ready is not None and self.head is not None:
             self.gradients_ready(self.head)
         splits = held.schedule.splits if held.tapes is None else len(held.tapes) > 1
@@ -173,7 +184,7 @@ class StageModel(nn.Module):
             ]
         direction = Direction.BACKWARD if self._later is None else Direction.INPUT_GRADIENT
         done = self._run(passes, direction, held.schedule)
-        return done[0] if len(done) == 1 else torch.cat(done)
+        return done[0] if len(done) == 1 and output is None else torch.cat(done, out=output)
 
     def _counting(self, passes: int) -> BlockDone | None:
         """Return what tells of every block that all `passes` through it have added their weight gradients."""

@@ -67,11 +67,13 @@ def train(
             if rendezvous.rank == 0:
                 lock_until_exit(settings.output / "lock")
                 if device.type == "cpu":
-                    logger.info("CPU: memory-bound operators run one PyTorch operation at a time, not fused.")
+                    graphs = " --cuda-graphs is for GPUs." if settings.cuda_graphs else ""
+                    logger.info("CPU: memory-bound operators run one PyTorch operation at a time, not fused.%s", graphs)
             with device_and_clocks(job, device, coordinate, monitor, settings.clocks) as (gpu, clocks):
                 setup = RankSetup(
                     job=job,
                     settings=settings,
+                    communicator=library,
                     rendezvous=rendezvous,
                     coordinate=coordinate,
                     groups=groups,

@@ -65,6 +65,8 @@ class TrainingSettings:
     """Whether a checkpoint that is in `export` may be replaced."""
     optimizer: OptimizerSettings
     learning_rate: LearningRateSchedule
+    cuda_graphs: bool = False
+    """Whether GPUs launch the blocks of an instruction by one CUDA graph."""
     clocks: str | None = None
     """Clock policy, see `kareus.training.clocks.device_and_clocks`."""
 

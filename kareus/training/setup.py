@@ -16,7 +16,7 @@ from kareus.model.layers import rotary_table
 from kareus.model.shards import Shard, shard_of
 from kareus.profile.programs import chunk_shapes
 from kareus.runtime.actions import actions_of
-from kareus.runtime.architecture import check_runs, check_trains
+from kareus.runtime.architecture import check_captures, check_runs, check_trains
 from kareus.runtime.boundary import boundary_shapes
 from kareus.runtime.chunk_stage import StagePlace
 from kareus.runtime.follower import PlanFollower, planned_steps
@@ -37,6 +37,8 @@ class RankSetup:
 
     job: TrainingJob
     settings: TrainingSettings
+    communicator: str
+    """Library of the operators' collectives."""
     rendezvous: Rendezvous
     coordinate: MeshCoordinate
     groups: ProcessGroups
@@ -66,6 +68,8 @@ def make_chunks(setup: RankSetup) -> StageChunks:
     workload = job.workload
     check_runs(workload)
     check_trains(workload.model, setup.device.type)
+    if setup.settings.cuda_graphs:
+        check_captures(workload, setup.communicator)
     split, chunks = workload.parallelism.split, workload.chunks
     shapes = chunk_shapes(split, chunks)
     shared_out = workload.parallelism.shards_gradients

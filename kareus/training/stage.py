@@ -20,7 +20,7 @@ from kareus.launch.torch_version import check_torch_version
 from kareus.plans.check_stage import read_checked_plan, workload_folder
 from kareus.plans.document import Plan
 from kareus.plans.locate import plan_path, workload_path
-from kareus.runtime.architecture import check_runs, check_trains
+from kareus.runtime.architecture import check_captures, check_runs, check_trains
 from kareus.testbed.config import TestbedKind
 from kareus.training.inputs import check_inputs
 from kareus.training.job import TrainingJob, planned_job, unplanned_job
@@ -104,6 +104,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="gloo trains on CPUs (default: as the plan was measured, else nccl; a simulated plan is played back)",
     )
     device.add_argument(
+        "--cuda-graphs", action="store_true", help="launch the blocks of an instruction by one CUDA graph (GPUs only)"
+    )
+    device.add_argument(
         "--clocks",
         choices=CLOCKS,
         help="dry prints what would be set (default: planned, or default where the workload was measured so)",
@@ -131,6 +134,8 @@ def run(arguments: argparse.Namespace) -> None:
         communicator = arguments.communicator or job.communicator
         check_runs(workload)
         check_trains(workload.model, "cpu" if communicator == "gloo" else "cuda")
+        if settings.cuda_graphs:
+            check_captures(workload, communicator)
         check_machine(workload, communicator)
         check_inputs(settings)
         if workload.parallelism.gpus > 1:
@@ -220,5 +225,6 @@ def _checked_settings(arguments: argparse.Namespace) -> TrainingSettings:
             # a larger number of iterations is out of range in itself
             decay_iterations=min(MOST_ITERATIONS, max(0, arguments.iterations - arguments.warmup)),
         ),
+        cuda_graphs=arguments.cuda_graphs,
         clocks=arguments.clocks,
     )

@@ -16,6 +16,7 @@ from kareus.model.initial import draw_weights
 from kareus.model.weights import load_weights
 from kareus.plans.throughput import throughput
 from kareus.runtime.fully_sharded import FullyShardedModel
+from kareus.runtime.graphs import CudaCapture
 from kareus.training import checkpoint
 from kareus.training.bucket_reduction import BucketReduction
 from kareus.training.checkpoint import Checkpoint
@@ -131,6 +132,7 @@ class Trainer:
             KareusError: reading data, setting clocks or writing files failed.
         """
         settings = self._setup.settings
+        captures = settings.cuda_graphs and self._setup.device.type == "cuda"
         try:
             while self.iteration < settings.iterations:
                 self._writer.check()
@@ -138,6 +140,9 @@ class Trainer:
                 self._record(measured)
                 self._report(measured)
                 self.iteration += 1
+                if captures and self.iteration < settings.iterations:
+                    captures = False
+                    self._capture()
                 due = settings.checkpoint_every and self.iteration % settings.checkpoint_every == 0
                 if due or self.iteration == settings.iterations:
                     self._save()
@@ -153,6 +158,17 @@ class Trainer:
             export_weights(self.stage, self._setup, settings.export)
         if self._setup.rendezvous.rank == 0:
             self._report_end()
+
+    def _capture(self) -> None:
+        """Have later iterations launch blocks by CUDA graphs, now that the first has compiled and connected all."""
+        setup, parallelism = self._setup, self._setup.job.workload.parallelism
+        setup.monitor.progress("capturing CUDA graphs")
+        synchronize(setup.device)
+        sum_over_ranks(0.0)  # messages and collectives of all ranks have ended
+        torch.cuda.empty_cache()  # what blocks took in the first iteration, the pool of the graphs takes
+        count = self._pipeline.capture(CudaCapture(setup.device), reduces=parallelism.dp * parallelism.cp > 1)
+        if setup.rendezvous.rank == 0:
+            logger.info("captured CUDA graphs of %d microbatches", count)
 
     def _iterate(self) -> _Measured:
         """Train one iteration.

@@ -17,7 +17,7 @@ from kareus.adapters.recorder import table_path
 from kareus.adapters.tables import MICROBATCHES, STEPS
 from kareus.artifacts.tables import read_table
 from kareus.device.claims import FOLDER_VARIABLE, claim, setting_of
-from kareus.errors import ConfigError, EngineError
+from kareus.errors import ConfigError, DeviceError, EngineError
 from kareus.pipeline.config import PipelineSchedule
 from kareus.plans.document import Plan
 from kareus.plans.file import write_plan
@@ -108,6 +108,21 @@ def test_a_plan_of_nanobatches_is_said_to_lose_them(
     drive_by_plan(written(split, tmp_path), layout_of(split), torch.device("cpu"), keys).close()
     (message,) = caplog.messages
     assert message.startswith("plan 'fastest' of made-up: 16 of 16 instructions are planned as two nanobatches")
+
+
+def test_a_gpu_without_an_energy_counter_is_driven(
+    gpu: FakeDevice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(gpu: FakeDevice) -> float:
+        raise DeviceError("GPU 0: get_total_energy_consumption failed; see `nvidia-smi -q`.")
+
+    monkeypatch.setattr(FakeDevice, "energy_j", refuse)
+    driver = opened(PLAN, gpu, tmp_path / "out")
+    drive(driver, PLAN)
+    driver.close()
+    check_free(gpu)
+    assert read_table(table_path(tmp_path / "out", STEPS, 0), STEPS)["energy_j"].to_list() == [None]
+    assert caplog.messages[0].endswith("Energy and clocks are not recorded.")
 
 
 def test_dry_clocks_are_said_and_not_set(gpu: FakeDevice, caplog: pytest.LogCaptureFixture) -> None:

@@ -71,6 +71,17 @@ def test_a_plan_trains_on_gpus_as_on_cpus(layout: str, communicator: str, tmp_pa
     assert trained(tmp_path / "gpu", communicator, plan) == pytest.approx(expected, rel=BF16)
 
 
+@pytest.mark.parametrize(
+    ("layout", "communicator"), [places("alone", 1)[0], *(places(name, n)[1] for name, (n, _) in LAYOUTS.items())]
+)
+def test_a_training_with_graphs_is_one_without(layout: str, communicator: str, tmp_path: Path) -> None:
+    """On CPUs a rehearsal of the option, which does nothing there."""
+    plan = planned(tmp_path / layout, tiny_workload(**LAYOUTS[layout][1], **SIZES))
+    expected = trained(tmp_path / "launched", communicator, plan, iterations=4)
+    graphs = trained(tmp_path / "graphs", communicator, plan, "--cuda-graphs", iterations=4)
+    assert graphs == pytest.approx(expected, rel=BF16)
+
+
 @pytest.mark.parametrize(("sharding", "communicator"), [p for s in ("gradients", "full") for p in places(s, 2)])
 def test_shared_out_weights_train_on_gpus_as_on_cpus(sharding: str, communicator: str, tmp_path: Path) -> None:
     workload = tiny_workload(dp=2, sharding=Sharding(sharding), recomputation=Recomputation.FULL, **SIZES)

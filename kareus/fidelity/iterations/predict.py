@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from kareus.fidelity.iterations import number_formats, softmaxes
+from kareus.fidelity.iterations import number_formats, unfused
 from kareus.fidelity.iterations.hosts import host_slowdown
 from kareus.fidelity.iterations.passes import PassCost, charged, of_software, pass_cost, steps_of_pass
 from kareus.fidelity.iterations.updates import UpdateCost, stage_update
@@ -91,9 +91,12 @@ class Predictor:
         }
         slowed = {stage: host_slowdown(workload, software, passes, stage) for stage in range(parallelism.pp)}
         times_s = {
-            (place, direction): cost.gpu_s * slowed[place[0]][direction] for (place, direction), cost in passes.items()
+            (place, direction): cost.gpu_s * slowed[place[0]][direction]
+            + (software.host_microbatch_s if direction is Direction.FORWARD else 0.0)
+            for (place, direction), cost in passes.items()
         }
-        updates = [stage_update(workload, software, stage, times_s) for stage in range(parallelism.pp)]
+        ran = replace(subject, workload=workload)
+        updates = [stage_update(ran, stage, times_s) for stage in range(parallelism.pp)]
         slowest = slowest_of(parallelism.gpus)
         time_s = self._makespan(workload, {key: time_s * slowest for key, time_s in times_s.items()}, updates)
         return _prediction(workload, passes, times_s, updates, time_s)
@@ -105,28 +108,18 @@ class Predictor:
             replace(model, num_layers=1, layers_per_stage={}, name="any"),
             replace(parallelism, dp=1, pp=1, layers_per_stage=None),
         )
-        traced = (repr(alike), workload.microbatch_size, workload.sequence_length, software.fused_attention)
+        traced = (repr(alike), workload.microbatch_size, workload.sequence_length, software.attention_kernel)
         if traced not in self._graphs:
             graphs = extract(*alike, workload.microbatch_size, workload.sequence_length, software.attention_kernel)
             self._graphs[traced] = graphs[Batch.MICROBATCH]
-        if not software.fused_attention:
-            group = workload.microbatch_size * model.num_attention_heads // parallelism.tp
-            traced = self._with_unfused_softmax(traced, software, is_one_kernel=group % software.softmax_multiple == 0)
-        if not in_fp8:
-            return self._graphs[traced]
-        if (traced, "fp8") not in self._graphs:
-            self._graphs[traced, "fp8"] = number_formats.in_fp8(self._graphs[traced])
-        return self._graphs[traced, "fp8"]
-
-    def _with_unfused_softmax(self, traced: Any, software: Software, *, is_one_kernel: bool) -> Any:
-        """Key of the same graph with the kernels that the software has between scores and mixing."""
-        key = (traced, software.attention_dropout, is_one_kernel)
+        group = workload.microbatch_size * model.num_attention_heads // parallelism.tp
+        single = not software.fused_attention and group % software.softmax_multiple > 0
+        key = (traced, single, software.stream_dropout, in_fp8)
         if key not in self._graphs:
-            graph = self._graphs[traced]
-            if not is_one_kernel:
-                graph = softmaxes.in_single_kernels(graph)
-            self._graphs[key] = softmaxes.with_dropout(graph) if software.attention_dropout else graph
-        return key
+            graph = unfused.in_single_kernels(self._graphs[traced]) if single else self._graphs[traced]
+            graph = unfused.with_stream_dropout(graph) if software.stream_dropout else graph
+            self._graphs[key] = number_formats.in_fp8(graph) if in_fp8 else graph
+        return self._graphs[key]
 
     def _pass(
         self,
@@ -140,7 +133,8 @@ class Predictor:
         parallelism = workload.parallelism
         replicas = (parallelism.dp, parallelism.pp, parallelism.sharding) if parallelism.shards_gradients else None
         on_gpu = (numbers, workload.default_collective_sm_count)
-        by_software = (software.tensor_overlap, software.context_overlap, software.gradient_bytes)
+        overlaps = (software.tensor_overlap, software.context_overlap, software.gather_beside_dgrad)
+        by_software = (overlaps, software.gradient_bytes)
         key = (id(graph), shape, direction, workload.recomputation, on_gpu, by_software, replicas)
         if key not in self._passes:
             steps = steps_of_pass(workload, software, graph, shape, direction)

@@ -129,7 +129,8 @@ def _gemms(rows: Kernels, gpu: Gpu, clock_mhz: Array) -> _Work:
     core_j = flops * c.gemm_j_per_flop * (c.fp8_energy_share if is_fp8 else 1.0)
     if is_fp8:
         cast_bytes = 3 * m * k  # values of 16 bits read, of 8 bits written
-        time_s = time_s + c.cast_s + c.cast_row_s * m + cast_bytes / (gpu.hbm_gb_per_s * 1e9 * c.cast_efficiency)
+        moving_s = cast_bytes / (gpu.hbm_gb_per_s * 1e9 * c.cast_efficiency)
+        time_s = time_s + c.cast_s + longer_s(c.cast_row_s * m, moving_s)
         hbm_bytes = hbm_bytes + cast_bytes
         waiting_s = c.cast_waiting_share * c.cast_s
         core_j = core_j - waiting_s * (idle_power_w(gpu, clock_mhz) - gpu.blocking_power_w)

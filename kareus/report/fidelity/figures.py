@@ -10,7 +10,7 @@ from kareus.fidelity.iterations.answer import IterationAnswer
 from kareus.fidelity.iterations.power import PowerAnswer
 from kareus.fidelity.kernels.answer import KernelAnswer
 from kareus.fidelity.kernels.rows import KernelKind
-from kareus.fidelity.validation import Answer, Validation
+from kareus.fidelity.validation import Validation, ValidationAnswer
 from kareus.report.charts import Figure, Tip, chart_of, facet_of, legend_filter, looks, spec_of, tooltip
 from kareus.report.fidelity.errors import GroupErrors
 from kareus.report.fidelity.points import RATIOS, points_of
@@ -48,7 +48,7 @@ DOMAIN_PCT = 40
 """Errors that its axis ends at; marks beyond are cut off."""
 
 
-def title_of(answer: Answer) -> str:
+def title_of(answer: ValidationAnswer) -> str:
     """Return what an answer is about."""
     match answer:
         case KernelAnswer():
@@ -94,7 +94,7 @@ def comparison_figure(found: Validation, name: str) -> Figure:
     )
 
 
-def _note(answer: Answer) -> str:
+def _note(answer: ValidationAnswer) -> str:
     if isinstance(answer, ReductionAnswer):
         return "On the line, predictions are right."
     if isinstance(answer, KernelAnswer) and answer.kernels.kind is KernelKind.COLLECTIVE:

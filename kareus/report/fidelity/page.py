@@ -11,7 +11,7 @@ from kareus.fidelity.iterations.answer import IterationAnswer
 from kareus.fidelity.iterations.power import PowerAnswer
 from kareus.fidelity.kernels.answer import KernelAnswer
 from kareus.fidelity.left_out import written_left_out
-from kareus.fidelity.validation import Answer, Validation, lines_of, plain_answer
+from kareus.fidelity.validation import Validation, ValidationAnswer, lines_of, plain_answer
 from kareus.gpu_model.trust import MODEL_VERSION
 from kareus.report.fidelity.errors import ENERGY, KINDS, POWER, TIME, GroupErrors, errors_of
 from kareus.report.fidelity.figures import comparison_figure, errors_figure, title_of
@@ -65,7 +65,7 @@ def _gpus(found: Sequence[Validation]) -> list[str]:
     return sorted({name for one in found for name in gpus_of(one.answer)})
 
 
-def gpus_of(answer: Answer) -> set[str]:
+def gpus_of(answer: ValidationAnswer) -> set[str]:
     """Return the names or options of the GPUs that an answer is about."""
     match answer:
         case KernelAnswer():
