@@ -12,7 +12,7 @@ import math
 import sys
 import types
 import typing
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Any, TypeVar
 
@@ -110,6 +110,21 @@ def closest(name: str, allowed: Iterable[str]) -> str | None:
         if not is_other:
             return one
     return None
+
+
+def differences(before: Any, after: Any) -> dict[str, Any]:
+    """Leaves of the plain mapping `after`, by dotted key, that `before` does not hold."""
+    old, new = dict(leaves(before)), dict(leaves(after))
+    return {key: value for key, value in new.items() if key not in old or old[key] != value}
+
+
+def leaves(values: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield what a plain mapping holds by dotted key, which starts with `prefix`."""
+    for key, value in values.items():
+        if isinstance(value, Mapping) and value:
+            yield from leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
 
 
 def canonical_json(value: Any) -> str:

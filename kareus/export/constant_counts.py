@@ -72,14 +72,8 @@ def constant_counts(plan: Plan, workload: Workload, graphs: Graphs) -> ConstantC
         ConfigError: no instruction of the plan overlaps, so that no SM count is planned.
     """
     known: KnownSteps = {}
-    used = {choice.partition for _, i in plan.keyed for choice in i.partitions}
     partitions = {p.name: p.collective for p in partitions_of(dict(graphs), workload)}
-    groups = {name: partitions[name].group for name in sorted(used)}
-    if not groups:
-        raise ConfigError(
-            f"plan '{plan.selector}' of {plan.method}: no instruction overlaps, so that collectives take NCCL's own SM "
-            "counts and there is nothing to limit; its clocks are followed by kareus.adapters.megatron."
-        )
+    groups = {name: partitions[name].group for name in overlapping(plan)}
     sizes = {TENSOR_PARALLEL: workload.parallelism.tp, CONTEXT_PARALLEL: workload.parallelism.cp}
     names = sorted(set(groups.values()))
     allowed = [sm_allocations(sizes[name], workload.space) for name in names]
@@ -104,6 +98,21 @@ def constant_counts(plan: Plan, workload: Workload, graphs: Graphs) -> ConstantC
         whole=whole,
         whole_set=whole if alone is None else better[alone],
     )
+
+
+def overlapping(plan: Plan) -> list[str]:
+    """Return the names of the partitions whose SM counts a plan has.
+
+    Raises:
+        ConfigError: no instruction of the plan overlaps, so that no SM count is planned.
+    """
+    used = {choice.partition for _, i in plan.keyed for choice in i.partitions}
+    if not used:
+        raise ConfigError(
+            f"plan '{plan.selector}' of {plan.method}: no instruction overlaps, so that collectives take NCCL's own SM "
+            "counts and there is nothing to limit; its clocks are followed by kareus.adapters.megatron."
+        )
+    return sorted(used)
 
 
 def _cost(plan: Plan, workload: Workload, graphs: Graphs, known: KnownSteps) -> ModelledCost:

@@ -10,7 +10,7 @@ from pathlib import Path
 from kareus.artifacts.files import write_text
 from kareus.artifacts.layout import WorkloadFolder
 from kareus.artifacts.outputs import OutputKind, add_force, check_files
-from kareus.export.constant_counts import constant_counts
+from kareus.export.constant_counts import constant_counts, overlapping
 from kareus.export.megatron import communicator_config, is_communicator_config, is_overlap_config, overlap_config
 from kareus.export.torchtitan import is_schedule_csv, is_schedule_notes, schedule_csv, schedule_notes
 from kareus.export.trace import chrome_trace, is_chrome_trace
@@ -49,6 +49,7 @@ class ExportFormat:
 
 
 def _megatron(exported: ExportedPlan) -> list[str | None]:
+    overlapping(exported.plan)  # a plan of what was measured in place overlaps nothing, and its folder has no graphs
     counts = constant_counts(exported.plan, exported.workload, read_graphs(exported.folder.segments))
     return [
         communicator_config(exported.plan, counts),

@@ -4,12 +4,13 @@ Such a folder is that of a workload without partitions, search spaces and search
 `MICROBATCH`, whose points are whole instructions at one clock each. The iteration is planned from it as from any other.
 """
 
-from kareus.artifacts.configuration import load_slice
+from kareus.artifacts.configuration import load_slice, narrowed
 from kareus.artifacts.layout import WorkloadFolder
 from kareus.artifacts.provenance import check_config, check_subject
+from kareus.artifacts.records import differences, leaves, to_plain
 from kareus.artifacts.tables import read_provenance, read_table
 from kareus.errors import ArtifactError, ConfigError
-from kareus.frontier.config import frontier_hash
+from kareus.frontier.config import FrontierSlice, frontier_hash
 from kareus.frontier.tables import MICROBATCH
 from kareus.partition.config import subject_of
 from kareus.pipeline.frontiers import solve_iteration
@@ -42,6 +43,7 @@ def plan_measured(folder: WorkloadFolder, workload: Workload) -> Frontiers:
     """
     check_no_update(workload)
     _check_measured(folder)
+    _check_same(folder, workload)
     path = folder.microbatch
     origin = read_provenance(path, MICROBATCH)
     check_subject(subject_of(workload), {str(path): origin})
@@ -63,6 +65,17 @@ def check_no_update(workload: Workload) -> None:
         raise ConfigError(
             "iteration.include_update=true: forwards and backwards are measured in place, the update is not; give "
             "iteration.include_update=false."
+        )
+
+
+def _check_same(folder: WorkloadFolder, workload: Workload) -> None:
+    """Check that a workload is the one that was measured into `folder`, in all that its instructions depend on."""
+    measured = load_slice(folder.config("plan"), PlanSlice).workload
+    there, here = (to_plain(narrowed(one, FrontierSlice)) for one in (measured, workload))
+    for key, value in differences(there, here).items():
+        raise ArtifactError(
+            f"{folder.path}: made for another workload: {key}={value} here, {dict(leaves(there)).get(key)} there; give "
+            "the overrides of the measured workload, and others only of what the pipeline reads."
         )
 
 

@@ -19,7 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationKeyError, OmegaConfBaseException
 
 from kareus.artifacts.names import check_name
-from kareus.artifacts.records import content_hash, from_plain, to_plain
+from kareus.artifacts.records import content_hash, differences, from_plain, to_plain
 from kareus.errors import ConfigError
 from kareus.workload.config import Workload
 from kareus.workload.huggingface import read_model
@@ -210,20 +210,6 @@ def _not_text(config_dir: Path) -> Path:
         except UnicodeDecodeError:
             return path
     return config_dir
-
-
-def differences(before: Any, after: Any) -> dict[str, Any]:
-    """Leaves of `after`, by dotted key, that `before` does not hold."""
-    old, new = dict(_leaves(before)), dict(_leaves(after))
-    return {key: value for key, value in new.items() if key not in old or old[key] != value}
-
-
-def _leaves(values: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in values.items():
-        if isinstance(value, Mapping) and value:
-            yield from _leaves(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
 
 
 @contextmanager

@@ -37,6 +37,14 @@ def test_a_measured_folder_is_planned_without_its_overrides(folder, workload, tm
     assert kareus.plan(workload, "min-energy", measured=folder.path).prediction == plan.prediction
 
 
+def test_a_plan_of_measurements_has_no_sm_counts_to_export(folder, tmp_path, capsys):
+    """Its folder has no graphs either, which exports of SM counts read."""
+    assert main(["plan", "--measured", str(folder.path), "--output", str(tmp_path / "look")]) == 0
+    capsys.readouterr()
+    assert main(["export", *map(str, (tmp_path / "look").iterdir()), "--format", "megatron"]) == 2
+    assert "no instruction overlaps" in capsys.readouterr().err
+
+
 def test_other_numbers_of_microbatches_use_the_measurements(folder, workload):
     twice = measured_workload("num_microbatches=32")
     times_s = [plan_measured(folder, w).iteration["time_s"].min() for w in (workload, twice)]
@@ -44,7 +52,7 @@ def test_other_numbers_of_microbatches_use_the_measurements(folder, workload):
 
 
 def test_measurements_of_another_workload_are_refused(folder):
-    with pytest.raises(ArtifactError, match="made for another workload"):
+    with pytest.raises(ArtifactError, match="made for another workload: microbatch_size=2 here, 4 there; give"):
         plan_measured(folder, measured_workload("microbatch_size=2"))
 
 
