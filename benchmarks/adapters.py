@@ -34,6 +34,7 @@ import kareus
 from kareus.adapters.choice import ChosenIteration
 from kareus.adapters.driver import StageDriver, open_driver
 from kareus.adapters.layout import RankLayout
+from kareus.adapters.pipelining import PlannedSchedule
 from kareus.adapters.records import IterationRecord
 from kareus.campaign.resolve import resolve_campaign
 from kareus.device.claims import FOLDER_VARIABLE
@@ -152,7 +153,48 @@ def through_megatron(driver: StageDriver, keys: tuple[InstructionKey, ...]) -> t
     return lambda: told(real), lambda: told(planned)
 
 
-ADAPTERS = {"megatron": through_megatron}
+def through_pipelining(driver: StageDriver, keys: tuple[InstructionKey, ...]) -> tuple[Told, Told]:
+    """What a schedule of torch.distributed.pipelining calls in an iteration: methods of its stage, bare and wrapped."""
+    bare, planned = ScheduleOfNothing(keys), ScheduleOfNothing(keys)
+    PlannedSchedule(planned, driver, tokens=None)  # type: ignore[arg-type]
+    return bare.step, planned.step
+
+
+ADAPTERS = {"megatron": through_megatron, "pipelining": through_pipelining}
+
+
+class StageOfNothing:
+    """A stage of PyTorch's pipelines that computes nothing."""
+
+    group_rank, group_size, stage_index, has_backward = 0, STAGES, 0, True
+
+    def forward_one_chunk(self, fwd_chunk_id: int) -> None:
+        """Return at once."""
+
+    def backward_one_chunk(self, bwd_chunk_id: int) -> None:
+        """Return at once."""
+
+    def backward_weight_one_chunk(self, bwd_chunk_id: int) -> None:
+        """Return at once."""
+
+
+class ScheduleOfNothing:
+    """A schedule of PyTorch that runs a stage in an order."""
+
+    _has_backward = True
+
+    def __init__(self, keys: tuple[InstructionKey, ...]) -> None:
+        """Run `keys`."""
+        self._keys = keys
+        self._stage = StageOfNothing()
+
+    def step(self) -> None:
+        """Run one iteration."""
+        for key in self._keys:
+            if key.direction is Direction.FORWARD:
+                self._stage.forward_one_chunk(key.microbatch)
+            else:
+                self._stage.backward_one_chunk(key.microbatch)
 
 
 class EachAnother:

@@ -64,8 +64,14 @@ LAYERS, TOKENS, RUNS = 4, 8, 200
 DIRECTIONS = (Direction.FORWARD, Direction.BACKWARD)
 ALLOWED_SHARES = {"a100-sxm4-40gb": 0.03, "h100-sxm5-80gb": 0.05, "h200": 0.05}
 """Of a partition's predicted time that the engine may take beyond the bare functions, by GPU."""
-COUNTED = (("llama3.2-3b", "tp8"), ("qwen3-1.7b", "cp2tp4"))
-"""Workloads whose bytes are counted: the default one, and Qwen's with context parallelism."""
+OTHERS = ("sequence_length=1024", "parallelism.cp=1", "parallelism.layers_per_stage=null")
+COUNTED = (
+    ("llama3.2-3b", "tp8", ()),
+    ("qwen3-1.7b", "cp2tp4", ()),
+    ("gpt2-xl", "tp8", ("parallelism.tp=1", *OTHERS)),
+    ("mpt-7b", "tp8", ("parallelism.tp=4", *OTHERS)),
+)
+"""Workloads whose bytes are counted: the default one, Qwen's with context parallelism, and blocks unlike Llama's."""
 SEQUENCE_PARALLEL = {False: "", True: " sp"}
 """What names say of workloads without and with sequence parallelism."""
 ALLOWED_RATIO = 1.2
@@ -202,11 +208,14 @@ def byte_ratios(*, table: bool) -> tuple[dict[str, Any], bool]:
 
 
 def counted_workloads() -> Iterator[tuple[str, Workload]]:
-    """The default workload and Qwen's with context parallelism, each with and without sequence parallelism."""
-    for model, degrees in COUNTED:
+    """Those of `COUNTED`, each with and without sequence parallelism where it has tensor parallelism."""
+    for model, degrees, changes in COUNTED:
         for shared, suffix in SEQUENCE_PARALLEL.items():
             overrides = [f"model={model}", f"parallelism={degrees}", f"parallelism.sequence_parallel={shared}"]
-            yield f"{model} {degrees}{suffix}", compose(overrides, CONFIG)[0].workload
+            workload = compose([*overrides, *changes], CONFIG)[0].workload
+            name = f"cp{workload.parallelism.cp}tp{workload.parallelism.tp}"
+            if workload.parallelism.tp > 1 or not shared:
+                yield f"{model} {name}{suffix}", workload
 
 
 def composed(

@@ -1,8 +1,8 @@
 """Operators and communicators that compute once and from then on answer at once, so that only the engine takes time.
 
 What is left is what the engine does around the functions that it launches: passes, turns, values by name, records,
-collectives as objects. An answer costs a call of Python, which counts as the engine's. Communicators answer whole: how
-they launch the collectives of each sequence (`TokenCollectives`), with sequence parallelism, is left out, too.
+collectives as objects, and with sequence parallelism the tensors of each sequence that a collective is given
+(`TokenCollectives`). An answer costs a call of Python, which counts as the engine's.
 """
 
 import dataclasses
@@ -11,6 +11,8 @@ from typing import Any
 
 from torch import Tensor
 
+from kareus.model.communication import SUM
+from kareus.model.communicators.tokens import TokenCollectives
 from kareus.model.functions import Context, add_or_put_off, weight_gradients_put_off
 from kareus.model.steps import LayerStep
 
@@ -68,29 +70,32 @@ def _nothing() -> None:
     """Add no weight gradient."""
 
 
-class AnsweringCommunicator:
+class AnsweringCommunicator(TokenCollectives):
     """A communicator that answers."""
 
     def __init__(self, communicator: Any, answers: Answers) -> None:
         self.size, self.rank = communicator.size, communicator.rank
-        self.all_reduce, self.all_gather, self.reduce_scatter, self.gather_tokens, self.scatter_tokens = (
-            _answering(method, answers)
-            for method in (
-                communicator.all_reduce,
-                communicator.all_gather,
-                communicator.reduce_scatter,
-                communicator.gather_tokens,
-                communicator.scatter_tokens,
-            )
-        )
+        self._answers = answers
+        self._communicator = communicator
 
+    def all_reduce(self, tensors: Sequence[Tensor], sm_count: int | None = None, operation: Any = SUM) -> Any:
+        """Answer."""
+        take = self._answers.take
+        return self._answers.keep(self._communicator.all_reduce(tensors)) if take is None else take()
 
-def _answering(method: Callable[..., Any], answers: Answers) -> Callable[..., Any]:
-    def answer(*arguments: Any) -> Any:
-        take = answers.take
-        return answers.keep(method(*arguments)) if take is None else take()
+    def all_gather(
+        self, tensors: Sequence[Tensor], sm_count: int | None = None, into: Sequence[Tensor] | None = None
+    ) -> Any:
+        """Answer."""
+        take = self._answers.take
+        return self._answers.keep(self._communicator.all_gather(tensors, None, into)) if take is None else take()
 
-    return answer
+    def reduce_scatter(
+        self, tensors: Sequence[Tensor], sm_count: int | None = None, into: Sequence[Tensor] | None = None
+    ) -> Any:
+        """Answer."""
+        take = self._answers.take
+        return self._answers.keep(self._communicator.reduce_scatter(tensors, None, into)) if take is None else take()
 
 
 def answering_steps(layers: Sequence[Sequence[LayerStep]], answers: Answers) -> list[list[LayerStep]]:

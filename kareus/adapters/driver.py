@@ -6,6 +6,7 @@ by a thread on SIGTERM, and after `kill -9` by the next process that claims the 
 
 import contextlib
 import logging
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from functools import partial
@@ -15,11 +16,13 @@ from pathlib import Path
 
 import torch
 
-from kareus.adapters.choice import ClockChoice, PlanChoice
-from kareus.adapters.layout import RankLayout, check_layout, check_order
+from kareus.adapters.choice import ClockChoice
+from kareus.adapters.layout import RankLayout
+from kareus.adapters.profiling import Profiling
 from kareus.adapters.recorder import RankRecorder, RankTables
 from kareus.adapters.records import IterationRecord
 from kareus.adapters.sampler import Sampler
+from kareus.adapters.sources import PlanSource, choice_of
 from kareus.adapters.stopwatch import stopwatch_of
 from kareus.artifacts.provenance import Provenance
 from kareus.device.controller import (
@@ -31,12 +34,10 @@ from kareus.device.controller import (
     dry_clocks,
 )
 from kareus.device.protocol import Device
-from kareus.errors import ConfigError, DeviceError
+from kareus.errors import ConfigError, DeviceError, EngineError
 from kareus.graph.instruction import InstructionKey
+from kareus.graph.records import UPDATING, Direction
 from kareus.launch.compute_device import synchronize_computation
-from kareus.plans.document import Plan
-from kareus.plans.file import read_plan
-from kareus.profile.programs import Execution
 from kareus.runtime.follower import PlanFollower, PlannedStep
 from kareus.training.clocks import gpu_of
 from kareus.training.recorder import identity
@@ -76,6 +77,9 @@ class StageDriver:
         self._held = held
         self._running = False
         """Whether an iteration was begun."""
+        self._updating: InstructionKey | None = None
+        """Instruction of the update of the weights that runs."""
+        self._tokens: int | None = None
         self.iteration = 0
         """Iterations that ended since this driver was opened."""
 
@@ -90,7 +94,8 @@ class StageDriver:
         return self._follower.expected
 
     def begin_iteration(self) -> None:
-        """Say that an iteration begins; the first instruction says it too."""
+        """Say that an iteration begins; the first instruction says it too. An update that still runs has ended."""
+        self.end_step()
         if self._running:
             return
         chosen = self._choice.iteration(self.iteration)
@@ -113,9 +118,57 @@ class StageDriver:
         self._follower.begin(key)
         self._recorder.begin(key, step.frequency_mhz if step else None)
 
+    def begin_whole(self, key: InstructionKey) -> None:
+        """Say that an iteration begins which is one instruction, and has a row among the steps alone.
+
+        Raises:
+            EngineError: it is not the one that is chosen next.
+            DeviceError: its clock cannot be set.
+        """
+        self.begin_iteration()
+        self._follower.begin(key)
+
     def end(self, key: InstructionKey) -> None:
         """Say that all of an instruction was launched."""
         self._recorder.end(key)
+
+    def begin_update(self, direction: Direction) -> None:
+        """Say that a step of the update of the weights begins; nothing is done where it is not chosen next."""
+        step = self._follower.expected
+        if step is not None and step.key.direction is direction:
+            self.begin(step.key)
+            self._updating = step.key
+
+    def end_update(self) -> None:
+        """Say that all of a step of the update was launched."""
+        if self._updating is not None:
+            self.end(self._updating)
+            self._updating = None
+
+    def end_passes(self, tokens: int | None = None) -> None:
+        """Say that all forwards and backwards were launched: the update begins, where one is chosen, or all has ended.
+
+        Steps of the update that were not said to begin are over, or have nothing to do; the last one runs until
+        `end_step`.
+
+        Args:
+            tokens: as of `end_iteration`.
+
+        Raises:
+            EngineError: an instruction that was chosen did not run.
+        """
+        while (step := self._follower.expected) is not None and step.key.direction in UPDATING:
+            self.end_update()
+            self.begin_update(step.key.direction)
+        self._tokens = tokens
+        if self._updating is None:
+            self.end_iteration(tokens)
+
+    def end_step(self) -> None:
+        """Say that the optimizer has stepped; without it the update ends when the next iteration begins."""
+        if self._updating is not None:
+            self.end_update()
+            self.end_iteration(self._tokens)
 
     def end_iteration(self, tokens: int | None = None) -> None:
         """Say that the iteration ended, and how many tokens all replicas trained on, where that is known.
@@ -130,11 +183,14 @@ class StageDriver:
 
     def close(self) -> None:
         """Restore the clock, let go of the GPU and write the tables; may be called more than once."""
-        self._held.close()
+        try:
+            self.end_step()
+        finally:
+            self._held.close()
 
 
 def drive_by_plan(
-    plan: str | PathLike[str],
+    plan: PlanSource,
     layout: RankLayout,
     device: torch.device,
     running: Sequence[InstructionKey],
@@ -142,10 +198,10 @@ def drive_by_plan(
     clocks: str = "planned",
     output: str | PathLike[str] | None = None,
 ) -> StageDriver:
-    """Return the driver of a rank that follows a plan file.
+    """Return the driver of a rank that follows a plan, changes between plans, or profiles its job.
 
     Args:
-        plan: path of the plan.
+        plan: path of a plan file, or a `PlanFolder` or `Profiling`.
         layout: place of the rank.
         device: what the rank computes on; the GPU whose clock is set.
         running: forwards and backwards of the rank's stage in the order in which the trainer runs them.
@@ -154,36 +210,14 @@ def drive_by_plan(
 
     Raises:
         EngineError: the plan is of another layout, or of another order. No clock was set.
+        ConfigError: a job is to be profiled without setting clocks.
         KareusError: as `open_driver`, and if the plan cannot be read.
     """
-    read = read_plan(Path(plan))
-    check_layout(read, layout)
-    check_order(read, layout.stage, running)
-    if layout.rank == 0:
-        _say_what_is_lost(read)
-    return open_driver(
-        PlanChoice(read, layout.stage),
-        layout,
-        gpu_of(device),
-        device,
-        clocks=clocks,
-        output=None if output is None else Path(output),
-        config_hash=read.workload_hash,
-    )
-
-
-def _say_what_is_lost(plan: Plan) -> None:
-    """Warn of instructions that the plan does not run whole, as other trainers do."""
-    split = sum(i.execution is not Execution.SEQUENTIAL for _, i in plan.keyed)
-    if split:
-        logger.warning(
-            "plan '%s' of %s: %d of %d instructions are planned as two nanobatches, which this trainer does not run. "
-            "It obeys their clocks, and they take another time; select with --method sequential+perseus.",
-            plan.selector,
-            plan.workload,
-            split,
-            plan.instructions,
-        )
+    if isinstance(plan, Profiling) and clocks != "planned":
+        raise ConfigError(f"clocks={clocks!r}: a job is profiled at clocks that are set; leave it out.")
+    gpu, folder = gpu_of(device), None if output is None else Path(output)
+    choice, config_hash = choice_of(plan, layout, running, gpu, folder)
+    return open_driver(choice, layout, gpu, device, clocks=clocks, output=folder, config_hash=config_hash)
 
 
 def open_driver(
@@ -209,6 +243,7 @@ def open_driver(
 
     Raises:
         ConfigError: `clocks` is something else.
+        EngineError: clocks are to be locked, and this is not the main thread.
         DeviceError: the GPU is in use, or the driver refuses.
         ArtifactError: `output` has a damaged table.
     """
@@ -220,12 +255,21 @@ def open_driver(
         tables = RankTables(output, layout.rank, provenance).resume()
     with contextlib.ExitStack() as held:
         control = held.enter_context(_clocks(gpu, clocks, layout))
-        sampler = Sampler(gpu).start() if gpu is not None else None
+        sampler = _sampler(gpu) if gpu is not None else None
         recorder = RankRecorder(stopwatch_of(device), sampler, tables, choice.take_note)
         held.callback(recorder.close)
         driver = StageDriver(choice, control, recorder, partial(synchronize_computation, device), held.pop_all())
     Finalize(None, driver.close, exitpriority=0)  # at exit, also of processes of multiprocessing; not of forked ones
     return driver
+
+
+def _sampler(gpu: Device) -> Sampler | None:
+    """Return what reads the counters of `gpu`, or None where it has none."""
+    try:
+        return Sampler(gpu).start()
+    except DeviceError as error:
+        logger.warning("%s Energy and clocks are not recorded.", error)
+        return None
 
 
 def _clocks(gpu: Device | None, clocks: str, layout: RankLayout) -> contextlib.AbstractContextManager[ClockControl]:
@@ -239,6 +283,11 @@ def _clocks(gpu: Device | None, clocks: str, layout: RankLayout) -> contextlib.A
 
 @contextlib.contextmanager
 def _locked_clocks(gpu: Device) -> Iterator[ClockControl]:
+    if threading.current_thread() is not threading.main_thread():
+        raise EngineError(
+            f"{gpu.uuid}: its clock must be restored on signals, which only the main thread may ask for; open the "
+            "adapter there."
+        )
     with controlled_clocks(gpu, patience_s=_PATIENCE_S) as controller:
         yield _UntilRestored(controller)
 

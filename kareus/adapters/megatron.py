@@ -19,9 +19,10 @@ from megatron.core.utils import get_model_config
 
 from kareus.adapters.driver import StageDriver, drive_by_plan
 from kareus.adapters.layout import RankLayout
+from kareus.adapters.sources import PlanSource
 from kareus.errors import EngineError
 from kareus.graph.instruction import InstructionKey
-from kareus.graph.records import UPDATING, Direction
+from kareus.graph.records import Direction
 from kareus.pipeline.config import PipelineSchedule
 from kareus.pipeline.instructions import pipeline_instructions
 
@@ -51,19 +52,17 @@ class PlanTimers:
         self._begun = dict.fromkeys(self._keys, 0)
         self._tokens = tokens
         self._evaluates = False
-        self._updating: InstructionKey | None = None
-        """Instruction of the update that runs."""
         self._hooked: dict[str, _HookedTimer] = {}
         self._hooks: dict[str, tuple[Hook, Hook]] = {
             "forward-backward": (self._begin_passes, self._end_passes),
             "forward-compute": (lambda: self._begin(Direction.FORWARD), lambda: self._end(Direction.FORWARD)),
             "backward-compute": (lambda: self._begin(Direction.BACKWARD), lambda: self._end(Direction.BACKWARD)),
-            "all-grads-sync": (lambda: self._begin_update(Direction.GRADIENT_REDUCTION), self._end_update),
+            "all-grads-sync": (lambda: driver.begin_update(Direction.GRADIENT_REDUCTION), driver.end_update),
             "embedding-grads-all-reduce": (
-                lambda: self._begin_update(Direction.EMBEDDING_EXCHANGE),
-                self._end_update,
+                lambda: driver.begin_update(Direction.EMBEDDING_EXCHANGE),
+                driver.end_update,
             ),
-            "optimizer": (_nothing, self.end_step),
+            "optimizer": (_nothing, driver.end_step),
         }
 
     def __call__(self, name: str, log_level: int | None = None) -> Any:
@@ -86,38 +85,24 @@ class PlanTimers:
 
     def end_step(self) -> None:
         """Say that the optimizer has stepped; without it a step ends when the next one begins."""
-        if self._updating is not None and self._updating.direction is Direction.UPDATE:
-            self._end_update()
-            self._driver.end_iteration(self._tokens)
+        self._driver.end_step()
 
     def close(self) -> None:
         """Restore the clock and write the tables; Megatron's own timers go on."""
         self._hooks = {}
-        self.end_step()
         self._driver.close()
 
     def _begin_passes(self) -> None:
         """Begin an iteration, unless no gradients are computed: an evaluation follows no plan."""
         self._evaluates = not torch.is_grad_enabled()
         if not self._evaluates:
-            self.end_step()
             self._begun = dict.fromkeys(self._keys, 0)
             self._driver.begin_iteration()
 
     def _end_passes(self) -> None:
-        """Go on to the update of the weights, which lasts until `end_step`, or end the iteration where none is planned.
-
-        Steps of the update for which Megatron has started no timer are over, or there is nothing for them to do.
-        """
-        if self._evaluates:
-            self._evaluates = False
-            return
-        while (step := self._driver.expected) is not None and step.key.direction in UPDATING:
-            self._begin_update(step.key.direction)
-            if step.key.direction is Direction.UPDATE:
-                return
-            self._end_update()
-        self._driver.end_iteration(self._tokens)
+        if not self._evaluates:
+            self._driver.end_passes(self._tokens)
+        self._evaluates = False
 
     def _begin(self, direction: Direction) -> None:
         if self._evaluates:
@@ -135,24 +120,11 @@ class PlanTimers:
         if not self._evaluates:
             self._driver.end(self._keys[direction][self._begun[direction] - 1])
 
-    def _begin_update(self, direction: Direction) -> None:
-        step = self._driver.expected
-        if step is not None and step.key.direction is direction:
-            self._driver.begin(step.key)
-            self._updating = step.key
-
-    def _end_update(self) -> None:
-        if self._updating is not None:
-            self._driver.end(self._updating)
-            self._updating = None
-
 
 class PlanCallback:
     """Callback of Megatron-Bridge: `pretrain(cfg, forward_step, callbacks=[PlanCallback(plan)])`."""
 
-    def __init__(
-        self, plan: str | PathLike[str], *, clocks: str = "planned", output: str | PathLike[str] | None = None
-    ) -> None:
+    def __init__(self, plan: PlanSource, *, clocks: str = "planned", output: str | PathLike[str] | None = None) -> None:
         """Obey `plan` in the training that begins; arguments are those of `obey`."""
         self._plan = plan
         self._clocks = clocks
@@ -185,15 +157,13 @@ class PlanCallback:
         self._timers.close()
 
 
-def obey(
-    plan: str | PathLike[str], *, clocks: str = "planned", output: str | PathLike[str] | None = None
-) -> PlanTimers:
+def obey(plan: PlanSource, *, clocks: str = "planned", output: str | PathLike[str] | None = None) -> PlanTimers:
     """Obey a plan in Megatron-LM, whose global timers are replaced: training and evaluation take them from there.
 
     Call it in `model_provider`; for the chunks of one model it may be called again, and the first call counts.
 
     Args:
-        plan: path of the plan.
+        plan: path of the plan, or a `PlanFolder` or `Profiling`.
         clocks: `planned`, or `dry` to log what would be set.
         output: folder of tables; None to write none.
 
@@ -216,7 +186,7 @@ def obey(
 
 
 def planned_timers(
-    plan: str | PathLike[str],
+    plan: PlanSource,
     timers: Any,
     *,
     microbatches: int | None = None,
@@ -227,7 +197,7 @@ def planned_timers(
     """Return timers for `config.timers` that obey a plan. Call it once Megatron's process groups are initialised.
 
     Args:
-        plan: path of the plan.
+        plan: path of the plan, or a `PlanFolder` or `Profiling`.
         timers: Megatron's own timers, to which everything else is left, or None.
         microbatches: of one pipeline in an iteration; None asks Megatron's calculator.
         tokens: of an iteration, over all replicas, for energy per token; None leaves them out.

@@ -11,7 +11,6 @@ backward begins when `step` has returned and ends with the next one.
 
 import functools
 from collections.abc import Callable, Iterator, Mapping
-from multiprocessing.util import Finalize
 from os import PathLike
 from typing import Any
 
@@ -21,6 +20,7 @@ from torch.distributed.pipelining.stage import _PipelineStageBase
 
 from kareus.adapters.driver import StageDriver, drive_by_plan
 from kareus.adapters.layout import RankLayout
+from kareus.adapters.sources import PlanSource
 from kareus.errors import EngineError
 from kareus.graph.instruction import InstructionKey, place_in_line
 from kareus.graph.records import Direction
@@ -54,19 +54,15 @@ class PlannedSchedule:
         """Driver of this rank."""
         self._schedule = schedule
         self._tokens = tokens
-        self._updating: InstructionKey | None = None
-        """Last instruction of the plan's update, which runs until the next iteration begins."""
         for stage in stages_of(schedule):
             for name in WRAPPED:
                 setattr(stage, name, self._told(stage, getattr(stage, name)))
         self._step = schedule.step
         setattr(schedule, "step", self._iteration)  # noqa: B010 - a method of its class
-        Finalize(None, self.close, exitpriority=1)  # before the driver's own, so that the last iteration counts
 
     def close(self) -> None:
         """End the last iteration, put the methods back, restore the clock and write the tables; may be called again."""
         if "step" in vars(self._schedule):
-            self._end_iteration()
             del vars(self._schedule)["step"]
             for stage in stages_of(self._schedule):
                 for name in WRAPPED:
@@ -90,33 +86,19 @@ class PlannedSchedule:
         return told
 
     def _iteration(self, *positional: Any, **named: Any) -> Any:
-        """Run one iteration: PyTorch's `step`, then the plan's update until the next one."""
-        self._end_iteration()
+        """Run one iteration: PyTorch's `step`, then the plan's update until the next one; evaluate by no plan."""
+        if not self._schedule._has_backward:
+            return self._step(*positional, **named)
         self.driver.begin_iteration()
         with kareus_errors():
             result = self._step(*positional, **named)
-        while (step := self.driver.expected) is not None:
-            self._end_update()
-            self.driver.begin(step.key)
-            self._updating = step.key
-        if self._updating is None:
-            self.driver.end_iteration(self._tokens)
+        self.driver.end_passes(self._tokens)
         return result
-
-    def _end_iteration(self) -> None:
-        if self._updating is not None:
-            self._end_update()
-            self.driver.end_iteration(self._tokens)
-
-    def _end_update(self) -> None:
-        if self._updating is not None:
-            self.driver.end(self._updating)
-            self._updating = None
 
 
 def obey(
     schedule: _PipelineSchedule,
-    plan: str | PathLike[str],
+    plan: PlanSource,
     *,
     clocks: str = "planned",
     output: str | PathLike[str] | None = None,
@@ -126,7 +108,7 @@ def obey(
 
     Args:
         schedule: of this rank, with its stages; call it from the main thread.
-        plan: path of the plan.
+        plan: path of the plan, or a `PlanFolder` or `Profiling`.
         clocks: `planned`, or `dry` to log clocks and lock none.
         output: folder of the tables `microbatches` and `steps`; None to write none.
         tokens: that all replicas train on in one call of `step`, for the tables.

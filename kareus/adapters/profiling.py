@@ -2,8 +2,8 @@
 
 Every rank appends what its instructions took to a shelf of its own below `swept/`, so that a killed job goes on where
 it was. At the end of a round the ranks exchange what they measured; the first one estimates the microbatch frontiers,
-and decides whether they are known well enough. When they are, it writes them as the folder of a workload, from which
-`kareus plan --measured` plans, and the job goes on at the highest clock.
+writes them as the folder of a workload, from which `kareus plan --measured` plans, and decides whether they are known
+well enough. When they are, the job goes on at the highest clock.
 """
 
 import logging
@@ -20,7 +20,7 @@ from kareus.adapters.choice import ChosenIteration
 from kareus.adapters.estimates import frontier_error, measured_frontiers, measured_points
 from kareus.adapters.layout import RankLayout, check_keys, check_workload_layout
 from kareus.adapters.records import IterationRecord
-from kareus.adapters.sweep import Sweep, SweptIteration
+from kareus.adapters.sweep import ClockSweep, SweptIteration
 from kareus.adapters.tables import SWEPT
 from kareus.artifacts.configuration import load_slice
 from kareus.artifacts.layout import WorkloadFolder
@@ -58,7 +58,7 @@ class Profiling:
     workload: str | PathLike[str]
     """What the job trains, resolved, without the update: `workload.yaml`, or the folder of the workload."""
     folder: str | PathLike[str]
-    """Where measurements are kept and the frontiers are written; all ranks must see the same one to resume."""
+    """Where each rank keeps what it measured, to go on with it, and the first rank writes the frontiers."""
     most_slowdown: float = 0.05
     """Share of its time by which the sweep may slow the job down."""
     precision: float = 0.01
@@ -103,7 +103,8 @@ class Profiling:
             workload=workload,
             layout=layout,
             running=running,
-            testbed=replace(measured, gpu=workload.gpu.name, detail=f"{measured.gpu}, {measured.detail}, in place"),
+            # Without the GPU's UUID: a job that goes on may get others of the same kind.
+            testbed=replace(measured, gpu=workload.gpu.name, detail=f"{gpu.name}, driver {gpu.driver}, in place"),
             agreement=job_agreement(),
         )
 
@@ -131,11 +132,13 @@ class ProfileChoice:
             testbed: the GPU.
             agreement: of all ranks.
         """
+        self.workload_hash = content_hash(workload)
+        """Of what the job trains."""
         self._request = request
         self._folder = folder = Path(request.folder)
         self._workload = workload
         self._layout = layout
-        self._sweep = sweep = Sweep(
+        self._sweep = sweep = ClockSweep(
             clocks_mhz=workload.gpu.search_frequencies.clocks_mhz,
             most_slowdown=request.most_slowdown,
             seed=request.seed,
@@ -146,7 +149,7 @@ class ProfileChoice:
             clock: ChosenIteration(steps=tuple(PlannedStep(key, clock) for key in running), selector=SELECTOR)
             for clock in sweep.clocks_mhz
         }
-        provenance = Provenance(config_hash=content_hash(workload), testbed=testbed, seed=sweep.seed)
+        provenance = Provenance(config_hash=self.workload_hash, testbed=testbed, seed=sweep.seed)
         self._shelf = Shelf(folder / "swept" / f"rank-{layout.rank:05d}", SWEPT, provenance)
         self._untold: list[Row] = []
         """Own rows that the other ranks do not know yet."""
@@ -248,23 +251,22 @@ class ProfileChoice:
         self._rounds += 1
 
     def _is_enough(self, visits: int) -> bool:
-        """Return whether the frontiers are known, and write them if they are."""
+        """Write the frontiers as they are known by now, and return whether that is well enough."""
         if visits < LEAST_VISITS:
             return False
         points, gpu = measured_points(self._known), self._workload.gpu
         error = frontier_error(points, gpu)
-        logger.info("profile: %d visits of each clock, frontiers known to %.2f %%", visits, 100 * error)
-        if error > self._request.precision and visits < self._request.most_visits:
-            return False
-        folder = WorkloadFolder(self._folder)
-        write_microbatch(folder, self._workload, measured_frontiers(points, gpu), self._testbed)
+        is_enough = error <= self._request.precision or visits >= self._request.most_visits
+        write_microbatch(WorkloadFolder(self._folder), self._workload, measured_frontiers(points, gpu), self._testbed)
         logger.info(
-            "profile: took %.1f %% longer than at %d MHz; plan with kareus plan --measured %s",
+            "profile: %d visits of each clock, frontiers known to %.2f %%, %.1f %% more time than at %d MHz%s",
+            visits,
+            100 * error,
             100 * self._slowdown(),
             self._sweep.maximum_mhz,
-            self._folder,
+            f"; the sweep has ended, plan with kareus plan --measured {self._folder}" if is_enough else "",
         )
-        return True
+        return is_enough
 
     def _slowdown(self) -> float:
         """Return the share of its time that the sweep added since this start."""

@@ -65,7 +65,7 @@ class CudaStopwatch:
     def times_s(self, marks: Sequence[Mark]) -> list[float] | None:
         """Return times by the GPU's clock, moved to the host's."""
         events = [mark.event for mark in marks if mark.event is not None]
-        if not events[-1].query():  # type: ignore[no-untyped-call]
+        if not all(event.query() for event in reversed(events)):  # type: ignore[no-untyped-call]
             return None
         since_first_s = [events[0].elapsed_time(event) / 1e3 for event in events]
         apart_s = max(mark.host_s - since_s for mark, since_s in zip(marks, since_first_s, strict=True))

@@ -24,7 +24,7 @@ class SweptIteration:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sweep:
+class ClockSweep:
     """The clocks to visit, and how much they may slow the job down."""
 
     clocks_mhz: tuple[int, ...]

@@ -24,6 +24,7 @@ from torchtitan.trainer import Trainer
 
 from kareus.adapters import pipelining
 from kareus.adapters.pipelining import PlannedSchedule
+from kareus.adapters.sources import PlanSource
 from kareus.errors import ConfigError
 
 ENERGY, PER_TOKEN = "energy/iteration(J)", "energy/token(J)"
@@ -66,7 +67,7 @@ class EnergyMetrics(MetricsProcessor):  # type: ignore[misc]  # torchtitan has n
 
 def obey(
     config: Trainer.Config,
-    plan: str | PathLike[str],
+    plan: PlanSource,
     *,
     clocks: str = "planned",
     output: str | PathLike[str] | None = None,
@@ -75,7 +76,7 @@ def obey(
 
     Args:
         config: with pipeline parallelism.
-        plan: path of the plan.
+        plan: path of the plan, or a `PlanFolder` or `Profiling`.
         clocks: `planned`, or `dry` to log clocks and lock none.
         output: folder of the tables `microbatches` and `steps`; None to write none.
 

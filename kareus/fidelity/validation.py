@@ -17,7 +17,7 @@ from kareus.fidelity.kernels.answer import KernelAnswer, answer_kernels
 from kareus.fidelity.kernels.rows import kind_of, read_usable_kernels
 from kareus.fidelity.lines import read_lines
 
-Answer = KernelAnswer | IterationAnswer | PowerAnswer | TableAnswer
+ValidationAnswer = KernelAnswer | IterationAnswer | PowerAnswer | TableAnswer
 """Predictions and errors of a file with measured kernels, iterations, powers of nodes, frontiers or reductions."""
 
 
@@ -27,7 +27,7 @@ class Validation:
 
     name: str
     """Name of the file without its endings, for those that ship, or its path."""
-    answer: Answer
+    answer: ValidationAnswer
 
     @property
     def title(self) -> str:
@@ -62,7 +62,7 @@ def validate_file(name: str, path: Path, overrides: Sequence[str], config_dir: P
     return Validation(name, answer_kernels(rows, overrides, config_dir, unusable))
 
 
-def plain_answer(answer: Answer) -> dict[str, Any]:
+def plain_answer(answer: ValidationAnswer) -> dict[str, Any]:
     """Return an answer as plain data."""
     match answer:
         case KernelAnswer():
@@ -75,7 +75,7 @@ def plain_answer(answer: Answer) -> dict[str, Any]:
             return tables.plain_answer(answer)
 
 
-def lines_of(answer: Answer) -> list[str]:
+def lines_of(answer: ValidationAnswer) -> list[str]:
     """Return an answer for people, as it follows its title."""
     match answer:
         case KernelAnswer():

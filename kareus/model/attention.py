@@ -6,6 +6,7 @@ before. Only its own shard is kept: backward asks for them once more, and gives 
 
 import math
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -62,7 +63,7 @@ class Attention(Function):
     key-value heads, head_dim], or gathered, [cp, batch, tokens, key-value heads, head_dim], which heads of queries
     share in groups; values as keys; the ranks that share the sequence; what is called in backward where keys and
     values are gathered, since they are not kept; and with ALiBi how fast scores of each head of queries fall with the
-    distance, fp32, [query heads].
+    distance, fp32, [query heads], and the masks that were made of it.
     """
 
     @staticmethod
@@ -74,17 +75,19 @@ class Attention(Function):
         group: Communicator | None,
         gather: Gather | None,
         slopes: Tensor | None = None,
+        masks: "Masks | None" = None,
     ) -> Tensor:
         """Return [batch, tokens, query heads * head_dim]."""
         keys, values = (key, value) if gather is None else (_in_order(key), _in_order(value))
         parts = [
-            _attend(query[:, c.local], keys[:, : c.end], values[:, : c.end], slopes)
+            _attend(query[:, c.local], keys[:, : c.end], values[:, : c.end], slopes, masks)
             for c in chunks(query.shape[1], group)
         ]
         output = _joined([p.output for p in parts])
         kept = (key, value) if gather is None else ()
         ctx.save_for_backward(query, output, *(p.log_sum_exp for p in parts), *kept)
-        ctx.group, ctx.gather, ctx.slopes, ctx.states = group, gather, slopes, [p.state for p in parts]
+        ctx.group, ctx.gather, ctx.states = group, gather, [p.state for p in parts]
+        ctx.slopes, ctx.masks = slopes, masks
         return output.flatten(2)
 
     @staticmethod
@@ -99,10 +102,10 @@ class Attention(Function):
         for chunk, log_sum_exp, state in zip(held, log_sum_exps, ctx.states, strict=True):
             attending = (query[:, chunk.local], keys[:, : chunk.end], values[:, : chunk.end])
             attended = Attended(output[:, chunk.local], log_sum_exp, state)
-            parts.append(_attend_backward(gradient[:, chunk.local], attending, attended, ctx.slopes))
+            parts.append(_attend_backward(gradient[:, chunk.local], attending, attended, ctx.slopes, ctx.masks))
         query_parts, *shared = zip(*parts, strict=True)
         whole = [p[0] if ctx.gather is None else _summed_by_rank(p[0], p[1], group_size(ctx.group)) for p in shared]
-        return _joined(query_parts), *whole, None, None, None
+        return _joined(query_parts), *whole, None, None, None, None
 
 
 def _in_order(gathered: Tensor) -> Tensor:
@@ -141,7 +144,7 @@ def _joined(parts: Sequence[Tensor]) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(tuple(parts), dim=1)
 
 
-def _attend(query: Tensor, key: Tensor, value: Tensor, slopes: Tensor | None) -> Attended:
+def _attend(query: Tensor, key: Tensor, value: Tensor, slopes: Tensor | None, masks: "Masks | None" = None) -> Attended:
     """Attend from the last tokens of a sequence to all of it."""
     inputs = [t.transpose(1, 2) for t in (query, key, value)]
     if query.is_cpu:
@@ -150,7 +153,7 @@ def _attend(query: Tensor, key: Tensor, value: Tensor, slopes: Tensor | None) ->
         )
     elif slopes is not None:
         output, log_sum_exp, *state = torch.ops.aten._scaled_dot_product_efficient_attention(
-            *inputs, _padded(_mask(query, key, slopes), len(query)), compute_log_sumexp=True
+            *inputs, _masks(masks).of_batch(query, key, slopes), compute_log_sumexp=True
         )
     else:
         # These are the kernels behind scaled_dot_product_attention. Called directly, the one for CUDA aligns its
@@ -160,7 +163,11 @@ def _attend(query: Tensor, key: Tensor, value: Tensor, slopes: Tensor | None) ->
 
 
 def _attend_backward(
-    gradient: Tensor, attending: tuple[Tensor, Tensor, Tensor], part: Attended, slopes: Tensor | None
+    gradient: Tensor,
+    attending: tuple[Tensor, Tensor, Tensor],
+    part: Attended,
+    slopes: Tensor | None,
+    masks: "Masks | None" = None,
 ) -> list[Tensor]:
     """Gradients of the query, key and value of `_attend`."""
     grad, *inputs, output = [t.transpose(1, 2) for t in (gradient, *attending, part.output)]
@@ -169,7 +176,7 @@ def _attend_backward(
             grad, *inputs, output, part.log_sum_exp, 0.0, is_causal=False, attn_mask=_mask(*attending[:2], slopes)
         )
     elif slopes is not None:
-        mask, wanted = _padded(_mask(*attending[:2], slopes), len(gradient)), [True, True, True, False]
+        mask, wanted = _masks(masks).of_batch(*attending[:2], slopes), [True, True, True, False]
         *gradients, _ = torch.ops.aten._scaled_dot_product_efficient_attention_backward(
             grad, *inputs, mask, output, part.log_sum_exp, *part.state, 0.0, wanted
         )
@@ -218,7 +225,30 @@ def _mask(query: Tensor, key: Tensor, slopes: Tensor | None) -> Tensor:
     return causal_mask(query, query.shape[1], key.shape[1], slopes)
 
 
-def _padded(mask: Tensor, batch: int) -> Tensor:
-    """Return the mask of all sequences, in rows as long as PyTorch's memory-efficient attention loads them."""
-    keys = mask.shape[-1]
-    return functional.pad(mask, (0, -keys % MASK_ALIGNMENT)).narrow(-1, 0, keys).expand(batch, -1, -1, -1)
+class Masks:
+    """Masks of ALiBi for PyTorch's memory-efficient attention, each made once, for all blocks and passes."""
+
+    def __init__(self) -> None:
+        self._made: dict[tuple[int, int, torch.dtype, torch.device], Tensor] = {}
+
+    def of_batch(self, query: Tensor, key: Tensor, slopes: Tensor) -> Tensor:
+        """Return the mask of all sequences, [batch, heads, queries, keys], in memory for one.
+
+        Its rows are as far apart as the kernel loads them.
+        """
+        batch, queries, keys = len(query), query.shape[1], key.shape[1]
+        place = (queries, keys, query.dtype, query.device)
+        if place not in self._made:
+            self._made[place] = functional.pad(_mask(query, key, slopes), (0, -keys % MASK_ALIGNMENT))
+        return self._made[place].narrow(-1, 0, keys).expand(batch, -1, -1, -1)
+
+
+@cache
+def shared_masks(heads: int, first: int, count: int) -> Masks:
+    """Return the masks of `count` query heads from `first` on, of a model with `heads`; the same ones at each call."""
+    return Masks()
+
+
+def _masks(masks: Masks | None) -> Masks:
+    """Return `masks`, or some for a single pass."""
+    return Masks() if masks is None else masks

@@ -97,9 +97,9 @@ class AttentionLayer(Layer):
 
     def _attending(self, model: Model, shard: Shard, mesh: Mesh, kernel: AttentionKernel) -> tuple[Wire, ...]:
         """Attention itself, as one operator or as several."""
-        slopes = own_slopes(model, shard, mesh) if model.positions is PositionKind.ALIBI else None
+        slopes, masks = own_slopes(model, shard, mesh) if model.positions is PositionKind.ALIBI else (None, None)
         if kernel is AttentionKernel.FUSED:
-            self.attention = CausalAttention(mesh.cp, slopes)
+            self.attention = CausalAttention(mesh.cp, slopes, masks)
             wire = Wire("attention", self.attention, ("query", "key", "value"), ("mixed",), mesh.sequence_parallel)
             return (wire,)
         self.scores = Scores()
@@ -124,7 +124,7 @@ class Mlp(Layer):
         super().__init__()
         hidden, inner, gated = shard.hidden_size, shard.intermediate_size, model.activation.gated
         name, width = ("gate_up", 2 * inner) if gated else ("up", inner)
-        first = BlockColumnLinear(hidden, width, dtype, mesh, bias=model.biases)
+        first = BlockColumnLinear(hidden, width, dtype, mesh, bias=model.biases, in_order=False)
         self.norm = ResidualNorm(model, hidden, dtype)
         self.add_module(name, first)
         self.activation = SwiGlu() if gated else Activation(model.activation)

@@ -94,18 +94,18 @@ class Exchange(NamedTuple):
 
     kind: CollectiveKind
     communicator: Communicator
-    by_token: bool = False
-    """Whether it gathers or scatters the tokens of hidden states, [batch, tokens, hidden], and no new dimension."""
+    by_sequence: bool = False
+    """Whether it gathers or scatters the tokens of each sequence, [batch, tokens, hidden], and no new dimension."""
 
     def launch(self, tensors: Sequence[Tensor], sm_count: int | None = None) -> Handle:
         """Launch it."""
-        kind, communicator, by_token = self
+        kind, communicator, by_sequence = self
         if kind is CollectiveKind.ALL_REDUCE:
             return communicator.all_reduce(tensors, sm_count)
         if kind is CollectiveKind.ALL_GATHER:
-            gather = communicator.gather_tokens if by_token else communicator.all_gather
+            gather = communicator.gather_tokens if by_sequence else communicator.all_gather
             return gather(tensors, sm_count)
-        scatter = communicator.scatter_tokens if by_token else communicator.reduce_scatter
+        scatter = communicator.scatter_tokens if by_sequence else communicator.reduce_scatter
         return scatter(tensors, sm_count)
 
 
@@ -146,6 +146,9 @@ class Boundary:
     """Place of the first of the operator's tensors that passes; all after it pass too."""
     by_token: bool = False
     """Whether tokens of hidden states are gathered and scattered (sequence parallelism)."""
+    in_order: bool = True
+    """Whether the gathered tokens of a sequence follow one another, [batch, tokens, hidden]; else those of each rank
+    do, [size, batch, tokens, hidden], for which one collective is enough."""
 
     forwards: Exchange | None = field(init=False)
     """The collective of forward."""
@@ -155,7 +158,7 @@ class Boundary:
     def __post_init__(self) -> None:
         """Make the collectives once."""
         for name, kind in (("forwards", self.forward), ("backwards", self.backward)):
-            exchange = None if kind is None else Exchange(kind, self.communicator, self.by_token)
+            exchange = None if kind is None else Exchange(kind, self.communicator, self.by_token and self.in_order)
             object.__setattr__(self, name, exchange)
 
     def cross(self, tensors: Sequence[Tensor], kept: Kept | None = None) -> Tensors:
@@ -168,28 +171,30 @@ class Boundary:
         return _exchanged(self.forwards, tensors)
 
 
-def entering(mesh: Mesh) -> Boundary | None:
+def entering(mesh: Mesh, *, in_order: bool = True) -> Boundary | None:
     """Into a tensor-parallel region: identity forward, all-reduce of the gradient backward (Megatron-LM's f).
 
     With sequence parallelism all-gather forward, reduce-scatter of the gradient backward (Korthikanti et al., MLSys
-    2023, "Reducing Activation Recomputation in Large Transformer Models", section 4.2.2).
+    2023, "Reducing Activation Recomputation in Large Transformer Models", section 4.2.2); see `Boundary.in_order`.
     """
     if mesh.tp is None:
         return None
     if mesh.sequence_parallel:
-        return Boundary(mesh.tp, CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER, by_token=True)
+        kinds = CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER
+        return Boundary(mesh.tp, *kinds, by_token=True, in_order=in_order)
     return Boundary(mesh.tp, None, CollectiveKind.ALL_REDUCE)
 
 
-def leaving(mesh: Mesh) -> Boundary | None:
+def leaving(mesh: Mesh, *, in_order: bool = True) -> Boundary | None:
     """Out of a tensor-parallel region: all-reduce forward, in place, identity backward (Megatron-LM's g).
 
-    With sequence parallelism reduce-scatter forward, all-gather of the gradient backward.
+    With sequence parallelism reduce-scatter forward, all-gather of the gradient backward; see `Boundary.in_order`.
     """
     if mesh.tp is None:
         return None
     if mesh.sequence_parallel:
-        return Boundary(mesh.tp, CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_GATHER, by_token=True)
+        kinds = CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_GATHER
+        return Boundary(mesh.tp, *kinds, by_token=True, in_order=in_order)
     return Boundary(mesh.tp, CollectiveKind.ALL_REDUCE, None)
 
 

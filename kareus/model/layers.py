@@ -67,9 +67,8 @@ def weight_of(module: nn.Module, name: str = "weight", gradient_name: str = "wei
 
     They are looked up where `nn.Module` keeps them: as attributes they cost the host a microsecond of each operator.
     """
-    weight, gradient = module._parameters[name], module._buffers[f"{name}{WEIGHT_GRADIENT_SUFFIX}"]
-    assert weight is not None and gradient is not None
-    return weight, gradient
+    found: tuple[Any, Any] = module._parameters[name], module._buffers[gradient_name]
+    return found
 
 
 class Linear(OperatorModule):
@@ -100,8 +99,9 @@ class Linear(OperatorModule):
 
     def arguments(self, x: Tensor) -> tuple[Any, ...]:
         """Of x weight^T + bias, [..., inputs] to [..., outputs], of this GPU's weight alone."""
-        bias = weight_of(self, "bias", "bias_gradient") if self.has_bias else ()
-        return x, *weight_of(self), *bias
+        if not self.has_bias:  # most have none, and building tuples of tuples costs the host
+            return x, self._parameters["weight"], self._buffers["weight_gradient"]
+        return x, *weight_of(self), *weight_of(self, "bias", "bias_gradient")
 
 
 class ColumnParallelLinear(Linear):
@@ -110,8 +110,11 @@ class ColumnParallelLinear(Linear):
     With sequence parallelism inputs are gathered, and their gradient is reduce-scattered.
     """
 
-    def __init__(self, inputs: int, outputs: int, dtype: torch.dtype, mesh: Mesh, *, bias: bool = False) -> None:
-        super().__init__(inputs, outputs, dtype, bias=bias, before=entering(mesh))
+    def __init__(
+        self, inputs: int, outputs: int, dtype: torch.dtype, mesh: Mesh, *, bias: bool = False, in_order: bool = True
+    ) -> None:
+        """Make the product; `in_order` if what reads its outputs tells tokens apart."""
+        super().__init__(inputs, outputs, dtype, bias=bias, before=entering(mesh, in_order=in_order))
 
 
 class BlockColumnLinear(ColumnParallelLinear):
@@ -120,8 +123,11 @@ class BlockColumnLinear(ColumnParallelLinear):
     They are gathered once more when the sublayer's backward starts, by the `RowParallelLinear` that ends it.
     """
 
-    def __init__(self, inputs: int, outputs: int, dtype: torch.dtype, mesh: Mesh, *, bias: bool = False) -> None:
-        super().__init__(inputs, outputs, dtype, mesh, bias=bias)
+    def __init__(
+        self, inputs: int, outputs: int, dtype: torch.dtype, mesh: Mesh, *, bias: bool = False, in_order: bool = True
+    ) -> None:
+        """As `ColumnParallelLinear`."""
+        super().__init__(inputs, outputs, dtype, mesh, bias=bias, in_order=in_order)
         self.kept: Kept | None = None
         """Of the last forward under autograd."""
         if mesh.sequence_parallel:
@@ -129,8 +135,10 @@ class BlockColumnLinear(ColumnParallelLinear):
 
     def arguments(self, x: Tensor, gather: Callable[[], Any] | None = None) -> tuple[Any, ...]:
         """As `Linear.arguments`; `gather` returns a gathered input once more."""
+        if gather is None:
+            return super().arguments(x)
         bias = weight_of(self, "bias", "bias_gradient") if self.has_bias else ()
-        return (x, *weight_of(self), *bias) if gather is None else (x, *weight_of(self), gather, *bias)
+        return x, *weight_of(self), gather, *bias
 
     def forward(self, x: Tensor) -> Tensor:
         """As `compute`, of this rank's tokens."""
@@ -162,7 +170,8 @@ class RowParallelLinear(Linear):
 
         A bias is whole on every GPU, and so is the output gradient, so that its gradient is the same on all.
         """
-        super().__init__(inputs, outputs, dtype, bias=bias, after=leaving(mesh))
+        in_order = first is None or first.before is None or first.before.in_order
+        super().__init__(inputs, outputs, dtype, bias=bias, after=leaving(mesh, in_order=in_order))
         self._first = (first,)  # a tuple, so that its weights have one name
         self._adds = group_rank(mesh.tp) == 0
         if bias and not self._adds:
@@ -172,7 +181,7 @@ class RowParallelLinear(Linear):
         """As `Linear.arguments`, of what this GPU adds."""
         if not self.has_bias or self._adds:
             return super().arguments(x)
-        _, bias_gradient = weight_of(self, "bias")
+        _, bias_gradient = weight_of(self, "bias", "bias_gradient")
         return x, *weight_of(self), self.added, bias_gradient
 
     def forward(self, x: Tensor) -> Tensor:
@@ -210,9 +219,9 @@ class Norm(OperatorModule):
     def _settings(self) -> tuple[Any, ...]:
         """Arguments of either function that follow its inputs."""
         if not self._centres:
-            return *weight_of(self), self.epsilon
+            return self._parameters["weight"], self._buffers["weight_gradient"], self.epsilon
         weight, weight_gradient = weight_of(self)
-        bias, bias_gradient = weight_of(self, "bias") if self.has_bias else (None, None)
+        bias, bias_gradient = weight_of(self, "bias", "bias_gradient") if self.has_bias else (None, None)
         return fused.Affine(weight, bias), fused.Affine(weight_gradient, bias_gradient), self.epsilon
 
 
@@ -294,12 +303,18 @@ class CausalAttention(OperatorModule):
     memory_bound = False
     function: type[Function] = attention.Attention
 
-    def __init__(self, group: Communicator | None, slopes: Tensor | None = None) -> None:
-        """Attend over `group`; `slopes` say how fast scores of this GPU's heads fall with the distance (ALiBi)."""
+    def __init__(
+        self, group: Communicator | None, slopes: Tensor | None = None, masks: attention.Masks | None = None
+    ) -> None:
+        """Attend over `group`; `slopes` say how fast scores of this GPU's heads fall with the distance (ALiBi).
+
+        `masks` has what was made of them, for all blocks.
+        """
         gathers = (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER)
         super().__init__(before=Boundary(group, *gathers, first=1) if group else None)
         self.group = group
         self._slopes = slopes
+        self._masks = masks
 
     def arguments(
         self, query: Tensor, key: Tensor, value: Tensor, gather: attention.Gather | None = None
@@ -307,7 +322,7 @@ class CausalAttention(OperatorModule):
         """Of [batch, tokens, heads, head_dim] to [batch, tokens, query heads * head_dim]; see `Attention`."""
         if self._slopes is not None:
             self._slopes = self._slopes.to(query.device)  # moved once, and whatever becomes of the module's tensors
-        return query, key, value, self.group, gather, self._slopes
+        return query, key, value, self.group, gather, self._slopes, self._masks
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """As `compute`, of this rank's keys and values."""
@@ -366,7 +381,8 @@ def _stretched(frequencies: Tensor, scaling: RotaryScaling) -> Tensor:
     return frequencies * (kept + (1 - kept) / scaling.factor)
 
 
-def own_slopes(model: Model, shard: Shard, mesh: Mesh) -> Tensor:
-    """Slopes of ALiBi of the query heads that this GPU has, fp32."""
-    first = shard.query_heads * group_rank(mesh.tp)
-    return attention.alibi_slopes(model.num_attention_heads)[first : first + shard.query_heads]
+def own_slopes(model: Model, shard: Shard, mesh: Mesh) -> tuple[Tensor, attention.Masks]:
+    """Slopes of ALiBi of the query heads that this GPU has, fp32, and their masks."""
+    heads, count = model.num_attention_heads, shard.query_heads
+    first = count * group_rank(mesh.tp)
+    return attention.alibi_slopes(heads)[first : first + count], attention.shared_masks(heads, first, count)

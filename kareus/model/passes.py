@@ -7,6 +7,7 @@ Passes run without autograd (`torch.no_grad`): every operator is a function that
 
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -191,20 +192,49 @@ def blockwise_pass(
     return gradients[STREAM]
 
 
-def _through(
+def _through(  # noqa: C901, PLR0912 - see its docstring
     layers: Layers,
     hidden: Tensor,
     table: RotaryTable,
     tape: Tape | None = None,
     entered: list[Tensors] | None = None,
 ) -> Generator[PassEvent, None, tuple[Tensor, Tensor]]:
-    """Run layers forward; returns the residual stream and the update that has yet to be added to it."""
+    """Run layers forward; returns the residual stream and the update that has yet to be added to it.
+
+    All of an operator is here, without functions of its own: calls cost the host as much as what they would do.
+    """
     stream, update = hidden, None
     for number, steps in enumerate(layers):
         values: dict[str, Any] = {STREAM: stream, UPDATE: update, TABLE: table}
         records: list[_OperatorRecord] = []
         for step in steps:
-            yield from _forward(step, values, None if tape is None else records)
+            inputs: tuple[Any, ...] = (values[step.read],) if step.read is not None else step.taken(values)
+            local, shards, gathered = inputs, _NONE, _NOWHERE
+            if step.cuts:
+                yield _CUT
+            if step.gathers is not None:
+                local, shards, gathered = inputs[: step.first], inputs[step.first :], []
+                call = CollectiveCall(step.gathers, shards)
+                yield call
+                inputs = (*local, *call.wait(), partial(tuple, gathered))
+            yield step.forward
+            context = Context()
+            outputs = step.run_forward(context, *step.arguments(*inputs))
+            if tape is not None:
+                again, forgotten = _NONE, None
+                if step.again is not None:
+                    context.saved_tensors, again = (), local
+                elif records and records[-1].step.again is not None:
+                    forgotten = _forget(context, local[0])
+                records.append(_OperatorRecord(step, context, shards, gathered, again, forgotten))
+            if step.reduces is not None:
+                call = CollectiveCall(step.reduces, (outputs,))
+                yield call
+                (outputs,) = call.wait()
+            if step.written is not None:
+                values[step.written] = outputs
+            else:
+                values.update(zip(step.writes, outputs, strict=True))
             for name in step.finished:
                 del values[name]
         stream, update = values[SUM], values[OUTPUT]
@@ -241,36 +271,6 @@ def _unwound(
         gathering = None if again else following
 
 
-def _forward(
-    step: LayerStep, values: dict[str, Any], records: list[_OperatorRecord] | None
-) -> Generator[PassEvent, None, None]:
-    inputs = [values[name] for name in step.reads]
-    local, shards, gathered = inputs, _NONE, _NOWHERE
-    if step.cuts:
-        yield _CUT
-    if step.gathers is not None:
-        local, shards, gathered = inputs[: step.first], tuple(inputs[step.first :]), []
-        call = CollectiveCall(step.gathers, shards)
-        yield call
-        inputs = [*local, *call.wait(), lambda: tuple(gathered)]
-    yield step.forward
-    context, operator = Context(), step.operator
-    outputs: Tensors = as_tuple(operator.function.forward(context, *operator.arguments(*inputs)))
-    if records is not None:
-        forgotten = None
-        if step.again is not None:
-            context.saved_tensors = ()
-        elif records and records[-1].step.again is not None:
-            forgotten = _forget(context, local[0])
-        again = tuple(local) if step.again is not None else _NONE
-        records.append(_OperatorRecord(step, context, shards, gathered, again, forgotten))
-    if step.reduces is not None:
-        call = CollectiveCall(step.reduces, outputs)
-        yield call
-        outputs = call.wait()
-    _put(values, step.writes, outputs)
-
-
 def _put(values: dict[str, Any], names: tuple[str, ...], tensors: Sequence[Tensor]) -> None:
     """Name tensors; most operators have one, for which this is the quickest."""
     if len(names) == 1:
@@ -302,10 +302,9 @@ def _again(
     if gathering is not None:
         yield gathering
         record.gathered.extend(gathering.wait())
-        inputs += [*record.gathered, lambda: tuple(record.gathered)]
+        inputs += [*record.gathered, partial(tuple, record.gathered)]
     yield step.again
-    (output,) = as_tuple(step.operator.function.forward(record.context, *step.operator.arguments(*inputs)))
-    forgotten.data = output
+    forgotten.data = step.run_forward(record.context, *step.arguments(*inputs))
 
 
 def _regathering(record: _OperatorRecord) -> CollectiveCall | None:
@@ -385,10 +384,10 @@ def _leaving(record: _OperatorRecord, arriving: list[Tensor]) -> tuple[list[Tens
     step, context = record.step, record.context
     own: Later = []
     if not step.weight_gradients:
-        leaving = step.operator.function.backward(context, *arriving)
+        leaving = step.run_backward(context, *arriving)
     else:
         with weight_gradients_put_off() as own:
-            leaving = step.operator.function.backward(context, *arriving)
+            leaving = step.run_backward(context, *arriving)
     context.saved_tensors = ()
     if record.shards:
         record.gathered.clear()

@@ -1,7 +1,8 @@
 """The steps of a layer: its operators as they are scheduled, and what is known of each before it runs."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from kareus.graph.recomputation import AGAIN_SUFFIX, Recomputation
@@ -53,6 +54,33 @@ class LayerStep:
     """Place of the first of its inputs that pass the collectives before it; all after it pass too."""
     gathers_tokens: bool
     """Whether its input is gathered by token, and again with the gradients that its sublayer's backward begins with."""
+
+    run_forward: Callable[..., Any] = field(init=False)
+    """Of the operator's function, likewise the next, which a look-up for each launch would cost the host time."""
+    run_backward: Callable[..., Any] = field(init=False)
+    """See `run_forward`."""
+    arguments: Callable[..., tuple[Any, ...]] = field(init=False)
+    """Of the operator."""
+    read: str | None = field(init=False)
+    """What it reads, where that is one value."""
+    taken: Callable[[dict[str, Any]], tuple[Any, ...]] = field(init=False)
+    """Takes several values that it reads."""
+    written: str | None = field(init=False)
+    """What it writes, where that is one value."""
+
+    def __post_init__(self) -> None:
+        """Look up what every launch needs."""
+        function = self.operator.function
+        found = {
+            "run_forward": function.forward,
+            "run_backward": function.backward,
+            "arguments": self.operator.arguments,
+            "read": self.reads[0] if len(self.reads) == 1 else None,
+            "taken": itemgetter(*self.reads),
+            "written": self.writes[0] if len(self.writes) == 1 else None,
+        }
+        for name, value in found.items():
+            object.__setattr__(self, name, value)
 
 
 def steps_of(

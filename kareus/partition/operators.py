@@ -29,6 +29,7 @@ _MATMULS = {"mm", "addmm"}
 _BATCHED_MATMUL = "bmm"
 """Kernel of a product of attention that is not fused, one of rows and columns for each head of each sequence."""
 _SUM = "sum"
+_INDEX_ADD = "index_add_"
 """Kernel that begins the gradient of a bias, after those of a matrix product."""
 _CONVERSION = "_to_copy"
 """Converts the operands of a weight gradient to fp32, on CPUs, where models are traced; CUDA needs none."""
@@ -99,7 +100,7 @@ def operator_of(run: Run, trace_reads: Counter[int], lasting: frozenset[int]) ->
         kind=run.kind,
         shape=shape,
         flops=flops,
-        bytes_read=sum(region.size_bytes for region in entering),
+        bytes_read=sum(region.size_bytes for region in (*entering, *_read_again(run.events))),
         bytes_written=sum(region.size_bytes for region in leaving.values()),
         kernels=run.kernels,
         copies=len(copies),
@@ -177,6 +178,16 @@ def _joined(before: Run | CollectiveRun, after: Run | CollectiveRun) -> Run | Co
         return None
     name = min(before.name, after.name, key=_TELLING.index)
     return replace(before, name=name, events=before.events + after.events, kernels=before.kernels + after.kernels)
+
+
+def _read_again(events: Sequence[TracedEvent]) -> list[Region]:
+    """Regions that a fused implementation reads twice: the gradient of an embedding with learned positions.
+
+    It is added to rows of tokens, by id, and to rows of positions, summed over the sequences: two orders, two kernels.
+    """
+    if not any(event.kernel == _INDEX_ADD for event in events):
+        return []
+    return [region for event in events if event.kernel == _SUM for region in event.reads]
 
 
 def _entering(events: Sequence[TracedEvent]) -> list[Region]:

@@ -22,8 +22,9 @@ def measured_workload(folder: WorkloadFolder) -> Workload:
     """Return the workload whose instructions were measured into `folder`.
 
     Raises:
-        ArtifactError: the folder has no such configuration.
+        ArtifactError: nothing was measured there, or not yet all.
     """
+    _check_measured(folder)
     return load_slice(folder.config("plan"), PlanSlice).workload
 
 
@@ -40,6 +41,7 @@ def plan_measured(folder: WorkloadFolder, workload: Workload) -> Frontiers:
         ArtifactError: there are no microbatch frontiers, or they are damaged or of another workload.
     """
     check_no_update(workload)
+    _check_measured(folder)
     path = folder.microbatch
     origin = read_provenance(path, MICROBATCH)
     check_subject(subject_of(workload), {str(path): origin})
@@ -61,4 +63,12 @@ def check_no_update(workload: Workload) -> None:
         raise ConfigError(
             "iteration.include_update=true: forwards and backwards are measured in place, the update is not; give "
             "iteration.include_update=false."
+        )
+
+
+def _check_measured(folder: WorkloadFolder) -> None:
+    if not folder.has("frontier/microbatch.parquet"):
+        raise ArtifactError(
+            f"{folder.path}: has no measured frontiers; give the folder of a `Profiling` whose job has logged how well "
+            "its frontiers are known."
         )

@@ -46,12 +46,12 @@ def part(composition: ComposedWorkload, group: str) -> Extension:
     )
 
 
-def feasible(workload: Workload, attention_kernel: AttentionKernel = AttentionKernel.FUSED) -> Workload:
+def feasible(workload: Workload, attention_kernel: AttentionKernel | None = None) -> Workload:
     """Return the workload as it is planned: its layers split over the stages, and only clocks that its testbed can set.
 
     Args:
         workload: as composed.
-        attention_kernel: decides what attention keeps in memory.
+        attention_kernel: of other software, decides what attention keeps in memory; None is the engine's.
 
     Raises:
         RefusedWorkloadError: it cannot run.

@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from kareus.errors import RefusedWorkloadError
 from kareus.graph.recomputation import Recomputation
 from kareus.graph.records import Scope
-from kareus.model.config import AttentionKernel, Model, Parallelism
+from kareus.model.config import AttentionKernel, Model, Parallelism, PositionKind
 from kareus.model.parameters import scope_parameters
 from kareus.model.precision import ADAMW_BYTES, BF16_BYTES, FP32_BYTES
 from kareus.pipeline.transfers import gathered_parts
@@ -51,6 +51,7 @@ class MemoryEstimate:
 
     stage: int
     weights_gib: float
+    """Weights, and the mask of ALiBi, which the engine makes once."""
     gradients_gib: float
     optimizer_gib: float
     """Master weights and both moments; shared out over data-parallel replicas where they are sharded."""
@@ -77,8 +78,13 @@ class MemoryEstimate:
         return held + max(self.blocks_gib, self.head_gib) + self.reserve_gib
 
 
-def estimate_memory(workload: Workload, attention_kernel: AttentionKernel = AttentionKernel.FUSED) -> MemoryEstimate:
-    """Estimate the peak of the fullest GPU, over all stages of a workload whose `layers_per_stage` is set."""
+def estimate_memory(workload: Workload, attention_kernel: AttentionKernel | None = None) -> MemoryEstimate:
+    """Estimate the peak of the fullest GPU, over all stages of a workload whose `layers_per_stage` is set.
+
+    Args:
+        workload: what is trained.
+        attention_kernel: of other software; None is the engine's, which is fused and keeps a mask for ALiBi.
+    """
     stages = enumerate(workload.parallelism.split)
     return max((stage_memory(workload, n, layers, attention_kernel) for n, layers in stages), key=lambda e: e.total_gib)
 
@@ -102,9 +108,11 @@ def check_memory(workload: Workload, estimate: MemoryEstimate) -> None:
 
 
 def stage_memory(
-    workload: Workload, stage: int, layers: int, attention_kernel: AttentionKernel = AttentionKernel.FUSED
+    workload: Workload, stage: int, layers: int, attention_kernel: AttentionKernel | None = None
 ) -> MemoryEstimate:
-    """Estimate the peak of one GPU of a stage, which holds `layers` blocks."""
+    """Estimate the peak of one GPU of a stage, which holds `layers` blocks; see `estimate_memory`."""
+    mask = mask_bytes(workload) if attention_kernel is None else 0
+    attention_kernel = attention_kernel or AttentionKernel.FUSED
     model, parallelism = workload.model, workload.parallelism
     tokens = workload.microbatch_size * workload.sequence_length // parallelism.cp
     boundary = boundary_bytes(model, parallelism, tokens)
@@ -123,7 +131,7 @@ def stage_memory(
     weights, gradients, states = state_bytes(workload, stage, layers)
     return MemoryEstimate(
         stage=stage,
-        weights_gib=weights / GIB,
+        weights_gib=(weights + mask) / GIB,
         gradients_gib=gradients / GIB,
         optimizer_gib=states / GIB,
         in_flight_gib=waiting / GIB,
@@ -245,6 +253,22 @@ def score_bytes(workload: Workload, attention_kernel: AttentionKernel) -> tuple[
     pairs = workload.microbatch_size * heads * workload.sequence_length**2
     kept = BF16_BYTES if attention_kernel is AttentionKernel.UNFUSED else 2 * BF16_BYTES + MASK_BYTES
     return kept * pairs, 2 * BF16_BYTES * pairs
+
+
+def mask_bytes(workload: Workload) -> int:
+    """Bytes on one GPU of the engine's masks for ALiBi, one value for each of its heads, queries and keys before them.
+
+    With context parallelism a rank has two chunks of the sequence, of 2 cp, and a mask for each, which ends with the
+    chunk; the keys of both together are 2 cp + 1 chunks on every rank (`kareus.model.attention.chunks`). Rows are as
+    long as a multiple of 16 values, which is left out here.
+    """
+    if workload.model.positions is not PositionKind.ALIBI:
+        return 0
+    parallelism, heads = workload.parallelism, workload.model.num_attention_heads // workload.parallelism.tp
+    if parallelism.cp == 1:
+        return BF16_BYTES * heads * workload.sequence_length**2
+    chunk = workload.sequence_length // (2 * parallelism.cp)
+    return BF16_BYTES * heads * chunk**2 * (2 * parallelism.cp + 1)
 
 
 def block_backward_bytes(model: Model, parallelism: Parallelism, tokens: int) -> int:

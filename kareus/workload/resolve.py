@@ -76,20 +76,25 @@ def check_any_accepted(resolved: Sequence[Resolved]) -> None:
     Raises:
         RefusedWorkloadError: all were refused; with the reason of the first.
     """
-    refusals: Mapping[str, str] = {one.name: one.refusal for one in resolved if one.refusal is not None}
-    if len(refusals) == len(resolved):
+    check_any_runs({one.name: one.refusal for one in resolved})
+
+
+def check_any_runs(refusals: Mapping[str, str | None]) -> None:
+    """Check that a combination is not refused, by name and reason.
+
+    Raises:
+        RefusedWorkloadError: all were; with the reason of the first.
+    """
+    if None not in refusals.values():
         name, reason = next(iter(refusals.items()))
-        prefix = "" if len(resolved) == 1 else f"all {len(resolved)} combinations are refused; the first, "
+        prefix = "" if len(refusals) == 1 else f"all {len(refusals)} combinations are refused; the first, "
         raise RefusedWorkloadError(f"{prefix}{name}: {reason}")
 
 
 def _resolved(name: str, composition: ComposedWorkload) -> Resolved:
     workload, estimate, refusal = composition.workload, None, None
     try:
-        check_divisibility(workload)
-        check_combinations(workload)
-        check_pipeline(workload)
-        workload = with_settable_clocks(with_split(workload))
+        workload = _checked(workload)
         estimate = estimate_memory(workload)
         check_memory(workload, estimate)
     except RefusedWorkloadError as error:
@@ -103,6 +108,24 @@ def _resolved(name: str, composition: ComposedWorkload) -> Resolved:
         refusal=refusal,
         memory=estimate,
     )
+
+
+def check_workload(workload: Workload) -> None:
+    """Check that a workload can run.
+
+    Raises:
+        RefusedWorkloadError: it cannot; with the reason.
+    """
+    checked = _checked(workload)
+    check_memory(checked, estimate_memory(checked))
+
+
+def _checked(workload: Workload) -> Workload:
+    """The workload with what is filled in, where all but its memory allows it to run."""
+    check_divisibility(workload)
+    check_combinations(workload)
+    check_pipeline(workload)
+    return with_settable_clocks(with_split(workload))
 
 
 def with_split(workload: Workload) -> Workload:

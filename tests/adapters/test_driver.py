@@ -3,6 +3,7 @@
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from kareus.adapters.recorder import table_path
 from kareus.adapters.tables import MICROBATCHES, STEPS
 from kareus.artifacts.tables import read_table
 from kareus.device.claims import FOLDER_VARIABLE, claim, setting_of
-from kareus.errors import ConfigError, EngineError
+from kareus.errors import ConfigError, DeviceError, EngineError
 from kareus.pipeline.config import PipelineSchedule
 from kareus.plans.document import Plan
 from kareus.plans.file import write_plan
@@ -110,6 +111,21 @@ def test_a_plan_of_nanobatches_is_said_to_lose_them(
     assert message.startswith("plan 'fastest' of made-up: 16 of 16 instructions are planned as two nanobatches")
 
 
+def test_a_gpu_without_an_energy_counter_is_driven(
+    gpu: FakeDevice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(gpu: FakeDevice) -> float:
+        raise DeviceError("GPU 0: get_total_energy_consumption failed; see `nvidia-smi -q`.")
+
+    monkeypatch.setattr(FakeDevice, "energy_j", refuse)
+    driver = opened(PLAN, gpu, tmp_path / "out")
+    drive(driver, PLAN)
+    driver.close()
+    check_free(gpu)
+    assert read_table(table_path(tmp_path / "out", STEPS, 0), STEPS)["energy_j"].to_list() == [None]
+    assert caplog.messages[0].endswith("Energy and clocks are not recorded.")
+
+
 def test_dry_clocks_are_said_and_not_set(gpu: FakeDevice, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     driver = opened(PLAN, gpu, clocks="dry")
@@ -122,6 +138,12 @@ def test_dry_clocks_are_said_and_not_set(gpu: FakeDevice, caplog: pytest.LogCapt
 def test_an_unknown_mode_of_clocks_is_refused(gpu: FakeDevice) -> None:
     with pytest.raises(ConfigError, match="clocks='default': must be one of planned, dry"):
         opened(PLAN, gpu, clocks="default")
+
+
+def test_another_thread_than_the_main_one_is_refused(gpu: FakeDevice) -> None:
+    with ThreadPoolExecutor() as pool, pytest.raises(EngineError, match="only the main thread may ask for"):
+        pool.submit(opened, PLAN, gpu).result()
+    assert gpu.calls() == []
 
 
 def test_requests_after_a_signal_set_nothing(gpu: FakeDevice) -> None:

@@ -9,8 +9,8 @@ from typing import Any
 
 import polars as pl
 import pytest
+from helpers.code_blocks import python_blocks
 from helpers.driving import driven_plan
-from helpers.printed import blocks_of
 from helpers.worlds import spawn
 
 from kareus.adapters.recorder import table_path
@@ -24,10 +24,11 @@ from kareus.workload.tables import WORKLOADS
 STAGES, ITERATIONS, TOKENS = 2, 3, 4 * 8
 PLANS = {
     "1f1b": driven_plan(STAGES, 4, update=True),
+    "replicas": driven_plan(1, 4, gpus=2, reduction=True, update=True),
     "interleaved": driven_plan(STAGES, 4, chunks=2, schedule=PipelineSchedule.INTERLEAVED),
     "gpipe": driven_plan(STAGES, 4, schedule=PipelineSchedule.GPIPE),
 }
-OUTPUT = {"1f1b": "first", "core": "second", "bridge": "third", "interleaved": "interleaved"}
+OUTPUT = {"1f1b": "first", "core": "second", "bridge": "third", "interleaved": "interleaved", "replicas": "replicas"}
 """Folder of tables of each job, as the page has it."""
 Found = dict[str, Any]
 both_schedules = pytest.mark.parametrize("name", ["1f1b", "interleaved"])
@@ -93,6 +94,15 @@ def test_clocks_are_locked_in_order_and_restored(found: Found, rank: int, name: 
     assert all(call in (f"lock {clock_mhz}" for clock_mhz in rest) for call in locked)
 
 
+def test_replicas_of_one_stage_obey_up_to_the_update(found: Found, folder: Path, rank: int) -> None:
+    assert found["replicas"]["ran"] == planned("replicas", 0) * ITERATIONS
+    rows = table(folder, "replicas", MICROBATCHES, rank)
+    of_plan = [(str(i.direction), i.frequency_mhz) for i in PLANS["replicas"].stages[0].instructions]
+    assert rows.select("direction", "frequency_mhz").rows() == of_plan * ITERATIONS
+    reductions = rows.filter(direction="gradient-reduction")
+    assert reductions["time_s"].min() >= found["replicas"]["reduction_s"]
+
+
 def test_another_order_sets_no_clock(found: Found, rank: int) -> None:
     refused = found["refused"]["gpipe"]
     differs = "backward of microbatch 0 on stage 0: the plan has forward of microbatch 2 on stage 0 here"
@@ -132,7 +142,7 @@ def test_the_tables_are_read_as_the_page_reads_them(
 ) -> None:
     write_table(folder / "results/workloads.parquet", WORKLOADS.frame([]), WORKLOADS, Provenance(config_hash=""))
     monkeypatch.chdir(folder)
-    exec(blocks_of("docs/howto/megatron.md", "python")[-1], {})
+    exec(python_blocks("howto/megatron.md")[-1], {})
     printed = capsys.readouterr().out
     assert "first" in printed
     assert "j_per_token" in printed

@@ -22,7 +22,10 @@ from helpers.worlds import spawn
 from torch.distributed.pipelining import Schedule1F1B, ScheduleInterleaved1F1B
 from torch.distributed.pipelining.schedules import ScheduleGPipe, _PipelineScheduleRuntime
 
+from kareus.adapters.agreement import job_agreement
+from kareus.adapters.one_clock import SETTLING, StepChoice, StepSweep
 from kareus.adapters.pipelining import WRAPPED, obey
+from kareus.adapters.records import IterationRecord
 from kareus.device.claims import FOLDER_VARIABLE
 from kareus.errors import EngineError
 from kareus.export.torchtitan import schedule_csv
@@ -70,6 +73,7 @@ def follow(rank: int, folder: Path) -> None:
         planned.close()  # may be called again
     refuse(rank, folder)
     evaluate(rank, folder)
+    agree(rank)
 
 
 def refuse(rank: int, folder: Path) -> None:
@@ -99,10 +103,33 @@ def evaluate(rank: int, folder: Path) -> None:
     planned = shown["planned"]
     batch, target = torch.zeros(2, 2 * MICROBATCHES_EACH, WIDTH)
     schedule.eval(*((batch,) if rank == 0 else ()), target=target if rank == STAGES - 1 else None)
-    assert gpu.calls() == []
     assert planned.driver.iteration == 0
-    planned.close()
+    planned.close()  # waits for every clock that was asked for
+    assert gpu.calls() == []
     dist.barrier()
+
+
+def agree(rank: int) -> None:
+    """Both ranks choose one clock for their steps: neither the one that is best for the first nor for the second."""
+    sweep = StepSweep(clocks_mhz=(1400, 1200, 1000), steps_per_clock=1)
+    choice = StepChoice("min-energy", sweep, job_agreement())
+    energies_j = ({1400: 90.0, 1200: 100.0, 1000: 300.0}, {1400: 300.0, 1200: 100.0, 1000: 90.0})[rank]
+    for number in range(sweep.end):
+        mhz, _ = sweep.place_of(number)
+        choice.take_note(
+            IterationRecord(
+                iteration=number,
+                selector="sweep",
+                time_s=1.0,
+                energy_j=energies_j[mhz],
+                tokens=64,
+                frequency_mhz=mhz,
+                observed_mhz=mhz,
+                instructions=(),
+            )
+        )
+    choice.iteration(sweep.end + SETTLING)
+    assert choice.chosen_mhz == 1200
 
 
 def test_schedules_follow_plans_and_compute_the_same(tmp_path: Path) -> None:

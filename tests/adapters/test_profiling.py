@@ -1,30 +1,37 @@
 """Profiling in place, on a job in virtual time whose GPUs have the times and energies of the GPU model."""
 
+import contextlib
+import time
+
 import polars as pl
 import pytest
+import torch
 from helpers.fake_device import FakeDevice
-from helpers.measured import measured_workload, true_costs, true_frontiers
+from helpers.measured import SIMULATED, measured_workload, true_costs, true_frontiers
 from helpers.virtual_job import ThreadAgreement, VirtualJob
 
+from kareus.adapters import driver as driver_module
+from kareus.adapters.driver import drive_by_plan
 from kareus.adapters.layout import RankLayout
 from kareus.adapters.profiling import WARM_UP, ProfileChoice, Profiling
 from kareus.adapters.tables import SWEPT
 from kareus.artifacts.configuration import to_yaml
 from kareus.artifacts.layout import WorkloadFolder
-from kareus.artifacts.provenance import Provenance, TestbedIdentity
+from kareus.artifacts.provenance import Provenance
 from kareus.artifacts.records import content_hash
 from kareus.artifacts.store import Shelf
+from kareus.device.claims import FOLDER_VARIABLE
 from kareus.errors import ConfigError, EngineError
 from kareus.pipeline.frontiers import solve_iteration
+from kareus.pipeline.instructions import instructions_of
 from kareus.pipeline.solver.dag import iteration_dag, makespan
 from kareus.plans.build import select_plan
 from kareus.plans.frontiers import Frontiers
 from kareus.plans.measured import plan_measured
 from kareus.workload.slices import cut
 
-SIMULATED = TestbedIdentity(kind="simulated", gpu="A100-SXM4-40GB", detail="GPU model, a job in virtual time")
 METHOD = "sequential+perseus"
-ITERATIONS = 300
+ITERATIONS = 100
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +61,7 @@ def choices_of(job, folder, **changes):
 def profiled(job, tmp_path_factory):
     """The folder that a profiled job wrote, and its GPUs."""
     folder = tmp_path_factory.mktemp("profiled") / "measured"
-    return folder, job.run(choices_of(job, folder, most_visits=8), ITERATIONS)
+    return folder, job.run(choices_of(job, folder), ITERATIONS)
 
 
 def read_microbatch(folder):
@@ -70,7 +77,7 @@ def test_microbatch_frontiers_of_the_model_are_recovered(job, profiled):
     found = frontier.filter(pl.col("on_frontier_measured"))
     assert len(found) / len(frontier) > 0.8  # points that noise puts behind their neighbours are no loss
     for name in ("time_s", "energy_j"):
-        assert max(abs(found[f"{name}_measured"] / found[name] - 1)) < 0.02
+        assert max(abs(found[f"{name}_measured"] / found[name] - 1)) < 0.01
 
 
 @pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
@@ -105,7 +112,7 @@ def test_the_slow_down_is_announced_before_it_starts_and_kept(job, tmp_path, cap
         "at 1410 MHz between, and takes at most 4.5 % longer meanwhile"
     ]
     gpus = job.run(choices_of(job, tmp_path / "whole", **changes), 130)
-    assert caplog.messages[-1].startswith("profile: took 2.")
+    assert ", 2.3 % more time than at 1410 MHz; the sweep has ended, plan with kareus plan " in caplog.messages[-1]
     assert gpus[0].now_s < 1.05 * 130 * job.length_s(1410)
 
 
@@ -176,3 +183,38 @@ def test_limits_out_of_range_are_named(changes):
     ((name, _),) = changes.items()
     with pytest.raises(ConfigError, match=name):
         Profiling(workload="w", folder="f", **changes)
+
+
+QUICK = ("parallelism=tp8", "parallelism.pp=1", "num_microbatches=4", "microbatch_size=2", "testbed=cuda")
+
+
+def test_a_job_of_one_process_is_profiled_and_planned(tmp_path, monkeypatch):
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path / "claims"))
+    workload = measured_workload("gpu.search_frequencies.stride_mhz=255", "iteration.include_update=false", of=QUICK)
+    (tmp_path / "workload.yaml").write_text(to_yaml(workload))
+    gpu = FakeDevice(tmp_path, clocks_mhz=(900, 1155, 1410))
+    monkeypatch.setattr(driver_module, "gpu_of", lambda device: gpu)
+    keys = [i.key for i in instructions_of(cut(workload, "pipeline"))]
+    layout = RankLayout(rank=0, gpus=8, stage=0, stages=1, microbatches=4)
+    request = Profiling(workload=tmp_path / "workload.yaml", folder=tmp_path / "out", most_slowdown=1.0, most_visits=2)
+    with contextlib.closing(drive_by_plan(request, layout, torch.device("cpu"), keys)) as driver:
+        for _ in range(22):
+            for key in keys:
+                driver.begin(key)
+                time.sleep(0.03)
+                driver.end(key)
+            driver.end_iteration()
+    assert "lock 900" in gpu.calls()
+    frontiers = plan_measured(WorkloadFolder(tmp_path / "out"), workload)
+    assert frontiers.testbed.kind == "cuda"
+    points = frontiers.microbatch.filter(pl.col("method") == "sequential")
+    assert sorted(set(points["frequency_mhz"])) == [900, 1155, 1410]
+    powers_w = points["energy_j"] / points["time_s"]
+    assert powers_w.mean() == pytest.approx(100.0, rel=0.15)  # of the made-up GPU
+
+
+def test_a_job_is_not_profiled_without_setting_clocks(tmp_path):
+    request = Profiling(workload=tmp_path, folder=tmp_path)
+    layout = RankLayout(rank=0, gpus=8, stage=0, stages=1, microbatches=4)
+    with pytest.raises(ConfigError, match="clocks='dry': a job is profiled at clocks that are set"):
+        drive_by_plan(request, layout, torch.device("cpu"), [], clocks="dry")

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kareus.adapters.sweep import Sweep
+from kareus.adapters.sweep import ClockSweep
 from kareus.errors import ConfigError
 
 CLOCKS_MHZ = (900, 1050, 1200, 1410)
@@ -12,7 +12,7 @@ clock_sets = st.sets(st.integers(300, 2000), min_size=1, max_size=8).map(lambda 
 
 
 def sweep_of(clocks_mhz=CLOCKS_MHZ, most_slowdown=0.05, seed=0):
-    return Sweep(clocks_mhz=clocks_mhz, most_slowdown=most_slowdown, seed=seed)
+    return ClockSweep(clocks_mhz=clocks_mhz, most_slowdown=most_slowdown, seed=seed)
 
 
 @given(clock_sets, st.floats(0.01, 2.0), st.integers(0, 5))

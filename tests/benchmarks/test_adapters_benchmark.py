@@ -12,7 +12,3 @@ def test_an_adapter_is_measured_beside_the_bare_calls(name, tmp_path, monkeypatc
     monkeypatch.setattr(adapters, "RUNS", 2)
     host_s, process_s = adapters.overhead_s(adapters.ADAPTERS[name], tmp_path / name)
     assert 0 < host_s < process_s
-
-
-def test_the_shortest_microbatch_is_tens_of_milliseconds():
-    assert 0.01 < adapters.shortest_microbatch_s() < 0.2

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import yaml
+from helpers.default_workload import NAME
 from helpers.planned import planned_folder
 
 from kareus.artifacts.layout import WorkloadFolder
@@ -118,6 +119,16 @@ def test_no_label_of_a_testbed_gets_out_of_the_header(planned, counts):
     testbed = dataclasses.replace(plan.testbed, gpu="x\ndp: {max_ctas: 1}\u2028cp: 1")
     hostile = dataclasses.replace(plan, testbed=testbed)
     assert set(yaml.safe_load(communicator_config(hostile, counts))) == {"tp"}
+
+
+def test_the_page_says_what_the_default_workload_loses(default_workload):
+    """docs/howto/points.md: constant counts less than 1 %, whole instructions over 15 %, over 25 % with the file."""
+    folder = WorkloadFolder(default_workload / "results" / NAME)
+    found = constant_counts(*read_checked_plan(folder.plan("fastest", "kareus"), None), read_graphs(folder.segments))
+    for lost in zip(found.constant, found.planned, strict=True):
+        assert lost[0] < 1.01 * lost[1]
+    assert found.whole.time_s > 1.15 * found.planned.time_s
+    assert found.whole_limited.time_s > 1.25 * found.planned.time_s
 
 
 def test_a_plan_without_overlap_is_refused(folder, planned):

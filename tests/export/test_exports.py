@@ -79,6 +79,7 @@ def test_the_zeus_schedule_is_a_literal_list_per_stage(plan):
     text = exported(run_as(plan, Execution.SEQUENTIAL))
     assert ast.literal_eval(text) == [first, last]
     assert text.splitlines()[0].endswith("planned by Kareus for sequential execution")
+    assert "Leaves out:" in text.splitlines()[1]
     halves = exported(run_as(plan, Execution.NANOBATCHING, Execution.NANOBATCHING))
     assert halves == text.replace("sequential", "nanobatching")
 

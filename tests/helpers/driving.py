@@ -27,11 +27,13 @@ def driven_plan(
     *,
     gpus: int | None = None,
     schedule: PipelineSchedule = PipelineSchedule.ONE_FORWARD_ONE_BACKWARD,
+    reduction: bool = False,
     update: bool = False,
     execution: Execution = Execution.SEQUENTIAL,
 ) -> Plan:
     """A plan whose numbers are made up: adapters read only its order and its clocks."""
-    updates = [[Direction.UPDATE]] * stages if update else ()
+    update_steps = [Direction.GRADIENT_REDUCTION] * reduction + [Direction.UPDATE] * update
+    updates = [update_steps] * stages if update_steps else ()
     keys = [i.key for i in pipeline_instructions(schedule, stages, microbatches, chunks=chunks, updates=updates)]
     instructions = {
         key: PlannedInstruction(

@@ -1,9 +1,12 @@
 """What the whole instructions of a small workload truly take, by the GPU model: what profiling in place should find."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import polars as pl
 
 from helpers.builders import CONFIG
+from kareus.artifacts.provenance import TestbedIdentity
 from kareus.frontier.methods import microbatch_rows
 from kareus.frontier.microbatch import Point
 from kareus.frontier.tables import MICROBATCH
@@ -24,13 +27,25 @@ TINY = (
 )
 """Overrides of a workload of two stages, eleven clocks and a dozen plans."""
 
+FOUR_PIPELINES = (
+    "parallelism=tp8",
+    *(f"parallelism.{key}" for key in ("pp=1", "dp=4")),
+    "num_microbatches=4",
+    "microbatch_size=4",
+    "pipeline.deadlines=40",
+    "iteration.include_update=false",
+)
+"""Overrides of a workload of four replicas of one stage, with plans less than 1 % apart."""
+
+SIMULATED = TestbedIdentity(kind="simulated", gpu="A100-SXM4-40GB", detail="GPU model, a job in virtual time")
+
 TrueCosts = dict[InstructionKind, dict[int, tuple[float, float]]]
 """Seconds and joules of one GPU, by kind of instruction and clock in MHz."""
 
 
-def measured_workload(*overrides: str) -> Workload:
-    """The workload of `TINY`, but for what `overrides` say."""
-    given = {text.partition("=")[0]: text for text in (*TINY, *overrides)}
+def measured_workload(*overrides: str, of: Sequence[str] = TINY) -> Workload:
+    """The workload of `TINY` or others, but for what `overrides` say."""
+    given = {text.partition("=")[0]: text for text in (*of, *overrides)}
     (workload,) = resolve_accepted(list(given.values()), CONFIG).values()
     return workload
 

@@ -5,18 +5,21 @@ import copy
 import json
 import os
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import torch
+import torch.distributed as dist
 from megatron.core import parallel_state
 from megatron.core.num_microbatches_calculator import init_num_microbatches_calculator
 from megatron.core.timers import Timers
 
+from helpers.code_blocks import python_blocks
 from helpers.fake_device import FakeDevice
 from helpers.megatron_jobs import SEQUENCE, Job, make_job, megatron_lm, megatron_on_cpu
-from helpers.printed import blocks_of
 from kareus import load_plan
 from kareus.adapters import driver
 from kareus.adapters.megatron import PlanCallback, PlanTimers, planned_timers
@@ -24,6 +27,7 @@ from kareus.device.claims import FOLDER_VARIABLE
 from kareus.errors import EngineError
 
 STAGES, MICROBATCHES, ITERATIONS = 2, 4, 3
+REDUCTION_S = 0.01
 Found = dict[str, Any]
 
 
@@ -34,7 +38,7 @@ def run_rank(rank: int, folder: Path) -> None:
     own.mkdir()
     os.environ[FOLDER_VARIABLE] = str(own / "claims")
     init_num_microbatches_calculator(rank, None, MICROBATCHES, 1, 1, decrease_batch_size_if_needed=False)
-    in_lm, in_core, in_bridge, _ = blocks_of("docs/howto/megatron.md", "python")
+    in_lm, in_core, in_bridge, _ = python_blocks("howto/megatron.md")
     found: Found = {}
     with megatron_on_cpu(STAGES, 1):
         found["1f1b"] = _as_megatron_lm(own, in_lm, chunks=1)
@@ -47,6 +51,8 @@ def run_rank(rank: int, folder: Path) -> None:
         interleaved = in_lm.replace("plan.json", "interleaved.json").replace("first", "interleaved")
         found["interleaved"] = _as_megatron_lm(own, interleaved, chunks=2)
         found["refused"]["1f1b"] = _refused(own, lambda: _opened("plan.json"))
+    with megatron_on_cpu(1, 1):
+        found["replicas"] = _as_replicas(own)
     (own / "found.json").write_text(json.dumps(found))
 
 
@@ -105,6 +111,26 @@ def _as_megatron_bridge(own: Path, printed: str) -> Found:
 
     exec(printed, {"config": None, "forward_step": None, "pretrain": pretrain})
     return {"ran": job.ran, "calls": device.calls()}
+
+
+def _as_replicas(own: Path) -> Found:
+    """Train replicas of one stage, whose gradients are summed at the end of the passes, under Megatron's timer."""
+    _device(own, "replicas")
+    job = make_job(1, 1, MICROBATCHES)
+    timers = planned_timers("replicas.json", Timers(0, "max"), output="results/mine/adapters/replicas")
+
+    def finalize(models: list[torch.nn.Module], num_tokens: object, **_: object) -> None:
+        timers("all-grads-sync", log_level=1).start(barrier=False)
+        time.sleep(REDUCTION_S)
+        for weight in job.chunks[0].parameters():
+            dist.all_reduce(weight.grad)
+        timers("all-grads-sync").stop()
+
+    job.config.timers, job.config.finalize_model_grads_func = timers, finalize
+    for iteration in range(ITERATIONS):
+        job.step(iteration, timers)
+    timers.close()
+    return {"ran": job.ran, "reduction_s": REDUCTION_S}
 
 
 def _refused(own: Path, run: Callable[[], object]) -> Found:

@@ -42,11 +42,6 @@ def blocks(language: str) -> Iterator[Block]:
             yield Block(f"{page.relative_to(ROOT).as_posix()}:{line}", language, found[1])
 
 
-def blocks_of(page: str, language: str) -> list[str]:
-    """What the blocks of a page, such as `docs/engine.md`, say."""
-    return [block.text for block in blocks(language) if block.place.startswith(f"{page}:")]
-
-
 def commands(block: Block) -> Iterator[Command]:
     """The commands of a block of shell."""
     lines = iter(block.text.splitlines())

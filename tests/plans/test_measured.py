@@ -1,17 +1,14 @@
 """Planning from measured microbatch frontiers, without partitions and searches."""
 
 import pytest
-from helpers.measured import measured_workload, true_costs, true_frontiers
+from helpers.measured import SIMULATED, measured_workload, true_costs, true_frontiers
 
 import kareus
 from kareus.artifacts.layout import WorkloadFolder
-from kareus.artifacts.provenance import TestbedIdentity
 from kareus.cli import main
 from kareus.errors import ArtifactError, ConfigError
 from kareus.plans.measured import plan_measured
 from kareus.plans.planned_folder import write_microbatch
-
-SIMULATED = TestbedIdentity(kind="simulated", gpu="A100-SXM4-40GB", detail="its GPU model, in a test")
 
 
 @pytest.fixture(scope="module")
@@ -58,4 +55,4 @@ def test_an_update_that_was_not_measured_is_refused(folder):
 
 def test_a_folder_without_measurements_is_refused(tmp_path, capsys):
     assert main(["plan", "--measured", str(tmp_path)]) == 2
-    assert "plan.yaml: no such file" in capsys.readouterr().err
+    assert f"{tmp_path}: has no measured frontiers; give the folder of a `Profiling`" in capsys.readouterr().err

@@ -6,6 +6,7 @@ from helpers.builders import CONFIG
 
 from kareus.errors import RefusedWorkloadError
 from kareus.graph.recomputation import Recomputation
+from kareus.model.attention import chunks
 from kareus.model.config import AttentionKernel
 from kareus.workload.compose import compose
 from kareus.workload.config import Workload
@@ -18,6 +19,7 @@ from kareus.workload.memory import (
     estimate_memory,
     head_split_bytes,
     kept_bytes,
+    mask_bytes,
     score_bytes,
     stage_parameters,
 )
@@ -302,3 +304,23 @@ def test_a_sequence_longer_than_learned_positions_is_refused() -> None:
     assert refused.refusal == (
         "sequence_length=2048: must be at most model.max_positions (1024), the positions that the model learns."
     )
+
+
+def test_the_engine_keeps_one_mask_for_alibi() -> None:
+    changes = ("model=mpt-7b", "parallelism.pp=1", "parallelism.tp=4", "parallelism.cp=1", "gpu=h100-sxm5-80gb")
+    whole = workload(*changes)
+    extra_gib = estimate_memory(whole).weights_gib - estimate_memory(whole, AttentionKernel.FUSED).weights_gib
+    assert extra_gib == pytest.approx(2 * 32 / 4 * 4096**2 / GIB)
+    assert mask_bytes(workload()) == 0
+
+
+@pytest.mark.parametrize("cp", [2, 4])
+def test_masks_of_all_chunks_are_counted(cp: int) -> None:
+    class Group:
+        size, rank = cp, 0
+
+    one = workload("model=mpt-7b", f"parallelism.cp={cp}", "parallelism.tp=4", "parallelism.pp=1")
+    for Group.rank in range(cp):
+        held = chunks(4096 // cp, Group())
+        values = sum((c.local.stop - c.local.start) * c.end for c in held)
+        assert mask_bytes(one) == 2 * 8 * values

@@ -1,19 +1,19 @@
 """Collectives of hidden states whose tokens the GPUs of a group share: of each sequence by itself, in one launch.
 
 Hidden states are [batch, tokens, hidden], and a GPU holds consecutive tokens of every sequence. Gathered sequence by
-sequence they are in order, and nothing has to be copied, which one gather of all of them would demand.
+sequence they are in order, as attention has it, and nothing has to be copied, which one gather of all of them would
+demand. What treats tokens alike needs no order, and gathers all at once (`Boundary.in_order`).
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from torch import Tensor
 
 from kareus.model.communication import Handle, Tensors
 
 
-@dataclass(frozen=True, slots=True)
-class Whole:
+class Whole(NamedTuple):
     """Collectives of parts of tensors, and these tensors."""
 
     handle: Handle
@@ -45,12 +45,26 @@ class TokenCollectives:
 
     def gather_tokens(self, shards: Sequence[Tensor], sm_count: int | None = None) -> Handle:
         """As `Communicator.gather_tokens`."""
-        wholes = tuple([s.new_empty(s.shape[0], self.size * s.shape[1], *s.shape[2:]) for s in shards])
-        targets = [target for whole in wholes for target in whole.unbind()]
-        return Whole(self.all_gather([s for shard in shards for s in shard.unbind()], sm_count, targets), wholes)
+        sources: list[Tensor] = []
+        targets: list[Tensor] = []
+        wholes = []
+        for shard in shards:
+            batch, tokens, *rest = shard.shape
+            whole = shard.new_empty((batch, self.size * tokens, *rest))
+            sources += shard.unbind()
+            targets += whole.unbind()
+            wholes.append(whole)
+        return Whole(self.all_gather(sources, sm_count, targets), tuple(wholes))
 
     def scatter_tokens(self, wholes: Sequence[Tensor], sm_count: int | None = None) -> Handle:
         """As `Communicator.scatter_tokens`."""
-        shards = tuple([w.new_empty(w.shape[0], w.shape[1] // self.size, *w.shape[2:]) for w in wholes])
-        targets = [target for shard in shards for target in shard.unbind()]
-        return Whole(self.reduce_scatter([s for whole in wholes for s in whole.unbind()], sm_count, targets), shards)
+        sources: list[Tensor] = []
+        targets: list[Tensor] = []
+        shards = []
+        for whole in wholes:
+            batch, tokens, *rest = whole.shape
+            shard = whole.new_empty((batch, tokens // self.size, *rest))
+            sources += whole.unbind()
+            targets += shard.unbind()
+            shards.append(shard)
+        return Whole(self.reduce_scatter(sources, sm_count, targets), tuple(shards))

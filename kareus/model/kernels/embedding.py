@@ -17,9 +17,10 @@ def embed(ids: Tensor, weight: Tensor, first: int, added: Tensor | None = None) 
     """See `kareus.model.fused`."""
     rows, size = weight.shape
     result = weight.new_empty((*ids.shape, size))
-    _embed[(ids.numel(), triton.cdiv(size, SPAN))](
+    tokens = ids.numel() if added is None else ids.shape[-1]  # one program for what is added to all sequences
+    _embed[(tokens, triton.cdiv(size, SPAN))](
         ids.contiguous(), weight, weight if added is None else added.contiguous(), result, first, rows, size,
-        ids.shape[-1], ADDS=added is not None, SPAN=SPAN,
+        tokens, ids.numel() // tokens, ADDS=added is not None, SPAN=SPAN,
     )  # fmt: skip
     return result
 
@@ -59,17 +60,21 @@ def _add_over_sequences(gradient, total, first_token, first_row, batch, tokens, 
 
 
 @triton.jit
-def _embed(ids, weight, added, result, first, rows, size, tokens, ADDS: tl.constexpr, SPAN: tl.constexpr):
+def _embed(ids, weight, added, result, first, rows, size, tokens, batch, ADDS: tl.constexpr, SPAN: tl.constexpr):
     token = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * SPAN + tl.arange(0, SPAN)
     inside = column < size
-    row = tl.load(ids + token) - first
-    held = (row >= 0) & (row < rows)
-    value = tl.load(weight + row * size + column, mask=inside & held, other=0)
+    more = tl.zeros([SPAN], tl.float32)
     if ADDS:
-        more = tl.load(added + (token % tokens) * size + column, mask=inside, other=0)
-        value = (value.to(tl.float32) + more.to(tl.float32)).to(result.dtype.element_ty)
-    tl.store(result + token * size + column, value, mask=inside)
+        more = tl.load(added + token * size + column, mask=inside, other=0).to(tl.float32)
+    for _ in range(batch):
+        row = tl.load(ids + token) - first
+        held = (row >= 0) & (row < rows)
+        value = tl.load(weight + row * size + column, mask=inside & held, other=0)
+        if ADDS:
+            value = (value.to(tl.float32) + more).to(result.dtype.element_ty)
+        tl.store(result + token * size + column, value, mask=inside)
+        token += tokens
 
 
 @triton.jit

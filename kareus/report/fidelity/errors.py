@@ -13,7 +13,7 @@ from kareus.fidelity.iterations.score import constant_mfu_errors
 from kareus.fidelity.kernels.answer import KernelAnswer
 from kareus.fidelity.kernels.rows import KernelKind
 from kareus.fidelity.kernels.score import baselines, both_powers, scored
-from kareus.fidelity.validation import Answer, Validation
+from kareus.fidelity.validation import Validation, ValidationAnswer
 
 TIME, POWER, ENERGY = "time", "power", "energy"
 QUANTILES = (5, 25, 50, 75, 95)
@@ -61,7 +61,7 @@ def errors_of(found: Sequence[Validation], left_out: LeftOutErrors) -> list[Grou
     return [group for one in found for group in _groups(one.answer, left_out)]
 
 
-def _groups(answer: Answer, left_out: LeftOutErrors) -> Iterator[GroupErrors]:
+def _groups(answer: ValidationAnswer, left_out: LeftOutErrors) -> Iterator[GroupErrors]:
     match answer:
         case KernelAnswer():
             yield from _kernels(answer, left_out)

@@ -15,7 +15,7 @@ from kareus.fidelity.iterations.power import PowerAnswer
 from kareus.fidelity.kernels.answer import KernelAnswer
 from kareus.fidelity.kernels.rows import KernelKind
 from kareus.fidelity.kernels.score import both_powers
-from kareus.fidelity.validation import Answer
+from kareus.fidelity.validation import ValidationAnswer
 
 CELLS = (160, 60)
 """Points of large files are counted in so many cells along either axis of their panel, and each cell is drawn once."""
@@ -36,7 +36,7 @@ SCHEMA = {
 """Columns of points: panel and entry of the legend, name of a mark, values in base units, rows that a mark is of."""
 
 
-def points_of(answer: Answer) -> pl.DataFrame:
+def points_of(answer: ValidationAnswer) -> pl.DataFrame:
     """Return the points of an answer, with the columns of `SCHEMA`."""
     match answer:
         case KernelAnswer():

@@ -322,13 +322,12 @@ def _lookups_with_positions(operator: Operator) -> Iterator[FusedCall]:
         bytes_written=_BF16 * size * tokens,
         prepare=partial(_prepare_lookup_with_positions, tokens, positions, size),
     )
-    # What is written are rows of tokens and of positions. The gradient counts once; its second reading, for the
-    # positions, follows the first, which leaves a microbatch's in the L2 cache where it fits.
+    # What is written are rows of tokens and of positions; the gradient is read for either.
     rows = operator.bytes_written // (_FP32 * size)
-    looked_up = (operator.bytes_read - _FP32 * size * rows) // (_ID + _BF16 * size)
+    looked_up = (operator.bytes_read - _FP32 * size * rows) // (_ID + 2 * _BF16 * size)
     yield FusedCall(
         name="embed_with_positions_backward",
-        bytes_read=(_ID + _BF16 * size) * looked_up + _FP32 * size * rows,
+        bytes_read=(_ID + 2 * _BF16 * size) * looked_up + _FP32 * size * rows,
         bytes_written=_FP32 * size * rows,
         prepare=partial(_prepare_lookup_with_positions_backward, tokens, size, looked_up, rows - looked_up),
     )
@@ -343,14 +342,22 @@ def _prepare_lookup_with_positions(tokens: int, positions: int, size: int, scrat
 def _prepare_lookup_with_positions_backward(
     rows: int, size: int, tokens: int, positions: int, scratch: Scratch
 ) -> Launch:
-    look_up = _prepare_lookup_backward(rows, size, tokens, scratch)
-    (gradient,), total = scratch.operands((tokens // positions, positions, size)), scratch.sums((positions, size))
+    (gradient,), ids = scratch.operands((tokens // positions, positions, size)), _spread_ids(tokens, rows, scratch)
+    ids = ids.view(gradient.shape[:2])
+    totals = scratch.sums((rows, size)), scratch.sums((positions, size))
+    return partial(_add_to_rows_and_positions, gradient, ids, *totals)
 
-    def launch() -> None:
-        look_up()
-        fused.add_over_sequences(gradient, total, [(slice(0, positions), slice(0, positions))])
 
-    return launch
+def _add_to_rows_and_positions(gradient: Tensor, ids: Tensor, total: Tensor, positions_total: Tensor) -> None:
+    """Add the gradient of tokens with learned positions to both tables, as the embedding's backward does."""
+    fused.embed_backward(gradient, ids, 0, total)
+    everything = slice(0, gradient.shape[1])
+    fused.add_over_sequences(gradient, positions_total, [(everything, everything)])
+
+
+def _spread_ids(tokens: int, rows: int, scratch: Scratch) -> Tensor:
+    """Ids far apart, the same row seldom twice."""
+    return torch.arange(tokens, device=scratch.device) * 7919 % rows
 
 
 def _prepare_lookup(tokens: int, size: int, scratch: Scratch) -> Launch:
@@ -361,8 +368,7 @@ def _prepare_lookup(tokens: int, size: int, scratch: Scratch) -> Launch:
 
 def _prepare_lookup_backward(rows: int, size: int, tokens: int, scratch: Scratch) -> Launch:
     (gradient,) = scratch.operands((tokens, size))
-    ids = torch.arange(tokens, device=scratch.device) * 7919 % rows
-    return partial(fused.embed_backward, gradient, ids, 0, scratch.sums((rows, size)))
+    return partial(fused.embed_backward, gradient, _spread_ids(tokens, rows, scratch), 0, scratch.sums((rows, size)))
 
 
 def _losses(operator: Operator) -> Iterator[FusedCall]:
