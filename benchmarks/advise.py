@@ -14,6 +14,7 @@ import json
 import multiprocessing
 import random
 import resource
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -54,7 +55,9 @@ def size_case(model: str, gpus: int, batch: int) -> dict[str, Any]:
         sequence_length=8192,
         config_dir=CONFIG,
     )
+    begin_s = time.process_time()
     advice = answer(question)
+    cpu_s = time.process_time() - begin_s
     effort, baseline = advice.size.effort, advice.size.baseline.cost
     return {
         "model": model,
@@ -68,6 +71,7 @@ def size_case(model: str, gpus: int, batch: int) -> dict[str, Any]:
         "predict_s": effort.predict_s,
         "plan_s": effort.plan_s,
         "total_s": effort.total_s,
+        "cpu_s": cpu_s,
         "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
         "chosen": advice.chosen.layout.candidate.layout.words,
         "time_s": advice.chosen.cost.time_s,

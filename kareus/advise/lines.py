@@ -2,14 +2,19 @@
 
 import shlex
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from kareus.advise.advice import UNKNOWN_PERCENT, iterations_of
-from kareus.advise.answers import Advice, Choice, Depth, LayoutAnswer, SizeAnswer
+from kareus.advise.answers import NOISE, Advice, Choice, Depth, LayoutAnswer, SizeAnswer
 from kareus.advise.layouts import counted
+from kareus.artifacts.layout import WorkloadFolder
 from kareus.gpu_model.trust import trust
+from kareus.pipeline.compare import OURS
 from kareus.plans.answer import BASELINE
 from kareus.plans.units import SECONDS_PER_HOUR, compared, duration, less, scaled
 from kareus.workload.model_flops import mfu, tokens_per_iteration
+from kareus.workload.overlap import nothing_to_overlap
+from kareus.workload.resolve import resolve
 
 MOST_ROWS = 12
 """Layouts in the table of the terminal; all are in the files."""
@@ -114,14 +119,14 @@ def cells(one: LayoutAnswer) -> tuple[str, ...]:
     tokens = tokens_per_iteration(workload)
     return (
         str(one.number),
-        f"{first.time_s:.2f}",
-        f"{first.energy_j / 1e3:,.0f}",
+        f"{first.time_s:.4g}",
+        f"{first.energy_j / 1e3:.4g}",
         f"{tokens / first.time_s:,.0f}",
-        f"{first.energy_j / tokens:.3f}",
+        f"{first.energy_j / tokens:.3g}",
         f"{100 * mfu(workload, first.time_s):.1f}",
-        f"{last.energy_j / 1e3:,.0f}",
-        f"{last.time_s:.2f}",
-        f"{one.sequential.time_s:.2f}" if one.sequential else "",
+        f"{last.energy_j / 1e3:.4g}",
+        f"{last.time_s:.4g}",
+        f"{one.sequential.time_s:.4g}" if one.sequential else "",
         f"{one.candidate.memory.total_gib:.1f}",
         f"{100 * (one.bubble_share or 0.0):.1f}",
         f"{100 * (one.exposed_share or 0.0):.1f}",
@@ -143,5 +148,15 @@ def table_lines(layouts: Sequence[LayoutAnswer]) -> Iterator[str]:
 def commands(advice: Advice) -> Iterator[str]:
     """Yield the commands that make the chosen plan and export it."""
     overrides = " ".join(shlex.quote(text) for text in advice.overrides)
+    (resolved,) = resolve(advice.overrides, advice.question.config_dir)
+    plan = WorkloadFolder(Path(FOLDER) / resolved.name).plan(advice.selector, OURS)
     yield f"kareus plan {overrides} --select {advice.selector} --output {FOLDER} --force"
-    yield f"kareus export {FOLDER} --format megatron"
+    yield f"kareus export {plan} --format {export_format(advice)}"
+
+
+def export_format(advice: Advice) -> str:
+    """Return the format of the export: SM counts for Megatron-LM where collectives overlap, else clocks alone."""
+    layout, cost = advice.chosen.layout, advice.chosen.cost
+    if nothing_to_overlap(layout.candidate.workload) is not None or layout.sequential is None:
+        return "zeus"
+    return "megatron" if cost.time_s < layout.sequential.time_s * (1 - 2 * NOISE) else "zeus"

@@ -39,6 +39,8 @@ class Question:
     """What layouts may be."""
     goals: Goals
     """What is wanted of a plan."""
+    config_dir: Path
+    """Folder of the Hydra groups."""
 
 
 def _whole(text: str) -> int:
@@ -113,6 +115,7 @@ def ask(
         global_batch=global_batch,
         constraints=constraints,
         goals=goals or Goals(),
+        config_dir=config_dir,
     )
 
 

@@ -15,9 +15,9 @@ from kareus.errors import ConfigError
 from kareus.fidelity.breakdown import COLLECTIVES, InstructionCost, instruction_cost
 from kareus.fidelity.composition import iteration_s
 from kareus.fidelity.update_prediction import InstructionCosts, UpdatePredictions, update_predictions
-from kareus.gpu_model.gpu import Gpu, Uncertainty
+from kareus.gpu_model.gpu import Gpu, KernelUncertainty, Uncertainty
 from kareus.gpu_model.model import KnownSteps
-from kareus.gpu_model.trust import known_uncertainty
+from kareus.gpu_model.trust import known_kernel_uncertainty, known_uncertainty
 from kareus.graph.records import Batch, BlockGraph, Direction, instruction_directions
 from kareus.partition.extract import extract
 from kareus.profile.programs import (
@@ -106,6 +106,8 @@ class Prediction:
     """Of the fullest GPU."""
     uncertainty: Uncertainty | None
     """Errors of the GPU model; None where they were not measured for this GPU's numbers."""
+    kernel_uncertainty: KernelUncertainty | None
+    """The same of a GPU that was fitted to single kernels."""
 
 
 def predict(workload: Workload, method: str = "sequential", frequency_mhz: int | None = None) -> Prediction:
@@ -146,6 +148,7 @@ def predict(workload: Workload, method: str = "sequential", frequency_mhz: int |
         collectives=_collectives(workload, costs),
         memory=estimate_memory(workload),
         uncertainty=known_uncertainty(workload.gpu),
+        kernel_uncertainty=known_kernel_uncertainty(workload.gpu),
     )
 
 

@@ -52,7 +52,7 @@ def test_no_plan_undercuts_a_bound(found):
 
 def test_bounds_are_close_to_the_relaxation(found):
     predictor, _, candidates = found
-    for one in candidates[:6]:
+    for one in [one for one in candidates if one.layout.chunks == 1][:6]:
         bound = predictor.bound(one.workload)
         fastest_s = Relaxation(layout_problem(predictor, one.workload)).fastest_s
         assert 0.85 < bound.fastest_s / fastest_s <= 1 + 1e-9, one.layout.words

@@ -48,7 +48,8 @@ deadline=5.2s,6s
 
 COMMANDS = """
 advise | advise --gpus 8 | advise --gpus 0 --global-batch 8 | advise --gpus 16..8 --global-batch 8
-advise tp=3 --gpus 8 --global-batch 8 | advise tpp=8 --gpus 8 --global-batch 8 | advise recompute=no --gpus 8 --global-batch 8
+advise tp=3 --gpus 8 --global-batch 8 | advise tpp=8 --gpus 8 --global-batch 8
+advise recompute=no --gpus 8 --global-batch 8
 advise --gpus 8 --global-batch 8 --max-power 9kw | advise --gpus 8 --global-batch 8 --max-power 90W
 advise --gpus 8 --global-batch 8 --deadline 30 --tokens 1e9 | advise --gpus 8 --global-batch 8 --price 0.1
 advise --gpus 8 --global-batch 8 --carbon {file} | advise --gpus 8 --global-batch 8 --least money

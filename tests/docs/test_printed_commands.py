@@ -55,7 +55,7 @@ MINUTES = [
     r"snakemake --config .*campaign=.*",
     r"snakemake --config .*select=\[.*",
     r"snakemake (--quiet|--logger-kareus-show json)",  # tests/progress/test_logger_plugin.py says what they show
-    r"kareus (calibrate|emulate|fit|validate gpu=NAME) .*",
+    r"kareus (advise|calibrate|emulate|fit|validate gpu=NAME) .*",
     r"kareus train .*--communicator gloo.*",
 ]
 """Commands that take long, or need what such a one has made: for acceptance."""
