@@ -8,14 +8,15 @@ TYPE_CHECKING = False  # as of `typing`, which takes longer to import than the r
 if TYPE_CHECKING:
     from typing import Any
 
-    from kareus.api import load_plan, plan, predict, resolve
+    from kareus.api import advise, load_plan, plan, predict, resolve
     from kareus.export.dataset import open_results
 
 __version__ = "0.1.0"
 
-__all__ = ["__version__", "load_plan", "open_results", "plan", "predict", "resolve"]
+__all__ = ["__version__", "advise", "load_plan", "open_results", "plan", "predict", "resolve"]
 
 _DEFINED_IN = {
+    "advise": "kareus.api",
     "load_plan": "kareus.api",
     "open_results": "kareus.export.dataset",
     "plan": "kareus.api",

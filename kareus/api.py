@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 from kareus.errors import ConfigError
 
 if TYPE_CHECKING:
+    from kareus.advise.answers import Advice
     from kareus.fidelity.workload_prediction import Prediction
     from kareus.plans.document import Plan
     from kareus.workload.config import Workload
 
-__all__ = ["load_plan", "plan", "predict", "resolve"]
+__all__ = ["advise", "load_plan", "plan", "predict", "resolve"]
 
 
 def resolve(overrides: Sequence[str] = (), config_dir: str | PathLike[str] = "config") -> "list[Workload]":
@@ -54,22 +55,32 @@ def predict(workload: "Workload", method: str = "sequential", frequency_mhz: int
     return workload_prediction.predict(workload, method, frequency_mhz)
 
 
-def plan(workload: "Workload", select: str = "fastest", method: str = "kareus") -> "Plan":
+def plan(
+    workload: "Workload",
+    select: str = "fastest",
+    method: str = "kareus",
+    measured: str | PathLike[str] | None = None,
+) -> "Plan":
     """Plan a workload on the simulated testbed, all stages in this process, and return the plan that `select` asks for.
 
-    The data are those that the workflow writes for the same workload and seed. Nothing is written.
+    The data are those that the workflow writes for the same workload and seed. Nothing is written. With `measured`
+    the iteration is planned from what a job of the user's was measured to take.
 
     Args:
         workload: one of those that `resolve` returns.
         select: selector, such as `fastest`, `deadline=4.6s`, `energy=20kJ` or `min-energy`.
         method: method whose frontier to select from.
+        measured: folder that an adapter profiled a job into; its workload may differ in the number of microbatches.
 
     Raises:
         ConfigError: the selector or the method is not known, no plan keeps the limit, the method does not plan this
             workload, the workload's testbed is not simulated, or it is not one workload.
+        ArtifactError: `measured` has no measurements of this workload.
     """
-    from kareus.pipeline.methods import check_method  # noqa: PLC0415 - as above
+    from kareus.artifacts.layout import WorkloadFolder  # noqa: PLC0415 - as above
+    from kareus.pipeline.methods import check_method  # noqa: PLC0415
     from kareus.plans.build import select_plan  # noqa: PLC0415
+    from kareus.plans.measured import plan_measured  # noqa: PLC0415
     from kareus.plans.planning import plan_frontiers  # noqa: PLC0415
     from kareus.plans.selectors import parse_selector  # noqa: PLC0415
     from kareus.workload.naming import plain_name  # noqa: PLC0415
@@ -77,7 +88,77 @@ def plan(workload: "Workload", select: str = "fastest", method: str = "kareus") 
     _check_workload(workload)
     parse_selector(select)  # before planning, which takes seconds
     check_method(method)
-    return select_plan(workload, plan_frontiers(workload), select, method, name=plain_name(workload))
+    folder = None if measured is None else WorkloadFolder(Path(measured))
+    frontiers = plan_frontiers(workload) if folder is None else plan_measured(folder, workload)
+    return select_plan(workload, frontiers, select, method, name=plain_name(workload))
+
+
+def advise(
+    overrides: Sequence[str],
+    *,
+    gpus: int | str | Sequence[int],
+    global_batch: int,
+    sequence_length: int | None = None,
+    least: str | None = None,
+    tokens: float | None = None,
+    deadline: str | None = None,
+    max_power: str | None = None,
+    max_node_power: str | None = None,
+    max_gpu_power: str | None = None,
+    price: str | None = None,
+    gpu_price: str | None = None,
+    carbon: str | None = None,
+    config_dir: str | PathLike[str] = "config",
+) -> "Advice":
+    """Return which layout and which plan to take for a model on so many GPUs; nothing is measured or written.
+
+    Args:
+        overrides: as `kareus advise` takes them: `["model=llama3.1-8b", "gpu=h200", "tp=1,2", "recompute=none"]`.
+        gpus: of the whole job; several numbers, or a range such as `16..256`, are compared.
+        global_batch: sequences of an iteration.
+        sequence_length: tokens of a sequence; None as configured.
+        least: what the plan has the least of: `time`, `energy`, `cost` or `edp`; None: cost with prices, energy with
+            a deadline, else time.
+        tokens: of the whole training.
+        deadline: time for it, such as `30d`.
+        max_power: cap on the mean power of all GPUs, such as `35kW`; so for those of a node and for one.
+        max_node_power: see above.
+        max_gpu_power: power limit of every GPU.
+        price: of energy, such as `0.12perkWh`, or a CSV file by the hour.
+        gpu_price: of a GPU, such as `2.5perGPUh`.
+        carbon: of energy, such as `400gperkWh`, or a CSV file by the hour.
+        config_dir: folder of the Hydra groups.
+
+    Raises:
+        ConfigError: a value cannot be used, or no plan keeps the limits; with what is nearest.
+        RefusedWorkloadError: no layout can run.
+    """
+    from kareus.advise.advice import answer  # noqa: PLC0415 - as above
+    from kareus.advise.goals import goals_of  # noqa: PLC0415
+    from kareus.advise.question import ask  # noqa: PLC0415
+
+    if isinstance(overrides, str):
+        raise ConfigError(f"overrides={overrides!r}: must be a list, such as [{overrides!r}].")
+    goals = goals_of(
+        least=least,
+        tokens=tokens,
+        deadline=deadline,
+        max_power=max_power,
+        max_node_power=max_node_power,
+        max_gpu_power=max_gpu_power,
+        price_of_energy=price,
+        gpu_price=gpu_price,
+        carbon=carbon,
+    )
+    question = ask(
+        overrides,
+        gpus=gpus,
+        global_batch=global_batch,
+        sequence_length=sequence_length,
+        goals=goals,
+        config_dir=Path(config_dir),
+    )
+    return answer(question)
 
 
 def load_plan(path: str | PathLike[str]) -> "Plan":

@@ -16,7 +16,7 @@ OVER = {
     "select over the page": ("select edp {w} --output {victim}", "report/page.html"),
     "select over another plan": ("select edp {w} --output {victim}", PLAN),
     "export over its plan": ("export {w}/plan/fastest.json --format zeus --output {victim}", PLAN),
-    "export over a table": ("export {w}/plan/fastest.json --format ranks --output {victim}", SPACE),
+    "export over a table": ("export {w}/plan/fastest.json --format torchtitan --output {victim}", SPACE),
     "resolve into a file": ("resolve --output {victim}", "report/summary.txt"),
     "schedule over its input": (
         "schedule --config {w}/config/schedule.yaml --partitions {victim} --space {victim}",

@@ -98,6 +98,11 @@ class Shelf:
         """The row with this key, or None."""
         return self._rows.get(tuple(key))
 
+    @property
+    def rows(self) -> list[Row]:
+        """All rows, in the order in which they were appended."""
+        return list(self._rows.values())
+
     def append(self, row: Row) -> None:
         """Add a row; when this returns, a kill cannot lose it, nor a power cut unless one was just synced.
 

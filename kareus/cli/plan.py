@@ -10,6 +10,7 @@ import contextlib
 import logging
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from kareus.artifacts.layout import WorkloadFolder
 from kareus.artifacts.outputs import check_folder
@@ -19,7 +20,13 @@ from kareus.plans.run_totals import check_tokens, run_savings, run_totals
 from kareus.plans.selectors import parse_selector
 from kareus.workload.arguments import add_overrides
 from kareus.workload.config import Workload
+from kareus.workload.naming import plain_name
 from kareus.workload.resolve import check_any_accepted, resolve
+
+if TYPE_CHECKING:
+    from kareus.plans.document import Plan
+    from kareus.plans.frontiers import Frontiers
+    from kareus.plans.planning import PlannedTables
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +39,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_overrides(parser)
     parser.add_argument("--select", default="fastest", help="selector, as of `kareus select` (default: fastest)")
     parser.add_argument("--method", default="kareus", help="whose frontier to select from (default: kareus)")
+    text = "plan from what a job of yours was measured to take, in this folder (see docs/howto/inplace.md)"
+    parser.add_argument("--measured", type=Path, metavar="FOLDER", help=text)
     parser.add_argument("--tokens", type=float, help="also print what training on so many tokens takes and saves")
     text = "folder for a folder of each workload: tables, plan and page (default: nothing is written)"
     parser.add_argument("--output", type=Path, metavar="FOLDER", help=text)
@@ -46,6 +55,12 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.output is not None:
         check_folder(arguments.output, force=arguments.force)
         check_not_results(arguments.output)
+    if arguments.measured is not None and not arguments.overrides:
+        from kareus.plans.measured import measured_workload  # noqa: PLC0415 - polars, which few need
+
+        workload = measured_workload(WorkloadFolder(arguments.measured))
+        _plan(plain_name(workload), workload, arguments)
+        return
     resolved = resolve(arguments.overrides, arguments.config_dir)
     check_any_accepted(resolved)
     for one in resolved:
@@ -75,21 +90,20 @@ def _plan(name: str, workload: Workload, arguments: argparse.Namespace) -> None:
     from kareus.pipeline.methods import check_method  # noqa: PLC0415 - the solver, for which bad overrides need not wait
     from kareus.plans.answer import answer_of, no_limit  # noqa: PLC0415 - as above
     from kareus.plans.build import select_plan  # noqa: PLC0415
-    from kareus.plans.file import write_plan  # noqa: PLC0415
-    from kareus.plans.planned_folder import write_planned  # noqa: PLC0415
+    from kareus.plans.measured import plan_measured  # noqa: PLC0415
     from kareus.plans.planning import plan_tables  # noqa: PLC0415
 
     check_method(arguments.method)
     selector = parse_selector(arguments.select)
     logger.info("%s: planning ...", name)
     with _quiet():
-        planned = plan_tables(workload)
-    frontiers = planned.frontiers
+        planned = None if arguments.measured else plan_tables(workload)
+        frontiers = planned.frontiers if planned else plan_measured(WorkloadFolder(arguments.measured), workload)
     if arguments.method not in frontiers.methods:
         raise ConfigError(f"--method {arguments.method}: not planned; {suggest(arguments.method, frontiers.methods)}.")
     plan = select_plan(workload, frontiers, arguments.select, arguments.method, name=name)
-    answer = answer_of(plan, planned.iteration)
-    logger.info("%s [%s]", answer.sentence, planned.testbed.label)
+    answer = answer_of(plan, frontiers.iteration)
+    logger.info("%s [%s]", answer.sentence, frontiers.testbed.label)
     beyond = no_limit(selector, frontiers.plans(arguments.method))
     if beyond is not None:
         logger.info("%s", beyond)
@@ -97,12 +111,26 @@ def _plan(name: str, workload: Workload, arguments: argparse.Namespace) -> None:
         logger.info("%s", run_totals(plan.prediction, workload, arguments.tokens, selector.prices))
         logger.info("%s", run_savings(answer, workload, arguments.tokens, selector.prices))
     if arguments.output is not None:
-        folder = WorkloadFolder(arguments.output / name)
+        _write(WorkloadFolder(arguments.output / name), workload, planned or frontiers, plan, force=arguments.force)
+
+
+def _write(
+    folder: WorkloadFolder, workload: Workload, planned: "PlannedTables | Frontiers", plan: "Plan", *, force: bool
+) -> None:
+    """Write the folder of a workload: the tables, the plan and the page."""
+    from kareus.plans.file import write_plan  # noqa: PLC0415 - only where something is written
+    from kareus.plans.frontiers import Frontiers  # noqa: PLC0415 - as above
+    from kareus.plans.planned_folder import write_frontiers, write_planned  # noqa: PLC0415
+
+    if isinstance(planned, Frontiers):
+        write_frontiers(folder, workload, planned)
+    else:
         write_planned(folder, workload, planned)
-        path = folder.plan(arguments.select, arguments.method)
-        write_plan(path, plan)
-        page = _write_report(folder, path, searches=list(planned.searches), force=arguments.force)
-        logger.info("plan   %s\npage   %s", path, page)
+    path = folder.plan(plan.selector, plan.method)
+    write_plan(path, plan)
+    searches = [] if isinstance(planned, Frontiers) else list(planned.searches)
+    page = _write_report(folder, path, searches=searches, force=force)
+    logger.info("plan   %s\npage   %s", path, page)
 
 
 @contextlib.contextmanager

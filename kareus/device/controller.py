@@ -92,6 +92,11 @@ class ClockController:
         self._last = frequency_mhz, answer
         return answer
 
+    @property
+    def is_restored(self) -> bool:
+        """Whether the clock was restored since the process is ending; requests are refused from then on."""
+        return self._ended
+
     def check(self) -> None:
         """Raise what the last request failed with, if it did."""
         if self._last is not None and self._last[1].done():
@@ -222,6 +227,23 @@ def controlled_clocks(device: Device, *, patience_s: float = 0.0) -> Iterator[Cl
             finally:
                 controller.close()
         controller.check()
+
+
+@contextlib.contextmanager
+def dry_clocks(device: Device | None, say: Callable[[str], None]) -> Iterator[DryClocks]:
+    """Claim `device` and leave its clock alone: requests are reported by `say`.
+
+    What a killed process left set is restored first. Without a device, as on a CPU, nothing is claimed.
+
+    Raises:
+        DeviceError: the GPU is in use, or the driver refuses.
+    """
+    if device is None:
+        yield DryClocks(say)
+        return
+    with claim(device.uuid) as claimed:
+        restore_left_behind(device, claimed)
+        yield DryClocks(say)
 
 
 def restore_left_behind(device: Device, claimed: Claim) -> None:

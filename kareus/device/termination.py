@@ -5,6 +5,7 @@ peer has died never gets there. The interpreter's wakeup descriptor is written a
 """
 
 import contextlib
+import functools
 import os
 import signal
 import threading
@@ -21,6 +22,7 @@ def on_termination(restore: Callable[[], None]) -> Iterator[None]:
     SIGTERM and SIGHUP raise `SystemExit` there, so that `finally` blocks run. Signals that are ignored stay ignored
     (`nohup`). Call it from the main thread.
     """
+    _spare_children()
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     watcher = threading.Thread(target=_watch, args=(reader, restore), daemon=True)
@@ -36,6 +38,19 @@ def on_termination(restore: Callable[[], None]) -> Iterator[None]:
         os.close(writer)
         watcher.join()
         os.close(reader)
+
+
+@functools.cache
+def _spare_children() -> None:
+    """Undo all of this in processes that are forked, such as workers that load data: the pipe is their parent's."""
+    os.register_at_fork(after_in_child=_forget)
+
+
+def _forget() -> None:
+    for number in _SIGNALS:
+        if signal.getsignal(number) is _end:
+            signal.set_wakeup_fd(-1)
+            signal.signal(number, signal.SIG_DFL)
 
 
 def _end(number: int, frame: FrameType | None) -> None:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kareus.emulate.series import HourlySeries
 from kareus.errors import ConfigError
+from kareus.plans.series import HourlySeries
 
 HOUR_S = 3600.0
 JOULES_PER_KWH = 3.6e6

@@ -8,9 +8,9 @@ from kareus.emulate.frontiers import MethodFrontier
 from kareus.emulate.hours import HourlyProblem, HourShare, charge_of, energy_j, hourly, iterations, reachable, steady
 from kareus.emulate.power_caps import power_cap_columns
 from kareus.emulate.resolve import Fleet
-from kareus.emulate.series import HourlySeries
 from kareus.emulate.stragglers import straggler_columns
 from kareus.errors import ConfigError
+from kareus.plans.series import HourlySeries
 
 
 def fleet_rows(fleet: Fleet, frontiers: Iterable[MethodFrontier]) -> list[Row]:

@@ -13,7 +13,6 @@ from kareus.artifacts.provenance import Provenance, check_config, check_subject,
 from kareus.artifacts.records import content_hash, to_plain
 from kareus.artifacts.tables import TableSchema, read_provenance, read_table, write_table
 from kareus.emulate.resolve import Fleet, resolve_fleets
-from kareus.emulate.series import read_series
 from kareus.emulate.tables import FLEET, HOURS, POWER_CAPS, STRAGGLERS
 from kareus.errors import ArtifactError
 from kareus.frontier.config import frontier_hash
@@ -21,6 +20,7 @@ from kareus.frontier.tables import MICROBATCH
 from kareus.partition.config import subject_of
 from kareus.pipeline.compare import THROUGHPUT_BASELINE
 from kareus.plans.answer import fastest_answer
+from kareus.plans.series import read_series
 from kareus.plans.units import scaled
 from kareus.workload.arguments import add_overrides
 

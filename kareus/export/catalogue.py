@@ -5,6 +5,7 @@ The one list behind `kareus.open_results` and the reference page of the schemas.
 
 from dataclasses import dataclass
 
+from kareus.adapters.tables import MICROBATCHES, STEPS, SWEPT
 from kareus.artifacts.tables import TableSchema
 from kareus.campaign.tables import CAMPAIGN
 from kareus.emulate.tables import FLEET, HOURS, POWER_CAPS, STRAGGLERS
@@ -60,6 +61,9 @@ CATALOGUE = (
     Entry(INSTRUCTIONS, "pipeline/instructions.parquet"),
     Entry(ITERATION, "pipeline/iteration.parquet"),
     Entry(ITERATIONS, "engine/*/*.parquet"),
+    Entry(MICROBATCHES, "adapters/{run}/microbatches/*.parquet"),
+    Entry(STEPS, "adapters/{run}/steps/*.parquet"),
+    Entry(SWEPT, "swept/*/swept.parquet"),
     Entry(FLEET, "emulate/*/fleet.parquet"),
     Entry(STRAGGLERS, "emulate/*/stragglers.parquet"),
     Entry(POWER_CAPS, "emulate/*/power_caps.parquet"),

@@ -3,55 +3,135 @@
 import argparse
 import json
 import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from kareus.artifacts.files import write_text
+from kareus.artifacts.layout import WorkloadFolder
 from kareus.artifacts.outputs import OutputKind, add_force, check_files
-from kareus.export.ranks import are_rank_schedules, rank_schedules
+from kareus.export.constant_counts import constant_counts
+from kareus.export.megatron import communicator_config, is_communicator_config, is_overlap_config, overlap_config
+from kareus.export.torchtitan import is_schedule_csv, is_schedule_notes, schedule_csv, schedule_notes
 from kareus.export.trace import chrome_trace, is_chrome_trace
 from kareus.export.zeus import frequency_schedule, is_frequency_schedule
+from kareus.partition.read import read_graphs
 from kareus.plans.check_stage import read_checked_plan, workload_folder
+from kareus.plans.document import Plan
 from kareus.plans.locate import plan_path
+from kareus.workload.config import Workload
 
 logger = logging.getLogger(__name__)
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportedPlan:
+    """A plan to export, and all that an export may need of its workload."""
+
+    plan: Plan
+    path: Path
+    """Path of the plan."""
+    workload: Workload
+    folder: WorkloadFolder
+    """Results of the workload."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportFormat:
+    """A format of another tool."""
+
+    meaning: str
+    """What it is, for the help."""
+    kinds: Mapping[str, OutputKind]
+    """Kinds of its files by suffix; the first one is the file that `--output` names."""
+    texts: Callable[[ExportedPlan], list[str | None]]
+    """Return the texts of the files, None for one that the plan does not need."""
+
+
+def _megatron(exported: ExportedPlan) -> list[str | None]:
+    counts = constant_counts(exported.plan, exported.workload, read_graphs(exported.folder.segments))
+    return [
+        communicator_config(exported.plan, counts),
+        overlap_config(exported.plan, exported.workload, counts),
+    ]
+
+
+def _torchtitan(exported: ExportedPlan) -> list[str | None]:
+    return [schedule_csv(exported.plan), schedule_notes(exported.plan, exported.workload)]
+
+
+def _trace(exported: ExportedPlan) -> list[str | None]:
+    return [json.dumps(chrome_trace(exported.plan, exported.workload.gpu.blocking_power_w), allow_nan=False) + "\n"]
+
+
+def _zeus(exported: ExportedPlan) -> list[str | None]:
+    return [frequency_schedule(exported.plan, exported.folder, exported.path)]
+
+
 FORMATS = {
-    "zeus": (".zeus.py", OutputKind("a frequency schedule of Zeus", is_frequency_schedule)),
-    "trace": (".trace.json", OutputKind("a Chrome trace", is_chrome_trace)),
-    "ranks": (".ranks.json", OutputKind("schedules of ranks", are_rank_schedules)),
+    "megatron": ExportFormat(
+        meaning="SM counts for Megatron-LM's --nccl-communicator-config-path and --tp-comm-overlap-cfg (YAML), with "
+        "what constant counts lose against the plan",
+        kinds={
+            ".nccl.yaml": OutputKind("SM counts of communicators", is_communicator_config),
+            ".tp-overlap.yaml": OutputKind("SM counts of tensor-parallel overlap", is_overlap_config),
+        },
+        texts=_megatron,
+    ),
+    "torchtitan": ExportFormat(
+        meaning="order of the pipeline for torchtitan's pipeline_parallel_schedule_csv, and notes on the settings that "
+        "belong to it",
+        kinds={
+            ".schedule.csv": OutputKind("a pipeline schedule", is_schedule_csv),
+            ".schedule.txt": OutputKind("notes on a pipeline schedule", is_schedule_notes),
+        },
+        texts=_torchtitan,
+    ),
+    "trace": ExportFormat(
+        meaning="a Chrome trace of one iteration for Perfetto",
+        kinds={".trace.json": OutputKind("a Chrome trace", is_chrome_trace)},
+        texts=_trace,
+    ),
+    "zeus": ExportFormat(
+        meaning="frequency schedule of Zeus' pipeline frequency optimizer, for plans that need clocks alone",
+        kinds={".zeus.py": OutputKind("a frequency schedule of Zeus", is_frequency_schedule)},
+        texts=_zeus,
+    ),
 }
-"""Suffix and kind of the file in each format."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the plan, the format and the output."""
     parser.add_argument("plan", type=Path, help="plan file, or the folder of a workload that has one plan")
-    parser.add_argument(
-        "--format",
-        choices=sorted(FORMATS),
-        required=True,
-        help="zeus: frequency schedule of Zeus' pipeline frequency optimizer, for plans that need clocks alone; "
-        "ranks: steps of every rank, numbered and named as in Megatron-LM (JSON); trace: a Chrome trace of one "
-        "iteration for Perfetto",
-    )
+    meanings = "; ".join(f"{name}: {known.meaning}" for name, known in FORMATS.items())
+    parser.add_argument("--format", choices=sorted(FORMATS), required=True, help=meanings)
     parser.add_argument("--folder", type=Path, help="results folder of the workload (default: the one the plan is in)")
-    parser.add_argument("--output", type=Path, help="file to write (default: beside the plan, with another suffix)")
+    parser.add_argument(
+        "--output",
+        type=Path,
+        help="file to write (default: beside the plan, with another suffix); a second file of the format is beside it",
+    )
     add_force(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Read, check, convert, write."""
     arguments.plan = plan_path(arguments.plan)
-    suffix, kind = FORMATS[arguments.format]
-    output = arguments.output or arguments.plan.with_name(arguments.plan.name.removesuffix(".json") + suffix)
-    check_files(arguments, [(output, kind)])
+    chosen = FORMATS[arguments.format]
+    outputs = _outputs(arguments.plan, arguments.output, list(chosen.kinds))
+    check_files(arguments, list(zip(outputs, chosen.kinds.values(), strict=True)))
     plan, workload = read_checked_plan(arguments.plan, arguments.folder)
-    match arguments.format:
-        case "zeus":
-            text = frequency_schedule(plan, workload_folder(arguments.plan, arguments.folder), arguments.plan)
-        case "trace":
-            text = json.dumps(chrome_trace(plan, workload.gpu.blocking_power_w), allow_nan=False) + "\n"
-        case _:
-            text = json.dumps(rank_schedules(plan, workload.parallelism), indent=1) + "\n"
-    write_text(output, text)
-    logger.info("%s: written [%s]", output, plan.testbed.label)
+    folder = workload_folder(arguments.plan, arguments.folder)
+    texts = chosen.texts(ExportedPlan(plan=plan, path=arguments.plan, workload=workload, folder=folder))
+    for output, text in zip(outputs, texts, strict=True):
+        if text is not None:
+            write_text(output, text)
+            logger.info("%s: written [%s]", output, plan.testbed.label)
+
+
+def _outputs(plan: Path, output: Path | None, suffixes: list[str]) -> list[Path]:
+    """Return the paths of the files of a format: beside the plan, or beside the first one, which `output` names."""
+    if output is None:
+        output = plan.with_name(plan.name.removesuffix(".json") + suffixes[0])
+    stem = output.name.removesuffix(suffixes[0]) if output.name.endswith(suffixes[0]) else output.stem
+    return [output, *(output.with_name(stem + suffix) for suffix in suffixes[1:])]

@@ -40,6 +40,8 @@ def chrome_trace(plan: Plan, blocking_power_w: float) -> dict[str, Any]:
             "testbed": plan.testbed.label,
             "predicted_time_s": plan.prediction.time_s,
             "predicted_energy_j": plan.prediction.energy_j,
+            "carries": "predicted times, clocks, mean powers, and how every instruction runs",
+            "leaves_out": "what runs within an instruction; the trace is a prediction, no measurement",
         },
     }
 

@@ -19,6 +19,7 @@ from kareus.plans.document import Plan
 from kareus.profile.programs import Execution
 
 HEADER = "# (instruction, MHz) of every pipeline stage, planned by Kareus"
+CONTENT = "# Carries: clocks. Leaves out: numbers of microbatches, times, and the update of the weights."
 
 
 def frequency_schedule(plan: Plan, folder: WorkloadFolder, path: Path) -> str:
@@ -44,7 +45,7 @@ def frequency_schedule(plan: Plan, folder: WorkloadFolder, path: Path) -> str:
         )
     stages = [[(Direction(i.direction).value, int(i.frequency_mhz)) for i in stage.passes] for stage in plan.stages]
     lines = [f"    [{', '.join(f'({name!r}, {mhz:d})' for name, mhz in own)}],\n" for own in stages]
-    return f"{HEADER} for {execution.value} execution\n[\n{''.join(lines)}]\n"
+    return f"{HEADER} for {execution.value} execution\n{CONTENT}\n[\n{''.join(lines)}]\n"
 
 
 def _execution(plan: Plan) -> Execution | None:

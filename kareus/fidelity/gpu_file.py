@@ -2,12 +2,14 @@
 
 import re
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 
 import yaml
 
 from kareus.artifacts.files import read_text
 from kareus.errors import ArtifactError
+from kareus.gpu_model.gpu import KernelUncertainty
 
 NOTE = "# measured kernels: "
 """Begins the lines that say how well coefficients fit measured kernels."""
@@ -62,6 +64,12 @@ def with_notes(text: str, notes: Mapping[str, str]) -> str:
     """Return the configuration with comments on how well the laws fit, by what they were fitted to."""
     others = "".join(line for line in text.splitlines(keepends=True) if not line.startswith(NOTE))
     return _before_coefficients(others, [f"{NOTE}{name}: {note}" for name, note in notes.items()])
+
+
+def with_kernel_uncertainty(text: str, known: KernelUncertainty | None) -> str:
+    """Return the configuration with other errors of predicted kernels at its end, or without any."""
+    others = re.sub(r"^kernel_uncertainty:(?:.*\n)(?:  .*\n)*", "", text, flags=re.MULTILINE)
+    return others if known is None else others + yaml.safe_dump({"kernel_uncertainty": asdict(known)}, sort_keys=False)
 
 
 def number(value: float) -> str:

@@ -156,7 +156,8 @@ def _filled(rows: list[Row], path: Path) -> list[Row]:
     return rows
 
 
-def _scenario(line: Line) -> Scenario:
+def scenario_of(line: Line) -> Scenario:
+    """Return the workload of a line."""
     counts = {
         name: line.positive(name, int, 1, most)
         for name, most in (
@@ -172,7 +173,7 @@ def _scenario(line: Line) -> Scenario:
 
 
 def _frontier_row(line: Line) -> FrontierRow:
-    scenario = _scenario(line)
+    scenario = scenario_of(line)
     return FrontierRow(
         scenario=scenario,
         method=_method(line),
@@ -231,4 +232,4 @@ def _reduction_row(line: Line) -> ReductionRow:
     given = {method: line.percent(method) for method in METHODS if line.text(method)}
     if table in ABLATIONS and not set(given) <= {"kareus"}:
         raise ArtifactError(f"{line.path}: line {line.number}: {table}: only the column kareus may have a value.")
-    return ReductionRow(scenario=_scenario(line), table=table, metric=metric, given_percent=given)
+    return ReductionRow(scenario=scenario_of(line), table=table, metric=metric, given_percent=given)

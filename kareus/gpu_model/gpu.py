@@ -76,6 +76,29 @@ class Uncertainty:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KernelUncertainty:
+    """Errors of the model's predictions of single kernels, for a GPU that was fitted to them and not to iterations."""
+
+    time_percent: float
+    """Error of time that 90 % of predictions do not exceed, on shapes of kernels that were left out of the fit."""
+    energy_percent: float | None
+    """The same of energy; None where the GPU's power was not read."""
+    time_interval_percent: float
+    """Half the width of the 90 % bootstrap interval (shapes drawn anew) of an iteration of the default workload."""
+    energy_interval_percent: float | None
+    """The same of energy."""
+    estimated_for: str
+    """Name of the numbers of the GPU that they were estimated with (`kareus.gpu_model.trust.numbers_of`)."""
+
+    def __post_init__(self) -> None:
+        within(self, 1e-6, 1000, "%", "time_percent")
+        within(self, 0, 1000, "%", "time_interval_percent")
+        for name in ("energy_percent", "energy_interval_percent"):
+            if getattr(self, name) is not None:
+                within(self, 0, 1000, "%", name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
     """A GPU and the node around it. Sources of the numbers are given in `config/gpu/`."""
 
@@ -123,6 +146,8 @@ class Gpu:
     """Fitted coefficients of the GPU model."""
     uncertainty: Uncertainty | None
     """Uncertainty of the GPU model; null where it was not measured. Holds only for the numbers that it names."""
+    kernel_uncertainty: KernelUncertainty | None = None
+    """The same of a GPU that was fitted to single kernels."""
 
     def with_library(self, name: str) -> "Gpu":
         """Return this GPU with the coefficients of a kernel library; of one that is not listed, this GPU itself."""

@@ -3,14 +3,14 @@
 from dataclasses import fields
 
 from kareus.artifacts.records import content_hash
-from kareus.gpu_model.gpu import Gpu, Uncertainty
+from kareus.gpu_model.gpu import Gpu, KernelUncertainty, Uncertainty
 
 MODEL_VERSION = "6"
 """Version of the laws; a change that moves numbers raises it, so that old measurements are not mixed in."""
 
-_OF_NO_PREDICTION = frozenset({"memory_gib", "search_frequencies", "uncertainty"})
+_OF_NO_PREDICTION = frozenset({"memory_gib", "search_frequencies", "uncertainty", "kernel_uncertainty"})
 """Fields of a GPU that no predicted time or energy depends on: what fits into it, which clocks are searched, and the
-estimate itself."""
+estimates themselves."""
 
 
 def numbers_of(gpu: Gpu) -> str:
@@ -32,13 +32,35 @@ def known_uncertainty(gpu: Gpu) -> Uncertainty | None:
     return known if known is not None and known.estimated_for == numbers_of(gpu) else None
 
 
+def known_kernel_uncertainty(gpu: Gpu) -> KernelUncertainty | None:
+    """Return how far predicted kernels of `gpu` are off, or None if not estimated for the numbers that it has."""
+    known = gpu.kernel_uncertainty
+    return known if known is not None and known.estimated_for == numbers_of(gpu) else None
+
+
 def trust(gpu: Gpu) -> str:
     """Return in words how far predictions for `gpu` are off, if that was estimated for the numbers that it has."""
     known = known_uncertainty(gpu)
     if known is None:
-        return "errors not measured for this GPU"
+        return _kernel_trust(gpu)
     return (
         f"on held-out workloads 90 % within {known.time_percent:.1f} % of time and "
         f"{known.energy_percent:.1f} % of energy, 90 % bootstrap intervals +/- "
         f"{known.time_interval_percent:.1f} % and {known.energy_interval_percent:.1f} %"
+    )
+
+
+def _kernel_trust(gpu: Gpu) -> str:
+    """What is known of a GPU that was fitted to single kernels."""
+    known = known_kernel_uncertainty(gpu)
+    if known is None:
+        return "errors not measured for this GPU"
+    errors = f"{known.time_percent:.1f} % of time"
+    interval = f"+/- {known.time_interval_percent:.1f} %"
+    if known.energy_percent is not None and known.energy_interval_percent is not None:
+        errors += f" and {known.energy_percent:.1f} % of energy"
+        interval += f" and {known.energy_interval_percent:.1f} %"
+    return (
+        f"on held-out shapes of kernels 90 % within {errors}, 90 % bootstrap intervals of an iteration {interval}; "
+        "iterations themselves not measured"
     )

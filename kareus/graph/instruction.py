@@ -40,3 +40,8 @@ class InstructionKey(NamedTuple):
             return f"{self.direction} of stage {self.stage}"
         chunk = f", chunk {self.chunk}" * bool(self.chunk)
         return f"{self.direction} of microbatch {self.microbatch} on stage {self.stage}{chunk}"
+
+
+def place_in_line(stage: int, chunk: int, stages: int) -> int:
+    """Chunks that a microbatch passes before this one: chunk 0 of every stage, then chunk 1 of every stage, and on."""
+    return chunk * stages + stage

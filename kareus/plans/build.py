@@ -45,10 +45,10 @@ def select_plan(workload: Workload, frontiers: Frontiers, selector: str, method:
         from kareus.plans.limits import exact_row  # noqa: PLC0415 - the solver, which only these need
 
         row = exact_row(parsed, plans, row, frontiers.microbatch, cut(workload, "pipeline"))
-    return _plan(workload, name, selector, row, frontiers)
+    return plan_of_row(workload, name, selector, row, frontiers)
 
 
-def _plan(workload: Workload, name: str, selector: str, row: dict[str, Any], frontiers: Frontiers) -> Plan:
+def plan_of_row(workload: Workload, name: str, selector: str, row: dict[str, Any], frontiers: Frontiers) -> Plan:
     """Return the plan of a row of `ITERATION`."""
     instructions = instructions_of(cut(workload, "pipeline"))
     chosen = _chosen(frontiers.microbatch, point_method(row["method"]), instructions, row["points"])

@@ -19,6 +19,7 @@ from kareus.plans.file import read_plan
 from kareus.plans.frontiers import read_frontiers
 from kareus.plans.locate import plan_path
 from kareus.plans.request import check_frontiers, check_limit
+from kareus.profile.programs import Execution
 from kareus.schedule.tables import SPACE
 from kareus.workload.config import Workload
 from kareus.workload.slices import PlanSlice, cut
@@ -68,7 +69,8 @@ def read_checked_plan(path: Path, folder: Path | None) -> tuple[Plan, Workload]:
             f"--folder results/{plan.workload}."
         )
     workload = load_slice(home.config("plan"), PlanSlice).workload
-    launches = _launches(home, workload) if expected_partitions(workload) else {}
+    overlaps = any(i.execution is Execution.OVERLAP for stage in plan.stages for i in stage.instructions)
+    launches = _launches(home, workload) if overlaps and expected_partitions(workload) else {}
     check_plan(plan, workload, home.name, path, launches)
     if home.has("frontier/microbatch.parquet") and home.has("pipeline/iteration.parquet"):
         check_frontiers(plan, read_frontiers(home, workload), path)

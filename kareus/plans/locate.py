@@ -6,8 +6,8 @@ from kareus.artifacts.layout import WorkloadFolder
 from kareus.errors import ArtifactError
 
 RESULTS = Path("results")
-EXPORTED = (".ranks.json", ".trace.json")
-"""Ends of the names of what `kareus export` writes beside plans."""
+EXPORTED = ".trace.json"
+"""End of the names of JSON that `kareus export` writes beside plans."""
 MOST_NAMED = 8
 """Names that a message lists."""
 

@@ -7,7 +7,7 @@ import polars as pl
 
 from kareus.artifacts.files import write_text
 from kareus.artifacts.layout import WorkloadFolder
-from kareus.artifacts.provenance import Provenance
+from kareus.artifacts.provenance import Provenance, TestbedIdentity
 from kareus.artifacts.records import content_hash
 from kareus.artifacts.tables import TableSchema, write_table
 from kareus.frontier.config import frontier_hash
@@ -17,11 +17,35 @@ from kareus.partition.extract import partitions_of
 from kareus.partition.rows import partition_rows, segment_rows
 from kareus.partition.tables import PARTITIONS, SEGMENTS
 from kareus.pipeline.tables import ITERATION
+from kareus.plans.frontiers import Frontiers
 from kareus.plans.planning import PlannedTables
 from kareus.schedule.tables import SPACE, space_frame
 from kareus.search.tables import CANDIDATES, PROPOSALS, ROUNDS
 from kareus.workload.config import Workload
 from kareus.workload.slices import cut, slice_text
+
+
+def write_microbatch(
+    folder: WorkloadFolder, workload: Workload, microbatch: pl.DataFrame, testbed: TestbedIdentity
+) -> None:
+    """Write the configuration and the microbatch frontiers of a workload below `folder`."""
+    write_text(folder.path / "config/plan.yaml", slice_text(workload, "plan"))
+    origin = Provenance(
+        config_hash=frontier_hash(workload), subject=subject_of(workload), testbed=testbed, seed=workload.seed
+    )
+    write_table(folder.path / "frontier/microbatch.parquet", microbatch, MICROBATCH, origin)
+
+
+def write_frontiers(folder: WorkloadFolder, workload: Workload, frontiers: Frontiers) -> None:
+    """Write the configuration and both frontiers of a workload below `folder`: what `select` reads."""
+    write_microbatch(folder, workload, frontiers.microbatch, frontiers.testbed)
+    origin = Provenance(
+        config_hash=content_hash(cut(workload, "pipeline")),
+        subject=subject_of(workload),
+        testbed=frontiers.testbed,
+        seed=workload.seed,
+    )
+    write_table(folder.path / "pipeline/iteration.parquet", frontiers.iteration, ITERATION, origin)
 
 
 def write_planned(folder: WorkloadFolder, workload: Workload, planned: PlannedTables) -> None:
@@ -42,7 +66,7 @@ def write_planned(folder: WorkloadFolder, workload: Workload, planned: PlannedTa
         ("segments", SEGMENTS, segment_rows(planned.graphs)),
         ("partitions", PARTITIONS, partition_rows(partitions)),
     )
-    write_text(folder.path / "config/plan.yaml", slice_text(workload, "plan"))
+    write_frontiers(folder, workload, planned.frontiers)
     for name, schema, rows in extracted:
         write(f"partition/{name}.parquet", schema, schema.frame(rows), slice_hash("partition"), measured=False)
     spaces = space_frame(planned.spaces.values())
@@ -50,5 +74,3 @@ def write_planned(folder: WorkloadFolder, workload: Workload, planned: PlannedTa
     for name, tables in planned.searches.items():
         for schema, frame in ((CANDIDATES, tables.candidates), (ROUNDS, tables.rounds), (PROPOSALS, tables.proposals)):
             write(f"search/{name}/{schema.name}.parquet", schema, frame, slice_hash("search"))
-    write("frontier/microbatch.parquet", MICROBATCH, planned.microbatch, frontier_hash(workload))
-    write("pipeline/iteration.parquet", ITERATION, planned.iteration, slice_hash("pipeline"))

@@ -44,7 +44,7 @@ def play_back(
         iterations: how many to play.
         known: costs of steps, taken from and added to; plans of one workload share most of theirs.
     """
-    costs = _costs(plan.keyed, workload, graphs, known)
+    costs = instruction_costs(plan.keyed, workload, graphs, known)
     random = generator(workload.seed, f"play back {plan.method} {plan.selector}")
     noise = random.standard_normal((2, len(costs), iterations))
     times_s = np.array([[cost[0]] for cost in costs]) * (1 + workload.testbed.time_noise * noise[0])
@@ -70,13 +70,20 @@ def play_back(
     return rows
 
 
-def _costs(
+def instruction_costs(
     keyed: Sequence[tuple[InstructionKey, PlannedInstruction]],
     workload: Workload,
     graphs: Mapping[Batch, BlockGraph],
     known: KnownSteps,
 ) -> list[TimeAndPower]:
-    """What each instruction takes, free of noise; those that run alike are worked out once."""
+    """Return what each whole instruction takes on the GPU model, free of noise; those that run alike are computed once.
+
+    Args:
+        keyed: instructions of a plan.
+        workload: the one that it is for.
+        graphs: operator graphs of its block.
+        known: costs of steps, taken from and added to.
+    """
     shapes = chunk_shapes(workload.parallelism.split, workload.chunks)
     worked_out: dict[Any, TimeAndPower] = {}
     costs = []

@@ -95,7 +95,7 @@ class Bench:
         of the testbed's identity.
         """
         gpu = to_plain(self.config.gpu)
-        del gpu["search_frequencies"]
+        del gpu["search_frequencies"], gpu["kernel_uncertainty"]
         if gpu["uncertainty"] is not None:
             del gpu["uncertainty"]["estimated_for"]
         return {

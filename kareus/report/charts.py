@@ -31,7 +31,7 @@ class Figure:
     name: str
     title: str
     table: str
-    """Table among the downloads that holds its numbers."""
+    """Table among the downloads that holds its numbers; empty for a figure of a page without files."""
     spec: Mapping[str, Any]
     """Vega-Lite specification, as `spec_of` makes it: without data and theme."""
     data: Mapping[str, pl.DataFrame]

@@ -32,14 +32,25 @@ def save(figure: Figure, subject: str, folder: Path) -> None:
     """
     import vl_convert  # noqa: PLC0415 - only commands that draw need it
 
-    svg = vl_convert.vegalite_to_svg(
-        _complete(figure, subject), config=theme("light", "normal") | {"background": PAPER["light"]}
-    )
-    described = svg.replace(">", f"><title>{escape(f'{figure.title} ({subject})')}</title>", 1)
-    write_text(folder / f"{figure.file}.svg", described)
+    svg = svg_of(figure, subject)
+    write_text(folder / f"{figure.file}.svg", described(svg, figure, subject))
     pdf, png = _sorted_resources(vl_convert.svg_to_pdf(svg)), vl_convert.svg_to_png(svg, scale=PNG_SCALE)
     write_atomically(folder / f"{figure.file}.pdf", lambda path: path.write_bytes(pdf))
     write_atomically(folder / f"{figure.file}.png", lambda path: path.write_bytes(png))
+
+
+def svg_of(figure: Figure, subject: str) -> str:
+    """Return a figure as SVG, on light paper."""
+    import vl_convert  # noqa: PLC0415 - as in `save`
+
+    config = theme("light", "normal") | {"background": PAPER["light"]}
+    svg: str = vl_convert.vegalite_to_svg(_complete(figure, subject), config=config)
+    return svg
+
+
+def described(svg: str, figure: Figure, subject: str) -> str:
+    """Return an SVG with the figure's title and subject as its own title, which programs that read aloud speak."""
+    return svg.replace(">", f"><title>{escape(f'{figure.title} ({subject})')}</title>", 1)
 
 
 def _sorted_resources(pdf: bytes) -> bytes:

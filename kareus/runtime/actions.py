@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from torch.distributed.pipelining.schedules import _Action, _ComputationType
 
+from kareus.graph.instruction import place_in_line
 from kareus.graph.records import UPDATING, Direction
 from kareus.pipeline.instructions import Instruction, instructions_in, instructions_of
 from kareus.pipeline.solver.dag import build_dag, earliest_starts
@@ -21,12 +22,13 @@ from kareus.workload.slices import cut
 Actions = dict[int, list[_Action | None]]
 """By stage, what its rank does, in order."""
 
-_COMPUTATIONS = {
+COMPUTATIONS = {
     Direction.FORWARD: _ComputationType.FORWARD,
     Direction.BACKWARD: _ComputationType.FULL_BACKWARD,
     Direction.INPUT_GRADIENT: _ComputationType.BACKWARD_INPUT,
     Direction.WEIGHT_GRADIENT: _ComputationType.BACKWARD_WEIGHT,
 }
+"""What PyTorch calls the passes."""
 
 _NOMINAL_S = {
     Direction.FORWARD: 1.0,
@@ -63,7 +65,7 @@ def actions_in(instructions: Sequence[Instruction], times_s: Sequence[float]) ->
         if key.direction in UPDATING:  # PyTorch's runtime ends with the last backward
             continue
         place = place_in_line(key.stage, key.chunk, stages)
-        actions[key.stage].append(_Action(place, _COMPUTATIONS[key.direction], key.microbatch))
+        actions[key.stage].append(_Action(place, COMPUTATIONS[key.direction], key.microbatch))
         if key.direction is Direction.FORWARD and place < last:
             send, receive, to = _ComputationType.SEND_F, _ComputationType.RECV_F, place + 1
         elif key.direction in (Direction.BACKWARD, Direction.INPUT_GRADIENT) and place > 0:
@@ -73,8 +75,3 @@ def actions_in(instructions: Sequence[Instruction], times_s: Sequence[float]) ->
         actions[key.stage].append(_Action(place, send, key.microbatch))
         actions[to % stages].append(_Action(to, receive, key.microbatch))
     return actions
-
-
-def place_in_line(stage: int, chunk: int, stages: int) -> int:
-    """Chunks that a microbatch passes before this one: chunk 0 of every stage, then chunk 1 of every stage, and on."""
-    return chunk * stages + stage

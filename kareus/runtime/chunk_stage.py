@@ -15,11 +15,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage
 
-from kareus.graph.instruction import InstructionKey
+from kareus.graph.instruction import InstructionKey, place_in_line
 from kareus.graph.records import Direction
 from kareus.model.communication import Communicator
 from kareus.model.functions import Later
-from kareus.runtime.actions import place_in_line
 from kareus.runtime.boundary import Shapes, gathered, sent_part
 from kareus.runtime.follower import PlanFollower
 from kareus.runtime.fully_sharded import FullyShardedModel

@@ -60,6 +60,16 @@ class PlanFollower:
         self._frequency_mhz: int | None = None
 
     @property
+    def expected(self) -> PlannedStep | None:
+        """The step that is planned next; None where the iteration is planned to end."""
+        return self._steps[self._next] if self._next < len(self._steps) else None
+
+    def follow(self, steps: tuple[PlannedStep, ...]) -> None:
+        """Take other steps from the next iteration on; call it between two iterations."""
+        assert not self._next, "an iteration is under way"
+        self._steps = steps
+
+    @property
     def order(self) -> tuple[InstructionKey, ...]:
         """Instructions of the stage in one iteration."""
         return tuple(step.key for step in self._steps)
@@ -71,7 +81,7 @@ class PlanFollower:
             EngineError: it is not the one that is planned next.
             DeviceError: the clock cannot be set.
         """
-        expected = self._steps[self._next] if self._next < len(self._steps) else None
+        expected = self.expected
         if expected is None or expected.key != key:
             planned = expected.key if expected else "the iteration's end"
             raise EngineError(f"{key}: the plan has {planned} here; run a plan of this pipeline schedule.")

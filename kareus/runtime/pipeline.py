@@ -4,8 +4,9 @@ PyTorch's runtime is given the planned order, messages and all, instead of one o
 each chunk of this rank.
 """
 
+import contextlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +26,17 @@ from kareus.runtime.messages import Receives, Sends
 from kareus.runtime.microbatch import Microbatch
 from kareus.runtime.schedules import Schedules
 from kareus.runtime.stage_model import GradientsReady, StageModel
+
+
+@contextlib.contextmanager
+def kareus_errors() -> Iterator[None]:
+    """Raise a `KareusError` that an instruction raised in place of the error that PyTorch wraps it in."""
+    try:
+        yield
+    except RuntimeError as error:
+        if isinstance(error.__cause__, KareusError):
+            raise error.__cause__ from error
+        raise
 
 
 def _ignored(part: nn.Module) -> None:
@@ -96,14 +108,10 @@ class Pipeline:
         ids = (torch.cat([torch.from_numpy(m.ids) for m in microbatches]).to(device),)
         is_last = self._place.stage == self._place.stages - 1
         target = torch.zeros(len(microbatches)) if is_last else None  # the stage knows its labels; one each is demanded
-        try:
+        with kareus_errors():
             self._runtime.step(
                 *(ids if self._place.stage == 0 else ()), target=target, losses=losses, return_outputs=False
             )
-        except RuntimeError as error:  # PyTorch wraps what an instruction raises
-            if isinstance(error.__cause__, KareusError):
-                raise error.__cause__ from error
-            raise
         self._sends.finish()
         return torch.stack(losses).detach().sum() if losses else None
 

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 
 import torch
 
-from kareus.device.claims import claim
-from kareus.device.controller import ClockControl, DryClocks, controlled_clocks, restore_left_behind
+from kareus.device.controller import ClockControl, controlled_clocks, dry_clocks
 from kareus.device.cuda import device_of_cuda
 from kareus.device.protocol import Device
 from kareus.launch.mesh import MeshCoordinate
@@ -42,12 +41,9 @@ def device_and_clocks(
     level = logging.INFO if chosen == "dry" and is_first else logging.DEBUG
     log = functools.partial(logger.log, level, "stage %d: %s", coordinate.stage)
     gpu = gpu_of(device)
-    if gpu is None:
-        yield None, DryClocks(log)
-    elif job.plan is None or chosen != "planned":
-        with claim(gpu.uuid) as claimed:
-            restore_left_behind(gpu, claimed)  # a clock that a killed run left locked
-            yield gpu, DryClocks(log)
+    if gpu is None or job.plan is None or chosen != "planned":
+        with dry_clocks(gpu, log) as dry:
+            yield gpu, dry
     else:
         with controlled_clocks(gpu) as controller:
             monitor.before_end(controller.restore_or_say)

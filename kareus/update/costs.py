@@ -44,7 +44,7 @@ from kareus.update.collectives import (
     reduction_collectives,
 )
 from kareus.update.directions import update_directions
-from kareus.update.reduction import Slowdown, added_time_s, buckets_of
+from kareus.update.reduction import Slowdown, added_time_s, buckets_of, stage_buckets, window_s
 
 CostsByClock = Array
 """Seconds and joules of one GPU at each clock, [2, clocks]."""
@@ -155,7 +155,7 @@ def _reduction(
 ) -> CostsByClock:
     """What the reduction adds to the last backward of the stage, with the sums of norms after it; energy of it all."""
     gpu, parts = config.gpu, reduced_parameters(config.model, config.parallelism)
-    buckets = _stage_buckets(config, graph, stage, backward_s)
+    buckets = _buckets(config, graph, stage, backward_s)
     placed = {
         scope: [
             collective
@@ -166,7 +166,7 @@ def _reduction(
     }
     times_s = {scope: _times_s(config, own, clocks_mhz) for scope, own in placed.items()}
     slower = _slowdowns(config, graph, placed, clocks_mhz)
-    whole_s = _window_s(config, backward_s)
+    whole_s = window_s(config.parallelism.pp, backward_s)
     added_s = np.array(
         [
             added_time_s(whole_s, [at_s for _, at_s in buckets], [times_s[scope][n] for scope, _ in buckets], slower[n])
@@ -179,31 +179,20 @@ def _reduction(
     return added + _norm_sums(config, stage, clocks_mhz)
 
 
-def _stage_buckets(
+def _buckets(
     config: UpdateSubject, graph: BlockGraph, stage: int, backward_s: Sequence[float]
 ) -> list[tuple[Scope, float]]:
-    """Buckets of a stage with the times after which they are complete, from when the first of its last backwards began.
-
-    With several chunks the last backwards of the chunks follow each other from the last chunk to the first, and between
-    two of them as many backwards run as there are stages. Where weight gradients are computed apart, none is reduced
-    before the last.
-    """
+    """Buckets of a stage as `stage_buckets`, by what segments take; none before the last if weight gradients wait."""
     shapes = chunk_shapes(config.parallelism.split, config.chunks)
-    found: list[tuple[Scope, float]] = []
-    before_s = 0.0
-    for chunk in reversed(range(config.chunks)):
-        if chunk < config.chunks - 1:
-            before_s += (config.parallelism.pp - 1) * backward_s[chunk]
-        shape = shapes[stage, chunk]
-        own = buckets_of(graph, shape, _segment_s(config, graph, shape), recomputation=config.recomputation)
-        found += [(scope, before_s + ready * backward_s[chunk]) for scope, ready in own]
-        before_s += backward_s[chunk]
-    return [(scope, before_s) for scope, _ in found] if config.split_backward else found
-
-
-def _window_s(config: UpdateSubject, backward_s: Sequence[float]) -> float:
-    """Time from the beginning of the last backward of a stage's last chunk to the end of that of its first."""
-    return backward_s[-1] + config.parallelism.pp * sum(backward_s[:-1])
+    own = [shapes[stage, chunk] for chunk in range(config.chunks)]
+    of_chunks = [
+        buckets_of(graph, shape, _segment_s(config, graph, shape), recomputation=config.recomputation) for shape in own
+    ]
+    found = stage_buckets(config.parallelism.pp, of_chunks, backward_s)
+    if not config.split_backward:
+        return found
+    whole_s = window_s(config.parallelism.pp, backward_s)
+    return [(scope, whole_s) for scope, _ in found]
 
 
 def _segment_s(config: UpdateSubject, graph: BlockGraph, shape: StageShape) -> dict[Segment, float]:

@@ -65,6 +65,41 @@ def buckets_of(
     return tuple(Bucket(scope, at_s / done_s) for scope, at_s in buckets)
 
 
+def even_buckets(shape: StageShape) -> tuple[Bucket, ...]:
+    """Return the buckets of a chunk as `buckets_of`, as if head and blocks took the same time each."""
+    scopes = [*[Scope.HEAD] * shape.last, *[Scope.BLOCK] * shape.layers]
+    found = [Bucket(scope, (n + 1) / len(scopes)) for n, scope in enumerate(scopes)]
+    return (*found, *[Bucket(Scope.EMBEDDING, 1.0)] * shape.first)
+
+
+def stage_buckets(
+    stages: int, chunks: Sequence[Sequence[Bucket]], passes_s: Sequence[float]
+) -> list[tuple[Scope, float]]:
+    """Return the buckets of a stage with the times at which they are complete, from when its last backwards begin.
+
+    With several chunks the last backwards of the chunks follow each other from the last chunk to the first, and between
+    two of them as many backwards run as there are stages.
+
+    Args:
+        stages: of the pipeline.
+        chunks: buckets of each chunk.
+        passes_s: time of the backward of each chunk.
+    """
+    found: list[tuple[Scope, float]] = []
+    before_s = 0.0
+    for chunk in reversed(range(len(chunks))):
+        if chunk < len(chunks) - 1:
+            before_s += (stages - 1) * passes_s[chunk]
+        found += [(scope, before_s + ready * passes_s[chunk]) for scope, ready in chunks[chunk]]
+        before_s += passes_s[chunk]
+    return found
+
+
+def window_s(stages: int, passes_s: Sequence[float]) -> float:
+    """Return the time from the beginning of the last backward of a stage's last chunk to the end of its first's."""
+    return passes_s[-1] + stages * sum(passes_s[:-1])
+
+
 def added_time_s(
     backward_s: float, ready_s: Sequence[float], reduction_s: Sequence[float], slowdown: Slowdown
 ) -> float:

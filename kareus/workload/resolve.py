@@ -94,10 +94,7 @@ def check_any_runs(refusals: Mapping[str, str | None]) -> None:
 def _resolved(name: str, composition: ComposedWorkload) -> Resolved:
     workload, estimate, refusal = composition.workload, None, None
     try:
-        check_divisibility(workload)
-        check_combinations(workload)
-        check_pipeline(workload)
-        workload = with_settable_clocks(with_split(workload))
+        workload = _checked(workload)
         estimate = estimate_memory(workload)
         check_memory(workload, estimate)
     except RefusedWorkloadError as error:
@@ -111,6 +108,24 @@ def _resolved(name: str, composition: ComposedWorkload) -> Resolved:
         refusal=refusal,
         memory=estimate,
     )
+
+
+def check_workload(workload: Workload) -> None:
+    """Check that a workload can run.
+
+    Raises:
+        RefusedWorkloadError: it cannot; with the reason.
+    """
+    checked = _checked(workload)
+    check_memory(checked, estimate_memory(checked))
+
+
+def _checked(workload: Workload) -> Workload:
+    """The workload with what is filled in, where all but its memory allows it to run."""
+    check_divisibility(workload)
+    check_combinations(workload)
+    check_pipeline(workload)
+    return with_settable_clocks(with_split(workload))
 
 
 def with_split(workload: Workload) -> Workload:

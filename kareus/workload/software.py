@@ -63,10 +63,15 @@ class Software:
     """Whether attention is one kernel; else scores are written to HBM and read again."""
     attention_dropout: bool
     """Whether attention that is not fused drops probabilities, by a kernel of its own."""
+    stream_dropout: bool
+    """Whether it drops values that attention and MLP add to the residual stream, in the kernel of the addition."""
     softmax_multiple: int
     """What sequences times heads of a GPU must be a multiple of for softmax to be one kernel, where it is not fused."""
     tensor_overlap: TensorOverlap
     """What collectives of tensor parallelism run beside."""
+    gather_beside_dgrad: bool
+    """Whether sequence parallelism gathers the input of a product again beside the product's input gradient, as
+    Megatron does; else together with the gradient that comes before. Userbuffers run both beside products."""
     context_overlap: bool
     """Whether keys and values of context parallelism travel beside attention (ring attention)."""
     reduction: Reduction
@@ -83,6 +88,8 @@ class Software:
     """Time of the host for each kernel of a pass through the model."""
     host_collective_s: float
     """Further time of the host for each collective: its streams and events, and ranks that come later."""
+    host_microbatch_s: float
+    """Time in which the GPU waits at the beginning of a forward: its host broadcasts the microbatch and makes masks."""
     hopper_attention: bool
     """Whether its fused attention uses the instructions that Hopper's tensor cores have of their own (FlashAttention 3,
     cuDNN 9); FlashAttention 2 does not."""
@@ -94,7 +101,9 @@ class Software:
     @property
     def attention_kernel(self) -> AttentionKernel:
         """What computes attention."""
-        return AttentionKernel.FUSED if self.fused_attention else AttentionKernel.UNFUSED
+        if self.fused_attention:
+            return AttentionKernel.FUSED
+        return AttentionKernel.UNFUSED_DROPOUT if self.attention_dropout else AttentionKernel.UNFUSED
 
     def __post_init__(self) -> None:
         check_product(self.name, "name")
@@ -102,6 +111,7 @@ class Software:
         within(self, 1, 1_000_000, "rows", "vocabulary_multiple")
         within(self, 1, 1_000, "heads", "softmax_multiple")
         within(self, 0, 1e-3, "s", "host_launch_s", "host_collective_s")
+        within(self, 0, 0.1, "s", "host_microbatch_s")
         within(self, 0.1, 10, "times", "attention_slowdown")
         within(self, 1, 10, "times", "traffic")
 

@@ -9,6 +9,7 @@ from kareus.artifacts.outputs import add_force, check_folder, check_outputs, tab
 from kareus.errors import RefusedWorkloadError
 from kareus.workload.arguments import add_overrides
 from kareus.workload.overlap import nothing_to_overlap
+from kareus.workload.propose import with_proposal
 from kareus.workload.resolve import Resolved, check_any_accepted, resolve
 
 logger = logging.getLogger(__name__)
@@ -32,7 +33,11 @@ def run(arguments: argparse.Namespace) -> None:
         from kareus.workload.writing import WORKLOADS, write_resolved  # noqa: PLC0415 - polars is slow to import
 
         check_outputs(arguments, [(arguments.output / "workloads.parquet", table(WORKLOADS))])
-    resolved = resolve(arguments.overrides, arguments.config_dir)
+    found = resolve(arguments.overrides, arguments.config_dir)
+    resolved = [with_proposal(one, arguments.config_dir) for one in found]
+    for before, one in zip(found, resolved, strict=True):
+        if one is not before:
+            logger.info("%s", _proposed(before, one))
     if len(resolved) > 1 or resolved[0].refusal is None:  # else the error says it all
         for line in _lines(resolved):
             logger.info("%s", line)
@@ -41,6 +46,11 @@ def run(arguments: argparse.Namespace) -> None:
     if len(resolved) > 1 and all(one.refusal is not None for one in resolved):
         raise RefusedWorkloadError(f"all {len(resolved)} combinations are refused; the reasons are in the list.")
     check_any_accepted(resolved)
+
+
+def _proposed(before: Resolved, one: Resolved) -> str:
+    added = " ".join(text for text in one.overrides if text not in before.overrides)
+    return f"{before.name} cannot run and names no parallelism; proposed, the fewest GPUs in which it fits: {added}"
 
 
 def _lines(resolved: Sequence[Resolved]) -> list[str]:

@@ -47,6 +47,13 @@ deadline=5.2s,6s
 """For `select`."""
 
 COMMANDS = """
+advise | advise --gpus 8 | advise --gpus 0 --global-batch 8 | advise --gpus 16..8 --global-batch 8
+advise tp=3 --gpus 8 --global-batch 8 | advise tpp=8 --gpus 8 --global-batch 8
+advise recompute=no --gpus 8 --global-batch 8
+advise --gpus 8 --global-batch 8 --max-power 9kw | advise --gpus 8 --global-batch 8 --max-power 90W
+advise --gpus 8 --global-batch 8 --deadline 30 --tokens 1e9 | advise --gpus 8 --global-batch 8 --price 0.1
+advise --gpus 8 --global-batch 8 --carbon {file} | advise --gpus 8 --global-batch 8 --least money
+advise gpu=b900 --gpus 8 --global-batch 8 | advise --gpus 8 --global-batch 8 --output results/x
 slect fastest {folder} | search | stage | stage serch | stage search | stage report-campaign nope --results {folder}
 select | select fastest {empty} | select fastest /no/where | select fastest {folder} --method best
 select fastest {file} | select fastest {folder} --tokens 0 | select fastest {folder} --tokens many
@@ -54,8 +61,8 @@ select fastest {folder} --output /no/where/x | select fastest {folder} --output 
 select fastest {folder} --outptu x | select fastest {folder} extra | check-plan | check-plan /no/where.json
 check-plan {file} | check-plan {empty} | check-plan {folder}/plan/fastest.json --folder {empty}
 check-plan {folder}/pipeline/iteration.parquet | export {folder} | export {folder} --format pdf
-export {file} --format ranks | export {empty} --format zeus | export {folder} --format ranks --output {file}
-export {moved} --format ranks | train | train {folder} --iterations 0 --output {empty}
+export {file} --format trace | export {empty} --format zeus | export {folder} --format megatron --output {file}
+export {moved} --format torchtitan | train | train {folder} --iterations 0 --output {empty}
 train {folder} --iterations two --output {empty} | train {file} --iterations 1 --output {empty}
 train {folder} --iterations 1 --output /no/where/at/all
 train {folder} --iterations 1 --output {empty} --learning-rate -1

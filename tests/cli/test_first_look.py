@@ -25,7 +25,7 @@ def looked(tmp_path_factory):
 
 def test_the_folder_of_a_first_look_is_one_of_a_workload(looked, tmp_path):
     assert main(["check-plan", str(looked)]) == 0  # its only plan
-    assert main(["export", str(looked), "--format", "ranks", "--output", str(tmp_path / "ranks.json")]) == 0
+    assert main(["export", str(looked), "--format", "trace", "--output", str(tmp_path / "look.json")]) == 0
     assert main(["select", "fastest", str(looked), "--output", str(tmp_path / "fastest.json")]) == 0
     assert main(["train", str(looked), "--iterations", "1", "--output", str(tmp_path / "run")]) == 0
     assert main(["verify", str(looked.parent)]) == 0

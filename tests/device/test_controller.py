@@ -1,5 +1,6 @@
 """Clocks: what is asked for, what is really set, and that it is undone however the process ends."""
 
+import os
 import signal
 import threading
 import time
@@ -66,6 +67,22 @@ def test_the_clock_that_is_set_already_is_not_set_again(device):
         first = clocks.request(1200)
         assert clocks.request(1200) is first
         first.result()
+    assert device.calls() == ["lock 1200", "reset"]
+
+
+def test_a_signal_to_a_forked_process_leaves_the_clock(device, tmp_path):
+    with controlled_clocks(device) as clocks:
+        clocks.request(1200).result()
+        worker = os.fork()
+        if not worker:
+            (tmp_path / "started").touch()
+            time.sleep(60)
+            os._exit(0)
+        wait_until((tmp_path / "started").exists)
+        os.kill(worker, signal.SIGTERM)
+        assert os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1]) == -signal.SIGTERM
+        time.sleep(0.05)
+        assert device.calls() == ["lock 1200"]
     assert device.calls() == ["lock 1200", "reset"]
 
 

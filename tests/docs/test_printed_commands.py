@@ -15,9 +15,12 @@ from pathlib import Path
 
 import pytest
 import yaml
+from helpers.measured import SIMULATED, measured_workload, true_costs, true_frontiers
 from helpers.printed import PAGES, ROOT, Block, blocks, commands
 
+from kareus.artifacts.layout import WorkloadFolder
 from kareus.campaign.resolve import resolve_campaign
+from kareus.plans.planned_folder import write_microbatch
 from kareus.plans.selectors import parse_selector
 
 pytestmark = pytest.mark.timeout(600)  # the first test waits until the default workload is planned
@@ -28,12 +31,14 @@ LEFT_OUT = {
     r"source .venv/bin/activate": SETUP,
     r"pip install .*": SETUP,
     r"kareus clocks .*": GPUS,
+    r"kareus doctor.*": "its exit code is that of the machine: tests/doctor",
     r"kareus calibrate .*testbed=cuda.*": GPUS,
     r"kareus fit --gpu NAME --measurements .*": GPUS,
     r"kareus train .*--communicator nccl.*": GPUS,
     r"pytest -m gpu.*": GPUS,
     r"python benchmarks/gpu_record.py .*": GPUS,
     r"zeusd .*": GPUS,
+    r"torchrun .*torchtitan.*": GPUS,
     r"export ZEUSD_SOCK_PATH=.*": GPUS,
     r"snakemake --workflow-profile profiles/slurm( --config .*)?": "needs a cluster: see test_slurm.py",
 }
@@ -50,12 +55,15 @@ MINUTES = [
     r"snakemake --config .*campaign=.*",
     r"snakemake --config .*select=\[.*",
     r"snakemake (--quiet|--logger-kareus-show json)",  # tests/progress/test_logger_plugin.py says what they show
-    r"kareus (calibrate|emulate|fit|validate gpu=NAME) .*",
+    r"kareus (advise|calibrate|emulate|fit|validate gpu=NAME) .*",
     r"kareus train .*--communicator gloo.*",
 ]
 """Commands that take long, or need what such a one has made: for acceptance."""
 
 PYTHON_LEFT_OUT = {
+    "docs/howto/megatron.md": "runs in Megatron: tests/adapters/test_megatron.py runs all of it",
+    "docs/howto/torchtitan.md": "runs in torchtitan: tests/adapters/test_torchtitan.py and test_pipelining.py run it",
+    "docs/howto/hugging_face.md": "runs in trainers: tests/adapters/test_steps.py runs it",
     "docs/emulation.md": "opens tables of a campaign that takes minutes",
     "docs/pipelines.md": "ends in the error that it shows: tests/pipeline/test_schedules.py",
 }
@@ -112,6 +120,8 @@ def clone(default_workload, tmp_path_factory) -> Path:
     (folder / "REDUCTIONS.csv").write_text(REDUCTIONS)
     gpu = (folder / "config/gpu/a100-sxm4-40gb.yaml").read_text()
     (folder / "config/gpu/NAME.yaml").write_text(gpu)
+    job = measured_workload()
+    write_microbatch(WorkloadFolder(folder / "measured"), job, true_frontiers(job, true_costs(job)), SIMULATED)
     (folder / "path/to").mkdir(parents=True)
     (folder / "path/to/config.json").write_text(TINY)
     return folder

@@ -8,9 +8,9 @@ from helpers.fleets import fleet, microbatch
 from kareus.emulate.fleet import scale_of
 from kareus.emulate.frontiers import MethodFrontier, method_frontiers
 from kareus.emulate.rows import fleet_rows, hour_rows
-from kareus.emulate.series import HourlySeries, Unit
 from kareus.errors import ConfigError
 from kareus.pipeline.solver.frontier import PlannedIteration
+from kareus.plans.series import HourlySeries, Unit
 
 PRICES = HourlySeries(Unit.PRICE, (0.1, 0.5))
 

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kareus.emulate.hours import HOUR_S, HourlyProblem, HourShare, charge, hourly, iterations, reachable, steady
-from kareus.emulate.series import HourlySeries, Unit, read_series
 from kareus.errors import ArtifactError, ConfigError
+from kareus.plans.series import HourlySeries, Unit, read_series
 
 WORK = HourlyProblem(times_s=(10.0, 12.0), energies_j=(1000e3, 900e3), idle_power_w=20e3, iterations=600)
 

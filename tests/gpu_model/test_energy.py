@@ -24,6 +24,13 @@ def test_the_clock_tree_goes_with_the_square_of_the_voltage():
     assert float(relative_voltage(gpu, 1100.0)) < 0.85
 
 
+def test_work_pays_for_itself_and_for_the_time_that_it_takes():
+    gpu, switching = a100(), operator_switching(a100(), gemm("g", 512, 512, 512))
+    for clock_mhz in (900.0, 1200.0, 1410.0):
+        both_j = float(switching.at_j(gpu, clock_mhz)) + 0.25 * float(idle_power_w(gpu, clock_mhz))
+        assert float(switching.busy_j(gpu, clock_mhz, 0.25)) == pytest.approx(both_j)
+
+
 def test_arithmetic_goes_with_the_square_of_the_voltage():
     gpu = a100()
     free = dataclasses.replace(gpu.coefficients, hbm_j_per_byte=0.0, hbm_core_j_per_byte=0.0)

@@ -65,3 +65,11 @@ def test_a_shared_phase_scales_with_the_clock_as_its_operator(operator, least, m
     both, *_ = step_phases(a100(), [operator], REDUCE, CLOCK, 12, 0)
     assert least <= float(both.clock_share) <= most
     assert float(both.at_s(CLOCK, CLOCK / 2)) == pytest.approx(float(both.time_s) * (1 + float(both.clock_share)))
+
+
+def test_an_exposed_collective_scales_with_the_clock_as_alone():
+    gpu = a100()
+    *_, exposed = step_phases(gpu, [memory("m", 2**10)], REDUCE, CLOCK, 12, 1)
+    alone_s = [float(laws.collective_time_s(gpu, REDUCE, clock, np.asarray(12.0))) for clock in (CLOCK, CLOCK / 2)]
+    assert float(exposed.time_s) == pytest.approx(alone_s[0])
+    assert float(exposed.at_s(CLOCK, CLOCK / 2)) == pytest.approx(alone_s[1])

@@ -48,7 +48,9 @@ class FakeDevice:
             raise DeviceError(f"{self.uuid}: no right to set clocks; run as root.")
         time.sleep(self.lock_s)
         self._log(f"lock {frequency_mhz}")
-        self.locked.write_text(str(frequency_mhz))
+        beside = self.folder / "locking"
+        beside.write_text(str(frequency_mhz))
+        beside.rename(self.locked)  # another thread may be reading it
 
     def reset_clock(self):
         if not self.allowed:
@@ -57,7 +59,10 @@ class FakeDevice:
         self.locked.unlink(missing_ok=True)
 
     def clock_mhz(self):
-        return min(int(self.locked.read_text()) if self.locked.exists() else 1410, self.capped_mhz)
+        try:
+            return min(int(self.locked.read_text()), self.capped_mhz)
+        except FileNotFoundError:
+            return self.capped_mhz
 
     def throttle_reasons(self):
         return ("power-limit",) if self.capped_mhz < self.clocks_mhz[-1] else ()

@@ -65,3 +65,20 @@ def one_f_one_b_clocks(scenario: Scenario, clock_of: Sequence[int] | int):
     orders = ((F, F, B, F, B, B), (F, B, F, B, F, B))
     clocks = iter([clock_of] * 12 if isinstance(clock_of, int) else clock_of)
     return tuple(tuple((direction, next(clocks)) for direction in order) for order in orders)
+
+
+SHORT = "qwen3-1.7b,1,4,2,2,2,1024"
+FRONTIERS = f"""\
+method,model,cp,tp,pp,num_microbatches,microbatch_size,seq_len,point,iteration_time_s,total_energy_j,stage0_mhz,stage1_mhz
+sequential+perseus,{SHORT},0,0.10,40.0,F1410;F1410;B1410;B1410,F1410;B1410;F1410;B1410
+sequential+perseus,{SHORT},1,0.12,35.0,F1200;F1200;B1200;B1200,F1200;B1200;F1200;B1200
+sequential+perseus,{SHORT},2,0.13,36.0,F1170;F1170;B1170;B1170,F1170;B1170;F1170;B1170
+kareus,{SHORT},0,0.50,30.0,,
+"""
+REDUCTIONS = f"""\
+table,model,cp,tp,pp,num_microbatches,microbatch_size,seq_len,metric,sequential+perseus,nanobatching+perseus,kareus
+max_throughput,{SHORT},time_reduction_pct,0.0,,5.0
+frontier,{SHORT},iso_time_energy_reduction_pct,,,12.0
+ablation_nanobatching,{SHORT},energy_increase_pct,,,10.0
+"""
+"""Small files as text."""

@@ -110,7 +110,7 @@ def test_savings_of_several_plans_name_gains_and_losses(percents, words):
 
 
 def test_the_export_command_names_the_file_of_the_plan(inputs):
-    assert "/plan/fastest_nanobatching.json --format ranks" in export_command(inputs, "fastest_nanobatching")
+    assert "/plan/fastest_nanobatching.json --format trace" in export_command(inputs, "fastest_nanobatching")
 
 
 def test_the_frontiers_of_the_page_are_those_of_the_table(blocks):

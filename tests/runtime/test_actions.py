@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.distributed.pipelining import ScheduleInterleaved1F1B
 
-from kareus.graph.instruction import InstructionKey
+from kareus.graph.instruction import InstructionKey, place_in_line
 from kareus.graph.records import Direction
 from kareus.pipeline.config import PipelineConfig, PipelineSchedule
 from kareus.pipeline.instructions import Instruction, instructions_in, pipeline_instructions
 from kareus.pipeline.solver.dag import build_dag, earliest_starts
-from kareus.runtime.actions import Actions, actions_in, actions_of, place_in_line
+from kareus.runtime.actions import Actions, actions_in, actions_of
 from kareus.workload.pipelining import most_in_flight, most_received_ahead
 
 LETTERS = {

@@ -72,9 +72,12 @@ def alive_bytes() -> int:
     return sum({t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in tensors}.values())
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def few_objects() -> Iterator[None]:
-    """Hide the objects that are there already from `gc.get_objects`, which is called for every operator."""
+    """Hide the objects that are there already from `gc.get_objects`, which is called for every operator.
+
+    Once for all tests: to collect among the objects of a whole run of tests takes a second.
+    """
     gc.collect()
     gc.freeze()
     yield

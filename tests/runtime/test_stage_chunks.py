@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kareus.graph.instruction import place_in_line
 from kareus.profile.programs import chunk_shapes
-from kareus.runtime.actions import place_in_line
 from kareus.runtime.stage_chunks import first_layers
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from helpers.trainings import losses, tiny_workload, train
+from helpers.trainings import losses, tiny_workload, train, train_in_ranks
 from helpers.worlds import GPT, QWEN, departure, spawn
 from safetensors.torch import load_file
 from torch import Tensor
@@ -219,8 +219,7 @@ def test_a_sharded_training_resumes_exactly_and_exports(tmp_path: Path) -> None:
     whole.write_text(to_yaml(tiny_workload(dp=2)))
     shared.write_text(to_yaml(sharing(tiny_workload(dp=2))))
     options = ("--learning-rate", RATE, "--final-rate", RATE, "--clip", FREELY)
-    first = train("--workload", shared, "--iterations", 2, "--output", tmp_path / "run", *options)
-    assert first.returncode == 0, first.stderr
+    train_in_ranks(2, "--workload", shared, "--iterations", 2, "--output", tmp_path / "run", *options)
     runs = {}
     for path, output in ((whole, tmp_path / "unbroken"), (shared, tmp_path / "run")):
         export = tmp_path / f"exported-{path.stem}"

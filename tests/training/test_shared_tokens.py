@@ -3,16 +3,13 @@
 from pathlib import Path
 
 import pytest
-from helpers.trainings import FAST, TEXT, losses, planned, tiny_workload, train
+from helpers.trainings import FAST, TEXT, losses, planned, tiny_workload, train, train_in_ranks
 
 from kareus.update.config import IterationConfig
 
 
-def run(plan: Path, output: Path, iterations: int) -> str:
-    options = ["--data", TEXT, *FAST, "--final-rate", 0.01, "--iterations", iterations]
-    done = train(plan, *options, "--output", output)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+def options(plan: Path, output: Path, iterations: int) -> tuple[object, ...]:
+    return plan, "--data", TEXT, *FAST, "--final-rate", 0.01, "--iterations", iterations, "--output", output
 
 
 @pytest.mark.slow
@@ -22,9 +19,10 @@ def test_training_on_shared_tokens_resumes_and_learns_the_same(tmp_path: Path) -
         planned(tmp_path / name, tiny_workload(tp=2, sequence_parallel=is_shared, iteration=without))
         for name, is_shared in (("shared", True), ("whole", False))
     )
-    run(shared, tmp_path / "at-once", 4)
-    run(shared, tmp_path / "in-two", 2)
-    assert "resumed after iteration 2 of" in run(shared, tmp_path / "in-two", 4)
+    train_in_ranks(2, *options(shared, tmp_path / "at-once", 4))
+    train_in_ranks(2, *options(shared, tmp_path / "in-two", 2))
+    resumed = train(*options(shared, tmp_path / "in-two", 4))
+    assert "resumed after iteration 2 of" in resumed.stdout, resumed.stderr
     assert losses(tmp_path / "in-two") == losses(tmp_path / "at-once")
-    run(whole, tmp_path / "all-reduced", 4)
+    train_in_ranks(2, *options(whole, tmp_path / "all-reduced", 4))
     assert losses(tmp_path / "all-reduced") == pytest.approx(losses(tmp_path / "at-once"), abs=1e-4)

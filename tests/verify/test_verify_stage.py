@@ -59,7 +59,7 @@ def results(tmp_path):
     write_header(checkpoint / "rank-00000.json", HEADER)
     listed = ["search/mlp/costs.parquet", "plan/fastest.json", "config/plan.yaml", "report/page.html", "report/data"]
     write_outputs(tmp_path / "results", "mine", [folder / place for place in listed])
-    write_json(folder / "plan/fastest.ranks.json", {"ranks": []})  # an export
+    write_json(folder / "plan/fastest.trace.json", {"traceEvents": []})  # an export
     (folder / "notes.json").write_text("{ my own")
     (folder / "mine.csv").write_text("a,b\n")
     pl.DataFrame({"own": [1]}).write_parquet(folder / "own.parquet")

@@ -1,8 +1,9 @@
 """Fitting the numbers of a software profile to measured iterations, and judging the fit on what is left out.
 
-Least squares in logarithms with a prior on each number. A profile has three: the host's time for a kernel and for a
-collective, and the traffic of operators that HBM bounds. All rows of the software share them. Families weigh alike.
-Left out are models (of a software with one model, sizes of it), each predicted by a fit to the others.
+Least squares in logarithms with a prior on each number. A profile has three: the host's time for a kernel, the speed
+of fused attention or the host's time for a microbatch, and the traffic of operators that HBM bounds. All rows of the
+software share them. Families weigh alike. Left out are models (of a software with one model, sizes of it), each
+predicted by a fit to the others.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,6 +32,7 @@ REFIT_ROWS = 150
 PRIORS: Mapping[str, FitPrior] = {
     "host_launch_s": FitPrior(FitData.ITERATIONS, 2e-5, 2e-6, 1.5e-4, 1.0),
     "host_collective_s": FitPrior(FitData.ITERATIONS, 3e-5, 2e-6, 4e-4, 0.7),
+    "host_microbatch_s": FitPrior(FitData.ITERATIONS, 1e-3, 1e-5, 2e-2, 1.0),
     "attention_slowdown": FitPrior(FitData.ITERATIONS, 1.1, 0.6, 3.0, 0.3),
     "traffic": FitPrior(FitData.ITERATIONS, 1.2, 1.0, 3.0, 0.3),
 }
@@ -41,7 +43,7 @@ stream of its own between two events. Kernels that fuse nothing read and write t
 
 def fitted_numbers(software: Software) -> tuple[str, ...]:
     """Return the names of the three numbers that are fitted: of software with fused attention, its speed is one."""
-    return ("host_launch_s", "attention_slowdown" if software.fused_attention else "host_collective_s", "traffic")
+    return ("host_launch_s", "attention_slowdown" if software.fused_attention else "host_microbatch_s", "traffic")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 """Operator graphs of training in fp8: the products of the blocks, as Transformer Engine runs them.
 
 Operands of the three products of a projection are cast once each, together with a transposed copy: the input by the
-forward, the gradient of the output by the backward. Weights are cast once a pass. The head, attention and sums of
-weight gradients stay in more bits.
+forward, the gradient of the output by the backward. Weights are cast once an
+iteration, with its update. The head, attention and sums of weight gradients stay in more bits.
 """
 
 from dataclasses import fields, replace

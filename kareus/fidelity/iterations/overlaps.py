@@ -2,7 +2,8 @@
 
 Userbuffers of Transformer Engine cut a matrix product in parts and exchange them meanwhile: an all-gather runs beside
 the products that read what it gathers, a reduce-scatter beside the product whose output it scatters. Ring attention
-sends keys and values of one part of the sequence while it attends to those of another.
+sends keys and values of one part of the sequence while it attends to those of another. Megatron without userbuffers
+gathers the input of a product beside the product's input gradient.
 """
 
 from collections.abc import Iterable, Sequence
@@ -11,6 +12,7 @@ from dataclasses import replace
 from kareus.graph.program import Step
 from kareus.graph.records import (
     CONTEXT_PARALLEL,
+    INPUT_GRADIENT_SUFFIX,
     TENSOR_PARALLEL,
     Collective,
     CollectiveKind,
@@ -20,11 +22,14 @@ from kareus.graph.records import (
 )
 from kareus.workload.software import Software, TensorOverlap
 
+Operators = tuple[Operator, ...]
 ATTENDING = (OperatorKind.ATTENTION, OperatorKind.ATTENTION_BACKWARD)
 
 
 def overlapped(steps: Sequence[Step], software: Software) -> list[Step]:
     """Return the steps with collectives beside what the software runs beside them; what they compute is the same."""
+    if software.gather_beside_dgrad and software.tensor_overlap is TensorOverlap.NONE:
+        steps = _split_gathers(steps)
     found: list[Step] = []
     waiting: Step | None = None  # a gather that runs beside what reads it
     for number, step in enumerate(steps):
@@ -79,6 +84,55 @@ def _overlap(collective: Collective | None, software: Software) -> CollectiveKin
         CONTEXT_PARALLEL: software.context_overlap,
     }
     return collective.kind if overlaps.get(collective.group, False) else None
+
+
+def _split_gathers(steps: Sequence[Step]) -> list[Step]:
+    """Return the steps of a backward that gathers gradients by themselves, and inputs beside the next input gradients.
+
+    The weight gradient that reads the input runs beside the reduce-scatter of the input gradient.
+    """
+    found: list[Step] = []
+    waiting: Step | None = None  # the gather of an input
+    for step in steps:
+        collective = step.collective
+        if _gathers_both(collective):
+            assert collective is not None
+            half = replace(collective, message_bytes=collective.message_bytes // collective.fused, fused=1)
+            waiting = Step(collective=half, sm_count=step.sm_count)
+            found.append(replace(step, collective=half))
+        elif waiting is not None and (place := _input_gradient(step)) is not None:
+            before, beside, after = _cut(step.operators, place)
+            found += [Step(operators=before)] if before else []
+            found.append(replace(waiting, operators=beside))
+            found.append(replace(step, operators=after, launch=max(step.launch - place - 1, 0)))
+            waiting = None
+        else:
+            found.append(step)
+    return [*found, waiting] if waiting is not None else found
+
+
+def _cut(operators: Operators, place: int) -> tuple[Operators, Operators, Operators]:
+    return operators[:place], operators[place : place + 1], operators[place + 1 :]
+
+
+def _gathers_both(collective: Collective | None) -> bool:
+    """Whether a gather of tensor parallelism has both an input and the gradient of an output."""
+    if collective is None or collective.group != TENSOR_PARALLEL:
+        return False
+    return collective.kind is CollectiveKind.ALL_GATHER and collective.fused > 1
+
+
+def _input_gradient(step: Step) -> int | None:
+    """Place of the input gradient that a step's reduce-scatter of tensor parallelism waits for; None without one."""
+    collective = step.collective
+    if (
+        collective is None
+        or collective.group != TENSOR_PARALLEL
+        or collective.kind is not CollectiveKind.REDUCE_SCATTER
+    ):
+        return None
+    gradients = [n for n, o in enumerate(step.operators[: step.launch]) if o.name.endswith(INPUT_GRADIENT_SUFFIX)]
+    return gradients[-1] if gradients else None
 
 
 def _launch(step: Step, own: Step) -> int:

@@ -12,26 +12,24 @@ from typing import Any
 
 import numpy as np
 
-from kareus.fidelity.iterations import number_formats, softmaxes
+from kareus.fidelity.composition import iteration_s
+from kareus.fidelity.iterations import number_formats, unfused
 from kareus.fidelity.iterations.hosts import host_slowdown
 from kareus.fidelity.iterations.passes import PassCost, charged, of_software, pass_cost, steps_of_pass
 from kareus.fidelity.iterations.updates import UpdateCost, stage_update
 from kareus.fidelity.iterations.workloads import IterationSubject
 from kareus.gpu_model.energy import idle_power_w
+from kareus.gpu_model.gpu import Gpu
 from kareus.gpu_model.model import KnownSteps
-from kareus.graph.records import TRACED, UPDATING, Batch, BlockGraph, Direction
+from kareus.graph.records import TRACED, Batch, BlockGraph, Direction
 from kareus.partition.extract import extract
-from kareus.pipeline.instructions import Instruction, pipeline_instructions
-from kareus.pipeline.solver.dag import Dag, build_dag, makespan
-from kareus.pipeline.transfers import transfers_s
 from kareus.profile.programs import StageShape, chunk_shapes
 from kareus.workload.config import Workload
 from kareus.workload.model_flops import mfu
-from kareus.workload.slices import cut
 from kareus.workload.software import Software
 
-VARIATION = 0.009
-"""Standard deviation of the time of GPUs of one kind that the power limit holds back.
+POWER_VARIATION, VARIATION = 0.023, 0.009
+"""Standard deviations of the power of GPUs of one kind, and of the time of those that the power limit holds back.
 
 Power of a job differs by 6.7 % between the GPUs of a node, so with a standard deviation of 2.3 %; four tenths of that
 are time, since power goes with about the 2.5th power of the clock.
@@ -70,8 +68,6 @@ class Predictor:
         self._graphs: dict[Any, BlockGraph] = {}
         self._known: dict[str, KnownSteps] = {}
         self._passes: dict[Any, PassCost] = {}
-        self._pipelines: dict[Any, tuple[Instruction, ...]] = {}
-        self._dags: dict[Any, Dag] = {}
 
     def predict(self, subject: IterationSubject) -> IterationPrediction:
         """Predict an iteration at the maximum clock, or what the power limit leaves of it.
@@ -91,11 +87,18 @@ class Predictor:
         }
         slowed = {stage: host_slowdown(workload, software, passes, stage) for stage in range(parallelism.pp)}
         times_s = {
-            (place, direction): cost.gpu_s * slowed[place[0]][direction] for (place, direction), cost in passes.items()
+            (place, direction): cost.gpu_s * slowed[place[0]][direction]
+            + (software.host_microbatch_s if direction is Direction.FORWARD else 0.0)
+            for (place, direction), cost in passes.items()
         }
-        updates = [stage_update(workload, software, stage, times_s) for stage in range(parallelism.pp)]
-        slowest = slowest_of(parallelism.gpus)
-        time_s = self._makespan(workload, {key: time_s * slowest for key, time_s in times_s.items()}, updates)
+        ran = replace(subject, workload=workload)
+        updates = [stage_update(ran, stage, times_s) for stage in range(parallelism.pp)]
+        slower = {key: slowest_of(parallelism.gpus, held_share(workload.gpu, passes[key])) for key in times_s}
+        time_s = iteration_s(
+            workload,
+            {(*place, direction): s * slower[place, direction] for (place, direction), s in times_s.items()},
+            [{direction: cost.time_s for direction, cost in update.items()} for update in updates],
+        )
         return _prediction(workload, passes, times_s, updates, time_s)
 
     def _graph(self, workload: Workload, software: Software, *, in_fp8: bool) -> BlockGraph:
@@ -105,28 +108,18 @@ class Predictor:
             replace(model, num_layers=1, layers_per_stage={}, name="any"),
             replace(parallelism, dp=1, pp=1, layers_per_stage=None),
         )
-        traced = (repr(alike), workload.microbatch_size, workload.sequence_length, software.fused_attention)
+        traced = (repr(alike), workload.microbatch_size, workload.sequence_length, software.attention_kernel)
         if traced not in self._graphs:
             graphs = extract(*alike, workload.microbatch_size, workload.sequence_length, software.attention_kernel)
             self._graphs[traced] = graphs[Batch.MICROBATCH]
-        if not software.fused_attention:
-            group = workload.microbatch_size * model.num_attention_heads // parallelism.tp
-            traced = self._with_unfused_softmax(traced, software, is_one_kernel=group % software.softmax_multiple == 0)
-        if not in_fp8:
-            return self._graphs[traced]
-        if (traced, "fp8") not in self._graphs:
-            self._graphs[traced, "fp8"] = number_formats.in_fp8(self._graphs[traced])
-        return self._graphs[traced, "fp8"]
-
-    def _with_unfused_softmax(self, traced: Any, software: Software, *, is_one_kernel: bool) -> Any:
-        """Key of the same graph with the kernels that the software has between scores and mixing."""
-        key = (traced, software.attention_dropout, is_one_kernel)
+        group = workload.microbatch_size * model.num_attention_heads // parallelism.tp
+        single = not software.fused_attention and group % software.softmax_multiple > 0
+        key = (traced, single, software.stream_dropout, in_fp8)
         if key not in self._graphs:
-            graph = self._graphs[traced]
-            if not is_one_kernel:
-                graph = softmaxes.in_single_kernels(graph)
-            self._graphs[key] = softmaxes.with_dropout(graph) if software.attention_dropout else graph
-        return key
+            graph = unfused.in_single_kernels(self._graphs[traced]) if single else self._graphs[traced]
+            graph = unfused.with_stream_dropout(graph) if software.stream_dropout else graph
+            self._graphs[key] = number_formats.in_fp8(graph) if in_fp8 else graph
+        return self._graphs[key]
 
     def _pass(
         self,
@@ -140,7 +133,8 @@ class Predictor:
         parallelism = workload.parallelism
         replicas = (parallelism.dp, parallelism.pp, parallelism.sharding) if parallelism.shards_gradients else None
         on_gpu = (numbers, workload.default_collective_sm_count)
-        by_software = (software.tensor_overlap, software.context_overlap, software.gradient_bytes)
+        overlaps = (software.tensor_overlap, software.context_overlap, software.gather_beside_dgrad)
+        by_software = (overlaps, software.gradient_bytes)
         key = (id(graph), shape, direction, workload.recomputation, on_gpu, by_software, replicas)
         if key not in self._passes:
             steps = steps_of_pass(workload, software, graph, shape, direction)
@@ -148,37 +142,28 @@ class Predictor:
             self._passes[key] = pass_cost(workload.gpu, steps, known)
         return of_software(self._passes[key], software, workload.gpu)
 
-    def _makespan(
-        self,
-        workload: Workload,
-        times_s: Mapping[tuple[tuple[int, int], Direction], float],
-        updates: Sequence[Mapping[Direction, UpdateCost]],
-    ) -> float:
-        pp, microbatches, chunks = workload.parallelism.pp, workload.num_microbatches, workload.chunks
-        schedule, directions = workload.pipeline.schedule, tuple(tuple(update) for update in updates)
-        key = (schedule, pp, microbatches, chunks, directions)
-        if key not in self._pipelines:
-            self._pipelines[key] = pipeline_instructions(schedule, pp, microbatches, chunks=chunks, updates=directions)
-        instructions = self._pipelines[key]
-        transfers = transfers_s(cut(workload, "pipeline"))
-        if (key, transfers) not in self._dags:
-            self._dags[key, transfers] = build_dag(instructions, transfers)
-        durations = [
-            updates[i.key.stage][i.key.direction].time_s
-            if i.key.direction in UPDATING
-            else times_s[(i.key.stage, i.key.chunk), i.key.direction]
-            for i in instructions
-        ]
-        return makespan(self._dags[key, transfers], durations)
+
+def held_share(gpu: Gpu, cost: PassCost) -> float:
+    """Return the share of GPUs of one kind that the power limit holds back in a pass, where a mean one has this cost.
+
+    It is 1 where a mean one is held, and falls with the tail of the distribution of power below.
+    """
+    below = (1 - cost.energy_j / cost.gpu_s / gpu.throttling_power_w) / POWER_VARIATION
+    return math.erfc(max(below, 0.0) / math.sqrt(2))
 
 
-def slowest_of(gpus: int) -> float:
+def slowest_of(gpus: int, held: float = 1.0) -> float:
     """Return the time of the slowest of as many GPUs, which all wait for, over that of a mean one.
 
     The largest of n normal numbers is about sqrt(2 ln n) standard deviations above their mean, less a slowly varying
     correction (Cramer 1946, section 28.6).
+
+    Args:
+        gpus: that wait for each other.
+        held: share of them that the power limit holds back; the others run at the highest clock.
     """
-    if gpus == 1:
+    gpus = round(gpus * held)
+    if gpus <= 1:
         return 1.0
     most = math.sqrt(2 * math.log(gpus))
     return 1 + VARIATION * max(most - (math.log(math.log(gpus)) + math.log(4 * math.pi)) / (2 * most), 0.5)

@@ -49,7 +49,7 @@ def errors_of(scored: Sequence[Scored]) -> IterationErrors:
         signed_median_pct=100 * float(np.median([one.error for one in scored])),
         by_family=_means(scored, lambda one: one.row.family),
         by_gpu=_means(scored, lambda one: one.row.gpu),
-        constant_mfu_mape_pct=_mean_of_families(scored, _constant_errors(scored)),
+        constant_mfu_mape_pct=_mean_of_families(scored, constant_mfu_errors(scored)),
     )
 
 
@@ -70,7 +70,7 @@ def _mean_of_families(scored: Sequence[Scored], errors: Sequence[float | None]) 
     return 100 * float(np.mean(means)) if means else None
 
 
-def _constant_errors(scored: Sequence[Scored]) -> list[float | None]:
+def constant_mfu_errors(scored: Sequence[Scored]) -> list[float | None]:
     """Return the errors of a constant utilisation, None where a row is the only one of its family and GPU."""
     utilisations: dict[tuple[str, str], list[float]] = {}
     for one in scored:

@@ -5,18 +5,25 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from kareus.arrays import Array
+from kareus.fidelity.iterations.number_formats import CAST_BYTES
+from kareus.fidelity.iterations.workloads import IterationSubject
 from kareus.gpu_model.energy import collective_switching, idle_power_w
+from kareus.gpu_model.model import step_cost
 from kareus.gpu_model.network import placed_collective_s
-from kareus.graph.records import Direction, Scope
+from kareus.graph.records import Direction, Operator, OperatorKind, Scope
 from kareus.model.parameters import embedding_parameters, scope_parameters
-from kareus.model.precision import FP32_BYTES
+from kareus.model.precision import BF16_BYTES, FP32_BYTES
 from kareus.profile.programs import chunk_shapes
 from kareus.update.collectives import Placed, exchange_collectives, reduction_collectives
 from kareus.update.costs import stage_parameters, step_costs
 from kareus.update.directions import update_directions
-from kareus.update.reduction import Slowdown, added_time_s
+from kareus.update.reduction import Slowdown, added_time_s, even_buckets, stage_buckets, window_s
 from kareus.workload.config import Workload
 from kareus.workload.software import Reduction, Software
+
+ALONE = Slowdown(1.0, 1.0)
+"""Of passes and collectives that do not slow each other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,25 +37,34 @@ class UpdateCost:
 
 
 def stage_update(
-    workload: Workload,
-    software: Software,
+    subject: IterationSubject,
     stage: int,
     times_s: Mapping[tuple[tuple[int, int], Direction], float],
 ) -> dict[Direction, UpdateCost]:
-    """Return the instructions of a stage's update."""
+    """Return the instructions of a stage's update.
+
+    Args:
+        subject: what is predicted, with the GPU that is charged for it.
+        stage: from 0.
+        times_s: time of each pass, by its place and direction.
+    """
+    workload, software = subject.workload, subject.software
     clocks = np.array([float(workload.gpu.maximum_clock_mhz)])
-    backward_s = [times_s[(stage, chunk), Direction.BACKWARD] for chunk in range(workload.chunks)]
+    forward_s, backward_s = (
+        [times_s[(stage, chunk), direction] for chunk in range(workload.chunks)]
+        for direction in (Direction.FORWARD, Direction.BACKWARD)
+    )
     costs: dict[Direction, UpdateCost] = {}
     for direction in update_directions(workload, stage):
         if direction is Direction.UPDATE:
             parts = step_costs(workload, stage, clocks)
             gathering = parts.pop("weight gathering", np.zeros((2, 1)))
-            if software.gather_beside_forward:
-                forward_s = sum(times_s[(stage, chunk), Direction.FORWARD] for chunk in range(workload.chunks))
-                hidden_s = gathering[0] * (1 - _exposed_share(workload, float(gathering[0, 0]), forward_s))
+            if software.gather_beside_forward and gathering.any():
+                hidden_s = gathering[0] - _exposed_s(workload, stage, forward_s, float(gathering[0, 0]))
                 # The forward beside it has the idle power of this time; moving weights costs the same.
                 gathering = gathering - [hidden_s, idle_power_w(workload.gpu, clocks) * hidden_s]
-            time_s, energy_j = np.sum([*parts.values(), gathering], axis=0)[:, 0]
+            casting = _weight_casts(workload, stage, clocks) if subject.in_fp8 else np.zeros((2, 1))
+            time_s, energy_j = np.sum([*parts.values(), gathering, casting], axis=0)[:, 0]
             costs[direction] = UpdateCost(float(time_s), float(energy_j), float(gathering[0, 0]))
         elif direction is Direction.GRADIENT_REDUCTION and software.reduction is Reduction.BUCKETS:
             costs[direction] = _bucketed(workload, software, stage, backward_s)
@@ -58,37 +74,53 @@ def stage_update(
 
 
 def _bucketed(workload: Workload, software: Software, stage: int, backward_s: Sequence[float]) -> UpdateCost:
-    """Cost of summing gradients block by block beside the last backwards of the stage's chunks.
+    """Cost of summing gradients bucket by bucket beside the last backwards of the stage's chunks.
 
-    Blocks of a chunk complete their gradients at equal distances. Between the last backwards of two chunks as many
-    backwards run as there are stages. That both are slower beside each other is left out: links are mostly idle.
+    That both are slower beside each other is left out: links are mostly idle.
     """
-    parallelism, gpu = workload.parallelism, workload.gpu
-    shapes = chunk_shapes(parallelism.split, workload.chunks)
-    parts = scope_parameters(workload.model, parallelism)
+    gpu, parts = workload.gpu, scope_parameters(workload.model, workload.parallelism)
     costs = {scope: _summed(workload, software, stage, parts[scope]) for scope in Scope}
-    began_s, ready_s, buckets = 0.0, list[float](), list[Scope]()
-    for chunk in reversed(range(workload.chunks)):
-        shape, own_s = shapes[stage, chunk], backward_s[chunk]
-        layers = max(shape.layers, 1)
-        ready_s += [began_s + own_s * (n + 1) / layers for n in range(shape.layers)]
-        buckets += [Scope.BLOCK] * shape.layers
-        ends = [Scope.HEAD] * shape.last + [Scope.EMBEDDING] * shape.first
-        ready_s += [began_s + own_s] * len(ends)
-        buckets += ends
-        began_s += own_s if chunk == 0 else parallelism.pp * own_s
-    added_s = added_time_s(began_s, ready_s, [costs[scope].time_s for scope in buckets], Slowdown(1.0, 1.0))
+    buckets = _buckets(workload, stage, backward_s)
+    times_s = [costs[scope].time_s for scope, _ in buckets]
+    added_s = added_time_s(window_s(workload.parallelism.pp, backward_s), [at_s for _, at_s in buckets], times_s, ALONE)
     idle_w = float(idle_power_w(gpu, np.array(float(gpu.maximum_clock_mhz))))
-    moving_j = sum(costs[scope].energy_j - idle_w * costs[scope].time_s for scope in buckets)
+    moving_j = sum(costs[scope].energy_j - idle_w * costs[scope].time_s for scope, _ in buckets)
     return UpdateCost(added_s, moving_j + idle_w * added_s, added_s)
 
 
-def _exposed_share(workload: Workload, gathering_s: float, forward_s: float) -> float:
-    """Share of a gather of weights that a forward does not hide: the first bucket, and what exceeds the forward."""
-    first = workload.chunks / max(workload.parallelism.split[0], 1)
-    if not gathering_s:
-        return 0.0
-    return min(1.0, max(first, 1 - forward_s / gathering_s))
+def _exposed_s(workload: Workload, stage: int, forward_s: Sequence[float], gathering_s: float) -> float:
+    """Time that gathering weights bucket by bucket adds to the first forwards of the stage's chunks.
+
+    A forward needs buckets in the opposite order of that in which a backward completes them: it is the reduction
+    beside the last backwards, run from its end.
+    """
+    parts = scope_parameters(workload.model, workload.parallelism)
+    buckets = _buckets(workload, stage, forward_s)
+    of_parameter_s = gathering_s / sum(parts[scope] for scope, _ in buckets)
+    times_s = [of_parameter_s * parts[scope] for scope, _ in buckets]
+    return added_time_s(window_s(workload.parallelism.pp, forward_s), [at_s for _, at_s in buckets], times_s, ALONE)
+
+
+def _buckets(workload: Workload, stage: int, passes_s: Sequence[float]) -> list[tuple[Scope, float]]:
+    """Buckets of a stage and when its backwards complete them, each taking the same time of a pass."""
+    shapes = chunk_shapes(workload.parallelism.split, workload.chunks)
+    chunks = [even_buckets(shapes[stage, chunk]) for chunk in range(workload.chunks)]
+    return stage_buckets(workload.parallelism.pp, chunks, passes_s)
+
+
+def _weight_casts(workload: Workload, stage: int, clocks_mhz: Array) -> Array:
+    """Cost of casting the weights of a stage's blocks to fp8, once an iteration (Transformer Engine keeps them)."""
+    values = workload.parallelism.split[stage] * scope_parameters(workload.model, workload.parallelism)[Scope.BLOCK]
+    cast = Operator(
+        name="cast",
+        kind=OperatorKind.MEMORY,
+        shape=(values,),
+        flops=0,
+        bytes_read=BF16_BYTES * values,
+        bytes_written=(CAST_BYTES - BF16_BYTES) * values,
+        kernels=1,
+    )
+    return step_cost(workload.gpu, (cast,), None, clocks_mhz, 0, 0)[:2]
 
 
 def _exchanged(workload: Workload, software: Software, stage: int, direction: Direction) -> UpdateCost:

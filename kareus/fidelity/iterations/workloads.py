@@ -6,7 +6,6 @@ from pathlib import Path
 
 from kareus.errors import ConfigError, RefusedWorkloadError
 from kareus.fidelity.iterations.rows import MeasuredIteration
-from kareus.fidelity.kernels.priors import ATTENTION_PRIORS
 from kareus.gpu_model.gpu import Gpu
 from kareus.graph.recomputation import Recomputation
 from kareus.model.config import ActivationKind, Model, NormKind, Parallelism, PositionKind, Sharding
@@ -17,7 +16,7 @@ from kareus.workload.software import Accounting, Software, TensorOverlap, read_s
 from kareus.workload.split import balanced_split, head_flops
 
 OF_FAMILY = {
-    "vtrain": "megatron-2022",
+    "vtrain": "megatron-deepspeed-2022",
     "selective-recompute": "megatron-2022",
     "megatron": "megatron-2022",
     "dgxc": "nemo",
@@ -26,15 +25,12 @@ OF_FAMILY = {
     "torchtitan": "torchtitan",
 }
 """Software by the beginning of a family's name; of other families columns tell."""
-KERNELS_OF = {"a100-sxm4-40gb": "a100-sxm4-80gb"}
-"""GPU of the same chip (GA100) whose kernels were measured, of one whose file has coefficients of whole schedules."""
-SUSTAINED_OF = {"h100-sxm5-80gb": "h200", "h100-96gb-hbm2e": "h200"}
-"""GPU of the same chip (GH100) whose power and attention were measured, of GPUs of which GEMMs in bursts alone were."""
-ENERGIES = ("gemm_j_per_flop", "attention_j_per_flop", "hbm_j_per_byte", "clock_power_w", "voltage_slope")
+KERNELS_OF_CHIP = "a100-sxm4-80gb"
+"""GPU whose kernels are those of GPUs that were fitted to whole schedules alone: all of them are GA100s."""
 ATTENTION_LIBRARY = "vllm"
 """Kernel library whose attention is that of training: FlashAttention."""
-NODE_GB_PER_S = {"a100-sxm4-40gb": 200.0, "a100-sxm4-80gb": 200.0}
-"""Bandwidth of nodes in the measured clusters: 8 x 200 Gbit/s (DGX A100; RoCE at 1,600 Gbit/s of LLM Foundry)."""
+NIC_GB_PER_S = 25.0
+"""Least bandwidth of nodes in the measured clusters for each GPU: 200 Gbit/s (DGX A100; RoCE of LLM Foundry)."""
 SHARDING = {
     "none": Sharding.NONE,
     "optimizer": Sharding.OPTIMIZER,
@@ -116,18 +112,34 @@ class IterationSubjects:
         if (gpu, accounting) not in self._bases:
             base = self._composed(gpu)
             if accounting is Accounting.HOST:
-                kernels = self._composed(KERNELS_OF.get(gpu, gpu)).gpu
-                sustained = self._composed(SUSTAINED_OF[gpu]).gpu if gpu in SUSTAINED_OF else kernels
-                base = replace(base, gpu=_by_kernels(base.gpu, kernels, sustained))
+                base = replace(base, gpu=self._with_kernels(base.gpu).with_library(ATTENTION_LIBRARY))
             self._bases[gpu, accounting] = base
         return self._bases[gpu, accounting]
+
+    def _with_kernels(self, gpu: Gpu) -> Gpu:
+        """Return a GPU whose coefficients are of kernels.
+
+        A seam: a file that was fitted to whole schedules alone, and has no effect that only kernels tell, takes the
+        kernels of `KERNELS_OF_CHIP`. It ends with a joint fit of that file.
+        """
+        if gpu.coefficients.gemm_step_s:
+            return gpu
+        kernels = self._composed(KERNELS_OF_CHIP).gpu
+        return replace(
+            gpu,
+            coefficients=kernels.coefficients,
+            gemm_tiles=kernels.gemm_tiles,
+            attention_tile=kernels.attention_tile,
+            libraries=kernels.libraries,
+        )
 
     def _measured(self, gpu: str, accounting: Accounting) -> Workload:
         """The same in the measured clusters, unless an override says what nodes are connected by."""
         base = self._base(gpu, accounting)
-        if gpu not in NODE_GB_PER_S or any(text.split("=")[0] == "gpu.node_gb_per_s" for text in self._overrides):
+        if any(text.split("=")[0] == "gpu.node_gb_per_s" for text in self._overrides):
             return base
-        return replace(base, gpu=replace(base.gpu, node_gb_per_s=NODE_GB_PER_S[gpu]))
+        node_gb_per_s = max(base.gpu.node_gb_per_s, NIC_GB_PER_S * base.gpu.gpus_per_node)
+        return replace(base, gpu=replace(base.gpu, node_gb_per_s=node_gb_per_s))
 
     def _composed(self, gpu: str) -> Workload:
         compositions = compose([f"gpu={gpu}", *self._overrides], self._config_dir)
@@ -138,35 +150,14 @@ class IterationSubjects:
 
 def software_of(row: MeasuredIteration) -> str:
     """Return the option of the group `software` that runs a row."""
-    for beginning, option in OF_FAMILY.items():
-        if row.family.startswith(beginning):
-            return option
-    if row.attention == "unfused":
+    option = next((known for beginning, known in OF_FAMILY.items() if row.family.startswith(beginning)), None)
+    if option is None and row.attention == "unfused":
         return "megatron-2022"
-    if row.sharding in ("fsdp", "grad-op"):
-        return "torchtitan" if row.compiled or row.position == "rope" else "llm-foundry"
-    return "nemo"
-
-
-def _by_kernels(gpu: Gpu, kernels: Gpu, sustained: Gpu) -> Gpu:
-    """Return a GPU with the coefficients of others of the same chip.
-
-    Args:
-        gpu: whose hardware numbers stay.
-        kernels: whose kernels were measured.
-        sustained: whose power and attention were measured; its static power is part of that.
-    """
-    attention = sustained.with_library(ATTENTION_LIBRARY).coefficients
-    own = {name: getattr(sustained.coefficients, name) for name in ENERGIES}
-    own |= {name: getattr(attention, name) for name in ATTENTION_PRIORS}
-    return replace(
-        gpu,
-        coefficients=replace(kernels.coefficients, **own),
-        static_power_w=sustained.static_power_w,
-        gemm_tiles=kernels.gemm_tiles,
-        attention_tile=kernels.attention_tile,
-        libraries=kernels.libraries,
-    )
+    if option is None and row.sharding in ("fsdp", "grad-op"):
+        option = "torchtitan" if row.compiled or row.position == "rope" else "llm-foundry"
+    if option == "torchtitan" and not row.compiled:
+        return "torchtitan-eager"
+    return option or "nemo"
 
 
 def _model(row: MeasuredIteration, software: Software) -> Model:

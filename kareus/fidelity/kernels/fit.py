@@ -43,10 +43,10 @@ class LeftOut:
 def fit_kernels(files: Mapping[KernelKind, Kernels], gpu: Gpu, option: str) -> Gpu:
     """Return `gpu` fitted to the rows of `files` that name `option` as their GPU, stage by stage."""
     for stage in STAGES:
-        for part in _parts(stage, files, option):
+        for part in parts_of(stage, files, option):
             gpu = _fit(stage, part, gpu, option, EVALUATIONS)
         if stage.by_library:
-            gpu = _with_best_library(stage, gpu)
+            gpu = with_best_library(stage, gpu)
     return gpu
 
 
@@ -54,7 +54,7 @@ def left_out(files: Mapping[KernelKind, Kernels], gpu: Gpu, option: str) -> list
     """Return predictions of every row by fits of its stage to the other shapes, all other coefficients as in `gpu`."""
     found = []
     for stage in STAGES:
-        for part in _parts(stage, files, option):
+        for part in parts_of(stage, files, option):
             folds = shape_folds(part)
             predicted = Predicted(*(np.full(len(part), np.nan) for _ in range(5)))
             for fold in range(FOLDS):
@@ -71,7 +71,7 @@ def shape_folds(rows: Kernels) -> Indices:
     return np.array([zlib.crc32(name.encode()) % FOLDS for name in names])
 
 
-def _with_best_library(stage: FitStage, gpu: Gpu) -> Gpu:
+def with_best_library(stage: FitStage, gpu: Gpu) -> Gpu:
     """Return the GPU whose own coefficients are those of its most efficient library, which a training would use."""
     efficiency = next(iter(stage.priors))
     fitted = [own for own in gpu.libraries.values() if efficiency in own]
@@ -81,7 +81,7 @@ def _with_best_library(stage: FitStage, gpu: Gpu) -> Gpu:
     return _with(gpu, None, {name: best[name] for name in stage.priors})
 
 
-def _parts(stage: FitStage, files: Mapping[KernelKind, Kernels], option: str) -> list[Kernels]:
+def parts_of(stage: FitStage, files: Mapping[KernelKind, Kernels], option: str) -> list[Kernels]:
     """Rows that the stage is fitted to: all at once, or those of one library after the other."""
     if stage.kind not in files:
         return []
@@ -94,28 +94,64 @@ def _parts(stage: FitStage, files: Mapping[KernelKind, Kernels], option: str) ->
     return [rows.where(rows.libraries == library) for library in np.unique(rows.libraries)]
 
 
-def _fit(stage: FitStage, rows: Kernels, gpu: Gpu, option: str, evaluations: int) -> Gpu:
-    from scipy.optimize import least_squares  # noqa: PLC0415 - only fitting needs it
+@dataclass(frozen=True, slots=True)
+class StageProblem:
+    """What a stage minimises the squares of, over logarithms of its coefficients."""
 
-    library = str(rows.libraries[0]) if stage.by_library else None
-    space = space_of(stage.priors_of(gpu))
+    rows: Kernels
+    gpu: Gpu
+    """All other numbers."""
+    option: str
+    library: str | None
+    """Kernel library whose coefficients they are; None for those of the GPU itself."""
+    space: CoefficientSpace
 
-    def changed(x: Array) -> Gpu:
-        return _with(gpu, library, space.values(x))
+    def changed(self, x: Array) -> Gpu:
+        """Return the GPU with these coefficients."""
+        return _with(self.gpu, self.library, self.space.values(x))
 
-    def residuals(x: Array) -> Array:
-        return np.concatenate([_soft(_errors(rows, changed(x), option)), space.distances(x)])
+    def residuals(self, x: Array) -> Array:
+        """Return errors of time of all rows, of power of those that have it, and distances from the priors."""
+        return np.concatenate([_soft(_errors(self.rows, self.changed(x), self.option)), self.space.distances(x)])
 
-    def slopes(x: Array) -> Array:
-        here, steps = residuals(x), np.where(x + SLOPE_STEP < space.upper, SLOPE_STEP, -SLOPE_STEP)
-        columns = [(residuals(x + step * axis) - here) / step for step, axis in zip(steps, np.eye(len(x)), strict=True)]
+    def slopes(self, x: Array) -> Array:
+        """Return the derivatives of the residuals, shape (residuals, coefficients)."""
+        here, steps = self.residuals(x), np.where(x + SLOPE_STEP < self.space.upper, SLOPE_STEP, -SLOPE_STEP)
+        axes = np.eye(len(x))
+        columns = [(self.residuals(x + step * axis) - here) / step for step, axis in zip(steps, axes, strict=True)]
         return np.stack(columns, axis=1)
 
-    first, bounds = space.clipped(_start(gpu, library, space), 1e-6), (space.lower, space.upper)
-    solved = least_squares(
-        residuals, first, slopes, bounds=bounds, x_scale=space.spreads, max_nfev=evaluations, ftol=1e-4
-    )
-    return changed(solved.x)
+    @property
+    def start(self) -> Array:
+        """Logarithms to start from: the GPU's own values, or those expected, inside of the bounds."""
+        return self.space.clipped(_start(self.gpu, self.library, self.space), 1e-6)
+
+
+def problem(stage: FitStage, rows: Kernels, gpu: Gpu, option: str) -> StageProblem:
+    """Return what a stage minimises for rows of one library, or of all where libraries share coefficients."""
+    library = str(rows.libraries[0]) if stage.by_library else None
+    return StageProblem(rows, gpu, option, library, space_of(stage.priors_of(gpu, rows)))
+
+
+def solved(own: StageProblem, evaluations: int) -> Array:
+    """Return the logarithms of the least squares, after so many steps at most."""
+    from scipy.optimize import least_squares  # noqa: PLC0415 - only fitting needs it
+
+    x: Array = least_squares(
+        own.residuals,
+        own.start,
+        own.slopes,
+        bounds=(own.space.lower, own.space.upper),
+        x_scale=own.space.spreads,
+        max_nfev=evaluations,
+        ftol=1e-4,
+    ).x
+    return x
+
+
+def _fit(stage: FitStage, rows: Kernels, gpu: Gpu, option: str, evaluations: int) -> Gpu:
+    own = problem(stage, rows, gpu, option)
+    return own.changed(solved(own, evaluations))
 
 
 def _errors(rows: Kernels, gpu: Gpu, option: str) -> Array:

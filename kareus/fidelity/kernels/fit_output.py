@@ -10,14 +10,17 @@ import numpy as np
 from kareus.artifacts.files import read_text, write_text
 from kareus.errors import ArtifactError
 from kareus.fidelity.coefficient_space import bound_note, with_coefficients
-from kareus.fidelity.gpu_file import number, with_libraries, with_notes, with_values
+from kareus.fidelity.gpu_file import number, with_kernel_uncertainty, with_libraries, with_notes, with_values
 from kareus.fidelity.kernels.fit import fit_kernels, left_out
 from kareus.fidelity.kernels.predict import predict
-from kareus.fidelity.kernels.priors import STAGES, FitStage
+from kareus.fidelity.kernels.priors import STAGES
 from kareus.fidelity.kernels.rows import KernelKind, Kernels
 from kareus.fidelity.kernels.score import KernelErrors, errors_by, scored
-from kareus.gpu_model.gpu import Gpu
+from kareus.fidelity.kernels.uncertainty import kernel_uncertainty
+from kareus.gpu_model.gpu import Gpu, KernelUncertainty
+from kareus.gpu_model.trust import trust
 from kareus.workload.compose import compose
+from kareus.workload.resolve import resolve_accepted
 
 logger = logging.getLogger(__name__)
 
@@ -42,18 +45,31 @@ def fit_and_write(
     notes = _notes(own, fitted, option)
     for name, note in notes.items():
         logger.info("%s: %s", name, note)
+    known = _uncertainty(own, fitted, option, config_dir)
+    logger.info("%s", trust(replace(fitted, kernel_uncertainty=known)))
     if output:
-        write_text(output, documented(read_text(source), own, fitted, notes))
+        written = documented(read_text(source), own, fitted, notes)
+        write_text(output, with_kernel_uncertainty(written, known))
         logger.info("%s: written", output)
+
+
+def _uncertainty(
+    files: Mapping[KernelKind, Kernels], gpu: Gpu, option: str, config_dir: Path
+) -> KernelUncertainty | None:
+    """How far off kernels are predicted; None without GEMMs, of which most of a training is made."""
+    if KernelKind.GEMM not in files:
+        return None
+    (workload,) = resolve_accepted([f"gpu={option}"], config_dir).values()
+    return kernel_uncertainty(files, gpu, option, workload)
 
 
 def documented(text: str, files: Mapping[KernelKind, Kernels], gpu: Gpu, notes: Mapping[str, str]) -> str:
     """Return a GPU's configuration with fitted values, those of kernel libraries and errors beside them."""
-    shared = [stage for stage in STAGES if stage.kind in files and _has_rows(stage, files)]
-    values = {name: getattr(gpu.coefficients, name) for stage in shared for name in stage.priors_of(gpu)}
-    comments = {
-        name: FITTED + bound_note(stage.priors[name], values[name]) for stage in shared for name in stage.priors_of(gpu)
-    }
+    measured = [(stage, stage.rows(files[stage.kind])) for stage in STAGES if stage.kind in files]
+    told = [stage.priors_of(gpu, rows) for stage, rows in measured if len(rows)]
+    priors = {name: prior for own in told for name, prior in own.items()}
+    values = {name: getattr(gpu.coefficients, name) for name in priors}
+    comments = {name: FITTED + bound_note(prior, values[name]) for name, prior in priors.items()}
     return with_notes(with_libraries(with_values(text, values, comments), gpu.libraries), notes)
 
 
@@ -73,10 +89,6 @@ def _shown(inside: KernelErrors, outside: KernelErrors) -> str:
     if inside.power_mape_pct is None:
         return shown
     return f"{shown}, power {inside.power_mape_pct:.1f} % ({outside.power_mape_pct:.1f} %)"
-
-
-def _has_rows(stage: FitStage, files: Mapping[KernelKind, Kernels]) -> bool:
-    return bool(len(stage.rows(files[stage.kind])))
 
 
 def _as_written(gpu: Gpu) -> Gpu:

@@ -9,6 +9,14 @@ from kareus.gpu_model.gpu import Gpu
 
 OF_SWITCHES = frozenset({"switch_efficiency", "switch_latency_s"})
 """Coefficients of reductions in switches."""
+OF_POWER = frozenset(
+    {
+        "gemm_j_per_flop", "hbm_j_per_byte", "clock_power_w", "voltage_slope", "cast_waiting_share", "fp8_energy_share",
+        "attention_j_per_flop", "softmax_j",
+    }
+)  # fmt: skip
+"""Coefficients that readings of power tell. Without any, clocks under the power limit hint at them, too weakly to fit:
+a GPU's file then keeps what it has from another GPU of the same chip, or from a prior."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,9 +30,12 @@ class FitStage:
     by_library: bool
     """Whether every kernel library has its own values; the first of them then tells how efficient the library is."""
 
-    def priors_of(self, gpu: Gpu) -> Mapping[str, FitPrior]:
-        """Return the coefficients that mean something on a GPU."""
-        return {name: p for name, p in self.priors.items() if gpu.switches_reduce or name not in OF_SWITCHES}
+    def priors_of(self, gpu: Gpu, rows: Kernels) -> Mapping[str, FitPrior]:
+        """Return the coefficients that rows of the stage, measured on a GPU, tell."""
+        unknown = (frozenset() if gpu.switches_reduce else OF_SWITCHES) | (
+            frozenset() if rows.sustained.any() else OF_POWER
+        )
+        return {name: prior for name, prior in self.priors.items() if name not in unknown}
 
     def rows(self, kernels: Kernels) -> Kernels:
         """Return the rows of `kernels` that the stage is fitted to."""

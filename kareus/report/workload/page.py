@@ -78,8 +78,8 @@ def workload_page(
 
 
 def export_command(inputs: ReportInputs, name: str) -> str:
-    """Return the command that writes the plan of file `name` as the steps of every rank."""
-    return f"kareus export {shlex.quote(f'{inputs.folder}/plan/{name}.json')} --format ranks"
+    """Return the command that writes the plan of file `name` as a trace."""
+    return f"kareus export {shlex.quote(f'{inputs.folder}/plan/{name}.json')} --format trace"
 
 
 def _chosen(figure: Figure, plan: Plan) -> dict[str, Any]:

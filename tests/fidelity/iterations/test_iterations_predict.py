@@ -7,10 +7,10 @@ import pytest
 from helpers.builders import CONFIG
 from helpers.iterations import LLAMA
 
-from kareus.fidelity.iterations import softmaxes
+from kareus.fidelity.iterations import unfused
 from kareus.fidelity.iterations.number_formats import in_fp8
 from kareus.fidelity.iterations.passes import CLOCK_GRID, PassCost, _limited_clock, charged, of_software
-from kareus.fidelity.iterations.predict import slowest_of
+from kareus.fidelity.iterations.predict import Predictor, held_share, slowest_of
 from kareus.fidelity.iterations.workloads import IterationSubjects
 from kareus.graph.records import BlockGraph, Direction, Fp8Product, Operator, OperatorKind, Scope, Segment
 from kareus.workload.compose import compose
@@ -50,6 +50,15 @@ def test_the_slowest_of_more_gpus_is_slower():
     assert factors[-1] < 1.05
 
 
+def test_gpus_wait_for_slower_ones_where_the_limit_holds():
+    limit_w = GPU.throttling_power_w
+    shares = [held_share(GPU, replace(COST, energy_j=limit_w * part)) for part in (1.0, 0.98, 0.9, 0.5)]
+    assert shares[0] == 1
+    assert np.all(np.diff(shares) < 0)
+    assert slowest_of(512, shares[-1]) == 1
+    assert 1 < slowest_of(512, shares[1]) < slowest_of(512)
+
+
 def test_less_fused_software_takes_longer_and_draws_more():
     nemo = IterationSubjects((), CONFIG).of(LLAMA).software
     plain = replace(nemo, traffic=1.0, attention_slowdown=1.0)
@@ -86,12 +95,27 @@ def test_products_of_blocks_are_cast_to_fp8():
     assert graph.head_forward[0].operators == (product,)
 
 
-def test_dropout_reads_and_writes_probabilities_and_a_mask():
+def test_softmax_that_is_not_one_kernel_is_six():
     softmax = Operator(
         name="softmax", kind=OperatorKind.MEMORY, shape=(2, 4, 8, 8), flops=0, bytes_read=1024, bytes_written=1024,
         kernels=1,
     )  # fmt: skip
-    (found,) = softmaxes.with_dropout(_graph(softmax)).forward[0].operators
-    assert (found.kernels, found.bytes_read, found.bytes_written) == (2, 1024 + 1024, 1024 + 1024 + 512)
-    (single,) = softmaxes.in_single_kernels(_graph(softmax)).forward[0].operators
-    assert single.kernels == softmaxes.SINGLE_KERNELS
+    (single,) = unfused.in_single_kernels(_graph(softmax)).forward[0].operators
+    assert (single.kernels, single.bytes_read) == (unfused.SINGLE_KERNELS, unfused.SINGLE_TRAFFIC * 1024)
+
+
+def test_dropout_of_the_stream_writes_and_reads_a_mask():
+    norm = Operator(
+        name="norm", kind=OperatorKind.MEMORY, shape=(2, 8, 16), flops=0, bytes_read=1024, bytes_written=1024, kernels=1
+    )
+    graph = unfused.with_stream_dropout(_graph(norm))
+    (forward,), (backward,) = graph.forward[0].operators, graph.backward[0].operators
+    assert (forward.kernels, forward.bytes_read, forward.bytes_written) == (1, 1024, 1024 + 256)
+    assert (backward.kernels, backward.bytes_read, backward.bytes_written) == (2, 1024 + 512 + 256, 1024 + 512)
+
+
+def test_hosts_that_make_each_microbatch_hold_up_forwards():
+    subject = IterationSubjects((), CONFIG).of(replace(LLAMA, layers=2, pp=1, cp=1, tp=1, chunks=1, dp=64))
+    held = replace(subject, software=replace(subject.software, host_microbatch_s=0.01))
+    fast, slow = (Predictor().predict(own) for own in (subject, held))
+    assert slow.host_s - fast.host_s == pytest.approx(0.01 * subject.workload.num_microbatches)

@@ -13,10 +13,10 @@ from kareus.fidelity.iterations.passes import charged
 from kareus.fidelity.iterations.predict import Predictor
 from kareus.fidelity.iterations.prediction import predictions
 from kareus.fidelity.iterations.updates import _summed, stage_update
-from kareus.fidelity.iterations.workloads import NODE_GB_PER_S, IterationSubjects
+from kareus.fidelity.iterations.workloads import NIC_GB_PER_S, IterationSubjects
 from kareus.gpu_model.energy import idle_power_w
-from kareus.graph.records import TRACED, Direction
-from kareus.model.parameters import embedding_parameters
+from kareus.graph.records import TRACED, Direction, Scope
+from kareus.model.parameters import embedding_parameters, scope_parameters
 from kareus.profile.programs import chunk_shapes
 from kareus.update.costs import stage_parameters
 from kareus.workload.compose import compose
@@ -72,7 +72,7 @@ def test_bandwidth_of_nodes_is_the_users():
 
 def test_measured_clusters_have_a_fabric_of_their_own():
     row = replace(LLAMA, gpu="a100-sxm4-80gb")
-    assert IterationSubjects((), CONFIG).of(row).workload.gpu.node_gb_per_s == NODE_GB_PER_S["a100-sxm4-80gb"]
+    assert IterationSubjects((), CONFIG).of(row).workload.gpu.node_gb_per_s == 8 * NIC_GB_PER_S
     overridden = IterationSubjects(("gpu.node_gb_per_s=77",), CONFIG).of(row)
     assert overridden.workload.gpu.node_gb_per_s == 77
 
@@ -97,9 +97,9 @@ def _charged(subject):
 
 def _update_costs(subject, direction, **changes):
     """Cost of an instruction of the update of the first stage, beside passes of 0.1 s."""
-    software, workload = replace(subject.software, **changes), _charged(subject)
-    places = chunk_shapes(workload.parallelism.split, workload.chunks)
-    return stage_update(workload, software, 0, {(place, d): 0.1 for place in places for d in TRACED})[direction]
+    ran = replace(subject, workload=_charged(subject), software=replace(subject.software, **changes))
+    places = chunk_shapes(ran.workload.parallelism.split, ran.workload.chunks)
+    return stage_update(ran, 0, {(place, d): 0.1 for place in places for d in TRACED})[direction]
 
 
 def _moving_j(subject, cost):
@@ -125,6 +125,35 @@ def test_hidden_gathers_take_energy_all_the_same():
     hidden, whole = (_update_costs(subject, Direction.UPDATE, gather_beside_forward=beside) for beside in (True, False))
     assert hidden.time_s < whole.time_s
     assert _moving_j(subject, hidden) == pytest.approx(_moving_j(subject, whole))
+
+
+def _exposed_gather_s(chunks):
+    layout = (
+        "parallelism.dp=2", "parallelism.tp=1", "parallelism.cp=1", "parallelism.pp=2",
+        "parallelism.sharding=optimizer", "num_microbatches=4",
+        "pipeline.schedule=interleaved", f"pipeline.chunks={chunks}",
+        "model.num_layers=16", "parallelism.layers_per_stage=[8,8]", "model.tie_embeddings=false",
+    )  # fmt: skip
+    ((_, subject, _),) = predictions((SMALL[0], *SMALL[3:], "software=nemo", *layout), CONFIG)
+    ran = replace(subject, workload=_charged(subject))
+    places = chunk_shapes(ran.workload.parallelism.split, chunks)
+    times_s = {(place, d): 0.1 / chunks for place in places for d in TRACED}
+    return [stage_update(ran, stage, times_s)[Direction.UPDATE].communication_s for stage in (0, 1)]
+
+
+def test_chunks_expose_no_more_of_a_gather():
+    few, many = (_exposed_gather_s(chunks) for chunks in (2, 4))
+    assert few == pytest.approx(many)
+    assert few[1] < few[0], "the first stage gathers the embedding before anything else"
+
+
+def test_weights_of_fp8_are_cast_once_an_iteration():
+    ((_, subject, _),) = _found("software=nemo", "gpu=h100-sxm5-80gb", "parallelism.tp=1")
+    casting = replace(subject, in_fp8=True)
+    cost, more = (_update_costs(one, Direction.UPDATE) for one in (subject, casting))
+    block = scope_parameters(subject.workload.model, subject.workload.parallelism)[Scope.BLOCK]
+    least_s = 4 * block * subject.workload.model.num_layers / (subject.workload.gpu.hbm_gb_per_s * 1e9)
+    assert least_s < more.time_s - cost.time_s < 2 * least_s
 
 
 def test_low_power_limits_are_kept():

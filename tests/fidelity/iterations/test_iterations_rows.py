@@ -105,10 +105,13 @@ def test_a_pipeline_gathers_weights_once_an_iteration():
 
 def test_software_follows_the_family_and_else_the_columns():
     assert software_of(LLAMA) == "nemo"
-    assert software_of(replace(LLAMA, family="vtrain-multi")) == "megatron-2022"
+    assert software_of(replace(LLAMA, family="vtrain-multi")) == "megatron-deepspeed-2022"
     unknown = replace(LLAMA, family="elsewhere")
     assert software_of(replace(unknown, attention="unfused")) == "megatron-2022"
     assert software_of(replace(unknown, sharding="fsdp", compiled=True)) == "torchtitan"
+    assert software_of(replace(unknown, sharding="fsdp")) == "torchtitan-eager"
+    assert software_of(replace(LLAMA, family="torchtitan-2025")) == "torchtitan-eager"
+    assert software_of(replace(LLAMA, family="torchtitan-2025", compiled=True)) == "torchtitan"
     assert software_of(replace(unknown, sharding="fsdp", position="alibi")) == "llm-foundry"
 
 

@@ -3,8 +3,11 @@
 from dataclasses import replace
 
 from helpers.builders import CONFIG
+from helpers.iterations import LLAMA
 
 from kareus.fidelity.iterations.overlaps import overlapped, placed
+from kareus.fidelity.iterations.predict import Predictor
+from kareus.fidelity.iterations.workloads import IterationSubjects
 from kareus.graph.program import Step
 from kareus.graph.records import Collective, CollectiveKind, Operator, OperatorKind, PlacedCollective
 from kareus.workload.software import TensorOverlap, read_software
@@ -48,7 +51,42 @@ def test_all_operators_run_once_and_in_order():
 
 
 def test_software_without_overlap_keeps_the_steps():
-    assert overlapped(STEPS, replace(NEMO, tensor_overlap=TensorOverlap.NONE)) == STEPS
+    alone = replace(NEMO, tensor_overlap=TensorOverlap.NONE, gather_beside_dgrad=False)
+    assert overlapped(STEPS, alone) == STEPS
+
+
+def test_megatron_gathers_inputs_beside_input_gradients():
+    both = replace(GATHER, fused=2, message_bytes=8192)
+    dgrad, wgrad = (_operator(f"up.{which}", OperatorKind.GEMM) for which in ("dgrad", "wgrad"))
+    steps = [
+        Step(operators=(NORM,), collective=both, launch=1, sm_count=24),
+        Step(operators=(LAST,)),
+        Step(operators=(PRODUCT, dgrad, wgrad), collective=SCATTER, launch=2, sm_count=24),
+    ]
+    megatron = replace(NEMO, tensor_overlap=TensorOverlap.NONE)
+    assert overlapped(steps, megatron) == [
+        Step(operators=(NORM,), collective=GATHER, launch=1, sm_count=24),
+        Step(operators=(LAST,)),
+        Step(operators=(PRODUCT,)),
+        Step(operators=(dgrad,), collective=GATHER, sm_count=24),
+        Step(operators=(wgrad,), collective=SCATTER, sm_count=24),
+    ]
+    assert overlapped(steps, replace(megatron, gather_beside_dgrad=False)) == steps
+
+
+def test_sequence_parallelism_is_not_slower_in_megatron():
+    row = replace(
+        LLAMA, family="megatron", gpu="a100-sxm4-80gb", layers=4, hidden=6144, ffn=24576, heads=64, kv_heads=64,
+        vocab=51200, mlp="gelu", norm="layernorm", position="learned", attention="unfused", dp=1, pp=1, tp=8, cp=1,
+        chunks=1, microbatch_size=4, num_microbatches=1, seq_len=2048, precision="fp16", tp_overlap="none",
+    )  # fmt: skip
+    subjects, predictor = IterationSubjects((), CONFIG), Predictor()
+    for recompute in ("none", "selective", "full"):
+        shared, whole = (
+            predictor.predict(subjects.of(replace(row, recompute=recompute, sequence_parallel=shared)))
+            for shared in (True, False)
+        )
+        assert shared.time_s <= whole.time_s, recompute
 
 
 def test_context_parallel_ranks_may_lie_on_several_nodes():

@@ -11,6 +11,7 @@ from kareus.cli import main
 from kareus.fidelity.gpu_file import NOTE, with_libraries, with_notes, with_values
 from kareus.fidelity.kernels.fit import fit_kernels, shape_folds
 from kareus.fidelity.kernels.predict import predict
+from kareus.fidelity.kernels.priors import STAGES
 from kareus.fidelity.kernels.rows import KernelKind, kind_of, read_kernels
 from kareus.fidelity.kernels.shipped import shipped_files
 from kareus.fidelity.lines import read_lines
@@ -68,6 +69,7 @@ def test_a_written_fit_reads_back_with_its_errors(tmp_path):
     text, after = path.read_text(), composed("h200", tmp_path / "config")
     assert f"{NOTE}collectives, bfloat16 NCCL 2.29.2 burst: time " in text
     assert text.count("\n  bus_efficiency: ") == 1
+    assert "kernel_uncertainty" not in text, "collectives alone do not tell how far off iterations are"
     assert after.coefficients.gemm_efficiency == before.gemm_efficiency
     assert after.libraries.keys() == composed("h200").libraries.keys()
 
@@ -107,3 +109,11 @@ def test_files_that_cannot_be_fitted_to_are_one_line(capsys, arguments, said):
     error = capsys.readouterr().err
     assert error.count("\n") == 1
     assert error.startswith(f"kareus fit: {said}")
+
+
+def test_energies_are_fitted_where_power_was_read():
+    gpu, rows = composed("h200"), collectives("h200")
+    gemms = next(stage for stage in STAGES if stage.name == "GEMM bf16")
+    assert "gemm_j_per_flop" not in gemms.priors_of(gpu, rows)
+    read = dataclasses.replace(rows, power_w=np.full(len(rows), 300.0))
+    assert gemms.priors_of(gpu, read) == gemms.priors

@@ -4,23 +4,10 @@ import json
 
 import pytest
 from helpers.builders import CONFIG
+from helpers.references import FRONTIERS, REDUCTIONS
 
-from kareus.cli import main
-
-WORKLOAD = "qwen3-1.7b,1,4,2,2,2,1024"
-FRONTIERS = f"""\
-method,model,cp,tp,pp,num_microbatches,microbatch_size,seq_len,point,iteration_time_s,total_energy_j,stage0_mhz,stage1_mhz
-sequential+perseus,{WORKLOAD},0,0.10,40.0,F1410;F1410;B1410;B1410,F1410;B1410;F1410;B1410
-sequential+perseus,{WORKLOAD},1,0.12,35.0,F1200;F1200;B1200;B1200,F1200;B1200;F1200;B1200
-sequential+perseus,{WORKLOAD},2,0.13,36.0,F1170;F1170;B1170;B1170,F1170;B1170;F1170;B1170
-kareus,{WORKLOAD},0,0.50,30.0,,
-"""
-REDUCTIONS = f"""\
-table,model,cp,tp,pp,num_microbatches,microbatch_size,seq_len,metric,sequential+perseus,nanobatching+perseus,kareus
-max_throughput,{WORKLOAD},time_reduction_pct,0.0,,5.0
-frontier,{WORKLOAD},iso_time_energy_reduction_pct,,,12.0
-ablation_nanobatching,{WORKLOAD},energy_increase_pct,,,10.0
-"""
+from kareus.cli import main, validate
+from kareus.fidelity.kernels.shipped import shipped_files
 
 
 def answer(tmp_path, capsys, text, *arguments):
@@ -69,3 +56,44 @@ def test_a_file_of_no_known_format_is_one_line(tmp_path, capsys):
     path.write_text("a,b\n1,2\n")
     assert main(["validate", "--reference", str(path)]) == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_several_files_are_answered_by_name(tmp_path, capsys):
+    paths = [tmp_path / name for name in ("frontiers.csv", "reductions.csv")]
+    for path, text in zip(paths, (FRONTIERS, REDUCTIONS), strict=True):
+        path.write_text(text)
+    named = ["--reference", *map(str, paths), "--config-dir", str(CONFIG)]
+    assert main(["validate", "--json", *named]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert list(found["references"]) == [str(path) for path in paths]
+    assert main(["validate", *named]) == 0
+    assert capsys.readouterr().out.count("simulated A100-SXM4-40GB against ") == 2
+
+
+@pytest.fixture
+def few(tmp_path, monkeypatch):
+    """Of what ships, the files that are predicted in a moment."""
+    files = {name: path for name, path in shipped_files().items() if name in ("kernel_nccl", "training_power")}
+    monkeypatch.setattr(validate, "shipped_files", lambda: files)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_page_has_what_ships_and_what_is_given(few, capsys):
+    (few / "given.csv").write_text(FRONTIERS)
+    command = ["validate", "--config-dir", str(CONFIG), "--reference", "given.csv", "--page"]
+    assert main(command) == 0
+    assert "validation.html: written" in capsys.readouterr().out
+    page = (few / "validation.html").read_text()
+    for title in ("Collectives (NCCL)", "Power of nodes in training", "Planned iterations on A100-SXM4-40GB"):
+        assert f"<h2>{title}</h2>" in page
+    assert main(command) == 0, "a page is replaced by a new one"
+
+
+def test_a_page_takes_no_other_files_place(few, capsys):
+    (few / "notes.html").write_text("mine")
+    assert main(["validate", "--page", "notes.html"]) == 2
+    assert "is not a page of kareus validate" in capsys.readouterr().err
+    assert main(["validate", "--page", "nowhere/page.html"]) == 2
+    assert main(["validate", "--page", "--json"]) == 2
+    assert (few / "notes.html").read_text() == "mine"

@@ -1,0 +1,179 @@
+"""Measure the adviser: how long it takes, where experts' layouts rank among its own, and how it orders measured ones.
+
+    python benchmarks/advise.py [--part sizes,experts,ranking] [--json]
+
+`sizes`: Llama 3.1 8B on 8, Llama 3.3 70B on 64 and Llama 3.1 405B on 512 H100, each in a process of its own.
+`experts`: for every model and number of GPUs of the family `dgxc` of the shipped iterations, the share of our layouts
+that are predicted to be faster than the one that NVIDIA chose, and what the fastest promises over it; all are predicted
+as run by NeMo, without fp8. Of more than `--sample` layouts that can run, so many are drawn at random.
+`ranking`: Kendall's tau and the loss of the first choice over groups of layouts of the family `vtrain-single`.
+"""
+
+import argparse
+import json
+import multiprocessing
+import random
+import resource
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from kareus.advise.advice import answer
+from kareus.advise.feasible import sort_layouts
+from kareus.advise.layouts import Constraints, layouts_of
+from kareus.advise.question import ask
+from kareus.fidelity.iterations.answer import answer_iterations
+from kareus.fidelity.iterations.predict import Predictor
+from kareus.fidelity.iterations.ranking import ranking_of
+from kareus.fidelity.iterations.rows import MeasuredIteration, read_iterations
+from kareus.fidelity.iterations.workloads import IterationSubjects
+from kareus.fidelity.kernels.shipped import shipped_files
+from kareus.fidelity.lines import read_lines
+from kareus.graph.recomputation import Recomputation
+from kareus.model.config import Sharding
+from kareus.pipeline.config import PipelineSchedule
+
+CONFIG = Path(__file__).parents[1] / "config"
+CASES = (("llama3.1-8b", 8, 128), ("llama3.3-70b", 64, 512), ("llama3.1-405b", 512, 1024))
+"""Model, GPUs and global batch; sequences of 8,192 tokens."""
+OF_NEMO = Constraints(
+    schedule=(PipelineSchedule.ONE_FORWARD_ONE_BACKWARD, PipelineSchedule.INTERLEAVED),
+    sharding=(Sharding.OPTIMIZER,),
+    recomputation=(Recomputation.NONE, Recomputation.SELECTIVE, Recomputation.FULL),
+)
+"""Layouts that NeMo trains in."""
+
+
+def size_case(model: str, gpus: int, batch: int) -> dict[str, Any]:
+    """Ask one question, and return what that took."""
+    question = ask(
+        [f"model={model}", "gpu=h100-sxm5-80gb"],
+        gpus=gpus,
+        global_batch=batch,
+        sequence_length=8192,
+        config_dir=CONFIG,
+    )
+    begin_s = time.process_time()
+    advice = answer(question)
+    cpu_s = time.process_time() - begin_s
+    effort, baseline = advice.size.effort, advice.size.baseline.cost
+    return {
+        "model": model,
+        "gpus": gpus,
+        "configurations": effort.configurations,
+        "can_run": effort.bounded,
+        "predicted": effort.predicted,
+        "planned": effort.planned,
+        "enumerate_s": effort.enumerate_s,
+        "bound_s": effort.bound_s,
+        "predict_s": effort.predict_s,
+        "plan_s": effort.plan_s,
+        "total_s": effort.total_s,
+        "cpu_s": cpu_s,
+        "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "chosen": advice.chosen.layout.candidate.layout.words,
+        "time_s": advice.chosen.cost.time_s,
+        "energy_j": advice.chosen.cost.energy_j,
+        "megatron_s": baseline.time_s,
+        "megatron_j": baseline.energy_j,
+    }
+
+
+def sizes() -> list[dict[str, Any]]:
+    """Ask all questions, one process each, so that none finds what another computed and memory is its own."""
+    context = multiprocessing.get_context("spawn")
+    found = []
+    for case in CASES:
+        with context.Pool(1) as pool:
+            found.append(pool.apply(size_case, case))
+    return found
+
+
+def shipped_rows(family: str) -> list[MeasuredIteration]:
+    """Return the rows of a family that ship with the package."""
+    path = shipped_files()["training_iterations"]
+    return [row for row in read_iterations(read_lines(path)[1], path) if row.family == family]
+
+
+def experts(sample: int, most_gpus: int) -> Iterator[dict[str, Any]]:
+    """Yield where NVIDIA's layouts rank among ours, the fastest measured of each model and number of GPUs."""
+    subjects, seen = IterationSubjects((), CONFIG), set()
+    for row in sorted(shipped_rows("dgxc"), key=lambda row: row.iteration_time_s):
+        batch = row.dp * row.num_microbatches * row.microbatch_size
+        training = (row.model, row.layers, row.gpus, batch)
+        if training in seen or row.precision != "bf16" or row.gpus > most_gpus:
+            continue
+        seen.add(training)
+        yield expert(replace(row), batch, subjects, sample)
+
+
+def expert(row: MeasuredIteration, batch: int, subjects: IterationSubjects, sample: int) -> dict[str, Any]:
+    """Return the rank of one measured layout among ours."""
+    predictor, subject = Predictor(), subjects.of(row)
+    theirs = predictor.predict(subject)
+    candidates = sort_layouts(subject.workload, layouts_of(subject.workload, row.gpus, batch, OF_NEMO)).candidates
+    drawn = random.Random(0).sample(candidates, min(sample, len(candidates)))
+    ours = sorted(
+        (predictor.predict(replace(subject, workload=one.workload)).time_s, one.layout.words) for one in drawn
+    )
+    return {
+        "model": row.model.split(" ")[0],
+        "layers": row.layers,
+        "gpus": row.gpus,
+        "layouts": len(candidates),
+        "drawn": len(drawn),
+        "measured_s": row.iteration_time_s,
+        "predicted_s": theirs.time_s,
+        "theirs": f"tp {row.tp}, cp {row.cp}, pp {row.pp}, dp {row.dp}, chunks {row.chunks}, mbs {row.microbatch_size}",
+        "faster_percent": 100 * sum(time_s < theirs.time_s for time_s, _ in ours) / max(1, len(ours)),
+        "best_s": ours[0][0] if ours else None,
+        "best": ours[0][1] if ours else None,
+        "promise_percent": 100 * (1 - ours[0][0] / theirs.time_s) if ours else None,
+    }
+
+
+def ranking() -> dict[str, Any]:
+    """Return how predictions order measured layouts."""
+    found = ranking_of(answer_iterations(shipped_rows("vtrain-single"), (), CONFIG).scored, "vtrain-single")
+    return {
+        "groups": len(found.groups),
+        "rows": sum(group.layouts for group in found.groups),
+        "mean_tau": found.tau,
+        "mean_loss_percent": found.loss_pct,
+        "right_choices": sum(group.loss_pct == 0 for group in found.groups),
+    }
+
+
+def main() -> None:
+    """Measure, and print JSON lines or text."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--part", default="sizes,experts,ranking", help="parts, separated by commas")
+    parser.add_argument(
+        "--sample", type=int, default=300, help="layouts of each training of experts that are predicted"
+    )
+    parser.add_argument("--most-gpus", type=int, default=1024, help="GPUs of the largest training of experts")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    arguments = parser.parse_args()
+    parts = arguments.part.split(",")
+    result: dict[str, Any] = {}
+    if "sizes" in parts:
+        result["sizes"] = sizes()
+    if "experts" in parts:
+        result["experts"] = list(experts(arguments.sample, arguments.most_gpus))
+    if "ranking" in parts:
+        result["ranking"] = ranking()
+    if arguments.json:
+        print(json.dumps(result))
+        return
+    for part, found in result.items():
+        for row in found if isinstance(found, list) else [found]:
+            print(
+                part,
+                *(f"{key}={value:.4g}" if isinstance(value, float) else f"{key}={value}" for key, value in row.items()),
+            )
+
+
+if __name__ == "__main__":
+    main()

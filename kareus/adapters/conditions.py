@@ -1,0 +1,147 @@
+"""What a running job is told from outside: a power cap, a straggler that it cannot see, and the price of energy.
+
+Both come from plain files, which are read again when they change. A file that cannot be used does not stop a training:
+what it said before stays in force, and one line in the log says what is wrong.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from kareus.artifacts.files import read_text
+from kareus.artifacts.ranges import check_within, within
+from kareus.artifacts.records import from_plain, parse_json
+from kareus.errors import ConfigError, KareusError
+from kareus.plans.selectors import MOST_PRICE, Prices
+from kareus.plans.series import HourlySeries, Unit, read_series
+from kareus.plans.units import SECONDS_PER_HOUR
+
+MOST_W = 1e12
+"""Largest power cap, of all GPUs."""
+MOST_SLOWDOWN = 100.0
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToldStraggler:
+    """A pipeline that somebody says is slow."""
+
+    slowdown: float
+    """Its iteration time over that of the plan that it follows, 1 or more."""
+    pipeline: int | None = None
+    """Its number, from 0; None where it is none of this job's, and all of these wait for it."""
+
+    def __post_init__(self) -> None:
+        check_within("slowdown", self.slowdown, 1.0, MOST_SLOWDOWN, "times the planned time")
+        if self.pipeline is not None and self.pipeline < 0:
+            raise ConfigError(f"pipeline={self.pipeline}: must be 0 or more.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conditions:
+    """Content of the file of conditions."""
+
+    power_cap_w: float | None = None
+    """Mean power that all GPUs of the job may draw."""
+    straggler: ToldStraggler | None = None
+
+    def __post_init__(self) -> None:
+        if self.power_cap_w is not None:
+            within(self, 1e-3, MOST_W, "W of all GPUs", "power_cap_w")
+
+
+def read_conditions(path: Path) -> Conditions:
+    """Read a file of conditions: JSON such as `{"power_cap_w": 8000, "straggler": {"slowdown": 1.15, "pipeline": 2}}`.
+
+    Raises:
+        ArtifactError: the file cannot be read.
+        ConfigError: it is not JSON, has an unknown key, or a number out of range.
+    """
+    try:
+        return from_plain(Conditions, parse_json(read_text(path)))
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
+
+
+class WatchedConditions:
+    """The file of conditions, read whenever it changes; without a file there are none."""
+
+    def __init__(self, path: Path) -> None:
+        """Watch `path`.
+
+        Raises:
+            KareusError: there is a file that cannot be used.
+        """
+        self._path = path
+        self._seen: tuple[int, int] | None = None
+        self._conditions = Conditions()
+        if (seen := self._stamp()) is not None:
+            self._conditions, self._seen = read_conditions(path), seen
+
+    def now(self) -> Conditions:
+        """Return what the file says; if it cannot be used, what it said before."""
+        stamp = self._stamp()
+        if stamp == self._seen:
+            return self._conditions
+        self._seen = stamp
+        try:
+            self._conditions = Conditions() if stamp is None else read_conditions(self._path)
+        except KareusError as error:
+            logger.warning("%s Nothing changes until the file can be used.", error)
+        return self._conditions
+
+    def _stamp(self) -> tuple[int, int] | None:
+        """Return when the file was changed and its size; None without a file."""
+        try:
+            found = self._path.stat()
+        except OSError:
+            return None
+        return found.st_mtime_ns, found.st_size
+
+
+class PricedHours:
+    """Prices by the hour; the last one stays in force."""
+
+    def __init__(
+        self,
+        series: HourlySeries,
+        per_gpu_hour: float,
+        began_s: float,
+        now_s: Callable[[], float] = time.time,
+    ) -> None:
+        """Price energy by `series`, and each hour of a GPU at `per_gpu_hour`.
+
+        Args:
+            series: of prices of a kilowatt-hour.
+            per_gpu_hour: price of a GPU for an hour, in the same currency.
+            began_s: when hour 0 began, seconds since the epoch.
+            now_s: gives the time now.
+
+        Raises:
+            ConfigError: the series is of carbon, or the price is out of range.
+        """
+        check_within("price_per_gpu_hour", per_gpu_hour, 0.0, MOST_PRICE, "a GPU and hour")
+        if series.unit is not Unit.PRICE:
+            raise ConfigError(f"prices: a series of {series.unit}; give hour,price_per_kwh.")
+        self._series = series
+        self._per_gpu_hour = per_gpu_hour
+        self._began_s = began_s
+        self._now_s = now_s
+
+    def now(self) -> Prices:
+        """Return the prices of this hour; energy of a negative price counts as free, since no plan can use more."""
+        hour = int((self._now_s() - self._began_s) // SECONDS_PER_HOUR)
+        values = self._series.values
+        return Prices(per_kwh=max(values[min(max(hour, 0), len(values) - 1)], 0.0), per_gpu_hour=self._per_gpu_hour)
+
+
+def read_priced_hours(path: Path, per_gpu_hour: float, began_s: float) -> PricedHours:
+    """Read a series of prices, CSV with the columns `hour` and `price_per_kwh`, as fleets do.
+
+    Raises:
+        KareusError: the file cannot be used.
+    """
+    return PricedHours(read_series(path), per_gpu_hour, began_s)

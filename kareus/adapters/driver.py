@@ -1,0 +1,315 @@
+"""The driver of one rank: told what its trainer is about to run, it checks the order, sets clocks and records.
+
+It lives as long as its process, unless it is closed before. However the process ends, the clock is restored: at exit,
+by a thread on SIGTERM, and after `kill -9` by the next process that claims the GPU, or `kareus clocks reset`.
+"""
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from functools import partial
+from multiprocessing.util import Finalize
+from os import PathLike
+from pathlib import Path
+
+import torch
+
+from kareus.adapters.choice import ClockChoice
+from kareus.adapters.layout import RankLayout
+from kareus.adapters.profiling import Profiling
+from kareus.adapters.recorder import RankRecorder, RankTables
+from kareus.adapters.records import IterationRecord
+from kareus.adapters.sampler import Sampler
+from kareus.adapters.sources import PlanSource, choice_of
+from kareus.adapters.stopwatch import stopwatch_of
+from kareus.artifacts.provenance import Provenance
+from kareus.device.controller import (
+    ClockChange,
+    ClockControl,
+    ClockController,
+    DryClocks,
+    controlled_clocks,
+    dry_clocks,
+)
+from kareus.device.protocol import Device
+from kareus.errors import ConfigError, DeviceError, EngineError
+from kareus.graph.instruction import InstructionKey
+from kareus.graph.records import UPDATING, Direction
+from kareus.launch.compute_device import synchronize_computation
+from kareus.runtime.follower import PlanFollower, PlannedStep
+from kareus.training.clocks import gpu_of
+from kareus.training.recorder import identity
+
+CLOCK_MODES = ("planned", "dry")
+"""Values of `clocks`: lock what is chosen, or log it and lock nothing."""
+
+_PATIENCE_S = 15.0
+"""Longest wait for the GPU: processes that load data for a trainer outlive it by seconds, and hold its claim."""
+
+logger = logging.getLogger(__name__)
+
+
+class StageDriver:
+    """Drives one rank. Made by `open_driver`; all calls come from the thread that trains."""
+
+    def __init__(
+        self,
+        choice: ClockChoice,
+        clocks: ClockControl,
+        recorder: RankRecorder,
+        wait: Callable[[], None],
+        held: contextlib.ExitStack,
+    ) -> None:
+        """Drive a rank.
+
+        Args:
+            choice: what decides clocks.
+            clocks: where they are sent.
+            recorder: of the rank.
+            wait: returns once the GPU has computed what was launched.
+            held: the claim of the GPU and all else that `close` lets go of.
+        """
+        self._choice = choice
+        self._recorder = recorder
+        self._follower = PlanFollower((), clocks, wait)
+        self._held = held
+        self._running = False
+        """Whether an iteration was begun."""
+        self._updating: InstructionKey | None = None
+        """Instruction of the update of the weights that runs."""
+        self._tokens: int | None = None
+        self.iteration = 0
+        """Iterations that ended since this driver was opened."""
+
+    @property
+    def last(self) -> IterationRecord | None:
+        """The last iteration of which everything is known, a few iterations ago."""
+        return self._recorder.last
+
+    @property
+    def expected(self) -> PlannedStep | None:
+        """The instruction that is to run next, for trainers that do not say which one they run; None at the end."""
+        return self._follower.expected
+
+    def begin_iteration(self) -> None:
+        """Say that an iteration begins; the first instruction says it too. An update that still runs has ended."""
+        self.end_step()
+        if self._running:
+            return
+        chosen = self._choice.iteration(self.iteration)
+        self._follower.follow(chosen.steps)
+        asked_mhz = {step.frequency_mhz for step in chosen.steps}
+        self._recorder.begin_iteration(
+            self.iteration, chosen.selector, asked_mhz.pop() if len(asked_mhz) == 1 else None
+        )
+        self._running = True
+
+    def begin(self, key: InstructionKey) -> None:
+        """Say that an instruction is about to be launched.
+
+        Raises:
+            EngineError: it is not the one that is chosen next.
+            DeviceError: its clock cannot be set.
+        """
+        self.begin_iteration()
+        step = self._follower.expected
+        self._follower.begin(key)
+        self._recorder.begin(key, step.frequency_mhz if step else None)
+
+    def begin_whole(self, key: InstructionKey) -> None:
+        """Say that an iteration begins which is one instruction, and has a row among the steps alone.
+
+        Raises:
+            EngineError: it is not the one that is chosen next.
+            DeviceError: its clock cannot be set.
+        """
+        self.begin_iteration()
+        self._follower.begin(key)
+
+    def end(self, key: InstructionKey) -> None:
+        """Say that all of an instruction was launched."""
+        self._recorder.end(key)
+
+    def begin_update(self, direction: Direction) -> None:
+        """Say that a step of the update of the weights begins; nothing is done where it is not chosen next."""
+        step = self._follower.expected
+        if step is not None and step.key.direction is direction:
+            self.begin(step.key)
+            self._updating = step.key
+
+    def end_update(self) -> None:
+        """Say that all of a step of the update was launched."""
+        if self._updating is not None:
+            self.end(self._updating)
+            self._updating = None
+
+    def end_passes(self, tokens: int | None = None) -> None:
+        """Say that all forwards and backwards were launched: the update begins, where one is chosen, or all has ended.
+
+        Steps of the update that were not said to begin are over, or have nothing to do; the last one runs until
+        `end_step`.
+
+        Args:
+            tokens: as of `end_iteration`.
+
+        Raises:
+            EngineError: an instruction that was chosen did not run.
+        """
+        while (step := self._follower.expected) is not None and step.key.direction in UPDATING:
+            self.end_update()
+            self.begin_update(step.key.direction)
+        self._tokens = tokens
+        if self._updating is None:
+            self.end_iteration(tokens)
+
+    def end_step(self) -> None:
+        """Say that the optimizer has stepped; without it the update ends when the next iteration begins."""
+        if self._updating is not None:
+            self.end_update()
+            self.end_iteration(self._tokens)
+
+    def end_iteration(self, tokens: int | None = None) -> None:
+        """Say that the iteration ended, and how many tokens all replicas trained on, where that is known.
+
+        Raises:
+            EngineError: an instruction that was chosen did not run.
+        """
+        self._follower.end_iteration()
+        self._recorder.end_iteration(tokens)
+        self._running = False
+        self.iteration += 1
+
+    def close(self) -> None:
+        """Restore the clock, let go of the GPU and write the tables; may be called more than once."""
+        try:
+            self.end_step()
+        finally:
+            self._held.close()
+
+
+def drive_by_plan(
+    plan: PlanSource,
+    layout: RankLayout,
+    device: torch.device,
+    running: Sequence[InstructionKey],
+    *,
+    clocks: str = "planned",
+    output: str | PathLike[str] | None = None,
+) -> StageDriver:
+    """Return the driver of a rank that follows a plan, changes between plans, or profiles its job.
+
+    Args:
+        plan: path of a plan file, or a `PlanFolder` or `Profiling`.
+        layout: place of the rank.
+        device: what the rank computes on; the GPU whose clock is set.
+        running: forwards and backwards of the rank's stage in the order in which the trainer runs them.
+        clocks: one of `CLOCK_MODES`.
+        output: folder of tables; None to write none.
+
+    Raises:
+        EngineError: the plan is of another layout, or of another order. No clock was set.
+        ConfigError: a job is to be profiled without setting clocks.
+        KareusError: as `open_driver`, and if the plan cannot be read.
+    """
+    if isinstance(plan, Profiling) and clocks != "planned":
+        raise ConfigError(f"clocks={clocks!r}: a job is profiled at clocks that are set; leave it out.")
+    gpu, folder = gpu_of(device), None if output is None else Path(output)
+    choice, config_hash = choice_of(plan, layout, running, gpu, folder)
+    return open_driver(choice, layout, gpu, device, clocks=clocks, output=folder, config_hash=config_hash)
+
+
+def open_driver(
+    choice: ClockChoice,
+    layout: RankLayout,
+    gpu: Device | None,
+    device: torch.device,
+    *,
+    clocks: str = "planned",
+    output: Path | None = None,
+    config_hash: str = "",
+) -> StageDriver:
+    """Return the driver of a rank, which has claimed its GPU. Call it from the main thread.
+
+    Args:
+        choice: what decides clocks.
+        layout: place of the rank; one rank of each stage logs its clocks under `dry`.
+        gpu: the GPU whose clock is set, as `gpu_of` returns it; None on a CPU, where clocks are logged.
+        device: what the rank computes on.
+        clocks: one of `CLOCK_MODES`.
+        output: folder of tables; None to write none.
+        config_hash: hash of the workload that was planned, for the provenance of tables.
+
+    Raises:
+        ConfigError: `clocks` is something else.
+        EngineError: clocks are to be locked, and this is not the main thread.
+        DeviceError: the GPU is in use, or the driver refuses.
+        ArtifactError: `output` has a damaged table.
+    """
+    if clocks not in CLOCK_MODES:
+        raise ConfigError(f"clocks={clocks!r}: must be one of {', '.join(CLOCK_MODES)}.")
+    tables = None
+    if output is not None:
+        provenance = Provenance(config_hash=config_hash, testbed=identity(gpu))
+        tables = RankTables(output, layout.rank, provenance).resume()
+    with contextlib.ExitStack() as held:
+        control = held.enter_context(_clocks(gpu, clocks, layout))
+        sampler = _sampler(gpu) if gpu is not None else None
+        recorder = RankRecorder(stopwatch_of(device), sampler, tables, choice.take_note)
+        held.callback(recorder.close)
+        driver = StageDriver(choice, control, recorder, partial(synchronize_computation, device), held.pop_all())
+    Finalize(None, driver.close, exitpriority=0)  # at exit, also of processes of multiprocessing; not of forked ones
+    return driver
+
+
+def _sampler(gpu: Device) -> Sampler | None:
+    """Return what reads the counters of `gpu`, or None where it has none."""
+    try:
+        return Sampler(gpu).start()
+    except DeviceError as error:
+        logger.warning("%s Energy and clocks are not recorded.", error)
+        return None
+
+
+def _clocks(gpu: Device | None, clocks: str, layout: RankLayout) -> contextlib.AbstractContextManager[ClockControl]:
+    """Control of the clock of `gpu`, or of none."""
+    if gpu is not None and clocks == "planned":
+        return _locked_clocks(gpu)
+    is_first = layout.rank % (layout.gpus // layout.stages) == 0  # trainers number ranks stage by stage
+    level = logging.INFO if clocks == "dry" and is_first else logging.DEBUG
+    return dry_clocks(gpu, partial(logger.log, level, "stage %d: %s", layout.stage))
+
+
+@contextlib.contextmanager
+def _locked_clocks(gpu: Device) -> Iterator[ClockControl]:
+    if threading.current_thread() is not threading.main_thread():
+        raise EngineError(
+            f"{gpu.uuid}: its clock must be restored on signals, which only the main thread may ask for; open the "
+            "adapter there."
+        )
+    with controlled_clocks(gpu, patience_s=_PATIENCE_S) as controller:
+        yield _UntilRestored(controller)
+
+
+class _UntilRestored:
+    """Implements `ClockControl`: after a signal has restored the clock, requests set nothing and raise nothing.
+
+    A trainer may have a handler of its own that ends the iteration and writes a checkpoint.
+    """
+
+    def __init__(self, controller: ClockController) -> None:
+        self._controller = controller
+        self._afterwards = DryClocks()
+
+    def request(self, frequency_mhz: int) -> Future[ClockChange]:
+        try:
+            if not self._controller.is_restored:
+                return self._controller.request(frequency_mhz)
+        except DeviceError:
+            if not self._controller.is_restored:
+                raise
+        return self._afterwards.request(frequency_mhz)
+
+    def drain(self) -> list[ClockChange]:
+        return self._controller.drain()

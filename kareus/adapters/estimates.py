@@ -1,0 +1,73 @@
+"""Microbatch frontiers from what a sweep measured, with the standard errors that say when it may stop."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+
+import polars as pl
+
+from kareus.artifacts.tables import Row
+from kareus.frontier.methods import microbatch_rows
+from kareus.frontier.microbatch import Point, frontier
+from kareus.frontier.tables import MICROBATCH
+from kareus.gpu_model.gpu import Gpu
+from kareus.graph.instruction import InstructionKind
+from kareus.graph.records import Direction
+from kareus.profile.programs import Execution
+from kareus.profile.smoothing import Observation, smoothed
+
+MeasuredPoints = Mapping[InstructionKind, Sequence[Point]]
+"""Points of each kind of instruction, by rising clock."""
+
+
+def measured_points(swept: Iterable[Row]) -> MeasuredPoints:
+    """Estimate what every instruction takes at each clock.
+
+    Visits are averaged over the ranks of a stage, and smoothed over clocks as the profiler smooths its measurements:
+    the instructions of one direction change alike with the clock.
+
+    Args:
+        swept: rows of the table `SWEPT` of all ranks.
+    """
+    visits: dict[tuple[InstructionKind, int, int], list[tuple[float, float]]] = defaultdict(list)
+    for row in swept:
+        kind = InstructionKind(row["stage"], row["chunk"], Direction(row["direction"]))
+        visits[kind, row["frequency_mhz"], row["visit"]].append((row["time_s"], row["energy_j"]))
+    families: dict[Direction, list[tuple[InstructionKind, int, int]]] = defaultdict(list)
+    for visit in sorted(visits):
+        families[visit[0].direction].append(visit)
+    points: dict[InstructionKind, list[Point]] = defaultdict(list)
+    for own in families.values():
+        kinds = sorted({kind for kind, _, _ in own})
+        seen = [Observation(kinds.index(visit[0]), visit[1], *_mean(visits[visit])) for visit in own]
+        for (curve, frequency_mhz), found in sorted(smoothed(seen).items()):
+            points[kinds[curve]].append(
+                Point(
+                    execution=Execution.SEQUENTIAL,
+                    frequency_mhz=frequency_mhz,
+                    time_s=found.time_s,
+                    energy_j=found.energy_j,
+                    time_error_s=found.time_error_s,
+                    energy_error_j=found.energy_error_j,
+                )
+            )
+    return points
+
+
+def frontier_error(points: MeasuredPoints, gpu: Gpu) -> float:
+    """Return the largest relative standard error of a time or an energy of a point on a frontier."""
+    return max(
+        max(point.time_error_s / point.time_s, point.energy_error_j / point.energy_j)
+        for own in points.values()
+        for point in frontier(own, gpu.blocking_power_w)
+    )
+
+
+def measured_frontiers(points: MeasuredPoints, gpu: Gpu) -> pl.DataFrame:
+    """Return the table `MICROBATCH` of measured instructions; each was executed as the job executes it."""
+    rows = [row for kind in sorted(points) for row in microbatch_rows(kind, {Execution.SEQUENTIAL: points[kind]}, gpu)]
+    return MICROBATCH.frame(rows)
+
+
+def _mean(costs: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    times_s, energies_j = zip(*costs, strict=True)
+    return sum(times_s) / len(costs), sum(energies_j) / len(costs)

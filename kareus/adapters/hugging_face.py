@@ -1,0 +1,60 @@
+"""One clock for the steps of Hugging Face's Trainer.
+
+trainer = Trainer(..., callbacks=[TrainerClock("min-energy", output="adapters/first")])
+"""
+
+from os import PathLike
+from typing import Any
+
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from kareus.adapters.steps import StepClock, open_step_clock
+
+
+class TrainerClock(TrainerCallback):  # type: ignore[misc]  # transformers has no types that mypy may follow
+    """Sweeps clocks over the first steps of a training, and goes on at the one that suits a goal best."""
+
+    def __init__(self, goal: str, *, output: str | PathLike[str] | None = None, **options: Any) -> None:
+        """Choose for a goal.
+
+        Args:
+            goal: a selector, as `kareus.adapters.steps.choose_clock` has it. It is of energy per token if the Trainer
+                counts tokens (`include_num_input_tokens_seen`).
+            output: folder of the table `steps`; None to write none.
+            options: `clocks_mhz`, `steps_per_clock` and `clocks` of `open_step_clock`.
+        """
+        self._goal, self._options = goal, {"output": output, **options}
+        self._tokens = 0
+        self.clock: StepClock | None = None
+        """Clock of this rank's steps, once the training has begun."""
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Claim the GPU."""
+        self._close()
+        self.clock = open_step_clock(self._goal, args.device, **self._options)
+        self._tokens = state.num_input_tokens_seen
+
+    def on_step_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Set the clock of a step of the optimizer."""
+        if self.clock is not None:
+            self.clock.begin_step()
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """End the step; what comes between two steps, as an evaluation does, counts for neither."""
+        if self.clock is not None:
+            seen, self._tokens = state.num_input_tokens_seen - self._tokens, state.num_input_tokens_seen
+            self.clock.end_step(int(seen) or None)
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Restore the clock and write the table."""
+        self._close()
+
+    def _close(self) -> None:
+        if self.clock is not None:
+            self.clock.close()

@@ -1,0 +1,183 @@
+"""The choice of one clock for all steps of a job: a short sweep over its own steps, then the clock that suits a goal.
+
+Every rank runs the same steps at the same clock. What the sweep has measured is put together over the ranks: a step
+takes as long as its slowest rank, and the energy of all of them.
+"""
+
+import logging
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import polars as pl
+
+from kareus.adapters.agreement import Agreement
+from kareus.adapters.choice import ChosenIteration
+from kareus.adapters.records import IterationRecord
+from kareus.artifacts.ranges import within
+from kareus.errors import ConfigError
+from kareus.graph.instruction import NO_MICROBATCH, InstructionKey
+from kareus.graph.records import Direction
+from kareus.plans.selectors import LIMITED, Selector, measures_of, parse_selector, select
+from kareus.runtime.follower import PlannedStep
+
+STEP = InstructionKey(0, 0, NO_MICROBATCH, Direction.UPDATE)
+"""Key of a whole step, which no instructions are told apart in."""
+WARM_UP = 5
+"""Steps that nothing is measured in: the job compiles, tunes and allocates."""
+SETTLING = 4
+"""Steps after the sweep in which the records of its last ones arrive; as many again if some have not."""
+SWEPT_CLOCKS = 8
+"""Clocks of a sweep, unless they are given."""
+LOWEST_SHARE = 0.5
+"""Lowest clock of a sweep, as a share of the highest, unless clocks are given."""
+SWEEP = "sweep"
+"""Name of the choice in tables while the sweep lasts; afterwards it is the goal."""
+
+logger = logging.getLogger(__name__)
+
+StepCosts = Mapping[int, tuple[float, float]]
+"""Seconds and joules of a step at each clock in MHz."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepSweep:
+    """What is measured before a clock is chosen: every clock once, the highest first."""
+
+    clocks_mhz: tuple[int, ...]
+    """Clocks to measure, descending; the job runs at the first of them otherwise."""
+    steps_per_clock: int
+    """Steps measured at each clock, after one in which the clock changes."""
+
+    def __post_init__(self) -> None:
+        within(self, 1, 10_000, "steps", "steps_per_clock")
+        if not self.clocks_mhz or list(self.clocks_mhz) != sorted(set(self.clocks_mhz), reverse=True):
+            raise ConfigError(f"clocks_mhz={list(self.clocks_mhz)}: must be one or more clocks in MHz, each once.")
+
+    @property
+    def end(self) -> int:
+        """Number of the first step after the sweep."""
+        return WARM_UP + len(self.clocks_mhz) * (1 + self.steps_per_clock)
+
+    @property
+    def most_slowdown(self) -> float:
+        """Share of its time that the sweep adds at most: a step at a clock f takes at most highest / f as long."""
+        return statistics.mean(self.clocks_mhz[0] / mhz for mhz in self.clocks_mhz) - 1
+
+    def place_of(self, step: int) -> tuple[int, bool]:
+        """Return the clock of a step, and whether the step is measured."""
+        place, turn = divmod(step - WARM_UP, 1 + self.steps_per_clock)
+        if not 0 <= place < len(self.clocks_mhz):
+            return self.clocks_mhz[0], False
+        return self.clocks_mhz[place], turn > 0
+
+
+class StepChoice:
+    """Implements `ClockChoice` by a sweep, and then by the clock that suits a goal."""
+
+    def __init__(self, goal: str, sweep: StepSweep, agreement: Agreement) -> None:
+        """Choose for a goal.
+
+        Args:
+            goal: a selector, such as `min-energy`, `deadline=0.5s` or `power=4kW`; of steps, and of all GPUs.
+            sweep: what is measured.
+            agreement: of all ranks.
+
+        Raises:
+            ConfigError: the goal is no selector.
+        """
+        self._goal, self._selector = goal, parse_selector(goal)
+        self._sweep, self._agreement = sweep, agreement
+        self._records: dict[int, list[IterationRecord]] = {mhz: [] for mhz in sweep.clocks_mhz}
+        self.chosen_mhz: int | None = None
+        """Clock of all further steps; None until it is chosen."""
+
+    def iteration(self, number: int) -> ChosenIteration:
+        """Return the clock of a step; after the sweep all ranks agree on one."""
+        late = number - self._sweep.end - SETTLING
+        if self.chosen_mhz is None and late >= 0 and late % SETTLING == 0:
+            self._choose()
+        mhz = self._sweep.place_of(number)[0] if self.chosen_mhz is None else self.chosen_mhz
+        selector = SWEEP if self.chosen_mhz is None else self._goal
+        return ChosenIteration(steps=(PlannedStep(STEP, mhz),), selector=selector)
+
+    def take_note(self, record: IterationRecord) -> None:
+        """Keep what a step of the sweep took."""
+        mhz, is_measured = self._sweep.place_of(record.iteration)
+        if is_measured and record.iteration < self._sweep.end:
+            self._records[mhz].append(record)
+
+    def _choose(self) -> None:
+        """Choose a clock once every rank knows what all steps of the sweep took."""
+        known = all(len(records) == self._sweep.steps_per_clock for records in self._records.values())
+        told = self._agreement.gather(_costs(self._records) if known else None)
+        over_ranks = [costs for costs in told if costs is not None]
+        if len(over_ranks) < len(told):
+            return
+        if not all(over_ranks):
+            self.chosen_mhz = self._sweep.clocks_mhz[0]
+            logger.warning("%s: energies could not be read; %d MHz from here on.", self._goal, self.chosen_mhz)
+            return
+        job = {
+            mhz: (max(costs[mhz][0] for costs in over_ranks), sum(costs[mhz][1] for costs in over_ranks))
+            for mhz in self._sweep.clocks_mhz
+        }
+        self.chosen_mhz = _best(self._selector, job, len(told))
+        _report(self._goal, job, self.chosen_mhz)
+
+
+def swept_clocks(supported_mhz: Sequence[int]) -> tuple[int, ...]:
+    """Return the clocks of a sweep, descending: evenly spaced ones from the highest that a GPU has to half of it."""
+    highest = max(supported_mhz)
+    wanted = [highest * (1 - (1 - LOWEST_SHARE) * n / (SWEPT_CLOCKS - 1)) for n in range(SWEPT_CLOCKS)]
+    nearest = {min(supported_mhz, key=lambda mhz: abs(mhz - own)) for own in wanted}
+    return tuple(sorted(nearest, reverse=True))
+
+
+def _costs(records: Mapping[int, Sequence[IterationRecord]]) -> StepCosts:
+    """Return the median cost of a step at each clock, of steps of the mean number of tokens; empty without energy.
+
+    Medians are not moved by a step with a checkpoint or an evaluation in it.
+    """
+    every = [record for own in records.values() for record in own]
+    tokens = [record.tokens for record in every if record.tokens]
+    size = statistics.mean(tokens) if len(tokens) == len(every) else None
+    costs = {}
+    for mhz, own in records.items():
+        energies_j = [r.energy_j * _share(r, size) for r in own if r.energy_j is not None]
+        if not energies_j:
+            return {}
+        costs[mhz] = statistics.median(r.time_s * _share(r, size) for r in own), statistics.median(energies_j)
+    return costs
+
+
+def _share(record: IterationRecord, size: float | None) -> float:
+    """Return what turns the cost of a step into that of a step of `size` tokens."""
+    return 1.0 if size is None or not record.tokens else size / record.tokens
+
+
+def _best(selector: Selector, job: StepCosts, gpus: int) -> int:
+    """Return the clock that a selector asks for, or the nearest to its limit if none is within it."""
+    clocks = list(job)
+    try:
+        frame = pl.DataFrame([job[mhz] for mhz in clocks], schema=["time_s", "energy_j"], orient="row")
+        return clocks[select(selector, frame, gpus)]
+    except ConfigError as error:
+        limited, _ = LIMITED[selector.goal]
+        logger.warning("%s The clock that comes nearest is taken.", error)
+        return min(clocks, key=lambda mhz: measures_of(*job[mhz])[limited])
+
+
+def _report(goal: str, job: StepCosts, chosen_mhz: int) -> None:
+    fastest_mhz = max(job)
+    (time_s, energy_j), (least_s, most_j) = job[chosen_mhz], job[fastest_mhz]
+    logger.info(
+        "%s: %d MHz from here on: %.4g s and %.4g J a step, %+.1f %% time and %+.1f %% energy against %d MHz",
+        goal,
+        chosen_mhz,
+        time_s,
+        energy_j,
+        100 * (time_s / least_s - 1),
+        100 * (energy_j / most_j - 1),
+        fastest_mhz,
+    )

@@ -1,0 +1,249 @@
+"""Following plans that change between iterations, on all ranks at the same one and without a restart.
+
+Adapters take a `PlanFolder` instead of a plan. Between two iterations every rank tells the others, in one small gather
+among hosts, how long its pipeline took and whether its clock was what it asked for; the first rank adds what the files
+of conditions and prices say. All decide alike from what they hear (`governor`), and the first one writes down when
+plans changed, and why.
+"""
+
+import datetime
+import json
+import logging
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from os import PathLike
+from pathlib import Path
+
+from kareus.adapters.agreement import Agreement, job_agreement
+from kareus.adapters.choice import ChosenIteration
+from kareus.adapters.conditions import PricedHours, WatchedConditions, read_priced_hours
+from kareus.adapters.governor import Decision, Governor, RankReport, costs_of
+from kareus.adapters.layout import RankLayout, check_layout, check_order
+from kareus.adapters.records import IterationRecord
+from kareus.artifacts.configuration import load_slice
+from kareus.artifacts.layout import WorkloadFolder
+from kareus.artifacts.ranges import within
+from kareus.artifacts.records import content_hash
+from kareus.device.protocol import Device
+from kareus.graph.instruction import InstructionKey
+from kareus.graph.records import UPDATING
+from kareus.launch.mesh import coordinate_of
+from kareus.plans.along_frontier import frontier_plans
+from kareus.plans.document import Plan
+from kareus.plans.selectors import parse_selector
+from kareus.runtime.follower import PlannedStep
+from kareus.workload.slices import PlanSlice
+
+CHANGES = "changes.jsonl"
+"""Name of the log in the output folder of an adapter: a line of JSON for each change of plans."""
+HOT = ("thermal-limit", "hardware-thermal-limit", "hardware-slowdown", "power-brake")
+"""Reasons of the driver that are violations whatever the clock does."""
+POWER_LIMIT = "power-limit"
+"""Reason under which a clock below the one asked for is what was measured and planned with, too."""
+LEAST_OF_ASKED = 0.97
+"""Share of the clock asked for below which the median instruction counts as a violation: two steps of 15 MHz."""
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanFolder:
+    """What adapters take instead of a plan to change plans while they run."""
+
+    folder: str | PathLike[str]
+    """Of a planned workload, as the workflow or `kareus plan --output` writes it; its frontier has the plans."""
+    method: str = "sequential+perseus"
+    """Whose frontier; trainers of others execute instructions as this method does."""
+    select: str = "fastest"
+    """Selector of the point that is followed where nothing else applies."""
+    safe: str = "min-energy"
+    """Selector of the point that is followed after a violation: the one of least power, at which chips cool."""
+    conditions: str | PathLike[str] | None = None
+    """JSON file with a power cap or a straggler that the job cannot see; read by the first rank."""
+    prices: str | PathLike[str] | None = None
+    """CSV file with the price of a kilowatt-hour by the hour; read by the first rank, once."""
+    price_per_gpu_hour: float = 0.0
+    """Price of a GPU for an hour, in the currency of `prices`: what a slower plan costs."""
+    prices_began_s: float | None = None
+    """When hour 0 of the prices began, seconds since the epoch; None for when the job starts."""
+    every: int = 1
+    """Iterations from one agreement to the next: a gather among many ranks takes longer than among few."""
+
+    def __post_init__(self) -> None:
+        within(self, 1, 10_000, "iterations", "every")
+
+    def choice(
+        self,
+        layout: RankLayout,
+        running: Sequence[InstructionKey],
+        gpu: Device | None,
+        output: Path | None = None,
+    ) -> "OnlineChoice":
+        """Return what decides the clocks of a rank; every rank calls it.
+
+        Args:
+            layout: place of the rank.
+            running: forwards and backwards of the rank in the order in which the trainer runs them.
+            gpu: GPU of the rank; None on a CPU.
+            output: folder of the log of changes; None to write none.
+
+        Raises:
+            EngineError: the plans are of another layout or order than the job.
+            KareusError: the folder, a selector, the conditions or the prices cannot be used.
+        """
+        usual, safe = parse_selector(self.select), parse_selector(self.safe)
+        folder = WorkloadFolder(Path(self.folder))
+        plans = frontier_plans(folder, self.method)
+        check_layout(plans[0], layout)
+        check_order(plans[0], layout.stage, running)
+        parallelism = load_slice(folder.config("plan"), PlanSlice).workload.parallelism
+        is_first = layout.rank == 0
+        began_s = time.time() if self.prices_began_s is None else self.prices_began_s
+        return OnlineChoice(
+            plans,
+            layout=layout,
+            pipeline=coordinate_of(layout.rank, parallelism, layout.gpus).replica,
+            governor=Governor(costs_of(plans), parallelism.dp, usual, safe),
+            agreement=job_agreement(),
+            throttle_reasons=gpu.throttle_reasons if gpu is not None else tuple,
+            conditions=WatchedConditions(Path(self.conditions)) if is_first and self.conditions is not None else None,
+            prices=(
+                read_priced_hours(Path(self.prices), self.price_per_gpu_hour, began_s)
+                if is_first and self.prices is not None
+                else None
+            ),
+            log=None if output is None or not is_first else output / CHANGES,
+            every=self.every,
+        )
+
+
+class OnlineChoice:
+    """Implements `ClockChoice` by plans that change between iterations."""
+
+    def __init__(
+        self,
+        plans: Sequence[Plan],
+        *,
+        layout: RankLayout,
+        pipeline: int,
+        governor: Governor,
+        agreement: Agreement,
+        throttle_reasons: Callable[[], tuple[str, ...]],
+        conditions: WatchedConditions | None = None,
+        prices: PricedHours | None = None,
+        log: Path | None = None,
+        every: int = 1,
+    ) -> None:
+        """Choose among plans.
+
+        Args:
+            plans: of an iteration frontier, by rising time.
+            layout: place of the rank.
+            pipeline: number of its pipeline.
+            governor: decides; every rank has one of its own.
+            agreement: of all ranks.
+            throttle_reasons: gives what holds the GPU's clock down, as its driver says.
+            conditions: what the job is told from outside; of the first rank.
+            prices: of energy; of the first rank.
+            log: where changes are written; of the first rank.
+            every: iterations from one agreement to the next.
+        """
+        self.workload_hash = plans[0].workload_hash
+        """Of what the plans are made for."""
+        self.plans = plans
+        self._passes_s = [plan.prediction.time_s - plan.update_s for plan in plans]
+        self._chosen = [
+            ChosenIteration(
+                steps=tuple(PlannedStep(key, i.frequency_mhz) for key, i in plan.stages[layout.stage].keyed),
+                selector=plan.selector,
+            )
+            for plan in plans
+        ]
+        self._is_of_first_stage = layout.stage == 0
+        self._pipeline = pipeline
+        self._governor = governor
+        self._agreement = agreement
+        self._throttle_reasons = throttle_reasons
+        self._conditions = conditions
+        self._prices = prices
+        self._log = log
+        self._every = every
+        self._report = RankReport(pipeline=pipeline, plans=_hash_of(plans))
+        self._clock_violation = ""
+        """Of the last iteration that is known."""
+        self._ran: dict[int, int] = {}
+        """Plans of iterations whose records have not arrived."""
+        self._decision: Decision | None = None
+
+    def iteration(self, number: int) -> ChosenIteration:
+        """Agree with all ranks on the plans of the next iteration, and return this one's."""
+        decision = self._decision
+        if decision is None or number % self._every == 0:
+            decision = self._agree(number)
+        plan = self._ran[number] = decision.plans[self._pipeline]
+        return self._chosen[plan]
+
+    def _agree(self, number: int) -> Decision:
+        decision = self._governor.decide(self._agreement.gather(self._told()))
+        self._report = replace(self._report, plans="")  # compared once
+        if self._decision is None or decision.plans != self._decision.plans:
+            self._write(number, decision)
+        self._decision = decision
+        return decision
+
+    def take_note(self, record: IterationRecord) -> None:
+        """Learn how long the pipeline took, and what the clock did."""
+        plan = self._ran.pop(record.iteration)
+        own = record.instructions
+        if self._is_of_first_stage:  # where a pipeline begins and ends
+            passes = [one for one in own if one.key.direction not in UPDATING]
+            time_s = max(one.start_s + one.time_s for one in passes) - min(one.start_s for one in passes)
+            self._report = replace(self._report, iteration=record.iteration, slowdown=time_s / self._passes_s[plan])
+        seen = [
+            (one.observed_mhz, one.frequency_mhz)
+            for one in own
+            if one.observed_mhz is not None and one.frequency_mhz is not None
+        ]
+        self._clock_violation = ""
+        if seen and statistics.median(observed / asked for observed, asked in seen) < LEAST_OF_ASKED:
+            observed, asked = min(seen, key=lambda pair: pair[0] / pair[1])
+            self._clock_violation = f"its clock is {observed} MHz where {asked} MHz were asked for"
+
+    def _told(self) -> RankReport:
+        reasons = self._throttle_reasons()
+        hot = [reason for reason in reasons if reason in HOT]
+        violation = f"its driver reports {hot[0]}" if hot else self._clock_violation
+        return replace(
+            self._report,
+            violation="" if POWER_LIMIT in reasons and not hot else violation,
+            conditions=self._conditions.now() if self._conditions is not None else None,
+            prices=self._prices.now() if self._prices is not None else None,
+        )
+
+    def _write(self, number: int, decision: Decision) -> None:
+        """Write a change down; what is written survives the process."""
+        if self._log is None:
+            return
+        now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
+        plans = [
+            {
+                "pipeline": pipeline,
+                "plan": plan,
+                "selector": self.plans[plan].selector,
+                "time_s": self.plans[plan].prediction.time_s,
+                "energy_j": self.plans[plan].prediction.energy_j,
+            }
+            for pipeline, plan in enumerate(decision.plans)
+        ]
+        line = {"iteration": number, "at": now, "reason": decision.reason, "plans": plans}
+        logger.info("iteration %d: %s: plans %s", number, decision.reason, ", ".join(str(p) for p in decision.plans))
+        self._log.parent.mkdir(parents=True, exist_ok=True)
+        with self._log.open("a", encoding="utf-8") as log:
+            log.write(json.dumps(line) + "\n")
+
+
+def _hash_of(plans: Sequence[Plan]) -> str:
+    """Return a hash of what ranks must agree on: the times of plans, and every clock."""
+    return content_hash([(plan.prediction.time_s, [i.frequency_mhz for _, i in plan.keyed]) for plan in plans])

@@ -1,0 +1,115 @@
+"""A GPU's energy counter and SM clock over time, read by a thread beside a training."""
+
+import bisect
+import logging
+import statistics
+import threading
+import time
+from collections.abc import Sequence
+from typing import Self
+
+import numpy as np
+
+from kareus.device.protocol import Device
+from kareus.errors import DeviceError
+
+PERIOD_S = 0.025
+"""Between two readings. The driver updates the energy counter about every 0.1 s, and a reading takes tens of
+microseconds of the interpreter, which the training waits for."""
+
+logger = logging.getLogger(__name__)
+
+
+class Sampler:
+    """Readings of one GPU, from `start` to `close`. Times are those of `time.perf_counter`."""
+
+    def __init__(self, device: Device) -> None:
+        """Read `device`."""
+        self._device = device
+        self._lock = threading.Lock()
+        self._energies: list[tuple[float, float]] = []
+        """Time and energy, whenever the counter was seen to have moved."""
+        self._clocks: list[tuple[float, int]] = []
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="energy", daemon=True)
+
+    def start(self) -> Self:
+        """Begin."""
+        self._read()
+        self._thread.start()
+        return self
+
+    def close(self) -> None:
+        """Read for a last time and end."""
+        self._ending.set()
+        self._thread.join()
+        self._try_read()
+
+    def covers(self, end_s: float) -> bool:
+        """Whether the energy until `end_s` is known, as the counter has moved since, or never will be."""
+        with self._lock:
+            return self._energies[-1][0] >= end_s or not self._thread.is_alive()
+
+    def energies_j(self, starts_s: Sequence[float], ends_s: Sequence[float]) -> list[float | None]:
+        """Return the energy between each start and end, interpolated between movements of the counter.
+
+        It is None for what ended after the last of them.
+        """
+        with self._lock:
+            times_s, energies_j = zip(*self._energies, strict=True)
+        at_ends, at_starts = (np.interp(at_s, times_s, energies_j) for at_s in (ends_s, starts_s))
+        known = [end_s <= times_s[-1] for end_s in ends_s]
+        return [float(spent) if ok else None for ok, spent in zip(known, at_ends - at_starts, strict=True)]
+
+    def movements(self, start_s: float, end_s: float) -> tuple[tuple[float, float], ...]:
+        """Return when the counter moved in a time, from the start of that, and the energy that it then showed.
+
+        It moved half a period before that was seen, on average.
+        """
+        with self._lock:
+            first = bisect.bisect_left(self._energies, (start_s, 0.0))
+            last = bisect.bisect_right(self._energies, (end_s, float("inf")))
+            return tuple((s - PERIOD_S / 2 - start_s, energy_j) for s, energy_j in self._energies[first:last])
+
+    def last_clock_mhz(self, start_s: float, end_s: float) -> int | None:
+        """Return the SM clock that was read last in a time; None if none was."""
+        read = self._clocks_in(start_s, end_s)
+        return read[-1] if read else None
+
+    def median_clock_mhz(self, start_s: float, end_s: float) -> int | None:
+        """Return the median of the SM clocks that were read in a time; None if none was."""
+        read = self._clocks_in(start_s, end_s)
+        return int(statistics.median_high(read)) if read else None
+
+    def forget(self, before_s: float) -> None:
+        """Drop readings that no time from `before_s` on needs."""
+        with self._lock:
+            first = max(bisect.bisect_right(self._energies, (before_s, float("inf"))) - 1, 0)
+            del self._energies[:first]
+            del self._clocks[: bisect.bisect_left(self._clocks, (before_s, 0))]
+
+    def _clocks_in(self, start_s: float, end_s: float) -> list[int]:
+        with self._lock:
+            first = bisect.bisect_left(self._clocks, (start_s, 0))
+            last = bisect.bisect_right(self._clocks, (end_s, 1 << 31))
+            return [clock_mhz for _, clock_mhz in self._clocks[first:last]]
+
+    def _run(self) -> None:
+        while not self._ending.wait(PERIOD_S):
+            if not self._try_read():
+                return
+
+    def _try_read(self) -> bool:
+        try:
+            self._read()
+        except DeviceError as error:
+            logger.warning("%s Energy and clocks are not recorded from here on.", error)
+            return False
+        return True
+
+    def _read(self) -> None:
+        energy_j, clock_mhz, now_s = self._device.energy_j(), self._device.clock_mhz(), time.perf_counter()
+        with self._lock:
+            if not self._energies or energy_j > self._energies[-1][1]:
+                self._energies.append((now_s, energy_j))
+            self._clocks.append((now_s, clock_mhz))

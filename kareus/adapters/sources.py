@@ -1,0 +1,69 @@
+"""What adapters take to decide clocks: a plan, a folder of plans to change between, or a request to profile the job."""
+
+import logging
+from collections.abc import Sequence
+from os import PathLike
+from pathlib import Path
+
+from kareus.adapters.choice import ClockChoice, PlanChoice
+from kareus.adapters.layout import RankLayout, check_layout, check_order
+from kareus.adapters.online import PlanFolder
+from kareus.adapters.profiling import Profiling
+from kareus.device.protocol import Device
+from kareus.graph.instruction import InstructionKey
+from kareus.plans.document import Plan
+from kareus.plans.file import read_plan
+from kareus.profile.programs import Execution
+
+logger = logging.getLogger(__name__)
+
+PlanSource = str | PathLike[str] | PlanFolder | Profiling
+"""Path of a plan file, or one of the records that stand for more than one plan."""
+
+
+def choice_of(
+    source: PlanSource,
+    layout: RankLayout,
+    running: Sequence[InstructionKey],
+    gpu: Device | None,
+    output: Path | None,
+) -> tuple[ClockChoice, str]:
+    """Return what decides the clocks of a rank, and the hash of the workload that it is for.
+
+    Args:
+        source: plan, plans or request.
+        layout: place of the rank.
+        running: forwards and backwards of the rank in the order in which the trainer runs them.
+        gpu: GPU of the rank; None on a CPU.
+        output: folder of tables and logs; None to write none.
+
+    Raises:
+        EngineError: it is of another layout or order than the job.
+        KareusError: it cannot be read.
+    """
+    if isinstance(source, Profiling):
+        profiling = source.choice(layout, running, gpu)
+        return profiling, profiling.workload_hash
+    if isinstance(source, PlanFolder):
+        online = source.choice(layout, running, gpu, output)
+        say_what_is_lost(online.plans[0], layout)
+        return online, online.workload_hash
+    plan = read_plan(Path(source))
+    check_layout(plan, layout)
+    check_order(plan, layout.stage, running)
+    say_what_is_lost(plan, layout)
+    return PlanChoice(plan, layout.stage), plan.workload_hash
+
+
+def say_what_is_lost(plan: Plan, layout: RankLayout) -> None:
+    """Warn of instructions that the plan does not run whole, as other trainers do; the first rank does."""
+    split = sum(i.execution is not Execution.SEQUENTIAL for _, i in plan.keyed)
+    if split and layout.rank == 0:
+        logger.warning(
+            "plan '%s' of %s: %d of %d instructions are planned as two nanobatches, which this trainer does not run. "
+            "It obeys their clocks, and they take another time; select with --method sequential+perseus.",
+            plan.selector,
+            plan.workload,
+            split,
+            plan.instructions,
+        )

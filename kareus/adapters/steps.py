@@ -1,0 +1,173 @@
+"""One clock for the steps of any training, for trainers without a pipeline that a plan could be made for.
+
+    clock = choose_clock("min-energy", optimizer, output="adapters/first")
+    ...  # training as before; every call of optimizer.step() ends a step
+    clock.close()
+
+This is for loops of your own, with Accelerate or without. `kareus.adapters.hugging_face` and
+`kareus.adapters.lightning` have callbacks for trainers that have callbacks.
+"""
+
+import logging
+from collections.abc import Sequence
+from functools import partial
+from multiprocessing.util import Finalize
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from kareus.adapters.agreement import job_agreement
+from kareus.adapters.driver import StageDriver, open_driver
+from kareus.adapters.layout import RankLayout
+from kareus.adapters.one_clock import STEP, StepChoice, StepSweep, swept_clocks
+from kareus.device.protocol import Device
+from kareus.errors import EngineError
+from kareus.training.clocks import gpu_of
+
+logger = logging.getLogger(__name__)
+
+STEPS_PER_CLOCK = 5
+"""Steps measured at each clock, unless it is said otherwise."""
+
+
+class StepClock:
+    """Chooses and sets the clock of a rank's steps. Made by `open_step_clock`."""
+
+    def __init__(self, choice: StepChoice, driver: StageDriver) -> None:
+        """Choose by `choice`, and drive the rank."""
+        self._choice, self._driver = choice, driver
+        self._running = False
+        self._hooks: list[Any] = []
+        Finalize(None, self.close, exitpriority=1)  # before the driver's own
+
+    @property
+    def chosen_mhz(self) -> int | None:
+        """Clock of all further steps; None until the sweep has ended."""
+        return self._choice.chosen_mhz
+
+    def begin_step(self) -> None:
+        """Say that a step begins; may be said again before it ends.
+
+        Raises:
+            DeviceError: its clock cannot be set.
+        """
+        if not self._running:
+            self._driver.begin_whole(STEP)
+            self._running = True
+
+    def end_step(self, tokens: int | None = None) -> None:
+        """Say that a step ended, and how many tokens all ranks trained on in it, where that is known."""
+        if self._running:
+            self._driver.end_iteration(tokens)
+            self._running = False
+
+    def follow(self, optimizer: torch.optim.Optimizer, tokens: int | None = None) -> None:
+        """Let a step end, and the next one begin, whenever an optimizer has stepped.
+
+        Args:
+            optimizer: PyTorch's, or Accelerate's around it.
+            tokens: of a step, over all ranks.
+        """
+        own = getattr(optimizer, "optimizer", optimizer)  # Accelerate's steps only when gradients are complete
+        self.begin_step()
+        self._hooks.append(own.register_step_post_hook(lambda *_: self._next(tokens)))
+
+    def close(self) -> None:
+        """Restore the clock, let go of the GPU and write the table; may be called more than once."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
+        self._driver.close()
+
+    def _next(self, tokens: int | None) -> None:
+        self.end_step(tokens)
+        self.begin_step()
+
+
+def choose_clock(
+    goal: str,
+    optimizer: torch.optim.Optimizer,
+    *,
+    tokens: int | None = None,
+    clocks_mhz: Sequence[int] | None = None,
+    steps_per_clock: int = STEPS_PER_CLOCK,
+    clocks: str = "planned",
+    output: str | PathLike[str] | None = None,
+) -> StepClock:
+    """Sweep clocks over the first steps of a training, and train at the one that suits a goal best.
+
+    Args:
+        goal: a selector, of steps and of all GPUs: `min-energy` (per token, where `tokens` are given), `deadline=0.5s`,
+            `straggler=1.05x`, `power=4kW`, `energy=2kJ`, `edp`, `cost=...`.
+        optimizer: whose steps count; its weights say what the rank computes on.
+        tokens: of a step, over all ranks.
+        clocks_mhz: clocks to measure; None takes eight from the highest down to half of it.
+        steps_per_clock: steps measured at each clock.
+        clocks: `planned`, or `dry` to log clocks and lock none.
+        output: folder of the table `steps`; None to write none.
+
+    Raises:
+        EngineError: the rank has no GPU.
+        ConfigError: the goal is none, or nothing can be measured so.
+        DeviceError: the GPU is in use, or the driver refuses.
+    """
+    device = optimizer.param_groups[0]["params"][0].device
+    clock = open_step_clock(
+        goal, device, clocks_mhz=clocks_mhz, steps_per_clock=steps_per_clock, clocks=clocks, output=output
+    )
+    clock.follow(optimizer, tokens)
+    return clock
+
+
+def open_step_clock(
+    goal: str,
+    device: torch.device,
+    *,
+    clocks_mhz: Sequence[int] | None = None,
+    steps_per_clock: int = STEPS_PER_CLOCK,
+    clocks: str = "planned",
+    output: str | PathLike[str] | None = None,
+) -> StepClock:
+    """Return the clock of a rank's steps, for callbacks of trainers; every rank calls it, from the main thread.
+
+    Args:
+        goal: as `choose_clock`, likewise all others.
+        device: what the rank computes on.
+        clocks_mhz: clocks to measure.
+        steps_per_clock: steps measured at each clock.
+        clocks: `planned` or `dry`.
+        output: folder of the table.
+
+    Raises:
+        KareusError: as `choose_clock`.
+    """
+    gpu = gpu_of(device)
+    if gpu is None:
+        raise EngineError("one clock: this rank computes on a CPU, whose energy nothing measures; use a GPU.")
+    is_distributed = dist.is_available() and dist.is_initialized()
+    rank, ranks = (dist.get_rank(), dist.get_world_size()) if is_distributed else (0, 1)
+    sweep = StepSweep(clocks_mhz=_clocks(gpu, clocks_mhz), steps_per_clock=steps_per_clock)
+    choice = StepChoice(goal, sweep, job_agreement())
+    layout = RankLayout(rank=rank, gpus=ranks, stage=0, stages=1, microbatches=1)
+    folder = None if output is None else Path(output)
+    driver = open_driver(choice, layout, gpu, device, clocks=clocks, output=folder)
+    log = partial(logger.log, logging.INFO if rank == 0 else logging.DEBUG)
+    log(
+        "%s: the first %d steps measure %d clocks from %d to %d MHz, and take at most %.0f %% longer",
+        goal,
+        sweep.end,
+        len(sweep.clocks_mhz),
+        sweep.clocks_mhz[0],
+        sweep.clocks_mhz[-1],
+        100 * sweep.most_slowdown,
+    )
+    return StepClock(choice, driver)
+
+
+def _clocks(gpu: Device, given: Sequence[int] | None) -> tuple[int, ...]:
+    if given is None:
+        return swept_clocks(gpu.supported_clocks_mhz())
+    return tuple(sorted(given, reverse=True))

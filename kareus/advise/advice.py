@@ -1,0 +1,357 @@
+"""Answering a question: enumerate, refuse, bound, predict, plan in full, choose.
+
+Each step follows only the layouts that the known plans of others do not rule out, the most promising first, so that
+what is left out is behind the frontier for certain: a bound is below all plans of a layout, and known plans are plans.
+"""
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from threadpoolctl import threadpool_limits
+
+from kareus.advise.answers import Advice, Choice, Depth, Effort, LayoutAnswer, SizeAnswer
+from kareus.advise.bounds import Bound, computing_bound
+from kareus.advise.feasible import Candidate, Sorted, sort_layouts
+from kareus.advise.layouts import Constraints, counted, layouts_of
+from kareus.advise.planning import frontier_of, plan_layout
+from kareus.advise.predictions import LayoutPrediction, PredictedCost, Predictor
+from kareus.advise.prices import InstructionCosts
+from kareus.advise.pruning import KnownPlans
+from kareus.advise.question import Question
+from kareus.errors import ConfigError, RefusedWorkloadError
+from kareus.gpu_model.gpu import Uncertainty
+from kareus.gpu_model.trust import known_uncertainty
+from kareus.plans.units import scaled
+from kareus.testbed.config import TestbedKind
+from kareus.workload.config import Workload
+from kareus.workload.model_flops import tokens_per_iteration
+
+UNKNOWN_PERCENT = 5.0
+"""Error in percent that layouts are called tied by where the model's errors were not measured."""
+
+
+def answer(question: Question) -> Advice:
+    """Answer a question.
+
+    Raises:
+        RefusedWorkloadError: no layout can run, with what is nearest.
+        ConfigError: no plan keeps the limits, with what is nearest; or the testbed is not simulated.
+    """
+    base = limited(question)
+    with threadpool_limits(limits=1):
+        costs = InstructionCosts(base)
+        sizes, left_out = [], {}
+        for gpus in question.gpus:
+            try:
+                size = _size(question, base, costs, gpus)
+                choose(question, [size])
+                sizes.append(size)
+            except ConfigError as error:
+                if len(question.gpus) == 1:
+                    raise
+                left_out[gpus] = str(error)
+    if not sizes:
+        gpus, reason = next(iter(left_out.items()))
+        raise RefusedWorkloadError(f"--gpus: none of {', '.join(map(str, left_out))} will do; {gpus} GPUs: {reason}")
+    chosen = choose(question, sizes)
+    return Advice(
+        question=question,
+        sizes=sizes,
+        left_out=left_out,
+        chosen=chosen,
+        chosen_gpus=chosen.layout.candidate.layout.gpus,
+        uncertainty=known_uncertainty(base.gpu),
+    )
+
+
+def limited(question: Question) -> Workload:
+    """Return what is trained, on GPUs whose driver keeps the cap of each GPU.
+
+    Raises:
+        ConfigError: the testbed is not simulated, or a cap is below the power of a GPU that does nothing.
+    """
+    base, goals = question.base, question.goals
+    if base.testbed.kind is not TestbedKind.SIMULATED:
+        raise ConfigError(
+            f"testbed.kind={base.testbed.kind}: must be simulated; layouts are compared by the GPU model."
+        )
+    gpu = base.gpu
+    if goals.gpu_w is None:
+        return base
+    if goals.gpu_w <= gpu.blocking_power_w:
+        raise ConfigError(
+            f"--max-gpu-power {goals.gpu_w:g}W: must be more than the {gpu.blocking_power_w:g} W that a waiting "
+            f"{gpu.name} takes."
+        )
+    return replace(base, gpu=replace(gpu, power_limit_w=min(goals.gpu_w, gpu.power_limit_w)))
+
+
+def _size(question: Question, base: Workload, costs: InstructionCosts, gpus: int) -> SizeAnswer:
+    """Answer for one number of GPUs."""
+    _check_cap(question, base, gpus)
+    begin = time.perf_counter()
+    found = sort_layouts(base, layouts_of(base, gpus, question.global_batch, question.constraints))
+    _check_any(question, base, gpus, found)
+    enumerated = time.perf_counter()
+    bounded = sorted(
+        ((computing_bound(one.workload, costs), one) for one in found.candidates), key=lambda pair: pair[0].fastest_s
+    )
+    bounds_done = time.perf_counter()
+    followed = follow(Predictor(base, costs), bounded)
+    predicted = time.perf_counter()
+    planned = followed.plan()
+    done = time.perf_counter()
+    layouts = _layout_answers(followed, planned, known_uncertainty(base.gpu))
+    depths = [one.depth for one in layouts]
+    return SizeAnswer(
+        gpus=gpus,
+        layouts=layouts,
+        refusals=found.refusals,
+        frontier=_frontier(layouts),
+        baseline=_baseline(layouts, followed),
+        effort=Effort(
+            configurations=len(found.candidates) + len(found.refusals),
+            refused=found.reasons,
+            bounded=len(found.candidates),
+            predicted=sum(depth is not Depth.BOUNDED for depth in depths),
+            planned=sum(depth is Depth.PLANNED for depth in depths),
+            enumerate_s=enumerated - begin,
+            bound_s=bounds_done - enumerated,
+            predict_s=predicted - bounds_done,
+            plan_s=done - predicted,
+        ),
+    )
+
+
+def _check_cap(question: Question, base: Workload, gpus: int) -> None:
+    cap_w = question.goals.cap_w(gpus, base.gpu.gpus_per_node)
+    idle_w = gpus * base.gpu.static_power_w
+    if cap_w is not None and cap_w <= idle_w:
+        most = int(cap_w / base.gpu.static_power_w)
+        raise ConfigError(
+            f"a cap of {scaled(cap_w, 'W')} on {gpus} GPUs: idle they take {scaled(idle_w, 'W')}; allow more, or give "
+            f"at most {most:,} GPUs."
+        )
+
+
+def _check_any(question: Question, base: Workload, gpus: int, found: Sorted) -> None:
+    """Check that a layout can run.
+
+    Raises:
+        RefusedWorkloadError: none can; with the reasons and what is nearest.
+    """
+    if found.candidates:
+        return
+    if not found.refusals:
+        raise RefusedWorkloadError(_without_layouts(question, base, gpus))
+    short = [refusal for refusal in found.refusals if refusal.needed_gib is not None]
+    if short:
+        nearest = min(short, key=lambda refusal: refusal.needed_gib or 0.0)
+        raise RefusedWorkloadError(
+            f"none of {len(found.refusals):,} layouts can run on {gpus} GPUs ({counted(found.reasons)}); the nearest, "
+            f"{nearest.layout.words}, needs {nearest.needed_gib:.1f} of {base.gpu.memory_gib:.1f} GiB; give more GPUs "
+            "or fewer constraints."
+        )
+    raise RefusedWorkloadError(
+        f"none of {len(found.refusals):,} layouts can run on {gpus} GPUs ({counted(found.reasons)}); the first: "
+        f"{found.refusals[0].message}"
+    )
+
+
+def _without_layouts(question: Question, base: Workload, gpus: int) -> str:
+    """Return why there is no layout at all: the constraints, or the batch, do not divide."""
+    free = next(layouts_of(base, gpus, question.global_batch, Constraints()), None)
+    if free is None:
+        return (
+            f"--global-batch {question.global_batch}: no layout of {gpus} GPUs divides it; the nearest that does is "
+            f"{_nearest_multiple(question.global_batch, gpus)}."
+        )
+    return f"no layout of {gpus} GPUs keeps the constraints; one that lacks them is {free.words}."
+
+
+def _nearest_multiple(batch: int, gpus: int) -> int:
+    return max(1, round(batch / gpus)) * gpus
+
+
+@dataclass(slots=True, kw_only=True)
+class Followed:
+    """Layouts as far as they were followed."""
+
+    predictor: Predictor
+    bounds: list[tuple[Bound, Candidate]]
+    """The latest bound of each that was no more than bounded."""
+    predictions: list[LayoutPrediction]
+    known: KnownPlans
+    sequential: dict[int, PredictedCost] = field(default_factory=dict)
+    """By identity of the candidate: layouts of which nothing else was predicted, run as Megatron-LM does."""
+
+    def plan(self) -> dict[int, list[PredictedCost]]:
+        """Plan in full what known plans leave, the fastest first; returns plans by identity of the candidate."""
+        planned: dict[int, list[PredictedCost]] = {}
+        for prediction in sorted(self.predictions, key=lambda p: p.plans[0].time_s):
+            if not self.known.rule_out(prediction.bound):
+                plans = plan_layout(self.predictor, prediction)
+                self.known.add((plan.time_s, plan.energy_j) for plan in plans)
+                planned[id(prediction.candidate)] = plans
+        return planned
+
+
+def follow(predictor: Predictor, bounded: Sequence[tuple[Bound, Candidate]]) -> Followed:
+    """Predict the layouts that known plans do not rule out.
+
+    Args:
+        predictor: of their training.
+        bounded: layouts with the bounds of their computation, by rising time.
+    """
+    found = Followed(predictor=predictor, bounds=[], predictions=[], known=KnownPlans())
+    baseline_s = float("inf")
+    for computing, candidate in bounded:
+        bound = _ruled_out(predictor, computing, candidate, found.known)
+        if bound is not None:
+            found.bounds.append((bound, candidate))
+            if computing.fastest_s < baseline_s:  # it may be the fastest of those that are run as Megatron-LM does
+                sequential, _ = predictor.sequential(candidate.workload)
+                found.sequential[id(candidate)] = sequential
+                baseline_s = min(baseline_s, sequential.time_s)
+            continue
+        prediction = predictor.predict(candidate, predictor.bound(candidate.workload))
+        found.predictions.append(prediction)
+        found.known.add((plan.time_s, plan.energy_j) for plan in prediction.plans)
+        baseline_s = min(baseline_s, prediction.sequential.time_s)
+    return found
+
+
+def _ruled_out(predictor: Predictor, computing: Bound, candidate: Candidate, known: KnownPlans) -> Bound | None:
+    """Return the bound by which known plans rule a layout out, cheap ones first; None if they do not."""
+    if known.rule_out(computing):
+        return computing
+    for better in (predictor.bound_without_update, predictor.bound):
+        bound = better(candidate.workload)
+        if known.rule_out(bound):
+            return bound
+    return None
+
+
+def _layout_answers(
+    followed: Followed, planned: dict[int, list[PredictedCost]], uncertainty: Uncertainty | None
+) -> list[LayoutAnswer]:
+    """Return all layouts that can run, by rising time."""
+    front = frontier_of([plan for plans in planned.values() for plan in plans])
+    found = []
+    for bound, candidate in followed.bounds:
+        found.append(
+            LayoutAnswer(
+                number=0,
+                candidate=candidate,
+                depth=Depth.BOUNDED,
+                bound_s=bound.fastest_s,
+                bound_j=bound.least_j,
+                plans=(),
+                sequential=followed.sequential.get(id(candidate)),
+                bubble_share=None,
+                exposed_share=None,
+                is_tied=False,
+            )
+        )
+    for prediction in followed.predictions:
+        own = planned.get(id(prediction.candidate))
+        plans = own if own is not None else frontier_of(list(prediction.plans))
+        found.append(
+            LayoutAnswer(
+                number=0,
+                candidate=prediction.candidate,
+                depth=Depth.PREDICTED if own is None else Depth.PLANNED,
+                bound_s=prediction.bound.fastest_s,
+                bound_j=prediction.bound.least_j,
+                plans=tuple(plans),
+                sequential=prediction.sequential,
+                bubble_share=prediction.bubble_share,
+                exposed_share=prediction.exposed_share,
+                is_tied=_is_tied(plans, front, uncertainty),
+            )
+        )
+    found.sort(key=lambda one: (one.plans[0].time_s if one.plans else float("inf"), one.bound_s))
+    return [replace(one, number=number) for number, one in enumerate(found, start=1)]
+
+
+def _is_tied(plans: Iterable[PredictedCost], front: Sequence[PredictedCost], uncertainty: Uncertainty | None) -> bool:
+    """Whether a plan would be on the frontier if the model were off by its error, in its favour."""
+    time_share = 1 - (uncertainty.time_percent if uncertainty else UNKNOWN_PERCENT) / 100
+    energy_share = 1 - (uncertainty.energy_percent if uncertainty else UNKNOWN_PERCENT) / 100
+    return any(
+        all(plan.time_s * time_share < other.time_s or plan.energy_j * energy_share < other.energy_j for other in front)
+        for plan in plans
+    )
+
+
+def _frontier(layouts: Sequence[LayoutAnswer]) -> list[Choice]:
+    """Return the plans of all layouts that no other dominates, by rising time."""
+    choices = [Choice(layout=one, cost=plan) for one in layouts if one.depth is Depth.PLANNED for plan in one.plans]
+    kept: list[Choice] = []
+    for choice in sorted(choices, key=lambda c: (c.cost.time_s, c.cost.energy_j)):
+        if not kept or choice.cost.energy_j < kept[-1].cost.energy_j:
+            kept.append(choice)
+    return kept
+
+
+def _baseline(layouts: Sequence[LayoutAnswer], followed: Followed) -> Choice:
+    """Return the fastest layout run as Megatron-LM does."""
+    run = [(one, one.sequential) for one in layouts if one.sequential is not None]
+    layout, cost = min(run, key=lambda pair: pair[1].time_s)
+    return Choice(layout=layout, cost=cost)
+
+
+def choose(question: Question, sizes: Sequence[SizeAnswer]) -> Choice:
+    """Return the plan that a question asks for.
+
+    Raises:
+        ConfigError: no plan keeps its limits; with the nearest.
+    """
+    goals, all_choices, kept = question.goals, [], []
+    for size in sizes:
+        cap_w = goals.cap_w(size.gpus, question.base.gpu.gpus_per_node)
+        for choice in size.frontier:
+            power_w = choice.cost.energy_j / choice.cost.time_s
+            most_s = goals.iteration_s(tokens_per_iteration(choice.layout.candidate.workload))
+            all_choices.append(choice)
+            if (cap_w is None or power_w <= cap_w) and (most_s is None or choice.cost.time_s <= most_s):
+                kept.append(choice)
+    if not kept:
+        raise ConfigError(_nearest(question, all_choices))
+    measure = {
+        "time": lambda c: (c.cost.time_s, c.cost.energy_j),
+        "energy": lambda c: (c.cost.energy_j, c.cost.time_s),
+        "edp": lambda c: (c.cost.energy_j * c.cost.time_s,),
+        "cost": lambda c: (cost_of(question, c),),
+    }[goals.minimised]
+    return min(kept, key=measure)
+
+
+def cost_of(question: Question, choice: Choice) -> float:
+    """Return what an iteration costs, at the mean prices of the whole training."""
+    gpus = choice.layout.candidate.layout.gpus
+    run = iterations_of(question, choice)
+    money = question.goals.money(run * choice.cost.time_s, run * choice.cost.energy_j, gpus)
+    return 0.0 if money is None else money / run
+
+
+def iterations_of(question: Question, choice: Choice) -> float:
+    """Return the iterations of the training; 1 where its tokens are not known."""
+    tokens = question.goals.tokens
+    return 1.0 if tokens is None else tokens / tokens_per_iteration(choice.layout.candidate.workload)
+
+
+def _nearest(question: Question, choices: Sequence[Choice]) -> str:
+    """Return that no plan keeps the limits, and what comes nearest to them."""
+    fastest = min(choices, key=lambda c: c.cost.time_s)
+    frugal = min(choices, key=lambda c: c.cost.energy_j / c.cost.time_s)
+    least_w = frugal.cost.energy_j / frugal.cost.time_s
+    nearest = f"the fastest takes {scaled(fastest.cost.time_s, 's')} an iteration"
+    if question.goals.deadline_s is not None:
+        days = iterations_of(question, fastest) * fastest.cost.time_s / 86400
+        nearest += f" ({days:.3g} days)"
+    return (
+        f"no plan keeps the limits: {nearest}, and the least power of a plan is {scaled(least_w, 'W')}; allow more "
+        "time or power, or give other --gpus."
+    )

@@ -1,0 +1,127 @@
+"""What the adviser answers: what layouts cost, the frontier over them, the chosen plan, and the baseline."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from kareus.advise.feasible import Candidate, Refusal
+from kareus.advise.predictions import PredictedCost
+from kareus.advise.question import Question
+from kareus.gpu_model.gpu import Uncertainty
+
+NOISE = 0.005
+"""Share of a time by which plans that are measured may lie beside those of the GPU model."""
+
+
+class Depth(StrEnum):
+    """How far a layout was followed."""
+
+    BOUNDED = "bounded"
+    """Its bound lies behind plans of others."""
+    PREDICTED = "predicted"
+    """Its predicted plans lie behind those of others."""
+    PLANNED = "planned"
+    """It was planned in full."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayoutAnswer:
+    """One layout that can run."""
+
+    number: int
+    """From 1, by rising time of its fastest plan."""
+    candidate: Candidate
+    depth: Depth
+    bound_s: float
+    """Time that no plan undercuts."""
+    bound_j: float
+    """Energy that no plan undercuts."""
+    plans: tuple[PredictedCost, ...]
+    """Its frontier if it was planned, known plans if it was predicted; by rising time."""
+    sequential: PredictedCost | None
+    """Run as Megatron-LM does, at the maximum clock; None if it was only bounded."""
+    bubble_share: float | None
+    """Share of that iteration in which GPUs wait for other stages."""
+    exposed_share: float | None
+    """Share of that iteration that collectives of its blocks add to computation."""
+    is_tied: bool
+    """Whether the model's error may decide whether it is on the frontier."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """One plan of one layout."""
+
+    layout: LayoutAnswer
+    cost: PredictedCost
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effort:
+    """How many layouts were followed how far, and the seconds that took."""
+
+    configurations: int
+    refused: Mapping[str, int]
+    """Layouts that cannot run, by reason."""
+    bounded: int
+    predicted: int
+    planned: int
+    enumerate_s: float
+    bound_s: float
+    predict_s: float
+    plan_s: float
+
+    @property
+    def total_s(self) -> float:
+        """All of it."""
+        return self.enumerate_s + self.bound_s + self.predict_s + self.plan_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SizeAnswer:
+    """The answer for one number of GPUs."""
+
+    gpus: int
+    layouts: Sequence[LayoutAnswer]
+    """Those that can run."""
+    refusals: Sequence[Refusal]
+    frontier: Sequence[Choice]
+    """Plans of all layouts that no other plan dominates, by rising time."""
+    baseline: Choice
+    """The fastest layout run as Megatron-LM does."""
+    effort: Effort
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """The answer to a question."""
+
+    question: Question
+    sizes: Sequence[SizeAnswer]
+    """By rising number of GPUs; those for which no layout can run, or no plan keeps the limits, are left out."""
+    left_out: Mapping[int, str]
+    """Numbers of GPUs that were left out, and why."""
+    chosen: Choice
+    chosen_gpus: int
+    uncertainty: Uncertainty | None
+    """Errors of the GPU model; None where they were not measured."""
+
+    @property
+    def size(self) -> SizeAnswer:
+        """The answer for the chosen number of GPUs."""
+        return next(size for size in self.sizes if size.gpus == self.chosen_gpus)
+
+    @property
+    def overrides(self) -> tuple[str, ...]:
+        """Hydra overrides that give the chosen layout."""
+        return (*self.question.overrides, *self.chosen.layout.candidate.layout.overrides)
+
+    @property
+    def selector(self) -> str:
+        """Selector of the chosen plan on the chosen layout's own frontier, with room for the noise of measuring."""
+        first, last = self.chosen.layout.plans[0], self.chosen.layout.plans[-1]
+        if self.chosen.cost.time_s <= first.time_s:
+            return "fastest"
+        if self.chosen.cost.time_s >= last.time_s:
+            return "min-energy"
+        return f"deadline={self.chosen.cost.time_s * (1 + NOISE):.4g}s"

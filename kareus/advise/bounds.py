@@ -1,0 +1,173 @@
+"""Bounds of a layout: the time that no plan undercuts, and the energy that none undercuts within a time.
+
+A stage waits for its first microbatch to pass the stages before it, computes all microbatches, reduces gradients and
+updates its weights; its last backward passes the stages before it on the way back. So of a deadline T a stage has for
+its instructions what these waits leave, and by duality its least effective energy within that is, at every price of
+time, at least the sum of its instructions' least cost at that price, less the price times the time left.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from kareus.advise.prices import FASTEST, NOTHING, PRICES_W, InstructionCosts, Priced
+from kareus.arrays import Array, Indices
+from kareus.graph.records import Direction, instruction_directions
+from kareus.profile.programs import StageShape, chunk_shapes
+from kareus.workload.config import Workload
+
+SLOWEST = 2.2
+"""Largest deadline that is bounded by itself, relative to the least time."""
+DEADLINES = 1 + (SLOWEST - 1) * np.linspace(0, 1, 48) ** 2
+"""Deadlines that are bounded, relative to the least time: denser where frontiers are steep."""
+
+ROUNDING = 1e-9
+"""Share by which sums of floats may differ."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageCost:
+    """One pipeline stage in one iteration, of one of its GPUs."""
+
+    microbatch: Priced
+    """All its instructions of one microbatch."""
+    forward_s: float
+    """Least time of a forward of its first chunk."""
+    backward_s: float
+    """Least time of a backward, or of an input gradient, of its first chunk."""
+    update: Priced
+    """Reduction of gradients and update of the weights."""
+    reduction_s: float
+    """Most time of the reduction, in which the gradient may still be on its way to the first stage."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateCost:
+    """The update of the weights of one stage, of one of its GPUs."""
+
+    priced: Priced
+    """All its instructions."""
+    reduction_s: float
+    """Most time of the reduction of gradients; 0 where there is none."""
+
+
+NO_UPDATE = UpdateCost(priced=NOTHING, reduction_s=0.0)
+
+
+@dataclass(frozen=True)
+class Bound:
+    """What no plan of a layout undercuts."""
+
+    times_s: Array
+    """Rising deadlines from the least time on."""
+    falling_j: Array
+    """Least energy beside waiting within each deadline, of all GPUs; never rises."""
+    waiting_w: float
+    """Blocking power of all GPUs, which every second of the iteration costs on top."""
+
+    @property
+    def fastest_s(self) -> float:
+        """Least time."""
+        return float(self.times_s[0])
+
+    @cached_property
+    def energies_j(self) -> Array:
+        """Energy that no plan undercuts that takes as long as each deadline."""
+        return self.falling_j + self.waiting_w * self.times_s
+
+    @property
+    def least_j(self) -> float:
+        """Least energy at any time."""
+        return float(self.energies_j.min())
+
+    @cached_property
+    def between_j(self) -> Array:
+        """Energy that no plan undercuts that takes at least as long as a deadline, and less than the next."""
+        return np.append(self.falling_j[1:], self.falling_j[-1]) + self.waiting_w * self.times_s
+
+
+def computing_bound(workload: Workload, costs: InstructionCosts) -> Bound:
+    """Return the bound from operators alone: no collectives, no transfers, no update."""
+    structure, stages = costs.of(workload), workload.parallelism.pp
+
+    def priced(_stage: int, shape: StageShape, direction: Direction) -> Priced:
+        return structure.computing(shape, direction, workload.recomputation)
+
+    return bound_of(workload, stage_costs(workload, priced, [NO_UPDATE] * stages), [0.0] * stages)
+
+
+def bound_of(workload: Workload, stages: Sequence[StageCost], boundaries_s: Sequence[float]) -> Bound:
+    """Return the bound of a layout whose stages cost this.
+
+    Args:
+        workload: in its layout.
+        stages: of one GPU each.
+        boundaries_s: least seconds of a message over each boundary between stages.
+    """
+    idle_s = _idle_s(workload, stages, boundaries_s)
+    all_work = [stage.microbatch.times(workload.num_microbatches) + stage.update for stage in stages]
+    fastest_s = max(float(work.time_s[FASTEST]) + idle for work, idle in zip(all_work, idle_s, strict=True))
+    times_s = fastest_s * DEADLINES
+
+    duals_j = np.array([work.dual_j for work in all_work])  # [stages, prices]
+    left_s = times_s[None, :] - idle_s[:, None]  # [stages, deadlines]
+    least_j = (duals_j[:, :FASTEST, None] - PRICES_W[:FASTEST, None] * left_s[:, None, :]).max(axis=1)
+    gpus = workload.parallelism.gpus_per_stage
+    return Bound(
+        times_s=times_s,
+        falling_j=gpus * least_j.sum(axis=0),
+        waiting_w=workload.gpu.blocking_power_w * workload.parallelism.gpus,
+    )
+
+
+def stage_prices(
+    workload: Workload, stages: Sequence[StageCost], boundaries_s: Sequence[float], bound: Bound
+) -> Indices:
+    """Return the lowest price at which each stage keeps each deadline of its bound: indices, [stages, deadlines]."""
+    left_s = bound.times_s[None, :] - _idle_s(workload, stages, boundaries_s)[:, None]
+    work_s = np.array([(s.microbatch.times(workload.num_microbatches) + s.update).time_s for s in stages])
+    keeps = work_s[:, :, None] <= left_s[:, None, :] * (1 + ROUNDING)  # times fall with the price
+    lowest: Indices = np.where(keeps.any(axis=1), keeps.argmax(axis=1), len(PRICES_W) - 1)
+    return lowest
+
+
+def _idle_s(workload: Workload, stages: Sequence[StageCost], boundaries_s: Sequence[float]) -> Array:
+    """Least time in which each stage has nothing to do: its first microbatch and its last gradient are on their way."""
+    ahead_s = np.cumsum([0.0, *(stage.forward_s + s for stage, s in zip(stages[:-1], boundaries_s, strict=False))])
+    behind_s = np.cumsum([0.0, *(stage.backward_s + s for stage, s in zip(stages[:-1], boundaries_s, strict=False))])
+    if workload.split_backward:  # weight gradients fill the time in which the last gradient is on its way
+        behind_s = np.zeros_like(behind_s)
+    on_its_way_s = np.maximum(behind_s - [stage.reduction_s for stage in stages], 0.0)
+    idle: Array = ahead_s + on_its_way_s
+    return idle
+
+
+def stage_costs(
+    workload: Workload,
+    priced: Callable[[int, StageShape, Direction], Priced],
+    updates: Sequence["UpdateCost"],
+) -> list[StageCost]:
+    """Return what each stage of a layout costs.
+
+    Args:
+        workload: in its layout.
+        priced: cost of an instruction, by stage, shape of the chunk, and direction.
+        updates: of each stage.
+    """
+    directions = instruction_directions(split_backward=workload.split_backward)
+    own: list[dict[Direction, list[Priced]]] = [{d: [] for d in directions} for _ in updates]
+    for (stage, _), shape in chunk_shapes(workload.parallelism.split, workload.chunks).items():
+        for direction in directions:
+            own[stage][direction].append(priced(stage, shape, direction))
+    return [
+        StageCost(
+            microbatch=sum((cost for costs in by.values() for cost in costs), NOTHING),
+            forward_s=float(by[Direction.FORWARD][0].time_s[FASTEST]),
+            backward_s=float(by[directions[1]][0].time_s[FASTEST]),
+            update=update.priced,
+            reduction_s=update.reduction_s,
+        )
+        for by, update in zip(own, updates, strict=True)
+    ]

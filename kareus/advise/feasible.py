@@ -1,0 +1,102 @@
+"""Which layouts can run: what divides, combines and fits into memory, and why the others are refused."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from kareus.advise.layouts import Layout
+from kareus.errors import ConfigError, RefusedWorkloadError
+from kareus.workload.combinations import check_combinations
+from kareus.workload.config import Workload
+from kareus.workload.divisibility import check_divisibility
+from kareus.workload.memory import MemoryEstimate, check_memory, estimate_memory
+from kareus.workload.pipelining import check_pipeline
+from kareus.workload.resolve import with_split
+
+
+class Reason(StrEnum):
+    """Why a layout is refused."""
+
+    DIVISION = "does not divide"
+    """Heads, widths, tokens or GPUs of a node do not divide over the degrees."""
+    COMBINATION = "excluded combination"
+    """Two of its choices exclude each other."""
+    PIPELINE = "schedule does not fit the microbatches"
+    SPLIT = "layers do not split over the stages"
+    MEMORY = "out of memory"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A layout that can run."""
+
+    layout: Layout
+    workload: Workload
+    """The layout's workload, with its layers split over stages."""
+    memory: MemoryEstimate
+    """Of the fullest GPU."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """A layout that cannot run."""
+
+    layout: Layout
+    reason: Reason
+    message: str
+    """What is wrong, and what to change."""
+    needed_gib: float | None
+    """Memory of the fullest GPU; None where another reason came first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sorted:
+    """Layouts sorted into those that can run and those that cannot."""
+
+    candidates: list[Candidate]
+    refusals: list[Refusal]
+
+    @property
+    def reasons(self) -> dict[str, int]:
+        """Number of refused layouts by reason."""
+        return dict(Counter(str(refusal.reason) for refusal in self.refusals))
+
+
+CHECKS: tuple[tuple[Reason, Callable[[Workload], None]], ...] = (
+    (Reason.DIVISION, check_divisibility),
+    (Reason.COMBINATION, check_combinations),
+    (Reason.PIPELINE, check_pipeline),
+)
+
+
+def sort_layouts(base: Workload, layouts: Iterable[Layout]) -> Sorted:
+    """Sort layouts of `base` into those that can run and those that cannot."""
+    found = Sorted(candidates=[], refusals=[])
+    for layout in layouts:
+        one = _sorted(base, layout)
+        if isinstance(one, Candidate):
+            found.candidates.append(one)
+        else:
+            found.refusals.append(one)
+    return found
+
+
+def _sorted(base: Workload, layout: Layout) -> Candidate | Refusal:
+    try:
+        workload = layout.workload(base)
+    except ConfigError as error:
+        return Refusal(layout=layout, reason=Reason.PIPELINE, message=str(error), needed_gib=None)
+    reason, estimate = Reason.DIVISION, None
+    try:
+        for reason, check in CHECKS:  # noqa: B007 - the reason of the check that refuses
+            check(workload)
+        reason = Reason.SPLIT
+        workload = with_split(workload)
+        reason = Reason.MEMORY
+        estimate = estimate_memory(workload)
+        check_memory(workload, estimate)
+    except RefusedWorkloadError as error:
+        needed_gib = None if estimate is None else estimate.total_gib
+        return Refusal(layout=layout, reason=reason, message=str(error), needed_gib=needed_gib)
+    return Candidate(layout=layout, workload=workload, memory=estimate)

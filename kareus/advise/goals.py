@@ -1,0 +1,191 @@
+"""What is wanted of a plan: deadlines, power caps and prices, with their units; and what plans cost by them."""
+
+import math
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from kareus.artifacts.records import suggest
+from kareus.errors import ConfigError
+from kareus.plans.run_totals import check_tokens
+from kareus.plans.selectors import JOULES_PER_KWH, MOST_PRICE, NUMBER
+from kareus.plans.series import HourlySeries, Unit, read_series
+from kareus.plans.units import HOURS_PER_DAY, SECONDS_PER_HOUR
+
+DURATIONS = {"s": 1.0, "min": 60.0, "h": SECONDS_PER_HOUR, "d": HOURS_PER_DAY * SECONDS_PER_HOUR}
+"""Seconds by unit of a duration."""
+POWERS = {"W": 1.0, "kW": 1e3, "MW": 1e6}
+"""Watts by unit of a power."""
+MOST_W, MOST_S = 1e12, 1e10
+
+
+class Least(StrEnum):
+    """What the chosen plan has the least of, among those that keep all limits."""
+
+    TIME = "time"
+    ENERGY = "energy"
+    COST = "cost"
+    EDP = "edp"
+    """The product of time and energy."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Goals:
+    """What is wanted of a plan."""
+
+    least: Least | None = None
+    """What to have the least of; None: cost if prices are given, energy with a deadline, else time."""
+    tokens: float | None = None
+    """Tokens of the whole training."""
+    deadline_s: float | None = None
+    """Time for the whole training."""
+    site_w: float | None = None
+    """Cap on the mean power of all GPUs."""
+    node_w: float | None = None
+    """Cap on the mean power of the GPUs of a node."""
+    gpu_w: float | None = None
+    """Power limit that is set on every GPU."""
+    price_per_kwh: float | HourlySeries | None = None
+    price_per_gpu_hour: float | None = None
+    carbon_g_per_kwh: float | HourlySeries | None = None
+
+    def __post_init__(self) -> None:
+        if self.tokens is not None:
+            check_tokens(self.tokens)
+        if self.deadline_s is not None and self.tokens is None:
+            raise ConfigError("--deadline: is of a whole training; give its --tokens, too, such as --tokens 1e11.")
+        if self.least is Least.COST and self.price_per_kwh is None and self.price_per_gpu_hour is None:
+            raise ConfigError("--least cost: needs prices; give --price 0.12perkWh, --gpu-price 2.5perGPUh, or both.")
+
+    @property
+    def minimised(self) -> Least:
+        """What the chosen plan has the least of."""
+        if self.least is not None:
+            return self.least
+        if self.price_per_kwh is not None or self.price_per_gpu_hour is not None:
+            return Least.COST
+        return Least.TIME if self.deadline_s is None else Least.ENERGY
+
+    def cap_w(self, gpus: int, gpus_per_node: int) -> float | None:
+        """Cap on the mean power of all GPUs of a job: the site's, or that of its nodes together."""
+        nodes = -(-gpus // gpus_per_node)
+        caps = [cap for cap in (self.site_w, None if self.node_w is None else self.node_w * nodes) if cap is not None]
+        return min(caps, default=None)
+
+    def iteration_s(self, tokens_per_iteration: int) -> float | None:
+        """Most time of an iteration, so that the training keeps its deadline."""
+        if self.deadline_s is None or self.tokens is None:
+            return None
+        return self.deadline_s * tokens_per_iteration / self.tokens
+
+    def money(self, time_s: float, energy_j: float, gpus: int) -> float | None:
+        """What so much time on the GPUs and so much energy cost; None where no price is given."""
+        if self.price_per_kwh is None and self.price_per_gpu_hour is None:
+            return None
+        per_kwh = 0.0 if self.price_per_kwh is None else _mean(self.price_per_kwh, time_s)
+        hours = time_s / SECONDS_PER_HOUR
+        return energy_j / JOULES_PER_KWH * per_kwh + hours * gpus * (self.price_per_gpu_hour or 0.0)
+
+    def carbon_kg(self, time_s: float, energy_j: float) -> float | None:
+        """CO2 of so much energy, used evenly over so much time; None where no intensity is given."""
+        if self.carbon_g_per_kwh is None:
+            return None
+        return energy_j / JOULES_PER_KWH * _mean(self.carbon_g_per_kwh, time_s) / 1e3
+
+
+def _mean(value: float | HourlySeries, time_s: float) -> float:
+    """Mean of a series over its first hours, which repeat when it ends."""
+    if not isinstance(value, HourlySeries):
+        return value
+    hours, series = max(1, math.ceil(time_s / SECONDS_PER_HOUR)), value.values
+    whole, rest = divmod(hours, len(series))
+    return (whole * sum(series) + sum(series[:rest])) / hours
+
+
+def quantity(option: str, text: str, units: dict[str, float], most: float) -> float:
+    """Return a number with a unit, in the base unit.
+
+    Raises:
+        ConfigError: it is not a positive number, or the unit is not known; with what is nearest.
+    """
+    match = re.fullmatch(rf"({NUMBER})\s*([A-Za-z]*)", text.strip())
+    example = f"{option} 30{list(units)[-1]}"
+    if match is None:
+        raise ConfigError(f"{option} {text}: not a number and a unit; write {example}.")
+    if match[2] not in units:
+        same = [unit for unit in units if unit.lower() == match[2].lower()]
+        hint = f"perhaps you meant {match[1]}{same[0]}" if same else suggest(match[2], units)
+        raise ConfigError(f"{option} {text}: {f'unknown unit {match[2]!r}' if match[2] else 'has no unit'}; {hint}.")
+    value = _number(match[1]) * units[match[2]]
+    if not 0 < value <= most:
+        raise ConfigError(f"{option} {text}: must be greater than 0 and at most {most:g} {next(iter(units))}.")
+    return value
+
+
+def price(option: str, text: str, unit: str, column: Unit | None = None) -> float | HourlySeries:
+    """Return a price or an intensity, such as `0.12perkWh`, or a series of it by the hour from a CSV file.
+
+    Args:
+        option: that gives it, for messages.
+        text: number and unit, or the path of a file.
+        unit: such as `perkWh`.
+        column: quantity of the file; None where no file can be given.
+
+    Raises:
+        ConfigError: it is neither.
+    """
+    if column is not None and (text.endswith(".csv") or Path(text).is_file()):
+        series = read_series(Path(text))
+        if series.unit is not column:
+            raise ConfigError(f"{option} {text}: has the column {series.unit}; expected {column}.")
+        return series
+    match = re.fullmatch(rf"({NUMBER})\s*(\S*)", text.strip())
+    kinds = f"0.12{unit}" + (f", or a CSV file with the columns hour,{column}" if column else "")
+    if match is None or match[2] != unit:
+        raise ConfigError(f"{option} {text}: not understood; write {kinds}.")
+    value = _number(match[1])
+    if not 0 <= value <= MOST_PRICE:
+        raise ConfigError(f"{option} {text}: must be from 0 to {MOST_PRICE:g}.")
+    return value
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
+def goals_of(
+    *,
+    least: str | None = None,
+    tokens: float | None = None,
+    deadline: str | None = None,
+    max_power: str | None = None,
+    max_node_power: str | None = None,
+    max_gpu_power: str | None = None,
+    price_of_energy: str | None = None,
+    gpu_price: str | None = None,
+    carbon: str | None = None,
+) -> Goals:
+    """Return the goals that options give, each as on the command line.
+
+    Raises:
+        ConfigError: one cannot be used, in one line with what is nearest.
+    """
+    if least is not None and least not in set(Least):
+        raise ConfigError(f"--least {least}: not known; {suggest(least, Least)}.")
+    per_gpu_hour = None if gpu_price is None else price("--gpu-price", gpu_price, "perGPUh")
+    assert not isinstance(per_gpu_hour, HourlySeries)  # no file is read without a column
+    return Goals(
+        least=None if least is None else Least(least),
+        tokens=tokens,
+        deadline_s=None if deadline is None else quantity("--deadline", deadline, DURATIONS, MOST_S),
+        site_w=None if max_power is None else quantity("--max-power", max_power, POWERS, MOST_W),
+        node_w=None if max_node_power is None else quantity("--max-node-power", max_node_power, POWERS, MOST_W),
+        gpu_w=None if max_gpu_power is None else quantity("--max-gpu-power", max_gpu_power, POWERS, MOST_W),
+        price_per_kwh=None if price_of_energy is None else price("--price", price_of_energy, "perkWh", Unit.PRICE),
+        price_per_gpu_hour=per_gpu_hour,
+        carbon_g_per_kwh=None if carbon is None else price("--carbon", carbon, "gperkWh", Unit.CARBON),
+    )

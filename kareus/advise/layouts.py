@@ -1,0 +1,214 @@
+"""Layouts: the ways to run one training on so many GPUs, and the constraints that narrow them."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from kareus.graph.recomputation import Recomputation
+from kareus.model.config import Parallelism, Sharding
+from kareus.pipeline.config import PipelineSchedule
+from kareus.workload.config import Workload
+
+_Value = TypeVar("_Value")
+
+MOST_MICROBATCH = 16
+"""Largest microbatch that is tried unless a constraint names others."""
+MOST_CHUNKS = 8
+"""Most chunks of a stage that are tried unless a constraint names others."""
+RECOMPUTATIONS = (Recomputation.NONE, Recomputation.SELECTIVE, Recomputation.FULL)
+"""Recomputations that are tried unless a constraint names others; `stage` needs more memory than `full` and no less
+time."""
+SHARDINGS = (Sharding.NONE, Sharding.OPTIMIZER, Sharding.FULL)
+"""Shardings that are tried unless a constraint names others."""
+SCHEDULES = (
+    PipelineSchedule.ONE_FORWARD_ONE_BACKWARD,
+    PipelineSchedule.INTERLEAVED,
+    PipelineSchedule.ZERO_BUBBLE_H1,
+)
+"""Schedules that are tried unless a constraint names others; GPipe has the bubble of 1F1B and needs more memory."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """One way to run a training: how it is laid out over GPUs, and how its batch is cut."""
+
+    dp: int
+    pp: int
+    tp: int
+    cp: int
+    schedule: PipelineSchedule
+    chunks: int
+    microbatch_size: int
+    num_microbatches: int
+    recomputation: Recomputation
+    sharding: Sharding
+    sequence_parallel: bool
+
+    @property
+    def gpus(self) -> int:
+        """All GPUs of the job."""
+        return self.dp * self.pp * self.tp * self.cp
+
+    @property
+    def words(self) -> str:
+        """The layout in words, those of its parts left out that do nothing."""
+        degrees = [
+            f"{name} {degree}"
+            for name, degree in (("tp", self.tp), ("cp", self.cp), ("pp", self.pp), ("dp", self.dp))
+            if degree > 1
+        ]
+        parts = [
+            *(degrees or ["one GPU"]),
+            *(["sequence parallel"] if self.sequence_parallel else []),
+            *([self.schedule_words] if self.pp > 1 else []),
+            f"microbatches of {self.microbatch_size}",
+            f"recomputation {self.recomputation}",
+            *([f"sharding {self.sharding}"] if self.sharding is not Sharding.NONE else []),
+        ]
+        return ", ".join(parts)
+
+    @property
+    def schedule_words(self) -> str:
+        """The pipeline schedule, with its chunks."""
+        return f"{self.schedule} x{self.chunks}" if self.chunks > 1 else str(self.schedule)
+
+    @property
+    def overrides(self) -> tuple[str, ...]:
+        """Hydra overrides that give this layout to a workload."""
+        chunks = [f"pipeline.chunks={self.chunks}"] if self.chunks > 1 else []
+        return (
+            f"parallelism.dp={self.dp}",
+            f"parallelism.pp={self.pp}",
+            f"parallelism.tp={self.tp}",
+            f"parallelism.cp={self.cp}",
+            f"parallelism.sharding={self.sharding}",
+            f"parallelism.sequence_parallel={str(self.sequence_parallel).lower()}",
+            f"pipeline={self.schedule}",
+            *chunks,
+            f"microbatch_size={self.microbatch_size}",
+            f"num_microbatches={self.num_microbatches}",
+            f"recomputation={self.recomputation}",
+        )
+
+    def workload(self, base: Workload) -> Workload:
+        """Return `base` in this layout; its layers are not split over stages yet.
+
+        Raises:
+            ConfigError: a number is beyond its range.
+        """
+        return replace(
+            base,
+            parallelism=Parallelism(
+                dp=self.dp,
+                pp=self.pp,
+                tp=self.tp,
+                cp=self.cp,
+                layers_per_stage=None,
+                sharding=self.sharding,
+                sequence_parallel=self.sequence_parallel,
+            ),
+            pipeline=replace(base.pipeline, schedule=self.schedule, chunks=self.chunks),
+            microbatch_size=self.microbatch_size,
+            num_microbatches=self.num_microbatches,
+            recomputation=self.recomputation,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Constraints:
+    """Values that parts of a layout may have; an empty tuple leaves a part open."""
+
+    dp: tuple[int, ...] = ()
+    pp: tuple[int, ...] = ()
+    tp: tuple[int, ...] = ()
+    cp: tuple[int, ...] = ()
+    chunks: tuple[int, ...] = ()
+    microbatch_size: tuple[int, ...] = ()
+    recomputation: tuple[Recomputation, ...] = ()
+    sharding: tuple[Sharding, ...] = ()
+    sequence_parallel: tuple[bool, ...] = ()
+    schedule: tuple[PipelineSchedule, ...] = ()
+
+
+def layouts_of(base: Workload, gpus: int, global_batch: int, constraints: Constraints) -> Iterator[Layout]:
+    """Yield every layout of a training on `gpus` GPUs, whether it can run or not.
+
+    Degrees multiply to the GPUs; microbatches, their number and the replicas to the batch. What would do nothing is
+    not yielded twice: sharding without replicas, sequence parallelism without tensor parallelism, schedules without a
+    pipeline.
+
+    Args:
+        base: model and GPU.
+        gpus: of the whole job.
+        global_batch: sequences of an iteration.
+        constraints: allowed values.
+    """
+    node = base.gpu.gpus_per_node
+    for tp in _allowed(constraints.tp, [d for d in divisors(gpus) if d <= node]):
+        for cp in _allowed(constraints.cp, [d for d in divisors(gpus) if tp * d <= node]):
+            for pp in _allowed(constraints.pp, [d for d in divisors(gpus) if d <= base.model.num_layers]):
+                dp, rest = divmod(gpus, tp * cp * pp)
+                if rest or not dp or global_batch % dp or (constraints.dp and dp not in constraints.dp):
+                    continue
+                yield from _of_degrees(base, (dp, pp, tp, cp), global_batch // dp, constraints)
+
+
+def _of_degrees(
+    base: Workload, degrees: tuple[int, int, int, int], sequences: int, constraints: Constraints
+) -> Iterator[Layout]:
+    """Yield the layouts of these dp, pp, tp and cp, whose replicas have `sequences` sequences each."""
+    dp, pp, tp, cp = degrees
+    shardings = _allowed(constraints.sharding, SHARDINGS) if dp > 1 else (Sharding.NONE,)
+    switches = _allowed(constraints.sequence_parallel, (True, False)) if tp > 1 else (False,)
+    sizes = _allowed(constraints.microbatch_size, [d for d in divisors(sequences) if d <= MOST_MICROBATCH])
+    pipelines = list(_pipelines(base, pp, constraints))
+    for size in sizes:
+        if sequences % size:
+            continue
+        for recomputation in _allowed(constraints.recomputation, RECOMPUTATIONS):
+            for schedule, chunks in pipelines:
+                for sharding in shardings:
+                    for shares_tokens in switches:
+                        yield Layout(
+                            dp=dp,
+                            pp=pp,
+                            tp=tp,
+                            cp=cp,
+                            schedule=schedule,
+                            chunks=chunks,
+                            microbatch_size=size,
+                            num_microbatches=sequences // size,
+                            recomputation=recomputation,
+                            sharding=sharding,
+                            sequence_parallel=shares_tokens,
+                        )
+
+
+def _pipelines(base: Workload, pp: int, constraints: Constraints) -> Iterator[tuple[PipelineSchedule, int]]:
+    """Yield pipeline schedules of `pp` stages with their chunks."""
+    allowed = _allowed(constraints.schedule, SCHEDULES)
+    if pp == 1:
+        if not constraints.chunks or 1 in constraints.chunks:
+            yield PipelineSchedule.ONE_FORWARD_ONE_BACKWARD, 1
+        return
+    for schedule in allowed:
+        if schedule is not PipelineSchedule.INTERLEAVED:
+            if not constraints.chunks or 1 in constraints.chunks:
+                yield schedule, 1
+            continue
+        usual = [c for c in divisors(base.model.num_layers) if 1 < c <= MOST_CHUNKS and c * pp <= base.model.num_layers]
+        yield from ((schedule, chunks) for chunks in _allowed(constraints.chunks, usual) if chunks > 1)
+
+
+def divisors(number: int) -> list[int]:
+    """Return the divisors of a positive number, rising."""
+    return [d for d in range(1, number + 1) if number % d == 0]
+
+
+def _allowed(given: Sequence[_Value], usual: Sequence[_Value]) -> Sequence[_Value]:
+    return given or usual
+
+
+def counted(reasons: Mapping[str, int]) -> str:
+    """Return counts by reason in words, the most frequent first."""
+    return ", ".join(f"{count:,} {reason}" for reason, count in sorted(reasons.items(), key=lambda one: -one[1]))

@@ -1,0 +1,162 @@
+"""The answer for people: sentences and a table, the answer first and the commands last."""
+
+import shlex
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from kareus.advise.advice import UNKNOWN_PERCENT, iterations_of
+from kareus.advise.answers import NOISE, Advice, Choice, Depth, LayoutAnswer, SizeAnswer
+from kareus.advise.layouts import counted
+from kareus.artifacts.layout import WorkloadFolder
+from kareus.gpu_model.trust import trust
+from kareus.pipeline.compare import OURS
+from kareus.plans.answer import BASELINE
+from kareus.plans.units import SECONDS_PER_HOUR, compared, duration, less, scaled
+from kareus.workload.model_flops import mfu, tokens_per_iteration
+from kareus.workload.overlap import nothing_to_overlap
+from kareus.workload.resolve import resolve
+
+MOST_ROWS = 12
+"""Layouts in the table of the terminal; all are in the files."""
+FEW_MONEY = 1000
+"""Costs below this have two decimals."""
+FEW_KG = 10_000
+"""Masses below this are given in kilograms."""
+FOLDER = "advised"
+"""Folder of the printed commands."""
+
+
+def answer_lines(advice: Advice) -> Iterator[str]:
+    """Yield an answer for a terminal."""
+    yield headline(advice)
+    yield comparison(advice)
+    yield f"[predicted by the GPU model: {trust(advice.question.base.gpu)}]"
+    for size in advice.sizes:
+        yield ""
+        yield from _size_lines(advice, size)
+    for gpus, reason in advice.left_out.items():
+        yield f"{gpus} GPUs: {reason}"
+    yield ""
+    yield from commands(advice)
+
+
+def headline(advice: Advice) -> str:
+    """Return the chosen layout, its plan, and what they cost."""
+    question, chosen = advice.question, advice.chosen
+    layout = chosen.layout.candidate.layout
+    return (
+        f"{question.base.model.name} on {layout.gpus} {question.base.gpu.name}: {layout.words}; plan "
+        f"`{advice.selector}`: {', '.join(costs(advice, chosen))}"
+    )
+
+
+def costs(advice: Advice, choice: Choice) -> list[str]:
+    """Return what a plan costs, an iteration and the whole training, as far as it is known."""
+    goals, cost = advice.question.goals, choice.cost
+    found = [f"{scaled(cost.time_s, 's', digits=4)} and {scaled(cost.energy_j, 'J', digits=4)} per iteration"]
+    if goals.tokens is None:
+        return found
+    iterations = iterations_of(advice.question, choice)
+    time_s, energy_j = iterations * cost.time_s, iterations * cost.energy_j
+    found += [duration(time_s), scaled(energy_j / SECONDS_PER_HOUR, "Wh")]
+    money = goals.money(time_s, energy_j, choice.layout.candidate.layout.gpus)
+    if money is not None:
+        found.append(f"cost {money:,.{2 if abs(money) < FEW_MONEY else 0}f}")
+    carbon_kg = goals.carbon_kg(time_s, energy_j)
+    if carbon_kg is not None:
+        found.append(f"{carbon_kg:,.0f} kg CO2" if carbon_kg < FEW_KG else f"{carbon_kg / 1e3:,.1f} t CO2")
+    return found
+
+
+def comparison(advice: Advice) -> str:
+    """Return what the chosen plan saves against the fastest layout run as Megatron-LM does."""
+    chosen, baseline = advice.chosen.cost, advice.size.baseline
+    time = less(100 * (1 - chosen.time_s / baseline.cost.time_s), "time")
+    energy = less(100 * (1 - chosen.energy_j / baseline.cost.energy_j), "energy")
+    own = baseline.layout.candidate.layout == advice.chosen.layout.candidate.layout
+    return (
+        f"{compared(time, energy, BASELINE)} of the fastest layout for it "
+        f"({'the same' if own else baseline.layout.candidate.layout.words}): "
+        f"{scaled(baseline.cost.time_s, 's', digits=4)} and {scaled(baseline.cost.energy_j, 'J', digits=4)}"
+    )
+
+
+def _size_lines(advice: Advice, size: SizeAnswer) -> Iterator[str]:
+    effort = size.effort
+    yield (
+        f"{effort.configurations:,} layouts of {size.gpus} GPUs: {effort.bounded:,} can run, {effort.predicted:,} "
+        f"predicted, {effort.planned:,} planned in full; {effort.total_s:.1f} s"
+    )
+    yield f"refused: {counted(effort.refused) or 'none'}"
+    yield from table_lines(shown(size))
+    ties = sum(one.is_tied for one in size.layouts if one.depth is Depth.PREDICTED)
+    if ties:
+        known = advice.uncertainty
+        error = (
+            f"{UNKNOWN_PERCENT:g} %, taken for an error that was not measured"
+            if known is None
+            else f"the model's error ({known.time_percent:.1f} % of time, {known.energy_percent:.1f} % of energy)"
+        )
+        yield f"~ tied: {ties:,} more layouts would be on the frontier (*) within {error}"
+
+
+def shown(size: SizeAnswer) -> list[LayoutAnswer]:
+    """Return the layouts of a table: those on the frontier, then ties and others by time."""
+    on_frontier = {choice.layout.number for choice in size.frontier}
+    followed = [one for one in size.layouts if one.plans]
+    followed.sort(key=lambda one: (one.number not in on_frontier, one.plans[0].time_s))
+    return followed[: max(MOST_ROWS, len(on_frontier))]
+
+
+HEADS = (
+    "#", "s", "kJ", "tokens/s", "J/token", "MFU %", "least kJ", "at s", "Megatron s", "GiB", "bubbles %", "exposed %",
+)  # fmt: skip
+
+
+def cells(one: LayoutAnswer) -> tuple[str, ...]:
+    """Return the figures of a layout, in the order of `HEADS`."""
+    workload, first, last = one.candidate.workload, one.plans[0], one.plans[-1]
+    tokens = tokens_per_iteration(workload)
+    return (
+        str(one.number),
+        f"{first.time_s:.4g}",
+        f"{first.energy_j / 1e3:.4g}",
+        f"{tokens / first.time_s:,.0f}",
+        f"{first.energy_j / tokens:.3g}",
+        f"{100 * mfu(workload, first.time_s):.1f}",
+        f"{last.energy_j / 1e3:.4g}",
+        f"{last.time_s:.4g}",
+        f"{one.sequential.time_s:.4g}" if one.sequential else "",
+        f"{one.candidate.memory.total_gib:.1f}",
+        f"{100 * (one.bubble_share or 0.0):.1f}",
+        f"{100 * (one.exposed_share or 0.0):.1f}",
+    )
+
+
+def table_lines(layouts: Sequence[LayoutAnswer]) -> Iterator[str]:
+    """Yield a table of layouts, their words last."""
+    marks = {Depth.PLANNED: "*", Depth.PREDICTED: " ", Depth.BOUNDED: " "}
+    rows = [cells(one) for one in layouts]
+    widths = [max(map(len, column)) for column in zip(HEADS, *rows, strict=True)]
+    yield "  " + "  ".join(head.rjust(width) for head, width in zip(HEADS, widths, strict=True)) + "  layout"
+    for one, row in zip(layouts, rows, strict=True):
+        mark = "~" if one.is_tied and one.depth is Depth.PREDICTED else marks[one.depth]
+        figures = "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
+        yield f"{mark} {figures}  {one.candidate.layout.words}"
+
+
+def commands(advice: Advice) -> Iterator[str]:
+    """Yield the commands that make the chosen plan and export it."""
+    overrides = " ".join(shlex.quote(text) for text in advice.overrides)
+    (resolved,) = resolve(advice.overrides, advice.question.config_dir)
+    plan = WorkloadFolder(Path(FOLDER) / resolved.name).plan(advice.selector, OURS)
+    yield f"kareus plan {overrides} --select {advice.selector} --output {FOLDER} --force"
+    yield f"kareus export {plan} --format {export_format(advice)}"
+
+
+def export_format(advice: Advice) -> str:
+    """Return the format of the export: SM counts for Megatron-LM where collectives overlap, else clocks alone."""
+    layout, cost = advice.chosen.layout, advice.chosen.cost
+    if nothing_to_overlap(layout.candidate.workload) is not None or layout.sequential is None:
+        return "zeus"
+    return "megatron" if cost.time_s < layout.sequential.time_s * (1 - 2 * NOISE) else "zeus"

@@ -1,0 +1,45 @@
+"""The answer as one plain object, for JSON."""
+
+import dataclasses
+from typing import Any
+
+from kareus.advise.answers import Advice, Choice, SizeAnswer
+from kareus.advise.tables import layouts_frame, plans_frame
+from kareus.artifacts.records import to_plain
+
+
+def plain(advice: Advice) -> dict[str, Any]:
+    """Return an answer as plain values: the chosen plan, the baseline, frontiers, and what was followed how far."""
+    return {
+        "model": advice.question.base.model.name,
+        "gpu": advice.question.base.gpu.name,
+        "global_batch": advice.question.global_batch,
+        "sequence_length": advice.question.base.sequence_length,
+        "chosen": {"gpus": advice.chosen_gpus, "selector": advice.selector, **_choice(advice.chosen)},
+        "overrides": list(advice.overrides),
+        "sizes": [_size(advice, size) for size in advice.sizes],
+        "left_out": {str(gpus): reason for gpus, reason in advice.left_out.items()},
+        "uncertainty": None if advice.uncertainty is None else to_plain(advice.uncertainty),
+    }
+
+
+def _size(advice: Advice, size: SizeAnswer) -> dict[str, Any]:
+    own = dataclasses.replace(advice, sizes=[size])
+    layouts = layouts_frame(own)
+    return {
+        "gpus": size.gpus,
+        "baseline": _choice(size.baseline),
+        "effort": {**to_plain(size.effort), "total_s": size.effort.total_s},
+        "frontier": plans_frame(own).to_dicts(),
+        "layouts": layouts.filter(layouts["depth"].is_in(["predicted", "planned"])).to_dicts(),
+    }
+
+
+def _choice(choice: Choice) -> dict[str, Any]:
+    return {
+        "layout": to_plain(choice.layout.candidate.layout),
+        "words": choice.layout.candidate.layout.words,
+        "number": choice.layout.number,
+        "time_s": choice.cost.time_s,
+        "energy_j": choice.cost.energy_j,
+    }

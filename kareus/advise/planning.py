@@ -1,0 +1,54 @@
+"""Planning a layout in full: its iteration frontier, from every way to run its instructions.
+
+The points are those of the GPU model, exhaustively and free of noise: what `kareus plan` finds of them by searching and
+measuring on a simulated testbed, up to its noise, which would otherwise decide between layouts that are as good. The
+iteration frontier is solved as there.
+"""
+
+from kareus.advise.predictions import LayoutPrediction, PredictedCost, Predictor
+from kareus.pipeline.solver.frontier import iteration_frontier
+from kareus.pipeline.solver.problem import Problem, point_set
+from kareus.workload.config import Workload
+
+DEADLINES = 16
+"""Deadlines between the fastest and the most frugal plan of a layout."""
+MOST_INSTRUCTIONS = 3000
+"""Largest pipeline whose frontier is solved: it takes ten seconds. In plans of a larger one each stage has one price
+of time, which leaves a part of the slack at both ends of the iteration, a small one of so many instructions."""
+
+
+def plan_layout(predictor: Predictor, prediction: LayoutPrediction, deadlines: int = DEADLINES) -> list[PredictedCost]:
+    """Return the plans of a layout, by rising time; those of its prediction among them where none is better.
+
+    Of a pipeline of more than `MOST_INSTRUCTIONS` they are those of its prediction, since solving takes too long.
+    """
+    if predictor.instructions_of(prediction.candidate.workload) > MOST_INSTRUCTIONS:
+        return frontier_of(list(prediction.plans))
+    problem = layout_problem(predictor, prediction.candidate.workload)
+    solved = [PredictedCost(time_s=p.time_s, energy_j=p.energy_j) for p in iteration_frontier(problem, deadlines)]
+    return frontier_of([*solved, *prediction.plans])
+
+
+def layout_problem(predictor: Predictor, workload: Workload) -> Problem:
+    """Return what is solved for a layout: its instructions, and the points that each may run at."""
+    parallelism = workload.parallelism
+    sets = {
+        kind: point_set([(n, time_s, gpus_j) for n, (time_s, gpus_j) in enumerate(scaled.tolist())])
+        for kind, points in predictor.points(workload).items()
+        for scaled in [points * [1.0, parallelism.gpus_per_stage]]
+    }
+    instructions, dag = predictor.pipeline(workload, workload.num_microbatches)
+    return Problem(
+        dag=dag,
+        point_sets=tuple(sets[instruction.key.kind] for instruction in instructions),
+        waiting_power_w=workload.gpu.blocking_power_w * parallelism.gpus,
+    )
+
+
+def frontier_of(plans: list[PredictedCost]) -> list[PredictedCost]:
+    """Return the plans that no other dominates, by rising time."""
+    kept: list[PredictedCost] = []
+    for plan in sorted(plans, key=lambda p: (p.time_s, p.energy_j)):
+        if not kept or plan.energy_j < kept[-1].energy_j:
+            kept.append(plan)
+    return kept

@@ -1,0 +1,289 @@
+"""Predicting layouts: what the GPU model says of every plan of a layout, noise-free, without planning it.
+
+A prediction has a bound that no plan undercuts, plans that attain it closely (all instructions at one price of time),
+and what the layout costs run as Megatron-LM does. Layouts share instructions, updates and the orders of pipelines.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from kareus.advise.bounds import NO_UPDATE, Bound, StageCost, UpdateCost, bound_of, stage_costs, stage_prices
+from kareus.advise.feasible import Candidate
+from kareus.advise.prices import (
+    FASTEST,
+    NOTHING,
+    PRICES_W,
+    CostByClock,
+    InstructionCost,
+    InstructionCosts,
+    Priced,
+    cheapest,
+    undominated,
+)
+from kareus.arrays import Array
+from kareus.graph.instruction import InstructionKind
+from kareus.graph.records import COMPLETING, Batch, Direction, instruction_directions
+from kareus.pipeline.instructions import Instruction, pipeline_instructions
+from kareus.pipeline.solver.dag import Dag, build_dag
+from kareus.pipeline.solver.lanes import latest_ends
+from kareus.pipeline.transfers import transfers_s
+from kareus.profile.programs import StageShape, chunk_shapes, weights_of
+from kareus.update.costs import update_costs
+from kareus.update.directions import update_directions
+from kareus.workload.config import Workload
+from kareus.workload.slices import cut
+
+MOST_TIMED = 20_000
+"""Instructions of the largest iteration that is timed whole. A larger one is timed for fewer microbatches: its time is
+a maximum over paths, whose lengths are linear in the microbatches, and from so many on the longest stays it."""
+Costs = Mapping[InstructionKind, tuple[Array, Array]]
+"""Seconds and effective joules of one GPU of every kind of instruction, in each lane."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PredictedCost:
+    """Time and energy of an iteration, of all GPUs."""
+
+    time_s: float
+    energy_j: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayoutPrediction:
+    """What the GPU model says of a layout."""
+
+    candidate: Candidate
+    bound: Bound
+    """What no plan of the method `kareus` undercuts."""
+    plans: tuple[PredictedCost, ...]
+    """Plans that there are, by rising time."""
+    sequential: PredictedCost
+    """Run as Megatron-LM does, at the maximum clock."""
+    bubble_share: float
+    """Share of the sequential iteration in which a GPU waits for other stages, mean over GPUs."""
+    exposed_share: float
+    """Share of it that collectives of blocks add to computation, mean over GPUs."""
+
+
+class Predictor:
+    """Predicts layouts of one training; keeps what they share."""
+
+    def __init__(self, base: Workload, costs: InstructionCosts) -> None:
+        """Prepare for layouts of `base`, whose instructions cost `costs`."""
+        self._costs = costs
+        self._clocks = np.array(base.gpu.search_frequencies.clocks_mhz, dtype=np.float64)
+        self._updates: dict[object, dict[Direction, CostByClock]] = {}
+        self._pipelines: dict[object, tuple[Instruction, ...]] = {}
+        self._dags: dict[object, Dag] = {}
+
+    def bound(self, workload: Workload) -> Bound:
+        """Return what no plan of a layout undercuts."""
+        return bound_of(workload, self._stages(workload), transfers_s(cut(workload, "pipeline")))
+
+    def bound_without_update(self, workload: Workload) -> Bound:
+        """Return what no plan of a layout undercuts, in a part of the time: updates are as long to predict."""
+        stages = self._stage_costs(workload, [NO_UPDATE] * workload.parallelism.pp)
+        return bound_of(workload, stages, transfers_s(cut(workload, "pipeline")))
+
+    def _stages(self, workload: Workload) -> list[StageCost]:
+        return self._stage_costs(workload, [_summed(update, workload) for update in self._stage_updates(workload)])
+
+    def _stage_costs(self, workload: Workload, updates: Sequence[UpdateCost]) -> list[StageCost]:
+        def priced(stage: int, shape: StageShape, direction: Direction) -> Priced:
+            return self._instruction(workload, stage, shape, direction).best
+
+        return stage_costs(workload, priced, updates)
+
+    def sequential(self, workload: Workload) -> tuple[PredictedCost, float]:
+        """Return what a layout costs run as Megatron-LM does at the maximum clock, and its share of waiting."""
+        kinds: dict[InstructionKind, tuple[Array, Array]] = {}
+        waiting_w = workload.gpu.blocking_power_w
+        for kind, shape in _kinds(workload):
+            cost = self._instruction(workload, kind.stage, shape, kind.direction).sequential
+            kinds[kind] = cost.time_s[-1:], cost.energy_j[-1:] - waiting_w * cost.time_s[-1:]
+        for stage, update in enumerate(self._stage_updates(workload, sequential=True)):
+            for direction, cost in update.items():
+                effective_j = cost.energy_j[-1:] - waiting_w * cost.time_s[-1:]
+                kinds[InstructionKind(stage, 0, direction)] = cost.time_s[-1:], effective_j
+        (time_s,), (energy_j,) = self._costs_of(workload, kinds)
+        busy_s = sum(
+            float(seconds[0]) * (1 if kind.direction in update_directions(workload, kind.stage) else repeated)
+            for repeated in [workload.num_microbatches]
+            for kind, (seconds, _) in kinds.items()
+        )
+        found = PredictedCost(time_s=float(time_s), energy_j=float(energy_j))
+        return found, 1 - busy_s / workload.parallelism.pp / found.time_s
+
+    def predict(self, candidate: Candidate, bound: Bound) -> LayoutPrediction:
+        """Return all of a layout's prediction, whose bound is known."""
+        workload = candidate.workload
+        sequential, bubble_share = self.sequential(workload)
+        transfers = transfers_s(cut(workload, "pipeline"))
+        own = stage_prices(workload, self._stages(workload), transfers, bound)
+        alike = np.broadcast_to(np.arange(len(PRICES_W)), (len(own), len(PRICES_W)))
+        prices = np.concatenate([alike, own], axis=1)  # [stages, lanes]: one price for all, and each stage its own
+        kinds: dict[InstructionKind, tuple[Array, Array]] = {}
+        for kind, shape in _kinds(workload):
+            best = self._instruction(workload, kind.stage, shape, kind.direction).best
+            kinds[kind] = best.time_s[prices[kind.stage]], best.effective_j[prices[kind.stage]]
+        for stage, update in enumerate(self._stage_updates(workload)):
+            for direction, cost in update.items():
+                best = _priced(cost, workload)
+                kinds[InstructionKind(stage, 0, direction)] = (
+                    best.time_s[prices[stage]],
+                    best.effective_j[prices[stage]],
+                )
+        times_s, energies_j = self._costs_of(workload, kinds)
+        plans = [
+            PredictedCost(time_s=float(time_s), energy_j=float(energy_j))
+            for time_s, energy_j in sorted(zip(times_s, energies_j, strict=True))
+        ]
+        return LayoutPrediction(
+            candidate=candidate,
+            bound=bound,
+            plans=tuple(plans),
+            sequential=sequential,
+            bubble_share=bubble_share,
+            exposed_share=self._exposed_s(workload) / sequential.time_s,
+        )
+
+    def _exposed_s(self, workload: Workload) -> float:
+        """Seconds of a sequential iteration that collectives add at the maximum clock, mean over GPUs."""
+        structure, exposed_s = self._costs.of(workload), 0.0
+        for kind, shape in _kinds(workload):
+            cost = self._instruction(workload, kind.stage, shape, kind.direction).sequential
+            alone = structure.computing(shape, kind.direction, workload.recomputation)
+            exposed_s += float(cost.time_s[-1] - alone.time_s[FASTEST])
+        return max(exposed_s, 0.0) * workload.num_microbatches / workload.parallelism.pp
+
+    def instructions_of(self, workload: Workload) -> int:
+        """Return the number of instructions of an iteration, those of the update apart."""
+        directions = len(instruction_directions(split_backward=workload.split_backward))
+        return workload.parallelism.pp * workload.chunks * workload.num_microbatches * directions
+
+    def points(self, workload: Workload) -> dict[InstructionKind, Array]:
+        """Return the ways to run every kind of instruction: seconds and effective joules of one GPU, (points, 2)."""
+        found = {
+            kind: self._instruction(workload, kind.stage, shape, kind.direction).points
+            for kind, shape in _kinds(workload)
+        }
+        for stage, update in enumerate(self._stage_updates(workload)):
+            for direction, cost in update.items():
+                kind = InstructionKind(stage, 0, direction)
+                found[kind] = undominated([cost], workload.gpu.blocking_power_w)
+        return found
+
+    def _instruction(self, workload: Workload, stage: int, shape: StageShape, direction: Direction) -> InstructionCost:
+        weights = weights_of(workload, stage, shape, workload.default_collective_sm_count)
+        return self._costs.of(workload).instruction(
+            shape, direction, workload.recomputation, weights, split_backward=workload.split_backward
+        )
+
+    def _stage_updates(self, workload: Workload, *, sequential: bool = False) -> list[dict[Direction, CostByClock]]:
+        """What the update of each stage costs at each clock; stages share it that lie alike on their nodes.
+
+        With `sequential`, beside backwards that are run so, and at the maximum clock alone.
+        """
+        parallelism = workload.parallelism
+        if not workload.iteration.include_update:
+            return [{} for _ in parallelism.split]
+        structure = self._costs.of(workload)
+        shapes = chunk_shapes(parallelism.split, workload.chunks)
+        found = []
+        for stage in range(parallelism.pp):
+            own = tuple(shapes[stage, chunk] for chunk in range(workload.chunks))
+            placed = stage * parallelism.gpus_per_stage % workload.gpu.gpus_per_node
+            degrees = (parallelism.dp, parallelism.pp > 1, parallelism.sharding, placed)
+            ends = (stage == 0, stage == parallelism.pp - 1)
+            between = parallelism.pp if workload.chunks > 1 else 0  # backwards between those of two chunks
+            how = (workload.recomputation, workload.split_backward, between, sequential)
+            key = (id(structure), own, degrees, ends, how)
+            if key not in self._updates:
+                self._updates[key] = self._update(workload, stage, own, sequential=sequential)
+            found.append(self._updates[key])
+        return found
+
+    def _update(
+        self, workload: Workload, stage: int, shapes: Sequence[StageShape], *, sequential: bool
+    ) -> dict[Direction, CostByClock]:
+        directions = instruction_directions(split_backward=workload.split_backward)
+        completing = next(direction for direction in directions if direction in COMPLETING)
+        costs = [self._instruction(workload, stage, shape, completing) for shape in shapes]
+        backwards_s = [float(c.sequential.time_s[-1] if sequential else c.best.time_s[FASTEST]) for c in costs]
+        graph = self._costs.of(workload).graphs[Batch.MICROBATCH]
+        clocks = self._clocks[-1:] if sequential else self._clocks
+        found = update_costs(workload, graph, stage, backwards_s, clocks)
+        return {direction: CostByClock(cost[0], cost[1]) for direction, cost in found.items()}
+
+    def _costs_of(self, workload: Workload, kinds: Costs) -> tuple[Array, Array]:
+        """Seconds and joules of an iteration in each lane, of all GPUs."""
+        parallelism, microbatches = workload.parallelism, workload.num_microbatches
+        rounds = max(2, MOST_TIMED * microbatches // max(1, self.instructions_of(workload)) // parallelism.pp)
+        more, fewer = rounds * parallelism.pp, (rounds + 1) // 2 * parallelism.pp
+        if self.instructions_of(workload) > MOST_TIMED and microbatches > more:
+            before_s, after_s = (self._makespans(workload, n, kinds) for n in (fewer, more))
+            time_s = after_s + (microbatches - more) * (after_s - before_s) / (more - fewer)
+        else:
+            time_s = self._makespans(workload, microbatches, kinds)
+        effective_j = sum(
+            cost_j * (microbatches if kind.direction in INSTRUCTIONS else 1) for kind, (_, cost_j) in kinds.items()
+        )
+        waiting_w = workload.gpu.blocking_power_w * parallelism.gpus
+        return time_s, effective_j * parallelism.gpus_per_stage + waiting_w * time_s
+
+    def _makespans(self, workload: Workload, microbatches: int, kinds: Costs) -> Array:
+        """Seconds of an iteration of so many microbatches in each lane."""
+        instructions, dag = self.pipeline(workload, microbatches)
+        times_s = np.array([kinds[instruction.key.kind][0] for instruction in instructions])
+        starts_s = -latest_ends(dag.mirrored, times_s, np.zeros(times_s.shape[1]))
+        ends_s: Array = (starts_s + times_s).max(axis=0)
+        return ends_s
+
+    def pipeline(self, workload: Workload, microbatches: int) -> tuple[tuple[Instruction, ...], Dag]:
+        """Return the instructions of an iteration of so many microbatches and their order, which layouts share."""
+        parallelism, pipeline = workload.parallelism, workload.pipeline
+        updates: tuple[tuple[Direction, ...], ...] = ()
+        if workload.iteration.include_update:
+            updates = tuple(update_directions(workload, stage) for stage in range(parallelism.pp))
+        key = (pipeline.schedule, parallelism.pp, microbatches, pipeline.chunks, updates)
+        if key not in self._pipelines:
+            self._pipelines[key] = pipeline_instructions(
+                pipeline.schedule, parallelism.pp, microbatches, chunks=pipeline.chunks, updates=updates
+            )
+        instructions = self._pipelines[key]
+        transfers = transfers_s(cut(workload, "pipeline"))
+        if (key, transfers) not in self._dags:
+            self._dags[key, transfers] = build_dag(instructions, transfers)
+        return instructions, self._dags[key, transfers]
+
+
+INSTRUCTIONS = frozenset({*instruction_directions(split_backward=False), *instruction_directions(split_backward=True)})
+"""Directions that every microbatch passes."""
+
+
+def _kinds(workload: Workload) -> list[tuple[InstructionKind, StageShape]]:
+    """Kinds of instructions of microbatches, and the shape that each computes."""
+    directions = instruction_directions(split_backward=workload.split_backward)
+    shapes = chunk_shapes(workload.parallelism.split, workload.chunks)
+    return [
+        (InstructionKind(stage, chunk, direction), shape)
+        for (stage, chunk), shape in shapes.items()
+        for direction in directions
+    ]
+
+
+def _priced(cost: CostByClock, workload: Workload) -> Priced:
+    shape = (len(cost.time_s), len(PRICES_W))
+    own = CostByClock(*(np.broadcast_to(values[:, None], shape) for values in (cost.time_s, cost.energy_j)))
+    return cheapest([own], workload.gpu.blocking_power_w)
+
+
+def _summed(update: Mapping[Direction, CostByClock], workload: Workload) -> UpdateCost:
+    """Return the instructions of an update as one."""
+    if not update:
+        return NO_UPDATE
+    priced = sum((_priced(cost, workload) for cost in update.values()), NOTHING)
+    reduction = update.get(Direction.GRADIENT_REDUCTION)
+    return UpdateCost(priced=priced, reduction_s=0.0 if reduction is None else float(reduction.time_s.max()))

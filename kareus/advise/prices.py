@@ -1,0 +1,290 @@
+"""What instructions cost at every price of time, from the GPU model, exhaustively and free of noise.
+
+A frontier is asked by prices: at a price of p W, an instruction runs where effective energy plus p times its time is
+least (effective energy: less the blocking power over its time). The least sum bounds every other way to run it from
+below, whatever the price (Lagrangian duality), and the points that attain it are real ones. Sums over partitions,
+blocks and instructions keep both properties, so that nothing is composed point by point.
+
+Instructions depend on a layout only by what one GPU computes of a block: layouts share them.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+
+from kareus.arrays import Array
+from kareus.frontier.microbatch import overlap_makeup
+from kareus.gpu_model.gpu import Gpu
+from kareus.gpu_model.model import KnownSteps, Tally, run_program, run_schedules, run_tally, tally
+from kareus.graph.program import Program
+from kareus.graph.recomputation import Recomputation
+from kareus.graph.records import Batch, BlockGraph, Direction, Partition, instruction_directions
+from kareus.model.config import Sharding
+from kareus.pareto import pareto_front
+from kareus.partition.detect import detect_partitions
+from kareus.partition.extract import extract
+from kareus.profile.programs import Execution, StageShape, component_programs, instruction_program
+from kareus.profile.sharded import ShardedWeights
+from kareus.schedule.space import search_space
+from kareus.workload.config import Workload
+
+PRICES_W = np.concatenate(([0.0], np.geomspace(8.0, 8_000.0, 30), [1e9]))
+"""Prices of a second of one GPU beside its blocking power; at the last one nothing but time counts."""
+FASTEST = -1
+"""Index of the price at which nothing but time counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Priced:
+    """One instruction on one GPU, at each of `PRICES_W` where it is cheapest."""
+
+    time_s: Array
+    effective_j: Array
+
+    @property
+    def dual_j(self) -> Array:
+        """Least effective energy plus price of time, at each price."""
+        return self.effective_j + PRICES_W * self.time_s
+
+    def __add__(self, other: "Priced") -> "Priced":
+        """Both, one after the other."""
+        return Priced(self.time_s + other.time_s, self.effective_j + other.effective_j)
+
+    def times(self, count: float) -> "Priced":
+        """Return the instruction `count` times."""
+        return Priced(count * self.time_s, count * self.effective_j)
+
+
+NOTHING = Priced(np.zeros(len(PRICES_W)), np.zeros(len(PRICES_W)))
+
+
+@dataclass(frozen=True, slots=True)
+class CostByClock:
+    """Seconds and joules of one GPU at each clock of the search; shape (clocks,), or (clocks, prices)."""
+
+    time_s: Array
+    energy_j: Array
+
+
+@dataclass(frozen=True, slots=True)
+class InstructionCost:
+    """One instruction of a stage, or of one of its chunks."""
+
+    sequential: CostByClock
+    """Run as Megatron-LM does, at each clock."""
+    best: Priced
+    """In the cheapest of all ways to run it, at each price."""
+    points: Array
+    """Seconds and effective joules of the ways that no other dominates, by rising time; shape (points, 2)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Structure:
+    """What decides what one GPU computes of a block."""
+
+    tp: int
+    cp: int
+    sequence_parallel: bool
+    microbatch_size: int
+
+
+class InstructionCosts:
+    """Costs of the instructions of all layouts of one model on one GPU; each is computed once."""
+
+    def __init__(self, base: Workload) -> None:
+        """Prepare for layouts of `base`."""
+        self._base = base
+        self._clocks = np.array(base.gpu.search_frequencies.clocks_mhz, dtype=np.float64)
+        self._known: KnownSteps = {}
+        self._structures: dict[Structure, StructureCosts] = {}
+
+    def of(self, workload: Workload) -> "StructureCosts":
+        """Return the costs of what a workload's GPUs compute."""
+        own = workload.parallelism
+        structure = Structure(own.tp, own.cp, own.sequence_parallel, workload.microbatch_size)
+        if structure not in self._structures:
+            alike = replace(own, dp=1, pp=1, layers_per_stage=None, sharding=Sharding.NONE)
+            model = replace(workload.model, num_layers=1, layers_per_stage={})
+            graphs = extract(model, alike, workload.microbatch_size, workload.sequence_length)
+            self._structures[structure] = StructureCosts(self._base, graphs, self._clocks, self._known)
+        return self._structures[structure]
+
+
+@dataclass(slots=True)
+class StructureCosts:
+    """Costs of the instructions of one structure."""
+
+    base: Workload
+    graphs: dict[Batch, BlockGraph]
+    clocks: Array
+    known: KnownSteps
+    _partitions: dict[Partition, CostByClock] = field(default_factory=dict)
+    _named: dict[tuple[Recomputation, bool], "_Parts"] = field(default_factory=dict)
+    _instructions: dict[object, InstructionCost] = field(default_factory=dict)
+    _computing: dict[object, Priced] = field(default_factory=dict)
+
+    def computing(self, shape: StageShape, direction: Direction, recomputation: Recomputation) -> Priced:
+        """Return what no way to run an instruction undercuts: its operators alone, without any collective."""
+        key = shape, direction, recomputation
+        if key not in self._computing:
+            program = self._program(shape, direction, recomputation, None)
+            alone = run_tally(self.base.gpu, _without_collectives(program), self.clocks, self.known)
+            cost = _over_prices(CostByClock(alone.time_s, alone.energy_j))
+            self._computing[key] = cheapest([cost], self.base.gpu.blocking_power_w)
+        return self._computing[key]
+
+    def instruction(
+        self,
+        shape: StageShape,
+        direction: Direction,
+        recomputation: Recomputation,
+        weights: ShardedWeights | None,
+        *,
+        split_backward: bool,
+    ) -> InstructionCost:
+        """Return the cost of an instruction.
+
+        Args:
+            shape: of the stage or chunk.
+            direction: of the instruction.
+            recomputation: what a backward recomputes.
+            weights: collectives of weights that replicas share out.
+            split_backward: whether weight gradients are computed apart.
+        """
+        key = (shape, direction, recomputation, weights, split_backward)
+        if key not in self._instructions:
+            program = self._program(shape, direction, recomputation, weights)
+            ran = run_tally(self.base.gpu, tally(program), self.clocks, self.known)
+            sequential = CostByClock(ran.time_s, ran.energy_j)
+            ways = [_over_prices(sequential)]
+            if weights is None and direction is not Direction.WEIGHT_GRADIENT and Batch.NANOBATCH in self.graphs:
+                ways += self._overlapped(shape, direction, recomputation, split_backward=split_backward)
+            waiting_w = self.base.gpu.blocking_power_w
+            self._instructions[key] = InstructionCost(
+                sequential=sequential, best=cheapest(ways, waiting_w), points=undominated(ways, waiting_w)
+            )
+        return self._instructions[key]
+
+    def _program(
+        self, shape: StageShape, direction: Direction, recomputation: Recomputation, weights: ShardedWeights | None
+    ) -> Program:
+        return instruction_program(
+            self.graphs,
+            shape,
+            direction,
+            Execution.SEQUENTIAL,
+            recomputation=recomputation,
+            default_sm_count=self.base.default_collective_sm_count,
+            weights=weights,
+        )
+
+    def _overlapped(
+        self, shape: StageShape, direction: Direction, recomputation: Recomputation, *, split_backward: bool
+    ) -> list[CostByClock]:
+        """Partitioned overlap at every clock and price; nothing where blocks have no collectives."""
+        nanobatch, microbatch = self.graphs[Batch.NANOBATCH], self.graphs[Batch.MICROBATCH]
+        makeup = overlap_makeup(nanobatch, microbatch, shape, direction, recomputation=recomputation)
+        if not makeup.partitions:
+            return []
+        parts = self._parts(recomputation, split_backward=split_backward)
+        blocks = np.zeros((2, len(self.clocks), len(PRICES_W)))
+        for name, count in makeup.partitions.items():
+            cost = self._partition(parts.partitions[name])
+            blocks += count * np.array([cost.time_s, cost.energy_j])
+        for name, count in makeup.edges.items():
+            blocks += count * parts.component(name)
+        outer = np.zeros((2, len(self.clocks), 1))
+        for name, count in makeup.outer.items():
+            outer = outer + count * parts.component(name)
+        time_s, energy_j = self.base.gpu.whole_instruction((blocks[0], blocks[1]), (outer[0], outer[1]))
+        return [CostByClock(time_s, energy_j)]
+
+    def _parts(self, recomputation: Recomputation, *, split_backward: bool) -> "_Parts":
+        key = recomputation, split_backward
+        if key not in self._named:
+            found = detect_partitions(
+                self.graphs[Batch.NANOBATCH], recomputation=recomputation, split_backward=split_backward
+            )
+            programs = component_programs(
+                self.graphs,
+                self.base.default_collective_sm_count,
+                instruction_directions(split_backward=split_backward),
+                recomputation=recomputation,
+            )
+            self._named[key] = _Parts(
+                {partition.name: partition for partition in found}, programs, self.base.gpu, self.clocks, self.known
+            )
+        return self._named[key]
+
+    def _partition(self, partition: Partition) -> CostByClock:
+        """Cost of a partition at each clock and price, under its cheapest schedule there; shapes (clocks, prices)."""
+        if partition not in self._partitions:
+            self._partitions[partition] = partition_cost(self.base, partition, self.clocks)
+        return self._partitions[partition]
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """Partitions and components by name."""
+
+    partitions: Mapping[str, Partition]
+    programs: Mapping[str, Program]
+    gpu: Gpu
+    clocks: Array
+    known: KnownSteps
+
+    @cached_property
+    def _costs(self) -> dict[str, Array]:
+        return {}
+
+    def component(self, name: str) -> Array:
+        """Seconds and joules of a component at each clock, shape (2, clocks, 1)."""
+        if name not in self._costs:
+            ran = run_program(self.gpu, self.programs[name], self.clocks, self.known)
+            self._costs[name] = np.array([ran.time_s, ran.energy_j])[:, :, None]
+        return self._costs[name]
+
+
+def partition_cost(base: Workload, partition: Partition, clocks_mhz: Array) -> CostByClock:
+    """Return the cost of a partition at each clock and price under the schedule that is cheapest there."""
+    space = search_space(partition, base.gpu, base.space)
+    frequencies, sm_counts = (np.array(column, dtype=np.float64) for column in (space.frequency_mhz, space.sm_count))
+    launches = np.array([partition.operator_index(name) for name in space.launch])
+    ran = run_schedules(base.gpu, partition, frequencies, sm_counts, launches)
+    by_clock = (len(clocks_mhz), -1)  # the search space is sorted by clock
+    time_s, energy_j = ran.time_s.reshape(by_clock), ran.energy_j.reshape(by_clock)
+    effective_j = energy_j - base.gpu.blocking_power_w * time_s
+    chosen = np.argmin(effective_j[:, :, None] + PRICES_W * time_s[:, :, None], axis=1)
+    return CostByClock(np.take_along_axis(time_s, chosen, axis=1), np.take_along_axis(energy_j, chosen, axis=1))
+
+
+def cheapest(ways: Sequence[CostByClock], waiting_power_w: float) -> Priced:
+    """Return an instruction at each price, at the clock and in the way of `ways` that are cheapest there."""
+    time_s = np.concatenate([way.time_s for way in ways])
+    effective_j = np.concatenate([way.energy_j for way in ways]) - waiting_power_w * time_s
+    chosen = np.argmin(effective_j + PRICES_W * time_s, axis=0)[None, :]
+    return Priced(np.take_along_axis(time_s, chosen, axis=0)[0], np.take_along_axis(effective_j, chosen, axis=0)[0])
+
+
+def undominated(ways: Sequence[CostByClock], waiting_power_w: float) -> Array:
+    """Return seconds and effective joules of the points of `ways` that no other dominates; shape (points, 2)."""
+    time_s = np.concatenate([way.time_s.ravel() for way in ways])
+    effective_j = np.concatenate([way.energy_j.ravel() for way in ways]) - waiting_power_w * time_s
+    return pareto_front(np.column_stack((time_s, effective_j)))
+
+
+def _over_prices(cost: CostByClock) -> CostByClock:
+    """The same cost at every price, shapes (clocks, prices)."""
+    shape = (len(cost.time_s), len(PRICES_W))
+    return CostByClock(*(np.broadcast_to(values[:, None], shape) for values in (cost.time_s, cost.energy_j)))
+
+
+def _without_collectives(program: Program) -> Tally:
+    """Count the steps of a whole instruction with no collective in or beside them."""
+    first, last = program.blocks or (0, 0)
+    kept = [number for number, step in enumerate(program.steps) if step.operators]
+    steps = tuple(replace(program.steps[n], collective=None, launch=0, sm_count=0) for n in kept)
+    blocks = sum(n < first for n in kept), sum(n < last for n in kept)
+    return tally(replace(program, steps=steps, blocks=blocks))

@@ -1,0 +1,210 @@
+"""The question that the adviser answers, read from a command line or from Python."""
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kareus.advise.goals import Goals
+from kareus.advise.layouts import Constraints
+from kareus.artifacts.records import closest, suggest
+from kareus.errors import ConfigError
+from kareus.graph.recomputation import Recomputation
+from kareus.model.config import MOST_GPUS, Sharding
+from kareus.pipeline.config import PipelineSchedule
+from kareus.workload.compose import compose
+from kareus.workload.config import Workload
+
+MOST_BATCH = 10_000_000
+"""Sequences of an iteration."""
+MOST_GPU_COUNTS = 16
+"""Numbers of GPUs that one question may compare."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What is trained on which GPUs, and what is wanted of it."""
+
+    base: Workload
+    """Model, GPU and testbed; its layout means nothing."""
+    overrides: tuple[str, ...]
+    """Hydra overrides that give `base`, the layout apart."""
+    gpus: tuple[int, ...]
+    """Numbers of GPUs to compare."""
+    global_batch: int
+    """Sequences of an iteration."""
+    constraints: Constraints
+    """What layouts may be."""
+    goals: Goals
+    """What is wanted of a plan."""
+    config_dir: Path
+    """Folder of the Hydra groups."""
+
+
+def _whole(text: str) -> int:
+    return int(text)
+
+
+def _switch(text: str) -> bool:
+    return {"true": True, "false": False}[text.lower()]
+
+
+_PARTS: dict[str, tuple[Callable[[str], Any], str]] = {
+    **dict.fromkeys(("dp", "pp", "tp", "cp", "chunks", "microbatch_size"), (_whole, "whole numbers, such as 1,2")),
+    "recomputation": (Recomputation, ", ".join(Recomputation)),
+    "sharding": (Sharding, ", ".join(Sharding)),
+    "sequence_parallel": (_switch, "true, false"),
+    "schedule": (PipelineSchedule, ", ".join(PipelineSchedule)),
+}
+"""How the values of each constraint are read, and what they may be."""
+SYNONYMS = {
+    **{f"parallelism.{name}": name for name in ("dp", "pp", "tp", "cp", "sharding", "sequence_parallel")},
+    "pipeline.chunks": "chunks",
+    "pipeline.schedule": "schedule",
+    "pipeline": "schedule",
+    "recompute": "recomputation",
+    "microbatch": "microbatch_size",
+}
+"""Other names of the constraints: the keys of a workload, and short ones."""
+FOLLOWS = {
+    "num_microbatches": "follows from --global-batch, dp and microbatch_size",
+    "parallelism": "is what is asked for; give tp=8 or the like to narrow it",
+    "parallelism.layers_per_stage": "follows from pp and the model",
+    "sequence_length": "is given by --sequence-length",
+}
+"""Keys of a workload that cannot be given here, and why."""
+
+
+def ask(
+    overrides: Sequence[str],
+    *,
+    gpus: str | int | Sequence[int],
+    global_batch: int,
+    sequence_length: int | None = None,
+    goals: Goals | None = None,
+    config_dir: Path,
+) -> Question:
+    """Return a question whose values have been checked.
+
+    Args:
+        overrides: `model=...`, `gpu=...` and other overrides of a workload, and constraints such as `tp=8`, `pp=2,4`.
+        gpus: a number of GPUs, several of them, or a range such as `16..256`, which stands for its powers of two.
+        global_batch: sequences of an iteration.
+        sequence_length: tokens of a sequence; None as configured.
+        goals: what is wanted of a plan; None: the fastest.
+        config_dir: Hydra groups.
+
+    Raises:
+        ConfigError: a value that cannot be used, in one line.
+    """
+    constraints, others = split_overrides(overrides)
+    if sequence_length is not None:
+        others = [*others, f"sequence_length={sequence_length}"]
+    if not 1 <= global_batch <= MOST_BATCH:
+        raise ConfigError(f"--global-batch {global_batch}: must be from 1 to {MOST_BATCH:,} sequences.")
+    counts = gpu_counts(gpus)
+    composition, *more = compose(others, config_dir)
+    if more:
+        raise ConfigError(f"{' '.join(others)}: is {1 + len(more)} workloads; give one value for each key.")
+    return Question(
+        base=composition.workload,
+        overrides=tuple(others),
+        gpus=counts,
+        global_batch=global_batch,
+        constraints=constraints,
+        goals=goals or Goals(),
+        config_dir=config_dir,
+    )
+
+
+def split_overrides(overrides: Sequence[str]) -> tuple[Constraints, list[str]]:
+    """Split overrides into constraints of layouts and what describes the workload otherwise.
+
+    Raises:
+        ConfigError: a constraint has a value that it cannot have, or is given twice.
+    """
+    given: dict[str, tuple[Any, ...]] = {}
+    others: list[str] = []
+    for text in overrides:
+        key, _, value = text.partition("=")
+        name = SYNONYMS.get(key, key)
+        if key in FOLLOWS:
+            raise ConfigError(f"{text}: {key} {FOLLOWS[key]}; leave it out.")
+        if name not in _PARTS or not value:
+            others.append(_meant(text, key))
+            continue
+        if name in given:
+            raise ConfigError(f"{text}: '{name}' is given twice; write its values once: {name}=a,b.")
+        given[name] = _values(text, name, value)
+    return Constraints(**given), others
+
+
+def _meant(text: str, key: str) -> str:
+    """Return an override that is no constraint.
+
+    Raises:
+        ConfigError: it is one with a slip, such as `tpp=8`.
+    """
+    meant = closest(key, _PARTS)
+    if "=" in text and "." not in key and meant is not None and key not in ("pipeline",):
+        raise ConfigError(f"{text}: unknown key; perhaps you meant {meant}=.")
+    return text
+
+
+def _values(text: str, name: str, value: str) -> tuple[Any, ...]:
+    read, allowed = _PARTS[name]
+    found = []
+    for part in value.strip("[]").split(","):
+        try:
+            one = read(part.strip())
+        except (ValueError, KeyError):
+            hint = suggest(part, allowed.split(", ")) if read is not _whole else f"give {allowed}"
+            raise ConfigError(f"{text}: '{part}' is no value of {name}; {hint}.") from None
+        if read is _whole and one < 1:
+            raise ConfigError(f"{text}: {name} must be 1 or more.")
+        found.append(one)
+    return tuple(dict.fromkeys(found))
+
+
+def gpu_counts(gpus: str | int | Sequence[int]) -> tuple[int, ...]:
+    """Return the numbers of GPUs to compare, rising.
+
+    Raises:
+        ConfigError: it is not one, a list of them, or a range such as `16..256`.
+    """
+    if isinstance(gpus, str):
+        spread = re.fullmatch(r"(\d{1,7})\.\.(\d{1,7})", gpus.strip())
+        if spread:
+            return _checked(gpus, _doublings(gpus, int(spread[1]), int(spread[2])))
+        parts = gpus.split(",")
+        if not all(re.fullmatch(r"\d{1,7}", part.strip()) for part in parts):
+            raise ConfigError(f"--gpus {gpus}: not understood; write a number, 16,64, or a range such as 16..256.")
+        return _checked(gpus, [int(part) for part in parts])
+    return _checked(gpus, [gpus] if isinstance(gpus, int) else list(gpus))
+
+
+def _doublings(text: str, least: int, most: int) -> list[int]:
+    """Return `least`, doubled as long as it is at most `most`, and `most` itself."""
+    if not 1 <= least <= most:
+        raise ConfigError(
+            f"--gpus {text}: a range goes from its least to its most, such as {most}..{max(least, most)}."
+        )
+    steps = math.floor(math.log2(most / least) + 1e-9)
+    return sorted({*(least * 2**n for n in range(steps + 1)), most})
+
+
+def _checked(text: Any, counts: Sequence[int]) -> tuple[int, ...]:
+    for count in counts:
+        if not 1 <= count <= MOST_GPUS:
+            raise ConfigError(f"--gpus {text}: must be from 1 to {MOST_GPUS:,} GPUs.")
+    if not counts or len(set(counts)) > MOST_GPU_COUNTS:
+        raise ConfigError(f"--gpus {text}: gives {len(set(counts))} numbers; give from 1 to {MOST_GPU_COUNTS}.")
+    return tuple(sorted(set(counts)))
+
+
+def constraint_words(constraints: Constraints) -> Mapping[str, str]:
+    """Return what constraints ask for, by name."""
+    given = {name: getattr(constraints, name) for name in _PARTS}
+    return {name: ",".join(str(value).lower() for value in values) for name, values in given.items() if values}

@@ -1,0 +1,138 @@
+"""Tables of the adviser: all layouts, and the frontier over them."""
+
+from typing import Any
+
+import polars as pl
+
+from kareus.advise.answers import Advice, LayoutAnswer
+from kareus.artifacts.tables import Column, TableSchema
+from kareus.workload.model_flops import mfu, tokens_per_iteration
+
+_GPUS = Column("gpus", pl.Int64, "GPUs of the whole job", positive=True)
+_LAYOUT = (
+    Column("dp", pl.Int64, "data-parallel replicas", positive=True),
+    Column("pp", pl.Int64, "pipeline stages", positive=True),
+    Column("tp", pl.Int64, "GPUs of a tensor-parallel group", positive=True),
+    Column("cp", pl.Int64, "GPUs of a context-parallel group", positive=True),
+    Column("schedule", pl.String, "pipeline schedule"),
+    Column("chunks", pl.Int64, "chunks of each stage", positive=True),
+    Column("microbatch_size", pl.Int64, "sequences of a microbatch", positive=True),
+    Column("num_microbatches", pl.Int64, "microbatches of one pipeline in one iteration", positive=True),
+    Column("recomputation", pl.String, "what a backward recomputes"),
+    Column("sharding", pl.String, "what replicas share out"),
+    Column("sequence_parallel", pl.Boolean, "whether tensor-parallel groups share tokens between products"),
+)
+
+ADVISED_LAYOUTS = TableSchema(
+    name="advised_layouts",
+    version=1,
+    meaning="Layouts of a training on so many GPUs: those that can run, and those that are refused.",
+    columns=(
+        _GPUS,
+        Column("layout", pl.Int64, "number, by rising time of the fastest plan; 0 of refused ones"),
+        *_LAYOUT,
+        Column("depth", pl.String, "how far it was followed: `refused`, `bounded`, `predicted` or `planned`"),
+        Column("refusal", pl.String, "why it cannot run", nullable=True),
+        Column("memory_gib", pl.Float64, "estimated peak of the fullest GPU", nullable=True),
+        Column("bound_s", pl.Float64, "time of an iteration that no plan undercuts", nullable=True),
+        Column("bound_j", pl.Float64, "energy of an iteration that no plan undercuts, all GPUs", nullable=True),
+        Column("time_s", pl.Float64, "time of its fastest known plan", nullable=True),
+        Column("energy_j", pl.Float64, "energy of that plan, all GPUs", nullable=True),
+        Column("least_energy_j", pl.Float64, "energy of its most frugal known plan, all GPUs", nullable=True),
+        Column("least_energy_time_s", pl.Float64, "time of that plan", nullable=True),
+        Column("sequential_s", pl.Float64, "time run as Megatron-LM does, at the maximum clock", nullable=True),
+        Column("sequential_j", pl.Float64, "energy of that, all GPUs", nullable=True),
+        Column("tokens_per_s", pl.Float64, "tokens a second of its fastest known plan", nullable=True),
+        Column("joules_per_token", pl.Float64, "energy of that plan for each token", nullable=True),
+        Column("mfu", pl.Float64, "model FLOPs utilisation of that plan", nullable=True),
+        Column(
+            "bubble_share", pl.Float64, "share of the sequential iteration that GPUs wait for others", nullable=True
+        ),
+        Column("exposed_share", pl.Float64, "share of it that collectives of blocks add", nullable=True),
+        Column("is_tied", pl.Boolean, "whether the model's error may decide that it is on the frontier"),
+    ),
+    key=("gpus", *(column.name for column in _LAYOUT)),
+)
+ADVISED_PLANS = TableSchema(
+    name="advised_plans",
+    version=1,
+    meaning="Plans of all layouts that no other plan on as many GPUs dominates.",
+    columns=(
+        _GPUS,
+        Column("layout", pl.Int64, "number of its layout in `advised_layouts`"),
+        Column("plan", pl.Int64, "number on the frontier, by rising time"),
+        Column("time_s", pl.Float64, "time of an iteration", positive=True),
+        Column("energy_j", pl.Float64, "energy of an iteration, all GPUs", positive=True),
+        Column("tokens_per_s", pl.Float64, "tokens a second, all GPUs", positive=True),
+        Column("joules_per_token", pl.Float64, "energy of a token", positive=True),
+        Column("power_w", pl.Float64, "mean power of all GPUs", positive=True),
+        Column("is_chosen", pl.Boolean, "whether it is the plan that was asked for"),
+    ),
+    key=("gpus", "plan"),
+)
+
+
+def layouts_frame(advice: Advice) -> pl.DataFrame:
+    """Return the table `ADVISED_LAYOUTS`."""
+    rows: list[dict[str, Any]] = []
+    for size in advice.sizes:
+        rows += [_layout_row(size.gpus, one) for one in size.layouts]
+        for refusal in size.refusals:
+            row = dict.fromkeys(ADVISED_LAYOUTS.polars.names())
+            row |= {name: getattr(refusal.layout, name) for name in (column.name for column in _LAYOUT)}
+            row |= {"gpus": size.gpus, "layout": 0, "depth": "refused", "refusal": refusal.message, "is_tied": False}
+            rows.append(row | {"memory_gib": refusal.needed_gib})
+    return ADVISED_LAYOUTS.frame(rows)
+
+
+def _layout_row(gpus: int, one: LayoutAnswer) -> dict[str, Any]:
+    candidate, first, last = one.candidate, one.plans[:1], one.plans[-1:]
+    tokens = tokens_per_iteration(candidate.workload)
+    row: dict[str, Any] = dict.fromkeys(ADVISED_LAYOUTS.polars.names())
+    row |= {column.name: getattr(candidate.layout, column.name) for column in _LAYOUT}
+    row |= {
+        "gpus": gpus,
+        "layout": one.number,
+        "depth": str(one.depth),
+        "memory_gib": candidate.memory.total_gib,
+        "bound_s": one.bound_s,
+        "bound_j": one.bound_j,
+        "bubble_share": one.bubble_share,
+        "exposed_share": one.exposed_share,
+        "is_tied": one.is_tied,
+    }
+    if one.sequential is not None:
+        row |= {"sequential_s": one.sequential.time_s, "sequential_j": one.sequential.energy_j}
+    for plan in first:
+        row |= {
+            "time_s": plan.time_s,
+            "energy_j": plan.energy_j,
+            "tokens_per_s": tokens / plan.time_s,
+            "joules_per_token": plan.energy_j / tokens,
+            "mfu": mfu(candidate.workload, plan.time_s),
+        }
+    for plan in last:
+        row |= {"least_energy_j": plan.energy_j, "least_energy_time_s": plan.time_s}
+    return row
+
+
+def plans_frame(advice: Advice) -> pl.DataFrame:
+    """Return the table `ADVISED_PLANS`."""
+    rows = []
+    for size in advice.sizes:
+        for number, choice in enumerate(size.frontier):
+            tokens = tokens_per_iteration(choice.layout.candidate.workload)
+            rows.append(
+                {
+                    "gpus": size.gpus,
+                    "layout": choice.layout.number,
+                    "plan": number,
+                    "time_s": choice.cost.time_s,
+                    "energy_j": choice.cost.energy_j,
+                    "tokens_per_s": tokens / choice.cost.time_s,
+                    "joules_per_token": choice.cost.energy_j / tokens,
+                    "power_w": choice.cost.energy_j / choice.cost.time_s,
+                    "is_chosen": choice is advice.chosen,
+                }
+            )
+    return ADVISED_PLANS.frame(rows)

@@ -1,0 +1,85 @@
+"""Command `advise`: which layout and which plan for a model on so many GPUs, and the commands to go on with."""
+
+import argparse
+import json
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+from kareus.artifacts.outputs import add_force, check_folder
+from kareus.cli.plan import check_not_results
+from kareus.errors import printable
+from kareus.workload.arguments import add_overrides
+
+logger = logging.getLogger(__name__)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the question and the output."""
+    add_overrides(
+        parser,
+        "model=... gpu=..., and constraints of layouts: tp, pp, dp, cp, chunks, microbatch_size, recompute, sharding, "
+        "sequence_parallel, schedule, such as tp=8 pp=2,4 recompute=none",
+    )
+    parser.add_argument("--gpus", required=True, help="GPUs of the job, such as 64; 16,64; or a range: 16..256")
+    parser.add_argument("--global-batch", type=int, required=True, metavar="N", help="sequences of an iteration")
+    parser.add_argument(
+        "--sequence-length", type=int, metavar="N", help="tokens of a sequence (default: as configured)"
+    )
+    parser.add_argument("--tokens", type=float, help="tokens of the whole training, such as 1e11")
+    parser.add_argument("--deadline", metavar="TIME", help="time for the whole training, such as 30d or 12h")
+    parser.add_argument("--max-power", metavar="POWER", help="cap on the mean power of all GPUs, such as 35kW")
+    parser.add_argument("--max-node-power", metavar="POWER", help="cap on the mean power of the GPUs of a node")
+    parser.add_argument("--max-gpu-power", metavar="POWER", help="power limit of every GPU, such as 500W")
+    parser.add_argument("--price", metavar="PRICE", help="of energy, such as 0.12perkWh, or a CSV file by the hour")
+    parser.add_argument("--gpu-price", metavar="PRICE", help="of a GPU, such as 2.5perGPUh")
+    parser.add_argument("--carbon", metavar="GRAMS", help="of energy, such as 400gperkWh, or a CSV file by the hour")
+    parser.add_argument(
+        "--least",
+        choices=("time", "energy", "cost", "edp"),
+        help="what the plan has the least of (default: cost with prices, energy with a deadline, else time)",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
+    text = "folder for the tables (Parquet), the answer (JSON) and the page (default: nothing is written)"
+    parser.add_argument("--output", type=Path, metavar="FOLDER", help=text)
+    add_force(parser)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Ask, answer, print, and write where there is a folder for it."""
+    if arguments.output is not None:
+        check_folder(arguments.output, force=arguments.force)
+        check_not_results(arguments.output)
+    from kareus.advise.advice import answer  # noqa: PLC0415 - the GPU model and the solver, for which errors need not wait
+    from kareus.advise.goals import goals_of  # noqa: PLC0415 - as above
+    from kareus.advise.lines import answer_lines  # noqa: PLC0415
+    from kareus.advise.plain import plain  # noqa: PLC0415
+    from kareus.advise.question import ask  # noqa: PLC0415
+
+    question = ask(
+        arguments.overrides,
+        gpus=arguments.gpus,
+        global_batch=arguments.global_batch,
+        sequence_length=arguments.sequence_length,
+        goals=goals_of(
+            least=arguments.least,
+            tokens=arguments.tokens,
+            deadline=arguments.deadline,
+            max_power=arguments.max_power,
+            max_node_power=arguments.max_node_power,
+            max_gpu_power=arguments.max_gpu_power,
+            price_of_energy=arguments.price,
+            gpu_price=arguments.gpu_price,
+            carbon=arguments.carbon,
+        ),
+        config_dir=arguments.config_dir,
+    )
+    advice = answer(question)
+    lines: Sequence[str] = [json.dumps(plain(advice), allow_nan=False)] if arguments.json else [*answer_lines(advice)]
+    print("\n".join(map(printable, lines)))  # noqa: T201 - the answer of the command
+    if arguments.output is not None:
+        from kareus.report.advice.page import write_page  # noqa: PLC0415 - only where a page is written
+
+        page = write_page(arguments.output, advice)
+        if not arguments.json:
+            logger.info("page   %s", page)

@@ -1,0 +1,104 @@
+"""Findings about GPUs: driver, clocks, who may set them, what a killed run left."""
+
+import os
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from kareus.device.claims import setting_of
+from kareus.device.protocol import Device
+from kareus.doctor.diagnoses import Diagnosis, State
+from kareus.errors import DeviceError, KareusError
+
+SOCKET, HOST_PORT = "ZEUSD_SOCK_PATH", "ZEUSD_HOST_PORT"
+"""Variables that name zeusd, which sets clocks for users without rights."""
+REACH_S = 2.0
+"""Time within which zeusd has to take a connection."""
+SYS_ADMIN = 21
+"""Bit of the capability that the driver asks for (capabilities(7))."""
+START_ZEUSD = (
+    "run as root, or have an administrator start `zeusd serve --socket-path /run/zeusd/zeusd.sock "
+    "--socket-permissions 666` and set ZEUSD_SOCK_PATH=/run/zeusd/zeusd.sock; without, measure with "
+    "testbed.cuda.clocks=default"
+)
+
+
+def gpu_findings(open_devices: Callable[[], Sequence[Device]]) -> Iterator[Diagnosis]:
+    """Yield what there is to say about all GPUs; no clock is set."""
+    try:
+        devices = open_devices()
+    except KareusError as error:
+        found = str(error).split(";")[0]
+        remedy = "plan on the simulated testbed; on a machine with GPUs make `nvidia-smi` work first"
+        yield Diagnosis(check="GPUs", state=State.LIMITED, found=found, remedy=remedy)
+        return
+    yield Diagnosis(check="driver", state=State.OK, found=", ".join(sorted({device.driver for device in devices})))
+    for index, device in enumerate(devices):
+        yield _gpu(index, device)
+    yield rights()
+
+
+def _gpu(index: int, device: Device) -> Diagnosis:
+    """What one GPU is like; one that does not answer is broken."""
+    check = f"GPU {index}"
+    try:
+        clocks, setting = device.supported_clocks_mhz(), setting_of(device.uuid)
+        device.energy_j()
+        reasons = [reason for reason in device.throttle_reasons() if reason != "idle"]
+        now = f"{device.name}, {len(clocks)} clocks from {clocks[0]} to {clocks[-1]} MHz, now {device.clock_mhz()}"
+    except DeviceError as error:
+        remedy = "look at `nvidia-smi -q`; clocks or energy of such a GPU cannot be used"
+        return Diagnosis(check=check, state=State.BROKEN, found=f"{device.name}: {error}", remedy=remedy)
+    if setting is not None:
+        found = f"{now}; Kareus has locked it to {setting}"
+        remedy = "if no run of yours is at work: `kareus clocks reset`"
+        return Diagnosis(check=check, state=State.LIMITED, found=found, remedy=remedy)
+    if reasons:
+        remedy = "wait until it is idle and cool, or ask who set its power limit (`nvidia-smi -q -d PERFORMANCE`)"
+        found = f"{now}, held down by {', '.join(reasons)}"
+        return Diagnosis(check=check, state=State.LIMITED, found=found, remedy=remedy)
+    return Diagnosis(check=check, state=State.OK, found=now)
+
+
+def rights() -> Diagnosis:
+    """Return who may set clocks: zeusd where a variable names it, else whoever has the rights of root."""
+    check = "setting clocks"
+    if os.environ.get(SOCKET):
+        return _daemon(check, f"{SOCKET}={os.environ[SOCKET]}", lambda: _connect_socket(Path(os.environ[SOCKET])))
+    if os.environ.get(HOST_PORT):
+        return _daemon(check, f"{HOST_PORT}={os.environ[HOST_PORT]}", lambda: _connect_host(os.environ[HOST_PORT]))
+    if has_capability(Path("/proc/self/status")):
+        return Diagnosis(check=check, state=State.OK, found="this user has the rights of root")
+    return Diagnosis(check=check, state=State.LIMITED, found="no right, and no zeusd is named", remedy=START_ZEUSD)
+
+
+def _daemon(check: str, name: str, connect: Callable[[], None]) -> Diagnosis:
+    try:
+        connect()
+    except (OSError, ValueError) as error:
+        remedy = f"start zeusd there, or unset the variable: {START_ZEUSD}"
+        return Diagnosis(
+            check=check, state=State.BROKEN, found=f"{name}: zeusd does not answer ({error})", remedy=remedy
+        )
+    return Diagnosis(check=check, state=State.OK, found=f"zeusd answers at {name}")
+
+
+def _connect_socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as one:
+        one.settimeout(REACH_S)
+        one.connect(str(path))
+
+
+def _connect_host(host_port: str) -> None:
+    host, _, port = host_port.rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=REACH_S):
+        pass
+
+
+def has_capability(status: Path) -> bool:
+    """Whether a process may administer the system, by its status in /proc; False where that cannot be read."""
+    try:
+        lines = dict(line.split(":\t", 1) for line in status.read_text().splitlines() if ":\t" in line)
+        return bool(int(lines["CapEff"], 16) >> SYS_ADMIN & 1)
+    except (OSError, KeyError, ValueError):
+        return False

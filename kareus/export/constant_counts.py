@@ -1,0 +1,135 @@
+"""The best constant SM counts of a plan: one for each group of GPUs, as software takes them that sets them once.
+
+Every choice of counts is put in place of the plan's own, and the plan evaluated on the GPU model: whole instructions
+at the planned clocks and launch operators, in the planned order. The plan itself is evaluated alike, so that a loss is
+that of the counts and not that of the model.
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from kareus.errors import ConfigError
+from kareus.gpu_model.model import KnownSteps
+from kareus.graph.records import CONTEXT_PARALLEL, TENSOR_PARALLEL, Batch, BlockGraph
+from kareus.partition.extract import partitions_of
+from kareus.pipeline.solver.dag import iteration_dag, makespan
+from kareus.plans.document import Plan, PlannedInstruction
+from kareus.plans.simulated_run import instruction_costs
+from kareus.profile.programs import Execution
+from kareus.schedule.config import sm_allocations
+from kareus.workload.config import Workload
+from kareus.workload.slices import cut
+
+Graphs = Mapping[Batch, BlockGraph]
+SmCounts = Mapping[str, int]
+"""SMs of the collectives of each group, `tp` or `cp`."""
+
+
+class ModelledCost(NamedTuple):
+    """Iteration time and energy of all GPUs on the GPU model."""
+
+    time_s: float
+    energy_j: float
+
+    @property
+    def product(self) -> float:
+        """Product of both in joule-seconds."""
+        return self.time_s * self.energy_j
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConstantCounts:
+    """The constant with the least product of time and energy, and what departing from the plan costs."""
+
+    sm_counts: SmCounts
+    planned: ModelledCost
+    """Of the plan as it is."""
+    constant: ModelledCost
+    """Of the plan with these counts in place of its own."""
+    whole: ModelledCost
+    """Of the plan's clocks with every instruction run whole, collectives on NCCL's own number of SMs."""
+    whole_limited: ModelledCost | None
+    """As `whole`, collectives on the constant count; None if groups have different ones."""
+
+
+def constant_counts(plan: Plan, workload: Workload, graphs: Graphs) -> ConstantCounts:
+    """Return the best constant SM counts of a plan.
+
+    Args:
+        plan: of partitioned overlap, in one instruction at least.
+        workload: the one that it is for.
+        graphs: operator graphs of its block.
+
+    Raises:
+        ConfigError: no instruction of the plan overlaps, so that no SM count is planned.
+    """
+    known: KnownSteps = {}
+    used = {choice.partition for _, i in plan.keyed for choice in i.partitions}
+    partitions = {p.name: p.collective for p in partitions_of(dict(graphs), workload)}
+    groups = {name: partitions[name].group for name in sorted(used)}
+    if not groups:
+        raise ConfigError(
+            f"plan '{plan.selector}' of {plan.method}: no instruction overlaps, so that collectives take NCCL's own SM "
+            "counts and there is nothing to limit; its clocks are followed by kareus.adapters.megatron."
+        )
+    sizes = {TENSOR_PARALLEL: workload.parallelism.tp, CONTEXT_PARALLEL: workload.parallelism.cp}
+    names = sorted(set(groups.values()))
+    choices = itertools.product(*(sm_allocations(sizes[name], workload.space) for name in names))
+
+    def cost(changed: Plan, at: Workload = workload) -> ModelledCost:
+        return _cost(changed, at, graphs, known)
+
+    constants = [dict(zip(names, counts, strict=True)) for counts in choices]
+    costs = [cost(_with_counts(plan, groups, counts)) for counts in constants]
+    best = min(range(len(costs)), key=lambda n: costs[n].product)
+    counts = constants[best]
+    limits = set(counts.values())
+    return ConstantCounts(
+        sm_counts=counts,
+        planned=cost(plan),
+        constant=costs[best],
+        whole=cost(_whole(plan)),
+        whole_limited=cost(_whole(plan), _with_default(workload, limits.pop())) if len(limits) == 1 else None,
+    )
+
+
+def _cost(plan: Plan, workload: Workload, graphs: Graphs, known: KnownSteps) -> ModelledCost:
+    """Evaluate a plan on the GPU model; GPUs that wait draw the blocking power."""
+    blocking_w, parallelism = workload.gpu.blocking_power_w, workload.parallelism
+    costs = instruction_costs(plan.keyed, workload, graphs, known)
+    time_s = makespan(iteration_dag(cut(workload, "pipeline")), [instruction_s for instruction_s, _ in costs])
+    effective_j = sum(instruction_s * (power_w - blocking_w) for instruction_s, power_w in costs)
+    energy_j = parallelism.gpus_per_stage * effective_j + parallelism.gpus * blocking_w * time_s
+    return ModelledCost(time_s, energy_j)
+
+
+def _with_counts(plan: Plan, groups: Mapping[str, str], counts: SmCounts) -> Plan:
+    """Return the plan with the SM counts of its partitions replaced."""
+
+    def changed(instruction: PlannedInstruction) -> PlannedInstruction:
+        partitions = tuple(
+            dataclasses.replace(choice, sm_count=counts[groups[choice.partition]]) for choice in instruction.partitions
+        )
+        return dataclasses.replace(instruction, partitions=partitions)
+
+    stages = (dataclasses.replace(s, instructions=tuple(map(changed, s.instructions))) for s in plan.stages)
+    return dataclasses.replace(plan, stages=tuple(stages))
+
+
+def _whole(plan: Plan) -> Plan:
+    """Return the plan with every instruction executed sequentially at its clock."""
+
+    def changed(instruction: PlannedInstruction) -> PlannedInstruction:
+        return dataclasses.replace(instruction, execution=Execution.SEQUENTIAL, partitions=())
+
+    stages = (dataclasses.replace(s, instructions=tuple(map(changed, s.instructions))) for s in plan.stages)
+    return dataclasses.replace(plan, stages=tuple(stages))
+
+
+def _with_default(workload: Workload, sm_count: int) -> Workload:
+    """Return the workload with collectives that nothing is chosen for on so many SMs."""
+    testbed = dataclasses.replace(workload.testbed, default_collective_sm_count=sm_count)
+    return dataclasses.replace(workload, testbed=testbed)

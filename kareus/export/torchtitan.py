@@ -1,0 +1,93 @@
+"""A plan as a pipeline schedule of torch.distributed.pipelining, which torchtitan reads as a CSV file.
+
+`parallelism.pipeline_parallel_schedule_csv` names a file with one row for each pipeline rank and one cell for each
+instruction, in order of execution: the number of the stage, `F` for a forward, `B` for a backward, `I` for its input
+gradients or `W` for its weight gradients, and the number of the microbatch (`_PipelineScheduleRuntime._load_csv`,
+PyTorch 2.13). Its reader knows no comments, so that what the file leaves out is said in a second file.
+
+PyTorch counts the chunks of an interleaved pipeline as stages: stage `chunk x ranks + rank`.
+"""
+
+import re
+from pathlib import Path
+
+from kareus.artifacts.files import read_text
+from kareus.errors import ArtifactError
+from kareus.export.comments import header, starts_with
+from kareus.graph.instruction import InstructionKey, place_in_line
+from kareus.graph.records import Direction
+from kareus.plans.document import Plan
+from kareus.profile.programs import chunk_shapes
+from kareus.workload.config import Workload
+
+LETTERS = {
+    Direction.FORWARD: "F",
+    Direction.BACKWARD: "B",
+    Direction.INPUT_GRADIENT: "I",
+    Direction.WEIGHT_GRADIENT: "W",
+}
+NOTES = "About a pipeline schedule for torchtitan, by Kareus"
+CELL = re.compile(r"\d+[FBIW]\d+")
+
+
+def schedule_csv(plan: Plan) -> str:
+    """Return the text of the file."""
+    stages = len(plan.stages)
+    rows = ([_cell(key, stages) for key, i in stage.keyed if i in stage.passes] for stage in plan.stages)
+    return "".join(",".join(row) + "\n" for row in rows)
+
+
+def schedule_notes(plan: Plan, workload: Workload) -> str:
+    """Return what the schedule carries and leaves out, and the settings that belong to it."""
+    parallelism, chunks = workload.parallelism, workload.chunks
+    modules = ",".join("[" + ",".join(f'"{name}"' for name in part) + "]" for part in _modules(workload))
+    settings = [
+        f"--parallelism.pipeline_parallel_degree {parallelism.pp}",
+        f"--parallelism.pipeline_parallel_schedule {'Interleaved1F1B' if chunks > 1 else '1F1B'}",
+        f"--training.local_batch_size {workload.microbatch_size * workload.num_microbatches}",
+        f"--parallelism.pipeline_parallel_microbatch_size {workload.microbatch_size}",
+        f"--training.seq_len {workload.sequence_length}",
+    ]
+    return header(
+        [
+            NOTES,
+            f"From a plan of {plan.gpus} GPUs ({plan.testbed.label}).",
+            "Carries: the order of forwards and backwards on every pipeline rank.",
+            "Leaves out: clocks (kareus.adapters.torchtitan follows them), the halves of microbatches, launch",
+            "operators, SM counts, and the update of the weights.",
+            "Settings that belong to it; the named schedule only tells torchtitan how many stages a rank has:",
+            *(f"  {setting}" for setting in settings),
+            f"  parallelism.module_fqns_per_model_part = [{modules}]",
+        ]
+    )
+
+
+def is_schedule_csv(path: Path) -> bool:
+    """Return whether a file is one of `schedule_csv`."""
+    try:
+        rows = read_text(path).splitlines()
+    except ArtifactError:
+        return False
+    return bool(rows) and all(CELL.fullmatch(cell) for row in rows for cell in row.split(","))
+
+
+def is_schedule_notes(path: Path) -> bool:
+    """Return whether a file is one of `schedule_notes`."""
+    return starts_with(path, NOTES)
+
+
+def _cell(key: InstructionKey, stages: int) -> str:
+    return f"{place_in_line(key.stage, key.chunk, stages)}{LETTERS[key.direction]}{key.microbatch}"
+
+
+def _modules(workload: Workload) -> list[list[str]]:
+    """Names of torchtitan's modules of every stage in PyTorch's order: the blocks that the plan has there."""
+    shapes = chunk_shapes(workload.parallelism.split, workload.chunks)
+    stages, parts, first = workload.parallelism.pp, [], 0
+    for stage, chunk in sorted(shapes, key=lambda place: place_in_line(place[0], place[1], stages)):
+        last = first + shapes[stage, chunk].layers
+        parts.append([f"layers.{n}" for n in range(first, last)])
+        first = last
+    parts[0].insert(0, "tok_embeddings")
+    parts[-1] += ["norm", "lm_head"]
+    return parts

@@ -1,0 +1,112 @@
+"""The figure of the adviser: the frontier over layouts, with the model's error as bands, and layouts that are tied."""
+
+import altair as alt
+import polars as pl
+
+from kareus.advise.advice import UNKNOWN_PERCENT
+from kareus.advise.answers import Advice, Depth, LayoutAnswer, SizeAnswer
+from kareus.report.charts import Figure, Tip, chart_of, legend_filter, looks, spec_of, tooltip
+from kareus.report.theme import PALETTE, Look
+from kareus.workload.model_flops import tokens_per_iteration
+
+TIES = "tied or behind"
+"""Entry of the legend for layouts that were predicted and not planned."""
+COLORS = [PALETTE[name] for name in ("blue", "orange", "green", "purple", "vermilion", "olive")]
+MOST_COLORS = len(COLORS)
+"""Layouts of the frontier that have a colour of their own; further ones share the last."""
+NEAR = 1.2
+"""Layouts whose fastest plan takes longer than this many times the slowest plan of the frontier are not drawn."""
+TIPS: tuple[Tip, ...] = (
+    ("words", "layout", ""),
+    ("state", "", ""),
+    ("tokens_per_s", "tokens/s", ",.0f"),
+    ("millijoules_per_token", "mJ/token", ".1f"),
+    ("time_s", "iteration time (s)", ".3f"),
+    ("energy_kj", "energy, all GPUs (kJ)", ",.1f"),
+)
+
+
+def frontier_figure(advice: Advice, size: SizeAnswer) -> Figure:
+    """Return the frontier over layouts of one number of GPUs."""
+    rows = _points(advice, size)
+    names = [name for name in rows["layout"].unique(maintain_order=True) if name != TIES]
+    given = {name: Look(COLORS[min(n, MOST_COLORS - 1)]) for n, name in enumerate(names)}
+    if TIES in rows["layout"]:
+        given[TIES] = Look(PALETTE["gray"], "diamond")
+    return Figure(
+        name=f"layouts_{size.gpus}",
+        title=f"Plans of layouts on {size.gpus} GPUs: throughput and energy",
+        table="",
+        spec=spec_of(_chart(f"layouts_{size.gpus}", given)),
+        data={f"layouts_{size.gpus}": rows},
+        heads={name: head or "how far" for name, head, _ in TIPS},
+        note=f"A colour for each layout on the frontier. {_band_words(advice)}",
+    )
+
+
+def _band_words(advice: Advice) -> str:
+    known = advice.uncertainty
+    if known is None:
+        return f"Bands: {UNKNOWN_PERCENT:g} % of energy; the model's error on this GPU was not measured."
+    return f"Bands: {known.energy_percent:.1f} % of energy, within which 90 % of held-out workloads were."
+
+
+def short_name(one: LayoutAnswer) -> str:
+    """Return a name of a layout for legends, such as `#1 tp8 pp4 dp2`."""
+    layout = one.candidate.layout
+    degrees = (("tp", layout.tp), ("cp", layout.cp), ("pp", layout.pp), ("dp", layout.dp))
+    return " ".join([f"#{one.number}", *(f"{name}{degree}" for name, degree in degrees if degree > 1)])
+
+
+def _points(advice: Advice, size: SizeAnswer) -> pl.DataFrame:
+    percent = UNKNOWN_PERCENT if advice.uncertainty is None else advice.uncertainty.energy_percent
+    on_frontier = {choice.layout.number for choice in size.frontier}
+    most_s = NEAR * size.frontier[-1].cost.time_s
+    rows = []
+    for one in size.layouts:
+        is_planned = one.depth is Depth.PLANNED and one.number in on_frontier
+        tokens = tokens_per_iteration(one.candidate.workload)
+        for plan in one.plans if is_planned else [plan for plan in one.plans[:1] if plan.time_s <= most_s]:
+            millijoules = 1e3 * plan.energy_j / tokens
+            rows.append(
+                {
+                    "layout": short_name(one) if is_planned else TIES,
+                    "words": f"#{one.number} {one.candidate.layout.words}",
+                    "state": "planned" if is_planned else "tied within the error" if one.is_tied else "behind others",
+                    "tokens_per_s": tokens / plan.time_s,
+                    "millijoules_per_token": millijoules,
+                    "least": millijoules * (1 - percent / 100),
+                    "most": millijoules * (1 + percent / 100),
+                    "time_s": plan.time_s,
+                    "energy_kj": plan.energy_j / 1e3,
+                }
+            )
+    return pl.DataFrame(rows)
+
+
+def _chart(data: str, given: dict[str, Look]) -> alt.LayerChart:
+    selection = legend_filter("layout", list(given))
+    encodings = looks("layout", given)
+    scale = alt.Scale(zero=False, nice=False, padding=24)
+    x = alt.X("tokens_per_s:Q", title="tokens/s, all GPUs (more is better)", scale=scale)
+    base = chart_of(data, f"{data}_bands").transform_filter(selection)
+    planned = f"datum.layout !== '{TIES}'"
+    bands = (
+        base.transform_filter(planned)
+        .mark_area(fillOpacity=0.14)
+        .encode(x=x, y=alt.Y("least:Q", scale=scale), y2="most:Q", color=encodings["color"])
+    )
+    y = alt.Y("millijoules_per_token:Q", title="mJ/token (less is better)", scale=scale)
+    lines = (
+        base.transform_filter(planned)
+        .mark_line(strokeWidth=1.5)
+        .encode(x=x, y=y, color=encodings["color"], order="tokens_per_s:Q")
+        .properties(name=f"{data}_lines")
+    )
+    points = (
+        base.mark_point(filled=True, opacity=0.95, size=60)
+        .encode(x=x, y=y, **encodings, tooltip=tooltip(TIPS))
+        .properties(name=f"{data}_points")
+        .add_params(selection)
+    )
+    return alt.layer(bands, lines, points).properties(width=720, height=380)

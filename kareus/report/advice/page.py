@@ -1,0 +1,125 @@
+"""The page of the adviser: the answer, the frontier over layouts, layouts in figures, refusals, and the commands."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from kareus.advise.advice import UNKNOWN_PERCENT
+from kareus.advise.answers import Advice, Depth, LayoutAnswer, SizeAnswer
+from kareus.advise.lines import HEADS, answer_lines, cells, commands, comparison, headline
+from kareus.advise.tables import ADVISED_LAYOUTS, ADVISED_PLANS, layouts_frame, plans_frame
+from kareus.advise.writing import provenance_of, write_advice
+from kareus.artifacts.files import write_text
+from kareus.gpu_model.trust import trust
+from kareus.report.advice.figure import frontier_figure
+from kareus.report.downloads import write_downloads
+from kareus.report.page import page_html
+from kareus.report.sections import Page, Section
+from kareus.report.sheets import Sheet, SheetRow
+
+PAGE = "page.html"
+
+
+def write_page(folder: Path, advice: Advice) -> Path:
+    """Write the answer, its tables and its page into a folder; returns the path of the page."""
+    write_advice(folder, advice)
+    page = advice_page(advice)
+    for schema, frame in page.tables:
+        write_downloads(folder / "data", frame, schema, page.provenance)
+    write_text(folder / PAGE, page_html(page))
+    return folder / PAGE
+
+
+def advice_page(advice: Advice) -> Page:
+    """Return the page of an answer."""
+    provenance = provenance_of(advice).stamped()
+    assert provenance.testbed is not None  # of the GPU model
+    question = advice.question
+    sizes = sorted(advice.sizes, key=lambda size: size.gpus != advice.chosen_gpus)  # the chosen one first
+    return Page(
+        title=f"{question.base.model.name}: layouts on {' or '.join(str(n) for n in question.gpus)} GPUs",
+        name=f"{question.global_batch:,} sequences of {question.base.sequence_length:,} tokens an iteration",
+        testbeds=(provenance.testbed,),
+        provenance=provenance,
+        sections=(
+            _answer(advice),
+            *(section for size in sizes for section in _size(advice, size)),
+            *([_left_out(advice)] if advice.left_out else []),
+        ),
+        figures=tuple(frontier_figure(advice, size) for size in sizes),
+        tables=((ADVISED_LAYOUTS, layouts_frame(advice)), (ADVISED_PLANS, plans_frame(advice))),
+        summary="\n".join(answer_lines(advice)),
+        template="headline.html",
+        extra={"headline": headline(advice)},
+    )
+
+
+def _answer(advice: Advice) -> Section:
+    rows = tuple(SheetRow(cells=(str(n), line)) for n, line in enumerate(commands(advice), start=1))
+    sheet = Sheet(caption="What to type next", heads=(("", ""), ("", "command")), rows=rows, texts=2)
+    text = f"{_sentence(comparison(advice))} {_sentence(trust(advice.question.base.gpu))}"
+    return Section(title="Against Megatron-LM", text=text, sheets=(sheet,))
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}."
+
+
+def _size(advice: Advice, size: SizeAnswer) -> list[Section]:
+    effort = size.effort
+    text = (
+        f"Of {effort.configurations:,} layouts {effort.bounded:,} can run. {effort.predicted:,} were predicted, since "
+        f"bounds did not rule them out, and {effort.planned:,} planned in full, in {effort.total_s:.1f} s."
+    )
+    followed = [one for one in size.layouts if one.plans]
+    return [
+        Section(title=f"{size.gpus} GPUs", text=text, figures=(f"layouts_{size.gpus}",)),
+        Section(title=f"Layouts of {size.gpus} GPUs in figures", sheets=(_layouts(advice, size, followed),)),
+        Section(title=f"Refused layouts of {size.gpus} GPUs", sheets=(_refused(size),), is_folded=True),
+    ]
+
+
+def _layouts(advice: Advice, size: SizeAnswer, followed: Sequence[LayoutAnswer]) -> Sheet:
+    on_frontier = {choice.layout.number for choice in size.frontier}
+    rows = tuple(
+        SheetRow(
+            cells=(f"{cells(one)[0]} {one.candidate.layout.words}", _state(one, on_frontier), *cells(one)[1:]),
+            is_ours=one.number == advice.chosen.layout.number and size.gpus == advice.chosen_gpus,
+        )
+        for one in followed
+    )
+    error = UNKNOWN_PERCENT if advice.uncertainty is None else advice.uncertainty.time_percent
+    return Sheet(
+        caption="Every layout that was predicted or planned, by its fastest plan",
+        heads=(("", "layout"), ("", "place"), *(("", name) for name in HEADS[1:])),
+        rows=rows,
+        texts=2,
+        source=ADVISED_LAYOUTS.name,
+        note=f"Tied: on the frontier if the model were off by its error ({error:.1f} % of time) in its favour.",
+    )
+
+
+def _state(one: LayoutAnswer, on_frontier: set[int]) -> str:
+    if one.depth is Depth.PLANNED and one.number in on_frontier:
+        return "frontier"
+    return "tied" if one.is_tied else "behind"
+
+
+def _refused(size: SizeAnswer) -> Sheet:
+    """Reasons by which layouts cannot run, how many, and the first of each."""
+    first = {str(refusal.reason): refusal for refusal in reversed(size.refusals)}
+    rows = tuple(
+        SheetRow(cells=(reason, first[reason].layout.words, first[reason].message, f"{count:,}"))
+        for reason, count in sorted(size.effort.refused.items(), key=lambda one: -one[1])
+    )
+    return Sheet(
+        caption="Why layouts cannot run",
+        heads=(("", "reason"), ("", "for example"), ("", "what is wrong with it"), ("", "layouts")),
+        rows=rows,
+        texts=3,
+    )
+
+
+def _left_out(advice: Advice) -> Section:
+    rows = tuple(SheetRow(cells=(str(gpus), reason)) for gpus, reason in advice.left_out.items())
+    sheet = Sheet(caption="Numbers of GPUs without a plan", heads=(("", "GPUs"), ("", "why")), rows=rows, texts=2)
+    return Section(title="Left out", sheets=(sheet,))

@@ -1,0 +1,84 @@
+"""Files that tell a running job what it cannot see: what they say, and what happens when they are wrong."""
+
+import os
+
+import pytest
+
+from kareus.adapters.conditions import Conditions, PricedHours, ToldStraggler, WatchedConditions, read_conditions
+from kareus.errors import ArtifactError, ConfigError
+from kareus.plans.selectors import Prices
+from kareus.plans.series import HourlySeries, Unit
+
+WRONG = {
+    "[1]": "expected keys and values, got [1].",
+    "{": "not valid JSON",
+    '{"power_cap_w": -5}': "power_cap_w=-5.0: must be greater than 0.",
+    '{"power_cap_w": "much"}': "power_cap_w: expected float, got 'much'.",
+    '{"power_cap": 5}': "power_cap: unknown key; perhaps you meant power_cap_w.",
+    '{"straggler": {"slowdown": 0.5}}': "slowdown=0.5: must be from 1 to 100 (times the planned time).",
+    '{"straggler": {"slowdown": 1.2, "pipeline": -1}}': "pipeline=-1: must be 0 or more.",
+    '{"power_cap_w": NaN}': "",
+    '__import__("os").system("touch evaluated")': "not valid JSON",
+}
+
+
+def test_conditions_are_read_from_json(tmp_path):
+    path = tmp_path / "conditions.json"
+    path.write_text('{"power_cap_w": 8000, "straggler": {"slowdown": 1.15, "pipeline": 2}}')
+    assert read_conditions(path) == Conditions(power_cap_w=8000.0, straggler=ToldStraggler(slowdown=1.15, pipeline=2))
+
+
+@pytest.mark.parametrize("text", WRONG)
+def test_wrong_conditions_are_refused_in_one_line(tmp_path, monkeypatch, text):
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "conditions.json"
+    path.write_text(text)
+    with pytest.raises((ConfigError, ArtifactError)) as refused:
+        read_conditions(path)
+    assert str(refused.value).startswith(f"{path}: ")
+    assert WRONG[text] in str(refused.value)
+    assert "\n" not in str(refused.value)
+    assert not (tmp_path / "evaluated").exists()
+
+
+def test_a_file_that_becomes_wrong_changes_nothing(tmp_path, caplog):
+    path = tmp_path / "conditions.json"
+    watched = WatchedConditions(path)
+    assert watched.now() == Conditions()
+    write(path, '{"power_cap_w": 8000}', 1)
+    assert watched.now() == Conditions(power_cap_w=8000.0)
+    write(path, '{"power_cap_w": 80', 2)
+    assert [watched.now() for _ in range(3)] == [Conditions(power_cap_w=8000.0)] * 3
+    assert len(caplog.messages) == 1
+    assert caplog.messages[0].startswith(f"{path}: ")
+    write(path, "{}", 3)
+    assert watched.now() == Conditions()
+    path.unlink()
+    assert watched.now() == Conditions()
+
+
+def test_a_file_that_is_wrong_at_the_start_is_refused(tmp_path):
+    path = tmp_path / "conditions.json"
+    path.write_text("{")
+    with pytest.raises(ConfigError, match="not valid JSON"):
+        WatchedConditions(path)
+
+
+def test_prices_go_by_the_hour_and_the_last_one_stays():
+    now_s = [0.0]
+    hours = PricedHours(HourlySeries(Unit.PRICE, (0.1, -0.2, 0.3)), 2.0, 1000.0, lambda: now_s[0])
+    seen = []
+    for hour in (-1.0, 0.5, 1.0, 2.9, 3.0, 400.0):
+        now_s[0] = 1000.0 + 3600.0 * hour
+        seen.append(hours.now())
+    assert seen == [Prices(price, 2.0) for price in (0.1, 0.1, 0.0, 0.3, 0.3, 0.3)]
+
+
+def test_carbon_is_no_price():
+    with pytest.raises(ConfigError, match="prices: a series of carbon_g_per_kwh; give hour,price_per_kwh"):
+        PricedHours(HourlySeries(Unit.CARBON, (400.0,)), 2.0, 0.0)
+
+
+def write(path, text, second):
+    path.write_text(text)
+    os.utime(path, (second, second))

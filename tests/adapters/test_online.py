@@ -1,0 +1,196 @@
+"""Changing plans between iterations: four pipelines as processes, and what a single rank tells the others."""
+
+import dataclasses
+import json
+import random
+import signal
+import time
+
+import pytest
+from helpers.driving import driven_plan, layout_of
+from helpers.fake_device import wait_until
+from helpers.online_ranks import RANKS, TENSOR_PARALLEL, OnlineJob, planned_pipelines, start
+
+from kareus.adapters.agreement import Alone
+from kareus.adapters.governor import CLEAN_ITERATIONS, Governor, costs_of
+from kareus.adapters.online import OnlineChoice
+from kareus.adapters.recorder import table_path
+from kareus.adapters.records import InstructionRecord, IterationRecord
+from kareus.adapters.tables import STEPS
+from kareus.artifacts.layout import WorkloadFolder
+from kareus.artifacts.tables import read_table
+from kareus.device.claims import FOLDER_VARIABLE, setting_of
+from kareus.device.controller import controlled_clocks
+from kareus.plans.along_frontier import frontier_plans
+from kareus.plans.document import PredictedCost
+from kareus.plans.selectors import parse_selector
+
+METHOD = "sequential+perseus"
+SLOW, FAST_AGAIN = 6, 14
+"""The pipeline 2 is slow from one iteration until the other."""
+
+
+@pytest.fixture(scope="module")
+def planned(tmp_path_factory):
+    """A folder with plans, and what their instructions take."""
+    top = tmp_path_factory.mktemp("online")
+    return top, planned_pipelines(top / "plans")
+
+
+@pytest.fixture(scope="module")
+def ran(planned):
+    """Selectors of all ranks by iteration, and the lines of the log, after a straggler came and went."""
+    top, costs = planned
+    job = OnlineJob(top=top, costs=costs, iterations=20, slow_between=(SLOW, FAST_AGAIN))
+    ranks = start(job)
+    for process in ranks:
+        process.join(120)
+    assert [process.exitcode for process in ranks] == [0] * RANKS
+    assert not any(job.gpu(rank).locked.exists() for rank in range(RANKS))
+    tables = [read_table(table_path(top / "output", STEPS, TENSOR_PARALLEL * rank), STEPS) for rank in range(RANKS)]
+    log = [json.loads(line) for line in (top / "output/changes.jsonl").read_text().splitlines()]
+    return [table.sort("iteration")["selector"].to_list() for table in tables], log
+
+
+def test_the_others_meet_a_straggler_within_three_iterations(planned, ran):
+    top, _ = planned
+    selectors, _ = ran
+    plans = frontier_plans(WorkloadFolder(top / "plans"), METHOD)
+    times_s = [plan.prediction.time_s for plan in plans]
+    meeting = [plan for plan in plans if plan.prediction.time_s <= 1.15 * times_s[0] * (1 + 1e-9)][-1]
+    assert meeting is not plans[-1]
+    assert selectors[2] == [plans[0].selector] * 20  # the slow one stays as fast as it can be
+    for rank in (0, 1, 3):
+        assert selectors[rank][:SLOW] == [plans[0].selector] * SLOW
+        assert selectors[rank][SLOW + 3 : FAST_AGAIN] == [meeting.selector] * (FAST_AGAIN - SLOW - 3)
+        assert selectors[rank][FAST_AGAIN + 3 :] == [plans[0].selector] * (20 - FAST_AGAIN - 3)
+
+
+def test_all_ranks_change_at_the_same_iteration(ran):
+    selectors, log = ran
+    assert selectors[0] == selectors[1] == selectors[3]
+    changed = [n for n in range(1, 20) if selectors[0][n] != selectors[0][n - 1]]
+    assert [line["iteration"] for line in log] == [0, *changed]
+    assert len(changed) == 2
+
+
+def test_the_log_says_when_and_why(ran):
+    selectors, log = ran
+    assert [line["reason"] for line in log] == [
+        "as selected",
+        "pipeline 2 takes 1.150 times as long",
+        "as selected",
+    ]
+    for line in log:
+        assert [plan["pipeline"] for plan in line["plans"]] == list(range(RANKS))
+        assert [plan["selector"] for plan in line["plans"]] == [own[line["iteration"]] for own in selectors]
+
+
+@pytest.mark.parametrize("how", ["KILL", "TERM"])
+def test_clocks_are_restored_whenever_a_rank_is_killed(planned, tmp_path, monkeypatch, how):
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path / "claims"))
+    _, costs = planned
+    (tmp_path / "plans").symlink_to(planned[0] / "plans")
+    job = OnlineJob(top=tmp_path, costs=costs, iterations=10**6, slow_between=(3, 10**6), pause_s=0.01)
+    chance = random.Random(how)
+    ranks = start(job)
+    wait_until(lambda: all(job.gpu(rank).locked.exists() for rank in range(RANKS)), 60.0)
+    time.sleep(chance.uniform(0.0, 0.5))
+    victim = chance.randrange(RANKS)
+    if how == "KILL":
+        ranks[victim].kill()
+    else:
+        ranks[victim].terminate()
+    for process in ranks:  # those that are left fail where they agree
+        process.join(60)
+    assert ranks[victim].exitcode == (-signal.SIGKILL if how == "KILL" else 128 + signal.SIGTERM)
+    for rank in set(range(RANKS)) - {victim}:
+        assert not job.gpu(rank).locked.exists()
+        assert setting_of(job.gpu(rank).uuid) is None
+    if how == "KILL":  # the next process that has the GPU does it
+        with controlled_clocks(job.gpu(victim)):
+            assert not job.gpu(victim).locked.exists()
+    assert not job.gpu(victim).locked.exists()
+
+
+SLOWER = dataclasses.replace(
+    driven_plan(stages=1),
+    selector="deadline=12s",
+    prediction=PredictedCost(time_s=12.0, energy_j=3e3, static_energy_j=1e3, dynamic_energy_j=2e3, lower_bound_j=2e3),
+)
+PLANS = (driven_plan(stages=1), SLOWER)
+
+
+class Rank:
+    """One rank alone, and what its driver and its records say."""
+
+    def __init__(self, log=None, every=1):
+        self.reasons = ()
+        self.choice = OnlineChoice(
+            PLANS,
+            layout=layout_of(PLANS[0]),
+            pipeline=0,
+            governor=Governor(costs_of(PLANS), 1, parse_selector("fastest"), parse_selector("min-energy")),
+            agreement=Alone(),
+            throttle_reasons=lambda: self.reasons,
+            log=log,
+            every=every,
+        )
+
+    def iteration(self, number, share_of_asked=1.0):
+        """Run an iteration in which the clock is a share of what was asked for; returns the plan."""
+        chosen = self.choice.iteration(number)
+        instructions = tuple(
+            InstructionRecord(
+                key=step.key,
+                start_s=float(place),
+                time_s=1.0,
+                energy_j=200.0,
+                frequency_mhz=step.frequency_mhz,
+                observed_mhz=round(step.frequency_mhz * share_of_asked),
+            )
+            for place, step in enumerate(chosen.steps)
+        )
+        record = IterationRecord(
+            iteration=number,
+            selector=chosen.selector,
+            time_s=10.0,
+            energy_j=2e3,
+            tokens=None,
+            frequency_mhz=None,
+            observed_mhz=None,
+            instructions=instructions,
+        )
+        self.choice.take_note(record)
+        return chosen.selector
+
+
+def test_a_clock_below_the_one_asked_for_takes_the_safe_plan(tmp_path):
+    rank = Rank(tmp_path / "changes.jsonl")
+    plans = [rank.iteration(n, 0.9 if n == 2 else 1.0) for n in range(CLEAN_ITERATIONS + 5)]
+    assert plans == ["fastest"] * 3 + ["deadline=12s"] * CLEAN_ITERATIONS + ["fastest"] * 2
+    lines = [json.loads(line) for line in (tmp_path / "changes.jsonl").read_text().splitlines()]
+    assert [line["iteration"] for line in lines] == [0, 3, 3 + CLEAN_ITERATIONS]
+    assert lines[1]["reason"] == "rank 0: its clock is 1269 MHz where 1410 MHz were asked for"
+
+
+def test_a_clock_that_the_power_limit_holds_was_planned_so():
+    rank = Rank()
+    rank.reasons = ("power-limit",)
+    assert [rank.iteration(n, 0.9) for n in range(4)] == ["fastest"] * 4
+
+
+def test_a_hot_gpu_takes_the_safe_plan_at_once():
+    rank = Rank()
+    plans = [rank.iteration(0)]
+    rank.reasons = ("thermal-limit", "power-limit")
+    assert [*plans, rank.iteration(1)] == ["fastest", "deadline=12s"]
+
+
+def test_ranks_may_agree_more_seldom():
+    rank = Rank(every=4)
+    rank.reasons = ("thermal-limit",)
+    plans = [rank.iteration(0)]
+    rank.reasons = ()
+    plans += [rank.iteration(n) for n in range(1, 4 * CLEAN_ITERATIONS + 1)]
+    assert plans == ["deadline=12s"] * 4 * CLEAN_ITERATIONS + ["fastest"]

@@ -1,0 +1,61 @@
+"""Layouts: that all are enumerated once, and that constraints narrow them."""
+
+import pytest
+from helpers.builders import CONFIG
+
+from kareus.advise.feasible import Reason, sort_layouts
+from kareus.advise.layouts import Constraints, layouts_of
+from kareus.model.config import Sharding
+from kareus.pipeline.config import PipelineSchedule
+from kareus.workload.compose import compose
+from kareus.workload.resolve import resolve
+
+
+@pytest.fixture(scope="module")
+def base():
+    return compose(["model=llama3.3-70b", "gpu=h100-sxm5-80gb", "sequence_length=8192"], CONFIG)[0].workload
+
+
+@pytest.fixture(scope="module")
+def layouts(base):
+    return list(layouts_of(base, 64, 512, Constraints()))
+
+
+def test_64_gpus_have_more_than_a_thousand_layouts(layouts):
+    assert len(layouts) > 1000
+    assert len(set(layouts)) == len(layouts)
+
+
+def test_degrees_and_batch_multiply_to_what_was_asked_for(layouts):
+    assert {one.gpus for one in layouts} == {64}
+    assert {one.dp * one.num_microbatches * one.microbatch_size for one in layouts} == {512}
+
+
+def test_what_does_nothing_is_not_enumerated(layouts):
+    assert all(one.sharding is Sharding.NONE for one in layouts if one.dp == 1)
+    assert not any(one.sequence_parallel for one in layouts if one.tp == 1)
+    assert all(one.schedule is PipelineSchedule.ONE_FORWARD_ONE_BACKWARD for one in layouts if one.pp == 1)
+
+
+def test_constraints_narrow_layouts(base, layouts):
+    narrow = Constraints(tp=(8,), pp=(2, 4), schedule=(PipelineSchedule.GPIPE,), microbatch_size=(2,))
+    found = list(layouts_of(base, 64, 512, narrow))
+    assert {(one.tp, one.pp, one.schedule, one.microbatch_size) for one in found} == {
+        (8, 2, PipelineSchedule.GPIPE, 2),
+        (8, 4, PipelineSchedule.GPIPE, 2),
+    }
+    assert not set(found) & set(layouts)
+
+
+def test_refusals_are_those_of_resolve(base, layouts):
+    some = layouts[:: len(layouts) // 25]
+    found = sort_layouts(base, some)
+    assert found.candidates and found.reasons[Reason.MEMORY] > 0
+    accepted = {one.layout: one for one in found.candidates}
+    for layout in some:
+        (one,) = resolve(
+            ["model=llama3.3-70b", "gpu=h100-sxm5-80gb", "sequence_length=8192", *layout.overrides], CONFIG
+        )
+        assert (one.refusal is None) is (layout in accepted)
+        if layout in accepted:
+            assert one.workload == accepted[layout].workload

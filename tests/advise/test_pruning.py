@@ -1,0 +1,79 @@
+"""Pruning: that the frontier is that of all layouts, planned in full."""
+
+import dataclasses
+import random
+
+import pytest
+from helpers.builders import CONFIG
+
+from kareus.advise.advice import answer
+from kareus.advise.feasible import sort_layouts
+from kareus.advise.layouts import layouts_of
+from kareus.advise.planning import frontier_of, plan_layout
+from kareus.advise.predictions import Predictor
+from kareus.advise.prices import InstructionCosts
+from kareus.advise.question import ask
+
+
+def frontiers(question, gpus, share=1.0):
+    """The frontier with pruning, and that of a share of all layouts, drawn at random and planned in full."""
+    pruned = [choice.cost for choice in answer(question).sizes[0].frontier]
+    base = question.base
+    candidates = sort_layouts(base, layouts_of(base, gpus, question.global_batch, question.constraints)).candidates
+    drawn = random.Random(0).sample(candidates, round(share * len(candidates)))
+    predictor = Predictor(base, InstructionCosts(base))
+    plans = []
+    for one in drawn:
+        plans += plan_layout(predictor, predictor.predict(one, predictor.bound(one.workload)))
+    return pruned, frontier_of(plans), drawn
+
+
+def test_pruning_leaves_out_nothing_of_the_frontier():
+    question = ask(
+        [
+            "model=qwen3-1.7b",
+            "gpu=h100-sxm5-80gb",
+            "tp=1,2",
+            "pp=1,2",
+            "microbatch_size=2",
+            "cp=1",
+            "recompute=none",
+            "sharding=none,optimizer",
+        ],
+        gpus=4,
+        global_batch=16,
+        sequence_length=2048,
+        config_dir=CONFIG,
+    )
+    pruned, full, drawn = frontiers(question, 4)
+    assert len(drawn) > 8
+    assert pruned == full
+
+
+@pytest.mark.acceptance
+def test_pruning_is_safe_on_8_gpus_with_all_layouts():
+    question = ask(
+        ["model=qwen3-1.7b", "gpu=h100-sxm5-80gb"], gpus=8, global_batch=32, sequence_length=4096, config_dir=CONFIG
+    )
+    pruned, full, drawn = frontiers(question, 8)
+    assert len(drawn) > 500
+    assert pruned == full
+
+
+@pytest.mark.acceptance
+@pytest.mark.parametrize(
+    ("model", "gpu", "gpus", "batch"),
+    [
+        ("llama3.2-3b", "a100-sxm4-80gb", 16, 64),
+        ("llama3.1-8b", "h200", 8, 32),
+        ("qwen3-1.7b", "h100-sxm5-80gb", 32, 64),
+    ],
+)
+def test_no_layout_of_a_random_third_beats_the_frontier(model, gpu, gpus, batch):
+    question = ask([f"model={model}", f"gpu={gpu}"], gpus=gpus, global_batch=batch, config_dir=CONFIG)
+    pruned, third, drawn = frontiers(question, gpus, share=1 / 3)
+    assert len(drawn) > 100
+    for plan in third:
+        assert any(known.time_s <= plan.time_s and known.energy_j <= plan.energy_j for known in pruned), (
+            dataclasses.asdict(plan)
+        )

@@ -1,0 +1,88 @@
+"""Questions to the adviser: that values are read, and that bad ones are answered in one line with what is nearest."""
+
+import pytest
+from helpers.builders import CONFIG
+
+from kareus.advise.advice import answer
+from kareus.advise.goals import DURATIONS, POWERS, Goals, Least, goals_of, quantity
+from kareus.advise.question import ask, gpu_counts, split_overrides
+from kareus.errors import ConfigError
+from kareus.graph.recomputation import Recomputation
+
+SMALL = ("model=qwen3-1.7b", "gpu=h100-sxm5-80gb", "tp=1", "cp=1", "pp=1", "microbatch_size=1", "recompute=none")
+
+
+def asked(*overrides, gpus=2, global_batch=8, **goals):
+    return ask(
+        [*SMALL[:2], *(overrides or SMALL[2:])],
+        gpus=gpus,
+        global_batch=global_batch,
+        sequence_length=1024,
+        goals=goals_of(**goals),
+        config_dir=CONFIG,
+    )
+
+
+def test_constraints_are_told_from_overrides():
+    constraints, others = split_overrides(["model=x", "tp=8", "parallelism.pp=2,4", "recompute=none", "seed=3"])
+    assert (constraints.tp, constraints.pp) == ((8,), (2, 4))
+    assert constraints.recomputation == (Recomputation.NONE,)
+    assert others == ["model=x", "seed=3"]
+
+
+def test_ranges_of_gpus_are_doublings():
+    assert gpu_counts("16..256") == (16, 32, 64, 128, 256)
+    assert gpu_counts("16..48") == (16, 32, 48)
+    assert gpu_counts("64,8") == (8, 64)
+    assert gpu_counts(64) == (64,)
+
+
+def test_quantities_have_units():
+    assert quantity("--deadline", "30d", DURATIONS, 1e10) == 30 * 86400
+    assert quantity("--max-power", "35 kW", POWERS, 1e12) == 35_000
+
+
+def test_what_is_least_follows_from_what_is_given():
+    assert Goals().minimised is Least.TIME
+    assert goals_of(tokens=1e9, deadline="30d").minimised is Least.ENERGY
+    assert goals_of(price_of_energy="0.12perkWh").minimised is Least.COST
+
+
+@pytest.mark.parametrize(
+    ("overrides", "values", "message"),
+    [
+        ((), {"gpus": 0}, "must be from 1 to"),
+        ((), {"gpus": "16..8"}, "a range goes from its least"),
+        ((), {"gpus": "many"}, "write a number"),
+        ((), {"global_batch": 0}, "--global-batch 0"),
+        ((), {"global_batch": 7, "gpus": 1009}, "the nearest that does is 1009"),
+        (("tp=3",), {"gpus": 8}, "one that lacks them"),
+        (("tpp=8",), {}, "perhaps you meant tp="),
+        (("recompute=nne",), {}, "perhaps you meant none"),
+        (("tp=a",), {}, "'a' is no value of tp"),
+        (("num_microbatches=8",), {}, "follows from --global-batch"),
+        (("tp=1", "tp=2"), {}, "given twice"),
+        ((), {"max_power": "35kw"}, "perhaps you meant 35kW"),
+        ((), {"max_power": "35"}, "has no unit"),
+        ((), {"max_power": "100W"}, "idle they take"),
+        ((), {"max_power": "300W"}, "the least power of a plan"),
+        ((), {"max_gpu_power": "80W"}, "must be more than"),
+        ((), {"deadline": "30d"}, "give its --tokens"),
+        ((), {"deadline": "1s", "tokens": 1e12}, "no plan keeps the limits"),
+        ((), {"price_of_energy": "0.12"}, "write 0.12perkWh"),
+        ((), {"least": "cost"}, "needs prices"),
+    ],
+)
+def test_bad_input_is_answered_in_one_line(overrides, values, message):
+    sizes = {name: values.pop(name) for name in ("gpus", "global_batch") if name in values}
+    with pytest.raises(ConfigError, match=message) as refused:
+        answer(asked(*overrides, **sizes, **values))
+    assert "\n" not in str(refused.value)
+
+
+def test_nothing_fits_names_what_is_nearest():
+    question = ask(
+        ["model=llama3.3-70b", "gpu=a100-sxm4-40gb"], gpus=8, global_batch=8, sequence_length=4096, config_dir=CONFIG
+    )
+    with pytest.raises(ConfigError, match=r"none of [0-9,]+ layouts can run .*the nearest, .* needs [0-9.]+ of"):
+        answer(question)

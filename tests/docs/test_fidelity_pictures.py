@@ -1,0 +1,45 @@
+"""The pictures of docs/fidelity.md are those of the files that ship, predicted by the GPU model as it is."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+import fidelity_pictures
+from kareus.fidelity.kernels.shipped import shipped_files
+from kareus.fidelity.validation import validate_file
+from kareus.report.fidelity.figures import comparison_figure
+from kareus.workload.resolve import CONFIG_DIR
+
+ROOT = Path(__file__).parents[2]
+RERUN = "run make refitted"
+
+
+def texts(svg):
+    return re.findall(r">([^<>]+)</(?:text|title)>", svg)
+
+
+def found(name):
+    return validate_file(name, shipped_files()[name], (), CONFIG_DIR)
+
+
+@pytest.mark.parametrize("name", ["kernel_nccl", "training_power"])
+def test_pictures_of_small_files_are_of_today(name):
+    drawn = fidelity_pictures.picture(comparison_figure(found(name), f"fidelity_{name}"))
+    assert texts((ROOT / f"docs/pictures/fidelity_{name}.svg").read_text()) == texts(drawn), RERUN
+
+
+@pytest.mark.acceptance
+def test_all_pictures_are_of_today():
+    for figure in fidelity_pictures.figures([found(name) for name in shipped_files()]):
+        drawn = fidelity_pictures.picture(figure)
+        assert texts((ROOT / f"docs/pictures/{figure.name}.svg").read_text()) == texts(drawn), RERUN
+
+
+def test_every_picture_is_shown_and_labelled_simulated():
+    page = (ROOT / "docs/fidelity.md").read_text()
+    pictures = sorted((ROOT / "docs/pictures").glob("fidelity_*.svg"))
+    assert len(pictures) == 9
+    for picture in pictures:
+        assert f"](pictures/{picture.name})" in page
+        assert any("simulated testbed" in text for text in texts(picture.read_text()))

@@ -1,0 +1,77 @@
+"""Pipeline schedules for torchtitan: read by PyTorch's own reader, in the order of the plan."""
+
+import dataclasses
+
+import pytest
+from helpers.driving import driven_plan
+from helpers.pipelines import BI, BW, B, F
+from helpers.trainings import tiny_workload
+from torch.distributed.pipelining.schedules import _Action, _ComputationType, _validate_schedule
+
+from kareus.export.torchtitan import is_schedule_csv, is_schedule_notes, schedule_csv, schedule_notes
+from kareus.pipeline.config import PipelineSchedule
+
+COMPUTATIONS = {
+    _ComputationType.FORWARD: F,
+    _ComputationType.FULL_BACKWARD: B,
+    _ComputationType.BACKWARD_INPUT: BI,
+    _ComputationType.BACKWARD_WEIGHT: BW,
+}
+SIZES = [
+    (PipelineSchedule.ONE_FORWARD_ONE_BACKWARD, 1),
+    (PipelineSchedule.GPIPE, 1),
+    (PipelineSchedule.INTERLEAVED, 2),
+    (PipelineSchedule.ZERO_BUBBLE_H1, 1),
+]
+STAGES, MICROBATCHES = 2, 4
+
+
+def plan_of(schedule, chunks):
+    return driven_plan(STAGES, MICROBATCHES, chunks, schedule=schedule, update=True)
+
+
+@pytest.mark.parametrize(("schedule", "chunks"), SIZES)
+def test_pytorch_reads_the_order_of_the_plan(schedule, chunks):
+    plan = plan_of(schedule, chunks)
+    rows = [[_Action.from_str(cell) for cell in row.split(",")] for row in schedule_csv(plan).splitlines()]
+    _validate_schedule(dict(enumerate(rows)), STAGES, STAGES * chunks, MICROBATCHES)
+    for stage, row in zip(plan.stages, rows, strict=True):
+        read = [(a.stage_index, COMPUTATIONS[a.computation_type], a.microbatch_index) for a in row]
+        assert read == [(i.chunk * STAGES + stage.stage, i.direction, i.microbatch) for i in stage.passes]
+
+
+def test_a_row_that_is_a_comment_is_refused_by_pytorch():
+    with pytest.raises(RuntimeError, match="Invalid action string"):
+        _Action.from_str("# a comment")
+
+
+def test_the_notes_name_the_blocks_of_every_stage_once():
+    workload = tiny_workload(pp=STAGES)
+    notes = schedule_notes(plan_of(*SIZES[0]), workload)
+    for name in ("tok_embeddings", *(f"layers.{n}" for n in range(workload.model.num_layers)), "norm", "lm_head"):
+        assert notes.count(f'"{name}"') == 1
+    assert "Leaves out: clocks" in notes
+    assert f"--parallelism.pipeline_parallel_degree {STAGES}" in notes
+
+
+def test_chunks_of_a_rank_have_every_second_part_of_the_blocks():
+    own = tiny_workload(pp=STAGES)
+    workload = dataclasses.replace(own, pipeline=dataclasses.replace(own.pipeline, schedule=SIZES[2][0], chunks=2))
+    parts = schedule_notes(plan_of(*SIZES[2]), workload).split("module_fqns_per_model_part = ")[1]
+    names = [part.split(",") for part in parts.strip().strip("[]").split("],[")]
+    assert len(names) == 2 * STAGES
+    assert names[0][0] == '"tok_embeddings"'
+    assert names[-1][-2:] == ['"norm"', '"lm_head"']
+    assert "Interleaved1F1B" in schedule_notes(plan_of(*SIZES[2]), workload)
+
+
+def test_schedules_and_notes_are_told_from_other_files(tmp_path):
+    plan, path = plan_of(*SIZES[0]), tmp_path / "file"
+    for text, is_csv, is_notes in (
+        (schedule_csv(plan), True, False),
+        (schedule_notes(plan, tiny_workload(pp=STAGES)), False, True),
+        ("a,b\n1,2\n", False, False),
+        ("", False, False),
+    ):
+        path.write_text(text)
+        assert (is_schedule_csv(path), is_schedule_notes(path)) == (is_csv, is_notes)

@@ -1,0 +1,40 @@
+"""The page of the adviser: that it begins with the answer, and has a colour for each layout of the frontier."""
+
+import pytest
+from helpers.builders import CONFIG
+from helpers.pages import Blocks
+
+from kareus.advise.advice import answer
+from kareus.advise.lines import commands, headline
+from kareus.advise.question import ask
+from kareus.report.advice.page import write_page
+
+FEW = ("model=qwen3-1.7b", "gpu=h100-sxm5-80gb", "tp=1,2", "cp=1", "pp=1,2", "microbatch_size=2", "recompute=none")
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("advice")
+    advice = answer(ask(FEW, gpus=4, global_batch=16, sequence_length=2048, config_dir=CONFIG))
+    return advice, write_page(folder, advice)
+
+
+def test_the_page_begins_with_the_answer_and_has_the_commands(written):
+    advice, path = written
+    page = path.read_text()
+    assert headline(advice).replace("`", "") in page.replace("`", "")
+    for command in commands(advice):
+        assert command in page
+
+
+def test_the_chosen_layout_is_emphasised_among_all(written):
+    advice, path = written
+    table = next(t for t in Blocks(path.read_text()).tables if t.names[:2] == ["layout", "place"])
+    assert len(table.rows) == sum(bool(one.plans) for one in advice.size.layouts)
+    assert table.ours.count(True) == 1
+
+
+def test_downloads_are_beside_the_page(written):
+    _, path = written
+    names = {file.name for file in (path.parent / "data").iterdir()}
+    assert names == {f"advised_{name}.{kind}" for name in ("layouts", "plans") for kind in ("csv", "parquet")}
