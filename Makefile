@@ -6,8 +6,10 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 # Hundreds of processes import the package: compiling it in each takes a third of a campaign's start-up.
 unexport PYTHONDONTWRITEBYTECODE
 
+# Measurements that do not ship, for `make refitted`.
+REFERENCE ?= ../shared/reference
 .DEFAULT_GOAL := help
-.PHONY: help run test lint format docs bench-pipeline bench-search attack acceptance clean
+.PHONY: help run test lint format docs bench-pipeline bench-search refitted attack acceptance clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -40,6 +42,12 @@ bench-pipeline: $(VENV)/bench.stamp ## compare the solver of iteration frontiers
 
 bench-search: $(VENV)/bench.stamp ## compare strategies of the search on simulated partitions (under 20 minutes on 2 cores)
 	python benchmarks/search.py
+
+refitted: $(VENV)/run.stamp ## after GPU files were changed: their uncertainty, the pictures and the table that depend on them (minutes)
+	python benchmarks/kernel_uncertainty.py --write
+	python benchmarks/fidelity_pictures.py $(wildcard $(REFERENCE)/a100_planned_frontiers.csv $(REFERENCE)/paper_rows.csv)
+	if [ -f $(REFERENCE)/expert_sm_allocations.csv ]; then \
+	python benchmarks/expert_allocations.py $(REFERENCE)/expert_sm_allocations.csv --write; fi
 
 attack: $(VENV)/bench.stamp $(VENV)/test.stamp ## attack everything: kills, damage, hostile input (an hour)
 	python benchmarks/attack.py

@@ -6,6 +6,7 @@ by a thread on SIGTERM, and after `kill -9` by the next process that claims the 
 
 import contextlib
 import logging
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from functools import partial
@@ -33,7 +34,7 @@ from kareus.device.controller import (
     dry_clocks,
 )
 from kareus.device.protocol import Device
-from kareus.errors import ConfigError, DeviceError
+from kareus.errors import ConfigError, DeviceError, EngineError
 from kareus.graph.instruction import InstructionKey
 from kareus.graph.records import UPDATING, Direction
 from kareus.launch.compute_device import synchronize_computation
@@ -242,6 +243,7 @@ def open_driver(
 
     Raises:
         ConfigError: `clocks` is something else.
+        EngineError: clocks are to be locked, and this is not the main thread.
         DeviceError: the GPU is in use, or the driver refuses.
         ArtifactError: `output` has a damaged table.
     """
@@ -281,6 +283,11 @@ def _clocks(gpu: Device | None, clocks: str, layout: RankLayout) -> contextlib.A
 
 @contextlib.contextmanager
 def _locked_clocks(gpu: Device) -> Iterator[ClockControl]:
+    if threading.current_thread() is not threading.main_thread():
+        raise EngineError(
+            f"{gpu.uuid}: its clock must be restored on signals, which only the main thread may ask for; open the "
+            "adapter there."
+        )
     with controlled_clocks(gpu, patience_s=_PATIENCE_S) as controller:
         yield _UntilRestored(controller)
 

@@ -1,6 +1,6 @@
 """One clock for the steps of Hugging Face's Trainer.
 
-trainer = Trainer(..., callbacks=[OneClock("min-energy", output="adapters/first")])
+trainer = Trainer(..., callbacks=[TrainerClock("min-energy", output="adapters/first")])
 """
 
 from os import PathLike
@@ -11,7 +11,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from kareus.adapters.steps import StepClock, open_step_clock
 
 
-class OneClock(TrainerCallback):  # type: ignore[misc]  # transformers has no types that mypy may follow
+class TrainerClock(TrainerCallback):  # type: ignore[misc]  # transformers has no types that mypy may follow
     """Sweeps clocks over the first steps of a training, and goes on at the one that suits a goal best."""
 
     def __init__(self, goal: str, *, output: str | PathLike[str] | None = None, **options: Any) -> None:

@@ -1,6 +1,6 @@
 """One clock for the steps of Lightning's Trainer.
 
-trainer = Trainer(..., callbacks=[OneClock("min-energy", tokens=65536, output="adapters/first")])
+trainer = Trainer(..., callbacks=[LightningClock("min-energy", tokens=65536, output="adapters/first")])
 """
 
 from os import PathLike
@@ -14,7 +14,7 @@ except ImportError:  # its older name
     from pytorch_lightning import Callback, LightningModule, Trainer
 
 
-class OneClock(Callback):  # type: ignore[misc]  # Lightning has no types that mypy may follow
+class LightningClock(Callback):  # type: ignore[misc]  # Lightning has no types that mypy may follow
     """Sweeps clocks over the first steps of a training, and goes on at the one that suits a goal best."""
 
     def __init__(

@@ -10,7 +10,7 @@ from kareus.errors import ConfigError, printable
 from kareus.gpu_model.trust import trust
 from kareus.workload.arguments import add_overrides
 from kareus.workload.config import Workload
-from kareus.workload.resolve import check_any_accepted, resolve
+from kareus.workload.resolve import check_any_accepted, check_any_runs, resolve
 from kareus.workload.software import names_software
 
 if TYPE_CHECKING:
@@ -55,7 +55,9 @@ def _predict_software(arguments: argparse.Namespace) -> None:
 
     if arguments.method != SEQUENTIAL or arguments.frequency is not None:
         raise ConfigError("software: predicted for --method sequential at the maximum clock; leave both options out.")
-    for name, subject, found in prediction.predictions(arguments.overrides, arguments.config_dir):
+    predicted = list(prediction.predictions(arguments.overrides, arguments.config_dir))
+    check_any_runs({name: found if isinstance(found, str) else None for name, _, found in predicted})
+    for name, subject, found in predicted:
         if subject is None or isinstance(found, str):
             lines = [
                 json.dumps({"workload": name, "refused": found}) if arguments.json else f"{name}: refused: {found}"

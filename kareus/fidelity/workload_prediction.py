@@ -6,7 +6,6 @@ Methods without a search run every instruction at one clock: `sequential`, and `
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from numbers import Integral
 
 import numpy as np
@@ -14,16 +13,13 @@ import numpy as np
 from kareus.arrays import Array
 from kareus.errors import ConfigError
 from kareus.fidelity.breakdown import COLLECTIVES, InstructionCost, instruction_cost
+from kareus.fidelity.composition import iteration_s
 from kareus.fidelity.update_prediction import InstructionCosts, UpdatePredictions, update_predictions
-from kareus.gpu_model.gpu import Gpu, Uncertainty
+from kareus.gpu_model.gpu import Gpu, KernelUncertainty, Uncertainty
 from kareus.gpu_model.model import KnownSteps
-from kareus.gpu_model.trust import known_uncertainty
-from kareus.graph.records import UPDATING, Batch, BlockGraph, Direction, instruction_directions
+from kareus.gpu_model.trust import known_kernel_uncertainty, known_uncertainty
+from kareus.graph.records import Batch, BlockGraph, Direction, instruction_directions
 from kareus.partition.extract import extract
-from kareus.pipeline.config import PipelineSchedule
-from kareus.pipeline.instructions import Instruction, pipeline_instructions
-from kareus.pipeline.solver.dag import build_dag, makespan
-from kareus.pipeline.transfers import transfers_s
 from kareus.profile.programs import (
     Execution,
     StageShape,
@@ -37,7 +33,6 @@ from kareus.workload.config import Workload
 from kareus.workload.memory import MemoryEstimate, estimate_memory
 from kareus.workload.model_flops import mfu, tokens_per_iteration
 from kareus.workload.overlap import nothing_to_overlap
-from kareus.workload.slices import cut
 
 PREDICTED = {"sequential": Execution.SEQUENTIAL, "nanobatching": Execution.NANOBATCHING}
 """How the instructions of each method that is predicted are executed."""
@@ -111,6 +106,8 @@ class Prediction:
     """Of the fullest GPU."""
     uncertainty: Uncertainty | None
     """Errors of the GPU model; None where they were not measured for this GPU's numbers."""
+    kernel_uncertainty: KernelUncertainty | None
+    """The same of a GPU that was fitted to single kernels."""
 
 
 def predict(workload: Workload, method: str = "sequential", frequency_mhz: int | None = None) -> Prediction:
@@ -130,19 +127,11 @@ def predict(workload: Workload, method: str = "sequential", frequency_mhz: int |
     shapes = chunk_shapes(workload.parallelism.split, workload.chunks)
     costs = _instruction_costs(workload, graphs, shapes, PREDICTED[method], clock_mhz)
     updates = update_predictions(workload, graphs[Batch.MICROBATCH], costs, clock_mhz)
-    instructions = _instructions(
-        workload.pipeline.schedule,
-        workload.parallelism.pp,
-        workload.num_microbatches,
-        workload.chunks,
-        tuple(tuple(stage) for stage in updates),
+    time_s = iteration_s(
+        workload,
+        {kind: float(cost.behaviour.time_s) for kind, cost in costs.items()},
+        [{direction: update.time_s for direction, update in stage.items()} for stage in updates],
     )
-    passes_s = {kind: float(cost.behaviour.time_s) for kind, cost in costs.items()}
-    times_s = [
-        updates[i.key.stage][i.key.direction].time_s if i.key.direction in UPDATING else passes_s[i.key.kind]
-        for i in instructions
-    ]
-    time_s = makespan(build_dag(instructions, transfers_s(cut(workload, "pipeline"))), times_s)
     stages = _stages(workload, costs, updates, time_s)
     energy_j = sum(stage.energy_j for stage in stages)
     tokens = tokens_per_iteration(workload)
@@ -159,6 +148,7 @@ def predict(workload: Workload, method: str = "sequential", frequency_mhz: int |
         collectives=_collectives(workload, costs),
         memory=estimate_memory(workload),
         uncertainty=known_uncertainty(workload.gpu),
+        kernel_uncertainty=known_kernel_uncertainty(workload.gpu),
     )
 
 
@@ -267,15 +257,3 @@ def _collectives(workload: Workload, costs: InstructionCosts) -> CollectivePredi
     alone_s = repeated * sum(cost.collectives_alone_s for cost in costs.values())
     exposed_s = repeated * sum(float(cost.parts.get(COLLECTIVES, np.zeros(2))[0]) for cost in costs.values())
     return CollectivePrediction(alone_s=alone_s, exposed_s=exposed_s, hidden_s=max(alone_s - exposed_s, 0.0))
-
-
-@lru_cache(maxsize=16)
-def _instructions(
-    schedule: PipelineSchedule,
-    stages: int,
-    microbatches: int,
-    chunks: int,
-    updates: tuple[tuple[Direction, ...], ...],
-) -> tuple[Instruction, ...]:
-    """As `pipeline_instructions`; kept, since workloads that are compared often have the same pipeline."""
-    return pipeline_instructions(schedule, stages, microbatches, chunks=chunks, updates=updates)

@@ -3,7 +3,7 @@
 from dataclasses import fields
 
 from kareus.artifacts.records import content_hash
-from kareus.gpu_model.gpu import Gpu, Uncertainty
+from kareus.gpu_model.gpu import Gpu, KernelUncertainty, Uncertainty
 
 MODEL_VERSION = "6"
 """Version of the laws; a change that moves numbers raises it, so that old measurements are not mixed in."""
@@ -32,6 +32,12 @@ def known_uncertainty(gpu: Gpu) -> Uncertainty | None:
     return known if known is not None and known.estimated_for == numbers_of(gpu) else None
 
 
+def known_kernel_uncertainty(gpu: Gpu) -> KernelUncertainty | None:
+    """Return how far predicted kernels of `gpu` are off, or None if not estimated for the numbers that it has."""
+    known = gpu.kernel_uncertainty
+    return known if known is not None and known.estimated_for == numbers_of(gpu) else None
+
+
 def trust(gpu: Gpu) -> str:
     """Return in words how far predictions for `gpu` are off, if that was estimated for the numbers that it has."""
     known = known_uncertainty(gpu)
@@ -46,8 +52,8 @@ def trust(gpu: Gpu) -> str:
 
 def _kernel_trust(gpu: Gpu) -> str:
     """What is known of a GPU that was fitted to single kernels."""
-    known = gpu.kernel_uncertainty
-    if known is None or known.estimated_for != numbers_of(gpu):
+    known = known_kernel_uncertainty(gpu)
+    if known is None:
         return "errors not measured for this GPU"
     errors = f"{known.time_percent:.1f} % of time"
     interval = f"+/- {known.time_interval_percent:.1f} %"

@@ -96,7 +96,7 @@ def stage_buckets(
 
 
 def window_s(stages: int, passes_s: Sequence[float]) -> float:
-    """Return the time from the beginning of the last backward of a stage's last chunk to the end of that of its first."""
+    """Return the time from the beginning of the last backward of a stage's last chunk to the end of its first's."""
     return passes_s[-1] + stages * sum(passes_s[:-1])
 
 

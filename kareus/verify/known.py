@@ -6,7 +6,7 @@ from kareus.artifacts.files import read_json, write_json
 from kareus.artifacts.records import content_hash
 from kareus.errors import ArtifactError
 
-Mark = list[int | str]
+FileMark = list[int | str]
 
 
 class Known:
@@ -15,10 +15,10 @@ class Known:
     Whoever changes a file, or puts another in its place, changes its `ctime`, which cannot be set back.
     """
 
-    def __init__(self, marks: dict[str, Mark] | None = None) -> None:
+    def __init__(self, marks: dict[str, FileMark] | None = None) -> None:
         """Begin with nothing known, or with marks from before."""
         self._before = marks or {}
-        self._now = dict[str, Mark]()
+        self._now = dict[str, FileMark]()
 
     def has(self, path: Path, expected: str = "") -> bool:
         """Return whether a file was found sound, with the hash `expected` if there is one, and has not changed."""
@@ -54,7 +54,7 @@ def _key(path: Path, expected: str) -> str:
     return f"{path} {expected}"
 
 
-def _mark(path: Path) -> Mark | None:
+def _mark(path: Path) -> FileMark | None:
     try:
         found = path.stat()
     except OSError:

@@ -84,8 +84,9 @@ def read_model(path: Path) -> Model:
     try:
         reader = READERS.get(config["model_type"])
         if reader is not None:
+            model = reader(_name(file, config), config)
             _check_neutral({key: value for key, value in config.items() if key not in IGNORED})
-            return reader(_name(file, config), config)
+            return model
         _check_architecture(config)
         _check_neutral(config)
         return _model(_name(file, config), config)

@@ -5,7 +5,7 @@ learned positions, MPT LayerNorm without an offset and ALiBi; both have as many 
 MLP without a gate.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kareus.errors import ConfigError
@@ -36,13 +36,12 @@ MPT_DEFAULTS: Mapping[str, Any] = {
     "tie_word_embeddings": True,
 }
 NO_DROPOUT: tuple[Any, ...] = (0, 0.0)
+GPT2_DROPOUTS, MPT_DROPOUTS = ("resid_pdrop", "embd_pdrop", "attn_pdrop"), ("resid_pdrop", "emb_pdrop")
 GPT2_NEUTRAL: Mapping[str, tuple[Any, ...]] = {
-    **dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), NO_DROPOUT),
     "scale_attn_weights": (True,),
     "scale_attn_by_inverse_layer_idx": (False,),
 }
 MPT_NEUTRAL: Mapping[str, tuple[Any, ...]] = {
-    **dict.fromkeys(("resid_pdrop", "emb_pdrop"), NO_DROPOUT),
     "no_bias": (True,),
     "expansion_ratio": (4,),
     "norm_type": ("low_precision_layernorm", "layernorm"),
@@ -68,6 +67,7 @@ def read_gpt2(name: str, config: Mapping[str, Any]) -> Model:
         ConfigError: a value is missing or of another type, or asks for what Kareus cannot build.
     """
     config = {**GPT2_DEFAULTS, **config}
+    _check_dropouts(config, GPT2_DROPOUTS)
     check_values(config, GPT2_NEUTRAL)
     hidden = integer(config, "n_embd")
     activation = config["activation_function"]
@@ -94,6 +94,7 @@ def read_mpt(name: str, config: Mapping[str, Any]) -> Model:
         ConfigError: as `read_gpt2`.
     """
     config = {**MPT_DEFAULTS, **config}
+    _check_dropouts(config, MPT_DROPOUTS)
     check_values(config, MPT_NEUTRAL)
     attention = config.get("attn_config") or {}
     if not isinstance(attention, Mapping):
@@ -182,6 +183,21 @@ def _mpt(model: Model, sequence_length: int) -> dict[str, Any]:
         "no_bias": True,
         "attn_config": {"alibi": True},
     }
+
+
+def _check_dropouts(config: Mapping[str, Any], keys: Sequence[str]) -> None:
+    """Check that nothing is dropped; a key that a file of GPT-2 lacks has its default, 0.1.
+
+    Raises:
+        ConfigError: something is.
+    """
+    try:
+        check_values(config, dict.fromkeys(keys, NO_DROPOUT))
+    except ConfigError as error:
+        listed = f"{', '.join(keys[:-1])} and {keys[-1]}"
+        raise ConfigError(
+            f"{str(error).rstrip('.')}; to train without dropout, write {listed} of 0.0 into it."
+        ) from None
 
 
 def _model(name: str, config: Mapping[str, Any], *, heads: int, hidden_size: int, **values: Any) -> Model:

@@ -76,10 +76,18 @@ def check_any_accepted(resolved: Sequence[Resolved]) -> None:
     Raises:
         RefusedWorkloadError: all were refused; with the reason of the first.
     """
-    refusals: Mapping[str, str] = {one.name: one.refusal for one in resolved if one.refusal is not None}
-    if len(refusals) == len(resolved):
+    check_any_runs({one.name: one.refusal for one in resolved})
+
+
+def check_any_runs(refusals: Mapping[str, str | None]) -> None:
+    """Check that a combination is not refused, by name and reason.
+
+    Raises:
+        RefusedWorkloadError: all were; with the reason of the first.
+    """
+    if None not in refusals.values():
         name, reason = next(iter(refusals.items()))
-        prefix = "" if len(resolved) == 1 else f"all {len(resolved)} combinations are refused; the first, "
+        prefix = "" if len(refusals) == 1 else f"all {len(refusals)} combinations are refused; the first, "
         raise RefusedWorkloadError(f"{prefix}{name}: {reason}")
 
 

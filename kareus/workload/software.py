@@ -70,8 +70,8 @@ class Software:
     tensor_overlap: TensorOverlap
     """What collectives of tensor parallelism run beside."""
     gather_beside_dgrad: bool
-    """Whether sequence parallelism gathers the input of a product again beside the product's input gradient, as Megatron
-    does; else together with the gradient that comes before. Userbuffers run both beside products."""
+    """Whether sequence parallelism gathers the input of a product again beside the product's input gradient, as
+    Megatron does; else together with the gradient that comes before. Userbuffers run both beside products."""
     context_overlap: bool
     """Whether keys and values of context parallelism travel beside attention (ring attention)."""
     reduction: Reduction

@@ -3,6 +3,7 @@
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -137,6 +138,12 @@ def test_dry_clocks_are_said_and_not_set(gpu: FakeDevice, caplog: pytest.LogCapt
 def test_an_unknown_mode_of_clocks_is_refused(gpu: FakeDevice) -> None:
     with pytest.raises(ConfigError, match="clocks='default': must be one of planned, dry"):
         opened(PLAN, gpu, clocks="default")
+
+
+def test_another_thread_than_the_main_one_is_refused(gpu: FakeDevice) -> None:
+    with ThreadPoolExecutor() as pool, pytest.raises(EngineError, match="only the main thread may ask for"):
+        pool.submit(opened, PLAN, gpu).result()
+    assert gpu.calls() == []
 
 
 def test_requests_after_a_signal_set_nothing(gpu: FakeDevice) -> None:

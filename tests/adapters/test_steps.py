@@ -102,7 +102,7 @@ def hugging_face_arguments(gpu: ModelGpu, folder: Path, steps: int) -> dict[str,
 
 
 def train_with_hugging_face(gpu: ModelGpu, goal: str, output: Path) -> None:
-    callback = hugging_face.OneClock(goal, output=output, steps_per_clock=STEPS_PER_CLOCK)
+    callback = hugging_face.TrainerClock(goal, output=output, steps_per_clock=STEPS_PER_CLOCK)
     arguments = hugging_face_arguments(gpu, output, TRAINED)
     transformers.Trainer(**arguments, callbacks=[callback, Between(gpu)]).train()
 
@@ -157,7 +157,7 @@ LIGHTNING = {
 
 
 def train_with_lightning(gpu: ModelGpu, goal: str, output: Path) -> None:
-    callback = lightning.OneClock(goal, tokens=2 * SEQUENCE, steps_per_clock=STEPS_PER_CLOCK, output=output)
+    callback = lightning.LightningClock(goal, tokens=2 * SEQUENCE, steps_per_clock=STEPS_PER_CLOCK, output=output)
     trainer = pytorch_lightning.Trainer(max_steps=TRAINED, callbacks=[callback], **LIGHTNING)
     trainer.fit(Module(gpu), DataLoader(Tokens(), batch_size=2))
 

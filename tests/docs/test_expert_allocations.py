@@ -24,7 +24,7 @@ def test_the_table_in_the_docs_is_of_today():
     given = choices(FILE)
     assert len(given) == 20
     page = expert_allocations.PAGE.read_text()
-    assert replaced(page, list(table_rows(given))) == page, "run benchmarks/expert_allocations.py FILE.csv --write"
+    assert replaced(page, list(table_rows(given))) == page, "run make refitted"
 
 
 def test_rows_are_those_of_both_models_in_16_bits(tmp_path):

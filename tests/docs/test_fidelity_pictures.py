@@ -12,7 +12,7 @@ from kareus.report.fidelity.figures import comparison_figure
 from kareus.workload.resolve import CONFIG_DIR
 
 ROOT = Path(__file__).parents[2]
-RERUN = "run benchmarks/fidelity_pictures.py"
+RERUN = "run make refitted"
 
 
 def texts(svg):

@@ -178,6 +178,7 @@ def test_memory_and_uncertainty_are_those_of_workload_and_gpu(default):
     assert found.uncertainty == default.gpu.uncertainty
     faster = dataclasses.replace(default, gpu=dataclasses.replace(default.gpu, hbm_gb_per_s=2000.0))
     assert predict(faster).uncertainty is None
+    assert found.kernel_uncertainty is None, "the default GPU is fitted to iterations"
 
 
 def test_a_lower_clock_is_slower_and_takes_less_power(default):

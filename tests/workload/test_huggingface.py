@@ -420,6 +420,7 @@ def test_gpt2_and_mpt_are_read_as_our_options(option: str, config: dict[str, Any
     ("config", "message"),
     [
         ({k: v for k, v in GPT2_XL.items() if k != "resid_pdrop"}, r"resid_pdrop=0.1: changes the architecture"),
+        (GPT2_XL | {"attn_pdrop": 0.1}, "train without dropout, write resid_pdrop, embd_pdrop and attn_pdrop of 0.0"),
         (GPT2_XL | {"activation_function": "tanh"}, "activation_function='tanh': not supported; expected gelu_new,"),
         (GPT2_XL | {"scale_attn_weights": False}, "scale_attn_weights=False: changes the architecture"),
         (GPT2_XL | {"n_head": 24}, "24 heads: must divide the hidden size 1600"),

@@ -9,6 +9,7 @@ Fans are not in the measurements: the nodes are immersed.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,10 @@ import numpy as np
 
 from kareus.errors import ConfigError
 from kareus.fidelity.iterations.predict import IterationPrediction, Predictor
-from kareus.fidelity.iterations.rows import LEAST_S, MOST_S, MeasuredIteration
+from kareus.fidelity.iterations.rows import CHOICES, LEAST_S, MOST_S, MOST_SIZE, MeasuredIteration
 from kareus.fidelity.iterations.workloads import IterationSubjects
-from kareus.fidelity.lines import Line, LineValueError, Refusal
+from kareus.fidelity.kernels.shipped import ARCHITECTURES
+from kareus.fidelity.lines import Line, LineValueError, Refusal, read_lines
 from kareus.gpu_model.gpu import MOST_W
 
 COLUMNS = ("task", "n_gpus", "tp", "pp", "mbs", "gbs", "seq", "iteration_s", "node_power_w_train")
@@ -31,12 +33,9 @@ SUPPLY_EFFICIENCY = 0.96
 BEFORE_SUPPLIES = "AC node"
 """Part of a row's kind that says so."""
 PRETRAINING = "pretrain"
-GPT3 = {
-    "layers": 96, "hidden": 12288, "ffn": 49152, "heads": 96, "kv_heads": 96, "vocab": 51200, "mlp": "gelu",
-    "norm": "layernorm", "position": "learned", "chunks": 6,
-}  # fmt: skip
-"""GPT-3 175B as MLPerf Training has it, with the virtual stages of NVIDIA's submission (INTERLEAVED_PIPELINE=6)."""
-ARCHITECTURES = {"GPT3-175B": GPT3}
+SIZES = ("layers", "hidden", "ffn", "heads", "kv_heads", "vocab", "chunks")
+KINDS = ("mlp", "norm", "position")
+"""Columns of the architectures that ship, but for the name of the model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,12 +108,14 @@ def _row(line: Line) -> MeasuredIteration:
     task, model = line.text("task"), line.text("model")
     if task != PRETRAINING:
         raise ConfigError(f"task={task}: adapters of a frozen model are not represented.")
-    if model not in ARCHITECTURES:
-        raise ConfigError(f"model={model}: architecture not known; known: {', '.join(ARCHITECTURES)}.")
-    sizes = {name: line.positive(name, int, 1, 2**31) for name in ("n_gpus", "tp", "pp", "cp", "mbs", "gbs", "seq")}
+    known = architectures()
+    if model not in known:
+        raise ConfigError(f"model={model}: architecture not known; known: {', '.join(known)}.")
+    sizes = {name: line.positive(name, int, 1, MOST_SIZE) for name in ("n_gpus", "tp", "pp", "cp", "mbs", "gbs", "seq")}
     replicas, num_microbatches = _shares(sizes)
     values: dict[str, Any] = {
-        **ARCHITECTURES[model],
+        **known[model],
+        **({"chunks": line.positive("chunks", int, 1, MOST_SIZE)} if "chunks" in line.cells else {}),
         "line": line.number,
         "family": "mlperf",
         "gpu": line.text("gpu").lower(),
@@ -136,6 +137,20 @@ def _row(line: Line) -> MeasuredIteration:
         "iteration_time_s": line.positive("iteration_s", float, LEAST_S, MOST_S),
     }
     return MeasuredIteration(**values)
+
+
+@cache
+def architectures() -> Mapping[str, Mapping[str, int | str]]:
+    """Return the sizes of models that ship, by name: columns of measured iterations."""
+    _, lines = read_lines(ARCHITECTURES)
+    return {line.text("model"): _architecture(line) for line in lines}
+
+
+def _architecture(line: Line) -> dict[str, int | str]:
+    return {
+        **{name: line.positive(name, int, 1, MOST_SIZE) for name in SIZES},
+        **{name: line.choice(name, CHOICES[name]) for name in KINDS},
+    }
 
 
 def _shares(sizes: Mapping[str, int]) -> tuple[int, int]:

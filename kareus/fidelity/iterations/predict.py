@@ -12,26 +12,24 @@ from typing import Any
 
 import numpy as np
 
+from kareus.fidelity.composition import iteration_s
 from kareus.fidelity.iterations import number_formats, unfused
 from kareus.fidelity.iterations.hosts import host_slowdown
 from kareus.fidelity.iterations.passes import PassCost, charged, of_software, pass_cost, steps_of_pass
 from kareus.fidelity.iterations.updates import UpdateCost, stage_update
 from kareus.fidelity.iterations.workloads import IterationSubject
 from kareus.gpu_model.energy import idle_power_w
+from kareus.gpu_model.gpu import Gpu
 from kareus.gpu_model.model import KnownSteps
-from kareus.graph.records import TRACED, UPDATING, Batch, BlockGraph, Direction
+from kareus.graph.records import TRACED, Batch, BlockGraph, Direction
 from kareus.partition.extract import extract
-from kareus.pipeline.instructions import Instruction, pipeline_instructions
-from kareus.pipeline.solver.dag import Dag, build_dag, makespan
-from kareus.pipeline.transfers import transfers_s
 from kareus.profile.programs import StageShape, chunk_shapes
 from kareus.workload.config import Workload
 from kareus.workload.model_flops import mfu
-from kareus.workload.slices import cut
 from kareus.workload.software import Software
 
-VARIATION = 0.009
-"""Standard deviation of the time of GPUs of one kind that the power limit holds back.
+POWER_VARIATION, VARIATION = 0.023, 0.009
+"""Standard deviations of the power of GPUs of one kind, and of the time of those that the power limit holds back.
 
 Power of a job differs by 6.7 % between the GPUs of a node, so with a standard deviation of 2.3 %; four tenths of that
 are time, since power goes with about the 2.5th power of the clock.
@@ -70,8 +68,6 @@ class Predictor:
         self._graphs: dict[Any, BlockGraph] = {}
         self._known: dict[str, KnownSteps] = {}
         self._passes: dict[Any, PassCost] = {}
-        self._pipelines: dict[Any, tuple[Instruction, ...]] = {}
-        self._dags: dict[Any, Dag] = {}
 
     def predict(self, subject: IterationSubject) -> IterationPrediction:
         """Predict an iteration at the maximum clock, or what the power limit leaves of it.
@@ -97,8 +93,12 @@ class Predictor:
         }
         ran = replace(subject, workload=workload)
         updates = [stage_update(ran, stage, times_s) for stage in range(parallelism.pp)]
-        slowest = slowest_of(parallelism.gpus)
-        time_s = self._makespan(workload, {key: time_s * slowest for key, time_s in times_s.items()}, updates)
+        slower = {key: slowest_of(parallelism.gpus, held_share(workload.gpu, passes[key])) for key in times_s}
+        time_s = iteration_s(
+            workload,
+            {(*place, direction): s * slower[place, direction] for (place, direction), s in times_s.items()},
+            [{direction: cost.time_s for direction, cost in update.items()} for update in updates],
+        )
         return _prediction(workload, passes, times_s, updates, time_s)
 
     def _graph(self, workload: Workload, software: Software, *, in_fp8: bool) -> BlockGraph:
@@ -142,37 +142,28 @@ class Predictor:
             self._passes[key] = pass_cost(workload.gpu, steps, known)
         return of_software(self._passes[key], software, workload.gpu)
 
-    def _makespan(
-        self,
-        workload: Workload,
-        times_s: Mapping[tuple[tuple[int, int], Direction], float],
-        updates: Sequence[Mapping[Direction, UpdateCost]],
-    ) -> float:
-        pp, microbatches, chunks = workload.parallelism.pp, workload.num_microbatches, workload.chunks
-        schedule, directions = workload.pipeline.schedule, tuple(tuple(update) for update in updates)
-        key = (schedule, pp, microbatches, chunks, directions)
-        if key not in self._pipelines:
-            self._pipelines[key] = pipeline_instructions(schedule, pp, microbatches, chunks=chunks, updates=directions)
-        instructions = self._pipelines[key]
-        transfers = transfers_s(cut(workload, "pipeline"))
-        if (key, transfers) not in self._dags:
-            self._dags[key, transfers] = build_dag(instructions, transfers)
-        durations = [
-            updates[i.key.stage][i.key.direction].time_s
-            if i.key.direction in UPDATING
-            else times_s[(i.key.stage, i.key.chunk), i.key.direction]
-            for i in instructions
-        ]
-        return makespan(self._dags[key, transfers], durations)
+
+def held_share(gpu: Gpu, cost: PassCost) -> float:
+    """Return the share of GPUs of one kind that the power limit holds back in a pass, where a mean one has this cost.
+
+    It is 1 where a mean one is held, and falls with the tail of the distribution of power below.
+    """
+    below = (1 - cost.energy_j / cost.gpu_s / gpu.throttling_power_w) / POWER_VARIATION
+    return math.erfc(max(below, 0.0) / math.sqrt(2))
 
 
-def slowest_of(gpus: int) -> float:
+def slowest_of(gpus: int, held: float = 1.0) -> float:
     """Return the time of the slowest of as many GPUs, which all wait for, over that of a mean one.
 
     The largest of n normal numbers is about sqrt(2 ln n) standard deviations above their mean, less a slowly varying
     correction (Cramer 1946, section 28.6).
+
+    Args:
+        gpus: that wait for each other.
+        held: share of them that the power limit holds back; the others run at the highest clock.
     """
-    if gpus == 1:
+    gpus = round(gpus * held)
+    if gpus <= 1:
         return 1.0
     most = math.sqrt(2 * math.log(gpus))
     return 1 + VARIATION * max(most - (math.log(math.log(gpus)) + math.log(4 * math.pi)) / (2 * most), 0.5)

@@ -150,14 +150,14 @@ class IterationSubjects:
 
 def software_of(row: MeasuredIteration) -> str:
     """Return the option of the group `software` that runs a row."""
-    for beginning, option in OF_FAMILY.items():
-        if row.family.startswith(beginning):
-            return option
-    if row.attention == "unfused":
+    option = next((known for beginning, known in OF_FAMILY.items() if row.family.startswith(beginning)), None)
+    if option is None and row.attention == "unfused":
         return "megatron-2022"
-    if row.sharding in ("fsdp", "grad-op"):
-        return "torchtitan" if row.compiled or row.position == "rope" else "llm-foundry"
-    return "nemo"
+    if option is None and row.sharding in ("fsdp", "grad-op"):
+        option = "torchtitan" if row.compiled or row.position == "rope" else "llm-foundry"
+    if option == "torchtitan" and not row.compiled:
+        return "torchtitan-eager"
+    return option or "nemo"
 
 
 def _model(row: MeasuredIteration, software: Software) -> Model:

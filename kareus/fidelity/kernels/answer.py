@@ -22,6 +22,7 @@ from kareus.fidelity.kernels.score import (
 )
 from kareus.fidelity.lines import Refusal
 from kareus.gpu_model.gpu import Gpu
+from kareus.gpu_model.trust import trust
 from kareus.workload.compose import compose
 
 
@@ -38,6 +39,8 @@ class KernelAnswer:
     by_collective: Mapping[str, KernelErrors]
     """Over large messages, all-to-alls among them; empty for other kernels."""
     baselines: Baselines
+    trust: Mapping[str, str]
+    """What is known of the errors of each GPU, in words, by its option."""
 
 
 def answer_kernels(
@@ -69,6 +72,7 @@ def answer_kernels(
         by_gpu=errors_by(known.groups, known, predicted, mask),
         by_collective=errors_by(known.collective, known, predicted, large_message(known)) if collective else {},
         baselines=baselines(known, predicted, mask),
+        trust={name: trust(gpu) for name, gpu in gpus.items()},
     )
 
 
@@ -96,6 +100,7 @@ def plain_answer(answer: KernelAnswer) -> dict[str, Any]:
         "by_gpu": to_plain(answer.by_gpu),
         **({"by_collective": to_plain(answer.by_collective)} if answer.by_collective else {}),
         "trivial": to_plain(answer.baselines),
+        "trust": to_plain(answer.trust),
         "rows": list(_rows(answer)),
         "refused": [{"row": refusal.line, "reason": refusal.reason} for refusal in answer.refused],
     }
@@ -141,6 +146,7 @@ def lines_of(answer: KernelAnswer) -> list[str]:
         lines += [f"for comparison, constant FLOP/s and bandwidth: {trivial.roofline_time_mape_pct:.1f} % of time"]
     if trivial.constant_power_mape_pct is not None:
         lines += [f"for comparison, constant power: {trivial.constant_power_mape_pct:.1f} % of power"]
+    lines += [f"{name}: {words}" for name, words in answer.trust.items()]
     if answer.refused:
         lines += ["", f"refused: {len(answer.refused)} rows, the first in line {answer.refused[0].line}: "
                   f"{answer.refused[0].reason}"]  # fmt: skip

@@ -5,6 +5,10 @@ from pathlib import Path
 FOLDER = Path(__file__).parents[1] / "data"
 
 
+ARCHITECTURES = FOLDER / "architectures.csv"
+"""Sizes of models that measurements give by name only."""
+
+
 def shipped_files() -> dict[str, Path]:
     """Return the files by name, without their endings."""
     return {path.name.partition(".")[0]: path for path in sorted(FOLDER.glob("*.csv.gz"))}

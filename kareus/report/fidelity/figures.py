@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import altair as alt
+import numpy as np
 import polars as pl
 
 from kareus.fidelity.answer import ReductionAnswer
@@ -20,6 +21,10 @@ POWER_PANEL = "power"
 """Word in the names of panels that come last."""
 SI_AXIS = alt.Axis(format="~s", tickCount=5)
 TICKS = (0.5, 0.7, 0.8, 0.9, 1, 1.1, 1.25, 1.5, 2)
+AXIS_ENDS = (1.25, 1.5, RATIOS[1])
+"""Largest ratios that axes may end at."""
+SHOWN_SHARE = 0.99
+"""Share of the points of a file that have to be within its axis."""
 SHAPES = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "triangle-right")
 BAND = 1.1
 """Predictions within this factor of what was measured are between the dashed lines."""
@@ -73,25 +78,28 @@ def comparison_figure(found: Validation, name: str) -> Figure:
     panels = points["panel"].unique(maintain_order=True).to_list()
     panels.sort(key=lambda panel: (POWER_PANEL in panel, panel))
     groups = sorted(points["group"].unique().to_list())
-    of_reductions = isinstance(found.answer, ReductionAnswer)
-    rows = (
-        points
-        if of_reductions
-        else points.with_columns(
-            ratio=(pl.col("predicted") / pl.col("measured")).clip(*RATIOS),
-            error=100 * (pl.col("predicted") / pl.col("measured") - 1),
-        )
-    )
-    panel = _savings_panel if of_reductions else _ratio_panel
-    layers = panel(name, groups, small=len(points) > MANY * len(panels))
+    small = len(points) > MANY * len(panels)
+    if isinstance(found.answer, ReductionAnswer):
+        layers = _savings_panel(name, groups, small=small)
+    else:
+        ratio = pl.col("predicted") / pl.col("measured")
+        most = _axis_end(points.select(ratio).to_series())
+        points = points.with_columns(ratio=ratio.clip(1 / most, most), error=100 * (ratio - 1))
+        layers = _ratio_panel(name, groups, most, small=small)
     return Figure(
         name=name,
         title=f"{title_of(found.answer)}: predicted against measured",
         table="",
         spec=spec_of(facet_of("points", "panel", panels, *layers)),
-        data={"points": rows},
+        data={"points": points},
         note=_note(found.answer),
     )
+
+
+def _axis_end(ratios: pl.Series) -> float:
+    """Return the least end of an axis of ratios that almost all of them are within."""
+    off = np.abs(np.log(ratios.to_numpy()))
+    return next((end for end in AXIS_ENDS if np.quantile(off, SHOWN_SHARE) <= np.log(end)), AXIS_ENDS[-1])
 
 
 def _note(answer: ValidationAnswer) -> str:
@@ -106,11 +114,12 @@ def _note(answer: ValidationAnswer) -> str:
     return f"Dashed: 10 % off. What is off by more than the axis has is drawn at its end.{many}"
 
 
-def _ratio_panel(name: str, groups: Sequence[str], *, small: bool) -> list[alt.Chart]:
+def _ratio_panel(name: str, groups: Sequence[str], most: float, *, small: bool) -> list[alt.Chart]:
     """Layers of a panel: the ratio of predicted to measured values over measured ones."""
     x = alt.X("measured:Q", title="measured", scale=alt.Scale(type="log", nice=False, padding=8), axis=SI_AXIS)
-    scale = alt.Scale(type="log", domain=list(RATIOS), nice=False)
-    y = alt.Y("ratio:Q", title="predicted / measured", scale=scale, axis=alt.Axis(values=list(TICKS), format="~g"))
+    scale = alt.Scale(type="log", domain=[1 / most, most], nice=False)
+    ticks = alt.Axis(values=[tick for tick in TICKS if 1 / most <= tick <= most], format="~g")
+    y = alt.Y("ratio:Q", title="predicted / measured", scale=scale, axis=ticks)
     return [_points(name, groups, x, y, TIPS, small=small), *(_rule(name, at) for at in (1 / BAND, 1, BAND))]
 
 

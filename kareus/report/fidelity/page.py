@@ -12,11 +12,11 @@ from kareus.fidelity.iterations.power import PowerAnswer
 from kareus.fidelity.kernels.answer import KernelAnswer
 from kareus.fidelity.left_out import written_left_out
 from kareus.fidelity.validation import Validation, ValidationAnswer, lines_of, plain_answer
-from kareus.gpu_model.trust import MODEL_VERSION
+from kareus.gpu_model.trust import MODEL_VERSION, trust
 from kareus.report.fidelity.errors import ENERGY, KINDS, POWER, TIME, GroupErrors, errors_of
 from kareus.report.fidelity.figures import comparison_figure, errors_figure, title_of
 from kareus.report.fidelity.peers import DISTRUST, PEERS
-from kareus.report.fidelity.sheets import distrust_sheet, error_sheet, peer_sheet, worst_sheet
+from kareus.report.fidelity.sheets import distrust_sheet, error_sheet, peer_sheet, trust_sheet, worst_sheet
 from kareus.report.fidelity.worst import worst_parts
 from kareus.report.sections import Page, Section
 
@@ -91,8 +91,22 @@ def _sections(
         ),
         *(Section(title=title_of(one.answer), text=_words(one), figures=(names[one.name],)) for one in found),
         Section(title="What others publish", sheets=(peer_sheet(PEERS),)),
-        Section(title="What not to trust", sheets=(distrust_sheet(DISTRUST), worst_sheet(worst_parts(found)))),
+        Section(
+            title="What not to trust",
+            sheets=(trust_sheet(_trust(found)), distrust_sheet(DISTRUST), worst_sheet(worst_parts(found))),
+        ),
     ]
+
+
+def _trust(found: Sequence[Validation]) -> dict[str, str]:
+    """What is known of the errors of each GPU, by its option or name."""
+    known: dict[str, str] = {}
+    for one in found:
+        if isinstance(one.answer, KernelAnswer):
+            known |= one.answer.trust
+        elif isinstance(one.answer, FrontierAnswer | ReductionAnswer):
+            known[one.answer.gpu.name] = trust(one.answer.gpu)
+    return dict(sorted(known.items()))
 
 
 def _of(errors: Sequence[GroupErrors], quantity: str) -> list[GroupErrors]:

@@ -1,6 +1,6 @@
 """Tables of the page of `kareus validate`."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from kareus.report.fidelity.errors import GroupErrors
 from kareus.report.fidelity.worst import PartError
@@ -48,11 +48,17 @@ def _error_row(own: GroupErrors, baselines: int) -> SheetRow:
 def peer_sheet(peers: Sequence[tuple[str, str, str, str]]) -> Sheet:
     """Return errors that others publish."""
     return Sheet(
-        caption="Mean absolute errors of other models, as their authors publish them",
+        caption="Mean absolute errors of other models, as their authors publish them, and of regressors without laws",
         heads=heads([("", ("who", "on", "error", "beside ours"))]),
         rows=tuple(SheetRow(cells=peer) for peer in peers),
-        texts=2,
+        texts=4,
     )
+
+
+def trust_sheet(words: Mapping[str, str]) -> Sheet:
+    """Return what is known of the errors of each GPU, in words."""
+    rows = tuple(SheetRow(cells=(gpu, known), note=known) for gpu, known in words.items())
+    return Sheet(caption="What is known of each GPU", heads=heads([("", ("GPU", "errors"))]), rows=rows, texts=2)
 
 
 def distrust_sheet(known: Sequence[tuple[str, str]]) -> Sheet:

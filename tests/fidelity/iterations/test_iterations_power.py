@@ -56,3 +56,9 @@ def test_a_file_without_a_usable_run_is_an_error(tmp_path):
 def test_a_column_that_is_missing_is_an_error(tmp_path):
     with pytest.raises(ArtifactError, match="line 2: no column precision; complete the file"):
         answer_power(_lines(tmp_path, LINE, header=HEADER.replace("precision", "format")), (), CONFIG)
+
+
+def test_chunks_of_a_row_go_before_those_of_its_model(tmp_path):
+    (own,) = answer_power(_lines(tmp_path, LINE), (), CONFIG).rows
+    (single,) = answer_power(_lines(tmp_path, f"{LINE},1", header=f"{HEADER},chunks"), (), CONFIG).rows
+    assert single.predicted.bubbles_s > 1.5 * own.predicted.bubbles_s

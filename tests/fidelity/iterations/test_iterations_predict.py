@@ -10,7 +10,7 @@ from helpers.iterations import LLAMA
 from kareus.fidelity.iterations import unfused
 from kareus.fidelity.iterations.number_formats import in_fp8
 from kareus.fidelity.iterations.passes import CLOCK_GRID, PassCost, _limited_clock, charged, of_software
-from kareus.fidelity.iterations.predict import Predictor, slowest_of
+from kareus.fidelity.iterations.predict import Predictor, held_share, slowest_of
 from kareus.fidelity.iterations.workloads import IterationSubjects
 from kareus.graph.records import BlockGraph, Direction, Fp8Product, Operator, OperatorKind, Scope, Segment
 from kareus.workload.compose import compose
@@ -48,6 +48,15 @@ def test_the_slowest_of_more_gpus_is_slower():
     assert factors[0] == 1
     assert np.all(np.diff(factors) > 0)
     assert factors[-1] < 1.05
+
+
+def test_gpus_wait_for_slower_ones_where_the_limit_holds():
+    limit_w = GPU.throttling_power_w
+    shares = [held_share(GPU, replace(COST, energy_j=limit_w * part)) for part in (1.0, 0.98, 0.9, 0.5)]
+    assert shares[0] == 1
+    assert np.all(np.diff(shares) < 0)
+    assert slowest_of(512, shares[-1]) == 1
+    assert 1 < slowest_of(512, shares[1]) < slowest_of(512)
 
 
 def test_less_fused_software_takes_longer_and_draws_more():

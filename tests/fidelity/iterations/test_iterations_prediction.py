@@ -129,8 +129,9 @@ def test_hidden_gathers_take_energy_all_the_same():
 
 def _exposed_gather_s(chunks):
     layout = (
-        "parallelism.dp=2", "parallelism.tp=1", "parallelism.cp=1", "parallelism.pp=2", "parallelism.sharding=optimizer",
-        "num_microbatches=4", "pipeline.schedule=interleaved", f"pipeline.chunks={chunks}",
+        "parallelism.dp=2", "parallelism.tp=1", "parallelism.cp=1", "parallelism.pp=2",
+        "parallelism.sharding=optimizer", "num_microbatches=4",
+        "pipeline.schedule=interleaved", f"pipeline.chunks={chunks}",
         "model.num_layers=16", "parallelism.layers_per_stage=[8,8]", "model.tie_embeddings=false",
     )  # fmt: skip
     ((_, subject, _),) = predictions((SMALL[0], *SMALL[3:], "software=nemo", *layout), CONFIG)

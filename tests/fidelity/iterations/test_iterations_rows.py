@@ -109,6 +109,9 @@ def test_software_follows_the_family_and_else_the_columns():
     unknown = replace(LLAMA, family="elsewhere")
     assert software_of(replace(unknown, attention="unfused")) == "megatron-2022"
     assert software_of(replace(unknown, sharding="fsdp", compiled=True)) == "torchtitan"
+    assert software_of(replace(unknown, sharding="fsdp")) == "torchtitan-eager"
+    assert software_of(replace(LLAMA, family="torchtitan-2025")) == "torchtitan-eager"
+    assert software_of(replace(LLAMA, family="torchtitan-2025", compiled=True)) == "torchtitan"
     assert software_of(replace(unknown, sharding="fsdp", position="alibi")) == "llm-foundry"
 
 
@@ -122,3 +125,12 @@ def test_predict_takes_other_software_and_no_plan_does(capsys):
     assert main(["predict", *overrides, "software=kareus", *config]) == 2
     assert "leave it out" in capsys.readouterr().err
     assert main(["resolve", *overrides, "software=nemo", *config]) == 2
+
+
+def test_predict_refuses_what_no_software_can_run(capsys):
+    overrides = ["model=qwen3-1.7b", "parallelism.pp=1", "microbatch_size=100000", "software=nemo"]
+    assert main(["predict", *overrides, "--config-dir", str(CONFIG)]) == 2
+    printed = capsys.readouterr()
+    assert "out of memory" in printed.err
+    assert printed.err.count("\n") == 1
+    assert not printed.out
