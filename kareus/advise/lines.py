@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from kareus.advise.advice import UNKNOWN_PERCENT, iterations_of
-from kareus.advise.answers import NOISE, Advice, Choice, LayoutAnswer, SizeAnswer
+from kareus.advise.answers import NOISE, Advice, LayoutAnswer, LayoutChoice, SizeAnswer
 from kareus.advise.layouts import counted
 from kareus.artifacts.layout import WorkloadFolder
 from kareus.gpu_model.trust import trust
@@ -50,7 +50,7 @@ def headline(advice: Advice) -> str:
     )
 
 
-def costs(advice: Advice, choice: Choice) -> list[str]:
+def costs(advice: Advice, choice: LayoutChoice) -> list[str]:
     """Return what a plan costs, an iteration and the whole training, as far as it is known."""
     goals, cost = advice.question.goals, choice.cost
     found = [f"{scaled(cost.time_s, 's', digits=4)} and {scaled(cost.energy_j, 'J', digits=4)} per iteration"]
