@@ -98,7 +98,7 @@ def _size_lines(advice: Advice, size: SizeAnswer) -> Iterator[str]:
             if known is None
             else f"the model's error ({known.time_percent:.1f} % of time, {known.energy_percent:.1f} % of energy)"
         )
-        yield f"~ tied: {ties:,} more layouts would be on the frontier (*) within {error}"
+        yield f"~ tied: {ties:,} more layout{'s' * (ties > 1)} would be on the frontier (*) within {error}"
 
 
 def shown(size: SizeAnswer) -> list[LayoutAnswer]:

@@ -114,7 +114,7 @@ class LayoutPredictor:
             for kind, (seconds, _) in kinds.items()
         )
         found = LayoutCost(time_s=float(time_s), energy_j=float(energy_j))
-        return found, 1 - busy_s / workload.parallelism.pp / found.time_s
+        return found, max(0.0, 1 - busy_s / workload.parallelism.pp / found.time_s)  # rounding, without a pipeline
 
     def predict(self, candidate: Candidate, bound: Bound) -> LayoutPrediction:
         """Return all of a layout's prediction, whose bound is known."""
