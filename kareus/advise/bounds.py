@@ -44,7 +44,7 @@ class StageCost:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UpdateCost:
+class StageUpdate:
     """The update of the weights of one stage, of one of its GPUs."""
 
     priced: Priced
@@ -53,7 +53,7 @@ class UpdateCost:
     """Most time of the reduction of gradients; 0 where there is none."""
 
 
-NO_UPDATE = UpdateCost(priced=NOTHING, reduction_s=0.0)
+NO_UPDATE = StageUpdate(priced=NOTHING, reduction_s=0.0)
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ def _idle_s(workload: Workload, stages: Sequence[StageCost], boundaries_s: Seque
 def stage_costs(
     workload: Workload,
     priced: Callable[[int, StageShape, Direction], Priced],
-    updates: Sequence["UpdateCost"],
+    updates: Sequence["StageUpdate"],
 ) -> list[StageCost]:
     """Return what each stage of a layout costs.
 

@@ -8,7 +8,7 @@ from kareus.advise.bounds import computing_bound
 from kareus.advise.feasible import sort_layouts
 from kareus.advise.layouts import Constraints, layouts_of
 from kareus.advise.planning import layout_problem, plan_layout
-from kareus.advise.predictions import Predictor
+from kareus.advise.predictions import LayoutPredictor
 from kareus.advise.prices import InstructionCosts
 from kareus.fidelity.workload_prediction import predict
 from kareus.model.config import Sharding
@@ -24,7 +24,7 @@ def found():
     chosen = candidates[:: len(candidates) // 7]
     chosen += [one for one in candidates if one.layout.sharding is Sharding.FULL][:1]
     chosen += [one for one in candidates if one.layout.chunks > 1 and one.layout.tp > 1][:1]
-    return Predictor(base, costs), costs, chosen
+    return LayoutPredictor(base, costs), costs, chosen
 
 
 def test_sequential_is_what_predict_says(found):
