@@ -72,6 +72,7 @@ class StageDriver:
             held: the claim of the GPU and all else that `close` lets go of.
         """
         self._choice = choice
+        self._clocks = clocks
         self._recorder = recorder
         self._follower = PlanFollower((), clocks, wait)
         self._held = held
@@ -175,8 +176,10 @@ class StageDriver:
 
         Raises:
             EngineError: an instruction that was chosen did not run.
+            DeviceError: the clock cannot be set.
         """
         self._follower.end_iteration()
+        self._clocks.drain()  # nobody reads them, and they would add up: the recorder has read the clock itself
         self._recorder.end_iteration(tokens)
         self._running = False
         self.iteration += 1
@@ -303,13 +306,23 @@ class _UntilRestored:
         self._afterwards = DryClocks()
 
     def request(self, frequency_mhz: int) -> Future[ClockChange]:
-        try:
-            if not self._controller.is_restored:
+        if not self._controller.is_restored:
+            with self._until_restored():
                 return self._controller.request(frequency_mhz)
-        except DeviceError:
-            if not self._controller.is_restored:
-                raise
         return self._afterwards.request(frequency_mhz)
+
+    def check(self) -> None:
+        with self._until_restored():
+            self._controller.check()
 
     def drain(self) -> list[ClockChange]:
         return self._controller.drain()
+
+    @contextlib.contextmanager
+    def _until_restored(self) -> Iterator[None]:
+        """Let an error pass unless the clock was restored, as requests are refused from then on."""
+        try:
+            yield
+        except DeviceError:
+            if not self._controller.is_restored:
+                raise

@@ -23,6 +23,7 @@ from kareus.adapters.agreement import job_agreement
 from kareus.adapters.driver import StageDriver, open_driver
 from kareus.adapters.layout import RankLayout
 from kareus.adapters.one_clock import STEP, StepChoice, StepSweep, swept_clocks
+from kareus.device.controller import check_clocks
 from kareus.device.protocol import Device
 from kareus.errors import EngineError
 from kareus.training.clocks import gpu_of
@@ -170,4 +171,5 @@ def open_step_clock(
 def _clocks(gpu: Device, given: Sequence[int] | None) -> tuple[int, ...]:
     if given is None:
         return swept_clocks(gpu.supported_clocks_mhz())
+    check_clocks(gpu, given)
     return tuple(sorted(given, reverse=True))
