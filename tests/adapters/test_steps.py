@@ -195,10 +195,15 @@ def test_the_best_clocks_of_the_goals_differ() -> None:
 
 @QUIET
 def test_what_the_page_shows_runs_in_trainers(gpu: ModelGpu, tmp_path: Path) -> None:
-    in_hugging_face, in_lightning, _ = python_blocks("howto/hugging_face.md")
+    in_hugging_face, in_lightning, *_ = python_blocks("howto/hugging_face.md")
     shown = {"Trainer": transformers.Trainer, "arguments": hugging_face_arguments(gpu, tmp_path, 3)}
     exec(in_hugging_face, shown)
     shown["trainer"].train()
+    exec(python_blocks("howto/hugging_face.md")[-1], shown)
+    (per_clock,) = shown["per_clock"].rows(named=True)
+    time_s, energy_j = step_costs()[1410]
+    assert (per_clock["selector"], per_clock["frequency_mhz"]) == (SWEEP, 1410)
+    assert per_clock["j_per_token"] == pytest.approx(energy_j / time_s * per_clock["time_s"] / (2 * SEQUENCE), rel=0.05)
     assert gpu.calls == ["lock 1410", "reset"]
     shown = {"Trainer": functools.partial(pytorch_lightning.Trainer, max_steps=3, **LIGHTNING)}
     exec(in_lightning, shown)
