@@ -74,6 +74,7 @@ class RankRecorder:
         self._tables = tables
         self._take_note = take_note
         self._open: _Open | None = None
+        """None between iterations."""
         self._ended: deque[_Open] = deque()
         self.last: IterationRecord | None = None
         """The last iteration of which everything is known."""
@@ -186,7 +187,7 @@ class RankTables:
         """Number of this start's first iteration."""
 
     def resume(self) -> Self:
-        """Read the rows of earlier starts.
+        """Read the rows of earlier starts, after which this one's are numbered.
 
         Raises:
             ArtifactError: a table is damaged, or something else is at its path.
