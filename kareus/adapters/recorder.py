@@ -47,6 +47,8 @@ class _Open:
     spans: list[tuple[InstructionKey, int | None, Mark, Mark]] = field(default_factory=list)
     """Instructions that ended, with the clock that was asked for, and their marks."""
     begun: dict[InstructionKey, tuple[int | None, Mark]] = field(default_factory=dict)
+    times_s: list[float] | None = None
+    """Of the marks of start, spans and end, once the device has reached all of them."""
 
 
 class RankRecorder:
@@ -72,6 +74,7 @@ class RankRecorder:
         self._tables = tables
         self._take_note = take_note
         self._open: _Open | None = None
+        """None between iterations."""
         self._ended: deque[_Open] = deque()
         self.last: IterationRecord | None = None
         """The last iteration of which everything is known."""
@@ -123,13 +126,14 @@ class RankRecorder:
     def _known(self, ended: _Open) -> IterationRecord | None:
         """Return what an iteration took, or None while that is not known."""
         assert ended.end is not None, "it has ended"
-        if self._sampler is not None and not self._sampler.covers(ended.end.host_s):
+        if ended.times_s is None:
+            inner = [mark for span in ended.spans for mark in span[2:]]
+            ended.times_s = self._stopwatch.times_s([ended.start, *inner, ended.end])
+        if ended.times_s is None:
             return None
-        inner = [mark for span in ended.spans for mark in span[2:]]
-        times_s = self._stopwatch.times_s([ended.start, *inner, ended.end])
-        if times_s is None:
+        start_s, *inner_s, end_s = ended.times_s
+        if self._sampler is not None and not self._sampler.covers(end_s):
             return None
-        start_s, *inner_s, end_s = times_s
         starts_s, ends_s = [start_s, *inner_s[::2]], [end_s, *inner_s[1::2]]
         energies_j: list[float | None] = [None] * len(starts_s)
         clocks_mhz: list[int | None] = [None] * len(starts_s)
@@ -183,7 +187,7 @@ class RankTables:
         """Number of this start's first iteration."""
 
     def resume(self) -> Self:
-        """Read the rows of earlier starts.
+        """Read the rows of earlier starts, after which this one's are numbered.
 
         Raises:
             ArtifactError: a table is damaged, or something else is at its path.

@@ -9,6 +9,7 @@ from kareus.adapters.choice import ClockChoice, PlanChoice
 from kareus.adapters.layout import RankLayout, check_layout, check_order
 from kareus.adapters.online import PlanFolder
 from kareus.adapters.profiling import Profiling
+from kareus.device.controller import check_clocks
 from kareus.device.protocol import Device
 from kareus.graph.instruction import InstructionKey
 from kareus.plans.document import Plan
@@ -39,6 +40,7 @@ def choice_of(
 
     Raises:
         EngineError: it is of another layout or order than the job.
+        DeviceError: the GPU has not all of its clocks.
         KareusError: it cannot be read.
     """
     if isinstance(source, Profiling):
@@ -46,13 +48,20 @@ def choice_of(
         return profiling, profiling.workload_hash
     if isinstance(source, PlanFolder):
         online = source.choice(layout, running, gpu, output)
+        _check_clocks(online.plans, layout, gpu)
         say_what_is_lost(online.plans[0], layout)
         return online, online.workload_hash
     plan = read_plan(Path(source))
     check_layout(plan, layout)
     check_order(plan, layout.stage, running)
+    _check_clocks([plan], layout, gpu)
     say_what_is_lost(plan, layout)
     return PlanChoice(plan, layout.stage), plan.workload_hash
+
+
+def _check_clocks(plans: Sequence[Plan], layout: RankLayout, gpu: Device | None) -> None:
+    if gpu is not None:
+        check_clocks(gpu, (i.frequency_mhz for plan in plans for i in plan.stages[layout.stage].instructions))
 
 
 def say_what_is_lost(plan: Plan, layout: RankLayout) -> None:

@@ -113,9 +113,9 @@ def closest(name: str, allowed: Iterable[str]) -> str | None:
 
 
 def differences(before: Any, after: Any) -> dict[str, Any]:
-    """Leaves of the plain mapping `after`, by dotted key, that `before` does not hold."""
+    """Leaves of the plain mapping `after`, by dotted key, that `before` does not hold; what it leaves out is null in it."""
     old, new = dict(leaves(before)), dict(leaves(after))
-    return {key: value for key, value in new.items() if key not in old or old[key] != value}
+    return {key: value for key, value in new.items() if old.get(key) != value}
 
 
 def leaves(values: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -9,7 +9,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol
@@ -55,6 +55,13 @@ class ClockControl(Protocol):
             DeviceError: the GPU has no such clock, or an earlier request failed.
         """
 
+    def check(self) -> None:
+        """Raise what the last request failed with, if it did.
+
+        Raises:
+            DeviceError: the driver refused.
+        """
+
     def drain(self) -> list[ClockChange]:
         """Return the results of requests since the last call, in order."""
 
@@ -81,12 +88,7 @@ class ClockController:
         self._keep_claim()
         if self._last is not None and self._last[0] == frequency_mhz:
             return self._last[1]
-        if frequency_mhz not in self._supported_mhz:
-            near = sorted(self._supported_mhz, key=lambda clock: abs(clock - frequency_mhz))[:2]
-            raise DeviceError(
-                f"{self._device.uuid}: {self._device.name} has no SM clock of {frequency_mhz} MHz; the nearest are "
-                f"{' and '.join(map(str, sorted(near)))} (`nvidia-smi -q -d SUPPORTED_CLOCKS`)."
-            )
+        _check_supported(self._device, self._supported_mhz, frequency_mhz)
         self._requests += 1
         answer = self._thread.submit(self._apply, self._requests, frequency_mhz, time.time())
         self._last = frequency_mhz, answer
@@ -200,9 +202,32 @@ class DryClocks:
         )
         return answer
 
+    def check(self) -> None:
+        """Nothing fails."""
+
     def drain(self) -> list[ClockChange]:
         """Nothing, as nothing was set."""
         return []
+
+
+def check_clocks(device: Device, clocks_mhz: Iterable[int | None]) -> None:
+    """Check that a GPU has these SM clocks, before any of them is set; None stands for none.
+
+    Raises:
+        DeviceError: it has not.
+    """
+    supported_mhz = device.supported_clocks_mhz()
+    for frequency_mhz in {mhz: None for mhz in clocks_mhz if mhz is not None}:
+        _check_supported(device, supported_mhz, frequency_mhz)
+
+
+def _check_supported(device: Device, supported_mhz: Collection[int], frequency_mhz: int) -> None:
+    if frequency_mhz not in supported_mhz:
+        near = sorted(supported_mhz, key=lambda clock: abs(clock - frequency_mhz))[:2]
+        raise DeviceError(
+            f"{device.uuid}: {device.name} has no SM clock of {frequency_mhz} MHz; the nearest are "
+            f"{' and '.join(map(str, sorted(near)))} (`nvidia-smi -q -d SUPPORTED_CLOCKS`)."
+        )
 
 
 @contextlib.contextmanager

@@ -93,13 +93,19 @@ class PlanFollower:
             self._clocks.request(expected.frequency_mhz)
             self._frequency_mhz = expected.frequency_mhz
 
+    def abandon_iteration(self) -> None:
+        """Begin anew, as an iteration that failed amid its instructions is run again."""
+        self._next = 0
+
     def end_iteration(self) -> None:
-        """Check that every planned instruction ran.
+        """Check that every planned instruction ran, and that its clock could be set.
 
         Raises:
-            EngineError: one did not.
+            EngineError: one did not run.
+            DeviceError: the clock that was asked for last was refused; there may be no other request that says so.
         """
         if self._next != len(self._steps):
             missing = self._steps[self._next].key
             raise EngineError(f"{missing}: planned and did not run; run a plan of this pipeline schedule.")
         self._next = 0
+        self._clocks.check()

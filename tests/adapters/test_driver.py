@@ -1,9 +1,11 @@
 """What every adapter rests on: order, clocks and records of one rank, told instruction by instruction."""
 
+import contextlib
 import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -66,6 +68,22 @@ def test_an_iteration_that_ends_early_is_refused(gpu: FakeDevice) -> None:
     check_free(gpu)
 
 
+def test_an_iteration_that_failed_is_run_again(
+    gpu: FakeDevice, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    driver = opened(UPDATED, gpu, tmp_path / "out")
+    drive(driver, UPDATED)
+    for key, _ in UPDATED.stages[0].keyed[:3]:
+        driver.begin(key)
+    driver.abandon_iteration()
+    driver.abandon_iteration()  # no other one runs
+    drive(driver, UPDATED)
+    driver.close()
+    assert caplog.messages == ["iteration 1 did not end; what was recorded of it is left out."]
+    rows = read_table(table_path(tmp_path / "out", MICROBATCHES, 0), MICROBATCHES)
+    assert rows["iteration"].to_list() == [n for n in range(2) for _ in UPDATED.stages[0].instructions]
+
+
 def test_tables_have_every_instruction_and_its_clock(gpu: FakeDevice, tmp_path: Path) -> None:
     for _ in range(2):  # two starts of one training
         driver = opened(UPDATED, gpu, tmp_path / "out")
@@ -124,6 +142,34 @@ def test_a_gpu_without_an_energy_counter_is_driven(
     check_free(gpu)
     assert read_table(table_path(tmp_path / "out", STEPS, 0), STEPS)["energy_j"].to_list() == [None]
     assert caplog.messages[0].endswith("Energy and clocks are not recorded.")
+
+
+def test_a_clock_that_is_refused_is_said_at_once(gpu: FakeDevice) -> None:
+    """Also by a plan of one clock, of which nothing else is requested after it."""
+    plan = at_one_clock(PLAN, 1200)
+    gpu.allowed = False
+    driver = opened(plan, gpu)
+    with pytest.raises(DeviceError, match="no right to set clocks"):
+        wait_until(lambda: drive(driver, plan))
+    gpu.allowed = True
+    with contextlib.suppress(DeviceError):  # said again
+        driver.close()
+
+
+def test_results_of_requests_do_not_add_up(gpu: FakeDevice) -> None:
+    driver = opened(PLAN, gpu)
+    drive(driver, PLAN, iterations=20)
+    assert len(driver._clocks._controller._changes) <= 2 * len(PLAN.stages[0].instructions)  # type: ignore[attr-defined]
+    driver.close()
+
+
+def at_one_clock(plan: Plan, frequency_mhz: int) -> Plan:
+    """The plan with the same clock for all instructions."""
+    stages = (
+        replace(stage, instructions=tuple(replace(i, frequency_mhz=frequency_mhz) for i in stage.instructions))
+        for stage in plan.stages
+    )
+    return replace(plan, stages=tuple(stages))
 
 
 def test_dry_clocks_are_said_and_not_set(gpu: FakeDevice, caplog: pytest.LogCaptureFixture) -> None:
@@ -191,6 +237,17 @@ def test_a_plan_of_another_layout_sets_no_clock(
     with pytest.raises(EngineError) as refused:
         drive_by_plan(written(plan, tmp_path), layout_of(PLAN), torch.device("cpu"), running)
     assert reason in str(refused.value)
+    assert gpu.calls() == []
+
+
+def test_a_clock_that_the_gpu_has_not_sets_none(
+    gpu: FakeDevice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(driver_module, "gpu_of", lambda cpu: gpu)
+    plan = at_one_clock(PLAN, 1000)
+    keys = [key for key, _ in plan.stages[0].keyed]
+    with pytest.raises(DeviceError, match="Fake has no SM clock of 1000 MHz; the nearest are 900 and 1200"):
+        drive_by_plan(written(plan, tmp_path), layout_of(plan), torch.device("cpu"), keys)
     assert gpu.calls() == []
 
 

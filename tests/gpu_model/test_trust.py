@@ -94,7 +94,7 @@ def test_overriding_a_number_voids_the_estimate(override: str) -> None:
 
 
 def test_overriding_with_the_same_value_changes_nothing() -> None:
-    assert numbers_of(composed("gpu.hbm_gb_per_s=1555", "gpu.coefficients.throttle_step_mhz=398.0")) == numbers_of(
+    assert numbers_of(composed("gpu.hbm_gb_per_s=1555", "gpu.coefficients.throttle_step_mhz=472.5")) == numbers_of(
         composed()
     )
 

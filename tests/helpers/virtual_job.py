@@ -101,6 +101,9 @@ class VirtualGpu:
         self._mhz, self._next_mhz, self._next_s = self.clock_mhz(), frequency_mhz, self.now_s + SWITCHING_S
         return Future()
 
+    def check(self) -> None:
+        """Nothing fails."""
+
     def drain(self) -> list[ClockChange]:
         return []
 
