@@ -113,7 +113,7 @@ def closest(name: str, allowed: Iterable[str]) -> str | None:
 
 
 def differences(before: Any, after: Any) -> dict[str, Any]:
-    """Leaves of the plain mapping `after`, by dotted key, that `before` does not hold; what it leaves out is null in it."""
+    """Leaves of the plain mapping `after`, by dotted key, that `before` does not hold; a key left out is null in it."""
     old, new = dict(leaves(before)), dict(leaves(after))
     return {key: value for key, value in new.items() if old.get(key) != value}
 
