@@ -10,13 +10,13 @@ from dataclasses import dataclass, field, replace
 
 from threadpoolctl import threadpool_limits
 
-from kareus.advise.answers import Advice, Choice, Depth, Effort, LayoutAnswer, SizeAnswer
+from kareus.advise.answers import Advice, Depth, Effort, LayoutAnswer, LayoutChoice, SizeAnswer
 from kareus.advise.bounds import Bound, computing_bound
 from kareus.advise.feasible import Candidate, Sorted, sort_layouts
 from kareus.advise.layouts import Constraints, counted, layouts_of
 from kareus.advise.planning import frontier_of, plan_layout
-from kareus.advise.predictions import LayoutPrediction, PredictedCost, Predictor
-from kareus.advise.prices import InstructionCosts
+from kareus.advise.predictions import LayoutCost, LayoutPrediction, LayoutPredictor
+from kareus.advise.prices import InstructionPrices
 from kareus.advise.pruning import KnownPlans
 from kareus.advise.question import Question
 from kareus.errors import ConfigError, RefusedWorkloadError
@@ -40,7 +40,7 @@ def answer(question: Question) -> Advice:
     """
     base = limited(question)
     with threadpool_limits(limits=1):
-        costs = InstructionCosts(base)
+        costs = InstructionPrices(base)
         sizes, left_out = [], {}
         for gpus in question.gpus:
             try:
@@ -87,7 +87,7 @@ def limited(question: Question) -> Workload:
     return replace(base, gpu=replace(gpu, power_limit_w=min(goals.gpu_w, gpu.power_limit_w)))
 
 
-def _size(question: Question, base: Workload, costs: InstructionCosts, gpus: int) -> SizeAnswer:
+def _size(question: Question, base: Workload, costs: InstructionPrices, gpus: int) -> SizeAnswer:
     """Answer for one number of GPUs."""
     _check_cap(question, base, gpus)
     begin = time.perf_counter()
@@ -98,7 +98,7 @@ def _size(question: Question, base: Workload, costs: InstructionCosts, gpus: int
         ((computing_bound(one.workload, costs), one) for one in found.candidates), key=lambda pair: pair[0].fastest_s
     )
     bounds_done = time.perf_counter()
-    followed = follow(Predictor(base, costs), bounded)
+    followed = follow(LayoutPredictor(base, costs), bounded)
     predicted = time.perf_counter()
     planned = followed.plan()
     done = time.perf_counter()
@@ -178,17 +178,17 @@ def _nearest_multiple(batch: int, gpus: int) -> int:
 class Followed:
     """Layouts as far as they were followed."""
 
-    predictor: Predictor
+    predictor: LayoutPredictor
     bounds: list[tuple[Bound, Candidate]]
     """The latest bound of each that was no more than bounded."""
     predictions: list[LayoutPrediction]
     known: KnownPlans
-    sequential: dict[int, PredictedCost] = field(default_factory=dict)
+    sequential: dict[int, LayoutCost] = field(default_factory=dict)
     """By identity of the candidate: layouts of which nothing else was predicted, run as Megatron-LM does."""
 
-    def plan(self) -> dict[int, list[PredictedCost]]:
+    def plan(self) -> dict[int, list[LayoutCost]]:
         """Plan in full what known plans leave, the fastest first; returns plans by identity of the candidate."""
-        planned: dict[int, list[PredictedCost]] = {}
+        planned: dict[int, list[LayoutCost]] = {}
         for prediction in sorted(self.predictions, key=lambda p: p.plans[0].time_s):
             if not self.known.rule_out(prediction.bound):
                 plans = plan_layout(self.predictor, prediction)
@@ -197,7 +197,7 @@ class Followed:
         return planned
 
 
-def follow(predictor: Predictor, bounded: Sequence[tuple[Bound, Candidate]]) -> Followed:
+def follow(predictor: LayoutPredictor, bounded: Sequence[tuple[Bound, Candidate]]) -> Followed:
     """Predict the layouts that known plans do not rule out.
 
     Args:
@@ -222,7 +222,7 @@ def follow(predictor: Predictor, bounded: Sequence[tuple[Bound, Candidate]]) -> 
     return found
 
 
-def _ruled_out(predictor: Predictor, computing: Bound, candidate: Candidate, known: KnownPlans) -> Bound | None:
+def _ruled_out(predictor: LayoutPredictor, computing: Bound, candidate: Candidate, known: KnownPlans) -> Bound | None:
     """Return the bound by which known plans rule a layout out, cheap ones first; None if they do not."""
     if known.rule_out(computing):
         return computing
@@ -234,7 +234,7 @@ def _ruled_out(predictor: Predictor, computing: Bound, candidate: Candidate, kno
 
 
 def _layout_answers(
-    followed: Followed, planned: dict[int, list[PredictedCost]], uncertainty: Uncertainty | None
+    followed: Followed, planned: dict[int, list[LayoutCost]], uncertainty: Uncertainty | None
 ) -> list[LayoutAnswer]:
     """Return all layouts that can run, by rising time."""
     front = frontier_of([plan for plans in planned.values() for plan in plans])
@@ -275,7 +275,7 @@ def _layout_answers(
     return [replace(one, number=number) for number, one in enumerate(found, start=1)]
 
 
-def _is_tied(plans: Iterable[PredictedCost], front: Sequence[PredictedCost], uncertainty: Uncertainty | None) -> bool:
+def _is_tied(plans: Iterable[LayoutCost], front: Sequence[LayoutCost], uncertainty: Uncertainty | None) -> bool:
     """Whether a plan would be on the frontier if the model were off by its error, in its favour."""
     time_share = 1 - (uncertainty.time_percent if uncertainty else UNKNOWN_PERCENT) / 100
     energy_share = 1 - (uncertainty.energy_percent if uncertainty else UNKNOWN_PERCENT) / 100
@@ -285,24 +285,26 @@ def _is_tied(plans: Iterable[PredictedCost], front: Sequence[PredictedCost], unc
     )
 
 
-def _frontier(layouts: Sequence[LayoutAnswer]) -> list[Choice]:
+def _frontier(layouts: Sequence[LayoutAnswer]) -> list[LayoutChoice]:
     """Return the plans of all layouts that no other dominates, by rising time."""
-    choices = [Choice(layout=one, cost=plan) for one in layouts if one.depth is Depth.PLANNED for plan in one.plans]
-    kept: list[Choice] = []
+    choices = [
+        LayoutChoice(layout=one, cost=plan) for one in layouts if one.depth is Depth.PLANNED for plan in one.plans
+    ]
+    kept: list[LayoutChoice] = []
     for choice in sorted(choices, key=lambda c: (c.cost.time_s, c.cost.energy_j)):
         if not kept or choice.cost.energy_j < kept[-1].cost.energy_j:
             kept.append(choice)
     return kept
 
 
-def _baseline(layouts: Sequence[LayoutAnswer], followed: Followed) -> Choice:
+def _baseline(layouts: Sequence[LayoutAnswer], followed: Followed) -> LayoutChoice:
     """Return the fastest layout run as Megatron-LM does."""
     run = [(one, one.sequential) for one in layouts if one.sequential is not None]
     layout, cost = min(run, key=lambda pair: pair[1].time_s)
-    return Choice(layout=layout, cost=cost)
+    return LayoutChoice(layout=layout, cost=cost)
 
 
-def choose(question: Question, sizes: Sequence[SizeAnswer]) -> Choice:
+def choose(question: Question, sizes: Sequence[SizeAnswer]) -> LayoutChoice:
     """Return the plan that a question asks for.
 
     Raises:
@@ -328,7 +330,7 @@ def choose(question: Question, sizes: Sequence[SizeAnswer]) -> Choice:
     return min(kept, key=measure)
 
 
-def cost_of(question: Question, choice: Choice) -> float:
+def cost_of(question: Question, choice: LayoutChoice) -> float:
     """Return what an iteration costs, at the mean prices of the whole training."""
     gpus = choice.layout.candidate.layout.gpus
     run = iterations_of(question, choice)
@@ -336,13 +338,13 @@ def cost_of(question: Question, choice: Choice) -> float:
     return 0.0 if money is None else money / run
 
 
-def iterations_of(question: Question, choice: Choice) -> float:
+def iterations_of(question: Question, choice: LayoutChoice) -> float:
     """Return the iterations of the training; 1 where its tokens are not known."""
     tokens = question.goals.tokens
     return 1.0 if tokens is None else tokens / tokens_per_iteration(choice.layout.candidate.workload)
 
 
-def _nearest(question: Question, choices: Sequence[Choice]) -> str:
+def _nearest(question: Question, choices: Sequence[LayoutChoice]) -> str:
     """Return that no plan keeps the limits, and what comes nearest to them."""
     fastest = min(choices, key=lambda c: c.cost.time_s)
     frugal = min(choices, key=lambda c: c.cost.energy_j / c.cost.time_s)

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from kareus.advise.feasible import Candidate, Refusal
-from kareus.advise.predictions import PredictedCost
+from kareus.advise.feasible import Candidate, RefusedLayout
+from kareus.advise.predictions import LayoutCost
 from kareus.advise.question import Question
 from kareus.gpu_model.gpu import Uncertainty
 
@@ -36,9 +36,9 @@ class LayoutAnswer:
     """Time that no plan undercuts."""
     bound_j: float
     """Energy that no plan undercuts."""
-    plans: tuple[PredictedCost, ...]
+    plans: tuple[LayoutCost, ...]
     """Its frontier if it was planned, known plans if it was predicted; by rising time."""
-    sequential: PredictedCost | None
+    sequential: LayoutCost | None
     """Run as Megatron-LM does, at the maximum clock; None if it was only bounded."""
     bubble_share: float | None
     """Share of that iteration in which GPUs wait for other stages."""
@@ -49,11 +49,11 @@ class LayoutAnswer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class LayoutChoice:
     """One plan of one layout."""
 
     layout: LayoutAnswer
-    cost: PredictedCost
+    cost: LayoutCost
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,10 +84,10 @@ class SizeAnswer:
     gpus: int
     layouts: Sequence[LayoutAnswer]
     """Those that can run."""
-    refusals: Sequence[Refusal]
-    frontier: Sequence[Choice]
+    refusals: Sequence[RefusedLayout]
+    frontier: Sequence[LayoutChoice]
     """Plans of all layouts that no other plan dominates, by rising time."""
-    baseline: Choice
+    baseline: LayoutChoice
     """The fastest layout run as Megatron-LM does."""
     effort: Effort
 
@@ -101,7 +101,7 @@ class Advice:
     """By rising number of GPUs; those for which no layout can run, or no plan keeps the limits, are left out."""
     left_out: Mapping[int, str]
     """Numbers of GPUs that were left out, and why."""
-    chosen: Choice
+    chosen: LayoutChoice
     chosen_gpus: int
     uncertainty: Uncertainty | None
     """Errors of the GPU model; None where they were not measured."""

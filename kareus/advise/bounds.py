@@ -12,7 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
-from kareus.advise.prices import FASTEST, NOTHING, PRICES_W, InstructionCosts, Priced
+from kareus.advise.prices import FASTEST, NOTHING, PRICES_W, InstructionPrices, Priced
 from kareus.arrays import Array, Indices
 from kareus.graph.records import Direction, instruction_directions
 from kareus.profile.programs import StageShape, chunk_shapes
@@ -44,7 +44,7 @@ class StageCost:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UpdateCost:
+class StageUpdate:
     """The update of the weights of one stage, of one of its GPUs."""
 
     priced: Priced
@@ -53,7 +53,7 @@ class UpdateCost:
     """Most time of the reduction of gradients; 0 where there is none."""
 
 
-NO_UPDATE = UpdateCost(priced=NOTHING, reduction_s=0.0)
+NO_UPDATE = StageUpdate(priced=NOTHING, reduction_s=0.0)
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class Bound:
         return np.append(self.falling_j[1:], self.falling_j[-1]) + self.waiting_w * self.times_s
 
 
-def computing_bound(workload: Workload, costs: InstructionCosts) -> Bound:
+def computing_bound(workload: Workload, costs: InstructionPrices) -> Bound:
     """Return the bound from operators alone: no collectives, no transfers, no update."""
     structure, stages = costs.of(workload), workload.parallelism.pp
 
@@ -147,7 +147,7 @@ def _idle_s(workload: Workload, stages: Sequence[StageCost], boundaries_s: Seque
 def stage_costs(
     workload: Workload,
     priced: Callable[[int, StageShape, Direction], Priced],
-    updates: Sequence["UpdateCost"],
+    updates: Sequence["StageUpdate"],
 ) -> list[StageCost]:
     """Return what each stage of a layout costs.
 

@@ -39,7 +39,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
+class RefusedLayout:
     """A layout that cannot run."""
 
     layout: Layout
@@ -55,7 +55,7 @@ class Sorted:
     """Layouts sorted into those that can run and those that cannot."""
 
     candidates: list[Candidate]
-    refusals: list[Refusal]
+    refusals: list[RefusedLayout]
 
     @property
     def reasons(self) -> dict[str, int]:
@@ -82,11 +82,11 @@ def sort_layouts(base: Workload, layouts: Iterable[Layout]) -> Sorted:
     return found
 
 
-def _sorted(base: Workload, layout: Layout) -> Candidate | Refusal:
+def _sorted(base: Workload, layout: Layout) -> Candidate | RefusedLayout:
     try:
         workload = layout.workload(base)
     except ConfigError as error:
-        return Refusal(layout=layout, reason=Reason.PIPELINE, message=str(error), needed_gib=None)
+        return RefusedLayout(layout=layout, reason=Reason.PIPELINE, message=str(error), needed_gib=None)
     reason, estimate = Reason.DIVISION, None
     try:
         for reason, check in CHECKS:  # noqa: B007 - the reason of the check that refuses
@@ -98,5 +98,5 @@ def _sorted(base: Workload, layout: Layout) -> Candidate | Refusal:
         check_memory(workload, estimate)
     except RefusedWorkloadError as error:
         needed_gib = None if estimate is None else estimate.total_gib
-        return Refusal(layout=layout, reason=reason, message=str(error), needed_gib=needed_gib)
+        return RefusedLayout(layout=layout, reason=reason, message=str(error), needed_gib=needed_gib)
     return Candidate(layout=layout, workload=workload, memory=estimate)

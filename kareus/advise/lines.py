@@ -1,11 +1,11 @@
 """The answer for people: sentences and a table, the answer first and the commands last."""
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from kareus.advise.advice import UNKNOWN_PERCENT, iterations_of
-from kareus.advise.answers import NOISE, Advice, Choice, Depth, LayoutAnswer, SizeAnswer
+from kareus.advise.answers import NOISE, Advice, LayoutAnswer, LayoutChoice, SizeAnswer
 from kareus.advise.layouts import counted
 from kareus.artifacts.layout import WorkloadFolder
 from kareus.gpu_model.trust import trust
@@ -50,7 +50,7 @@ def headline(advice: Advice) -> str:
     )
 
 
-def costs(advice: Advice, choice: Choice) -> list[str]:
+def costs(advice: Advice, choice: LayoutChoice) -> list[str]:
     """Return what a plan costs, an iteration and the whole training, as far as it is known."""
     goals, cost = advice.question.goals, choice.cost
     found = [f"{scaled(cost.time_s, 's', digits=4)} and {scaled(cost.energy_j, 'J', digits=4)} per iteration"]
@@ -88,16 +88,17 @@ def _size_lines(advice: Advice, size: SizeAnswer) -> Iterator[str]:
         f"predicted, {effort.planned:,} planned in full; {effort.total_s:.1f} s"
     )
     yield f"refused: {counted(effort.refused) or 'none'}"
-    yield from table_lines(shown(size))
-    ties = sum(one.is_tied for one in size.layouts if one.depth is Depth.PREDICTED)
+    on_frontier = {choice.layout.number for choice in size.frontier}
+    yield from table_lines(shown(size), on_frontier)
+    ties = sum(one.is_tied and one.number not in on_frontier for one in size.layouts)
     if ties:
         known = advice.uncertainty
         error = (
-            f"{UNKNOWN_PERCENT:g} %, taken for an error that was not measured"
+            f"{UNKNOWN_PERCENT:g} %, for want of a measured error of iterations on this GPU"
             if known is None
             else f"the model's error ({known.time_percent:.1f} % of time, {known.energy_percent:.1f} % of energy)"
         )
-        yield f"~ tied: {ties:,} more layouts would be on the frontier (*) within {error}"
+        yield f"~ tied: {ties:,} more layout{'s' * (ties > 1)} would be on the frontier (*) within {error}"
 
 
 def shown(size: SizeAnswer) -> list[LayoutAnswer]:
@@ -133,14 +134,13 @@ def cells(one: LayoutAnswer) -> tuple[str, ...]:
     )
 
 
-def table_lines(layouts: Sequence[LayoutAnswer]) -> Iterator[str]:
-    """Yield a table of layouts, their words last."""
-    marks = {Depth.PLANNED: "*", Depth.PREDICTED: " ", Depth.BOUNDED: " "}
+def table_lines(layouts: Sequence[LayoutAnswer], on_frontier: Collection[int]) -> Iterator[str]:
+    """Yield a table of layouts, their words last; those on the frontier and ties are marked."""
     rows = [cells(one) for one in layouts]
     widths = [max(map(len, column)) for column in zip(HEADS, *rows, strict=True)]
     yield "  " + "  ".join(head.rjust(width) for head, width in zip(HEADS, widths, strict=True)) + "  layout"
     for one, row in zip(layouts, rows, strict=True):
-        mark = "~" if one.is_tied and one.depth is Depth.PREDICTED else marks[one.depth]
+        mark = "*" if one.number in on_frontier else "~" if one.is_tied else " "
         figures = "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
         yield f"{mark} {figures}  {one.candidate.layout.words}"
 

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any
 
-from kareus.advise.answers import Advice, Choice, SizeAnswer
+from kareus.advise.answers import Advice, LayoutChoice, SizeAnswer
 from kareus.advise.tables import layouts_frame, plans_frame
 from kareus.artifacts.records import to_plain
 
@@ -35,7 +35,7 @@ def _size(advice: Advice, size: SizeAnswer) -> dict[str, Any]:
     }
 
 
-def _choice(choice: Choice) -> dict[str, Any]:
+def _choice(choice: LayoutChoice) -> dict[str, Any]:
     return {
         "layout": to_plain(choice.layout.candidate.layout),
         "words": choice.layout.candidate.layout.words,

@@ -5,7 +5,7 @@ measuring on a simulated testbed, up to its noise, which would otherwise decide 
 iteration frontier is solved as there.
 """
 
-from kareus.advise.predictions import LayoutPrediction, PredictedCost, Predictor
+from kareus.advise.predictions import LayoutCost, LayoutPrediction, LayoutPredictor
 from kareus.pipeline.solver.frontier import iteration_frontier
 from kareus.pipeline.solver.problem import Problem, point_set
 from kareus.workload.config import Workload
@@ -17,7 +17,9 @@ MOST_INSTRUCTIONS = 3000
 of time, which leaves a part of the slack at both ends of the iteration, a small one of so many instructions."""
 
 
-def plan_layout(predictor: Predictor, prediction: LayoutPrediction, deadlines: int = DEADLINES) -> list[PredictedCost]:
+def plan_layout(
+    predictor: LayoutPredictor, prediction: LayoutPrediction, deadlines: int = DEADLINES
+) -> list[LayoutCost]:
     """Return the plans of a layout, by rising time; those of its prediction among them where none is better.
 
     Of a pipeline of more than `MOST_INSTRUCTIONS` they are those of its prediction, since solving takes too long.
@@ -25,11 +27,11 @@ def plan_layout(predictor: Predictor, prediction: LayoutPrediction, deadlines: i
     if predictor.instructions_of(prediction.candidate.workload) > MOST_INSTRUCTIONS:
         return frontier_of(list(prediction.plans))
     problem = layout_problem(predictor, prediction.candidate.workload)
-    solved = [PredictedCost(time_s=p.time_s, energy_j=p.energy_j) for p in iteration_frontier(problem, deadlines)]
+    solved = [LayoutCost(time_s=p.time_s, energy_j=p.energy_j) for p in iteration_frontier(problem, deadlines)]
     return frontier_of([*solved, *prediction.plans])
 
 
-def layout_problem(predictor: Predictor, workload: Workload) -> Problem:
+def layout_problem(predictor: LayoutPredictor, workload: Workload) -> Problem:
     """Return what is solved for a layout: its instructions, and the points that each may run at."""
     parallelism = workload.parallelism
     sets = {
@@ -45,9 +47,9 @@ def layout_problem(predictor: Predictor, workload: Workload) -> Problem:
     )
 
 
-def frontier_of(plans: list[PredictedCost]) -> list[PredictedCost]:
+def frontier_of(plans: list[LayoutCost]) -> list[LayoutCost]:
     """Return the plans that no other dominates, by rising time."""
-    kept: list[PredictedCost] = []
+    kept: list[LayoutCost] = []
     for plan in sorted(plans, key=lambda p: (p.time_s, p.energy_j)):
         if not kept or plan.energy_j < kept[-1].energy_j:
             kept.append(plan)

@@ -9,16 +9,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kareus.advise.bounds import NO_UPDATE, Bound, StageCost, UpdateCost, bound_of, stage_costs, stage_prices
+from kareus.advise.bounds import NO_UPDATE, Bound, StageCost, StageUpdate, bound_of, stage_costs, stage_prices
 from kareus.advise.feasible import Candidate
 from kareus.advise.prices import (
     FASTEST,
     NOTHING,
     PRICES_W,
     CostByClock,
-    InstructionCost,
-    InstructionCosts,
+    InstructionPrices,
     Priced,
+    PricedInstruction,
     cheapest,
     undominated,
 )
@@ -38,12 +38,12 @@ from kareus.workload.slices import cut
 MOST_TIMED = 20_000
 """Instructions of the largest iteration that is timed whole. A larger one is timed for fewer microbatches: its time is
 a maximum over paths, whose lengths are linear in the microbatches, and from so many on the longest stays it."""
-Costs = Mapping[InstructionKind, tuple[Array, Array]]
+KindCosts = Mapping[InstructionKind, tuple[Array, Array]]
 """Seconds and effective joules of one GPU of every kind of instruction, in each lane."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PredictedCost:
+class LayoutCost:
     """Time and energy of an iteration, of all GPUs."""
 
     time_s: float
@@ -57,9 +57,9 @@ class LayoutPrediction:
     candidate: Candidate
     bound: Bound
     """What no plan of the method `kareus` undercuts."""
-    plans: tuple[PredictedCost, ...]
+    plans: tuple[LayoutCost, ...]
     """Plans that there are, by rising time."""
-    sequential: PredictedCost
+    sequential: LayoutCost
     """Run as Megatron-LM does, at the maximum clock."""
     bubble_share: float
     """Share of the sequential iteration in which a GPU waits for other stages, mean over GPUs."""
@@ -67,10 +67,10 @@ class LayoutPrediction:
     """Share of it that collectives of blocks add to computation, mean over GPUs."""
 
 
-class Predictor:
+class LayoutPredictor:
     """Predicts layouts of one training; keeps what they share."""
 
-    def __init__(self, base: Workload, costs: InstructionCosts) -> None:
+    def __init__(self, base: Workload, costs: InstructionPrices) -> None:
         """Prepare for layouts of `base`, whose instructions cost `costs`."""
         self._costs = costs
         self._clocks = np.array(base.gpu.search_frequencies.clocks_mhz, dtype=np.float64)
@@ -90,13 +90,13 @@ class Predictor:
     def _stages(self, workload: Workload) -> list[StageCost]:
         return self._stage_costs(workload, [_summed(update, workload) for update in self._stage_updates(workload)])
 
-    def _stage_costs(self, workload: Workload, updates: Sequence[UpdateCost]) -> list[StageCost]:
+    def _stage_costs(self, workload: Workload, updates: Sequence[StageUpdate]) -> list[StageCost]:
         def priced(stage: int, shape: StageShape, direction: Direction) -> Priced:
             return self._instruction(workload, stage, shape, direction).best
 
         return stage_costs(workload, priced, updates)
 
-    def sequential(self, workload: Workload) -> tuple[PredictedCost, float]:
+    def sequential(self, workload: Workload) -> tuple[LayoutCost, float]:
         """Return what a layout costs run as Megatron-LM does at the maximum clock, and its share of waiting."""
         kinds: dict[InstructionKind, tuple[Array, Array]] = {}
         waiting_w = workload.gpu.blocking_power_w
@@ -113,8 +113,8 @@ class Predictor:
             for repeated in [workload.num_microbatches]
             for kind, (seconds, _) in kinds.items()
         )
-        found = PredictedCost(time_s=float(time_s), energy_j=float(energy_j))
-        return found, 1 - busy_s / workload.parallelism.pp / found.time_s
+        found = LayoutCost(time_s=float(time_s), energy_j=float(energy_j))
+        return found, max(0.0, 1 - busy_s / workload.parallelism.pp / found.time_s)  # rounding, without a pipeline
 
     def predict(self, candidate: Candidate, bound: Bound) -> LayoutPrediction:
         """Return all of a layout's prediction, whose bound is known."""
@@ -137,7 +137,7 @@ class Predictor:
                 )
         times_s, energies_j = self._costs_of(workload, kinds)
         plans = [
-            PredictedCost(time_s=float(time_s), energy_j=float(energy_j))
+            LayoutCost(time_s=float(time_s), energy_j=float(energy_j))
             for time_s, energy_j in sorted(zip(times_s, energies_j, strict=True))
         ]
         return LayoutPrediction(
@@ -175,7 +175,9 @@ class Predictor:
                 found[kind] = undominated([cost], workload.gpu.blocking_power_w)
         return found
 
-    def _instruction(self, workload: Workload, stage: int, shape: StageShape, direction: Direction) -> InstructionCost:
+    def _instruction(
+        self, workload: Workload, stage: int, shape: StageShape, direction: Direction
+    ) -> PricedInstruction:
         weights = weights_of(workload, stage, shape, workload.default_collective_sm_count)
         return self._costs.of(workload).instruction(
             shape, direction, workload.recomputation, weights, split_backward=workload.split_backward
@@ -217,7 +219,7 @@ class Predictor:
         found = update_costs(workload, graph, stage, backwards_s, clocks)
         return {direction: CostByClock(cost[0], cost[1]) for direction, cost in found.items()}
 
-    def _costs_of(self, workload: Workload, kinds: Costs) -> tuple[Array, Array]:
+    def _costs_of(self, workload: Workload, kinds: KindCosts) -> tuple[Array, Array]:
         """Seconds and joules of an iteration in each lane, of all GPUs."""
         parallelism, microbatches = workload.parallelism, workload.num_microbatches
         rounds = max(2, MOST_TIMED * microbatches // max(1, self.instructions_of(workload)) // parallelism.pp)
@@ -233,7 +235,7 @@ class Predictor:
         waiting_w = workload.gpu.blocking_power_w * parallelism.gpus
         return time_s, effective_j * parallelism.gpus_per_stage + waiting_w * time_s
 
-    def _makespans(self, workload: Workload, microbatches: int, kinds: Costs) -> Array:
+    def _makespans(self, workload: Workload, microbatches: int, kinds: KindCosts) -> Array:
         """Seconds of an iteration of so many microbatches in each lane."""
         instructions, dag = self.pipeline(workload, microbatches)
         times_s = np.array([kinds[instruction.key.kind][0] for instruction in instructions])
@@ -280,10 +282,10 @@ def _priced(cost: CostByClock, workload: Workload) -> Priced:
     return cheapest([own], workload.gpu.blocking_power_w)
 
 
-def _summed(update: Mapping[Direction, CostByClock], workload: Workload) -> UpdateCost:
+def _summed(update: Mapping[Direction, CostByClock], workload: Workload) -> StageUpdate:
     """Return the instructions of an update as one."""
     if not update:
         return NO_UPDATE
     priced = sum((_priced(cost, workload) for cost in update.values()), NOTHING)
     reduction = update.get(Direction.GRADIENT_REDUCTION)
-    return UpdateCost(priced=priced, reduction_s=0.0 if reduction is None else float(reduction.time_s.max()))
+    return StageUpdate(priced=priced, reduction_s=0.0 if reduction is None else float(reduction.time_s.max()))

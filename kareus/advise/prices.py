@@ -69,7 +69,7 @@ class CostByClock:
 
 
 @dataclass(frozen=True, slots=True)
-class InstructionCost:
+class PricedInstruction:
     """One instruction of a stage, or of one of its chunks."""
 
     sequential: CostByClock
@@ -81,7 +81,7 @@ class InstructionCost:
 
 
 @dataclass(frozen=True, slots=True)
-class Structure:
+class BlockShape:
     """What decides what one GPU computes of a block."""
 
     tp: int
@@ -90,7 +90,7 @@ class Structure:
     microbatch_size: int
 
 
-class InstructionCosts:
+class InstructionPrices:
     """Costs of the instructions of all layouts of one model on one GPU; each is computed once."""
 
     def __init__(self, base: Workload) -> None:
@@ -98,12 +98,12 @@ class InstructionCosts:
         self._base = base
         self._clocks = np.array(base.gpu.search_frequencies.clocks_mhz, dtype=np.float64)
         self._known: KnownSteps = {}
-        self._structures: dict[Structure, StructureCosts] = {}
+        self._structures: dict[BlockShape, StructureCosts] = {}
 
     def of(self, workload: Workload) -> "StructureCosts":
         """Return the costs of what a workload's GPUs compute."""
         own = workload.parallelism
-        structure = Structure(own.tp, own.cp, own.sequence_parallel, workload.microbatch_size)
+        structure = BlockShape(own.tp, own.cp, own.sequence_parallel, workload.microbatch_size)
         if structure not in self._structures:
             alike = replace(own, dp=1, pp=1, layers_per_stage=None, sharding=Sharding.NONE)
             model = replace(workload.model, num_layers=1, layers_per_stage={})
@@ -122,7 +122,7 @@ class StructureCosts:
     known: KnownSteps
     _partitions: dict[Partition, CostByClock] = field(default_factory=dict)
     _named: dict[tuple[Recomputation, bool], "_Parts"] = field(default_factory=dict)
-    _instructions: dict[object, InstructionCost] = field(default_factory=dict)
+    _instructions: dict[object, PricedInstruction] = field(default_factory=dict)
     _computing: dict[object, Priced] = field(default_factory=dict)
 
     def computing(self, shape: StageShape, direction: Direction, recomputation: Recomputation) -> Priced:
@@ -143,7 +143,7 @@ class StructureCosts:
         weights: ShardedWeights | None,
         *,
         split_backward: bool,
-    ) -> InstructionCost:
+    ) -> PricedInstruction:
         """Return the cost of an instruction.
 
         Args:
@@ -162,7 +162,7 @@ class StructureCosts:
             if weights is None and direction is not Direction.WEIGHT_GRADIENT and Batch.NANOBATCH in self.graphs:
                 ways += self._overlapped(shape, direction, recomputation, split_backward=split_backward)
             waiting_w = self.base.gpu.blocking_power_w
-            self._instructions[key] = InstructionCost(
+            self._instructions[key] = PricedInstruction(
                 sequential=sequential, best=cheapest(ways, waiting_w), points=undominated(ways, waiting_w)
             )
         return self._instructions[key]

@@ -1,8 +1,10 @@
-"""The best constant SM counts of a plan: one for each group of GPUs, as software takes them that sets them once.
+"""The best constant SM counts of a plan, as software takes them that sets them once.
 
-Every choice of counts is put in place of the plan's own, and the plan evaluated on the GPU model: whole instructions
-at the planned clocks and launch operators, in the planned order. The plan itself is evaluated alike, so that a loss is
-that of the counts and not that of the model.
+There are two of them. A collective beside computation takes SMs from it and wants few; one that nothing runs beside
+wants as many as move its data faster. For the first, every choice of counts is put in place of the plan's own; for the
+second, instructions run whole, and collectives are on the count in place of NCCL's own. Each is evaluated on the GPU
+model at the planned clocks and in the planned order, as the plan itself is, so that a loss is that of the counts and
+not that of the model.
 """
 
 import dataclasses
@@ -42,17 +44,20 @@ class ModelledCost(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConstantCounts:
-    """The constant with the least product of time and energy, and what departing from the plan costs."""
+    """The constants with the least product of time and energy, and what departing from the plan costs."""
 
-    sm_counts: SmCounts
+    beside: SmCounts
+    """Of collectives that computation runs beside, as planned."""
+    alone: int | None
+    """Of all groups, where instructions run whole; None if each count takes more time or energy than NCCL's own."""
     planned: ModelledCost
     """Of the plan as it is."""
     constant: ModelledCost
-    """Of the plan with these counts in place of its own."""
+    """Of the plan with the counts `beside` in place of its own."""
     whole: ModelledCost
     """Of the plan's clocks with every instruction run whole, collectives on NCCL's own number of SMs."""
-    whole_limited: ModelledCost | None
-    """As `whole`, collectives on the constant count; None if groups have different ones."""
+    whole_set: ModelledCost
+    """As `whole`, collectives on the count `alone`; neither more time nor more energy than `whole`."""
 
 
 def constant_counts(plan: Plan, workload: Workload, graphs: Graphs) -> ConstantCounts:
@@ -77,22 +82,27 @@ def constant_counts(plan: Plan, workload: Workload, graphs: Graphs) -> ConstantC
         )
     sizes = {TENSOR_PARALLEL: workload.parallelism.tp, CONTEXT_PARALLEL: workload.parallelism.cp}
     names = sorted(set(groups.values()))
-    choices = itertools.product(*(sm_allocations(sizes[name], workload.space) for name in names))
+    allowed = [sm_allocations(sizes[name], workload.space) for name in names]
 
     def cost(changed: Plan, at: Workload = workload) -> ModelledCost:
         return _cost(changed, at, graphs, known)
 
-    constants = [dict(zip(names, counts, strict=True)) for counts in choices]
+    constants = [dict(zip(names, counts, strict=True)) for counts in itertools.product(*allowed)]
     costs = [cost(_with_counts(plan, groups, counts)) for counts in constants]
     best = min(range(len(costs)), key=lambda n: costs[n].product)
-    counts = constants[best]
-    limits = set(counts.values())
+    run_whole = _whole(plan)
+    whole = cost(run_whole)
+    common = sorted(set(allowed[0]).intersection(*allowed))
+    settings = {count: cost(run_whole, _with_default(workload, count)) for count in common}
+    better = {n: own for n, own in settings.items() if own.time_s <= whole.time_s and own.energy_j <= whole.energy_j}
+    alone = min(better, key=lambda n: better[n].product, default=None)
     return ConstantCounts(
-        sm_counts=counts,
+        beside=constants[best],
+        alone=alone,
         planned=cost(plan),
         constant=costs[best],
-        whole=cost(_whole(plan)),
-        whole_limited=cost(_whole(plan), _with_default(workload, limits.pop())) if len(limits) == 1 else None,
+        whole=whole,
+        whole_set=whole if alone is None else better[alone],
     )
 
 

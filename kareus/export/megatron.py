@@ -7,7 +7,8 @@
   parallelism, `method`, `num_sm`, `cga_size`, `num_splits` and `set_sm_margin` (its `initialize_ub`). The methods are
   Transformer Engine's own choices; a ring exchange is moved by copy engines and takes one SM.
 
-Both are constant for a run. Clocks are followed by `kareus.adapters.megatron`.
+Both are constant for a run. The first one decides collectives that Megatron-LM waits for, or hides behind weight
+gradients alone; the second those that run beside the products. Clocks are followed by `kareus.adapters.megatron`.
 """
 
 from pathlib import Path
@@ -37,23 +38,35 @@ NCCL_CLUSTERS, UB_CLUSTERS = (4, 2, 1), (2, 1)
 
 
 def communicator_config(plan: Plan, counts: ConstantCounts) -> str:
-    """Return the text of the file for `--nccl-communicator-config-path`."""
-    groups = {
-        group: {"min_ctas": count, "max_ctas": count, "cga_cluster_size": _dividing(count, NCCL_CLUSTERS)}
-        for group, count in counts.sm_counts.items()
-    }
-    return _header(COMMUNICATORS, plan, counts) + yaml.safe_dump(groups, sort_keys=False)
+    """Return the text of the file for `--nccl-communicator-config-path`; it sets nothing where that would lose."""
+    count, groups = counts.alone, dict[str, dict[str, int]]()
+    carries = [
+        "Carries: nothing, since each SM count takes more time or energy than NCCL's own where instructions run whole.",
+    ]
+    if count is not None:
+        settings = {"min_ctas": count, "max_ctas": count, "cga_cluster_size": _dividing(count, NCCL_CLUSTERS)}
+        groups = {group: dict(settings) for group in counts.beside}
+        carries = [
+            "Carries: the SM count with the least product of iteration time and energy where instructions run whole,",
+            "among those that take neither more time nor more energy than NCCL's own.",
+        ]
+    return _header(COMMUNICATORS, plan, counts, carries) + yaml.safe_dump(groups, sort_keys=False)
 
 
 def overlap_config(plan: Plan, workload: Workload, counts: ConstantCounts) -> str | None:
     """Return the text of the file for `--tp-comm-overlap-cfg`; None without sequence parallelism, which it needs."""
-    count = counts.sm_counts.get(TENSOR_PARALLEL)
+    count = counts.beside.get(TENSOR_PARALLEL)
     if count is None or not workload.parallelism.sequence_parallel:
         return None
     products = {
         name: _overlap(method, count, workload.parallelism.tp) for method, names in METHODS.items() for name in names
     }
-    return _header(OVERLAPS, plan, counts) + yaml.safe_dump(products, sort_keys=False)
+    carries = [
+        "Carries: the SM count with the least product of iteration time and energy where computation runs beside",
+        "collectives as planned. Transformer Engine runs a product beside its own collective instead, which was not",
+        "modelled: compare an iteration with this file and without.",
+    ]
+    return _header(OVERLAPS, plan, counts, carries) + yaml.safe_dump(products, sort_keys=False)
 
 
 def is_communicator_config(path: Path) -> bool:
@@ -78,28 +91,37 @@ def _dividing(count: int, sizes: tuple[int, ...]) -> int:
     return next(size for size in sizes if count % size == 0)
 
 
-def _header(first: str, plan: Plan, counts: ConstantCounts) -> str:
-    planned = counts.planned
+def _header(first: str, plan: Plan, counts: ConstantCounts, carries: list[str]) -> str:
+    planned, whole = counts.planned, counts.whole
+    beside = ", ".join(f"{group} {count}" for group, count in counts.beside.items())
     lines = [
         first,
         f"From a plan of {plan.gpus} GPUs ({plan.testbed.label}).",
-        "Carries: one SM count for each group, the one with the least product of iteration time and energy.",
+        *carries,
         "Leaves out: clocks (kareus.adapters.megatron follows them), the halves of microbatches, launch operators, and",
         "SM counts that differ between partitions or clocks: Megatron-LM sets them once for a run.",
         "What is lost, by the GPU model, each with the plan's clocks and order:",
         f"  the plan as it is (kareus train): {planned.time_s:.4f} s, {planned.energy_j:.1f} J an iteration",
-        f"  with these counts, the rest as planned: {_against(counts.constant, planned)}",
-        f"  instructions whole, as Megatron-LM runs them without overlap, without this file: "
-        f"{_against(counts.whole, planned)}",
+        f"  with constant counts ({beside} SMs), the rest as planned: {_against(counts.constant, planned)}",
+        f"  instructions whole, as Megatron-LM runs them, NCCL's own counts: {_against(whole, planned)}",
     ]
-    if counts.whole_limited is not None:
-        lines.append(f"  the same with this file: {_against(counts.whole_limited, planned)}")
-        if counts.whole_limited.product > counts.whole.product:
-            lines.append("Use it only where collectives of the group run beside computation; alone they want more SMs.")
+    if counts.alone is not None:
+        lines.append(f"  the same with {counts.alone} SMs: {_against(counts.whole_set, planned)}")
+        lines.append(f"What {counts.alone} SMs change against NCCL's own: {_changes(counts.whole_set, whole)}.")
     return header(lines)
 
 
 def _against(cost: ModelledCost, planned: ModelledCost) -> str:
     """Return a cost and its distance from the plan in words."""
-    time, energy = (100 * (own / reference - 1) for own, reference in zip(cost, planned, strict=True))
+    time, energy = _percent(cost, planned)
     return f"{cost.time_s:.4f} s ({time:+.2f} %), {cost.energy_j:.1f} J ({energy:+.2f} %)"
+
+
+def _changes(cost: ModelledCost, reference: ModelledCost) -> str:
+    time, energy = _percent(cost, reference)
+    return f"{time:+.2f} % time, {energy:+.2f} % energy"
+
+
+def _percent(cost: ModelledCost, reference: ModelledCost) -> tuple[float, float]:
+    """Return by how many percent time and energy are above those of the reference."""
+    return 100 * (cost.time_s / reference.time_s - 1), 100 * (cost.energy_j / reference.energy_j - 1)

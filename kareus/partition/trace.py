@@ -165,9 +165,25 @@ def _fake_communicator(axis: str, ranks: Iterable[int]) -> ProcessGroupCommunica
 
 
 class _TracedCommunicator(ProcessGroupCommunicator):
-    """Gathers and scatters the tokens of all sequences at once, as the one launch that they are."""
+    """Gathers and scatters the tokens of all sequences at once, as the one launch that they are.
+
+    Tensor-parallel GPUs gather nothing but tokens. They are recorded in order where the engine leaves their order open
+    (`Boundary.in_order`), too, since the operators between are the same.
+    """
 
     __slots__ = ()
+
+    def all_gather(
+        self, tensors: Sequence[Tensor], sm_count: int | None = None, into: Sequence[Tensor] | None = None
+    ) -> Works:
+        """As `Communicator.all_gather`."""
+        return self.gather_tokens(tensors) if self.axis == "tp" else super().all_gather(tensors, sm_count, into)
+
+    def reduce_scatter(
+        self, tensors: Sequence[Tensor], sm_count: int | None = None, into: Sequence[Tensor] | None = None
+    ) -> Works:
+        """As `Communicator.reduce_scatter`."""
+        return self.scatter_tokens(tensors) if self.axis == "tp" else super().reduce_scatter(tensors, sm_count, into)
 
     def gather_tokens(self, shards: Sequence[Tensor], sm_count: int | None = None) -> Works:
         """As `Communicator.gather_tokens`."""

@@ -213,9 +213,9 @@ def _not_text(config_dir: Path) -> Path:
 
 
 def differences(before: Any, after: Any) -> dict[str, Any]:
-    """Leaves of `after`, by dotted key, that `before` does not hold."""
+    """Leaves of `after`, by dotted key, that `before` does not hold; a key that a file leaves out is null in it."""
     old, new = dict(_leaves(before)), dict(_leaves(after))
-    return {key: value for key, value in new.items() if key not in old or old[key] != value}
+    return {key: value for key, value in new.items() if old.get(key) != value}
 
 
 def _leaves(values: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

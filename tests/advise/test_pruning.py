@@ -10,8 +10,8 @@ from kareus.advise.advice import answer
 from kareus.advise.feasible import sort_layouts
 from kareus.advise.layouts import layouts_of
 from kareus.advise.planning import frontier_of, plan_layout
-from kareus.advise.predictions import Predictor
-from kareus.advise.prices import InstructionCosts
+from kareus.advise.predictions import LayoutPredictor
+from kareus.advise.prices import InstructionPrices
 from kareus.advise.question import ask
 
 
@@ -21,7 +21,7 @@ def frontiers(question, gpus, share=1.0):
     base = question.base
     candidates = sort_layouts(base, layouts_of(base, gpus, question.global_batch, question.constraints)).candidates
     drawn = random.Random(0).sample(candidates, round(share * len(candidates)))
-    predictor = Predictor(base, InstructionCosts(base))
+    predictor = LayoutPredictor(base, InstructionPrices(base))
     plans = []
     for one in drawn:
         plans += plan_layout(predictor, predictor.predict(one, predictor.bound(one.workload)))
@@ -51,6 +51,7 @@ def test_pruning_leaves_out_nothing_of_the_frontier():
 
 
 @pytest.mark.acceptance
+@pytest.mark.timeout(3600)
 def test_pruning_is_safe_on_8_gpus_with_all_layouts():
     question = ask(
         ["model=qwen3-1.7b", "gpu=h100-sxm5-80gb"], gpus=8, global_batch=32, sequence_length=4096, config_dir=CONFIG
@@ -61,6 +62,7 @@ def test_pruning_is_safe_on_8_gpus_with_all_layouts():
 
 
 @pytest.mark.acceptance
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize(
     ("model", "gpu", "gpus", "batch"),
     [

@@ -200,3 +200,13 @@ def test_a_lower_clock_is_slower_and_takes_less_power(default):
 def test_what_cannot_be_predicted_is_refused(overrides, arguments, message):
     with pytest.raises(ConfigError, match=message):
         predict(resolved(*overrides), **arguments)
+
+
+def test_nanobatching_slows_small_microbatches_with_cp() -> None:
+    """Section 6.2.1 of the paper, on Qwen 3 1.7B: halves of little work underuse the GPU."""
+    small, large = (
+        resolved("model=qwen3-1.7b", "parallelism.tp=4", "parallelism.cp=2", f"microbatch_size={size}")
+        for size in (8, 16)
+    )
+    assert predict(small, "nanobatching").time_s > 1.01 * predict(small).time_s
+    assert predict(large, "nanobatching").time_s < predict(large).time_s

@@ -129,6 +129,10 @@ def test_no_more_than_one_block_is_whole_while_a_model_is_built(tmp_path: Path) 
     spawn(2, check_building, tmp_path, workloads)
 
 
+COPIES_OF_GLOO = {Sharding.FULL: (0.4, 0.8), Sharding.GRADIENTS: (1.1, 1.3)}
+"""Of the largest reduction, beside what is planned: 0.57 to 0.61 where weights are given back meanwhile, else 1.25."""
+
+
 def check_training(_rank: int, workloads: list[Workload]) -> None:
     for workload in workloads:
         model = workload.model
@@ -150,7 +154,8 @@ def check_training(_rank: int, workloads: list[Workload]) -> None:
         held, gradients, states = state_bytes(workload, 0, layers)
         planned = held + gradients + states / 3  # moments come with the first update
         copied = 4 * max(*blocks, sum(weights) - sum(blocks))  # gloo copies what it reduces
-        assert planned - 0.1 * copied <= alive.most_bytes <= planned + 1.3 * copied, model.name
+        least, most = COPIES_OF_GLOO[workload.parallelism.sharding]
+        assert planned + least * copied <= alive.most_bytes <= planned + most * copied, model.name
 
 
 def test_backwards_hold_the_gradients_that_are_planned(tmp_path: Path) -> None:

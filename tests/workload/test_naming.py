@@ -50,6 +50,11 @@ def test_names_say_what_is_unusual(overrides: list[str], expected: str) -> None:
     assert name(*overrides) == expected
 
 
+def test_a_key_that_a_file_leaves_out_changes_no_name() -> None:
+    assert "kernel_uncertainty" not in (CONFIG / "gpu/a100-sxm4-40gb.yaml").read_text()
+    assert name("microbatch_size=16") == "llama3.2-3b_pp2-tp8_mbs16_seq4096_a100"
+
+
 def test_many_changes_become_one_hash() -> None:
     many = name("gpu.power_limit_w=300", "space.sm_max=27", "protocol.window_s=2")
     assert re.fullmatch(r"llama3\.2-3b_pp2-tp8_mbs8_seq4096_a100_[0-9a-f]{8}", many)

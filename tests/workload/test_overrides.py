@@ -88,7 +88,7 @@ def test_every_form_of_sweep_lists_its_values(override: str, values: list[object
         (
             "model=qwen3",
             "model=qwen3: unknown option; perhaps you meant qwen3-1.7b; allowed: gpt2-xl, gpt3-175b, "
-            "llama3.1-8b, llama3.2-3b, llama3.3-70b, mpt-7b, nemotron4-15b, qwen3-1.7b, or the path of "
+            "llama3.1-405b, llama3.1-8b, llama3.2-3b, llama3.3-70b, mpt-7b, nemotron4-15b, qwen3-1.7b, or the path of "
             "a Hugging Face config.json.",
         ),
         (

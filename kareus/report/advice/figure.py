@@ -47,7 +47,7 @@ def frontier_figure(advice: Advice, size: SizeAnswer) -> Figure:
 def _band_words(advice: Advice) -> str:
     known = advice.uncertainty
     if known is None:
-        return f"Bands: {UNKNOWN_PERCENT:g} % of energy; the model's error on this GPU was not measured."
+        return f"Bands: {UNKNOWN_PERCENT:g} % of energy; the model's error of iterations on this GPU was not measured."
     return f"Bands: {known.energy_percent:.1f} % of energy, within which 90 % of held-out workloads were."
 
 
