@@ -174,7 +174,7 @@ def agree(rank: int) -> None:
 
 def test_schedules_follow_plans_and_compute_the_same(tmp_path: Path) -> None:
     (tmp_path / "plan").mkdir()
-    for case, plan in {**CASES, "gpipe": GPIPE, "plan/fastest": CASES["1f1b"]}.items():
+    for case, plan in {**CASES, "gpipe": GPIPE, "plan/fastest_sequential+perseus": CASES["1f1b"]}.items():
         write_plan(tmp_path / f"{case}.json", plan)
     (tmp_path / "zero-bubble.csv").write_text(schedule_csv(CASES["zero-bubble"]))
     spawn(STAGES, follow, tmp_path, tmp_path)

@@ -25,7 +25,7 @@ TOKENS = MICROBATCHES * LENGTH
 SETTINGS = {
     "parallelism.pipeline_parallel_degree": STAGES,
     "parallelism.pipeline_parallel_schedule": "1F1B",
-    "parallelism.pipeline_parallel_schedule_csv": "plan/fastest.schedule.csv",
+    "parallelism.pipeline_parallel_schedule_csv": "plan/fastest_sequential+perseus.schedule.csv",
     "training.local_batch_size": MICROBATCHES,
     "training.seq_len": LENGTH,
     "training.disable_cuda_graphs": True,
@@ -132,8 +132,8 @@ from torchtitan.models.llama3.config_registry import llama3_debugmodel as plain
 @pytest.mark.slow
 def test_torchtitan_follows_a_plan_and_computes_the_same(tmp_path: Path) -> None:
     (tmp_path / "plan").mkdir()
-    write_plan(tmp_path / "plan/fastest.json", PLAN)
-    (tmp_path / "plan/fastest.schedule.csv").write_text(schedule_csv(PLAN))
+    write_plan(tmp_path / "plan/fastest_sequential+perseus.json", PLAN)
+    (tmp_path / "plan/fastest_sequential+perseus.schedule.csv").write_text(schedule_csv(PLAN))
     shown = python_blocks("howto/torchtitan.md")[0].replace("llama3_8b", "llama3_debugmodel")
     (tmp_path / "planned.py").write_text(shown + PLAIN)
     spawn(STAGES, run, tmp_path, tmp_path)
