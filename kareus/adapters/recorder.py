@@ -47,6 +47,8 @@ class _Open:
     spans: list[tuple[InstructionKey, int | None, Mark, Mark]] = field(default_factory=list)
     """Instructions that ended, with the clock that was asked for, and their marks."""
     begun: dict[InstructionKey, tuple[int | None, Mark]] = field(default_factory=dict)
+    times_s: list[float] | None = None
+    """Of the marks of start, spans and end, once the device has reached all of them."""
 
 
 class RankRecorder:
@@ -72,6 +74,7 @@ class RankRecorder:
         self._tables = tables
         self._take_note = take_note
         self._open: _Open | None = None
+        """None between iterations."""
         self._ended: deque[_Open] = deque()
         self.last: IterationRecord | None = None
         """The last iteration of which everything is known."""
@@ -123,13 +126,14 @@ class RankRecorder:
     def _known(self, ended: _Open) -> IterationRecord | None:
         """Return what an iteration took, or None while that is not known."""
         assert ended.end is not None, "it has ended"
-        if self._sampler is not None and not self._sampler.covers(ended.end.host_s):
+        if ended.times_s is None:
+            inner = [mark for span in ended.spans for mark in span[2:]]
+            ended.times_s = self._stopwatch.times_s([ended.start, *inner, ended.end])
+        if ended.times_s is None:
             return None
-        inner = [mark for span in ended.spans for mark in span[2:]]
-        times_s = self._stopwatch.times_s([ended.start, *inner, ended.end])
-        if times_s is None:
+        start_s, *inner_s, end_s = ended.times_s
+        if self._sampler is not None and not self._sampler.covers(end_s):
             return None
-        start_s, *inner_s, end_s = times_s
         starts_s, ends_s = [start_s, *inner_s[::2]], [end_s, *inner_s[1::2]]
         energies_j: list[float | None] = [None] * len(starts_s)
         clocks_mhz: list[int | None] = [None] * len(starts_s)
@@ -183,13 +187,13 @@ class RankTables:
         """Number of this start's first iteration."""
 
     def resume(self) -> Self:
-        """Read the rows of earlier starts.
+        """Read the rows of earlier starts, after which this one's are numbered.
 
         Raises:
             ArtifactError: a table is damaged, or something else is at its path.
         """
         self._before = {s: read_table(path, s) if path.exists() else s.frame([]) for s, path in self._paths.items()}
-        self.first = 1 + max(self._before[STEPS]["iteration"].to_list(), default=-1)
+        self.first = _after(self._before[STEPS])
         return self
 
     def add(self, record: IterationRecord) -> None:
@@ -257,6 +261,20 @@ class RankTables:
             for record in self._microbatches.copy()
             for i in record.instructions
         ]
+
+
+def next_iteration(folder: Path, rank: int) -> int:
+    """Return the number of the first iteration of a start that goes on with a rank's tables below `folder`.
+
+    Raises:
+        ArtifactError: the table is damaged, or something else is at its path.
+    """
+    path = table_path(folder, STEPS, rank)
+    return _after(read_table(path, STEPS)) if path.exists() else 0
+
+
+def _after(steps: pl.DataFrame) -> int:
+    return 1 + max(steps["iteration"].to_list(), default=-1)
 
 
 def table_path(folder: Path, schema: TableSchema, rank: int) -> Path:

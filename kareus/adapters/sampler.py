@@ -16,6 +16,10 @@ from kareus.errors import DeviceError
 PERIOD_S = 0.025
 """Between two readings. The driver updates the energy counter about every 0.1 s, and a reading takes tens of
 microseconds of the interpreter, which the training waits for."""
+STANDING_S = 5.0
+"""Without a movement, after which a counter stands still: that of a GPU at rest moves several times a second."""
+CLOSING_S = 0.3
+"""Longest wait at the end for the movement that covers the last iteration."""
 
 logger = logging.getLogger(__name__)
 
@@ -40,15 +44,18 @@ class Sampler:
         return self
 
     def close(self) -> None:
-        """Read for a last time and end."""
+        """Wait until the energy until now is known, but not for long, and end."""
+        now_s = time.perf_counter()
+        while not self.covers(now_s) and time.perf_counter() < now_s + CLOSING_S:
+            time.sleep(PERIOD_S)
         self._ending.set()
         self._thread.join()
-        self._try_read()
 
     def covers(self, end_s: float) -> bool:
         """Whether the energy until `end_s` is known, as the counter has moved since, or never will be."""
         with self._lock:
-            return self._energies[-1][0] >= end_s or not self._thread.is_alive()
+            is_known = self._energies[-1][0] >= end_s
+        return is_known or not self._thread.is_alive() or time.perf_counter() - end_s > STANDING_S
 
     def energies_j(self, starts_s: Sequence[float], ends_s: Sequence[float]) -> list[float | None]:
         """Return the energy between each start and end, interpolated between movements of the counter.

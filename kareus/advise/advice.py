@@ -16,7 +16,7 @@ from kareus.advise.feasible import Candidate, Sorted, sort_layouts
 from kareus.advise.layouts import Constraints, counted, layouts_of
 from kareus.advise.planning import frontier_of, plan_layout
 from kareus.advise.predictions import LayoutCost, LayoutPrediction, LayoutPredictor
-from kareus.advise.prices import InstructionCosts
+from kareus.advise.prices import InstructionPrices
 from kareus.advise.pruning import KnownPlans
 from kareus.advise.question import Question
 from kareus.errors import ConfigError, RefusedWorkloadError
@@ -40,7 +40,7 @@ def answer(question: Question) -> Advice:
     """
     base = limited(question)
     with threadpool_limits(limits=1):
-        costs = InstructionCosts(base)
+        costs = InstructionPrices(base)
         sizes, left_out = [], {}
         for gpus in question.gpus:
             try:
@@ -87,7 +87,7 @@ def limited(question: Question) -> Workload:
     return replace(base, gpu=replace(gpu, power_limit_w=min(goals.gpu_w, gpu.power_limit_w)))
 
 
-def _size(question: Question, base: Workload, costs: InstructionCosts, gpus: int) -> SizeAnswer:
+def _size(question: Question, base: Workload, costs: InstructionPrices, gpus: int) -> SizeAnswer:
     """Answer for one number of GPUs."""
     _check_cap(question, base, gpus)
     begin = time.perf_counter()

@@ -12,7 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
-from kareus.advise.prices import FASTEST, NOTHING, PRICES_W, InstructionCosts, Priced
+from kareus.advise.prices import FASTEST, NOTHING, PRICES_W, InstructionPrices, Priced
 from kareus.arrays import Array, Indices
 from kareus.graph.records import Direction, instruction_directions
 from kareus.profile.programs import StageShape, chunk_shapes
@@ -88,7 +88,7 @@ class Bound:
         return np.append(self.falling_j[1:], self.falling_j[-1]) + self.waiting_w * self.times_s
 
 
-def computing_bound(workload: Workload, costs: InstructionCosts) -> Bound:
+def computing_bound(workload: Workload, costs: InstructionPrices) -> Bound:
     """Return the bound from operators alone: no collectives, no transfers, no update."""
     structure, stages = costs.of(workload), workload.parallelism.pp
 

@@ -16,7 +16,7 @@ from kareus.advise.prices import (
     NOTHING,
     PRICES_W,
     CostByClock,
-    InstructionCosts,
+    InstructionPrices,
     Priced,
     PricedInstruction,
     cheapest,
@@ -38,7 +38,7 @@ from kareus.workload.slices import cut
 MOST_TIMED = 20_000
 """Instructions of the largest iteration that is timed whole. A larger one is timed for fewer microbatches: its time is
 a maximum over paths, whose lengths are linear in the microbatches, and from so many on the longest stays it."""
-Costs = Mapping[InstructionKind, tuple[Array, Array]]
+KindCosts = Mapping[InstructionKind, tuple[Array, Array]]
 """Seconds and effective joules of one GPU of every kind of instruction, in each lane."""
 
 
@@ -70,7 +70,7 @@ class LayoutPrediction:
 class LayoutPredictor:
     """Predicts layouts of one training; keeps what they share."""
 
-    def __init__(self, base: Workload, costs: InstructionCosts) -> None:
+    def __init__(self, base: Workload, costs: InstructionPrices) -> None:
         """Prepare for layouts of `base`, whose instructions cost `costs`."""
         self._costs = costs
         self._clocks = np.array(base.gpu.search_frequencies.clocks_mhz, dtype=np.float64)
@@ -219,7 +219,7 @@ class LayoutPredictor:
         found = update_costs(workload, graph, stage, backwards_s, clocks)
         return {direction: CostByClock(cost[0], cost[1]) for direction, cost in found.items()}
 
-    def _costs_of(self, workload: Workload, kinds: Costs) -> tuple[Array, Array]:
+    def _costs_of(self, workload: Workload, kinds: KindCosts) -> tuple[Array, Array]:
         """Seconds and joules of an iteration in each lane, of all GPUs."""
         parallelism, microbatches = workload.parallelism, workload.num_microbatches
         rounds = max(2, MOST_TIMED * microbatches // max(1, self.instructions_of(workload)) // parallelism.pp)
@@ -235,7 +235,7 @@ class LayoutPredictor:
         waiting_w = workload.gpu.blocking_power_w * parallelism.gpus
         return time_s, effective_j * parallelism.gpus_per_stage + waiting_w * time_s
 
-    def _makespans(self, workload: Workload, microbatches: int, kinds: Costs) -> Array:
+    def _makespans(self, workload: Workload, microbatches: int, kinds: KindCosts) -> Array:
         """Seconds of an iteration of so many microbatches in each lane."""
         instructions, dag = self.pipeline(workload, microbatches)
         times_s = np.array([kinds[instruction.key.kind][0] for instruction in instructions])

@@ -90,7 +90,7 @@ class BlockShape:
     microbatch_size: int
 
 
-class InstructionCosts:
+class InstructionPrices:
     """Costs of the instructions of all layouts of one model on one GPU; each is computed once."""
 
     def __init__(self, base: Workload) -> None:

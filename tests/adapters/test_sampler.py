@@ -50,6 +50,24 @@ def test_energy_after_the_last_movement_is_not_known(tmp_path: Path) -> None:
     assert sampler.energies_j([now_s - 1.0], [now_s]) == [None]
 
 
+def test_a_counter_that_stands_still_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sampler_module, "STANDING_S", 0.05)
+    device = FakeDevice(tmp_path)
+    device.energy_j = lambda: 7.0  # type: ignore[method-assign]
+    sampler = Sampler(device).start()
+    end_s = time.perf_counter()
+    wait_until(lambda: sampler.covers(end_s))
+    assert sampler.energies_j([end_s - 0.01], [end_s]) == [None]
+    sampler.close()
+
+
+def test_the_energy_until_the_end_is_known(tmp_path: Path) -> None:
+    sampler = Sampler(Stepping(tmp_path)).start()
+    end_s = time.perf_counter()
+    sampler.close()
+    assert sampler.energies_j([end_s - 0.01], [end_s]) != [None]
+
+
 def test_clocks_are_those_that_were_read_meanwhile(tmp_path: Path) -> None:
     device = FakeDevice(tmp_path)
     sampler = Sampler(device).start()

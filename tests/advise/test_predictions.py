@@ -9,7 +9,7 @@ from kareus.advise.feasible import sort_layouts
 from kareus.advise.layouts import Constraints, layouts_of
 from kareus.advise.planning import layout_problem, plan_layout
 from kareus.advise.predictions import LayoutPredictor
-from kareus.advise.prices import InstructionCosts
+from kareus.advise.prices import InstructionPrices
 from kareus.fidelity.workload_prediction import predict
 from kareus.model.config import Sharding
 from kareus.pipeline.solver.relaxation import Relaxation
@@ -19,7 +19,7 @@ from kareus.workload.compose import compose
 @pytest.fixture(scope="module")
 def found():
     base = compose(["model=qwen3-1.7b", "gpu=h100-sxm5-80gb", "sequence_length=2048"], CONFIG)[0].workload
-    costs = InstructionCosts(base)
+    costs = InstructionPrices(base)
     candidates = sort_layouts(base, layouts_of(base, 8, 32, Constraints(microbatch_size=(1, 2)))).candidates
     chosen = candidates[:: len(candidates) // 7]
     chosen += [one for one in candidates if one.layout.sharding is Sharding.FULL][:1]

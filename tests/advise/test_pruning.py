@@ -11,7 +11,7 @@ from kareus.advise.feasible import sort_layouts
 from kareus.advise.layouts import layouts_of
 from kareus.advise.planning import frontier_of, plan_layout
 from kareus.advise.predictions import LayoutPredictor
-from kareus.advise.prices import InstructionCosts
+from kareus.advise.prices import InstructionPrices
 from kareus.advise.question import ask
 
 
@@ -21,7 +21,7 @@ def frontiers(question, gpus, share=1.0):
     base = question.base
     candidates = sort_layouts(base, layouts_of(base, gpus, question.global_batch, question.constraints)).candidates
     drawn = random.Random(0).sample(candidates, round(share * len(candidates)))
-    predictor = LayoutPredictor(base, InstructionCosts(base))
+    predictor = LayoutPredictor(base, InstructionPrices(base))
     plans = []
     for one in drawn:
         plans += plan_layout(predictor, predictor.predict(one, predictor.bound(one.workload)))

@@ -75,9 +75,11 @@ def _attention(operator: Operator, scratch: Scratch) -> Launch:
     gather = (lambda: (key, value)) if group else None
     slopes = attention.alibi_slopes(heads).to(scratch.device) if _has_slopes(operator) else None
 
+    masks = attention.Masks()  # made by the first launch, as a training's first block makes it
+
     def attend() -> Context:
         context = Context()
-        attention.Attention.forward(context, query, key, value, group, gather, slopes)
+        attention.Attention.forward(context, query, key, value, group, gather, slopes, masks)
         return context
 
     if operator.kind is OperatorKind.ATTENTION:
