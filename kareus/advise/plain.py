@@ -4,8 +4,10 @@ import dataclasses
 from typing import Any
 
 from kareus.advise.answers import Advice, LayoutChoice, SizeAnswer
+from kareus.advise.lines import commands, comparison, headline
 from kareus.advise.tables import layouts_frame, plans_frame
 from kareus.artifacts.records import to_plain
+from kareus.gpu_model.trust import trust
 
 
 def plain(advice: Advice) -> dict[str, Any]:
@@ -17,6 +19,10 @@ def plain(advice: Advice) -> dict[str, Any]:
         "sequence_length": advice.question.base.sequence_length,
         "chosen": {"gpus": advice.chosen_gpus, "selector": advice.selector, **_choice(advice.chosen)},
         "overrides": list(advice.overrides),
+        "headline": headline(advice),
+        "comparison": comparison(advice),
+        "trust": trust(advice.question.base.gpu),
+        "commands": list(commands(advice)),
         "sizes": [_size(advice, size) for size in advice.sizes],
         "left_out": {str(gpus): reason for gpus, reason in advice.left_out.items()},
         "uncertainty": None if advice.uncertainty is None else to_plain(advice.uncertainty),

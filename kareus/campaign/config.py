@@ -27,12 +27,14 @@ class Campaign:
     """Overrides of `config/emulation.yaml`."""
     sweeps: tuple[str, ...] = ()
     """Overrides of `config/sweep.yaml`."""
+    question: str = ""
+    """What the adviser is asked, as texts `key=value`; empty where it is asked nothing."""
     campaigns: tuple[str, ...] = ()
     """Names of other campaigns, all of whose parts belong to this one."""
 
     def __post_init__(self) -> None:
-        if not (self.workloads or self.fleets or self.sweeps or self.campaigns):
-            raise ConfigError("nothing to plan; give workloads, fleets, sweeps or campaigns.")
+        if not (self.workloads or self.fleets or self.sweeps or self.question or self.campaigns):
+            raise ConfigError("nothing to plan; give workloads, fleets, sweeps, a question or campaigns.")
 
 
 def read_parts(name: str, config_dir: Path = CONFIG_DIR) -> dict[str, Campaign]:
@@ -43,7 +45,7 @@ def read_parts(name: str, config_dir: Path = CONFIG_DIR) -> dict[str, Campaign]:
     """
     parts = dict[str, Campaign]()
     _collect(name, (), parts, config_dir)
-    return {name: part for name, part in parts.items() if part.workloads or part.fleets or part.sweeps}
+    return {name: part for name, part in parts.items() if part.workloads or part.fleets or part.sweeps or part.question}
 
 
 def _collect(name: str, above: tuple[str, ...], parts: dict[str, Campaign], config_dir: Path) -> None:

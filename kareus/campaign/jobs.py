@@ -51,7 +51,8 @@ def campaign_jobs(
         "emulate_fleet": _each(("workload", "fleet"), campaign.fleets),
         "write_report": _of("workload", planned),
         "report_fleets": _of("workload", emulated),
-        "report_campaign": [{}],
+        "report_campaign": [{}] if campaign.folders else [],
+        "answer_question": [{}] if campaign.asked else [],
     }
 
 

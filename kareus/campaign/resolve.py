@@ -7,6 +7,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TypeVar
 
+from kareus.advise.asked import asked
+from kareus.advise.question import Question
 from kareus.artifacts.records import content_hash
 from kareus.campaign.config import OVERRIDES_FOLLOW, merged, read_parts
 from kareus.emulate.resolve import Fleet, expand_fleets
@@ -82,6 +84,22 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CampaignQuestion:
+    """What a campaign asks the adviser."""
+
+    part: str
+    """The campaign that asks it: this one, or one that it names."""
+    texts: tuple[str, ...]
+    """Texts `key=value` that give it."""
+    question: Question
+
+    @property
+    def content_hash(self) -> str:
+        """Hash of what is asked, the configuration and the series of its prices included; a change asks anew."""
+        return content_hash([self.texts, self.question.base, self.question.goals])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedCampaign:
     """A campaign and everything that belongs to it."""
 
@@ -90,6 +108,7 @@ class ResolvedCampaign:
     """Overrides that replace its own."""
     members: tuple[Member, ...]
     """Members by part; within a part each once, in the order of its file."""
+    asked: CampaignQuestion | None = None
 
     @property
     def folder(self) -> str:
@@ -139,6 +158,7 @@ def resolve_campaign(name: str, overrides: Sequence[str], config_dir: Path = CON
         RefusedWorkloadError: nothing can run.
     """
     members = list[Member]()
+    questions = list[CampaignQuestion]()
     for part, campaign in read_parts(name, config_dir).items():
         try:
             found: Sequence[Resolved | Fleet | ProfilerSweep] = [
@@ -146,11 +166,18 @@ def resolve_campaign(name: str, overrides: Sequence[str], config_dir: Path = CON
                 *_resolved(expand_fleets, campaign.fleets, overrides, config_dir),
                 *_resolved(expand_sweeps, campaign.sweeps, overrides, config_dir),
             ]
+            if campaign.question:
+                texts = tuple(merged(campaign.question, overrides))
+                questions.append(CampaignQuestion(part=part, texts=texts, question=asked(texts, config_dir)))
         except ConfigError as error:
             raise type(error)(f"campaign {part}: {error}") from error
         members += [Member(part=part, found=one) for one in found]
-    resolved = ResolvedCampaign(name=name, overrides=tuple(overrides), members=_once(members))
-    if not resolved.folders:
+    if len(questions) > 1:
+        parts = " and ".join(one.part for one in questions)
+        raise ConfigError(f"campaign {name}: has the questions of {parts}; leave all but one out.")
+    question = next(iter(questions), None)
+    resolved = ResolvedCampaign(name=name, overrides=tuple(overrides), members=_once(members), asked=question)
+    if not resolved.folders and question is None:
         first = resolved.members[0]
         prefix = "" if len(resolved.members) == 1 else f"all of campaign {name} is refused; the first, "
         raise RefusedWorkloadError(f"{prefix}{first.workload_name}: {first.refusal}")

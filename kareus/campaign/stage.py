@@ -59,6 +59,10 @@ def _lines(campaign: ResolvedCampaign) -> Iterator[str]:
             yield f"{part}:"
         name = f" {member.kind} {member.name}" if member.name else ""
         yield f"  {member.workload_name}{name}{f'  refused: {member.refusal}' if member.refusal else ''}"
+    if campaign.asked is not None:
+        if campaign.asked.part != part:
+            yield f"{campaign.asked.part}:"
+        yield f"  question {' '.join(campaign.asked.texts)}"
 
 
 def _row(member: Member) -> dict[str, Any]:

@@ -64,6 +64,9 @@ STAGES = {
     "end-to-end": Command("kareus.training.end_to_end_stage", "run the fastest plan of every method"),
     "report": Command("kareus.report.workload.stage", "write the summary and the page of a workload"),
     "report-fleets": Command("kareus.report.fleet.stage", "write the summary and the page of emulated fleets"),
+    "report-advice": Command(
+        "kareus.report.advice.stage", "answer the question of a campaign: which layout, which plan"
+    ),
     "report-campaign": Command("kareus.report.campaign.stage", "write the report on a campaign: a folder to hand on"),
 }
 """Stages that only the workflow calls, as `kareus stage NAME`."""

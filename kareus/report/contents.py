@@ -25,6 +25,8 @@ CAMPAIGN_TABLES = (
     "trials",
 )
 
+ADVICE_TABLES = ("advised_layouts", "advised_plans")
+SUMMARY = "summary.txt"
 
 OVERVIEW = "overview"
 """Figure of all workloads of a campaign."""

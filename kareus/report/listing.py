@@ -93,7 +93,7 @@ def _listed(results: Path) -> list[Listed]:
     names = {one.folder.name for one in listed}
     rest = {name: f"refused: {why}" if why else "not planned yet; run snakemake" for name, why in refusals.items()}
     listed += [Listed(folder=results / name, note=note) for name, note in rest.items() if name not in names]
-    if not listed:
+    if not listed and not _campaign_pages(results):  # a campaign may plan nothing, and ask the adviser
         raise ArtifactError(f"{results}: nothing was planned there; run snakemake, or give another folder.")
     return sorted(listed, key=lambda one: -one.planned_at_s)
 
@@ -135,7 +135,7 @@ def _filtered(listed: Sequence[Listed], arguments: argparse.Namespace) -> list[L
         kept = [one for one in kept if one.folder.name in members]
     for text in arguments.match:
         kept = [one for one in kept if text in one.folder.name or fnmatch(one.folder.name, text)]
-    if not kept:
+    if listed and not kept:
         raise ConfigError(f"no workload of {arguments.results} is left by the filters; it has {len(listed)}.")
     return kept[: arguments.newest]
 
@@ -205,8 +205,16 @@ def _pages(results: Path, listed: Sequence[Listed]) -> list[str]:
         lines.append("pages: WORKLOAD/report/page.html; plans: WORKLOAD/plan/; summary: kareus results WORKLOAD")
     fleets = [one.folder for one in listed if one.found and (one.folder / FLEETS).is_file()]
     lines += [f"{folder}: emulated fleets; page {(folder / FLEETS).with_suffix('.html')}" for folder in fleets]
-    campaigns = sorted(results.glob("campaigns/*/report/index.html"))
-    return lines + [f"campaign {index.parents[1].name}: {index}" for index in campaigns]
+    return lines + [f"campaign {page.parents[1].name}: {page}" for page in _campaign_pages(results)]
+
+
+def _campaign_pages(results: Path) -> list[Path]:
+    """Return the pages of campaigns: reports, and answers of the adviser."""
+    return [
+        page
+        for pattern in ("report/index", "advise/page")
+        for page in sorted(results.glob(f"campaigns/*/{pattern}.html"))
+    ]
 
 
 def _plain(one: Listed) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import polars as pl
 
+from kareus.artifacts.files import read_json
 from kareus.artifacts.layout import WorkloadFolder
 from kareus.artifacts.tables import read_provenance, read_table
 from kareus.emulate.tables import FLEET
@@ -86,7 +87,9 @@ def _planned(path: Path, iteration: pl.DataFrame) -> PlanOutcome:
     )
 
 
-def run_lines(results: Path, plans: Sequence[Path], campaign: str, fleets: Sequence[Path] = ()) -> list[str]:
+def run_lines(
+    results: Path, plans: Sequence[Path], campaign: str, fleets: Sequence[Path] = (), answers: Sequence[Path] = ()
+) -> list[str]:
     """Return the last lines of a run of the workflow: the answers, and the paths of pages and plans.
 
     Args:
@@ -94,6 +97,7 @@ def run_lines(results: Path, plans: Sequence[Path], campaign: str, fleets: Seque
         plans: plan files that the run was asked for.
         campaign: name of the folder of the campaign.
         fleets: tables `FLEET` that the run was asked for.
+        answers: answers of the adviser (JSON) that the run was asked for.
     """
     folders = sorted({path.parents[1] for path in plans if path.is_file()})
     index = results / "campaigns" / campaign / "report/index.html"
@@ -105,6 +109,8 @@ def run_lines(results: Path, plans: Sequence[Path], campaign: str, fleets: Seque
         lines.append(f"{len(folders)} workloads planned; kareus results --campaign {campaign} lists what they save")
     for folder in sorted({path.parents[2] for path in fleets if path.is_file()})[:MOST_ANSWERED]:
         lines += _fleet_answers(folder, [path for path in fleets if path.is_relative_to(folder)])
+    for path in answers:
+        lines += _advice(path)
     if (len(folders) > 1 or fleets) and index.is_file():
         lines.append(f"page of the campaign: {index}")
     return lines
@@ -123,6 +129,16 @@ def _fleet_answers(folder: Path, tables: Sequence[Path]) -> Iterator[str]:
     page = folder / "report/fleets.html"
     if page.is_file():
         yield f"page  {page}"
+
+
+def _advice(path: Path) -> Iterator[str]:
+    """Yield the answer of the adviser in a file, its page, and the commands that go on from it."""
+    if path.is_file():
+        advice = read_json(path)
+        yield from (advice["headline"], advice["comparison"])
+        yield f"[predicted by the GPU model: {advice['trust']}]"
+        yield f"page  {path.with_name('page.html')}"
+        yield from advice["commands"]
 
 
 def _answers(folder: Path, plans: Sequence[Path]) -> Iterator[str]:

@@ -137,8 +137,8 @@ def test_a_model_of_ones_own_is_one_file(config: Path) -> None:
     [
         ("workloads: microbatch_size=8", "mine.yaml: workloads: expected a list"),
         ("workload: [microbatch_size=8]", "mine.yaml: workload: unknown key; perhaps you meant workloads."),
-        ("workloads: []", "nothing to plan; give workloads, fleets, sweeps or campaigns."),
-        ("", "nothing to plan; give workloads, fleets, sweeps or campaigns."),
+        ("workloads: []", "nothing to plan; give workloads, fleets, sweeps, a question or campaigns."),
+        ("", "nothing to plan; give workloads, fleets, sweeps, a question or campaigns."),
         ("[]", "mine.yaml"),
         ("workloads: [", "cannot be composed"),
         ("workloads: ['microbatchsize=8']", "campaign mine: microbatchsize=8: unknown key; perhaps you meant"),
@@ -255,3 +255,40 @@ def test_a_campaign_name_has_no_plus_sign(config):
     write(config, "quickstart+deadbeef", "workloads: ['']")
     with pytest.raises(ConfigError, match=r"campaign quickstart\+deadbeef: its name must not contain '\+'"):
         resolve_campaign("quickstart+deadbeef", [], config)
+
+
+ASKED = "question: model=qwen3-1.7b gpus=8 global_batch=32\n"
+
+
+def test_a_campaign_may_ask_a_question_and_nothing_else(config, caplog) -> None:
+    write(config, "mine", ASKED)
+    campaign = resolve_campaign("mine", ["gpus=16", "tp=8"], config)
+    assert campaign.asked is not None
+    assert campaign.asked.texts == ("model=qwen3-1.7b", "gpus=16", "global_batch=32", "tp=8")
+    assert not campaign.members
+    caplog.set_level("INFO")
+    assert main(["campaign", "mine", "--config-dir", str(config)]) == 0
+    assert caplog.messages == ["mine:", "  question model=qwen3-1.7b gpus=8 global_batch=32"]
+
+
+def test_of_two_questions_both_campaigns_are_named(config) -> None:
+    write(config, "mine", ASKED)
+    write(config, "both", "campaigns: [mine, advise]\n")
+    with pytest.raises(ConfigError, match="has the questions of mine and advise; leave all but one out"):
+        resolve_campaign("both", [], config)
+
+
+def test_a_question_that_cannot_be_asked_names_its_campaign(config) -> None:
+    write(config, "mine", ASKED.replace("gpus=8", "gpus=x"))
+    with pytest.raises(ConfigError, match="campaign mine: --gpus x: not understood"):
+        resolve_campaign("mine", [], config)
+
+
+def test_the_hash_of_a_question_is_of_all_that_is_asked(config) -> None:
+    def hashed(*overrides: str) -> str:
+        found = resolve_campaign("advise", overrides, config).asked
+        assert found is not None
+        return found.content_hash
+
+    assert hashed() == hashed()
+    assert len({hashed(), hashed("gpus=16"), hashed("tokens=1e11"), hashed("seed=2"), hashed("tp=1")}) == 5

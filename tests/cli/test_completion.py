@@ -34,7 +34,7 @@ def completions(line: str, tmp_path: Path) -> list[str]:
     ("line", "words"),
     [
         ("kareus sel", ["select"]),
-        ("kareus stage report", ["report", "report-fleets", "report-campaign"]),
+        ("kareus stage report", ["report", "report-fleets", "report-advice", "report-campaign"]),
         ("kareus plan gpu=h", ["gpu=h100-96gb-hbm2e", "gpu=h100-sxm5-80gb", "gpu=h200"]),
         ("kareus resolve mod", ["model="]),
         ("kareus select dead", ["deadline="]),

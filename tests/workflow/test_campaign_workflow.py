@@ -31,14 +31,18 @@ REDUCED = """
 workloads: ["{small} microbatch_size=2,4096"]
 fleets: ["{small} microbatch_size=2 {fleet}"]
 sweeps: ["{small} microbatch_size=2 sweep.windows_s=[1] sweep.trials=2"]
+question: "{asked}"
 """.format(
     small="model=qwen3-1.7b parallelism=tp8 model.num_layers=4 model.vocab_size=8192 search=mine "
     "gpu.search_frequencies.stride_mhz=510 pipeline.deadlines=2 parallelism.layers_per_stage=[2,2] "
     "iteration.include_update=false",
     fleet="emulation.pipelines=2 emulation.num_microbatches=2 emulation.deadlines=2 emulation.stragglers=[] "
     "emulation.power_caps_w=[]",
+    asked="model=qwen3-1.7b model.num_layers=4 gpus=1 global_batch=4 sequence_length=1024 microbatch_size=2 "
+    "recompute=none",
 )
-"""One workload that can run and one that cannot, a fleet and a sweep of the first; two clocks, few candidates.
+"""One workload that can run and one that cannot, a fleet and a sweep of the first; two clocks, few candidates; and one
+layout to find.
 
 A fleet has no update unless it says so: the workload shares its search only without, as in the paper's campaigns.
 """

@@ -23,6 +23,7 @@ from kareus.plans.selectors import check_selectors, parse_selector
 from kareus.processes import PARENT_VARIABLE
 from kareus.progress.answer import end_with
 from kareus.report.contents import (
+    ADVICE_TABLES,
     CAMPAIGN_TABLES,
     FLEET_TABLES,
     PLOTS,
@@ -68,6 +69,7 @@ try:
 except KareusError as error:
     raise WorkflowError(str(error)) from None
 
+QUESTION = CAMPAIGN.asked
 WORKLOADS = list(CAMPAIGN.workloads)
 CAMPAIGN_FIGURES = campaign_figure_names(
     (member.part, member.kind) for member in CAMPAIGN.members if member.refusal is None
@@ -304,12 +306,16 @@ def proposals(wildcards):
 
 
 def run_answer():
-    """What the run ends with: the answers of its plans, and where pages and plans are."""
-    plans, fleets = (
+    """What the run ends with: the answers of its plans and of the adviser, and where pages and plans are."""
+    plans, fleets, answers = (
         [Path(job.output[name]) for job in workflow.dag.jobs if job.rule.name == rule]
-        for rule, name in (("select_plan", "plan"), ("emulate_fleet", "fleet"))
+        for rule, name in (
+            ("select_plan", "plan"),
+            ("emulate_fleet", "fleet"),
+            ("answer_question", "answer"),
+        )
     )
-    return run_lines(Path("results"), plans, CAMPAIGN.folder, fleets)
+    return run_lines(Path("results"), plans, CAMPAIGN.folder, fleets, answers)
 
 
 def outputs(rule, **wildcards):

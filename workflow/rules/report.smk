@@ -170,3 +170,44 @@ rule report_campaign:
         "Writing the report on the campaign"
     shell:
         "python -m kareus stage report-campaign {params.folder:q} --results results > {log} 2>&1"
+
+
+rule answer_question:
+    input:
+        verified,
+    output:
+        page=report(
+            f"results/campaigns/{CAMPAIGN.folder}/advise/page.html",
+            category="Campaign",
+            labels={"what": "advice"},
+            caption="../report/advice.rst",
+        ),
+        summary=f"results/campaigns/{CAMPAIGN.folder}/advise/summary.txt",
+        answer=f"results/campaigns/{CAMPAIGN.folder}/advise/advice.json",
+        tables=expand(
+            f"results/campaigns/{CAMPAIGN.folder}/advise/{{table}}.parquet",
+            table=ADVICE_TABLES,
+        ),
+        downloads=expand(
+            f"results/campaigns/{CAMPAIGN.folder}/advise/data/{{table}}.{{kind}}",
+            table=ADVICE_TABLES,
+            kind=WRITTEN_AS,
+        ),
+        manifest=f"results/campaigns/{CAMPAIGN.folder}/advise/manifest.json",
+        done=done(f"campaigns/{CAMPAIGN.folder}/advise"),
+    log:
+        f"results/logs/campaigns/{CAMPAIGN.folder}.advise.log",
+    benchmark:
+        f"results/logs/campaigns/{CAMPAIGN.folder}.advise.benchmark.tsv"
+    conda:
+        "../../envs/kareus.yaml"
+    params:
+        question=QUESTION.texts if QUESTION else [],
+        content=QUESTION.content_hash if QUESTION else "",
+        folder=CAMPAIGN.folder,
+        code=code("stage report-advice"),
+    message:
+        "Finding the layout that the campaign asks for"
+    shell:
+        "python -m kareus stage report-advice {params.question:q}"
+        " --output results/campaigns/{params.folder:q}/advise --force > {log} 2>&1"
