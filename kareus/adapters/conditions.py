@@ -53,33 +53,45 @@ class Conditions:
             within(self, 1e-3, MOST_W, "W of all GPUs", "power_cap_w")
 
 
-def read_conditions(path: Path) -> Conditions:
+def read_conditions(path: Path, pipelines: int) -> Conditions:
     """Read a file of conditions: JSON such as `{"power_cap_w": 8000, "straggler": {"slowdown": 1.15, "pipeline": 2}}`.
+
+    Args:
+        path: of the file.
+        pipelines: of the job.
 
     Raises:
         ArtifactError: the file cannot be read.
-        ConfigError: it is not JSON, has an unknown key, or a number out of range.
+        ConfigError: it is not JSON, has an unknown key, a number out of range, or a pipeline that the job has not.
     """
     try:
-        return from_plain(Conditions, parse_json(read_text(path)))
+        conditions = from_plain(Conditions, parse_json(read_text(path)))
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
+    slow = conditions.straggler.pipeline if conditions.straggler is not None else None
+    if slow is not None and slow >= pipelines:
+        raise ConfigError(
+            f"{path}: straggler.pipeline={slow}: this job has {pipelines} pipelines, counted from 0; leave the key out "
+            "for one that is outside."
+        )
+    return conditions
 
 
 class WatchedConditions:
     """The file of conditions, read whenever it changes; without a file there are none."""
 
-    def __init__(self, path: Path) -> None:
-        """Watch `path`.
+    def __init__(self, path: Path, pipelines: int) -> None:
+        """Watch `path`, for a job of so many pipelines.
 
         Raises:
             KareusError: there is a file that cannot be used.
         """
         self._path = path
-        self._seen: tuple[int, int] | None = None
+        self._pipelines = pipelines
+        self._seen: tuple[int, int, int] | None = None
         self._conditions = Conditions()
         if (seen := self._stamp()) is not None:
-            self._conditions, self._seen = read_conditions(path), seen
+            self._conditions, self._seen = read_conditions(path, pipelines), seen
 
     def now(self) -> Conditions:
         """Return what the file says; if it cannot be used, what it said before."""
@@ -88,18 +100,18 @@ class WatchedConditions:
             return self._conditions
         self._seen = stamp
         try:
-            self._conditions = Conditions() if stamp is None else read_conditions(self._path)
+            self._conditions = Conditions() if stamp is None else read_conditions(self._path, self._pipelines)
         except KareusError as error:
             logger.warning("%s Nothing changes until the file can be used.", error)
         return self._conditions
 
-    def _stamp(self) -> tuple[int, int] | None:
-        """Return when the file was changed and its size; None without a file."""
+    def _stamp(self) -> tuple[int, int, int] | None:
+        """Return which file it is, its size and when it was changed, to the second on some disks; None without one."""
         try:
             found = self._path.stat()
         except OSError:
             return None
-        return found.st_mtime_ns, found.st_size
+        return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 class PricedHours:

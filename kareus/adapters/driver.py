@@ -16,7 +16,8 @@ from pathlib import Path
 
 import torch
 
-from kareus.adapters.choice import ClockChoice
+from kareus.adapters.agreement import job_agreement
+from kareus.adapters.choice import ChosenIteration, ClockChoice
 from kareus.adapters.layout import RankLayout
 from kareus.adapters.profiling import Profiling
 from kareus.adapters.recorder import RankRecorder, RankTables
@@ -76,6 +77,8 @@ class StageDriver:
         self._recorder = recorder
         self._follower = PlanFollower((), clocks, wait)
         self._held = held
+        self._chosen: ChosenIteration | None = None
+        """What the iteration that runs, or failed, is to run."""
         self._running = False
         """Whether an iteration was begun."""
         self._updating: InstructionKey | None = None
@@ -99,7 +102,9 @@ class StageDriver:
         self.end_step()
         if self._running:
             return
-        chosen = self._choice.iteration(self.iteration)
+        if self._chosen is None:
+            self._chosen = self._choice.iteration(self.iteration)
+        chosen = self._chosen
         self._follower.follow(chosen.steps)
         asked_mhz = {step.frequency_mhz for step in chosen.steps}
         self._recorder.begin_iteration(
@@ -171,6 +176,13 @@ class StageDriver:
             self.end_update()
             self.end_iteration(self._tokens)
 
+    def abandon_iteration(self) -> None:
+        """Say that the iteration failed, if one runs: it has no rows, and what was chosen for it is for the next."""
+        if self._running:
+            logger.warning("iteration %d did not end; what was recorded of it is left out.", self.iteration)
+            self._follower.abandon_iteration()
+            self._updating, self._running = None, False
+
     def end_iteration(self, tokens: int | None = None) -> None:
         """Say that the iteration ended, and how many tokens all replicas trained on, where that is known.
 
@@ -181,7 +193,7 @@ class StageDriver:
         self._follower.end_iteration()
         self._clocks.drain()  # nobody reads them, and they would add up: the recorder has read the clock itself
         self._recorder.end_iteration(tokens)
-        self._running = False
+        self._chosen, self._running = None, False
         self.iteration += 1
 
     def close(self) -> None:
@@ -233,7 +245,7 @@ def open_driver(
     output: Path | None = None,
     config_hash: str = "",
 ) -> StageDriver:
-    """Return the driver of a rank, which has claimed its GPU. Call it from the main thread.
+    """Return the driver of a rank, which has claimed its GPU. Every rank calls it, from the main thread.
 
     Args:
         choice: what decides clocks.
@@ -256,6 +268,10 @@ def open_driver(
     if output is not None:
         provenance = Provenance(config_hash=config_hash, testbed=identity(gpu))
         tables = RankTables(output, layout.rank, provenance).resume()
+    # Killed ranks have written up to different iterations.
+    first = max(job_agreement().gather(0 if tables is None else tables.first))
+    if tables is not None:
+        tables.first = first
     with contextlib.ExitStack() as held:
         control = held.enter_context(_clocks(gpu, clocks, layout))
         sampler = _sampler(gpu) if gpu is not None else None

@@ -62,6 +62,8 @@ class PlanCosts:
     """What the plans of a frontier cost, by rising time."""
 
     times_s: tuple[float, ...]
+    passes_s: tuple[float, ...]
+    """Of forwards and backwards, without the update of the weights, before which pipelines wait for each other."""
     energies_j: tuple[float, ...]
     """Of all GPUs."""
     gpus: int
@@ -76,6 +78,7 @@ def costs_of(plans: Sequence[Plan]) -> PlanCosts:
     """Return what plans cost."""
     return PlanCosts(
         times_s=tuple(plan.prediction.time_s for plan in plans),
+        passes_s=tuple(plan.prediction.time_s - plan.update_s for plan in plans),
         energies_j=tuple(plan.prediction.energy_j for plan in plans),
         gpus=plans[0].gpus,
     )
@@ -142,9 +145,8 @@ class Governor:
         return self._met(base, reason, conditions)
 
     def _take_note(self, reports: Sequence[RankReport]) -> None:
-        latest: dict[int, dict[int, float]] = defaultdict(
-            dict
-        )  # by pipeline and iteration, the longest that a rank saw
+        # By pipeline and iteration, the longest that a rank saw.
+        latest: dict[int, dict[int, float]] = defaultdict(dict)
         for report in reports:
             seen = latest[report.pipeline]
             if report.slowdown > 0:
@@ -178,10 +180,9 @@ class Governor:
         try:
             within = select(Selector(Goal.POWER, limit=cap_w), self._frame, self._costs.gpus)
         except ConfigError:
-            least_w = self._costs.energies_j[-1] / self._costs.times_s[-1]
-            return len(
-                self._costs.times_s
-            ) - 1, f"power cap of {cap_w:g} W, which no plan keeps: this takes {least_w:.6g} W"
+            slowest = len(self._costs.times_s) - 1
+            least_w = self._costs.energies_j[slowest] / self._costs.times_s[slowest]
+            return slowest, f"power cap of {cap_w:g} W, which no plan keeps: this takes {least_w:.6g} W"
         return (within, f"power cap of {cap_w:g} W") if within > base else (base, reason)
 
     def _met(self, base: int, reason: str, conditions: Conditions) -> Decision:
@@ -199,7 +200,7 @@ class Governor:
             self._slowdown = most
         if self._slowdown == 1.0:
             return Decision(plans=(base,) * len(slowdowns), reason=reason)
-        target_s = self._slowdown * self._costs.times_s[base]
+        target_s = self._slowdown * self._costs.passes_s[base]
         own = tuple(
             base if slowdown > self._slowdown - SAME_SLOWDOWN else self._slowest_within(target_s / slowdown, base)
             for slowdown in slowdowns
@@ -216,6 +217,6 @@ class Governor:
         return [round(pipeline.slowdown / least, 2) for pipeline in self._pipelines]
 
     def _slowest_within(self, time_s: float, base: int) -> int:
-        """Return the slowest plan within a time that is not faster than the base."""
-        within = [n for n, own_s in enumerate(self._costs.times_s) if own_s <= time_s * (1 + AT_TARGET)]
+        """Return the slowest plan whose forwards and backwards are within a time, and that is not before the base."""
+        within = [n for n, own_s in enumerate(self._costs.passes_s) if own_s <= time_s * (1 + AT_TARGET)]
         return max(*within, base) if within else base

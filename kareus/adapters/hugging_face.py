@@ -8,7 +8,8 @@ from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from kareus.adapters.steps import StepClock, open_step_clock
+from kareus.adapters.steps import StepClock, only_device, open_step_clock
+from kareus.errors import EngineError
 
 
 class TrainerClock(TrainerCallback):  # type: ignore[misc]  # transformers has no types that mypy may follow
@@ -31,7 +32,16 @@ class TrainerClock(TrainerCallback):  # type: ignore[misc]  # transformers has n
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Claim the GPU."""
+        """Claim the GPU.
+
+        Raises:
+            EngineError: this process computes on several GPUs, of which it would set the clock of one.
+        """
+        if args.n_gpu > 1:
+            raise EngineError(
+                f"one clock: this process computes on {args.n_gpu} GPUs; start one for each GPU, as torchrun does."
+            )
+        only_device(kwargs["model"].parameters())
         self._close()
         self.clock = open_step_clock(self._goal, args.device, **self._options)
         self._tokens = state.num_input_tokens_seen

@@ -94,9 +94,11 @@ class PlanTimers:
 
     def _begin_passes(self) -> None:
         """Begin an iteration, unless no gradients are computed: an evaluation follows no plan."""
+        self._driver.end_step()
         self._evaluates = not torch.is_grad_enabled()
         if not self._evaluates:
             self._begun = dict.fromkeys(self._keys, 0)
+            self._driver.abandon_iteration()  # that an exception has ended
             self._driver.begin_iteration()
 
     def _end_passes(self) -> None:

@@ -21,18 +21,20 @@ from kareus.adapters.choice import ChosenIteration
 from kareus.adapters.conditions import PricedHours, WatchedConditions, read_priced_hours
 from kareus.adapters.governor import Decision, Governor, RankReport, costs_of
 from kareus.adapters.layout import RankLayout, check_layout, check_order
+from kareus.adapters.recorder import next_iteration
 from kareus.adapters.records import IterationRecord
 from kareus.artifacts.configuration import load_slice
 from kareus.artifacts.layout import WorkloadFolder
 from kareus.artifacts.ranges import within
 from kareus.artifacts.records import content_hash
 from kareus.device.protocol import Device
+from kareus.errors import ConfigError, DeviceError
 from kareus.graph.instruction import InstructionKey
 from kareus.graph.records import UPDATING
 from kareus.launch.mesh import coordinate_of
 from kareus.plans.along_frontier import frontier_plans
 from kareus.plans.document import Plan
-from kareus.plans.selectors import parse_selector
+from kareus.plans.selectors import MOST_PRICE, parse_selector
 from kareus.runtime.follower import PlannedStep
 from kareus.workload.slices import PlanSlice
 
@@ -42,6 +44,8 @@ HOT = ("thermal-limit", "hardware-thermal-limit", "hardware-slowdown", "power-br
 """Reasons of the driver that are violations whatever the clock does."""
 POWER_LIMIT = "power-limit"
 """Reason under which a clock below the one asked for is what was measured and planned with, too."""
+MOST_EPOCH_S = 1e11
+"""Later than any job; milliseconds since the epoch are beyond it."""
 LEAST_OF_ASKED = 0.97
 """Share of the clock asked for below which the median instruction counts as a violation: two steps of 15 MHz."""
 
@@ -73,6 +77,14 @@ class PlanFolder:
 
     def __post_init__(self) -> None:
         within(self, 1, 10_000, "iterations", "every")
+        within(self, 0.0, MOST_PRICE, "a GPU and hour", "price_per_gpu_hour")
+        if self.prices is None and self.price_per_gpu_hour > 0:
+            raise ConfigError(
+                f"price_per_gpu_hour={self.price_per_gpu_hour:g}: changes nothing without prices; give prices, or "
+                "select='cost=<price>perkWh+<price>perGPUh'."
+            )
+        if self.prices_began_s is not None:
+            within(self, 0.0, MOST_EPOCH_S, "s since the epoch", "prices_began_s")
 
     def choice(
         self,
@@ -108,13 +120,18 @@ class PlanFolder:
             governor=Governor(costs_of(plans), parallelism.dp, usual, safe),
             agreement=job_agreement(),
             throttle_reasons=gpu.throttle_reasons if gpu is not None else tuple,
-            conditions=WatchedConditions(Path(self.conditions)) if is_first and self.conditions is not None else None,
+            conditions=(
+                WatchedConditions(Path(self.conditions), parallelism.dp)
+                if is_first and self.conditions is not None
+                else None
+            ),
             prices=(
                 read_priced_hours(Path(self.prices), self.price_per_gpu_hour, began_s)
                 if is_first and self.prices is not None
                 else None
             ),
             log=None if output is None or not is_first else output / CHANGES,
+            first=0 if output is None or not is_first else next_iteration(output, layout.rank),
             every=self.every,
         )
 
@@ -134,6 +151,7 @@ class OnlineChoice:
         conditions: WatchedConditions | None = None,
         prices: PricedHours | None = None,
         log: Path | None = None,
+        first: int = 0,
         every: int = 1,
     ) -> None:
         """Choose among plans.
@@ -148,6 +166,7 @@ class OnlineChoice:
             conditions: what the job is told from outside; of the first rank.
             prices: of energy; of the first rank.
             log: where changes are written; of the first rank.
+            first: number in the log of this start's first iteration, as in the tables.
             every: iterations from one agreement to the next.
         """
         self.workload_hash = plans[0].workload_hash
@@ -168,7 +187,9 @@ class OnlineChoice:
         self._throttle_reasons = throttle_reasons
         self._conditions = conditions
         self._prices = prices
+        self._says_changes = layout.rank == 0
         self._log = log
+        self._first = first
         self._every = every
         self._report = RankReport(pipeline=pipeline, plans=_hash_of(plans))
         self._clock_violation = ""
@@ -189,7 +210,7 @@ class OnlineChoice:
         decision = self._governor.decide(self._agreement.gather(self._told()))
         self._report = replace(self._report, plans="")  # compared once
         if self._decision is None or decision.plans != self._decision.plans:
-            self._write(number, decision)
+            self._say(number, decision)
         self._decision = decision
         return decision
 
@@ -212,7 +233,7 @@ class OnlineChoice:
             self._clock_violation = f"its clock is {observed} MHz where {asked} MHz were asked for"
 
     def _told(self) -> RankReport:
-        reasons = self._throttle_reasons()
+        reasons = self._reasons()
         hot = [reason for reason in reasons if reason in HOT]
         violation = f"its driver reports {hot[0]}" if hot else self._clock_violation
         return replace(
@@ -222,8 +243,20 @@ class OnlineChoice:
             prices=self._prices.now() if self._prices is not None else None,
         )
 
-    def _write(self, number: int, decision: Decision) -> None:
-        """Write a change down; what is written survives the process."""
+    def _reasons(self) -> tuple[str, ...]:
+        try:
+            return self._throttle_reasons()
+        except DeviceError as error:  # some virtual GPUs know no reasons; a training does not end for that
+            logger.warning("%s Heat and power brakes change no plan of this rank.", error)
+            self._throttle_reasons = tuple
+            return ()
+
+    def _say(self, number: int, decision: Decision) -> None:
+        """Log a change, and write it down; what is written survives the process."""
+        if not self._says_changes:
+            return
+        number += self._first
+        logger.info("iteration %d: %s: plans %s", number, decision.reason, ", ".join(str(p) for p in decision.plans))
         if self._log is None:
             return
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
@@ -238,10 +271,12 @@ class OnlineChoice:
             for pipeline, plan in enumerate(decision.plans)
         ]
         line = {"iteration": number, "at": now, "reason": decision.reason, "plans": plans}
-        logger.info("iteration %d: %s: plans %s", number, decision.reason, ", ".join(str(p) for p in decision.plans))
-        self._log.parent.mkdir(parents=True, exist_ok=True)
-        with self._log.open("a", encoding="utf-8") as log:
-            log.write(json.dumps(line) + "\n")
+        try:
+            self._log.parent.mkdir(parents=True, exist_ok=True)
+            with self._log.open("a", encoding="utf-8") as log:
+                log.write(json.dumps(line) + "\n")
+        except OSError as error:
+            logger.warning("%s: cannot be written (%s). The training goes on without this line.", self._log, error)
 
 
 def _hash_of(plans: Sequence[Plan]) -> str:

@@ -6,7 +6,7 @@
 
 PyTorch's stages have no hooks, so that three methods of the stages of this rank are wrapped, and `step` of the
 schedule; `close` puts them back. Every call of `step` is an iteration of the plan; what a plan does after the last
-backward begins when `step` has returned and ends with the next one.
+backward begins when `step` has returned and ends with the next one, or with an evaluation.
 """
 
 import functools
@@ -88,10 +88,15 @@ class PlannedSchedule:
     def _iteration(self, *positional: Any, **named: Any) -> Any:
         """Run one iteration: PyTorch's `step`, then the plan's update until the next one; evaluate by no plan."""
         if not self._schedule._has_backward:
+            self.driver.end_step()
             return self._step(*positional, **named)
         self.driver.begin_iteration()
-        with kareus_errors():
-            result = self._step(*positional, **named)
+        try:
+            with kareus_errors():
+                result = self._step(*positional, **named)
+        except BaseException:
+            self.driver.abandon_iteration()
+            raise
         self.driver.end_passes(self._tokens)
         return result
 

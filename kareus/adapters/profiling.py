@@ -138,6 +138,8 @@ class ProfileChoice:
         self._folder = folder = Path(request.folder)
         self._workload = workload
         self._layout = layout
+        self._kinds = len({key.kind for key in running})
+        """Kinds of instructions that this rank runs: the rows of a visit."""
         self._sweep = sweep = ClockSweep(
             clocks_mhz=workload.gpu.search_frequencies.clocks_mhz,
             most_slowdown=request.most_slowdown,
@@ -202,9 +204,11 @@ class ProfileChoice:
 
     def _open(self) -> None:
         with self._shelf as shelf:
-            self._untold = shelf.rows
-        seen = {(row["frequency_mhz"], row["visit"]) for row in self._untold}
-        self._visits = Counter(clock for clock, _ in seen)
+            rows = shelf.rows
+        seen = Counter((row["frequency_mhz"], row["visit"]) for row in rows)
+        whole = {visit for visit, found in seen.items() if found == self._kinds}  # a kill may leave a part of the last
+        self._untold = [row for row in rows if (row["frequency_mhz"], row["visit"]) in whole]
+        self._visits = Counter(clock for clock, _ in whole)
         between = SweptIteration(frequency_mhz=self._sweep.maximum_mhz, is_measured=False)
         self._queue = deque([between] * WARM_UP)
         if self.is_first:

@@ -74,6 +74,7 @@ class RankRecorder:
         self._tables = tables
         self._take_note = take_note
         self._open: _Open | None = None
+        """None between iterations."""
         self._ended: deque[_Open] = deque()
         self.last: IterationRecord | None = None
         """The last iteration of which everything is known."""
@@ -186,13 +187,13 @@ class RankTables:
         """Number of this start's first iteration."""
 
     def resume(self) -> Self:
-        """Read the rows of earlier starts.
+        """Read the rows of earlier starts, after which this one's are numbered.
 
         Raises:
             ArtifactError: a table is damaged, or something else is at its path.
         """
         self._before = {s: read_table(path, s) if path.exists() else s.frame([]) for s, path in self._paths.items()}
-        self.first = 1 + max(self._before[STEPS]["iteration"].to_list(), default=-1)
+        self.first = _after(self._before[STEPS])
         return self
 
     def add(self, record: IterationRecord) -> None:
@@ -260,6 +261,20 @@ class RankTables:
             for record in self._microbatches.copy()
             for i in record.instructions
         ]
+
+
+def next_iteration(folder: Path, rank: int) -> int:
+    """Return the number of the first iteration of a start that goes on with a rank's tables below `folder`.
+
+    Raises:
+        ArtifactError: the table is damaged, or something else is at its path.
+    """
+    path = table_path(folder, STEPS, rank)
+    return _after(read_table(path, STEPS)) if path.exists() else 0
+
+
+def _after(steps: pl.DataFrame) -> int:
+    return 1 + max(steps["iteration"].to_list(), default=-1)
 
 
 def table_path(folder: Path, schema: TableSchema, rank: int) -> Path:

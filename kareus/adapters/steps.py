@@ -9,7 +9,7 @@ This is for loops of your own, with Accelerate or without. `kareus.adapters.hugg
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from multiprocessing.util import Finalize
 from os import PathLike
@@ -71,8 +71,11 @@ class StepClock:
         Args:
             optimizer: PyTorch's, or Accelerate's around it.
             tokens: of a step, over all ranks.
+
+        Raises:
+            EngineError: it is neither.
         """
-        own = getattr(optimizer, "optimizer", optimizer)  # Accelerate's steps only when gradients are complete
+        own = _stepping(optimizer)
         self.begin_step()
         self._hooks.append(own.register_step_post_hook(lambda *_: self._next(tokens)))
 
@@ -111,16 +114,30 @@ def choose_clock(
         output: folder of the table `steps`; None to write none.
 
     Raises:
-        EngineError: the rank has no GPU.
+        EngineError: the rank has no GPU, or several, or the optimizer is not PyTorch's.
         ConfigError: the goal is none, or nothing can be measured so.
         DeviceError: the GPU is in use, or the driver refuses.
     """
-    device = optimizer.param_groups[0]["params"][0].device
+    device = only_device(weight for group in _stepping(optimizer).param_groups for weight in group["params"])
     clock = open_step_clock(
         goal, device, clocks_mhz=clocks_mhz, steps_per_clock=steps_per_clock, clocks=clocks, output=output
     )
     clock.follow(optimizer, tokens)
     return clock
+
+
+def only_device(weights: Iterable[torch.Tensor]) -> torch.device:
+    """Return the device that a rank computes on, which all weights are on but for those that are offloaded.
+
+    Raises:
+        EngineError: they are on several GPUs, of which a rank sets the clock of one.
+    """
+    devices = list(dict.fromkeys(weight.device for weight in weights))
+    gpus = [device for device in devices if device.type == "cuda"]
+    if len(gpus) > 1:
+        names = ", ".join(map(str, gpus))
+        raise EngineError(f"one clock: this process computes on {names}; start one for each GPU, as torchrun does.")
+    return gpus[0] if gpus else devices[0]
 
 
 def open_step_clock(
@@ -173,3 +190,14 @@ def _clocks(gpu: Device, given: Sequence[int] | None) -> tuple[int, ...]:
         return swept_clocks(gpu.supported_clocks_mhz())
     check_clocks(gpu, given)
     return tuple(sorted(given, reverse=True))
+
+
+def _stepping(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    """Return what says when an optimizer has stepped."""
+    own = getattr(optimizer, "optimizer", optimizer)  # Accelerate's steps only when gradients are complete
+    if not isinstance(own, torch.optim.Optimizer):
+        raise EngineError(
+            f"optimizer: {type(own).__name__} is none of PyTorch's, and does not say when it steps; take "
+            "`open_step_clock`, and call its `begin_step` and `end_step`."
+        )
+    return own

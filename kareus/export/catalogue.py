@@ -6,6 +6,7 @@ The one list behind `kareus.open_results` and the reference page of the schemas.
 from dataclasses import dataclass
 
 from kareus.adapters.tables import MICROBATCHES, STEPS, SWEPT
+from kareus.advise.tables import ADVISED_LAYOUTS, ADVISED_PLANS
 from kareus.artifacts.tables import TableSchema
 from kareus.campaign.tables import CAMPAIGN
 from kareus.emulate.tables import FLEET, HOURS, POWER_CAPS, STRAGGLERS
@@ -81,5 +82,7 @@ CAMPAIGN_CATALOGUE = (
     Entry(PASSES, "report/data/passes.parquet"),
     Entry(SEARCH_TIME, "report/data/search_time.parquet"),
     Entry(PROFILER, "report/data/profiler.parquet"),
+    Entry(ADVISED_LAYOUTS, "advise/advised_layouts.parquet"),
+    Entry(ADVISED_PLANS, "advise/advised_plans.parquet"),
 )
 """Tables of a campaign, below `campaigns/<campaign>/`."""

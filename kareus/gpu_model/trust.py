@@ -62,5 +62,5 @@ def _kernel_trust(gpu: Gpu) -> str:
         interval += f" and {known.energy_interval_percent:.1f} %"
     return (
         f"on held-out shapes of kernels 90 % within {errors}, 90 % bootstrap intervals of an iteration {interval}; "
-        "iterations themselves not measured"
+        "its planned iterations not measured"
     )

@@ -25,7 +25,9 @@ WRONG = {
 def test_conditions_are_read_from_json(tmp_path):
     path = tmp_path / "conditions.json"
     path.write_text('{"power_cap_w": 8000, "straggler": {"slowdown": 1.15, "pipeline": 2}}')
-    assert read_conditions(path) == Conditions(power_cap_w=8000.0, straggler=ToldStraggler(slowdown=1.15, pipeline=2))
+    assert read_conditions(path, 4) == Conditions(
+        power_cap_w=8000.0, straggler=ToldStraggler(slowdown=1.15, pipeline=2)
+    )
 
 
 @pytest.mark.parametrize("text", WRONG)
@@ -34,7 +36,7 @@ def test_wrong_conditions_are_refused_in_one_line(tmp_path, monkeypatch, text):
     path = tmp_path / "conditions.json"
     path.write_text(text)
     with pytest.raises((ConfigError, ArtifactError)) as refused:
-        read_conditions(path)
+        read_conditions(path, 4)
     assert str(refused.value).startswith(f"{path}: ")
     assert WRONG[text] in str(refused.value)
     assert "\n" not in str(refused.value)
@@ -43,7 +45,7 @@ def test_wrong_conditions_are_refused_in_one_line(tmp_path, monkeypatch, text):
 
 def test_a_file_that_becomes_wrong_changes_nothing(tmp_path, caplog):
     path = tmp_path / "conditions.json"
-    watched = WatchedConditions(path)
+    watched = WatchedConditions(path, 4)
     assert watched.now() == Conditions()
     write(path, '{"power_cap_w": 8000}', 1)
     assert watched.now() == Conditions(power_cap_w=8000.0)
@@ -61,7 +63,7 @@ def test_a_file_that_is_wrong_at_the_start_is_refused(tmp_path):
     path = tmp_path / "conditions.json"
     path.write_text("{")
     with pytest.raises(ConfigError, match="not valid JSON"):
-        WatchedConditions(path)
+        WatchedConditions(path, 4)
 
 
 def test_prices_go_by_the_hour_and_the_last_one_stays():
@@ -82,3 +84,21 @@ def test_carbon_is_no_price():
 def write(path, text, second):
     path.write_text(text)
     os.utime(path, (second, second))
+
+
+def test_a_straggler_that_the_job_has_not_is_refused(tmp_path):
+    path = tmp_path / "conditions.json"
+    path.write_text('{"straggler": {"slowdown": 1.15, "pipeline": 4}}')
+    with pytest.raises(ConfigError, match=r"straggler\.pipeline=4: this job has 4 pipelines, counted from 0"):
+        read_conditions(path, 4)
+
+
+def test_a_file_replaced_within_a_second_is_read_again(tmp_path):
+    """Some network disks keep whole seconds."""
+    path, new = tmp_path / "conditions.json", tmp_path / "conditions.new"
+    path.write_text('{"power_cap_w": 8000}')
+    watched = WatchedConditions(path, 4)
+    new.write_text('{"power_cap_w": 7000}')
+    os.utime(new, ns=(path.stat().st_mtime_ns, path.stat().st_mtime_ns))
+    new.rename(path)
+    assert watched.now().power_cap_w == 7000.0

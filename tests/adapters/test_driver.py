@@ -68,6 +68,22 @@ def test_an_iteration_that_ends_early_is_refused(gpu: FakeDevice) -> None:
     check_free(gpu)
 
 
+def test_an_iteration_that_failed_is_run_again(
+    gpu: FakeDevice, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    driver = opened(UPDATED, gpu, tmp_path / "out")
+    drive(driver, UPDATED)
+    for key, _ in UPDATED.stages[0].keyed[:3]:
+        driver.begin(key)
+    driver.abandon_iteration()
+    driver.abandon_iteration()  # no other one runs
+    drive(driver, UPDATED)
+    driver.close()
+    assert caplog.messages == ["iteration 1 did not end; what was recorded of it is left out."]
+    rows = read_table(table_path(tmp_path / "out", MICROBATCHES, 0), MICROBATCHES)
+    assert rows["iteration"].to_list() == [n for n in range(2) for _ in UPDATED.stages[0].instructions]
+
+
 def test_tables_have_every_instruction_and_its_clock(gpu: FakeDevice, tmp_path: Path) -> None:
     for _ in range(2):  # two starts of one training
         driver = opened(UPDATED, gpu, tmp_path / "out")

@@ -13,6 +13,7 @@ from kareus.plans.selectors import Prices, parse_selector
 
 PLANS = PlanCosts(
     times_s=tuple(1.0 + 0.02 * n for n in range(16)),
+    passes_s=tuple(1.0 + 0.02 * n for n in range(16)),
     energies_j=tuple(1000.0 - 30 * n + n * n for n in range(16)),
     gpus=8,
 )
@@ -44,6 +45,13 @@ def test_the_others_just_meet_a_straggler_and_leave_it_at_once():
     plans = decided(governor(), [EVEN, UNEVEN, UNEVEN, UNEVEN, EVEN])
     assert plans == [(0, 0, 0, 0)] * 2 + [(5, 5, 0, 5)] * 2 + [(0, 0, 0, 0)]
     assert PLANS.times_s[5] == pytest.approx(1.1)
+
+
+def test_the_update_gives_no_time_to_meet_a_straggler_in():
+    """Pipelines wait for each other before it: of plans of 1 s with half of it for the update, 10 % are 0.05 s."""
+    updated = dataclasses.replace(PLANS, passes_s=tuple(time_s - 0.5 for time_s in PLANS.times_s))
+    one = Governor(updated, 4, parse_selector("fastest"), parse_selector("min-energy"))
+    assert decided(one, [EVEN, UNEVEN, UNEVEN])[-1] == (2, 2, 0, 2)
 
 
 def test_what_slows_all_pipelines_down_is_no_straggler():

@@ -123,6 +123,11 @@ def test_a_microbatch_too_many_is_named(found: Found) -> None:
     assert found["too many"]["calls"][-1] == "reset"
 
 
+def test_an_iteration_that_failed_is_run_again(found: Found) -> None:
+    assert found["failed"]["steps"] == 1
+    assert found["failed"]["calls"][-1] == "reset"
+
+
 @pytest.mark.parametrize("name", ["core", "bridge"])
 def test_a_loop_and_megatron_bridge_obey_too(found: Found, folder: Path, rank: int, name: str) -> None:
     assert found[name]["ran"] == planned("1f1b", rank) * ITERATIONS

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import random
 import signal
 import time
@@ -13,14 +14,16 @@ from helpers.online_ranks import RANKS, TENSOR_PARALLEL, OnlineJob, planned_pipe
 
 from kareus.adapters.agreement import Alone
 from kareus.adapters.governor import CLEAN_ITERATIONS, Governor, costs_of
-from kareus.adapters.online import OnlineChoice
-from kareus.adapters.recorder import table_path
+from kareus.adapters.online import OnlineChoice, PlanFolder
+from kareus.adapters.recorder import next_iteration, table_path
 from kareus.adapters.records import InstructionRecord, IterationRecord
 from kareus.adapters.tables import STEPS
 from kareus.artifacts.layout import WorkloadFolder
-from kareus.artifacts.tables import read_table
+from kareus.artifacts.provenance import Provenance
+from kareus.artifacts.tables import read_table, write_table
 from kareus.device.claims import FOLDER_VARIABLE, setting_of
 from kareus.device.controller import controlled_clocks
+from kareus.errors import ConfigError, DeviceError
 from kareus.plans.along_frontier import frontier_plans
 from kareus.plans.document import PredictedCost
 from kareus.plans.selectors import parse_selector
@@ -124,7 +127,7 @@ PLANS = (driven_plan(stages=1), SLOWER)
 class Rank:
     """One rank alone, and what its driver and its records say."""
 
-    def __init__(self, log=None, every=1):
+    def __init__(self, log=None, every=1, first=0, throttle_reasons=None):
         self.reasons = ()
         self.choice = OnlineChoice(
             PLANS,
@@ -132,8 +135,9 @@ class Rank:
             pipeline=0,
             governor=Governor(costs_of(PLANS), 1, parse_selector("fastest"), parse_selector("min-energy")),
             agreement=Alone(),
-            throttle_reasons=lambda: self.reasons,
+            throttle_reasons=throttle_reasons or (lambda: self.reasons),
             log=log,
+            first=first,
             every=every,
         )
 
@@ -194,3 +198,46 @@ def test_ranks_may_agree_more_seldom():
     rank.reasons = ()
     plans += [rank.iteration(n) for n in range(1, 4 * CLEAN_ITERATIONS + 1)]
     assert plans == ["deadline=12s"] * 4 * CLEAN_ITERATIONS + ["fastest"]
+
+
+def test_a_gpu_that_knows_no_reasons_follows_its_plan(caplog):
+    def unknown():
+        raise DeviceError("GPU-0: reasons: not supported;")
+
+    rank = Rank(throttle_reasons=unknown)
+    assert [rank.iteration(n) for n in range(3)] == ["fastest"] * 3
+    (said,) = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    assert said == "GPU-0: reasons: not supported; Heat and power brakes change no plan of this rank."
+
+
+def test_the_log_counts_iterations_as_the_tables_do(tmp_path):
+    log, row = tmp_path / "changes.jsonl", {"rank": 0, "selector": "fastest", "time_s": 1.0}
+    missing = dict.fromkeys(("energy_j", "tokens", "frequency_mhz", "observed_mhz"))
+    path = table_path(tmp_path, STEPS, 0)
+    path.parent.mkdir()
+    assert next_iteration(tmp_path, 0) == 0
+    frame = STEPS.frame([{**row, **missing, "iteration": n} for n in range(7)])
+    write_table(path, frame, STEPS, Provenance(config_hash=""))
+    Rank(log, first=next_iteration(tmp_path, 0)).iteration(0)
+    assert json.loads(log.read_text())["iteration"] == 7
+
+
+def test_a_log_that_cannot_be_written_ends_no_training(tmp_path, caplog):
+    (tmp_path / "file").write_text("in the way")
+    assert Rank(tmp_path / "file" / "changes.jsonl").iteration(0) == "fastest"
+    assert "cannot be written" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"price_per_gpu_hour": 2.5}, "changes nothing without prices"),
+        ({"prices": "prices.csv", "price_per_gpu_hour": -1.0}, "price_per_gpu_hour=-1.0: must be 0 or more"),
+        ({"prices": "prices.csv", "price_per_gpu_hour": math.nan}, "price_per_gpu_hour=nan"),
+        ({"prices": "prices.csv", "prices_began_s": math.nan}, "prices_began_s=nan"),
+        ({"prices": "prices.csv", "prices_began_s": 1.8e12}, "prices_began_s=1800000000000.0: must be from 0 to"),
+    ],
+)
+def test_prices_that_cannot_be_are_refused_at_once(given, said):
+    with pytest.raises(ConfigError, match=said):
+        PlanFolder(folder="plans", **given)

@@ -25,7 +25,11 @@ from torch.distributed.pipelining.schedules import ScheduleGPipe, _PipelineSched
 from kareus.adapters.agreement import job_agreement
 from kareus.adapters.one_clock import SETTLING, StepChoice, StepSweep
 from kareus.adapters.pipelining import WRAPPED, obey
+from kareus.adapters.recorder import table_path
 from kareus.adapters.records import IterationRecord
+from kareus.adapters.tables import STEPS
+from kareus.artifacts.provenance import Provenance
+from kareus.artifacts.tables import read_table, write_table
 from kareus.device.claims import FOLDER_VARIABLE
 from kareus.errors import EngineError
 from kareus.export.torchtitan import schedule_csv
@@ -72,6 +76,8 @@ def follow(rank: int, folder: Path) -> None:
         assert not any(name in vars(stage) for stage in stages for name in (*WRAPPED, "step"))
         planned.close()  # may be called again
     refuse(rank, folder)
+    fail(rank, folder)
+    resume(rank, folder)
     evaluate(rank, folder)
     agree(rank)
 
@@ -90,6 +96,40 @@ def refuse(rank: int, folder: Path) -> None:
             obey(schedule, folder / f"{name}.json")
         assert "step" not in vars(schedule)
     assert gpu.calls() == []
+
+
+def fail(rank: int, folder: Path) -> None:
+    """An iteration that fails on all ranks can be run again."""
+    gpu, output = own_gpu(folder / "failed", rank), folder / "failed" / "out"
+    stages = stages_of_rank(rank, 1)
+    schedule = Schedule1F1B(stages[0], MICROBATCHES_EACH, loss_fn=loss)
+    planned = obey(schedule, folder / "update.json", output=output)
+    reduce = stages[0].perform_reduce_grad  # runs after the last backward
+    stages[0].perform_reduce_grad = None
+    with pytest.raises(TypeError):
+        trained(schedule, stages, rank, iterations=1)
+    stages[0].perform_reduce_grad = reduce
+    trained(schedule, stages, rank)
+    planned.close()
+    assert read_table(table_path(output, STEPS, rank), STEPS)["iteration"].to_list() == [0, 1, 2]
+    assert gpu.calls()[-1] == "reset"
+
+
+def resume(rank: int, folder: Path) -> None:
+    """Ranks that were killed after different iterations go on with the same one."""
+    output = folder / "resumed" / "out"
+    row = {"rank": rank, "selector": "fastest", "time_s": 1.0}
+    before = STEPS.frame([{**row, "iteration": iteration} for iteration in range(1 + rank)])
+    path = table_path(output, STEPS, rank)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_table(path, before, STEPS, Provenance(config_hash=""))
+    own_gpu(folder / "resumed", rank)
+    stages = stages_of_rank(rank, 1)
+    schedule = Schedule1F1B(stages[0], MICROBATCHES_EACH, loss_fn=loss)
+    planned = obey(schedule, folder / "1f1b.json", output=output)
+    trained(schedule, stages, rank, iterations=2)
+    planned.close()
+    assert read_table(path, STEPS)["iteration"].to_list() == [*range(1 + rank), 2, 3]
 
 
 def evaluate(rank: int, folder: Path) -> None:

@@ -1,6 +1,7 @@
 """Profiling in place, on a job in virtual time whose GPUs have the times and energies of the GPU model."""
 
 import contextlib
+import shutil
 import time
 
 import polars as pl
@@ -137,10 +138,32 @@ def test_a_killed_sweep_goes_on_where_it_was(job, tmp_path, caplog):
     assert not visited & set(first)  # what is missing comes first
 
 
+def test_a_visit_that_a_kill_cut_short_is_made_again(job, tmp_path, caplog):
+    caplog.set_level("INFO")
+    job.run(choices_of(job, tmp_path), WARM_UP + 30)
+    rows = swept_rows(tmp_path, job)
+    clocks = {row["frequency_mhz"] for row in rows}
+    cut_short = min(clocks)
+    rows.remove(next(row for row in rows if row["frequency_mhz"] == cut_short))
+    shutil.copytree(tmp_path / "swept/rank-00001", tmp_path / "killed/swept/rank-00001")
+    with shelf_of(tmp_path / "killed", job) as shelf:
+        for row in rows:
+            shelf.append(row)
+    gpus = job.run(choices_of(job, tmp_path / "killed"), WARM_UP + 100)
+    assert f"; goes on after {len(clocks) - 1} visits" in caplog.text
+    assert cut_short in [clock for clock in gpus[0].asked if clock != 1410][: 12 - len(clocks)]
+    visits = [row["visit"] for row in swept_rows(tmp_path / "killed", job) if row["frequency_mhz"] == cut_short]
+    assert all(visits.count(visit) == 2 for visit in visits)  # forward and backward
+
+
 def swept_rows(folder, job):
-    provenance = Provenance(config_hash=content_hash(job.workload), testbed=SIMULATED, seed=0)
-    with Shelf(folder / "swept/rank-00000", SWEPT, provenance) as shelf:
+    with shelf_of(folder, job) as shelf:
         return shelf.rows
+
+
+def shelf_of(folder, job):
+    provenance = Provenance(config_hash=content_hash(job.workload), testbed=SIMULATED, seed=0)
+    return Shelf(folder / "swept/rank-00000", SWEPT, provenance)
 
 
 @pytest.fixture

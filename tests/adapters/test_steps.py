@@ -6,6 +6,7 @@ import logging
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,11 +20,11 @@ from kareus.adapters.agreement import Alone
 from kareus.adapters.one_clock import SETTLING, SWEEP, WARM_UP, StepChoice, StepSweep, swept_clocks
 from kareus.adapters.recorder import table_path
 from kareus.adapters.records import IterationRecord
-from kareus.adapters.steps import choose_clock, open_step_clock
+from kareus.adapters.steps import choose_clock, only_device, open_step_clock
 from kareus.adapters.tables import MICROBATCHES, STEPS
 from kareus.artifacts.tables import read_table
 from kareus.device.claims import FOLDER_VARIABLE, setting_of
-from kareus.errors import ConfigError, EngineError
+from kareus.errors import ConfigError, DeviceError, EngineError
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of the trainers, about themselves
@@ -194,10 +195,15 @@ def test_the_best_clocks_of_the_goals_differ() -> None:
 
 @QUIET
 def test_what_the_page_shows_runs_in_trainers(gpu: ModelGpu, tmp_path: Path) -> None:
-    in_hugging_face, in_lightning, _ = python_blocks("howto/hugging_face.md")
+    in_hugging_face, in_lightning, *_ = python_blocks("howto/hugging_face.md")
     shown = {"Trainer": transformers.Trainer, "arguments": hugging_face_arguments(gpu, tmp_path, 3)}
     exec(in_hugging_face, shown)
     shown["trainer"].train()
+    exec(python_blocks("howto/hugging_face.md")[-1], shown)
+    (per_clock,) = shown["per_clock"].rows(named=True)
+    time_s, energy_j = step_costs()[1410]
+    assert (per_clock["selector"], per_clock["frequency_mhz"]) == (SWEEP, 1410)
+    assert per_clock["j_per_token"] == pytest.approx(energy_j / time_s * per_clock["time_s"] / (2 * SEQUENCE), rel=0.05)
     assert gpu.calls == ["lock 1410", "reset"]
     shown = {"Trainer": functools.partial(pytorch_lightning.Trainer, max_steps=3, **LIGHTNING)}
     exec(in_lightning, shown)
@@ -239,6 +245,32 @@ def test_steps_of_a_loop_end_with_the_optimizer(gpu: ModelGpu, tmp_path: Path) -
 def test_a_cpu_is_refused() -> None:
     with pytest.raises(EngineError, match="one clock: this rank computes on a CPU"):
         open_step_clock("min-energy", torch.device("cpu"))
+
+
+def test_several_gpus_of_a_process_are_refused(gpu: ModelGpu, tmp_path: Path) -> None:
+    first, offloaded, second = (SimpleNamespace(device=torch.device(name)) for name in ("cuda:0", "cpu", "cuda:1"))
+    assert only_device([first, offloaded]) == first.device  # type: ignore[list-item]
+    with pytest.raises(EngineError, match="computes on cuda:0, cuda:1; start one for each GPU"):
+        only_device([first, offloaded, second])  # type: ignore[list-item]
+    arguments = hugging_face_arguments(gpu, tmp_path, 3)
+    arguments["args"]._n_gpu = 2  # as on a machine of two: the Trainer then takes both
+    callback = hugging_face.TrainerClock("min-energy")
+    with pytest.raises(EngineError, match="computes on 2 GPUs; start one for each GPU"):
+        callback.on_train_begin(arguments["args"], transformers.TrainerState(), transformers.TrainerControl())
+    assert gpu.calls == []
+
+
+def test_an_optimizer_that_has_no_steps_is_refused(gpu: ModelGpu) -> None:
+    wrapper = SimpleNamespace(optimizer=object())  # as Accelerate's around DeepSpeed's
+    with pytest.raises(EngineError, match="optimizer: object is none of PyTorch's"):
+        choose_clock("min-energy", wrapper)  # type: ignore[arg-type]
+    assert gpu.calls == []
+
+
+def test_swept_clocks_are_those_of_the_gpu(gpu: ModelGpu) -> None:
+    with pytest.raises(DeviceError, match="Model has no SM clock of 1000 MHz"):
+        open_step_clock("min-energy", torch.device("cpu"), clocks_mhz=(1000, 900))
+    assert gpu.calls == []
 
 
 def test_a_goal_that_is_none_is_refused(gpu: ModelGpu) -> None:

@@ -37,7 +37,7 @@ def test_a_shipped_gpu_that_was_not_fitted_says_so() -> None:
 def test_gpus_fitted_to_kernels_say_what_was_held_out(gpu: str, has_power: int) -> None:
     said = trust(composed(f"gpu={gpu}"))
     assert said.startswith("on held-out shapes of kernels 90 % within "), "run make refitted"
-    assert said.endswith("iterations themselves not measured")
+    assert said.endswith("its planned iterations not measured")
     assert said.count("of energy") == has_power
     assert trust(composed(f"gpu={gpu}", "gpu.l2_mib=30")) == NOT_MEASURED
 

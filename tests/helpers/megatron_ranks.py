@@ -47,6 +47,7 @@ def run_rank(rank: int, folder: Path) -> None:
         found["refused"] = {"gpipe": _refused(own, lambda: _opened("gpipe.json"))}
         found["too many"] = _refused(own, _one_forward_more)
         found["timers"] = _real_timers(own)
+        found["failed"] = _failed_once(own)
     with megatron_on_cpu(STAGES, 2):
         interleaved = in_lm.replace("plan.json", "interleaved.json").replace("first", "interleaved")
         found["interleaved"] = _as_megatron_lm(own, interleaved, chunks=2)
@@ -152,6 +153,25 @@ def _one_forward_more() -> None:
             timers(f"{instruction.direction}-compute", log_level=2).start()
             timers(f"{instruction.direction}-compute").stop()
         timers("forward-compute").start()
+
+
+def _failed_once(own: Path) -> Found:
+    """Tell the timers of an iteration that fails amid its first forward, and then of a whole one."""
+    device = _device(own, "failed")
+    timers = planned_timers("plan.json", None, output=own / "failed/out")
+    timers("forward-backward").start()
+    timers("forward-compute").start()
+    timers("forward-backward").start()
+    stage = parallel_state.get_pipeline_model_parallel_rank()
+    for instruction in load_plan("plan.json").stages[stage].passes:
+        timers(f"{instruction.direction}-compute").start()
+        timers(f"{instruction.direction}-compute").stop()
+    timers("forward-backward").stop()
+    with torch.no_grad():
+        timers("forward-backward").start()  # an evaluation ends the update that no timer has ended
+    steps = timers._driver.iteration
+    timers.close()
+    return {"steps": steps, "calls": device.calls()}
 
 
 def _real_timers(own: Path) -> Found:

@@ -69,6 +69,20 @@ def test_errors_are_those_of_the_answers(found, blocks):
     assert rows["frontiers: A100-SXM4-40GB, planned clocks"][1] == f"{found[3].answer.score.time_mape_pct:.1f} %"
 
 
+def test_a_kind_has_one_colour_in_all_figures(found):
+    figures = [f for f in fidelity_page(found, (), CONFIG).figures if f.name.startswith("errors_")]
+    colors = [scale_of(figure.spec) for figure in figures]
+    assert len(colors) == 2
+    assert colors[0]["node power"] == colors[1]["node power"]
+    assert len(set(colors[0].values())) == len(colors[0])
+
+
+def scale_of(spec):
+    """Colour of each entry of a legend."""
+    scale = next(layer["encoding"]["color"]["scale"] for layer in spec["layer"] if "color" in layer["encoding"])
+    return dict(zip(scale["domain"], scale["range"], strict=True))
+
+
 def test_overrides_void_the_errors_that_were_left_out(found):
     page = fidelity_page(found, ("gpu.l2_mib=30",), CONFIG)
     (sheet,) = [s for s in page.sections[0].sheets if s.caption == "Errors of power"]

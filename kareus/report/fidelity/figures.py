@@ -19,7 +19,7 @@ from kareus.report.theme import METHODS, PALETTE, Look
 
 POWER_PANEL = "power"
 """Word in the names of panels that come last."""
-SI_AXIS = alt.Axis(format="~s", tickCount=5)
+SI_AXIS = alt.Axis(format=".5~s", tickCount=5)
 TICKS = (0.5, 0.7, 0.8, 0.9, 1, 1.1, 1.25, 1.5, 2)
 AXIS_ENDS = (1.25, 1.5, RATIOS[1])
 """Largest ratios that axes may end at."""
@@ -163,8 +163,15 @@ def looks_of_groups(groups: Sequence[str]) -> dict[str, Look]:
     return {group: Look(colors[i % len(colors)], SHAPES[i % len(SHAPES)]) for i, group in enumerate(groups)}
 
 
-def errors_figure(name: str, title: str, groups: Sequence[GroupErrors]) -> Figure:
-    """Return how the errors of each group are spread: 5 to 95 % of its rows, the middle half, the median."""
+def errors_figure(name: str, title: str, groups: Sequence[GroupErrors], kinds: Sequence[str]) -> Figure:
+    """Return how the errors of each group are spread: 5 to 95 % of its rows, the middle half, the median.
+
+    Args:
+        name: of the figure.
+        title: of the figure.
+        groups: of one quantity.
+        kinds: of all quantities, so that a kind has one colour in all figures.
+    """
     rows = pl.DataFrame(
         [
             {
@@ -178,12 +185,12 @@ def errors_figure(name: str, title: str, groups: Sequence[GroupErrors]) -> Figur
             for own in groups
         ]
     )
-    kinds = rows["kind"].unique(maintain_order=True).to_list()
+    known, present = looks_of_groups(kinds), rows["kind"].unique(maintain_order=True).to_list()
     return Figure(
         name=name,
         title=title,
         table="",
-        spec=spec_of(_spread(name, rows["group"].to_list(), kinds)),
+        spec=spec_of(_spread(name, rows["group"].to_list(), {kind: known[kind] for kind in present})),
         data={"errors": rows},
         heads={column: head for column, head, _ in ERROR_TIPS},
         note="Predicted less measured; thin: 5 to 95 % of the rows, thick: the middle half, disc: the median; names: "
@@ -191,10 +198,10 @@ def errors_figure(name: str, title: str, groups: Sequence[GroupErrors]) -> Figur
     )
 
 
-def _spread(name: str, groups: list[str], kinds: Sequence[str]) -> alt.LayerChart:
+def _spread(name: str, groups: list[str], kinds: dict[str, Look]) -> alt.LayerChart:
     y = alt.Y("group:N", title=None, sort=groups, axis=None)
     base = chart_of("errors", f"{name}_thin").encode(
-        y=y, color=looks("kind", looks_of_groups(kinds))["color"], tooltip=tooltip(ERROR_TIPS)
+        y=y, color=looks("kind", kinds)["color"], tooltip=tooltip(ERROR_TIPS)
     )
     scale = alt.Scale(domain=[-DOMAIN_PCT, DOMAIN_PCT], clamp=True)
     thin = base.mark_rule(strokeWidth=1.6).encode(x=alt.X("low:Q", title="error (%)", scale=scale), x2="high:Q")

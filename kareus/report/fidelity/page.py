@@ -41,8 +41,9 @@ def fidelity_page(found: Sequence[Validation], overrides: Sequence[str], config_
         kind="simulated", gpu=", ".join(_gpus(found)), detail=f"GPU model, version {MODEL_VERSION}"
     )
     names = {one.name: f"compared_{number}" for number, one in enumerate(found)}
+    kinds = list(dict.fromkeys(group.kind for group in errors))
     spread = [
-        errors_figure(f"errors_{quantity}", f"Errors of {quantity}", own)
+        errors_figure(f"errors_{quantity}", f"Errors of {quantity}", own, kinds)
         for quantity in (TIME, POWER)
         if (own := [group for group in errors if group.quantity == quantity])
     ]
