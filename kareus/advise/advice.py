@@ -12,6 +12,7 @@ from threadpoolctl import threadpool_limits
 
 from kareus.advise.answers import Advice, Depth, Effort, LayoutAnswer, LayoutChoice, SizeAnswer
 from kareus.advise.bounds import Bound, computing_bound
+from kareus.advise.errors import ModelError, model_error
 from kareus.advise.feasible import Candidate, Sorted, sort_layouts
 from kareus.advise.layouts import Constraints, counted, layouts_of
 from kareus.advise.planning import frontier_of, plan_layout
@@ -20,15 +21,10 @@ from kareus.advise.prices import InstructionPrices
 from kareus.advise.pruning import KnownPlans
 from kareus.advise.question import Question
 from kareus.errors import ConfigError, RefusedWorkloadError
-from kareus.gpu_model.gpu import Uncertainty
-from kareus.gpu_model.trust import known_uncertainty
 from kareus.plans.units import scaled
 from kareus.testbed.config import TestbedKind
 from kareus.workload.config import Workload
 from kareus.workload.model_flops import tokens_per_iteration
-
-UNKNOWN_PERCENT = 5.0
-"""Error in percent that layouts are called tied by where the model's errors were not measured."""
 
 
 def answer(question: Question) -> Advice:
@@ -61,7 +57,7 @@ def answer(question: Question) -> Advice:
         left_out=left_out,
         chosen=chosen,
         chosen_gpus=chosen.layout.candidate.layout.gpus,
-        uncertainty=known_uncertainty(base.gpu),
+        uncertainty=model_error(base.gpu),
     )
 
 
@@ -102,7 +98,7 @@ def _size(question: Question, base: Workload, costs: InstructionPrices, gpus: in
     predicted = time.perf_counter()
     planned = followed.plan()
     done = time.perf_counter()
-    layouts = _layout_answers(followed, planned, known_uncertainty(base.gpu))
+    layouts = _layout_answers(followed, planned, model_error(base.gpu))
     depths = [one.depth for one in layouts]
     return SizeAnswer(
         gpus=gpus,
@@ -125,14 +121,24 @@ def _size(question: Question, base: Workload, costs: InstructionPrices, gpus: in
 
 
 def _check_cap(question: Question, base: Workload, gpus: int) -> None:
-    cap_w = question.goals.cap_w(gpus, base.gpu.gpus_per_node)
-    idle_w = gpus * base.gpu.static_power_w
-    if cap_w is not None and cap_w <= idle_w:
-        most = int(cap_w / base.gpu.static_power_w)
-        raise ConfigError(
-            f"a cap of {scaled(cap_w, 'W')} on {gpus} GPUs: idle they take {scaled(idle_w, 'W')}; allow more, or give "
-            f"at most {most:,} GPUs."
-        )
+    """Check that GPUs which only wait keep the caps; all plans take more.
+
+    Raises:
+        ConfigError: they do not; with what is nearest.
+    """
+    goals, waiting_w = question.goals, base.gpu.blocking_power_w
+    per_node = min(gpus, base.gpu.gpus_per_node)
+    for option, cap_w, own, where in (
+        ("--max-power", goals.site_w, gpus, f"{gpus} GPUs"),
+        ("--max-node-power", goals.node_w, per_node, f"the {per_node} GPUs of a node"),
+    ):
+        if cap_w is not None and cap_w <= own * waiting_w:
+            most = int(cap_w / waiting_w)
+            fewer = f", or give at most {most:,} GPUs" if most and option == "--max-power" else ""
+            raise ConfigError(
+                f"{option}: a cap of {scaled(cap_w, 'W')} on {where}: even waiting they take "
+                f"{scaled(own * waiting_w, 'W')}; allow more{fewer}."
+            )
 
 
 def _check_any(question: Question, base: Workload, gpus: int, found: Sorted) -> None:
@@ -234,7 +240,7 @@ def _ruled_out(predictor: LayoutPredictor, computing: Bound, candidate: Candidat
 
 
 def _layout_answers(
-    followed: Followed, planned: dict[int, list[LayoutCost]], uncertainty: Uncertainty | None
+    followed: Followed, planned: dict[int, list[LayoutCost]], uncertainty: ModelError
 ) -> list[LayoutAnswer]:
     """Return all layouts that can run, by rising time."""
     front = frontier_of([plan for plans in planned.values() for plan in plans])
@@ -275,10 +281,10 @@ def _layout_answers(
     return [replace(one, number=number) for number, one in enumerate(found, start=1)]
 
 
-def _is_tied(plans: Iterable[LayoutCost], front: Sequence[LayoutCost], uncertainty: Uncertainty | None) -> bool:
+def _is_tied(plans: Iterable[LayoutCost], front: Sequence[LayoutCost], uncertainty: ModelError) -> bool:
     """Whether a plan would be on the frontier if the model were off by its error, in its favour."""
-    time_share = 1 - (uncertainty.time_percent if uncertainty else UNKNOWN_PERCENT) / 100
-    energy_share = 1 - (uncertainty.energy_percent if uncertainty else UNKNOWN_PERCENT) / 100
+    time_share = 1 - uncertainty.time_percent / 100
+    energy_share = 1 - uncertainty.energy_percent / 100
     return any(
         all(plan.time_s * time_share < other.time_s or plan.energy_j * energy_share < other.energy_j for other in front)
         for plan in plans

@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from kareus.advise.errors import ModelError
 from kareus.advise.feasible import Candidate, RefusedLayout
 from kareus.advise.predictions import LayoutCost
 from kareus.advise.question import Question
-from kareus.gpu_model.gpu import Uncertainty
 
 NOISE = 0.005
 """Share of a time by which plans that are measured may lie beside those of the GPU model."""
@@ -103,8 +103,8 @@ class Advice:
     """Numbers of GPUs that were left out, and why."""
     chosen: LayoutChoice
     chosen_gpus: int
-    uncertainty: Uncertainty | None
-    """Errors of the GPU model; None where they were not measured."""
+    uncertainty: ModelError
+    """Error of the GPU model within which layouts are tied."""
 
     @property
     def size(self) -> SizeAnswer:
@@ -113,8 +113,14 @@ class Advice:
 
     @property
     def overrides(self) -> tuple[str, ...]:
-        """Hydra overrides that give the chosen layout."""
-        return (*self.question.overrides, *self.chosen.layout.candidate.layout.overrides)
+        """Hydra overrides that give the chosen layout, on GPUs that keep their cap."""
+        workload = self.chosen.layout.candidate.workload
+        capped = self.question.base.gpu.power_limit_w != workload.gpu.power_limit_w
+        return (
+            *self.question.overrides,
+            *([f"gpu.power_limit_w={workload.gpu.power_limit_w:g}"] if capped else []),
+            *self.chosen.layout.candidate.layout.overrides,
+        )
 
     @property
     def selector(self) -> str:

@@ -64,6 +64,8 @@ class Bound:
     """Rising deadlines from the least time on."""
     falling_j: Array
     """Least energy beside waiting within each deadline, of all GPUs; never rises."""
+    floor_j: float
+    """Least energy beside waiting, however long an iteration takes."""
     waiting_w: float
     """Blocking power of all GPUs, which every second of the iteration costs on top."""
 
@@ -80,12 +82,12 @@ class Bound:
     @property
     def least_j(self) -> float:
         """Least energy at any time."""
-        return float(self.energies_j.min())
+        return float(min(self.energies_j.min(), self.between_j[-1]))
 
     @cached_property
     def between_j(self) -> Array:
         """Energy that no plan undercuts that takes at least as long as a deadline, and less than the next."""
-        return np.append(self.falling_j[1:], self.falling_j[-1]) + self.waiting_w * self.times_s
+        return np.append(self.falling_j[1:], self.floor_j) + self.waiting_w * self.times_s
 
 
 def computing_bound(workload: Workload, costs: InstructionPrices) -> Bound:
@@ -118,6 +120,7 @@ def bound_of(workload: Workload, stages: Sequence[StageCost], boundaries_s: Sequ
     return Bound(
         times_s=times_s,
         falling_j=gpus * least_j.sum(axis=0),
+        floor_j=gpus * float(duals_j[:, 0].sum()),
         waiting_w=workload.gpu.blocking_power_w * workload.parallelism.gpus,
     )
 

@@ -68,9 +68,10 @@ class Goals:
         return Least.TIME if self.deadline_s is None else Least.ENERGY
 
     def cap_w(self, gpus: int, gpus_per_node: int) -> float | None:
-        """Cap on the mean power of all GPUs of a job: the site's, or that of its nodes together."""
-        nodes = -(-gpus // gpus_per_node)
-        caps = [cap for cap in (self.site_w, None if self.node_w is None else self.node_w * nodes) if cap is not None]
+        """Cap on the mean power of all GPUs of a job: the site's, or what the fullest node allows each of its GPUs."""
+        by_node = None if self.node_w is None else self.node_w * gpus / min(gpus, gpus_per_node)
+        by_gpu = None if self.gpu_w is None else self.gpu_w * gpus  # the lowest clock may draw more
+        caps = [cap for cap in (self.site_w, by_node, by_gpu) if cap is not None]
         return min(caps, default=None)
 
     def iteration_s(self, tokens_per_iteration: int) -> float | None:
@@ -98,9 +99,11 @@ def _mean(value: float | HourlySeries, time_s: float) -> float:
     """Mean of a series over its first hours, which repeat when it ends."""
     if not isinstance(value, HourlySeries):
         return value
-    hours, series = max(1, math.ceil(time_s / SECONDS_PER_HOUR)), value.values
-    whole, rest = divmod(hours, len(series))
-    return (whole * sum(series) + sum(series[:rest])) / hours
+    hours, series = time_s / SECONDS_PER_HOUR, value.values
+    rounds, rest = divmod(hours, len(series))
+    whole = int(rest)
+    begun = (rest - whole) * series[whole % len(series)]  # the last hour counts for as much of it as is used
+    return (rounds * sum(series) + sum(series[:whole]) + begun) / hours
 
 
 def quantity(option: str, text: str, units: dict[str, float], most: float) -> float:

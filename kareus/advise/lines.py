@@ -4,14 +4,13 @@ import shlex
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
-from kareus.advise.advice import UNKNOWN_PERCENT, iterations_of
+from kareus.advise.advice import iterations_of
 from kareus.advise.answers import NOISE, Advice, LayoutAnswer, LayoutChoice, SizeAnswer
 from kareus.advise.layouts import counted
 from kareus.artifacts.layout import WorkloadFolder
-from kareus.gpu_model.trust import trust
 from kareus.pipeline.compare import OURS
 from kareus.plans.answer import BASELINE
-from kareus.plans.units import SECONDS_PER_HOUR, compared, duration, less, scaled
+from kareus.plans.units import SECONDS_PER_HOUR, compared, duration, less, scaled, significant
 from kareus.workload.model_flops import mfu, tokens_per_iteration
 from kareus.workload.overlap import nothing_to_overlap
 from kareus.workload.resolve import resolve
@@ -30,7 +29,7 @@ def answer_lines(advice: Advice) -> Iterator[str]:
     """Yield an answer for a terminal."""
     yield headline(advice)
     yield comparison(advice)
-    yield f"[predicted by the GPU model: {trust(advice.question.base.gpu)}]"
+    yield f"[predicted by the GPU model: {advice.uncertainty.words}]"
     for size in advice.sizes:
         yield ""
         yield from _size_lines(advice, size)
@@ -64,7 +63,8 @@ def costs(advice: Advice, choice: LayoutChoice) -> list[str]:
         found.append(f"cost {money:,.{2 if abs(money) < FEW_MONEY else 0}f}")
     carbon_kg = goals.carbon_kg(time_s, energy_j)
     if carbon_kg is not None:
-        found.append(f"{carbon_kg:,.0f} kg CO2" if carbon_kg < FEW_KG else f"{carbon_kg / 1e3:,.1f} t CO2")
+        kilograms = significant(carbon_kg, 3)
+        found.append(f"{kilograms} kg CO2" if carbon_kg < FEW_KG else f"{carbon_kg / 1e3:,.1f} t CO2")
     return found
 
 
@@ -92,21 +92,18 @@ def _size_lines(advice: Advice, size: SizeAnswer) -> Iterator[str]:
     yield from table_lines(shown(size), on_frontier)
     ties = sum(one.is_tied and one.number not in on_frontier for one in size.layouts)
     if ties:
-        known = advice.uncertainty
-        error = (
-            f"{UNKNOWN_PERCENT:g} %, for want of a measured error of iterations on this GPU"
-            if known is None
-            else f"the model's error ({known.time_percent:.1f} % of time, {known.energy_percent:.1f} % of energy)"
+        yield (
+            f"~ tied: {ties:,} more layout{'s' * (ties > 1)} would be on the frontier (*) if the model were off by its "
+            f"error: {advice.uncertainty.words}"
         )
-        yield f"~ tied: {ties:,} more layout{'s' * (ties > 1)} would be on the frontier (*) within {error}"
 
 
 def shown(size: SizeAnswer) -> list[LayoutAnswer]:
-    """Return the layouts of a table: those on the frontier, then ties and others by time."""
+    """Return the layouts of a table by rising time: all on the frontier, and the fastest others."""
     on_frontier = {choice.layout.number for choice in size.frontier}
-    followed = [one for one in size.layouts if one.plans]
-    followed.sort(key=lambda one: (one.number not in on_frontier, one.plans[0].time_s))
-    return followed[: max(MOST_ROWS, len(on_frontier))]
+    others = [one for one in size.layouts if one.plans and one.number not in on_frontier]
+    kept = {one.number for one in others[: max(0, MOST_ROWS - len(on_frontier))]} | on_frontier
+    return [one for one in size.layouts if one.number in kept]
 
 
 HEADS = (
@@ -120,17 +117,17 @@ def cells(one: LayoutAnswer) -> tuple[str, ...]:
     tokens = tokens_per_iteration(workload)
     return (
         str(one.number),
-        f"{first.time_s:.4g}",
-        f"{first.energy_j / 1e3:.4g}",
+        significant(first.time_s),
+        significant(first.energy_j / 1e3),
         f"{tokens / first.time_s:,.0f}",
-        f"{first.energy_j / tokens:.3g}",
+        significant(first.energy_j / tokens, 3),
         f"{100 * mfu(workload, first.time_s):.1f}",
-        f"{last.energy_j / 1e3:.4g}",
-        f"{last.time_s:.4g}",
-        f"{one.sequential.time_s:.4g}" if one.sequential else "",
+        significant(last.energy_j / 1e3),
+        significant(last.time_s),
+        significant(one.sequential.time_s) if one.sequential else "",
         f"{one.candidate.memory.total_gib:.1f}",
-        f"{100 * (one.bubble_share or 0.0):.1f}",
-        f"{100 * (one.exposed_share or 0.0):.1f}",
+        f"{100 * (one.bubble_share or 0.0):z.1f}",
+        f"{100 * (one.exposed_share or 0.0):z.1f}",
     )
 
 

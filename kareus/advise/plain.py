@@ -25,7 +25,7 @@ def plain(advice: Advice) -> dict[str, Any]:
         "commands": list(commands(advice)),
         "sizes": [_size(advice, size) for size in advice.sizes],
         "left_out": {str(gpus): reason for gpus, reason in advice.left_out.items()},
-        "uncertainty": None if advice.uncertainty is None else to_plain(advice.uncertainty),
+        "uncertainty": to_plain(advice.uncertainty),
     }
 
 

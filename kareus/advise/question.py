@@ -189,7 +189,8 @@ def _doublings(text: str, least: int, most: int) -> list[int]:
     """Return `least`, doubled as long as it is at most `most`, and `most` itself."""
     if not 1 <= least <= most:
         raise ConfigError(
-            f"--gpus {text}: a range goes from its least to its most, such as {most}..{max(least, most)}."
+            f"--gpus {text}: a range goes from its least to its most, such as {max(1, min(least, most))}.."
+            f"{max(1, least, most)}."
         )
     steps = math.floor(math.log2(most / least) + 1e-9)
     return sorted({*(least * 2**n for n in range(steps + 1)), most})

@@ -4,6 +4,8 @@ A cap of 0.008 MW reads 8 kW. `scaled`, `duration`, `less` and `compared` have t
 `report/static/page.js`.
 """
 
+import math
+
 SECONDS_PER_HOUR = 3600
 HOURS_PER_DAY = 24
 DAYS_PER_YEAR = 365.25
@@ -12,6 +14,12 @@ SAME_PERCENT = 0.05
 """Differences below this are none."""
 WHOLE_PERCENT = 10
 """Differences from here on are whole percents; smaller ones have one decimal."""
+
+
+def significant(value: float, digits: int = 4) -> str:
+    """Return a value with at least `digits` significant digits and never an exponent, such as `18.00` or `12,345`."""
+    decimals = digits - 1 - math.floor(math.log10(abs(value))) if value else digits - 1
+    return f"{value:,.{max(0, decimals)}f}"
 
 
 def scaled(value: float, unit: str, *, digits: int = 3) -> str:

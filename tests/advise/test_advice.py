@@ -3,20 +3,29 @@
 import json
 from dataclasses import replace
 
+import numpy as np
 import polars as pl
 import pytest
 from helpers.builders import CONFIG
 
 import kareus
 from kareus.advise.advice import answer, choose
+from kareus.advise.errors import MEASURED_ITERATIONS, model_error
 from kareus.advise.goals import goals_of
-from kareus.advise.lines import answer_lines
+from kareus.advise.lines import HEADS, MOST_ROWS, answer_lines, cells, shown
 from kareus.advise.question import ask
 from kareus.advise.tables import ADVISED_LAYOUTS, ADVISED_PLANS, layouts_frame, plans_frame
 from kareus.artifacts.tables import problem_of
 from kareus.cli import main
+from kareus.fidelity.iterations.answer import answer_iterations
+from kareus.fidelity.iterations.rows import read_iterations
+from kareus.fidelity.kernels.shipped import shipped_files
+from kareus.fidelity.lines import read_lines
+from kareus.gpu_model.trust import numbers_of
+from kareus.workload.compose import compose
 
 FEW = ("model=qwen3-1.7b", "gpu=h100-sxm5-80gb", "tp=1,2", "cp=1", "pp=1,2", "microbatch_size=2", "recompute=none")
+MEASURED_GPUS = ("h100-sxm5-80gb", "a100-sxm4-80gb")
 TRAINING = {"global_batch": 16, "sequence_length": 2048}
 
 
@@ -54,8 +63,12 @@ def test_a_cap_slows_down_and_is_kept(fastest):
     assert capped.time_s > cost.time_s
 
 
-def test_a_power_limit_of_gpus_slows_down(fastest):
-    assert advised(max_gpu_power="350W").chosen.cost.time_s > fastest.chosen.cost.time_s
+def test_a_power_limit_of_gpus_slows_down_and_is_planned_for(fastest):
+    limited = advised(max_gpu_power="350W")
+    assert limited.chosen.cost.time_s > fastest.chosen.cost.time_s
+    (workload,) = kareus.resolve(list(limited.overrides), CONFIG)
+    assert workload == limited.chosen.layout.candidate.workload
+    assert workload.gpu.power_limit_w == 350
 
 
 def test_prices_decide_between_time_and_energy(fastest):
@@ -104,3 +117,44 @@ def test_the_command_prints_and_writes(tmp_path, capsys):
     assert printed["chosen"]["gpus"] == 4
     assert printed == json.loads((folder / "advice.json").read_text()) | {"sizes": printed["sizes"]}
     assert pl.read_parquet(folder / "advised_plans.parquet").height == len(printed["sizes"][0]["frontier"])
+
+
+def test_rows_of_the_table_are_in_the_order_of_numbers(fastest):
+    few = replace(fastest.size, frontier=[max(fastest.size.frontier, key=lambda choice: choice.layout.number)])
+    for size in (fastest.size, few):
+        numbers = [one.number for one in shown(size)]
+        assert numbers == sorted(numbers)
+        assert {choice.layout.number for choice in size.frontier} <= set(numbers)
+        assert len(numbers) <= MOST_ROWS
+
+
+def test_figures_have_their_digits_and_no_negative_zero(fastest):
+    one = fastest.size.frontier[0].layout
+    plan = replace(one.plans[0], time_s=18.0, energy_j=123_456_789.0)
+    row = dict(zip(HEADS, cells(replace(one, plans=(plan,), bubble_share=-1e-17)), strict=True))
+    assert (row["s"], row["kJ"], row["bubbles %"]) == ("18.00", "123,457", "0.0")
+
+
+def test_ties_name_the_error_that_they_are_within(fastest):
+    assert "114 measured iterations" in fastest.uncertainty.words
+    known = model_error(compose(["gpu=a100-sxm4-40gb"], CONFIG)[0].workload.gpu)
+    assert (known.time_percent, known.energy_percent) == (3.8, 4.3)
+    unknown = model_error(compose(["gpu=h100-96gb-hbm2e"], CONFIG)[0].workload.gpu)
+    assert "an assumption: no iteration" in unknown.words
+
+
+def test_measured_errors_are_of_the_shipped_numbers():
+    shipped = {numbers_of(compose([f"gpu={gpu}"], CONFIG)[0].workload.gpu) for gpu in MEASURED_GPUS}
+    assert shipped == set(MEASURED_ITERATIONS), "predict the shipped iterations anew, as the acceptance test below does"
+
+
+@pytest.mark.acceptance
+@pytest.mark.parametrize("gpu", MEASURED_GPUS)
+def test_measured_errors_are_those_of_the_shipped_rows(gpu):
+    path = shipped_files()["training_iterations"]
+    rows = [row for row in read_iterations(read_lines(path)[1], path) if row.gpu == gpu]
+    scored = answer_iterations(rows, (), CONFIG).scored
+    known = MEASURED_ITERATIONS[numbers_of(compose([f"gpu={gpu}"], CONFIG)[0].workload.gpu)]
+    assert known.rows == len(scored)
+    assert known.of == ", ".join(sorted({one.row.family for one in scored}))
+    assert known.time_percent == pytest.approx(100 * np.percentile([abs(one.error) for one in scored], 90), abs=0.06)

@@ -12,6 +12,7 @@ from kareus.advise.predictions import LayoutPredictor
 from kareus.advise.prices import InstructionPrices
 from kareus.fidelity.workload_prediction import predict
 from kareus.model.config import Sharding
+from kareus.pipeline.solver.lanes import latest_ends
 from kareus.pipeline.solver.relaxation import Relaxation
 from kareus.workload.compose import compose
 
@@ -48,6 +49,35 @@ def test_no_plan_undercuts_a_bound(found):
                 assert plan.time_s >= below.fastest_s * (1 - 1e-9), one.layout.words
                 at = np.searchsorted(below.times_s, plan.time_s * (1 + 1e-9), side="right") - 1
                 assert plan.energy_j >= below.between_j[at] * (1 - 1e-9), one.layout.words
+
+
+def test_no_random_choice_of_points_undercuts_a_bound(found):
+    predictor, costs, candidates = found
+    random = np.random.default_rng(0)
+    for one in candidates:
+        workload, below = one.workload, computing_bound(one.workload, costs)
+        points = predictor.points(workload)
+        instructions, dag = predictor.pipeline(workload, workload.num_microbatches)
+        chosen = []
+        for instruction in instructions:  # 64 brute plans: each instruction at a point of its own, slow ones included
+            own = points[instruction.key.kind]
+            chosen.append(own[(random.random(64) ** np.linspace(0.2, 5, 64) * len(own)).astype(int)])
+        times_s, effective_j = np.moveaxis(np.array(chosen), 2, 0)
+        time_s = (times_s - latest_ends(dag.mirrored, times_s, np.zeros(64))).max(axis=0)
+        waiting_w = workload.gpu.blocking_power_w * workload.parallelism.gpus
+        energy_j = workload.parallelism.gpus_per_stage * effective_j.sum(axis=0) + waiting_w * time_s
+        for bound in (below, predictor.bound_without_update(workload), predictor.bound(workload)):
+            assert (time_s >= bound.fastest_s * (1 - 1e-9)).all(), one.layout.words
+            at = np.searchsorted(bound.times_s, time_s * (1 + 1e-9), side="right") - 1
+            assert (energy_j >= bound.between_j[at] * (1 - 1e-9)).all(), one.layout.words
+            assert (energy_j >= bound.least_j * (1 - 1e-9)).all(), one.layout.words
+
+
+def test_a_bound_holds_for_plans_beyond_its_last_deadline(found):
+    predictor, _, candidates = found
+    bound = predictor.bound(candidates[0].workload)
+    assert bound.between_j[-1] <= bound.floor_j + bound.waiting_w * bound.times_s[-1]
+    assert bound.floor_j <= bound.falling_j.min()
 
 
 def test_bounds_are_close_to_the_relaxation(found):

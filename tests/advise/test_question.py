@@ -64,9 +64,13 @@ def test_what_is_least_follows_from_what_is_given():
         (("tp=1", "tp=2"), {}, "given twice"),
         ((), {"max_power": "35kw"}, "perhaps you meant 35kW"),
         ((), {"max_power": "35"}, "has no unit"),
-        ((), {"max_power": "100W"}, "idle they take"),
+        ((), {"max_power": "100W"}, "even waiting they take"),
         ((), {"max_power": "300W"}, "the least power of a plan"),
         ((), {"max_gpu_power": "80W"}, "must be more than"),
+        ((), {"max_gpu_power": "90W"}, "the least power of a plan"),
+        ((), {"max_power": "50W"}, "W; allow more\\.$"),
+        ((), {"max_node_power": "100W"}, "the 2 GPUs of a node"),
+        ((), {"gpus": "0..8"}, "such as 1..8"),
         ((), {"deadline": "30d"}, "give its --tokens"),
         ((), {"deadline": "1s", "tokens": 1e12}, "no plan keeps the limits"),
         ((), {"price_of_energy": "0.12"}, "write 0.12perkWh"),
@@ -86,3 +90,19 @@ def test_nothing_fits_names_what_is_nearest():
     )
     with pytest.raises(ConfigError, match=r"none of [0-9,]+ layouts can run .*the nearest, .* needs [0-9.]+ of"):
         answer(question)
+
+
+def test_the_fullest_node_keeps_its_cap():
+    goals = goals_of(max_node_power="4kW")
+    assert goals.cap_w(4, 8) == 4_000
+    assert goals.cap_w(12, 8) == 6_000  # 500 W for each GPU of the node that has eight
+    assert goals.cap_w(16, 8) == 8_000
+
+
+def test_series_count_a_begun_hour_in_part(tmp_path):
+    series = tmp_path / "price.csv"
+    series.write_text("hour,price_per_kwh\n0,1.0\n1,4.0\n")
+    goals = goals_of(price_of_energy=str(series))
+    assert goals.money(1.5 * 3600, 3.6e6, 8) == pytest.approx((1.0 + 0.5 * 4.0) / 1.5)
+    assert goals.money(5 * 3600, 3.6e6, 8) == pytest.approx((2 * 5.0 + 1.0) / 5)
+    assert goals.money(60, 3.6e6, 8) == pytest.approx(1.0)

@@ -3,7 +3,6 @@
 import altair as alt
 import polars as pl
 
-from kareus.advise.advice import UNKNOWN_PERCENT
 from kareus.advise.answers import Advice, Depth, LayoutAnswer, SizeAnswer
 from kareus.report.charts import Figure, Tip, chart_of, legend_filter, looks, spec_of, tooltip
 from kareus.report.theme import PALETTE, Look
@@ -45,10 +44,7 @@ def frontier_figure(advice: Advice, size: SizeAnswer) -> Figure:
 
 
 def _band_words(advice: Advice) -> str:
-    known = advice.uncertainty
-    if known is None:
-        return f"Bands: {UNKNOWN_PERCENT:g} % of energy; the model's error of iterations on this GPU was not measured."
-    return f"Bands: {known.energy_percent:.1f} % of energy, within which 90 % of held-out workloads were."
+    return f"Bands are the error of energy. Errors: {advice.uncertainty.words}."
 
 
 def short_name(one: LayoutAnswer) -> str:
@@ -59,7 +55,7 @@ def short_name(one: LayoutAnswer) -> str:
 
 
 def _points(advice: Advice, size: SizeAnswer) -> pl.DataFrame:
-    percent = UNKNOWN_PERCENT if advice.uncertainty is None else advice.uncertainty.energy_percent
+    percent = advice.uncertainty.energy_percent
     on_frontier = {choice.layout.number for choice in size.frontier}
     most_s = NEAR * size.frontier[-1].cost.time_s
     rows = []
@@ -88,7 +84,7 @@ def _chart(data: str, given: dict[str, Look]) -> alt.LayerChart:
     selection = legend_filter("layout", list(given))
     encodings = looks("layout", given)
     scale = alt.Scale(zero=False, nice=False, padding=24)
-    x = alt.X("tokens_per_s:Q", title="tokens/s, all GPUs (more is better)", scale=scale)
+    x = alt.X("tokens_per_s:Q", title="tokens/s, all GPUs (more is better)", scale=scale, axis=alt.Axis(tickCount=6))
     base = chart_of(data, f"{data}_bands").transform_filter(selection)
     planned = f"datum.layout !== '{TIES}'"
     bands = (

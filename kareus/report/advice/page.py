@@ -3,13 +3,11 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from kareus.advise.advice import UNKNOWN_PERCENT
 from kareus.advise.answers import Advice, Depth, LayoutAnswer, SizeAnswer
 from kareus.advise.lines import HEADS, answer_lines, cells, commands, comparison, headline
 from kareus.advise.tables import ADVISED_LAYOUTS, ADVISED_PLANS, layouts_frame, plans_frame
 from kareus.advise.writing import provenance_of, write_advice
 from kareus.artifacts.files import write_text
-from kareus.gpu_model.trust import trust
 from kareus.report.advice.figure import frontier_figure
 from kareus.report.downloads import write_downloads
 from kareus.report.page import page_html
@@ -56,7 +54,7 @@ def advice_page(advice: Advice) -> Page:
 def _answer(advice: Advice) -> Section:
     rows = tuple(SheetRow(cells=(str(n), line)) for n, line in enumerate(commands(advice), start=1))
     sheet = Sheet(caption="What to type next", heads=(("", ""), ("", "command")), rows=rows, texts=2)
-    text = f"{_sentence(comparison(advice))} {_sentence(trust(advice.question.base.gpu))}"
+    text = f"{_sentence(comparison(advice))} Error of the GPU model: {advice.uncertainty.words}."
     return Section(title="Against Megatron-LM", text=text, sheets=(sheet,))
 
 
@@ -87,14 +85,13 @@ def _layouts(advice: Advice, size: SizeAnswer, followed: Sequence[LayoutAnswer])
         )
         for one in followed
     )
-    error = UNKNOWN_PERCENT if advice.uncertainty is None else advice.uncertainty.time_percent
     return Sheet(
         caption="Every layout that was predicted or planned, by its fastest plan",
         heads=(("", "layout"), ("", "place"), *(("", name) for name in HEADS[1:])),
         rows=rows,
         texts=2,
         source=ADVISED_LAYOUTS.name,
-        note=f"Tied: on the frontier if the model were off by its error ({error:.1f} % of time) in its favour.",
+        note="Tied: on the frontier if the model were off in its favour by the error above.",
     )
 
 
