@@ -30,7 +30,7 @@ def said(caplog, *words):
 
 def test_exports_beside_plans_are_no_plans(looked, caplog):
     plan = looked / "plan/fastest.json"
-    for form in ("trace", "ranks"):
+    for form in ("trace", "torchtitan"):
         assert main(["export", str(plan), "--format", form]) == 0
     assert len(outcome(looked).plans) == 2
     assert "schema" not in said(caplog, looked.parent)
