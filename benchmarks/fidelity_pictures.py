@@ -44,8 +44,9 @@ def figures(found: list[Validation]) -> list[Figure]:
     shipped = shipped_files()
     errors = errors_of([one for one in found if one.name in shipped], written_left_out(CONFIG_DIR))
     of = {quantity: [group for group in errors if group.quantity == quantity] for quantity in (TIME, POWER)}
+    kinds = list(dict.fromkeys(group.kind for group in errors))
     return [
-        *(errors_figure(f"fidelity_errors_{quantity}", f"Errors of {quantity}", own) for quantity, own in of.items()),
+        *(errors_figure(f"fidelity_errors_{name}", f"Errors of {name}", own, kinds) for name, own in of.items()),
         *(comparison_figure(one, f"fidelity_{one.name}") for one in found),
     ]  # fmt: skip
 

@@ -149,7 +149,7 @@ def test_no_stage_makes_a_folder_where_a_typo_led(tmp_path, capsys, command, wro
     named[wrong] = tmp_path / "no/where" / named[wrong].name
     positional = [str(named.pop(name)) for name in ("folder", "plan") if name in named]
     words = [*positional, *(f"--{name}={path}" for name, path in named.items())]
-    words += ["--partition=x"] * (command == "stage search") + ["--format=ranks"] * (command == "export")
+    words += ["--partition=x"] * (command == "stage search") + ["--format=trace"] * (command == "export")
     assert main([*command.split(), *words]) == 2
     assert f"{tmp_path / 'no/where'}; make it, give another path, or --force." in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []

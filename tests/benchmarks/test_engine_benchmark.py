@@ -33,7 +33,7 @@ def test_views_and_memory_are_no_launches(monkeypatch):
 
     with Counting() as counting:
         tensor = torch.empty(4, 4, device="meta")
-        tensor.t().view(-1, 1).add_(tensor.new_empty(1)).mul(2)
+        tensor.view(-1, 1).t().add_(tensor.new_empty(1)).mul(2)
     assert counting.total == 2
 
 

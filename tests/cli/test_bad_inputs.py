@@ -54,7 +54,7 @@ advise --gpus 8 --global-batch 8 --max-power 9kw | advise --gpus 8 --global-batc
 advise --gpus 8 --global-batch 8 --deadline 30 --tokens 1e9 | advise --gpus 8 --global-batch 8 --price 0.1
 advise --gpus 8 --global-batch 8 --carbon {file} | advise --gpus 8 --global-batch 8 --least money
 advise gpu=b900 --gpus 8 --global-batch 8 | advise --gpus 8 --global-batch 8 --output results/x
-doctor --jsn | doctor now
+doctor --jsn | doctor now | stage report-advice tp=3 --output {file}
 slect fastest {folder} | search | stage | stage serch | stage search | stage report-campaign nope --results {folder}
 select | select fastest {empty} | select fastest /no/where | select fastest {folder} --method best
 select fastest {file} | select fastest {folder} --tokens 0 | select fastest {folder} --tokens many

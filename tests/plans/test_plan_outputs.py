@@ -56,7 +56,7 @@ def test_a_damaged_plan_is_selected_anew_without_a_flag(planned):
 
 
 @pytest.mark.parametrize("link", ["same", "dotted", "symlink", "hard link"])
-@pytest.mark.parametrize("form", ["zeus", "ranks"])
+@pytest.mark.parametrize("form", ["zeus", "trace"])
 def test_exporting_does_not_replace_the_plan(planned, tmp_path, monkeypatch, capsys, form, link):
     plan, other = planned / "plan/fastest.json", tmp_path / "link"
     if link == "symlink":
@@ -72,7 +72,7 @@ def test_exporting_does_not_replace_the_plan(planned, tmp_path, monkeypatch, cap
 
 
 def test_an_export_replaces_its_own_kind_only(planned, tmp_path, capsys):
-    form, plan, output = "ranks", planned / "plan/fastest.json", tmp_path / "exported"
+    form, plan, output = "trace", planned / "plan/fastest.json", tmp_path / "exported"
     words = ["export", str(plan), "--format", form, "--output", str(output)]
     assert main(words) == 0
     exported = output.read_bytes()
@@ -89,7 +89,7 @@ def test_an_export_replaces_its_own_kind_only(planned, tmp_path, capsys):
 def test_no_folder_is_made_where_a_typo_led(planned, tmp_path, capsys, command):
     output = tmp_path / "new/x"
     plan = planned / "plan/fastest.json"
-    words = {"select": ["select", "fastest", planned], "export": ["export", plan, "--format", "ranks"]}[command]
+    words = {"select": ["select", "fastest", planned], "export": ["export", plan, "--format", "trace"]}[command]
     line = refused([*words, "--output", output], capsys)
     assert f"{output}: there is no folder {output.parent}; make it, give another path, or --force." in line
     assert not output.parent.exists()

@@ -1,7 +1,6 @@
 """Messages between stages are those that a plan counts, byte by byte, on every rank of a tensor-parallel group."""
 
 import dataclasses
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -13,9 +12,9 @@ from helpers.trainings import FOUR_LAYERS, tiny_workload
 from helpers.worlds import gloo_groups, spawn
 from torch import Tensor
 
-from kareus.model.communicators.process_group import ProcessGroupCommunicator, Works
 from kareus.pipeline.config import PipelineConfig, PipelineSchedule
 from kareus.pipeline.transfers import boundary_message, gathered_parts
+from kareus.runtime import boundary
 from kareus.runtime.boundary import boundary_shapes
 from kareus.update.config import IterationConfig
 from kareus.workload.config import Workload
@@ -29,14 +28,15 @@ WITHOUT_UPDATE = IterationConfig(include_update=False)
 
 def sent_and_gathered(rank: int, workload: Workload) -> tuple[list[int], list[int]]:
     """Run one iteration; return the bytes of every message sent, and of every whole gathered on arrival."""
-    boundary, gather = boundary_shapes(workload, torch.float32), ProcessGroupCommunicator.all_gather
+    whole_of = boundary._whole
     gathered: list[int] = []
 
-    def note_whole(self: ProcessGroupCommunicator, tensors: Sequence[Tensor], *arguments: Any, **options: Any) -> Works:
-        gathered.extend(t.nbytes * self.size for t in tensors if tuple(t.shape) == boundary.message)
-        return gather(self, tensors, *arguments, **options)
+    def note_whole(*arguments: Any) -> Tensor:
+        whole = whole_of(*arguments)
+        gathered.append(whole.nbytes)
+        return whole
 
-    with noted_sends() as sent, mock.patch.object(ProcessGroupCommunicator, "all_gather", note_whole):
+    with noted_sends() as sent, mock.patch.object(boundary, "_whole", note_whole):
         run_iteration(make_pipeline(rank, workload, gloo_groups(rank, workload.parallelism)), workload, rank)
     return sent, gathered
 

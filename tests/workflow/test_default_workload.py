@@ -217,7 +217,7 @@ def export(plan, name, output):
 
 
 def test_a_plan_written_by_the_workflow_is_exported(planned, tmp_path):
-    done = export(planned / "results" / NAME / "plan/fastest.json", "ranks", tmp_path / "exported")
+    done = export(planned / "results" / NAME / "plan/fastest.json", "trace", tmp_path / "exported")
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "exported").read_text().count("forward") >= 16
 
