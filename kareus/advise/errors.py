@@ -22,7 +22,7 @@ class MeasuredIterations:
 
 MEASURED_ITERATIONS = {
     # h100-sxm5-80gb
-    "version-6-44577ac244496ba0": MeasuredIterations(rows=114, time_percent=5.8, of="dgxc, llm-foundry"),
+    "version-6-202dd68877a45bfb": MeasuredIterations(rows=114, time_percent=5.8, of="dgxc, llm-foundry"),
     # a100-sxm4-80gb
     "version-6-29ef71264559f3c8": MeasuredIterations(
         rows=711, time_percent=15.9, of="selective-recompute, vtrain-single"
