@@ -7,7 +7,6 @@ from kareus.advise.answers import Advice, LayoutChoice, SizeAnswer
 from kareus.advise.lines import commands, comparison, headline
 from kareus.advise.tables import layouts_frame, plans_frame
 from kareus.artifacts.records import to_plain
-from kareus.gpu_model.trust import trust
 
 
 def plain(advice: Advice) -> dict[str, Any]:
@@ -21,7 +20,6 @@ def plain(advice: Advice) -> dict[str, Any]:
         "overrides": list(advice.overrides),
         "headline": headline(advice),
         "comparison": comparison(advice),
-        "trust": trust(advice.question.base.gpu),
         "commands": list(commands(advice)),
         "sizes": [_size(advice, size) for size in advice.sizes],
         "left_out": {str(gpus): reason for gpus, reason in advice.left_out.items()},
