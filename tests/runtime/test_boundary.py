@@ -15,7 +15,6 @@ from torch import Tensor
 from kareus.pipeline.config import PipelineConfig, PipelineSchedule
 from kareus.pipeline.transfers import boundary_message, gathered_parts
 from kareus.runtime import boundary
-from kareus.runtime.boundary import boundary_shapes
 from kareus.update.config import IterationConfig
 from kareus.workload.config import Workload
 from kareus.workload.slices import cut
