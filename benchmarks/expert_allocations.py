@@ -16,10 +16,11 @@ from pathlib import Path
 
 import numpy as np
 
+from kareus.fidelity.calibrate.probes import gemm
 from kareus.gpu_model.gpu import Gpu
 from kareus.gpu_model.model import Behaviour, run_program
 from kareus.graph.program import Program, Step
-from kareus.graph.records import TENSOR_PARALLEL, Collective, CollectiveKind, Operator, OperatorKind
+from kareus.graph.records import TENSOR_PARALLEL, Collective, CollectiveKind
 from kareus.schedule.config import sm_allocations
 from kareus.workload.resolve import resolve_accepted
 
@@ -149,7 +150,7 @@ def behaviour(gpu: Gpu, choice: Choice, layout: Layout, sm_count: int) -> Behavi
         "dgrad": (rows, inputs, outputs),
         "wgrad": (outputs, inputs, rows),
     }[direction]
-    operator = gemm(choice.operation, m, n, k)
+    operator = gemm(choice.operation, (m, n, k))
     collective = Collective(
         kind=choice.collective,
         group=TENSOR_PARALLEL,
@@ -165,19 +166,6 @@ def behaviour(gpu: Gpu, choice: Choice, layout: Layout, sm_count: int) -> Behavi
         steps = (Step(operators=(operator,)), *[together] * (choice.splits - 1), exposed)
         program = Program(name=choice.operation, steps=steps)
     return run_program(gpu, program, np.float64(gpu.maximum_clock_mhz))
-
-
-def gemm(name: str, m: int, n: int, k: int) -> Operator:
-    """Return a product in bf16."""
-    return Operator(
-        name=name,
-        kind=OperatorKind.GEMM,
-        shape=(m, n, k),
-        flops=2 * m * n * k,
-        bytes_read=2 * (m * k + n * k),
-        bytes_written=2 * m * n,
-        kernels=1,
-    )
 
 
 def replaced(text: str, rows: Sequence[str]) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from helpers.code_blocks import python_blocks
+from helpers.code_blocks import python_blocks, run_block
 from helpers.driving import driven_plan
 from helpers.worlds import spawn
 
@@ -147,7 +147,7 @@ def test_the_tables_are_read_as_the_page_reads_them(
 ) -> None:
     write_table(folder / "results/workloads.parquet", WORKLOADS.frame([]), WORKLOADS, Provenance(config_hash=""))
     monkeypatch.chdir(folder)
-    exec(python_blocks("howto/megatron.md")[-1], {})
+    run_block(python_blocks("howto/megatron.md")[-1])
     printed = capsys.readouterr().out
     assert "first" in printed
     assert "j_per_token" in printed

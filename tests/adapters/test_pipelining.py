@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from helpers.code_blocks import python_blocks
+from helpers.code_blocks import python_blocks, run_block
 from helpers.driving import driven_plan
 from helpers.piped import (
     MICROBATCHES_EACH,
@@ -138,9 +138,7 @@ def evaluate(rank: int, folder: Path) -> None:
     (stage,) = stages_of_rank(rank, 1)
     schedule = Schedule1F1B(stage, MICROBATCHES_EACH, loss_fn=loss)
     os.chdir(folder)
-    shown = {"schedule": schedule}
-    exec(python_blocks("howto/torchtitan.md")[1], shown)  # as the page shows it
-    planned = shown["planned"]
+    planned = run_block(python_blocks("howto/torchtitan.md")[1], {"schedule": schedule})["planned"]
     batch, target = torch.zeros(2, 2 * MICROBATCHES_EACH, WIDTH)
     schedule.eval(*((batch,) if rank == 0 else ()), target=target if rank == STAGES - 1 else None)
     assert planned.driver.iteration == 0

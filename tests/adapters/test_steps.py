@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.code_blocks import python_blocks
+from helpers.code_blocks import python_blocks, run_block
 from helpers.model_gpu import CLOCKS_MHZ, ModelGpu, model_gpu, step_costs
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
@@ -196,18 +196,16 @@ def test_the_best_clocks_of_the_goals_differ() -> None:
 @QUIET
 def test_what_the_page_shows_runs_in_trainers(gpu: ModelGpu, tmp_path: Path) -> None:
     in_hugging_face, in_lightning, *_ = python_blocks("howto/hugging_face.md")
-    shown = {"Trainer": transformers.Trainer, "arguments": hugging_face_arguments(gpu, tmp_path, 3)}
-    exec(in_hugging_face, shown)
+    names = {"Trainer": transformers.Trainer, "arguments": hugging_face_arguments(gpu, tmp_path, 3)}
+    shown = run_block(in_hugging_face, names)
     shown["trainer"].train()
-    exec(python_blocks("howto/hugging_face.md")[-1], shown)
-    (per_clock,) = shown["per_clock"].rows(named=True)
+    (per_clock,) = run_block(python_blocks("howto/hugging_face.md")[-1], shown)["per_clock"].rows(named=True)
     time_s, energy_j = step_costs()[1410]
     assert (per_clock["selector"], per_clock["frequency_mhz"]) == (SWEEP, 1410)
     assert per_clock["j_per_token"] == pytest.approx(energy_j / time_s * per_clock["time_s"] / (2 * SEQUENCE), rel=0.05)
     assert gpu.calls == ["lock 1410", "reset"]
-    shown = {"Trainer": functools.partial(pytorch_lightning.Trainer, max_steps=3, **LIGHTNING)}
-    exec(in_lightning, shown)
-    shown["trainer"].fit(Module(gpu), DataLoader(Tokens(), batch_size=2))
+    names = {"Trainer": functools.partial(pytorch_lightning.Trainer, max_steps=3, **LIGHTNING)}
+    run_block(in_lightning, names)["trainer"].fit(Module(gpu), DataLoader(Tokens(), batch_size=2))
     assert gpu.calls == ["lock 1410", "reset"] * 2
     assert len(read_table(table_path(tmp_path / "adapters/first", STEPS, 0), STEPS)) == 6  # of both
 
@@ -223,7 +221,7 @@ def test_what_the_page_shows_runs_in_a_loop(gpu: ModelGpu, tmp_path: Path) -> No
             optimizer.step()
         yield
 
-    exec(python_blocks("howto/hugging_face.md")[2], {"optimizer": optimizer, "training": training})
+    run_block(python_blocks("howto/hugging_face.md")[2], {"optimizer": optimizer, "training": training})
     assert gpu.calls == ["lock 1410", "reset"]
     assert len(read_table(table_path(tmp_path / "adapters/first", STEPS, 0), STEPS)) == 3
 

@@ -17,7 +17,7 @@ from megatron.core import parallel_state
 from megatron.core.num_microbatches_calculator import init_num_microbatches_calculator
 from megatron.core.timers import Timers
 
-from helpers.code_blocks import python_blocks
+from helpers.code_blocks import python_blocks, run_block
 from helpers.fake_device import FakeDevice
 from helpers.megatron_jobs import SEQUENCE, Job, make_job, megatron_lm, megatron_on_cpu
 from kareus import load_plan
@@ -66,8 +66,7 @@ def _as_megatron_lm(own: Path, printed: str, chunks: int) -> Found:
     lm: Any = megatron_lm()
     sys.modules["megatron.training.global_vars"] = lm
     job, losses = _job(chunks), []
-    here: dict[str, Any] = {"model_provider": lambda chunk: job.chunks[chunk]}
-    exec(printed, here)
+    here = run_block(printed, {"model_provider": lambda chunk: job.chunks[chunk]})
     assert [here["obedient_provider"](chunk) for chunk in range(chunks)] == job.chunks
     job.config.timers = lm.get_timers()
     for iteration in range(ITERATIONS):
@@ -84,7 +83,7 @@ def _as_megatron_lm(own: Path, printed: str, chunks: int) -> Found:
 def _as_megatron_core(own: Path, printed: str) -> Found:
     """Train in a loop of one's own, without any timers of Megatron."""
     device, job = _device(own, "core"), _job(chunks=1)
-    exec(printed, {"config": job.config})
+    run_block(printed, {"config": job.config})
     for iteration in range(ITERATIONS):
         job.step(iteration)
     job.config.timers.close()
@@ -110,7 +109,7 @@ def _as_megatron_bridge(own: Path, printed: str) -> Found:
             job.config.timers = state.timers
         callback.on_train_end(context)
 
-    exec(printed, {"config": None, "forward_step": None, "pretrain": pretrain})
+    run_block(printed, {"config": None, "forward_step": None, "pretrain": pretrain})
     return {"ran": job.ran, "calls": device.calls()}
 
 
