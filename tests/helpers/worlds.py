@@ -6,6 +6,7 @@ import multiprocessing
 import os
 from collections.abc import Callable
 from dataclasses import replace
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +129,14 @@ def start_ranks(run: Callable[..., None], arguments: tuple[Any, ...], ranks: int
     """
     multiprocessing.set_forkserver_preload(PRELOADED)
     torch.multiprocessing.start_processes(run, arguments, nprocs=ranks, start_method="forkserver")
+
+
+def fork(run: Callable[..., None], *arguments: Any) -> BaseProcess:
+    """Start a process that runs `run(*arguments)`, forked from the same one."""
+    multiprocessing.set_forkserver_preload(PRELOADED)
+    process = multiprocessing.get_context("forkserver").Process(target=run, args=arguments)
+    process.start()
+    return process
 
 
 def gloo_groups(rank: int, parallelism: Parallelism) -> ProcessGroups:
