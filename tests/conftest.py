@@ -11,12 +11,13 @@ from hypothesis import settings
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from helpers.default_workload import planned_once
+from helpers.examples import REPEATABLE
 
 from kareus.artifacts.cache import CACHE_VARIABLE
 
 # No example has to end within a time, since machines are noisy. Examples are the same in each run, so that a failure is
 # the change's; `pytest --hypothesis-profile=exploring`, which `make acceptance` runs, draws new ones, and more of them.
-settings.register_profile("repeatable", deadline=None, derandomize=True, max_examples=40)
+settings.register_profile("repeatable", deadline=None, derandomize=True, max_examples=REPEATABLE)
 settings.register_profile("exploring", deadline=None)
 settings.load_profile("repeatable")
 
