@@ -104,7 +104,7 @@ PROFILED_INSTRUCTIONS = TableSchema(
 
 TRIALS = TableSchema(
     name="trials",
-    version=1,
+    version=2,
     meaning="Sweep of the profiler: one partition measured over and over under several windows and cooldowns.",
     columns=(
         Column("partition", pl.String, "partition, at its default schedule"),
@@ -127,6 +127,20 @@ TRIALS = TableSchema(
             "reference_energy_j",
             pl.Float64,
             "energy of one execution without noise, at the reference temperature; simulated testbeds only",
+            nullable=True,
+            positive=True,
+        ),
+        Column(
+            "warm_energy_j",
+            pl.Float64,
+            "energy_j at the temperature that the GPU settles to; null where that of the air is not known",
+            nullable=True,
+            positive=True,
+        ),
+        Column(
+            "warm_reference_energy_j",
+            pl.Float64,
+            "reference_energy_j at the temperature that the GPU settles to; simulated testbeds only",
             nullable=True,
             positive=True,
         ),
