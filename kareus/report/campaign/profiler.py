@@ -50,7 +50,7 @@ def profiler_figure(inputs: CampaignInputs, profiler: pl.DataFrame) -> Figure:
         base.transform_filter(selection)
         .transform_filter(f"datum.series !== '{TRIAL}'")
         .mark_line(strokeWidth=1.4)
-        .encode(order="varied:Q")
+        .encode(order=alt.Order("varied:Q"))
         .properties(name="profiler_lines")
     )
     panels = rows["panel"].unique(maintain_order=True).to_list()
