@@ -79,11 +79,11 @@ class TestbedConfig:
     def __post_init__(self) -> None:
         if self.ambient_c is not None:
             within(self, -100, 200, "degC", "ambient_c")
-        elif self.kind is TestbedKind.SIMULATED:
-            raise ConfigError("ambient_c: must be given where kind is simulated, such as 25 (degC).")
         within(self, 1e-6, 1000, "s", "counter_period_s")
         within(self, 0, 0.5, "relative standard deviation", "time_noise", "power_noise")
         positive(self, "default_collective_sm_count")
         if (self.kind is TestbedKind.CUDA) != (self.cuda is not None):
             needed = "give collectives, clocks and pool" if self.cuda is None else "must be null"
             raise ConfigError(f"cuda: {needed} where kind is {self.kind}.")
+        if self.kind is TestbedKind.SIMULATED and self.ambient_c is None:
+            raise ConfigError("ambient_c: must be given where kind is simulated, such as 25 (degC).")
