@@ -6,7 +6,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 from helpers.browser import DARK, LIGHT, needs_chromium, probe
-from helpers.pages import Blocks
+from helpers.pages import Blocks, check_specifications
 from helpers.report_tables import FRONTIERS, SIMULATED, STATIC_W
 
 from kareus.artifacts.provenance import Provenance
@@ -108,6 +108,10 @@ def lines(text, title):
     """Cells of the table below a title."""
     block = text.split(title)[1].split("\n\n")[1]
     return [re.split(r"\s{2,}", line) for line in block.splitlines()[2:]]
+
+
+def test_figures_are_specifications_of_vega_lite(page):
+    check_specifications(page[0])
 
 
 def test_the_summary_is_the_papers_by_rising_microbatches(page):
