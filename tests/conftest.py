@@ -1,5 +1,6 @@
 """For all tests: repeatable examples, one thread, a cache of traces apart from the user's, one planned workload."""
 
+import gc
 import os
 from pathlib import Path
 
@@ -35,6 +36,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run files with slow tests first, so that no worker is left with one while others have nothing to do."""
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)
+
+
+def pytest_collection_finish() -> None:
+    """Spare the garbage collector what has been imported by now, a million objects that stay to the end."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")
