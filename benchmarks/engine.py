@@ -49,6 +49,7 @@ from kareus.model.steps import steps_of
 from kareus.partition.detect import detect_partitions
 from kareus.partition.extract import extract
 from kareus.profile.programs import Execution
+from kareus.runtime.garbage import collected_afterwards
 from kareus.runtime.overlap import run_staggered
 from kareus.runtime.schedules import Schedule, Turn, turns_of
 from kareus.workload.compose import compose
@@ -251,7 +252,7 @@ def measured(workload: Workload, graph: BlockGraph) -> Iterator[tuple[float, flo
     turns = turns_by_direction(graph)
     runs = passes_of(workload, turns, None), passes_of(workload, turns, Answers())
     times_s: list[list[list[float]]] = [[], []]
-    with torch.no_grad():
+    with torch.no_grad(), collected_afterwards():  # as in an iteration
         for _ in range(RUNS + 1):
             for run, taken_s in zip(runs, times_s, strict=True):
                 taken_s.append(run())
