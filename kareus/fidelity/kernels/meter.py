@@ -144,9 +144,9 @@ def _taken_in_turn(readings: Readings) -> Earlier:
     busy.append((at_s, np.full_like(at_s, LOOKS_BACK_S), power * run_s / (run_s + setup_s)))
 
     def earlier_s(looked_s: Array) -> Array:
-        seen_s = np.zeros_like(looked_s)
+        seen_s = np.zeros(looked_s.shape)
         for end_s, length_s, share in busy:
-            seen_s = seen_s + np.clip(looked_s - end_s, 0.0, length_s) * share
+            seen_s += np.clip(looked_s - end_s, 0.0, length_s) * share
         return seen_s
 
     return earlier_s
@@ -154,7 +154,7 @@ def _taken_in_turn(readings: Readings) -> Earlier:
 
 def _attention_setup_s(rows: Kernels) -> Array:
     setup_s = ATTENTION_SETUP_S.get(str(rows.gpu[0]), OTHER_ATTENTION_SETUP_S)
-    return setup_s + SEQUENCE_S * rows.sizes["batch"]
+    return setup_s + SEQUENCE_S * rows.sizes["batch"].astype(np.float64)
 
 
 def _swept(readings: Readings, run_s: Array) -> Earlier:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from kareus.arrays import Array
 from kareus.fidelity.kernels.meter import SWEEPS, TRTLLM, VLLM_COPIES, EarlierRuns, Readings, reading_w
+from kareus.fidelity.kernels.operands import switching_share
 from kareus.fidelity.kernels.queue import earlier_shapes
 from kareus.fidelity.kernels.rows import FP8, KernelKind, Kernels
 from kareus.gpu_model import attention, gemm, laws, rings
@@ -156,7 +157,7 @@ def _gemms(rows: Kernels, gpu: Gpu, clock_mhz: Array) -> _Work:
     memory_s = hbm_bytes / bytes_per_s + held / (bytes_per_s * c.l2_speedup)
     time_s = longer_s(gemm.arithmetic_s(gpu, shape, clock_mhz, every_sm, bytes_per_s), memory_s) + c.kernel_overhead_s
     flops = 2 * m * n * k
-    core_j = flops * c.gemm_j_per_flop * (c.fp8_energy_share if is_fp8 else 1.0)
+    core_j = flops * c.gemm_j_per_flop * (c.fp8_energy_share if is_fp8 else switching_share(rows))
     if is_fp8:
         cast_bytes = 3 * m * k  # values of 16 bits read, of 8 bits written
         moving_s = cast_bytes / (gpu.hbm_gb_per_s * 1e9 * c.cast_efficiency)
@@ -204,7 +205,7 @@ def _attentions(rows: Kernels, gpu: Gpu, clock_mhz: Array) -> _Work:
     hbm_bytes = 2 * size["batch"] * size["seq_len"] * size["head_dim"] * 2 * (size["heads"] + size["kv_heads"])
     arithmetic_s = attention.arithmetic_s(gpu, shape, flops, c.attention_forward_efficiency, clock_mhz, every_sm)
     time_s = longer_s(arithmetic_s, hbm_bytes / laws.hbm_bytes_per_s(gpu, every_sm))
-    core_j = attention_core_j(gpu, shape, flops)
+    core_j = attention_core_j(gpu, shape, flops) * switching_share(rows)
     return _Work(time_s + c.attention_s + c.kernel_overhead_s, _switching(gpu, core_j, hbm_bytes), flops, hbm_bytes)
 
 
