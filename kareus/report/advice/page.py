@@ -52,10 +52,11 @@ def advice_page(advice: Advice) -> Page:
 
 
 def _answer(advice: Advice) -> Section:
-    rows = tuple(SheetRow(cells=(str(n), line)) for n, line in enumerate(commands(advice), start=1))
-    sheet = Sheet(caption="What to type next", heads=(("", ""), ("", "command")), rows=rows, texts=2)
-    text = f"{_sentence(comparison(advice))} Error of the GPU model: {advice.uncertainty.words}."
-    return Section(title="Against Megatron-LM", text=text, sheets=(sheet,))
+    text = (
+        f"{_sentence(comparison(advice))} Error of the GPU model: {advice.uncertainty.words}. To make the plan and "
+        "export it, type:"
+    )
+    return Section(title="Against Megatron-LM", text=text, commands=tuple(commands(advice)))
 
 
 def _sentence(text: str) -> str:
