@@ -3,6 +3,7 @@
 import gzip
 import json
 
+import numpy as np
 import pytest
 from helpers.builders import CONFIG
 
@@ -72,6 +73,21 @@ def test_node_power_is_as_close_as_documented():
     assert len(answer.refused) == 60
     assert all("adapters of a frozen model" in refusal.reason for refusal in answer.refused)
     assert json.dumps(plain_power(answer), allow_nan=False)
+
+
+def test_times_of_vtrain_are_sums_over_layers_and_microbatches():
+    times_s = {}
+    for row in _rows():
+        if row.family == "vtrain-single" and (row.pp, row.dp) == (1, 1):
+            shape = row.hidden, row.tp, row.microbatch_size, row.num_microbatches
+            times_s.setdefault(shape, {})[row.layers] = row.iteration_time_s
+    checked = 0
+    for by_layers in times_s.values():
+        (first, *others), layers = by_layers.values(), list(by_layers)
+        slopes = [(time_s - first) / (n - layers[0]) for time_s, n in zip(others, layers[1:], strict=True)]
+        checked += len(slopes) > 1
+        assert np.ptp(slopes or [0.0]) < 2e-6, "no measured training is as regular as this"
+    assert checked > 10
 
 
 @pytest.mark.acceptance
