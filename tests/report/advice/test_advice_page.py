@@ -2,7 +2,7 @@
 
 import pytest
 from helpers.builders import CONFIG
-from helpers.pages import Blocks
+from helpers.pages import Blocks, check_specifications
 
 from kareus.advise.advice import answer
 from kareus.advise.lines import commands, headline
@@ -17,6 +17,10 @@ def written(tmp_path_factory):
     folder = tmp_path_factory.mktemp("advice")
     advice = answer(ask(FEW, gpus=4, global_batch=16, sequence_length=2048, config_dir=CONFIG))
     return advice, write_page(folder, advice)
+
+
+def test_figures_are_specifications_of_vega_lite(written):
+    check_specifications(written[1].read_text())
 
 
 def test_the_page_begins_with_the_answer_and_has_the_commands(written):
