@@ -74,8 +74,8 @@ def _rows(inputs: CampaignInputs, profiler: pl.DataFrame) -> pl.DataFrame:
             continue
         cooldowns_s = means["cooldown_s"].unique(maintain_order=True).to_list()
         for cooldown_s in cooldowns_s:  # a panel for each, if several were swept together with windows
-            own = [rows.filter(pl.col("cooldown_s") == cooldown_s) for rows in (trials, means)]
-            frames += _panels(*own, "window_s", of + f", cooldown {cooldown_s:g} s" * (len(cooldowns_s) > 1))
+            own, mean = (rows.filter(pl.col("cooldown_s") == cooldown_s) for rows in (trials, means))
+            frames += _panels(own, mean, "window_s", of + f", cooldown {cooldown_s:g} s" * (len(cooldowns_s) > 1))
     return pl.concat(frames)
 
 
