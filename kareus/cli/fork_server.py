@@ -46,6 +46,8 @@ THREADS = ("OMP_NUM", "GOTO_NUM", "OPENBLAS_NUM", "MKL_NUM", "VECLIB_MAXIMUM", "
 FORKED_WITHOUT_HARM = ("jemalloc_bg_thd", "polars-ooc-clea")
 """Threads that importing Polars starts: those of its allocator, which sees to itself when a process forks, and one that
 removes what earlier processes left on disk. A fork has neither; Polars starts its pool when it first computes."""
+IMPORTED_LATE = "numpy.ma"
+"""What NumPy's `unique` imports when it is first called, as most commands do."""
 RECEIVED_WITHIN_S = 10.0
 """Time that a command has to say what it is, once it has connected; others are served meanwhile."""
 ACCEPTED_AGAIN_AFTER_S = 0.1
@@ -174,6 +176,8 @@ def _can_fork(argv: list[str]) -> bool:
         return False
     try:
         importlib.import_module(EVERY[words].module)
+        if "numpy" in sys.modules:
+            importlib.import_module(IMPORTED_LATE)
     except Exception:  # noqa: BLE001 - the command itself says what is wrong
         return False
     gc.freeze()  # so that collecting garbage in a forked process copies no pages

@@ -19,7 +19,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from kareus.errors import KareusError
-from kareus.graph.records import Direction
+from kareus.graph.records import TENSOR_PARALLEL, Direction
 from kareus.model.block import Block, through
 from kareus.model.communication import Mesh
 from kareus.model.communicators.process_group import (
@@ -167,8 +167,9 @@ def _fake_communicator(axis: str, ranks: Iterable[int]) -> ProcessGroupCommunica
 class _TracedCommunicator(ProcessGroupCommunicator):
     """Gathers and scatters the tokens of all sequences at once, as the one launch that they are.
 
-    Tensor-parallel GPUs gather nothing but tokens. They are recorded in order where the engine leaves their order open
-    (`Boundary.in_order`), too, since the operators between are the same.
+    Tensor-parallel GPUs gather nothing but tokens. A collective of each sequence by itself has a GPU's tokens as
+    [batch, tokens, hidden]; where the engine leaves their order open (`Boundary.in_order`), as [batch tokens, hidden].
+    Results are in order there, too, since the operators between are the same.
     """
 
     __slots__ = ()
@@ -177,31 +178,47 @@ class _TracedCommunicator(ProcessGroupCommunicator):
         self, tensors: Sequence[Tensor], sm_count: int | None = None, into: Sequence[Tensor] | None = None
     ) -> Works:
         """As `Communicator.all_gather`."""
-        return self.gather_tokens(tensors) if self.axis == "tp" else super().all_gather(tensors, sm_count, into)
+        if self.axis != TENSOR_PARALLEL:
+            return super().all_gather(tensors, sm_count, into)
+        return self._gather(tensors, [s.flatten(0, 1) for s in tensors])
 
     def reduce_scatter(
         self, tensors: Sequence[Tensor], sm_count: int | None = None, into: Sequence[Tensor] | None = None
     ) -> Works:
         """As `Communicator.reduce_scatter`."""
-        return self.scatter_tokens(tensors) if self.axis == "tp" else super().reduce_scatter(tensors, sm_count, into)
+        if self.axis != TENSOR_PARALLEL:
+            return super().reduce_scatter(tensors, sm_count, into)
+        shards = self._shards(tensors)
+        return self._scatter(tensors, shards, [s.flatten(0, 1) for s in shards])
 
     def gather_tokens(self, shards: Sequence[Tensor], sm_count: int | None = None) -> Works:
         """As `Communicator.gather_tokens`."""
-        wholes = tuple(s.new_empty(s.shape[0], self.size * s.shape[1], *s.shape[2:]) for s in shards)
-        works = [
-            all_gather_single(whole.view(-1, *shard.shape[1:]), shard, group=self.group, async_op=True)
-            for whole, shard in zip(wholes, shards, strict=True)
-        ]
-        return Works(works, wholes)
+        return self._gather(shards, shards)
 
     def scatter_tokens(self, wholes: Sequence[Tensor], sm_count: int | None = None) -> Works:
         """As `Communicator.scatter_tokens`."""
-        shards = tuple(w.new_empty(w.shape[0], w.shape[1] // self.size, *w.shape[2:]) for w in wholes)
+        shards = self._shards(wholes)
+        return self._scatter(wholes, shards, shards)
+
+    def _gather(self, shards: Sequence[Tensor], sent: Sequence[Tensor]) -> Works:
+        """Gather `shards`, [batch, tokens, hidden], recorded in the shapes of `sent`."""
+        wholes = tuple(s.new_empty(s.shape[0], self.size * s.shape[1], *s.shape[2:]) for s in shards)
         works = [
-            reduce_scatter_single(shard, whole.view(-1, *shard.shape[1:]), group=self.group, async_op=True)
-            for whole, shard in zip(wholes, shards, strict=True)
+            all_gather_single(whole.view(-1, *own.shape[1:]), own, group=self.group, async_op=True)
+            for whole, own in zip(wholes, sent, strict=True)
+        ]
+        return Works(works, wholes)
+
+    def _scatter(self, wholes: Sequence[Tensor], shards: tuple[Tensor, ...], received: Sequence[Tensor]) -> Works:
+        """Scatter `wholes` into `shards`, [batch, tokens, hidden], recorded in the shapes of `received`."""
+        works = [
+            reduce_scatter_single(own, whole.view(-1, *own.shape[1:]), group=self.group, async_op=True)
+            for own, whole in zip(received, wholes, strict=True)
         ]
         return Works(works, shards)
+
+    def _shards(self, wholes: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        return tuple(w.new_empty(w.shape[0], w.shape[1] // self.size, *w.shape[2:]) for w in wholes)
 
 
 class KernelRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -74,8 +74,9 @@ def _rows(inputs: CampaignInputs, profiler: pl.DataFrame) -> pl.DataFrame:
             continue
         cooldowns_s = means["cooldown_s"].unique(maintain_order=True).to_list()
         for cooldown_s in cooldowns_s:  # a panel for each, if several were swept together with windows
-            own, mean = (rows.filter(pl.col("cooldown_s") == cooldown_s) for rows in (trials, means))
-            frames += _panels(own, mean, "window_s", of + f", cooldown {cooldown_s:g} s" * (len(cooldowns_s) > 1))
+            alike = pl.col("cooldown_s") == cooldown_s
+            where = of + f", cooldown {cooldown_s:g} s" * (len(cooldowns_s) > 1)
+            frames += _panels(trials.filter(alike), means.filter(alike), "window_s", where)
     return pl.concat(frames)
 
 

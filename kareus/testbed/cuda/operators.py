@@ -79,7 +79,7 @@ def _attention(operator: Operator, scratch: Scratch) -> Launch:
 
     def attend() -> Context:
         context = Context()
-        attention.Attention.forward(context, query, key, value, group, gather, slopes, masks)
+        attention.Attention.forward(context, query, key, value, gather, group, slopes, masks)
         return context
 
     if operator.kind is OperatorKind.ATTENTION:
