@@ -43,7 +43,8 @@ _ATTENTIONS = {
 """Matrix products of each attention kernel, of which backward computes one anew (FlashAttention-2, section 3.1), and
 the place of the queries among its inputs; keys follow."""
 _MASKING = {"new_full", "triu", "arange", "sub", "mul", "_to_copy", "add"}
-"""What makes the mask that attention is given on CPUs, with ALiBi if there is any; kernels for CUDA make their own."""
+"""What makes the mask that attention is given on CPUs, with ALiBi if there is any; kernels for CUDA make a causal one
+of their own."""
 _COLLECTIVES = {
     "allreduce_": CollectiveKind.ALL_REDUCE,
     "_allgather_base_": CollectiveKind.ALL_GATHER,
@@ -70,6 +71,11 @@ class CollectiveRun:
     """Consecutive collectives of one kind over one process group."""
 
     events: tuple[TracedEvent, ...]
+
+
+def with_masks_made(events: Iterable[TracedEvent]) -> tuple[TracedEvent, ...]:
+    """Leave out what makes the masks of attention, so that they are read as if they had been there before."""
+    return tuple(e for e in events if e.kernel not in _MASKING or e.path.rpartition(".")[2] != OperatorKind.ATTENTION)
 
 
 def program_of(events: Iterable[TracedEvent]) -> list[Run | CollectiveRun]:

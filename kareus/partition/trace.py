@@ -41,7 +41,8 @@ from kareus.model.ends import Embedding, Head
 from kareus.model.layers import rotary_table
 from kareus.model.shards import Shard, shard_of
 from kareus.partition.events import TRACED_BLOCKS, Region, Trace, TracedEvent
-from kareus.partition.structure import HEAD_VALUES, Dimensions, Structure
+from kareus.partition.operators import with_masks_made
+from kareus.partition.structure import HEAD_VALUES, Dimensions, Structure, dimensions_of, structure_of
 
 DTYPE = torch.bfloat16
 """Of weights and activations."""
@@ -57,16 +58,17 @@ def trace(
     parallelism: Parallelism,
     batch: int,
     sequence_length: int,
-    attention_kernel: AttentionKernel = AttentionKernel.FUSED,
+    attention_kernel: AttentionKernel | None = None,
 ) -> Trace:
-    """Record what rank 0 does for `batch` sequences.
+    """Record what rank 0 does for `batch` sequences; the attention kernel is as in `structure_of`.
 
     Raises:
         RefusedWorkloadError: the model does not divide over `parallelism`.
         KareusError: this process already runs distributed training.
     """
-    shard = shard_of(model, parallelism, sequence_length)
-    return _record(model, shard, parallelism, batch, attention_kernel)
+    dimensions = dimensions_of(model, parallelism, batch, sequence_length)
+    structure = structure_of(model, parallelism, dimensions, attention_kernel)
+    return _record(model, shard_of(model, parallelism, sequence_length), parallelism, batch, structure)
 
 
 def trace_structure(structure: Structure, dimensions: Dimensions) -> Trace:
@@ -96,7 +98,7 @@ def trace_structure(structure: Structure, dimensions: Dimensions) -> Trace:
         sequence_parallel=sharded,
     )
     model = _stand_in(structure, shard, parallelism)
-    return _record(model, shard, parallelism, dimensions.batch, structure.attention_kernel)
+    return _record(model, shard, parallelism, dimensions.batch, structure)
 
 
 def _stand_in(structure: Structure, shard: Shard, parallelism: Parallelism) -> Model:
@@ -126,12 +128,10 @@ def _stand_in(structure: Structure, shard: Shard, parallelism: Parallelism) -> M
     )
 
 
-def _record(
-    model: Model, shard: Shard, parallelism: Parallelism, batch: int, attention_kernel: AttentionKernel
-) -> Trace:
+def _record(model: Model, shard: Shard, parallelism: Parallelism, batch: int, structure: Structure) -> Trace:
     with _fake_mesh(parallelism) as mesh, FakeTensorMode():
         embedding, head = Embedding(shard, mesh, DTYPE, model.max_positions), Head(model, shard, mesh, DTYPE)
-        blocks = [Block(model, shard, mesh, DTYPE, attention_kernel) for _ in range(TRACED_BLOCKS)]
+        blocks = [Block(model, shard, mesh, DTYPE, structure.attention_kernel) for _ in range(TRACED_BLOCKS)]
         table = rotary_table(model, shard.tokens, mesh.cp)
         ids = torch.empty(batch, shard.tokens, dtype=torch.long)
         tokens = shard.tokens // parallelism.token_shards
@@ -140,7 +140,8 @@ def _record(
         recorder.run(lambda _: embedding(ids), None)
         recorder.run(lambda x: through(blocks, x, table), hidden)
         recorder.run(lambda x: head(x, ids), hidden)
-    return Trace(tuple(recorder.events), frozenset(recorder.lasting))
+    events = with_masks_made(recorder.events) if structure.reads_mask else tuple(recorder.events)
+    return Trace(events, frozenset(recorder.lasting))
 
 
 @contextmanager
