@@ -12,7 +12,7 @@ from hypothesis import settings
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from helpers.default_workload import planned_once
-from helpers.examples import REPEATABLE
+from helpers.examples import EXPLORING, REPEATABLE
 
 from kareus.artifacts.cache import CACHE_VARIABLE
 
@@ -26,7 +26,7 @@ settings.load_profile("repeatable")
 def pytest_configure(config: pytest.Config) -> None:
     """Keep traces of models where pytest keeps its own cache; processes that tests start do so too, and explore."""
     if config.getoption("--hypothesis-profile", None) == "exploring":
-        os.environ["KAREUS_TESTS_EXPLORE"] = "yes"  # as `helpers.worlds`, which imports PyTorch, has it
+        os.environ[EXPLORING] = "yes"
     cache = getattr(config, "cache", None)  # absent where pytest is told to keep none
     if cache is not None:
         os.environ[CACHE_VARIABLE] = str(cache.mkdir("kareus"))

@@ -3,10 +3,11 @@
 from inspect import unwrap
 
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from helpers import examples
 from kareus.model import fused
 from kareus.model.config import ActivationKind
 from kareus.model.fused import Affine, HeadNorm, Rotated, own_rows
@@ -17,7 +18,7 @@ from movement.interpreter import round_to_nearest
 ALLOWED = {torch.float32: 3e-6, torch.bfloat16: 2.0**-7}
 """Largest difference over the largest value: of bf16, a unit in the last place, where two ways of rounding meet."""
 DTYPES = st.sampled_from(list(ALLOWED))
-ANY = settings(max_examples=6, derandomize=True, database=None, deadline=None, suppress_health_check=list(HealthCheck))
+ANY = examples.drawn(12)
 
 
 def same(found: Tensor, expected: Tensor, dtype: torch.dtype, what: str) -> None:

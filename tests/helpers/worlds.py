@@ -3,7 +3,6 @@
 import datetime
 import gc
 import multiprocessing
-import os
 from collections.abc import Callable
 from dataclasses import replace
 from multiprocessing.process import BaseProcess
@@ -12,7 +11,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from helpers.builders import small_model
@@ -52,8 +50,6 @@ NEMOTRON = replace(
     num_key_value_heads=2,
 )
 LAYERS, TOKENS = 2, 16
-EXPLORING = "KAREUS_TESTS_EXPLORE"
-"""Environment variable that is there if the profile of hypothesis is `exploring`."""
 PRELOADED = [
     "torch.distributed.pipelining.schedules",
     "hypothesis",
@@ -61,21 +57,6 @@ PRELOADED = [
     "kareus.training.trainer",
 ]
 """What ranks of nearly all tests import."""
-
-
-def drawn(examples: int) -> settings:
-    """Settings of a property that ranks check together: all draw the same examples, and fail where any of them does.
-
-    No example has to end within a time: ranks are processes of their own, where no `conftest.py` says so. What their
-    environment inherits says whether `make acceptance` explores, with four times as many examples.
-    """
-    return settings(
-        max_examples=examples if EXPLORING in os.environ else -(-examples // 4),
-        derandomize=True,
-        database=None,
-        deadline=None,
-        suppress_health_check=HealthCheck,
-    )
 
 
 def degrees(tp: int = 1, cp: int = 1, dp: int = 1, *, sequence_parallel: bool = False) -> Parallelism:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import pytest
 import torch
 import torch.distributed as dist
+from helpers.examples import drawn
 from helpers.worlds import (
     LAYERS,
     LLAMA,
@@ -14,7 +15,6 @@ from helpers.worlds import (
     TOKENS,
     degrees,
     departure,
-    drawn,
     gloo_groups,
     gradients_of,
     graph_of,

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers.examples import drawn
 from helpers.numerics import (
     FOUR_LAYERS,
     GPIPE,
@@ -25,7 +26,7 @@ from helpers.numerics import (
     with_references,
 )
 from helpers.trainings import tiny_workload
-from helpers.worlds import departure, drawn, spawn
+from helpers.worlds import departure, spawn
 from hypothesis import example, given
 
 from kareus.device.controller import DryClocks
