@@ -41,7 +41,7 @@ class AnsweringOperator:
     def __init__(self, operator: Any, answers: Answers) -> None:
         self._operator = operator
         self.function = _AnsweringFunction(operator.function, answers)
-        self.before, self.after, self.arguments = operator.before, operator.after, operator.arguments
+        self.before, self.after, self.settings = operator.before, operator.after, operator.settings
 
 
 class _AnsweringFunction:

@@ -79,7 +79,7 @@ class _Rates:
     one_sm_flops: Array
     slower: Array
     """Factor by which a clock below the maximum one slows what it drives."""
-    fed_bytes_per_s: Array | None
+    fed_bytes_per_s: Array | float | None
     """Bytes per second into one SM, over the sides of a tile; None where nothing limits them."""
     step_s: Array | float | None
     """Least time of a step along the inner dimension; None where there is none."""

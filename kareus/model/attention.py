@@ -61,8 +61,8 @@ class Attention(Function):
 
     Its arguments are queries, [batch, tokens, query heads, head_dim], the rank's tokens; keys, [batch, tokens,
     key-value heads, head_dim], or gathered, [cp, batch, tokens, key-value heads, head_dim], which heads of queries
-    share in groups; values as keys; the ranks that share the sequence; what is called in backward where keys and
-    values are gathered, since they are not kept; and with ALiBi how fast scores of each head of queries fall with the
+    share in groups; values as keys; what is called in backward where keys and values are gathered, since they are not
+    kept; the ranks that share the sequence; and with ALiBi how fast scores of each head of queries fall with the
     distance, fp32, [query heads], and the masks that were made of it.
     """
 
@@ -72,8 +72,8 @@ class Attention(Function):
         query: Tensor,
         key: Tensor,
         value: Tensor,
-        group: Communicator | None,
         gather: Gather | None,
+        group: Communicator | None,
         slopes: Tensor | None = None,
         masks: "Masks | None" = None,
     ) -> Tensor:
@@ -222,7 +222,8 @@ def causal_mask(like: Tensor, queries: int, keys: int, slopes: Tensor | None) ->
 
 
 def _mask(query: Tensor, key: Tensor, slopes: Tensor | None) -> Tensor:
-    return causal_mask(query, query.shape[1], key.shape[1], slopes)
+    own = None if slopes is None else slopes.to(query.device)
+    return causal_mask(query, query.shape[1], key.shape[1], own)
 
 
 class Masks:

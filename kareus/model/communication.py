@@ -3,9 +3,9 @@
 A communicator of None is a group of one GPU: its collectives do not exist.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import torch.distributed as dist
 from torch import Tensor
@@ -67,6 +67,10 @@ class Communicator(Protocol):
         """Sum each tensor, [batch, tokens, ...], over the ranks; this rank's tokens, as `gather_tokens` takes them."""
 
 
+CollectiveLaunch = Callable[[Sequence[Tensor], int | None], Handle]
+"""Launches a collective of tensors on a number of SMs."""
+
+
 @dataclass(frozen=True, slots=True)
 class Mesh:
     """The axes that one block communicates along."""
@@ -89,7 +93,8 @@ def group_rank(communicator: Communicator | None) -> int:
     return 0 if communicator is None else communicator.rank
 
 
-class Exchange(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Exchange:
     """A collective of a boundary."""
 
     kind: CollectiveKind
@@ -97,16 +102,18 @@ class Exchange(NamedTuple):
     by_sequence: bool = False
     """Whether it gathers or scatters the tokens of each sequence, [batch, tokens, hidden], and no new dimension."""
 
-    def launch(self, tensors: Sequence[Tensor], sm_count: int | None = None) -> Handle:
-        """Launch it."""
-        kind, communicator, by_sequence = self
-        if kind is CollectiveKind.ALL_REDUCE:
-            return communicator.all_reduce(tensors, sm_count)
-        if kind is CollectiveKind.ALL_GATHER:
-            gather = communicator.gather_tokens if by_sequence else communicator.all_gather
-            return gather(tensors, sm_count)
-        scatter = communicator.scatter_tokens if by_sequence else communicator.reduce_scatter
-        return scatter(tensors, sm_count)
+    launch: CollectiveLaunch = field(init=False)
+    """Launches it; looked up once, since it is launched thousands of times an iteration."""
+
+    def __post_init__(self) -> None:
+        """Look up what launches it."""
+        communicator, by_sequence = self.communicator, self.by_sequence
+        launches: dict[CollectiveKind, CollectiveLaunch] = {
+            CollectiveKind.ALL_REDUCE: communicator.all_reduce,
+            CollectiveKind.ALL_GATHER: communicator.gather_tokens if by_sequence else communicator.all_gather,
+            CollectiveKind.REDUCE_SCATTER: communicator.scatter_tokens if by_sequence else communicator.reduce_scatter,
+        }
+        object.__setattr__(self, "launch", launches[self.kind])
 
 
 def all_reduce(tensor: Tensor, communicator: Communicator | None, operation: Any = SUM) -> None:
@@ -220,4 +227,4 @@ class _Cross(Function):
 
 
 def _exchanged(exchange: Exchange | None, tensors: Sequence[Tensor]) -> Tensors:
-    return tuple(tensors) if exchange is None else exchange.launch(tensors).wait()
+    return tuple(tensors) if exchange is None else exchange.launch(tensors, None).wait()

@@ -112,7 +112,7 @@ class GatheredLinearFunction(Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, weight_gradient: Tensor, gather: Callable[[], Any], *bias: Tensor
+        ctx: Any, x: Tensor, gather: Callable[[], Any], weight: Tensor, weight_gradient: Tensor, *bias: Tensor
     ) -> Tensor:
         """Return x weight^T + bias."""
         ctx.save_for_backward(weight)
@@ -262,20 +262,19 @@ class RotateFunction(Function):
     def forward(
         ctx: Any,
         qkv: Tensor,
-        cosine: Tensor,
-        sine: Tensor,
+        table: tuple[Tensor, Tensor],
         heads: tuple[int, int],
         apart: bool,  # noqa: FBT001
     ) -> tuple[Tensor, ...]:
-        """Return queries, keys and values."""
-        rotated, _ = fused.rotate(qkv, (cosine, sine), heads, None, apart=apart)
-        ctx.save_for_backward(cosine, sine)
+        """Return queries, keys and values; the table has cosines and sines."""
+        rotated, _ = fused.rotate(qkv, table, heads, None, apart=apart)
+        ctx.save_for_backward(*table)
         return tuple(rotated)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradient of `qkv`."""
-        return fused.rotate_backward(fused.Rotated(*gradients), ctx.saved_tensors), None, None, None, None
+        return fused.rotate_backward(fused.Rotated(*gradients), ctx.saved_tensors), None, None, None
 
 
 class NormRotateFunction(Function):
@@ -285,16 +284,15 @@ class NormRotateFunction(Function):
     def forward(
         ctx: Any,
         qkv: Tensor,
-        cosine: Tensor,
-        sine: Tensor,
+        table: tuple[Tensor, Tensor],
         heads: tuple[int, int],
         apart: bool,  # noqa: FBT001
         norm: fused.HeadNorm,
         totals: tuple[Tensor, Tensor],
     ) -> tuple[Tensor, ...]:
         """Return queries, keys and values."""
-        rotated, scales = fused.rotate(qkv, (cosine, sine), heads, norm, apart=apart)
-        ctx.save_for_backward(qkv, cosine, sine, *scales)
+        rotated, scales = fused.rotate(qkv, table, heads, norm, apart=apart)
+        ctx.save_for_backward(qkv, *table, *scales)
         ctx.norm, ctx.totals = norm, totals
         return tuple(rotated)
 
@@ -305,7 +303,7 @@ class NormRotateFunction(Function):
         result = fused.norm_rotate_backward(
             fused.Rotated(*gradients), (cosine, sine), qkv, tuple(scales), ctx.norm, ctx.totals
         )
-        return result, None, None, None, None, None, None
+        return result, None, None, None, None, None
 
 
 class SwiGluFunction(Function):

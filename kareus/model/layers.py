@@ -5,7 +5,6 @@ all three in order; an engine that overlaps communication with computation runs 
 """
 
 import math
-from collections.abc import Callable
 from typing import Any, ClassVar
 
 import torch
@@ -33,18 +32,20 @@ class OperatorModule(nn.Module):
     memory_bound: ClassVar[bool] = True
     """Whether it computes no matrix product."""
     function: type[Function]
-    """The computation with its backward; its first arguments are the inputs that have a gradient."""
-    arguments: Callable[..., tuple[Any, ...]]
-    """From the operator's inputs to all arguments of `function`."""
+    """The computation with its backward, of the operator's inputs, those that have a gradient first, and `settings`."""
 
     def __init__(self, before: Boundary | None = None, after: Boundary | None = None) -> None:
         super().__init__()
         self.before = before
         self.after = after
 
+    def settings(self) -> tuple[Any, ...]:
+        """Return the arguments of `function` that follow the inputs: weights, buffers of gradients, constants."""
+        return ()
+
     def compute(self, *inputs: Any) -> Any:
         """Compute under autograd, between the boundaries: tensors to a tensor, or to a tuple of them."""
-        return functions.apply(self.function, *self.arguments(*inputs))
+        return functions.apply(self.function, *inputs, *self.settings())
 
     def forward(self, *inputs: Any) -> Any:
         """Cross the boundary before, compute, cross the one after."""
@@ -63,12 +64,8 @@ def add_weight(module: nn.Module, name: str, value: Tensor) -> None:
 
 
 def weight_of(module: nn.Module, name: str = "weight", gradient_name: str = "weight_gradient") -> tuple[Tensor, Tensor]:
-    """Return a weight that `add_weight` gave `module`, and its gradient.
-
-    They are looked up where `nn.Module` keeps them: as attributes they cost the host a microsecond of each operator.
-    """
-    found: tuple[Any, Any] = module._parameters[name], module._buffers[gradient_name]
-    return found
+    """Return a weight that `add_weight` gave `module`, and its gradient."""
+    return getattr(module, name), getattr(module, gradient_name)
 
 
 class Linear(OperatorModule):
@@ -97,11 +94,10 @@ class Linear(OperatorModule):
         if bias:
             add_weight(self, "bias", torch.zeros(outputs, dtype=dtype))
 
-    def arguments(self, x: Tensor) -> tuple[Any, ...]:
+    def settings(self) -> tuple[Any, ...]:
         """Of x weight^T + bias, [..., inputs] to [..., outputs], of this GPU's weight alone."""
-        if not self.has_bias:  # most have none, and building tuples of tuples costs the host
-            return x, self._parameters["weight"], self._buffers["weight_gradient"]
-        return x, *weight_of(self), *weight_of(self, "bias", "bias_gradient")
+        bias = weight_of(self, "bias", "bias_gradient") if self.has_bias else ()
+        return *weight_of(self), *bias
 
 
 class ColumnParallelLinear(Linear):
@@ -132,13 +128,6 @@ class BlockColumnLinear(ColumnParallelLinear):
         """Of the last forward under autograd."""
         if mesh.sequence_parallel:
             self.function = functions.GatheredLinearFunction
-
-    def arguments(self, x: Tensor, gather: Callable[[], Any] | None = None) -> tuple[Any, ...]:
-        """As `Linear.arguments`; `gather` returns a gathered input once more."""
-        if gather is None:
-            return super().arguments(x)
-        bias = weight_of(self, "bias", "bias_gradient") if self.has_bias else ()
-        return x, *weight_of(self), gather, *bias
 
     def forward(self, x: Tensor) -> Tensor:
         """As `compute`, of this rank's tokens."""
@@ -177,12 +166,12 @@ class RowParallelLinear(Linear):
         if bias and not self._adds:
             self.register_buffer("added", torch.zeros(outputs, dtype=dtype), persistent=False)
 
-    def arguments(self, x: Tensor) -> tuple[Any, ...]:
-        """As `Linear.arguments`, of what this GPU adds."""
+    def settings(self) -> tuple[Any, ...]:
+        """As `Linear.settings`, of what this GPU adds."""
         if not self.has_bias or self._adds:
-            return super().arguments(x)
+            return super().settings()
         _, bias_gradient = weight_of(self, "bias", "bias_gradient")
-        return x, *weight_of(self), self.added, bias_gradient
+        return *weight_of(self), self.added, bias_gradient
 
     def forward(self, x: Tensor) -> Tensor:
         """As `compute`, summed over the group."""
@@ -212,31 +201,24 @@ class Norm(OperatorModule):
         if self.has_bias:
             add_weight(self, "bias", torch.zeros(size, dtype=dtype))
 
-    def arguments(self, x: Tensor) -> tuple[Any, ...]:
+    def settings(self) -> tuple[Any, ...]:
         """Of the norm of x, [..., size]."""
-        return x, *self._settings()
-
-    def _settings(self) -> tuple[Any, ...]:
-        """Arguments of either function that follow its inputs."""
-        if not self._centres:
-            return self._parameters["weight"], self._buffers["weight_gradient"], self.epsilon
         weight, weight_gradient = weight_of(self)
+        if not self._centres:
+            return weight, weight_gradient, self.epsilon
         bias, bias_gradient = weight_of(self, "bias", "bias_gradient") if self.has_bias else (None, None)
         return fused.Affine(weight, bias), fused.Affine(weight_gradient, bias_gradient), self.epsilon
 
 
 class ResidualNorm(Norm):
-    """Addition of an update to the residual stream, and norm of the sum: one kernel."""
+    """Addition of an update to the residual stream, and norm of the sum: one kernel.
+
+    Of stream and update, [batch, tokens, hidden], to their sum and what is normalised. Where nothing is added, as in
+    the first layer of a stage, the update is None, and the sum the stream itself.
+    """
 
     rms_function: type[Function] = functions.ResidualNormFunction
     layer_function: type[Function] = functions.ResidualLayerNormFunction
-
-    def arguments(self, stream: Tensor, update: Tensor | None) -> tuple[Any, ...]:  # type: ignore[override]
-        """Of stream and update, [batch, tokens, hidden], to their sum and what is normalised.
-
-        Where nothing is added, as in the first layer of a stage, `update` is None, and the sum the stream itself.
-        """
-        return stream, update, *self._settings()
 
 
 class QueryKeyNorm(nn.Module):
@@ -269,9 +251,9 @@ class Rotary(OperatorModule):
         self._norm = (norm,)  # a tuple, so that its weights have one name
         self.function = functions.RotateFunction if norm is None else functions.NormRotateFunction
 
-    def arguments(self, qkv: Tensor, table: RotaryTable) -> tuple[Any, ...]:
-        """Of [batch, tokens, heads * head_dim] to three of [batch, tokens, heads, head_dim]."""
-        plain = (qkv, *table, self.heads, self.apart)
+    def settings(self) -> tuple[Any, ...]:
+        """Of [batch, tokens, heads * head_dim] and a `RotaryTable` to three of [batch, tokens, heads, head_dim]."""
+        plain = (self.heads, self.apart)
         (norm,) = self._norm
         if norm is None:
             return plain
@@ -292,9 +274,9 @@ class SplitHeads(OperatorModule):
         self.head_dim = head_dim
         self.apart = apart
 
-    def arguments(self, qkv: Tensor) -> tuple[Any, ...]:
+    def settings(self) -> tuple[Any, ...]:
         """Of [batch, tokens, heads * head_dim] to three of [batch, tokens, heads, head_dim]."""
-        return qkv, self.heads, self.head_dim, self.apart
+        return self.heads, self.head_dim, self.apart
 
 
 class CausalAttention(OperatorModule):
@@ -316,13 +298,10 @@ class CausalAttention(OperatorModule):
         self._slopes = slopes
         self._masks = masks
 
-    def arguments(
-        self, query: Tensor, key: Tensor, value: Tensor, gather: attention.Gather | None = None
-    ) -> tuple[Any, ...]:
-        """Of [batch, tokens, heads, head_dim] to [batch, tokens, query heads * head_dim]; see `Attention`."""
-        if self._slopes is not None:
-            self._slopes = self._slopes.to(query.device)  # moved once, and whatever becomes of the module's tensors
-        return query, key, value, self.group, gather, self._slopes, self._masks
+    def settings(self) -> tuple[Any, ...]:
+        """Of three of [batch, tokens, heads, head_dim] to [batch, tokens, query heads * head_dim]; see `Attention`."""
+        shared = (self.group, self._slopes, self._masks)
+        return (None, *shared) if self.group is None else shared  # where a group is, what gathers is an input
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """As `compute`, of this rank's keys and values."""
@@ -337,17 +316,13 @@ class CausalAttention(OperatorModule):
 
 
 class SwiGlu(OperatorModule):
-    """The gated activation."""
+    """The gated activation of [..., 2 n], gate first, to [..., n]."""
 
     function: type[Function] = functions.SwiGluFunction
 
-    def arguments(self, gate_up: Tensor) -> tuple[Any, ...]:
-        """Of [..., 2 n], gate first, to [..., n]."""
-        return (gate_up,)
-
 
 class Activation(OperatorModule):
-    """An activation without a gate."""
+    """An activation without a gate, of [..., n] to the same."""
 
     function: type[Function] = functions.ActivationFunction
 
@@ -355,9 +330,9 @@ class Activation(OperatorModule):
         super().__init__()
         self.kind = kind
 
-    def arguments(self, x: Tensor) -> tuple[Any, ...]:
-        """Of [..., n] to the same."""
-        return x, self.kind
+    def settings(self) -> tuple[Any, ...]:
+        """Which activation it is."""
+        return (self.kind,)
 
 
 def rotary_table(model: Model, tokens: int, group: Communicator | None) -> RotaryTable:

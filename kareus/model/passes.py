@@ -6,8 +6,6 @@ Passes run without autograd (`torch.no_grad`): every operator is a function that
 """
 
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -17,18 +15,16 @@ from kareus.model.block import OUTPUT, STREAM, SUM, TABLE, UPDATE
 from kareus.model.communication import Exchange, Handle, Tensors
 from kareus.model.functions import Context, Later, weight_gradients_put_off
 from kareus.model.layers import RotaryTable
-from kareus.model.steps import LAYERS, LayerStep, Start, as_tuple
+from kareus.model.steps import LAYERS, LayerStep, Start
 
 
 class CollectiveCall:
     """A collective that a pass has reached; a segment ends there."""
 
-    __slots__ = ("_handle", "_tensors", "exchange", "kind", "launched")
+    __slots__ = ("_handle", "_tensors", "exchange", "launched")
 
     def __init__(self, exchange: Exchange, tensors: Sequence[Tensor]) -> None:
         self.exchange = exchange
-        self.kind = exchange.kind
-        """Kind of the collective."""
         self.launched = False
         """Whether it is in flight."""
         self._tensors = tensors
@@ -40,9 +36,14 @@ class CollectiveCall:
         self.launched = True
 
     def wait(self) -> Tensors:
-        """Make later launches wait for the results; the pass calls it when it is resumed."""
-        assert self._handle is not None, "a collective is launched before its pass is resumed"
-        return self._handle.wait()
+        """Make later launches wait for the results; the pass calls it once, when it is resumed.
+
+        The memory of what was sent is free for them.
+        """
+        handle = self._handle
+        assert handle is not None, "a collective is launched before its pass is resumed"
+        self._handle, self._tensors = None, ()
+        return handle.wait()
 
 
 class Ready(NamedTuple):
@@ -60,27 +61,30 @@ Pass = Generator[PassEvent, None, Tensor]
 """Returns the hidden states that leave the layers, or the gradient of those that entered."""
 
 
-@dataclass(slots=True)
-class _OperatorRecord:
-    """State of one operator that its backward needs."""
-
-    step: LayerStep
-    context: Context
-    """What its function keeps."""
-    shards: Tensors
-    """This rank's shards of gathered inputs, to be gathered again."""
-    gathered: list[Tensor]
-    """List in which the operator's backward finds them."""
-    inputs: Tensors
-    """Local inputs of an operator that runs again in backward; else nothing, since its context has what it needs."""
-    forgotten: Tensor | None
-    """Stands in the context for an input that was not kept: that of an operator whose input is computed again."""
-
-
-_CUT = Cut()
 _NONE: Tensors = ()
 _NOWHERE: list[Tensor] = []
 """Where nothing is gathered; stays empty."""
+
+
+class _OperatorRecord(Context):
+    """State of one operator that its backward needs, with what its function keeps."""
+
+    shards: Tensors = _NONE
+    """This rank's shards of gathered inputs, to be gathered again."""
+    gathered: list[Tensor] = _NOWHERE
+    """List in which the operator's backward finds them."""
+    inputs: Tensors = _NONE
+    """Local inputs of an operator that runs again in backward; else nothing, since the function keeps what it needs."""
+    forgotten: Tensor | None = None
+    """Stands among what is kept for an input that was not: that of an operator whose input is computed again."""
+
+    def __init__(self, step: LayerStep) -> None:
+        self.step = step
+
+
+_CUT = Cut()
+_NO_LATER: Later = []
+"""Of an operator without weight gradients; stays empty."""
 _RESIDUAL = Start("residual", memory_bound=True)
 """The addition after the last layer."""
 
@@ -209,24 +213,22 @@ def _through(  # noqa: C901, PLR0912 - see its docstring
         records: list[_OperatorRecord] = []
         for step in steps:
             inputs: tuple[Any, ...] = (values[step.read],) if step.read is not None else step.taken(values)
-            local, shards, gathered = inputs, _NONE, _NOWHERE
+            local, record = inputs, _OperatorRecord(step)
             if step.cuts:
                 yield _CUT
             if step.gathers is not None:
-                local, shards, gathered = inputs[: step.first], inputs[step.first :], []
-                call = CollectiveCall(step.gathers, shards)
+                local, record.shards, record.gathered = inputs[: step.first], inputs[step.first :], []
+                call = CollectiveCall(step.gathers, record.shards)
                 yield call
-                inputs = (*local, *call.wait(), partial(tuple, gathered))
+                inputs = (*local, *call.wait(), record.gathered.copy)
             yield step.forward
-            context = Context()
-            outputs = step.run_forward(context, *step.arguments(*inputs))
+            outputs = step.run_forward(record, *inputs, *step.settings)
             if tape is not None:
-                again, forgotten = _NONE, None
                 if step.again is not None:
-                    context.saved_tensors, again = (), local
+                    record.saved_tensors, record.inputs = (), local
                 elif records and records[-1].step.again is not None:
-                    forgotten = _forget(context, local[0])
-                records.append(_OperatorRecord(step, context, shards, gathered, again, forgotten))
+                    record.forgotten = _forget(record, local[0])
+                records.append(record)
             if step.reduces is not None:
                 call = CollectiveCall(step.reduces, (outputs,))
                 yield call
@@ -251,144 +253,120 @@ def _gradients_of_layer(gradient: Tensor) -> dict[str, Tensor]:
     return {SUM: gradient, OUTPUT: gradient}
 
 
-def _unwound(
+def _unwound(  # noqa: C901 - as `_through`
     records: list[_OperatorRecord], gradients: dict[str, Tensor], later: Later | None
 ) -> Generator[PassEvent, None, None]:
     """Run records of one layer backward, using them up; gradients by name are taken from `gradients` and added to."""
     gathering: CollectiveCall | None = None
     while records:
         record = records.pop()
-        below = records[-1] if records else None
+        step = record.step
         following = again = None
-        if below is not None:
-            following = _regathering(below)
-            again = below if below.step.again is not None else None
-        if record.step.gathers_gradients is not None:
-            yield from _arriving(record, record.step.gathers_gradients, records, gradients)
-        yield from _backward(record, gradients, gathering, following, again, later)
-        if record.step.cuts:
+        if records:
+            below = records[-1]
+            if below.step.regathers is not None:
+                following = CollectiveCall(below.step.regathers, below.shards)
+            if below.step.again is not None:  # it runs forward again first, since this one reads its output
+                again = below
+        if step.gathers_gradients is not None:
+            yield from _arriving(step, step.gathers_gradients, records, gradients)
+        if gathering is not None:
+            yield gathering
+            record.gathered.extend(gathering.wait())
+        yield step.backward
+        leaving, own = _leaving(record, gradients)
+        exchange = None
+        if step.reduces_gradients is not None:
+            exchange = CollectiveCall(
+                step.reduces_gradients, [g.contiguous() for g in leaving[step.first : len(step.has_gradient)]]
+            )
+        if again is not None:
+            yield from _again(again, record, following)
+        if later is not None:
+            later += own
+        elif own:
+            yield from _adding(step, own, exchange or (None if again else following))
+        if exchange is not None:
+            yield exchange
+            leaving = (*leaving[: step.first], *exchange.wait())
+        gradients.update(zip(step.has_gradient, leaving, strict=False))  # what is not an input has None
+        del record, leaving, own, exchange  # so that their memory is free for what follows
+        if step.cuts:
             yield _CUT
         gathering = None if again else following
 
 
-def _put(values: dict[str, Any], names: tuple[str, ...], tensors: Sequence[Tensor]) -> None:
-    """Name tensors; most operators have one, for which this is the quickest."""
-    if len(names) == 1:
-        (values[names[0]],) = tensors
-    else:
-        values.update(zip(names, tensors, strict=True))
-
-
-def _forget(context: Context, tensor: Tensor) -> Tensor:
-    """Replace `tensor` in what a context keeps by one of its shape without memory, and return that."""
+def _forget(record: _OperatorRecord, tensor: Tensor) -> Tensor:
+    """Replace `tensor` in what a function keeps by one of its shape without memory, and return that."""
     stand_in = tensor.new_empty(1).expand(tensor.shape)
-    context.saved_tensors = tuple(stand_in if saved is tensor else saved for saved in context.saved_tensors)
+    record.saved_tensors = tuple(stand_in if saved is tensor else saved for saved in record.saved_tensors)
     return stand_in
 
 
 def _again(
-    record: _OperatorRecord, forgotten: Tensor, gathering: CollectiveCall | None
+    record: _OperatorRecord, reading: _OperatorRecord, gathering: CollectiveCall | None
 ) -> Generator[PassEvent, None, None]:
-    """Run the operator of `record` forward again, for its own backward and for that which lacks its output.
+    """Run the operator of `record` forward again, for its own backward and for that of `reading`.
 
     Args:
         record: of the operator.
-        forgotten: gets the memory of the output.
+        reading: of the one that reads its output, and has forgotten it.
         gathering: gathers inputs that were not kept, if there are any.
     """
-    step = record.step
+    step, forgotten = record.step, reading.forgotten
     assert step.again is not None
+    assert forgotten is not None
     inputs: list[Any] = list(record.inputs)
     if gathering is not None:
         yield gathering
         record.gathered.extend(gathering.wait())
-        inputs += [*record.gathered, partial(tuple, record.gathered)]
+        inputs += [*record.gathered, record.gathered.copy]
     yield step.again
-    forgotten.data = step.run_forward(record.context, *step.arguments(*inputs))
-
-
-def _regathering(record: _OperatorRecord) -> CollectiveCall | None:
-    """Return the collective by which keys and values are gathered again, which `record` did not keep."""
-    step = record.step
-    return None if step.gathers is None or step.gathers_tokens else CollectiveCall(step.gathers, record.shards)
+    forgotten.data = step.run_forward(record, *inputs, *step.settings)
 
 
 def _arriving(
-    record: _OperatorRecord, exchange: Exchange, before: Sequence[_OperatorRecord], gradients: dict[str, Tensor]
+    step: LayerStep, exchange: Exchange, before: Sequence[_OperatorRecord], gradients: dict[str, Tensor]
 ) -> Generator[PassEvent, None, None]:
-    """Gather the gradients of an operator's outputs, where its forward scattered these.
+    """Gather the gradient of an operator's output, where its forward scattered that.
 
     With them goes what an operator `before` it in its layer did not keep of its gathered input.
     """
+    (name,) = step.writes
+    passing = [gradients[name].contiguous()]
     gathers = [r for r in before if r.step.gathers_tokens]
-    names = record.step.writes
-    passing = [gradients[name].contiguous() for name in names] + [shard for r in gathers for shard in r.shards]
+    for gathering in gathers:
+        passing += gathering.shards
     call = CollectiveCall(exchange, passing)
     yield call
-    crossed = call.wait()
-    gradients.update(zip(names, crossed[: len(names)], strict=True))
-    for gathering, whole in zip(gathers, crossed[len(names) :], strict=True):
+    gradients[name], *wholes = call.wait()
+    for gathering, whole in zip(gathers, wholes, strict=True):
         gathering.gathered.append(whole)
 
 
-def _backward(
-    record: _OperatorRecord,
-    gradients: dict[str, Tensor],
-    gathering: CollectiveCall | None,
-    following: CollectiveCall | None,
-    again: _OperatorRecord | None,
-    later: Later | None,
-) -> Generator[PassEvent, None, None]:
-    """Run one operator backward.
+def _adding(step: LayerStep, own: Later, upcoming: CollectiveCall | None) -> Generator[PassEvent, None, None]:
+    """Add the weight gradients of a matrix product; the `upcoming` collective does not wait for them."""
+    if upcoming is not None:
+        yield Ready(upcoming)
+    for start, add in zip(step.weight_gradients, own, strict=True):
+        yield start
+        add()
 
-    Args:
-        record: of the operator.
-        gradients: by name of the value; taken from and added to.
-        gathering: gathers inputs that were not kept, if there are any.
-        following: does so for the operator that is next in backward.
-        again: of that operator, if it first runs forward again, since this one reads its output.
-        later: see `backward_pass`.
+
+def _leaving(record: _OperatorRecord, gradients: dict[str, Tensor]) -> tuple[Tensors, Later]:
+    """Run a function backward: gradients of its inputs, and what adds those of the weights of a matrix product.
+
+    Gradients of its outputs are taken from `gradients`; what the function kept is used up.
     """
     step = record.step
-    if gathering is not None:
-        yield gathering
-        record.gathered.extend(gathering.wait())
-    yield step.backward
-    leaving, own = _leaving(record, [gradients.pop(name) for name in step.writes])
-    exchange = None
-    if step.reduces_gradients is not None:
-        exchange = CollectiveCall(step.reduces_gradients, [g.contiguous() for g in leaving[step.first :]])
-    if again is not None:
-        assert record.forgotten is not None
-        yield from _again(again, record.forgotten, following)
-    if later is not None:
-        later += own
-    elif step.weight_gradients:
-        upcoming = exchange or (None if again else following)
-        if upcoming is not None:
-            yield Ready(upcoming)
-        for start, add in zip(step.weight_gradients, own, strict=True):
-            yield start
-            add()
-    if exchange is not None:
-        yield exchange
-        leaving[step.first :] = exchange.wait()
-    _put(gradients, step.has_gradient, leaving)
-
-
-def _leaving(record: _OperatorRecord, arriving: list[Tensor]) -> tuple[list[Tensor], Later]:
-    """Gradients of an operator's inputs, and what adds those of the weights of a matrix product.
-
-    What its function kept is used up.
-    """
-    step, context = record.step, record.context
-    own: Later = []
+    arriving = map(gradients.pop, step.writes)
+    own = _NO_LATER
     if not step.weight_gradients:
-        leaving = step.run_backward(context, *arriving)
+        leaving = step.run_backward(record, *arriving)
     else:
         with weight_gradients_put_off() as own:
-            leaving = step.run_backward(context, *arriving)
-    context.saved_tensors = ()
+            leaving = step.run_backward(record, *arriving)
+    record.saved_tensors = ()
     if record.shards:
         record.gathered.clear()
-    return list(as_tuple(leaving)[: len(step.has_gradient)]), own
+    return leaving if isinstance(leaving, tuple) else (leaving,), own

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from kareus.graph.recomputation import AGAIN_SUFFIX, Recomputation
 from kareus.graph.records import BIAS_GRADIENT_SUFFIX, INPUT_GRADIENT_SUFFIX, WEIGHT_GRADIENT_SUFFIX
 from kareus.model.block import OUTPUT, SUM, TABLE, Block, Layer, Wire
-from kareus.model.communication import Exchange, Tensors
+from kareus.model.communication import Exchange
 from kareus.model.layers import CausalAttention, Linear, OperatorModule
 
 LAYERS = 2
@@ -54,13 +54,15 @@ class LayerStep:
     """Place of the first of its inputs that pass the collectives before it; all after it pass too."""
     gathers_tokens: bool
     """Whether its input is gathered by token, and again with the gradients that its sublayer's backward begins with."""
+    regathers: Exchange | None
+    """Collective right before its own backward, which gathers anew what forward gathered and did not keep."""
 
     run_forward: Callable[..., Any] = field(init=False)
     """Of the operator's function, likewise the next, which a look-up for each launch would cost the host time."""
     run_backward: Callable[..., Any] = field(init=False)
     """See `run_forward`."""
-    arguments: Callable[..., tuple[Any, ...]] = field(init=False)
-    """Of the operator."""
+    settings: tuple[Any, ...] = field(init=False)
+    """Arguments of the function that follow the inputs; of the weights that the operator has now."""
     read: str | None = field(init=False)
     """What it reads, where that is one value."""
     taken: Callable[[dict[str, Any]], tuple[Any, ...]] = field(init=False)
@@ -74,7 +76,7 @@ class LayerStep:
         found = {
             "run_forward": function.forward,
             "run_backward": function.backward,
-            "arguments": self.operator.arguments,
+            "settings": self.operator.settings(),
             "read": self.reads[0] if len(self.reads) == 1 else None,
             "taken": itemgetter(*self.reads),
             "written": self.writes[0] if len(self.writes) == 1 else None,
@@ -86,13 +88,11 @@ class LayerStep:
 def steps_of(
     blocks: Iterable[Block], recomputation: Recomputation = Recomputation.NONE
 ) -> tuple[tuple[LayerStep, ...], ...]:
-    """Return the steps of every layer of `blocks`, `LAYERS` for each, attention's first."""
+    """Return the steps of every layer of `blocks`, `LAYERS` for each, attention's first.
+
+    Once a block has other weights or buffers than now, as on another device, it has other steps.
+    """
     return tuple(_steps(layer, recomputation) for block in blocks for layer in (block.attention, block.mlp))
-
-
-def as_tuple(outputs: Any) -> Tensors:
-    """Return the outputs of an operator, one or several, as a tuple."""
-    return outputs if isinstance(outputs, tuple) else (outputs,)
 
 
 def _steps(layer: Layer, recomputation: Recomputation) -> tuple[LayerStep, ...]:
@@ -123,6 +123,7 @@ def _steps(layer: Layer, recomputation: Recomputation) -> tuple[LayerStep, ...]:
             reduces_gradients=before.backwards if before else None,
             first=before.first if before else 0,
             gathers_tokens=before is not None and before.by_token,
+            regathers=None if before is None or before.by_token else before.forwards,
         )
         steps.append(step)
         later.update(wire.reads)

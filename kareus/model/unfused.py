@@ -97,14 +97,13 @@ class _MixingFunction(Function):
 
 
 class Scores(OperatorModule):
-    """Products of each query with each key, masked ones too."""
+    """Products of each query with each key, masked ones too.
+
+    Of two of [batch, tokens, heads, head_dim] to [batch, query heads, queries, keys].
+    """
 
     memory_bound = False
     function: type[Function] = _ScoresFunction
-
-    def arguments(self, query: Tensor, key: Tensor) -> tuple[Any, ...]:
-        """Of two of [batch, tokens, heads, head_dim] to [batch, query heads, queries, keys]."""
-        return query, key
 
 
 class ScaledMaskedSoftmax(OperatorModule):
@@ -117,9 +116,9 @@ class ScaledMaskedSoftmax(OperatorModule):
         self.scale = head_dim**-0.5
         self._slopes = slopes
 
-    def arguments(self, scores: Tensor) -> tuple[Any, ...]:
+    def settings(self) -> tuple[Any, ...]:
         """Of scores to probabilities."""
-        return scores, self.scale, self._slopes
+        return self.scale, self._slopes
 
 
 class Dropout(OperatorModule):
@@ -127,20 +126,15 @@ class Dropout(OperatorModule):
 
     function: type[Function] = _DropoutFunction
 
-    def arguments(self, probabilities: Tensor) -> tuple[Any, ...]:
-        """Of probabilities to the same."""
-        return (probabilities,)
-
 
 class Mixing(OperatorModule):
-    """Sums of values, weighted by probabilities."""
+    """Sums of values, weighted by probabilities.
+
+    Of probabilities and [batch, tokens, heads, head_dim] to [batch, tokens, query heads * head_dim].
+    """
 
     memory_bound = False
     function: type[Function] = _MixingFunction
-
-    def arguments(self, probabilities: Tensor, value: Tensor) -> tuple[Any, ...]:
-        """Of probabilities and [batch, tokens, heads, head_dim] to [batch, tokens, query heads * head_dim]."""
-        return probabilities, value
 
 
 def _flattened(x: Tensor) -> Tensor:

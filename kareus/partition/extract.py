@@ -15,15 +15,17 @@ def extract(
     parallelism: Parallelism,
     microbatch_size: int,
     sequence_length: int,
-    attention_kernel: AttentionKernel = AttentionKernel.FUSED,
+    attention_kernel: AttentionKernel | None = None,
 ) -> dict[Batch, BlockGraph]:
     """Extract the graphs of a microbatch and, where it can be halved, of a nanobatch; torch only traces new structures.
+
+    `attention_kernel` is that of other software; None is the engine's, as in `structure_of`.
 
     Raises:
         RefusedWorkloadError: the model or the sequence does not divide over `parallelism`, or attention that is not
             fused cannot share sequences.
     """
-    if attention_kernel is not AttentionKernel.FUSED and parallelism.cp > 1:
+    if attention_kernel not in (None, AttentionKernel.FUSED) and parallelism.cp > 1:
         raise RefusedWorkloadError(
             f"parallelism.cp={parallelism.cp}: attention that is not fused (attention_kernel={attention_kernel}) needs "
             "whole sequences; use cp=1, or fused attention."
@@ -60,7 +62,7 @@ def partitions_of(graphs: dict[Batch, BlockGraph], workload: Extracted) -> dict[
 
 
 def _trace(
-    model: Model, parallelism: Parallelism, batch: int, sequence_length: int, attention_kernel: AttentionKernel
+    model: Model, parallelism: Parallelism, batch: int, sequence_length: int, attention_kernel: AttentionKernel | None
 ) -> Trace:
     dimensions = dimensions_of(model, parallelism, batch, sequence_length)
     template = cached_template(structure_of(model, parallelism, dimensions, attention_kernel))

@@ -65,6 +65,8 @@ class Structure:
     biases: bool = False
     """Whether projections and LayerNorms have biases."""
     attention_kernel: AttentionKernel = AttentionKernel.FUSED
+    reads_mask: bool = False
+    """Whether attention reads a mask that is made once for all blocks, the engine's with ALiBi; see `structure_of`."""
 
     @property
     def chunks(self) -> int:
@@ -100,9 +102,17 @@ def structure_of(
     model: Model,
     parallelism: Parallelism,
     dimensions: Dimensions,
-    attention_kernel: AttentionKernel = AttentionKernel.FUSED,
+    attention_kernel: AttentionKernel | None = None,
 ) -> Structure:
-    """Return the structure of a model with these sizes."""
+    """Return the structure of a model with these sizes.
+
+    Args:
+        model: the model.
+        parallelism: degrees.
+        dimensions: sizes on one GPU.
+        attention_kernel: of other software, which computes ALiBi's mask on the chip where it is fused; None is the
+            engine's, which is fused and reads it.
+    """
     return Structure(
         qk_norm=model.qk_norm,
         qkv_bias=model.has_qkv_bias,
@@ -114,7 +124,8 @@ def structure_of(
         gated=model.activation.gated,
         positions=model.positions,
         biases=model.biases,
-        attention_kernel=attention_kernel,
+        attention_kernel=attention_kernel or AttentionKernel.FUSED,
+        reads_mask=attention_kernel is None and model.positions is PositionKind.ALIBI,
     )
 
 

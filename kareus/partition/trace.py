@@ -19,7 +19,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from kareus.errors import KareusError
-from kareus.graph.records import Direction
+from kareus.graph.records import TENSOR_PARALLEL, Direction
 from kareus.model.block import Block, through
 from kareus.model.communication import Mesh
 from kareus.model.communicators.process_group import (
@@ -41,7 +41,8 @@ from kareus.model.ends import Embedding, Head
 from kareus.model.layers import rotary_table
 from kareus.model.shards import Shard, shard_of
 from kareus.partition.events import TRACED_BLOCKS, Region, Trace, TracedEvent
-from kareus.partition.structure import HEAD_VALUES, Dimensions, Structure
+from kareus.partition.operators import with_masks_made
+from kareus.partition.structure import HEAD_VALUES, Dimensions, Structure, dimensions_of, structure_of
 
 DTYPE = torch.bfloat16
 """Of weights and activations."""
@@ -57,16 +58,17 @@ def trace(
     parallelism: Parallelism,
     batch: int,
     sequence_length: int,
-    attention_kernel: AttentionKernel = AttentionKernel.FUSED,
+    attention_kernel: AttentionKernel | None = None,
 ) -> Trace:
-    """Record what rank 0 does for `batch` sequences.
+    """Record what rank 0 does for `batch` sequences; the attention kernel is as in `structure_of`.
 
     Raises:
         RefusedWorkloadError: the model does not divide over `parallelism`.
         KareusError: this process already runs distributed training.
     """
-    shard = shard_of(model, parallelism, sequence_length)
-    return _record(model, shard, parallelism, batch, attention_kernel)
+    dimensions = dimensions_of(model, parallelism, batch, sequence_length)
+    structure = structure_of(model, parallelism, dimensions, attention_kernel)
+    return _record(model, shard_of(model, parallelism, sequence_length), parallelism, batch, structure)
 
 
 def trace_structure(structure: Structure, dimensions: Dimensions) -> Trace:
@@ -96,7 +98,7 @@ def trace_structure(structure: Structure, dimensions: Dimensions) -> Trace:
         sequence_parallel=sharded,
     )
     model = _stand_in(structure, shard, parallelism)
-    return _record(model, shard, parallelism, dimensions.batch, structure.attention_kernel)
+    return _record(model, shard, parallelism, dimensions.batch, structure)
 
 
 def _stand_in(structure: Structure, shard: Shard, parallelism: Parallelism) -> Model:
@@ -126,12 +128,10 @@ def _stand_in(structure: Structure, shard: Shard, parallelism: Parallelism) -> M
     )
 
 
-def _record(
-    model: Model, shard: Shard, parallelism: Parallelism, batch: int, attention_kernel: AttentionKernel
-) -> Trace:
+def _record(model: Model, shard: Shard, parallelism: Parallelism, batch: int, structure: Structure) -> Trace:
     with _fake_mesh(parallelism) as mesh, FakeTensorMode():
         embedding, head = Embedding(shard, mesh, DTYPE, model.max_positions), Head(model, shard, mesh, DTYPE)
-        blocks = [Block(model, shard, mesh, DTYPE, attention_kernel) for _ in range(TRACED_BLOCKS)]
+        blocks = [Block(model, shard, mesh, DTYPE, structure.attention_kernel) for _ in range(TRACED_BLOCKS)]
         table = rotary_table(model, shard.tokens, mesh.cp)
         ids = torch.empty(batch, shard.tokens, dtype=torch.long)
         tokens = shard.tokens // parallelism.token_shards
@@ -140,7 +140,8 @@ def _record(
         recorder.run(lambda _: embedding(ids), None)
         recorder.run(lambda x: through(blocks, x, table), hidden)
         recorder.run(lambda x: head(x, ids), hidden)
-    return Trace(tuple(recorder.events), frozenset(recorder.lasting))
+    events = with_masks_made(recorder.events) if structure.reads_mask else tuple(recorder.events)
+    return Trace(events, frozenset(recorder.lasting))
 
 
 @contextmanager
@@ -167,8 +168,9 @@ def _fake_communicator(axis: str, ranks: Iterable[int]) -> ProcessGroupCommunica
 class _TracedCommunicator(ProcessGroupCommunicator):
     """Gathers and scatters the tokens of all sequences at once, as the one launch that they are.
 
-    Tensor-parallel GPUs gather nothing but tokens. They are recorded in order where the engine leaves their order open
-    (`Boundary.in_order`), too, since the operators between are the same.
+    Tensor-parallel GPUs gather nothing but tokens. A collective of each sequence by itself has a GPU's tokens as
+    [batch, tokens, hidden]; where the engine leaves their order open (`Boundary.in_order`), as [batch tokens, hidden].
+    Results are in order there, too, since the operators between are the same.
     """
 
     __slots__ = ()
@@ -177,31 +179,47 @@ class _TracedCommunicator(ProcessGroupCommunicator):
         self, tensors: Sequence[Tensor], sm_count: int | None = None, into: Sequence[Tensor] | None = None
     ) -> Works:
         """As `Communicator.all_gather`."""
-        return self.gather_tokens(tensors) if self.axis == "tp" else super().all_gather(tensors, sm_count, into)
+        if self.axis != TENSOR_PARALLEL:
+            return super().all_gather(tensors, sm_count, into)
+        return self._gather(tensors, [s.flatten(0, 1) for s in tensors])
 
     def reduce_scatter(
         self, tensors: Sequence[Tensor], sm_count: int | None = None, into: Sequence[Tensor] | None = None
     ) -> Works:
         """As `Communicator.reduce_scatter`."""
-        return self.scatter_tokens(tensors) if self.axis == "tp" else super().reduce_scatter(tensors, sm_count, into)
+        if self.axis != TENSOR_PARALLEL:
+            return super().reduce_scatter(tensors, sm_count, into)
+        shards = self._shards(tensors)
+        return self._scatter(tensors, shards, [s.flatten(0, 1) for s in shards])
 
     def gather_tokens(self, shards: Sequence[Tensor], sm_count: int | None = None) -> Works:
         """As `Communicator.gather_tokens`."""
-        wholes = tuple(s.new_empty(s.shape[0], self.size * s.shape[1], *s.shape[2:]) for s in shards)
-        works = [
-            all_gather_single(whole.view(-1, *shard.shape[1:]), shard, group=self.group, async_op=True)
-            for whole, shard in zip(wholes, shards, strict=True)
-        ]
-        return Works(works, wholes)
+        return self._gather(shards, shards)
 
     def scatter_tokens(self, wholes: Sequence[Tensor], sm_count: int | None = None) -> Works:
         """As `Communicator.scatter_tokens`."""
-        shards = tuple(w.new_empty(w.shape[0], w.shape[1] // self.size, *w.shape[2:]) for w in wholes)
+        shards = self._shards(wholes)
+        return self._scatter(wholes, shards, shards)
+
+    def _gather(self, shards: Sequence[Tensor], sent: Sequence[Tensor]) -> Works:
+        """Gather `shards`, [batch, tokens, hidden], recorded in the shapes of `sent`."""
+        wholes = tuple(s.new_empty(s.shape[0], self.size * s.shape[1], *s.shape[2:]) for s in shards)
         works = [
-            reduce_scatter_single(shard, whole.view(-1, *shard.shape[1:]), group=self.group, async_op=True)
-            for whole, shard in zip(wholes, shards, strict=True)
+            all_gather_single(whole.view(-1, *own.shape[1:]), own, group=self.group, async_op=True)
+            for whole, own in zip(wholes, sent, strict=True)
+        ]
+        return Works(works, wholes)
+
+    def _scatter(self, wholes: Sequence[Tensor], shards: tuple[Tensor, ...], received: Sequence[Tensor]) -> Works:
+        """Scatter `wholes` into `shards`, [batch, tokens, hidden], recorded in the shapes of `received`."""
+        works = [
+            reduce_scatter_single(own, whole.view(-1, *own.shape[1:]), group=self.group, async_op=True)
+            for own, whole in zip(received, wholes, strict=True)
         ]
         return Works(works, shards)
+
+    def _shards(self, wholes: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        return tuple(w.new_empty(w.shape[0], w.shape[1] // self.size, *w.shape[2:]) for w in wholes)
 
 
 class KernelRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]

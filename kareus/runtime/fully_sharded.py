@@ -29,7 +29,7 @@ from kareus.model.block import Block
 from kareus.model.config import Sharding
 from kareus.model.functions import apply
 from kareus.model.layers import WEIGHT_GRADIENT_SUFFIX, RotaryTable
-from kareus.model.passes import Tape, backward_pass, forward_pass, recomputed_pass
+from kareus.model.passes import Layers, Tape, backward_pass, forward_pass, recomputed_pass
 from kareus.model.steps import steps_of
 from kareus.runtime.overlap import run_alone
 from kareus.runtime.schedules import MicrobatchSchedule
@@ -164,19 +164,23 @@ class _BlockPart(_ModelPart):
 
     def __init__(self, block: Block, table: RotaryTable, recomputation: Recomputation) -> None:
         super().__init__(block)
-        self._steps = steps_of([block], recomputation)
         self._table = table
-        self._recomputes = recomputation.repeats_blocks
+        self._recomputation = recomputation
 
     def run(self, *inputs: Tensor) -> tuple[Tensor, Backward]:
         (hidden,) = (t.detach() for t in inputs)
-        steps, table = self._steps, self._table
-        if self._recomputes:
-            output = run_alone(forward_pass(steps, hidden, table), None)
-            return output, lambda gradient: run_alone(recomputed_pass(steps, hidden, table, gradient), None)
+        table = self._table
+        if self._recomputation.repeats_blocks:
+            output = run_alone(forward_pass(self._steps(), hidden, table), None)
+            return output, lambda gradient: run_alone(recomputed_pass(self._steps(), hidden, table, gradient), None)
         tape: Tape = []
-        output = run_alone(forward_pass(steps, hidden, table, tape), None)
+        output = run_alone(forward_pass(self._steps(), hidden, table, tape), None)
         return output, lambda gradient: run_alone(backward_pass(tape, gradient), None)
+
+    def _steps(self) -> Layers:
+        """Return the steps of the block with its whole weights, which are there while it runs."""
+        assert isinstance(self.module, Block)
+        return steps_of([self.module], self._recomputation)
 
 
 class _Run(Function):

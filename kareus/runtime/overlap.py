@@ -1,6 +1,7 @@
 """Execution of passes: one with exposed collectives, or two staggered, each overlapped with the other's collectives."""
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -11,7 +12,17 @@ from kareus.model.steps import Start
 from kareus.runtime.schedules import Turn
 
 
-@torch.no_grad()  # passes have their own backward
+@contextmanager
+def _below_autograd() -> Iterator[None]:
+    """Dispatch operations past autograd, as passes have their own backward, and past its notes of views and changes.
+
+    These notes cost the host a fourth of a view's time, and as much of an operation that writes into its operand.
+    """
+    with torch.no_grad(), torch._C._AutoDispatchBelowADInplaceOrView():
+        yield
+
+
+@_below_autograd()
 def run_alone(running: Pass, sm_count: int | None) -> Tensor:
     """Run one pass; a collective is hidden only behind weight gradients of its own segment, as in Megatron-LM.
 
@@ -28,7 +39,7 @@ def run_alone(running: Pass, sm_count: int | None) -> Tensor:
     return nanobatch.result
 
 
-@torch.no_grad()
+@_below_autograd()
 def run_staggered(running: Sequence[Pass], turns: Sequence[Turn], sm_count: int | None) -> list[Tensor]:
     """Run two passes in turns: each segment overlaps the collective that the other pass has reached.
 
@@ -102,7 +113,7 @@ class _Nanobatch:
 
 
 def _checked(turn: Turn, reached: CollectiveCall | None) -> CollectiveCall | None:
-    if (None if reached is None else reached.kind) is not turn.ends_with:
+    if (None if reached is None else reached.exchange.kind) is not turn.ends_with:
         raise _mismatch(turn, reached)
     return reached
 
@@ -111,5 +122,5 @@ def _mismatch(turn: Turn | None, reached: CollectiveCall | None) -> EngineError:
     expected = turn.ends_with if turn else None
     return EngineError(
         f"the operator graph ends a segment with {expected or 'no collective'}, the model with "
-        f"{reached.kind if reached else 'none'}; extract the partitions of this workload anew."
+        f"{reached.exchange.kind if reached else 'none'}; extract the partitions of this workload anew."
     )

@@ -21,6 +21,7 @@ from kareus.runtime.capturing import StaticBuffers, capture_instructions, reduci
 from kareus.runtime.chunk_stage import ChunkStage, Scheduled, StagePlace
 from kareus.runtime.follower import PlanFollower
 from kareus.runtime.fully_sharded import FullyShardedModel
+from kareus.runtime.garbage import collected_afterwards
 from kareus.runtime.graphs import Capture
 from kareus.runtime.messages import Receives, Sends
 from kareus.runtime.microbatch import Microbatch
@@ -108,7 +109,7 @@ class Pipeline:
         ids = (torch.cat([torch.from_numpy(m.ids) for m in microbatches]).to(device),)
         is_last = self._place.stage == self._place.stages - 1
         target = torch.zeros(len(microbatches)) if is_last else None  # the stage knows its labels; one each is demanded
-        with kareus_errors():
+        with kareus_errors(), collected_afterwards():
             self._runtime.step(
                 *(ids if self._place.stage == 0 else ()), target=target, losses=losses, return_outputs=False
             )

@@ -18,7 +18,16 @@ from kareus.model.config import Model
 from kareus.model.ends import Embedding, Head
 from kareus.model.functions import Later, apply, weight_gradients_put_off
 from kareus.model.layers import rotary_table
-from kareus.model.passes import BlockDone, Pass, Tape, backward_pass, blockwise_pass, forward_pass, recomputed_pass
+from kareus.model.passes import (
+    BlockDone,
+    Layers,
+    Pass,
+    Tape,
+    backward_pass,
+    blockwise_pass,
+    forward_pass,
+    recomputed_pass,
+)
 from kareus.model.shards import Shard
 from kareus.model.steps import steps_of
 from kareus.profile.programs import StageShape
@@ -91,7 +100,7 @@ class StageModel(nn.Module):
         self.recomputation = recomputation
         self._graph = graph
         self._default_sm_count = default_sm_count
-        self._steps = steps_of((block for block in self.blocks if isinstance(block, Block)), recomputation)
+        self._steps = self._own_steps()
         self._later: Later | None = None
         self.gradients_ready: GradientsReady | None = None
         """Called during a backward with the head and with every block whose weight gradients it has completed."""
@@ -224,7 +233,12 @@ class StageModel(nn.Module):
         """Apply a function to all tensors, such as a move to another device; it copies shared buffers, too."""
         super()._apply(*arguments, **options)  # type: ignore[no-untyped-call]
         self.tie()
+        self._steps = self._own_steps()
         return self
+
+    def _own_steps(self) -> Layers:
+        """Return the steps of the blocks, which hold their weights."""
+        return steps_of((block for block in self.blocks if isinstance(block, Block)), self.recomputation)
 
     def _run(self, passes: list[Pass], direction: Direction, schedule: Schedule) -> list[Tensor]:
         if len(passes) > 1 and schedule.splits:

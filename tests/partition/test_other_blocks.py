@@ -54,6 +54,7 @@ NEMOTRON = dataclasses.replace(
     positions=PositionKind.ROPE,
     num_key_value_heads=2,
 )
+FUSED = AttentionKernel.FUSED
 UNFUSED = (AttentionKernel.UNFUSED, AttentionKernel.UNFUSED_DROPOUT)
 
 
@@ -156,6 +157,18 @@ def test_alibi_adds_one_number_a_head_to_attention() -> None:
         plain.bytes_written,
     )
     assert fused.bytes_read - plain.bytes_read == 4 * HEADS // 2
+
+
+@pytest.mark.parametrize(("tp", "cp"), [(1, 1), (2, 1), (2, 2)])
+def test_the_engine_reads_a_mask_for_alibi(tp: int, cp: int) -> None:
+    own, other = (graph_of(trace(MPT, degrees(tp, cp), BATCH, TOKENS, kernel)) for kernel in (None, FUSED))
+    # Whole sequences see all of their tokens; of four chunks, rank 0 has the first and the last.
+    pairs = TOKENS**2 if cp == 1 else TOKENS // 4 * (TOKENS // 4 + TOKENS)
+    mask, slopes = 2 * pairs * HEADS // tp, 4 * HEADS // tp
+    for ours, theirs in zip((*own.forward, *own.backward), (*other.forward, *other.backward), strict=True):
+        for operator, computed in zip(ours.operators, theirs.operators, strict=True):
+            reads = mask - slopes if operator.name == "attention" else 0
+            assert operator == dataclasses.replace(computed, bytes_read=computed.bytes_read + reads)
 
 
 @pytest.mark.parametrize("tp", [1, 2])

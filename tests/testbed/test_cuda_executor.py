@@ -188,6 +188,19 @@ def test_context_parallel_attention_copies_as_the_model_does(monkeypatch):
     assert ordered == [(2, batch, queries, shared_heads, dimension)] * 2  # keys and values
 
 
+@pytest.mark.parametrize(("model", "sloped"), [("gpt", False), ("mpt", True)])
+def test_attention_with_alibi_is_known_by_the_mask_that_it_reads(monkeypatch, model, sloped):
+    graph = small_graphs(1, 2, model)[Batch.MICROBATCH]
+    operators = [o for segments in (graph.forward, graph.backward) for s in segments for o in s.operators]
+    attending = [o for o in operators if o.kind in (OperatorKind.ATTENTION, OperatorKind.ATTENTION_BACKWARD)]
+    masks, make = [], attention._mask
+    monkeypatch.setattr(attention, "_mask", lambda *given: masks.append(given[2]) or make(*given))
+    for operator in attending:
+        prepare(operator, Scratch(CPU))()
+    assert len(attending) == 2
+    assert {slopes is not None for slopes in masks} == {sloped}
+
+
 def test_attention_that_does_not_explain_its_flops_is_refused():
     operator = Operator(
         name="attention",

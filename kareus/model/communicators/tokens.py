@@ -6,14 +6,16 @@ demand. What treats tokens alike needs no order, and gathers all at once (`Bound
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
+from itertools import chain
 
 from torch import Tensor
 
 from kareus.model.communication import Handle, Tensors
 
 
-class Whole(NamedTuple):
+@dataclass(slots=True)  # one is made for every launch; a frozen one or a tuple takes the host longer
+class Whole:
     """Collectives of parts of tensors, and these tensors."""
 
     handle: Handle
@@ -45,26 +47,22 @@ class TokenCollectives:
 
     def gather_tokens(self, shards: Sequence[Tensor], sm_count: int | None = None) -> Handle:
         """As `Communicator.gather_tokens`."""
-        sources: list[Tensor] = []
-        targets: list[Tensor] = []
-        wholes = []
-        for shard in shards:
-            batch, tokens, *rest = shard.shape
-            whole = shard.new_empty((batch, self.size * tokens, *rest))
-            sources += shard.unbind()
-            targets += whole.unbind()
-            wholes.append(whole)
-        return Whole(self.all_gather(sources, sm_count, targets), tuple(wholes))
+        wholes = tuple([_with_tokens(shard, shard.shape[1] * self.size) for shard in shards])
+        return Whole(self.all_gather(_sequences(shards), sm_count, _sequences(wholes)), wholes)
 
     def scatter_tokens(self, wholes: Sequence[Tensor], sm_count: int | None = None) -> Handle:
         """As `Communicator.scatter_tokens`."""
-        sources: list[Tensor] = []
-        targets: list[Tensor] = []
-        shards = []
-        for whole in wholes:
-            batch, tokens, *rest = whole.shape
-            shard = whole.new_empty((batch, tokens // self.size, *rest))
-            sources += whole.unbind()
-            targets += shard.unbind()
-            shards.append(shard)
-        return Whole(self.reduce_scatter(sources, sm_count, targets), tuple(shards))
+        shards = tuple([_with_tokens(whole, whole.shape[1] // self.size) for whole in wholes])
+        return Whole(self.reduce_scatter(_sequences(wholes), sm_count, _sequences(shards)), shards)
+
+
+def _with_tokens(like: Tensor, tokens: int) -> Tensor:
+    """Return memory for another number of tokens, [batch, tokens, ...]."""
+    shape = list(like.shape)
+    shape[1] = tokens
+    return like.new_empty(shape)
+
+
+def _sequences(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Return the sequences of all tensors, each by itself."""
+    return list(chain.from_iterable(map(Tensor.unbind, tensors)))

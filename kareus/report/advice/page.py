@@ -92,7 +92,8 @@ def _layouts(advice: Advice, size: SizeAnswer, followed: Sequence[LayoutAnswer])
         rows=rows,
         texts=2,
         source=ADVISED_LAYOUTS.name,
-        note="Tied: on the frontier if the model were off in its favour by the error above.",
+        note="Tied: on the frontier if the model were off in its favour by the error above. Measure the fastest two or "
+        "three before a long training.",
     )
 
 

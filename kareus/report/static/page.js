@@ -133,8 +133,8 @@ document.querySelectorAll("table.sortable").forEach(sortable);
 
 // The plan that is shown below the frontier: one that was chosen, or a point that was clicked on.
 const planOfChosen = (chosen) => ({ ...chosen, file: `plans/${encodeURIComponent(chosen.name)}.json` });
-const planOfPoint = ({ method, plan, time_s, energy_kj }) => ({
-  method, time_s, energy_j: 1e3 * energy_kj,
+const planOfPoint = ({ method, plan, time_s, energy_kj, sustained_kj }) => ({
+  method, time_s, energy_j: 1e3 * energy_kj, sustained_energy_j: 1e3 * sustained_kj,
   selector: `deadline=${(Math.ceil(time_s * 1e4) / 1e4).toFixed(4)}s`,
   rows: scheduleOf(method, plan),
 });
@@ -276,7 +276,7 @@ function work() {
   const [tokens, price, hour, carbon] = ["tokens", "price", "hour", "carbon"].map((name) => form.elements[name].valueAsNumber || 0);
   const iterations = tokens / data.tokens;
   const saved = (key) => iterations * (data.baseline[key] - current[key]);
-  const whole = duration(iterations * data.baseline.time_s), hours = saved("time_s") / 3600, kwh = saved("energy_j") / 3.6e6;
+  const whole = duration(iterations * data.baseline.time_s), hours = saved("time_s") / 3600, kwh = saved("sustained_energy_j") / 3.6e6;
   const number = (value) => value.toLocaleString("en-US", { maximumSignificantDigits: 3 });
   form.elements.saved.textContent =
     `saves ${duration(saved("time_s"))} of ${whole}, ${scaled(1e3 * kwh, "Wh", 3)}, ` +

@@ -73,28 +73,31 @@ def _attention(operator: Operator, scratch: Scratch) -> Launch:
         (batch, queries, heads, dimension), (batch, queries, heads * dimension), shared, shared
     )
     gather = (lambda: (key, value)) if group else None
-    slopes = attention.alibi_slopes(heads).to(scratch.device) if _has_slopes(operator) else None
+    slopes = attention.alibi_slopes(heads) if _reads_mask(operator, group) else None
 
-    masks = attention.Masks()  # made by the first launch, as a training's first block makes it
+    masks = attention.Masks()
 
     def attend() -> Context:
         context = Context()
-        attention.Attention.forward(context, query, key, value, group, gather, slopes, masks)
+        attention.Attention.forward(context, query, key, value, gather, group, slopes, masks)
         return context
 
-    if operator.kind is OperatorKind.ATTENTION:
+    is_forward = operator.kind is OperatorKind.ATTENTION
+    if is_forward and slopes is None:
         return attend
-    kept = attend()
-    return lambda: attention.Attention.backward(kept, gradient)
+    kept = attend()  # it makes the mask, too, as the first block of a training does for all others
+    return attend if is_forward else lambda: attention.Attention.backward(kept, gradient)
 
 
-def _has_slopes(operator: Operator) -> bool:
-    """Whether a record of attention reads the slopes of ALiBi, one number in fp32 for each head."""
+def _reads_mask(operator: Operator, group: Communicator | None) -> bool:
+    """Whether a record of attention reads ALiBi's mask, a number in bf16 for each head, query and key before it."""
     batch, heads, shared_heads, queries, keys, dimension = operator.shape
     own, shared = 2 * batch * queries * heads * dimension, 2 * 2 * batch * keys * shared_heads * dimension
     forward = operator.kind is OperatorKind.ATTENTION
     others = own + shared if forward else 3 * own + shared + 4 * batch * heads * queries
-    return operator.bytes_read == others + 4 * heads
+    held = attention.chunks(queries, group)
+    pairs: int = sum((chunk.local.stop - chunk.local.start) * chunk.end for chunk in held)
+    return operator.bytes_read == others + 2 * heads * pairs
 
 
 def _check_flops(operator: Operator, group: Communicator | None) -> None:
