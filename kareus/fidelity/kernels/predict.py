@@ -91,7 +91,7 @@ def _alike(rows: Kernels, gpu: Gpu) -> Predicted:
 
 
 @dataclass(frozen=True, slots=True)
-class _Run:
+class _RepeatedRun:
     """Kernels repeated back to back, under the power limit as far as it takes hold."""
 
     time_s: Array
@@ -102,7 +102,7 @@ class _Run:
     hbm_bytes: Array
 
 
-def _run(rows: Kernels, gpu: Gpu) -> _Run:
+def _run(rows: Kernels, gpu: Gpu) -> _RepeatedRun:
     clock_mhz = np.full(len(rows), float(gpu.maximum_clock_mhz))
     work = _gemms if rows.kind is KernelKind.GEMM else _attentions
     fast, slow = work(rows, gpu, clock_mhz), work(rows, gpu, clock_mhz / 2)
@@ -112,7 +112,7 @@ def _run(rows: Kernels, gpu: Gpu) -> _Run:
     limited = np.where(rows.sustained, 1.0, _limited_share(gpu, free_s))
     time_s = free_s + limited * (held_s - free_s)
     power_w = (free_j + limited * (held_j - free_j)) / time_s
-    return _Run(time_s, power_w, time_s / free_s, fast.flops, fast.hbm_bytes)
+    return _RepeatedRun(time_s, power_w, time_s / free_s, fast.flops, fast.hbm_bytes)
 
 
 def _earlier_runs(rows: Kernels, gpu: Gpu) -> Sequence[EarlierRuns]:
