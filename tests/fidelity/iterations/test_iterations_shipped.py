@@ -2,6 +2,8 @@
 
 import gzip
 import json
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,6 +20,9 @@ from kareus.fidelity.lines import read_lines
 ITERATIONS, POWER = (shipped_files()[name] for name in ("training_iterations", "training_power"))
 FAMILIES_PCT = {"dgxc": 2.6, "llm-foundry": 6.0, "selective-recompute": 3.0, "tinyllama": 4.0, "vtrain-single": 5.6}
 """Mean absolute errors of time that are not exceeded."""
+
+
+PAGE = (Path(__file__).parents[3] / "docs/fidelity.md").read_text()
 
 
 def _rows():
@@ -70,6 +75,9 @@ def test_node_power_is_as_close_as_documented():
     answer = answer_power(read_lines(POWER)[1], (), CONFIG)
     assert len(answer.rows) == 6
     assert answer.power_mape_pct < 5.0
+    assert (
+        f"is {answer.power_mape_pct:.1f} % off, the time of their fp8 iterations {answer.time_mape_pct:.1f} %" in PAGE
+    )
     assert len(answer.refused) == 60
     assert all("adapters of a frozen model" in refusal.reason for refusal in answer.refused)
     assert json.dumps(plain_power(answer), allow_nan=False)
@@ -145,6 +153,10 @@ def test_all_iterations_are_as_close_as_documented():
     found = answer.errors.by_family
     assert all(found[family] < bound for family, bound in FAMILIES_PCT.items()), found
     assert answer.errors.time_mape_pct < 4.2
+    documented = {
+        name: float(pct) for name, pct in re.findall(r"^\| `(\S+)`[^%]*\| (\d\.\d) %.*\|", PAGE, re.MULTILINE)
+    }
+    assert {family: documented[family] for family in found} == pytest.approx(found, abs=0.051)
 
 
 def test_rows_that_cannot_be_represented_are_refused(tmp_path, capsys):
