@@ -21,13 +21,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from kareus.errors import KareusError
 from kareus.graph.records import Direction
 from kareus.model.block import Block, through
-from kareus.model.communication import Mesh
-from kareus.model.communicators.process_group import (
-    ProcessGroupCommunicator,
-    Works,
-    all_gather_single,
-    reduce_scatter_single,
-)
+from kareus.model.communication import SUM, Mesh, Tensors
+from kareus.model.communicators.process_group import ProcessGroupCommunicator, Works
 from kareus.model.config import (
     ActivationKind,
     AttentionKernel,
@@ -166,7 +161,7 @@ def _fake_communicator(axis: str, ranks: Iterable[int]) -> ProcessGroupCommunica
 
 
 class _TracedCommunicator(ProcessGroupCommunicator):
-    """Gathers and scatters the tokens of all sequences at once, as the one launch that they are.
+    """Gathers and scatters each tensor by itself, and the tokens of all sequences at once, as the launch that they are.
 
     Tensor-parallel GPUs gather nothing but tokens. They are recorded in order where the engine leaves their order open
     (`Boundary.in_order`), too, since the operators between are the same.
@@ -174,32 +169,48 @@ class _TracedCommunicator(ProcessGroupCommunicator):
 
     __slots__ = ()
 
+    def all_reduce(self, tensors: Sequence[Tensor], sm_count: int | None = None, operation: Any = SUM) -> Works:
+        """As `Communicator.all_reduce`."""
+        options = dist.AllreduceOptions()
+        options.reduceOp = operation
+        return Works([self.group.allreduce([t], options) for t in tensors], tuple(tensors))
+
     def all_gather(
         self, tensors: Sequence[Tensor], sm_count: int | None = None, into: Sequence[Tensor] | None = None
     ) -> Works:
         """As `Communicator.all_gather`."""
-        return self.gather_tokens(tensors) if self.axis == "tp" else super().all_gather(tensors, sm_count, into)
+        if self.axis == "tp":
+            return self.gather_tokens(tensors)
+        return self._gathered(tensors, tuple([t.new_empty(self.size, *t.shape) for t in tensors]))
 
     def reduce_scatter(
         self, tensors: Sequence[Tensor], sm_count: int | None = None, into: Sequence[Tensor] | None = None
     ) -> Works:
         """As `Communicator.reduce_scatter`."""
-        return self.scatter_tokens(tensors) if self.axis == "tp" else super().reduce_scatter(tensors, sm_count, into)
+        if self.axis == "tp":
+            return self.scatter_tokens(tensors)
+        return self._scattered(tensors, tuple([t.new_empty(t.shape[1:]) for t in tensors]))
 
     def gather_tokens(self, shards: Sequence[Tensor], sm_count: int | None = None) -> Works:
         """As `Communicator.gather_tokens`."""
         wholes = tuple(s.new_empty(s.shape[0], self.size * s.shape[1], *s.shape[2:]) for s in shards)
-        works = [
-            all_gather_single(whole.view(-1, *shard.shape[1:]), shard, group=self.group, async_op=True)
-            for whole, shard in zip(wholes, shards, strict=True)
-        ]
-        return Works(works, wholes)
+        return self._gathered(shards, wholes)
 
     def scatter_tokens(self, wholes: Sequence[Tensor], sm_count: int | None = None) -> Works:
         """As `Communicator.scatter_tokens`."""
         shards = tuple(w.new_empty(w.shape[0], w.shape[1] // self.size, *w.shape[2:]) for w in wholes)
+        return self._scattered(wholes, shards)
+
+    def _gathered(self, shards: Sequence[Tensor], wholes: Tensors) -> Works:
         works = [
-            reduce_scatter_single(shard, whole.view(-1, *shard.shape[1:]), group=self.group, async_op=True)
+            self.group._allgather_base(whole.view(-1, *shard.shape[1:]), shard)
+            for whole, shard in zip(wholes, shards, strict=True)
+        ]
+        return Works(works, wholes)
+
+    def _scattered(self, wholes: Sequence[Tensor], shards: Tensors) -> Works:
+        works = [
+            self.group._reduce_scatter_base(shard, whole.view(-1, *shard.shape[1:]), dist.ReduceScatterOptions())
             for whole, shard in zip(wholes, shards, strict=True)
         ]
         return Works(works, shards)
