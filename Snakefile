@@ -41,9 +41,12 @@ onstart:
         raise WorkflowError(str(error)) from None
     shutil.rmtree(BACKUPS, ignore_errors=True)
     set_measurements_aside()
-    # Jobs of a cluster run on other nodes.
-    if workflow.local_exec and sys.platform == "linux":
-        start_fork_server()
+    if workflow.local_exec:  # jobs of a cluster run on other nodes
+        # Cores and GPUs limit what runs here. With a limit on jobs a second as well (by default 100/1s), every job that
+        # ends starts a timer that wakes the scheduler every second from then on: hundreds a second in a long run.
+        workflow.scheduler.job_rate_limiter = None
+        if sys.platform == "linux":
+            start_fork_server()
 
 
 onsuccess:

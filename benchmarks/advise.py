@@ -6,7 +6,8 @@
 `experts`: for every model and number of GPUs of the family `dgxc` of the shipped iterations, the share of our layouts
 that are predicted to be faster than the one that NVIDIA chose, and what the fastest promises over it; all are predicted
 as run by NeMo, without fp8. Of more than `--sample` layouts that can run, so many are drawn at random.
-`ranking`: Kendall's tau and the loss of the first choice over groups of layouts of the family `vtrain-single`.
+`ranking`: Kendall's tau and the loss of the first choice, and of the best of two and three that are measured, over
+groups of layouts of the family `vtrain-single`; and the loss with the errors of shapes shuffled.
 """
 
 import argparse
@@ -15,10 +16,12 @@ import multiprocessing
 import random
 import resource
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from kareus.advise.advice import answer
 from kareus.advise.feasible import sort_layouts
@@ -28,6 +31,7 @@ from kareus.fidelity.iterations.answer import answer_iterations
 from kareus.fidelity.iterations.predict import Predictor
 from kareus.fidelity.iterations.ranking import ranking_of
 from kareus.fidelity.iterations.rows import MeasuredIteration, read_iterations
+from kareus.fidelity.iterations.score import Scored
 from kareus.fidelity.iterations.workloads import IterationSubjects
 from kareus.fidelity.kernels.shipped import shipped_files
 from kareus.fidelity.lines import read_lines
@@ -38,6 +42,8 @@ from kareus.pipeline.config import PipelineSchedule
 CONFIG = Path(__file__).parents[1] / "config"
 CASES = (("llama3.1-8b", 8, 128), ("llama3.3-70b", 64, 512), ("llama3.1-405b", 512, 1024))
 """Model, GPUs and global batch; sequences of 8,192 tokens."""
+SHUFFLES = 200
+"""Draws of errors of shapes."""
 OF_NEMO = Constraints(
     schedule=(PipelineSchedule.ONE_FORWARD_ONE_BACKWARD, PipelineSchedule.INTERLEAVED),
     sharding=(Sharding.OPTIMIZER,),
@@ -134,15 +140,41 @@ def expert(row: MeasuredIteration, batch: int, subjects: IterationSubjects, samp
     }
 
 
+def shuffled_losses_pct(scored: Sequence[Scored], family: str) -> list[float]:
+    """Return losses by the first choice as if the errors of single shapes were those of others, drawn at random.
+
+    A shape is the hidden size, the tensor parallelism and the microbatch, and its error the median over its rows.
+    """
+    shapes = [(one.row.hidden, one.row.tp, one.row.microbatch_size) for one in scored]
+    ratios: dict[tuple[int, ...], list[float]] = {}
+    for shape, one in zip(shapes, scored, strict=True):
+        ratios.setdefault(shape, []).append(one.row.iteration_time_s / one.predicted.time_s)
+    medians = [float(np.median(own)) for own in ratios.values()]
+    losses = []
+    for draw in range(SHUFFLES):
+        random.Random(draw).shuffle(medians)
+        drawn = dict(zip(ratios, medians, strict=True))
+        times_s = [drawn[shape] * one.predicted.time_s for shape, one in zip(shapes, scored, strict=True)]
+        rows = [replace(one.row, iteration_time_s=time_s) for one, time_s in zip(scored, times_s, strict=True)]
+        shuffled = [replace(one, row=row) for one, row in zip(scored, rows, strict=True)]
+        losses.append(ranking_of(shuffled, family).loss_pct)
+    return losses
+
+
 def ranking() -> dict[str, Any]:
     """Return how predictions order measured layouts."""
-    found = ranking_of(answer_iterations(shipped_rows("vtrain-single"), (), CONFIG).scored, "vtrain-single")
+    scored = answer_iterations(shipped_rows("vtrain-single"), (), CONFIG).scored
+    found, shuffled = ranking_of(scored, "vtrain-single"), shuffled_losses_pct(scored, "vtrain-single")
     return {
         "groups": len(found.groups),
         "rows": sum(group.layouts for group in found.groups),
         "mean_tau": found.tau,
         "mean_loss_percent": found.loss_pct,
-        "right_choices": sum(group.loss_pct == 0 for group in found.groups),
+        "mean_loss_of_two_percent": found.loss_of_first_pct(2),
+        "mean_loss_of_three_percent": found.loss_of_first_pct(3),
+        "shuffled_loss_percent": float(np.mean(shuffled)),
+        "shuffled_loss_deviation_percent": float(np.std(shuffled)),
+        "right_choices": sum(group.losses_pct[0] == 0 for group in found.groups),
     }
 
 

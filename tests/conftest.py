@@ -1,5 +1,6 @@
 """For all tests: repeatable examples, one thread, a cache of traces apart from the user's, one planned workload."""
 
+import gc
 import os
 from pathlib import Path
 
@@ -11,12 +12,13 @@ from hypothesis import settings
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from helpers.default_workload import planned_once
+from helpers.examples import REPEATABLE
 
 from kareus.artifacts.cache import CACHE_VARIABLE
 
 # No example has to end within a time, since machines are noisy. Examples are the same in each run, so that a failure is
 # the change's; `pytest --hypothesis-profile=exploring`, which `make acceptance` runs, draws new ones, and more of them.
-settings.register_profile("repeatable", deadline=None, derandomize=True, max_examples=40)
+settings.register_profile("repeatable", deadline=None, derandomize=True, max_examples=REPEATABLE)
 settings.register_profile("exploring", deadline=None)
 settings.load_profile("repeatable")
 
@@ -34,6 +36,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run files with slow tests first, so that no worker is left with one while others have nothing to do."""
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)
+
+
+def pytest_collection_finish() -> None:
+    """Spare the garbage collector what has been imported by now, a million objects that stay to the end."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

@@ -360,6 +360,7 @@ def _nearest(question: Question, choices: Sequence[LayoutChoice]) -> str:
         days = iterations_of(question, fastest) * fastest.cost.time_s / 86400
         nearest += f" ({days:.3g} days)"
     return (
-        f"no plan keeps the limits: {nearest}, and the least power of a plan is {scaled(least_w, 'W')}; allow more "
-        "time or power, or give other --gpus."
+        f"no plan keeps the limits ({', '.join(question.goals.limits)}): {nearest}, and the least power of a plan is "
+        f"{scaled(least_w, 'W')} on {frugal.layout.candidate.layout.gpus} GPUs; allow more time or power, or give "
+        "other --gpus."
     )

@@ -11,7 +11,7 @@ from kareus.errors import ConfigError
 from kareus.plans.run_totals import check_tokens
 from kareus.plans.selectors import JOULES_PER_KWH, MOST_PRICE, NUMBER
 from kareus.plans.series import HourlySeries, Unit, read_series
-from kareus.plans.units import HOURS_PER_DAY, SECONDS_PER_HOUR
+from kareus.plans.units import HOURS_PER_DAY, SECONDS_PER_HOUR, duration, scaled
 
 DURATIONS = {"s": 1.0, "min": 60.0, "h": SECONDS_PER_HOUR, "d": HOURS_PER_DAY * SECONDS_PER_HOUR}
 """Seconds by unit of a duration."""
@@ -67,6 +67,13 @@ class Goals:
             return Least.COST
         return Least.TIME if self.deadline_s is None else Least.ENERGY
 
+    @property
+    def limits(self) -> list[str]:
+        """The limits that a plan has to keep, as options with their values."""
+        caps = {"--max-power": self.site_w, "--max-node-power": self.node_w, "--max-gpu-power": self.gpu_w}
+        deadline = [] if self.deadline_s is None else [f"--deadline {_span(self.deadline_s)}"]
+        return deadline + [f"{option} {scaled(cap_w, 'W')}" for option, cap_w in caps.items() if cap_w is not None]
+
     def cap_w(self, gpus: int, gpus_per_node: int) -> float | None:
         """Cap on the mean power of all GPUs of a job: the site's, or what the fullest node allows each of its GPUs."""
         by_node = None if self.node_w is None else self.node_w * gpus / min(gpus, gpus_per_node)
@@ -93,6 +100,10 @@ class Goals:
         if self.carbon_g_per_kwh is None:
             return None
         return energy_j / JOULES_PER_KWH * _mean(self.carbon_g_per_kwh, time_s) / 1e3
+
+
+def _span(time_s: float) -> str:
+    return f"{time_s:g} s" if time_s < SECONDS_PER_HOUR else duration(time_s)
 
 
 def _mean(value: float | HourlySeries, time_s: float) -> float:

@@ -7,6 +7,9 @@ from pathlib import Path
 
 import kareus
 
+_BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
+"""Fields of statements that have further statements."""
+
 
 @cache
 def code_hash(module: str) -> str:
@@ -48,12 +51,20 @@ def _source(root: Path, module: str) -> Path | None:
 
 
 def _imported(tree: ast.Module) -> tuple[str, ...]:
-    names = []
-    for node in ast.walk(tree):
+    """Return dotted names of this package that a module imports, anywhere in it.
+
+    Imports are statements, so that expressions, which are nine nodes in ten, are not searched: every start of Snakemake
+    reads the whole package.
+    """
+    names, pending = list[str](), list[ast.AST](tree.body)
+    while pending:
+        node = pending.pop()
         if isinstance(node, ast.Import):
             names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module:
             names += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+        for block in _BLOCKS:
+            pending += getattr(node, block, ())
     return tuple(dict.fromkeys(name for name in names if name.startswith("kareus.")))
 
 

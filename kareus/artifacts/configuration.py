@@ -12,6 +12,8 @@ from kareus.artifacts.seals import check_text_if_sealed
 from kareus.errors import ArtifactError, ConfigError
 
 Slice = TypeVar("Slice")
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""Of libyaml where PyYAML has it: ten times as fast, for jobs that do little else."""
 
 
 def load_slice(path: Path, cls: type[Slice]) -> Slice:
@@ -22,7 +24,7 @@ def load_slice(path: Path, cls: type[Slice]) -> Slice:
     """
     text = read_text(path)
     try:
-        record = from_plain(cls, yaml.safe_load(text))  # first, since it names the key that is wrong
+        record = from_plain(cls, yaml.load(text, Loader=LOADER))  # first, since it names the key that is wrong
         check_text_if_sealed(text)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)

@@ -1,6 +1,7 @@
 """The commands: names, modules and purposes, in the order and the groups in which the help lists them.
 
 A module of a command has `add_arguments(parser)` and `run(arguments)`. It is imported only when the command is called.
+It may have `modules_of(argv)`, modules that a command imports late: the fork server imports them before it forks.
 """
 
 from dataclasses import dataclass

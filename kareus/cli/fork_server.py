@@ -46,6 +46,8 @@ THREADS = ("OMP_NUM", "GOTO_NUM", "OPENBLAS_NUM", "MKL_NUM", "VECLIB_MAXIMUM", "
 FORKED_WITHOUT_HARM = ("jemalloc_bg_thd", "polars-ooc-clea")
 """Threads that importing Polars starts: those of its allocator, which sees to itself when a process forks, and one that
 removes what earlier processes left on disk. A fork has neither; Polars starts its pool when it first computes."""
+OF_NUMPY = "numpy.ma"
+"""What NumPy's `unique` imports when it is first called, as most commands do."""
 RECEIVED_WITHIN_S = 10.0
 """Time that a command has to say what it is, once it has connected; others are served meanwhile."""
 ACCEPTED_AGAIN_AFTER_S = 0.1
@@ -122,11 +124,7 @@ def _asking(listener: socket.socket, silent: dict[socket.socket, float]) -> list
         listener: takes connections.
         silent: those that have yet to say something, with the time until when they may; changed.
     """
-    now = time.monotonic()
-    for connection in [c for c, until in silent.items() if until <= now]:
-        del silent[connection]
-        connection.close()
-    first = min(silent.values()) - now if silent else None
+    first = max(min(silent.values()) - time.monotonic(), 0.0) if silent else None
     ready, _, _ = select.select([listener, *silent], [], [], first)
     if listener in ready:
         try:
@@ -135,8 +133,12 @@ def _asking(listener: socket.socket, silent: dict[socket.socket, float]) -> list
         except OSError:  # who connected is gone again, or no descriptor is left until a command has ended
             time.sleep(ACCEPTED_AGAIN_AFTER_S)
     asking = [connection for connection in ready if connection in silent]
-    for connection in asking:
+    for connection in asking:  # late or not: the server may have been busy importing
         del silent[connection]
+    now = time.monotonic()
+    for connection in [c for c, until in silent.items() if until <= now]:
+        del silent[connection]
+        connection.close()
     return asking
 
 
@@ -173,7 +175,10 @@ def _can_fork(argv: list[str]) -> bool:
     if words not in EVERY:
         return False
     try:
-        importlib.import_module(EVERY[words].module)
+        module = importlib.import_module(EVERY[words].module)
+        imported_late = module.modules_of(argv) if hasattr(module, "modules_of") else ()
+        for name in (*imported_late, *([OF_NUMPY] if "numpy" in sys.modules else [])):
+            importlib.import_module(name)
     except Exception:  # noqa: BLE001 - the command itself says what is wrong
         return False
     gc.freeze()  # so that collecting garbage in a forked process copies no pages

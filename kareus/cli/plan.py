@@ -104,6 +104,7 @@ def _plan(name: str, workload: Workload, arguments: argparse.Namespace) -> None:
     plan = select_plan(workload, frontiers, arguments.select, arguments.method, name=name)
     answer = answer_of(plan, frontiers.iteration)
     logger.info("%s [%s]", answer.sentence, frontiers.testbed.label)
+    logger.info("%s", answer.warm)
     beyond = no_limit(selector, frontiers.plans(arguments.method))
     if beyond is not None:
         logger.info("%s", beyond)

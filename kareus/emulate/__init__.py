@@ -1,4 +1,5 @@
 """From one pipeline to a fleet: data-parallel replicas, gradient reduction, stragglers, power caps, hours of prices.
 
-Reads the microbatch frontiers of one pipeline; writes `results/<workload>/emulate/<fleet>/*.parquet`.
+Reads the microbatch frontiers of one pipeline or, where pipelines wait for one another, of all as replicas. Writes
+`results/<workload>/emulate/<fleet>/*.parquet`.
 """

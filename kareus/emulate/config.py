@@ -22,7 +22,7 @@ MOST_VALUES = 1000
 
 
 class GradientReduction(StrEnum):
-    """Overlap of the gradient reduction over replicas with the iteration."""
+    """Overlap of the gradient reduction over replicas with the iteration, where plans do not have the reduction."""
 
     HIDDEN = "hidden"
     """Behind backwards, at no time and no energy: the iteration is the pipeline's, as the paper's emulation counts."""

@@ -1,4 +1,7 @@
-"""The frontier of a fleet: that of one pipeline, times the pipelines, with the reduction of gradients after it."""
+"""The frontier of a fleet: that of one pipeline, times the pipelines, with the reduction of gradients after it.
+
+Where pipelines wait for one another, what a pipeline plans has the reduction.
+"""
 
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +22,7 @@ class Scale:
     pipelines: int
     pipeline_gpus: int
     reduction_s: float
-    """Time of the gradient reduction, hidden or exposed."""
+    """Time of the gradient reduction, hidden or exposed; 0 where it is planned."""
     exposed_s: float
     """Time that the reduction adds to the iteration."""
     blocking_power_w: float
@@ -60,12 +63,13 @@ def reduction_s(workload: Workload, pipelines: int) -> float:
 
 
 def scale_of(fleet: Fleet) -> Scale:
-    """Return the scale of a fleet."""
-    gpu, duration_s = fleet.workload.gpu, reduction_s(fleet.workload, fleet.emulation.pipelines)
+    """Return the scale of a fleet; what joined pipelines reduce is in their plans."""
+    gpu = fleet.workload.gpu
+    duration_s = 0.0 if fleet.joins else reduction_s(fleet.workload, fleet.emulation.pipelines)
     exposed = fleet.emulation.gradient_reduction is GradientReduction.EXPOSED
     return Scale(
         pipelines=fleet.emulation.pipelines,
-        pipeline_gpus=fleet.workload.parallelism.gpus,
+        pipeline_gpus=fleet.workload.parallelism.gpus // fleet.planned_pipelines,
         reduction_s=duration_s,
         exposed_s=duration_s if exposed else 0.0,
         blocking_power_w=gpu.blocking_power_w,

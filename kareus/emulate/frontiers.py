@@ -6,13 +6,14 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
+from kareus.emulate.joined import joining
 from kareus.emulate.resolve import Fleet
 from kareus.pareto import pareto_mask
 from kareus.pipeline.compare import FRONTIER_BASELINE
 from kareus.pipeline.frontiers import method_problem
 from kareus.pipeline.methods import method_named
 from kareus.pipeline.solver.frontier import PlannedIteration, cheapest_within, iteration_frontier
-from kareus.pipeline.solver.problem import Problem
+from kareus.pipeline.solver.problem import PointSet, Problem
 from kareus.plans.limits import fastest_under
 from kareus.workload.slices import cut
 
@@ -25,6 +26,8 @@ class MethodFrontier:
     problem: Problem
     plans: tuple[PlannedIteration, ...]
     """Frontier, by rising time."""
+    joins: frozenset[int] = frozenset()
+    """Numbers of the instructions that all pipelines have together."""
 
 
 def method_frontiers(fleet: Fleet, microbatch: pl.DataFrame) -> list[MethodFrontier]:
@@ -35,16 +38,36 @@ def method_frontiers(fleet: Fleet, microbatch: pl.DataFrame) -> list[MethodFront
     """
     methods = [method_named(name) for name in fleet.emulation.methods]
     config = cut(fleet.pipeline, "pipeline")
-    problems = {method.name: method_problem(config, microbatch, method) for method in methods}
+    problems = {
+        method.name: _of_one(method_problem(config, microbatch, method), fleet.planned_pipelines) for method in methods
+    }
     plans = {
         method.name: iteration_frontier(problems[method.name], fleet.emulation.deadlines if method.has_frontier else 1)
         for method in methods
     }
     baseline = plans[FRONTIER_BASELINE]
+    joins = joining(config) if fleet.joins else frozenset()
     return [
-        MethodFrontier(name, problems[name], with_iso_plans(own, problems[name], baseline))
+        MethodFrontier(name, problems[name], with_iso_plans(own, problems[name], baseline), joins)
         for name, own in plans.items()
     ]
+
+
+def _of_one(problem: Problem, pipelines: int) -> Problem:
+    """Return the problem of one of so many pipelines, whose energies `problem` has in all."""
+    if pipelines == 1:
+        return problem
+    own = {
+        id(points): PointSet(
+            points.points, points.times_s, tuple(energy_j / pipelines for energy_j in points.energies_j)
+        )
+        for points in problem.distinct
+    }
+    return Problem(
+        dag=problem.dag,
+        point_sets=tuple(own[id(points)] for points in problem.point_sets),
+        waiting_power_w=problem.waiting_power_w / pipelines,
+    )
 
 
 def with_iso_plans(

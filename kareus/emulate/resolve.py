@@ -4,9 +4,10 @@ import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
-from kareus.emulate.config import EmulatedWorkload, Emulation
-from kareus.errors import ConfigError, RefusedWorkloadError
+from kareus.emulate.config import EmulatedWorkload, Emulation, GradientReduction
+from kareus.errors import ConfigError, EngineError, RefusedWorkloadError
 from kareus.model.config import Sharding
+from kareus.runtime.architecture import check_runs
 from kareus.workload.compose import ComposedWorkload, compose
 from kareus.workload.config import Workload
 from kareus.workload.extension import feasible, part
@@ -28,20 +29,33 @@ class Fleet:
     overrides: tuple[str, ...]
     """Overrides that resolve to this fleet alone."""
     workload: Workload
-    """One pipeline, as its microbatch frontiers are made."""
+    """The workload whose microbatch frontiers it plans with: one pipeline or, of a joined fleet, all as replicas."""
     emulation: Emulation
     refusal: str | None
     """Reason why it cannot run, in one line; None if it can."""
 
     @property
+    def joins(self) -> bool:
+        """Whether its pipelines wait for one another within an iteration, since they share the update of the weights.
+
+        Such a fleet is its workload with the pipelines as data-parallel replicas.
+        """
+        return _joins(self.workload)
+
+    @property
+    def planned_pipelines(self) -> int:
+        """Pipelines of which the workload is."""
+        return self.emulation.pipelines if self.joins else 1
+
+    @property
     def pipeline(self) -> Workload:
-        """One pipeline of the fleet, with the fleet's number of microbatches."""
+        """The workload with the fleet's number of microbatches of a pipeline."""
         return dataclasses.replace(self.workload, num_microbatches=self.emulation.num_microbatches)
 
     @property
     def gpus(self) -> int:
         """GPUs of all pipelines."""
-        return self.emulation.pipelines * self.workload.parallelism.gpus
+        return self.emulation.pipelines * self.workload.parallelism.gpus // self.planned_pipelines
 
 
 def resolve_fleets(overrides: Sequence[str], config_dir: Path = CONFIG_DIR) -> list[Fleet]:
@@ -74,16 +88,17 @@ def expand_fleets(overrides: Sequence[str], config_dir: Path = CONFIG_DIR) -> li
 
 
 def _fleet(composition: ComposedWorkload) -> Fleet:
-    extension = part(composition, GROUP)
-    _check_counts(extension.changes)
-    emulation: Emulation = extension.record
+    emulation: Emulation = part(composition, GROUP).record
+    _check_counts(composition.changes)
+    extension = part(_with_replicas(composition, emulation.pipelines), GROUP)
     workload, refusal = extension.workload, None
     pipeline = dataclasses.replace(workload, num_microbatches=emulation.num_microbatches)
     try:
-        _check_iteration(workload, emulation)
+        _check_reduction(workload, emulation)
         check_pipeline(pipeline)
         workload = dataclasses.replace(feasible(pipeline), num_microbatches=workload.num_microbatches)
-    except RefusedWorkloadError as error:
+        check_runs(workload)
+    except (RefusedWorkloadError, EngineError) as error:
         refusal = str(error)
     return Fleet(
         workload_name=extension.workload_name,
@@ -95,23 +110,33 @@ def _fleet(composition: ComposedWorkload) -> Fleet:
     )
 
 
-def _check_iteration(workload: Workload, emulation: Emulation) -> None:
-    """Check that one pipeline's instructions are those of every pipeline of the fleet.
+def _joins(workload: Workload) -> bool:
+    shards = workload.parallelism.sharding in (Sharding.GRADIENTS, Sharding.FULL)
+    return shards or workload.iteration.include_update
+
+
+def _with_replicas(composition: ComposedWorkload, pipelines: int) -> ComposedWorkload:
+    """Return the composition with the pipelines as data-parallel replicas, where they wait for one another."""
+    workload = composition.workload
+    if not _joins(workload):
+        return composition
+    parallelism = dataclasses.replace(workload.parallelism, dp=pipelines)
+    return dataclasses.replace(composition, workload=dataclasses.replace(workload, parallelism=parallelism))
+
+
+def _check_reduction(workload: Workload, emulation: Emulation) -> None:
+    """Check that the reduction of gradients is counted once.
 
     Raises:
-        RefusedWorkloadError: what they do depends on the other pipelines.
+        RefusedWorkloadError: it is planned, and would be added after the plan.
     """
-    instead = f"or plan a workload with parallelism.dp={emulation.pipelines}."
-    sharding = workload.parallelism.sharding
-    if sharding not in (Sharding.NONE, Sharding.OPTIMIZER):
+    if _joins(workload) and emulation.gradient_reduction is GradientReduction.EXPOSED:
+        cause = "iteration.include_update=true"
+        if not workload.iteration.include_update:
+            cause = f"parallelism.sharding={workload.parallelism.sharding}"
         raise RefusedWorkloadError(
-            f"parallelism.sharding={sharding}: a fleet is planned from the instructions of one pipeline, which would "
-            f"share out weights or gradients with the others; choose none or optimizer, {instead}"
-        )
-    if workload.iteration.include_update:
-        raise RefusedWorkloadError(
-            "iteration.include_update=true: a fleet's iteration ends with the last backward and, by "
-            f"{GROUP}.gradient_reduction, with the reduction over its pipelines; set it to false, {instead}"
+            f"{GROUP}.gradient_reduction=exposed: with {cause} the reduction over the pipelines is planned, and would "
+            "be counted twice; leave it hidden, which then changes nothing."
         )
 
 

@@ -16,13 +16,17 @@ _POINTS = Column("points", pl.List(pl.Int64), "per instruction, the `point` of i
 FLEET = TableSchema(
     name="fleet",
     version=1,
-    meaning="Plans of a fleet's iteration, by method: all pipelines run the same plan, then gradients are reduced.",
+    meaning="Plans of a fleet's iteration, by method: all run one plan; reducing gradients is in it or after it.",
     columns=(
         *_FLEET,
         Column("plan", pl.Int64, "number of the plan within its method, by rising time"),
         Column("time_s", pl.Float64, "iteration time: of the pipeline, and of what is exposed of the reduction"),
         Column("pipeline_time_s", pl.Float64, "makespan of one pipeline", positive=True),
-        Column("reduction_s", pl.Float64, "time of reducing the gradients over the replicas, hidden or exposed"),
+        Column(
+            "reduction_s",
+            pl.Float64,
+            "time of reducing the gradients over the replicas, hidden or exposed; 0 where plans have it",
+        ),
         Column("energy_j", pl.Float64, "energy of all GPUs over the iteration", positive=True),
         Column("static_energy_j", pl.Float64, "static power times iteration time times GPUs"),
         Column("dynamic_energy_j", pl.Float64, "energy_j less static_energy_j"),

@@ -193,7 +193,8 @@ def given_orders(errors: Sequence[ReductionError]) -> list[Order]:
 
 def _curve_errors(rows: Sequence[FrontierRow], subjects: Subjects) -> list[CurveError]:
     groups = by_curve([row for row, counts in zip(rows, undominated(rows), strict=True) if counts])
-    planned = {scenario: PlannedMethods(subjects[scenario], with_transfers=False) for scenario, _ in groups}
+    scenarios = dict.fromkeys(scenario for scenario, _ in groups)  # each has a curve of every method
+    planned = {scenario: PlannedMethods(subjects[scenario], with_transfers=False) for scenario in scenarios}
     return [_curve_error(planned[key[0]], own, subjects[key[0]]) for key, own in groups.items()]
 
 

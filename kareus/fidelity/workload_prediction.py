@@ -17,6 +17,7 @@ from kareus.fidelity.composition import iteration_s
 from kareus.fidelity.update_prediction import InstructionCosts, UpdatePredictions, update_predictions
 from kareus.gpu_model.gpu import Gpu, KernelUncertainty, Uncertainty
 from kareus.gpu_model.model import KnownSteps
+from kareus.gpu_model.thermal import RepeatedWork
 from kareus.gpu_model.trust import known_kernel_uncertainty, known_uncertainty
 from kareus.graph.records import Batch, BlockGraph, Direction, instruction_directions
 from kareus.partition.extract import extract
@@ -93,7 +94,9 @@ class Prediction:
     frequency_mhz: int
     time_s: float
     energy_j: float
-    """Energy of all GPUs."""
+    """Energy of all GPUs, at the temperature that the GPU's coefficients are for."""
+    warm_energy_j: float | None
+    """The same at the temperatures that GPUs settle to; None where that of the air is not known."""
     tokens_per_s: float
     """Tokens of all replicas."""
     joules_per_token: float
@@ -140,6 +143,7 @@ def predict(workload: Workload, method: str = "sequential", frequency_mhz: int |
         frequency_mhz=clock_mhz,
         time_s=time_s,
         energy_j=energy_j,
+        warm_energy_j=_warm_energy_j(workload, stages, time_s),
         tokens_per_s=tokens / time_s,
         joules_per_token=energy_j / tokens,
         mfu=mfu(workload, time_s),
@@ -222,6 +226,25 @@ def _stages(
             )
         )
     return tuple(stages)
+
+
+def _warm_energy_j(workload: Workload, stages: Sequence[StagePrediction], time_s: float) -> float | None:
+    """Energy of all GPUs in iterations of `time_s` that follow one another for long; each stage has its temperature."""
+    if workload.ambient_c is None:
+        return None
+    gpus, c = workload.parallelism.gpus_per_stage, workload.gpu.coefficients
+    energy_j = 0.0
+    for stage in stages:
+        busy_s, waiting_j = time_s - stage.bubble_s, _waiting_j(workload.gpu, stage.bubble_s)
+        work = RepeatedWork(
+            period_s=time_s,
+            busy_s=busy_s,
+            busy_j=stage.energy_j / gpus - waiting_j,
+            busy_degree_s=c.reference_temperature_c * busy_s,
+            waiting_j=waiting_j,
+        )
+        energy_j += gpus * work.settled_j(workload.ambient_c, c)
+    return energy_j
 
 
 def _waiting_j(gpu: Gpu, bubble_s: float) -> float:

@@ -122,7 +122,13 @@ def _update_rows(
         costs = update_costs(config, graphs[Batch.MICROBATCH], stage, own_s, np.array(clocks_mhz, dtype=np.float64))
         for direction, (times_s, energies_j) in costs.items():
             points = [
-                Point(execution=Execution.SEQUENTIAL, frequency_mhz=mhz, time_s=time_s, energy_j=energy_j)
+                Point(
+                    execution=Execution.SEQUENTIAL,
+                    frequency_mhz=mhz,
+                    time_s=time_s,
+                    energy_j=energy_j,
+                    temperature_c=config.gpu.coefficients.reference_temperature_c,
+                )
                 for mhz, time_s, energy_j in zip(
                     clocks_mhz, times_s.round(NANOSECONDS).tolist(), energies_j.tolist(), strict=True
                 )
@@ -183,6 +189,7 @@ def _options(name: str, table: pl.DataFrame, noise: Noise, config: FrontierSlice
         option = Option(
             time_s=row["time_s"],
             energy_j=row["energy_j"],
+            temperature_c=row["temperature_c"],
             choice=Choice(partition=name, sm_count=row["sm_count"], launch=row["launch"]),
             time_error_s=noise.time * row["time_s"],
             energy_error_j=noise.energy * row["energy_j"],

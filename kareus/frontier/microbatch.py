@@ -14,6 +14,7 @@ import numpy as np
 
 from kareus.frontier.compose import Option, RepeatedPartition, compose, effective
 from kareus.gpu_model.gpu import Gpu
+from kareus.gpu_model.thermal import mean_temperature_c
 from kareus.graph.interleave import block_segments, interleave, partition_of
 from kareus.graph.recomputation import Recomputation
 from kareus.graph.records import BlockGraph, Direction
@@ -33,6 +34,8 @@ class ExecutionCost(NamedTuple):
 
     time_s: float
     energy_j: float
+    temperature_c: float | None = None
+    """Mean temperature of the GPU while the energy was measured; None where it is not known."""
     time_error_s: float = 0.0
     """Standard error, as the next; 0 where costs are known."""
     energy_error_j: float = 0.0
@@ -46,6 +49,8 @@ class Point:
     frequency_mhz: int
     time_s: float
     energy_j: float
+    temperature_c: float | None = None
+    """Mean temperature of the GPU while what it is composed of was measured; None where it is not known."""
     choices: tuple[Choice, ...] = ()
     is_thinned: bool = False
     """Whether non-dominated points of its clock were left out (see `ComposedPoint`)."""
@@ -122,6 +127,13 @@ def overlap_points(
                     frequency_mhz=frequency_mhz,
                     time_s=time_s,
                     energy_j=energy_j,
+                    temperature_c=mean_temperature_c(
+                        [
+                            (scale * composed.time_s, composed.temperature_c),
+                            (scale * edges.time_s, edges.temperature_c),
+                            (outer.time_s, outer.temperature_c),
+                        ]
+                    ),
                     choices=composed.choices,
                     is_thinned=composed.is_thinned,
                     time_error_s=math.hypot(
@@ -155,6 +167,7 @@ def _component_cost(
     return ExecutionCost(
         sum(n * cost.time_s for n, cost in costs),
         sum(n * cost.energy_j for n, cost in costs),
+        mean_temperature_c((n * cost.time_s, cost.temperature_c) for n, cost in costs),
         math.hypot(*(n * cost.time_error_s for n, cost in costs)),
         math.hypot(*(n * cost.energy_error_j for n, cost in costs)),
     )

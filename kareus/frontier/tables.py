@@ -4,13 +4,13 @@ import polars as pl
 
 from kareus.artifacts.tables import Column, TableSchema
 from kareus.frontier.compose import MOST_POINTS
-from kareus.profile.tables import DIRECTION_MEANING
+from kareus.profile.tables import DIRECTION_MEANING, TEMPERATURE
 
 CHOICE = pl.Struct({"partition": pl.String, "sm_count": pl.Int64, "launch": pl.String})
 
 MICROBATCH = TableSchema(
     name="microbatch",
-    version=3,
+    version=4,
     meaning="Time-energy points of one instruction, by stage, chunk, direction and method.",
     columns=(
         Column(
@@ -30,6 +30,7 @@ MICROBATCH = TableSchema(
         Column("frequency_mhz", pl.Int64, "SM clock during the whole instruction", positive=True),
         Column("time_s", pl.Float64, "duration of the instruction", positive=True),
         Column("energy_j", pl.Float64, "energy of one GPU of the stage", positive=True),
+        TEMPERATURE,
         Column("dynamic_energy_j", pl.Float64, "energy_j less static power times time_s"),
         Column(
             "effective_energy_j", pl.Float64, "energy_j less blocking power times time_s: what the pipeline minimises"

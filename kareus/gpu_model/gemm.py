@@ -58,7 +58,8 @@ def arithmetic_s(
         sm_count: SMs that it runs on.
         hbm_bytes_per_s: achieved HBM bandwidth; partial sums move at L2's, a multiple of it.
     """
-    times_s = [_by_tile_s(gpu, shape, tile, frequency_mhz, sm_count, hbm_bytes_per_s) for tile in gpu.gemm_tiles]
+    rates = _rates(gpu, shape, frequency_mhz, sm_count)
+    times_s = [_by_tile_s(gpu, shape, tile, rates, sm_count, hbm_bytes_per_s) for tile in gpu.gemm_tiles]
     least_s = times_s[0]
     for time_s in times_s[1:]:
         least_s = np.minimum(least_s, time_s)
@@ -71,25 +72,56 @@ def resident_share(gpu: Gpu, touched_bytes: Array) -> Array:
     return 1 / (1 + (touched_bytes / held_bytes) ** EVICTION)
 
 
+@dataclass(frozen=True, slots=True)
+class _Rates:
+    """What every tile and every split of a GEMM runs at."""
+
+    one_sm_flops: Array
+    slower: Array
+    """Factor by which a clock below the maximum one slows what it drives."""
+    fed_bytes_per_s: Array | float | None
+    """Bytes per second into one SM, over the sides of a tile; None where nothing limits them."""
+    step_s: Array | float | None
+    """Least time of a step along the inner dimension; None where there is none."""
+
+
+def _rates(gpu: Gpu, shape: GemmShape, frequency_mhz: Array, sm_count: Array) -> _Rates:
+    c = gpu.coefficients
+    one_sm_flops = gpu.peak_flops(frequency_mhz, np.ones_like(sm_count)) * c.gemm_efficiency
+    slower = gpu.maximum_clock_mhz / frequency_mhz
+    if shape.in_fp8:
+        misaligned = np.where(np.asarray(shape.rows) % FP8_ROWS, c.fp8_misalignment, 1.0)
+        one_sm_flops = one_sm_flops * gpu.fp8_speedup * c.fp8_efficiency / misaligned
+        slower = slower * misaligned
+    step_s = c.fp8_step_s if shape.in_fp8 else c.gemm_step_s
+    return _Rates(
+        one_sm_flops=one_sm_flops,
+        slower=slower,
+        fed_bytes_per_s=c.tile_feed_gb_per_s * 1e9 / gpu.sm_count if np.any(c.tile_feed_gb_per_s) else None,
+        step_s=step_s if np.any(step_s) else None,
+    )
+
+
 def _by_tile_s(
     gpu: Gpu,
     shape: GemmShape,
     tile: tuple[int, ...],
-    frequency_mhz: Array,
+    rates: _Rates,
     sm_count: Array,
     hbm_bytes_per_s: Array | float,
 ) -> Array:
     """Time with one tile, split or not."""
     c = gpu.coefficients
     tiles = np.ceil(np.asarray(shape.rows) / tile[0]) * np.ceil(np.asarray(shape.columns) / tile[1])
-    least_s = _waves_s(gpu, shape, tile, tiles, 1, frequency_mhz, sm_count)
+    least_s = _waves_s(gpu, shape, tile, tiles, 1, rates, sm_count)
     few = tiles < FEW_WAVES * gpu.sm_count
     if not few.any():
         return least_s
+    partial_bytes = 2 * PARTIAL_SUM_BYTES * shape.rows * shape.columns
+    partial_bytes_per_s = hbm_bytes_per_s * c.l2_speedup
     for parts in SPLITS:
-        waves_s = _waves_s(gpu, shape, tile, tiles, parts, frequency_mhz, sm_count)
-        partial_bytes = 2 * PARTIAL_SUM_BYTES * shape.rows * shape.columns * parts
-        split_s = waves_s + partial_bytes / (hbm_bytes_per_s * c.l2_speedup) + c.gemm_split_s
+        waves_s = _waves_s(gpu, shape, tile, tiles, parts, rates, sm_count)
+        split_s = waves_s + partial_bytes * parts / partial_bytes_per_s + c.gemm_split_s
         least_s = np.where(few, np.minimum(least_s, split_s), least_s)
     return least_s
 
@@ -100,24 +132,17 @@ def _waves_s(
     tile: tuple[int, ...],
     tiles: Array,
     parts: int,
-    frequency_mhz: Array,
+    rates: _Rates,
     sm_count: Array,
 ) -> Array:
     """Time of whole waves of tiles, each after its pipeline is filled; what is slower than arithmetic limits it."""
     c = gpu.coefficients
     waves, inner = np.ceil(tiles * parts / sm_count), shape.inner / parts
     values = tile[0] * tile[1]
-    one_sm_flops = gpu.peak_flops(frequency_mhz, np.ones_like(sm_count)) * c.gemm_efficiency
-    slower = gpu.maximum_clock_mhz / frequency_mhz
-    if shape.in_fp8:
-        misaligned = np.where(np.asarray(shape.rows) % FP8_ROWS, c.fp8_misalignment, 1.0)
-        one_sm_flops = one_sm_flops * gpu.fp8_speedup * c.fp8_efficiency / misaligned
-        slower = slower * misaligned
-    busy_s = waves * (2 * values) * (inner + c.gemm_inner_half) / one_sm_flops
+    busy_s = waves * (2 * values) * (inner + c.gemm_inner_half) / rates.one_sm_flops
     moved_bytes = waves * inner * shape.value_bytes
-    if np.any(c.tile_feed_gb_per_s):
-        busy_s = longer_s(busy_s, moved_bytes * sum(tile) / (c.tile_feed_gb_per_s * 1e9 / gpu.sm_count) * slower)
-    step_s = c.fp8_step_s if shape.in_fp8 else c.gemm_step_s
-    if np.any(step_s):
-        busy_s = longer_s(busy_s, moved_bytes / STEP_BYTES * step_s * slower)
-    return busy_s + waves * values * c.gemm_epilogue_s * slower * shape.written
+    if rates.fed_bytes_per_s is not None:
+        busy_s = longer_s(busy_s, moved_bytes * sum(tile) / rates.fed_bytes_per_s * rates.slower)
+    if rates.step_s is not None:
+        busy_s = longer_s(busy_s, moved_bytes / STEP_BYTES * rates.step_s * rates.slower)
+    return busy_s + waves * values * c.gemm_epilogue_s * rates.slower * shape.written

@@ -6,7 +6,7 @@ steps in order, each a run of operators with at most one collective beside or af
 
 from dataclasses import dataclass
 
-from kareus.graph.records import Collective, Operator
+from kareus.graph.records import AnyCollective, Operator
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,7 +14,7 @@ class Step:
     """Operators in order, and one collective that starts together with one of them."""
 
     operators: tuple[Operator, ...] = ()
-    collective: Collective | None = None
+    collective: AnyCollective | None = None
     launch: int = 0
     """Index of the operator beside which the collective starts; `len(operators)` starts it after all of them."""
     sm_count: int = 0

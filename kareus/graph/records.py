@@ -3,7 +3,7 @@
 Plain records without torch: extraction writes them, every later stage reads them.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import StrEnum
 
 from kareus.errors import ArtifactError
@@ -173,6 +173,27 @@ class Collective:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SequenceCollective(Collective):
+    """A collective that gathers or scatters the tokens of several sequences, each by itself, in one launch.
+
+    What reads or wrote the tokens of a sequence in order, such as attention, then needs no copies. What treats tokens
+    alike has all of them in one message: a plain `Collective`.
+    """
+
+    sequences: int
+    """Sequences, 2 or more: messages of the launch for each of the collectives that are fused."""
+
+    @property
+    def at_once(self) -> Collective:
+        """The collective that has the tokens of all sequences in one message."""
+        return Collective(**{field.name: getattr(self, field.name) for field in fields(Collective)})
+
+
+AnyCollective = Collective | SequenceCollective
+"""A collective of a model's graph; reading one from a file needs both records by name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PlacedCollective(Collective):
     """A collective whose ranks may lie on several nodes."""
 
@@ -191,7 +212,7 @@ class Segment:
     direction: Direction
     scope: Scope
     operators: tuple[Operator, ...]
-    collective: Collective | None
+    collective: AnyCollective | None
     """None where no collective ends it (final norm, say)."""
     independent_tail: int
     """Number of last operators that the collective does not wait for (weight gradients); sequential execution runs the
@@ -206,7 +227,7 @@ class Partition:
     """`<direction>-<segment>-<collective>`, such as `forward-mlp-allreduce`."""
     direction: Direction
     operators: tuple[Operator, ...]
-    collective: Collective
+    collective: AnyCollective
 
     def operator_index(self, name: str) -> int:
         """Return the position of the operator of that name: the only conversion of a launch operator into a number.

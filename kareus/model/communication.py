@@ -67,7 +67,7 @@ class Communicator(Protocol):
         """Sum each tensor, [batch, tokens, ...], over the ranks; this rank's tokens, as `gather_tokens` takes them."""
 
 
-Launch = Callable[[Sequence[Tensor], int | None], Handle]
+CollectiveLaunch = Callable[[Sequence[Tensor], int | None], Handle]
 """Launches a collective of tensors on a number of SMs."""
 
 
@@ -102,13 +102,13 @@ class Exchange:
     by_sequence: bool = False
     """Whether it gathers or scatters the tokens of each sequence, [batch, tokens, hidden], and no new dimension."""
 
-    launch: Launch = field(init=False)
+    launch: CollectiveLaunch = field(init=False)
     """Launches it; looked up once, since it is launched thousands of times an iteration."""
 
     def __post_init__(self) -> None:
         """Look up what launches it."""
         communicator, by_sequence = self.communicator, self.by_sequence
-        launches: dict[CollectiveKind, Launch] = {
+        launches: dict[CollectiveKind, CollectiveLaunch] = {
             CollectiveKind.ALL_REDUCE: communicator.all_reduce,
             CollectiveKind.ALL_GATHER: communicator.gather_tokens if by_sequence else communicator.all_gather,
             CollectiveKind.REDUCE_SCATTER: communicator.scatter_tokens if by_sequence else communicator.reduce_scatter,

@@ -20,6 +20,7 @@ from kareus.graph.records import (
     Partition,
     Scope,
     Segment,
+    SequenceCollective,
     instruction_directions,
 )
 from kareus.partition.events import INNER_BLOCK, Trace
@@ -99,11 +100,31 @@ def detect_partitions(
             _walk(graph, layers, direction, recomputation=recomputation) for layers in (_STEADY + 1, _STEADY)
         )
         for partition in more:
-            if found.setdefault(partition.name, partition) != partition:
-                raise KareusError(f"{partition.name}: two different partitions have this name; the graph is ambiguous.")
+            found[partition.name] = _together(found.get(partition.name, partition), partition)
         per_block = Counter(p.name for p in more) - Counter(p.name for p in fewer)
         counts.update({name: n for name, n in per_block.items() if found[name].direction is direction})
     return {partition: counts[name] for name, partition in found.items()}
+
+
+def _together(known: Partition, partition: Partition) -> Partition:
+    """Return what stands for two partitions of one name: where tokens go by sequence in one of them, that one.
+
+    Beside attention, say, runs the gather for the other nanobatch's attention, by sequence, or for its MLP, at once.
+    They take the same schedule and about the same time; more messages take no less.
+
+    Raises:
+        KareusError: they differ in more.
+    """
+    if _at_once(known) != _at_once(partition):
+        raise KareusError(f"{known.name}: two different partitions have this name; the graph is ambiguous.")
+    return partition if isinstance(partition.collective, SequenceCollective) else known
+
+
+def _at_once(partition: Partition) -> Partition:
+    collective = partition.collective
+    return (
+        replace(partition, collective=collective.at_once) if isinstance(collective, SequenceCollective) else partition
+    )
 
 
 def _walk(graph: BlockGraph, layers: int, direction: Direction, *, recomputation: Recomputation) -> list[Partition]:

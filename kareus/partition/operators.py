@@ -11,17 +11,20 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 from kareus.graph.records import (
     BIAS_GRADIENT_SUFFIX,
     INPUT_GRADIENT_SUFFIX,
+    TENSOR_PARALLEL,
     WEIGHT_GRADIENT_SUFFIX,
+    AnyCollective,
     Collective,
     CollectiveKind,
     Direction,
     Operator,
     OperatorKind,
+    SequenceCollective,
 )
 from kareus.partition.events import Region, TracedEvent
 
@@ -47,6 +50,8 @@ _COLLECTIVES = {
     "_allgather_base_": CollectiveKind.ALL_GATHER,
     "_reduce_scatter_base_": CollectiveKind.REDUCE_SCATTER,
 }
+_BY_SEQUENCE = 3
+"""Dimensions of a GPU's tokens where each sequence is moved by itself: [batch, tokens, hidden]."""
 _TELLING = ("loss", "embedding", "norm", "rope", "heads", "activation", "qk_norm", "residual", "attention")
 """What a group of memory-bound operators is named after: the first of these that is in it. Others join no group."""
 
@@ -114,16 +119,28 @@ def operator_of(run: Run, trace_reads: Counter[int], lasting: frozenset[int]) ->
     )
 
 
-def collective_of(exchange: CollectiveRun) -> Collective:
+def collective_of(exchange: CollectiveRun) -> AnyCollective:
     """Describe consecutive collectives as one."""
     first = exchange.events[0]
-    return Collective(
+    found = Collective(
         kind=_COLLECTIVES[first.kernel],
         group=first.axis,
         group_size=first.axis_size,
         message_bytes=sum(max(e.reads[0].size_bytes, e.writes[0].size_bytes) for e in exchange.events),
         fused=len(exchange.events),
     )
+    sequences = _sequences(first)
+    if sequences == 1:
+        return found
+    return SequenceCollective(**{f.name: getattr(found, f.name) for f in fields(found)}, sequences=sequences)
+
+
+def _sequences(event: TracedEvent) -> int:
+    """Sequences whose tokens a collective moves each by itself; 1 where it has all in one message."""
+    if event.axis != TENSOR_PARALLEL or _COLLECTIVES[event.kernel] is CollectiveKind.ALL_REDUCE:
+        return 1
+    shard = min(event.reads[0], event.writes[0], key=lambda region: region.size_bytes)
+    return shard.shape[0] if len(shard.shape) == _BY_SEQUENCE else 1
 
 
 def count_reads(events: Iterable[TracedEvent]) -> Counter[int]:

@@ -75,6 +75,9 @@ def _graph(rows: list[dict[str, Any]], path: Path) -> BlockGraph:
 
 
 def _record(cls: type[Record], plain: dict[str, Any], path: Path) -> Record:
+    collective = plain["collective"]
+    if collective is not None and collective["sequences"] == 1:  # a plain `Collective`
+        plain = plain | {"collective": {name: value for name, value in collective.items() if name != "sequences"}}
     try:
         return records.from_plain(cls, plain)
     except ConfigError as error:

@@ -5,13 +5,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from kareus.artifacts import records
-from kareus.graph.records import Batch, BlockGraph, Partition
+from kareus.graph.records import Batch, BlockGraph, Partition, Segment
 
 
 def segment_rows(graphs: Mapping[Batch, BlockGraph]) -> list[dict[str, Any]]:
     """Return the rows of the table `SEGMENTS`: every segment of `graphs`."""
     return [
-        {"batch": str(batch), "position": position, **records.to_plain(segment)}
+        {"batch": str(batch), "position": position, **_plain(segment)}
         for batch, graph in graphs.items()
         for field in dataclasses.fields(graph)
         for position, segment in enumerate(getattr(graph, field.name))
@@ -22,6 +22,14 @@ def partition_rows(multiplicities: Mapping[Partition, int]) -> list[dict[str, An
     """Return the rows of the table `PARTITIONS`: partitions, and how often a block has each."""
     rows = []
     for partition, multiplicity in multiplicities.items():
-        plain = records.to_plain(partition)
+        plain = _plain(partition)
         rows.append({"partition": plain.pop("name"), **plain, "multiplicity": multiplicity})
     return rows
+
+
+def _plain(record: Segment | Partition) -> dict[str, Any]:
+    """Return a record as plain data, whose collective says of how many sequences it is."""
+    plain: dict[str, Any] = records.to_plain(record)
+    if plain["collective"] is not None:
+        plain["collective"] = {"sequences": 1} | plain["collective"]
+    return plain

@@ -1,18 +1,37 @@
 """Command `partition`: extract the operator graph of a block and find its partitions."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import polars as pl
 
+from kareus.artifacts.configuration import load_slice
 from kareus.artifacts.stage import OutputTable, TableStage
 from kareus.partition.config import PartitionSlice, subject_of
 from kareus.partition.extract import extract, partitions_of
 from kareus.partition.rows import partition_rows, segment_rows
+from kareus.partition.structure import dimensions_of, structure_of
 from kareus.partition.tables import PARTITIONS, SEGMENTS
+from kareus.partition.trace_cache import is_kept
+
+TRACING = ("kareus.partition.trace", "torch._dynamo")
+"""Modules that tracing imports, the second when torch makes its first fake tensor; they start no threads."""
 
 logger = logging.getLogger(__name__)
+
+
+def modules_of(argv: Sequence[str]) -> tuple[str, ...]:
+    """Return modules that a command imports late, for the fork server: importing torch takes longer than tracing.
+
+    Raises:
+        KareusError: the configuration cannot be read.
+        ValueError: the command names none.
+    """
+    config = load_slice(Path(argv[argv.index("--config") + 1]), PartitionSlice)
+    dimensions = dimensions_of(config.model, config.parallelism, config.microbatch_size, config.sequence_length)
+    return () if is_kept(structure_of(config.model, config.parallelism, dimensions)) else TRACING
 
 
 def _compute(config: PartitionSlice) -> dict[str, pl.DataFrame]:

@@ -24,12 +24,14 @@ COLLECTIVE = pl.Struct(
         "group_size": pl.Int64,
         "message_bytes": pl.Int64,
         "fused": pl.Int64,
+        "sequences": pl.Int64,
     }
 )
+"""A collective; `sequences` is 1 unless each is a message of its own (`SequenceCollective`)."""
 
 SEGMENTS = TableSchema(
     name="segments",
-    version=2,
+    version=3,
     meaning="The operator graph of one block and of what stands before and after the blocks, cut at its collectives.",
     columns=(
         Column("batch", pl.String, "`microbatch` (sequential) or `nanobatch` (half of it)"),
@@ -46,7 +48,7 @@ SEGMENTS = TableSchema(
 
 PARTITIONS = TableSchema(
     name="partitions",
-    version=3,
+    version=4,
     meaning="The kinds of partition of a block under two staggered nanobatches.",
     columns=(
         Column("partition", pl.String, "`<direction>-<segment>-<collective>`"),

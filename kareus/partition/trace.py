@@ -19,7 +19,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from kareus.errors import KareusError
-from kareus.graph.records import Direction
+from kareus.graph.records import TENSOR_PARALLEL, Direction
 from kareus.model.block import Block, through
 from kareus.model.communication import SUM, Mesh, Tensors
 from kareus.model.communicators.process_group import ProcessGroupCommunicator, Works
@@ -163,8 +163,9 @@ def _fake_communicator(axis: str, ranks: Iterable[int]) -> ProcessGroupCommunica
 class _TracedCommunicator(ProcessGroupCommunicator):
     """Gathers and scatters each tensor by itself, and the tokens of all sequences at once, as the launch that they are.
 
-    Tensor-parallel GPUs gather nothing but tokens. They are recorded in order where the engine leaves their order open
-    (`Boundary.in_order`), too, since the operators between are the same.
+    Tensor-parallel GPUs gather nothing but tokens. A collective of each sequence by itself has a GPU's tokens as
+    [batch, tokens, hidden]; where the engine leaves their order open (`Boundary.in_order`), as [batch tokens, hidden].
+    Results are in order there, too, since the operators between are the same.
     """
 
     __slots__ = ()
@@ -179,41 +180,52 @@ class _TracedCommunicator(ProcessGroupCommunicator):
         self, tensors: Sequence[Tensor], sm_count: int | None = None, into: Sequence[Tensor] | None = None
     ) -> Works:
         """As `Communicator.all_gather`."""
-        if self.axis == "tp":
-            return self.gather_tokens(tensors)
-        return self._gathered(tensors, tuple([t.new_empty(self.size, *t.shape) for t in tensors]))
+        if self.axis != TENSOR_PARALLEL:
+            return self._gather(tensors, tuple([t.new_empty(self.size, *t.shape) for t in tensors]))
+        return self._gather([s.flatten(0, 1) for s in tensors], self._wholes(tensors))
 
     def reduce_scatter(
         self, tensors: Sequence[Tensor], sm_count: int | None = None, into: Sequence[Tensor] | None = None
     ) -> Works:
         """As `Communicator.reduce_scatter`."""
-        if self.axis == "tp":
-            return self.scatter_tokens(tensors)
-        return self._scattered(tensors, tuple([t.new_empty(t.shape[1:]) for t in tensors]))
+        if self.axis != TENSOR_PARALLEL:
+            parts = tuple([t.new_empty(t.shape[1:]) for t in tensors])
+            return self._scatter(tensors, parts, parts)
+        shards = self._shards(tensors)
+        return self._scatter(tensors, shards, [s.flatten(0, 1) for s in shards])
 
     def gather_tokens(self, shards: Sequence[Tensor], sm_count: int | None = None) -> Works:
         """As `Communicator.gather_tokens`."""
-        wholes = tuple(s.new_empty(s.shape[0], self.size * s.shape[1], *s.shape[2:]) for s in shards)
-        return self._gathered(shards, wholes)
+        return self._gather(shards, self._wholes(shards))
 
     def scatter_tokens(self, wholes: Sequence[Tensor], sm_count: int | None = None) -> Works:
         """As `Communicator.scatter_tokens`."""
-        shards = tuple(w.new_empty(w.shape[0], w.shape[1] // self.size, *w.shape[2:]) for w in wholes)
-        return self._scattered(wholes, shards)
+        shards = self._shards(wholes)
+        return self._scatter(wholes, shards, shards)
 
-    def _gathered(self, shards: Sequence[Tensor], wholes: Tensors) -> Works:
+    def _gather(self, sent: Sequence[Tensor], wholes: Tensors) -> Works:
+        """Gather into `wholes`, recorded in the shapes of `sent`."""
         works = [
-            self.group._allgather_base(whole.view(-1, *shard.shape[1:]), shard)
-            for whole, shard in zip(wholes, shards, strict=True)
+            self.group._allgather_base(whole.view(-1, *own.shape[1:]), own)
+            for whole, own in zip(wholes, sent, strict=True)
         ]
         return Works(works, wholes)
 
-    def _scattered(self, wholes: Sequence[Tensor], shards: Tensors) -> Works:
+    def _scatter(self, wholes: Sequence[Tensor], shards: Tensors, received: Sequence[Tensor]) -> Works:
+        """Scatter `wholes` into `shards`, recorded in the shapes of `received`."""
         works = [
-            self.group._reduce_scatter_base(shard, whole.view(-1, *shard.shape[1:]), dist.ReduceScatterOptions())
-            for whole, shard in zip(wholes, shards, strict=True)
+            self.group._reduce_scatter_base(own, whole.view(-1, *own.shape[1:]), dist.ReduceScatterOptions())
+            for own, whole in zip(received, wholes, strict=True)
         ]
         return Works(works, shards)
+
+    def _wholes(self, shards: Sequence[Tensor]) -> Tensors:
+        """Memory for the tokens of all GPUs, [batch, tokens, hidden]."""
+        return tuple([s.new_empty(s.shape[0], self.size * s.shape[1], *s.shape[2:]) for s in shards])
+
+    def _shards(self, wholes: Sequence[Tensor]) -> Tensors:
+        """Memory for the tokens of this GPU, [batch, tokens, hidden]."""
+        return tuple([w.new_empty(w.shape[0], w.shape[1] // self.size, *w.shape[2:]) for w in wholes])
 
 
 class KernelRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -33,15 +33,26 @@ def cached_template(structure: Structure) -> TraceTemplate:
     Raises:
         KareusError: it has to be traced, and this process already runs distributed training.
     """
-    folder = cache_folder()
-    if folder is None:
+    path = _place(structure)
+    if path is None:
         return _traced(structure)
-    path = folder / "traces" / f"{_key(structure)}.json"
     known = _read(path)
     if known is None:
         known = _traced(structure)
         _write(path, known)
     return known
+
+
+def is_kept(structure: Structure) -> bool:
+    """Return whether the folder has a file of a structure, whole or not."""
+    path = _place(structure)
+    return path is not None and path.exists()
+
+
+def _place(structure: Structure) -> Path | None:
+    """Return the file of a structure; None where nothing is kept."""
+    folder = cache_folder()
+    return None if folder is None else folder / "traces" / f"{_key(structure)}.json"
 
 
 def _traced(structure: Structure) -> TraceTemplate:

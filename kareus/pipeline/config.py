@@ -65,6 +65,8 @@ class PipelineSlice:
     sequence_length: int
     recomputation: Recomputation
     default_collective_sm_count: int
+    ambient_c: float | None
+    """Temperature of the air that cools the GPUs, if it is known."""
 
     @property
     def split_backward(self) -> bool:

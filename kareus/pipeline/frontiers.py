@@ -15,6 +15,7 @@ from kareus.pipeline.solver.dag import iteration_dag
 from kareus.pipeline.solver.frontier import PlannedIteration, iteration_frontier
 from kareus.pipeline.solver.problem import PointSet, Problem, point_set
 from kareus.pipeline.tables import INSTRUCTIONS, ITERATION
+from kareus.pipeline.warm import with_warm_energy
 
 
 def solve_iteration(config: PipelineSlice, microbatch: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -52,9 +53,10 @@ def iteration_rows(config: PipelineSlice, microbatch: pl.DataFrame) -> list[dict
         plans = iteration_frontier(
             method_problem(config, microbatch, method), config.pipeline.deadlines if method.has_frontier else 1
         )
-        rows += [
+        own = [
             {"method": method.name, "plan": number, **plan_columns(config, plan)} for number, plan in enumerate(plans)
         ]
+        rows += with_warm_energy(config, microbatch, own)
     return rows
 
 
@@ -73,7 +75,7 @@ def method_problem(config: PipelineSlice, microbatch: pl.DataFrame, method: Meth
 
 
 def plan_columns(config: PipelineSlice, plan: PlannedIteration) -> dict[str, Any]:
-    """Columns of `ITERATION` that say what a plan is and costs: all but its method and its number."""
+    """Columns of `ITERATION` that say what a plan is and costs: all but its method, number and warm energy."""
     static_energy_j = config.gpu.static_power_w * plan.time_s * config.parallelism.gpus
     return {
         "time_s": plan.time_s,

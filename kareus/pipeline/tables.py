@@ -31,7 +31,7 @@ INSTRUCTIONS = TableSchema(
 
 ITERATION = TableSchema(
     name="iteration",
-    version=1,
+    version=2,
     meaning="Plans of an iteration, by method: the time-energy frontier, each plan made of real points only.",
     columns=(
         Column(
@@ -41,7 +41,20 @@ ITERATION = TableSchema(
         ),
         Column("plan", pl.Int64, "number of the plan within its method, by rising time"),
         Column("time_s", pl.Float64, "iteration time: the makespan of the pipeline", positive=True),
-        Column("energy_j", pl.Float64, "energy of all GPUs over the iteration", positive=True),
+        Column(
+            "energy_j",
+            pl.Float64,
+            "energy of all GPUs over the iteration, at the temperatures of profiling",
+            positive=True,
+        ),
+        Column(
+            "warm_energy_j",
+            pl.Float64,
+            "the same at the temperatures that GPUs settle to which run the plan for long; null where a temperature of "
+            "profiling or that of the air is not known",
+            nullable=True,
+            positive=True,
+        ),
         Column("static_energy_j", pl.Float64, "static power times iteration time times GPUs"),
         Column("dynamic_energy_j", pl.Float64, "energy_j less static_energy_j"),
         Column("deadline_s", pl.Float64, "deadline for which the plan was solved", positive=True),

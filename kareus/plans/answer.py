@@ -11,6 +11,8 @@ from kareus.plans.units import common_scale, compared, less, scaled
 
 BASELINE = "Megatron-LM style execution"
 """What the method `sequential` is, to people who do not know its name."""
+AS_PROFILED = "energies are at the temperatures of profiling"
+"""What is said where those of chips that stay warm are not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +25,9 @@ class Answer:
     energy_j: float
     baseline_time_s: float
     baseline_energy_j: float
+    warm_energy_j: float | None = None
+    """Energy on chips that stay warm, and that of the baseline; None where either is not known."""
+    baseline_warm_energy_j: float | None = None
 
     @property
     def time_reduction_percent(self) -> float:
@@ -39,6 +44,23 @@ class Answer:
         """What the plan saves, in words."""
         time, energy = less(self.time_reduction_percent, "time"), less(self.energy_reduction_percent, "energy")
         return compared(time, energy, BASELINE)
+
+    @property
+    def sustained_reduction_j(self) -> float:
+        """Energy that an iteration of a long training saves; negative where it uses more."""
+        if self.warm_energy_j is None or self.baseline_warm_energy_j is None:
+            return self.baseline_energy_j - self.energy_j
+        return self.baseline_warm_energy_j - self.warm_energy_j
+
+    @property
+    def warm(self) -> str:
+        """What the plan takes and saves on chips that stay warm, in words."""
+        own_j, before_j = self.warm_energy_j, self.baseline_warm_energy_j
+        if own_j is None or before_j is None:
+            return AS_PROFILED
+        own, before = scaled(own_j, "J", digits=4), scaled(before_j, "J", digits=4)
+        saved = less(100 * (1 - own_j / before_j), "energy")
+        return f"on chips that stay warm {own} an iteration instead of {before}: {saved}"
 
     @property
     def savings(self) -> str:
@@ -73,6 +95,8 @@ def answer_of(plan: Plan, iteration: pl.DataFrame) -> Answer:
         energy_j=plan.prediction.energy_j,
         baseline_time_s=baseline["time_s"],
         baseline_energy_j=baseline["energy_j"],
+        warm_energy_j=plan.prediction.warm_energy_j,
+        baseline_warm_energy_j=baseline["warm_energy_j"],
     )
 
 

@@ -108,4 +108,5 @@ def _planned(key: InstructionKey, point: dict[str, Any], start_s: float) -> Plan
         start_s=start_s,
         time_s=point["time_s"],
         energy_j=point["energy_j"],
+        temperature_c=point["temperature_c"],
     )

@@ -9,7 +9,7 @@ from kareus.graph.records import UPDATING, Direction
 from kareus.profile.programs import Execution
 from kareus.schedule.records import Choice
 
-PLAN_SCHEMA_VERSION = 3
+PLAN_SCHEMA_VERSION = 4
 
 NotNegative = Annotated[float, {"minimum": 0}]
 """With what the published schema says of it; likewise the next."""
@@ -35,6 +35,8 @@ class PlannedInstruction:
     time_s: Positive
     energy_j: Positive
     """Of one GPU of the stage."""
+    temperature_c: float | None = None
+    """Mean temperature of the GPU while that energy was measured; None where it is not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,11 +65,18 @@ class PredictedCost:
 
     time_s: Positive
     energy_j: Positive
-    """Of all GPUs."""
+    """Of all GPUs, at the temperatures of profiling."""
+    warm_energy_j: float | None = None
+    """The same at the temperatures that GPUs settle to which run the plan for long; None where these are not known."""
     static_energy_j: Positive
     dynamic_energy_j: float
     lower_bound_j: Positive
     """Energy that no plan of this method can undercut in this time; if a deadline was asked for, within that."""
+
+    @property
+    def sustained_energy_j(self) -> float:
+        """Energy of an iteration of a long training: `warm_energy_j`, or where that is not known `energy_j`."""
+        return self.energy_j if self.warm_energy_j is None else self.warm_energy_j
 
     @property
     def gap(self) -> float:

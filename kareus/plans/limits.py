@@ -15,6 +15,7 @@ from kareus.pipeline.methods import method_named
 from kareus.pipeline.solver.frontier import PlannedIteration, cheapest_within, fastest_within, plans_from
 from kareus.pipeline.solver.problem import Problem
 from kareus.pipeline.solver.starts import Starts
+from kareus.pipeline.warm import with_warm_energy
 from kareus.plans.objectives import least_cost, least_product
 from kareus.plans.selectors import Goal, Prices, Selector, absolute_limit
 
@@ -51,6 +52,17 @@ def exact_row(
     """
     problem = method_problem(config, microbatch, method_named(row["method"]))
     _check_fastest(problem, row)
+    exact = _planned_row(selector, plans, row, problem, config)
+    if list(exact["points"]) == list(row["points"]):
+        return exact
+    (warm,) = with_warm_energy(config, microbatch, [exact])
+    return warm
+
+
+def _planned_row(
+    selector: Selector, plans: pl.DataFrame, row: IterationRow, problem: Problem, config: PipelineSlice
+) -> IterationRow:
+    """Plan as `exact_row` does; a better plan than `row` has the warm energy of `row`."""
     limit = absolute_limit(selector, plans)
     match selector.goal:
         case Goal.DEADLINE | Goal.STRAGGLER if limit is not None:

@@ -9,10 +9,11 @@ from typing import Any
 import polars as pl
 
 from kareus.errors import ArtifactError, ConfigError
+from kareus.gpu_model.thermal import BusyTime
 from kareus.graph.instruction import InstructionKind
 from kareus.graph.records import Direction
 from kareus.pipeline.methods import point_method
-from kareus.plans.check import TOLERANCE, check_prediction, place
+from kareus.plans.check import TOLERANCE, check_prediction, is_near, place
 from kareus.plans.document import Plan, PlannedInstruction, PredictedCost
 from kareus.plans.frontiers import Frontiers
 from kareus.plans.selectors import (
@@ -90,16 +91,16 @@ def _check_limit(plan: Plan, goal: Goal, limit: float | None, path: Path) -> Non
 def _check_points(plan: Plan, microbatch: pl.DataFrame, path: Path) -> None:
     """Check what every instruction takes against the points of its kind."""
     method = point_method(plan.method)
-    costs: dict[InstructionKind, dict[Settings, list[tuple[float, float]]]] = defaultdict(dict)
+    costs: dict[InstructionKind, dict[Settings, list[BusyTime]]] = defaultdict(dict)
     for row in microbatch.filter(pl.col("method") == method).iter_rows(named=True):
         of_kind = costs[InstructionKind(row["stage"], row["chunk"], Direction(row["direction"]))]
-        of_kind.setdefault(_settings(row), []).append((row["time_s"], row["energy_j"]))
+        of_kind.setdefault(_settings(row), []).append(BusyTime(row["time_s"], row["energy_j"], row["temperature_c"]))
     for key, instruction in plan.keyed:
         _check_point(instruction, costs[key.kind], f"{path}: {place(key)}", method)
 
 
 def _check_point(
-    instruction: PlannedInstruction, costs: Mapping[Settings, list[tuple[float, float]]], where: str, method: str
+    instruction: PlannedInstruction, costs: Mapping[Settings, list[BusyTime]], where: str, method: str
 ) -> None:
     choices = [dataclasses.asdict(choice) for choice in instruction.partitions]
     settings = _settings(
@@ -110,11 +111,10 @@ def _check_point(
             f"{where}: '{instruction.execution}' at {instruction.frequency_mhz} MHz with these choices is no point of "
             f"the microbatch frontier of '{method}'; select the plan anew."
         )
-    time_s, energy_j = costs[settings][0]
-    if not any(_near(instruction.time_s, t) and _near(instruction.energy_j, e) for t, e in costs[settings]):
+    found = BusyTime(instruction.time_s, instruction.energy_j, instruction.temperature_c)
+    if not any(_same(found, point) for point in costs[settings]):
         raise ArtifactError(
-            f"{where}: takes {instruction.time_s:.6g} s and {instruction.energy_j:.6g} J, by the microbatch frontier "
-            f"{time_s:.6g} s and {energy_j:.6g} J; select the plan anew."
+            f"{where}: takes {found}, by the microbatch frontier {costs[settings][0]}; select the plan anew."
         )
 
 
@@ -123,8 +123,9 @@ def _settings(point: Mapping[str, Any]) -> Settings:
     return str(point["execution"]), point["frequency_mhz"], tuple(choices)
 
 
-def _near(value: float, expected: float) -> bool:
-    return abs(value - expected) <= TOLERANCE * expected
+def _same(found: BusyTime, expected: BusyTime) -> bool:
+    pairs = zip(dataclasses.astuple(found), dataclasses.astuple(expected), strict=True)
+    return all(is_near(value, other, TOLERANCE * abs(other or 0.0)) for value, other in pairs)
 
 
 def _check_selected(plan: Plan, selector: Selector, plans: pl.DataFrame, path: Path) -> None:
@@ -151,7 +152,7 @@ def _check_selected(plan: Plan, selector: Selector, plans: pl.DataFrame, path: P
     if selector.goal in (Goal.FASTEST, Goal.MIN_ENERGY):  # precomputed, so that nothing may differ
         for field in dataclasses.fields(PredictedCost):
             expected = best[field.name]
-            check_prediction(plan, path, field.name, expected, TOLERANCE * abs(expected), "the frontier has")
+            check_prediction(plan, path, field.name, expected, TOLERANCE * abs(expected or 0.0), "the frontier has")
         return
     is_by_deadline = selector.goal in (Goal.DEADLINE, Goal.STRAGGLER)
     _check_bound(plan, limit if is_by_deadline and limit else plan.prediction.time_s, plans, path)

@@ -125,7 +125,8 @@ def _energies_j(
             blocking power.
     """
     laps = list(zip(times_s.T.tolist(), powers_w.T.tolist(), starts_s.T.tolist(), marks_s.T.tolist(), strict=True))
-    temperature_c = workload.testbed.ambient_c
+    assert workload.ambient_c is not None  # known of every simulated testbed
+    temperature_c = workload.ambient_c
     for _ in range(math.ceil(_SETTLING_S / float(marks_s[-1, 0]))):
         _, temperature_c = _lap(workload, temperature_c, *laps[0])
     energies_j = []
@@ -144,7 +145,8 @@ def _lap(
     marks_s: Sequence[float],
 ) -> tuple[list[float], float]:
     """Energies up to the marks of one iteration that begins at `temperature_c`, and the temperature at its end."""
-    gpu, ambient_c = workload.gpu, workload.testbed.ambient_c
+    gpu, ambient_c = workload.gpu, workload.ambient_c
+    assert ambient_c is not None
     now_s = energy_j = 0.0
     energies_j: list[float] = []
     for start_s, time_s, power_w, is_mark in _cut(times_s, powers_w, starts_s, marks_s):

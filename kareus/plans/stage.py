@@ -57,6 +57,8 @@ def run(arguments: argparse.Namespace) -> None:
     write_plan(output, plan)
     answer = answer_of(plan, frontiers.iteration) if THROUGHPUT_BASELINE in frontiers.methods else None
     logger.info("%s [%s]", answer.sentence if answer else _cost(plan), plan.testbed.label)
+    if answer:
+        logger.info("%s", answer.warm)
     logger.info(
         "%s of the energy is dynamic; certified gap to the least energy possible within %s: %.3f %%",
         scaled(plan.prediction.dynamic_energy_j, "J", digits=4),

@@ -17,7 +17,7 @@ from kareus.profile.config import MeasurementProtocol
 from kareus.profile.measure import Profiler
 from kareus.profile.tables import LOOKS, MEASUREMENTS
 from kareus.progress.journal import SUFFIX
-from kareus.testbed.config import TestbedConfig
+from kareus.testbed.config import TestbedConfig, TestbedKind
 from kareus.testbed.factory import open_testbed
 from kareus.testbed.protocol import Testbed
 
@@ -92,15 +92,19 @@ class Bench:
         """All but the range of clocks to search: a wider search reuses what a narrower one measured.
 
         For which numbers the errors of predictions were estimated decides nothing either; that they are known is part
-        of the testbed's identity.
+        of the testbed's identity. The air around real GPUs is not set by the configuration, which only says how warm
+        it is.
         """
         gpu = to_plain(self.config.gpu)
         del gpu["search_frequencies"], gpu["kernel_uncertainty"]
         if gpu["uncertainty"] is not None:
             del gpu["uncertainty"]["estimated_for"]
+        testbed = to_plain(self.config.testbed)
+        if self.config.testbed.kind is TestbedKind.CUDA:
+            del testbed["ambient_c"]
         return {
             "gpu": gpu,
-            "testbed": to_plain(self.config.testbed),
+            "testbed": testbed,
             "protocol": to_plain(self.config.protocol),
             "seed": self.config.seed,
             "identity": to_plain(self.testbed.identity),

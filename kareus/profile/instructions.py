@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 
 import polars as pl
 
+from kareus.gpu_model.coefficients import GpuCoefficients
 from kareus.graph.program import Program
 from kareus.graph.records import Batch, BlockGraph, Direction, instruction_directions
 from kareus.profile.config import ProfileSlice
@@ -60,7 +61,8 @@ def profile_instructions(
     clocks_mhz = config.gpu.search_frequencies.clocks_mhz
     programs = {identity_of(program) for program in (*component_of.values(), *instruction_of.values())}
     everything = len(programs) * len(clocks_mhz)
-    measuring = _Families(profiler, clocks_mhz, open_journal(Standing(budget=everything, space=everything)))
+    journal = open_journal(Standing(budget=everything, space=everything))
+    measuring = _Families(profiler, clocks_mhz, config.gpu.coefficients, journal)
     components = [
         {"component": name} | cost
         for name, program in component_of.items()
@@ -118,6 +120,7 @@ class _Families:
 
     profiler: Profiler
     clocks_mhz: tuple[int, ...]
+    coefficients: GpuCoefficients
     journal: Journal
 
     def family(self, programs: Sequence[Program], confirmations: int) -> list[list[dict[str, float]]]:
@@ -149,4 +152,5 @@ class _Families:
         measured = self.profiler.measure(programs[curve], frequency_mhz, repeat)
         self.journal.standing.measured += 1
         self.journal.keep()
-        return Observation(curve, frequency_mhz, measured.time_s, measured.energy_j)
+        temperature_c = measured.temperature_c(self.coefficients)
+        return Observation(curve, frequency_mhz, measured.time_s, measured.energy_j, temperature_c)

@@ -13,11 +13,26 @@ from dataclasses import dataclass
 
 from kareus.artifacts import records
 from kareus.artifacts.tables import Row
+from kareus.gpu_model.coefficients import GpuCoefficients
+from kareus.gpu_model.thermal import window_temperature_c
 from kareus.graph.program import Program, Step
 from kareus.profile.config import MeasurementProtocol
 from kareus.profile.shelves import MemoryShelf, RowShelf
 from kareus.profile.tables import LOOKS, MEASUREMENTS
 from kareus.testbed.protocol import Session, Testbed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredWindow:
+    """The window of a measurement, and the temperatures of the GPU around it."""
+
+    window_s: float
+    before_c: float
+    after_c: float
+
+    def temperature_c(self, coefficients: GpuCoefficients) -> float:
+        """Return the mean temperature over the window."""
+        return window_temperature_c(self.before_c, self.after_c, self.window_s, coefficients)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +44,12 @@ class Measurement:
     """Energy of one GPU."""
     duration_s: float
     """Time that passed on the testbed's clock."""
+    window: MeasuredWindow | None = None
+    """None where temperatures were not read."""
+
+    def temperature_c(self, coefficients: GpuCoefficients) -> float | None:
+        """Return the mean temperature of the GPU while it was measured; None if it is not known."""
+        return None if self.window is None else self.window.temperature_c(coefficients)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +109,14 @@ class Profiler:
                 return {"name": program.name} | measure_once(session, frequency_mhz, self._protocol)
 
         row = self._measurements.row(key, take)
-        return Measurement(time_s=row["time_s"], energy_j=row["energy_j"], duration_s=row["duration_s"])
+        return Measurement(
+            time_s=row["time_s"],
+            energy_j=row["energy_j"],
+            duration_s=row["duration_s"],
+            window=MeasuredWindow(
+                window_s=row["window_s"], before_c=row["temperature_before_c"], after_c=row["temperature_after_c"]
+            ),
+        )
 
     def measure_time(self, program: Program, frequency_mhz: int) -> TimeMeasurement:
         """Return the time of `program`, measuring it only if the store does not have it."""

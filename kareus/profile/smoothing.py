@@ -52,6 +52,8 @@ class Observation:
     frequency_mhz: int
     time_s: float
     energy_j: float
+    temperature_c: float | None = None
+    """Mean temperature of the GPU meanwhile; None where it is not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +62,8 @@ class Estimate:
 
     time_s: float
     energy_j: float
+    temperature_c: float | None
+    """Mean over the measurements at this clock; None where one is not known. It is not smoothed."""
     time_error_s: float
     """Standard error from the noise of measuring, as the next."""
     energy_error_j: float
@@ -81,10 +85,13 @@ def smoothed(observations: Sequence[Observation]) -> dict[CurveClock, Estimate]:
     power, power_error, power_noise = _fit(places, inverse, np.log(measured_j / measured_s))
     time_s, energy_j = np.exp(time), np.exp(time + power)
     counts = np.bincount(inverse)
+    unknown_as_nan = [np.nan if o.temperature_c is None else o.temperature_c for o in observations]
+    temperatures_c = np.bincount(inverse, unknown_as_nan) / counts
     return {
         (int(curve), int(frequency_mhz)): Estimate(
             time_s=float(time_s[n]),
             energy_j=float(energy_j[n]),
+            temperature_c=None if np.isnan(temperatures_c[n]) else float(temperatures_c[n]),
             time_error_s=float(time_s[n] * time_error[n]),
             energy_error_j=float(energy_j[n] * np.hypot(time_error[n], power_error[n])),
             time_noise=time_noise,

@@ -51,10 +51,17 @@ DIRECTION_MEANING = (
     "`forward`, `backward`, or its parts `input-gradient` and `weight-gradient`; a backward or input gradient includes "
     "its recomputation"
 )
+TEMPERATURE = Column(
+    "temperature_c",
+    pl.Float64,
+    "mean temperature of the GPU while energy_j was measured, in degC; null where it is not known",
+    nullable=True,
+)
 COST = (
     Column("frequency_mhz", pl.Int64, "SM clock", positive=True),
     Column("time_s", pl.Float64, "mean time of one execution", positive=True),
     Column("energy_j", pl.Float64, "mean energy of one execution on one GPU", positive=True),
+    TEMPERATURE,
     Column("time_error_s", pl.Float64, "standard error of time_s from the noise of measuring"),
     Column("energy_error_j", pl.Float64, "standard error of energy_j from the noise of measuring"),
     Column("time_noise", pl.Float64, "relative standard deviation of one measured time, as its scatter says"),
@@ -70,7 +77,7 @@ COST = (
 
 COMPONENTS = TableSchema(
     name="components",
-    version=2,
+    version=3,
     meaning="Non-partition components, measured alone: what stands before, after and at the edges of the partitions. "
     "Costs are estimates from measurements at all clocks.",
     columns=(
@@ -82,7 +89,7 @@ COMPONENTS = TableSchema(
 
 PROFILED_INSTRUCTIONS = TableSchema(
     name="profiled_instructions",
-    version=3,
+    version=4,
     meaning="Whole instructions, measured as one under each execution model that is not searched. Costs are estimates "
     "from measurements at all clocks, repeated where clocks are about as fast as the fastest.",
     columns=(
@@ -97,7 +104,7 @@ PROFILED_INSTRUCTIONS = TableSchema(
 
 TRIALS = TableSchema(
     name="trials",
-    version=1,
+    version=2,
     meaning="Sweep of the profiler: one partition measured over and over under several windows and cooldowns.",
     columns=(
         Column("partition", pl.String, "partition, at its default schedule"),
@@ -120,6 +127,20 @@ TRIALS = TableSchema(
             "reference_energy_j",
             pl.Float64,
             "energy of one execution without noise, at the reference temperature; simulated testbeds only",
+            nullable=True,
+            positive=True,
+        ),
+        Column(
+            "warm_energy_j",
+            pl.Float64,
+            "energy_j at the temperature that the GPU settles to; null where that of the air is not known",
+            nullable=True,
+            positive=True,
+        ),
+        Column(
+            "warm_reference_energy_j",
+            pl.Float64,
+            "reference_energy_j at the temperature that the GPU settles to; simulated testbeds only",
             nullable=True,
             positive=True,
         ),

@@ -54,7 +54,7 @@ def frontier_panels(
         )
     )
     lines = base.mark_line(interpolate="step-after").encode(
-        order="time_s:Q",
+        order=alt.Order("time_s:Q"),
         strokeWidth=alt.condition(f"datum.method === '{OURS}'", alt.value(2.6), alt.value(1.4)),
     )
     points = (

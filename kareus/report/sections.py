@@ -20,6 +20,8 @@ class Section:
 
     title: str
     text: str = ""
+    commands: tuple[str, ...] = ()
+    """Commands to type next."""
     sheets: tuple[Sheet, ...] = ()
     figures: tuple[str, ...] = ()
     """Names of figures of the page."""

@@ -10,6 +10,7 @@ from typing import Any
 import polars as pl
 
 from kareus.artifacts.randomness import generator
+from kareus.gpu_model.gpu import Gpu
 from kareus.graph.program import Program
 from kareus.graph.records import Partition
 from kareus.pareto import pareto_mask
@@ -90,7 +91,7 @@ def search_partition(
     shared = {"strategy": str(config.search.strategy), "gpus": partition.collective.group_size}
     proposals = [{"round": round_, "proposing_s": spent_s} for round_, spent_s in enumerate(found.proposing_s)]
     return SearchTables(
-        candidates=CANDIDATES.frame(_candidate_rows(found, space, static_power_w)),
+        candidates=CANDIDATES.frame(_candidate_rows(found, space, config.gpu)),
         rounds=ROUNDS.frame([_round_row(round_) | shared for round_ in found.rounds]),
         proposals=PROPOSALS.frame(proposals),
     )
@@ -110,8 +111,8 @@ def _log(round_: Round) -> None:
     logger.info("round %d: %d looked at, %d measured, %s", round_.round, round_.timed, round_.measured, progress)
 
 
-def _candidate_rows(found: SearchRun, space: SearchSpace, static_power_w: float) -> list[dict[str, Any]]:
-    data = found.dataset(static_power_w)
+def _candidate_rows(found: SearchRun, space: SearchSpace, gpu: Gpu) -> list[dict[str, Any]]:
+    data = found.dataset(gpu.static_power_w)
     dynamic_energy_j, on_frontier = data.dynamic_energy_j.tolist(), pareto_mask(data.dynamic).tolist()
     return [
         {
@@ -125,6 +126,7 @@ def _candidate_rows(found: SearchRun, space: SearchSpace, static_power_w: float)
             "predicted_dynamic_energy_j": trial.predicted_dynamic_energy_j,
             "time_s": trial.measurement.time_s,
             "energy_j": trial.measurement.energy_j,
+            "temperature_c": trial.measurement.temperature_c(gpu.coefficients),
             "dynamic_energy_j": dynamic_energy_j[i],
             "on_frontier": on_frontier[i],
         }

@@ -17,7 +17,14 @@ from kareus.arrays import Array, Indices
 from kareus.pareto import Points
 from kareus.search.dataset import Dataset
 from kareus.search.features import Features
-from kareus.search.residual_scales import UNMEASURED, Observations, ResidualKernels, ResidualScales, likeliest_scales
+from kareus.search.residual_scales import (
+    UNMEASURED,
+    Observations,
+    ResidualKernels,
+    ResidualScales,
+    ResidualTables,
+    likeliest_scales,
+)
 
 StackedIndices = Indices
 """Positions in the stacked vector: n for the time of candidate n, n plus the number of candidates for its power."""
@@ -73,7 +80,7 @@ class GaussianPrior:
         deviations = observed - self.mean[places]
         shared, time, power = self._rows.of(places), self._kernels.at(timed), self._kernels.at(data.candidates)
         known = shared[:, places]
-        known[np.diag_indices_from(known)] += self._noise**2
+        known.flat[:: len(known) + 1] += self._noise**2
         kernels = self._kernels.at(timed, timed), self._kernels.at(data.candidates, data.candidates)
         scales = likeliest_scales(
             Observations(deviations=deviations, covariance=known, kernels=kernels, noise=self._noise)
@@ -159,7 +166,7 @@ class Posterior:
         places = np.concatenate((rows, len(self.mean) // 2 + rows))
         explained = self.explained[:, places]
         covariance = self.prior.covariance(rows, self.scales) - explained.T @ explained
-        covariance[np.diag_indices_from(covariance)] += 1e-7
+        covariance.flat[:: len(covariance) + 1] += 1e-7
         factor = np.linalg.cholesky(covariance)
         drawn: Array = self.mean[places] + generator.standard_normal((count, len(places))) @ factor.T
         return drawn
@@ -180,8 +187,8 @@ def _drift(frequency_mhz: Array) -> Array:
     return np.kron(np.eye(2), basis)
 
 
-def _residual_kernels(features: Features) -> ResidualKernels:
-    """Correlations of the residuals by clock and by schedule, each of shape (candidates, candidates).
+def _residual_kernels(features: Features) -> ResidualTables:
+    """Correlations of the residuals by clock and by schedule.
 
     There are few clocks, SM counts and launch operators, so that correlations are looked up in small tables.
     """
@@ -197,5 +204,6 @@ def _residual_kernels(features: Features) -> ResidualKernels:
     alike *= np.where(np.equal.outer(launches, launches), 1.0, LAUNCH_CORRELATION)
     # Most of a schedule's residual holds at all clocks, the rest fades with their distance.
     held = COMMON_SHARE + (1 - COMMON_SHARE) * np.exp(-np.square(apart / INTERACTION_LENGTH) / 2)
-    by_clock, by_schedule = np.ix_(clock, clock), np.ix_(schedule, schedule)
-    return ResidualKernels(np.exp(-apart / CLOCK_LENGTH)[by_clock], alike[by_schedule] * held[by_clock])
+    return ResidualTables(
+        clock=clock, schedule=schedule, by_clock=np.exp(-apart / CLOCK_LENGTH), alike=alike, held=held
+    )

@@ -28,7 +28,9 @@ class SearchProblem:
 
     def unmeasured(self, data: Dataset) -> Indices:
         """Return the numbers of the candidates that `data` lacks, ascending."""
-        return np.setdiff1d(np.arange(len(self.features)), data.candidates)
+        lacks = np.ones(len(self.features), dtype=bool)
+        lacks[data.candidates] = False
+        return np.flatnonzero(lacks)
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,15 +37,36 @@ class ResidualKernels:
     by_clock: Array
     by_schedule: Array
 
-    def at(self, rows: Indices, columns: Indices | slice = ALL) -> "ResidualKernels":
-        """Return the kernels of these rows and columns."""
-        return ResidualKernels(self.by_clock[rows][:, columns], self.by_schedule[rows][:, columns])
-
     def covariance(self, scales: Sequence[float]) -> Array:
         """Return the covariance under the scales by clock and by schedule, shape (rows, columns)."""
         by_clock, by_schedule = np.square(scales)
         covariance: Array = by_clock * self.by_clock + by_schedule * self.by_schedule
         return covariance
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResidualTables:
+    """Correlations of the residuals of all candidates, by their clocks and by their schedules."""
+
+    clock: Indices
+    """By candidate, the number of its clock."""
+    schedule: Indices
+    """By candidate, the number of its schedule."""
+    by_clock: Array
+    """Between clocks, of the residual that all schedules share, shape (clocks, clocks)."""
+    alike: Array
+    """Between schedules at one clock, of the residual of a schedule, shape (schedules, schedules)."""
+    held: Array
+    """Factor of it between clocks, shape (clocks, clocks)."""
+
+    def at(self, rows: Indices, columns: Indices | slice = ALL) -> ResidualKernels:
+        """Return the kernels of the candidates of these rows and columns."""
+
+        def looked_up(table: Array, numbers: Indices) -> Array:
+            return table.take(numbers[rows], axis=0).take(numbers[columns], axis=1)
+
+        by_schedule = looked_up(self.alike, self.schedule) * looked_up(self.held, self.clock)
+        return ResidualKernels(looked_up(self.by_clock, self.clock), by_schedule)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,10 +7,11 @@ planned, not of the testbed. They have a table of their own so that all others a
 import polars as pl
 
 from kareus.artifacts.tables import Column, TableSchema
+from kareus.profile.tables import TEMPERATURE
 
 CANDIDATES = TableSchema(
     name="candidates",
-    version=1,
+    version=2,
     meaning="Candidates of one partition in the order of measuring: why each was chosen, predicted, and measured.",
     columns=(
         Column("candidate", pl.Int64, "number of the candidate in the partition's search space"),
@@ -28,6 +29,7 @@ CANDIDATES = TableSchema(
         Column("predicted_dynamic_energy_j", pl.Float64, "surrogate's prediction before measuring", nullable=True),
         Column("time_s", pl.Float64, "measured mean time of one execution", positive=True),
         Column("energy_j", pl.Float64, "measured mean energy of one execution on one GPU", positive=True),
+        TEMPERATURE,
         Column("dynamic_energy_j", pl.Float64, "energy_j less static power times time_s"),
         Column("on_frontier", pl.Boolean, "whether no measured candidate has less time and less dynamic energy"),
     ),

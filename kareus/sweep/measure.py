@@ -1,5 +1,8 @@
 """Sweeping the profiler: scatter and error of a measured energy, by window and cooldown.
 
+A window reads less than a GPU takes that runs for long, which is warmer. Trials have both: what was measured, and what
+that is at the temperature which the GPU settles to, as plans have it (`kareus.pipeline.warm`).
+
 Under each protocol the trials follow one another on a GPU that stays as hot as the one before left it (paper, section
 6.7), unlike all other measurements of a simulated testbed.
 """
@@ -9,6 +12,7 @@ from collections.abc import Iterator
 from kareus.artifacts.records import canonical_json, content_hash
 from kareus.artifacts.tables import Row
 from kareus.gpu_model.model import run_program
+from kareus.gpu_model.thermal import BusyTime, repeated_work, window_temperature_c
 from kareus.graph.program import Program
 from kareus.profile.config import MeasurementProtocol
 from kareus.profile.measure import measure_once
@@ -17,6 +21,7 @@ from kareus.profile.tables import TRIALS
 from kareus.sweep.config import ProfilerSweep
 from kareus.testbed.config import TestbedKind
 from kareus.testbed.protocol import Testbed
+from kareus.workload.config import Workload
 
 
 def run_sweep(swept: ProfilerSweep, program: Program, testbed: Testbed, shelf: RowShelf) -> list[Row]:
@@ -45,14 +50,26 @@ def run_sweep(swept: ProfilerSweep, program: Program, testbed: Testbed, shelf: R
 def _shared(swept: ProfilerSweep, program: Program) -> Row:
     """Columns that are the same in every row."""
     own, sweep = swept.workload, swept.sweep
-    is_simulated = own.testbed.kind is TestbedKind.SIMULATED
-    reference_j = float(run_program(own.gpu, program, sweep.frequency_mhz).energy_j) if is_simulated else None
+    reference = warm_reference_j = None
+    if own.testbed.kind is TestbedKind.SIMULATED:
+        found, c = run_program(own.gpu, program, sweep.frequency_mhz), own.gpu.coefficients
+        reference = BusyTime(float(found.time_s), float(found.energy_j), c.reference_temperature_c)
+        warm_reference_j = _warm_j(own, reference)
     return {
         "partition": sweep.partition,
         "frequency_mhz": sweep.frequency_mhz,
         "settle_s": sweep.settle_s,
-        "reference_energy_j": reference_j,
+        "reference_energy_j": None if reference is None else reference.energy_j,
+        "warm_reference_energy_j": warm_reference_j,
     }
+
+
+def _warm_j(workload: Workload, execution: BusyTime) -> float | None:
+    """Return the energy of one execution on a GPU that stays warm; None where the air is of unknown temperature."""
+    work = repeated_work([execution], execution.time_s, waiting_power_w=0.0)
+    if work is None or workload.ambient_c is None:
+        return None
+    return work.settled_j(workload.ambient_c, workload.gpu.coefficients)
 
 
 def _trials(swept: ProfilerSweep, program: Program, testbed: Testbed, protocol: MeasurementProtocol) -> Iterator[Row]:
@@ -64,5 +81,8 @@ def _trials(swept: ProfilerSweep, program: Program, testbed: Testbed, protocol: 
         for trial in range(swept.sweep.trials):
             session.begin_trial()
             row = measure_once(session, frequency_mhz, protocol)
+            ends = row["temperature_before_c"], row["temperature_after_c"]
+            temperature_c = window_temperature_c(*ends, row["window_s"], swept.workload.gpu.coefficients)
+            row |= {"warm_energy_j": _warm_j(swept.workload, BusyTime(row["time_s"], row["energy_j"], temperature_c))}
             asked = {"window_s": protocol.window_s, "cooldown_s": protocol.cooldown_s, "trial": trial}
             yield {key: value for key, value in row.items() if key in measured} | asked

@@ -31,6 +31,9 @@ class Accounting(StrEnum):
     """As a share of the blocks (`isolation_overhead` of the GPU): as fits to Kareus' schedules have it."""
     HOST = "host"
     """By the host, which launches ahead of the GPU: an instruction takes what the slower of both takes."""
+    TRACES = "traces"
+    """As simulators put iterations together from traces of single parts of a model: blocks and the rest of a pass take
+    what the slower of host and GPU takes, each by itself, and nothing hides a collective."""
 
 
 class TensorOverlap(StrEnum):
@@ -81,7 +84,8 @@ class Software:
     gradient_bytes: int
     """Bytes of a gradient that is summed over replicas."""
     vocabulary_multiple: int
-    """The vocabulary is padded to a multiple of it for each GPU of a tensor-parallel group."""
+    """The vocabulary is padded to a multiple of it for each GPU of a tensor-parallel group; with 0 it is not padded,
+    and what does not divide is left out."""
     synchronises_stages: bool
     """Whether the host waits for messages between stages, so that it cannot launch ahead from one pass to the next."""
     host_launch_s: float
@@ -90,6 +94,8 @@ class Software:
     """Further time of the host for each collective: its streams and events, and ranks that come later."""
     host_microbatch_s: float
     """Time in which the GPU waits at the beginning of a forward: its host broadcasts the microbatch and makes masks."""
+    collective_slowdown: float
+    """Time of its collectives of tensor parallelism over that of the library that the GPU's coefficients are of."""
     hopper_attention: bool
     """Whether its fused attention uses the instructions that Hopper's tensor cores have of their own (FlashAttention 3,
     cuDNN 9); FlashAttention 2 does not."""
@@ -108,11 +114,11 @@ class Software:
     def __post_init__(self) -> None:
         check_product(self.name, "name")
         within(self, 1, 4, "bytes", "gradient_bytes")
-        within(self, 1, 1_000_000, "rows", "vocabulary_multiple")
+        within(self, 0, 1_000_000, "rows", "vocabulary_multiple")
         within(self, 1, 1_000, "heads", "softmax_multiple")
         within(self, 0, 1e-3, "s", "host_launch_s", "host_collective_s")
         within(self, 0, 0.1, "s", "host_microbatch_s")
-        within(self, 0.1, 10, "times", "attention_slowdown")
+        within(self, 0.1, 10, "times", "collective_slowdown", "attention_slowdown")
         within(self, 1, 10, "times", "traffic")
 
 

@@ -55,6 +55,12 @@ def test_the_baseline_is_the_fastest_sequential_layout(fastest):
     assert all(bound_s >= min(known) for bound_s in unknown)
 
 
+def test_ties_are_to_be_measured(fastest):
+    tied = tuple(replace(one, is_tied=True) for one in fastest.size.layouts)
+    lines = list(answer_lines(replace(fastest, sizes=(replace(fastest.size, layouts=tied),))))
+    assert any(line.startswith("~ tied") and "Measure the fastest two or three" in line for line in lines)
+
+
 def test_a_cap_slows_down_and_is_kept(fastest):
     cost = fastest.chosen.cost
     cap_w = 0.97 * cost.energy_j / cost.time_s

@@ -51,7 +51,7 @@ def test_pruning_leaves_out_nothing_of_the_frontier():
 
 
 @pytest.mark.acceptance
-@pytest.mark.timeout(3600)
+@pytest.mark.timeout(4 * 3600)
 def test_pruning_is_safe_on_8_gpus_with_all_layouts():
     question = ask(
         ["model=qwen3-1.7b", "gpu=h100-sxm5-80gb"], gpus=8, global_batch=32, sequence_length=4096, config_dir=CONFIG
@@ -62,7 +62,7 @@ def test_pruning_is_safe_on_8_gpus_with_all_layouts():
 
 
 @pytest.mark.acceptance
-@pytest.mark.timeout(3600)
+@pytest.mark.timeout(4 * 3600)
 @pytest.mark.parametrize(
     ("model", "gpu", "gpus", "batch"),
     [

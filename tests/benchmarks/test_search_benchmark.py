@@ -1,9 +1,8 @@
 import dataclasses
 import json
 import math
-import subprocess
 import sys
-from pathlib import Path
+from concurrent.futures import ThreadPoolExecutor
 
 import moocore
 import numpy as np
@@ -13,6 +12,7 @@ from helpers.builders import a100, graphs
 from hypothesis import given
 from hypothesis import strategies as st
 
+import search
 from kareus.gpu_model import model
 from kareus.gpu_model.coefficients import SHARES
 from kareus.graph.interleave import partition_of
@@ -22,7 +22,6 @@ from yardstick import other_laws
 from yardstick.score import Trajectory, gpu_time_ratio, gpu_time_ratio_to_end, hypervolume_shares
 from yardstick.truths import PERTURBATION, TruthKind, perturbed, truth_of
 
-ROOT = Path(__file__).parents[2]
 MLP = graphs()[Batch.NANOBATCH].forward[1]
 PARTITION = partition_of(MLP, MLP.collective)
 CLOCKS = np.arange(900.0, 1411.0, 30.0)
@@ -114,11 +113,15 @@ def test_voltage_is_that_of_the_top_of_a_clocks_step():
 
 
 @pytest.mark.slow
-def test_the_benchmark_prints_an_object_and_writes_files(tmp_path):
-    command = [sys.executable, "benchmarks/search.py", "--json", "--quick", "--seeds=1", "--processes=1"]
+def test_the_benchmark_prints_an_object_and_writes_files(tmp_path, monkeypatch, capsys):
+    command = ["benchmarks/search.py", "--json", "--quick", "--seeds=1", "--processes=1"]
     command += [f"--out={tmp_path}", "--partitions", "backward-attention-reducescatter"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=280)
-    found = json.loads(done.stdout)
+    monkeypatch.setattr(sys, "argv", command)
+    monkeypatch.setattr(search, "ProcessPoolExecutor", lambda jobs, _: ThreadPoolExecutor(jobs))  # no further process
+    for library in ("OMP", "OPENBLAS", "MKL"):
+        monkeypatch.setenv(f"{library}_NUM_THREADS", "1")  # as the benchmark sets them, and leaves them
+    search.main()
+    found = json.loads(capsys.readouterr().out)
     assert {
         "gpu_time_ratio_median",
         "gpu_time_ratio_wrong_prior",

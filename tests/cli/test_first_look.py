@@ -39,9 +39,11 @@ def test_a_first_look_says_what_the_plan_saves(looked, caplog):
     lines = [record.message for record in caplog.records]
     (first,) = outcome(looked).plans
     assert lines[1] == f"{first.answer.sentence} [simulated testbed, A100-SXM4-40GB]"
-    assert lines[2].startswith("1,000,000,000 tokens: ")
-    assert lines[3].startswith("that is ") and lines[3].endswith(" than Megatron-LM style execution")
-    assert len(lines) == 4
+    assert lines[2] == first.answer.warm
+    assert lines[2].startswith("on chips that stay warm ")
+    assert lines[3].startswith("1,000,000,000 tokens: ")
+    assert lines[4].startswith("that is ") and lines[4].endswith(" than Megatron-LM style execution")
+    assert len(lines) == 5
 
 
 def test_python_and_the_command_plan_the_same(looked):

@@ -11,17 +11,21 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import yaml
+from helpers.code_blocks import run_block
 from helpers.measured import SIMULATED, measured_workload, true_costs, true_frontiers
 from helpers.printed import PAGES, ROOT, Block, blocks, commands
 
 from kareus.artifacts.layout import WorkloadFolder
 from kareus.campaign.resolve import resolve_campaign
+from kareus.cli import fork_server
 from kareus.plans.planned_folder import write_microbatch
 from kareus.plans.selectors import parse_selector
+from kareus.processes import FORK_SERVER_VARIABLE
 
 pytestmark = pytest.mark.timeout(600)  # the first test waits until the default workload is planned
 
@@ -57,6 +61,7 @@ MINUTES = [
     r"snakemake (--quiet|--logger-kareus-show json)",  # tests/progress/test_logger_plugin.py says what they show
     r"kareus (advise|calibrate|emulate|fit|validate gpu=NAME) .*",
     r"kareus train .*--communicator gloo.*",
+    r"kareus plan gpu=h200 .*",  # tests/cli/test_first_look.py plans a smaller workload so
 ]
 """Commands that take long, or need what such a one has made: for acceptance."""
 
@@ -101,12 +106,6 @@ def frontiers() -> str:
     return REFERENCE + "\n".join(rows) + "\n"
 
 
-def shell(folder: Path, script: str) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    command = ["bash", "-euo", "pipefail", "-c", script]
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
-
-
 @pytest.fixture(scope="module")
 def clone(default_workload, tmp_path_factory) -> Path:
     """A copy of the repository with the default workload planned, and the files that a reader has and we do not."""
@@ -125,6 +124,30 @@ def clone(default_workload, tmp_path_factory) -> Path:
     (folder / "path/to").mkdir(parents=True)
     (folder / "path/to/config.json").write_text(TINY)
     return folder
+
+
+@pytest.fixture(scope="module")
+def shell(clone, tmp_path_factory) -> Iterator[Callable[[str], subprocess.CompletedProcess[str]]]:
+    """Run a script in the copy, as a reader would; `kareus` there is forked from a process that has imported it."""
+    folder = tmp_path_factory.mktemp("bin")
+    (folder / "kareus").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m kareus "$@"\n')
+    (folder / "kareus").chmod(0o755)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(clone)
+        patch.delenv("PYTEST_CURRENT_TEST", raising=False)  # the server takes commands of its own environment
+        patch.setenv("PATH", f"{folder}:{Path(sys.executable).parent}:{os.environ['PATH']}")
+        for name in fork_server.THREADS:
+            patch.setenv(f"{name}_THREADS", "1")
+        patch.setenv(FORK_SERVER_VARIABLE, "set by the server")
+        server, environment = fork_server.start(), dict(os.environ)
+
+    def run(script: str) -> subprocess.CompletedProcess[str]:
+        command = ["bash", "-euo", "pipefail", "-c", script]
+        return subprocess.run(command, cwd=clone, env=environment, capture_output=True, text=True, check=False)
+
+    yield run
+    server.terminate()
+    server.wait()
 
 
 def script_of(block: Block, seen: set[str]) -> list[str]:
@@ -158,8 +181,8 @@ def parameters(choose) -> list:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("script", parameters(script_of))
-def test_printed_commands_succeed(clone, script):
-    done = shell(clone, script)
+def test_printed_commands_succeed(shell, script):
+    done = shell(script)
     assert done.returncode == 0, f"{script}\n{done.stdout}{done.stderr}"
     assert "Traceback" not in done.stderr
 
@@ -182,8 +205,8 @@ def test_configurations_of_slow_printed_commands_are_accepted(clone, name, monke
 @pytest.mark.acceptance
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("script", parameters(whole_script_of))
-def test_printed_commands_that_take_minutes_succeed(clone, script):
-    done = shell(clone, script)
+def test_printed_commands_that_take_minutes_succeed(shell, script):
+    done = shell(script)
     assert done.returncode == 0, f"{script}\n{done.stdout}{done.stderr}"
 
 
@@ -191,9 +214,9 @@ def test_printed_commands_that_take_minutes_succeed(clone, script):
 @pytest.mark.parametrize(
     "block", [pytest.param(b, id=b.place) for b in blocks("python") if b.place.split(":")[0] not in PYTHON_LEFT_OUT]
 )
-def test_printed_python_runs(clone, block):
-    done = subprocess.run([sys.executable, "-c", block.text], cwd=clone, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+def test_printed_python_runs(clone, block, monkeypatch):
+    monkeypatch.chdir(clone)
+    run_block(block.text)
 
 
 def test_the_lists_of_exceptions_name_only_what_is_printed():

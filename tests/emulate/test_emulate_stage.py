@@ -110,9 +110,16 @@ def test_nothing_else_changes_when_the_reduction_is_exposed(results):
         (["emulation.pipelines=0"], "pipelines=0"),
         (["num_microbatches=16"], "num_microbatches=16: a fleet says that itself; set emulation.num_microbatches"),
         (["parallelism.dp=2"], "parallelism.dp=2: a fleet says that itself; set emulation.pipelines"),
-        (["parallelism.sharding=full"], "parallelism.sharding=full: a fleet is planned from the instructions of one"),
-        (["parallelism.sharding=gradients"], "choose none or optimizer, or plan a workload with parallelism.dp=4."),
-        (["iteration.include_update=true"], "include_update=true: a fleet's iteration ends with the last backward"),
+        (
+            ["parallelism.sharding=full"],
+            "parallelism.sharding=full: is planned with parallelism.pp=2, parallelism.tp=8",
+        ),
+        (["parallelism.sharding=gradients"], "but the engine runs it with data parallelism alone (pp=1, tp=1, cp=1)"),
+        (
+            ["iteration.include_update=true", "emulation.gradient_reduction=exposed"],
+            "with iteration.include_update=true the reduction over the pipelines is planned, and would be",
+        ),
+        (["iteration.include_update=true"], "seq4096_a100: has no microbatch frontiers, which fleets are planned from"),
         (["sequence_length=2048"], "has no microbatch frontiers, which fleets are planned from; run snakemake"),
     ],
 )

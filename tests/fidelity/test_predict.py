@@ -6,6 +6,7 @@ import moocore
 import numpy as np
 import pytest
 from helpers.builders import CONFIG
+from helpers.examples import about
 from helpers.references import ODD, SMALL, B, F, frontier_row, one_f_one_b_clocks, reduction_row
 from hypothesis import given
 from hypothesis import strategies as st
@@ -92,6 +93,7 @@ clocks_of_rows = st.one_of(clock, st.lists(clock, min_size=12, max_size=12))
 
 
 @pytest.mark.parametrize("method", EXECUTION)
+@about(10)
 @given(drawn=clocks_of_rows)
 def test_a_planned_row_has_pipeline_time_and_idle_energy(small, method, drawn):
     row = frontier_row(method=method, clocks=one_f_one_b_clocks(SMALL, drawn))

@@ -17,6 +17,15 @@ from pathlib import Path
 
 COMMANDS = ("sbatch", "sacct", "squeue", "srun", "sinfo", "scancel", "scontrol", "sacctmgr", "sshare")
 FOLDER_VARIABLE = "FAKE_SLURM"
+SCRIPT = """\
+#!/bin/sh
+case "{command} $*" in
+    sbatch*|srun*|sacct*--parsable2*) exec "{python}" "{file}" {command} "$@" ;;
+    sinfo*) printf 'PARTITION\\nmain*\\n' ;;
+    *) echo ;;
+esac
+"""
+"""A command: most of what is asked needs no Python, and Snakemake asks dozens of times."""
 MOST_WAITED_S = 30.0
 """Time after which `sacct` answers without news."""
 
@@ -26,7 +35,7 @@ def install(folder: Path) -> Path:
     folder.mkdir(parents=True)
     for command in COMMANDS:
         script = folder / command
-        script.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{__file__}" {command} "$@"\n')
+        script.write_text(SCRIPT.format(command=command, python=sys.executable, file=__file__))
         script.chmod(0o755)
     return folder
 
@@ -95,7 +104,7 @@ def states(folder: Path) -> str:
 
 
 def main() -> None:
-    """Be the command that is named first."""
+    """Be the command that is named first, where it is one that needs more than a shell."""
     command, *arguments = sys.argv[1:]
     folder = Path(os.environ[FOLDER_VARIABLE])
     answer = ""
@@ -103,10 +112,8 @@ def main() -> None:
         answer = sbatch(folder, arguments)
     elif command == "srun":
         srun(arguments)
-    elif command == "sacct" and "--parsable2" in arguments:
+    elif command == "sacct":
         answer = states(folder)
-    elif command == "sinfo":
-        answer = "PARTITION\nmain*"
     sys.stdout.write(answer + "\n")
 
 

@@ -27,6 +27,10 @@ SMALL = (
 """Overrides of a fleet of four pipelines with two stages and two microbatches: 8 instructions."""
 
 
+UPDATE_S = {"gradient_reduction": 0.05, "embedding_exchange": 0.02, "update": 0.04}
+"""Least times of the update of `SMALL` with replicas."""
+
+
 def with_small(*overrides: str) -> list[str]:
     """`SMALL` with other values for what `overrides` name."""
     keys = {text.partition("=")[0] for text in overrides}
@@ -38,11 +42,17 @@ def fleet(*overrides: str) -> Fleet:
     return one
 
 
-def microbatch(points: int = 2) -> pl.DataFrame:
-    """Points that are slower and more frugal one after the other, the less so the later."""
+def microbatch(points: int = 2, **update_s: float) -> pl.DataFrame:
+    """Points that are slower and more frugal one after the other, the less so the later.
+
+    Args:
+        points: of every instruction.
+        update_s: least seconds of each direction of the update, such as `gradient_reduction`.
+    """
     rows = []
+    least_s = {"forward": 0.1, "backward": 0.31} | {name.replace("_", "-"): time_s for name, time_s in update_s.items()}
     for method, slower in (("sequential", 1.1), ("kareus", 1.0)):
-        for stage, (direction, base_s) in itertools.product((0, 1), (("forward", 0.1), ("backward", 0.31))):
+        for stage, (direction, base_s) in itertools.product((0, 1), least_s.items()):
             for point in range(points):
                 time_s = base_s * slower * (1 + point / 10)
                 effective_j = 250 * base_s * (0.6 + 0.4 / (1 + point / 2))
@@ -69,7 +79,7 @@ def microbatch(points: int = 2) -> pl.DataFrame:
     return MICROBATCH.frame(rows)
 
 
-def write_microbatch(results: Path, own: Fleet, points: int = 2) -> None:
+def write_microbatch(results: Path, own: Fleet, points: int = 2, **update_s: float) -> None:
     """Put the microbatch frontiers where `kareus emulate` finds them."""
     provenance = Provenance(
         config_hash=content_hash(cut(own.workload, "frontier")),
@@ -77,7 +87,12 @@ def write_microbatch(results: Path, own: Fleet, points: int = 2) -> None:
         seed=own.workload.seed,
         subject=subject_of(own.workload),
     )
-    write_table(results / own.workload_name / "frontier/microbatch.parquet", microbatch(points), MICROBATCH, provenance)
+    write_table(
+        results / own.workload_name / "frontier/microbatch.parquet",
+        microbatch(points, **update_s),
+        MICROBATCH,
+        provenance,
+    )
 
 
 def all_plans(problem: Problem) -> list[tuple[float, float]]:

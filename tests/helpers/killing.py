@@ -15,7 +15,7 @@ def kill_a_rank(victim: int, output: Path, *arguments: object) -> tuple[str, int
     with subprocess.Popen(
         whole_command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment()
     ) as running:
-        wait_for_checkpoint(output, 10)  # by then all ranks know that the one before is whole
+        wait_for_checkpoint(output, 10, running)  # by then all ranks know that the one before is whole
         ranks = ranks_of(running.pid)
         os.kill(ranks[victim], signal.SIGKILL)
         _, said = running.communicate(timeout=30)
@@ -27,7 +27,7 @@ def kill_everything(output: Path, *arguments: object) -> None:
     """Kill all ranks, and whoever started them, at half of two hundred iterations."""
     whole_command = command(*arguments, "--output", output)
     with subprocess.Popen(whole_command, stdout=subprocess.DEVNULL, env=environment()) as running:
-        wait_for_checkpoint(output, 100)
+        wait_for_checkpoint(output, 100, running)
         ranks = ranks_of(running.pid)
         for process in (running.pid, *ranks):
             os.kill(process, signal.SIGKILL)
@@ -45,12 +45,16 @@ def ranks_of(process: int) -> list[int]:
     return [found[rank] for rank in sorted(found)]
 
 
-def wait_for_checkpoint(output: Path, iteration: int, limit_s: float = 60.0) -> None:
-    """Wait until both of two ranks have written theirs."""
+def wait_for_checkpoint(
+    output: Path, iteration: int, running: subprocess.Popen[str] | subprocess.Popen[bytes], limit_s: float = 60.0
+) -> None:
+    """Wait until both of two ranks have written theirs; a training that takes too long is ended, or it would go on."""
     deadline_s = time.monotonic() + limit_s
     written = [output / f"checkpoints/iteration-{iteration:08d}/rank-{rank:05d}.json" for rank in range(2)]
     while not all(path.exists() for path in written):
-        assert time.monotonic() < deadline_s
+        if time.monotonic() > deadline_s:
+            running.kill()
+            raise AssertionError(f"no checkpoint of iteration {iteration} after {limit_s} s")
         time.sleep(0.02)
 
 

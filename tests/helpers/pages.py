@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from typing import Any
 
+from altair.vegalite.v6.schema.core import TopLevelSpec
+
 
 @dataclass
 class Table:
@@ -89,3 +91,15 @@ class Blocks(HTMLParser):
     def links(self, *kinds: str) -> set[str]:
         """Places that links lead to, of these kinds of files."""
         return {v for name, v in self.attributes if name == "href" and v and v.rpartition(".")[2] in kinds}
+
+
+def check_specifications(page: str) -> None:
+    """Check the figures of a page against Vega-Lite's schema.
+
+    Raises:
+        jsonschema.ValidationError: one has what Vega-Lite does not know.
+    """
+    figures = Blocks(page).data["figures"]
+    assert figures
+    for figure in figures.values():
+        TopLevelSpec.validate(figure["spec"])

@@ -1,6 +1,7 @@
 """Snakemake, run to its end in a process forked from one that has imported it and what the workflow imports.
 
-Importing takes Snakemake as long as reading the workflow and deciding what to run. What is tested is not how it starts,
+Importing takes Snakemake as long as reading the workflow and deciding what to run; hashing the package and composing
+the configuration take most of the rest, and are done once for equal files. What is tested is not how it starts,
 which `test_default_workload.py`, and every test that kills it or gives it an environment, does by its command line.
 """
 
@@ -18,13 +19,32 @@ import runs.checkout
 from runs.checkout import DRY, ROOT, command, jobs_of
 
 SERVER = """
-import importlib, json, os, sys, tempfile
+import contextlib, gc, importlib, json, os, sys, tempfile
+from pathlib import Path
 for name in sys.argv[1:]:
     importlib.import_module(name)
 from snakemake.cli import main
+from kareus.artifacts.code import code_hash
+from kareus.campaign.resolve import resolve_campaign
+from kareus.cli import EVERY
 from kareus.processes import die_with_parent
+
+def prepare(folder, argv):
+    # What depends on the content of files alone, which Snakemake then finds in the caches of functions.
+    content = tuple(path.read_bytes() for path in sorted((folder / "config").rglob("*.yaml")))
+    name = next((word.removeprefix("campaign=") for word in argv if word.startswith("campaign=")), "quickstart")
+    if hash((name, content)) not in prepared:
+        prepared.add(hash((name, content)))
+        for command in EVERY.values():
+            code_hash(command.module)
+        with contextlib.suppress(Exception):  # Snakemake says what is wrong
+            resolve_campaign(name, [], folder / "config")
+
+prepared = set()
 for line in sys.stdin:
     asked = json.loads(line)
+    prepare(Path(asked["folder"]), asked["argv"])
+    gc.freeze()
     process = os.fork()
     if process:
         print(os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]), flush=True)

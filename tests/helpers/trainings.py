@@ -3,14 +3,15 @@
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from helpers.builders import a100, protocol, search, simulated, small_model, space
-from helpers.worlds import start_ranks
+from helpers.worlds import fork
 from kareus.artifacts.configuration import to_yaml
 from kareus.artifacts.files import write_text
 from kareus.artifacts.provenance import Provenance, TestbedIdentity
@@ -60,6 +61,8 @@ FOUR_LAYERS = small_model(name="tiny", vocab_size=264, num_layers=4, tie_embeddi
 TEXT = Path(__file__).parents[2] / "LICENSE"
 """A text that a model can learn."""
 FAST = ("--learning-rate", 0.01)
+LONGEST_S = 120.0
+"""Time after which ranks that have not ended are killed."""
 
 
 def tiny_workload(
@@ -142,15 +145,42 @@ def here(*arguments: object) -> int:
         torch.set_num_threads(threads)
 
 
-def train_in_ranks(ranks: int, *arguments: object) -> None:
-    """`kareus train` of several ranks in forked processes, which need not import PyTorch."""
-    start_ranks(_train_as_rank, (ranks, free_port(), tuple(map(str, arguments))), ranks)
+class EndedRanks(NamedTuple):
+    """How the ranks of a training ended, and what all of them said."""
+
+    codes: list[int | None]
+    stdout: str
+    stderr: str
 
 
-def _train_as_rank(rank: int, ranks: int, port: int, arguments: tuple[str, ...]) -> None:
+def train_in_ranks(ranks: int, *arguments: object) -> str:
+    """`kareus train` of several ranks, as `end_in_ranks` runs them, that succeeds; returns what rank 0 said."""
+    ended = end_in_ranks(ranks, *arguments)
+    assert ended.codes == [0] * ranks, ended.stderr
+    return ended.stdout
+
+
+def end_in_ranks(ranks: int, *arguments: object) -> EndedRanks:
+    """`kareus train` of several ranks in forked processes, which need not import PyTorch, to their end."""
+    with tempfile.TemporaryDirectory() as folder:
+        out, error = Path(folder) / "out", Path(folder) / "error"
+        for stream in (out, error):
+            stream.touch()
+        words, port = tuple(map(str, arguments)), free_port()
+        processes = [fork(_train_as_rank, rank, ranks, port, words, (out, error)) for rank in range(ranks)]
+        for process in processes:
+            process.join(LONGEST_S)
+            process.kill()  # nothing to one that has ended
+            process.join()
+        return EndedRanks([process.exitcode for process in processes], out.read_text(), error.read_text())
+
+
+def _train_as_rank(rank: int, ranks: int, port: int, arguments: tuple[str, ...], streams: tuple[Path, Path]) -> None:
     variables = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "MASTER_ADDR": "localhost", "MASTER_PORT": port}
     os.environ |= {name: str(value) for name, value in variables.items()}
-    assert here(*arguments) == 0
+    for number, path in enumerate(streams, start=1):
+        os.dup2(os.open(path, os.O_WRONLY | os.O_APPEND), number)
+    sys.exit(here(*arguments))
 
 
 def command(*arguments: object, communicator: str = "gloo") -> list[str]:

@@ -1,10 +1,12 @@
 """Several ranks on this machine over gloo, and the tiny models that they run."""
 
 import datetime
+import gc
 import multiprocessing
 import os
 from collections.abc import Callable
 from dataclasses import replace
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -65,10 +67,10 @@ def drawn(examples: int) -> settings:
     """Settings of a property that ranks check together: all draw the same examples, and fail where any of them does.
 
     No example has to end within a time: ranks are processes of their own, where no `conftest.py` says so. What their
-    environment inherits says whether `make acceptance` explores, with twice as many examples.
+    environment inherits says whether `make acceptance` explores, with four times as many examples.
     """
     return settings(
-        max_examples=examples if EXPLORING in os.environ else -(-examples // 2),
+        max_examples=examples if EXPLORING in os.environ else -(-examples // 4),
         derandomize=True,
         database=None,
         deadline=None,
@@ -129,6 +131,14 @@ def start_ranks(run: Callable[..., None], arguments: tuple[Any, ...], ranks: int
     torch.multiprocessing.start_processes(run, arguments, nprocs=ranks, start_method="forkserver")
 
 
+def fork(run: Callable[..., None], *arguments: Any) -> BaseProcess:
+    """Start a process that runs `run(*arguments)`, forked from the same one."""
+    multiprocessing.set_forkserver_preload(PRELOADED)
+    process = multiprocessing.get_context("forkserver").Process(target=run, args=arguments)
+    process.start()
+    return process
+
+
 def gloo_groups(rank: int, parallelism: Parallelism) -> ProcessGroups:
     """The process groups of `rank`; every rank calls this."""
     coordinate = coordinate_of(rank, parallelism, dist.get_world_size())
@@ -166,6 +176,7 @@ def departure(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor])
 
 def _run(rank: int, check: Callable[..., None], world_size: int, store: str, arguments: tuple[Any, ...]) -> None:
     torch.set_num_threads(1)
+    gc.freeze()  # what is imported: who looks for tensors (`activations`) need not look among a million objects
     timeout = datetime.timedelta(seconds=100)  # ranks that disagree end before the test is stopped
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world_size, timeout=timeout)
     try:

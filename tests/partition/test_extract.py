@@ -17,7 +17,16 @@ from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, 
 from kareus.errors import KareusError, RefusedWorkloadError
 from kareus.graph.interleave import block_segments, interleave, partition_of
 from kareus.graph.recomputation import Recomputation
-from kareus.graph.records import UPDATING, Batch, BlockGraph, Direction, Operator, OperatorKind, Segment
+from kareus.graph.records import (
+    UPDATING,
+    Batch,
+    BlockGraph,
+    Direction,
+    Operator,
+    OperatorKind,
+    Segment,
+    SequenceCollective,
+)
 from kareus.graph.split_backward import pass_segments
 from kareus.model.block import Block
 from kareus.model.communication import Mesh
@@ -278,6 +287,18 @@ def test_shared_tokens_are_gathered_with_what_was_not_kept() -> None:
     assert total_flops(graph) == total_flops(whole)
     moved = [operator(g.forward, s, "norm").bytes_written for g, s in ((graph, "norm.2"), (whole, "mlp"))]
     assert moved[0] * 8 == moved[1], "a norm sees an eighth of the tokens"
+
+
+def test_attention_sends_each_sequence_by_itself() -> None:
+    """Eight of a microbatch and four of a nanobatch; the MLP sends all tokens at once, whose order it leaves open."""
+    for batch, graph in graphs(LLAMA, 8, 1, shared=True).items():
+        sequences = 8 if batch is Batch.MICROBATCH else 4
+        sent = [s.collective for s in graph.forward if s.collective]
+        assert [getattr(collective, "sequences", 1) for collective in sent] == [sequences, sequences, 1, 1]
+        sent = [s.collective for s in graph.backward if s.collective]
+        assert [getattr(collective, "sequences", 1) for collective in sent] == [1, 1, sequences, sequences]
+    alone = graphs(LLAMA, 8, 1, microbatch_size=1, shared=True)[Batch.MICROBATCH]
+    assert not any(isinstance(s.collective, SequenceCollective) for s in (*alone.forward, *alone.backward))
 
 
 def test_a_wrong_prediction_stops_extraction() -> None:

@@ -73,6 +73,17 @@ def test_partitions_come_back_as_they_were(partitions: Path) -> None:
     assert dict(multiplicities) == {partition.name: n for partition, n in found.items()}
 
 
+def test_collectives_of_each_sequence_come_back_as_they_were(tmp_path: Path) -> None:
+    parallelism = Parallelism(dp=1, pp=1, tp=2, cp=1, layers_per_stage=(4,), sharding=Sharding.NONE)
+    shared = extract(MODEL, parallelism, 4, 32)
+    write_graphs(tmp_path / "segments.parquet", shared, PROVENANCE)
+    assert read_graphs(tmp_path / "segments.parquet") == shared
+    found = detect_partitions(shared[Batch.NANOBATCH], recomputation=Recomputation.NONE)
+    write_partitions(tmp_path / "partitions.parquet", found, PROVENANCE)
+    assert read_partitions(tmp_path / "partitions.parquet") == tuple(found)
+    assert {getattr(partition.collective, "sequences", 1) for partition in found} == {2}
+
+
 def test_a_table_without_partitions_reads_as_none(tmp_path: Path) -> None:
     write_partitions(tmp_path / "none.parquet", {}, PROVENANCE)
     assert read_partitions(tmp_path / "none.parquet") == ()

@@ -4,7 +4,8 @@ import dataclasses
 
 import pytest
 from helpers.builders import small_model
-from hypothesis import given, settings
+from helpers.examples import about
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kareus.errors import KareusError
@@ -51,13 +52,13 @@ def traced_anew(model, parallelism, microbatch_size, sequence_length):
 
 
 @given(workloads())
-@settings(max_examples=12)
+@about(5)
 def test_a_graph_is_that_of_a_fresh_trace(workload):
     assert extract(*workload) == traced_anew(*workload)
 
 
 @given(workloads(least=1))
-@settings(max_examples=3)
+@about(2)
 def test_a_graph_with_sizes_of_one_is_that_of_a_fresh_trace(workload):
     model, parallelism, _, sequence_length = workload
     model = dataclasses.replace(model, num_key_value_heads=parallelism.tp, head_dim=2)

@@ -7,12 +7,15 @@ import sys
 from functools import partial
 
 import pytest
-from helpers.builders import resealed
+from helpers.builders import CONFIG, resealed
 
+import kareus
 from kareus.artifacts.cache import CACHE_VARIABLE, cache_folder
 from kareus.partition import trace_cache
-from kareus.partition.structure import Structure
+from kareus.partition.stage import TRACING, modules_of
+from kareus.partition.structure import Structure, dimensions_of, structure_of
 from kareus.partition.trace_cache import cached_template
+from kareus.workload.slices import slice_text
 
 PLAIN = Structure(qk_norm=False, qkv_bias=False, tensor_parallel=True, cp=1, ones=())
 EXTRACT = """
@@ -122,3 +125,15 @@ def test_a_cached_structure_is_extracted_without_torch(folder):
     run = partial(subprocess.run, capture_output=True, text=True, check=True, env=os.environ | {"PYTHONPATH": paths})
     printed = [run(command).stdout.strip() for _ in range(2)]
     assert printed == ["True", "False"]
+
+
+def test_a_fork_server_imports_torch_for_what_is_not_traced_yet(folder, traced, tmp_path):
+    (workload,) = kareus.resolve(["model=qwen3-1.7b"], CONFIG)
+    own = workload.model, workload.parallelism
+    path = tmp_path / "partition.yaml"
+    path.write_text(slice_text(workload, "partition"))
+    command = ["stage", "partition", "--config", str(path), "--segments", "a.parquet", "--partitions", "b.parquet"]
+    assert modules_of(command) == TRACING
+    cached_template(structure_of(*own, dimensions_of(*own, workload.microbatch_size, workload.sequence_length)))
+    assert len(traced) == 1
+    assert modules_of(command) == ()

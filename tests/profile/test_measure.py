@@ -1,9 +1,11 @@
 import dataclasses
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from helpers.builders import a100, gemm, protocol, search, simulated
+from helpers.builders import CONFIG, a100, gemm, protocol, search, simulated
 
+from kareus.artifacts.provenance import TestbedIdentity
 from kareus.artifacts.tables import read_table
 from kareus.gpu_model.gpu import FrequencyRange
 from kareus.gpu_model.model import run_program
@@ -14,6 +16,7 @@ from kareus.profile.shelves import MemoryShelf
 from kareus.profile.tables import LOOKS, MEASUREMENTS
 from kareus.search.config import SearchSlice
 from kareus.testbed.factory import open_testbed
+from kareus.workload.resolve import resolve_accepted
 
 LINEAR = gemm("linear", 16384, 4096, 3072)
 PROGRAM = Program(name="linear", steps=(Step(operators=(LINEAR,)),))
@@ -101,6 +104,18 @@ def test_shelves_differ_by_whatever_decides_a_measurement(tmp_path):
 
     assert place() == place() == place(search_frequencies=wider)
     assert len({place(), place(content="y"), place(seed=1), place(sm_count=100)}) == 4
+
+
+@pytest.mark.parametrize(("kind", "places"), [("cuda", 1), ("simulated", 2)])
+def test_only_simulated_air_decides_a_measurement(tmp_path, kind, places):
+    """That around real GPUs is what it is, whether the configuration says it or not."""
+    (workload,) = resolve_accepted([f"testbed={kind}"], CONFIG).values()
+    identity = TestbedIdentity(kind=kind, gpu="A100-SXM4-40GB", detail="")
+    found = set()
+    for ambient_c in (25.0, 30.0):
+        config = dataclasses.replace(workload, testbed=dataclasses.replace(workload.testbed, ambient_c=ambient_c))
+        found.add(Bench(config, SimpleNamespace(identity=identity)).shelf(tmp_path, "x", "y").folder)
+    assert len(found) == places
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from helpers.preloaded import snakemake
 
 SNAKEFILE = """\
 rule all:
@@ -34,12 +35,15 @@ def workflow(tmp_path: Path) -> Path:
     return tmp_path
 
 
+OPTIONS = ("--cores=2", "--keep-going", "--logger=kareus")
+
+
 def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "snakemake", "--cores=2", "--keep-going", "--logger=kareus", *arguments]
+    return [sys.executable, "-m", "snakemake", *OPTIONS, *arguments]
 
 
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command(*arguments), cwd=folder, capture_output=True, text=True, check=False)
+    return snakemake(folder, *OPTIONS, *arguments)
 
 
 def test_a_pipe_gets_lines_with_the_one_line_of_what_failed(workflow):

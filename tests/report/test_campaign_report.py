@@ -19,7 +19,7 @@ from helpers.campaign_results import (
     REFUSED,
     write_campaign,
 )
-from helpers.pages import Blocks, Table
+from helpers.pages import Blocks, Table, check_specifications
 from helpers.report_tables import WORKLOAD, candidate_rows
 
 import kareus
@@ -62,6 +62,10 @@ def cells(sheet: Table, texts: int = 2) -> list[list[str]]:
 
 
 CONTENTS = {"index.html", "summary.txt", "manifest.json", "data", "figures", "workloads"}
+
+
+def test_figures_are_specifications_of_vega_lite(report):
+    check_specifications((report / "index.html").read_text())
 
 
 def test_the_manifest_lists_every_file_with_its_hash(report):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from helpers.browser import DARK, LIGHT, needs_chromium, probe
 from helpers.builders import CONFIG
-from helpers.pages import Blocks
+from helpers.pages import Blocks, check_specifications
 from helpers.references import FRONTIERS, REDUCTIONS
 
 from kareus.fidelity.kernels.shipped import shipped_files
@@ -49,6 +49,10 @@ def page(found):
 @pytest.fixture(scope="module")
 def blocks(page):
     return Blocks(page)
+
+
+def test_figures_are_specifications_of_vega_lite(page):
+    check_specifications(page)
 
 
 def test_the_page_is_simulated_and_links_to_no_file(blocks, page):

@@ -6,7 +6,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 from helpers.browser import DARK, LIGHT, needs_chromium, probe
-from helpers.pages import Blocks
+from helpers.pages import Blocks, check_specifications
 from helpers.report_tables import FRONTIERS, SIMULATED, STATIC_W
 
 from kareus.artifacts.provenance import Provenance
@@ -42,7 +42,7 @@ def identity(name, method):
     return counts | {"method": method}
 
 
-def fleet_rows(name):
+def fleet_rows(name, reduction_s=0.5):
     for method in METHODS:
         for number, (time_s, energy_j) in enumerate(FRONTIERS[method]):
             total_j, static_j = energy_j * SIZES[name][0], STATIC_W * time_s * 2 * SIZES[name][0]
@@ -50,7 +50,7 @@ def fleet_rows(name):
                 "plan": number,
                 "time_s": time_s,
                 "pipeline_time_s": time_s,
-                "reduction_s": 0.5,
+                "reduction_s": reduction_s,
                 "energy_j": total_j,
                 "static_energy_j": static_j,
                 "dynamic_energy_j": total_j - static_j,
@@ -108,6 +108,10 @@ def lines(text, title):
     """Cells of the table below a title."""
     block = text.split(title)[1].split("\n\n")[1]
     return [re.split(r"\s{2,}", line) for line in block.splitlines()[2:]]
+
+
+def test_figures_are_specifications_of_vega_lite(page):
+    check_specifications(page[0])
 
 
 def test_the_summary_is_the_papers_by_rising_microbatches(page):
@@ -240,3 +244,19 @@ def test_stages_have_their_mean_clocks(tmp_path):
     microbatch = pl.DataFrame(rows).with_columns(method=pl.lit("kareus"), chunk=pl.lit(0))
     fleet = pl.DataFrame({"method": ["kareus"], "num_microbatches": [2], "points": [[0, 0, 1, 0]]})
     assert list(fleet_clocks(fleet, microbatch, PipelineSchedule("1f1b"), 1)) == [[[1300, 900, 8.0]]]
+
+
+def test_what_is_planned_is_not_counted_again():
+    """One stage: a forward of 1 s, a backward of 2 s, and 0.3 s and 0.2 s of its update."""
+    rows = [
+        {"stage": 0, "direction": direction, "point": 0, "time_s": time_s, "frequency_mhz": 1000}
+        for direction, time_s in (("forward", 1.0), ("backward", 2.0), ("gradient-reduction", 0.3), ("update", 0.2))
+    ]
+    microbatch = pl.DataFrame(rows).with_columns(method=pl.lit("kareus"), chunk=pl.lit(0))
+    plan = pl.DataFrame({"method": ["kareus"], "num_microbatches": [1], "points": [[0, 0, 0, 0]]})
+    assert list(fleet_clocks(plan, microbatch, PipelineSchedule("1f1b"), 1)) == [[[1000, 1000, 3.5, 0.5]]]
+    tables = (STRAGGLERS.frame([]), POWER_CAPS.frame([]), HOURS.frame([]))
+    fleet = FLEET.frame(list(fleet_rows("large", reduction_s=0.0)))
+    section, *_ = fleet_sections(FleetInputs("x", SIMULATED, PROVENANCE, fleet, *tables))
+    assert "plans have what these do together, such as the gradient reduction" in section.text
+    assert section.sheets[-1].rows[0].cells[-2:] == ("in the plans", "planned")

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import polars as pl
 import pytest
-from helpers.pages import Blocks
+from helpers.pages import Blocks, check_specifications
 from helpers.report_tables import FRONTIERS, PARTITIONS, WORKLOAD, Names, candidate_rows, iteration_rows, write_inputs
 
 from kareus.pipeline.config import PipelineSchedule
@@ -46,6 +46,10 @@ def page(inputs):
 @pytest.fixture(scope="module")
 def blocks(page):
     return Blocks(page)
+
+
+def test_figures_are_specifications_of_vega_lite(page):
+    check_specifications(page)
 
 
 def test_the_first_line_is_the_answer(blocks):

@@ -2,7 +2,6 @@
 
 import dataclasses
 import gc
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -73,15 +72,13 @@ def alive_bytes() -> int:
 
 
 @pytest.fixture(scope="module")
-def few_objects() -> Iterator[None]:
+def few_objects() -> None:
     """Hide the objects that are there already from `gc.get_objects`, which is called for every operator.
 
     Once for all tests: to collect among the objects of a whole run of tests takes a second.
     """
     gc.collect()
     gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 def forward(stage: StageModel, schedule: MicrobatchSchedule, shape: tuple[int, ...]) -> Held:

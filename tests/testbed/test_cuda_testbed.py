@@ -17,7 +17,7 @@ from kareus.device.claims import FOLDER_VARIABLE, setting_of
 from kareus.errors import DeviceError, EngineError
 from kareus.gpu_model.gpu import FrequencyRange
 from kareus.graph.program import Program, Step
-from kareus.graph.records import Collective, CollectiveKind
+from kareus.graph.records import Collective, CollectiveKind, SequenceCollective
 from kareus.model.communicators.choice import Library
 from kareus.model.communicators.mscclpp import MscclppCommunicator
 from kareus.model.communicators.nccl import NcclCommunicator
@@ -48,6 +48,15 @@ TOGETHER = Program(
         Step(
             collective=Collective(kind=CollectiveKind.ALL_GATHER, group="tp", group_size=2, message_bytes=256, fused=2),
             sm_count=4,
+        ),
+        *(
+            Step(
+                collective=SequenceCollective(
+                    kind=kind, group="tp", group_size=2, message_bytes=256, fused=1, sequences=4
+                ),
+                sm_count=4,
+            )
+            for kind in (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER)
         ),
     ),
 )

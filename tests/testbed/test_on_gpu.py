@@ -8,7 +8,7 @@ from kareus.device import nvml
 from kareus.device.claims import FOLDER_VARIABLE
 from kareus.gpu_model.gpu import FrequencyRange
 from kareus.graph.program import Program, Step
-from kareus.graph.records import Operator, OperatorKind
+from kareus.graph.records import Collective, CollectiveKind, Operator, OperatorKind, SequenceCollective
 from kareus.profile.measure import measure_once
 from kareus.testbed.config import ClockPolicy, CudaCollectives, CudaConfig, GpuPool
 from kareus.testbed.cuda.testbed import CudaTestbed
@@ -80,6 +80,15 @@ def test_more_sms_trade_computation_for_the_collective(testbed):
     beside = [measure(testbed, Step(operators=OPERATORS, collective=REDUCE, sm_count=n))["time_s"] for n in (3, 30)]
     alone = measure(testbed, Step(operators=OPERATORS))["time_s"]
     assert min(beside) > alone
+
+
+def test_each_sequence_by_itself_moves_no_less(testbed):
+    """Messages of four sequences in one launch take about the time of one message of all, and no tenth less."""
+    size = {"group": "tp", "group_size": 8, "message_bytes": HIDDEN_BYTES, "fused": 1}
+    for kind in (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER):
+        at_once = measure(testbed, Step(collective=Collective(kind=kind, **size), sm_count=12))["time_s"]
+        each = SequenceCollective(kind=kind, **size, sequences=4)
+        assert measure(testbed, Step(collective=each, sm_count=12))["time_s"] > 0.9 * at_once
 
 
 def test_overlap_is_faster_than_one_after_the_other(testbed):

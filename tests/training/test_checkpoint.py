@@ -6,16 +6,14 @@ import os
 import random
 import shutil
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 import torch
+from helpers.worlds import fork
 
 from kareus.errors import ArtifactError
 from kareus.training.checkpoint import (
@@ -372,16 +370,10 @@ def test_pruning_does_not_count_what_was_passed_over(tmp_path):
     assert sorted(p.name[-1] for p in tmp_path.iterdir()) == ["2", "3", "9"]
 
 
-SAVING = """
-import sys
-import torch
-from pathlib import Path
-from test_checkpoint import checkpoint, part, place
-from kareus.training.checkpoint import save
-for iteration in range(1, 100_000):
-    tensors = {part(0, 200_000): torch.full((200_000,), float(iteration))}
-    save(place(Path(sys.argv[1])), checkpoint(iteration, tensors=tensors))
-"""
+def save_on_and_on(folder):
+    for iteration in range(1, 100_000):
+        tensors = {part(0, 200_000): torch.full((200_000,), float(iteration))}
+        save(place(folder), checkpoint(iteration, tensors=tensors))
 
 
 def check_last(folder):
@@ -393,15 +385,14 @@ def check_last(folder):
 
 
 def test_a_kill_at_any_moment_leaves_a_checkpoint_that_loads(tmp_path):
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([*sys.path, str(Path(__file__).parent)])}
-    saving = subprocess.Popen([sys.executable, "-c", SAVING, str(tmp_path)], env=environment)
+    saving = fork(save_on_and_on, tmp_path)
     while latest(place(tmp_path)) is None:
         time.sleep(0.02)
     for _ in range(3):
-        saving.send_signal(signal.SIGSTOP)  # a process that is stopped here and killed later never gets further
+        os.kill(saving.pid, signal.SIGSTOP)  # a process that is stopped here and killed later never gets further
         check_last(tmp_path)
-        saving.send_signal(signal.SIGCONT)
+        os.kill(saving.pid, signal.SIGCONT)
         time.sleep(0.03)
     saving.kill()
-    saving.wait()
+    saving.join()
     check_last(tmp_path)

@@ -1,16 +1,17 @@
 """Checkpoints are written while the training goes on, one at a time, and their errors reach the user."""
 
+import os
 import signal
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
 import pytest
 import torch
-from helpers.trainings import command, environment, here, losses, weights_of
+from helpers.trainings import here, losses, weights_of
+from helpers.worlds import fork
 
 from kareus.errors import ArtifactError
+from kareus.model import weights
 from kareus.training import checkpoint_writer
 from kareus.training.checkpoint import Checkpoint, RankCheckpoints, StateSlice, load, save
 from kareus.training.checkpoint_files import header_file, read_header
@@ -133,34 +134,26 @@ def test_a_checkpoint_that_cannot_be_written_ends_the_training_soon(
     assert len(losses(tmp_path)) <= 2
 
 
-KILLED = """
-import os
-import signal
-import sys
-from pathlib import Path
+def train_until_killed(arguments: tuple[object, ...]) -> None:
+    """`kareus train`, which dies while it writes its second checkpoint."""
+    whole = weights._save
 
-from kareus.cli import main
-from kareus.model import weights
+    def save_and_die(tensors: dict[str, torch.Tensor], path: Path) -> None:
+        whole(tensors, path)
+        if "iteration-00000004" in str(path):
+            path.write_bytes(path.read_bytes()[:-100])
+            os.kill(os.getpid(), signal.SIGKILL)
 
-save = weights._save
-
-def save_and_die(tensors, path):
-    save(tensors, path)
-    if "iteration-00000004" in str(path):
-        path.write_bytes(path.read_bytes()[:-100])
-        os.kill(os.getpid(), signal.SIGKILL)
-
-weights._save = save_and_die
-main(sys.argv[1:])
-"""
+    weights._save = save_and_die
+    here(*arguments)
 
 
 def test_a_kill_amid_writing_leaves_the_checkpoint_before(alone: Path, tmp_path: Path) -> None:
     plan, rate = alone / "plan/fastest.json", ("--learning-rate", 0.001, "--final-rate", 0.001)
     options = (*rate, "--checkpoint-every", 2, "--output", tmp_path)
-    arguments = command(plan, "--iterations", 50, *options)[3:]
-    killed = subprocess.run([sys.executable, "-c", KILLED, *arguments], env=environment(), check=False)
-    assert killed.returncode == -signal.SIGKILL
+    killed = fork(train_until_killed, (plan, "--iterations", 50, *options))
+    killed.join(60)
+    assert killed.exitcode == -signal.SIGKILL
     assert list((tmp_path / "checkpoints/iteration-00000004").glob("rank*")) == []
     assert here(plan, "--iterations", 5, *options) == 0
     assert here(plan, "--iterations", 5, *rate, "--output", tmp_path / "whole") == 0

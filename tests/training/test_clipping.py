@@ -1,11 +1,11 @@
 """Gradient clipping by the norm of the whole model."""
 
 import math
-import subprocess
-import sys
 
 import pytest
 import torch
+import torch.distributed as dist
+from helpers.worlds import spawn
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -59,31 +59,20 @@ def test_a_gradient_that_is_no_number_is_refused(bad):
         clip([torch.ones(1)], torch.tensor(bad), 1.0)
 
 
-SHARING = """
-import os
-import sys
-import torch
-import torch.distributed as dist
-from kareus.training.clipping import gradient_norm
-rank, folder = int(sys.argv[1]), sys.argv[2]
-dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=2)
-everyone = dist.group.WORLD
-shard, alike = [torch.tensor([2.0 * rank + 1, 2.0 * rank + 2])], [torch.tensor(5.0)]
-# Two ranks that share every layer hold 1, 2, 3, 4 divided and 5 alike; as two stages they hold two fives.
-layer = gradient_norm(shard, alike, tp=everyone, pp=None, dp=None)
-torch.testing.assert_close(layer, torch.tensor([1.0, 2, 3, 4, 5]).norm())
-stages = gradient_norm(shard, alike, tp=None, pp=everyone, dp=None)
-torch.testing.assert_close(stages, torch.tensor([1.0, 2, 3, 4, 5, 5]).norm())
-replicas = gradient_norm(shard, [], tp=None, pp=None, dp=everyone)
-torch.testing.assert_close(replicas, torch.tensor([1.0, 2, 3, 4]).norm())
-dist.barrier()
-os._exit(0)  # as training ends: gloo's threads may abort an interpreter that takes its time to
-"""
+def check_norms(rank):
+    """Two ranks that share every layer hold 1, 2, 3, 4 divided and 5 alike; as two stages they hold two fives."""
+    everyone = dist.group.WORLD
+    shard, alike = [torch.tensor([2.0 * rank + 1, 2.0 * rank + 2])], [torch.tensor(5.0)]
+    layer = gradient_norm(shard, alike, tp=everyone, pp=None, dp=None)
+    torch.testing.assert_close(layer, torch.tensor([1.0, 2, 3, 4, 5]).norm())
+    stages = gradient_norm(shard, alike, tp=None, pp=everyone, dp=None)
+    torch.testing.assert_close(stages, torch.tensor([1.0, 2, 3, 4, 5, 5]).norm())
+    replicas = gradient_norm(shard, [], tp=None, pp=None, dp=everyone)
+    torch.testing.assert_close(replicas, torch.tensor([1.0, 2, 3, 4]).norm())
 
 
 def test_the_norm_is_that_of_the_whole_model_on_every_rank(tmp_path):
-    ranks = [subprocess.Popen([sys.executable, "-c", SHARING, str(rank), str(tmp_path)]) for rank in range(2)]
-    assert [rank.wait() for rank in ranks] == [0, 0]
+    spawn(2, check_norms, tmp_path)
 
 
 def test_the_norm_of_empty_shards_stays_on_their_device():

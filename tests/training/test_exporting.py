@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers.trainings import here, tiny_workload, train, weights_of
+from helpers.trainings import here, tiny_workload, train_in_ranks, weights_of
 from safetensors.torch import load
 from transformers import AutoModelForCausalLM
 
@@ -19,8 +19,7 @@ def test_exported_weights_replace_others_and_load_in_transformers(two_stages: Pa
     exported.mkdir()
     for name in ("model.safetensors.index.json", "model-00001-of-00003.safetensors", "config.json"):
         (exported / name).write_text("{}")  # an export of three stages, to be replaced whole
-    done = train(plan, "--iterations", 2, "--output", tmp_path / "run", "--export", exported, "--force")
-    assert done.returncode == 0, done.stderr
+    train_in_ranks(2, plan, "--iterations", 2, "--output", tmp_path / "run", "--export", exported, "--force")
     index = json.loads((exported / "model.safetensors.index.json").read_text())
     assert set(index["weight_map"].values()) == {f"model-0000{n}-of-00002.safetensors" for n in (1, 2)}
     first, last = (load(rank) for rank in weights_of(tmp_path / "run", 2).values())

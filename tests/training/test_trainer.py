@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from helpers.killing import kill_everything
-from helpers.trainings import FAST, FOUR_LAYERS, TEXT, here, losses, tiny_workload, train, weights_of
+from helpers.trainings import FAST, FOUR_LAYERS, TEXT, here, losses, tiny_workload, train, train_in_ranks, weights_of
 from safetensors.torch import load_file
 
 from kareus.artifacts.configuration import to_yaml
@@ -59,14 +59,14 @@ def test_chunks_and_split_backwards_train_like_sequential(
 ) -> None:
     options, sequential = begun
     plan = request.getfixturevalue(planned_as) / "plan/fastest.json"
-    done = train(plan, *options, "--output", tmp_path / "run", "--export", tmp_path / "weights", "--clocks", "dry")
-    assert done.returncode == 0, done.stderr
+    outputs = ("--output", tmp_path / "run", "--export", tmp_path / "weights")
+    said = train_in_ranks(2, plan, *options, *outputs, "--clocks", "dry")
     assert losses(tmp_path / "run") == pytest.approx(losses(sequential / "run"), rel=1e-5)
     expected, found = weights_in(sequential / "weights"), weights_in(tmp_path / "weights")
     assert found.keys() == expected.keys()
     for name, weight in expected.items():
         torch.testing.assert_close(found[name], weight, rtol=0, atol=1e-4)
-    changes = re.findall(r"stage 0: would lock the SM clock to (\d+) MHz", done.stdout)
+    changes = re.findall(r"stage 0: would lock the SM clock to (\d+) MHz", said)
     assert " ".join(changes).startswith(clocks)
 
 

@@ -2,12 +2,11 @@
 
 import dataclasses
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from helpers.trainings import command, environment, here, tiny_workload
+from helpers.trainings import command, end_in_ranks, here, tiny_workload
 from helpers.worlds import MPT
 
 from kareus.artifacts.configuration import to_yaml
@@ -137,20 +136,9 @@ def test_a_world_of_another_size_is_refused(
 def test_wrong_arguments_under_torchrun_are_reported_once(
     two_stages: Path, tmp_path: Path, options: tuple[object, ...], code: int, said: str
 ) -> None:
-    port = free_port()
-    common = environment() | {"WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": str(port)}
-    ranks = [
-        subprocess.Popen(
-            command(two_stages / "plan/fastest.json", *options, "--output", tmp_path),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env=common | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
-        )
-        for rank in range(2)
-    ]
-    found = "".join(rank.communicate(timeout=60)[0] for rank in ranks)
-    assert [rank.returncode for rank in ranks] == [code, code]
+    ended = end_in_ranks(2, two_stages / "plan/fastest.json", *options, "--output", tmp_path)
+    assert ended.codes == [code, code]
+    found = ended.stdout + ended.stderr
     assert re.fullmatch(said, found), found
     assert found.count("kareus train: ") + found.count("show this help") == 1
 

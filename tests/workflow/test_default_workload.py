@@ -98,7 +98,7 @@ def test_every_method_is_played_back_close_to_its_prediction(planned, iteration)
     assert [row.method for row in rows] == iteration["method"].unique(maintain_order=True).to_list()
     for row in rows:
         assert abs(row.time_percent) < 3, row
-        assert abs(row.energy_percent) < 12, row
+        assert abs(row.energy_percent) < 1, row  # of chips that stay warm
     assert "End to end" in (planned / "results" / NAME / "report/summary.txt").read_text()
 
 

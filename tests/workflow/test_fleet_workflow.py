@@ -30,6 +30,13 @@ def test_four_sizes_are_four_jobs_and_one_search_each(tmp_path):
     assert "solve_pipeline" not in rules
 
 
+def test_sizes_with_the_update_are_workloads_of_their_own(tmp_path):
+    config = 'overrides=["emulation=10240gpus,5120gpus","iteration.include_update=true"]'
+    rules = would_run(checkout(tmp_path), *FLEETS, config)
+    assert (rules["emulate_fleet"], rules["report_fleets"], rules["compose_frontiers"]) == (2, 2, 2)
+    assert "solve_pipeline" not in rules
+
+
 def test_other_sizes_need_no_search(emulated):
     rules = would_run(emulated, *FLEETS)
     assert (rules["emulate_fleet"], rules["report_fleets"]) == (3, 1)

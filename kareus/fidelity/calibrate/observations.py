@@ -1,11 +1,11 @@
 """Observations: measured times and powers of known programs, and the temperatures at which they were measured."""
 
-import math
 from dataclasses import dataclass
 
 from kareus.artifacts.tables import Row
 from kareus.fidelity.calibrate.probes import Probe
 from kareus.gpu_model.gpu import Gpu
+from kareus.gpu_model.thermal import window_temperature_c
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,17 +27,8 @@ class ObservedProbe:
         if self.power_w is None:
             return None
         c = gpu.coefficients
-        return self.power_w - c.leakage_w_per_c * (self._mean_c(gpu) - c.reference_temperature_c)
-
-    def _mean_c(self, gpu: Gpu) -> float:
-        """Mean temperature over the window, in which the chip settles exponentially."""
-        c = gpu.coefficients
-        time_constants = self.window_s / c.thermal_time_s * (1 - c.thermal_resistance_c_per_w * c.leakage_w_per_c)
-        left = math.exp(-time_constants)
-        if left > 0.99:  # noqa: PLR2004 - nearly a straight line, of which the end cannot be foreseen
-            return (self.before_c + self.after_c) / 2
-        final_c = (self.after_c - self.before_c * left) / (1 - left)
-        return final_c + (self.before_c - final_c) * (1 - left) / time_constants
+        mean_c = window_temperature_c(self.before_c, self.after_c, self.window_s, c)
+        return self.power_w - c.leakage_w_per_c * (mean_c - c.reference_temperature_c)
 
 
 def observed(probe: Probe, row: Row) -> ObservedProbe:

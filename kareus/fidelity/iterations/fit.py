@@ -17,7 +17,7 @@ from kareus.fidelity.iterations.predict import Predictor
 from kareus.fidelity.iterations.rows import MeasuredIteration
 from kareus.fidelity.iterations.workloads import IterationSubject
 from kareus.gpu_model.declarations import FitData, FitPrior
-from kareus.workload.software import Software
+from kareus.workload.software import Accounting, Software
 
 ERROR_SCALE = 0.05
 """Relative error of a time that weighs as much as one standard deviation of a prior."""
@@ -32,6 +32,7 @@ REFIT_ROWS = 150
 PRIORS: Mapping[str, FitPrior] = {
     "host_launch_s": FitPrior(FitData.ITERATIONS, 2e-5, 2e-6, 1.5e-4, 1.0),
     "host_collective_s": FitPrior(FitData.ITERATIONS, 3e-5, 2e-6, 4e-4, 0.7),
+    "collective_slowdown": FitPrior(FitData.ITERATIONS, 1.5, 1.0, 4.0, 0.3),
     "host_microbatch_s": FitPrior(FitData.ITERATIONS, 1e-3, 1e-5, 2e-2, 1.0),
     "attention_slowdown": FitPrior(FitData.ITERATIONS, 1.1, 0.6, 3.0, 0.3),
     "traffic": FitPrior(FitData.ITERATIONS, 1.2, 1.0, 3.0, 0.3),
@@ -43,6 +44,8 @@ stream of its own between two events. Kernels that fuse nothing read and write t
 
 def fitted_numbers(software: Software) -> tuple[str, ...]:
     """Return the names of the three numbers that are fitted: of software with fused attention, its speed is one."""
+    if software.accounting is Accounting.TRACES:
+        return ("host_launch_s", "collective_slowdown", "traffic")
     return ("host_launch_s", "attention_slowdown" if software.fused_attention else "host_microbatch_s", "traffic")
 
 

@@ -1,25 +1,37 @@
 """What the host adds to passes: it launches kernels ahead of the GPU, so that whichever takes longer decides."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from kareus.fidelity.iterations.passes import PassCost
 from kareus.graph.records import TRACED, Direction
 from kareus.workload.config import Workload
-from kareus.workload.software import Software
+from kareus.workload.software import Accounting, Software
 
-HOST_NORM = 3
-"""Exponent that joins times of host and GPU: lower than of compute and memory, which overlap within a kernel."""
+HOST_NORM = 6
+"""Exponent that joins times of host and GPU; infinity would be the longer of both."""
 
 
 def host_slowdown(
     workload: Workload,
     software: Software,
-    passes: Mapping[tuple[tuple[int, int], Direction], PassCost],
+    passes: Mapping[tuple[tuple[int, int], Direction], Sequence[PassCost]],
     stage: int,
 ) -> dict[Direction, float]:
-    """Return by how much the host makes passes of a stage longer than they are on the GPU, by direction."""
-    own = {d: [cost for (place, its), cost in passes.items() if place[0] == stage and its is d] for d in TRACED}
+    """Return by how much the host makes passes of a stage longer than they are on the GPU, by direction.
+
+    Args:
+        workload: its pipeline.
+        software: that launches.
+        passes: parts of each pass, by its place and direction.
+        stage: from 0.
+    """
+    own = {
+        d: [part for (place, its), parts in passes.items() if place[0] == stage and its is d for part in parts]
+        for d in TRACED
+    }
     gpu_s = {d: sum(cost.gpu_s for cost in costs) for d, costs in own.items()}
+    if software.accounting is Accounting.TRACES:
+        return {d: sum(_joined_s(c.gpu_s, host_time_s(software, c)) for c in own[d]) / gpu_s[d] for d in TRACED}
     host_s = {d: sum(host_time_s(software, cost) for cost in costs) for d, costs in own.items()}
     if software.synchronises_stages and workload.parallelism.pp > 1:
         return {d: _joined_s(gpu_s[d], host_s[d]) / gpu_s[d] for d in TRACED}

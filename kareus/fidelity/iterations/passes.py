@@ -6,7 +6,7 @@ they launch (slower attention, less fused streaming operators) is added to it.
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
@@ -19,11 +19,11 @@ from kareus.gpu_model.laws import hbm_bytes_per_s
 from kareus.gpu_model.model import KnownSteps, Tally, run_tally
 from kareus.gpu_model.power_limit import LEAST_CLOCK_MHZ
 from kareus.graph.program import Step
-from kareus.graph.records import Batch, BlockGraph, Direction, OperatorKind, PlacedCollective
+from kareus.graph.records import Batch, BlockGraph, Direction, Operator, OperatorKind, PlacedCollective
 from kareus.model.precision import FP32_BYTES
 from kareus.profile.programs import Execution, StageShape, instruction_program, weights_of
 from kareus.workload.config import Workload
-from kareus.workload.software import Software
+from kareus.workload.software import Accounting, Software
 
 HOPPER_SM_COUNT = 132
 """SMs of the smallest of the GPUs since Hopper; the A100 has 108."""
@@ -34,6 +34,13 @@ CLOCK_GRID = np.linspace(0.4, 1.0, 13)
 """Clocks at which passes are evaluated, as shares of the maximum, ascending; `clock_grid` goes on to the lowest."""
 LOW_CLOCKS = 6
 """Clocks below these, at about the same distances."""
+ODD_PRODUCT = 3.0
+"""Time of a product with an odd dimension over that of an even one, of 16-bit values.
+
+Its rows begin at odd multiples of two bytes, where asynchronous copies cannot load (`cp.async` moves 4, 8 or 16 bytes,
+PTX ISA), so that a slower kernel takes the place of cuBLAS' best: heads with such vocabularies take three times as long
+("Scaling LLM Post-Training at Netflix", Netflix Technology Blog, 2026).
+"""
 AMBIENT_C = 30.0
 """Air before a GPU in a data centre (ASHRAE A2 allows 10 to 35)."""
 
@@ -50,6 +57,10 @@ class PassCost:
     """Kernels that the host launches for it, collectives among them."""
     collectives: int
     """Collectives among them."""
+    collectives_s: float
+    """Time that they take alone."""
+    odd_products_s: float
+    """Time of products with an odd dimension, if their kernels were those of even ones."""
     streaming_s: float
     """Time in which operators that HBM bounds move their bytes."""
     streaming_j: float
@@ -88,13 +99,17 @@ def pass_cost(gpu: Gpu, steps: Sequence[Step], known: KnownSteps) -> PassCost:
 
     whole = cost(Counter(steps))
     alone = cost(Counter(Step(operators=step.operators) for step in steps if step.operators))
-    attention = cost(Counter(Step(operators=(o,)) for step in steps for o in step.operators if o.kind in ATTENDING))
+    operators = [o for step in steps for o in step.operators]
+    attention = cost(Counter(Step(operators=(o,)) for o in operators if o.kind in ATTENDING))
+    odd = cost(Counter(Step(operators=(o,)) for o in operators if o.kind is OperatorKind.GEMM and _is_odd(o)))
+    together = cost(Counter(replace(step, operators=(), launch=0) for step in steps if step.collective is not None))
     limited = _limited_clock(grid, whole[1] / whole[0], gpu.throttling_power_w)
-    gpu_s, alone_s, attention_s, energy_j = (
-        float(np.interp(limited, grid, row)) for row in (whole[0], alone[0], attention[0], whole[1])
+    gpu_s, alone_s, attention_s, odd_products_s, collectives_s, energy_j = (
+        float(np.interp(limited, grid, row))
+        for row in (whole[0], alone[0], attention[0], odd[0], together[0], whole[1])
     )
     collectives = sum(step.collective is not None for step in steps)
-    streaming = [o for step in steps for o in step.operators if o.kind is OperatorKind.MEMORY]
+    streaming = [o for o in operators if o.kind is OperatorKind.MEMORY]
     streamed_bytes = sum(o.bytes_read + o.bytes_written for o in streaming)
     streaming_s = streamed_bytes / float(hbm_bytes_per_s(gpu, np.array(float(gpu.sm_count))))
     c, clock = gpu.coefficients, np.array(limited * gpu.maximum_clock_mhz)
@@ -104,15 +119,19 @@ def pass_cost(gpu: Gpu, steps: Sequence[Step], known: KnownSteps) -> PassCost:
         gpu_s=gpu_s,
         exposed_s=gpu_s - alone_s,
         energy_j=energy_j,
-        launches=sum(o.launches for step in steps for o in step.operators) + collectives,
+        launches=sum(o.launches for o in operators) + collectives,
         collectives=collectives,
+        collectives_s=collectives_s,
+        odd_products_s=odd_products_s,
         streaming_s=streaming_s,
         streaming_j=float(moved.at_j(gpu, clock) + idle_power_w(gpu, clock) * streaming_s),
     )
 
 
 def of_software(cost: PassCost, software: Software, gpu: Gpu) -> PassCost:
-    """Return the cost of a pass with the kernels of a software: slower attention, less fused streaming operators.
+    """Return the cost of a pass with the kernels of a software.
+
+    Attention and collectives may be slower, operators that HBM bounds less fused, and collectives not hidden at all.
 
     Raises:
         RefusedWorkloadError: as `_held`.
@@ -121,13 +140,28 @@ def of_software(cost: PassCost, software: Software, gpu: Gpu) -> PassCost:
     if gpu.sm_count >= HOPPER_SM_COUNT and not software.hopper_attention:
         attention *= OLD_ATTENTION
     idle_w = float(idle_power_w(gpu, np.array(float(gpu.maximum_clock_mhz))))
-    more, attending_s = software.traffic - 1, (attention - 1) * cost.attention_s
+    hidden = software.accounting is not Accounting.TRACES
+    exposed_s = software.collective_slowdown * (cost.exposed_s if hidden else cost.collectives_s)
+    more = software.traffic - 1
+    waiting_s = (attention - 1) * cost.attention_s + (ODD_PRODUCT - 1) * cost.odd_products_s
+    waiting_s += exposed_s - cost.exposed_s
     own = replace(
         cost,
-        gpu_s=cost.gpu_s + more * cost.streaming_s + attending_s,
-        energy_j=cost.energy_j + more * cost.streaming_j + idle_w * attending_s,
+        gpu_s=cost.gpu_s + more * cost.streaming_s + waiting_s,
+        exposed_s=exposed_s,
+        energy_j=cost.energy_j + more * cost.streaming_j + idle_w * waiting_s,
     )
     return _held(own, gpu)
+
+
+def total(parts: Sequence[PassCost]) -> PassCost:
+    """Return the cost of parts of a pass together."""
+    sums = {field.name: sum(getattr(part, field.name) for part in parts) for field in fields(PassCost)}
+    return PassCost(**sums)
+
+
+def _is_odd(product: Operator) -> bool:
+    return any(size % 2 for size in product.shape)
 
 
 def _held(cost: PassCost, gpu: Gpu) -> PassCost:

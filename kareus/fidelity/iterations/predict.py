@@ -15,7 +15,7 @@ import numpy as np
 from kareus.fidelity.composition import iteration_s
 from kareus.fidelity.iterations import number_formats, unfused
 from kareus.fidelity.iterations.hosts import host_slowdown
-from kareus.fidelity.iterations.passes import PassCost, charged, of_software, pass_cost, steps_of_pass
+from kareus.fidelity.iterations.passes import PassCost, charged, of_software, pass_cost, steps_of_pass, total
 from kareus.fidelity.iterations.updates import UpdateCost, stage_update
 from kareus.fidelity.iterations.workloads import IterationSubject
 from kareus.gpu_model.energy import idle_power_w
@@ -26,7 +26,7 @@ from kareus.partition.extract import extract
 from kareus.profile.programs import StageShape, chunk_shapes
 from kareus.workload.config import Workload
 from kareus.workload.model_flops import mfu
-from kareus.workload.software import Software
+from kareus.workload.software import Accounting, Software
 
 POWER_VARIATION, VARIATION = 0.023, 0.009
 """Standard deviations of the power of GPUs of one kind, and of the time of those that the power limit holds back.
@@ -80,12 +80,15 @@ class Predictor:
         graph = self._graph(workload, software, in_fp8=subject.in_fp8)
         shapes = chunk_shapes(parallelism.split, workload.chunks)
         numbers = repr(workload.gpu)  # GPUs of one name may differ in any number
-        passes = {
-            (place, direction): self._pass(workload, numbers, software, graph, shape, direction)
+        parts = {
+            (place, direction): [
+                self._pass(workload, numbers, software, graph, part, direction) for part in parts_of(shape, software)
+            ]
             for place, shape in shapes.items()
             for direction in TRACED
         }
-        slowed = {stage: host_slowdown(workload, software, passes, stage) for stage in range(parallelism.pp)}
+        passes = {key: total(costs) for key, costs in parts.items()}
+        slowed = {stage: host_slowdown(workload, software, parts, stage) for stage in range(parallelism.pp)}
         times_s = {
             (place, direction): cost.gpu_s * slowed[place[0]][direction]
             + (software.host_microbatch_s if direction is Direction.FORWARD else 0.0)
@@ -141,6 +144,14 @@ class Predictor:
             known = self._known.setdefault(numbers, {})
             self._passes[key] = pass_cost(workload.gpu, steps, known)
         return of_software(self._passes[key], software, workload.gpu)
+
+
+def parts_of(shape: StageShape, software: Software) -> list[StageShape]:
+    """Return the parts of a stage's pass that are predicted by themselves."""
+    if software.accounting is not Accounting.TRACES:
+        return [shape]
+    parts = [replace(shape, first=False, last=False), replace(shape, layers=0)]
+    return [part for part in parts if part.layers or part.first or part.last]
 
 
 def held_share(gpu: Gpu, cost: PassCost) -> float:

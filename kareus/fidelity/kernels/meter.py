@@ -8,13 +8,14 @@ the power of a kernel. The sweeps are those of vLLM and TRT-LLM; readings of oth
 kernels, since what ran before them is not known.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from kareus.arrays import Array
 from kareus.fidelity.kernels.compiled import HEIGHTS, follows_blocks, follows_compilation
+from kareus.fidelity.kernels.queue import EarlierShapes
 from kareus.fidelity.kernels.rows import FP8, KernelKind, Kernels
 
 TRTLLM = "trtllm"
@@ -43,16 +44,28 @@ FIRST_INNER = 65536
 """Longest inner dimension of vLLM's sweep, before which it makes weights of another width."""
 SWEEPING_GPUS = 8
 """GPUs that take the shapes of a sweep of TRT-LLM in turn."""
-LONG_SEQUENCE = 10_240
-"""Sequences beyond which vLLM's sweep of attention pauses before every run, as its readings tell."""
-
-SEQUENCE_S = 5e-3
-"""Time in which a benchmark of attention makes each sequence of a batch. Chosen on readings."""
-LENGTH_S = 0.2
-"""Time in which vLLM's makes what grows with the square of `LONG_SEQUENCE`. Chosen likewise."""
+ATTENTION_SETUP_S = {"h200": 0.1}
+"""Pause before a run of attention, in which the benchmark makes a layer and its cache, by option of the GPU."""
+OTHER_ATTENTION_SETUP_S = 0.05
+"""The same on other GPUs. Both are chosen on readings, and so is the next."""
+SEQUENCE_S = 5e-4
+"""Time in which a benchmark of attention makes each sequence of a batch."""
 
 Earlier = Callable[[Array], Array]
-"""Busy time, in seconds, within a number of seconds right before a run."""
+"""Busy time, in seconds at the power of a run, within a number of seconds right before the run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EarlierRuns:
+    """Runs of attention before those that were read."""
+
+    shapes: EarlierShapes
+    time_s: Array
+    """Time of one kernel."""
+    power_w: Array
+    """Power while it runs."""
+    stretch: Array
+    """`time_s` over the time before the power limit took hold."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,13 +89,16 @@ class Readings:
     """Time of reading the weights of a GEMM in 16 bits from HBM."""
     stretch: Array
     """`time_s` over the time before the power limit took hold."""
+    earlier: Sequence[EarlierRuns] = ()
+    """What ran before attention on the same GPU, the latest first."""
 
 
 def reading_w(readings: Readings) -> Array:
     """Return what the meter shows of every run, all of one library; NaN where nothing was read."""
-    if readings.rows.libraries[0] not in SWEEPS:
-        return np.where(readings.rows.sustained, readings.power_w, np.nan)
-    run_s = _run_s(readings, readings.time_s)
+    sustained = readings.rows.sustained
+    if readings.rows.libraries[0] not in SWEEPS or not sustained.any():
+        return np.where(sustained, readings.power_w, np.nan)
+    run_s = _run_s(readings, readings.time_s, readings.copies)
     warm_s = WARM_UPS * readings.copies * readings.time_s
     before = _before(readings, run_s)
     share = np.zeros_like(run_s)
@@ -93,26 +109,52 @@ def reading_w(readings: Readings) -> Array:
         seen_s = np.minimum(into_s, LOOKS_BACK_S) + warming_s + before(left_s - warming_s)
         share += seen_s / LOOKS_BACK_S / READINGS
     shown = readings.idle_w + (readings.power_w - readings.idle_w) * share
-    return np.where(readings.rows.sustained, shown, np.nan)
+    return np.where(sustained, shown, np.nan)
 
 
-def _run_s(readings: Readings, time_s: Array) -> Array:
-    return np.minimum(MOST_RUN_S * readings.stretch, MOST_REPLAYS * readings.copies * time_s)
+def _run_s(readings: Readings | EarlierRuns, time_s: Array, copies: Array | int = 1) -> Array:
+    return np.minimum(MOST_RUN_S * readings.stretch, MOST_REPLAYS * copies * time_s)
 
 
 def _before(readings: Readings, run_s: Array) -> Earlier:
     rows = readings.rows
-    trtllm = rows.libraries[0] == TRTLLM
     if rows.kind is KernelKind.ATTENTION:
-        setup_s, length = SETUP_S + SEQUENCE_S * rows.sizes["batch"], rows.sizes["seq_len"]
-        if not trtllm:
-            setup_s = np.where(length > LONG_SEQUENCE, np.inf, setup_s + LENGTH_S * (length / LONG_SEQUENCE) ** 2)
-        busy = run_s / (run_s + setup_s)
-        return lambda looked_s: looked_s * busy
-    if trtllm:
+        return _taken_in_turn(readings)
+    if rows.libraries[0] == TRTLLM:
         queued_s, low = _queued_s(readings), _low_share(readings)
         return lambda looked_s: np.minimum(looked_s, queued_s) + low * np.maximum(looked_s - queued_s, 0.0)
     return _swept(readings, run_s)
+
+
+def _taken_in_turn(readings: Readings) -> Earlier:
+    """Busy time before a run of attention: runs of the shapes before it in the queue, and pauses between them.
+
+    Before the runs that are looked at there were others like the earliest of them. Before the first shapes of other
+    heads there was nothing to speak of.
+    """
+    busy: list[tuple[Array, Array, Array]] = []  # seconds before the run at which another ended, its length and power
+    setup_s = _attention_setup_s(readings.rows)
+    at_s, run_s, power = setup_s, np.zeros_like(setup_s), np.zeros_like(setup_s)
+    for earlier in readings.earlier:
+        run_s = _run_s(earlier, earlier.time_s) + WARM_UPS * earlier.time_s
+        power = (earlier.power_w - readings.idle_w) / (readings.power_w - readings.idle_w) * earlier.shapes.ran
+        busy.append((at_s, run_s, power))
+        setup_s = _attention_setup_s(earlier.shapes.rows)
+        at_s = at_s + run_s + setup_s
+    busy.append((at_s, np.full_like(at_s, LOOKS_BACK_S), power * run_s / (run_s + setup_s)))
+
+    def earlier_s(looked_s: Array) -> Array:
+        seen_s = np.zeros(looked_s.shape)
+        for end_s, length_s, share in busy:
+            seen_s += np.clip(looked_s - end_s, 0.0, length_s) * share
+        return seen_s
+
+    return earlier_s
+
+
+def _attention_setup_s(rows: Kernels) -> Array:
+    setup_s = ATTENTION_SETUP_S.get(str(rows.gpu[0]), OTHER_ATTENTION_SETUP_S)
+    return setup_s + SEQUENCE_S * rows.sizes["batch"].astype(np.float64)
 
 
 def _swept(readings: Readings, run_s: Array) -> Earlier:
@@ -152,7 +194,7 @@ def _queued_s(readings: Readings) -> Array:
     for other in HEIGHTS:
         first = np.argmin(free_s, axis=1)
         queued_s = np.where(height <= other, busy_s[many, first], queued_s)
-        run_s = _run_s(readings, readings.overhead_s + work_s * other / height)
+        run_s = _run_s(readings, readings.overhead_s + work_s * other / height, readings.copies)
         busy_s[many, first] += run_s
         free_s[many, first] += run_s + SETUP_S
     return queued_s

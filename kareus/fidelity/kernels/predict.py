@@ -5,14 +5,16 @@ found there, and a run that lasts milliseconds is over before the power limit ha
 with coefficients of the GPU; how often a kernel was repeated is the benchmark's.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kareus.arrays import Array
-from kareus.fidelity.kernels.meter import TRTLLM, VLLM_COPIES, Readings, reading_w
+from kareus.fidelity.kernels.meter import SWEEPS, TRTLLM, VLLM_COPIES, EarlierRuns, Readings, reading_w
+from kareus.fidelity.kernels.operands import switching_share
+from kareus.fidelity.kernels.queue import earlier_shapes
 from kareus.fidelity.kernels.rows import FP8, KernelKind, Kernels
 from kareus.gpu_model import attention, gemm, laws, rings
 from kareus.gpu_model.energy import Switching, attention_core_j, idle_power_w
@@ -72,6 +74,35 @@ def _alike(rows: Kernels, gpu: Gpu) -> Predicted:
     """Predictions of rows of one GPU, library, number format and power limit."""
     if rows.kind is KernelKind.COLLECTIVE:
         return _collectives(rows, gpu)
+    own, c = _run(rows, gpu), gpu.coefficients
+    readings = Readings(
+        rows=rows,
+        time_s=own.time_s,
+        power_w=own.power_w,
+        idle_w=gpu.blocking_power_w,
+        launch_s=c.kernel_overhead_s,
+        overhead_s=c.kernel_overhead_s + (c.cast_s if rows.number_format[0] == FP8 else 0.0),
+        copies=_copies(rows, gpu),
+        weights_s=_weight_values(rows) * 2 / (gpu.hbm_gb_per_s * 1e9 * c.hbm_efficiency),
+        stretch=own.stretch,
+        earlier=_earlier_runs(rows, gpu),
+    )
+    return Predicted(own.time_s, own.power_w, reading_w(readings), own.flops, own.hbm_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class _RepeatedRun:
+    """Kernels repeated back to back, under the power limit as far as it takes hold."""
+
+    time_s: Array
+    power_w: Array
+    stretch: Array
+    """`time_s` over the time before the power limit took hold."""
+    flops: Array
+    hbm_bytes: Array
+
+
+def _run(rows: Kernels, gpu: Gpu) -> _RepeatedRun:
     clock_mhz = np.full(len(rows), float(gpu.maximum_clock_mhz))
     work = _gemms if rows.kind is KernelKind.GEMM else _attentions
     fast, slow = work(rows, gpu, clock_mhz), work(rows, gpu, clock_mhz / 2)
@@ -81,19 +112,19 @@ def _alike(rows: Kernels, gpu: Gpu) -> Predicted:
     limited = np.where(rows.sustained, 1.0, _limited_share(gpu, free_s))
     time_s = free_s + limited * (held_s - free_s)
     power_w = (free_j + limited * (held_j - free_j)) / time_s
-    c = gpu.coefficients
-    readings = Readings(
-        rows=rows,
-        time_s=time_s,
-        power_w=power_w,
-        idle_w=gpu.blocking_power_w,
-        launch_s=c.kernel_overhead_s,
-        overhead_s=c.kernel_overhead_s + (c.cast_s if rows.number_format[0] == FP8 else 0.0),
-        copies=_copies(rows, gpu),
-        weights_s=_weight_values(rows) * 2 / (gpu.hbm_gb_per_s * 1e9 * c.hbm_efficiency),
-        stretch=time_s / free_s,
-    )
-    return Predicted(time_s, power_w, reading_w(readings), fast.flops, fast.hbm_bytes)
+    return _RepeatedRun(time_s, power_w, time_s / free_s, fast.flops, fast.hbm_bytes)
+
+
+def _earlier_runs(rows: Kernels, gpu: Gpu) -> Sequence[EarlierRuns]:
+    """What the GPU ran before each row of attention in a known sweep whose power was read; nothing of other kernels."""
+    known = rows.kind is KernelKind.ATTENTION and rows.libraries[0] in SWEEPS and rows.sustained.any()
+    if not known:
+        return ()
+    found = []
+    for shapes in earlier_shapes(rows):
+        run = _run(shapes.rows, gpu)
+        found.append(EarlierRuns(shapes=shapes, time_s=run.time_s, power_w=run.power_w, stretch=run.stretch))
+    return found
 
 
 def _limited_share(gpu: Gpu, time_s: Array) -> Array:
@@ -126,7 +157,7 @@ def _gemms(rows: Kernels, gpu: Gpu, clock_mhz: Array) -> _Work:
     memory_s = hbm_bytes / bytes_per_s + held / (bytes_per_s * c.l2_speedup)
     time_s = longer_s(gemm.arithmetic_s(gpu, shape, clock_mhz, every_sm, bytes_per_s), memory_s) + c.kernel_overhead_s
     flops = 2 * m * n * k
-    core_j = flops * c.gemm_j_per_flop * (c.fp8_energy_share if is_fp8 else 1.0)
+    core_j = flops * c.gemm_j_per_flop * (c.fp8_energy_share if is_fp8 else switching_share(rows))
     if is_fp8:
         cast_bytes = 3 * m * k  # values of 16 bits read, of 8 bits written
         moving_s = cast_bytes / (gpu.hbm_gb_per_s * 1e9 * c.cast_efficiency)
@@ -174,7 +205,7 @@ def _attentions(rows: Kernels, gpu: Gpu, clock_mhz: Array) -> _Work:
     hbm_bytes = 2 * size["batch"] * size["seq_len"] * size["head_dim"] * 2 * (size["heads"] + size["kv_heads"])
     arithmetic_s = attention.arithmetic_s(gpu, shape, flops, c.attention_forward_efficiency, clock_mhz, every_sm)
     time_s = longer_s(arithmetic_s, hbm_bytes / laws.hbm_bytes_per_s(gpu, every_sm))
-    core_j = attention_core_j(gpu, shape, flops)
+    core_j = attention_core_j(gpu, shape, flops) * switching_share(rows)
     return _Work(time_s + c.attention_s + c.kernel_overhead_s, _switching(gpu, core_j, hbm_bytes), flops, hbm_bytes)
 
 

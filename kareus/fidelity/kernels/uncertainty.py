@@ -60,7 +60,8 @@ class StageRefits:
 
     def changed(self, counts: Indices) -> Array:
         """Return the logarithms of a refit to shapes that count so many times, relative to the refit to all."""
-        return self.at + self._refit(counts) - self._refit(np.ones(self.num_shapes, dtype=np.int64))
+        refitted = self.at + self._refit(counts) - self._refit(np.ones(self.num_shapes, dtype=np.int64))
+        return self.problem.space.clipped(refitted, 0.0)
 
     def _refit(self, counts: Indices) -> Array:
         if len(self.problem.rows) > FEW_ROWS:

@@ -16,6 +16,8 @@ from kareus.pipeline.transfers import transfers_s
 
 Times = Sequence[float]
 """One number of seconds for each instruction."""
+Edges = tuple[tuple[int, float], ...]
+"""Of one instruction: instructions that it waits for, or that wait for it, with seconds of point-to-point between."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +39,9 @@ class Dag:
 
     order: tuple[int, ...]
     """Every instruction after all that it waits for."""
-    predecessors: tuple[tuple[tuple[int, float], ...], ...]
+    predecessors: tuple[Edges, ...]
     """By instruction: (instruction that it waits for, seconds of point-to-point after that one's end)."""
-    successors: tuple[tuple[tuple[int, float], ...], ...]
+    successors: tuple[Edges, ...]
     """By instruction: (instruction that waits for it, seconds of point-to-point after its end)."""
 
     @cached_property
@@ -86,16 +88,27 @@ def build_dag(instructions: Sequence[Instruction], boundaries_s: Sequence[float]
         ScheduleError: they wait for one another in a circle.
     """
     order = order_of_dependency([i.depends_on for i in instructions], lambda number: str(instructions[number].key))
-    predecessors: list[tuple[tuple[int, float], ...]] = []
-    successors: list[list[tuple[int, float]]] = [[] for _ in instructions]
-    for number, instruction in enumerate(instructions):
-        edges = tuple(
+    predecessors = [
+        tuple(
             (n, _transfer_s(instructions[n].key.stage, instruction.key, boundaries_s)) for n in instruction.depends_on
         )
-        predecessors.append(edges)
+        for instruction in instructions
+    ]
+    return dag_of(order, predecessors)
+
+
+def dag_of(order: Sequence[int], predecessors: Sequence[Edges]) -> Dag:
+    """Return the DAG of instructions whose edges are known by what each instruction waits for.
+
+    Args:
+        order: every instruction after all that it waits for.
+        predecessors: by instruction, as in `Dag`.
+    """
+    successors: list[list[tuple[int, float]]] = [[] for _ in predecessors]
+    for number, edges in enumerate(predecessors):
         for before, transfer_s in edges:
             successors[before].append((number, transfer_s))
-    return Dag(order, tuple(predecessors), tuple(tuple(edges) for edges in successors))
+    return Dag(tuple(order), tuple(predecessors), tuple(tuple(edges) for edges in successors))
 
 
 def earliest_starts(dag: Dag, times_s: Times) -> list[float]:

@@ -51,7 +51,7 @@ def latest_ends(dag: Dag, times_s: Array, deadlines_s: Array) -> Array:
     for wave in dag.mirrored.waves:
         latest_s = deadlines_s
         for after, transfer_s in wave.before:
-            sent_s = starts_s[after]
+            sent_s = starts_s.take(after, axis=0)
             sent_s -= transfer_s
             latest_s = np.minimum(latest_s, sent_s, out=sent_s)
         ends_s[wave.members] = latest_s
@@ -77,12 +77,12 @@ def sweep(problem: Problem, lanes: int, pick: Pick) -> Choices:
     for wave in problem.dag.waves:
         start_s = np.zeros((len(wave.members), lanes))
         for before, transfer_s in wave.before:
-            received_s = ends_s[before]
+            received_s = ends_s.take(before, axis=0)
             received_s += transfer_s
             np.maximum(start_s, received_s, out=start_s)
         chosen = pick(wave.members, start_s)
         choices[wave.members] = chosen
-        start_s += points.seconds[points.first[wave.members] + chosen]
+        start_s += points.seconds.take(points.first[wave.members] + chosen)
         ends_s[wave.members] = start_s
     return choices
 
@@ -96,20 +96,22 @@ def slowest_within(problem: Problem, members: Indices, windows_s: Array) -> Choi
         windows_s: seconds; shape (members, lanes), as what is returned.
     """
     choices = np.empty(windows_s.shape, dtype=np.int64)
-    for row, i in enumerate(members):
-        choices[row] = problem.point_sets[i].seconds.searchsorted(windows_s[row], side="right")
-    return np.maximum(choices - 1, 0)
+    point_sets = problem.point_sets
+    for i, window_s, slowest in zip(members.tolist(), windows_s, choices, strict=True):
+        slowest[:] = point_sets[i].seconds.searchsorted(window_s, "right")
+    choices -= 1
+    return np.maximum(choices, 0, out=choices)
 
 
 def times_s(problem: Problem, choices: Choices) -> Array:
     """Seconds of each instruction; shape (instructions, lanes)."""
-    return np.array([p.seconds[own] for p, own in zip(problem.point_sets, choices, strict=True)])
+    return problem.table.seconds.take(problem.table.first + choices)
 
 
 def energies_in_time_j(problem: Problem, choices: Choices, deadlines_s: Array) -> Array:
     """Joules of all GPUs over the iteration, by lane; infinite where the makespan exceeds its deadline by any digit."""
-    seconds = times_s(problem, choices)
+    places = problem.table.first + choices
+    seconds = problem.table.seconds.take(places)
     makespans_s = (earliest_starts_s(problem, seconds) + seconds).max(axis=0)
-    joules = [p.joules[own] for p, own in zip(problem.point_sets, choices, strict=True)]
-    energies_j = np.sum(joules, axis=0) + problem.waiting_power_w * makespans_s
+    energies_j = problem.table.joules.take(places).sum(axis=0) + problem.waiting_power_w * makespans_s
     return np.where(makespans_s <= deadlines_s, energies_j, np.inf)

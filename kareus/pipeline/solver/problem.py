@@ -70,9 +70,10 @@ def point_set(points: Sequence[tuple[int, float, float]]) -> PointSet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PointTable:
-    """Times of all kinds of instructions one after the other, to look up those of many instructions at once."""
+    """Points of all kinds of instructions one after the other, to look up those of many instructions at once."""
 
     seconds: Array
+    joules: Array
     first: Indices
     """By instruction, the index of its fastest point; shape (instructions, 1)."""
     slowest: Indices
@@ -119,6 +120,7 @@ class Problem:
         places = np.array([place[id(points)] for points in self.point_sets])
         return PointTable(
             seconds=np.concatenate([points.seconds for points in kinds]),
+            joules=np.concatenate([points.joules for points in kinds]),
             first=places[:, :1],
             slowest=places[:, 1:],
         )

@@ -6,8 +6,6 @@ How late one may end, and whether one goes forwards or backwards through time, m
 slack that is left in them is reclaimed, and the cheapest is kept. All of them are made at once.
 """
 
-from collections.abc import Iterator
-
 import numpy as np
 
 from kareus.arrays import Array, Indices
@@ -74,21 +72,20 @@ def reclaim(problem: Problem, choices: Choices, deadlines_s: Array, held: Indice
 
 def _cheapest(problem: Problem, relaxed_s: Array, deadlines_s: Array) -> Choices:
     """The cheapest plan of each deadline, of all that are tried."""
-    candidates = list(_candidates(problem, relaxed_s, deadlines_s))
-    lanes_s = deadlines_s.repeat(len(LATENESS))
-    costs_j = [energies_in_time_j(problem, own, lanes_s).reshape(len(deadlines_s), -1) for own in candidates]
-    best = np.hstack(costs_j).argmin(axis=1)
-    plans = [own.reshape(*relaxed_s.shape, -1) for own in candidates]
-    return np.concatenate(plans, axis=2)[:, np.arange(len(deadlines_s)), best]
-
-
-def _candidates(problem: Problem, relaxed_s: Array, deadlines_s: Array) -> Iterator[Choices]:
-    """Plans of every deadline, one after the other; shape (instructions, deadlines x lateness)."""
-    lanes_s = (deadlines_s[:, np.newaxis] * (1 + MARGIN)).ravel()
-    for rounded in (problem, mirrored(problem)):
-        choices = _rounded(rounded, relaxed_s, deadlines_s)
-        for reclaimed in (problem, mirrored(problem)):
-            yield reclaim(reclaimed, choices, lanes_s)
+    ways = (problem, mirrored(problem))
+    rounded = np.hstack([_rounded(way, relaxed_s, deadlines_s) for way in ways])
+    lanes_s = np.tile((deadlines_s[:, np.newaxis] * (1 + MARGIN)).ravel(), len(ways))
+    limits_s = np.tile(deadlines_s.repeat(len(LATENESS)), len(ways))
+    plans, costs_j = [], []
+    for way in ways:  # each reclaims what either has rounded, for which one pass through time does
+        reclaimed = reclaim(way, rounded, lanes_s)
+        costs_j.append(energies_in_time_j(problem, reclaimed, limits_s).reshape(len(ways), len(deadlines_s), -1))
+        plans.append(reclaimed.reshape(len(reclaimed), len(ways), len(deadlines_s), -1))
+    # By deadline, those of one rounding after the other: of equal costs the first counts.
+    best = np.stack(costs_j, axis=2).swapaxes(0, 1).reshape(len(deadlines_s), -1).argmin(axis=1)
+    rounding, reclaiming, lateness = np.unravel_index(best, (len(ways), len(ways), len(LATENESS)))
+    every = np.stack(plans)
+    return np.ascontiguousarray(every[reclaiming, :, rounding, np.arange(len(deadlines_s)), lateness].T)
 
 
 def _rounded(problem: Problem, relaxed_s: Array, deadlines_s: Array) -> Choices:
@@ -108,8 +105,8 @@ def _rounded(problem: Problem, relaxed_s: Array, deadlines_s: Array) -> Choices:
         window_s, first = ends_s[members] - start_s, points.first[members]
         chosen = slowest_within(problem, members, window_s)
         slower = np.minimum(chosen + 1, points.slowest[members])
-        slower_s = points.seconds[first + slower]
-        almost = slower_s - window_s <= lateness * (slower_s - points.seconds[first + chosen])
+        slower_s = points.seconds.take(first + slower)
+        almost = slower_s - window_s <= lateness * (slower_s - points.seconds.take(first + chosen))
         return np.where(almost & (slower_s <= limits_s[members] - start_s), slower, chosen)
 
     return sweep(problem, len(lateness), pick)

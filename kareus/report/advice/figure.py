@@ -90,13 +90,13 @@ def _chart(data: str, given: dict[str, Look]) -> alt.LayerChart:
     bands = (
         base.transform_filter(planned)
         .mark_area(fillOpacity=0.14)
-        .encode(x=x, y=alt.Y("least:Q", scale=scale), y2="most:Q", color=encodings["color"])
+        .encode(x=x, y=alt.Y("least:Q", scale=scale), y2=alt.Y2("most:Q"), color=encodings["color"])
     )
     y = alt.Y("millijoules_per_token:Q", title="mJ/token (less is better)", scale=scale)
     lines = (
         base.transform_filter(planned)
         .mark_line(strokeWidth=1.5)
-        .encode(x=x, y=y, color=encodings["color"], order="tokens_per_s:Q")
+        .encode(x=x, y=y, color=encodings["color"], order=alt.Order("tokens_per_s:Q"))
         .properties(name=f"{data}_lines")
     )
     points = (

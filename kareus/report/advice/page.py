@@ -52,10 +52,11 @@ def advice_page(advice: Advice) -> Page:
 
 
 def _answer(advice: Advice) -> Section:
-    rows = tuple(SheetRow(cells=(str(n), line)) for n, line in enumerate(commands(advice), start=1))
-    sheet = Sheet(caption="What to type next", heads=(("", ""), ("", "command")), rows=rows, texts=2)
-    text = f"{_sentence(comparison(advice))} Error of the GPU model: {advice.uncertainty.words}."
-    return Section(title="Against Megatron-LM", text=text, sheets=(sheet,))
+    text = (
+        f"{_sentence(comparison(advice))} Error of the GPU model: {advice.uncertainty.words}. To make the plan and "
+        "export it, type:"
+    )
+    return Section(title="Against Megatron-LM", text=text, commands=tuple(commands(advice)))
 
 
 def _sentence(text: str) -> str:
@@ -91,7 +92,8 @@ def _layouts(advice: Advice, size: SizeAnswer, followed: Sequence[LayoutAnswer])
         rows=rows,
         texts=2,
         source=ADVISED_LAYOUTS.name,
-        note="Tied: on the frontier if the model were off in its favour by the error above.",
+        note="Tied: on the frontier if the model were off in its favour by the error above. Measure the fastest two or "
+        "three before a long training.",
     )
 
 

@@ -9,13 +9,22 @@ from kareus.report.theme import PALETTE, Look
 from kareus.report.workload.tables import PROFILER
 
 TRIAL, REFERENCE = "trial", "without noise, at the reference temperature"
+WARM, WARM_REFERENCE = "mean, at the settled temperature", "without noise, at the settled temperature"
 SERIES = {
     TRIAL: Look(PALETTE["orange"], "circle"),
     "mean": Look(PALETTE["blue"], "stroke"),
     REFERENCE: Look(PALETTE["gray"], "stroke"),
+    WARM: Look(PALETTE["green"], "stroke"),
+    WARM_REFERENCE: Look(PALETTE["olive"], "stroke"),
     "before the window": Look(PALETTE["purple"], "square"),
     "after the window": Look(PALETTE["vermilion"], "triangle-up"),
 }
+OPTIONAL = {
+    "reference_energy_j": REFERENCE,
+    "warm_energy_mean_j": WARM,
+    "warm_reference_energy_j": WARM_REFERENCE,
+}
+"""Series of energies that some testbeds do not have, by their columns."""
 MARKED = [name for name, look in SERIES.items() if look.shape != "stroke"]
 """Series whose points are marked."""
 
@@ -41,7 +50,7 @@ def profiler_figure(inputs: CampaignInputs, profiler: pl.DataFrame) -> Figure:
         base.transform_filter(selection)
         .transform_filter(f"datum.series !== '{TRIAL}'")
         .mark_line(strokeWidth=1.4)
-        .encode(order="varied:Q")
+        .encode(order=alt.Order("varied:Q"))
         .properties(name="profiler_lines")
     )
     panels = rows["panel"].unique(maintain_order=True).to_list()
@@ -59,18 +68,32 @@ def _rows(inputs: CampaignInputs, profiler: pl.DataFrame) -> pl.DataFrame:
     frames, several = [], len({workload for workload, _ in inputs.trials}) > 1
     for (workload, sweep), trials in inputs.trials.items():
         means = profiler.filter((pl.col("workload") == workload) & (pl.col("sweep") == sweep))
-        varied = "window_s" if means["window_s"].n_unique() > 1 else "cooldown_s"
-        place = f" of {workload}" if several else ""
-        of = f" by {varied.removesuffix('_s')} (s): {trials['partition'][0]}{place}"
-        energies = [(trials, "energy_j", TRIAL), (means, "energy_mean_j", "mean")]
-        if means["reference_energy_j"].null_count() == 0:
-            energies.append((means, "reference_energy_j", REFERENCE))
-        frames += [_series(frame, f"energy (mJ){of}", varied, column, name, 1e3) for frame, column, name in energies]
-        frames += [
+        of = f"{trials['partition'][0]}{f' of {workload}' if several else ''}"
+        if means["window_s"].n_unique() == 1:
+            frames += _panels(trials, means, "cooldown_s", of)
+            continue
+        cooldowns_s = means["cooldown_s"].unique(maintain_order=True).to_list()
+        for cooldown_s in cooldowns_s:  # a panel for each, if several were swept together with windows
+            alike = pl.col("cooldown_s") == cooldown_s
+            where = of + f", cooldown {cooldown_s:g} s" * (len(cooldowns_s) > 1)
+            frames += _panels(trials.filter(alike), means.filter(alike), "window_s", where)
+    return pl.concat(frames)
+
+
+def _panels(trials: pl.DataFrame, means: pl.DataFrame, varied: str, of: str) -> list[pl.DataFrame]:
+    """Return the series of energies and of temperatures over what was varied."""
+    of = f" by {varied.removesuffix('_s')} (s): {of}"
+    energies = [(trials, "energy_j", TRIAL), (means, "energy_mean_j", "mean")]
+    for column, series in OPTIONAL.items():
+        if means[column].null_count() == 0:
+            energies.append((means, column, series))
+    return [
+        *(_series(rows, f"energy (mJ){of}", varied, column, name, 1e3) for rows, column, name in energies),
+        *(
             _series(means, f"temperature (\u00b0C){of}", varied, f"temperature_{when}_c", f"{when} the window", 1)
             for when in ("before", "after")
-        ]
-    return pl.concat(frames)
+        ),
+    ]
 
 
 def _series(rows: pl.DataFrame, panel: str, varied: str, column: str, series: str, scale: float) -> pl.DataFrame:

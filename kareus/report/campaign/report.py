@@ -14,6 +14,7 @@ from kareus.report.campaign.sheets import (
     profiler_sheet,
     runs_sheet,
     search_sheet,
+    settling_sheet,
     throughput_sheet,
 )
 from kareus.report.contents import OVERVIEW, frontiers_name
@@ -43,7 +44,9 @@ def sections(inputs: CampaignInputs, overview: list[Overview], tables: Tables) -
         found.append(Section(title="Emulation", text=text, sheets=tuple(fleet_sheets(fleets)), figures=("fleets",)))
     if len(profiler):
         text = "One partition measured over and over under several windows and cooldowns (paper, section 6.7)."
-        found.append(Section(title="Profiler", text=text, sheets=(profiler_sheet(profiler),), figures=("profiler",)))
+        settling = profiler.filter(pl.col("warm_reference_energy_j").is_not_null())
+        sheets = (profiler_sheet(profiler), *([settling_sheet(settling)] if len(settling) else []))
+        found.append(Section(title="Profiler", text=text, sheets=sheets, figures=("profiler",)))
     return [*found, Section(title=MEMBERS, sheets=(index_sheet(inputs.members),), is_folded=True)]
 
 

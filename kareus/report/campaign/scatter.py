@@ -74,7 +74,7 @@ def _chart(rows: pl.DataFrame, methods: list[str], *, has_names: bool) -> alt.La
     lines = (
         base.transform_filter(selection)
         .mark_line(strokeWidth=1, opacity=0.5, color=PALETTE["gray"])
-        .encode(detail="workload:N", order="tokens_per_s:Q")
+        .encode(detail=alt.Detail("workload:N"), order=alt.Order("tokens_per_s:Q"))
     )
     points = (
         base.transform_filter(selection)
@@ -90,7 +90,7 @@ def _chart(rows: pl.DataFrame, methods: list[str], *, has_names: bool) -> alt.La
     names = (
         base.transform_filter(f"datum.method === '{OURS}'")
         .mark_text(align="right", dx=-11, dy=12, fontSize=10, opacity={"expr": "width < 560 ? 0 : 1"})
-        .encode(text="workload:N")
+        .encode(text=alt.Text("workload:N"))
         .properties(name="overview_names")
     )
     layers = [lines, points, *([names] if has_names else [])]

@@ -290,3 +290,30 @@ def profiler_sheet(profiler: pl.DataFrame) -> Sheet:
         ),
         source=PROFILER.name,
     )
+
+
+def settling_sheet(profiler: pl.DataFrame) -> Sheet:
+    """Bias of measured energies against a GPU that runs for long, and what a measurement takes."""
+
+    def bias(row: Row, name: str) -> str:
+        return f"{100 * (row[name] / row['warm_reference_energy_j'] - 1):+.2f}"
+
+    names = ("window (s)", "cooldown (s)", "as measured (%)", "at the settled temperature (%)", "takes (s)")
+    return Sheet(
+        caption="Settling: mean energy against that of a GPU which stays warm",
+        heads=(("", "sweep"), *(("", name) for name in names)),
+        rows=tuple(
+            SheetRow(
+                cells=(
+                    row["sweep"],
+                    f"{row['window_s']:g}",
+                    f"{row['cooldown_s']:g}",
+                    bias(row, "energy_mean_j"),
+                    bias(row, "warm_energy_mean_j"),
+                    f"{row['duration_mean_s']:.1f}",
+                )
+            )
+            for row in profiler.iter_rows(named=True)
+        ),
+        source=PROFILER.name,
+    )

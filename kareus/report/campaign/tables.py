@@ -93,6 +93,9 @@ def _profiler(inputs: CampaignInputs) -> Iterator[Row]:
             temperature_before_c=pl.col("temperature_before_c").mean(),
             temperature_after_c=pl.col("temperature_after_c").mean(),
             reference_energy_j=pl.col("reference_energy_j").first(),
+            warm_energy_mean_j=pl.col("warm_energy_j").mean(),
+            warm_reference_energy_j=pl.col("warm_reference_energy_j").first(),
+            duration_mean_s=pl.col("duration_s").mean(),
         )
         of = _of(member, trials) | {"sweep": member["name"]}
         yield from (of | row for row in protocols.iter_rows(named=True))

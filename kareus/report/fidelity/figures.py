@@ -204,9 +204,10 @@ def _spread(name: str, groups: list[str], kinds: dict[str, Look]) -> alt.LayerCh
         y=y, color=looks("kind", kinds)["color"], tooltip=tooltip(ERROR_TIPS)
     )
     scale = alt.Scale(domain=[-DOMAIN_PCT, DOMAIN_PCT], clamp=True)
-    thin = base.mark_rule(strokeWidth=1.6).encode(x=alt.X("low:Q", title="error (%)", scale=scale), x2="high:Q")
-    thick = base.mark_bar(height=9, opacity=0.75).encode(x="quarter:Q", x2="most:Q").properties(name=f"{name}_thick")
-    median = base.mark_point(filled=True, size=70, opacity=1).encode(x="median:Q").properties(name=f"{name}_median")
+    thin = base.mark_rule(strokeWidth=1.6).encode(x=alt.X("low:Q", title="error (%)", scale=scale), x2=alt.X2("high:Q"))
+    middle, half = alt.X("median:Q"), {"x": alt.X("quarter:Q"), "x2": alt.X2("most:Q")}
+    thick = base.mark_bar(height=9, opacity=0.75).encode(**half).properties(name=f"{name}_thick")
+    median = base.mark_point(filled=True, size=70, opacity=1).encode(x=middle).properties(name=f"{name}_median")
     zero = (
         chart_of("errors", f"{name}_zero")
         .transform_aggregate(rows="count()")
@@ -216,6 +217,6 @@ def _spread(name: str, groups: list[str], kinds: dict[str, Look]) -> alt.LayerCh
     names = (
         chart_of("errors", f"{name}_names")
         .mark_text(align="left", dy=-13, fontSize=11)
-        .encode(y=y, x=alt.value(2), text="label:N")
+        .encode(y=y, x=alt.value(2), text=alt.Text("label:N"))
     )
     return alt.layer(zero, thin, thick, median, names).properties(width=720, height=ROW_PX * len(groups))

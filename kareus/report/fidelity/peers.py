@@ -1,7 +1,7 @@
 """What the page says beside our own figures: errors that others publish, and what not to trust."""
 
 PEERS = (
-    ("vTrain", "training iterations, A100 80GB, one node (vtrain-single)", "8.37 %", "the same rows as ours"),
+    ("vTrain", "training iterations, A100 80GB, one node", "8.37 %", "rows that are not public here"),
     ("vTrain", "training iterations, 64 to 512 GPUs", "14.73 %", "rows that are not public here"),
     ("Charon", "training iterations, its own cluster", "below 3.74 %", "other rows"),
     ("Primus projection (AMD)", "training iterations, GPUs of AMD", "within 10 %", "other rows"),

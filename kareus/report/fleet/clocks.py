@@ -16,7 +16,7 @@ from kareus.pipeline.instructions import pipeline_instructions
 from kareus.pipeline.methods import point_method
 
 StageClocks = list[float | None]
-"""Of a stage: mean clock of forwards in MHz, mean clock of backwards, seconds busy."""
+"""Of a stage: mean clock of forwards in MHz, mean clock of backwards, seconds busy; with the update, its seconds."""
 
 
 def fleet_clocks(
@@ -52,7 +52,12 @@ def _key(row: Row) -> tuple[Any, ...]:
 def _clocks(chosen: list[Row]) -> StageClocks:
     forwards = [row for row in chosen if row["direction"] == Direction.FORWARD]
     backwards = [row for row in chosen if row["direction"] not in (Direction.FORWARD, *UPDATING)]
-    return [_mean_mhz(forwards), _mean_mhz(backwards), round(sum(r["time_s"] for r in chosen), 4)]
+    updates = [row for row in chosen if row["direction"] in UPDATING]
+    return [_mean_mhz(forwards), _mean_mhz(backwards), _seconds(chosen), *([_seconds(updates)] if updates else [])]
+
+
+def _seconds(chosen: list[Row]) -> float:
+    return float(round(sum(row["time_s"] for row in chosen), 4))
 
 
 def _mean_mhz(chosen: list[Row]) -> float | None:

@@ -63,6 +63,13 @@ class FleetComparison:
     exposed_s: float
     methods: tuple[MethodComparison, ...]
 
+    @property
+    def counted(self) -> str:
+        """How the gradient reduction counts: `hidden`, `exposed`, or `planned` with the other instructions."""
+        if self.pipelines > 1 and not self.reduction_s:
+            return "planned"
+        return "exposed" if self.exposed_s else "hidden"
+
 
 @dataclass(frozen=True, slots=True)
 class Charge:
@@ -173,8 +180,10 @@ def fleet_titles(inputs: FleetInputs) -> dict[str, str]:
 def fleet_data(inputs: FleetInputs) -> dict[str, Any]:
     """Return what the page shows of a plan that is clicked on: by fleet its size, its baseline and the stages."""
     found: dict[str, Any] = {}
+    counted = {fleet.fleet: fleet.counted for fleet in compare_fleets(inputs)}
     for row, clocks in zip(inputs.fleet.iter_rows(named=True), inputs.clocks or repeat([]), strict=False):
-        own = found.setdefault(row["fleet"], {name: row[name] for name in COUNTS} | {"plans": {}})
+        size = {name: row[name] for name in COUNTS} | {"counted": counted[row["fleet"]]}
+        own = found.setdefault(row["fleet"], size | {"plans": {}})
         cost = {name: row[name] for name in ("time_s", "pipeline_time_s", "energy_j", "power_w", "gap")}
         own["plans"].setdefault(row["method"], {})[str(row["plan"])] = cost | {"stages": clocks}
     return found

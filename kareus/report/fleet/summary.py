@@ -50,8 +50,7 @@ def fleet_sections(inputs: FleetInputs) -> list[Section]:
     return [
         Section(
             title="Fleets",
-            text="Fleets of equal pipelines; the iteration is that of one pipeline, and what is exposed of the "
-            "gradient reduction.",
+            text=_iteration_words(fleets),
             sheets=(_max_throughput(inputs, fleets), _frontier_improvement(inputs, fleets), _counts(inputs, fleets)),
         ),
         Section(
@@ -63,6 +62,16 @@ def fleet_sections(inputs: FleetInputs) -> list[Section]:
     ]
 
 
+def _iteration_words(fleets: Sequence[FleetComparison]) -> str:
+    """Return what an iteration of the fleets is; those of a workload all reduce their gradients alike."""
+    if any(fleet.counted == "planned" for fleet in fleets):
+        return "Fleets of equal pipelines; plans have what these do together, such as the gradient reduction."
+    return (
+        "Fleets of equal pipelines; the iteration is that of one pipeline, and what is exposed of the gradient "
+        "reduction."
+    )
+
+
 def _counts(inputs: FleetInputs, fleets: Sequence[FleetComparison]) -> Sheet:
     titles = fleet_titles(inputs)
     rows = [
@@ -72,8 +81,8 @@ def _counts(inputs: FleetInputs, fleets: Sequence[FleetComparison]) -> Sheet:
                 own.fleet,
                 f"{own.pipelines:,}",
                 f"{own.num_microbatches:,}",
-                scaled(own.reduction_s, "s"),
-                "exposed" if own.exposed_s else "hidden",
+                "in the plans" if own.counted == "planned" else scaled(own.reduction_s, "s"),
+                own.counted,
             )
         )
         for own in fleets

@@ -133,8 +133,8 @@ document.querySelectorAll("table.sortable").forEach(sortable);
 
 // The plan that is shown below the frontier: one that was chosen, or a point that was clicked on.
 const planOfChosen = (chosen) => ({ ...chosen, file: `plans/${encodeURIComponent(chosen.name)}.json` });
-const planOfPoint = ({ method, plan, time_s, energy_kj }) => ({
-  method, time_s, energy_j: 1e3 * energy_kj,
+const planOfPoint = ({ method, plan, time_s, energy_kj, sustained_kj }) => ({
+  method, time_s, energy_j: 1e3 * energy_kj, sustained_energy_j: 1e3 * sustained_kj,
   selector: `deadline=${(Math.ceil(time_s * 1e4) / 1e4).toFixed(4)}s`,
   rows: scheduleOf(method, plan),
 });
@@ -218,25 +218,27 @@ function duration(seconds) {
 
 /** A plan of a fleet: what it takes, what it saves, and the clocks of every stage. */
 function chooseFleet({ fleet, method, plan }) {
-  const { gpus, pipelines, num_microbatches, plans } = data.fleets[fleet];
+  const { gpus, pipelines, num_microbatches, counted, plans } = data.fleets[fleet];
   const chosen = plans[method][plan], baseline = plans.sequential?.["0"];
   const facts = [
     scaled(chosen.time_s, "s"), `${scaled(chosen.energy_j, "J")} of all ${gpus.toLocaleString("en-US")} GPUs`,
     `${scaled(chosen.energy_j / pipelines, "J")} a pipeline`, scaled(chosen.power_w, "W"), `${scaled(chosen.power_w / gpus, "W")} a GPU`,
   ];
   const saved = baseline ? `: ${compared(chosen, baseline, "sequential")}` : "";
-  const heads = ["stage", "forward (mean MHz)", "backward (mean MHz)", "busy"];
+  const updates = chosen.stages.some((stage) => stage.length > 3);
+  const heads = ["stage", "forward (mean MHz)", "backward (mean MHz)", "busy", ...(updates ? ["reduction and update"] : [])];
   const share = (busy_s) => `${Math.round((100 * busy_s) / chosen.pipeline_time_s)} %`;
-  const rows = chosen.stages.map(([forward, backward, busy_s], stage) =>
-    html("tr", {}, ...[stage, forward ?? "–", backward ?? "–", share(busy_s)].map((cell) => html("td", {}, `${cell}`))));
+  const rows = chosen.stages.map(([forward, backward, busy_s, update_s], stage) =>
+    html("tr", {}, ...[stage, forward ?? "–", backward ?? "–", share(busy_s), ...(updates ? [scaled(update_s, "s", 3)] : [])].map((cell) => html("td", {}, `${cell}`))));
   const caption = "One of its equal pipelines, stage by stage";
   const table = html("table", {}, html("caption", {}, caption),
     html("thead", {}, html("tr", {}, ...heads.map((head) => html("th", { scope: "col" }, head)))), html("tbody", {}, ...rows));
+  const planned = counted === "planned" ? "all pipelines:" : "one pipeline:";
   const selector = `deadline=${(Math.ceil(chosen.pipeline_time_s * 1e4) / 1e4).toFixed(4)}s`;
   document.getElementById("selected").replaceChildren(
     html("h3", {}, `${method}, ${gpus.toLocaleString("en-US")} GPUs, ${scaled(chosen.time_s, "s")}`),
     html("p", {}, `${facts.join(", ")}${saved}. At most ${(100 * chosen.gap).toFixed(2)} % above the least energy possible in its time.`),
-    html("p", {}, "As a plan of one pipeline: its workload with ", html("code", {}, `num_microbatches=${num_microbatches}`), ", selector ", html("code", {}, selector)),
+    html("p", {}, `As a plan of ${planned} its workload with `, html("code", {}, `num_microbatches=${num_microbatches}`), ", selector ", html("code", {}, selector)),
     ...(rows.length ? [html("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption }, table)] : []),
     html("p", { class: "quiet" }, "Click on another point to see its plan; the table behind the figure serves the keyboard."),
   );
@@ -274,7 +276,7 @@ function work() {
   const [tokens, price, hour, carbon] = ["tokens", "price", "hour", "carbon"].map((name) => form.elements[name].valueAsNumber || 0);
   const iterations = tokens / data.tokens;
   const saved = (key) => iterations * (data.baseline[key] - current[key]);
-  const whole = duration(iterations * data.baseline.time_s), hours = saved("time_s") / 3600, kwh = saved("energy_j") / 3.6e6;
+  const whole = duration(iterations * data.baseline.time_s), hours = saved("time_s") / 3600, kwh = saved("sustained_energy_j") / 3.6e6;
   const number = (value) => value.toLocaleString("en-US", { maximumSignificantDigits: 3 });
   form.elements.saved.textContent =
     `saves ${duration(saved("time_s"))} of ${whole}, ${scaled(1e3 * kwh, "Wh", 3)}, ` +

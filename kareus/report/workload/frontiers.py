@@ -97,8 +97,9 @@ def plan_points(iteration: pl.DataFrame) -> pl.DataFrame:
             static_kj=pl.col("static_energy_j") / 1e3,
             dynamic_kj=pl.col("dynamic_energy_j") / 1e3,
             gap_percent=100 * pl.col("gap"),
+            sustained_kj=pl.coalesce("warm_energy_j", "energy_j") / 1e3,
         )
-        .select("plan", *(name for name, _, _ in PLAN_TIPS))
+        .select("plan", "sustained_kj", *(name for name, _, _ in PLAN_TIPS))
         .sort("time_s", maintain_order=True)
     )
 
@@ -116,7 +117,7 @@ def _lines(
     base = chart_of("plans", "frontier_lines").encode(x=x, y=y).transform_filter(selection)
     emphasis = alt.condition(f"datum.method === '{OURS}'", alt.value(2.6), alt.value(1.5))
     lines = base.mark_line(interpolate="step-after", clip=True).encode(
-        color=encodings["color"], order="time_s:Q", strokeWidth=emphasis
+        color=encodings["color"], order=alt.Order("time_s:Q"), strokeWidth=emphasis
     )
     points = (
         base.mark_point(filled=True, size=34, opacity=0.95, cursor="pointer", clip=True)
@@ -124,7 +125,7 @@ def _lines(
         .properties(name="frontier_points")
         .add_params(selection, zoom("x", "y"))
     )
-    ends = chart_of("ends", "frontier_names").encode(x=x, y=y, text="method:N", color=encodings["color"])
+    ends = chart_of("ends", "frontier_names").encode(x=x, y=y, text=alt.Text("method:N"), color=encodings["color"])
     names = [
         ends.transform_filter(selection)
         .transform_filter(alt.FieldEqualPredicate(field="place", equal=place))
@@ -156,7 +157,7 @@ def _answer() -> list[alt.Chart]:
     place = {"x": "time_s:Q", "y": "energy_kj:Q"}
     first = chart_of("chosen", "chosen_arrow").transform_filter("datum.number === 1")
     arrow = first.mark_rule(style="ink-line", strokeDash=[4, 4], opacity=0.7, clip=True).encode(
-        x="from_s:Q", y="from_kj:Q", x2="time_s:Q", y2="energy_kj:Q"
+        x=alt.X("from_s:Q"), y=alt.Y("from_kj:Q"), x2=alt.X2("time_s:Q"), y2=alt.Y2("energy_kj:Q")
     )
     disc = chart_of("chosen", "chosen_discs").mark_circle(
         style="ink", size=260, opacity=1, cursor="pointer", strokeWidth=1.5, clip=True
@@ -176,8 +177,8 @@ def _answer() -> list[alt.Chart]:
     return [
         arrow,
         disc.encode(**place, tooltip=tooltip(tips)),
-        number.encode(**place, text="number:N"),
-        told.encode(**place, text="told:N"),
+        number.encode(**place, text=alt.Text("number:N")),
+        told.encode(**place, text=alt.Text("told:N")),
     ]
 
 
@@ -215,7 +216,7 @@ def _polygon(data: str, *, fill: str, opacity: float) -> alt.Chart:
     return (
         chart_of(data, f"frontier_{data}")
         .mark_line(filled=True, fill=fill, stroke=None, opacity=opacity, clip=True, tooltip=None)
-        .encode(x="time_s:Q", y="energy_kj:Q", order="order:Q")
+        .encode(x=alt.X("time_s:Q"), y=alt.Y("energy_kj:Q"), order=alt.Order("order:Q"))
     )
 
 
@@ -285,7 +286,7 @@ def microbatch_figure(microbatch: pl.DataFrame) -> Figure:
     lines = (
         base.transform_filter("datum.is_line")
         .mark_line(interpolate="step-after", strokeWidth=1.4, opacity=0.7)
-        .encode(order="time_ms:Q")
+        .encode(order=alt.Order("time_ms:Q"))
     )
     points = (
         base.transform_filter("!datum.is_line")

@@ -44,6 +44,7 @@ class Headline:
         return (
             (f"{row.time_s:.2f}", "s an iteration", f"{base.time_s:.2f}"),
             (f"{row.energy_j / 1e3:.1f}", "kJ an iteration", f"{base.energy_j / 1e3:.1f}"),
+            *self._warm,
             (f"{runs.tokens_per_s:,.0f}", "tokens/s", f"{usual.tokens_per_s:,.0f}"),
             (f"{own / factor:.3g}", per_token, f"{before / factor:.3g}"),
             (f"{100 * runs.mfu:.1f} %", "MFU", f"{100 * usual.mfu:.1f} %"),
@@ -53,6 +54,14 @@ class Headline:
                 f"{base.energy_j / base.time_s / 1e3:.2f}",
             ),
         )
+
+    @property
+    def _warm(self) -> list[tuple[str, str, str]]:
+        """The figure of chips that stay warm, where it is known."""
+        own, before = self.row.warm_energy_j, self.baseline.prediction.warm_energy_j
+        if own is None or before is None:
+            return []
+        return [(f"{own / 1e3:.1f}", "kJ an iteration, chips that stay warm", f"{before / 1e3:.1f}")]
 
 
 def headline_of(inputs: ReportInputs) -> Headline:

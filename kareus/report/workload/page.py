@@ -29,7 +29,7 @@ TOKENS = 1e12
 PLAYED_BACK = (
     "The fastest plan of each method, played back on the simulated testbed: whole instructions, with noise, on chips "
     "that stay warm. Predictions are put together from partitions that were measured one by one, each on a chip that "
-    "had cooled down."
+    "had cooled down, with what warm chips leak more."
 )
 RUN = "The fastest plan of each method, run by the engine, beside what was predicted."
 
@@ -69,7 +69,7 @@ def workload_page(
             "chosen": [_chosen(figure, plan) for figure, plan in zip(timelines, inputs.plans.values(), strict=True)],
             "schedules": schedules(inputs),
             "folder": shlex.quote(inputs.folder),
-            "baseline": {"time_s": inputs.baseline.prediction.time_s, "energy_j": inputs.baseline.prediction.energy_j},
+            "baseline": _costs(inputs.baseline),
             "gpus": inputs.gpus,
             "tokens": tokens_per_iteration(inputs.configured),
             "mfu_s": answer.runs.mfu * answer.row.time_s,
@@ -87,11 +87,15 @@ def _chosen(figure: Figure, plan: Plan) -> dict[str, Any]:
         "name": figure.name,
         "selector": plan.selector,
         "method": plan.method,
-        "time_s": plan.prediction.time_s,
-        "energy_j": plan.prediction.energy_j,
+        **_costs(plan),
         "bottleneck": bottleneck(plan),
         "rows": columns_of(figure.data["plan"]),
     }
+
+
+def _costs(plan: Plan) -> dict[str, float]:
+    cost = plan.prediction
+    return {"time_s": cost.time_s, "energy_j": cost.energy_j, "sustained_energy_j": cost.sustained_energy_j}
 
 
 def _sections(inputs: ReportInputs, timeline: str) -> list[Section]:

@@ -64,7 +64,7 @@ def search_figure(searches: Sequence[PartitionSearch]) -> Figure:
     frontier = (
         base.transform_filter("datum.on_frontier")
         .mark_line(interpolate="step-after", style="ink-line", strokeWidth=1.2, opacity=0.7)
-        .encode(order="time_ms:Q")
+        .encode(order=alt.Order("time_ms:Q"))
         .properties(name="search_frontiers")
     )
     return Figure(

@@ -166,7 +166,7 @@ SEARCH_TIME = TableSchema(
 
 PROFILER = TableSchema(
     name="profiler",
-    version=1,
+    version=2,
     meaning="Sweeps of the profiler of a campaign: the distribution over trials under each protocol.",
     columns=(
         *_MEMBER,
@@ -187,6 +187,19 @@ PROFILER = TableSchema(
             "without noise, at the reference temperature; simulated testbeds only",
             nullable=True,
         ),
+        Column(
+            "warm_energy_mean_j",
+            pl.Float64,
+            "mean of the energies at the temperature that the GPU settles to; empty where that of the air is not known",
+            nullable=True,
+        ),
+        Column(
+            "warm_reference_energy_j",
+            pl.Float64,
+            "without noise, at the temperature that the GPU settles to; simulated testbeds only",
+            nullable=True,
+        ),
+        Column("duration_mean_s", pl.Float64, "mean time of a measurement, cooldown and warm-up included"),
     ),
     key=("part", "workload", "sweep", "window_s", "cooldown_s"),
 )

@@ -152,14 +152,14 @@ def _chart(plan: Plan, baseline: Plan, span: tuple[float, float], blocking_power
 
 def _lanes(data: str, plan: Plan, x: alt.X, color: alt.Color, span: tuple[float, float]) -> alt.LayerChart:
     y = alt.Y("stage:O", title="stage", axis=alt.Axis(ticks=False, domain=False, grid=False))
-    base = chart_of(data, f"{data}_bars").encode(x=x, x2="end_s:Q", y=y)
+    base = chart_of(data, f"{data}_bars").encode(x=x, x2=alt.X2("end_s:Q"), y=y)
     waiting = (
         chart_of(data, f"{data}_waiting")
         .transform_joinaggregate(last_s="max(end_s)")
         .transform_aggregate(last_s="max(last_s)", groupby=["stage"])
         .transform_calculate(first_s="0")
         .mark_bar(style="waiting", height=alt.RelativeBandSize(band=0.86), clip=True)
-        .encode(x=_x_of("first_s", x), x2="last_s:Q", y=y)
+        .encode(x=_x_of("first_s", x), x2=alt.X2("last_s:Q"), y=y)
     )
     if data == "baseline":
         color = alt.Color(color.shorthand, scale=color["scale"], legend=None)  # the plan's, above it, is for both
@@ -177,7 +177,7 @@ def _lanes(data: str, plan: Plan, x: alt.X, color: alt.Color, span: tuple[float,
         .encode(
             x=_x_of("middle_s", x),
             y=y,
-            text="name:N",
+            text=alt.Text("name:N"),
             opacity=alt.condition(fits, alt.value(1), alt.value(0)),
             color=alt.condition(f"datum.power_w < {dark}", alt.value("white"), alt.value("#16191d")),
         )

@@ -2,7 +2,7 @@
 
 A collective starts when what was launched before it has ended, and runs concurrently with what is launched after it;
 waiting for its handle delays further computation until it has ended. Consecutive collectives that the graph has fused
-are one collective of all their bytes.
+are one launch of as many messages, or of as many for each sequence where tokens of each are gathered by themselves.
 """
 
 import math
@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import torch
 import torch.distributed as dist
 
-from kareus.graph.records import Collective, CollectiveKind
+from kareus.graph.records import Collective, CollectiveKind, SequenceCollective
 from kareus.model.communication import Communicator, Handle
 from kareus.model.communicators.choice import Library, make_communicator
 from kareus.model.communicators.mscclpp import MscclppCommunicator
@@ -57,10 +57,15 @@ class Collectives:
         share = elements // collective.group_size
         if collective.kind is CollectiveKind.ALL_REDUCE:
             return partial(communicator.all_reduce, self._messages(collective, elements), sm_count, self._operation())
-        if collective.kind is CollectiveKind.ALL_GATHER:
-            return partial(communicator.all_gather, self._messages(collective, share), sm_count)
-        whole = self._messages(collective, share * collective.group_size)
-        by_rank = tuple(message.view(collective.group_size, share) for message in whole)
+        gathers = collective.kind is CollectiveKind.ALL_GATHER
+        messages = self._messages(collective, share if gathers else share * collective.group_size)
+        if isinstance(collective, SequenceCollective):
+            by_sequence = tuple(message.view(collective.sequences, -1) for message in messages)
+            launch = communicator.gather_tokens if gathers else communicator.scatter_tokens
+            return partial(launch, by_sequence, sm_count)
+        if gathers:
+            return partial(communicator.all_gather, messages, sm_count)
+        by_rank = tuple(message.view(collective.group_size, share) for message in messages)
         return partial(communicator.reduce_scatter, by_rank, sm_count)
 
     def _messages(self, collective: Collective, elements: int) -> tuple[torch.Tensor, ...]:

@@ -6,10 +6,10 @@ import pytest
 from helpers.builders import CONFIG
 from helpers.iterations import LLAMA
 
-from kareus.fidelity.iterations.fit import IterationData, fit_software, groups_of
+from kareus.fidelity.iterations.fit import PRIORS, IterationData, fit_software, fitted_numbers, groups_of
 from kareus.fidelity.iterations.fit_output import documented
 from kareus.fidelity.iterations.workloads import IterationSubjects
-from kareus.workload.software import is_software
+from kareus.workload.software import Accounting, is_software
 
 HIDDEN = {"host_launch_s": 4e-5, "attention_slowdown": 1.3, "traffic": 1.8}
 
@@ -46,6 +46,14 @@ def _data():
 def test_a_hidden_profile_is_found():
     found = fit_software(_data(), {"host_launch_s": 2e-5, "attention_slowdown": 1.0, "traffic": 1.0}, _Predictor())
     assert found == pytest.approx(HIDDEN, rel=0.05)
+
+
+def test_a_profile_has_three_numbers_by_what_it_runs():
+    nemo = IterationSubjects((), CONFIG).of(LLAMA).software
+    assert fitted_numbers(nemo) == tuple(HIDDEN)
+    traces = replace(nemo, accounting=Accounting.TRACES)
+    assert fitted_numbers(traces) == ("host_launch_s", "collective_slowdown", "traffic")
+    assert set(fitted_numbers(traces)) <= set(PRIORS)
 
 
 def test_models_are_left_out_and_sizes_of_a_single_one():

@@ -8,17 +8,20 @@ from helpers.builders import CONFIG
 from helpers.iterations import LLAMA
 
 from kareus.fidelity.iterations import unfused
+from kareus.fidelity.iterations.hosts import host_slowdown
 from kareus.fidelity.iterations.number_formats import in_fp8
 from kareus.fidelity.iterations.passes import CLOCK_GRID, PassCost, _limited_clock, charged, of_software
-from kareus.fidelity.iterations.predict import Predictor, held_share, slowest_of
+from kareus.fidelity.iterations.predict import Predictor, held_share, parts_of, slowest_of
 from kareus.fidelity.iterations.workloads import IterationSubjects
-from kareus.graph.records import BlockGraph, Direction, Fp8Product, Operator, OperatorKind, Scope, Segment
+from kareus.graph.records import TRACED, BlockGraph, Direction, Fp8Product, Operator, OperatorKind, Scope, Segment
+from kareus.profile.programs import StageShape
 from kareus.workload.compose import compose
+from kareus.workload.software import Accounting
 
 GPU = compose(["gpu=h100-sxm5-80gb"], CONFIG)[0].workload.gpu
 COST = PassCost(
-    gpu_s=1.0, exposed_s=0.1, energy_j=500.0, launches=100, collectives=4, streaming_s=0.2, streaming_j=60.0,
-    attention_s=0.3,
+    gpu_s=1.0, exposed_s=0.1, energy_j=500.0, launches=100, collectives=4, collectives_s=0.15, odd_products_s=0.0,
+    streaming_s=0.2, streaming_j=60.0, attention_s=0.3,
 )  # fmt: skip
 
 
@@ -73,6 +76,38 @@ def test_older_attention_is_slower_on_hopper_alone():
     old = replace(nemo, hopper_attention=False)
     assert of_software(COST, old, GPU).gpu_s == pytest.approx(1.18)
     assert of_software(COST, old, replace(GPU, sm_count=108)).gpu_s == pytest.approx(1.0)
+
+
+def test_odd_products_take_three_times_as_long():
+    plain = replace(IterationSubjects((), CONFIG).of(LLAMA).software, traffic=1.0, attention_slowdown=1.0)
+    assert of_software(replace(COST, odd_products_s=0.1), plain, GPU).gpu_s == pytest.approx(1.2)
+
+
+def test_nothing_hides_collectives_of_traces():
+    plain = replace(IterationSubjects((), CONFIG).of(LLAMA).software, traffic=1.0, attention_slowdown=1.0)
+    slow = of_software(COST, replace(plain, collective_slowdown=2.0), GPU)
+    assert (slow.gpu_s, slow.exposed_s) == (pytest.approx(1.1), pytest.approx(0.2))
+    traced = of_software(COST, replace(plain, collective_slowdown=2.0, accounting=Accounting.TRACES), GPU)
+    assert (traced.gpu_s, traced.exposed_s) == (pytest.approx(1.2), pytest.approx(0.3))
+
+
+def test_parts_of_traces_wait_for_the_host_by_themselves():
+    workload = IterationSubjects((), CONFIG).of(replace(LLAMA, pp=1, chunks=1)).workload
+    software = replace(IterationSubjects((), CONFIG).of(LLAMA).software, host_launch_s=0.001, host_collective_s=0.0)
+    blocks = replace(COST, gpu_s=0.1, launches=1000)  # a second of the host
+    head = replace(COST, launches=1)  # a second of the GPU
+    passes = {((0, 0), direction): [blocks, head] for direction in TRACED}
+    together = host_slowdown(workload, software, passes, 0)[Direction.FORWARD]
+    apart = host_slowdown(workload, replace(software, accounting=Accounting.TRACES), passes, 0)[Direction.FORWARD]
+    assert 1.0 < 1.1 * together < 1.3
+    assert 1.1 * apart == pytest.approx(2.0, rel=1e-3)
+
+
+def test_stages_of_traces_have_blocks_and_the_rest():
+    software = replace(IterationSubjects((), CONFIG).of(LLAMA).software, accounting=Accounting.TRACES)
+    blocks = StageShape(layers=4, first=False, last=False)
+    assert parts_of(replace(blocks, last=True), software) == [blocks, replace(blocks, layers=0, last=True)]
+    assert parts_of(blocks, software) == [blocks]
 
 
 def test_the_limit_holds_the_mean_of_a_pass():

@@ -42,6 +42,11 @@ def test_the_loss_is_that_of_the_first_choice():
     assert ranking.tau == pytest.approx(4 / 6)
 
 
+def test_measuring_more_choices_loses_less():
+    ranking = ranking_of(list(measured([1.0, 1.1, 1.5, 2.0], predicted_s=[1.3, 1.2, 1.1, 2.0])), FAMILY)
+    assert [ranking.loss_of_first_pct(n) for n in (1, 2, 3, 4)] == pytest.approx([50, 10, 0, 0])
+
+
 def test_small_groups_and_other_families_do_not_count():
     few = list(measured([1.0, 2.0, 3.0], predicted_s=[1.0, 2.0, 3.0], hidden=512))
     enough = list(measured([1.0, 2.0, 3.0, 4.0], predicted_s=[1.0, 2.0, 3.0, 4.0]))
@@ -57,3 +62,5 @@ def test_predictions_order_measured_layouts():
     assert len(ranking.groups) == 77
     assert ranking.tau >= 0.80
     assert ranking.loss_pct < 6.5, "3 % was asked for: docs/howto/advise.md says where it is lost"
+    assert ranking.loss_of_first_pct(2) < 1.5
+    assert ranking.loss_of_first_pct(3) < 0.5

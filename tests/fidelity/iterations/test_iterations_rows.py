@@ -13,6 +13,7 @@ from kareus.errors import ArtifactError, RefusedWorkloadError
 from kareus.fidelity.iterations.rows import has_iterations, read_iterations, read_usable_iterations
 from kareus.fidelity.iterations.workloads import IterationSubjects, layers_of, software_of
 from kareus.fidelity.lines import read_lines
+from kareus.graph.recomputation import Recomputation
 from kareus.model.config import Sharding
 from kareus.pipeline.config import PipelineSchedule
 
@@ -103,8 +104,18 @@ def test_a_pipeline_gathers_weights_once_an_iteration():
     assert found.workload.parallelism.sharding is Sharding.OPTIMIZER
 
 
+def test_traces_neither_recompute_nor_pad_the_vocabulary():
+    row = replace(LLAMA, family="vtrain-single", recompute="full", vocab=50257, tp=2, cp=1, chunks=1, pp=1, layers=8)
+    workload = IterationSubjects((), CONFIG).of(row).workload
+    assert workload.recomputation is Recomputation.NONE
+    assert workload.model.vocab_size == 50256
+    run = IterationSubjects((), CONFIG).of(replace(row, family="vtrain-multi")).workload
+    assert run.recomputation is Recomputation.FULL
+
+
 def test_software_follows_the_family_and_else_the_columns():
     assert software_of(LLAMA) == "nemo"
+    assert software_of(replace(LLAMA, family="vtrain-single")) == "vtrain"
     assert software_of(replace(LLAMA, family="vtrain-multi")) == "megatron-deepspeed-2022"
     unknown = replace(LLAMA, family="elsewhere")
     assert software_of(replace(unknown, attention="unfused")) == "megatron-2022"

@@ -56,6 +56,14 @@ def test_a_step_goes_where_a_refit_goes(monkeypatch, stage):
     assert stepped[bus] == pytest.approx(refitted[bus], abs=0.01)
 
 
+def test_a_refit_beside_a_bound_stays_within_it(monkeypatch, stage):
+    monkeypatch.setattr(module, "FEW_ROWS", 0)
+    space, counts = stage.problem.space, np.where(np.arange(stage.num_shapes) % 10 == 0, 5, 1)
+    for bound in (space.lower, space.upper):
+        changed = replace(stage, at=bound).changed(counts)
+        assert np.all((space.lower <= changed) & (changed <= space.upper))
+
+
 def test_shapes_left_out_err_as_full_refits_do(stage):
     times, energies = module._left_out(stage, "h100-sxm5-80gb")
     written = written_left_out(CONFIG)["collectives", "h100-sxm5-80gb bfloat16 NCCL 2.29.2 burst", "time"]

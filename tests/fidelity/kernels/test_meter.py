@@ -3,14 +3,17 @@
 import numpy as np
 import pytest
 
-from kareus.fidelity.kernels.meter import WARM_UPS, Readings, reading_w
+from kareus.fidelity.kernels.meter import WARM_UPS, EarlierRuns, Readings, reading_w
+from kareus.fidelity.kernels.queue import earlier_shapes
 from kareus.fidelity.kernels.rows import KernelKind, Kernels
 
 GEMM = {"m": 1024, "n": 4096, "k": 4096}
 ATTENTION = {"batch": 1, "seq_len": 1024, "heads": 8, "kv_heads": 8, "head_dim": 128, "window": 0}
 
 
-def shown(time_s, software="VLLM 1", gpu="h200", reading=1.0, number_format="bfloat16", copies=None, **sizes):
+def shown(
+    time_s, software="VLLM 1", gpu="h200", reading=1.0, number_format="bfloat16", copies=None, earlier_w=600.0, **sizes
+):
     base = ATTENTION if "seq_len" in sizes else GEMM
     rows = Kernels(
         kind=KernelKind.ATTENTION if "seq_len" in sizes else KernelKind.GEMM,
@@ -34,6 +37,10 @@ def shown(time_s, software="VLLM 1", gpu="h200", reading=1.0, number_format="bfl
         copies=np.array([float(copies or (1 if "seq_len" in sizes else 6))]),
         weights_s=np.array([1e-5]),
         stretch=np.ones(1),
+        earlier=[
+            EarlierRuns(shapes=shapes, time_s=rows.time_s, power_w=np.array([earlier_w]), stretch=np.ones(1))
+            for shapes in (earlier_shapes(rows) if rows.kind is KernelKind.ATTENTION else ())
+        ],
     )
     return float(reading_w(readings)[0])
 
@@ -92,10 +99,26 @@ def test_repetitions_count_the_copies_of_weights():
     assert (few - 100) * 5 == pytest.approx(many - 100, rel=0.02)
 
 
-def test_attention_pauses_for_batches_and_long_sequences():
-    assert shown(1e-3, seq_len=1024) > shown(1e-3, seq_len=1024, batch=64) > shown(1e-3, seq_len=8192, batch=64)
-    assert shown(1e-3, seq_len=16384) == pytest.approx(350, rel=0.03)
-    assert shown(1e-3, seq_len=16384, software="TRTLLM 1") > 580
+def test_attention_pauses_before_every_run():
+    """A second of runs of 1 ms, between pauses of 0.1 s on the hosts of the H200 and 0.05 s on those of the B200."""
+    for gpu, pause_s in (("h200", 0.1), ("b200", 0.05)):
+        assert shown(1e-3, seq_len=1024, gpu=gpu) == pytest.approx(600 - 500 * pause_s, rel=0.01)
+    assert shown(1e-3, seq_len=1024) > shown(1e-3, seq_len=1024, batch=64) + 10
+
+
+def test_attention_shows_what_ran_before_it():
+    """Runs of 0.03 s between pauses of 0.1 s: at its end a reading has seen 0.03 s of its own run."""
+    shares = [(shown(1e-5, seq_len=1024, earlier_w=power_w) - 100) / 500 for power_w in (100.0, 600.0)]
+    assert shares == pytest.approx([0.03 / 2, 0.03 / 0.13], rel=0.1)
+
+
+def test_the_first_shapes_of_other_heads_follow_next_to_nothing():
+    first = shown(1e-3, seq_len=16384, batch=4)
+    assert first == pytest.approx(350, rel=0.03)
+    assert shown(1e-3, seq_len=8192) > 540
+    assert shown(1e-3, seq_len=16384, batch=4, gpu="b200", software="TRTLLM 1") == pytest.approx(first, rel=0.01)
+    assert shown(1e-3, seq_len=16384, batch=1, gpu="b200", software="TRTLLM 1") > 560
+    assert shown(1e-3, seq_len=12288, batch=1, gpu="b200") == pytest.approx(first, rel=0.01)
 
 
 @pytest.mark.parametrize("software", ["SGLang 0.5.10", "CUTLASS 4", "vllm-fork 1"])

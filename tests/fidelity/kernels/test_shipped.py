@@ -15,13 +15,13 @@ from kareus.fidelity.lines import read_lines
 TIMES_PCT = {
     "kernel_gemm": {
         "a100-sxm4-80gb bfloat16 SGLang 0.5.10 burst": 6.5,
-        "b200 bfloat16 TRTLLM 1.3.0rc15 sustained": 7.0,
-        "b200 bfloat16 VLLM 0.22.0 sustained": 7.7,
+        "b200 bfloat16 TRTLLM 1.3.0rc15 sustained": 6.7,
+        "b200 bfloat16 VLLM 0.22.0 sustained": 6.8,
         "b200 fp8 TRTLLM 1.3.0rc15 sustained": 5.0,
-        "h100-sxm5-80gb bfloat16 VLLM 0.24.0 burst": 6.9,
+        "h100-sxm5-80gb bfloat16 VLLM 0.24.0 burst": 6.8,
         "h100-sxm5-80gb fp8 VLLM 0.24.0 burst": 7.8,
         "h200 bfloat16 VLLM 0.22.0 sustained": 5.7,
-        "h200 bfloat16 VLLM 0.24.0 burst": 6.7,
+        "h200 bfloat16 VLLM 0.24.0 burst": 6.5,
         "h200 fp8 VLLM 0.24.0 burst": 7.5,
     },
     "kernel_attention": {
@@ -45,9 +45,9 @@ POWERS_PCT = {
         "h200 bfloat16 VLLM 0.22.0 sustained": 6.6,
     },
     "kernel_attention": {
-        "b200 bfloat16 TRTLLM 1.3.0rc15 sustained": 9.8,
-        "b200 bfloat16 VLLM 0.22.0 sustained": 12.3,
-        "h200 bfloat16 VLLM 0.22.0 sustained": 18.9,
+        "b200 bfloat16 TRTLLM 1.3.0rc15 sustained": 7.7,
+        "b200 bfloat16 VLLM 0.22.0 sustained": 10.9,
+        "h200 bfloat16 VLLM 0.22.0 sustained": 16.3,
     },
 }
 """The same of power, as a meter reads it."""

@@ -4,8 +4,9 @@ import itertools
 
 import numpy as np
 import pytest
+from helpers.examples import about
 from helpers.pipelines import B, F, problem
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import Bounds, LinearConstraint, milp
 
@@ -69,7 +70,7 @@ def any_graphs(draw):
     )
 
 
-@settings(max_examples=60)
+@about(25)
 @given(any_graphs(), st.floats(1e-6, 1))
 def test_the_optimum_is_between_bound_and_plan_on_any_graph(problem, share):
     fastest_s, slowest_s = (problem.cost([c] * len(problem.point_sets))[0] for c in (0, -1))
@@ -80,7 +81,7 @@ def test_the_optimum_is_between_bound_and_plan_on_any_graph(problem, share):
     assert best_j <= plan.energy_j * (1 + 1e-7)
 
 
-@settings(max_examples=40)
+@about(20)
 @given(any_graphs())
 def test_the_fastest_plan_is_the_cheapest_of_its_time(problem):
     first = iteration_frontier(problem, 3)[0]

@@ -1,8 +1,9 @@
 """Exchanges of one instruction's point: never dearer, never late, and as many as the effort allows."""
 
 import numpy as np
+from helpers.examples import about
 from helpers.pipelines import B, F, problem, tiny_problems
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kareus.pipeline.solver.lanes import energies_in_time_j
@@ -10,7 +11,7 @@ from kareus.pipeline.solver.local_search.descent import descend
 from kareus.pipeline.solver.local_search.exchanges import exchanges
 
 
-@settings(max_examples=60)
+@about(25)
 @given(tiny_problems(), st.lists(st.floats(0, 2), min_size=1, max_size=4))
 def test_exchanges_keep_deadlines_and_never_cost_more(problem, shares):
     before = np.zeros((len(problem.point_sets), len(shares)), dtype=np.int64)

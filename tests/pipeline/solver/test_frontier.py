@@ -4,10 +4,11 @@ import math
 
 import numpy as np
 import pytest
+from helpers.examples import about
 from helpers.pipelines import B, F, all_plans, tiny_problems
 from helpers.pipelines import problem as pipeline
 from highspy import HighsModelStatus
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kareus.errors import ArtifactError, ConfigError
@@ -34,7 +35,7 @@ def choice_of(problem: Problem, plan: PlannedIteration) -> list[int]:
     return [points.points.index(p) for points, p in zip(problem.point_sets, plan.points, strict=True)]
 
 
-@settings(max_examples=80)
+@about(30)
 @given(tiny_problems(), st.integers(1, 6))
 def test_plans_use_real_points_and_keep_their_deadlines(problem, deadlines):
     for plan in iteration_frontier(problem, deadlines):
@@ -42,7 +43,7 @@ def test_plans_use_real_points_and_keep_their_deadlines(problem, deadlines):
         assert plan.time_s <= plan.deadline_s * (1 + CLOSE)
 
 
-@settings(max_examples=80)
+@about(30)
 @given(tiny_problems(), st.integers(1, 6))
 def test_the_best_of_all_plans_is_between_bound_and_plan(problem, deadlines):
     plans = all_plans(problem)
@@ -54,7 +55,7 @@ def test_the_best_of_all_plans_is_between_bound_and_plan(problem, deadlines):
         assert plan.gap >= 0
 
 
-@settings(max_examples=80)
+@about(30)
 @given(tiny_problems())
 def test_the_first_plan_is_the_cheapest_of_the_fastest(problem):
     plans = all_plans(problem)
@@ -64,7 +65,7 @@ def test_the_first_plan_is_the_cheapest_of_the_fastest(problem):
     assert first.energy_j == pytest.approx(best_within(plans, fastest_s))
 
 
-@settings(max_examples=80)
+@about(30)
 @given(tiny_problems(), st.integers(2, 8))
 def test_no_plan_dominates_another_and_times_rise(problem, deadlines):
     plans = iteration_frontier(problem, deadlines)
@@ -73,13 +74,13 @@ def test_no_plan_dominates_another_and_times_rise(problem, deadlines):
     assert costs == sorted(costs)
 
 
-@settings(max_examples=40)
+@about(20)
 @given(tiny_problems())
 def test_the_same_problem_has_the_same_frontier(problem):
     assert iteration_frontier(problem, 4) == iteration_frontier(problem, 4)
 
 
-@settings(max_examples=80)
+@about(30)
 @given(tiny_problems(), st.floats(0, 1.5))
 def test_a_plan_for_a_deadline_keeps_it_and_has_its_bound(problem, share):
     plans = all_plans(problem)
@@ -91,7 +92,7 @@ def test_a_plan_for_a_deadline_keeps_it_and_has_its_bound(problem, share):
     assert plan.energy_j >= best_within(plans, plan.time_s) * (1 - CLOSE)
 
 
-@settings(max_examples=80)
+@about(30)
 @given(tiny_problems(), st.floats(0, 1))
 def test_a_plan_for_an_energy_keeps_it_and_beats_its_start(problem, share):
     known = iteration_frontier(problem, 2)
@@ -152,7 +153,7 @@ def test_a_plan_that_meets_its_deadline_exactly_is_found():
     assert plan.energy_j <= energy_j
 
 
-@settings(max_examples=60)
+@about(25)
 @given(tiny_problems(), st.lists(st.floats(0, 1.5), min_size=1, max_size=5))
 def test_plans_keep_deadline_order_and_more_time_costs_no_more(problem, shares):
     fastest_s, _ = problem.cost([0] * len(problem.point_sets))
@@ -254,7 +255,7 @@ def test_units_do_not_change_bounds_with_equal_microbatches(k, m):
         assert other.energy_j == pytest.approx(plan.energy_j * 10.0**m, rel=1e-3)
 
 
-@settings(max_examples=20)
+@about(10)
 @given(tiny_problems(), st.integers(-7, 7), st.integers(-9, 9))
 def test_plans_in_any_unit_include_the_fastest_and_the_cheapest(problem, k, m):
     every = all_plans(problem)

@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
+from helpers.examples import about
 from helpers.pipelines import all_plans, one_f_one_b, tiny_problems
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kareus.pipeline.solver.dag import build_dag, earliest_starts, makespan
@@ -39,7 +40,7 @@ def test_an_instruction_can_end_at_its_latest_end_and_no_later(times, number, ex
     assert makespan(dag, full) <= deadline_s < makespan(dag, over)
 
 
-@settings(max_examples=60)
+@about(25)
 @given(tiny_problems(), st.data())
 def test_lanes_cost_exactly_what_single_plans_cost(problem, data):
     choices = drawn_choices(problem, data, 3)
@@ -51,7 +52,7 @@ def test_lanes_cost_exactly_what_single_plans_cost(problem, data):
     assert energies_in_time_j(mirrored(problem), choices, exactly_s * 2).tolist() == pytest.approx(energies_j.tolist())
 
 
-@settings(max_examples=80)
+@about(30)
 @given(tiny_problems(), st.floats(1e-9, 1), st.data())
 def test_reclaiming_keeps_the_deadline_and_leaves_no_slack(problem, share, data):
     deadline_s = problem.cost([0] * len(problem.point_sets))[0] * (1 + share)
@@ -64,7 +65,7 @@ def test_reclaiming_keeps_the_deadline_and_leaves_no_slack(problem, share, data)
                 assert problem.cost(slower)[0] > deadline_s * (1 - 1e-12)
 
 
-@settings(max_examples=80)
+@about(30)
 @given(tiny_problems(), st.floats(1e-9, 1), st.data())
 def test_a_rounded_plan_is_in_time_whatever_it_is_rounded_from(problem, share, data):
     deadline_s = problem.cost([0] * len(problem.point_sets))[0] * (1 + share)

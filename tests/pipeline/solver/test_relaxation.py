@@ -5,8 +5,9 @@ import math
 
 import numpy as np
 import pytest
+from helpers.examples import about
 from helpers.pipelines import B, F, problem, tiny_problems
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
@@ -45,7 +46,7 @@ def linprog_energy(problem, deadline_s: float) -> float:
     return float(solved.fun)
 
 
-@settings(max_examples=60)
+@about(25)
 @given(tiny_problems(), st.floats(0, 1))
 def test_its_value_is_that_of_an_independent_formulation(problem, share):
     fastest_s, _ = problem.cost([0] * len(problem.point_sets))
@@ -92,7 +93,7 @@ def test_a_point_set_keeps_exactly_the_undominated_points(costs):
     assert [costs[n] for n in kept.points] == sorted(undominated)
 
 
-@settings(max_examples=60)
+@about(25)
 @given(tiny_problems(), st.floats(0, 1), st.floats(0, 1))
 def test_a_supporting_line_bounds_the_energy_at_every_deadline(problem, share, other):
     relaxation = Relaxation(problem)
@@ -106,7 +107,7 @@ def test_a_supporting_line_bounds_the_energy_at_every_deadline(problem, share, o
     assert relaxed.slope_w <= 0
 
 
-@settings(max_examples=60)
+@about(25)
 @given(tiny_problems(), st.floats(0, 1))
 def test_the_bound_reaches_an_energy_at_its_least_time(problem, share):
     relaxation = Relaxation(problem)

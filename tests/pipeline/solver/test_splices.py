@@ -1,8 +1,9 @@
 """Plans spliced from two others: never dearer, never late, and closer to the bound where gaps were wide."""
 
 import numpy as np
+from helpers.examples import about
 from helpers.pipelines import B, F, problem, tiny_problems
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kareus.arrays import Array
@@ -16,7 +17,7 @@ from kareus.pipeline.solver.relaxation import Relaxation
 from kareus.pipeline.solver.rounding import round_plans
 
 
-@settings(max_examples=60)
+@about(25)
 @given(tiny_problems(), st.lists(st.floats(0, 1), min_size=1, max_size=4), st.data())
 def test_a_spliced_plan_keeps_its_deadline_and_is_never_dearer(problem, shares, data):
     relaxation = Relaxation(problem)

@@ -1,8 +1,9 @@
 """Trades of time between kinds of instructions: never dearer, never late, and found where single moves find nothing."""
 
 import numpy as np
+from helpers.examples import about
 from helpers.pipelines import B, F, problem, tiny_problems
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kareus.pipeline.solver.lanes import energies_in_time_j
@@ -12,7 +13,7 @@ from kareus.pipeline.solver.problem import Problem
 from kareus.pipeline.solver.relaxation import Relaxation
 
 
-@settings(max_examples=60)
+@about(25)
 @given(tiny_problems(), st.lists(st.floats(0, 1), min_size=1, max_size=4))
 def test_a_traded_plan_keeps_its_deadline_and_is_never_dearer(problem: Problem, shares: list[float]) -> None:
     relaxation = Relaxation(problem)

@@ -2,7 +2,7 @@
 
 import pytest
 from helpers.builders import CONFIG
-from helpers.pages import Blocks
+from helpers.pages import Blocks, check_specifications
 
 from kareus.advise.advice import answer
 from kareus.advise.lines import commands, headline
@@ -19,10 +19,15 @@ def written(tmp_path_factory):
     return advice, write_page(folder, advice)
 
 
+def test_figures_are_specifications_of_vega_lite(written):
+    check_specifications(written[1].read_text())
+
+
 def test_the_page_begins_with_the_answer_and_has_the_commands(written):
     advice, path = written
     page = path.read_text()
-    assert headline(advice).replace("`", "") in page.replace("`", "")
+    before, plan, after = headline(advice).split("`")
+    assert f"<strong>{before}<code>{plan}</code>{after}</strong>" in " ".join(page.split())
     for command in commands(advice):
         assert command in page
 
