@@ -7,8 +7,9 @@
 Host time: blocks of tiny tensors run on one CPU with communicators that do nothing, so that time is Python and
 PyTorch's dispatch. `own` is the same run where functions and communicators compute nothing and answer at once
 (`hosttime.answers`): what the engine takes beyond the bare functions that it launches. A host that takes less than the
-GPU stays ahead of it. Times are of this machine's CPU (user and system), the least of many runs; predictions are those
-of the GPU model at the maximum clock, with collectives launched first on the default SMs.
+GPU stays ahead of it. Times are of this machine's CPU (user and system), the least of many runs in a row, without
+collections of garbage, as in an iteration; predictions are those of the GPU model at the maximum clock, with
+collectives launched first on the default SMs.
 
 Launches: where Triton is, the number of launches of an instruction's blocks is counted with and without CUDA graphs
 (`hosttime.launches`). What a replay costs the host needs a GPU, and is not measured.
