@@ -1,8 +1,9 @@
 """The fork server: a process that has imported what stages need, and forks itself for each command of a workflow's run.
 
-A run of the workflow on this machine starts one (`start`), and it ends with the run. It imports the module of a command
-when the command is first asked for. A process that it forks is a command like any other: it has the standard streams,
-the folder and the environment of the `python -m kareus` that asked, gets Ctrl-C with it, and ends with it.
+A run of the workflow on this machine starts one (`start`), and it ends with the run. When a command is asked for, it
+imports the command's module and what that names (`modules_of`). A process that it forks is a command like any other: it
+has the standard streams, the folder and the environment of the `python -m kareus` that asked, gets Ctrl-C with it, and
+ends with it.
 
 The server takes only commands that would import the same in the same way: of the same user, environment and folder.
 What it does not take, and what nobody takes any more, runs by itself (`kareus.processes.run_forked`).
@@ -47,7 +48,7 @@ FORKED_WITHOUT_HARM = ("jemalloc_bg_thd", "polars-ooc-clea")
 """Threads that importing Polars starts: those of its allocator, which sees to itself when a process forks, and one that
 removes what earlier processes left on disk. A fork has neither; Polars starts its pool when it first computes."""
 OF_NUMPY = "numpy.ma"
-"""What NumPy's `unique` imports when it is first called, as most commands do."""
+"""What NumPy's `unique` imports when it is first called; most commands call it."""
 RECEIVED_WITHIN_S = 10.0
 """Time that a command has to say what it is, once it has connected; others are served meanwhile."""
 ACCEPTED_AGAIN_AFTER_S = 0.1

@@ -1,7 +1,7 @@
 """Frontiers of one pipeline of a fleet by method, with the plans of the paper's iso-time and iso-energy comparisons."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import polars as pl
@@ -13,7 +13,7 @@ from kareus.pipeline.compare import FRONTIER_BASELINE
 from kareus.pipeline.frontiers import method_problem
 from kareus.pipeline.methods import method_named
 from kareus.pipeline.solver.frontier import PlannedIteration, cheapest_within, iteration_frontier
-from kareus.pipeline.solver.problem import PointSet, Problem
+from kareus.pipeline.solver.problem import Problem
 from kareus.plans.limits import fastest_under
 from kareus.workload.slices import cut
 
@@ -58,13 +58,11 @@ def _of_one(problem: Problem, pipelines: int) -> Problem:
     if pipelines == 1:
         return problem
     own = {
-        id(points): PointSet(
-            points.points, points.times_s, tuple(energy_j / pipelines for energy_j in points.energies_j)
-        )
+        id(points): replace(points, energies_j=tuple(energy_j / pipelines for energy_j in points.energies_j))
         for points in problem.distinct
     }
-    return Problem(
-        dag=problem.dag,
+    return replace(
+        problem,
         point_sets=tuple(own[id(points)] for points in problem.point_sets),
         waiting_power_w=problem.waiting_power_w / pipelines,
     )

@@ -116,11 +116,18 @@ def _joins(workload: Workload) -> bool:
 
 
 def _with_replicas(composition: ComposedWorkload, pipelines: int) -> ComposedWorkload:
-    """Return the composition with the pipelines as data-parallel replicas, where they wait for one another."""
+    """Return the composition with the pipelines as data-parallel replicas, where they wait for one another.
+
+    Raises:
+        ConfigError: they have more GPUs than a workload may have.
+    """
     workload = composition.workload
     if not _joins(workload):
         return composition
-    parallelism = dataclasses.replace(workload.parallelism, dp=pipelines)
+    try:
+        parallelism = dataclasses.replace(workload.parallelism, dp=pipelines)
+    except ConfigError as error:  # of `parallelism.dp`, which nobody has given
+        raise ConfigError(f"{GROUP}.pipelines={pipelines}: as replicas of one workload, {error}") from None
     return dataclasses.replace(composition, workload=dataclasses.replace(workload, parallelism=parallelism))
 
 

@@ -74,15 +74,15 @@ def resident_share(gpu: Gpu, touched_bytes: Array) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class _Rates:
-    """What every tile and every split of a GEMM runs at."""
+    """What limits a GEMM, whatever its tile and its split."""
 
     one_sm_flops: Array
     slower: Array
-    """Factor by which a clock below the maximum one slows what it drives."""
+    """Factor by which a clock below the maximum, and rows that fp8 kernels load badly, slow what the clock drives."""
     fed_bytes_per_s: Array | float | None
-    """Bytes per second into one SM, over the sides of a tile; None where nothing limits them."""
+    """Bytes per second of operands into one SM at the maximum clock; None where nothing limits them."""
     step_s: Array | float | None
-    """Least time of a step along the inner dimension; None where there is none."""
+    """Least time of a step along the inner dimension at the maximum clock; None where there is none."""
 
 
 def _rates(gpu: Gpu, shape: GemmShape, frequency_mhz: Array, sm_count: Array) -> _Rates:

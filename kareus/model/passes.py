@@ -2,7 +2,7 @@
 
 A pass is a generator over the operators of one nanobatch (or microbatch). It yields what it is about to launch and
 stops at every collective; the caller launches the collective at any time, and resumes the pass, which then waits.
-Passes run without autograd (`torch.no_grad`): every operator is a function that brings its backward.
+Passes run below autograd (`kareus.runtime.overlap`): every operator is a function that brings its backward.
 """
 
 from collections.abc import Callable, Generator, Sequence

@@ -30,13 +30,18 @@ def extract(
             f"parallelism.cp={parallelism.cp}: attention that is not fused (attention_kernel={attention_kernel}) needs "
             "whole sequences; use cp=1, or fused attention."
         )
+    return {
+        batch: graph_of(_trace(model, parallelism, size, sequence_length, attention_kernel))
+        for batch, size in batch_sizes(parallelism, microbatch_size).items()
+    }
+
+
+def batch_sizes(parallelism: Parallelism, microbatch_size: int) -> dict[Batch, int]:
+    """Return the sequences of a microbatch and, where it can be halved, of a nanobatch."""
     sizes = {Batch.MICROBATCH: microbatch_size}
     if parallelism.halves(microbatch_size):
         sizes[Batch.NANOBATCH] = microbatch_size // 2
-    return {
-        batch: graph_of(_trace(model, parallelism, size, sequence_length, attention_kernel))
-        for batch, size in sizes.items()
-    }
+    return sizes
 
 
 def partitions_of(graphs: dict[Batch, BlockGraph], workload: Extracted) -> dict[Partition, int]:

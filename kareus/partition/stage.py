@@ -10,7 +10,7 @@ import polars as pl
 from kareus.artifacts.configuration import load_slice
 from kareus.artifacts.stage import OutputTable, TableStage
 from kareus.partition.config import PartitionSlice, subject_of
-from kareus.partition.extract import extract, partitions_of
+from kareus.partition.extract import batch_sizes, extract, partitions_of
 from kareus.partition.rows import partition_rows, segment_rows
 from kareus.partition.structure import dimensions_of, structure_of
 from kareus.partition.tables import PARTITIONS, SEGMENTS
@@ -30,8 +30,10 @@ def modules_of(argv: Sequence[str]) -> tuple[str, ...]:
         ValueError: the command names none.
     """
     config = load_slice(Path(argv[argv.index("--config") + 1]), PartitionSlice)
-    dimensions = dimensions_of(config.model, config.parallelism, config.microbatch_size, config.sequence_length)
-    return () if is_kept(structure_of(config.model, config.parallelism, dimensions)) else TRACING
+    own = config.model, config.parallelism
+    sizes = batch_sizes(config.parallelism, config.microbatch_size).values()  # of one sequence the structure is another
+    structures = {structure_of(*own, dimensions_of(*own, size, config.sequence_length)) for size in sizes}
+    return () if all(map(is_kept, structures)) else TRACING
 
 
 def _compute(config: PartitionSlice) -> dict[str, pl.DataFrame]:

@@ -15,7 +15,7 @@ YOUNG = 1
 
 @contextmanager
 def collected_afterwards() -> Iterator[None]:
-    """Collect garbage on leaving, among what is young, and not within, unless it is collected nowhere anyway."""
+    """Collect no garbage within, and that of young objects on leaving; where collection is off, it stays off."""
     if not gc.isenabled():
         yield
         return

@@ -61,7 +61,7 @@ class GaussianPrior:
         # A factor of what the coefficients and the drift cause: its product with its transpose is the covariance.
         spread = (ensemble - self.mean).T / np.sqrt(max(1, len(ensemble) - 1))
         self._factor = np.column_stack((spread, _drift(features.frequency_mhz)))
-        self._kernels = _residual_kernels(features)
+        self._residuals = _residual_tables(features)
         self._rows = _ProductRows(self._factor)
 
     def condition(self, data: Dataset) -> "Posterior":
@@ -78,10 +78,10 @@ class GaussianPrior:
             return Posterior(self, UNMEASURED, np.zeros((0, 2 * size)), self.mean)
         observed = np.log(np.concatenate((data.time_s, data.timed_time_s, data.energy_j / data.time_s)))
         deviations = observed - self.mean[places]
-        shared, time, power = self._rows.of(places), self._kernels.at(timed), self._kernels.at(data.candidates)
+        shared, time, power = self._rows.of(places), self._residuals.at(timed), self._residuals.at(data.candidates)
         known = shared[:, places]
         known.flat[:: len(known) + 1] += self._noise**2
-        kernels = self._kernels.at(timed, timed), self._kernels.at(data.candidates, data.candidates)
+        kernels = self._residuals.at(timed, timed), self._residuals.at(data.candidates, data.candidates)
         scales = likeliest_scales(
             Observations(deviations=deviations, covariance=known, kernels=kernels, noise=self._noise)
         )
@@ -95,7 +95,7 @@ class GaussianPrior:
         """Return the prior covariance of the times, then the powers, of some candidates, square."""
         places = np.concatenate((candidates, len(self.mean) // 2 + candidates))
         factor = self._factor[places]
-        kernels = self._kernels.at(candidates, candidates)
+        kernels = self._residuals.at(candidates, candidates)
         return _with_residuals(factor @ factor.T, kernels, kernels, scales)
 
     def deviation(self, scales: ResidualScales) -> Array:
@@ -187,7 +187,7 @@ def _drift(frequency_mhz: Array) -> Array:
     return np.kron(np.eye(2), basis)
 
 
-def _residual_kernels(features: Features) -> ResidualTables:
+def _residual_tables(features: Features) -> ResidualTables:
     """Correlations of the residuals by clock and by schedule.
 
     There are few clocks, SM counts and launch operators, so that correlations are looked up in small tables.

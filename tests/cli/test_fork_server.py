@@ -1,5 +1,6 @@
 """The fork server: its commands are like any other, end with who asked, and run by themselves where it is no help."""
 
+import contextlib
 import os
 import resource
 import signal
@@ -7,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,9 @@ import atexit, os, signal, sys, time
 def add_arguments(parser):
     parser.add_argument("what")
 
+def modules_of(argv):
+    return ("imported_late",)
+
 def run(arguments):
     print(os.getpid(), os.getppid(), os.environ.get("TMPDIR"), flush=True)
     match arguments.what:
@@ -35,6 +39,8 @@ def run(arguments):
             time.sleep(60)
         case "killed":
             os.kill(os.getpid(), signal.SIGKILL)
+        case "late":
+            print(sys.modules["imported_late"].importer)
         case "input":
             print(sys.stdin.read(), file=sys.stderr)
 """
@@ -48,6 +54,7 @@ def server(tmp_path, monkeypatch) -> Iterator[int]:
         "import kareus.cli.commands as c\nc.EVERY['resolve'] = c.Command('of_the_test', 'test')\n"
     )
     (tmp_path / "of_the_test.py").write_text(ARGUMENTS)
+    (tmp_path / "imported_late.py").write_text("import os\nimporter = os.getpid()\n")
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{Path(fork_server.__file__).parents[2]}")
     for name in fork_server.THREADS:
         monkeypatch.setenv(f"{name}_THREADS", "1")
@@ -106,6 +113,11 @@ def test_an_error_is_shown_with_its_traceback(server):
 def test_variables_of_a_job_are_its_own(server):
     with command("exit-code", {"TMPDIR": "/of/the/job"}) as running:
         assert said(running)[1] == [str(server), "/of/the/job"]
+
+
+def test_what_a_command_imports_late_the_server_imports(server):
+    with command("late") as running:
+        assert running.communicate()[0].split()[-1] == str(server)
 
 
 def test_a_command_ends_when_the_one_that_asked_is_killed(server):
@@ -180,26 +192,52 @@ def test_a_silent_connection_keeps_nobody_waiting(server):
         assert time.monotonic() - began < fork_server.RECEIVED_WITHIN_S
 
 
-def test_a_silent_connection_is_closed_in_time(monkeypatch, tmp_path):
+@pytest.fixture
+def listening(monkeypatch, tmp_path) -> Iterator[tuple[socket.socket, Callable[[], socket.socket]]]:
+    """A listener to which nobody is silent for long, and what connects to it."""
     monkeypatch.setattr(fork_server, "RECEIVED_WITHIN_S", 0.05)
-    with (
-        socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener,
-        socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as silent,
-    ):
+    with contextlib.ExitStack() as opened:
+        listener, *others = [
+            opened.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)) for _ in range(3)
+        ]
         listener.bind(str(tmp_path / "listener"))
         listener.listen()
-        silent.connect(str(tmp_path / "listener"))
-        connections: dict[socket.socket, float] = {}
-        assert fork_server._asking(listener, connections) == []
-        assert len(connections) == 1
-        time.sleep(0.1)
-        silent.settimeout(10)
-        other = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        other.connect(str(tmp_path / "listener"))
-        assert fork_server._asking(listener, connections) == []
-        assert silent.recv(1) == b"", "the server has closed it"
-        for connection in (*connections, other):
-            connection.close()
+
+        def connected() -> socket.socket:
+            connection = others.pop()
+            connection.connect(str(tmp_path / "listener"))
+            return connection
+
+        yield listener, connected
+
+
+def test_a_silent_connection_is_closed_in_time(listening):
+    listener, connected = listening
+    silent = connected()
+    connections: dict[socket.socket, float] = {}
+    assert fork_server._asking(listener, connections) == []
+    assert len(connections) == 1
+    time.sleep(0.1)
+    silent.settimeout(10)
+    connected()
+    assert fork_server._asking(listener, connections) == []
+    assert silent.recv(1) == b"", "the server has closed it"
+    for connection in connections:
+        connection.close()
+
+
+def test_who_spoke_in_time_is_heard_by_a_late_server(listening):
+    """A server that imports torch for one command hears the others when that is done."""
+    listener, connected = listening
+    connections: dict[socket.socket, float] = {}
+    asking = connected()
+    assert fork_server._asking(listener, connections) == []
+    asking.send(b"a command")
+    time.sleep(0.1)
+    (heard,) = fork_server._asking(listener, connections)
+    assert heard.recv(20) == b"a command"
+    assert connections == {}
+    heard.close()
 
 
 def test_a_server_without_descriptors_serves_again_later(server):

@@ -119,6 +119,10 @@ def test_nothing_else_changes_when_the_reduction_is_exposed(results):
             ["iteration.include_update=true", "emulation.gradient_reduction=exposed"],
             "with iteration.include_update=true the reduction over the pipelines is planned, and would be",
         ),
+        (
+            ["iteration.include_update=true", "emulation.pipelines=100000"],
+            "emulation.pipelines=100000: as replicas of one workload, dp x pp x tp x cp=1,600,000: must be at most",
+        ),
         (["iteration.include_update=true"], "seq4096_a100: has no microbatch frontiers, which fleets are planned from"),
         (["sequence_length=2048"], "has no microbatch frontiers, which fleets are planned from; run snakemake"),
     ],

@@ -3,9 +3,13 @@
 import itertools
 
 import pytest
+from helpers.examples import about
 from helpers.fleets import CONFIG, SMALL, UPDATE_S, fleet, microbatch
+from helpers.pipelines import tiny_problems
+from hypothesis import given
+from hypothesis import strategies as st
 
-from kareus.emulate.frontiers import method_frontiers
+from kareus.emulate.frontiers import MethodFrontier, method_frontiers
 from kareus.emulate.joined import beside_slow_pipeline, joining
 from kareus.emulate.rows import fleet_rows, power_cap_rows, straggler_rows
 from kareus.graph.records import Direction
@@ -130,6 +134,24 @@ def test_times_beside_a_slow_pipeline_are_those_of_both(overrides):
         naive = naive_ends_s(frontier, choice, [0] * 14, 1.1)
         assert [a + b for a, b in zip(starts_s, times_s, strict=True)][:14] == pytest.approx(naive[0])
         assert problem.cost([*choice, *slow])[0] == pytest.approx(max(map(max, naive)))
+
+
+@about(20)
+@given(tiny_problems(), st.floats(1, 2), st.data())
+def test_any_instructions_may_wait_for_all_pipelines(problem, slowdown, data):
+    """Those of sharded weights are spread over an iteration."""
+    joined = st.sets(st.integers(0, len(problem.point_sets) - 1), min_size=1)
+    frontier = MethodFrontier("kareus", problem, (), frozenset(data.draw(joined)))
+    choice, slow = (
+        [data.draw(st.integers(0, len(points.times_s) - 1)) for points in problem.point_sets] for _ in range(2)
+    )
+    beside = beside_slow_pipeline(problem, frontier.joins, slow, slowdown)
+    times_s = beside.times_s([*choice, *[0] * (len(beside.point_sets) - len(choice))])
+    ends_s = [a + b for a, b in zip(earliest_starts(beside.dag, times_s), times_s, strict=True)]
+    own_s, slow_s = naive_ends_s(frontier, choice, slow, slowdown)
+    assert ends_s[: len(choice)] == pytest.approx(own_s)
+    alone_s = slowdown * problem.cost(slow)[0]
+    assert max(*ends_s, alone_s) == pytest.approx(max(*own_s, *slow_s))
 
 
 @pytest.mark.parametrize("slowdown", [1.05, 1.2])

@@ -127,13 +127,19 @@ def test_a_cached_structure_is_extracted_without_torch(folder):
     assert printed == ["True", "False"]
 
 
-def test_a_fork_server_imports_torch_for_what_is_not_traced_yet(folder, traced, tmp_path):
-    (workload,) = kareus.resolve(["model=qwen3-1.7b"], CONFIG)
+@pytest.mark.parametrize("microbatch_size", [8, 2])
+def test_a_fork_server_imports_torch_for_what_is_not_traced_yet(folder, traced, tmp_path, microbatch_size):
+    """Half a microbatch of two is one sequence, whose structure is another."""
+    (workload,) = kareus.resolve(["model=qwen3-1.7b", f"microbatch_size={microbatch_size}"], CONFIG)
     own = workload.model, workload.parallelism
     path = tmp_path / "partition.yaml"
     path.write_text(slice_text(workload, "partition"))
     command = ["stage", "partition", "--config", str(path), "--segments", "a.parquet", "--partitions", "b.parquet"]
-    assert modules_of(command) == TRACING
-    cached_template(structure_of(*own, dimensions_of(*own, workload.microbatch_size, workload.sequence_length)))
-    assert len(traced) == 1
+    sizes = (microbatch_size, microbatch_size // 2)
+    dimensions = [dimensions_of(*own, size, workload.sequence_length) for size in sizes]
+    structures = {structure_of(*own, each) for each in dimensions}
+    assert len(structures) == (2 if microbatch_size == 2 else 1)
+    for structure in structures:
+        assert modules_of(command) == TRACING
+        cached_template(structure)
     assert modules_of(command) == ()

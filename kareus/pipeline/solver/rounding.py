@@ -47,7 +47,7 @@ def round_plans(problem: Problem, relaxed_s: Array, deadlines_s: Array) -> Choic
     Returns:
         One plan for each deadline; shape (instructions, deadlines).
     """
-    own = parts(len(deadlines_s), len(relaxed_s) * len(LATENESS))
+    own = parts(len(deadlines_s), 2 * len(relaxed_s) * len(LATENESS))  # rounded forwards and backwards
     return np.hstack([_cheapest(problem, relaxed_s[:, part], deadlines_s[part]) for part in own])
 
 

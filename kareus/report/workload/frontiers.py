@@ -154,7 +154,7 @@ def _domains(rows: pl.DataFrame, plans: Sequence[PlanRow]) -> tuple[list[float],
 
 def _answer() -> list[alt.Chart]:
     """Return the chosen plans, and an arrow from the baseline to the first with what it saves."""
-    place = {"x": "time_s:Q", "y": "energy_kj:Q"}
+    place = {"x": alt.X("time_s:Q"), "y": alt.Y("energy_kj:Q")}
     first = chart_of("chosen", "chosen_arrow").transform_filter("datum.number === 1")
     arrow = first.mark_rule(style="ink-line", strokeDash=[4, 4], opacity=0.7, clip=True).encode(
         x=alt.X("from_s:Q"), y=alt.Y("from_kj:Q"), x2=alt.X2("time_s:Q"), y2=alt.Y2("energy_kj:Q")
