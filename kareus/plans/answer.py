@@ -88,8 +88,12 @@ class Answer:
     @property
     def sentence(self) -> str:
         """The plan, what it saves and what it takes, in one sentence."""
-        of = "" if self.method == OURS else f" of {self.method}"
-        return f"plan {self.selector}{of}: {self.savings}"
+        return f"{self.name}: {self.savings}"
+
+    @property
+    def name(self) -> str:
+        """The plan in words."""
+        return f"plan {self.selector}{'' if self.method == OURS else f' of {self.method}'}"
 
 
 def answer_of(plan: Plan, iteration: pl.DataFrame) -> Answer:

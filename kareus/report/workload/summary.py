@@ -87,7 +87,7 @@ def summary_text(inputs: ReportInputs) -> str:
 def warm_lines(inputs: ReportInputs) -> list[str]:
     """Return for each chosen plan what it takes and saves on chips that stay warm."""
     answers = [answer_of(plan, inputs.iteration) for plan in inputs.plans.values()]
-    found = [f"Plan {answer.selector} of {answer.method}: {answer.warm}" for answer in answers]
+    found = [f"{answer.name}: {answer.warm}" for answer in answers]
     return [line for text in found for line in textwrap.wrap(text, WIDTH)]
 
 
