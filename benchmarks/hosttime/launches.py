@@ -32,6 +32,8 @@ from kareus.runtime.stage_model import StageModel
 from kareus.workload.config import Workload
 
 UNFILLED = torch.device("meta")
+_VIEW = "_unsafe_view"
+"""A view, as the others are, which its schema does not say."""
 
 
 class Launches(NamedTuple):
@@ -55,10 +57,14 @@ class Counting(TorchDispatchMode):
         self.total += 1
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run one operation and count it."""
+        """Run one operation and count it, or those that it consists of."""
+        with self:
+            decomposed = func.decompose(*args, **(kwargs or {}))
+        if decomposed is not NotImplemented:
+            return decomposed
         kernel = func.name().partition("::")[2].split(".")[0]
         is_view = not func._schema.is_mutable and any(r.alias_info is not None for r in func._schema.returns)
-        self.total += not is_view and kernel not in _ALLOCATIONS
+        self.total += not is_view and kernel not in _ALLOCATIONS | {_VIEW}
         return func(*args, **(kwargs or {}))
 
 

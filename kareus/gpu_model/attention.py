@@ -131,7 +131,7 @@ def arithmetic_s(
 def _joined_s(gpu: Gpu, longest_s: Array, tiles: Array, sm_count: Array) -> Array:
     """Time of the longest tile of queries; where tiles are few, SMs take parts of its keys if that pays."""
     split_s = gpu.coefficients.attention_split_s
-    if not split_s:
+    if not np.any(split_s):
         return longest_s
     least_s = longest_s
     for parts in SPLITS:

@@ -21,13 +21,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from kareus.errors import KareusError
 from kareus.graph.records import TENSOR_PARALLEL, Direction
 from kareus.model.block import Block, through
-from kareus.model.communication import Mesh
-from kareus.model.communicators.process_group import (
-    ProcessGroupCommunicator,
-    Works,
-    all_gather_single,
-    reduce_scatter_single,
-)
+from kareus.model.communication import SUM, Mesh, Tensors
+from kareus.model.communicators.process_group import ProcessGroupCommunicator, Works
 from kareus.model.config import (
     ActivationKind,
     AttentionKernel,
@@ -166,7 +161,7 @@ def _fake_communicator(axis: str, ranks: Iterable[int]) -> ProcessGroupCommunica
 
 
 class _TracedCommunicator(ProcessGroupCommunicator):
-    """Gathers and scatters the tokens of all sequences at once, as the one launch that they are.
+    """Gathers and scatters each tensor by itself, and the tokens of all sequences at once, as the launch that they are.
 
     Tensor-parallel GPUs gather nothing but tokens. A collective of each sequence by itself has a GPU's tokens as
     [batch, tokens, hidden]; where the engine leaves their order open (`Boundary.in_order`), as [batch tokens, hidden].
@@ -175,51 +170,62 @@ class _TracedCommunicator(ProcessGroupCommunicator):
 
     __slots__ = ()
 
+    def all_reduce(self, tensors: Sequence[Tensor], sm_count: int | None = None, operation: Any = SUM) -> Works:
+        """As `Communicator.all_reduce`."""
+        options = dist.AllreduceOptions()
+        options.reduceOp = operation
+        return Works([self.group.allreduce([t], options) for t in tensors], tuple(tensors))
+
     def all_gather(
         self, tensors: Sequence[Tensor], sm_count: int | None = None, into: Sequence[Tensor] | None = None
     ) -> Works:
         """As `Communicator.all_gather`."""
         if self.axis != TENSOR_PARALLEL:
-            return super().all_gather(tensors, sm_count, into)
-        return self._gather(tensors, [s.flatten(0, 1) for s in tensors])
+            return self._gather(tensors, tuple([t.new_empty(self.size, *t.shape) for t in tensors]))
+        return self._gather([s.flatten(0, 1) for s in tensors], self._wholes(tensors))
 
     def reduce_scatter(
         self, tensors: Sequence[Tensor], sm_count: int | None = None, into: Sequence[Tensor] | None = None
     ) -> Works:
         """As `Communicator.reduce_scatter`."""
         if self.axis != TENSOR_PARALLEL:
-            return super().reduce_scatter(tensors, sm_count, into)
+            parts = tuple([t.new_empty(t.shape[1:]) for t in tensors])
+            return self._scatter(tensors, parts, parts)
         shards = self._shards(tensors)
         return self._scatter(tensors, shards, [s.flatten(0, 1) for s in shards])
 
     def gather_tokens(self, shards: Sequence[Tensor], sm_count: int | None = None) -> Works:
         """As `Communicator.gather_tokens`."""
-        return self._gather(shards, shards)
+        return self._gather(shards, self._wholes(shards))
 
     def scatter_tokens(self, wholes: Sequence[Tensor], sm_count: int | None = None) -> Works:
         """As `Communicator.scatter_tokens`."""
         shards = self._shards(wholes)
         return self._scatter(wholes, shards, shards)
 
-    def _gather(self, shards: Sequence[Tensor], sent: Sequence[Tensor]) -> Works:
-        """Gather `shards`, [batch, tokens, hidden], recorded in the shapes of `sent`."""
-        wholes = tuple(s.new_empty(s.shape[0], self.size * s.shape[1], *s.shape[2:]) for s in shards)
+    def _gather(self, sent: Sequence[Tensor], wholes: Tensors) -> Works:
+        """Gather into `wholes`, recorded in the shapes of `sent`."""
         works = [
-            all_gather_single(whole.view(-1, *own.shape[1:]), own, group=self.group, async_op=True)
+            self.group._allgather_base(whole.view(-1, *own.shape[1:]), own)
             for whole, own in zip(wholes, sent, strict=True)
         ]
         return Works(works, wholes)
 
-    def _scatter(self, wholes: Sequence[Tensor], shards: tuple[Tensor, ...], received: Sequence[Tensor]) -> Works:
-        """Scatter `wholes` into `shards`, [batch, tokens, hidden], recorded in the shapes of `received`."""
+    def _scatter(self, wholes: Sequence[Tensor], shards: Tensors, received: Sequence[Tensor]) -> Works:
+        """Scatter `wholes` into `shards`, recorded in the shapes of `received`."""
         works = [
-            reduce_scatter_single(own, whole.view(-1, *own.shape[1:]), group=self.group, async_op=True)
+            self.group._reduce_scatter_base(own, whole.view(-1, *own.shape[1:]), dist.ReduceScatterOptions())
             for own, whole in zip(received, wholes, strict=True)
         ]
         return Works(works, shards)
 
-    def _shards(self, wholes: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        return tuple(w.new_empty(w.shape[0], w.shape[1] // self.size, *w.shape[2:]) for w in wholes)
+    def _wholes(self, shards: Sequence[Tensor]) -> Tensors:
+        """Memory for the tokens of all GPUs, [batch, tokens, hidden]."""
+        return tuple([s.new_empty(s.shape[0], self.size * s.shape[1], *s.shape[2:]) for s in shards])
+
+    def _shards(self, wholes: Sequence[Tensor]) -> Tensors:
+        """Memory for the tokens of this GPU, [batch, tokens, hidden]."""
+        return tuple([w.new_empty(w.shape[0], w.shape[1] // self.size, *w.shape[2:]) for w in wholes])
 
 
 class KernelRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]

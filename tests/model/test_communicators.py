@@ -68,8 +68,8 @@ def fake_group():
     dist.destroy_process_group()
 
 
-def test_a_backend_that_fuses_is_given_all_tensors_at_once(fake_group: dist.ProcessGroup) -> None:
-    fusing = ProcessGroupCommunicator("cp", fake_group, fuses=True)
+def test_a_group_is_given_all_tensors_at_once(fake_group: dist.ProcessGroup) -> None:
+    fusing = ProcessGroupCommunicator("cp", fake_group)
     tensors = [torch.ones(4, 3), torch.ones(4, 2)]
     for handle in (
         fusing.all_reduce(tensors),

@@ -42,7 +42,7 @@ class NcclCommunicator(TokenCollectives):
         self.size = group.size()
         self.rank = group.rank()
         self._ranks = dist.get_process_group_ranks(group)
-        self._default = ProcessGroupCommunicator(axis, group, fuses=True)
+        self._default = ProcessGroupCommunicator(axis, group)
         self._by_sm_count: dict[int, ProcessGroupCommunicator] = {}
 
     def prepare(self, sm_counts: Iterable[int | None]) -> None:
@@ -77,7 +77,7 @@ class NcclCommunicator(TokenCollectives):
                 use_local_synchronization=True,  # other groups of the job need other numbers
                 group_desc=f"{self.axis}-{sm_count}-sms",
             )
-            self._by_sm_count[sm_count] = ProcessGroupCommunicator(self.axis, group, fuses=True)
+            self._by_sm_count[sm_count] = ProcessGroupCommunicator(self.axis, group)
         return self._by_sm_count[sm_count]
 
 

@@ -3,14 +3,12 @@
 Work handles are asynchronous: on CPUs a thread of gloo communicates while this one computes.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.distributed_c10d import _coalescing_manager
 
 from kareus.model.communication import SUM, Tensors
 from kareus.model.communicators.tokens import TokenCollectives
@@ -20,7 +18,7 @@ all_gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_
 reduce_scatter_single = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # one is made for every launch; a frozen one takes the host longer
 class Works:
     """Works of torch, what they leave, and what they read, which has to live as long."""
 
@@ -37,12 +35,14 @@ class Works:
 
 @dataclass(frozen=True, slots=True)
 class ProcessGroupCommunicator(TokenCollectives):
-    """A `Communicator` over one process group; leaves SMs to the group."""
+    """A `Communicator` over one process group; leaves SMs to the group.
+
+    It calls the group itself: the functions of `torch.distributed` around it check what every launch has the same, and
+    cost the host three times as much where several tensors go in one launch.
+    """
 
     axis: str
     group: dist.ProcessGroup
-    fuses: bool = False
-    """Whether the backend can launch several collectives at once."""
     size: int = field(init=False)
     rank: int = field(init=False)
 
@@ -52,31 +52,22 @@ class ProcessGroupCommunicator(TokenCollectives):
 
     def all_reduce(self, tensors: Sequence[Tensor], sm_count: int | None = None, operation: Any = SUM) -> Works:
         """As `Communicator.all_reduce`."""
-        calls = [partial(dist.all_reduce, t, op=operation) for t in tensors]
-        return Works(self._launched(calls), tuple(tensors))
+        options = dist.AllreduceCoalescedOptions()
+        options.reduceOp = operation
+        return Works([self.group.allreduce_coalesced(list(tensors), options)], tuple(tensors))
 
     def all_gather(
         self, tensors: Sequence[Tensor], sm_count: int | None = None, into: Sequence[Tensor] | None = None
     ) -> Works:
         """As `Communicator.all_gather`."""
         results = tuple([t.new_empty(self.size, *t.shape) for t in tensors] if into is None else into)
-        joined = [r.flatten(0, 1) for r in results] if into is None else results
-        calls = [partial(all_gather_single, r, t) for r, t in zip(joined, tensors, strict=True)]
-        return Works(self._launched(calls), results, tensors)
+        joined = [r.flatten(0, 1) for r in results] if into is None else list(results)
+        return Works([self.group.allgather_into_tensor_coalesced(joined, list(tensors))], results, tensors)
 
     def reduce_scatter(
         self, tensors: Sequence[Tensor], sm_count: int | None = None, into: Sequence[Tensor] | None = None
     ) -> Works:
         """As `Communicator.reduce_scatter`."""
         parts = tuple([t.new_empty(t.shape[1:]) for t in tensors] if into is None else into)
-        joined = [t.flatten(0, 1) for t in tensors] if into is None else tensors
-        calls = [partial(reduce_scatter_single, part, t) for part, t in zip(parts, joined, strict=True)]
-        return Works(self._launched(calls), parts, tensors)
-
-    def _launched(self, calls: Sequence[Callable[..., Any]]) -> list[dist.Work]:
-        if self.fuses and len(calls) > 1:
-            with _coalescing_manager(group=self.group, async_ops=True) as manager:
-                for call in calls:
-                    call(group=self.group, async_op=True)
-            return list(manager.works)
-        return [call(group=self.group, async_op=True) for call in calls]
+        joined = [t.flatten(0, 1) for t in tensors] if into is None else list(tensors)
+        return Works([self.group.reduce_scatter_tensor_coalesced(list(parts), joined)], parts, tensors)

@@ -7,7 +7,6 @@ from helpers.builders import CONFIG, a100, all_reduce, gemm, memory
 from helpers.calibrations import PROTOCOL, hidden_testbed
 
 from kareus.artifacts.provenance import Provenance
-from kareus.artifacts.records import to_plain
 from kareus.artifacts.tables import write_table
 from kareus.cli import main
 from kareus.errors import ArtifactError
@@ -20,6 +19,7 @@ from kareus.fidelity.calibrate.stage import CalibrationConfig
 from kareus.fidelity.calibrate.stored import read_stored
 from kareus.gpu_model.gpu import FrequencyRange
 from kareus.graph.records import Direction, Partition
+from kareus.partition.rows import partition_rows
 from kareus.partition.tables import PARTITIONS
 from kareus.profile.bench import Bench
 from kareus.profile.programs import partition_program
@@ -54,16 +54,9 @@ def store(tmp_path_factory):
 
 def with_results(folder):
     """Add the table of the workload's partitions beside the store."""
-    rows = [{"partition": PARTITION.name, "multiplicity": 1} | partition_columns()]
     path = folder / "results/workload/partition/partitions.parquet"
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_table(path, PARTITIONS.frame(rows), PARTITIONS, Provenance(config_hash=""))
-
-
-def partition_columns():
-    plain = to_plain(PARTITION)
-    del plain["name"]
-    return plain
+    write_table(path, PARTITIONS.frame(partition_rows({PARTITION: 1})), PARTITIONS, Provenance(config_hash=""))
 
 
 def test_a_calibration_in_the_store_gives_the_file_of_a_gpu(store, monkeypatch):
