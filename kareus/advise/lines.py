@@ -29,7 +29,7 @@ def answer_lines(advice: Advice) -> Iterator[str]:
     """Yield an answer for a terminal."""
     yield headline(advice)
     yield comparison(advice)
-    yield f"[predicted by the GPU model: {advice.uncertainty.words}]"
+    yield f"[predicted by the GPU model, for {chips(advice)}: {advice.uncertainty.words}]"
     for size in advice.sizes:
         yield ""
         yield from _size_lines(advice, size)
@@ -47,6 +47,11 @@ def headline(advice: Advice) -> str:
         f"{question.base.model.name} on {layout.gpus} {question.base.gpu.name}: {layout.words}; plan "
         f"`{advice.selector}`: {', '.join(costs(advice, chosen))}"
     )
+
+
+def chips(advice: Advice) -> str:
+    """Return how warm the chips are whose energies are given: those of other commands may be cooler or warmer."""
+    return f"chips at {advice.question.base.gpu.coefficients.reference_temperature_c:g} degC"
 
 
 def costs(advice: Advice, choice: LayoutChoice) -> list[str]:

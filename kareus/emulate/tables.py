@@ -27,7 +27,12 @@ FLEET = TableSchema(
             pl.Float64,
             "time of reducing the gradients over the replicas, hidden or exposed; 0 where plans have it",
         ),
-        Column("energy_j", pl.Float64, "energy of all GPUs over the iteration", positive=True),
+        Column(
+            "energy_j",
+            pl.Float64,
+            "energy of all GPUs over the iteration, at the temperatures of profiling, as everywhere in these tables",
+            positive=True,
+        ),
         Column("static_energy_j", pl.Float64, "static power times iteration time times GPUs"),
         Column("dynamic_energy_j", pl.Float64, "energy_j less static_energy_j"),
         Column("power_w", pl.Float64, "mean power of all GPUs over the iteration", positive=True),

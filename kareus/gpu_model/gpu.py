@@ -189,6 +189,7 @@ class Gpu:
         within(self, 1, MOST_TILE, "queries", "narrow_head_queries")
         self._check_kernels()
         within(self, 0.01, MOST_W, "W", "power_limit_w", "static_power_w", "blocking_power_w")
+        self._check_settling()
         if self.search_frequencies.maximum_mhz > self.maximum_clock_mhz:
             raise ConfigError(
                 f"search_frequencies.maximum_mhz={self.search_frequencies.maximum_mhz}: must be at most "
@@ -201,6 +202,14 @@ class Gpu:
                 f"maximum_clock_mhz ({self.maximum_clock_mhz}), at which the baselines run; set maximum_mhz to "
                 f"{self.maximum_clock_mhz} and stride_mhz to a divisor of "
                 f"{self.maximum_clock_mhz - clocks.minimum_mhz}."
+            )
+
+    def _check_settling(self) -> None:
+        feedback = self.coefficients.thermal_resistance_c_per_w * self.coefficients.leakage_w_per_c
+        if feedback >= 1:
+            raise ConfigError(
+                f"coefficients: thermal_resistance_c_per_w x leakage_w_per_c={feedback:.4g}: must be below 1, or a "
+                "chip heats itself without end; lower one of the two."
             )
 
     def _check_kernels(self) -> None:

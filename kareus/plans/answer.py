@@ -6,7 +6,7 @@ import polars as pl
 
 from kareus.pipeline.compare import OURS, THROUGHPUT_BASELINE, fastest_plan
 from kareus.plans.document import Plan
-from kareus.plans.selectors import LIMITED, Selector, absolute_limit, measures_of
+from kareus.plans.selectors import LIMITED, Goal, Selector, absolute_limit, measures_of, parse_selector
 from kareus.plans.units import common_scale, compared, less, scaled
 
 BASELINE = "Megatron-LM style execution"
@@ -54,13 +54,24 @@ class Answer:
 
     @property
     def warm(self) -> str:
-        """What the plan takes and saves on chips that stay warm, in words."""
+        """What the plan takes and saves on chips that stay warm, and which limit it then exceeds, in words."""
         own_j, before_j = self.warm_energy_j, self.baseline_warm_energy_j
         if own_j is None or before_j is None:
             return AS_PROFILED
         own, before = scaled(own_j, "J", digits=4), scaled(before_j, "J", digits=4)
         saved = less(100 * (1 - own_j / before_j), "energy")
-        return f"on chips that stay warm {own} an iteration instead of {before}: {saved}"
+        return f"on chips that stay warm {own} an iteration instead of {before}: {saved}{self._exceeded(own_j)}"
+
+    def _exceeded(self, warm_j: float) -> str:
+        """Return which limit on energy or power the plan keeps as profiled, but not on chips that stay warm."""
+        selector = parse_selector(self.selector)
+        if selector.goal not in (Goal.ENERGY, Goal.POWER) or selector.limit is None:
+            return ""
+        measure, unit = LIMITED[selector.goal]
+        warm = measures_of(self.time_s, warm_j)[measure]
+        if warm <= selector.limit:
+            return ""
+        return f"; {self.selector} limits the {selector.goal} as profiled: warm it is {scaled(warm, unit, digits=4)}"
 
     @property
     def savings(self) -> str:
@@ -77,8 +88,12 @@ class Answer:
     @property
     def sentence(self) -> str:
         """The plan, what it saves and what it takes, in one sentence."""
-        of = "" if self.method == OURS else f" of {self.method}"
-        return f"plan {self.selector}{of}: {self.savings}"
+        return f"{self.name}: {self.savings}"
+
+    @property
+    def name(self) -> str:
+        """The plan in words."""
+        return f"plan {self.selector}{'' if self.method == OURS else f' of {self.method}'}"
 
 
 def answer_of(plan: Plan, iteration: pl.DataFrame) -> Answer:

@@ -69,6 +69,8 @@ def test_a_refused_workload_is_named_beside_what_is_predicted(capsys):
     text = capsys.readouterr().out
     assert "llama3.2-3b_pp2-tp8_mbs8_seq4096_a100: sequential at 1410 MHz [GPU model of A100-SXM4-40GB]" in text
     assert "llama3.2-3b_pp2-tp8_mbs64_seq4096_a100: refused: microbatch_size=64" in text
+    (warm,) = [line for line in text.splitlines() if line.startswith("warm chips")]
+    assert warm.endswith(" kJ at the temperatures that they settle to; other energies are at 50 degC")
 
 
 def test_programs_get_the_whole_prediction(capsys):

@@ -210,3 +210,23 @@ def test_nanobatching_slows_small_microbatches_with_cp() -> None:
     )
     assert predict(small, "nanobatching").time_s > 1.01 * predict(small).time_s
     assert predict(large, "nanobatching").time_s < predict(large).time_s
+
+
+def test_warm_energy_is_where_power_and_temperature_agree(default):
+    """Each stage by itself: the power of a temperature gives the next temperature, over and over."""
+    found, gpu, gpus = predict(default), default.gpu, default.parallelism.gpus_per_stage
+    c, warm_j = gpu.coefficients, 0.0
+    for stage in found.stages:
+        temperature_c = default.ambient_c
+        for _ in range(100):
+            busy_s = found.time_s - stage.bubble_s
+            leaked_j = c.leakage_w_per_c * (temperature_c - c.reference_temperature_c) * busy_s
+            energy_j = stage.energy_j / gpus + leaked_j
+            temperature_c = default.ambient_c + c.thermal_resistance_c_per_w * energy_j / found.time_s
+        warm_j += gpus * energy_j
+    assert found.warm_energy_j == pytest.approx(warm_j, rel=1e-9)
+    assert found.warm_energy_j > 1.01 * found.energy_j
+
+
+def test_without_the_temperature_of_the_air_nothing_is_warm():
+    assert predict(resolved("testbed=cuda")).warm_energy_j is None

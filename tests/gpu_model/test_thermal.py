@@ -1,10 +1,13 @@
 """Chips that stay warm: what work costs at the temperature that it settles to, and temperatures of windows and sums."""
 
+import dataclasses
+
 import pytest
 from helpers.builders import a100
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kareus.errors import ConfigError
 from kareus.gpu_model.thermal import BusyTime, Interval, mean_temperature_c, repeated_work, window_temperature_c
 
 A100 = a100().coefficients
@@ -75,3 +78,11 @@ def test_mean_temperatures_are_weighted_with_times():
 
 def test_work_of_an_unknown_temperature_has_no_warm_energy():
     assert repeated_work([*PARTS, BusyTime(1.0, 100.0, None)], 5.0, 85.0) is None
+
+
+def test_chips_that_never_settle_are_refused():
+    """Each degree leaks 1.5 W, which heats by more than a degree at 0.7 degC per W."""
+    with pytest.raises(
+        ConfigError, match=r"^coefficients: thermal_resistance_c_per_w x leakage_w_per_c=1\.05: must be below 1"
+    ):
+        dataclasses.replace(a100(), coefficients=dataclasses.replace(A100, thermal_resistance_c_per_w=0.7))

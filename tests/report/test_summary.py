@@ -63,10 +63,25 @@ def test_what_ran_stands_beside_what_was_predicted(tmp_path, inputs):
     assert "End to end" not in summary_text(inputs)
     text = summary_text(load(WORKLOAD, with_runs(write_inputs(tmp_path), tmp_path)))
     (head,) = [line for line in text.splitlines() if line.startswith("End to end")]
-    assert head == "End to end: the fastest plan of each method, played back for 2 iterations"
+    assert head == "End to end: the fastest plan of each method, played back on warm chips for 2 iterations"
     kareus = [line.split() for line in text.splitlines() if line.startswith("kareus")][-1]
     assert kareus == ["kareus", "3.000", "3.300", "+10.0", "%", "14.00", "12.60", "-10.0", "%"]
     assert max(map(len, text.splitlines())) <= 100
+
+
+def test_energies_of_warm_chips_fit_the_terminal(inputs):
+    name, plan = next(iter(inputs.plans.items()))
+    cost = replace(plan.prediction, warm_energy_j=1.05 * plan.prediction.energy_j)
+    own = replace(
+        inputs,
+        iteration=inputs.iteration.with_columns(warm_energy_j=1.05 * pl.col("energy_j")),
+        plans=inputs.plans
+        | {name: replace(plan, selector=f"power={cost.energy_j / cost.time_s:.0f}W", prediction=cost)},
+    )
+    lines = summary_text(own).splitlines()
+    assert any("on chips that stay warm" in line for line in lines)
+    assert any("limits the power as profiled" in line for line in lines)
+    assert max(map(len, lines)) <= 100
 
 
 def test_summary_and_page_say_why_nothing_overlaps(inputs):

@@ -6,7 +6,7 @@ import json
 import re
 import subprocess
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -146,6 +146,12 @@ def type_names(module: ast.Module) -> Iterator[str]:
                 annotation
             ):
                 yield name
+
+
+def test_no_two_test_files_share_a_name():
+    """pytest imports them by their names alone, and so would take one for the other."""
+    names = Counter(path.name for path in (ROOT / "tests").rglob("test_*.py"))
+    assert [name for name, count in names.items() if count > 1] == []
 
 
 def test_no_type_name_is_defined_twice():

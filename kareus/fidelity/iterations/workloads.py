@@ -27,10 +27,10 @@ OF_FAMILY = {
 }
 """Software by the beginning of a family's name; of other families columns tell."""
 WITHOUT_RECOMPUTATION = ("vtrain-single",)
-"""Families whose times have no second forward, whatever their column `recompute` says.
+"""Beginnings of families whose times have no second forward, whatever their column `recompute` says.
 
-Stages before the last, which would recompute, take as long for a block as the last one, to 0.1 % of time; and with a
-second forward, products would run at 96 % of the peak of tensor cores.
+vTrain repeats forwards, if it does, on all stages but the last (`src/predictor.py`, `use_checkpoint`); in these rows a
+block takes as long on every stage. And with a second forward, products would run at 96 % of the peak of tensor cores.
 """
 KERNELS_OF_CHIP = "a100-sxm4-80gb"
 """GPU whose kernels are those of GPUs that were fitted to whole schedules alone: all of them are GA100s."""
@@ -95,7 +95,7 @@ class IterationSubjects:
             microbatch_size=row.microbatch_size,
             num_microbatches=row.num_microbatches,
             sequence_length=row.seq_len,
-            recomputation=Recomputation.NONE if row.family in WITHOUT_RECOMPUTATION else Recomputation(row.recompute),
+            recomputation=_recomputation(row),
         )
         _check(row, workload)
         return IterationSubject(workload, software, in_fp8=row.precision == "fp8")
@@ -197,6 +197,10 @@ def _vocabulary(row: MeasuredIteration, software: Software) -> int:
         return row.vocab // row.tp * row.tp
     multiple = row.tp * software.vocabulary_multiple
     return -(-row.vocab // multiple) * multiple
+
+
+def _recomputation(row: MeasuredIteration) -> Recomputation:
+    return Recomputation.NONE if row.family.startswith(WITHOUT_RECOMPUTATION) else Recomputation(row.recompute)
 
 
 def _parallelism(row: MeasuredIteration, model: Model, base: Workload) -> Parallelism:

@@ -90,7 +90,7 @@ def _alike(rows: Kernels, gpu: Gpu) -> Predicted:
     return Predicted(own.time_s, own.power_w, reading_w(readings), own.flops, own.hbm_bytes)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _RepeatedRun:
     """Kernels repeated back to back, under the power limit as far as it takes hold."""
 
@@ -112,7 +112,9 @@ def _run(rows: Kernels, gpu: Gpu) -> _RepeatedRun:
     limited = np.where(rows.sustained, 1.0, _limited_share(gpu, free_s))
     time_s = free_s + limited * (held_s - free_s)
     power_w = (free_j + limited * (held_j - free_j)) / time_s
-    return _RepeatedRun(time_s, power_w, time_s / free_s, fast.flops, fast.hbm_bytes)
+    return _RepeatedRun(
+        time_s=time_s, power_w=power_w, stretch=time_s / free_s, flops=fast.flops, hbm_bytes=fast.hbm_bytes
+    )
 
 
 def _earlier_runs(rows: Kernels, gpu: Gpu) -> Sequence[EarlierRuns]:

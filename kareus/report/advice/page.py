@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kareus.advise.answers import Advice, Depth, LayoutAnswer, SizeAnswer
-from kareus.advise.lines import HEADS, answer_lines, cells, commands, comparison, headline
+from kareus.advise.lines import HEADS, answer_lines, cells, chips, commands, comparison, headline
 from kareus.advise.tables import ADVISED_LAYOUTS, ADVISED_PLANS, layouts_frame, plans_frame
 from kareus.advise.writing import provenance_of, write_advice
 from kareus.artifacts.files import write_text
@@ -53,8 +53,8 @@ def advice_page(advice: Advice) -> Page:
 
 def _answer(advice: Advice) -> Section:
     text = (
-        f"{_sentence(comparison(advice))} Error of the GPU model: {advice.uncertainty.words}. To make the plan and "
-        "export it, type:"
+        f"{_sentence(comparison(advice))} Energies are of {chips(advice)}. Error of the GPU model: "
+        f"{advice.uncertainty.words}. To make the plan and export it, type:"
     )
     return Section(title="Against Megatron-LM", text=text, commands=tuple(commands(advice)))
 

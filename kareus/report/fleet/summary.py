@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from kareus.pipeline.compare import FRONTIER_BASELINE, OURS, THROUGHPUT_BASELINE
+from kareus.plans.answer import AS_PROFILED
 from kareus.plans.units import scaled
 from kareus.report.fleet.inputs import FleetComparison, FleetInputs, charges, compare_fleets, fleet_titles
 from kareus.report.savings_words import savings_words
@@ -20,7 +21,7 @@ def fleets_text(inputs: FleetInputs, sections: Sequence[Section]) -> str:
     blocks = [
         [f"{inputs.workload}: emulated fleets", inputs.testbed.label, inputs.testbed.detail],
         *(block for sheet in sheets for block in sheet_text(sheet)),
-        [f"{DASH} no plan of the method satisfies the constraint"],
+        [f"{DASH} no plan of the method satisfies the constraint", AS_PROFILED],
     ]
     return "\n\n".join("\n".join(block) for block in blocks) + "\n"
 
@@ -50,7 +51,7 @@ def fleet_sections(inputs: FleetInputs) -> list[Section]:
     return [
         Section(
             title="Fleets",
-            text=_iteration_words(fleets),
+            text=f"{_iteration_words(fleets)} {AS_PROFILED.capitalize()}.",
             sheets=(_max_throughput(inputs, fleets), _frontier_improvement(inputs, fleets), _counts(inputs, fleets)),
         ),
         Section(

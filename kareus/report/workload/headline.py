@@ -61,7 +61,7 @@ class Headline:
         own, before = self.row.warm_energy_j, self.baseline.prediction.warm_energy_j
         if own is None or before is None:
             return []
-        return [(f"{own / 1e3:.1f}", "kJ an iteration, chips that stay warm", f"{before / 1e3:.1f}")]
+        return [(f"{own / 1e3:.1f}", "kJ on warm chips", f"{before / 1e3:.1f}")]
 
 
 def headline_of(inputs: ReportInputs) -> Headline:

@@ -87,7 +87,8 @@ def summary_text(inputs: ReportInputs) -> str:
 def warm_lines(inputs: ReportInputs) -> list[str]:
     """Return for each chosen plan what it takes and saves on chips that stay warm."""
     answers = [answer_of(plan, inputs.iteration) for plan in inputs.plans.values()]
-    return [f"Plan {answer.selector} of {answer.method}: {answer.warm}" for answer in answers]
+    found = [f"{answer.name}: {answer.warm}" for answer in answers]
+    return [line for text in found for line in textwrap.wrap(text, WIDTH)]
 
 
 def update_lines(plans: Sequence[Plan]) -> list[str]:
@@ -182,7 +183,7 @@ def plans_sheet(inputs: ReportInputs) -> Sheet:
 
 def runs_sheet(runs: Sequence[RunComparison], testbed: TestbedIdentity) -> Sheet:
     """Return the table of measured and predicted iterations."""
-    verb = "played back" if testbed.kind == "simulated" else "run"
+    verb = "played back on warm chips" if testbed.kind == "simulated" else "run"
     return Sheet(
         caption=f"End to end: the fastest plan of each method, {verb} for {runs[0].iterations} iterations",
         heads=heads([("", ("method", "predicted s", "ran s", "off by", "predicted kJ", "ran kJ", "off by"))]),

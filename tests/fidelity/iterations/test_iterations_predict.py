@@ -1,5 +1,6 @@
 """Laws of predicted iterations: heat, the slowest GPU, the host, kernels of software."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -10,9 +11,10 @@ from helpers.iterations import LLAMA
 from kareus.fidelity.iterations import unfused
 from kareus.fidelity.iterations.hosts import host_slowdown
 from kareus.fidelity.iterations.number_formats import in_fp8
-from kareus.fidelity.iterations.passes import CLOCK_GRID, PassCost, _limited_clock, charged, of_software
+from kareus.fidelity.iterations.passes import CLOCK_GRID, PassCost, _limited_clock, charged, of_software, pass_cost
 from kareus.fidelity.iterations.predict import Predictor, held_share, parts_of, slowest_of
 from kareus.fidelity.iterations.workloads import IterationSubjects
+from kareus.graph.program import Step
 from kareus.graph.records import TRACED, BlockGraph, Direction, Fp8Product, Operator, OperatorKind, Scope, Segment
 from kareus.profile.programs import StageShape
 from kareus.workload.compose import compose
@@ -81,6 +83,32 @@ def test_older_attention_is_slower_on_hopper_alone():
 def test_odd_products_take_three_times_as_long():
     plain = replace(IterationSubjects((), CONFIG).of(LLAMA).software, traffic=1.0, attention_slowdown=1.0)
     assert of_software(replace(COST, odd_products_s=0.1), plain, GPU).gpu_s == pytest.approx(1.2)
+
+
+def _odd_s(shape, name="up"):
+    product = Operator(
+        name=name,
+        kind=OperatorKind.GEMM,
+        shape=shape,
+        flops=2 * math.prod(shape),
+        bytes_read=0,
+        bytes_written=0,
+        kernels=1,
+    )
+    return pass_cost(GPU, [Step(operators=(product,))], {}).odd_products_s
+
+
+@pytest.mark.parametrize(
+    ("odd", "even", "name"),
+    [
+        ((4096, 50257, 1024), (4095, 50258, 1024), "head"),
+        ((4096, 1024, 50257), (4095, 1024, 50258), "head.dgrad"),
+        ((50257, 1024, 4096), (50258, 1024, 4095), "head.wgrad"),
+    ],
+)
+def test_lengths_of_rows_are_odd_and_numbers_of_tokens_are_not(odd, even, name):
+    assert _odd_s(odd, name) > 0
+    assert _odd_s(even, name) == 0
 
 
 def test_nothing_hides_collectives_of_traces():

@@ -109,6 +109,7 @@ def test_traces_neither_recompute_nor_pad_the_vocabulary():
     workload = IterationSubjects((), CONFIG).of(row).workload
     assert workload.recomputation is Recomputation.NONE
     assert workload.model.vocab_size == 50256
+    assert IterationSubjects((), CONFIG).of(replace(row, family="vtrain-single-2")).workload == workload
     run = IterationSubjects((), CONFIG).of(replace(row, family="vtrain-multi")).workload
     assert run.recomputation is Recomputation.FULL
 

@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 from helpers.builders import CONFIG
+from helpers.kernels import one_kernel
 
 from kareus.fidelity.kernels.predict import predict
 from kareus.fidelity.kernels.rows import KernelKind, Kernels
@@ -17,19 +18,8 @@ def gpu():
     return only.workload.gpu
 
 
-def gemm(m=8192, n=8192, k=8192, power_w=np.nan, number_format="bfloat16", software="VLLM 1", limit_w=np.nan):
-    return Kernels(
-        kind=KernelKind.GEMM,
-        lines=np.array([2]),
-        gpu=np.array(["h200"]),
-        number_format=np.array([number_format]),
-        software=np.array([software]),
-        collective=np.array([""]),
-        sizes={"m": np.array([m]), "n": np.array([n]), "k": np.array([k])},
-        time_s=np.array([1.0]),
-        power_w=np.array([power_w]),
-        power_limit_w=np.array([limit_w]),
-    )
+def gemm(m=8192, n=8192, k=8192, power_w=np.nan, limit_w=np.nan, **row):
+    return one_kernel(m=m, n=n, k=k, time_s=1.0, power_w=power_w, limit_w=limit_w, **row)
 
 
 def test_what_lasts_is_held_to_the_power_limit(gpu):

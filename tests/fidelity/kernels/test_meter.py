@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
+from helpers.kernels import one_kernel
 
 from kareus.fidelity.kernels.meter import WARM_UPS, EarlierRuns, Readings, reading_w
 from kareus.fidelity.kernels.queue import earlier_shapes
-from kareus.fidelity.kernels.rows import KernelKind, Kernels
+from kareus.fidelity.kernels.rows import KernelKind
 
 GEMM = {"m": 1024, "n": 4096, "k": 4096}
 ATTENTION = {"batch": 1, "seq_len": 1024, "heads": 8, "kv_heads": 8, "head_dim": 128, "window": 0}
@@ -15,18 +16,8 @@ def shown(
     time_s, software="VLLM 1", gpu="h200", reading=1.0, number_format="bfloat16", copies=None, earlier_w=600.0, **sizes
 ):
     base = ATTENTION if "seq_len" in sizes else GEMM
-    rows = Kernels(
-        kind=KernelKind.ATTENTION if "seq_len" in sizes else KernelKind.GEMM,
-        lines=np.array([2]),
-        gpu=np.array([gpu]),
-        number_format=np.array([number_format]),
-        software=np.array([software]),
-        collective=np.array([""]),
-        sizes={name: np.array([size]) for name, size in {**base, **sizes}.items()},
-        time_s=np.array([time_s]),
-        power_w=np.array([reading]),
-        power_limit_w=np.array([700.0]),
-    )
+    row = {"gpu": gpu, "software": software, "number_format": number_format, "time_s": time_s, "power_w": reading}
+    rows = one_kernel(**row, **base | sizes)
     readings = Readings(
         rows=rows,
         time_s=rows.time_s,

@@ -5,30 +5,19 @@ import dataclasses
 import numpy as np
 import pytest
 from helpers.builders import CONFIG
+from helpers.kernels import one_kernel
 
 from kareus.fidelity.kernels.operands import ZERO_ENERGY, switching_share, zero_share
 from kareus.fidelity.kernels.predict import predict
-from kareus.fidelity.kernels.rows import KernelKind, Kernels
+from kareus.fidelity.kernels.rows import KernelKind
 from kareus.workload.compose import compose
 
 GEMM = {"m": 4096, "n": 4096, "k": 4096}
 ATTENTION = {"batch": 1, "seq_len": 4096, "heads": 32, "kv_heads": 8, "head_dim": 128, "window": 0}
 
 
-def kernels(kind=KernelKind.GEMM, gpu="h200", software="VLLM 1", number_format="bfloat16", **sizes):
-    base = GEMM if kind is KernelKind.GEMM else ATTENTION
-    return Kernels(
-        kind=kind,
-        lines=np.array([2]),
-        gpu=np.array([gpu]),
-        number_format=np.array([number_format]),
-        software=np.array([software]),
-        collective=np.array([""]),
-        sizes={name: np.array([size]) for name, size in (base | sizes).items()},
-        time_s=np.array([1e-3]),
-        power_w=np.array([500.0]),
-        power_limit_w=np.array([700.0]),
-    )
+def kernels(kind=KernelKind.GEMM, **row):
+    return one_kernel(**(GEMM if kind is KernelKind.GEMM else ATTENTION) | row)
 
 
 def zeros(**row):
@@ -66,7 +55,6 @@ def test_zeros_take_less_energy_and_more_clock():
     held = [predict(kernels(software=software, n=51200, k=51200), {"h200": gpu}) for software in ("VLLM 1", "Other 1")]
     assert held[0].time_s[0] < 0.95 * held[1].time_s[0]
     free = dataclasses.replace(gpu, power_limit_w=99_000.0)
-    rows = [dataclasses.replace(kernels(software=name, n=51200, k=51200), power_limit_w=np.array([np.nan])) for name in
-            ("VLLM 1", "Other 1")]  # fmt: skip
+    rows = [kernels(software=name, limit_w=np.nan, n=51200, k=51200) for name in ("VLLM 1", "Other 1")]
     powers = [predict(own, {"h200": free}).power_w[0] for own in rows]
     assert 1 > powers[0] / powers[1] > ZERO_ENERGY

@@ -1,30 +1,15 @@
 """Shapes that ran before others in sweeps of attention: the order of the sweep, taken by eight GPUs in turn."""
 
-import numpy as np
 import pytest
+from helpers.kernels import one_kernel
 
 from kareus.fidelity.kernels.queue import RUNS, earlier_shapes
-from kareus.fidelity.kernels.rows import KernelKind, Kernels
 
-
-def attention(gpu="h200", software="VLLM 1", **sizes):
-    base = {"batch": 1, "seq_len": 1024, "heads": 32, "kv_heads": 8, "head_dim": 128, "window": 0}
-    return Kernels(
-        kind=KernelKind.ATTENTION,
-        lines=np.array([2]),
-        gpu=np.array([gpu]),
-        number_format=np.array(["bfloat16"]),
-        software=np.array([software]),
-        collective=np.array([""]),
-        sizes={name: np.array([size]) for name, size in (base | sizes).items()},
-        time_s=np.array([1e-3]),
-        power_w=np.array([500.0]),
-        power_limit_w=np.array([700.0]),
-    )
+SHAPE = {"batch": 1, "seq_len": 1024, "heads": 32, "kv_heads": 8, "head_dim": 128, "window": 0}
 
 
 def before(run=1, **sizes):
-    shapes = earlier_shapes(attention(**sizes))[run - 1]
+    shapes = earlier_shapes(one_kernel(**SHAPE | sizes))[run - 1]
     if not shapes.ran[0]:
         return None
     return int(shapes.rows.sizes["seq_len"][0]), int(shapes.rows.sizes["batch"][0])
