@@ -26,7 +26,7 @@ class MethodFrontier:
     problem: Problem
     plans: tuple[PlannedIteration, ...]
     """Frontier, by rising time."""
-    joins: frozenset[int] = frozenset()
+    joined: frozenset[int] = frozenset()
     """Numbers of the instructions that all pipelines have together."""
 
 
@@ -46,9 +46,9 @@ def method_frontiers(fleet: Fleet, microbatch: pl.DataFrame) -> list[MethodFront
         for method in methods
     }
     baseline = plans[FRONTIER_BASELINE]
-    joins = joining(config) if fleet.joins else frozenset()
+    joined = joining(config) if fleet.joins else frozenset()
     return [
-        MethodFrontier(name, problems[name], with_iso_plans(own, problems[name], baseline), joins)
+        MethodFrontier(name, problems[name], with_iso_plans(own, problems[name], baseline), joined)
         for name, own in plans.items()
     ]
 

@@ -37,27 +37,27 @@ def joining(config: PipelineSlice) -> frozenset[int]:
 
 
 def plan_beside_slow_pipeline(
-    problem: Problem, joins: frozenset[int], fastest: PlannedIteration, slowdown: float
+    problem: Problem, joined: frozenset[int], fastest: PlannedIteration, slowdown: float
 ) -> PlannedIteration:
     """Return the plan of least energy with which a pipeline does not delay a slow one.
 
     Args:
         problem: of one pipeline alone.
-        joins: numbers of the instructions that both pipelines have together.
+        joined: numbers of the instructions that both pipelines have together.
         fastest: plan that the slow pipeline runs, `slowdown` times as slowly.
         slowdown: 1 or more.
 
     Returns:
         A plan whose time is the makespan of the pipeline alone, as if it waited for nobody.
     """
-    beside = beside_slow_pipeline(problem, joins, _choice(problem, fastest.points), slowdown)
+    beside = beside_slow_pipeline(problem, joined, _choice(problem, fastest.points), slowdown)
     time_s = slowdown * fastest.time_s
-    found = cheapest_within(beside, time_s * (1 + ROUNDING) if joins else time_s)
+    found = cheapest_within(beside, time_s * (1 + ROUNDING) if joined else time_s)
     points = found.points[: len(problem.point_sets)]
     return replace(found, points=points, time_s=makespan(problem.dag, problem.times_s(_choice(problem, points))))
 
 
-def beside_slow_pipeline(problem: Problem, joins: frozenset[int], choice: Sequence[int], slowdown: float) -> Problem:
+def beside_slow_pipeline(problem: Problem, joined: frozenset[int], choice: Sequence[int], slowdown: float) -> Problem:
     """Return what a pipeline plans beside a slow one, whose instructions take `slowdown` times as long as in a plan.
 
     The instructions of the pipeline keep their numbers. After them come the start of the iteration, from which edges
@@ -66,14 +66,14 @@ def beside_slow_pipeline(problem: Problem, joins: frozenset[int], choice: Sequen
 
     Args:
         problem: of one pipeline alone.
-        joins: numbers of the instructions that both pipelines have together; without any the problem stays as it is.
+        joined: numbers of the instructions that both pipelines have together; without any the problem stays as it is.
         choice: index into the point set of each instruction, of the plan that the slow pipeline runs.
         slowdown: 1 or more.
     """
-    if not joins:
+    if not joined:
         return problem
     times_s = [slowdown * time_s for time_s in problem.times_s(choice)]
-    reached = _with_successors(problem.dag, joins)
+    reached = _with_successors(problem.dag, joined)
     later = [i for i in problem.dag.order if i in reached]
     start = len(times_s)
     slow = {i: start + 1 + place for place, i in enumerate(later)}
@@ -91,9 +91,9 @@ def beside_slow_pipeline(problem: Problem, joins: frozenset[int], choice: Sequen
     for i in later:
         edges = problem.dag.predecessors[i]
         of_slow = {before: slow_edge(before, transfer_s) for before, transfer_s in edges}
-        joined = [(before, transfer_s) for before, transfer_s in edges if i in joins or before in joins]
-        own_edges[i] = (*edges, *(of_slow[before] for before, _ in joined))
-        slow_edges[i] = (*of_slow.values(), *joined)
+        across = [(before, transfer_s) for before, transfer_s in edges if i in joined or before in joined]
+        own_edges[i] = (*edges, *(of_slow[before] for before, _ in across))
+        slow_edges[i] = (*of_slow.values(), *across)
     idle = PointSet((0,), (0.0,), (0.0,))
     return replace(
         problem,
@@ -105,9 +105,9 @@ def beside_slow_pipeline(problem: Problem, joins: frozenset[int], choice: Sequen
     )
 
 
-def _with_successors(dag: Dag, joins: frozenset[int]) -> set[int]:
+def _with_successors(dag: Dag, joined: frozenset[int]) -> set[int]:
     """Return the joined instructions and all that follow from one."""
-    found = set(joins)
+    found = set(joined)
     for i in dag.order:
         if any(before in found for before, _ in dag.predecessors[i]):
             found.add(i)

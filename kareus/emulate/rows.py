@@ -27,7 +27,7 @@ def straggler_rows(fleet: Fleet, frontiers: Iterable[MethodFrontier]) -> list[Ro
     """Rows of `STRAGGLERS`."""
     scale = scale_of(fleet)
     return [
-        {**identity(fleet, own.method), **straggler_columns(slowdown, own.plans[0], own.problem, scale, own.joins)}
+        {**identity(fleet, own.method), **straggler_columns(slowdown, own.plans[0], own.problem, scale, own.joined)}
         for own in frontiers
         for slowdown in fleet.emulation.stragglers
     ]

@@ -14,7 +14,7 @@ def straggler_columns(
     fastest: PlannedIteration,
     problem: Problem,
     scale: Scale,
-    joins: frozenset[int] = frozenset(),
+    joined: frozenset[int] = frozenset(),
 ) -> dict[str, Any]:
     """Return the columns of `STRAGGLERS` for one slowdown.
 
@@ -28,13 +28,13 @@ def straggler_columns(
         fastest: plan of all pipelines where none is slow.
         problem: what one pipeline plans.
         scale: of the fleet.
-        joins: numbers of the instructions that all pipelines have together (`joining`), which wait for the slow one.
+        joined: numbers of the instructions that all pipelines have together (`joining`), which wait for the slow one.
     """
     time_s, others = slowdown * fastest.time_s, scale.pipelines - 1
     waiting_power_w = scale.blocking_power_w * scale.pipeline_gpus
     waited_j = fastest.energy_j + waiting_power_w * (time_s - fastest.time_s)
     unpaid = dataclasses.replace(problem, waiting_power_w=0.0)
-    effective = plan_beside_slow_pipeline(unpaid, joins, fastest, slowdown)
+    effective = plan_beside_slow_pipeline(unpaid, joined, fastest, slowdown)
     adapted_j = effective.energy_j + waiting_power_w * time_s
     bound_j = effective.lower_bound_j + waiting_power_w * time_s
     if adapted_j > waited_j:  # both are of real points, and rounding may find a worse one than the fastest plan

@@ -51,7 +51,7 @@ def naive_ends_s(frontier, choice, slow_choice, slowdown):
     for i, pipeline in itertools.product(dag.order, (0, 1)):
         start_s = 0.0
         for before, transfer_s in dag.predecessors[i]:
-            others = {pipeline, *((0, 1) if {i, before} & frontier.joins else ())}
+            others = {pipeline, *((0, 1) if {i, before} & frontier.joined else ())}
             for other in others:
                 start_s = max(start_s, ends[other][before] + transfer_s * (slowdown if other else 1))
         ends[pipeline][i] = start_s + seconds[pipeline][i]
@@ -111,7 +111,7 @@ def test_a_straggler_delays_the_reduction_of_all(overrides, slowdown):
     one = fleet(*overrides)
     frontier = own(method_frontiers(one, microbatch(**UPDATE_S)))
     fastest = [0] * 14
-    problem = beside_slow_pipeline(frontier.problem, frontier.joins, fastest, slowdown)
+    problem = beside_slow_pipeline(frontier.problem, frontier.joined, fastest, slowdown)
     times_s = problem.times_s([0] * len(problem.point_sets))
     alone_s, beside_s = (
         earliest_starts(dag, seconds)
@@ -127,7 +127,7 @@ def test_times_beside_a_slow_pipeline_are_those_of_both(overrides):
     one = fleet(*overrides)
     frontier = own(method_frontiers(one, microbatch(**UPDATE_S)))
     for choice in itertools.islice(itertools.product((0, 1), repeat=14), 0, 2**14, 97):
-        problem = beside_slow_pipeline(frontier.problem, frontier.joins, [0] * 14, 1.1)
+        problem = beside_slow_pipeline(frontier.problem, frontier.joined, [0] * 14, 1.1)
         slow = [0] * (len(problem.point_sets) - 14)
         times_s = problem.times_s([*choice, *slow])
         starts_s = earliest_starts(problem.dag, times_s)
@@ -140,12 +140,12 @@ def test_times_beside_a_slow_pipeline_are_those_of_both(overrides):
 @given(tiny_problems(), st.floats(1, 2), st.data())
 def test_any_instructions_may_wait_for_all_pipelines(problem, slowdown, data):
     """Those of sharded weights are spread over an iteration."""
-    joined = st.sets(st.integers(0, len(problem.point_sets) - 1), min_size=1)
-    frontier = MethodFrontier("kareus", problem, (), frozenset(data.draw(joined)))
+    numbered = st.sets(st.integers(0, len(problem.point_sets) - 1), min_size=1)
+    frontier = MethodFrontier("kareus", problem, (), frozenset(data.draw(numbered)))
     choice, slow = (
         [data.draw(st.integers(0, len(points.times_s) - 1)) for points in problem.point_sets] for _ in range(2)
     )
-    beside = beside_slow_pipeline(problem, frontier.joins, slow, slowdown)
+    beside = beside_slow_pipeline(problem, frontier.joined, slow, slowdown)
     times_s = beside.times_s([*choice, *[0] * (len(beside.point_sets) - len(choice))])
     ends_s = [a + b for a, b in zip(earliest_starts(beside.dag, times_s), times_s, strict=True)]
     own_s, slow_s = naive_ends_s(frontier, choice, slow, slowdown)

@@ -37,8 +37,8 @@ class Works:
 class ProcessGroupCommunicator(TokenCollectives):
     """A `Communicator` over one process group; leaves SMs to the group.
 
-    It calls the group itself: the functions of `torch.distributed` around it check what every launch has the same, and
-    cost the host three times as much where several tensors go in one launch.
+    It calls the group itself: the functions of `torch.distributed` around it check anew what is the same for every
+    launch, and take the host three times as long where several tensors go in one launch.
     """
 
     axis: str
