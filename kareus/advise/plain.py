@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any
 
 from kareus.advise.answers import Advice, LayoutChoice, SizeAnswer
-from kareus.advise.lines import commands, comparison, headline
+from kareus.advise.lines import chips, commands, comparison, headline
 from kareus.advise.tables import layouts_frame, plans_frame
 from kareus.artifacts.records import to_plain
 
@@ -23,6 +23,7 @@ def plain(advice: Advice) -> dict[str, Any]:
         "commands": list(commands(advice)),
         "sizes": [_size(advice, size) for size in advice.sizes],
         "left_out": {str(gpus): reason for gpus, reason in advice.left_out.items()},
+        "chips": chips(advice),
         "uncertainty": to_plain(advice.uncertainty),
     }
 
