@@ -17,9 +17,9 @@ help: ## list the targets
 run: $(VENV)/run.stamp ## set up, plan the default workload, say what the plan saves and where it is
 	@snakemake
 
-# Tests of ranks, signals and clusters wait for others: on two cores a third worker computes meanwhile.
+# Tests of ranks, signals and clusters wait for others: on two cores two more workers compute meanwhile.
 test: lint $(VENV)/test.stamp ## set up, check the code, run all tests
-	pytest -n 3 --dist loadfile --no-loadscope-reorder
+	pytest -n 4 --dist loadfile --no-loadscope-reorder
 
 lint: $(VENV)/test.stamp ## ruff, mypy, import-linter, snakefmt, snakemake --lint
 	ruff check .
