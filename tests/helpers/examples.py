@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, settings
 
 EXPLORING = "KAREUS_TESTS_EXPLORE"
 """Environment variable that is there if the profile of hypothesis is `exploring`: other processes know it by that."""
-REPEATABLE = 40
+REPEATABLE = 30
 """Examples of `make test` where a property sets no number; `conftest.py` says so to hypothesis."""
 
 
