@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import importlib
 import logging
 import warnings
 from collections.abc import Iterator
@@ -26,14 +27,6 @@ from kareus.artifacts.tables import read_table
 from kareus.device.claims import FOLDER_VARIABLE, setting_of
 from kareus.errors import ConfigError, DeviceError, EngineError
 
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # of the trainers, about themselves
-    import accelerate
-    import pytorch_lightning
-    import transformers
-
-    from kareus.adapters import hugging_face, lightning
-
 QUIET = pytest.mark.filterwarnings(  # Lightning's, about PyTorch and about this machine
     "ignore:.*LeafSpec.* is deprecated", "ignore:.*does not have many workers", "ignore:GPU available but not used"
 )
@@ -56,6 +49,23 @@ def goals() -> dict[str, int]:
         f"deadline={1e3 * limit_s:.3f}ms": min((m for m in costs if times_s[m] <= limit_s), key=lambda m: costs[m][1]),
         f"power={cap_w:.3f}W": min((m for m in costs if powers_w[m] <= cap_w), key=times_s.__getitem__),
     }
+
+
+TRAINER_MODULES = (
+    "accelerate",
+    "pytorch_lightning",
+    "transformers",
+    "kareus.adapters.hugging_face",
+    "kareus.adapters.lightning",
+)
+
+
+@functools.cache
+def trainers() -> SimpleNamespace:
+    """The trainers and their adapters: importing them takes seconds, which workers spare that run other files."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the trainers, about themselves
+        return SimpleNamespace(**{name.rpartition(".")[2]: importlib.import_module(name) for name in TRAINER_MODULES})
 
 
 @pytest.fixture
@@ -88,7 +98,7 @@ class Tokens(Dataset[dict[str, Tensor]]):
 
 def hugging_face_arguments(gpu: ModelGpu, folder: Path, steps: int) -> dict[str, Any]:
     """Arguments of a Trainer but for its callbacks."""
-    arguments = transformers.TrainingArguments(
+    arguments = trainers().transformers.TrainingArguments(
         output_dir=str(folder / "trainer"),
         max_steps=steps,
         per_device_train_batch_size=2,
@@ -103,23 +113,20 @@ def hugging_face_arguments(gpu: ModelGpu, folder: Path, steps: int) -> dict[str,
 
 
 def train_with_hugging_face(gpu: ModelGpu, goal: str, output: Path) -> None:
-    callback = hugging_face.TrainerClock(goal, output=output, steps_per_clock=STEPS_PER_CLOCK)
+    callback = trainers().hugging_face.TrainerClock(goal, output=output, steps_per_clock=STEPS_PER_CLOCK)
     arguments = hugging_face_arguments(gpu, output, TRAINED)
-    transformers.Trainer(**arguments, callbacks=[callback, Between(gpu)]).train()
 
+    class Between(trainers().transformers.TrainerCallback):  # type: ignore[misc, name-defined]
+        """What a trainer does between steps counts for no clock."""
 
-class Between(transformers.TrainerCallback):  # type: ignore[misc]
-    """What a trainer does between steps counts for no clock."""
+        def on_step_end(self, args, state, control, **kwargs) -> None:  # type: ignore[no-untyped-def]
+            gpu.wait(0.05 * (state.global_step % 3))
 
-    def __init__(self, gpu: ModelGpu) -> None:
-        self.gpu = gpu
-
-    def on_step_end(self, args, state, control, **kwargs) -> None:  # type: ignore[no-untyped-def]
-        self.gpu.wait(0.05 * (state.global_step % 3))
+    trainers().transformers.Trainer(**arguments, callbacks=[callback, Between()]).train()
 
 
 def train_with_accelerate(gpu: ModelGpu, goal: str, output: Path) -> None:
-    accelerator = accelerate.Accelerator(cpu=True, gradient_accumulation_steps=2)
+    accelerator = trainers().accelerate.Accelerator(cpu=True, gradient_accumulation_steps=2)
     model = Model(gpu, 0.5)
     model, optimizer, loader = accelerator.prepare(
         model, torch.optim.SGD(model.parameters(), lr=1e-3), DataLoader(Tokens(), batch_size=2)
@@ -135,16 +142,19 @@ def train_with_accelerate(gpu: ModelGpu, goal: str, output: Path) -> None:
     clock.close()
 
 
-class Module(pytorch_lightning.LightningModule):  # type: ignore[misc]
-    def __init__(self, gpu: ModelGpu) -> None:
-        super().__init__()
-        self.model = Model(gpu)
+def lightning_module(gpu: ModelGpu) -> Any:
+    class Module(trainers().pytorch_lightning.LightningModule):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = Model(gpu)
 
-    def training_step(self, batch: dict[str, Tensor], batch_idx: int) -> Tensor:
-        return self.model(**batch)["loss"]
+        def training_step(self, batch: dict[str, Tensor], batch_idx: int) -> Tensor:
+            return self.model(**batch)["loss"]
 
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        return torch.optim.SGD(self.parameters(), lr=1e-3)
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return torch.optim.SGD(self.parameters(), lr=1e-3)
+
+    return Module()
 
 
 LIGHTNING = {
@@ -158,9 +168,10 @@ LIGHTNING = {
 
 
 def train_with_lightning(gpu: ModelGpu, goal: str, output: Path) -> None:
-    callback = lightning.LightningClock(goal, tokens=2 * SEQUENCE, steps_per_clock=STEPS_PER_CLOCK, output=output)
-    trainer = pytorch_lightning.Trainer(max_steps=TRAINED, callbacks=[callback], **LIGHTNING)
-    trainer.fit(Module(gpu), DataLoader(Tokens(), batch_size=2))
+    clock = trainers().lightning.LightningClock
+    callback = clock(goal, tokens=2 * SEQUENCE, steps_per_clock=STEPS_PER_CLOCK, output=output)
+    trainer = trainers().pytorch_lightning.Trainer(max_steps=TRAINED, callbacks=[callback], **LIGHTNING)
+    trainer.fit(lightning_module(gpu), DataLoader(Tokens(), batch_size=2))
 
 
 TRAINERS = {
@@ -196,7 +207,7 @@ def test_the_best_clocks_of_the_goals_differ() -> None:
 @QUIET
 def test_what_the_page_shows_runs_in_trainers(gpu: ModelGpu, tmp_path: Path) -> None:
     in_hugging_face, in_lightning, *_ = python_blocks("howto/hugging_face.md")
-    names = {"Trainer": transformers.Trainer, "arguments": hugging_face_arguments(gpu, tmp_path, 3)}
+    names = {"Trainer": trainers().transformers.Trainer, "arguments": hugging_face_arguments(gpu, tmp_path, 3)}
     shown = run_block(in_hugging_face, names)
     shown["trainer"].train()
     (per_clock,) = run_block(python_blocks("howto/hugging_face.md")[-1], shown)["per_clock"].rows(named=True)
@@ -204,8 +215,8 @@ def test_what_the_page_shows_runs_in_trainers(gpu: ModelGpu, tmp_path: Path) -> 
     assert (per_clock["selector"], per_clock["frequency_mhz"]) == (SWEEP, 1410)
     assert per_clock["j_per_token"] == pytest.approx(energy_j / time_s * per_clock["time_s"] / (2 * SEQUENCE), rel=0.05)
     assert gpu.calls == ["lock 1410", "reset"]
-    names = {"Trainer": functools.partial(pytorch_lightning.Trainer, max_steps=3, **LIGHTNING)}
-    run_block(in_lightning, names)["trainer"].fit(Module(gpu), DataLoader(Tokens(), batch_size=2))
+    names = {"Trainer": functools.partial(trainers().pytorch_lightning.Trainer, max_steps=3, **LIGHTNING)}
+    run_block(in_lightning, names)["trainer"].fit(lightning_module(gpu), DataLoader(Tokens(), batch_size=2))
     assert gpu.calls == ["lock 1410", "reset"] * 2
     assert len(read_table(table_path(tmp_path / "adapters/first", STEPS, 0), STEPS)) == 6  # of both
 
@@ -252,7 +263,7 @@ def test_several_gpus_of_a_process_are_refused(gpu: ModelGpu, tmp_path: Path) ->
         only_device([first, offloaded, second])  # type: ignore[list-item]
     arguments = hugging_face_arguments(gpu, tmp_path, 3)
     arguments["args"]._n_gpu = 2  # as on a machine of two: the Trainer then takes both
-    callback = hugging_face.TrainerClock("min-energy")
+    callback, transformers = trainers().hugging_face.TrainerClock("min-energy"), trainers().transformers
     with pytest.raises(EngineError, match="computes on 2 GPUs; start one for each GPU"):
         callback.on_train_begin(arguments["args"], transformers.TrainerState(), transformers.TrainerControl())
     assert gpu.calls == []
