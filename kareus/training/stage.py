@@ -63,6 +63,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--output", type=Path, required=True, help="folder of checkpoints and measurements")
     parser.add_argument("--metrics", type=Path, help="folder for TensorBoard event files (needs tensorboard)")
+    _add_learning(parser)
+    _add_running(parser)
+    add_force(parser)
+
+
+def _add_learning(parser: argparse.ArgumentParser) -> None:
+    """Declare what is learned from what and how, and what is kept of it."""
     data = parser.add_argument_group("data")
     data.add_argument(
         "--data", default="synthetic", help="`synthetic`, a token file (*.bin), or texts: a file or folder"
@@ -82,6 +89,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     checkpoints.add_argument("--keep", type=int, default=2, help="checkpoints to keep (default: 2)")
     checkpoints.add_argument("--export", type=Path, help="folder for a Hugging Face checkpoint of the trained weights")
+
+
+def _add_running(parser: argparse.ArgumentParser) -> None:
+    """Declare how ranks run, and how long one waits for another."""
     failures = parser.add_argument_group("failures of ranks")
     failures.add_argument(
         "--heartbeat",
@@ -111,7 +122,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=CLOCKS,
         help="dry prints what would be set (default: planned, or default where the workload was measured so)",
     )
-    add_force(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
