@@ -48,6 +48,8 @@ MOST_EPOCH_S = 1e11
 """Later than any job; milliseconds since the epoch are beyond it."""
 LEAST_OF_ASKED = 0.97
 """Share of the clock asked for below which the median instruction counts as a violation: two steps of 15 MHz."""
+LEAST_READ = 3
+"""Instructions (or all of a shorter iteration) whose clock was read, for a violation: it may be read as it changes."""
 
 logger = logging.getLogger(__name__)
 
@@ -228,7 +230,8 @@ class OnlineChoice:
             if one.observed_mhz is not None and one.frequency_mhz is not None
         ]
         self._clock_violation = ""
-        if seen and statistics.median(observed / asked for observed, asked in seen) < LEAST_OF_ASKED:
+        enough = len(seen) >= min(LEAST_READ, len(own))
+        if seen and enough and statistics.median(observed / asked for observed, asked in seen) < LEAST_OF_ASKED:
             observed, asked = min(seen, key=lambda pair: pair[0] / pair[1])
             self._clock_violation = f"its clock is {observed} MHz where {asked} MHz were asked for"
 

@@ -141,8 +141,11 @@ class Rank:
             every=every,
         )
 
-    def iteration(self, number, share_of_asked=1.0):
-        """Run an iteration in which the clock is a share of what was asked for; returns the plan."""
+    def iteration(self, number, share_of_asked=1.0, readings=1000):
+        """Run an iteration in which the clock is a share of what was asked for; returns the plan.
+
+        The clock is read in the first instructions only, as many as there are `readings`.
+        """
         chosen = self.choice.iteration(number)
         instructions = tuple(
             InstructionRecord(
@@ -151,7 +154,7 @@ class Rank:
                 time_s=1.0,
                 energy_j=200.0,
                 frequency_mhz=step.frequency_mhz,
-                observed_mhz=round(step.frequency_mhz * share_of_asked),
+                observed_mhz=round(step.frequency_mhz * share_of_asked) if place < readings else None,
             )
             for place, step in enumerate(chosen.steps)
         )
@@ -176,6 +179,12 @@ def test_a_clock_below_the_one_asked_for_takes_the_safe_plan(tmp_path):
     lines = [json.loads(line) for line in (tmp_path / "changes.jsonl").read_text().splitlines()]
     assert [line["iteration"] for line in lines] == [0, 3, 3 + CLEAN_ITERATIONS]
     assert lines[1]["reason"] == "rank 0: its clock is 1269 MHz where 1410 MHz were asked for"
+
+
+def test_few_readings_of_a_clock_may_be_of_one_that_changes():
+    rank = Rank()
+    assert [rank.iteration(n, 0.9, readings=2) for n in range(4)] == ["fastest"] * 4
+    assert [rank.iteration(n, 0.9, readings=3) for n in range(4, 6)] == ["fastest", "deadline=12s"]
 
 
 def test_a_clock_that_the_power_limit_holds_was_planned_so():

@@ -98,6 +98,8 @@ def test_a_job_computes_the_same_whatever_decides_its_clocks(tmp_path: Path) -> 
     assert {len(of_iteration) for of_iteration in clocks} == {1}  # the same on both ranks, throughout
     assert clocks[:WARM_UP] == [[1410]] * WARM_UP
     assert {clock for (clock,) in clocks} == set(CLOCKS_MHZ)
-    (line,) = [json.loads(text) for text in (tmp_path / "plans/out/changes.jsonl").read_text().splitlines()]
-    assert line["reason"] == "a pipeline outside takes 1.300 times as long"
+    first, *later = [json.loads(text) for text in (tmp_path / "plans/out/changes.jsonl").read_text().splitlines()]
+    assert first["reason"] == "a pipeline outside takes 1.300 times as long"
+    # Instructions of a millisecond end before a busy machine has set their clocks, which counts as a violation.
+    assert all("its clock is" in line["reason"] or line["reason"] == first["reason"] for line in later)
     assert rows["plans"]["frequency_mhz"].min() < 1410
