@@ -88,8 +88,8 @@ class Shelf:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Merge the journal into the table and release the lock, also after an error."""
-        self._handle.close()
         try:
+            self._handle.close()  # writes what a full disk refused before, and may be refused again
             self._fold()
         finally:
             self._lock.__exit__(None, None, None)
