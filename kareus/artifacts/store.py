@@ -121,7 +121,7 @@ class Shelf:
         self._remember(row)
 
     def _remember(self, row: Row) -> None:
-        self._rows[tuple(row[column] for column in self._schema.key)] = row
+        self._rows[self._schema.key_of(row)] = row
 
     def _load(self) -> None:
         if self._table.exists():
