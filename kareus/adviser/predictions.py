@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kareus.advise.bounds import NO_UPDATE, Bound, StageCost, StageUpdate, bound_of, stage_costs, stage_prices
-from kareus.advise.feasible import Candidate
-from kareus.advise.prices import (
+from kareus.adviser.bounds import NO_UPDATE, Bound, StageCost, StageUpdate, bound_of, stage_costs, stage_prices
+from kareus.adviser.feasible import Candidate
+from kareus.adviser.prices import (
     FASTEST,
     NOTHING,
     PRICES_W,

@@ -10,16 +10,16 @@ from dataclasses import dataclass, field, replace
 
 from threadpoolctl import threadpool_limits
 
-from kareus.advise.answers import Advice, Depth, Effort, LayoutAnswer, LayoutChoice, SizeAnswer
-from kareus.advise.bounds import Bound, computing_bound
-from kareus.advise.errors import ModelError, model_error
-from kareus.advise.feasible import Candidate, Sorted, sort_layouts
-from kareus.advise.layouts import Constraints, counted, layouts_of
-from kareus.advise.planning import frontier_of, plan_layout
-from kareus.advise.predictions import LayoutCost, LayoutPrediction, LayoutPredictor
-from kareus.advise.prices import InstructionPrices
-from kareus.advise.pruning import KnownPlans
-from kareus.advise.question import Question
+from kareus.adviser.answers import Advice, Depth, Effort, LayoutAnswer, LayoutChoice, SizeAnswer
+from kareus.adviser.bounds import Bound, computing_bound
+from kareus.adviser.errors import ModelError, model_error
+from kareus.adviser.feasible import Candidate, Sorted, sort_layouts
+from kareus.adviser.layouts import Constraints, counted, layouts_of
+from kareus.adviser.planning import frontier_of, plan_layout
+from kareus.adviser.predictions import LayoutCost, LayoutPrediction, LayoutPredictor
+from kareus.adviser.prices import InstructionPrices
+from kareus.adviser.pruning import KnownPlans
+from kareus.adviser.question import Question
 from kareus.errors import ConfigError, RefusedWorkloadError
 from kareus.plans.units import duration, scaled
 from kareus.testbed.config import TestbedKind

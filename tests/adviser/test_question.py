@@ -3,9 +3,9 @@
 import pytest
 from helpers.builders import CONFIG
 
-from kareus.advise.advice import answer
-from kareus.advise.goals import DURATIONS, POWERS, Goals, Least, goals_of, quantity
-from kareus.advise.question import ask, gpu_counts, split_overrides
+from kareus.adviser.advice import answer
+from kareus.adviser.goals import DURATIONS, POWERS, Goals, Least, goals_of, quantity
+from kareus.adviser.question import ask, gpu_counts, split_overrides
 from kareus.errors import ConfigError
 from kareus.graph.recomputation import Recomputation
 

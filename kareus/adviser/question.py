@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kareus.advise.goals import Goals
-from kareus.advise.layouts import Constraints
+from kareus.adviser.goals import Goals
+from kareus.adviser.layouts import Constraints
 from kareus.artifacts.records import closest, suggest
 from kareus.errors import ConfigError
 from kareus.graph.recomputation import Recomputation

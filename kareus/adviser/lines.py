@@ -4,9 +4,9 @@ import shlex
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
-from kareus.advise.advice import iterations_of
-from kareus.advise.answers import NOISE, Advice, LayoutAnswer, LayoutChoice, SizeAnswer
-from kareus.advise.layouts import counted
+from kareus.adviser.advice import iterations_of
+from kareus.adviser.answers import NOISE, Advice, LayoutAnswer, LayoutChoice, SizeAnswer
+from kareus.adviser.layouts import counted
 from kareus.artifacts.layout import WorkloadFolder
 from kareus.pipeline.compare import OURS
 from kareus.plans.answer import BASELINE
