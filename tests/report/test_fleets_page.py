@@ -16,6 +16,7 @@ from kareus.emulate.tables import FLEET, HOURS, POWER_CAPS, STRAGGLERS
 from kareus.pipeline.config import PipelineSchedule
 from kareus.plans.units import scaled
 from kareus.report.fleet.clocks import fleet_clocks
+from kareus.report.fleet.figures import fleet_figures
 from kareus.report.fleet.inputs import FleetInputs
 from kareus.report.fleet.summary import fleet_sections
 from kareus.report.sheets import DASH
@@ -261,3 +262,11 @@ def test_what_is_planned_is_not_counted_again():
     section, *_ = fleet_sections(FleetInputs("x", SIMULATED, PROVENANCE, fleet, *tables))
     assert "plans have what these do together, such as the gradient reduction" in section.text
     assert section.sheets[-1].rows[0].cells[-2:] == ("in the plans", "planned")
+
+
+def test_fleets_alike_in_size_have_panels_of_their_own():
+    fleet = FLEET.frame([{**row, "fleet": name} for name in ("hidden", "exposed") for row in fleet_rows("large")])
+    tables = (STRAGGLERS.frame([]), POWER_CAPS.frame([]), HOURS.frame([]))
+    (frontiers,) = fleet_figures(FleetInputs("x", SIMULATED, PROVENANCE, fleet, *tables))
+    panels = frontiers.data["frontiers"]["panel"].unique(maintain_order=True).to_list()
+    assert panels == [f"64 GPUs: 32 pipelines of 4 microbatches ({name})" for name in ("hidden", "exposed")]

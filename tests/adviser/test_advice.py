@@ -9,12 +9,12 @@ import pytest
 from helpers.builders import CONFIG
 
 import kareus
-from kareus.advise.advice import answer, choose
-from kareus.advise.errors import MEASURED_ITERATIONS, model_error
-from kareus.advise.goals import goals_of
-from kareus.advise.lines import HEADS, MOST_ROWS, answer_lines, cells, shown
-from kareus.advise.question import ask
-from kareus.advise.tables import ADVISED_LAYOUTS, ADVISED_PLANS, layouts_frame, plans_frame
+from kareus.adviser.advice import answer, choose
+from kareus.adviser.errors import MEASURED_ITERATIONS, model_error
+from kareus.adviser.goals import goals_of
+from kareus.adviser.lines import HEADS, MOST_ROWS, answer_lines, cells, shown
+from kareus.adviser.question import ask
+from kareus.adviser.tables import ADVISED_LAYOUTS, ADVISED_PLANS, layouts_frame, plans_frame
 from kareus.artifacts.tables import problem_of
 from kareus.cli import main
 from kareus.fidelity.iterations.answer import answer_iterations
