@@ -14,7 +14,7 @@ import polars as pl
 
 from kareus.artifacts.records import closest
 from kareus.errors import ConfigError
-from kareus.plans.units import JOULES_PER_KWH, SECONDS_PER_HOUR
+from kareus.plans.units import JOULES_PER_KWH, SECONDS_PER_HOUR, scaled
 
 ALLOWED = (
     "allowed: fastest, min-energy, edp, deadline=<time> (such as 4.6s or 900ms), straggler=<factor> (such as 1.15x), "
@@ -29,6 +29,8 @@ UNITS = {
 EXAMPLES = {"deadline": "5.2s", "straggler": "1.15x", "energy": "20kJ", "power": "4kW"}
 RANGES = {"deadline": (1e-6, 1e9), "straggler": (0, 1e6), "energy": (1e-6, 1e18), "power": (1e-6, 1e12)}
 """Limits in base units, far beyond those of any iteration on both sides."""
+LIMIT_DIGITS = 4
+"""Significant digits of limits in messages."""
 MOST_PRICE = 1e9
 """In any currency."""
 MOST_CHARACTERS = 64
@@ -215,10 +217,17 @@ def _within(goal: Goal, limit: float, measured: pl.DataFrame) -> pl.DataFrame:
     if within.is_empty():
         least, most = min(measured[limited].to_list()), max(measured[limited].to_list())
         raise ConfigError(
-            f"{goal}={limit:g}{unit}: no plan is within it; the least that can be reached is {least:.6g}{unit} "
-            f"(the frontier ends at {most:.6g}{unit})."
+            f"{goal}: no plan is within {scaled(limit, unit, digits=LIMIT_DIGITS)}; the least that can be reached is "
+            f"{scaled(_rounded_up(least), unit, digits=LIMIT_DIGITS)} (the frontier ends at "
+            f"{scaled(most, unit, digits=LIMIT_DIGITS)})."
         )
     return within
+
+
+def _rounded_up(value: float) -> float:
+    """Return a value with `LIMIT_DIGITS` significant digits that is no less: a limit that can be given."""
+    step = 10.0 ** (math.floor(math.log10(value)) + 1 - LIMIT_DIGITS)
+    return math.ceil(value / step) * step
 
 
 def _prices(text: str, value: str) -> Prices:

@@ -191,7 +191,8 @@ def _check_architecture(config: Mapping[str, Any]) -> None:
     kind = config["model_type"]
     if kind not in SUPPORTED:
         raise ConfigError(
-            f"model_type '{kind}' is not supported; supported are the dense models {', '.join((*SUPPORTED, *READERS))}."
+            f"model_type '{kind}' is not supported; supported are the dense models {', '.join((*SUPPORTED, *READERS))} "
+            "(any network can be planned from a job profiled in place: docs/howto/inplace.md)."
         )
     for key in ("num_experts", "num_local_experts", "n_routed_experts"):
         if config.get(key):
