@@ -51,7 +51,16 @@ def test_the_default_is_the_first_row_of_the_paper() -> None:
 
 
 GPUS = ["a100-sxm4-40gb", "a100-sxm4-80gb", "b200", "h100-96gb-hbm2e", "h100-sxm5-80gb", "h200"]
-OVERLAP = ("contention", "crowding", "host_launch_s", "isolation_overhead", "bus_clock_share", "thermal_time_s")
+OVERLAP = (
+    "contention",
+    "crowding",
+    "traffic_crowding",
+    "collective_sm_w",
+    "host_launch_s",
+    "isolation_overhead",
+    "bus_clock_share",
+    "thermal_time_s",
+)
 """Coefficients that single kernels do not tell."""
 
 

@@ -67,7 +67,11 @@ class Rank:
         self._program = loaded.name
 
     def set_clock(self, frequency_mhz: int) -> None:
-        """Lock the clock, or check that it is the one that the driver leaves alone."""
+        """Lock the clock, or check that it is the one that the driver leaves alone.
+
+        Raises:
+            DeviceError: it is another, or the driver refuses.
+        """
         assert self._clocks is not None
         if self._policy is ClockPolicy.LOCKED:
             self._clocks.request(frequency_mhz).result()
