@@ -102,7 +102,7 @@ def test_lines_begin_with_the_answer_and_end_with_commands(fastest):
     lines = list(answer_lines(fastest))
     assert lines[0].startswith("qwen3-1.7b on 4 H100")
     assert "Megatron-LM" in lines[1]
-    assert lines[2].startswith("[predicted by the GPU model, for chips at 50 degC; its error: 5.8 % of time (90 % of ")
+    assert lines[2].startswith("[predicted by the GPU model, for chips at 50 degC; its error: 5.4 % of time (90 % of ")
     assert lines[-2].startswith("kareus plan model=qwen3-1.7b")
     assert lines[-1].startswith("kareus export")
 
