@@ -22,9 +22,9 @@ class MeasuredIterations:
 
 MEASURED_ITERATIONS = {
     # h100-sxm5-80gb
-    "version-6-202dd68877a45bfb": MeasuredIterations(rows=114, time_percent=5.8, of="dgxc, llm-foundry"),
+    "version-6-41c12ee45357c2af": MeasuredIterations(rows=114, time_percent=5.4, of="dgxc, llm-foundry"),
     # a100-sxm4-80gb
-    "version-6-29ef71264559f3c8": MeasuredIterations(
+    "version-6-09de56374927706c": MeasuredIterations(
         rows=711, time_percent=13.8, of="selective-recompute, vtrain-single"
     ),
 }

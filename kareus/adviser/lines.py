@@ -4,21 +4,19 @@ import shlex
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
-from kareus.advise.advice import iterations_of
-from kareus.advise.answers import NOISE, Advice, LayoutAnswer, LayoutChoice, SizeAnswer
-from kareus.advise.layouts import counted
+from kareus.adviser.advice import iterations_of
+from kareus.adviser.answers import NOISE, Advice, LayoutAnswer, LayoutChoice, SizeAnswer
+from kareus.adviser.layouts import counted
 from kareus.artifacts.layout import WorkloadFolder
 from kareus.pipeline.compare import OURS
 from kareus.plans.answer import BASELINE
-from kareus.plans.units import SECONDS_PER_HOUR, compared, duration, less, scaled, significant
+from kareus.plans.units import SECONDS_PER_HOUR, compared, duration, less, money, scaled, significant
 from kareus.workload.model_flops import mfu, tokens_per_iteration
 from kareus.workload.overlap import nothing_to_overlap
 from kareus.workload.resolve import resolve
 
 MOST_ROWS = 12
 """Layouts in the table of the terminal; all are in the files."""
-FEW_MONEY = 1000
-"""Costs below this have two decimals."""
 FEW_KG = 10_000
 """Masses below this are given in kilograms."""
 FOLDER = "advised"
@@ -63,9 +61,9 @@ def costs(advice: Advice, choice: LayoutChoice) -> list[str]:
     iterations = iterations_of(advice.question, choice)
     time_s, energy_j = iterations * cost.time_s, iterations * cost.energy_j
     found += [duration(time_s), scaled(energy_j / SECONDS_PER_HOUR, "Wh")]
-    money = goals.money(time_s, energy_j, choice.layout.candidate.layout.gpus)
-    if money is not None:
-        found.append(f"cost {money:,.{2 if abs(money) < FEW_MONEY else 0}f}")
+    cost_of_run = goals.money(time_s, energy_j, choice.layout.candidate.layout.gpus)
+    if cost_of_run is not None:
+        found.append(f"cost {money(cost_of_run)}")
     carbon_kg = goals.carbon_kg(time_s, energy_j)
     if carbon_kg is not None:
         kilograms = significant(carbon_kg, 3)
