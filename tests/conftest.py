@@ -3,6 +3,7 @@
 import gc
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -13,6 +14,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from helpers.default_workload import planned_once
 from helpers.examples import EXPLORING, REPEATABLE
+from helpers.forked_workers import fork_workers
 
 from kareus.artifacts.cache import CACHE_VARIABLE
 
@@ -30,6 +32,12 @@ def pytest_configure(config: pytest.Config) -> None:
     cache = getattr(config, "cache", None)  # absent where pytest is told to keep none
     if cache is not None:
         os.environ[CACHE_VARIABLE] = str(cache.mkdir("kareus"))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes(config: pytest.Config, specs: list[Any]) -> None:
+    """Import and collect once for all workers of this machine."""
+    fork_workers(config, specs)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

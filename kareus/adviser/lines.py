@@ -27,10 +27,10 @@ def answer_lines(advice: Advice) -> Iterator[str]:
     """Yield an answer for a terminal."""
     yield headline(advice)
     yield comparison(advice)
-    yield f"[predicted by the GPU model, for {chips(advice)}: {advice.uncertainty.words}]"
+    yield f"[predicted by the GPU model, for {chips(advice)}; its error: {advice.uncertainty.words}]"
     for size in advice.sizes:
         yield ""
-        yield from _size_lines(advice, size)
+        yield from _size_lines(size)
     for gpus, reason in advice.left_out.items():
         yield f"{gpus} GPUs: {reason}"
     yield ""
@@ -84,7 +84,7 @@ def comparison(advice: Advice) -> str:
     )
 
 
-def _size_lines(advice: Advice, size: SizeAnswer) -> Iterator[str]:
+def _size_lines(size: SizeAnswer) -> Iterator[str]:
     effort = size.effort
     yield (
         f"{effort.configurations:,} layouts of {size.gpus} GPUs: {effort.bounded:,} can run, {effort.predicted:,} "
@@ -97,7 +97,7 @@ def _size_lines(advice: Advice, size: SizeAnswer) -> Iterator[str]:
     if ties:
         yield (
             f"~ tied: {ties:,} more layout{'s' * (ties > 1)} would be on the frontier (*) if the model were off by its "
-            f"error: {advice.uncertainty.words}. Measure the fastest two or three of * and ~ before a long training"
+            "error. Measure the fastest two or three of * and ~ before a long training"
         )
 
 
@@ -110,7 +110,7 @@ def shown(size: SizeAnswer) -> list[LayoutAnswer]:
 
 
 HEADS = (
-    "#", "s", "kJ", "tokens/s", "J/token", "MFU %", "least kJ", "at s", "Megatron s", "GiB", "bubbles %", "exposed %",
+    "#", "s", "kJ", "tokens/s", "mJ/token", "MFU %", "least kJ", "at s", "Megatron s", "GiB", "bubbles %", "exposed %",
 )  # fmt: skip
 
 
@@ -123,7 +123,7 @@ def cells(one: LayoutAnswer) -> tuple[str, ...]:
         significant(first.time_s),
         significant(first.energy_j / 1e3),
         f"{tokens / first.time_s:,.0f}",
-        significant(first.energy_j / tokens, 3),
+        significant(1e3 * first.energy_j / tokens, 3),
         f"{100 * mfu(workload, first.time_s):.1f}",
         significant(last.energy_j / 1e3),
         significant(last.time_s),

@@ -183,10 +183,10 @@ def _can_fork(argv: list[str]) -> bool:
     except Exception:  # noqa: BLE001 - the command itself says what is wrong
         return False
     gc.freeze()  # so that collecting garbage in a forked process copies no pages
-    return not _other_threads()
+    return not other_threads()
 
 
-def _other_threads() -> set[str]:
+def other_threads() -> set[str]:
     """Return the names of this process's threads that a fork would lack, and miss.
 
     The main thread is known by its number: threads inherit the name of the one that starts them.

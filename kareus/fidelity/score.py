@@ -14,7 +14,7 @@ from kareus.fidelity.predict import (
 )
 from kareus.fidelity.reference import ABLATIONS, EMULATION, FrontierRow, ReductionRow, by_curve
 from kareus.fidelity.subject import Subject, Subjects
-from kareus.fidelity.warm import in_training
+from kareus.fidelity.warm_subject import in_training
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from kareus.fidelity.iterations.predict import slowest_of
 from kareus.fidelity.lines import Line, read_lines
 from kareus.fidelity.reference import PLANNED_METHODS, Scenario, scenario_of
 from kareus.fidelity.subject import Subject, Subjects
-from kareus.fidelity.warm import in_training
+from kareus.fidelity.warm_subject import in_training
 from kareus.fidelity.workload_prediction import predict
 from kareus.model.config import Model
 from kareus.model.parameters import block_matrices

@@ -254,12 +254,12 @@ def test_a_server_without_descriptors_serves_again_later(server):
 def test_threads_are_counted_whatever_their_names():
     code = """
 import _thread, threading
-from kareus.cli.fork_server import _other_threads
-print(len(_other_threads()))
+from kareus.cli.fork_server import other_threads
+print(len(other_threads()))
 begun = threading.Event()
 _thread.start_new_thread(lambda: (begun.set(), threading.Event().wait()), ())  # inherits the name
 begun.wait()
-print(len(_other_threads()))
+print(len(other_threads()))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["0", "1"]

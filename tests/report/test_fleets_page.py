@@ -182,6 +182,14 @@ def test_fleets_are_listed_where_nothing_else_was_planned(tmp_path, caplog):
         assert main(["results", str(tmp_path)]) == 0
     assert "tiny: emulated fleets" in caplog.text
     assert str(folder / "fleets.html") in caplog.text
+    caplog.clear()
+    with caplog.at_level("INFO"):
+        assert main(["results", str(folder.parent)]) == 0
+    assert caplog.messages[0].splitlines()[2:] == [
+        "tiny: emulated fleets",
+        f"page     {folder / 'fleets.html'}",
+        f"tables   {folder.parent}",
+    ]
 
 
 def test_fleets_are_named_by_what_they_are(page):

@@ -31,7 +31,7 @@ def campaign_figures(
         *([overview_figure(overview)] if overview else []),
         *(_frontiers(inputs, part, names, labels) for part, names in parts.items()),
         *([_fleets(inputs)] if inputs.fleet else []),
-        *([_passes(passes)] if parts else []),
+        *([_passes(passes, labels)] if parts else []),
         *([profiler_figure(inputs, profiler)] if inputs.trials else []),
     ]
 
@@ -54,8 +54,9 @@ def _fleets(inputs: CampaignInputs) -> Figure:
     return frontier_panels("fleets", "Iteration frontiers of emulated fleets", "fleet", own)
 
 
-def _passes(passes: pl.DataFrame) -> Figure:
+def _passes(passes: pl.DataFrame, labels: Mapping[str, str]) -> Figure:
     """One bar for each workload, and the first for all of them."""
+    passes = passes.with_columns(pl.col("workload").replace(labels))
     together = passes.with_columns(workload=pl.lit("all workloads"))
     named = pl.concat([together, passes]) if len(passes) else passes
     counts = named.group_by("workload", "chosen_by", maintain_order=True).agg(pl.sum("measured"), pl.sum("on_frontier"))

@@ -214,7 +214,7 @@ def efforts_sheet(searches: Sequence[PartitionSearch]) -> Sheet:
             [
                 ("", ("partition", "measured", "on the frontier")),
                 ("share of it found by", passes),
-                ("time", ("profiling min", "of it time-only", "GPU-hours", "optimisation min", "profiling")),
+                ("time", ("profiling min", "of it time-only", "GPU-hours", "optimisation min", "profiling share")),
             ]
         ),
         rows=tuple(_effort_row(effort, passes) for effort in efforts),

@@ -7,7 +7,7 @@ from helpers.builders import CONFIG
 from helpers.references import SMALL
 
 from kareus.fidelity.subject import subject
-from kareus.fidelity.warm import in_training
+from kareus.fidelity.warm_subject import in_training
 from kareus.fidelity.workload_prediction import predict
 
 
