@@ -339,7 +339,7 @@ def test_a_limit_out_of_reach_is_come_near(caplog: pytest.LogCaptureFixture) -> 
     choice = StepChoice("deadline=0.5s", SWEPT, Alone())
     told(choice, {1400: (1.0, 100.0), 1000: (1.1, 90.0)})
     assert choice.iteration(SWEPT.end + SETTLING).steps[0].frequency_mhz == 1400
-    assert "no plan is within it" in caplog.text
+    assert "no plan is within 500.0 ms" in caplog.text
     assert "comes nearest" in caplog.text
 
 

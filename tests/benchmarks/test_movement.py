@@ -1,5 +1,6 @@
 """The benchmark of bytes that operators move: what computes on a few tokens stands for any number of them."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,13 +11,15 @@ from helpers.worlds import GPT
 from movement import operators
 from movement.operators import Movement, movements
 
-QWEN = small_model(name="tiny-qwen", qk_norm=True, vocab_size=264)
+VOCABULARY = 264
+"""More than there are tokens, so that no two of them are the same, as with real vocabularies."""
+QWEN = small_model(name="tiny-qwen", qk_norm=True, vocab_size=VOCABULARY)
 FOUR_SEQUENCES: dict[str, Any] = {"microbatch_size": 8, "sequence_length": 64}
 """As many for each nanobatch as the workloads of the benchmark have."""
 WORKLOADS = {
     "context": tiny_workload(cp=2, tp=2, model=QWEN, **FOUR_SEQUENCES),
     "shared": tiny_workload(tp=2, sequence_parallel=True, model=QWEN, **FOUR_SEQUENCES),
-    "gpt": tiny_workload(model=GPT, **FOUR_SEQUENCES),
+    "gpt": tiny_workload(model=replace(GPT, vocab_size=VOCABULARY), **FOUR_SEQUENCES),
 }
 
 
