@@ -53,7 +53,7 @@ refitted: $(VENV)/run.stamp ## after GPU files were changed: their uncertainty, 
 attack: $(VENV)/bench.stamp $(VENV)/test.stamp ## attack everything: kills, damage, hostile input (an hour)
 	python benchmarks/attack.py
 
-acceptance: $(VENV)/bench.stamp $(VENV)/test.stamp ## measure what is promised of whole runs: campaigns, kills, a clone, attacks, the benchmarks (2 hours)
+acceptance: $(VENV)/bench.stamp $(VENV)/test.stamp ## measure what is promised of whole runs: campaigns, kills, a clone, attacks, the benchmarks (over 3 hours)
 	python benchmarks/pipeline.py
 	python benchmarks/search.py --quick
 	python benchmarks/engine.py

@@ -23,10 +23,10 @@ from typing import Any
 
 import numpy as np
 
-from kareus.advise.advice import answer
-from kareus.advise.feasible import sort_layouts
-from kareus.advise.layouts import Constraints, layouts_of
-from kareus.advise.question import ask
+from kareus.adviser.advice import answer
+from kareus.adviser.feasible import sort_layouts
+from kareus.adviser.layouts import Constraints, layouts_of
+from kareus.adviser.question import ask
 from kareus.fidelity.iterations.answer import answer_iterations
 from kareus.fidelity.iterations.predict import Predictor
 from kareus.fidelity.iterations.ranking import ranking_of

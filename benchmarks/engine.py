@@ -193,22 +193,23 @@ def byte_ratios(*, table: bool) -> tuple[dict[str, Any], bool]:
     ratios: dict[str, float] = {"bytes_ratio_max": 0.0, "fallback_bytes_ratio_max": 0.0, "recorded_ratio_max": 0.0}
     largest: dict[str, str] = {}
     messages: set[float] = set()
-    for name, workload in counted_workloads():
+    workloads = dict(counted_workloads())
+    for name, workload in workloads.items():
         sent = message_ratios(scaled(workload))
         messages.update(sent)
         if table:
             print(f"{name:<34} {'messages between stages':<44} {max(sent):6.2f}")
-        for one in movements(workload):
-            found = {
-                "bytes_ratio_max": one.moved / one.recorded,
-                "fallback_bytes_ratio_max": one.fallback / one.recorded,
-                "recorded_ratio_max": one.recorded / one.needed,
-            }
-            if table:
-                print(f"{name:<34} {one.operator:<44} {' '.join(f'{ratio:6.2f}' for ratio in found.values())}")
-            for key, ratio in found.items():
-                if ratio > ratios[key]:
-                    ratios[key], largest[key] = ratio, f"{name}: {one.operator}"
+    for name, one in movements(workloads):
+        found = {
+            "bytes_ratio_max": one.moved / one.recorded,
+            "fallback_bytes_ratio_max": one.fallback / one.recorded,
+            "recorded_ratio_max": one.recorded / one.needed,
+        }
+        if table:
+            print(f"{name:<34} {one.operator:<44} {' '.join(f'{ratio:6.2f}' for ratio in found.values())}")
+        for key, ratio in found.items():
+            if ratio > ratios[key]:
+                ratios[key], largest[key] = ratio, f"{name}: {one.operator}"
     held = max(ratios["bytes_ratio_max"], ratios["recorded_ratio_max"]) <= ALLOWED_RATIO and messages == {1.0}
     return {**ratios, "message_bytes_ratio_max": max(messages), "largest": largest}, held
 

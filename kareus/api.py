@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from kareus.errors import ConfigError
 
 if TYPE_CHECKING:
-    from kareus.advise.answers import Advice
+    from kareus.adviser.answers import Advice
     from kareus.fidelity.workload_prediction import Prediction
     from kareus.plans.document import Plan
     from kareus.workload.config import Workload
@@ -133,9 +133,9 @@ def advise(
         ConfigError: a value cannot be used, or no plan keeps the limits; with what is nearest.
         RefusedWorkloadError: no layout can run.
     """
-    from kareus.advise.advice import answer  # noqa: PLC0415 - as above
-    from kareus.advise.goals import goals_of  # noqa: PLC0415
-    from kareus.advise.question import ask  # noqa: PLC0415
+    from kareus.adviser.advice import answer  # noqa: PLC0415 - as above
+    from kareus.adviser.goals import goals_of  # noqa: PLC0415
+    from kareus.adviser.question import ask  # noqa: PLC0415
 
     if isinstance(overrides, str):
         raise ConfigError(f"overrides={overrides!r}: must be a list, such as [{overrides!r}].")

@@ -1,5 +1,6 @@
 """The package from Python: what it offers, what it imports, and what it returns."""
 
+import importlib.util
 import json
 import subprocess
 import sys
@@ -29,6 +30,18 @@ def test_every_public_name_is_there():
     assert all(getattr(kareus, name) for name in kareus.__all__)
     with pytest.raises(AttributeError, match="has no attribute 'unknown'"):
         kareus.unknown  # noqa: B018
+
+
+@pytest.mark.parametrize("name", [name for name in kareus.__all__ if name != "__version__"])
+def test_no_module_replaces_a_public_function(name):
+    """Importing `kareus.advise`, were it a module, would bind that name in the package to it."""
+    assert importlib.util.find_spec(f"kareus.{name}") is None
+
+
+def test_advice_may_be_asked_for_twice():
+    for _ in range(2):
+        with pytest.raises(ConfigError, match="must be from 1 to"):
+            kareus.advise([], gpus=0, global_batch=1, config_dir=CONFIG)
 
 
 def test_a_sweep_resolves_to_its_workloads():

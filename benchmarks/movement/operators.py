@@ -4,17 +4,20 @@ Operators are launched from their records as the profiler launches them (`kareus
 the functions that training runs. Counted are, on the path of GPUs, loads and stores of Triton's kernels, in its
 interpreter, and the operands and results of what PyTorch's libraries run; on the path of CPUs, those of all operations.
 
-Products and attention are counted at full size, on tensors without memory. Memory-bound operators compute on a few
-tokens of each sequence: all that they move is linear in the number of tokens (a weight is read once for a fixed number
-of rows), so that two lengths give the bytes of any other.
+Products and attention are counted at full size, on tensors without memory. Memory-bound operators compute on 8 and on
+16 tokens of each sequence, with all their other sizes: what they move is linear in the number of tokens (a weight is
+read once for a fixed number of rows), so that two lengths give the bytes of any other. What several workloads have
+alike is computed once.
 """
 
 import json
 import os
+import re
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +34,10 @@ from kareus.testbed.cuda.scratch import Scratch
 from kareus.workload.config import Workload
 
 LENGTHS = (8, 16)
-"""Tokens of a rank's sequence on which memory-bound operators compute; multiples of what one program handles."""
+"""Tokens of each sequence, of those that an operator gets, on which memory-bound operators compute: with the four
+sequences of a nanobatch, multiples of what one program handles."""
+PROCESSES = 2
+"""That interpret kernels at the same time."""
 CPU, UNFILLED = torch.device("cpu"), torch.device("meta")
 """The second for products and attention, which are chosen there as on a GPU."""
 
@@ -90,27 +96,51 @@ class OperandBytes(TorchDispatchMode):
         return output
 
 
-def movements(workload: Workload) -> Iterator[Movement]:
-    """Bytes of every operator of a nanobatch's graph."""
-    scale = 2 * workload.parallelism.cp if workload.parallelism.cp > 1 else 1
-    shares = getattr(workload.parallelism, "token_shards", 1)
-    lengths = [n * scale * shares for n in LENGTHS]
-    short, longer = (_operators(workload, length) for length in lengths)
-    memory = _first_of_equals({name: o for name, o in short.items() if o.kind is OperatorKind.MEMORY})
-    alone = list(dict.fromkeys(memory.values()))
-    measured = _interpreted([g[name] for g in (short, longer) for name in alone])
-    fallbacks = [_counted(g[name], CPU) for g in (short, longer) for name in alone]
-    for name, operator in _operators(workload, workload.sequence_length).items():
-        recorded = operator.bytes_read + operator.bytes_written + operator.copied_bytes
-        if operator.kind is not OperatorKind.MEMORY:
-            moved, _ = _counted(operator, UNFILLED)
-            yield Movement(operator=name, recorded=recorded, needed=moved, moved=moved, fallback=moved)
-            continue
-        own = alone.index(memory[name])
-        pairs = [(values[own], values[own + len(alone)]) for values in (measured, fallbacks)]
-        moved, fallback = (_extrapolated(lengths, [n for n, _ in pair], workload.sequence_length) for pair in pairs)
-        needed = _extrapolated(lengths, [n for _, n in pairs[1]], workload.sequence_length)
-        yield Movement(operator=name, recorded=recorded, needed=needed, moved=moved, fallback=fallback)
+def movements(workloads: Mapping[str, Workload]) -> Iterator[tuple[str, Movement]]:
+    """Bytes of every operator of a nanobatch's graph, each beside the name of its workload."""
+    samples = {name: _samples(workload) for name, workload in workloads.items()}
+    distinct = list(dict.fromkeys(o for own in samples.values() for sample in own.values() for o in sample.values()))
+    on_gpu = dict(zip(distinct, _interpreted(distinct), strict=True))
+    on_cpu = {operator: _counted(operator, CPU) for operator in distinct}
+    for name, workload in workloads.items():
+        length = workload.sequence_length
+        for place, operator in _operators(workload, length).items():
+            recorded = operator.bytes_read + operator.bytes_written + operator.copied_bytes
+            if operator.kind is not OperatorKind.MEMORY:
+                moved, _ = _counted(operator, UNFILLED)
+                yield name, Movement(operator=place, recorded=recorded, needed=moved, moved=moved, fallback=moved)
+                continue
+            sample = samples[name][place]
+            moved = _extrapolated({n: on_gpu[o] for n, o in sample.items()}, length)
+            fallback, needed = (_extrapolated({n: on_cpu[o][i] for n, o in sample.items()}, length) for i in range(2))
+            yield name, Movement(operator=place, recorded=recorded, needed=needed, moved=moved, fallback=fallback)
+
+
+def _samples(workload: Workload) -> dict[str, dict[int, Operator]]:
+    """Memory-bound operators by their names in the graph, each by the lengths of sequences on which it computes."""
+    parallelism = workload.parallelism
+    whole, shared = (
+        {n * factor: _operators(workload, n * factor) for n in LENGTHS}
+        for factor in (parallelism.cp, parallelism.cp * parallelism.token_shards)
+    )
+    return {
+        place: {n: _unnumbered(graph[place]) for n, graph in (shared if _gets_a_share(operator) else whole).items()}
+        for place, operator in whole[min(whole)].items()
+        if operator.kind is OperatorKind.MEMORY
+    }
+
+
+def _gets_a_share(operator: Operator) -> bool:
+    """Whether an operator on the shortest sequences gets a share of their tokens, as norms with sequence parallelism.
+
+    Records have sequences and tokens before other sizes, if they have tokens at all.
+    """
+    return any(tokens < LENGTHS[0] for tokens in operator.shape[1:2])
+
+
+def _unnumbered(operator: Operator) -> Operator:
+    """Return the record without the number that tells operators of one name apart."""
+    return replace(operator, name=re.sub(r"\.\d+$", "", operator.name))
 
 
 def _operators(workload: Workload, length: int) -> dict[str, Operator]:
@@ -123,19 +153,20 @@ def _operators(workload: Workload, length: int) -> dict[str, Operator]:
     }
 
 
-def _first_of_equals(operators: dict[str, Operator]) -> dict[str, str]:
-    """By name, that of the first operator with the same record."""
-    first: dict[Operator, str] = {}
-    return {name: first.setdefault(operator, name) for name, operator in operators.items()}
+def _extrapolated(counts: Mapping[int, int], length: int) -> int:
+    """Return what two counts by length, through which a line passes, make of another length."""
+    (short, few), (longer, more) = counts.items()
+    return round(few + (more - few) / (longer - short) * (length - short))
 
 
-def _extrapolated(lengths: Sequence[int], counts: Sequence[int], length: int) -> int:
-    slope = (counts[1] - counts[0]) / (lengths[1] - lengths[0])
-    return round(counts[0] + slope * (length - lengths[0]))
+def _interpreted(operators: Sequence[Operator]) -> list[int]:
+    """Bytes that each operator moves on a GPU, by other processes, whose Triton interprets."""
+    with ThreadPoolExecutor(PROCESSES) as pool:
+        parts = list(pool.map(_interpreted_together, [operators[n::PROCESSES] for n in range(PROCESSES)]))
+    return [parts[n % PROCESSES][n // PROCESSES] for n in range(len(operators))]
 
 
-def _interpreted(operators: Sequence[Operator]) -> list[tuple[int, int]]:
-    """Bytes that each operator moves and needs on a GPU, by another process, whose Triton interprets."""
+def _interpreted_together(operators: Sequence[Operator]) -> list[int]:
     places = os.pathsep.join([str(Path(__file__).parent.parent), *sys.path])
     done = subprocess.run(
         [sys.executable, "-m", "movement.operators"],
@@ -145,7 +176,8 @@ def _interpreted(operators: Sequence[Operator]) -> list[tuple[int, int]]:
         text=True,
         check=True,
     )
-    return [(moved, needed) for moved, needed in json.loads(done.stdout)]
+    moved: list[int] = json.loads(done.stdout)
+    return moved
 
 
 def _counted(operator: Operator, device: torch.device) -> tuple[int, int]:
@@ -172,12 +204,13 @@ def main() -> None:
     """Read operators as JSON, and write what each moves in Triton's interpreter."""
     from movement.interpreter import MovedBytes, aside  # noqa: PLC0415 - where Triton is installed
 
+    torch.set_num_threads(1)
     aside()
     counts = []
     for plain in json.loads(sys.stdin.read()):
         with MovedBytes() as moved:
-            operations, needed = _counted(from_plain(Operator, plain), CPU)
-        counts.append((operations + moved.loaded + moved.stored, needed))
+            operations, _ = _counted(from_plain(Operator, plain), CPU)
+        counts.append(operations + moved.loaded + moved.stored)
     sys.stdout.write(json.dumps(counts))
 
 

@@ -35,19 +35,22 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
 def replace_folder(path: Path, fill: Callable[[Path], object]) -> None:
     """Fill a temporary sibling of the folder `path` by `fill`, then rename it into place.
 
-    A kill leaves the old folder, if need be under its temporary name, or the new one.
+    A kill leaves the old folder, if need be under its temporary name, or the new one; so does a failing rename.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     new, old = _temporary(path, os.getpid()), _temporary(path, f"{os.getpid()}.old")
+    shutil.rmtree(new, ignore_errors=True)  # of a killed process with the same number
     try:
         new.mkdir()
         fill(new)
         if path.exists():
+            shutil.rmtree(old, ignore_errors=True)
             path.rename(old)
         new.rename(path)
     finally:
         shutil.rmtree(new, ignore_errors=True)
-        shutil.rmtree(old, ignore_errors=True)
+        if path.exists():  # else the old folder is all that there is
+            shutil.rmtree(old, ignore_errors=True)
     sync_folder(path.parent)
 
 

@@ -95,8 +95,10 @@ def check_place(path: Path, *, force: bool) -> None:
     """Check that the folder of an output file is there: a missing one is more often a typo than a wish.
 
     Raises:
-        ArtifactError: it is not, and there is no `--force`.
+        ArtifactError: it is not, and there is no `--force`; or the path is a folder itself.
     """
+    if path.is_dir():
+        raise ArtifactError(f"{path}: is a folder; give the path of a file, such as {path / 'NAME'}.")
     if not (force or path.parent.exists()):
         raise ArtifactError(f"{path}: there is no folder {path.parent}; make it, give another path, or --force.")
 
@@ -105,8 +107,10 @@ def check_folder(path: Path, *, force: bool) -> None:
     """Check that an output folder is there, or is one to make: in a folder that is there, or below the current one.
 
     Raises:
-        ArtifactError: it is neither, and there is no `--force`.
+        ArtifactError: it is neither, and there is no `--force`; or it is a file.
     """
+    if path.exists() and not path.is_dir():
+        raise ArtifactError(f"{path}: is a file; give the path of a folder.")
     is_below = path.absolute().is_relative_to(Path.cwd()) and ".." not in path.parts
     if not (force or is_below or path.exists() or path.absolute().parent.exists()):
         raise ArtifactError(f"{path}: there is no folder {path.parent}; make it, give another path, or --force.")

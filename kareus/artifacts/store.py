@@ -88,8 +88,8 @@ class Shelf:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Merge the journal into the table and release the lock, also after an error."""
-        self._handle.close()
         try:
+            self._handle.close()  # writes what a full disk refused before, and may be refused again
             self._fold()
         finally:
             self._lock.__exit__(None, None, None)
@@ -121,7 +121,7 @@ class Shelf:
         self._remember(row)
 
     def _remember(self, row: Row) -> None:
-        self._rows[tuple(row[column] for column in self._schema.key)] = row
+        self._rows[self._schema.key_of(row)] = row
 
     def _load(self) -> None:
         if self._table.exists():

@@ -8,6 +8,7 @@ before anything is parsed, since readers of Parquet may crash on damaged bytes.
 
 import hashlib
 import io
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,10 @@ class TableSchema:
     def polars(self) -> pl.Schema:
         """The columns as a polars schema."""
         return pl.Schema({c.name: c.dtype for c in self.columns})
+
+    def key_of(self, row: Mapping[str, Any]) -> tuple[Any, ...]:
+        """Return the values that identify a row."""
+        return tuple(row[column] for column in self.key)
 
     def frame(self, rows: list[dict[str, Any]]) -> pl.DataFrame:
         """Build a frame of this schema from plain rows."""

@@ -7,8 +7,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TypeVar
 
-from kareus.advise.asked import asked
-from kareus.advise.question import Question
+from kareus.adviser.asked import asked
+from kareus.adviser.question import Question
 from kareus.artifacts.records import content_hash
 from kareus.campaign.config import OVERRIDES_FOLLOW, merged, read_parts
 from kareus.emulate.resolve import Fleet, expand_fleets

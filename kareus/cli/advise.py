@@ -50,11 +50,11 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.output is not None:
         check_folder(arguments.output, force=arguments.force)
         check_not_results(arguments.output)
-    from kareus.advise.advice import answer  # noqa: PLC0415 - the GPU model and the solver, for which errors need not wait
-    from kareus.advise.goals import goals_of  # noqa: PLC0415 - as above
-    from kareus.advise.lines import answer_lines  # noqa: PLC0415
-    from kareus.advise.plain import plain  # noqa: PLC0415
-    from kareus.advise.question import ask  # noqa: PLC0415
+    from kareus.adviser.advice import answer  # noqa: PLC0415 - the GPU model and the solver, for which errors need not wait
+    from kareus.adviser.goals import goals_of  # noqa: PLC0415 - as above
+    from kareus.adviser.lines import answer_lines  # noqa: PLC0415
+    from kareus.adviser.plain import plain  # noqa: PLC0415
+    from kareus.adviser.question import ask  # noqa: PLC0415
 
     question = ask(
         arguments.overrides,

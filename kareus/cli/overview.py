@@ -16,8 +16,9 @@ repository:
 """
 EXIT_CODES = """\
 Exit codes: 0 done; 1 `verify` has found something, or the reader of the output is gone; 2 refused,
-with one line on standard error that says why and what to do; 130 interrupted. `snakemake` exits
-with 1 if a job failed. `kareus help COMMAND` prints the arguments of a command."""
+with one line on standard error that says why and what to do; 3 and 4 `doctor` has found something
+limited or broken; 130 interrupted. `snakemake` exits with 1 if a job failed. `kareus help COMMAND`
+prints the arguments of a command."""
 
 
 def overview() -> str:

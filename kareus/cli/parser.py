@@ -7,10 +7,19 @@ import re
 import sys
 from typing import Any, NoReturn
 
+from kareus.artifacts.records import closest
 from kareus.cli.commands import EVERY
 from kareus.errors import one_line
 
 _MISSING = "the following arguments are required: "
+_UNKNOWN = "unrecognized arguments: "
+_REWORDED = (
+    (r"invalid float value: '(.*)'$", r"'\1' is not a number; write one such as 2.5 or 1e12"),
+    (r"invalid int value: '(.*)'$", r"'\1' is not a whole number"),
+    (r"expected one argument$", "needs a value, which does not begin with '-'"),
+    (r"not allowed with argument ", "cannot be given together with "),
+)
+"""What argparse says, and what people read."""
 
 
 def parser_of(words: str) -> argparse.ArgumentParser:
@@ -33,11 +42,23 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Print in one line what is wrong with the arguments, and exit with 2."""
         if _speaks():
-            said = re.sub(r"^argument ([^:]+): ", r"\1: ", message)
-            if message.startswith(_MISSING):
-                said = f"{message.removeprefix(_MISSING)}: missing"
+            said = self._in_our_words(message)
             print(one_line(f"{self.prog}: {said}; see {self.prog} --help."), file=sys.stderr)  # noqa: T201
         raise SystemExit(2)
+
+    def _in_our_words(self, message: str) -> str:
+        """Return a message of argparse as the other refusals are written: the argument, what is wrong, what to do."""
+        if message.startswith(_MISSING):
+            return f"{message.removeprefix(_MISSING)}: missing"
+        if message.startswith(_UNKNOWN):
+            word = message.removeprefix(_UNKNOWN).split()[0]
+            options = [name for name in self._option_string_actions if name.startswith("--")]
+            meant = closest(word, options)
+            return f"{word}: unknown argument" + (f"; perhaps you meant {meant}" if meant else "")
+        said = re.sub(r"^argument ([^:]+): ", r"\1: ", message)
+        for pattern, words in _REWORDED:
+            said = re.sub(pattern, words, said)
+        return said
 
 
 def _speaks() -> bool:

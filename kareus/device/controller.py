@@ -181,7 +181,7 @@ class DryClocks:
     """Implements `ClockControl` without a GPU: sets nothing, and reports what it would set."""
 
     def __init__(self, say: Callable[[str], None] = logger.debug) -> None:
-        """Return a controller that reports requests by `say` and sets nothing."""
+        """Report requests by `say`."""
         self._say = say
         self._frequency_mhz: int | None = None
 

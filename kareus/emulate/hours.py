@@ -11,9 +11,8 @@ import numpy as np
 
 from kareus.errors import ConfigError
 from kareus.plans.series import HourlySeries
+from kareus.plans.units import JOULES_PER_KWH, SECONDS_PER_HOUR
 
-HOUR_S = 3600.0
-JOULES_PER_KWH = 3.6e6
 NEGLIGIBLE = 1e-9
 """Share of an hour that is a rounding error of the linear program."""
 
@@ -42,7 +41,7 @@ class HourShare:
 
 def reachable(work: HourlyProblem, series: HourlySeries) -> float:
     """Return the most iterations that can be done in the hours of the series."""
-    return len(series.values) * HOUR_S / min(work.times_s)
+    return len(series.values) * SECONDS_PER_HOUR / min(work.times_s)
 
 
 def hourly(work: HourlyProblem, series: HourlySeries) -> list[HourShare]:
@@ -65,7 +64,7 @@ def hourly(work: HourlyProblem, series: HourlySeries) -> list[HourShare]:
     solved = linprog(
         charges / most if most > 0 else charges,
         A_eq=sparse.vstack((np.tile(pace / pace.max(), hours), sparse.kron(sparse.eye(hours), np.ones(ways)))),
-        b_eq=[work.iterations / (HOUR_S * pace.max()), *np.ones(hours)],
+        b_eq=[work.iterations / (SECONDS_PER_HOUR * pace.max()), *np.ones(hours)],
         method="highs",
     )
     if not solved.success:
@@ -86,7 +85,9 @@ def steady(work: HourlyProblem, series: HourlySeries) -> list[HourShare]:
         ConfigError: not even the fastest plan does so many iterations.
     """
     _check(work, series)
-    in_time = [n for n, time_s in enumerate(work.times_s) if work.iterations <= len(series.values) * HOUR_S / time_s]
+    in_time = [
+        n for n, time_s in enumerate(work.times_s) if work.iterations <= len(series.values) * SECONDS_PER_HOUR / time_s
+    ]
     return min((_from_start(work, series, plan) for plan in in_time), key=lambda slots: charge(work, series, slots))
 
 
@@ -102,18 +103,18 @@ def charge_of(work: HourlyProblem, series: HourlySeries, slot: HourShare) -> flo
 
 def iterations(work: HourlyProblem, slot: HourShare) -> float:
     """Iterations done in a slot."""
-    return 0.0 if slot.plan is None else slot.share * HOUR_S / work.times_s[slot.plan]
+    return 0.0 if slot.plan is None else slot.share * SECONDS_PER_HOUR / work.times_s[slot.plan]
 
 
 def energy_j(work: HourlyProblem, slot: HourShare) -> float:
     """Joules of all GPUs in a slot."""
     if slot.plan is None:
-        return slot.share * HOUR_S * work.idle_power_w
+        return slot.share * SECONDS_PER_HOUR * work.idle_power_w
     return iterations(work, slot) * work.energies_j[slot.plan]
 
 
 def _from_start(work: HourlyProblem, series: HourlySeries, plan: int) -> list[HourShare]:
-    needed = work.times_s[plan] * work.iterations / HOUR_S
+    needed = work.times_s[plan] * work.iterations / SECONDS_PER_HOUR
     slots = []
     for hour in range(len(series.values)):
         busy = min(max(needed - hour, 0.0), 1.0)

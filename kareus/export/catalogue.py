@@ -6,7 +6,7 @@ The one list behind `kareus.open_results` and the reference page of the schemas.
 from dataclasses import dataclass
 
 from kareus.adapters.tables import MICROBATCHES, STEPS, SWEPT
-from kareus.advise.tables import ADVISED_LAYOUTS, ADVISED_PLANS
+from kareus.adviser.tables import ADVISED_LAYOUTS, ADVISED_PLANS
 from kareus.artifacts.tables import TableSchema
 from kareus.campaign.tables import CAMPAIGN
 from kareus.emulate.tables import FLEET, HOURS, POWER_CAPS, STRAGGLERS

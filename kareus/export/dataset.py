@@ -32,7 +32,7 @@ def open_results(folder: str | Path = "results") -> dict[str, pl.LazyFrame]:
     if not workloads.is_file():
         raise ArtifactError(f"{root}: no results here (no workloads.parquet); run snakemake, or name its folder.")
     read_provenance(workloads, WORKLOADS)
-    tables = {WORKLOADS.name: pl.scan_parquet(workloads)}
+    tables = {WORKLOADS.name: pl.scan_parquet(workloads, glob=False)}
     tables |= {entry.schema.name: _over_campaigns(root, entry.schema, entry.pattern) for entry in CAMPAIGN_CATALOGUE}
     return tables | {entry.schema.name: _over_workloads(root, entry) for entry in CATALOGUE}
 

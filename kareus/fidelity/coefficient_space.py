@@ -55,6 +55,12 @@ def with_coefficients(gpu: Gpu, values: Mapping[str, float]) -> Gpu:
     return replace(gpu, coefficients=replace(gpu.coefficients, **known))
 
 
+def softened(errors: Array) -> Array:
+    """Return errors, in their scale, whose squares grow linearly beyond 1, so that outliers pull like all others."""
+    soft: Array = np.sign(errors) * np.sqrt(2 * (np.sqrt(1 + errors**2) - 1))
+    return soft
+
+
 def bound_note(prior: FitPrior, value: float) -> str:
     """Return what a comment beside a fitted value says if a bound holds it, or nothing."""
     near = min(abs(np.log(value / prior.lower)), abs(np.log(value / prior.upper)))

@@ -94,6 +94,8 @@ def run(arguments: argparse.Namespace) -> None:
         return
     kernels = _kernels(arguments.reference)
     if kernels:
+        if arguments.tables is not None:
+            raise ConfigError("--tables: goes with planned frontiers; leave it out with measured kernels.")
         fit_and_write(kernels, arguments.gpu, source, arguments.output, arguments.config_dir)
         return
     rows = _frontier_rows(arguments.reference[0])
@@ -114,7 +116,17 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _fit_software(arguments: argparse.Namespace) -> None:
-    """Fit a software profile to measured iterations."""
+    """Fit a software profile to measured iterations.
+
+    Raises:
+        ConfigError: no such profile, or data of another kind.
+        ArtifactError: the file has no measured iterations.
+    """
+    if arguments.reference is None or arguments.tables is not None:
+        raise ConfigError(
+            "--software: is fitted to measured iterations alone; give their file as --reference, without "
+            "--measurements and --tables."
+        )
     check_name(arguments.software, "--software")
     source = arguments.config_dir / "software" / f"{arguments.software}.yaml"
     read_software(arguments.software, arguments.config_dir)

@@ -34,7 +34,11 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of a file, with its place for messages."""
+    """One line of a file, with its place for messages.
+
+    Its functions raise an ArtifactError where there is no such column, and a LineValueError where its cell in this line
+    cannot be used.
+    """
 
     path: Path
     number: int
@@ -45,7 +49,7 @@ class Line:
             raise ArtifactError(f"{self.path}: line {self.number}: more values than columns; quote values with commas.")
 
     def text(self, column: str) -> str:
-        """Return a cell as it is."""
+        """Return a cell, without blanks around it."""
         value = self.cells.get(column)
         if value is None:
             raise ArtifactError(f"{self.path}: line {self.number}: no column {column}; complete the file.")

@@ -12,8 +12,9 @@ from kareus.fidelity.predict import (
     predicted_percent,
     undominated,
 )
-from kareus.fidelity.reference import ABLATIONS, FrontierRow, ReductionRow, by_curve
+from kareus.fidelity.reference import ABLATIONS, EMULATION, FrontierRow, ReductionRow, by_curve
 from kareus.fidelity.subject import Subject, Subjects
+from kareus.fidelity.warm_subject import in_training
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,14 +145,15 @@ def score_frontiers(rows: Sequence[FrontierRow], subjects: Subjects) -> Frontier
 
 
 def score_reductions(rows: Sequence[ReductionRow], subjects: Subjects) -> ReductionScore:
-    """Score what our own plans save."""
-    planned = {
-        scenario: PlannedMethods(subjects[scenario], with_transfers=True)
-        for scenario in dict.fromkeys(row.scenario for row in rows)
-    }
+    """Score what our own plans save: on GPUs in training, or as profiled where the iterations are emulated."""
+    planned = {}
     errors = []
     for row in rows:
-        predicted = predicted_percent(planned[row.scenario], row)
+        emulated = row.table == EMULATION
+        if (row.scenario, emulated) not in planned:
+            own = subjects[row.scenario] if emulated else in_training(subjects[row.scenario])
+            planned[row.scenario, emulated] = PlannedMethods(own, with_transfers=True)
+        predicted = predicted_percent(planned[row.scenario, emulated], row)
         errors += [
             ReductionError(
                 table=row.table,

@@ -14,7 +14,8 @@ from statistics import fmean
 from kareus.fidelity.iterations.predict import slowest_of
 from kareus.fidelity.lines import Line, read_lines
 from kareus.fidelity.reference import PLANNED_METHODS, Scenario, scenario_of
-from kareus.fidelity.subject import Subjects
+from kareus.fidelity.subject import Subject, Subjects
+from kareus.fidelity.warm_subject import in_training
 from kareus.fidelity.workload_prediction import predict
 from kareus.model.config import Model
 from kareus.model.parameters import block_matrices
@@ -64,7 +65,7 @@ def score_sequential(subjects: Subjects, path: Path = PUBLISHED) -> SequentialSc
     known = [row for row in read_throughput(path) if row.scenario in subjects]
     if not known:
         return None
-    times = tuple(_sequential_time(row, subjects[row.scenario].workload) for row in known)
+    times = tuple(_sequential_time(row, subjects[row.scenario]) for row in known)
     return SequentialScore(
         sequential_time_mape_pct=fmean(abs(time.error_pct) for time in times), sequential_times=times
     )
@@ -98,8 +99,9 @@ def _throughput(line: Line) -> PublishedThroughput:
     )
 
 
-def _sequential_time(row: PublishedThroughput, workload: Workload) -> SequentialTime:
-    """Predict an iteration with messages, the update of the weights, and GPUs that wait for the slowest."""
+def _sequential_time(row: PublishedThroughput, subject: Subject) -> SequentialTime:
+    """Predict an iteration with messages and the update of the weights, on warm GPUs that wait for the slowest."""
+    workload = in_training(subject).workload
     gpus = workload.parallelism.gpus
     own_s = counted_flops(workload) / (row.tflops_per_gpu * 1e12 * gpus)
     updated = replace(workload, iteration=replace(workload.iteration, include_update=True))

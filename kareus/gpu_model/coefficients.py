@@ -300,6 +300,25 @@ class GpuCoefficients:
     """Latency of a reduction in the switches, which is set up for large messages."""
     limiter_s: float = field(metadata=_of_kernels("s", 0, 100, 0.0))
     """Time constant with which the power limit takes hold of work that has just begun."""
+    traffic_crowding: float = field(
+        metadata=declared(
+            "share of a time",
+            0,
+            1000,
+            TextbookPrior(0.0, None, LITTLE_EFFECT),
+            FitPrior(REDUCTIONS, 0.1, 0.01, 1.0, 1.0),
+        )
+    )
+    """Slowdown of an operator for the share of link bandwidth that a collective beside it uses: the bytes cross the
+    chip, whatever number of SMs moves them. At the upper bound a full link would double the time."""
+    collective_sm_w: float = field(
+        metadata=declared(
+            "W", 0, 1000, TextbookPrior(0.0, None, LITTLE_EFFECT), FitPrior(REDUCTIONS, 1.0, 0.3, 2.0, 0.5)
+        )
+    )
+    """Power of an SM that a collective holds, which polls and copies, at maximum clock and voltage, beyond that of the
+    clock tree. An A100 at its limit of 400 W has 3.1 W above `static_power_w` for each of its 108 SMs, the clock tree
+    and arithmetic included: hence the bounds."""
 
     def __post_init__(self) -> None:
         not_negative(self, *COEFFICIENTS)

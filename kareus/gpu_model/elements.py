@@ -35,7 +35,7 @@ class Elements:
     def phase(self, phase: Phase) -> Phase:
         """Return the phase of every element."""
         switching = Switching(self.of(phase.switching.core_j), self.of(phase.switching.fixed_j))
-        return Phase(self.of(phase.time_s), self.of(phase.clock_share), switching)
+        return Phase(self.of(phase.time_s), self.of(phase.clock_share), switching, self.of(phase.held_sms))
 
 
 def elements_where(mask: NDArray[np.bool_]) -> Elements:

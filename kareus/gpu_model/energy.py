@@ -35,6 +35,12 @@ def _idle_power_w(gpu: Gpu, frequency_mhz: Array, squared_voltage: Array) -> Arr
     return gpu.static_power_w + gpu.coefficients.clock_power_w * squared_voltage * frequency_mhz / gpu.maximum_clock_mhz
 
 
+def held_power_w(gpu: Gpu, sm_count: Array | float, frequency_mhz: Array) -> Array:
+    """Return the power of as many SMs that a collective holds: they poll and copy for as long as it is in flight."""
+    squared_voltage = relative_voltage(gpu, frequency_mhz) ** 2
+    return sm_count * gpu.coefficients.collective_sm_w * squared_voltage * frequency_mhz / gpu.maximum_clock_mhz
+
+
 @dataclass(frozen=True, slots=True)
 class Switching:
     """Energy of work itself on one GPU: arithmetic, HBM traffic and link traffic, however long it takes."""

@@ -147,7 +147,8 @@ def phase_cost(gpu: Gpu, phase: Phase, requested_mhz: Array) -> CostRows:
 def _steady_cost(gpu: Gpu, phase: Phase, requested_mhz: Array, clock_mhz: Array) -> CostRows:
     """Cost of a phase at a steady clock, whatever it draws."""
     time_s = phase.at_s(requested_mhz, clock_mhz)
-    return _row(time_s, phase.switching.busy_j(gpu, clock_mhz, time_s), clock_mhz)
+    held_j = energy.held_power_w(gpu, phase.held_sms, clock_mhz) * time_s
+    return _row(time_s, phase.switching.busy_j(gpu, clock_mhz, time_s) + held_j, clock_mhz)
 
 
 def _row(time_s: Array, energy_j: Array, clock_mhz: Array) -> CostRows:

@@ -3,8 +3,9 @@
 Between two events (an operator ends, the collective starts or ends) everything progresses at a constant rate: while the
 collective runs, operators keep the SMs that it leaves; when both together want more HBM bandwidth than there is, each
 gets a share in proportion to its demand; and traffic of both kinds at once costs both something on top (row-buffer and
-L2 conflicts). What lies between two events is a phase, with a power of its own. All candidates of a partition take
-their phases together, as elements of arrays.
+L2 conflicts). What a collective sends also slows the operator, whatever number of SMs moves it; these SMs draw power
+for as long as they are held. What lies between two events is a phase, with a power of its own. All candidates of a
+partition take their phases together, as elements of arrays.
 """
 
 from collections.abc import Sequence
@@ -32,6 +33,8 @@ class Phase:
     clock_share: Array
     """Share of the time that scales with 1/f."""
     switching: Switching
+    held_sms: Array | float = 0.0
+    """SMs that a collective holds meanwhile."""
 
     def at_s(self, requested_mhz: Array, clock_mhz: Array) -> Array:
         """Return the time at another steady clock than the requested one."""
@@ -76,10 +79,10 @@ def step_phases(
         # Shares of the operator and of the collective that are done when the first of the two ends.
         done, moved = shared_s / beside_s, np.minimum(shared_s / collective_s, left)
         both = alone.switching * done + moving * moved
-        phases += [Phase(shared_s, alone.clock_share, both), _part(alone, 1 - done)]
+        phases += [Phase(shared_s, alone.clock_share, both, taken), _part(alone, 1 - done)]
         left = np.where(left - moved > _DONE, left - moved, 0.0)
     whole_s, slow_s = (_collective_s(gpu, collective, f, taken) for f in (frequency_mhz, frequency_mhz / 2))
-    return [*phases, Phase(left * whole_s, _clock_share(whole_s, slow_s), moving * left)]
+    return [*phases, Phase(left * whole_s, _clock_share(whole_s, slow_s), moving * left, taken)]
 
 
 def slowdowns(
@@ -146,5 +149,6 @@ def _times_beside(
     operator_share = np.maximum(1 - collective_demand, operator_demand / demand)
     operator_s = laws.operator_time_s(gpu, operator, frequency_mhz, remaining, hbm_share=operator_share)
     conflict = 1 + gpu.coefficients.contention * np.minimum(1.0, operator_demand) * np.minimum(1.0, collective_demand)
-    crowding = 1 + gpu.coefficients.crowding * sm_count / gpu.sm_count
+    sent_share = collective.bus_bytes / collective_s / (gpu.link_gb_per_s * 1e9)
+    crowding = 1 + gpu.coefficients.crowding * sm_count / gpu.sm_count + gpu.coefficients.traffic_crowding * sent_share
     return operator_s * conflict * crowding, collective_s * demand * conflict

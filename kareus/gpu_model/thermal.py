@@ -6,9 +6,10 @@ dT/dt = (ambient + R (P + l (T - T_ref)) - T) / tau.
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kareus.gpu_model.coefficients import GpuCoefficients
+from kareus.gpu_model.gpu import Gpu
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +116,16 @@ def repeated_work(busy: Iterable[BusyTime], period_s: float, waiting_power_w: fl
         busy_degree_s=busy_degree_s,
         waiting_j=waiting_power_w * (period_s - busy_s),
     )
+
+
+def at_temperature(gpu: Gpu, temperature_c: float) -> Gpu:
+    """Return the GPU as a chip of this temperature: `static_power_w` has what it leaks more than at the reference.
+
+    So the power limit takes hold of a warm chip earlier.
+    """
+    c = gpu.coefficients
+    leaked_w = c.leakage_w_per_c * (temperature_c - c.reference_temperature_c)
+    return replace(gpu, static_power_w=gpu.static_power_w + leaked_w)
 
 
 def window_temperature_c(before_c: float, after_c: float, window_s: float, coefficients: GpuCoefficients) -> float:

@@ -72,9 +72,9 @@ class Coordinator:
             member.close()
             return
         member.settimeout(None)
-        self._members.append(member)
         self._signs[hello["rank"]].hear(0, None)
         send(member, {"run": self._monitor.run})
+        self._members.append(member)  # only now: a heartbeat before the welcome would be taken for no answer
         self._listen(lines, hello["rank"])
 
     def _beat(self) -> None:

@@ -83,7 +83,7 @@ def _check_order(plan: Plan, config: PipelineSlice, path: Path) -> None:
 
 
 def _check_statements(plan: Plan, workload: Workload, name: str, path: Path) -> None:
-    """Description of a plan's workload for messages."""
+    """Check what a plan says of its workload: name, GPUs, testbed, and layers of its stages."""
     for key, stated, expected in (
         ("workload", plan.workload, name),
         ("gpus", plan.gpus, workload.parallelism.gpus),
@@ -161,7 +161,7 @@ def place(key: InstructionKey) -> str:
 
 
 def _check_energy(plan: Plan, workload: Workload, path: Path) -> None:
-    """Check that that energies are those of the instructions and of GPUs that wait, at blocking power."""
+    """Check that energies are those of the instructions and of GPUs that wait, at blocking power."""
     gpu, parallelism, prediction = workload.gpu, workload.parallelism, plan.prediction
     effective_j = sum(i.energy_j - gpu.blocking_power_w * i.time_s for s in plan.stages for i in s.instructions)
     waiting_j = gpu.blocking_power_w * prediction.time_s * parallelism.gpus

@@ -5,8 +5,8 @@ import math
 
 from kareus.pipeline.solver.frontier import PlannedIteration, cheapest_within
 from kareus.pipeline.solver.problem import Problem
-from kareus.plans.selectors import JOULES_PER_KWH, Prices
-from kareus.plans.units import SECONDS_PER_HOUR
+from kareus.plans.selectors import Prices
+from kareus.plans.units import JOULES_PER_KWH, SECONDS_PER_HOUR
 
 MOST_DEADLINES = 16
 """Deadlines that the search for the least product tries; with neighbouring plans 1 % apart, far below their gaps."""

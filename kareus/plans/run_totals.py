@@ -6,14 +6,12 @@ from typing import Protocol
 from kareus.errors import ConfigError
 from kareus.plans.answer import BASELINE, Answer
 from kareus.plans.selectors import Prices
-from kareus.plans.units import SECONDS_PER_HOUR, duration, scaled
+from kareus.plans.units import SECONDS_PER_HOUR, duration, money, scaled
 from kareus.workload.config import Workload
 from kareus.workload.model_flops import tokens_per_iteration
 
 MOST_TOKENS = 1e18
 """Of a run: a hundred thousand times what the largest models of today see."""
-FEW_MONEY = 1000
-"""Costs below this are given with two decimals, larger ones whole."""
 
 
 class IterationCost(Protocol):
@@ -54,7 +52,7 @@ def run_totals(iteration: IterationCost, workload: Workload, tokens: float, pric
     iterations = tokens / tokens_per_iteration(workload)
     gpus = workload.parallelism.gpus
     time_s, energy_j = iterations * iteration.time_s, iterations * iteration.sustained_energy_j
-    cost = "" if prices is None else f", cost {_money(prices.cost(time_s, energy_j, gpus))}"
+    cost = "" if prices is None else f", cost {money(prices.cost(time_s, energy_j, gpus))}"
     return (
         f"{tokens:,.0f} tokens: {iterations:,.0f} iterations, {duration(time_s)} on {gpus} GPUs, "
         f"{_energy(energy_j)}{cost}"
@@ -76,16 +74,12 @@ def run_savings(answer: Answer, workload: Workload, tokens: float, prices: Price
     parts = [f"{duration(abs(time_s))} {_less(time_s)}", f"{_energy(abs(energy_j))} {_less(energy_j)}"]
     if prices is not None:
         cost = prices.cost(time_s, energy_j, workload.parallelism.gpus)
-        parts.append(f"cost {_money(abs(cost))} {_less(cost)}")
+        parts.append(f"cost {money(abs(cost))} {_less(cost)}")
     return f"that is {', '.join(parts)} than {BASELINE}"
 
 
 def _energy(energy_j: float) -> str:
     return scaled(energy_j / SECONDS_PER_HOUR, "Wh")
-
-
-def _money(amount: float) -> str:
-    return f"{amount:,.{2 if amount < FEW_MONEY else 0}f}"
 
 
 def _less(saved: float) -> str:

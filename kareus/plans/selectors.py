@@ -14,7 +14,7 @@ import polars as pl
 
 from kareus.artifacts.records import closest
 from kareus.errors import ConfigError
-from kareus.plans.units import SECONDS_PER_HOUR
+from kareus.plans.units import JOULES_PER_KWH, SECONDS_PER_HOUR, scaled
 
 ALLOWED = (
     "allowed: fastest, min-energy, edp, deadline=<time> (such as 4.6s or 900ms), straggler=<factor> (such as 1.15x), "
@@ -29,12 +29,13 @@ UNITS = {
 EXAMPLES = {"deadline": "5.2s", "straggler": "1.15x", "energy": "20kJ", "power": "4kW"}
 RANGES = {"deadline": (1e-6, 1e9), "straggler": (0, 1e6), "energy": (1e-6, 1e18), "power": (1e-6, 1e12)}
 """Limits in base units, far beyond those of any iteration on both sides."""
+LIMIT_DIGITS = 4
+"""Significant digits of limits in messages."""
 MOST_PRICE = 1e9
 """In any currency."""
 MOST_CHARACTERS = 64
 """Of a selector, which is part of the name of its plan's file."""
 NUMBER = r"[0-9.]+(?:[eE][+-]?[0-9]+)?"
-JOULES_PER_KWH = 3.6e6
 
 
 class Goal(StrEnum):
@@ -124,7 +125,7 @@ def parse_selector(text: str) -> Selector:
     unit = UNITS[name].get(match[2]) if match else None
     if match is None or unit is None:
         raise ConfigError(f"selector '{text}': {_problem(name, value)}, such as {name}={EXAMPLES[name]}.")
-    limit = _number(match[1]) * unit
+    limit = number_in(match[1]) * unit
     if not 0 < limit < math.inf:
         raise ConfigError(
             f"selector '{text}': '{match[1]}' is not a positive number, such as in {name}={EXAMPLES[name]}."
@@ -144,12 +145,12 @@ def _problem(name: str, value: str) -> str:
     units = f"{', '.join(others)} or {last}" if others else last
     if not value:
         return f"needs a limit; write a number and a unit ({units})"
-    if not math.isnan(_number(value)):
+    if not math.isnan(number_in(value)):
         return f"'{value}' has no unit; write {units} after it"
     if "," in value:
         return f"'{value}' has a comma; write a decimal point"
     number = re.match(r"[0-9.eE+-]+", value)
-    if number and not math.isnan(_number(number[0])):
+    if number and not math.isnan(number_in(number[0])):
         return f"'{value[number.end() :]}' is not a unit of it; write {units}"
     return f"'{value}' is not a number and a unit ({units})"
 
@@ -216,10 +217,17 @@ def _within(goal: Goal, limit: float, measured: pl.DataFrame) -> pl.DataFrame:
     if within.is_empty():
         least, most = min(measured[limited].to_list()), max(measured[limited].to_list())
         raise ConfigError(
-            f"{goal}={limit:g}{unit}: no plan is within it; the least that can be reached is {least:.6g}{unit} "
-            f"(the frontier ends at {most:.6g}{unit})."
+            f"{goal}: no plan is within {scaled(limit, unit, digits=LIMIT_DIGITS)}; the least that can be reached is "
+            f"{scaled(_rounded_up(least), unit, digits=LIMIT_DIGITS)} (the frontier ends at "
+            f"{scaled(most, unit, digits=LIMIT_DIGITS)})."
         )
     return within
+
+
+def _rounded_up(value: float) -> float:
+    """Return a value with `LIMIT_DIGITS` significant digits that is no less: a limit that can be given."""
+    step = 10.0 ** (math.floor(math.log10(value)) + 1 - LIMIT_DIGITS)
+    return math.ceil(value / step) * step
 
 
 def _prices(text: str, value: str) -> Prices:
@@ -230,7 +238,7 @@ def _prices(text: str, value: str) -> Prices:
             f"selector '{text}': not understood; write cost=<price>perkWh+<price>perGPUh, such as "
             "cost=0.12perkWh+2.5perGPUh, or one of both prices alone."
         )
-    prices = Prices(_number(match[1] or "0"), _number(match[3] or "0"))
+    prices = Prices(number_in(match[1] or "0"), number_in(match[3] or "0"))
     if not 0 < prices.per_kwh + prices.per_gpu_hour < math.inf:
         raise ConfigError(f"selector '{text}': prices must be positive numbers, such as cost=0.12perkWh+2.5perGPUh.")
     if max(prices.per_kwh, prices.per_gpu_hour) > MOST_PRICE:
@@ -238,8 +246,8 @@ def _prices(text: str, value: str) -> Prices:
     return prices
 
 
-def _number(text: str) -> float:
-    """A number, or NaN, which is in no range."""
+def number_in(text: str) -> float:
+    """Return the number that a text is, or NaN, which is in no range."""
     try:
         return float(text)
     except ValueError:

@@ -7,11 +7,14 @@ A cap of 0.008 MW reads 8 kW. `scaled`, `duration`, `less` and `compared` have t
 import math
 
 SECONDS_PER_HOUR = 3600
+JOULES_PER_KWH = 3.6e6
 HOURS_PER_DAY = 24
 DAYS_PER_YEAR = 365.25
 PREFIXES = ((1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""), (1e-3, "m"))
 SAME_PERCENT = 0.05
 """Differences below this are none."""
+FEW_MONEY = 1000
+"""Costs below this have two decimals, larger ones none."""
 WHOLE_PERCENT = 10
 """Differences from here on are whole percents; smaller ones have one decimal."""
 
@@ -41,6 +44,11 @@ def duration(time_s: float) -> str:
     else:
         value, unit = hours, "h"
     return f"{value:,.{max(0, 3 - len(f'{abs(value):.0f}'))}f} {unit}"
+
+
+def money(amount: float) -> str:
+    """Return an amount in any currency, such as `12.50` or `12,345`."""
+    return f"{amount:,.{2 if abs(amount) < FEW_MONEY else 0}f}"
 
 
 def common_scale(values: list[float], unit: str) -> tuple[float, str]:

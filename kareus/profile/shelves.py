@@ -25,7 +25,7 @@ class MemoryShelf:
         Args:
             schema: table of the rows, whose key identifies them.
         """
-        self._key = schema.key
+        self._schema = schema
         self._rows: dict[tuple[Any, ...], Row] = {}
 
     def get(self, key: Sequence[Any]) -> Row | None:
@@ -34,4 +34,4 @@ class MemoryShelf:
 
     def append(self, row: Row) -> None:
         """Add a row; one of the same key is replaced."""
-        self._rows[tuple(row[column] for column in self._key)] = row
+        self._rows[self._schema.key_of(row)] = row

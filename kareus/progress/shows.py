@@ -54,7 +54,7 @@ class Errors:
         """Write what went wrong."""
         for line in lines_of(event, state):
             if isinstance(event, Failed) or (isinstance(event, Said) and event.level != "info"):
-                print(line, file=self._stream, flush=True)
+                _write(self._stream, line)
 
     def tick(self, state: RunState, now_s: float) -> None:
         """Say nothing."""
@@ -74,23 +74,19 @@ class Lines:
 
     def tell(self, event: RunEvent, state: RunState) -> None:
         """Write what happened."""
-        self._write(*lines_of(event, state))
+        _write(self._stream, *lines_of(event, state))
 
     def tick(self, state: RunState, now_s: float) -> None:
         """Write what is running."""
         if state.running:
             lines = [f"  {line}" for job in running(state, now_s) for line in job]
-            self._write(wording.tally(state, now_s), *lines)
+            _write(self._stream, wording.tally(state, now_s), *lines)
 
     def end(self, state: RunState, now_s: float) -> None:
         """Write how it ended."""
         if state.has_begun:
-            self._write(wording.ending(state, now_s))
-        self._write(*ending_lines(state))
-
-    def _write(self, *lines: str) -> None:
-        for line in lines:
-            print(line, file=self._stream, flush=True)
+            _write(self._stream, wording.ending(state, now_s))
+        _write(self._stream, *ending_lines(state))
 
 
 class DryRun:
@@ -108,7 +104,7 @@ class DryRun:
         if isinstance(event, Started):
             self._jobs.setdefault(event.rule, []).append(event)
         elif isinstance(event, Said | NothingToDo):
-            self._write(*lines_of(event, state))
+            _write(self._stream, *lines_of(event, state))
 
     def tick(self, state: RunState, now_s: float) -> None:
         """Say nothing."""
@@ -117,14 +113,10 @@ class DryRun:
         """Write what would be done, rule by rule; Snakemake numbers a job before those that it depends on."""
         if not self._jobs:
             return
-        self._write(f"{wording.jobs(sum(map(len, self._jobs.values())))} would be done; nothing was")
+        _write(self._stream, f"{wording.jobs(sum(map(len, self._jobs.values())))} would be done; nothing was")
         for jobs in sorted(self._jobs.values(), key=lambda jobs: -min(job.job for job in jobs)):
             more = f", and {len(jobs) - 1} more like it" if len(jobs) > 1 else ""
-            self._write(f"{len(jobs):>5}  {printable_lines(jobs[0].what)}{more}")
-
-    def _write(self, *lines: str) -> None:
-        for line in lines:
-            print(line, file=self._stream, flush=True)
+            _write(self._stream, f"{len(jobs):>5}  {printable_lines(jobs[0].what)}{more}")
 
 
 class JsonLines:
@@ -177,6 +169,12 @@ class JsonLines:
         )
         line = {"event": event, "at": when.isoformat(timespec="milliseconds"), **fields}
         print(json.dumps(line), file=self._stream, flush=True)
+
+
+def _write(stream: TextIO, *lines: str) -> None:
+    """Write lines that a reader gets at once."""
+    for line in lines:
+        print(line, file=stream, flush=True)
 
 
 def _counts(state: RunState, now_s: float) -> dict[str, Any]:

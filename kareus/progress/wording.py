@@ -54,7 +54,7 @@ def standing(at: Standing) -> str:
     parts = [f"round {at.round}"] if at.round is not None else []
     parts.append(f"{at.measured} of {at.space:,} measured")
     if at.looked:
-        parts.append(f"{at.looked} looked at")
+        parts.append(f"{at.looked} time-only")
     if at.hypervolume is not None:
         parts.append(f"hypervolume {at.hypervolume:.4f}")
     return ", ".join(parts)

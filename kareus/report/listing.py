@@ -27,6 +27,8 @@ logger = logging.getLogger(__name__)
 HEADS = ("workload", "plan", "method", "time", "energy", "time saved", "energy saved", "planned")
 FLEETS = "report/fleets.txt"
 """Summary of emulated fleets in the folder of a workload."""
+PAGES = {"report/summary.txt": "report/page.html", FLEETS: "report/fleets.html"}
+"""Page of each summary; of one workload the first summary that it has is printed."""
 TEXTS = 3
 """Columns, from the first, that are text."""
 
@@ -68,8 +70,9 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.newest is not None and arguments.newest < 1:
         raise ConfigError(f"--newest {arguments.newest}: must be 1 or more.")
     listed = _filtered(_listed(results), arguments)
-    if not arguments.json and (results / "report/summary.txt").is_file():
-        logger.info("%s", "\n".join(_summary(results, listed[0])))
+    summary = next((name for name in PAGES if (results / name).is_file()), None)
+    if not arguments.json and summary is not None:
+        logger.info("%s", "\n".join(_summary(results, summary, listed[0])))
         return
     if arguments.json:
         for one in listed:
@@ -80,7 +83,8 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _is_workload(folder: Path) -> bool:
-    return (folder / "plan").is_dir()
+    """Whether a folder is that of one workload: planned, or with emulated fleets alone."""
+    return (folder / "plan").is_dir() or (folder / FLEETS).is_file()
 
 
 def _listed(results: Path) -> list[Listed]:
@@ -111,9 +115,7 @@ def _one(folder: Path) -> Listed:
         return Listed(folder=folder, note=str(error))
     if found is None:
         is_fleet = (folder / FLEETS).is_file()
-        note = (
-            f"emulated fleets; page {(folder / FLEETS).with_suffix('.html')}" if is_fleet else "no plan; run snakemake"
-        )
+        note = f"emulated fleets; page {folder / PAGES[FLEETS]}" if is_fleet else "no plan; run snakemake"
         return Listed(folder=folder, note=note)
     return Listed(folder=folder, found=found)
 
@@ -179,21 +181,21 @@ def _percent(value: float) -> str:
     return f"{round(value, 1) + 0.0:.1f} %"  # a negative zero plus zero is a positive one
 
 
-def _summary(folder: Path, listed: Listed) -> list[str]:
+def _summary(folder: Path, summary: str, listed: Listed) -> list[str]:
     """Return all plans of a workload, then the summary of its report, whose choice of plans may be an older one."""
-    report, text = folder / "report", read_text(folder / "report/summary.txt").rstrip().splitlines()
+    text, places = read_text(folder / summary).rstrip().splitlines(), _places(folder, PAGES[summary])
     if listed.found is None:
-        return [f"{folder}: {listed.note}", "", *text, *_places(folder)]
+        return [f"{folder}: {listed.note}", "", *text, *places]
     plans = listed.found.plans
     lines = [
         f"plans, the newest first; saved against {BASELINE} [{plans[0].testbed}]",
         "",
         *table(list(HEADS[1:]), [_plan_cells(plan) for plan in plans], texts=TEXTS - 1),
     ]
-    reported = {path.name for path in (report / "plans").glob("*.json")}
+    reported = {path.name for path in (folder / "report/plans").glob("*.json")}
     if any(plan.path.name not in reported for plan in plans):
         lines += ["", f"the summary and the page are of {', '.join(sorted(name[:-5] for name in reported))} alone"]
-    return [*lines, "", *text, *_places(folder)]
+    return [*lines, "", *text, *places]
 
 
 def _pages(results: Path, listed: Sequence[Listed]) -> list[str]:
@@ -204,7 +206,7 @@ def _pages(results: Path, listed: Sequence[Listed]) -> list[str]:
         lines.append(f"saved against {BASELINE} [{'; '.join(labels)}]")
         lines.append("pages: WORKLOAD/report/page.html; plans: WORKLOAD/plan/; summary: kareus results WORKLOAD")
     fleets = [one.folder for one in listed if one.found and (one.folder / FLEETS).is_file()]
-    lines += [f"{folder}: emulated fleets; page {(folder / FLEETS).with_suffix('.html')}" for folder in fleets]
+    lines += [f"{folder}: emulated fleets; page {folder / PAGES[FLEETS]}" for folder in fleets]
     return lines + [f"campaign {page.parents[1].name}: {page}" for page in _campaign_pages(results)]
 
 
@@ -245,6 +247,7 @@ def _plain_plan(plan: PlanOutcome) -> Mapping[str, Any]:
     }
 
 
-def _places(folder: Path) -> list[str]:
-    places = (("page", folder / "report/page.html"), ("plans", folder / "plan"), ("tables", folder))
+def _places(folder: Path, page: str) -> list[str]:
+    plans = [("plans", folder / "plan")] if (folder / "plan").is_dir() else []
+    places = (("page", folder / page), *plans, ("tables", folder))
     return [f"{what:<8} {place.resolve()}" for what, place in places]

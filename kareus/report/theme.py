@@ -69,7 +69,7 @@ def theme(scheme: str, weight: str = "bold") -> dict[str, Any]:
         "background": None,
         "font": "system-ui, 'Segoe UI', Roboto, 'Liberation Sans', Arial, sans-serif",
         "view": {"stroke": None},
-        "axis": text | lines | {"titlePadding": 8},
+        "axis": text | lines | {"titlePadding": 8, "labelSeparation": 6},
         "legend": text | {"columnPadding": 26, "symbolSize": 70, "labelLimit": 320, "unselectedOpacity": 0.3},
         "header": {"labelFontSize": 12, "labelFontWeight": weight, "labelLimit": 420, "labelColor": inks["ink"]},
         "title": heading | {"anchor": "start", "fontWeight": weight},

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from torch import Tensor, nn
+from torch import nn
 
 from kareus.runtime.stage_model import StageModel
 
@@ -27,15 +27,6 @@ class StageChunks(nn.Module):
             }
         )
         self.head = chunks[-1].head
-
-    @property
-    def tied_gradient(self) -> Tensor:
-        """Gradient of the embedding, or of the head that is a copy of it."""
-        if self.embedding is not None:
-            return self.embedding.weight_gradient
-        assert self.head is not None
-        gradient: Tensor = self.head.lm_head.weight_gradient
-        return gradient
 
 
 def first_layers(layers_per_stage: Sequence[int], chunks: int, stage: int) -> tuple[int, ...]:

@@ -108,7 +108,7 @@ def _log(round_: Round) -> None:
         progress += f" ({round_.improvement:+.2%})"
     if round_.stop:
         progress += f"; ends: {round_.stop}"
-    logger.info("round %d: %d looked at, %d measured, %s", round_.round, round_.timed, round_.measured, progress)
+    logger.info("round %d: %d time-only, %d measured, %s", round_.round, round_.timed, round_.measured, progress)
 
 
 def _candidate_rows(found: SearchRun, space: SearchSpace, gpu: Gpu) -> list[dict[str, Any]]:

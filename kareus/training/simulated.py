@@ -85,7 +85,7 @@ def _beside_plan(frame: pl.DataFrame, plan: Plan) -> str:
         less(100 * (1 - time_s / predicted.time_s), "time"),
         less(100 * (1 - energy_j / predicted.sustained_energy_j), "energy"),
     )
-    return f"mean: {compared(time, energy, 'planned')}"
+    return f"mean: {compared(time, energy, 'planned for chips that stay warm')}"
 
 
 def _whole(frame: pl.DataFrame) -> pl.DataFrame:

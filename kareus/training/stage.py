@@ -195,7 +195,7 @@ def _job(arguments: argparse.Namespace) -> TrainingJob:
 
 def _check_subject(arguments: argparse.Namespace) -> None:
     if (arguments.plan is None) == (arguments.workload is None):
-        raise ConfigError("train: give a plan, or --workload and a resolved workload; not both.")
+        raise ConfigError("give a plan, or --workload and a resolved workload; not both.")
 
 
 def _settings(arguments: argparse.Namespace) -> TrainingSettings:

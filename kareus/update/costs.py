@@ -23,7 +23,7 @@ from typing import Protocol
 import numpy as np
 
 from kareus.arrays import Array
-from kareus.gpu_model.energy import collective_switching, idle_power_w
+from kareus.gpu_model.energy import collective_switching, held_power_w, idle_power_w
 from kareus.gpu_model.gpu import Gpu
 from kareus.gpu_model.model import step_cost
 from kareus.gpu_model.network import placed_collective_s
@@ -175,7 +175,9 @@ def _reduction(
     )
     moving = [collective_switching(gpu, collective) for scope, _ in buckets for collective, _ in placed[scope]]
     moving_j = sum(switching.at_j(gpu, clocks_mhz) for switching in moving)
-    added = np.array([added_s, moving_j + idle_power_w(gpu, clocks_mhz) * added_s])
+    held_s = sum(times_s[scope] for scope, _ in buckets)
+    held_j = held_power_w(gpu, config.default_collective_sm_count, clocks_mhz) * held_s
+    added = np.array([added_s, moving_j + held_j + idle_power_w(gpu, clocks_mhz) * added_s])
     return added + _norm_sums(config, stage, clocks_mhz)
 
 
@@ -240,7 +242,9 @@ def _collectives(config: UpdateSubject, placed: Sequence[Placed], clocks_mhz: Ar
     total = np.zeros((2, len(clocks_mhz)))
     for one in placed:
         time_s = _times_s(config, [one], clocks_mhz)
-        total += np.array([time_s, collective_switching(config.gpu, one[0]).busy_j(config.gpu, clocks_mhz, time_s)])
+        held_j = held_power_w(config.gpu, config.default_collective_sm_count, clocks_mhz) * time_s
+        busy_j = collective_switching(config.gpu, one[0]).busy_j(config.gpu, clocks_mhz, time_s)
+        total += np.array([time_s, busy_j + held_j])
     return total
 
 

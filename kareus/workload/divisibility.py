@@ -66,16 +66,17 @@ def _unbalanced(workload: Workload, cp: int) -> bool:
 def _allowed_tp(workload: Workload) -> list[int]:
     """Degrees that meet every condition; that on the node together with `cp` only where some meets it."""
     node, cp = workload.gpu.gpus_per_node, workload.parallelism.cp
-    alone = [d for d in _divisors(node) if not any(getattr(workload.model, key) % d for key in SHARDED)]
+    alone = [d for d in divisors(node) if not any(getattr(workload.model, key) % d for key in SHARDED)]
     return [d for d in alone if node % (d * cp) == 0] or alone
 
 
 def _allowed_cp(workload: Workload) -> list[int]:
     """Return the degrees that meet every condition with a `tp` that fits the node."""
-    return [d for d in _divisors(workload.gpu.gpus_per_node // workload.parallelism.tp) if not _unbalanced(workload, d)]
+    return [d for d in divisors(workload.gpu.gpus_per_node // workload.parallelism.tp) if not _unbalanced(workload, d)]
 
 
-def _divisors(number: int) -> list[int]:
+def divisors(number: int) -> list[int]:
+    """Return the divisors of a positive number, rising."""
     return [d for d in range(1, number + 1) if number % d == 0]
 
 

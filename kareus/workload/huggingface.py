@@ -15,7 +15,7 @@ from kareus.artifacts.records import unique_keys
 from kareus.errors import ConfigError
 from kareus.model.config import ActivationKind, Model, NormKind, PositionKind, RotaryScaling
 from kareus.workload.huggingface_gpt import gpt_config, read_gpt2, read_mpt
-from kareus.workload.huggingface_values import boolean, integer, number
+from kareus.workload.huggingface_values import boolean, check_values, integer, number
 
 SUPPORTED = ("llama", "mistral", "qwen2", "qwen3")
 """Values of `model_type` whose block has RMSNorm, RoPE and SwiGLU."""
@@ -191,7 +191,8 @@ def _check_architecture(config: Mapping[str, Any]) -> None:
     kind = config["model_type"]
     if kind not in SUPPORTED:
         raise ConfigError(
-            f"model_type '{kind}' is not supported; supported are the dense models {', '.join((*SUPPORTED, *READERS))}."
+            f"model_type '{kind}' is not supported; supported are the dense models {', '.join((*SUPPORTED, *READERS))} "
+            "(any network can be planned from a job profiled in place: docs/howto/inplace.md)."
         )
     for key in ("num_experts", "num_local_experts", "n_routed_experts"):
         if config.get(key):
@@ -217,11 +218,7 @@ def _check_neutral(config: Mapping[str, Any]) -> None:
     for name in _list(config, "architectures") if "architectures" in config else []:
         if not str(name).endswith(CAUSAL):
             raise ConfigError(f"architectures: {name!r} is not supported, only models that end in ForCausalLM.")
-    for key, neutral in NEUTRAL.items():
-        value = config.get(key)
-        if value is not None and not any(type(value) is type(n) and value == n for n in neutral):
-            expected = " or ".join(json.dumps(n) for n in (*neutral, None))
-            raise ConfigError(f"{key}={value!r}: changes the architecture and is not supported; expected {expected}.")
+    check_values(config, NEUTRAL)
 
 
 def _slides(config: Mapping[str, Any]) -> bool:

@@ -1,5 +1,6 @@
 """Values of a Hugging Face `config.json`, each checked for its type."""
 
+import json
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -56,5 +57,5 @@ def check_values(config: Mapping[str, Any], expected: Mapping[str, tuple[Any, ..
     for key, neutral in expected.items():
         value = config.get(key)
         if value is not None and not any(type(value) is type(n) and value == n for n in neutral):
-            listed = " or ".join(repr(n) for n in neutral)
+            listed = " or ".join(json.dumps(n) for n in (*neutral, None))
             raise ConfigError(f"{key}={value!r}: changes the architecture and is not supported; expected {listed}.")

@@ -30,7 +30,8 @@ def run(arguments: argparse.Namespace) -> None:
     """
     if arguments.output is not None:
         check_folder(arguments.output, force=arguments.force)
-        from kareus.workload.writing import WORKLOADS, write_resolved  # noqa: PLC0415 - polars is slow to import
+        from kareus.workload.tables import WORKLOADS  # noqa: PLC0415 - polars is slow to import
+        from kareus.workload.writing import write_resolved  # noqa: PLC0415 - as above
 
         check_outputs(arguments, [(arguments.output / "workloads.parquet", table(WORKLOADS))])
     found = resolve(arguments.overrides, arguments.config_dir)

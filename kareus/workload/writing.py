@@ -14,8 +14,6 @@ from kareus.artifacts.tables import write_table
 from kareus.workload.resolve import Resolved
 from kareus.workload.tables import MEMORY_PARTS, WORKLOADS
 
-__all__ = ["WORKLOADS", "write_resolved"]
-
 logger = logging.getLogger(__name__)
 
 
@@ -30,7 +28,7 @@ def write_resolved(resolved: Sequence[Resolved], results: Path) -> None:
 
 
 def _write(path: Path, text: str) -> None:
-    """Names tell workloads apart, so other content means that the configuration's files were edited."""
+    """Write a configuration. Where it was another one before, the files of its folder were edited: names tell apart."""
     if path.is_file() and path.read_bytes() != text.encode():  # as bytes: a damaged file need not be text
         logger.info("%s: the configuration was edited since it was written; written anew.", path)
     write_text(path, text)

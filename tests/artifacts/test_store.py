@@ -326,3 +326,17 @@ def test_an_unused_shelf_leaves_no_table(tmp_path):
     with shelf(tmp_path):
         pass
     assert not (tmp_path / "rows.parquet").exists()
+
+
+def test_a_shelf_is_free_again_after_its_journal_cannot_close(tmp_path):
+    """A full disk refuses the last bytes of a journal: the lock must not outlive the `with` block."""
+    with pytest.raises(OSError, match="full"), shelf(tmp_path) as first:
+        first.append({"key": 1, "value": 0.1})
+        handle = first._handle
+        first._handle = type("Full", (), {"close": lambda self: (handle.close(), _full())})()
+    with shelf(tmp_path) as second:
+        assert second.get((1,)) == {"key": 1, "value": 0.1}
+
+
+def _full():
+    raise OSError("no space left: the disk is full")

@@ -1,10 +1,14 @@
 """A sample of what people may type wrong: each ends in one clear line and exit code 2.
 
 All commands, groups of the configuration and keys of `--config` are in it. `{folder}` stands for the results of a small
-planned workload, `{file}` for a text that is none of Kareus's files, `{empty}` for an empty folder.
+planned workload, `{file}` for a text that is none of Kareus's files, `{empty}` for an empty folder, `{half}` for
+results with half a table, `{cut}` for half a plan, `{unknown}` for the config.json of a network that is not supported,
+and `{network}` for one with a negative size.
 """
 
+import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -17,7 +21,10 @@ from kareus.cli import EVERY, main
 from kareus.errors import KareusError
 from kareus.plans.selectors import check_selectors
 
-NOISE = re.compile(r"Traceback|object_type|full_key|KeyError|ValueError|Errno|<class|DictConfig")
+NOISE = re.compile(
+    r"Traceback|object_type|full_key|KeyError|ValueError|Errno|<class|DictConfig"
+    r"|invalid \w+ value|unrecognized arguments"
+)
 """What a line for people does not have."""
 
 OVERRIDES = """
@@ -54,6 +61,12 @@ advise --gpus 8 --global-batch 8 --max-power 9kw | advise --gpus 8 --global-batc
 advise --gpus 8 --global-batch 8 --deadline 30 --tokens 1e9 | advise --gpus 8 --global-batch 8 --price 0.1
 advise --gpus 8 --global-batch 8 --carbon {file} | advise --gpus 8 --global-batch 8 --least money
 advise gpu=b900 --gpus 8 --global-batch 8 | advise --gpus 8 --global-batch 8 --output results/x
+advise --gpus 8 --global-batch 8 --output {file} | advise --gpus 8 --global-batch 8 --max-gpu-power -500W
+advise --gpus 8 --global-batch 8 --max-gpu-power 50W | advise --gpus 8 --global-batch 8 --least cost
+advise model={unknown} --gpus 8 --global-batch 8 | advise model={network} --gpus 8 --global-batch 8
+advise --gpus 8 --global-batch 8 --price {empty} | advise --gpus 3.5 --global-batch 8
+advise --gpus 7 --global-batch 8 tp=2 | advise --gpus 8 --global-batch 8 --max-power 35
+advise sequence_length=4096 --gpus 8 --global-batch 8 --sequence-length 8192
 doctor --jsn | doctor now | stage report-advice tp=3 --output {file}
 slect fastest {folder} | search | stage | stage serch | stage search | stage report-campaign nope --results {folder}
 select | select fastest {empty} | select fastest /no/where | select fastest {folder} --method best
@@ -61,6 +74,12 @@ select fastest {file} | select fastest {folder} --tokens 0 | select fastest {fol
 select fastest {folder} --output /no/where/x | select fastest {folder} --output {file}
 select fastest {folder} --outptu x | select fastest {folder} extra | check-plan | check-plan /no/where.json
 check-plan {file} | check-plan {empty} | check-plan {folder}/plan/fastest.json --folder {empty}
+check-plan {cut} | export {cut} --format trace | export {folder}/plan/fastest.json --format trace --output {empty}
+select fastest {half} | select fastest {folder} --tokens 1T | plan --measured {empty} | plan --measured /no/where
+predict --frequency 1200.5 | predict --frequency -1 | predict model={unknown} | predict parallelism.tp=32
+train {folder} --iterations 1 --output {file} | train {folder} --iterations 1 --output {empty} --comunicator gloo
+train {folder} --workload {folder} --iterations 1 --output {empty} | plan --output {file}
+fit --gpu h200 --reference {cut}
 check-plan {folder}/pipeline/iteration.parquet | export {folder} | export {folder} --format pdf
 export {file} --format trace | export {empty} --format zeus | export {folder} --format megatron --output {file}
 export {moved} --format torchtitan | train | train {folder} --iterations 0 --output {empty}
@@ -123,8 +142,17 @@ def places(tmp_path_factory) -> dict[str, Path]:
     moved.write_bytes((folder / "plan/fastest.json").read_bytes())
     (top / "notes.txt").write_text("somebody's notes: [\n")
     (top / "empty").mkdir()
+    half = shutil.copytree(folder, top / "half")
+    for path in (half / "pipeline/iteration.parquet", half / "plan/fastest.json"):
+        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    known = {"model_type": "llama", "hidden_size": -64, "intermediate_size": 64, "num_attention_heads": 8,
+             "num_hidden_layers": 4, "vocab_size": 512}  # fmt: skip
+    for name, network in (("unknown", {"model_type": "mixtral"}), ("network", known)):
+        (top / f"{name}.json").write_text(json.dumps(network))
     return {
         "folder": folder, "results": folder.parent, "file": top / "notes.txt", "empty": top / "empty", "moved": moved,
+        "half": half, "cut": half / "plan/fastest.json", "unknown": top / "unknown.json",
+        "network": top / "network.json",
     }  # fmt: skip
 
 

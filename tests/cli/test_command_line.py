@@ -17,10 +17,7 @@ def test_an_unwritable_folder_is_reported_in_one_line(tmp_path: Path, capsys: py
     file = tmp_path / "file"
     file.touch()
     assert main(["resolve", "--output", str(file)]) == 2
-    assert capsys.readouterr().err == (
-        f"kareus resolve: {file}/llama3.2-3b_pp2-tp8_mbs8_seq4096_a100/config: Not a directory; check the path, its "
-        "permissions and the space on its disk.\n"
-    )
+    assert capsys.readouterr().err == (f"kareus resolve: {file}: is a file; give the path of a folder.\n")
 
 
 def test_a_file_in_place_of_a_folder_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kareus.emulate.hours import HOUR_S, HourlyProblem, HourShare, charge, hourly, iterations, reachable, steady
+from kareus.emulate.hours import HourlyProblem, HourShare, charge, hourly, iterations, reachable, steady
 from kareus.errors import ArtifactError, ConfigError
 from kareus.plans.series import HourlySeries, Unit, read_series
+from kareus.plans.units import SECONDS_PER_HOUR
 
 WORK = HourlyProblem(times_s=(10.0, 12.0), energies_j=(1000e3, 900e3), idle_power_w=20e3, iterations=600)
 
@@ -21,7 +22,7 @@ def series(*values):
 def by_vertices(work, prices):
     """Least charge over all solutions in which one hour at most is shared, by two ways: an optimum is among them."""
     ways = [*range(len(work.times_s)), None]
-    pace = [HOUR_S / work.times_s[way] if way is not None else 0.0 for way in ways]
+    pace = [SECONDS_PER_HOUR / work.times_s[way] if way is not None else 0.0 for way in ways]
     best = float("inf")
     hours = range(len(prices.values))
     for pure in itertools.product(ways, repeat=len(hours)):

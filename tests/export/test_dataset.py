@@ -93,6 +93,11 @@ def test_a_table_with_flipped_bits_is_refused(results):
         kareus.open_results(results)
 
 
+def test_a_folder_may_be_called_like_a_pattern(tmp_path):
+    write(tmp_path / "results[1]/workloads.parquet", WORKLOADS, [])
+    assert kareus.open_results(tmp_path / "results[1]")["workloads"].collect().is_empty()
+
+
 def test_a_folder_without_results_is_named(tmp_path):
     with pytest.raises(ArtifactError, match="run snakemake"):
         kareus.open_results(tmp_path / "elsewhere")

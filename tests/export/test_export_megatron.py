@@ -145,15 +145,14 @@ def test_no_label_of_a_testbed_gets_out_of_the_header(planned, counts):
 
 
 def test_the_page_says_what_the_default_workload_loses(default_workload):
-    """docs/howto/points.md: 12 SMs lose less than 3 %, whole instructions over 15 %; 30 SMs are better than NCCL's."""
+    """docs/howto/points.md: 12 SMs lose less than 3 %, whole instructions over 15 %; NCCL's 24 SMs are best."""
     folder = WorkloadFolder(default_workload / "results" / NAME)
     found = constant_counts(*read_checked_plan(folder.plan("fastest", "kareus"), None), read_graphs(folder.segments))
     for lost in zip(found.constant, found.planned, strict=True):
         assert lost[0] < 1.03 * lost[1]
     assert found.whole.time_s > 1.15 * found.planned.time_s
-    assert (found.beside, found.alone) == ({"tp": 12}, 30)
-    for gained in zip(found.whole_set, found.whole, strict=True):
-        assert 0.99 * gained[1] < gained[0] < gained[1]
+    assert (found.beside, found.alone) == ({"tp": 12}, 24)
+    assert found.whole_set == found.whole
 
 
 def test_a_plan_without_overlap_is_refused(folder, planned):

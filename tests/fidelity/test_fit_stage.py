@@ -80,3 +80,18 @@ def test_coefficients_in_one_line_are_refused_before_the_fit(tmp_path, capsys):
     assert capsys.readouterr().err == (
         f"kareus fit: {path}: coefficients: written in one line; write each on an indented line of its own.\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--software", "nemo", "--measurements", "store"), "give their file as --reference"),
+        (("--software", "nemo", "--reference", "rows.csv", "--tables", "tables.csv"), "give their file as --reference"),
+        (("--reference", "gemm.csv", "--tables", "tables.csv"), "leave it out with measured kernels"),
+    ],
+)
+def test_data_of_another_kind_of_fit_is_refused(tmp_path, monkeypatch, capsys, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    Path("gemm.csv").write_text("software,gpu,m,n,k,dtype,time_s\nx,a100-sxm4-80gb,64,64,64,bfloat16,1e-5\n")
+    assert main(["fit", *arguments, "--config-dir", str(CONFIG)]) == 2
+    assert message in capsys.readouterr().err

@@ -4,9 +4,12 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from helpers.builders import CONFIG
 from helpers.references import B, F
 
 from kareus.fidelity.reference import METHODS, FrontierRow, ReductionRow, Scenario, read_reference
+from kareus.fidelity.score import score_frontiers, score_reductions
+from kareus.fidelity.subject import subjects_of
 
 FOLDER = Path(__file__).parents[2].parent / "shared" / "reference"
 FIRST = Scenario(model="llama3.2-3b", cp=1, tp=8, pp=2, num_microbatches=8, microbatch_size=8, seq_len=4096)
@@ -68,3 +71,14 @@ def test_the_first_published_row_is_that_of_its_line():
         metric="time_reduction_pct",
         given_percent={"sequential+perseus": -0.3, "nanobatching+perseus": 8.5, "kareus": 12.3},
     )
+
+
+def test_the_a100_predicts_published_frontiers_and_savings():
+    """In sample: its coefficients were fitted to both (docs/fidelity.md)."""
+    rows, tables = published("a100_planned_frontiers.csv"), published("paper_rows.csv")
+    subjects = subjects_of([*rows, *tables], ("gpu=a100-sxm4-40gb",), CONFIG)
+    frontiers, reductions = score_frontiers(rows, subjects), score_reductions(tables, subjects)
+    assert frontiers.time_mape_pct <= 2.2
+    assert frontiers.energy_mape_pct <= 2.2
+    assert reductions.reduction_mae_points <= 1.8
+    assert reductions.wrong_orders == ()

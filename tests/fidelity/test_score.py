@@ -45,6 +45,7 @@ def predict_percent(monkeypatch):
     """Sets what methods are predicted to save, by table and metric; everything by method."""
 
     def set_to(by_row):
+        monkeypatch.setattr(score, "in_training", lambda own: own)
         monkeypatch.setattr(score, "PlannedMethods", lambda _, with_transfers: None)
         monkeypatch.setattr(score, "predicted_percent", lambda _, row: by_row[row.table, row.metric])
 
@@ -136,6 +137,18 @@ def test_the_mae_is_over_all_cells_in_points(predict_percent):
         (TIME, "kareus", 12.0, 14.0, True),
         (ENERGY, "kareus", -3.0, 3.0, True),
     ]
+
+
+def test_emulated_iterations_are_those_of_cool_profiles(monkeypatch):
+    """All others were measured in training; each is planned once."""
+    monkeypatch.setattr(score, "in_training", lambda own: "warm")
+    planned = []
+    monkeypatch.setattr(score, "PlannedMethods", lambda own, with_transfers: planned.append(own) or own)
+    monkeypatch.setattr(score, "predicted_percent", lambda own, row: {"kareus": 1.0 if own == "warm" else 2.0})
+    tables = ("max_throughput", "emulation", "frontier", "emulation")
+    found = score_reductions([reduction_row(TIME, {"kareus": 0.0}, table) for table in tables], SUBJECTS)
+    assert [e.predicted_pct for e in found.rows] == [1.0, 2.0, 1.0, 2.0]
+    assert planned == ["warm", SUBJECT]
 
 
 def test_a_cell_that_is_not_reached_counts_as_no_reduction(predict_percent):

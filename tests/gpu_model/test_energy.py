@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import numpy as np
 import pytest
 from helpers.builders import a100, all_reduce, gemm
 
@@ -9,10 +10,12 @@ from kareus.gpu_model.attention import AttentionShape
 from kareus.gpu_model.energy import (
     attention_core_j,
     collective_switching,
+    held_power_w,
     idle_power_w,
     operator_switching,
     relative_voltage,
 )
+from kareus.gpu_model.model import step_cost
 
 
 def test_the_clock_tree_goes_with_the_square_of_the_voltage():
@@ -45,6 +48,22 @@ def test_a_collective_pays_for_links_and_memory():
     per_byte = c.link_j_per_byte + c.link_core_j_per_byte
     per_byte += c.hbm_bytes_per_bus_byte * (c.hbm_j_per_byte + c.hbm_core_j_per_byte)
     assert float(collective_switching(gpu, one).at_j(gpu, 1410.0)) == pytest.approx(one.bus_bytes * per_byte)
+
+
+def test_held_sms_draw_power_each_as_the_clock_tree_does():
+    gpu = a100()
+    for clock_mhz in (900.0, 1410.0):
+        scale = float(relative_voltage(gpu, clock_mhz)) ** 2 * clock_mhz / 1410
+        assert float(held_power_w(gpu, 12.0, clock_mhz)) == pytest.approx(12 * gpu.coefficients.collective_sm_w * scale)
+
+
+def test_a_step_pays_for_the_sms_of_its_collective_over_its_time():
+    """An all-reduce alone, at a clock below the power limit."""
+    gpu, clock = a100(), np.asarray(1110.0)
+    free = dataclasses.replace(gpu, coefficients=dataclasses.replace(gpu.coefficients, collective_sm_w=0.0))
+    own, without = (step_cost(g, (), all_reduce(2**28), clock, 12, 0) for g in (gpu, free))
+    assert float(own[0]) == float(without[0])
+    assert float(own[1] - without[1]) == pytest.approx(float(held_power_w(gpu, 12.0, clock) * own[0]))
 
 
 def test_attention_pays_for_scores_that_tiles_compute_beside():

@@ -28,11 +28,29 @@ def phases(operator, **values):
 def test_a_crowd_slows_the_operator_not_the_collective():
     """The long collective outlasts the operator, which ends later by the share of SMs that the collective occupies."""
     operator = gemm("g", 4096, 4096, 4096)
-    calm = {"contention": 0.0, "hbm_bytes_per_bus_byte": 0.0, "collective_latency_s": 0.0}
+    calm = {"contention": 0.0, "traffic_crowding": 0.0, "hbm_bytes_per_bus_byte": 0.0, "collective_latency_s": 0.0}
     beside_s, all_s = phases(operator, **calm, crowding=0.0)
     crowded_s, crowded_all_s = phases(operator, **calm, crowding=2.0)
     assert crowded_s / beside_s == pytest.approx(1 + 2.0 * 12 / 108)
     assert crowded_all_s == pytest.approx(all_s)
+
+
+def test_bytes_on_the_links_slow_the_operator_alone():
+    """By the share of the links that the collective uses, and not by the number of SMs that move its bytes."""
+    operator = gemm("g", 4096, 4096, 4096)
+    calm = {"contention": 0.0, "crowding": 0.0, "hbm_bytes_per_bus_byte": 0.0, "collective_latency_s": 0.0}
+    beside_s, all_s = phases(operator, **calm, traffic_crowding=0.0)
+    slowed_s, slowed_all_s = phases(operator, **calm, traffic_crowding=0.5)
+    sent_share = REDUCE.bus_bytes / all_s / (a100().link_gb_per_s * 1e9)
+    assert slowed_s / beside_s == pytest.approx(1 + 0.5 * sent_share)
+    assert slowed_all_s == pytest.approx(all_s)
+
+
+def test_a_collective_holds_its_sms_while_it_is_in_flight():
+    shared, alone, exposed = step_phases(a100(), [gemm("g", 512, 512, 512)], REDUCE, CLOCK, 12, 0)
+    assert float(alone.time_s) == 0.0
+    assert (float(shared.held_sms), alone.held_sms, float(exposed.held_sms)) == (12.0, 0.0, 12.0)
+    assert [phase.held_sms for phase in step_phases(a100(), [memory("m", 2**26)], None, CLOCK, 0, 0)] == [0.0]
 
 
 def test_contention_slows_both_by_the_product_of_demands():

@@ -45,7 +45,7 @@ class RecordingCapture:
 
     def names(self, number: int) -> list[str]:
         """Operations of a graph that compute, in order."""
-        return [function.name() for function, *_ in self.graphs[number] if not _is_view(function)]
+        return [operation[0].name() for operation in self.graphs[number] if not _is_view(*operation)]
 
 
 class _Recording(TorchDispatchMode):
@@ -101,7 +101,7 @@ def _repeat(func: Any, args: Any, options: Any, result: Any) -> None:
     if func.namespace == "c10d":
         tree_leaves(func(*args, **options))[-1].wait()
         return
-    if _is_view(func):
+    if _is_view(func, args, options, result):
         return
     again = func(*args, **options)
     if func._schema.is_mutable:
@@ -111,5 +111,8 @@ def _repeat(func: Any, args: Any, options: Any, result: Any) -> None:
             old.copy_(new)
 
 
-def _is_view(func: Any) -> bool:
-    return not func._schema.is_mutable and any(r.alias_info is not None for r in func._schema.returns)
+def _is_view(func: Any, args: Any, options: Any, result: Any) -> bool:
+    """Whether nothing was computed. `flatten`, `contiguous` and others return a view where they can, else a copy."""
+    if func._schema.is_mutable or all(r.alias_info is None for r in func._schema.returns):
+        return False
+    return _storages(result) <= _storages((args, options))

@@ -13,7 +13,7 @@ from kareus.model.config import ActivationKind
 from kareus.model.fused import Affine, HeadNorm, Rotated, own_rows
 from kareus.model.fused.dispatch import INTERPRETED
 from kareus.model.kernels import activations, embedding, layer_norms, loss, norms, rotary
-from movement.interpreter import round_to_nearest
+from movement.interpreter import MovedBytes, round_to_nearest
 
 ALLOWED = {torch.float32: 3e-6, torch.bfloat16: 2.0**-7}
 """Largest difference over the largest value: of bf16, a unit in the last place, where two ways of rounding meet."""
@@ -192,9 +192,27 @@ def positions() -> None:
         same(totals[0], totals[1], torch.float32, "gradient of positions")
 
 
+def norm_backwards_move_what_is_recorded() -> None:
+    """Inputs and outputs once each, and at most a tenth more: sums of programs for gradients of weight and offset."""
+    size, moved = 96, {}
+    for rows in (64, 128):
+        stream, gradient = drawn(torch.bfloat16, 2, rows, size)
+        weight, totals, scale = drawn(torch.bfloat16, size), torch.zeros(2, size), torch.ones(rows, 1)
+        with MovedBytes() as rms:
+            norms.residual_norm_backward(gradient, None, stream, scale, weight, totals[0])
+        with MovedBytes() as layer:
+            kept = (stream, scale, scale)
+            layer_norms.residual_layer_norm_backward(gradient, None, kept, weight, Affine(totals[0], totals[1]))
+        moved[rows] = [own.loaded + own.stored for own in (rms, layer)]
+    for scales, few, more in zip((1, 2), moved[64], moved[128], strict=True):
+        recorded = 64 * (3 * torch.bfloat16.itemsize * size + scales * torch.float32.itemsize)
+        assert recorded < more - few <= 1.1 * recorded
+
+
 def main() -> None:
     assert INTERPRETED
     round_to_nearest()
+    norm_backwards_move_what_is_recorded()
     for holds in (norm, layer_norm, rotation, swiglu, ungated, entropy, lookup, positions):
         holds()
 

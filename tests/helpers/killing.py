@@ -46,12 +46,18 @@ def ranks_of(process: int) -> list[int]:
 
 
 def wait_for_checkpoint(
-    output: Path, iteration: int, running: subprocess.Popen[str] | subprocess.Popen[bytes], limit_s: float = 60.0
+    output: Path, iteration: int, running: subprocess.Popen[str] | subprocess.Popen[bytes], limit_s: float = 180.0
 ) -> None:
-    """Wait until both of two ranks have written theirs; a training that takes too long is ended, or it would go on."""
+    """Wait until both of two ranks have written theirs; a training that takes too long is ended, or it would go on.
+
+    The limit is for a training that hangs; one that computes has minutes, since on a busy machine it needs them.
+    """
     deadline_s = time.monotonic() + limit_s
     written = [output / f"checkpoints/iteration-{iteration:08d}/rank-{rank:05d}.json" for rank in range(2)]
+    has_ended = False
     while not all(path.exists() for path in written):
+        assert not has_ended, f"the training ended with code {running.returncode} before iteration {iteration}"
+        has_ended = running.poll() is not None  # the checkpoint may have been written since it was looked for
         if time.monotonic() > deadline_s:
             running.kill()
             raise AssertionError(f"no checkpoint of iteration {iteration} after {limit_s} s")

@@ -40,7 +40,7 @@ def disturbed(output: Path, plan: Path, victim: int, number: signal.Signals, *op
     with subprocess.Popen(
         torchrun, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment()
     ) as running:
-        wait_for_checkpoint(output, 5, running, limit_s=180.0)
+        wait_for_checkpoint(output, 5, running)
         os.kill(ranks_of(running.pid)[victim], number)
         said, _ = running.communicate(timeout=280)
     return said, running.returncode

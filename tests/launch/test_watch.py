@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
-from kareus.launch import coordinator, heartbeats
+from kareus.launch import client, coordinator, heartbeats
 from kareus.launch.client import CoordinatorClient
 from kareus.launch.coordinator import Coordinator
 from kareus.launch.heartbeats import Patience
 from kareus.launch.monitor import RankMonitor
+from kareus.launch.wire import send
 
 PROBES = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
 RANK = """
@@ -171,6 +172,27 @@ def test_a_rank_that_lives_and_gets_no_further_ends_all(tmp_path: Path, acts: tu
 
 def test_a_rank_that_joins_later_than_a_heartbeat_is_waited_for(tmp_path: Path) -> None:
     assert ended(tmp_path, "end", "late", heartbeat_s=2.0) == ("", [0, 0], set())
+
+
+def test_a_heartbeat_during_a_welcome_parts_no_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rank that got it before the welcome would leave, and rank 0 would take it for dead."""
+    monkeypatch.setattr(coordinator, "_GRACE_S", 0.0)
+    monkeypatch.setattr(client, "JOIN_TIMEOUT_S", 1.0)
+    ends: list[str | None] = []
+    store = Store()
+    coordinating = _coordinator(ends, store)
+
+    def beat_first(member: socket.socket, message: dict[str, Any]) -> None:
+        if "run" in message:
+            coordinating._beat()
+        send(member, message)
+
+    monkeypatch.setattr(coordinator, "send", beat_first)
+    member = CoordinatorClient(NotedEnd(1, []), store)
+    assert member._monitor.run == coordinating._monitor.run
+    member._beat()
+    time.sleep(0.5)
+    assert ends == []
 
 
 def test_a_rank_that_never_joins_is_named_after_the_timeout(monkeypatch: pytest.MonkeyPatch) -> None:

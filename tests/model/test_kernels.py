@@ -24,7 +24,11 @@ FP32_NAMES = (
 """Arguments of kernels that are fp32 in all of them."""
 KERNELS: dict[str, tuple[str, dict[str, Any], dict[str, str]]] = {
     "residual norm": ("_residual_norm", {"ADDS": True, "ROWS": norms.ROWS, "BLOCK": 4096}, {}),
-    "its backward": ("_residual_norm_backward", {"CARRIES": True, "ROWS": norms.ROWS, "BLOCK": 4096}, {}),
+    "its backward": (
+        "_residual_norm_backward",
+        {"CARRIES": True, "ROWS": norms.BACKWARD_ROWS, "STEP": norms.rows_at_once(4096), "BLOCK": 4096},
+        {},
+    ),
     "sums of programs": ("_add_rows", {"ROWS": 32, "COLUMNS": 64}, {"first": FP32, "second": FP32}),
     "swiglu": ("_swiglu", {"SPAN": activations.SPAN}, {}),
     "its gradient": ("_swiglu_backward", {"SPAN": activations.SPAN}, {}),
@@ -36,7 +40,13 @@ KERNELS: dict[str, tuple[str, dict[str, Any], dict[str, str]]] = {
     "layernorm": ("_residual_layer_norm", {"ADDS": True, "BIASED": True, "ROWS": norms.ROWS, "BLOCK": 4096}, {}),
     "layernorm's backward": (
         "_residual_layer_norm_backward",
-        {"CARRIES": True, "BIASED": True, "ROWS": norms.ROWS, "BLOCK": 4096},
+        {
+            "CARRIES": True,
+            "BIASED": True,
+            "ROWS": norms.BACKWARD_ROWS,
+            "STEP": norms.rows_at_once(4096),
+            "BLOCK": 4096,
+        },
         {},
     ),
     "gelu": ("_activate", {"KIND": "gelu", "SPAN": activations.SPAN}, {}),
@@ -78,9 +88,9 @@ def test_rows_are_moved_by_sixteen_bytes_a_thread(kernel: str, capability: int) 
     name, constants, own = KERNELS[kernel]
     warps = {
         "_residual_norm": 8,
-        "_residual_norm_backward": 8,
+        "_residual_norm_backward": 16,
         "_residual_layer_norm": 8,
-        "_residual_layer_norm_backward": 8,
+        "_residual_layer_norm_backward": 16,
         "_exponentials": 8,
         "_log_sum_exp": 8,
         "_mean_loss": 8,

@@ -128,10 +128,10 @@ def test_a_selector_picks_the_best_plan_within_its_limit(text, row):
     [
         (
             "deadline=4.9s",
-            "deadline=4.9s: no plan is within it; the least that can be reached is 5s (the frontier ends",
+            "deadline: no plan is within 4.900 s; the least that can be reached is 5.000 s (the frontier ends",
         ),
-        ("energy=20kJ", "energy=20000J: no plan is within it; the least that can be reached is 22000J (the frontier"),
-        ("power=3kW", "the least that can be reached is 3666.67W (the frontier ends at 6000W)."),
+        ("energy=20kJ", "energy: no plan is within 20.00 kJ; the least that can be reached is 22.00 kJ (the frontier"),
+        ("power=3kW", "the least that can be reached is 3.667 kW (the frontier ends at 6.000 kW)."),
     ],
 )
 def test_a_limit_out_of_reach_says_what_can_be_reached(text, message):

@@ -173,6 +173,12 @@ def test_passes_and_times_of_searches_add_up(page):
     assert found["profiling (%)"] == f"{100 * 120 / 121.5:.1f}"
 
 
+def test_the_figure_of_passes_names_workloads_in_few_words(page):
+    bars = page.data["figures"]["passes"]["data"]["passes"]["what"]
+    assert bars[0].startswith("all workloads (")
+    assert all(" on " not in bar and "_" not in bar for bar in bars), bars
+
+
 def test_a_sweep_tells_the_distribution_over_trials(report, page):
     rows = sheet(page, "Profiler").rows
     assert [row[:3] for row in rows] == [

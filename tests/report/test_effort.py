@@ -45,6 +45,6 @@ def test_the_summary_shows_search_passes_and_times(inputs):
         "Search: of 6 candidates on the frontiers, found by initial 0.0 %, total 33.3 %, dynamic 33.3 %, static 33.3 %"
     )
     assert " ".join(lines[found + 2 : found + 4]) == (
-        "Search time: profiling 0.07 h of the testbed's clock (98.8 %), looks 10.0 % of it, 0.53 GPU-hours, "
+        "Search time: profiling 0.07 h of the testbed's clock (98.8 %), time-only 10.0 % of it, 0.53 GPU-hours, "
         "optimisation 3.0 s"
     )

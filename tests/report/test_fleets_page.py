@@ -16,6 +16,7 @@ from kareus.emulate.tables import FLEET, HOURS, POWER_CAPS, STRAGGLERS
 from kareus.pipeline.config import PipelineSchedule
 from kareus.plans.units import scaled
 from kareus.report.fleet.clocks import fleet_clocks
+from kareus.report.fleet.figures import fleet_figures
 from kareus.report.fleet.inputs import FleetInputs
 from kareus.report.fleet.summary import fleet_sections
 from kareus.report.sheets import DASH
@@ -181,6 +182,14 @@ def test_fleets_are_listed_where_nothing_else_was_planned(tmp_path, caplog):
         assert main(["results", str(tmp_path)]) == 0
     assert "tiny: emulated fleets" in caplog.text
     assert str(folder / "fleets.html") in caplog.text
+    caplog.clear()
+    with caplog.at_level("INFO"):
+        assert main(["results", str(folder.parent)]) == 0
+    assert caplog.messages[0].splitlines()[2:] == [
+        "tiny: emulated fleets",
+        f"page     {folder / 'fleets.html'}",
+        f"tables   {folder.parent}",
+    ]
 
 
 def test_fleets_are_named_by_what_they_are(page):
@@ -261,3 +270,11 @@ def test_what_is_planned_is_not_counted_again():
     section, *_ = fleet_sections(FleetInputs("x", SIMULATED, PROVENANCE, fleet, *tables))
     assert "plans have what these do together, such as the gradient reduction" in section.text
     assert section.sheets[-1].rows[0].cells[-2:] == ("in the plans", "planned")
+
+
+def test_fleets_alike_in_size_have_panels_of_their_own():
+    fleet = FLEET.frame([{**row, "fleet": name} for name in ("hidden", "exposed") for row in fleet_rows("large")])
+    tables = (STRAGGLERS.frame([]), POWER_CAPS.frame([]), HOURS.frame([]))
+    (frontiers,) = fleet_figures(FleetInputs("x", SIMULATED, PROVENANCE, fleet, *tables))
+    panels = frontiers.data["frontiers"]["panel"].unique(maintain_order=True).to_list()
+    assert panels == [f"64 GPUs: 32 pipelines of 4 microbatches ({name})" for name in ("hidden", "exposed")]

@@ -162,6 +162,20 @@ def test_throttle_reasons_are_reported_with_the_clock(open_testbed, tmp_path):
     assert (reading.clock_mean_mhz, reading.throttle_reasons) == (1000, ("power-limit",))
 
 
+def test_a_clock_that_cannot_be_read_ends_the_measurement(tmp_path, monkeypatch):
+    """The thread that samples it would else end by itself, and the clock be that of half an execution."""
+    device = cuda_worker.fake_device(tmp_path, 0)
+    rank = Rank(device, ClockPolicy.DEFAULT, cpu_executor)
+    rank.load(to_plain(ALONE))
+
+    def refuse():
+        raise DeviceError("GPU-0: nvmlDeviceGetClockInfo failed.")
+
+    monkeypatch.setattr(device, "throttle_reasons", refuse)
+    with pytest.raises(DeviceError, match="nvmlDeviceGetClockInfo failed"):
+        rank.execute(1)
+
+
 @pytest.mark.parametrize("runs_out", ["__init__", "run"])
 def test_a_program_that_does_not_fit_is_told_in_one_line(runs_out, tmp_path, monkeypatch):
     def run_out(*arguments):

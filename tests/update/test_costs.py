@@ -8,6 +8,7 @@ from helpers.builders import a100, small_model
 from helpers.trainings import tiny_workload
 from helpers.worlds import graph_of
 
+from kareus.gpu_model.energy import held_power_w
 from kareus.gpu_model.laws import collective_time_s
 from kareus.graph.records import Collective, CollectiveKind, Direction
 from kareus.update.costs import step_costs, update_costs
@@ -56,3 +57,20 @@ def test_with_replicas_the_sums_of_norms_end_the_reduction() -> None:
     assert added[0] == pytest.approx(both - heads, rel=1e-6)
     assert (added[1] > 0).all()
     assert found[Direction.UPDATE] == pytest.approx(without[Direction.UPDATE])
+
+
+def test_collectives_of_the_update_pay_for_the_sms_they_hold() -> None:
+    """The energy that a held SM adds, over its power, is the time of the collectives."""
+    own = workload(2, sequence_parallel=True)
+    coefficients = dataclasses.replace(own.gpu.coefficients, collective_sm_w=0.0)
+    free = dataclasses.replace(own, gpu=dataclasses.replace(own.gpu, coefficients=coefficients))
+    graph, held_w = graph_of(own.model, own.parallelism), held_power_w(own.gpu, SMS, CLOCKS)
+    for cost in (
+        lambda each: step_costs(each, 0, CLOCKS)["gradient norm"],
+        lambda each: update_costs(each, graph, 0, [1e-3], CLOCKS)[Direction.GRADIENT_REDUCTION],
+    ):
+        (found_s, found_j), (free_s, free_j) = cost(own), cost(free)
+        assert found_s == pytest.approx(free_s)
+        assert ((found_j - free_j) / held_w > 0.5 * found_s).all()
+    # Those of the reduction run beside a backward of 1 ms, and then alone.
+    assert ((found_j - free_j) / held_w < found_s + 1e-3).all()

@@ -119,12 +119,12 @@ def test_fields_left_out_have_the_defaults_of_their_class(tmp_path: Path) -> Non
         (
             {"model_type": "gpt_neox"},
             "model_type 'gpt_neox' is not supported; supported are the dense models llama, mistral, qwen2, qwen3, "
-            "gpt2, mpt.",
+            "gpt2, mpt (any network can be planned from a job profiled in place: docs/howto/inplace.md).",
         ),
         (
             {"model_type": "qwen3_moe"},
             "model_type 'qwen3_moe' is not supported; supported are the dense models llama, mistral, qwen2, qwen3, "
-            "gpt2, mpt.",
+            "gpt2, mpt (any network can be planned from a job profiled in place: docs/howto/inplace.md).",
         ),
         (
             {"num_local_experts": 8},

@@ -8,6 +8,7 @@ import yaml
 from helpers.builders import CONFIG
 
 from kareus.errors import ConfigError
+from kareus.fidelity.kernels.priors import ATTENTION_PRIORS, OF_POWER
 from kareus.graph.recomputation import Recomputation
 from kareus.workload.compose import compose
 from kareus.workload.config import Workload
@@ -50,7 +51,16 @@ def test_the_default_is_the_first_row_of_the_paper() -> None:
 
 
 GPUS = ["a100-sxm4-40gb", "a100-sxm4-80gb", "b200", "h100-96gb-hbm2e", "h100-sxm5-80gb", "h200"]
-OVERLAP = ("contention", "crowding", "host_launch_s", "isolation_overhead", "bus_clock_share", "thermal_time_s")
+OVERLAP = (
+    "contention",
+    "crowding",
+    "traffic_crowding",
+    "collective_sm_w",
+    "host_launch_s",
+    "isolation_overhead",
+    "bus_clock_share",
+    "thermal_time_s",
+)
 """Coefficients that single kernels do not tell."""
 
 
@@ -75,6 +85,16 @@ def test_the_unmeasured_gpu_carries_the_coefficients_of_its_kin() -> None:
     own, kin = workload("gpu=h100-96gb-hbm2e").gpu, workload("gpu=h100-sxm5-80gb").gpu
     assert own.coefficients == kin.coefficients
     assert (own.power_limit_w, kin.power_limit_w) == (500.0, 700.0)
+
+
+OF_THE_CHIP = (OF_POWER - {"gemm_j_per_flop", "cast_waiting_share"}) | ATTENTION_PRIORS.keys()
+"""Coefficients that no measurement of the H100 tells; waiting for a cast is of a host that was metered."""
+
+
+def test_the_h100_has_the_energies_and_attention_of_its_chip() -> None:
+    own, chip = (workload(f"gpu={gpu}").gpu.coefficients for gpu in ("h100-sxm5-80gb", "h200"))
+    assert {name: getattr(own, name) for name in OF_THE_CHIP} == {name: getattr(chip, name) for name in OF_THE_CHIP}
+    assert own.gemm_j_per_flop == pytest.approx(1.1 * chip.gemm_j_per_flop, rel=1e-3)
 
 
 def test_the_default_strategy_is_informed() -> None:

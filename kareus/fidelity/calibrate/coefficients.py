@@ -7,7 +7,6 @@ its declaration says. A law that is absent in that file stays absent.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -65,12 +64,6 @@ def expectations(gpu: Gpu) -> dict[str, Expected]:
         lower, upper = max(value / distance, known.least), min(value * distance, known.most)
         found[name] = Expected(value=value, spread=spread, lower=lower, upper=max(upper, 1.001 * lower))
     return found
-
-
-def with_values(gpu: Gpu, values: Mapping[str, float]) -> Gpu:
-    """Return `gpu` with other coefficients."""
-    known: dict[str, Any] = dict(values)
-    return replace(gpu, coefficients=replace(gpu.coefficients, **known))
 
 
 def log_costs(gpu: Gpu, values: Mapping[str, Array], program: Program, clocks_mhz: Sequence[float]) -> Array:

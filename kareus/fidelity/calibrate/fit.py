@@ -18,10 +18,10 @@ from kareus.fidelity.calibrate.coefficients import (
     Expected,
     log_costs,
     log_costs_and_slopes,
-    with_values,
 )
 from kareus.fidelity.calibrate.observations import ObservedProbe
 from kareus.fidelity.calibrate.probes import Probe
+from kareus.fidelity.coefficient_space import with_coefficients
 from kareus.gpu_model.gpu import Gpu
 
 FIRST_SCALE = 0.03
@@ -75,7 +75,7 @@ def calibrate(observations: Sequence[ObservedProbe], gpu: Gpu, expected: Mapping
     started = {name: _moved(own, getattr(first.coefficients, name)) for name, own in expected.items()}
     spreads = _spreads(observations, first, expected, scale)
     told = {name: own for name, own in expected.items() if spreads[name] < UNTOLD * own.spread}
-    start = with_values(gpu, {name: started[name] for name in told})
+    start = with_coefficients(gpu, {name: started[name] for name in told})
     second = _fit(observations, start, told, scale, EVALUATIONS)
     return Calibrated(
         gpu=second,
@@ -146,7 +146,7 @@ def _fit(
         max_nfev=evaluations,
         ftol=1e-5,
     )
-    return with_values(gpu, dict(zip(names, np.exp(solved.x).tolist(), strict=True)))
+    return with_coefficients(gpu, dict(zip(names, np.exp(solved.x).tolist(), strict=True)))
 
 
 def _costs_and_slopes(

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from kareus.arrays import Array
+from kareus.fidelity.coefficient_space import softened
 from kareus.fidelity.iterations.predict import Predictor
 from kareus.fidelity.iterations.rows import MeasuredIteration
 from kareus.fidelity.iterations.workloads import IterationSubject
@@ -85,7 +86,7 @@ def fit_software(
     def residuals(x: Array) -> Array:
         values = dict(zip(priors, np.exp(x).tolist(), strict=True))
         return np.concatenate(
-            [weights * _soft(errors(data, values, predictor) / ERROR_SCALE), (x - expected) / spreads]
+            [weights * softened(errors(data, values, predictor) / ERROR_SCALE), (x - expected) / spreads]
         )
 
     def slopes(x: Array) -> Array:
@@ -149,9 +150,3 @@ def _weights(rows: Sequence[MeasuredIteration]) -> Array:
     """Square roots of weights that sum to 100 over the rows of each family."""
     families = [row.family for row in rows]
     return np.array([np.sqrt(100 / families.count(family)) for family in families])
-
-
-def _soft(scaled: Array) -> Array:
-    """Errors whose squares grow linearly beyond 1, so that outliers pull like all others."""
-    soft: Array = np.sign(scaled) * np.sqrt(2 * (np.sqrt(1 + scaled**2) - 1))
-    return soft

@@ -10,6 +10,7 @@ import numpy as np
 from kareus.arrays import Array
 from kareus.artifacts.files import read_text, write_text
 from kareus.errors import ArtifactError, ConfigError
+from kareus.fidelity.coefficient_space import bound_note
 from kareus.fidelity.gpu_file import number
 from kareus.fidelity.iterations.fit import (
     PRIORS,
@@ -31,8 +32,6 @@ NOTE = "# measured iterations: "
 NOT_FITTED = "# NOT FITTED: no measurements of it ship"
 """Begins the line of a profile that nothing was fitted to."""
 FITTED = "[fit to measured iterations]"
-AT_BOUND = 0.005
-"""Distance to a bound, in logarithms, below which a number counts as held by it."""
 
 
 def fit_and_write(rows: Sequence[MeasuredIteration], option: str, output: Path | None, config_dir: Path) -> None:
@@ -64,7 +63,9 @@ def documented(text: str, values: Mapping[str, float], notes: Mapping[str, str])
     The line that says that nothing was fitted goes.
     """
     lines = [line for line in text.splitlines() if not line.startswith((NOTE, NOT_FITTED))]
-    shown = {name: f"{name}: {number(value)} # {FITTED}{_at_bound(name, value)}" for name, value in values.items()}
+    shown = {
+        name: f"{name}: {number(value)} # {FITTED}{bound_note(PRIORS[name], value)}" for name, value in values.items()
+    }
     found = [shown.get(line.partition(":")[0], line) for line in lines]
     heading = next(n for n, line in enumerate(found) if re.match(r"name:", line))
     own = [f"{NOTE}{name}: {note}" for name, note in notes.items() if not name.startswith(" ")]
@@ -97,9 +98,3 @@ def _notes(names: Sequence[str], inside: Array, outside: Array) -> dict[str, str
 
 def _mape_pct(logarithms: Array) -> float:
     return 100 * float(np.abs(np.expm1(logarithms)).mean())
-
-
-def _at_bound(name: str, value: float) -> str:
-    prior = PRIORS[name]
-    near = min(abs(np.log(value / prior.lower)), abs(np.log(value / prior.upper)))
-    return ", at the bound of its range" if near < AT_BOUND else ""

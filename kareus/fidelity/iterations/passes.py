@@ -18,6 +18,7 @@ from kareus.gpu_model.gpu import MOST_W, Gpu
 from kareus.gpu_model.laws import hbm_bytes_per_s
 from kareus.gpu_model.model import KnownSteps, Tally, run_tally
 from kareus.gpu_model.power_limit import LEAST_CLOCK_MHZ
+from kareus.gpu_model.thermal import at_temperature
 from kareus.graph.program import Step
 from kareus.graph.records import Batch, BlockGraph, Direction, Operator, OperatorKind, PlacedCollective
 from kareus.model.precision import FP32_BYTES
@@ -78,9 +79,8 @@ def charged(gpu: Gpu) -> Gpu:
     """
     c = gpu.coefficients
     warm_c = AMBIENT_C + c.thermal_resistance_c_per_w * gpu.power_limit_w
-    leaked_w = c.leakage_w_per_c * max(warm_c - c.reference_temperature_c, 0.0)
     none = replace(c, isolation_overhead=0.0, instruction_overhead_s=0.0, host_launch_s=0.0)
-    return replace(gpu, coefficients=none, static_power_w=gpu.static_power_w + leaked_w)
+    return at_temperature(replace(gpu, coefficients=none), max(warm_c, c.reference_temperature_c))
 
 
 def pass_cost(gpu: Gpu, steps: Sequence[Step], known: KnownSteps) -> PassCost:

@@ -8,7 +8,7 @@ import numpy as np
 from kareus.arrays import Array
 from kareus.fidelity.iterations.number_formats import CAST_BYTES
 from kareus.fidelity.iterations.workloads import IterationSubject
-from kareus.gpu_model.energy import collective_switching, idle_power_w
+from kareus.gpu_model.energy import collective_switching, held_power_w, idle_power_w
 from kareus.gpu_model.model import step_cost
 from kareus.gpu_model.network import placed_collective_s
 from kareus.graph.records import Direction, Operator, OperatorKind, Scope
@@ -145,5 +145,6 @@ def _sum(workload: Workload, software: Software, found: Sequence[Placed]) -> Upd
         one = replace(whole, message_bytes=whole.message_bytes * software.gradient_bytes // FP32_BYTES)
         own_s = float(placed_collective_s(gpu, one, placement, clock, sm_count)[0])
         time_s += own_s
-        energy_j += float(collective_switching(gpu, one).at_j(gpu, clock)[0] + idle_power_w(gpu, clock)[0] * own_s)
+        own_w = idle_power_w(gpu, clock)[0] + held_power_w(gpu, sm_count, clock)[0]
+        energy_j += float(collective_switching(gpu, one).at_j(gpu, clock)[0] + own_w * own_s)
     return UpdateCost(time_s, energy_j, time_s)

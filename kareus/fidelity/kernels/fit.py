@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from kareus.arrays import Array, Indices
-from kareus.fidelity.coefficient_space import CoefficientSpace, space_of, with_coefficients
+from kareus.fidelity.coefficient_space import CoefficientSpace, softened, space_of, with_coefficients
 from kareus.fidelity.kernels.predict import Predicted, predict
 from kareus.fidelity.kernels.priors import STAGES, FitStage
 from kareus.fidelity.kernels.rows import KernelKind, Kernels
@@ -112,7 +112,7 @@ class StageProblem:
 
     def residuals(self, x: Array) -> Array:
         """Return errors of time of all rows, of power of those that have it, and distances from the priors."""
-        return np.concatenate([_soft(_errors(self.rows, self.changed(x), self.option)), self.space.distances(x)])
+        return np.concatenate([softened(_errors(self.rows, self.changed(x), self.option)), self.space.distances(x)])
 
     def slopes(self, x: Array) -> Array:
         """Return the derivatives of the residuals, shape (residuals, coefficients)."""
@@ -160,12 +160,6 @@ def _errors(rows: Kernels, gpu: Gpu, option: str) -> Array:
     times = np.log(predicted.time_s / rows.time_s) / ERROR_SCALE
     read = both_powers(rows, predicted)
     return np.concatenate([times, POWER_WEIGHT * np.log(predicted.reading_w[read] / rows.power_w[read]) / ERROR_SCALE])
-
-
-def _soft(errors: Array) -> Array:
-    """Errors whose squares grow linearly beyond 1, so that outliers pull like all others."""
-    soft: Array = np.sign(errors) * np.sqrt(2 * (np.sqrt(1 + errors**2) - 1))
-    return soft
 
 
 def _start(gpu: Gpu, library: str | None, space: CoefficientSpace) -> Array:

@@ -7,7 +7,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kareus.model.fused.layer_norms import Affine, LayerNormed
-from kareus.model.kernels.norms import ROWS
+from kareus.model.kernels.norms import BACKWARD_ROWS, ROWS, rows_at_once
 from kareus.model.kernels.sums import add_sums, warps
 
 
@@ -41,13 +41,14 @@ def residual_layer_norm_backward(
     size, carries, biased = stream.shape[-1], stream_gradient is not None, totals.bias is not None
     gradient = gradient.contiguous()
     rows = stream.numel() // size
-    programs, block = triton.cdiv(rows, ROWS), triton.next_power_of_2(size)
+    programs, block = triton.cdiv(rows, BACKWARD_ROWS), triton.next_power_of_2(size)
+    step = rows_at_once(block)
     result = torch.empty_like(stream)
     sums = torch.empty((2 if biased else 1, programs, size), dtype=torch.float32, device=stream.device)
     carried = gradient if stream_gradient is None else stream_gradient.contiguous()
     _residual_layer_norm_backward[(programs,)](
         gradient, carried, stream, mean, scale, weight, result, sums, rows, size, programs,
-        CARRIES=carries, BIASED=biased, ROWS=ROWS, BLOCK=block, num_warps=warps(block),
+        CARRIES=carries, BIASED=biased, ROWS=BACKWARD_ROWS, STEP=step, BLOCK=block, num_warps=warps(step * block),
     )  # fmt: skip
     add_sums(sums, totals.weight, totals.weight if totals.bias is None else totals.bias)
     return result
@@ -114,31 +115,33 @@ def _residual_layer_norm_backward(
     CARRIES: tl.constexpr,
     BIASED: tl.constexpr,
     ROWS: tl.constexpr,
+    STEP: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     column = tl.arange(0, BLOCK)
-    within = column < size
-    gain = tl.load(weight + column, mask=within, other=0).to(tl.float32)
+    across = column[None, :]
+    gain = tl.load(weight + across, mask=across < size, other=0).to(tl.float32)
     first = tl.program_id(0).to(tl.int64) * ROWS
-    start = first * size
-    summed = tl.zeros([BLOCK], tl.float32)
-    arrived = tl.zeros([BLOCK], tl.float32)
-    for n in range(ROWS):
-        inside = within & (first + n < rows)
-        at = start + n * size + column
-        factor = tl.load(scale + first + n, mask=first + n < rows, other=0)
-        centre = tl.load(mean + first + n, mask=first + n < rows, other=0)
+    summed = tl.zeros([STEP, BLOCK], tl.float32)
+    arrived = tl.zeros([STEP, BLOCK], tl.float32)
+    for n in range(0, ROWS, STEP):
+        row = first + n + tl.arange(0, STEP)[:, None]
+        inside = (row < rows) & (across < size)
+        at = row * size + across
+        factor = tl.load(scale + row, mask=row < rows, other=0)
+        centre = tl.load(mean + row, mask=row < rows, other=0)
         wide = tl.load(stream + at, mask=inside, other=0).to(tl.float32)
         normed = tl.where(inside, (wide - centre) * factor, 0.0)
         arriving = tl.load(gradient + at, mask=inside, other=0).to(tl.float32)
         summed += arriving * normed
         arrived += arriving
         inner = arriving * gain
-        leaving = (inner - tl.sum(inner, 0) / size - normed * (tl.sum(inner * normed, 0) / size)) * factor
+        along = tl.sum(inner * normed, 1)[:, None] / size
+        leaving = (inner - tl.sum(inner, 1)[:, None] / size - normed * along) * factor
         if CARRIES:
             leaving += tl.load(carried + at, mask=inside, other=0).to(tl.float32)
         tl.store(result + at, leaving.to(result.dtype.element_ty), mask=inside)
     own = sums + tl.program_id(0).to(tl.int64) * size + column
-    tl.store(own, summed, mask=within)
+    tl.store(own, tl.sum(summed, 0), mask=column < size)
     if BIASED:
-        tl.store(own + programs * size, arrived, mask=within)
+        tl.store(own + programs * size, tl.sum(arrived, 0), mask=column < size)

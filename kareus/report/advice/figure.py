@@ -3,7 +3,7 @@
 import altair as alt
 import polars as pl
 
-from kareus.advise.answers import Advice, Depth, LayoutAnswer, SizeAnswer
+from kareus.adviser.answers import Advice, Depth, LayoutAnswer, SizeAnswer
 from kareus.report.charts import Figure, Tip, chart_of, legend_filter, looks, spec_of, tooltip
 from kareus.report.theme import PALETTE, Look
 from kareus.workload.model_flops import tokens_per_iteration

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from kareus.advise.answers import Advice
-from kareus.advise.lines import answer_lines
-from kareus.advise.writing import ANSWER
+from kareus.adviser.answers import Advice
+from kareus.adviser.lines import answer_lines
+from kareus.adviser.writing import ANSWER
 from kareus.artifacts.files import write_text
 from kareus.artifacts.manifest import write_manifest
 from kareus.report.advice.page import PAGE, write_page

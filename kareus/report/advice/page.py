@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from kareus.advise.answers import Advice, Depth, LayoutAnswer, SizeAnswer
-from kareus.advise.lines import HEADS, answer_lines, cells, chips, commands, comparison, headline
-from kareus.advise.tables import ADVISED_LAYOUTS, ADVISED_PLANS, layouts_frame, plans_frame
-from kareus.advise.writing import provenance_of, write_advice
+from kareus.adviser.answers import Advice, Depth, LayoutAnswer, SizeAnswer
+from kareus.adviser.lines import HEADS, answer_lines, cells, chips, commands, comparison, headline
+from kareus.adviser.tables import ADVISED_LAYOUTS, ADVISED_PLANS, layouts_frame, plans_frame
+from kareus.adviser.writing import provenance_of, write_advice
 from kareus.artifacts.files import write_text
 from kareus.report.advice.figure import frontier_figure
 from kareus.report.downloads import write_downloads

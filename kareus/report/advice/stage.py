@@ -20,8 +20,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Answer, write, and print the answer."""
     check_report_folder(arguments.output, force=arguments.force)
-    from kareus.advise.advice import answer  # noqa: PLC0415 - the GPU model and the solver, for which errors need not wait
-    from kareus.advise.asked import asked  # noqa: PLC0415 - as above
+    from kareus.adviser.advice import answer  # noqa: PLC0415 - the GPU model and the solver, for which errors need not wait
+    from kareus.adviser.asked import asked  # noqa: PLC0415 - as above
     from kareus.report.advice.folder import write_folder  # noqa: PLC0415
 
     text = write_folder(arguments.output, answer(asked(arguments.overrides, arguments.config_dir)))

@@ -10,7 +10,7 @@ from kareus.report.campaign.profiler import profiler_figure
 from kareus.report.campaign.scatter import overview_figure
 from kareus.report.charts import Figure
 from kareus.report.contents import frontiers_name
-from kareus.report.fleet.inputs import fleet_title
+from kareus.report.fleet.inputs import fleet_title, told_apart
 from kareus.report.frontier_panels import frontier_panels
 from kareus.report.workload.searches import NOTHING, pass_looks, pass_name, shares_figure
 from kareus.report.workload.tables import PASSES
@@ -31,7 +31,7 @@ def campaign_figures(
         *([overview_figure(overview)] if overview else []),
         *(_frontiers(inputs, part, names, labels) for part, names in parts.items()),
         *([_fleets(inputs)] if inputs.fleet else []),
-        *([_passes(passes)] if parts else []),
+        *([_passes(passes, labels)] if parts else []),
         *([profiler_figure(inputs, profiler)] if inputs.trials else []),
     ]
 
@@ -43,15 +43,20 @@ def _frontiers(inputs: CampaignInputs, part: str, workloads: list[str], labels: 
 
 def _fleets(inputs: CampaignInputs) -> Figure:
     has_several = len({workload for workload, _ in inputs.fleet}) > 1
+    titles = {
+        f"{workload}, {fleet}": f"{fleet_title(rows)}{f' ({workload})' if has_several else ''}"
+        for (workload, fleet), rows in inputs.fleet.items()
+    }
     own = {
-        f"{fleet_title(rows)}{f' ({workload})' if has_several else ''}": rows.filter(pl.col("method").is_in(COMPARED))
-        for (workload, _), rows in inputs.fleet.items()
+        title: rows.filter(pl.col("method").is_in(COMPARED))
+        for title, rows in zip(told_apart(titles).values(), inputs.fleet.values(), strict=True)
     }
     return frontier_panels("fleets", "Iteration frontiers of emulated fleets", "fleet", own)
 
 
-def _passes(passes: pl.DataFrame) -> Figure:
+def _passes(passes: pl.DataFrame, labels: Mapping[str, str]) -> Figure:
     """One bar for each workload, and the first for all of them."""
+    passes = passes.with_columns(pl.col("workload").replace(labels))
     together = passes.with_columns(workload=pl.lit("all workloads"))
     named = pl.concat([together, passes]) if len(passes) else passes
     counts = named.group_by("workload", "chosen_by", maintain_order=True).agg(pl.sum("measured"), pl.sum("on_frontier"))

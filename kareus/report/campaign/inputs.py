@@ -61,7 +61,10 @@ def load_campaign(name: str, table: Path, results: Path) -> CampaignInputs:
     workloads = of["workload"]["workload"].unique(maintain_order=True).to_list()
     data = {workload: results / workload / "report/data" for workload in planned["workload"].unique()}
     iteration = {workload: read_download(data[workload], ITERATION) for workload in workloads}
-    fleets = {workload: read_download(data[workload], FLEET) for workload in of["fleet"]["workload"].unique()}
+    fleets = {
+        workload: read_download(data[workload], FLEET)
+        for workload in of["fleet"]["workload"].unique(maintain_order=True)
+    }
     trials = {
         (workload, sweep): results / workload / "profile" / sweep / "trials.parquet"
         for workload, sweep in of["sweep"].select("workload", "name").unique(maintain_order=True).iter_rows()

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 import polars as pl
 
 from kareus.artifacts.tables import Row
+from kareus.plans.units import SECONDS_PER_HOUR
 from kareus.report.campaign.overview import short_labels
 from kareus.report.sheets import Sheet, SheetRow, heads, percent
 from kareus.report.workload.tables import COMPARISON, FLEET_COMPARISON, PASSES, PROFILER
@@ -260,8 +261,8 @@ def _search_row(name: str, names: Sequence[str], passes: pl.DataFrame, times: pl
             f"{passes['measured'].sum():,}",
             f"{found:,}",
             *(f"{100 * by_pass.get(chosen_by, 0) / found:.0f}" for chosen_by in names),
-            f"{profiling_s / 3600:.2f}",
-            f"{times['gpu_s'].sum() / 3600:.1f}",
+            f"{profiling_s / SECONDS_PER_HOUR:.2f}",
+            f"{times['gpu_s'].sum() / SECONDS_PER_HOUR:.1f}",
             f"{optimisation_s:.1f}",
             f"{100 * profiling_s / (profiling_s + optimisation_s):.1f}",
         )

@@ -129,7 +129,7 @@ def _words(found: Validation) -> str:
         case ReductionAnswer():
             points = answer.score.reduction_mae_points
             return f"{found.name}: {len(answer.score.rows)} values, {points:.1f} points off on average. In sample."
-    left = f"; {refused:,} rows are refused, of what is not represented" if refused else ""
+    left = f"; {refused:,} rows are refused: the model has nothing for what they ran" if refused else ""
     return f"{found.name}: {rows:,} rows{left}."
 
 

@@ -7,9 +7,9 @@ from kareus.report.fidelity.worst import PartError
 from kareus.report.sheets import DASH, Sheet, SheetRow, heads, percent
 
 NOTE = (
-    "all rows: the fit has seen them where there is a value left out; left out: shapes of kernels, models "
-    "of iterations. One constant for each group: FLOP/s, bandwidth of links, MFU or power; two: FLOP/s and bandwidth "
-    "of HBM, whichever takes longer."
+    "Left out: errors on shapes of kernels, or models of iterations, that were left out of the fit, where that was "
+    "estimated; errors of all rows are in sample then. Without a model: one constant for each group (FLOP/s, bandwidth "
+    "of links, MFU or power), or two (FLOP/s and bandwidth of HBM, whichever takes longer)."
 )
 
 

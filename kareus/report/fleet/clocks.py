@@ -4,12 +4,12 @@ A fleet's pipeline runs up to thousands of instructions, too many for a timeline
 """
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import polars as pl
 
 from kareus.artifacts.tables import Row
+from kareus.frontier.tables import MICROBATCH
 from kareus.graph.records import UPDATING, Direction
 from kareus.pipeline.config import PipelineSchedule
 from kareus.pipeline.instructions import pipeline_instructions
@@ -30,7 +30,7 @@ def fleet_clocks(
         schedule: order of the instructions.
         chunks: parts of every stage's layers.
     """
-    points = {_key(row): row for row in microbatch.iter_rows(named=True)}
+    points = {MICROBATCH.key_of(row): row for row in microbatch.iter_rows(named=True)}
     stages = 1 + max(microbatch["stage"])
     present = {(row["stage"], row["direction"]) for row in points.values()}
     updates = [[direction for direction in UPDATING if (stage, direction) in present] for stage in range(stages)]
@@ -43,10 +43,6 @@ def fleet_clocks(
             point = points[method, key.stage, key.chunk, str(key.direction), number]
             of_stage[key.stage].append(point)
         yield [_clocks(chosen) for chosen in of_stage]
-
-
-def _key(row: Row) -> tuple[Any, ...]:
-    return tuple(row[name] for name in ("method", "stage", "chunk", "direction", "point"))
 
 
 def _clocks(chosen: list[Row]) -> StageClocks:

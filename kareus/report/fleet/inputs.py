@@ -1,4 +1,4 @@
-"""Inputs of the report on emulated fleets: their tables, and the comparisons and figures made of them."""
+"""Inputs of the report on emulated fleets: their tables, and the comparisons made of them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -6,7 +6,6 @@ from itertools import repeat
 from pathlib import Path
 from typing import Any
 
-import altair as alt
 import polars as pl
 
 from kareus.artifacts.provenance import Provenance, TestbedIdentity, derived
@@ -17,14 +16,9 @@ from kareus.errors import ArtifactError
 from kareus.frontier.tables import MICROBATCH
 from kareus.pipeline.compare import MethodComparison, compare_methods
 from kareus.pipeline.config import PipelineSchedule
-from kareus.plans.units import common_scale
-from kareus.report.charts import Figure, chart_of, facet_of, legend_filter, looks, looks_of, spec_of, tooltip
 from kareus.report.fleet.clocks import StageClocks, fleet_clocks
-from kareus.report.frontier_panels import frontier_panels
-from kareus.report.theme import PALETTE, Look
 
 COUNTS = ("fleet", "gpus", "pipelines", "num_microbatches")
-SECONDS_PER_HOUR = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +146,7 @@ def compare_fleets(inputs: FleetInputs) -> list[FleetComparison]:
             exposed_s=own["time_s"][0] - own["pipeline_time_s"][0],
             methods=tuple(compare_methods(own)),
         )
-        for own in _fleets(inputs)
+        for own in fleets_of(inputs)
     ]
 
 
@@ -172,7 +166,11 @@ def fleet_title(rows: pl.DataFrame) -> str:
 
 def fleet_titles(inputs: FleetInputs) -> dict[str, str]:
     """Return the size of every fleet by its name; fleets alike in size also have their names."""
-    titles = {str(own["fleet"][0]): f"{own['gpus'][0]:,} GPUs" for own in _fleets(inputs)}
+    return told_apart({str(own["fleet"][0]): f"{own['gpus'][0]:,} GPUs" for own in fleets_of(inputs)})
+
+
+def told_apart(titles: Mapping[str, str]) -> dict[str, str]:
+    """Return titles by name, where several have the same one with their names."""
     said = list(titles.values())
     return {name: title if said.count(title) == 1 else f"{title} ({name})" for name, title in titles.items()}
 
@@ -189,71 +187,6 @@ def fleet_data(inputs: FleetInputs) -> dict[str, Any]:
     return found
 
 
-def _fleets(inputs: FleetInputs) -> list[pl.DataFrame]:
+def fleets_of(inputs: FleetInputs) -> list[pl.DataFrame]:
+    """Return the rows of `FLEET` of each fleet."""
     return inputs.fleet.partition_by("fleet", maintain_order=True)
-
-
-def fleet_figures(inputs: FleetInputs) -> list[Figure]:
-    """Frontiers of every fleet, and power by the hour where hours were planned."""
-    titles = fleet_titles(inputs)
-    frontiers = frontier_panels(
-        FLEET.name,
-        "Iteration time and energy of each fleet",
-        FLEET.name,
-        {fleet_title(own): own for own in _fleets(inputs)},
-        keys=("fleet", "plan"),
-    )
-    return [frontiers, *([_hours(inputs, titles)] if len(inputs.hours) else [])]
-
-
-def _hours(inputs: FleetInputs, titles: Mapping[str, str]) -> Figure:
-    """Mean power of the fleets in every hour, over the value of the series."""
-    keys = ("fleet", "method", "unit", "hour", "value")
-    hourly = inputs.hours.filter(pl.col("policy") == "hourly")
-    means = hourly.group_by(keys, maintain_order=True).agg(power_w=pl.sum("energy_j") / SECONDS_PER_HOUR)
-    factor, unit = common_scale(means["power_w"].to_list(), "W")
-    frames = []
-    for (fleet, of), own in means.group_by("fleet", "unit", maintain_order=True):
-        title = titles[str(fleet)]
-        powers = [
-            _by_the_hour(f"{title}: mean power ({unit})", str(method), rows, "power_w", factor)
-            for (method,), rows in own.group_by("method", maintain_order=True)
-        ]
-        series = own.unique("hour").sort("hour")
-        frames += [*powers, _by_the_hour(f"{title}: {of}", "series", series, "value", 1.0)]
-    rows = pl.concat(frames)
-    lines = rows["line"].unique(maintain_order=True).to_list()
-    known = looks_of([line for line in lines if line != "series"]) | {"series": Look(PALETTE["gray"], "stroke")}
-    selection = legend_filter("line", list(known))
-    tips = (("panel", "", ""), ("line", "", ""), ("hour", "hour", ""), ("value", "value", ",.4g"))
-    chart = (
-        chart_of(None, "hours_lines")
-        .transform_filter(selection)
-        .mark_line(interpolate="step-after", strokeWidth=1.6)
-        .encode(
-            x=alt.X("hour:Q", title="hour"),
-            y=alt.Y("value:Q", title=None),
-            color=looks("line", known)["color"],
-            tooltip=tooltip(tips),
-        )
-        .add_params(selection)
-    )
-    return Figure(
-        name=HOURS.name,
-        title="Mean power of the fleet by the hour",
-        table=HOURS.name,
-        spec=spec_of(facet_of("hours", "panel", rows["panel"].unique(maintain_order=True).to_list(), chart)),
-        data={"hours": rows},
-        heads={"panel": "of", "line": "line", "hour": "hour", "value": "value"},
-    )
-
-
-def _by_the_hour(panel: str, line: str, rows: pl.DataFrame, column: str, factor: float) -> pl.DataFrame:
-    """Return steps, with the last hour's value repeated at its end."""
-    end = rows.tail(1).with_columns(pl.col("hour") + 1)
-    return pl.concat([rows, end]).select(
-        pl.lit(panel).alias("panel"),
-        pl.lit(line).alias("line"),
-        "hour",
-        (pl.col(column) / factor).alias("value"),
-    )

@@ -12,7 +12,8 @@ from kareus.pipeline.config import PipelineSchedule
 from kareus.report.contents import FLEET_TABLES, report_contents
 from kareus.report.downloads import OF_WORKLOAD, labelled, labelled_schema, write_downloads
 from kareus.report.drawing import save
-from kareus.report.fleet.inputs import compare_fleets, fleet_data, fleet_figures, load_fleets, with_clocks
+from kareus.report.fleet.figures import fleet_figures
+from kareus.report.fleet.inputs import compare_fleets, fleet_data, load_fleets, with_clocks
 from kareus.report.fleet.summary import fleet_sections, fleets_text, headline, page_title
 from kareus.report.page import page_html
 from kareus.report.sections import Page

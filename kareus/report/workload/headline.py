@@ -7,7 +7,7 @@ from kareus.pipeline.config import PipelineSchedule
 from kareus.plans.answer import BASELINE
 from kareus.plans.document import Plan, StagePlan
 from kareus.plans.throughput import Throughput, throughput
-from kareus.plans.units import common_scale, compared, less
+from kareus.plans.units import common_scale, compared, less, significant
 from kareus.report.workload.inputs import ReportInputs
 from kareus.report.workload.summary import PlanRow, plan_rows
 from kareus.workload.config import Workload
@@ -46,7 +46,7 @@ class Headline:
             (f"{row.energy_j / 1e3:.1f}", "kJ an iteration", f"{base.energy_j / 1e3:.1f}"),
             *self._warm,
             (f"{runs.tokens_per_s:,.0f}", "tokens/s", f"{usual.tokens_per_s:,.0f}"),
-            (f"{own / factor:.3g}", per_token, f"{before / factor:.3g}"),
+            (significant(own / factor, 3), per_token, significant(before / factor, 3)),
             (f"{100 * runs.mfu:.1f} %", "MFU", f"{100 * usual.mfu:.1f} %"),
             (
                 f"{row.energy_j / row.time_s / 1e3:.2f}",

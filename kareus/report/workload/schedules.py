@@ -10,6 +10,7 @@ from typing import Any
 import polars as pl
 
 from kareus.artifacts.tables import Row
+from kareus.frontier.tables import MICROBATCH
 from kareus.graph.instruction import InstructionKey
 from kareus.pipeline.compare import OURS
 from kareus.pipeline.instructions import instructions_of
@@ -32,7 +33,7 @@ def schedules(inputs: ReportInputs) -> dict[str, Any]:
     """
     config = cut(inputs.configured, "pipeline")
     keys, dag = [instruction.key for instruction in instructions_of(config)], iteration_dag(config)
-    points = {_key(row): row for row in inputs.microbatch.iter_rows(named=True)}
+    points = {MICROBATCH.key_of(row): row for row in inputs.microbatch.iter_rows(named=True)}
     used: dict[tuple[Any, ...], int] = {}
     plans: dict[str, dict[str, list[list[int]]]] = {}
     for row in _affordable(inputs.iteration, MOST_INSTRUCTIONS // len(keys)):
@@ -55,10 +56,6 @@ def _affordable(iteration: pl.DataFrame, most: int) -> list[Row]:
     ours, others = (iteration.filter(own) for own in (pl.col("method") == OURS, pl.col("method") != OURS))
     kept = ours[:: max(1, -(-len(ours) // max(most, 1)))]
     return [*kept.iter_rows(named=True), *(others.iter_rows(named=True) if len(kept) + len(others) <= most else ())]
-
-
-def _key(row: Row) -> tuple[Any, ...]:
-    return tuple(row[name] for name in ("method", "stage", "chunk", "direction", "point"))
 
 
 def _gaps_us(keys: list[InstructionKey], dag: Dag, times_us: list[int]) -> list[int]:

@@ -74,7 +74,7 @@ def search_figure(searches: Sequence[PartitionSearch]) -> Figure:
         spec=spec_of(facet_of("candidates", "partition", [search.partition for search in searches], frontier, points)),
         data={"candidates": rows},
         heads={"partition": "partition"} | {name: title for name, title, _ in TIPS},
-        note="; ".join(map(_note, searches)),
+        note=f"{'; '.join(map(_note, searches))}.",
         empty="" if searches else NOTHING,
     )
 

@@ -20,6 +20,7 @@ from kareus.pipeline.compare import (
 from kareus.pipeline.spread import SavingsErrors
 from kareus.plans.answer import answer_of
 from kareus.plans.document import Plan
+from kareus.plans.units import SECONDS_PER_HOUR
 from kareus.report.sheets import DASH, Sheet, SheetRow, heads, percent, percent_within, sheet_text
 from kareus.report.workload.effort import SearchEffort, search_efforts
 from kareus.report.workload.inputs import PartitionSearch, ReportInputs
@@ -213,7 +214,7 @@ def efforts_sheet(searches: Sequence[PartitionSearch]) -> Sheet:
             [
                 ("", ("partition", "measured", "on the frontier")),
                 ("share of it found by", passes),
-                ("time", ("profiling min", "of it looks", "GPU-hours", "optimisation min", "profiling")),
+                ("time", ("profiling min", "of it time-only", "GPU-hours", "optimisation min", "profiling share")),
             ]
         ),
         rows=tuple(_effort_row(effort, passes) for effort in efforts),
@@ -233,7 +234,7 @@ def _effort_row(effort: SearchEffort, passes: Sequence[str]) -> SheetRow:
             *(percent(found.get(name), digits=0) for name in passes),
             f"{effort.profiling_s / 60:.1f}",
             f"{effort.looking_s / 60:.1f}",
-            f"{effort.gpu_s / 3600:.2f}",
+            f"{effort.gpu_s / SECONDS_PER_HOUR:.2f}",
             f"{effort.optimisation_s / 60:.2f}",
             percent(100 * effort.profiling_share),
         )
@@ -242,15 +243,15 @@ def _effort_row(effort: SearchEffort, passes: Sequence[str]) -> SheetRow:
 
 def _search(effort: SearchEffort) -> list[str]:
     passes = ", ".join(f"{p.name} {percent(100 * p.on_frontier / effort.on_frontier)}" for p in effort.passes)
-    hours = effort.profiling_s / 3600
-    looks = f", looks {percent(100 * effort.looking_s / effort.profiling_s)} of it" if effort.looking_s else ""
+    hours = effort.profiling_s / SECONDS_PER_HOUR
+    looks = f", time-only {percent(100 * effort.looking_s / effort.profiling_s)} of it" if effort.looking_s else ""
     found = f"Search: of {effort.on_frontier} candidates on the frontiers, found by {passes}"
     took = (
         f"Search time: profiling {hours:.2f} h of the testbed's clock "
-        f"({percent(100 * effort.profiling_share)}){looks}, {effort.gpu_s / 3600:.2f} GPU-hours, "
+        f"({percent(100 * effort.profiling_share)}){looks}, {effort.gpu_s / SECONDS_PER_HOUR:.2f} GPU-hours, "
         f"optimisation {effort.optimisation_s:.1f} s"
     )
-    return [*textwrap.wrap(found, WIDTH), *textwrap.wrap(took, WIDTH)]
+    return [line for text in (found, took) for line in textwrap.wrap(text, WIDTH, break_on_hyphens=False)]
 
 
 def _row(method: str, *cells: str) -> SheetRow:

@@ -67,7 +67,11 @@ class Rank:
         self._program = loaded.name
 
     def set_clock(self, frequency_mhz: int) -> None:
-        """Lock the clock, or check that it is the one that the driver leaves alone."""
+        """Lock the clock, or check that it is the one that the driver leaves alone.
+
+        Raises:
+            DeviceError: it is another, or the driver refuses.
+        """
         assert self._clocks is not None
         if self._policy is ClockPolicy.LOCKED:
             self._clocks.request(frequency_mhz).result()
@@ -81,12 +85,13 @@ class Rank:
         """Run the program, and sample the SM clock while it runs.
 
         Raises:
-            DeviceError: what collectives and attention return does not fit into the GPU's memory.
+            DeviceError: what collectives and attention return does not fit into the GPU's memory, or the driver does
+                not tell the clock.
         """
         assert self._executor is not None
-        ended = threading.Event()
+        ended, unread = threading.Event(), list[DeviceError]()
         self._samples = []
-        sampler = threading.Thread(target=self._sample, args=(ended,))
+        sampler = threading.Thread(target=self._sample, args=(ended, unread))
         sampler.start()
         try:
             with self._fitting(self._program):
@@ -94,6 +99,8 @@ class Rank:
         finally:
             ended.set()
             sampler.join()
+        if unread:
+            raise unread[0]
 
     def read(self) -> Reading:
         """Read the instruments."""
@@ -125,8 +132,13 @@ class Rank:
                 "processes on it, or plan a smaller microbatch."
             ) from error
 
-    def _sample(self, ended: threading.Event) -> None:
+    def _sample(self, ended: threading.Event, unread: list[DeviceError]) -> None:
+        """Sample the SM clock, from a thread, until the execution has ended; why it cannot be read goes to `unread`."""
         while True:
-            self._samples.append((float(self._device.clock_mhz()), frozenset(self._device.throttle_reasons())))
+            try:
+                self._samples.append((float(self._device.clock_mhz()), frozenset(self._device.throttle_reasons())))
+            except DeviceError as error:
+                unread.append(error)
+                return
             if ended.wait(_SAMPLE_S):
                 return

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 from helpers.builders import CONFIG
 
-from kareus.fidelity.calibrate.coefficients import expectations, log_costs, with_values
+from kareus.fidelity.calibrate.coefficients import expectations, log_costs
 from kareus.fidelity.calibrate.probes import probes
+from kareus.fidelity.coefficient_space import with_coefficients
 from kareus.workload.compose import compose
 
 
@@ -20,6 +21,6 @@ def test_many_gpus_cost_what_each_costs_alone(option):
     for kind, program in of_kind.items():
         together = log_costs(gpu, values, program, clocks_mhz)
         for number in range(3):
-            own = with_values(gpu, {name: float(many[number]) for name, many in values.items()})
+            own = with_coefficients(gpu, {name: float(many[number]) for name, many in values.items()})
             alone = log_costs(own, {}, program, clocks_mhz)
             assert together[:, number] == pytest.approx(alone[:, 0], abs=1e-9), (kind, number)

@@ -4,9 +4,9 @@ import pytest
 from helpers.builders import CONFIG
 from helpers.pages import Blocks, check_specifications
 
-from kareus.advise.advice import answer
-from kareus.advise.lines import commands, headline
-from kareus.advise.question import ask
+from kareus.adviser.advice import answer
+from kareus.adviser.lines import commands, headline
+from kareus.adviser.question import ask
 from kareus.report.advice.page import write_page
 
 FEW = ("model=qwen3-1.7b", "gpu=h100-sxm5-80gb", "tp=1,2", "cp=1", "pp=1,2", "microbatch_size=2", "recompute=none")

@@ -8,6 +8,7 @@ from kareus.graph.recomputation import Recomputation
 from kareus.model.config import Parallelism, Sharding
 from kareus.pipeline.config import PipelineSchedule
 from kareus.workload.config import Workload
+from kareus.workload.divisibility import divisors
 
 _Value = TypeVar("_Value")
 
@@ -198,11 +199,6 @@ def _pipelines(base: Workload, pp: int, constraints: Constraints) -> Iterator[tu
             continue
         usual = [c for c in divisors(base.model.num_layers) if 1 < c <= MOST_CHUNKS and c * pp <= base.model.num_layers]
         yield from ((schedule, chunks) for chunks in _allowed(constraints.chunks, usual) if chunks > 1)
-
-
-def divisors(number: int) -> list[int]:
-    """Return the divisors of a positive number, rising."""
-    return [d for d in range(1, number + 1) if number % d == 0]
 
 
 def _allowed(given: Sequence[_Value], usual: Sequence[_Value]) -> Sequence[_Value]:

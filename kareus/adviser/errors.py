@@ -22,9 +22,9 @@ class MeasuredIterations:
 
 MEASURED_ITERATIONS = {
     # h100-sxm5-80gb
-    "version-6-202dd68877a45bfb": MeasuredIterations(rows=114, time_percent=5.8, of="dgxc, llm-foundry"),
+    "version-6-41c12ee45357c2af": MeasuredIterations(rows=114, time_percent=5.4, of="dgxc, llm-foundry"),
     # a100-sxm4-80gb
-    "version-6-29ef71264559f3c8": MeasuredIterations(
+    "version-6-09de56374927706c": MeasuredIterations(
         rows=711, time_percent=13.8, of="selective-recompute, vtrain-single"
     ),
 }
@@ -46,17 +46,17 @@ def model_error(gpu: Gpu) -> ModelError:
     known, numbers = known_uncertainty(gpu), numbers_of(gpu)
     if known is not None:
         words = (
-            f"{known.time_percent:.1f} % of time and {known.energy_percent:.1f} % of energy, within which 90 % of "
-            "held-out workloads are"
+            f"{known.time_percent:.1f} % of time and {known.energy_percent:.1f} % of energy "
+            "(90 % of held-out workloads are within)"
         )
         return ModelError(time_percent=known.time_percent, energy_percent=known.energy_percent, words=words)
     measured = MEASURED_ITERATIONS.get(numbers)
     if measured is not None:
         words = (
-            f"{measured.time_percent:.1f} % of time, within which 90 % of {measured.rows} measured iterations are that "
-            f"software was fitted to ({measured.of}); {ASSUMED_PERCENT:g} % of energy, an assumption: not "
-            "measured"
+            f"{measured.time_percent:.1f} % of time (90 % of {measured.rows} measured iterations are within, which "
+            f"their software's numbers were fitted to: {measured.of}) and {ASSUMED_PERCENT:g} % of energy (assumed, "
+            "not measured)"
         )
         return ModelError(time_percent=measured.time_percent, energy_percent=ASSUMED_PERCENT, words=words)
-    words = f"{ASSUMED_PERCENT:g} % of time and energy, an assumption: no iteration on this GPU was measured"
+    words = f"{ASSUMED_PERCENT:g} % of time and energy (assumed: no iteration on this GPU was measured)"
     return ModelError(time_percent=ASSUMED_PERCENT, energy_percent=ASSUMED_PERCENT, words=words)

@@ -1,6 +1,5 @@
 """What is wanted of a plan: deadlines, power caps and prices, with their units; and what plans cost by them."""
 
-import math
 import re
 from dataclasses import dataclass
 from enum import StrEnum
@@ -9,9 +8,9 @@ from pathlib import Path
 from kareus.artifacts.records import suggest
 from kareus.errors import ConfigError
 from kareus.plans.run_totals import check_tokens
-from kareus.plans.selectors import JOULES_PER_KWH, MOST_PRICE, NUMBER
+from kareus.plans.selectors import MOST_PRICE, NUMBER, number_in
 from kareus.plans.series import HourlySeries, Unit, read_series
-from kareus.plans.units import HOURS_PER_DAY, SECONDS_PER_HOUR, duration, scaled
+from kareus.plans.units import HOURS_PER_DAY, JOULES_PER_KWH, SECONDS_PER_HOUR, duration, scaled
 
 DURATIONS = {"s": 1.0, "min": 60.0, "h": SECONDS_PER_HOUR, "d": HOURS_PER_DAY * SECONDS_PER_HOUR}
 """Seconds by unit of a duration."""
@@ -131,7 +130,7 @@ def quantity(option: str, text: str, units: dict[str, float], most: float) -> fl
         same = [unit for unit in units if unit.lower() == match[2].lower()]
         hint = f"perhaps you meant {match[1]}{same[0]}" if same else suggest(match[2], units)
         raise ConfigError(f"{option} {text}: {f'unknown unit {match[2]!r}' if match[2] else 'has no unit'}; {hint}.")
-    value = _number(match[1]) * units[match[2]]
+    value = number_in(match[1]) * units[match[2]]
     if not 0 < value <= most:
         raise ConfigError(f"{option} {text}: must be greater than 0 and at most {most:g} {next(iter(units))}.")
     return value
@@ -158,17 +157,10 @@ def price(option: str, text: str, unit: str, column: Unit | None = None) -> floa
     kinds = f"0.12{unit}" + (f", or a CSV file with the columns hour,{column}" if column else "")
     if match is None or match[2] != unit:
         raise ConfigError(f"{option} {text}: not understood; write {kinds}.")
-    value = _number(match[1])
+    value = number_in(match[1])
     if not 0 <= value <= MOST_PRICE:
         raise ConfigError(f"{option} {text}: must be from 0 to {MOST_PRICE:g}.")
     return value
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return math.nan
 
 
 def goals_of(

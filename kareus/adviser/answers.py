@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from kareus.advise.errors import ModelError
-from kareus.advise.feasible import Candidate, RefusedLayout
-from kareus.advise.predictions import LayoutCost
-from kareus.advise.question import Question
+from kareus.adviser.errors import ModelError
+from kareus.adviser.feasible import Candidate, RefusedLayout
+from kareus.adviser.predictions import LayoutCost
+from kareus.adviser.question import Question
 
 NOISE = 0.005
 """Share of a time by which plans that are measured may lie beside those of the GPU model."""

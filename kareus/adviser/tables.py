@@ -4,7 +4,7 @@ from typing import Any
 
 import polars as pl
 
-from kareus.advise.answers import Advice, LayoutAnswer
+from kareus.adviser.answers import Advice, LayoutAnswer
 from kareus.artifacts.tables import Column, TableSchema
 from kareus.workload.model_flops import mfu, tokens_per_iteration
 

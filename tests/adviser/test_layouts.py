@@ -3,8 +3,8 @@
 import pytest
 from helpers.builders import CONFIG
 
-from kareus.advise.feasible import Reason, sort_layouts
-from kareus.advise.layouts import Constraints, layouts_of
+from kareus.adviser.feasible import Reason, sort_layouts
+from kareus.adviser.layouts import Constraints, layouts_of
 from kareus.model.config import Sharding
 from kareus.pipeline.config import PipelineSchedule
 from kareus.workload.compose import compose

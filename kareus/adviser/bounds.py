@@ -12,7 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
-from kareus.advise.prices import FASTEST, NOTHING, PRICES_W, InstructionPrices, Priced
+from kareus.adviser.prices import FASTEST, NOTHING, PRICES_W, InstructionPrices, Priced
 from kareus.arrays import Array, Indices
 from kareus.graph.records import Direction, instruction_directions
 from kareus.profile.programs import StageShape, chunk_shapes

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kareus.advise.bounds import NO_UPDATE, Bound, StageCost, StageUpdate, bound_of, stage_costs, stage_prices
-from kareus.advise.feasible import Candidate
-from kareus.advise.prices import (
+from kareus.adviser.bounds import NO_UPDATE, Bound, StageCost, StageUpdate, bound_of, stage_costs, stage_prices
+from kareus.adviser.feasible import Candidate
+from kareus.adviser.prices import (
     FASTEST,
     NOTHING,
     PRICES_W,
@@ -197,7 +197,7 @@ class LayoutPredictor:
         for stage in range(parallelism.pp):
             own = tuple(shapes[stage, chunk] for chunk in range(workload.chunks))
             placed = stage * parallelism.gpus_per_stage % workload.gpu.gpus_per_node
-            degrees = (parallelism.dp, parallelism.pp > 1, parallelism.sharding, placed)
+            degrees = (parallelism.dp, parallelism.pp, parallelism.sharding, placed)
             ends = (stage == 0, stage == parallelism.pp - 1)
             between = parallelism.pp if workload.chunks > 1 else 0  # backwards between those of two chunks
             how = (workload.recomputation, workload.split_backward, between, sequential)

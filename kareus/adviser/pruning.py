@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from kareus.advise.bounds import ROUNDING, Bound
+from kareus.adviser.bounds import ROUNDING, Bound
 from kareus.arrays import Array
 from kareus.pareto import pareto_front
 

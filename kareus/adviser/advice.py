@@ -10,18 +10,18 @@ from dataclasses import dataclass, field, replace
 
 from threadpoolctl import threadpool_limits
 
-from kareus.advise.answers import Advice, Depth, Effort, LayoutAnswer, LayoutChoice, SizeAnswer
-from kareus.advise.bounds import Bound, computing_bound
-from kareus.advise.errors import ModelError, model_error
-from kareus.advise.feasible import Candidate, Sorted, sort_layouts
-from kareus.advise.layouts import Constraints, counted, layouts_of
-from kareus.advise.planning import frontier_of, plan_layout
-from kareus.advise.predictions import LayoutCost, LayoutPrediction, LayoutPredictor
-from kareus.advise.prices import InstructionPrices
-from kareus.advise.pruning import KnownPlans
-from kareus.advise.question import Question
+from kareus.adviser.answers import Advice, Depth, Effort, LayoutAnswer, LayoutChoice, SizeAnswer
+from kareus.adviser.bounds import Bound, computing_bound
+from kareus.adviser.errors import ModelError, model_error
+from kareus.adviser.feasible import Candidate, Sorted, sort_layouts
+from kareus.adviser.layouts import Constraints, counted, layouts_of
+from kareus.adviser.planning import frontier_of, plan_layout
+from kareus.adviser.predictions import LayoutCost, LayoutPrediction, LayoutPredictor
+from kareus.adviser.prices import InstructionPrices
+from kareus.adviser.pruning import KnownPlans
+from kareus.adviser.question import Question
 from kareus.errors import ConfigError, RefusedWorkloadError
-from kareus.plans.units import scaled
+from kareus.plans.units import duration, scaled
 from kareus.testbed.config import TestbedKind
 from kareus.workload.config import Workload
 from kareus.workload.model_flops import tokens_per_iteration
@@ -171,13 +171,15 @@ def _without_layouts(question: Question, base: Workload, gpus: int) -> str:
     if free is None:
         return (
             f"--global-batch {question.global_batch}: no layout of {gpus} GPUs divides it; the nearest that does is "
-            f"{_nearest_multiple(question.global_batch, gpus)}."
+            f"{_nearest_batch(question, base, gpus)}."
         )
     return f"no layout of {gpus} GPUs keeps the constraints; one that lacks them is {free.words}."
 
 
-def _nearest_multiple(batch: int, gpus: int) -> int:
-    return max(1, round(batch / gpus)) * gpus
+def _nearest_batch(question: Question, base: Workload, gpus: int) -> int:
+    """Return the batch nearest to the one asked for that the replicas of some layout divide; `gpus` is always one."""
+    batch, replicas = question.global_batch, {one.dp for one in layouts_of(base, gpus, gpus, Constraints())}
+    return min((max(1, round(batch / dp)) * dp for dp in sorted(replicas)), key=lambda near: abs(near - batch))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -357,8 +359,7 @@ def _nearest(question: Question, choices: Sequence[LayoutChoice]) -> str:
     least_w = frugal.cost.energy_j / frugal.cost.time_s
     nearest = f"the fastest takes {scaled(fastest.cost.time_s, 's')} an iteration"
     if question.goals.deadline_s is not None:
-        days = iterations_of(question, fastest) * fastest.cost.time_s / 86400
-        nearest += f" ({days:.3g} days)"
+        nearest += f", {duration(iterations_of(question, fastest) * fastest.cost.time_s)} in all"
     return (
         f"no plan keeps the limits ({', '.join(question.goals.limits)}): {nearest}, and the least power of a plan is "
         f"{scaled(least_w, 'W')} on {frugal.layout.candidate.layout.gpus} GPUs; allow more time or power, or give "

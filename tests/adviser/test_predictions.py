@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 from helpers.builders import CONFIG
 
-from kareus.advise.bounds import computing_bound
-from kareus.advise.feasible import sort_layouts
-from kareus.advise.layouts import Constraints, layouts_of
-from kareus.advise.planning import layout_problem, plan_layout
-from kareus.advise.predictions import LayoutPredictor
-from kareus.advise.prices import InstructionPrices
+from kareus.adviser.bounds import computing_bound
+from kareus.adviser.feasible import sort_layouts
+from kareus.adviser.layouts import Constraints, layouts_of
+from kareus.adviser.planning import layout_problem, plan_layout
+from kareus.adviser.predictions import LayoutPredictor
+from kareus.adviser.prices import InstructionPrices
 from kareus.fidelity.workload_prediction import predict
 from kareus.model.config import Sharding
 from kareus.pipeline.solver.lanes import latest_ends

@@ -4,21 +4,19 @@ import shlex
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
-from kareus.advise.advice import iterations_of
-from kareus.advise.answers import NOISE, Advice, LayoutAnswer, LayoutChoice, SizeAnswer
-from kareus.advise.layouts import counted
+from kareus.adviser.advice import iterations_of
+from kareus.adviser.answers import NOISE, Advice, LayoutAnswer, LayoutChoice, SizeAnswer
+from kareus.adviser.layouts import counted
 from kareus.artifacts.layout import WorkloadFolder
 from kareus.pipeline.compare import OURS
 from kareus.plans.answer import BASELINE
-from kareus.plans.units import SECONDS_PER_HOUR, compared, duration, less, scaled, significant
+from kareus.plans.units import SECONDS_PER_HOUR, compared, duration, less, money, scaled, significant
 from kareus.workload.model_flops import mfu, tokens_per_iteration
 from kareus.workload.overlap import nothing_to_overlap
 from kareus.workload.resolve import resolve
 
 MOST_ROWS = 12
 """Layouts in the table of the terminal; all are in the files."""
-FEW_MONEY = 1000
-"""Costs below this have two decimals."""
 FEW_KG = 10_000
 """Masses below this are given in kilograms."""
 FOLDER = "advised"
@@ -29,10 +27,10 @@ def answer_lines(advice: Advice) -> Iterator[str]:
     """Yield an answer for a terminal."""
     yield headline(advice)
     yield comparison(advice)
-    yield f"[predicted by the GPU model, for {chips(advice)}: {advice.uncertainty.words}]"
+    yield f"[predicted by the GPU model, for {chips(advice)}; its error: {advice.uncertainty.words}]"
     for size in advice.sizes:
         yield ""
-        yield from _size_lines(advice, size)
+        yield from _size_lines(size)
     for gpus, reason in advice.left_out.items():
         yield f"{gpus} GPUs: {reason}"
     yield ""
@@ -63,9 +61,9 @@ def costs(advice: Advice, choice: LayoutChoice) -> list[str]:
     iterations = iterations_of(advice.question, choice)
     time_s, energy_j = iterations * cost.time_s, iterations * cost.energy_j
     found += [duration(time_s), scaled(energy_j / SECONDS_PER_HOUR, "Wh")]
-    money = goals.money(time_s, energy_j, choice.layout.candidate.layout.gpus)
-    if money is not None:
-        found.append(f"cost {money:,.{2 if abs(money) < FEW_MONEY else 0}f}")
+    cost_of_run = goals.money(time_s, energy_j, choice.layout.candidate.layout.gpus)
+    if cost_of_run is not None:
+        found.append(f"cost {money(cost_of_run)}")
     carbon_kg = goals.carbon_kg(time_s, energy_j)
     if carbon_kg is not None:
         kilograms = significant(carbon_kg, 3)
@@ -86,7 +84,7 @@ def comparison(advice: Advice) -> str:
     )
 
 
-def _size_lines(advice: Advice, size: SizeAnswer) -> Iterator[str]:
+def _size_lines(size: SizeAnswer) -> Iterator[str]:
     effort = size.effort
     yield (
         f"{effort.configurations:,} layouts of {size.gpus} GPUs: {effort.bounded:,} can run, {effort.predicted:,} "
@@ -99,7 +97,7 @@ def _size_lines(advice: Advice, size: SizeAnswer) -> Iterator[str]:
     if ties:
         yield (
             f"~ tied: {ties:,} more layout{'s' * (ties > 1)} would be on the frontier (*) if the model were off by its "
-            f"error: {advice.uncertainty.words}. Measure the fastest two or three of * and ~ before a long training"
+            "error. Measure the fastest two or three of * and ~ before a long training"
         )
 
 
@@ -112,7 +110,7 @@ def shown(size: SizeAnswer) -> list[LayoutAnswer]:
 
 
 HEADS = (
-    "#", "s", "kJ", "tokens/s", "J/token", "MFU %", "least kJ", "at s", "Megatron s", "GiB", "bubbles %", "exposed %",
+    "#", "s", "kJ", "tokens/s", "mJ/token", "MFU %", "least kJ", "at s", "Megatron s", "GiB", "bubbles %", "exposed %",
 )  # fmt: skip
 
 
@@ -125,7 +123,7 @@ def cells(one: LayoutAnswer) -> tuple[str, ...]:
         significant(first.time_s),
         significant(first.energy_j / 1e3),
         f"{tokens / first.time_s:,.0f}",
-        significant(first.energy_j / tokens, 3),
+        significant(1e3 * first.energy_j / tokens, 3),
         f"{100 * mfu(workload, first.time_s):.1f}",
         significant(last.energy_j / 1e3),
         significant(last.time_s),

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from kareus.advise.layouts import Layout
+from kareus.adviser.layouts import Layout
 from kareus.errors import ConfigError, RefusedWorkloadError
 from kareus.workload.combinations import check_combinations
 from kareus.workload.config import Workload

@@ -5,9 +5,9 @@ import re
 import pytest
 from helpers.builders import CONFIG
 
-from kareus.advise.asked import asked
-from kareus.advise.goals import goals_of
-from kareus.advise.question import ask
+from kareus.adviser.asked import asked
+from kareus.adviser.goals import goals_of
+from kareus.adviser.question import ask
 from kareus.errors import ConfigError
 
 SMALL = ["model=qwen3-1.7b", "gpu=h100-sxm5-80gb"]

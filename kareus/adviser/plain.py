@@ -3,9 +3,9 @@
 import dataclasses
 from typing import Any
 
-from kareus.advise.answers import Advice, LayoutChoice, SizeAnswer
-from kareus.advise.lines import chips, commands, comparison, headline
-from kareus.advise.tables import layouts_frame, plans_frame
+from kareus.adviser.answers import Advice, LayoutChoice, SizeAnswer
+from kareus.adviser.lines import chips, commands, comparison, headline
+from kareus.adviser.tables import layouts_frame, plans_frame
 from kareus.artifacts.records import to_plain
 
 

@@ -5,7 +5,7 @@ measuring on a simulated testbed, up to its noise, which would otherwise decide 
 iteration frontier is solved as there.
 """
 
-from kareus.advise.predictions import LayoutCost, LayoutPrediction, LayoutPredictor
+from kareus.adviser.predictions import LayoutCost, LayoutPrediction, LayoutPredictor
 from kareus.pipeline.solver.frontier import iteration_frontier
 from kareus.pipeline.solver.problem import Problem, point_set
 from kareus.workload.config import Workload

@@ -2,13 +2,13 @@
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kareus.advise.goals import Goals
-from kareus.advise.layouts import Constraints
+from kareus.adviser.goals import Goals
+from kareus.adviser.layouts import Constraints
 from kareus.artifacts.records import closest, suggest
 from kareus.errors import ConfigError
 from kareus.graph.recomputation import Recomputation
@@ -203,9 +203,3 @@ def _checked(text: Any, counts: Sequence[int]) -> tuple[int, ...]:
     if not counts or len(set(counts)) > MOST_GPU_COUNTS:
         raise ConfigError(f"--gpus {text}: gives {len(set(counts))} numbers; give from 1 to {MOST_GPU_COUNTS}.")
     return tuple(sorted(set(counts)))
-
-
-def constraint_words(constraints: Constraints) -> Mapping[str, str]:
-    """Return what constraints ask for, by name."""
-    given = {name: getattr(constraints, name) for name in _PARTS}
-    return {name: ",".join(str(value).lower() for value in values) for name, values in given.items() if values}

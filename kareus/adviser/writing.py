@@ -3,9 +3,9 @@
 import json
 from pathlib import Path
 
-from kareus.advise.answers import Advice
-from kareus.advise.plain import plain
-from kareus.advise.tables import ADVISED_LAYOUTS, ADVISED_PLANS, layouts_frame, plans_frame
+from kareus.adviser.answers import Advice
+from kareus.adviser.plain import plain
+from kareus.adviser.tables import ADVISED_LAYOUTS, ADVISED_PLANS, layouts_frame, plans_frame
 from kareus.artifacts.files import write_text
 from kareus.artifacts.provenance import Provenance
 from kareus.artifacts.records import content_hash

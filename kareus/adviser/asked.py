@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from kareus.advise.goals import goals_of
-from kareus.advise.question import Question, ask
+from kareus.adviser.goals import goals_of
+from kareus.adviser.question import Question, ask
 from kareus.errors import ConfigError
 
 GOALS = (

@@ -6,13 +6,13 @@ import random
 import pytest
 from helpers.builders import CONFIG
 
-from kareus.advise.advice import answer
-from kareus.advise.feasible import sort_layouts
-from kareus.advise.layouts import layouts_of
-from kareus.advise.planning import frontier_of, plan_layout
-from kareus.advise.predictions import LayoutPredictor
-from kareus.advise.prices import InstructionPrices
-from kareus.advise.question import ask
+from kareus.adviser.advice import answer
+from kareus.adviser.feasible import sort_layouts
+from kareus.adviser.layouts import layouts_of
+from kareus.adviser.planning import frontier_of, plan_layout
+from kareus.adviser.predictions import LayoutPredictor
+from kareus.adviser.prices import InstructionPrices
+from kareus.adviser.question import ask
 
 
 def frontiers(question, gpus, share=1.0):
