@@ -146,5 +146,5 @@ def test_ranks_with_other_plans_are_refused():
 
 
 def test_a_selector_that_no_plan_serves_is_refused_at_once():
-    with pytest.raises(ConfigError, match="no plan is within 500.0 ms"):
+    with pytest.raises(ConfigError, match=r"no plan is within 500\.0 ms"):
         governor(selector="deadline=0.5s")

@@ -1,6 +1,7 @@
 """Small records that the tests of several rooms share."""
 
 import dataclasses
+import json
 import operator
 from functools import cache, reduce
 from pathlib import Path
@@ -239,3 +240,11 @@ def with_attention(graph: BlockGraph, tokens: int) -> BlockGraph:
             dataclasses.replace(backward, operators=(*backward.operators[:2], *later, *backward.operators[2:])),
         ),
     )
+
+
+def config_json(folder: Path, config: Any) -> Path:
+    """Write a `config.json` as those on Hugging Face; returns its path."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "config.json"
+    path.write_text(json.dumps(config))
+    return path

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.builders import CONFIG
+from helpers.builders import CONFIG, config_json
 from hydra.core.config_store import ConfigStore
 
 from kareus.errors import ConfigError
@@ -71,25 +71,18 @@ MISTRAL = {  # version 0.3 of Mistral 7B: no window, no head_dim, untied by defa
 }
 
 
-def write(folder: Path, config: Any) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "config.json"
-    path.write_text(json.dumps(config))
-    return path
-
-
 @pytest.mark.parametrize(("option", "config"), [("llama3.2-3b", LLAMA_3_2_3B), ("qwen3-1.7b", QWEN3_1_7B)])
 def test_what_is_published_equals_our_option(option: str, config: dict[str, Any], tmp_path: Path) -> None:
     ours = compose([f"model={option}"], CONFIG)[0].workload.model
-    theirs = read_model(write(tmp_path, config))
+    theirs = read_model(config_json(tmp_path, config))
     assert dataclasses.replace(theirs, name=ours.name, layers_per_stage=ours.layers_per_stage) == ours
 
 
 def test_rotary_embeddings_of_either_format_are_read(tmp_path: Path) -> None:
     scaling = {**LLAMA_3_2_3B["rope_scaling"], "rope_theta": 500000.0}
     older = {k: v for k, v in LLAMA_3_2_3B.items() if k not in ("rope_scaling", "rope_theta")}
-    newer = read_model(write(tmp_path / "newer", {**older, "rope_parameters": scaling}))
-    assert newer == dataclasses.replace(read_model(write(tmp_path / "older", LLAMA_3_2_3B)), name=newer.name)
+    newer = read_model(config_json(tmp_path / "newer", {**older, "rope_parameters": scaling}))
+    assert newer == dataclasses.replace(read_model(config_json(tmp_path / "older", LLAMA_3_2_3B)), name=newer.name)
     assert newer.rotary_scaling is not None
     assert newer.rotary_scaling.factor == 32
 
@@ -104,20 +97,20 @@ def test_rotary_embeddings_of_either_format_are_read(tmp_path: Path) -> None:
 )
 def test_rotary_embeddings_that_cannot_be_computed_are_refused(rotary: Any, message: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=message):
-        read_model(write(tmp_path, {**MISTRAL, "rope_parameters": rotary}))
+        read_model(config_json(tmp_path, {**MISTRAL, "rope_parameters": rotary}))
 
 
 def test_fields_left_out_have_the_defaults_of_their_class(tmp_path: Path) -> None:
-    mistral = read_model(write(tmp_path, MISTRAL))
+    mistral = read_model(config_json(tmp_path, MISTRAL))
     assert (mistral.head_dim, mistral.tie_embeddings, mistral.qk_norm, mistral.qkv_bias) == (128, False, False, False)
     qwen2 = read_model(
-        write(tmp_path, MISTRAL | {"model_type": "qwen2", "use_sliding_window": False, "sliding_window": 4})
+        config_json(tmp_path, MISTRAL | {"model_type": "qwen2", "use_sliding_window": False, "sliding_window": 4})
     )
     assert qwen2.qkv_bias
     without = {key: value for key, value in LLAMA_3_2_3B.items() if key != "num_key_value_heads"}
-    assert read_model(write(tmp_path, without)).num_key_value_heads == 24
+    assert read_model(config_json(tmp_path, without)).num_key_value_heads == 24
     narrow = {key: value for key, value in QWEN3_1_7B.items() if key != "head_dim"} | {"hidden_size": 1024}
-    assert read_model(write(tmp_path, narrow)).head_dim == 128
+    assert read_model(config_json(tmp_path, narrow)).head_dim == 128
 
 
 @pytest.mark.parametrize(
@@ -235,7 +228,7 @@ def test_fields_left_out_have_the_defaults_of_their_class(tmp_path: Path) -> Non
 def test_an_architecture_that_cannot_be_built_gets_one_line(
     change: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
-    path = write(tmp_path, MISTRAL | change)
+    path = config_json(tmp_path, MISTRAL | change)
     with pytest.raises(ConfigError) as raised:
         read_model(path)
     assert str(raised.value) == f"{path}: {message}"
@@ -266,7 +259,7 @@ HARMLESS = {  # what real files of Llama 2 and 3, Mistral and Qwen 2 and 3 say b
 def test_what_changes_no_architecture_is_read_over(config: dict[str, Any], tmp_path: Path) -> None:
     kept = {key: value for key, value in HARMLESS.items() if key not in config}
     layers = {"layer_types": ["full_attention"] * config["num_hidden_layers"]}
-    assert read_model(write(tmp_path, config | kept | layers)) == read_model(write(tmp_path, config))
+    assert read_model(config_json(tmp_path, config | kept | layers)) == read_model(config_json(tmp_path, config))
 
 
 def test_what_is_no_file_of_a_reasonable_size_is_not_read(tmp_path: Path) -> None:
@@ -320,15 +313,18 @@ def test_a_hugging_face_name_asks_for_a_local_file() -> None:
 
 def test_the_model_is_named_by_origin_then_folder_then_file(tmp_path: Path) -> None:
     folder = tmp_path / "My Llama_3"
-    assert read_model(write(folder, MISTRAL)).name == "my-llama-3"
-    assert read_model(write(folder, MISTRAL | {"_name_or_path": "mistralai/Mistral-7B-v0.3"})).name == "mistral-7b-v0.3"
+    assert read_model(config_json(folder, MISTRAL)).name == "my-llama-3"
+    assert (
+        read_model(config_json(folder, MISTRAL | {"_name_or_path": "mistralai/Mistral-7B-v0.3"})).name
+        == "mistral-7b-v0.3"
+    )
     other = folder / "seven.json"
     other.write_text(json.dumps(MISTRAL))
     assert read_model(other).name == "seven"
 
 
 def test_files_and_options_sweep_together_and_take_overrides(tmp_path: Path) -> None:
-    file = write(tmp_path / "tiny", MISTRAL)
+    file = config_json(tmp_path / "tiny", MISTRAL)
     overrides = [f"model=qwen3-1.7b,{file},{file.parent}", "model.num_layers=4"]
     compositions = compose(overrides, CONFIG)
     assert [c.workload.model.name for c in compositions] == ["qwen3-1.7b", "tiny", "tiny"]
@@ -339,7 +335,7 @@ def test_files_and_options_sweep_together_and_take_overrides(tmp_path: Path) -> 
 
 def test_a_file_leaves_no_option_behind(tmp_path: Path) -> None:
     before = set(ConfigStore.instance().repo.get("model", {}))
-    compose([f"model={write(tmp_path, MISTRAL)}"], CONFIG)
+    compose([f"model={config_json(tmp_path, MISTRAL)}"], CONFIG)
     assert set(ConfigStore.instance().repo["model"]) == before
 
 
@@ -359,93 +355,3 @@ def test_a_model_that_transformers_lacks_cannot_be_written():
     model = dataclasses.replace(composition.workload.model, qkv_bias=True)
     with pytest.raises(ConfigError, match="qk_norm=true and qkv_bias=true: no architecture of transformers has both"):
         huggingface_config(model, 4096, "bfloat16")
-
-
-GPT2_XL = {  # of openai-community/gpt2-xl, without its dropout
-    "activation_function": "gelu_new",
-    "architectures": ["GPT2LMHeadModel"],
-    "attn_pdrop": 0.0,
-    "embd_pdrop": 0.0,
-    "initializer_range": 0.02,
-    "layer_norm_epsilon": 1e-05,
-    "model_type": "gpt2",
-    "n_ctx": 1024,
-    "n_embd": 1600,
-    "n_head": 25,
-    "n_layer": 48,
-    "n_positions": 1024,
-    "resid_pdrop": 0.0,
-    "vocab_size": 50257,
-}
-MPT_7B = {  # of mosaicml/mpt-7b
-    "architectures": ["MPTForCausalLM"],
-    "attn_config": {
-        "alibi": True,
-        "alibi_bias_max": 8,
-        "attn_impl": "torch",
-        "attn_pdrop": 0,
-        "attn_type": "multihead_attention",
-        "attn_uses_sequence_id": False,
-        "clip_qkv": None,
-        "prefix_lm": False,
-        "qk_ln": False,
-        "softmax_scale": None,
-    },
-    "auto_map": {"AutoConfig": "configuration_mpt.MPTConfig"},
-    "d_model": 4096,
-    "emb_pdrop": 0,
-    "expansion_ratio": 4,
-    "learned_pos_emb": True,
-    "logit_scale": None,
-    "max_seq_len": 2048,
-    "model_type": "mpt",
-    "n_heads": 32,
-    "n_layers": 32,
-    "no_bias": True,
-    "norm_type": "low_precision_layernorm",
-    "resid_pdrop": 0,
-    "vocab_size": 50432,
-}
-
-
-@pytest.mark.parametrize(("option", "config"), [("gpt2-xl", GPT2_XL), ("mpt-7b", MPT_7B)])
-def test_gpt2_and_mpt_are_read_as_our_options(option: str, config: dict[str, Any], tmp_path: Path) -> None:
-    ours = compose([f"model={option}"], CONFIG)[0].workload.model
-    assert dataclasses.replace(read_model(write(tmp_path, config)), name=ours.name) == ours
-    written = huggingface_config(ours, 1024, "bfloat16")
-    assert dataclasses.replace(read_model(write(tmp_path / "again", written)), name=ours.name) == ours
-
-
-@pytest.mark.parametrize(
-    ("config", "message"),
-    [
-        ({k: v for k, v in GPT2_XL.items() if k != "resid_pdrop"}, r"resid_pdrop=0.1: changes the architecture"),
-        (GPT2_XL | {"attn_pdrop": 0.1}, "train without dropout, write resid_pdrop, embd_pdrop and attn_pdrop of 0.0"),
-        (GPT2_XL | {"activation_function": "tanh"}, "activation_function='tanh': not supported; expected gelu_new,"),
-        (GPT2_XL | {"scale_attn_weights": False}, "scale_attn_weights=False: changes the architecture"),
-        (GPT2_XL | {"n_head": 24}, "24 heads: must divide the hidden size 1600"),
-        (MPT_7B | {"attn_config": {"alibi": False}}, "alibi=False: changes the architecture"),
-        (MPT_7B | {"attn_config": {"clip_qkv": 8}}, "clip_qkv: not supported; expected null"),
-        (MPT_7B | {"logit_scale": "inv_sqrt_d_model"}, "logit_scale: not supported; expected null"),
-        (MPT_7B | {"attn_config": [1]}, r"attn_config=\[1\]: expected keys and values"),
-        (MPT_7B | {"no_bias": False}, "no_bias=False: changes the architecture"),
-    ],
-)
-def test_gpt2_and_mpt_of_another_kind_are_refused(config: dict[str, Any], message: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=message):
-        read_model(write(tmp_path, config))
-
-
-@pytest.mark.parametrize(
-    ("option", "changes", "message"),
-    [
-        ("gpt2-xl", {"biases": False}, "biases=False: with positions=learned no architecture .* expected True"),
-        ("gpt2-xl", {"num_key_value_heads": 5}, "num_key_value_heads=5: with positions=learned"),
-        ("mpt-7b", {"intermediate_size": 64}, "intermediate_size=64: with positions=alibi .* expected 16384"),
-        ("nemotron4-15b", {}, "norm=layernorm: with positions=rope no architecture"),
-    ],
-)
-def test_what_transformers_has_not_is_not_exported(option: str, changes: dict[str, Any], message: str) -> None:
-    model = dataclasses.replace(compose([f"model={option}"], CONFIG)[0].workload.model, **changes)
-    with pytest.raises(ConfigError, match=message):
-        huggingface_config(model, 1024, "bfloat16")
