@@ -136,7 +136,7 @@ def _advice(path: Path) -> Iterator[str]:
     if path.is_file():
         advice = read_json(path)
         yield from (advice["headline"], advice["comparison"])
-        yield f"[predicted by the GPU model, for {advice['chips']}: {advice['uncertainty']['words']}]"
+        yield f"[predicted by the GPU model, for {advice['chips']}; its error: {advice['uncertainty']['words']}]"
         yield f"page  {path.with_name('page.html')}"
         yield from advice["commands"]
 

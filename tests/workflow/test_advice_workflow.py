@@ -78,5 +78,5 @@ def test_another_question_is_answered_anew(asked):
 
 
 def test_editing_the_adviser_asks_again(asked, tmp_path):
-    environment = os.environ | other_version(tmp_path / "other", "advise/bounds.py")
+    environment = os.environ | other_version(tmp_path / "other", "adviser/bounds.py")
     assert would_run(asked[0], *CONFIG, env=environment) == {"all": 1, "answer_question": 1}
