@@ -49,7 +49,8 @@ MOST_EPOCH_S = 1e11
 LEAST_OF_ASKED = 0.97
 """Share of the clock asked for below which the median instruction counts as a violation: two steps of 15 MHz."""
 LEAST_READ = 3
-"""Instructions (or all of a shorter iteration) whose clock was read, for a violation: it may be read as it changes."""
+"""Instructions whose clock was read, for a violation: it may be read as it changes. All passes of a shorter iteration
+are enough; its update may be over before anything is read."""
 
 logger = logging.getLogger(__name__)
 
@@ -220,8 +221,8 @@ class OnlineChoice:
         """Learn how long the pipeline took, and what the clock did."""
         plan = self._ran.pop(record.iteration)
         own = record.instructions
+        passes = [one for one in own if one.key.direction not in UPDATING]
         if self._is_of_first_stage:  # where a pipeline begins and ends
-            passes = [one for one in own if one.key.direction not in UPDATING]
             time_s = max(one.start_s + one.time_s for one in passes) - min(one.start_s for one in passes)
             self._report = replace(self._report, iteration=record.iteration, slowdown=time_s / self._passes_s[plan])
         seen = [
@@ -230,7 +231,7 @@ class OnlineChoice:
             if one.observed_mhz is not None and one.frequency_mhz is not None
         ]
         self._clock_violation = ""
-        enough = len(seen) >= min(LEAST_READ, len(own))
+        enough = len(seen) >= min(LEAST_READ, len(passes))
         if seen and enough and statistics.median(observed / asked for observed, asked in seen) < LEAST_OF_ASKED:
             observed, asked = min(seen, key=lambda pair: pair[0] / pair[1])
             self._clock_violation = f"its clock is {observed} MHz where {asked} MHz were asked for"

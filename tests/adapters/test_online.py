@@ -116,24 +116,27 @@ def test_clocks_are_restored_whenever_a_rank_is_killed(planned, tmp_path, monkey
     assert not job.gpu(victim).locked.exists()
 
 
-SLOWER = dataclasses.replace(
-    driven_plan(stages=1),
-    selector="deadline=12s",
-    prediction=PredictedCost(time_s=12.0, energy_j=3e3, static_energy_j=1e3, dynamic_energy_j=2e3, lower_bound_j=2e3),
-)
-PLANS = (driven_plan(stages=1), SLOWER)
+SLOWER = PredictedCost(time_s=12.0, energy_j=3e3, static_energy_j=1e3, dynamic_energy_j=2e3, lower_bound_j=2e3)
+
+
+def plans_of(fastest):
+    """A plan and a slower one of the same clocks."""
+    return fastest, dataclasses.replace(fastest, selector="deadline=12s", prediction=SLOWER)
+
+
+PLANS = plans_of(driven_plan(stages=1))
 
 
 class Rank:
     """One rank alone, and what its driver and its records say."""
 
-    def __init__(self, log=None, every=1, first=0, throttle_reasons=None):
+    def __init__(self, log=None, every=1, first=0, throttle_reasons=None, plans=PLANS):
         self.reasons = ()
         self.choice = OnlineChoice(
-            PLANS,
-            layout=layout_of(PLANS[0]),
+            plans,
+            layout=layout_of(plans[0]),
             pipeline=0,
-            governor=Governor(costs_of(PLANS), 1, parse_selector("fastest"), parse_selector("min-energy")),
+            governor=Governor(costs_of(plans), 1, parse_selector("fastest"), parse_selector("min-energy")),
             agreement=Alone(),
             throttle_reasons=throttle_reasons or (lambda: self.reasons),
             log=log,
@@ -185,6 +188,13 @@ def test_few_readings_of_a_clock_may_be_of_one_that_changes():
     rank = Rank()
     assert [rank.iteration(n, 0.9, readings=2) for n in range(4)] == ["fastest"] * 4
     assert [rank.iteration(n, 0.9, readings=3) for n in range(4, 6)] == ["fastest", "deadline=12s"]
+
+
+def test_all_passes_of_a_short_iteration_are_enough():
+    """One microbatch, and an update that is over before its clock is read."""
+    rank = Rank(plans=plans_of(driven_plan(stages=1, microbatches=1, update=True)))
+    assert [rank.iteration(n, 0.9, readings=1) for n in range(3)] == ["fastest"] * 3
+    assert [rank.iteration(n, 0.9, readings=2) for n in range(3, 5)] == ["fastest", "deadline=12s"]
 
 
 def test_a_clock_that_the_power_limit_holds_was_planned_so():
