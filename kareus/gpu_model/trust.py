@@ -6,7 +6,8 @@ from kareus.artifacts.records import content_hash
 from kareus.gpu_model.gpu import Gpu, KernelUncertainty, Uncertainty
 
 MODEL_VERSION = "6"
-"""Version of the laws; a change that moves numbers raises it, so that old measurements are not mixed in."""
+"""Version of the laws. A change that gives other times or energies for the same numbers of a GPU raises it, so that old
+measurements are not mixed in; what comes with a coefficient of its own does not, since that is one of these numbers."""
 
 _OF_NO_PREDICTION = frozenset({"memory_gib", "search_frequencies", "uncertainty", "kernel_uncertainty"})
 """Fields of a GPU that no predicted time or energy depends on: what fits into it, which clocks are searched, and the

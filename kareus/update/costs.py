@@ -175,7 +175,7 @@ def _reduction(
     )
     moving = [collective_switching(gpu, collective) for scope, _ in buckets for collective, _ in placed[scope]]
     moving_j = sum(switching.at_j(gpu, clocks_mhz) for switching in moving)
-    held_s = sum(times_s[scope] for scope, _ in buckets)
+    held_s = sum(times_s[scope] for scope, _ in buckets)  # alone: that they hold SMs longer beside it is left out
     held_j = held_power_w(gpu, config.default_collective_sm_count, clocks_mhz) * held_s
     added = np.array([added_s, moving_j + held_j + idle_power_w(gpu, clocks_mhz) * added_s])
     return added + _norm_sums(config, stage, clocks_mhz)
