@@ -9,6 +9,7 @@ from helpers.references import SMALL
 from kareus.fidelity.subject import subject
 from kareus.fidelity.warm_subject import in_training
 from kareus.fidelity.workload_prediction import predict
+from kareus.workload.compose import compose
 
 
 @pytest.fixture(scope="module")
@@ -46,3 +47,12 @@ def test_chips_at_the_reference_temperature_stay_as_they_are(small):
         ),
     )
     assert in_training(small.on(even)).workload.gpu.static_power_w == pytest.approx(gpu.static_power_w, abs=0.001)
+
+
+def test_chips_in_air_of_unknown_temperature_stay_as_they_are(small):
+    """That before real GPUs need not be given."""
+    (real,) = compose(["testbed=cuda"], CONFIG)
+    workload = dataclasses.replace(small.workload, testbed=real.workload.testbed)
+    own = dataclasses.replace(small, workload=workload)
+    assert own.workload.ambient_c is None
+    assert in_training(own) is own
