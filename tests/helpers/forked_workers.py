@@ -68,7 +68,8 @@ def fork_workers(config: pytest.Config, specs: list[Any]) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         listener.bind(f"\0{address}")
         listener.listen(socket.SOMAXCONN)
-        given = {"path": sys.path, "listener": listener.fileno(), "arguments": config.invocation_params.args}
+        arguments = [os.fspath(argument) for argument in config.invocation_params.args]
+        given = {"path": sys.path, "listener": listener.fileno(), "arguments": arguments}
         server = subprocess.Popen(
             [sys.executable, "-c", SERVER, json.dumps(given)],
             cwd=config.invocation_params.dir,
