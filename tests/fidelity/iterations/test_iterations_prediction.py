@@ -14,7 +14,7 @@ from kareus.fidelity.iterations.predict import Predictor
 from kareus.fidelity.iterations.prediction import predictions
 from kareus.fidelity.iterations.updates import _summed, stage_update
 from kareus.fidelity.iterations.workloads import NIC_GB_PER_S, IterationSubjects
-from kareus.gpu_model.energy import idle_power_w
+from kareus.gpu_model.energy import held_power_w, idle_power_w
 from kareus.graph.records import TRACED, Direction, Scope
 from kareus.model.parameters import embedding_parameters, scope_parameters
 from kareus.profile.programs import chunk_shapes
@@ -124,6 +124,17 @@ def test_tied_embeddings_are_reduced_once():
     assert once == pytest.approx(_moving_j(tied, _summed(_charged(tied), tied.software, 0, every)), rel=0.01)
     more = _moving_j(tied, _summed(_charged(tied), tied.software, 0, table))
     assert twice - once == pytest.approx(more, rel=0.01)
+
+
+def test_sums_of_gradients_pay_for_the_sms_they_hold():
+    layout = ("software=nemo", "parallelism.dp=2", "parallelism.tp=4", "parallelism.cp=1")
+    held, free = (_found(*layout, f"gpu.coefficients.collective_sm_w={watts}")[0][1] for watts in (1, 0))
+    own, without = (_summed(_charged(s), s.software, 0, 10**9) for s in (held, free))
+    gpu, sm_count = held.workload.gpu, held.workload.default_collective_sm_count
+    assert own.time_s == without.time_s
+    held_w = float(held_power_w(gpu, sm_count, np.array(float(gpu.maximum_clock_mhz))))
+    assert held_w == sm_count
+    assert own.energy_j - without.energy_j == pytest.approx(held_w * own.time_s)
 
 
 def test_hidden_gathers_take_energy_all_the_same():
