@@ -19,6 +19,8 @@ import sys
 from typing import Any, NamedTuple
 
 import pytest
+from execnet.gateway_base import get_execmodel, init_popen_io
+from execnet.gateway_base import serve as serve_execnet
 
 from kareus.cli.fork_server import other_threads
 from kareus.processes import MOST_BYTES, STANDARD_STREAMS, STARTED
@@ -27,10 +29,9 @@ SERVER = """
 import json, sys
 given = json.loads(sys.argv[1])
 sys.path[:] = given["path"]
-from helpers.forked_workers import serve
+from helpers.forked_workers import serve, work
 if serve(given["listener"], given["arguments"]):
-    del sys.argv[1:]
-    exec(eval(sys.stdin.readline()))  # as a worker of execnet
+    work()
 """
 """Ends as the server, or, in what it forks, as a worker."""
 CLIENT = """
@@ -106,6 +107,19 @@ def serve(listener: int, arguments: list[str]) -> bool:
         os.environ.clear()
         os.environ.update(environment)
     return bool(streams)
+
+
+def work() -> None:
+    """Answer xdist as a worker of execnet until it ends, with the module of execnet that is imported here.
+
+    The first line is the source of that module, for hosts without it: it is read, and not run.
+    """
+    del sys.argv[1:]
+    sys.stdin.readline()
+    model = get_execmodel("main_thread_only")  # as xdist asks for
+    streams = init_popen_io(model)
+    streams.write(b"1")  # execnet waits for it
+    serve_execnet(streams, id="forked-worker")
 
 
 def _forked(clients: socket.socket) -> list[int]:
