@@ -9,7 +9,7 @@ from kareus.adviser.answers import NOISE, Advice, LayoutAnswer, LayoutChoice, Si
 from kareus.adviser.layouts import counted
 from kareus.artifacts.layout import WorkloadFolder
 from kareus.pipeline.compare import OURS
-from kareus.plans.answer import BASELINE
+from kareus.plans.answer import BASELINE, model_error_line
 from kareus.plans.units import SECONDS_PER_HOUR, compared, duration, less, money, scaled, significant
 from kareus.workload.model_flops import mfu, tokens_per_iteration
 from kareus.workload.overlap import nothing_to_overlap
@@ -27,7 +27,7 @@ def answer_lines(advice: Advice) -> Iterator[str]:
     """Yield an answer for a terminal."""
     yield headline(advice)
     yield comparison(advice)
-    yield f"[predicted by the GPU model, for {chips(advice)}; its error: {advice.uncertainty.words}]"
+    yield model_error_line(chips(advice), advice.uncertainty.words)
     for size in advice.sizes:
         yield ""
         yield from _size_lines(size)

@@ -162,3 +162,8 @@ def no_limit(selector: Selector, plans: pl.DataFrame) -> str | None:
 def _exact(value: float, unit: str) -> str:
     factor, scaled_unit = common_scale([value], unit)
     return f"{value / factor:.4g} {scaled_unit}"
+
+
+def model_error_line(chips: str, error: str) -> str:
+    """Return how far answers that nothing measured can be trusted: for which chips, and the model's error in words."""
+    return f"[predicted by the GPU model, for {chips}; its error: {error}]"

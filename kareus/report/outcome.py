@@ -14,7 +14,7 @@ from kareus.emulate.tables import FLEET
 from kareus.errors import ArtifactError
 from kareus.pipeline.compare import OURS
 from kareus.pipeline.tables import ITERATION
-from kareus.plans.answer import Answer, answer_of, fastest_answer
+from kareus.plans.answer import Answer, answer_of, fastest_answer, model_error_line
 from kareus.plans.file import read_plan
 from kareus.plans.locate import plan_files
 
@@ -136,7 +136,7 @@ def _advice(path: Path) -> Iterator[str]:
     if path.is_file():
         advice = read_json(path)
         yield from (advice["headline"], advice["comparison"])
-        yield f"[predicted by the GPU model, for {advice['chips']}; its error: {advice['uncertainty']['words']}]"
+        yield model_error_line(advice["chips"], advice["uncertainty"]["words"])
         yield f"page  {path.with_name('page.html')}"
         yield from advice["commands"]
 
