@@ -48,6 +48,10 @@ GEMMS = (
     # Long ones: steps along them, and partial sums where they are split.
     (1024, 1024, 65536), (512, 512, 32768), (256, 4096, 16384), (2048, 1536, 32768), (256, 256, 8192),
     (1536, 1280, 49152), (768, 768, 65536),
+    # So few tiles and so many steps that neither arithmetic nor HBM nor the host takes longer than the steps do.
+    (128, 128, 131072),
+    # So many outputs that partial sums take far longer than to synchronise them.
+    (1792, 1280, 8192),
     # Few rows: bound by HBM.
     (64, 4096, 4096), (128, 8192, 8192), (64, 28672, 8192),
 )  # fmt: skip
