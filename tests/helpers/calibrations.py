@@ -30,13 +30,13 @@ def shelves() -> Shelves:
     return Shelves(MemoryShelf(MEASUREMENTS), MemoryShelf(LOOKS), MemoryShelf(HEAT_READINGS))
 
 
-def hidden_testbed(hidden: Gpu) -> SimulatedTestbed:
-    return SimulatedTestbed(config=simulated(), gpu=hidden, predecessor_power_w=PROTOCOL.predecessor_power_w, seed=0)
+def hidden_testbed(hidden: Gpu, seed: int = 0) -> SimulatedTestbed:
+    return SimulatedTestbed(config=simulated(), gpu=hidden, predecessor_power_w=PROTOCOL.predecessor_power_w, seed=seed)
 
 
-def rehearse(start: Gpu, hidden: Gpu, chosen: Sequence[Probe], budget_s: float) -> Rehearsal:
+def rehearse(start: Gpu, hidden: Gpu, chosen: Sequence[Probe], budget_s: float, seed: int = 0) -> Rehearsal:
     expected = expectations(start)
     trials = ordered_trials(chosen, clocks_of(start, settable=True), start, expected, PROTOCOL, budget_s)
-    measured = measure_trials(hidden_testbed(hidden), PROTOCOL, shelves(), trials, budget_s)
+    measured = measure_trials(hidden_testbed(hidden, seed), PROTOCOL, shelves(), trials, budget_s)
     warm = heat_of(measured.heat, start).applied(start)
     return Rehearsal(measured, calibrate(measured.observations, warm, expected))
