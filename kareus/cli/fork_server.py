@@ -221,7 +221,8 @@ def run(request: ForkRequest) -> NoReturn:
 
 
 def _become(request: ForkRequest) -> None:
-    """Take over the streams, the environment and the signals of the process that asked."""
+    """Take over the words, the streams, the environment and the signals of the process that asked."""
+    sys.argv[1:] = request.argv  # `kareus train` gives them to the ranks that it starts
     for number, stream in zip(STANDARD_STREAMS, request.streams, strict=True):
         os.dup2(stream, number)
         os.close(stream)

@@ -41,6 +41,8 @@ def run(arguments):
             os.kill(os.getpid(), signal.SIGKILL)
         case "late":
             print(sys.modules["imported_late"].importer)
+        case "words":
+            print(sys.argv[1:])
         case "input":
             print(sys.stdin.read(), file=sys.stderr)
 """
@@ -96,6 +98,11 @@ def test_a_command_is_forked_with_its_own_streams(server):
     assert (parent, running.returncode) == (str(server), 0)
     assert process != running.pid
     assert (out, error) == ("", "read from the one that asked\n")
+
+
+def test_a_command_finds_its_own_words(server):
+    with command("words") as running:
+        assert running.communicate()[0].splitlines()[-1] == str(["resolve", "words"])
 
 
 def test_the_exit_code_comes_last(server):
