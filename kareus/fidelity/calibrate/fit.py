@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kareus.arrays import Array
+from kareus.errors import ArtifactError
 from kareus.fidelity.calibrate.coefficients import (
     NOT_IN_KERNELS,
     Expected,
@@ -72,6 +73,9 @@ def calibrate(observations: Sequence[ObservedProbe], gpu: Gpu, expected: Mapping
         observations: at least one.
         gpu: all other numbers, those of heat included.
         expected: coefficients to fit.
+
+    Raises:
+        ArtifactError: the observations are so few that they tell no coefficient.
     """
     first = gpu
     for scale in FIRST_SCALES:
@@ -79,6 +83,8 @@ def calibrate(observations: Sequence[ObservedProbe], gpu: Gpu, expected: Mapping
     errors = _logs(errors_of(observations, first))
     scale = float(np.clip(np.sqrt(np.mean(errors**2)), LEAST_SCALE, FIRST_SCALES[-1]))
     names = _told(observations, gpu, first, expected, scale)
+    if not names:
+        raise ArtifactError(f"{len(observations)} measurements: they tell no coefficient of {gpu.name}; measure more.")
     told = {name: own for name, own in expected.items() if name in names}
     second = _fit(observations, _mixed(gpu, first, names), told, scale)
     return Calibrated(

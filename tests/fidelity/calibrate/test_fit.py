@@ -1,8 +1,10 @@
 """Fitting coefficients to observations of laws that take the fastest of several ways."""
 
 import numpy as np
-from helpers.builders import CONFIG
+import pytest
+from helpers.builders import CONFIG, a100
 
+from kareus.errors import ArtifactError
 from kareus.fidelity.calibrate.coefficients import Expected, expectations, log_costs
 from kareus.fidelity.calibrate.fit import calibrate, errors_of
 from kareus.fidelity.calibrate.observations import ObservedProbe
@@ -40,3 +42,11 @@ def test_a_protocol_that_the_first_fit_leaves_is_fitted_all_the_same():
     fitted = calibrate(observations, start, expected)
     assert abs(errors_of(observations, start).time).max() > 0.1
     assert abs(errors_of(observations, fitted.gpu).time).max() < 0.01
+
+
+def test_measurements_that_tell_no_coefficient_are_refused():
+    start = a100()
+    collective = next(probe for probe in probes(8) if probe.kind is ProbeKind.COLLECTIVE)
+    expected = {"gemm_efficiency": expectations(start)["gemm_efficiency"]}
+    with pytest.raises(ArtifactError, match="1 measurements: they tell no coefficient of A100-SXM4-40GB"):
+        calibrate(exactly(start, [collective], (1410,)), start, expected)
