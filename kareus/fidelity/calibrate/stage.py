@@ -171,13 +171,21 @@ def check_idle(device: Device) -> None:
 
 
 def _measured(subject: CalibratedSubject, bench: Bench, store: Path, budget_s: float) -> Measured:
-    """Choose trials, and measure those that the store does not have."""
+    """Choose trials, and measure those that the store does not have.
+
+    Raises:
+        ConfigError: idle and sustained power took all the time.
+    """
     start, protocol = subject.start, subject.config.protocol
     clocks_mhz = clocks_of(start, settable=subject.clocks_settable)
     every = probes(start.gpus_per_node)
     trials = ordered_trials(every, clocks_mhz, start, expectations(start), protocol, budget_s)
     with shelves_of(bench, store) as shelves:
         measured = measure_trials(bench.testbed, protocol, shelves, trials, budget_s, _say)
+    if not measured.observations:
+        raise ConfigError(
+            f"--minutes {budget_s / 60:g}: idle and sustained power took {measured.spent_s:.0f} s of it; give more."
+        )
     logger.info("%d measurements, %d of them from the store", len(measured.observations), measured.reused)
     return measured
 

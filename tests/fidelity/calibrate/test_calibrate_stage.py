@@ -70,6 +70,10 @@ def test_measurements_are_in_the_store(rehearsed):
             f"config/gpu/{OPTION}-rehearsal.yaml: there is a GPU's file of this name; give another --output, or "
             "--force.",
         ),
+        (
+            ["--output", "other.yaml", "protocol.settle_s=60", "--minutes", "1"],
+            "--minutes 1: idle and sustained power took 100 s of it; give more.",
+        ),
     ],
 )
 def test_refusals_are_one_line(rehearsed, monkeypatch, capsys, arguments, refusal):
