@@ -102,7 +102,9 @@ def test_a_command_is_forked_with_its_own_streams(server):
 
 def test_a_command_finds_its_own_words(server):
     with command("words") as running:
-        assert running.communicate()[0].splitlines()[-1] == str(["resolve", "words"])
+        _, (parent, _) = said(running)
+        assert running.communicate()[0].splitlines() == [str(["resolve", "words"])]
+    assert parent == str(server)
 
 
 def test_the_exit_code_comes_last(server):
