@@ -1,4 +1,4 @@
-"""Recovering a hidden simulated GPU: kernels that a calibration did not measure are predicted within 3 %."""
+"""Recovering a hidden simulated GPU: kernels that a calibration did not measure are predicted within 3 % or less."""
 
 import pytest
 from helpers.builders import CONFIG, a100
@@ -13,6 +13,7 @@ from kareus.gpu_model.gpu import Gpu
 from kareus.workload.compose import compose
 
 WITHIN_PCT = 3.0
+WITHIN_PCT_OF_TEN_MINUTES = 1.5  # a fit of the H100 with seed 1 that takes all errors at once is 3.0 % off
 FEW = (ProbeKind.GEMM, ProbeKind.MEMORY, ProbeKind.LAUNCHES)
 
 
@@ -46,6 +47,6 @@ def test_ten_minutes_recover_all_kernels_of_a_hidden_gpu(option, seed):
     found: Rehearsal = rehearse(start, hidden, probes(start.gpus_per_node), 600.0, seed)
     assert found.measured.spent_s < 620
     assert worst_pct(start, start, hidden) > 3 * WITHIN_PCT
-    assert worst_pct(start, found.fitted.gpu, hidden) < WITHIN_PCT
+    assert worst_pct(start, found.fitted.gpu, hidden) < WITHIN_PCT_OF_TEN_MINUTES
     left_out = left_out_errors(found.measured.observations, found.fitted, expectations(start))
     assert abs(left_out.time).mean() < WITHIN_PCT / 100
