@@ -84,7 +84,9 @@ def calibrate(observations: Sequence[ObservedProbe], gpu: Gpu, expected: Mapping
     scale = float(np.clip(np.sqrt(np.mean(errors**2)), LEAST_SCALE, FIRST_SCALES[-1]))
     names = _told(observations, gpu, first, expected, scale)
     if not names:
-        raise ArtifactError(f"too few measurements ({len(observations)}): they tell no coefficient of {gpu.name}; measure more.")
+        raise ArtifactError(
+            f"too few measurements ({len(observations)}): they tell no coefficient of {gpu.name}; measure more."
+        )
     told = {name: own for name, own in expected.items() if name in names}
     second = _fit(observations, _mixed(gpu, first, names), told, scale)
     return Calibrated(
