@@ -5,6 +5,7 @@ from typing import Any
 import polars as pl
 
 from kareus.adviser.answers import Advice, LayoutAnswer
+from kareus.adviser.layouts import Layout
 from kareus.artifacts.tables import Column, TableSchema
 from kareus.workload.model_flops import mfu, tokens_per_iteration
 
@@ -79,8 +80,13 @@ def layouts_frame(advice: Advice) -> pl.DataFrame:
         rows += [_layout_row(size.gpus, one) for one in size.layouts]
         for refusal in size.refusals:
             row = dict.fromkeys(ADVISED_LAYOUTS.polars.names())
-            row |= {name: getattr(refusal.layout, name) for name in (column.name for column in _LAYOUT)}
-            row |= {"gpus": size.gpus, "layout": 0, "depth": "refused", "refusal": refusal.message, "is_tied": False}
+            row |= _cells_of(refusal.layout) | {
+                "gpus": size.gpus,
+                "layout": 0,
+                "depth": "refused",
+                "refusal": refusal.message,
+                "is_tied": False,
+            }
             rows.append(row | {"memory_gib": refusal.needed_gib})
     return ADVISED_LAYOUTS.frame(rows)
 
@@ -89,8 +95,7 @@ def _layout_row(gpus: int, one: LayoutAnswer) -> dict[str, Any]:
     candidate, first, last = one.candidate, one.plans[:1], one.plans[-1:]
     tokens = tokens_per_iteration(candidate.workload)
     row: dict[str, Any] = dict.fromkeys(ADVISED_LAYOUTS.polars.names())
-    row |= {column.name: getattr(candidate.layout, column.name) for column in _LAYOUT}
-    row |= {
+    row |= _cells_of(candidate.layout) | {
         "gpus": gpus,
         "layout": one.number,
         "depth": str(one.depth),
@@ -114,6 +119,10 @@ def _layout_row(gpus: int, one: LayoutAnswer) -> dict[str, Any]:
     for plan in last:
         row |= {"least_energy_j": plan.energy_j, "least_energy_time_s": plan.time_s}
     return row
+
+
+def _cells_of(layout: Layout) -> dict[str, Any]:
+    return {column.name: getattr(layout, column.name) for column in _LAYOUT}
 
 
 def plans_frame(advice: Advice) -> pl.DataFrame:
