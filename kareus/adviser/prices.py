@@ -15,7 +15,7 @@ from functools import cached_property
 import numpy as np
 
 from kareus.arrays import Array
-from kareus.frontier.microbatch import overlap_makeup
+from kareus.frontier.makeup import overlap_makeup
 from kareus.gpu_model.gpu import Gpu
 from kareus.gpu_model.model import KnownSteps, Tally, run_program, run_schedules, run_tally, tally
 from kareus.graph.program import Program

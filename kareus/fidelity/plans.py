@@ -13,13 +13,14 @@ from kareus.fidelity.subject import Subject
 from kareus.frontier.compose import Option
 from kareus.frontier.config import FrontierSlice
 from kareus.frontier.frontiers import frontiers_of
-from kareus.frontier.microbatch import ExecutionCost, Point
+from kareus.frontier.makeup import ExecutionCost
+from kareus.frontier.microbatch import Point
 from kareus.gpu_model.model import Behaviour, KnownSteps, run_program, run_schedules, run_tally
 from kareus.graph.instruction import InstructionKind
 from kareus.graph.records import Batch, Partition
 from kareus.pareto import pareto_mask
 from kareus.partition.detect import detect_partitions
-from kareus.profile.programs import Execution, component_programs
+from kareus.profile.programs import Execution, component_programs, default_partition_programs
 from kareus.schedule.records import Choice
 from kareus.schedule.space import search_space
 from kareus.workload.slices import cut
@@ -33,9 +34,14 @@ def clocks_of(subject: Subject) -> Array:
     return np.array(subject.workload.gpu.search_frequencies.clocks_mhz, dtype=np.float64)
 
 
-def instruction_behaviours(subject: Subject, clocks_mhz: Array) -> dict[tuple[InstructionKind, Execution], Behaviour]:
-    """What every whole instruction does at each clock, under sequential execution and default nanobatching."""
-    known: KnownSteps = {}
+def instruction_behaviours(
+    subject: Subject, clocks_mhz: Array, known: KnownSteps | None = None
+) -> dict[tuple[InstructionKind, Execution], Behaviour]:
+    """What every whole instruction does at each clock, under sequential execution and default nanobatching.
+
+    `known` as in `run_tally`.
+    """
+    known = {} if known is None else known
     return {
         key: run_tally(subject.workload.gpu, counted, clocks_mhz, known) for key, counted in subject.tallies.items()
     }
@@ -44,12 +50,13 @@ def instruction_behaviours(subject: Subject, clocks_mhz: Array) -> dict[tuple[In
 def microbatch_frontiers(subject: Subject) -> pl.DataFrame:
     """Return the table `MICROBATCH` of a workload, from every candidate of every partition."""
     clocks = clocks_of(subject)
+    known: KnownSteps = {}
     instructions = {
         (kind, execution): _points(behaviour, execution, clocks)
-        for (kind, execution), behaviour in instruction_behaviours(subject, clocks).items()
+        for (kind, execution), behaviour in instruction_behaviours(subject, clocks, known).items()
     }
     config: FrontierSlice = cut(subject.workload, "frontier")
-    return frontiers_of(config, subject.graphs, instructions, _components(subject, clocks), _options(subject))
+    return frontiers_of(config, subject.graphs, instructions, _components(subject, clocks, known), _options(subject))
 
 
 def _points(behaviour: Behaviour, execution: Execution, clocks_mhz: Array) -> list[Point]:
@@ -59,13 +66,20 @@ def _points(behaviour: Behaviour, execution: Execution, clocks_mhz: Array) -> li
     ]
 
 
-def _components(subject: Subject, clocks_mhz: Array) -> dict[str, dict[int, ExecutionCost]]:
+def _components(subject: Subject, clocks_mhz: Array, known: KnownSteps) -> dict[str, dict[int, ExecutionCost]]:
     programs = component_programs(
         subject.graphs,
         subject.workload.testbed.default_collective_sm_count,
         recomputation=subject.workload.recomputation,
     )
-    behaviours = {name: run_program(subject.workload.gpu, p, clocks_mhz) for name, p in programs.items()}
+    if Batch.NANOBATCH in subject.graphs:
+        programs |= default_partition_programs(
+            subject.graphs[Batch.NANOBATCH],
+            subject.workload.testbed.default_collective_sm_count,
+            recomputation=subject.workload.recomputation,
+            split_backward=False,
+        )
+    behaviours = {name: run_program(subject.workload.gpu, p, clocks_mhz, known) for name, p in programs.items()}
     return {
         name: {
             int(c): ExecutionCost(float(t), float(e)) for c, t, e in zip(clocks_mhz, b.time_s, b.energy_j, strict=True)

@@ -10,8 +10,9 @@ import polars as pl
 from kareus.errors import StageInputError
 from kareus.frontier.compose import Option
 from kareus.frontier.config import FrontierSlice
+from kareus.frontier.makeup import ExecutionCost, measured_overheads, overlap_makeup
 from kareus.frontier.methods import microbatch_rows
-from kareus.frontier.microbatch import ExecutionCost, Point, overlap_makeup, overlap_points
+from kareus.frontier.microbatch import Point, overlap_points
 from kareus.frontier.tables import MICROBATCH
 from kareus.graph.instruction import InstructionKind
 from kareus.graph.records import COMPLETING, Batch, BlockGraph, Direction, instruction_directions
@@ -100,13 +101,20 @@ def frontiers_of(
                 )
                 for name in (*makeup.edges, *makeup.outer):
                     _check_clocks("components", name, components.get(name, ()), config)
-                points[Execution.OVERLAP] = overlap_points(makeup, options, components, config.gpu)
+                around = ExecutionCost(*config.gpu.around_instruction)
+                overheads = measured_overheads(makeup, components, _costs(points[Execution.NANOBATCHING]), around)
+                waiting_w = config.gpu.blocking_power_w
+                points[Execution.OVERLAP] = overlap_points(makeup, options, components, overheads, waiting_w)
             rows += microbatch_rows(kind, points, config.gpu)
             if direction in COMPLETING:
                 backwards_s[stage, chunk] = min(point.time_s for own in points.values() for point in own)
     if config.iteration.include_update:
         rows += _update_rows(config, graphs, backwards_s)
     return MICROBATCH.frame(rows)
+
+
+def _costs(points: Sequence[Point]) -> dict[int, ExecutionCost]:
+    return {p.frequency_mhz: ExecutionCost(*(getattr(p, name) for name in ExecutionCost._fields)) for p in points}
 
 
 def _update_rows(

@@ -159,6 +159,12 @@ class Gpu:
         """Power of a phase of work above which the clock fluctuates."""
         return self.power_limit_w * self.coefficients.throttle_share
 
+    @property
+    def around_instruction(self) -> tuple[float, float]:
+        """Seconds and joules around a whole instruction, whatever it executes."""
+        fixed_s = self.coefficients.instruction_overhead_s
+        return fixed_s, fixed_s * self.blocking_power_w
+
     def peak_flops(self, frequency_mhz: Numeric, sm_count: Numeric) -> Numeric:
         """Return the dense tensor-core peak of `sm_count` SMs at a clock, in FLOP/s."""
         return self.bf16_tflops * 1e12 * frequency_mhz / self.maximum_clock_mhz * sm_count / self.sm_count
@@ -171,10 +177,8 @@ class Gpu:
         Between the partitions of a block streams synchronise and the host keeps up; outside the blocks there are a
         few long kernels, so that measuring them alone misses nothing.
         """
-        c = self.coefficients
-        scale, fixed_j = 1 + c.isolation_overhead, c.instruction_overhead_s * self.blocking_power_w
-        time_s = blocks[0] * scale + outer[0] + c.instruction_overhead_s
-        return time_s, blocks[1] * scale + outer[1] + fixed_j
+        scale, (fixed_s, fixed_j) = 1 + self.coefficients.isolation_overhead, self.around_instruction
+        return blocks[0] * scale + outer[0] + fixed_s, blocks[1] * scale + outer[1] + fixed_j
 
     def __post_init__(self) -> None:
         check_product(self.name, "name")

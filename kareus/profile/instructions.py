@@ -5,7 +5,7 @@ A function from the operator graph to tables, over any profiler; `kareus.profile
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 import polars as pl
 
@@ -18,6 +18,7 @@ from kareus.profile.programs import (
     Execution,
     chunk_shapes,
     component_programs,
+    default_partition_programs,
     instruction_program,
     profiled_executions,
     weights_of,
@@ -26,6 +27,9 @@ from kareus.profile.smoothing import CurveClock, Observation, smoothed, undecide
 from kareus.profile.tables import COMPONENTS, PROFILED_INSTRUCTIONS
 from kareus.progress.journal import Journal, OpenJournal, Standing, no_journal
 
+CLOCKS_APART = 3
+"""Partitions are measured under their default schedules at every third clock, down from the highest: they tell what
+isolation misses of whole instructions, which is one number over all clocks."""
 ProfiledInstruction = tuple[int, int, Direction, Execution]
 """Stage, chunk and direction of an instruction, and how it is executed."""
 
@@ -46,7 +50,7 @@ def profile_instructions(
     profiler: Profiler,
     open_journal: OpenJournal = no_journal,
 ) -> ProfileTables:
-    """Measure components and whole instructions at every clock of the search and estimate their costs.
+    """Measure components and whole instructions at every clock of the search, partitions at some, and estimate costs.
 
     Args:
         config: what is profiled, and how often.
@@ -57,17 +61,15 @@ def profile_instructions(
     component_of = component_programs(
         graphs, config.testbed.default_collective_sm_count, _directions(config), recomputation=config.recomputation
     )
+    partition_of = _partition_programs(graphs, config)
     instruction_of = _instruction_programs(graphs, config)
     clocks_mhz = config.gpu.search_frequencies.clocks_mhz
+    spread_mhz = clocks_mhz[::-CLOCKS_APART][::-1]
     programs = {identity_of(program) for program in (*component_of.values(), *instruction_of.values())}
-    everything = len(programs) * len(clocks_mhz)
+    everything = len(programs) * len(clocks_mhz) + len(partition_of) * len(spread_mhz)
     journal = open_journal(Standing(budget=everything, space=everything))
     measuring = _Families(profiler, clocks_mhz, config.gpu.coefficients, journal)
-    components = [
-        {"component": name} | cost
-        for name, program in component_of.items()
-        for cost in measuring.family([program], confirmations=0)[0]
-    ]
+    components = [*_rows(component_of, measuring), *_rows(partition_of, replace(measuring, clocks_mhz=spread_mhz))]
     costs = {
         key: own
         for family in _families(instruction_of)
@@ -85,8 +87,28 @@ def profile_instructions(
     )
 
 
+def _rows(program_of: Mapping[str, Program], measuring: "_Families") -> list[dict[str, str | float]]:
+    """Measure components; each is a family of its own."""
+    return [
+        {"component": name} | cost
+        for name, program in program_of.items()
+        for cost in measuring.family([program], confirmations=0)[0]
+    ]
+
+
 def _directions(config: ProfileSlice) -> tuple[Direction, ...]:
     return instruction_directions(split_backward=config.split_backward)
+
+
+def _partition_programs(graphs: Mapping[Batch, BlockGraph], config: ProfileSlice) -> dict[str, Program]:
+    if Batch.NANOBATCH not in graphs:
+        return {}
+    return default_partition_programs(
+        graphs[Batch.NANOBATCH],
+        config.testbed.default_collective_sm_count,
+        recomputation=config.recomputation,
+        split_backward=config.split_backward,
+    )
 
 
 def _instruction_programs(graphs: dict[Batch, BlockGraph], config: ProfileSlice) -> dict[ProfiledInstruction, Program]:

@@ -12,6 +12,7 @@ from kareus.graph.program import Program, Step
 from kareus.graph.recomputation import Recomputation, block_backward
 from kareus.graph.records import TRACED, Batch, BlockGraph, Direction, Partition, Scope, Segment
 from kareus.graph.split_backward import pass_segments
+from kareus.partition.detect import detect_partitions
 from kareus.profile.sharded import (
     COMPUTING_GRADIENTS,
     ShardedWeights,
@@ -187,6 +188,17 @@ def partition_program(partition: Partition, sm_count: int, launch: str) -> Progr
         sm_count=sm_count,
     )
     return Program(name=partition.name, steps=(step,))
+
+
+def default_partition_programs(
+    nanobatch: BlockGraph, sm_count: int, *, recomputation: Recomputation, split_backward: bool
+) -> dict[str, Program]:
+    """Return the program of every partition by name, as default nanobatching runs it.
+
+    The collective starts with the first operator, on `sm_count` SMs. Errors are those of `detect_partitions`.
+    """
+    found = detect_partitions(nanobatch, recomputation=recomputation, split_backward=split_backward)
+    return {p.name: partition_program(p, sm_count, p.operators[0].name) for p in found}
 
 
 def sequential_steps(segments: Iterable[Segment], sm_count: int) -> list[Step]:

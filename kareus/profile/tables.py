@@ -77,11 +77,16 @@ COST = (
 
 COMPONENTS = TableSchema(
     name="components",
-    version=3,
-    meaning="Non-partition components, measured alone: what stands before, after and at the edges of the partitions. "
-    "Costs are estimates from measurements at all clocks.",
+    version=4,
+    meaning="Parts of instructions, measured alone: what stands before, after and at the edges of the partitions, at "
+    "all clocks, and the partitions as default nanobatching runs them, at a few. Costs are estimates from measurements "
+    "at all of these clocks.",
     columns=(
-        Column("component", pl.String, "such as `forward-embedding`, `backward-loss`, `forward-attention-alone`"),
+        Column(
+            "component",
+            pl.String,
+            "such as `forward-embedding`, `backward-loss`, `forward-attention-alone`, or the name of a partition",
+        ),
         *COST,
     ),
     key=("component", "frequency_mhz"),

@@ -3,6 +3,7 @@
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
 from helpers.builders import CONFIG
 from helpers.references import B, F
@@ -82,3 +83,50 @@ def test_the_a100_predicts_published_frontiers_and_savings():
     assert frontiers.energy_mape_pct <= 2.2
     assert reductions.reduction_mae_points <= 1.8
     assert reductions.wrong_orders == ()
+
+
+def curve_of(rows, scenario, method):
+    """Times and energies of the points that no other dominates, by rising time."""
+    own = sorted((row.time_s, row.energy_j) for row in rows if (row.scenario, row.method) == (scenario, method))
+    kept = [point for n, point in enumerate(own) if all(point[1] < before[1] for before in own[:n])]
+    return np.array(kept).T
+
+
+def planned_savings(rows, scenario):
+    """What nanobatching saves beside sequential execution, both planned, in per cent by metric, where it does."""
+    times, energies = curve_of(rows, scenario, "nanobatching+perseus")
+    base_times, base_energies = curve_of(rows, scenario, "sequential+perseus")
+    saved = {
+        "time_reduction_pct": 1 - times[0] / base_times[0],
+        "energy_reduction_pct": 1 - energies[0] / base_energies[0],
+    }
+    if times[0] <= base_times[0]:
+        at_equal_time_j = np.interp(base_times[0], times, energies)
+        saved["iso_time_energy_reduction_pct"] = 1 - at_equal_time_j / base_energies[0]
+    if energies[-1] <= base_energies[-1]:
+        at_equal_energy_s = np.interp(-base_energies[-1], -energies, times)
+        saved["iso_energy_time_reduction_pct"] = 1 - at_equal_energy_s / base_times[-1]
+    return {metric: 100 * share for metric, share in saved.items()}
+
+
+def measured_savings(row):
+    """The same of a published row, whose reductions are beside sequential execution at the maximum clock."""
+    given = row.given_percent["nanobatching+perseus"]
+    if row.table == "frontier":
+        return given
+    return 100 * (1 - (100 - given) / (100 - row.given_percent["sequential+perseus"]))
+
+
+def test_plans_of_real_profiles_are_two_points_from_measured_reductions():
+    """How far a model that is right about every profile would be off (docs/fidelity.md)."""
+    plans, tables = published("a100_planned_frontiers.csv"), published("paper_rows.csv")
+    planned = {scenario: planned_savings(plans, scenario) for scenario in {row.scenario for row in plans}}
+    misses = [
+        planned[row.scenario][row.metric] - measured_savings(row)
+        for row in tables
+        if row.table in ("max_throughput", "frontier") and "nanobatching+perseus" in row.given_percent
+        if row.metric in planned[row.scenario]
+    ]
+    assert len(misses) == 17
+    assert np.mean(np.abs(misses)) == pytest.approx(1.96, abs=0.005)
+    assert max(misses, key=abs) == pytest.approx(9.43, abs=0.005)

@@ -60,7 +60,7 @@ def write_inputs(folder: Path, own: FrontierSlice) -> Path:
     write_graphs(folder / "segments.parquet", graphs(), origin)
     components = [
         {"component": name} | cost
-        for name in component_programs(graphs(), 6, recomputation=Recomputation.STAGE)
+        for name in (*component_programs(graphs(), 6, recomputation=Recomputation.STAGE), *expected_partitions(own))
         for cost in profiled(1.0)
     ]
     write_table(folder / "components.parquet", COMPONENTS.frame(components), COMPONENTS, origin)
@@ -108,6 +108,14 @@ def test_overlap_is_composed_and_the_subject_kept(inputs):
     assert read_provenance(inputs / "microbatch.parquet", MICROBATCH).subject == subject_of(config())
 
 
+def test_what_isolation_misses_is_measured_and_not_taken_from_the_gpu(inputs, tmp_path):
+    assert compose(inputs) == 0
+    other = write_inputs(tmp_path / "other", config("gpu.coefficients.isolation_overhead=0.9"))
+    assert compose(other) == 0
+    first, second = (read_table(folder / "microbatch.parquet", MICROBATCH) for folder in (inputs, other))
+    assert first.equals(second)
+
+
 @pytest.mark.parametrize(
     "place",
     [
@@ -153,6 +161,13 @@ def test_a_superfluous_search_is_named(inputs, capsys):
             pl.col("frequency_mhz") == 1200,
             "components.parquet: forward-attention-alone: not measured at the clocks of the configuration, they differ "
             "at 1200 MHz; rerun the stage 'profile'.",
+        ),
+        (
+            "components",
+            COMPONENTS,
+            pl.col("component") == "forward-mlp-allreduce",
+            "components.parquet: forward-attention-allreduce, forward-mlp-allreduce: not measured under their default "
+            "schedules at a common clock; rerun the stage 'profile'.",
         ),
         (
             "instructions",

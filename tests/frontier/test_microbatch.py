@@ -1,67 +1,38 @@
+from dataclasses import replace
+
 import pytest
-from helpers.builders import a100, graphs
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kareus.frontier.compose import Option
-from kareus.frontier.microbatch import ExecutionCost, Makeup, Point, frontier, overlap_makeup, overlap_points
-from kareus.graph.recomputation import Recomputation
-from kareus.graph.records import Batch, Direction
-from kareus.profile.programs import Execution, StageShape
+from kareus.frontier.makeup import ExecutionCost, Makeup, Overheads
+from kareus.frontier.microbatch import Point, frontier, overlap_points
+from kareus.profile.programs import Execution
 from kareus.schedule.records import Choice
 
-GPU = a100()
-INNER = StageShape(layers=3, first=False, last=False)
-
-
-def makeup(direction, *, recomputation=Recomputation.STAGE, shape=INNER):
-    both = graphs()
-    return overlap_makeup(both[Batch.NANOBATCH], both[Batch.MICROBATCH], shape, direction, recomputation=recomputation)
+WAITING_W = 85.0
+NO_OVERHEADS = Overheads(time_scale=1.0, energy_scale=1.0, around=ExecutionCost(0.0, 0.0))
 
 
 def option(partition, time_s, energy_j):
     return Option(time_s=time_s, energy_j=energy_j, choice=Choice(partition=partition, sm_count=3, launch="norm"))
 
 
-def test_a_forward_has_each_partition_twice_a_block_inside():
-    """A.1 B.1 A.2 B.2 over 3 blocks is 12 segments; the first runs alone, and the last collective too."""
-    found = makeup(Direction.FORWARD)
-    assert dict(found.partitions) == {"forward-attention-allreduce": 5, "forward-mlp-allreduce": 6}
-    assert dict(found.edges) == {"forward-attention-alone": 1, "forward-allreduce-alone": 1}
-
-
-def test_a_checkpointed_backward_has_recomputed_partitions_too():
-    found = makeup(Direction.BACKWARD)
-    assert dict(found.partitions) == {
-        "forward-attention-allreduce": 5,
-        "forward-mlp-allreduce": 6,
-        "backward-mlp-allreduce": 6,
-        "backward-attention-allreduce": 6,
-    }
-    assert dict(found.edges) == {"forward-attention-alone": 1, "backward-allreduce-alone": 1}
-
-
-def test_an_uncheckpointed_backward_starts_with_its_own_segment():
-    found = makeup(Direction.BACKWARD, recomputation=Recomputation.NONE)
-    assert dict(found.partitions) == {"backward-mlp-allreduce": 5, "backward-attention-allreduce": 6}
-    assert dict(found.edges) == {"backward-mlp-alone": 1, "backward-allreduce-alone": 1}
-
-
-def test_the_last_stage_adds_the_head():
-    found = makeup(Direction.FORWARD, shape=StageShape(layers=3, first=False, last=True))
-    assert found.outer["forward-head"] == 1
-
-
-def test_a_point_sums_its_parts_and_adds_what_isolation_misses():
+def test_a_point_sums_its_parts_and_scales_blocks_by_what_isolation_misses():
     parts = Makeup(partitions={"p": 4}, edges={"e": 2}, outer={"o": 1})
     costs = {"e": {900: ExecutionCost(0.005, 1.0)}, "o": {900: ExecutionCost(0.002, 0.5)}}
-    (point,) = overlap_points(parts, {"p": {900: (option("p", 0.01, 3.0),)}}, costs, GPU)
-    c = GPU.coefficients
-    missed = 1 + c.isolation_overhead
-    assert point.time_s == pytest.approx((4 * 0.01 + 2 * 0.005) * missed + 0.002 + c.instruction_overhead_s)
-    fixed_j = c.instruction_overhead_s * GPU.blocking_power_w
-    assert point.energy_j == pytest.approx((4 * 3.0 + 2 * 1.0) * missed + 0.5 + fixed_j)
+    scale = Overheads(time_scale=1.2, energy_scale=1.1, around=ExecutionCost(0.001, 0.2))
+    (point,) = overlap_points(parts, {"p": {900: (option("p", 0.01, 3.0),)}}, costs, scale, WAITING_W)
+    assert point.time_s == pytest.approx((4 * 0.01 + 2 * 0.005) * 1.2 + 0.002 + 0.001)
+    assert point.energy_j == pytest.approx((4 * 3.0 + 2 * 1.0) * 1.1 + 0.5 + 0.2)
     assert (point.execution, point.frequency_mhz) == (Execution.OVERLAP, 900)
+
+
+def test_doubt_about_the_scale_is_doubt_about_the_point():
+    own, options = Makeup(partitions={"p": 4}, edges={}, outer={}), {"p": {900: (option("p", 0.01, 3.0),)}}
+    scale = replace(NO_OVERHEADS, time_scale_error=0.01, energy_scale_error=0.02)
+    (point,) = overlap_points(own, options, {}, scale, WAITING_W)
+    assert (point.time_error_s, point.energy_error_j) == (pytest.approx(4e-4), pytest.approx(0.24))
 
 
 def test_a_frequency_not_measured_for_every_partition_is_unused():
@@ -70,7 +41,7 @@ def test_a_frequency_not_measured_for_every_partition_is_unused():
         "p": {900: (option("p", 1, 1),), 1200: (option("p", 1, 1),)},
         "q": {1200: (option("q", 1, 1),), 1410: (option("q", 1, 1),)},
     }
-    assert {p.frequency_mhz for p in overlap_points(parts, options, {}, GPU)} == {1200}
+    assert {p.frequency_mhz for p in overlap_points(parts, options, {}, NO_OVERHEADS, WAITING_W)} == {1200}
 
 
 points = st.lists(
@@ -88,7 +59,7 @@ points = st.lists(
 
 @given(points)
 def test_the_frontier_of_a_union_is_no_worse_than_any_member(points):
-    kept = frontier(points, 85.0)
+    kept = frontier(points, WAITING_W)
     for point in points:
-        effective_j = point.energy_j - 85.0 * point.time_s
-        assert any(k.time_s <= point.time_s and k.energy_j - 85.0 * k.time_s <= effective_j for k in kept)
+        effective_j = point.energy_j - WAITING_W * point.time_s
+        assert any(k.time_s <= point.time_s and k.energy_j - WAITING_W * k.time_s <= effective_j for k in kept)

@@ -81,3 +81,11 @@ def test_every_cost_has_its_errors(profiled):
         found = read_table(profiled / f"tables/{name}.parquet", schema)
         assert (found["time_error_s"] / found["time_s"]).is_between(0, 0.01, closed="right").all()
         assert (found["energy_error_j"] / found["energy_j"]).is_between(0, 0.02, closed="right").all()
+
+
+def test_partitions_are_measured_under_their_default_schedules_at_every_third_clock(profiled):
+    found = read_table(profiled / "tables/components.parquet", COMPONENTS)
+    clocks = found.group_by("component").agg(pl.col("frequency_mhz").sort())
+    of = dict(zip(clocks["component"], clocks["frequency_mhz"].to_list(), strict=True))
+    assert of["backward-mlp-allreduce"] == list(range(960, 1411, 90))
+    assert of["forward-attention-alone"] == list(range(900, 1411, 30))

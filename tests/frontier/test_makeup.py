@@ -1,0 +1,126 @@
+"""What an overlapped instruction consists of, and what isolated parts miss of it."""
+
+import numpy as np
+import pytest
+from helpers.builders import a100, graphs
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kareus.errors import StageInputError
+from kareus.frontier.makeup import ExecutionCost, Makeup, measured_overheads, overlap_makeup
+from kareus.gpu_model.model import run_program
+from kareus.graph.recomputation import Recomputation
+from kareus.graph.records import TRACED, Batch, Direction
+from kareus.profile.programs import (
+    Execution,
+    StageShape,
+    component_programs,
+    default_partition_programs,
+    instruction_program,
+)
+
+INNER = StageShape(layers=3, first=False, last=False)
+CLOCKS_MHZ = np.array([900.0, 1410.0])
+
+
+def makeup(direction, *, recomputation=Recomputation.STAGE, shape=INNER):
+    both = graphs()
+    return overlap_makeup(both[Batch.NANOBATCH], both[Batch.MICROBATCH], shape, direction, recomputation=recomputation)
+
+
+def test_a_forward_has_each_partition_twice_a_block_inside():
+    """A.1 B.1 A.2 B.2 over 3 blocks is 12 segments; the first runs alone, and the last collective too."""
+    found = makeup(Direction.FORWARD)
+    assert dict(found.partitions) == {"forward-attention-allreduce": 5, "forward-mlp-allreduce": 6}
+    assert dict(found.edges) == {"forward-attention-alone": 1, "forward-allreduce-alone": 1}
+
+
+def test_a_checkpointed_backward_has_recomputed_partitions_too():
+    found = makeup(Direction.BACKWARD)
+    assert dict(found.partitions) == {
+        "forward-attention-allreduce": 5,
+        "forward-mlp-allreduce": 6,
+        "backward-mlp-allreduce": 6,
+        "backward-attention-allreduce": 6,
+    }
+    assert dict(found.edges) == {"forward-attention-alone": 1, "backward-allreduce-alone": 1}
+
+
+def test_an_uncheckpointed_backward_starts_with_its_own_segment():
+    found = makeup(Direction.BACKWARD, recomputation=Recomputation.NONE)
+    assert dict(found.partitions) == {"backward-mlp-allreduce": 5, "backward-attention-allreduce": 6}
+    assert dict(found.edges) == {"backward-mlp-alone": 1, "backward-allreduce-alone": 1}
+
+
+def test_the_last_stage_adds_the_head():
+    found = makeup(Direction.FORWARD, shape=StageShape(layers=3, first=False, last=True))
+    assert found.outer["forward-head"] == 1
+
+
+def costs_of(programs):
+    """What programs cost on the GPU model."""
+    ran = {name: run_program(a100(), program, CLOCKS_MHZ) for name, program in programs.items()}
+    return {
+        name: {int(f): ExecutionCost(t, e) for f, t, e in zip(CLOCKS_MHZ, b.time_s, b.energy_j, strict=True)}
+        for name, b in ran.items()
+    }
+
+
+@pytest.mark.parametrize("direction", TRACED)
+@pytest.mark.parametrize("recomputation", [Recomputation.NONE, Recomputation.FULL, Recomputation.STAGE])
+def test_default_nanobatching_tells_what_isolation_misses(direction, recomputation):
+    """The GPU model has an overhead of blocks, which parts measured alone do not show."""
+    both, shape = graphs(), StageShape(layers=3, first=True, last=True)
+    rest = {"recomputation": recomputation}
+    partitions = default_partition_programs(both[Batch.NANOBATCH], 24, split_backward=False, **rest)
+    whole = instruction_program(both, shape, direction, Execution.NANOBATCHING, default_sm_count=24, **rest)
+    costs = costs_of(component_programs(both, 24, TRACED, **rest) | partitions | {"whole": whole})
+    own = makeup(direction, recomputation=recomputation, shape=shape)
+    around = ExecutionCost(*a100().around_instruction)
+    scale = measured_overheads(own, costs, costs["whole"], around)
+    assert scale.time_scale == pytest.approx(1 + a100().coefficients.isolation_overhead)
+    assert scale.energy_scale == pytest.approx(1 + a100().coefficients.isolation_overhead)
+
+
+NOTHING = ExecutionCost(0.0, 0.0)
+PARTS = Makeup(partitions={"p": 4}, edges={"e": 2}, outer={"o": 1})
+
+
+@given(st.floats(0.5, 2.0), st.floats(0.5, 2.0))
+def test_blocks_are_what_is_left_of_the_whole(time, energy):
+    parts = {"p": {900: ExecutionCost(0.01, 3.0)}, "e": {900: ExecutionCost(0.005, 1.0)}}
+    parts |= {"o": {900: ExecutionCost(0.002, 0.5)}}
+    scale = measured_overheads(PARTS, parts, {900: ExecutionCost(0.05 * time + 0.002, 14.0 * energy + 0.5)}, NOTHING)
+    assert (scale.time_scale, scale.energy_scale) == (pytest.approx(time), pytest.approx(energy))
+
+
+def test_a_few_clocks_tell_the_scale_of_all():
+    """The larger instruction at the lower clock counts for more, as its noise does."""
+    parts = {"p": {900: ExecutionCost(0.03, 3.0), 1410: ExecutionCost(0.01, 3.0)}}
+    own = Makeup(partitions={"p": 1}, edges={}, outer={})
+    whole = {mhz: ExecutionCost(time_s, 3.0) for mhz, time_s in ((900, 0.036), (1200, 1.0), (1410, 0.010))}
+    assert measured_overheads(own, parts, whole, NOTHING).time_scale == pytest.approx(0.046 / 0.04)
+
+
+def test_the_scale_is_as_uncertain_as_what_it_is_made_of():
+    """Relative errors of 0.3 and 0.4 % of time, of 1.0 and 1.0 % of energy."""
+    parts = {"p": {900: ExecutionCost(0.01, 3.0, None, 3e-5, 0.03)}}
+    whole = {900: ExecutionCost(0.0125, 3.6, None, 5e-5, 0.036)}
+    own = Makeup(partitions={"p": 1}, edges={}, outer={})
+    scale = measured_overheads(own, parts, whole, NOTHING)
+    assert scale.time_scale_error == pytest.approx(0.005 * 1.25)
+    assert scale.energy_scale_error == pytest.approx(2**0.5 * 0.01 * 1.2)
+
+
+def test_partitions_that_were_measured_at_different_clocks_tell_nothing():
+    parts = {"p": {900: ExecutionCost(0.01, 3.0)}, "q": {1410: ExecutionCost(0.01, 3.0)}}
+    whole = {mhz: ExecutionCost(0.05, 14.0) for mhz in (900, 1410)}
+    with pytest.raises(StageInputError, match=r"components: p, q: not measured .* rerun the stage 'profile'"):
+        measured_overheads(Makeup(partitions={"p": 1, "q": 1}, edges={}, outer={}), parts, whole, NOTHING)
+
+
+def test_a_whole_that_costs_less_than_its_ends_is_refused():
+    parts = {"p": {900: ExecutionCost(0.01, 3.0)}, "e": {900: ExecutionCost(0.005, 1.0)}}
+    parts |= {"o": {900: ExecutionCost(0.002, 0.5)}}
+    with pytest.raises(StageInputError, match="instructions: an instruction with o costs less than these alone"):
+        measured_overheads(PARTS, parts, {900: ExecutionCost(0.001, 14.0)}, NOTHING)
