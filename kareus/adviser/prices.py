@@ -8,6 +8,7 @@ blocks and instructions keep both properties, so that nothing is composed point 
 Instructions depend on a layout only by what one GPU computes of a block: layouts share them.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -15,10 +16,10 @@ from functools import cached_property
 import numpy as np
 
 from kareus.arrays import Array
-from kareus.frontier.makeup import overlap_makeup
+from kareus.frontier.makeup import Makeup, overlap_makeup
 from kareus.gpu_model.gpu import Gpu
-from kareus.gpu_model.model import KnownSteps, Tally, run_program, run_schedules, run_tally, tally
-from kareus.graph.program import Program
+from kareus.gpu_model.model import KnownSteps, Tally, operators_alone, run_program, run_schedules, run_tally, tally
+from kareus.graph.program import Program, Step
 from kareus.graph.recomputation import Recomputation
 from kareus.graph.records import Batch, BlockGraph, Direction, Partition, instruction_directions
 from kareus.model.config import Sharding
@@ -189,17 +190,14 @@ class StructureCosts:
         if not makeup.partitions:
             return []
         parts = self._parts(recomputation, split_backward=split_backward)
-        blocks = np.zeros((2, len(self.clocks), len(PRICES_W)))
+        total = np.zeros((2, len(self.clocks), len(PRICES_W)))
         for name, count in makeup.partitions.items():
             cost = self._partition(parts.partitions[name])
-            blocks += count * np.array([cost.time_s, cost.energy_j])
-        for name, count in makeup.edges.items():
-            blocks += count * parts.component(name)
-        outer = np.zeros((2, len(self.clocks), 1))
-        for name, count in makeup.outer.items():
-            outer = outer + count * parts.component(name)
-        time_s, energy_j = self.base.gpu.whole_instruction((blocks[0], blocks[1]), (outer[0], outer[1]))
-        return [CostByClock(time_s, energy_j)]
+            total += count * np.array([cost.time_s, cost.energy_j])
+        for name, count in (*makeup.edges.items(), *makeup.outer.items()):
+            total += count * parts.component(name)
+        missed_s, missed_j = self.base.gpu.missed_by_isolation(*parts.operators_alone(makeup))
+        return [CostByClock(total[0] + missed_s, total[1] + missed_j)]
 
     def _parts(self, recomputation: Recomputation, *, split_backward: bool) -> "_Parts":
         key = recomputation, split_backward
@@ -245,6 +243,17 @@ class _Parts:
             ran = run_program(self.gpu, self.programs[name], self.clocks, self.known)
             self._costs[name] = np.array([ran.time_s, ran.energy_j])[:, :, None]
         return self._costs[name]
+
+    def operators_alone(self, makeup: Makeup) -> Array:
+        """Seconds and joules of the operators of blocks with no collective beside them, shape (2, clocks, 1)."""
+        runs = [(self.partitions[name].operators, count) for name, count in makeup.partitions.items()]
+        runs += [(step.operators, count) for name, count in makeup.edges.items() for step in self.programs[name].steps]
+        steps: Counter[Step] = Counter()
+        for operators, count in runs:
+            steps[Step(operators=operators)] += count
+        alone = Tally(Counter(), operators_alone(steps), whole_instruction=False)
+        ran = run_tally(self.gpu, alone, self.clocks, self.known)
+        return np.array([ran.time_s, ran.energy_j])[:, :, None]
 
 
 def partition_cost(base: Workload, partition: Partition, clocks_mhz: Array) -> CostByClock:

@@ -10,7 +10,7 @@ import polars as pl
 from kareus.errors import StageInputError
 from kareus.frontier.compose import Option
 from kareus.frontier.config import FrontierSlice
-from kareus.frontier.makeup import ExecutionCost, measured_overheads, overlap_makeup
+from kareus.frontier.makeup import ExecutionCost, missed_by_isolation, overlap_makeup
 from kareus.frontier.methods import microbatch_rows
 from kareus.frontier.microbatch import Point, overlap_points
 from kareus.frontier.tables import MICROBATCH
@@ -101,10 +101,9 @@ def frontiers_of(
                 )
                 for name in (*makeup.edges, *makeup.outer):
                     _check_clocks("components", name, components.get(name, ()), config)
-                around = ExecutionCost(*config.gpu.around_instruction)
-                overheads = measured_overheads(makeup, components, _costs(points[Execution.NANOBATCHING]), around)
+                missed = missed_by_isolation(makeup, components, _costs(points[Execution.NANOBATCHING]))
                 waiting_w = config.gpu.blocking_power_w
-                points[Execution.OVERLAP] = overlap_points(makeup, options, components, overheads, waiting_w)
+                points[Execution.OVERLAP] = overlap_points(makeup, options, components, missed, waiting_w)
             rows += microbatch_rows(kind, points, config.gpu)
             if direction in COMPLETING:
                 backwards_s[stage, chunk] = min(point.time_s for own in points.values() for point in own)

@@ -1,14 +1,14 @@
 """What an overlapped instruction consists of, and what the parts measured alone miss of the whole.
 
-Between the partitions of a block streams synchronise, the host keeps up and caches are cold; measured again and again
-alone, partitions have less of that. Default nanobatching consists of the same parts and is measured both ways: as whole
-instructions, and part by part. So what isolation misses of it is measured, and holds for other schedules of the same
-partitions.
+Between operators streams synchronise, the host keeps up and caches are cold; measured again and again alone, partitions
+have less of that. Default nanobatching consists of the same parts and is measured both ways: as whole instructions, and
+part by part. So what isolation misses is measured, and is taken to be the same under other schedules of the partitions:
+they move collectives beside the operators, and change nothing between these.
 """
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -18,6 +18,9 @@ from kareus.graph.interleave import block_segments, interleave, partition_of
 from kareus.graph.recomputation import Recomputation
 from kareus.graph.records import BlockGraph, Direction
 from kareus.profile.programs import StageShape, component_name, outer_segments, unpaired_name
+
+WithError = tuple[float, float]
+"""A value and its standard error."""
 
 
 class ExecutionCost(NamedTuple):
@@ -65,20 +68,6 @@ def overlap_makeup(
     return Makeup(partitions=partitions, edges=edges, outer=outer)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Overheads:
-    """What a whole instruction costs beyond its parts measured alone; the same at all clocks."""
-
-    time_scale: float
-    """Time of its blocks, over the sum of their parts."""
-    energy_scale: float
-    around: ExecutionCost
-    """Beside all parts, whatever they are."""
-    time_scale_error: float = 0.0
-    """Standard error from the noise of measuring, as the next; 0 where costs are known."""
-    energy_scale_error: float = 0.0
-
-
 def cost_of_parts(
     counts: Mapping[str, int], components: Mapping[str, Mapping[int, ExecutionCost]], frequency_mhz: int
 ) -> ExecutionCost:
@@ -93,23 +82,20 @@ def cost_of_parts(
     )
 
 
-def measured_overheads(
-    makeup: Makeup,
-    components: Mapping[str, Mapping[int, ExecutionCost]],
-    whole: Mapping[int, ExecutionCost],
-    around: ExecutionCost,
-) -> Overheads:
-    """Return what default nanobatching tells of the overheads of an instruction.
+def missed_by_isolation(
+    makeup: Makeup, components: Mapping[str, Mapping[int, ExecutionCost]], whole: Mapping[int, ExecutionCost]
+) -> dict[int, ExecutionCost]:
+    """Return what default nanobatching tells an instruction to cost beyond its parts, by clock.
+
+    That is a share of its cost as a whole: the same share at all clocks, so that a few tell it.
 
     Args:
         makeup: what the instruction consists of.
         components: measured costs by component and clock; partitions under their default schedules are among them.
         whole: measured costs of the instruction under default nanobatching, by clock.
-        around: what a whole instruction costs beside its parts, whatever they are.
 
     Raises:
-        StageInputError: partitions were measured under their default schedules at no common clock, or the whole costs
-            less than what is outside its blocks.
+        StageInputError: partitions were measured under their default schedules at no common clock.
     """
     clocks = sorted(set(whole).intersection(*(components.get(name, {}) for name in makeup.partitions)))
     if not clocks:
@@ -118,32 +104,26 @@ def measured_overheads(
             f"{', '.join(makeup.partitions)}: not measured under their default schedules at a common clock; rerun the "
             "stage 'profile'.",
         )
-    alone = [cost_of_parts({**makeup.partitions, **makeup.edges}, components, clock) for clock in clocks]
-    outer = [cost_of_parts(makeup.outer, components, clock) for clock in clocks]
-    blocks = [_difference(whole[clock], own, around) for clock, own in zip(clocks, outer, strict=True)]
-    if min(min(cost.time_s, cost.energy_j) for cost in blocks) <= 0:
-        raise StageInputError(
-            "instructions",
-            f"an instruction with {', '.join(makeup.outer)} costs less than these alone; measure both again.",
+    counts = {**makeup.partitions, **makeup.edges, **makeup.outer}
+    alone, measured = [cost_of_parts(counts, components, f) for f in clocks], [whole[f] for f in clocks]
+    times = [[(cost.time_s, cost.time_error_s) for cost in costs] for costs in (measured, alone)]
+    energies = [[(cost.energy_j, cost.energy_error_j) for cost in costs] for costs in (measured, alone)]
+    (time_share, time_error), (energy_share, energy_error) = _missed_share(*times), _missed_share(*energies)
+    return {
+        f: ExecutionCost(
+            time_share * cost.time_s,
+            energy_share * cost.energy_j,
+            cost.temperature_c,
+            time_error * cost.time_s,
+            energy_error * cost.energy_j,
         )
-    alone_s, alone_j = sum(cost.time_s for cost in alone), sum(cost.energy_j for cost in alone)
-    time, energy = sum(cost.time_s for cost in blocks) / alone_s, sum(cost.energy_j for cost in blocks) / alone_j
-    time_errors_s = [*(cost.time_error_s for cost in blocks), *(time * cost.time_error_s for cost in alone)]
-    energy_errors_j = [*(cost.energy_error_j for cost in blocks), *(energy * cost.energy_error_j for cost in alone)]
-    return Overheads(
-        time_scale=time,
-        energy_scale=energy,
-        around=around,
-        time_scale_error=math.hypot(*time_errors_s) / alone_s,
-        energy_scale_error=math.hypot(*energy_errors_j) / alone_j,
-    )
+        for f, cost in whole.items()
+    }
 
 
-def _difference(whole: ExecutionCost, part: ExecutionCost, around: ExecutionCost) -> ExecutionCost:
-    return ExecutionCost(
-        whole.time_s - part.time_s - around.time_s,
-        whole.energy_j - part.energy_j - around.energy_j,
-        None,
-        math.hypot(whole.time_error_s, part.time_error_s),
-        math.hypot(whole.energy_error_j, part.energy_error_j),
-    )
+def _missed_share(whole: Sequence[WithError], alone: Sequence[WithError]) -> WithError:
+    """Return what parts alone miss of the whole, as a share of it."""
+    whole_sum, alone_sum = (sum(value for value, _ in estimates) for estimates in (whole, alone))
+    share = 1 - alone_sum / whole_sum
+    errors = [*(error for _, error in alone), *((1 - share) * error for _, error in whole)]
+    return share, math.hypot(*errors) / whole_sum

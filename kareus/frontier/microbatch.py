@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kareus.frontier.compose import ComposedPoint, Option, RepeatedPartition, compose, effective
-from kareus.frontier.makeup import ExecutionCost, Makeup, Overheads, cost_of_parts
+from kareus.frontier.makeup import ExecutionCost, Makeup, cost_of_parts
 from kareus.gpu_model.thermal import mean_temperature_c
 from kareus.pareto import pareto_mask
 from kareus.profile.programs import Execution
@@ -40,18 +40,16 @@ def overlap_points(
     makeup: Makeup,
     options: Mapping[str, Mapping[int, tuple[Option, ...]]],
     components: Mapping[str, Mapping[int, ExecutionCost]],
-    overheads: Overheads,
+    missed: Mapping[int, ExecutionCost],
     blocking_power_w: float,
 ) -> list[Point]:
     """Points of partitioned overlap, at every frequency at which all partitions were measured.
-
-    The sum over the isolated parts of blocks is scaled by what isolation misses of them, then the rest is added.
 
     Args:
         makeup: what the instruction consists of.
         options: measured options by partition and frequency.
         components: measured costs by component and frequency.
-        overheads: what isolation misses of the whole.
+        missed: what isolated parts miss of the instruction, by frequency.
         blocking_power_w: what waiting for other stages draws.
     """
     frequencies = set.intersection(*(set(options.get(name, {})) for name in makeup.partitions))
@@ -61,44 +59,27 @@ def overlap_points(
             RepeatedPartition(multiplicity=n, options=options[name][frequency_mhz])
             for name, n in makeup.partitions.items()
         ]
-        edges = cost_of_parts(makeup.edges, components, frequency_mhz)
-        outer = cost_of_parts(makeup.outer, components, frequency_mhz)
-        points += [
-            _point(composed, edges, outer, overheads, frequency_mhz) for composed in compose(parts, blocking_power_w)
+        rest = [
+            cost_of_parts({**makeup.edges, **makeup.outer}, components, frequency_mhz),
+            missed[frequency_mhz],
         ]
+        points += [_point(composed, rest, frequency_mhz) for composed in compose(parts, blocking_power_w)]
     return points
 
 
-def _point(
-    composed: ComposedPoint, edges: ExecutionCost, outer: ExecutionCost, overheads: Overheads, frequency_mhz: int
-) -> Point:
-    blocks_s, blocks_j = composed.time_s + edges.time_s, composed.energy_j + edges.energy_j
+def _point(composed: ComposedPoint, rest: Sequence[ExecutionCost], frequency_mhz: int) -> Point:
     return Point(
         execution=Execution.OVERLAP,
         frequency_mhz=frequency_mhz,
-        time_s=overheads.time_scale * blocks_s + outer.time_s + overheads.around.time_s,
-        energy_j=overheads.energy_scale * blocks_j + outer.energy_j + overheads.around.energy_j,
+        time_s=composed.time_s + sum(cost.time_s for cost in rest),
+        energy_j=composed.energy_j + sum(cost.energy_j for cost in rest),
         temperature_c=mean_temperature_c(
-            [
-                (overheads.time_scale * composed.time_s, composed.temperature_c),
-                (overheads.time_scale * edges.time_s, edges.temperature_c),
-                (outer.time_s, outer.temperature_c),
-            ]
+            [(composed.time_s, composed.temperature_c), *((cost.time_s, cost.temperature_c) for cost in rest)]
         ),
         choices=composed.choices,
         is_thinned=composed.is_thinned,
-        time_error_s=math.hypot(
-            overheads.time_scale * composed.time_error_s,
-            overheads.time_scale * edges.time_error_s,
-            overheads.time_scale_error * blocks_s,
-            outer.time_error_s,
-        ),
-        energy_error_j=math.hypot(
-            overheads.energy_scale * composed.energy_error_j,
-            overheads.energy_scale * edges.energy_error_j,
-            overheads.energy_scale_error * blocks_j,
-            outer.energy_error_j,
-        ),
+        time_error_s=math.hypot(composed.time_error_s, *(cost.time_error_s for cost in rest)),
+        energy_error_j=math.hypot(composed.energy_error_j, *(cost.energy_error_j for cost in rest)),
     )
 
 

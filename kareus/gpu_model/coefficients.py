@@ -139,7 +139,7 @@ class GpuCoefficients:
             FitPrior(FRONTIERS, 0.13, 0.03, 0.35, 0.2),
         )
     )
-    """What isolated partitions miss of the blocks of a whole instruction, as a share of their sum."""
+    """What operators of blocks cost more within an instruction than alone, as a share of that, whatever runs beside."""
     instruction_overhead_s: float = field(metadata=declared("s", 0, 10, TextbookPrior(0.0, None, NO_SCHEDULE)))
     """Host, pipeline and allocator work around a whole instruction."""
     clock_power_w: float = field(
@@ -319,6 +319,16 @@ class GpuCoefficients:
     """Power of an SM that a collective holds, which polls and copies, at maximum clock and voltage, beyond that of the
     clock tree. An A100 at its limit of 400 W has 3.1 W above `static_power_w` for each of its 108 SMs, the clock tree
     and arithmetic included: hence the bounds."""
+
+    crowding_exponent: float = field(
+        metadata=declared(
+            "exponent", 0.1, 10, TextbookPrior(1.0, None, LITTLE_EFFECT), FitPrior(REDUCTIONS, 1.3, 0.7, 3.0, 0.5)
+        )
+    )
+    """Crowding grows with this power of the share of SMs that a collective takes: few SMs cost little."""
+    stalled_clock_share: float = field(metadata=declared("share", 1e-3, 1, TextbookPrior(1.0, None, LITTLE_EFFECT)))
+    """Power of the clock tree while an operator that HBM bounds waits for data, as a share of that at work: idle units
+    are gated."""
 
     def __post_init__(self) -> None:
         not_negative(self, *COEFFICIENTS)

@@ -35,7 +35,8 @@ class Elements:
     def phase(self, phase: Phase) -> Phase:
         """Return the phase of every element."""
         switching = Switching(self.of(phase.switching.core_j), self.of(phase.switching.fixed_j))
-        return Phase(self.of(phase.time_s), self.of(phase.clock_share), switching, self.of(phase.held_sms))
+        held_sms, clocked = self.of(phase.held_sms), self.of(phase.clocked)
+        return Phase(self.of(phase.time_s), self.of(phase.clock_share), switching, held_sms, clocked)
 
 
 def elements_where(mask: NDArray[np.bool_]) -> Elements:

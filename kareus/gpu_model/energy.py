@@ -31,8 +31,9 @@ def idle_power_w(gpu: Gpu, frequency_mhz: Array) -> Array:
     return _idle_power_w(gpu, frequency_mhz, relative_voltage(gpu, frequency_mhz) ** 2)
 
 
-def _idle_power_w(gpu: Gpu, frequency_mhz: Array, squared_voltage: Array) -> Array:
-    return gpu.static_power_w + gpu.coefficients.clock_power_w * squared_voltage * frequency_mhz / gpu.maximum_clock_mhz
+def _idle_power_w(gpu: Gpu, frequency_mhz: Array, squared_voltage: Array, clocked: Array | float = 1.0) -> Array:
+    clock_w = gpu.coefficients.clock_power_w * clocked
+    return gpu.static_power_w + clock_w * squared_voltage * frequency_mhz / gpu.maximum_clock_mhz
 
 
 def held_power_w(gpu: Gpu, sm_count: Array | float, frequency_mhz: Array) -> Array:
@@ -62,10 +63,14 @@ class Switching:
         """Return the energy at a clock."""
         return self._at_voltage_j(relative_voltage(gpu, frequency_mhz) ** 2)
 
-    def busy_j(self, gpu: Gpu, frequency_mhz: Array, time_s: Array) -> Array:
-        """Return the energy at a clock of the work, and of what does not depend on it in the time that it takes."""
+    def busy_j(self, gpu: Gpu, frequency_mhz: Array, time_s: Array, clocked: Array | float = 1.0) -> Array:
+        """Return the energy at a clock of the work, and of what does not depend on it in the time that it takes.
+
+        `clocked` is the share of the clock tree's power that is not gated meanwhile.
+        """
         squared_voltage = relative_voltage(gpu, frequency_mhz) ** 2
-        return self._at_voltage_j(squared_voltage) + _idle_power_w(gpu, frequency_mhz, squared_voltage) * time_s
+        idle_w = _idle_power_w(gpu, frequency_mhz, squared_voltage, clocked)
+        return self._at_voltage_j(squared_voltage) + idle_w * time_s
 
     def _at_voltage_j(self, squared_voltage: Array) -> Array:
         return self.fixed_j + self.core_j * squared_voltage

@@ -159,26 +159,24 @@ class Gpu:
         """Power of a phase of work above which the clock fluctuates."""
         return self.power_limit_w * self.coefficients.throttle_share
 
-    @property
-    def around_instruction(self) -> tuple[float, float]:
-        """Seconds and joules around a whole instruction, whatever it executes."""
-        fixed_s = self.coefficients.instruction_overhead_s
-        return fixed_s, fixed_s * self.blocking_power_w
-
     def peak_flops(self, frequency_mhz: Numeric, sm_count: Numeric) -> Numeric:
         """Return the dense tensor-core peak of `sm_count` SMs at a clock, in FLOP/s."""
         return self.bf16_tflops * 1e12 * frequency_mhz / self.maximum_clock_mhz * sm_count / self.sm_count
 
-    def whole_instruction(
-        self, blocks: tuple[Numeric, Numeric], outer: tuple[Numeric, Numeric]
-    ) -> tuple[Numeric, Numeric]:
-        """Return time and energy of an instruction whose parts, measured alone, sum to `blocks` and outside to `outer`.
+    def missed_by_isolation(self, time_s: Numeric, energy_j: Numeric) -> tuple[Numeric, Numeric]:
+        """Return what an instruction costs beyond its parts measured alone: seconds and joules.
 
-        Between the partitions of a block streams synchronise and the host keeps up; outside the blocks there are a
-        few long kernels, so that measuring them alone misses nothing.
+        Between the operators of a block streams synchronise, the host keeps up and caches are cold, whatever
+        collectives do meanwhile. Outside the blocks there are a few long kernels, so that measuring them alone misses
+        nothing.
+
+        Args:
+            time_s: of the operators of its blocks with nothing beside them.
+            energy_j: of the same.
         """
-        scale, (fixed_s, fixed_j) = 1 + self.coefficients.isolation_overhead, self.around_instruction
-        return blocks[0] * scale + outer[0] + fixed_s, blocks[1] * scale + outer[1] + fixed_j
+        c = self.coefficients
+        fixed_s, fixed_j = c.instruction_overhead_s, c.instruction_overhead_s * self.blocking_power_w
+        return c.isolation_overhead * time_s + fixed_s, c.isolation_overhead * energy_j + fixed_j
 
     def __post_init__(self) -> None:
         check_product(self.name, "name")

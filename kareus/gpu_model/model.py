@@ -75,13 +75,22 @@ def run_tally(gpu: Gpu, counted: Tally, frequency_mhz: Array | float, known: Kno
         known: costs of steps on this GPU, read and extended; programs of one workload share most of their steps.
     """
     requested_mhz = np.asarray(frequency_mhz, dtype=np.float64)
-    blocks = _sum(gpu, counted.blocks, requested_mhz, known)
-    outer = _sum(gpu, counted.outer, requested_mhz, known)
-    steps = behaviour_of(blocks + outer, requested_mhz)
+    cost = _sum(gpu, counted.blocks, requested_mhz, known) + _sum(gpu, counted.outer, requested_mhz, known)
+    steps = behaviour_of(cost, requested_mhz)
     if not counted.whole_instruction:
         return steps
-    time_s, energy_j = gpu.whole_instruction((blocks[0], blocks[1]), (outer[0], outer[1]))
-    return replace(steps, time_s=time_s, energy_j=energy_j)
+    alone = _sum(gpu, operators_alone(counted.blocks), requested_mhz, known)
+    missed_s, missed_j = gpu.missed_by_isolation(alone[0], alone[1])
+    return replace(steps, time_s=steps.time_s + missed_s, energy_j=steps.energy_j + missed_j)
+
+
+def operators_alone(steps: Counter[Step]) -> Counter[Step]:
+    """Return the operators of steps with no collective beside or after them."""
+    alone: Counter[Step] = Counter()
+    for step, count in steps.items():
+        if step.operators:
+            alone[Step(operators=step.operators)] += count
+    return alone
 
 
 def _sum(gpu: Gpu, steps: Counter[Step], requested_mhz: Array, known: KnownSteps) -> CostRows:
@@ -148,7 +157,7 @@ def _steady_cost(gpu: Gpu, phase: Phase, requested_mhz: Array, clock_mhz: Array)
     """Cost of a phase at a steady clock, whatever it draws."""
     time_s = phase.at_s(requested_mhz, clock_mhz)
     held_j = energy.held_power_w(gpu, phase.held_sms, clock_mhz) * time_s
-    return _row(time_s, phase.switching.busy_j(gpu, clock_mhz, time_s) + held_j, clock_mhz)
+    return _row(time_s, phase.switching.busy_j(gpu, clock_mhz, time_s, phase.clocked) + held_j, clock_mhz)
 
 
 def _row(time_s: Array, energy_j: Array, clock_mhz: Array) -> CostRows:

@@ -18,7 +18,7 @@ from kareus.gpu_model import laws
 from kareus.gpu_model.energy import Switching, collective_switching, operator_switching
 from kareus.gpu_model.gpu import Gpu
 from kareus.gpu_model.network import Placement, placed_collective_s
-from kareus.graph.records import Collective, Operator, PlacedCollective
+from kareus.graph.records import Collective, Operator, OperatorKind, PlacedCollective
 
 _DONE = 1e-12
 """Share of work left below which it counts as done (rounding)."""
@@ -35,6 +35,8 @@ class Phase:
     switching: Switching
     held_sms: Array | float = 0.0
     """SMs that a collective holds meanwhile."""
+    clocked: Array | float = 1.0
+    """Share of the clock tree's power that is not gated."""
 
     def at_s(self, requested_mhz: Array, clock_mhz: Array) -> Array:
         """Return the time at another steady clock than the requested one."""
@@ -79,7 +81,7 @@ def step_phases(
         # Shares of the operator and of the collective that are done when the first of the two ends.
         done, moved = shared_s / beside_s, np.minimum(shared_s / collective_s, left)
         both = alone.switching * done + moving * moved
-        phases += [Phase(shared_s, alone.clock_share, both, taken), _part(alone, 1 - done)]
+        phases += [Phase(shared_s, alone.clock_share, both, taken, alone.clocked), _part(alone, 1 - done)]
         left = np.where(left - moved > _DONE, left - moved, 0.0)
     whole_s, slow_s = (_collective_s(gpu, collective, f, taken) for f in (frequency_mhz, frequency_mhz / 2))
     return [*phases, Phase(left * whole_s, _clock_share(whole_s, slow_s), moving * left, taken)]
@@ -114,7 +116,8 @@ def host_time_s(gpu: Gpu, operators: Sequence[Operator], collective: Collective 
 def _alone(gpu: Gpu, operator: Operator, frequency_mhz: Array) -> Phase:
     every_sm = np.full_like(frequency_mhz, gpu.sm_count)
     time_s, slow_s = (laws.operator_time_s(gpu, operator, f, every_sm) for f in (frequency_mhz, frequency_mhz / 2))
-    return Phase(time_s, _clock_share(time_s, slow_s), operator_switching(gpu, operator))
+    clocked = gpu.coefficients.stalled_clock_share if operator.kind is OperatorKind.MEMORY else 1.0
+    return Phase(time_s, _clock_share(time_s, slow_s), operator_switching(gpu, operator), clocked=clocked)
 
 
 def _collective_s(gpu: Gpu, collective: Collective, frequency_mhz: Array, sm_count: Array) -> Array:
@@ -131,7 +134,7 @@ def _clock_share(time_s: Array, slow_s: Array) -> Array:
 
 
 def _part(phase: Phase, share: Array) -> Phase:
-    return Phase(phase.time_s * share, phase.clock_share, phase.switching * share)
+    return Phase(phase.time_s * share, phase.clock_share, phase.switching * share, clocked=phase.clocked)
 
 
 def _times_beside(
@@ -150,5 +153,6 @@ def _times_beside(
     operator_s = laws.operator_time_s(gpu, operator, frequency_mhz, remaining, hbm_share=operator_share)
     conflict = 1 + gpu.coefficients.contention * np.minimum(1.0, operator_demand) * np.minimum(1.0, collective_demand)
     sent_share = collective.bus_bytes / collective_s / (gpu.link_gb_per_s * 1e9)
-    crowding = 1 + gpu.coefficients.crowding * sm_count / gpu.sm_count + gpu.coefficients.traffic_crowding * sent_share
+    crowd = gpu.coefficients.crowding * (sm_count / gpu.sm_count) ** gpu.coefficients.crowding_exponent
+    crowding = 1 + crowd + gpu.coefficients.traffic_crowding * sent_share
     return operator_s * conflict * crowding, collective_s * demand * conflict

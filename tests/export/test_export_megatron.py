@@ -58,9 +58,10 @@ def _at(instruction, sm_count):
 
 
 def test_the_plan_costs_about_what_it_predicts(planned, counts):
+    """Predictions are of measurements on cooled chips, below the reference temperature: costs there are a bit more."""
     plan, _ = planned
     assert counts.planned.time_s == pytest.approx(plan.prediction.time_s, rel=0.03)
-    assert counts.planned.energy_j == pytest.approx(plan.prediction.energy_j, rel=0.03)
+    assert 1.0 < counts.planned.energy_j / plan.prediction.energy_j < 1.04
 
 
 def test_whole_instructions_take_what_the_model_says(folder, planned, counts):
@@ -145,13 +146,13 @@ def test_no_label_of_a_testbed_gets_out_of_the_header(planned, counts):
 
 
 def test_the_page_says_what_the_default_workload_loses(default_workload):
-    """docs/howto/points.md: 12 SMs lose less than 3 %, whole instructions over 15 %; NCCL's 24 SMs are best."""
+    """docs/howto/points.md: 6 SMs lose less than 3 %, whole instructions over 15 %; NCCL's 24 SMs are best."""
     folder = WorkloadFolder(default_workload / "results" / NAME)
     found = constant_counts(*read_checked_plan(folder.plan("fastest", "kareus"), None), read_graphs(folder.segments))
     for lost in zip(found.constant, found.planned, strict=True):
         assert lost[0] < 1.03 * lost[1]
     assert found.whole.time_s > 1.15 * found.planned.time_s
-    assert (found.beside, found.alone) == ({"tp": 12}, 24)
+    assert (found.beside, found.alone) == ({"tp": 6}, 24)
     assert found.whole_set == found.whole
 
 

@@ -76,7 +76,7 @@ def test_a_held_out_workload_is_predicted_from_the_others(rows, subjects, fit, m
 
 
 def test_the_bootstrap_scatters_around_the_fit_and_repeats(rows, subjects, fit, monkeypatch):
-    monkeypatch.setattr("kareus.fidelity.fit.REFIT_EVALUATIONS", 2)
+    monkeypatch.setattr("kareus.fidelity.fit.REFIT_EVALUATIONS", 3)
     monkeypatch.setattr("kareus.fidelity.fit.SAMPLES", 2)
     drawn = [gpu.coefficients for gpu in bootstrap(rows, subjects, fit)]
     assert len({c.clock_power_w for c in drawn}) == 2

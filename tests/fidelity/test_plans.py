@@ -100,6 +100,8 @@ def overlapped_by_hand(subject, stage, direction):
         (1, Direction.FORWARD): whole.head_forward,
         (1, Direction.BACKWARD): whole.head_backward,
     }[stage, direction]
+    kind = InstructionKind(stage, 0, direction)
+    missed = missed_by_hand(subject, kind, kinds, outer)
     found = []
     for clock in clocks_of(subject):
         total = np.zeros((1, 2))
@@ -116,12 +118,27 @@ def overlapped_by_hand(subject, stage, direction):
             total = (total[:, None] + own[None]).reshape(-1, 2)
         total += cost(gpu, clock, Step(operators=kinds[0].operators))
         total += cost(gpu, clock, Step(collective=collective, sm_count=DEFAULT_SM_COUNT))
-        total *= 1 + gpu.coefficients.isolation_overhead
         total += sum(cost(gpu, clock, exposed(segment)) for segment in outer)
-        total += gpu.coefficients.instruction_overhead_s * np.array([1, gpu.blocking_power_w])
+        total += missed[clock]
         effective = total[:, 1] - gpu.blocking_power_w * total[:, 0]
         found.append(np.column_stack((np.full(len(total), clock), total[:, 0], effective)))
     return np.concatenate(found)
+
+
+def missed_by_hand(subject, kind, segments, outer):
+    """What default nanobatching costs beyond its parts, the same share of the whole at every clock."""
+    gpu, layers = subject.workload.gpu, subject.workload.parallelism.split[kind.stage]
+    whole, parts = {}, 0.0
+    for clock in clocks_of(subject):
+        behaviour = instruction_behaviours(subject, np.array([clock]))[kind, Execution.NANOBATCHING]
+        whole[clock] = np.array([behaviour.time_s[0], behaviour.energy_j[0]])
+        for n, segment in enumerate(segments):
+            default = Step(operators=segment.operators, collective=segment.collective, sm_count=DEFAULT_SM_COUNT)
+            parts += (2 * layers - (n == 0)) * cost(gpu, clock, default)
+        parts += cost(gpu, clock, Step(operators=segments[0].operators))
+        parts += cost(gpu, clock, Step(collective=segments[0].collective, sm_count=DEFAULT_SM_COUNT))
+        parts += sum(cost(gpu, clock, exposed(segment)) for segment in outer)
+    return {clock: (1 - parts / sum(whole.values())) * own for clock, own in whole.items()}
 
 
 def exposed(segment):

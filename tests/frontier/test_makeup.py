@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kareus.errors import StageInputError
-from kareus.frontier.makeup import ExecutionCost, Makeup, measured_overheads, overlap_makeup
+from kareus.frontier.makeup import ExecutionCost, Makeup, cost_of_parts, missed_by_isolation, overlap_makeup
 from kareus.gpu_model.model import run_program
 from kareus.graph.recomputation import Recomputation
 from kareus.graph.records import TRACED, Batch, Direction
@@ -19,6 +19,7 @@ from kareus.profile.programs import (
     instruction_program,
 )
 
+ONE = Makeup(partitions={"p": 1}, edges={}, outer={})
 INNER = StageShape(layers=3, first=False, last=False)
 CLOCKS_MHZ = np.array([900.0, 1410.0])
 
@@ -76,51 +77,42 @@ def test_default_nanobatching_tells_what_isolation_misses(direction, recomputati
     whole = instruction_program(both, shape, direction, Execution.NANOBATCHING, default_sm_count=24, **rest)
     costs = costs_of(component_programs(both, 24, TRACED, **rest) | partitions | {"whole": whole})
     own = makeup(direction, recomputation=recomputation, shape=shape)
-    around = ExecutionCost(*a100().around_instruction)
-    scale = measured_overheads(own, costs, costs["whole"], around)
-    assert scale.time_scale == pytest.approx(1 + a100().coefficients.isolation_overhead)
-    assert scale.energy_scale == pytest.approx(1 + a100().coefficients.isolation_overhead)
-
-
-NOTHING = ExecutionCost(0.0, 0.0)
-PARTS = Makeup(partitions={"p": 4}, edges={"e": 2}, outer={"o": 1})
+    missed = missed_by_isolation(own, costs, costs["whole"])
+    for clock in map(int, CLOCKS_MHZ):
+        alone = cost_of_parts({**own.partitions, **own.edges, **own.outer}, costs, clock)
+        assert alone.time_s + missed[clock].time_s == pytest.approx(costs["whole"][clock].time_s, rel=0.01)
+        assert alone.energy_j + missed[clock].energy_j == pytest.approx(costs["whole"][clock].energy_j, rel=0.01)
 
 
 @given(st.floats(0.5, 2.0), st.floats(0.5, 2.0))
-def test_blocks_are_what_is_left_of_the_whole(time, energy):
+def test_what_isolation_misses_is_the_rest_of_the_whole(time, energy):
     parts = {"p": {900: ExecutionCost(0.01, 3.0)}, "e": {900: ExecutionCost(0.005, 1.0)}}
     parts |= {"o": {900: ExecutionCost(0.002, 0.5)}}
-    scale = measured_overheads(PARTS, parts, {900: ExecutionCost(0.05 * time + 0.002, 14.0 * energy + 0.5)}, NOTHING)
-    assert (scale.time_scale, scale.energy_scale) == (pytest.approx(time), pytest.approx(energy))
+    own = Makeup(partitions={"p": 4}, edges={"e": 2}, outer={"o": 1})
+    missed = missed_by_isolation(own, parts, {900: ExecutionCost(0.052 * time, 14.5 * energy)})[900]
+    assert missed.time_s == pytest.approx(0.052 * (time - 1), abs=1e-12)
+    assert missed.energy_j == pytest.approx(14.5 * (energy - 1), abs=1e-12)
 
 
-def test_a_few_clocks_tell_the_scale_of_all():
+def test_a_few_clocks_tell_the_share_of_all():
     """The larger instruction at the lower clock counts for more, as its noise does."""
     parts = {"p": {900: ExecutionCost(0.03, 3.0), 1410: ExecutionCost(0.01, 3.0)}}
-    own = Makeup(partitions={"p": 1}, edges={}, outer={})
-    whole = {mhz: ExecutionCost(time_s, 3.0) for mhz, time_s in ((900, 0.036), (1200, 1.0), (1410, 0.010))}
-    assert measured_overheads(own, parts, whole, NOTHING).time_scale == pytest.approx(0.046 / 0.04)
+    whole = {mhz: ExecutionCost(time_s, 3.0) for mhz, time_s in ((900, 0.036), (1200, 0.025), (1410, 0.014))}
+    missed = missed_by_isolation(ONE, parts, whole)
+    assert [missed[mhz].time_s for mhz in whole] == pytest.approx([0.0072, 0.005, 0.0028])
 
 
-def test_the_scale_is_as_uncertain_as_what_it_is_made_of():
-    """Relative errors of 0.3 and 0.4 % of time, of 1.0 and 1.0 % of energy."""
-    parts = {"p": {900: ExecutionCost(0.01, 3.0, None, 3e-5, 0.03)}}
-    whole = {900: ExecutionCost(0.0125, 3.6, None, 5e-5, 0.036)}
-    own = Makeup(partitions={"p": 1}, edges={}, outer={})
-    scale = measured_overheads(own, parts, whole, NOTHING)
-    assert scale.time_scale_error == pytest.approx(0.005 * 1.25)
-    assert scale.energy_scale_error == pytest.approx(2**0.5 * 0.01 * 1.2)
+def test_what_is_missed_is_as_uncertain_as_what_it_is_made_of():
+    """Relative errors of 0.4 and 0.3 % of time, of 1.2 and 0.5 % of energy."""
+    parts = {"p": {900: ExecutionCost(0.01, 3.0, None, 4e-5, 0.036)}}
+    whole = {900: ExecutionCost(0.0125, 3.6, None, 3.75e-5, 0.018)}
+    missed = missed_by_isolation(ONE, parts, whole)[900]
+    assert missed.time_error_s == pytest.approx(0.01 * 0.005)
+    assert missed.energy_error_j == pytest.approx(3.0 * 0.013)
 
 
 def test_partitions_that_were_measured_at_different_clocks_tell_nothing():
     parts = {"p": {900: ExecutionCost(0.01, 3.0)}, "q": {1410: ExecutionCost(0.01, 3.0)}}
     whole = {mhz: ExecutionCost(0.05, 14.0) for mhz in (900, 1410)}
     with pytest.raises(StageInputError, match=r"components: p, q: not measured .* rerun the stage 'profile'"):
-        measured_overheads(Makeup(partitions={"p": 1, "q": 1}, edges={}, outer={}), parts, whole, NOTHING)
-
-
-def test_a_whole_that_costs_less_than_its_ends_is_refused():
-    parts = {"p": {900: ExecutionCost(0.01, 3.0)}, "e": {900: ExecutionCost(0.005, 1.0)}}
-    parts |= {"o": {900: ExecutionCost(0.002, 0.5)}}
-    with pytest.raises(StageInputError, match="instructions: an instruction with o costs less than these alone"):
-        measured_overheads(PARTS, parts, {900: ExecutionCost(0.001, 14.0)}, NOTHING)
+        missed_by_isolation(Makeup(partitions={"p": 1, "q": 1}, edges={}, outer={}), parts, whole)

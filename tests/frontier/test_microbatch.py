@@ -1,38 +1,35 @@
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kareus.frontier.compose import Option
-from kareus.frontier.makeup import ExecutionCost, Makeup, Overheads
+from kareus.frontier.makeup import ExecutionCost, Makeup
 from kareus.frontier.microbatch import Point, frontier, overlap_points
 from kareus.profile.programs import Execution
 from kareus.schedule.records import Choice
 
 WAITING_W = 85.0
-NO_OVERHEADS = Overheads(time_scale=1.0, energy_scale=1.0, around=ExecutionCost(0.0, 0.0))
 
 
 def option(partition, time_s, energy_j):
     return Option(time_s=time_s, energy_j=energy_j, choice=Choice(partition=partition, sm_count=3, launch="norm"))
 
 
-def test_a_point_sums_its_parts_and_scales_blocks_by_what_isolation_misses():
+def test_a_point_sums_its_parts_and_what_isolation_misses():
     parts = Makeup(partitions={"p": 4}, edges={"e": 2}, outer={"o": 1})
     costs = {"e": {900: ExecutionCost(0.005, 1.0)}, "o": {900: ExecutionCost(0.002, 0.5)}}
-    scale = Overheads(time_scale=1.2, energy_scale=1.1, around=ExecutionCost(0.001, 0.2))
-    (point,) = overlap_points(parts, {"p": {900: (option("p", 0.01, 3.0),)}}, costs, scale, WAITING_W)
-    assert point.time_s == pytest.approx((4 * 0.01 + 2 * 0.005) * 1.2 + 0.002 + 0.001)
-    assert point.energy_j == pytest.approx((4 * 3.0 + 2 * 1.0) * 1.1 + 0.5 + 0.2)
+    missed = {900: ExecutionCost(0.01, 2.0)}
+    (point,) = overlap_points(parts, {"p": {900: (option("p", 0.01, 3.0),)}}, costs, missed, WAITING_W)
+    assert point.time_s == pytest.approx(4 * 0.01 + 2 * 0.005 + 0.002 + 0.01)
+    assert point.energy_j == pytest.approx(4 * 3.0 + 2 * 1.0 + 0.5 + 2.0)
     assert (point.execution, point.frequency_mhz) == (Execution.OVERLAP, 900)
 
 
-def test_doubt_about_the_scale_is_doubt_about_the_point():
+def test_doubt_about_what_isolation_misses_is_doubt_about_the_point():
     own, options = Makeup(partitions={"p": 4}, edges={}, outer={}), {"p": {900: (option("p", 0.01, 3.0),)}}
-    scale = replace(NO_OVERHEADS, time_scale_error=0.01, energy_scale_error=0.02)
-    (point,) = overlap_points(own, options, {}, scale, WAITING_W)
-    assert (point.time_error_s, point.energy_error_j) == (pytest.approx(4e-4), pytest.approx(0.24))
+    missed = {900: ExecutionCost(0.01, 2.0, None, 3e-4, 0.2)}
+    (point,) = overlap_points(own, options, {}, missed, WAITING_W)
+    assert (point.time_error_s, point.energy_error_j) == (pytest.approx(3e-4), pytest.approx(0.2))
 
 
 def test_a_frequency_not_measured_for_every_partition_is_unused():
@@ -41,7 +38,8 @@ def test_a_frequency_not_measured_for_every_partition_is_unused():
         "p": {900: (option("p", 1, 1),), 1200: (option("p", 1, 1),)},
         "q": {1200: (option("q", 1, 1),), 1410: (option("q", 1, 1),)},
     }
-    assert {p.frequency_mhz for p in overlap_points(parts, options, {}, NO_OVERHEADS, WAITING_W)} == {1200}
+    missed = {mhz: ExecutionCost(0.0, 0.0) for mhz in (900, 1200, 1410)}
+    assert {p.frequency_mhz for p in overlap_points(parts, options, {}, missed, WAITING_W)} == {1200}
 
 
 points = st.lists(

@@ -25,13 +25,14 @@ def phases(operator, **values):
     return times_s[0], sum(times_s)
 
 
-def test_a_crowd_slows_the_operator_not_the_collective():
+@pytest.mark.parametrize("exponent", [1.0, 2.0])
+def test_a_crowd_slows_the_operator_not_the_collective(exponent):
     """The long collective outlasts the operator, which ends later by the share of SMs that the collective occupies."""
     operator = gemm("g", 4096, 4096, 4096)
     calm = {"contention": 0.0, "traffic_crowding": 0.0, "hbm_bytes_per_bus_byte": 0.0, "collective_latency_s": 0.0}
     beside_s, all_s = phases(operator, **calm, crowding=0.0)
-    crowded_s, crowded_all_s = phases(operator, **calm, crowding=2.0)
-    assert crowded_s / beside_s == pytest.approx(1 + 2.0 * 12 / 108)
+    crowded_s, crowded_all_s = phases(operator, **calm, crowding=2.0, crowding_exponent=exponent)
+    assert crowded_s / beside_s == pytest.approx(1 + 2.0 * (12 / 108) ** exponent)
     assert crowded_all_s == pytest.approx(all_s)
 
 

@@ -66,7 +66,8 @@ def gemm_s(*shape, sm_count=108):
 
 def test_a_gemm_of_few_tiles_splits_its_inner_dimension():
     """One tile of every SM would take as long as 108 tiles: its 16 tiles would fill a seventh of the SMs."""
-    few, full = gemm_s(2048, 256, 32768), gemm_s(2304, 1536, 32768)
+    gap_s = a100().coefficients.kernel_overhead_s
+    few, full = gemm_s(2048, 256, 32768) - gap_s, gemm_s(2304, 1536, 32768) - gap_s
     assert full / 7 < few < full / 4
 
 
@@ -326,8 +327,37 @@ def test_an_instruction_costs_more_than_its_isolated_steps():
     gpu = a100()
     steps, c = [step([NORM, LINEAR], REDUCE, 0, 12)] * 4, gpu.coefficients
     isolated_s, _ = steady_program(gpu, program(*steps), 1410)
+    computing_s, _ = steady_program(gpu, program(*[step([NORM, LINEAR])] * 4), 1410)
     instruction_s, _ = steady_program(gpu, program(*steps, whole=True), 1410)
-    assert instruction_s == pytest.approx(isolated_s * (1 + c.isolation_overhead) + c.instruction_overhead_s)
+    missed_s = c.isolation_overhead * computing_s + c.instruction_overhead_s
+    assert instruction_s == pytest.approx(isolated_s + missed_s)
+
+
+@pytest.mark.parametrize("sm_count", [3, 12, 24])
+def test_what_isolation_misses_is_the_same_under_every_schedule(sm_count):
+    """Schedules move collectives; between operators they change nothing."""
+    own = [[step([NORM, LINEAR], REDUCE, launch, sm_count)] * 4 for launch in (0, 1)]
+    missed_s = [
+        steady_program(a100(), program(*steps, whole=True), 1410)[0] - steady_program(a100(), program(*steps), 1410)[0]
+        for steps in own
+    ]
+    assert missed_s[0] == pytest.approx(missed_s[1], rel=1e-9)
+
+
+@pytest.mark.parametrize("collective", [None, REDUCE])
+def test_an_operator_that_waits_for_hbm_gates_a_part_of_the_clock_tree(collective):
+    """Also beside a collective; alone a collective gates nothing, and a product does not."""
+    c, clock = a100().coefficients, np.asarray(900.0)
+    gated, free = (
+        a100(coefficients=dataclasses.replace(c, stalled_clock_share=share, host_launch_s=0.0)) for share in (0.6, 1.0)
+    )
+    clock_w = c.clock_power_w * relative_voltage(gated, clock) ** 2 * 900 / 1410
+    for operator, saved_w in ((NORM, 0.4 * clock_w), (LINEAR, 0.0)):
+        both = program(step([operator], collective, 0, 12))
+        less_j, all_j = (float(steady_program(gpu, both, 900)[1]) for gpu in (gated, free))
+        *running, _ = step_phases(gated, [operator], REDUCE, clock, 12, 0)
+        running_s = sum(phase.time_s for phase in running) if collective else steady_program(gated, both, 900)[0]
+        assert all_j - less_j == pytest.approx(float(saved_w * running_s), rel=1e-6, abs=1e-9)
 
 
 def test_more_contention_never_helps():

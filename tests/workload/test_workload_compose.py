@@ -54,6 +54,7 @@ GPUS = ["a100-sxm4-40gb", "a100-sxm4-80gb", "b200", "h100-96gb-hbm2e", "h100-sxm
 OVERLAP = (
     "contention",
     "crowding",
+    "crowding_exponent",
     "traffic_crowding",
     "collective_sm_w",
     "host_launch_s",

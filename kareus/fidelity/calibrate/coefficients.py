@@ -27,9 +27,10 @@ OF_LINKS = frozenset({
 NOT_IN_KERNELS = frozenset({
     "isolation_overhead", "instruction_overhead_s", "hbm_saturating_share", "l2_share", "fp8_energy_share",
     "fp8_efficiency", "fp8_step_s", "fp8_misalignment", "cast_row_s", "cast_efficiency", "cast_s",
-    "widest_head_slowdown", "limiter_s",
+    "widest_head_slowdown", "limiter_s", "crowding_exponent",
 })  # fmt: skip
-"""Coefficients that no probe shows: of whole instructions, of fp8, of benchmarks that find operands in L2."""
+"""Coefficients that no probe shows: of whole instructions, of fp8, of benchmarks that find operands in L2, and how
+crowding grows between the few numbers of SMs that are probed."""
 OF_HEAT = ("leakage_w_per_c", "thermal_resistance_c_per_w", "thermal_time_s")
 """Coefficients that are measured by themselves (`kareus.fidelity.calibrate.heat`)."""
 DEVIATIONS = 4.0
