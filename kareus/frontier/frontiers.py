@@ -10,7 +10,7 @@ import polars as pl
 from kareus.errors import StageInputError
 from kareus.frontier.compose import Option
 from kareus.frontier.config import FrontierSlice
-from kareus.frontier.makeup import ExecutionCost, missed_by_isolation, overlap_makeup
+from kareus.frontier.makeup import ExecutionCost, missed_costs, overlap_makeup
 from kareus.frontier.methods import microbatch_rows
 from kareus.frontier.microbatch import Point, overlap_points
 from kareus.frontier.tables import MICROBATCH
@@ -101,7 +101,8 @@ def frontiers_of(
                 )
                 for name in (*makeup.edges, *makeup.outer):
                     _check_clocks("components", name, components.get(name, ()), config)
-                missed = missed_by_isolation(makeup, components, _costs(points[Execution.NANOBATCHING]))
+                whole = {point.frequency_mhz: point.cost for point in points[Execution.NANOBATCHING]}
+                missed = missed_costs(makeup, components, whole)
                 waiting_w = config.gpu.blocking_power_w
                 points[Execution.OVERLAP] = overlap_points(makeup, options, components, missed, waiting_w)
             rows += microbatch_rows(kind, points, config.gpu)
@@ -110,10 +111,6 @@ def frontiers_of(
     if config.iteration.include_update:
         rows += _update_rows(config, graphs, backwards_s)
     return MICROBATCH.frame(rows)
-
-
-def _costs(points: Sequence[Point]) -> dict[int, ExecutionCost]:
-    return {p.frequency_mhz: ExecutionCost(*(getattr(p, name) for name in ExecutionCost._fields)) for p in points}
 
 
 def _update_rows(

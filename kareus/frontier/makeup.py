@@ -82,7 +82,7 @@ def cost_of_parts(
     )
 
 
-def missed_by_isolation(
+def missed_costs(
     makeup: Makeup, components: Mapping[str, Mapping[int, ExecutionCost]], whole: Mapping[int, ExecutionCost]
 ) -> dict[int, ExecutionCost]:
     """Return what default nanobatching tells an instruction to cost beyond its parts, by clock.
@@ -105,10 +105,16 @@ def missed_by_isolation(
             "stage 'profile'.",
         )
     counts = {**makeup.partitions, **makeup.edges, **makeup.outer}
-    alone, measured = [cost_of_parts(counts, components, f) for f in clocks], [whole[f] for f in clocks]
-    times = [[(cost.time_s, cost.time_error_s) for cost in costs] for costs in (measured, alone)]
-    energies = [[(cost.energy_j, cost.energy_error_j) for cost in costs] for costs in (measured, alone)]
-    (time_share, time_error), (energy_share, energy_error) = _missed_share(*times), _missed_share(*energies)
+    parts = [(n, [components[name][f] for f in clocks]) for name, n in counts.items()]
+    measured = [whole[f] for f in clocks]
+    time_share, time_error = _missed_share(
+        _sum(1, [(cost.time_s, cost.time_error_s) for cost in measured]),
+        [_sum(n, [(cost.time_s, cost.time_error_s) for cost in costs]) for n, costs in parts],
+    )
+    energy_share, energy_error = _missed_share(
+        _sum(1, [(cost.energy_j, cost.energy_error_j) for cost in measured]),
+        [_sum(n, [(cost.energy_j, cost.energy_error_j) for cost in costs]) for n, costs in parts],
+    )
     return {
         f: ExecutionCost(
             time_share * cost.time_s,
@@ -121,9 +127,15 @@ def missed_by_isolation(
     }
 
 
-def _missed_share(whole: Sequence[WithError], alone: Sequence[WithError]) -> WithError:
+def _sum(count: int, estimates: Sequence[WithError]) -> WithError:
+    """Return the sum of estimates of one program at several clocks, `count` times.
+
+    Errors add up: estimates of a program share the error of the level of its curve.
+    """
+    return count * sum(value for value, _ in estimates), count * sum(error for _, error in estimates)
+
+
+def _missed_share(whole: WithError, parts: Sequence[WithError]) -> WithError:
     """Return what parts alone miss of the whole, as a share of it."""
-    whole_sum, alone_sum = (sum(value for value, _ in estimates) for estimates in (whole, alone))
-    share = 1 - alone_sum / whole_sum
-    errors = [*(error for _, error in alone), *((1 - share) * error for _, error in whole)]
-    return share, math.hypot(*errors) / whole_sum
+    remaining = sum(value for value, _ in parts) / whole[0]
+    return 1 - remaining, math.hypot(*(error for _, error in parts), remaining * whole[1]) / whole[0]

@@ -35,6 +35,11 @@ class Point:
     """Standard error from the noise of measuring, as the next; 0 where costs are known."""
     energy_error_j: float = 0.0
 
+    @property
+    def cost(self) -> ExecutionCost:
+        """What it costs, however it runs."""
+        return ExecutionCost(self.time_s, self.energy_j, self.temperature_c, self.time_error_s, self.energy_error_j)
+
 
 def overlap_points(
     makeup: Makeup,

@@ -139,7 +139,8 @@ class GpuCoefficients:
             FitPrior(FRONTIERS, 0.13, 0.03, 0.35, 0.2),
         )
     )
-    """What operators of blocks cost more within an instruction than alone, as a share of that, whatever runs beside."""
+    """What operators of blocks cost within an instruction beyond what they cost alone, as a share of the latter,
+    whatever collectives run beside them."""
     instruction_overhead_s: float = field(metadata=declared("s", 0, 10, TextbookPrior(0.0, None, NO_SCHEDULE)))
     """Host, pipeline and allocator work around a whole instruction."""
     clock_power_w: float = field(

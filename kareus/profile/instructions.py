@@ -29,7 +29,7 @@ from kareus.progress.journal import Journal, OpenJournal, Standing, no_journal
 
 CLOCKS_APART = 3
 """Partitions are measured under their default schedules at every third clock, down from the highest: they tell what
-isolation misses of whole instructions, which is one number over all clocks."""
+isolation misses of whole instructions, about the same share of them at all clocks."""
 ProfiledInstruction = tuple[int, int, Direction, Execution]
 """Stage, chunk and direction of an instruction, and how it is executed."""
 

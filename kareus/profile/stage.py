@@ -1,4 +1,4 @@
-"""Command `profile`: measure components and whole instructions at every frequency of the search."""
+"""Command `profile`: measure components and whole instructions at every clock of the search, partitions at some."""
 
 import argparse
 import functools
@@ -43,7 +43,7 @@ def run(arguments: argparse.Namespace) -> None:
     bench = open_bench(config)
     with bench.profiler(arguments.store, "instructions", graphs) as profiler:
         tables = profile_instructions(config, graphs, profiler, functools.partial(Journal, arguments.progress))
-    logger.info("components and instructions at every clock: %s", profiler.tally)
+    logger.info("components and instructions at every clock, partitions at some: %s", profiler.tally)
     provenance = bench.provenance(subject_of(config))
     write_table(arguments.components, tables.components, COMPONENTS, provenance)
     write_table(arguments.instructions, tables.instructions, PROFILED_INSTRUCTIONS, provenance)

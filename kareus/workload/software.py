@@ -28,7 +28,7 @@ class Accounting(StrEnum):
     """How time between kernels is charged."""
 
     SHARE = "share"
-    """As a share of the blocks (`isolation_overhead` of the GPU): as fits to Kareus' schedules have it."""
+    """As a share of the blocks' operators (`isolation_overhead` of the GPU): as fits to Kareus' schedules have it."""
     HOST = "host"
     """By the host, which launches ahead of the GPU: an instruction takes what the slower of both takes."""
     TRACES = "traces"

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kareus.errors import StageInputError
-from kareus.frontier.makeup import ExecutionCost, Makeup, cost_of_parts, missed_by_isolation, overlap_makeup
+from kareus.frontier.makeup import ExecutionCost, Makeup, cost_of_parts, missed_costs, overlap_makeup
 from kareus.gpu_model.model import run_program
 from kareus.graph.recomputation import Recomputation
 from kareus.graph.records import TRACED, Batch, Direction
@@ -77,7 +77,7 @@ def test_default_nanobatching_tells_what_isolation_misses(direction, recomputati
     whole = instruction_program(both, shape, direction, Execution.NANOBATCHING, default_sm_count=24, **rest)
     costs = costs_of(component_programs(both, 24, TRACED, **rest) | partitions | {"whole": whole})
     own = makeup(direction, recomputation=recomputation, shape=shape)
-    missed = missed_by_isolation(own, costs, costs["whole"])
+    missed = missed_costs(own, costs, costs["whole"])
     for clock in map(int, CLOCKS_MHZ):
         alone = cost_of_parts({**own.partitions, **own.edges, **own.outer}, costs, clock)
         assert alone.time_s + missed[clock].time_s == pytest.approx(costs["whole"][clock].time_s, rel=0.01)
@@ -89,7 +89,7 @@ def test_what_isolation_misses_is_the_rest_of_the_whole(time, energy):
     parts = {"p": {900: ExecutionCost(0.01, 3.0)}, "e": {900: ExecutionCost(0.005, 1.0)}}
     parts |= {"o": {900: ExecutionCost(0.002, 0.5)}}
     own = Makeup(partitions={"p": 4}, edges={"e": 2}, outer={"o": 1})
-    missed = missed_by_isolation(own, parts, {900: ExecutionCost(0.052 * time, 14.5 * energy)})[900]
+    missed = missed_costs(own, parts, {900: ExecutionCost(0.052 * time, 14.5 * energy)})[900]
     assert missed.time_s == pytest.approx(0.052 * (time - 1), abs=1e-12)
     assert missed.energy_j == pytest.approx(14.5 * (energy - 1), abs=1e-12)
 
@@ -98,7 +98,7 @@ def test_a_few_clocks_tell_the_share_of_all():
     """The larger instruction at the lower clock counts for more, as its noise does."""
     parts = {"p": {900: ExecutionCost(0.03, 3.0), 1410: ExecutionCost(0.01, 3.0)}}
     whole = {mhz: ExecutionCost(time_s, 3.0) for mhz, time_s in ((900, 0.036), (1200, 0.025), (1410, 0.014))}
-    missed = missed_by_isolation(ONE, parts, whole)
+    missed = missed_costs(ONE, parts, whole)
     assert [missed[mhz].time_s for mhz in whole] == pytest.approx([0.0072, 0.005, 0.0028])
 
 
@@ -106,13 +106,22 @@ def test_what_is_missed_is_as_uncertain_as_what_it_is_made_of():
     """Relative errors of 0.4 and 0.3 % of time, of 1.2 and 0.5 % of energy."""
     parts = {"p": {900: ExecutionCost(0.01, 3.0, None, 4e-5, 0.036)}}
     whole = {900: ExecutionCost(0.0125, 3.6, None, 3.75e-5, 0.018)}
-    missed = missed_by_isolation(ONE, parts, whole)[900]
+    missed = missed_costs(ONE, parts, whole)[900]
     assert missed.time_error_s == pytest.approx(0.01 * 0.005)
     assert missed.energy_error_j == pytest.approx(3.0 * 0.013)
+
+
+def test_errors_of_one_part_add_up_over_clocks():
+    """They share the error of the level of its curve; those of other parts are independent."""
+    parts = {name: {f: ExecutionCost(0.01, 3.0, None, 3e-5, 0.03) for f in (900, 1410)} for name in "pq"}
+    whole = {f: ExecutionCost(0.02, 6.0) for f in (900, 1410)}
+    missed = missed_costs(Makeup(partitions={"p": 1, "q": 1}, edges={}, outer={}), parts, whole)[900]
+    assert missed.time_error_s == pytest.approx(2**0.5 * 3e-5)
+    assert missed.energy_error_j == pytest.approx(2**0.5 * 0.03)
 
 
 def test_partitions_that_were_measured_at_different_clocks_tell_nothing():
     parts = {"p": {900: ExecutionCost(0.01, 3.0)}, "q": {1410: ExecutionCost(0.01, 3.0)}}
     whole = {mhz: ExecutionCost(0.05, 14.0) for mhz in (900, 1410)}
     with pytest.raises(StageInputError, match=r"components: p, q: not measured .* rerun the stage 'profile'"):
-        missed_by_isolation(Makeup(partitions={"p": 1, "q": 1}, edges={}, outer={}), parts, whole)
+        missed_costs(Makeup(partitions={"p": 1, "q": 1}, edges={}, outer={}), parts, whole)

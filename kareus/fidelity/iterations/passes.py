@@ -125,7 +125,7 @@ def pass_cost(gpu: Gpu, steps: Sequence[Step], known: KnownSteps) -> PassCost:
         collectives_s=collectives_s,
         odd_products_s=odd_products_s,
         streaming_s=streaming_s,
-        streaming_j=float(moved.at_j(gpu, clock) + idle_power_w(gpu, clock) * streaming_s),
+        streaming_j=float(moved.busy_j(gpu, clock, np.array(streaming_s), c.stalled_clock_share)),
     )
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from helpers.builders import CONFIG
+from helpers.builders import CONFIG, a100, memory
 from helpers.iterations import LLAMA
 
 from kareus.fidelity.iterations import unfused
@@ -40,6 +40,15 @@ def _graph(*operators):
         forward=(segment,), backward=(segment,), embedding_forward=(), embedding_backward=(), head_forward=(segment,),
         head_backward=(),
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("gpu", [a100(), GPU], ids=["a100", "h100"])
+def test_traffic_costs_what_operators_that_move_it_cost(gpu):
+    """Software that fuses less moves more bytes, with as much of the clock tree gated meanwhile."""
+    warm = charged(gpu)
+    cost = pass_cost(warm, [Step(operators=(memory("copy", 2**34),))], {})  # so large that its gap does not count
+    assert cost.streaming_s == pytest.approx(cost.gpu_s, rel=1e-3)
+    assert cost.streaming_j == pytest.approx(cost.energy_j, rel=5e-3)
 
 
 def test_a_warm_gpu_leaks_and_has_no_overheads_of_schedules():
