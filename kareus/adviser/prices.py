@@ -246,11 +246,12 @@ class _Parts:
 
     def operators_alone(self, makeup: Makeup) -> Array:
         """Seconds and joules of the operators of blocks with no collective beside them, shape (2, clocks, 1)."""
-        runs = [(self.partitions[name].operators, count) for name, count in makeup.partitions.items()]
-        runs += [(step.operators, count) for name, count in makeup.edges.items() for step in self.programs[name].steps]
         steps: Counter[Step] = Counter()
-        for operators, count in runs:
-            steps[Step(operators=operators)] += count
+        for name, count in makeup.partitions.items():
+            steps[Step(operators=self.partitions[name].operators)] += count
+        for name, count in makeup.edges.items():
+            for step in self.programs[name].steps:
+                steps[step] += count
         alone = Tally(Counter(), operators_alone(steps), whole_instruction=False)
         ran = run_tally(self.gpu, alone, self.clocks, self.known)
         return np.array([ran.time_s, ran.energy_j])[:, :, None]

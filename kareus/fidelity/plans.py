@@ -4,6 +4,7 @@ What the workflow finds by measuring and searching on a testbed, taken from the 
 """
 
 from collections import defaultdict
+from collections.abc import Sequence
 
 import numpy as np
 import polars as pl
@@ -20,7 +21,7 @@ from kareus.graph.instruction import InstructionKind
 from kareus.graph.records import Batch, Partition
 from kareus.pareto import pareto_mask
 from kareus.partition.detect import detect_partitions
-from kareus.profile.programs import Execution, component_programs, default_partition_programs
+from kareus.profile.programs import Execution, component_programs, default_partition_program
 from kareus.schedule.records import Choice
 from kareus.schedule.space import search_space
 from kareus.workload.slices import cut
@@ -55,8 +56,11 @@ def microbatch_frontiers(subject: Subject) -> pl.DataFrame:
         (kind, execution): _points(behaviour, execution, clocks)
         for (kind, execution), behaviour in instruction_behaviours(subject, clocks, known).items()
     }
+    partitions = _partitions(subject)
+    components = _components(subject, partitions, clocks, known)
+    options = {partition.name: _partition_options(subject, partition) for partition in partitions}
     config: FrontierSlice = cut(subject.workload, "frontier")
-    return frontiers_of(config, subject.graphs, instructions, _components(subject, clocks, known), _options(subject))
+    return frontiers_of(config, subject.graphs, instructions, components, options)
 
 
 def _points(behaviour: Behaviour, execution: Execution, clocks_mhz: Array) -> list[Point]:
@@ -66,19 +70,19 @@ def _points(behaviour: Behaviour, execution: Execution, clocks_mhz: Array) -> li
     ]
 
 
-def _components(subject: Subject, clocks_mhz: Array, known: KnownSteps) -> dict[str, dict[int, ExecutionCost]]:
-    programs = component_programs(
-        subject.graphs,
-        subject.workload.testbed.default_collective_sm_count,
-        recomputation=subject.workload.recomputation,
-    )
-    if Batch.NANOBATCH in subject.graphs:
-        programs |= default_partition_programs(
-            subject.graphs[Batch.NANOBATCH],
-            subject.workload.testbed.default_collective_sm_count,
-            recomputation=subject.workload.recomputation,
-            split_backward=False,
-        )
+def _partitions(subject: Subject) -> tuple[Partition, ...]:
+    if Batch.NANOBATCH not in subject.graphs:
+        return ()
+    return tuple(detect_partitions(subject.graphs[Batch.NANOBATCH], recomputation=subject.workload.recomputation))
+
+
+def _components(
+    subject: Subject, partitions: Sequence[Partition], clocks_mhz: Array, known: KnownSteps
+) -> dict[str, dict[int, ExecutionCost]]:
+    """Costs at every clock of what is not searched, partitions under their default schedules among it."""
+    sm_count = subject.workload.testbed.default_collective_sm_count
+    programs = component_programs(subject.graphs, sm_count, recomputation=subject.workload.recomputation)
+    programs |= {partition.name: default_partition_program(partition, sm_count) for partition in partitions}
     behaviours = {name: run_program(subject.workload.gpu, p, clocks_mhz, known) for name, p in programs.items()}
     return {
         name: {
@@ -88,16 +92,8 @@ def _components(subject: Subject, clocks_mhz: Array, known: KnownSteps) -> dict[
     }
 
 
-def _options(subject: Subject) -> dict[str, OptionsByClock]:
-    """Non-dominated ways to run every partition."""
-    if Batch.NANOBATCH not in subject.graphs:
-        return {}
-    recomputation = subject.workload.recomputation
-    partitions = detect_partitions(subject.graphs[Batch.NANOBATCH], recomputation=recomputation)
-    return {partition.name: _partition_options(subject, partition) for partition in partitions}
-
-
 def _partition_options(subject: Subject, partition: Partition) -> OptionsByClock:
+    """Non-dominated ways to run a partition."""
     gpu = subject.workload.gpu
     space = search_space(partition, gpu, subject.workload.space)
     clocks, sm_counts = (np.array(column, dtype=np.float64) for column in (space.frequency_mhz, space.sm_count))

@@ -72,14 +72,7 @@ def cost_of_parts(
     counts: Mapping[str, int], components: Mapping[str, Mapping[int, ExecutionCost]], frequency_mhz: int
 ) -> ExecutionCost:
     """Return the cost of parts at a clock, `counts` times each."""
-    costs = [(n, components[name][frequency_mhz]) for name, n in counts.items()]
-    return ExecutionCost(
-        sum(n * cost.time_s for n, cost in costs),
-        sum(n * cost.energy_j for n, cost in costs),
-        mean_temperature_c((n * cost.time_s, cost.temperature_c) for n, cost in costs),
-        math.hypot(*(n * cost.time_error_s for n, cost in costs)),
-        math.hypot(*(n * cost.energy_error_j for n, cost in costs)),
-    )
+    return _sum_of_parts([(n, components[name][frequency_mhz]) for name, n in counts.items()])
 
 
 def missed_costs(
@@ -105,15 +98,11 @@ def missed_costs(
             "stage 'profile'.",
         )
     counts = {**makeup.partitions, **makeup.edges, **makeup.outer}
-    parts = [(n, [components[name][f] for f in clocks]) for name, n in counts.items()]
-    measured = [whole[f] for f in clocks]
-    time_share, time_error = _missed_share(
-        _sum(1, [(cost.time_s, cost.time_error_s) for cost in measured]),
-        [_sum(n, [(cost.time_s, cost.time_error_s) for cost in costs]) for n, costs in parts],
-    )
+    parts = _sum_of_parts([(n, _sum_over_clocks(components[name], clocks)) for name, n in counts.items()])
+    measured = _sum_over_clocks(whole, clocks)
+    time_share, time_error = _missed_share((parts.time_s, parts.time_error_s), (measured.time_s, measured.time_error_s))
     energy_share, energy_error = _missed_share(
-        _sum(1, [(cost.energy_j, cost.energy_error_j) for cost in measured]),
-        [_sum(n, [(cost.energy_j, cost.energy_error_j) for cost in costs]) for n, costs in parts],
+        (parts.energy_j, parts.energy_error_j), (measured.energy_j, measured.energy_error_j)
     )
     return {
         f: ExecutionCost(
@@ -127,15 +116,32 @@ def missed_costs(
     }
 
 
-def _sum(count: int, estimates: Sequence[WithError]) -> WithError:
-    """Return the sum of estimates of one program at several clocks, `count` times.
+def _sum_of_parts(costs: Sequence[tuple[int, ExecutionCost]]) -> ExecutionCost:
+    """Return the cost of parts that were measured independently, each as often as it is counted."""
+    return ExecutionCost(
+        sum(n * cost.time_s for n, cost in costs),
+        sum(n * cost.energy_j for n, cost in costs),
+        mean_temperature_c((n * cost.time_s, cost.temperature_c) for n, cost in costs),
+        math.hypot(*(n * cost.time_error_s for n, cost in costs)),
+        math.hypot(*(n * cost.energy_error_j for n, cost in costs)),
+    )
+
+
+def _sum_over_clocks(curve: Mapping[int, ExecutionCost], clocks_mhz: Sequence[int]) -> ExecutionCost:
+    """Return the cost of one program once at each clock.
 
     Errors add up: estimates of a program share the error of the level of its curve.
     """
-    return count * sum(value for value, _ in estimates), count * sum(error for _, error in estimates)
+    costs = [curve[f] for f in clocks_mhz]
+    return ExecutionCost(
+        sum(cost.time_s for cost in costs),
+        sum(cost.energy_j for cost in costs),
+        time_error_s=sum(cost.time_error_s for cost in costs),
+        energy_error_j=sum(cost.energy_error_j for cost in costs),
+    )
 
 
-def _missed_share(whole: WithError, parts: Sequence[WithError]) -> WithError:
+def _missed_share(parts: WithError, whole: WithError) -> WithError:
     """Return what parts alone miss of the whole, as a share of it."""
-    remaining = sum(value for value, _ in parts) / whole[0]
-    return 1 - remaining, math.hypot(*(error for _, error in parts), remaining * whole[1]) / whole[0]
+    remaining = parts[0] / whole[0]
+    return 1 - remaining, math.hypot(parts[1], remaining * whole[1]) / whole[0]

@@ -12,13 +12,14 @@ import polars as pl
 from kareus.gpu_model.coefficients import GpuCoefficients
 from kareus.graph.program import Program
 from kareus.graph.records import Batch, BlockGraph, Direction, instruction_directions
+from kareus.partition.detect import detect_partitions
 from kareus.profile.config import ProfileSlice
 from kareus.profile.measure import Profiler, identity_of
 from kareus.profile.programs import (
     Execution,
     chunk_shapes,
     component_programs,
-    default_partition_programs,
+    default_partition_program,
     instruction_program,
     profiled_executions,
     weights_of,
@@ -103,12 +104,11 @@ def _directions(config: ProfileSlice) -> tuple[Direction, ...]:
 def _partition_programs(graphs: Mapping[Batch, BlockGraph], config: ProfileSlice) -> dict[str, Program]:
     if Batch.NANOBATCH not in graphs:
         return {}
-    return default_partition_programs(
-        graphs[Batch.NANOBATCH],
-        config.testbed.default_collective_sm_count,
-        recomputation=config.recomputation,
-        split_backward=config.split_backward,
+    found = detect_partitions(
+        graphs[Batch.NANOBATCH], recomputation=config.recomputation, split_backward=config.split_backward
     )
+    sm_count = config.testbed.default_collective_sm_count
+    return {partition.name: default_partition_program(partition, sm_count) for partition in found}
 
 
 def _instruction_programs(graphs: dict[Batch, BlockGraph], config: ProfileSlice) -> dict[ProfiledInstruction, Program]:

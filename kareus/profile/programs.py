@@ -12,7 +12,6 @@ from kareus.graph.program import Program, Step
 from kareus.graph.recomputation import Recomputation, block_backward
 from kareus.graph.records import TRACED, Batch, BlockGraph, Direction, Partition, Scope, Segment
 from kareus.graph.split_backward import pass_segments
-from kareus.partition.detect import detect_partitions
 from kareus.profile.sharded import (
     COMPUTING_GRADIENTS,
     ShardedWeights,
@@ -190,15 +189,12 @@ def partition_program(partition: Partition, sm_count: int, launch: str) -> Progr
     return Program(name=partition.name, steps=(step,))
 
 
-def default_partition_programs(
-    nanobatch: BlockGraph, sm_count: int, *, recomputation: Recomputation, split_backward: bool
-) -> dict[str, Program]:
-    """Return the program of every partition by name, as default nanobatching runs it.
+def default_partition_program(partition: Partition, sm_count: int) -> Program:
+    """Return the program of a partition as default nanobatching runs it: its collective starts with the first operator.
 
-    The collective starts with the first operator, on `sm_count` SMs. Errors are those of `detect_partitions`.
+    The collective gets `sm_count` SMs.
     """
-    found = detect_partitions(nanobatch, recomputation=recomputation, split_backward=split_backward)
-    return {p.name: partition_program(p, sm_count, p.operators[0].name) for p in found}
+    return partition_program(partition, sm_count, partition.operators[0].name)
 
 
 def sequential_steps(segments: Iterable[Segment], sm_count: int) -> list[Step]:

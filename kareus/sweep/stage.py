@@ -11,7 +11,7 @@ from kareus.partition.config import subject_of
 from kareus.partition.read import find_partition
 from kareus.partition.tables import PARTITIONS
 from kareus.profile.bench import open_bench
-from kareus.profile.programs import partition_program
+from kareus.profile.programs import default_partition_program
 from kareus.profile.tables import TRIALS
 from kareus.sweep.config import resolve_sweep
 from kareus.sweep.measure import run_sweep
@@ -38,8 +38,7 @@ def run(arguments: argparse.Namespace) -> None:
     subject = subject_of(workload)
     check_subject(subject, {str(arguments.partitions): read_provenance(arguments.partitions, PARTITIONS)})
     partition = find_partition(arguments.partitions, sweep.partition)
-    first, sm_count = partition.operators[0].name, workload.testbed.default_collective_sm_count
-    program = partition_program(partition, sm_count, launch=first)
+    program = default_partition_program(partition, workload.testbed.default_collective_sm_count)
     bench = open_bench(workload)
     content = (partition, sweep.frequency_mhz, sweep.settle_s)
     with bench.shelf(arguments.store, partition.name, content, TRIALS) as shelf:

@@ -11,11 +11,12 @@ from kareus.frontier.makeup import ExecutionCost, Makeup, cost_of_parts, missed_
 from kareus.gpu_model.model import run_program
 from kareus.graph.recomputation import Recomputation
 from kareus.graph.records import TRACED, Batch, Direction
+from kareus.partition.detect import detect_partitions
 from kareus.profile.programs import (
     Execution,
     StageShape,
     component_programs,
-    default_partition_programs,
+    default_partition_program,
     instruction_program,
 )
 
@@ -73,7 +74,8 @@ def test_default_nanobatching_tells_what_isolation_misses(direction, recomputati
     """The GPU model has an overhead of blocks, which parts measured alone do not show."""
     both, shape = graphs(), StageShape(layers=3, first=True, last=True)
     rest = {"recomputation": recomputation}
-    partitions = default_partition_programs(both[Batch.NANOBATCH], 24, split_backward=False, **rest)
+    found = detect_partitions(both[Batch.NANOBATCH], **rest)
+    partitions = {partition.name: default_partition_program(partition, 24) for partition in found}
     whole = instruction_program(both, shape, direction, Execution.NANOBATCHING, default_sm_count=24, **rest)
     costs = costs_of(component_programs(both, 24, TRACED, **rest) | partitions | {"whole": whole})
     own = makeup(direction, recomputation=recomputation, shape=shape)
