@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from helpers.builders import a100, all_reduce, gemm
+from helpers.builders import all_reduce, gemm, plain_a100
 
 from kareus.gpu_model.attention import AttentionShape
 from kareus.gpu_model.energy import (
@@ -19,7 +19,7 @@ from kareus.gpu_model.model import step_cost
 
 
 def test_the_clock_tree_goes_with_the_square_of_the_voltage():
-    gpu = a100()
+    gpu = plain_a100()
     for clock_mhz in (900.0, 1100.0, 1300.0, 1410.0):
         voltage = float(relative_voltage(gpu, clock_mhz))
         tree_w = gpu.coefficients.clock_power_w * voltage**2 * clock_mhz / 1410
@@ -28,14 +28,14 @@ def test_the_clock_tree_goes_with_the_square_of_the_voltage():
 
 
 def test_work_pays_for_itself_and_for_the_time_that_it_takes():
-    gpu, switching = a100(), operator_switching(a100(), gemm("g", 512, 512, 512))
+    gpu, switching = plain_a100(), operator_switching(plain_a100(), gemm("g", 512, 512, 512))
     for clock_mhz in (900.0, 1200.0, 1410.0):
         both_j = float(switching.at_j(gpu, clock_mhz)) + 0.25 * float(idle_power_w(gpu, clock_mhz))
         assert float(switching.busy_j(gpu, clock_mhz, 0.25)) == pytest.approx(both_j)
 
 
 def test_arithmetic_goes_with_the_square_of_the_voltage():
-    gpu = a100()
+    gpu = plain_a100()
     free = dataclasses.replace(gpu.coefficients, hbm_j_per_byte=0.0, hbm_core_j_per_byte=0.0)
     switching = operator_switching(dataclasses.replace(gpu, coefficients=free), gemm("g", 512, 512, 512))
     voltage = float(relative_voltage(gpu, 1100.0))
@@ -43,7 +43,7 @@ def test_arithmetic_goes_with_the_square_of_the_voltage():
 
 
 def test_a_collective_pays_for_links_and_memory():
-    gpu = a100()
+    gpu = plain_a100()
     one, c = all_reduce(2**20), gpu.coefficients
     per_byte = c.link_j_per_byte + c.link_core_j_per_byte
     per_byte += c.hbm_bytes_per_bus_byte * (c.hbm_j_per_byte + c.hbm_core_j_per_byte)
@@ -51,7 +51,7 @@ def test_a_collective_pays_for_links_and_memory():
 
 
 def test_held_sms_draw_power_each_as_the_clock_tree_does():
-    gpu = a100()
+    gpu = plain_a100()
     for clock_mhz in (900.0, 1410.0):
         scale = float(relative_voltage(gpu, clock_mhz)) ** 2 * clock_mhz / 1410
         assert float(held_power_w(gpu, 12.0, clock_mhz)) == pytest.approx(12 * gpu.coefficients.collective_sm_w * scale)
@@ -59,7 +59,7 @@ def test_held_sms_draw_power_each_as_the_clock_tree_does():
 
 def test_a_step_pays_for_the_sms_of_its_collective_over_its_time():
     """An all-reduce alone, at a clock below the power limit."""
-    gpu, clock = a100(), np.asarray(1110.0)
+    gpu, clock = plain_a100(), np.asarray(1110.0)
     free = dataclasses.replace(gpu, coefficients=dataclasses.replace(gpu.coefficients, collective_sm_w=0.0))
     own, without = (step_cost(g, (), all_reduce(2**28), clock, 12, 0) for g in (gpu, free))
     assert float(own[0]) == float(without[0])
@@ -68,7 +68,7 @@ def test_a_step_pays_for_the_sms_of_its_collective_over_its_time():
 
 def test_attention_pays_for_scores_that_tiles_compute_beside():
     """A window of 128 keys in tiles of 128: twice the scores that count."""
-    gpu, one = a100(), AttentionShape(1, 8, 8192, 8192, 128, window=128)
+    gpu, one = plain_a100(), AttentionShape(1, 8, 8192, 8192, 128, window=128)
     tiled = dataclasses.replace(gpu, attention_tile=(128, 128))
     assert float(attention_core_j(gpu, one, 1e12)) == pytest.approx(1e12 * gpu.coefficients.attention_j_per_flop)
     assert float(attention_core_j(tiled, one, 1e12)) == pytest.approx(
@@ -77,7 +77,7 @@ def test_attention_pays_for_scores_that_tiles_compute_beside():
 
 
 def test_a_score_costs_its_exponential_whatever_the_width():
-    gpu = a100()
+    gpu = plain_a100()
     costly = dataclasses.replace(gpu, coefficients=dataclasses.replace(gpu.coefficients, softmax_j=1e-10))
     for head_dim in (64, 256):
         one = AttentionShape(2, 8, 4096, 4096, head_dim)

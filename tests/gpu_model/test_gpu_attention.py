@@ -5,12 +5,12 @@ import itertools
 
 import numpy as np
 import pytest
-from helpers.builders import a100
+from helpers.builders import plain_a100
 
 from kareus.gpu_model.attention import AttentionShape, arithmetic_s, computed_share, scores, tile_work
 
 CLOCK, SMS = np.asarray(1410.0), np.asarray(108.0)
-TILED = dataclasses.replace(a100(), attention_tile=(128, 128))
+TILED = dataclasses.replace(plain_a100(), attention_tile=(128, 128))
 
 
 def shape(length, window=0, heads=32, head_dim=128, packed=1):
@@ -56,7 +56,7 @@ def test_tiles_of_narrow_heads_are_taller():
     gpu = dataclasses.replace(TILED, narrow_head_queries=192)
     assert float(computed_share(gpu, shape(6144, 128))) == pytest.approx(2, rel=0.02)
     assert float(computed_share(gpu, shape(6144, 128, head_dim=64))) == pytest.approx(3, rel=0.02)
-    assert computed_share(a100(), shape(6144, 128)) == 1
+    assert computed_share(plain_a100(), shape(6144, 128)) == 1
 
 
 @pytest.mark.parametrize("window", [0, 1, 100, 512, 10_000])
@@ -67,14 +67,14 @@ def test_scores_are_half_a_square_or_a_band(window):
 
 
 def test_without_tiles_time_is_flops_over_throughput():
-    gpu, one = a100(), shape(4096)
+    gpu, one = plain_a100(), shape(4096)
     flops = 4 * 4 * 32 * 128 * 4096**2 / 2
     assert time_s(one, gpu) == pytest.approx(flops / (312e12 * 0.5))
 
 
 def test_tiles_on_the_diagonal_are_computed_whole():
     """8 tiles of queries: 36 tiles of keys instead of half of 64."""
-    assert time_s(shape(1024)) / time_s(shape(1024), a100()) == pytest.approx(36 / 32)
+    assert time_s(shape(1024)) / time_s(shape(1024), plain_a100()) == pytest.approx(36 / 32)
 
 
 def test_a_window_bounds_the_keys_of_a_query():

@@ -5,7 +5,7 @@ import time
 
 import numpy as np
 import pytest
-from helpers.builders import a100, all_reduce, gemm, graphs, memory
+from helpers.builders import a100, all_reduce, gemm, graphs, memory, plain_a100
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -75,7 +75,7 @@ def test_a_gemm_of_few_tiles_splits_its_inner_dimension():
     st.integers(1, 64), st.integers(1, 32), st.integers(64, 65536), st.integers(78, 108), st.sampled_from((1.0, 0.5))
 )
 def test_splitting_a_gemm_helps_within_perfect_use_of_sms(tall, wide, inner, sm_count, share):
-    gpu, operator = a100(), gemm("gemm", 128 * tall, 256 * wide, inner)
+    gpu, operator = plain_a100(), gemm("gemm", 128 * tall, 256 * wide, inner)
     c = gpu.coefficients
     taken_s = laws.operator_time_s(gpu, operator, np.asarray(1410.0), np.asarray(sm_count), share)
     perfect_s = operator.flops / (gpu.peak_flops(1410.0, float(sm_count)) * c.gemm_efficiency)

@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from helpers.builders import a100
+from helpers.builders import plain_a100
 
 from kareus.gpu_model.laws import collective_time_s
 from kareus.graph.records import Collective, CollectiveKind
@@ -18,12 +18,12 @@ def collective(kind, group_size, message_bytes=256 * MIB):
 
 
 def with_coefficients(**values):
-    gpu = a100()
+    gpu = plain_a100()
     return dataclasses.replace(gpu, coefficients=dataclasses.replace(gpu.coefficients, **values))
 
 
 def time_s(one, gpu=None, clock_mhz=CLOCK):
-    return float(collective_time_s(gpu or a100(), one, clock_mhz, SMS))
+    return float(collective_time_s(gpu or plain_a100(), one, clock_mhz, SMS))
 
 
 @pytest.mark.parametrize("group_size", [2, 4, 8])

@@ -11,6 +11,7 @@ import yaml
 
 from kareus.artifacts.records import from_plain
 from kareus.artifacts.seals import sealed
+from kareus.gpu_model.coefficients import COEFFICIENTS, KERNELS_ONLY
 from kareus.gpu_model.gpu import Gpu
 from kareus.graph.records import (
     Batch,
@@ -49,6 +50,14 @@ def _group(group: str, option: str) -> dict[str, Any]:
 
 def a100(**changes: Any) -> Gpu:
     return dataclasses.replace(from_plain(Gpu, _group("gpu", "a100-sxm4-40gb")), **changes)
+
+
+def plain_a100(**changes: Any) -> Gpu:
+    """Return the A100 without what only measured kernels tell: one tile for GEMMs, none for attention, one protocol."""
+    absent = {name: known.prior.median for name, known in COEFFICIENTS.items() if known.prior.origin == KERNELS_ONLY}
+    coefficients = dataclasses.replace(a100().coefficients, **absent)
+    plain = a100(coefficients=coefficients, gemm_tiles=((128, 128),), attention_tile=(), narrow_head_queries=1)
+    return dataclasses.replace(plain, **changes)
 
 
 def simulated(**changes: Any) -> TestbedConfig:
