@@ -155,8 +155,8 @@ def test_an_inverted_prior_is_overcome():
     truth = Truth(a100())
     clocks, sms, launches = FEATURES.matrix.T
     flipped = Features(np.column_stack((clocks.min() + clocks.max() - clocks, sms.min() + sms.max() - sms, launches)))
-    _, candidates = searched(truth, features=flipped, most=40, most_looks=80)
-    assert truth.share(candidates) > 0.95
+    runs = [searched(truth, features=flipped, seed=seed, most=40, most_looks=80) for seed in range(3)]
+    assert np.median([truth.share(candidates) for _, candidates in runs]) > 0.95
 
 
 @pytest.mark.parametrize("size", [1, 2, 5])
