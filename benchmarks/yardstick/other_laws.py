@@ -14,7 +14,7 @@ import numpy as np
 
 from kareus.gpu_model import energy
 from kareus.gpu_model.gpu import Gpu
-from kareus.gpu_model.laws import Array, collective_hbm_bytes, collective_time_s, hbm_bytes
+from kareus.gpu_model.laws import Array, collective_hbm_bytes, collective_time_s, hbm_bytes, launches
 from kareus.gpu_model.model import Behaviour, behaviour_of
 from kareus.gpu_model.power_limit import CostRows, within_power_limit
 from kareus.graph.program import Program
@@ -22,6 +22,8 @@ from kareus.graph.records import Collective, Operator, OperatorKind, Partition
 
 GEMM_TILE = (128, 128)
 """Output tile of a GEMM."""
+HALF_INNER = 25.0
+"""Inner dimension at which a GEMM reaches half of its efficiency."""
 VOLTAGE_STEP_MHZ = 150.0
 """Clocks that share one voltage."""
 EXPOSED_SHARE = 0.2
@@ -131,7 +133,7 @@ def _operator_s(gpu: Gpu, operator: Operator, frequency_mhz: Array, sm_count: Ar
         compute_s = operator.flops / (gpu.peak_flops(frequency_mhz, sm_count) * efficiency)
         busy_s = np.maximum(compute_s, busy_s) + EXPOSED_SHARE * np.minimum(compute_s, busy_s)
     copies_s = operator.copied_bytes / bytes_per_s
-    return busy_s + copies_s + operator.launches * gpu.coefficients.kernel_overhead_s
+    return busy_s + copies_s + launches(gpu, operator) * gpu.coefficients.kernel_overhead_s
 
 
 def _efficiency(gpu: Gpu, operator: Operator, frequency_mhz: Array, sm_count: Array) -> Array:
@@ -142,4 +144,4 @@ def _efficiency(gpu: Gpu, operator: Operator, frequency_mhz: Array, sm_count: Ar
         return most * (frequency_mhz / gpu.maximum_clock_mhz) ** ATTENTION_CLOCK_EXPONENT
     rows, columns, inner = operator.shape
     tiles = math.ceil(rows / GEMM_TILE[0]) * math.ceil(columns / GEMM_TILE[1])
-    return c.gemm_efficiency * -math.expm1(-math.log(2) * inner / c.gemm_inner_half) * tiles / (tiles + sm_count / 2)
+    return c.gemm_efficiency * -math.expm1(-math.log(2) * inner / HALF_INNER) * tiles / (tiles + sm_count / 2)

@@ -58,7 +58,7 @@ class GpuCoefficients:
 
     gemm_efficiency: float = field(
         metadata=declared(
-            "share", 1e-3, 1, TextbookPrior(0.8, 0.2, BENCHMARKS), FitPrior(FRONTIERS, 0.8, 0.6, 0.95, 0.1)
+            "share", 1e-3, 1, TextbookPrior(0.8, 0.2, BENCHMARKS), FitPrior(FRONTIERS, 0.95, 0.85, 1.0, 0.1)
         )
     )
     """Share of peak tensor-core throughput that a large GEMM reaches."""
@@ -66,13 +66,13 @@ class GpuCoefficients:
     """Inner dimension k at which a GEMM reaches half of `gemm_efficiency` (pipeline fill)."""
     attention_forward_efficiency: float = field(
         metadata=declared(
-            "share", 1e-3, 1, TextbookPrior(0.6, 0.4, BENCHMARKS), FitPrior(FRONTIERS, 0.55, 0.3, 0.75, 0.2)
+            "share", 1e-3, 1, TextbookPrior(0.6, 0.4, BENCHMARKS), FitPrior(FRONTIERS, 0.65, 0.3, 0.95, 0.2)
         )
     )
     """Share of peak tensor-core throughput that fused attention reaches."""
     attention_backward_efficiency: float = field(
         metadata=declared(
-            "share", 1e-3, 1, TextbookPrior(0.5, 0.4, BENCHMARKS), FitPrior(FRONTIERS, 0.45, 0.25, 0.65, 0.2)
+            "share", 1e-3, 1, TextbookPrior(0.5, 0.4, BENCHMARKS), FitPrior(FRONTIERS, 0.55, 0.3, 0.85, 0.2)
         )
     )
     """Share of peak tensor-core throughput that the gradient of fused attention reaches."""
@@ -86,7 +86,7 @@ class GpuCoefficients:
     """Share of the SMs that suffices to saturate HBM."""
     bus_efficiency: float = field(
         metadata=declared(
-            "share", 1e-3, 1, TextbookPrior(0.8, 0.3, BENCHMARKS), FitPrior(FRONTIERS, 0.8, 0.5, 0.97, 0.15)
+            "share", 1e-3, 1, TextbookPrior(0.8, 0.3, BENCHMARKS), FitPrior(FRONTIERS, 0.85, 0.7, 0.97, 0.1)
         )
     )
     """Share of link bandwidth that a collective approaches with many SMs, at maximum clock."""
@@ -95,17 +95,17 @@ class GpuCoefficients:
     )
     """SM count at which a collective reaches half of its bandwidth."""
     bus_clock_share: float = field(
-        metadata=declared("share", 0, 1, TextbookPrior(0.5, 0.7, ASSUMED), FitPrior(FRONTIERS, 0.6, 0.2, 0.95, 0.2))
+        metadata=declared("share", 0, 1, TextbookPrior(0.5, 0.7, ASSUMED), FitPrior(FRONTIERS, 0.75, 0.1, 0.86, 0.2))
     )
     """Share of a collective's time that scales with 1/f."""
     hbm_bytes_per_bus_byte: float = field(
         metadata=declared(
-            "bytes per byte", 0, 1000, TextbookPrior(2.0, 0.4, ASSUMED), FitPrior(FRONTIERS, 2.0, 1.0, 3.0, 0.2)
+            "bytes per byte", 0, 1000, TextbookPrior(2.0, 0.4, ASSUMED), FitPrior(FRONTIERS, 1.6, 1.0, 3.0, 0.3)
         )
     )
     """HBM traffic that a collective causes, in bytes per byte on its links."""
     collective_latency_s: float = field(
-        metadata=declared("s", 0, 10, TextbookPrior(5e-5, 1.0, ASSUMED), FitPrior(FRONTIERS, 3e-5, 5e-6, 1e-3, 1.0))
+        metadata=declared("s", 0, 10, TextbookPrior(5e-5, 1.0, ASSUMED), FitPrior(FRONTIERS, 3e-5, 1.5e-5, 4e-5, 1.0))
     )
     """Time that a collective takes however few bytes it moves."""
     contention: float = field(
@@ -116,17 +116,17 @@ class GpuCoefficients:
     """Slowdown of a memory-bound operator and a collective beside each other, beyond sharing bandwidth."""
     crowding: float = field(
         metadata=declared(
-            "share of a time", 0, 1000, TextbookPrior(0.5, 1.0, ASSUMED), FitPrior(REDUCTIONS, 1.2, 0.1, 4.0, 1.0)
+            "share of a time", 0, 1000, TextbookPrior(0.5, 1.0, ASSUMED), FitPrior(REDUCTIONS, 2.0, 0.1, 12.0, 1.0)
         )
     )
     """Slowdown of an operator for the share of SMs that a collective beside it takes, beyond losing them."""
     kernel_overhead_s: float = field(
-        metadata=declared("s", 0, 10, TextbookPrior(1e-5, 1.0, ASSUMED), FitPrior(FRONTIERS, 8e-6, 2e-6, 6e-5, 0.5))
+        metadata=declared("s", 0, 10, TextbookPrior(1e-5, 1.0, ASSUMED), FitPrior(FRONTIERS, 8e-6, 3e-6, 1e-5, 0.5))
     )
     """Launch gap and ramp of a kernel."""
     host_launch_s: float = field(
         metadata=declared(
-            "s", 0, 10, TextbookPrior(1e-5, 1.0, EAGER_PYTORCH), FitPrior(FRONTIERS, 3e-5, 5e-6, 3e-4, 1.0)
+            "s", 0, 10, TextbookPrior(1e-5, 1.0, EAGER_PYTORCH), FitPrior(FRONTIERS, 8e-6, 3e-6, 1e-5, 1.0)
         )
     )
     """Time of the host for each kernel; it launches ahead, so it shows where kernels are as short as that."""
@@ -136,7 +136,7 @@ class GpuCoefficients:
             0,
             1000,
             TextbookPrior(0.0, None, NO_SCHEDULE),
-            FitPrior(FRONTIERS, 0.13, 0.03, 0.35, 0.2),
+            FitPrior(FRONTIERS, 0.2, 0.03, 0.35, 0.2),
         )
     )
     """What operators of blocks cost within an instruction beyond what they cost alone, as a share of the latter,
@@ -175,7 +175,7 @@ class GpuCoefficients:
             0,
             1e-3,
             TextbookPrior(50e-12, 0.5, ENERGY_TABLES),
-            FitPrior(FRONTIERS, 60e-12, 20e-12, 130e-12, 0.3),
+            FitPrior(FRONTIERS, 110e-12, 105e-12, 130e-12, 1.0),
         )
     )
     """Part of HBM energy that does not scale with the core's voltage."""
@@ -189,23 +189,29 @@ class GpuCoefficients:
             0,
             1e-3,
             TextbookPrior(80e-12, 0.7, ENERGY_TABLES),
-            FitPrior(FRONTIERS, 80e-12, 20e-12, 300e-12, 0.3),
+            FitPrior(FRONTIERS, 60e-12, 5e-12, 200e-12, 0.5),
         )
     )
     """Part of the energy of links that does not scale with the core's voltage."""
     link_core_j_per_byte: float = field(
-        metadata=declared("J per byte", 0, 1e-3, TextbookPrior(30e-12, 0.7, ENERGY_TABLES))
+        metadata=declared(
+            "J per byte",
+            0,
+            1e-3,
+            TextbookPrior(30e-12, 0.7, ENERGY_TABLES),
+            FitPrior(FRONTIERS, 50e-12, 5e-12, 150e-12, 0.7),
+        )
     )
     """Part that goes with the square of the core's voltage."""
     voltage_slope: float = field(
         metadata=declared(
-            "relative voltage", 0, 100, TextbookPrior(1.0, 0.4, VOLTAGE_TABLES), FitPrior(FRONTIERS, 1.2, 0.6, 2.4, 0.2)
+            "relative voltage", 0, 100, TextbookPrior(1.0, 0.4, VOLTAGE_TABLES), FitPrior(FRONTIERS, 1.5, 0.6, 2.6, 0.2)
         )
     )
     """Slope of the relative voltage at maximum clock: v = 1 - slope x + curvature x^2, x = 1 - f / f_max."""
     voltage_curvature: float = field(
         metadata=declared(
-            "relative voltage", 0, 100, TextbookPrior(1.0, 0.6, VOLTAGE_TABLES), FitPrior(FRONTIERS, 1.2, 0.3, 3.0, 0.3)
+            "relative voltage", 0, 100, TextbookPrior(1.0, 0.6, VOLTAGE_TABLES), FitPrior(FRONTIERS, 1.5, 0.3, 6.0, 0.4)
         )
     )
     """Curvature in the same formula."""
@@ -227,13 +233,13 @@ class GpuCoefficients:
     """Time constant of heating and cooling."""
     throttle_share: float = field(
         metadata=declared(
-            "share", 1e-3, 1, TextbookPrior(0.95, 0.1, ASSUMED), FitPrior(REDUCTIONS, 0.8625, 0.7, 1.0, 0.1)
+            "share", 1e-3, 1, TextbookPrior(0.95, 0.1, ASSUMED), FitPrior(REDUCTIONS, 0.95, 0.8, 1.0, 0.1)
         )
     )
     """Power of a phase of work at which the clock begins to fluctuate, as a share of the power limit."""
     throttle_step_mhz: float = field(
         metadata=declared(
-            "MHz", 1e-3, 100_000, TextbookPrior(150.0, None, LITTLE_EFFECT), FitPrior(REDUCTIONS, 300, 120, 900, 0.5)
+            "MHz", 1e-3, 100_000, TextbookPrior(150.0, None, LITTLE_EFFECT), FitPrior(REDUCTIONS, 300, 60, 900, 1.0)
         )
     )
     """Distance between the two clocks among which a power-limited GPU alternates."""
@@ -269,9 +275,17 @@ class GpuCoefficients:
     """Time of a call of fused attention however small, beyond `kernel_overhead_s`: its scheduling and small kernels."""
     softmax_s: float = field(metadata=_of_kernels("s per score", 0, 1e-6, 0.0))
     """Time in which one SM takes the exponential of a score, as far as matrix products do not hide it."""
-    attention_tile_s: float = field(metadata=_of_kernels("s", 0, 10, 0.0))
+    attention_tile_s: float = field(
+        metadata=declared(
+            "s", 0, 10, TextbookPrior(0.0, None, KERNELS_ONLY), FitPrior(FRONTIERS, 3e-6, 2e-7, 1e-5, 1.0)
+        )
+    )
     """Time in which one SM starts and ends a tile of queries."""
-    attention_tail: float = field(metadata=_of_kernels("share", 0, 1, 0.0))
+    attention_tail: float = field(
+        metadata=declared(
+            "share", 0, 1, TextbookPrior(0.0, None, KERNELS_ONLY), FitPrior(FRONTIERS, 0.3, 0.03, 1.0, 0.5)
+        )
+    )
     """Time that attention's last tiles leave SMs idle, as a share of the time of its longest tile."""
     attention_step_s: float = field(metadata=_of_kernels("s", 0, 10, 0.0))
     """Least time in which a tile of queries passes over a tile of keys: latency of the tensor cores and of softmax."""
@@ -314,7 +328,7 @@ class GpuCoefficients:
     chip, whatever number of SMs moves them. At the upper bound a full link would double the time."""
     collective_sm_w: float = field(
         metadata=declared(
-            "W", 0, 1000, TextbookPrior(0.0, None, LITTLE_EFFECT), FitPrior(REDUCTIONS, 1.0, 0.3, 2.0, 0.5)
+            "W", 0, 1000, TextbookPrior(0.0, None, LITTLE_EFFECT), FitPrior(REDUCTIONS, 1.6, 0.3, 3.1, 0.5)
         )
     )
     """Power of an SM that a collective holds, which polls and copies, at maximum clock and voltage, beyond that of the
@@ -323,13 +337,20 @@ class GpuCoefficients:
 
     crowding_exponent: float = field(
         metadata=declared(
-            "exponent", 0.1, 10, TextbookPrior(1.0, None, LITTLE_EFFECT), FitPrior(REDUCTIONS, 1.3, 0.7, 3.0, 0.5)
+            "exponent", 0.1, 10, TextbookPrior(1.0, None, LITTLE_EFFECT), FitPrior(REDUCTIONS, 1.5, 0.7, 3.0, 0.5)
         )
     )
     """Crowding grows with this power of the share of SMs that a collective takes: few SMs cost little."""
     stalled_clock_share: float = field(metadata=declared("share", 1e-3, 1, TextbookPrior(1.0, None, LITTLE_EFFECT)))
     """Power of the clock tree while an operator that HBM bounds waits for data, as a share of that at work: idle units
     are gated."""
+    streaming_kernels: float = field(
+        metadata=declared(
+            "kernels", 1, 1000, TextbookPrior(1.0, None, LITTLE_EFFECT), FitPrior(FRONTIERS, 6.0, 1.0, 20.0, 0.6)
+        )
+    )
+    """Kernels in which an operator that HBM bounds runs where nothing fuses it, each with its gap and its launch: a
+    norm of eager PyTorch takes about seven (square, mean, sum, root, two products, cast)."""
 
     def __post_init__(self) -> None:
         not_negative(self, *COEFFICIENTS)

@@ -30,7 +30,13 @@ def operator_time_s(
     elif operator.kind is not OperatorKind.MEMORY:
         busy_s = longer_s(_attention_s(gpu, operator, frequency_mhz, sm_count), busy_s) + gpu.coefficients.attention_s
     copies_s = operator.copied_bytes / bytes_per_s
-    return busy_s + copies_s + operator.launches * gpu.coefficients.kernel_overhead_s
+    return busy_s + copies_s + launches(gpu, operator) * gpu.coefficients.kernel_overhead_s
+
+
+def launches(gpu: Gpu, operator: Operator) -> Array | float:
+    """Return the kernels that the host launches: `streaming_kernels` times those of the graph where HBM bounds them."""
+    each = gpu.coefficients.streaming_kernels if operator.kind is OperatorKind.MEMORY else 1
+    return each * operator.kernels + operator.copies
 
 
 def attention_shape(operator: Operator) -> AttentionShape:

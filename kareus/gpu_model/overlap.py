@@ -107,10 +107,10 @@ def slowdowns(
     return beside_s / alone_s, beside_s / moved / moving[1]
 
 
-def host_time_s(gpu: Gpu, operators: Sequence[Operator], collective: Collective | None) -> float:
+def host_time_s(gpu: Gpu, operators: Sequence[Operator], collective: Collective | None) -> Array | float:
     """Return the time in which the host launches a step's kernels: ahead of them, at a rate that no clock changes."""
-    launches = sum(o.launches for o in operators) + (collective is not None)
-    return launches * gpu.coefficients.host_launch_s
+    launched = sum(laws.launches(gpu, o) for o in operators) + (collective is not None)
+    return launched * gpu.coefficients.host_launch_s
 
 
 def _alone(gpu: Gpu, operator: Operator, frequency_mhz: Array) -> Phase:

@@ -5,7 +5,7 @@ from dataclasses import fields
 from kareus.artifacts.records import content_hash
 from kareus.gpu_model.gpu import Gpu, KernelUncertainty, Uncertainty
 
-MODEL_VERSION = "7"
+MODEL_VERSION = "8"
 """Version of the laws. A change that gives other times or energies for the same numbers of a GPU raises it, so that old
 measurements are not mixed in; what comes with a coefficient of its own does not, since that is one of these numbers."""
 

@@ -123,7 +123,7 @@ class Operator:
 
     @property
     def launches(self) -> int:
-        """All kernels that the host launches for it."""
+        """All kernels that the host launches for it where they are fused as in the graph (else: `laws.launches`)."""
         return self.kernels + self.copies
 
     @property

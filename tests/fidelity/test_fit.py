@@ -22,7 +22,7 @@ SCENARIOS = [
 ]
 ORDER = ["FFBB", "FBFB"]
 DIRECTIONS = {"F": Direction.FORWARD, "B": Direction.BACKWARD}
-TRUTH = {"gemm_efficiency": 0.7, "clock_power_w": 120.0, "bus_efficiency": 0.7}
+TRUTH = {"gemm_efficiency": 0.9, "clock_power_w": 120.0, "bus_efficiency": 0.75}
 
 
 def row(scenario, method, mhz):

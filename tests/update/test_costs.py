@@ -31,6 +31,11 @@ def workload(dp: int, *, sequence_parallel: bool, model=NORMED) -> Workload:
     return tiny_workload(dp=dp, tp=2, sequence_parallel=sequence_parallel, model=model)
 
 
+def with_coefficients(own: Workload, **values: float) -> Workload:
+    coefficients = dataclasses.replace(own.gpu.coefficients, **values)
+    return dataclasses.replace(own, gpu=dataclasses.replace(own.gpu, coefficients=coefficients))
+
+
 SMS = workload(1, sequence_parallel=True).default_collective_sm_count
 
 
@@ -61,9 +66,9 @@ def test_with_replicas_the_sums_of_norms_end_the_reduction() -> None:
 
 def test_collectives_of_the_update_pay_for_the_sms_they_hold() -> None:
     """The energy that a held SM adds, over its power, is the time of the collectives."""
-    own = workload(2, sequence_parallel=True)
-    coefficients = dataclasses.replace(own.gpu.coefficients, collective_sm_w=0.0)
-    free = dataclasses.replace(own, gpu=dataclasses.replace(own.gpu, coefficients=coefficients))
+    tiny = workload(2, sequence_parallel=True)
+    idle = {"kernel_overhead_s": 0.0, "host_launch_s": 0.0}  # else launches of a model this small take most of the time
+    own, free = (with_coefficients(tiny, **idle, **held) for held in ({}, {"collective_sm_w": 0.0}))
     graph, held_w = graph_of(own.model, own.parallelism), held_power_w(own.gpu, SMS, CLOCKS)
     for cost in (
         lambda each: step_costs(each, 0, CLOCKS)["gradient norm"],

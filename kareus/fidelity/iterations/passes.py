@@ -74,12 +74,14 @@ class PassCost:
 def charged(gpu: Gpu) -> Gpu:
     """Return a GPU that has been training for minutes, without what is charged apart.
 
-    Overheads of whole instructions and the host are charged apart. A warm chip leaks more, which counts where the power
-    limit holds it back: `static_power_w` is that at the temperature to which the limit heats the chip.
+    Overheads of whole instructions and the host are charged apart. Kernels of operators that HBM bounds are those of
+    the graph: what a software does not fuse is in its `traffic` and its time of the host. A warm chip leaks more, which
+    counts where the power limit holds it back: `static_power_w` is that at the temperature to which the limit heats the
+    chip.
     """
     c = gpu.coefficients
     warm_c = AMBIENT_C + c.thermal_resistance_c_per_w * gpu.power_limit_w
-    none = replace(c, isolation_overhead=0.0, instruction_overhead_s=0.0, host_launch_s=0.0)
+    none = replace(c, isolation_overhead=0.0, instruction_overhead_s=0.0, host_launch_s=0.0, streaming_kernels=1.0)
     return at_temperature(replace(gpu, coefficients=none), max(warm_c, c.reference_temperature_c))
 
 

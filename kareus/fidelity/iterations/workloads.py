@@ -32,8 +32,6 @@ WITHOUT_RECOMPUTATION = ("vtrain-single",)
 vTrain repeats forwards, if it does, on all stages but the last (`src/predictor.py`, `use_checkpoint`); in these rows a
 block takes as long on every stage. And with a second forward, products would run at 96 % of the peak of tensor cores.
 """
-KERNELS_OF_CHIP = "a100-sxm4-80gb"
-"""GPU whose kernels are those of GPUs that were fitted to whole schedules alone: all of them are GA100s."""
 ATTENTION_LIBRARY = "vllm"
 """Kernel library whose attention is that of training: FlashAttention."""
 NIC_GB_PER_S = 25.0
@@ -119,26 +117,9 @@ class IterationSubjects:
         if (gpu, accounting) not in self._bases:
             base = self._composed(gpu)
             if accounting is not Accounting.SHARE:
-                base = replace(base, gpu=self._with_kernels(base.gpu).with_library(ATTENTION_LIBRARY))
+                base = replace(base, gpu=base.gpu.with_library(ATTENTION_LIBRARY))
             self._bases[gpu, accounting] = base
         return self._bases[gpu, accounting]
-
-    def _with_kernels(self, gpu: Gpu) -> Gpu:
-        """Return a GPU whose coefficients are of kernels.
-
-        A seam: a file that was fitted to whole schedules alone, and has no effect that only kernels tell, takes the
-        kernels of `KERNELS_OF_CHIP`. It ends with a joint fit of that file.
-        """
-        if gpu.coefficients.gemm_step_s:
-            return gpu
-        kernels = self._composed(KERNELS_OF_CHIP).gpu
-        return replace(
-            gpu,
-            coefficients=kernels.coefficients,
-            gemm_tiles=kernels.gemm_tiles,
-            attention_tile=kernels.attention_tile,
-            libraries=kernels.libraries,
-        )
 
     def _measured(self, gpu: str, accounting: Accounting) -> Workload:
         """The same in the measured clusters, unless an override says what nodes are connected by."""

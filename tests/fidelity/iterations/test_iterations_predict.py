@@ -55,6 +55,7 @@ def test_a_warm_gpu_leaks_and_has_no_overheads_of_schedules():
     warm = charged(GPU)
     assert warm.static_power_w > GPU.static_power_w
     assert (warm.coefficients.isolation_overhead, warm.coefficients.host_launch_s) == (0, 0)
+    assert warm.coefficients.streaming_kernels == 1
 
 
 def test_the_slowest_of_more_gpus_is_slower():
