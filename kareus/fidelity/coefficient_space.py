@@ -39,8 +39,9 @@ class CoefficientSpace:
         return dict(zip(self.names, np.exp(logarithms).tolist(), strict=True))
 
     def logarithms(self, coefficients: GpuCoefficients) -> Array:
-        """Return the logarithms of a GPU's coefficients, which must be positive."""
-        return np.log([getattr(coefficients, name) for name in self.names])
+        """Return the logarithms of a GPU's coefficients; one that is 0, whose law is absent, counts as its bound."""
+        values = np.array([getattr(coefficients, name) for name in self.names])
+        return np.log(np.where(values > 0, values, np.exp(self.lower)))
 
 
 def space_of(priors: Mapping[str, FitPrior]) -> CoefficientSpace:

@@ -12,7 +12,7 @@ import numpy as np
 from kareus.artifacts.randomness import generator
 from kareus.fidelity.calibrate.coefficients import OF_HEAT, expectations
 from kareus.fidelity.calibrate.probes import Probe, ProbeKind, attention, beside, collective, gemm, norm, swiglu
-from kareus.gpu_model.coefficients import SHARES
+from kareus.gpu_model.coefficients import COEFFICIENTS, SHARES
 from kareus.gpu_model.gpu import Gpu
 from kareus.gpu_model.model import run_program
 from kareus.graph.program import Program, Step
@@ -36,7 +36,8 @@ def hidden_gpu(gpu: Gpu, seed: int) -> Gpu:
 
     c = gpu.coefficients
     values: dict[str, Any] = {
-        name: moved(name, own.value, min(own.spread, MOST_SPREAD)) for name, own in expectations(gpu).items()
+        name: max(moved(name, own.value, min(own.spread, MOST_SPREAD)), COEFFICIENTS[name].least)
+        for name, own in expectations(gpu).items()
     }
     values |= {name: moved(name, getattr(c, name), SPREAD_OF_HEAT) for name in OF_HEAT}
     if "l2_speedup" in values:

@@ -1,5 +1,7 @@
 """Recovering a hidden simulated GPU: kernels that a calibration did not measure are predicted within 3 % or less."""
 
+from dataclasses import replace
+
 import pytest
 from helpers.builders import CONFIG, a100
 from helpers.calibrations import Rehearsal, rehearse
@@ -33,6 +35,13 @@ def test_two_minutes_recover_gemms_and_memory_of_a_hidden_gpu():
     assert worst_pct(start, found.fitted.gpu, hidden, FEW) < WITHIN_PCT
     assert "collective_latency_s" in found.fitted.untold
     assert found.fitted.gpu.coefficients.collective_latency_s == start.coefficients.collective_latency_s
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_hidden_gpu_keeps_to_the_ranges_of_its_coefficients(seed):
+    """Also around a GPU with fused kernels alone, whose `streaming_kernels` is the least there is."""
+    fused = replace(a100(), coefficients=replace(a100().coefficients, streaming_kernels=1.0))
+    assert hidden_gpu(fused, seed).coefficients.streaming_kernels >= 1
 
 
 @pytest.mark.acceptance
