@@ -156,7 +156,9 @@ def test_an_inverted_prior_is_overcome():
     clocks, sms, launches = FEATURES.matrix.T
     flipped = Features(np.column_stack((clocks.min() + clocks.max() - clocks, sms.min() + sms.max() - sms, launches)))
     runs = [searched(truth, features=flipped, seed=seed, most=40, most_looks=80) for seed in range(3)]
-    assert np.median([truth.share(candidates) for _, candidates in runs]) > 0.95
+    shares = [truth.share(candidates) for _, candidates in runs]
+    assert np.median(shares) > 0.95
+    assert min(shares) > 0.9
 
 
 @pytest.mark.parametrize("size", [1, 2, 5])

@@ -8,6 +8,7 @@ from helpers.builders import a100, small_model
 from helpers.trainings import tiny_workload
 from helpers.worlds import graph_of
 
+from kareus.fidelity.coefficient_space import with_coefficients
 from kareus.gpu_model.energy import held_power_w
 from kareus.gpu_model.laws import collective_time_s
 from kareus.graph.records import Collective, CollectiveKind, Direction
@@ -29,11 +30,6 @@ def summed_s(parameters: int) -> np.ndarray:
 
 def workload(dp: int, *, sequence_parallel: bool, model=NORMED) -> Workload:
     return tiny_workload(dp=dp, tp=2, sequence_parallel=sequence_parallel, model=model)
-
-
-def with_coefficients(own: Workload, **values: float) -> Workload:
-    coefficients = dataclasses.replace(own.gpu.coefficients, **values)
-    return dataclasses.replace(own, gpu=dataclasses.replace(own.gpu, coefficients=coefficients))
 
 
 SMS = workload(1, sequence_parallel=True).default_collective_sm_count
@@ -68,7 +64,8 @@ def test_collectives_of_the_update_pay_for_the_sms_they_hold() -> None:
     """The energy that a held SM adds, over its power, is the time of the collectives."""
     tiny = workload(2, sequence_parallel=True)
     idle = {"kernel_overhead_s": 0.0, "host_launch_s": 0.0}  # else launches of a model this small take most of the time
-    own, free = (with_coefficients(tiny, **idle, **held) for held in ({}, {"collective_sm_w": 0.0}))
+    own = dataclasses.replace(tiny, gpu=with_coefficients(tiny.gpu, idle))
+    free = dataclasses.replace(own, gpu=with_coefficients(own.gpu, {"collective_sm_w": 0.0}))
     graph, held_w = graph_of(own.model, own.parallelism), held_power_w(own.gpu, SMS, CLOCKS)
     for cost in (
         lambda each: step_costs(each, 0, CLOCKS)["gradient norm"],

@@ -40,8 +40,6 @@ def hidden_gpu(gpu: Gpu, seed: int) -> Gpu:
         for name, own in expectations(gpu).items()
     }
     values |= {name: moved(name, getattr(c, name), SPREAD_OF_HEAT) for name in OF_HEAT}
-    if "l2_speedup" in values:
-        values["l2_speedup"] = max(values["l2_speedup"], 1.0)
     static_power_w = moved("static_power_w", gpu.static_power_w, SPREAD_OF_HEAT)
     return replace(gpu, static_power_w=static_power_w, coefficients=replace(c, **values), uncertainty=None)
 
