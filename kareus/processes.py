@@ -60,6 +60,32 @@ def die_with_parent() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
 
+def start_of(process: int) -> int:
+    """Return when a process started, in clock ticks after the machine did; 0 if this cannot be seen.
+
+    Numbers of processes are used again; with this one, a number means one process.
+    """
+    try:
+        with open(f"/proc/{process}/stat", "rb") as file:  # noqa: PTH123 - importing pathlib takes longer
+            return int(file.read().rpartition(b")")[2].split()[19])  # field 22 of proc(5); the name may have spaces
+    except OSError:
+        return 0
+
+
+def is_running(process: int, start: int) -> bool:
+    """Return whether the process that had this number and this start (`start_of`) runs, as far as can be seen."""
+    now = start_of(process)
+    if now:
+        return now == start
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):  # the latter of a number that no process has
+        return False
+    except PermissionError:
+        pass
+    return True  # of another user whose processes are hidden, or a system without /proc
+
+
 def situation() -> dict[str, object]:
     """Return what decides which modules a process imports, and how they behave; the server's must be the same."""
     environment = {name: value for name, value in os.environ.items() if name not in OF_EACH_PROCESS}

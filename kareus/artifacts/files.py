@@ -1,27 +1,42 @@
 """Files that are either whole or absent, and locks that die with their process."""
 
 import contextlib
+import errno
 import fcntl
 import hashlib
+import io
 import itertools
 import json
 import os
+import re
 import shutil
+import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from kareus.artifacts.records import parse_json
 from kareus.errors import ArtifactError, ConfigError
+from kareus.processes import is_running, start_of
+
+_TEMPORARY = re.compile(
+    r"\.(?P<name>.+)\.(?P<process>[1-9][0-9]{,19})-(?P<start>[0-9]{1,20})(\.old)?\.kareus\.tmp", re.DOTALL
+)
+"""Name of what a process is writing; it tells ours from a user's, and the process from a later one of its number."""
+NOT_REGULAR = "is no regular file, and stays as it is"
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     """Write a temporary sibling of `path` by `write`, sync it to disk, and rename it into place.
 
     A reader sees the old file or the new one, never a part; a kill leaves the old one.
+
+    Raises:
+        FileExistsError: at `path` is something that is no regular file, such as a device or a link; it stays.
     """
+    require_replaceable(path)
     make_folder(path.parent)
-    temporary = _temporary(path, os.getpid())
+    temporary = temporary_of(path)
     try:
         write(temporary)
         with temporary.open("rb") as written:
@@ -36,10 +51,15 @@ def replace_folder(path: Path, fill: Callable[[Path], object]) -> None:
     """Fill a temporary sibling of the folder `path` by `fill`, then rename it into place.
 
     A kill leaves the old folder, if need be under its temporary name, or the new one; so does a failing rename.
+
+    Raises:
+        NotADirectoryError: at `path` is something that is no folder, such as a file or a link; it stays.
     """
+    if os.path.lexists(path) and not stat.S_ISDIR(path.lstat().st_mode):
+        raise NotADirectoryError(errno.ENOTDIR, "is no folder, and stays as it is", str(path))
     path.parent.mkdir(parents=True, exist_ok=True)
-    new, old = _temporary(path, os.getpid()), _temporary(path, f"{os.getpid()}.old")
-    shutil.rmtree(new, ignore_errors=True)  # of a killed process with the same number
+    new, old = temporary_of(path), temporary_of(path, ".old")
+    shutil.rmtree(new, ignore_errors=True)  # of this process, which could not remove it before
     try:
         new.mkdir()
         fill(new)
@@ -56,12 +76,45 @@ def replace_folder(path: Path, fill: Callable[[Path], object]) -> None:
 
 def remove_temporaries(path: Path) -> None:
     """Remove temporary siblings of `path` that killed processes left; no other process may be writing `path`."""
-    for temporary in path.parent.glob(_temporary(path, "*").name):
-        temporary.unlink(missing_ok=True)
+    for temporary in path.parent.iterdir():
+        match = _TEMPORARY.fullmatch(temporary.name)
+        if match and match["name"] == path.name and is_regular(temporary):
+            temporary.unlink(missing_ok=True)
 
 
-def _temporary(path: Path, process: int | str) -> Path:
-    return path.with_name(f".{path.name}.{process}.tmp")
+def temporary_of(path: Path, suffix: str = "") -> Path:
+    """Return the sibling of `path` that this process writes before it renames it."""
+    process = os.getpid()
+    return path.with_name(f".{path.name}.{process}-{start_of(process)}{suffix}.kareus.tmp")
+
+
+def is_temporary(path: Path) -> bool:
+    """Return whether the name of a file or folder is that of something that a process is, or was, writing."""
+    return _TEMPORARY.fullmatch(path.name) is not None
+
+
+def is_being_written(temporary: Path) -> bool:
+    """Return whether the process that writes a temporary file or folder runs."""
+    match = _TEMPORARY.fullmatch(temporary.name)
+    return match is not None and is_running(int(match["process"]), int(match["start"]))
+
+
+def is_regular(path: Path) -> bool:
+    """Return whether a path is a file that can be read without waiting, and no link."""
+    try:
+        return stat.S_ISREG(path.lstat().st_mode)
+    except OSError:  # it is not there, or no more
+        return False
+
+
+def require_replaceable(path: Path) -> None:
+    """Check that at `path` is a regular file or nothing, since a rename replaces whatever is there.
+
+    Raises:
+        FileExistsError: there is something else: a device, a pipe, a socket, a folder, a link.
+    """
+    if os.path.lexists(path) and not is_regular(path):
+        raise FileExistsError(errno.EEXIST, NOT_REGULAR, str(path))
 
 
 def write_text(path: Path, text: str) -> None:
@@ -75,18 +128,34 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_text(path: Path) -> str:
-    """Read a text file.
+    """Read a text file, or a link to one.
 
     Raises:
-        ArtifactError: the file is missing or is not text.
+        ArtifactError: the file is missing, is not text, or is no regular file: a pipe would be waited for.
     """
     try:
-        return path.read_text(encoding="utf-8")
+        return io.TextIOWrapper(io.BytesIO(read_bytes(path)), encoding="utf-8").read()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not a text file"
         raise ArtifactError(
             f"{path}: cannot be read ({reason}); check the path or rerun the stage that makes it."
         ) from error
+
+
+def read_bytes(path: Path) -> bytes:
+    """Read a regular file, or a link to one.
+
+    Raises:
+        OSError: the file cannot be read, or is no regular file: a pipe would be waited for, a device might never end.
+    """
+    with open(path, "rb", opener=_without_waiting) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "no regular file", str(path))
+        return file.read()
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def read_json(path: Path) -> Any:

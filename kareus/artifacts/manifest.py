@@ -2,10 +2,11 @@
 
 import shutil
 from collections.abc import Iterable, Mapping
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import kareus
-from kareus.artifacts.files import file_hash, read_json, write_json
+from kareus.artifacts.files import file_hash, is_regular, read_json, write_json
+from kareus.artifacts.names import is_below, leads_through_link
 from kareus.artifacts.seals import sealed, unsealed
 from kareus.errors import ArtifactError, ConfigError
 
@@ -33,7 +34,7 @@ def read_manifest(path: Path) -> Mapping[str, str]:
         files = unsealed(read_json(path)).get("files")
     except ConfigError as error:
         raise ArtifactError(f"{path}: {error}; delete it and rerun the stage that makes it.") from error
-    if not isinstance(files, dict) or not all(_is_below(name) for name in files):
+    if not isinstance(files, dict) or not all(is_below(name) for name in files):
         raise ArtifactError(f"{path}: does not list files below its folder; delete it and rerun the stage.")
     return files
 
@@ -42,23 +43,21 @@ def copy_listed(manifest: Path, folder: Path) -> None:
     """Copy a manifest, and the files that it lists, to `folder`.
 
     Raises:
-        ArtifactError: the manifest is missing or damaged, or a file that it lists is missing.
+        ArtifactError: the manifest is missing or damaged, or a file that it lists is missing, is no regular file or is
+            reached through a link.
     """
     for name in (*read_manifest(manifest), manifest.name):
+        file = manifest.parent / name
+        if leads_through_link(manifest.parent, name) or (file.exists() and not is_regular(file)):
+            raise ArtifactError(f"{file}: is no regular file, or behind a link; rerun the stage that makes it.")
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         try:
-            shutil.copy2(manifest.parent / name, folder / name)
+            shutil.copy2(file, folder / name)
         except OSError as error:
             raise ArtifactError(
-                f"{manifest.parent / name}: cannot be copied ({error.strerror}); check its permissions, or "
-                "rerun the stage that makes it."
+                f"{file}: cannot be copied ({error.strerror}); check its permissions, or rerun the stage that makes it."
             ) from error
 
 
-def _is_below(name: str) -> bool:
-    path = PurePosixPath(name)
-    return not path.is_absolute() and ".." not in path.parts
-
-
 def _files_below(folder: Path) -> Iterable[Path]:
-    return (path for path in folder.rglob("*") if path.is_file() and not path.name.startswith("."))
+    return (path for path in folder.rglob("*") if is_regular(path) and not path.name.startswith("."))

@@ -6,7 +6,7 @@ print, and a bounded length.
 """
 
 import re
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from kareus.errors import ArtifactError, ConfigError
 
@@ -14,6 +14,8 @@ MOST_NAME = 80
 """Characters of a name. File systems allow 255 in a part of a path, and several names are joined to one."""
 MOST_TITLE = 255
 """Characters of the title of a report; names of workloads have up to 160."""
+MOST_PART = 255
+"""Bytes of a part of a path, as file systems allow."""
 MOST_PATH = 1024
 """Characters of a path; Linux allows 4,096, to which the folder that it is relative to is added."""
 
@@ -91,6 +93,19 @@ def check_path(path: str, key: str) -> None:
 def shortened(name: str, most: int) -> str:
     """Return `name`, or its beginning where it is longer than `most` characters."""
     return name[:most].rstrip("-. ")
+
+
+def is_below(name: str) -> bool:
+    """Return whether a text that a file gives is a path below a folder, and one that file systems take."""
+    path = PurePosixPath(name)
+    fits = len(name) <= MOST_PATH and name.isprintable() and all(len(part.encode()) <= MOST_PART for part in path.parts)
+    return fits and bool(path.parts) and not path.is_absolute() and ".." not in path.parts
+
+
+def leads_through_link(folder: Path, name: str) -> bool:
+    """Return whether a part of the path `name` below `folder` is a link, so that the path may leave the folder."""
+    path = PurePosixPath(name)
+    return any((folder / part).is_symlink() for part in (path, *path.parents[:-1]))
 
 
 def below(folder: Path, *names: str) -> Path:

@@ -17,6 +17,7 @@ import polars as pl
 
 from kareus.artifacts import records
 from kareus.artifacts.files import write_atomically
+from kareus.artifacts.parquet_footer import MAGIC, FooterError, key_values
 from kareus.artifacts.provenance import Provenance
 from kareus.errors import ArtifactError, ConfigError, DamagedFileError
 
@@ -26,10 +27,6 @@ REDO = "delete it and rerun the stage that makes it"
 UNSEALED = "0" * 64
 """Stands in the metadata for the hash while the bytes that it is of are hashed; as long as the hash."""
 _SEAL = b'"content_hash":"'
-_MOST_METADATA = 1 << 16
-"""Bytes at the end of a file among which its metadata is."""
-_PARQUET = b"PAR1"
-"""First and last bytes of every Parquet file."""
 _CORRUPT = "corrupt or truncated Parquet file"
 
 Row = dict[str, Any]
@@ -160,7 +157,7 @@ def _read(path: Path) -> bytes:
 
 
 def check_bytes(path: Path) -> None:
-    """Check that a Parquet file is as Kareus wrote it; one that others wrote passes if it is whole.
+    """Check that a Parquet file is as Kareus wrote it; one that others wrote passes if its metadata can be parsed.
 
     Raises:
         ArtifactError: it is not, or cannot be read.
@@ -168,10 +165,16 @@ def check_bytes(path: Path) -> None:
     try:
         _read(path)
     except DamagedFileError:
-        content = path.read_bytes()
-        is_ours = METADATA_KEY.encode() in content[-_MOST_METADATA:]
-        if is_ours or not (content.startswith(_PARQUET) and content.endswith(_PARQUET)):
+        if is_written_by_kareus(path) is not False:
             raise
+
+
+def is_written_by_kareus(path: Path) -> bool | None:
+    """Return whether a Parquet file has metadata of Kareus; None if that cannot be parsed, or the file not be read."""
+    try:
+        return METADATA_KEY in key_values(path.read_bytes())
+    except (OSError, FooterError):
+        return None
 
 
 def _damage(content: bytes) -> str | None:
@@ -180,7 +183,7 @@ def _damage(content: bytes) -> str | None:
     if place >= 0:
         is_whole = content[place + len(_SEAL) :][: len(UNSEALED)] == _content_hash(content).encode()
         return None if is_whole else f"{_CORRUPT} (its bytes are not those that were written)"
-    if content.startswith(_PARQUET) and content.endswith(_PARQUET):
+    if content.startswith(MAGIC) and content.endswith(MAGIC):
         return "a Parquet file that Kareus did not write, or a damaged one: it has no hash of its bytes"
     return f"{_CORRUPT} (it does not begin and end as one)"
 

@@ -5,12 +5,12 @@ It is for the eye. Nothing is computed from it, so it is not synced to disk, and
 
 import contextlib
 import json
-import os
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from kareus.artifacts.files import temporary_of
 from kareus.artifacts.records import from_plain, parse_json
 from kareus.errors import ConfigError
 
@@ -58,7 +58,7 @@ class Journal:
         if self._path is None or now_s < self._next_s:
             return
         self._next_s = now_s + _WRITE_EVERY_S
-        temporary = self._path.with_name(f".{self._path.name}.{os.getpid()}.tmp")
+        temporary = temporary_of(self._path)
         with contextlib.suppress(OSError):  # the measurements matter, not this
             self._path.parent.mkdir(parents=True, exist_ok=True)
             temporary.write_text(json.dumps(asdict(self.standing)) + "\n", encoding="utf-8")

@@ -9,7 +9,7 @@ from kareus.artifacts.manifest import SUFFIX, read_manifest
 from kareus.artifacts.records import parse_json
 from kareus.artifacts.seals import KEY, SEAL_LENGTH, check_text_if_sealed, unsealed
 from kareus.artifacts.store import JOURNAL, damaged_lines, shown_lines
-from kareus.artifacts.tables import METADATA_KEY, check_bytes
+from kareus.artifacts.tables import check_bytes, is_written_by_kareus
 from kareus.errors import ArtifactError, ConfigError
 from kareus.training.checkpoint_files import HEADER, damage, is_checkpoint_file
 from kareus.verify.outputs import is_in_results, is_list_of_outputs, read_outputs
@@ -19,8 +19,8 @@ Check = Callable[[Path], object]
 
 SEALED_SINCE = 3
 """Version of the plan file with which seals came."""
-_MARK = rf'"{KEY}":\s*"[^"]{{{SEAL_LENGTH}}}"|"kareus_version"'.encode()
-"""Pattern of bytes at the end or the beginning of JSON files that Kareus wrote."""
+_MARK = re.compile(rf'"{KEY}":\s*"[^"]{{{SEAL_LENGTH}}}"|"kareus_version"'.encode())
+"""Bytes at the end or the beginning of JSON files that Kareus wrote."""
 
 
 def problem_of(path: Path) -> str | None:
@@ -57,13 +57,17 @@ def _check_of(path: Path) -> Check | None:
 
 
 def _is_ours(path: Path) -> bool:
-    """Whether a file with something wrong is known to have been written by Kareus; others use the same names."""
+    """Whether a file with something wrong may be taken for one of Kareus; others use the same names."""
+    return _has_mark(path) or is_in_results(path)
+
+
+def _has_mark(path: Path) -> bool:
+    if path.suffix == ".parquet":
+        return is_written_by_kareus(path) is True
     try:
-        content = path.read_bytes()
+        return _MARK.search(path.read_bytes()) is not None
     except OSError:
         return False
-    mark = METADATA_KEY.encode() if path.suffix == ".parquet" else _MARK
-    return bool(re.search(mark, content)) or is_in_results(path)
 
 
 def _check_journal(path: Path) -> None:
@@ -78,10 +82,10 @@ def _check_configuration(path: Path) -> None:
 
 
 def _check_plan(path: Path) -> None:
-    """Check a plan; what has neither seal nor version, such as an export, is none."""
+    """Check a plan; what has neither seal nor version, such as an export or notes, is none."""
     document = read_json(path)
     if not isinstance(document, dict):
-        raise ArtifactError("not a plan")
+        return
     version = document.get("schema_version")
     if KEY in document or (isinstance(version, int) and version >= SEALED_SINCE):
         unsealed(document)

@@ -5,10 +5,11 @@ The workflow, which declares the outputs, writes the list when a run has succeed
 
 import os
 from collections.abc import Iterable
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import kareus
 from kareus.artifacts.files import read_json, write_json
+from kareus.artifacts.names import is_below
 from kareus.artifacts.seals import sealed, unsealed
 from kareus.errors import ArtifactError, ConfigError
 
@@ -44,7 +45,7 @@ def read_outputs(path: Path) -> list[str]:
         outputs = unsealed(read_json(path)).get("outputs")
     except ConfigError as error:
         raise ArtifactError(f"{path}: {error}; delete it and run the workflow.") from error
-    if not isinstance(outputs, list) or not all(isinstance(name, str) and _is_below(name) for name in outputs):
+    if not isinstance(outputs, list) or not all(isinstance(name, str) and is_below(name) for name in outputs):
         raise ArtifactError(f"{path}: does not list files of results; delete it and run the workflow.")
     return outputs
 
@@ -70,8 +71,3 @@ def _listed_before(path: Path) -> list[str]:
         return read_outputs(path)
     except ArtifactError:
         return []
-
-
-def _is_below(name: str) -> bool:
-    path = PurePosixPath(name)
-    return name not in ("", "/") and not path.is_absolute() and ".." not in path.parts

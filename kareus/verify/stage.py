@@ -1,4 +1,4 @@
-"""Command `verify`: recheck everything in a folder; with `--repair`, remove what a run is to make again.
+"""Command `verify`: recheck everything in a folder; with `--repair`, set aside what a run is to make again.
 
 Exit code 0: all is sound. 1: something is not, be it repaired or not. 2: the folder cannot be checked.
 """
@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the folder."""
     text = "folder of results, or of a training (default: results)"
     parser.add_argument("folder", type=Path, nargs="?", default=Path("results"), help=text)
-    text = "remove what is damaged and what killed commands left, so that the next run makes it again"
+    text = "set aside what is damaged, so that the next run makes it again, and remove what killed commands left"
     parser.add_argument("--repair", action="store_true", help=text)
 
 
@@ -47,10 +47,16 @@ def run(arguments: argparse.Namespace) -> int:
             held.enter_context(lock_at_once(lock))
         findings = survey([folder], Known())
         for finding in findings:
-            done = f"; {repair(finding)}" if arguments.repair else ""
+            done = f"; {_repaired(finding, folder)}" if arguments.repair else ""
             logger.info("%s: %s: %s%s", finding.path, finding.kind, finding.reason, done)
     logger.info("%s: %s", folder, _summary(findings, is_repaired=arguments.repair))
     return 1 if findings else 0
+
+
+def _repaired(finding: Finding, folder: Path) -> str:
+    """Repair what is in the folder that was given; a list in it may name what is beside that folder."""
+    is_inside = finding.path.resolve().is_relative_to(folder.resolve())
+    return repair(finding) if is_inside else f"left where it is: not in {folder}"
 
 
 def _locks(folder: Path) -> list[Path]:
@@ -69,7 +75,7 @@ def _summary(findings: Sequence[Finding], *, is_repaired: bool) -> str:
     counts = Counter(finding.kind for finding in findings)
     parts = [", ".join(f"{counts[kind]} {kind}" for kind in FindingKind)]
     if not is_repaired and counts[FindingKind.DAMAGED] + counts[FindingKind.LEFT_OVER]:
-        parts.append("remove what is damaged or left over with --repair")
+        parts.append("set aside what is damaged, and remove what is left over, with --repair")
     lost = [finding for finding in findings if finding.kind is not FindingKind.LEFT_OVER]
     checkpoints = [finding for finding in lost if is_checkpoint_file(finding.path)]
     if len(checkpoints) < len(lost):

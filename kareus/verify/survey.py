@@ -1,15 +1,14 @@
 """Surveying folders: every file in them that is damaged, missing or left over."""
 
 import os
-import re
-import stat
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from kareus.artifacts.files import file_hash, read_text
+from kareus.artifacts.files import file_hash, is_being_written, is_regular, is_temporary, read_text
 from kareus.artifacts.manifest import SUFFIX, read_manifest
+from kareus.artifacts.names import leads_through_link
 from kareus.artifacts.seals import has_seal
 from kareus.errors import ArtifactError
 from kareus.training.checkpoint_files import HEADER, TENSORS, is_checkpoint_file
@@ -20,7 +19,6 @@ from kareus.verify.outputs import is_list_of_outputs, read_outputs, results_of
 _NO_FILE, _NO_FOLDER = "is no regular file", "is no folder"
 _SEALED = "sealed"
 """Under what a configuration is known to have a seal."""
-_TEMPORARY = re.compile(r"\..+\.(\d+)(\.old)?\.tmp")
 
 
 class FindingKind(StrEnum):
@@ -43,7 +41,7 @@ class Finding:
 def survey(places: Iterable[Path], known: Known) -> list[Finding]:
     """Return what is damaged, missing or left over in files and folders.
 
-    Symbolic links within them are not followed.
+    Symbolic links within them are not followed, nor is what a list names behind one.
 
     Args:
         places: files and folders; those that do not exist are passed over.
@@ -57,32 +55,20 @@ def survey(places: Iterable[Path], known: Known) -> list[Finding]:
     return sorted(found.values(), key=lambda finding: finding.path)
 
 
-def is_temporary(path: Path) -> bool:
-    """Return whether the name of a file or folder is that of something half written."""
-    return _TEMPORARY.fullmatch(path.name) is not None
-
-
 def _below(folder: Path) -> Iterator[Path]:
     """Regular files below a folder, and half-written folders."""
     for parent, folders, files in os.walk(folder):
         here = Path(parent)
-        yield from (here / name for name in files if _is_regular(here / name))
+        yield from (here / name for name in files if is_regular(here / name))
         for name in [name for name in folders if is_temporary(here / name)]:
             folders.remove(name)
-            yield here / name
-
-
-def _is_regular(path: Path) -> bool:
-    """Whether a path is a file that can be read without waiting, and no link."""
-    try:
-        return stat.S_ISREG(path.lstat().st_mode)
-    except OSError:  # it has gone since the folder was listed
-        return False
+            if not (here / name).is_symlink():
+                yield here / name
 
 
 def _findings(path: Path, known: Known) -> Iterator[Finding]:
     if is_temporary(path):
-        if not _is_being_written(path):
+        if not is_being_written(path):
             yield Finding(path=path, kind=FindingKind.LEFT_OVER, reason="half written by a command that was killed")
         return
     if is_checkpoint_file(path) and not path.with_suffix(HEADER).exists():
@@ -110,7 +96,7 @@ def _of_manifest(path: Path, known: Known) -> Iterator[Finding]:
         return  # it changed since it was checked; the next survey finds it
     for name, expected in listed.items():
         file = path.parent / name
-        if file.is_symlink():
+        if leads_through_link(path.parent, name):
             continue
         if file.exists() and not file.is_file():
             yield Finding(path=file, kind=FindingKind.DAMAGED, reason=_NO_FILE)
@@ -132,6 +118,8 @@ def _of_outputs(path: Path, known: Known) -> Iterator[Finding]:
     results, source = results_of(path), f"{path.parent.name}/{path.name}"
     for name in listed:
         output = results / name
+        if leads_through_link(results, name):
+            continue
         if not output.exists():
             yield Finding(path=_first_missing(output, results), kind=FindingKind.MISSING, reason=f"listed in {source}")
         elif not (output.is_dir() if name.endswith("/") else output.is_file()):
@@ -154,15 +142,3 @@ def _first_missing(path: Path, root: Path) -> Path:
     """The topmost folder below `root` that is missing on the way to a file, or the file itself."""
     missing = [above for above in (path, *path.parents) if above.is_relative_to(root) and not above.exists()]
     return missing[-1]
-
-
-def _is_being_written(path: Path) -> bool:
-    """Whether the process that writes a temporary file is alive."""
-    match = _TEMPORARY.fullmatch(path.name)
-    try:
-        os.kill(int(match[1]) if match else 0, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

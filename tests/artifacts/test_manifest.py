@@ -1,8 +1,14 @@
 """Manifests: what is copied with one."""
 
-import pytest
+import os
 
-from kareus.artifacts.manifest import copy_listed, write_manifest
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kareus.artifacts.files import write_json
+from kareus.artifacts.manifest import copy_listed, read_manifest, write_manifest
+from kareus.artifacts.seals import sealed
 from kareus.errors import ArtifactError
 
 
@@ -23,6 +29,36 @@ def test_copying_by_manifest_copies_listed_files_only(manifest, tmp_path):
     copied = {path.relative_to(tmp_path / "copy"): path.read_bytes() for path in (tmp_path / "copy").rglob("*.*")}
     assert {str(name) for name in copied} == {"manifest.json", "page.html", "data/costs.csv"}
     assert all(content == (manifest.parent / name).read_bytes() for name, content in copied.items())
+
+
+@pytest.mark.parametrize("name", ["page.html", "data"])
+def test_what_a_link_leads_to_is_not_copied(manifest, tmp_path, name):
+    path = manifest.parent / name
+    path.rename(tmp_path / "elsewhere")
+    path.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ArtifactError, match="is no regular file, or behind a link; rerun the stage"):
+        copy_listed(manifest, tmp_path / "copy")
+
+
+@pytest.mark.timeout(10)
+def test_a_pipe_is_not_copied(manifest, tmp_path):
+    (manifest.parent / "page.html").unlink()
+    os.mkfifo(manifest.parent / "page.html")
+    with pytest.raises(ArtifactError, match="is no regular file, or behind a link"):
+        copy_listed(manifest, tmp_path / "copy")
+
+
+@given(st.text() | st.sampled_from(["", ".", "/", "a/../../b", "a\0b", "\ud800", "x" * 256, "a/" * 600 + "a"]))
+def test_whatever_a_manifest_names_is_below_its_folder_or_refused(tmp_path_factory, name):
+    folder = tmp_path_factory.getbasetemp() / "named"
+    write_json(folder / "manifest.json", sealed({"files": {name: "0" * 64}}))
+    try:
+        (listed,) = read_manifest(folder / "manifest.json")
+    except ArtifactError:
+        return
+    assert (folder / listed).resolve().is_relative_to(folder.resolve())
+    assert (folder / listed).resolve() != folder.resolve()
+    assert not (folder / listed).exists()  # what a file system does not take, it would refuse to look for
 
 
 def test_a_listed_file_that_is_missing_is_named(manifest, tmp_path):

@@ -92,10 +92,12 @@ def test_jobs_that_share_a_shelf_take_turns_and_lose_nothing(tmp_path):
 def test_leftovers_of_a_killed_fold_are_removed_alone(tmp_path):
     with shelf(tmp_path) as rows:
         rows.append({"key": 1, "value": 1.0})
-    left = tmp_path / ".rows.parquet.4711.tmp"
+    left = tmp_path / ".rows.parquet.4711-99.kareus.tmp"
     left.write_bytes(b"PAR1")
-    others = tmp_path / ".other.parquet.4711.tmp", tmp_path / "rows.parquet"
-    others[0].touch()
+    others = [tmp_path / name for name in (".other.parquet.4711-99.kareus.tmp", ".rows.parquet.4711.tmp")]
+    for other in others:
+        other.touch()
+    others.append(tmp_path / "rows.parquet")
     with shelf(tmp_path) as rows:
         assert not left.exists()
         assert all(other.exists() for other in others)

@@ -8,8 +8,10 @@ import subprocess
 
 import polars as pl
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from kareus.artifacts.files import write_json
+from kareus.artifacts.files import temporary_of, write_json
 from kareus.artifacts.manifest import write_manifest
 from kareus.artifacts.provenance import Provenance
 from kareus.artifacts.seals import sealed, sealed_text
@@ -116,7 +118,7 @@ def test_a_flipped_bit_of_any_file_is_found(results, verify, place, share):
 
 
 @pytest.mark.parametrize("place", [place for place in SEALED if "journal" not in place])
-def test_a_truncated_file_is_found_and_removed_and_nothing_else(results, verify, place):
+def test_a_truncated_file_is_found_and_set_aside_and_nothing_else(results, verify, place):
     before = contents(results)
     path = results / place
     path.write_bytes(before[path][: len(before[path]) // 2])
@@ -126,7 +128,7 @@ def test_a_truncated_file_is_found_and_removed_and_nothing_else(results, verify,
     after = contents(results)
     kept = path.with_name(f"{path.name}.damaged")
     assert {p: c for p, c in after.items() if p != kept} == {p: c for p, c in before.items() if p != path}
-    assert kept.exists() == ("training" in place or "config" in place)  # cannot be made again, or may be a user's
+    assert kept.read_bytes() == before[path][: len(before[path]) // 2]
 
 
 @pytest.mark.parametrize("byte", [b"7", b"\r", b"\x0b", b"\x85"])
@@ -292,19 +294,113 @@ def test_an_edited_copy_of_a_configuration_is_kept(results, verify):
 def test_leftovers_of_killed_commands_alone_are_removed(results, verify):
     ended = subprocess.Popen(["true"])
     ended.wait()
-    left = results / WORKLOAD / f"plan/.edp.json.{ended.pid}.tmp"
+    left = results / WORKLOAD / f"plan/.edp.json.{ended.pid}-123.kareus.tmp"
     left.write_text("{")
-    folder = results / WORKLOAD / f".report.{ended.pid}.tmp"
+    folder = results / WORKLOAD / f".report.{ended.pid}-123.old.kareus.tmp"
     folder.mkdir()
     (folder / "page.html").touch()
-    written = results / WORKLOAD / f"plan/.edp.json.{os.getpid()}.tmp"
+    reused = results / WORKLOAD / f"plan/.edp.json.{os.getpid()}-123.kareus.tmp"  # the number of a process that runs
+    reused.write_text("{")
+    written = temporary_of(results / WORKLOAD / "plan/edp.json")
     written.write_text("{")
     _, lines, _ = verify(results, "--repair")
-    assert lines[-1].startswith(f"{results}: 0 damaged, 0 missing, 2 left over")
+    assert lines[-1].startswith(f"{results}: 0 damaged, 0 missing, 3 left over")
     assert not left.exists()
+    assert not reused.exists()
     assert not folder.exists()
     assert written.exists()
     assert verify(results)[0] == 0
+
+
+NUMBERED = [
+    ".work.2000000000.tmp/",
+    ".x.99999999999999999999999.tmp",
+    ".x.99999999999999999999999-99999999999999999999999.kareus.tmp",
+    ".x.kareus.tmp",
+]
+
+
+@pytest.mark.parametrize("name", NUMBERED)
+def test_what_is_only_named_like_a_temporary_is_left(results, verify, name):
+    path = results / WORKLOAD / name
+    if name.endswith("/"):
+        path.mkdir()
+        path /= "mine.txt"
+    path.write_text("mine")
+    assert verify(results, "--repair")[0] == 0
+    assert path.read_text() == "mine"
+
+
+def tables_of_users():
+    """What a user may make of a table of ours."""
+    table = pl.DataFrame({"method": ["kareus", "sequential"], '"content_hash":"': ["kareus", "x"]})
+    return {
+        "filtered": table.filter(pl.col("method") == "kareus"),
+        "grouped": table.group_by("method").len(),
+        "pivoted": pl.DataFrame({"kareus": [1.0], "kareus_version": ["kareus"]}),
+        "of a column of ours": pl.DataFrame({"text": ['{"kareus":{"content_hash":"' + "0" * 64 + '"}}']}),
+    }
+
+
+@pytest.mark.parametrize("name", tables_of_users())
+@pytest.mark.parametrize("place", ["results/small/pipeline", "mine"])
+def test_a_table_that_a_user_made_of_ours_is_left(results, verify, name, place):
+    path = results.parent / place / "best.parquet"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    tables_of_users()[name].write_parquet(path)
+    before = path.read_bytes()
+    assert verify(results.parent, "--repair") == (0, [f"{results.parent}: all is sound"], "")
+    assert path.read_bytes() == before
+
+
+@given(st.binary(max_size=400), st.booleans(), st.booleans())
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
+def test_no_bytes_that_repair_finds_are_lost(results, verify, content, is_parquet, is_framed):
+    path = results / WORKLOAD / f"plan/any{'.parquet' if is_parquet else '.json'}"
+    path.write_bytes(b"PAR1" + content + b"PAR1" if is_framed else content)
+    before = sorted(contents(results).values())
+    code, lines, error = verify(results, "--repair")
+    assert (code, len(lines), error) in ((0, 1, ""), (1, 2, ""))
+    assert sorted(contents(results).values()) == before
+
+
+@pytest.mark.parametrize("text", ["[1, 2]", '"kareus_version"', '{"kareus_version": "1"}'])
+def test_notes_among_plans_are_left(results, verify, text):
+    (results / WORKLOAD / "plan/notes.json").write_text(text)
+    assert verify(results, "--repair")[0] == 0
+    assert (results / WORKLOAD / "plan/notes.json").read_text() == text
+
+
+def test_an_edited_copy_of_a_plan_is_kept(results, verify):
+    path = results / WORKLOAD / "plan/mine.json"
+    text = (results / WORKLOAD / "plan/fastest.json").read_text().replace("1.0", "2.0")
+    path.write_text(text)
+    _, lines, _ = verify(results, "--repair")
+    assert lines[0].endswith("; kept as mine.json.damaged")
+    assert path.with_name("mine.json.damaged").read_text() == text
+
+
+def test_nothing_behind_a_linked_folder_is_touched(results, tmp_path, verify):
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    for name in ("precious.txt", "values.yaml"):
+        (outside / name).write_text("mine")
+    (results / WORKLOAD / "report/l").symlink_to(outside)
+    write_json(results / WORKLOAD / "report/manifest.json", sealed({"files": {"l/precious.txt": "0" * 64}}))
+    listed = [f"{WORKLOAD}/report/l/values.yaml", f"{WORKLOAD}/report/l/missing.txt"]
+    write_json(results / "campaigns/mine/outputs.json", sealed({"outputs": listed}))
+    (results / ".l.1-1.kareus.tmp").symlink_to(outside)
+    assert verify(results, "--repair")[0] == 0
+    assert contents(outside) == {outside / name: b"mine" for name in ("precious.txt", "values.yaml")}
+
+
+def test_nothing_outside_the_given_folder_is_touched(results, verify):
+    plan = results / WORKLOAD / "config/plan.yaml"
+    plan.write_text("seed: 1\n")
+    folder = results / "campaigns/mine"
+    _, lines, _ = verify(folder, "--repair")
+    assert lines[0] == f"{plan}: damaged: has lost its seal; left where it is: not in {folder}"
+    assert plan.read_text() == "seed: 1\n"
 
 
 def test_links_are_not_followed(results, tmp_path, verify):

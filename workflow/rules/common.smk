@@ -41,7 +41,11 @@ shell.executable("bash")
 shell.prefix(f"{PARENT_VARIABLE}=$PPID exec ")
 
 # `INTO <path> <command>...` runs `<command>... > <path>`, but beside the path, renamed into place once it is whole.
-INTO = """bash -c 'new="${1%/*}/.${1##*/}.$$.tmp"; "${@:2}" > "$new" && mv "$new" "$1"' into"""
+# The name beside it is that of `temporary_of` in kareus/artifacts/files.py: with the number and the start of the process.
+BESIDE = """read -ra stat < /proc/$$/stat; new="${path%/*}/.${path##*/}.$$-${stat[21]}.kareus.tmp"; """
+INTO = f"""bash -c 'path=$1; {BESIDE}"${{@:2}}" > "$new" && mv "$new" "$path"' into"""
+# `PLACE <folder> <path>...` copies paths to a folder in the same way.
+PLACE = f"""bash -c 'for from in "${{@:2}}"; do path="$1/${{from##*/}}"; {BESIDE}cp "$from" "$new" && mv "$new" "$path" || exit; done' place"""
 
 BACKUPS = Path(
     ".snakemake/backups"

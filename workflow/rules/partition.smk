@@ -50,9 +50,9 @@ rule place_partitions:
         "results/{workload}/logs/partition.log",
     conda:
         "../../envs/kareus.yaml"
+    params:
+        place=PLACE,
     message:
         "Placing the partitions of {wildcards.workload}"
     shell:
-        'bash -c \'for path in "${{@:2}}"; do new="$1/.${{path##*/}}.$$.tmp";'
-        ' cp "$path" "$new" && mv "$new" "$1/${{path##*/}}" || exit; done\''
-        " place results/{wildcards.workload}/partition {input} > {log} 2>&1"
+        "{params.place} results/{wildcards.workload}/partition {input} > {log} 2>&1"

@@ -47,7 +47,7 @@ def force():
         elif str(finding.path) in asked:
             remedy = "a run that is asked for it makes it again"
         else:
-            remedy = "kareus verify --repair removes it"
+            remedy = "kareus verify --repair sets it aside"
         logger.warning(f"{finding.path}: {finding.kind}: {finding.reason}; {remedy}.")
     if (
         any(is_list_of_outputs(finding.path) for finding in foreign)
