@@ -1,7 +1,8 @@
 """Outputs of commands: what is replaced, and where folders are made, only with `--force`.
 
 A file may be replaced by one of its own kind: a plan by a plan, a table by one of the same schema. Any other existing
-file, above all an input of the same command, was named by mistake.
+file, above all an input of the same command, was named by mistake. What is no regular file, such as a device, a pipe or
+a link, is never replaced: writing renames a new file over what is there.
 """
 
 import argparse
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kareus.artifacts.files import NOT_REGULAR, require_replaceable
 from kareus.artifacts.manifest import SUFFIX as MANIFEST_SUFFIX
 from kareus.artifacts.manifest import read_manifest
 from kareus.errors import ArtifactError, ConfigError
@@ -56,8 +58,11 @@ def check_outputs(
 
     Raises:
         ConfigError: two outputs are one file.
-        ArtifactError: an output is an input, or a file of another kind, and there is no `--force`.
+        ArtifactError: an output is there and is no regular file; or it is an input, or a file of another kind, and
+            there is no `--force`.
     """
+    for path, _ in outputs:
+        _check_regular(path)
     paths = [path for path, _ in outputs]
     for number, path in enumerate(paths):
         if any(_is_same(path, other) for other in paths[:number]):
@@ -75,6 +80,15 @@ def check_outputs(
                 f"{path}: there is a file that is not {kind.name}, or a damaged one; give another path, or --force to "
                 "replace it."
             )
+
+
+def _check_regular(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        raise ArtifactError(f"{path}: is a folder; give the path of a file, such as {path / 'NAME'}.")
+    try:
+        require_replaceable(path)
+    except FileExistsError:
+        raise ArtifactError(f"{path}: {NOT_REGULAR}; give the path of a regular file, or a new one.") from None
 
 
 def check_files(
@@ -95,10 +109,9 @@ def check_place(path: Path, *, force: bool) -> None:
     """Check that the folder of an output file is there: a missing one is more often a typo than a wish.
 
     Raises:
-        ArtifactError: it is not, and there is no `--force`; or the path is a folder itself.
+        ArtifactError: it is not, and there is no `--force`; or the path is a folder itself, or no regular file.
     """
-    if path.is_dir():
-        raise ArtifactError(f"{path}: is a folder; give the path of a file, such as {path / 'NAME'}.")
+    _check_regular(path)
     if not (force or path.parent.exists()):
         raise ArtifactError(f"{path}: there is no folder {path.parent}; make it, give another path, or --force.")
 

@@ -60,9 +60,31 @@ def test_an_input_is_no_output_however_it_is_spelled(tmp_path, monkeypatch, spel
     output = {"same": Path(given), "dotted": Path("./../") / tmp_path.name / "in", "folder": other / "in"}
     for named in ({"plan": given}, {"plans": [given]}):
         for inputs in ([], [given]):
-            with pytest.raises(ArtifactError, match="is an input of this command; give another path, or --force"):
+            problem = (
+                "is no regular file"
+                if spelling == "symlink"
+                else "is an input of this command; give another path, or --f"
+            )
+            with pytest.raises(ArtifactError, match=problem):
                 check_outputs(arguments(**(named if not inputs else {})), [(output.get(spelling, other), TEXT)], inputs)
-    check_outputs(arguments(force=True, plan=given), [(output.get(spelling, other), TEXT)])
+    if spelling != "symlink":  # a link is no output even then
+        check_outputs(arguments(force=True, plan=given), [(output.get(spelling, other), TEXT)])
+
+
+@pytest.mark.parametrize("force", [False, True])
+@pytest.mark.parametrize("place", ["pipe", "link", "dangling", "/dev/null", "/dev/stdout", "folder"])
+def test_what_is_no_regular_file_is_no_output(tmp_path, place, force):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "text").write_text("text")
+    (tmp_path / "link").symlink_to("text")
+    (tmp_path / "dangling").symlink_to("nowhere")
+    (tmp_path / "folder").mkdir()
+    path = tmp_path / place
+    problem = "is a folder" if place == "folder" else "is no regular file, and stays as it is"
+    with pytest.raises(ArtifactError, match=f"{place}: {problem}; give the path of a"):
+        check_outputs(arguments(force=force), [(path, TEXT)])
+    with pytest.raises(ArtifactError, match=f"{place}: {problem}; give the path of a"):
+        check_place(path, force=force)
 
 
 def test_two_outputs_are_two_files(tmp_path):
